@@ -56,7 +56,8 @@ func (r Rejection) String() string { return r.Reason + ": " + r.Message }
 func Check(node Node, used Used, pod *corev1.Pod) []Rejection {
 	var out []Rejection
 	for _, rule := range []func(Node, Used, *corev1.Pod) []Rejection{
-		pressure, operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints, appArmor, groupsPolicy, shutdown,
+		pressure, operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints, appArmor,
+		groupsPolicy, shutdown,
 	} {
 		out = append(out, rule(node, used, pod)...)
 	}

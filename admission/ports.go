@@ -15,7 +15,15 @@ func HostPorts(used Used, pod *corev1.Pod) []Rejection { return hostPorts(Node{}
 func hostPorts(_ Node, used Used, pod *corev1.Pod) []Rejection {
 	for _, want := range podspec.HostPorts(pod) {
 		if _, same := used.Ports[want]; same || taken(used, want) {
-			return predicate("NodePorts", fmt.Sprintf("node(s) didn't have free ports for the requested pod ports: %d/%s", want.Port, want.Protocol), true)
+			return predicate(
+				"NodePorts",
+				fmt.Sprintf(
+					"node(s) didn't have free ports for the requested pod ports: %d/%s",
+					want.Port,
+					want.Protocol,
+				),
+				true,
+			)
 		}
 	}
 	return nil

@@ -19,7 +19,12 @@ func PodsToPreempt(node Node, used Used, pod *corev1.Pod, in []*corev1.Pod) []*c
 	if len(refusals) == 0 || slices.ContainsFunc(refusals, other) || !podspec.IsCritical(pod, node.Standalone) {
 		return nil
 	}
-	c := preemption{node: node, pod: pod, used: used.clone(), requests: make(map[*corev1.Pod]corev1.ResourceList, len(in))}
+	c := preemption{
+		node:     node,
+		pod:      pod,
+		used:     used.clone(),
+		requests: make(map[*corev1.Pod]corev1.ResourceList, len(in)),
+	}
 	var tiers [3][]*corev1.Pod
 	for _, p := range in {
 		if preemptable(node, pod, p) {
@@ -50,12 +55,16 @@ func preemptable(node Node, critical, pod *corev1.Pod) bool {
 	if !podspec.IsCritical(pod, node.Standalone) {
 		return true
 	}
-	return podspec.HasPriority(pod) && podspec.HasPriority(critical) && podspec.Priority(pod) < podspec.Priority(critical)
+	return podspec.HasPriority(pod) && podspec.HasPriority(critical) &&
+		podspec.Priority(pod) < podspec.Priority(critical)
 }
 
 // qosRank is the position of the QoS class of a pod in the order of preemption.
 func qosRank(pod *corev1.Pod) int {
-	return slices.Index([]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}, podspec.QOSClass(pod))
+	return slices.Index(
+		[]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed},
+		podspec.QOSClass(pod),
+	)
 }
 
 // preemption is the state of one selection. used are the resources in use without the selected
@@ -93,7 +102,10 @@ func (c *preemption) pickFrom(pods []*corev1.Pod) (out []*corev1.Pod) {
 
 // reprieve removes pods from the selection that are not needed, starting with the highest-ranked.
 func (c *preemption) reprieve(chosen []*corev1.Pod) []*corev1.Pod {
-	slices.SortFunc(chosen, func(a, b *corev1.Pod) int { return cmp.Or(cmp.Compare(qosRank(b), qosRank(a)), c.compare(nil, b, a)) })
+	slices.SortFunc(
+		chosen,
+		func(a, b *corev1.Pod) int { return cmp.Or(cmp.Compare(qosRank(b), qosRank(a)), c.compare(nil, b, a)) },
+	)
 	out := chosen[:0]
 	for _, p := range chosen {
 		c.used.add(p)

@@ -21,5 +21,11 @@ func pressure(node Node, _ Used, pod *corev1.Pod) []Rejection {
 			return nil
 		}
 	}
-	return []Rejection{{Reason: "Evicted", Message: fmt.Sprintf("The node had condition: %v. ", node.PressureConditions), Recoverable: true}}
+	return []Rejection{
+		{
+			Reason:      "Evicted",
+			Message:     fmt.Sprintf("The node had condition: %v. ", node.PressureConditions),
+			Recoverable: true,
+		},
+	}
 }

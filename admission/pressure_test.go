@@ -12,13 +12,19 @@ func TestPressureRejectsNewPods(t *testing.T) {
 	t.Parallel()
 	const memory, disk, pids = corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure
 	pods := map[string]*corev1.Pod{
-		"best effort": podOf(t, "{}"), "burstable": asking(t, "cpu: 10m"),
-		"tolerant":          podOf(t, "tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists, effect: NoSchedule}]"),
-		"tolerant of disk":  podOf(t, "tolerations: [{key: node.kubernetes.io/disk-pressure, operator: Exists}]"),
-		"tolerant of all":   podOf(t, "tolerations: [{operator: Exists}]"),
-		"critical":          podOf(t, "priorityClassName: system-node-critical"),
-		"of a file":         podOf(t, "{}"),
-		"tolerant, to stay": podOf(t, "tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists, effect: NoExecute}]"),
+		"best effort": podOf(t, "{}"), "burstable": requesting(t, "cpu: 10m"),
+		"tolerant": podOf(
+			t,
+			"tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists, effect: NoSchedule}]",
+		),
+		"tolerant of disk": podOf(t, "tolerations: [{key: node.kubernetes.io/disk-pressure, operator: Exists}]"),
+		"tolerant of all":  podOf(t, "tolerations: [{operator: Exists}]"),
+		"critical":         podOf(t, "priorityClassName: system-node-critical"),
+		"of a file":        podOf(t, "{}"),
+		"tolerant, to stay": podOf(
+			t,
+			"tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists, effect: NoExecute}]",
+		),
 	}
 	pods["of a file"].Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 	in := func(names ...string) map[string]bool {
@@ -28,7 +34,16 @@ func TestPressureRejectsNewPods(t *testing.T) {
 		}
 		return out
 	}
-	all := in("best effort", "burstable", "tolerant", "tolerant of disk", "tolerant of all", "critical", "of a file", "tolerant, to stay")
+	all := in(
+		"best effort",
+		"burstable",
+		"tolerant",
+		"tolerant of disk",
+		"tolerant of all",
+		"critical",
+		"of a file",
+		"tolerant, to stay",
+	)
 	for _, row := range []struct {
 		under      []corev1.NodeConditionType
 		standalone bool
@@ -49,7 +64,8 @@ func TestPressureRejectsNewPods(t *testing.T) {
 			if (len(got) == 0) != row.let[name] {
 				t.Errorf("%v, standalone %t: a pod that is %s: %v", row.under, row.standalone, name, got)
 			}
-			if len(got) > 0 && (got[0].Reason != "Evicted" || got[0].Message != fmt.Sprintf("The node had condition: %v. ", row.under) || !got[0].Recoverable) {
+			if len(got) > 0 &&
+				(got[0].Reason != "Evicted" || got[0].Message != fmt.Sprintf("The node had condition: %v. ", row.under) || !got[0].Recoverable) {
 				t.Errorf("%+v", got[0])
 			}
 		}

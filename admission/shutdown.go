@@ -8,5 +8,7 @@ func shutdown(node Node, _ Used, _ *corev1.Pod) []Rejection {
 	if !node.ShuttingDown {
 		return nil
 	}
-	return []Rejection{{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down.", Recoverable: true}}
+	return []Rejection{
+		{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down.", Recoverable: true},
+	}
 }

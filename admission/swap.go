@@ -13,7 +13,9 @@ func SwapPreventsResize(node Node, was, is *corev1.Pod) string {
 	if !node.LimitedSwap {
 		return ""
 	}
-	for _, lists := range [][2][]corev1.Container{{was.Spec.Containers, is.Spec.Containers}, {was.Spec.InitContainers, is.Spec.InitContainers}} {
+	for _, lists := range [][2][]corev1.Container{
+		{was.Spec.Containers, is.Spec.Containers}, {was.Spec.InitContainers, is.Spec.InitContainers},
+	} {
 		for i := range lists[0] {
 			if i >= len(lists[1]) {
 				break

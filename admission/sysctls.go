@@ -42,11 +42,12 @@ func sysctls(node Node, _ Used, pod *corev1.Pod) []Rejection {
 
 func forbidden(node Node, pod *corev1.Pod, name string) string {
 	space := podspec.SysctlNamespace(name)
-	allowed := slices.Contains(safeSysctls, name) || slices.ContainsFunc(node.UnsafeSysctls, func(pattern string) bool {
-		prefix, open := strings.CutSuffix(pattern, "*")
-		prefix = podspec.SysctlName(prefix)
-		return name == prefix || open && strings.HasPrefix(name, prefix)
-	})
+	allowed := slices.Contains(safeSysctls, name) ||
+		slices.ContainsFunc(node.UnsafeSysctls, func(pattern string) bool {
+			prefix, open := strings.CutSuffix(pattern, "*")
+			prefix = podspec.SysctlName(prefix)
+			return name == prefix || open && strings.HasPrefix(name, prefix)
+		})
 	switch {
 	case space == "" || !allowed:
 		return fmt.Sprintf("forbidden sysctl: %q not allowlisted", name)

@@ -32,20 +32,20 @@ func TestNeverOvercommitted(t *testing.T) {
 					used.Add(pod)
 					in = append(in, pod)
 				}
-				holds(t, node, used, in)
+				checkTotals(t, node, used, in)
 			}
 			for _, pod := range in {
 				used.Remove(pod)
 			}
 			if used.Pods != 0 || len(used.Requests) != 0 || len(used.Ports) != 0 {
-				t.Errorf("all are gone and something is left: %+v", used)
+				t.Errorf("resources left after the removal of all pods: %+v", used)
 			}
 		})
 	}
 }
 
-// holds adds everything up anew and compares it with the node.
-func holds(t *testing.T, node Node, used Used, in []*corev1.Pod) {
+// checkTotals recomputes the totals and compares them with the node.
+func checkTotals(t *testing.T, node Node, used Used, in []*corev1.Pod) {
 	t.Helper()
 	if used.Pods != len(in) || int64(used.Pods) > node.Allocatable.Pods().Value() {
 		t.Fatalf("%d pods counted, %d are in", used.Pods, len(in))
@@ -59,7 +59,7 @@ func holds(t *testing.T, node Node, used Used, in []*corev1.Pod) {
 		mine := podspec.HostPorts(pod)
 		for _, p := range mine {
 			if slices.ContainsFunc(ports, p.Conflicts) {
-				t.Fatalf("port %v is taken twice", p)
+				t.Fatalf("port %v is used twice", p)
 			}
 		}
 		ports = append(ports, mine...)
@@ -67,10 +67,10 @@ func holds(t *testing.T, node Node, used Used, in []*corev1.Pod) {
 	for name, milli := range total {
 		capacity, counted := node.Allocatable[name], used.Requests[name]
 		if milli > capacity.MilliValue() {
-			t.Fatalf("%s: %dm of %s is taken", name, milli, capacity.String())
+			t.Fatalf("%s: %dm of %s is used", name, milli, capacity.String())
 		}
 		if counted.MilliValue() != milli {
-			t.Fatalf("%s: %s counted, %dm is taken", name, counted.String(), milli)
+			t.Fatalf("%s: %s counted, %dm is used", name, counted.String(), milli)
 		}
 	}
 }
@@ -109,16 +109,30 @@ func randomPod(r *rand.Rand) *corev1.Pod {
 	return pod
 }
 
-// FuzzCheck: whatever is asked, nothing panics, nothing is changed, every
-// refusal has a reason and a message, and Remove undoes Add.
+// FuzzCheck verifies that Check does not panic, does not change its arguments, and that every
+// rejection is complete.
 func FuzzCheck(f *testing.F) {
 	f.Add([]byte(`{}`), []byte(`{}`))
-	f.Add([]byte(`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e18","memory":"1n"}},"ports":[{"hostPort":1,"hostIP":"x"}]}]}}`),
-		[]byte(`{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]},"status":{"allocatable":{"pods":"1","cpu":"1"}}}`))
-	f.Add([]byte(`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Gt","values":["1"]}],"matchFields":[{"key":"metadata.name"}]}]}}}}}`),
-		[]byte(`{"metadata":{"name":"n","labels":{"a":"2"}}}`))
-	f.Add([]byte(`{"spec":{"securityContext":{"sysctls":[{"name":"net/a"}]},"tolerations":[{"operator":"Lt","value":"1"}],"overhead":{"cpu":"-1"}}}`),
-		[]byte(`{"spec":{"taints":[{"key":"a","value":"0","effect":"NoExecute"}]}}`))
+	f.Add(
+		[]byte(
+			`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e18","memory":"1n"}},"ports":[{"hostPort":1,"hostIP":"x"}]}]}}`,
+		),
+		[]byte(
+			`{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]},"status":{"allocatable":{"pods":"1","cpu":"1"}}}`,
+		),
+	)
+	f.Add(
+		[]byte(
+			`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Gt","values":["1"]}],"matchFields":[{"key":"metadata.name"}]}]}}}}}`,
+		),
+		[]byte(`{"metadata":{"name":"n","labels":{"a":"2"}}}`),
+	)
+	f.Add(
+		[]byte(
+			`{"spec":{"securityContext":{"sysctls":[{"name":"net/a"}]},"tolerations":[{"operator":"Lt","value":"1"}],"overhead":{"cpu":"-1"}}}`,
+		),
+		[]byte(`{"spec":{"taints":[{"key":"a","value":"0","effect":"NoExecute"}]}}`),
+	)
 	f.Fuzz(func(t *testing.T, rawPod, rawNode []byte) {
 		var pod corev1.Pod
 		var n corev1.Node
@@ -126,13 +140,19 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		podspec.SetDefaults(&pod)
-		node := Node{Name: n.Name, Labels: n.Labels, Taints: n.Spec.Taints, Allocatable: n.Status.Allocatable, UnsafeSysctls: []string{"net.*", "*"}}
+		node := Node{
+			Name:          n.Name,
+			Labels:        n.Labels,
+			Taints:        n.Spec.Taints,
+			Allocatable:   n.Status.Allocatable,
+			UnsafeSysctls: []string{"net.*", "*"},
+		}
 		before, nodeBefore := pod.DeepCopy(), n.DeepCopy()
 		var used Used
 		refusals := Check(node, used, &pod)
 		for _, r := range refusals {
 			if r.Reason == "" || r.Message == "" {
-				t.Fatalf("a refusal says nothing: %+v", r)
+				t.Fatalf("incomplete rejection: %+v", r)
 			}
 		}
 		used.Add(&pod)

@@ -187,8 +187,8 @@ func appArmorFromAnnotations(pod *corev1.Pod) {
 		return
 	}
 	for c := range containersOf(&pod.Spec) {
-		value, asked := pod.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]
-		if !asked || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
+		value, ok := pod.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]
+		if !ok || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
 			continue
 		}
 		if profile := appArmorProfile(value); profile != nil {

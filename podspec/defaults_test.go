@@ -90,7 +90,7 @@ func TestPullPolicy(t *testing.T) {
 		{"a digest is what it is", "nginx@sha256:abc", corev1.PullIfNotPresent},
 		{"latest beside a digest is still latest", "nginx:latest@sha256:abc", corev1.PullAlways},
 		{"a tag that only begins so", "nginx:latest-1", corev1.PullIfNotPresent},
-		{"no image is judged elsewhere", "", corev1.PullIfNotPresent},
+		{"no image is validationCase elsewhere", "", corev1.PullIfNotPresent},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			if got := pullPolicy(row.image); got != row.want {
@@ -129,10 +129,12 @@ func TestAppArmorAnnotationsSetFields(t *testing.T) {
 	}
 	SetDefaults(pod)
 	cs := pod.Spec.Containers
-	if p := cs[0].SecurityContext.AppArmorProfile; p.Type != corev1.AppArmorProfileTypeLocalhost || *p.LocalhostProfile != "strict" {
+	if p := cs[0].SecurityContext.AppArmorProfile; p.Type != corev1.AppArmorProfileTypeLocalhost ||
+		*p.LocalhostProfile != "strict" {
 		t.Errorf("a: %v", p)
 	}
-	if p := cs[1].SecurityContext.AppArmorProfile; p.Type != corev1.AppArmorProfileTypeRuntimeDefault || p.LocalhostProfile != nil {
+	if p := cs[1].SecurityContext.AppArmorProfile; p.Type != corev1.AppArmorProfileTypeRuntimeDefault ||
+		p.LocalhostProfile != nil {
 		t.Errorf("b: %v", p)
 	}
 	if cs[2].SecurityContext != nil {
@@ -144,9 +146,13 @@ func TestAppArmorAnnotationsSetFields(t *testing.T) {
 }
 
 func TestSetSecretDefaults(t *testing.T) {
-	s := &corev1.Secret{Data: map[string][]byte{"a": []byte("old"), "b": []byte("b")}, StringData: map[string]string{"a": "new"}}
+	s := &corev1.Secret{
+		Data:       map[string][]byte{"a": []byte("old"), "b": []byte("b")},
+		StringData: map[string]string{"a": "new"},
+	}
 	SetSecretDefaults(s)
-	if s.Type != corev1.SecretTypeOpaque || string(s.Data["a"]) != "new" || string(s.Data["b"]) != "b" || s.StringData != nil {
+	if s.Type != corev1.SecretTypeOpaque || string(s.Data["a"]) != "new" || string(s.Data["b"]) != "b" ||
+		s.StringData != nil {
 		t.Errorf("got %v", s)
 	}
 }

@@ -92,7 +92,12 @@ func firstAddress(list []string) string {
 // ResourceRef returns the value of a resourceFieldRef in units of its divisor, rounded up. The
 // container is the one that the selector names, else c. A missing CPU, memory or ephemeral storage
 // limit is that of the pod, else the node's allocatable amount. A missing request is 0.
-func ResourceRef(pod *corev1.Pod, c *corev1.Container, selector *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
+func ResourceRef(
+	pod *corev1.Pod,
+	c *corev1.Container,
+	selector *corev1.ResourceFieldSelector,
+	allocatable corev1.ResourceList,
+) (string, error) {
 	if name := selector.ContainerName; name != "" && (c == nil || c.Name != name) {
 		if c = downwardContainer(pod, name); c == nil {
 			return "", fmt.Errorf("containerName %q: the pod has no such container", name)
@@ -127,7 +132,12 @@ func downwardResource(res corev1.ResourceName) bool {
 	return strings.HasPrefix(string(res), corev1.ResourceHugePagesPrefix)
 }
 
-func downwardLimit(pod *corev1.Pod, c *corev1.Container, res corev1.ResourceName, allocatable corev1.ResourceList) resource.Quantity {
+func downwardLimit(
+	pod *corev1.Pod,
+	c *corev1.Container,
+	res corev1.ResourceName,
+	allocatable corev1.ResourceList,
+) resource.Quantity {
 	if q, ok := c.Resources.Limits[res]; ok && !q.IsZero() {
 		return q
 	}

@@ -37,7 +37,11 @@ func downwardPod() *corev1.Pod {
 }
 
 func TestFieldRef(t *testing.T) {
-	facts := RuntimeInfo{NodeName: "n1", HostIPs: []string{"10.0.0.1", "fd00::1"}, PodIPs: []string{"10.1.0.5", "fd01::5"}}
+	info := RuntimeInfo{
+		NodeName: "n1",
+		HostIPs:  []string{"10.0.0.1", "fd00::1"},
+		PodIPs:   []string{"10.1.0.5", "fd01::5"},
+	}
 	for _, row := range []struct{ sentence, path, want, err string }{
 		{"the name", "metadata.name", "web", ""},
 		{"the namespace", "metadata.namespace", "shop", ""},
@@ -47,7 +51,7 @@ func TestFieldRef(t *testing.T) {
 		{"one label", "metadata.labels['app']", "web", ""},
 		{"one annotation comes as it is", "metadata.annotations['note/x']", "two\nlines \"q\"", ""},
 		{"an absent label is empty", "metadata.labels['none']", "", ""},
-		{"the node's name is a fact while the pod does not say it", "spec.nodeName", "n1", ""},
+		{"the node name of an unbound pod", "spec.nodeName", "n1", ""},
 		{"the service account", "spec.serviceAccountName", "robot", ""},
 		{"the host's address", "status.hostIP", "10.0.0.1", ""},
 		{"the host's addresses", "status.hostIPs", "10.0.0.1,fd00::1", ""},
@@ -59,7 +63,7 @@ func TestFieldRef(t *testing.T) {
 		{"an empty path is an error", "", "", "not supported"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			got, err := FieldRef(downwardPod(), row.path, facts)
+			got, err := FieldRef(downwardPod(), row.path, info)
 			expectRef(t, got, err, row.want, row.err)
 		})
 	}
@@ -81,11 +85,11 @@ func TestResourceRef(t *testing.T) {
 		{"a memory limit in MiB", "full", "", "limits.memory", "1Mi", "64", ""},
 		{"a part of a unit is rounded up", "limited", "", "limits.memory", "1Mi", "1", ""},
 		{"a CPU request", "full", "", "requests.cpu", "1m", "250", ""},
-		{"an absent request is what the limit says", "limited", "", "requests.cpu", "", "2", ""},
+		{"an absent request is the limit", "limited", "", "requests.cpu", "", "2", ""},
 		{"an absent request without a limit is 0", "bare", "", "requests.memory", "", "0", ""},
 		{"an absent CPU limit is the node's", "bare", "", "limits.cpu", "", "4", ""},
 		{"an absent memory limit is the node's", "bare", "", "limits.memory", "1Gi", "8", ""},
-		{"storage that the node does not tell is 0", "bare", "", "limits.ephemeral-storage", "", "0", ""},
+		{"unknown storage is 0", "bare", "", "limits.ephemeral-storage", "", "0", ""},
 		{"hugepages never fall back", "bare", "", "limits.hugepages-2Mi", "", "0", ""},
 		{"another container by its name", "bare", "full", "limits.memory", "1Mi", "64", ""},
 		{"an init container by its name", "bare", "init", "requests.cpu", "1m", "100", ""},
@@ -108,7 +112,9 @@ func TestResourceRef(t *testing.T) {
 
 func TestResourceRefPrefersPodLimitOverAllocatable(t *testing.T) {
 	pod := downwardPod()
-	pod.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
+	pod.Spec.Resources = &corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+	}
 	got, err := ResourceRef(pod, &pod.Spec.Containers[1], &corev1.ResourceFieldSelector{Resource: "limits.memory"},
 		corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("8Gi")})
 	expectRef(t, got, err, "1073741824", "")

@@ -8,7 +8,7 @@ import (
 )
 
 // TestDocumentationExamplesAreValid: what people paste from the Kubernetes
-// documentation is valid and honoured in full.
+// documentation is valid and supported in full.
 func TestDocumentationExamplesAreValid(t *testing.T) {
 	for sentence, spec := range map[string]string{
 		"a web server":                     `containers: [{name: nginx, image: "nginx:1.14.2", ports: [{containerPort: 80}]}]`,
@@ -27,8 +27,8 @@ func TestDocumentationExamplesAreValid(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			pod := podOf(t, spec)
 			expectErrors(t, Validate(pod), nil)
-			warnings, refused := UnsupportedFields(pod)
-			expectErrors(t, refused, nil)
+			warnings, rejected := UnsupportedFields(pod)
+			expectErrors(t, rejected, nil)
 			if len(warnings) > 0 {
 				t.Errorf("warnings: %q", warnings)
 			}

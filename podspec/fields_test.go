@@ -35,7 +35,12 @@ var values = map[reflect.Type]reflect.Value{
 
 // leaves lists every field below a type. Set makes the pointers, the slices and
 // the maps on the way.
-func leaves(t *testing.T, typ reflect.Type, path, field string, set func(*corev1.PodSpec, func(reflect.Value))) (out []leaf) {
+func leaves(
+	t *testing.T,
+	typ reflect.Type,
+	path, field string,
+	set func(*corev1.PodSpec, func(reflect.Value)),
+) (out []leaf) {
 	if v, is := values[typ]; is {
 		return []leaf{{path, field, func(s *corev1.PodSpec) { set(s, func(at reflect.Value) { at.Set(v) }) }}}
 	}
@@ -98,20 +103,26 @@ func setLeaf(t *testing.T, path string, at reflect.Value) {
 	case reflect.Slice:
 		at.SetBytes([]byte("x"))
 	default:
-		t.Fatalf("%s: nobody has said how a %s is set", path, at.Type())
+		t.Fatalf("%s: no value for type %s", path, at.Type())
 	}
 }
 
 func podLeaves(t *testing.T) []leaf {
-	return leaves(t, reflect.TypeFor[corev1.PodSpec](), "", "", func(s *corev1.PodSpec, then func(reflect.Value)) { then(reflect.ValueOf(s).Elem()) })
+	return leaves(
+		t,
+		reflect.TypeFor[corev1.PodSpec](),
+		"",
+		"",
+		func(s *corev1.PodSpec, then func(reflect.Value)) { then(reflect.ValueOf(s).Elem()) },
+	)
 }
 
 // fates reads testdata/fields.txt: what becomes of each field.
 //
-//	honoured  it does what Kubernetes documents
+//	supported  it does what Kubernetes documents
 //	inert     it means nothing to a node, here as in Kubernetes; why follows after #
-//	warned    its author is told that it does nothing yet
-//	refused   the pod is not taken
+//	warned    a warning reports that it has no effect
+//	rejected   the pod is not taken
 //
 // A path that ends in .* stands for all that is below it.
 func fates(t *testing.T) map[string]string {
@@ -136,26 +147,33 @@ func fates(t *testing.T) map[string]string {
 
 // TestEveryFieldIsClassified fails when k8s.io/api gets a field
 // that nobody has thought about, and when the table says otherwise than
-// Unhonoured does.
+// Unsupported does.
 func TestEveryFieldIsClassified(t *testing.T) {
 	t.Parallel()
 	table, used, read := fates(t), map[string]bool{}, selectors(t)
 	for _, l := range podLeaves(t) {
 		pod := &corev1.Pod{}
 		l.set(&pod.Spec)
-		warnings, refused := UnsupportedFields(pod)
+		warnings, rejected := UnsupportedFields(pod)
 		key := row(table, l.path)
 		if key == "" { // containers of all kinds are alike
 			key = row(table, strings.Replace(l.path, "initContainers[]", "containers[]", 1))
 		}
 		used[key] = true
-		switch said := table[key]; {
-		case said == "":
-			t.Errorf("%s: testdata/fields.txt does not say what becomes of it", l.path)
-		case (said == "refused") != (len(refused) > 0), (said == "warned") != (len(warnings) > 0 && len(refused) == 0):
-			t.Errorf("%s: testdata/fields.txt says %s, but %q are told and %q are refused", l.path, said, warnings, refused)
-		case said == "honoured" && !read[l.field]:
-			t.Errorf("%s: testdata/fields.txt says honoured, but nothing reads a field %s", l.path, l.field)
+		switch class := table[key]; {
+		case class == "":
+			t.Errorf("%s: testdata/fields.txt does not classify it", l.path)
+		case (class == "rejected") != (len(rejected) > 0),
+			(class == "warned") != (len(warnings) > 0 && len(rejected) == 0):
+			t.Errorf(
+				"%s: testdata/fields.txt has %s, but warnings %q and errors %q",
+				l.path,
+				class,
+				warnings,
+				rejected,
+			)
+		case class == "supported" && !read[l.field]:
+			t.Errorf("%s: testdata/fields.txt has supported, but no code reads the field %s", l.path, l.field)
 		}
 	}
 	for key := range table {
@@ -189,7 +207,7 @@ func selectors(t *testing.T) map[string]bool {
 		case d.IsDir() && slices.Contains([]string{"test", "testdata", "console", "docs", ".git"}, d.Name()):
 			return filepath.SkipDir
 		case !strings.HasSuffix(path, ".go"), strings.HasSuffix(path, "_test.go"),
-			strings.HasPrefix(path, "../podspec/validate"), strings.HasPrefix(path, "../podspec/defaults"), path == "../podspec/unhonoured.go":
+			strings.HasPrefix(path, "../podspec/validate"), strings.HasPrefix(path, "../podspec/defaults"), path == "../podspec/unsupported.go":
 			return nil
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)

@@ -48,7 +48,11 @@ func FuzzValidate(f *testing.F) {
 
 // FuzzObjects is the same for ConfigMaps and Secrets.
 func FuzzObjects(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"name":"a","namespace":"b"},"data":{"k":"dg=="},"stringData":{"s":"t"},"type":"kubernetes.io/tls"}`))
+	f.Add(
+		[]byte(
+			`{"metadata":{"name":"a","namespace":"b"},"data":{"k":"dg=="},"stringData":{"s":"t"},"type":"kubernetes.io/tls"}`,
+		),
+	)
 	f.Add([]byte(`{"binaryData":{"..":"dg=="},"type":"kubernetes.io/dockercfg","data":{".dockercfg":"e30="}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var cm corev1.ConfigMap
@@ -78,7 +82,8 @@ func FuzzExpand(f *testing.F) {
 		if got := Expand(s, func(string) (string, bool) { return "", false }); len(got) > len(s) {
 			t.Fatalf("%q grew to %q although no name is known", s, got)
 		}
-		if got := Expand("$(A)"+s, func(n string) (string, bool) { return "v", n == "A" }); got == "" || got[0] != 'v' {
+		if got := Expand("$(A)"+s, func(n string) (string, bool) { return "v", n == "A" }); got == "" ||
+			got[0] != 'v' {
 			t.Fatalf("$(A)%q became %q", s, got)
 		}
 	})
@@ -118,12 +123,24 @@ func encode(t *testing.T, v any) string {
 func seeds(f *testing.F) [][]byte {
 	out := [][]byte{
 		[]byte(`{}`),
-		[]byte(`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e999","hugepages-":"1","a/b":"1.5"},"limits":{"hugepages-2Mi":"-1n"}}}]}}`),
-		[]byte(`{"spec":{"volumes":[{"projected":{"sources":[{},{"secret":{}}]}},{"emptyDir":{"medium":"HugePages-"}}]}}`),
-		[]byte(`{"spec":{"resources":{"requests":{"cpu":"1"}},"containers":[{"resources":{"limits":{"memory":"1","cpu":"1"}}}]}}`),
-		[]byte(`{"metadata":{"annotations":{"container.apparmor.security.beta.kubernetes.io/":"localhost/"}},"spec":{"containers":[{"lifecycle":{"preStop":{"sleep":{}}},"livenessProbe":{"httpGet":{"port":"x"}}}]}}`),
-		[]byte(`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"operator":"Gt"}]}]}}},"securityContext":{"sysctls":[{"name":"a/b.c"}]}}}`),
-		[]byte(`{"spec":{"containers":[{"env":[{"name":"a","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1e-9"}}}],"ports":[{"hostPort":1,"hostIP":"fe80::1%a"}]}]}}`),
+		[]byte(
+			`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e999","hugepages-":"1","a/b":"1.5"},"limits":{"hugepages-2Mi":"-1n"}}}]}}`,
+		),
+		[]byte(
+			`{"spec":{"volumes":[{"projected":{"sources":[{},{"secret":{}}]}},{"emptyDir":{"medium":"HugePages-"}}]}}`,
+		),
+		[]byte(
+			`{"spec":{"resources":{"requests":{"cpu":"1"}},"containers":[{"resources":{"limits":{"memory":"1","cpu":"1"}}}]}}`,
+		),
+		[]byte(
+			`{"metadata":{"annotations":{"container.apparmor.security.beta.kubernetes.io/":"localhost/"}},"spec":{"containers":[{"lifecycle":{"preStop":{"sleep":{}}},"livenessProbe":{"httpGet":{"port":"x"}}}]}}`,
+		),
+		[]byte(
+			`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"operator":"Gt"}]}]}}},"securityContext":{"sysctls":[{"name":"a/b.c"}]}}}`,
+		),
+		[]byte(
+			`{"spec":{"containers":[{"env":[{"name":"a","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1e-9"}}}],"ports":[{"hostPort":1,"hostIP":"fe80::1%a"}]}]}}`,
+		),
 	}
 	golden := goldenFiles(f)
 	for _, file := range slices.Sorted(maps.Keys(golden)) {

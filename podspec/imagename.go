@@ -132,7 +132,8 @@ func SplitPort(s string) (host, port string) {
 }
 
 func isLabel(s string) bool {
-	return s != "" && isAll(s, func(c byte) bool { return isAlnum(c) || c == '-' }) && s[0] != '-' && s[len(s)-1] != '-'
+	return s != "" && isAll(s, func(c byte) bool { return isAlnum(c) || c == '-' }) && s[0] != '-' &&
+		s[len(s)-1] != '-'
 }
 
 func checkPath(path string) error {
@@ -143,7 +144,10 @@ func checkPath(path string) error {
 		case strings.ToLower(part) != part:
 			return fmt.Errorf("%q must be in lower case", part)
 		case !isPathPart(part):
-			return fmt.Errorf("%q may contain only lower-case letters and digits, separated by a dot, one or two underscores, or dashes", part)
+			return fmt.Errorf(
+				"%q may contain only lower-case letters and digits, separated by a dot, one or two underscores, or dashes",
+				part,
+			)
 		}
 	}
 	return nil
@@ -239,7 +243,11 @@ func ParseImagePattern(s string) (ImagePattern, error) {
 		return ImagePattern{}, fmt.Errorf("%q: %w", s, err)
 	}
 	if n.Repository() != s {
-		return ImagePattern{}, fmt.Errorf("%q is not a full name without tag and digest, such as %s", s, n.Repository())
+		return ImagePattern{}, fmt.Errorf(
+			"%q is not a full name without tag and digest, such as %s",
+			s,
+			n.Repository(),
+		)
 	}
 	return ImagePattern{place: place}, nil
 }

@@ -23,8 +23,8 @@ const (
 func BandwidthLimits(pod *corev1.Pod) map[string]resource.Quantity {
 	var out map[string]resource.Quantity
 	for _, key := range []string{IngressBandwidth, EgressBandwidth} {
-		value, asked := pod.Annotations[key]
-		if !asked {
+		value, ok := pod.Annotations[key]
+		if !ok {
 			continue
 		}
 		if q, err := resource.ParseQuantity(value); err == nil {
@@ -42,13 +42,13 @@ func BandwidthLimits(pod *corev1.Pod) map[string]resource.Quantity {
 func (k *validator) bandwidthAnnotations(at *field.Path) {
 	limits := BandwidthLimits(k.pod)
 	for _, key := range []string{IngressBandwidth, EgressBandwidth} {
-		value, asked := k.pod.Annotations[key]
-		if !asked {
+		value, ok := k.pod.Annotations[key]
+		if !ok {
 			continue
 		}
-		q, ok := limits[key]
+		q, valid := limits[key]
 		switch {
-		case !ok:
+		case !valid:
 			k.invalid(at.Key(key), value, "must be a quantity of bits per second, such as 10M")
 		case q.Value() < leastBandwidth || q.Value() > mostBandwidth:
 			k.invalid(at.Key(key), value, "must be between 1k and 1P bits per second")

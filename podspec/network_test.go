@@ -26,7 +26,7 @@ func TestBandwidthAnnotations(t *testing.T) {
 				t.Errorf("%s %q: %v, want %s", key, value, errs, want)
 			}
 			if errs := ValidateStored(pod); len(errs) > 0 {
-				t.Errorf("%s %q: an API server refuses %v", key, value, errs)
+				t.Errorf("%s %q: an API server rejects %v", key, value, errs)
 			}
 		}
 	}

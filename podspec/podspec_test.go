@@ -213,9 +213,9 @@ func TestUnsupportedFields(t *testing.T) {
 	for _, row := range []struct {
 		sentence, spec string
 		warned         []string
-		refused        []string
+		rejected       []string
 	}{
-		{"a plain pod is honoured", "{}", nil, nil},
+		{"a plain pod is supported", "{}", nil, nil},
 		{"node-local volumes are supported", "volumes: [{name: a}, {name: b, hostPath: {path: /}}, {name: c, configMap: {name: c}}, {name: d, secret: {secretName: s}}, {name: e, downwardAPI: {}}, {name: f, projected: {sources: [{configMap: {name: c}}]}}]", nil, nil},
 		{"tasks of an API server cause warnings", "{schedulingGates: [{name: a}], evictionResponders: [{name: a.io/b}], automountServiceAccountToken: true}",
 			[]string{"spec.schedulingGates: scheduling gates have no effect", "spec.evictionResponders: eviction responders have no effect",
@@ -234,28 +234,31 @@ func TestUnsupportedFields(t *testing.T) {
 		{"ephemeral containers cause a warning", "ephemeralContainers: [{name: d, image: x}]", []string{"spec.ephemeralContainers: an API server rejects them"}, nil},
 		{"a hook removed from the API causes a warning", one("lifecycle: {postStart: {tcpSocket: {port: 1}}, preStop: {tcpSocket: {port: 1}}}"),
 			[]string{"spec.containers[0].lifecycle.postStart.tcpSocket: the hook was removed", "spec.containers[0].lifecycle.preStop.tcpSocket: the hook was removed"}, nil},
-		{"hooks and stop signals are honoured", "{os: {name: linux}, " + one("lifecycle: {stopSignal: SIGUSR1, postStart: {sleep: {seconds: 1}}, preStop: {exec: {command: [a]}}}") + "}", nil, nil},
+		{"hooks and stop signals are supported", "{os: {name: linux}, " + one("lifecycle: {stopSignal: SIGUSR1, postStart: {sleep: {seconds: 1}}, preStop: {exec: {command: [a]}}}") + "}", nil, nil},
 		{"probes are supported", one("livenessProbe: {exec: {command: [a]}}, readinessProbe: {exec: {command: [a]}}, startupProbe: {exec: {command: [a]}}"), nil, nil},
-		{"a claim is refused", "volumes: [{name: a, persistentVolumeClaim: {claimName: c}}]", nil, []string{"spec.volumes[0].persistentVolumeClaim: volumes of type persistentVolumeClaim"}},
+		{"a claim is rejected", "volumes: [{name: a, persistentVolumeClaim: {claimName: c}}]", nil, []string{"spec.volumes[0].persistentVolumeClaim: volumes of type persistentVolumeClaim"}},
 		{"other volume types are rejected", "volumes: [{name: a, nfs: {server: s, path: /}}, {name: b, csi: {driver: d}}, {name: c, image: {reference: x}}, {name: d, ephemeral: {volumeClaimTemplate: {spec: {}}}}]", nil,
 			[]string{"spec.volumes[0].nfs: type nfs", "spec.volumes[1].csi: type csi", "spec.volumes[3].ephemeral: type ephemeral"}},
 		{"credentials issued by a server are rejected", "volumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: t}}, {clusterTrustBundle: {path: b}}, {podCertificate: {signerName: s, keyType: k}}]}}]", nil,
 			[]string{"spec.volumes[0].projected.sources[0].serviceAccountToken: tokens", "spec.volumes[0].projected.sources[1].clusterTrustBundle: bundles", "spec.volumes[0].projected.sources[2].podCertificate: certificates"}},
-		{"devices are refused", one("volumeDevices: [{name: a, devicePath: /x}]"), nil, []string{"spec.containers[0].volumeDevices: block"}},
+		{"devices are rejected", one("volumeDevices: [{name: a, devicePath: /x}]"), nil, []string{"spec.containers[0].volumeDevices: block"}},
 		{"mount options are rejected", one("volumeMounts: [{name: a, mountPath: /x, bindMountOptions: [noexec]}]"), nil, []string{"spec.containers[0].volumeMounts[0].bindMountOptions: mount options"}},
-		{"dynamic resources are refused", "{resourceClaims: [{name: a, resourceClaimName: b}], " + one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic", "spec.containers[0].resources.claims: dynamic"}},
-		{"restarting all containers is honoured", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, nil},
+		{"dynamic resources are rejected", "{resourceClaims: [{name: a, resourceClaimName: b}], " + one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic", "spec.containers[0].resources.claims: dynamic"}},
+		{"restarting all containers is supported", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, nil},
 		{"resize policies are supported", one("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]"), nil, nil},
 		{"a service account causes a warning", "serviceAccountName: a", []string{"spec.serviceAccountName: token"}, nil},
-		{"Windows is refused", "{os: {name: windows}, securityContext: {windowsOptions: {}}, " + one("securityContext: {windowsOptions: {}}") + "}", nil,
+		{"Windows is rejected", "{os: {name: windows}, securityContext: {windowsOptions: {}}, " + one("securityContext: {windowsOptions: {}}") + "}", nil,
 			[]string{"spec.os.name: Windows", "spec.securityContext.windowsOptions: Windows", "spec.containers[0].securityContext.windowsOptions: Windows"}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			warned, refused := UnsupportedFields(podOf(t, row.spec))
-			expectErrors(t, refused, row.refused)
+			warned, rejected := UnsupportedFields(podOf(t, row.spec))
+			expectErrors(t, rejected, row.rejected)
 			for _, w := range row.warned {
 				path, text, _ := strings.Cut(w, ": ")
-				i := slices.IndexFunc(warned, func(s string) bool { return strings.HasPrefix(s, path+": ") && strings.Contains(s, text) })
+				i := slices.IndexFunc(
+					warned,
+					func(s string) bool { return strings.HasPrefix(s, path+": ") && strings.Contains(s, text) },
+				)
 				if i < 0 {
 					t.Errorf("no warning %q in %q", w, warned)
 					continue

@@ -141,7 +141,8 @@ func SwapAllowed(pod *corev1.Pod, c *corev1.Container, standalone bool) bool {
 	if !named {
 		request = limit
 	}
-	return request.Sign() > 0 && request.Cmp(limit) != 0 && QOSClass(pod) == corev1.PodQOSBurstable && !IsCritical(pod, standalone)
+	return request.Sign() > 0 && request.Cmp(limit) != 0 && QOSClass(pod) == corev1.PodQOSBurstable &&
+		!IsCritical(pod, standalone)
 }
 
 // cpuAndMemory returns the CPU and memory of a list that are greater than zero.

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// amounts writes a list as in a manifest.
+// amounts formats a list as in a manifest.
 func amounts(list corev1.ResourceList) map[string]string {
 	out := map[string]string{}
 	for name, q := range list {
@@ -69,12 +69,14 @@ func TestRequestsAndLimits(t *testing.T) {
 	}
 }
 
-// Quantities beyond 64 bits share their digits when they are copied as values.
+// Quantities beyond 64 bits share memory when they are copied as values.
 func TestRequestsDoesNotMutateLargeQuantities(t *testing.T) {
 	huge := resource.MustParse("9000000000000000000")
 	huge.Add(huge)
 	c := corev1.Container{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": huge}}}
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c, c}, Overhead: corev1.ResourceList{"cpu": huge}}}
+	pod := &corev1.Pod{
+		Spec: corev1.PodSpec{Containers: []corev1.Container{c, c}, Overhead: corev1.ResourceList{"cpu": huge}},
+	}
 	want := huge.DeepCopy()
 	Requests(pod)
 	pod.Spec.Resources = &corev1.ResourceRequirements{
@@ -116,7 +118,7 @@ func TestQOSClass(t *testing.T) {
 		sentence, spec string
 		want           corev1.PodQOSClass
 	}{
-		{"nothing asked is best effort", "{}", corev1.PodQOSBestEffort},
+		{"no requests and limits", "{}", corev1.PodQOSBestEffort},
 		{"other resources do not count", one("resources: {limits: {ephemeral-storage: 1Gi}}"), corev1.PodQOSBestEffort},
 		{"zero does not count", one("resources: {requests: {cpu: 0}}"), corev1.PodQOSBestEffort},
 		{"limits of both, and requests follow, are guaranteed", one("resources: {limits: {cpu: 1, memory: 1Mi}}"), corev1.PodQOSGuaranteed},

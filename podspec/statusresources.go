@@ -30,18 +30,29 @@ func withStatusResources(pod *corev1.Pod) *corev1.Pod {
 		}
 		return out
 	}
-	count := func(specs []corev1.Container, of func(*corev1.PodSpec) []corev1.Container, statuses []corev1.ContainerStatus) {
+	count := func(
+		specs []corev1.Container, of func(*corev1.PodSpec) []corev1.Container, statuses []corev1.ContainerStatus,
+	) {
 		for i := range specs {
 			for j := range statuses {
-				if s := &statuses[j]; s.Name == specs[i].Name && s.Resources != nil && differs(specs[i].Resources, s.AllocatedResources, *s.Resources) {
+				if s := &statuses[j]; s.Name == specs[i].Name && s.Resources != nil &&
+					differs(specs[i].Resources, s.AllocatedResources, *s.Resources) {
 					own := &of(&change().Spec)[i].Resources
 					*own = counted(*own, s.AllocatedResources, *s.Resources, infeasible)
 				}
 			}
 		}
 	}
-	count(pod.Spec.Containers, func(s *corev1.PodSpec) []corev1.Container { return s.Containers }, st.ContainerStatuses)
-	count(pod.Spec.InitContainers, func(s *corev1.PodSpec) []corev1.Container { return s.InitContainers }, st.InitContainerStatuses)
+	count(
+		pod.Spec.Containers,
+		func(s *corev1.PodSpec) []corev1.Container { return s.Containers },
+		st.ContainerStatuses,
+	)
+	count(
+		pod.Spec.InitContainers,
+		func(s *corev1.PodSpec) []corev1.Container { return s.InitContainers },
+		st.InitContainerStatuses,
+	)
 	if r := pod.Spec.Resources; r != nil && st.Resources != nil && differs(*r, st.AllocatedResources, *st.Resources) {
 		own := change().Spec.Resources
 		*own = counted(*own, st.AllocatedResources, *st.Resources, infeasible)
@@ -50,7 +61,11 @@ func withStatusResources(pod *corev1.Pod) *corev1.Pod {
 }
 
 // differs reports whether the allocated or actual CPU or memory differs from the desired one.
-func differs(spec corev1.ResourceRequirements, allocated corev1.ResourceList, actual corev1.ResourceRequirements) bool {
+func differs(
+	spec corev1.ResourceRequirements,
+	allocated corev1.ResourceList,
+	actual corev1.ResourceRequirements,
+) bool {
 	for _, name := range resizable {
 		want, limit := spec.Requests[name], spec.Limits[name]
 		kept, now, bound := allocated[name], actual.Requests[name], actual.Limits[name]
@@ -65,7 +80,12 @@ func differs(spec corev1.ResourceRequirements, allocated corev1.ResourceList, ac
 var resizable = [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 
 // counted returns the maximum of the resources that a container, or the pod itself, may hold.
-func counted(spec corev1.ResourceRequirements, allocated corev1.ResourceList, actual corev1.ResourceRequirements, infeasible bool) corev1.ResourceRequirements {
+func counted(
+	spec corev1.ResourceRequirements,
+	allocated corev1.ResourceList,
+	actual corev1.ResourceRequirements,
+	infeasible bool,
+) corev1.ResourceRequirements {
 	desired := func(list corev1.ResourceList) corev1.ResourceList {
 		out := maps.Clone(list)
 		if out == nil {

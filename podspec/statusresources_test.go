@@ -9,7 +9,7 @@ import (
 	podresources "k8s.io/component-helpers/resource"
 )
 
-// TestRequestsAndLimitsWithStatus is what a pod that is being resized counts for: one row, one state.
+// TestRequestsAndLimitsWithStatus has one state of a resize per row.
 func TestRequestsAndLimitsWithStatus(t *testing.T) {
 	cpu := func(text string) corev1.ResourceList {
 		if text == "" {
@@ -26,16 +26,16 @@ func TestRequestsAndLimitsWithStatus(t *testing.T) {
 		behind                   int64
 		requests, limit          string
 	}{
-		{"a pod that no node tells of counts for what it should have", two, "", "", "", "", 0, "2100m", "3"},
-		{"one at rest likewise", two, "2", "2", "3", "", 0, "2100m", "3"},
-		{"one that waits to grow counts for what it should have", two, "1", "1", "2", corev1.PodReasonDeferred, 0, "2100m", "3"},
-		{"one that can never grow for what it has", two, "1", "1", "2", corev1.PodReasonInfeasible, 0, "1100m", "2"},
-		{"… which does not hold for what it should have since", two, "1", "1", "2", corev1.PodReasonInfeasible, 1, "2100m", "3"},
-		{"one that shrinks for what it still has", two, "2", "4", "5", "", 0, "4100m", "5"},
-		{"and for what is kept for it", two, "5", "4", "5", "", 0, "5100m", "5"},
-		{"one that shrinks and never can for what it has", two, "4", "4", "5", corev1.PodReasonInfeasible, 0, "4100m", "5"},
-		{"the pod's own amounts that can never grow", whole, "1", "1", "2", corev1.PodReasonInfeasible, 0, "1", "2"},
-		{"the pod's own amounts that shrink", whole, "2", "4", "5", "", 0, "4", "5"},
+		{"without a status, the desired resources count", two, "", "", "", "", 0, "2100m", "3"},
+		{"without a resize, the desired resources count", two, "2", "2", "3", "", 0, "2100m", "3"},
+		{"a deferred increase counts", two, "1", "1", "2", corev1.PodReasonDeferred, 0, "2100m", "3"},
+		{"an infeasible increase does not count", two, "1", "1", "2", corev1.PodReasonInfeasible, 0, "1100m", "2"},
+		{"an infeasible condition of an earlier generation is ignored", two, "1", "1", "2", corev1.PodReasonInfeasible, 1, "2100m", "3"},
+		{"a decrease counts after it is actuated", two, "2", "4", "5", "", 0, "4100m", "5"},
+		{"allocated resources count", two, "5", "4", "5", "", 0, "5100m", "5"},
+		{"an infeasible decrease does not count", two, "4", "4", "5", corev1.PodReasonInfeasible, 0, "4100m", "5"},
+		{"an infeasible increase at pod level does not count", whole, "1", "1", "2", corev1.PodReasonInfeasible, 0, "1", "2"},
+		{"a decrease at pod level counts after it is actuated", whole, "2", "4", "5", "", 0, "4", "5"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := podOf(t, row.spec)
@@ -46,10 +46,19 @@ func TestRequestsAndLimitsWithStatus(t *testing.T) {
 			case pod.Spec.Resources != nil:
 				st.AllocatedResources, st.Resources = cpu(row.allocated), actual
 			default:
-				st.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", AllocatedResources: cpu(row.allocated), Resources: actual}}
+				st.ContainerStatuses = []corev1.ContainerStatus{
+					{Name: "a", AllocatedResources: cpu(row.allocated), Resources: actual},
+				}
 			}
 			if row.pending != "" {
-				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: row.pending, ObservedGeneration: 5 - row.behind}}
+				pod.Status.Conditions = []corev1.PodCondition{
+					{
+						Type:               corev1.PodResizePending,
+						Status:             corev1.ConditionTrue,
+						Reason:             row.pending,
+						ObservedGeneration: 5 - row.behind,
+					},
+				}
 			}
 			before := pod.DeepCopy()
 			requests, limits := RequestsWithStatus(pod), LimitsWithStatus(pod)
@@ -60,7 +69,7 @@ func TestRequestsAndLimitsWithStatus(t *testing.T) {
 				t.Errorf("limits %s, want %s", got, row.limit)
 			}
 			if _, disk := requests[corev1.ResourceEphemeralStorage]; disk != (row.spec == two) {
-				t.Errorf("what is not resized: %v", requests)
+				t.Errorf("resources that cannot be resized: %v", requests)
 			}
 			if diff := cmp.Diff(before, pod); diff != "" {
 				t.Errorf("the pod was changed:\n%s", diff)
@@ -75,7 +84,10 @@ func TestRequestsAndLimitsWithStatus(t *testing.T) {
 func TestWithStatusMatchesComponentHelpers(t *testing.T) {
 	t.Parallel()
 	list := func(cpu, memory string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+		return corev1.ResourceList{
+			corev1.ResourceCPU:    resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory),
+		}
 	}
 	status := func(name, cpu, memory string) corev1.ContainerStatus {
 		actual := &corev1.ResourceRequirements{Requests: list(cpu, memory), Limits: list(cpu, memory)}
@@ -118,9 +130,14 @@ func TestWithStatusMatchesComponentHelpers(t *testing.T) {
 			pod := podOf(t, row.spec)
 			pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses = row.statuses, row.initStatuses
 			if row.pending != "" {
-				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: row.pending}}
+				pod.Status.Conditions = []corev1.PodCondition{
+					{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: row.pending},
+				}
 			}
-			o := podresources.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
+			o := podresources.PodResourcesOptions{
+				UseStatusResources: true,
+				InPlacePodLevelResourcesVerticalScalingEnabled: true,
+			}
 			if diff := cmp.Diff(amounts(podresources.PodRequests(pod, o)), amounts(RequestsWithStatus(pod))); diff != "" {
 				t.Errorf("requests, want (-) got (+):\n%s", diff)
 			}

@@ -60,26 +60,83 @@ var unsupported = []unsupportedField{
 	{reject, bindOptions, "bind mount options are not supported yet"},
 
 	// Resources.
-	{reject, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
-	{reject, inPod("resources.claims", func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Claims) > 0 }), "dynamic resources are not supported yet"},
+	{
+		reject,
+		inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }),
+		"dynamic resources are not supported yet",
+	},
+	{
+		reject,
+		inPod(
+			"resources.claims",
+			func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Claims) > 0 },
+		),
+		"dynamic resources are not supported yet",
+	},
 	{reject, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
 
 	// Tasks of an API server, the scheduler and controllers.
 	{warn, unknownPriority, "PriorityClass %s requires an API server: the priority is 0"},
 	{warn, otherScheduler, schedulingIgnored},
 	{warn, podTerms, schedulingIgnored},
-	{warn, inPod("topologySpreadConstraints", func(s *corev1.PodSpec) bool { return len(s.TopologySpreadConstraints) > 0 }), schedulingIgnored},
-	{warn, inPod("schedulingGates", func(s *corev1.PodSpec) bool { return len(s.SchedulingGates) > 0 }), "scheduling gates have no effect on a standalone node: the pod starts immediately"},
-	{warn, inPod("readinessGates", func(s *corev1.PodSpec) bool { return len(s.ReadinessGates) > 0 }), "the conditions of readiness gates are not set on a standalone node: the pod is never ready"},
-	{warn, inPod("schedulingGroup", func(s *corev1.PodSpec) bool { return s.SchedulingGroup != nil }), schedulingIgnored},
-	{warn, inPod("evictionResponders", func(s *corev1.PodSpec) bool { return len(s.EvictionResponders) > 0 }), "eviction responders have no effect on a standalone node: evictions do not wait"},
-	{warn, inPod("ephemeralContainers", func(s *corev1.PodSpec) bool { return len(s.EphemeralContainers) > 0 }), "ephemeral containers start like others, but an API server rejects them in a new pod"},
+	{
+		warn,
+		inPod(
+			"topologySpreadConstraints",
+			func(s *corev1.PodSpec) bool { return len(s.TopologySpreadConstraints) > 0 },
+		),
+		schedulingIgnored,
+	},
+	{
+		warn,
+		inPod("schedulingGates", func(s *corev1.PodSpec) bool { return len(s.SchedulingGates) > 0 }),
+		"scheduling gates have no effect on a standalone node: the pod starts immediately",
+	},
+	{
+		warn,
+		inPod("readinessGates", func(s *corev1.PodSpec) bool { return len(s.ReadinessGates) > 0 }),
+		"the conditions of readiness gates are not set on a standalone node: the pod is never ready",
+	},
+	{
+		warn,
+		inPod("schedulingGroup", func(s *corev1.PodSpec) bool { return s.SchedulingGroup != nil }),
+		schedulingIgnored,
+	},
+	{
+		warn,
+		inPod("evictionResponders", func(s *corev1.PodSpec) bool { return len(s.EvictionResponders) > 0 }),
+		"eviction responders have no effect on a standalone node: evictions do not wait",
+	},
+	{
+		warn,
+		inPod("ephemeralContainers", func(s *corev1.PodSpec) bool { return len(s.EphemeralContainers) > 0 }),
+		"ephemeral containers start like others, but an API server rejects them in a new pod",
+	},
 
 	// Identity and platform.
-	{warn, inPod("serviceAccountName", func(s *corev1.PodSpec) bool { return s.ServiceAccountName != "" }), "service account tokens are not supported yet"},
-	{warn, inPod("automountServiceAccountToken", func(s *corev1.PodSpec) bool { return isTrue(s.AutomountServiceAccountToken) }), "service account tokens are not supported yet"},
-	{warn, inPod("securityContext.seLinuxChangePolicy", hasSELinuxChange), "the policy is not supported yet: the runtime relabels volumes"},
-	{reject, inPod("os.name", func(s *corev1.PodSpec) bool { return s.OS != nil && s.OS.Name == corev1.Windows }), "Windows pods are not supported"},
+	{
+		warn,
+		inPod("serviceAccountName", func(s *corev1.PodSpec) bool { return s.ServiceAccountName != "" }),
+		"service account tokens are not supported yet",
+	},
+	{
+		warn,
+		inPod(
+			"automountServiceAccountToken",
+			func(s *corev1.PodSpec) bool { return isTrue(s.AutomountServiceAccountToken) },
+		),
+		"service account tokens are not supported yet",
+	},
+	{
+		warn,
+		inPod("securityContext.seLinuxChangePolicy", hasSELinuxChange),
+		"the policy is not supported yet: the runtime relabels volumes",
+	},
+	{
+		reject,
+		inPod("os.name", func(s *corev1.PodSpec) bool { return s.OS != nil && s.OS.Name == corev1.Windows }),
+		"Windows pods are not supported",
+	},
 	{reject, inPod("securityContext.windowsOptions", hasWindowsOptions), "Windows options are not supported"},
 	{reject, inContainers("securityContext.windowsOptions", ownWindowsOptions), "Windows options are not supported"},
 }
@@ -161,10 +218,10 @@ func projections(name string, used func(*corev1.VolumeProjection) bool) finder {
 	})
 }
 
-func eachVolume(look func(*corev1.Volume, *field.Path, func(*field.Path, string))) finder {
+func eachVolume(visit func(*corev1.Volume, *field.Path, func(*field.Path, string))) finder {
 	return func(pod *corev1.Pod, found func(*field.Path, string)) {
 		for i := range pod.Spec.Volumes {
-			look(&pod.Spec.Volumes[i], field.NewPath("spec", "volumes").Index(i), found)
+			visit(&pod.Spec.Volumes[i], field.NewPath("spec", "volumes").Index(i), found)
 		}
 	}
 }

@@ -70,7 +70,9 @@ func ValidateSecret(s *corev1.Secret) field.ErrorList {
 // metadata validates the metadata of any object. A namespace is required. Objects in files get one
 // before.
 func (k *validator) metadata(m *metav1.ObjectMeta) {
-	k.errs = append(k.errs, validation.ValidateObjectMeta(m, true, validation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
+	k.errs = append(
+		k.errs,
+		validation.ValidateObjectMeta(m, true, validation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
 }
 
 // validator collects errors.

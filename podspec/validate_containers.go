@@ -65,7 +65,14 @@ func (k *validator) container(at *field.Path, c *corev1.Container) {
 	case strings.TrimSpace(c.Image) != c.Image:
 		k.invalid(at.Child("image"), c.Image, "must not have leading or trailing whitespace")
 	}
-	oneOf(k, at.Child("imagePullPolicy"), c.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
+	oneOf(
+		k,
+		at.Child("imagePullPolicy"),
+		c.ImagePullPolicy,
+		corev1.PullAlways,
+		corev1.PullIfNotPresent,
+		corev1.PullNever,
+	)
 	oneOf(k, at.Child("terminationMessagePolicy"), c.TerminationMessagePolicy,
 		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)
 	k.ports(at.Child("ports"), c.Ports)

@@ -91,7 +91,13 @@ var (
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
 		"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 	}
-	fileFields = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"}
+	fileFields = []string{
+		"metadata.annotations",
+		"metadata.labels",
+		"metadata.name",
+		"metadata.namespace",
+		"metadata.uid",
+	}
 )
 
 func (k *validator) fieldRef(at *field.Path, ref *corev1.ObjectFieldSelector, fields []string) {
@@ -156,6 +162,12 @@ func (k *validator) divisor(at *field.Path, name corev1.ResourceName, q resource
 		return
 	}
 	if !slices.ContainsFunc(units, func(u string) bool { return q.Cmp(resource.MustParse(u)) == 0 }) {
-		k.invalid(at, q.String(), "only divisor's values %s are supported with the %s resource", strings.Join(units, ", "), name)
+		k.invalid(
+			at,
+			q.String(),
+			"only divisor's values %s are supported with the %s resource",
+			strings.Join(units, ", "),
+			name,
+		)
 	}
 }

@@ -90,7 +90,14 @@ func (k *validator) recursiveReadOnly(at *field.Path, m *corev1.VolumeMount) {
 			k.forbidden(at, "may only be specified when mountPropagation is None or not specified")
 		}
 	default:
-		oneOf(k, at, mode, corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled, corev1.RecursiveReadOnlyIfPossible)
+		oneOf(
+			k,
+			at,
+			mode,
+			corev1.RecursiveReadOnlyDisabled,
+			corev1.RecursiveReadOnlyEnabled,
+			corev1.RecursiveReadOnlyIfPossible,
+		)
 	}
 }
 
@@ -105,7 +112,11 @@ func (k *validator) volumeDevices(at *field.Path, c *corev1.Container) {
 		case v == nil:
 			k.notFound(where.Child("name"), d.Name)
 		case v.PersistentVolumeClaim == nil && v.Ephemeral == nil:
-			k.invalid(where.Child("name"), d.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode")
+			k.invalid(
+				where.Child("name"),
+				d.Name,
+				"can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode",
+			)
 		}
 		switch {
 		case d.DevicePath == "":

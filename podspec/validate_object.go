@@ -66,7 +66,11 @@ func (k *validator) appArmorAnnotations(at *field.Path) {
 			k.invalid(at.Key(key), name, "container not found")
 		}
 		if value != "" && appArmorProfile(value) == nil {
-			k.invalid(at.Key(key), value, "must be runtime/default, unconfined or localhost/ followed by a profile name")
+			k.invalid(
+				at.Key(key),
+				value,
+				"must be runtime/default, unconfined or localhost/ followed by a profile name",
+			)
 		}
 	}
 }

@@ -55,7 +55,12 @@ func (k *validator) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, 
 }
 
 // portsOf validates the ports of a probe or hook.
-func (k *validator) portsOf(at *field.Path, c *corev1.Container, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
+func (k *validator) portsOf(
+	at *field.Path,
+	c *corev1.Container,
+	get *corev1.HTTPGetAction,
+	tcp *corev1.TCPSocketAction,
+) {
 	if get != nil {
 		k.portOf(at.Child("httpGet", "port"), c, get.Port)
 	}
@@ -76,7 +81,12 @@ func (k *validator) portOf(at *field.Path, c *corev1.Container, p intstr.IntOrSt
 }
 
 // action validates the fields shared by probes and hooks.
-func (k *validator) action(at *field.Path, exec *corev1.ExecAction, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
+func (k *validator) action(
+	at *field.Path,
+	exec *corev1.ExecAction,
+	get *corev1.HTTPGetAction,
+	tcp *corev1.TCPSocketAction,
+) {
 	if exec != nil && len(exec.Command) == 0 {
 		k.required(at.Child("exec", "command"), "")
 	}
@@ -139,8 +149,10 @@ func (k *validator) stopSignal(at *field.Path, s corev1.Signal) {
 }
 
 // plainSignals are the named signals of Linux.
-const plainSignals = "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGIOT SIGKILL SIGPIPE " +
-	"SIGPOLL SIGPROF SIGPWR SIGQUIT SIGSEGV SIGSTKFLT SIGSTOP SIGSYS SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGUSR1 " +
+const plainSignals = "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGIOT " +
+	"SIGKILL SIGPIPE " +
+	"SIGPOLL SIGPROF SIGPWR SIGQUIT SIGSEGV SIGSTKFLT SIGSTOP SIGSYS SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU " +
+	"SIGURG SIGUSR1 " +
 	"SIGUSR2 SIGVTALRM SIGWINCH SIGXCPU SIGXFSZ SIGRTMIN SIGRTMAX"
 
 // isSignal reports whether s is a named or real-time signal.

@@ -125,7 +125,13 @@ func iscsiName(name string) bool {
 }
 
 func (k *validator) fibreChannel(at *field.Path, v *corev1.FCVolumeSource) {
-	k.exactlyOne(at.Child("targetWWNs"), v.TargetWWNs, "`targetWWNs`, `wwids`", len(v.TargetWWNs) > 0, len(v.WWIDs) > 0)
+	k.exactlyOne(
+		at.Child("targetWWNs"),
+		v.TargetWWNs,
+		"`targetWWNs`, `wwids`",
+		len(v.TargetWWNs) > 0,
+		len(v.WWIDs) > 0,
+	)
 	switch {
 	case len(v.TargetWWNs) == 0:
 	case v.Lun == nil:
@@ -154,7 +160,9 @@ func (k *validator) ephemeral(at *field.Path, v *corev1.Volume) {
 		return
 	}
 	k.errs = append(k.errs, metavalidation.ValidateLabels(t.Labels, template.Child("metadata", "labels"))...)
-	k.errs = append(k.errs, validation.ValidateAnnotations(t.Annotations, template.Child("metadata", "annotations"))...)
+	k.errs = append(
+		k.errs,
+		validation.ValidateAnnotations(t.Annotations, template.Child("metadata", "annotations"))...)
 	k.errs = append(k.errs, ValidateClaimSpec(&t.Spec, template.Child("spec"))...)
 	if !k.template && k.pod.Name != "" && v.Name != "" {
 		k.each(at.Child("name"), v.Name, utilvalidation.IsDNS1123Subdomain(k.pod.Name+"-"+v.Name))
@@ -165,22 +173,39 @@ func (k *validator) ephemeral(at *field.Path, v *corev1.Volume) {
 func ValidateClaimSpec(c *corev1.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
 	k := &validator{errs: ValidateAccessModes(c.AccessModes, at.Child("accessModes"))}
 	if c.Selector != nil {
-		k.errs = append(k.errs, metavalidation.ValidateLabelSelector(c.Selector, metavalidation.LabelSelectorValidationOptions{}, at.Child("selector"))...)
+		k.errs = append(
+			k.errs,
+			metavalidation.ValidateLabelSelector(
+				c.Selector,
+				metavalidation.LabelSelectorValidationOptions{},
+				at.Child("selector"),
+			)...)
 	}
 	resources := at.Child("resources")
-	size, asked := c.Resources.Requests[corev1.ResourceStorage]
-	if !asked {
+	size, requested := c.Resources.Requests[corev1.ResourceStorage]
+	if !requested {
 		k.required(resources.Key(string(corev1.ResourceStorage)), "")
 	} else if size.Sign() <= 0 {
 		k.invalid(resources.Key(string(corev1.ResourceStorage)), size.String(), "must be greater than zero")
 	}
-	if limit, limited := c.Resources.Limits[corev1.ResourceStorage]; limited && asked && size.Cmp(limit) > 0 {
-		k.invalid(resources.Child("requests"), size.String(), "must be less than or equal to storage limit of %s", limit.String())
+	if limit, limited := c.Resources.Limits[corev1.ResourceStorage]; limited && requested && size.Cmp(limit) > 0 {
+		k.invalid(
+			resources.Child("requests"),
+			size.String(),
+			"must be less than or equal to storage limit of %s",
+			limit.String(),
+		)
 	}
 	if n := c.StorageClassName; n != nil && *n != "" {
 		k.each(at.Child("storageClassName"), *n, utilvalidation.IsDNS1123Subdomain(*n))
 	}
-	oneOfIfSet(k, at.Child("volumeMode"), c.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
+	oneOfIfSet(
+		k,
+		at.Child("volumeMode"),
+		c.VolumeMode,
+		corev1.PersistentVolumeBlock,
+		corev1.PersistentVolumeFilesystem,
+	)
 	if d := c.DataSource; d != nil {
 		k.requireAll(at.Child("dataSource"), "name", d.Name, "kind", d.Kind)
 	}

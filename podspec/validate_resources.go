@@ -19,7 +19,10 @@ func (k *validator) containerResources(at *field.Path, c *corev1.Container) {
 	claims := map[corev1.ResourceClaim]bool{}
 	for i, claim := range c.Resources.Claims {
 		path := r.Child("claims").Index(i)
-		known := slices.ContainsFunc(k.spec.ResourceClaims, func(p corev1.PodResourceClaim) bool { return p.Name == claim.Name })
+		known := slices.ContainsFunc(
+			k.spec.ResourceClaims,
+			func(p corev1.PodResourceClaim) bool { return p.Name == claim.Name },
+		)
 		switch {
 		case claim.Name == "":
 			k.required(path.Child("name"), "")
@@ -40,7 +43,11 @@ func (k *validator) containerResources(at *field.Path, c *corev1.Container) {
 		}
 		seen[p.ResourceName] = true
 		if k.spec.RestartPolicy == corev1.RestartPolicyNever && p.RestartPolicy == corev1.RestartContainer {
-			k.invalid(path.Child("restartPolicy"), p.RestartPolicy, "must be `NotRequired` when `restartPolicy` is Never")
+			k.invalid(
+				path.Child("restartPolicy"),
+				p.RestartPolicy,
+				"must be `NotRequired` when `restartPolicy` is Never",
+			)
 		}
 	}
 }
@@ -67,27 +74,37 @@ func (k *validator) containerResourceName(at *field.Path, name corev1.ResourceNa
 
 func (k *validator) podResourceName(at *field.Path, name corev1.ResourceName) {
 	if !podLevel(name) {
-		k.add(field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, "hugepages-<size>"}))
+		k.add(
+			field.NotSupported(
+				at,
+				name,
+				[]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, "hugepages-<size>"},
+			),
+		)
 		return
 	}
 	k.containerResourceName(at, name)
 }
 
 // quantities validates limits and requests, individually and against each other.
-func (k *validator) quantities(at *field.Path, r *corev1.ResourceRequirements, judgeName func(*field.Path, corev1.ResourceName)) {
+func (k *validator) quantities(
+	at *field.Path,
+	r *corev1.ResourceRequirements,
+	validateName func(*field.Path, corev1.ResourceName),
+) {
 	limits, requests := at.Child("limits"), at.Child("requests")
 	huge, computing := false, false
-	judge := func(at *field.Path, list corev1.ResourceList) {
+	validate := func(at *field.Path, list corev1.ResourceList) {
 		for _, name := range slices.Sorted(maps.Keys(list)) {
 			path, q := at.Key(string(name)), list[name]
-			judgeName(path, name)
+			validateName(path, name)
 			k.quantity(path, name, q)
 			huge = huge || isHugePages(name)
 			computing = computing || name == corev1.ResourceCPU || name == corev1.ResourceMemory
 		}
 	}
-	judge(limits, r.Limits)
-	judge(requests, r.Requests)
+	validate(limits, r.Limits)
+	validate(requests, r.Requests)
 	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
 		path, request := requests.Key(string(name)), r.Requests[name]
 		limit, limited := r.Limits[name]
@@ -115,8 +132,11 @@ func (k *validator) quantity(at *field.Path, name corev1.ResourceName, q resourc
 	if IsExtended(name) && !wholeMultiple(q, *resource.NewQuantity(1, resource.DecimalSI)) {
 		k.invalid(at, q.String(), "must be an integer")
 	}
-	if size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix)); isHugePages(name) &&
-		err == nil && size.Sign() > 0 && !wholeMultiple(q, size) {
+	pageSize := strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix)
+	if size, err := resource.ParseQuantity(pageSize); isHugePages(name) &&
+		err == nil &&
+		size.Sign() > 0 &&
+		!wholeMultiple(q, size) {
 		k.invalid(at, q.String(), "must be a multiple of the page size %s", size.String())
 	}
 }

@@ -163,7 +163,11 @@ func (k *validator) fieldRequirement(at *field.Path, e *corev1.NodeSelectorRequi
 	}
 }
 
-func (k *validator) podTerms(at *field.Path, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+func (k *validator) podTerms(
+	at *field.Path,
+	required []corev1.PodAffinityTerm,
+	preferred []corev1.WeightedPodAffinityTerm,
+) {
 	for i := range required {
 		k.podTerm(at.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i), &required[i])
 	}
@@ -195,7 +199,9 @@ func (k *validator) podTerm(at *field.Path, t *corev1.PodAffinityTerm) {
 }
 
 func (k *validator) selector(at *field.Path, s *metav1.LabelSelector) {
-	k.errs = append(k.errs, metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, at)...)
+	k.errs = append(
+		k.errs,
+		metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, at)...)
 }
 
 // matchKeys validates label keys whose values are taken from the pod.
@@ -231,11 +237,28 @@ func (k *validator) spreads(at *field.Path) {
 		if m := c.MinDomains; m != nil {
 			k.positive(path.Child("minDomains"), int64(*m))
 			if c.WhenUnsatisfiable != corev1.DoNotSchedule {
-				k.invalid(path.Child("minDomains"), *m, "can only use minDomains if whenUnsatisfiable=%s", corev1.DoNotSchedule)
+				k.invalid(
+					path.Child("minDomains"),
+					*m,
+					"can only use minDomains if whenUnsatisfiable=%s",
+					corev1.DoNotSchedule,
+				)
 			}
 		}
-		oneOfIfSet(k, path.Child("nodeAffinityPolicy"), c.NodeAffinityPolicy, corev1.NodeInclusionPolicyIgnore, corev1.NodeInclusionPolicyHonor)
-		oneOfIfSet(k, path.Child("nodeTaintsPolicy"), c.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore, corev1.NodeInclusionPolicyHonor)
+		oneOfIfSet(
+			k,
+			path.Child("nodeAffinityPolicy"),
+			c.NodeAffinityPolicy,
+			corev1.NodeInclusionPolicyIgnore,
+			corev1.NodeInclusionPolicyHonor,
+		)
+		oneOfIfSet(
+			k,
+			path.Child("nodeTaintsPolicy"),
+			c.NodeTaintsPolicy,
+			corev1.NodeInclusionPolicyIgnore,
+			corev1.NodeInclusionPolicyHonor,
+		)
 		k.selector(path.Child("labelSelector"), c.LabelSelector)
 		k.matchKeys(path.Child("matchLabelKeys"), c.MatchLabelKeys, c.LabelSelector)
 	}

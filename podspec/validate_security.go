@@ -128,7 +128,12 @@ func (k *validator) appArmor(at *field.Path, p *corev1.AppArmorProfile) {
 	oneOf(k, at.Child("type"), p.Type, corev1.AppArmorProfileTypeLocalhost,
 		corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
 	profile := at.Child("localhostProfile")
-	name, named := k.localProfile(profile, p.Type == corev1.AppArmorProfileTypeLocalhost, p.LocalhostProfile, "AppArmor")
+	name, named := k.localProfile(
+		profile,
+		p.Type == corev1.AppArmorProfileTypeLocalhost,
+		p.LocalhostProfile,
+		"AppArmor",
+	)
 	switch {
 	case !named:
 	case strings.TrimSpace(name) != name:
@@ -149,8 +154,13 @@ func (k *validator) sysctls(at *field.Path, list []corev1.Sysctl) {
 		case s.Name == "":
 			k.required(where, "")
 		case !isSysctlName(s.Name):
-			k.invalid(where, s.Name, "must have at most %d characters and consist of parts of lower case letters, digits, '-' and '_', "+
-				"which begin and end with a letter or digit, separated by '.' or '/'", maxSysctlName)
+			k.invalid(
+				where,
+				s.Name,
+				"must have at most %d characters and consist of parts of lower case letters, digits, '-' and '_', "+
+					"which begin and end with a letter or digit, separated by '.' or '/'",
+				maxSysctlName,
+			)
 		case names[name]:
 			k.duplicate(where, s.Name)
 		}

@@ -45,7 +45,11 @@ func (k *validator) podLifecycle(at *field.Path) {
 		k.notNegative(at.Child("terminationGracePeriodSeconds"), *g)
 	}
 	if s.ServiceAccountName != "" {
-		k.each(at.Child("serviceAccountName"), s.ServiceAccountName, validation.IsDNS1123Subdomain(s.ServiceAccountName))
+		k.each(
+			at.Child("serviceAccountName"),
+			s.ServiceAccountName,
+			validation.IsDNS1123Subdomain(s.ServiceAccountName),
+		)
 	}
 	if s.NodeName != "" {
 		k.each(at.Child("nodeName"), s.NodeName, validation.IsDNS1123Subdomain(s.NodeName))
@@ -86,7 +90,12 @@ func (k *validator) dns(at *field.Path) {
 		return
 	}
 	if n := len(config.Nameservers); n > maxNameservers {
-		k.invalid(at.Child("nameservers"), config.Nameservers, "must not have more than %d nameservers", maxNameservers)
+		k.invalid(
+			at.Child("nameservers"),
+			config.Nameservers,
+			"must not have more than %d nameservers",
+			maxNameservers,
+		)
 	}
 	for i, ip := range config.Nameservers {
 		k.address(at.Child("nameservers").Index(i), ip)
@@ -101,7 +110,11 @@ func (k *validator) dns(at *field.Path) {
 	for i, s := range config.Searches {
 		// The root is a dot, and any name may end with a dot.
 		if s != "." {
-			k.each(at.Child("searches").Index(i), s, validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(s, ".")))
+			k.each(
+				at.Child("searches").Index(i),
+				s,
+				validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(s, ".")),
+			)
 		}
 	}
 	for i, o := range config.Options {

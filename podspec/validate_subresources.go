@@ -79,7 +79,11 @@ func (k *validator) mayStartAgain(c *corev1.ContainerStatus) bool {
 	return false
 }
 
-func (k *validator) transitions(at *field.Path, now, before []corev1.ContainerStatus, mayStart func(*corev1.ContainerStatus) bool) {
+func (k *validator) transitions(
+	at *field.Path,
+	now, before []corev1.ContainerStatus,
+	mayStart func(*corev1.ContainerStatus) bool,
+) {
 	for i := range before {
 		was := &before[i]
 		if was.State.Terminated == nil || mayStart(was) {
@@ -143,19 +147,30 @@ func ValidateResize(pod, old *corev1.Pod) field.ErrorList {
 	}
 	rest := pod.Spec.DeepCopy()
 	for i := range rest.Containers {
-		k.resized(spec.Child("containers").Index(i).Child("resources"), &rest.Containers[i].Resources, &old.Spec.Containers[i].Resources)
+		k.resized(
+			spec.Child("containers").Index(i).Child("resources"),
+			&rest.Containers[i].Resources,
+			&old.Spec.Containers[i].Resources,
+		)
 		rest.Containers[i].ResizePolicy = old.Spec.Containers[i].ResizePolicy
 	}
 	for i := range rest.InitContainers {
 		if IsSidecar(&old.Spec.InitContainers[i]) {
-			k.resized(spec.Child("initContainers").Index(i).Child("resources"), &rest.InitContainers[i].Resources, &old.Spec.InitContainers[i].Resources)
+			k.resized(
+				spec.Child("initContainers").Index(i).Child("resources"),
+				&rest.InitContainers[i].Resources,
+				&old.Spec.InitContainers[i].Resources,
+			)
 			rest.InitContainers[i].ResizePolicy = old.Spec.InitContainers[i].ResizePolicy
 		}
 	}
 	k.resizedWhole(spec.Child("resources"), rest, &old.Spec)
 	if changed := Differences("spec", old.Spec, *rest); len(changed) > 0 {
-		k.forbidden(spec, "only cpu and memory resources for pods, sidecar containers and main containers are mutable\nchanged: "+
-			strings.Join(changed, ", "))
+		k.forbidden(
+			spec,
+			"only cpu and memory resources for pods, sidecar containers and main containers are mutable\nchanged: "+
+				strings.Join(changed, ", "),
+		)
 	}
 	return k.errs
 }

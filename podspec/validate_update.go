@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-const immutableFieldsMessage = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`," +
+const immutableFieldsMessage = "pod updates may not change fields other than " +
+	"`spec.containers[*].image`,`spec.initContainers[*].image`," +
 	"`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations)," +
 	"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 
@@ -25,7 +26,11 @@ func ValidateUpdate(pod, old *corev1.Pod) field.ErrorList {
 	if !k.sameContainers(spec.Child("initContainers"), pod.Spec.InitContainers, old.Spec.InitContainers) || !same {
 		return k.errs
 	}
-	k.changedDeadline(spec.Child("activeDeadlineSeconds"), pod.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds)
+	k.changedDeadline(
+		spec.Child("activeDeadlineSeconds"),
+		pod.Spec.ActiveDeadlineSeconds,
+		old.Spec.ActiveDeadlineSeconds,
+	)
 	k.changedGates(spec.Child("schedulingGates"), pod.Spec.SchedulingGates, old.Spec.SchedulingGates)
 	k.changedTolerations(spec.Child("tolerations"), pod.Spec.Tolerations, old.Spec.Tolerations)
 
@@ -39,7 +44,9 @@ func ValidateUpdate(pod, old *corev1.Pod) field.ErrorList {
 	rest.ActiveDeadlineSeconds = old.Spec.ActiveDeadlineSeconds
 	rest.SchedulingGates = old.Spec.SchedulingGates
 	rest.Tolerations = old.Spec.Tolerations
-	if was, is := old.Spec.TerminationGracePeriodSeconds, rest.TerminationGracePeriodSeconds; was != nil && *was < 0 && is != nil && *is == 1 {
+	if was, is := old.Spec.TerminationGracePeriodSeconds, rest.TerminationGracePeriodSeconds; was != nil && *was < 0 &&
+		is != nil &&
+		*is == 1 {
 		rest.TerminationGracePeriodSeconds = was
 	}
 	if len(old.Spec.SchedulingGates) > 0 {
@@ -138,13 +145,24 @@ func (k *validator) tightenedScheduling(at *field.Path, spec *corev1.PodSpec, ol
 		is = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	}
 	if was != nil {
-		k.tightenedTerms(at.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"), is, was)
+		k.tightenedTerms(
+			at.Child(
+				"affinity",
+				"nodeAffinity",
+				"requiredDuringSchedulingIgnoredDuringExecution",
+				"nodeSelectorTerms",
+			),
+			is,
+			was,
+		)
 	}
 	// Preferences of a gated pod may change freely.
 	switch {
-	case old.Affinity == nil && spec.Affinity != nil && spec.Affinity.PodAffinity == nil && spec.Affinity.PodAntiAffinity == nil:
+	case old.Affinity == nil && spec.Affinity != nil &&
+		spec.Affinity.PodAffinity == nil && spec.Affinity.PodAntiAffinity == nil:
 		spec.Affinity = nil
-	case old.Affinity != nil && spec.Affinity == nil && old.Affinity.PodAffinity == nil && old.Affinity.PodAntiAffinity == nil:
+	case old.Affinity != nil && spec.Affinity == nil &&
+		old.Affinity.PodAffinity == nil && old.Affinity.PodAntiAffinity == nil:
 		spec.Affinity = old.Affinity
 	case old.Affinity != nil && spec.Affinity != nil:
 		spec.Affinity.NodeAffinity = old.Affinity.NodeAffinity
@@ -165,7 +183,11 @@ func (k *validator) tightenedTerms(at *field.Path, is, was *corev1.NodeSelector)
 		} {
 			now, before := pair[0], pair[1]
 			if len(now) < len(before) || !equality.Semantic.DeepEqual(now[:len(before)], before) {
-				k.invalid(at.Index(i), is.NodeSelectorTerms[i], "only additions are allowed (no mutations or deletions)")
+				k.invalid(
+					at.Index(i),
+					is.NodeSelectorTerms[i],
+					"only additions are allowed (no mutations or deletions)",
+				)
 			}
 		}
 		if len(was.NodeSelectorTerms[i].MatchExpressions)+len(was.NodeSelectorTerms[i].MatchFields) == 0 &&

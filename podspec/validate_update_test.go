@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kept is a pod as a server keeps it.
+// kept returns a pod as an API server stores it.
 func kept(t *testing.T, manifest string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -27,7 +27,7 @@ func TestValidateUpdate(t *testing.T) {
 	const plain = "spec: {containers: [{name: c, image: a}]}"
 	for _, c := range []struct {
 		name     string
-		judge    func(pod, old *corev1.Pod) field.ErrorList
+		validate func(pod, old *corev1.Pod) field.ErrorList
 		old, new string
 		want     []string // how the complaints begin
 	}{
@@ -56,10 +56,10 @@ func TestValidateUpdate(t *testing.T) {
 			[]string{"spec.schedulingGates[0]: Forbidden: only deletion is allowed, but found new scheduling gate 'g'"}},
 		{"a gated pod may ask for more of its node", ValidateUpdate, "spec: {schedulingGates: [{name: g}], nodeSelector: {a: b}, containers: [{name: c, image: a}]}",
 			"spec: {schedulingGates: [{name: g}], nodeSelector: {a: b, c: d}, containers: [{name: c, image: a}]}", nil},
-		{"a gated pod asks for no less", ValidateUpdate, "spec: {schedulingGates: [{name: g}], nodeSelector: {a: b}, containers: [{name: c, image: a}]}",
+		{"a gated pod may not widen its selection", ValidateUpdate, "spec: {schedulingGates: [{name: g}], nodeSelector: {a: b}, containers: [{name: c, image: a}]}",
 			"spec: {schedulingGates: [{name: g}], nodeSelector: {a: c}, containers: [{name: c, image: a}]}",
 			[]string{"spec.nodeSelector: Invalid value: {\"a\":\"c\"}: no mutations allowed"}},
-		{"a pod that is not gated asks for the same", ValidateUpdate, plain, "spec: {nodeSelector: {a: b}, containers: [{name: c, image: a}]}",
+		{"a pod without gates may not change its selection", ValidateUpdate, plain, "spec: {nodeSelector: {a: b}, containers: [{name: c, image: a}]}",
 			[]string{"spec: Forbidden: pod updates may not change fields"}},
 		{"a mirror stays one", ValidateUpdate, "metadata: {annotations: {kubernetes.io/config.mirror: x}}\n" + plain, plain,
 			[]string{"metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not remove mirror pod annotation"}},
@@ -109,7 +109,7 @@ func TestValidateUpdate(t *testing.T) {
 				old.Spec.Containers[0].ImagePullPolicy = pod.Spec.Containers[0].ImagePullPolicy
 			}
 			var got []string
-			for _, e := range c.judge(pod, old) {
+			for _, e := range c.validate(pod, old) {
 				got = append(got, e.Error())
 			}
 			for _, want := range c.want {
@@ -127,7 +127,10 @@ func TestValidateUpdate(t *testing.T) {
 func TestDifferences(t *testing.T) {
 	t.Parallel()
 	old, pod := kept(t, "spec: {containers: [{name: c, image: a}], nodeSelector: {a: b}}"),
-		kept(t, "spec: {hostNetwork: true, containers: [{name: c, image: a, command: [x], resources: {limits: {cpu: 1}}}], nodeSelector: {c: d}}")
+		kept(
+			t,
+			"spec: {hostNetwork: true, containers: [{name: c, image: a, command: [x], resources: {limits: {cpu: 1}}}], nodeSelector: {c: d}}",
+		)
 	want := "spec.containers[0].command, spec.containers[0].resources.limits[cpu], spec.containers[0].resources.requests[cpu], " +
 		"spec.nodeSelector[a], spec.nodeSelector[c], spec.hostNetwork"
 	if got := strings.Join(Differences("spec", old.Spec, pod.Spec), ", "); got != want {
@@ -137,16 +140,22 @@ func TestDifferences(t *testing.T) {
 
 func TestValidateStoredAcceptsNodeRejections(t *testing.T) {
 	t.Parallel()
-	pod := kept(t, `spec: {containers: [{name: c, image: a, readinessProbe: {tcpSocket: {port: later}}}], volumes: [{name: v, configMap: {name: Not_A_Name}}]}`)
+	pod := kept(
+		t,
+		`spec: {containers: [{name: c, image: a, readinessProbe: {tcpSocket: {port: later}}}], volumes: [{name: v, configMap: {name: Not_A_Name}}]}`,
+	)
 	if errs := Validate(pod); len(errs) != 2 {
 		t.Errorf("a node must refuse both: %v", errs)
 	}
 	if errs := ValidateCreate(pod); len(errs) != 0 {
 		t.Errorf("a server must keep both: %v", errs)
 	}
-	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name: "e", Image: "b", ImagePullPolicy: corev1.PullAlways, TerminationMessagePolicy: corev1.TerminationMessageReadFile}}}
-	if errs := ValidateCreate(pod); len(errs) != 1 || errs[0].Error() != "spec.ephemeralContainers: Forbidden: cannot be set on create" {
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{
+		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+			Name: "e", Image: "b", ImagePullPolicy: corev1.PullAlways, TerminationMessagePolicy: corev1.TerminationMessageReadFile}},
+	}
+	if errs := ValidateCreate(pod); len(errs) != 1 ||
+		errs[0].Error() != "spec.ephemeralContainers: Forbidden: cannot be set on create" {
 		t.Errorf("got %v", errs)
 	}
 }
@@ -169,7 +178,8 @@ func TestTemplateDefaults(t *testing.T) {
 	template.Spec.Containers[0].Name = "C"
 	template.Labels = map[string]string{"-": ""}
 	errs := ValidateTemplate(template, field.NewPath("spec", "template"))
-	if len(errs) != 2 || errs[0].Field != "spec.template.labels" || errs[1].Field != "spec.template.spec.containers[0].name" {
+	if len(errs) != 2 || errs[0].Field != "spec.template.labels" ||
+		errs[1].Field != "spec.template.spec.containers[0].name" {
 		t.Errorf("got %v", errs)
 	}
 }

@@ -80,7 +80,14 @@ func (k *validator) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 		if v.Image.Reference == "" {
 			k.required(at.Child("reference"), "")
 		}
-		oneOf(k, at.Child("pullPolicy"), v.Image.PullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
+		oneOf(
+			k,
+			at.Child("pullPolicy"),
+			v.Image.PullPolicy,
+			corev1.PullAlways,
+			corev1.PullIfNotPresent,
+			corev1.PullNever,
+		)
 	default:
 		k.remoteVolume(at, v)
 	}
@@ -105,7 +112,9 @@ func (k *validator) emptyDir(at *field.Path, v *corev1.EmptyDirVolumeSource) {
 		k.invalid(at.Child("mode"), *m, "must be a number between 0 and 01777 (octal), both inclusive")
 	}
 	switch size, huge := strings.CutPrefix(string(v.Medium), string(corev1.StorageMediumHugePagesPrefix)); {
-	case v.Medium == corev1.StorageMediumDefault, v.Medium == corev1.StorageMediumMemory, v.Medium == corev1.StorageMediumHugePages:
+	case v.Medium == corev1.StorageMediumDefault,
+		v.Medium == corev1.StorageMediumMemory,
+		v.Medium == corev1.StorageMediumHugePages:
 	case huge:
 		if q, err := resource.ParseQuantity(size); err != nil || q.Sign() <= 0 {
 			k.invalid(at.Child("medium"), v.Medium, "the size of the pages must be a positive quantity")
@@ -148,7 +157,13 @@ func (k *validator) downwardFiles(at *field.Path, items []corev1.DownwardAPIVolu
 		k.relativePath(path.Child("path"), item.Path)
 		k.mode(path.Child("mode"), item.Mode)
 		k.owner(path.Child("user"), item.User)
-		if !k.exactlyOne(path, item.Path, "`fieldRef`, `resourceFieldRef`", item.FieldRef != nil, item.ResourceFieldRef != nil) {
+		if !k.exactlyOne(
+			path,
+			item.Path,
+			"`fieldRef`, `resourceFieldRef`",
+			item.FieldRef != nil,
+			item.ResourceFieldRef != nil,
+		) {
 			continue
 		}
 		if item.FieldRef != nil {
@@ -172,9 +187,17 @@ func (k *validator) projected(at *field.Path, v *corev1.ProjectedVolumeSource) {
 	}
 	for i := range v.Sources {
 		s, where := &v.Sources[i], at.Child("sources").Index(i)
-		if !k.exactlyOne(where, i, "`secret`, `configMap`, `downwardAPI`, `serviceAccountToken`, `clusterTrustBundle`, `podCertificate`",
-			s.Secret != nil, s.ConfigMap != nil, s.DownwardAPI != nil,
-			s.ServiceAccountToken != nil, s.ClusterTrustBundle != nil, s.PodCertificate != nil) {
+		if !k.exactlyOne(
+			where,
+			i,
+			"`secret`, `configMap`, `downwardAPI`, `serviceAccountToken`, `clusterTrustBundle`, `podCertificate`",
+			s.Secret != nil,
+			s.ConfigMap != nil,
+			s.DownwardAPI != nil,
+			s.ServiceAccountToken != nil,
+			s.ClusterTrustBundle != nil,
+			s.PodCertificate != nil,
+		) {
 			continue
 		}
 		k.projection(where, s, file)
@@ -210,7 +233,13 @@ func (k *validator) projection(at *field.Path, s *corev1.VolumeProjection, file 
 		}
 	case s.ClusterTrustBundle != nil:
 		at = at.Child("clusterTrustBundle")
-		k.exactlyOne(at, "", "`name`, `signerName`", s.ClusterTrustBundle.Name != nil, s.ClusterTrustBundle.SignerName != nil)
+		k.exactlyOne(
+			at,
+			"",
+			"`name`, `signerName`",
+			s.ClusterTrustBundle.Name != nil,
+			s.ClusterTrustBundle.SignerName != nil,
+		)
 		k.relativePath(at.Child("path"), s.ClusterTrustBundle.Path)
 		file(at.Child("path"), s.ClusterTrustBundle.Path)
 	case s.PodCertificate != nil:
@@ -218,7 +247,11 @@ func (k *validator) projection(at *field.Path, s *corev1.VolumeProjection, file 
 	}
 }
 
-func (k *validator) podCertificate(at *field.Path, p *corev1.PodCertificateProjection, file func(*field.Path, string)) {
+func (k *validator) podCertificate(
+	at *field.Path,
+	p *corev1.PodCertificateProjection,
+	file func(*field.Path, string),
+) {
 	if p.SignerName == "" {
 		k.required(at.Child("signerName"), "")
 	}
@@ -228,7 +261,8 @@ func (k *validator) podCertificate(at *field.Path, p *corev1.PodCertificateProje
 	}
 	written := 0
 	for _, f := range []struct{ name, path string }{
-		{"credentialBundlePath", p.CredentialBundlePath}, {"keyPath", p.KeyPath}, {"certificateChainPath", p.CertificateChainPath},
+		{"credentialBundlePath", p.CredentialBundlePath}, {"keyPath", p.KeyPath},
+		{"certificateChainPath", p.CertificateChainPath},
 	} {
 		if f.path != "" {
 			written++

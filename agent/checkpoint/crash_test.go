@@ -73,7 +73,14 @@ func TestStoreSurvivesKillDuringWrites(t *testing.T) { // C2
 		for uid, least := range synced {
 			n, err := strconv.Atoi(got[uid].BootID)
 			if err != nil || n < least {
-				t.Errorf("round %d: record %s is from write %d (%v), and write %d was synced", round, uid, n, err, least)
+				t.Errorf(
+					"round %d: record %s is from write %d (%v), and write %d was synced",
+					round,
+					uid,
+					n,
+					err,
+					least,
+				)
 			}
 		}
 		if err := s.Close(); err != nil {

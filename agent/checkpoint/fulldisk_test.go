@@ -75,7 +75,11 @@ func TestFullDiskKeepsRecordsInMemory(t *testing.T) { // C5
 		err = s.Sync(t.Context(), uid, big(string(uid)))
 	}
 	if !errors.Is(err, ErrDegraded) || n < 2 {
-		t.Fatalf("%v after %d records of 64 KiB, want some to fit into the preallocated space, and then a failure", err, n)
+		t.Fatalf(
+			"%v after %d records of 64 KiB, want some to fit into the preallocated space, and then a failure",
+			err,
+			n,
+		)
 	}
 	if bad, why := s.Degraded(); !bad || !strings.Contains(why, "no space left") {
 		t.Errorf("degraded: %v, %q", bad, why)

@@ -78,11 +78,11 @@ func Open(o Options) (*Store, *Quarantined, error) {
 	}
 	s := newStore(o)
 	st, statErr := os.Lstat(o.Path)
-	f, aside, err := openFile(o)
+	f, quarantined, err := openFile(o)
 	switch {
 	case err == nil:
 		s.file = f
-		if statErr == nil && aside == nil {
+		if statErr == nil && quarantined == nil {
 			s.previous = readPreviousRun(f.db, st.ModTime())
 		}
 	case errors.Is(err, ErrLocked):
@@ -91,7 +91,7 @@ func Open(o Options) (*Store, *Quarantined, error) {
 		s.degradedReason = err.Error()
 		o.Log.Warn("local store is in memory only", "path", o.Path, "err", err)
 	}
-	return s, aside, nil
+	return s, quarantined, nil
 }
 
 // file is an open store file with the lock on its directory.
@@ -124,11 +124,11 @@ func openFile(o Options) (*file, *Quarantined, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f, aside, err := openLocked(o, d)
+	f, quarantined, err := openLocked(o, d)
 	if err != nil {
-		return nil, aside, errors.Join(err, d.Close())
+		return nil, quarantined, errors.Join(err, d.Close())
 	}
-	return f, aside, nil
+	return f, quarantined, nil
 }
 
 // openLocked takes the lock before it reads the file. A file that another agent writes must be
@@ -137,25 +137,25 @@ func openLocked(o Options, dir *os.File) (*file, *Quarantined, error) {
 	if err := lock(dir); err != nil {
 		return nil, nil, err
 	}
-	var aside *Quarantined
+	var quarantined *Quarantined
 	db, err := openDB(o)
 	if unusable, ok := unusableOf(err); ok {
-		if aside, err = quarantine(o.Path, unusable, time.Now()); err != nil {
+		if quarantined, err = quarantine(o.Path, unusable, time.Now()); err != nil {
 			return nil, nil, err
 		}
 		if err := dir.Sync(); err != nil {
-			return nil, aside, err
+			return nil, quarantined, err
 		}
 		db, err = openDB(o)
 	}
 	if err != nil {
-		return nil, aside, err
+		return nil, quarantined, err
 	}
 	if err := reserve(o.Path, o.PreallocateBytes); err != nil {
 		// Writes still succeed while there is space.
 		o.Log.Debug("local store space not preallocated", "path", o.Path, "err", err)
 	}
-	return &file{dir: dir, db: db}, aside, nil
+	return &file{dir: dir, db: db}, quarantined, nil
 }
 
 // lockTimeout bounds the wait for a lock. A child of a killed agent may hold the lock between fork
@@ -228,7 +228,10 @@ func openDB(o Options) (db *bbolt.DB, err error) {
 	case err != nil:
 		return nil, err
 	case !st.Mode().IsRegular():
-		return nil, &unusableError{"alien", fmt.Sprintf("the store was not written by berth: %s is %s", path, describeFileType(st.Mode()))}
+		return nil, &unusableError{
+			"alien",
+			fmt.Sprintf("the store was not written by berth: %s is %s", path, describeFileType(st.Mode())),
+		}
 	case st.Size() == 0: // left by an agent that was killed, or created on a full disk
 	default:
 		if err := checkFile(path, o.Log); err != nil {
@@ -328,7 +331,10 @@ func checkOwner(tx *bbolt.Tx) error {
 	case err != nil || v < 1 || tx.Bucket(bucketPods) == nil:
 		return damagedError("version is missing")
 	case v > Version:
-		return &unusableError{"newer", fmt.Sprintf("the store has version %d, this release supports versions up to %d", v, Version)}
+		return &unusableError{
+			"newer",
+			fmt.Sprintf("the store has version %d, this release supports versions up to %d", v, Version),
+		}
 	}
 	return nil
 }

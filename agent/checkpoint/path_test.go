@@ -41,7 +41,8 @@ func TestOpenQuarantinesNonRegularFile(t *testing.T) { // C3
 			if err != nil || quarantined == nil {
 				t.Fatalf("open: %v, quarantined: %v", err, quarantined)
 			}
-			if !strings.Contains(quarantined.String(), tt.want) || !strings.HasPrefix(quarantined.Path, o.Path+".alien-") {
+			if !strings.Contains(quarantined.String(), tt.want) ||
+				!strings.HasPrefix(quarantined.Path, o.Path+".alien-") {
 				t.Errorf("got %s", quarantined)
 			}
 			after, err := os.Lstat(quarantined.Path)
@@ -118,7 +119,8 @@ func TestOpenWithUnusablePath(t *testing.T) {
 // TestUnusableReasonForUnreadableFile uses a fabricated error, because root may read any file.
 func TestUnusableReasonForUnreadableFile(t *testing.T) {
 	err := &os.PathError{Op: "open", Path: "berth.db", Err: unix.EACCES}
-	if why, ok := unusableOf(err); !ok || why.kind != "unreadable" || !strings.Contains(why.reason, "permission denied") {
+	if why, ok := unusableOf(err); !ok || why.kind != "unreadable" ||
+		!strings.Contains(why.reason, "permission denied") {
 		t.Errorf("got %+v", why)
 	}
 	for _, err := range []error{nil, ErrLocked, &os.PathError{Err: unix.ENOSPC}, &os.PathError{Err: unix.EROFS}} {

@@ -91,7 +91,8 @@ func objectList(objects plan.Objects) []objectJSON {
 			continue
 		}
 		list = append(list, objectJSON{Kind: ref.Kind, Name: ref.Name, Version: o.Version.Version,
-			Missing: o.Missing, Err: o.Err, ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env, Handler: o.Handler})
+			Missing: o.Missing, Err: o.Err, ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env,
+			Handler: o.Handler})
 	}
 	slices.SortFunc(list, func(a, b objectJSON) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
@@ -183,7 +184,11 @@ func decode(get func(key string) []byte) (Record, error) {
 		return Record{}, errors.New("pod: absent")
 	}
 	r.Objects = objectMap(objects)
-	r.History = History{Timeline: decodeText(get(partTimeline)), Events: decodeText(get(partEvents)), Reported: decodeText(get(partReported))}
+	r.History = History{
+		Timeline: decodeText(get(partTimeline)),
+		Events:   decodeText(get(partEvents)),
+		Reported: decodeText(get(partReported)),
+	}
 	return r, nil
 }
 

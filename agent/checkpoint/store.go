@@ -40,8 +40,16 @@ type Store struct {
 }
 
 func newStore(o Options) *Store {
-	return &Store{opt: o, changed: make(chan struct{}, 1), flushRequested: make(chan struct{}, 1), historyChanged: make(chan struct{}, 1),
-		pending: map[types.UID]*Record{}, nodeValues: map[string][]byte{}, histories: map[types.UID]func() History{}, lastWritten: map[types.UID]Record{}}
+	return &Store{
+		opt:            o,
+		changed:        make(chan struct{}, 1),
+		flushRequested: make(chan struct{}, 1),
+		historyChanged: make(chan struct{}, 1),
+		pending:        map[types.UID]*Record{},
+		nodeValues:     map[string][]byte{},
+		histories:      map[types.UID]func() History{},
+		lastWritten:    map[types.UID]Record{},
+	}
 }
 
 // Put stores a record, replacing the record of the same pod. It never waits. Changes in quick
@@ -65,9 +73,9 @@ func (s *Store) Delete(uid types.UID) {
 // PutHistory announces that the history of a pod has changed. It never waits. Run calls get when it
 // writes the history, together with those of other pods, at most once per Options.HistoryDelay and
 // when it ends. The history of a pod without a record is dropped.
-func (s *Store) PutHistory(uid types.UID, ask func() History) {
+func (s *Store) PutHistory(uid types.UID, get func() History) {
 	s.mu.Lock()
-	s.histories[uid] = ask
+	s.histories[uid] = get
 	s.mu.Unlock()
 	notify(s.historyChanged)
 }
@@ -189,9 +197,9 @@ func (s *Store) recover(ctx context.Context) {
 func (s *Store) takeHistories() map[types.UID]func() History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	told := s.histories
+	histories := s.histories
 	s.histories = map[types.UID]func() History{}
-	return told
+	return histories
 }
 
 // Close closes the file. It must be called after Run has returned.
@@ -240,9 +248,9 @@ func (s *Store) Load() (map[types.UID]Record, error) {
 }
 
 // commit writes everything that is pending, and the given histories, in one synced transaction.
-func (s *Store) commit(told map[types.UID]func() History) {
+func (s *Store) commit(histories map[types.UID]func() History) {
 	s.mu.Lock()
-	b, waiters, f := batch{s.pending, s.nodeValues, told}, s.waiters, s.file
+	b, waiters, f := batch{s.pending, s.nodeValues, histories}, s.waiters, s.file
 	idle := b.empty() && len(waiters) == 0 && s.degradedReason == "" && f != nil
 	s.pending, s.nodeValues, s.waiters = map[types.UID]*Record{}, map[string][]byte{}, nil
 	s.mu.Unlock()
@@ -268,12 +276,20 @@ func (s *Store) reopen(f **file) error {
 	if *f != nil {
 		return nil
 	}
-	opened, aside, err := openFile(s.opt)
+	opened, quarantined, err := openFile(s.opt)
 	if err != nil {
 		return err
 	}
-	if aside != nil {
-		s.opt.Log.Warn("local store quarantined", "path", s.opt.Path, "reason", aside.Reason, "quarantinePath", aside.Path)
+	if quarantined != nil {
+		s.opt.Log.Warn(
+			"local store quarantined",
+			"path",
+			s.opt.Path,
+			"reason",
+			quarantined.Reason,
+			"quarantinePath",
+			quarantined.Path,
+		)
 	}
 	*f = opened
 	return nil
@@ -299,9 +315,9 @@ func (s *Store) finishCommit(b batch, f *file, err error) {
 				s.nodeValues[key] = value
 			}
 		}
-		for uid, ask := range b.histories {
+		for uid, get := range b.histories {
 			if r, pending := s.pending[uid]; !pending || r != nil {
-				s.histories[uid] = ask
+				s.histories[uid] = get
 			}
 		}
 	}
@@ -316,7 +332,11 @@ func (s *Store) finishCommit(b batch, f *file, err error) {
 // write commits the batch. A record that cannot be encoded is logged and left out, so that it does
 // not block others.
 func (s *Store) write(db *bbolt.DB, b batch) error {
-	c := change{records: make(map[types.UID][]part, len(b.records)), histories: make(map[types.UID][]part, len(b.histories)), nodeValues: nodeParts(b.nodeValues)}
+	c := change{
+		records:    make(map[types.UID][]part, len(b.records)),
+		histories:  make(map[types.UID][]part, len(b.histories)),
+		nodeValues: nodeParts(b.nodeValues),
+	}
 	for uid, r := range b.records {
 		if r == nil {
 			c.records[uid] = nil
@@ -329,9 +349,9 @@ func (s *Store) write(db *bbolt.DB, b batch) error {
 		}
 		c.records[uid] = p
 	}
-	for uid, ask := range b.histories {
+	for uid, get := range b.histories {
 		if r, changes := b.records[uid]; !changes || r != nil {
-			c.histories[uid] = ask().parts()
+			c.histories[uid] = get().parts()
 		}
 	}
 	same := false

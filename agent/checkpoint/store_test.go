@@ -41,7 +41,10 @@ func record(name string) Record {
 		},
 		Objects: plan.Objects{
 			{Kind: plan.Secret, Name: "s"}: {Version: plan.Version{Version: "v1"},
-				Secret: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: map[string][]byte{"k": []byte("hunter2")}}},
+				Secret: &corev1.Secret{
+					ObjectMeta: metav1.ObjectMeta{Name: "s"},
+					Data:       map[string][]byte{"k": []byte("hunter2")},
+				}},
 			{Kind: plan.ConfigMap, Name: "c"}: {Version: plan.Version{Missing: true}},
 		},
 		BootID:  "boot1",
@@ -50,8 +53,12 @@ func record(name string) Record {
 }
 
 func options(t *testing.T) Options {
-	return Options{Path: filepath.Join(t.TempDir(), "state", "berth.db"), CommitDelay: time.Millisecond, RetryInterval: 5 * time.Millisecond,
-		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
+	return Options{
+		Path:          filepath.Join(t.TempDir(), "state", "berth.db"),
+		CommitDelay:   time.Millisecond,
+		RetryInterval: 5 * time.Millisecond,
+		Log:           slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+	}
 }
 
 type testWriter struct{ t *testing.T }
@@ -271,9 +278,14 @@ func TestOpenQuarantinesForeignStore(t *testing.T) { // C3
 			_, err := tx.CreateBucket([]byte("x"))
 			return err
 		})},
-		{"a newer version", "newer", "has version 2, this release supports versions up to 1", bolt(func(tx *bbolt.Tx) error {
-			return errors.Join(initialize(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("2")))
-		})},
+		{
+			"a newer version",
+			"newer",
+			"has version 2, this release supports versions up to 1",
+			bolt(func(tx *bbolt.Tx) error {
+				return errors.Join(initialize(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("2")))
+			}),
+		},
 		{"a version that is not a number", "damaged", "version is missing", bolt(func(tx *bbolt.Tx) error {
 			return errors.Join(initialize(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("x")))
 		})},
@@ -296,7 +308,8 @@ func TestOpenQuarantinesForeignStore(t *testing.T) { // C3
 			if err != nil || quarantined == nil {
 				t.Fatalf("open: %v, quarantined: %v", err, quarantined)
 			}
-			if !strings.Contains(quarantined.String(), tt.want) || !strings.HasPrefix(quarantined.Path, o.Path+"."+tt.kind+"-") {
+			if !strings.Contains(quarantined.String(), tt.want) ||
+				!strings.HasPrefix(quarantined.Path, o.Path+"."+tt.kind+"-") {
 				t.Errorf("got %s", quarantined)
 			}
 			after, err := os.ReadFile(quarantined.Path)

@@ -28,21 +28,21 @@ type DiskMeter struct {
 }
 
 const (
-	allBound = time.Minute      // timeout of measuring all pods
-	oneBound = 15 * time.Second // timeout of one pod
-	atOnce   = 4
+	measureTimeout = time.Minute      // timeout of measuring all pods
+	podTimeout     = 15 * time.Second // timeout of one pod
+	parallelism    = 4
 )
 
 // Measure measures several pods concurrently. A pod that could not be measured completely has the
 // larger of the partial result and its last complete measurement, and is marked as partial.
 func (d *DiskMeter) Measure(ctx context.Context, pods []*status.Snapshot) []pressure.Candidate {
-	within, cancel := context.WithTimeout(ctx, allBound)
+	within, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
 	round := d.NewMeasurement(within)
 	out, failed := make([]pressure.Candidate, len(pods)), make([]error, len(pods))
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	for range min(atOnce, len(pods)) {
+	for range min(parallelism, len(pods)) {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(pods)); i = next.Add(1) - 1 {
 				out[i], failed[i] = d.one(within, round, pods[i])
@@ -58,13 +58,13 @@ func (d *DiskMeter) Measure(ctx context.Context, pods []*status.Snapshot) []pres
 }
 
 func (d *DiskMeter) one(ctx context.Context, round MeasureFunc, s *status.Snapshot) (pressure.Candidate, error) {
-	ctx, cancel := context.WithTimeout(ctx, oneBound)
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	u, err := round(ctx, s)
 	if err != nil {
 		err = fmt.Errorf("measure pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
-		if was, there := d.LastUsage(s.Pod.UID); there {
-			u = u.AtLeast(was)
+		if last, ok := d.LastUsage(s.Pod.UID); ok {
+			u = u.AtLeast(last)
 		}
 		u.Partial = true
 	}

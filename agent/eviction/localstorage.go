@@ -18,10 +18,12 @@ import (
 
 // LocalStorageOptions configures a LocalStorageEnforcer. Every field is required.
 type LocalStorageOptions struct {
-	Pods               func() []*status.Snapshot                                            // all pods of the node
-	ExceedsVolumeLimit func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)     // measures volumes; nil: no limit exceeded
-	NewMeasurement     func(context.Context) MeasureFunc                                    // starts a round of measurements
-	Evict              func(ctx context.Context, uid types.UID, why *plan.Excess) (ok bool) // terminates the pod
+	Pods func() []*status.Snapshot // all pods of the node
+	// ExceedsVolumeLimit measures the volumes of a pod. A nil result means that no limit is exceeded.
+	ExceedsVolumeLimit func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)
+	NewMeasurement     func(context.Context) MeasureFunc // starts a round of measurements
+	// Evict terminates the pod and reports whether it could.
+	Evict func(ctx context.Context, uid types.UID, why *plan.Excess) (ok bool)
 
 	OnEvicted  func(signal string) // counts evictions
 	Standalone bool                // no API server: see podspec.IsCritical
@@ -38,11 +40,11 @@ type LocalStorageEnforcer struct {
 
 // measurement is the last measurement of a pod.
 type measurement struct {
-	told   bool   // eviction requested
-	failed string // the error that was logged
-	began  time.Time
-	took   time.Duration   // duration of the measurement
-	use    *pressure.Usage // last complete measurement; nil: none
+	evicted bool   // eviction requested
+	failed  string // the error that was logged
+	began   time.Time
+	took    time.Duration   // duration of the measurement
+	use     *pressure.Usage // last complete measurement; nil: none
 }
 
 // NewLocalStorageEnforcer returns an enforcer. Run starts it.
@@ -51,17 +53,17 @@ func NewLocalStorageEnforcer(o LocalStorageOptions) *LocalStorageEnforcer {
 }
 
 const (
-	every  = 10 * time.Second // as upstream
-	bound  = time.Minute      // timeout of measuring one pod
-	part   = 20               // measurements take at most 1/part of the time
-	seldom = 10 * time.Minute // longest interval between measurements of a pod
-	quick  = every / part     // a pod that takes longer has its own interval
+	interval    = 10 * time.Second // as upstream
+	timeout     = time.Minute      // timeout of measuring one pod
+	part        = 20               // measurements take at most 1/part of the time
+	maxInterval = 10 * time.Minute // longest interval between measurements of a pod
+	quickLimit  = interval / part  // a pod that takes longer has its own interval
 )
 
 // Run measures all pods every 10 s, one after another, until ctx ends. Pods that take long to
 // measure are measured less often.
 func (l *LocalStorageEnforcer) Run(ctx context.Context) {
-	timer := time.NewTimer(every)
+	timer := time.NewTimer(interval)
 	defer timer.Stop()
 	for {
 		select {
@@ -85,7 +87,7 @@ func (l *LocalStorageEnforcer) LastUsage(uid types.UID) (u pressure.Usage, known
 
 // intervalFor returns the interval between measurements that take the given time.
 func intervalFor(took time.Duration) time.Duration {
-	return min(max(part*took, every), seldom)
+	return min(max(part*took, interval), maxInterval)
 }
 
 // measureAll measures the pods that are due. It returns the time spent on quick measurements. Slow
@@ -93,7 +95,7 @@ func intervalFor(took time.Duration) time.Duration {
 func (l *LocalStorageEnforcer) measureAll(ctx context.Context) (took time.Duration) {
 	was, slow := l.measurements, 0
 	for _, p := range was {
-		if p.took > quick {
+		if p.took > quickLimit {
 			slow++
 		}
 	}
@@ -101,10 +103,10 @@ func (l *LocalStorageEnforcer) measureAll(ctx context.Context) (took time.Durati
 	use, last := l.NewMeasurement(ctx), map[types.UID]pressure.Usage{}
 	for _, s := range l.Pods() {
 		p := was[s.Pod.UID]
-		rests := p.took > quick && time.Since(p.began) < intervalFor(time.Duration(slow)*p.took)
-		if !p.told && !rests && evictable(s, l.Standalone) {
+		postponed := p.took > quickLimit && time.Since(p.began) < intervalFor(time.Duration(slow)*p.took)
+		if !p.evicted && !postponed && evictable(s, l.Standalone) {
 			p = l.measure(ctx, s, use, p)
-			if p.took <= quick {
+			if p.took <= quickLimit {
 				took += p.took
 			}
 		}
@@ -121,9 +123,14 @@ func (l *LocalStorageEnforcer) measureAll(ctx context.Context) (took time.Durati
 }
 
 // measure measures a pod, and evicts it if it exceeds a limit.
-func (l *LocalStorageEnforcer) measure(ctx context.Context, s *status.Snapshot, use MeasureFunc, was measurement) measurement {
+func (l *LocalStorageEnforcer) measure(
+	ctx context.Context,
+	s *status.Snapshot,
+	use MeasureFunc,
+	was measurement,
+) measurement {
 	p := measurement{began: time.Now(), use: was.use}
-	over, err := l.exceeds(ctx, s, func(ctx context.Context, s *status.Snapshot) (pressure.Usage, error) {
+	excess, err := l.exceeds(ctx, s, func(ctx context.Context, s *status.Snapshot) (pressure.Usage, error) {
 		u, err := use(ctx, s)
 		if err == nil {
 			p.use = &u
@@ -139,22 +146,26 @@ func (l *LocalStorageEnforcer) measure(ctx context.Context, s *status.Snapshot, 
 			l.Log.Warn("pod disk usage unknown, storage limits not enforced",
 				"pod", s.Pod.Namespace+"/"+s.Pod.Name, "podUID", string(s.Pod.UID), "err", err)
 		}
-	case over != nil && l.Evict(ctx, s.Pod.UID, over):
-		p.told = true
-		l.OnEvicted(over.Signal)
+	case excess != nil && l.Evict(ctx, s.Pod.UID, excess):
+		p.evicted = true
+		l.OnEvicted(excess.Signal)
 	}
 	return p
 }
 
 // exceeds measures what the pod has limits for.
-func (l *LocalStorageEnforcer) exceeds(ctx context.Context, s *status.Snapshot, use MeasureFunc) (over *plan.Excess, err error) {
-	ctx, cancel := context.WithTimeout(ctx, bound)
+func (l *LocalStorageEnforcer) exceeds(
+	ctx context.Context,
+	s *status.Snapshot,
+	use MeasureFunc,
+) (excess *plan.Excess, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if podspec.HasEmptyDirSizeLimit(s.Pod) {
-		over, err = l.ExceedsVolumeLimit(ctx, s.Pod)
+		excess, err = l.ExceedsVolumeLimit(ctx, s.Pod)
 	}
-	if _, limited := podspec.EphemeralStorageLimit(s.Pod); !limited || over != nil {
-		return over, err
+	if _, limited := podspec.EphemeralStorageLimit(s.Pod); !limited || excess != nil {
+		return excess, err
 	}
 	u, failed := use(ctx, s)
 	if x := pressure.ExceededLimit(s.Pod, u); x != nil { // a partial measurement is enough
@@ -165,7 +176,8 @@ func (l *LocalStorageEnforcer) exceeds(ctx context.Context, s *status.Snapshot, 
 
 // evictable reports whether a pod may be evicted.
 func evictable(s *status.Snapshot, standalone bool) bool {
-	over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed || !s.Memory.Finished.IsZero()
-	ending := s.End != nil || s.Memory.End != nil
-	return s.Passes > 0 && !over && !ending && !podspec.IsCritical(s.Pod, standalone)
+	terminated := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed ||
+		!s.Memory.Finished.IsZero()
+	terminating := s.End != nil || s.Memory.End != nil
+	return s.Passes > 0 && !terminated && !terminating && !podspec.IsCritical(s.Pod, standalone)
 }

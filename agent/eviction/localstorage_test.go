@@ -22,7 +22,7 @@ import (
 	"berth/node/pressure"
 )
 
-// shown is a pod with a limited volume as the board shows it.
+// shown returns the snapshot of a pod with a limited volume.
 func shown(uid string, edit func(*status.Snapshot)) *status.Snapshot {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = uid, "default", types.UID(uid)
@@ -37,20 +37,20 @@ func shown(uid string, edit func(*status.Snapshot)) *status.Snapshot {
 	return s
 }
 
-// scene is Limits over pods that all are over their limit.
+// scene runs a LocalStorageEnforcer with pods that exceed their limits.
 type scene struct {
 	pods              []*status.Snapshot
 	measured, evicted []string
 	counted           []string
-	walked            []string                 // all that they have on the disk was measured
-	taken             int64                    // what that is
-	takes             map[string]time.Duration // to measure a pod
-	at                []string                 // when each was begun with
+	walked            []string                 // disk usage was measured
+	taken             int64                    // measured disk usage
+	takes             map[string]time.Duration // duration of a measurement
+	at                []string                 // start times of measurements
 	err               error
 	log               bytes.Buffer
 }
 
-// runs the scene for a time in a bubble.
+// run runs the scene for a time.
 func (s *scene) run(t *testing.T, d time.Duration) (l *LocalStorageEnforcer) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,10 @@ func TestEvictionCandidatesForLocalStorage(t *testing.T) {
 	s := &scene{pods: []*status.Snapshot{
 		shown("over", nil),
 		shown("no-limit", func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = nil }),
-		shown("in-memory", func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory }),
+		shown(
+			"in-memory",
+			func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory },
+		),
 		shown("failed", func(s *status.Snapshot) { s.Status.Phase = corev1.PodFailed }),
 		shown("done", func(s *status.Snapshot) { s.Memory.Finished = time.Unix(1, 0) }),
 		shown("ending", func(s *status.Snapshot) { s.End = &plan.End{Reason: "Deleted"} }),
@@ -101,7 +104,8 @@ func TestEvictionCandidatesForLocalStorage(t *testing.T) {
 		shown("critical", func(s *status.Snapshot) { s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
 	}}
 	s.run(t, 45*time.Second)
-	if !slices.Equal(s.measured, []string{"over"}) || !slices.Equal(s.evicted, []string{"over: full"}) || !slices.Equal(s.counted, []string{"emptydirfs.limit"}) {
+	if !slices.Equal(s.measured, []string{"over"}) || !slices.Equal(s.evicted, []string{"over: full"}) ||
+		!slices.Equal(s.counted, []string{"emptydirfs.limit"}) {
 		t.Errorf("measured %q, evicted %q, counted %q", s.measured, s.evicted, s.counted)
 	}
 }
@@ -124,21 +128,21 @@ func TestSlowMeasurementsAreLessFrequent(t *testing.T) {
 		sentence string
 		takes    map[string]time.Duration
 		over     time.Duration
-		want     map[string]string // when each is begun with
+		want     map[string]string // start times of measurements
 	}{
 		{
-			"a pod that takes long keeps no other waiting", map[string]time.Duration{"huge": 3 * time.Second, "tiny": time.Millisecond}, 135 * time.Second,
+			"a slow pod does not delay others", map[string]time.Duration{"huge": 3 * time.Second, "tiny": time.Millisecond}, 135 * time.Second,
 			map[string]string{"huge": "10 70 130", "tiny": "13 20 30 40 50 60 73 80 90 100 110 120 133"},
 		},
 		{
-			"two of them share the time", map[string]time.Duration{"huge": 3 * time.Second, "vast": 3 * time.Second}, 255 * time.Second,
+			"two slow pods share the time", map[string]time.Duration{"huge": 3 * time.Second, "vast": 3 * time.Second}, 255 * time.Second,
 			map[string]string{"huge": "10 130 250", "vast": "13 133 253"},
 		},
 		{
-			"many that are quick are a burden together", map[string]time.Duration{"a": 400 * time.Millisecond, "b": 400 * time.Millisecond, "c": 400 * time.Millisecond}, 60 * time.Second,
+			"many quick pods increase the interval", map[string]time.Duration{"a": 400 * time.Millisecond, "b": 400 * time.Millisecond, "c": 400 * time.Millisecond}, 60 * time.Second,
 			map[string]string{"a": "10 34 58"},
 		},
-		{"none is left out for longer than ten minutes", map[string]time.Duration{"huge": 50 * time.Second}, 1300 * time.Second, map[string]string{"huge": "10 610 1210"}},
+		{"the longest interval is ten minutes", map[string]time.Duration{"huge": 50 * time.Second}, 1300 * time.Second, map[string]string{"huge": "10 610 1210"}},
 	} {
 		s := &scene{takes: row.takes, taken: 1}
 		for _, name := range slices.Sorted(maps.Keys(row.takes)) {
@@ -160,7 +164,7 @@ func TestSlowMeasurementsAreLessFrequent(t *testing.T) {
 	}
 }
 
-// limited has a pod's container have a limit of the disk too.
+// limited adds an ephemeral storage limit to the container of a pod.
 func limited(s *status.Snapshot) {
 	s.Pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Mi")},
@@ -175,7 +179,10 @@ func TestEvictsPodOverEphemeralStorageLimit(t *testing.T) {
 	}}
 	s.run(t, 15*time.Second)
 	if !slices.Equal(s.walked, []string{"limited"}) || !slices.Equal(s.counted, []string{"ephemeralpodfs.limit"}) ||
-		!slices.Equal(s.evicted, []string{"limited: Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "}) {
+		!slices.Equal(
+			s.evicted,
+			[]string{"limited: Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
+		) {
 		t.Errorf("walked %q, evicted %q, counted %q", s.walked, s.evicted, s.counted)
 	}
 }

@@ -23,7 +23,7 @@ type MonitorOptions struct {
 
 	// Reclaim reclaims what v asks for, and reports whether to observe again at once. observe takes
 	// another observation meanwhile. If nil, nothing is reclaimed.
-	Reclaim func(ctx context.Context, v Observation, look func(context.Context) (Observation, bool)) (again bool)
+	Reclaim func(ctx context.Context, v Observation, observe func(context.Context) (Observation, bool)) (again bool)
 }
 
 // Observation is the state of the node at one time.
@@ -49,7 +49,7 @@ func NewMonitor(o MonitorOptions) *Monitor { return &Monitor{MonitorOptions: o} 
 // Latest returns the last observation, or nil before the first one. It is safe for concurrent use.
 func (p *Monitor) Latest() *Observation { return p.latest.Load() }
 
-const apart = time.Second // shortest interval between observations
+const minInterval = time.Second // shortest interval between observations
 
 // Run observes the node every 10 s, when it is notified, and when a time in the last verdict has
 // come, until ctx ends.
@@ -66,7 +66,7 @@ func (p *Monitor) Run(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(time.Until(began.Add(apart))):
+			case <-time.After(time.Until(began.Add(minInterval))):
 			}
 		}
 		began = time.Now()
@@ -78,15 +78,15 @@ func (p *Monitor) Run(ctx context.Context) {
 func (p *Monitor) synchronize(ctx context.Context) time.Duration {
 	v, ok := p.observe(ctx)
 	if !ok {
-		return every
+		return interval
 	}
 	if len(v.Reclaim) > 0 && p.Reclaim != nil && p.Reclaim(ctx, v, p.observe) {
 		return 0
 	}
 	if v = *p.latest.Load(); !v.RecheckAt.IsZero() {
-		return min(every, time.Until(v.RecheckAt))
+		return min(interval, time.Until(v.RecheckAt))
 	}
-	return every
+	return interval
 }
 
 // observe reads the signals and reports changes.
@@ -111,8 +111,8 @@ func (p *Monitor) observe(ctx context.Context) (Observation, bool) {
 	if was == nil && len(v.Pressures) > 0 || was != nil && !slices.Equal(was.Conditions(), v.Conditions()) {
 		p.reportChanges(was, v)
 	}
-	if doubted := len(v.Unconfirmed) > 0; doubted != p.disagreementLogged {
-		if p.disagreementLogged = doubted; doubted {
+	if disagree := len(v.Unconfirmed) > 0; disagree != p.disagreementLogged {
+		if p.disagreementLogged = disagree; disagree {
 			p.Log.Info("memory pressure sources disagree, no pressure reported", "signal", v.Unconfirmed[0].String())
 		}
 	}

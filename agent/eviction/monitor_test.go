@@ -16,7 +16,7 @@ import (
 	"berth/node/pressure"
 )
 
-// hostile is a node whose memory a test sets, in a bubble.
+// hostile simulates a node whose available memory a test controls.
 type hostile struct {
 	mu      sync.Mutex // of free and fails
 	free    int64      // bytes
@@ -31,7 +31,10 @@ type hostile struct {
 func (h *hostile) options() MonitorOptions {
 	h.alarm, h.began = make(chan struct{}, 1), time.Now()
 	return MonitorOptions{
-		Config: pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100}}, TransitionPeriod: 45 * time.Second},
+		Config: pressure.Config{
+			Thresholds:       []pressure.Threshold{{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100}},
+			TransitionPeriod: 45 * time.Second,
+		},
 		Read: func(context.Context) (pressure.Reading, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -55,8 +58,8 @@ func (h *hostile) set(free int64, fails error) {
 	h.free, h.fails = free, fails
 }
 
-// lives runs Pressure, and with it what the test does meanwhile.
-func (h *hostile) lives(t *testing.T, meanwhile func(*Monitor)) {
+// run runs a Monitor together with a function of the test.
+func (h *hostile) run(t *testing.T, meanwhile func(*Monitor)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := NewMonitor(h.options())
@@ -75,18 +78,18 @@ func (h *hostile) sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
 func TestConditionChangesOnceAndEndsAfterTransitionPeriod(t *testing.T) {
 	t.Parallel()
 	h := &hostile{free: 500}
-	h.lives(t, func(p *Monitor) {
+	h.run(t, func(p *Monitor) {
 		if p.HasCondition("MemoryPressure") || p.Latest() == nil {
-			t.Error("there is pressure from the start, or no look")
+			t.Error("pressure at the start, or no observation")
 		}
 		h.sleep(5 * time.Second)
 		h.set(50, nil)
-		h.sleep(31 * time.Second) // looks at 10, 20 and 30 s
+		h.sleep(31 * time.Second) // observations at 10, 20 and 30 s
 		if !p.HasCondition("MemoryPressure") {
-			t.Error("there is no pressure")
+			t.Error("no pressure condition")
 		}
 		h.set(500, nil)
-		h.sleep(time.Minute) // the last look that found it was at 30 s
+		h.sleep(time.Minute) // the last observation of the pressure was at 30 s
 	})
 	if want := []string{"10s [MemoryPressure]", "1m15s []"}; !slices.Equal(h.changes, want) {
 		t.Errorf("%q, want %q", h.changes, want)
@@ -96,7 +99,7 @@ func TestConditionChangesOnceAndEndsAfterTransitionPeriod(t *testing.T) {
 func TestNotificationsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	h := &hostile{free: 500}
-	h.lives(t, func(*Monitor) {
+	h.run(t, func(*Monitor) {
 		h.sleep(3 * time.Second)
 		h.set(50, nil)
 		for range 20 {
@@ -107,19 +110,20 @@ func TestNotificationsAreRateLimited(t *testing.T) {
 			h.sleep(100 * time.Millisecond)
 		}
 	})
-	if !slices.Equal(h.looks[:2], []time.Duration{0, 3 * time.Second}) || len(h.looks) > 4 || h.changes[0] != "3s [MemoryPressure]" {
-		t.Errorf("looks at %v, changes %q", h.looks, h.changes)
+	if !slices.Equal(h.looks[:2], []time.Duration{0, 3 * time.Second}) || len(h.looks) > 4 ||
+		h.changes[0] != "3s [MemoryPressure]" {
+		t.Errorf("observations at %v, changes %q", h.looks, h.changes)
 	}
 }
 
 func TestReadErrorKeepsConditions(t *testing.T) {
 	t.Parallel()
 	h := &hostile{free: 50}
-	h.lives(t, func(p *Monitor) {
+	h.run(t, func(p *Monitor) {
 		h.set(50, errors.New("input/output error"))
 		h.sleep(5 * time.Minute)
 		if !p.HasCondition("MemoryPressure") {
-			t.Error("the pressure is over, by nobody's word")
+			t.Error("a read error has ended the pressure condition")
 		}
 	})
 	if n := strings.Count(h.log.String(), "input/output error"); n != 1 || len(h.changes) != 1 {

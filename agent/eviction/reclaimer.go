@@ -54,26 +54,34 @@ type Reclaimer struct {
 
 // NewReclaimer returns a Reclaimer.
 func NewReclaimer(o ReclaimerOptions) *Reclaimer {
-	return &Reclaimer{ReclaimerOptions: o, eventRecorded: map[pressure.Signal]bool{}, noCandidateLogged: map[pressure.Signal]bool{}}
+	return &Reclaimer{
+		ReclaimerOptions:  o,
+		eventRecorded:     map[pressure.Signal]bool{},
+		noCandidateLogged: map[pressure.Signal]bool{},
+	}
 }
 
 const (
-	cleanup    = 30 * time.Second // allowed beyond the grace period before the next eviction; as upstream
-	rungBound  = 2 * time.Minute
-	inEvent    = 5  // ranked pods listed in an event
-	inLog      = 20 // ranked pods listed in the log
-	leastGrace = time.Second
-	calm       = time.Minute // without pressure, after which it is reported again
+	cleanupTimeout = 30 * time.Second // allowed beyond the grace period before the next eviction; as upstream
+	levelTimeout   = 2 * time.Minute
+	rankedInEvent  = 5  // ranked pods listed in an event
+	rankedInLog    = 20 // ranked pods listed in the log
+	minGrace       = time.Second
+	resetAfter     = time.Minute // without pressure, after which it is reported again
 )
 
 // Reclaim reclaims what v asks for, the most urgent signal first. It reports whether a pod was
 // evicted, after which the node has to be observed again. A signal for which nothing can be
 // reclaimed does not block others.
-func (r *Reclaimer) Reclaim(ctx context.Context, v Observation, look func(context.Context) (Observation, bool)) (again bool) {
+func (r *Reclaimer) Reclaim(
+	ctx context.Context,
+	v Observation,
+	observe func(context.Context) (Observation, bool),
+) (again bool) {
 	if !r.Ready() {
 		return false
 	}
-	if time.Since(r.lastReclaim) > calm {
+	if time.Since(r.lastReclaim) > resetAfter {
 		clear(r.eventRecorded)
 		clear(r.noCandidateLogged)
 	}
@@ -91,12 +99,12 @@ func (r *Reclaimer) Reclaim(ctx context.Context, v Observation, look func(contex
 			r.RecordEvent("EvictionThresholdMet", "Attempting to reclaim "+string(s.Resource()))
 		}
 		var known bool
-		if v, known = r.reclaimLevels(ctx, v, s, look); !known {
+		if v, known = r.reclaimLevels(ctx, v, s, observe); !known {
 			return false
 		}
 		if m, short := v.thresholdMet(s); !short {
 			delete(r.eventRecorded, s)
-		} else if r.evictOne(ctx, v, m, look) {
+		} else if r.evictOne(ctx, v, m, observe) {
 			return true
 		}
 	}
@@ -105,27 +113,42 @@ func (r *Reclaimer) Reclaim(ctx context.Context, v Observation, look func(contex
 
 // reclaimLevels tries the reclaim levels in order and logs how much each one has freed, until the
 // threshold is no longer met. It returns the last observation, and whether observations succeeded.
-func (r *Reclaimer) reclaimLevels(ctx context.Context, v Observation, s pressure.Signal, look func(context.Context) (Observation, bool)) (Observation, bool) {
-	for _, rung := range r.Levels {
-		if !rung.AppliesTo(s) {
+func (r *Reclaimer) reclaimLevels(
+	ctx context.Context,
+	v Observation,
+	s pressure.Signal,
+	observe func(context.Context) (Observation, bool),
+) (Observation, bool) {
+	for _, level := range r.Levels {
+		if !level.AppliesTo(s) {
 			continue
 		}
 		before := v.Levels[s].Available
-		bounded, cancel := context.WithTimeout(ctx, rungBound)
-		err := rung.Reclaim(bounded, func() bool {
-			now, ok := look(bounded)
+		bounded, cancel := context.WithTimeout(ctx, levelTimeout)
+		err := level.Reclaim(bounded, func() bool {
+			now, ok := observe(bounded)
 			_, short := now.thresholdMet(s)
 			return !ok || !short
 		})
 		cancel()
-		now, ok := look(ctx)
+		now, ok := observe(ctx)
 		if !ok {
 			return v, false
 		}
 		v = now
 		freed := max(0, v.Levels[s].Available-before)
 		if err != nil || freed > 0 {
-			r.Log.Info("node resources reclaimed", "level", rung.Name, "signal", string(s), "freed", s.Format(freed), "err", err)
+			r.Log.Info(
+				"node resources reclaimed",
+				"level",
+				level.Name,
+				"signal",
+				string(s),
+				"freed",
+				s.Format(freed),
+				"err",
+				err,
+			)
 		}
 		if _, short := v.thresholdMet(s); !short {
 			break
@@ -158,7 +181,12 @@ func (r *Reclaimer) Rank(ctx context.Context, s pressure.Signal, split pressure.
 
 // evictOne evicts the first pod of the ranking for m, and waits until it has released its
 // resources. It reports whether a pod was evicted.
-func (r *Reclaimer) evictOne(ctx context.Context, v Observation, m pressure.ThresholdMet, look func(context.Context) (Observation, bool)) bool {
+func (r *Reclaimer) evictOne(
+	ctx context.Context,
+	v Observation,
+	m pressure.ThresholdMet,
+	observe func(context.Context) (Observation, bool),
+) bool {
 	if !m.Hard && time.Now().Before(r.until) && r.stillPresent(r.evicting) { // a hard threshold interrupted the wait
 		return false
 	}
@@ -171,13 +199,13 @@ func (r *Reclaimer) evictOne(ctx context.Context, v Observation, m pressure.Thre
 		delete(r.noCandidateLogged, m.Signal)
 		r.OnEvicted(string(m.Signal))
 		r.Log.Warn("pod evicted", "pod", first.Pod.Namespace+"/"+first.Pod.Name, "podUID", string(first.Pod.UID),
-			"reason", m.String(), "grace", why.Grace, "ranking", pressure.Explain(m.Signal, ranked, inLog))
-		until := time.Now().Add(why.Grace + cleanup)
+			"reason", m.String(), "grace", why.Grace, "ranking", pressure.Explain(m.Signal, ranked, rankedInLog))
+		until := time.Now().Add(why.Grace + cleanupTimeout)
 		if !m.Hard {
 			r.evicting, r.until = first.Pod.UID, until
 		}
 		r.waitForTermination(ctx, first.Pod.UID, until, func() bool {
-			now, ok := look(ctx)
+			now, ok := observe(ctx)
 			return ok && !m.Hard && now.newHardThreshold(v)
 		})
 		return true
@@ -189,14 +217,18 @@ func (r *Reclaimer) evictOne(ctx context.Context, v Observation, m pressure.Thre
 	return false
 }
 
-func (r *Reclaimer) evictionReason(m pressure.ThresholdMet, first pressure.Ranked, all []pressure.Ranked) *plan.Excess {
-	grace := leastGrace
+func (r *Reclaimer) evictionReason(
+	m pressure.ThresholdMet,
+	first pressure.Ranked,
+	all []pressure.Ranked,
+) *plan.Excess {
+	grace := minGrace
 	if !m.Hard {
 		grace = max(grace, min(r.MaxGrace, podspec.GracePeriod(first.Pod)))
 	}
 	return &plan.Excess{
 		Signal: string(m.Signal), Message: pressure.Message(m, first), Grace: grace, Node: true,
-		Detail: fmt.Sprintf("%s. Eviction ranking: %s", m, pressure.Explain(m.Signal, all, inEvent)),
+		Detail: fmt.Sprintf("%s. Eviction ranking: %s", m, pressure.Explain(m.Signal, all, rankedInEvent)),
 	}
 }
 
@@ -204,7 +236,11 @@ func (r *Reclaimer) evictionReason(m pressure.ThresholdMet, first pressure.Ranke
 // observation.
 func (v Observation) newHardThreshold(was Observation) bool {
 	for _, m := range v.Reclaim {
-		if m.Hard && !slices.ContainsFunc(was.Reclaim, func(x pressure.ThresholdMet) bool { return x.Hard && x.Signal == m.Signal }) {
+		if m.Hard &&
+			!slices.ContainsFunc(
+				was.Reclaim,
+				func(x pressure.ThresholdMet) bool { return x.Hard && x.Signal == m.Signal },
+			) {
 			return true
 		}
 	}
@@ -214,8 +250,8 @@ func (v Observation) newHardThreshold(was Observation) bool {
 // stillPresent reports whether a pod has not terminated yet, or still has volumes.
 func (r *Reclaimer) stillPresent(uid types.UID) bool {
 	s, known := r.Statuses.Get(uid)
-	over := known && (s.Status.Phase == corev1.PodFailed || s.Status.Phase == corev1.PodSucceeded)
-	return known && (!over || len(s.Seen.Volumes) > 0)
+	terminated := known && (s.Status.Phase == corev1.PodFailed || s.Status.Phase == corev1.PodSucceeded)
+	return known && (!terminated || len(s.Seen.Volumes) > 0)
 }
 
 // waitForTermination waits until a pod has terminated and released its volumes, or the deadline.
@@ -223,7 +259,7 @@ func (r *Reclaimer) stillPresent(uid types.UID) bool {
 func (r *Reclaimer) waitForTermination(ctx context.Context, uid types.UID, until time.Time, urgent func() bool) {
 	changed, stop := r.Statuses.Changes()
 	defer stop()
-	bound, tick := time.NewTimer(time.Until(until)), time.NewTicker(every)
+	bound, tick := time.NewTimer(time.Until(until)), time.NewTicker(interval)
 	defer bound.Stop()
 	defer tick.Stop()
 	for r.stillPresent(uid) {

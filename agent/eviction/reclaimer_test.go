@@ -22,8 +22,8 @@ import (
 	"berth/node/pressure"
 )
 
-// short is a node whose disk a test fills, in a bubble: of 1000 bytes 500 must be
-// free. What is freed by rungs and pods comes back.
+// short simulates a node whose disk usage a test controls. Of 1000 bytes, 500 must be free. Reclaim
+// levels and evicted pods free space.
 type short struct {
 	free     int64
 	soft     bool
@@ -52,8 +52,11 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		var free atomic.Int64
 		free.Store(s.free)
 		began := time.Now()
-		say := func(format string, args ...any) {
-			s.did = append(s.did, fmt.Sprintf("%s %s", time.Since(began).Round(time.Second), fmt.Sprintf(format, args...)))
+		record := func(format string, args ...any) {
+			s.did = append(
+				s.did,
+				fmt.Sprintf("%s %s", time.Since(began).Round(time.Second), fmt.Sprintf(format, args...)),
+			)
 		}
 		for name := range s.pods {
 			b.Put(shown(name, func(x *status.Snapshot) {
@@ -67,35 +70,51 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		}
 		b.Put(shown("waiting", nil)) // it has nothing yet
 		rung := func(name string) ReclaimLevel {
-			return ReclaimLevel{Name: name, AppliesTo: func(x pressure.Signal) bool { return x == pressure.NodefsAvailable }, Reclaim: func(_ context.Context, enough func() bool) error {
-				say("%s", name)
-				for name == "images" && len(s.images) > 0 && !enough() {
-					say("image of %d", s.images[0])
-					free.Add(s.images[0])
-					s.images = s.images[1:]
-				}
-				if name == s.broken {
-					return errors.New("broken")
-				}
-				free.Add(s.rungs[name])
-				delete(s.rungs, name)
-				return nil
-			}}
+			return ReclaimLevel{
+				Name:      name,
+				AppliesTo: func(x pressure.Signal) bool { return x == pressure.NodefsAvailable },
+				Reclaim: func(_ context.Context, enough func() bool) error {
+					record("%s", name)
+					for name == "images" && len(s.images) > 0 && !enough() {
+						record("image of %d", s.images[0])
+						free.Add(s.images[0])
+						s.images = s.images[1:]
+					}
+					if name == s.broken {
+						return errors.New("broken")
+					}
+					free.Add(s.rungs[name])
+					delete(s.rungs, name)
+					return nil
+				},
+			}
 		}
 		r := NewReclaimer(ReclaimerOptions{
 			Statuses: b, Ready: func() bool { return !s.unready }, MaxGrace: cmp.Or(s.grace, 5*time.Second),
 			Measure: func(_ context.Context, _ pressure.Signal, pods []*status.Snapshot) (out []pressure.Candidate) {
 				for _, x := range pods {
-					out = append(out, pressure.Candidate{Pod: x.Pod, Measured: true, Usage: pressure.Usage{Volumes: pressure.DiskUsage{Bytes: s.pods[x.Pod.Name]}}})
+					out = append(
+						out,
+						pressure.Candidate{
+							Pod:      x.Pod,
+							Measured: true,
+							Usage:    pressure.Usage{Volumes: pressure.DiskUsage{Bytes: s.pods[x.Pod.Name]}},
+						},
+					)
 				}
 				return out
 			},
-			Levels: []ReclaimLevel{rung("logs"), rung("dead"), rung("images"), {Name: "other", AppliesTo: func(pressure.Signal) bool { return false }}},
+			Levels: []ReclaimLevel{
+				rung("logs"),
+				rung("dead"),
+				rung("images"),
+				{Name: "other", AppliesTo: func(pressure.Signal) bool { return false }},
+			},
 			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {
 				if s.only != "" && why.Signal != string(s.only) {
 					return false
 				}
-				say("evict %s for %s, grace %s", uid, why.Signal, why.Grace)
+				record("evict %s for %s, grace %s", uid, why.Signal, why.Grace)
 				was, _ := b.Get(uid)
 				now := *was
 				now.End = &plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail}
@@ -111,20 +130,31 @@ func (s *short) run(t *testing.T, d time.Duration) {
 				}
 				return true
 			},
-			OnEvicted:   func(signal string) { say("counts %s", signal) },
-			RecordEvent: func(reason, message string) { say("tells %s: %s", reason, message) },
+			OnEvicted:   func(signal string) { record("counts %s", signal) },
+			RecordEvent: func(reason, message string) { record("event %s: %s", reason, message) },
 			Log:         slog.New(slog.NewTextHandler(&s.log, nil)),
 		})
-		thresholds := []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500, MinReclaim: s.reclaim}}
+		thresholds := []pressure.Threshold{
+			{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500, MinReclaim: s.reclaim},
+		}
 		if s.soft {
 			thresholds[0].GracePeriod = 30 * time.Second
-			thresholds = append(thresholds, pressure.Threshold{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 50})
+			thresholds = append(
+				thresholds,
+				pressure.Threshold{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 50},
+			)
 		}
 		levels := func() map[pressure.Signal]pressure.Level {
-			return map[pressure.Signal]pressure.Level{pressure.NodefsAvailable: {Available: free.Load(), Capacity: 1000}, pressure.MemoryAvailable: {Available: 10, Capacity: 1000}}
+			return map[pressure.Signal]pressure.Level{
+				pressure.NodefsAvailable: {Available: free.Load(), Capacity: 1000},
+				pressure.MemoryAvailable: {Available: 10, Capacity: 1000},
+			}
 		}
 		if s.memory {
-			thresholds = append(thresholds, pressure.Threshold{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100})
+			thresholds = append(
+				thresholds,
+				pressure.Threshold{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100},
+			)
 		}
 		if s.hardToo > 0 {
 			time.AfterFunc(s.hardToo, func() { free.Store(10) })
@@ -150,13 +180,13 @@ func (s *short) expect(t *testing.T, want ...string) {
 	}
 }
 
-const tells = "0s tells EvictionThresholdMet: Attempting to reclaim ephemeral-storage"
+const diskEvent = "0s event EvictionThresholdMet: Attempting to reclaim ephemeral-storage"
 
 func TestScenario28_ReclaimsNodeResourcesBeforePods(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, rungs: map[string]int64{"logs": 50, "dead": 60}, pods: map[string]int64{"p": 300}}
 	s.run(t, time.Minute)
-	s.expect(t, tells, "0s logs", "0s dead") // the rest is not needed
+	s.expect(t, diskEvent, "0s logs", "0s dead") // the rest is not needed
 	if log := s.log.String(); !strings.Contains(log, "freed=50") || !strings.Contains(log, "freed=60") {
 		t.Errorf("the reclaimed amount is not logged:\n%s", log)
 	}
@@ -166,7 +196,16 @@ func TestScenario28_DeletesNoMoreImagesThanNeeded(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, reclaim: 50, images: []int64{90, 30, 40, 100}, pods: map[string]int64{"p": 300}}
 	s.run(t, time.Minute)
-	s.expect(t, tells, "0s logs", "0s dead", "0s images", "0s image of 90", "0s image of 30", "0s image of 40") // 550 and not just 500
+	s.expect(
+		t,
+		diskEvent,
+		"0s logs",
+		"0s dead",
+		"0s images",
+		"0s image of 90",
+		"0s image of 30",
+		"0s image of 40",
+	) // 550 and not just 500
 	if log := s.log.String(); !strings.Contains(log, "freed=160") {
 		t.Errorf("the reclaimed amount is not logged:\n%s", log)
 	}
@@ -174,11 +213,26 @@ func TestScenario28_DeletesNoMoreImagesThanNeeded(t *testing.T) {
 
 func TestScenario28_EvictsOnePodPerRound(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 100, broken: "dead", pods: map[string]int64{"small": 50, "big": 300, "middle": 200, "system": 900}, critical: "system"}
+	s := &short{
+		free:     100,
+		broken:   "dead",
+		pods:     map[string]int64{"small": 50, "big": 300, "middle": 200, "system": 900},
+		critical: "system",
+	}
 	s.run(t, time.Minute)
 	s.expect(
-		t, tells, "0s logs", "0s dead", "0s images", "0s evict big for nodefs.available, grace 1s", "0s counts nodefs.available",
-		"2s logs", "2s dead", "2s images", "2s evict middle for nodefs.available, grace 1s", "2s counts nodefs.available",
+		t,
+		diskEvent,
+		"0s logs",
+		"0s dead",
+		"0s images",
+		"0s evict big for nodefs.available, grace 1s",
+		"0s counts nodefs.available",
+		"2s logs",
+		"2s dead",
+		"2s images",
+		"2s evict middle for nodefs.available, grace 1s",
+		"2s counts nodefs.available",
 	)
 }
 
@@ -187,8 +241,18 @@ func TestStuckPodDelaysNextEviction(t *testing.T) {
 	s := &short{free: 100, stuck: true, pods: map[string]int64{"a": 300, "b": 200}}
 	s.run(t, 35*time.Second)
 	s.expect(
-		t, tells, "0s logs", "0s dead", "0s images", "0s evict a for nodefs.available, grace 1s", "0s counts nodefs.available",
-		"31s logs", "31s dead", "31s images", "31s evict b for nodefs.available, grace 1s", "31s counts nodefs.available",
+		t,
+		diskEvent,
+		"0s logs",
+		"0s dead",
+		"0s images",
+		"0s evict a for nodefs.available, grace 1s",
+		"0s counts nodefs.available",
+		"31s logs",
+		"31s dead",
+		"31s images",
+		"31s evict b for nodefs.available, grace 1s",
+		"31s counts nodefs.available",
 	)
 }
 
@@ -197,48 +261,112 @@ func TestSoftThresholdGracePeriods(t *testing.T) {
 	s := &short{free: 400, soft: true, pods: map[string]int64{"p": 300}}
 	s.run(t, 50*time.Second)
 	const at = "30s " // when the threshold's own grace is over
-	s.expect(t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict p for nodefs.available, grace 5s", at+"counts nodefs.available")
+	s.expect(
+		t,
+		at+diskEvent[3:],
+		at+"logs",
+		at+"dead",
+		at+"images",
+		at+"evict p for nodefs.available, grace 5s",
+		at+"counts nodefs.available",
+	)
 }
 
 func TestNoSecondEvictionWithinGracePeriod(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 400, soft: true, slow: true, grace: 5 * time.Minute, pods: map[string]int64{"big": 300, "next": 200}}
+	s := &short{
+		free:  400,
+		soft:  true,
+		slow:  true,
+		grace: 5 * time.Minute,
+		pods:  map[string]int64{"big": 300, "next": 200},
+	}
 	s.run(t, 10*time.Minute)
 	const at = "30s "
-	s.expect(t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict big for nodefs.available, grace 5m0s", at+"counts nodefs.available")
+	s.expect(
+		t,
+		at+diskEvent[3:],
+		at+"logs",
+		at+"dead",
+		at+"images",
+		at+"evict big for nodefs.available, grace 5m0s",
+		at+"counts nodefs.available",
+	)
 }
 
 func TestPodOverstayingGracePeriodDelaysNextEviction(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 400, soft: true, stuck: true, grace: 5 * time.Minute, pods: map[string]int64{"big": 300, "next": 200}}
+	s := &short{
+		free:  400,
+		soft:  true,
+		stuck: true,
+		grace: 5 * time.Minute,
+		pods:  map[string]int64{"big": 300, "next": 200},
+	}
 	s.run(t, 6*time.Minute+10*time.Second)
 	const at, then = "30s ", "6m0s "
 	s.expect(
-		t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict big for nodefs.available, grace 5m0s", at+"counts nodefs.available",
-		then+"logs", then+"dead", then+"images", then+"evict next for nodefs.available, grace 5m0s", then+"counts nodefs.available",
+		t,
+		at+diskEvent[3:],
+		at+"logs",
+		at+"dead",
+		at+"images",
+		at+"evict big for nodefs.available, grace 5m0s",
+		at+"counts nodefs.available",
+		then+"logs",
+		then+"dead",
+		then+"images",
+		then+"evict next for nodefs.available, grace 5m0s",
+		then+"counts nodefs.available",
 	)
 }
 
 func TestHardThresholdDoesNotWaitForSoftGracePeriod(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 400, soft: true, slow: true, grace: 5 * time.Minute, hardToo: 65 * time.Second, pods: map[string]int64{"big": 300, "next": 200, "spared": 100}}
+	s := &short{
+		free:    400,
+		soft:    true,
+		slow:    true,
+		grace:   5 * time.Minute,
+		hardToo: 65 * time.Second,
+		pods:    map[string]int64{"big": 300, "next": 200, "spared": 100},
+	}
 	s.run(t, 73*time.Second+500*time.Millisecond) // by then only the soft one is met again
 	const at, then = "30s ", "1m10s "
 	s.expect(
-		t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict big for nodefs.available, grace 5m0s", at+"counts nodefs.available",
-		then+"logs", then+"dead", then+"images", then+"evict next for nodefs.available, grace 1s", then+"counts nodefs.available",
-		"1m13s logs", "1m13s dead", "1m13s images", // and nobody: the first is still within its grace
+		t,
+		at+diskEvent[3:],
+		at+"logs",
+		at+"dead",
+		at+"images",
+		at+"evict big for nodefs.available, grace 5m0s",
+		at+"counts nodefs.available",
+		then+"logs",
+		then+"dead",
+		then+"images",
+		then+"evict next for nodefs.available, grace 1s",
+		then+"counts nodefs.available",
+		"1m13s logs",
+		"1m13s dead",
+		"1m13s images", // no eviction: the first pod is within its grace period
 	)
 }
 
-const tellsMemory = "0s tells EvictionThresholdMet: Attempting to reclaim memory"
+const memoryEvent = "0s event EvictionThresholdMet: Attempting to reclaim memory"
 
 func TestUnreclaimableMemoryDoesNotBlockDiskReclaim(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 400, memory: true, rungs: map[string]int64{"images": 110}, pods: map[string]int64{"system": 300}, critical: "system"}
+	s := &short{
+		free:     400,
+		memory:   true,
+		rungs:    map[string]int64{"images": 110},
+		pods:     map[string]int64{"system": 300},
+		critical: "system",
+	}
 	s.run(t, 25*time.Second)
-	s.expect(t, tellsMemory, tells, "0s logs", "0s dead", "0s images")
-	if log := s.log.String(); strings.Count(log, "no pod left to evict") != 1 || !strings.Contains(log, "memory.available is") {
+	s.expect(t, memoryEvent, diskEvent, "0s logs", "0s dead", "0s images")
+	if log := s.log.String(); strings.Count(log, "no pod left to evict") != 1 ||
+		!strings.Contains(log, "memory.available is") {
 		t.Errorf("%s", log)
 	}
 }
@@ -247,10 +375,19 @@ func TestOneEvictionPerRoundForSeveralSignals(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 100, memory: true, pods: map[string]int64{"a": 300, "b": 200}}
 	s.run(t, time.Second)
-	s.expect(t, tellsMemory, "0s evict a for memory.available, grace 1s", "0s counts memory.available")
+	s.expect(t, memoryEvent, "0s evict a for memory.available, grace 1s", "0s counts memory.available")
 	s = &short{free: 100, memory: true, only: pressure.NodefsAvailable, pods: map[string]int64{"a": 300, "b": 200}}
 	s.run(t, time.Second)
-	s.expect(t, tellsMemory, tells, "0s logs", "0s dead", "0s images", "0s evict a for nodefs.available, grace 1s", "0s counts nodefs.available")
+	s.expect(
+		t,
+		memoryEvent,
+		diskEvent,
+		"0s logs",
+		"0s dead",
+		"0s images",
+		"0s evict a for nodefs.available, grace 1s",
+		"0s counts nodefs.available",
+	)
 }
 
 func TestRecurringPressureIsReportedAgain(t *testing.T) {
@@ -258,8 +395,20 @@ func TestRecurringPressureIsReportedAgain(t *testing.T) {
 	s := &short{free: 400, hardToo: 305 * time.Second, pods: map[string]int64{"a": 300}}
 	s.run(t, 5*time.Minute+25*time.Second)
 	s.expect(
-		t, tells, "0s logs", "0s dead", "0s images", "0s evict a for nodefs.available, grace 1s", "0s counts nodefs.available",
-		"5m10s"+tells[2:], "5m10s logs", "5m10s dead", "5m10s images", "5m20s logs", "5m20s dead", "5m20s images",
+		t,
+		diskEvent,
+		"0s logs",
+		"0s dead",
+		"0s images",
+		"0s evict a for nodefs.available, grace 1s",
+		"0s counts nodefs.available",
+		"5m10s"+diskEvent[2:],
+		"5m10s logs",
+		"5m10s dead",
+		"5m10s images",
+		"5m20s logs",
+		"5m20s dead",
+		"5m20s images",
 	)
 }
 
@@ -274,7 +423,8 @@ func TestCriticalPodsAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 100, pods: map[string]int64{"system": 300}, critical: "system"}
 	s.run(t, 25*time.Second)
-	if text := strings.Join(s.did, " "); strings.Contains(text, "evict") || strings.Count(s.log.String(), "no pod left to evict") != 1 {
+	if text := strings.Join(s.did, " "); strings.Contains(text, "evict") ||
+		strings.Count(s.log.String(), "no pod left to evict") != 1 {
 		t.Errorf("%s\n%s", text, s.log.String())
 	}
 }

@@ -48,27 +48,27 @@ type Manager struct {
 func New(o Options) *Manager { return &Manager{o: o, done: make(chan struct{})} }
 
 // ShuttingDown reports whether the node is shutting down.
-func (d *Manager) ShuttingDown() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.started
+func (m *Manager) ShuttingDown() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.started
 }
 
 // Run terminates the pods and returns when they have terminated or their time is up. When ctx ends,
 // only the wait ends. The shutdown itself continues until the context until ends.
-func (d *Manager) Run(ctx, until context.Context) (Result, error) {
-	d.mu.Lock()
-	over, first := d.done, !d.started
-	d.started = true
-	d.mu.Unlock()
+func (m *Manager) Run(ctx, until context.Context) (Result, error) {
+	m.mu.Lock()
+	done, first := m.done, !m.started
+	m.started = true
+	m.mu.Unlock()
 	if first {
-		go d.run(until, over)
+		go m.run(until, done)
 	}
 	select {
-	case <-over:
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.result, nil
+	case <-done:
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.result, nil
 	case <-ctx.Done():
 		return Result{}, ctx.Err()
 	}
@@ -76,71 +76,79 @@ func (d *Manager) Run(ctx, until context.Context) (Result, error) {
 
 // Cancel records that the node does not shut down after all. Terminated pods stay terminated. The
 // next Run starts another shutdown. It has no effect while a shutdown is in progress.
-func (d *Manager) Cancel() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (m *Manager) Cancel() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	select {
-	case <-d.done:
-		d.started, d.done = false, make(chan struct{})
+	case <-m.done:
+		m.started, m.done = false, make(chan struct{})
 	default:
 	}
 }
 
-func (d *Manager) run(ctx context.Context, over chan struct{}) {
-	defer close(over)
-	var got Result
-	began := time.Now()
-	d.o.Log.Info("graceful shutdown started", "period", nodeshutdown.TotalGracePeriod(d.o.Groups))
-	d.o.OnStarted()
+func (m *Manager) run(ctx context.Context, done chan struct{}) {
+	defer close(done)
+	var result Result
+	start := time.Now()
+	m.o.Log.Info("graceful shutdown started", "period", nodeshutdown.TotalGracePeriod(m.o.Groups))
+	m.o.OnStarted()
 	var pods []*corev1.Pod
-	for _, s := range d.o.Statuses.All() {
+	for _, s := range m.o.Statuses.All() {
 		if !hasTerminated(s) && s.Verdict.Reason != "NodeShutdown" { // rejected, starts after the next boot
 			pods = append(pods, s.Pod)
 		}
 	}
-	steps := nodeshutdown.Steps(pods, d.o.Groups)
-	got.Groups = len(steps)
+	steps := nodeshutdown.Steps(pods, m.o.Groups)
+	result.Groups = len(steps)
 	for _, s := range steps {
-		d.terminateGroup(ctx, s, &got)
+		m.terminateGroup(ctx, s, &result)
 	}
-	if d.o.FlushStatus != nil {
-		d.o.FlushStatus(ctx)
+	if m.o.FlushStatus != nil {
+		m.o.FlushStatus(ctx)
 	}
-	got.Duration = time.Since(began)
-	d.o.Log.Info("graceful shutdown finished", "pods", got.Pods, "overdue", got.Overdue, "duration", got.Duration)
-	d.mu.Lock()
-	d.result = got
-	d.mu.Unlock()
+	result.Duration = time.Since(start)
+	m.o.Log.Info(
+		"graceful shutdown finished",
+		"pods",
+		result.Pods,
+		"overdue",
+		result.Overdue,
+		"duration",
+		result.Duration,
+	)
+	m.mu.Lock()
+	m.result = result
+	m.mu.Unlock()
 }
 
 // terminateGroup terminates the pods of one group.
-func (d *Manager) terminateGroup(ctx context.Context, s nodeshutdown.Step, got *Result) {
-	changed, stop := d.o.Statuses.Changes()
+func (m *Manager) terminateGroup(ctx context.Context, s nodeshutdown.Step, result *Result) {
+	changed, stop := m.o.Statuses.Changes()
 	defer stop()
-	left := map[types.UID]string{}
+	pending := map[types.UID]string{}
 	for _, p := range s.Pods {
-		if d.o.TerminatePod(ctx, p.UID, p.GracePeriod) {
-			left[p.UID] = p.Namespace + "/" + p.Name
+		if m.o.TerminatePod(ctx, p.UID, p.GracePeriod) {
+			pending[p.UID] = p.Namespace + "/" + p.Name
 		}
 	}
-	got.Pods += len(left)
-	d.o.Log.Info("terminating pod group", "priority", s.Priority, "period", s.Group.GracePeriod, "pods", len(left))
+	result.Pods += len(pending)
+	m.o.Log.Info("terminating pod group", "priority", s.Priority, "period", s.Group.GracePeriod, "pods", len(pending))
 	bound := time.NewTimer(s.Group.GracePeriod + KillSlack)
 	defer bound.Stop()
 	for {
-		for uid := range left {
-			if snap, ok := d.o.Statuses.Get(uid); !ok || hasTerminated(snap) {
-				delete(left, uid)
+		for uid := range pending {
+			if snap, ok := m.o.Statuses.Get(uid); !ok || hasTerminated(snap) {
+				delete(pending, uid)
 			}
 		}
-		if len(left) == 0 {
+		if len(pending) == 0 {
 			return
 		}
 		select {
 		case <-changed:
 		case <-bound.C:
-			for _, name := range left {
-				got.Overdue = append(got.Overdue, name)
+			for _, name := range pending {
+				result.Overdue = append(result.Overdue, name)
 			}
 			return
 		case <-ctx.Done():

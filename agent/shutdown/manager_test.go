@@ -16,12 +16,12 @@ import (
 	nodeshutdown "berth/node/shutdown"
 )
 
-// world is a board whose pods end so long after they are told to, or never.
+// world contains pods that terminate after a time, or never.
 type world struct {
 	mu    sync.Mutex
 	board *status.Board
-	takes map[types.UID]time.Duration // never: not here
-	told  []string
+	takes map[types.UID]time.Duration // absent: never
+	ended []string
 	at    []time.Duration
 	began time.Time
 	over  sync.WaitGroup
@@ -37,7 +37,7 @@ func (w *world) put(name string, priority int32, phase corev1.PodPhase) {
 func (w *world) end(_ context.Context, uid types.UID, grace time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told, w.at = append(w.told, string(uid)+"="+grace.String()), append(w.at, time.Since(w.began))
+	w.ended, w.at = append(w.ended, string(uid)+"="+grace.String()), append(w.at, time.Since(w.began))
 	takes, ends := w.takes[uid]
 	if !ends {
 		return true
@@ -51,7 +51,11 @@ func (w *world) end(_ context.Context, uid types.UID, grace time.Duration) bool 
 
 func TestGroupsTerminateInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{board: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second, "dns": time.Second, "db": 0}}
+		w := &world{
+			board: status.New(),
+			began: time.Now(),
+			takes: map[types.UID]time.Duration{"web": 3 * time.Second, "dns": time.Second, "db": 0},
+		}
 		w.put("web", 0, corev1.PodRunning)
 		w.put("done", 0, corev1.PodSucceeded)
 		w.put("dns", 2_000_000_000, corev1.PodRunning)
@@ -59,12 +63,20 @@ func TestGroupsTerminateInOrder(t *testing.T) {
 		w.put("deaf", 100, corev1.PodPending)
 		var order []string
 		d := New(Options{
-			Groups:   nodeshutdown.Groups(0, 0, []nodeshutdown.Group{{Priority: 0, GracePeriod: 20 * time.Second}, {Priority: 100, GracePeriod: 7 * time.Second}, {Priority: 2_000_000_000, GracePeriod: 5 * time.Second}}),
+			Groups: nodeshutdown.Groups(
+				0,
+				0,
+				[]nodeshutdown.Group{
+					{Priority: 0, GracePeriod: 20 * time.Second},
+					{Priority: 100, GracePeriod: 7 * time.Second},
+					{Priority: 2_000_000_000, GracePeriod: 5 * time.Second},
+				},
+			),
 			Statuses: w.board, TerminatePod: w.end, Log: slog.New(slog.DiscardHandler),
 			OnStarted: func() { order = append(order, "began") }, FlushStatus: func(context.Context) { order = append(order, "flushed") },
 		})
 		if d.ShuttingDown() {
-			t.Error("it has begun by itself")
+			t.Error("ShuttingDown before Run")
 		}
 		second := make(chan Result, 1)
 		first, err := d.Run(t.Context(), t.Context())
@@ -73,16 +85,17 @@ func TestGroupsTerminateInOrder(t *testing.T) {
 			second <- r
 		}()
 		if got := <-second; err != nil || got.Pods != 4 || first.Pods != 4 {
-			t.Errorf("%v: %+v, and who asks again %+v", err, first, got)
+			t.Errorf("%v: %+v, second caller %+v", err, first, got)
 		}
-		if want := []string{"web=20s", "db=7s", "deaf=7s", "dns=5s"}; !slices.Equal(w.told, want) {
-			t.Errorf("told %v, want %v", w.told, want)
+		if want := []string{"web=20s", "db=7s", "deaf=7s", "dns=5s"}; !slices.Equal(w.ended, want) {
+			t.Errorf("terminated %v, want %v", w.ended, want)
 		}
-		// The second group begins when the first has ended, not at the end of its time.
+		// A group starts as soon as the previous one has terminated.
 		if want := []time.Duration{0, 3 * time.Second, 3 * time.Second, 11 * time.Second}; !slices.Equal(w.at, want) {
 			t.Errorf("at %v, want %v", w.at, want)
 		}
-		if !slices.Equal(first.Overdue, []string{"default/deaf"}) || first.Duration != 12*time.Second || !d.ShuttingDown() {
+		if !slices.Equal(first.Overdue, []string{"default/deaf"}) || first.Duration != 12*time.Second ||
+			!d.ShuttingDown() {
 			t.Errorf("%+v", first)
 		}
 		if !slices.Equal(order, []string{"began", "flushed"}) {
@@ -90,10 +103,11 @@ func TestGroupsTerminateInOrder(t *testing.T) {
 		}
 		d.Cancel()
 		if d.ShuttingDown() {
-			t.Error("it was called off")
+			t.Error("ShuttingDown after Cancel")
 		}
-		if again, err := d.Run(t.Context(), t.Context()); err != nil || again.Pods != 1 || len(order) != 4 { // the deaf one
-			t.Errorf("%v: the next drain: %+v", err, again)
+		if again, err := d.Run(t.Context(), t.Context()); err != nil || again.Pods != 1 ||
+			len(order) != 4 { // the pod that never terminates
+			t.Errorf("%v: next shutdown: %+v", err, again)
 		}
 		w.over.Wait()
 	})
@@ -103,14 +117,22 @@ func TestCallerMayStopWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{board: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second}}
 		w.put("web", 0, corev1.PodRunning)
-		d := New(Options{Groups: nodeshutdown.Groups(time.Minute, 0, nil), Statuses: w.board, TerminatePod: w.end, Log: slog.New(slog.DiscardHandler), OnStarted: func() {}})
+		d := New(
+			Options{
+				Groups:       nodeshutdown.Groups(time.Minute, 0, nil),
+				Statuses:     w.board,
+				TerminatePod: w.end,
+				Log:          slog.New(slog.DiscardHandler),
+				OnStarted:    func() {},
+			},
+		)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := d.Run(ctx, t.Context()); err == nil {
-			t.Error("it did not leave")
+			t.Error("Run did not return")
 		}
 		if r, err := d.Run(t.Context(), t.Context()); err != nil || len(r.Overdue) > 0 || r.Duration != 3*time.Second {
-			t.Errorf("the drain did not go on: %+v %v", r, err)
+			t.Errorf("the shutdown did not continue: %+v %v", r, err)
 		}
 		w.over.Wait()
 	})

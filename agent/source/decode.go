@@ -44,7 +44,10 @@ func Decode(data []byte) (*Manifest, error) {
 	if err != nil {
 		return nil, asErrors(err)
 	}
-	d := decoder{m: &Manifest{docs: map[any]strictyaml.Document{}, written: map[*corev1.Pod][]byte{}}, seen: map[string]int{}}
+	d := decoder{
+		m:    &Manifest{docs: map[any]strictyaml.Document{}, written: map[*corev1.Pod][]byte{}},
+		seen: map[string]int{},
+	}
 	for _, doc := range docs {
 		d.document(doc, "", 0)
 	}

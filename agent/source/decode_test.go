@@ -14,18 +14,26 @@ import (
 
 // pod is a small valid manifest.
 func pod(name, image string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\nspec:\n  containers:\n  - name: main\n    image: %s\n", name, image)
+	return fmt.Sprintf(
+		"apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\nspec:\n  containers:\n  - name: main\n    image: %s\n",
+		name,
+		image,
+	)
 }
 
 var (
-	born = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	id   = Identity{NodeName: "node1"}
+	modified = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	id       = Identity{NodeName: "node1"}
 )
 
-// judgeGood judges a manifest that must be good.
-func judgeGood(t *testing.T, in string, before *DesiredState) *DesiredState {
+// mustValidate validates a manifest without errors.
+func mustValidate(t *testing.T, in string, before *DesiredState) *DesiredState {
 	t.Helper()
-	w, err := Validate(Input{Path: "a.yaml", Data: []byte(in), Modified: born, Now: born.Add(time.Hour)}, id, before)
+	w, err := Validate(
+		Input{Path: "a.yaml", Data: []byte(in), Modified: modified, Now: modified.Add(time.Hour)},
+		id,
+		before,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +47,16 @@ func TestDecodeFormats(t *testing.T) {
 		{"several documents", pod("a", "i:1") + "---\n" + pod("b", "i:1") + "---\n---\n# nothing\n", "a b"},
 		{"JSON", fmt.Sprintf(jsonPod, "a"), "a"},
 		{"several JSON documents", fmt.Sprintf(jsonPod, "a") + "\n" + fmt.Sprintf(jsonPod, "b"), "a b"},
-		{"a List", "apiVersion: v1\nkind: List\nitems:\n- " + fmt.Sprintf(jsonPod, "a") + "\n- " + fmt.Sprintf(jsonPod, "b"), "a b"},
-		{"a PodList whose items say no kind", `{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}]}`, "a"},
+		{
+			"a List",
+			"apiVersion: v1\nkind: List\nitems:\n- " + fmt.Sprintf(jsonPod, "a") + "\n- " + fmt.Sprintf(jsonPod, "b"),
+			"a b",
+		},
+		{
+			"a PodList with items without a kind",
+			`{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}]}`,
+			"a",
+		},
 		{"an empty List", "apiVersion: v1\nkind: List\nitems: []\n", ""},
 		{"an empty file", "", ""},
 		{"only a comment", "# later\n", ""},
@@ -48,7 +64,7 @@ func TestDecodeFormats(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var names []string
-			for _, p := range judgeGood(t, tt.in, nil).Pods {
+			for _, p := range mustValidate(t, tt.in, nil).Pods {
 				names = append(names, p.Name)
 			}
 			if got := strings.Join(names, " "); got != tt.want {
@@ -61,24 +77,59 @@ func TestDecodeFormats(t *testing.T) {
 func TestErrorsNameLineAndField(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"an unknown field", pod("a", "i:1") + "  nodeSelektor: {}\n", "line 9: spec.nodeSelektor: unknown field"},
-		{"the second document", pod("a", "i:1") + "---\n" + pod("b", "i:1") + "  x: 1\n", "line 18: spec.x: unknown field"},
-		{"an item of a List", "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: a}\n  spec:\n    x: 1\n", "line 8: spec.x: unknown field"},
+		{
+			"the second document",
+			pod("a", "i:1") + "---\n" + pod("b", "i:1") + "  x: 1\n",
+			"line 18: spec.x: unknown field",
+		},
+		{
+			"an item of a List",
+			"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: a}\n  spec:\n    x: 1\n",
+			"line 8: spec.x: unknown field",
+		},
 		{"no kind", "apiVersion: v1\nmetadata: {name: a}\n", "line 1: kind: must be specified"},
 		{"no version", "kind: Pod\n", "line 1: apiVersion: must be specified (v1)"},
 		{"a wrong version", "apiVersion: v2\nkind: Pod\n", "line 1: apiVersion: must be v1 for kind Pod"},
 		{"no name", "apiVersion: v1\nkind: Pod\nmetadata: {}\n", "line 3: metadata.name: must be specified"},
-		{"one name twice", pod("a", "i:1") + "---\n" + pod("a", "i:2"), "line 13: metadata.name: Pod default/a is in this file twice, first on line 4"},
-		{"what validation finds", pod("a", "i:1") + "    ports: [{containerPort: 70000}]\n", "line 9: spec.containers[0].ports[0].containerPort: "},
-		{"no image", strings.Replace(pod("a", "i:1"), "    image: i:1\n", "", 1), "line 7: spec.containers[0].image: Required value"},
+		{
+			"one name twice",
+			pod("a", "i:1") + "---\n" + pod("a", "i:2"),
+			"line 13: metadata.name: Pod default/a is in this file twice, first on line 4",
+		},
+		{
+			"a validation error",
+			pod("a", "i:1") + "    ports: [{containerPort: 70000}]\n",
+			"line 9: spec.containers[0].ports[0].containerPort: ",
+		},
+		{
+			"no image",
+			strings.Replace(pod("a", "i:1"), "    image: i:1\n", "", 1),
+			"line 7: spec.containers[0].image: Required value",
+		},
 		{"a bad name", pod("a_b", "i:1"), "line 4: metadata.name: Invalid value"},
-		{"a list in a list", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List}]\n", "line 3: kind: a list within a list is not supported"},
-		{"a stranger in a PodList", "apiVersion: v1\nkind: PodList\nitems: [{apiVersion: v1, kind: Secret}]\n", "line 3: kind: must be Pod in this list"},
+		{
+			"a list in a list",
+			"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List}]\n",
+			"line 3: kind: a list within a list is not supported",
+		},
+		{
+			"another kind in a PodList",
+			"apiVersion: v1\nkind: PodList\nitems: [{apiVersion: v1, kind: Secret}]\n",
+			"line 3: kind: must be Pod in this list",
+		},
 		{"too many documents", strings.Repeat("---\n{}\n", MaxDocuments+1), "more than 1000 documents"},
-		{"too many items", "apiVersion: v1\nkind: List\nitems: [" + strings.Repeat("{apiVersion: v1, kind: X},", MaxDocuments+1) + "]\n", "more than 1000 objects"},
+		{
+			"too many items",
+			"apiVersion: v1\nkind: List\nitems: [" + strings.Repeat(
+				"{apiVersion: v1, kind: X},",
+				MaxDocuments+1,
+			) + "]\n",
+			"more than 1000 objects",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w, err := Validate(Input{Path: "a.yaml", Data: []byte(tt.in), Modified: born, Now: born}, id, nil)
+			w, err := Validate(Input{Path: "a.yaml", Data: []byte(tt.in), Modified: modified, Now: modified}, id, nil)
 			if w != nil || err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}
@@ -87,7 +138,11 @@ func TestErrorsNameLineAndField(t *testing.T) {
 }
 
 func TestUnsupportedKindIsWarning(t *testing.T) {
-	w := judgeGood(t, pod("a", "i:1")+"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {anything: goes}\n", nil)
+	w := mustValidate(
+		t,
+		pod("a", "i:1")+"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {anything: goes}\n",
+		nil,
+	)
 	if len(w.Pods) != 1 || len(w.Warnings) != 1 {
 		t.Fatalf("%d pods, warnings %v", len(w.Pods), w.Warnings)
 	}
@@ -104,13 +159,13 @@ func TestPodIdentity(t *testing.T) {
   creationTimestamp: 2001-01-01T00:00:00Z
   annotations: {a: b, kubernetes.io/config.source: api, kubernetes.io/config.hash: x, berth.dev/config.content: y}
 `, 1) + "  nodeName: other\nstatus: {phase: Running}\n"
-	w := judgeGood(t, in, nil)
+	w := mustValidate(t, in, nil)
 	p := w.Pods[0]
 	for _, v := range []struct{ name, got, want string }{
 		{"namespace", p.Namespace, "default"}, {"name", p.Name, "web"}, {"node", p.Spec.NodeName, "node1"},
 		{"source", p.Annotations[AnnotationSource], "file"}, {"seen", p.Annotations[AnnotationSeen], "2026-01-02T04:04:05Z"},
 		{"annotation", p.Annotations["a"], "b"}, {"phase", string(p.Status.Phase), ""}, {"version", p.ResourceVersion, ""},
-		{"born", p.CreationTimestamp.UTC().Format(time.RFC3339), "2026-01-02T03:04:05Z"},
+		{"modified", p.CreationTimestamp.UTC().Format(time.RFC3339), "2026-01-02T03:04:05Z"},
 		{"toleration", fmt.Sprint(p.Spec.Tolerations), fmt.Sprint([]corev1.Toleration{{Operator: "Exists", Effect: "NoExecute"}})},
 		{"defaults", string(p.Spec.RestartPolicy), "Always"},
 	} {
@@ -118,7 +173,8 @@ func TestPodIdentity(t *testing.T) {
 			t.Errorf("%s: %q, want %q", v.name, v.got, v.want)
 		}
 	}
-	if len(p.UID) != 36 || p.UID == "mine" || p.Annotations[AnnotationHash] != string(p.UID) || len(p.Annotations[AnnotationContent]) != 32 {
+	if len(p.UID) != 36 || p.UID == "mine" || p.Annotations[AnnotationHash] != string(p.UID) ||
+		len(p.Annotations[AnnotationContent]) != 32 {
 		t.Errorf("UID %s, annotations %v", p.UID, p.Annotations)
 	}
 	if len(w.Warnings) != 2 || w.Warnings[0].Pod.Name != "web" {
@@ -126,40 +182,73 @@ func TestPodIdentity(t *testing.T) {
 	}
 }
 
-// TestUIDIsStableAcrossReleases holds the UID of one manifest over all releases: another
-// would end every file pod at an upgrade.
+// TestUIDIsStableAcrossReleases pins the UID of a manifest. Another one would replace every file
+// pod at an upgrade.
 func TestUIDIsStableAcrossReleases(t *testing.T) { // S3
-	p := judgeGood(t, pod("web", "i:1")+"  priority: 5\n", nil).Pods[0]
-	if p.UID != "e1be23b5-b970-8c31-8bba-da364e3b67e3" || p.Annotations[AnnotationContent] != "4032f08e8d611d4d783fb732b764572d" {
+	p := mustValidate(t, pod("web", "i:1")+"  priority: 5\n", nil).Pods[0]
+	if p.UID != "e1be23b5-b970-8c31-8bba-da364e3b67e3" ||
+		p.Annotations[AnnotationContent] != "4032f08e8d611d4d783fb732b764572d" {
 		t.Errorf("UID %s and hash %s have changed", p.UID, p.Annotations[AnnotationContent])
 	}
 }
 
 func TestUIDDependsOnContent(t *testing.T) { // S3
-	base := judgeGood(t, pod("web", "i:1"), nil).Pods[0]
+	base := mustValidate(t, pod("web", "i:1"), nil).Pods[0]
 	tests := []struct {
 		name, in       string
 		sameUID, whole bool
 	}{
 		{"the same again", pod("web", "i:1"), true, true},
-		{"another order and form", `{"kind":"Pod","apiVersion":"v1","spec":{"containers":[{"image":"i:1","name":"main"}]},"metadata":{"name":"web"}}`, true, true},
+		{
+			"another order and form",
+			`{"kind":"Pod","apiVersion":"v1","spec":{"containers":[{"image":"i:1","name":"main"}]},"metadata":{"name":"web"}}`,
+			true,
+			true,
+		},
 		{"another image", pod("web", "i:2"), true, false},
-		{"another label", strings.Replace(pod("web", "i:1"), "  name: web\n", "  name: web\n  labels: {a: b}\n", 1), false, false},
-		{"an empty label", strings.Replace(pod("web", "i:1"), "  name: web\n", "  name: web\n  labels: {a: \"\"}\n", 1), false, false},
+		{
+			"another label",
+			strings.Replace(pod("web", "i:1"), "  name: web\n", "  name: web\n  labels: {a: b}\n", 1),
+			false,
+			false,
+		},
+		{
+			"an empty label",
+			strings.Replace(pod("web", "i:1"), "  name: web\n", "  name: web\n  labels: {a: \"\"}\n", 1),
+			false,
+			false,
+		},
 		{"another environment", pod("web", "i:1") + "    env: [{name: A, value: b}]\n", false, false},
 		{"another name", pod("web2", "i:1"), false, false},
-		{"what a server adds", strings.Replace(pod("web", "i:1"), "  name: web\n", "  name: web\n  uid: x\n  generation: 4\n", 1) + "status: {}\n", true, true},
+		{
+			"what a server adds",
+			strings.Replace(
+				pod("web", "i:1"),
+				"  name: web\n",
+				"  name: web\n  uid: x\n  generation: 4\n",
+				1,
+			) + "status: {}\n",
+			true,
+			true,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := judgeGood(t, tt.in, nil).Pods[0]
-			if (p.UID == base.UID) != tt.sameUID || (p.Annotations[AnnotationContent] == base.Annotations[AnnotationContent]) != tt.whole {
-				t.Errorf("UID %s and %s, hash %s and %s", base.UID, p.UID, base.Annotations[AnnotationContent], p.Annotations[AnnotationContent])
+			p := mustValidate(t, tt.in, nil).Pods[0]
+			if (p.UID == base.UID) != tt.sameUID ||
+				(p.Annotations[AnnotationContent] == base.Annotations[AnnotationContent]) != tt.whole {
+				t.Errorf(
+					"UID %s and %s, hash %s and %s",
+					base.UID,
+					p.UID,
+					base.Annotations[AnnotationContent],
+					p.Annotations[AnnotationContent],
+				)
 			}
 		})
 	}
 	sized := func(text string) *corev1.Pod {
-		return judgeGood(t, pod("web", "i:1")+"    resources: "+text+"\n", nil).Pods[0]
+		return mustValidate(t, pod("web", "i:1")+"    resources: "+text+"\n", nil).Pods[0]
 	}
 	was := sized("{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 2Gi}}")
 	for text, same := range map[string]bool{
@@ -173,10 +262,10 @@ func TestUIDDependsOnContent(t *testing.T) { // S3
 		}
 	}
 	if a, b := sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Gi}}"), sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Mi}}"); a.UID == b.UID {
-		t.Error("another quality of service is another pod")
+		t.Error("another QoS class must change the UID")
 	}
 	whole := func(text string) *corev1.Pod {
-		return judgeGood(t, pod("web", "i:1")+"  resources: "+text+"\n", nil).Pods[0]
+		return mustValidate(t, pod("web", "i:1")+"  resources: "+text+"\n", nil).Pods[0]
 	}
 	was = whole("{requests: {memory: 1Gi}, limits: {memory: 2Gi}}")
 	for text, same := range map[string]bool{
@@ -189,7 +278,7 @@ func TestUIDDependsOnContent(t *testing.T) { // S3
 		}
 	}
 	other := Identity{NodeName: "node2", SuffixNodeName: true}
-	w, err := Validate(Input{Data: []byte(pod("web", "i:1")), Modified: born, Now: born}, other, nil)
+	w, err := Validate(Input{Data: []byte(pod("web", "i:1")), Modified: modified, Now: modified}, other, nil)
 	if err != nil || w.Pods[0].UID == base.UID || w.Pods[0].Name != "web-node2" {
 		t.Errorf("on another node: %v, %v", w, err)
 	}
@@ -197,8 +286,17 @@ func TestUIDDependsOnContent(t *testing.T) { // S3
 
 func TestUnchangedObjectsKeepPointers(t *testing.T) { // S4
 	const objects = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: b}\n"
-	before := judgeGood(t, pod("a", "i:1")+"---\n"+pod("b", "i:1")+objects, nil)
-	w, err := Validate(Input{Path: "a.yaml", Data: []byte(pod("a", "i:1") + "---\n" + pod("b", "i:2") + objects), Modified: born.Add(time.Hour), Now: born.Add(2 * time.Hour)}, id, before)
+	before := mustValidate(t, pod("a", "i:1")+"---\n"+pod("b", "i:1")+objects, nil)
+	w, err := Validate(
+		Input{
+			Path:     "a.yaml",
+			Data:     []byte(pod("a", "i:1") + "---\n" + pod("b", "i:2") + objects),
+			Modified: modified.Add(time.Hour),
+			Now:      modified.Add(2 * time.Hour),
+		},
+		id,
+		before,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,8 +304,17 @@ func TestUnchangedObjectsKeepPointers(t *testing.T) { // S4
 		t.Error("a pod that did not change has another pointer")
 	}
 	b, old := w.Pods[1], before.Pods[1]
-	if b == old || b.UID != old.UID || !b.CreationTimestamp.Equal(&old.CreationTimestamp) || b.Generation != 2 || old.Generation != 1 {
-		t.Errorf("a new image: UID %s born %s generation %d, before %s %s %d", b.UID, b.CreationTimestamp, b.Generation, old.UID, old.CreationTimestamp, old.Generation)
+	if b == old || b.UID != old.UID || !b.CreationTimestamp.Equal(&old.CreationTimestamp) || b.Generation != 2 ||
+		old.Generation != 1 {
+		t.Errorf(
+			"a new image: UID %s modified %s generation %d, before %s %s %d",
+			b.UID,
+			b.CreationTimestamp,
+			b.Generation,
+			old.UID,
+			old.CreationTimestamp,
+			old.Generation,
+		)
 	}
 	key := ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: "default", Name: "c"}}
 	if w.Objects[key].ConfigMap != before.Objects[key].ConfigMap {
@@ -217,7 +324,7 @@ func TestUnchangedObjectsKeepPointers(t *testing.T) { // S4
 
 func TestObjectVersionIsContentHash(t *testing.T) {
 	version := func(in string) (string, *DesiredState) {
-		w := judgeGood(t, in, nil)
+		w := mustValidate(t, in, nil)
 		for _, o := range w.Objects {
 			return o.Version.Version, w
 		}
@@ -249,11 +356,11 @@ func TestErrorsDoNotContainSecrets(t *testing.T) { // S5
 		head + "stringData: {\"a/b\": " + secret + "}\n",
 		head + "stringData: {a: " + secret + "\n",
 	} {
-		_, err := Validate(Input{Path: "a.yaml", Data: []byte(in), Modified: born, Now: born}, id, nil)
+		_, err := Validate(Input{Path: "a.yaml", Data: []byte(in), Modified: modified, Now: modified}, id, nil)
 		if err == nil {
-			t.Errorf("%q was taken", in)
+			t.Errorf("%q was accepted", in)
 		} else if strings.Contains(err.Error(), secret) {
-			t.Errorf("the error of %q has the secret: %v", in, err)
+			t.Errorf("the error of %q contains the secret: %v", in, err)
 		}
 	}
 }
@@ -261,15 +368,27 @@ func TestErrorsDoNotContainSecrets(t *testing.T) { // S5
 func FuzzValidate(f *testing.F) {
 	f.Add([]byte(pod("a", "i:1")))
 	f.Add([]byte(pod("a", "i:1") + "---\n" + pod("b", "i:2")))
-	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {a: b}}]\n"))
+	f.Add(
+		[]byte(
+			"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {a: b}}]\n",
+		),
+	)
 	f.Add([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\nbinaryData: {a: Yg==}\n"))
-	f.Add([]byte(`{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[null]}}]}`))
-	f.Add([]byte("apiVersion: v1\nkind: Pod\nmetadata: &m {name: a, annotations: {b: c}}\nspec: {containers: [{<<: *m, image: x}]}\n"))
+	f.Add(
+		[]byte(
+			`{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[null]}}]}`,
+		),
+	)
+	f.Add(
+		[]byte(
+			"apiVersion: v1\nkind: Pod\nmetadata: &m {name: a, annotations: {b: c}}\nspec: {containers: [{<<: *m, image: x}]}\n",
+		),
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in := Input{Path: "a.yaml", Data: data, Modified: born, Now: born}
+		in := Input{Path: "a.yaml", Data: data, Modified: modified, Now: modified}
 		w, err := Validate(in, id, nil)
 		if (w == nil) == (err == nil) {
-			t.Fatalf("wishes %v and error %v", w, err)
+			t.Fatalf("result %v and error %v", w, err)
 		}
 		if err != nil {
 			return
@@ -280,14 +399,14 @@ func FuzzValidate(f *testing.F) {
 		}
 		for i := range w.Pods {
 			if again.Pods[i] != w.Pods[i] {
-				t.Fatalf("pod %s is not itself the second time", w.Pods[i].Name)
+				t.Fatalf("pod %s has another pointer the second time", w.Pods[i].Name)
 			}
 		}
 	})
 }
 
 func TestRestartKeepsCreationTimestampAndGeneration(t *testing.T) { // S4
-	was := judgeGood(t, pod("a", "i:1"), nil).Pods[0].DeepCopy()
+	was := mustValidate(t, pod("a", "i:1"), nil).Pods[0].DeepCopy()
 	was.Generation = 3
 	known := func(uid types.UID) *corev1.Pod {
 		if uid == was.UID {
@@ -297,7 +416,17 @@ func TestRestartKeepsCreationTimestampAndGeneration(t *testing.T) { // S4
 	}
 	again := func(in string) *corev1.Pod {
 		t.Helper()
-		w, err := Validate(Input{Path: "a.yaml", Data: []byte(in), Modified: born.Add(time.Hour), Now: born.Add(2 * time.Hour), PreviousPod: known}, id, nil)
+		w, err := Validate(
+			Input{
+				Path:        "a.yaml",
+				Data:        []byte(in),
+				Modified:    modified.Add(time.Hour),
+				Now:         modified.Add(2 * time.Hour),
+				PreviousPod: known,
+			},
+			id,
+			nil,
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,18 +434,30 @@ func TestRestartKeepsCreationTimestampAndGeneration(t *testing.T) { // S4
 	}
 	if got := again(pod("a", "i:1")); !got.CreationTimestamp.Equal(&was.CreationTimestamp) || got.Generation != 3 ||
 		got.Annotations[AnnotationSeen] != was.Annotations[AnnotationSeen] {
-		t.Errorf("the same pod: born %s generation %d seen %s", got.CreationTimestamp, got.Generation, got.Annotations[AnnotationSeen])
+		t.Errorf(
+			"the same pod: modified %s generation %d seen %s",
+			got.CreationTimestamp,
+			got.Generation,
+			got.Annotations[AnnotationSeen],
+		)
 	}
 	if got := again(pod("a", "i:2")); !got.CreationTimestamp.Equal(&was.CreationTimestamp) || got.Generation != 4 ||
 		got.Annotations[AnnotationSeen] == was.Annotations[AnnotationSeen] {
-		t.Errorf("a new image: born %s generation %d seen %s", got.CreationTimestamp, got.Generation, got.Annotations[AnnotationSeen])
+		t.Errorf(
+			"a new image: modified %s generation %d seen %s",
+			got.CreationTimestamp,
+			got.Generation,
+			got.Annotations[AnnotationSeen],
+		)
 	}
-	delete(was.Annotations, AnnotationContent) // as earlier releases had it
+	delete(was.Annotations, AnnotationContent) // as in earlier releases
 	was.Annotations[AnnotationHash] = again(pod("a", "i:1")).Annotations[AnnotationContent]
-	if got := again(pod("a", "i:1")); got.Generation != 3 || ManifestChanged(was, got) || !ManifestChanged(was, again(pod("a", "i:2"))) {
+	if got := again(pod("a", "i:1")); got.Generation != 3 || ManifestChanged(was, got) ||
+		!ManifestChanged(was, again(pod("a", "i:2"))) {
 		t.Errorf("of an earlier release: generation %d, edited %v", got.Generation, ManifestChanged(was, got))
 	}
-	if got := again(pod("b", "i:1")); got.Generation != 1 || !got.CreationTimestamp.Time.Equal(born.Add(time.Hour)) {
-		t.Errorf("another pod: born %s generation %d", got.CreationTimestamp, got.Generation)
+	if got := again(pod("b", "i:1")); got.Generation != 1 ||
+		!got.CreationTimestamp.Time.Equal(modified.Add(time.Hour)) {
+		t.Errorf("another pod: modified %s generation %d", got.CreationTimestamp, got.Generation)
 	}
 }

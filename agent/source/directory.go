@@ -40,7 +40,7 @@ type DirectoryOptions struct {
 	// timestamp and generation. It is called until the first Snapshot. It may be nil.
 	PreviousPod func(types.UID) *corev1.Pod
 
-	silent, doubt time.Duration // see the constants; tests set their own
+	openWriterDelay, confirmDelay time.Duration // see the constants; tests set their own
 }
 
 // Directory is the source of the pods of manifest files.
@@ -72,9 +72,19 @@ func NewDirectory(o DirectoryOptions) *Directory {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.silent, o.doubt = cmp.Or(o.silent, openWriterDelay), cmp.Or(o.doubt, confirmDelay)
+	o.openWriterDelay, o.confirmDelay = cmp.Or(
+		o.openWriterDelay,
+		openWriterDelay,
+	), cmp.Or(
+		o.confirmDelay,
+		confirmDelay,
+	)
 	o.Path = filepath.Clean(o.Path)
-	return &Directory{opt: o, id: Identity{NodeName: o.NodeName, SuffixNodeName: o.SuffixNodeName}, files: map[string]*fileState{}}
+	return &Directory{
+		opt:   o,
+		id:    Identity{NodeName: o.NodeName, SuffixNodeName: o.SuffixNodeName},
+		files: map[string]*fileState{},
+	}
 }
 
 // Run reads and watches until ctx ends, and returns nil then. It calls emit with every new
@@ -82,7 +92,15 @@ func NewDirectory(o DirectoryOptions) *Directory {
 func (f *Directory) Run(ctx context.Context, emit func(Snapshot)) error {
 	events := make(chan []rawEvent, 16)
 	if w, err := newInotify(); err != nil {
-		f.opt.Log.Warn("inotify unavailable, manifest directory is polled", "path", f.opt.Path, "interval", f.opt.RescanInterval, "err", err)
+		f.opt.Log.Warn(
+			"inotify unavailable, manifest directory is polled",
+			"path",
+			f.opt.Path,
+			"interval",
+			f.opt.RescanInterval,
+			"err",
+			err,
+		)
 	} else {
 		f.watch = w
 		var reader sync.WaitGroup
@@ -189,7 +207,7 @@ func (f *Directory) event(e fileEvent) bool {
 	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO) != 0:
 		s.due, s.closed = now, true
 	case e.mask&unix.IN_MODIFY != 0:
-		s.due, s.closed = now.Add(f.opt.silent), false
+		s.due, s.closed = now.Add(f.opt.openWriterDelay), false
 	default: // created, deleted or its mode changed: read it, depending on its age
 		if s.due.IsZero() {
 			s.due, s.closed = now, false
@@ -242,7 +260,15 @@ func (f *Directory) rewatch() {
 	for _, dir := range []string{filepath.Dir(f.opt.Path), f.opt.Path} {
 		err := f.watch.add(dir)
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
-			f.opt.Log.Warn("inotify watch failed, manifest directory is polled", "path", dir, "interval", f.opt.RescanInterval, "err", err)
+			f.opt.Log.Warn(
+				"inotify watch failed, manifest directory is polled",
+				"path",
+				dir,
+				"interval",
+				f.opt.RescanInterval,
+				"err",
+				err,
+			)
 		}
 	}
 }
@@ -304,8 +330,10 @@ func errorText(err error) string {
 // editor or a package manager.
 func ignoredName(name string) bool {
 	ext := filepath.Ext(name)
-	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") || strings.HasPrefix(name, "~") || strings.HasSuffix(name, "~") ||
-		ext == ".swp" || ext == ".bak" || strings.HasPrefix(ext, ".dpkg-")
+	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") || strings.HasPrefix(name, "~") ||
+		strings.HasSuffix(name, "~") ||
+		ext == ".swp" || ext == ".bak" ||
+		strings.HasPrefix(ext, ".dpkg-")
 }
 
 // manifestName reports whether a file of that name is read.

@@ -22,7 +22,7 @@ import (
 	"berth/agent/plan"
 )
 
-// watched is a Folder that runs, with all Snapshots that it has emitted.
+// watched is a running Directory with all Snapshots that it has emitted.
 type watched struct {
 	t    *testing.T
 	dir  string
@@ -66,7 +66,7 @@ func (w *watched) all() []Snapshot {
 	return slices.Clone(w.list)
 }
 
-// until waits for a Snapshot that is right and returns it.
+// until waits for a matching Snapshot and returns it.
 func (w *watched) until(what string, right func(Snapshot) bool) Snapshot {
 	w.t.Helper()
 	limit := time.After(20 * time.Second)
@@ -90,7 +90,7 @@ func (w *watched) last() string {
 	return show(list[len(list)-1])
 }
 
-// show is a Snapshot in one line: pods with images, then what is bad.
+// show formats a Snapshot in one line: pods with images, then files with errors.
 func show(s Snapshot) string {
 	var out []string
 	for _, p := range s.Pods {
@@ -135,11 +135,14 @@ func TestFileCreateChangeDelete(t *testing.T) {
 	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: time.Hour})
 	first := w.shows("a=i:1")
 	if !first.Ready || first.Source != File || len(w.all()) != 1 {
-		t.Errorf("the first snapshot must be the whole: ready %v, %d snapshots", first.Ready, len(w.all()))
+		t.Errorf("the first snapshot must be complete: ready %v, %d snapshots", first.Ready, len(w.all()))
 	}
 	w.write("b.yml", pod("b", "i:1"))
 	w.shows("a=i:1 b=i:1")
-	w.swap("c.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"c"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}`)
+	w.swap(
+		"c.json",
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"c"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}`,
+	)
 	w.shows("a=i:1 b=i:1 c=i:1")
 	w.write("b.yml", pod("b", "i:2"))
 	s := w.shows("a=i:1 b=i:2 c=i:1")
@@ -174,8 +177,8 @@ func TestChangesAreDetectedImmediately(t *testing.T) {
 	for i, how := range []string{"in place", "by rename"} {
 		slices.Sort(took[i])
 		t.Logf("%s: shortest %s, median %s, longest %s", how, took[i][0], took[i][10], took[i][19])
-		if took[i][0] >= settleDelay { // the shortest, as the machine may be busy
-			t.Errorf("a change %s took %s: somebody waits", how, took[i][0])
+		if took[i][0] >= settleDelay { // the shortest, because the machine may be busy
+			t.Errorf("a change %s took %s", how, took[i][0])
 		}
 	}
 }
@@ -183,7 +186,10 @@ func TestChangesAreDetectedImmediately(t *testing.T) {
 func TestBadFileKeepsTheLastGoodVersion(t *testing.T) { // S1
 	t.Parallel()
 	var log bytes.Buffer
-	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := watch(
+		t,
+		DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))},
+	)
 	w.shows("")
 	w.write("a.yaml", pod("a", "i:1")+"---\n"+pod("b", "i:1"))
 	w.write("z.yaml", pod("z", "i:1"))
@@ -192,7 +198,7 @@ func TestBadFileKeepsTheLastGoodVersion(t *testing.T) { // S1
 	bad := w.shows("a=i:1 b=i:1 z=i:1 bad:a.yaml")
 	for i := range good.Pods {
 		if bad.Pods[i] != good.Pods[i] {
-			t.Errorf("pod %s was disturbed", good.Pods[i].Name)
+			t.Errorf("pod %s has changed", good.Pods[i].Name)
 		}
 	}
 	b := bad.FileErrors[0]
@@ -218,13 +224,13 @@ func TestBadFileKeepsTheLastGoodVersion(t *testing.T) { // S1
 
 func TestFileIsNotReadWhileWritten(t *testing.T) { // S2
 	t.Parallel()
-	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, silent: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, openWriterDelay: time.Hour})
 	w.shows("")
 	w.write("a.yaml", pod("a", "i:1")+"---\n"+pod("b", "i:1"))
 	w.shows("a=i:1 b=i:1")
 	before := len(w.all())
 
-	// Half of the new version is a manifest too, one that would end pod b.
+	// The first half of the new version is a valid manifest without pod b.
 	f, err := os.OpenFile(w.path("a.yaml"), os.O_WRONLY|os.O_TRUNC, 0)
 	must(t, err)
 	_, err = f.WriteString(pod("a", "i:2"))
@@ -236,7 +242,7 @@ func TestFileIsNotReadWhileWritten(t *testing.T) { // S2
 	w.shows("a=i:2 b=i:2 marker=i:1")
 	for _, s := range w.all()[before:] {
 		if !strings.Contains(show(s), "b=") {
-			t.Errorf("half of a file was believed: %s", show(s))
+			t.Errorf("an incomplete file took effect: %s", show(s))
 		}
 	}
 }
@@ -247,7 +253,7 @@ func TestIdleWriterIsNotWaitedFor(t *testing.T) { // S2
 	w.shows("")
 	f, err := os.Create(w.path("a.yaml"))
 	must(t, err)
-	defer f.Close() // it is only read while it is open
+	defer f.Close() // it is read while it is open
 	_, err = f.WriteString(pod("a", "i:1"))
 	must(t, err)
 	w.shows("a=i:1")
@@ -255,11 +261,11 @@ func TestIdleWriterIsNotWaitedFor(t *testing.T) { // S2
 
 func TestSaveByRenameKeepsPods(t *testing.T) {
 	t.Parallel()
-	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, doubt: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, confirmDelay: time.Hour})
 	w.shows("")
 	w.write("a.yaml", pod("a", "i:1"))
 	w.shows("a=i:1")
-	for i := 2; i < 12; i++ { // as editors do it, and as shells do
+	for i := 2; i < 12; i++ { // like editors and shells
 		switch i % 3 {
 		case 0:
 			must(t, os.Rename(w.path("a.yaml"), w.path("a.yaml~")))
@@ -275,7 +281,7 @@ func TestSaveByRenameKeepsPods(t *testing.T) {
 	}
 	for _, s := range w.all()[1:] {
 		if len(s.Pods) != 1 || len(s.FileErrors) != 0 {
-			t.Errorf("while it was saved there was %q", show(s))
+			t.Errorf("snapshot during a save: %q", show(s))
 		}
 	}
 }
@@ -296,7 +302,9 @@ func TestFirstFileKeepsDuplicateObject(t *testing.T) { // S7
 	const object = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: %s}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: c}\nstringData: {from: %s}\n"
 	key := types.NamespacedName{Namespace: "default", Name: "c"}
 	from := func(s Snapshot) string {
-		return s.Objects[ObjectKey{plan.ConfigMap, key}].ConfigMap.Data["from"] + string(s.Objects[ObjectKey{plan.Secret, key}].Secret.Data["from"])
+		return s.Objects[ObjectKey{plan.ConfigMap, key}].ConfigMap.Data["from"] + string(
+			s.Objects[ObjectKey{plan.Secret, key}].Secret.Data["from"],
+		)
 	}
 	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour})
 	w.shows("")
@@ -304,13 +312,14 @@ func TestFirstFileKeepsDuplicateObject(t *testing.T) { // S7
 	was := w.shows("web=i:m")
 	w.write("a.yaml", pod("web", "i:a")+"---\n"+pod("x", "i:a")+fmt.Sprintf(object, "a", "a"))
 	s := w.shows("web=i:m x=i:a bad:a.yaml bad:a.yaml bad:a.yaml")
-	if b := s.FileErrors[0]; b.Line != 4 || !strings.Contains(b.Message, "Pod default/web is already defined in "+w.path("m.yaml")) {
+	if b := s.FileErrors[0]; b.Line != 4 ||
+		!strings.Contains(b.Message, "Pod default/web is already defined in "+w.path("m.yaml")) {
 		t.Errorf("got %s", b)
 	}
 	if s.Pods[0] != was.Pods[0] || from(s) != "mm" {
-		t.Errorf("what was there was disturbed: objects of %s", from(s))
+		t.Errorf("the first file lost its objects to %s", from(s))
 	}
-	w.write("m.yaml", pod("web", "i:m2")+fmt.Sprintf(object, "m", "m")) // an edit is its own to make
+	w.write("m.yaml", pod("web", "i:m2")+fmt.Sprintf(object, "m", "m")) // the owner may change its objects
 	w.shows("web=i:m2 x=i:a bad:a.yaml bad:a.yaml bad:a.yaml")
 	must(t, os.Remove(w.path("m.yaml")))
 	if s := w.shows("web=i:a x=i:a"); from(s) != "aa" {
@@ -320,14 +329,21 @@ func TestFirstFileKeepsDuplicateObject(t *testing.T) { // S7
 	w.shows("web=i:a x=i:a bad:m.yaml bad:m.yaml bad:m.yaml")
 }
 
-// At the start it is the file that an earlier life knew, and else the first by name.
+// At the start the file known to the previous run owns the object, or else the first by name.
 func TestPreviousRunDecidesDuplicateObject(t *testing.T) { // S7
 	t.Parallel()
 	object := func(from string) string {
 		return "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: " + from + "}\n"
 	}
 	files := map[string]string{
-		"a.yaml": strings.Replace(pod("web", "i:a"), "  name: web\n", "  name: web\n  labels: {a: b}\n", 1) + object("a"),
+		"a.yaml": strings.Replace(
+			pod("web", "i:a"),
+			"  name: web\n",
+			"  name: web\n  labels: {a: b}\n",
+			1,
+		) + object(
+			"a",
+		),
 		"m.yaml": pod("web", "i:m") + object("m"),
 		"z.yaml": pod("web", "i:z") + object("z"), // the same UID as of m
 	}
@@ -338,10 +354,17 @@ func TestPreviousRunDecidesDuplicateObject(t *testing.T) { // S7
 		}
 		known := map[types.UID]*corev1.Pod{}
 		if was != "" {
-			pod := judgeGood(t, files[was], nil).Pods[0]
+			pod := mustValidate(t, files[was], nil).Pods[0]
 			known[pod.UID] = pod
 		}
-		w := watch(t, DirectoryOptions{Path: dir, RescanInterval: time.Hour, PreviousPod: func(uid types.UID) *corev1.Pod { return known[uid] }})
+		w := watch(
+			t,
+			DirectoryOptions{
+				Path:           dir,
+				RescanInterval: time.Hour,
+				PreviousPod:    func(uid types.UID) *corev1.Pod { return known[uid] },
+			},
+		)
 		s := w.until("all are read", func(s Snapshot) bool { return s.Ready })
 		got := s.Objects[ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: "default", Name: "c"}}].ConfigMap.Data["from"]
 		if len(s.Pods) != 1 || s.Pods[0].Spec.Containers[0].Image != "i:"+want || got != want {
@@ -370,7 +393,7 @@ func TestDirectoryCreateDeleteReplace(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "manifests")
 	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: time.Hour})
 	if s := w.shows(""); !s.Ready {
-		t.Error("a folder that is not there is an empty one")
+		t.Error("a missing directory must be Ready and empty")
 	}
 	for i := range 3 {
 		must(t, os.Mkdir(dir, 0o700))
@@ -381,8 +404,13 @@ func TestDirectoryCreateDeleteReplace(t *testing.T) {
 		must(t, os.RemoveAll(dir))
 		w.shows("")
 	}
-	next := dir + ".next" // the whole folder swapped
-	must(t, os.Mkdir(dir, 0o700), os.Mkdir(next, 0o700), os.WriteFile(filepath.Join(next, "c.yaml"), []byte(pod("c", "i:1")), 0o600))
+	next := dir + ".next" // replace the whole directory
+	must(
+		t,
+		os.Mkdir(dir, 0o700),
+		os.Mkdir(next, 0o700),
+		os.WriteFile(filepath.Join(next, "c.yaml"), []byte(pod("c", "i:1")), 0o600),
+	)
 	w.write("a.yaml", pod("a", "i:1"))
 	w.shows("a=i:1")
 	must(t, unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE))
@@ -396,7 +424,11 @@ func TestSingleFileSource(t *testing.T) {
 	dir := t.TempDir()
 	w := watch(t, DirectoryOptions{Path: filepath.Join(dir, "pod.manifest"), RescanInterval: time.Hour})
 	w.shows("")
-	must(t, os.WriteFile(filepath.Join(dir, "other.yaml"), []byte(pod("x", "i:1")), 0o600), os.WriteFile(w.dir, []byte(pod("a", "i:1")), 0o600))
+	must(
+		t,
+		os.WriteFile(filepath.Join(dir, "other.yaml"), []byte(pod("x", "i:1")), 0o600),
+		os.WriteFile(w.dir, []byte(pod("a", "i:1")), 0o600),
+	)
 	w.shows("a=i:1")
 	must(t, os.WriteFile(w.dir+".new", []byte(pod("a", "i:2")), 0o600), os.Rename(w.dir+".new", w.dir))
 	w.shows("a=i:2")
@@ -418,53 +450,60 @@ func TestIgnoredFileNames(t *testing.T) { // S6
 	w.shows("a=i:1 b=i:1")
 	for _, s := range w.all() {
 		if len(s.FileErrors) > 0 {
-			t.Errorf("complains about %s", s.FileErrors[0])
+			t.Errorf("unexpected error %s", s.FileErrors[0])
 		}
 	}
 }
 
-// TestUnreadFileNamesAreLoggedOnce once, and not of what says by its
-// name that it is none.
+// Files that are ignored by convention are not logged.
 func TestUnreadFileNamesAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var log logged
-	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := watch(
+		t,
+		DirectoryOptions{
+			Path:           t.TempDir(),
+			RescanInterval: 20 * time.Millisecond,
+			Log:            slog.New(slog.NewTextHandler(&log, nil)),
+		},
+	)
 	for _, name := range []string{".hidden", "a.yaml~", "#a.yaml#", "a.swp", "a.yaml.bak", "~a.yaml", "a.yaml.dpkg-old", "a.conf.dpkg-dist"} {
 		w.write(name, pod("none", "i:1"))
 	}
 	must(t, os.Mkdir(w.path("folder"), 0o700))
 	w.write("a.manifest", pod("a", "i:1"))
 	w.shows("a=i:1")
-	const told = "files ignored because of their names"
+	const message = "files ignored because of their names"
 	for i, name := range []string{"web", "web.conf", "web"} {
-		if i == 2 { // one that goes and comes is told of again
+		if i == 2 { // a recreated file is logged again
 			must(t, os.Remove(w.path(name)))
 			w.rescanned()
 		}
 		w.write(name, pod("none", "i:1"))
-		log.until(t, i+1, told)
+		log.until(t, i+1, message)
 	}
 	w.rescanned()
 	text := log.String()
-	if n := strings.Count(text, told); n != 3 || !strings.Contains(text, "names=web.conf\n") || strings.Count(text, "names=web\n") != 2 {
-		t.Errorf("told %d times:\n%s", n, text)
+	if n := strings.Count(text, message); n != 3 || !strings.Contains(text, "names=web.conf\n") ||
+		strings.Count(text, "names=web\n") != 2 {
+		t.Errorf("logged %d times:\n%s", n, text)
 	}
 	w.shows("a=i:1")
 }
 
-// rescanned waits until the whole folder was looked at again.
+// rescanned waits for a complete rescan.
 func (w *watched) rescanned() {
 	w.t.Helper()
-	elsewhere := filepath.Join(w.t.TempDir(), "x") // of which no event tells
+	elsewhere := filepath.Join(w.t.TempDir(), "x") // without inotify events
 	must(w.t, os.WriteFile(elsewhere, []byte(pod("z", "i:1")), 0o600), os.Symlink(elsewhere, w.path("z.yaml")))
-	w.until("it is there", func(s Snapshot) bool { return strings.Contains(show(s), "z=i:1") })
+	w.until("the file is read", func(s Snapshot) bool { return strings.Contains(show(s), "z=i:1") })
 	must(w.t, os.WriteFile(elsewhere, []byte(pod("z", "i:2")), 0o600))
-	w.until("it was looked at again", func(s Snapshot) bool { return strings.Contains(show(s), "z=i:2") })
+	w.until("the file is read again", func(s Snapshot) bool { return strings.Contains(show(s), "z=i:2") })
 	must(w.t, os.Remove(w.path("z.yaml")))
-	w.until("it has gone", func(s Snapshot) bool { return !strings.Contains(show(s), "z=") })
+	w.until("the file is deleted", func(s Snapshot) bool { return !strings.Contains(show(s), "z=") })
 }
 
-// logged is a log that is read while it is written.
+// logged is a log that can be read while it is written.
 type logged struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -482,12 +521,12 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// until waits until the log has these words so often.
-func (l *logged) until(t *testing.T, n int, words string) {
+// until waits until the log contains the text n times.
+func (l *logged) until(t *testing.T, n int, message string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); strings.Count(l.String(), words) < n; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); strings.Count(l.String(), message) < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not %d times in the log: %q\n%s", n, words, l.String())
+			t.Fatalf("not %d times in the log: %q\n%s", n, message, l.String())
 		}
 	}
 }
@@ -496,7 +535,12 @@ func TestNonRegularAndOversizedFiles(t *testing.T) { // S6
 	t.Parallel()
 	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour})
 	must(t, unix.Mkfifo(w.path("fifo.yaml"), 0o600))
-	must(t, os.Symlink("/dev/zero", w.path("zero.yaml")), os.Symlink("nowhere", w.path("nowhere.yaml")), os.Symlink("loop.yaml", w.path("loop.yaml")))
+	must(
+		t,
+		os.Symlink("/dev/zero", w.path("zero.yaml")),
+		os.Symlink("nowhere", w.path("nowhere.yaml")),
+		os.Symlink("loop.yaml", w.path("loop.yaml")),
+	)
 	f, err := os.Create(w.path("huge.yaml"))
 	must(t, err, f.Truncate(MaxFileSize+1), f.Close())
 	w.write("a.yaml", pod("a", "i:1"))
@@ -511,7 +555,11 @@ func TestNonRegularAndOversizedFiles(t *testing.T) { // S6
 func TestRescanFindsChangesWithoutInotify(t *testing.T) {
 	t.Parallel()
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "x.yaml")
-	must(t, os.WriteFile(elsewhere, []byte(pod("a", "i:1")), 0o600), os.Symlink(elsewhere, filepath.Join(dir, "a.yaml")))
+	must(
+		t,
+		os.WriteFile(elsewhere, []byte(pod("a", "i:1")), 0o600),
+		os.Symlink(elsewhere, filepath.Join(dir, "a.yaml")),
+	)
 	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: 20 * time.Millisecond})
 	w.shows("a=i:1")
 	must(t, os.WriteFile(elsewhere, []byte(pod("a", "i:2")), 0o600))
@@ -522,7 +570,14 @@ func TestThousandFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for i := range 1000 {
-		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("p%04d.yaml", i)), []byte(pod(fmt.Sprintf("p%04d", i), "i:1")), 0o600))
+		must(
+			t,
+			os.WriteFile(
+				filepath.Join(dir, fmt.Sprintf("p%04d.yaml", i)),
+				[]byte(pod(fmt.Sprintf("p%04d", i), "i:1")),
+				0o600,
+			),
+		)
 		if i%10 == 0 {
 			must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("r%04d.yaml", i)), []byte("x: [\x00"), 0o600),
 				os.WriteFile(filepath.Join(dir, fmt.Sprintf("r%04d.txt", i)), bytes.Repeat([]byte("x"), 1<<12), 0o600))
@@ -536,7 +591,7 @@ func TestThousandFiles(t *testing.T) {
 	w.until("all are read", whole(1000))
 	t.Logf("read in %s", time.Since(began))
 	if n := len(w.all()); n != 1 {
-		t.Errorf("%d snapshots; the first must have everything", n)
+		t.Errorf("%d snapshots, the first one must be complete", n)
 	}
 	w.write("new.yaml", pod("new", "i:1"))
 	w.until("one more", whole(1001))
@@ -555,16 +610,16 @@ func TestRunWaitsForGoroutines(t *testing.T) {
 		w.stop()
 	}
 	for limit := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
-		if time.Now().After(limit) { // one that has just told its end may still be there
+		if time.Now().After(limit) { // goroutines may take a moment to end
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}
 	}
 }
 
-// A pod that has gone and comes again is a new one, whatever was known of it.
+// A recreated pod is a new one.
 func TestPreviousPodIsUsedAtStartOnly(t *testing.T) {
 	t.Parallel()
-	was := judgeGood(t, pod("a", "i:1"), nil).Pods[0].DeepCopy()
+	was := mustValidate(t, pod("a", "i:1"), nil).Pods[0].DeepCopy()
 	was.Generation = 7
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(pod("a", "i:1")), 0o600))

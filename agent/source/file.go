@@ -104,8 +104,13 @@ func (f *Directory) readFile(s *fileState, now time.Time) {
 		s.read.known, s.read.stat, s.suspectSince = true, v.stat, time.Time{}
 		return
 	}
-	w, err := Validate(Input{Path: s.path, Data: v.data, Modified: v.mtime, Now: now, PreviousPod: f.opt.PreviousPod}, f.id, s.good)
-	if suspect := err != nil || s.good != nil && len(w.Pods)+len(w.Objects) == 0; suspect && f.needsConfirmation(s, now) {
+	w, err := Validate(
+		Input{Path: s.path, Data: v.data, Modified: v.mtime, Now: now, PreviousPod: f.opt.PreviousPod},
+		f.id,
+		s.good,
+	)
+	if suspect := err != nil || s.good != nil && len(w.Pods)+len(w.Objects) == 0; suspect &&
+		f.needsConfirmation(s, now) {
 		return
 	}
 	s.read = lastRead{known: true, stat: v.stat, sum: sum, hasSum: true}
@@ -138,8 +143,8 @@ func (f *Directory) needsConfirmation(s *fileState, now time.Time) bool {
 	if s.suspectSince.IsZero() {
 		s.suspectSince = now
 	}
-	if age := now.Sub(s.suspectSince); age >= 0 && age < f.opt.doubt {
-		s.due, s.closed = s.suspectSince.Add(f.opt.doubt), true
+	if age := now.Sub(s.suspectSince); age >= 0 && age < f.opt.confirmDelay {
+		s.due, s.closed = s.suspectSince.Add(f.opt.confirmDelay), true
 		return true
 	}
 	s.suspectSince = time.Time{}
@@ -161,7 +166,14 @@ func (f *Directory) recordErrors(s *fileState, errs strictyaml.Errors, now time.
 	s.suspectSince = time.Time{}
 	bad := make([]FileError, len(errs))
 	for i, e := range errs {
-		bad[i] = FileError{Path: s.path, Line: e.Line, Field: e.Field, Message: e.Message, Since: s.badSince, LastGoodKept: s.good != nil && len(s.good.Pods)+len(s.good.Objects) > 0}
+		bad[i] = FileError{
+			Path:         s.path,
+			Line:         e.Line,
+			Field:        e.Field,
+			Message:      e.Message,
+			Since:        s.badSince,
+			LastGoodKept: s.good != nil && len(s.good.Pods)+len(s.good.Objects) > 0,
+		}
 	}
 	if equal(bad, s.errors) {
 		return

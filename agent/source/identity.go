@@ -41,7 +41,14 @@ type Identity struct {
 func (id Identity) apply(pod *corev1.Pod, written []byte, modified, now time.Time) []string {
 	warnings := strip(pod)
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != id.NodeName {
-		warnings = append(warnings, fmt.Sprintf("spec.nodeName %.253s is ignored: a pod in a file runs on this node, %s", pod.Spec.NodeName, id.NodeName))
+		warnings = append(
+			warnings,
+			fmt.Sprintf(
+				"spec.nodeName %.253s is ignored: a pod in a file runs on this node, %s",
+				pod.Spec.NodeName,
+				id.NodeName,
+			),
+		)
 	}
 	pod.Spec.NodeName = ""
 	for _, a := range serverAnnotations {
@@ -112,7 +119,8 @@ func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 		for _, c := range containers {
 			if c, ok := c.(map[string]any); ok {
 				delete(c, "image")
-				if restart, _ := c["restartPolicy"].(string); list == "containers" || restart == string(corev1.ContainerRestartPolicyAlways) {
+				if restart, _ := c["restartPolicy"].(string); list == "containers" ||
+					restart == string(corev1.ContainerRestartPolicyAlways) {
 					resizable = blankAmounts(c) || resizable
 				}
 			}

@@ -29,7 +29,12 @@ func (f *Directory) snapshot() Snapshot {
 			continue
 		}
 		clash := func(kind string, key types.NamespacedName, line int, owner string) {
-			b := FileError{Path: path, Line: line, Field: "metadata.name", Message: fmt.Sprintf("%s %s is already defined in %s", kind, key, owner)}
+			b := FileError{
+				Path:    path,
+				Line:    line,
+				Field:   "metadata.name",
+				Message: fmt.Sprintf("%s %s is already defined in %s", kind, key, owner),
+			}
 			since, known := before[b.String()]
 			if !known {
 				since = f.opt.Now()
@@ -105,7 +110,8 @@ func (f *Directory) owner(key any, paths []string) string {
 func (f *Directory) knownRank(key any, path string) (most int) {
 	name, isPod := key.(types.NamespacedName)
 	for _, pod := range f.files[path].good.Pods {
-		if f.opt.PreviousPod == nil || isPod && name != (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}) {
+		if f.opt.PreviousPod == nil ||
+			isPod && name != (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}) {
 			continue
 		}
 		switch was := f.opt.PreviousPod(pod.UID); {

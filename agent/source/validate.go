@@ -76,7 +76,10 @@ type validation struct {
 // complain adds validation errors. podspec keeps values of Secrets out of them.
 func (j *validation) complain(object any, errs field.ErrorList) {
 	for _, e := range errs {
-		j.errs = append(j.errs, &strictyaml.Error{Line: j.m.Line(object, e.Field), Field: e.Field, Message: e.ErrorBody()})
+		j.errs = append(
+			j.errs,
+			&strictyaml.Error{Line: j.m.Line(object, e.Field), Field: e.Field, Message: e.ErrorBody()},
+		)
 	}
 }
 
@@ -115,7 +118,12 @@ func (j *validation) configMap(c *corev1.ConfigMap, before *DesiredState) {
 	key := ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: c.Namespace, Name: c.Name}}
 	version := contentVersion(key.Kind, c.Data, c.BinaryData)
 	c.ResourceVersion = version
-	j.object(key, plan.Object{Version: plan.Version{Version: version}, ConfigMap: c}, j.m.Line(c, "metadata.name"), before)
+	j.object(
+		key,
+		plan.Object{Version: plan.Version{Version: version}, ConfigMap: c},
+		j.m.Line(c, "metadata.name"),
+		before,
+	)
 }
 
 func (j *validation) secret(s *corev1.Secret, before *DesiredState) {
@@ -127,7 +135,12 @@ func (j *validation) secret(s *corev1.Secret, before *DesiredState) {
 	key := ObjectKey{plan.Secret, types.NamespacedName{Namespace: s.Namespace, Name: s.Name}}
 	version := contentVersion(key.Kind, s.Type, s.Data)
 	s.ResourceVersion = version
-	j.object(key, plan.Object{Version: plan.Version{Version: version}, Secret: s}, j.m.Line(s, "metadata.name"), before)
+	j.object(
+		key,
+		plan.Object{Version: plan.Version{Version: version}, Secret: s},
+		j.m.Line(s, "metadata.name"),
+		before,
+	)
 }
 
 // object adds an object, or the preceding one if the content is the same.

@@ -28,7 +28,14 @@ func TestWarningsAreLoggedOncePerFileVersion(t *testing.T) {
 		}
 	}
 	put("one")
-	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: 10 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := watch(
+		t,
+		DirectoryOptions{
+			Path:           dir,
+			RescanInterval: 10 * time.Millisecond,
+			Log:            slog.New(slog.NewTextHandler(&log, nil)),
+		},
+	)
 	has := func(image string) func(Snapshot) bool {
 		return func(s Snapshot) bool { return len(s.Pods) == 1 && s.Pods[0].Spec.Containers[0].Image == image }
 	}
@@ -41,7 +48,8 @@ func TestWarningsAreLoggedOncePerFileVersion(t *testing.T) {
 			t.Errorf("%q %d times:\n%s", line, n, log.String())
 		}
 	}
-	if n := strings.Count(log.String(), "level=WARN"); n != 4 || !strings.Contains(log.String(), "file="+path) || !strings.Contains(log.String(), "pod=default/a") {
+	if n := strings.Count(log.String(), "level=WARN"); n != 4 || !strings.Contains(log.String(), "file="+path) ||
+		!strings.Contains(log.String(), "pod=default/a") {
 		t.Errorf("%d warnings:\n%s", n, log.String())
 	}
 }

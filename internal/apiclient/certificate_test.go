@@ -26,12 +26,12 @@ import (
 
 // authority signs what it is asked for, as a server does.
 type authority struct {
-	key   *ecdsa.PrivateKey
-	cert  *x509.Certificate
-	life  time.Duration
-	deny  bool
-	mu    sync.Mutex
-	asked []*certsv1.CertificateSigningRequest
+	key      *ecdsa.PrivateKey
+	cert     *x509.Certificate
+	lifetime time.Duration
+	deny     bool
+	mu       sync.Mutex
+	requests []*certsv1.CertificateSigningRequest
 }
 
 func newAuthority(t *testing.T) *authority {
@@ -40,8 +40,15 @@ func newAuthority(t *testing.T) *authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "ca"},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		KeyUsage:              x509.KeyUsageCertSign,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +57,7 @@ func newAuthority(t *testing.T) *authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &authority{key: key, cert: cert, life: time.Hour}
+	return &authority{key: key, cert: cert, lifetime: time.Hour}
 }
 
 func (a *authority) sign(request []byte) []byte {
@@ -61,7 +68,7 @@ func (a *authority) sign(request []byte) []byte {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: csr.Subject, DNSNames: csr.DNSNames, IPAddresses: csr.IPAddresses,
-		NotBefore: time.Now(), NotAfter: time.Now().Add(a.life),
+		NotBefore: time.Now(), NotAfter: time.Now().Add(a.lifetime),
 	}, a.cert, csr.PublicKey, a.key)
 	if err != nil {
 		panic(err)
@@ -92,15 +99,23 @@ func (a *authority) server(t *testing.T) *Client {
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.asked = append(a.asked, csr)
+		a.requests = append(a.requests, csr)
 		answer(w, csr)
 	})
 	h.HandleFunc("GET "+path+"/{name}", func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		csr := a.asked[len(a.asked)-1].DeepCopy()
+		csr := a.requests[len(a.requests)-1].DeepCopy()
 		if a.deny {
-			csr.Status.Conditions = append(csr.Status.Conditions, certsv1.CertificateSigningRequestCondition{Type: certsv1.CertificateDenied, Status: "True", Reason: "No", Message: "not you"})
+			csr.Status.Conditions = append(
+				csr.Status.Conditions,
+				certsv1.CertificateSigningRequestCondition{
+					Type:    certsv1.CertificateDenied,
+					Status:  "True",
+					Reason:  "No",
+					Message: "not you",
+				},
+			)
 		} else {
 			csr.Status.Certificate = a.sign(csr.Spec.Request)
 		}
@@ -120,7 +135,12 @@ func TestCertificateIsRequestedAndReloaded(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	c := a.server(t)
-	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Request: NodeClientRequest("n", "m"), BootstrapClient: func() (*Client, error) { return c, nil }}
+	o := CertificateOptions{
+		Dir:             t.TempDir(),
+		Name:            "kubelet-client",
+		Request:         NodeClientRequest("n", "m"),
+		BootstrapClient: func() (*Client, error) { return c, nil },
+	}
 	cert, warning := OpenCertificate(o)
 	if _, err := cert.Current(); warning != nil || err == nil || cert.Valid() {
 		t.Fatalf("%v %v", warning, err)
@@ -128,9 +148,9 @@ func TestCertificateIsRequestedAndReloaded(t *testing.T) {
 	if err := cert.obtain(t.Context(), o.BootstrapClient); err != nil || !cert.Valid() {
 		t.Fatal(err)
 	}
-	spec := a.asked[0].Spec
+	spec := a.requests[0].Spec
 	if spec.SignerName != certsv1.KubeAPIServerClientKubeletSignerName || len(spec.Usages) != 2 {
-		t.Errorf("asked for %+v", spec)
+		t.Errorf("requested %+v", spec)
 	}
 	if st, err := os.Stat(cert.Path()); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", st, err)
@@ -140,7 +160,8 @@ func TestCertificateIsRequestedAndReloaded(t *testing.T) {
 		t.Errorf("%v", warning)
 	}
 	o.Request = NodeClientRequest("other", "m")
-	if other, warning := OpenCertificate(o); warning == nil || other.Valid() || !strings.Contains(warning.Error(), "system:node:n") {
+	if other, warning := OpenCertificate(o); warning == nil || other.Valid() ||
+		!strings.Contains(warning.Error(), "system:node:n") {
 		t.Errorf("the certificate of another node is used: %v", warning)
 	}
 }
@@ -150,7 +171,12 @@ func TestRenewedCertificateIsUsedWithoutRestart(t *testing.T) {
 	a := newAuthority(t)
 	c := a.server(t)
 	now := time.Now()
-	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Request: NodeClientRequest("n", "m"), Now: func() time.Time { return now }}
+	o := CertificateOptions{
+		Dir:     t.TempDir(),
+		Name:    "kubelet-client",
+		Request: NodeClientRequest("n", "m"),
+		Now:     func() time.Time { return now },
+	}
 	o.BootstrapClient = func() (*Client, error) { return c, nil }
 	o.RenewalClient = o.BootstrapClient
 	cert, _ := OpenCertificate(o)
@@ -167,7 +193,7 @@ func TestRenewedCertificateIsUsedWithoutRestart(t *testing.T) {
 	if cert.Valid() {
 		t.Fatal("an expired certificate is good")
 	}
-	a.life = 4 * time.Hour
+	a.lifetime = 4 * time.Hour
 	if _, who := cert.due(); who == nil || cert.obtain(t.Context(), who) != nil {
 		t.Fatal("there is no way back")
 	}
@@ -184,14 +210,21 @@ func TestDeniedRequestIsRetriedWithNewKey(t *testing.T) {
 	a := newAuthority(t)
 	a.deny = true
 	c := a.server(t)
-	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Request: NodeClientRequest("n", "m"), BootstrapClient: func() (*Client, error) { return c, nil }, Hint: "join again"}
+	o := CertificateOptions{
+		Dir:             t.TempDir(),
+		Name:            "kubelet-client",
+		Request:         NodeClientRequest("n", "m"),
+		BootstrapClient: func() (*Client, error) { return c, nil },
+		Hint:            "join again",
+	}
 	cert, _ := OpenCertificate(o)
 	for range 2 {
-		if err := cert.obtain(t.Context(), o.BootstrapClient); err == nil || !strings.Contains(err.Error(), "not you") {
+		if err := cert.obtain(t.Context(), o.BootstrapClient); err == nil ||
+			!strings.Contains(err.Error(), "not you") {
 			t.Fatalf("%v", err)
 		}
 	}
-	if a.asked[0].Name == a.asked[1].Name {
+	if a.requests[0].Name == a.requests[1].Name {
 		t.Error("the same request was made again")
 	}
 	if err := cert.obtain(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "join again") {

@@ -38,12 +38,22 @@ const MachineIDAnnotation = "berth.dev/machine-id"
 
 // NodeClientRequest describes the client certificate of a node.
 func NodeClientRequest(name, machineID string) CertificateRequest {
-	return CertificateRequest{Subject: nodeSubject(name), Signer: certsv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages, MachineID: machineID}
+	return CertificateRequest{
+		Subject:   nodeSubject(name),
+		Signer:    certsv1.KubeAPIServerClientKubeletSignerName,
+		Usages:    clientUsages,
+		MachineID: machineID,
+	}
 }
 
 // NodeServingRequest describes the serving certificate of a node.
 func NodeServingRequest(name string, ips []netip.Addr) CertificateRequest {
-	a := CertificateRequest{Subject: nodeSubject(name), DNS: []string{name}, Signer: certsv1.KubeletServingSignerName, Usages: serverUsages}
+	a := CertificateRequest{
+		Subject: nodeSubject(name),
+		DNS:     []string{name},
+		Signer:  certsv1.KubeletServingSignerName,
+		Usages:  serverUsages,
+	}
 	for _, ip := range ips {
 		a.IPs = append(a.IPs, ip.AsSlice())
 	}
@@ -68,7 +78,11 @@ const (
 func (a CertificateRequest) request(ctx context.Context, c *Client, key *ecdsa.PrivateKey) (chain []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, issueBound)
 	defer cancel()
-	text, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: a.Subject, DNSNames: a.DNS, IPAddresses: a.IPs}, key)
+	text, err := x509.CreateCertificateRequest(
+		rand.Reader,
+		&x509.CertificateRequest{Subject: a.Subject, DNSNames: a.DNS, IPAddresses: a.IPs},
+		key,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("create certificate request: %w", err)
 	}
@@ -107,8 +121,16 @@ func (a CertificateRequest) request(ctx context.Context, c *Client, key *ecdsa.P
 // issued returns the issued certificate, or nil if it is pending.
 func issued(csr *certsv1.CertificateSigningRequest) ([]byte, error) {
 	for _, c := range csr.Status.Conditions {
-		if (c.Type == certsv1.CertificateDenied || c.Type == certsv1.CertificateFailed) && c.Status != corev1.ConditionFalse {
-			return nil, fmt.Errorf("certificate request %s: %w (%s): %s: %s", csr.Name, errRefused, c.Type, c.Reason, c.Message)
+		if (c.Type == certsv1.CertificateDenied || c.Type == certsv1.CertificateFailed) &&
+			c.Status != corev1.ConditionFalse {
+			return nil, fmt.Errorf(
+				"certificate request %s: %w (%s): %s: %s",
+				csr.Name,
+				errRefused,
+				c.Type,
+				c.Reason,
+				c.Message,
+			)
 		}
 	}
 	if len(csr.Status.Certificate) == 0 {

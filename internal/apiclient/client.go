@@ -77,7 +77,9 @@ func New(o Options) (*Client, error) {
 
 func groupsInUse() map[schema.GroupVersion]bool {
 	out := map[schema.GroupVersion]bool{}
-	for _, r := range []Resource{Pods, Leases, RuntimeClasses, CertificateSigningRequests, TokenReviews, SubjectAccessReviews} {
+	for _, r := range []Resource{
+		Pods, Leases, RuntimeClasses, CertificateSigningRequests, TokenReviews, SubjectAccessReviews,
+	} {
 		out[r.Group] = true
 	}
 	return out
@@ -132,7 +134,13 @@ func (c *Client) Get(ctx context.Context, r Resource, namespace, name string, in
 }
 
 // Create creates an object, or a subresource of the named object. into may be nil.
-func (c *Client) Create(ctx context.Context, r Resource, namespace string, obj, into runtime.Object, nameAndSub ...string) error {
+func (c *Client) Create(
+	ctx context.Context,
+	r Resource,
+	namespace string,
+	obj, into runtime.Object,
+	nameAndSub ...string,
+) error {
 	req := c.groups[r.Group].Post().NamespaceIfScoped(namespace, namespace != "").Resource(r.Name)
 	if len(nameAndSub) > 0 {
 		req = req.Name(nameAndSub[0]).SubResource(nameAndSub[1:]...)
@@ -141,9 +149,26 @@ func (c *Client) Create(ctx context.Context, r Resource, namespace string, obj, 
 }
 
 // Patch patches an object. into may be nil.
-func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, kind types.PatchType, patch []byte, into runtime.Object, sub ...string) error {
-	return finish(c.groups[r.Group].Patch(kind).NamespaceIfScoped(namespace, namespace != "").Resource(r.Name).Name(name).SubResource(sub...).
-		Body(patch).Timeout(requestBound).Do(ctx), into)
+func (c *Client) Patch(
+	ctx context.Context,
+	r Resource,
+	namespace, name string,
+	kind types.PatchType,
+	patch []byte,
+	into runtime.Object,
+	sub ...string,
+) error {
+	return finish(
+		c.groups[r.Group].Patch(kind).
+			NamespaceIfScoped(namespace, namespace != "").
+			Resource(r.Name).
+			Name(name).
+			SubResource(sub...).
+			Body(patch).
+			Timeout(requestBound).
+			Do(ctx),
+		into,
+	)
 }
 
 // JSONMap returns the JSON form of a value as a map, for patches.

@@ -53,10 +53,19 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 	if ca == nil {
 		published, err := publishedBy(ctx, at)
 		if err != nil {
-			return nil, fmt.Errorf("server %s neither presents nor publishes a certificate authority with hash %s: %w", server, hash, err)
+			return nil, fmt.Errorf(
+				"server %s neither presents nor publishes a certificate authority with hash %s: %w",
+				server,
+				hash,
+				err,
+			)
 		}
 		if ca = pinned(published, hash); ca == nil {
-			return nil, fmt.Errorf("server %s has another certificate authority than the one with hash %s: check the address and the hash", server, hash)
+			return nil, fmt.Errorf(
+				"server %s has another certificate authority than the one with hash %s: check the address and the hash",
+				server,
+				hash,
+			)
 		}
 	}
 	if err := verifyChain(ca, shown, at.Hostname()); err != nil {
@@ -68,7 +77,9 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 }
 
 // ErrTokenRejected reports that a server does not accept a token.
-var ErrTokenRejected = errors.New("the server rejected the token: it has expired, was used by a node, or belongs to another server")
+var ErrTokenRejected = errors.New(
+	"the server rejected the token: it has expired, was used by a node, or belongs to another server",
+)
 
 // CheckToken asks a server found by Discover whether it accepts a token. Only a rejection is an
 // error. Other failures may be temporary.
@@ -108,7 +119,12 @@ func pinned(all []*x509.Certificate, hash string) *x509.Certificate {
 
 // verifyChain verifies that the authority issued the first presented certificate for that name.
 func verifyChain(ca *x509.Certificate, shown []*x509.Certificate, name string) error {
-	o := x509.VerifyOptions{DNSName: name, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	o := x509.VerifyOptions{
+		DNSName:       name,
+		Roots:         x509.NewCertPool(),
+		Intermediates: x509.NewCertPool(),
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
 	o.Roots.AddCert(ca)
 	for _, c := range shown[1:] {
 		o.Intermediates.AddCert(c)
@@ -118,7 +134,10 @@ func verifyChain(ca *x509.Certificate, shown []*x509.Certificate, name string) e
 }
 
 // unverified is used to look at the certificates of a server. No credentials are sent.
-var unverified = &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // the pin is checked afterwards
+var unverified = &tls.Config{
+	InsecureSkipVerify: true,
+	MinVersion:         tls.VersionTLS12,
+} //nolint:gosec // the pin is checked afterwards
 
 // presentedBy returns the certificate chain that a server presents.
 func presentedBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) {

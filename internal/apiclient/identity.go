@@ -88,12 +88,13 @@ const (
 func (id *Identity) open() (*Certificate, error) {
 	o := &id.opt
 	var boot func() (*Client, error)
-	remedy := "create a new bootstrap kubeconfig (berth join writes one)"
+	hint := "create a new bootstrap kubeconfig (berth join writes one)"
 	if _, err := os.Stat(o.Bootstrap); o.Bootstrap != "" && err == nil { // it may have been removed after use
 		boot = id.bootstrap
 	}
 	c := CertificateOptions{
-		Dir: o.CertDir, Name: clientName, Request: NodeClientRequest(o.NodeName, o.MachineID), Log: o.Log, BootstrapClient: id.begin(boot), Hint: remedy,
+		Dir: o.CertDir, Name: clientName, Request: NodeClientRequest(o.NodeName, o.MachineID), Log: o.Log,
+		BootstrapClient: id.begin(boot), Hint: hint,
 		OnIssued: func() { id.writeKubeconfig() },
 	}
 	if o.Rotate {
@@ -104,7 +105,7 @@ func (id *Identity) open() (*Certificate, error) {
 		o.Log.Warn("client certificate unusable, requesting another one", "err", warning)
 	}
 	if cert.Expires().IsZero() && boot == nil {
-		return nil, fmt.Errorf("client certificate %s does not exist: %s and restart the agent", cert.Path(), remedy)
+		return nil, fmt.Errorf("client certificate %s does not exist: %s and restart the agent", cert.Path(), hint)
 	}
 	return cert, nil
 }
@@ -156,7 +157,10 @@ func (id *Identity) writeKubeconfig() {
 	}
 	from, err := LoadConfig(o.Bootstrap)
 	if err == nil {
-		err = WriteKubeconfig(o.Kubeconfig, NewKubeconfig(from, &clientcmdapi.AuthInfo{ClientCertificate: id.path(), ClientKey: id.path()}))
+		err = WriteKubeconfig(
+			o.Kubeconfig,
+			NewKubeconfig(from, &clientcmdapi.AuthInfo{ClientCertificate: id.path(), ClientKey: id.path()}),
+		)
 	}
 	if err != nil {
 		o.Log.Warn("kubeconfig not written, the next start uses the bootstrap kubeconfig again", "err", err)
@@ -168,7 +172,8 @@ func (id *Identity) writeKubeconfig() {
 func (id *Identity) ServingCertificate(ips []netip.Addr) *Certificate {
 	o := &id.opt
 	c, warning := OpenCertificate(CertificateOptions{
-		Dir: o.CertDir, Name: serverName, Request: NodeServingRequest(o.NodeName, ips), Log: o.Log, RenewalClient: id.self, BootstrapClient: id.self,
+		Dir: o.CertDir, Name: serverName, Request: NodeServingRequest(o.NodeName, ips), Log: o.Log,
+		RenewalClient: id.self, BootstrapClient: id.self,
 		Hint: "check with kubectl get csr whether it waits for approval",
 	})
 	if warning != nil {

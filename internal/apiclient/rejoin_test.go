@@ -26,7 +26,14 @@ func (a *authority) joinedNode(t *testing.T) (kubeconfig string, cert *Certifica
 	dir := t.TempDir()
 	c := a.server(t)
 	begin := func() (*Client, error) { return c, nil }
-	cert, warning := OpenCertificate(CertificateOptions{Dir: filepath.Join(dir, "pki"), Name: clientName, Request: NodeClientRequest("n", "m"), BootstrapClient: begin})
+	cert, warning := OpenCertificate(
+		CertificateOptions{
+			Dir:             filepath.Join(dir, "pki"),
+			Name:            clientName,
+			Request:         NodeClientRequest("n", "m"),
+			BootstrapClient: begin,
+		},
+	)
 	if warning != nil {
 		t.Fatal(warning)
 	}
@@ -69,7 +76,8 @@ func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 			if err := os.Remove(kubeconfig); err != nil {
 				t.Fatal(err)
 			}
-			if aside, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir); err != nil || len(aside) > 0 {
+			if aside, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir); err != nil ||
+				len(aside) > 0 {
 				t.Errorf("%s: the certificate of the same authority: %v is put aside, %v", name, aside, err)
 			}
 		}
@@ -97,8 +105,11 @@ func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range entries { // an uninstall finds them
-			if !slices.ContainsFunc(CertificateFilePatterns(), func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok }) {
-				t.Errorf("%s: %s is nobody's", name, e.Name())
+			if !slices.ContainsFunc(
+				CertificateFilePatterns(),
+				func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok },
+			) {
+				t.Errorf("%s: %s is not in use", name, e.Name())
 			}
 		}
 	}

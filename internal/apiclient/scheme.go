@@ -25,29 +25,90 @@ type Resource struct {
 
 // Resources that the agent uses.
 var (
-	Pods                       = Resource{corev1.SchemeGroupVersion, "pods", func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
-	Nodes                      = Resource{corev1.SchemeGroupVersion, "nodes", func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
-	ConfigMaps                 = Resource{corev1.SchemeGroupVersion, "configmaps", func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} }}
-	Secrets                    = Resource{corev1.SchemeGroupVersion, "secrets", func() runtime.Object { return &corev1.Secret{} }, func() runtime.Object { return &corev1.SecretList{} }}
-	Services                   = Resource{corev1.SchemeGroupVersion, "services", func() runtime.Object { return &corev1.Service{} }, func() runtime.Object { return &corev1.ServiceList{} }}
-	ServiceAccounts            = Resource{corev1.SchemeGroupVersion, "serviceaccounts", nil, nil} // for their tokens
-	Events                     = Resource{corev1.SchemeGroupVersion, "events", func() runtime.Object { return &corev1.Event{} }, nil}
-	Leases                     = Resource{coordv1.SchemeGroupVersion, "leases", func() runtime.Object { return &coordv1.Lease{} }, nil}
-	RuntimeClasses             = Resource{nodev1.SchemeGroupVersion, "runtimeclasses", func() runtime.Object { return &nodev1.RuntimeClass{} }, func() runtime.Object { return &nodev1.RuntimeClassList{} }}
-	CertificateSigningRequests = Resource{certsv1.SchemeGroupVersion, "certificatesigningrequests", func() runtime.Object { return &certsv1.CertificateSigningRequest{} }, func() runtime.Object { return &certsv1.CertificateSigningRequestList{} }}
-	TokenReviews               = Resource{authnv1.SchemeGroupVersion, "tokenreviews", nil, nil}
-	SubjectAccessReviews       = Resource{authzv1.SchemeGroupVersion, "subjectaccessreviews", nil, nil}
+	Pods = Resource{
+		corev1.SchemeGroupVersion,
+		"pods",
+		func() runtime.Object { return &corev1.Pod{} },
+		func() runtime.Object { return &corev1.PodList{} },
+	}
+	Nodes = Resource{
+		corev1.SchemeGroupVersion,
+		"nodes",
+		func() runtime.Object { return &corev1.Node{} },
+		func() runtime.Object { return &corev1.NodeList{} },
+	}
+	ConfigMaps = Resource{
+		corev1.SchemeGroupVersion,
+		"configmaps",
+		func() runtime.Object { return &corev1.ConfigMap{} },
+		func() runtime.Object { return &corev1.ConfigMapList{} },
+	}
+	Secrets = Resource{
+		corev1.SchemeGroupVersion,
+		"secrets",
+		func() runtime.Object { return &corev1.Secret{} },
+		func() runtime.Object { return &corev1.SecretList{} },
+	}
+	Services = Resource{
+		corev1.SchemeGroupVersion,
+		"services",
+		func() runtime.Object { return &corev1.Service{} },
+		func() runtime.Object { return &corev1.ServiceList{} },
+	}
+	ServiceAccounts = Resource{corev1.SchemeGroupVersion, "serviceaccounts", nil, nil} // for their tokens
+	Events          = Resource{
+		corev1.SchemeGroupVersion,
+		"events",
+		func() runtime.Object { return &corev1.Event{} },
+		nil,
+	}
+	Leases = Resource{
+		coordv1.SchemeGroupVersion,
+		"leases",
+		func() runtime.Object { return &coordv1.Lease{} },
+		nil,
+	}
+	RuntimeClasses = Resource{
+		nodev1.SchemeGroupVersion,
+		"runtimeclasses",
+		func() runtime.Object { return &nodev1.RuntimeClass{} },
+		func() runtime.Object { return &nodev1.RuntimeClassList{} },
+	}
+	CertificateSigningRequests = Resource{
+		certsv1.SchemeGroupVersion,
+		"certificatesigningrequests",
+		func() runtime.Object { return &certsv1.CertificateSigningRequest{} },
+		func() runtime.Object { return &certsv1.CertificateSigningRequestList{} },
+	}
+	TokenReviews         = Resource{authnv1.SchemeGroupVersion, "tokenreviews", nil, nil}
+	SubjectAccessReviews = Resource{authzv1.SchemeGroupVersion, "subjectaccessreviews", nil, nil}
 )
 
 // newScheme registers only the types in use, because each type costs memory.
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
-	s.AddKnownTypes(corev1.SchemeGroupVersion,
-		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{},
-		&corev1.Secret{}, &corev1.SecretList{}, &corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
+	s.AddKnownTypes(
+		corev1.SchemeGroupVersion,
+		&corev1.Pod{},
+		&corev1.PodList{},
+		&corev1.Node{},
+		&corev1.NodeList{},
+		&corev1.ConfigMap{},
+		&corev1.ConfigMapList{},
+		&corev1.Secret{},
+		&corev1.SecretList{},
+		&corev1.Service{},
+		&corev1.ServiceList{},
+		&corev1.Event{},
+		&corev1.EventList{},
+	)
 	s.AddKnownTypes(coordv1.SchemeGroupVersion, &coordv1.Lease{}, &coordv1.LeaseList{})
 	s.AddKnownTypes(nodev1.SchemeGroupVersion, &nodev1.RuntimeClass{}, &nodev1.RuntimeClassList{})
-	s.AddKnownTypes(certsv1.SchemeGroupVersion, &certsv1.CertificateSigningRequest{}, &certsv1.CertificateSigningRequestList{})
+	s.AddKnownTypes(
+		certsv1.SchemeGroupVersion,
+		&certsv1.CertificateSigningRequest{},
+		&certsv1.CertificateSigningRequestList{},
+	)
 	s.AddKnownTypes(authnv1.SchemeGroupVersion, &authnv1.TokenRequest{}, &authnv1.TokenReview{})
 	s.AddKnownTypes(authzv1.SchemeGroupVersion, &authzv1.SubjectAccessReview{})
 	for _, gv := range []schema.GroupVersion{

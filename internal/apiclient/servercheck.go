@@ -67,7 +67,11 @@ func trusted(config *rest.Config, shown []*x509.Certificate, name string) (*x509
 		}
 	}
 	if last := shown[len(shown)-1]; last.IsCA && CAHash(last) != CAHash(all[0]) {
-		return nil, fmt.Errorf("the server has a certificate authority with hash %s, and this node trusts the one with hash %s", CAHash(last), CAHash(all[0]))
+		return nil, fmt.Errorf(
+			"the server has a certificate authority with hash %s, and this node trusts the one with hash %s",
+			CAHash(last),
+			CAHash(all[0]),
+		)
 	}
 	return nil, err
 }

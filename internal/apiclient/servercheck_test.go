@@ -20,7 +20,7 @@ func sees(t *testing.T, server string, ca *x509.Certificate) ServerCheck {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	config := &rest.Config{Host: server}
 	config.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw})
-	if err := WriteKubeconfig(path, NewKubeconfig(config, &clientcmdapi.AuthInfo{Token: "not-to-be-told"})); err != nil {
+	if err := WriteKubeconfig(path, NewKubeconfig(config, &clientcmdapi.AuthInfo{Token: "secret-token"})); err != nil {
 		t.Fatal(err)
 	}
 	id, err := NewIdentity(IdentityOptions{NodeName: "n", Kubeconfig: path, CertDir: t.TempDir()})
@@ -37,7 +37,7 @@ func TestCheckServer(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
-			t.Error("it was told a secret")
+			t.Error("the server received a secret")
 		}
 		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 	}))
@@ -51,12 +51,15 @@ func TestCheckServer(t *testing.T) {
 	}
 	other := newAuthority(t).cert
 	if s := sees(t, server.URL, other); s.Err != nil || s.TrustErr == nil ||
-		!strings.Contains(s.TrustErr.Error(), CAHash(other)) || !strings.Contains(s.TrustErr.Error(), CAHash(server.Certificate())) {
+		!strings.Contains(
+			s.TrustErr.Error(),
+			CAHash(other),
+		) || !strings.Contains(s.TrustErr.Error(), CAHash(server.Certificate())) {
 		t.Errorf("another authority: %+v", s)
 	}
 	server.Close()
 	if s := sees(t, server.URL, other); s.Err == nil || s.HasDate {
-		t.Errorf("nobody answers: %+v", s)
+		t.Errorf("unreachable server: %+v", s)
 	}
 }
 
@@ -65,7 +68,7 @@ func TestClockSkew(t *testing.T) {
 	at := time.Unix(1000, 0)
 	for _, c := range []struct{ began, ended, theirs, want time.Duration }{
 		{300 * time.Millisecond, 400 * time.Millisecond, 0, 0},
-		{300 * time.Millisecond, 20 * time.Second, 10 * time.Second, 0}, // told at some time between
+		{300 * time.Millisecond, 20 * time.Second, 10 * time.Second, 0}, // a time in between
 		{0, time.Second, 61 * time.Second, -60 * time.Second},
 		{61 * time.Second, 62 * time.Second, 0, 60 * time.Second},
 	} {

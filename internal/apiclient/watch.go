@@ -64,15 +64,24 @@ func (c *Client) listWatch(f WatchOptions) *cache.ListWatch {
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			choose(&o)
 			list := f.list()
-			err := rest.Get().NamespaceIfScoped(f.Namespace, f.Namespace != "").Resource(f.Name).VersionedParams(&o, c.parameters).
-				Timeout(requestBound).Do(ctx).Into(list)
+			err := rest.Get().
+				NamespaceIfScoped(f.Namespace, f.Namespace != "").
+				Resource(f.Name).
+				VersionedParams(&o, c.parameters).
+				Timeout(requestBound).
+				Do(ctx).
+				Into(list)
 			f.failed(ctx, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			choose(&o)
 			o.Watch = true
-			w, err := rest.Get().NamespaceIfScoped(f.Namespace, f.Namespace != "").Resource(f.Name).VersionedParams(&o, c.parameters).Watch(ctx)
+			w, err := rest.Get().
+				NamespaceIfScoped(f.Namespace, f.Namespace != "").
+				Resource(f.Name).
+				VersionedParams(&o, c.parameters).
+				Watch(ctx)
 			f.failed(ctx, err)
 			return w, err
 		},

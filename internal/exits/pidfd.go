@@ -24,10 +24,15 @@ type pidfdInfo struct {
 	exitCode int32     // as in wait(2)
 }
 
-// ask reads the exit status of a process. told reports whether the kernel knows it.
-func ask(fd int) (status unix.WaitStatus, told bool, err error) {
+// exitInfo reads the exit status of a process. known reports whether the kernel knows it.
+func exitInfo(fd int) (status unix.WaitStatus, known bool, err error) {
 	info := pidfdInfo{mask: pidfdInfoExit}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info))) //nolint:gosec // there is no wrapper
+	_, _, errno := unix.Syscall(
+		unix.SYS_IOCTL,
+		uintptr(fd),
+		pidfdGetInfo,
+		uintptr(unsafe.Pointer(&info)),
+	) //nolint:gosec // there is no wrapper
 	if errno != 0 {
 		return 0, false, errno
 	}

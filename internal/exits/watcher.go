@@ -108,7 +108,8 @@ func (e *Watcher) Run(ctx context.Context) error {
 	e.epoll = epoll
 	e.mu.Unlock()
 	var listener sync.WaitGroup
-	if err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, stop, &unix.EpollEvent{Events: unix.EPOLLIN}); err == nil { // token 0
+	// Token 0 is the stop event.
+	if err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, stop, &unix.EpollEvent{Events: unix.EPOLLIN}); err == nil {
 		listener.Go(func() { e.listen(epoll) })
 		e.serve(ctx)
 		_, err = unix.Write(stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -158,7 +159,7 @@ func (e *Watcher) open(ctx context.Context, h *hold) error {
 			return errors.Join(errOther, err, unix.Close(fd))
 		}
 	}
-	if _, _, err := ask(fd); errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) {
+	if _, _, err := exitInfo(fd); errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) {
 		e.release("the kernel does not report exit codes by pidfd")
 		return unix.Close(fd)
 	}
@@ -171,7 +172,12 @@ func (e *Watcher) open(ctx context.Context, h *hold) error {
 	h.token, h.fd = e.last, fd
 	e.by[h.token] = h
 	// Edge-triggered: one event for the exit, another one when the process is reaped.
-	return unix.EpollCtl(e.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: h.token})
+	return unix.EpollCtl(
+		e.epoll,
+		unix.EPOLL_CTL_ADD,
+		fd,
+		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: h.token},
+	)
 }
 
 // listen records exits until it is stopped.
@@ -206,9 +212,9 @@ func (e *Watcher) look(h *hold) {
 	if h.fd < 0 {
 		return
 	}
-	status, told, err := ask(h.fd)
+	status, known, err := exitInfo(h.fd)
 	switch {
-	case told:
+	case known:
 		h.code, h.known = codeOf(status), true
 		e.close(h)
 	case err != nil: // reaped, and the kernel is too old

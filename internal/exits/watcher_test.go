@@ -74,8 +74,8 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// told reports whether this kernel tells how a process ended that another reaps.
-func told(t *testing.T) bool {
+// supported reports whether this kernel reports exit codes of processes reaped by others.
+func supported(t *testing.T) bool {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "true")
 	if err := cmd.Start(); err != nil {
@@ -89,14 +89,14 @@ func told(t *testing.T) bool {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	_, told, _ := ask(fd)
+	_, told, _ := exitInfo(fd)
 	return told
 }
 
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
-	if !told(t) {
-		t.Skip("this kernel does not tell")
+	if !supported(t) {
+		t.Skip("kernel without exit codes by pidfd")
 	}
 	w := &world{pids: map[string]int{}}
 	e := start(t, w)
@@ -104,7 +104,7 @@ func TestExitStatus(t *testing.T) {
 	seven, endSeven := w.begin(t, "seven", "exit 7")
 	killed, _ := w.begin(t, "killed", "")
 	zero, endZero := w.begin(t, "zero", "exit 0")
-	for _, id := range []string{"seven", "killed", "zero", "seven", "nobody"} {
+	for _, id := range []string{"seven", "killed", "zero", "seven", "unknown"} {
 		e.Watch(id)
 	}
 	until(t, "three handles", func() bool { return e.handles() == 3 })
@@ -115,14 +115,14 @@ func TestExitStatus(t *testing.T) {
 	endSeven()
 	until(t, "the end to be seen", func() bool { _, at, _ := e.ExitStatus("seven"); return !at.IsZero() })
 	if _, at, ok := e.ExitStatus("seven"); ok || at.Before(before) {
-		t.Errorf("before anybody has reaped it: %v %v", at, ok)
+		t.Errorf("before it was reaped: %v %v", at, ok)
 	}
 	endZero()
 	if err := killed.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	for _, cmd := range []*exec.Cmd{seven, killed, zero} {
-		_ = cmd.Wait() // how it ended is asked elsewhere
+		_ = cmd.Wait() // the exit code is read by the Watcher
 	}
 	for id, want := range map[string]int32{"seven": 7, "killed": 137, "zero": 0} {
 		if code, at, ok := e.ExitStatus(id); !ok || code != want {
@@ -132,14 +132,14 @@ func TestExitStatus(t *testing.T) {
 	until(t, "no handle to be open", func() bool { return e.handles() == 0 })
 	e.Retain(map[string]bool{"zero": true}, time.Now())
 	if _, _, ok := e.ExitStatus("seven"); ok {
-		t.Error("what nobody has any more is kept")
+		t.Error("a deleted container is still watched")
 	}
 	if _, _, ok := e.ExitStatus("zero"); !ok {
 		t.Error("what is there was let go")
 	}
 	e.Retain(nil, began)
 	if _, _, ok := e.ExitStatus("zero"); !ok {
-		t.Error("what was begun after a list was let go by it")
+		t.Error("a container started after the list was dropped")
 	}
 }
 

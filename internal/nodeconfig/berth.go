@@ -82,25 +82,100 @@ type BerthField struct{ Name, Type, Default, Description, Flag string }
 func BerthFields() []BerthField {
 	return []BerthField{
 		{"nodeName", "string", "host name", "name of the node", "--hostname-override"},
-		{"nodeIPs", "list of addresses", "detected", "addresses of the node, at most one per family; if they are detected, the agent restarts itself, as on a reload, when the host has lost one of them and has others", "--node-ip"},
+		{
+			"nodeIPs",
+			"list of addresses",
+			"detected",
+			"addresses of the node, at most one per family; if they are detected, the agent restarts itself, as on a " +
+				"reload, when the host has lost one of them and has others",
+			"--node-ip",
+		},
 		{"nodeLabels", "map", "none", "labels of the node", "--node-labels"},
 		{"rootDir", "path", DefaultRootDir, "directory of the volumes of pods", "--root-dir"},
-		{"kubeconfig", "path", "none", "kubeconfig of the API server; none: pods come from files only", "--kubeconfig"},
-		{"bootstrapKubeconfig", "path", "none", "kubeconfig to request a client certificate with, if there is no valid one; `berth join` writes it", "--bootstrap-kubeconfig"},
+		{
+			"kubeconfig",
+			"path",
+			"none",
+			"kubeconfig of the API server; none: pods come from files only",
+			"--kubeconfig",
+		},
+		{
+			"bootstrapKubeconfig",
+			"path",
+			"none",
+			"kubeconfig to request a client certificate with, if there is no valid one; `berth join` writes it",
+			"--bootstrap-kubeconfig",
+		},
 		{"certDir", "path", DefaultCertDir, "directory of the certificates that the agent requests", "--cert-dir"},
 		{"stateDir", "path", DefaultStateDir, "directory of berth's local store", "--state-dir"},
 		{"socket", "path", DefaultSocket, "local API socket, used by the commands on the node", "--socket"},
 		{"cniConfDir", "path", DefaultCNIConfDir, "directory of the CNI configuration", ""},
 		{"cniBinDirs", "list of paths", "/opt/cni/bin, /usr/lib/cni", "directories of the CNI plugins", ""},
-		{"cniPodCIDRs", "list of ranges", "none", "pod CIDRs of a default CNI configuration that the agent writes; `[node]`: those that the API server assigns to the node, or `podCIDR` on a standalone node", "--cni-pod-cidr"},
-		{"podRouting", "hostGateway or none", "hostGateway", "with `cniPodCIDRs: [node]` on a node that has joined a server: `hostGateway` creates routes to the pods of other nodes and masquerades only traffic to other destinations, `none` leaves routing to another component; see networking.md", ""},
+		{
+			"cniPodCIDRs",
+			"list of ranges",
+			"none",
+			"pod CIDRs of a default CNI configuration that the agent writes; `[node]`: those that the API server assigns " +
+				"to the node, or `podCIDR` on a standalone node",
+			"--cni-pod-cidr",
+		},
+		{
+			"podRouting",
+			"hostGateway or none",
+			"hostGateway",
+			"with `cniPodCIDRs: [node]` on a node that has joined a server: `hostGateway` creates routes to the pods of " +
+				"other nodes and masquerades only traffic to other destinations, `none` leaves routing to another " +
+				"component; see networking.md",
+			"",
+		},
 		{"maxParallelStarts", "number", "10", "maximum number of pods that start concurrently", ""},
-		{"startPressurePercent", "number", "90", "CPU pressure (PSI, `some avg10`, in percent) above which fewer pods start concurrently, down to the number of CPUs plus one at 100%; 100: disabled", ""},
-		{"memoryPressureSources", "both or workingSet", "both", "sources that must agree on memory pressure: the working set and either the kernel's estimate (MemAvailable) or its stall information (PSI), or the working set alone, as upstream", ""},
-		{"deadContainersKept", "number", "1", "number of exited instances of a container that are kept in addition to the newest one (upstream's flag --maximum-dead-containers-per-container)", ""},
-		{"deadContainerMinAge", "duration", "0s", "minimum time since the exit of such an instance before it is removed (upstream's flag --minimum-container-ttl-duration)", ""},
-		{"imageGCPeriod", "duration", "5m", "interval of image garbage collection by imageGCHighThresholdPercent and imageMaximumGCAge; at least 1s", ""},
-		{"imagesDir", "path", "`images` in stateDir", "directory of image archives (`docker save` or OCI, optionally gzipped): `.tar`, `.tar.gz` and `.tgz` files are imported, each content once, and their images are kept as long as the file exists", ""},
+		{
+			"startPressurePercent",
+			"number",
+			"90",
+			"CPU pressure (PSI, `some avg10`, in percent) above which fewer pods start concurrently, down to the number " +
+				"of CPUs plus one at 100%; 100: disabled",
+			"",
+		},
+		{
+			"memoryPressureSources",
+			"both or workingSet",
+			"both",
+			"sources that must agree on memory pressure: the working set and either the kernel's estimate (MemAvailable) " +
+				"or its stall information (PSI), or the working set alone, as upstream",
+			"",
+		},
+		{
+			"deadContainersKept",
+			"number",
+			"1",
+			"number of exited instances of a container that are kept in addition to the newest one (upstream's flag " +
+				"--maximum-dead-containers-per-container)",
+			"",
+		},
+		{
+			"deadContainerMinAge",
+			"duration",
+			"0s",
+			"minimum time since the exit of such an instance before it is removed (upstream's flag " +
+				"--minimum-container-ttl-duration)",
+			"",
+		},
+		{
+			"imageGCPeriod",
+			"duration",
+			"5m",
+			"interval of image garbage collection by imageGCHighThresholdPercent and imageMaximumGCAge; at least 1s",
+			"",
+		},
+		{
+			"imagesDir",
+			"path",
+			"`images` in stateDir",
+			"directory of image archives (`docker save` or OCI, optionally gzipped): `.tar`, `.tar.gz` and `.tgz` files " +
+				"are imported, each content once, and their images are kept as long as the file exists",
+			"",
+		},
 		{"containerLogMaxBytesPerMinute", "quantity", "none", "deprecated and ignored: the limit was removed", ""},
 	}
 }

@@ -28,21 +28,52 @@ type Flags struct {
 // AddTo defines the flags.
 func (f *Flags) AddTo(fs *pflag.FlagSet) {
 	f.set = fs
-	fs.StringVar(&f.Config, "config", "", "file with a KubeletConfiguration and, as a second document, a BerthConfiguration")
+	fs.StringVar(
+		&f.Config,
+		"config",
+		"",
+		"file with a KubeletConfiguration and, as a second document, a BerthConfiguration",
+	)
 	fs.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig of the API server; none: standalone")
-	fs.StringVar(&f.BootstrapKubeconfig, "bootstrap-kubeconfig", "", "kubeconfig to request a client certificate with, if --kubeconfig does not exist yet")
+	fs.StringVar(
+		&f.BootstrapKubeconfig,
+		"bootstrap-kubeconfig",
+		"",
+		"kubeconfig to request a client certificate with, if --kubeconfig does not exist yet",
+	)
 	fs.StringVar(&f.CertDir, "cert-dir", DefaultCertDir, "directory of the certificates that the agent requests")
 	fs.StringVar(&f.HostnameOverride, "hostname-override", "", "name of the node instead of the host name")
 	fs.StringVar(&f.NodeIP, "node-ip", "", "address of the node, or an IPv4 and an IPv6 address separated by a comma")
 	fs.StringVar(&f.RootDir, "root-dir", DefaultRootDir, "directory of the volumes of pods")
-	fs.StringVar(&f.RuntimeEndpoint, "container-runtime-endpoint", DefaultRuntimeEndpoint, "socket of the container runtime")
-	fs.StringVar(&f.PodManifestPath, "pod-manifest-path", "", "directory or file with manifests of Pods, ConfigMaps and Secrets")
+	fs.StringVar(
+		&f.RuntimeEndpoint,
+		"container-runtime-endpoint",
+		DefaultRuntimeEndpoint,
+		"socket of the container runtime",
+	)
+	fs.StringVar(
+		&f.PodManifestPath,
+		"pod-manifest-path",
+		"",
+		"directory or file with manifests of Pods, ConfigMaps and Secrets",
+	)
 	fs.StringToStringVar(&f.NodeLabels, "node-labels", nil, "labels of the node, key=value separated by commas")
-	fs.StringSliceVar(&f.RegisterWithTaints, "register-with-taints", nil, "taints to register the node with, key=value:Effect separated by commas")
+	fs.StringSliceVar(
+		&f.RegisterWithTaints,
+		"register-with-taints",
+		nil,
+		"taints to register the node with, key=value:Effect separated by commas",
+	)
 	fs.IntVarP(&f.Verbosity, "v", "v", 0, "log verbosity: 0 to 2 state changes, 4 debug, 6 every call")
 	fs.StringVar(&f.StateDir, "state-dir", DefaultStateDir, "directory of berth's local store")
 	fs.StringVar(&f.Socket, "socket", DefaultSocket, "local API socket")
-	fs.StringSliceVar(&f.CNIPodCIDR, "cni-pod-cidr", nil, "write a default CNI configuration for this pod CIDR (at most one per family; node: the CIDRs that the API server assigns, or podCIDR on a standalone node)")
+	fs.StringSliceVar(
+		&f.CNIPodCIDR,
+		"cni-pod-cidr",
+		nil,
+		"write a default CNI configuration for this pod CIDR (at most one per family; node: the CIDRs that the API "+
+			"server assigns, or podCIDR on a standalone node)",
+	)
 }
 
 // given reports whether a flag was set on the command line. value reports whether the field is not

@@ -30,7 +30,12 @@ func AddServer(file string, s JoinSettings) (*Config, error) {
 		return nil, err
 	}
 	if c.Kubeconfig != s.Kubeconfig || c.BootstrapKubeconfig != s.BootstrapKubeconfig {
-		return nil, fmt.Errorf("%s: BerthConfiguration has another kubeconfig or bootstrapKubeconfig: set them to %s and %s, or remove them", file, s.Kubeconfig, s.BootstrapKubeconfig)
+		return nil, fmt.Errorf(
+			"%s: BerthConfiguration has another kubeconfig or bootstrapKubeconfig: set them to %s and %s, or remove them",
+			file,
+			s.Kubeconfig,
+			s.BootstrapKubeconfig,
+		)
 	}
 	return c, replace(file, string(text), made)
 }
@@ -67,7 +72,12 @@ func addServer(text string, s JoinSettings) string {
 		text = newFile
 	}
 	if !hasField(text, "authentication") {
-		text = addLines(text, KubeletAPIVersion, KubeletKind, "authentication:\n  x509:\n    clientCAFile: "+s.ClientCA+"\n")
+		text = addLines(
+			text,
+			KubeletAPIVersion,
+			KubeletKind,
+			"authentication:\n  x509:\n    clientCAFile: "+s.ClientCA+"\n",
+		)
 	}
 	// The server requires a serving certificate that it has issued.
 	if !hasField(text, "serverTLSBootstrap") && !hasField(text, "tlsCertFile") {
@@ -76,7 +86,12 @@ func addServer(text string, s JoinSettings) string {
 	if hasField(text, "kubeconfig") || hasField(text, "bootstrapKubeconfig") {
 		return text // the caller compares the values
 	}
-	return addLines(text, BerthAPIVersion, BerthKind, fmt.Sprintf("kubeconfig: %s\nbootstrapKubeconfig: %s\n", s.Kubeconfig, s.BootstrapKubeconfig))
+	return addLines(
+		text,
+		BerthAPIVersion,
+		BerthKind,
+		fmt.Sprintf("kubeconfig: %s\nbootstrapKubeconfig: %s\n", s.Kubeconfig, s.BootstrapKubeconfig),
+	)
 }
 
 // hasField reports whether a document has a top-level field of that name.

@@ -34,7 +34,8 @@ func TestAddServer(t *testing.T) {
 			}
 		}
 		got, err := os.ReadFile(file)
-		if err != nil || strings.Count(string(got), "kubeconfig: /k") != 1 || strings.Contains(text, "# mine") && !strings.Contains(string(got), "# mine") {
+		if err != nil || strings.Count(string(got), "kubeconfig: /k") != 1 ||
+			strings.Contains(text, "# mine") && !strings.Contains(string(got), "# mine") {
 			t.Errorf("%s: %v\n%s", name, err, got)
 		}
 		bootstrap := name != "its certificate" && name != "none wanted"
@@ -44,7 +45,8 @@ func TestAddServer(t *testing.T) {
 		if st, err := os.Stat(file); text != "" && (err != nil || st.Mode().Perm() != 0o600) {
 			t.Errorf("%s: mode of the file is %v, %v", name, st.Mode(), err)
 		}
-		if _, err := AddServer(file, JoinSettings{"/other", "/b", "/ca.crt"}); err == nil || !strings.Contains(err.Error(), "has another kubeconfig") {
+		if _, err := AddServer(file, JoinSettings{"/other", "/b", "/ca.crt"}); err == nil ||
+			!strings.Contains(err.Error(), "has another kubeconfig") {
 			t.Errorf("%s: another server: %v", name, err)
 		}
 	}

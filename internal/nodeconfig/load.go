@@ -147,7 +147,15 @@ func (l *loader) documents(data []byte) {
 		case kind == BerthKind:
 			l.complainAt(doc.Line("apiVersion"), "apiVersion", "must be %s", BerthAPIVersion)
 		default:
-			l.complainAt(line, "kind", "must be %s (%s) or %s (%s)", KubeletKind, KubeletAPIVersion, BerthKind, BerthAPIVersion)
+			l.complainAt(
+				line,
+				"kind",
+				"must be %s (%s) or %s (%s)",
+				KubeletKind,
+				KubeletAPIVersion,
+				BerthKind,
+				BerthAPIVersion,
+			)
 		}
 	}
 	for _, d := range []*strictyaml.Document{kubelet, berth} {

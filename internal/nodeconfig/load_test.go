@@ -46,18 +46,44 @@ func TestDefaultsAreStandalone(t *testing.T) {
 			ArchiveDir: "/var/lib/berth/images", HighThresholdPercent: 85, LowThresholdPercent: 80, GCPeriod: 5 * time.Minute, VerificationPolicy: "NeverVerifyPreloadedImages"},
 		Logs:    Logs{MaxSize: 10 << 20, MaxFiles: 5, MaxWorkers: 1, MonitorInterval: 10 * time.Second},
 		Cgroups: Cgroups{CPUCFSQuota: true, CPUCFSPeriod: 100 * time.Millisecond, EnforcePods: true},
-		Network: Network{ResolvConf: "/etc/resolv.conf", FallbackResolvConf: SystemdResolvConf, CNIConfDir: DefaultCNIConfDir, CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}},
+		Network: Network{
+			ResolvConf:         "/etc/resolv.conf",
+			FallbackResolvConf: SystemdResolvConf,
+			CNIConfDir:         DefaultCNIConfDir,
+			CNIBinDirs:         []string{"/opt/cni/bin", "/usr/lib/cni"},
+		},
 		Healthz: ListenAddress{netip.MustParseAddr("127.0.0.1"), 10248},
-		Server: Server{ListenAddress: ListenAddress{any4, 10250}, Enabled: true, DebuggingHandlers: true, Webhook: true, WebhookTTL: 2 * time.Minute,
-			AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second, StreamIdleTimeout: 4 * time.Hour, SystemLogHandler: true},
+		Server: Server{
+			ListenAddress:     ListenAddress{any4, 10250},
+			Enabled:           true,
+			DebuggingHandlers: true,
+			Webhook:           true,
+			WebhookTTL:        2 * time.Minute,
+			AuthorizedTTL:     5 * time.Minute,
+			UnauthorizedTTL:   30 * time.Second,
+			StreamIdleTimeout: 4 * time.Hour,
+			SystemLogHandler:  true,
+		},
 		Node: Node{Register: true, StatusUpdateFrequency: 10 * time.Second, StatusReportFrequency: 5 * time.Minute,
 			StatusMaxImages: 50, LeaseDuration: 40 * time.Second, RotateCertificates: true,
 			APIQPS: 50, APIBurst: 100, EventQPS: 50, EventBurst: 100},
 		Reserved: Reserved{System: corev1.ResourceList{}, Kube: corev1.ResourceList{}},
-		Eviction: Eviction{PressureTransitionPeriod: 5 * time.Minute, LocalStorageIsolation: true, Thresholds: []Threshold{
-			{Signal: "imagefs.available", Hard: true, Percent: 15}, {Signal: "imagefs.inodesFree", Hard: true, Percent: 5},
-			{Signal: "memory.available", Hard: true, Quantity: quantity("100Mi")},
-			{Signal: "nodefs.available", Hard: true, Percent: 10}, {Signal: "nodefs.inodesFree", Hard: true, Percent: 5}}},
+		Eviction: Eviction{
+			PressureTransitionPeriod: 5 * time.Minute,
+			LocalStorageIsolation:    true,
+			Thresholds: []Threshold{
+				{
+					Signal:  "imagefs.available",
+					Hard:    true,
+					Percent: 15,
+				}, {Signal: "imagefs.inodesFree", Hard: true, Percent: 5},
+				{Signal: "memory.available", Hard: true, Quantity: quantity("100Mi")},
+				{
+					Signal:  "nodefs.available",
+					Hard:    true,
+					Percent: 10,
+				}, {Signal: "nodefs.inodesFree", Hard: true, Percent: 5}},
+		},
 	}
 	if k := c.Kubelet; k == nil || k.MaxPods != 110 || k.Port != 10250 {
 		t.Errorf("in force is %+v", k)
@@ -121,54 +147,193 @@ cniPodCIDRs: [10.85.0.0/16, "fd00::/48"]
 func TestErrorsNameLineAndField(t *testing.T) { // N3
 	tests := []struct{ name, in, want string }{
 		{"an unknown field", head + "maxPod: 1", "node.yaml:3: maxPod: unknown field"},
-		{"a duplicate field", head + "maxPods: 1\nmaxPods: 2", "node.yaml:4: maxPods: duplicate field, first on line 3"},
+		{
+			"a duplicate field",
+			head + "maxPods: 1\nmaxPods: 2",
+			"node.yaml:4: maxPods: duplicate field, first on line 3",
+		},
 		{"a wrong type", head + "maxPods: many", "node.yaml:3: maxPods: must be a whole number with 32 bits, is text"},
-		{"a bad duration", head + "fileCheckFrequency: often", "node.yaml:3: fileCheckFrequency: is not a valid duration (such as 30s, 5m, 1h30m)"},
-		{"a negative duration", head + "imageMinimumGCAge: -1s", "node.yaml:3: imageMinimumGCAge: -1s must not be negative"},
+		{
+			"a bad duration",
+			head + "fileCheckFrequency: often",
+			"node.yaml:3: fileCheckFrequency: is not a valid duration (such as 30s, 5m, 1h30m)",
+		},
+		{
+			"a negative duration",
+			head + "imageMinimumGCAge: -1s",
+			"node.yaml:3: imageMinimumGCAge: -1s must not be negative",
+		},
 		{"no YAML", "a: [b", "not valid YAML"},
-		{"an old version", "apiVersion: kubelet.config.k8s.io/v1alpha1\nkind: KubeletConfiguration", "node.yaml:1: apiVersion: must be kubelet.config.k8s.io/v1beta1"},
+		{
+			"an old version",
+			"apiVersion: kubelet.config.k8s.io/v1alpha1\nkind: KubeletConfiguration",
+			"node.yaml:1: apiVersion: must be kubelet.config.k8s.io/v1beta1",
+		},
 		{"another kind", "apiVersion: v1\nkind: Pod", "node.yaml:1: kind: must be KubeletConfiguration"},
-		{"the same kind twice", head + "---\n" + head, "node.yaml:4: kind: KubeletConfiguration is duplicated in this file"},
-		{"an unknown field of ours", berthHead + "nodename: a", "node.yaml:3: nodename: unknown field, did you mean nodeName?"},
+		{
+			"the same kind twice",
+			head + "---\n" + head,
+			"node.yaml:4: kind: KubeletConfiguration is duplicated in this file",
+		},
+		{
+			"an unknown field of ours",
+			berthHead + "nodename: a",
+			"node.yaml:3: nodename: unknown field, did you mean nodeName?",
+		},
 		{"a port beyond the range", head + "port: 70000", "node.yaml:3: port: 70000 must be from 1 to 65535"},
-		{"two servers on one port", head + "healthzPort: 10250", "node.yaml:3: healthzPort: 10250 is already the port of the server"},
-		{"a percentage beyond 100", head + "imageGCHighThresholdPercent: 101", "node.yaml:3: imageGCHighThresholdPercent: 101 must be from 0 to 100"},
-		{"low not below high", head + "imageGCLowThresholdPercent: 90", "node.yaml:3: imageGCLowThresholdPercent: 90 must be less than imageGCHighThresholdPercent, 85"},
-		{"an unknown signal", head + "evictionHard:\n  memory.free: 1Gi", "node.yaml:4: evictionHard[memory.free]: unknown signal"},
-		{"a bad threshold", head + "evictionHard: {memory.available: 101%}", `node.yaml:3: evictionHard[memory.available]: "101%" must be from 0% to 100%`},
+		{
+			"two servers on one port",
+			head + "healthzPort: 10250",
+			"node.yaml:3: healthzPort: 10250 is already the port of the server",
+		},
+		{
+			"a percentage beyond 100",
+			head + "imageGCHighThresholdPercent: 101",
+			"node.yaml:3: imageGCHighThresholdPercent: 101 must be from 0 to 100",
+		},
+		{
+			"low not below high",
+			head + "imageGCLowThresholdPercent: 90",
+			"node.yaml:3: imageGCLowThresholdPercent: 90 must be less than imageGCHighThresholdPercent, 85",
+		},
+		{
+			"an unknown signal",
+			head + "evictionHard:\n  memory.free: 1Gi",
+			"node.yaml:4: evictionHard[memory.free]: unknown signal",
+		},
+		{
+			"a bad threshold",
+			head + "evictionHard: {memory.available: 101%}",
+			`node.yaml:3: evictionHard[memory.available]: "101%" must be from 0% to 100%`,
+		},
 		{"a threshold that is no number", head + "evictionHard: {memory.available: NaN%}", "must be from 0% to 100%"},
-		{"a soft threshold without grace", head + "evictionSoft: {memory.available: 1Gi}", "node.yaml:3: evictionSoft[memory.available]: requires an evictionSoftGracePeriod"},
-		{"a grace that is none", head + "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: soon}", "node.yaml:4: evictionSoftGracePeriod[memory.available]:"},
-		{"an unknown source", berthHead + "memoryPressureSources: free", `node.yaml:3: memoryPressureSources: "free" must be one of both, workingSet`},
-		{"a reclaim of what is no signal", head + "evictionMinimumReclaim: {disk: 1Gi}", "node.yaml:3: evictionMinimumReclaim[disk]: unknown signal"},
-		{"pulls both serial and parallel", head + "serializeImagePulls: true\nmaxParallelImagePulls: 2", "node.yaml:4: maxParallelImagePulls: 2 conflicts with serializeImagePulls: true"},
+		{
+			"a soft threshold without grace",
+			head + "evictionSoft: {memory.available: 1Gi}",
+			"node.yaml:3: evictionSoft[memory.available]: requires an evictionSoftGracePeriod",
+		},
+		{
+			"a grace that is none",
+			head + "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: soon}",
+			"node.yaml:4: evictionSoftGracePeriod[memory.available]:",
+		},
+		{
+			"an unknown source",
+			berthHead + "memoryPressureSources: free",
+			`node.yaml:3: memoryPressureSources: "free" must be one of both, workingSet`,
+		},
+		{
+			"a reclaim of what is no signal",
+			head + "evictionMinimumReclaim: {disk: 1Gi}",
+			"node.yaml:3: evictionMinimumReclaim[disk]: unknown signal",
+		},
+		{
+			"pulls both serial and parallel",
+			head + "serializeImagePulls: true\nmaxParallelImagePulls: 2",
+			"node.yaml:4: maxParallelImagePulls: 2 conflicts with serializeImagePulls: true",
+		},
 		{"no pulls at all", head + "maxParallelImagePulls: 0", "node.yaml:3: maxParallelImagePulls: 0 must be from 1"},
-		{"an unknown verification", head + "imagePullCredentialsVerificationPolicy: Sometimes", `node.yaml:3: imagePullCredentialsVerificationPolicy: "Sometimes" must be one of NeverVerify, NeverVerifyPreloadedImages, `},
-		{"exempt images that no policy asks for", head + "preloadedImagesVerificationAllowlist: [reg.io/a]", "node.yaml:3: preloadedImagesVerificationAllowlist: requires"},
-		{"exempt images by a short name", head + "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [reg.io/a, nginx]",
-			`node.yaml:4: preloadedImagesVerificationAllowlist[1]: "nginx" is not a full name without tag and digest, such as docker.io/library/nginx`},
-		{"a relative path", head + "staticPodPath: manifests", `node.yaml:3: staticPodPath: "manifests" must be an absolute path`},
-		{"a runtime over TCP", head + "containerRuntimeEndpoint: tcp://1.2.3.4:5", "node.yaml:3: containerRuntimeEndpoint: \"tcp://1.2.3.4:5\" must begin with unix://"},
-		{"a bad cgroup driver", head + "cgroupDriver: cgroups", `node.yaml:3: cgroupDriver: "cgroups" must be one of cgroupfs, systemd`},
-		{"a bad address", head + "clusterDNS:\n- dns.local", `node.yaml:3: clusterDNS: "dns.local" is not an IP address`},
+		{
+			"an unknown verification",
+			head + "imagePullCredentialsVerificationPolicy: Sometimes",
+			`node.yaml:3: imagePullCredentialsVerificationPolicy: "Sometimes" must be one of NeverVerify, NeverVerifyPreloadedImages, `,
+		},
+		{
+			"an allowlist without the policy",
+			head + "preloadedImagesVerificationAllowlist: [reg.io/a]",
+			"node.yaml:3: preloadedImagesVerificationAllowlist: requires",
+		},
+		{
+			"an allowlist with a short name",
+			head + "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [reg.io/a, nginx]",
+			`node.yaml:4: preloadedImagesVerificationAllowlist[1]: "nginx" is not a full name without tag and digest, such as docker.io/library/nginx`,
+		},
+		{
+			"a relative path",
+			head + "staticPodPath: manifests",
+			`node.yaml:3: staticPodPath: "manifests" must be an absolute path`,
+		},
+		{
+			"a runtime over TCP",
+			head + "containerRuntimeEndpoint: tcp://1.2.3.4:5",
+			"node.yaml:3: containerRuntimeEndpoint: \"tcp://1.2.3.4:5\" must begin with unix://",
+		},
+		{
+			"a bad cgroup driver",
+			head + "cgroupDriver: cgroups",
+			`node.yaml:3: cgroupDriver: "cgroups" must be one of cgroupfs, systemd`,
+		},
+		{
+			"a bad address",
+			head + "clusterDNS:\n- dns.local",
+			`node.yaml:3: clusterDNS: "dns.local" is not an IP address`,
+		},
 		{"one log file", head + "containerLogMaxFiles: 1", "node.yaml:3: containerLogMaxFiles: 1 must be from 2"},
-		{"no log worker", head + "containerLogMaxWorkers: 0", "node.yaml:3: containerLogMaxWorkers: 0 must be from 1 to 2147483647"},
-		{"a bad log size", head + "containerLogMaxSize: big", `node.yaml:3: containerLogMaxSize: "big" is not a quantity`},
-		{"a negative reserve", head + "systemReserved:\n  memory: -1Gi", "node.yaml:4: systemReserved.memory: -1Gi must not be negative"},
-		{"an unknown reserve", head + "systemReserved:\n  disk: 1Gi", "node.yaml:4: systemReserved.disk: must be one of"},
-		{"a back-off beyond five minutes", head + "crashLoopBackOff: {maxContainerRestartPeriod: 6m}", "must be from 1s to 5m"},
-		{"a sysctl of the whole node", head + "allowedUnsafeSysctls: [vm.overcommit_memory]", "would affect the whole node"},
-		{"more grace for some than for all", head + "shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s", "node.yaml:4: shutdownGracePeriodCriticalPods: 20s must not be more"},
-		{"a cipher that is not safe", head + "tlsCipherSuites: [TLS_RSA_WITH_RC4_128_SHA]", "tlsCipherSuites[0]: TLS_RSA_WITH_RC4_128_SHA is insecure"},
+		{
+			"no log worker",
+			head + "containerLogMaxWorkers: 0",
+			"node.yaml:3: containerLogMaxWorkers: 0 must be from 1 to 2147483647",
+		},
+		{
+			"a bad log size",
+			head + "containerLogMaxSize: big",
+			`node.yaml:3: containerLogMaxSize: "big" is not a quantity`,
+		},
+		{
+			"a negative reserve",
+			head + "systemReserved:\n  memory: -1Gi",
+			"node.yaml:4: systemReserved.memory: -1Gi must not be negative",
+		},
+		{
+			"an unknown reserve",
+			head + "systemReserved:\n  disk: 1Gi",
+			"node.yaml:4: systemReserved.disk: must be one of",
+		},
+		{
+			"a back-off beyond five minutes",
+			head + "crashLoopBackOff: {maxContainerRestartPeriod: 6m}",
+			"must be from 1s to 5m",
+		},
+		{
+			"a sysctl of the whole node",
+			head + "allowedUnsafeSysctls: [vm.overcommit_memory]",
+			"would affect the whole node",
+		},
+		{
+			"more grace for some than for all",
+			head + "shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s",
+			"node.yaml:4: shutdownGracePeriodCriticalPods: 20s must not be more",
+		},
+		{
+			"a cipher that is not safe",
+			head + "tlsCipherSuites: [TLS_RSA_WITH_RC4_128_SHA]",
+			"tlsCipherSuites[0]: TLS_RSA_WITH_RC4_128_SHA is insecure",
+		},
 		{"an old TLS", head + "tlsMinVersion: VersionTLS10", "VersionTLS10 is insecure"},
 		{"a key without a certificate", head + "tlsPrivateKeyFile: /k", "must be set together with tlsPrivateKeyFile"},
-		{"a bad taint", head + "registerWithTaints: [{key: a, effect: Never}]", `node.yaml:3: registerWithTaints[0]: effect "Never" must be`},
+		{
+			"a bad taint",
+			head + "registerWithTaints: [{key: a, effect: Never}]",
+			`node.yaml:3: registerWithTaints[0]: effect "Never" must be`,
+		},
 		{"a lease of nothing", head + "nodeLeaseDurationSeconds: -1", "nodeLeaseDurationSeconds: -1 must be from 1"},
-		{"a range with host bits", berthHead + "cniPodCIDRs: [10.85.0.1/16]", "10.85.0.1/16 has host bits set; the CIDR is 10.85.0.0/16"},
-		{"two ranges of one family", berthHead + "cniPodCIDRs: [10.85.0.0/16, 10.86.0.0/16]", "must be one CIDR, or two of different families"},
+		{
+			"a range with host bits",
+			berthHead + "cniPodCIDRs: [10.85.0.1/16]",
+			"10.85.0.1/16 has host bits set; the CIDR is 10.85.0.0/16",
+		},
+		{
+			"two ranges of one family",
+			berthHead + "cniPodCIDRs: [10.85.0.0/16, 10.86.0.0/16]",
+			"must be one CIDR, or two of different families",
+		},
 		{"a bad node name", berthHead + "nodeName: a_b", `node.yaml:3: nodeName: "a_b"`},
 		{"a bad label", berthHead + "nodeLabels: {a: b c}", `node.yaml:3: nodeLabels: value of "a"`},
-		{"a socket with a long path", berthHead + "socket: /" + strings.Repeat("a", 107), "the path of a socket may have at most 107 bytes"},
+		{
+			"a socket with a long path",
+			berthHead + "socket: /" + strings.Repeat("a", 107),
+			"the path of a socket may have at most 107 bytes",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -202,7 +367,8 @@ func TestErrorsNameFlag(t *testing.T) {
 		"--register-with-taints=a_/b:NoSchedule": "--register-with-taints: key",
 	} {
 		_, _, err := parse(t, "", arg)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "imageServiceEndpoint") {
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "imageServiceEndpoint") {
 			t.Errorf("%s: %v, want %s", arg, err, want)
 		}
 	}
@@ -219,15 +385,22 @@ func TestFieldClasses(t *testing.T) { // N2
 	if d := cmp.Diff(want, warnings); d != "" {
 		t.Error(d)
 	}
-	_, warnings, err = parse(t, head+"cpuManagerPolicy: none\nreadOnlyPort: 0\nmemorySwap: {swapBehavior: NoSwap}\nuserNamespaces: {idsPerPod: 65536}\nstaticPodURL: null\n")
+	_, warnings, err = parse(
+		t,
+		head+"cpuManagerPolicy: none\nreadOnlyPort: 0\nmemorySwap: {swapBehavior: NoSwap}\nuserNamespaces: {idsPerPod: 65536}\nstaticPodURL: null\n",
+	)
 	if err != nil || len(warnings) > 0 {
 		t.Errorf("accepted values of rejected fields: %v, %q", err, warnings)
 	}
 	c, warnings, err := parse(t, head+"clusterDNS: [10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4]\n")
-	if err != nil || len(c.Network.ClusterDNS) != 3 || len(warnings) != 1 || !strings.Contains(warnings[0], "node.yaml:3: clusterDNS has 4 addresses") {
+	if err != nil || len(c.Network.ClusterDNS) != 3 || len(warnings) != 1 ||
+		!strings.Contains(warnings[0], "node.yaml:3: clusterDNS has 4 addresses") {
 		t.Errorf("more name servers than resolvers use: %v, %q", err, warnings)
 	}
-	_, _, err = parse(t, head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nqosReserved: {memory: 50%}\nauthentication: {anonymous: {enabled: true}}\n")
+	_, _, err = parse(
+		t,
+		head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nqosReserved: {memory: 50%}\nauthentication: {anonymous: {enabled: true}}\n",
+	)
 	for _, want := range []string{
 		"node.yaml:3: cpuManagerPolicy: is not supported: berth does not assign exclusive CPUs",
 		"node.yaml:4: readOnlyPort: is not supported: the port without authentication is not supported (accepted: 0)",
@@ -269,7 +442,8 @@ func TestMemoryAndSwap(t *testing.T) {
 		if got := strings.Join(warnings, "; "); row.message == "" && got != "" || !strings.Contains(got, row.message) {
 			t.Errorf("%s: got %q, want %q", row.sentence, got, row.message)
 		}
-		if c != nil && (c.Cgroups.MemoryThrottlingFactor != row.factor || c.Cgroups.TieredMemoryReservation != row.reserve || c.Cgroups.LimitedSwap != row.swap) {
+		if c != nil &&
+			(c.Cgroups.MemoryThrottlingFactor != row.factor || c.Cgroups.TieredMemoryReservation != row.reserve || c.Cgroups.LimitedSwap != row.swap) {
 			t.Errorf("%s: %+v", row.sentence, c.Cgroups)
 		}
 	}
@@ -277,7 +451,10 @@ func TestMemoryAndSwap(t *testing.T) {
 
 func TestTaintsWithoutRegistration(t *testing.T) {
 	for _, server := range []string{"", "---\n" + berthHead + "kubeconfig: /k\n"} {
-		c, warnings, err := parse(t, head+"registerNode: false\nregisterWithTaints: [{key: a, effect: NoSchedule}]\n"+server)
+		c, warnings, err := parse(
+			t,
+			head+"registerNode: false\nregisterWithTaints: [{key: a, effect: NoSchedule}]\n"+server,
+		)
 		if err != nil || len(warnings) > 0 {
 			t.Errorf("standalone %v: %v, %q", server == "", err, warnings)
 		} else if c.Node.Register || len(c.Node.Taints) != 1 {
@@ -288,15 +465,29 @@ func TestTaintsWithoutRegistration(t *testing.T) {
 
 func TestEvictionSettings(t *testing.T) {
 	tests := []struct{ name, in, want string }{
-		{"setting one threshold drops the other defaults", "evictionHard: {memory.available: 5%}", "memory.available 5% hard"},
+		{
+			"setting one threshold drops the other defaults",
+			"evictionHard: {memory.available: 5%}",
+			"memory.available 5% hard",
+		},
 		{"merged defaults", "evictionHard: {memory.available: 5%}\nmergeDefaultEvictionSettings: true",
 			"imagefs.available 15% hard, imagefs.inodesFree 5% hard, memory.available 5% hard, nodefs.available 10% hard, nodefs.inodesFree 5% hard"},
 		{"no thresholds", "evictionHard: {}", ""},
-		{"zero disables a signal", "evictionHard: {memory.available: 0%, nodefs.available: \"0\", pid.available: \"100\"}", "pid.available 100 hard"},
-		{"soft threshold with grace period and minimum reclaim", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 90s}\nevictionMinimumReclaim: {memory.available: 100Mi}",
-			"memory.available 1Gi soft 1m30s reclaim 100Mi"},
-		{"hard and soft threshold for one signal", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 1s}",
-			"memory.available 1Gi hard, memory.available 2Gi soft 1s"},
+		{
+			"zero disables a signal",
+			"evictionHard: {memory.available: 0%, nodefs.available: \"0\", pid.available: \"100\"}",
+			"pid.available 100 hard",
+		},
+		{
+			"soft threshold with grace period and minimum reclaim",
+			"evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 90s}\nevictionMinimumReclaim: {memory.available: 100Mi}",
+			"memory.available 1Gi soft 1m30s reclaim 100Mi",
+		},
+		{
+			"hard and soft threshold for one signal",
+			"evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 1s}",
+			"memory.available 1Gi hard, memory.available 2Gi soft 1s",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -387,7 +578,8 @@ volumeStatsAggPeriod: 0s
 		t.Fatal(err)
 	}
 	for _, w := range warnings {
-		if !strings.Contains(w, "authentication.") && !strings.Contains(w, "authorization.") && !strings.Contains(w, "rotateCertificates") {
+		if !strings.Contains(w, "authentication.") && !strings.Contains(w, "authorization.") &&
+			!strings.Contains(w, "rotateCertificates") {
 			t.Errorf("a zero that kubeadm writes is a warning: %s", w)
 		}
 	}

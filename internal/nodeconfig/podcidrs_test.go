@@ -27,7 +27,8 @@ func TestPodCIDRs(t *testing.T) {
 		if got := fmt.Sprint(c.Network.CNIPodCIDRs, c.Network.PodCIDRsFromNode, c.Network.HostGateway); got != row.want {
 			t.Errorf("%s: got %s, want %s", row.name, got, row.want)
 		}
-		if got := strings.Join(warnings, "\n"); !strings.Contains(got, row.warning) || (got == "") != (row.warning == "") {
+		if got := strings.Join(warnings, "\n"); !strings.Contains(got, row.warning) ||
+			(got == "") != (row.warning == "") {
 			t.Errorf("%s: warnings %q, want %q", row.name, got, row.warning)
 		}
 	}

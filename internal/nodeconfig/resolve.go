@@ -31,7 +31,12 @@ func (l *loader) override() {
 	text("bootstrap-kubeconfig", f.BootstrapKubeconfig, "bootstrapKubeconfig", &l.berth.BootstrapKubeconfig)
 	text("cert-dir", f.CertDir, "certDir", &l.berth.CertDir)
 	text("socket", f.Socket, "socket", &l.berth.Socket)
-	text("container-runtime-endpoint", f.RuntimeEndpoint, "containerRuntimeEndpoint", &l.kubelet.ContainerRuntimeEndpoint)
+	text(
+		"container-runtime-endpoint",
+		f.RuntimeEndpoint,
+		"containerRuntimeEndpoint",
+		&l.kubelet.ContainerRuntimeEndpoint,
+	)
 	text("pod-manifest-path", f.PodManifestPath, "staticPodPath", &l.kubelet.StaticPodPath)
 	if f.given("node-ip", f.NodeIP != "") {
 		l.berth.NodeIPs = strings.Split(f.NodeIP, ",")
@@ -64,7 +69,10 @@ func (l *loader) taints(list []string) []corev1.Taint {
 	for _, s := range list {
 		i := strings.LastIndexByte(s, ':')
 		if i < 0 {
-			l.errs = append(l.errs, &Error{Field: "--register-with-taints", Message: "must be key=value:Effect or key:Effect"})
+			l.errs = append(
+				l.errs,
+				&Error{Field: "--register-with-taints", Message: "must be key=value:Effect or key:Effect"},
+			)
 			continue
 		}
 		key, value, _ := strings.Cut(s[:i], "=")
@@ -225,10 +233,10 @@ func (l *loader) endpoint(field, s string) string {
 
 // imageEndpoint does not repeat errors of an endpoint that is the same as that of the runtime.
 func (l *loader) imageEndpoint(runtime, image string) string {
-	said := len(l.errs)
+	before := len(l.errs)
 	out := l.endpoint("imageServiceEndpoint", image)
 	if image == runtime {
-		l.errs = l.errs[:said]
+		l.errs = l.errs[:before]
 	}
 	return out
 }

@@ -13,17 +13,37 @@ import (
 
 // signals are the supported eviction signals.
 func signals() []string {
-	return []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
-		"containerfs.available", "containerfs.inodesFree", "pid.available", "allocatableMemory.available"}
+	return []string{
+		"memory.available",
+		"nodefs.available",
+		"nodefs.inodesFree",
+		"imagefs.available",
+		"imagefs.inodesFree",
+		"containerfs.available",
+		"containerfs.inodesFree",
+		"pid.available",
+		"allocatableMemory.available",
+	}
 }
 
 func (l *loader) eviction(c *Config) {
 	k := &l.kubelet
 	c.Eviction = Eviction{
-		PressureTransitionPeriod: l.duration("evictionPressureTransitionPeriod", k.EvictionPressureTransitionPeriod, 0),
-		MaxPodGracePeriod: time.Duration(l.number("evictionMaxPodGracePeriod", int64(k.EvictionMaxPodGracePeriod), 0, maxInt32)) *
+		PressureTransitionPeriod: l.duration(
+			"evictionPressureTransitionPeriod",
+			k.EvictionPressureTransitionPeriod,
+			0,
+		),
+		MaxPodGracePeriod: time.Duration(
+			l.number("evictionMaxPodGracePeriod", int64(k.EvictionMaxPodGracePeriod), 0, maxInt32),
+		) *
 			time.Second,
-		WorkingSetOnly:        l.oneOf("memoryPressureSources", cmp.Or(l.berth.MemoryPressureSources, "both"), "both", "workingSet") == "workingSet",
+		WorkingSetOnly: l.oneOf(
+			"memoryPressureSources",
+			cmp.Or(l.berth.MemoryPressureSources, "both"),
+			"both",
+			"workingSet",
+		) == "workingSet",
 		LocalStorageIsolation: *k.LocalStorageCapacityIsolation,
 	}
 	hard := l.thresholds("evictionHard", k.EvictionHard)
@@ -31,7 +51,8 @@ func (l *loader) eviction(c *Config) {
 	l.softGraces(soft)
 	l.reclaims(hard, soft)
 	for signal := range k.EvictionSoft {
-		if d, err := time.ParseDuration(k.EvictionSoftGracePeriod[signal]); err == nil && d > 0 && soft[signal] != nil {
+		if d, err := time.ParseDuration(k.EvictionSoftGracePeriod[signal]); err == nil && d > 0 &&
+			soft[signal] != nil {
 			soft[signal].Grace = d
 		}
 	}

@@ -15,8 +15,15 @@ func (l *loader) memory(c *Cgroups) {
 	k := &l.kubelet
 	const swap = "memorySwap.swapBehavior"
 	c.LimitedSwap = l.oneOf(swap, k.MemorySwap.SwapBehavior, "", "NoSwap", "LimitedSwap") == "LimitedSwap"
-	policy := kubeletv1beta1.MemoryReservationPolicy(l.oneOf("memoryReservationPolicy", string(k.MemoryReservationPolicy),
-		"", string(kubeletv1beta1.NoneMemoryReservationPolicy), string(kubeletv1beta1.TieredReservationMemoryReservationPolicy)))
+	policy := kubeletv1beta1.MemoryReservationPolicy(
+		l.oneOf(
+			"memoryReservationPolicy",
+			string(k.MemoryReservationPolicy),
+			"",
+			string(kubeletv1beta1.NoneMemoryReservationPolicy),
+			string(kubeletv1beta1.TieredReservationMemoryReservationPolicy),
+		),
+	)
 	factor := 0.0
 	if f := k.MemoryThrottlingFactor; f != nil {
 		if factor = *f; !(factor > 0 && factor <= 1) {
@@ -28,12 +35,16 @@ func (l *loader) memory(c *Cgroups) {
 			l.warn(Field{Path: "featureGates"}, gate+" is ignored: berth has no such feature gate")
 		}
 	}
-	on, said := k.FeatureGates[memoryQoS]
-	if said && !on {
+	on, isSet := k.FeatureGates[memoryQoS]
+	if isSet && !on {
 		return
 	}
-	c.MemoryThrottlingFactor, c.TieredMemoryReservation = factor, policy == kubeletv1beta1.TieredReservationMemoryReservationPolicy
-	if said && factor == 0 && !c.TieredMemoryReservation {
-		l.warn(Field{Path: "featureGates"}, memoryQoS+" has no effect alone, as upstream: set memoryThrottlingFactor or memoryReservationPolicy")
+	c.MemoryThrottlingFactor = factor
+	c.TieredMemoryReservation = policy == kubeletv1beta1.TieredReservationMemoryReservationPolicy
+	if isSet && factor == 0 && !c.TieredMemoryReservation {
+		l.warn(
+			Field{Path: "featureGates"},
+			memoryQoS+" has no effect alone, as upstream: set memoryThrottlingFactor or memoryReservationPolicy",
+		)
 	}
 }

@@ -28,25 +28,43 @@ func (l *loader) server(c *Config) {
 	k := &l.kubelet
 	c.Healthz = l.listen("healthzBindAddress", "healthzPort", k.HealthzBindAddress, int64(*k.HealthzPort), 0)
 	c.Server = Server{
-		ListenAddress:      l.listen("address", "port", k.Address, int64(k.Port), 1),
-		Enabled:            *k.EnableServer,
-		DebuggingHandlers:  *k.EnableDebuggingHandlers,
-		CertFile:           l.path("tlsCertFile", k.TLSCertFile),
-		KeyFile:            l.path("tlsPrivateKeyFile", k.TLSPrivateKeyFile),
-		MinVersion:         l.tlsVersion(k.TLSMinVersion),
-		CipherSuites:       l.cipherSuites(k.TLSCipherSuites),
-		CurvePreferences:   k.TLSCurvePreferences,
-		ClientCAFile:       l.path("authentication.x509.clientCAFile", k.Authentication.X509.ClientCAFile),
-		Webhook:            *k.Authentication.Webhook.Enabled,
-		WebhookTTL:         l.duration("authentication.webhook.cacheTTL", k.Authentication.Webhook.CacheTTL, 0),
-		AuthorizedTTL:      l.duration("authorization.webhook.cacheAuthorizedTTL", k.Authorization.Webhook.CacheAuthorizedTTL, 0),
-		UnauthorizedTTL:    l.duration("authorization.webhook.cacheUnauthorizedTTL", k.Authorization.Webhook.CacheUnauthorizedTTL, 0),
+		ListenAddress:     l.listen("address", "port", k.Address, int64(k.Port), 1),
+		Enabled:           *k.EnableServer,
+		DebuggingHandlers: *k.EnableDebuggingHandlers,
+		CertFile:          l.path("tlsCertFile", k.TLSCertFile),
+		KeyFile:           l.path("tlsPrivateKeyFile", k.TLSPrivateKeyFile),
+		MinVersion:        l.tlsVersion(k.TLSMinVersion),
+		CipherSuites:      l.cipherSuites(k.TLSCipherSuites),
+		CurvePreferences:  k.TLSCurvePreferences,
+		ClientCAFile:      l.path("authentication.x509.clientCAFile", k.Authentication.X509.ClientCAFile),
+		Webhook:           *k.Authentication.Webhook.Enabled,
+		WebhookTTL:        l.duration("authentication.webhook.cacheTTL", k.Authentication.Webhook.CacheTTL, 0),
+		AuthorizedTTL: l.duration(
+			"authorization.webhook.cacheAuthorizedTTL",
+			k.Authorization.Webhook.CacheAuthorizedTTL,
+			0,
+		),
+		UnauthorizedTTL: l.duration(
+			"authorization.webhook.cacheUnauthorizedTTL",
+			k.Authorization.Webhook.CacheUnauthorizedTTL,
+			0,
+		),
 		ServerTLSBootstrap: k.ServerTLSBootstrap,
-		StreamIdleTimeout:  l.duration("streamingConnectionIdleTimeout", k.StreamingConnectionIdleTimeout, time.Second),
-		SystemLogHandler:   *k.EnableSystemLogHandler,
+		StreamIdleTimeout: l.duration(
+			"streamingConnectionIdleTimeout",
+			k.StreamingConnectionIdleTimeout,
+			time.Second,
+		),
+		SystemLogHandler: *k.EnableSystemLogHandler,
 	}
-	l.oneOf("authorization.mode", string(k.Authorization.Mode),
-		string(kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow), string(kubeletv1beta1.KubeletAuthorizationModeWebhook))
+	l.oneOf(
+		"authorization.mode",
+		string(k.Authorization.Mode),
+		string(
+			kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow,
+		),
+		string(kubeletv1beta1.KubeletAuthorizationModeWebhook),
+	)
 	c.Server.AlwaysAllow = k.Authorization.Mode == kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow
 	if (k.TLSCertFile == "") != (k.TLSPrivateKeyFile == "") {
 		l.complain("tlsCertFile", "must be set together with tlsPrivateKeyFile")
@@ -100,12 +118,14 @@ func (l *loader) node(c *Config) {
 		StatusUpdateFrequency: l.duration("nodeStatusUpdateFrequency", k.NodeStatusUpdateFrequency, time.Second),
 		StatusReportFrequency: l.duration("nodeStatusReportFrequency", k.NodeStatusReportFrequency, time.Second),
 		StatusMaxImages:       l.number("nodeStatusMaxImages", int64(*k.NodeStatusMaxImages), -1, maxInt32),
-		LeaseDuration:         time.Duration(l.number("nodeLeaseDurationSeconds", int64(k.NodeLeaseDurationSeconds), 1, 3600)) * time.Second,
-		RotateCertificates:    k.RotateCertificates || !l.written("rotateCertificates"),
-		APIQPS:                l.number("kubeAPIQPS", int64(*k.KubeAPIQPS), 0, maxInt32),
-		APIBurst:              l.number("kubeAPIBurst", int64(k.KubeAPIBurst), 0, maxInt32),
-		EventQPS:              l.number("eventRecordQPS", int64(*k.EventRecordQPS), 0, maxInt32),
-		EventBurst:            l.number("eventBurst", int64(k.EventBurst), 0, maxInt32),
+		LeaseDuration: time.Duration(
+			l.number("nodeLeaseDurationSeconds", int64(k.NodeLeaseDurationSeconds), 1, 3600),
+		) * time.Second,
+		RotateCertificates: k.RotateCertificates || !l.written("rotateCertificates"),
+		APIQPS:             l.number("kubeAPIQPS", int64(*k.KubeAPIQPS), 0, maxInt32),
+		APIBurst:           l.number("kubeAPIBurst", int64(k.KubeAPIBurst), 0, maxInt32),
+		EventQPS:           l.number("eventRecordQPS", int64(*k.EventRecordQPS), 0, maxInt32),
+		EventBurst:         l.number("eventBurst", int64(k.EventBurst), 0, maxInt32),
 	}
 	for i, t := range k.RegisterWithTaints {
 		l.taint(fmt.Sprintf("registerWithTaints[%d]", i), t)
@@ -156,7 +176,12 @@ func (l *loader) shutdown(c *Config) {
 		}
 		seen[p.Priority] = true
 		if p.ShutdownGracePeriodSeconds < 0 || p.ShutdownGracePeriodSeconds > maxInt32 {
-			l.complain(field+".shutdownGracePeriodSeconds", "%d must not be negative, or more than %d", p.ShutdownGracePeriodSeconds, maxInt32)
+			l.complain(
+				field+".shutdownGracePeriodSeconds",
+				"%d must not be negative, or more than %d",
+				p.ShutdownGracePeriodSeconds,
+				maxInt32,
+			)
 			continue
 		}
 		c.Shutdown.ByPriority = append(c.Shutdown.ByPriority,

@@ -85,8 +85,18 @@ func (l *loader) images(c *Config) {
 		ArchiveDir:           l.path("imagesDir", l.berth.ImagesDir),
 		GCPeriod:             l.duration("imageGCPeriod", l.berth.ImageGCPeriod, time.Second),
 	}
-	c.Images.VerificationPolicy = kubeletv1beta1.ImagePullCredentialsVerificationPolicy(l.oneOf("imagePullCredentialsVerificationPolicy", string(k.ImagePullCredentialsVerificationPolicy),
-		string(kubeletv1beta1.NeverVerify), string(kubeletv1beta1.NeverVerifyPreloadedImages), string(kubeletv1beta1.NeverVerifyAllowlistedImages), string(kubeletv1beta1.AlwaysVerify)))
+	c.Images.VerificationPolicy = kubeletv1beta1.ImagePullCredentialsVerificationPolicy(
+		l.oneOf(
+			"imagePullCredentialsVerificationPolicy",
+			string(k.ImagePullCredentialsVerificationPolicy),
+			string(
+				kubeletv1beta1.NeverVerify,
+			),
+			string(kubeletv1beta1.NeverVerifyPreloadedImages),
+			string(kubeletv1beta1.NeverVerifyAllowlistedImages),
+			string(kubeletv1beta1.AlwaysVerify),
+		),
+	)
 	c.Images.VerificationAllowlist = l.imagePatterns(c.Images.VerificationPolicy)
 	if *k.SerializeImagePulls && *k.MaxParallelImagePulls > 1 {
 		l.complain("maxParallelImagePulls", "%d conflicts with serializeImagePulls: true", *k.MaxParallelImagePulls)
@@ -101,11 +111,17 @@ func (l *loader) images(c *Config) {
 }
 
 // imagePatterns parses the allowlist of image verification.
-func (l *loader) imagePatterns(policy kubeletv1beta1.ImagePullCredentialsVerificationPolicy) (exempt []podspec.ImagePattern) {
+func (l *loader) imagePatterns(
+	policy kubeletv1beta1.ImagePullCredentialsVerificationPolicy,
+) (exempt []podspec.ImagePattern) {
 	const field = "preloadedImagesVerificationAllowlist"
 	list := l.kubelet.PreloadedImagesVerificationAllowlist
 	if len(list) > 0 && policy != kubeletv1beta1.NeverVerifyAllowlistedImages {
-		l.complain(field, "requires imagePullCredentialsVerificationPolicy: %s", kubeletv1beta1.NeverVerifyAllowlistedImages)
+		l.complain(
+			field,
+			"requires imagePullCredentialsVerificationPolicy: %s",
+			kubeletv1beta1.NeverVerifyAllowlistedImages,
+		)
 	}
 	for i, s := range list {
 		p, err := podspec.ParseImagePattern(s)
@@ -137,7 +153,10 @@ func (l *loader) logs(c *Config) {
 func (l *loader) deprecatedLogLimit() {
 	const field = "containerLogMaxBytesPerMinute"
 	if l.berth.ContainerLogMaxBytesPerMinute != "" {
-		l.warn(Field{Path: field}, "is deprecated and ignored: the limit was removed, and the field will be rejected by a later release")
+		l.warn(
+			Field{Path: field},
+			"is deprecated and ignored: the limit was removed, and the field will be rejected by a later release",
+		)
 	}
 }
 
@@ -188,7 +207,14 @@ func (l *loader) network(c *Config) {
 	}
 	l.podRanges(c)
 	if most := 3; len(c.Network.ClusterDNS) > most {
-		l.warn(Field{Path: "clusterDNS"}, fmt.Sprintf("has %d addresses, and resolvers use at most %d: the others are ignored", len(k.ClusterDNS), most))
+		l.warn(
+			Field{Path: "clusterDNS"},
+			fmt.Sprintf(
+				"has %d addresses, and resolvers use at most %d: the others are ignored",
+				len(k.ClusterDNS),
+				most,
+			),
+		)
 		c.Network.ClusterDNS = c.Network.ClusterDNS[:most]
 	}
 	if c.Network.ClusterDomain != "" {
@@ -214,7 +240,10 @@ func (l *loader) podRanges(c *Config) {
 		own = l.prefixes("podCIDR", strings.Split(text, ","))
 		switch {
 		case !c.Standalone():
-			l.warn(Field{Path: "podCIDR"}, "has no effect on a node that has joined a server: the server assigns the pod CIDR")
+			l.warn(
+				Field{Path: "podCIDR"},
+				"has no effect on a node that has joined a server: the server assigns the pod CIDR",
+			)
 		case !ofNode:
 			l.warn(Field{Path: "podCIDR"}, "has no effect without cniPodCIDRs: [node]")
 		}
@@ -230,10 +259,15 @@ func (l *loader) podRanges(c *Config) {
 		c.Network.CNIPodCIDRs = own
 	}
 	const field, by = "podRouting", "hostGateway"
-	asked := l.oneOf(field, cmp.Or(l.berth.PodRouting, by), by, "none") == by
-	c.Network.HostGateway = asked && c.Network.PodCIDRsFromNode
+	hostGateway := l.oneOf(field, cmp.Or(l.berth.PodRouting, by), by, "none") == by
+	c.Network.HostGateway = hostGateway && c.Network.PodCIDRsFromNode
 	if l.berth.PodRouting == by && !c.Network.PodCIDRsFromNode {
-		l.complain(field, "%s requires cniPodCIDRs: [node] on a node that has joined a server: the pod CIDRs of other nodes are unknown otherwise", by)
+		l.complain(
+			field,
+			"%s requires cniPodCIDRs: [node] on a node that has joined a server: the pod CIDRs of other nodes are "+
+				"unknown otherwise",
+			by,
+		)
 	}
 }
 

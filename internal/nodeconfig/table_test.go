@@ -55,7 +55,7 @@ func TestTableIsComplete(t *testing.T) {
 			t.Errorf("%s has no class", f.Path)
 		}
 		if f.Class != Supported && f.Note == "" {
-			t.Errorf("%s is %s and does not say why", f.Path, f.Class)
+			t.Errorf("%s is %s without a reason", f.Path, f.Class)
 		}
 		if f.Class != Rejected && f.Accepted != nil {
 			t.Errorf("%s is %s and has neutral values", f.Path, f.Class)

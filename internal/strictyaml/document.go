@@ -115,7 +115,8 @@ func parseYAML(data []byte, limit int) (nodes []*yaml.Node, err error) {
 				out.Line, _ = strconv.Atoi(m[1])
 				out.Message = out.Message[len(m[0]):]
 			}
-			if m := unknownAnchor.FindStringSubmatch(out.Message); m != nil && out.Line == 0 { // the parser reports no line
+			if m := unknownAnchor.FindStringSubmatch(out.Message); m != nil &&
+				out.Line == 0 { // the parser reports no line
 				if before, _, found := bytes.Cut(data, []byte("*"+m[1])); found {
 					out.Line = 1 + bytes.Count(before, []byte("\n"))
 				}

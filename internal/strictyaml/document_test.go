@@ -25,28 +25,92 @@ func one(t *testing.T, in string) Document {
 
 func TestErrorsNameLineAndField(t *testing.T) {
 	tests := []struct{ name, in, want string }{
-		{"an unknown field", "spec:\n  containers:\n  - name: a\n    imaeg: x\n", "line 4: spec.containers[0].imaeg: unknown field"},
-		{"a field with wrong case", "spec:\n  Containers: []\n", "line 2: spec.Containers: unknown field, did you mean containers?"},
-		{"a duplicate field", "spec:\n  hostname: a\n  hostPID: true\n  hostname: b\n", "line 4: spec.hostname: duplicate field, first on line 2"},
-		{"a duplicate key of a map", "metadata:\n  labels:\n    a: x\n    a: y\n", "line 4: metadata.labels.a: duplicate field, first on line 3"},
-		{"a number where text is wanted", "metadata:\n  name: 12\n", "line 2: metadata.name: must be text, is a number: put it in quotes"},
-		{"an old boolean where text is wanted", "metadata:\n  name: yes\n", "line 2: metadata.name: must be text, is a boolean: put it in quotes"},
-		{"text where a number is wanted", "spec:\n  priority: high\n", "line 2: spec.priority: must be a whole number with 32 bits, is text"},
-		{"a number that is too large", "spec:\n  priority: 3000000000\n", "line 2: spec.priority: must be a whole number with 32 bits, is a number"},
-		{"a fraction where a whole number is wanted", "spec:\n  priority: 1.5\n", "line 2: spec.priority: must be a whole number with 32 bits, is a number"},
+		{
+			"an unknown field",
+			"spec:\n  containers:\n  - name: a\n    imaeg: x\n",
+			"line 4: spec.containers[0].imaeg: unknown field",
+		},
+		{
+			"a field with wrong case",
+			"spec:\n  Containers: []\n",
+			"line 2: spec.Containers: unknown field, did you mean containers?",
+		},
+		{
+			"a duplicate field",
+			"spec:\n  hostname: a\n  hostPID: true\n  hostname: b\n",
+			"line 4: spec.hostname: duplicate field, first on line 2",
+		},
+		{
+			"a duplicate key of a map",
+			"metadata:\n  labels:\n    a: x\n    a: y\n",
+			"line 4: metadata.labels.a: duplicate field, first on line 3",
+		},
+		{
+			"a number where text is wanted",
+			"metadata:\n  name: 12\n",
+			"line 2: metadata.name: must be text, is a number: put it in quotes",
+		},
+		{
+			"an old boolean where text is wanted",
+			"metadata:\n  name: yes\n",
+			"line 2: metadata.name: must be text, is a boolean: put it in quotes",
+		},
+		{
+			"text where a number is wanted",
+			"spec:\n  priority: high\n",
+			"line 2: spec.priority: must be a whole number with 32 bits, is text",
+		},
+		{
+			"a number that is too large",
+			"spec:\n  priority: 3000000000\n",
+			"line 2: spec.priority: must be a whole number with 32 bits, is a number",
+		},
+		{
+			"a fraction where a whole number is wanted",
+			"spec:\n  priority: 1.5\n",
+			"line 2: spec.priority: must be a whole number with 32 bits, is a number",
+		},
 		{"a list where an object is wanted", "spec:\n- a\n", "line 2: spec: must be an object, is a list"},
-		{"an object where a list is wanted", "spec:\n  containers:\n    name: a\n", "line 3: spec.containers: must be a list, is an object"},
-		{"an object where text is wanted", "metadata:\n  name: {a: b}\n", "line 2: metadata.name: must be text, is an object"},
+		{
+			"an object where a list is wanted",
+			"spec:\n  containers:\n    name: a\n",
+			"line 3: spec.containers: must be a list, is an object",
+		},
+		{
+			"an object where text is wanted",
+			"metadata:\n  name: {a: b}\n",
+			"line 2: metadata.name: must be text, is an object",
+		},
 		{"a bad quantity", "spec:\n  containers:\n  - resources:\n      limits:\n        cpu: lots\n",
 			"line 5: spec.containers[0].resources.limits.cpu: is not a valid quantity (such as 100m, 1Gi)"},
 		{"a bad port", "spec:\n  containers:\n  - readinessProbe:\n      httpGet:\n        port: [1]\n",
 			"line 5: spec.containers[0].readinessProbe.httpGet.port: is not a valid number or name"},
-		{"a bad time", "metadata:\n  creationTimestamp: soon\n", "line 2: metadata.creationTimestamp: is not a valid time (such as 2006-01-02T15:04:05Z)"},
-		{"an inlined field of an unknown volume", "spec:\n  volumes:\n  - name: a\n    flex: {}\n", "line 4: spec.volumes[0].flex: unknown field"},
-		{"a key that is an object", "metadata:\n  labels:\n    {a: b}: c\n", "line 3: metadata.labels: has a key that is not a string"},
+		{
+			"a bad time",
+			"metadata:\n  creationTimestamp: soon\n",
+			"line 2: metadata.creationTimestamp: is not a valid time (such as 2006-01-02T15:04:05Z)",
+		},
+		{
+			"an inlined field of an unknown volume",
+			"spec:\n  volumes:\n  - name: a\n    flex: {}\n",
+			"line 4: spec.volumes[0].flex: unknown field",
+		},
+		{
+			"a key that is an object",
+			"metadata:\n  labels:\n    {a: b}: c\n",
+			"line 3: metadata.labels: has a key that is not a string",
+		},
 		{"the whole is a list", "- a\n", "line 1: must be an object, is a list"},
-		{"JSON too", "{\n \"spec\": {\n  \"hostPid\": true}}", "line 3: spec.hostPid: unknown field, did you mean hostPID?"},
-		{"duplicates in JSON", "{\"spec\": {\"hostPID\": true,\n\"hostPID\": true}}", "line 2: spec.hostPID: duplicate field, first on line 1"},
+		{
+			"JSON too",
+			"{\n \"spec\": {\n  \"hostPid\": true}}",
+			"line 3: spec.hostPid: unknown field, did you mean hostPID?",
+		},
+		{
+			"duplicates in JSON",
+			"{\"spec\": {\"hostPID\": true,\n\"hostPID\": true}}",
+			"line 2: spec.hostPID: duplicate field, first on line 1",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -192,7 +256,10 @@ func indent(s string, n int) string {
 }
 
 func TestLineFindsFields(t *testing.T) {
-	d := one(t, "metadata:\n  name: a\n  labels:\n    a.b/c: d\nspec:\n  containers:\n  - name: x\n  - name: y\n    ports:\n    - containerPort: 1\n")
+	d := one(
+		t,
+		"metadata:\n  name: a\n  labels:\n    a.b/c: d\nspec:\n  containers:\n  - name: x\n  - name: y\n    ports:\n    - containerPort: 1\n",
+	)
 	for path, want := range map[string]int{
 		"metadata.name":                            2,
 		"metadata.labels[a.b/c]":                   4,

@@ -17,13 +17,16 @@ import (
 // journalFields maps attributes to journal fields, by which the journal can be filtered, for
 // example by pod or by reason.
 var journalFields = map[string]string{
-	"pod": "BERTH_POD", "uid": "BERTH_POD_UID", "on": "BERTH_ON", "container": "BERTH_CONTAINER",
-	"reason": "BERTH_REASON", "op": "BERTH_ACTION",
+	"pod": "BERTH_POD", "podUID": "BERTH_POD_UID", "containerName": "BERTH_CONTAINER", "reason": "BERTH_REASON",
+	"action": "BERTH_ACTION", "on": "BERTH_ON",
+	// Previous names of attributes.
+	"uid": "BERTH_POD_UID", "container": "BERTH_CONTAINER", "op": "BERTH_ACTION",
 }
 
 // priorities are the syslog(3) priorities of the levels.
 var priorities = map[slog.Level]send.Priority{
-	slog.LevelError: send.PriErr, slog.LevelWarn: send.PriWarning, slog.LevelInfo: send.PriInfo, slog.LevelDebug: send.PriDebug,
+	slog.LevelError: send.PriErr, slog.LevelWarn: send.PriWarning,
+	slog.LevelInfo: send.PriInfo, slog.LevelDebug: send.PriDebug,
 }
 
 // journal writes each record as one journal entry. The text is the message, and the attributes in
@@ -46,7 +49,11 @@ type entries struct {
 	fields   map[string]string
 }
 
-func newJournal(out io.Writer, level slog.Level, send func(string, send.Priority, map[string]string) error) slog.Handler {
+func newJournal(
+	out io.Writer,
+	level slog.Level,
+	send func(string, send.Priority, map[string]string) error,
+) slog.Handler {
 	to := &entries{send: send, out: out}
 	return journal{
 		to: to, text: slog.NewTextHandler(to, &slog.HandlerOptions{Level: level, ReplaceAttr: forJournal}), level: level,

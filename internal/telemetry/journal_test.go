@@ -41,14 +41,27 @@ func TestJournalFields(t *testing.T) {
 	pod.Info("Started container c", "reason", "Started", "on", "c", "took", 3)
 	pod.Warn("careful\nnow")
 	log.Error("bad")
-	log.Debug("not told")
+	log.Debug("not logged")
 	pod.WithGroup("g").Info("within", "reason", "not a field")
 	want := []sent{
 		{`msg="Started container c" pod=default/web uid=u-1 reason=Started on=c took=3`, send.PriInfo,
-			map[string]string{"BERTH_POD": "default/web", "BERTH_POD_UID": "u-1", "BERTH_REASON": "Started", "BERTH_ON": "c"}},
-		{`msg="careful\nnow" pod=default/web uid=u-1`, send.PriWarning, map[string]string{"BERTH_POD": "default/web", "BERTH_POD_UID": "u-1"}},
+			map[string]string{
+				"BERTH_POD":     "default/web",
+				"BERTH_POD_UID": "u-1",
+				"BERTH_REASON":  "Started",
+				"BERTH_ON":      "c",
+			}},
+		{
+			`msg="careful\nnow" pod=default/web uid=u-1`,
+			send.PriWarning,
+			map[string]string{"BERTH_POD": "default/web", "BERTH_POD_UID": "u-1"},
+		},
 		{"msg=bad", send.PriErr, map[string]string{}},
-		{`msg=within pod=default/web uid=u-1 g.reason="not a field"`, send.PriInfo, map[string]string{"BERTH_POD": "default/web", "BERTH_POD_UID": "u-1"}},
+		{
+			`msg=within pod=default/web uid=u-1 g.reason="not a field"`,
+			send.PriInfo,
+			map[string]string{"BERTH_POD": "default/web", "BERTH_POD_UID": "u-1"},
+		},
 	}
 	if len(r.got) != len(want) {
 		t.Fatalf("got %d entries: %v", len(r.got), r.got)
@@ -64,7 +77,7 @@ func TestJournalFallback(t *testing.T) {
 	var out bytes.Buffer
 	r := recorder{err: errors.New("no journald")}
 	log := slog.New(newJournal(&out, slog.LevelInfo, r.send)).With("node", "n1").WithGroup("g")
-	log.Debug("not told")
+	log.Debug("not logged")
 	log.Info("hello", "a", 1)
 	log.Warn("careful\nnow")
 	log.Error("bad")

@@ -72,10 +72,36 @@ type Metrics struct {
 
 // Metrics of upstream have upstream's buckets.
 var (
-	podStartBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
-	callBuckets     = prometheus.ExponentialBuckets(.005, 2.5, 14)
-	syncBuckets     = prometheus.ExponentialBuckets(.01, 2.5, 12)
-	stageBuckets    = []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	podStartBuckets = []float64{
+		0.5,
+		1,
+		2,
+		3,
+		4,
+		5,
+		6,
+		8,
+		10,
+		20,
+		30,
+		45,
+		60,
+		120,
+		180,
+		240,
+		300,
+		360,
+		480,
+		600,
+		900,
+		1200,
+		1800,
+		2700,
+		3600,
+	}
+	callBuckets  = prometheus.ExponentialBuckets(.005, 2.5, 14)
+	syncBuckets  = prometheus.ExponentialBuckets(.01, 2.5, 12)
+	stageBuckets = []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 )
 
 // NewMetrics returns the collectors of a node. The registry also contains the process collector,
@@ -86,10 +112,18 @@ func NewMetrics(node string, b Build) *Metrics {
 	m.own()
 	m.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.constant("kubelet_node_name", "The name of the node. Always 1.", prometheus.Labels{"node": node})
-	m.constant("kubernetes_build_info", "The compatible Kubernetes release, and the build. Always 1.", prometheus.Labels{
-		"git_version": b.Kubernetes, "git_commit": b.Commit, "build_date": b.Date,
-		"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH})
-	m.constant("berth_build_info", "The release of berth. Always 1.", prometheus.Labels{"version": b.Version, "git_commit": b.Commit})
+	m.constant(
+		"kubernetes_build_info",
+		"The compatible Kubernetes release, and the build. Always 1.",
+		prometheus.Labels{
+			"git_version": b.Kubernetes, "git_commit": b.Commit, "build_date": b.Date,
+			"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH},
+	)
+	m.constant(
+		"berth_build_info",
+		"The release of berth. Always 1.",
+		prometheus.Labels{"version": b.Version, "git_commit": b.Commit},
+	)
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "go_goroutines", Help: "Number of goroutines."}, func() float64 { return float64(runtime.NumGoroutine()) }))
 	return m
@@ -145,7 +179,10 @@ func (m *Metrics) histogram(name, help string, buckets []float64) prometheus.His
 }
 
 func (m *Metrics) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return register(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels))
+	return register(
+		m,
+		prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels),
+	)
 }
 
 func register[C prometheus.Collector](m *Metrics, c C) C {
@@ -160,59 +197,218 @@ func (m *Metrics) upstream() {
 	m.runningContainers = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kubelet_running_containers", Help: "Number of containers by state."}, []string{"container_state"}))
 	m.startedPods = m.counter("kubelet_started_pods_total", "Cumulative number of pod sandboxes started.")
-	m.startedPodErrors = m.counter("kubelet_started_pods_errors_total", "Cumulative number of errors when starting pod sandboxes.")
-	m.startedContainers = m.counters("kubelet_started_containers_total", "Cumulative number of containers started.", "container_type")
-	m.startedContainerErrors = m.counters("kubelet_started_containers_errors_total", "Cumulative number of errors when starting containers.", "container_type", "code")
-	m.podStart = m.histogram("kubelet_pod_start_duration_seconds", "Duration in seconds from the agent seeing a pod for the first time to the pod running.", podStartBuckets)
-	m.podStartSLI = m.histogram("kubelet_pod_start_sli_duration_seconds",
-		"Duration in seconds from the creation of a pod to all its containers started, excluding image pulls and init containers.", podStartBuckets)
-	m.podStartTotal = m.histogram("kubelet_pod_start_total_duration_seconds", "Duration in seconds from the creation of a pod to all its containers started.", podStartBuckets)
-	m.statusSync = m.histogram("kubelet_pod_status_sync_duration_seconds", "Duration in seconds from a change of a pod's status to its update on the API server.", syncBuckets)
-	m.sandboxDuration = m.histograms("kubelet_run_podsandbox_duration_seconds", "Duration in seconds of RunPodSandbox operations by runtime handler.", callBuckets, "runtime_handler")
-	m.sandboxErrors = m.counters("kubelet_run_podsandbox_errors_total", "Cumulative number of RunPodSandbox errors by runtime handler.", "runtime_handler")
-	m.cgroupDuration = m.histograms("kubelet_cgroup_manager_duration_seconds", "Duration in seconds of cgroup operations by type: create, update or destroy.", callBuckets, "operation_type")
-	m.workerDuration = m.histograms("kubelet_pod_worker_duration_seconds", "Duration in seconds to sync a single pod by operation: create, update or sync.", callBuckets, "operation_type")
-	m.runtimeOps = m.counters("kubelet_runtime_operations_total", "Cumulative number of runtime operations by type.", "operation_type")
-	m.runtimeErrors = m.counters("kubelet_runtime_operations_errors_total", "Cumulative number of runtime operation errors by type.", "operation_type")
-	m.runtimeDuration = m.histograms("kubelet_runtime_operations_duration_seconds", "Duration in seconds of runtime operations by type.", callBuckets, "operation_type")
-	m.imagePull = m.histograms("kubelet_image_pull_duration_seconds", "Duration in seconds of image pulls by image size.",
-		[]float64{1, 5, 10, 20, 30, 60, 180, 300, 600, 900, 1200, 1800, 2700, 3600}, "image_size_in_bytes")
-	m.hookFallbacks = m.counter("kubelet_lifecycle_handler_http_fallbacks_total", "Cumulative number of lifecycle hooks with scheme HTTPS that succeeded over HTTP.")
-	m.imagesCollected = m.counters("kubelet_image_garbage_collected_total", "Cumulative number of images garbage collected by reason: age or space.", "reason")
-	m.imageChecks = m.counters("kubelet_imagemanager_image_mustpull_checks_total", "Cumulative number of checks whether a pod may use an image that is present on the node, by result.", "result")
-	m.probes = m.counters("prober_probe_total", "Cumulative number of probes by result: successful, failed or unknown.",
-		"probe_type", "result", "container", "pod", "namespace", "pod_uid")
-	m.probeDuration = m.histograms("prober_probe_duration_seconds", "Duration in seconds of probes.", prometheus.DefBuckets,
-		"probe_type", "container", "pod", "namespace")
-	m.pluginsRegistered = m.counters("kubelet_device_plugin_registration_total", "Cumulative number of device plugin registrations by resource name.", "resource_name")
-	m.devicesAllocated = m.histograms("kubelet_device_plugin_alloc_duration_seconds", "Duration in seconds of device plugin Allocate calls by resource name.", prometheus.DefBuckets, "resource_name")
-	m.admissionFails = m.counters("kubelet_admission_rejections_total", "Cumulative number of pods rejected at admission by reason.", "reason")
+	m.startedPodErrors = m.counter(
+		"kubelet_started_pods_errors_total",
+		"Cumulative number of errors when starting pod sandboxes.",
+	)
+	m.startedContainers = m.counters(
+		"kubelet_started_containers_total",
+		"Cumulative number of containers started.",
+		"container_type",
+	)
+	m.startedContainerErrors = m.counters(
+		"kubelet_started_containers_errors_total",
+		"Cumulative number of errors when starting containers.",
+		"container_type",
+		"code",
+	)
+	m.podStart = m.histogram(
+		"kubelet_pod_start_duration_seconds",
+		"Duration in seconds from the agent seeing a pod for the first time to the pod running.",
+		podStartBuckets,
+	)
+	m.podStartSLI = m.histogram(
+		"kubelet_pod_start_sli_duration_seconds",
+		"Duration in seconds from the creation of a pod to all its containers started, excluding image pulls and init "+
+			"containers.",
+		podStartBuckets,
+	)
+	m.podStartTotal = m.histogram(
+		"kubelet_pod_start_total_duration_seconds",
+		"Duration in seconds from the creation of a pod to all its containers started.",
+		podStartBuckets,
+	)
+	m.statusSync = m.histogram(
+		"kubelet_pod_status_sync_duration_seconds",
+		"Duration in seconds from a change of a pod's status to its update on the API server.",
+		syncBuckets,
+	)
+	m.sandboxDuration = m.histograms(
+		"kubelet_run_podsandbox_duration_seconds",
+		"Duration in seconds of RunPodSandbox operations by runtime handler.",
+		callBuckets,
+		"runtime_handler",
+	)
+	m.sandboxErrors = m.counters(
+		"kubelet_run_podsandbox_errors_total",
+		"Cumulative number of RunPodSandbox errors by runtime handler.",
+		"runtime_handler",
+	)
+	m.cgroupDuration = m.histograms(
+		"kubelet_cgroup_manager_duration_seconds",
+		"Duration in seconds of cgroup operations by type: create, update or destroy.",
+		callBuckets,
+		"operation_type",
+	)
+	m.workerDuration = m.histograms(
+		"kubelet_pod_worker_duration_seconds",
+		"Duration in seconds to sync a single pod by operation: create, update or sync.",
+		callBuckets,
+		"operation_type",
+	)
+	m.runtimeOps = m.counters(
+		"kubelet_runtime_operations_total",
+		"Cumulative number of runtime operations by type.",
+		"operation_type",
+	)
+	m.runtimeErrors = m.counters(
+		"kubelet_runtime_operations_errors_total",
+		"Cumulative number of runtime operation errors by type.",
+		"operation_type",
+	)
+	m.runtimeDuration = m.histograms(
+		"kubelet_runtime_operations_duration_seconds",
+		"Duration in seconds of runtime operations by type.",
+		callBuckets,
+		"operation_type",
+	)
+	m.imagePull = m.histograms(
+		"kubelet_image_pull_duration_seconds",
+		"Duration in seconds of image pulls by image size.",
+		[]float64{1, 5, 10, 20, 30, 60, 180, 300, 600, 900, 1200, 1800, 2700, 3600},
+		"image_size_in_bytes",
+	)
+	m.hookFallbacks = m.counter(
+		"kubelet_lifecycle_handler_http_fallbacks_total",
+		"Cumulative number of lifecycle hooks with scheme HTTPS that succeeded over HTTP.",
+	)
+	m.imagesCollected = m.counters(
+		"kubelet_image_garbage_collected_total",
+		"Cumulative number of images garbage collected by reason: age or space.",
+		"reason",
+	)
+	m.imageChecks = m.counters(
+		"kubelet_imagemanager_image_mustpull_checks_total",
+		"Cumulative number of checks whether a pod may use an image that is present on the node, by result.",
+		"result",
+	)
+	m.probes = m.counters(
+		"prober_probe_total",
+		"Cumulative number of probes by result: successful, failed or unknown.",
+		"probe_type",
+		"result",
+		"container",
+		"pod",
+		"namespace",
+		"pod_uid",
+	)
+	m.probeDuration = m.histograms(
+		"prober_probe_duration_seconds",
+		"Duration in seconds of probes.",
+		prometheus.DefBuckets,
+		"probe_type",
+		"container",
+		"pod",
+		"namespace",
+	)
+	m.pluginsRegistered = m.counters(
+		"kubelet_device_plugin_registration_total",
+		"Cumulative number of device plugin registrations by resource name.",
+		"resource_name",
+	)
+	m.devicesAllocated = m.histograms(
+		"kubelet_device_plugin_alloc_duration_seconds",
+		"Duration in seconds of device plugin Allocate calls by resource name.",
+		prometheus.DefBuckets,
+		"resource_name",
+	)
+	m.admissionFails = m.counters(
+		"kubelet_admission_rejections_total",
+		"Cumulative number of pods rejected at admission by reason.",
+		"reason",
+	)
 }
 
 // own registers the metrics that only berth has.
 func (m *Metrics) own() {
 	m.restarts = m.counter("berth_container_restarts_total", "Cumulative number of container restarts.")
-	m.stage = m.histograms("berth_stage_duration_seconds", "Duration in seconds of actions and observations by stage.", stageBuckets, "stage")
+	m.stage = m.histograms(
+		"berth_stage_duration_seconds",
+		"Duration in seconds of actions and observations by stage.",
+		stageBuckets,
+		"stage",
+	)
 	m.pass = m.histogram("berth_pass_duration_seconds", "Duration in seconds of a sync of a pod.", stageBuckets)
-	m.overhead = m.histogram("berth_pod_start_overhead_seconds", "Duration in seconds from the agent seeing a pod for the first time to the pod running, excluding image pulls and mutating runtime calls.", stageBuckets)
+	m.overhead = m.histogram(
+		"berth_pod_start_overhead_seconds",
+		"Duration in seconds from the agent seeing a pod for the first time to the pod running, excluding image pulls "+
+			"and mutating runtime calls.",
+		stageBuckets,
+	)
 	m.probeLate = m.histogram("berth_probe_lateness_seconds", "Delay in seconds of the start of probes.", stageBuckets)
-	m.probesMissed = m.counter("berth_probe_missed_periods_total", "Cumulative number of periods in which a probe could not start because the node was overloaded. Expected to be 0.")
-	m.audits = m.counter("berth_audits_total", "Cumulative number of full comparisons of the agent's state with the runtime.")
-	m.divergences = m.counter("berth_audit_divergences_total", "Cumulative number of pods for which an audit found a change that no event had reported. Expected to be 0.")
-	m.actions = m.counters("berth_actions_total", "Cumulative number of finished actions by verb and result: ok, error or canceled.", "verb", "result")
-	m.evictions = m.counters("kubelet_evictions", "Cumulative number of pod evictions by eviction signal.", "eviction_signal")
+	m.probesMissed = m.counter(
+		"berth_probe_missed_periods_total",
+		"Cumulative number of periods in which a probe could not start because the node was overloaded. Expected to be 0.",
+	)
+	m.audits = m.counter(
+		"berth_audits_total",
+		"Cumulative number of full comparisons of the agent's state with the runtime.",
+	)
+	m.divergences = m.counter(
+		"berth_audit_divergences_total",
+		"Cumulative number of pods for which an audit found a change that no event had reported. Expected to be 0.",
+	)
+	m.actions = m.counters(
+		"berth_actions_total",
+		"Cumulative number of finished actions by verb and result: ok, error or canceled.",
+		"verb",
+		"result",
+	)
+	m.evictions = m.counters(
+		"kubelet_evictions",
+		"Cumulative number of pod evictions by eviction signal.",
+		"eviction_signal",
+	)
 	m.pressure = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "berth_node_pressure", Help: "1 while the node has the pressure condition."}, []string{"condition"}))
 	m.signals = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "berth_eviction_signal_available", Help: "Available amount of an eviction signal in bytes, inodes or processes."}, []string{"signal"}))
-	m.swept = m.counters("berth_leftovers_swept_total", "Cumulative number of leaked runtime resources removed by kind: shim, socket, lease, attachment, address, network, rules, chain or netns.", "kind")
+		Name: "berth_eviction_signal_available", Help: "Available amount of an eviction signal in bytes, inodes or " +
+			"processes."}, []string{"signal"}))
+	m.swept = m.counters(
+		"berth_leftovers_swept_total",
+		"Cumulative number of leaked runtime resources removed by kind: shim, socket, lease, attachment, address, "+
+			"network, rules, chain or netns.",
+		"kind",
+	)
 	m.devices = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "berth_devices", Help: "Number of devices of device plugins by resource name and state: listed, healthy or given."}, []string{"resource_name", "state"}))
+		Name: "berth_devices", Help: "Number of devices of device plugins by resource name and state: listed, healthy " +
+			"or given."}, []string{"resource_name", "state"}))
 	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Cumulative number of container log rotations.")
-	m.logDropped = m.counter("berth_container_log_dropped_bytes_total", "Bytes of rotated logs that were dropped because of containerLogMaxBytesPerMinute.")
-	m.garbage = m.counters("berth_garbage_collected_total", "Cumulative number of garbage collected items by kind: container, sandbox, pod_logs, container_logs or log_link.", "kind")
-	m.garbageBytes = m.counter("berth_log_garbage_bytes_total", "Cumulative number of bytes of garbage collected logs.")
-	m.leaseRenewals = m.counters("berth_lease_renewals_total", "Cumulative number of node lease renewals by result: ok or error.", "result")
-	m.leaseDuration = m.histogram("berth_lease_renewal_duration_seconds", "Duration in seconds of successful node lease renewals.", callBuckets)
-	m.eventsMissed = m.counter("berth_runtime_events_missed_total", "Cumulative number of interruptions of the runtime event stream.")
+	m.logDropped = m.counter(
+		"berth_container_log_dropped_bytes_total",
+		"Bytes of rotated logs that were dropped because of containerLogMaxBytesPerMinute.",
+	)
+	m.garbage = m.counters(
+		"berth_garbage_collected_total",
+		"Cumulative number of garbage collected items by kind: container, sandbox, pod_logs, container_logs or log_link.",
+		"kind",
+	)
+	m.garbageBytes = m.counter(
+		"berth_log_garbage_bytes_total",
+		"Cumulative number of bytes of garbage collected logs.",
+	)
+	m.leaseRenewals = m.counters(
+		"berth_lease_renewals_total",
+		"Cumulative number of node lease renewals by result: ok or error.",
+		"result",
+	)
+	m.leaseDuration = m.histogram(
+		"berth_lease_renewal_duration_seconds",
+		"Duration in seconds of successful node lease renewals.",
+		callBuckets,
+	)
+	m.eventsMissed = m.counter(
+		"berth_runtime_events_missed_total",
+		"Cumulative number of interruptions of the runtime event stream.",
+	)
 }

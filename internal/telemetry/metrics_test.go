@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// fill tells every metric something.
+// fill records a value of every metric.
 func fill(m *Metrics) {
 	m.CountHookHTTPFallback()
 	bad := errors.New("bad")
@@ -37,7 +37,11 @@ func fill(m *Metrics) {
 	m.ObserveStatusSync(30 * time.Millisecond)
 	m.ObserveLeaseRenewal(time.Millisecond, nil)
 	m.ObserveLeaseRenewal(time.Second, bad)
-	m.ObserveProbe(ProbeLabels{Kind: "Readiness", Container: "c", Pod: "web", Namespace: "default", UID: "u1"}, "failed", time.Millisecond)
+	m.ObserveProbe(
+		ProbeLabels{Kind: "Readiness", Container: "c", Pod: "web", Namespace: "default", UID: "u1"},
+		"failed",
+		time.Millisecond,
+	)
 	m.ObserveProbeDelay(time.Millisecond, 2)
 }
 
@@ -201,6 +205,6 @@ func TestDeleteProbes(t *testing.T) {
 	}
 	m.DeleteProbes("default", "web", "u1")
 	if text := scrape(t, m); strings.Contains(text, `pod="web"`) {
-		t.Error("the counts of a pod that is gone are left")
+		t.Error("metrics of the deleted pod remain")
 	}
 }

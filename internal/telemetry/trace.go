@@ -74,7 +74,8 @@ func wanted(getenv func(string) string) (bool, error) {
 	default:
 		return false, fmt.Errorf("OTEL_TRACES_EXPORTER=%s: must be otlp or none", exporter)
 	}
-	if p := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "grpc"); p != "grpc" {
+	p := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "grpc")
+	if p != "grpc" {
 		return false, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s: only grpc is built in", p)
 	}
 	return true, nil

@@ -16,7 +16,10 @@ type sink struct {
 	spans chan string
 }
 
-func (s *sink) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (s *sink) Export(
+	_ context.Context,
+	r *collector.ExportTraceServiceRequest,
+) (*collector.ExportTraceServiceResponse, error) {
 	for _, rs := range r.ResourceSpans {
 		service := ""
 		for _, a := range rs.Resource.Attributes {

@@ -32,7 +32,12 @@ func (s span) check(pods int) error {
 	case s.first+s.count > 1<<32-PerPod: // the last ID means "no ID"
 		return fmt.Errorf("%d IDs from %d exceed the range of IDs", s.count, s.first)
 	case s.count/PerPod < uint64(max(pods, 0)):
-		return fmt.Errorf("%d IDs are sufficient for %d pods with user namespaces, and maxPods is %d", s.count, s.count/PerPod, pods)
+		return fmt.Errorf(
+			"%d IDs are sufficient for %d pods with user namespaces, and maxPods is %d",
+			s.count,
+			s.count/PerPod,
+			pods,
+		)
 	}
 	return nil
 }

@@ -48,7 +48,12 @@ func New(o Options) (*Allocator, error) {
 	case err != nil:
 		return nil, err
 	case users != groups:
-		return nil, fmt.Errorf("%s: the user kubelet has IDs %v in subuid and %v in subgid; they must be the same", etc, users, groups)
+		return nil, fmt.Errorf(
+			"%s: the user kubelet has IDs %v in subuid and %v in subgid; they must be the same",
+			etc,
+			users,
+			groups,
+		)
 	case users == (span{}):
 		return ids, nil
 	}
@@ -130,8 +135,10 @@ func (s *Allocator) read(uid string) (uint32, error) {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return 0, fmt.Errorf("read %s: %w", s.file(uid), err)
 	}
-	if len(m.UIDs) != 1 || len(m.GIDs) != 1 || m.UIDs[0] != m.GIDs[0] || m.UIDs[0].ContainerID != 0 || m.UIDs[0].Length != PerPod ||
-		m.UIDs[0].HostID < PerPod || m.UIDs[0].HostID%PerPod != 0 {
+	if len(m.UIDs) != 1 || len(m.GIDs) != 1 || m.UIDs[0] != m.GIDs[0] || m.UIDs[0].ContainerID != 0 ||
+		m.UIDs[0].Length != PerPod ||
+		m.UIDs[0].HostID < PerPod ||
+		m.UIDs[0].HostID%PerPod != 0 {
 		return 0, fmt.Errorf("%s: not a range of %d IDs, the same for users and groups", s.file(uid), PerPod)
 	}
 	return m.UIDs[0].HostID, nil

@@ -76,7 +76,8 @@ func TestAllocateUniqueRanges(t *testing.T) {
 		seen[n] = true
 	}
 	p.pod(t, "ninth")
-	if _, err := ids.Allocate("ninth"); err == nil || !strings.Contains(err.Error(), "all 8 ranges of user IDs are allocated") {
+	if _, err := ids.Allocate("ninth"); err == nil ||
+		!strings.Contains(err.Error(), "all 8 ranges of user IDs are allocated") {
 		t.Errorf("ninth of 8 ranges: %v", err)
 	}
 	if err := os.RemoveAll(filepath.Join(p.root, "pods", "pod-3")); err != nil {

@@ -41,7 +41,11 @@ func sameDesired(a, b *corev1.Pod) bool {
 		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds) &&
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
 		equality.Semantic.DeepEqual(&a.Spec, &b.Spec) &&
-		slices.EqualFunc(foreignConditions(a), foreignConditions(b), func(x, y corev1.PodCondition) bool { return equality.Semantic.DeepEqual(x, y) })
+		slices.EqualFunc(
+			foreignConditions(a),
+			foreignConditions(b),
+			func(x, y corev1.PodCondition) bool { return equality.Semantic.DeepEqual(x, y) },
+		)
 }
 
 // foreignConditions returns the conditions that this node does not own.

@@ -67,7 +67,12 @@ func (s *Source) followServices() {
 func trimService(o runtime.Object) {
 	if svc, ok := o.(*corev1.Service); ok {
 		at := svc.Annotations[reachedAtAnnotation]
-		svc.ObjectMeta = metav1.ObjectMeta{Name: svc.Name, Namespace: svc.Namespace, UID: svc.UID, ResourceVersion: svc.ResourceVersion}
+		svc.ObjectMeta = metav1.ObjectMeta{
+			Name:            svc.Name,
+			Namespace:       svc.Namespace,
+			UID:             svc.UID,
+			ResourceVersion: svc.ResourceVersion,
+		}
 		if at != "" {
 			svc.Annotations = map[string]string{reachedAtAnnotation: at}
 		}
@@ -104,7 +109,8 @@ func (s *Source) environment(key source.ObjectKey, u *object) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	}) {
 		own := name.Namespace == key.Namespace && key.Name == podspec.LinkedServices
-		if own && name.Name != masterService || name.Name == masterService && name.Namespace == metav1.NamespaceDefault {
+		if own && name.Name != masterService ||
+			name.Name == masterService && name.Namespace == metav1.NamespaceDefault {
 			chosen = append(chosen, s.services.all[name])
 		}
 	}

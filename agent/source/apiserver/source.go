@@ -187,12 +187,20 @@ func (s *Source) step() (next time.Time) {
 func (s *Source) complete() bool { return s.listed && s.nodeRegistered }
 
 func (s *Source) snapshot() source.Snapshot {
-	out := source.Snapshot{Source: source.APIServer, Ready: s.complete(), Objects: make(map[source.ObjectKey]plan.Object, len(s.objects))}
+	out := source.Snapshot{
+		Source:  source.APIServer,
+		Ready:   s.complete(),
+		Objects: make(map[source.ObjectKey]plan.Object, len(s.objects)),
+	}
 	for _, h := range s.pods {
 		if !s.nodeRegistered && !h.previous {
 			continue
 		}
-		h.emitted = h.emitted || !slices.ContainsFunc(h.references, func(key source.ObjectKey) bool { return !s.objects[key].resolved && requiredForSandbox(h.pod, key) })
+		h.emitted = h.emitted ||
+			!slices.ContainsFunc(
+				h.references,
+				func(key source.ObjectKey) bool { return !s.objects[key].resolved && requiredForSandbox(h.pod, key) },
+			)
 		if h.emitted {
 			out.Pods = append(out.Pods, h.pod)
 		}
@@ -215,7 +223,10 @@ func requiredForSandbox(pod *corev1.Pod, key source.ObjectKey) bool {
 	case plan.RuntimeClass:
 		return true
 	case plan.Secret:
-		return slices.ContainsFunc(pod.Spec.ImagePullSecrets, func(r corev1.LocalObjectReference) bool { return r.Name == key.Name })
+		return slices.ContainsFunc(
+			pod.Spec.ImagePullSecrets,
+			func(r corev1.LocalObjectReference) bool { return r.Name == key.Name },
+		)
 	default:
 		return false
 	}

@@ -82,7 +82,13 @@ func (s *Source) answered(u *object, out authnv1.TokenRequest, err error, began 
 	}
 	jitter := time.Duration(rand.Int64N(int64(10 * time.Second)))
 	t.due = began.Add(min(life*8/10, tokenMost) - min(jitter, life/20))
-	s.set(u, plan.Object{Token: out.Status.Token, Version: plan.Version{Version: "token of " + began.UTC().Format(time.RFC3339Nano)}})
+	s.set(
+		u,
+		plan.Object{
+			Token:   out.Status.Token,
+			Version: plan.Version{Version: "token of " + began.UTC().Format(time.RFC3339Nano)},
+		},
+	)
 }
 
 // renew requests a token that is due, and returns when it will be due.
