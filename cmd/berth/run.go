@@ -108,6 +108,7 @@ func run(ctx context.Context, config *nodeconfig.Config, warnings []string) erro
 
 // assemble makes every part, and starts none.
 func (b *berth) assemble(ctx context.Context) (err error) {
+	openedStore := b.openStore()
 	if b.traces, err = telemetry.NewTraces(ctx, telemetry.TraceOptions{Node: b.config.NodeName, Version: version}); err != nil {
 		b.log.Warn("no traces are sent", "err", err) // pods are run all the same
 	}
@@ -120,7 +121,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	var aside *checkpoint.Quarantined
-	b.store, aside, err = checkpoint.Open(checkpoint.Options{Path: filepath.Join(b.config.StateDir, storeFile), Log: b.log, Heartbeat: func() { b.pulse(storeLoop) }})
+	b.store, aside, err = openedStore()
 	if err != nil {
 		return fmt.Errorf("open the local store: %w", err)
 	}
