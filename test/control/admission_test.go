@@ -21,9 +21,8 @@ spec:
   containers: [{name: main, image: example/web, resources: {requests: {cpu: 100m}}}]
 `
 
-// TestAPodIsMadeWhole applies a pod that says little and reads what the cluster
-// has added.
-func TestAPodIsMadeWhole(t *testing.T) {
+// TestAdmissionSetsPodDefaults applies a minimal pod and reads the fields that admission has set.
+func TestAdmissionSetsPodDefaults(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.Apply(t, fmt.Sprintf(plainPod, "web", s.Namespace))
@@ -31,34 +30,38 @@ func TestAPodIsMadeWhole(t *testing.T) {
 		"{.spec.serviceAccountName}":                                       "default",
 		"{.spec.volumes[0].projected.sources[*].serviceAccountToken.path}": "token",
 		"{.spec.containers[0].volumeMounts[0].mountPath}":                  "/var/run/secrets/kubernetes.io/serviceaccount",
-		"{.spec.tolerations[*].key}":                                       "node.kubernetes.io/not-ready node.kubernetes.io/unreachable",
-		"{.spec.tolerations[*].tolerationSeconds}":                         "300 300",
-		"{.spec.priority} {.spec.preemptionPolicy}":                        "0 PreemptLowerPriority",
+		"{.spec.tolerations[*].key}": "node.kubernetes.io/not-ready " +
+			"node.kubernetes.io/unreachable",
+		"{.spec.tolerations[*].tolerationSeconds}":  "300 300",
+		"{.spec.priority} {.spec.preemptionPolicy}": "0 PreemptLowerPriority",
 	} {
 		if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath="+path); got != want {
-			t.Errorf("%s is %q, want %q", path, got, want)
+			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
 	}
 	sees(t, "the CA that the token volume names", func() string {
 		out, _ := s.TryKubectl(t, "", "get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}")
 		return fmt.Sprint(strings.Contains(out, "BEGIN CERTIFICATE"))
 	}, "true")
-	if got := s.Kubectl(t, "get", "priorityclasses", "-o", "jsonpath={.items[*].metadata.name} {.items[*].value}"); got != "system-cluster-critical system-node-critical 2000000000 2000001000" {
-		t.Errorf("the priority classes are %q", got)
+	if got := s.Kubectl(t, "get", "priorityclasses", "-o",
+		"jsonpath={.items[*].metadata.name} {.items[*].value}"); got != "system-cluster-critical system-node-critical "+
+		"2000000000 2000001000" {
+		t.Errorf("got priority classes %q", got)
 	}
-	if out, err := s.TryKubectl(t, fmt.Sprintf(plainPod, "web", "nowhere"), "apply", "-f", "-"); err == nil || !strings.Contains(out, `namespaces "nowhere" not found`) {
-		t.Errorf("a pod in no namespace: %s", out)
+	if out, err := s.TryKubectl(t, fmt.Sprintf(plainPod, "web", "nowhere"), "apply", "-f", "-"); err == nil ||
+		!strings.Contains(out, `namespaces "nowhere" not found`) {
+		t.Errorf("pod in a missing namespace: %s", out)
 	}
 }
 
-// TestTokensByKubectl makes a token with kubectl and uses it for what service
-// accounts may do: read how to verify them.
-func TestTokensByKubectl(t *testing.T) {
+// TestKubectlCreateToken creates a token and uses it for service account issuer discovery.
+func TestKubectlCreateToken(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	token := strings.TrimSpace(s.Kubectl(t, "create", "token", "default", "--duration=20m"))
 	client := s.bearing(t, token)
-	for path, want := range map[string]string{"/.well-known/openid-configuration": s.ServiceAccountIssuer, "/openid/v1/jwks": `"alg":"ES256"`} {
+	for path, want := range map[string]string{"/.well-known/openid-configuration": s.ServiceAccountIssuer,
+		"/openid/v1/jwks": `"alg":"ES256"`} {
 		sees(t, path, func() string {
 			out, err := client.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
 			if err != nil {
@@ -68,15 +71,16 @@ func TestTokensByKubectl(t *testing.T) {
 		}, "true")
 	}
 	if _, err := client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("an account without a role lists pods: %v", err)
+		t.Errorf("listing pods without a role: %v", err)
 	}
-	if out, err := s.TryKubectl(t, "", "create", "token", "default", "--duration=5m"); err == nil || !strings.Contains(out, "may not specify a duration less than 10 minutes") {
-		t.Errorf("a token of five minutes: %s", out)
+	if out, err := s.TryKubectl(t, "", "create", "token", "default", "--duration=5m"); err == nil || !strings.Contains(out,
+		"may not specify a duration less than 10 minutes") {
+		t.Errorf("token with a lifetime of five minutes: %s", out)
 	}
 }
 
-// TestQuotaHoldsInARace lets twenty pods run for five places.
-func TestQuotaHoldsInARace(t *testing.T) {
+// TestQuotaWithConcurrentRequests creates twenty pods concurrently with a quota of five.
+func TestQuotaWithConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	ctx := t.Context()
@@ -88,14 +92,16 @@ func TestQuotaHoldsInARace(t *testing.T) {
 	}
 	sees(t, "a new quota is counted", used("pods"), "0")
 	pod := func(name, cpu string) error {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example/web"}}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "main", Image: "example/web"}}}}
 		if cpu != "" {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 		}
 		return failed(s.Client.CoreV1().Pods(s.Namespace).Create(ctx, p, metav1.CreateOptions{}))
 	}
-	if err := pod("silent", ""); err == nil || !strings.Contains(err.Error(), "failed quota: few: must specify requests.cpu for: main") {
-		t.Errorf("a pod that does not say: %v", err)
+	if err := pod("silent", ""); err == nil || !strings.Contains(err.Error(),
+		"failed quota: few: must specify requests.cpu for: main") {
+		t.Errorf("pod without resources: %v", err)
 	}
 	var in, out atomic.Int32
 	var all sync.WaitGroup
@@ -105,7 +111,8 @@ func TestQuotaHoldsInARace(t *testing.T) {
 			switch {
 			case err == nil:
 				in.Add(1)
-			case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota: few, requested: pods=1, used: pods=5, limited: pods=5"):
+			case apierrors.IsForbidden(err) && strings.Contains(err.Error(),
+				"exceeded quota: few, requested: pods=1, used: pods=5, limited: pods=5"):
 				out.Add(1)
 			default:
 				t.Errorf("pod %d: %v", i, err)
@@ -114,30 +121,32 @@ func TestQuotaHoldsInARace(t *testing.T) {
 	}
 	all.Wait()
 	if in.Load() != 5 || out.Load() != 15 {
-		t.Errorf("%d pods got in and %d were refused", in.Load(), out.Load())
+		t.Errorf("%d pods were created and %d rejected", in.Load(), out.Load())
 	}
 	sees(t, "the usage", used("pods"), "5")
 	s.Kubectl(t, "delete", "pods", "--all", "--grace-period=0", "--force")
 	sees(t, "the usage after all are gone", used("pods"), "0")
-	if err := pod("big", "2"); err == nil || !strings.Contains(err.Error(), "exceeded quota: few, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1") {
-		t.Errorf("a pod that asks for too much: %v", err)
+	if err := pod("big", "2"); err == nil || !strings.Contains(err.Error(),
+		"exceeded quota: few, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1") {
+		t.Errorf("pod exceeding the quota: %v", err)
 	}
 	s.Kubectl(t, "create", "configmap", "a")
 	if out, err := s.TryKubectl(t, "", "create", "configmap", "b", "--dry-run=server"); err != nil {
-		t.Errorf("a dry run: %s", out)
+		t.Errorf("dry run: %s", out)
 	}
-	s.Kubectl(t, "create", "configmap", "c") // with kube-root-ca.crt the third
-	if out, err := s.TryKubectl(t, "", "create", "configmap", "d"); err == nil || !strings.Contains(out, "exceeded quota: few, requested: configmaps=1, used: configmaps=3, limited: configmaps=3") {
-		t.Errorf("a configmap too many: %s", out)
+	s.Kubectl(t, "create", "configmap", "c") // kube-root-ca.crt is the third
+	if out, err := s.TryKubectl(t, "", "create", "configmap", "d"); err == nil || !strings.Contains(out,
+		"exceeded quota: few, requested: configmaps=1, used: configmaps=3, limited: configmaps=3") {
+		t.Errorf("ConfigMap beyond the quota: %s", out)
 	}
 }
 
-// TestPodSecurityByLabels sets the standards of a namespace and applies what
-// breaks them.
-func TestPodSecurityByLabels(t *testing.T) {
+// TestPodSecurityLabels applies pods that violate the level of the namespace.
+func TestPodSecurityLabels(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	s.Kubectl(t, "label", "namespace", s.Namespace, "pod-security.kubernetes.io/enforce=baseline", "pod-security.kubernetes.io/warn=restricted")
+	s.Kubectl(t, "label", "namespace", s.Namespace, "pod-security.kubernetes.io/enforce=baseline",
+		"pod-security.kubernetes.io/warn=restricted")
 	privileged := `
 apiVersion: v1
 kind: Pod
@@ -148,24 +157,30 @@ spec:
 `
 	sees(t, "a privileged pod", func() string {
 		out, _ := s.TryKubectl(t, privileged, "apply", "-f", "-", "--dry-run=server")
-		return fmt.Sprint(strings.Contains(out, `pods "root" is forbidden: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`) &&
+		return fmt.Sprint(strings.Contains(out,
+			`pods "root" is forbidden: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`) &&
 			strings.Contains(out, `privileged (container "main" must not set securityContext.privileged=true)`))
 	}, "true")
-	if out := s.Apply(t, fmt.Sprintf(plainPod, "plain", s.Namespace)); !strings.Contains(out, `would violate PodSecurity "restricted:latest"`) {
-		t.Errorf("a plain pod is applied without a warning: %s", out)
+	if out := s.Apply(t, fmt.Sprintf(plainPod, "plain", s.Namespace)); !strings.Contains(out,
+		`would violate PodSecurity "restricted:latest"`) {
+		t.Errorf("no warning for a pod without security context: %s", out)
 	}
-	if out, err := s.TryKubectl(t, "", "label", "namespace", s.Namespace, "pod-security.kubernetes.io/enforce=nonsense", "--overwrite"); err == nil {
-		t.Errorf("a level that does not exist: %s", out)
+	if out, err := s.TryKubectl(t, "", "label", "namespace", s.Namespace, "pod-security.kubernetes.io/enforce=nonsense",
+		"--overwrite"); err == nil {
+		t.Errorf("unknown Pod Security level: %s", out)
 	}
 }
 
-// TestQuotaOfAScopeHolds for pods that come into it while they are there.
-func TestQuotaOfAScopeHolds(t *testing.T) {
+// TestQuotaScopeChange covers pods that enter a scope after their creation.
+func TestQuotaScopeChange(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	for name, scope := range map[string]string{"runs": "NotTerminating", "ends": "Terminating"} {
 		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: %s}, spec: {scopes: [%s], hard: {pods: %d}}}`, name, scope, map[string]int{"runs": 2, "ends": 1}[name]))
-		sees(t, "a new quota is counted", func() string { return s.Kubectl(t, "get", "quota", name, "-o", "jsonpath={.status.used.pods}") }, "0")
+		sees(t, "a new quota is counted", func() string {
+			return s.Kubectl(t, "get", "quota", name, "-o",
+				"jsonpath={.status.used.pods}")
+		}, "0")
 	}
 	for _, name := range []string{"a", "b"} {
 		s.Apply(t, fmt.Sprintf(plainPod, name, s.Namespace))
@@ -174,20 +189,21 @@ func TestQuotaOfAScopeHolds(t *testing.T) {
 		return s.TryKubectl(t, "", "patch", "pod", pod, "-p", fmt.Sprintf(`{"spec": {"activeDeadlineSeconds": %d}}`, seconds))
 	}
 	if out, err := deadline("a", 3600); err != nil {
-		t.Errorf("there is a place for it: %s", out)
+		t.Errorf("quota was not exceeded: %s", out)
 	}
-	if out, err := deadline("b", 3600); err == nil || !strings.Contains(out, "exceeded quota: ends, requested: pods=1, used: pods=1, limited: pods=1") {
-		t.Errorf("there is no place for it: %s", out)
+	if out, err := deadline("b", 3600); err == nil || !strings.Contains(out,
+		"exceeded quota: ends, requested: pods=1, used: pods=1, limited: pods=1") {
+		t.Errorf("quota was exceeded: %s", out)
 	}
 	if out, err := deadline("a", 1800); err != nil {
-		t.Errorf("an earlier deadline takes no further place: %s", out)
+		t.Errorf("an earlier deadline must not count again: %s", out)
 	}
 	shows(t, s, "1 1", "get", "quota", "runs", "ends", "-o", "jsonpath={.items[*].status.used.pods}")
 }
 
-// TestLimitRangesFillAndHold new pods and claims, from the moment that a range is made;
-// a claim that was there before is let go.
-func TestLimitRangesFillAndHold(t *testing.T) {
+// TestLimitRangeAppliesImmediately covers new pods and claims. A claim that already exists can be
+// deleted.
+func TestLimitRangeAppliesImmediately(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	ctx := t.Context()
@@ -196,7 +212,8 @@ func TestLimitRangesFillAndHold(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/held"}},
 			Spec: corev1.PersistentVolumeClaimSpec{
 				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+					corev1.ResourceStorage: resource.MustParse(size)}},
 			},
 		}
 		return failed(s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, c, metav1.CreateOptions{}))
@@ -210,16 +227,18 @@ func TestLimitRangesFillAndHold(t *testing.T) {
 	if err := claim("early", "10Gi"); err != nil {
 		t.Fatal(err)
 	}
-	for round := range 5 { // no watch has told of the range when the pod comes
+	for round := range 5 { // the LimitRange may be newer than the caches
 		name := fmt.Sprint("r", round)
 		amount := func(s string) corev1.ResourceList {
 			return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s)}
 		}
-		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
-			{Type: corev1.LimitTypeContainer, DefaultRequest: amount("100m"), Default: amount("300m"), Max: amount("2")},
-			{Type: corev1.LimitTypePersistentVolumeClaim, Min: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-				Max: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
-		}}}
+		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.LimitRangeSpec{
+			Limits: []corev1.LimitRangeItem{
+				{Type: corev1.LimitTypeContainer, DefaultRequest: amount("100m"), Default: amount("300m"), Max: amount("2")},
+				{Type: corev1.LimitTypePersistentVolumeClaim, Min: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(
+					"1Gi")},
+					Max: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+			}}}
 		if _, err := s.Client.CoreV1().LimitRanges(s.Namespace).Create(ctx, r, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -229,8 +248,9 @@ func TestLimitRangesFillAndHold(t *testing.T) {
 		}
 		has := p.Spec.Containers[0].Resources
 		if has.Requests.Cpu().String() != "100m" || has.Limits.Cpu().String() != "300m" ||
-			p.Annotations["kubernetes.io/limit-ranger"] != "LimitRanger plugin set: cpu request for container main; cpu limit for container main" {
-			t.Errorf("right after the range a pod has %v, %v", has, p.Annotations)
+			p.Annotations["kubernetes.io/limit-ranger"] != "LimitRanger plugin set: cpu request for container main; cpu "+
+				"limit for container main" {
+			t.Errorf("after creation of the LimitRange, got %v, %v", has, p.Annotations)
 		}
 		if round < 4 {
 			s.Kubectl(t, "delete", "limitrange", name)
@@ -240,7 +260,8 @@ func TestLimitRangesFillAndHold(t *testing.T) {
 		err  error
 		want string
 	}{
-		{failed(pod("big", corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")})), "maximum cpu usage per Container is 2, but limit is 3"},
+		{failed(pod("big", corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")})),
+			"maximum cpu usage per Container is 2, but limit is 3"},
 		{claim("big", "6Gi"), "maximum storage usage per PersistentVolumeClaim is 5Gi, but request is 6Gi"},
 		{claim("small", "500Mi"), "minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 500Mi"},
 		{claim("right", "2Gi"), "<nil>"},
@@ -249,7 +270,7 @@ func TestLimitRangesFillAndHold(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, row.want)
 		}
 	}
-	// What was made before the range and is bigger ends as well.
+	// A claim created before the LimitRange that exceeds it can still be deleted.
 	s.Kubectl(t, "delete", "pvc", "early", "right", "--wait=false")
 	for _, name := range []string{"early", "right"} {
 		s.Kubectl(t, "patch", "pvc", name, "-p", `{"metadata": {"finalizers": null}}`)

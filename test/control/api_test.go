@@ -25,34 +25,34 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// suite is what clients of the Kubernetes API count on, wherever objects are
-// kept. Each case has a namespace of its own.
+// suite is the API contract that clients rely on, independent of the storage. Each case has its own
+// namespace.
 var suite = []struct {
 	name string
 	run  func(t *testing.T, s *Server, namespace string)
 }{
-	{"a name can be generated", generateName},
-	{"a write on an old version conflicts", conflict},
-	{"the three patches", patches},
-	{"status and spec do not mix", statusAndSpec},
-	{"what a PUT may do", puts},
-	{"generations count what matters", generations},
-	{"conditions of a certificate request", requestConditions},
-	{"scale changes the spec", scale},
-	{"who scales owns the replicas", scaleOwns},
-	{"lists come in pages", pages},
-	{"a watch starts with what is there", watchList},
-	{"a watch resumes where it ended", watchResumes},
-	{"selectors find by labels and fields", selectors},
-	{"a collection is deleted by selector", deleteCollection},
-	{"finalizers hold an object", finalizers},
-	{"preconditions guard a delete", preconditions},
-	{"events are seen through both groups", bothEvents},
-	{"metadata alone can be asked for", metadataOnly},
+	{"generateName", generateName},
+	{"update with an old resource version conflicts", conflict},
+	{"patch types", patches},
+	{"spec and status are separate", statusAndSpec},
+	{"PUT creates or replaces", puts},
+	{"generation changes with the spec", generations},
+	{"conditions of a certificate signing request", requestConditions},
+	{"scale subresource", scale},
+	{"scale sets the field manager of replicas", scaleOwns},
+	{"lists are paginated", pages},
+	{"watch sends initial events", watchList},
+	{"watch resumes at a resource version", watchResumes},
+	{"label and field selectors", selectors},
+	{"deletecollection with a selector", deleteCollection},
+	{"finalizers delay deletion", finalizers},
+	{"delete with preconditions", preconditions},
+	{"events are served in both groups", bothEvents},
+	{"partial object metadata", metadataOnly},
 	{"dry-run stores nothing", dryRun},
-	{"unknown fields are refused", strict},
-	{"a server-side apply owns its fields", serverSideApply},
-	{"what is too big is refused", tooBig},
+	{"unknown fields are rejected", strict},
+	{"server-side apply sets field managers", serverSideApply},
+	{"large requests are rejected", tooBig},
 }
 
 func runSuite(t *testing.T, s *Server) {
@@ -60,7 +60,8 @@ func runSuite(t *testing.T, s *Server) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			namespace := "suite-" + string(rune('a'+i))
-			_, err := s.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+			_, err := s.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+				Name: namespace}}, metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +70,7 @@ func runSuite(t *testing.T, s *Server) {
 	}
 }
 
-// TestAPI runs the suite on the server's own store.
+// TestAPI runs the suite with embedded etcd.
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	runSuite(t, Shared(t))
@@ -96,8 +97,9 @@ func generateName(t *testing.T, s *Server, namespace string) {
 	c := settings("")
 	c.GenerateName = "made-"
 	got := create(t, s, namespace, c)
-	if !strings.HasPrefix(got.Name, "made-") || len(got.Name) != len("made-")+5 || got.UID == "" || got.CreationTimestamp.IsZero() {
-		t.Errorf("made %q, uid %q, at %v", got.Name, got.UID, got.CreationTimestamp)
+	if !strings.HasPrefix(got.Name, "made-") || len(got.Name) != len("made-")+5 || got.UID == "" ||
+		got.CreationTimestamp.IsZero() {
+		t.Errorf("created %q, UID %q, at %v", got.Name, got.UID, got.CreationTimestamp)
 	}
 }
 
@@ -110,12 +112,13 @@ func conflict(t *testing.T, s *Server, namespace string) {
 		t.Fatal(err)
 	}
 	_, err := maps.Update(t.Context(), first, metav1.UpdateOptions{})
-	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "please apply your changes to the latest version and try again") {
-		t.Errorf("the second write says %v", err)
+	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(),
+		"please apply your changes to the latest version and try again") {
+		t.Errorf("second write: got %v", err)
 	}
 	_, err = maps.Create(t.Context(), settings("one"), metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
-		t.Errorf("a second object of the name: %v", err)
+		t.Errorf("second create: %v", err)
 	}
 }
 
@@ -164,21 +167,23 @@ func statusAndSpec(t *testing.T, s *Server, namespace string) {
 		t.Fatal(err)
 	}
 	if d.Status.Replicas != 0 || d.Generation != 1 {
-		t.Errorf("made with %d replicas in the status, generation %d", d.Status.Replicas, d.Generation)
+		t.Errorf("created with %d replicas in the status, generation %d", d.Status.Replicas, d.Generation)
 	}
 	d.Status.Replicas, d.Spec.MinReadySeconds = 3, 9
 	if d, err = all.UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if d.Status.Replicas != 3 || d.Spec.MinReadySeconds != 0 || d.Generation != 1 {
-		t.Errorf("after a write of the status: %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas, d.Spec.MinReadySeconds, d.Generation)
+		t.Errorf("after a status update: %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas,
+			d.Spec.MinReadySeconds, d.Generation)
 	}
 	d.Status.Replicas, d.Spec.MinReadySeconds = 5, 9
 	if d, err = all.Update(t.Context(), d, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if d.Status.Replicas != 3 || d.Spec.MinReadySeconds != 9 || d.Generation != 2 {
-		t.Errorf("after a write of the spec: %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas, d.Spec.MinReadySeconds, d.Generation)
+		t.Errorf("after a spec update: %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas,
+			d.Spec.MinReadySeconds, d.Generation)
 	}
 }
 
@@ -193,21 +198,21 @@ func scale(t *testing.T, s *Server, namespace string) {
 		t.Fatal(err)
 	}
 	if got.Spec.Replicas != 4 || got.Status.Selector != "app=d" {
-		t.Errorf("the scale is %+v", got)
+		t.Errorf("got scale %+v", got)
 	}
 	d, err := all.Get(t.Context(), "d", metav1.GetOptions{})
 	if err != nil || *d.Spec.Replicas != 4 || d.Generation != 2 {
-		t.Errorf("the deployment is %+v, %v", d, err)
+		t.Errorf("got deployment %+v, %v", d, err)
 	}
 	got.Spec.Replicas = -1
-	if _, err := all.UpdateScale(t.Context(), "d", got, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.replicas") {
-		t.Errorf("a negative scale: %v", err)
+	if _, err := all.UpdateScale(t.Context(), "d", got, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "spec.replicas") {
+		t.Errorf("negative scale: %v", err)
 	}
 }
 
-// puts tries objects without a resourceVersion: one that is not there, which a PUT
-// makes for some kinds, and one that is, which it replaces for some, whatever others
-// have written meanwhile.
+// puts updates objects without a resourceVersion. For some kinds, this creates a missing object or
+// unconditionally replaces an existing one.
 func puts(t *testing.T, s *Server, namespace string) {
 	for _, r := range []struct {
 		group, resource, kind, rest string
@@ -224,7 +229,8 @@ func puts(t *testing.T, s *Server, namespace string) {
 		{"storage.k8s.io", "csidrivers", "CSIDriver", `"spec": {}`, true, false, false},
 		{"storage.k8s.io", "csinodes", "CSINode", `"spec": {"drivers": []}`, true, false, false},
 		{"storage.k8s.io", "csistoragecapacities", "CSIStorageCapacity", `"storageClassName": "fast"`, false, false, false},
-		{"storage.k8s.io", "volumeattachments", "VolumeAttachment", `"spec": {"attacher": "a.example", "nodeName": "n", "source": {"persistentVolumeName": "v"}}`, true, false, false},
+		{"storage.k8s.io", "volumeattachments", "VolumeAttachment",
+			`"spec": {"attacher": "a.example", "nodeName": "n", "source": {"persistentVolumeName": "v"}}`, true, false, false},
 		{"storage.k8s.io", "storageclasses", "StorageClass", `"provisioner": "a.example"`, true, false, true},
 	} {
 		at, version := "/apis/"+r.group+"/v1/", r.group+"/v1"
@@ -236,11 +242,12 @@ func puts(t *testing.T, s *Server, namespace string) {
 		}
 		at += r.resource
 		name := "put-" + namespace
-		body := []byte(`{"apiVersion": "` + version + `", "kind": "` + r.kind + `", "metadata": {"name": "` + name + `"}, ` + r.rest + `}`)
+		body := []byte(`{"apiVersion": "` + version + `", "kind": "` + r.kind + `", "metadata": {"name": "` + name + `"}, ` +
+			r.rest + `}`)
 		rest := s.Client.CoreV1().RESTClient()
 		put := func() error { return rest.Put().AbsPath(at, name).Body(body).Do(t.Context()).Error() }
 		if err := put(); r.makes && err != nil || !r.makes && !apierrors.IsNotFound(err) {
-			t.Errorf("%s: a PUT of what is not there: %v, want it made: %v", r.resource, err, r.makes)
+			t.Errorf("%s: PUT of a missing object: %v, want creation: %v", r.resource, err, r.makes)
 		}
 		if !r.makes {
 			if err := rest.Post().AbsPath(at).Body(body).Do(t.Context()).Error(); err != nil {
@@ -248,13 +255,14 @@ func puts(t *testing.T, s *Server, namespace string) {
 			}
 		}
 		err := put()
-		if told := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "metadata.resourceVersion"); r.replaces && err != nil || !r.replaces && !told {
-			t.Errorf("%s: a PUT of what is there: %v, want it replaced: %v", r.resource, err, r.replaces)
+		if required := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "metadata.resourceVersion"); r.replaces &&
+			err != nil || !r.replaces && !required {
+			t.Errorf("%s: PUT of an existing object: %v, want replacement: %v", r.resource, err, r.replaces)
 		}
 	}
 }
 
-// generations makes changes that count as a new generation, and such that do not.
+// generations makes changes that increment the generation, and some that do not.
 func generations(t *testing.T, s *Server, namespace string) {
 	s.Apply(t, strings.ReplaceAll(`
 {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "g", "namespace": "NS"}, "spec": {"selector": {"matchLabels": {"app": "g"}},
@@ -279,43 +287,50 @@ func generations(t *testing.T, s *Server, namespace string) {
 	} {
 		s.Kubectl(t, "-n", namespace, "patch", c.kind, "g", "--type=merge", "-p", c.patch)
 		if got := s.Kubectl(t, "-n", namespace, "get", c.kind, "g", "-o", "jsonpath={.metadata.generation}"); got != c.want {
-			t.Errorf("%s: after %s it is generation %s, want %s", c.kind, c.patch, got, c.want)
+			t.Errorf("%s: after %s: got generation %s, want %s", c.kind, c.patch, got, c.want)
 		}
 	}
 }
 
-// requestConditions are of any type by approval, and by status of any but a verdict.
-// Times that a client leaves out are filled in.
+// requestConditions adds conditions to certificate signing requests. Approval accepts any type,
+// status any but decisions. Omitted times are filled in.
 func requestConditions(t *testing.T, s *Server, namespace string) {
-	name := namespace + "-request" // requests are in no namespace
+	name := namespace + "-request" // requests are cluster-scoped
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "somebody"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
+		CommonName: "somebody"}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	requests := s.Client.CertificatesV1().CertificateSigningRequests()
-	if _, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: certificatesv1.CertificateSigningRequestSpec{
-		Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: "example.com/nobody", Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+	if _, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{
+		Name: name}, Spec: certificatesv1.CertificateSigningRequestSpec{
+		Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: "example.com/nobody",
+		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ subresource, conditions, refused string }{
 		{"approval", `{"type": "Looked", "status": "False"}`, ""},
 		{"status", `{"type": "Looked", "status": "True"}`, ""},
-		{"status", `{"type": "Looked", "status": "True"}, {"type": "Approved", "status": "True"}`, `may not add a condition of type "Approved"`},
+		{"status", `{"type": "Looked", "status": "True"}, {"type": "Approved", "status": "True"}`,
+			`may not add a condition of type "Approved"`},
 		{"approval", `{"type": "Looked", "status": "Perhaps"}`, `status.conditions[0].status: Unsupported value: "Perhaps"`},
-		{"approval", `{"type": "Approved", "status": "False"}`, `status.conditions[0].status: Unsupported value: "False": supported values: "True"`},
+		{"approval", `{"type": "Approved", "status": "False"}`,
+			`status.conditions[0].status: Unsupported value: "False": supported values: "True"`},
 		{"approval", `{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}`, "mutually exclusive"},
-		{"approval", `{"type": "Looked", "status": "True"}, {"type": "Looked", "status": "True"}`, "status.conditions[1].type: Duplicate value"},
+		{"approval", `{"type": "Looked", "status": "True"}, {"type": "Looked", "status": "True"}`,
+			"status.conditions[1].type: Duplicate value"},
 		{"approval", `{"type": "Approved", "status": "True", "reason": "Known"}`, ""},
 		{"approval", ``, `may not remove a condition of type "Approved"`},
 		{"status", `{"type": "Looked", "status": "True"}`, `may not remove a condition of type "Approved"`},
 		{"status", `{"type": "Approved", "status": "True", "reason": "Other"}, {"type": "Failed", "status": "True"}`, ""},
 	} {
-		patch := []byte(`{"metadata": {"annotations": {"by": "` + c.subresource + `"}}, "status": {"conditions": [` + c.conditions + `]}}`)
+		patch := []byte(`{"metadata": {"annotations": {"by": "` + c.subresource + `"}}, "status": {"conditions": [` +
+			c.conditions + `]}}`)
 		got, err := requests.Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, c.subresource)
 		if c.refused != "" {
 			if err == nil || !strings.Contains(err.Error(), c.refused) {
@@ -328,7 +343,8 @@ func requestConditions(t *testing.T, s *Server, namespace string) {
 			continue
 		}
 		for _, is := range got.Status.Conditions {
-			if is.LastUpdateTime.IsZero() || is.LastTransitionTime.IsZero() || is.Type == certificatesv1.CertificateApproved && is.Reason != "Known" {
+			if is.LastUpdateTime.IsZero() || is.LastTransitionTime.IsZero() || is.Type == certificatesv1.CertificateApproved &&
+				is.Reason != "Known" {
 				t.Errorf("%s %s: %+v", c.subresource, c.conditions, is)
 			}
 		}
@@ -338,16 +354,18 @@ func requestConditions(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-// scaleOwns has one manager apply a number of replicas and another scale: the first is
-// told of it when it applies again, and can give the number up without changing it.
+// scaleOwns applies a replica count with one field manager and scales with another. The next apply
+// reports a conflict, and the first manager can give up the field without changing it.
 func scaleOwns(t *testing.T, s *Server, namespace string) {
 	for _, r := range []struct{ kind, version, selector string }{
 		{"Deployment", "apps/v1", "{matchLabels: {app: owned}}"},
 		{"ReplicationController", "v1", "{app: owned}"},
 	} {
 		manifest := func(replicas string) string {
-			return "apiVersion: " + r.version + "\nkind: " + r.kind + "\nmetadata: {name: owned, namespace: " + namespace + "}\n" +
-				"spec: {" + replicas + "selector: " + r.selector + ", template: {metadata: {labels: {app: owned}}, spec: {containers: [{name: main, image: example/web}]}}}\n"
+			return "apiVersion: " + r.version + "\nkind: " + r.kind + "\nmetadata: {name: owned, namespace: " + namespace +
+				"}\n" +
+				"spec: {" + replicas + "selector: " + r.selector + ", template: {metadata: {labels: {app: owned}}, spec: " +
+				"{containers: [{name: main, image: example/web}]}}}\n"
 		}
 		replicas := func() string {
 			return s.Kubectl(t, "-n", namespace, "get", r.kind, "owned", "-o", "jsonpath={.spec.replicas}")
@@ -355,12 +373,13 @@ func scaleOwns(t *testing.T, s *Server, namespace string) {
 		s.Apply(t, manifest("replicas: 2, "), "--server-side", "--field-manager=first")
 		s.Kubectl(t, "-n", namespace, "scale", r.kind, "owned", "--replicas=3")
 		out, err := s.TryKubectl(t, manifest("replicas: 2, "), "apply", "--server-side", "--field-manager=first", "-f", "-")
-		if err == nil || !strings.Contains(out, `conflict with "kubectl" with subresource "scale"`) || !strings.Contains(out, ".spec.replicas") {
-			t.Errorf("%s: who applied before is told %q, %v", r.kind, out, err)
+		if err == nil || !strings.Contains(out, `conflict with "kubectl" with subresource "scale"`) || !strings.Contains(out,
+			".spec.replicas") {
+			t.Errorf("%s: apply by the previous manager: got %q, %v", r.kind, out, err)
 		}
 		s.Apply(t, manifest(""), "--server-side", "--field-manager=first")
 		if got := replicas(); got != "3" {
-			t.Errorf("%s: with the number given up there are %s replicas", r.kind, got)
+			t.Errorf("%s: after giving up the field, got %s replicas", r.kind, got)
 		}
 		text := []byte(`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "owned"}, "spec": {"replicas": 1}}`)
 		at := []string{"apis", r.version, "namespaces", namespace, strings.ToLower(r.kind) + "s", "owned", "scale"}
@@ -372,13 +391,13 @@ func scaleOwns(t *testing.T, s *Server, namespace string) {
 				Param("fieldManager", "scaler").Param("force", force).Body(text).Do(t.Context()).Error()
 		}
 		if err := scaling("false"); !apierrors.IsConflict(err) {
-			t.Errorf("%s: a scale that another owns is applied: %v", r.kind, err)
+			t.Errorf("%s: apply of replicas owned by another manager: %v", r.kind, err)
 		}
 		if err := scaling("true"); err != nil {
-			t.Errorf("%s: by force: %v", r.kind, err)
+			t.Errorf("%s: forced apply: %v", r.kind, err)
 		}
 		if got := replicas(); got != "1" {
-			t.Errorf("%s: after force there are %s replicas", r.kind, got)
+			t.Errorf("%s: after forced apply, got %s replicas", r.kind, got)
 		}
 	}
 }
@@ -406,11 +425,11 @@ func pages(t *testing.T, s *Server, namespace string) {
 		options.Continue = list.Continue
 	}
 	if strings.Join(names, "") != "abcde" {
-		t.Errorf("the pages hold %v", names)
+		t.Errorf("got pages %v", names)
 	}
 }
 
-// next is the next event of a watch that is not a bookmark of progress.
+// next returns the next event of a watch, without bookmarks.
 func next(t *testing.T, w watch.Interface) watch.Event {
 	t.Helper()
 	select {
@@ -429,7 +448,8 @@ func watchList(t *testing.T, s *Server, namespace string) {
 	// A cached and an uncached kind.
 	create(t, s, namespace, settings("here"))
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "here"}}
-	if _, err := s.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	yes := true
@@ -451,12 +471,12 @@ func watchList(t *testing.T, s *Server, namespace string) {
 		}
 		defer w.Stop()
 		if e := next(t, w); e.Type != watch.Added {
-			t.Errorf("%s: the first event is %v", kind, e)
+			t.Errorf("%s: got first event %v", kind, e)
 		}
 		e := next(t, w)
 		m, ok := e.Object.(metav1.Object)
 		if e.Type != watch.Bookmark || !ok || m.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
-			t.Errorf("%s: the second event is %v", kind, e)
+			t.Errorf("%s: got second event %v", kind, e)
 		}
 	}
 }
@@ -467,7 +487,8 @@ func watchResumes(t *testing.T, s *Server, namespace string) {
 	if err := s.Client.CoreV1().ConfigMaps(namespace).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w, err := s.Client.CoreV1().ConfigMaps(namespace).Watch(t.Context(), metav1.ListOptions{ResourceVersion: first.ResourceVersion, FieldSelector: "metadata.name!=kube-root-ca.crt"})
+	w, err := s.Client.CoreV1().ConfigMaps(namespace).Watch(t.Context(),
+		metav1.ListOptions{ResourceVersion: first.ResourceVersion, FieldSelector: "metadata.name!=kube-root-ca.crt"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -484,7 +505,7 @@ func watchResumes(t *testing.T, s *Server, namespace string) {
 	err = s.Client.CoreV1().RESTClient().Get().Namespace(namespace).Resource("configmaps").MaxRetries(0).
 		Param("resourceVersion", "1000000000").Param("resourceVersionMatch", "NotOlderThan").Do(t.Context()).Error()
 	if !apierrors.IsTimeout(err) && !apierrors.IsGone(err) {
-		t.Errorf("a version of the future: %v", err)
+		t.Errorf("future resource version: %v", err)
 	}
 }
 
@@ -504,7 +525,8 @@ func selectors(t *testing.T, s *Server, namespace string) {
 		{"", "l in (x, z)", "a b"},
 		{"metadata.name!=a,status.phase=Pending", "", "b c"},
 	} {
-		list, err := s.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: c.fields, LabelSelector: c.labels})
+		list, err := s.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: c.fields,
+			LabelSelector: c.labels})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -513,12 +535,12 @@ func selectors(t *testing.T, s *Server, namespace string) {
 			names = append(names, p.Name)
 		}
 		if got := strings.Join(names, " "); got != c.want {
-			t.Errorf("fields %q, labels %q find %q, want %q", c.fields, c.labels, got, c.want)
+			t.Errorf("field selector %q, label selector %q: got %q, want %q", c.fields, c.labels, got, c.want)
 		}
 	}
 	_, err := s.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nonsense=1"})
 	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "spec.nonsense") {
-		t.Errorf("a field that cannot be selected: %v", err)
+		t.Errorf("unsupported field selector: %v", err)
 	}
 }
 
@@ -529,12 +551,13 @@ func deleteCollection(t *testing.T, s *Server, namespace string) {
 		create(t, s, namespace, c)
 	}
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
-	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "gone=yes"}); err != nil {
+	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: "gone=yes"}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: "gone"})
 	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "b" {
-		t.Errorf("left are %v, %v", list, err)
+		t.Errorf("objects left: %v, %v", list, err)
 	}
 }
 
@@ -565,9 +588,10 @@ func preconditions(t *testing.T, s *Server, namespace string) {
 	other := types.UID("other")
 	err := maps.Delete(t.Context(), "one", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}})
 	if !apierrors.IsConflict(err) {
-		t.Errorf("delete of another UID: %v", err)
+		t.Errorf("delete with another UID: %v", err)
 	}
-	if err := maps.Delete(t.Context(), "one", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.UID}}); err != nil {
+	if err := maps.Delete(t.Context(), "one", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
+		UID: &c.UID}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -575,7 +599,8 @@ func preconditions(t *testing.T, s *Server, namespace string) {
 func bothEvents(t *testing.T, s *Server, namespace string) {
 	old := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "it runs", Type: "Normal", Count: 3,
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, Source: corev1.EventSource{Component: "berth", Host: "n"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, Source: corev1.EventSource{
+			Component: "berth", Host: "n"},
 	}
 	if _, err := s.Client.CoreV1().Events(namespace).Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -584,21 +609,27 @@ func bothEvents(t *testing.T, s *Server, namespace string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if seen.Note != "it runs" || seen.Regarding.Name != "p" || seen.DeprecatedSource.Host != "n" || seen.DeprecatedCount != 3 {
+	if seen.Note != "it runs" || seen.Regarding.Name != "p" || seen.DeprecatedSource.Host != "n" ||
+		seen.DeprecatedCount != 3 {
 		t.Errorf("seen through events.k8s.io: %+v", seen)
 	}
 	fresh := &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "new"}, Reason: "Ended", Note: "it is over", Type: "Normal", EventTime: metav1.NowMicro(), Action: "End",
-		Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, ReportingController: "example.com/berth", ReportingInstance: "n",
+		ObjectMeta: metav1.ObjectMeta{Name: "new"}, Reason: "Ended", Note: "it is over", Type: "Normal",
+		EventTime: metav1.NowMicro(), Action: "End",
+		Regarding:           corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"},
+		ReportingController: "example.com/berth", ReportingInstance: "n",
 	}
 	if _, err := s.Client.EventsV1().Events(namespace).Create(t.Context(), fresh, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.Client.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Ended"})
-	if err != nil || len(list.Items) != 1 || list.Items[0].Message != "it is over" || list.Items[0].ReportingController != "example.com/berth" {
+	list, err := s.Client.CoreV1().Events(namespace).List(t.Context(),
+		metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Ended"})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Message != "it is over" ||
+		list.Items[0].ReportingController != "example.com/berth" {
 		t.Errorf("seen through v1: %+v, %v", list, err)
 	}
-	regarding, err := s.Client.EventsV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "regarding.name=p"})
+	regarding, err := s.Client.EventsV1().Events(namespace).List(t.Context(),
+		metav1.ListOptions{FieldSelector: "regarding.name=p"})
 	if err != nil || len(regarding.Items) != 2 {
 		t.Errorf("events of the pod: %+v, %v", regarding, err)
 	}
@@ -610,7 +641,8 @@ func metadataOnly(t *testing.T, s *Server, namespace string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(namespace).Get(t.Context(), "one", metav1.GetOptions{})
+	m, err := client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(namespace).Get(t.Context(),
+		"one", metav1.GetOptions{})
 	if err != nil || m.Name != "one" || m.UID == "" {
 		t.Errorf("got %+v, %v", m, err)
 	}
@@ -618,7 +650,8 @@ func metadataOnly(t *testing.T, s *Server, namespace string) {
 
 func dryRun(t *testing.T, s *Server, namespace string) {
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
-	if _, err := maps.Create(t.Context(), settings("ghost"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+	if _, err := maps.Create(t.Context(), settings("ghost"), metav1.CreateOptions{DryRun: []string{
+		metav1.DryRunAll}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := maps.Get(t.Context(), "ghost", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -630,35 +663,40 @@ func strict(t *testing.T, s *Server, namespace string) {
 	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd, namespace: " + namespace + "}\ndatta: {a: b}\n"
 	out, err := s.TryKubectl(t, text, "create", "-f", "-")
 	if err == nil || !strings.Contains(out, `unknown field "datta"`) {
-		t.Errorf("kubectl says %q, %v", out, err)
+		t.Errorf("kubectl: got %q, %v", out, err)
 	}
 	out, err = s.TryKubectl(t, text, "create", "--validate=warn", "-f", "-")
 	if err != nil || !strings.Contains(out, `Warning: unknown field "datta"`) {
-		t.Errorf("with warnings only, kubectl says %q, %v", out, err)
+		t.Errorf("with warnings only, kubectl: got %q, %v", out, err)
 	}
 }
 
 func serverSideApply(t *testing.T, s *Server, namespace string) {
 	manifest := func(a string) string {
-		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owned, namespace: " + namespace + "}\ndata: {a: \"" + a + "\"}\n"
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owned, namespace: " + namespace + "}\ndata: {a: \"" + a +
+			"\"}\n"
 	}
 	s.Apply(t, manifest("1"), "--server-side", "--field-manager=first")
 	out, err := s.TryKubectl(t, manifest("2"), "apply", "--server-side", "--field-manager=second", "-f", "-")
 	if err == nil || !strings.Contains(out, `conflict with "first": .data.a`) {
-		t.Errorf("the second owner is told %q, %v", out, err)
+		t.Errorf("second manager: got %q, %v", out, err)
 	}
 	s.Apply(t, manifest("2"), "--server-side", "--field-manager=second", "--force-conflicts")
 	got, err := s.Client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "owned", metav1.GetOptions{})
 	if err != nil || got.Data["a"] != "2" {
 		t.Errorf("after force: %v, %v", got, err)
 	}
-	if !slices.ContainsFunc(got.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "second" && f.Operation == "Apply" }) {
-		t.Errorf("owners are %v", got.ManagedFields)
+	if !slices.ContainsFunc(got.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == "second" &&
+			f.Operation == "Apply"
+	}) {
+		t.Errorf("got owners %v", got.ManagedFields)
 	}
 }
 
 func tooBig(t *testing.T, s *Server, namespace string) {
-	_, err := s.Client.CoreV1().ConfigMaps(namespace).Create(context.WithoutCancel(t.Context()), settings("big", "a", strings.Repeat("x", 4<<20)), metav1.CreateOptions{})
+	_, err := s.Client.CoreV1().ConfigMaps(namespace).Create(context.WithoutCancel(t.Context()), settings("big", "a",
+		strings.Repeat("x", 4<<20)), metav1.CreateOptions{})
 	if !apierrors.IsRequestEntityTooLargeError(err) {
 		t.Errorf("4 MiB: %v", err)
 	}

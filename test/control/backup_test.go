@@ -23,7 +23,7 @@ import (
 	"berth/control/storage"
 )
 
-// backedUp has the program write a backup of a directory, and answers its path.
+// backedUp creates a backup of a data directory and returns its path.
 func backedUp(t *testing.T, dataDir string, args ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "backup.zip")
@@ -32,13 +32,13 @@ func backedUp(t *testing.T, dataDir string, args ...string) string {
 		t.Fatalf("backup: %v\n%s", err, out)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 || !strings.Contains(out, path) {
-		t.Errorf("the backup: %v, %v\n%s", info, err, out)
+		t.Errorf("backup: %v, %v\n%s", info, err, out)
 	}
 	return path
 }
 
-// counting writes a ConfigMap for each number until it is stopped, which answers how
-// many were acknowledged; acknowledged tells it meanwhile.
+// counting creates numbered ConfigMaps until stop is called, which returns the number of
+// acknowledged writes. acknowledged returns the current number.
 func counting(t *testing.T, client kubernetes.Interface) (acknowledged *atomic.Int64, stop func() int64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -46,9 +46,11 @@ func counting(t *testing.T, client kubernetes.Interface) (acknowledged *atomic.I
 	var writer sync.WaitGroup
 	writer.Go(func() {
 		for n := 0; ctx.Err() == nil; {
-			c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", n)}, Data: map[string]string{"value": fmt.Sprint(n)}}
-			if _, err := client.CoreV1().ConfigMaps("default").Create(ctx, c, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-				_ = pause(ctx) // the same again
+			c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", n)}, Data: map[string]string{
+				"value": fmt.Sprint(n)}}
+			if _, err := client.CoreV1().ConfigMaps("default").Create(ctx, c, metav1.CreateOptions{}); err != nil &&
+				!apierrors.IsAlreadyExists(err) {
+				_ = pause(ctx) // retry
 				continue
 			}
 			n++
@@ -60,10 +62,10 @@ func counting(t *testing.T, client kubernetes.Interface) (acknowledged *atomic.I
 	return acknowledged, stop
 }
 
-// TestABackupIsRestored backs a server up under writes, loses it, and brings it back at
-// the same address: what was acknowledged before the backup is there, secrets and
-// certificates with it, without a gap, and a client that watched all the time sees it.
-func TestABackupIsRestored(t *testing.T) {
+// TestBackupAndRestore backs up a server under load, deletes it, and restores it at the same
+// address. All writes acknowledged before the backup must be there without a gap, including secrets
+// and certificates, and a client that was watching the whole time must see them.
+func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	p := Launch(t)
 	ctx := t.Context()
@@ -71,7 +73,8 @@ func TestABackupIsRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "word"}, Data: map[string][]byte{"a": []byte("sesame")}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "word"},
+		Data: map[string][]byte{"a": []byte("sesame")}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	acknowledged, stop := counting(t, client)
@@ -83,7 +86,7 @@ func TestABackupIsRestored(t *testing.T) {
 	before := acknowledged.Load()
 	path := backedUp(t, p.DataDir)
 	during := acknowledged.Load()
-	for acknowledged.Load() < during+20 { // what is lost
+	for acknowledged.Load() < during+20 { // lost writes
 		if err := pause(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -91,28 +94,31 @@ func TestABackupIsRestored(t *testing.T) {
 	all := stop()
 	watching := follow(t, of(anyKind(t, p), written[0]))
 	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() >= int(all)) }, "true")
-	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out, "another berth-control runs on it") {
-		t.Errorf("a restore over a running server: %v\n%s", err, out)
+	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
+		"another berth-control runs on it") {
+		t.Errorf("restore over a running server: %v\n%s", err, out)
 	}
 	p.Stop(t)
-	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out, "move the directory away") {
-		t.Errorf("a restore over a store: %v\n%s", err, out)
+	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
+		"move the directory away") {
+		t.Errorf("restore over an existing store: %v\n%s", err, out)
 	}
 	if err := os.Rename(p.DataDir, p.DataDir+".lost"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(p.DataDir + ".lost") })
-	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err != nil || !strings.Contains(out, p.DataDir+" is as it was at ") {
+	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err != nil || !strings.Contains(out,
+		p.DataDir+" is as it was at ") {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
 	p.Start(t)
 	if _, err := p.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// The client of before: the authority is the same.
+	// The previous client still works, because the CA is the same.
 	got, err := client.CoreV1().Secrets("default").Get(ctx, "word", metav1.GetOptions{})
 	if err != nil || string(got.Data["a"]) != "sesame" {
-		t.Errorf("the secret: %v, %v", got, err)
+		t.Errorf("secret: %v, %v", got, err)
 	}
 	list, err := client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -127,22 +133,24 @@ func TestABackupIsRestored(t *testing.T) {
 		n++
 	}
 	if n < before || n > during+1 || n >= all {
-		t.Errorf("%d are there without a gap; %d were acknowledged before the backup, %d when it was made, %d in the end", n, before, during, all)
+		t.Errorf("%d restored without a gap, %d acknowledged before the backup, %d at its end, %d in total", n, before,
+			during, all)
 	}
-	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() == len(list.Items)) }, "true")
-	t.Logf("%d of %d are there; the watching client listed %d times", n, all, watching.listed)
+	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() == len(list.Items)) },
+		"true")
+	t.Logf("%d of %d writes are there, the watching client listed %d times", n, all, watching.listed)
 }
 
-// size is how many objects the follower sees.
+// size returns the number of objects that the follower sees.
 func (f *follower) size() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.values)
 }
 
-// TestABackupOfAServerThatIsOff has the configuration with it, and the file of keys that
-// lies elsewhere.
-func TestABackupOfAServerThatIsOff(t *testing.T) {
+// TestBackupOfStoppedServer also covers the configuration file and an encryption key file in
+// another directory.
+func TestBackupOfStoppedServer(t *testing.T) {
 	t.Parallel()
 	dir, etc := t.TempDir(), t.TempDir()
 	seal, file := filepath.Join(etc, "seal.yaml"), filepath.Join(etc, "config.yaml")
@@ -152,7 +160,8 @@ func TestABackupOfAServerThatIsOff(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "pki", "encryption.yaml"), seal); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndataDir: %s\nencryptionProviderConfig: %s\n", control.ConfigFileAPIVersion, control.ConfigFileKind, dir, seal)
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndataDir: %s\nencryptionProviderConfig: %s\n",
+		control.ConfigFileAPIVersion, control.ConfigFileKind, dir, seal)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -171,18 +180,22 @@ func TestABackupOfAServerThatIsOff(t *testing.T) {
 	}
 	dir = filepath.Join(t.TempDir(), "new")
 	out, err := program(t, "restore", path, "--config", file, "--data-dir", dir)
-	if err != nil || !strings.Contains(out, file+" is not as it was then: "+dir+"/config.yaml has that") || !strings.Contains(out, seal+" is not there: "+dir+"/encryption.yaml") {
+	if err != nil || !strings.Contains(out, file+" is not as it was then: "+dir+"/config.yaml has that") ||
+		!strings.Contains(out, seal+" is not there: "+dir+"/encryption.yaml") {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
-	second := Start(t, func(c *control.Config) { c.DataDir, c.EncryptionConfig = dir, filepath.Join(dir, "encryption.yaml") })
+	second := Start(t, func(c *control.Config) {
+		c.DataDir, c.EncryptionConfig = dir, filepath.Join(dir,
+			"encryption.yaml")
+	})
 	if got := second.Kubectl(t, "get", "secret", "kept", "-o", "jsonpath={.data.a}"); got != "Yg==" {
-		t.Errorf("the secret holds %q", got)
+		t.Errorf("got secret data %q", got)
 	}
 }
 
-// TestWhatIsNoBackup is refused by name, and leaves the directory as it was; so does
-// what cannot be backed up.
-func TestWhatIsNoBackup(t *testing.T) {
+// TestInvalidBackupIsRejected also checks that the data directory is not changed, and that
+// unsupported servers are not backed up.
+func TestInvalidBackupIsRejected(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	good := backedUp(t, s.DataDir)
@@ -197,16 +210,22 @@ func TestWhatIsNoBackup(t *testing.T) {
 		write func(path string) error
 		says  string
 	}{
-		"alien":     {func(p string) error { return os.WriteFile(p, []byte("hello"), 0o600) }, "is no backup of berth-control"},
-		"alien.zip": {func(p string) error { return archive(p, map[string]string{"a": "b"}) }, "is no backup of berth-control"},
-		"cut.zip":   {func(p string) error { return os.WriteFile(p, text[:len(text)/2], 0o600) }, "was cut off"},
-		"bit.zip":   {func(p string) error { return os.WriteFile(p, flipped, 0o600) }, "is damaged"},
+		"alien": {func(p string) error { return os.WriteFile(p, []byte("hello"), 0o600) },
+			"is no backup of berth-control"},
+		"alien.zip": {func(p string) error { return archive(p, map[string]string{"a": "b"}) },
+			"is no backup of berth-control"},
+		"cut.zip": {func(p string) error { return os.WriteFile(p, text[:len(text)/2], 0o600) }, "was cut off"},
+		"bit.zip": {func(p string) error { return os.WriteFile(p, flipped, 0o600) }, "is damaged"},
 		"newer.zip": {func(p string) error {
-			return rewritten(good, p, map[string]string{"backup.json": `{"kind":"berth-control backup","format":2,"version":"v9"}`})
+			return rewritten(good, p,
+				map[string]string{"backup.json": `{"kind":"berth-control backup","format":2,"version":"v9"}`})
 		}, "newer berth-control (v9)"},
-		"keyless":    {func(p string) error { return rewritten(good, p, map[string]string{"pki/ca.key": ""}) }, "pki/ca.key is not in it"},
-		"climbing":   {func(p string) error { return rewritten(good, p, map[string]string{"pki/../../x": "y"}) }, "it has \"pki/../../x\""},
-		"storeless":  {func(p string) error { return rewritten(good, p, map[string]string{"store.snapshot": "x"}) }, "is damaged"},
+		"keyless": {func(p string) error { return rewritten(good, p, map[string]string{"pki/ca.key": ""}) },
+			"pki/ca.key is not in it"},
+		"climbing": {func(p string) error { return rewritten(good, p, map[string]string{"pki/../../x": "y"}) },
+			"it has \"pki/../../x\""},
+		"storeless": {func(p string) error { return rewritten(good, p, map[string]string{"store.snapshot": "x"}) },
+			"is damaged"},
 		"nothere":    {func(string) error { return nil }, "no such file"},
 		"empty file": {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "is no backup of berth-control"},
 	} {
@@ -219,22 +238,24 @@ func TestWhatIsNoBackup(t *testing.T) {
 		}
 		for _, left := range []string{"etcd", "pki", "restoring"} {
 			if _, err := os.Stat(filepath.Join(dir, left)); err == nil {
-				t.Errorf("%s leaves %s", name, left)
+				t.Errorf("%s: still has %s", name, left)
 			}
 		}
 	}
-	if out, err := program(t, "backup", filepath.Join(at, "x"), "--data-dir", t.TempDir()); err == nil || !strings.Contains(out, "holds no store") {
-		t.Errorf("a backup of nothing: %v\n%s", err, out)
+	if out, err := program(t, "backup", filepath.Join(at, "x"), "--data-dir", t.TempDir()); err == nil ||
+		!strings.Contains(out, "holds no store") {
+		t.Errorf("backup of an empty directory: %v\n%s", err, out)
 	}
 	c := control.Default()
 	c.Etcd = storage.ClientConfig{Endpoints: []string{"http://10.0.0.1:2379"}}
-	if err := control.Backup(t.Context(), c, "", filepath.Join(at, "x")); err == nil || !strings.Contains(err.Error(), "etcdctl snapshot save") {
-		t.Errorf("of a cluster outside: %v", err)
+	if err := control.Backup(t.Context(), c, "", filepath.Join(at, "x")); err == nil || !strings.Contains(err.Error(),
+		"etcdctl snapshot save") {
+		t.Errorf("external etcd: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(at, ".x-*")); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	// A restore that a power cut has ended.
+	// A restore interrupted by a power failure.
 	broken := t.TempDir()
 	if err := os.Mkdir(filepath.Join(broken, "restoring"), 0o700); err != nil {
 		t.Fatal(err)
@@ -242,11 +263,11 @@ func TestWhatIsNoBackup(t *testing.T) {
 	c = control.Default()
 	c.DataDir, c.Listen = broken, "127.0.0.1:0"
 	if _, err := control.New(t.Context(), c); err == nil || !strings.Contains(err.Error(), "restore again") {
-		t.Errorf("a server on half of a restore: %v", err)
+		t.Errorf("server with an incomplete restore: %v", err)
 	}
 }
 
-// archive writes a zip file of texts.
+// archive writes a zip file with the given files.
 func archive(path string, files map[string]string) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -266,8 +287,7 @@ func archive(path string, files map[string]string) error {
 	return z.Close()
 }
 
-// rewritten copies a backup with some files changed or, empty, left out; those that it
-// has not come behind.
+// rewritten copies a backup with changed, removed (empty) and added files.
 func rewritten(from, to string, change map[string]string) error {
 	r, err := zip.OpenReader(from)
 	if err != nil {
@@ -310,8 +330,8 @@ func rewritten(from, to string, change map[string]string) error {
 	return z.Close()
 }
 
-// TestABackupSaysWhatItIs to who looks into it.
-func TestABackupSaysWhatItIs(t *testing.T) {
+// TestBackupContents checks the metadata in the backup.
+func TestBackupContents(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	z, err := zip.OpenReader(backedUp(t, s.DataDir))
@@ -329,12 +349,13 @@ func TestABackupSaysWhatItIs(t *testing.T) {
 		Format int
 		Made   time.Time
 	}
-	if err := json.NewDecoder(f).Decode(&note); err != nil || note.Kind != "berth-control backup" || note.Format != 1 || time.Since(note.Made) > time.Hour {
+	if err := json.NewDecoder(f).Decode(&note); err != nil || note.Kind != "berth-control backup" || note.Format != 1 ||
+		time.Since(note.Made) > time.Hour {
 		t.Errorf("%+v, %v", note, err)
 	}
 	for _, f := range z.File {
 		if strings.HasPrefix(f.Name, "pki/.") || strings.Contains(f.Name, "lock") {
-			t.Errorf("it has %s", f.Name)
+			t.Errorf("got %s", f.Name)
 		}
 	}
 }

@@ -28,23 +28,26 @@ import (
 	"berth/control/pki"
 )
 
-// TestTheServersCertificatesAreRenewed: a server whose certificates are good for
-// seconds shows others before they expire, and never one that has expired; so does
-// the administrator's kubeconfig.
-func TestTheServersCertificatesAreRenewed(t *testing.T) {
+// TestServerCertificateRotation: a server whose certificates are valid for seconds replaces them
+// before they expire, including the one in the administrator's kubeconfig.
+func TestServerCertificateRotation(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.OwnCertificateDuration = 30 * time.Second })
 	first := s.shown(t)
 	if life := first.NotAfter.Sub(first.NotBefore); life > 40*time.Second {
-		t.Fatalf("the certificate is good for %s", life)
+		t.Fatalf("got certificate valid for %s", life)
 	}
 	admin := s.Config.CertData
 	seesWithin(t, 2*time.Minute, "what is shown when the first has expired", func() string {
 		now := s.shown(t)
 		return fmt.Sprint(time.Now().After(first.NotAfter) && now.SerialNumber.Cmp(first.SerialNumber) != 0)
 	}, "true")
-	seesWithin(t, 2*time.Minute, "what the administrator's first certificate is answered in the end", func() string { // made a little later
-		return fmt.Sprint(answers(t, s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = admin, s.Config.KeyData })))
+	// replaced a little later
+	seesWithin(t, 2*time.Minute, "what the administrator's first certificate is answered in the end", func() string {
+		return fmt.Sprint(answers(t, s.with(t, func(c *restclient.Config) {
+			c.CertData, c.KeyData = admin,
+				s.Config.KeyData
+		})))
 	}, "401")
 	sees(t, "the administrator's new certificate", func() string {
 		c, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
@@ -60,30 +63,31 @@ func TestTheServersCertificatesAreRenewed(t *testing.T) {
 	}, "<nil>")
 }
 
-// shown is the certificate that the server shows now; one that is not good now
-// fails the test.
+// shown returns the current serving certificate. The test fails if it is not valid now.
 func (s *Server) shown(t *testing.T) *x509.Certificate {
 	t.Helper()
 	u, err := url.Parse(s.Config.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := tls.Dial("tcp", u.Host, &tls.Config{RootCAs: s.Authority.Pool(), ServerName: "localhost", MinVersion: tls.VersionTLS12})
+	conn, err := tls.Dial("tcp", u.Host, &tls.Config{RootCAs: s.Authority.Pool(), ServerName: "localhost",
+		MinVersion: tls.VersionTLS12})
 	if err != nil {
-		t.Fatalf("the server shows no good certificate: %v", err)
+		t.Fatalf("invalid serving certificate: %v", err)
 	}
 	defer conn.Close()
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// TestANodeThatWasOffForLongComesBack tries, with node x's certificate that has
-// expired, what brings it back and what it must not be good for.
-func TestANodeThatWasOffForLongComesBack(t *testing.T) {
+// TestReturningNodeRenewsCertificate checks what a node can and cannot do with an expired
+// certificate.
+func TestReturningNodeRenewsCertificate(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	ctx := t.Context()
 	for _, node := range []string{"x", "y"} {
-		if _, err := s.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+		if _, err := s.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,7 +121,7 @@ func TestANodeThatWasOffForLongComesBack(t *testing.T) {
 	servers := outcome(x, "x", serving, certificatesv1.UsageServerAuth)
 	sees(t, "its request", outcome(x, "x", client, certificatesv1.UsageClientAuth), "1 bytes Approved AutoApproved")
 	for what, f := range map[string]func() string{"another node's name": other, "a serving certificate": servers} {
-		if got := f(); got != "0 bytes" { // asked before the one that is answered by now
+		if got := f(); got != "0 bytes" { // created before the request that is already approved
 			t.Errorf("%s: %s", what, got)
 		}
 	}
@@ -133,22 +137,27 @@ func TestANodeThatWasOffForLongComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, c := range map[string]kubernetes.Interface{
-		"of another authority":    s.expired(t, impostor, "y", time.Hour),
-		"that expired years ago":  s.expired(t, s.Authority, "y", 2*365*24*time.Hour),
-		"of an administrator":     s.stale(t, s.Authority, pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, Duration: -time.Hour}),
-		"of a node and a master":  s.stale(t, s.Authority, pki.Subject{Name: "system:node:y", Groups: []string{"system:nodes", "system:masters"}, Duration: -time.Hour}),
-		"for servers only":        s.stale(t, s.Authority, pki.Subject{Name: "system:node:y", Groups: []string{"system:nodes"}, Duration: -time.Hour, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}),
-		"that is not of the node": s.stale(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"}, Duration: -time.Hour}),
+		"of another CA":     s.expired(t, impostor, "y", time.Hour),
+		"expired for years": s.expired(t, s.Authority, "y", 2*365*24*time.Hour),
+		"of an administrator": s.stale(t, s.Authority, pki.Subject{Name: "berth-admin",
+			Groups: []string{"system:masters"}, Duration: -time.Hour}),
+		"of a node in system:masters": s.stale(t, s.Authority, pki.Subject{Name: "system:node:y",
+			Groups: []string{"system:nodes", "system:masters"}, Duration: -time.Hour}),
+		"for servers only": s.stale(t, s.Authority, pki.Subject{Name: "system:node:y",
+			Groups: []string{"system:nodes"}, Duration: -time.Hour, ExtKeyUsages: []x509.ExtKeyUsage{
+				x509.ExtKeyUsageServerAuth}}),
+		"of another user": s.stale(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"},
+			Duration: -time.Hour}),
 	} {
 		if code := answers(t, c); code != 401 {
-			t.Errorf("an expired certificate %s: %d, want 401", what, code)
+			t.Errorf("expired certificate %s: got status %d, want 401", what, code)
 		}
 	}
 }
 
-// TestWhoseRequestsAreApprovedIsPolicy: with the binding emptied nobody's doing is not
-// enough any more, and with its subjects again it is, for what was asked before too.
-func TestWhoseRequestsAreApprovedIsPolicy(t *testing.T) {
+// TestNodeApprovalIsPolicy: without subjects in the binding, requests stay pending. With the
+// subjects added again, pending requests are approved too.
+func TestNodeApprovalIsPolicy(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	ctx := t.Context()
@@ -164,7 +173,8 @@ func TestWhoseRequestsAreApprovedIsPolicy(t *testing.T) {
 		var r *certificatesv1.CertificateSigningRequest
 		sees(t, "the right to ask", func() string {
 			var err error
-			r, err = c.CertificatesV1().CertificateSigningRequests().Create(ctx, requestOf(t, key, signer, name, "system:nodes"), metav1.CreateOptions{})
+			r, err = c.CertificatesV1().CertificateSigningRequests().Create(ctx, requestOf(t, key, signer, name, "system:nodes"),
+				metav1.CreateOptions{})
 			return fmt.Sprint(err)
 		}, "<nil>")
 		return func() string {
@@ -178,9 +188,10 @@ func TestWhoseRequestsAreApprovedIsPolicy(t *testing.T) {
 	}
 	may := func(right, user string, groups ...string) func() string {
 		return func() string {
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: "create", Group: certificatesv1.GroupName, Resource: "certificatesigningrequests", Subresource: right,
-			}}}
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
+				Groups: groups, ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: "create", Group: certificatesv1.GroupName, Resource: "certificatesigningrequests", Subresource: right,
+				}}}
 			review, err := s.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 			if err != nil {
 				return err.Error()
@@ -189,14 +200,14 @@ func TestWhoseRequestsAreApprovedIsPolicy(t *testing.T) {
 		}
 	}
 	sees(t, "a new node", asks(joining, "system:node:new"), "Approved")
-	sees(t, "a node that goes on", asks(node, "system:node:x"), "Approved")
+	sees(t, "node renewal", asks(node, "system:node:x"), "Approved")
 
 	patch(join, "null")
 	sees(t, "the right is gone", may("nodeclient", "joining", authz.NodeBootstrapGroup), "false")
 	waits := asks(joining, "system:node:new")
-	sees(t, "a node that goes on", asks(node, "system:node:x"), "Approved")
-	if got := waits(); got != "" { // asked before the one that is answered by now
-		t.Errorf("a new node without the right: %s", got)
+	sees(t, "node renewal", asks(node, "system:node:x"), "Approved")
+	if got := waits(); got != "" { // created before the request that is already approved
+		t.Errorf("new node without permission: %s", got)
 	}
 	patch(join, `[{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "`+authz.NodeBootstrapGroup+`"}]`)
 	sees(t, "the new node that waits", waits, "Approved")
@@ -206,12 +217,12 @@ func TestWhoseRequestsAreApprovedIsPolicy(t *testing.T) {
 	waits = asks(node, "system:node:x")
 	sees(t, "a new node", asks(joining, "system:node:new"), "Approved")
 	if got := waits(); got != "" {
-		t.Errorf("a node that goes on without the right: %s", got)
+		t.Errorf("node renewal without permission: %s", got)
 	}
 }
 
-// TestNodesThatWereOffMayBeKeptOut: the way back can be closed.
-func TestNodesThatWereOffMayBeKeptOut(t *testing.T) {
+// TestReturningNodesCanBeDisabled covers a return period of zero.
+func TestReturningNodesCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.NodeReturnPeriod = 0 })
 	if code := answers(t, s.expired(t, s.Authority, "x", time.Minute)); code != 401 {
@@ -219,7 +230,7 @@ func TestNodesThatWereOffMayBeKeptOut(t *testing.T) {
 	}
 }
 
-// expired is a client with a node's certificate that expired so long ago.
+// expired returns a client with a node certificate that expired the given time ago.
 func (s *Server) expired(t *testing.T, by *pki.Authority, node string, ago time.Duration) kubernetes.Interface {
 	return s.stale(t, by, pki.Subject{Name: "system:node:" + node, Groups: []string{"system:nodes"}, Duration: -ago})
 }
@@ -236,14 +247,15 @@ func (s *Server) stale(t *testing.T, by *pki.Authority, subject pki.Subject) kub
 	return s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })
 }
 
-// ask makes a request for a node's certificate and returns its name.
+// ask creates a request for a node certificate and returns its name.
 func ask(t *testing.T, c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{
+		"system:nodes"}}}
 	if use == certificatesv1.UsageServerAuth {
 		template.DNSNames = []string{node}
 	}
@@ -251,18 +263,19 @@ func ask(t *testing.T, c kubernetes.Interface, node, signer string, use certific
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, use},
-		},
-	}, metav1.CreateOptions{})
+	r, err := c.CertificatesV1().CertificateSigningRequests().Create(t.Context(),
+		&certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer,
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, use},
+			},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(r.Spec.Username, "berth.dev:returning-node:") {
-		t.Errorf("the asker is %s", r.Spec.Username)
+		t.Errorf("got user %s", r.Spec.Username)
 	}
 	return r.Name
 }

@@ -17,9 +17,9 @@ import (
 	"berth/control/registry"
 )
 
-// TestInformersOfEveryKind runs client-go's shared informers of the full
-// clientset on every kind of the table, and sees a write through one.
-func TestInformersOfEveryKind(t *testing.T) {
+// TestInformersOfAllKinds starts client-go's shared informers for all supported kinds and observes
+// a write with one of them.
+func TestInformersOfAllKinds(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	factory := informers.NewSharedInformerFactory(s.Client, 0)
@@ -46,7 +46,7 @@ func TestInformersOfEveryKind(t *testing.T) {
 	defer cancel()
 	for kind, ok := range factory.WaitForCacheSync(ctx.Done()) {
 		if !ok {
-			t.Errorf("the informer of %s does not sync", kind)
+			t.Errorf("the informer of %s did not sync", kind)
 		}
 	}
 	create(t, s, s.Namespace, settings("fresh"))
@@ -57,8 +57,8 @@ func TestInformersOfEveryKind(t *testing.T) {
 	}
 }
 
-// TestEveryKindIsServedAndListed walks discovery and lists every resource.
-func TestEveryKindIsServedAndListed(t *testing.T) {
+// TestAllKindsAreServed lists every resource found by discovery.
+func TestAllKindsAreServed(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	_, lists, err := s.Client.Discovery().ServerGroupsAndResources()
@@ -82,31 +82,33 @@ func TestEveryKindIsServedAndListed(t *testing.T) {
 			continue
 		}
 		for _, verb := range []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"} {
-			// All namespaces at once would go without what is in them.
+			// Deleting all namespaces at once would leave their content without a controller.
 			want := kind.Resource != "namespaces" || verb != "deletecollection"
 			if slices.Contains(r.Verbs, verb) != want {
-				t.Errorf("%s: the verb %s is served: %v, want %v", kind.Resource, verb, !want, want)
+				t.Errorf("%s: verb %s: served %v, want %v", kind.Resource, verb, !want, want)
 			}
 		}
-		if r.Namespaced == kind.ClusterScoped || r.SingularName != kind.Singular || !slices.Equal(r.ShortNames, kind.ShortNames) {
+		if r.Namespaced == kind.ClusterScoped || r.SingularName != kind.Singular || !slices.Equal(r.ShortNames,
+			kind.ShortNames) {
 			t.Errorf("%s is served as %+v", kind.Resource, r)
 		}
 		for sub, want := range map[string]bool{"status": kind.Status, "scale": kind.Scale != nil} {
-			if _, has := found[schema.GroupResource{Group: kind.GroupVersion.Group, Resource: kind.Resource + "/" + sub}]; has != want {
+			if _, has := found[schema.GroupResource{Group: kind.GroupVersion.Group, Resource: kind.Resource + "/" +
+				sub}]; has != want {
 				t.Errorf("%s/%s: served %v, want %v", kind.Resource, sub, has, want)
 			}
 		}
 	}
 }
 
-// TestLeaderElection lets one of two candidates lead, end, and the other follow.
+// TestLeaderElection stops the leader of two candidates and waits for the other to take over.
 func TestLeaderElection(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	leaders := make(chan string, 10)
 	first, stopFirst := candidate(t, s.Client, "first", leaders)
 	if got := <-leaders; got != "first" {
-		t.Fatalf("%s leads", got)
+		t.Fatalf("leader: %s", got)
 	}
 	second, stopSecond := candidate(t, s.Client, "second", leaders)
 	stopFirst()
@@ -114,25 +116,29 @@ func TestLeaderElection(t *testing.T) {
 	select {
 	case got := <-leaders:
 		if got != "second" {
-			t.Errorf("%s leads", got)
+			t.Errorf("leader: %s", got)
 		}
 	case <-time.After(time.Minute):
-		t.Error("nobody leads")
+		t.Error("no leader")
 	}
 	stopSecond()
 	<-second
 }
 
-// candidate runs for leader until stop; done is closed when it has ended.
-func candidate(t *testing.T, client kubernetes.Interface, name string, leaders chan<- string) (done chan struct{}, stop func()) {
+// candidate runs for leader until stop is called. done is closed after it has ended.
+func candidate(t *testing.T, client kubernetes.Interface, name string,
+	leaders chan<- string) (done chan struct{}, stop func()) {
 	t.Helper()
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "kube-system", "throne", client.CoreV1(), client.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: name})
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "kube-system", "throne", client.CoreV1(),
+		client.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 20 * time.Second, RenewDeadline: 15 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { leaders <- name }, OnStoppedLeading: func() {}},
+		Lock: lock, LeaseDuration: 20 * time.Second, RenewDeadline: 15 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { leaders <- name },
+			OnStoppedLeading: func() {}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"berth/test/hosts"
 )
 
-// program runs berth-control with arguments and answers what it writes.
+// program runs berth-control and returns its output.
 func program(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
@@ -22,32 +22,34 @@ func program(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-var joinLine = regexp.MustCompile(`(?m)^berth join --server (https://\S+) --token ([a-z0-9]{6})\.([a-z0-9]{16}) --ca-hash (sha256:[0-9a-f]{64})$`)
+var joinLine = regexp.MustCompile(
+	`(?m)^berth join --server (https://\S+) --token ([a-z0-9]{6})\.([a-z0-9]{16}) --ca-hash (sha256:[0-9a-f]{64})$`)
 
-// TestTokens makes a token with the command, is somebody with it, and nobody when
-// it is deleted.
-func TestTokens(t *testing.T) {
+// TestTokenCommands creates a token, authenticates with it, and deletes it.
+func TestTokenCommands(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	out, err := program(t, "token", "create", "--data-dir", s.DataDir, "--server", "https://control.example.com:6443", "--description", "rack 7")
+	out, err := program(t, "token", "create", "--data-dir", s.DataDir, "--server", "https://control.example.com:6443",
+		"--description", "rack 7")
 	m := joinLine.FindStringSubmatch(out)
 	if err != nil || m == nil {
 		t.Fatalf("token create: %v\n%s", err, out)
 	}
 	if m[1] != "https://control.example.com:6443" || m[4] != s.Authority.Hash() {
-		t.Errorf("the line is %q, the hash %s", m[0], s.Authority.Hash())
+		t.Errorf("got command %q, hash %s", m[0], s.Authority.Hash())
 	}
-	// A kubeconfig without a certificate, or kubectl would prefer that.
+	// The kubeconfig must not contain a client certificate, because kubectl would prefer it.
 	open := filepath.Join(t.TempDir(), "open.kubeconfig")
 	ca := filepath.Join(s.DataDir, "pki", "ca.crt")
 	as := func() (string, error) {
-		return RunKubectl(t, open, "", "--server", s.Config.Host, "--certificate-authority", ca, "--token", m[2]+"."+m[3], "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
+		return RunKubectl(t, open, "", "--server", s.Config.Host, "--certificate-authority", ca, "--token", m[2]+"."+m[3],
+			"auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
 	}
 	if err := os.WriteFile(open, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if who, err := as(); err != nil || who != "system:bootstrap:"+m[2] {
-		t.Errorf("with the token one is %q, %v", who, err)
+		t.Errorf("with the token: got user %q, %v", who, err)
 	}
 	out, err = program(t, "token", "list", "--data-dir", s.DataDir)
 	if err != nil || !strings.Contains(out, m[2]) || !strings.Contains(out, "rack 7") || strings.Contains(out, m[3]) {
@@ -57,12 +59,12 @@ func TestTokens(t *testing.T) {
 		t.Errorf("token delete: %v\n%s", err, out)
 	}
 	if who, err := as(); err == nil {
-		t.Errorf("with a deleted token one is %q", who)
+		t.Errorf("with a deleted token: got %q", who)
 	}
 }
 
-// TestKubeconfigs prints kubeconfigs and uses them.
-func TestKubeconfigs(t *testing.T) {
+// TestKubeconfigCommands prints kubeconfigs and uses them.
+func TestKubeconfigCommands(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	for _, c := range []struct {
@@ -77,11 +79,13 @@ func TestKubeconfigs(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if who, err := RunKubectl(t, path, "", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil || who != c.who {
+		if who, err := RunKubectl(t, path, "", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil ||
+			who != c.who {
 			t.Errorf("%v: one is %q, %v", c.args, who, err)
 		}
 	}
-	if out, err := program(t, "kubeconfig", "--data-dir", t.TempDir()); err == nil || !strings.Contains(out, "holds no authority") {
-		t.Errorf("without a server's directory: %v %s", err, out)
+	if out, err := program(t, "kubeconfig", "--data-dir", t.TempDir()); err == nil || !strings.Contains(out,
+		"holds no authority") {
+		t.Errorf("without a data directory: %v %s", err, out)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gone waits until kubectl finds an object no more.
+// gone waits until kubectl no longer finds an object.
 func gone(t testing.TB, s *Server, args ...string) {
 	t.Helper()
 	eventually(t, strings.Join(args, " ")+" is gone", func() (bool, string) {
@@ -25,7 +25,7 @@ func gone(t testing.TB, s *Server, args ...string) {
 	})
 }
 
-// shows waits until kubectl prints something.
+// shows waits until kubectl prints a text.
 func shows(t testing.TB, s *Server, want string, args ...string) {
 	t.Helper()
 	eventually(t, strings.Join(args, " ")+" shows "+want, func() (bool, string) {
@@ -34,12 +34,13 @@ func shows(t testing.TB, s *Server, want string, args ...string) {
 	})
 }
 
-func TestNamespacesComeAndGo(t *testing.T) {
+func TestNamespaceLifecycle(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.Kubectl(t, "create", "namespace", "shop")
 	shows(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
-	shows(t, s, strings.TrimSpace(string(s.Authority.PEM())), "-n", "shop", "get", "cm", "kube-root-ca.crt", "-o", `jsonpath={.data.ca\.crt}`)
+	shows(t, s, strings.TrimSpace(string(s.Authority.PEM())), "-n", "shop", "get", "cm", "kube-root-ca.crt", "-o",
+		`jsonpath={.data.ca\.crt}`)
 	s.Kubectl(t, "-n", "shop", "delete", "sa", "default")
 	shows(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	s.Apply(t, podYAML("web", "1m", ""), "-n", "shop")
@@ -51,21 +52,23 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	shows(t, s, "Terminating", "get", "ns", "shop", "-o", "jsonpath={.status.phase}")
 	shows(t, s, "Some resources are remaining: pods has 1 resource instances",
 		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceContentRemaining")].message}`)
-	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "cm/kube-root-ca.crt", "secret/s", "sa/default", "-o", "name"); err != nil {
-		t.Errorf("gone before the pods: %s (%v)", out, err)
+	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "cm/kube-root-ca.crt", "secret/s", "sa/default", "-o",
+		"name"); err != nil {
+		t.Errorf("deleted before the pods: %s (%v)", out, err)
 	}
 	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	shows(t, s, "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
 		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceFinalizersRemaining")].message}`)
-	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "pod,secret,deployment,sa", "-o", "name"); err != nil || out != "" {
-		t.Errorf("still there: %s (%v)", out, err)
+	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "pod,secret,deployment,sa", "-o", "name"); err != nil ||
+		out != "" {
+		t.Errorf("still exists: %s (%v)", out, err)
 	}
 	s.Kubectl(t, "-n", "shop", "patch", "cm", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	gone(t, s, "ns", "shop")
 }
 
-// TestOwnersTakeTheirOwn deletes an owner in each of the three ways.
-func TestOwnersTakeTheirOwn(t *testing.T) {
+// TestGarbageCollectionPolicies deletes an owner with each of the three propagation policies.
+func TestGarbageCollectionPolicies(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	family := func(name string) {
@@ -83,9 +86,11 @@ func TestOwnersTakeTheirOwn(t *testing.T) {
 	family("b")
 	s.Kubectl(t, "patch", "secret", "b-child", "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	s.Kubectl(t, "delete", "cm", "b", "--cascade=foreground", "--wait=false")
-	shows(t, s, "b-child", "get", "secret", "b-child", "-o", "go-template={{if .metadata.deletionTimestamp}}{{.metadata.name}}{{end}}")
-	if out := s.Kubectl(t, "get", "cm", "b", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out, "foregroundDeletion") {
-		t.Errorf("the owner went before its dependents, or waits for something else: %s", out)
+	shows(t, s, "b-child", "get", "secret", "b-child", "-o", "go-template={{if "+
+		".metadata.deletionTimestamp}}{{.metadata.name}}{{end}}")
+	if out := s.Kubectl(t, "get", "cm", "b", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out,
+		"foregroundDeletion") {
+		t.Errorf("the owner was deleted before its dependents, or is blocked otherwise: %s", out)
 	}
 	s.Kubectl(t, "patch", "secret", "b-child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	gone(t, s, "secret", "b-child")
@@ -109,8 +114,9 @@ func TestOwnersTakeTheirOwn(t *testing.T) {
 	s.Kubectl(t, "get", "cm", "foreign")
 }
 
-// TestAJobTakesItsPodsIfItIsToldTo, as kubectl does; a delete without a word leaves them.
-func TestAJobTakesItsPodsIfItIsToldTo(t *testing.T) {
+// TestJobDeletionPropagation: kubectl requests background deletion. Without an explicit policy, the
+// pods are orphaned.
+func TestJobDeletionPropagation(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	family := func(name string) {
@@ -118,9 +124,9 @@ func TestAJobTakesItsPodsIfItIsToldTo(t *testing.T) {
 		uid := s.Kubectl(t, "get", "job", name, "-o", "jsonpath={.metadata.uid}")
 		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s-pod, ownerReferences: [{apiVersion: batch/v1, kind: Job, name: %s, uid: %s, blockOwnerDeletion: true, controller: true}]}, spec: {schedulerName: none, containers: [{name: c, image: i}]}}`, name, name, uid))
 	}
-	family("told")
-	s.Kubectl(t, "delete", "job", "told")
-	gone(t, s, "pod", "told-pod")
+	family("background")
+	s.Kubectl(t, "delete", "job", "background")
+	gone(t, s, "pod", "background-pod")
 
 	family("untold")
 	s.Kubectl(t, "delete", "--raw", "/apis/batch/v1/namespaces/"+s.Namespace+"/jobs/untold")
@@ -130,9 +136,9 @@ func TestAJobTakesItsPodsIfItIsToldTo(t *testing.T) {
 	}
 }
 
-// TestOwnersInACircleGo: those that would wait for each other, whichever of them
-// are asked to go.
-func TestOwnersInACircleGo(t *testing.T) {
+// TestCircularOwnersAreDeleted covers foreground deletion of owners that block each other, in any
+// order.
+func TestCircularOwnersAreDeleted(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	circle := func(names ...string) {
@@ -159,14 +165,15 @@ func TestOwnersInACircleGo(t *testing.T) {
 		}
 	}
 
-	// What is not in the circle is waited for.
+	// Dependents outside of the circle still block.
 	circle("held-a", "held-b")
 	uid := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.uid}")
 	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: held-child, finalizers: [example.com/hold], ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: held-a, uid: %s, blockOwnerDeletion: true}]}}`, uid))
 	s.Kubectl(t, "delete", "cm", "held-a", "--cascade=foreground", "--wait=false")
 	gone(t, s, "cm", "held-b")
-	if out := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out, "foregroundDeletion") {
-		t.Errorf("the owner went before its dependent, or waits for something else: %s", out)
+	if out := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out,
+		"foregroundDeletion") {
+		t.Errorf("the owner was deleted before its dependent, or is blocked otherwise: %s", out)
 	}
 	s.Kubectl(t, "patch", "secret", "held-child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	gone(t, s, "secret", "held-child")
@@ -181,7 +188,8 @@ func TestCertificatesAreApprovedAndSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}, EmailAddresses: []string{"jane@example.com"}, DNSNames: []string{"localhost"},
+		Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}, EmailAddresses: []string{"jane@example.com"},
+		DNSNames: []string{"localhost"},
 	}, key)
 	if err != nil {
 		t.Fatal(err)
@@ -200,18 +208,19 @@ spec: {signerName: kubernetes.io/kube-apiserver-client, expirationSeconds: 3600,
 		cert, err = x509.ParseCertificate(block.Bytes)
 		return err == nil, fmt.Sprint(err)
 	})
-	if _, err := cert.Verify(x509.VerifyOptions{Roots: s.Authority.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: s.Authority.Pool(), KeyUsages: []x509.ExtKeyUsage{
+		x509.ExtKeyUsageClientAuth}}); err != nil {
 		t.Error(err)
 	}
 	if cert.Subject.CommonName != "jane" || cert.NotAfter.Sub(cert.NotBefore).Minutes() > 66 {
-		t.Errorf("the certificate is for %s until %s", cert.Subject, cert.NotAfter)
+		t.Errorf("got certificate for %s until %s", cert.Subject, cert.NotAfter)
 	}
 	if len(cert.EmailAddresses)+len(cert.DNSNames) > 0 {
-		t.Errorf("beside its subject the certificate names %v %v", cert.EmailAddresses, cert.DNSNames)
+		t.Errorf("got subject alternative names %v %v", cert.EmailAddresses, cert.DNSNames)
 	}
 }
 
-func TestQuotasAndBudgetsAreCounted(t *testing.T) {
+func TestQuotaAndDisruptionBudgetStatus(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	addNode(t, s, "n1", "4")
@@ -220,26 +229,30 @@ func TestQuotasAndBudgetsAreCounted(t *testing.T) {
 	s.Apply(t, podYAML("web", "500m", ""))
 	s.Kubectl(t, "create", "cm", "one")
 	shows(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
-	shows(t, s, "2", "get", "quota", "q", "-o", `jsonpath={.status.used.count/configmaps}`) // with kube-root-ca.crt
-	shows(t, s, "0 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} {.status.disruptionsAllowed}")
+	shows(t, s, "2", "get", "quota", "q", "-o", `jsonpath={.status.used.count/configmaps}`) // including kube-root-ca.crt
+	shows(t, s, "0 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
+		"{.status.disruptionsAllowed}")
 	second := strings.ReplaceAll(podYAML("web2", "500m", ""), "app: web2", "app: web")
 	s.Apply(t, second)
 	for _, name := range []string{"web", "web2"} {
 		placed(t, s, name)
 		_, err := s.Client.CoreV1().Pods("default").Patch(t.Context(), name, "application/strategic-merge-patch+json",
-			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
+			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{},
+			"status")
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	shows(t, s, "2 1 1", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} {.status.disruptionsAllowed}")
+	shows(t, s, "2 1 1", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
+		"{.status.disruptionsAllowed}")
 	s.Kubectl(t, "delete", "pod", "web", "--force", "--grace-period=0")
 	shows(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
-	shows(t, s, "1 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} {.status.disruptionsAllowed}")
+	shows(t, s, "1 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
+		"{.status.disruptionsAllowed}")
 }
 
-// TestNodesAreTaintedForTheirState cordons a node and lets it fail.
-func TestNodesAreTaintedForTheirState(t *testing.T) {
+// TestNodesAreTaintedByCondition cordons a node and makes it fail.
+func TestNodesAreTaintedByCondition(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	addNode(t, s, "n1", "1")
@@ -250,7 +263,8 @@ func TestNodesAreTaintedForTheirState(t *testing.T) {
 	s.Kubectl(t, "uncordon", "n1")
 	shows(t, s, "", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
 	s.Apply(t, podYAML("stays", "1m", "  nodeName: n1\n  tolerations: [{operator: Exists}]"))
-	s.Apply(t, podYAML("goes", "1m", "  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 0}]"))
+	s.Apply(t, podYAML("goes", "1m", "  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: "+
+		"Exists, effect: NoExecute, tolerationSeconds: 0}]"))
 	n, err := s.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -260,11 +274,11 @@ func TestNodesAreTaintedForTheirState(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows(t, s, "NoSchedule NoExecute", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].effect}")
-	eventually(t, "the pod is told to end", func() (bool, string) {
+	eventually(t, "the pod is being deleted", func() (bool, string) {
 		out, err := s.TryKubectl(t, "", "get", "pod", "goes", "-o", "jsonpath={.metadata.deletionTimestamp}")
 		return err != nil || out != "", out
 	})
 	if out := s.Kubectl(t, "get", "pod", "stays", "-o", "jsonpath={.metadata.deletionTimestamp}"); out != "" {
-		t.Errorf("a pod that tolerates all is told to end")
+		t.Errorf("a pod that tolerates all taints was evicted")
 	}
 }

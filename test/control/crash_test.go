@@ -23,16 +23,14 @@ const (
 	names = 8
 )
 
-// A server keeps all ConfigMaps in memory, and what was before its start is not
-// among that: a watch that goes on from there is refused, and its client lists
-// anew. LimitRanges it keeps in the store alone.
+// The server caches ConfigMaps in memory, without the history from before its start: a watch from
+// an older resource version is rejected, and the client lists again. LimitRanges are not cached.
 var written = [...]schema.GroupVersionKind{
 	{Version: "v1", Kind: "ConfigMap"},
 	{Version: "v1", Kind: "LimitRange"},
 }
 
-// anyKind is the administrator's client of objects of any kind, for all of the
-// server's lives.
+// anyKind is the administrator's dynamic client, which works across restarts of the server.
 func anyKind(t *testing.T, p *Process) dynamic.Interface {
 	t.Helper()
 	config, err := p.Config(t.Context())
@@ -46,31 +44,30 @@ func anyKind(t *testing.T, p *Process) dynamic.Interface {
 	return client
 }
 
-// of is the client of a kind.
+// of returns the client for a kind.
 func of(client dynamic.Interface, kind schema.GroupVersionKind) dynamic.ResourceInterface {
 	resource := map[string]string{"ConfigMap": "configmaps", "LimitRange": "limitranges"}[kind.Kind]
 	return client.Resource(kind.GroupVersion().WithResource(resource)).Namespace(metav1.NamespaceDefault)
 }
 
-// writes is the kind that a writer writes.
+// writes returns the kind that a writer writes.
 func writes(writer int) schema.GroupVersionKind { return written[writer%len(written)] }
 
-// valueOf is what an object was written with.
+// valueOf returns the value an object was written with.
 func valueOf(object metav1.Object) string { return object.GetAnnotations()["value"] }
 
-// model is what one writer knows of one object that nobody else writes.
+// model is what a writer knows about an object that only it writes.
 type model struct {
-	value string // "" is: not there
-	// maybe is a value whose write got no answer: it may have been stored or not.
+	value string // "": does not exist
+	// maybe is the value of an unacknowledged write, which may have been stored.
 	maybe   string
 	inDoubt bool
 }
 
-// TestNoAcknowledgedWriteIsLost kills the server 50 times while objects are
-// made, changed and deleted. After each start, whatever was acknowledged is
-// there, and nothing that was never written. Clients that watched all the time
-// see the same in the end, and have taken up their watches where they ended.
-func TestNoAcknowledgedWriteIsLost(t *testing.T) {
+// TestAcknowledgedWritesSurviveKills kills the server 50 times during writes. After each restart,
+// all acknowledged writes are there and no others. Clients that were watching the whole time resume
+// their watches and see the same state in the end.
+func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 	t.Parallel()
 	p := Launch(t)
 	ctx := t.Context()
@@ -97,24 +94,24 @@ func TestNoAcknowledgedWriteIsLost(t *testing.T) {
 	}
 	t.Logf("%d kills, %d acknowledged writes", kills, acknowledged)
 	if acknowledged < kills*writers {
-		t.Errorf("only %d writes were acknowledged in %d rounds: nothing is proven", acknowledged, kills)
+		t.Errorf("only %d writes acknowledged in %d rounds: not enough for the test", acknowledged, kills)
 	}
 	for i, kind := range written {
 		f := watching[i]
 		agree(t, f, all, kind)
-		t.Logf("the client that watched %ss listed %d times and watched %d times", kind.Kind, f.listed, f.resumed)
-		// One that keeps a kind in memory begins anew with each of its lives, and at most
-		// once more, while it reads what there is.
+		t.Logf("the watching client of %ss listed %d times and watched %d times", kind.Kind, f.listed, f.resumed)
+		// A watch of a cached kind is restarted once per server start, and at most once more while
+		// the cache is filled.
 		most := map[bool]int{true: 2 * (kills + 1), false: 1}[kind.Kind == "ConfigMap"]
-		if f.listed > most || f.resumed < kills/2 { // a kill may come before it has taken up the last
-			t.Errorf("the client that watched %ss listed %d times, at most %d is right; it watched %d times over %d kills",
+		if f.listed > most || f.resumed < kills/2 { // the kill may come before the last resume
+			t.Errorf("the watching client of %ss listed %d times, want at most %d, with %d watches over %d kills",
 				kind.Kind, f.listed, most, f.resumed, kills)
 		}
 	}
 }
 
-// writeUntilKilled lets all writers write until the server is dead, and answers
-// how many writes were acknowledged.
+// writeUntilKilled runs all writers until the server is killed and returns the number of
+// acknowledged writes.
 func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []map[string]*model, round int) int {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -131,7 +128,7 @@ func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []
 			}
 		})
 	}
-	// Long enough for writes to be under way, different each time.
+	// Long enough for writes to be in progress, and different each time.
 	timer := time.NewTimer(time.Duration(50+rand.IntN(150)) * time.Millisecond)
 	<-timer.C
 	p.Kill(t)
@@ -144,8 +141,8 @@ func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []
 	return sum
 }
 
-// write does one random thing and notes what is known after it; false is that
-// the server did not answer.
+// write performs one random operation and records the result. It returns false if the server did
+// not respond.
 func write(ctx context.Context, client dynamic.Interface, mine map[string]*model, writer int, random *rand.Rand) bool {
 	name := fmt.Sprintf("w%d-%d", writer, random.IntN(names))
 	m := mine[name]
@@ -176,7 +173,7 @@ func write(ctx context.Context, client dynamic.Interface, mine map[string]*model
 	return true
 }
 
-// compare reads everything and settles what was in doubt.
+// compare reads all objects and resolves unacknowledged writes.
 func compare(t *testing.T, client dynamic.Interface, all []map[string]*model, round int) {
 	t.Helper()
 	for w, mine := range all {
@@ -190,14 +187,15 @@ func compare(t *testing.T, client dynamic.Interface, all []map[string]*model, ro
 				t.Fatalf("after kill %d: get %s: %v", round+1, name, err)
 			}
 			if got != m.value && (!m.inDoubt || got != m.maybe) {
-				t.Fatalf("after kill %d: %s is %q, acknowledged was %q (in doubt %v: %q)", round+1, name, got, m.value, m.inDoubt, m.maybe)
+				t.Fatalf("after kill %d: %s: got %q, acknowledged %q (unacknowledged %v: %q)", round+1, name, got, m.value,
+					m.inDoubt, m.maybe)
 			}
 			m.value, m.inDoubt = got, false
 		}
 	}
 }
 
-// agree waits until the client that watches a kind has caught up.
+// agree waits until the watching client has caught up.
 func agree(t *testing.T, f *follower, all []map[string]*model, kind schema.GroupVersionKind) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -213,7 +211,7 @@ func agree(t *testing.T, f *follower, all []map[string]*model, kind schema.Group
 			return
 		}
 		if pause(ctx) != nil {
-			t.Fatalf("the client that watched all the time: %s", problem)
+			t.Fatalf("the watching client: %s", problem)
 		}
 	}
 }

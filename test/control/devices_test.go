@@ -20,19 +20,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// life is what a client does to objects of one kind, from the first to the last.
+// life describes the operations on objects of one kind, from creation to deletion.
 type life struct {
-	kind, resource string // with its group and version behind a "/"
-	words          string // of the warning that the kind is stored only
+	kind, resource string // with group and version after a "/"
+	words          string // expects the warning that the server only stores the kind
 	namespaced     bool
-	spec           string // the rest of the manifest, YAML
-	want           string // what the object says then: fields parted by dots, = and the value
-	patch          string // a merge patch of more than metadata; "" where all stays
-	patched        string // what the object says then
-	status         string // a merge patch of the status; "" without one
-	reported       string // what the object says then
+	spec           string // rest of the manifest, YAML
+	want           string // expected fields: path with dots, = and value
+	patch          string // merge patch of the spec; "" if it is immutable
+	patched        string // expected fields after the patch
+	status         string // merge patch of the status; "" without status
+	reported       string // expected fields after the status patch
 	bad            string // instead of spec
-	refused        string // the path of a field of it
+	refused        string // path of the rejected field
 }
 
 var deviceLives = []life{
@@ -49,10 +49,12 @@ var deviceLives = []life{
 		status: `{"status":{"allocation":{"devices":{"results":[{"request":"gpu","driver":"gpu.example.com","pool":"n1","device":"gpu-0"}]}},
 			"reservedFor":[{"resource":"pods","name":"p","uid":"u"}],"devices":[{"driver":"gpu.example.com","pool":"n1","device":"gpu-0","data":{"a":"b"}}]}}`,
 		reported: "status.devices.0.data.a=b",
-		bad:      `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu, count: -1}}]}}`, refused: "spec.devices.requests[0].exactly.count",
+		bad:      `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu, count: -1}}]}}`,
+		refused:  "spec.devices.requests[0].exactly.count",
 	},
 	{
-		kind: "ResourceClaimTemplate/resource.k8s.io/v1", resource: "resourceclaimtemplates", words: "resource claim templates", namespaced: true,
+		kind: "ResourceClaimTemplate/resource.k8s.io/v1", resource: "resourceclaimtemplates",
+		words: "resource claim templates", namespaced: true,
 		spec: `spec: {metadata: {labels: {a: b}}, spec: {devices: {requests: [{name: gpu, firstAvailable: [{name: big, deviceClassName: gpu}]}]}}}`,
 		want: "spec.spec.devices.requests.0.firstAvailable.0.count=1",
 		bad:  `spec: {metadata: {name: own}, spec: {devices: {requests: []}}}`, refused: "spec.metadata.name",
@@ -65,20 +67,22 @@ var deviceLives = []life{
 	},
 	{
 		kind: "DeviceTaintRule/resource.k8s.io/v1", resource: "devicetaintrules", words: "device taint rules",
-		spec: `spec: {deviceSelector: {driver: gpu.example.com}, taint: {key: example.com/broken, effect: None}}`, want: "metadata.generation=1",
+		spec:  `spec: {deviceSelector: {driver: gpu.example.com}, taint: {key: example.com/broken, effect: None}}`,
+		want:  "metadata.generation=1",
 		patch: `{"spec":{"taint":{"effect":"NoSchedule"}}}`, patched: "spec.taint.effect=NoSchedule",
 		status:   `{"status":{"conditions":[{"type":"EvictionInProgress","status":"False","reason":"None","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`,
 		reported: "status.conditions.0.status=False",
 		bad:      `spec: {taint: {key: a, effect: PreferNoSchedule}}`, refused: "spec.taint.effect",
 	},
 	{
-		kind: "VolumeAttributesClass/storage.k8s.io/v1", resource: "volumeattributesclasses", words: "volume attributes classes",
-		spec: `{driverName: disk.example.com, parameters: {iops: "3000"}}`, want: "parameters.iops=3000",
+		kind: "VolumeAttributesClass/storage.k8s.io/v1", resource: "volumeattributesclasses",
+		words: "volume attributes classes",
+		spec:  `{driverName: disk.example.com, parameters: {iops: "3000"}}`, want: "parameters.iops=3000",
 		bad: `{driverName: disk.example.com}`, refused: "parameters",
 	},
 }
 
-// living is one life in one place.
+// living is one life in one namespace.
 type living struct {
 	life
 	t         *testing.T
@@ -88,25 +92,25 @@ type living struct {
 }
 
 type warnings struct {
-	mu   sync.Mutex
-	said []string
+	mu     sync.Mutex
+	warned []string
 }
 
 func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.said = append(w.said, text)
+	w.warned = append(w.warned, text)
 }
 
-func TestLivesOfDeviceKinds(t *testing.T) {
+func TestDeviceKindsLifecycle(t *testing.T) {
 	t.Parallel()
 	for _, l := range deviceLives {
 		t.Run(l.resource, func(t *testing.T) {
 			t.Parallel()
 			s := Shared(t)
-			said := &warnings{}
+			warned := &warnings{}
 			config := restclient.CopyConfig(s.Config)
-			config.WarningHandler = said
+			config.WarningHandler = warned
 			client, err := dynamic.NewForConfig(config)
 			if err != nil {
 				t.Fatal(err)
@@ -114,7 +118,7 @@ func TestLivesOfDeviceKinds(t *testing.T) {
 			_, version, _ := strings.Cut(l.kind, "/")
 			gv, _ := schema.ParseGroupVersion(version)
 			all := client.Resource(gv.WithResource(l.resource))
-			p := &living{l, t, s.Namespace, all, all, said}
+			p := &living{l, t, s.Namespace, all, all, warned}
 			if l.namespaced {
 				p.here = all.Namespace(s.Namespace)
 			}
@@ -138,7 +142,7 @@ func (p *living) manifest(name, rest string) *unstructured.Unstructured {
 	return u
 }
 
-// says checks a field: dots part its names and numbers, = parts it from its value.
+// says checks a field: "path=value", with dots between the names and indexes of the path.
 func (p *living) says(u *unstructured.Unstructured, want string) {
 	p.t.Helper()
 	path, value, _ := strings.Cut(want, "=")
@@ -150,14 +154,14 @@ func (p *living) says(u *unstructured.Unstructured, want string) {
 		case []any:
 			var i int
 			if _, err := fmt.Sscan(name, &i); err != nil || i >= len(v) {
-				p.t.Fatalf("there is no %s in %v", path, u.Object)
+				p.t.Fatalf("missing %s in %v", path, u.Object)
 			}
 			at = v[i]
 		}
 	}
 	if fmt.Sprint(at) != value {
 		text, _ := json.Marshal(u.Object)
-		p.t.Fatalf("%s is %v, want %s, in\n%s", path, at, value, text)
+		p.t.Fatalf("%s: got %v, want %s, in\n%s", path, at, value, text)
 	}
 }
 
@@ -189,7 +193,8 @@ func (p *living) live() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := p.all.Watch(ctx, metav1.ListOptions{LabelSelector: mine + ",name=one", ResourceVersion: list.GetResourceVersion()})
+	events, err := p.all.Watch(ctx, metav1.ListOptions{LabelSelector: mine + ",name=one",
+		ResourceVersion: list.GetResourceVersion()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,23 +202,24 @@ func (p *living) live() {
 
 	one := p.must(p.here.Create(ctx, p.manifest("one", p.spec), metav1.CreateOptions{}))
 	p.says(one, p.want)
-	if want := p.words + " are stored by this server, which does not act on them"; !slices.Contains(p.warnings.said, want) {
-		t.Errorf("the server warns %q, want %q", p.warnings.said, want)
+	if want := p.words + " are stored by this server, which does not act on them"; !slices.Contains(p.warnings.warned,
+		want) {
+		t.Errorf("got warnings %q, want %q", p.warnings.warned, want)
 	}
 	p.must(p.here.Create(ctx, p.manifest("two", p.spec), metav1.CreateOptions{}))
 	p.must(p.here.Create(ctx, p.manifest("three", p.spec), metav1.CreateOptions{}))
 	if e := next(t, events); e.Type != watch.Added || e.Object.(metav1.Object).GetUID() != one.GetUID() {
-		t.Errorf("the first event is %v", e)
+		t.Errorf("got first event %v", e)
 	}
 	for from, where := range map[dynamic.ResourceInterface]string{p.here: "here", p.all: "everywhere"} {
 		if got := p.names(from, mine+",name in (one,two)"); got != "one two" {
-			t.Errorf("%s are %s", where, got)
+			t.Errorf("%s: got %s", where, got)
 		}
 	}
 	p.refuses()
 	p.change(one.GetName())
 	if e := next(t, events); e.Type != watch.Modified {
-		t.Errorf("after a change comes %v", e)
+		t.Errorf("after a change, got %v", e)
 	}
 	if p.status != "" {
 		p.report(one.GetName())
@@ -227,50 +233,57 @@ func (p *living) live() {
 			break
 		}
 		if e.Type != watch.Modified {
-			t.Fatalf("before the end comes %v", e)
+			t.Fatalf("before the end, got %v", e)
 		}
 	}
 	if _, err := p.here.Get(ctx, one.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("what was deleted: %v", err)
+		t.Errorf("deleted object: %v", err)
 	}
-	if err := p.here.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: mine + ",name=two"}); err != nil {
+	if err := p.here.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: mine +
+		",name=two"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.names(p.here, mine); got != "three" {
-		t.Errorf("left is %q", got)
+		t.Errorf("objects left: %q", got)
 	}
 	if err := p.here.Delete(ctx, p.namespace+"-three", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// refuses tries what is wrong, which is told by the field's path.
+// refuses checks that invalid objects are rejected with the path of the field.
 func (p *living) refuses() {
 	_, err := p.here.Create(p.t.Context(), p.manifest("bad", p.bad), metav1.CreateOptions{})
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsInvalid(err) {
-		p.t.Fatalf("what is wrong is answered by %v", err)
+		p.t.Fatalf("invalid object: got %v", err)
 	}
-	if !slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == p.refused }) {
-		p.t.Errorf("%s is not blamed: %v", p.refused, err)
+	if !slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Field == p.refused
+	}) {
+		p.t.Errorf("%s is not in the error: %v", p.refused, err)
 	}
 }
 
-// change writes by each of the ways.
+// change writes with each modifying verb.
 func (p *living) change(name string) {
 	t, ctx := p.t, p.t.Context()
 	one := p.must(p.here.Get(ctx, name, metav1.GetOptions{}))
 	one.SetAnnotations(map[string]string{"by": "update"})
 	p.says(p.must(p.here.Update(ctx, one, metav1.UpdateOptions{})), "metadata.annotations.by=update")
-	for kind, by := range map[types.PatchType]string{types.MergePatchType: "merge", types.StrategicMergePatchType: "strategic"} {
-		p.says(p.must(p.here.Patch(ctx, name, kind, []byte(`{"metadata":{"annotations":{"by":"`+by+`"}}}`), metav1.PatchOptions{})), "metadata.annotations.by="+by)
+	for kind, by := range map[types.PatchType]string{types.MergePatchType: "merge",
+		types.StrategicMergePatchType: "strategic"} {
+		p.says(p.must(p.here.Patch(ctx, name, kind, []byte(`{"metadata":{"annotations":{"by":"`+by+`"}}}`),
+			metav1.PatchOptions{})), "metadata.annotations.by="+by)
 	}
 	applied := p.manifest("one", p.spec)
 	applied.SetAnnotations(map[string]string{"by": "apply"})
 	got := p.must(p.here.Apply(ctx, name, applied, metav1.ApplyOptions{FieldManager: "tester", Force: true}))
 	p.says(got, "metadata.annotations.by=apply")
-	if !slices.ContainsFunc(got.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "tester" && f.Operation == "Apply" }) {
-		t.Errorf("the owners of the fields are %v", got.GetManagedFields())
+	if !slices.ContainsFunc(got.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == "tester" && f.Operation == "Apply"
+	}) {
+		t.Errorf("got field managers %v", got.GetManagedFields())
 	}
 	if p.patch != "" {
 		p.says(p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.patch), metav1.PatchOptions{})), p.patched)
@@ -278,7 +291,7 @@ func (p *living) change(name string) {
 	}
 }
 
-// report writes the status, which the object itself does not take.
+// report writes the status, which is not writable through the object itself.
 func (p *living) report(name string) {
 	t, ctx := p.t, p.t.Context()
 	var status map[string]any
@@ -287,9 +300,10 @@ func (p *living) report(name string) {
 	}
 	got := p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}))
 	if text, _ := json.Marshal(got.Object["status"]); string(text) != "null" && string(text) != "{}" {
-		t.Fatalf("the status is written through the object: %s", text)
+		t.Fatalf("the status was changed without the status subresource: %s", text)
 	}
-	p.says(p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}, "status")), p.reported)
+	p.says(p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}, "status")),
+		p.reported)
 	got = p.must(p.here.Get(ctx, name, metav1.GetOptions{}, "status"))
 	p.says(got, p.reported)
 	got.SetLabels(map[string]string{"not": "here"})
@@ -299,16 +313,19 @@ func (p *living) report(name string) {
 	delete(got.Object, "status")
 	got = p.must(p.here.Update(ctx, got, metav1.UpdateOptions{}))
 	p.says(got, p.reported)
-	applied := &unstructured.Unstructured{Object: map[string]any{"apiVersion": got.GetAPIVersion(), "kind": got.GetKind(), "status": got.Object["status"]}}
+	applied := &unstructured.Unstructured{Object: map[string]any{"apiVersion": got.GetAPIVersion(), "kind": got.GetKind(),
+		"status": got.Object["status"]}}
 	applied.SetName(name)
 	got = p.must(p.here.ApplyStatus(ctx, name, applied, metav1.ApplyOptions{FieldManager: "driver", Force: true}))
-	if !slices.ContainsFunc(got.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "driver" && f.Subresource == "status" }) {
-		t.Errorf("the owners of the status are %v", got.GetManagedFields())
+	if !slices.ContainsFunc(got.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == "driver" && f.Subresource == "status"
+	}) {
+		t.Errorf("got field managers of the status %v", got.GetManagedFields())
 	}
 }
 
-// TestDiscoveryListsDevices reads what clients learn of the kinds.
-func TestDiscoveryListsDevices(t *testing.T) {
+// TestDeviceDiscovery checks discovery of the kinds in resource.k8s.io.
+func TestDeviceDiscovery(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	var got []string
@@ -318,21 +335,27 @@ func TestDiscoveryListsDevices(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range list.APIResources {
-			got = append(got, fmt.Sprintf("%s %s %s %v %v %d", version, r.Name, r.Kind, r.Namespaced, r.ShortNames, len(r.Verbs)))
+			got = append(got, fmt.Sprintf("%s %s %s %v %v %d", version, r.Name, r.Kind, r.Namespaced, r.ShortNames,
+				len(r.Verbs)))
 		}
 	}
 	for _, want := range []string{
-		"resource.k8s.io/v1 deviceclasses DeviceClass false [] 8", "resource.k8s.io/v1 resourceclaims ResourceClaim true [] 8", "resource.k8s.io/v1 resourceclaims/status ResourceClaim true [] 3",
-		"resource.k8s.io/v1 resourceclaimtemplates ResourceClaimTemplate true [] 8", "resource.k8s.io/v1 resourceslices ResourceSlice false [] 8",
-		"resource.k8s.io/v1 devicetaintrules DeviceTaintRule false [] 8", "resource.k8s.io/v1 devicetaintrules/status DeviceTaintRule false [] 3",
+		"resource.k8s.io/v1 deviceclasses DeviceClass false [] 8",
+		"resource.k8s.io/v1 resourceclaims ResourceClaim true [] 8",
+		"resource.k8s.io/v1 resourceclaims/status ResourceClaim true [] 3",
+		"resource.k8s.io/v1 resourceclaimtemplates ResourceClaimTemplate true [] 8",
+		"resource.k8s.io/v1 resourceslices ResourceSlice false [] 8",
+		"resource.k8s.io/v1 devicetaintrules DeviceTaintRule false [] 8",
+		"resource.k8s.io/v1 devicetaintrules/status DeviceTaintRule false [] 3",
 		"storage.k8s.io/v1 volumeattributesclasses VolumeAttributesClass false [vac] 8",
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("discovery lacks %q:\n%s", want, strings.Join(got, "\n"))
 		}
 	}
-	if text := s.Kubectl(t, "explain", "resourceclaim.spec.devices.requests.exactly"); !strings.Contains(text, "allocationMode") || !strings.Contains(text, "ExactDeviceRequest") {
-		t.Errorf("explain says %q", text)
+	if text := s.Kubectl(t, "explain", "resourceclaim.spec.devices.requests.exactly"); !strings.Contains(text,
+		"allocationMode") || !strings.Contains(text, "ExactDeviceRequest") {
+		t.Errorf("kubectl explain: got %q", text)
 	}
 }
 
@@ -343,8 +366,9 @@ metadata: {name: %s, namespace: %s%s}
 spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}
 `
 
-// TestClaimsAreObjectsLikeOthers counts, holds, collects and clears them away.
-func TestClaimsAreObjectsLikeOthers(t *testing.T) {
+// TestClaimsSupportGenericFeatures covers quotas, finalizers, garbage collection and namespace
+// deletion.
+func TestClaimsSupportGenericFeatures(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	claim := func(name, more string) string { return fmt.Sprintf(plainClaim, name, s.Namespace, more) }
@@ -356,48 +380,59 @@ func TestClaimsAreObjectsLikeOthers(t *testing.T) {
 	s.Kubectl(t, "create", "configmap", "owner")
 	uid := s.Kubectl(t, "get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}")
 	s.Apply(t, claim("owned", `, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: owner, uid: `+uid+`}]`))
-	if out, err := s.TryKubectl(t, claim("third", ""), "create", "-f", "-"); err == nil || !strings.Contains(out, "exceeded quota: few, requested: count/resourceclaims.resource.k8s.io=1") {
-		t.Errorf("a claim too many: %s", out)
+	if out, err := s.TryKubectl(t, claim("third", ""), "create", "-f", "-"); err == nil || !strings.Contains(out,
+		"exceeded quota: few, requested: count/resourceclaims.resource.k8s.io=1") {
+		t.Errorf("claim beyond the quota: %s", out)
 	}
 	s.Kubectl(t, "delete", "configmap", "owner")
-	sees(t, "the claim of an owner that is gone", func() string { return s.Kubectl(t, "get", "resourceclaims", "-o", "name") }, "resourceclaim.resource.k8s.io/held\n")
+	sees(t, "the claim of an owner that is gone", func() string {
+		return s.Kubectl(t, "get", "resourceclaims", "-o",
+			"name")
+	}, "resourceclaim.resource.k8s.io/held\n")
 	s.Kubectl(t, "delete", "resourceclaim", "held", "--wait=false")
 	if out := words(s.Kubectl(t, "get", "resourceclaims", "--no-headers")); !strings.HasPrefix(out, "held deleted ") {
-		t.Errorf("a claim with a finalizer is shown as %q", out)
+		t.Errorf("claim with a finalizer: got %q", out)
 	}
 	s.Kubectl(t, "patch", "resourceclaim", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-	sees(t, "the claim without its finalizer", func() string { return s.Kubectl(t, "get", "resourceclaims", "-o", "name") }, "")
+	sees(t, "the claim without its finalizer", func() string {
+		return s.Kubectl(t, "get", "resourceclaims", "-o",
+			"name")
+	}, "")
 
 	s.Kubectl(t, "delete", "quota", "few")
 	s.Apply(t, claim("last", ""))
-	s.Apply(t, fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: last, namespace: %s}, spec: {spec: {devices: {requests: []}}}}", s.Namespace))
+	s.Apply(t, fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: last, "+
+		"namespace: %s}, spec: {spec: {devices: {requests: []}}}}", s.Namespace))
 	s.Kubectl(t, "delete", "namespace", s.Namespace, "--wait=false")
 	sees(t, "the namespace", func() string {
 		out, _ := s.TryKubectl(t, "", "get", "namespace", s.Namespace, "-o", "name", "--ignore-not-found")
 		return out
 	}, "")
 	for _, resource := range []string{"resourceclaims", "resourceclaimtemplates"} {
-		if out := s.Kubectl(t, "get", resource, "-A", "-o", "jsonpath={.items[*].metadata.namespace}"); slices.Contains(strings.Fields(out), s.Namespace) {
-			t.Errorf("%s of a namespace that is gone are left", resource)
+		if out := s.Kubectl(t, "get", resource, "-A", "-o", "jsonpath={.items[*].metadata.namespace}"); slices.Contains(
+			strings.Fields(out), s.Namespace) {
+			t.Errorf("%s of a deleted namespace are left", resource)
 		}
 	}
 }
 
-// TestAdminAccessToDevices needs a label of the namespace.
-func TestAdminAccessToDevices(t *testing.T) {
+// TestDeviceAdminAccess requires a label on the namespace.
+func TestDeviceAdminAccess(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	claim := strings.ReplaceAll(fmt.Sprintf(plainClaim, "watcher", s.Namespace, ""), "deviceClassName: gpu", "deviceClassName: gpu, adminAccess: true")
+	claim := strings.ReplaceAll(fmt.Sprintf(plainClaim, "watcher", s.Namespace, ""), "deviceClassName: gpu",
+		"deviceClassName: gpu, adminAccess: true")
 	out, err := s.TryKubectl(t, claim, "create", "-f", "-")
-	if err == nil || !strings.Contains(out, "spec.devices.requests[0].exactly.adminAccess: Forbidden: admin access to devices requires the `resource.kubernetes.io/admin-access: true` label") {
+	if err == nil || !strings.Contains(out, "spec.devices.requests[0].exactly.adminAccess: Forbidden: admin access to "+
+		"devices requires the `resource.kubernetes.io/admin-access: true` label") {
 		t.Errorf("without the label: %s", out)
 	}
 	s.Kubectl(t, "label", "namespace", s.Namespace, "resource.kubernetes.io/admin-access=true")
 	s.Apply(t, claim)
 }
 
-// TestPartsOfAClaimsStatus are written by those who may write each.
-func TestPartsOfAClaimsStatus(t *testing.T) {
+// TestClaimStatusPermissions writes each part of the status with and without the permission for it.
+func TestClaimStatusPermissions(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	ctx := t.Context()
@@ -412,7 +447,8 @@ func TestPartsOfAClaimsStatus(t *testing.T) {
 	write := func(who, status string) func() string {
 		client := s.as(t, who)
 		return func() string {
-			_, err := client.ResourceV1().ResourceClaims(s.Namespace).Patch(ctx, "c", types.MergePatchType, []byte(`{"status":`+status+`}`), metav1.PatchOptions{}, "status")
+			_, err := client.ResourceV1().ResourceClaims(s.Namespace).Patch(ctx, "c", types.MergePatchType,
+				[]byte(`{"status":`+status+`}`), metav1.PatchOptions{}, "status")
 			switch {
 			case err == nil:
 				return "written"
@@ -427,7 +463,8 @@ func TestPartsOfAClaimsStatus(t *testing.T) {
 	result := func(driver string) string {
 		return `{"request":"gpu","driver":"` + driver + `","pool":"n1","device":"a"}`
 	}
-	allocation := `{"allocation":{"devices":{"results":[` + result("gpu.example.com") + `,` + result("nic.example.com") + `]}}}`
+	allocation := `{"allocation":{"devices":{"results":[` + result("gpu.example.com") + `,` + result("nic.example.com") +
+		`]}}}`
 	report := func(driver, more string) string {
 		return `{"devices":[{"driver":"` + driver + `","pool":"n1","device":"a"` + more + `}]}`
 	}
@@ -437,13 +474,14 @@ func TestPartsOfAClaimsStatus(t *testing.T) {
 	sees(t, "a driver speaks for another", write("driver", report("nic.example.com", "")), "not the driver")
 	sees(t, "a driver speaks for itself", write("driver", report("gpu.example.com", `,"data":{"a":1}`)), "written")
 	sees(t, "an allocation is taken back", write("scheduler", `{"allocation":null}`), "written")
-	if got, err := s.Client.ResourceV1().ResourceClaims(s.Namespace).Get(ctx, "c", metav1.GetOptions{}); err != nil || len(got.Status.Devices) > 0 {
-		t.Errorf("what drivers said of devices that are given back is kept: %v, %v", got.Status.Devices, err)
+	if got, err := s.Client.ResourceV1().ResourceClaims(s.Namespace).Get(ctx, "c", metav1.GetOptions{}); err != nil ||
+		len(got.Status.Devices) > 0 {
+		t.Errorf("device status was not removed with the allocation: %v, %v", got.Status.Devices, err)
 	}
 }
 
-// TestTaintsAreTimed reads when the server says that a taint was added.
-func TestTaintsAreTimed(t *testing.T) {
+// TestDeviceTaintTimeAdded checks that the server sets timeAdded.
+func TestDeviceTaintTimeAdded(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	rules := s.Client.ResourceV1().DeviceTaintRules()
@@ -458,21 +496,24 @@ func TestTaintsAreTimed(t *testing.T) {
 		return r.Spec.Taint.TimeAdded
 	}
 	if got := patch(`{"spec":{"taint":{"value":"b"}}}`); got.UTC().Year() != 2026 || got.UTC().YearDay() != 1 {
-		t.Errorf("another value gives the time %v", got)
+		t.Errorf("changed value: got timeAdded %v", got)
 	}
-	if got := patch(`{"spec":{"taint":{"effect":"NoExecute"}}}`); got == nil || got.UTC().Year() == 2026 && got.UTC().YearDay() == 1 {
-		t.Errorf("another effect keeps the time %v", got)
+	if got := patch(`{"spec":{"taint":{"effect":"NoExecute"}}}`); got == nil || got.UTC().Year() == 2026 &&
+		got.UTC().YearDay() == 1 {
+		t.Errorf("changed effect: timeAdded still %v", got)
 	}
 	if got := patch(`{"spec":{"taint":{"timeAdded":null}}}`); got == nil {
-		t.Error("a taint without a time is kept so")
+		t.Error("timeAdded was not set")
 	}
 }
 
-// devices is what node x does with slices of devices and with claims.
+// devices are the operations of node x on resource slices and claims.
 func (s *town) devices(t *testing.T) []attempt {
 	ctx := t.Context()
 	manifest := func(node string) string {
-		return fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: of-%[1]s}, spec: {driver: gpu.example.com, nodeName: \"%[1]s\", pool: {name: \"%[1]s\", generation: 1, resourceSliceCount: 1}}}", node)
+		return fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: of-%[1]s}, spec: "+
+			"{driver: gpu.example.com, nodeName: \"%[1]s\", pool: {name: \"%[1]s\", generation: 1, resourceSliceCount: 1}}}",
+			node)
 	}
 	s.Apply(t, manifest("y"))
 	for _, name := range []string{"named", "made", "other"} {
@@ -480,22 +521,25 @@ func (s *town) devices(t *testing.T) []attempt {
 	}
 	s.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: claims, namespace: shop}, spec: {nodeName: x, containers: [{name: main, image: example/web}],
 resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTemplateName: t}]}}`)
-	s.Kubectl(t, "patch", "pod", "claims", "-n", "shop", "--subresource=status", "--type=merge", "-p", `{"status":{"resourceClaimStatuses":[{"name":"b","resourceClaimName":"made"}]}}`)
+	s.Kubectl(t, "patch", "pod", "claims", "-n", "shop", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"resourceClaimStatuses":[{"name":"b","resourceClaimName":"made"}]}}`)
 	slices, claims, get := s.x.ResourceV1().ResourceSlices(), s.x.ResourceV1().ResourceClaims("shop"), metav1.GetOptions{}
 	create := func(node string) func() error {
 		return func() error {
-			return s.x.ResourceV1().RESTClient().Post().Resource("resourceslices").SetHeader("Content-Type", "application/yaml").Body([]byte(manifest(node))).Do(ctx).Error()
+			return s.x.ResourceV1().RESTClient().Post().Resource("resourceslices").SetHeader("Content-Type",
+				"application/yaml").Body([]byte(manifest(node))).Do(ctx).Error()
 		}
 	}
 	patch := func(name string) func() error {
 		return func() error {
-			return failed(slices.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"pool":{"generation":2}}}`), metav1.PatchOptions{}))
+			return failed(slices.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"pool":{"generation":2}}}`),
+				metav1.PatchOptions{}))
 		}
 	}
 	where := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
 	return []attempt{
-		{"offer its devices", true, create("x")},
-		{"offer devices of another node", false, create("z")},
+		{"create its slice", true, create("x")},
+		{"create another node's slice", false, create("z")},
 		{"read its slice", true, func() error { return failed(slices.Get(ctx, "of-x", get)) }},
 		{"read another's slice", false, func() error { return failed(slices.Get(ctx, "of-y", get)) }},
 		{"list its slices", true, func() error { return failed(slices.List(ctx, where("spec.nodeName=x"))) }},
@@ -510,15 +554,19 @@ resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTem
 		{"delete its slices", true, func() error {
 			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, where("spec.nodeName=x"))
 		}},
-		{"read a claim that its pod names", true, func() error { return failed(claims.Get(ctx, "named", get)) }},
-		{"read a claim that was made for its pod", true, func() error { return failed(claims.Get(ctx, "made", get)) }},
+		{"read a claim of its pod", true, func() error { return failed(claims.Get(ctx, "named", get)) }},
+		{"read a claim generated for its pod", true, func() error { return failed(claims.Get(ctx, "made", get)) }},
 		{"read another claim", false, func() error { return failed(claims.Get(ctx, "other", get)) }},
 		{"list claims", false, func() error { return failed(claims.List(ctx, metav1.ListOptions{})) }},
 		{"delete a claim", false, func() error { return claims.Delete(ctx, "named", metav1.DeleteOptions{}) }},
-		{"name a claim by its pod's status, to read it", false, func() error {
+		{"add a claim to its pod's status", false, func() error {
 			return failed(s.x.CoreV1().Pods("shop").Patch(ctx, "claims", types.StrategicMergePatchType,
-				[]byte(`{"status":{"resourceClaimStatuses":[{"name":"a","resourceClaimName":"other"}]}}`), metav1.PatchOptions{}, "status"))
+				[]byte(`{"status":{"resourceClaimStatuses":[{"name":"a","resourceClaimName":"other"}]}}`), metav1.PatchOptions{},
+				"status"))
 		}},
-		{"list the classes of devices", false, func() error { return failed(s.x.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})) }},
+		{"list the classes of devices", false, func() error {
+			return failed(s.x.ResourceV1().DeviceClasses().List(ctx,
+				metav1.ListOptions{}))
+		}},
 	}
 }

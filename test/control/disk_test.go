@@ -27,11 +27,11 @@ import (
 	"berth/node/registration"
 )
 
-// disk mounts a small file system for a test.
+// disk mounts a small file system for the test.
 func disk(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs a file system of its own")
+		t.Skip("needs a separate file system")
 	}
 	dir, err := os.MkdirTemp("", "berth-control-disk-") //nolint:usetesting // which removes all of it, and something may still be mounted there
 	if err != nil {
@@ -49,8 +49,8 @@ func disk(t *testing.T) string {
 	return dir
 }
 
-// TestAlmostFullDisk leaves the store little room: writes are refused in words,
-// reads and deletes go on to their end, and with room all goes on.
+// TestAlmostFullDisk leaves little space for the store: writes are rejected with a clear error,
+// reads and deletes work, and with more space writes work again.
 func TestAlmostFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := disk(t)
@@ -65,33 +65,37 @@ func TestAlmostFullDisk(t *testing.T) {
 	fill(t, ballast, 30<<20)
 	maps := s.Client.CoreV1().ConfigMaps("default")
 	write := func(ctx context.Context) error {
-		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "more-"}}, metav1.CreateOptions{})
+		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "more-"}},
+			metav1.CreateOptions{})
 		return err
 	}
 	err := try(t, write, func(err error) bool { return err != nil })
-	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "almost full") || !strings.Contains(text, "writes are refused") {
-		t.Errorf("a write is told %v", err)
+	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "almost full") ||
+		!strings.Contains(text, "writes are refused") {
+		t.Errorf("write: got %v", err)
 	}
 	if got, err := maps.Get(t.Context(), "before", metav1.GetOptions{}); err != nil || got.Data["a"] != "b" {
-		t.Errorf("reading on a full disk: %v, %v", got, err)
+		t.Errorf("read with a full disk: %v, %v", got, err)
 	}
 	if err := maps.Delete(t.Context(), "before", metav1.DeleteOptions{}); err != nil {
-		t.Errorf("deleting on a full disk: %v", err)
+		t.Errorf("delete with a full disk: %v", err)
 	}
 	whatGoesOn(t, s, node, "full", "ends")
 	gone := func(name string) {
 		t.Helper()
-		_ = try(t, func(ctx context.Context) error { return failed(maps.Get(ctx, name, metav1.GetOptions{})) }, apierrors.IsNotFound)
+		_ = try(t, func(ctx context.Context) error { return failed(maps.Get(ctx, name, metav1.GetOptions{})) },
+			apierrors.IsNotFound)
 	}
-	for owner, policy := range map[string]metav1.DeletionPropagation{"foreground": metav1.DeletePropagationForeground, "orphan": metav1.DeletePropagationOrphan} {
+	for owner, policy := range map[string]metav1.DeletionPropagation{"foreground": metav1.DeletePropagationForeground,
+		"orphan": metav1.DeletePropagationOrphan} {
 		if err := maps.Delete(t.Context(), owner, metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
-			t.Errorf("deleting with %s on a full disk: %v", policy, err)
+			t.Errorf("delete with propagation %s and a full disk: %v", policy, err)
 		}
 		gone(owner)
 	}
 	gone("of-foreground")
 	if got, err := maps.Get(t.Context(), "of-orphan", metav1.GetOptions{}); err != nil || len(got.OwnerReferences) > 0 {
-		t.Errorf("an orphan: %v, %v", got.OwnerReferences, err)
+		t.Errorf("orphan: %v, %v", got.OwnerReferences, err)
 	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
@@ -99,24 +103,26 @@ func TestAlmostFullDisk(t *testing.T) {
 	_ = try(t, write, func(err error) bool { return err == nil })
 }
 
-// withDependent makes an owner and a dependent of it that it waits for.
+// withDependent creates an owner and a dependent that blocks its deletion.
 func withDependent(t *testing.T, s *Server, owner string) {
 	t.Helper()
 	maps := s.Client.CoreV1().ConfigMaps("default")
-	o, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: owner}}, metav1.CreateOptions{})
+	o, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: owner}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	yes := true
 	ref := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner, UID: o.UID, BlockOwnerDeletion: &yes}
-	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "of-" + owner, OwnerReferences: []metav1.OwnerReference{ref}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "of-" + owner,
+		OwnerReferences: []metav1.OwnerReference{ref}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestFullStore fills the store itself: writes are refused in words, what makes it
-// smaller and what nodes say goes on, and with objects deleted all goes on by itself.
-// Before that, one object that is written again and again does not fill it.
+// TestFullStore fills the store up to its quota: writes are rejected with a clear error, deletes
+// and status reports of nodes work, and after deletions the server recovers by itself. Repeated
+// updates of one object do not fill the store.
 func TestFullStore(t *testing.T) {
 	t.Parallel()
 	const limit = 32 << 20
@@ -140,12 +146,12 @@ func TestFullStore(t *testing.T) {
 		return err
 	}, func(err error) bool { return err != nil })
 	if text := err.Error(); !strings.Contains(text, "is full") || !strings.Contains(text, "writes are refused") {
-		t.Errorf("a write is told %v", err)
+		t.Errorf("write: got %v", err)
 	}
 	whatGoesOn(t, s, node, "full", "ends")
 	for i := range n - 1 {
 		if err := maps.Delete(t.Context(), "many-"+strconv.Itoa(i+1), metav1.DeleteOptions{}); err != nil {
-			t.Errorf("deleting from a full store: %v", err)
+			t.Errorf("delete with a full store: %v", err)
 		}
 	}
 	_ = try(t, func(ctx context.Context) error {
@@ -154,62 +160,64 @@ func TestFullStore(t *testing.T) {
 	}, func(err error) bool { return err == nil })
 }
 
-// boundPod makes a node, as itself, and a pod on it.
+// boundPod creates a node, as itself, and a pod bound to it.
 func boundPod(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
 	t.Helper()
 	ctx := t.Context()
-	if _, err := as.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+	if _, err := as.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	if _, err := as.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
+	if _, err := as.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.Apply(t, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeName": %q, "containers": [{"name": "main", "image": "example/web"}]}}`, pod, node))
 }
 
-// whatGoesOn without room: a node's signs of life, questions about rights, and the
-// graceful end of a pod with what its node says of it.
+// whatGoesOn checks what must work without space: node heartbeats, access reviews, and the graceful
+// deletion of a pod with its status updates.
 func whatGoesOn(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
 	t.Helper()
 	ctx := t.Context()
 	patch := func(body string) []byte { return []byte(body) }
 	if _, err := as.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, node, types.MergePatchType,
 		patch(`{"spec": {"leaseDurationSeconds": 40}}`), metav1.PatchOptions{}); err != nil {
-		t.Errorf("the node's lease: %v", err)
+		t.Errorf("update of the node's lease: %v", err)
 	}
 	if _, err := as.CoreV1().Nodes().PatchStatus(ctx, node, patch(`{"status": {"phase": "Running"}}`)); err != nil {
-		t.Errorf("the node's status: %v", err)
+		t.Errorf("update of the node's status: %v", err)
 	}
-	nodeBeginsAnew(t, s, node)
+	restartNode(t, s, node)
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "somebody",
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods"}}}
 	if _, err := as.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{}); err != nil {
-		t.Errorf("a question about rights: %v", err)
+		t.Errorf("access review: %v", err)
 	}
 	pods := s.Client.CoreV1().Pods("default")
 	if err := pods.Delete(ctx, pod, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if p, err := pods.Get(ctx, pod, metav1.GetOptions{}); err != nil || p.DeletionTimestamp == nil {
-		t.Errorf("the pod does not end with grace: %v", err)
+		t.Errorf("graceful deletion of the pod: %v", err)
 	}
 	if _, err := as.CoreV1().Pods("default").Patch(ctx, pod, types.StrategicMergePatchType,
 		patch(`{"status": {"phase": "Succeeded"}}`), metav1.PatchOptions{}, "status"); err != nil {
-		t.Errorf("the pod's last status: %v", err)
+		t.Errorf("last status update of the pod: %v", err)
 	}
 	none := int64(0)
 	if err := as.CoreV1().Pods("default").Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
-		t.Errorf("the pod's end: %v", err)
+		t.Errorf("final deletion of the pod: %v", err)
 	}
 	if _, err := pods.Get(ctx, pod, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the pod is still there: %v", err)
+		t.Errorf("the pod still exists: %v", err)
 	}
 }
 
-// nodeBeginsAnew as its agent does: it hears its Node, which it may not write, and
-// says that it is ready.
-func nodeBeginsAnew(t *testing.T, s *Server, name string) {
+// restartNode performs the API calls of a restarted agent: it reads its Node, which cannot be
+// written, and reports that it is ready.
+func restartNode(t *testing.T, s *Server, name string) {
 	t.Helper()
 	config := restclient.AnonymousClientConfig(s.Config)
 	s.certified(t, "system:node:"+name, "system:nodes")(config)
@@ -233,7 +241,7 @@ func nodeBeginsAnew(t *testing.T, s *Server, name string) {
 	select {
 	case <-heard:
 	case <-ctx.Done():
-		t.Errorf("the agent of node %s does not hear of it", name)
+		t.Errorf("the agent of node %s does not receive it", name)
 	}
 	_ = try(t, func(ctx context.Context) error {
 		n, err := s.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -250,9 +258,8 @@ func nodeBeginsAnew(t *testing.T, s *Server, name string) {
 	}
 }
 
-// TestFullDisk takes all room away at once while objects are written. The server
-// may end, with a reason that one can act on; all that it acknowledged is there
-// when it runs again.
+// TestFullDisk fills the disk during writes. The server may exit with a helpful error. All
+// acknowledged writes are there after a restart.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	p := &Process{DataDir: disk(t), Listen: freeAddress(t), log: filepath.Join(t.TempDir(), "log")}
@@ -277,7 +284,7 @@ func TestFullDisk(t *testing.T) {
 	select {
 	case <-p.ended:
 		if text, err := p.Wait(t); err == nil || !strings.Contains(text, "no space is left on its file system") {
-			t.Errorf("the server ends with %v and says\n%s", err, text)
+			t.Errorf("the server exited with %v:\n%s", err, text)
 		}
 	case <-time.After(2 * time.Second):
 		p.Kill(t)
@@ -291,13 +298,13 @@ func TestFullDisk(t *testing.T) {
 	}
 	for _, name := range acknowledged {
 		if _, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), name, metav1.GetOptions{}); err != nil {
-			t.Errorf("acknowledged and not there: %v", err)
+			t.Errorf("acknowledged write is missing: %v", err)
 		}
 	}
 	t.Logf("%d writes were acknowledged", len(acknowledged))
 }
 
-// fill writes a file until only so many bytes are left.
+// fill writes a file until the given number of bytes is free.
 func fill(t *testing.T, path string, left int64) {
 	t.Helper()
 	var fs unix.Statfs_t
@@ -311,12 +318,12 @@ func fill(t *testing.T, path string, left int64) {
 	defer f.Close()
 	for n := int64(fs.Bavail)*fs.Bsize - left; n > 0; n -= 4096 {
 		if _, err := f.Write(make([]byte, min(n, 4096))); err != nil {
-			return // others write too
+			return // other processes write too
 		}
 	}
 }
 
-// try does something until its result is as wanted, and returns that.
+// try repeats a function until its result is as expected and returns the result.
 func try(t *testing.T, do func(context.Context) error, wanted func(error) bool) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -327,13 +334,13 @@ func try(t *testing.T, do func(context.Context) error, wanted func(error) bool) 
 			return err
 		}
 		if pause(ctx) != nil {
-			t.Fatalf("in the end: %v", err)
+			t.Fatalf("at the end: %v", err)
 		}
 	}
 }
 
-// TestDamagedStore breaks a store: the server says what is wrong and where, and
-// changes nothing in it.
+// TestDamagedStore damages the store: the server reports what is wrong and where, and changes
+// nothing.
 func TestDamagedStore(t *testing.T) {
 	t.Parallel()
 	for name, file := range map[string]string{
@@ -352,10 +359,11 @@ func TestDamagedStore(t *testing.T) {
 			whole := damage(t, path)
 			p.Start(t)
 			text, err := p.Wait(t)
-			if err == nil || !strings.Contains(text, p.DataDir) || !strings.Contains(text, "cannot be opened") || strings.Contains(text, "goroutine ") {
-				t.Fatalf("the server ends with %v and says\n%s", err, text)
+			if err == nil || !strings.Contains(text, p.DataDir) || !strings.Contains(text, "cannot be opened") ||
+				strings.Contains(text, "goroutine ") {
+				t.Fatalf("the server exited with %v:\n%s", err, text)
 			}
-			// With the file as it was, all is there.
+			// With the file restored, all objects are there.
 			if err := os.WriteFile(path, whole, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -368,7 +376,7 @@ func TestDamagedStore(t *testing.T) {
 	}
 }
 
-// damage overwrites the beginning of a file and answers what the whole was.
+// damage overwrites the beginning of a file and returns its original content.
 func damage(t *testing.T, path string) []byte {
 	t.Helper()
 	whole, err := os.ReadFile(path)

@@ -1,7 +1,6 @@
-// Package control gives tests a real control server and the stock kubectl: the
-// whole server in the test's own process (Start), or the real program as a
-// process that can be killed (Launch).
+// Package control tests the control server with stock kubectl and client-go. The server runs in the
+// test process (Start), or as a separate process that can be killed (Launch).
 //
-// What it starts has a data directory and a free port on loopback of its own and
-// is ended, with all its files, by the test's Cleanup.
+// Every server has its own data directory and its own free port on the loopback interface. The
+// test's Cleanup stops it and removes its files.
 package control

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDrain empties a node with kubectl, as far as a disruption budget lets it.
+// TestDrain drains a node with kubectl while a disruption budget blocks an eviction.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -21,7 +21,8 @@ func TestDrain(t *testing.T) {
 		s.Apply(t, text)
 		placed(t, s, name)
 		_, err := s.Client.CoreV1().Pods("default").Patch(t.Context(), name, "application/strategic-merge-patch+json",
-			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
+			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{},
+			"status")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,11 +30,11 @@ func TestDrain(t *testing.T) {
 	shows(t, s, "1", "get", "pdb", "b", "-o", "jsonpath={.status.disruptionsAllowed}")
 	out, err := s.TryKubectl(t, "", "drain", "n1", "--force", "--timeout=6s")
 	if err == nil || !strings.Contains(out, "violate the pod's disruption budget") {
-		t.Errorf("drain is not held up by the budget: %v\n%s", err, out)
+		t.Errorf("drain was not blocked by the disruption budget: %v\n%s", err, out)
 	}
 	left := strings.Fields(s.Kubectl(t, "get", "pods", "-o", "name"))
 	if len(left) != 1 || left[0] == "pod/free" {
-		t.Errorf("after the drain there are %v", left)
+		t.Errorf("after the drain, got pods %v", left)
 	}
 	s.Kubectl(t, "delete", "pdb", "b")
 	s.Kubectl(t, "drain", "n1", "--force", "--timeout=20s")

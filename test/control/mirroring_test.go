@@ -23,19 +23,22 @@ subsets:
   ports: [{name: sql, port: 5432}]
 `
 
-// TestEndpointsMadeByHandAreMirrored: endpoints of a service without a selector are
-// in slices too, one per family, follow every change, and go with either.
-func TestEndpointsMadeByHandAreMirrored(t *testing.T) {
+// TestEndpointsAreMirrored: Endpoints of a service without a selector are mirrored to one slice per
+// IP family, which follow every change and are deleted with the Endpoints or the service.
+func TestEndpointsAreMirrored(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	mirrored := func(want string) {
 		t.Helper()
-		shows(t, s, want, "get", "endpointslices", "-l", "kubernetes.io/service-name=outside,endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io",
-			"--sort-by=.addressType", "-o", `jsonpath={range .items[*]}{.addressType} {.metadata.labels.made} {.ports[0].name}:{.ports[0].port}{range .endpoints[*]} {.addresses[0]}={.conditions.ready}{end};{end}`)
+		shows(t, s, want, "get", "endpointslices", "-l",
+			"kubernetes.io/service-name=outside,endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io",
+			"--sort-by=.addressType", "-o",
+			`jsonpath={range .items[*]}{.addressType} {.metadata.labels.made} {.ports[0].name}:{.ports[0].port}{range .endpoints[*]} {.addresses[0]}={.conditions.ready}{end};{end}`)
 	}
 	s.Apply(t, handMade)
 	mirrored("IPv4 by-hand sql:5432 192.0.2.1=true 192.0.2.2=false;IPv6 by-hand sql:5432 2001:db8::1=true;")
-	s.Kubectl(t, "patch", "endpoints", "outside", "--type=merge", "-p", `{"subsets":[{"addresses":[{"ip":"192.0.2.2"}],"ports":[{"name":"sql","port":5433}]}]}`)
+	s.Kubectl(t, "patch", "endpoints", "outside", "--type=merge", "-p",
+		`{"subsets":[{"addresses":[{"ip":"192.0.2.2"}],"ports":[{"name":"sql","port":5433}]}]}`)
 	mirrored("IPv4 by-hand sql:5433 192.0.2.2=true;")
 	s.Kubectl(t, "delete", "endpointslices", "-l", "kubernetes.io/service-name=outside")
 	mirrored("IPv4 by-hand sql:5433 192.0.2.2=true;")
@@ -45,9 +48,11 @@ func TestEndpointsMadeByHandAreMirrored(t *testing.T) {
 	mirrored("IPv4 by-hand sql:5433 192.0.2.2=true;")
 	s.Kubectl(t, "delete", "service", "outside")
 	mirrored("")
-	// The server's own are kept by the server, once.
-	if out := s.Kubectl(t, "get", "endpointslices", "-l", "endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io", "-o", "name"); strings.TrimSpace(out) != "" && !strings.Contains(out, "No resources") {
-		t.Errorf("mirrored too: %s", out)
+	// The slices of the server's own service are maintained by the server only.
+	if out := s.Kubectl(t, "get", "endpointslices", "-l",
+		"endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io", "-o", "name"); strings.TrimSpace(
+		out) != "" && !strings.Contains(out, "No resources") {
+		t.Errorf("unexpected mirror: %s", out)
 	}
 }
 
@@ -68,29 +73,31 @@ metadata: {name: %[2]s, namespace: default}
 spec: {%[4]s, selector: {matchLabels: {app: %[2]s}}}
 `
 
-// TestBudgetsInPercent: a percentage is of what the pods' owner wants, whatever owner
-// has a scale, and changes with it.
-func TestBudgetsInPercent(t *testing.T) {
+// TestDisruptionBudgetPercentage: a percentage applies to the scale of the pods' controller and
+// follows its changes.
+func TestDisruptionBudgetPercentage(t *testing.T) {
 	t.Parallel()
-	// The sets' own pods would count too.
+	// Pods of the ReplicaSet would count as well.
 	s := Start(t, func(c *control.Config) {
 		c.Off = append(c.Off, controllers.ReplicaSets, controllers.ReplicationControllers)
 	})
 	shows(t, s, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	rows := []struct{ kind, version, name, more, budget, want, scaled string }{
 		{"ReplicaSet", "apps/v1", "rs", "", "minAvailable: 50%", "2 4", "4 8"},
-		{"StatefulSet", "apps/v1", "sts", "serviceName: sts", "maxUnavailable: 30%", "2 4", "5 8"}, // 30 % of 4 and of 8, rounded up
+		// 30 % of 4 and of 8, rounded up
+		{"StatefulSet", "apps/v1", "sts", "serviceName: sts", "maxUnavailable: 30%", "2 4", "5 8"},
 		{"Deployment", "apps/v1", "dep", "", "minAvailable: 75%", "3 4", "6 8"},
 		{"ReplicationController", "v1", "rc", "", "minAvailable: 25%", "1 4", "2 8"},
 	}
 	for _, r := range rows {
 		text := fmt.Sprintf(owned, r.kind, r.name, r.more, r.budget)
 		if r.kind == "ReplicationController" {
-			text = strings.Replace(strings.Replace(text, "apps/v1", "v1", 1), "selector: {matchLabels: {app: rc}}\n  \n", "selector: {app: rc}\n", 1)
+			text = strings.Replace(strings.Replace(text, "apps/v1", "v1", 1), "selector: {matchLabels: {app: rc}}\n  \n",
+				"selector: {app: rc}\n", 1)
 		}
 		s.Apply(t, text)
 		owner, kind, version := r.name, r.kind, r.version
-		if r.kind == "Deployment" { // whose pods a replica set owns
+		if r.kind == "Deployment" { // pods with a ReplicaSet as owner
 			s.Apply(t, ownedSet(s.Kubectl(t, "get", "deployment", "dep", "-o", "jsonpath={.metadata.uid}")))
 			owner, kind = "dep-set", "ReplicaSet"
 		}
@@ -108,12 +115,12 @@ spec: {containers: [{name: c, image: example/c}]}
 	}
 	for _, r := range rows {
 		s.Kubectl(t, "scale", "--replicas=8", strings.ToLower(r.kind)+"/"+r.name)
-		s.Kubectl(t, "label", "pod", r.name+"-pod", "seen=again") // what the budget looks at
+		s.Kubectl(t, "label", "pod", r.name+"-pod", "seen=again") // pods that the budget selects
 		shows(t, s, r.scaled, "get", "pdb", r.name, "-o", "jsonpath={.status.desiredHealthy} {.status.expectedPods}")
 	}
 }
 
-// ownedSet is the replica set that a deployment's controller would make.
+// ownedSet is a ReplicaSet as the deployment controller would create it.
 func ownedSet(uid string) string {
 	return fmt.Sprintf(`apiVersion: apps/v1
 kind: ReplicaSet

@@ -34,9 +34,8 @@ import (
 	"berth/test/hosts"
 )
 
-// agentOf is a node's API as far as the control server passes streams on to it:
-// real TLS and real SPDY, with processes that only repeat what they are told. It
-// lets in who shows the control server's certificate and nobody else.
+// agentOf is a fake kubelet API for the server's proxied streams: real TLS and SPDY, with processes
+// that only echo. It accepts only the server's client certificate.
 type agentOf struct {
 	t   *testing.T
 	url string
@@ -50,8 +49,8 @@ func (a *agentOf) seen() string {
 	return strings.Join(a.saw, "\n")
 }
 
-// startNode makes a node, named as the namespace, that leads to an agent, with the
-// pod web bound to it. Its certificate is made out by the authority, unless foreign.
+// startNode creates a node named after the namespace, whose address is a fake agent, and the pod
+// web bound to it. The agent's certificate is signed by the cluster's CA unless foreign is set.
 func startNode(t *testing.T, s *Server, foreign bool) *agentOf {
 	t.Helper()
 	a := &agentOf{t: t}
@@ -60,7 +59,10 @@ func startNode(t *testing.T, s *Server, foreign bool) *agentOf {
 	mux.HandleFunc("/exec/"+pod+"/main", a.process)
 	mux.HandleFunc("/attach/"+pod+"/main", a.process)
 	mux.HandleFunc("/portForward/"+pod, a.forward)
-	mux.HandleFunc("/stats/summary", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s of %s", r.URL.Path, r.Method) })
+	mux.HandleFunc("/stats/summary", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s of %s", r.URL.Path,
+			r.Method)
+	})
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.TLS.VerifiedChains) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != "kube-apiserver-kubelet-client" {
 			http.Error(w, "who are you", http.StatusUnauthorized)
@@ -88,9 +90,12 @@ func startNode(t *testing.T, s *Server, foreign bool) *agentOf {
 	a.url = web.URL
 	_, port, _ := net.SplitHostPort(web.Listener.Addr().String())
 	number, _ := strconv.Atoi(port)
-	_, err := s.Client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}, Status: corev1.NodeStatus{
-		Addresses:       []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nobody.invalid"}, {Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
-		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(number)}}}}, metav1.CreateOptions{})
+	_, err := s.Client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nobody.invalid"},
+				{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(number)}}}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +107,7 @@ func startNode(t *testing.T, s *Server, foreign bool) *agentOf {
 	return a
 }
 
-// logs writes a line, and with follow one every time that it is let.
+// logs writes one line, and with follow another one for each signal.
 func (a *agentOf) logs(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "first")
 	if r.FormValue("follow") != "true" {
@@ -112,7 +117,7 @@ func (a *agentOf) logs(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// process repeats its input; the command "fail" ends with code 3.
+// process echoes its input. The command "fail" exits with code 3.
 func (a *agentOf) process(w http.ResponseWriter, r *http.Request) {
 	streams := a.upgrade(w, r, "v4.channel.k8s.io", func(n map[string]httpstream.Stream) bool {
 		for query, kind := range map[string]string{"input": "stdin", "output": "stdout", "error": "stderr"} {
@@ -141,14 +146,18 @@ func (a *agentOf) process(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// upgrade takes the connection over and waits until enough streams are there.
-func (a *agentOf) upgrade(w http.ResponseWriter, r *http.Request, protocol string, enough func(map[string]httpstream.Stream) bool) map[string]httpstream.Stream {
+// upgrade hijacks the connection and waits for the expected number of streams.
+func (a *agentOf) upgrade(w http.ResponseWriter, r *http.Request, protocol string,
+	enough func(map[string]httpstream.Stream) bool) map[string]httpstream.Stream {
 	if _, err := httpstream.Handshake(r, w, []string{protocol}); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return nil
 	}
 	come := make(chan httpstream.Stream, 16)
-	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { come <- s; return nil })
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error {
+		come <- s
+		return nil
+	})
 	if conn == nil {
 		return nil
 	}
@@ -165,9 +174,12 @@ func (a *agentOf) upgrade(w http.ResponseWriter, r *http.Request, protocol strin
 	return streams
 }
 
-// forward repeats what comes to a port.
+// forward echoes the data of a port.
 func (a *agentOf) forward(w http.ResponseWriter, r *http.Request) {
-	streams := a.upgrade(w, r, "portforward.k8s.io", func(n map[string]httpstream.Stream) bool { return n["data"] != nil && n["error"] != nil })
+	streams := a.upgrade(w, r, "portforward.k8s.io", func(n map[string]httpstream.Stream) bool {
+		return n["data"] != nil &&
+			n["error"] != nil
+	})
 	if streams == nil {
 		return
 	}
@@ -177,16 +189,17 @@ func (a *agentOf) forward(w http.ResponseWriter, r *http.Request) {
 	streams["data"].Close()
 }
 
-// logByWebSocket is the log of the pod web, as clients of other languages read it.
+// logByWebSocket reads the log of the pod web with a WebSocket, as some client libraries do.
 func logByWebSocket(t *testing.T, s *Server) (log string) {
 	t.Helper()
 	trust, err := restclient.TLSConfigFor(s.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	trust.NextProtos = nil // no WebSockets by HTTP/2
+	trust.NextProtos = nil // WebSockets do not support HTTP/2
 	dialer := websocket.Dialer{TLSClientConfig: trust, Subprotocols: []string{"binary.k8s.io"}}
-	ws, resp, err := dialer.DialContext(t.Context(), strings.Replace(s.Config.Host, "https", "wss", 1)+"/api/v1/namespaces/"+s.Namespace+"/pods/web/log", nil)
+	ws, resp, err := dialer.DialContext(t.Context(), strings.Replace(s.Config.Host, "https", "wss",
+		1)+"/api/v1/namespaces/"+s.Namespace+"/pods/web/log", nil)
 	if resp != nil {
 		defer resp.Body.Close()
 	}
@@ -203,8 +216,8 @@ func logByWebSocket(t *testing.T, s *Server) (log string) {
 	}
 }
 
-// TestLogsComeFromTheNode as they are asked for.
-func TestLogsComeFromTheNode(t *testing.T) {
+// TestNodeLogs checks that the log options reach the node.
+func TestNodeLogs(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	a := startNode(t, s, false)
@@ -212,11 +225,12 @@ func TestLogsComeFromTheNode(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if want := "/containerLogs/" + s.Namespace + "/web/main?previous=true&tailLines=5&timestamps=true"; a.seen() != want {
-		t.Errorf("the node was asked %q, want %q", a.seen(), want)
+		t.Errorf("the node got requests %q, want %q", a.seen(), want)
 	}
 	refused(t, s, "", []string{"container other is not valid for pod web"}, "logs", "web", "-c", "other")
-	refused(t, s, "", []string{"sinceSeconds: Invalid value"}, "get", "--raw", "/api/v1/namespaces/"+s.Namespace+"/pods/web/log?sinceSeconds=0")
-	// A log that is followed comes at once and not at its end.
+	refused(t, s, "", []string{"sinceSeconds: Invalid value"}, "get", "--raw",
+		"/api/v1/namespaces/"+s.Namespace+"/pods/web/log?sinceSeconds=0")
+	// A followed log must be delivered immediately.
 	ctx, stop := context.WithCancel(t.Context())
 	stream, err := s.Client.CoreV1().Pods(s.Namespace).GetLogs("web", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 	if err != nil {
@@ -228,16 +242,16 @@ func TestLogsComeFromTheNode(t *testing.T) {
 	stop()
 	stream.Close()
 	if got := logByWebSocket(t, s); got != "first\n" {
-		t.Errorf("by a WebSocket: %q", got)
+		t.Errorf("with a WebSocket: got %q", got)
 	}
-	if got := s.Kubectl(t, "get", "--raw", "/api/v1/nodes/"+s.Namespace+"/proxy/stats/summary"); got != "/stats/summary of GET" {
+	if got := s.Kubectl(t, "get", "--raw",
+		"/api/v1/nodes/"+s.Namespace+"/proxy/stats/summary"); got != "/stats/summary of GET" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// TestCommandsRunThroughTheServer by WebSockets, as kubectl does, and by SPDY, as
-// clients did before.
-func TestCommandsRunThroughTheServer(t *testing.T) {
+// TestExecThroughServer uses WebSockets, as kubectl does, and SPDY, as older clients do.
+func TestExecThroughServer(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	a := startNode(t, s, false)
@@ -246,22 +260,25 @@ func TestCommandsRunThroughTheServer(t *testing.T) {
 		t.Errorf("got %q, %v", out, err)
 	}
 	if !strings.Contains(a.seen(), "/exec/"+s.Namespace+"/web/main?command=cat&command=-&error=1&input=1&output=1") {
-		t.Errorf("the node was asked %q", a.seen())
+		t.Errorf("the node got requests %q", a.seen())
 	}
 	out, err = s.TryKubectl(t, "", "exec", "web", "--", "fail")
 	var exit *exec.ExitError
 	if err == nil || !strings.Contains(out, "exit code 3") {
 		t.Errorf("got %q, %v, %v", out, err, exit)
 	}
-	request := s.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(s.Namespace).Name("web").SubResource("exec").
+	request := s.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(s.Namespace).Name("web").SubResource(
+		"exec").
 		VersionedParams(&corev1.PodExecOptions{Command: []string{"fail"}, Stdin: true, Stdout: true}, scheme.ParameterCodec)
 	spdyClient, err := remotecommand.NewSPDYExecutor(s.Config, http.MethodPost, request.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got bytes.Buffer
-	err = spdyClient.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader("x"), Stdout: &got})
-	if code, ok := err.(utilexec.CodeExitError); !ok || code.Code != 3 || got.String() != "fail\nx" { //nolint:errorlint // the library returns the type itself
+	err = spdyClient.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader("x"),
+		Stdout: &got})
+	if code, ok := err.(utilexec.CodeExitError); !ok || code.Code != 3 || got.String() != "fail\nx" {
+		//nolint:errorlint // the library returns the type itself
 		t.Errorf("got %q, %v", got.String(), err)
 	}
 	out, err = s.TryKubectl(t, "", "attach", "web")
@@ -270,11 +287,11 @@ func TestCommandsRunThroughTheServer(t *testing.T) {
 	}
 }
 
-// forwarding tells the port that kubectl listens on.
+// forwarding returns the port that kubectl listens on.
 var forwarding = regexp.MustCompile(`127\.0\.0\.1:(\d+) ->`)
 
-// TestPortsAreForwarded with kubectl.
-func TestPortsAreForwarded(t *testing.T) {
+// TestPortForward uses kubectl.
+func TestPortForward(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	startNode(t, s, false)
@@ -295,7 +312,7 @@ func TestPortsAreForwarded(t *testing.T) {
 	line, err := bufio.NewReader(pipe).ReadString('\n')
 	port := forwarding.FindStringSubmatch(line)
 	if port == nil {
-		t.Fatalf("kubectl says %q, %v", line, err)
+		t.Fatalf("kubectl: got %q, %v", line, err)
 	}
 	conn, err := net.DialTimeout("tcp", "127.0.0.1:"+port[1], 5*time.Second)
 	if err != nil {
@@ -311,24 +328,25 @@ func TestPortsAreForwarded(t *testing.T) {
 	}
 }
 
-// TestForeignNodesAreNotBelieved: who answers in a node's place and has no
-// certificate of the authority is told nothing, unless the user insists.
-func TestForeignNodesAreNotBelieved(t *testing.T) {
+// TestNodeWithForeignCertificateIsRejected: the server does not connect to a node without a
+// certificate of the cluster's CA, unless the user requests insecure access.
+func TestNodeWithForeignCertificateIsRejected(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	a := startNode(t, s, true)
 	refused(t, s, "", []string{"x509"}, "logs", "web")
 	refused(t, s, "", nil, "exec", "web", "--", "true")
 	if a.seen() != "" {
-		t.Errorf("the stranger was asked %q", a.seen())
+		t.Errorf("the node with the foreign certificate got requests %q", a.seen())
 	}
 	if got := s.Kubectl(t, "logs", "web", "--insecure-skip-tls-verify-backend"); got != "first\n" {
 		t.Errorf("got %q", got)
 	}
-	// Nor does a node believe who has no certificate.
+	// A node also rejects clients without a certificate.
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(s.Authority.PEM())
-	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, InsecureSkipVerify: true}}}
+	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,
+		InsecureSkipVerify: true}}}
 	defer stranger.CloseIdleConnections()
 	response, err := stranger.Get(a.url + "/stats/summary")
 	if err != nil {

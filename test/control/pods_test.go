@@ -21,8 +21,7 @@ import (
 	"berth/control/controllers"
 )
 
-// alone lets nothing work on objects but the test. Accounts stay: without one no
-// pod is let in.
+// alone disables all controllers except the one for service accounts, which pods require.
 func alone(c *control.Config) {
 	for _, name := range control.ControllerNames() {
 		if name != "namespaces" && name != controllers.ServiceAccounts {
@@ -31,12 +30,12 @@ func alone(c *control.Config) {
 	}
 }
 
-// refused runs kubectl and wants it to fail with all of the words.
+// refused runs kubectl and requires an error that contains all words.
 func refused(t *testing.T, s *Server, input string, words []string, args ...string) {
 	t.Helper()
 	out, err := s.TryKubectl(t, input, args...)
 	if err == nil {
-		t.Errorf("kubectl %s was not refused:\n%s", strings.Join(args, " "), out)
+		t.Errorf("kubectl %s succeeded:\n%s", strings.Join(args, " "), out)
 	}
 	for _, w := range words {
 		if !strings.Contains(out, w) {
@@ -45,31 +44,37 @@ func refused(t *testing.T, s *Server, input string, words []string, args ...stri
 	}
 }
 
-// TestUsersSeeTheirPods: the columns of pods, wide and not, and what is said of
-// other kinds.
-func TestUsersSeeTheirPods(t *testing.T) {
+// TestKubectlGetPods checks the columns of pods, also wide, and of other kinds.
+func TestKubectlGetPods(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	s.Apply(t, somePod)
-	if got := strings.Fields(strings.Split(s.Kubectl(t, "get", "pods"), "\n")[1]); strings.Join(got[:4], " ") != "web 0/1 Pending 0" {
+	if got := strings.Fields(strings.Split(s.Kubectl(t, "get", "pods"), "\n")[1]); strings.Join(got[:4],
+		" ") != "web 0/1 Pending 0" {
 		t.Errorf("got %v", got)
 	}
 	wide := s.Kubectl(t, "get", "pods", "-o", "wide")
-	if heads := strings.Join(strings.Fields(strings.Split(wide, "\n")[0]), " "); heads != "NAME READY STATUS RESTARTS AGE IP NODE NOMINATED NODE READINESS GATES" {
+	if heads := strings.Join(strings.Fields(strings.Split(wide, "\n")[0]),
+		" "); heads != "NAME READY STATUS RESTARTS AGE IP NODE NOMINATED NODE READINESS GATES" {
 		t.Errorf("got %s", heads)
 	}
-	if got := s.Kubectl(t, "get", "pods", "-o", "custom-columns=N:.metadata.name,Q:.status.qosClass,G:.metadata.generation"); !strings.Contains(got, "web   BestEffort   1") {
+	if got := s.Kubectl(t, "get", "pods", "-o",
+		"custom-columns=N:.metadata.name,Q:.status.qosClass,G:.metadata.generation"); !strings.Contains(got,
+		"web   BestEffort   1") {
 		t.Errorf("got %s", got)
 	}
-	if got := s.Kubectl(t, "get", "pod", "web", "-o", "yaml"); !strings.Contains(got, "terminationGracePeriodSeconds: 30") || !strings.Contains(got, "phase: Pending") {
+	if got := s.Kubectl(t, "get", "pod", "web", "-o", "yaml"); !strings.Contains(got,
+		"terminationGracePeriodSeconds: 30") || !strings.Contains(got, "phase: Pending") {
 		t.Errorf("got %s", got)
 	}
 	s.Kubectl(t, "create", "deployment", "front", "--image=example/web", "--replicas=2")
 	lines := strings.Split(s.Kubectl(t, "get", "deploy", "-o", "wide"), "\n")
-	if heads := strings.Join(strings.Fields(lines[0]), " "); heads != "NAME READY UP-TO-DATE AVAILABLE AGE CONTAINERS IMAGES SELECTOR" {
+	if heads := strings.Join(strings.Fields(lines[0]), " "); heads != "NAME READY UP-TO-DATE AVAILABLE AGE CONTAINERS "+
+		"IMAGES SELECTOR" {
 		t.Errorf("got %s", heads)
 	}
-	if row := strings.Fields(lines[1]); strings.Join(append(row[:4], row[5:]...), " ") != "front 0/2 0 0 web example/web app=front" {
+	if row := strings.Fields(lines[1]); strings.Join(append(row[:4], row[5:]...),
+		" ") != "front 0/2 0 0 web example/web app=front" {
 		t.Errorf("got %v", row)
 	}
 	if got := s.Kubectl(t, "get", "namespaces", s.Namespace, "--no-headers"); strings.Fields(got)[1] != "Active" {
@@ -77,8 +82,8 @@ func TestUsersSeeTheirPods(t *testing.T) {
 	}
 }
 
-// TestBadManifestsAreRefused by the path of the field.
-func TestBadManifestsAreRefused(t *testing.T) {
+// TestInvalidManifestsAreRejected checks the path of the field in the error.
+func TestInvalidManifestsAreRejected(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	refused(t, s, strings.Replace(somePod, "image: example/web", "image: ''", 1),
@@ -86,57 +91,69 @@ func TestBadManifestsAreRefused(t *testing.T) {
 	refused(t, s, strings.Replace(somePod, "spec:", "spec:\n  restartPolcy: Never", 1),
 		[]string{"unknown field", "restartPolcy"}, "create", "-f", "-")
 	refused(t, s, `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "c"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}`,
-		[]string{"spec.template.metadata.labels: Invalid value", "`selector` does not match template `labels`"}, "create", "-f", "-")
+		[]string{"spec.template.metadata.labels: Invalid value", "`selector` does not match template `labels`"}, "create",
+		"-f", "-")
 	refused(t, s, `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 70000}]}}`,
 		[]string{"spec.ports[0].port: Invalid value: 70000"}, "create", "-f", "-")
 }
 
-// TestWhatMustNotChange of pods, and what may.
-func TestWhatMustNotChange(t *testing.T) {
+// TestPodImmutableFields updates mutable and immutable fields.
+func TestPodImmutableFields(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	s.Apply(t, somePod)
-	refused(t, s, "", []string{"spec: Forbidden: pod updates may not change fields other than", "spec.containers[0].command"},
+	refused(t, s, "", []string{"spec: Forbidden: pod updates may not change fields other than",
+		"spec.containers[0].command"},
 		"patch", "pod", "web", "-p", `{"spec": {"containers": [{"name": "main", "command": ["x"]}]}}`)
 	s.Kubectl(t, "set", "image", "pod/web", "main=example/web:2")
 	s.Kubectl(t, "patch", "pod", "web", "--type=json", "-p", `[{"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 60},
 		{"op": "add", "path": "/spec/tolerations/-", "value": {"key": "k", "operator": "Exists"}}]`)
-	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.metadata.generation} {.spec.containers[0].image}"); got != "3 example/web:2" {
+	if got := s.Kubectl(t, "get", "pod", "web", "-o",
+		"jsonpath={.metadata.generation} {.spec.containers[0].image}"); got != "3 example/web:2" {
 		t.Errorf("got %s", got)
 	}
-	refused(t, s, "", []string{"must be less than or equal to previous value"}, "patch", "pod", "web", "-p", `{"spec": {"activeDeadlineSeconds": 61}}`)
-	s.Kubectl(t, "patch", "pod", "web", "--subresource=resize", "-p", `{"spec": {"containers": [{"name": "main", "image": "not/taken"}]}}`)
+	refused(t, s, "", []string{"must be less than or equal to previous value"}, "patch", "pod", "web", "-p",
+		`{"spec": {"activeDeadlineSeconds": 61}}`)
+	s.Kubectl(t, "patch", "pod", "web", "--subresource=resize", "-p",
+		`{"spec": {"containers": [{"name": "main", "image": "not/taken"}]}}`)
 	refused(t, s, "", []string{"Pod QOS Class may not change as a result of resizing"},
-		"patch", "pod", "web", "--subresource=resize", "-p", `{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]}}`)
+		"patch", "pod", "web", "--subresource=resize", "-p",
+		`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]}}`)
 	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.spec.containers[0].image}"); got != "example/web:2" {
-		t.Errorf("a resize changed the image to %s", got)
+		t.Errorf("resize changed the image to %s", got)
 	}
 	s.Kubectl(t, "create", "deployment", "front", "--image=example/web")
 	refused(t, s, "", []string{"spec.selector: Invalid value", "field is immutable"},
-		"patch", "deployment", "front", "--type=merge", "-p", `{"spec": {"selector": {"matchLabels": {"app": "x"}}, "template": {"metadata": {"labels": {"app": "x"}}}}}`)
+		"patch", "deployment", "front", "--type=merge", "-p",
+		`{"spec": {"selector": {"matchLabels": {"app": "x"}}, "template": {"metadata": {"labels": {"app": "x"}}}}}`)
 	s.Kubectl(t, "create", "secret", "generic", "key", "--from-literal=a=b")
-	refused(t, s, "", []string{"type: Invalid value", "field is immutable"}, "patch", "secret", "key", "-p", `{"type": "x/y"}`)
+	refused(t, s, "", []string{"type: Invalid value", "field is immutable"}, "patch", "secret", "key", "-p",
+		`{"type": "x/y"}`)
 }
 
-// TestPodsAreResized through their own way, with the class of quality kept.
-func TestPodsAreResized(t *testing.T) {
+// TestPodResize uses the resize subresource. The QoS class must not change.
+func TestPodResize(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	s.Apply(t, strings.Replace(somePod, "image: example/web", "image: example/web, resources: {requests: {cpu: 100m}}", 1))
-	s.Kubectl(t, "patch", "pod", "web", "--subresource=resize", "-p", `{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "200m"}}}]}}`)
+	s.Kubectl(t, "patch", "pod", "web", "--subresource=resize", "-p",
+		`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "200m"}}}]}}`)
 	pod, err := s.Client.CoreV1().Pods(s.Namespace).Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q := pod.Spec.Containers[0].Resources.Requests.Cpu(); q.Cmp(resource.MustParse("200m")) != 0 || pod.Generation != 2 {
+	if q := pod.Spec.Containers[0].Resources.Requests.Cpu(); q.Cmp(resource.MustParse("200m")) != 0 ||
+		pod.Generation != 2 {
 		t.Errorf("got %s at generation %d", q, pod.Generation)
 	}
 	s.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: main, resources: {requests: {cpu: 300m}}}]}}`,
 		"--server-side", "--force-conflicts", "--subresource=resize")
-	if got := s.Kubectl(t, "get", "pod", "web", "--subresource=resize", "-o", "jsonpath={.spec.containers[0].resources.requests.cpu} {.spec.containers[0].image}"); got != "300m example/web" {
+	if got := s.Kubectl(t, "get", "pod", "web", "--subresource=resize", "-o",
+		"jsonpath={.spec.containers[0].resources.requests.cpu} {.spec.containers[0].image}"); got != "300m example/web" {
 		t.Errorf("got %s", got)
 	}
-	out, err := s.TryKubectl(t, "", "debug", "web", "--image=example/debug", "--target=main", "--attach=false", "-c", "look")
+	out, err := s.TryKubectl(t, "", "debug", "web", "--image=example/debug", "--target=main", "--attach=false", "-c",
+		"look")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -145,12 +162,12 @@ func TestPodsAreResized(t *testing.T) {
 	}
 }
 
-// TestResizesKeepToQuotasAndRanges: what a namespace may have holds for pods that
-// are there too, and a quota counts what they got.
-func TestResizesKeepToQuotasAndRanges(t *testing.T) {
+// TestPodResizeRespectsQuotaAndLimitRange also checks that the quota counts the new resources.
+func TestPodResizeRespectsQuotaAndLimitRange(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	s.Apply(t, strings.Replace(somePod, "image: example/web", "image: example/web, resources: {requests: {cpu: 100m, memory: 8Mi}, limits: {memory: 64Mi}}", 1))
+	s.Apply(t, strings.Replace(somePod, "image: example/web", "image: example/web, resources: {requests: {cpu: 100m, "+
+		"memory: 8Mi}, limits: {memory: 64Mi}}", 1))
 	s.Kubectl(t, "create", "quota", "few", "--hard=requests.cpu=500m")
 	used := func() string {
 		return s.Kubectl(t, "get", "quota", "few", "-o", `jsonpath={.status.used.requests\.cpu}`)
@@ -158,31 +175,36 @@ func TestResizesKeepToQuotasAndRanges(t *testing.T) {
 	sees(t, "the pod is counted", used, "100m")
 	resize := func(cpu, memory string) []string {
 		return []string{"patch", "pod", "web", "--subresource=resize", "-p",
-			fmt.Sprintf(`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": %q, "memory": %q}}}]}}`, cpu, memory)}
+			fmt.Sprintf(`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": %q, "memory": %q}}}]}}`,
+				cpu, memory)}
 	}
-	refused(t, s, "", []string{"exceeded quota: few, requested: requests.cpu=500m, used: requests.cpu=100m, limited: requests.cpu=500m"}, resize("600m", "8Mi")...)
+	refused(t, s, "", []string{"exceeded quota: few, requested: requests.cpu=500m, used: requests.cpu=100m, limited: " +
+		"requests.cpu=500m"}, resize("600m", "8Mi")...)
 	s.Kubectl(t, resize("400m", "8Mi")...)
 	sees(t, "what it got is counted", used, "400m")
 	s.Apply(t, `{apiVersion: v1, kind: LimitRange, metadata: {name: range}, spec: {limits: [{type: Container, max: {memory: 64Mi}, min: {memory: 4Mi}, default: {cpu: 300m}}]}}`)
 	sees(t, "the range holds", func() string {
 		out, err := s.TryKubectl(t, "", append(resize("400m", "2Mi"), "--dry-run=server")...)
-		return fmt.Sprint(err != nil && strings.Contains(out, "minimum memory usage per Container is 4Mi, but request is 2Mi"))
+		return fmt.Sprint(err != nil && strings.Contains(out,
+			"minimum memory usage per Container is 4Mi, but request is 2Mi"))
 	}, "true")
 	s.Kubectl(t, resize("200m", "8Mi")...)
 	sees(t, "what it gave back is counted", used, "200m")
-	// The range's defaults are for new pods.
-	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.spec.containers[0].resources.limits}"); got != `{"memory":"64Mi"}` {
+	// The defaults of the LimitRange apply to new pods only.
+	if got := s.Kubectl(t, "get", "pod", "web", "-o",
+		"jsonpath={.spec.containers[0].resources.limits}"); got != `{"memory":"64Mi"}` {
 		t.Errorf("limits %s", got)
 	}
 }
 
 func bound(t *testing.T, s *Server, name, node string) error {
 	return s.Client.CoreV1().Pods(s.Namespace).Bind(t.Context(), &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}, metav1.CreateOptions{})
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace}, Target: corev1.ObjectReference{Kind: "Node",
+			Name: node}}, metav1.CreateOptions{})
 }
 
-// TestPodsAreBoundOnce and deleted in two steps when they are.
-func TestPodsAreBoundOnce(t *testing.T) {
+// TestPodBinding also covers the graceful deletion of bound pods.
+func TestPodBinding(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	pods := s.Client.CoreV1().Pods(s.Namespace)
@@ -191,17 +213,18 @@ func TestPodsAreBoundOnce(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	if err := bound(t, s, "web", "n1"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "schedulingGates") {
-		t.Errorf("a gated pod was bound: %v", err)
+		t.Errorf("binding of a gated pod: %v", err)
 	}
 	s.Kubectl(t, "patch", "pod", "web", "--type=json", "-p", `[{"op": "remove", "path": "/spec/schedulingGates"}]`)
 	if err := bound(t, s, "web", "BAD_NODE"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "target.name") {
-		t.Errorf("bound to what no node can be called: %v", err)
+		t.Errorf("binding to an invalid node name: %v", err)
 	}
 	if err := bound(t, s, "web", "n1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := bound(t, s, "web", "n2"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `already assigned to node "n1"`) {
-		t.Errorf("a pod was bound twice: %v", err)
+	if err := bound(t, s, "web", "n2"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(),
+		`already assigned to node "n1"`) {
+		t.Errorf("second binding: %v", err)
 	}
 	pod, err := pods.Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil || pod.Spec.NodeName != "n1" {
@@ -210,57 +233,64 @@ func TestPodsAreBoundOnce(t *testing.T) {
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false", "--grace-period=20")
 	pod, err = pods.Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil || pod.DeletionTimestamp == nil || *pod.DeletionGracePeriodSeconds != 20 {
-		t.Fatalf("a bound pod is only marked: %+v, %v", pod, err)
+		t.Fatalf("deleted bound pod: got %+v, %v", pod, err)
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false", "--grace-period=40")
 	if pod, err = pods.Get(t.Context(), "web", metav1.GetOptions{}); err != nil || *pod.DeletionGracePeriodSeconds != 20 {
-		t.Errorf("the grace has grown: %+v, %v", pod, err)
+		t.Errorf("the grace period was increased: %+v, %v", pod, err)
 	}
 	if got := s.Kubectl(t, "get", "pod", "web", "--no-headers"); strings.Fields(got)[2] != "Terminating" {
 		t.Errorf("got %s", got)
 	}
-	// As its node does in the end.
+	// As the node does at the end.
 	none, stranger := int64(0), types.UID("another")
-	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &none, Preconditions: &metav1.Preconditions{UID: &stranger}}); !apierrors.IsConflict(err) {
-		t.Errorf("a pod was deleted for another: %v", err)
+	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &none,
+		Preconditions: &metav1.Preconditions{UID: &stranger}}); !apierrors.IsConflict(err) {
+		t.Errorf("deletion with another UID: %v", err)
 	}
-	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &none, Preconditions: &metav1.Preconditions{UID: &pod.UID}}); err != nil {
+	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &none,
+		Preconditions: &metav1.Preconditions{UID: &pod.UID}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pods.Get(t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the pod is still there: %v", err)
+		t.Errorf("the pod still exists: %v", err)
 	}
 }
 
-// TestPodsThatEndedGoAtOnce, bound or not.
-func TestPodsThatEndedGoAtOnce(t *testing.T) {
+// TestTerminatedPodsAreDeletedImmediately covers bound and unbound pods.
+func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	s.Apply(t, somePod)
 	if err := bound(t, s, "web", "n1"); err != nil {
 		t.Fatal(err)
 	}
-	s.Kubectl(t, "patch", "pod", "web", "--subresource=status", "-p", `{"status": {"phase": "Succeeded", "qosClass": "Guaranteed"}}`)
-	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.status.phase} {.status.qosClass}"); got != "Succeeded BestEffort" {
+	s.Kubectl(t, "patch", "pod", "web", "--subresource=status", "-p",
+		`{"status": {"phase": "Succeeded", "qosClass": "Guaranteed"}}`)
+	if got := s.Kubectl(t, "get", "pod", "web", "-o",
+		"jsonpath={.status.phase} {.status.qosClass}"); got != "Succeeded BestEffort" {
 		t.Errorf("got %s", got)
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false")
-	if _, err := s.Client.CoreV1().Pods(s.Namespace).Get(t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the pod is still there: %v", err)
+	if _, err := s.Client.CoreV1().Pods(s.Namespace).Get(t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(
+		err) {
+		t.Errorf("the pod still exists: %v", err)
 	}
 }
 
-// TestBudgetsHoldEvictionsBack and let one go for each disruption that they allow.
-func TestBudgetsHoldEvictionsBack(t *testing.T) {
+// TestEvictionRespectsDisruptionBudget evicts one pod per allowed disruption.
+func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
-	ctx, pods, budgets := t.Context(), s.Client.CoreV1().Pods(s.Namespace), s.Client.PolicyV1().PodDisruptionBudgets(s.Namespace)
+	ctx, pods, budgets := t.Context(), s.Client.CoreV1().Pods(s.Namespace), s.Client.PolicyV1().PodDisruptionBudgets(
+		s.Namespace)
 	for _, name := range []string{"web", "two"} {
 		s.Apply(t, strings.Replace(somePod, "name: web,", "name: "+name+",", 1))
 		if err := bound(t, s, name, "n1"); err != nil {
 			t.Fatal(err)
 		}
-		s.Kubectl(t, "patch", "pod", name, "--subresource=status", "-p", `{"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}`)
+		s.Kubectl(t, "patch", "pod", name, "--subresource=status", "-p",
+			`{"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}`)
 	}
 	s.Kubectl(t, "create", "pdb", "keep", "--selector=app=web", "--min-available=1")
 	evict := func(name string) error {
@@ -272,7 +302,8 @@ func TestBudgetsHoldEvictionsBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, DisruptionsAllowed: allowed, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
+		b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, DisruptionsAllowed: allowed,
+			CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
 		if _, err := budgets.UpdateStatus(ctx, b, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -289,31 +320,31 @@ func TestBudgetsHoldEvictionsBack(t *testing.T) {
 	}
 	pod, err := pods.Get(ctx, "web", metav1.GetOptions{})
 	if err != nil || pod.DeletionTimestamp == nil {
-		t.Fatalf("the pod is not going: %+v, %v", pod, err)
+		t.Fatalf("the pod is not being deleted: %+v, %v", pod, err)
 	}
-	if c := pod.Status.Conditions[len(pod.Status.Conditions)-1]; c.Type != corev1.DisruptionTarget || c.Reason != "EvictionByEvictionAPI" {
+	if c := pod.Status.Conditions[len(pod.Status.Conditions)-1]; c.Type != corev1.DisruptionTarget ||
+		c.Reason != "EvictionByEvictionAPI" {
 		t.Errorf("got %+v", c)
 	}
 	b, err := budgets.Get(ctx, "keep", metav1.GetOptions{})
 	if err != nil || b.Status.DisruptionsAllowed != 0 || len(b.Status.DisruptedPods) != 1 {
-		t.Errorf("the budget was not taken: %+v, %v", b.Status, err)
+		t.Errorf("the eviction was not counted: %+v, %v", b.Status, err)
 	}
 	if err := evict("two"); !apierrors.IsTooManyRequests(err) {
-		t.Errorf("the budget was overdrawn: %v", err)
+		t.Errorf("eviction beyond the disruption budget: %v", err)
 	}
-	// A pod that has not begun serves nobody.
+	// A pod that is not running does not count.
 	s.Apply(t, strings.Replace(somePod, "name: web,", "name: new,", 1))
 	if err := evict("new"); err != nil {
 		t.Error(err)
 	}
 	if _, err := pods.Get(ctx, "new", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the pod is still there: %v", err)
+		t.Errorf("the pod still exists: %v", err)
 	}
 }
 
-// TestBudgetsAreKept by the server itself: of two pods of which one must stay,
-// one goes when its node is emptied.
-func TestBudgetsAreKept(t *testing.T) {
+// TestDisruptionBudgetStatusDuringDrain: with two pods and a minimum of one, draining evicts one.
+func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 	t.Parallel()
 	s := Start(t, alone, func(c *control.Config) {
 		c.Off = slices.DeleteFunc(c.Off, func(name string) bool { return name == controllers.Disruption })
@@ -324,24 +355,28 @@ func TestBudgetsAreKept(t *testing.T) {
 		if err := bound(t, s, name, "n1"); err != nil {
 			t.Fatal(err)
 		}
-		s.Kubectl(t, "patch", "pod", name, "--subresource=status", "-p", `{"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}`)
+		s.Kubectl(t, "patch", "pod", name, "--subresource=status", "-p",
+			`{"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}`)
 	}
 	s.Kubectl(t, "create", "pdb", "keep", "--selector=app=web", "--min-available=1")
 	s.Kubectl(t, "wait", "pdb/keep", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout=30s")
-	if row := strings.Fields(s.Kubectl(t, "get", "pdb", "keep", "--no-headers")); strings.Join(row[:4], " ") != "keep 1 N/A 1" {
+	if row := strings.Fields(s.Kubectl(t, "get", "pdb", "keep", "--no-headers")); strings.Join(row[:4],
+		" ") != "keep 1 N/A 1" {
 		t.Errorf("got %v", row)
 	}
 	evict := func(name string) error {
-		return s.Client.CoreV1().Pods(s.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace}})
+		return s.Client.CoreV1().Pods(s.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Namespace: s.Namespace}})
 	}
 	if err := evict("web"); err != nil {
 		t.Fatal(err)
 	}
 	if err := evict("two"); !apierrors.IsTooManyRequests(err) {
-		t.Fatalf("both went: %v", err)
+		t.Fatalf("both pods were evicted: %v", err)
 	}
-	// The budget knows why, once it has seen the pod going.
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+	// The budget's status follows once the controller has observed the deletion.
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool,
+		error) {
 		b, err := s.Client.PolicyV1().PodDisruptionBudgets(s.Namespace).Get(ctx, "keep", metav1.GetOptions{})
 		return err == nil && b.Status.CurrentHealthy == 1 && b.Status.DesiredHealthy == 1, err
 	})
@@ -349,12 +384,12 @@ func TestBudgetsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := evict("two"); !apierrors.IsTooManyRequests(err) {
-		t.Fatalf("both went: %v", err)
+		t.Fatalf("both pods were evicted: %v", err)
 	}
 }
 
-// TestUnhonouredFieldsAreStored: what the agent refuses a server keeps.
-func TestUnhonouredFieldsAreStored(t *testing.T) {
+// TestUnsupportedFieldsAreStored: the server stores fields that the agent does not support.
+func TestUnsupportedFieldsAreStored(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	s.Apply(t, `

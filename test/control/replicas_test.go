@@ -19,8 +19,8 @@ spec:
     spec: {containers: [{name: c, image: example/c}]}
 `
 
-// TestSetsOfPods follows the pods of a set by kubectl, for both kinds of sets.
-func TestSetsOfPods(t *testing.T) {
+// TestReplicaSets tests ReplicaSets and ReplicationControllers with kubectl.
+func TestReplicaSets(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ version, kind, name, selector, source string }{
 		{"v1", "ReplicationController", "rcs", "{app: rcs}", "replication-controller"},
@@ -33,15 +33,18 @@ func TestSetsOfPods(t *testing.T) {
 			f := family{t, s, strings.ToLower(row.kind) + "/" + row.name, row.name}
 			text := fmt.Sprintf(alike, row.version, row.kind, row.name, row.selector)
 			if out := s.Apply(t, text); strings.Contains(out, "Warning") {
-				t.Errorf("kubectl says %q", out)
+				t.Errorf("kubectl: got %q", out)
 			}
 			f.counts("2 2  ")
 			f.replaces()
 			f.letsGo()
 			f.cannot()
-			shows(t, s, row.source+" "+row.source, "get", "events", "--field-selector", "involvedObject.kind="+row.kind+",reason=SuccessfulDelete", "-o", "jsonpath={.items[0].source.component} {.items[0].reportingComponent}")
-			if out := s.Kubectl(t, "describe", f.set); !strings.Contains(out, "Created pod: "+row.name+"-") || !strings.Contains(out, "Deleted pod: "+row.name+"-") {
-				t.Errorf("kubectl describe says\n%s", out)
+			shows(t, s, row.source+" "+row.source, "get", "events", "--field-selector",
+				"involvedObject.kind="+row.kind+",reason=SuccessfulDelete", "-o",
+				"jsonpath={.items[0].source.component} {.items[0].reportingComponent}")
+			if out := s.Kubectl(t, "describe", f.set); !strings.Contains(out, "Created pod: "+row.name+"-") ||
+				!strings.Contains(out, "Deleted pod: "+row.name+"-") {
+				t.Errorf("kubectl describe: got\n%s", out)
 			}
 			f.goes(text)
 		})
@@ -55,7 +58,7 @@ type family struct {
 	set, name string
 }
 
-// counts waits for the status: replicas, those with all labels, ready and available.
+// counts waits for the status: replicas, fully labeled, ready and available.
 func (f family) counts(want string) {
 	f.t.Helper()
 	shows(f.t, f.s, strings.TrimSpace(want), "get", f.set, "-o",
@@ -67,7 +70,7 @@ func (f family) pods() []string {
 	return strings.Fields(f.s.Kubectl(f.t, "get", "pods", "-l", "app="+f.name, "-o", "name"))
 }
 
-// have waits until there are n pods, and none of them is deleted.
+// have waits until there are n pods and none of them is being deleted.
 func (f family) have(n int) (pods []string) {
 	f.t.Helper()
 	eventually(f.t, fmt.Sprintf("%s has %d pods", f.set, n), func() (bool, string) {
@@ -77,17 +80,17 @@ func (f family) have(n int) (pods []string) {
 	return pods
 }
 
-// replaces: a pod that is deleted is made anew; one that is ready stays when there are
-// too many.
+// replaces: a deleted pod is replaced. When scaling down, ready pods are deleted last.
 func (f family) replaces() {
 	t, s := f.t, f.s
 	first := f.have(2)
 	s.Kubectl(t, "delete", first[0])
-	eventually(t, "there is another", func() (bool, string) {
+	eventually(t, "the certificate is replaced", func() (bool, string) {
 		now := strings.Join(f.pods(), " ")
 		return !strings.Contains(now, first[0]) && len(strings.Fields(now)) == 2, now
 	})
-	_, err := s.Client.CoreV1().Pods(s.Namespace).Patch(t.Context(), strings.TrimPrefix(first[1], "pod/"), "application/strategic-merge-patch+json",
+	_, err := s.Client.CoreV1().Pods(s.Namespace).Patch(t.Context(), strings.TrimPrefix(first[1], "pod/"),
+		"application/strategic-merge-patch+json",
 		[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`), metav1.PatchOptions{}, "status")
 	if err != nil {
 		t.Fatal(err)
@@ -98,12 +101,12 @@ func (f family) replaces() {
 	s.Kubectl(t, "scale", f.set, "--replicas=1")
 	f.counts("1 1 1 1")
 	if left := f.have(1); left[0] != first[1] {
-		t.Errorf("the ready pod went and %s stays", left[0])
+		t.Errorf("the ready pod was deleted instead of %s", left[0])
 	}
 }
 
-// letsGo: a pod whose labels are changed has no owner and is replaced; with its labels
-// again it is taken back.
+// letsGo: a pod whose labels no longer match is released and replaced. With its labels restored it
+// is adopted.
 func (f family) letsGo() {
 	t, s := f.t, f.s
 	pod := f.have(1)[0]
@@ -111,49 +114,52 @@ func (f family) letsGo() {
 	shows(t, s, "", "get", pod, "-o", "jsonpath={.metadata.ownerReferences}")
 	f.counts("1 1")
 	s.Kubectl(t, "label", "--overwrite", pod, "app="+f.name)
-	shows(t, s, f.name+" true true", "get", pod, "-o", "jsonpath={.metadata.ownerReferences[0].name} {.metadata.ownerReferences[0].controller} {.metadata.ownerReferences[0].blockOwnerDeletion}")
+	shows(t, s, f.name+" true true", "get", pod, "-o", "jsonpath={.metadata.ownerReferences[0].name} "+
+		"{.metadata.ownerReferences[0].controller} {.metadata.ownerReferences[0].blockOwnerDeletion}")
 	f.counts("1 1 1 1")
 	f.have(1)
 }
 
-// cannot: what a quota forbids is said in a condition and an event, and done when it
-// may be.
+// cannot: a creation rejected by a quota is reported in a condition and an event, and retried.
 func (f family) cannot() {
 	t, s := f.t, f.s
 	quota := f.name + "-few"
 	s.Kubectl(t, "create", "quota", quota, "--hard=pods=2")
 	shows(t, s, "1", "get", "quota", quota, "-o", "jsonpath={.status.used.pods}")
 	s.Kubectl(t, "scale", f.set, "--replicas=4")
-	shows(t, s, "FailedCreate True", "get", f.set, "-o", `jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].reason} {.status.conditions[?(@.type=="ReplicaFailure")].status}`)
-	shows(t, s, "FailedCreate", "get", "events", "--field-selector", "involvedObject.name="+f.name+",reason=FailedCreate", "-o", "jsonpath={.items[0].reason}")
+	shows(t, s, "FailedCreate True", "get", f.set, "-o",
+		`jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].reason} {.status.conditions[?(@.type=="ReplicaFailure")].status}`)
+	shows(t, s, "FailedCreate", "get", "events", "--field-selector", "involvedObject.name="+f.name+",reason=FailedCreate",
+		"-o", "jsonpath={.items[0].reason}")
 	f.have(2)
 	s.Kubectl(t, "delete", "quota", quota)
 	f.counts("4 4 1 1")
 	shows(t, s, "", "get", f.set, "-o", "jsonpath={.status.conditions}")
 }
 
-// goes: the pods stay or go with the set as one asks; a new set takes the old ones.
+// goes: the pods are deleted or orphaned with the set, depending on the policy. A new set adopts
+// orphaned pods.
 func (f family) goes(text string) {
 	t, s := f.t, f.s
 	old := f.have(4)
 	s.Kubectl(t, "delete", f.set, "--cascade=orphan")
 	gone(t, s, f.set)
 	if now := f.have(4); strings.Join(now, " ") != strings.Join(old, " ") {
-		t.Errorf("the orphans are %v, not %v", now, old)
+		t.Errorf("got orphans %v, want %v", now, old)
 	}
 	shows(t, s, "", "get", old[0], "-o", "jsonpath={.metadata.ownerReferences}")
 	s.Apply(t, strings.Replace(text, "replicas: 2", "replicas: 4", 1))
 	f.counts("4 4 1 1")
 	if now := f.have(4); strings.Join(now, " ") != strings.Join(old, " ") {
-		t.Errorf("the new set has %v, not %v", now, old)
+		t.Errorf("new set: got pods %v, want %v", now, old)
 	}
 	s.Kubectl(t, "delete", f.set, "--cascade=foreground")
 	gone(t, s, f.set)
 	if left := f.pods(); len(left) > 0 {
-		t.Errorf("the set went before %v", left)
+		t.Errorf("the set was deleted before %v", left)
 	}
 	s.Apply(t, text)
 	f.counts("2 2")
-	s.Kubectl(t, "delete", f.set) // in the background
+	s.Kubectl(t, "delete", f.set) // background deletion
 	f.have(0)
 }

@@ -18,10 +18,10 @@ import (
 	"berth/test/hosts"
 )
 
-// patience bounds every wait for what should take milliseconds.
+// patience limits waits for events that normally take milliseconds.
 const patience = 40 * time.Second
 
-// eventually waits until the condition holds; it says what it last saw.
+// eventually waits until the condition is true. On timeout, it reports the last state.
 func eventually(t testing.TB, what string, holds func() (bool, string)) {
 	t.Helper()
 	var seen string
@@ -36,7 +36,7 @@ func eventually(t testing.TB, what string, holds func() (bool, string)) {
 	}
 }
 
-// addNode makes a node as an agent would, ready and with room.
+// addNode creates a ready node with free resources, as an agent would.
 func addNode(t testing.TB, s *Server, name, cpu string) {
 	t.Helper()
 	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
@@ -47,32 +47,33 @@ metadata: {name: %s, labels: {kubernetes.io/hostname: %s, zone: z-%s}}
 `, name, name, name))
 	beat(t, s, name)
 	now := metav1.Now()
-	eventually(t, "node "+name+" has its status", func() (bool, string) {
+	eventually(t, "node "+name+" has the expected status", func() (bool, string) {
 		n, err := s.Client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+			Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
 		n.Status.Allocatable = list("pods", "20", "cpu", cpu, "memory", "4Gi")
 		n.Status.Capacity = n.Status.Allocatable
 		_, err = s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
 		return err == nil, fmt.Sprint(err)
 	})
-	eventually(t, "node "+name+" is in service", func() (bool, string) {
+	eventually(t, "node "+name+" is ready", func() (bool, string) {
 		out := s.Kubectl(t, "get", "node", name, "-o", "jsonpath={.spec.taints}")
 		return out == "", out
 	})
 }
 
-// beat renews the lease of a node until the test ends, as an agent does: however long
-// the test takes, the node is not lost.
+// beat renews the lease of a node until the test ends, so that the node stays ready.
 func beat(t testing.TB, s *Server, name string) {
 	t.Helper()
 	leases := s.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	renew := func(ctx context.Context) error {
 		now := metav1.NowMicro()
 		text := fmt.Sprintf(`{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": %q}, "spec": {"holderIdentity": %q, "leaseDurationSeconds": 40, "renewTime": %q}}`, name, name, now.Format(metav1.RFC3339Micro))
-		_, err := leases.Patch(ctx, name, types.ApplyPatchType, []byte(text), metav1.PatchOptions{FieldManager: "test", Force: new(true)})
+		_, err := leases.Patch(ctx, name, types.ApplyPatchType, []byte(text), metav1.PatchOptions{FieldManager: "test",
+			Force: new(true)})
 		return err
 	}
 	if err := renew(t.Context()); err != nil {
@@ -87,7 +88,7 @@ func beat(t testing.TB, s *Server, name string) {
 				every.Stop()
 				return
 			case <-every.C:
-				_ = renew(ctx) // the next one will do
+				_ = renew(ctx) // the next renewal may succeed
 			}
 		}
 	})
@@ -113,26 +114,26 @@ spec:
 %s`, name, name, cpu, more)
 }
 
-// placed waits until the pod has a node.
+// placed waits until the pod is bound and returns its node.
 func placed(t testing.TB, s *Server, pod string) (node string) {
 	t.Helper()
-	eventually(t, "pod "+pod+" has a node", func() (bool, string) {
+	eventually(t, "pod "+pod+" is bound", func() (bool, string) {
 		node = s.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
 		return node != "", s.Kubectl(t, "describe", "pod", pod)
 	})
 	return node
 }
 
-// unplaced waits until the pod's status says so in these words.
+// unplaced waits until the pod's PodScheduled condition has this message.
 func unplaced(t testing.TB, s *Server, pod, want string) {
 	t.Helper()
-	eventually(t, "pod "+pod+" says why it has no node", func() (bool, string) {
+	eventually(t, "pod "+pod+" reports why it is unschedulable", func() (bool, string) {
 		out := s.Kubectl(t, "get", "pod", pod, "-o", `jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}`)
 		return out == want, out
 	})
 }
 
-func TestPodsGetNodes(t *testing.T) {
+func TestPodsAreScheduled(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
@@ -144,29 +145,33 @@ func TestPodsGetNodes(t *testing.T) {
 	s.Apply(t, podYAML("a", "600m", ""))
 	s.Apply(t, podYAML("b", "600m", ""))
 	if a, b := placed(t, s, "a"), placed(t, s, "b"); a == b {
-		t.Errorf("both are on %s", a)
+		t.Errorf("both pods are on %s", a)
 	}
-	eventually(t, "the user is told where", func() (bool, string) {
+	eventually(t, "the error names the address", func() (bool, string) {
 		out := s.Kubectl(t, "describe", "pod", "a")
-		return strings.Contains(out, "Successfully assigned default/a to n") && strings.Contains(out, "default-scheduler"), out
+		return strings.Contains(out, "Successfully assigned default/a to n") && strings.Contains(out, "default-scheduler"),
+			out
 	})
 	s.Apply(t, podYAML("big", "900m", ""))
-	unplaced(t, s, "big", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.")
-	eventually(t, "the user is told why not", func() (bool, string) {
+	unplaced(t, s, "big", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No "+
+		"preemption victims found for incoming pod.")
+	eventually(t, "the error explains the failure", func() (bool, string) {
 		out := s.Kubectl(t, "describe", "pod", "big")
-		return strings.Contains(out, "FailedScheduling") && strings.Contains(out, "0/2 nodes are available: 2 Insufficient cpu."), out
+		return strings.Contains(out, "FailedScheduling") && strings.Contains(out,
+			"0/2 nodes are available: 2 Insufficient cpu."), out
 	})
 	s.Kubectl(t, "taint", "node", "n1", "gpu=yes:NoSchedule")
 	s.Kubectl(t, "delete", "pod", "a", "b", "early")
 	if got := placed(t, s, "big"); got != "n2" {
-		t.Errorf("big is on %s", got)
+		t.Errorf("pod big was bound to %s", got)
 	}
 	s.Kubectl(t, "cordon", "n2")
 	s.Apply(t, podYAML("late", "100m", ""))
-	unplaced(t, s, "late", "0/2 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
+	unplaced(t, s, "late", "0/2 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were "+
+		"unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
 	s.Kubectl(t, "taint", "node", "n1", "gpu-")
 	if got := placed(t, s, "late"); got != "n1" {
-		t.Errorf("late is on %s", got)
+		t.Errorf("pod late was bound to %s", got)
 	}
 	s.Apply(t, podYAML("gated", "1m", "  schedulingGates: [{name: example.com/wait}]"))
 	unplaced(t, s, "gated", "Scheduling is blocked due to non-empty scheduling gates")
@@ -176,11 +181,11 @@ func TestPodsGetNodes(t *testing.T) {
 	s.Apply(t, podYAML("after", "1m", ""))
 	placed(t, s, "after")
 	if got := s.Kubectl(t, "get", "pod", "other", "-o", "jsonpath={.spec.nodeName}"); got != "" {
-		t.Errorf("another scheduler's pod is on %s", got)
+		t.Errorf("the pod of another scheduler was bound to %s", got)
 	}
 }
 
-func TestTheImportantPreempt(t *testing.T) {
+func TestPreemption(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	addNode(t, s, "n1", "1")
@@ -189,22 +194,24 @@ func TestTheImportantPreempt(t *testing.T) {
 	placed(t, s, "low")
 	s.Apply(t, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: polite}, value: 1000, preemptionPolicy: Never}`)
 	s.Apply(t, podYAML("never", "800m", "  priority: 1000\n  priorityClassName: polite\n  preemptionPolicy: Never"))
-	unplaced(t, s, "never", "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.")
+	unplaced(t, s, "never", "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to "+
+		"preemptionPolicy=Never.")
 	s.Kubectl(t, "delete", "pod", "never")
 	s.Apply(t, podYAML("high", "800m", "  priority: 1000\n  priorityClassName: high"))
 	if got := placed(t, s, "high"); got != "n1" {
-		t.Errorf("high is on %s", got)
+		t.Errorf("pod high was bound to %s", got)
 	}
 	if out, err := s.TryKubectl(t, "", "get", "pod", "low"); err == nil {
-		t.Errorf("low is still there: %s", out)
+		t.Errorf("pod low still exists: %s", out)
 	}
-	if out := s.Kubectl(t, "get", "events", "--field-selector", "reason=Preempted", "-o", "jsonpath={.items[*].message}"); !strings.Contains(out, "Preempted by pod") {
+	if out := s.Kubectl(t, "get", "events", "--field-selector", "reason=Preempted", "-o",
+		"jsonpath={.items[*].message}"); !strings.Contains(out, "Preempted by pod") {
 		t.Errorf("events: %s", out)
 	}
 }
 
-// TestEveryPodIsBound one after the other, and logs what lies between a pod's creation and its binding,
-// as a watcher sees them.
+// TestEveryPodIsBound creates pods one after the other and logs the time from creation to binding,
+// as observed by a watch.
 func TestEveryPodIsBound(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -216,7 +223,8 @@ func TestEveryPodIsBound(t *testing.T) {
 	defer w.Stop()
 	var took []time.Duration
 	for i := range 30 {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "x"}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "x"}}}}
 		begin := time.Now()
 		if _, err := s.Client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -233,40 +241,46 @@ func TestEveryPodIsBound(t *testing.T) {
 			}
 		}
 		took = append(took, time.Since(begin))
-		if i >= 15 { // the node has room for 20
-			if err := s.Client.CoreV1().Pods("default").Delete(t.Context(), fmt.Sprintf("p%d", i-15), metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		if i >= 15 { // the node has capacity for 20
+			if err := s.Client.CoreV1().Pods("default").Delete(t.Context(), fmt.Sprintf("p%d", i-15),
+				metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	slices.Sort(took)
-	t.Logf("create to bound, seen by a watcher: median %s, worst %s", took[len(took)/2], took[len(took)-1])
+	t.Logf("time from creation to observed binding: median %s, maximum %s", took[len(took)/2], took[len(took)-1])
 }
 
-// TestANewNodeTakesNoPodsBeforeItIsReady, as a node of any make registers itself; and
-// its pods say in which zone they are.
-func TestANewNodeTakesNoPodsBeforeItIsReady(t *testing.T) {
+// TestNewNodeIsNotScheduledBeforeReady covers self-registration of a node. The pods get its
+// topology labels.
+func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
 	ctx, node := t.Context(), s.as(t, "system:node:n1", "system:nodes")
 	n, err := node.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "a", corev1.LabelTopologyRegion: "north"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "a",
+			corev1.LabelTopologyRegion: "north"}},
 		Status: corev1.NodeStatus{
-			Allocatable: list("pods", "20", "cpu", "4", "memory", "4Gi"), Capacity: list("pods", "20", "cpu", "4", "memory", "4Gi"),
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady"}},
+			Allocatable: list("pods", "20", "cpu", "4", "memory", "4Gi"), Capacity: list("pods", "20", "cpu", "4", "memory",
+				"4Gi"),
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+				Reason: "KubeletNotReady"}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != corev1.TaintNodeNotReady || n.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
-		t.Errorf("the node is made with the taints %v", n.Spec.Taints)
+	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != corev1.TaintNodeNotReady ||
+		n.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
+		t.Errorf("got taints %v", n.Spec.Taints)
 	}
 	beat(t, s, "n1")
 	s.Apply(t, podYAML("web", "100m", ""))
-	unplaced(t, s, "web", "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
-	eventually(t, "the node says that it is ready", func() (bool, string) {
+	unplaced(t, s, "web", "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }. "+
+		"preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
+	eventually(t, "the node reports that it is ready", func() (bool, string) {
 		now, err := node.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -276,7 +290,8 @@ func TestANewNodeTakesNoPodsBeforeItIsReady(t *testing.T) {
 		return err == nil, fmt.Sprint(err)
 	})
 	placed(t, s, "web")
-	if got := s.Kubectl(t, "get", "pod", "web", "-o", `jsonpath={.metadata.labels}`); got != `{"app":"web","topology.kubernetes.io/region":"north","topology.kubernetes.io/zone":"a"}` {
-		t.Errorf("the pod's labels are %s", got)
+	if got := s.Kubectl(t, "get", "pod", "web", "-o",
+		`jsonpath={.metadata.labels}`); got != `{"app":"web","topology.kubernetes.io/region":"north","topology.kubernetes.io/zone":"a"}` {
+		t.Errorf("got pod labels %s", got)
 	}
 }

@@ -34,30 +34,31 @@ import (
 	"berth/control/pki"
 )
 
-// attempt is something that node x tries.
+// attempt is an operation that node x tries.
 type attempt struct {
 	what string
 	may  bool
 	try  func() error
 }
 
-// TestWhatANodeMay tries, as node x, what x needs and what belongs to y.
-func TestWhatANodeMay(t *testing.T) {
+// TestNodePermissions tries, as node x, operations on its own objects and on those of node y.
+func TestNodePermissions(t *testing.T) {
 	t.Parallel()
 	s := newTown(t)
 	ctx := t.Context()
-	for _, some := range [][]attempt{s.reading(ctx), s.podWriting(ctx), s.mirroring(t), s.asking(t), s.ofItself(ctx), s.devices(t)} {
+	for _, some := range [][]attempt{s.reading(ctx), s.podWriting(ctx), s.mirroring(t), s.asking(t), s.ofItself(ctx),
+		s.devices(t)} {
 		for _, a := range some {
 			err := a.try()
 			if a.may && err != nil {
-				t.Errorf("a node may not %s: %v", a.what, err)
+				t.Errorf("node cannot %s: %v", a.what, err)
 			}
 			if !a.may && !apierrors.IsForbidden(err) {
-				t.Errorf("a node tries to %s: %v, want Forbidden", a.what, err)
+				t.Errorf("node tries to %s: got %v, want Forbidden", a.what, err)
 			}
 		}
 	}
-	// A secret is out of reach again once the pod is gone.
+	// A secret is not readable any more after the pod was deleted.
 	if err := s.Client.CoreV1().Pods("shop").Delete(ctx, "on-x", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func TestWhatANodeMay(t *testing.T) {
 	}, "true")
 }
 
-// failed keeps the error of a call.
+// failed returns the error of a call.
 func failed[T any](_ T, err error) error { return err }
 
 func (s *town) reading(ctx context.Context) []attempt {
@@ -75,14 +76,27 @@ func (s *town) reading(ctx context.Context) []attempt {
 	where := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
 	return []attempt{
 		{"read a secret of its pod", true, func() error { return failed(core.Secrets("shop").Get(ctx, "of-x", get)) }},
-		{"read a secret of another node's pod", false, func() error { return failed(core.Secrets("shop").Get(ctx, "of-y", get)) }},
-		{"read a secret that nobody names", false, func() error { return failed(core.Secrets("kube-system").Get(ctx, "none", get)) }},
+		{"read a secret of another node's pod", false, func() error {
+			return failed(core.Secrets("shop").Get(ctx, "of-y",
+				get))
+		}},
+		{"read an unreferenced secret", false, func() error {
+			return failed(core.Secrets("kube-system").Get(ctx, "none",
+				get))
+		}},
 		{"list secrets", false, func() error { return failed(core.Secrets("shop").List(ctx, where(""))) }},
 		{"list all secrets", false, func() error { return failed(core.Secrets("").List(ctx, where(""))) }},
-		{"watch a secret of another node's pod", false, func() error { return failed(core.Secrets("shop").Watch(ctx, where("metadata.name=of-y"))) }},
-		{"list its secret by name", true, func() error { return failed(core.Secrets("shop").List(ctx, where("metadata.name=of-x"))) }},
+		{"watch a secret of another node's pod", false, func() error {
+			return failed(core.Secrets("shop").Watch(ctx,
+				where("metadata.name=of-y")))
+		}},
+		{"list its secret by name", true, func() error {
+			return failed(core.Secrets("shop").List(ctx,
+				where("metadata.name=of-x")))
+		}},
 		{"change its secret", false, func() error {
-			return failed(core.Secrets("shop").Patch(ctx, "of-x", types.MergePatchType, []byte(`{"data":{}}`), metav1.PatchOptions{}))
+			return failed(core.Secrets("shop").Patch(ctx, "of-x", types.MergePatchType, []byte(`{"data":{}}`),
+				metav1.PatchOptions{}))
 		}},
 		{"read its config map", true, func() error { return failed(core.ConfigMaps("shop").Get(ctx, "of-x", get)) }},
 		{"read another's config map", false, func() error { return failed(core.ConfigMaps("shop").Get(ctx, "of-y", get)) }},
@@ -91,12 +105,18 @@ func (s *town) reading(ctx context.Context) []attempt {
 		{"list its pods", true, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName=x"))) }},
 		{"list all pods", false, func() error { return failed(core.Pods("").List(ctx, where(""))) }},
 		{"list another's pods", false, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName=y"))) }},
-		{"list all but another's pods", false, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName!=y"))) }},
-		{"list the nodes, to route to their pods", true, func() error { return failed(core.Nodes().List(ctx, metav1.ListOptions{})) }},
+		{"list pods with a negative node selector", false, func() error {
+			return failed(core.Pods("").List(ctx,
+				where("spec.nodeName!=y")))
+		}},
+		{"list the nodes, to route to their pods", true, func() error {
+			return failed(core.Nodes().List(ctx,
+				metav1.ListOptions{}))
+		}},
 		{"read another node", false, func() error { return failed(core.Nodes().Get(ctx, "y", get)) }},
 		{"watch services", true, func() error { return failed(core.Services("").List(ctx, where(""))) }},
 		{"read roles", false, func() error { return failed(s.x.RbacV1().ClusterRoles().List(ctx, where(""))) }},
-		{"take another lease", false, func() error {
+		{"update another node's lease", false, func() error {
 			return failed(s.x.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", get))
 		}},
 	}
@@ -105,20 +125,25 @@ func (s *town) reading(ctx context.Context) []attempt {
 func (s *town) podWriting(ctx context.Context) []attempt {
 	core := s.x.CoreV1()
 	status := func(pod, patch string) error {
-		return failed(core.Pods("shop").Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"))
+		return failed(core.Pods("shop").Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
+			"status"))
 	}
 	return []attempt{
 		{"write its pod's status", true, func() error { return status("on-x", `{"status":{"phase":"Pending"}}`) }},
 		{"write another's pod's status", false, func() error { return status("on-y", `{"status":{"phase":"Failed"}}`) }},
 		{"relabel its pod by the status", false, func() error { return status("on-x", `{"metadata":{"labels":{"a":"b"}}}`) }},
-		{"delete another's pod", false, func() error { return core.Pods("shop").Delete(ctx, "on-y", metav1.DeleteOptions{}) }},
-		{"run something in a pod", false, func() error {
-			return core.RESTClient().Post().AbsPath("/api/v1/namespaces/shop/pods/on-x/exec").Param("command", "id").Do(ctx).Error()
+		{"delete another's pod", false, func() error {
+			return core.Pods("shop").Delete(ctx, "on-y",
+				metav1.DeleteOptions{})
+		}},
+		{"exec in a pod", false, func() error {
+			return core.RESTClient().Post().AbsPath("/api/v1/namespaces/shop/pods/on-x/exec").Param("command", "id").Do(
+				ctx).Error()
 		}},
 	}
 }
 
-// mirroring makes mirror pods, as dry runs.
+// mirroring creates mirror pods, as dry runs.
 func (s *town) mirroring(t *testing.T) []attempt {
 	ctx := t.Context()
 	self, err := s.x.CoreV1().Nodes().Get(ctx, "x", metav1.GetOptions{})
@@ -130,7 +155,8 @@ func (s *town) mirroring(t *testing.T) []attempt {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: "file-x", Namespace: "shop", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "1"},
-				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "x", UID: self.UID, Controller: &yes}},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "x", UID: self.UID,
+					Controller: &yes}},
 			},
 			Spec: corev1.PodSpec{NodeName: "x", Containers: []corev1.Container{{Name: "main", Image: "example/web"}}},
 		}
@@ -140,19 +166,22 @@ func (s *town) mirroring(t *testing.T) []attempt {
 		}
 	}
 	return []attempt{
-		{"make a pod", false, mirror(func(p *corev1.Pod) { p.Annotations = nil })},
-		{"make a mirror pod", true, mirror(func(*corev1.Pod) {})},
-		{"make a mirror pod on another node", false, mirror(func(p *corev1.Pod) { p.Spec.NodeName = "y" })},
-		{"make a mirror pod without an owner", false, mirror(func(p *corev1.Pod) { p.OwnerReferences = nil })},
-		{"make a mirror pod of another life of the node", false, mirror(func(p *corev1.Pod) { p.OwnerReferences[0].UID = "old" })},
-		{"make a mirror pod with another's secret", false, mirror(func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "of-y"}}}}
+		{"create a pod", false, mirror(func(p *corev1.Pod) { p.Annotations = nil })},
+		{"create a mirror pod", true, mirror(func(*corev1.Pod) {})},
+		{"create a mirror pod on another node", false, mirror(func(p *corev1.Pod) { p.Spec.NodeName = "y" })},
+		{"create a mirror pod without an owner", false, mirror(func(p *corev1.Pod) { p.OwnerReferences = nil })},
+		{"create a mirror pod with another node UID", false,
+			mirror(func(p *corev1.Pod) { p.OwnerReferences[0].UID = "old" })},
+		{"create a mirror pod with a secret", false, mirror(func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+				SecretName: "of-y"}}}}
 		})},
-		{"make a mirror pod with an account", false, mirror(func(p *corev1.Pod) { p.Spec.ServiceAccountName = "app" })},
+		{"create a mirror pod with a service account", false,
+			mirror(func(p *corev1.Pod) { p.Spec.ServiceAccountName = "app" })},
 	}
 }
 
-// asking is for tokens.
+// asking requests tokens.
 func (s *town) asking(t *testing.T) []attempt {
 	ctx := t.Context()
 	ask := func(account, pod string, audiences ...string) func() error {
@@ -165,15 +194,16 @@ func (s *town) asking(t *testing.T) []attempt {
 			spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: got.UID}
 		}
 		return func() error {
-			return failed(s.x.CoreV1().ServiceAccounts("shop").CreateToken(ctx, account, &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{}))
+			return failed(s.x.CoreV1().ServiceAccounts("shop").CreateToken(ctx, account, &authenticationv1.TokenRequest{
+				Spec: spec}, metav1.CreateOptions{}))
 		}
 	}
 	return []attempt{
 		{"get a token for its pod", true, ask("app", "on-x")},
 		{"get a token for another's pod", false, ask("app", "on-y")},
 		{"get a token without a pod", false, ask("app", "")},
-		{"get a token of an account that no pod of its uses", false, ask("other", "on-x")},
-		{"get a token for an audience that the pod does not ask for", false, ask("app", "on-x", "vault")},
+		{"get a token of an account without a pod on the node", false, ask("other", "on-x")},
+		{"get a token for an audience that the pod does not request", false, ask("app", "on-x", "vault")},
 	}
 }
 
@@ -191,13 +221,16 @@ func (s *town) ofItself(ctx context.Context) []attempt {
 		}
 	}
 	return []attempt{
-		{"label itself as its zone", true, patch("x", `{"metadata":{"labels":{"topology.kubernetes.io/zone":"a"}}}`)},
-		{"label itself freely", true, patch("x", `{"metadata":{"labels":{"example.com/rack":"7"}}}`)},
-		{"label itself as trusted", false, patch("x", `{"metadata":{"labels":{"node-restriction.kubernetes.io/trusted":"true"}}}`)},
-		{"label itself with a role", false, patch("x", `{"metadata":{"labels":{"node-role.kubernetes.io/control":""}}}`)},
-		{"label itself by its status", false, patch("x", `{"metadata":{"labels":{"node-restriction.kubernetes.io/trusted":"true"}}}`, "status")},
+		{"set its zone label", true, patch("x", `{"metadata":{"labels":{"topology.kubernetes.io/zone":"a"}}}`)},
+		{"set other labels", true, patch("x", `{"metadata":{"labels":{"example.com/rack":"7"}}}`)},
+		{"set a node-restriction label", false,
+			patch("x", `{"metadata":{"labels":{"node-restriction.kubernetes.io/trusted":"true"}}}`)},
+		{"set a role label", false, patch("x", `{"metadata":{"labels":{"node-role.kubernetes.io/control":""}}}`)},
+		{"set labels through its status", false,
+			patch("x", `{"metadata":{"labels":{"node-restriction.kubernetes.io/trusted":"true"}}}`, "status")},
 		{"taint itself", false, patch("x", `{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`)},
-		{"give itself an owner, to be collected with it", false, patch("x", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]}}`)},
+		{"set an owner reference on itself", false,
+			patch("x", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]}}`)},
 		{"cordon itself", true, patch("x", `{"spec":{"unschedulable":true}}`)},
 		{"write its status", true, patch("x", `{"status":{"phase":""}}`, "status")},
 		{"change another node", false, patch("y", `{"spec":{"unschedulable":true}}`)},
@@ -206,16 +239,16 @@ func (s *town) ofItself(ctx context.Context) []attempt {
 		{"register another node", false, func() error {
 			return failed(nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "z"}}, metav1.CreateOptions{}))
 		}},
-		{"make its lease", true, lease("x")},
-		{"make another's lease", false, lease("y")},
+		{"create its lease", true, lease("x")},
+		{"create another node's lease", false, lease("y")},
 	}
 }
 
-// TestANodeDoesNotChooseItsPodsAddresses, to which all others would route: neither when
-// it registers nor while no range was given to it yet, nor does it give one back.
-func TestANodeDoesNotChooseItsPodsAddresses(t *testing.T) {
+// TestNodeCannotChangePodCIDR: other nodes route the pod CIDR. A node can set it neither at
+// registration nor later, and cannot remove it.
+func TestNodeCannotChangePodCIDR(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t) // nobody gives a range
+	s := SharedAlone(t) // no pod CIDRs are allocated
 	ctx, name := t.Context(), s.Namespace+"-ranged"
 	nodes := s.as(t, "system:node:"+name, "system:nodes").CoreV1().Nodes()
 	register := func(ranges ...string) error {
@@ -234,29 +267,30 @@ func TestANodeDoesNotChooseItsPodsAddresses(t *testing.T) {
 		may  bool
 		err  error
 	}{
-		{"registers with a range", false, register("10.42.9.0/24")},
-		{"registers with one of each family", false, register("10.42.9.0/24", "fd00::/64")},
+		{"registers with a pod CIDR", false, register("10.42.9.0/24")},
+		{"registers with a pod CIDR of each family", false, register("10.42.9.0/24", "fd00::/64")},
 		{"registers", true, register()},
-		{"chooses a range", false, write(nodes, some)},
-		{"chooses a first range alone", false, write(nodes, `{"podCIDR":"10.42.9.0/24"}`)},
-		{"writes something else", true, write(nodes, `{"unschedulable":true}`)},
-		{"is given a range by who may", true, write(s.Client.CoreV1().Nodes(), some)},
-		{"writes something else beside its range", true, write(nodes, `{"unschedulable":false}`)},
+		{"sets a pod CIDR", false, write(nodes, some)},
+		{"sets podCIDR only", false, write(nodes, `{"podCIDR":"10.42.9.0/24"}`)},
+		{"writes other fields", true, write(nodes, `{"unschedulable":true}`)},
+		{"gets a pod CIDR from the administrator", true, write(s.Client.CoreV1().Nodes(), some)},
+		{"writes other fields and its pod CIDR", true, write(nodes, `{"unschedulable":false}`)},
 	} {
 		if row.may && row.err != nil || !row.may && !apierrors.IsForbidden(row.err) {
-			t.Errorf("a node that %s: %v", row.what, row.err)
+			t.Errorf("node that %s: %v", row.what, row.err)
 		}
 	}
 }
 
-// TestWhoMayOnlyReadDoesNotEnter: a WebSocket begins as a GET, and the right to get
-// pods/exec lets nobody into a container.
-func TestWhoMayOnlyReadDoesNotEnter(t *testing.T) {
+// TestReadOnlyUserCannotExec: a WebSocket starts with a GET, but the permission to get pods/exec
+// does not allow exec.
+func TestReadOnlyUserCannotExec(t *testing.T) {
 	t.Parallel()
 	s := newTown(t)
 	ways := []string{"exec", "attach", "portforward"}
 	for name, verbs := range map[string]string{"reader": "get", "operator": "get,create"} {
-		s.Kubectl(t, "create", "role", name, "-n", "shop", "--verb="+verbs, "--resource=pods/exec,pods/attach,pods/portforward")
+		s.Kubectl(t, "create", "role", name, "-n", "shop", "--verb="+verbs,
+			"--resource=pods/exec,pods/attach,pods/portforward")
 		s.Kubectl(t, "create", "rolebinding", name, "-n", "shop", "--role="+name, "--user="+name)
 	}
 	tries := func(user, way string) error {
@@ -264,8 +298,11 @@ func TestWhoMayOnlyReadDoesNotEnter(t *testing.T) {
 		return get.Param("command", "id").Param("stdout", "true").Param("ports", "80").Do(t.Context()).Error()
 	}
 	for _, way := range ways {
-		// The node has no address: who gets in hears of that.
-		sees(t, "one who may create pods/"+way, func() string { return fmt.Sprint(apierrors.IsServiceUnavailable(tries("operator", way))) }, "true")
+		// The node has no address, which an authorized user sees in the error.
+		sees(t, "one who may create pods/"+way, func() string {
+			return fmt.Sprint(apierrors.IsServiceUnavailable(
+				tries("operator", way)))
+		}, "true")
 		sees(t, "one who may only get pods/"+way, func() string {
 			err := tries("reader", way)
 			return fmt.Sprint(apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot get"))
@@ -273,9 +310,9 @@ func TestWhoMayOnlyReadDoesNotEnter(t *testing.T) {
 	}
 }
 
-// TestTheServersWordIsGoodForNodesOnly: a node that writes the server's address into its
-// status, and one who may ask that node's agent, learn nothing by the server's word.
-func TestTheServersWordIsGoodForNodesOnly(t *testing.T) {
+// TestServerIdentityIsForNodesOnly: the server's client certificate does not help a node that has
+// the server's address in its status, nor a user with access to that node's API.
+func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(c *control.Config) { c.DataDir = dir }
@@ -284,18 +321,21 @@ func TestTheServersWordIsGoodForNodesOnly(t *testing.T) {
 	s.Stop(t)
 	s = Start(t, at)
 	if cert := certificateIn(t, filepath.Join(dir, "pki", "node-client.crt")); len(cert.Subject.Organization) > 0 {
-		t.Errorf("the server is %s to nodes", cert.Subject)
+		t.Errorf("the server's identity for nodes is %s", cert.Subject)
 	}
 	ctx, x := t.Context(), s.as(t, "system:node:x", "system:nodes")
-	if _, err := x.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := x.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	may := func(verb, resource, sub string) func() string {
 		return func() string {
-			r, err := x.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: pki.KubeletClientUser, Groups: []string{"system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Subresource: sub, Name: "x"},
-			}}, metav1.CreateOptions{})
+			r, err := x.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{
+					User: pki.KubeletClientUser, Groups: []string{"system:authenticated"},
+					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource,
+						Subresource: sub, Name: "x"},
+				}}, metav1.CreateOptions{})
 			if err != nil {
 				return err.Error()
 			}
@@ -312,13 +352,15 @@ func TestTheServersWordIsGoodForNodesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":%q}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%s}}}}`, u.Hostname(), u.Port())
-	if _, err := x.CoreV1().Nodes().Patch(ctx, "x", types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := x.CoreV1().Nodes().Patch(ctx, "x", types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{},
+		"status"); err != nil {
 		t.Fatal(err)
 	}
 	s.Kubectl(t, "create", "clusterrole", "asks-nodes", "--verb=get,create", "--resource=nodes/proxy")
 	s.Kubectl(t, "create", "clusterrolebinding", "asks-nodes", "--clusterrole=asks-nodes", "--user=probe")
 	probe := s.as(t, "probe")
-	for _, path := range []string{"api/v1/secrets", "api/v1/nodes", "api/v1/nodes/x/proxy/healthz", "api", "version", "metrics"} {
+	for _, path := range []string{"api/v1/secrets", "api/v1/nodes", "api/v1/nodes/x/proxy/healthz", "api", "version",
+		"metrics"} {
 		sees(t, "one who asks node x, which is the server, for "+path, func() string {
 			code := 0
 			text, _ := probe.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/x/proxy/" + path).Do(ctx).StatusCode(&code).Raw()
@@ -330,12 +372,13 @@ func TestTheServersWordIsGoodForNodesOnly(t *testing.T) {
 	}
 }
 
-// asBefore makes of a data directory what the release had left that was a master to
-// nodes.
+// asBefore gives a data directory the client certificate of earlier releases, which was in
+// system:masters.
 func (s *Server) asBefore(t *testing.T, dir string) {
 	t.Helper()
 	s.Kubectl(t, "delete", "clusterrolebinding", "system:kubelet-api-admin")
-	cert, key, err := s.Authority.Issue(pki.Subject{Name: pki.KubeletClientUser, Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	cert, key, err := s.Authority.Issue(pki.Subject{Name: pki.KubeletClientUser, Groups: []string{"system:masters"},
+		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +389,7 @@ func (s *Server) asBefore(t *testing.T, dir string) {
 	}
 }
 
-// certificateIn reads the certificate of a file.
+// certificateIn reads the certificate in a file.
 func certificateIn(t *testing.T, path string) *x509.Certificate {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -355,7 +398,7 @@ func certificateIn(t *testing.T, path string) *x509.Certificate {
 	}
 	block, _ := pem.Decode(text)
 	if block == nil {
-		t.Fatalf("%s holds no PEM", path)
+		t.Fatalf("%s contains no PEM block", path)
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
@@ -364,22 +407,25 @@ func certificateIn(t *testing.T, path string) *x509.Certificate {
 	return cert
 }
 
-// TestANodeIsNotTakenForTheServer: a node that gives the server's names and addresses for
-// its own, or has one of them for its name, gets a certificate for them, as a node on the
-// server's host must; by that nobody takes it for the server, and the server takes it for
-// the node.
-func TestANodeIsNotTakenForTheServer(t *testing.T) {
+// TestNodeCannotImpersonateServer: a node may get a serving certificate for names and addresses of
+// the server, because it may run on the same host. Clients must not accept this certificate as the
+// server's, and the server must accept it as the node's.
+func TestNodeCannotImpersonateServer(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
-	trust := x509.NewCertPool() // what kubeconfigs and pods have
+	trust := x509.NewCertPool() // as in kubeconfigs and pods
 	if !trust.AppendCertsFromPEM(s.Config.CAData) {
-		t.Fatal("the administrator trusts nobody")
+		t.Fatal("the administrator's kubeconfig has no CA")
 	}
 	names := []string{"localhost", "kubernetes.default.svc", "127.0.0.1", "10.43.0.1"}
 	for _, node := range []string{"x", "kubernetes.default.svc"} {
 		pair := s.servingAs(t, node, names)
-		agent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "as ", node) }))
-		agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: s.Authority.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+		agent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w,
+				"as ", node)
+		}))
+		agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: s.Authority.Pool(),
+			ClientAuth: tls.RequireAndVerifyClientCert}
 		agent.Config.ErrorLog = log.New(io.Discard, "", 0)
 		agent.StartTLS()
 		t.Cleanup(agent.Close)
@@ -389,23 +435,25 @@ func TestANodeIsNotTakenForTheServer(t *testing.T) {
 				conn.Close()
 			}
 			if unknown := (x509.UnknownAuthorityError{}); !errors.As(err, &unknown) {
-				t.Errorf("who looks for the server at %s and finds node %s: %v", name, node, err)
+				t.Errorf("connection to the server's address %s served by node %s: %v", name, node, err)
 			}
 		}
 		_, port, _ := net.SplitHostPort(agent.Listener.Addr().String())
-		s.Kubectl(t, "patch", "node", node, "--subresource=status", "-p", `{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":`+port+`}}}}`)
+		s.Kubectl(t, "patch", "node", node, "--subresource=status", "-p",
+			`{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":`+port+`}}}}`)
 		if got := s.Kubectl(t, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/"); got != "as "+node {
-			t.Errorf("the server hears of node %s: %q", node, got)
+			t.Errorf("got response of node %s: %q", node, got)
 		}
 	}
 }
 
-// servingAs registers a node that gives the names and addresses for its own, and
-// answers the certificate for them that the node gets.
+// servingAs registers a node with the names and addresses and returns the serving certificate
+// issued for it.
 func (s *Server) servingAs(t *testing.T, node string, names []string) tls.Certificate {
 	t.Helper()
 	ctx, client := t.Context(), s.as(t, "system:node:"+node, "system:nodes")
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{
+		"system:nodes"}}}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
@@ -424,13 +472,15 @@ func (s *Server) servingAs(t *testing.T, node string, names []string) tls.Certif
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, err := client.CertificatesV1().CertificateSigningRequests().Create(ctx, &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: certificatesv1.KubeletServingSignerName,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
-		},
-	}, metav1.CreateOptions{})
+	asked, err := client.CertificatesV1().CertificateSigningRequests().Create(ctx,
+		&certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+				SignerName: certificatesv1.KubeletServingSignerName,
+				Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+			},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,23 +34,24 @@ import (
 	"berth/control/pki"
 )
 
-// as answers a client with a certificate of the server's own authority.
+// as returns a client with a certificate of the server's CA.
 func (s *Server) as(t *testing.T, name string, groups ...string) kubernetes.Interface {
 	t.Helper()
 	return s.with(t, s.certified(t, name, groups...))
 }
 
-// certified gives a configuration somebody's certificate.
+// certified adds a client certificate to a configuration.
 func (s *Server) certified(t *testing.T, name string, groups ...string) func(*restclient.Config) {
 	t.Helper()
-	cert, key, err := s.Authority.Issue(pki.Subject{Name: name, Groups: groups, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	cert, key, err := s.Authority.Issue(pki.Subject{Name: name, Groups: groups, ExtKeyUsages: []x509.ExtKeyUsage{
+		x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func(c *restclient.Config) { c.CertData, c.KeyData = cert, key }
 }
 
-// bearing answers a client with a token.
+// bearing returns a client with a token.
 func (s *Server) bearing(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	return s.with(t, func(c *restclient.Config) { c.BearerToken = token })
@@ -68,7 +69,7 @@ func (s *Server) with(t *testing.T, change func(*restclient.Config)) kubernetes.
 	return client
 }
 
-// town is a cluster of two nodes with a pod each.
+// town is a cluster with two nodes and a pod on each.
 type town struct {
 	*Server
 	x, y kubernetes.Interface // as nodes
@@ -86,8 +87,9 @@ func newTown(t *testing.T) *town {
 		s.Kubectl(t, "create", "secret", "generic", "of-"+node, "-n", "shop", "--from-literal=k=v")
 		s.Kubectl(t, "create", "configmap", "of-"+node, "-n", "shop", "--from-literal=k=v")
 		client := s.as(t, "system:node:"+node, "system:nodes")
-		if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{corev1.LabelHostname: node}}}, metav1.CreateOptions{}); err != nil {
-			t.Fatalf("node %s registers: %v", node, err)
+		if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node,
+			Labels: map[string]string{corev1.LabelHostname: node}}}, metav1.CreateOptions{}); err != nil {
+			t.Fatalf("register node %s: %v", node, err)
 		}
 		s.Apply(t, fmt.Sprintf(`
 apiVersion: v1
@@ -108,18 +110,20 @@ spec:
 
 func (s *town) podToken(t *testing.T, pod string, ttl int64, audiences ...string) string {
 	t.Helper()
-	r, err := s.Client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "app", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		Audiences: audiences, ExpirationSeconds: &ttl, BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod},
-	}}, metav1.CreateOptions{})
+	r, err := s.Client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "app", &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			Audiences: audiences, ExpirationSeconds: &ttl, BoundObjectRef: &authenticationv1.BoundObjectReference{
+				APIVersion: "v1", Kind: "Pod", Name: pod},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r.Status.Token
 }
 
-// TestStrangersAreRefused comes without a name, with a forged one, or with a
-// name that may not do this.
-func TestStrangersAreRefused(t *testing.T) {
+// TestUnauthorizedRequestsAreRejected covers no credentials, forged ones, and users without
+// permission.
+func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	t.Parallel()
 	s := newTown(t)
 	ask := func(path string) int { return s.raw(t, path) }
@@ -129,9 +133,12 @@ func TestStrangersAreRefused(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		"/", "/api", "/apis", "/version", "/metrics", "/openapi/v2", "/openid/v1/jwks", "/api/v1/secrets", "/api/v1/namespaces/shop/secrets/of-x",
-		"/healthz/../api/v1/secrets", "/healthz/%2e%2e/api/v1/secrets", "/healthz/..%2fapi/v1/secrets", "//api/v1/secrets", "/healthz//../api/v1/secrets",
-		"/livez/etcd", "/healthz/ping", "/healthz/", "/HEALTHZ", "/./api/v1/secrets", "/api/v1/namespaces/shop/../shop/secrets", "/debug/pprof/", "/logs/",
+		"/", "/api", "/apis", "/version", "/metrics", "/openapi/v2", "/openid/v1/jwks", "/api/v1/secrets",
+		"/api/v1/namespaces/shop/secrets/of-x",
+		"/healthz/../api/v1/secrets", "/healthz/%2e%2e/api/v1/secrets", "/healthz/..%2fapi/v1/secrets", "//api/v1/secrets",
+		"/healthz//../api/v1/secrets",
+		"/livez/etcd", "/healthz/ping", "/healthz/", "/HEALTHZ", "/./api/v1/secrets",
+		"/api/v1/namespaces/shop/../shop/secrets", "/debug/pprof/", "/logs/",
 	} {
 		if code := ask(path); code < 300 {
 			t.Errorf("anonymous %s: %d", path, code)
@@ -143,49 +150,58 @@ func TestStrangersAreRefused(t *testing.T) {
 		return forged(t, "berth-ca", usage, until)
 	}
 	cert, key := forge(x509.ExtKeyUsageClientAuth, soon)
-	if code := answers(t, s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })); code == http.StatusOK {
-		t.Errorf("a certificate of another authority of the same name is taken: %d", code)
+	if code := answers(t, s.with(t, func(c *restclient.Config) {
+		c.CertData, c.KeyData = cert,
+			key
+	})); code == http.StatusOK {
+		t.Errorf("certificate of another CA with the same name: got status %d", code)
 	}
 	for _, row := range []struct {
 		what    string
 		subject pki.Subject
 	}{
-		{"for servers only", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}},
-		{"that has expired", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Duration: -time.Minute}},
+		{"for servers only", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"},
+			ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}},
+		{"expired", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageClientAuth}, Duration: -time.Minute}},
 	} {
 		cert, key, err := s.Authority.Issue(row.subject)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code := answers(t, s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })); code == http.StatusOK {
-			t.Errorf("a certificate %s is taken", row.what)
+		if code := answers(t, s.with(t, func(c *restclient.Config) {
+			c.CertData, c.KeyData = cert,
+				key
+		})); code == http.StatusOK {
+			t.Errorf("certificate %s was accepted", row.what)
 		}
 	}
-	// The group makes a node as much as the name does.
+	// A node is identified by its group as well as by its name.
 	for _, client := range []kubernetes.Interface{s.as(t, "system:node:x"), s.as(t, "x", "system:nodes")} {
-		if _, err := client.CoreV1().Secrets("shop").Get(t.Context(), "of-x", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
-			t.Errorf("half a node reads a secret: %v", err)
+		if _, err := client.CoreV1().Secrets("shop").Get(t.Context(), "of-x", metav1.GetOptions{}); !apierrors.IsForbidden(
+			err) {
+			t.Errorf("reading a secret with the node's name or group only: %v", err)
 		}
 	}
 }
 
-// forged makes a certificate of an authority that only looks like ours.
+// forged issues a certificate of another CA with the same name.
 func forged(t *testing.T, authority string, usage x509.ExtKeyUsage, until time.Time) (certPEM, keyPEM []byte) {
 	t.Helper()
 	impostor, err := pki.Open(t.TempDir(), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	certPEM, keyPEM, err = impostor.Issue(pki.Subject{Name: authority, Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{usage}, Duration: time.Until(until)})
+	certPEM, keyPEM, err = impostor.Issue(pki.Subject{Name: authority, Groups: []string{"system:masters"},
+		ExtKeyUsages: []x509.ExtKeyUsage{usage}, Duration: time.Until(until)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return certPEM, keyPEM
 }
 
-// TestNobodyGivesMoreThanHeHas tries to climb by roles, bindings, impersonation
-// and certificates.
-func TestNobodyGivesMoreThanHeHas(t *testing.T) {
+// TestPrivilegeEscalationIsRejected covers roles, bindings, impersonation and certificates.
+func TestPrivilegeEscalationIsRejected(t *testing.T) {
 	t.Parallel()
 	s := newTown(t)
 	ctx := t.Context()
@@ -199,7 +215,8 @@ func TestNobodyGivesMoreThanHeHas(t *testing.T) {
 		return []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{group}, Resources: []string{resource}}}
 	}
 	role := func(name string, rules []rbacv1.PolicyRule) error {
-		_, err := ann.RbacV1().Roles("shop").Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{})
+		_, err := ann.RbacV1().Roles("shop").Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Rules: rules}, metav1.CreateOptions{})
 		return err
 	}
 	bind := func(name, kind, to string) error {
@@ -210,41 +227,49 @@ func TestNobodyGivesMoreThanHeHas(t *testing.T) {
 		return err
 	}
 	if err := role("readers", rule("get", "", "pods")); err != nil {
-		t.Errorf("ann gives what she has: %v", err)
+		t.Errorf("granting held permissions: %v", err)
 	}
 	if err := bind("carl-views", "ClusterRole", "view"); err != nil {
-		t.Errorf("ann binds what she has: %v", err)
+		t.Errorf("binding a held role: %v", err)
 	}
-	for i := range 10 { // no watch has told of the role when its binding comes
+	for i := range 10 { // the role may be newer than the cache
 		name := fmt.Sprint("at-once-", i)
 		if err := role(name, rule("get", "", "pods")); err != nil {
 			t.Error(err)
 		}
 		if err := bind(name, "Role", name); err != nil {
-			t.Errorf("a binding right after its role: %v", err)
+			t.Errorf("binding to a new role: %v", err)
 		}
 	}
 	impersonated := s.with(t, func(c *restclient.Config) {
-		cert, key, err := s.Authority.Issue(pki.Subject{Name: "ann", ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		cert, key, err := s.Authority.Issue(pki.Subject{Name: "ann", ExtKeyUsages: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageClientAuth}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.CertData, c.KeyData, c.Impersonate = cert, key, restclient.ImpersonationConfig{UserName: "root", Groups: []string{"system:masters"}}
+		c.CertData, c.KeyData, c.Impersonate = cert, key, restclient.ImpersonationConfig{UserName: "root",
+			Groups: []string{"system:masters"}}
 	})
 	for _, row := range []struct {
 		what string
 		err  error
 	}{
-		{"a role of everything", role("all", rule("*", "*", "*"))},
+		{"a role with all permissions", role("all", rule("*", "*", "*"))},
 		{"a role over quotas", role("quotas", rule("delete", "", "resourcequotas"))},
 		{"a binding to cluster-admin", bind("carl-all", "ClusterRole", "cluster-admin")},
-		{"impersonation of a master", func() error { _, err := impersonated.CoreV1().Nodes().List(ctx, metav1.ListOptions{}); return err }()},
+		{"impersonation of system:masters", func() error {
+			_, err := impersonated.CoreV1().Nodes().List(ctx,
+				metav1.ListOptions{})
+			return err
+		}()},
 		{"a cluster role", func() error {
-			_, err := ann.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
+			_, err := ann.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "mine"}},
+				metav1.CreateOptions{})
 			return err
 		}()},
 		{"a certificate for itself", func() error {
-			_, err := ann.CertificatesV1().CertificateSigningRequests().Create(ctx, signingRequest(t, "ann", "system:masters"), metav1.CreateOptions{})
+			_, err := ann.CertificatesV1().CertificateSigningRequests().Create(ctx, signingRequest(t, "ann", "system:masters"),
+				metav1.CreateOptions{})
 			return err
 		}()},
 	} {
@@ -252,19 +277,21 @@ func TestNobodyGivesMoreThanHeHas(t *testing.T) {
 			t.Errorf("%s: %v, want Forbidden", row.what, row.err)
 		}
 	}
-	if err := role("more", rule("delete", "", "nodes")); err == nil || !strings.Contains(err.Error(), `user "ann" (groups=["system:authenticated"]) is attempting to grant RBAC permissions not currently held:`) {
-		t.Errorf("the refusal says %v", err)
+	if err := role("more", rule("delete", "", "nodes")); err == nil || !strings.Contains(err.Error(),
+		`user "ann" (groups=["system:authenticated"]) is attempting to grant RBAC permissions not currently held:`) {
+		t.Errorf("got error %v", err)
 	}
-	nobodyLabels(t, s)
+	labelEscalation(t, s)
 	master := signingRequest(t, "eve", "system:masters")
-	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().Create(ctx, master, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("a certificate of system:masters is asked for: %v", err)
+	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().Create(ctx, master,
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("request for a certificate with system:masters: %v", err)
 	}
 }
 
-// nobodyLabels a cluster role into one that he holds, or takes over one that is put
-// together, for only having the right to write cluster roles.
-func nobodyLabels(t *testing.T, s *town) {
+// labelEscalation checks that permission to write cluster roles does not allow to label a role into an
+// aggregated role of the user, or to take over an aggregated role.
+func labelEscalation(t *testing.T, s *town) {
 	t.Helper()
 	ctx := t.Context()
 	s.Kubectl(t, "create", "clusterrole", "roles", "--verb=get,update,patch", "--resource=clusterroles")
@@ -281,13 +308,17 @@ func nobodyLabels(t *testing.T, s *town) {
 		what, role, patch string
 		refused           bool
 	}{
-		{"a label on her own role", "roles", `{"metadata": {"labels": {"a": "b"}}}`, false},
+		{"a label on an own role", "roles", `{"metadata": {"labels": {"a": "b"}}}`, false},
 		{"cluster-admin's finalizers", "cluster-admin", `{"metadata": {"finalizers": []}}`, false},
-		{"cluster-admin as a part of edit", "cluster-admin", `{"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"}}}`, true},
-		{"another sum of roles", "gathers", `{"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}]}}`, true},
-		{"no sum of roles any more", "gathers", `{"aggregationRule": null}`, true},
+		{"aggregation of cluster-admin into edit", "cluster-admin",
+			`{"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"}}}`, true},
+		{"another aggregation rule", "gathers",
+			`{"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}]}}`,
+			true},
+		{"removal of the aggregation rule", "gathers", `{"aggregationRule": null}`, true},
 	} {
-		_, err := rita.RbacV1().ClusterRoles().Patch(ctx, row.role, types.MergePatchType, []byte(row.patch), metav1.PatchOptions{})
+		_, err := rita.RbacV1().ClusterRoles().Patch(ctx, row.role, types.MergePatchType, []byte(row.patch),
+			metav1.PatchOptions{})
 		if row.refused != apierrors.IsForbidden(err) || !row.refused && err != nil {
 			t.Errorf("%s: %v", row.what, err)
 		}
@@ -303,9 +334,11 @@ func signingRequest(t *testing.T, name string, groups ...string) *certificatesv1
 	return requestOf(t, key, certificatesv1.KubeAPIServerClientSignerName, name, groups...)
 }
 
-func requestOf(t *testing.T, key *ecdsa.PrivateKey, signer, name string, groups ...string) *certificatesv1.CertificateSigningRequest {
+func requestOf(t *testing.T, key *ecdsa.PrivateKey, signer, name string,
+	groups ...string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name, Organization: groups}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name,
+		Organization: groups}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,26 +351,29 @@ func requestOf(t *testing.T, key *ecdsa.PrivateKey, signer, name string, groups 
 	}
 }
 
-// TestRudeClients sends too much, too slowly, and asks for files.
-func TestRudeClients(t *testing.T) {
+// TestAbusiveClients sends large, slow and path traversal requests.
+func TestAbusiveClients(t *testing.T) {
 	t.Parallel()
 	s := newTown(t)
 	ctx := t.Context()
-	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"k": strings.Repeat("x", 4<<20)}}
-	if _, err := s.Client.CoreV1().ConfigMaps("shop").Create(ctx, big, metav1.CreateOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
-		t.Errorf("a body of 4 MiB: %v", err)
+	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"k": strings.Repeat("x",
+		4<<20)}}
+	if _, err := s.Client.CoreV1().ConfigMaps("shop").Create(ctx, big,
+		metav1.CreateOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("body of 4 MiB: %v", err)
 	}
 	patch := []byte(`{"data":{"k":"` + strings.Repeat("x", 4<<20) + `"}}`)
-	if _, err := s.Client.CoreV1().ConfigMaps("shop").Patch(ctx, "of-x", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
-		t.Errorf("a patch of 4 MiB: %v", err)
+	if _, err := s.Client.CoreV1().ConfigMaps("shop").Patch(ctx, "of-x", types.MergePatchType, patch,
+		metav1.PatchOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("patch of 4 MiB: %v", err)
 	}
 	deep := []byte(`{"data":` + strings.Repeat(`{"a":`, 100_000) + "1" + strings.Repeat("}", 100_000) + "}")
-	if _, err := s.Client.CoreV1().ConfigMaps("shop").Patch(ctx, "of-x", types.MergePatchType, deep, metav1.PatchOptions{}); err == nil {
-		t.Error("a patch 100,000 levels deep is taken")
+	if _, err := s.Client.CoreV1().ConfigMaps("shop").Patch(ctx, "of-x", types.MergePatchType, deep,
+		metav1.PatchOptions{}); err == nil {
+		t.Error("a patch with 100,000 levels was accepted")
 	}
 
-	// Two hundred who never end their first line do not keep the others out, and
-	// are let go.
+	// Two hundred unfinished requests do not block other clients and are disconnected.
 	host := strings.TrimPrefix(s.Config.Host, "https://")
 	var slow []net.Conn
 	for range 200 {
@@ -352,31 +388,32 @@ func TestRudeClients(t *testing.T) {
 		slow = append(slow, conn)
 	}
 	if _, err := s.Client.CoreV1().Pods("shop").List(ctx, metav1.ListOptions{}); err != nil {
-		t.Errorf("beside slow clients: %v", err)
+		t.Errorf("request during slow requests: %v", err)
 	}
 	last := slow[len(slow)-1]
 	_ = last.SetReadDeadline(time.Now().Add(time.Millisecond))
 	if _, err := last.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the slow clients were gone before the others came: %v", err)
+		t.Errorf("the slow clients were disconnected before the others started: %v", err)
 	}
 	for _, conn := range slow {
 		_ = conn.SetReadDeadline(time.Now().Add(4 * time.Minute))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatal("a client that never ends its first line is kept")
+			t.Fatal("a client with an unfinished request line was not disconnected")
 		}
 	}
 	for _, name := range []string{"..", "../of-y", "..%2fof-y", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "of-x/../of-y"} {
 		code := 0
-		_ = s.x.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/secrets/" + name).Do(context.WithoutCancel(ctx)).StatusCode(&code)
+		_ = s.x.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/secrets/" + name).Do(context.WithoutCancel(
+			ctx)).StatusCode(&code)
 		if code == http.StatusOK {
-			t.Errorf("node x reads secrets/%s", name)
+			t.Errorf("node x can read secrets/%s", name)
 		}
 	}
 }
 
-// TestBodiesThatDoNotCome: clients that promise a body and send a byte now and then
-// are let go, whether the server knows them or not.
-func TestBodiesThatDoNotCome(t *testing.T) {
+// TestSlowBodiesAreDisconnected: clients that send their body very slowly are disconnected,
+// authenticated or not.
+func TestSlowBodiesAreDisconnected(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	host := strings.TrimPrefix(s.Config.Host, "https://")
@@ -388,12 +425,14 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 	var writers sync.WaitGroup
 	defer writers.Wait() // they end when their connections are closed
 	for _, certificates := range [][]tls.Certificate{nil, {pair}} {
-		conn, err := tls.Dial("tcp", host, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, Certificates: certificates})
+		conn, err := tls.Dial("tcp", host, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"},
+			Certificates: certificates})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := conn.Write([]byte("POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{")); err != nil {
+		if _, err := conn.Write([]byte("POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nContent-Type: " +
+			"application/json\r\nContent-Length: 100000\r\n\r\n{")); err != nil {
 			t.Fatal(err)
 		}
 		writers.Go(func() {
@@ -412,16 +451,16 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 	}
 	for range 2 {
 		if err := <-ended; errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error("a client that never ends its body is kept")
+			t.Error("a client with an unfinished body was not disconnected")
 		}
 	}
 }
 
-// raw asks for a path exactly as it is written, which no client does: they tidy
-// it first.
+// raw requests an unnormalized path, which no client library sends.
 func (s *Server) raw(t *testing.T, path string) int {
 	t.Helper()
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config.Host, "https://"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config.Host, "https://"), &tls.Config{InsecureSkipVerify: true,
+		NextProtos: []string{"http/1.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}

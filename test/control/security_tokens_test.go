@@ -24,30 +24,31 @@ import (
 	"berth/control/tokens"
 )
 
-// answers is the code of a request for what every authenticated user may do.
+// answers returns the status code of a request that every authenticated user may make.
 func answers(t *testing.T, client kubernetes.Interface) int {
 	t.Helper()
 	code := 0
 	err := client.CoreV1().RESTClient().Get().AbsPath("/api").Do(t.Context()).StatusCode(&code).Error()
 	if code == 0 {
-		t.Logf("no answer: %v", err)
+		t.Logf("no response: %v", err)
 	}
 	return code
 }
 
-// TestTokensThatAreRefused replays, tampers with and outlives service account
-// tokens.
-func TestTokensThatAreRefused(t *testing.T) {
+// TestInvalidTokensAreRejected replays, modifies and outlives service account tokens.
+func TestInvalidTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	s := newTown(t)
 	ctx := t.Context()
 	good := s.podToken(t, "on-x", 3600)
 	if code := answers(t, s.bearing(t, good)); code != http.StatusOK {
-		t.Fatalf("a good token is answered with %d", code)
+		t.Fatalf("valid token: got status %d", code)
 	}
-	who, err := s.bearing(t, good).AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:shop:app" || who.Status.UserInfo.Extra["authentication.kubernetes.io/node-name"][0] != "x" {
-		t.Errorf("a good token is of %+v, %v", who, err)
+	who, err := s.bearing(t, good).AuthenticationV1().SelfSubjectReviews().Create(ctx,
+		&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:shop:app" ||
+		who.Status.UserInfo.Extra["authentication.kubernetes.io/node-name"][0] != "x" {
+		t.Errorf("valid token: got user %+v, %v", who, err)
 	}
 	parts := strings.Split(good, ".")
 	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
@@ -63,17 +64,18 @@ func TestTokensThatAreRefused(t *testing.T) {
 	}
 	signed := func(ring *tokens.Keyring, issuer string, now time.Time) string {
 		signer := &tokens.Signer{Issuer: issuer, Keys: ring, Now: func() time.Time { return now }}
-		out, _, _, err := signer.Issue(tokens.Spec{Account: account, Audiences: []string{s.ServiceAccountIssuer}, TTL: time.Hour})
+		out, _, _, err := signer.Issue(tokens.Spec{Account: account, Audiences: []string{s.ServiceAccountIssuer},
+			TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return out
 	}
-	ours, _, err := s.Authority.ServiceAccountKeys()
+	current, _, err := s.Authority.ServiceAccountKeys()
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := tokens.NewKeyring(ours)
+	own, err := tokens.NewKeyring(current)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := answers(t, s.bearing(t, signed(own, s.ServiceAccountIssuer, time.Now()))); code != http.StatusOK {
-		t.Fatalf("a token of the server's key is answered with %d", code)
+		t.Fatalf("token of the server's key: got status %d", code)
 	}
 	bogus := []byte(parts[2])
 	bogus[5] ^= 1
@@ -94,60 +96,65 @@ func TestTokensThatAreRefused(t *testing.T) {
 		{"expired", signed(own, s.ServiceAccountIssuer, time.Now().Add(-2*time.Hour))},
 		{"not yet valid", signed(own, s.ServiceAccountIssuer, time.Now().Add(time.Hour))},
 		{"of another issuer", signed(own, "https://elsewhere.example", time.Now())},
-		{"of a stranger's key", signed(foreign, s.ServiceAccountIssuer, time.Now())},
+		{"of an unknown key", signed(foreign, s.ServiceAccountIssuer, time.Now())},
 		{"with changed claims", parts[0] + "." + master + "." + parts[2]},
 		{"with a changed signature", parts[0] + "." + parts[1] + "." + string(bogus)},
 		{"without a signature", parts[0] + "." + parts[1] + "."},
 		{"with algorithm none", none + "." + parts[1] + "."},
 		{"with algorithm none and changed claims", none + "." + master + "."},
 		{"for another audience", s.podToken(t, "on-x", 3600, "vault")},
-		{"cut off", good[:len(good)/2]},
+		{"truncated", good[:len(good)/2]},
 		{"empty", " "},
 		{"twice", good + good},
 	} {
 		if code := answers(t, s.bearing(t, row.token)); code != http.StatusUnauthorized {
-			t.Errorf("a token %s is answered with %d", row.what, code)
+			t.Errorf("token %s: got status %d", row.what, code)
 		}
 	}
 	review := func(audiences ...string) *authenticationv1.TokenReview {
-		r, err := s.Client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: s.podToken(t, "on-x", 3600, "vault"), Audiences: audiences}}, metav1.CreateOptions{})
+		r, err := s.Client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
+			Spec: authenticationv1.TokenReviewSpec{Token: s.podToken(t, "on-x", 3600, "vault"), Audiences: audiences}},
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
 	if r := review(); r.Status.Authenticated {
-		t.Errorf("a review without audiences takes another's token: %+v", r.Status)
+		t.Errorf("review without audiences: %+v", r.Status)
 	}
-	if r := review("vault", "bank"); !r.Status.Authenticated || len(r.Status.Audiences) != 1 || r.Status.Audiences[0] != "vault" {
-		t.Errorf("a review for the audience refuses the token: %+v", r.Status)
+	if r := review("vault", "bank"); !r.Status.Authenticated || len(r.Status.Audiences) != 1 ||
+		r.Status.Audiences[0] != "vault" {
+		t.Errorf("review with the token's audience: %+v", r.Status)
 	}
 
-	// Replayed after the pod is gone, though the token's time is not over.
+	// Replayed after deletion of the pod, before the token expires.
 	if err := s.Client.CoreV1().Pods("shop").Delete(ctx, "on-x", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
 	sees(t, "a token of a pod that is gone", func() string { return fmt.Sprint(answers(t, s.bearing(t, good))) }, "401")
-	// And after the account was made anew under the same name.
+	// And after the account was recreated with the same name.
 	old := signed(own, s.ServiceAccountIssuer, time.Now())
 	if err := s.Client.CoreV1().ServiceAccounts("shop").Delete(ctx, "app", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Client.CoreV1().ServiceAccounts("shop").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "app"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client.CoreV1().ServiceAccounts("shop").Create(ctx, &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "app"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "a token of an account of the same name", func() string { return fmt.Sprint(answers(t, s.bearing(t, old))) }, "401")
+	sees(t, "a token of an account of the same name", func() string { return fmt.Sprint(answers(t, s.bearing(t, old))) },
+		"401")
 }
 
-// TestASecretHoldsATokenOfItsAccount, as long as both are there.
-func TestASecretHoldsATokenOfItsAccount(t *testing.T) {
+// TestServiceAccountTokenSecret: the token is valid as long as the secret and the account exist.
+func TestServiceAccountTokenSecret(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.Apply(t, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: robot}}
 ---
 {apiVersion: v1, kind: Secret, metadata: {name: for-robot, annotations: {kubernetes.io/service-account.name: robot}}, type: kubernetes.io/service-account-token}`)
 	var held map[string][]byte
-	eventually(t, "the secret holds a token", func() (bool, string) {
+	eventually(t, "the secret contains a token", func() (bool, string) {
 		secret, err := s.Client.CoreV1().Secrets(s.Namespace).Get(t.Context(), "for-robot", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -156,21 +163,22 @@ func TestASecretHoldsATokenOfItsAccount(t *testing.T) {
 		return len(held["token"]) > 0, fmt.Sprint(secret.Annotations)
 	})
 	if string(held["namespace"]) != s.Namespace || string(held["ca.crt"]) != string(s.Authority.PEM()) {
-		t.Errorf("beside it there is %q and a CA of %d bytes", held["namespace"], len(held["ca.crt"]))
+		t.Errorf("got namespace %q and a CA bundle of %d bytes", held["namespace"], len(held["ca.crt"]))
 	}
 	client := s.bearing(t, string(held["token"]))
-	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{})
 	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:"+s.Namespace+":robot" {
-		t.Fatalf("who has the token is %+v, %v", who, err)
+		t.Fatalf("got user %+v, %v", who, err)
 	}
 	s.Kubectl(t, "delete", "serviceaccount", "robot")
 	gone(t, s, "secret", "for-robot", "-n", s.Namespace)
 	sees(t, "a token of an account that is gone", func() string { return fmt.Sprint(answers(t, client)) }, "401")
 }
 
-// TestABootstrapTokenMakesOneNode joins with one token twice, and with tokens
-// that are over, wrong or not for this.
-func TestABootstrapTokenMakesOneNode(t *testing.T) {
+// TestBootstrapTokenSingleUse joins twice with one token, and with expired, wrong and unsuitable
+// tokens.
+func TestBootstrapTokenSingleUse(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	ctx := t.Context()
@@ -190,25 +198,26 @@ func TestABootstrapTokenMakesOneNode(t *testing.T) {
 	}
 	request := func(token string, key *ecdsa.PrivateKey, node string) error {
 		_, err := s.bearing(t, token).CertificatesV1().CertificateSigningRequests().Create(ctx,
-			requestOf(t, key, certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:"+node, "system:nodes"), metav1.CreateOptions{})
+			requestOf(t, key, certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:"+node, "system:nodes"),
+			metav1.CreateOptions{})
 		return err
 	}
 	one, two := newKey(t), newKey(t)
 	once := store(func(b *tokens.BootstrapToken) { b.SingleUse = true })
 	sees(t, "the first node asks", func() string { return fmt.Sprint(request(once.Token(), one, "a")) }, "<nil>")
 	if err := request(once.Token(), one, "a"); err != nil {
-		t.Errorf("the same node asks again, as if the answer was lost: %v", err)
+		t.Errorf("repeated request of the same node: %v", err)
 	}
 	for what, err := range map[string]error{
-		"another node":             request(once.Token(), two, "b"),
-		"another key of that name": request(once.Token(), two, "a"),
-		"another name of that key": request(once.Token(), one, "b"),
+		"another node":               request(once.Token(), two, "b"),
+		"another key with this name": request(once.Token(), two, "a"),
+		"another name for this key":  request(once.Token(), one, "b"),
 	} {
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has been used") {
-			t.Errorf("a token used twice, by %s: %v", what, err)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has already been used") {
+			t.Errorf("second use of a token by %s: %v", what, err)
 		}
 	}
-	// Ten race with one token: one wins.
+	// Ten concurrent joins with one token: one succeeds.
 	race := store(func(b *tokens.BootstrapToken) { b.SingleUse = true })
 	var won atomic.Int32
 	var all sync.WaitGroup
@@ -217,30 +226,32 @@ func TestABootstrapTokenMakesOneNode(t *testing.T) {
 			if err := request(race.Token(), newKey(t), fmt.Sprintf("racer-%d", i)); err == nil {
 				won.Add(1)
 			} else if !apierrors.IsForbidden(err) {
-				t.Errorf("racer %d: %v", i, err)
+				t.Errorf("concurrent request %d: %v", i, err)
 			}
 		})
 	}
 	all.Wait()
 	if won.Load() != 1 {
-		t.Errorf("%d of ten joined with a token for one", won.Load())
+		t.Errorf("%d of ten joined with a single-use token", won.Load())
 	}
 	many := store(nil)
 	for node, key := range map[string]*ecdsa.PrivateKey{"c": one, "d": two} {
 		if err := request(many.Token(), key, node); err != nil {
-			t.Errorf("a token for many nodes, %s: %v", node, err)
+			t.Errorf("reusable token, %s: %v", node, err)
 		}
 	}
-	if _, err := s.bearing(t, many.Token()).CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("a bootstrap token lists secrets: %v", err)
+	if _, err := s.bearing(t, many.Token()).CoreV1().Secrets("kube-system").List(ctx,
+		metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("listing secrets with a bootstrap token: %v", err)
 	}
 	expired := store(func(b *tokens.BootstrapToken) { b.Expires = time.Now().Add(-time.Minute) })
 	groups := store(func(b *tokens.BootstrapToken) { b.Groups = []string{"system:masters"} })
 	for what, token := range map[string]string{
-		"expired": expired.Token(), "with a wrong secret": many.ID + ".0123456789abcdef", "unknown": "zzzzzz.0123456789abcdef", "of the masters": groups.Token(),
+		"expired": expired.Token(), "with a wrong secret": many.ID + ".0123456789abcdef",
+		"unknown": "zzzzzz.0123456789abcdef", "of the masters": groups.Token(),
 	} {
 		if code := answers(t, s.bearing(t, token)); code != http.StatusUnauthorized {
-			t.Errorf("a bootstrap token %s is answered with %d", what, code)
+			t.Errorf("bootstrap token %s: got status %d", what, code)
 		}
 	}
 }

@@ -28,16 +28,16 @@ type Server struct {
 	Config     *restclient.Config
 	Client     kubernetes.Interface
 	Kubeconfig string
-	// Namespace is the one that Kubeconfig names.
+	// Namespace is the default namespace of Kubeconfig.
 	Namespace string
 	stop      func() error
 }
 
-// readyWithin bounds the start of a server on a busy machine.
+// readyWithin limits the startup time of a server on a busy machine.
 const readyWithin = 4 * time.Minute
 
-// Start runs a server of the test's own with default settings, changed by the
-// functions. A test that writes into one namespace only takes Shared.
+// Start starts a server for the test with default settings, changed by the functions. A test that
+// writes to a single namespace only uses Shared.
 func Start(t testing.TB, change ...func(*control.Config)) *Server {
 	t.Helper()
 	s, err := open(context.WithoutCancel(t.Context()), append([]func(*control.Config){func(c *control.Config) {
@@ -51,8 +51,8 @@ func Start(t testing.TB, change ...func(*control.Config)) *Server {
 	return s
 }
 
-// open starts a server with default settings, changed by the functions, and waits
-// until it is ready. Its stop ends it.
+// open starts a server with default settings, changed by the functions, and waits until it is
+// ready. It runs until stop is called.
 func open(ctx context.Context, change ...func(*control.Config)) (*Server, error) {
 	c := control.Default()
 	c.Listen, c.UnsafeNoFsync = "127.0.0.1:0", true
@@ -61,25 +61,26 @@ func open(ctx context.Context, change ...func(*control.Config)) (*Server, error)
 	}
 	server, err := control.New(ctx, c)
 	if err != nil {
-		return nil, fmt.Errorf("make the server: %w", err)
+		return nil, fmt.Errorf("create server: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }() // ends with stop
+	go func() { ended <- server.Run(ctx) }() // s.stop cancels ctx
 	s := &Server{Server: server, Kubeconfig: c.AdminKubeconfig(), Namespace: metav1.NamespaceDefault}
 	s.stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	select {
 	case <-server.Ready():
 	case err := <-ended:
 		ended <- err
-		return nil, fmt.Errorf("the server has ended before it was ready: %w", err)
+		return nil, fmt.Errorf("server exited before it was ready: %w", err)
 	case <-time.After(readyWithin):
-		return nil, fmt.Errorf("the server is not ready within %s; its end: %v", readyWithin, s.stop()) //nolint:errorlint // nil too
+		return nil, fmt.Errorf("server not ready within %s, exit error: %v", readyWithin,
+			s.stop()) //nolint:errorlint // nil too
 	}
 	return s, s.connect()
 }
 
-// connect makes the administrator's client.
+// connect creates the administrator's client.
 func (s *Server) connect() (err error) {
 	if s.Config, err = clientcmd.BuildConfigFromFlags("", s.Kubeconfig); err != nil {
 		return err
@@ -89,15 +90,15 @@ func (s *Server) connect() (err error) {
 	return err
 }
 
-// Stop ends the server and waits for it. The test's Cleanup does it too.
+// Stop stops the server and waits for it. The test's Cleanup does so too.
 func (s *Server) Stop(t testing.TB) {
 	if err := s.stop(); err != nil {
-		t.Errorf("the server has ended with an error: %v", err)
+		t.Errorf("server exited with an error: %v", err)
 	}
 }
 
-// Kubectl runs kubectl as the administrator and returns what it writes; the test
-// fails when kubectl does.
+// Kubectl runs kubectl as the administrator and returns its output. The test fails if kubectl
+// fails.
 func (s *Server) Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := s.TryKubectl(t, "", args...)
@@ -107,8 +108,8 @@ func (s *Server) Kubectl(t testing.TB, args ...string) string {
 	return out
 }
 
-// Apply gives a manifest to kubectl apply. A server's first schema is made when it
-// is asked for, which on a busy machine may last longer than kubectl waits.
+// Apply runs kubectl apply and retries timeouts. The first OpenAPI schema is generated on demand,
+// which can take longer on a busy machine than kubectl waits.
 func (s *Server) Apply(t testing.TB, manifest string, args ...string) string {
 	t.Helper()
 	const tries = 6
@@ -116,7 +117,8 @@ func (s *Server) Apply(t testing.TB, manifest string, args ...string) string {
 	var err error
 	for range tries {
 		out, err = s.TryKubectl(t, manifest, append([]string{"apply", "-f", "-"}, args...)...)
-		if late := strings.Contains(out, "Client.Timeout") || strings.Contains(out, "context deadline exceeded"); err == nil || !late {
+		if late := strings.Contains(out, "Client.Timeout") || strings.Contains(out,
+			"context deadline exceeded"); err == nil || !late {
 			break
 		}
 	}
@@ -126,14 +128,13 @@ func (s *Server) Apply(t testing.TB, manifest string, args ...string) string {
 	return out
 }
 
-// TryKubectl runs kubectl with something on its standard input.
+// TryKubectl runs kubectl with standard input.
 func (s *Server) TryKubectl(t testing.TB, input string, args ...string) (string, error) {
 	t.Helper()
 	return RunKubectl(t, s.Kubeconfig, input, args...)
 }
 
-// RunKubectl runs kubectl with a kubeconfig; it answers standard output and
-// standard error together.
+// RunKubectl runs kubectl with a kubeconfig and returns its combined output.
 func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string, error) {
 	t.Helper()
 	program, err := hosts.Kubectl()
@@ -148,7 +149,7 @@ func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string,
 	return string(out), err
 }
 
-// output writes the server's log to the test's.
+// output writes the server's log to the test log.
 type output struct{ t testing.TB }
 
 func (o output) Write(p []byte) (int, error) {

@@ -29,8 +29,8 @@ func waitUntil(t *testing.T, what string, holds func() bool) {
 	eventually(t, what, func() (bool, string) { return holds(), what })
 }
 
-// TestServicesGetWhatTheyNeed follows addresses and ports of services by kubectl.
-func TestServicesGetWhatTheyNeed(t *testing.T) {
+// TestServiceAllocation checks the allocation of cluster IPs and node ports with kubectl.
+func TestServiceAllocation(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	get := func(name, path string) string {
@@ -42,10 +42,11 @@ func TestServicesGetWhatTheyNeed(t *testing.T) {
 	}
 	ip, port := get("web", "clusterIP"), get("web", "ports[0].nodePort")
 	if a, err := netip.ParseAddr(ip); err != nil || !netip.MustParsePrefix("10.43.0.0/16").Contains(a) {
-		t.Errorf("the address is %q", ip)
+		t.Errorf("got address %q", ip)
 	}
-	if get("web", "clusterIPs[0]") != ip || get("web", "ipFamilies[0]") != "IPv4" || get("web", "ipFamilyPolicy") != "SingleStack" {
-		t.Errorf("the service is %s", s.Kubectl(t, "get", "service", "web", "-o", "yaml"))
+	if get("web", "clusterIPs[0]") != ip || get("web", "ipFamilies[0]") != "IPv4" ||
+		get("web", "ipFamilyPolicy") != "SingleStack" {
+		t.Errorf("got service %s", s.Kubectl(t, "get", "service", "web", "-o", "yaml"))
 	}
 	refused := func(want, spec string) {
 		t.Helper()
@@ -55,31 +56,36 @@ func TestServicesGetWhatTheyNeed(t *testing.T) {
 		}
 	}
 	refused("provided IP is already allocated", "{clusterIP: "+ip+", ports: [{port: 80}]}")
-	refused("is not in the valid range. The range of valid IPs is 10.43.0.0/16", "{clusterIP: 10.96.0.7, ports: [{port: 80}]}")
+	refused("is not in the valid range. The range of valid IPs is 10.43.0.0/16",
+		"{clusterIP: 10.96.0.7, ports: [{port: 80}]}")
 	refused("provided port is already allocated", "{type: NodePort, ports: [{port: 80, nodePort: "+port+"}]}")
 	refused("The range of valid ports is 30000-32767", "{type: NodePort, ports: [{port: 80, nodePort: 80}]}")
 	refused("not configured for dual-stack", "{ipFamilyPolicy: RequireDualStack, ports: [{port: 80}]}")
-	// What is refused after an address was chosen holds none.
+	// A rejected service does not hold an address.
 	refused("name", "{clusterIP: 10.43.0.9, type: NodePort, ports: [{port: 80, nodePort: 30009}, {port: 81}]}")
-	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {clusterIP: 10.43.0.9, type: NodePort, ports: [{port: 80, nodePort: 30009}]}")
+	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {clusterIP: 10.43.0.9, type: NodePort, "+
+		"ports: [{port: 80, nodePort: 30009}]}")
 
 	s.Apply(t, fmt.Sprintf(lonely, "web", "ClusterIP"))
 	if get("web", "clusterIP") != ip || get("web", "ports[0].nodePort") != "" {
-		t.Errorf("after the change of type the service is %s", s.Kubectl(t, "get", "service", "web", "-o", "yaml"))
+		t.Errorf("after the type change, got %s", s.Kubectl(t, "get", "service", "web", "-o", "yaml"))
 	}
-	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: third}\nspec: {type: NodePort, ports: [{port: 80, nodePort: "+port+"}]}")
+	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: third}\nspec: {type: NodePort, ports: [{port: 80, "+
+		"nodePort: "+port+"}]}")
 	s.Kubectl(t, "delete", "service", "web")
-	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: dry}\nspec: {clusterIP: "+ip+", ports: [{port: 80}]}", "--dry-run=server")
+	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: dry}\nspec: {clusterIP: "+ip+", ports: [{port: 80}]}",
+		"--dry-run=server")
 	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: again}\nspec: {clusterIP: "+ip+", ports: [{port: 80}]}")
 	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: none}\nspec: {clusterIP: None, selector: {a: b}}")
-	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: elsewhere}\nspec: {type: ExternalName, externalName: example.com}")
+	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: elsewhere}\nspec: {type: ExternalName, externalName: "+
+		"example.com}")
 	if get("none", "clusterIP") != "None" || get("elsewhere", "clusterIP") != "" {
 		t.Error("headless and external services have addresses")
 	}
 }
 
-// TestTheServersOwnService is there with the address that the server advertises.
-func TestTheServersOwnService(t *testing.T) {
+// TestKubernetesService checks the server's own service and its advertised address.
+func TestKubernetesService(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.AdvertiseAddress = netip.MustParseAddr("192.0.2.77") })
 	u, err := url.Parse(s.Config.Host)
@@ -99,31 +105,37 @@ func TestTheServersOwnService(t *testing.T) {
 		})
 	}
 	for _, name := range []string{"192.0.2.77", "10.43.0.1", "kubernetes.default.svc"} {
-		c, err := tls.Dial("tcp", u.Host, &tls.Config{RootCAs: s.Authority.Pool(), ServerName: name, MinVersion: tls.VersionTLS12})
+		c, err := tls.Dial("tcp", u.Host, &tls.Config{RootCAs: s.Authority.Pool(), ServerName: name,
+			MinVersion: tls.VersionTLS12})
 		if err != nil {
-			t.Errorf("the certificate as %s: %v", name, err)
+			t.Errorf("certificate with usage %s: %v", name, err)
 			continue
 		}
 		c.Close()
 	}
 }
 
-// TestTwoServersGiveNothingTwice writes services through two servers at once.
-func TestTwoServersGiveNothingTwice(t *testing.T) {
+// TestTwoServersAllocateUniquely creates services through two servers concurrently.
+func TestTwoServersAllocateUniquely(t *testing.T) {
 	t.Parallel()
 	endpoints := cluster(t)
-	// 16 node ports for 16 services: all are given, none twice.
+	// 16 node ports for 16 services: all are allocated, none twice.
 	with := func(c *control.Config) {
 		c.Etcd, c.ServiceNodePorts.Last = storage.ClientConfig{Endpoints: endpoints}, c.ServiceNodePorts.First+15
 	}
 	one := Start(t, with)
-	two := Start(t, with, func(c *control.Config) { c.EncryptionConfig = filepath.Join(one.DataDir, "pki", "encryption.yaml") })
+	two := Start(t, with, func(c *control.Config) {
+		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
+			"encryption.yaml")
+	})
 	var wg sync.WaitGroup
 	for i := range 16 {
 		server := []*Server{one, two}[i%2]
 		wg.Go(func() {
-			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "s-"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
-			if _, err := server.Client.CoreV1().Services("default").Create(t.Context(), svc, metav1.CreateOptions{}); err != nil {
+			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "s-"}, Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
+			if _, err := server.Client.CoreV1().Services("default").Create(t.Context(), svc,
+				metav1.CreateOptions{}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -138,27 +150,29 @@ func TestTwoServersGiveNothingTwice(t *testing.T) {
 		s := &list.Items[i].Spec
 		for _, has := range []string{s.ClusterIP, fmt.Sprint(s.Ports[0].NodePort)} {
 			if has != "0" && slices.Contains(seen, has) {
-				t.Errorf("%s is given twice", has)
+				t.Errorf("%s is allocated twice", has)
 			}
 			seen = append(seen, has)
 		}
 	}
 	_, err = one.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+			Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	if err == nil || !strings.Contains(err.Error(), "range is full") {
-		t.Errorf("one more than there are: %v", err)
+		t.Errorf("one more than available: %v", err)
 	}
 }
 
-// TestEndpointsFollowPods sees endpoints and slices of a service.
+// TestEndpointsFollowPods checks the Endpoints and EndpointSlices of a service.
 func TestEndpointsFollowPods(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.Apply(t, fmt.Sprintf(lonely, "web", "ClusterIP"))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"app": "web"}},
-		Spec:       corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}}},
+		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i",
+			Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}}},
 	}
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	var err error
@@ -167,7 +181,8 @@ func TestEndpointsFollowPods(t *testing.T) {
 		return err == nil
 	})
 	show := func(ready corev1.ConditionStatus) {
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.42.0.5", PodIPs: []corev1.PodIP{{IP: "10.42.0.5"}}, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.42.0.5", PodIPs: []corev1.PodIP{{IP: "10.42.0.5"}},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}
 		if pod, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +191,8 @@ func TestEndpointsFollowPods(t *testing.T) {
 		t.Helper()
 		waitUntil(t, endpoints, func() bool {
 			a, _ := s.TryKubectl(t, "", "get", "endpoints", "web", "-o", "jsonpath={.subsets}")
-			b, _ := s.TryKubectl(t, "", "get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "jsonpath={.items[*].endpoints[*].conditions.ready} {.items[*].ports[*].port}")
+			b, _ := s.TryKubectl(t, "", "get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o",
+				"jsonpath={.items[*].endpoints[*].conditions.ready} {.items[*].ports[*].port}")
 			return strings.Contains(a, endpoints) && strings.Contains(b, slice)
 		})
 	}
@@ -188,7 +204,8 @@ func TestEndpointsFollowPods(t *testing.T) {
 	is("", " ")
 	s.Kubectl(t, "delete", "service", "web")
 	waitUntil(t, "the endpoints to go", func() bool {
-		out, err := s.TryKubectl(t, "", "get", "endpointslices,endpoints", "-l", "endpoints.kubernetes.io/managed-by", "-o", "name")
+		out, err := s.TryKubectl(t, "", "get", "endpointslices,endpoints", "-l", "endpoints.kubernetes.io/managed-by", "-o",
+			"name")
 		return err == nil && !strings.Contains(out, "/web")
 	})
 }

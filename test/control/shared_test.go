@@ -1,6 +1,7 @@
 package control
 
 import (
+	"berth/test/hosts"
 	"bytes"
 	"context"
 	"fmt"
@@ -18,8 +19,8 @@ import (
 	"berth/control"
 )
 
-// common is a server that tests use together, each in a namespace of its own: to
-// start one takes longer than most tests do.
+// common is a server used by several tests, each with its own namespace, because starting a server
+// takes longer than most tests.
 type common struct {
 	start func() (*Server, error)
 	dir   string
@@ -29,8 +30,7 @@ type common struct {
 	last int // number of the last namespace
 }
 
-// Those that are shared: one with all its parts, and one on which nothing works on
-// objects but the tests.
+// The shared servers: one with all controllers, and one without.
 var (
 	whole   = newCommon()
 	passive = newCommon(alone)
@@ -54,14 +54,14 @@ func newCommon(change ...func(*control.Config)) *common {
 	return c
 }
 
-// Shared is a server with default settings that other tests use too: all that the
-// test writes belongs into its Namespace, or has a name that no other test uses.
+// Shared returns a server with default settings that is shared with other tests. The test must
+// write only to its Namespace, or to objects with unique names.
 func Shared(t testing.TB) *Server { return whole.in(t) }
 
-// SharedAlone is the same of a server on which only tests work, see alone.
+// SharedAlone is like Shared, with a server without controllers. See alone.
 func SharedAlone(t testing.TB) *Server { return passive.in(t) }
 
-// in is the server as seen from a new namespace.
+// in returns the server with a new namespace.
 func (c *common) in(t testing.TB) *Server {
 	t.Helper()
 	server, err := c.start()
@@ -98,21 +98,20 @@ func (c *common) in(t testing.TB) *Server {
 	return &s
 }
 
-// end stops the server, if one was started, and removes its directory.
+// end stops the server, if it was started, and removes its directory.
 func (c *common) end() error {
 	if c.dir == "" {
 		return nil
 	}
 	if server, err := c.start(); err == nil {
 		if err := server.stop(); err != nil {
-			return fmt.Errorf("the shared server has ended with an error: %w\n%s", err, c.log.last())
+			return fmt.Errorf("shared server exited with an error: %w\n%s", err, c.log.last())
 		}
 	}
 	return os.RemoveAll(c.dir)
 }
 
-// endShared ends what tests have shared and answers how many of them did not end
-// well.
+// endShared stops the shared servers and returns the number of those that failed.
 func endShared() (failed int) {
 	for _, c := range []*common{whole, passive} {
 		if err := c.end(); err != nil {
@@ -123,7 +122,7 @@ func endShared() (failed int) {
 	return failed
 }
 
-// lines keeps the last lines that were written.
+// lines is a buffer for the last log lines.
 type lines struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -131,7 +130,7 @@ type lines struct {
 
 const mostKept = 256 << 10
 
-// Write keeps what is written, and half of it when it becomes too much.
+// Write appends to the buffer and drops half of it when it gets too large.
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,4 +144,13 @@ func (l *lines) last() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Clone(l.all.String())
+}
+
+func TestMain(m *testing.M) {
+	hosts.SideBySide(3)
+	code := m.Run()
+	if failed := endShared(); code == 0 {
+		code = failed
+	}
+	os.Exit(code)
 }

@@ -23,8 +23,8 @@ import (
 	"berth/control/storage"
 )
 
-// cluster is an etcd of three members on loopback. An address that was free may be
-// another's by the time a member listens on it: then all are chosen anew.
+// cluster starts an etcd cluster of three members on the loopback interface. It retries with other
+// ports if one is no longer free.
 func cluster(t *testing.T) []string {
 	t.Helper()
 	const tries = 10
@@ -48,12 +48,11 @@ func cluster(t *testing.T) []string {
 		}
 		return endpoints
 	}
-	t.Fatalf("no free addresses in %d tries", tries)
+	t.Fatalf("no free addresses after %d attempts", tries)
 	return nil
 }
 
-// members starts three members that know each other. When one cannot be started
-// none is left.
+// members starts three connected members. If one fails to start, all are stopped.
 func members(t *testing.T) (all []*embed.Etcd, endpoints []string, err error) {
 	t.Helper()
 	const n = 3
@@ -86,35 +85,39 @@ func members(t *testing.T) (all []*embed.Etcd, endpoints []string, err error) {
 	return all, endpoints, nil
 }
 
-// TestAPIOnAClusterOutside runs the suite on an etcd cluster of three members.
-func TestAPIOnAClusterOutside(t *testing.T) {
+// TestAPIWithExternalEtcd runs the suite with an etcd cluster of three members.
+func TestAPIWithExternalEtcd(t *testing.T) {
 	t.Parallel()
 	endpoints := cluster(t)
 	s := Start(t, func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} })
 	runSuite(t, s)
 }
 
-// TestTwoServersShareACluster writes through one server and reads through another.
-func TestTwoServersShareACluster(t *testing.T) {
+// TestTwoServersShareEtcd writes through one server and reads through the other.
+func TestTwoServersShareEtcd(t *testing.T) {
 	t.Parallel()
 	endpoints := cluster(t)
 	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
 	one := Start(t, with)
-	// The second knows the first one's keys, as replicas must.
-	two := Start(t, with, func(c *control.Config) { c.EncryptionConfig = filepath.Join(one.DataDir, "pki", "encryption.yaml") })
+	// The second server gets the keys of the first, as replicas need.
+	two := Start(t, with, func(c *control.Config) {
+		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
+			"encryption.yaml")
+	})
 	one.Kubectl(t, "create", "secret", "generic", "shared", "--from-literal=a=b")
 	if got := two.Kubectl(t, "get", "secret", "shared", "-o", "jsonpath={.data.a}"); got != "Yg==" {
-		t.Errorf("the other server reads %q", got)
+		t.Errorf("other server: got %q", got)
 	}
 }
 
-// TestSecretsAreSealed looks at what the store really holds.
-func TestSecretsAreSealed(t *testing.T) {
+// TestSecretsAreEncrypted reads the stored values from etcd.
+func TestSecretsAreEncrypted(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	s.Kubectl(t, "create", "secret", "generic", "hidden", "--from-literal=word=sesame-open")
 	s.Kubectl(t, "create", "configmap", "plain", "--from-literal=word=sesame-open")
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(s.DataDir, "etcd", "client.sock")}, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(s.DataDir, "etcd",
+		"client.sock")}, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,14 +131,15 @@ func TestSecretsAreSealed(t *testing.T) {
 			t.Fatalf("%s: %v, %v", c.key, got, err)
 		}
 		value := got.Kvs[0].Value
-		if bytes.Contains(value, []byte("sesame-open")) == c.sealed || bytes.HasPrefix(value, []byte("k8s:enc:secretbox:")) != c.sealed {
-			t.Errorf("%s is stored as %.40q", c.key, value)
+		if bytes.Contains(value, []byte("sesame-open")) == c.sealed || bytes.HasPrefix(value,
+			[]byte("k8s:enc:secretbox:")) != c.sealed {
+			t.Errorf("%s: got stored value %.40q", c.key, value)
 		}
 	}
 }
 
-// TestServerComesBack stops a server and starts another on its directory.
-func TestServerComesBack(t *testing.T) {
+// TestServerRestart stops a server and starts another one with its data directory.
+func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(c *control.Config) { c.DataDir = dir }
@@ -149,7 +153,7 @@ func TestServerComesBack(t *testing.T) {
 	first.Stop(t)
 	second := Start(t, at)
 	if got := second.Kubectl(t, "get", "secret", "kept", "-o", "jsonpath={.data.a}"); got != "Yg==" {
-		t.Errorf("the secret holds %q", got)
+		t.Errorf("got secret data %q", got)
 	}
 	after, err := second.Client.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{})
 	if err != nil || after.UID != before.UID || second.Authority.Hash() != hash {
@@ -157,8 +161,8 @@ func TestServerComesBack(t *testing.T) {
 	}
 }
 
-// TestTwoServersOnOneDirectory tells the second what is wrong.
-func TestTwoServersOnOneDirectory(t *testing.T) {
+// TestDataDirectoryIsLocked checks the error of the second server.
+func TestDataDirectoryIsLocked(t *testing.T) {
 	t.Parallel()
 	first := Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -167,14 +171,14 @@ func TestTwoServersOnOneDirectory(t *testing.T) {
 	c.Listen = "127.0.0.1:0"
 	_, err := control.New(ctx, c)
 	if err == nil || !strings.Contains(err.Error(), first.DataDir) || !strings.Contains(err.Error(), "another") {
-		t.Errorf("the second server says %v", err)
+		t.Errorf("second server: got %v", err)
 	}
 	first.Kubectl(t, "get", "namespaces")
 }
 
-// TestTheProgramSendsInitialEvents asks the real program, which knows what its
-// store can do from nobody but itself, for a watch that starts with what is there.
-func TestTheProgramSendsInitialEvents(t *testing.T) {
+// TestSendInitialEvents watches with sendInitialEvents. It uses the real program, which must detect
+// this feature of its store by itself.
+func TestSendInitialEvents(t *testing.T) {
 	t.Parallel()
 	p := Launch(t)
 	client, err := p.WaitReady(t.Context())
@@ -185,14 +189,16 @@ func TestTheProgramSendsInitialEvents(t *testing.T) {
 	var seconds int64 = 5
 	_ = try(t, func(ctx context.Context) error {
 		w, err := client.CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{
-			SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, TimeoutSeconds: &seconds,
+			SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+			TimeoutSeconds: &seconds,
 		})
 		if err != nil {
 			return err
 		}
 		defer w.Stop()
 		for e := range w.ResultChan() {
-			if m, ok := e.Object.(metav1.Object); ok && e.Type == watch.Bookmark && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+			if m, ok := e.Object.(metav1.Object); ok && e.Type == watch.Bookmark &&
+				m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
 				return nil
 			}
 			if e.Type == watch.Error {
@@ -201,4 +207,25 @@ func TestTheProgramSendsInitialEvents(t *testing.T) {
 		}
 		return errors.New("the watch ends without the bookmark")
 	}, func(err error) bool { return err == nil })
+}
+
+// TestSecondServerTakesOver stops the leader of two servers.
+func TestSecondServerTakesOver(t *testing.T) {
+	t.Parallel()
+	endpoints := cluster(t)
+	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
+	one := Start(t, with)
+	shows(t, one, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	leader := one.Kubectl(t, "-n", "kube-system", "get", "lease", "berth-control", "-o", "jsonpath={.spec.holderIdentity}")
+	two := Start(t, with, func(c *control.Config) {
+		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
+			"encryption.yaml")
+	})
+	if again := two.Kubectl(t, "-n", "kube-system", "get", "lease", "berth-control", "-o",
+		"jsonpath={.spec.holderIdentity}"); leader == "" || again != leader {
+		t.Errorf("got leader %q, then %q", leader, again)
+	}
+	one.Stop(t)
+	two.Kubectl(t, "create", "namespace", "after")
+	shows(t, two, "default", "-n", "after", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 }

@@ -19,15 +19,16 @@ import (
 	"berth/control/pki"
 )
 
-// TestTop lets kubectl ask for what a node uses that tells totals only, as an
-// agent does at its first answer.
+// TestTop runs kubectl top for a node that reports only cumulative values, as an agent does in its
+// first response.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	addNode(t, s, "n1", "4")
 	s.Apply(t, podYAML("web", "1m", "  nodeName: n1"))
 	uid := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
-	cert, key, err := s.Authority.Issue(pki.Subject{Name: "n1", IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	cert, key, err := s.Authority.Issue(pki.Subject{Name: "n1", IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,8 @@ func TestTop(t *testing.T) {
 "pods": [{"podRef": {"name": "web", "namespace": "default", "uid": %q}, "containers": [{"name": "main", "cpu": {"time": %q, "usageNanoCores": 120000000}, "memory": {"time": %q, "workingSetBytes": 52428800}}]}]}`,
 			at, total, at, uid, at, at)
 	}))
-	agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: s.Authority.Pool(), MinVersion: tls.VersionTLS12}
+	agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientCAs: s.Authority.Pool(), MinVersion: tls.VersionTLS12}
 	agent.StartTLS()
 	t.Cleanup(agent.Close)
 	_, port, _ := net.SplitHostPort(agent.Listener.Addr().String())
@@ -70,13 +72,16 @@ func TestTop(t *testing.T) {
 		milli, _ := strconv.Atoi(strings.TrimSuffix(f[1], "m"))
 		return milli >= 245 && milli <= 255 && f[3] == "1024Mi" && f[4] == "25%", out
 	})
-	if got := strings.Join(strings.Fields(s.Kubectl(t, "top", "pod", "-A", "--containers", "--no-headers")), " "); got != "default web main 120m 50Mi" {
-		t.Errorf("top pod says %q", got)
+	if got := strings.Join(strings.Fields(s.Kubectl(t, "top", "pod", "-A", "--containers", "--no-headers")),
+		" "); got != "default web main 120m 50Mi" {
+		t.Errorf("kubectl top pod: got %q", got)
 	}
-	if got := strings.Join(strings.Fields(s.Kubectl(t, "top", "pod", "web", "--no-headers")), " "); got != "web 120m 50Mi" {
-		t.Errorf("top pod web says %q", got)
+	if got := strings.Join(strings.Fields(s.Kubectl(t, "top", "pod", "web", "--no-headers")),
+		" "); got != "web 120m 50Mi" {
+		t.Errorf("kubectl top pod web: got %q", got)
 	}
-	if got := s.Kubectl(t, "get", "podmetrics", "--no-headers"); !strings.Contains(got, "web") || !strings.Contains(got, "50Mi") {
-		t.Errorf("get podmetrics says %q", got)
+	if got := s.Kubectl(t, "get", "podmetrics", "--no-headers"); !strings.Contains(got, "web") || !strings.Contains(got,
+		"50Mi") {
+		t.Errorf("kubectl get podmetrics: got %q", got)
 	}
 }

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"berth/control"
 	"bufio"
 	"fmt"
 	"os"
@@ -15,89 +16,95 @@ import (
 
 const ready = `.status.conditions[?(@.type=="Ready")].status`
 
-// TestAPodOfTheServer follows pods from kubectl to containers and back, on one
-// pair.
-func TestAPodOfTheServer(t *testing.T) {
+// TestPodLifecycle follows pods from kubectl to containers and back, with one pair.
+func TestPodLifecycle(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{})
-	t.Run("runs and its status comes back", func(t *testing.T) {
+	t.Run("runs and its status is reported", func(t *testing.T) {
 		p := p.in(t)
 		p.Apply(t, p.pod("web", "ports: [{containerPort: 8080}]", "serve"))
 		p.is("pod", "web", ".status.phase", "Running")
 		p.is("pod", "web", ready, "True")
 		if ip := p.field("pod", "web", ".status.podIP"); !p.Host.PodCIDR.Contains(addr(t, ip)) {
-			t.Errorf("the pod's address is %q, not of %s", ip, p.Host.PodCIDR)
+			t.Errorf("got pod IP %q, want one in %s", ip, p.Host.PodCIDR)
 		}
 		if ip := p.field("pod", "web", ".status.hostIP"); ip != p.Host.Gateway.String() {
-			t.Errorf("the host's address is %q", ip)
+			t.Errorf("got host IP %q", ip)
 		}
 		p.until("events", func() string {
-			out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name=web", "-o", `jsonpath={range .items[*]}{.reason} {end}`)
+			out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name=web", "-o",
+				`jsonpath={range .items[*]}{.reason} {end}`)
 			for _, want := range []string{"Pulled", "Created", "Started"} {
 				if !strings.Contains(out, want) {
-					return "there are " + out
+					return "got " + out
 				}
 			}
 			return ""
 		})
 	})
-	t.Run("has the services in its environment", func(t *testing.T) {
+	t.Run("has service environment variables", func(t *testing.T) {
 		p := p.in(t)
-		p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: my-db}\nspec: {clusterIP: 10.43.0.77, ports: [{name: sql, port: 5432}]}\n")
+		p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: my-db}\nspec: {clusterIP: 10.43.0.77, ports: [{name: "+
+			"sql, port: 5432}]}\n")
 		p.Apply(t, p.pod("env", "", "env", ",", "sleep"))
 		p.is("pod", "env", ".status.phase", "Running")
 		p.until("the service", func() string {
-			if text := p.log("env"); !strings.Contains(text, "MY_DB_SERVICE_HOST=10.43.0.77") || !strings.Contains(text, "MY_DB_PORT_5432_TCP=tcp://10.43.0.77:5432") {
+			if text := p.log("env"); !strings.Contains(text, "MY_DB_SERVICE_HOST=10.43.0.77") || !strings.Contains(text,
+				"MY_DB_PORT_5432_TCP=tcp://10.43.0.77:5432") {
 				return text
 			}
 			return ""
 		})
 	})
-	t.Run("sees a ConfigMap change", func(t *testing.T) { p.in(t).configMap() })
-	t.Run("is deleted with its grace", func(t *testing.T) {
+	t.Run("gets ConfigMap updates", func(t *testing.T) { p.in(t).configMap() })
+	t.Run("is deleted with its grace period", func(t *testing.T) {
 		p := p.in(t)
-		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "sleep"), "GracePeriodSeconds: 1", "GracePeriodSeconds: 20", 1))
+		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "sleep"), "GracePeriodSeconds: 1",
+			"GracePeriodSeconds: 20", 1))
 		p.is("pod", "slow", ".status.phase", "Running")
 		began := time.Now()
 		p.Kubectl(t, "delete", "pod", "slow", "--timeout=60s")
 		if took := time.Since(began); took < 2*time.Second {
-			t.Errorf("gone after %s: it had no time to end by itself", took)
+			t.Errorf("deleted after %s without a grace period", took)
 		}
 		if left := p.Host.PodLeftovers(); len(p.podsLeft("slow")) > 0 {
 			t.Errorf("left: %v", left)
 		}
 	})
-	t.Run("is watched, and killed after the grace that kubectl gives", func(t *testing.T) { p.in(t).watched() })
-	t.Run("is Ready when its readiness gates are open", func(t *testing.T) { p.in(t).gate() })
-	t.Run("gets nothing by paths that lead out", func(t *testing.T) { p.in(t).paths() })
-	t.Run("of a set is replaced", func(t *testing.T) { p.in(t).replaced() })
-	t.Run("that ends has its exit code told", func(t *testing.T) {
+	t.Run("is watched, and killed after the grace period from kubectl", func(t *testing.T) { p.in(t).watched() })
+	t.Run("is Ready when its readiness gates are true", func(t *testing.T) { p.in(t).gate() })
+	t.Run("rejects path traversal", func(t *testing.T) { p.in(t).paths() })
+	t.Run("of a ReplicaSet is replaced", func(t *testing.T) { p.in(t).replaced() })
+	t.Run("reports its exit code", func(t *testing.T) {
 		p := p.in(t)
 		p.Apply(t, strings.Replace(p.pod("once", "", "exit", "7"), "spec:", "spec:\n  restartPolicy: Never", 1))
 		p.is("pod", "once", ".status.phase", "Failed")
 		p.is("pod", "once", ".status.containerStatuses[0].state.terminated.exitCode", "7")
 		p.Kubectl(t, "delete", "pod", "once", "--timeout=30s")
 	})
-	t.Run("runs on a node that has told each of its conditions once", func(t *testing.T) {
+	t.Run("runs on a node that reports each condition once", func(t *testing.T) {
 		p := p.in(t)
 		p.until("the node's events", func() string {
-			out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.kind=Node", "-o", `jsonpath={range .items[*]}{.reason}={.count} {end}`)
-			told := strings.Fields(out)
-			slices.Sort(told)
+			out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.kind=Node", "-o",
+				`jsonpath={range .items[*]}{.reason}={.count} {end}`)
+			fields := strings.Fields(out)
+			slices.Sort(fields)
 			want := "NodeHasNoDiskPressure=1 NodeHasSufficientMemory=1 NodeHasSufficientPID=1 NodeReady=1"
-			if got := strings.Join(slices.DeleteFunc(told, func(s string) bool { return !strings.HasPrefix(s, "Node") }), " "); got != want {
-				return "they are " + got
+			if got := strings.Join(slices.DeleteFunc(fields, func(s string) bool { return !strings.HasPrefix(s, "Node") }),
+				" "); got != want {
+				return "got " + got
 			}
 			return ""
 		})
 	})
 }
 
-// watched follows a pod by kubectl get -w while it comes, runs, and does not heed
-// that it is told to end: its own grace is longer than the test.
+// watched follows a pod with kubectl get -w while it starts, runs and ignores SIGTERM. Its own
+// grace period is longer than the test.
 func (p *Pair) watched() {
 	t := p.t
-	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "sleep"), "GracePeriodSeconds: 1", "GracePeriodSeconds: 3600", 1))
+	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "sleep"), "GracePeriodSeconds: 1",
+		"GracePeriodSeconds: 3600", 1))
 	cmd := p.kubectl("get", "pod", "stubborn", "-w", "-o", "wide", "--no-headers")
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -111,7 +118,8 @@ func (p *Pair) watched() {
 	shown := func(want ...string) {
 		t.Helper()
 		for lines.Scan() {
-			if got := strings.Fields(lines.Text()); len(got) > 6 && slices.Equal(got[:3], []string{"stubborn", want[0], want[1]}) && got[6] == p.Node {
+			if got := strings.Fields(lines.Text()); len(got) > 6 && slices.Equal(got[:3], []string{"stubborn", want[0],
+				want[1]}) && got[6] == p.Node {
 				return
 			}
 		}
@@ -121,7 +129,7 @@ func (p *Pair) watched() {
 	began := time.Now()
 	p.Kubectl(t, "delete", "pod", "stubborn", "--grace-period=2", "--timeout=60s")
 	if took := time.Since(began); took < 2*time.Second {
-		t.Errorf("gone after %s: it was to have 2s", took)
+		t.Errorf("deleted after %s, want 2s", took)
 	}
 	shown("1/1", "Terminating")
 }
@@ -129,7 +137,8 @@ func (p *Pair) watched() {
 func (p *Pair) configMap() {
 	t := p.t
 	p.Apply(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {key: one}\n")
-	p.Apply(t, p.pod("reads", "volumeMounts: [{name: v, mountPath: /v}]", "follow", "/v/key", "20ms")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
+	p.Apply(t, p.pod("reads", "volumeMounts: [{name: v, mountPath: /v}]", "follow", "/v/key",
+		"20ms")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
 	p.is("pod", "reads", ".status.phase", "Running")
 	seen := func(text string) func() string {
 		return func() string {
@@ -140,7 +149,8 @@ func (p *Pair) configMap() {
 		}
 	}
 	p.until("one", seen("one"))
-	file := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "reads", ".metadata.uid"), "volumes/kubernetes.io~configmap/v/key")
+	file := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "reads", ".metadata.uid"),
+		"volumes/kubernetes.io~configmap/v/key")
 	p.Kubectl(t, "patch", "configmap", "conf", "--type=merge", "-p", `{"data":{"key":"two"}}`)
 	began := time.Now()
 	p.until("two on the host", func() string {
@@ -150,16 +160,16 @@ func (p *Pair) configMap() {
 		}
 		return ""
 	})
-	t.Logf("the file has the change %s after kubectl", time.Since(began))
+	t.Logf("the file was updated %s after kubectl", time.Since(began))
 	p.until("two", seen("two"))
 }
 
-// gate opens and shuts a pod's readiness gate as a load balancer's controller
-// would: by a condition in its status. A pod that lacks it is not Ready, though
-// all its containers are.
+// gate sets and removes a readiness gate's condition in the pod status, as a load balancer
+// controller would. Without the condition, the pod is not Ready, although all containers are.
 func (p *Pair) gate() {
 	t := p.t
-	p.Apply(t, strings.Replace(p.pod("gated", "ports: [{containerPort: 8080}]", "serve"), "spec:", "spec:\n  readinessGates: [{conditionType: example.com/in-service}]", 1))
+	p.Apply(t, strings.Replace(p.pod("gated", "ports: [{containerPort: 8080}]", "serve"), "spec:",
+		"spec:\n  readinessGates: [{conditionType: example.com/in-service}]", 1))
 	containers := `.status.conditions[?(@.type=="ContainersReady")].status`
 	reason := `.status.conditions[?(@.type=="Ready")].reason`
 	p.is("pod", "gated", containers, "True")
@@ -170,21 +180,22 @@ func (p *Pair) gate() {
 			fmt.Sprintf(`{"status":{"conditions":[{"type":"example.com/in-service","status":%q}]}}`, step.gate))
 		p.is("pod", "gated", ready, step.gate)
 		p.is("pod", "gated", reason, step.reason)
-		// What the node tells of the pod leaves the condition of another alone.
+		// The node's status updates preserve conditions of other components.
 		p.is("pod", "gated", `.status.conditions[?(@.type=="example.com/in-service")].status`, step.gate)
 		p.is("pod", "gated", containers, "True")
 	}
 }
 
-// TestTheServerGoesAway: pods go on, an agent that is started again meanwhile
-// touches none, and what happened is told when the server is back.
-func TestTheServerGoesAway(t *testing.T) {
+// TestServerOutage: pods keep running, a restarted agent does not touch them, and changes are
+// reported when the server is back.
+func TestServerOutage(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{Cut: true})
 	p.Apply(t, p.pod("stays", "", "sleep"))
 	p.Apply(t, p.pod("crashes", "", "await", "/tmp/x", ",", "exit", "3"))
 	p.Apply(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {key: one}\n")
-	p.Apply(t, p.pod("reads", "volumeMounts: [{name: v, mountPath: /v}]", "sleep")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
+	p.Apply(t, p.pod("reads", "volumeMounts: [{name: v, mountPath: /v}]",
+		"sleep")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
 	for _, name := range []string{"stays", "crashes", "reads"} {
 		p.is("pod", name, ready, "True")
 	}
@@ -209,7 +220,7 @@ func TestTheServerGoesAway(t *testing.T) {
 	})
 	p.Kubectl(t, "delete", "pod", "reads", "--wait=false")
 	p.wire.join()
-	p.until("the restart to be told", func() string {
+	p.until("the restart to be reported", func() string {
 		if n := p.field("pod", "crashes", ".status.containerStatuses[0].restartCount"); n == "0" || n == "" {
 			return n
 		}
@@ -225,23 +236,25 @@ func TestTheServerGoesAway(t *testing.T) {
 	p.nodeIs("Ready", "True")
 }
 
-// TestAPodOfAFileIsShown: users of the server see the pods of files and their
-// events, and cannot make them go.
-func TestAPodOfAFileIsShown(t *testing.T) {
+// TestStaticPodsHaveMirrorPods: mirror pods of manifest files and their events are visible through
+// the server, and deleting them does not stop the pods.
+func TestStaticPodsHaveMirrorPods(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{})
-	manifest := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: local}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers: [{name: c, image: %q, args: [sleep]}]\n", images.TestboxRef)
+	manifest := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: local}\nspec:\n  "+
+		"terminationGracePeriodSeconds: 1\n  containers: [{name: c, image: %q, args: [sleep]}]\n", images.TestboxRef)
 	file := filepath.Join(p.Agent.ManifestDir, "local.yaml")
 	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	name := "local-" + p.Node
 	p.is("pod", name, ready, "True")
-	// A shipper of logs finds their directory, which has the UID in its name, by these.
+	// Log shippers use these to find the log directory, whose name contains the UID.
 	of := func(annotation string) string {
 		return p.field("pod", name, ".metadata.annotations.kubernetes\\.io/config\\."+annotation)
 	}
-	if hash, mirror := of("hash"), of("mirror"); hash != mirror || len(hash) != len("00000000-0000-0000-0000-000000000000") {
+	if hash, mirror := of("hash"), of("mirror"); hash != mirror ||
+		len(hash) != len("00000000-0000-0000-0000-000000000000") {
 		t.Errorf("hash %s, mirror %s", hash, mirror)
 	}
 	uid, id := p.field("pod", name, ".metadata.uid"), p.field("pod", name, ".status.containerStatuses[0].containerID")
@@ -266,4 +279,19 @@ func TestAPodOfAFileIsShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.until("the mirror to go", func() string { return p.field("pod", name, ".metadata.name") })
+}
+
+// TestPodReachesServer sends a request from a pod with its service account to the server address in
+// the pod's environment.
+func TestPodReachesServer(t *testing.T) {
+	t.Parallel()
+	p := start(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) { c.Listen = "0.0.0.0:0" }}})
+	p.Apply(t, p.pod("inside", "", "server", "/apis/authentication.k8s.io/v1/selfsubjectreviews", ",", "sleep"))
+	p.until("the server's response in the pod", func() string {
+		text := p.log("inside")
+		if !strings.Contains(text, `201`) || !strings.Contains(text, `"username":"system:serviceaccount:default:default"`) {
+			return text
+		}
+		return ""
+	})
 }

@@ -6,27 +6,29 @@ import (
 	"testing"
 )
 
-// tokenFile is where a pod finds the token of its account.
+// tokenFile is the path of the service account token in a pod.
 const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
-// tokenIn is the token that a pod has written into its log.
+// tokenIn returns the token that a pod has written to its log.
 func tokenIn(log string) string {
 	return regexp.MustCompile(`eyJ[\w-]+\.[\w-]+\.[\w-]+`).FindString(log)
 }
 
-// TestANodeBootsWithNoServerInReach: the last known pods start again with what they
-// had, and the server finds them as it left them.
-func TestANodeBootsWithNoServerInReach(t *testing.T) {
+// TestNodeBootsWithoutServer: the last known pods start again with their previous data, and the
+// server finds them unchanged.
+func TestNodeBootsWithoutServer(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{Cut: true})
 	p.Apply(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {key: one}\n")
 	p.Apply(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {word: swordfish}\n")
-	p.Apply(t, p.pod("boots", "volumeMounts: [{name: v, mountPath: /v}]\nenv: [{name: WORD, valueFrom: {secretKeyRef: {name: key, key: word}}}]",
-		"cat", "/v/key", ",", "env", "WORD", ",", "cat", tokenFile, ",", "print", ";", ",", "sleep")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
+	p.Apply(t, p.pod("boots", "volumeMounts: [{name: v, mountPath: /v}]\nenv: [{name: WORD, valueFrom: {secretKeyRef: "+
+		"{name: key, key: word}}}]",
+		"cat", "/v/key", ",", "env", "WORD", ",", "cat", tokenFile, ",", "print", ";", ",",
+		"sleep")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
 	p.is("pod", "boots", ready, "True")
 	uid := p.field("pod", "boots", ".metadata.uid")
 	if text := p.log("boots"); p.account(tokenIn(text)) != defaultAccount {
-		t.Fatalf("the pod has no token:\n%s", text)
+		t.Fatalf("no token in the pod:\n%s", text)
 	}
 	p.wire.cut()
 	if err := p.Agent.Kill9(); err != nil {
@@ -46,12 +48,12 @@ func TestANodeBootsWithNoServerInReach(t *testing.T) {
 	}
 	p.agentPods("boots")
 	if text := p.log("boots"); strings.Count(text, "swordfish") == 0 || !strings.Contains(text, "one") {
-		t.Errorf("the pod does not have what it had:\n%s", text)
+		t.Errorf("the pod lost its data:\n%s", text)
 	}
 	token := tokenIn(p.log("boots"))
 	p.wire.join()
 	if got := p.account(token); got != defaultAccount {
-		t.Errorf("the token that the pod began with is of %q:\n%s", got, p.log("boots"))
+		t.Errorf("first token of the pod: got user %q:\n%s", got, p.log("boots"))
 	}
 	p.is("pod", "boots", ".status.containerStatuses[0].restartCount", "1")
 	p.is("pod", "boots", ready, "True")

@@ -16,10 +16,10 @@ import (
 	servers "berth/test/control"
 )
 
-// TestCertificatesOfANode: a node's certificates, which are good for a minute here,
-// are renewed while it works; and a node that was off for longer gets another with
-// the key that it has, though its token is gone.
-func TestCertificatesOfANode(t *testing.T) {
+// TestNodeCertificateRotation: a node's certificates, valid for one minute here, are renewed while
+// it works. A node that was off for longer gets a new certificate with its existing key, although
+// its bootstrap token no longer exists.
+func TestNodeCertificateRotation(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = time.Minute })}
 	p.issueToken()
@@ -41,7 +41,7 @@ func TestCertificatesOfANode(t *testing.T) {
 		t.Errorf("process %d became %d", pid, now)
 	}
 	if shown, kept := p.shown(), p.kept("kubelet-server"); !shown.Equal(kept) && shown.NotBefore.Before(kept.NotBefore) {
-		t.Errorf("the node shows a certificate until %s, it has one until %s", shown.NotAfter, kept.NotAfter)
+		t.Errorf("serving certificate valid until %s, stored one until %s", shown.NotAfter, kept.NotAfter)
 	}
 
 	if err := p.Agent.Stop(t.Context()); err != nil {
@@ -51,7 +51,7 @@ func TestCertificatesOfANode(t *testing.T) {
 	client, serving = p.kept("kubelet-client"), p.kept("kubelet-server")
 	p.until("the certificate to expire", func() string {
 		if left := time.Until(client.NotAfter); left > 0 {
-			return "it is good for " + left.String()
+			return "valid for " + left.String()
 		}
 		return ""
 	})
@@ -67,8 +67,8 @@ func TestCertificatesOfANode(t *testing.T) {
 	}
 }
 
-// works waits until both certificates have expired and the node does its work with
-// others, on both sides.
+// works waits until both certificates have expired and the node works in both directions with new
+// ones.
 func (p *Pair) works(client, serving *x509.Certificate) {
 	p.t.Helper()
 	p.until("other certificates", func() string {
@@ -79,7 +79,8 @@ func (p *Pair) works(client, serving *x509.Certificate) {
 				return err.Error()
 			}
 			if c.Equal(old) || now.Before(old.NotAfter) || now.After(c.NotAfter) {
-				return fmt.Sprintf("%s from %s to %s is followed by one from %s to %s", name, old.NotBefore, old.NotAfter, c.NotBefore, c.NotAfter)
+				return fmt.Sprintf("%s valid from %s to %s was replaced by one from %s to %s", name, old.NotBefore, old.NotAfter,
+					c.NotBefore, c.NotAfter)
 			}
 		}
 		return ""
@@ -94,13 +95,14 @@ func (p *Pair) works(client, serving *x509.Certificate) {
 	})
 }
 
-// renewed waits until the node has renewed its lease after a time.
+// renewed waits until the node has renewed its lease after the given time.
 func (p *Pair) renewed(at time.Time) {
 	p.t.Helper()
 	p.until("the node's lease", func() string {
-		text, err := p.TryKubectl(p.t, "", "get", "lease", "-n", "kube-node-lease", p.Node, "-o", "jsonpath={.spec.renewTime}")
+		text, err := p.TryKubectl(p.t, "", "get", "lease", "-n", "kube-node-lease", p.Node, "-o",
+			"jsonpath={.spec.renewTime}")
 		if err != nil {
-			return "none: " + text // a new Node has none for a moment
+			return "none: " + text // a new Node has no lease for a moment
 		}
 		if renewed, err := time.Parse(time.RFC3339Nano, text); err != nil || renewed.Before(at) {
 			return fmt.Sprint("renewed at ", text, err)
@@ -109,7 +111,7 @@ func (p *Pair) renewed(at time.Time) {
 	})
 }
 
-// kept is the certificate that the node has now.
+// kept returns the node's current client certificate.
 func (p *Pair) kept(name string) *x509.Certificate {
 	p.t.Helper()
 	c, err := p.certificate(name)
@@ -126,15 +128,16 @@ func (p *Pair) certificate(name string) (*x509.Certificate, error) {
 	}
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, fmt.Errorf("%s holds no PEM", name)
+		return nil, fmt.Errorf("%s contains no PEM block", name)
 	}
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// shown is the certificate that the node's own server shows.
+// shown returns the serving certificate of the node's API.
 func (p *Pair) shown() *x509.Certificate {
 	p.t.Helper()
-	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"), &tls.Config{RootCAs: p.NodeServingAuthority.Pool(), ServerName: p.Node, MinVersion: tls.VersionTLS12})
+	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"),
+		&tls.Config{RootCAs: p.NodeServingAuthority.Pool(), ServerName: p.Node, MinVersion: tls.VersionTLS12})
 	if err != nil {
 		p.t.Fatal(err)
 	}

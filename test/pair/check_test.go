@@ -16,9 +16,9 @@ import (
 	servers "berth/test/control"
 )
 
-// TestCheckLooksAtTheServer: what berth check says of the server of a joined node,
-// by its agent and without one, when all is well and when it is not.
-func TestCheckLooksAtTheServer(t *testing.T) {
+// TestCheckReportsServer runs berth check on a joined node, with and without a running agent, with
+// and without problems.
+func TestCheckReportsServer(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t)}
 	p.issueToken()
@@ -29,7 +29,8 @@ func TestCheckLooksAtTheServer(t *testing.T) {
 	p.until("all to be well", func() string {
 		all := items(t, p.Agent.Command(t.Context(), "check", "-o", "json"))
 		for name, want := range map[string]string{
-			"server": p.Server.Config.Host, "server authority": p.caHash() + " until ", "server clock": "", "client certificate": "good until ",
+			"server": p.Server.Config.Host, "server authority": p.caHash() + " until ", "server clock": "",
+			"client certificate":  "good until ",
 			"serving certificate": "good until ", "node name": p.Node + ": this node's own",
 		} {
 			if it := all[name]; !it.OK || !strings.HasPrefix(it.Detail, want) {
@@ -38,13 +39,16 @@ func TestCheckLooksAtTheServer(t *testing.T) {
 		}
 		return ""
 	})
-	// Without the agent, as on a machine on which it was not started yet.
+	// Without a running agent, as on a machine on which it was not started yet.
 	here := func(kubeconfig string) map[string]nodeapi.CheckItem {
 		t.Helper()
 		own := t.TempDir()
-		return items(t, exec.CommandContext(t.Context(), p.Agent.Binary, "check", "-o", "json", "--socket", filepath.Join(own, "none.sock"),
-			"--config", p.Agent.ConfigFile, "--root-dir", filepath.Join(own, "root"), "--state-dir", filepath.Join(own, "state"), "--kubeconfig", kubeconfig,
-			"--cert-dir", filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki"), "--hostname-override", p.Node, "--container-runtime-endpoint", p.Host.Endpoint))
+		return items(t, exec.CommandContext(t.Context(), p.Agent.Binary, "check", "-o", "json", "--socket", filepath.Join(own,
+			"none.sock"),
+			"--config", p.Agent.ConfigFile, "--root-dir", filepath.Join(own, "root"), "--state-dir", filepath.Join(own, "state"),
+			"--kubeconfig", kubeconfig,
+			"--cert-dir", filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki"), "--hostname-override", p.Node,
+			"--container-runtime-endpoint", p.Host.Endpoint))
 	}
 	bad := func(all map[string]nodeapi.CheckItem, name, detail, remedy string) {
 		t.Helper()
@@ -60,7 +64,7 @@ func TestCheckLooksAtTheServer(t *testing.T) {
 	}
 	bad(all, "node name", "another machine has the name "+p.Node+" and is alive", "--hostname-override")
 	if !all["node name"].Essential {
-		t.Error("a node could begin under a name that is taken")
+		t.Error("a node with a used name could start")
 	}
 
 	changed := func(change func(server *string, authority *[]byte)) string {
@@ -77,7 +81,8 @@ func TestCheckLooksAtTheServer(t *testing.T) {
 		}
 		return path
 	}
-	bad(here(changed(func(server *string, _ *[]byte) { *server = "https://127.0.0.1:1" })), "server", "connection refused", "start the server")
+	bad(here(changed(func(server *string, _ *[]byte) { *server = "https://127.0.0.1:1" })), "server", "connection refused",
+		"start the server")
 	other := t.TempDir()
 	if _, err := pki.Open(other, time.Now); err != nil {
 		t.Fatal(err)
@@ -91,8 +96,8 @@ func TestCheckLooksAtTheServer(t *testing.T) {
 	})), "server authority", p.caHash(), "join again")
 }
 
-// items are what berth check says, by name. It may end with an error: it does when
-// something essential is wrong.
+// items returns the results of berth check by name. The command may fail: it does so if an
+// essential check fails.
 func items(t *testing.T, cmd *exec.Cmd) map[string]nodeapi.CheckItem {
 	t.Helper()
 	out, err := cmd.Output()

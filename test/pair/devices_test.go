@@ -9,7 +9,7 @@ import (
 
 const null = "example.com/null"
 
-// plugin starts a device plugin beside the agent; it ends with the test.
+// plugin starts a device plugin next to the agent. It is stopped with the test.
 func (p *Pair) plugin(count int) *hosts.DevicePlugin {
 	p.t.Helper()
 	dp, err := p.Agent.StartDevicePlugin(p.t.Context(), null, count)
@@ -20,25 +20,25 @@ func (p *Pair) plugin(count int) *hosts.DevicePlugin {
 	return dp
 }
 
-// nodeHas waits for the node's figures of the device.
+// nodeHas waits for the node's capacity and allocatable of the device.
 func (p *Pair) nodeHas(capacity, allocatable string) {
 	p.t.Helper()
 	p.is("node", p.Node, `.status.capacity.example\.com/null`, capacity)
 	p.is("node", p.Node, `.status.allocatable.example\.com/null`, allocatable)
 }
 
-// nulled is a pod that wants a device; the scheduler finds its node.
+// nulled is a pod that requests a device and is scheduled by the scheduler.
 func (p *Pair) nulled(name string) string {
 	return strings.Replace(p.forced(name), "  nodeName: "+p.Node+"\n", "", 1)
 }
 
-// forced goes round the scheduler.
+// forced bypasses the scheduler.
 func (p *Pair) forced(name string) string {
 	return p.pod(name, "resources: {limits: {"+null+": 1}}", "sleep")
 }
 
-// TestDevices: the server schedules by what plugins have registered, and the node
-// refuses what goes round the scheduler and finds nothing left.
+// TestDevices: the scheduler uses the resources of device plugins. The node rejects a pod that
+// bypasses the scheduler if no device is free.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{})
@@ -50,7 +50,8 @@ func TestDevices(t *testing.T) {
 	p.is("pod", "two", ready, "True")
 	p.Apply(t, p.nulled("three"))
 	p.until("the scheduler to miss a device", func() string {
-		if why := p.field("pod", "three", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(why, "Insufficient "+null) {
+		if why := p.field("pod", "three", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(why,
+			"Insufficient "+null) {
 			return why
 		}
 		return ""
@@ -58,8 +59,9 @@ func TestDevices(t *testing.T) {
 	p.Apply(t, p.forced("forced"))
 	p.is("pod", "forced", ".status.phase", "Failed")
 	p.is("pod", "forced", ".status.reason", "OutOf"+null)
-	if got := p.field("pod", "forced", ".status.message"); !strings.Contains(got, "Node didn't have enough resource: "+null+", requested: 1, used: 2, capacity: 2") {
-		t.Errorf("refused with %q", got)
+	if got := p.field("pod", "forced", ".status.message"); !strings.Contains(got,
+		"Node didn't have enough resource: "+null+", requested: 1, used: 2, capacity: 2") {
+		t.Errorf("rejected with %q", got)
 	}
 	if err := dp.Tell("unhealthy null-1"); err != nil {
 		t.Fatal(err)
@@ -67,7 +69,7 @@ func TestDevices(t *testing.T) {
 	p.nodeHas("2", "1")
 	dp.Kill()
 	p.nodeHas("2", "0")
-	// The node boots, the plugin comes last: pods wait for it.
+	// The node boots before the plugin registers: pods wait for it.
 	uid := p.field("pod", "one", ".metadata.uid")
 	if err := p.Host.PowerLoss(); err != nil {
 		t.Fatal(err)

@@ -1,3 +1,3 @@
-// Package pair tests the pair: the real control server with the real agent
-// joined to it, on real containerd, driven by stock kubectl.
+// Package pair tests the control server together with a joined agent, on real containerd, with
+// stock kubectl.
 package pair

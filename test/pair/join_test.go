@@ -28,23 +28,23 @@ stringData:
   auth-extra-groups: system:bootstrappers:kubeadm:default-node-token
 `
 
-// TestANodeJoinsByOneLine: berth join, the node's own certificates, its own rights
-// and nobody else's, and the way back.
-func TestANodeJoinsByOneLine(t *testing.T) {
+// TestNodeJoin: berth join, the node's certificates and permissions, and leaving the cluster.
+func TestNodeJoin(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t)}
 	p.issueToken()
 	dir := t.TempDir()
 	kubeconfig, bootstrap := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "bootstrap")
 	if out, err := p.join(dir, "sha256:"+strings.Repeat("0", 64)); err == nil || !strings.Contains(out, "hash") {
-		t.Errorf("a server of another authority is trusted: %v %s", err, out)
+		t.Errorf("server with another CA: %v %s", err, out)
 	}
 	p.joinHost(dir, pairOptions{})
 	p.nodeIs("Ready", "True")
 	p.Apply(t, p.pod("mine", "", "print", "hello", ",", "sleep"))
 	p.is("pod", "mine", ready, "True")
 	p.until("the token in the pod", func() string {
-		path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "mine", ".metadata.uid"), "volumes/kubernetes.io~projected/*/token")
+		path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "mine", ".metadata.uid"),
+			"volumes/kubernetes.io~projected/*/token")
 		if found, _ := filepath.Glob(path); len(found) != 1 {
 			return path
 		}
@@ -56,18 +56,19 @@ func TestANodeJoinsByOneLine(t *testing.T) {
 		}
 		return ""
 	})
-	if out, err := servers.RunKubectl(t, kubeconfig, "", "auth", "whoami"); err != nil || !strings.Contains(out, "system:node:"+p.Node) {
+	if out, err := servers.RunKubectl(t, kubeconfig, "", "auth", "whoami"); err != nil || !strings.Contains(out,
+		"system:node:"+p.Node) {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err := servers.RunKubectl(t, kubeconfig, "", "get", "secrets", "-A"); err == nil {
-		t.Errorf("a node reads all secrets: %s", out)
+		t.Errorf("node can list secrets: %s", out)
 	}
 	if err := os.Remove(bootstrap); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
 	defer cancel()
-	if err := p.Agent.Restart(ctx); err != nil { // by the kubeconfig that it has written
+	if err := p.Agent.Restart(ctx); err != nil { // with the kubeconfig it has written
 		t.Fatal(err)
 	}
 	p.Apply(t, p.pod("later", "", "sleep"))
@@ -76,7 +77,7 @@ func TestANodeJoinsByOneLine(t *testing.T) {
 	p.deleted()
 }
 
-// deleted deletes the node's Node, which comes back cordoned, by the node's own right.
+// deleted deletes the Node. The agent creates it again, cordoned, with its own permissions.
 func (p *Pair) deleted() {
 	p.t.Helper()
 	p.Kubectl(p.t, "cordon", p.Node)
@@ -86,27 +87,29 @@ func (p *Pair) deleted() {
 	p.Kubectl(p.t, "delete", "node", p.Node)
 	p.until("the node to come back", func() string {
 		if now := p.field("node", p.Node, ".metadata.uid"); now == "" || now == first {
-			return "it is " + now
+			return "got " + now
 		}
 		return ""
 	})
 	p.nodeIs("Ready", "True")
 	got := p.field("node", p.Node, ".spec.unschedulable") + " " + p.field("node", p.Node, ".metadata.labels.disk")
-	if taints := p.field("node", p.Node, ".spec.taints[*].key"); got != "true fast" || !strings.Contains(taints, "theirs") {
-		p.t.Errorf("it has come back as %q with the taints %s", got, taints)
+	if taints := p.field("node", p.Node, ".spec.taints[*].key"); got != "true fast" || !strings.Contains(taints,
+		"theirs") {
+		p.t.Errorf("got recreated node %q with taints %s", got, taints)
 	}
 }
 
-// TestANodeJoinsAgain: where its server has another address, it has that and all
-// else that it had; where it is another server, it is a node of that one.
-func TestANodeJoinsAgain(t *testing.T) {
+// TestNodeJoinsAgain: after a change of the server's address, the node keeps everything else. With
+// another server, it becomes a node of that one.
+func TestNodeJoinsAgain(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t)}
 	p.issueToken()
 	dir := t.TempDir()
 	first := newWire(t, hostOf(t, p.Server.Config.Host))
 	p.joinHost(dir, pairOptions{Config: map[string]any{
-		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": filepath.Join(dir, "ca.crt")}}, // which the line writes
+		// written by the join command
+		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": filepath.Join(dir, "ca.crt")}},
 	}}, "--server", "https://"+first.at)
 	p.nodeIs("Ready", "True")
 	p.Apply(t, p.pod("stays", "", "print", "hello", ",", "sleep"))
@@ -119,20 +122,20 @@ func TestANodeJoinsAgain(t *testing.T) {
 	})
 	had := p.kept("kubelet-client")
 
-	first.cut() // for good
+	first.cut() // permanently
 	if out := p.joinAgain(dir); strings.Contains(out, "put aside") {
-		t.Errorf("what is of the same authority is put aside: %s", out)
+		t.Errorf("certificates of the same CA were moved: %s", out)
 	}
 	p.renewed(time.Now())
 	p.is("pod", "stays", ready, "True")
 	if now := p.kept("kubelet-client"); !now.Equal(had) {
-		t.Errorf("the certificate from %s became one from %s", had.NotBefore, now.NotBefore)
+		t.Errorf("certificate valid from %s was replaced by one from %s", had.NotBefore, now.NotBefore)
 	}
 
 	other := &Pair{t: t, Server: servers.Start(t), Host: p.Host, Agent: p.Agent, Node: p.Node}
 	other.issueToken()
 	if out := other.joinAgain(dir); !strings.Contains(out, filepath.Join(dir, "kubeconfig.old")) {
-		t.Errorf("what was of another authority: %s", out)
+		t.Errorf("certificates of another CA: %s", out)
 	}
 	other.nodeIs("Ready", "True")
 	other.Apply(t, other.pod("theirs", "", "print", "hello", ",", "sleep"))
@@ -149,7 +152,7 @@ func TestANodeJoinsAgain(t *testing.T) {
 	other.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }
 
-// joinAgain has the node join by another line, and starts its agent anew.
+// joinAgain joins the node with another command and restarts its agent.
 func (p *Pair) joinAgain(dir string) string {
 	p.t.Helper()
 	out, err := p.join(dir, p.caHash(), "--cert-dir", filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki"))
@@ -164,7 +167,7 @@ func (p *Pair) joinAgain(dir string) string {
 	return out
 }
 
-// issueToken makes the token by which nodes join in these tests.
+// issueToken creates the token with which nodes join in these tests.
 func (p *Pair) issueToken() {
 	p.t.Helper()
 	p.Apply(p.t, fmt.Sprintf(bootstrapToken, "abcdef", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
@@ -179,14 +182,15 @@ func (p *Pair) join(dir, hash string, more ...string) (string, error) {
 	}
 	cmd := exec.CommandContext(p.t.Context(), made.berth, append([]string{
 		"join", "--server", p.Server.Config.Host, "--token", "abcdef.0123456789abcdef", "--ca-hash", hash,
-		"--config", filepath.Join(dir, "config.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"),
+		"--config", filepath.Join(dir, "config.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"),
+		"--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"),
 	}, more...)...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// joinHost makes a host whose agent joins by the token, with certificates of its
-// own on both sides. more are flags of the line with which it joins.
+// joinHost creates a host whose agent joins with the token and requests client and serving
+// certificates. more are additional flags of the join command.
 func (p *Pair) joinHost(dir string, o pairOptions, more ...string) {
 	p.t.Helper()
 	if out, err := p.join(dir, p.caHash(), more...); err != nil {
@@ -198,7 +202,7 @@ func (p *Pair) joinHost(dir string, o pairOptions, more ...string) {
 	p.host(o, "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"))
 }
 
-// caHash is the hash of the server's authority.
+// caHash returns the hash of the server's CA certificate.
 func (p *Pair) caHash() string {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(p.Kubeconfig), "pki", "ca.crt"))
 	if err != nil {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// artifacts are the agent's program and the images, made once.
+// artifacts are the agent's program and the images, built once.
 var artifacts = sync.OnceValues(func() (a struct {
 	berth string
 	local []string
@@ -52,8 +52,9 @@ var artifacts = sync.OnceValues(func() (a struct {
 	if err != nil {
 		return a, err
 	}
-	// No more than the tests need: each host brings each of them in anew.
-	for _, image := range []func(context.Context, string) (images.Archive, error){images.Testbox, images.Busybox, images.Nginx} {
+	// Only the required images: each host imports each of them.
+	for _, image := range []func(context.Context, string) (images.Archive, error){images.Testbox, images.Busybox,
+		images.Nginx} {
 		x, err := image(ctx, dir)
 		if err != nil {
 			return a, err
@@ -63,43 +64,42 @@ var artifacts = sync.OnceValues(func() (a struct {
 	return a, nil
 })
 
-// Pair is a control server with a node that has joined it.
+// Pair is a control server with a joined node.
 type Pair struct {
 	*servers.Server
 	t     *testing.T
 	Host  *hosts.Host
 	Agent *hosts.Agent
 	Node  string
-	wire  *wire // nil: there is none to cut
+	wire  *wire // nil if the connection cannot be interrupted
 }
 
-// in is the pair as part of a test sees it.
+// in returns the pair for a subtest.
 func (p *Pair) in(t *testing.T) *Pair {
 	out := *p
 	out.t = t
 	return &out
 }
 
-// pairOptions change what a Pair is made of.
+// pairOptions are the options of a Pair.
 type pairOptions struct {
 	Server   []func(*control.Config)
 	Config   map[string]any
 	Berth    map[string]any
 	Args     []string
-	Env      []string      // of the agent's process, beside the usual
+	Env      []string      // of the agent's process, in addition to the defaults
 	Nodefs   string        // see hosts.AgentOptions
 	Disk     string        // see hosts.Options
-	Name     string        // of the node; default: the host's
+	Name     string        // node name; default: the host's name
 	Bare     bool          // the host has no network configuration
-	Binary   string        // in place of the agent's program
-	Handlers []string      // of the runtime, beside the usual one
-	Version  hosts.Version // of containerd; default: the newer
-	LAN      *hosts.LAN    // to plug the host into
-	Cut      bool          // the way to the server can be cut: see Pair.wire
+	Binary   string        // instead of the agent's program
+	Handlers []string      // of the runtime, in addition to the defaults
+	Version  hosts.Version // of containerd; default: the newer one
+	LAN      *hosts.LAN    // network that the host is connected to
+	Cut      bool          // the connection to the server can be interrupted: see Pair.wire
 }
 
-// start makes a server and a node that has joined it by the administrator's
-// kubeconfig.
+// start creates a server and a node that has joined it with the administrator's kubeconfig.
 func start(t *testing.T, o pairOptions) *Pair {
 	t.Helper()
 	p := &Pair{t: t}
@@ -114,7 +114,7 @@ func start(t *testing.T, o pairOptions) *Pair {
 	return p
 }
 
-// host makes the node's host and starts its agent.
+// host creates the node's host and starts its agent.
 func (p *Pair) host(o pairOptions, join ...string) {
 	p.t.Helper()
 	made, err := artifacts()
@@ -123,7 +123,8 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	if p.Host, err = hosts.Start(ctx, hosts.Options{Version: cmp.Or(o.Version, hosts.Version2), CNI: !o.Bare, Handlers: o.Handlers, Disk: o.Disk, LAN: o.LAN, Images: made.local}); err != nil {
+	if p.Host, err = hosts.Start(ctx, hosts.Options{Version: cmp.Or(o.Version, hosts.Version2), CNI: !o.Bare,
+		Handlers: o.Handlers, Disk: o.Disk, LAN: o.LAN, Images: made.local}); err != nil {
 		p.t.Fatal(err)
 	}
 	p.Node = cmp.Or(o.Name, p.Host.Name)
@@ -135,8 +136,10 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	config := p.trust()
 	maps.Copy(config, o.Config)
 	p.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: cmp.Or(o.Binary, made.berth), Host: p.Host, NodeName: p.Node, Config: config, Berth: o.Berth, Nodefs: o.Nodefs,
-		ExtraArgs: append(join, o.Args...), Env: append([]string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"}, o.Env...),
+		Binary: cmp.Or(o.Binary, made.berth), Host: p.Host, NodeName: p.Node, Config: config, Berth: o.Berth,
+		Nodefs:    o.Nodefs,
+		ExtraArgs: append(join, o.Args...), Env: append([]string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
+			o.Env...),
 	})
 	if err != nil {
 		p.t.Fatal(err)
@@ -146,8 +149,8 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	}
 }
 
-// trust is a configuration with which the server and the node's API know each
-// other: both show certificates of the server's authority.
+// trust is a configuration with which the server and the node's API trust each other: both have
+// certificates of the server's CA.
 func (p *Pair) trust() map[string]any {
 	p.t.Helper()
 	dir := filepath.Join(filepath.Dir(p.Kubeconfig), "pki")
@@ -156,7 +159,8 @@ func (p *Pair) trust() map[string]any {
 		p.t.Fatal(err)
 	}
 	cert, key, err := authority.Issue(pki.Subject{
-		Name: "system:node:" + p.Node, Groups: []string{"system:nodes"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		Name: "system:node:" + p.Node, Groups: []string{"system:nodes"}, ExtKeyUsages: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageServerAuth},
 		DNSNames: []string{p.Node}, IPAddresses: []net.IP{p.Host.Gateway.AsSlice()},
 	})
 	own := p.t.TempDir()
@@ -170,7 +174,7 @@ func (p *Pair) trust() map[string]any {
 	}
 }
 
-// end stops the agent and says what it or its pods left behind.
+// end stops the agent and reports leftovers of the agent and its pods.
 func (p *Pair) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), goneBound)
 	defer cancel()
@@ -187,7 +191,7 @@ func (p *Pair) end() error {
 	return errors.Join(append(errs, p.Host.Stop())...)
 }
 
-// until waits until f has no complaint.
+// until repeats f until it returns "".
 func (p *Pair) until(what string, f func() string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), waitBound)
@@ -202,9 +206,9 @@ func (p *Pair) until(what string, f func() string) {
 	}
 }
 
-// field is a field of a named node, or of a named pod in namespace default, as
-// kubectl get --ignore-not-found -o jsonpath prints it. It is asked again and
-// again: a process of kubectl each time would keep the CPUs from what is waited for.
+// field returns a field of a node, or of a pod in the namespace default, in the format of kubectl
+// get --ignore-not-found -o jsonpath. It is called often, and a kubectl process for each call would
+// use too much CPU time.
 func (p *Pair) field(kind, name, path string) string {
 	get := p.Client.CoreV1().RESTClient().Get().Resource(kind + "s").Name(name)
 	if kind != "node" {
@@ -234,7 +238,7 @@ func (p *Pair) is(kind, name, path, want string) {
 	p.t.Helper()
 	p.until(kind+" "+name+" "+path+" to be "+want, func() string {
 		if got := p.field(kind, name, path); got != want {
-			return "it is " + got
+			return "got " + got
 		}
 		return ""
 	})
@@ -245,7 +249,7 @@ func (p *Pair) nodeIs(condition, want string) {
 	p.is("node", p.Node, `.status.conditions[?(@.type=="`+condition+`")].status`, want)
 }
 
-// pod is a manifest of one container that runs a program of the test image.
+// pod is a manifest with one container that runs a program of the test image.
 func (p *Pair) pod(name, more string, args ...string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
@@ -265,7 +269,7 @@ spec:
 `, name, p.Node, images.TestboxRef, strings.Join(quoted, ", "), strings.ReplaceAll(more, "\n", "\n    "))
 }
 
-// log is what a pod's container has written, as its file on the host has it.
+// log returns the log file of a pod's container on the host.
 func (p *Pair) log(name string) string {
 	files, err := filepath.Glob(filepath.Join(p.Agent.LogsDir, "default_"+name+"_*", "c", "*.log"))
 	if err != nil || len(files) == 0 {
@@ -278,13 +282,13 @@ func (p *Pair) log(name string) string {
 	return string(text)
 }
 
-// podsLeft are directories that are left of the pod.
+// podsLeft returns directories that are left over from the pod.
 func (p *Pair) podsLeft(name string) []string {
 	left, _ := filepath.Glob(filepath.Join(p.Agent.LogsDir, "default_"+name+"_*"))
 	return left
 }
 
-// agentPods waits until the agent itself says that the pods run.
+// agentPods waits until the agent reports that the pods are running.
 func (p *Pair) agentPods(names ...string) {
 	p.t.Helper()
 	p.until("the agent's pods", func() string {

@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// TestANodeShortOfDiskTakesNoPods fills the node's file system: the Node says so,
-// the server taints it, nobody new is let in, and all that ends when there is room
-// again.
-func TestANodeShortOfDiskTakesNoPods(t *testing.T) {
+// TestDiskPressure fills the node's file system: the Node reports the condition, the server taints
+// it, new pods are rejected, and all of this ends when space is freed.
+func TestDiskPressure(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{Nodefs: "size=64m", Config: map[string]any{
 		"evictionHard":                     map[string]string{"nodefs.available": "50%", "memory.available": "100Mi"},
@@ -27,17 +26,18 @@ func TestANodeShortOfDiskTakesNoPods(t *testing.T) {
 	taints := func() string { return p.field("node", p.Node, ".spec.taints[*].key") }
 	p.until("the taint", func() string {
 		if has := taints(); !strings.Contains(has, "node.kubernetes.io/disk-pressure") {
-			return "there is " + has
+			return "got " + has
 		}
 		return ""
 	})
 	p.nodeIs("Ready", "True")
 	p.nodeIs("MemoryPressure", "False")
 
-	// One that the scheduler is asked for waits, one that is put there is refused.
+	// A pod for the scheduler stays pending. A bound pod is rejected.
 	p.Apply(t, strings.Replace(p.pod("waits", "", "sleep"), "  nodeName: "+p.Node+"\n", "", 1))
 	p.until("its refusal by the scheduler", func() string {
-		if text := p.field("pod", "waits", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(text, "disk-pressure") {
+		if text := p.field("pod", "waits", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(text,
+			"disk-pressure") {
 			return text
 		}
 		return ""
@@ -47,9 +47,10 @@ func TestANodeShortOfDiskTakesNoPods(t *testing.T) {
 	p.is("pod", "put", ".status.reason", "Evicted")
 	p.is("pod", "put", ".status.message", "Pod was rejected: The node had condition: [DiskPressure]. ")
 	p.until("the event", func() string {
-		out := p.Kubectl(t, "get", "events", "-A", "--field-selector", "involvedObject.kind=Node", "-o", `jsonpath={range .items[*]}{.reason} {end}`)
+		out := p.Kubectl(t, "get", "events", "-A", "--field-selector", "involvedObject.kind=Node", "-o",
+			`jsonpath={range .items[*]}{.reason} {end}`)
 		if !strings.Contains(out, "NodeHasDiskPressure") {
-			return "there are " + out
+			return "got " + out
 		}
 		return ""
 	})
@@ -60,6 +61,6 @@ func TestANodeShortOfDiskTakesNoPods(t *testing.T) {
 	p.nodeIs("DiskPressure", "False")
 	p.is("pod", "waits", ".status.phase", "Running")
 	if has := taints(); strings.Contains(has, "pressure") {
-		t.Errorf("the taint stays: %s", has)
+		t.Errorf("taint not removed: %s", has)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// wire is the way from a node to its server. It can be cut: what is connected
-// breaks off, and nobody answers.
+// wire proxies the connection from a node to its server. cut closes all connections and makes the
+// server unreachable.
 type wire struct {
 	t      *testing.T
 	to, at string
@@ -31,7 +31,7 @@ func newWire(t *testing.T, to string) *wire {
 	return w
 }
 
-// join lets connections through.
+// join forwards connections.
 func (w *wire) join() {
 	w.t.Helper()
 	l, err := net.Listen("tcp", w.at)
@@ -74,7 +74,7 @@ func (w *wire) pass(c net.Conn) {
 	delete(w.conns, up)
 }
 
-// cut ends what is connected, and lets nothing through.
+// cut closes all connections and forwards none.
 func (w *wire) cut() {
 	w.l.Close()
 	w.mu.Lock()
@@ -85,20 +85,21 @@ func (w *wire) cut() {
 	w.wg.Wait()
 }
 
-// kubeconfig is one that leads over the wire instead.
+// kubeconfig returns a kubeconfig that uses the proxy.
 func (w *wire) kubeconfig(from string) string {
 	text, err := os.ReadFile(from)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	path := filepath.Join(w.t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), "https://"+w.to, "https://"+w.at)), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), "https://"+w.to, "https://"+w.at)),
+		0o600); err != nil {
 		w.t.Fatal(err)
 	}
 	return path
 }
 
-// hostOf is the address of a server.
+// hostOf returns the address of a server.
 func hostOf(t *testing.T, server string) string {
 	u, err := url.Parse(server)
 	if err != nil {

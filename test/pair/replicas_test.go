@@ -7,8 +7,7 @@ import (
 	"berth/test/images"
 )
 
-// replaced: a set's pods run, one that is deleted is replaced by another that runs, and
-// none outlives the set.
+// replaced: the pods of a set run, a deleted pod is replaced, and none is left after the set.
 func (p *Pair) replaced() {
 	t := p.t
 	p.Apply(t, fmt.Sprintf(`apiVersion: v1
@@ -24,7 +23,8 @@ spec:
       containers: [{name: c, image: %q, args: [serve], ports: [{containerPort: 8080}]}]
 `, images.TestboxRef))
 	names := func() []string {
-		return strings.Fields(p.Kubectl(t, "get", "pods", "-l", "app=many", "-o", "jsonpath={range .items[*]}{.metadata.name} {end}"))
+		return strings.Fields(p.Kubectl(t, "get", "pods", "-l", "app=many", "-o",
+			"jsonpath={range .items[*]}{.metadata.name} {end}"))
 	}
 	p.is("replicationcontroller", "many", ".status.readyReplicas", "3")
 	p.is("replicationcontroller", "many", ".status.availableReplicas", "3")
@@ -41,7 +41,7 @@ spec:
 	p.is("replicationcontroller", "many", ".status.replicas", "1")
 	p.Kubectl(t, "delete", "rc", "many", "--cascade=foreground", "--timeout=60s")
 	if left := names(); len(left) > 0 {
-		t.Errorf("the set went before %v", left)
+		t.Errorf("the set was deleted before %v", left)
 	}
 	p.until("nothing to be left on the node", func() string { return strings.Join(p.podsLeft("many-*"), " ") })
 }

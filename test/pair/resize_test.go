@@ -19,8 +19,8 @@ const (
 	inProgress = `.status.conditions[?(@.type=="PodResizeInProgress")].status`
 )
 
-// TestKubectlResizesPods gives running pods more and less by kubectl and looks at
-// what the kernel has of it.
+// TestKubectlResizesPods increases and decreases resources of running pods with kubectl and checks
+// the cgroups.
 func TestKubectlResizesPods(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -28,15 +28,15 @@ func TestKubectlResizesPods(t *testing.T) {
 			t.Parallel()
 			p := start(t, pairOptions{Version: v})
 			t.Run("up and down in place", func(t *testing.T) { p.in(t).resizeInPlace() })
-			t.Run("by amounts that it did not have", func(t *testing.T) { p.in(t).resizeAdds() })
-			t.Run("as a whole", func(t *testing.T) { p.in(t).resizeWhole() })
-			t.Run("when there is room", func(t *testing.T) { p.in(t).resizeDeferred() })
-			t.Run("never beyond the node", func(t *testing.T) { p.in(t).resizeInfeasible() })
+			t.Run("adding resources", func(t *testing.T) { p.in(t).resizeAdds() })
+			t.Run("pod-level resources", func(t *testing.T) { p.in(t).resizeWhole() })
+			t.Run("deferred until resources are free", func(t *testing.T) { p.in(t).resizeDeferred() })
+			t.Run("beyond the node's capacity", func(t *testing.T) { p.in(t).resizeInfeasible() })
 		})
 	}
 }
 
-// resize asks for other resources of the pod's container, or of the pod.
+// resize requests other resources of the pod's container or of the pod.
 func (p *Pair) resize(name, spec string) {
 	p.t.Helper()
 	p.Kubectl(p.t, "patch", "pod", name, "--subresource=resize", "-p", `{"spec":`+spec+`}`)
@@ -46,8 +46,8 @@ func ofContainer(resources string) string {
 	return `{"containers":[{"name":"c","resources":` + resources + `}]}`
 }
 
-// sized waits until the pod's resize is over and its container has the resources,
-// as its status has them: requests then limits, each CPU then memory.
+// sized waits until the pod's resize is completed and the container's status has the resources:
+// requests, then limits, CPU before memory.
 func (p *Pair) sized(name, want string) {
 	p.t.Helper()
 	p.until(name+" to have "+want, func() string {
@@ -59,19 +59,19 @@ func (p *Pair) sized(name, want string) {
 			}
 		}
 		if got := strings.Join(has, " "); got != want {
-			return "it has " + got
+			return "got " + got
 		}
 		if p.field("pod", name, pending) != "" || p.field("pod", name, inProgress) != "" {
-			return "it is being resized: " + p.field("pod", name, ".status.conditions")
+			return "resize in progress: " + p.field("pod", name, ".status.conditions")
 		}
 		return ""
 	})
 }
 
-// kernel has what a pod's cgroup, or below it that of its container, is limited to.
+// kernel checks the cgroup limits of a pod or of its container.
 type kernel struct{ Shares, Quota, Memory string }
 
-// kernelOf reads a pod's cgroup, and where container is its ID the one below.
+// kernelOf reads the cgroup of a pod or, if container is set, of this container ID.
 func (p *Pair) kernelOf(uid, container string) (k kernel) {
 	p.t.Helper()
 	read := func(controller, file string) string {
@@ -85,7 +85,7 @@ func (p *Pair) kernelOf(uid, container string) (k kernel) {
 	return kernel{read("cpu", "cpu.shares"), read("cpu", "cpu.cfs_quota_us"), read("memory", "memory.limit_in_bytes")}
 }
 
-// same is a container that goes on while the pod around it is resized.
+// same is a container that is not restarted while the pod is resized.
 type same struct{ uid, id string }
 
 func (p *Pair) runs(name string) same {
@@ -94,7 +94,7 @@ func (p *Pair) runs(name string) same {
 	return same{p.field("pod", name, ".metadata.uid"), p.field("pod", name, idOf)}
 }
 
-// still holds the container to be the one that it was, never started again.
+// still checks that the container has not been restarted.
 func (p *Pair) still(name string, was same) {
 	p.t.Helper()
 	if now := p.field("pod", name, idOf); now != was.id {
@@ -105,22 +105,23 @@ func (p *Pair) still(name string, was same) {
 	}
 }
 
-// container is the ID as the runtime has it.
+// container returns the container ID in the runtime.
 func (s same) container() string { return s.id[strings.LastIndex(s.id, "/")+1:] }
 
 func (p *Pair) resizeInPlace() {
 	t := p.t
-	p.Apply(t, p.pod("size", "resources: {requests: {cpu: 100m, memory: 16Mi}, limits: {cpu: 200m, memory: 64Mi}}", "sleep"))
+	p.Apply(t, p.pod("size", "resources: {requests: {cpu: 100m, memory: 16Mi}, limits: {cpu: 200m, memory: 64Mi}}",
+		"sleep"))
 	was := p.runs("size")
 	is := func(what, status string, own, pod kernel) {
 		t.Helper()
 		p.sized("size", status)
 		p.still("size", was)
 		if got := p.kernelOf(was.uid, was.container()); got != own {
-			t.Errorf("%s: the container has %+v, want %+v", what, got, own)
+			t.Errorf("%s: got container resources %+v, want %+v", what, got, own)
 		}
 		if got := p.kernelOf(was.uid, ""); got != pod {
-			t.Errorf("%s: the pod has %+v, want %+v", what, got, pod)
+			t.Errorf("%s: got pod resources %+v, want %+v", what, got, pod)
 		}
 	}
 	both := func(what, status string, k kernel) { t.Helper(); is(what, status, k, k) }
@@ -131,7 +132,8 @@ func (p *Pair) resizeInPlace() {
 	both("down", "50m 16Mi 100m 32Mi", kernel{"51", "10000", "33554432"})
 	p.edit("size", "s/memory: 32Mi/memory: 48Mi/")
 	both("edited", "50m 16Mi 100m 48Mi", kernel{"51", "10000", "50331648"})
-	if seen, now := p.field("pod", "size", ".status.observedGeneration"), p.field("pod", "size", ".metadata.generation"); seen != now || now != "4" {
+	if seen, now := p.field("pod", "size", ".status.observedGeneration"), p.field("pod", "size",
+		".metadata.generation"); seen != now || now != "4" {
 		t.Errorf("generation %s, observed %s", now, seen)
 	}
 	p.until("the events", func() string {
@@ -143,20 +145,22 @@ func (p *Pair) resizeInPlace() {
 		}
 		return ""
 	})
-	out, err := p.TryKubectl(t, "", "patch", "pod", "size", "--subresource=resize", "--type=json", "-p", `[{"op":"remove","path":"/spec/containers/0/resources/limits/memory"}]`)
+	out, err := p.TryKubectl(t, "", "patch", "pod", "size", "--subresource=resize", "--type=json", "-p",
+		`[{"op":"remove","path":"/spec/containers/0/resources/limits/memory"}]`)
 	if err == nil || !strings.Contains(out, "resource limits cannot be removed") {
-		t.Errorf("a limit was taken away: %v %s", err, out)
+		t.Errorf("removal of a limit: %v %s", err, out)
 	}
 }
 
-// edit changes a pod by kubectl edit with sed for an editor.
+// edit runs kubectl edit with sed as the editor.
 func (p *Pair) edit(name, script string) {
 	p.t.Helper()
 	program, err := hosts.Kubectl()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(p.t.Context(), program, "--kubeconfig", p.Kubeconfig, "edit", "pod", name, "--subresource=resize")
+	cmd := exec.CommandContext(p.t.Context(), program, "--kubeconfig", p.Kubeconfig, "edit", "pod", name,
+		"--subresource=resize")
 	cmd.Env = append(os.Environ(), "HOME="+p.t.TempDir(), fmt.Sprintf("KUBE_EDITOR=sed -i '%s'", script))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		p.t.Fatalf("kubectl edit: %v\n%s", err, out)
@@ -168,14 +172,14 @@ func (p *Pair) resizeAdds() {
 	p.Apply(t, p.pod("adds", "resources: {requests: {memory: 16Mi}}", "sleep"))
 	was := p.runs("adds")
 	if k := p.kernelOf(was.uid, was.container()); k.Quota != "-1" || len(k.Memory) < len("9223372036854771712") {
-		t.Errorf("without limits there are %+v", k)
+		t.Errorf("without limits: got %+v", k)
 	}
 	p.resize("adds", ofContainer(`{"requests":{"cpu":"20m"},"limits":{"cpu":"300m","memory":"96Mi"}}`))
 	p.sized("adds", "20m 16Mi 300m 96Mi")
 	p.still("adds", was)
 	for _, id := range []string{was.container(), ""} {
 		if got, want := p.kernelOf(was.uid, id), (kernel{"20", "30000", "100663296"}); got != want {
-			t.Errorf("in cgroup %q there are %+v, want %+v", id, got, want)
+			t.Errorf("cgroup %q: got %+v, want %+v", id, got, want)
 		}
 	}
 }
@@ -191,11 +195,11 @@ func (p *Pair) resizeWhole() {
 	p.is("pod", "whole", inProgress, "")
 	p.still("whole", was)
 	if got, want := p.kernelOf(was.uid, ""), (kernel{"40", "30000", "100663296"}); got != want {
-		t.Errorf("the pod has %+v, want %+v", got, want)
+		t.Errorf("got pod resources %+v, want %+v", got, want)
 	}
 }
 
-// share is part of the node's CPU.
+// share returns a fraction of the node's CPU.
 func (p *Pair) share(percent int64) string {
 	p.t.Helper()
 	cpu, err := resource.ParseQuantity(p.field("node", p.Node, ".status.allocatable.cpu"))
@@ -216,7 +220,7 @@ func (p *Pair) resizeDeferred() {
 	p.resize("small", ofContainer(`{"requests":{"cpu":"`+most+`"}}`))
 	p.is("pod", "small", pending+".reason", "Deferred")
 	if message := p.field("pod", "small", pending+".message"); !strings.Contains(message, "cpu") {
-		t.Errorf("its message is %q", message)
+		t.Errorf("got message %q", message)
 	}
 	p.is("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", few)
 	p.Kubectl(t, "delete", "pod", "big", "--timeout=60s")
@@ -237,6 +241,6 @@ func (p *Pair) resizeInfeasible() {
 	p.sized("vast", "30m 8Mi")
 	p.still("vast", was)
 	if image := p.field("pod", "vast", ".spec.containers[0].image"); image != images.TestboxRef {
-		t.Errorf("its image is %s", image)
+		t.Errorf("got image %s", image)
 	}
 }

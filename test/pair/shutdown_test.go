@@ -12,8 +12,8 @@ import (
 	"berth/test/images"
 )
 
-// bootID has an agent's program see another boot ID than this machine's: that of the
-// file boot_id beside the script. What pods mount is shared as before.
+// bootID returns an agent program that sees another boot ID than this machine's: that in the file
+// boot_id next to the script. Mount propagation to pods is not changed.
 const bootID = `#!/bin/sh
 exec unshare --mount --propagation unchanged /bin/sh -c '
 mount --make-rprivate /proc && mount --bind DIR/boot_id /proc/sys/kernel/random/boot_id && exec PROGRAM "$@"' sh "$@"
@@ -23,8 +23,8 @@ mount --make-rprivate /proc && mount --bind DIR/boot_id /proc/sys/kernel/random/
 type goesDown struct {
 	*Pair
 	logind   *hosts.Logind
-	boot     string                      // file of the boot's ID
-	released func(context.Context) error // by the agent's last lock
+	boot     string                      // file with the boot ID
+	released func(context.Context) error // held by the agent's last inhibitor lock
 }
 
 func startDown(t *testing.T) *goesDown {
@@ -46,7 +46,8 @@ func startDown(t *testing.T) *goesDown {
 	d := &goesDown{logind: l, boot: filepath.Join(dir, "boot_id")}
 	program := filepath.Join(dir, "berth")
 	script := strings.NewReplacer("DIR", dir, "PROGRAM", made.berth).Replace(bootID)
-	if err := errors.Join(hosts.WriteProgram(program, script), os.WriteFile(d.boot, []byte("boot-1\n"), 0o644)); err != nil {
+	if err := errors.Join(hosts.WriteProgram(program, script), os.WriteFile(d.boot, []byte("boot-1\n"),
+		0o644)); err != nil {
 		t.Fatal(err)
 	}
 	d.Pair = start(t, pairOptions{
@@ -67,7 +68,7 @@ func (d *goesDown) lock() {
 	}
 }
 
-// shutDown returns when logind may go on.
+// shutDown returns when logind can continue.
 func (d *goesDown) shutDown() {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), waitBound)
@@ -77,7 +78,7 @@ func (d *goesDown) shutDown() {
 	}
 }
 
-// boots is the end of a shutdown and the boot after it.
+// boots completes the shutdown and boots again.
 func (d *goesDown) boots(id string) {
 	d.t.Helper()
 	d.logind.Booted()
@@ -91,25 +92,28 @@ func (d *goesDown) boots(id string) {
 	d.lock()
 }
 
-// ended says how the server has a pod's end.
+// ended returns how the API object reports the end of a pod.
 func (d *goesDown) ended(pod string) string {
 	return strings.Join([]string{
 		d.field("pod", pod, ".status.phase"), d.field("pod", pod, ".status.reason"), d.field("pod", pod, ".status.message"),
 		d.field("pod", pod, `.status.conditions[?(@.type=="DisruptionTarget")].reason`),
-		d.field("pod", pod, ".status.containerStatuses[0].state.terminated.reason"), d.field("pod", pod, ".status.containerStatuses[0].restartCount"),
+		d.field("pod", pod, ".status.containerStatuses[0].state.terminated.reason"), d.field("pod", pod,
+			".status.containerStatuses[0].restartCount"),
 	}, "/")
 }
 
-const endedWithNode = "Failed/Terminated/Pod was terminated in response to imminent node shutdown./TerminationByKubelet/Error/0"
+const endedWithNode = "Failed/Terminated/Pod was terminated in response to imminent node " +
+	"shutdown./TerminationByKubelet/Error/0"
 
-// TestScenario26_TheServerHearsHowPodsEndedWithTheirNode: before the host goes down, when
-// it is in reach, and that the node goes down too; else after the boot. A pod of a file
-// runs again after each boot.
-func TestScenario26_TheServerHearsHowPodsEndedWithTheirNode(t *testing.T) {
+// TestScenario26_ServerReceivesPodStatusAfterNodeShutdown: the status is reported before the host
+// goes down if the server is reachable, together with the node's condition, otherwise after the
+// next boot. A static pod runs again after each boot.
+func TestScenario26_ServerReceivesPodStatusAfterNodeShutdown(t *testing.T) {
 	t.Parallel()
 	d := startDown(t)
 	filed := "filed-" + d.Node
-	manifest := "apiVersion: v1\nkind: Pod\nmetadata: {name: filed}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers: [{name: c, image: \"" + images.TestboxRef + "\", args: [sleep]}]\n"
+	manifest := "apiVersion: v1\nkind: Pod\nmetadata: {name: filed}\nspec:\n  terminationGracePeriodSeconds: 1\n  " +
+		"containers: [{name: c, image: \"" + images.TestboxRef + "\", args: [sleep]}]\n"
 	if err := os.WriteFile(filepath.Join(d.Agent.ManifestDir, "filed.yaml"), []byte(manifest), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -120,11 +124,13 @@ func TestScenario26_TheServerHearsHowPodsEndedWithTheirNode(t *testing.T) {
 	d.shutDown()
 	for _, name := range []string{"first", filed} {
 		if got := d.ended(name); got != endedWithNode {
-			t.Errorf("when the host goes down the server has of %s\n%s", name, got)
+			t.Errorf("pod status at shutdown, %s:\n%s", name, got)
 		}
 	}
-	if got := d.field("node", d.Node, ready) + d.field("node", d.Node, `.status.conditions[?(@.type=="Ready")].message`); !strings.HasPrefix(got, "False") || !strings.Contains(got, "node is shutting down") {
-		t.Errorf("when the host goes down the node is ready: %s", got)
+	if got := d.field("node", d.Node, ready) + d.field("node", d.Node,
+		`.status.conditions[?(@.type=="Ready")].message`); !strings.HasPrefix(got, "False") || !strings.Contains(got,
+		"node is shutting down") {
+		t.Errorf("node condition at shutdown: %s", got)
 	}
 
 	d.boots("boot-2")
@@ -135,13 +141,13 @@ func TestScenario26_TheServerHearsHowPodsEndedWithTheirNode(t *testing.T) {
 	d.Apply(t, d.pod("second", "", "sleep"))
 	d.is("pod", "second", ready, "True")
 	if got := d.ended("first"); got != endedWithNode {
-		t.Errorf("after the boot the server has of the first\n%s", got)
+		t.Errorf("after the boot, got status of the first pod\n%s", got)
 	}
 
 	d.wire.cut()
 	d.shutDown()
 	if got := d.field("pod", "second", ".status.phase"); got != "Running" {
-		t.Errorf("the server, which is away, has the second as %s", got)
+		t.Errorf("second pod while the server was unreachable: got %s", got)
 	}
 	d.boots("boot-3")
 	d.agentPods(filed)
@@ -157,6 +163,6 @@ func TestScenario26_TheServerHearsHowPodsEndedWithTheirNode(t *testing.T) {
 	d.is("pod", filed, ".status.containerStatuses[0].restartCount", "2")
 	d.is("pod", filed, ready, "True")
 	if got := d.ended("first"); got != endedWithNode {
-		t.Errorf("after both boots the server has of the first\n%s", got)
+		t.Errorf("after both boots, got status of the first pod\n%s", got)
 	}
 }

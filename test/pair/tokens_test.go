@@ -16,15 +16,18 @@ import (
 	"berth/control"
 )
 
-// TestTokensInPodsAreRenewed: tokens are good for 40 s here. The file in the pod has
-// another before the one that it has expires, without anything being restarted, and
-// the server takes the new one and not the old.
-func TestTokensInPodsAreRenewed(t *testing.T) {
+// TestServiceAccountTokenRefresh: tokens are valid for 40 s here. The file in the pod is replaced
+// before its token expires, without a restart. The server accepts the new token and rejects the old
+// one.
+func TestServiceAccountTokenRefresh(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) { c.MaxTokenExpiration = 40 * time.Second }}})
+	p := start(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) {
+		c.MaxTokenExpiration = 40 * time.Second
+	}}})
 	p.Apply(t, p.pod("holds", "", "sleep"))
 	p.is("pod", "holds", ready, "True")
-	path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "holds", ".metadata.uid"), "volumes/kubernetes.io~projected/*/token")
+	path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "holds", ".metadata.uid"),
+		"volumes/kubernetes.io~projected/*/token")
 	read := func() string {
 		found, _ := filepath.Glob(path)
 		if len(found) != 1 {
@@ -49,11 +52,11 @@ func TestTokensInPodsAreRenewed(t *testing.T) {
 		})
 		seen[last] = true
 		if got := p.account(last); got != defaultAccount {
-			t.Errorf("a token that has just come is of %q", got)
+			t.Errorf("new token: got user %q", got)
 		}
 		begins, ends := validity(t, last)
 		if life := ends.Sub(begins); life != 40*time.Second {
-			t.Errorf("the token is good for %s", life)
+			t.Errorf("got token valid for %s", life)
 		}
 	}
 	for old := range seen {
@@ -69,17 +72,18 @@ func TestTokensInPodsAreRenewed(t *testing.T) {
 
 const defaultAccount = "system:serviceaccount:default:default"
 
-// account is whose token the server takes it for; empty: it does not take it.
+// account returns the user that the server authenticates for the token, or "".
 func (p *Pair) account(token string) string {
 	p.t.Helper()
-	r, err := p.Client.AuthenticationV1().TokenReviews().Create(p.t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	r, err := p.Client.AuthenticationV1().TokenReviews().Create(p.t.Context(), &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	return r.Status.User.Username
 }
 
-// validity is when a token begins to be good and when it ends.
+// validity returns the validity period of a token.
 func validity(t *testing.T, token string) (begins, ends time.Time) {
 	t.Helper()
 	parts := strings.Split(token, ".")

@@ -13,14 +13,15 @@ import (
 	servers "berth/test/control"
 )
 
-// TestANodeTellsWhatItsConfigurationSays: the fields that have an effect at the
-// server alone, one by one.
-func TestANodeTellsWhatItsConfigurationSays(t *testing.T) {
+// TestNodeReportsConfiguration: the configuration fields that have an effect on API objects only.
+func TestNodeReportsConfiguration(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{Disk: "size=1g", Berth: map[string]any{"imageGCPeriod": "1s"}, Config: map[string]any{
-		"imageGCHighThresholdPercent": 2, "imageGCLowThresholdPercent": 1, // and no image that may go: the node has pulled none
-		"nodeLeaseDurationSeconds": 33, "nodeStatusUpdateFrequency": "1s", "nodeStatusReportFrequency": "1s", "nodeStatusMaxImages": 2,
-		"providerID": "bench://rack/7", "maxPods": 17,
+		// no image can be deleted: the node has pulled none
+		"imageGCHighThresholdPercent": 2, "imageGCLowThresholdPercent": 1,
+		"nodeLeaseDurationSeconds": 33, "nodeStatusUpdateFrequency": "1s", "nodeStatusReportFrequency": "1s",
+		"nodeStatusMaxImages": 2,
+		"providerID":          "bench://rack/7", "maxPods": 17,
 		"registerWithTaints": []any{map[string]any{"key": "fresh", "value": "yes", "effect": "NoSchedule"}},
 		"kubeReserved":       map[string]string{"cpu": "100m", "memory": "128Mi"},
 		"systemReserved":     map[string]string{"cpu": "150m", "memory": "256Mi"},
@@ -41,40 +42,43 @@ func TestANodeTellsWhatItsConfigurationSays(t *testing.T) {
 		}
 		return ""
 	})
-	whole, left := resource.MustParse(p.field("node", p.Node, ".status.capacity.memory")), resource.MustParse(p.field("node", p.Node, ".status.allocatable.memory"))
-	if took := whole.Value() - left.Value(); took != (128+256+100)<<20 { // the last is evictionHard's
-		t.Errorf("of memory %d are taken from pods", took)
+	whole, left := resource.MustParse(p.field("node", p.Node, ".status.capacity.memory")),
+		resource.MustParse(p.field("node", p.Node, ".status.allocatable.memory"))
+	if took := whole.Value() - left.Value(); took != (128+256+100)<<20 { // the last one comes from evictionHard
+		t.Errorf("got %d bytes of memory reserved from pods", took)
 	}
-	p.until("the lease", func() string { // a new Node has none for a moment
-		if got, err := p.TryKubectl(t, "", "get", "lease", "-n", "kube-node-lease", p.Node, "-o", "jsonpath={.spec.leaseDurationSeconds}"); err != nil || got != "33" {
-			return "it is for " + got
+	p.until("the lease", func() string { // a new Node has no lease for a moment
+		if got, err := p.TryKubectl(t, "", "get", "lease", "-n", "kube-node-lease", p.Node, "-o",
+			"jsonpath={.spec.leaseDurationSeconds}"); err != nil || got != "33" {
+			return "issued for " + got
 		}
 		return ""
 	})
 	p.until("the node to say that its disk of images stays too full", func() string {
-		out := p.Kubectl(t, "get", "events", "-A", "--field-selector", "involvedObject.kind=Node,reason=FreeDiskSpaceFailed", "-o", "jsonpath={.items[*].message}")
+		out := p.Kubectl(t, "get", "events", "-A", "--field-selector", "involvedObject.kind=Node,reason=FreeDiskSpaceFailed",
+			"-o", "jsonpath={.items[*].message}")
 		if !strings.Contains(out, "but only found 0 bytes eligible to free") {
 			return out
 		}
 		return ""
 	})
-	// By default an unchanged status is told every five minutes, longer than is waited here.
+	// By default, an unchanged status is reported every five minutes, which is longer than the test
+	// waits.
 	first := ""
-	p.until("the status to be told again and again", func() string {
+	p.until("repeated status reports", func() string {
 		now := p.field("node", p.Node, `.status.conditions[?(@.type=="Ready")].lastHeartbeatTime`)
 		if first == "" {
 			first = now
 		}
 		if now == first {
-			return "last told at " + now
+			return "last reported at " + now
 		}
 		return ""
 	})
 }
 
-// TestANodeThatDoesNotRegister waits until somebody makes its Node, and takes what
-// that one says of it.
-func TestANodeThatDoesNotRegister(t *testing.T) {
+// TestNodeWithoutSelfRegistration waits until its Node is created and applies its contents.
+func TestNodeWithoutSelfRegistration(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t)}
 	p.host(pairOptions{Config: map[string]any{"registerNode": false}}, "--kubeconfig", p.Kubeconfig)
@@ -85,21 +89,21 @@ func TestANodeThatDoesNotRegister(t *testing.T) {
 		return ""
 	})
 	if out, err := p.TryKubectl(t, "", "get", "node", p.Node); err == nil || !strings.Contains(out, "NotFound") {
-		t.Errorf("there is a Node: %v %s", err, out)
+		t.Errorf("unexpected Node: %v %s", err, out)
 	}
 	p.Apply(t, "apiVersion: v1\nkind: Node\nmetadata: {name: "+p.Node+", labels: {made: by-hand}}\n")
 	p.nodeIs("Ready", "True")
 	if got := p.field("node", p.Node, ".metadata.labels.made"); got != "by-hand" {
-		t.Errorf("the label made is %q", got)
+		t.Errorf("got node label %q", got)
 	}
 	p.Apply(t, p.pod("here", "", "sleep"))
 	p.is("pod", "here", ready, "True")
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }
 
-// TestCertificatesThatAreNotRotated: with rotateCertificates: false a node asks for
-// one certificate and keeps it to its end.
-func TestCertificatesThatAreNotRotated(t *testing.T) {
+// TestWithoutCertificateRotation: with rotateCertificates: false, a node requests one certificate
+// and uses it until it expires.
+func TestWithoutCertificateRotation(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = time.Minute })}
 	p.issueToken()
@@ -115,18 +119,18 @@ func TestCertificatesThatAreNotRotated(t *testing.T) {
 		t.Helper()
 		p.until("the certificate to be good for "+left.String(), func() string {
 			if now := time.Until(client.NotAfter); now > left {
-				return "it is good for " + now.String()
+				return "valid for " + now.String()
 			}
 			return ""
 		})
 	}
-	// Before it expires: then a new one is asked for, and the server forgets the request.
+	// Before expiration: otherwise a new one is requested. The server deletes the request.
 	until(15 * time.Second)
 	if all := strings.Fields(p.Kubectl(t, "get", "csr", "-o", "jsonpath={.items[*].metadata.name}")); len(all) != 1 {
-		t.Errorf("it was asked for certificates %v", all)
+		t.Errorf("got certificate requests %v", all)
 	}
-	until(time.Second) // it would have been rotated 6 s before at the latest
+	until(time.Second) // with rotation, it would be renewed at least 6 s earlier
 	if now := p.kept("kubelet-client"); !now.Equal(client) {
-		t.Errorf("the certificate until %s was followed by one until %s", client.NotAfter, now.NotAfter)
+		t.Errorf("certificate valid until %s was replaced by one until %s", client.NotAfter, now.NotAfter)
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"berth/test/hosts"
 )
 
-// TestAPodThatDoesNotFitFails: two pods are put on the node by hand that together
-// want more CPU than it has. The second fails at once, so that a controller would
-// replace it; one that comes when the first is gone runs.
-func TestAPodThatDoesNotFitFails(t *testing.T) {
+// TestPodExceedingCapacityIsRejected binds two pods to the node that together request more CPU than
+// it has. The second fails immediately, so that its controller can replace it. A pod that is
+// created after deletion of the first one runs.
+func TestPodExceedingCapacityIsRejected(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{})
 	cpu, err := resource.ParseQuantity(p.field("node", p.Node, ".status.allocatable.cpu"))
@@ -28,34 +28,35 @@ func TestAPodThatDoesNotFitFails(t *testing.T) {
 	p.Apply(t, p.pod("second", wants, "sleep"))
 	p.is("pod", "second", ".status.phase", "Failed")
 	p.is("pod", "second", ".status.reason", "OutOfcpu")
-	told := regexp.MustCompile(`^Pod was rejected: Node didn't have enough resource: cpu, requested: \d+, used: \d+, capacity: \d+$`)
-	if message := p.field("pod", "second", ".status.message"); !told.MatchString(message) {
-		t.Errorf("its message is %q", message)
+	pattern := regexp.MustCompile(
+		`^Pod was rejected: Node didn't have enough resource: cpu, requested: \d+, used: \d+, capacity: \d+$`)
+	if message := p.field("pod", "second", ".status.message"); !pattern.MatchString(message) {
+		t.Errorf("got message %q", message)
 	}
 	p.until("its event", func() string {
-		out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name=second", "-o", `jsonpath={range .items[*]}{.reason} {end}`)
+		out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name=second", "-o",
+			`jsonpath={range .items[*]}{.reason} {end}`)
 		if !strings.Contains(out, "OutOfcpu") {
-			return "there are " + out
+			return "got " + out
 		}
 		return ""
 	})
 	p.Kubectl(t, "delete", "pod", "second", "--timeout=30s")
-	// The object is gone at once; what it had comes free when its container has ended.
+	// The object is deleted immediately. Its resources are free after its container has ended.
 	p.Kubectl(t, "delete", "pod", "first", "--force", "--grace-period=0", "--timeout=30s")
 	p.Apply(t, p.pod("third", wants, "sleep"))
 	p.is("pod", "third", ".status.phase", "Running")
 }
 
-// TestEachReasonOfRefusal puts pods on a node by hand, past the scheduler, each of
-// which the node cannot take for another reason: they fail with the reason and the
-// words that users know, and so does their event. What ran before the node was
-// tainted runs on.
-func TestEachReasonOfRefusal(t *testing.T) {
+// TestAdmissionReasons binds pods to the node without the scheduler, each of which the node rejects
+// for another reason. They fail with the kubelet's reason and message, also in the event. Pods that
+// ran before the node was tainted keep running.
+func TestAdmissionReasons(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{
-		Version: hosts.Version16, // which does not know supplementalGroupsPolicy
+		Version: hosts.Version16, // it does not support supplementalGroupsPolicy
 		Config:  map[string]any{"maxPods": 9},
-		// Else what does not tolerate a taint is gone before anybody can look.
+		// Otherwise, pods without a toleration are evicted before they can be checked.
 		Server: []func(*control.Config){func(c *control.Config) { c.Off = append(c.Off, "taint-eviction-controller") }},
 	})
 	const port = "ports: [{containerPort: 80, hostPort: 28080, hostIP: 127.0.0.1}]"
@@ -74,23 +75,32 @@ func TestEachReasonOfRefusal(t *testing.T) {
 		{"cpu", "", tolerates, asks("cpu", "1000"), "OutOfcpu", short("cpu")},
 		{"memory", "", tolerates, asks("memory", huge), "OutOfmemory", short("memory")},
 		{"disk", "", tolerates, asks("ephemeral-storage", huge), "OutOfephemeral-storage", short("ephemeral-storage")},
-		{"pages", "", tolerates, "resources: {requests: {cpu: 1m, hugepages-2Mi: 4Mi}, limits: {cpu: 1m, hugepages-2Mi: 4Mi}}", "OutOfhugepages-2Mi", short("hugepages-2Mi")},
-		{"selector", "", tolerates + "\n  nodeSelector: {disk: none}", "", "NodeAffinity", `Predicate NodeAffinity failed: .+`},
-		{"affinity", "", tolerates + "\n  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: Exists}]}]}}}", "", "NodeAffinity", `Predicate NodeAffinity failed: .+`},
+		{"pages", "", tolerates, "resources: {requests: {cpu: 1m, hugepages-2Mi: 4Mi}, limits: {cpu: 1m, hugepages-2Mi: " +
+			"4Mi}}", "OutOfhugepages-2Mi", short("hugepages-2Mi")},
+		{"selector", "", tolerates + "\n  nodeSelector: {disk: none}", "", "NodeAffinity",
+			`Predicate NodeAffinity failed: .+`},
+		{"affinity", "", tolerates + "\n  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: " +
+			"{nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: Exists}]}]}}}", "", "NodeAffinity",
+			`Predicate NodeAffinity failed: .+`},
 		{"port", "", tolerates, port, "NodePorts", `Predicate NodePorts failed: .+`},
 		{"taint", "", "", "", "TaintToleration", `Predicate TaintToleration failed: .+`},
-		{"label", "kubernetes.io/os: plan9", tolerates, "", "PodOSSelectorNodeLabelDoesNotMatch", "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"},
-		{"system", "", tolerates + "\n  os: {name: windows}", "", "PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"},
-		{"sysctl", "", tolerates + "\n  securityContext: {sysctls: [{name: kernel.msgmax, value: '65536'}]}", "", "SysctlForbidden", `forbidden sysctl: "kernel.msgmax" not allowlisted`},
-		{"profile", "", tolerates + "\n  securityContext: {appArmorProfile: {type: RuntimeDefault}}", "", "AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"},
-		{"groups", "", tolerates + "\n  securityContext: {supplementalGroupsPolicy: Strict}", "", "SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"},
+		{"label", "kubernetes.io/os: plan9", tolerates, "", "PodOSSelectorNodeLabelDoesNotMatch",
+			"Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"},
+		{"system", "", tolerates + "\n  os: {name: windows}", "", "PodOSNotSupported",
+			"Failed to admit pod as the OS field doesn't match node OS"},
+		{"sysctl", "", tolerates + "\n  securityContext: {sysctls: [{name: kernel.msgmax, value: '65536'}]}", "",
+			"SysctlForbidden", `forbidden sysctl: "kernel.msgmax" not allowlisted`},
+		{"profile", "", tolerates + "\n  securityContext: {appArmorProfile: {type: RuntimeDefault}}", "", "AppArmor",
+			"Cannot enforce AppArmor: AppArmor is not enabled on the host"},
+		{"groups", "", tolerates + "\n  securityContext: {supplementalGroupsPolicy: Strict}", "",
+			"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"},
 	} {
 		text := strings.Replace(p.pod(row.name, row.container, "sleep"), "spec:\n", "spec:\n  "+row.spec+"\n", 1)
 		p.Apply(t, strings.Replace(text, "namespace: default}", "namespace: default, labels: {"+row.labels+"}}", 1))
 		p.refused(row.name, row.reason, row.message)
 	}
 
-	// Of room for nine pods one is taken; who failed takes none.
+	// One of nine pod slots is used. A rejected pod uses none.
 	for i := range 8 {
 		name := "fills-" + string(rune('a'+i))
 		p.Apply(t, strings.Replace(p.pod(name, "", "sleep"), "spec:\n", "spec:\n  "+tolerates+"\n", 1))
@@ -99,35 +109,38 @@ func TestEachReasonOfRefusal(t *testing.T) {
 	p.Apply(t, strings.Replace(p.pod("pods", "", "sleep"), "spec:\n", "spec:\n  "+tolerates+"\n", 1))
 	p.refused("pods", "OutOfpods", short("pods"))
 	if got := p.field("pod", "holds", ".status.phase"); got != "Running" {
-		t.Errorf("what ran before the taint is %s", got)
+		t.Errorf("pod started before the taint: got %s", got)
 	}
 }
 
-// refused waits until a pod has failed by the node's judgement, and holds what
-// users see of it against the reason and the pattern of its message.
+// refused waits until the node has rejected a pod and checks its status and event for the reason
+// and the message pattern.
 func (p *Pair) refused(name, reason, message string) {
 	p.t.Helper()
 	p.is("pod", name, ".status.phase", "Failed")
 	p.is("pod", name, ".status.reason", reason)
-	if got := p.field("pod", name, ".status.message"); !regexp.MustCompile("^Pod was rejected: " + message + "$").MatchString(got) {
-		p.t.Errorf("the message of %s is %q", name, got)
+	if got := p.field("pod", name, ".status.message"); !regexp.MustCompile("^Pod was rejected: " + message +
+		"$").MatchString(got) {
+		p.t.Errorf("%s: got message %q", name, got)
 	}
 	p.until("the event of "+name, func() string {
-		out := p.Kubectl(p.t, "get", "events", "--field-selector", "involvedObject.name="+name, "-o", `jsonpath={range .items[*]}{.reason} {end}`)
+		out := p.Kubectl(p.t, "get", "events", "--field-selector", "involvedObject.name="+name, "-o",
+			`jsonpath={range .items[*]}{.reason} {end}`)
 		if !strings.Contains(out, reason) {
-			return "there are " + out
+			return "got " + out
 		}
 		return ""
 	})
 }
 
-// TestAnAdvertisedResourceIsTheSchedulersToCount: an administrator gives the Node
-// something that nothing on the node knows of, as the Kubernetes documentation
-// shows; the node keeps it in its status and lets in who asks for it.
-func TestAnAdvertisedResourceIsTheSchedulersToCount(t *testing.T) {
+// TestAdvertisedExtendedResource: an administrator adds an extended resource to the Node, as
+// documented by Kubernetes. The node keeps it in its status and admits pods that request it,
+// because only the scheduler counts it.
+func TestAdvertisedExtendedResource(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{})
-	p.Kubectl(t, "patch", "node", p.Node, "--subresource=status", "--type=json", "-p", `[{"op": "add", "path": "/status/capacity/example.com~1dongle", "value": "2"}]`)
+	p.Kubectl(t, "patch", "node", p.Node, "--subresource=status", "--type=json", "-p",
+		`[{"op": "add", "path": "/status/capacity/example.com~1dongle", "value": "2"}]`)
 	wants := func(name string) string {
 		text := p.pod(name, "resources: {requests: {example.com/dongle: 2}, limits: {example.com/dongle: 2}}", "sleep")
 		return strings.Replace(text, "  nodeName: "+p.Node+"\n", "", 1)
@@ -137,7 +150,8 @@ func TestAnAdvertisedResourceIsTheSchedulersToCount(t *testing.T) {
 	p.is("pod", "one", ".status.phase", "Running")
 	p.Apply(t, wants("two"))
 	p.until("the scheduler to say that there are no more", func() string {
-		if text := p.field("pod", "two", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(text, "Insufficient example.com/dongle") {
+		if text := p.field("pod", "two", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(text,
+			"Insufficient example.com/dongle") {
 			return text
 		}
 		return ""
@@ -145,6 +159,6 @@ func TestAnAdvertisedResourceIsTheSchedulersToCount(t *testing.T) {
 	p.Kubectl(t, "delete", "pod", "one", "--timeout=60s")
 	p.is("pod", "two", ".status.phase", "Running")
 	if got := p.field("node", p.Node, `.status.capacity.example\.com/dongle`); got != "2" {
-		t.Errorf("the node has %q of them now", got)
+		t.Errorf("got %q in the node status", got)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestTheKeyOfTokensIsRotated: tokens of the key of before are good until its file
-// goes; new ones are signed by another key; both are published.
-func TestTheKeyOfTokensIsRotated(t *testing.T) {
+// TestServiceAccountKeyRotation: tokens of the previous key are valid until its file is removed.
+// New tokens are signed by the new key. Both keys are published.
+func TestServiceAccountKeyRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(c *control.Config) { c.DataDir = dir }
@@ -31,30 +31,31 @@ func TestTheKeyOfTokensIsRotated(t *testing.T) {
 	second := Start(t, at)
 	after := token(second)
 	if head(before) == head(after) {
-		t.Error("both tokens name the same key")
+		t.Error("both tokens have the same key ID")
 	}
 	for what, one := range map[string]string{"the old key": before, "the new key": after} {
-		sees(t, "a token of "+what, func() string { return fmt.Sprint(answers(t, second.bearing(t, one))) }, fmt.Sprint(http.StatusOK))
+		sees(t, "a token of "+what, func() string { return fmt.Sprint(answers(t, second.bearing(t, one))) },
+			fmt.Sprint(http.StatusOK))
 	}
 	if n := published(second); n != 2 {
-		t.Errorf("%d keys are published", n)
+		t.Errorf("got %d published keys", n)
 	}
 	second.Stop(t)
 	if err := os.Remove(former); err != nil {
 		t.Fatal(err)
 	}
 	third := Start(t, at)
-	sees(t, "a token of the new key", func() string { return fmt.Sprint(answers(t, third.bearing(t, after))) }, fmt.Sprint(http.StatusOK))
+	sees(t, "a token of the new key", func() string { return fmt.Sprint(answers(t, third.bearing(t, after))) },
+		fmt.Sprint(http.StatusOK))
 	if code := answers(t, third.bearing(t, before)); code != http.StatusUnauthorized {
-		t.Errorf("a token of a key that was removed: %d", code)
+		t.Errorf("token of a removed key: got status %d", code)
 	}
 	if n := published(third); n != 1 {
-		t.Errorf("%d keys are published", n)
+		t.Errorf("got %d published keys", n)
 	}
 }
 
-// rotated runs the command on a server's data directory and answers the file of the
-// old key, which it names first.
+// rotated runs the command on a data directory and returns the file of the previous key.
 func rotated(t *testing.T, dir string) string {
 	t.Helper()
 	program, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
@@ -67,10 +68,10 @@ func rotated(t *testing.T, dir string) string {
 	}
 	former, rest, _ := strings.Cut(string(out), "\n")
 	if filepath.Dir(former) != filepath.Join(dir, "pki") || !strings.Contains(rest, "Start the server again") {
-		t.Errorf("it says %s", out)
+		t.Errorf("got %s", out)
 	}
 	return former
 }
 
-// head is the part of a token that names its key.
+// head returns the header of a token, which contains the key ID.
 func head(token string) string { return strings.SplitN(token, ".", 2)[0] }

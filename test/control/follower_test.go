@@ -14,18 +14,17 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// follower keeps a copy of the objects of a kind in a namespace by one watch, which
-// it takes up where it ended, at once and as often as needed. It lists again only
-// when the server says that the place is too far back.
+// follower maintains a copy of the objects of a kind in a namespace with a watch. It resumes an
+// interrupted watch immediately and lists again only if the resource version has expired.
 type follower struct {
 	objects dynamic.ResourceInterface
 	mu      sync.Mutex
 	values  map[string]string
-	resumed int // watches taken up without a list
+	resumed int // watches resumed without a list
 	listed  int
 }
 
-// follow starts a follower, which the test's Cleanup ends.
+// follow starts a follower, which the test's Cleanup stops.
 func follow(t *testing.T, objects dynamic.ResourceInterface) *follower {
 	f := &follower{objects: objects}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -43,11 +42,11 @@ func (f *follower) run(ctx context.Context) {
 		} else {
 			version = f.watch(ctx, version)
 		}
-		_ = pause(ctx) // the loop's condition tells
+		_ = pause(ctx) // checked by the loop condition
 	}
 }
 
-// list takes everything anew and answers from where to watch.
+// list replaces the copy and returns the resource version to watch from.
 func (f *follower) list(ctx context.Context) string {
 	list, err := f.objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -63,7 +62,7 @@ func (f *follower) list(ctx context.Context) string {
 	return list.GetResourceVersion()
 }
 
-// watch follows until the watch ends and answers from where to go on.
+// watch applies events until the watch ends and returns the resource version to resume from.
 func (f *follower) watch(ctx context.Context, version string) string {
 	w, err := f.objects.Watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 	if err != nil {
@@ -78,7 +77,8 @@ func (f *follower) watch(ctx context.Context, version string) string {
 	f.mu.Unlock()
 	for e := range w.ResultChan() {
 		if e.Type == watch.Error {
-			if status, ok := apierrors.FromObject(e.Object).(apierrors.APIStatus); ok && status.Status().Code == http.StatusGone {
+			if status, ok := apierrors.FromObject(e.Object).(apierrors.APIStatus); ok &&
+				status.Status().Code == http.StatusGone {
 				return ""
 			}
 			return version
@@ -102,8 +102,7 @@ func (f *follower) take(kind watch.EventType, o metav1.Object) {
 	}
 }
 
-// disagreement names an object of a writer that the follower sees otherwise than it
-// is.
+// disagreement returns an object of a writer that the follower sees in another state, or "".
 func (f *follower) disagreement(mine map[string]*model) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

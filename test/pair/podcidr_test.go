@@ -13,9 +13,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestPodsHaveAddressesOfTheNodesRange: the server gives the node a range, the agent
-// writes the network's configuration from it, and pods get their addresses there.
-func TestPodsHaveAddressesOfTheNodesRange(t *testing.T) {
+// TestPodsUseNodePodCIDR: the server assigns a pod CIDR to the node, the agent writes the CNI
+// configuration with it, and pods get their addresses from it.
+func TestPodsUseNodePodCIDR(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -36,21 +36,21 @@ func TestPodsHaveAddressesOfTheNodesRange(t *testing.T) {
 	text := p.field("node", p.Node, ".spec.podCIDR")
 	given, err := netip.ParsePrefix(text)
 	if err != nil || given.Bits() != 24 || !cluster.Contains(given.Addr()) {
-		t.Fatalf("the node's range is %q, not of %s", text, cluster)
+		t.Fatalf("got pod CIDR %q, want one in %s", text, cluster)
 	}
 	conflist, err := os.ReadFile(filepath.Join(p.Host.ConfDir, "10-berth.conflist"))
 	if err != nil || !strings.Contains(string(conflist), text) {
-		t.Errorf("the network's configuration does not have %s: %v %s", text, err, conflist)
+		t.Errorf("%s not found in the CNI configuration: %v %s", text, err, conflist)
 	}
 	for _, name := range []string{"one", "two"} {
 		p.Apply(t, p.pod(name, "", "sleep"))
 		p.is("pod", name, ready, "True")
 		if ip := p.field("pod", name, ".status.podIP"); !given.Contains(addr(t, ip)) {
-			t.Errorf("pod %s has %q, not of %s", name, ip, given)
+			t.Errorf("pod %s: got address %q, want one in %s", name, ip, given)
 		}
 	}
 	if one, two := p.field("pod", "one", ".status.podIP"), p.field("pod", "two", ".status.podIP"); one == two {
-		t.Errorf("both pods have %s", one)
+		t.Errorf("both pods have address %s", one)
 	}
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }

@@ -24,7 +24,7 @@ import (
 	"berth/test/hosts"
 )
 
-// kubectl is stock kubectl as a process of its own, that ends with the test.
+// kubectl is a stock kubectl process that ends with the test.
 func (p *Pair) kubectl(args ...string) *exec.Cmd {
 	p.t.Helper()
 	program, err := hosts.Kubectl()
@@ -76,22 +76,24 @@ func TestKubectlReachesIntoPods(t *testing.T) {
 	p.proxies()
 	p.scrapes()
 	p.tops()
-	p.tells()
+	p.describes()
 }
 
-// waits has kubectl wait for what comes, and for what does not.
+// waits runs kubectl wait for conditions that become true and ones that do not.
 func (p *Pair) waits() {
 	t := p.t
-	if out := p.Kubectl(t, "wait", "--for=condition=Ready", "pod/talks", "--timeout="+waitBound.String()); out != "pod/talks condition met\n" {
-		t.Errorf("kubectl wait: %q", out)
+	if out := p.Kubectl(t, "wait", "--for=condition=Ready", "pod/talks",
+		"--timeout="+waitBound.String()); out != "pod/talks condition met\n" {
+		t.Errorf("kubectl wait: got %q", out)
 	}
-	if out, err := p.TryKubectl(t, "", "wait", "--for=delete", "pod/talks", "--timeout=1s"); err == nil || !strings.Contains(out, "timed out waiting for the condition on pods/talks") {
-		t.Errorf("kubectl wait for what does not come: %q, %v", out, err)
+	if out, err := p.TryKubectl(t, "", "wait", "--for=delete", "pod/talks", "--timeout=1s"); err == nil ||
+		!strings.Contains(out, "timed out waiting for the condition on pods/talks") {
+		t.Errorf("kubectl wait with timeout: got %q, %v", out, err)
 	}
 }
 
-// tells sees what has happened to the pods, and of one only what is its own.
-func (p *Pair) tells() {
+// describes checks kubectl describe and events, also for a single pod.
+func (p *Pair) describes() {
 	for _, r := range []struct{ args, want, not string }{
 		{"events --for pod/talks", `(?m)^\S+ +Normal +Started +Pod/talks +.+`, "Pod/again"},
 		{"events --for pod/again --types=Warning", `(?m)^\S+.* +Warning +BackOff +Pod/again +.+`, "Normal"},
@@ -107,7 +109,7 @@ func (p *Pair) tells() {
 	}
 }
 
-// commands tries exec and logs, and what they say when it is not possible.
+// commands checks exec and logs, and their errors.
 func (p *Pair) commands() {
 	t := p.t
 	for _, r := range []struct{ want, args string }{
@@ -139,18 +141,18 @@ func (p *Pair) commands() {
 	})
 }
 
-// terminal tries exec -it on a terminal whose size changes.
+// terminal checks exec -it with a terminal that is resized.
 func (p *Pair) terminal() {
 	cmd, master, seen := p.onTerminal("exec", "-it", "talks", "-c", "c", "--", "sh", "-c", sizes+"exit 5")
 	p.types(master, seen)
-	for seen("") { // until kubectl has gone
+	for seen("") { // until kubectl has exited
 	}
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
 		p.t.Errorf("exec -it: %v", err)
 	}
 }
 
-// attachesOnTerminal tries attach -it the same way.
+// attachesOnTerminal checks attach -it with a terminal that is resized.
 func (p *Pair) attachesOnTerminal() {
 	cmd, master, seen := p.onTerminal("attach", "-it", "talks", "-c", "tty")
 	p.types(master, seen)
@@ -158,14 +160,14 @@ func (p *Pair) attachesOnTerminal() {
 	_ = cmd.Wait()
 }
 
-// sizes is a program that wants its terminal to have two sizes, and a line between.
+// sizes is a program that waits for two terminal sizes and a line of input in between.
 const sizes = `until stty size | grep '33 77'; do sleep 0.1; done; read x; echo "read $x"; until stty size | grep '44 88'; do sleep 0.1; done; `
 
-// types does what the program of sizes wants.
+// types provides what the program sizes waits for.
 func (p *Pair) types(master *os.File, seen func(string) bool) {
 	see := func(want string) {
 		if !seen(want) {
-			p.t.Errorf("the terminal does not show %q", want)
+			p.t.Errorf("%q not found in the terminal output", want)
 		}
 	}
 	see("33 77")
@@ -175,8 +177,8 @@ func (p *Pair) types(master *os.File, seen func(string) bool) {
 	see("44 88")
 }
 
-// onTerminal runs kubectl on a terminal of 33 lines; seen reads what it shows up to
-// a line with a text.
+// onTerminal runs kubectl on a terminal with 33 lines. seen reads its output up to the line with a
+// text.
 func (p *Pair) onTerminal(args ...string) (cmd *exec.Cmd, master *os.File, seen func(want string) bool) {
 	p.t.Helper()
 	master, slave, err := hosts.Terminal()
@@ -236,7 +238,7 @@ func (p *Pair) attaches() {
 	for lines.Scan() && lines.Text() != "got attached" {
 	}
 	if lines.Text() != "got attached" {
-		t.Errorf("attach shows %q", lines.Text())
+		t.Errorf("attach: got %q", lines.Text())
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
@@ -256,7 +258,7 @@ func (p *Pair) follows() {
 	lines.Scan()
 	p.Kubectl(t, "exec", "talks", "-c", "c", "--", "sh", "-c", "echo news > /proc/1/fd/1")
 	if !lines.Scan() || lines.Text() != "news" {
-		t.Errorf("logs -f shows %q", lines.Text())
+		t.Errorf("logs -f: got %q", lines.Text())
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
@@ -275,7 +277,8 @@ func (p *Pair) forwards() {
 	ports := map[string]string{}
 	lines := bufio.NewScanner(out)
 	for len(ports) < 2 && lines.Scan() {
-		if m := regexp.MustCompile(`^Forwarding from (127\.0\.0\.1:\d+) -> (\d+)`).FindStringSubmatch(lines.Text()); m != nil {
+		if m := regexp.MustCompile(`^Forwarding from (127\.0\.0\.1:\d+) -> (\d+)`).FindStringSubmatch(
+			lines.Text()); m != nil {
 			ports[m[2]] = m[1]
 		}
 	}
@@ -284,11 +287,11 @@ func (p *Pair) forwards() {
 	for range 3 {
 		if resp, err := client.Get("http://" + ports["81"]); err == nil {
 			resp.Body.Close()
-			t.Error("a port on which nobody listens answers")
+			t.Error("a closed port responds")
 		}
 		resp, err := client.Get("http://" + ports["80"])
 		if err != nil {
-			t.Errorf("port-forward beside a port that is closed: %v", err)
+			t.Errorf("port-forward after a closed port: %v", err)
 			continue
 		}
 		body, _ := io.ReadAll(resp.Body)
@@ -303,7 +306,8 @@ func (p *Pair) forwards() {
 
 func (p *Pair) debugs() {
 	t := p.t
-	p.Kubectl(t, "debug", "talks", "--image=busybox:1.36", "--target=c", "--container=look", "--profile=general", "--", "sh", "-c", "echo it is me; sleep 1000")
+	p.Kubectl(t, "debug", "talks", "--image=busybox:1.36", "--target=c", "--container=look", "--profile=general", "--",
+		"sh", "-c", "echo it is me; sleep 1000")
 	p.until("what the debugger says", func() string {
 		if out, _ := p.TryKubectl(t, "", "logs", "talks", "-c", "look"); out != "it is me\n" {
 			return out
@@ -312,25 +316,29 @@ func (p *Pair) debugs() {
 	})
 }
 
-// proxies asks the node's API through the server.
+// proxies sends requests to the node's API through the server.
 func (p *Pair) proxies() {
 	t := p.t
 	node := "/api/v1/nodes/" + p.Node + "/proxy"
 	var sum stats.Summary
-	if err := json.Unmarshal([]byte(p.Kubectl(t, "get", "--raw", node+"/stats/summary")), &sum); err != nil || len(sum.Pods) == 0 || sum.Node.NodeName != p.Node {
+	if err := json.Unmarshal([]byte(p.Kubectl(t, "get", "--raw", node+"/stats/summary")), &sum); err != nil ||
+		len(sum.Pods) == 0 || sum.Node.NodeName != p.Node {
 		t.Errorf("stats: %v %+v", err, sum)
 	}
 	for path, want := range map[string]string{
 		"/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="talks"}`,
-		"/metrics/cadvisor": `container_network_receive_bytes_total{`, "/pods": `"name":"talks"`, "/healthz": "ok", "/configz": "kubeletconfig",
+		"/metrics/cadvisor": `container_network_receive_bytes_total{`, "/pods": `"name":"talks"`, "/healthz": "ok",
+		"/configz": "kubeletconfig",
 	} {
 		if out := p.Kubectl(t, "get", "--raw", node+path); !strings.Contains(out, want) {
 			t.Errorf("%s: %.300s", path, out)
 		}
 	}
 	p.Kubectl(t, "label", "pod", "talks", "app=talks")
-	p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: talks, namespace: default}\nspec: {selector: {app: talks}, ports: [{name: web, port: 8000, targetPort: 80}]}\n")
-	for _, to := range []string{"pods/talks:80", "pods/http:talks:80", "services/talks:web", "services/talks:8000", "services/talks"} {
+	p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: talks, namespace: default}\nspec: {selector: {app: "+
+		"talks}, ports: [{name: web, port: 8000, targetPort: 80}]}\n")
+	for _, to := range []string{"pods/talks:80", "pods/http:talks:80", "services/talks:web", "services/talks:8000",
+		"services/talks"} {
 		p.until(to, func() string {
 			out, err := p.TryKubectl(t, "", "get", "--raw", "/api/v1/namespaces/default/"+to+"/proxy/")
 			if err != nil || !strings.Contains(out, "nginx") {
@@ -339,7 +347,8 @@ func (p *Pair) proxies() {
 			return ""
 		})
 	}
-	for to, want := range map[string]string{"pods/talks:81": "refused", "services/talks:9": "no service port", "services/none:80": "not found", "nodes/none": "not found"} {
+	for to, want := range map[string]string{"pods/talks:81": "refused", "services/talks:9": "no service port",
+		"services/none:80": "not found", "nodes/none": "not found"} {
 		path := "/api/v1/namespaces/default/" + to
 		if strings.HasPrefix(to, "nodes/") {
 			path = "/api/v1/" + to
@@ -367,8 +376,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: scraper}
 subjects: [{kind: ServiceAccount, name: scraper, namespace: default}]
 `
 
-// scrapes asks the node itself with a token of the server's: the node asks the
-// server whose it is and what it is good for.
+// scrapes sends a request to the node with a service account token. The node authenticates and
+// authorizes it with the server.
 func (p *Pair) scrapes() {
 	t := p.t
 	p.Apply(t, scraper)
@@ -379,11 +388,15 @@ func (p *Pair) scrapes() {
 		method, path, token string
 		want                int
 	}{
-		{"GET", "/metrics/resource", token, 200}, {"GET", "/metrics/cadvisor", token, 200}, {"GET", "/stats/summary", token, 200},
-		{"GET", "/pods", token, 403}, {"GET", "/logs/", token, 403}, {"GET", "/healthz", token, 403}, {"GET", "/containerLogs/default/talks/c", token, 403},
-		{"POST", "/exec/default/talks/c?command=id&output=1", token, 403}, {"GET", "/exec/default/talks/c?command=id&output=1", token, 403},
+		{"GET", "/metrics/resource", token, 200}, {"GET", "/metrics/cadvisor", token, 200}, {"GET", "/stats/summary", token,
+			200},
+		{"GET", "/pods", token, 403}, {"GET", "/logs/", token, 403}, {"GET", "/healthz", token, 403},
+		{"GET", "/containerLogs/default/talks/c", token, 403},
+		{"POST", "/exec/default/talks/c?command=id&output=1", token, 403},
+		{"GET", "/exec/default/talks/c?command=id&output=1", token, 403},
 		{"POST", "/run/default/talks/c?cmd=id", token, 403},
-		{"GET", "/metrics/resource", "", 401}, {"GET", "/metrics/resource", token[:len(token)-4] + "AAAA", 401}, {"GET", "/healthz", "", 401},
+		{"GET", "/metrics/resource", "", 401}, {"GET", "/metrics/resource", token[:len(token)-4] + "AAAA", 401},
+		{"GET", "/healthz", "", 401},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), r.method, "https://"+p.Host.Gateway.String()+":10250"+r.path, nil)
 		if err != nil {
@@ -404,10 +417,11 @@ func (p *Pair) scrapes() {
 	}
 }
 
-// tops sees what pods and nodes use, by the figures of the node's API.
+// tops checks kubectl top for pods and nodes, based on the metrics of the node's API.
 func (p *Pair) tops() {
 	for args, want := range map[string]string{
-		"top pod talks --containers": `(?m)^talks +web +\d+m +[1-9]\d*Mi`, "top pod": `(?m)^talks +\d+m +[1-9]\d*Mi`, "top node": `(?m)^` + p.Node + ` +\d+m +\d+% +[1-9]\d*Mi`,
+		"top pod talks --containers": `(?m)^talks +web +\d+m +[1-9]\d*Mi`, "top pod": `(?m)^talks +\d+m +[1-9]\d*Mi`,
+		"top node": `(?m)^` + p.Node + ` +\d+m +\d+% +[1-9]\d*Mi`,
 	} {
 		p.until("kubectl "+args, func() string {
 			out, _ := p.TryKubectl(p.t, "", strings.Fields(args)...)

@@ -7,11 +7,11 @@ import (
 	"berth/control"
 )
 
-// TestANodeThatIsCutOff: its agent lives and nobody hears it. The server gives it
-// up and evicts; its pods go on until the way is back, those that were evicted end
-// then, and the others are as they were. Another node stays: where all are lost, it
-// is the server's own fault, and nobody is evicted.
-func TestANodeThatIsCutOff(t *testing.T) {
+// TestNetworkPartition: the agent runs but cannot reach the server. The server marks the node as
+// unreachable and evicts its pods. The pods keep running until the connection is back. Then evicted
+// pods are stopped, and the others are unchanged. A second node stays connected, because the server
+// evicts nothing if all nodes are unreachable.
+func TestNetworkPartition(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{
 		Cut: true, Server: []func(*control.Config){func(c *control.Config) { c.NodeMonitorGracePeriod = lostAfter }},
@@ -34,16 +34,16 @@ func TestANodeThatIsCutOff(t *testing.T) {
 	p.nodeIs("Ready", "Unknown")
 	p.until("the eviction", func() string {
 		if p.field("pod", "going", ending) == "" {
-			return "it is not told to end"
+			return "not being deleted"
 		}
 		return ""
 	})
 	p.is("pod", "staying", ready, "False")
 	if at := p.field("pod", "staying", ending); at != "" {
-		t.Errorf("the pod that tolerates it is to end at %s", at)
+		t.Errorf("the tolerating pod has deletionTimestamp %s", at)
 	}
 	if n := running(p); n != 2 {
-		t.Errorf("%d containers run where nobody knows of an eviction", n)
+		t.Errorf("%d containers run on the disconnected node", n)
 	}
 
 	p.wire.join()
@@ -54,7 +54,7 @@ func TestANodeThatIsCutOff(t *testing.T) {
 	p.until("the evicted pod to end", func() string { return p.field("pod", "going", ".metadata.name") })
 	p.is("pod", "staying", ready, "True")
 	if now, n := p.field("pod", "staying", idOf), p.field("pod", "staying", restarts); now != id || n != "0" {
-		t.Errorf("container %s is %s after %s restarts", id, now, n)
+		t.Errorf("container %s: got %s after %s restarts", id, now, n)
 	}
 	if n := running(p); n != 1 {
 		t.Errorf("%d containers run", n)

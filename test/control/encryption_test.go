@@ -12,13 +12,13 @@ import (
 	"berth/control"
 )
 
-// sealingKey is a key by its name, as an EncryptionConfiguration has it.
+// sealingKey is a key with its name in an EncryptionConfiguration.
 func sealingKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return fmt.Sprintf("{name: %s, secret: %s}", name, base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// held is what the store holds under a key of the server.
+// held returns the stored value of a key in etcd.
 func (s *Server) held(t *testing.T, key string) string {
 	t.Helper()
 	got, err := s.EtcdClient.Get(t.Context(), key)
@@ -28,21 +28,25 @@ func (s *Server) held(t *testing.T, key string) string {
 	return string(got.Kvs[0].Value)
 }
 
-// TestWhatIsSealedCanBeAGroupOrAll writes configurations that name no resource.
-func TestWhatIsSealedCanBeAGroupOrAll(t *testing.T) {
+// TestEncryptionOfGroupsAndAllResources uses configurations with wildcards.
+func TestEncryptionOfGroupsAndAllResources(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		resources string
 		sealed    map[string]bool // by key
 	}{
-		{"*.*", map[string]bool{"/registry/secrets/default/hidden": true, "/registry/configmaps/default/plain": true, "/registry/roles/default/r": true}},
-		{"*.", map[string]bool{"/registry/secrets/default/hidden": true, "/registry/configmaps/default/plain": true, "/registry/roles/default/r": false}},
-		{"*.rbac.authorization.k8s.io", map[string]bool{"/registry/secrets/default/hidden": false, "/registry/roles/default/r": true}},
+		{"*.*", map[string]bool{"/registry/secrets/default/hidden": true, "/registry/configmaps/default/plain": true,
+			"/registry/roles/default/r": true}},
+		{"*.", map[string]bool{"/registry/secrets/default/hidden": true, "/registry/configmaps/default/plain": true,
+			"/registry/roles/default/r": false}},
+		{"*.rbac.authorization.k8s.io", map[string]bool{"/registry/secrets/default/hidden": false,
+			"/registry/roles/default/r": true}},
 	} {
 		t.Run(row.resources, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "encryption.yaml")
-			text := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [%q]\n  providers: [{secretbox: {keys: [%s]}}]\n",
+			text := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- "+
+				"resources: [%q]\n  providers: [{secretbox: {keys: [%s]}}]\n",
 				row.resources, sealingKey("one"))
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
@@ -52,20 +56,21 @@ func TestWhatIsSealedCanBeAGroupOrAll(t *testing.T) {
 			s.Kubectl(t, "create", "configmap", "plain", "--from-literal=word=sesame-open")
 			s.Kubectl(t, "create", "role", "r", "--verb=get", "--resource=pods", "--resource-name=sesame-open")
 			for key, sealed := range row.sealed {
-				if value := s.held(t, key); strings.Contains(value, "sesame-open") == sealed || strings.HasPrefix(value, "k8s:enc:secretbox:v1:one:") != sealed {
-					t.Errorf("%s is stored as %.40q", key, value)
+				if value := s.held(t, key); strings.Contains(value, "sesame-open") == sealed || strings.HasPrefix(value,
+					"k8s:enc:secretbox:v1:one:") != sealed {
+					t.Errorf("%s: got stored value %.40q", key, value)
 				}
 			}
 			if got := s.Kubectl(t, "get", "secret", "hidden", "-o", "jsonpath={.data.word}"); got != "c2VzYW1lLW9wZW4=" {
-				t.Errorf("the secret holds %q", got)
+				t.Errorf("got secret data %q", got)
 			}
 		})
 	}
 }
 
-// TestAKeyIsReplaced goes the way that the file of keys describes: by another key, and
-// then by one of another kind.
-func TestAKeyIsReplaced(t *testing.T) {
+// TestEncryptionKeyRotation follows the steps described in the key file: to another key, and then
+// to one of another type.
+func TestEncryptionKeyRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "pki", "encryption.yaml")
@@ -76,7 +81,7 @@ func TestAKeyIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Count(string(text), old) != 1 {
-			t.Fatalf("%q is not in it once:\n%s", old, text)
+			t.Fatalf("%q does not occur exactly once in:\n%s", old, text)
 		}
 		if err := os.WriteFile(path, []byte(strings.Replace(string(text), old, now, 1)), 0o600); err != nil {
 			t.Fatal(err)
@@ -102,14 +107,14 @@ func TestAKeyIsReplaced(t *testing.T) {
 		change(step.old, step.now)
 		s := Start(t, at)
 		if got := s.Kubectl(t, "get", "secret", "kept", "-o", "jsonpath={.data.a}"); got != "Yg==" {
-			t.Errorf("the secret holds %q", got)
+			t.Errorf("got secret data %q", got)
 		}
-		// Writing anew what is there is enough.
+		// Rewriting the existing objects is sufficient.
 		if out, err := s.TryKubectl(t, s.Kubectl(t, "get", "secrets", "-A", "-o", "json"), "replace", "-f", "-"); err != nil {
-			t.Fatalf("write every secret again: %v\n%s", err, out)
+			t.Fatalf("rewrite all secrets: %v\n%s", err, out)
 		}
 		if value := s.held(t, "/registry/secrets/default/kept"); !strings.HasPrefix(value, step.prefix) {
-			t.Errorf("it is stored as %.40q, want %s", value, step.prefix)
+			t.Errorf("got stored value %.40q, want %s", value, step.prefix)
 		}
 		s.Stop(t)
 	}

@@ -13,30 +13,30 @@ spec:
   containers: [{name: main, image: example/web}]
 `
 
-// TestKubectlKeepsObjects applies, reads, changes and deletes with kubectl.
-func TestKubectlKeepsObjects(t *testing.T) {
+// TestKubectlBasicOperations applies, reads, changes and deletes objects with kubectl.
+func TestKubectlBasicOperations(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.Kubectl(t, "create", "configmap", "settings", "--from-literal=a=b")
 	if got := s.Kubectl(t, "get", "cm", "settings", "-o", "jsonpath={.data.a}"); got != "b" {
-		t.Errorf("the configmap holds %q", got)
+		t.Errorf("got ConfigMap data %q", got)
 	}
 	s.Apply(t, somePod)
 	if got := s.Apply(t, somePod); !strings.Contains(got, "pod/web unchanged") {
-		t.Errorf("a second apply says %q", got)
+		t.Errorf("second apply: got %q", got)
 	}
 	s.Kubectl(t, "label", "pod", "web", "tier=front")
 	if got := s.Kubectl(t, "get", "pods", "-l", "tier=front", "-o", "name"); got != "pod/web\n" {
-		t.Errorf("the selector finds %q", got)
+		t.Errorf("label selector: got %q", got)
 	}
 	if got := s.Kubectl(t, "get", "pods", "--field-selector", "spec.nodeName=", "-o", "name"); got != "pod/web\n" {
-		t.Errorf("the field selector finds %q", got)
+		t.Errorf("field selector: got %q", got)
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false")
 	if got := s.Kubectl(t, "get", "pods"); !strings.Contains(got, "No resources found") {
 		t.Errorf("after delete: %q", got)
 	}
 	if got := s.Kubectl(t, "get", "namespaces", "-o", "name"); !strings.Contains(got, "namespace/kube-system") {
-		t.Errorf("namespaces are %q", got)
+		t.Errorf("got namespaces %q", got)
 	}
 }

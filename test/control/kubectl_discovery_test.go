@@ -5,35 +5,39 @@ import (
 	"testing"
 )
 
-// TestKubectlKnowsTheKinds checks discovery as users see it.
-func TestKubectlKnowsTheKinds(t *testing.T) {
+// TestKubectlDiscovery checks the output of kubectl's discovery commands.
+func TestKubectlDiscovery(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	resources := s.Kubectl(t, "api-resources", "--no-headers")
-	for _, want := range []string{"pods po v1 true Pod", "nodes no v1 false Node", "deployments deploy apps/v1 true Deployment",
+	for _, want := range []string{"pods po v1 true Pod", "nodes no v1 false Node",
+		"deployments deploy apps/v1 true Deployment",
 		"leases coordination.k8s.io/v1 true Lease", "poddisruptionbudgets pdb policy/v1 true PodDisruptionBudget"} {
 		if !strings.Contains(words(resources), want) {
 			t.Errorf("api-resources lacks %q:\n%s", want, resources)
 		}
 	}
-	if all := s.Kubectl(t, "api-resources", "--categories=all", "-o", "name"); !strings.Contains(all, "pods") || strings.Contains(all, "configmaps") {
-		t.Errorf("the category all holds %q", all)
+	if all := s.Kubectl(t, "api-resources", "--categories=all", "-o", "name"); !strings.Contains(all, "pods") ||
+		strings.Contains(all, "configmaps") {
+		t.Errorf("category all: got %q", all)
 	}
-	if text := s.Kubectl(t, "explain", "pod.spec.containers.livenessProbe.exec"); !strings.Contains(text, "command") || !strings.Contains(text, "ExecAction") {
-		t.Errorf("explain says %q", text)
+	if text := s.Kubectl(t, "explain", "pod.spec.containers.livenessProbe.exec"); !strings.Contains(text, "command") ||
+		!strings.Contains(text, "ExecAction") {
+		t.Errorf("kubectl explain: got %q", text)
 	}
 	if text := s.Kubectl(t, "explain", "deploy.spec.strategy", "--recursive"); !strings.Contains(text, "maxUnavailable") {
-		t.Errorf("explain says %q", text)
+		t.Errorf("kubectl explain: got %q", text)
 	}
 	if text := s.Kubectl(t, "get", "--raw", "/version"); !strings.Contains(text, "+berth") {
-		t.Errorf("version says %q", text)
+		t.Errorf("kubectl version: got %q", text)
 	}
-	if text := s.Kubectl(t, "get", "--raw", "/openapi/v2"); strings.Contains(text, "__internal") || !strings.Contains(text, "io.k8s.api.core.v1.Pod") {
-		t.Error("openapi v2 holds internal versions, or lacks Pod")
+	if text := s.Kubectl(t, "get", "--raw", "/openapi/v2"); strings.Contains(text, "__internal") || !strings.Contains(text,
+		"io.k8s.api.core.v1.Pod") {
+		t.Error("OpenAPI v2 contains internal versions or lacks Pod")
 	}
 }
 
-// words puts one space between words and keeps lines.
+// words normalizes spaces within lines.
 func words(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -42,16 +46,16 @@ func words(text string) string {
 	return out.String()
 }
 
-// TestStoredOnlyIsSaid checks the warning of kinds that the server does not act on.
-func TestStoredOnlyIsSaid(t *testing.T) {
+// TestStoredOnlyKindsWarn checks the warning for kinds that no controller of the server handles.
+func TestStoredOnlyKindsWarn(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	out := s.Kubectl(t, "create", "deployment", "d", "--image=example/web")
 	if !strings.Contains(out, "Warning: deployments are stored by this server, which does not act on them") {
-		t.Errorf("kubectl says %q", out)
+		t.Errorf("kubectl: got %q", out)
 	}
 	out = s.Kubectl(t, "scale", "deployment", "d", "--replicas=2") + s.Kubectl(t, "label", "deployment", "d", "a=b")
 	if !strings.Contains(out, "Warning: deployments are stored by this server, which does not act on them") {
-		t.Errorf("of a change kubectl says %q", out)
+		t.Errorf("after a change, kubectl: got %q", out)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"berth/test/images"
 )
 
-// Two is a server with two nodes that have joined by a token.
+// Two is a server with two nodes that have joined with a token.
 type Two struct {
 	*servers.Server
 	t    *testing.T
@@ -22,8 +22,8 @@ type Two struct {
 }
 
 const (
-	lostAfter    = 10 * time.Second // a node that is silent so long is lost
-	leaseSeconds = 4                // so that a living one says so every second
+	lostAfter    = 10 * time.Second // grace period after which a silent node is unreachable
+	leaseSeconds = 4                // so that a running node reports its status every second
 )
 
 func startTwo(t *testing.T) *Two {
@@ -53,13 +53,13 @@ spec:
 }
 
 const (
-	// spread pods stay for a second on a node that is lost.
+	// spread pods tolerate an unreachable node for one second.
 	spread = `topologySpreadConstraints:
 - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: spread}}}
 tolerations:
 - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}
 - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 1}`
-	// apart pods stay on a node whatever happens to it, as those of a DaemonSet do.
+	// apart pods tolerate all taints, like those of a DaemonSet.
 	apart = `affinity:
   podAntiAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:
@@ -68,24 +68,26 @@ tolerations:
 - {operator: Exists, effect: NoExecute}`
 )
 
-// on are the pods of an app on a node.
+// on returns the pods of an app on a node.
 func (w *Two) on(p *Pair, app string) []string {
-	out, err := w.TryKubectl(w.t, "", "get", "pods", "-l", "app="+app, "--field-selector", "spec.nodeName="+p.Node, "-o", `jsonpath={range .items[*]}{.metadata.name} {end}`)
+	out, err := w.TryKubectl(w.t, "", "get", "pods", "-l", "app="+app, "--field-selector", "spec.nodeName="+p.Node, "-o",
+		`jsonpath={range .items[*]}{.metadata.name} {end}`)
 	if err != nil {
 		w.t.Error(out)
 	}
 	return strings.Fields(out)
 }
 
-// taints of a node, in the order that it has them.
+// taints returns the taints of a node in their order.
 func (w *Two) taints(p *Pair) string {
 	return strings.TrimSpace(p.field("node", p.Node, "range .spec.taints[*]}{.key}:{.effect} {end"))
 }
 
-// running counts the containers that run on the host, whatever an agent says.
+// running counts the containers that run on the host, independent of the agent.
 func running(p *Pair) int {
 	list, err := p.Host.Runtime.ListContainers(p.t.Context(), &runtimeapi.ListContainersRequest{
-		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
+		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{
+			State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
 	})
 	if err != nil {
 		p.t.Error(err)
@@ -99,7 +101,8 @@ const (
 	ending   = ".metadata.deletionTimestamp"
 )
 
-// TestTwoNodes: pods spread over both; one is lost and comes back; one is emptied.
+// TestTwoNodes: pods are spread over both nodes, one node becomes unreachable and recovers, and one
+// is drained.
 func TestTwoNodes(t *testing.T) {
 	t.Parallel()
 	w := startTwo(t)
@@ -114,7 +117,7 @@ func TestTwoNodes(t *testing.T) {
 	}
 	for _, p := range []*Pair{w.A, w.B} {
 		if s, a := w.on(p, "spread"), w.on(p, "apart"); len(s) != 2 || len(a) != 1 {
-			t.Fatalf("on %s there are %v and %v", p.Node, s, a)
+			t.Fatalf("%s: got %v and %v", p.Node, s, a)
 		}
 	}
 	w.lost()
@@ -123,7 +126,7 @@ func TestTwoNodes(t *testing.T) {
 	w.drained()
 }
 
-// lost has the agent of B die.
+// lost kills the agent of B.
 func (w *Two) lost() {
 	t, b := w.t, w.B
 	going, staying := w.on(b, "spread"), w.on(b, "apart")[0]
@@ -134,7 +137,7 @@ func (w *Two) lost() {
 	killed := time.Now()
 	b.nodeIs("Ready", "Unknown")
 	if took := time.Since(killed); took < lostAfter-leaseSeconds*time.Second {
-		t.Errorf("the node is lost after %s", took)
+		t.Errorf("the node became unreachable after %s", took)
 	}
 	b.is("node", b.Node, `.status.conditions[?(@.type=="Ready")].reason`, "NodeStatusUnknown")
 	b.until("the taints", func() string {
@@ -144,23 +147,23 @@ func (w *Two) lost() {
 		return ""
 	})
 	for _, name := range going {
-		b.until(name+" to be told to end", func() string {
+		b.until(name+" to be deleted", func() string {
 			if b.field("pod", name, ending) == "" {
-				return "it is not"
+				return "not found"
 			}
 			return ""
 		})
 		b.is("pod", name, `.status.conditions[?(@.type=="DisruptionTarget")].reason`, "DeletionByTaintManager")
 	}
-	b.is("pod", staying, ready, "False") // nobody shall be sent there
+	b.is("pod", staying, ready, "False") // no pod is scheduled there
 	w.Apply(t, w.free("late", "late", ""))
 	w.A.is("pod", "late", ".spec.nodeName", w.A.Node)
 	w.A.is("pod", "late", ready, "True")
 	if got := w.on(b, "spread"); len(got) != 2 {
-		t.Errorf("of the pods that nobody can end there are %v", got)
+		t.Errorf("got pods without eviction %v", got)
 	}
 	if at := b.field("pod", staying, ending); at != "" {
-		t.Errorf("%s, which tolerates the taint, is to end at %s", staying, at)
+		t.Errorf("%s tolerates the taint but has deletionTimestamp %s", staying, at)
 	}
 	if n := running(b); n != 3 {
 		t.Errorf("%d containers run without their agent", n)
@@ -170,7 +173,7 @@ func (w *Two) lost() {
 	}
 }
 
-// back has the agent of B start again.
+// back restarts the agent of B.
 func (w *Two) back() {
 	t, b := w.t, w.B
 	going, staying := w.on(b, "spread"), w.on(b, "apart")[0]
@@ -187,7 +190,7 @@ func (w *Two) back() {
 	}
 	b.is("pod", staying, ready, "True")
 	if now, n := b.field("pod", staying, idOf), b.field("pod", staying, restarts); now != id || n != "0" {
-		t.Errorf("container %s is %s after %s restarts", id, now, n)
+		t.Errorf("container %s: got %s after %s restarts", id, now, n)
 	}
 	b.until("what they had to go", func() string {
 		if n := running(b); n != 1 {
@@ -197,42 +200,43 @@ func (w *Two) back() {
 	})
 	for _, name := range w.on(w.A, "spread") {
 		if n, at := b.field("pod", name, restarts), b.field("pod", name, ending); n != "0" || at != "" {
-			t.Errorf("%s of the other node: %s restarts, ends at %q", name, n, at)
+			t.Errorf("%s on the other node: %s restarts, deletionTimestamp %q", name, n, at)
 		}
 	}
 }
 
-// cordoned has B take no new pods: with spreading a mere wish, A takes them all.
+// cordoned: B takes no new pods. Spreading is only preferred, so A takes all of them.
 func (w *Two) cordoned() {
 	w.Kubectl(w.t, "cordon", w.B.Node)
 	w.A.until("the taint", func() string {
 		if got := w.taints(w.B); got != "node.kubernetes.io/unschedulable:NoSchedule" {
-			return "they are " + got
+			return "got " + got
 		}
 		return ""
 	})
 	for i := range 2 {
-		name := fmt.Sprint("wish-", i)
-		w.Apply(w.t, w.free(name, "wish", strings.ReplaceAll(strings.ReplaceAll(spread, "DoNotSchedule", "ScheduleAnyway"), "app: spread", "app: wish")))
+		name := fmt.Sprint("soft-", i)
+		w.Apply(w.t, w.free(name, "soft", strings.ReplaceAll(strings.ReplaceAll(spread, "DoNotSchedule", "ScheduleAnyway"),
+			"app: spread", "app: soft")))
 		w.A.is("pod", name, ".spec.nodeName", w.A.Node)
 	}
 	w.Kubectl(w.t, "uncordon", w.B.Node)
 	w.A.until("the taint to go", func() string { return w.taints(w.B) })
-	w.Apply(w.t, w.free("wish-2", "wish", strings.ReplaceAll(spread, "app: spread", "app: wish")))
-	w.A.is("pod", "wish-2", ".spec.nodeName", w.B.Node)
-	w.A.is("pod", "wish-2", ready, "True")
+	w.Apply(w.t, w.free("soft-2", "soft", strings.ReplaceAll(spread, "app: spread", "app: soft")))
+	w.A.is("pod", "soft-2", ".spec.nodeName", w.B.Node)
+	w.A.is("pod", "soft-2", ready, "True")
 }
 
-// drained empties B, whose pods nobody would make again.
+// drained drains B, including pods without a controller.
 func (w *Two) drained() {
 	t, b := w.t, w.B
-	before := len(w.on(b, "apart")) + len(w.on(b, "wish"))
+	before := len(w.on(b, "apart")) + len(w.on(b, "soft"))
 	out, err := w.TryKubectl(t, "", "drain", b.Node, "--timeout=20s")
 	if err == nil || !strings.Contains(out, "cannot delete") || !strings.Contains(out, "use --force to override") {
 		t.Errorf("drain without --force: %v\n%s", err, out)
 	}
-	if now := len(w.on(b, "apart")) + len(w.on(b, "wish")); now != before || now == 0 {
-		t.Errorf("of %d pods %d are left by a drain that had to do nothing", before, now)
+	if now := len(w.on(b, "apart")) + len(w.on(b, "soft")); now != before || now == 0 {
+		t.Errorf("%d pods before, %d after a drain without eligible pods", before, now)
 	}
 	w.Kubectl(t, "drain", b.Node, "--force", "--timeout=60s")
 	if left := w.Kubectl(t, "get", "pods", "-o", "name", "--field-selector", "spec.nodeName="+b.Node); left != "" {

@@ -17,19 +17,17 @@ import (
 	"berth/test/hosts"
 )
 
-// Process is the real berth-control as a process of its own, with a store that
-// waits for the disk.
+// Process is berth-control as a separate process, with a store that syncs to disk.
 type Process struct {
 	DataDir string
-	Listen  string // the same address over all starts
+	Listen  string // the same for all starts
 	cmd     *exec.Cmd
-	ended   chan struct{} // closed when cmd has ended; its error is in failed
+	ended   chan struct{} // closed after cmd has ended; its error is in failed
 	failed  error
 	log     string
 }
 
-// Launch builds and starts berth-control in a directory of its own and waits
-// until it is ready.
+// Launch builds and starts berth-control with its own data directory and waits until it is ready.
 func Launch(t testing.TB, args ...string) *Process {
 	t.Helper()
 	p := &Process{DataDir: t.TempDir()}
@@ -40,7 +38,7 @@ func Launch(t testing.TB, args ...string) *Process {
 	return p
 }
 
-// freeAddress is one of loopback that nobody has now.
+// freeAddress returns an unused address on the loopback interface.
 func freeAddress(t testing.TB) string {
 	port, err := hosts.FreePort()
 	if err != nil {
@@ -49,7 +47,7 @@ func freeAddress(t testing.TB) string {
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
-// Start runs the program; the one before must have ended.
+// Start starts the program. A previous process must have ended.
 func (p *Process) Start(t testing.TB, args ...string) {
 	t.Helper()
 	program, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
@@ -72,14 +70,13 @@ func (p *Process) Start(t testing.TB, args ...string) {
 	go func() { p.failed = cmd.Wait(); close(ended) }()
 }
 
-// Wait waits for the program to end by itself, and answers how it did and all
-// that it has written.
+// Wait waits for the program to end by itself and returns its error and its complete output.
 func (p *Process) Wait(t testing.TB) (string, error) {
 	t.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(time.Minute):
-		t.Fatal("berth-control does not end")
+		t.Fatal("berth-control did not exit")
 	}
 	text, err := os.ReadFile(p.log)
 	if err != nil {
@@ -88,7 +85,7 @@ func (p *Process) Wait(t testing.TB) (string, error) {
 	return string(text), p.failed
 }
 
-// Kill is kill -9.
+// Kill sends SIGKILL.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil {
@@ -97,20 +94,20 @@ func (p *Process) Kill(t testing.TB) {
 	<-p.ended
 }
 
-// Stop ends the program in order. The test's Cleanup does it too.
+// Stop stops the program gracefully. The test's Cleanup does so too.
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.ended:
 	case <-time.After(30 * time.Second):
-		t.Error("berth-control does not end within 30 s")
+		t.Error("berth-control did not exit within 30 s")
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
 }
 
-// end stops the program; what it has written is shown when the test has failed.
+// end stops the program. Its output is logged if the test has failed.
 func (p *Process) end(t testing.TB) {
 	p.Stop(t)
 	if text, err := os.ReadFile(p.log); err == nil && t.Failed() {
@@ -118,13 +115,13 @@ func (p *Process) end(t testing.TB) {
 	}
 }
 
-// Pid is that of the running program.
+// Pid returns the process ID of the running program.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Kubeconfig is the administrator's.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func (p *Process) Kubeconfig() string { return filepath.Join(p.DataDir, "admin.kubeconfig") }
 
-// Config waits for the administrator's kubeconfig and returns what it says.
+// Config waits for the administrator's kubeconfig and returns its client configuration.
 func (p *Process) Config(ctx context.Context) (*restclient.Config, error) {
 	for {
 		c, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig())
@@ -138,7 +135,7 @@ func (p *Process) Config(ctx context.Context) (*restclient.Config, error) {
 	}
 }
 
-// WaitReady waits until the server says that it is ready.
+// WaitReady waits until the server is ready.
 func (p *Process) WaitReady(ctx context.Context) (kubernetes.Interface, error) {
 	c, err := p.Config(ctx)
 	if err != nil {
@@ -159,7 +156,7 @@ func (p *Process) WaitReady(ctx context.Context) (kubernetes.Interface, error) {
 	}
 }
 
-// pause lets a little time pass between two looks.
+// pause waits between two attempts.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

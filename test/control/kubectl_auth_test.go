@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// TestKubectlAsksWhatItMay runs the auth commands of kubectl as the administrator
-// and as users whom bindings give roles.
-func TestKubectlAsksWhatItMay(t *testing.T) {
+// TestKubectlAuthCommands runs kubectl auth as the administrator and as users with role bindings.
+func TestKubectlAuthCommands(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	if got := s.Kubectl(t, "auth", "whoami"); !strings.Contains(got, "system:masters") {
-		t.Errorf("whoami answers %q", got)
+		t.Errorf("whoami: got %q", got)
 	}
 	s.Kubectl(t, "create", "rolebinding", "ann-edits", "--clusterrole=edit", "--user=ann")
 	s.Kubectl(t, "create", "clusterrolebinding", "bob-views", "--clusterrole=view", "--user=bob")
@@ -33,16 +32,19 @@ func TestKubectlAsksWhatItMay(t *testing.T) {
 		{"no", "get /metrics --as=bob"},
 		{"yes", "create selfsubjectaccessreviews --as=nobody"},
 		{"no", "list namespaces --as=nobody"},
-		{"yes", "create certificatesigningrequests --as=system:bootstrap:abcdef --as-group=system:bootstrappers:kubeadm:default-node-token"},
+		{"yes", "create certificatesigningrequests --as=system:bootstrap:abcdef " +
+			"--as-group=system:bootstrappers:kubeadm:default-node-token"},
 		{"yes", "impersonate serviceaccounts --as=ann -n shop"},
 	} {
 		sees(t, row.question, func() string {
-			out, _ := s.TryKubectl(t, "", append([]string{"auth", "can-i"}, strings.Fields(strings.ReplaceAll(row.question, "shop", s.Namespace))...)...)
+			out, _ := s.TryKubectl(t, "", append([]string{"auth", "can-i"}, strings.Fields(strings.ReplaceAll(row.question,
+				"shop", s.Namespace))...)...)
 			return lastLine(out)
 		}, row.want)
 	}
-	if got := s.Kubectl(t, "auth", "can-i", "--list", "--as=bob"); !strings.Contains(got, "selfsubjectaccessreviews.authorization.k8s.io") || !strings.Contains(got, "pods") {
-		t.Errorf("can-i --list answers %q", got)
+	if got := s.Kubectl(t, "auth", "can-i", "--list", "--as=bob"); !strings.Contains(got,
+		"selfsubjectaccessreviews.authorization.k8s.io") || !strings.Contains(got, "pods") {
+		t.Errorf("can-i --list: got %q", got)
 	}
 }
 
@@ -51,7 +53,8 @@ func lastLine(out string) string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// sees asks until the answer is the wanted one: caches are a moment behind.
+// sees repeats a check until it gives the expected result, because caches are updated
+// asynchronously.
 func sees(t *testing.T, what string, ask func() string, want string) {
 	t.Helper()
 	seesWithin(t, 2*time.Minute, what, ask, want)

@@ -13,8 +13,8 @@ import (
 	"berth/test/hosts"
 )
 
-// TestKubectlChangesAnObject by each of its verbs for that, and watches it do so.
-func TestKubectlChangesAnObject(t *testing.T) {
+// TestKubectlModifiesObject uses all modifying verbs of kubectl and watches the changes.
+func TestKubectlModifiesObject(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.Kubectl(t, "create", "namespace", "changes")
@@ -24,7 +24,8 @@ func TestKubectlChangesAnObject(t *testing.T) {
 	}
 	const object = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: changes}\ndata: {applied: 'yes'}\n"
 	s.Apply(t, object)
-	seen := s.watches(t, "-n", "changes", "get", "configmap", "c", "-o", `custom-columns=:.metadata.labels.by,:.metadata.annotations.by,:.data`, "--no-headers", "-w")
+	seen := s.watches(t, "-n", "changes", "get", "configmap", "c", "-o",
+		`custom-columns=:.metadata.labels.by,:.metadata.annotations.by,:.data`, "--no-headers", "-w")
 	in("label", "configmap", "c", "by=label")
 	in("annotate", "configmap", "c", "by=annotate")
 	in("patch", "configmap", "c", "-p", `{"data":{"strategic":"1"}}`)
@@ -33,17 +34,19 @@ func TestKubectlChangesAnObject(t *testing.T) {
 	s.edit(t, "changes", "configmap/c", "s/strategic:.*/edited: \"4\"/")
 	s.Apply(t, strings.Replace(object, "applied: 'yes'", "applied: again", 1), "--server-side", "--force-conflicts")
 	const want = `map[applied:again edited:4 json:3 merge:2]`
-	if got := in("get", "configmap", "c", "-o", `jsonpath={.metadata.labels.by} {.metadata.annotations.by} {.data}`); got != `label annotate {"applied":"again","edited":"4","json":"3","merge":"2"}` {
-		t.Errorf("after all of it: %s", got)
+	if got := in("get", "configmap", "c", "-o",
+		`jsonpath={.metadata.labels.by} {.metadata.annotations.by} {.data}`); got != `label annotate {"applied":"again","edited":"4","json":"3","merge":"2"}` {
+		t.Errorf("at the end: %s", got)
 	}
-	seen("<none> <none> map[applied:yes]", "label <none> map[applied:yes]", "label annotate map[applied:yes]", "map[applied:yes strategic:1]", "map[applied:yes edited:4 json:3 merge:2]", want)
+	seen("<none> <none> map[applied:yes]", "label <none> map[applied:yes]", "label annotate map[applied:yes]",
+		"map[applied:yes strategic:1]", "map[applied:yes edited:4 json:3 merge:2]", want)
 	in("annotate", "configmap", "c", "by-")
 	if got := in("get", "configmap", "c", "-o", "jsonpath={.metadata.annotations.by}"); got != "" {
-		t.Errorf("the annotation that was taken away is %q", got)
+		t.Errorf("removed annotation: got %q", got)
 	}
 }
 
-// edit changes an object by kubectl edit with sed for an editor.
+// edit runs kubectl edit with sed as the editor.
 func (s *Server) edit(t *testing.T, namespace, object, script string) {
 	t.Helper()
 	program, err := hosts.Kubectl()
@@ -61,8 +64,8 @@ func (s *Server) edit(t *testing.T, namespace, object, script string) {
 	}
 }
 
-// watches starts kubectl with -w and returns what waits until it has written each
-// of some texts, in their order, and ends it.
+// watches starts kubectl get -w. The returned function waits until the texts were written in this
+// order and stops kubectl.
 func (s *Server) watches(t *testing.T, args ...string) (seen func(texts ...string)) {
 	t.Helper()
 	program, err := hosts.Kubectl()
@@ -83,9 +86,9 @@ func (s *Server) watches(t *testing.T, args ...string) (seen func(texts ...strin
 	lines := bufio.NewScanner(out)
 	t.Cleanup(func() {
 		cancel()
-		_ = cmd.Wait() // it was ended
+		_ = cmd.Wait() // it was killed
 	})
-	if !lines.Scan() { // it watches from here on
+	if !lines.Scan() { // the watch is established
 		t.Fatal("kubectl -w wrote nothing")
 	}
 	first := lines.Text()
@@ -98,7 +101,7 @@ func (s *Server) watches(t *testing.T, args ...string) (seen func(texts ...strin
 				continue
 			}
 			if !lines.Scan() {
-				t.Fatalf("%q was not seen in\n%s", texts, strings.Join(all, "\n"))
+				t.Fatalf("%q not found in\n%s", texts, strings.Join(all, "\n"))
 			}
 			line = lines.Text()
 			all = append(all, line)

@@ -23,7 +23,7 @@ import (
 	"berth/control"
 )
 
-// store is a client of the server's own store.
+// store returns an etcd client of the server's store.
 func (s *Server) store(t *testing.T) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: s.EtcdClient.Endpoints(), Logger: zap.NewNop()})
@@ -34,9 +34,9 @@ func (s *Server) store(t *testing.T) *clientv3.Client {
 	return c
 }
 
-// TestTheStoreIsKeptSmall: the past is dropped, what that frees is given back to the
-// file system, and events go by themselves.
-func TestTheStoreIsKeptSmall(t *testing.T) {
+// TestStoreIsCompacted: old revisions are compacted, free space is returned to the file system, and
+// events expire.
+func TestStoreIsCompacted(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) {
 		c.EventTTL, c.EtcdCompactionInterval, c.EtcdDefragmentationInterval = 5*time.Second, 2*time.Second, time.Second
@@ -44,13 +44,14 @@ func TestTheStoreIsKeptSmall(t *testing.T) {
 	ctx := t.Context()
 	events := s.Client.CoreV1().Events("default")
 	first, err := events.Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "short"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: "default"}, Reason: "Seen",
+		ObjectMeta: metav1.ObjectMeta{Name: "short"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p",
+			Namespace: "default"}, Reason: "Seen",
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	store := s.store(t)
-	const most = 90 << 20 // more than what is too little to be given back
+	const most = 90 << 20 // more than the threshold for defragmentation
 	value := strings.Repeat("x", 1<<20)
 	for i := range most >> 20 {
 		if _, err := store.Put(ctx, fmt.Sprintf("/ballast/%d", i), value); err != nil {
@@ -66,7 +67,7 @@ func TestTheStoreIsKeptSmall(t *testing.T) {
 		return st.Size()
 	}
 	if n := size(); n < most {
-		t.Fatalf("the store has %d bytes after %d were written", n, most)
+		t.Fatalf("the store has %d bytes after writes of %d bytes", n, most)
 	}
 	if _, err := store.Delete(ctx, "/ballast/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func TestTheStoreIsKeptSmall(t *testing.T) {
 	seesWithin(t, 2*time.Minute, "the file is small again", func() string { return fmt.Sprint(size() < most/2) }, "true")
 	_, err = store.Get(ctx, "/ballast/0", clientv3.WithRev(revisionOf(t, first.ResourceVersion)))
 	if !errors.Is(err, rpctypes.ErrCompacted) {
-		t.Errorf("the past is still there: %v", err)
+		t.Errorf("the store was not compacted: %v", err)
 	}
 	seesWithin(t, 2*time.Minute, "the event", func() string {
 		_, err := events.Get(ctx, "short", metav1.GetOptions{})
@@ -87,16 +88,16 @@ func TestTheStoreIsKeptSmall(t *testing.T) {
 		err = apierrors.FromObject(e.Object)
 	}
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		t.Errorf("a watch of what is dropped: %v", err)
+		t.Errorf("watch from a compacted revision: %v", err)
 	}
 	if _, err := s.Client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{}); err != nil {
-		t.Errorf("what is kept: %v", err)
+		t.Errorf("status left: %v", err)
 	}
 }
 
-// TestWatchesOfWhatIsQuietHearHowFarTheStoreIs, of kinds that are not kept in memory. One
-// that does not ask hears nothing but changes.
-func TestWatchesOfWhatIsQuietHearHowFarTheStoreIs(t *testing.T) {
+// TestWatchProgressOfUncachedKinds checks bookmarks. A watch that does not request bookmarks gets
+// changes only.
+func TestWatchProgressOfUncachedKinds(t *testing.T) {
 	t.Parallel()
 	s := Start(t, alone, func(c *control.Config) { c.EtcdCompactionInterval = time.Second })
 	ctx := t.Context()
@@ -127,22 +128,22 @@ func TestWatchesOfWhatIsQuietHearHowFarTheStoreIs(t *testing.T) {
 			}
 			defer silent.Stop()
 			other := revisionOf(t, create(t, s, "default", settings("beside-"+kind.Resource)).ResourceVersion)
-			late := time.After(3 * time.Minute) // another server of this process may have set a minute
-			for told := int64(0); told < other; {
+			late := time.After(3 * time.Minute) // another server in this process may have set a minute
+			for bookmark := int64(0); bookmark < other; {
 				select {
 				case e := <-asked.ResultChan():
 					m, ok := e.Object.(*metav1.PartialObjectMetadata)
 					if e.Type != watch.Bookmark || !ok {
-						t.Fatalf("of what is quiet there is %v", e)
+						t.Fatalf("watch of an unchanged kind: got %v", e)
 					}
-					told = revisionOf(t, m.ResourceVersion)
+					bookmark = revisionOf(t, m.ResourceVersion)
 				case <-late:
-					t.Fatalf("it is told of %d, and the store has come to %d", told, other)
+					t.Fatalf("got bookmark of revision %d, the store is at %d", bookmark, other)
 				}
 			}
 			select {
 			case e := <-silent.ResultChan():
-				t.Errorf("a watch that has not asked hears %v", e)
+				t.Errorf("watch without bookmarks: got %v", e)
 			default:
 			}
 		})
@@ -157,13 +158,13 @@ func revisionOf(t *testing.T, version string) (n int64) {
 	return n
 }
 
-// claimsPrefix is where the server notes which addresses and ports are taken.
+// claimsPrefix is the prefix of the keys that record allocated cluster IPs and node ports.
 const claimsPrefix = "/registry/berth/claims/"
 
-// TestKillsLeakNoAddress kills the server while services come and go, some of them
-// between the claim of an address and the write of its service. In the end what is
-// claimed is what services have, nothing is given twice, and all can be given.
-func TestKillsLeakNoAddress(t *testing.T) {
+// TestKillsLeakNoAllocation kills the server while services are created and deleted, some of them
+// between the allocation and the write of the service. In the end, allocations match the services,
+// nothing is allocated twice, and everything can be allocated.
+func TestKillsLeakNoAllocation(t *testing.T) {
 	t.Parallel()
 	const ports, rounds = 16, 8
 	p := Launch(t, "--service-node-port-range", "30000-30015")
@@ -179,8 +180,10 @@ func TestKillsLeakNoAddress(t *testing.T) {
 				n := 0
 				for ctx.Err() == nil {
 					name := fmt.Sprintf("s%d-%d", w, n%3)
-					svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
-					if _, err := client.CoreV1().Services("default").Create(ctx, svc, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
+					svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
+						Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
+					if _, err := client.CoreV1().Services("default").Create(ctx, svc, metav1.CreateOptions{}); err == nil ||
+						apierrors.IsAlreadyExists(err) {
 						_ = client.CoreV1().Services("default").Delete(ctx, name, metav1.DeleteOptions{})
 					}
 					n++
@@ -188,7 +191,7 @@ func TestKillsLeakNoAddress(t *testing.T) {
 				done <- n
 			}()
 		}
-		<-time.After(time.Duration(100+50*round) * time.Millisecond) // each time elsewhere
+		<-time.After(time.Duration(100+50*round) * time.Millisecond) // at varying times
 		p.Kill(t)
 		cancel()
 		tried := 0
@@ -196,7 +199,7 @@ func TestKillsLeakNoAddress(t *testing.T) {
 			tried += <-done
 		}
 		if tried == 0 {
-			t.Errorf("nothing was written in round %d", round)
+			t.Errorf("no writes in round %d", round)
 		}
 		p.Start(t, "--service-node-port-range", "30000-30015")
 	}
@@ -205,11 +208,12 @@ func TestKillsLeakNoAddress(t *testing.T) {
 	}
 	p.Stop(t)
 	s := Start(t, func(c *control.Config) {
-		c.DataDir, c.ServiceNodePorts.First, c.ServiceNodePorts.Last, c.ServiceRepairInterval = p.DataDir, 30000, 30000+ports-1, 2*time.Second
+		c.DataDir, c.ServiceNodePorts.First, c.ServiceNodePorts.Last, c.ServiceRepairInterval = p.DataDir, 30000,
+			30000+ports-1, 2*time.Second
 	})
 	ctx := t.Context()
 	store := s.store(t)
-	// What a kill between claim and write leaves, for certain: with luck no round did.
+	// A leftover of a kill between allocation and write, in case no round has left one.
 	for _, key := range []string{"ports/30007", "addresses/10.43.7.7"} {
 		_, err := store.Txn(ctx).If(clientv3.Compare(clientv3.Version(claimsPrefix+key), "=", 0)).
 			Then(clientv3.OpPut(claimsPrefix+key, "6ba7b810-9dad-11d1-80b4-00c04fd430c8 default/never-written")).Commit()
@@ -218,19 +222,21 @@ func TestKillsLeakNoAddress(t *testing.T) {
 		}
 	}
 	seesWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.unsettled(t, store) }, "")
-	if err := s.Client.CoreV1().RESTClient().Delete().AbsPath("/api/v1/namespaces/default/services").Do(ctx).Error(); err != nil {
+	if err := s.Client.CoreV1().RESTClient().Delete().AbsPath("/api/v1/namespaces/default/services").Do(
+		ctx).Error(); err != nil {
 		t.Fatal(err)
 	}
 	have := map[string]string{}
 	for i := range ports {
-		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("last-", i)}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("last-", i)}, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
 		out, err := s.Client.CoreV1().Services("default").Create(ctx, svc, metav1.CreateOptions{})
 		if err != nil {
-			t.Fatalf("of %d ports %d can be given: %v", ports, i, err)
+			t.Fatalf("%d ports, allocated %d: %v", ports, i, err)
 		}
 		for _, n := range []string{fmt.Sprint(out.Spec.Ports[0].NodePort), out.Spec.ClusterIP} {
 			if have[n] != "" {
-				t.Errorf("%s is given to %s and %s", n, have[n], out.Name)
+				t.Errorf("%s is allocated to %s and %s", n, have[n], out.Name)
 			}
 			have[n] = out.Name
 		}
@@ -238,7 +244,7 @@ func TestKillsLeakNoAddress(t *testing.T) {
 	seesWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.unsettled(t, store) }, "")
 }
 
-// unsettled says where claims and services differ; empty: nowhere.
+// unsettled returns where allocations and services differ, or "".
 func (s *Server) unsettled(t *testing.T, store *clientv3.Client) string {
 	t.Helper()
 	list, err := s.Client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
@@ -255,7 +261,7 @@ func (s *Server) unsettled(t *testing.T, store *clientv3.Client) string {
 		}
 		for _, n := range names {
 			if other := held[n]; other != "" {
-				t.Errorf("%s and %s both have %s", other, svc.Name, n)
+				t.Errorf("%s and %s both use %s", other, svc.Name, n)
 			}
 			held[n] = string(svc.UID)
 		}
@@ -273,7 +279,7 @@ func (s *Server) unsettled(t *testing.T, store *clientv3.Client) string {
 		delete(held, n)
 	}
 	if len(held) > 0 {
-		return fmt.Sprintf("nobody has claimed %v", held)
+		return fmt.Sprintf("not allocated: %v", held)
 	}
 	return ""
 }

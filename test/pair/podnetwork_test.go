@@ -24,11 +24,13 @@ import (
 	"berth/test/hosts"
 )
 
-// Apart is a server with two nodes that are hosts of their own on one network.
+// Apart is a server with two nodes on separate hosts in one network.
 type Apart struct {
 	*Two
-	lan     *hosts.LAN
-	outside string // port of a server that knows no way to pods, and tells who asks
+	lan *hosts.LAN
+	// port of a server outside of the cluster, which has no route to pods and reports its clients'
+	// addresses
+	outside string
 }
 
 var podRanges = []netip.Prefix{netip.MustParsePrefix("10.206.0.0/16"), netip.MustParsePrefix("fd42:206::/48")}
@@ -60,7 +62,7 @@ func startApart(t *testing.T) *Apart {
 	return w
 }
 
-// listen serves in the outside until the test's end.
+// listen serves outside of the cluster until the test ends.
 func (w *Apart) listen() {
 	var l net.Listener
 	err := w.lan.Outside(func() (err error) {
@@ -85,7 +87,7 @@ func (w *Apart) listen() {
 	})
 }
 
-// addresses of a pod or a node, by a path, the one of IPv4 first.
+// addresses returns those of a pod or a node at a path, IPv4 first.
 func (w *Apart) addresses(kind, name, path string) (out []netip.Addr) {
 	w.t.Helper()
 	for text := range strings.FieldsSeq(w.Kubectl(w.t, "get", kind, name, "-o", "jsonpath={"+path+"}")) {
@@ -93,12 +95,12 @@ func (w *Apart) addresses(kind, name, path string) (out []netip.Addr) {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	if len(out) != 2 || !out[0].Is4() || !out[1].Is6() {
-		w.t.Fatalf("%s %s has the addresses %v", kind, name, out)
+		w.t.Fatalf("%s %s: got addresses %v", kind, name, out)
 	}
 	return out
 }
 
-// sees waits until what a pod asks at an address tells that one has asked.
+// sees waits until the response to a pod's request at an address contains the client's address.
 func (w *Apart) sees(pod string, at netip.Addr, port, path string, want netip.Addr) {
 	w.t.Helper()
 	url := "http://" + net.JoinHostPort(at.String(), port) + path
@@ -111,7 +113,7 @@ func (w *Apart) sees(pod string, at netip.Addr, port, path string, want netip.Ad
 	})
 }
 
-// ns is the network of a node's host.
+// ns is the network namespace of a node's host.
 func (w *Apart) ns(p *Pair) netns.NsHandle {
 	w.t.Helper()
 	ns, err := netns.GetFromName(p.Host.Name)
@@ -122,8 +124,8 @@ func (w *Apart) ns(p *Pair) netns.NsHandle {
 	return ns
 }
 
-// made is what berth has made in the network of a host: its routes, and its rules
-// with the kernel's numbers of them.
+// made returns berth's routes and rules in the network namespace of a host, with the kernel's rule
+// handles.
 func (w *Apart) made(p *Pair) string {
 	w.t.Helper()
 	h, err := netlink.NewHandleAt(w.ns(p), unix.NETLINK_ROUTE)
@@ -162,17 +164,18 @@ func (w *Apart) made(p *Pair) string {
 	return strings.Join(out, "\n")
 }
 
-// TestPodsOfTwoHostsReachEachOther: by the routes that the agents make, with their
-// own addresses; the outside sees the node's. Restarts change nothing, what is gone
-// loses its route, and what is turned off is taken away.
-func TestPodsOfTwoHostsReachEachOther(t *testing.T) {
+// TestPodNetworkAcrossHosts: pods reach each other directly by the routes of the agents. Outside of
+// the cluster, the node's address is visible. Restarts change nothing, the routes to a deleted node
+// are removed, and disabling routes removes them.
+func TestPodNetworkAcrossHosts(t *testing.T) {
 	t.Parallel()
 	w := startApart(t)
 	a, b := w.A, w.B
 	for _, p := range []*Pair{a, b} {
 		p.until("the routes of "+p.Node, func() string {
 			got := p.field("node", p.Node, `.status.conditions[?(@.type=="NetworkUnavailable")]`)
-			if strings.Contains(got, `"status":"False"`) && strings.Contains(got, "BerthHasRoutes") && strings.Contains(got, "pods of 1 of 1 other nodes are reached") {
+			if strings.Contains(got, `"status":"False"`) && strings.Contains(got, "BerthHasRoutes") && strings.Contains(got,
+				"pods of 1 of 1 other nodes are reached") {
 				return ""
 			}
 			return got
@@ -193,10 +196,10 @@ func TestPodsOfTwoHostsReachEachOther(t *testing.T) {
 	}
 	reached()
 
-	// A restart, and a crash, of both agents.
+	// A restart and a crash of both agents.
 	before := w.made(a)
 	if strings.Count(before, " via ") != 2 || strings.Count(before, "rule ") != 2 {
-		t.Errorf("on %s there is\n%s", a.Node, before)
+		t.Errorf("%s: got\n%s", a.Node, before)
 	}
 	changes := w.changes(a)
 	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
@@ -205,12 +208,12 @@ func TestPodsOfTwoHostsReachEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Apply(t, a.pod("later", "", "print", "up", ",", "sleep"))
-	a.is("pod", "later", ready, "True") // it has heard its server
+	a.is("pod", "later", ready, "True") // it has synced with the server
 	if got := append(changes(), w.made(a)); len(got) != 1 || got[0] != before {
-		t.Errorf("a restart has changed %s; there was\n%s", got, before)
+		t.Errorf("restart changed %s, before:\n%s", got, before)
 	}
 
-	// B's agent dies: its pods live, and are reached. Then the node goes.
+	// The agent of B is killed: its pods keep running and are reachable. Then the node is deleted.
 	if err := b.Agent.Kill9(); err != nil {
 		t.Fatal(err)
 	}
@@ -235,8 +238,7 @@ func TestPodsOfTwoHostsReachEachOther(t *testing.T) {
 	w.off(ctx)
 }
 
-// changes listens to the kernel; what is returned tells which of berth's routes have
-// changed since.
+// changes monitors the kernel. The returned function lists the changed routes of berth.
 func (w *Apart) changes(p *Pair) func() []string {
 	w.t.Helper()
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
@@ -260,7 +262,7 @@ func (w *Apart) changes(p *Pair) func() []string {
 	}
 }
 
-// off turns the routes off on A by its configuration.
+// off disables routes on A in the configuration.
 func (w *Apart) off(ctx context.Context) {
 	w.t.Helper()
 	a := w.A
@@ -285,7 +287,8 @@ func (w *Apart) off(ctx context.Context) {
 		return w.made(a)
 	})
 	a.until("the bridge to masquerade", func() string {
-		if text, _ := os.ReadFile(filepath.Join(a.Host.ConfDir, "10-berth.conflist")); !strings.Contains(string(text), `"ipMasq": true`) {
+		if text, _ := os.ReadFile(filepath.Join(a.Host.ConfDir, "10-berth.conflist")); !strings.Contains(string(text),
+			`"ipMasq": true`) {
 			return string(text)
 		}
 		return ""
