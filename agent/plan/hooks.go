@@ -20,17 +20,17 @@ import (
 
 // Hook is how far the hooks of one instance of a container have come.
 type Hook struct {
-	Attempt   uint32    // of the instance
-	PostStart HookState `json:",omitempty"`
-	PreStop   HookState `json:",omitempty"`
-	Message   string    `json:",omitempty"` // why postStart has failed
+	Attempt   uint32    `json:"Attempt"` // of the instance
+	PostStart HookState `json:"PostStart,omitempty"`
+	PreStop   HookState `json:"PreStop,omitempty"`
+	Message   string    `json:"Message,omitempty"` // why postStart has failed
 
 	// Of an instance that is being ended, since PreStop is not HookNone: why, by
 	// when, and with how much grace it was first asked for. Sticky: an instance
 	// that was told to stop is ended, whatever becomes of the cause.
-	Why   string        `json:",omitempty"`
-	By    time.Time     `json:",omitzero"`
-	Grace time.Duration `json:",omitempty"`
+	Why   string        `json:"Why,omitempty"`
+	By    time.Time     `json:"By,omitzero"`
+	Grace time.Duration `json:"Grace,omitempty"`
 }
 
 // HookState is how far one hook of one instance has come.

@@ -45,13 +45,13 @@ type Verdict struct {
 // End says that the pod must stop and why. Once set it never becomes nil again
 // and its grace only shrinks.
 type End struct {
-	Reason  string        // Deleted, Evicted, Preempting, DeadlineExceeded, Terminated (node shutdown), Orphaned
-	Message string        // for the user
-	Detail  string        `json:",omitempty"` // more for the event alone
-	Grace   time.Duration // from At; whoever asks fills it in (podspec.Grace)
-	At      time.Time     // when it was first asked
-	Forget  bool          // the object is gone: leave nothing of the pod behind
-	Node    bool          `json:",omitempty"` // it goes for what the node lacks, not for what it did
+	Reason  string        `json:"Reason"`           // Deleted, Evicted, Preempting, DeadlineExceeded, Terminated (node shutdown), Orphaned
+	Message string        `json:"Message"`          // for the user
+	Detail  string        `json:"Detail,omitempty"` // more for the event alone
+	Grace   time.Duration `json:"Grace"`            // from At; whoever asks fills it in (podspec.Grace)
+	At      time.Time     `json:"At"`               // when it was first asked
+	Forget  bool          `json:"Forget"`           // the object is gone: leave nothing of the pod behind
+	Node    bool          `json:"Node,omitempty"`   // it goes for what the node lacks, not for what it did
 }
 
 // Excess says that a pod takes more of the node than its own limits let it, or
@@ -121,25 +121,27 @@ const (
 
 // Container is one container instance in the runtime.
 type Container struct {
-	ID, Name, SandboxID string
-	State               State
-	Attempt             uint32 // restarts before this instance
-	SpecHash            string // SpecHash of the container spec it was made from
-	Image               string // image name as in the spec it was made from
-	ImageName           string `json:",omitempty"` // image name as the runtime writes it: docker.io/library/busybox:1.36; empty: unknown
-	ImageID             string // reference of the image the runtime resolved (repo@sha256:… where known)
-	CreatedAt           time.Time
-	StartedAt           time.Time // zero: never started
-	FinishedAt          time.Time // zero: not finished
-	ExitCode            int32
-	Reason              string // of the exit as the runtime says: Completed, Error, OOMKilled, …
-	Message             string // termination message, at most 4096 bytes
-	CutOff              bool   `json:",omitempty"` // it has exited without a start: the runtime gave that up because nobody waited for it any more
-	LogPath             string // absolute path of its CRI log file
+	ID         string    `json:"ID"`
+	Name       string    `json:"Name"`
+	SandboxID  string    `json:"SandboxID"`
+	State      State     `json:"State"`
+	Attempt    uint32    `json:"Attempt"`             // restarts before this instance
+	SpecHash   string    `json:"SpecHash"`            // SpecHash of the container spec it was made from
+	Image      string    `json:"Image"`               // image name as in the spec it was made from
+	ImageName  string    `json:"ImageName,omitempty"` // image name as the runtime writes it: docker.io/library/busybox:1.36; empty: unknown
+	ImageID    string    `json:"ImageID"`             // reference of the image the runtime resolved (repo@sha256:… where known)
+	CreatedAt  time.Time `json:"CreatedAt"`
+	StartedAt  time.Time `json:"StartedAt"`  // zero: never started
+	FinishedAt time.Time `json:"FinishedAt"` // zero: not finished
+	ExitCode   int32     `json:"ExitCode"`
+	Reason     string    `json:"Reason"`           // of the exit as the runtime says: Completed, Error, OOMKilled, …
+	Message    string    `json:"Message"`          // termination message, at most 4096 bytes
+	CutOff     bool      `json:"CutOff,omitempty"` // it has exited without a start: the runtime gave that up because nobody waited for it any more
+	LogPath    string    `json:"LogPath"`          // absolute path of its CRI log file
 
-	User              *corev1.LinuxContainerUser `json:",omitempty"` // that its first process began with; nil: the runtime does not say
-	RecursiveReadOnly []string                   `json:",omitempty"` // paths in it that are mounted read-only with all that is mounted below
-	StopSignal        corev1.Signal              `json:",omitempty"` // that the runtime will send; empty: unknown
+	User              *corev1.LinuxContainerUser `json:"User,omitempty"`              // that its first process began with; nil: the runtime does not say
+	RecursiveReadOnly []string                   `json:"RecursiveReadOnly,omitempty"` // paths in it that are mounted read-only with all that is mounted below
+	StopSignal        corev1.Signal              `json:"StopSignal,omitempty"`        // that the runtime will send; empty: unknown
 
 	Kind    ContainerKind                    `json:"-"` // as it says itself; only from a full look
 	Devices map[corev1.ResourceName][]string `json:"-"` // that it was given, as it says itself; only from a full look
@@ -182,45 +184,45 @@ type Pulled struct {
 
 // Health is what the probes of one container instance add up to.
 type Health struct {
-	Started bool   // the startup probe has succeeded
-	Ready   bool   // the readiness probe says so
-	Dead    bool   // the liveness or startup probe has failed for good
-	Probe   string // which probe killed it: liveness or startup
-	Message string // last output of the probe that decided
+	Started bool   `json:"Started"` // the startup probe has succeeded
+	Ready   bool   `json:"Ready"`   // the readiness probe says so
+	Dead    bool   `json:"Dead"`    // the liveness or startup probe has failed for good
+	Probe   string `json:"Probe"`   // which probe killed it: liveness or startup
+	Message string `json:"Message"` // last output of the probe that decided
 
-	Probed []Probed `json:",omitempty"` // per probe; never changed in place
+	Probed []Probed `json:"Probed,omitempty"` // per probe; never changed in place
 }
 
 // Memory is what Decide asks to be given back next time. Losing it must only
 // cost time.
 type Memory struct {
-	End        *End                  `json:",omitempty"`
-	Restarts   map[string]Restart    `json:",omitempty"` // by container name
-	Phase      corev1.PodPhase       `json:",omitempty"` // never goes back from Succeeded or Failed
-	Reason     string                `json:",omitempty"` // of a Failed pod
-	Message    string                `json:",omitempty"`
-	Started    time.Time             // first time the agent saw the pod: status.startTime
-	Conditions []corev1.PodCondition `json:",omitempty"` // for their transition times
-	Exits      map[string]Container  `json:",omitempty"` // by container name: last known exit, for when the runtime forgets
-	IPs        []string              `json:",omitempty"` // last known pod addresses
-	Health     map[string]Health     `json:",omitempty"` // by container ID, of live containers
-	Finished   time.Time             `json:",omitzero"`  // when its own work was over: nothing of it will start again
-	Hooks      map[string]Hook       `json:",omitempty"` // by container name: of instances that have hooks to run
-	Renewal    Renewal               `json:",omitzero"`  // of all containers in place
-	Sizes      Sizes                 `json:",omitzero"`  // CPU and memory, as far as they may differ from the spec
-	Returned   int                   `json:",omitempty"` // how often in a row it was made anew after it had to go
+	End        *End                  `json:"End,omitempty"`
+	Restarts   map[string]Restart    `json:"Restarts,omitempty"` // by container name
+	Phase      corev1.PodPhase       `json:"Phase,omitempty"`    // never goes back from Succeeded or Failed
+	Reason     string                `json:"Reason,omitempty"`   // of a Failed pod
+	Message    string                `json:"Message,omitempty"`
+	Started    time.Time             `json:"Started"`              // first time the agent saw the pod: status.startTime
+	Conditions []corev1.PodCondition `json:"Conditions,omitempty"` // for their transition times
+	Exits      map[string]Container  `json:"Exits,omitempty"`      // by container name: last known exit, for when the runtime forgets
+	IPs        []string              `json:"IPs,omitempty"`        // last known pod addresses
+	Health     map[string]Health     `json:"Health,omitempty"`     // by container ID, of live containers
+	Finished   time.Time             `json:"Finished,omitzero"`    // when its own work was over: nothing of it will start again
+	Hooks      map[string]Hook       `json:"Hooks,omitempty"`      // by container name: of instances that have hooks to run
+	Renewal    Renewal               `json:"Renewal,omitzero"`     // of all containers in place
+	Sizes      Sizes                 `json:"Sizes,omitzero"`       // CPU and memory, as far as they may differ from the spec
+	Returned   int                   `json:"Returned,omitempty"`   // how often in a row it was made anew after it had to go
 }
 
 // Restart is the crash back-off of one container name.
 type Restart struct {
-	Count  int       // exits counted since the last reset
-	Next   uint32    // attempt number of the next instance; status.restartCount is never lower than Next-1
-	Hash   string    // of the container spec that it counts for
-	SeenID string    // the last exited instance that was counted
-	Until  time.Time // no start before
+	Count  int       `json:"Count"`  // exits counted since the last reset
+	Next   uint32    `json:"Next"`   // attempt number of the next instance; status.restartCount is never lower than Next-1
+	Hash   string    `json:"Hash"`   // of the container spec that it counts for
+	SeenID string    `json:"SeenID"` // the last exited instance that was counted
+	Until  time.Time `json:"Until"`  // no start before
 
-	Asked    string `json:",omitempty"` // the instance that a user wants another in place of
-	Replaces string `json:",omitempty"` // the instance that is stopped to be replaced: its exit is followed by a start whatever the policy
+	Asked    string `json:"Asked,omitempty"`    // the instance that a user wants another in place of
+	Replaces string `json:"Replaces,omitempty"` // the instance that is stopped to be replaced: its exit is followed by a start whatever the policy
 }
 
 // Limits are constants of this node.

@@ -28,11 +28,11 @@ type Probes struct{ Startup, Readiness, Liveness bool }
 // Reason is one decision in words. Two Reasons with equal Code, On and Detail
 // are the same decision: it is told once, however many passes repeat it.
 type Reason struct {
-	Code   string    // CamelCase, as an event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
-	On     string    // container, volume or image it is about; empty: the pod
-	Detail string    // for the user, one sentence, no secrets
-	Until  time.Time // when it ends by itself; zero: when something changes
-	Event  string    // corev1.EventTypeNormal or Warning if it is to be told as a Kubernetes event; empty: not
+	Code   string    `json:"Code"`   // CamelCase, as an event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
+	On     string    `json:"On"`     // container, volume or image it is about; empty: the pod
+	Detail string    `json:"Detail"` // for the user, one sentence, no secrets
+	Until  time.Time `json:"Until"`  // when it ends by itself; zero: when something changes
+	Event  string    `json:"Event"`  // corev1.EventTypeNormal or Warning if it is to be told as a Kubernetes event; empty: not
 }
 
 // Actions returns all actions of the plan.

@@ -29,12 +29,12 @@ type Watch struct {
 // Probed is how far one probe of one container instance has come. It changes
 // with what counts only, not with every result.
 type Probed struct {
-	Kind    ProbeKind
-	OK      bool      // the last result that counted
-	Run     int32     // how many such came in a row, at most the threshold
-	Once    bool      // it has succeeded since the container began
-	Phase   time.Time // a moment at which it was due; so it is every period after
-	Failure string    `json:",omitempty"` // what the failure that counted last said; empty: OK
+	Kind    ProbeKind `json:"Kind"`
+	OK      bool      `json:"OK"`                // the last result that counted
+	Run     int32     `json:"Run"`               // how many such came in a row, at most the threshold
+	Once    bool      `json:"Once"`              // it has succeeded since the container began
+	Phase   time.Time `json:"Phase"`             // a moment at which it was due; so it is every period after
+	Failure string    `json:"Failure,omitempty"` // what the failure that counted last said; empty: OK
 }
 
 // Of returns how far a probe has come; nil: nothing is known of it.

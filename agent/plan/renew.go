@@ -19,8 +19,8 @@ import (
 
 // Renewal is the border between the last round of all containers and this one.
 type Renewal struct {
-	By   string            // ID of the container whose exit asked for it
-	From map[string]uint32 // first attempt of this round, by container name; absent: 0
+	By   string            `json:"By"`   // ID of the container whose exit asked for it
+	From map[string]uint32 `json:"From"` // first attempt of this round, by container name; absent: 0
 }
 
 // WhyRenewed is the cause of a StopContainer for a new round.

@@ -8,25 +8,25 @@ import (
 
 // Sizes are what the pod's resources are, as far as it may differ from the spec.
 type Sizes struct {
-	Allocated  Resources                    `json:",omitzero"`  // what the room holds for the pod; nil: nothing is known
-	Pod        Resources                    `json:",omitzero"`  // what the pod's cgroup was made for; nil: likewise
-	Whole      *corev1.ResourceRequirements `json:",omitempty"` // what the pod itself was last given; nil: it asks for nothing
-	Containers map[string]Actual            `json:",omitempty"` // by name: of the newest instance
-	Resizing   int64                        `json:",omitempty"` // generation of the resize under way
+	Allocated  Resources                    `json:"Allocated,omitzero"`   // what the room holds for the pod; nil: nothing is known
+	Pod        Resources                    `json:"Pod,omitzero"`         // what the pod's cgroup was made for; nil: likewise
+	Whole      *corev1.ResourceRequirements `json:"Whole,omitempty"`      // what the pod itself was last given; nil: it asks for nothing
+	Containers map[string]Actual            `json:"Containers,omitempty"` // by name: of the newest instance
+	Resizing   int64                        `json:"Resizing,omitempty"`   // generation of the resize under way
 }
 
 // Actual is what one instance was last given.
 type Actual struct {
-	Attempt uint32
+	Attempt uint32 `json:"Attempt"`
 	Given
-	Unsure bool `json:",omitempty"` // a change was begun, and may or may not have been carried out
+	Unsure bool `json:"Unsure,omitempty"` // a change was begun, and may or may not have been carried out
 }
 
 // Given is what one container is given: its own CPU and memory, and the pod's limits
 // where it has none.
 type Given struct {
-	Resources corev1.ResourceRequirements
-	Inherited corev1.ResourceList `json:",omitempty"`
+	Resources corev1.ResourceRequirements `json:"Resources"`
+	Inherited corev1.ResourceList         `json:"Inherited,omitempty"`
 }
 
 // Same reports whether a container that was given other has to be told nothing.
