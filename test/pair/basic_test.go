@@ -115,15 +115,18 @@ func (p *Pair) watched() {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	lines := bufio.NewScanner(out)
+	var seen []string
 	shown := func(want ...string) {
 		t.Helper()
 		for lines.Scan() {
-			if got := strings.Fields(lines.Text()); len(got) > 6 && slices.Equal(got[:3], []string{"stubborn", want[0],
-				want[1]}) && got[6] == p.Node {
+			seen = append(seen, lines.Text())
+			got := strings.Fields(lines.Text())
+			if len(got) > 6 && slices.Equal(got[:3], []string{"stubborn", want[0], want[1]}) && got[6] == p.Node {
 				return
 			}
 		}
-		t.Fatalf("get -w never showed %v", want)
+		t.Fatalf("get -w did not show %v on node %s: %v, %s; the pod is now\n%s", want, p.Node, lines.Err(),
+			strings.Join(seen, "\n"), p.Kubectl(t, "get", "pod", "stubborn", "-o", "yaml"))
 	}
 	shown("1/1", "Running")
 	began := time.Now()
