@@ -20,13 +20,13 @@ func (c *factory) attach() *cobra.Command {
 	var o attachOptions
 	cmd := &cobra.Command{
 		Use:   "attach POD [-c CONTAINER] [-it]",
-		Short: "Join the process that runs in a container",
-		Long: `Join the process that runs in a container: see what it prints from now on, and
-with -i type to it, if its pod sets stdin. With -t, for one that has a terminal,
-yours is passed on.`,
+		Short: "Attach to a running container",
+		Long: `Attach to the main process of a running container and print its output from now on. With -i, standard
+input is passed to the process if its pod sets stdin. With -t, your terminal is connected to a
+container that has one.`,
 		Args: onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, pod, container, err := c.reach(cmd, o.namespace, args[0], o.container)
+			client, pod, container, err := c.dialContainer(cmd, o.namespace, args[0], o.container)
 			if err != nil {
 				return err
 			}
@@ -35,10 +35,10 @@ yours is passed on.`,
 		},
 	}
 	namespaceFlag(cmd, &o.namespace)
-	cmd.Flags().StringVarP(&o.container, "container", "c", "", "the container")
-	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "pass standard input to the process")
-	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "standard input is a terminal")
-	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "print only what the process prints")
+	cmd.Flags().StringVarP(&o.container, "container", "c", "", "container name")
+	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "pass stdin to the container")
+	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "stdin is a TTY")
+	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "only print output from the container")
 	c.complete(cmd)
 	return cmd
 }

@@ -20,12 +20,13 @@ func (c *factory) check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check whether this node can run pods",
-		Long: "Check the runtime, the network, cgroups, kernel settings, disks, time and privileges;\n" +
-			"on a node that has joined a server also that server, its authority and clock, the\n" +
-			"node's certificates and its name.\n" +
-			"If berth is not running, this command looks itself, by the flags of \"berth run\"; it\n" +
-			"changes nothing. A running berth goes by its own configuration.\n" +
-			"The exit code is 1 if something essential is missing.",
+		Long: `Check the runtime, the network, cgroups, kernel settings, disks, time and privileges. On a node that has
+joined a cluster, also check the API server, its CA and clock, the node's certificates and its name.
+
+If berth is not running, the checks run in this process with the flags of "berth run" and change nothing.
+A running agent uses its own configuration.
+
+The exit code is 1 if an essential check fails.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "json", "yaml"); err != nil {
@@ -40,7 +41,7 @@ func (c *factory) check() *cobra.Command {
 				if format != "" {
 					note = cmd.ErrOrStderr()
 				}
-				if _, err := fmt.Fprintln(note, "berth is not running; checked from here"); err != nil {
+				if _, err := fmt.Fprintln(note, "berth is not running: the checks were run locally"); err != nil {
 					return err
 				}
 			}
@@ -55,20 +56,20 @@ func (c *factory) check() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "output format: json or yaml")
 	if c.local != nil && c.local.Flags != nil {
 		cmd.Flags().AddFlagSet(c.local.Flags)
 	}
 	return cmd
 }
 
-// LocalCheck looks at the node where no agent does.
+// LocalCheck runs the checks without an agent.
 type LocalCheck struct {
-	Flags *pflag.FlagSet // what it goes by
+	Flags *pflag.FlagSet // flags that configure the checks
 	Run   func(ctx context.Context) (nodeapi.CheckReport, error)
 }
 
-// checked asks the agent or, if none is running, looks from here.
+// checked returns the report of the agent or, if none is running, of the local checks.
 func (c *factory) checked(ctx context.Context) (r nodeapi.CheckReport, here bool, err error) {
 	client, err := c.dial()
 	if err != nil {
@@ -90,16 +91,16 @@ func writeCheck(w io.Writer, s screen, r nodeapi.CheckReport) error {
 	}
 	var b strings.Builder
 	for _, it := range r.Items {
-		word, colour := "ok  ", good
+		word, color := "ok  ", good
 		switch {
 		case !it.OK && it.Essential:
-			word, colour = "FAIL", bad
+			word, color = "FAIL", bad
 			failed++
 		case !it.OK:
-			word, colour = "warn", mild
+			word, color = "warn", mild
 			advice++
 		}
-		line := fmt.Sprintf("%s  %-*s  %s", s.paint(colour, word), width, clean(it.Name), clean(it.Detail))
+		line := fmt.Sprintf("%s  %-*s  %s", s.paint(color, word), width, clean(it.Name), clean(it.Detail))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 		if !it.OK && it.Remedy != "" {
 			fmt.Fprintf(&b, "      %-*s  remedy: %s\n", width, "", clean(it.Remedy))
@@ -107,11 +108,11 @@ func writeCheck(w io.Writer, s screen, r nodeapi.CheckReport) error {
 	}
 	switch {
 	case failed > 0:
-		fmt.Fprintf(&b, "\n%s: %d of %d checks failed that are essential\n", s.paint(bad, "pods cannot run here"), failed, len(r.Items))
+		fmt.Fprintf(&b, "\n%s: %d of %d checks failed\n", s.paint(bad, "pods cannot run on this node"), failed, len(r.Items))
 	case advice > 0:
-		fmt.Fprintf(&b, "\npods can run here; %d of %d could be better\n", advice, len(r.Items))
+		fmt.Fprintf(&b, "\npods can run on this node: %d of %d checks returned a warning\n", advice, len(r.Items))
 	default:
-		fmt.Fprintf(&b, "\npods can run here\n")
+		fmt.Fprintf(&b, "\npods can run on this node\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

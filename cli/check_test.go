@@ -13,7 +13,7 @@ import (
 	"berth/nodeapi"
 )
 
-func TestCheckLooksFromHereIfTheAgentIsNotRunning(t *testing.T) {
+func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 	t.Parallel()
 	broken := nodeapi.CheckReport{Items: []nodeapi.CheckItem{{Name: "runtime", Essential: true, Detail: "connection refused", Remedy: "start it"}}}
 	for _, c := range []struct {
@@ -24,10 +24,10 @@ func TestCheckLooksFromHereIfTheAgentIsNotRunning(t *testing.T) {
 		stdout, stderr string // how they begin
 		code           int
 	}{
-		{"the first line says so", nil, checkReport(), nil, "berth is not running; checked from here\n", "", 1},
-		{"what is missing is told", nil, broken, nil, "berth is not running; checked from here\nFAIL  runtime  connection refused\n", "", 1},
-		{"programs read the report alone", []string{"-o", "json"}, broken, nil, "{", "berth is not running; checked from here\n", 1},
-		{"the flags are its own", []string{"--config", "x"}, nodeapi.CheckReport{}, nil, "berth is not running; checked from here\n\npods can run here\n", "", 0},
+		{"the first line says so", nil, checkReport(), nil, "berth is not running: the checks were run locally\n", "", 1},
+		{"what is missing is told", nil, broken, nil, "berth is not running: the checks were run locally\nFAIL  runtime  connection refused\n", "", 1},
+		{"programs read the report alone", []string{"-o", "json"}, broken, nil, "{", "berth is not running: the checks were run locally\n", 1},
+		{"the flags are its own", []string{"--config", "x"}, nodeapi.CheckReport{}, nil, "berth is not running: the checks were run locally\n\npods can run on this node\n", "", 0},
 		{"a configuration that is wrong is told", nil, nodeapi.CheckReport{}, errors.New("maxPods: is negative"), "", "error: maxPods: is negative\n", 1},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -29,10 +29,9 @@ func (c *factory) cp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp FROM TO",
 		Short: "Copy files and directories to and from a container",
-		Long: `Copy a file or a directory between this machine and a container. One of FROM and
-TO names a container's file: POD:PATH or NAMESPACE/POD:PATH. The container must
-have the program tar. Links that a container's directory holds are not copied out
-of it, and nothing that it sends is written anywhere but below TO.`,
+		Long: `Copy a file or a directory between this host and a container. One of FROM and TO is a file in a
+container: POD:PATH or NAMESPACE/POD:PATH. The container must contain the tar binary. Symbolic links
+in a directory of the container are not copied, and no file is written outside TO.`,
 		Example: `  berth cp ./site web:/usr/share/nginx/html
   berth cp kube-system/dns:/etc/coredns/Corefile ./Corefile -c dns`,
 		Args: cobra.ExactArgs(2),
@@ -40,7 +39,7 @@ of it, and nothing that it sends is written anywhere but below TO.`,
 			from, to := remoteOf(args[0]), remoteOf(args[1])
 			switch {
 			case (from.pod == "") == (to.pod == ""):
-				return errors.New("one of FROM and TO must be POD:PATH, and one a local path")
+				return errors.New("one of FROM and TO must be POD:PATH and the other a local path")
 			case from.path == "" || to.path == "":
 				return errors.New("filepath can not be empty")
 			case from.pod != "":
@@ -54,24 +53,24 @@ of it, and nothing that it sends is written anywhere but below TO.`,
 			for i := range names {
 				names[i] += ":"
 			}
-			return names, cobra.ShellCompDirectiveNoSpace // or a local file
+			return names, cobra.ShellCompDirectiveNoSpace // can also be a local file
 		},
 	}
 	namespaceFlag(cmd, &o.namespace)
-	cmd.Flags().StringVarP(&o.container, "container", "c", "", "the container")
-	cmd.Flags().BoolVar(&o.noPreserve, "no-preserve", false, "do not keep modes, owners and times in the container")
+	cmd.Flags().StringVarP(&o.container, "container", "c", "", "container name")
+	cmd.Flags().BoolVar(&o.noPreserve, "no-preserve", false, "do not preserve file modes, owners and times in the container")
 	for flag, f := range map[string]cobra.CompletionFunc{"namespace": c.completeNamespaces} {
 		if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-			panic(err) // registered twice: a mistake in this package
+			panic(err) // registered twice: a programming error
 		}
 	}
 	return cmd
 }
 
-// place is a file: of a container if pod is set, else local.
+// place is a file: in a container if pod is set, else a local one.
 type place struct{ pod, path string }
 
-// remoteOf reads POD:PATH. What begins like a path is one, whatever is in it.
+// remoteOf parses POD:PATH. An argument that starts like a path is a local file.
 func remoteOf(arg string) place {
 	if strings.HasPrefix(arg, ".") || strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, "~") {
 		return place{path: arg}
@@ -83,7 +82,7 @@ func remoteOf(arg string) place {
 }
 
 func (o cpOptions) run(c *factory, cmd *cobra.Command, at place, do func(*remote) error) error {
-	client, pod, container, err := c.reach(cmd, o.namespace, at.pod, o.container)
+	client, pod, container, err := c.dialContainer(cmd, o.namespace, at.pod, o.container)
 	if err != nil {
 		return err
 	}
@@ -110,14 +109,14 @@ type remote struct {
 	exec       func(ctx context.Context, in io.Reader, out, errs io.Writer, command ...string) error
 }
 
-// fetch copies the path to a local one.
+// fetch copies the remote path to a local one.
 func (r *remote) fetch(to string) error {
 	clean := path.Clean(r.path)
 	dir, base := path.Split(clean)
 	if dir == "" {
 		dir = "."
 	}
-	if base == "" || base == ".." { // the root, or what only the container can name
+	if base == "" || base == ".." { // the root directory, or a path that only the container can resolve
 		dir, base = clean, "."
 	}
 	read, write := io.Pipe()
@@ -138,7 +137,7 @@ func (r *remote) fetch(to string) error {
 	}
 	wg.Wait()
 	switch {
-	case err != nil && (sent == nil || !errors.Is(err, sent)): // it was our side, and tar was called off
+	case err != nil && (sent == nil || !errors.Is(err, sent)): // the local side failed, and tar was canceled
 		return fmt.Errorf("copy %s to %s: %w", r.path, to, err)
 	case sent != nil:
 		return fmt.Errorf("copy %s: %w", r.path, tarError(sent, &said))
@@ -146,14 +145,13 @@ func (r *remote) fetch(to string) error {
 	return nil
 }
 
-// send copies a local path to the one in the container: into it if that is a
-// directory, else under its name.
+// send copies a local path to the remote one: into it if that is a directory, else under its name.
 func (r *remote) send(from string) error {
 	st, err := os.Lstat(from)
 	if err != nil {
 		return err
 	}
-	if st.Mode().Type() == os.ModeSymlink { // the one that is named is followed
+	if st.Mode().Type() == os.ModeSymlink { // a symbolic link given as an argument is followed
 		if from, err = filepath.EvalSymlinks(from); err != nil {
 			return err
 		}
@@ -197,7 +195,7 @@ func (r *remote) send(from string) error {
 	return nil
 }
 
-// isDirectory asks the container whether the path is a directory there.
+// isDirectory runs test -d in the container.
 func (r *remote) isDirectory() (bool, error) {
 	var said bytes.Buffer
 	err := r.exec(r.ctx, nil, io.Discard, &said, "test", "-d", r.path)
@@ -206,24 +204,24 @@ func (r *remote) isDirectory() (bool, error) {
 	}
 	if err != nil && r.ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 		if _, exit := errors.AsType[*ExitError](err); exit || strings.Contains(err.Error(), "executable file not found") {
-			return false, nil // no program test: tar will say what is wrong
+			return false, nil // no test binary: tar reports the problem
 		}
 	}
 	return err == nil, err
 }
 
-// tarError adds what tar has said.
+// tarError adds the stderr of tar.
 func tarError(err error, said *bytes.Buffer) error {
 	if text := clean(strings.TrimSpace(said.String())); text != "" {
-		if errors.Is(err, nodeapi.ErrStdinNotRead) { // it has ended, having said why
+		if errors.Is(err, nodeapi.ErrStdinNotRead) { // tar has exited with an error message
 			return errors.New(text)
 		}
 		err = fmt.Errorf("%s: %w", text, err)
 	}
 	if strings.Contains(err.Error(), "executable file not found") {
-		err = fmt.Errorf("the container must have the program tar: %w", err)
+		err = fmt.Errorf("the container must contain the tar binary: %w", err)
 	}
-	if exit, ok := errors.AsType[*ExitError](err); ok { // its code says nothing here
+	if exit, ok := errors.AsType[*ExitError](err); ok { // the exit code of tar is not useful
 		return errors.New(strings.TrimSuffix(strings.TrimSuffix(err.Error(), exit.Error()), ": "))
 	}
 	return err

@@ -27,16 +27,16 @@ func (c *factory) debug() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug POD --image IMAGE [--target CONTAINER] [-it] [-- COMMAND [ARG...]]",
 		Short: "Add an ephemeral container to a running pod",
-		Long: `Add an ephemeral container to a running pod, to look into it with tools that its
-own images do not have. With --target it sees the processes of that container and,
-below /proc/1/root, its files. It runs once and stays in the pod for as long as that
-lives; the pod's file is not changed. What it may do is said by --profile:
+		Long: `Add an ephemeral container to a running pod, for tools that its images do not contain. With --target
+the container shares the process namespace of another container, whose files are then visible below
+/proc/1/root. The ephemeral container runs once and stays in the pod until the pod is deleted. The
+manifest is not changed. --profile sets its security context:
 
   general     trace processes (SYS_PTRACE)
-  baseline    what any container may
-  restricted  nothing that needs root: no capabilities, the runtime's seccomp profile
+  baseline    the default of any container
+  restricted  non-root, no capabilities, the runtime's default seccomp profile
   netadmin    administer the pod's network (NET_ADMIN, NET_RAW)
-  sysadmin    everything: it is privileged`,
+  sysadmin    privileged`,
 		Example: `  berth debug web --image busybox:1.36 --target app -it
   berth debug web --image busybox:1.36 --attach -- wget -qO- localhost`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -49,21 +49,21 @@ lives; the pod's file is not changed. What it may do is said by --profile:
 	}
 	f := cmd.Flags()
 	namespaceFlag(cmd, &o.namespace)
-	f.StringVar(&o.image, "image", "", "the image of the new container")
-	f.StringVarP(&o.container, "container", "c", "", "the name of the new container")
-	f.StringVar(&o.target, "target", "", "the container whose processes it sees")
-	f.StringVar(&o.pull, "image-pull-policy", "", "Always, IfNotPresent or Never")
-	f.StringVar(&o.profile, "profile", "general", "what it may do: general, baseline, restricted, netadmin or sysadmin")
+	f.StringVar(&o.image, "image", "", "image of the ephemeral container")
+	f.StringVarP(&o.container, "container", "c", "", "name of the ephemeral container")
+	f.StringVar(&o.target, "target", "", "container whose process namespace is shared")
+	f.StringVar(&o.pull, "image-pull-policy", "", "image pull policy: Always, IfNotPresent or Never")
+	f.StringVar(&o.profile, "profile", "general", "security profile: general, baseline, restricted, netadmin or sysadmin")
 	f.StringSliceVar(&o.env, "env", nil, "environment variables NAME=VALUE")
-	f.BoolVarP(&o.stdin, "stdin", "i", false, "keep its standard input open, and attach")
-	f.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "print only what it prints")
-	f.BoolVar(&o.attach, "attach", false, "wait for it to run and join it; as with -i")
-	f.BoolVar(&o.args, "arguments-only", false, "what comes after -- are arguments of the image's own command")
-	c.complete(cmd, "container") // the name of a container that is there is taken
+	f.BoolVarP(&o.stdin, "stdin", "i", false, "keep stdin open and attach to the container")
+	f.BoolVarP(&o.tty, "tty", "t", false, "allocate a TTY")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "only print output from the container")
+	f.BoolVar(&o.attach, "attach", false, "wait for the container to start and attach to it; implied by -i")
+	f.BoolVar(&o.args, "arguments-only", false, "pass the arguments after -- as args instead of the command")
+	c.complete(cmd, "container") // names of existing containers are not valid
 	fixed(cmd, "container")
 	if err := cmd.RegisterFlagCompletionFunc("target", c.completeContainers); err != nil {
-		panic(err) // registered twice: a mistake in this package
+		panic(err) // registered twice: a programming error
 	}
 	fixed(cmd, "profile", "general", "baseline", "restricted", "netadmin", "sysadmin")
 	fixed(cmd, "image-pull-policy", "Always", "IfNotPresent", "Never")
@@ -72,7 +72,7 @@ lives; the pod's file is not changed. What it may do is said by --profile:
 
 func (o debugOptions) start(cmd *cobra.Command, c *factory, args []string) error {
 	if o.image == "" {
-		return errors.New("--image must be given")
+		return errors.New("--image is required")
 	}
 	t, err := targetOf(cmd, o.namespace, args[0])
 	if err != nil {
@@ -82,8 +82,7 @@ func (o debugOptions) start(cmd *cobra.Command, c *factory, args []string) error
 	if err != nil {
 		return err
 	}
-	// What is piped in has an end, which the container must see; a terminal may
-	// be attached again.
+	// Piped input ends, and the container must see the end. A terminal can be attached again.
 	add.StdinOnce = o.stdin && terminalOf(cmd.InOrStdin()) == nil
 	client, err := c.dial()
 	if err != nil {
@@ -99,22 +98,22 @@ func (o debugOptions) start(cmd *cobra.Command, c *factory, args []string) error
 	if !o.stdin && !o.attach {
 		return nil
 	}
-	pod, err := begun(cmd.Context(), client, t, add.Name)
+	pod, err := waitStarted(cmd.Context(), client, t, add.Name)
 	if err != nil {
 		return err
 	}
-	if !o.stdin || ephemeralStatus(pod, add.Name).State.Terminated != nil { // its log has all of what it says, and ends with it
+	if !o.stdin || ephemeralStatus(pod, add.Name).State.Terminated != nil { // the log contains the complete output and ends with the container
 		return client.Logs(cmd.Context(), nodeapi.LogRequest{Namespace: t.namespace, Pod: t.name, Container: add.Name, Follow: true}, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return o.attachOptions.run(cmd, client, pod, add.Name)
 }
 
-// ephemeral is the container that the flags ask for.
+// ephemeral returns the container described by the flags.
 func (o debugOptions) ephemeral(command []string) (corev1.EphemeralContainer, error) {
 	c := corev1.EphemeralContainer{TargetContainerName: o.target}
 	c.Name, c.Image, c.ImagePullPolicy = o.container, o.image, corev1.PullPolicy(o.pull)
 	c.Stdin, c.TTY = o.stdin, o.tty
-	rights, err := rightsOf(o.profile)
+	rights, err := profileContext(o.profile)
 	if err != nil {
 		return c, err
 	}
@@ -137,8 +136,8 @@ func (o debugOptions) ephemeral(command []string) (corev1.EphemeralContainer, er
 	return c, nil
 }
 
-// rightsOf is the security context of a profile, by the names that kubectl has.
-func rightsOf(profile string) (*corev1.SecurityContext, error) {
+// profileContext returns the security context of a profile, with the names of kubectl.
+func profileContext(profile string) (*corev1.SecurityContext, error) {
 	add := func(names ...corev1.Capability) *corev1.SecurityContext {
 		return &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: names}}
 	}
@@ -161,7 +160,7 @@ func rightsOf(profile string) (*corev1.SecurityContext, error) {
 	return nil, fmt.Errorf("--profile accepts only general, baseline, restricted, netadmin and sysadmin, not %q", profile)
 }
 
-// randomName is made of letters and digits that make no words.
+// randomName returns letters and digits that form no words.
 func randomName(n int) string {
 	const letters = "bcdfghjklmnpqrstvwxz2456789"
 	var b strings.Builder
@@ -171,9 +170,9 @@ func randomName(n int) string {
 	return b.String()
 }
 
-// begun waits until an ephemeral container runs or has ended. One that cannot be
-// started is waited for no longer, and the error says why.
-func begun(ctx context.Context, client *nodeapi.Client, t target, name string) (*corev1.Pod, error) {
+// waitStarted waits until an ephemeral container runs or has terminated. It returns an error if the
+// container cannot be started.
+func waitStarted(ctx context.Context, client *nodeapi.Client, t target, name string) (*corev1.Pod, error) {
 	var found *corev1.Pod
 	stop := errors.New("seen")
 	err := client.WatchPods(ctx, nodeapi.PodsRequest{Namespace: t.namespace}, func(e nodeapi.PodEvent) error {
@@ -181,10 +180,10 @@ func begun(ctx context.Context, client *nodeapi.Client, t target, name string) (
 			return nil
 		}
 		if e.Type == nodeapi.Deleted {
-			return fmt.Errorf("pod %s is gone", t.name)
+			return fmt.Errorf("pod %s was deleted", t.name)
 		}
 		if phase := e.Pod.Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
-			return fmt.Errorf("pod %s is over", t.name)
+			return fmt.Errorf("pod %s has terminated", t.name)
 		}
 		st := ephemeralStatus(e.Pod, name)
 		if w := st.State.Waiting; w != nil && !slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, w.Reason) {
@@ -204,7 +203,7 @@ func begun(ctx context.Context, client *nodeapi.Client, t target, name string) (
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
-	return nil, errors.New("the agent ended the watch")
+	return nil, errors.New("watch closed by the agent")
 }
 
 func ephemeralStatus(p *corev1.Pod, name string) corev1.ContainerStatus {

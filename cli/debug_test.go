@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestProfilesOfDebug(t *testing.T) {
+func TestDebugProfiles(t *testing.T) {
 	t.Parallel()
 	for profile, want := range map[string]string{
 		"general":    `{"capabilities":{"add":["SYS_PTRACE"]}}`,

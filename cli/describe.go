@@ -17,13 +17,13 @@ import (
 func (c *factory) describe() *cobra.Command {
 	return podView[nodeapi.Description]{
 		use:   "describe POD",
-		short: "Show a pod in detail, with its events",
-		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.Description, error) {
+		short: "Show details of a pod and its events",
+		fetch: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.Description, error) {
 			return client.Describe(ctx, t.namespace, t.name)
 		},
 		text: func(t target, _ screen, d nodeapi.Description) (string, error) {
 			if d.Pod == nil {
-				return "", fmt.Errorf("the agent described pod %s/%s without the pod", t.namespace, t.name)
+				return "", fmt.Errorf("invalid response of the agent: no pod %s/%s", t.namespace, t.name)
 			}
 			return describeText(d, c.now())
 		},
@@ -108,7 +108,7 @@ func startOf(p *corev1.Pod) time.Time {
 	return p.Status.StartTime.Time
 }
 
-// linesField has its values one below the other.
+// linesField has one value per line.
 func linesField(key string, values []string) field {
 	if len(values) == 0 {
 		return field{key: key, value: none}

@@ -25,12 +25,12 @@ func containerFields(specs []corev1.Container, statuses []corev1.ContainerStatus
 			field{key: "Image ID", value: orNone(st.ImageID)},
 			field{key: portKey(c.Ports), value: portText(c.Ports)},
 		)
-		f.under = append(f.under, wordFields("Command", c.Command)...)
-		f.under = append(f.under, wordFields("Args", c.Args)...)
+		f.under = append(f.under, argFields("Command", c.Command)...)
+		f.under = append(f.under, argFields("Args", c.Args)...)
 		if known {
 			state := stateField("State", st.State, now)
 			if at := next[c.Name]; st.State.Waiting != nil && at.After(now) {
-				state.under = append(state.under, field{key: "Next Try", value: clockIn(now, at)})
+				state.under = append(state.under, field{key: "Next Retry", value: clockIn(now, at)})
 			}
 			f.under = append(f.under, state)
 			if st.LastTerminationState.Terminated != nil {
@@ -76,13 +76,13 @@ func portText(ports []corev1.ContainerPort) string {
 	return orNone(strings.Join(texts, ", "))
 }
 
-func wordFields(key string, words []string) []field {
+func argFields(key string, words []string) []field {
 	if len(words) == 0 {
 		return nil
 	}
 	f := field{key: key}
 	for _, w := range words {
-		for line := range strings.SplitSeq(strings.TrimSuffix(w, "\n"), "\n") { // scripts are read as they were written
+		for line := range strings.SplitSeq(strings.TrimSuffix(w, "\n"), "\n") { // scripts keep their line breaks
 			f.under = append(f.under, field{value: line})
 		}
 	}
@@ -232,13 +232,13 @@ func envSourceMore(e corev1.EnvFromSource) string {
 
 func isSet(b *bool) bool { return b != nil && *b }
 
-// envValueFrom says where a value comes from, never what it is.
+// envValueFrom describes the source of a value, never the value.
 func envValueFrom(v *corev1.EnvVarSource) string {
 	switch {
 	case v.FieldRef != nil:
 		return fmt.Sprintf("(%s)", v.FieldRef.FieldPath)
 	case v.ResourceFieldRef != nil:
-		if v.ResourceFieldRef.ContainerName == "" { // the container's own
+		if v.ResourceFieldRef.ContainerName == "" { // the container's own resources
 			return fmt.Sprintf("(%s)", v.ResourceFieldRef.Resource)
 		}
 		return fmt.Sprintf("(%s of %s)", v.ResourceFieldRef.Resource, v.ResourceFieldRef.ContainerName)

@@ -12,9 +12,9 @@ import (
 	"berth/nodeapi"
 )
 
-// TestPodsAreEndedOnlyWhileTheSystemStops: a unit that is stopped for any other reason,
+// TestDrainTerminatesPodsOnlyDuringSystemShutdown: a unit that is stopped for any other reason,
 // as by an upgrade, ends none.
-func TestPodsAreEndedOnlyWhileTheSystemStops(t *testing.T) {
+func TestDrainTerminatesPodsOnlyDuringSystemShutdown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := nodeapi.Listen(path)
 	if err != nil {
@@ -31,7 +31,7 @@ func TestPodsAreEndedOnlyWhileTheSystemStops(t *testing.T) {
 		root := &cobra.Command{Use: "berth"}
 		root.AddCommand(commands(&factory{
 			dial:   func() (*nodeapi.Client, error) { return nodeapi.Dial(path) },
-			screen: screenOf, now: time.Now, system: func(context.Context) (string, error) { return state, nil },
+			screen: screenOf, now: time.Now, systemState: func(context.Context) (string, error) { return state, nil },
 		})...)
 		var out bytes.Buffer
 		root.SetOut(&out)
@@ -42,19 +42,19 @@ func TestPodsAreEndedOnlyWhileTheSystemStops(t *testing.T) {
 		return out.String()
 	}
 	for _, state := range []string{"running", "degraded", "starting", "maintenance"} {
-		if got := drain(state); got != "the system is "+state+", not stopping: no pod is ended\n" || asked > 0 {
+		if got := drain(state); got != "system state is "+state+", not stopping: no pods terminated\n" || asked > 0 {
 			t.Errorf("%q, asked %d times", got, asked)
 		}
 	}
-	if got := drain("stopping"); got != "3 pods ended in 2s\n" || asked != 1 {
+	if got := drain("stopping"); got != "3 pods terminated in 2s\n" || asked != 1 {
 		t.Errorf("%q, asked %d times", got, asked)
 	}
 	answer.NotTerminated = []string{"default/deaf"}
-	if got := drain("stopping"); got != "3 pods were told to end in 2s, not in time: default/deaf\n" {
+	if got := drain("stopping"); got != "3 pods terminated in 2s, still running after their grace period: default/deaf\n" {
 		t.Errorf("%q", got)
 	}
 	answer = nodeapi.DrainResult{SkipReason: "it is not configured"}
-	if got := drain("stopping"); got != "no pod is ended: it is not configured\n" {
+	if got := drain("stopping"); got != "no pods terminated: it is not configured\n" {
 		t.Errorf("%q", got)
 	}
 }

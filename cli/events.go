@@ -26,7 +26,7 @@ func (c *factory) events() *cobra.Command {
 	var o eventOptions
 	cmd := &cobra.Command{
 		Use:   "events [POD]",
-		Short: "Show the events of this node, or of one pod",
+		Short: "List the events of this node or of one pod",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := o.request(cmd, args)
@@ -51,18 +51,18 @@ func (c *factory) events() *cobra.Command {
 	}
 	f := cmd.Flags()
 	namespaceFlag(cmd, &o.namespace)
-	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show the events of all namespaces")
-	f.StringVarP(&o.selector, "selector", "l", "", "show only events of pods that are there with these labels (app=web,tier!=db)")
-	f.BoolVarP(&o.watch, "watch", "w", false, "go on with each event as it is told")
-	f.StringVar(&o.of, "for", "", "show only the events of this pod, as POD or pod/POD")
-	f.BoolVar(&o.bare, "no-headers", false, "leave the names of the columns out")
-	f.StringSliceVar(&o.types, "types", nil, "show only events of these types: Normal, Warning")
-	f.StringVarP(&o.format, "output", "o", "", "json or yaml")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "list the events of all namespaces")
+	f.StringVarP(&o.selector, "selector", "l", "", "label selector for existing pods, such as app=web,tier!=db")
+	f.BoolVarP(&o.watch, "watch", "w", false, "watch for new events after listing")
+	f.StringVar(&o.of, "for", "", "list only the events of this pod, as POD or pod/POD")
+	f.BoolVar(&o.bare, "no-headers", false, "do not print headers")
+	f.StringSliceVar(&o.types, "types", nil, "list only events of these types: Normal, Warning")
+	f.StringVarP(&o.format, "output", "o", "", "output format: json or yaml")
 	c.complete(cmd)
 	fixed(cmd, "types", corev1.EventTypeNormal, corev1.EventTypeWarning)
 	fixed(cmd, "output", "json", "yaml")
 	if err := cmd.RegisterFlagCompletionFunc("for", c.completePods); err != nil {
-		panic(err) // registered twice: a mistake in this package
+		panic(err) // registered twice: a programming error
 	}
 	return cmd
 }
@@ -73,17 +73,17 @@ func (o eventOptions) request(cmd *cobra.Command, args []string) (req nodeapi.Ev
 	}
 	for _, t := range o.types {
 		if !strings.EqualFold(t, corev1.EventTypeNormal) && !strings.EqualFold(t, corev1.EventTypeWarning) {
-			return req, fmt.Errorf("--types accepts only Normal and Warning, not %q", t)
+			return req, fmt.Errorf("--types must be Normal or Warning, not %q", t)
 		}
 	}
 	if o.of != "" && len(args) == 1 {
-		return req, errors.New("a pod and --for exclude each other")
+		return req, errors.New("a pod and --for cannot be used together")
 	}
 	if o.of != "" {
 		args = []string{o.of}
 	}
 	if len(args) == 1 && o.selector != "" {
-		return req, errors.New("a pod and -l exclude each other")
+		return req, errors.New("a pod and -l cannot be used together")
 	}
 	if len(args) == 1 {
 		t, err := targetOf(cmd, o.namespace, args[0])
@@ -100,7 +100,7 @@ func (o eventOptions) takes(e *corev1.Event) bool {
 	return len(o.types) == 0 || slices.ContainsFunc(o.types, func(t string) bool { return strings.EqualFold(t, e.Type) })
 }
 
-// eventPrinter prints events in the form that was asked for.
+// eventPrinter prints events in the requested format.
 type eventPrinter struct {
 	o          eventOptions
 	now        func() time.Time
@@ -123,7 +123,7 @@ func (p *eventPrinter) list(l *corev1.EventList) error {
 // one prints one event of a watch.
 func (p *eventPrinter) one(n nodeapi.EventNotification) error {
 	if n.Missed > 0 {
-		_, err := fmt.Fprintf(p.notes, "warning: %d events came too fast and were left out\n", n.Missed)
+		_, err := fmt.Fprintf(p.notes, "warning: %d events dropped, the client is too slow\n", n.Missed)
 		return err
 	}
 	if n.Event == nil || !p.o.takes(n.Event) {
@@ -170,7 +170,7 @@ func byLastSeen(events []corev1.Event) []corev1.Event {
 	})
 }
 
-// lastSeen and firstSeen read the old fields of an event or the new ones.
+// lastSeen and firstSeen read the old or the new fields of an event.
 func lastSeen(e corev1.Event) time.Time {
 	switch {
 	case e.Series != nil && !e.Series.LastObservedTime.IsZero():
@@ -189,7 +189,7 @@ func firstSeen(e corev1.Event) time.Time {
 	return e.EventTime.Time
 }
 
-// eventAge is when an event was last seen and, of a repeated one, how often.
+// eventAge is the time since the last occurrence and, for a repeated event, the count.
 func eventAge(e corev1.Event, now time.Time) string {
 	count := e.Count
 	if e.Series != nil {

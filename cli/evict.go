@@ -16,21 +16,21 @@ func (c *factory) evict() *cobra.Command {
 	var signal, format string
 	cmd := &cobra.Command{
 		Use:   "evict --explain",
-		Short: "Show who would have to go if the node ran short, and in which order",
-		Long: `Show the order in which pods would be evicted if the node ran short of memory, disk
-or processes, with the figures that the order goes by, measured now. Nobody is
-evicted: berth does that by itself when a threshold is met, one pod at a time.
+		Short: "Show the order in which pods would be evicted under node pressure",
+		Long: `Show the order in which pods would be evicted if the node ran out of memory, disk or process IDs, with
+the current usage that determines the order. No pod is evicted by this command: berth evicts pods one
+at a time when an eviction threshold is met.
 
-First go pods of which nothing is known, then those that use more than they
-request, then the lower priority, then those that use most beyond their request
-(processes and inodes cannot be requested). Critical pods never go. What has so
-many files that they could not all be counted in time says "at least".`,
+The order is: pods with unknown usage, pods that use more than their requests, pods with lower
+priority, pods with the highest usage above their requests (process IDs and inodes cannot be
+requested). Critical pods are never evicted. "at least" marks usage that could not be counted
+completely in time.`,
 		Example: `  berth evict --explain
   berth evict --explain --signal nodefs.available -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !explain {
-				return errors.New("nobody is evicted by hand: --explain shows who would go")
+				return errors.New("pods cannot be evicted manually: use --explain to show the eviction order")
 			}
 			if err := checkFormat(format, "json", "yaml"); err != nil {
 				return err
@@ -51,9 +51,9 @@ many files that they could not all be counted in time says "at least".`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&explain, "explain", false, "show the order of going")
-	f.StringVar(&signal, "signal", "", "what the node would run short of, as in evictionHard (what is short now, or else memory, disk and processes)")
-	f.StringVarP(&format, "output", "o", "", "json or yaml")
+	f.BoolVar(&explain, "explain", false, "show the eviction order")
+	f.StringVar(&signal, "signal", "", "eviction signal, as in evictionHard (default: the active signals, or memory, disk and processes)")
+	f.StringVarP(&format, "output", "o", "", "output format: json or yaml")
 	fixed(cmd, "signal", "memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
 		"containerfs.available", "containerfs.inodesFree", "pid.available", "allocatableMemory.available")
 	fixed(cmd, "output", "json", "yaml")
@@ -67,15 +67,15 @@ func writeEviction(w io.Writer, s screen, e nodeapi.EvictionPreview) error {
 				return err
 			}
 		}
-		colour := ""
+		color := ""
 		if x.UnderPressure {
-			colour = bad
+			color = bad
 		}
-		if _, err := fmt.Fprintln(w, s.paint(colour, clean(x.Message))); err != nil {
+		if _, err := fmt.Fprintln(w, s.paint(color, clean(x.Message))); err != nil {
 			return err
 		}
 		if len(x.Order) == 0 {
-			if _, err := fmt.Fprintln(w, "  no pod is there that may go"); err != nil {
+			if _, err := fmt.Fprintln(w, "  no pods can be evicted"); err != nil {
 				return err
 			}
 			continue
@@ -89,7 +89,7 @@ func writeEviction(w io.Writer, s screen, e nodeapi.EvictionPreview) error {
 		return nil
 	}
 	var b strings.Builder
-	b.WriteString("\nnever evicted:\n")
+	b.WriteString("\nNever evicted:\n")
 	for _, p := range e.Exempt {
 		fmt.Fprintf(&b, "  %s/%s: %s\n", clean(p.Namespace), clean(p.Name), clean(p.Reason))
 	}
@@ -97,8 +97,8 @@ func writeEviction(w io.Writer, s screen, e nodeapi.EvictionPreview) error {
 	return err
 }
 
-// rankRows are the lines of one order. Where pods cannot request anything, that is
-// left out.
+// rankRows are the rows of one order. Columns for requests are omitted for resources that cannot be
+// requested.
 func rankRows(x nodeapi.EvictionSignal) [][]string {
 	head := []string{"ORDER", "NAMESPACE", "NAME", "USES"}
 	if x.Requestable {

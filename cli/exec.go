@@ -23,19 +23,19 @@ func (c *factory) exec() *cobra.Command {
 	var o execOptions
 	cmd := &cobra.Command{
 		Use:   "exec POD [-c CONTAINER] [-it] -- COMMAND [ARG...]",
-		Short: "Run a command in a container",
+		Short: "Execute a command in a container",
 		Args: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
 			switch {
 			case dash < 0 && len(args) > 1:
-				return errors.New("the command must come after --: exec POD -- COMMAND")
+				return errors.New("the command must be given after --: exec POD -- COMMAND")
 			case dash < 0 || dash >= len(args):
-				return errors.New("there must be a command: exec POD -- COMMAND")
+				return errors.New("a command is required: exec POD -- COMMAND")
 			}
 			return onePod(cmd, args[:dash])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, pod, container, err := c.reach(cmd, o.namespace, args[0], o.container)
+			client, pod, container, err := c.dialContainer(cmd, o.namespace, args[0], o.container)
 			if err != nil {
 				return err
 			}
@@ -45,14 +45,14 @@ func (c *factory) exec() *cobra.Command {
 		},
 	}
 	namespaceFlag(cmd, &o.namespace)
-	cmd.Flags().StringVarP(&o.container, "container", "c", "", "the container")
-	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "pass standard input to the command")
-	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().StringVarP(&o.container, "container", "c", "", "container name")
+	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "pass stdin to the container")
+	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "stdin is a TTY")
 	c.complete(cmd)
 	return cmd
 }
 
-// run runs the command of req and returns its exit code as an ExitError.
+// run executes the command of req and returns its exit code as an ExitError.
 func (o execOptions) run(cmd *cobra.Command, client *nodeapi.Client, req nodeapi.ExecRequest) error {
 	streams := remotecommand.StreamOptions{Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()}
 	if req.Stdin {
@@ -78,16 +78,16 @@ func (o execOptions) run(cmd *cobra.Command, client *nodeapi.Client, req nodeapi
 	return onTerminal(cmd.Context(), own, target, streams)
 }
 
-// onTerminal is stream with our terminal in raw mode, whose size is passed on.
+// onTerminal is stream with the local terminal in raw mode. Size changes are forwarded.
 func onTerminal(ctx context.Context, own *terminal, target string, streams remotecommand.StreamOptions) error {
-	streams.Stderr = nil // a terminal has one output
+	streams.Stderr = nil // a terminal has one output stream
 	return own.raw(ctx, func(ctx context.Context, sizes remotecommand.TerminalSizeQueue) error {
 		streams.TerminalSizeQueue = sizes
 		return stream(ctx, target, streams)
 	})
 }
 
-// stream joins the streams to the runtime's streaming server at target.
+// stream connects the streams to the runtime's streaming server at target.
 func stream(ctx context.Context, target string, streams remotecommand.StreamOptions) error {
 	runtime, err := nodeapi.NewRuntimeExecutor(target)
 	if err != nil {

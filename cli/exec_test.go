@@ -125,7 +125,7 @@ func TestExecPassesStreamsAndExitCode(t *testing.T) {
 	}
 }
 
-func TestExecWithoutATerminalAsksForNone(t *testing.T) {
+func TestExecWithoutTerminalRequestsNoTTY(t *testing.T) {
 	srv := streamer(t, 4, func(p process) int { _, _ = io.Copy(io.Discard, p.stdin); return 0 })
 	var asked nodeapi.ExecRequest
 	path := socket(t, execWorld(srv, &asked))
@@ -135,14 +135,14 @@ func TestExecWithoutATerminalAsksForNone(t *testing.T) {
 	}
 }
 
-func TestExecThatCannotBeginSaysWhy(t *testing.T) {
+func TestExecReportsStartErrors(t *testing.T) {
 	for _, tt := range []struct {
 		sentence string
 		url      func(srv *httptest.Server) (string, error)
 		want     string
 	}{
 		{"the agent refuses", func(*httptest.Server) (string, error) { return "", nodeapi.NotFound("web") }, "Error from agent (NotFound): pods \"web\" not found\n"},
-		{"the URL is none", func(*httptest.Server) (string, error) { return "http://[", nil }, "error: the streaming URL of the runtime: "},
+		{"the URL is none", func(*httptest.Server) (string, error) { return "http://[", nil }, "error: parse streaming URL of the runtime: "},
 		{"the token has been used", func(srv *httptest.Server) (string, error) { return srv.URL + "/gone", nil }, "error: exec: "},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
@@ -189,7 +189,7 @@ func resize(t *testing.T, f *os.File, width, height uint16) {
 	}
 }
 
-func TestExecOnATerminalPassesSizesAndV3GivesItBack(t *testing.T) {
+func TestV3ExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) {
 	user, program := openPTY(t, 80, 24)
 	before, err := term.GetState(int(program.Fd()))
 	if err != nil {
@@ -257,7 +257,7 @@ func TestExecOnATerminalPassesSizesAndV3GivesItBack(t *testing.T) {
 	}
 }
 
-func TestV3TheTerminalIsGivenBackWhenExecIsCalledOff(t *testing.T) {
+func TestV3TerminalIsRestoredWhenExecIsCanceled(t *testing.T) {
 	_, program := openPTY(t, 80, 24)
 	before, err := term.GetState(int(program.Fd()))
 	if err != nil {

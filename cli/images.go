@@ -14,13 +14,13 @@ func (c *factory) images() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "images",
-		Short: "List the images on this node, and why they stay",
-		Long: `List the images on this node. PINNED says why an image stays when no pod uses it:
-for an archive in the folder of images, by the runtime, as the image of sandboxes,
-or because this node has not pulled it and might not get it again. The others go
-when the disk fills up or nobody has used them for long.
+		Short: "List the images on this node",
+		Long: `List the images on this node. PINNED shows why garbage collection keeps an unused image: it is in an
+image archive, pinned by the runtime, the sandbox image, or was not pulled by this node and might not be
+available again. Other unused images are removed when disk usage is high or they reach their maximum
+age.
 
-Below are the archives of that folder that are not imported yet or cannot be.`,
+Archives that are not imported yet, or are broken, are listed below the table.`,
 		Example: `  berth images
   berth images -o json`,
 		Args: cobra.NoArgs,
@@ -43,7 +43,7 @@ Below are the archives of that folder that are not imported yet or cannot be.`,
 			return writeImages(cmd.OutOrStdout(), c.screen(cmd.OutOrStdout()), list)
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "output format: json or yaml")
 	fixed(cmd, "output", "json", "yaml")
 	return cmd
 }
@@ -64,25 +64,25 @@ func writeImages(w io.Writer, s screen, list nodeapi.Images) error {
 		return err
 	}
 	for _, a := range list.Archives {
-		colour, text := mild, a.Path+": "+a.State
+		color, text := mild, a.Path+": "+a.State
 		switch a.State {
 		case "imported":
 			continue
 		case "broken":
-			colour = bad
+			color = bad
 		}
 		if a.Message != "" {
 			text += ": " + a.Message
 		}
-		if _, err := fmt.Fprintln(w, s.paint(colour, clean(text))); err != nil {
+		if _, err := fmt.Fprintln(w, s.paint(color, clean(text))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tagsOf are the lines of one image: repository and tag, as crictl has them. One
-// that is known by its digests alone has a line without a tag.
+// tagsOf returns one row per tag, with repository and tag as in crictl. An image that has only
+// digests has one row without a tag.
 func tagsOf(names []string) (out [][2]string) {
 	repository := none
 	for _, n := range names {
@@ -98,13 +98,13 @@ func tagsOf(names []string) (out [][2]string) {
 	return out
 }
 
-// shortID is an image ID as crictl shows it: 13 digits.
+// shortID is an image ID as in crictl: 13 digits.
 func shortID(id string) string {
 	id = id[strings.Index(id, ":")+1:]
 	return id[:min(len(id), 13)]
 }
 
-// decimal is a size in units of a thousand, as crictl shows it.
+// decimal is a size in powers of 1000, as in crictl.
 func decimal(n uint64) string {
 	v, unit := float64(n), 0
 	units := [...]string{"B", "kB", "MB", "GB", "TB"}

@@ -30,7 +30,7 @@ func (c *factory) logs() *cobra.Command {
 	var o logOptions
 	cmd := &cobra.Command{
 		Use:   "logs (POD | -l LABELS)",
-		Short: "Print the log of a container",
+		Short: "Print the logs of a container in a pod",
 		Example: `  berth logs web -f --tail 20
   berth logs -l app=web --all-containers --prefix`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -38,7 +38,7 @@ func (c *factory) logs() *cobra.Command {
 				return onePod(cmd, args)
 			}
 			if len(args) > 0 {
-				return errors.New("a pod and -l exclude each other")
+				return errors.New("a pod and -l cannot be used together")
 			}
 			return nil
 		},
@@ -77,27 +77,27 @@ func (c *factory) logs() *cobra.Command {
 	}
 	f := cmd.Flags()
 	namespaceFlag(cmd, &o.namespace)
-	f.StringVarP(&o.selector, "selector", "l", "", "print the logs of the pods with these labels (app=web,tier!=db)")
-	f.StringVarP(&o.container, "container", "c", "", "the container")
+	f.StringVarP(&o.selector, "selector", "l", "", "label selector of the pods, such as app=web,tier!=db")
+	f.StringVarP(&o.container, "container", "c", "", "container name")
 	f.BoolVar(&o.all, "all-containers", false, "print the logs of all containers")
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now")
-	f.BoolVarP(&o.previous, "previous", "p", false, "print the log of the instance before this one")
-	f.BoolVar(&o.timestamps, "timestamps", false, "begin each line with the time it was written")
-	f.BoolVar(&o.withNames, "prefix", false, "begin each line with the pod and the container")
-	f.Int64Var(&o.tail, "tail", -1, "print so many lines from the end; -1 for all (with -l: 10)")
-	f.Int64Var(&o.limit, "limit-bytes", 0, "print at most so many bytes; 0 for no limit")
-	f.DurationVar(&o.since, "since", 0, "print only lines younger than that (5s, 2m, 3h)")
-	f.StringVar(&o.sinceTime, "since-time", "", "print only lines from that time on (RFC3339)")
+	f.BoolVarP(&o.follow, "follow", "f", false, "follow new log output")
+	f.BoolVarP(&o.previous, "previous", "p", false, "print the logs of the previous instance of the container")
+	f.BoolVar(&o.timestamps, "timestamps", false, "include timestamps on each line")
+	f.BoolVar(&o.withNames, "prefix", false, "prefix each line with the pod and container name")
+	f.Int64Var(&o.tail, "tail", -1, "number of recent lines to print; -1 for all (default with -l: 10)")
+	f.Int64Var(&o.limit, "limit-bytes", 0, "maximum number of bytes to print; 0 for no limit")
+	f.DurationVar(&o.since, "since", 0, "only print lines newer than a relative duration like 5s, 2m, or 3h")
+	f.StringVar(&o.sinceTime, "since-time", "", "only print lines after a date (RFC3339)")
 	c.complete(cmd)
 	return cmd
 }
 
-// request makes of the flags what the agent is asked, and names a wrong flag.
+// request converts the flags to a request and validates them.
 func (o logOptions) request(cmd *cobra.Command) (nodeapi.LogRequest, error) {
 	req := nodeapi.LogRequest{Follow: o.follow, Previous: o.previous, Timestamps: o.timestamps, Since: o.since}
 	switch {
 	case o.all && o.container != "":
-		return req, errors.New("--all-containers and -c exclude each other")
+		return req, errors.New("--all-containers and -c cannot be used together")
 	case o.since < 0:
 		return req, errors.New("--since must be greater than 0")
 	case o.since > 0 && o.sinceTime != "":
@@ -110,7 +110,7 @@ func (o logOptions) request(cmd *cobra.Command) (nodeapi.LogRequest, error) {
 	if o.sinceTime != "" {
 		t, err := time.Parse(time.RFC3339, o.sinceTime)
 		if err != nil {
-			return req, fmt.Errorf("--since-time: %q is no time like 2006-01-02T15:04:05Z", o.sinceTime)
+			return req, fmt.Errorf("--since-time: %q is not a time like 2006-01-02T15:04:05Z", o.sinceTime)
 		}
 		req.SinceTime = t
 	}
@@ -126,10 +126,10 @@ func (o logOptions) request(cmd *cobra.Command) (nodeapi.LogRequest, error) {
 	return req, nil
 }
 
-// tailOfMany is how many lines are printed of each of many pods, as with kubectl.
+// tailOfMany is the default number of lines per pod with a selector, as in kubectl.
 const tailOfMany = 10
 
-// pods are the pod that is named, or those with the labels that are asked for.
+// pods returns the named pod, or the pods that match the selector.
 func (o logOptions) pods(cmd *cobra.Command, client *nodeapi.Client, args []string) ([]corev1.Pod, error) {
 	if o.selector != "" {
 		l, err := client.Pods(cmd.Context(), nodeapi.PodsRequest{Namespace: o.namespace, Selector: o.selector})
@@ -152,8 +152,8 @@ func (o logOptions) pods(cmd *cobra.Command, client *nodeapi.Client, args []stri
 	return []corev1.Pod{*pod}, nil
 }
 
-// print writes the logs that are asked for, one after the other, or all at once
-// when they are followed. One that is not there does not hide the rest.
+// print prints the requested logs, one after the other, or concurrently if they are followed. A
+// missing log does not prevent the others from being printed.
 func (o logOptions) print(ctx context.Context, client *nodeapi.Client, all []nodeapi.LogRequest, out io.Writer) error {
 	if len(all) == 1 && !o.withNames {
 		return client.Logs(ctx, all[0], out, out)
@@ -166,7 +166,7 @@ func (o logOptions) print(ctx context.Context, client *nodeapi.Client, all []nod
 		if o.withNames {
 			prefix = "[pod/" + req.Pod + "/" + req.Container + "] "
 		}
-		// A writer for each stream: a line of one never mixes with the other's.
+		// A writer for each stream, so that lines of the two are never mixed.
 		stdout, stderr := lines.writer(prefix), lines.writer(prefix)
 		err := client.Logs(ctx, req, stdout, stderr)
 		errs[i] = errors.Join(err, stdout.rest(), stderr.rest())
@@ -185,7 +185,7 @@ func (o logOptions) print(ctx context.Context, client *nodeapi.Client, all []nod
 	return firstOf(errs)
 }
 
-// firstOf keeps a single error as it is, so that its reason can be shown.
+// firstOf returns a single error unchanged, so that its reason can be printed.
 func firstOf(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {
@@ -194,13 +194,13 @@ func firstOf(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// chooseContainer returns the container that is meant: the named one, the one
-// that the pod's annotation names, or the first, which is then told.
+// chooseContainer returns the named container, the one in the pod's annotation, or the first one
+// with a note about the choice.
 func chooseContainer(pod *corev1.Pod, name string, notes io.Writer) (string, error) {
 	all := containersOf(pod)
 	if name != "" {
 		if !slices.Contains(all, name) {
-			return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s, which has: %s",
+			return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s, valid containers are: %s",
 				name, pod.Name, strings.Join(all, ", ")))
 		}
 		return name, nil
@@ -213,15 +213,15 @@ func chooseContainer(pod *corev1.Pod, name string, notes io.Writer) (string, err
 	}
 	first := pod.Spec.Containers[0].Name
 	if len(all) > 1 {
-		if _, err := fmt.Fprintf(notes, "Defaulted container %q out of: %s\n", first, clean(strings.Join(kinded(pod), ", "))); err != nil {
+		if _, err := fmt.Fprintf(notes, "Defaulted container %q out of: %s\n", first, clean(strings.Join(describeContainers(pod), ", "))); err != nil {
 			return "", err
 		}
 	}
 	return first, nil
 }
 
-// kinded names the containers, the app containers first, others with their kind.
-func kinded(pod *corev1.Pod) []string {
+// describeContainers lists the containers, app containers first, and others with their type.
+func describeContainers(pod *corev1.Pod) []string {
 	var names []string
 	for _, c := range pod.Spec.Containers {
 		names = append(names, c.Name)
@@ -235,13 +235,13 @@ func kinded(pod *corev1.Pod) []string {
 	return names
 }
 
-// lineLock lets several streams share an output line by line.
+// lineLock synchronizes writers that share an output, line by line.
 type lineLock struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-// lineWriter holds back what is no whole line yet.
+// lineWriter buffers incomplete lines.
 type lineWriter struct {
 	lock   *lineLock
 	prefix string
@@ -261,7 +261,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// rest writes what remains without an end of line.
+// rest writes an incomplete last line.
 func (w *lineWriter) rest() error {
 	if len(w.held) == 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// checkFormat returns an error that names the possible formats unless format,
-// the value of -o, is empty or one of them.
+// checkFormat returns an error that lists the possible formats unless format, the value of -o, is
+// empty or one of them.
 func checkFormat(format string, possible ...string) error {
 	if format == "" || slices.Contains(possible, format) {
 		return nil

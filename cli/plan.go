@@ -17,7 +17,7 @@ func (c *factory) plan() *cobra.Command {
 	var file, format string
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE",
-		Short: "Show what would be done for a manifest, without doing it",
+		Short: "Show what applying a manifest would do, without doing it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "json", "yaml"); err != nil {
@@ -43,17 +43,16 @@ func (c *factory) plan() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifest, YAML or JSON; - for standard input")
-	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "manifest file, YAML or JSON; - for stdin")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "output format: json or yaml")
 	return cmd
 }
 
-// readManifest reads no more than what is needed to see that it is too much:
-// the agent answers that with the limit.
+// readManifest does not limit the size: the agent reports the limit.
 func readManifest(file string, stdin io.Reader) ([]byte, error) {
 	switch file {
 	case "":
-		return nil, errors.New("a manifest must be given with -f FILE")
+		return nil, errors.New("must specify -f FILE")
 	case "-":
 		return io.ReadAll(stdin)
 	default:
@@ -67,12 +66,12 @@ func planText(p nodeapi.PlanResult, now time.Time) string {
 		if i > 0 {
 			b.WriteString("\n")
 		}
-		fmt.Fprintf(&b, "pod %s/%s: %s\n", clean(pod.Namespace), clean(pod.Name), changeWords(pod.Change))
+		fmt.Fprintf(&b, "pod %s/%s: %s\n", clean(pod.Namespace), clean(pod.Name), changeText(pod.Change))
 		if pod.Rejection != "" {
-			fmt.Fprintf(&b, "  it would not run: %s\n", clean(pod.Rejection))
+			fmt.Fprintf(&b, "  would be rejected: %s\n", clean(pod.Rejection))
 		}
 		if pod.ResizeRejection != "" {
-			fmt.Fprintf(&b, "  it would keep the CPU and memory that it has: %s\n", clean(pod.ResizeRejection))
+			fmt.Fprintf(&b, "  would keep its current CPU and memory: %s\n", clean(pod.ResizeRejection))
 		}
 		for _, s := range pod.Stages {
 			if len(s.Actions) == 0 {
@@ -84,28 +83,28 @@ func planText(p nodeapi.PlanResult, now time.Time) string {
 			}
 		}
 		for _, r := range pod.Reasons {
-			fmt.Fprintf(&b, "  then waits for: %s\n", clean(reasonText(r, now)))
+			fmt.Fprintf(&b, "  then waiting for: %s\n", clean(reasonText(r, now)))
 		}
 	}
 	if len(p.Pods) == 0 {
-		b.WriteString("The manifest holds no pod.\n")
+		b.WriteString("The manifest contains no pods.\n")
 	}
 	writeWarnings(&b, p.Warnings)
 	return b.String()
 }
 
-func changeWords(c nodeapi.Change) string {
+func changeText(c nodeapi.Change) string {
 	switch c {
 	case nodeapi.Create:
 		return "would be created"
 	case nodeapi.Update:
-		return "would be changed in place"
+		return "would be updated in place"
 	case nodeapi.Resize:
 		return "would be resized in place"
 	case nodeapi.Replace:
-		return "would end, and a new one take its place"
+		return "would be replaced by a new pod"
 	case nodeapi.Unchanged:
-		return "would stay as it is"
+		return "unchanged"
 	default:
 		return clean(string(c))
 	}
@@ -120,7 +119,7 @@ func plannedAction(a nodeapi.PlannedAction) string {
 		text += ": " + a.Detail
 	}
 	if a.Sync > 1 {
-		text += fmt.Sprintf(" (pass %d)", a.Sync)
+		text += fmt.Sprintf(" (sync %d)", a.Sync)
 	}
 	return text
 }

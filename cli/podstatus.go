@@ -8,16 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// summary is a pod in the columns READY, STATUS and RESTARTS.
+// summary contains the columns READY, STATUS and RESTARTS of a pod.
 type summary struct {
 	ready, total int
 	status       string
 	restarts     int32
-	lastRestart  time.Time // zero: never, or not known
+	lastRestart  time.Time // zero: never, or unknown
 }
 
-// summarise says of a pod what kubectl would.
-func summarise(p *corev1.Pod) summary {
+// summarize computes the columns like kubectl.
+func summarize(p *corev1.Pod) summary {
 	s := summary{total: len(p.Spec.Containers)}
 	sidecar := map[string]bool{}
 	for _, c := range p.Spec.InitContainers {
@@ -47,7 +47,7 @@ func summarise(p *corev1.Pod) summary {
 		}
 	}
 	if p.DeletionTimestamp != nil {
-		s.status = endingStatus(p, s.status)
+		s.status = terminatingStatus(p, s.status)
 	}
 	return s
 }
@@ -59,7 +59,8 @@ func (s *summary) count(c corev1.ContainerStatus) {
 	}
 }
 
-// initStatus says which init container the pod waits for, or nothing.
+// initStatus returns the status of the init container that the pod is waiting for, or an empty
+// string.
 func initStatus(p *corev1.Pod, sidecar map[string]bool) string {
 	for i, c := range p.Status.InitContainerStatuses {
 		exit, wait := c.State.Terminated, c.State.Waiting
@@ -69,7 +70,7 @@ func initStatus(p *corev1.Pod, sidecar map[string]bool) string {
 		case sidecar[c.Name] && started(c):
 			continue
 		case exit != nil:
-			return "Init:" + exitWord(exit)
+			return "Init:" + exitReason(exit)
 		case wait != nil && wait.Reason != "" && wait.Reason != "PodInitializing":
 			return "Init:" + wait.Reason
 		default:
@@ -79,21 +80,20 @@ func initStatus(p *corev1.Pod, sidecar map[string]bool) string {
 	return ""
 }
 
-// mainStatus is the word of the first app container that has one, or else of
-// the pod.
+// mainStatus returns the reason of the first app container that has one, or else of the pod.
 func mainStatus(p *corev1.Pod) string {
-	status, running := podWord(p), false
+	status, running := podReason(p), false
 	for _, c := range slices.Backward(p.Status.ContainerStatuses) {
 		switch exit, wait := c.State.Terminated, c.State.Waiting; {
 		case wait != nil && wait.Reason != "":
 			status = wait.Reason
 		case exit != nil:
-			status = exitWord(exit)
+			status = exitReason(exit)
 		case c.Ready && c.State.Running != nil:
 			running = true
 		}
 	}
-	// One container has completed, but others go on: the pod has not.
+	// One container has completed, but others are running: the pod has not completed.
 	if status == "Completed" && running {
 		if isTrue(p, corev1.PodReady) {
 			return "Running"
@@ -103,7 +103,7 @@ func mainStatus(p *corev1.Pod) string {
 	return status
 }
 
-func podWord(p *corev1.Pod) string {
+func podReason(p *corev1.Pod) string {
 	if p.Status.Reason != "" {
 		return p.Status.Reason
 	}
@@ -115,7 +115,7 @@ func podWord(p *corev1.Pod) string {
 	return string(p.Status.Phase)
 }
 
-func exitWord(exit *corev1.ContainerStateTerminated) string {
+func exitReason(exit *corev1.ContainerStateTerminated) string {
 	switch {
 	case exit.Reason != "":
 		return exit.Reason
@@ -126,7 +126,7 @@ func exitWord(exit *corev1.ContainerStateTerminated) string {
 	}
 }
 
-func endingStatus(p *corev1.Pod, status string) string {
+func terminatingStatus(p *corev1.Pod, status string) string {
 	switch {
 	case p.Status.Reason == "NodeLost":
 		return "Unknown"

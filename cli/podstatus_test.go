@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestStatusOfAPodIsWhatKubectlSays(t *testing.T) {
+func TestPodStatusMatchesKubectl(t *testing.T) {
 	const sidecar, plain = true, false
 	inits := func(kinds ...bool) []corev1.Container {
 		var cs []corev1.Container
@@ -85,7 +85,7 @@ func TestStatusOfAPodIsWhatKubectlSays(t *testing.T) {
 			if tt.deleted {
 				p.DeletionTimestamp = new(before(0))
 			}
-			s := summarise(&p)
+			s := summarize(&p)
 			if got := fmt.Sprintf("%d/%d %s %d", s.ready, s.total, s.status, s.restarts); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}

@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// podView is a command that asks the agent one thing about one pod and shows
-// the answer: as text, or with -o as the agent gave it.
+// podView is a command that sends one request about one pod and prints the response, as text or
+// with -o unchanged.
 type podView[T any] struct {
 	use, short string
-	ask        func(context.Context, *nodeapi.Client, target) (T, error)
+	fetch      func(context.Context, *nodeapi.Client, target) (T, error)
 	text       func(target, screen, T) (string, error)
 }
 
@@ -36,7 +36,7 @@ func (v podView[T]) command(c *factory) *cobra.Command {
 				return err
 			}
 			defer client.Close()
-			answer, err := v.ask(cmd.Context(), client, t)
+			answer, err := v.fetch(cmd.Context(), client, t)
 			if err != nil {
 				return err
 			}
@@ -52,7 +52,7 @@ func (v podView[T]) command(c *factory) *cobra.Command {
 		},
 	}
 	namespaceFlag(cmd, &namespace)
-	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "output format: json or yaml")
 	c.complete(cmd)
 	return cmd
 }

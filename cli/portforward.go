@@ -25,13 +25,12 @@ func (c *factory) portForward() *cobra.Command {
 	var o forwardOptions
 	cmd := &cobra.Command{
 		Use:   "port-forward POD [LOCAL:]REMOTE...",
-		Short: "Reach ports of a pod on this machine's loopback interface",
-		Long: `Listen on local ports and pass each connection on to a port of the pod, as if it
-came from the pod itself: also to what listens on the pod's loopback interface
-only. REMOTE is a number or the name of a container's port; without LOCAL the
-local port is the same, with an empty one (:80) any free port. Either side of a
-connection may end before the other, and one that fails does not touch others. It
-goes on until it is interrupted.`,
+		Short: "Forward local ports to a pod",
+		Long: `Listen on local ports and forward each connection to a port of the pod. Connections originate inside the
+pod, so servers on the loopback interface of the pod can be reached. REMOTE is a number or the name of
+a container port. Without LOCAL the local port is the same, and with an empty LOCAL (:80) a free port is
+used. The directions of a connection can end separately, and a failed connection does not affect others.
+The command runs until it is interrupted.`,
 		Example: `  berth port-forward web 8080:80
   berth port-forward kube-system/dns :metrics 5353`,
 		Args: cobra.MinimumNArgs(2),
@@ -60,12 +59,12 @@ goes on until it is interrupted.`,
 		},
 	}
 	namespaceFlag(cmd, &o.namespace)
-	cmd.Flags().StringSliceVar(&o.addresses, "address", []string{"localhost"}, "local addresses to listen on, or localhost")
+	cmd.Flags().StringSliceVar(&o.addresses, "address", []string{"localhost"}, "local addresses to listen on: IP addresses or localhost")
 	c.complete(cmd)
 	return cmd
 }
 
-// forward is a local port (0: any) and the pod's port that it stands for.
+// forward is a local port (0: any free port) and a port of the pod.
 type forward struct{ local, remote uint16 }
 
 func forwardsOf(pod *corev1.Pod, args []string) ([]forward, error) {
@@ -96,12 +95,12 @@ func forwardsOf(pod *corev1.Pod, args []string) ([]forward, error) {
 func portNumber(text string, least uint64) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n < least {
-		return 0, fmt.Errorf("%q must be a number from %d to 65535", text, least)
+		return 0, fmt.Errorf("%q must be a number between %d and 65535", text, least)
 	}
 	return uint16(n), nil
 }
 
-// remotePort reads a number, or the name of a port of one of the containers.
+// remotePort parses a port number or the name of a container port.
 func remotePort(pod *corev1.Pod, text string) (uint16, error) {
 	if n, err := portNumber(text, 1); err == nil {
 		return n, nil
@@ -115,10 +114,10 @@ func remotePort(pod *corev1.Pod, text string) (uint16, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("%q is no port from 1 to 65535 and pod %s names no port so", text, pod.Name)
+	return 0, fmt.Errorf("%q is neither a port number nor the name of a port of pod %s", text, pod.Name)
 }
 
-// run listens and forwards until the command is called off.
+// run listens and forwards until the command is canceled.
 func (o forwardOptions) run(cmd *cobra.Command, client *nodeapi.Client, t target, ports []forward) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
@@ -168,7 +167,8 @@ type listening struct {
 	remote uint16
 }
 
-// listen opens a local port on every address; of localhost's two one is enough.
+// listen opens a local port on every address. For localhost, one of the two loopback addresses is
+// sufficient.
 func (o forwardOptions) listen(ctx context.Context, p forward) ([]listening, error) {
 	var out []listening
 	var errs []error
@@ -179,7 +179,7 @@ func (o forwardOptions) listen(ctx context.Context, p forward) ([]listening, err
 			return false
 		}
 		if at, ok := ln.Addr().(*net.TCPAddr); ok {
-			p.local = uint16(at.Port) // the same for all addresses
+			p.local = uint16(at.Port) // use the same port for all addresses
 		}
 		out = append(out, listening{ln, p.remote})
 		return true
@@ -209,8 +209,8 @@ func (o forwardOptions) listen(ctx context.Context, p forward) ([]listening, err
 	return nil, fmt.Errorf("unable to listen on any of the requested ports: %w", errors.Join(errs...))
 }
 
-// accept takes connections until the listener is closed. Each is its own: what
-// goes wrong with it is told and ends it alone.
+// accept serves connections until the listener is closed. A failed connection is reported and does
+// not affect others.
 func (l listening) accept(ctx context.Context, all *sync.WaitGroup, say, errs *lineLock, dial func(context.Context) (nodeapi.Stream, error)) {
 	for {
 		conn, err := l.Accept()
@@ -230,7 +230,7 @@ func (l listening) accept(ctx context.Context, all *sync.WaitGroup, say, errs *l
 			pod, err := dial(ctx)
 			if err != nil {
 				if ctx.Err() == nil {
-					_ = errs.line("error: forward a connection: " + clean(err.Error()))
+					_ = errs.line("error: forward connection: " + clean(err.Error()))
 				}
 				_ = conn.Close()
 				return

@@ -14,8 +14,8 @@ import (
 func (c *factory) probes() *cobra.Command {
 	return podView[nodeapi.PodProbes]{
 		use:   "probes POD",
-		short: "Show the probes of a pod with their last results and when they run next",
-		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.PodProbes, error) {
+		short: "Show the probes of a pod with their recent results",
+		fetch: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.PodProbes, error) {
 			return client.Probes(ctx, t.namespace, t.name)
 		},
 		text: func(_ target, _ screen, p nodeapi.PodProbes) (string, error) { return probesText(p, c.now()) },
@@ -31,21 +31,21 @@ func probesText(p nodeapi.PodProbes, now time.Time) (string, error) {
 	if !p.Now.IsZero() {
 		now = p.Now.In(now.Location())
 	}
-	rows := [][]string{{"CONTAINER", "PROBE", "STATE", "IN A ROW", "NEXT", "PERIOD", "TIMEOUT", "ACTION"}}
-	runs := [][]string{{"CONTAINER", "PROBE", "AT", "RESULT", "TOOK", "OUTPUT"}}
+	rows := [][]string{{"CONTAINER", "PROBE", "STATE", "CONSECUTIVE", "NEXT RUN", "PERIOD", "TIMEOUT", "ACTION"}}
+	runs := [][]string{{"CONTAINER", "PROBE", "TIME", "RESULT", "DURATION", "OUTPUT"}}
 	for _, x := range p.Probes {
 		state := string(x.State)
 		if x.WaitingFor != "" {
-			state = "waits for " + x.WaitingFor
+			state = "waiting for " + x.WaitingFor
 		}
 		rows = append(rows, []string{
-			clean(x.Container), clean(x.Kind), clean(state), inARow(x), nextRun(x, now),
+			clean(x.Container), clean(x.Kind), clean(state), consecutive(x), nextRun(x, now),
 			fmt.Sprintf("%ds", x.PeriodSeconds), fmt.Sprintf("%ds", x.TimeoutSeconds), clean(x.Action),
 		})
 		for _, r := range x.Recent {
 			result := r.Result
 			if r.Result == "failure" && !r.CountsTowardThreshold {
-				result += " (too early to count)"
+				result += " (not counted)"
 			}
 			runs = append(runs, []string{
 				clean(x.Container), clean(x.Kind), r.At.In(now.Location()).Format("15:04:05.000"), clean(result),
@@ -58,7 +58,7 @@ func probesText(p nodeapi.PodProbes, now time.Time) (string, error) {
 		return "", err
 	}
 	if len(runs) > 1 {
-		b.WriteString("\nLast results\n")
+		b.WriteString("\nRecent results:\n")
 		t := table{w: &b, indent: "  "}
 		if err := t.print(runs...); err != nil {
 			return "", err
@@ -67,7 +67,7 @@ func probesText(p nodeapi.PodProbes, now time.Time) (string, error) {
 	return b.String(), nil
 }
 
-// maxOutput is how much of an output is shown; -o json has more.
+// maxOutput is the maximum length of a probe output in the table. -o json prints more.
 const maxOutput = 120
 
 func shortened(text string, most int) string {
@@ -77,11 +77,11 @@ func shortened(text string, most int) string {
 	return text
 }
 
-// inARow counts like results against their threshold: ok 1/1, bad 2/3.
-func inARow(x nodeapi.Probe) string {
+// consecutive shows consecutive results and their threshold: ok 1/1, failed 2/3.
+func consecutive(x nodeapi.Probe) string {
 	switch {
 	case x.Failures > 0:
-		return fmt.Sprintf("bad %d/%d", x.Failures, x.FailureThreshold)
+		return fmt.Sprintf("failed %d/%d", x.Failures, x.FailureThreshold)
 	case x.Successes > 0:
 		return fmt.Sprintf("ok %d/%d", x.Successes, x.SuccessThreshold)
 	}

@@ -22,22 +22,22 @@ import (
 type psOptions struct {
 	namespace, selector, format string
 	all, watch, bare, labels    bool
-	names                       []string // of the pods to show; none: all
+	names                       []string // names of the pods to list; empty: all
 }
 
 func (c *factory) ps() *cobra.Command {
 	var o psOptions
 	cmd := &cobra.Command{
 		Use:   "ps [POD...]",
-		Short: "List the pods of this node",
+		Short: "List the pods on this node",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for i, name := range args { // as of kubectl get: pod/web is web
+			for i, name := range args { // as in kubectl get, pod/web is web
 				if kind, bare, two := strings.Cut(name, "/"); two && slices.Contains([]string{"pod", "pods", "po"}, kind) {
 					args[i] = bare
 				}
 			}
 			if o.names = args; len(args) > 0 && (o.all || o.selector != "") {
-				return errors.New("a pod cannot be named with --all-namespaces or --selector")
+				return errors.New("a pod name cannot be used with --all-namespaces or --selector")
 			}
 			if err := checkFormat(o.format, "wide", "json", "yaml", "name"); err != nil {
 				return err
@@ -60,23 +60,23 @@ func (c *factory) ps() *cobra.Command {
 	}
 	f := cmd.Flags()
 	namespaceFlag(cmd, &o.namespace)
-	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show the pods of all namespaces")
-	f.StringVarP(&o.selector, "selector", "l", "", "show only pods with these labels (app=web,tier!=db)")
-	f.StringVarP(&o.format, "output", "o", "", "wide, json, yaml or name")
-	f.BoolVarP(&o.watch, "watch", "w", false, "go on with each change")
-	f.BoolVar(&o.bare, "no-headers", false, "leave the names of the columns out")
-	f.BoolVar(&o.labels, "show-labels", false, "show the labels in a last column")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "list the pods of all namespaces")
+	f.StringVarP(&o.selector, "selector", "l", "", "label selector, such as app=web,tier!=db")
+	f.StringVarP(&o.format, "output", "o", "", "output format: wide, json, yaml or name")
+	f.BoolVarP(&o.watch, "watch", "w", false, "watch for changes after listing")
+	f.BoolVar(&o.bare, "no-headers", false, "do not print headers")
+	f.BoolVar(&o.labels, "show-labels", false, "print the labels in the last column")
 	c.complete(cmd)
 	cmd.ValidArgsFunction = c.completePods
 	return cmd
 }
 
-// shows reports whether a pod is among those that were named.
+// shows reports whether a pod is selected by name.
 func (o psOptions) shows(pod *corev1.Pod) bool {
 	return len(o.names) == 0 || slices.Contains(o.names, pod.Name)
 }
 
-// missing is the error for the names that no pod has; nil: all have one.
+// missing returns an error for the names of pods that do not exist, or nil.
 func (o psOptions) missing(pods []corev1.Pod) error {
 	var errs []error
 	for _, name := range o.names {
@@ -95,7 +95,7 @@ func (o psOptions) request() nodeapi.PodsRequest {
 	return r
 }
 
-// podPrinter prints pods in the form that was asked for.
+// podPrinter prints pods in the requested format.
 type podPrinter struct {
 	out, notes io.Writer
 	now        func() time.Time
@@ -121,7 +121,7 @@ func (p *podPrinter) once(ctx context.Context, client *nodeapi.Client) error {
 	return p.node(ctx, client)
 }
 
-// follow prints what there is, then each change in a row of its own.
+// follow prints the existing pods, then each change in a new row.
 func (p *podPrinter) follow(ctx context.Context, client *nodeapi.Client) error {
 	var first []corev1.Pod
 	synced := false
@@ -147,14 +147,14 @@ func (p *podPrinter) follow(ctx context.Context, client *nodeapi.Client) error {
 	})
 }
 
-// list prints all pods at once.
+// list prints all pods.
 func (p *podPrinter) list(pods []corev1.Pod, version string) error {
 	slices.SortStableFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	switch p.o.format {
 	case "json", "yaml":
-		if len(p.o.names) == 1 && len(pods) == 1 { // the one that was asked for, not a list
+		if len(p.o.names) == 1 && len(pods) == 1 { // the requested object, not a list
 			return encode(p.out, p.o.format, pods[0])
 		}
 		return encode(p.out, p.o.format, listOf(append([]corev1.Pod{}, pods...), version))
@@ -196,7 +196,7 @@ func (p *podPrinter) each(pods []corev1.Pod) error {
 		return nil
 	}
 	rows := p.rows(pods)
-	if p.table.widths == nil { // there was none when the watch began
+	if p.table.widths == nil { // the watch started without pods
 		rows = append([][]string{p.header()}, rows...)
 	}
 	return p.table.print(rows...)
@@ -225,7 +225,7 @@ func (p *podPrinter) rows(pods []corev1.Pod) [][]string {
 }
 
 func (p *podPrinter) row(pod *corev1.Pod) []string {
-	s := summarise(pod)
+	s := summarize(pod)
 	restarts := fmt.Sprint(s.restarts)
 	if s.restarts > 0 && !s.lastRestart.IsZero() {
 		restarts += " (" + ago(p.now(), s.lastRestart) + " ago)"
@@ -243,7 +243,7 @@ func (p *podPrinter) row(pod *corev1.Pod) []string {
 	return row
 }
 
-// gates counts the readiness gates that are open.
+// gates counts the readiness gates that are true.
 func gates(pod *corev1.Pod) string {
 	if len(pod.Spec.ReadinessGates) == 0 {
 		return none
@@ -257,8 +257,8 @@ func gates(pod *corev1.Pod) string {
 	return fmt.Sprintf("%d/%d", open, len(pod.Spec.ReadinessGates))
 }
 
-// node prints under a table what is wrong with the manifests: a pod that is
-// missing from the table because of that would be a riddle.
+// node prints problems of the node below the table, because an invalid manifest explains why a pod
+// is missing from it.
 func (p *podPrinter) node(ctx context.Context, client *nodeapi.Client) error {
 	if p.o.format != "" && p.o.format != "wide" {
 		return nil
@@ -273,7 +273,7 @@ func (p *podPrinter) node(ctx context.Context, client *nodeapi.Client) error {
 	var b strings.Builder
 	b.WriteString("\n")
 	for _, f := range n.InvalidManifests {
-		b.WriteString("Bad file: " + clean(badFile(f, p.now())) + "\n")
+		b.WriteString("Invalid manifest: " + clean(badFile(f, p.now())) + "\n")
 	}
 	writeWarnings(&b, n.Warnings)
 	_, err = io.WriteString(p.notes, b.String())
@@ -294,7 +294,7 @@ func badFile(f nodeapi.InvalidManifest, now time.Time) string {
 		more = append(more, "for "+ago(now, f.Since))
 	}
 	if f.LastValidInUse {
-		more = append(more, "its last good version stays in force")
+		more = append(more, "last valid version still in use")
 	}
 	if len(more) > 0 {
 		text += " (" + strings.Join(more, "; ") + ")"

@@ -17,11 +17,11 @@ func (c *factory) restart() *cobra.Command {
 	var containers []string
 	cmd := &cobra.Command{
 		Use:   "restart POD[/CONTAINER] [-c CONTAINER...]",
-		Short: "Run containers of a pod anew, without waiting for a back-off",
-		Long: `Stop containers of a pod with its grace and start them again in place, or start at
-once what waits for its next try. Without a container these are all of the pod's
-app containers and sidecars. The pod keeps its identity and address. What has been
-taken on is carried out also if berth itself is restarted meanwhile.`,
+		Short: "Restart containers of a pod, bypassing any back-off",
+		Long: `Stop containers of a pod with their grace period and start them again in place, or start containers in
+back-off immediately. Without a container name, all app containers and sidecars are restarted. The pod
+keeps its identity and IP address. The request is persisted, and is completed even if berth is restarted
+in between.`,
 		Example: `  berth restart web
   berth restart web/app
   berth restart kube-system/dns -c dns -c sidecar`,
@@ -37,7 +37,7 @@ taken on is carried out also if berth itself is restarted meanwhile.`,
 				return err
 			}
 			if len(names) > 0 && len(containers) > 0 {
-				return errors.New("POD/CONTAINER and -c exclude each other")
+				return errors.New("POD/CONTAINER and -c cannot be used together")
 			}
 			names = append(names, containers...)
 			if err := client.Restart(cmd.Context(), nodeapi.RestartRequest{Namespace: t.namespace, Pod: t.name, Containers: names}); err != nil {
@@ -52,15 +52,15 @@ taken on is carried out also if berth itself is restarted meanwhile.`,
 		},
 	}
 	namespaceFlag(cmd, &namespace)
-	cmd.Flags().StringSliceVarP(&containers, "container", "c", nil, "the container; may be given more than once")
+	cmd.Flags().StringSliceVarP(&containers, "container", "c", nil, "container name; can be repeated")
 	c.complete(cmd)
 	cmd.ValidArgsFunction = c.completeRestart
 	return cmd
 }
 
-// restartTarget reads POD, pod/POD, NAMESPACE/POD, POD/CONTAINER and the last two
-// with a container behind. Which of two names is meant is asked of the agent: a
-// pod of the namespace with such a container comes first.
+// restartTarget parses POD, pod/POD, NAMESPACE/POD and POD/CONTAINER, the second and third also
+// with a container appended. For A/B, a pod A of the namespace with a container B has precedence
+// over a pod B in namespace A.
 func restartTarget(cmd *cobra.Command, client *nodeapi.Client, namespace, arg string) (target, []string, error) {
 	parts := strings.Split(arg, "/")
 	kind := slices.Contains([]string{"pod", "pods", "po"}, parts[0])
@@ -73,7 +73,7 @@ func restartTarget(cmd *cobra.Command, client *nodeapi.Client, namespace, arg st
 		if err == nil && slices.Contains(containersOf(pod), parts[1]) {
 			return target{namespace, parts[0]}, parts[1:], nil
 		}
-		if err == nil { // unless it is a pod of another namespace it is a container that is not there
+		if err == nil { // neither a container of the pod nor a pod in another namespace
 			if _, err := client.Pod(cmd.Context(), parts[0], parts[1]); apierrors.IsNotFound(err) {
 				return target{}, nil, fmt.Errorf("pod %s has no container %s", clean(parts[0]), clean(parts[1]))
 			}
@@ -83,7 +83,7 @@ func restartTarget(cmd *cobra.Command, client *nodeapi.Client, namespace, arg st
 	return t, nil, err
 }
 
-// completeRestart completes a pod, and behind it its containers.
+// completeRestart completes a pod, and after it the containers.
 func (c *factory) completeRestart(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	names, directive := c.completePods(cmd, args, typed)
 	if len(args) > 0 || !strings.Contains(typed, "/") {

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// pack writes a local file or directory into an archive under a name. Links in a
-// directory stay links.
+// pack writes a local file or directory to an archive under the given name. Symbolic links in a
+// directory are kept as links.
 func pack(w io.Writer, from, name string) error {
 	out := tar.NewWriter(w)
 	err := filepath.WalkDir(from, func(file string, e fs.DirEntry, err error) error {
@@ -42,7 +42,7 @@ func packOne(out *tar.Writer, file, name string, e fs.DirEntry) error {
 			return err
 		}
 	default:
-		return fmt.Errorf("%s is neither file, directory nor link", file)
+		return fmt.Errorf("%s is not a file, directory or symbolic link", file)
 	}
 	head, err := tar.FileInfoHeader(st, link)
 	if err != nil {
@@ -52,7 +52,7 @@ func packOne(out *tar.Writer, file, name string, e fs.DirEntry) error {
 	if e.IsDir() {
 		head.Name += "/"
 	}
-	head.Uid, head.Gid, head.Uname, head.Gname = 0, 0, "", "" // the users here are not those there
+	head.Uid, head.Gid, head.Uname, head.Gname = 0, 0, "", "" // user IDs of this host have no meaning in the container
 	if err := out.WriteHeader(head); err != nil {
 		return err
 	}
@@ -67,10 +67,10 @@ func packOne(out *tar.Writer, file, name string, e fs.DirEntry) error {
 	return errors.Join(err, f.Close())
 }
 
-// unpack reads an archive of one file or directory, whose names all begin with
-// base, and puts it at the local path to: into it if that is a directory, else
-// under its name. It opens everything below the directory where to lies and
-// follows no link out of it; links in the archive are left out and told.
+// unpack extracts an archive of one file or directory, whose names all start with base, to the
+// local path to: into it if that is a directory, else under its name. Files are opened relative to
+// the parent directory of to, and no symbolic link out of it is followed. Links in the archive are
+// skipped with a warning.
 func unpack(r io.Reader, base, to string, notes io.Writer) error {
 	dir, name := filepath.Split(filepath.Clean(to))
 	if dir == "" {
@@ -102,29 +102,29 @@ func unpack(r io.Reader, base, to string, notes io.Writer) error {
 			return errors.Join(fmt.Errorf("%s: %w", clean(head.Name), err), root.Close())
 		}
 	}
-	_, err = io.Copy(io.Discard, r) // what pads the archive
+	_, err = io.Copy(io.Discard, r) // padding of the archive
 	if err == nil && !found {
-		err = errors.New("nothing was sent")
+		err = errors.New("no data received")
 	}
 	return errors.Join(err, root.Close())
 }
 
-// below is a name of the archive without the base that all of them begin with.
+// below returns a name in the archive relative to base.
 func below(name, base string) (string, error) {
 	clean := path.Clean(name)
 	if base == "." {
 		if !filepath.IsLocal(clean) {
-			return "", errors.New("the name leads out of the target")
+			return "", errors.New("path escapes the target")
 		}
 		return clean, nil
 	}
 	rest, ok := strings.CutPrefix(clean, base)
 	if !ok || rest != "" && rest[0] != '/' {
-		return "", fmt.Errorf("the name does not begin with %s", base)
+		return "", fmt.Errorf("path does not start with %s", base)
 	}
 	rest = strings.TrimPrefix(rest, "/")
 	if rest != "" && !filepath.IsLocal(rest) {
-		return "", errors.New("the name leads out of the target")
+		return "", errors.New("path escapes the target")
 	}
 	return rest, nil
 }
@@ -144,7 +144,7 @@ func unpackOne(root *os.Root, name string, head *tar.Header, in io.Reader, notes
 		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if st, err := root.Lstat(name); err == nil && !st.IsDir() { // a link is replaced, not written through
+		if st, err := root.Lstat(name); err == nil && !st.IsDir() { // a symbolic link is replaced, not followed
 			if err := root.Remove(name); err != nil {
 				return err
 			}
@@ -159,7 +159,7 @@ func unpackOne(root *os.Root, name string, head *tar.Header, in io.Reader, notes
 		_, err := fmt.Fprintf(notes, "warning: skipping symlink: %q -> %q\n", clean(name), clean(head.Linkname))
 		return err
 	default:
-		_, err := fmt.Fprintf(notes, "warning: skipping %q: neither file nor directory\n", clean(name))
+		_, err := fmt.Fprintf(notes, "warning: skipping %q: not a file or directory\n", clean(name))
 		return err
 	}
 }

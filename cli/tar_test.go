@@ -56,7 +56,7 @@ func files(t *testing.T, dir string) string {
 	return strings.Join(out, " ")
 }
 
-func TestV4WhatIsUnpackedStaysBelowTheTarget(t *testing.T) {
+func TestV4UnpackedFilesStayBelowTarget(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		sentence string
@@ -67,8 +67,8 @@ func TestV4WhatIsUnpackedStaysBelowTheTarget(t *testing.T) {
 		note     string
 	}{
 		{"a directory goes into one that is there", []packed{{name: "./src/", kind: tar.TypeDir}, {name: "./src/a", text: "1"}, {name: "./src/b/c", text: "2"}}, nil, "src/a=1 src/b/c=2", "", ""},
-		{"a name that climbs is refused", []packed{{name: "./src/../../secret", text: "x"}}, nil, "", "does not begin with src", ""},
-		{"an absolute name is refused", []packed{{name: "/etc/passwd", text: "x"}}, nil, "", "does not begin with src", ""},
+		{"a name that climbs is refused", []packed{{name: "./src/../../secret", text: "x"}}, nil, "", "does not start with src", ""},
+		{"an absolute name is refused", []packed{{name: "/etc/passwd", text: "x"}}, nil, "", "does not start with src", ""},
 		{"links are left out, and what would go through them is a directory", []packed{
 			{name: "./src/out", link: "..", kind: tar.TypeSymlink}, {name: "./src/out/x", text: "1"}, {name: "./src/hard", link: "../secret", kind: tar.TypeLink},
 		}, nil, "src/out/x=1", "", `skipping symlink: "src/out" -> ".."`},
@@ -82,7 +82,7 @@ func TestV4WhatIsUnpackedStaysBelowTheTarget(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "-", "escapes", ""},
-		{"an archive cut off is an error", nil, nil, "", "nothing was sent", ""},
+		{"an archive cut off is an error", nil, nil, "", "no data received", ""},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +117,7 @@ func TestV4WhatIsUnpackedStaysBelowTheTarget(t *testing.T) {
 	}
 }
 
-func TestWhatIsPackedUnpacksToTheSame(t *testing.T) {
+func TestPackUnpackRoundTrip(t *testing.T) {
 	t.Parallel()
 	from, to := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{"a": "1", "d/b": "22", "d/e/c": ""} {

@@ -14,16 +14,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// target is the pod that a command is about.
+// target is the pod that a command refers to.
 type target struct{ namespace, name string }
 
 // namespaceFlag adds -n to cmd.
 func namespaceFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVarP(to, "namespace", "n", "default", "the namespace of the pod")
+	cmd.Flags().StringVarP(to, "namespace", "n", "default", "namespace of the pod")
 }
 
-// targetOf reads POD: a name, namespace/name, or pod/name. "pod" and "pods" are
-// always the kind; a namespace of that name is reached with -n.
+// targetOf parses POD: a name, namespace/name, or pod/name. "pod", "pods" and "po" are always the
+// kind. A namespace with such a name requires -n.
 func targetOf(cmd *cobra.Command, namespace, arg string) (target, error) {
 	first, name, two := strings.Cut(arg, "/")
 	switch {
@@ -36,24 +36,24 @@ func targetOf(cmd *cobra.Command, namespace, arg string) (target, error) {
 		namespace = first
 	}
 	if name == "" || namespace == "" || strings.Contains(name, "/") {
-		return target{}, fmt.Errorf("%q names no pod: write NAME, NAMESPACE/NAME or pod/NAME", arg)
+		return target{}, fmt.Errorf("invalid pod name %q: use NAME, NAMESPACE/NAME or pod/NAME", arg)
 	}
 	return target{namespace: namespace, name: name}, nil
 }
 
-// onePod is the check of arguments for commands about exactly one pod.
+// onePod validates the arguments of commands that take exactly one pod.
 func onePod(_ *cobra.Command, args []string) error {
 	switch len(args) {
 	case 0:
-		return errors.New("a pod must be named: NAME, NAMESPACE/NAME or pod/NAME")
+		return errors.New("a pod is required: NAME, NAMESPACE/NAME or pod/NAME")
 	case 1:
 		return nil
 	default:
-		return fmt.Errorf("one pod at a time: %s", strings.Join(args, " "))
+		return fmt.Errorf("only one pod is allowed: %s", strings.Join(args, " "))
 	}
 }
 
-// completePods completes the first argument with the names of the pods.
+// completePods completes the first argument with pod names.
 func (c *factory) completePods(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -92,7 +92,7 @@ func (c *factory) completeNamespaces(cmd *cobra.Command, _ []string, typed strin
 	return matching(names, typed), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeContainers completes -c with the containers of the pod already typed.
+// completeContainers completes -c with the containers of the given pod.
 func (c *factory) completeContainers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	pods, err := c.podsToComplete(cmd)
 	if err != nil || len(args) == 0 {
@@ -111,7 +111,7 @@ func (c *factory) completeContainers(cmd *cobra.Command, args []string, typed st
 	return matching(names, typed), cobra.ShellCompDirectiveNoFileComp
 }
 
-// podsToComplete asks for all pods; a shell must not hang on a hung agent.
+// podsToComplete lists all pods, with a timeout so that the shell does not block.
 func (c *factory) podsToComplete(cmd *cobra.Command) ([]corev1.Pod, error) {
 	client, err := c.dial()
 	if err != nil {
@@ -137,8 +137,8 @@ func matching(names []string, typed string) []string {
 	return slices.Compact(names)
 }
 
-// complete sets up the completion of a command about one pod, but for the flags that
-// are named.
+// complete registers completion functions for a command that takes one pod, except for the excluded
+// flags.
 func (c *factory) complete(cmd *cobra.Command, but ...string) {
 	cmd.ValidArgsFunction = c.completePods
 	for flag, f := range map[string]cobra.CompletionFunc{"namespace": c.completeNamespaces, "container": c.completeContainers} {
@@ -146,23 +146,23 @@ func (c *factory) complete(cmd *cobra.Command, but ...string) {
 			continue
 		}
 		if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-			panic(err) // registered twice: a mistake in this package
+			panic(err) // registered twice: a programming error
 		}
 	}
 }
 
-// fixed completes a flag with words that never change.
+// fixed completes a flag with constant values.
 func fixed(cmd *cobra.Command, flag string, words ...string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		return matching(slices.Clone(words), typed), cobra.ShellCompDirectiveNoFileComp
 	})
 	if err != nil {
-		panic(err) // registered twice: a mistake in this package
+		panic(err) // registered twice: a programming error
 	}
 }
 
-// containersOf returns the names of all containers of a pod: init containers,
-// app containers, ephemeral ones, each in the order of the spec.
+// containersOf returns the names of all containers of a pod: init containers, app containers and
+// ephemeral containers, each in the order of the spec.
 func containersOf(p *corev1.Pod) []string {
 	var names []string
 	for _, c := range p.Spec.InitContainers {
@@ -177,9 +177,9 @@ func containersOf(p *corev1.Pod) []string {
 	return names
 }
 
-// reach asks the node for a container of a pod, by the rules of chooseContainer.
-// The client is the caller's to close, unless there is an error.
-func (c *factory) reach(cmd *cobra.Command, namespace, name, container string) (*nodeapi.Client, *corev1.Pod, string, error) {
+// dialContainer returns a client, a pod and a container chosen by chooseContainer. The caller
+// closes the client, unless there is an error.
+func (c *factory) dialContainer(cmd *cobra.Command, namespace, name, container string) (*nodeapi.Client, *corev1.Pod, string, error) {
 	t, err := targetOf(cmd, namespace, name)
 	if err != nil {
 		return nil, nil, "", err

@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// terminal is the terminal that a command was typed on.
+// terminal is the terminal of the user.
 type terminal struct{ fd int }
 
-// terminalOf returns the terminal behind in, nil if that is none.
+// terminalOf returns the terminal of in, or nil if in is not a terminal.
 func terminalOf(in io.Reader) *terminal {
 	f, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -26,17 +26,16 @@ func terminalOf(in io.Reader) *terminal {
 	return &terminal{fd: int(f.Fd())}
 }
 
-// raw runs do with the terminal in raw mode: each key goes through as it is. do
-// gets the terminal's size, first as it is and then with each change. Whatever
-// do does, the terminal is afterwards as it was before.
+// raw calls do with the terminal in raw mode. do receives the initial size of the terminal and each
+// change. The terminal is always restored.
 func (t *terminal) raw(ctx context.Context, do func(context.Context, remotecommand.TerminalSizeQueue) error) (err error) {
 	was, err := term.MakeRaw(t.fd)
 	if err != nil {
-		return fmt.Errorf("set the terminal: %w", err)
+		return fmt.Errorf("set terminal to raw mode: %w", err)
 	}
 	defer func() {
 		if e := term.Restore(t.fd, was); e != nil {
-			err = errors.Join(err, fmt.Errorf("give the terminal back: %w", e))
+			err = errors.Join(err, fmt.Errorf("restore terminal: %w", e))
 		}
 	}()
 	ctx, cancel := context.WithCancel(ctx)
@@ -51,7 +50,7 @@ func (t *terminal) raw(ctx context.Context, do func(context.Context, remotecomma
 	return do(ctx, sizes)
 }
 
-// watch sends the size at the beginning and after each change.
+// watch sends the initial size and each change.
 func (t *terminal) watch(ctx context.Context, changes <-chan os.Signal, sizes chan<- remotecommand.TerminalSize) {
 	for {
 		if width, height, err := term.GetSize(t.fd); err == nil {
@@ -69,13 +68,13 @@ func (t *terminal) watch(ctx context.Context, changes <-chan os.Signal, sizes ch
 	}
 }
 
-// sizeQueue is what remotecommand reads sizes from.
+// sizeQueue implements remotecommand.TerminalSizeQueue.
 type sizeQueue struct {
 	ctx   context.Context
 	sizes chan remotecommand.TerminalSize
 }
 
-// Next waits for the next size; nil when there will be no more.
+// Next waits for the next size. It returns nil at the end.
 func (q *sizeQueue) Next() *remotecommand.TerminalSize {
 	select {
 	case s := <-q.sizes:

@@ -16,7 +16,7 @@ const (
 	unknown = "<unknown>"
 )
 
-// clean makes text from elsewhere harmless for a terminal and one line long.
+// clean removes control characters and line breaks from external text.
 func clean(text string) string {
 	if strings.IndexFunc(text, unicode.IsControl) < 0 && utf8.ValidString(text) {
 		return text
@@ -39,7 +39,7 @@ func orNone(text string) string {
 	return text
 }
 
-// ago is the time from t to now as kubectl writes it: 5m, 3h12m, 7d.
+// ago is the time from t to now in the format of kubectl: 5m, 3h12m, 7d.
 func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return unknown
@@ -47,7 +47,7 @@ func ago(now, t time.Time) string {
 	return duration.HumanDuration(now.Sub(t))
 }
 
-// short writes a length with three digits or so: 310µs, 84ms, 1.24s, 2m5s.
+// short formats a duration with about three digits: 310µs, 84ms, 1.24s, 2m5s.
 func short(d time.Duration) string {
 	for _, unit := range []time.Duration{time.Microsecond, time.Millisecond, time.Second} {
 		if d < 10*unit {
@@ -63,17 +63,17 @@ func short(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// table prints rows in columns. Rows that come later keep the widths that the
-// earlier ones have set, so that a watch stays readable.
+// table prints rows in columns. Later rows keep the column widths of earlier ones, so that the
+// columns of a watch stay aligned.
 type table struct {
 	w      io.Writer
 	indent string
 	widths []int
-	floor  map[string]int // by header: room for what may come later
-	bare   bool           // the first row, which is the header, is left out
+	floor  map[string]int // minimum widths by header, for later rows
+	bare   bool           // omit the first row, which is the header
 }
 
-// least keeps room for so many characters in the column with that header.
+// least sets the minimum width of the column with that header.
 func (t *table) least(header string, width int) {
 	if t.floor == nil {
 		t.floor = map[string]int{}
@@ -112,15 +112,15 @@ func (t *table) print(rows ...[]string) error {
 	return err
 }
 
-// field is a line "key: value" with more values in the same column and with the
-// lines that belong under it. A field without a key is the value alone.
+// field is a line "key: value" with more values in the same column and nested fields below. A field
+// without a key is just the value.
 type field struct {
 	key, value string
 	more       []string
 	under      []field
 }
 
-// writeFields prints fields with the values of neighbours in one column.
+// writeFields prints fields with adjacent values aligned.
 func writeFields(b *strings.Builder, indent string, fields []field) {
 	width := 0
 	for _, f := range fields {

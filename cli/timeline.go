@@ -17,8 +17,8 @@ import (
 func (c *factory) timeline() *cobra.Command {
 	return podView[nodeapi.Timeline]{
 		use:   "timeline POD",
-		short: "Show each stage and call of a pod with its start, length and cause",
-		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.Timeline, error) {
+		short: "Show the actions executed for a pod with start, duration and reason",
+		fetch: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.Timeline, error) {
 			return client.Timeline(ctx, t.namespace, t.name)
 		},
 		text: func(_ target, s screen, l nodeapi.Timeline) (string, error) { return timelineText(l, s, c.now()), nil },
@@ -31,9 +31,8 @@ type nested struct {
 	depth int
 }
 
-// nest brings spans into the order of a tree, each parent before its children
-// and neighbours by their start. A span whose parent is not there, or that is
-// its own ancestor, stands at the top.
+// nest orders spans as a tree, each parent before its children and siblings by start. A span
+// without a known parent, or in a cycle, is at the top level.
 func nest(spans []nodeapi.Span) []nested {
 	known := map[int]bool{}
 	for _, s := range spans {
@@ -63,7 +62,7 @@ func nest(spans []nodeapi.Span) []nested {
 	for _, s := range byStart(children[0]) {
 		place(s, 0)
 	}
-	for _, s := range byStart(spans) { // what only a ring of parents leads to
+	for _, s := range byStart(spans) { // spans in a cycle of parents
 		place(s, 0)
 	}
 	return tree
@@ -75,16 +74,16 @@ func byStart(spans []nodeapi.Span) []nodeapi.Span {
 	})
 }
 
-// frame is a stretch of time, as the bars show it.
+// frame is the time interval of a bar chart.
 type frame struct{ from, to time.Time }
 
-// minPause is the shortest time without anything that parts two acts.
+// minPause is the minimum pause between two periods.
 const minPause = 2 * time.Second
 
-// acts parts what was done where a pause is longer than all that was before it since
-// the last one: each act has a scale of its own, or a pod's start could not be seen
-// beside what was done to it a day later.
-func acts(tree []nested, now time.Time) (out []frame, of []int) {
+// periods splits the spans where a pause is longer than all activity since the previous pause. Each
+// period has its own scale. Otherwise the start of a pod would be invisible next to actions of the
+// next day.
+func periods(tree []nested, now time.Time) (out []frame, of []int) {
 	for _, s := range tree {
 		end := endOf(s.Span, now)
 		last := len(out) - 1
@@ -123,7 +122,7 @@ func endOf(s nodeapi.Span, now time.Time) time.Time {
 	}
 }
 
-// bar draws [start, end] in a field of width cells; something always shows.
+// bar draws [start, end] in a field of width cells. At least one cell is drawn.
 func (f frame) bar(start, end time.Time, width int, mark string) string {
 	whole := max(f.to.Sub(f.from), 1)
 	cell := func(t time.Time) int {
@@ -143,7 +142,7 @@ const (
 func timelineText(l nodeapi.Timeline, s screen, now time.Time) string {
 	var b strings.Builder
 	if len(l.Spans) == 0 {
-		fmt.Fprintf(&b, "pod %s/%s: nothing was done for it yet\n", clean(l.Namespace), clean(l.Name))
+		fmt.Fprintf(&b, "pod %s/%s: no actions yet\n", clean(l.Namespace), clean(l.Name))
 		return b.String()
 	}
 	if !l.Now.IsZero() {
@@ -153,38 +152,38 @@ func timelineText(l nodeapi.Timeline, s screen, now time.Time) string {
 	fmt.Fprintf(&b, "pod %s/%s, %s from %s to %s\n", clean(l.Namespace), clean(l.Name),
 		short(f.to.Sub(f.from)), f.from.In(now.Location()).Format("2006-01-02 15:04:05.000"), f.to.In(now.Location()).Format("15:04:05.000"))
 	if l.Dropped > 0 {
-		fmt.Fprintf(&b, "(%d spans between the start and the newest were not kept)\n", l.Dropped)
+		fmt.Fprintf(&b, "(%d spans between the start and the newest spans are not available)\n", l.Dropped)
 	}
 	tree := nest(l.Spans)
 	rows := rowsOf(tree, f, now)
-	frames, act := acts(tree, now)
-	names, starts, lengths := len("WHAT"), len("START"), len("LENGTH")
+	frames, act := periods(tree, now)
+	names, starts, lengths := len("OPERATION"), len("START"), len("DURATION")
 	for _, r := range rows {
 		names = max(names, utf8.RuneCountInString(r.name))
 		starts, lengths = max(starts, utf8.RuneCountInString(r.start)), max(lengths, utf8.RuneCountInString(r.length))
 	}
-	// What there is beside the names: two columns of figures, a bar, the gaps.
+	// The width without the name column: two columns of numbers, a bar, and gaps.
 	names = min(names, max(s.width-starts-lengths-minBar-8, minName))
 	free := s.width - names - starts - lengths - 8
 	width := min(max(free*3/5, minBar), maxBar)
-	fmt.Fprintf(&b, "\n%s  %s  %s  %s  CAUSE\n", pad("WHAT", names), lead("START", starts), lead("LENGTH", lengths), strings.Repeat(" ", width+2))
+	fmt.Fprintf(&b, "\n%s  %s  %s  %s  REASON\n", pad("OPERATION", names), lead("START", starts), lead("DURATION", lengths), strings.Repeat(" ", width+2))
 	for i, r := range rows {
 		if i > 0 && act[i] != act[i-1] {
-			fmt.Fprintf(&b, "%s later\n", short(frames[act[i]].from.Sub(frames[act[i-1]].to)))
+			fmt.Fprintf(&b, "%s later:\n", short(frames[act[i]].from.Sub(frames[act[i-1]].to)))
 		}
 		bar := frames[act[i]].bar(r.span.Start, endOf(r.span.Span, now), width, r.mark)
 		line := fmt.Sprintf("%s  %s  %s  |%s|  %s", pad(cut(r.name, names), names), lead(r.start, starts), lead(r.length, lengths),
-			s.paint(r.colour, bar), s.paint(r.colour, r.cause))
+			s.paint(r.color, bar), s.paint(r.color, r.cause))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	return b.String()
 }
 
-// timelineRow is one line of the picture, before it is laid out.
+// timelineRow is one row before layout.
 type timelineRow struct {
-	span                               nested
-	name, start, length, cause, colour string
-	mark                               string
+	span                              nested
+	name, start, length, cause, color string
+	mark                              string
 }
 
 func rowsOf(tree []nested, f frame, now time.Time) []timelineRow {
@@ -198,10 +197,10 @@ func rowsOf(tree []nested, f frame, now time.Time) []timelineRow {
 			r.mark = "▒"
 		}
 		if s.End.IsZero() {
-			r.mark, r.colour, r.length = "░", mild, r.length+"…"
+			r.mark, r.color, r.length = "░", mild, r.length+"…"
 		}
 		if s.Error != "" {
-			r.colour = bad
+			r.color = bad
 			r.cause = strings.TrimPrefix(r.cause+"; failed: "+clean(s.Error), "; ")
 		}
 		rows = append(rows, r)
@@ -209,7 +208,7 @@ func rowsOf(tree []nested, f frame, now time.Time) []timelineRow {
 	return rows
 }
 
-// cut shortens a text in its middle: its ends tell more.
+// cut shortens a text in the middle.
 func cut(text string, width int) string {
 	r := []rune(text)
 	if len(r) <= width {

@@ -9,7 +9,7 @@ import (
 	"berth/nodeapi"
 )
 
-func TestBarsFitTheScreen(t *testing.T) {
+func TestTimelineFitsScreen(t *testing.T) {
 	l := timelineOf("default", "web")
 	l.Spans = append(l.Spans, nodeapi.Span{ID: 9, Name: "stop", Target: strings.Repeat("long-name-", 12) + "(attempt 7)", Start: now.Add(-1234 * time.Millisecond), End: now})
 	for _, width := range []int{60, 80, 120, 200} {
@@ -24,9 +24,9 @@ func TestBarsFitTheScreen(t *testing.T) {
 	}
 }
 
-// TestEachActHasItsOwnScale: the start of a pod to which something was done an hour
+// TestTimelinePeriodsHaveOwnScale: the start of a pod to which something was done an hour
 // later can be told apart still.
-func TestEachActHasItsOwnScale(t *testing.T) {
+func TestTimelinePeriodsHaveOwnScale(t *testing.T) {
 	t.Parallel()
 	span := func(id, parent int, name string, from, to time.Duration) nodeapi.Span {
 		return nodeapi.Span{ID: id, Parent: parent, Name: name, Start: now.Add(from), End: now.Add(to)}
@@ -48,7 +48,7 @@ func TestEachActHasItsOwnScale(t *testing.T) {
 	if cells["start"] < whole/4 || cells["first"] < whole/8 || cells["resize"] < whole/3 || cells["call"] < whole/3 {
 		t.Errorf("cells %v in\n%s", cells, text)
 	}
-	if strings.Count(text, "later\n") != 1 || !strings.Contains(text, "59m57s later\n") {
-		t.Errorf("the pause is not told once:\n%s", text)
+	if strings.Count(text, "later:\n") != 1 || !strings.Contains(text, "59m57s later:\n") {
+		t.Errorf("the pause is not shown exactly once:\n%s", text)
 	}
 }

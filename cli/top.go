@@ -25,13 +25,12 @@ func (c *factory) top() *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
 		Use:   "top [POD]",
-		Short: "Show what pods and containers use: CPU, memory, I/O, processes",
-		Long: `Show what pods use, measured over a moment: CPU, the working set of their memory,
-bytes read from and written to disks, processes, and the share of the last ten
-seconds in which something of them waited for CPU, memory or I/O (PSI). "-" is what
-the kernel does not tell: on cgroup v1 newer ones count I/O only for devices that have
-a limit. What is written there by way of the page cache is never counted. The figures are read from cgroup files when they are
-asked for; the runtime is not asked.`,
+		Short: "Show the resource usage of pods and containers",
+		Long: `Show the resource usage of pods, measured over a short window: CPU, memory working set, disk I/O, processes,
+and pressure stall information (PSI): the share of the last ten seconds in which tasks waited for CPU,
+memory or I/O. "-" means that the kernel does not provide the value: with cgroup v1, newer kernels count I/O
+only for devices with a limit, and writes through the page cache are never counted. The values are read
+from cgroup files. The runtime is not queried.`,
 		Example: `  berth top
   berth top -A --sort-by cpu
   berth top web --containers`,
@@ -42,14 +41,14 @@ asked for; the runtime is not asked.`,
 	}
 	f := cmd.Flags()
 	namespaceFlag(cmd, &o.namespace)
-	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show the pods of all namespaces")
-	f.StringVarP(&o.selector, "selector", "l", "", "show only pods with these labels (app=web,tier!=db)")
-	f.StringVarP(&o.format, "output", "o", "", "json or yaml")
-	f.BoolVar(&o.containers, "containers", false, "show each container of the pods")
-	f.StringVar(&o.sortBy, "sort-by", "", "the greatest first: cpu, memory, io or processes")
-	f.BoolVar(&o.headerless, "no-headers", false, "leave the header out")
-	f.BoolVar(&o.sum, "sum", false, "add a line with the sum")
-	f.DurationVar(&o.window, "window", 500*time.Millisecond, "measure rates over this time")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "list the pods of all namespaces")
+	f.StringVarP(&o.selector, "selector", "l", "", "label selector, such as app=web,tier!=db")
+	f.StringVarP(&o.format, "output", "o", "", "output format: json or yaml")
+	f.BoolVar(&o.containers, "containers", false, "print the usage of each container")
+	f.StringVar(&o.sortBy, "sort-by", "", "sort in descending order by cpu, memory, io or processes")
+	f.BoolVar(&o.headerless, "no-headers", false, "do not print headers")
+	f.BoolVar(&o.sum, "sum", false, "print the sum in the last row")
+	f.DurationVar(&o.window, "window", 500*time.Millisecond, "measurement window of rates")
 	c.complete(cmd)
 	fixed(cmd, "sort-by", "cpu", "memory", "io", "processes")
 	fixed(cmd, "output", "json", "yaml")
@@ -61,10 +60,10 @@ func (o topOptions) run(cmd *cobra.Command, c *factory, args []string) error {
 		return err
 	}
 	if !slices.Contains([]string{"", "cpu", "memory", "io", "processes"}, o.sortBy) {
-		return errors.New("--sort-by accepts only cpu, memory, io or processes")
+		return errors.New("--sort-by must be cpu, memory, io or processes")
 	}
 	if len(args) == 1 && (o.selector != "" || o.all) {
-		return errors.New("a pod and -l or -A exclude each other")
+		return errors.New("a pod and -l or -A cannot be used together")
 	}
 	req := nodeapi.TopRequest{PodsRequest: nodeapi.PodsRequest{Namespace: o.namespace, Selector: o.selector}, Window: o.window}
 	if o.all {
@@ -75,7 +74,7 @@ func (o topOptions) run(cmd *cobra.Command, c *factory, args []string) error {
 		return err
 	}
 	defer client.Close()
-	top, err := o.ask(cmd.Context(), client, cmd, req, args)
+	top, err := o.fetch(cmd.Context(), client, cmd, req, args)
 	if err != nil {
 		return err
 	}
@@ -94,8 +93,8 @@ func (o topOptions) run(cmd *cobra.Command, c *factory, args []string) error {
 	return o.print(cmd.OutOrStdout(), top.Pods)
 }
 
-// ask asks for all pods, or for one, which must be there.
-func (o topOptions) ask(ctx context.Context, client *nodeapi.Client, cmd *cobra.Command, req nodeapi.TopRequest, args []string) (nodeapi.Top, error) {
+// fetch measures all pods, or one pod, which must exist.
+func (o topOptions) fetch(ctx context.Context, client *nodeapi.Client, cmd *cobra.Command, req nodeapi.TopRequest, args []string) (nodeapi.Top, error) {
 	if len(args) == 0 {
 		return client.Top(ctx, req)
 	}
@@ -112,7 +111,7 @@ func (o topOptions) ask(ctx context.Context, client *nodeapi.Client, cmd *cobra.
 	return top, err
 }
 
-// sort puts the greatest first where that is asked for, containers too.
+// sort sorts pods and their containers in descending order, if requested.
 func (o topOptions) sort(pods []nodeapi.PodTop) {
 	key := func(r nodeapi.Resources) float64 {
 		switch o.sortBy {
@@ -177,7 +176,7 @@ func (o topOptions) print(w io.Writer, pods []nodeapi.PodTop) error {
 	return t.print(rows...)
 }
 
-// columns are the headers of what names a row.
+// columns are the headers of the identifying columns.
 func (o topOptions) columns() []string {
 	switch {
 	case o.all && o.containers:
@@ -190,7 +189,7 @@ func (o topOptions) columns() []string {
 	return []string{"NAME"}
 }
 
-// cells are figures as kubectl top writes them: 12m, 34Mi.
+// cells formats usage like kubectl top: 12m, 34Mi.
 func cells(r nodeapi.Resources) []string {
 	psi := "-"
 	if p := r.PSI; p != nil {
@@ -206,7 +205,7 @@ func cells(r nodeapi.Resources) []string {
 	}
 }
 
-// perSecond writes bytes per second in the unit that suits.
+// perSecond formats bytes per second.
 func perSecond(n float64) string {
 	switch {
 	case n >= 1<<20:

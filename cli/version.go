@@ -13,26 +13,26 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// versions is what `version -o json` prints.
+// versions is the output of version -o json.
 type versions struct {
 	Client nodeapi.Version  `json:"client"`
 	Agent  *nodeapi.Version `json:"agent,omitempty"`
 }
 
-// version tells the client's version, which is that of the root command, even
-// if the agent cannot be asked.
+// version prints the client version, which is that of the root command, even if the agent cannot be
+// reached.
 func (c *factory) version() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Show the version of this program and of the agent that runs",
+		Short: "Print the client and agent versions",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, "json", "yaml"); err != nil {
 				return err
 			}
 			v := versions{Client: clientVersion(cmd.Root().Version)}
-			askErr := c.askVersion(cmd, &v)
+			askErr := c.fetchAgentVersion(cmd, &v)
 			var err error
 			if format != "" {
 				err = encode(cmd.OutOrStdout(), format, v)
@@ -42,11 +42,11 @@ func (c *factory) version() *cobra.Command {
 			return errors.Join(err, askErr)
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "output format: json or yaml")
 	return cmd
 }
 
-func (c *factory) askVersion(cmd *cobra.Command, v *versions) error {
+func (c *factory) fetchAgentVersion(cmd *cobra.Command, v *versions) error {
 	client, err := c.dial()
 	if err != nil {
 		return err
@@ -82,8 +82,8 @@ func clientVersion(version string) nodeapi.Version {
 	return v
 }
 
-// kubernetesRelease is the release that a version of the API's Go module, such
-// as v0.37.2, belongs to: the agent names it the same way.
+// kubernetesRelease is the Kubernetes release of an API module version such as v0.37.2. The agent
+// uses the same format.
 func kubernetesRelease(module string) string {
 	if minor, ok := strings.CutPrefix(module, "v0."); ok {
 		return "v1." + minor

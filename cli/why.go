@@ -15,8 +15,8 @@ import (
 func (c *factory) why() *cobra.Command {
 	return podView[nodeapi.PodExplanation]{
 		use:   "why POD",
-		short: "Show what a pod waits for and what comes next",
-		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.PodExplanation, error) {
+		short: "Show what a pod is waiting for and what happens next",
+		fetch: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.PodExplanation, error) {
 			return client.Why(ctx, t.namespace, t.name)
 		},
 		text: func(_ target, _ screen, y nodeapi.PodExplanation) (string, error) { return whyText(y, c.now()), nil },
@@ -27,13 +27,13 @@ func whyText(y nodeapi.PodExplanation, now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n", clean(y.Summary), clean(string(y.Phase)))
 	if len(y.WaitingFor) > 0 {
-		b.WriteString("\nIt waits for\n")
+		b.WriteString("\nWaiting for:\n")
 		for _, w := range y.WaitingFor {
 			writeWait(&b, w, now)
 		}
 	}
 	if len(y.InProgress) > 0 {
-		b.WriteString("\nBeing done now\n")
+		b.WriteString("\nIn progress:\n")
 		for _, w := range y.InProgress {
 			text := spaced(w.Action, w.Target)
 			if !w.Since.IsZero() {
@@ -46,7 +46,7 @@ func whyText(y nodeapi.PodExplanation, now time.Time) string {
 		}
 	}
 	if len(y.Next) > 0 {
-		b.WriteString("\nComes next\n")
+		b.WriteString("\nNext steps:\n")
 		for i, s := range y.Next {
 			text := spaced(s.Action, s.Target)
 			if !s.At.IsZero() {
@@ -59,7 +59,7 @@ func whyText(y nodeapi.PodExplanation, now time.Time) string {
 		}
 	}
 	if len(y.OtherPods) > 0 {
-		b.WriteString("\nAnother pod of this name waits for\n")
+		b.WriteString("\nAnother pod with this name is waiting for:\n")
 		for _, w := range y.OtherPods {
 			writeWait(&b, w, now)
 		}
@@ -79,10 +79,10 @@ func writeWait(b *strings.Builder, w nodeapi.WaitReason, now time.Time) {
 		facts = append(facts, fmt.Sprintf("for %s (since %s)", human(now.Sub(w.Since)), clock(now, w.Since)))
 	}
 	if w.Failures > 0 {
-		facts = append(facts, fmt.Sprintf("%d failed in a row", w.Failures))
+		facts = append(facts, fmt.Sprintf("%d consecutive failures", w.Failures))
 	}
 	if w.Until.IsZero() {
-		facts = append(facts, "until something changes")
+		facts = append(facts, "until the state changes")
 	} else {
 		facts = append(facts, "until "+clockIn(now, w.Until))
 	}
@@ -94,17 +94,17 @@ func writeWait(b *strings.Builder, w nodeapi.WaitReason, now time.Time) {
 
 func writeLastPass(b *strings.Builder, y nodeapi.PodExplanation, now time.Time) {
 	if y.Syncs == 0 {
-		b.WriteString("\nNo pass has been made for it yet\n")
+		b.WriteString("\nNot synced yet\n")
 		return
 	}
-	fmt.Fprintf(b, "\nDecided in pass %d", y.Syncs)
+	fmt.Fprintf(b, "\nLast sync: #%d", y.Syncs)
 	if !y.LastSync.IsZero() {
 		fmt.Fprintf(b, ", %s ago", human(now.Sub(y.LastSync)))
 	}
 	if y.NextSync.IsZero() {
-		b.WriteString("; the next comes when something changes\n")
+		b.WriteString("; next sync on the next change\n")
 	} else {
-		fmt.Fprintf(b, "; the next comes at %s or when something changes\n", clockIn(now, y.NextSync))
+		fmt.Fprintf(b, "; next sync at %s, or on the next change\n", clockIn(now, y.NextSync))
 	}
 	for _, r := range y.Reasons {
 		fmt.Fprintf(b, "  %s\n", clean(reasonText(r, now)))
@@ -113,11 +113,11 @@ func writeLastPass(b *strings.Builder, y nodeapi.PodExplanation, now time.Time) 
 
 func spaced(a, b string) string { return strings.TrimSpace(a + " " + b) }
 
-// human is a length of time that never shows below zero: the clocks of two
-// programs are read at two moments.
+// human formats a duration and never returns a negative one, because the clocks of the agent and
+// the client are read at different moments.
 func human(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
-// clock is the time of day, with the day if it is another one than now's.
+// clock is the time of day, with the date if it differs from now.
 func clock(now, t time.Time) string {
 	t = t.In(now.Location())
 	if t.Format(time.DateOnly) != now.Format(time.DateOnly) {
@@ -126,7 +126,7 @@ func clock(now, t time.Time) string {
 	return t.Format(time.TimeOnly)
 }
 
-// clockIn is a time to come: "15:04:38, in 20s".
+// clockIn is a future time: "15:04:38, in 20s".
 func clockIn(now, t time.Time) string {
 	if !t.After(now) {
 		return clock(now, t) + ", now"

@@ -8,37 +8,37 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// AttachRequest asks for the streams of a running container's own process.
+// AttachRequest asks to attach to the main process of a running container.
 type AttachRequest struct {
 	Namespace string `json:"-"` // part of the path
 	Pod       string `json:"-"`
-	Container string `json:"container"` // never empty: the asker has chosen
+	Container string `json:"container"` // never empty: chosen by the client
 	Stdin     bool   `json:"stdin,omitempty"`
 }
 
-// AttachResponse is where the streams of a process can be had, once.
+// AttachResponse carries the URL of the runtime's streaming server, which is valid for one use.
 type AttachResponse struct {
 	URL string `json:"url"`
-	// TTY says that the process has a terminal, as its pod asks for: its outputs
-	// are one, and stderr must not be asked for.
+	// TTY reports that the container has a terminal. Its stdout and stderr are then one stream,
+	// and stderr must not be requested.
 	TTY bool `json:"tty,omitempty"`
 }
 
 func (s *server) attach(w http.ResponseWriter, r *http.Request) {
 	req := AttachRequest{Namespace: r.PathValue("namespace"), Pod: r.PathValue("name")}
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxExec)).Decode(&req); err != nil {
-		writeError(w, apierrors.NewBadRequest("read the request: "+err.Error()))
+		writeError(w, apierrors.NewBadRequest("decode request: "+err.Error()))
 		return
 	}
 	a, err := s.h.Attach(r.Context(), req)
 	reply(w, a, err)
 }
 
-// Attach asks for the streams of a container's process.
+// Attach prepares the streams of a container's main process.
 func (c *Client) Attach(ctx context.Context, req AttachRequest) (AttachResponse, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return AttachResponse{}, err
 	}
-	return fetch[AttachResponse](ctx, c, question{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/attach"), body: body})
+	return fetch[AttachResponse](ctx, c, request{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/attach"), body: body})
 }

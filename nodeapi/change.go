@@ -9,49 +9,48 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// RestartRequest asks for containers of a pod to run anew, whatever they wait
-// for.
+// RestartRequest asks to restart containers of a pod, bypassing any back-off.
 type RestartRequest struct {
 	Namespace  string   `json:"-"` // part of the path
 	Pod        string   `json:"-"`
-	Containers []string `json:"containers,omitempty"` // empty: all mains and sidecars
+	Containers []string `json:"containers,omitempty"` // empty: all app containers and sidecars
 }
 
 func (s *server) restart(w http.ResponseWriter, r *http.Request) {
 	req := RestartRequest{Namespace: r.PathValue("namespace"), Pod: r.PathValue("name")}
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxExec)).Decode(&req); err != nil {
-		writeError(w, apierrors.NewBadRequest("read the request: "+err.Error()))
+		writeError(w, apierrors.NewBadRequest("decode request: "+err.Error()))
 		return
 	}
 	reply(w, struct{}{}, s.h.Restart(r.Context(), req))
 }
 
-// Restart asks for containers to run anew. It returns when that has been taken
-// on, which a restart of the agent does not undo.
+// Restart requests a restart of containers. It returns when the agent has persisted the request,
+// which then survives a restart of the agent.
 func (c *Client) Restart(ctx context.Context, req RestartRequest) error {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return err
 	}
-	_, err = fetch[struct{}](ctx, c, question{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/restart"), body: body})
+	_, err = fetch[struct{}](ctx, c, request{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/restart"), body: body})
 	return err
 }
 
 func (s *server) debug(w http.ResponseWriter, r *http.Request) {
 	var added corev1.EphemeralContainer
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxExec)).Decode(&added); err != nil {
-		writeError(w, apierrors.NewBadRequest("read the request: "+err.Error()))
+		writeError(w, apierrors.NewBadRequest("decode request: "+err.Error()))
 		return
 	}
 	reply(w, struct{}{}, s.h.Debug(r.Context(), r.PathValue("namespace"), r.PathValue("name"), added))
 }
 
-// Debug puts an ephemeral container into a running pod.
+// Debug adds an ephemeral container to a running pod.
 func (c *Client) Debug(ctx context.Context, namespace, pod string, add corev1.EphemeralContainer) error {
 	body, err := json.Marshal(add)
 	if err != nil {
 		return err
 	}
-	_, err = fetch[struct{}](ctx, c, question{method: http.MethodPost, path: podPath(namespace, pod, "/ephemeralcontainers"), body: body})
+	_, err = fetch[struct{}](ctx, c, request{method: http.MethodPost, path: podPath(namespace, pod, "/ephemeralcontainers"), body: body})
 	return err
 }

@@ -5,21 +5,21 @@ import (
 	"net/http"
 )
 
-// CheckReport says whether this node can run pods.
+// CheckReport reports whether this node can run pods.
 type CheckReport struct {
 	Items []CheckItem `json:"items"`
 }
 
-// CheckItem is one thing that was looked at.
+// CheckItem is the result of one check.
 type CheckItem struct {
-	Name      string `json:"name"`                // runtime, cni, cgroups, sysctl net.ipv4.ip_forward, …
-	OK        bool   `json:"ok"`                  //
-	Essential bool   `json:"essential,omitempty"` // without it no pod runs; else it is advice
+	Name      string `json:"name"` // runtime, cni, cgroups, sysctl net.ipv4.ip_forward, …
+	OK        bool   `json:"ok"`
+	Essential bool   `json:"essential,omitempty"` // a failure prevents pods from running; otherwise it is a warning
 	Detail    string `json:"detail,omitempty"`    // what was found, with numbers
-	Remedy    string `json:"remedy,omitempty"`    // what to do if not OK
+	Remedy    string `json:"remedy,omitempty"`    // what to do on failure
 }
 
-// Failed reports whether something essential is missing.
+// Failed reports whether an essential check failed.
 func (r CheckReport) Failed() bool {
 	for _, it := range r.Items {
 		if it.Essential && !it.OK {
@@ -34,7 +34,7 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) {
 	reply(w, rep, err)
 }
 
-// Check asks whether the node can run pods.
+// Check checks whether the node can run pods.
 func (c *Client) Check(ctx context.Context) (CheckReport, error) {
-	return fetch[CheckReport](ctx, c, question{method: http.MethodGet, path: "/v1/check"})
+	return fetch[CheckReport](ctx, c, request{method: http.MethodGet, path: "/v1/check"})
 }

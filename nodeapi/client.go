@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client asks the agent on this node. It is safe for use from many goroutines.
+// Client is a client of the agent on this node. It is safe for concurrent use.
 type Client struct {
 	socket string
 	http   *http.Client
 }
 
-// Dial returns a client of the agent that listens on socketPath. The connection
-// is made by the first question; if that cannot be done, the question's error
-// says whether the agent is not running or the caller may not ask.
+// Dial returns a client of the agent that listens on socketPath. The connection is made by the
+// first request. If the connection fails, the error of that request says whether the agent is down
+// or access is denied.
 func Dial(socketPath string) (*Client, error) {
 	if err := checkSocketPath(socketPath); err != nil {
 		return nil, err
@@ -42,10 +42,10 @@ func Dial(socketPath string) (*Client, error) {
 	return &Client{socket: socketPath, http: &http.Client{Transport: transport}}, nil
 }
 
-// Close ends the idle connections of the client.
+// Close closes the idle connections of the client.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// dialError says in the user's words why there is no connection.
+// dialError explains why there is no connection.
 type dialError struct {
 	socket string
 	err    error
@@ -56,30 +56,30 @@ func (e *dialError) Unwrap() error { return e.err }
 func (e *dialError) Error() string {
 	switch {
 	case errors.Is(e.err, fs.ErrNotExist), errors.Is(e.err, unix.ECONNREFUSED):
-		return fmt.Sprintf("berth is not running? %v", e.err)
+		return fmt.Sprintf("unable to connect to the agent, is berth running? %v", e.err)
 	case errors.Is(e.err, fs.ErrPermission):
-		return fmt.Sprintf("only root may ask the agent: %v", e.err)
+		return fmt.Sprintf("permission denied, only root can access the agent: %v", e.err)
 	default:
-		return fmt.Sprintf("no connection to the agent: %v", e.err)
+		return fmt.Sprintf("unable to connect to the agent: %v", e.err)
 	}
 }
 
-// question is one request to the agent.
-type question struct {
+// request is one request to the agent.
+type request struct {
 	method, path string
 	query        url.Values
 	body         []byte
 }
 
-// ask sends q and returns the answer, which the caller must close. Anything but
-// success has become an error.
-func (c *Client) ask(ctx context.Context, q question) (*http.Response, error) {
+// do sends q and returns the response, whose body the caller must close. A status other than 2xx is
+// returned as an error.
+func (c *Client) do(ctx context.Context, q request) (*http.Response, error) {
 	u := url.URL{Scheme: "http", Host: "berth", RawQuery: q.query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, q.method, u.String(), bytes.NewReader(q.body))
 	if err != nil {
 		return nil, err
 	}
-	// Set here, because parsing would fail on or change an unusual pod name.
+	// Set directly, because parsing would fail on or change an unusual pod name.
 	if req.URL.Path, err = url.PathUnescape(q.path); err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (c *Client) ask(ctx context.Context, q question) (*http.Response, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("ask the agent on %s: %w", c.socket, err)
+		return nil, fmt.Errorf("request to the agent on %s: %w", c.socket, err)
 	}
 	if resp.StatusCode/100 != 2 {
 		defer func() { _ = resp.Body.Close() }()
@@ -101,22 +101,22 @@ func (c *Client) ask(ctx context.Context, q question) (*http.Response, error) {
 	return resp, nil
 }
 
-// fetch asks q and decodes the answer.
-func fetch[T any](ctx context.Context, c *Client, q question) (T, error) {
+// fetch sends q and decodes the response.
+func fetch[T any](ctx context.Context, c *Client, q request) (T, error) {
 	var answer T
-	resp, err := c.ask(ctx, q)
+	resp, err := c.do(ctx, q)
 	if err != nil {
 		return answer, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		return answer, fmt.Errorf("read the answer of the agent: %w", err)
+		return answer, fmt.Errorf("decode response of the agent: %w", err)
 	}
-	_, _ = io.Copy(io.Discard, resp.Body) // lets the connection be used again
+	_, _ = io.Copy(io.Discard, resp.Body) // allows reuse of the connection
 	return answer, nil
 }
 
-// podPattern is the path of one pod for the server; podPath fills it in.
+// podPattern is the server's route pattern of one pod. podPath fills it in.
 const podPattern = "/v1/namespaces/{namespace}/pods/{name}"
 
 func podPath(namespace, name, suffix string) string {

@@ -8,13 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Description is one pod with what the agent knows about it.
+// Description is one pod with everything that the agent knows about it.
 type Description struct {
 	Pod      *corev1.Pod    `json:"pod"`
 	Events   []corev1.Event `json:"events,omitempty"`   // oldest first
-	Source   string         `json:"source,omitempty"`   // the manifest file or the server it came from
-	Warnings []Warning      `json:"warnings,omitempty"` // fields that are not honoured, …
-	// NextRetry is by container when its image is pulled or it is started next, of those that are held back.
+	Source   string         `json:"source,omitempty"`   // manifest file, or server
+	Warnings []Warning      `json:"warnings,omitempty"` // unsupported fields and the like
+	// NextRetry is the time of the next image pull or start of each container in back-off, by
+	// container name.
 	NextRetry map[string]time.Time `json:"nextTry,omitempty"`
 }
 
@@ -23,7 +24,7 @@ func (s *server) describe(w http.ResponseWriter, r *http.Request) {
 	reply(w, d, err)
 }
 
-// Describe asks for all that is known about a pod.
+// Describe returns everything that is known about a pod.
 func (c *Client) Describe(ctx context.Context, namespace, name string) (Description, error) {
-	return fetch[Description](ctx, c, question{method: http.MethodGet, path: podPath(namespace, name, "/describe")})
+	return fetch[Description](ctx, c, request{method: http.MethodGet, path: podPath(namespace, name, "/describe")})
 }

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// DrainResult is what ending the node's pods for a shutdown has come to.
+// DrainResult is the result of a graceful node shutdown.
 type DrainResult struct {
-	Pods          int           `json:"pods"`              // that were told to end
-	NotTerminated []string      `json:"late,omitempty"`    // of them those that had not in their time, as namespace/name
+	Pods          int           `json:"pods"`              // number of pods that were terminated
+	NotTerminated []string      `json:"late,omitempty"`    // pods still running after their grace period, as namespace/name
 	Duration      time.Duration `json:"took"`              // nanoseconds
-	SkipReason    string        `json:"nothing,omitempty"` // why nothing was done
+	SkipReason    string        `json:"nothing,omitempty"` // why no pod was terminated
 }
 
 func (s *server) drain(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := s.streaming(r) // as long as pods take
+	ctx, cancel := s.streaming(r) // takes as long as the pods need
 	defer cancel()
 	d, err := s.h.Drain(ctx)
 	reply(w, d, err)
 }
 
-// Drain ends the node's pods because the host goes down, and returns when they have
-// ended or their time has.
+// Drain terminates the node's pods because the host is shutting down. It returns when the pods have
+// terminated or their grace period is over.
 func (c *Client) Drain(ctx context.Context) (DrainResult, error) {
-	return fetch[DrainResult](ctx, c, question{method: http.MethodPost, path: "/v1/drain"})
+	return fetch[DrainResult](ctx, c, request{method: http.MethodPost, path: "/v1/drain"})
 }

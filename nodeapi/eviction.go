@@ -8,31 +8,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// EvictionPreview tells who would have to go if the node ran short, now.
+// EvictionPreview is the current eviction ranking of the pods for each signal.
 type EvictionPreview struct {
 	Signals []EvictionSignal `json:"signals"`
-	Exempt  []ExemptPod      `json:"staying,omitempty"` // pods that never go for the node's sake
+	Exempt  []ExemptPod      `json:"staying,omitempty"` // critical pods, which are never evicted
 }
 
-// EvictionSignal is what the node may run short of, and the order in which pods
-// would go for it.
+// EvictionSignal is an eviction signal with the ranking of the pods for it.
 type EvictionSignal struct {
 	Signal        string         `json:"signal"`        // memory.available, …
-	Message       string         `json:"state"`         // one sentence with the figures
+	Message       string         `json:"state"`         // one sentence with the current values
 	UnderPressure bool           `json:"short"`         // the node is under this pressure
-	Resource      string         `json:"resource"`      // what counts of pods: memory, ephemeral-storage, inodes, pids
-	Requestable   bool           `json:"requestsCount"` // whether pods can request it
-	Order         []EvictionRank `json:"order"`         // who goes first is first
+	Resource      string         `json:"resource"`      // what is compared between pods: memory, ephemeral-storage, inodes, pids
+	Requestable   bool           `json:"requestsCount"` // whether pods can request the resource
+	Order         []EvictionRank `json:"order"`         // in eviction order
 }
 
-// EvictionRank is a pod in the order of going. Amounts are in bytes or pieces; the
-// texts are those of the event that an evicted pod has.
+// EvictionRank is a pod in the eviction order. Amounts are in bytes, or counts for inodes and
+// processes. The texts are formatted as in the event of an evicted pod.
 type EvictionRank struct {
 	Namespace      string    `json:"namespace"`
 	Name           string    `json:"name"`
 	UID            types.UID `json:"uid"`
-	Known          bool      `json:"known"`             // false: its use could not be measured
-	Partial        bool      `json:"partial,omitempty"` // it may have more: not all could be counted in time
+	Known          bool      `json:"known"`             // false: usage could not be measured
+	Partial        bool      `json:"partial,omitempty"` // a lower bound: not everything could be counted in time
 	Used           int64     `json:"used"`
 	Requested      int64     `json:"requested"`
 	UsedText       string    `json:"usedText"`
@@ -41,7 +40,7 @@ type EvictionRank struct {
 	Priority       int32     `json:"priority"`
 }
 
-// ExemptPod is a pod that nobody evicts, and why.
+// ExemptPod is a pod that is never evicted.
 type ExemptPod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -49,18 +48,18 @@ type ExemptPod struct {
 }
 
 func (s *server) eviction(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := s.streaming(r) // measuring may take long
+	ctx, cancel := s.streaming(r) // measuring can take long
 	defer cancel()
 	e, err := s.h.Eviction(ctx, r.URL.Query().Get("signal"))
 	reply(w, e, err)
 }
 
-// Eviction asks who would have to go for a signal; empty: for those that matter
-// now, or else for memory, disk and processes.
+// Eviction returns the eviction order for a signal. With an empty signal it returns the order for
+// the active signals or, if none is active, for memory, disk and processes.
 func (c *Client) Eviction(ctx context.Context, signal string) (EvictionPreview, error) {
 	q := url.Values{}
 	if signal != "" {
 		q.Set("signal", signal)
 	}
-	return fetch[EvictionPreview](ctx, c, question{method: http.MethodGet, path: "/v1/eviction", query: q})
+	return fetch[EvictionPreview](ctx, c, request{method: http.MethodGet, path: "/v1/eviction", query: q})
 }

@@ -8,46 +8,46 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// maxExec bounds a command with its arguments.
+// maxExec limits the size of a request body, including a command with its arguments.
 const maxExec = 1 << 20
 
-// ExecRequest asks for a command in a running container.
+// ExecRequest asks to run a command in a running container.
 type ExecRequest struct {
 	Namespace string   `json:"-"` // part of the path
 	Pod       string   `json:"-"`
-	Container string   `json:"container"` // never empty: the asker has chosen
+	Container string   `json:"container"` // never empty: chosen by the client
 	Command   []string `json:"command"`
 	Stdin     bool     `json:"stdin,omitempty"`
-	TTY       bool     `json:"tty,omitempty"` // then stderr is part of stdout
+	TTY       bool     `json:"tty,omitempty"` // stderr is then part of stdout
 }
 
-// execAnswer is where the streams of a command can be had.
-type execAnswer struct {
+// execResponse carries the streaming URL of a command.
+type execResponse struct {
 	URL string `json:"url"`
 }
 
 func (s *server) exec(w http.ResponseWriter, r *http.Request) {
 	req := ExecRequest{Namespace: r.PathValue("namespace"), Pod: r.PathValue("name")}
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxExec)).Decode(&req); err != nil {
-		writeError(w, apierrors.NewBadRequest("read the request: "+err.Error()))
+		writeError(w, apierrors.NewBadRequest("decode request: "+err.Error()))
 		return
 	}
 	if len(req.Command) == 0 {
-		writeError(w, apierrors.NewBadRequest("command: there must be one"))
+		writeError(w, apierrors.NewBadRequest("command: required"))
 		return
 	}
 	u, err := s.h.ExecURL(r.Context(), req)
-	reply(w, execAnswer{URL: u}, err)
+	reply(w, execResponse{URL: u}, err)
 }
 
-// ExecURL asks for the URL of the runtime's streaming server where the command
-// of req can be run once.
+// ExecURL returns a URL of the runtime's streaming server that runs the command of req. The URL is
+// valid for one use.
 func (c *Client) ExecURL(ctx context.Context, req ExecRequest) (string, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return "", err
 	}
-	a, err := fetch[execAnswer](ctx, c, question{method: http.MethodPost,
+	a, err := fetch[execResponse](ctx, c, request{method: http.MethodPost,
 		path: podPath(req.Namespace, req.Pod, "/exec"), body: body})
 	return a.URL, err
 }

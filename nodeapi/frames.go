@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Two output streams share one answer as frames: a byte that says what it is,
-// the length of the content in four bytes, big-endian, and the content. The last
-// frame is always a Status; an answer without it was cut off.
+// Two output streams share one response as frames: one byte for the kind, four bytes for the length
+// of the content in big-endian order, and the content. The last frame is always a Status. A
+// response without it was truncated.
 const (
 	frameStdout byte = 1
 	frameStderr byte = 2
@@ -26,13 +26,13 @@ const (
 	maxFrame    = 64 << 10
 )
 
-// frameWriter is the server's side. It is locked, because stdout and stderr
-// may be written at once.
+// frameWriter is the server side. It is locked, because stdout and stderr can be written
+// concurrently.
 type frameWriter struct {
-	mu    sync.Mutex
-	w     http.ResponseWriter
-	flush *http.ResponseController // nil: as the buffers fill
-	begun bool
+	mu      sync.Mutex
+	w       http.ResponseWriter
+	flush   *http.ResponseController // nil: flushed when the buffers are full
+	started bool
 }
 
 func newFrameWriter(w http.ResponseWriter, atOnce bool) *frameWriter {
@@ -64,9 +64,9 @@ func (s frameStream) Write(p []byte) (int, error) {
 }
 
 func (f *frameWriter) frame(kind byte, content []byte) error {
-	if !f.begun {
+	if !f.started {
 		f.w.Header().Set("Content-Type", "application/octet-stream")
-		f.begun = true
+		f.started = true
 	}
 	var head [frameHeader]byte
 	head[0] = kind
@@ -85,11 +85,11 @@ func (f *frameWriter) flushed() error {
 	return f.flush.Flush()
 }
 
-// end writes the last frame, or err in the usual way if nothing was written.
+// end writes the last frame, or err as an ordinary error response if nothing was written.
 func (f *frameWriter) end(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err != nil && !f.begun {
+	if err != nil && !f.started {
 		writeError(f.w, err)
 		return
 	}
@@ -101,11 +101,11 @@ func (f *frameWriter) end(err error) {
 	if encErr != nil {
 		return
 	}
-	_ = f.frame(frameStatus, body[:min(len(body), maxFrame)]) // fails only when nobody reads any more
+	_ = f.frame(frameStatus, body[:min(len(body), maxFrame)]) // fails only if the client is disconnected
 }
 
-// readFrames gives the content of frames to stdout and stderr and returns the
-// error that the last one carries.
+// readFrames copies the content of frames to stdout and stderr and returns the error that the last
+// frame carries.
 func readFrames(r io.Reader, stdout, stderr io.Writer) error {
 	in := bufio.NewReader(r)
 	var head [frameHeader]byte
@@ -115,7 +115,7 @@ func readFrames(r io.Reader, stdout, stderr io.Writer) error {
 		}
 		size := binary.BigEndian.Uint32(head[1:])
 		if size > maxFrame {
-			return fmt.Errorf("the agent sent a frame of %d bytes, at most %d are possible", size, maxFrame)
+			return fmt.Errorf("invalid response of the agent: frame of %d bytes exceeds the maximum of %d", size, maxFrame)
 		}
 		var to io.Writer
 		switch head[0] {
@@ -126,7 +126,7 @@ func readFrames(r io.Reader, stdout, stderr io.Writer) error {
 		case frameStatus:
 			return readStatusFrame(in, int64(size))
 		default:
-			return fmt.Errorf("the agent sent a frame of the unknown kind %d", head[0])
+			return fmt.Errorf("invalid response of the agent: unknown frame kind %d", head[0])
 		}
 		if err := copyFrame(to, in, int64(size)); err != nil {
 			return err
@@ -146,7 +146,7 @@ func cutOff(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
-	return fmt.Errorf("the stream broke off: %w", err)
+	return fmt.Errorf("stream interrupted: %w", err)
 }
 
 func readStatusFrame(in io.Reader, size int64) error {
@@ -156,7 +156,7 @@ func readStatusFrame(in io.Reader, size int64) error {
 	}
 	var st metav1.Status
 	if err := json.Unmarshal(body, &st); err != nil {
-		return fmt.Errorf("read the end of a stream: %w", err)
+		return fmt.Errorf("decode final status of a stream: %w", err)
 	}
 	if st.Status == metav1.StatusSuccess {
 		return nil

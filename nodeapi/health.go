@@ -11,35 +11,34 @@ import (
 	"time"
 )
 
-// checkTime bounds one health check: an answer that comes later is a failure.
-const checkTime = 5 * time.Second
+// checkTimeout limits the duration of one health check. A check that takes longer has failed.
+const checkTimeout = 5 * time.Second
 
-// Health is what the health port answers from.
+// Health contains the checks that the health port serves.
 type Health struct {
-	Live    HealthChecks // /healthz: whether the agent itself works
-	Ready   HealthChecks // /readyz: whether it can run pods now
+	Live    HealthChecks // /healthz: the agent works
+	Ready   HealthChecks // /readyz: the agent can run pods
 	Metrics http.Handler // /metrics; nil: none
 }
 
-// HealthChecks are the questions of one endpoint.
+// HealthChecks are the checks of one endpoint.
 type HealthChecks []HealthCheck
 
-// Handler answers them under the name of their endpoint, as ServeHealth says. A
-// path value "check" asks for one of them.
+// Handler serves the checks as the endpoint with the given name, as described for ServeHealth. The
+// path value "check" selects a single check.
 func (c HealthChecks) Handler(name string) http.Handler { return checks{name: name, all: c} }
 
-// HealthCheck is one named question; a nil error is the good answer. Check must
-// mind its context and may be called from several goroutines at once.
+// HealthCheck is one named check. A nil error means success. Check must respect its context and can
+// be called concurrently.
 type HealthCheck struct {
 	Name     string
 	Check    func(ctx context.Context) error
-	NonFatal bool // a bad answer is shown in the list and fails only who asks for this check alone
+	NonFatal bool // a failure is listed, and fails only a request for this check alone
 }
 
-// ServeHealth answers /healthz, /readyz and /metrics on ln until ctx ends. It
-// closes ln. /healthz and /readyz answer "ok" with 200, or 500 and a list of the
-// checks; ?verbose shows the list in any case, ?exclude=NAME leaves a check out,
-// and a check can be asked alone by its name as in /readyz/runtime.
+// ServeHealth serves /healthz, /readyz and /metrics on ln until ctx ends. It closes ln. /healthz
+// and /readyz return "ok" with 200, or 500 and a list of the checks. ?verbose always returns the
+// list, ?exclude=NAME skips a check, and a path like /readyz/runtime runs a single check.
 func ServeHealth(ctx context.Context, ln net.Listener, h Health) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", h.Live.Handler("healthz"))
@@ -57,7 +56,7 @@ func ServeHealth(ctx context.Context, ln net.Listener, h Health) error {
 	})
 }
 
-// checks answers for one list of checks.
+// checks serves one list of checks.
 type checks struct {
 	name string
 	all  []HealthCheck
@@ -68,11 +67,11 @@ func (c checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if one := r.PathValue("check"); one != "" {
 		asked = slices.DeleteFunc(slices.Clone(c.all), func(h HealthCheck) bool { return h.Name != one })
 		if len(asked) == 0 {
-			http.Error(w, fmt.Sprintf("there is no check %q", one), http.StatusNotFound)
+			http.Error(w, fmt.Sprintf("check %q not found", one), http.StatusNotFound)
 			return
 		}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), checkTime)
+	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()
 	var list strings.Builder
 	var bad []string

@@ -40,7 +40,7 @@ func TestHealthPort(t *testing.T) {
 		{"a check can be left out", "/readyz?exclude=runtime&verbose", 200, "[+]store ok\n[+]runtime excluded: ok\nreadyz check passed\n"},
 		{"a check can be asked alone", "/readyz/store", 200, "ok"},
 		{"alone it fails alone", "/readyz/runtime", 500, "[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
-		{"an unknown check is not found", "/readyz/moon", 404, "there is no check \"moon\"\n"},
+		{"an unknown check is not found", "/readyz/moon", 404, "check \"moon\" not found\n"},
 		{"metrics", "/metrics", 200, "up 1\n"},
 		{"profiles are not here", "/debug/pprof/", 404, "404 page not found\n"},
 	} {

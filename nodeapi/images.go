@@ -5,27 +5,27 @@ import (
 	"net/http"
 )
 
-// Images are the images of the node.
+// Images is the list of images on the node.
 type Images struct {
 	Images   []Image   `json:"images"`
-	Archives []Archive `json:"archives,omitempty"` // files whose images are imported
+	Archives []Archive `json:"archives,omitempty"` // image archive files
 }
 
-// Image is one image of the runtime.
+// Image is one image known to the runtime.
 type Image struct {
 	ID     string   `json:"id"`
 	Names  []string `json:"names,omitempty"`  // tags and digests, in full
-	Size   uint64   `json:"size"`             // bytes, packed
-	Pinned string   `json:"pinned,omitempty"` // why it stays when nobody uses it; empty: it may go
+	Size   uint64   `json:"size"`             // compressed size in bytes
+	Pinned string   `json:"pinned,omitempty"` // why garbage collection keeps the image when it is unused; empty: it can be removed
 	InUse  bool     `json:"inUse"`            // by a pod or a container of the node
 }
 
-// Archive is a file in the folder of images.
+// Archive is a file in the directory of image archives.
 type Archive struct {
 	Path    string   `json:"path"`
 	State   string   `json:"state"` // waiting, importing, imported, broken
 	Images  []string `json:"images,omitempty"`
-	Message string   `json:"why,omitempty"` // it is broken, or waits after a failure
+	Message string   `json:"why,omitempty"` // cause if broken, or waiting after a failure
 }
 
 func (s *server) images(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func (s *server) images(w http.ResponseWriter, r *http.Request) {
 	reply(w, list, err)
 }
 
-// Images asks which images are on the node.
+// Images returns the images on the node.
 func (c *Client) Images(ctx context.Context) (Images, error) {
-	return fetch[Images](ctx, c, question{method: http.MethodGet, path: "/v1/images"})
+	return fetch[Images](ctx, c, request{method: http.MethodGet, path: "/v1/images"})
 }

@@ -12,13 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is what fits into sockaddr_un beside its final NUL.
+// maxSocketPath is the capacity of sockaddr_un without the terminating NUL.
 const maxSocketPath = 107
 
-// Listen makes the local socket at path with mode 0600, and its directory where
-// that is missing. A socket that an agent left behind is replaced. If somebody
-// answers on it, or path is something else than a socket, it is left alone and
-// the error says so. Closing the listener removes the socket.
+// Listen creates the local socket at path with mode 0600, and its directory if that is missing. A
+// stale socket is replaced. If another process listens on it, or path is not a socket, nothing is
+// changed and an error is returned. Closing the listener removes the socket.
 func Listen(path string) (net.Listener, error) {
 	if err := checkSocketPath(path); err != nil {
 		return nil, err
@@ -39,7 +38,7 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	// Until here the mode is what the umask left; the peer check holds anyway.
+	// Up to this point the mode depends on the umask. The peer check does not.
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("socket: %w", err), ln.Close())
 	}
@@ -49,15 +48,15 @@ func Listen(path string) (net.Listener, error) {
 func checkSocketPath(path string) error {
 	switch {
 	case path == "":
-		return errors.New("the path of the socket is empty")
+		return errors.New("socket path is empty")
 	case len(path) > maxSocketPath:
-		return fmt.Errorf("the path of the socket has %d bytes, at most %d are possible: %s", len(path), maxSocketPath, path)
+		return fmt.Errorf("socket path is too long: %d bytes, maximum %d: %s", len(path), maxSocketPath, path)
 	}
 	return nil
 }
 
-// lockDir keeps two agents that start at once from both finding the same stale
-// socket and the later one from removing the living socket of the earlier.
+// lockDir prevents two agents that start at the same time from both detecting the same stale
+// socket, so that the second one would remove the active socket of the first.
 func lockDir(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -75,7 +74,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { _ = d.Close() }, nil
 }
 
-// removeStale removes the socket at path if nobody answers on it.
+// removeStale removes the socket at path if no process listens on it.
 func removeStale(path string) error {
 	switch st, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -83,18 +82,18 @@ func removeStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("socket: %w", err)
 	case st.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("socket: %s exists and is no socket: remove it or choose another path", path)
+		return fmt.Errorf("socket: %s exists and is not a socket: remove it or choose another path", path)
 	}
-	conn, err := net.DialTimeout("unix", path, time.Second) //nolint:noctx // at start, and bounded
+	conn, err := net.DialTimeout("unix", path, time.Second) // nolint:noctx // runs at startup with a timeout
 	if err == nil {
 		_ = conn.Close()
-		return fmt.Errorf("socket: another berth answers on %s: only one agent may run", path)
+		return fmt.Errorf("socket: another berth is listening on %s: only one agent can run", path)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
-		return fmt.Errorf("socket: is the owner of %s alive? %w", path, err)
+		return fmt.Errorf("socket: check for a listener on %s: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("remove a socket left behind: %w", err)
+		return fmt.Errorf("remove stale socket: %w", err)
 	}
 	return nil
 }

@@ -16,14 +16,14 @@ import (
 type LogRequest struct {
 	Namespace  string
 	Pod        string
-	Container  string        // never empty: the asker has chosen
-	Follow     bool          // go on with what is written from now
-	Previous   bool          // of the instance before this one
-	Timestamps bool          // begin each line with the time it was written
-	Tail       *int64        // only so many lines from the end; nil: all
-	Since      time.Duration // only lines younger than that; 0: all
-	SinceTime  time.Time     // only lines from then on; zero: all
-	LimitBytes *int64        // end after so many bytes; nil: no limit
+	Container  string        // never empty: chosen by the client
+	Follow     bool          // continue with new output
+	Previous   bool          // of the previous instance
+	Timestamps bool          // prefix each line with its timestamp
+	Tail       *int64        // number of lines from the end; nil: all
+	Since      time.Duration // only lines newer than this; 0: all
+	SinceTime  time.Time     // only lines since this time; zero: all
+	LimitBytes *int64        // maximum number of bytes; nil: no limit
 }
 
 func (q LogRequest) values() url.Values {
@@ -48,12 +48,12 @@ func (q LogRequest) values() url.Values {
 	return v
 }
 
-// logRequestOf reads a request; an error names the parameter.
+// logRequestOf parses a request. An error names the invalid parameter.
 func logRequestOf(r *http.Request) (LogRequest, error) {
 	v := r.URL.Query()
 	q := LogRequest{Namespace: r.PathValue("namespace"), Pod: r.PathValue("name"), Container: v.Get("container")}
 	if q.Container == "" {
-		return q, apierrors.NewBadRequest("container: a container must be named")
+		return q, apierrors.NewBadRequest("container: required")
 	}
 	for _, p := range []struct {
 		name string
@@ -106,15 +106,15 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) {
 	f := newFrameWriter(w, req.Follow)
 	err = s.h.Logs(ctx, req, f.stream(frameStdout), f.stream(frameStderr))
 	if ctx.Err() != nil {
-		err = nil // whoever called it off knows
+		err = nil // the stream was canceled on purpose
 	}
 	f.end(err)
 }
 
-// Logs writes the log that req asks for to stdout and stderr. With Follow it
-// ends when the container does, or with nil when ctx ends.
+// Logs writes the log that req asks for to stdout and stderr. With Follow it returns when the
+// container stops, or nil when ctx ends.
 func (c *Client) Logs(ctx context.Context, req LogRequest, stdout, stderr io.Writer) error {
-	resp, err := c.ask(ctx, question{method: http.MethodGet,
+	resp, err := c.do(ctx, request{method: http.MethodGet,
 		path: podPath(req.Namespace, req.Pod, "/log"), query: req.values()})
 	if err != nil {
 		return endOf(ctx, err)

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// NodeSummary tells about the node what is no pod.
+// NodeSummary is the state of the node apart from its pods.
 type NodeSummary struct {
 	Name             string            `json:"name"`
 	InvalidManifests []InvalidManifest `json:"badFiles,omitempty"`
 	Warnings         []Warning         `json:"warnings,omitempty"`
 }
 
-// InvalidManifest is a manifest file that could not be used as it is.
+// InvalidManifest is a manifest file that is not used in its current form.
 type InvalidManifest struct {
 	Path           string    `json:"path"`
-	Line           int       `json:"line,omitempty"`     // counted from 1; 0: not known
-	Field          string    `json:"field,omitempty"`    // path of the field, as spec.containers[0].image
-	Message        string    `json:"message"`            // what is wrong with it
-	Since          time.Time `json:"since,omitzero"`     // when it was first seen so
-	LastValidInUse bool      `json:"lastGood,omitempty"` // its last good version is still in force
+	Line           int       `json:"line,omitempty"`     // counted from 1; 0: unknown
+	Field          string    `json:"field,omitempty"`    // path of the field, such as spec.containers[0].image
+	Message        string    `json:"message"`            // the cause
+	Since          time.Time `json:"since,omitzero"`     // when the problem was first detected
+	LastValidInUse bool      `json:"lastGood,omitempty"` // the last valid version is still in use
 }
 
-// Warning is something the user should know and that stops nothing.
+// Warning is a problem that does not stop anything.
 type Warning struct {
-	Object  string `json:"object,omitempty"` // as pod/default/web, a file, or a field of the configuration
+	Object  string `json:"object,omitempty"` // pod/default/web, a file, or a configuration field
 	Field   string `json:"field,omitempty"`
 	Message string `json:"message"`
 }
@@ -35,7 +35,7 @@ func (s *server) node(w http.ResponseWriter, r *http.Request) {
 	reply(w, n, err)
 }
 
-// Node asks for the summary of the node.
+// Node returns the summary of the node.
 func (c *Client) Node(ctx context.Context) (NodeSummary, error) {
-	return fetch[NodeSummary](ctx, c, question{method: http.MethodGet, path: "/v1/node"})
+	return fetch[NodeSummary](ctx, c, request{method: http.MethodGet, path: "/v1/node"})
 }

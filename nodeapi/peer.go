@@ -15,13 +15,13 @@ import (
 
 type peerKey struct{}
 
-// peer is who opened a connection, as the kernel says.
+// peer is the user of the other end of a connection, as reported by the kernel.
 type peer struct {
 	uid uint32
 	err error
 }
 
-// withPeer notes the other side of a new connection.
+// withPeer adds the peer of a new connection to its context.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	uid, err := peerUID(c)
 	return context.WithValue(ctx, peerKey{}, peer{uid: uid, err: err})
@@ -49,16 +49,16 @@ func peerUID(c net.Conn) (uint32, error) {
 	return cred.Uid, nil
 }
 
-// guard lets root and the owner pass, nobody else.
-func (s *server) guard(next http.Handler) http.Handler {
+// authorizePeer allows requests of root and of the owner only.
+func (s *server) authorizePeer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p, ok := r.Context().Value(peerKey{}).(peer)
 		switch {
 		case !ok || p.err != nil:
-			writeError(w, apierrors.NewUnauthorized("the user at the other end of the socket is not known"))
+			writeError(w, apierrors.NewUnauthorized("peer credentials of the socket connection are unknown"))
 		case p.uid != 0 && p.uid != s.owner:
 			writeError(w, apierrors.NewForbidden(schema.GroupResource{}, "",
-				errors.New("the socket answers root only")))
+				errors.New("only root can use this socket")))
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -10,71 +10,70 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// maxManifest bounds a manifest sent to be planned: 3 MiB, as what an API
-// server takes at most.
+// maxManifest limits the size of a manifest to 3 MiB, the limit of an API server.
 const maxManifest = 3 << 20
 
-// PlanResult says what would be done for a manifest.
+// PlanResult is what applying a manifest would do.
 type PlanResult struct {
 	Pods     []PodPlan `json:"pods"`
 	Warnings []Warning `json:"warnings,omitempty"`
 }
 
-// PodPlan says what would be done for one pod.
+// PodPlan is what would be done for one pod.
 type PodPlan struct {
 	Namespace       string      `json:"namespace"`
 	Name            string      `json:"name"`
 	Change          Change      `json:"change"`
-	Rejection       string      `json:"verdict,omitempty"` // what stage admit would say if not yes, with its numbers
-	ResizeRejection string      `json:"resize,omitempty"`  // why the pod would keep the CPU and memory that it has: Deferred or Infeasible, and the numbers
+	Rejection       string      `json:"verdict,omitempty"` // the reason of a rejection by admission, with numbers; empty: the pod would be admitted
+	ResizeRejection string      `json:"resize,omitempty"`  // why the pod would keep its current CPU and memory: Deferred or Infeasible, with numbers
 	Stages          []StagePlan `json:"stages"`
 	Reasons         []Reason    `json:"reasons,omitempty"`
 }
 
-// Change is what a manifest means for the node.
+// Change is the effect of a manifest on a pod.
 type Change string
 
 const (
-	Create    Change = "create"  // no such pod is here
-	Update    Change = "update"  // the pod is edited in place
-	Resize    Change = "resize"  // likewise, in its CPU and memory alone
-	Replace   Change = "replace" // the pod ends and a new one takes its place
+	Create    Change = "create"  // the pod does not exist
+	Update    Change = "update"  // the pod is updated in place
+	Resize    Change = "resize"  // only CPU and memory are updated in place
+	Replace   Change = "replace" // the pod is terminated and replaced by a new one
 	Unchanged Change = "keep"    // nothing changes
 )
 
 // StagePlan holds the actions of one stage.
 type StagePlan struct {
-	Stage   string          `json:"stage"` // ending (of the pod that is replaced), configure, cleanup, build-run
+	Stage   string          `json:"stage"` // ending (of the replaced pod), configure, cleanup, build-run
 	Actions []PlannedAction `json:"actions"`
 }
 
-// PlannedAction is one thing that would be done.
+// PlannedAction is one action that would be executed.
 type PlannedAction struct {
 	Action string `json:"action"`           // RunSandbox, PullImage, …
-	Target string `json:"on,omitempty"`     // container, volume, … ; empty: the pod
+	Target string `json:"on,omitempty"`     // container, volume, …; empty: the pod
 	Detail string `json:"detail,omitempty"` // the image, the grace, …
-	Sync   int    `json:"pass,omitempty"`   // when it would be its turn: 1 is at once; 0: not known
+	Sync   int    `json:"pass,omitempty"`   // the sync in which the action would start, counted from 1; 0: unknown
 }
 
-// Reason is one decision in words.
+// Reason is one decision as text.
 type Reason struct {
-	Code   string    `json:"code"`             // CamelCase, as an event reason where Kubernetes has one
+	Code   string    `json:"code"`             // CamelCase: the event reason where Kubernetes has one
 	Target string    `json:"on,omitempty"`     // container, volume or image; empty: the pod
 	Detail string    `json:"detail,omitempty"` // one sentence
-	Until  time.Time `json:"until,omitzero"`   // when it ends by itself; zero: when something changes
+	Until  time.Time `json:"until,omitzero"`   // when it expires; zero: it ends with a change of state
 }
 
 func (s *server) plan(w http.ResponseWriter, r *http.Request) {
 	manifest, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxManifest))
 	if err != nil {
-		writeError(w, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a manifest may have %d bytes", maxManifest)))
+		writeError(w, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the manifest is too large: maximum %d bytes", maxManifest)))
 		return
 	}
 	p, err := s.h.Plan(r.Context(), manifest)
 	reply(w, p, err)
 }
 
-// Plan asks what would be done for manifest, without doing it.
+// Plan returns what would be done for manifest, without doing it.
 func (c *Client) Plan(ctx context.Context, manifest []byte) (PlanResult, error) {
-	return fetch[PlanResult](ctx, c, question{method: http.MethodPost, path: "/v1/plan", body: manifest})
+	return fetch[PlanResult](ctx, c, request{method: http.MethodPost, path: "/v1/plan", body: manifest})
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// PodsRequest says which pods are asked for.
+// PodsRequest selects pods.
 type PodsRequest struct {
 	Namespace string // empty: all
 	Selector  string // label selector; empty: all
@@ -20,27 +20,27 @@ func (q PodsRequest) values() url.Values {
 	return url.Values{"namespace": {q.Namespace}, "labelSelector": {q.Selector}}
 }
 
-// choice picks pods of a request.
-type choice struct {
+// podSelector is the parsed form of a PodsRequest.
+type podSelector struct {
 	namespace string
 	selector  labels.Selector
 }
 
-func choiceOf(r *http.Request) (choice, error) {
+func podSelectorOf(r *http.Request) (podSelector, error) {
 	q := r.URL.Query()
 	sel, err := labels.Parse(q.Get("labelSelector"))
 	if err != nil {
-		return choice{}, apierrors.NewBadRequest("label selector: " + err.Error())
+		return podSelector{}, apierrors.NewBadRequest("label selector: " + err.Error())
 	}
-	return choice{namespace: q.Get("namespace"), selector: sel}, nil
+	return podSelector{namespace: q.Get("namespace"), selector: sel}, nil
 }
 
-func (c choice) takes(p *corev1.Pod) bool {
+func (c podSelector) matches(p *corev1.Pod) bool {
 	return (c.namespace == "" || c.namespace == p.Namespace) && c.selector.Matches(labels.Set(p.Labels))
 }
 
 func (s *server) pods(w http.ResponseWriter, r *http.Request) {
-	c, err := choiceOf(r)
+	c, err := podSelectorOf(r)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -50,19 +50,19 @@ func (s *server) pods(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	// A list of its own: what the agent returned may be shared.
+	// A copy, because the agent may share the list that it returned.
 	some := corev1.PodList{ListMeta: all.ListMeta, Items: []corev1.Pod{}}
 	some.APIVersion, some.Kind = "v1", "PodList"
 	for i := range all.Items {
-		if c.takes(&all.Items[i]) {
+		if c.matches(&all.Items[i]) {
 			some.Items = append(some.Items, typed(all.Items[i]))
 		}
 	}
 	writeJSON(w, http.StatusOK, some)
 }
 
-// pod answers with one pod. While one incarnation of a name ends and the next
-// waits for it there may be two: the one that stays is meant.
+// pod returns one pod. During a replacement two pods can have the same name: then the one that is
+// not terminating is returned.
 func (s *server) pod(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 	all, err := s.h.Pods(r.Context())
@@ -84,18 +84,18 @@ func (s *server) pod(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, typed(*found))
 }
 
-// typed returns p with its kind, which items of a Go list lack.
+// typed returns p with apiVersion and kind, which items of a Go list lack.
 func typed(p corev1.Pod) corev1.Pod {
 	p.APIVersion, p.Kind = "v1", "Pod"
 	return p
 }
 
-// Pods asks for the pods of this node.
+// Pods returns the pods of this node.
 func (c *Client) Pods(ctx context.Context, req PodsRequest) (*corev1.PodList, error) {
-	return fetch[*corev1.PodList](ctx, c, question{method: http.MethodGet, path: "/v1/pods", query: req.values()})
+	return fetch[*corev1.PodList](ctx, c, request{method: http.MethodGet, path: "/v1/pods", query: req.values()})
 }
 
-// Pod asks for one pod. The error is NotFound if this node does not have it.
+// Pod returns one pod. The error is NotFound if the pod is not on this node.
 func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	return fetch[*corev1.Pod](ctx, c, question{method: http.MethodGet, path: podPath(namespace, name, "")})
+	return fetch[*corev1.Pod](ctx, c, request{method: http.MethodGet, path: podPath(namespace, name, "")})
 }

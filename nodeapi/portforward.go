@@ -17,37 +17,37 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// upgradeTo is what a forwarded connection turns its request into: the bytes of
-// the connection themselves, both ways.
+// upgradeTo is the protocol of a forwarded connection: after the upgrade, the connection carries
+// the raw bytes in both directions.
 const upgradeTo = "berth-stream"
 
-// forwardBound bounds the way to the first byte of a forwarded connection.
-const forwardBound = 30 * time.Second
+// forwardTimeout limits the time to establish a forwarded connection.
+const forwardTimeout = 30 * time.Second
 
-// Stream is a connection of which either direction can end before the other.
+// Stream is a connection whose directions can be closed separately.
 type Stream interface {
 	net.Conn
 	CloseRead() error
 	CloseWrite() error
 }
 
-// forward joins one connection of the client's with one into the pod. Every
-// connection is a request of its own: what befalls one does not touch others.
+// forward connects one connection of the client to a port of the pod. Every connection is a
+// separate request, so that a failure does not affect others.
 func (s *server) forward(w http.ResponseWriter, r *http.Request) {
 	port, err := strconv.ParseUint(r.URL.Query().Get("port"), 10, 16)
 	if err != nil || port == 0 {
-		writeError(w, apierrors.NewBadRequest("port: it must be a number from 1 to 65535"))
+		writeError(w, apierrors.NewBadRequest("port: must be a number between 1 and 65535"))
 		return
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), upgradeTo) {
-		writeError(w, apierrors.NewBadRequest("the request does not ask to be upgraded to "+upgradeTo))
+		writeError(w, apierrors.NewBadRequest("Upgrade request required: "+upgradeTo))
 		return
 	}
-	s.streams.Add(1) // the HTTP server no longer waits for a connection that was taken over
+	s.streams.Add(1) // the HTTP server does not wait for hijacked connections
 	defer s.streams.Done()
 	ctx, cancel := s.streaming(r)
 	defer cancel()
-	dialing, dialed := context.WithTimeout(ctx, forwardBound)
+	dialing, dialed := context.WithTimeout(ctx, forwardTimeout)
 	pod, err := s.h.DialPort(dialing, r.PathValue("namespace"), r.PathValue("name"), uint16(port))
 	dialed()
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request) {
 	}
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		writeError(w, errors.Join(fmt.Errorf("take the connection over: %w", err), pod.Close()))
+		writeError(w, errors.Join(fmt.Errorf("hijack connection: %w", err), pod.Close()))
 		return
 	}
 	client, ok := conn.(Stream)
@@ -72,18 +72,17 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request) {
 	ProxyStreams(ctx, unread(client, buffered.Reader), pod)
 }
 
-// ProxyStreams copies both ways between two connections until both directions have
-// ended, well or badly, or ctx ends, and closes both. The end of one direction
-// is passed on and leaves the other open: whoever was answered before he had
-// asked all still gets the whole answer.
+// ProxyStreams copies between two connections in both directions until both directions have ended
+// or ctx ends, and closes both connections. The end of one direction is propagated and leaves the
+// other open, so that a response that continues after the end of the request arrives completely.
 func ProxyStreams(ctx context.Context, a, b Stream) {
 	shut := context.AfterFunc(ctx, func() { _ = errors.Join(a.Close(), b.Close()) })
 	defer func() {
 		shut()
-		_ = errors.Join(a.Close(), b.Close()) // closed already: no matter
+		_ = errors.Join(a.Close(), b.Close()) // may already be closed
 	}()
 	one := func(to, from Stream) {
-		_, _ = io.Copy(to, from) // an error ends this direction as the end does
+		_, _ = io.Copy(to, from) // an error ends this direction like EOF
 		_ = errors.Join(to.CloseWrite(), from.CloseRead())
 	}
 	var both sync.WaitGroup
@@ -92,27 +91,27 @@ func ProxyStreams(ctx context.Context, a, b Stream) {
 	both.Wait()
 }
 
-// unread gives back to a connection what was read too far.
+// unread returns a connection that first returns what r has already buffered.
 func unread(conn Stream, r *bufio.Reader) Stream {
 	if r.Buffered() == 0 {
 		return conn
 	}
-	return &readAhead{Stream: conn, first: io.LimitReader(r, int64(r.Buffered()))}
+	return &prefixedStream{Stream: conn, first: io.LimitReader(r, int64(r.Buffered()))}
 }
 
-type readAhead struct {
+type prefixedStream struct {
 	Stream
 	first io.Reader
 }
 
-func (c *readAhead) Read(b []byte) (int, error) {
+func (c *prefixedStream) Read(b []byte) (int, error) {
 	if n, err := c.first.Read(b); n > 0 || !errors.Is(err, io.EOF) {
 		return n, err
 	}
 	return c.Stream.Read(b)
 }
 
-// PortForward opens a connection to a port of the pod, in its network.
+// PortForward opens a connection to a port of the pod, in the network namespace of the pod.
 func (c *Client) PortForward(ctx context.Context, namespace, pod string, port uint16) (Stream, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
 	if err != nil {
@@ -137,7 +136,7 @@ func ignoreClosed(err error) error {
 func upgrade(conn net.Conn, path string) (Stream, error) {
 	stream, ok := conn.(Stream)
 	if !ok {
-		return nil, fmt.Errorf("a connection of type %T cannot be half closed", conn)
+		return nil, fmt.Errorf("connection of type %T does not support half-close", conn)
 	}
 	u, err := url.Parse("http://berth" + path)
 	if err != nil {
@@ -145,12 +144,12 @@ func upgrade(conn net.Conn, path string) (Stream, error) {
 	}
 	req := &http.Request{Method: http.MethodPost, URL: u, Host: u.Host, Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {upgradeTo}}}
 	if err := req.Write(conn); err != nil {
-		return nil, fmt.Errorf("ask the agent for a connection: %w", err)
+		return nil, fmt.Errorf("request to the agent: %w", err)
 	}
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, req)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent for a connection: %w", err)
+		return nil, fmt.Errorf("response of the agent: %w", err)
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer func() { _ = resp.Body.Close() }()

@@ -52,7 +52,7 @@ func say(t *testing.T, w Stream, what string) {
 	}
 }
 
-func TestEitherDirectionOfAForwardedConnectionEndsByItself(t *testing.T) {
+func TestForwardedConnectionDirectionsCloseSeparately(t *testing.T) {
 	near, far := pair(t)
 	a := serving(t, Handlers{DialPort: func(_ context.Context, namespace, name string, port uint16) (Stream, error) {
 		if namespace != "ns" || name != "web" || port != 80 {
@@ -76,7 +76,7 @@ func TestEitherDirectionOfAForwardedConnectionEndsByItself(t *testing.T) {
 	}
 }
 
-func TestAForwardedConnectionThatFailsSaysWhy(t *testing.T) {
+func TestForwardedConnectionReportsDialError(t *testing.T) {
 	a := serving(t, Handlers{DialPort: func(context.Context, string, string, uint16) (Stream, error) { return nil, NotFound("web") }})
 	if _, err := a.client.PortForward(t.Context(), "ns", "web", 80); !apierrors.IsNotFound(err) {
 		t.Error(err)
@@ -86,7 +86,7 @@ func TestAForwardedConnectionThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
-func TestN4AForwardedConnectionEndsWithTheServer(t *testing.T) {
+func TestN4ForwardedConnectionEndsWithServer(t *testing.T) {
 	near, far := pair(t)
 	a := serving(t, Handlers{DialPort: func(context.Context, string, string, uint16) (Stream, error) { return near, nil }})
 	c, err := a.client.PortForward(t.Context(), "ns", "web", 80)

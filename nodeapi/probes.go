@@ -13,19 +13,19 @@ type PodProbes struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
-	Now       time.Time `json:"now"` // of the agent
+	Now       time.Time `json:"now"` // clock of the agent
 	Probes    []Probe   `json:"probes"`
 }
 
-// ProbeState says how a probe stands.
+// ProbeState is the state of a probe.
 type ProbeState string
 
 const (
 	ProbePassing ProbeState = "passing"
-	ProbeFailing ProbeState = "failing" // its failureThreshold is reached
-	ProbePending ProbeState = "pending" // its thresholds have not been reached yet
-	ProbeDone    ProbeState = "done"    // a startup probe that has succeeded: it runs no more
-	ProbeWaiting ProbeState = "waiting" // it does not run now, see Waiting
+	ProbeFailing ProbeState = "failing" // failureThreshold reached
+	ProbePending ProbeState = "pending" // no threshold reached yet
+	ProbeDone    ProbeState = "done"    // a startup probe that has succeeded and no longer runs
+	ProbeWaiting ProbeState = "waiting" // not running, see WaitingFor
 )
 
 // Probe is one probe of one container.
@@ -40,12 +40,12 @@ type Probe struct {
 	SuccessThreshold    int32      `json:"successThreshold"`
 	FailureThreshold    int32      `json:"failureThreshold"`
 	State               ProbeState `json:"state"`
-	WaitingFor          string     `json:"waiting,omitempty"`       // for what
-	Successes           int32      `json:"successes,omitempty"`     // in a row, at most the threshold
-	Failures            int32      `json:"failures,omitempty"`      // likewise
-	NextRun             time.Time  `json:"due,omitzero"`            // when it runs next; zero: not known, or under way
-	Running             bool       `json:"running,omitempty"`       // one is under way
-	MissedPeriods       int64      `json:"missedPeriods,omitempty"` // in which the node had no room for it
+	WaitingFor          string     `json:"waiting,omitempty"`       // what the probe is waiting for
+	Successes           int32      `json:"successes,omitempty"`     // consecutive, at most the threshold
+	Failures            int32      `json:"failures,omitempty"`      // consecutive, at most the threshold
+	NextRun             time.Time  `json:"due,omitzero"`            // next run; zero: unknown, or a run is in progress
+	Running             bool       `json:"running,omitempty"`       // a run is in progress
+	MissedPeriods       int64      `json:"missedPeriods,omitempty"` // skipped because the node was overloaded
 	Recent              []ProbeRun `json:"last,omitempty"`          // newest first
 }
 
@@ -54,7 +54,7 @@ type ProbeRun struct {
 	At                    time.Time `json:"at"`
 	Seconds               float64   `json:"seconds"`
 	Result                string    `json:"result"`  // success, warning, failure or unknown
-	CountsTowardThreshold bool      `json:"counted"` // against a threshold
+	CountsTowardThreshold bool      `json:"counted"` // the result counts toward a threshold
 	Output                string    `json:"output,omitempty"`
 }
 
@@ -63,7 +63,7 @@ func (s *server) probes(w http.ResponseWriter, r *http.Request) {
 	reply(w, p, err)
 }
 
-// Probes asks for the probes of a pod and their last results.
+// Probes returns the probes of a pod with their recent results.
 func (c *Client) Probes(ctx context.Context, namespace, name string) (PodProbes, error) {
-	return fetch[PodProbes](ctx, c, question{method: http.MethodGet, path: podPath(namespace, name, "/probes")})
+	return fetch[PodProbes](ctx, c, request{method: http.MethodGet, path: podPath(namespace, name, "/probes")})
 }

@@ -19,48 +19,48 @@ import (
 	spdystream "k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// NewRuntimeExecutor prepares to join streams to the runtime's streaming server at
-// target, as ExecURL and Attach give it. The error of a command that ended with
-// another code than 0 is an exec.CodeExitError of client-go; that of one whose
-// end the runtime does not tell is ErrUnread.
+// NewRuntimeExecutor returns an executor that connects streams to the runtime's streaming server at
+// target, a URL from ExecURL or Attach. A command that exits with a code other than 0 returns an
+// exec.CodeExitError of client-go. ErrStdinNotRead is returned if the runtime does not report the
+// exit.
 func NewRuntimeExecutor(target string) (remotecommand.Executor, error) {
 	u, err := url.Parse(target)
 	if err != nil {
-		return nil, fmt.Errorf("the streaming URL of the runtime: %w", err)
+		return nil, fmt.Errorf("parse streaming URL of the runtime: %w", err)
 	}
-	j := &joined{}
+	j := &runtimeExecutor{}
 	transport := &http.Transport{
-		// The runtime makes itself a certificate that nobody could check, and its
-		// URL, good for one use, came over the root-only socket.
+		// The runtime uses a self-signed certificate that cannot be verified. The URL is
+		// valid for one use and was received over a socket that only root can access.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: u.Scheme == "https"}, //nolint:gosec // see above
 		DialContext:     j.dial,
-		Proxy:           nil, // the server is on this node: never through a proxy of the environment
+		Proxy:           nil, // the server is on this node: never use a proxy from the environment
 	}
 	upgrade, err := spdystream.NewRoundTripperWithConfig(spdystream.RoundTripperConfig{UpgradeTransport: transport, PingPeriod: 5 * time.Second})
 	if err != nil {
-		return nil, fmt.Errorf("the streaming server of the runtime: %w", err)
+		return nil, fmt.Errorf("streaming server of the runtime: %w", err)
 	}
 	j.UpgradeRoundTripper = upgrade
 	j.Executor, err = remotecommand.NewSPDYExecutorForTransports(upgrade, spdy.NewUpgraderForStreaming(j), http.MethodPost, u)
 	if err != nil {
-		return nil, fmt.Errorf("the streaming server of the runtime: %w", err)
+		return nil, fmt.Errorf("streaming server of the runtime: %w", err)
 	}
 	return j, nil
 }
 
-// ErrStdinNotRead is the end of streams whose other side has closed its outputs and
-// reads no more of its input.
-var ErrStdinNotRead = errors.New("the command reads no more of its input and has closed its outputs, and the runtime does not tell how it has ended")
+// ErrStdinNotRead is returned when the remote side has closed its outputs and no longer reads its
+// input.
+var ErrStdinNotRead = errors.New("the command closed its outputs and no longer reads its input, and the runtime does not report its exit")
 
-// joined are the streams of one connection to the runtime's streaming server.
-type joined struct {
+// runtimeExecutor is an executor for one connection to the runtime's streaming server.
+type runtimeExecutor struct {
 	remotecommand.Executor
 	httpstream.UpgradeRoundTripper
 	mu   sync.Mutex
 	conn net.Conn
 }
 
-func (j *joined) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (j *runtimeExecutor) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -68,43 +68,43 @@ func (j *joined) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, err
 }
 
-// NewConnection is what the executor makes its streams on.
-func (j *joined) NewConnection(resp *http.Response) (httpstream.Connection, error) {
+// NewConnection is called by the executor to create the connection.
+func (j *runtimeExecutor) NewConnection(resp *http.Response) (httpstream.Connection, error) {
 	c, err := j.UpgradeRoundTripper.NewConnection(resp)
 	if err != nil {
 		return nil, err
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return severed{c, j.conn}, nil
+	return abortableConnection{c, j.conn}, nil
 }
 
-// severed is a connection that is closed from below. To say goodbye on each of
-// its streams would wait behind input that nobody reads any more.
-type severed struct {
+// abortableConnection closes the underlying connection. A regular close of each stream would block
+// behind input that is not read.
+type abortableConnection struct {
 	httpstream.Connection
 	under net.Conn
 }
 
-// Close closes it at once; what was not sent yet never is.
-func (s severed) Close() error {
+// Close closes the connection at once and discards unsent data.
+func (s abortableConnection) Close() error {
 	return errors.Join(s.under.Close(), s.Connection.Close())
 }
 
-// Stream is StreamWithContext without a context.
-func (j *joined) Stream(o remotecommand.StreamOptions) error {
+// Stream is StreamWithContext with the background context.
+func (j *runtimeExecutor) Stream(o remotecommand.StreamOptions) error {
 	return j.StreamWithContext(context.Background(), o)
 }
 
-// StreamWithContext joins the streams until the other side ends or ctx does.
-func (j *joined) StreamWithContext(ctx context.Context, o remotecommand.StreamOptions) error {
-	// The library's own log has nothing that the error does not say.
+// StreamWithContext copies the streams until the remote side ends or ctx ends.
+func (j *runtimeExecutor) StreamWithContext(ctx context.Context, o remotecommand.StreamOptions) error {
+	// The library logs nothing that is not in the returned error.
 	ctx, cancel := context.WithCancelCause(klog.NewContext(ctx, klog.Logger{}))
 	defer cancel(nil)
 	if o.Stdin != nil && (o.Stdout != nil || o.Stderr != nil) {
-		f := &flow{unread: func() { cancel(ErrStdinNotRead) }}
+		f := &stdinWatch{unread: func() { cancel(ErrStdinNotRead) }}
 		defer f.end()
-		o.Stdin = feeding{o.Stdin, f}
+		o.Stdin = trackedInput{o.Stdin, f}
 		o.Stdout, o.Stderr = f.output(o.Stdout), f.output(o.Stderr)
 	}
 	err := j.Executor.StreamWithContext(ctx, o)
@@ -114,25 +114,25 @@ func (j *joined) StreamWithContext(ctx context.Context, o remotecommand.StreamOp
 	return err
 }
 
-// unreadFor is how long input may wait for somebody to read it after the outputs
-// have ended. The runtime tells the end of a command milliseconds after that;
-// containerd 2.4 never does while input is left over.
-const unreadFor = 5 * time.Second
+// stdinReadTimeout limits how long input may stay unread after the outputs have ended. The runtime
+// reports the exit of a command within milliseconds after that. containerd 2.4 never reports it
+// while input is left.
+const stdinReadTimeout = 5 * time.Second
 
-// flow watches whether the other side of an exec is there: one that has closed
-// its outputs and takes no input has ended.
-type flow struct {
-	unread func() // called when it has
+// stdinWatch detects a terminated remote command: it has closed its outputs and does not read its
+// input.
+type stdinWatch struct {
+	unread func() // called when the command is considered terminated
 
 	mu      sync.Mutex
-	open    int  // outputs that have not ended
-	waiting bool // input was read that is not yet on its way
-	over    bool
+	open    int  // outputs that are still open
+	waiting bool // input was read and is not sent yet
+	ended   bool
 	timer   *time.Timer
 }
 
-// set changes what is known and starts or stops the clock accordingly.
-func (f *flow) set(change func()) {
+// set changes the state and starts or stops the timer accordingly.
+func (f *stdinWatch) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
@@ -140,42 +140,42 @@ func (f *flow) set(change func()) {
 		f.timer.Stop()
 		f.timer = nil
 	}
-	if f.open == 0 && f.waiting && !f.over {
-		f.timer = time.AfterFunc(unreadFor, f.unread)
+	if f.open == 0 && f.waiting && !f.ended {
+		f.timer = time.AfterFunc(stdinReadTimeout, f.unread)
 	}
 }
 
-func (f *flow) end() { f.set(func() { f.over = true }) }
+func (f *stdinWatch) end() { f.set(func() { f.ended = true }) }
 
-// output counts w, of which nil stays nil.
-func (f *flow) output(w io.Writer) io.Writer {
+// output registers w. A nil writer stays nil.
+func (f *stdinWatch) output(w io.Writer) io.Writer {
 	if w == nil {
 		return nil
 	}
 	f.open++
-	return ending{w, f}
+	return trackedOutput{w, f}
 }
 
-// ending is an output that tells its end.
-type ending struct {
+// trackedOutput reports the end of an output.
+type trackedOutput struct {
 	io.Writer
-	flow *flow
+	flow *stdinWatch
 }
 
-// ReadFrom is what io.Copy calls, and the one place where an output's end shows.
-func (e ending) ReadFrom(r io.Reader) (int64, error) {
+// ReadFrom is called by io.Copy. Its return is the only sign of the end of an output.
+func (e trackedOutput) ReadFrom(r io.Reader) (int64, error) {
 	defer e.flow.set(func() { e.flow.open-- })
 	return io.Copy(struct{ io.Writer }{e.Writer}, r)
 }
 
-// feeding is an input that tells whether what was read of it is on its way: the
-// next read comes after that.
-type feeding struct {
+// trackedInput reports whether input was read that is not sent yet. The next Read means that it
+// was.
+type trackedInput struct {
 	io.Reader
-	flow *flow
+	flow *stdinWatch
 }
 
-func (f feeding) Read(b []byte) (int, error) {
+func (f trackedInput) Read(b []byte) (int, error) {
 	f.flow.set(func() { f.flow.waiting = false })
 	n, err := f.Reader.Read(b)
 	f.flow.set(func() { f.flow.waiting = n > 0 })

@@ -12,33 +12,33 @@ import (
 	"time"
 )
 
-// endGrace is how long Serve waits for requests under way when it must end.
+// endGrace limits how long Serve waits for active requests on shutdown.
 const endGrace = 5 * time.Second
 
-// server is one life of the local socket.
+// server is one instance of the local socket server.
 type server struct {
 	h     Handlers
-	leave context.Context // done: streams end
-	owner uint32          // the user beside root who may ask
+	done  context.Context // when done, streams end
+	owner uint32          // the user besides root that has access
 
-	streams sync.WaitGroup // connections that the HTTP server no longer knows
+	streams sync.WaitGroup // hijacked connections, which the HTTP server does not track
 }
 
-// Serve answers on ln (see Listen) until ctx ends, then lets the requests under
-// way finish, and returns nil. It closes ln. Any other end is an error.
+// Serve serves on ln (see Listen) until ctx ends, waits for the active requests, and returns nil.
+// It closes ln. Any other end is an error.
 func Serve(ctx context.Context, ln net.Listener, h Handlers) error {
-	s := &server{h: h, leave: ctx, owner: ownUID()}
+	s := &server{h: h, done: ctx, owner: ownUID()}
 	defer s.streams.Wait()
 	return ServeUntil(ctx, ln, &http.Server{
-		Handler:           s.guard(s.routes()),
+		Handler:           s.authorizePeer(s.routes()),
 		ConnContext:       withPeer,
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	})
 }
 
-// ServeUntil runs srv on ln until ctx ends and then ends it in order. Requests keep
-// a context of their own: a short one may finish after ctx has ended.
+// ServeUntil runs srv on ln until ctx ends and then shuts it down gracefully. Requests have their
+// own context: a short request can finish after ctx has ended.
 func ServeUntil(ctx context.Context, ln net.Listener, srv *http.Server) error {
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ln) }()
@@ -51,13 +51,13 @@ func ServeUntil(ctx context.Context, ln net.Listener, srv *http.Server) error {
 	defer cancel()
 	err := srv.Shutdown(grace)
 	if err != nil {
-		err = errors.Join(fmt.Errorf("end requests on %s: %w", ln.Addr(), err), srv.Close())
+		err = errors.Join(fmt.Errorf("shut down %s: %w", ln.Addr(), err), srv.Close())
 	}
-	<-ended //nolint:errcheck // says only that it was shut down
+	<-ended // nolint:errcheck // always http.ErrServerClosed
 	return err
 }
 
-// route is one endpoint: have is false where the agent has no answer.
+// route is one endpoint. have is false if the agent does not implement it.
 type route struct {
 	pattern string
 	have    bool
@@ -97,17 +97,16 @@ func (s *server) routes() http.Handler {
 		{"/", true, unknownPath},
 	} {
 		if !r.have {
-			r.serve = notAnswered
+			r.serve = notImplemented
 		}
 		mux.HandleFunc(r.pattern, r.serve)
 	}
 	return mux
 }
 
-// streaming returns a context for a stream: it ends with the request, and also
-// when the server must end.
+// streaming returns a context for a stream. It ends with the request and with the server.
 func (s *server) streaming(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(s.leave, cancel)
+	stop := context.AfterFunc(s.done, cancel)
 	return ctx, func() { stop(); cancel() }
 }

@@ -71,7 +71,7 @@ func pod(namespace, name, labels string) corev1.Pod {
 	return p
 }
 
-func TestEveryVerbReachesItsFunction(t *testing.T) {
+func TestEveryEndpointCallsItsHandler(t *testing.T) {
 	when := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	h := Handlers{
 		Version: func(context.Context) (Version, error) { return Version{Version: "v1"}, nil },
@@ -167,7 +167,7 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 	}
 }
 
-func TestPodsAreChosenByNamespaceLabelsAndName(t *testing.T) {
+func TestPodsAreSelectedByNamespaceLabelsAndName(t *testing.T) {
 	ending := pod("default", "web", "app=old")
 	ending.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	all := corev1.PodList{Items: []corev1.Pod{ending, pod("default", "web", "app=web"), pod("kube-system", "dns", "app=dns")}}
@@ -232,7 +232,7 @@ func asUID(t *testing.T, uid int, do func()) {
 	}
 }
 
-func TestN1NobodyButRootAndTheOwnerGetsAnAnswer(t *testing.T) {
+func TestN1SocketRejectsOtherUsers(t *testing.T) {
 	// An abstract socket has no mode: only the peer check is left.
 	name := "@berth-n1-" + filepath.Base(filepath.Dir(t.TempDir())) + fmt.Sprint(os.Getpid())
 	ln, err := net.Listen("unix", name)
@@ -256,7 +256,7 @@ func TestN1NobodyButRootAndTheOwnerGetsAnAnswer(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if !strings.Contains(string(answer), " 403 ") || !strings.Contains(string(answer), "root only") {
+		if !strings.Contains(string(answer), " 403 ") || !strings.Contains(string(answer), "only root") {
 			t.Errorf("another user got:\n%s", answer)
 		}
 	})
@@ -268,7 +268,7 @@ func TestN1NobodyButRootAndTheOwnerGetsAnAnswer(t *testing.T) {
 	}
 }
 
-func TestN1AConnectionWithoutCredentialsIsRefused(t *testing.T) {
+func TestN1ConnectionWithoutCredentialsIsRejected(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -287,7 +287,7 @@ func TestN1AConnectionWithoutCredentialsIsRefused(t *testing.T) {
 	}
 }
 
-func TestN2ALivingSocketIsNeverTaken(t *testing.T) {
+func TestN2ActiveSocketIsNeverReplaced(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", "berth.sock")
 	first, err := Listen(path)
@@ -298,7 +298,7 @@ func TestN2ALivingSocketIsNeverTaken(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
-	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another berth answers on "+path) {
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another berth is listening on "+path) {
 		t.Fatalf("a second agent: %v", err)
 	}
 	// Left behind: the listener is gone, the file stays.
@@ -319,7 +319,7 @@ func TestN2ALivingSocketIsNeverTaken(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "is no socket") {
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if body, err := os.ReadFile(path); err != nil || string(body) != "precious" {
@@ -327,7 +327,7 @@ func TestN2ALivingSocketIsNeverTaken(t *testing.T) {
 	}
 }
 
-func TestN2OfManyThatStartAtOnceOneWins(t *testing.T) {
+func TestN2OneOfConcurrentListenersWins(t *testing.T) {
 	for range 50 { // one round alone may pass by luck without the lock
 		if n := winners(t, filepath.Join(t.TempDir(), "berth.sock")); n != 1 {
 			t.Fatalf("%d agents won the socket", n)
@@ -399,21 +399,21 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 		{"a reason of the agent survives", func() error { _, err := c.Why(ctx, "default", "x"); return err }, 404, metav1.StatusReasonNotFound, `look: pods "x" not found`},
 		{"an error without one is internal", func() error { _, err := c.Check(ctx); return err }, 500, metav1.StatusReasonInternalError, "the disk\nis full"},
 		{"a deadline is a timeout", func() error { _, err := c.Node(ctx); return err }, 504, metav1.StatusReasonTimeout, "context deadline exceeded"},
-		{"a question without an answer says so", func() error { _, err := c.Version(ctx); return err }, 501, metav1.StatusReasonMethodNotAllowed, "this agent has no answer for /v1/version"},
+		{"a question without an answer says so", func() error { _, err := c.Version(ctx); return err }, 501, metav1.StatusReasonMethodNotAllowed, "this agent does not implement /v1/version"},
 		{"an unknown question says so", func() error {
-			_, err := c.ask(ctx, question{method: "GET", path: "/v1/moon"}) //nolint:bodyclose // there is none
+			_, err := c.do(ctx, request{method: "GET", path: "/v1/moon"}) //nolint:bodyclose // there is none
 			return err
-		}, 404, metav1.StatusReasonNotFound, "this agent does not know GET /v1/moon: is the command newer than the agent?"},
+		}, 404, metav1.StatusReasonNotFound, "unknown endpoint GET /v1/moon: the command may be newer than the agent"},
 		{"a manifest without end is refused", func() error { _, err := c.Plan(ctx, make([]byte, maxManifest+1)); return err }, 413, metav1.StatusReasonRequestEntityTooLarge, ""},
-		{"a command must be there", func() error { _, err := c.ExecURL(ctx, ExecRequest{Namespace: "a", Pod: "b"}); return err }, 400, metav1.StatusReasonBadRequest, "command: there must be one"},
+		{"a command must be there", func() error { _, err := c.ExecURL(ctx, ExecRequest{Namespace: "a", Pod: "b"}); return err }, 400, metav1.StatusReasonBadRequest, "command: required"},
 		{"a body must be JSON", func() error {
-			_, err := c.ask(ctx, question{method: "POST", path: podPath("a", "b", "/exec"), body: []byte("{")}) //nolint:bodyclose // there is none
+			_, err := c.do(ctx, request{method: "POST", path: podPath("a", "b", "/exec"), body: []byte("{")}) //nolint:bodyclose // there is none
 			return err
-		}, 400, metav1.StatusReasonBadRequest, "read the request: unexpected EOF"},
+		}, 400, metav1.StatusReasonBadRequest, "decode request: unexpected EOF"},
 		{"a log that cannot begin says why", func() error {
 			return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b", Container: "c"}, io.Discard, io.Discard)
 		}, 400, metav1.StatusReasonBadRequest, "no log"},
-		{"a log needs a container", func() error { return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b"}, io.Discard, io.Discard) }, 400, metav1.StatusReasonBadRequest, "container: a container must be named"},
+		{"a log needs a container", func() error { return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b"}, io.Discard, io.Discard) }, 400, metav1.StatusReasonBadRequest, "container: required"},
 		{"a watch that cannot begin says why", func() error { return c.WatchPods(ctx, PodsRequest{}, nil) }, 429, metav1.StatusReasonTooManyRequests, "later"},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
@@ -429,7 +429,7 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 	}
 }
 
-func TestN4RequestsUnderWayEndWellAndStreamsAtOnce(t *testing.T) {
+func TestN4ActiveRequestsFinishAndStreamsStop(t *testing.T) {
 	began, leaving := make(chan struct{}), make(chan struct{})
 	h := Handlers{
 		Version: func(context.Context) (Version, error) {
@@ -475,7 +475,7 @@ func TestN4RequestsUnderWayEndWellAndStreamsAtOnce(t *testing.T) {
 	<-a.ended // the clean-up looks at its error
 }
 
-func TestWatchersGetWhatTheyChose(t *testing.T) {
+func TestWatchFiltersPods(t *testing.T) {
 	web, other := pod("default", "web", "app=web"), pod("default", "db", "app=db")
 	relabelled := pod("default", "web", "app=none")
 	steps := []PodEvent{
@@ -507,7 +507,7 @@ func TestWatchersGetWhatTheyChose(t *testing.T) {
 	}
 }
 
-func TestLogsGoToTheirStreamsWithAllThatWasAsked(t *testing.T) {
+func TestLogsPassOptionsAndStreams(t *testing.T) {
 	tail, limit := int64(0), int64(99)
 	want := LogRequest{Namespace: "default", Pod: "web", Container: "c", Follow: true, Previous: true, Timestamps: true,
 		Tail: &tail, Since: 90 * time.Second, SinceTime: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), LimitBytes: &limit}
@@ -534,7 +534,7 @@ func TestLogsGoToTheirStreamsWithAllThatWasAsked(t *testing.T) {
 	}
 }
 
-func TestFollowedLogsEndWithoutErrorWhenCalledOff(t *testing.T) {
+func TestCanceledLogStreamEndsWithoutError(t *testing.T) {
 	ended := make(chan struct{})
 	c := serving(t, Handlers{Logs: func(ctx context.Context, _ LogRequest, stdout, _ io.Writer) error {
 		defer close(ended)
@@ -555,7 +555,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func TestN5ACutStreamIsAnError(t *testing.T) {
+func TestN5TruncatedStreamIsAnError(t *testing.T) {
 	cut := func(w http.ResponseWriter, body string) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -592,7 +592,7 @@ func TestN5ACutStreamIsAnError(t *testing.T) {
 	}
 }
 
-func TestTheClientSaysWhyThereIsNoConnection(t *testing.T) {
+func TestClientReportsConnectionErrors(t *testing.T) {
 	dir := t.TempDir()
 	gone := filepath.Join(dir, "gone.sock")
 	dead := filepath.Join(dir, "dead.sock")
@@ -603,8 +603,8 @@ func TestTheClientSaysWhyThereIsNoConnection(t *testing.T) {
 	ln.SetUnlinkOnClose(false)
 	_ = ln.Close()
 	for path, want := range map[string]string{
-		gone: "berth is not running? dial unix " + gone + ": connect: no such file or directory",
-		dead: "berth is not running? dial unix " + dead + ": connect: connection refused",
+		gone: "unable to connect to the agent, is berth running? dial unix " + gone + ": connect: no such file or directory",
+		dead: "unable to connect to the agent, is berth running? dial unix " + dead + ": connect: connection refused",
 	} {
 		c, err := Dial(path)
 		if err != nil {
@@ -615,7 +615,7 @@ func TestTheClientSaysWhyThereIsNoConnection(t *testing.T) {
 		}
 	}
 	denied := &dialError{socket: gone, err: &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", unix.EACCES)}}
-	if got := denied.Error(); !strings.HasPrefix(got, "only root may ask the agent: ") {
+	if got := denied.Error(); !strings.HasPrefix(got, "permission denied, only root can access the agent: ") {
 		t.Errorf("without permission: %s", got)
 	}
 	for _, path := range []string{"", strings.Repeat("x", 108)} {
@@ -625,9 +625,9 @@ func TestTheClientSaysWhyThereIsNoConnection(t *testing.T) {
 	}
 }
 
-func TestProfilesAreOnTheSocket(t *testing.T) {
+func TestSocketServesProfiles(t *testing.T) {
 	a := serving(t, Handlers{})
-	resp, err := a.client.ask(t.Context(), question{method: "GET", path: "/debug/pprof/goroutine"})
+	resp, err := a.client.do(t.Context(), request{method: "GET", path: "/debug/pprof/goroutine"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,21 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// maxStatus bounds what a client reads of an error.
+// maxStatus limits how much of an error response a client reads.
 const maxStatus = 64 << 10
 
-// NotFound is the error for a pod that this node does not have.
+// NotFound is the error for a pod that is not on this node.
 func NotFound(name string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 }
 
-// statusOf gives an error its form on the wire.
+// statusOf converts an error to its wire format.
 func statusOf(err error) metav1.Status {
 	var st metav1.Status
-	var api apierrors.APIStatus // an interface without Error, so errors.AsType does not take it
+	var api apierrors.APIStatus // the interface has no Error method, so errors.AsType does not accept it
 	if errors.As(err, &api) {
 		st = api.Status()
-		st.Message = err.Error() // with what was being done around it
+		st.Message = err.Error() // includes the context of wrapped errors
 	} else {
 		st = metav1.Status{Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: err.Error()}
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -48,8 +48,7 @@ func writeError(w http.ResponseWriter, err error) {
 	writeJSON(w, int(st.Code), st)
 }
 
-// writeJSON answers with v. An error of writing means that the client is gone,
-// and there is nobody left to tell.
+// writeJSON sends v. A write error means that the client is disconnected, so it is ignored.
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -61,7 +60,7 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// reply answers with v, or with err if there is one.
+// reply sends v, or err if it is not nil.
 func reply(w http.ResponseWriter, v any, err error) {
 	if err != nil {
 		writeError(w, err)
@@ -70,29 +69,29 @@ func reply(w http.ResponseWriter, v any, err error) {
 	writeJSON(w, http.StatusOK, v)
 }
 
-// readError turns an answer that is no success into the error it carries.
+// readError converts an error response to the error that it carries.
 func readError(resp *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
 	if err != nil {
-		return fmt.Errorf("read the answer of the agent: %w", err)
+		return fmt.Errorf("read response of the agent: %w", err)
 	}
 	var st metav1.Status
 	if json.Unmarshal(body, &st) == nil && st.Kind == "Status" {
 		return &apierrors.StatusError{ErrStatus: st}
 	}
-	return fmt.Errorf("the agent answered %s: %s", resp.Status, strings.TrimSpace(string(body)))
+	return fmt.Errorf("response of the agent: %s: %s", resp.Status, strings.TrimSpace(string(body)))
 }
 
-func notAnswered(w http.ResponseWriter, r *http.Request) {
+func notImplemented(w http.ResponseWriter, r *http.Request) {
 	writeError(w, &apierrors.StatusError{ErrStatus: metav1.Status{
 		Code: http.StatusNotImplemented, Reason: metav1.StatusReasonMethodNotAllowed,
-		Message: "this agent has no answer for " + r.URL.Path,
+		Message: "this agent does not implement " + r.URL.Path,
 	}})
 }
 
 func unknownPath(w http.ResponseWriter, r *http.Request) {
 	writeError(w, &apierrors.StatusError{ErrStatus: metav1.Status{
 		Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
-		Message: "this agent does not know " + r.Method + " " + r.URL.Path + ": is the command newer than the agent?",
+		Message: "unknown endpoint " + r.Method + " " + r.URL.Path + ": the command may be newer than the agent",
 	}})
 }

@@ -9,23 +9,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// maxWindow bounds how long a question for usage may take.
+// maxWindow limits the measurement window.
 const maxWindow = time.Minute
 
-// TopRequest asks what pods use.
+// TopRequest asks for the usage of pods.
 type TopRequest struct {
 	PodsRequest
 	Window time.Duration // over which rates are measured
 }
 
-// Top is what pods use, measured over a moment.
+// Top is the usage of pods, measured over a window.
 type Top struct {
 	At     time.Time     `json:"at"`
 	Window time.Duration `json:"windowNanoSeconds"`
 	Pods   []PodTop      `json:"pods"`
 }
 
-// PodTop is what one pod uses.
+// PodTop is the usage of one pod.
 type PodTop struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -34,28 +34,28 @@ type PodTop struct {
 	Containers []ContainerTop `json:"containers"`
 }
 
-// ContainerTop is what one running container uses.
+// ContainerTop is the usage of one running container.
 type ContainerTop struct {
 	Name string `json:"name"`
 	ID   string `json:"id"`
 	Resources
 }
 
-// Resources are in the units of the kubelet's summary where that has them.
+// Resources uses the units of the kubelet's Summary API where it has the same value.
 type Resources struct {
 	CPUNanoCores        uint64  `json:"usageNanoCores"`       // over the window
-	CPUNanoSeconds      uint64  `json:"usageCoreNanoSeconds"` // since the cgroup was made
+	CPUNanoSeconds      uint64  `json:"usageCoreNanoSeconds"` // since the cgroup was created
 	MemoryBytes         uint64  `json:"usageBytes"`
 	WorkingSetBytes     uint64  `json:"workingSetBytes"`
 	ReadBytesPerSecond  float64 `json:"readBytesPerSecond"`
 	WriteBytesPerSecond float64 `json:"writeBytesPerSecond"`
-	IOUnavailable       bool    `json:"ioUnknown,omitempty"` // the kernel does not count what is read and written
+	IOUnavailable       bool    `json:"ioUnknown,omitempty"` // I/O is not accounted by the kernel
 	Processes           int     `json:"processes"`
-	PSI                 *PSI    `json:"pressure,omitempty"` // absent: the kernel does not tell
+	PSI                 *PSI    `json:"pressure,omitempty"` // nil: not provided by the kernel
 }
 
-// PSI is the share of the last ten seconds in which something waited for a
-// resource, in percent.
+// PSI is the share of the last ten seconds in which at least one task waited for a resource, in
+// percent.
 type PSI struct {
 	CPU    float64 `json:"cpuSomeAvg10"`
 	Memory float64 `json:"memorySomeAvg10"`
@@ -63,28 +63,28 @@ type PSI struct {
 }
 
 func (s *server) top(w http.ResponseWriter, r *http.Request) {
-	c, err := choiceOf(r)
+	c, err := podSelectorOf(r)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
 	window, err := time.ParseDuration(r.URL.Query().Get("window"))
 	if err != nil || window <= 0 || window > maxWindow {
-		writeError(w, apierrors.NewBadRequest("window: it must be a duration of more than 0s and at most "+maxWindow.String()))
+		writeError(w, apierrors.NewBadRequest("window: must be a duration greater than 0s and at most "+maxWindow.String()))
 		return
 	}
 	ctx, cancel := s.streaming(r)
 	defer cancel()
-	top, err := s.h.Top(ctx, c.takes, window)
+	top, err := s.h.Top(ctx, c.matches, window)
 	reply(w, top, err)
 }
 
-// Top asks what pods use. The answer takes as long as the window.
+// Top returns the usage of pods. The request takes as long as the window.
 func (c *Client) Top(ctx context.Context, req TopRequest) (Top, error) {
 	q := req.values()
 	q.Set("window", req.Window.String())
-	return fetch[Top](ctx, c, question{method: http.MethodGet, path: "/v1/top", query: q})
+	return fetch[Top](ctx, c, request{method: http.MethodGet, path: "/v1/top", query: q})
 }
 
-// PodFilter says which pods are asked for.
+// PodFilter selects pods.
 type PodFilter = func(*corev1.Pod) bool

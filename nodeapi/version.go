@@ -5,12 +5,12 @@ import (
 	"net/http"
 )
 
-// Version tells what a program is and, from the agent, what it works with.
+// Version is the version of a program and, for the agent, of its environment.
 type Version struct {
 	Version    string `json:"version"`              // of berth
 	Commit     string `json:"commit,omitempty"`     // git commit it was built from
-	Kubernetes string `json:"kubernetes,omitempty"` // version of the Kubernetes API types in use
-	Go         string `json:"go"`                   // of the toolchain
+	Kubernetes string `json:"kubernetes,omitempty"` // version of the Kubernetes API types
+	Go         string `json:"go"`                   // version of the Go toolchain
 	Platform   string `json:"platform"`             // linux/amd64
 	Runtime    string `json:"runtime,omitempty"`    // name and version of the container runtime; empty: not connected
 	CRI        string `json:"cri,omitempty"`        // version of the runtime's CRI
@@ -21,7 +21,7 @@ func (s *server) version(w http.ResponseWriter, r *http.Request) {
 	reply(w, v, err)
 }
 
-// Version asks what the agent is.
+// Version returns the version of the agent.
 func (c *Client) Version(ctx context.Context) (Version, error) {
-	return fetch[Version](ctx, c, question{method: http.MethodGet, path: "/v1/version"})
+	return fetch[Version](ctx, c, request{method: http.MethodGet, path: "/v1/version"})
 }

@@ -14,31 +14,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodEventType is what became of a pod, in the words of a Kubernetes watch.
+// PodEventType is the type of a watch event, as in the Kubernetes API.
 type PodEventType string
 
 const (
-	Added    PodEventType = "ADDED"
-	Modified PodEventType = "MODIFIED"
-	Deleted  PodEventType = "DELETED"
-	Synced   PodEventType = "BOOKMARK" // all that was there at the beginning has been sent; without a pod
-	failed   PodEventType = "ERROR"    // on the wire only
+	Added      PodEventType = "ADDED"
+	Modified   PodEventType = "MODIFIED"
+	Deleted    PodEventType = "DELETED"
+	Synced     PodEventType = "BOOKMARK" // the initial list is complete; has no pod
+	watchError PodEventType = "ERROR"    // on the wire only
 )
 
-// PodEvent is one step of a watch. Pod is nil for Synced.
+// PodEvent is one event of a watch. Pod is nil for Synced.
 type PodEvent struct {
 	Type PodEventType
 	Pod  *corev1.Pod
 }
 
-// watchLine is an event on the wire: one line of JSON.
+// watchLine is a watch event on the wire: one line of JSON.
 type watchLine struct {
 	Type   PodEventType    `json:"type"`
 	Object json.RawMessage `json:"object,omitempty"` // a Pod, or a Status for an error
 }
 
 func (s *server) watchPods(w http.ResponseWriter, r *http.Request) {
-	c, err := choiceOf(r)
+	c, err := podSelectorOf(r)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -48,25 +48,25 @@ func (s *server) watchPods(w http.ResponseWriter, r *http.Request) {
 	out := &lineWriter{w: w, enc: json.NewEncoder(w), flush: http.NewResponseController(w)}
 	sent := map[types.UID]bool{}
 	err = s.h.WatchPods(ctx, func(e PodEvent) error {
-		e, want := c.narrow(e, sent)
+		e, want := c.filter(e, sent)
 		if !want {
 			return nil
 		}
 		return out.event(e)
 	})
-	// The end that was asked for, by either side, is no error.
+	// A watch that was canceled by either side is not an error.
 	if err != nil && ctx.Err() == nil {
 		out.fail(err)
 	}
 }
 
-// narrow gives a watcher of some pods the events of those: a pod that no longer
-// belongs to them is deleted for him. sent holds what he has.
-func (c choice) narrow(e PodEvent, sent map[types.UID]bool) (PodEvent, bool) {
+// filter converts an event for a watcher with this selector: a pod that no longer matches is sent
+// as deleted. sent contains the pods that the watcher knows.
+func (c podSelector) filter(e PodEvent, sent map[types.UID]bool) (PodEvent, bool) {
 	if e.Pod == nil {
 		return e, true
 	}
-	had, takes := sent[e.Pod.UID], c.takes(e.Pod)
+	had, takes := sent[e.Pod.UID], c.matches(e.Pod)
 	switch {
 	case e.Type == Deleted || !takes:
 		delete(sent, e.Pod.UID)
@@ -79,12 +79,12 @@ func (c choice) narrow(e PodEvent, sent map[types.UID]bool) (PodEvent, bool) {
 	}
 }
 
-// lineWriter sends JSON lines, each at once.
+// lineWriter sends JSON lines and flushes each of them.
 type lineWriter struct {
-	w     http.ResponseWriter
-	enc   *json.Encoder
-	flush *http.ResponseController
-	begun bool
+	w       http.ResponseWriter
+	enc     *json.Encoder
+	flush   *http.ResponseController
+	started bool
 }
 
 func (l *lineWriter) event(e PodEvent) error {
@@ -100,9 +100,9 @@ func (l *lineWriter) event(e PodEvent) error {
 }
 
 func (l *lineWriter) line(line watchLine) error {
-	if !l.begun {
+	if !l.started {
 		l.w.Header().Set("Content-Type", "application/jsonl")
-		l.begun = true
+		l.started = true
 	}
 	if err := l.enc.Encode(line); err != nil {
 		return err
@@ -110,9 +110,9 @@ func (l *lineWriter) line(line watchLine) error {
 	return l.flush.Flush()
 }
 
-// fail tells the error in the way that is still open.
+// fail sends the error as an error response, or as a watch event if the response has started.
 func (l *lineWriter) fail(err error) {
-	if !l.begun {
+	if !l.started {
 		writeError(l.w, err)
 		return
 	}
@@ -120,13 +120,13 @@ func (l *lineWriter) fail(err error) {
 	if encErr != nil {
 		return
 	}
-	_ = l.line(watchLine{Type: failed, Object: body}) // fails only when nobody listens any more
+	_ = l.line(watchLine{Type: watchError, Object: body}) // fails only if the client is disconnected
 }
 
-// WatchPods calls each with every event until ctx ends (then it returns nil),
-// the agent ends (nil as well), the connection breaks, or each returns an error.
+// WatchPods calls each with every event. It returns nil when ctx or the agent ends, and an error
+// when the connection breaks or each returns one.
 func (c *Client) WatchPods(ctx context.Context, req PodsRequest, each func(PodEvent) error) error {
-	resp, err := c.ask(ctx, question{method: http.MethodGet, path: "/v1/watch/pods", query: req.values()})
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: "/v1/watch/pods", query: req.values()})
 	if err != nil {
 		return endOf(ctx, err)
 	}
@@ -137,7 +137,7 @@ func (c *Client) WatchPods(ctx context.Context, req PodsRequest, each func(PodEv
 		if err := dec.Decode(&line); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
-			return endOf(ctx, fmt.Errorf("the watch broke off: %w", err))
+			return endOf(ctx, fmt.Errorf("watch interrupted: %w", err))
 		}
 		e, err := line.event()
 		if err != nil {
@@ -149,7 +149,7 @@ func (c *Client) WatchPods(ctx context.Context, req PodsRequest, each func(PodEv
 	}
 }
 
-// endOf returns err unless it comes from the end that was asked for.
+// endOf returns err, or nil if ctx has ended.
 func endOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // see above
@@ -158,10 +158,10 @@ func endOf(ctx context.Context, err error) error {
 }
 
 func (l watchLine) event() (PodEvent, error) {
-	if l.Type == failed {
+	if l.Type == watchError {
 		var st metav1.Status
 		if err := json.Unmarshal(l.Object, &st); err != nil {
-			return PodEvent{}, fmt.Errorf("read the error of a watch: %w", err)
+			return PodEvent{}, fmt.Errorf("decode error of a watch: %w", err)
 		}
 		return PodEvent{}, &apierrors.StatusError{ErrStatus: st}
 	}
@@ -169,7 +169,7 @@ func (l watchLine) event() (PodEvent, error) {
 	if len(l.Object) > 0 {
 		e.Pod = &corev1.Pod{}
 		if err := json.Unmarshal(l.Object, e.Pod); err != nil {
-			return PodEvent{}, fmt.Errorf("read the pod of a watch: %w", err)
+			return PodEvent{}, fmt.Errorf("decode pod of a watch: %w", err)
 		}
 	}
 	return e, nil

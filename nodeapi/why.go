@@ -9,41 +9,41 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodExplanation tells what a pod waits for and what comes next.
+// PodExplanation says what a pod is waiting for and what happens next.
 type PodExplanation struct {
 	Namespace  string          `json:"namespace"`
 	Name       string          `json:"name"`
 	UID        types.UID       `json:"uid"`
 	Phase      corev1.PodPhase `json:"phase"`
-	Summary    string          `json:"summary"`           // one sentence for who reads no further
-	WaitingFor []WaitReason    `json:"waiting,omitempty"` // what it waits for; empty: nothing
-	InProgress []Operation     `json:"busy,omitempty"`    // what is being done now
-	Next       []Step          `json:"next,omitempty"`    // what comes then, in order as far as it is known
-	OtherPods  []WaitReason    `json:"others,omitempty"`  // what other pods of this name wait for
-	Reasons    []Reason        `json:"reasons,omitempty"` // the decisions of the last pass
-	Syncs      int64           `json:"passes"`            // made for this pod since the agent started
+	Summary    string          `json:"summary"`           // one sentence
+	WaitingFor []WaitReason    `json:"waiting,omitempty"` // empty: nothing
+	InProgress []Operation     `json:"busy,omitempty"`    // actions in progress
+	Next       []Step          `json:"next,omitempty"`    // next steps in order, as far as known
+	OtherPods  []WaitReason    `json:"others,omitempty"`  // what other pods of this name are waiting for
+	Reasons    []Reason        `json:"reasons,omitempty"` // decisions of the last sync
+	Syncs      int64           `json:"passes"`            // number of syncs since the agent started
 	LastSync   time.Time       `json:"lastPass,omitzero"`
-	NextSync   time.Time       `json:"wake,omitzero"` // when it is looked at again without an event; zero: never
+	NextSync   time.Time       `json:"wake,omitzero"` // time of the next sync without an event; zero: none
 }
 
-// WaitReason is one thing that a pod waits for.
+// WaitReason is one thing that a pod is waiting for.
 type WaitReason struct {
-	Reason   string    `json:"for"`              // CamelCase: CrashLoopBackOff, NetworkNotReady, Admission, …
-	Target   string    `json:"on,omitempty"`     // container, volume, image; empty: the pod
-	Message  string    `json:"message"`          // one sentence
-	Since    time.Time `json:"since,omitzero"`   //
-	Until    time.Time `json:"until,omitzero"`   // when it ends by itself; zero: when something changes
-	Failures int       `json:"tries,omitempty"`  // failed attempts in a row
-	Details  []Detail  `json:"figures,omitzero"` // the numbers behind it
+	Reason   string    `json:"for"`          // CamelCase: CrashLoopBackOff, NetworkNotReady, Admission, …
+	Target   string    `json:"on,omitempty"` // container, volume, image; empty: the pod
+	Message  string    `json:"message"`      // one sentence
+	Since    time.Time `json:"since,omitzero"`
+	Until    time.Time `json:"until,omitzero"`   // when it expires; zero: it ends with a change of state
+	Failures int       `json:"tries,omitempty"`  // consecutive failures
+	Details  []Detail  `json:"figures,omitzero"` // values behind the message
 }
 
-// Detail is one number with its name, as "cpu wanted" 2 and "cpu free" 500m.
+// Detail is a named value, such as "requested cpu" 2.
 type Detail struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Operation is an action under way.
+// Operation is an action in progress.
 type Operation struct {
 	Action string    `json:"action"` // RunSandbox, PullImage, …
 	Target string    `json:"on,omitempty"`
@@ -51,12 +51,12 @@ type Operation struct {
 	Since  time.Time `json:"since,omitzero"`
 }
 
-// Step is something that comes later.
+// Step is an action that will follow.
 type Step struct {
 	Action string    `json:"action"`
 	Target string    `json:"on,omitempty"`
-	After  string    `json:"after,omitempty"` // what must come first, in words
-	At     time.Time `json:"at,omitzero"`     // zero: not a matter of time
+	After  string    `json:"after,omitempty"` // what has to happen first
+	At     time.Time `json:"at,omitzero"`     // zero: not scheduled for a time
 }
 
 func (s *server) why(w http.ResponseWriter, r *http.Request) {
@@ -64,7 +64,7 @@ func (s *server) why(w http.ResponseWriter, r *http.Request) {
 	reply(w, v, err)
 }
 
-// Why asks what a pod waits for.
+// Why returns what a pod is waiting for.
 func (c *Client) Why(ctx context.Context, namespace, name string) (PodExplanation, error) {
-	return fetch[PodExplanation](ctx, c, question{method: http.MethodGet, path: podPath(namespace, name, "/why")})
+	return fetch[PodExplanation](ctx, c, request{method: http.MethodGet, path: podPath(namespace, name, "/why")})
 }

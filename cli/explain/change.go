@@ -10,10 +10,10 @@ import (
 	"berth/nodeapi"
 )
 
-// ChangeOf is what a manifest's pod would do to the one of its name that is here;
-// was is nil if there is none, and over says that what has become of it is for good.
-// A pod's UID comes from its manifest, so another UID is another pod; what may
-// change beneath one UID is the images, and the CPU and memory of what runs.
+// ChangeOf returns the effect of a manifest's pod on the existing pod of the same name. was is nil
+// if there is none. finished reports that the existing pod has terminated for good. The UID of a
+// pod is derived from its manifest, so a different UID means a different pod. With the same UID
+// only images, and the CPU and memory of running containers, can change.
 func ChangeOf(was, pod *corev1.Pod, over bool) nodeapi.Change {
 	switch {
 	case was == nil:
@@ -28,12 +28,12 @@ func ChangeOf(was, pod *corev1.Pod, over bool) nodeapi.Change {
 	return nodeapi.Unchanged
 }
 
-// resized reports whether another form of a pod has other CPU or memory.
+// resized reports whether the CPU or memory of the two versions differ.
 func resized(was, pod *corev1.Pod) bool {
 	return !plan.ResourcesOf(was).Equal(plan.ResourcesOf(pod))
 }
 
-// volumeImages are the images that the pod's volumes name, in order.
+// volumeImages are the images of the pod's volumes, in order.
 func volumeImages(pod *corev1.Pod) (out []string) {
 	for i := range pod.Spec.Volumes {
 		if v := pod.Spec.Volumes[i].Image; v != nil && v.Reference != "" {

@@ -15,7 +15,7 @@ import (
 	"berth/nodeapi"
 )
 
-func TestWhatAManifestChanges(t *testing.T) {
+func TestChangeOf(t *testing.T) {
 	pod := func(uid types.UID, initImage, image string) *corev1.Pod {
 		p := &corev1.Pod{}
 		p.UID = uid
@@ -53,9 +53,9 @@ func TestWhatAManifestChanges(t *testing.T) {
 	}
 }
 
-// TestAPlanOfAnEditTellsAllOfIt: what a resize comes to by the room's answer, and what
+// TestPlanOfEditIsComplete: what a resize comes to by the room's answer, and what
 // ends of a pod before another takes its place.
-func TestAPlanOfAnEditTellsAllOfIt(t *testing.T) {
+func TestPlanOfEditIsComplete(t *testing.T) {
 	memory := func(amount string, policy corev1.ResourceResizeRestartPolicy) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Annotations = map[string]string{source.AnnotationSource: source.File, source.AnnotationContent: amount}

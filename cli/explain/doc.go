@@ -1,11 +1,10 @@
-// Package explain puts what the agent knows of a pod into the words of the
-// node's own commands: what it waits for and what comes next (`berth why`),
-// what would be done for a manifest (`berth plan`), what was done and how long
-// it took (`berth timeline`).
+// Package explain converts the agent's view of a pod to the responses of the node's commands: what the
+// pod is waiting for and what happens next (berth why), what applying a manifest would do (berth plan),
+// and the executed actions with their durations (berth timeline).
 //
-// It also turns what the agent tells of its pods and of the node into the shapes
-// of nodeapi, so that the command that joins them has nothing to choose.
+// It also converts pods and the state of the node to nodeapi types, so that cmd/berth only connects
+// packages.
 //
-// It only reads: its answers come from a snapshot of the last pass, or, for a
-// plan, from plan.Decide itself, driven through an obedient imagined host.
+// The package only reads. Its input is a snapshot of the last sync. A plan is computed with plan.Decide
+// on a simulated host on which every action succeeds.
 package explain

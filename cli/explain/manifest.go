@@ -12,17 +12,17 @@ import (
 	"berth/podspec"
 )
 
-// PlanContext is what a manifest meets on this node.
+// PlanContext is the state of the node against which a manifest is planned.
 type PlanContext struct {
 	Limits     plan.Limits
-	Find       func(namespace, name string) (*agent.Snapshot, bool)                                // the pod of that name
-	Objects    func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects           // that a pod names
-	LocalImage func(pod *corev1.Pod, image string, objects plan.Objects) (img plan.Image, ok bool) // for the pod to use
-	Rejection  func(pod, gone *corev1.Pod) string                                                  // what stage admit would say to a new pod when another is gone, which may be nil; empty: yes
-	Resize     func(was, pod *corev1.Pod) plan.Verdict                                             // what it would say to a pod that is in and wants other resources
+	Find       func(namespace, name string) (*agent.Snapshot, bool)                                // the pod with that name
+	Objects    func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects           // the objects that a pod refers to
+	LocalImage func(pod *corev1.Pod, image string, objects plan.Objects) (img plan.Image, ok bool) // an image that the pod can use without a pull
+	Rejection  func(pod, gone *corev1.Pod) string                                                  // the reason for which admission would reject a new pod after the deletion of another one, which can be nil; empty: admitted
+	Resize     func(was, pod *corev1.Pod) plan.Verdict                                             // the result of admission for a resize of an admitted pod
 }
 
-// PlanManifest says what a judged manifest would mean for this node, without doing it.
+// PlanManifest returns what applying a validated manifest would do, without doing it.
 func PlanManifest(wishes *source.DesiredState, here PlanContext, now time.Time) (out nodeapi.PlanResult) {
 	for _, w := range wishes.Warnings {
 		out.Warnings = append(out.Warnings, Warning(w))
@@ -40,8 +40,8 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 	if !found {
 		snap = &agent.Snapshot{}
 	}
-	ended := agent.HasFinished(snap.Memory, snap.Verdict) || over(snap.Status.Phase)
-	holds := snap.Verdict.State == plan.OK && !ended // has room
+	ended := agent.HasFinished(snap.Memory, snap.Verdict) || finished(snap.Status.Phase)
+	holds := snap.Verdict.State == plan.OK && !ended // holds resources
 	var ending []step
 	refused := ""
 	change := ChangeOf(snap.Pod, pod, ended)
@@ -51,7 +51,7 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 	case nodeapi.Replace:
 		var gone *corev1.Pod
 		if holds {
-			gone = has(snap)
+			gone = allocated(snap)
 		}
 		refused = h.Rejection(pod, gone)
 		ending = h.ending(snap, now)
@@ -60,12 +60,12 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 		switch {
 		case !resized(snap.Pod, pod):
 		case holds:
-			s.Reserved, s.Resize = h.resize(has(snap), pod)
+			s.Reserved, s.Resize = h.resize(allocated(snap), pod)
 		default:
 			refused = h.Rejection(pod, nil)
 		}
 	}
-	s.Observed.Images = map[string]plan.Image{} // of the manifest, which may name others
+	s.Observed.Images = map[string]plan.Image{} // of the manifest, which can name other images
 	for _, name := range append(images(pod), volumeImages(pod)...) {
 		if img, ok := h.LocalImage(pod, name, objects); ok {
 			s.Observed.Images[name] = img
@@ -74,13 +74,13 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 	return planAfter(ending, s, change, refused, now)
 }
 
-// has is a pod that is here with the resources that the room holds for it.
-func has(s *agent.Snapshot) *corev1.Pod {
+// allocated is an existing pod with the resources that the allocator has reserved for it.
+func allocated(s *agent.Snapshot) *corev1.Pod {
 	return plan.WithResources(s.Pod, s.Memory.Sizes.Allocated)
 }
 
-// resize asks for a pod's new resources: what the room would hold, and why not what
-// is wished.
+// resize returns the resources that the allocator would reserve for a pod, and why they differ from
+// the requested ones.
 func (h PlanContext) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) {
 	switch v := h.Resize(was, pod); v.State {
 	case plan.OK:
@@ -92,10 +92,10 @@ func (h PlanContext) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) 
 	}
 }
 
-// ending is what the end of a pod that is here takes.
+// ending returns the steps that terminate an existing pod.
 func (h PlanContext) ending(snap *agent.Snapshot, now time.Time) []step {
 	s := FromSnapshot(snap, h.Limits, func(plan.Action) string { return "" })
 	s.Termination = &plan.End{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), At: now, Forget: true}
-	steps, _ := imagine(s, now)
+	steps, _ := simulate(s, now)
 	return steps
 }

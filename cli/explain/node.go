@@ -10,17 +10,17 @@ import (
 	"berth/nodeapi"
 )
 
-// Node is what there is to tell of a node beside its pods.
+// Node is the state of a node apart from its pods.
 type Node struct {
 	Name              string
-	Sources           []*source.Snapshot // the newest of each source
-	WaitingForRuntime string             // why the runtime has not told what it has; empty: it has
-	WaitingSince      time.Time          // of Waiting
-	RuntimeProblem    string             // what is wrong with the runtime since; empty: nothing
-	StoreProblem      string             // why records of pods are in memory only; empty: they are not
+	Sources           []*source.Snapshot // the latest of each source
+	WaitingForRuntime string             // why the state of the runtime is unknown; empty: it is known
+	WaitingSince      time.Time          // start of WaitingForRuntime
+	RuntimeProblem    string             // current problem of the runtime; empty: none
+	StoreProblem      string             // why pod records are only in memory; empty: they are persisted
 }
 
-// Summary tells what is wrong on a node.
+// Summary returns the problems of the node.
 func (n Node) Summary() nodeapi.NodeSummary {
 	out := nodeapi.NodeSummary{Name: n.Name}
 	for _, snap := range n.Sources {
@@ -34,29 +34,29 @@ func (n Node) Summary() nodeapi.NodeSummary {
 		}
 	}
 	if n.WaitingForRuntime != "" {
-		message := fmt.Sprintf("%s (since %s); no pod is started before it has told what it has", n.WaitingForRuntime, n.WaitingSince.UTC().Format(time.RFC3339))
+		message := fmt.Sprintf("%s (since %s); no pod is started before the state of the runtime is known", n.WaitingForRuntime, n.WaitingSince.UTC().Format(time.RFC3339))
 		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: message})
 	}
 	if n.WaitingForRuntime == "" && n.RuntimeProblem != "" {
-		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: n.RuntimeProblem + "; pods are told of as they were before"})
+		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: n.RuntimeProblem + "; the reported pod states may be outdated"})
 	}
 	if n.StoreProblem != "" {
-		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "local store", Message: "records of pods are in memory only: " + n.StoreProblem})
+		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "local store", Message: "pod records are only in memory: " + n.StoreProblem})
 	}
 	return out
 }
 
-// AddRuntimeProblem puts before what a pod waits for that the runtime is away: all else is as it
-// was before.
+// AddRuntimeProblem adds a problem of the runtime as the first wait reason, because everything else
+// may be outdated.
 func (n Node) AddRuntimeProblem(w *nodeapi.PodExplanation) {
-	if n.WaitingForRuntime != "" || n.RuntimeProblem == "" || over(w.Phase) {
+	if n.WaitingForRuntime != "" || n.RuntimeProblem == "" || finished(w.Phase) {
 		return
 	}
 	w.WaitingFor = append([]nodeapi.WaitReason{{Reason: "RuntimeNotReady", Message: n.RuntimeProblem}}, w.WaitingFor...)
-	w.Summary = fmt.Sprintf("%s/%s is told of as it was before: %s", w.Namespace, w.Name, n.RuntimeProblem)
+	w.Summary = fmt.Sprintf("the state of %s/%s may be outdated: %s", w.Namespace, w.Name, n.RuntimeProblem)
 }
 
-// PodWarnings lists what the sources warn of in one pod.
+// PodWarnings returns the warnings of the sources about one pod.
 func (n Node) PodWarnings(namespace, name string) (out []nodeapi.Warning) {
 	for _, snap := range n.Sources {
 		for _, w := range snap.Warnings {
@@ -68,20 +68,20 @@ func (n Node) PodWarnings(namespace, name string) (out []nodeapi.Warning) {
 	return out
 }
 
-// InvalidManifest says which manifest file keeps a pod of that name from being here;
-// empty: none that is known.
+// InvalidManifest names the invalid manifest file that probably defines the missing pod; empty:
+// none is known.
 func (n Node) InvalidManifest(name string) string {
 	for _, snap := range n.Sources {
 		for _, f := range snap.FileErrors {
 			if !f.LastGoodKept && strings.Contains(filepath.Base(f.Path), name) {
-				return fmt.Sprintf("no pod %q: %s", name, f.String())
+				return fmt.Sprintf("pod %q not found: %s", name, f.String())
 			}
 		}
 	}
 	return ""
 }
 
-// Warning tells a warning by the pod that it is about, or by its file.
+// Warning converts a warning about a pod or a file.
 func Warning(w source.Warning) nodeapi.Warning {
 	object := w.File
 	if w.Pod.Name != "" {

@@ -14,7 +14,7 @@ import (
 	"berth/nodeapi"
 )
 
-func TestTheNodeTellsWhatIsWrongAndWithWhichPod(t *testing.T) {
+func TestNodeSummaryReportsProblems(t *testing.T) {
 	t.Parallel()
 	pod := source.Warning{File: "/m/web.yaml", Message: "spec.x: not done"}
 	pod.Pod = types.NamespacedName{Namespace: "default", Name: "web"}
@@ -31,8 +31,8 @@ func TestTheNodeTellsWhatIsWrongAndWithWhichPod(t *testing.T) {
 		InvalidManifests: []nodeapi.InvalidManifest{{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"}, {Path: "/m/kept-db2.yaml", LastValidInUse: true}},
 		Warnings: []nodeapi.Warning{
 			{Object: "pod/default/web", Message: "spec.x: not done"}, {Object: "/m/other.yaml", Message: "empty"},
-			{Object: "container runtime", Message: "waiting for the container runtime (since 1970-01-01T00:00:00Z); no pod is started before it has told what it has"},
-			{Object: "local store", Message: "records of pods are in memory only: disk full"},
+			{Object: "container runtime", Message: "waiting for the container runtime (since 1970-01-01T00:00:00Z); no pod is started before the state of the runtime is known"},
+			{Object: "local store", Message: "pod records are only in memory: disk full"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -52,7 +52,7 @@ func TestTheNodeTellsWhatIsWrongAndWithWhichPod(t *testing.T) {
 	}
 }
 
-func TestARuntimeThatIsAwayIsToldFirst(t *testing.T) {
+func TestRuntimeProblemIsFirstWaitReason(t *testing.T) {
 	t.Parallel()
 	n := Node{RuntimeProblem: "container runtime is down: connection refused"}
 	if w := n.Summary().Warnings; len(w) != 1 || w[0].Object != "container runtime" {
@@ -63,7 +63,7 @@ func TestARuntimeThatIsAwayIsToldFirst(t *testing.T) {
 	}
 	w := why(corev1.PodRunning)
 	n.AddRuntimeProblem(w)
-	if len(w.WaitingFor) != 2 || w.WaitingFor[0].Reason != "RuntimeNotReady" || w.Summary != "default/web is told of as it was before: "+n.RuntimeProblem {
+	if len(w.WaitingFor) != 2 || w.WaitingFor[0].Reason != "RuntimeNotReady" || w.Summary != "the state of default/web may be outdated: "+n.RuntimeProblem {
 		t.Errorf("%+v", w)
 	}
 	for what, none := range map[string]func(w *nodeapi.PodExplanation){
@@ -80,7 +80,7 @@ func TestARuntimeThatIsAwayIsToldFirst(t *testing.T) {
 	}
 }
 
-func TestAManifestMeetsWhatIsHere(t *testing.T) {
+func TestPlanManifestUsesNodeState(t *testing.T) {
 	t.Parallel()
 	pod := func(uid, image string) *corev1.Pod {
 		p := &corev1.Pod{}

@@ -12,19 +12,18 @@ import (
 	"berth/nodeapi"
 )
 
-// ProbeState is what is known of one probe of a container instance.
+// ProbeState is the state of one probe of a container instance.
 type ProbeState struct {
-	ContainerID   string // of the instance
+	ContainerID   string // container ID
 	Probed        plan.Probed
-	Passed        *bool // what its thresholds say; nil: nothing yet
+	Passed        *bool // result according to the thresholds; nil: not determined yet
 	NextRun       time.Time
 	Running       bool
 	MissedPeriods int64
 	Recent        []nodeapi.ProbeRun
 }
 
-// Probes tells of every probe that the pod asks for, also of those that do not
-// run now.
+// Probes returns all probes of the pod, including those that are not running.
 func Probes(s PodState, made []ProbeState, now time.Time) nodeapi.PodProbes {
 	out := nodeapi.PodProbes{Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID, Now: now, Probes: []nodeapi.Probe{}}
 	for _, list := range [][]corev1.Container{s.Pod.Spec.InitContainers, s.Pod.Spec.Containers} {
@@ -79,7 +78,7 @@ func probe(s PodState, c *corev1.Container, p specified, made []ProbeState) node
 	case p.kind != plan.StartupProbe && c.StartupProbe != nil && !h.Started:
 		out.WaitingFor = "the startup probe"
 	case i < 0:
-		out.WaitingFor = "the container to have started"
+		out.WaitingFor = "the container to be started"
 	case made[i].Passed == nil:
 		out.State = nodeapi.ProbePending
 	case *made[i].Passed:
@@ -90,7 +89,7 @@ func probe(s PodState, c *corev1.Container, p specified, made []ProbeState) node
 	return out
 }
 
-// probeAction is what a probe does, in the words of its manifest.
+// probeAction describes the handler of a probe with the field names of the manifest.
 func probeAction(p *corev1.Probe) string {
 	switch {
 	case p.Exec != nil:
@@ -107,8 +106,7 @@ func probeAction(p *corev1.Probe) string {
 	return ""
 }
 
-// unhealthy are the containers that run and are not ready, or not started,
-// because a probe does not succeed.
+// unhealthy returns the running containers that are not started or not ready because of a probe.
 func unhealthy(s PodState) (out []nodeapi.WaitReason) {
 	if !s.Limits.Probing {
 		return nil
@@ -138,7 +136,7 @@ func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health
 	was := h.Of(kind)
 	switch {
 	case was == nil && spec.InitialDelaySeconds > 0:
-		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet; it begins %ds after the container", text, probeAction(spec), spec.InitialDelaySeconds)
+		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet; initial delay %ds", text, probeAction(spec), spec.InitialDelaySeconds)
 	case was == nil || was.Run == 0 || was.OK:
 		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet", text, probeAction(spec))
 	default:

@@ -29,7 +29,7 @@ func probedSubject(h plan.Health) PodState {
 	}
 }
 
-func TestWhyNamesTheProbeThatFails(t *testing.T) {
+func TestWhyReportsFailingProbe(t *testing.T) {
 	bad := func(kind plan.ProbeKind) []plan.Probed {
 		return []plan.Probed{{Kind: kind, Run: 3, Failure: "HTTP probe failed with statuscode: 503"}}
 	}
@@ -60,7 +60,7 @@ func TestWhyNamesTheProbeThatFails(t *testing.T) {
 	}
 }
 
-func TestProbesTellsOfThoseThatDoNotRunToo(t *testing.T) {
+func TestProbesIncludesInactiveProbes(t *testing.T) {
 	yes, no := true, false
 	made := func(kind plan.ProbeKind, ok bool, passed *bool) ProbeState {
 		return ProbeState{ContainerID: "a-0", Probed: plan.Probed{Kind: kind, OK: ok, Run: 1}, Passed: passed, NextRun: t0.Add(time.Second)}
@@ -79,7 +79,7 @@ func TestProbesTellsOfThoseThatDoNotRunToo(t *testing.T) {
 		{"while it starts", states(probedSubject(plan.Health{}), made(plan.StartupProbe, false, nil)), "startup pending , readiness waiting the startup probe, liveness waiting the startup probe"},
 		{"when it has started", states(probedSubject(plan.Health{Started: true}), made(plan.StartupProbe, true, &yes), made(plan.ReadinessProbe, false, &no), made(plan.LivenessProbe, true, &yes)),
 			"startup done , readiness failing , liveness passing "},
-		{"before the first result", states(probedSubject(plan.Health{Started: true})), "startup done , readiness waiting the container to have started, liveness waiting the container to have started"},
+		{"before the first result", states(probedSubject(plan.Health{Started: true})), "startup done , readiness waiting the container to be started, liveness waiting the container to be started"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s:\n got  %s\n want %s", c.name, c.got, c.want)

@@ -1,13 +1,19 @@
 package explain
 
 import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
 	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/status/events"
 	"berth/nodeapi"
 )
 
-// FromSnapshot is a pod as its last pass has left it. Progress says how far an action
-// under way has come; empty: nobody knows.
+// FromSnapshot returns the state of a pod after its last sync. progress describes the progress of
+// an action; empty: unknown.
 func FromSnapshot(s *agent.Snapshot, limits plan.Limits, progress func(plan.Action) string) PodState {
 	x := PodState{
 		Pod: s.Pod, Status: s.Status, Termination: s.End, Verdict: s.Verdict, Observed: s.Seen, Failed: s.Failed, Refs: s.Refs,
@@ -22,7 +28,7 @@ func FromSnapshot(s *agent.Snapshot, limits plan.Limits, progress func(plan.Acti
 	return x
 }
 
-// PodEvent is what the board tells of a pod, as watchers of pods are told it.
+// PodEvent converts a notification of the status cache to a watch event.
 func PodEvent(n agent.News) nodeapi.PodEvent {
 	switch {
 	case n.Added != nil:
@@ -33,4 +39,23 @@ func PodEvent(n agent.News) nodeapi.PodEvent {
 		return nodeapi.PodEvent{Type: nodeapi.Deleted, Pod: n.Gone.Object()}
 	}
 	return nodeapi.PodEvent{Type: nodeapi.Synced}
+}
+
+// Timeline converts the timeline of a pod to its wire type.
+func Timeline(pod *corev1.Pod, t *events.Timeline, now time.Time) nodeapi.Timeline {
+	out := nodeapi.Timeline{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Now: now}
+	spans, dropped := t.Spans()
+	out.Dropped = dropped
+	for _, s := range spans {
+		kind := nodeapi.SpanAction
+		if s.Parent != 0 {
+			kind = nodeapi.SpanCall
+		}
+		name, on, _ := strings.Cut(s.Name, "/")
+		out.Spans = append(out.Spans, nodeapi.Span{
+			ID: int(s.ID), Parent: int(s.Parent), Kind: kind, Name: name, Target: on,
+			Start: s.Start, End: s.End, Cause: s.Cause, Error: s.Err,
+		})
+	}
+	return out
 }

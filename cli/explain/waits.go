@@ -12,11 +12,11 @@ import (
 	"berth/nodeapi"
 )
 
-// waits gathers what holds the pod up: decisions, containers that wait for
-// something that went wrong, containers that others wait for.
+// waits returns what the pod is waiting for: decisions of the last sync, containers with a problem,
+// and containers that others depend on.
 func waits(s PodState, steps []step, now time.Time) (out []nodeapi.WaitReason) {
 	out = decisions(s)
-	if s.Termination != nil || over(s.Status.Phase) {
+	if s.Termination != nil || finished(s.Status.Phase) {
 		return append(out, endings(s)...)
 	}
 	for _, c := range waitingOf(&s.Status) {
@@ -45,8 +45,7 @@ func waits(s PodState, steps []step, now time.Time) (out []nodeapi.WaitReason) {
 	return out
 }
 
-// startOf is when the next pull or start of a container comes, if that is a
-// matter of time.
+// startOf is the time of the next pull or start of a container, or zero if it is not scheduled.
 func startOf(container string, steps []step, now time.Time) time.Time {
 	for _, st := range steps {
 		switch st.action.(type) {
@@ -62,8 +61,8 @@ func startOf(container string, steps []step, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// NextRetries is when the containers that are held back are pulled for or started
-// next, by name.
+// NextRetries returns the times of the next image pull or start of containers in back-off, by
+// container name.
 func NextRetries(s PodState, now time.Time) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, w := range Why(s, now).WaitingFor {
@@ -77,7 +76,7 @@ func NextRetries(s PodState, now time.Time) map[string]time.Time {
 	return out
 }
 
-// decisions are the waits that the last pass spoke of.
+// decisions converts the reasons of the last sync to wait reasons.
 func decisions(s PodState) (out []nodeapi.WaitReason) {
 	all := make([]plan.Reason, len(s.Reasons))
 	for i, t := range s.Reasons {
@@ -85,7 +84,7 @@ func decisions(s PodState) (out []nodeapi.WaitReason) {
 	}
 	for i, r := range s.Reasons {
 		f, failed := failureOf(r.Reason, s.Failed)
-		if told(all, i) || over(s.Status.Phase) && !failed && r.Code != plan.ReasonReturns {
+		if redundant(all, i) || finished(s.Status.Phase) && !failed && r.Code != plan.ReasonReturns {
 			continue
 		}
 		w := nodeapi.WaitReason{Reason: r.Code, Target: r.On, Message: r.Detail, Since: r.Since, Until: r.Until}
@@ -106,7 +105,7 @@ func decisions(s PodState) (out []nodeapi.WaitReason) {
 		case "NotAdmitted":
 			w.Reason = "Admission"
 			if w.Message == "" {
-				w.Message = "the node has not said yet whether the pod may run"
+				w.Message = "admission is pending"
 			}
 		case resizeDeferred, resizeInfeasible:
 			w.Message = resizeProblem(s.Status)
@@ -118,13 +117,13 @@ func decisions(s PodState) (out []nodeapi.WaitReason) {
 	return out
 }
 
-// The events of a resize have the pod's whole resources as JSON, which is for programs.
+// The events of a resize contain the pod's resources as JSON, which is not readable.
 const (
 	resizeDeferred   = "ResizeDeferred"
 	resizeInfeasible = "ResizeInfeasible"
 )
 
-// resizeProblem is why other resources than the pod has are not had.
+// resizeProblem is the reason why a resize is pending.
 func resizeProblem(st corev1.PodStatus) string {
 	for _, c := range st.Conditions {
 		if c.Type == corev1.PodResizePending {
@@ -134,8 +133,8 @@ func resizeProblem(st corev1.PodStatus) string {
 	return ""
 }
 
-// backOff says what a container shows in its status while it is held back: the
-// event of either kind of back-off is BackOff and has no more than the image.
+// backOff takes reason and message from the status of a container in back-off, because the event of
+// both kinds of back-off is BackOff and contains only the image.
 func backOff(s PodState, w nodeapi.WaitReason) nodeapi.WaitReason {
 	for _, c := range waitingOf(&s.Status) {
 		if c.Name != w.Target {
@@ -160,7 +159,7 @@ func backOff(s PodState, w nodeapi.WaitReason) nodeapi.WaitReason {
 	if counted {
 		w.Details = append(w.Details,
 			nodeapi.Detail{Name: "restarts", Value: fmt.Sprint(max(r.Next, 1) - 1)},
-			nodeapi.Detail{Name: "exits in a row", Value: fmt.Sprint(r.Count)})
+			nodeapi.Detail{Name: "consecutive exits", Value: fmt.Sprint(r.Count)})
 	}
 	if !k.FinishedAt.IsZero() && w.Until.After(k.FinishedAt) {
 		wait := w.Until.Sub(k.FinishedAt)
@@ -169,32 +168,31 @@ func backOff(s PodState, w nodeapi.WaitReason) nodeapi.WaitReason {
 			nodeapi.Detail{Name: "back-off", Value: rounded(wait).String()},
 			nodeapi.Detail{Name: "back-off after the next exit", Value: rounded(min(2*wait, s.Limits.CrashMax)).String()})
 	}
-	w.Details = append(w.Details, nodeapi.Detail{Name: "longest back-off", Value: s.Limits.CrashMax.String()})
+	w.Details = append(w.Details, nodeapi.Detail{Name: "maximum back-off", Value: s.Limits.CrashMax.String()})
 	return w
 }
 
-// endings are the containers that an ending pod still has.
+// endings are the containers of a terminating pod that are still running.
 func endings(s PodState) (out []nodeapi.WaitReason) {
 	for _, b := range s.InProgress {
 		if a, hook := b.Action.(plan.PreStop); hook {
 			by := s.Memory.Hooks[a.Name].By
 			out = append(out, nodeapi.WaitReason{
 				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: by,
-				Message: fmt.Sprintf("the preStop hook of container %s is running; it is called off when the grace is over", a.Name),
+				Message: fmt.Sprintf("the preStop hook of container %s is running and is canceled at the end of the grace period", a.Name),
 			})
 		}
 		if a, stops := b.Action.(plan.StopContainer); stops {
 			out = append(out, nodeapi.WaitReason{
 				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: a.By,
-				Message: fmt.Sprintf("container %s was told to stop, and is killed when its grace of %s is over", a.Name, rounded(a.Grace)),
+				Message: fmt.Sprintf("container %s is stopping and is killed at the end of its grace period of %s", a.Name, rounded(a.Grace)),
 			})
 		}
 	}
 	return out
 }
 
-// initRunning is the wait for an init container at work, or for a sidecar that
-// has not started yet.
+// initRunning is the wait for a running init container, or for a sidecar that is not started yet.
 func initRunning(s PodState) (nodeapi.WaitReason, bool) {
 	for _, c := range s.Status.InitContainerStatuses {
 		if c.State.Running == nil {
@@ -208,7 +206,7 @@ func initRunning(s PodState) (nodeapi.WaitReason, bool) {
 			return w, true
 		}
 		if c.Started != nil && !*c.Started && s.Status.Phase == corev1.PodPending {
-			w.Message = fmt.Sprintf("sidecar %s %s is running since %s and its startup probe has not succeeded", c.Name, ordinal(s.Pod, c.Name), since.UTC().Format(time.RFC3339))
+			w.Message = fmt.Sprintf("sidecar %s %s is running since %s, its startup probe has not succeeded", c.Name, ordinal(s.Pod, c.Name), since.UTC().Format(time.RFC3339))
 			return w, true
 		}
 	}
@@ -224,7 +222,7 @@ func (s PodState) kindOf(init string) plan.ContainerKind {
 	return plan.Init
 }
 
-// unready is what keeps a pod that runs from being ready.
+// unready is the reason why a running pod is not ready.
 func unready(s PodState) (out []nodeapi.WaitReason) {
 	if s.Status.Phase != corev1.PodRunning {
 		return nil
@@ -244,7 +242,7 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// joined puts the words that are there into a line: no gaps, none at the end.
+// joined joins the parts that are not empty.
 func joined(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), ": ")
 }

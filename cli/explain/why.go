@@ -12,7 +12,7 @@ import (
 	"berth/nodeapi"
 )
 
-// PodState is a pod after its last pass.
+// PodState is the state of a pod after its last sync.
 type PodState struct {
 	Pod         *corev1.Pod
 	Status      corev1.PodStatus
@@ -23,29 +23,29 @@ type PodState struct {
 	InProgress  []Operation
 	Failed      map[plan.OpKey]plan.Failure
 	Refs        map[plan.Ref]plan.Version
-	Memory      plan.Memory    // of the last pass
-	Reserved    plan.Resources // that the room would hold; nil: as Memory has it
-	Resize      plan.Resize    // why it would not
+	Memory      plan.Memory    // of the last sync
+	Reserved    plan.Resources // reserved by the allocator; nil: as in Memory
+	Resize      plan.Resize    // why a resize is not possible
 	Syncs       int64
-	LastSync    time.Time // of the last pass
+	LastSync    time.Time
 	NextSync    time.Time
 	Limits      plan.Limits
 }
 
-// TimedReason is a decision and when it was first made.
+// TimedReason is a decision and the time when it was first made.
 type TimedReason struct {
 	plan.Reason
 	Since time.Time
 }
 
-// Operation is an action under way.
+// Operation is an action in progress.
 type Operation struct {
 	Action   plan.Action
 	Since    time.Time
-	Progress string // progress, if somebody knows it
+	Progress string // empty: unknown
 }
 
-// Why says what the pod waits for, what is being done and what comes then.
+// Why returns what the pod is waiting for, what is in progress and what happens next.
 func Why(s PodState, now time.Time) nodeapi.PodExplanation {
 	w := nodeapi.PodExplanation{
 		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID, Phase: s.Status.Phase,
@@ -53,7 +53,7 @@ func Why(s PodState, now time.Time) nodeapi.PodExplanation {
 	}
 	var steps []step
 	if !unknown(s) {
-		steps, _ = imagine(s, now)
+		steps, _ = simulate(s, now)
 	}
 	w.WaitingFor = waits(s, steps, now)
 	for _, b := range s.InProgress {
@@ -62,7 +62,7 @@ func Why(s PodState, now time.Time) nodeapi.PodExplanation {
 			detail = b.Progress
 		}
 		if f, before := s.Failed[b.Action.Key()]; before {
-			detail = strings.TrimPrefix(detail+"; ", "; ") + "tried before, and failed: " + f.Message
+			detail = strings.TrimPrefix(detail+"; ", "; ") + "previous attempt failed: " + f.Message
 		}
 		w.InProgress = append(w.InProgress, nodeapi.Operation{Action: name, Target: on, Detail: detail, Since: b.Since})
 	}
@@ -74,16 +74,15 @@ func Why(s PodState, now time.Time) nodeapi.PodExplanation {
 	return w
 }
 
-// unknown reports whether what there is of the pod is not known: no guess is made
-// of what comes next.
+// unknown reports whether the state of the pod in the runtime is unknown. Next steps are not
+// predicted then.
 func unknown(s PodState) bool {
 	return slices.ContainsFunc(s.Reasons, func(t TimedReason) bool {
 		return t.Code == "RuntimeNotReady" || t.Code == "LookFailed" || t.Code == "NameTaken"
 	})
 }
 
-// next lists what comes later: the steps that an obedient host would see, less
-// what is under way.
+// next returns the steps that the simulation predicts, without those in progress.
 func next(s PodState, steps []step, now time.Time) (out []nodeapi.Step) {
 	busy := map[plan.OpKey]bool{}
 	for _, b := range s.InProgress {
@@ -111,42 +110,42 @@ func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 	name := s.Pod.Namespace + "/" + s.Pod.Name
 	switch {
 	case s.Termination != nil && len(w.InProgress) > 0:
-		return fmt.Sprintf("%s is ending (%s): %s, for %s", name, s.Termination.Reason, work(w.InProgress[0]), age(now, w.InProgress[0].Since))
-	case s.Termination != nil && (s.Termination.Forget || !over(s.Status.Phase)):
-		return fmt.Sprintf("%s is ending (%s)", name, s.Termination.Reason)
+		return fmt.Sprintf("%s is terminating (%s): %s, for %s", name, s.Termination.Reason, work(w.InProgress[0]), age(now, w.InProgress[0].Since))
+	case s.Termination != nil && (s.Termination.Forget || !finished(s.Status.Phase)):
+		return fmt.Sprintf("%s is terminating (%s)", name, s.Termination.Reason)
 	case s.Status.Phase == corev1.PodSucceeded:
-		return name + " has done its work: all containers ended well"
+		return name + " has succeeded: all containers have completed"
 	case s.Status.Phase == corev1.PodFailed:
-		return joined(name+" has failed", s.Status.Reason, s.Status.Message, failures(s), comesBack(w, now))
+		return joined(name+" has failed", s.Status.Reason, s.Status.Message, failures(s), recreation(w, now))
 	case len(w.WaitingFor) > 0:
 		x := w.WaitingFor[0]
 		if x.Reason == resizeDeferred || x.Reason == resizeInfeasible {
-			return fmt.Sprintf("%s goes on with the resources that it has: other ones are %s", name, strings.TrimPrefix(x.Reason, "Resize"))
+			return fmt.Sprintf("%s keeps its current resources: the resize is %s", name, strings.TrimPrefix(x.Reason, "Resize"))
 		}
-		text := fmt.Sprintf("%s waits for %s", name, x.Reason)
+		text := fmt.Sprintf("%s is waiting for %s", name, x.Reason)
 		if x.Target != "" {
 			text += " of " + x.Target
 		}
 		text = joined(text, x.Message)
 		if x.Until.After(now) {
-			text += fmt.Sprintf(" (next try in %s)", rounded(x.Until.Sub(now)))
+			text += fmt.Sprintf(" (next attempt in %s)", rounded(x.Until.Sub(now)))
 		}
 		return text
 	case len(w.InProgress) > 0:
-		doing := "is being started"
+		doing := "is starting"
 		if s.Status.Phase == corev1.PodRunning {
-			doing = "runs and is being worked on"
+			doing = "is running with an action in progress"
 		}
 		return fmt.Sprintf("%s %s: %s, for %s", name, doing, work(w.InProgress[0]), age(now, w.InProgress[0].Since))
 	case len(waitingOf(&s.Status)) > 0:
 		c := waitingOf(&s.Status)[0]
 		return joined(fmt.Sprintf("%s: container %s is waiting", name, c.Name), c.State.Waiting.Reason, c.State.Waiting.Message)
 	}
-	return name + " waits for nothing: it is as it should be"
+	return name + " is up to date: waiting for nothing"
 }
 
-// comesBack says when a pod that is over is made anew; empty: it is not.
-func comesBack(w nodeapi.PodExplanation, now time.Time) string {
+// recreation describes when a terminated pod is created again; empty: never.
+func recreation(w nodeapi.PodExplanation, now time.Time) string {
 	for _, x := range w.WaitingFor {
 		if x.Reason == plan.ReasonReturns && x.Until.After(now) {
 			return fmt.Sprintf("%s (in %s)", x.Message, rounded(x.Until.Sub(now)))
@@ -170,8 +169,8 @@ func work(w nodeapi.Operation) string {
 
 func age(now, since time.Time) string { return rounded(max(now.Sub(since), 0)).String() }
 
-// failures names the containers of a failed pod that did not end well; empty if
-// the pod itself has a reason.
+// failures lists the containers of a failed pod with a nonzero exit code; empty if the pod itself
+// has a reason.
 func failures(s PodState) string {
 	if s.Status.Reason != "" {
 		return ""
@@ -180,7 +179,7 @@ func failures(s PodState) string {
 	for _, list := range [][]corev1.ContainerStatus{s.Status.InitContainerStatuses, s.Status.ContainerStatuses} {
 		for _, c := range list {
 			if x := c.State.Terminated; x != nil && x.ExitCode != 0 {
-				out = append(out, fmt.Sprintf("container %s ended with exit code %d (%s)", c.Name, x.ExitCode, x.Reason))
+				out = append(out, fmt.Sprintf("container %s exited with code %d (%s)", c.Name, x.ExitCode, x.Reason))
 			}
 		}
 	}

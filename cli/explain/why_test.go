@@ -27,7 +27,7 @@ var (
 )
 
 // world is a pod on a node, driven as a worker would drive it.
-type world struct{ dream }
+type world struct{ simulation }
 
 func pod(opts ...func(*corev1.Pod)) *world {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}}
@@ -36,7 +36,7 @@ func pod(opts ...func(*corev1.Pod)) *world {
 	for _, o := range opts {
 		o(p)
 	}
-	return &world{dream{in: plan.Input{
+	return &world{simulation{in: plan.Input{
 		Now: t0, Pod: p, Verdict: plan.Verdict{State: plan.OK}, Limits: limits,
 		Seen: plan.Observed{Network: plan.NetworkSeen{Ready: true}, Images: map[string]plan.Image{"img": {ID: "sha:img"}}},
 		Busy: map[plan.OpKey]plan.Action{}, Failed: map[plan.OpKey]plan.Failure{},
@@ -77,7 +77,7 @@ func (w *world) settle() *world {
 			return w
 		}
 		for _, a := range p.Actions() {
-			w.obey(a)
+			w.succeed(a)
 		}
 	}
 	panic("no rest")
@@ -126,7 +126,7 @@ func (w *world) fails(key string, count int, err error) *world {
 func (w *world) obeys(but string) *world {
 	for k, a := range w.in.Busy {
 		if k.String() != but {
-			w.obey(a)
+			w.succeed(a)
 		}
 	}
 	return w
@@ -181,7 +181,7 @@ func nextText(list []nodeapi.Step) string {
 	return strings.Join(out, "\n")
 }
 
-func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
+func TestWhyReportsWaitReasons(t *testing.T) {
 	refused := &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: fmt.Errorf("registry says: no such tag")}
 	broken := &plan.Error{Kind: plan.Invalid, Reason: "InvalidImageName", Err: fmt.Errorf("cannot parse %q", "far")}
 	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
@@ -193,8 +193,8 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 		w             *world
 	}{
 		{
-			"a container that crashes again and again", "default/web waits for CrashLoopBackOff of a: back-off 40s restarting failed container=a pod=web_default(u1) (next try in 35s)",
-			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) @1m16s; last exit code 3; restarts 3; exits in a row 4; back-off 40s; back-off after the next exit 1m20s; longest back-off 5m0s"},
+			"a container that crashes again and again", "default/web is waiting for CrashLoopBackOff of a: back-off 40s restarting failed container=a pod=web_default(u1) (next attempt in 35s)",
+			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) @1m16s; last exit code 3; restarts 3; consecutive exits 4; back-off 40s; back-off after the next exit 1m20s; maximum back-off 5m0s"},
 			"StartContainer a @1m16s after the back-off\nRemoveContainer a @1m16s after StartContainer a",
 			func() *world {
 				w := pod().settle().after(time.Second)
@@ -204,76 +204,76 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 				return w.after(5 * time.Second)
 			}(),
 		}, {
-			"a resize that cannot be", "default/web goes on with the resources that it has: other ones are Infeasible",
+			"a resize that cannot be", "default/web keeps its current resources: the resize is Infeasible",
 			[]string{"ResizeInfeasible(): Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"},
 			"", pod().settle().resized("9", "Infeasible", "Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"),
 		}, {
-			"a pull that is held back says what the registry said", "default/web waits for ImagePullBackOff of a: Back-off pulling image \"far\": ErrImagePull: registry says: no such tag (next try in 17s)",
+			"a pull that is held back says what the registry said", "default/web is waiting for ImagePullBackOff of a: Back-off pulling image \"far\": ErrImagePull: registry says: no such tag (next attempt in 17s)",
 			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag @20s tries 2`},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(3 * time.Second),
 		}, {
-			"a pull that has just failed", "default/web waits for ErrImagePull of a: registry says: no such tag (next try in 19s)",
+			"a pull that has just failed", "default/web is waiting for ErrImagePull of a: registry says: no such tag (next attempt in 19s)",
 			[]string{"ErrImagePull(a): registry says: no such tag @20s tries 2"},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(time.Second),
 		}, {
-			"an image name that nobody can read", "default/web waits for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid reference format: \"Name\" must be in lower case",
+			"an image name that nobody can read", "default/web is waiting for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid reference format: \"Name\" must be in lower case",
 			[]string{`InvalidImageName(a): Failed to apply default image tag "no/Name": invalid reference format: "Name" must be in lower case`},
 			"", pod(image("no/Name")).settleHost(),
 		}, {
-			"an image name that the runtime cannot read", "default/web waits for InvalidImageName of a: cannot parse \"far\" (next try in 7s)",
+			"an image name that the runtime cannot read", "default/web is waiting for InvalidImageName of a: cannot parse \"far\" (next attempt in 7s)",
 			[]string{`InvalidImageName(a): cannot parse "far" @10s tries 1`},
 			"PullImage a @10s after the back-off\nStartContainer a @10s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 1, broken).settleHost().after(3 * time.Second),
 		}, {
-			"a container that cannot be made", "default/web waits for CreateContainerError of a: no luck (next try in 4s)",
+			"a container that cannot be made", "default/web is waiting for CreateContainerError of a: no luck (next attempt in 4s)",
 			[]string{"CreateContainerError(a): no luck @4s tries 3"},
 			"StartContainer a @4s after the back-off",
 			pod().settleHost().begin().fails("start/a", 3, luckless),
 		}, {
-			"a ConfigMap that the environment names", `default/web waits for CreateContainerConfigError of a: configmap "conf" not found`,
+			"a ConfigMap that the environment names", `default/web is waiting for CreateContainerConfigError of a: configmap "conf" not found`,
 			[]string{`CreateContainerConfigError(a): configmap "conf" not found`}, "",
 			pod(configMapEnv).settle(),
 		}, {
-			"a ConfigMap that is to be a volume", `default/web waits for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
+			"a ConfigMap that is to be a volume", `default/web is waiting for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
 			[]string{`FailedMount(v): MountVolume.SetUp failed for volume "v" : configmap "conf" not found`}, "",
 			pod(configMapVolume).settle(),
 		}, {
-			"a network that is not ready", "default/web waits for NetworkNotReady: network is not ready: no CNI configuration",
+			"a network that is not ready", "default/web is waiting for NetworkNotReady: network is not ready: no CNI configuration",
 			[]string{"NetworkNotReady(): network is not ready: no CNI configuration"},
 			"RunSandbox after the pod network is ready\nStartContainer a after RunSandbox",
 			pod().without(),
 		}, {
-			"a device whose plugin is not there", "default/web waits for DevicesNotReady of a: example.com/gpu: no device plugin has registered it",
+			"a device whose plugin is not there", "default/web is waiting for DevicesNotReady of a: example.com/gpu: no device plugin has registered it",
 			[]string{"DevicesNotReady(a): example.com/gpu: no device plugin has registered it"},
-			"StartContainer a after its devices are there",
+			"StartContainer a after its devices are available",
 			pod().lacking("example.com/gpu: no device plugin has registered it").settle(),
 		}, {
-			"a node without room", "default/web waits for OutOfcpu: wanted 2, free 1",
+			"a node without room", "default/web is waiting for OutOfcpu: wanted 2, free 1",
 			[]string{"OutOfcpu(): wanted 2, free 1"},
-			strings.ReplaceAll(restOfStart, "\n", " after the node lets it in\n") + " after the node lets it in\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
+			strings.ReplaceAll(restOfStart, "\n", " after admission by the node\n") + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
 			pod().judged(plan.Wait, "OutOfcpu", "wanted 2, free 1"),
 		}, {
-			"a node that has not answered", "default/web waits for Admission: the node has not said yet whether the pod may run",
-			[]string{"Admission(): the node has not said yet whether the pod may run"},
-			strings.ReplaceAll(restOfStart, "\n", " after the node lets it in\n") + " after the node lets it in\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
+			"a node that has not answered", "default/web is waiting for Admission: admission is pending",
+			[]string{"Admission(): admission is pending"},
+			strings.ReplaceAll(restOfStart, "\n", " after admission by the node\n") + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
 			pod().judged(plan.NotAsked, "", ""),
 		}, {
 			"a pod that may never run here", "default/web has failed: NodeAffinity: Pod was rejected: no match", nil, "",
 			pod().judged(plan.Rejected, "NodeAffinity", "no match"),
 		}, {
-			"an init container at work", "default/web waits for PodInitializing of i2: init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z",
+			"an init container at work", "default/web is waiting for PodInitializing of i2: init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z",
 			[]string{"PodInitializing(i2): init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z"},
-			"StartContainer a after init container i2 has ended",
+			"StartContainer a after the exit of init container i2",
 			pod(inits("i1", "i2")).settle().exits("i1", 0).settle().after(7 * time.Second),
 		}, {
-			"an image on its way", "default/web is being started: PullImage a (far), for 0s", nil,
+			"an image on its way", "default/web is starting: PullImage a (far), for 0s", nil,
 			"StartContainer a after PullImage a",
 			pod(image("far")).settleHost().begin(),
 		}, {
-			"a pod that is deleted", "default/web is ending (Deleted): StopContainer a (Deleted, grace 20s), for 0s",
-			[]string{"Terminating(a): container a was told to stop, and is killed when its grace of 20s is over @19.999702606s"},
+			"a pod that is deleted", "default/web is terminating (Deleted): StopContainer a (Deleted, grace period 20s), for 0s",
+			[]string{"Terminating(a): container a is stopping and is killed at the end of its grace period of 20s @19.999702606s"},
 			"StopSandbox after StopContainer a\nRemoveContainer a after StopContainer a\nRemoveCgroup after RemoveContainer a\nRemoveSandbox after RemoveContainer a\nRemoveDirs after RemoveSandbox",
 			pod().settle().ended(19999702606 * time.Nanosecond),
 		}, {
@@ -285,12 +285,12 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 			[]string{"Returns(): it is made anew 1m0s after it had to go, once the node is short of nothing @1m0s"}, "",
 			pod(returning).settle().failed("Evicted", "no room"),
 		}, {
-			"a pod that runs", "default/web waits for nothing: it is as it should be", nil, "", pod().settle(),
+			"a pod that runs", "default/web is up to date: waiting for nothing", nil, "", pod().settle(),
 		}, {
-			"a pod that has done its work", "default/web has done its work: all containers ended well", nil, "",
+			"a pod that has done its work", "default/web has succeeded: all containers have completed", nil, "",
 			pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 0).settle(),
 		}, {
-			"a pod that has failed", "default/web has failed: container a ended with exit code 3 (Error)", nil, "",
+			"a pod that has failed", "default/web has failed: container a exited with code 3 (Error)", nil, "",
 			pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(),
 		},
 	} {
@@ -318,7 +318,7 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 	}
 }
 
-func TestScenario24_WhenAContainerThatIsHeldBackIsTriedNext(t *testing.T) {
+func TestScenario24_NextRetryOfContainerInBackOff(t *testing.T) {
 	for name, row := range map[string]struct {
 		w    *world
 		want time.Duration // zero: nothing is told
@@ -347,15 +347,15 @@ func (w *world) resized(cpu, reason, message string) *world {
 }
 
 // TestWhyHasNoJSON: an event of a resize has the pod's resources in it.
-func TestWhatIsTriedAgainSaysWhatWentWrong(t *testing.T) {
+func TestWhyReportsErrorOfPreviousAttempt(t *testing.T) {
 	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
 	w := pod().settleHost().begin()
-	if got := Why(w.subject(), w.in.Now); len(got.InProgress) != 1 || strings.Contains(got.InProgress[0].Detail, "tried before") {
+	if got := Why(w.subject(), w.in.Now); len(got.InProgress) != 1 || strings.Contains(got.InProgress[0].Detail, "previous attempt failed") {
 		t.Errorf("at first: %+v", got.InProgress)
 	}
 	w.fails("start/a", 1, luckless).after(time.Minute).begin()
 	got := Why(w.subject(), w.in.Now)
-	if len(got.InProgress) != 1 || !strings.HasSuffix(got.InProgress[0].Detail, "tried before, and failed: no luck") || !strings.Contains(got.Summary, "no luck") {
+	if len(got.InProgress) != 1 || !strings.HasSuffix(got.InProgress[0].Detail, "previous attempt failed: no luck") || !strings.Contains(got.Summary, "no luck") {
 		t.Errorf("%q, %+v", got.Summary, got.InProgress)
 	}
 }
@@ -377,7 +377,7 @@ func (w *world) settleHost() *world {
 			switch a.(type) {
 			case plan.PullImage, plan.StartContainer:
 			default:
-				w.obey(a)
+				w.succeed(a)
 			}
 		}
 	}
@@ -409,7 +409,7 @@ func returning(p *corev1.Pod) {
 	p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 }
 
-func TestAPlanSaysWhereItEnds(t *testing.T) {
+func TestPlanReportsWhatBlocksIt(t *testing.T) {
 	for _, row := range []struct {
 		name, actions, reasons string
 		opts                   []func(*corev1.Pod)
@@ -442,7 +442,7 @@ func TestAPlanSaysWhereItEnds(t *testing.T) {
 	}
 }
 
-func TestAPlanOfAnotherImageRestartsTheContainer(t *testing.T) {
+func TestPlanOfChangedImageRestartsContainer(t *testing.T) {
 	w := pod().settle()
 	k, _ := newest(w.in.Seen, "a")
 	k.SpecHash = podspec.ContainerHash(&w.in.Pod.Spec.Containers[0])
@@ -452,17 +452,17 @@ func TestAPlanOfAnotherImageRestartsTheContainer(t *testing.T) {
 	s.Pod.Spec.Containers[0].Image = "img2"
 	p := PlanPod(s, nodeapi.Update, "", t0)
 	got := fmt.Sprint(p.Stages, p.Reasons)
-	if want := "[{configure []} {cleanup [{StopContainer a Changed, grace 30s 1}]} {build-run [{PullImage a img2 2} {StartContainer a main, attempt 1 3}]}] []"; got != want {
+	if want := "[{configure []} {cleanup [{StopContainer a Changed, grace period 30s 1}]} {build-run [{PullImage a img2 2} {StartContainer a main, attempt 1 3}]}] []"; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 }
 
-func TestNothingIsGuessedWhileTheRuntimeIsAway(t *testing.T) {
+func TestWhyPredictsNothingWithoutRuntime(t *testing.T) {
 	s := pod().judged(plan.NotAsked, "", "").subject()
 	s.Reasons = []TimedReason{{plan.Reason{Code: "RuntimeNotReady", Detail: "waiting for the container runtime: no socket"}, t0}}
 	s.InProgress = nil
 	y := Why(s, t0)
-	if want := "default/web waits for RuntimeNotReady: waiting for the container runtime: no socket"; y.Summary != want || len(y.Next) != 0 {
+	if want := "default/web is waiting for RuntimeNotReady: waiting for the container runtime: no socket"; y.Summary != want || len(y.Next) != 0 {
 		t.Errorf("got %q, next %v", y.Summary, y.Next)
 	}
 }

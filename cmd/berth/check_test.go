@@ -12,9 +12,9 @@ import (
 	"berth/nodeapi"
 )
 
-// TestCheckFromHereChangesNothing has neither an agent nor a runtime, and
+// TestLocalCheckChangesNothing has neither an agent nor a runtime, and
 // directories that are not there yet.
-func TestCheckFromHereChangesNothing(t *testing.T) {
+func TestLocalCheckChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yaml")
 	text := `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -36,7 +36,7 @@ cniBinDirs: [` + dir + `/bin]
 		if err := localFlags(flags).Parse(append(args, more...)); err != nil {
 			t.Fatal(err)
 		}
-		r, err := checkHere(t.Context(), flags)
+		r, err := checkLocally(t.Context(), flags)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ cniBinDirs: [` + dir + `/bin]
 	}
 }
 
-func TestCheckTakesTheFlagsOfRunAndTheProgramsSocket(t *testing.T) {
+func TestCheckCommandAcceptsRunFlagsAndSocket(t *testing.T) {
 	dir := t.TempDir()
 	cmd := root()
 	var out, errs strings.Builder
@@ -83,12 +83,12 @@ func TestCheckTakesTheFlagsOfRunAndTheProgramsSocket(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); err == nil {
 		t.Error("pods can run without a runtime")
 	}
-	if !strings.HasPrefix(out.String(), "berth is not running; checked from here\n") || !strings.Contains(out.String(), dir+"/none.sock") {
+	if !strings.HasPrefix(out.String(), "berth is not running: the checks were run locally\n") || !strings.Contains(out.String(), dir+"/none.sock") {
 		t.Errorf("%s\n%s", out.String(), errs.String())
 	}
 }
 
-func TestCheckSaysWhichNameServersPodsCannotReach(t *testing.T) {
+func TestCheckReportsUnreachableNameServers(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	c := checks{config: loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: "+file+"\n")}
@@ -111,16 +111,16 @@ func TestCheckSaysWhichNameServersPodsCannotReach(t *testing.T) {
 			}
 		}
 		var r nodeapi.CheckReport
-		c.checkNames(adder(&r))
+		c.checkNameServers(adder(&r))
 		if len(r.Items) != 1 || r.Items[0].OK != row.ok || r.Items[0].Essential || !row.ok && r.Items[0].Remedy == "" || !strings.Contains(r.Items[0].Detail, file) {
 			t.Errorf("%q: %+v", row.text, r.Items)
 		}
 	}
 }
 
-// TestPodsHaveTheServersBehindTheStub of systemd-resolved, as long as there are some
+// TestPodsInheritNameServersBehindStubResolver of systemd-resolved, as long as there are some
 // that they reach, whenever that is so; it is told once, and berth check says it.
-func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
+func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 	t.Parallel()
 	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"); c.Network.FallbackResolvConf != nodeconfig.SystemdResolvConf {
 		t.Errorf("nothing is set, and %q counts instead", c.Network.FallbackResolvConf)
@@ -132,7 +132,7 @@ func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
 	network := nodeconfig.Network{ResolvConf: filepath.Join(dir, "stub"), FallbackResolvConf: filepath.Join(dir, "real")}
 	var told strings.Builder
 	h := &host{b: &berth{log: slog.New(slog.NewTextHandler(&told, nil))}}
-	h.names.use(network)
+	h.nameServers.use(network)
 	const stub, resolved = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch example.org\n", "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"
 	for i, row := range []struct {
 		stub, real string // empty: there is no such file
@@ -141,14 +141,14 @@ func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
 		logged     int    // lines by now
 	}{
 		{"", "", "", "no such file", 1},
-		{stub, "", "127.0.0.53", "reaches the host's loopback", 1}, // systemd-resolved begins
-		{stub, "nameserver 127.0.0.1\n", "127.0.0.53", "reaches the host's loopback", 1},
-		{stub, "# none yet\n", "127.0.0.53", "reaches the host's loopback", 1},
-		{stub, resolved, "192.0.2.1 2001:db8::1", "192.0.2.1, 2001:db8::1 of " + network.FallbackResolvConf + ": " + network.ResolvConf + " names the host's loopback alone", 2},
-		{stub, resolved, "192.0.2.1 2001:db8::1", "names the host's loopback alone", 2},
-		{"nameserver 192.0.2.9\n", resolved, "192.0.2.9", "192.0.2.9 of " + network.ResolvConf, 2},
-		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", resolved, "127.0.0.1 192.0.2.9", "of " + network.ResolvConf, 2},
-		{"options edns0\n", resolved, "", "names none", 2}, // whoever wants that has it
+		{stub, "", "127.0.0.53", "which pods cannot reach", 1}, // systemd-resolved begins
+		{stub, "nameserver 127.0.0.1\n", "127.0.0.53", "which pods cannot reach", 1},
+		{stub, "# none yet\n", "127.0.0.53", "which pods cannot reach", 1},
+		{stub, resolved, "192.0.2.1 2001:db8::1", "192.0.2.1, 2001:db8::1 in " + network.FallbackResolvConf + ": " + network.ResolvConf + " contains only loopback addresses", 2},
+		{stub, resolved, "192.0.2.1 2001:db8::1", "contains only loopback addresses", 2},
+		{"nameserver 192.0.2.9\n", resolved, "192.0.2.9", "192.0.2.9 in " + network.ResolvConf, 2},
+		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", resolved, "127.0.0.1 192.0.2.9", "in " + network.ResolvConf, 2},
+		{"options edns0\n", resolved, "", "no name servers in", 2}, // configured on purpose
 	} {
 		for path, text := range map[string]string{network.ResolvConf: row.stub, network.FallbackResolvConf: row.real} {
 			if err := os.RemoveAll(path); err != nil {
@@ -165,7 +165,7 @@ func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
 			t.Errorf("row %d: pods have %q, not %q", i, got, row.servers)
 		}
 		var r nodeapi.CheckReport
-		checks{config: &nodeconfig.Config{Network: network}}.checkNames(adder(&r))
+		checks{config: &nodeconfig.Config{Network: network}}.checkNameServers(adder(&r))
 		if len(r.Items) != 1 || !strings.Contains(r.Items[0].Detail, row.checked) {
 			t.Errorf("row %d: berth check says %+v, not %q", i, r.Items, row.checked)
 		}

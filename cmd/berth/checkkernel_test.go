@@ -22,7 +22,7 @@ func fakeKernel(t *testing.T, k kernel, changed map[string]string) map[string]no
 		"proc/cgroups":                     "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\ncpuset\t2\t1\t1\nmemory\t3\t1\t1\npids\t4\t1\t1\n",
 		"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory hugetlb pids\n",
 	}
-	for _, w := range append([]wish{wishSix}, wishes...) {
+	for _, w := range append([]sysctl{sysctlIPv6Forwarding}, sysctls...) {
 		files["proc/sys/"+strings.ReplaceAll(w.name, ".", "/")] = fmt.Sprintln(w.value)
 	}
 	maps.Copy(files, changed)
@@ -52,14 +52,14 @@ func fakeKernel(t *testing.T, k kernel, changed map[string]string) map[string]no
 	return failed
 }
 
-func TestCheckNamesTheKernelsSettingsThatAreOff(t *testing.T) {
+func TestCheckReportsKernelSettings(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name                                string
 		k                                   kernel
 		file, value, item, detail, inRemedy string // no item: nothing is wrong
 	}{
-		{name: "all is well", k: kernel{v2: true, six: true}},
+		{name: "all is well", k: kernel{v2: true, ipv6: true}},
 		{name: "all is well on v1"},
 		{"overcommit", kernel{v2: true}, "proc/sys/vm/overcommit_memory", "0\n", "sysctl vm.overcommit_memory", "is 0", "sysctl -w vm.overcommit_memory=1"},
 		{"panic on OOM", kernel{v2: true}, "proc/sys/vm/panic_on_oom", "2\n", "sysctl vm.panic_on_oom", "is 2", "sysctl -w vm.panic_on_oom=0"},
@@ -72,9 +72,9 @@ func TestCheckNamesTheKernelsSettingsThatAreOff(t *testing.T) {
 		{"instances", kernel{v2: true}, "proc/sys/fs/inotify/max_user_instances", "128\n", "sysctl fs.inotify.max_user_instances", "is 128", "=512"},
 		{"forwarding", kernel{v2: true}, "proc/sys/net/ipv4/ip_forward", "0\n", "sysctl net.ipv4.ip_forward", "is 0", "=1"},
 		{"bridges", kernel{v2: true}, "proc/sys/net/bridge/bridge-nf-call-iptables", "0\n", "sysctl net.bridge.bridge-nf-call-iptables", "is 0", "=1"},
-		{"no bridges", kernel{v2: true}, "proc/sys/net/bridge/bridge-nf-call-iptables", "", "sysctl net.bridge.bridge-nf-call-iptables", "does not have it", "modprobe br_netfilter"},
+		{"no bridges", kernel{v2: true}, "proc/sys/net/bridge/bridge-nf-call-iptables", "", "sysctl net.bridge.bridge-nf-call-iptables", "not available in the running kernel", "modprobe br_netfilter"},
 		{"IPv6 without a range", kernel{v2: true}, "proc/sys/net/ipv6/conf/all/forwarding", "0\n", "", "", ""},
-		{"IPv6 with a range", kernel{v2: true, six: true}, "proc/sys/net/ipv6/conf/all/forwarding", "0\n", "sysctl net.ipv6.conf.all.forwarding", "is 0", "=1"},
+		{"IPv6 with a range", kernel{v2: true, ipv6: true}, "proc/sys/net/ipv6/conf/all/forwarding", "0\n", "sysctl net.ipv6.conf.all.forwarding", "is 0", "=1"},
 		{"no number", kernel{v2: true}, "proc/sys/kernel/panic", "x\n", "sysctl kernel.panic", "invalid syntax", "=1,"},
 		{"controllers of v2", kernel{v2: true}, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n", "cgroup controllers", "memory, pids missing", "cgroup_enable="},
 		{"no controllers of v2", kernel{v2: true}, "sys/fs/cgroup/cgroup.controllers", "", "cgroup controllers", "no such file", "Delegate=yes"},
@@ -94,7 +94,7 @@ func TestCheckNamesTheKernelsSettingsThatAreOff(t *testing.T) {
 	}
 }
 
-func TestCheckAsksTheImageServiceWhereItIsAnother(t *testing.T) {
+func TestCheckReportsSeparateImageService(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "node.yaml")
@@ -103,7 +103,7 @@ func TestCheckAsksTheImageServiceWhereItIsAnother(t *testing.T) {
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r, err := checkHere(t.Context(), &nodeconfig.Flags{Config: config, HostnameOverride: "n", StateDir: dir + "/state", RootDir: dir + "/root", RuntimeEndpoint: "unix://" + dir + "/none.sock"})
+		r, err := checkLocally(t.Context(), &nodeconfig.Flags{Config: config, HostnameOverride: "n", StateDir: dir + "/state", RootDir: dir + "/root", RuntimeEndpoint: "unix://" + dir + "/none.sock"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,10 +117,10 @@ func TestCheckAsksTheImageServiceWhereItIsAnother(t *testing.T) {
 	}
 }
 
-func TestAPodRangeOfIPv6WantsForwarding(t *testing.T) {
+func TestIPv6PodCIDRRequiresForwarding(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]bool{"nodeIPs: [10.0.0.1]": false, "nodeIPs: [\"fd00::1\"]": true, "cniPodCIDRs: [10.85.0.0/24, \"fd00::/64\"]": true} {
-		if got := usesSix(loaded(t, "apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+in+"\n")); got != want {
+		if got := usesIPv6(loaded(t, "apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+in+"\n")); got != want {
 			t.Errorf("%s: %v", in, got)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestCertificatesAreJudged(t *testing.T) {
+func TestCertificateValidity(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	const day = 24 * time.Hour
@@ -18,19 +18,19 @@ func TestCertificatesAreJudged(t *testing.T) {
 	}{
 		{-10 * day, 90 * day, ""},
 		{-90 * day, 10 * day, ""},
-		{-98 * day, 2 * day, "it expires soon and was not renewed: good until 2026-01-03T00:00:00Z"},
-		{-100 * day, -day, "expired: it was good until 2025-12-31T00:00:00Z"},
-		{day, 100 * day, "not good yet: from 2026-01-02T00:00:00Z"},
+		{-98 * day, 2 * day, "not renewed and about to expire: valid until 2026-01-03T00:00:00Z"},
+		{-100 * day, -day, "expired: it was valid until 2025-12-31T00:00:00Z"},
+		{day, 100 * day, "not yet valid: from 2026-01-02T00:00:00Z"},
 	} {
-		detail, err := (&serverChecks{now: now}).good(&x509.Certificate{NotBefore: now.Add(c.from), NotAfter: now.Add(c.to)}, nil)
+		detail, err := (&serverChecks{now: now}).validity(&x509.Certificate{NotBefore: now.Add(c.from), NotAfter: now.Add(c.to)}, nil)
 		switch {
-		case c.want == "" && (err != nil || !strings.HasPrefix(detail, "good until 2026-")):
+		case c.want == "" && (err != nil || !strings.HasPrefix(detail, "valid until 2026-")):
 			t.Errorf("%+v: %s, %v", c, detail, err)
 		case c.want != "" && (err == nil || err.Error() != c.want):
 			t.Errorf("%+v: %s, %v", c, detail, err)
 		}
 	}
-	if _, err := (&serverChecks{now: now}).good(nil, errors.New("none yet")); err == nil {
+	if _, err := (&serverChecks{now: now}).validity(nil, errors.New("none yet")); err == nil {
 		t.Error("no certificate is good")
 	}
 }

@@ -20,7 +20,7 @@ func (b *berth) openStore() (wait func() (*checkpoint.Store, *checkpoint.Quarant
 		defer close(done)
 		store, quarantined, err = checkpoint.Open(checkpoint.Options{
 			Path: filepath.Join(b.config.StateDir, storeFile), Log: b.log,
-			Heartbeat: func() { b.pulse(storeLoop) },
+			Heartbeat: func() { b.heartbeat(storeLoop) },
 		})
 	}()
 	return func() (*checkpoint.Store, *checkpoint.Quarantined, error) {

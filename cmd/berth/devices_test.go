@@ -11,9 +11,9 @@ import (
 	"berth/node/devices"
 )
 
-// TestAPodThatIsOverHoldsNoDevices: its end was kept, and the agent died before it had
+// TestTerminatedPodHoldsNoDevices: its end was kept, and the agent died before it had
 // kept that the devices are free.
-func TestAPodThatIsOverHoldsNoDevices(t *testing.T) {
+func TestTerminatedPodHoldsNoDevices(t *testing.T) {
 	t.Parallel()
 	of := func(p corev1.PodPhase) checkpoint.Record { return checkpoint.Record{Memory: plan.Memory{Phase: p}} }
 	records := map[types.UID]checkpoint.Record{
@@ -24,7 +24,7 @@ func TestAPodThatIsOverHoldsNoDevices(t *testing.T) {
 	for _, uid := range []string{"runs", "begins", "new", "done", "failed"} {
 		kept += `{"pod":"` + uid + `","container":"c","resource":"example.com/x","ids":["` + uid + `"]},`
 	}
-	d := devices.New(devices.Options{Checkpoint: []byte(kept + `{"pod":"unknown","container":"c","resource":"example.com/x","ids":["u"]}]}`), PodKnown: mayHold(records)})
+	d := devices.New(devices.Options{Checkpoint: []byte(kept + `{"pod":"unknown","container":"c","resource":"example.com/x","ids":["u"]}]}`), PodKnown: mayHoldDevices(records)})
 	if f := d.Stats(); len(f) != 1 || f[0].Allocated != 3 {
 		t.Errorf("%+v, want 3 given", f)
 	}

@@ -4,9 +4,8 @@ package main
 
 import "berth/agent/plan"
 
-// fault is told of every action before and after it; only builds for the crash
-// tests have one.
+// fault is called before and after every action. Only builds for the crash tests define it.
 var fault func(moment string, a plan.Action)
 
-// stall is asked by every main loop whether it shall hang.
-func stall(string) {}
+// hang is called by every main loop. Only builds for the crash tests block in it.
+func hang(string) {}

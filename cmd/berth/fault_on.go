@@ -15,9 +15,8 @@ import (
 
 var passed atomic.Int64
 
-// fault kills this process at the point that BERTH_CRASH names, as kill -9
-// would: "17" is the 17th point passed, "after StartContainer start/web" the
-// first whose name begins so.
+// fault kills this process, like kill -9, at the point that BERTH_CRASH names: "17" is the 17th
+// call, "after StartContainer start/web" the first point whose name starts with that text.
 func fault(moment string, a plan.Action) {
 	want := os.Getenv("BERTH_CRASH")
 	n, err := strconv.ParseInt(want, 10, 64)
@@ -30,12 +29,12 @@ func fault(moment string, a plan.Action) {
 	}
 }
 
-// stallFile has the name of a main loop that hangs as soon as it reads it.
+// stallFile contains the name of a main loop, which blocks as soon as it reads the file.
 const stallFile = "/run/berth/stall"
 
 func stall(loop string) {
 	if text, err := os.ReadFile(stallFile); err == nil && strings.TrimSpace(string(text)) == loop {
-		_ = os.Remove(stallFile) // once
+		_ = os.Remove(stallFile) // block only once
 		select {}
 	}
 }

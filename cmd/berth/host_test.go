@@ -25,7 +25,7 @@ func loaded(t *testing.T, text string) *nodeconfig.Config {
 	return c
 }
 
-func TestPodCIDRIsTheRangeOfTheNetworkOfAStandaloneNode(t *testing.T) {
+func TestPodCIDRConfiguresStandaloneNetwork(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	c := loaded(t, `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -47,7 +47,7 @@ cniPodCIDRs: [node]
 	}
 }
 
-func TestPodsPerCoreLimitsThePodsOfTheNode(t *testing.T) {
+func TestPodsPerCoreLimitsNodePods(t *testing.T) {
 	t.Parallel()
 	cpus := goruntime.NumCPU()
 	for _, row := range []struct{ most, perCore, want int }{{110, 0, 110}, {100_000, 3, 3 * cpus}, {1, 3, 1}, {1<<31 - 1, 1<<31 - 1, 1<<31 - 1}} {

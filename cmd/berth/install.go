@@ -27,28 +27,28 @@ const (
 	manifests  = "/etc/berth/pods"
 )
 
-// freshConfig is what an installation writes where there is no configuration.
-const freshConfig = `# The configuration of berth, the node agent. Each field, and what it does here,
-# is in the user guide (docs/reference/configuration.md). Afterwards: systemctl reload berth
+// defaultConfig is the configuration file that an installation creates if there is none.
+const defaultConfig = `# Configuration of berth, the node agent. docs/reference/configuration.md describes all fields.
+# After a change: systemctl reload berth
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-# The folder of manifest files: Pods, and the ConfigMaps and Secrets that they name.
+# Directory of manifest files: Pods, and the ConfigMaps and Secrets that they refer to.
 staticPodPath: ` + manifests + `
 # maxPods: 110
 # evictionHard: {memory.available: 100Mi, nodefs.available: "10%"}
 ---
 apiVersion: ` + nodeconfig.BerthAPIVersion + `
 kind: ` + nodeconfig.BerthKind + `
-# A network of berth's own for the pods, where containerd has none configured.
+# A pod network created by berth, if containerd has no network configuration.
 # cniPodCIDRs: [10.88.0.0/16]
 # nodeLabels: {example.com/rack: "7"}
 `
 
-// wanted is this program as a service of the host.
-func wanted(from string) install.Spec {
+// serviceSpec describes this program as a systemd service.
+func serviceSpec(from string) install.Spec {
 	return install.Spec{
-		Name: "berth", Source: from, Unit: systemd.Unit, Config: freshConfig, ConfigFile: configFile, Layout: install.LocalLayout,
-		Dirs:       []install.Dir{{Path: configDir, Mode: 0o755}, {Path: manifests, Mode: 0o700}}, // Secrets may lie there
+		Name: "berth", Source: from, Unit: systemd.Unit, Config: defaultConfig, ConfigFile: configFile, Layout: install.LocalLayout,
+		Dirs:       []install.Dir{{Path: configDir, Mode: 0o755}, {Path: manifests, Mode: 0o700}}, // can contain Secrets
 		ExtraUnits: []install.Unit{{Name: systemd.DrainUnitName, Content: systemd.DrainUnit}},
 	}
 }
@@ -58,13 +58,14 @@ func installCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install or upgrade berth on this host",
-		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the units, write /etc/berth/config.yaml if there
-is none, make the folder of manifests /etc/berth/pods, and start the service now and at every boot.
+		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the systemd units, create
+/etc/berth/config.yaml if it does not exist, create the manifest directory /etc/berth/pods, and enable and
+start the service.
 
-What is as it should be is left alone, so that it may be called again at any time. Called with a newer program it upgrades: the
-program is swapped and the agent restarted; pods go on, and no container is restarted.
+The command is idempotent. A newer program upgrades the installation: it replaces the program and restarts
+the agent. Pods keep running and no container is restarted.
 
-Where a package has installed berth it does nothing: apt upgrades it there.`,
+If berth was installed from a package, the command does nothing: upgrade the package instead.`,
 		Example: `  ./berth install --dry-run
   ./berth install
   systemctl status berth`,
@@ -74,27 +75,27 @@ Where a package has installed berth it does nothing: apt upgrades it there.`,
 			if err != nil {
 				return err
 			}
-			w := wanted(from)
+			w := serviceSpec(from)
 			if err := install.CheckNotPackaged(w.Name); err != nil {
 				return err
 			}
 			w.NoStart = noStart
-			return installIt(cmd.Context(), cmd.OutOrStdout(), w, dryRun)
+			return installService(cmd.Context(), cmd.OutOrStdout(), w, dryRun)
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
-	cmd.Flags().BoolVar(&noStart, "no-start", false, "put the files there, but neither enable nor start the service")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without executing them")
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "install the files, but do not enable or start the service")
 	return cmd
 }
 
-func installIt(ctx context.Context, out io.Writer, w install.Spec, dryRun bool) error {
+func installService(ctx context.Context, out io.Writer, w install.Spec, dryRun bool) error {
 	seen, err := install.Inspect(ctx, w)
 	if err != nil {
 		return err
 	}
 	steps := install.Plan(w, seen)
 	if len(steps) == 0 {
-		_, err := fmt.Fprintln(out, "everything is in place: nothing to do")
+		_, err := fmt.Fprintln(out, "berth is up to date: nothing to do")
 		return err
 	}
 	if dryRun {
@@ -103,8 +104,8 @@ func installIt(ctx context.Context, out io.Writer, w install.Spec, dryRun bool) 
 	if err := (&install.Executor{Context: ctx, Out: out}).Run(steps); err != nil || w.NoStart {
 		return err
 	}
-	if does := install.Status(ctx, w); does == waitsForRuntime { // its start may be over without
-		_, err = fmt.Fprintf(out, "%s runs, and is %s: berth check says more\n", w.Name, does)
+	if does := install.Status(ctx, w); does == statusWaitingForRuntime { // the service can be active before the runtime is available
+		_, err = fmt.Fprintf(out, "%s is running, status: %s. For details run: berth check\n", w.Name, does)
 	}
 	return err
 }
@@ -113,45 +114,47 @@ func uninstallCommand() *cobra.Command {
 	var dryRun, yes, keepConfig bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "End all pods and remove berth from this host",
-		Long: `End all pods of this host, each with its grace, and remove what berth has put there: the service, its configuration with the
-folder of manifests, its state, the pods' volumes, cgroups and logs, and this program. containerd, its images and network plugins
-stay. What is not removed is named at the end. Where a package has installed berth it does nothing: apt purge does the same there.`,
+		Short: "Terminate all pods and remove berth from this host",
+		Long: `Terminate all pods on this host with their grace periods and remove everything that berth created: the
+service, its configuration with the manifest directory, its state, the pods' volumes, cgroups and logs, and
+this program. containerd, its images and the network plugins are kept. The command prints what is left.
+
+If berth was installed from a package, the command does nothing: use apt purge instead.`,
 		Example: `  berth uninstall --dry-run
   berth uninstall --yes`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			u := uninstalling{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), dryRun: dryRun, yes: yes, keepConfig: keepConfig}
+			u := uninstaller{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), dryRun: dryRun, yes: yes, keepConfig: keepConfig}
 			return u.do(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	cmd.Flags().BoolVar(&keepConfig, "keep-config", false, "leave "+configDir+" with the manifests as it is")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without executing them")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "skip the confirmation prompt")
+	cmd.Flags().BoolVar(&keepConfig, "keep-config", false, "keep "+configDir+" with the manifests")
 	return cmd
 }
 
-// uninstalling is what berth uninstall is told.
-type uninstalling struct {
+// uninstaller contains the options of berth uninstall.
+type uninstaller struct {
 	in                      io.Reader
 	out                     io.Writer
 	dryRun, yes, keepConfig bool
 }
 
-func (u uninstalling) do(ctx context.Context) error {
-	w := wanted("")
+func (u uninstaller) do(ctx context.Context) error {
+	w := serviceSpec("")
 	if err := install.CheckNotPackaged(w.Name); err != nil {
 		return err
 	}
 	config, err := configIn(configFile)
 	if err != nil {
-		return fmt.Errorf("what pods this host has is not known: %w; mend the configuration first", err)
+		return fmt.Errorf("cannot determine the pods of this host: %w; fix the configuration first", err)
 	}
 	var seen install.HostState
 	if seen, err = install.Inspect(ctx, w); err != nil {
 		return err
 	}
-	steps := install.PlanRemoval(u.leaving(w, config), seen, install.Exists)
+	steps := install.PlanRemoval(u.removal(w, config), seen, install.Exists)
 	if len(steps) == 0 {
 		_, err := fmt.Fprintln(u.out, "berth is not installed: nothing to do")
 		return err
@@ -171,8 +174,8 @@ func (u uninstalling) do(ctx context.Context) error {
 	return u.report(doing, config)
 }
 
-// configIn is the configuration of a service, or berth's defaults where there is
-// none.
+// configIn returns the configuration of the service, or the defaults if there is no configuration
+// file.
 func configIn(file string) (*nodeconfig.Config, error) {
 	flags := &nodeconfig.Flags{}
 	if install.Exists(file) {
@@ -182,8 +185,8 @@ func configIn(file string) (*nodeconfig.Config, error) {
 	return config, err
 }
 
-// leaving is all that an agent with this configuration makes on a host.
-func (u uninstalling) leaving(w install.Spec, c *nodeconfig.Config) install.RemovalSpec {
+// removal describes everything that an agent with this configuration creates on a host.
+func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.RemovalSpec {
 	below := func(names ...string) (out []string) {
 		for _, n := range names {
 			out = append(out, filepath.Join(c.RootDir, n))
@@ -192,15 +195,15 @@ func (u uninstalling) leaving(w install.Spec, c *nodeconfig.Config) install.Remo
 	}
 	l := install.RemovalSpec{
 		Spec: w,
-		BeforeRemove: []install.Step{{Kind: install.Custom, Description: "end all pods, each with its grace", Run: func(d *install.Executor) error {
-			return endAllPods(d.Context, c, d.Out)
+		BeforeRemove: []install.Step{{Kind: install.Custom, Description: "terminate all pods with their grace periods", Run: func(d *install.Executor) error {
+			return removeAllPods(d.Context, c, d.Out)
 		}}},
 		Trees:     below("pods", "device-plugins", "image_manager"),
 		EmptyDirs: []string{c.RootDir, c.PodLogsDir, logLinks},
 	}
-	folders(&l, c)
+	addDirs(&l, c)
 	if file := systemd.InhibitDelayFile(systemd.LogindDropInDir); install.Exists(file) {
-		l.AfterRemove = append(l.AfterRemove, install.Step{Kind: install.Custom, Description: "remove " + file + ", and have logind read its configuration", Run: func(d *install.Executor) error {
+		l.AfterRemove = append(l.AfterRemove, install.Step{Kind: install.Custom, Description: "remove " + file + " and reload the configuration of logind", Run: func(d *install.Executor) error {
 			_, err := systemd.RemoveInhibitDelay(d.Context, systemd.LogindDropInDir)
 			return err
 		}})
@@ -209,19 +212,20 @@ func (u uninstalling) leaving(w install.Spec, c *nodeconfig.Config) install.Remo
 		l.Trees = append(l.Trees, configDir)
 	}
 	if !install.Exists(w.ConfigFile) && !install.Exists(c.StateDir) && !install.Exists(c.RootDir) {
-		l.BeforeRemove = nil // no agent has ever run here
+		l.BeforeRemove = nil // no agent has run on this host
 	}
 	return l
 }
 
-// folders adds the directories that are berth's, and its files in those that may have more
-// in them: in each that somebody has chosen.
-func folders(l *install.RemovalSpec, c *nodeconfig.Config) {
+// addDirs adds the directories that belong to berth, and the files of berth in directories that can
+// contain other files because an administrator has configured them.
+func addDirs(l *install.RemovalSpec, c *nodeconfig.Config) {
 	some := func(dir string, files ...string) {
 		l.Files = append(l.Files, inside(dir, files...)...)
 		l.EmptyDirs = append(l.EmptyDirs, dir)
 	}
-	// The usual one is berth's, and was in use before another was chosen.
+	// The default directory belongs to berth, and may have been used before another one was
+	// configured.
 	whole := func(dir, usual string, files ...string) {
 		l.Trees = append(l.Trees, usual)
 		if dir != usual {
@@ -229,15 +233,16 @@ func folders(l *install.RemovalSpec, c *nodeconfig.Config) {
 		}
 	}
 	if dir := c.StateDir; dir != nodeconfig.DefaultStateDir {
-		l.Trees = append(l.Trees, filepath.Join(dir, commandsDir))
-		// In images lie what users have brought, in networks what could not be taken from a pod.
+		l.Trees = append(l.Trees, filepath.Join(dir, execsDir))
+		// images contains archives added by users, networks contains networks that could
+		// not be detached.
 		at := filepath.Join(dir, networksDir)
 		l.EmptyDirs = append(l.EmptyDirs, filepath.Join(at, "results"), at, filepath.Join(dir, "images"))
 	}
 	whole(c.StateDir, nodeconfig.DefaultStateDir, storeFile, storeFile+".*", node.InstallationFile, importRecords, ".images-*", gateway.FileName, gateway.FileName+".new")
 	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
 	keys := append(apiclient.CertificateFilePatterns(), server.SelfSignedFiles()...)
-	switch { // the usual one is the kubelet's too, if there is one
+	switch { // the default directory is also that of a kubelet
 	case c.CertDir == nodeconfig.DefaultCertDir:
 		l.Trees = append(l.Trees, c.CertDir)
 	case c.RootDir == nodeconfig.DefaultRootDir:
@@ -246,15 +251,15 @@ func folders(l *install.RemovalSpec, c *nodeconfig.Config) {
 	default:
 		some(c.CertDir, keys...)
 	}
-	// What lies in another one goes before it.
+	// Nested directories first.
 	slices.SortStableFunc(l.EmptyDirs, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 }
 
-// inside is what a directory has by these names or patterns.
+// inside returns the entries of a directory that match the patterns.
 func inside(dir string, patterns ...string) (out []string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil // it is not there, or its removal says what is wrong
+		return nil // missing, or the removal reports the error
 	}
 	for _, e := range entries {
 		if slices.ContainsFunc(patterns, func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok }) {
@@ -264,15 +269,15 @@ func inside(dir string, patterns ...string) (out []string) {
 	return out
 }
 
-// report names what stays.
-func (u uninstalling) report(d *install.Executor, c *nodeconfig.Config) error {
+// report prints what is left.
+func (u uninstaller) report(d *install.Executor, c *nodeconfig.Config) error {
 	kept := append(d.Skipped, "containerd with its images and network plugins")
 	if u.keepConfig {
 		kept = append(kept, configDir)
 	}
 	if p := c.StaticPodPath; p != "" && install.Exists(p) && (u.keepConfig || !strings.HasPrefix(p, configDir+"/")) {
-		kept = append(kept, p+", the manifests")
+		kept = append(kept, p+" (manifests)")
 	}
-	_, err := fmt.Fprintf(u.out, "berth is gone. What stays:\n  %s\n", strings.Join(kept, "\n  "))
+	_, err := fmt.Fprintf(u.out, "berth was removed. Not removed:\n  %s\n", strings.Join(kept, "\n  "))
 	return err
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // A directory that the configuration names may be anybody's: /run, /etc/ssl.
-func TestUninstallTakesOnlyItsOwnFilesFromDirectoriesThatSomebodyChose(t *testing.T) {
+func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	usual := &nodeconfig.Config{
 		RootDir: nodeconfig.DefaultRootDir, StateDir: nodeconfig.DefaultStateDir, Socket: nodeconfig.DefaultSocket, CertDir: nodeconfig.DefaultCertDir,
 	}
-	l := uninstalling{}.leaving(wanted(""), usual)
+	l := uninstaller{}.removal(serviceSpec(""), usual)
 	for _, dir := range []string{"/var/lib/berth", "/run/berth", "/var/lib/kubelet/pki", "/var/lib/kubelet/pods", "/etc/berth"} {
 		if !slices.Contains(l.Trees, dir) {
 			t.Errorf("%s stays: %q go", dir, l.Trees)
@@ -37,7 +37,7 @@ func TestUninstallTakesOnlyItsOwnFilesFromDirectoriesThatSomebodyChose(t *testin
 		}
 	}
 	chosen := &nodeconfig.Config{RootDir: "/data", StateDir: state, Socket: socket + "/b.sock", CertDir: certs}
-	l = uninstalling{keepConfig: true}.leaving(wanted(""), chosen)
+	l = uninstaller{keepConfig: true}.removal(serviceSpec(""), chosen)
 	usuals := []string{"/var/lib/berth", "/run/berth"} // in use before
 	if want := append([]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, usuals...); !slices.Equal(l.Trees, want) {
 		t.Errorf("%q go with all in them, want %q", l.Trees, want)

@@ -1,6 +1,5 @@
-// Command berth runs Kubernetes pods on this host and answers questions about
-// them: `berth run` is the node agent, every other command asks it over a local
-// socket.
+// Command berth runs Kubernetes pods on this host. "berth run" is the node agent. The other
+// commands send requests to the agent over a local socket.
 package main
 
 import (
@@ -24,7 +23,7 @@ var (
 )
 
 func main() {
-	// What allocates is recorded only on demand: the record takes memory itself.
+	// Memory profiling is disabled by default because it uses memory itself.
 	if !strings.Contains(os.Getenv("GODEBUG"), "memprofilerate=") {
 		goruntime.MemProfileRate = 0
 	}
@@ -42,9 +41,9 @@ func root() *cobra.Command {
 		Short: "Run Kubernetes pods on this host",
 		Long: `berth runs Kubernetes pods on a Linux host through containerd.
 
-"berth run" is the node agent; systemd starts it. It takes pods from a folder of
-manifest files, keeps them running and answers every other command over a local
-socket that only root may open.`,
+"berth run" is the node agent, which systemd starts. It runs the pods from a directory of manifest files or
+from an API server. All other commands send requests to the agent over a local socket that only root can
+access.`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -55,7 +54,7 @@ socket that only root may open.`,
 	cmd.AddCommand(consoleCommands(&socket)...)
 	cmd.InitDefaultCompletionCmd()
 	if shells, _, err := cmd.Find([]string{"completion"}); err == nil {
-		shells.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // else any other shell would be answered with help, and success
+		shells.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // otherwise cobra prints help and succeeds for an unknown shell
 	}
 	return cmd
 }

@@ -18,8 +18,8 @@ import (
 	"berth/internal/telemetry"
 )
 
-// TestNoOtherShellIsCompleted: help would read as success, and end up in a shell's file.
-func TestNoOtherShellIsCompleted(t *testing.T) {
+// TestCompletionRejectsUnknownShell: help would read as success, and end up in a shell's file.
+func TestCompletionRejectsUnknownShell(t *testing.T) {
 	for shell, known := range map[string]bool{"bash": true, "fish": true, "": true, "tcsh": false} {
 		cmd := root()
 		cmd.SetOut(io.Discard)
@@ -31,9 +31,9 @@ func TestNoOtherShellIsCompleted(t *testing.T) {
 	}
 }
 
-func TestMetersReachTheirMetrics(t *testing.T) {
+func TestAgentMetricsAreExported(t *testing.T) {
 	m := telemetry.NewMetrics("n1", telemetry.Build{})
-	meters := metersOf(m, func(*corev1.Pod) string { return "kata" })
+	meters := agentMetrics(m, func(*corev1.Pod) string { return "kata" })
 	now := time.Now()
 	end := func(a plan.Action, err error) {
 		meters.ActionFinished(&corev1.Pod{}, plan.Outcome{Action: a, Began: now, Ended: now.Add(time.Second), Err: err, Image: &plan.Image{Size: 5 << 20}})

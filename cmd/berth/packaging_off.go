@@ -4,5 +4,5 @@ package main
 
 import "github.com/spf13/cobra"
 
-// packagingCommands are in no program that is shipped.
+// packagingCommands returns nil in release builds.
 func packagingCommands() []*cobra.Command { return nil }

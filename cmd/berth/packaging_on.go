@@ -8,5 +8,5 @@ import (
 	"berth/packaging/files"
 )
 
-// packagingCommands are in programs that are run while a package is made.
-func packagingCommands() []*cobra.Command { return []*cobra.Command{files.Command(freshConfig)} }
+// packagingCommands returns the commands that are used to build a package.
+func packagingCommands() []*cobra.Command { return []*cobra.Command{files.Command(defaultConfig)} }

@@ -20,7 +20,7 @@ import (
 	"berth/node/pressure"
 )
 
-func TestThePressuresOfAConfiguration(t *testing.T) {
+func TestEvictionThresholdsFromConfiguration(t *testing.T) {
 	t.Parallel()
 	const kubelet, own = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n", "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"
 	for _, row := range []struct{ config, want string }{
@@ -47,11 +47,11 @@ func TestThePressuresOfAConfiguration(t *testing.T) {
 	}
 }
 
-// TestWhereTheRuntimeKeepsWhatContainersWrite: it may be where images are (as
+// TestContainerfsLayouts: it may be where images are (as
 // containerd has it), where volumes are (as CRI-O can), or on neither. Both signals of
 // containerfs are read there, judged by what nodefs must have where nothing else is
 // set, and pods go by what they have on that file system.
-func TestWhereTheRuntimeKeepsWhatContainersWrite(t *testing.T) {
+func TestContainerfsLayouts(t *testing.T) {
 	t.Parallel()
 	disk := func(size int64) string {
 		dir := t.TempDir()
@@ -81,7 +81,7 @@ func TestWhereTheRuntimeKeepsWhatContainersWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := &places{b: &berth{config: &nodeconfig.Config{RootDir: volumes}, runtime: &runtime{client: client}}}
-		at.ask(t.Context())
+		at.refresh(t.Context())
 		r, err := node.ReadSignals(time.Now(), at.all(nil))
 		fake.Close()
 		if err != nil || r.Layout != row.split {
@@ -111,7 +111,7 @@ func TestWhereTheRuntimeKeepsWhatContainersWrite(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOfTheDead(t *testing.T) {
+func TestDeadContainersLeft(t *testing.T) {
 	t.Parallel()
 	running, dead := plan.Container{Name: "a", State: plan.Running}, plan.Container{Name: "a", State: plan.Exited}
 	for _, row := range []struct {

@@ -14,39 +14,39 @@ import (
 	"berth/systemd/install"
 )
 
-// purgeCommand is what the package runs when it is purged: its program, units and
-// configuration are gone by then, and it has kept copies of the first and the last.
+// purgeCommand is run when the package is purged. The program, units and configuration are already
+// removed then, and the package has kept copies of the program and the configuration.
 func purgeCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use: "purge-for-package", Hidden: true, Args: cobra.NoArgs,
-		Short: "End all pods and remove their state, when a package is purged",
+		Short: "Terminate all pods and remove their state when the package is purged",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return purge(cmd.Context(), cmd.OutOrStdout(), file)
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", configFile, "the configuration that the agent had")
+	cmd.Flags().StringVar(&file, "config", configFile, "configuration file of the agent")
 	return cmd
 }
 
 func purge(ctx context.Context, out io.Writer, file string) error {
-	w := wanted("")
+	w := serviceSpec("")
 	if unit := install.LocalLayout.Units + "/" + w.Name + ".service"; install.Exists(unit) {
-		_, err := fmt.Fprintf(out, "berth is installed beside the package (%s): its pods and state stay\n", unit)
+		_, err := fmt.Fprintf(out, "berth is also installed without the package (%s): pods and state are kept\n", unit)
 		return err
 	}
 	config, err := configIn(file)
 	if err != nil {
-		return fmt.Errorf("what pods this host has is not known: %w; mend the configuration first", err)
+		return fmt.Errorf("cannot determine the pods of this host: %w; fix the configuration first", err)
 	}
 	w.Layout = install.DebianLayout
-	u := uninstalling{out: out}
-	l := u.leaving(w, config)
+	u := uninstaller{out: out}
+	l := u.removal(w, config)
 	doing := &install.Executor{Context: ctx, Out: out}
-	if err := answers(ctx, config); err != nil {
-		// A purge that fails for it would fail for ever where the runtime has been removed too.
+	if err := checkRuntime(ctx, config); err != nil {
+		// Without this, a purge could never succeed after the runtime was removed.
 		l.BeforeRemove = nil
-		doing.Skipped = append(doing.Skipped, fmt.Sprintf("containers, if any run: the runtime does not answer (%v)", err))
+		doing.Skipped = append(doing.Skipped, fmt.Sprintf("containers, if any are running: the runtime is unavailable (%v)", err))
 	}
 	if err := doing.Run(install.PlanRemoval(l, install.HostState{ExtraUnits: make([]install.UnitState, len(w.ExtraUnits))}, install.Exists)); err != nil {
 		return err
@@ -54,8 +54,8 @@ func purge(ctx context.Context, out io.Writer, file string) error {
 	return u.report(doing, config)
 }
 
-// answers is an error if nobody listens where the runtime should.
-func answers(ctx context.Context, c *nodeconfig.Config) error {
+// checkRuntime returns an error if nothing listens on the runtime endpoint.
+func checkRuntime(ctx context.Context, c *nodeconfig.Config) error {
 	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "unix", strings.TrimPrefix(c.RuntimeEndpoint, "unix://"))
 	if err != nil {
 		return err

@@ -14,14 +14,13 @@ import (
 	"berth/systemd"
 )
 
-// errReload is why an agent ends that is to begin anew in the same process.
-var errReload = errors.New("berth begins anew")
+// errReload is the cause of a restart in the same process.
+var errReload = errors.New("restarting")
 
-// runAndReload runs the agent. A hangup signal has it take its configuration
-// anew, and other addresses of the host have it begin anew too (errMoved): what
-// changes with it is not for parts to know, so the whole agent leaves and comes
-// back, as in a restart that no pod notices. A bad configuration is
-// told, and the agent goes on with the one that it has.
+// runAndReload runs the agent. SIGHUP, and a change of the host's addresses (errAddressesChanged),
+// restart the complete agent in the same process with a new configuration, because a change can
+// affect many packages. Pods keep running. An invalid configuration is reported, and the agent
+// keeps its current one.
 func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	config, warnings, err := nodeconfig.Load(flags)
 	if err != nil {
@@ -41,7 +40,7 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 				return
 			case <-hup:
 			}
-			if newConfiguration(config, flags) {
+			if validateReload(config, flags) {
 				leave(errReload)
 			}
 		}
@@ -56,40 +55,39 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	if err != nil || !reload || ctx.Err() != nil {
 		return err
 	}
-	return again()
+	return reexec()
 }
 
-// newConfiguration tells the service manager, and reports whether what is to be
-// taken can be.
-func newConfiguration(now *nodeconfig.Config, flags *nodeconfig.Flags) bool {
+// validateReload notifies the service manager and reports whether the new configuration is valid.
+func validateReload(now *nodeconfig.Config, flags *nodeconfig.Flags) bool {
 	log, err := telemetry.NewLog(telemetry.LogOptions{Format: now.LogFormat, Verbosity: now.Verbosity})
 	if err != nil {
-		return false // it was good before
+		return false // it was valid before
 	}
 	reloading, err := systemd.Reloading()
 	if err == nil {
-		err = systemd.Notify(reloading, systemd.Status("takes its configuration anew"))
+		err = systemd.Notify(reloading, systemd.Status("reloading the configuration"))
 	}
 	if err != nil {
-		log.Warn("service manager", "err", err)
+		log.Warn("service manager notification failed", "err", err)
 	}
 	if _, _, err = nodeconfig.Load(flags); err == nil {
-		log.Info("the configuration is taken anew")
+		log.Info("configuration reload started")
 		return true
 	}
-	log.Error("the configuration is bad; the agent goes on with the one that it has", "err", err)
-	if err := systemd.Notify(systemd.Ready, systemd.Status("the new configuration is bad, see the log")); err != nil {
-		log.Warn("service manager", "err", err)
+	log.Error("configuration reload failed, keeping the current configuration", "err", err)
+	if err := systemd.Notify(systemd.Ready, systemd.Status("configuration reload failed, see the log")); err != nil {
+		log.Warn("service manager notification failed", "err", err)
 	}
 	return false
 }
 
-// again puts the program in its own place: the same process, which the service
-// manager knows, and what lies at its path by now.
-func again() error {
+// reexec replaces the process image with the program that is now at its path. The process ID, which
+// the service manager tracks, stays the same.
+func reexec() error {
 	program, err := exec.LookPath(os.Args[0])
 	if err == nil {
-		err = syscall.Exec(program, os.Args, os.Environ()) //nolint:gosec // its own command line
+		err = syscall.Exec(program, os.Args, os.Environ()) // nolint:gosec // own command line
 	}
-	return fmt.Errorf("begin anew: %w", err)
+	return fmt.Errorf("restart: %w", err)
 }

@@ -37,10 +37,9 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the node agent",
-		Long: `Run the node agent: take pods from a folder of manifest files and keep them
-running through containerd. It stays in the foreground; systemd runs it as a
-service. Stopping it ends no pod. SIGHUP (systemctl reload) has it take its
-configuration anew.`,
+		Long: `Run the node agent in the foreground: run pods from a directory of manifest files or from an API server
+through containerd. systemd runs it as a service. Stopping the agent does not stop pods. SIGHUP (systemctl
+reload berth) reloads the configuration.`,
 		Example: `  berth run --pod-manifest-path /etc/berth/pods
   berth run --config /etc/berth/config.yaml`,
 		Args: cobra.NoArgs,
@@ -55,46 +54,46 @@ configuration anew.`,
 // storeFile is the local store in the state directory.
 const storeFile = "berth.db"
 
-// berth is the running agent with all that belongs to it.
+// berth is the agent with all its components.
 type berth struct {
-	config   *nodeconfig.Config
-	log      *slog.Logger
-	metrics  *telemetry.Metrics
-	traces   *telemetry.Traces
-	host     *host
-	runtime  *runtime
-	offline  *offline.Importer
-	drain    *shutdown.Manager
-	late     bool            // it began while the host goes down
-	life     context.Context // of serve: what outlives a request ends with it
-	store    *checkpoint.Store
-	events   *events.Events
-	folder   *source.Directory // nil: no manifest folder
-	probes   *probes.Manager
-	commands *exectracker.Tracker
-	agent    *agent.Agent
-	devices  *devices.Manager
-	offering *offering
-	pressure *eviction.Monitor
-	relief   *eviction.Reclaimer
-	limits   *eviction.LocalStorageEnforcer
-	imagesAt atomic.Pointer[string] // a path on the disk of images; nil: not known yet
-	short    atomic.Bool            // of disk: nothing that has ended is kept
-	alarm    chan struct{}          // memory is short by the kernel's measure; capacity 1
-	joined   *joined                // nil: standalone
-	server   serverSide
-	loops    systemd.LoopMonitor
-	pulses   sync.Map // *systemd.Loop by name
-	watchdog *systemd.Watchdog
+	config                *nodeconfig.Config
+	log                   *slog.Logger
+	metrics               *telemetry.Metrics
+	traces                *telemetry.Traces
+	host                  *host
+	runtime               *runtime
+	offline               *offline.Importer
+	drain                 *shutdown.Manager
+	startedDuringShutdown bool            // started during a system shutdown
+	serveCtx              context.Context // context of serve, for work that outlives a request
+	store                 *checkpoint.Store
+	events                *events.Events
+	folder                *source.Directory // nil: no manifest directory
+	probes                *probes.Manager
+	execs                 *exectracker.Tracker
+	agent                 *agent.Agent
+	devices               *devices.Manager
+	offering              *nodeOffer
+	pressure              *eviction.Monitor
+	reclaimer             *eviction.Reclaimer
+	limits                *eviction.LocalStorageEnforcer
+	imagesAt              atomic.Pointer[string] // a path on the image filesystem; nil: unknown
+	diskPressure          atomic.Bool            // under disk pressure: terminated containers are removed immediately
+	memoryAlarm           chan struct{}          // memory pressure notifications of the kernel; capacity 1
+	cluster               *cluster               // nil: standalone
+	server                serverSide
+	loops                 systemd.LoopMonitor
+	loopsByName           sync.Map // *systemd.Loop by name
+	watchdog              *systemd.Watchdog
 }
 
-// run assembles the agent and runs it until ctx ends. The pods stay.
+// run assembles the agent and runs it until ctx ends. Pods keep running.
 func run(ctx context.Context, config *nodeconfig.Config, warnings []string) error {
 	log, err := telemetry.NewLog(telemetry.LogOptions{Format: config.LogFormat, Verbosity: config.Verbosity})
 	if err != nil {
 		return err
 	}
-	log.Info("berth begins", "version", version, "node", config.NodeName)
+	log.Info("agent starting", "version", version, "node", config.NodeName)
 	for _, w := range warnings {
 		log.Warn(w)
 	}
@@ -106,11 +105,11 @@ func run(ctx context.Context, config *nodeconfig.Config, warnings []string) erro
 	return b.serve(ctx)
 }
 
-// assemble makes every part, and starts none.
+// assemble creates all components without starting them.
 func (b *berth) assemble(ctx context.Context) (err error) {
 	openedStore := b.openStore()
 	if b.traces, err = telemetry.NewTraces(ctx, telemetry.TraceOptions{Node: b.config.NodeName, Version: version}); err != nil {
-		b.log.Warn("no traces are sent", "err", err) // pods are run all the same
+		b.log.Warn("tracing disabled", "err", err) // tracing is optional
 	}
 	b.metrics = telemetry.NewMetrics(b.config.NodeName, telemetry.Build{Version: version, Commit: commit, Date: date, Kubernetes: kubernetesVersion()})
 	if b.runtime, err = newRuntime(ctx, b); err != nil {
@@ -126,21 +125,21 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		return fmt.Errorf("open the local store: %w", err)
 	}
 	if aside != nil {
-		b.log.Warn("the local store could not be used: pods are known from the runtime and the manifests", "what", aside.String())
+		b.log.Warn("local store was unusable and has been replaced, pods are restored from the runtime and the manifests", "what", aside.String())
 	}
 	records, err := b.store.Load()
 	if err != nil {
-		b.log.Warn("part of the local store is lost", "err", err)
+		b.log.Warn("local store partially unreadable", "err", err)
 	}
 	b.events = events.NewEvents(events.EventsOptions{Host: b.config.NodeName})
-	b.commands = newCommands(b)
+	b.execs = newExecTracker(b)
 	b.probes = newProbes(b)
-	b.forgetRoutes()
+	b.removeRoutes()
 	if !b.config.Standalone() {
-		if b.joined, err = newJoined(b, records); err != nil {
+		if b.cluster, err = newCluster(b, records); err != nil {
 			return err
 		}
-		b.server = b.joined.serverSide()
+		b.server = b.cluster.serverSide()
 	}
 	if b.watchdog, err = systemd.WatchdogFromEnvironment(); err != nil {
 		b.log.Warn("watchdog", "err", err)
@@ -149,16 +148,16 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.devices = newDevices(b, records)
 	b.rememberSockets()
 	b.makeImageFolder()
-	b.late = b.goesDown(ctx)
+	b.startedDuringShutdown = b.shuttingDown(ctx)
 	b.agent = newAgent(b, records)
-	b.offering = &offering{node: b.offer(), tell: b.agent.SetNode}
+	b.offering = &nodeOffer{node: b.offer(), tell: b.agent.SetNode}
 	b.limits = b.newLimits()
 	b.pressure = b.newPressure()
 	b.drain = b.newDrain()
-	if b.joined != nil {
-		b.agent.StatusCache.Tap = b.joined.posts.Put
+	if b.cluster != nil {
+		b.agent.StatusCache.Tap = b.cluster.statusManager.Put
 	}
-	b.metrics.RegisterStateGauges(b.badFiles, func() bool { bad, _ := b.store.Degraded(); return bad })
+	b.metrics.RegisterStateGauges(b.invalidManifests, func() bool { bad, _ := b.store.Degraded(); return bad })
 	return nil
 }
 
@@ -170,7 +169,7 @@ func (b *berth) close() {
 	}
 }
 
-// serve starts every part and waits for all of them.
+// serve starts all components and waits for them.
 func (b *berth) serve(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(b.config.Socket), 0o755); err != nil {
 		return fmt.Errorf("directory of the local socket: %w", err)
@@ -192,13 +191,13 @@ func (b *berth) serve(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	b.life = ctx
+	b.serveCtx = ctx
 	parts := &group{stop: stop}
 	storeCtx, closeStore := context.WithCancel(context.WithoutCancel(ctx))
 	var store sync.WaitGroup
-	store.Go(func() { // outlives the agent, whose last words it writes
+	store.Go(func() { // stops after the agent, whose final records it writes
 		if err := b.store.Run(storeCtx); err != nil {
-			b.log.Warn("local store", "err", err)
+			b.log.Warn("local store failed", "err", err)
 		}
 	})
 	parts.run("local socket", func() error { return nodeapi.Serve(ctx, local, b.handlers()) })
@@ -227,17 +226,17 @@ func (b *berth) serve(ctx context.Context) error {
 		node.TrimMemory(ctx, b.agent.Ready(), func(err error) { b.log.Debug("memory", "err", err) })
 		return nil
 	})
-	parts.run("commands", func() error { return b.commands.Run(ctx) })
+	parts.run("commands", func() error { return b.execs.Run(ctx) })
 	parts.run("probes", func() error { return b.probes.Run(ctx) })
-	if b.joined != nil {
-		b.joined.begin(ctx, parts)
-		parts.run("network status", func() error { b.joined.tellNetworks(ctx); return nil })
+	if b.cluster != nil {
+		b.cluster.start(ctx, parts)
+		parts.run("network status", func() error { b.cluster.reportNetworks(ctx); return nil })
 	}
 	parts.run("agent", func() error { return b.agent.Run(ctx) })
 	err = parts.wait()
 	closeStore()
 	store.Wait()
-	b.log.Info("berth leaves; the pods stay")
+	b.log.Info("agent stopped, pods keep running")
 	return err
 }
 
@@ -248,7 +247,7 @@ func closeIf(ln net.Listener) error {
 	return ln.Close()
 }
 
-// group runs parts that live and end together: the first that fails stops all.
+// group runs components that stop together: the first failure stops all.
 type group struct {
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup

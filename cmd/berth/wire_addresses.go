@@ -10,23 +10,21 @@ import (
 	"berth/node"
 )
 
-// addressesEvery is how often it is looked whether the host still has the node's
-// addresses. What changed counts when it is the same the second time: a lease that
-// is renewed may be away for a moment.
-const addressesEvery = 10 * time.Second
+// addressCheckInterval is the interval of the checks for changed addresses. A change must be seen
+// twice, because an address can be missing for a moment during a DHCP renewal.
+const addressCheckInterval = 10 * time.Second
 
-// errMoved has the agent begin anew. The node's addresses are in the status of every
-// pod, in hosts files, in certificates and in the Node: none of these is for parts to
-// follow one by one.
-var errMoved = fmt.Errorf("the node has other addresses: %w", errReload)
+// errAddressesChanged restarts the agent. The addresses are in the status of every pod, in hosts
+// files, in certificates and in the Node, which cannot be updated one by one.
+var errAddressesChanged = fmt.Errorf("node addresses changed: %w", errReload)
 
-// watchAddresses ends before ctx only with errMoved. Addresses that the
-// configuration names stay what they are.
+// watchAddresses returns errAddressesChanged or, when ctx ends, nil. Configured addresses never
+// change.
 func (b *berth) watchAddresses(ctx context.Context) error {
 	if len(b.config.NodeIPs) > 0 {
 		return nil
 	}
-	tick := time.NewTicker(addressesEvery)
+	tick := time.NewTicker(addressCheckInterval)
 	defer tick.Stop()
 	var last []netip.Addr
 	for {
@@ -37,8 +35,8 @@ func (b *berth) watchAddresses(ctx context.Context) error {
 		}
 		now := node.ChangedAddresses(b.host.addrs)
 		if now != nil && slices.Equal(now, last) {
-			b.log.Info("the node has other addresses: berth begins anew", "had", b.host.addrs, "has", now)
-			return errMoved
+			b.log.Info("node addresses changed, restarting", "had", b.host.addrs, "has", now)
+			return errAddressesChanged
 		}
 		last = now
 	}

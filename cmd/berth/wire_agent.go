@@ -18,7 +18,7 @@ import (
 	"berth/probes/lifecycle"
 )
 
-// newAgent joins the adapters to the stages.
+// newAgent connects the adapters to the stages.
 func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	h, r := b.host, b.runtime
 	var sources []agent.Source
@@ -29,20 +29,20 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		})
 		sources = append(sources, b.folder)
 	}
-	if b.joined != nil {
-		sources = append(sources, b.joined.source)
+	if b.cluster != nil {
+		sources = append(sources, b.cluster.source)
 	}
 	run := lifecycle.New(lifecycle.Options{
-		Exec: b.commands.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
+		Exec: b.execs.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
 		RecordWarning: b.warnOfPod, OnHTTPFallback: b.metrics.CountHookHTTPFallback,
 	})
 	var returns time.Duration
-	if b.config.Standalone() { // no controller has another made of a pod that had to go
+	if b.config.Standalone() { // no controller recreates a pod that was evicted
 		returns = time.Minute
 	}
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
-			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, DiskPressure: b.short.Load, HeldPull: r.images.WaitingForSpace, Devices: b.devices.Observe},
+			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, DiskPressure: b.diskPressure.Load, HeldPull: r.images.WaitingForSpace, Devices: b.devices.Observe},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
 			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, HostPorts: h, Sandboxes: attached{r.client, h}, Host: h.volumes, Cgroups: h.cgroups},
 			BuildRun: agent.BuildRun{
@@ -61,29 +61,29 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		Allocator: allocator.Config{
 			Node:  b.offer(),
 			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(), Left: b.devices.Free,
-			// A start keeps about one CPU busy: as many as there are, and one that waits for
-			// the disk meanwhile, take no longer than they would one by one.
+			// A start uses about one CPU. With one more than there are CPUs, starts
+			// that wait for the disk do not leave a CPU idle.
 			Stalled: node.CPUPressure, From: b.config.StartPressure, Least: goruntime.NumCPU() + 1,
 		},
-		Runtime: r, Host: h, Leaks: &strays{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
-		Metrics:   metersOf(b.metrics, b.host.runtimeHandler),
+		Runtime: r, Host: h, Leaks: &leakFinder{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
+		Metrics:   agentMetrics(b.metrics, b.host.runtimeHandler),
 		Fault:     fault,
-		Heartbeat: b.pulse,
+		Heartbeat: b.heartbeat,
 	})
 }
 
-// offer is what the node has for pods, as it knows by itself.
+// offer is the node for admission, as far as the node itself knows.
 func (b *berth) offer() admission.Node {
 	return admission.Node{
 		Name: b.config.NodeName, Labels: b.host.labels, Taints: b.config.Node.Taints,
 		Allocatable:   withDevices(b.host.Allocatable(), b.devices.NodeResources().AdmissionCapacity),
 		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmorEnabled(),
 		LimitedSwap:  b.config.Cgroups.LimitedSwap && b.host.cgroups.V2() && b.host.cgroups.SwapLimits(),
-		ShuttingDown: b.late, Standalone: b.config.Standalone(), AllowUnlistedExtended: !b.config.Standalone(),
+		ShuttingDown: b.startedDuringShutdown, Standalone: b.config.Standalone(), AllowUnlistedExtended: !b.config.Standalone(),
 	}
 }
 
-// knownPods answers with the pods as they were last known.
+// knownPods returns a lookup function for the persisted pods.
 func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.Pod {
 	pods := make(map[types.UID]*corev1.Pod, len(records))
 	for uid, r := range records {
@@ -92,7 +92,7 @@ func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.
 	return func(uid types.UID) *corev1.Pod { return pods[uid] }
 }
 
-// warnOfPod tells a warning of an adapter as an event of the pod.
+// warnOfPod logs a warning about a pod and records it as an event.
 func (b *berth) warnOfPod(pod *corev1.Pod, reason, message string) {
 	b.log.Warn(message, "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
 	b.events.Record(events.RefOf(pod), events.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})

@@ -30,12 +30,12 @@ func consoleCommands(socket *string) []*cobra.Command {
 		Dial: func() (*nodeapi.Client, error) { return nodeapi.Dial(*socket) },
 		Check: &cli.LocalCheck{
 			Flags: localFlags(flags),
-			Run:   func(ctx context.Context) (nodeapi.CheckReport, error) { return checkHere(ctx, flags) },
+			Run:   func(ctx context.Context) (nodeapi.CheckReport, error) { return checkLocally(ctx, flags) },
 		},
 	})
 }
 
-// handlers answer the node's own commands.
+// handlers connects the endpoints of the local API.
 func (b *berth) handlers() nodeapi.Handlers {
 	return nodeapi.Handlers{
 		Pods:        b.pods,
@@ -64,12 +64,11 @@ func (b *berth) handlers() nodeapi.Handlers {
 	}
 }
 
-// firstLook is how long a question right after the start may wait for the answer
-// to be more than what is wished.
-const firstLook = 2 * time.Second
+// syncTimeout limits how long a request shortly after the start waits for the state of the pods.
+const syncTimeout = 2 * time.Second
 
 func (b *berth) find(ctx context.Context, namespace, name string) (*agent.Snapshot, error) {
-	b.agent.WaitForSync(ctx, firstLook)
+	b.agent.WaitForSync(ctx, syncTimeout)
 	s, ok := b.agent.StatusCache.Find(namespace, name)
 	if !ok {
 		return nil, nodeapi.NotFound(name)
@@ -78,7 +77,7 @@ func (b *berth) find(ctx context.Context, namespace, name string) (*agent.Snapsh
 }
 
 func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
-	b.agent.WaitForSync(ctx, firstLook)
+	b.agent.WaitForSync(ctx, syncTimeout)
 	list := &corev1.PodList{}
 	for _, s := range b.agent.StatusCache.All() {
 		list.Items = append(list.Items, *b.host.withNetworks(s.Object()))
@@ -87,15 +86,15 @@ func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 }
 
 func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error) error {
-	b.agent.WaitForSync(ctx, firstLook)
+	b.agent.WaitForSync(ctx, syncTimeout)
 	return b.agent.StatusCache.Follow(ctx, func(n agent.News) error { return send(explain.PodEvent(n)) })
 }
 
-// node is what there is to tell of the node beside its pods.
+// node returns the state of the node apart from its pods.
 func (b *berth) node() explain.Node {
 	n := explain.Node{Name: b.config.NodeName, Sources: b.agent.Snapshots()}
 	n.WaitingForRuntime, n.WaitingSince = b.agent.WaitingForRuntime()
-	n.RuntimeProblem = b.runtime.unwell()
+	n.RuntimeProblem = b.runtime.problem()
 	_, n.StoreProblem = b.store.Degraded()
 	return n
 }
@@ -134,7 +133,7 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.PodExp
 	}
 	node.AddRuntimeProblem(&w)
 	if node.WaitingForRuntime != "" || node.RuntimeProblem != "" {
-		w.Next = nil // what is there is not known
+		w.Next = nil // the next steps depend on the unknown state
 	}
 	return w, nil
 }
@@ -151,10 +150,10 @@ func (b *berth) timeline(ctx context.Context, namespace, name string) (nodeapi.T
 	return explain.Timeline(s.Pod, t, time.Now()), nil
 }
 
-// mistakes names each complaint about a manifest as a cause of its own, in the
-// manifest's order.
-func mistakes(all strictyaml.Errors) error {
-	err := apierrors.NewBadRequest(fmt.Sprintf("the manifest has %d mistakes", len(all)))
+// manifestErrors reports each error of a manifest as a separate cause, in the order of the
+// manifest.
+func manifestErrors(all strictyaml.Errors) error {
+	err := apierrors.NewBadRequest(fmt.Sprintf("the manifest has %d errors", len(all)))
 	err.ErrStatus.Details = &metav1.StatusDetails{}
 	for _, e := range slices.SortedStableFunc(slices.Values(all), func(x, y *strictyaml.Error) int { return x.Line - y.Line }) {
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
@@ -163,7 +162,7 @@ func mistakes(all strictyaml.Errors) error {
 	return err
 }
 
-// podOf is the pod with that UID as the agent has it; nil: it has none.
+// podOf returns the known pod with that UID, or nil.
 func (b *berth) podOf(uid types.UID) *corev1.Pod {
 	if s, found := b.agent.StatusCache.Get(uid); found {
 		return s.Pod
@@ -171,14 +170,14 @@ func (b *berth) podOf(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// planFor says what a manifest would mean for this node.
+// planFor returns what applying a manifest would do.
 func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResult, error) {
 	now := time.Now()
 	wishes, err := source.Validate(
 		source.Input{Path: "manifest", Data: manifest, Modified: now, Now: now, PreviousPod: b.podOf},
 		source.Identity{NodeName: b.config.NodeName, SuffixNodeName: !b.config.Standalone()}, nil)
 	if all, ok := errors.AsType[strictyaml.Errors](err); ok && len(all) > 1 {
-		return nodeapi.PlanResult{}, mistakes(all)
+		return nodeapi.PlanResult{}, manifestErrors(all)
 	}
 	if err != nil {
 		return nodeapi.PlanResult{}, badRequest("%s", err)
@@ -225,7 +224,7 @@ func (b *berth) versionOf(ctx context.Context) nodeapi.Version {
 	return v
 }
 
-// health is what the health port answers from.
+// health returns the checks of the health port.
 func (b *berth) health() nodeapi.Health {
 	return nodeapi.Health{
 		Live: nodeapi.HealthChecks{{Name: "loops", Check: func(context.Context) error {
@@ -236,11 +235,11 @@ func (b *berth) health() nodeapi.Health {
 		}}},
 		Ready: nodeapi.HealthChecks{
 			{Name: "runtime", Check: func(context.Context) error {
-				if down := b.runtime.down.Load(); down != nil {
+				if down := b.runtime.connectionError.Load(); down != nil {
 					return fmt.Errorf("%s", *down)
 				}
 				if st := b.runtime.status.Load(); st == nil || !st.Ready {
-					return fmt.Errorf("the runtime is not ready")
+					return fmt.Errorf("container runtime is not ready")
 				}
 				return nil
 			}},
@@ -249,12 +248,12 @@ func (b *berth) health() nodeapi.Health {
 				case <-b.agent.Ready():
 					return nil
 				default:
-					return fmt.Errorf("what the runtime has is not known yet")
+					return fmt.Errorf("state of the container runtime is not known yet")
 				}
 			}},
 			{Name: "store", NonFatal: true, Check: func(context.Context) error {
 				if bad, why := b.store.Degraded(); bad {
-					return errors.New("records of pods are in memory only: " + why)
+					return errors.New("pod records are only in memory: " + why)
 				}
 				return nil
 			}},

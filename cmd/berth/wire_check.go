@@ -18,7 +18,7 @@ import (
 	"berth/nodeapi"
 )
 
-// check looks whether this node can run pods, and says what to do where not.
+// check checks whether this node can run pods.
 func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
 	r := checks{config: b.config, client: b.runtime.client, network: b.host.network, cgroups: b.host.cgroups}.report(ctx)
 	var err error
@@ -29,16 +29,16 @@ func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
 	add("local store", false, err, b.config.StateDir, storeRemedy)
 	b.checkPressure(add)
 	b.checkDevices(add)
-	if j := b.joined; j != nil {
+	if j := b.cluster; j != nil {
 		(&serverChecks{config: b.config, identity: j.identity, serving: j.serving, now: time.Now()}).check(ctx, add)
 	}
 	return r, nil
 }
 
-const storeRemedy = "make room on the disk, mount it writable, or move away what is in the store's place: until then records live in memory only"
+const storeRemedy = "free disk space, mount the file system writable, or remove the file that is in the place of the store: pod records are kept only in memory until then"
 
-// checks are those that need no running agent: the configuration, the host and
-// a runtime to ask. They change nothing.
+// Node contains the checks that do not require a running agent: the configuration, the host and the
+// runtime. They change nothing.
 type checks struct {
 	config  *nodeconfig.Config
 	client  *cri.Client
@@ -52,12 +52,12 @@ func (c checks) report(ctx context.Context) (r nodeapi.CheckReport) {
 	for _, item := range c.network.Check(ctx).Items {
 		r.Items = append(r.Items, nodeapi.CheckItem{Name: "cni " + item.Name, OK: item.OK, Essential: true, Detail: item.Detail, Remedy: item.Remedy})
 	}
-	c.checkNames(add)
+	c.checkNameServers(add)
 	c.checkKernel(add)
 	c.checkFeatures(ctx, add)
 	c.checkDisks(add)
 	c.checkImageDisk(ctx, add)
-	add("privileges", true, rootOnly(), "running as root", "run berth as root: it mounts volumes and makes cgroups")
+	add("privileges", true, rootOnly(), "running as root", "run berth as root: it mounts volumes and creates cgroups")
 	return r
 }
 
@@ -74,12 +74,12 @@ func adder(r *nodeapi.CheckReport) addItem {
 type addItem func(name string, essential bool, err error, detail, remedy string)
 
 func (c checks) checkRuntime(ctx context.Context, add addItem) {
-	remedy := "start containerd, or name its socket with --container-runtime-endpoint"
+	remedy := "start containerd, or set its socket with --container-runtime-endpoint"
 	name, version, err := c.client.Version(ctx)
 	add("runtime", true, err, name+" "+version+" at "+c.config.RuntimeEndpoint, remedy)
 	if at := c.config.ImageEndpoint; at != c.config.RuntimeEndpoint {
 		_, err := c.client.ImageFilesystem(ctx)
-		add("image service", true, err, at, "start what serves images there, or leave imageServiceEndpoint out")
+		add("image service", true, err, at, "start the image service at this address, or remove imageServiceEndpoint")
 	}
 	if err != nil {
 		return
@@ -90,7 +90,7 @@ func (c checks) checkRuntime(ctx context.Context, add addItem) {
 	}
 	add("runtime status", true, err, "ready", remedy)
 	driver := c.cgroups.Driver()
-	if theirs, err := toldDriver(ctx, c.client); err == nil && theirs != "" && theirs != driver {
+	if theirs, err := reportedDriver(ctx, c.client); err == nil && theirs != "" && theirs != driver {
 		add("cgroup driver", true, fmt.Errorf("the runtime uses %s, berth uses %s", theirs, driver), "", "set cgroupDriver: "+theirs)
 	} else {
 		add("cgroup driver", true, nil, driver, "")
@@ -107,62 +107,62 @@ func (c checks) checkKernel(add addItem) {
 		refused = errors.New("failCgroupV1: this host has cgroup v1")
 	}
 	add("cgroups", true, refused, version, "set failCgroupV1: false, or boot with cgroup v2")
-	kernel{v2: c.cgroups.V2(), six: usesSix(c.config)}.check(add)
+	kernel{v2: c.cgroups.V2(), ipv6: usesIPv6(c.config)}.check(add)
 	var tx unix.Timex
 	state, err := unix.Adjtimex(&tx)
 	if err == nil && state == unix.TIME_ERROR {
-		err = errors.New("the clock is not synchronised")
+		err = errors.New("the clock is not synchronized")
 	}
-	add("time", false, err, time.Now().UTC().Format(time.RFC3339), "run chrony or systemd-timesyncd: certificates and back-offs go by the clock")
+	add("time", false, err, time.Now().UTC().Format(time.RFC3339), "run chrony or systemd-timesyncd: certificates and back-offs depend on the clock")
 }
 
-// checkDisks wants a tenth of each file system that berth writes to.
+// checkDisks requires 10% of free space on each file system that berth writes to.
 func (c checks) checkDisks(add addItem) {
 	for _, d := range []struct{ name, dir string }{{"root-dir", c.config.RootDir}, {"state-dir", c.config.StateDir}, {"pod logs", c.config.PodLogsDir}} {
-		used, detail, err := diskUsed(standing(d.dir), d.dir)
+		used, detail, err := diskUsage(existingParent(d.dir), d.dir)
 		if err == nil && used > 90 {
 			err = errors.New(detail)
 		}
-		add("disk of "+d.name, false, err, detail, "make room: below 10% pods are at risk")
+		add("disk of "+d.name, false, err, detail, "free disk space: pods are at risk below 10%")
 	}
 }
 
-// checkImageDisk wants the runtime's disk for images to be less full than it must
-// be for images to be removed, and a tenth of it in any case.
+// checkImageDisk requires usage below the image garbage collection threshold, and at least 10% of
+// free space, on the runtime's image filesystem.
 func (c checks) checkImageDisk(ctx context.Context, add addItem) {
 	const name = "disk of images"
 	d, err := c.client.ImageFilesystem(ctx)
 	if err == nil && d.Path == "" {
-		err = errors.New("the runtime does not say where it keeps images")
+		err = errors.New("the runtime does not report its image filesystem")
 	}
 	if err != nil {
-		add(name, false, err, "", "start what serves images")
+		add(name, false, err, "", "start the image service")
 		return
 	}
-	used, detail, err := diskUsed(d.Path, d.Path)
+	used, detail, err := diskUsage(d.Path, d.Path)
 	if high := c.config.Images.HighThresholdPercent; err == nil && used >= min(high, 91) {
 		if high <= 90 {
-			detail += fmt.Sprintf("; from %d%% in use on, images that nobody uses are removed", high)
+			detail += fmt.Sprintf(", unused images are removed from %d%% usage on", high)
 		}
 		err = errors.New(detail)
 	}
-	add(name, false, err, detail, "make room, remove images that nobody needs, or move the runtime's root to a larger disk: what does not fit is not pulled")
+	add(name, false, err, detail, "free disk space, remove unused images, or move the runtime's root directory to a larger disk: images that do not fit cannot be pulled")
 }
 
-// diskUsed is how much of the file system of a directory is in use, in percent, and
-// that in words; name is what the directory is called in them.
-func diskUsed(dir, name string) (percent int, words string, err error) {
+// diskUsage returns the usage of a directory's file system in percent, and as text with the given
+// name of the directory.
+func diskUsage(dir, name string) (percent int, words string, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, "", fmt.Errorf("look at the file system of %s: %w", name, err)
+		return 0, "", fmt.Errorf("statfs of %s: %w", name, err)
 	}
 	free := int(100 * st.Bavail / max(st.Blocks, 1))
 	return 100 - free, fmt.Sprintf("%s: %d%% free", name, free), nil
 }
 
-// standing is the directory, or the one above it that is there: berth makes its
-// own when it starts.
-func standing(dir string) string {
+// existingParent returns the directory, or the closest parent that exists: berth creates its
+// directories when it starts.
+func existingParent(dir string) string {
 	for {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir {
 			return dir

@@ -18,10 +18,10 @@ import (
 	"berth/nodeapi"
 )
 
-// checkHere makes the checks without an agent: with the configuration that
-// `berth run` would have with the same flags. It takes no lock and mounts,
-// writes and starts nothing. An error is one of the configuration.
-func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckReport, err error) {
+// checkLocally runs the checks without an agent, with the configuration that `berth run` would use
+// with the same flags. It takes no lock, and does not mount, write or start anything. An error
+// means that the configuration is invalid.
+func checkLocally(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckReport, err error) {
 	config, _, err := nodeconfig.Load(flags)
 	if err != nil {
 		return r, err
@@ -30,14 +30,14 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = client.Close() }() // nothing was written
+	defer func() { _ = client.Close() }() // read-only client
 	c := checks{config: config, client: client}
 	if c.network, err = cni.New(cni.Options{ConfDir: config.Network.CNIConfDir, BinDirs: config.Network.CNIBinDirs}); err != nil {
 		return r, err
 	}
 	driver := config.Cgroups.Driver
 	if driver == "" {
-		driver, _ = cgroupDriver(ctx, client) // the report says that it does not answer
+		driver, _ = cgroupDriver(ctx, client) // the report contains the error
 	}
 	if c.cgroups, err = cgroups.New(cgroups.Options{Root: config.Cgroups.Root, Driver: driver, CPUPeriod: config.Cgroups.CPUCFSPeriod}); err != nil {
 		return r, fmt.Errorf("cgroups: %w", err)
@@ -45,7 +45,7 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 	r = c.report(ctx)
 	for i := range r.Items {
 		if it := &r.Items[i]; it.Name == "cni configuration" && !it.OK && len(config.Network.CNIPodCIDRs) > 0 {
-			it.OK, it.Remedy, it.Detail = true, "", "berth run writes one for cniPodCIDRs"
+			it.OK, it.Remedy, it.Detail = true, "", "berth run creates one from cniPodCIDRs"
 		}
 	}
 	add := adder(&r)
@@ -53,7 +53,7 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 	if swap, err := node.SwapEnabled(); err == nil && swap && config.Cgroups.FailSwapOn {
 		inTheWay = errors.New("failSwapOn: this host has swap")
 	}
-	add("swap", true, inTheWay, "not in the way", "swapoff -a, or set failSwapOn: false")
+	add("swap", true, inTheWay, "disabled or allowed", "swapoff -a, or set failSwapOn: false")
 	add("local store", false, storePlace(config.StateDir), config.StateDir, storeRemedy)
 	if s, err := servers(config); err != nil {
 		add("server", false, err, "", rejoin)
@@ -63,15 +63,15 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 	return r, nil
 }
 
-// storePlace says why there can be no local store in a directory, or why what
-// is in its place would be set aside.
+// storePlace returns an error if the local store cannot be created in a directory, or would be
+// replaced.
 func storePlace(dir string) error {
-	at := standing(dir)
+	at := existingParent(dir)
 	if st, err := os.Stat(at); err == nil && !st.IsDir() {
 		return fmt.Errorf("%s is not a directory", at)
 	}
 	if st, err := os.Lstat(filepath.Join(dir, storeFile)); err == nil && !st.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file: berth run sets it aside", filepath.Join(dir, storeFile))
+		return fmt.Errorf("%s is not a regular file: berth run replaces it", filepath.Join(dir, storeFile))
 	}
 	if err := unix.Access(at, unix.W_OK); err != nil {
 		return fmt.Errorf("write to %s: %w", at, err)
@@ -79,7 +79,7 @@ func storePlace(dir string) error {
 	return nil
 }
 
-// localFlags are those of `berth run` that say what to check, less the socket,
+// localFlags returns the flags of `berth run` that configure the checks, without the socket flag,
 // which all commands have.
 func localFlags(flags *nodeconfig.Flags) *pflag.FlagSet {
 	all := pflag.NewFlagSet("run", pflag.ContinueOnError)

@@ -14,39 +14,39 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// kernel is what of the kernel's settings is looked at; it only reads.
+// kernel checks kernel settings. It only reads.
 type kernel struct {
-	root string // before /proc and /sys; empty but in tests
-	v2   bool   // the host has cgroup v2
-	six  bool   // pods or the node have addresses of IPv6
+	root string // prefix of /proc and /sys; empty except in tests
+	v2   bool   // cgroup v2 is in use
+	ipv6 bool   // pods or the node have IPv6 addresses
 }
 
-// wish is what a setting should be; a node runs pods without it.
-type wish struct {
+// sysctl is a recommended kernel setting.
+type sysctl struct {
 	name        string
 	value       int64
-	more        bool   // a greater value is as good
-	why, absent string // what becomes of pods otherwise; what to do where the kernel has no such setting
+	atLeast     bool   // greater values are accepted
+	why, absent string // the consequence of another value; what to do if the kernel does not have the setting
 }
 
-// wishes are upstream's (protectKernelDefaults; of kernel.panic any time will do), and those of networks and of
-// programs that watch files.
-var wishes = []wish{
-	{name: "vm.overcommit_memory", value: 1, why: "programs may be refused memory that their pods' limits give them"},
-	{name: "vm.panic_on_oom", value: 0, why: "the whole node goes down when memory is short"},
-	{name: "kernel.panic", value: 1, more: true, why: "a node whose kernel has panicked does not come back by itself"},
-	{name: "kernel.panic_on_oops", value: 1, why: "a kernel that is broken goes on with pods on it"},
-	{name: "kernel.keys.root_maxkeys", value: 1_000_000, more: true, why: "each container takes a key, and none starts when there is none left", absent: "a kernel with CONFIG_KEYS has it"},
-	{name: "kernel.keys.root_maxbytes", value: 25_000_000, more: true, why: "each container takes a key, and none starts when there is none left", absent: "a kernel with CONFIG_KEYS has it"},
-	{name: "fs.inotify.max_user_instances", value: 512, more: true, why: "programs of many pods cannot watch files: too many open files"},
-	{name: "fs.inotify.max_user_watches", value: 65_536, more: true, why: "programs of many pods cannot watch files: no space left on device"},
-	{name: "net.ipv4.ip_forward", value: 1, why: "pods reach nothing outside the node"},
-	{name: "net.bridge.bridge-nf-call-iptables", value: 1, why: "rules of services do not hold between pods on one bridge", absent: "modprobe br_netfilter"},
+// sysctls are the settings of protectKernelDefaults (any positive value of kernel.panic is
+// accepted), and settings for networking and file watches.
+var sysctls = []sysctl{
+	{name: "vm.overcommit_memory", value: 1, why: "programs can be denied memory within the limits of their pods"},
+	{name: "vm.panic_on_oom", value: 0, why: "the node crashes when it is out of memory"},
+	{name: "kernel.panic", value: 1, atLeast: true, why: "the node does not reboot after a kernel panic"},
+	{name: "kernel.panic_on_oops", value: 1, why: "the node continues with a corrupted kernel"},
+	{name: "kernel.keys.root_maxkeys", value: 1_000_000, atLeast: true, why: "containers cannot start when the kernel keys are used up", absent: "use a kernel with CONFIG_KEYS"},
+	{name: "kernel.keys.root_maxbytes", value: 25_000_000, atLeast: true, why: "containers cannot start when the kernel keys are used up", absent: "use a kernel with CONFIG_KEYS"},
+	{name: "fs.inotify.max_user_instances", value: 512, atLeast: true, why: "programs cannot watch files with many pods: too many open files"},
+	{name: "fs.inotify.max_user_watches", value: 65_536, atLeast: true, why: "programs cannot watch files with many pods: no space left on device"},
+	{name: "net.ipv4.ip_forward", value: 1, why: "pods have no connectivity outside the node"},
+	{name: "net.bridge.bridge-nf-call-iptables", value: 1, why: "Service rules do not apply between pods on the same bridge", absent: "modprobe br_netfilter"},
 }
 
-var wishSix = wish{name: "net.ipv6.conf.all.forwarding", value: 1, why: "pods reach nothing outside the node by IPv6", absent: "boot without ipv6.disable=1"}
+var sysctlIPv6Forwarding = sysctl{name: "net.ipv6.conf.all.forwarding", value: 1, why: "pods have no IPv6 connectivity outside the node", absent: "boot without ipv6.disable=1"}
 
-func usesSix(c *nodeconfig.Config) bool {
+func usesIPv6(c *nodeconfig.Config) bool {
 	for _, p := range c.Network.CNIPodCIDRs {
 		if p.Addr().Is6() {
 			return true
@@ -62,16 +62,16 @@ func usesSix(c *nodeconfig.Config) bool {
 
 // check adds an item for each setting and one for the cgroup controllers.
 func (k kernel) check(add addItem) {
-	all := wishes
-	if k.six {
-		all = append(slices.Clone(wishes), wishSix)
+	all := sysctls
+	if k.ipv6 {
+		all = append(slices.Clone(sysctls), sysctlIPv6Forwarding)
 	}
 	for _, w := range all {
-		now, err := k.sysctl(w)
-		remedy := fmt.Sprintf("sysctl -w %s=%d, and in /etc/sysctl.d: else %s", w.name, w.value, w.why)
+		now, err := k.value(w)
+		remedy := fmt.Sprintf("sysctl -w %s=%d, and persist it in /etc/sysctl.d: otherwise %s", w.name, w.value, w.why)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = errors.New("this kernel does not have it now")
-			remedy = cmp.Or(w.absent, "boot a kernel that has it") + "; else " + w.why
+			err = errors.New("not available in the running kernel")
+			remedy = cmp.Or(w.absent, "boot a kernel that has this setting") + ": otherwise " + w.why
 		}
 		add("sysctl "+w.name, false, err, now, remedy)
 	}
@@ -79,23 +79,23 @@ func (k kernel) check(add addItem) {
 	if err == nil && len(missing) > 0 {
 		err = fmt.Errorf("%s missing", strings.Join(missing, ", "))
 	}
-	add("cgroup controllers", false, err, strings.Join(controllers, ", "), "boot with cgroup_enable= for those that are missing, and have those above berth's cgroup hand them down (systemd: Delegate=yes): else pods' requests and limits of these do not hold")
+	add("cgroup controllers", false, err, strings.Join(controllers, ", "), "boot with cgroup_enable= for the missing controllers, and delegate them to the cgroup of berth (systemd: Delegate=yes): otherwise requests and limits of these resources are not enforced")
 }
 
-func (k kernel) sysctl(w wish) (now string, err error) {
+func (k kernel) value(w sysctl) (now string, err error) {
 	text, err := os.ReadFile(filepath.Join(k.root, "/proc/sys", strings.ReplaceAll(w.name, ".", "/")))
 	if err != nil {
 		return "", err
 	}
 	now = strings.TrimSpace(string(text))
 	n, err := strconv.ParseInt(now, 10, 64)
-	if err != nil || n == w.value || w.more && n > w.value {
+	if err != nil || n == w.value || w.atLeast && n > w.value {
 		return now, err
 	}
 	return now, errors.New("is " + now)
 }
 
-// controllers are those that the limits of every pod need.
+// controllers are required by the limits of pods.
 var controllers = []string{"cpu", "cpuset", "memory", "pids"}
 
 func (k kernel) missingControllers() (missing []string, err error) {
@@ -111,7 +111,7 @@ func (k kernel) missingControllers() (missing []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for line := range strings.Lines(string(text)) { // name, hierarchy, cgroups, enabled
+		for line := range strings.Lines(string(text)) { // name, hierarchy, number of cgroups, enabled
 			if f := strings.Fields(line); len(f) == 4 && f[3] == "1" {
 				has = append(has, f[0])
 			}

@@ -5,26 +5,26 @@ import (
 	"strings"
 )
 
-// checkNames looks at the name servers that pods have of the host: one that listens
-// on the host's loopback alone is no pod's to reach.
-func (c checks) checkNames(add addItem) {
-	var n names
+// checkNameServers checks the name servers that pods inherit from the host. Pods cannot reach a
+// name server on the loopback interface of the host.
+func (c checks) checkNameServers(add addItem) {
+	var n nameServers
 	if n.use(c.config.Network); n.file.Path == "" {
-		return // pods are to have none but their own loopback
+		return // pods inherit no name servers
 	}
 	r, file, err := n.now()
 	servers := strings.Join(r.Nameservers, ", ")
 	switch {
 	case err != nil:
 	case servers == "":
-		err = fmt.Errorf("%s names none", file)
+		err = fmt.Errorf("no name servers in %s", file)
 	case !r.ReachableFromPod():
-		err = fmt.Errorf("%s of %s: no pod with a network of its own reaches the host's loopback", servers, file)
+		err = fmt.Errorf("%s in %s: a loopback address of the host, which pods cannot reach", servers, file)
 	}
-	detail := fmt.Sprintf("%s of %s", servers, file)
+	detail := fmt.Sprintf("%s in %s", servers, file)
 	if err == nil && file != n.file.Path {
-		detail += ": " + n.file.Path + " names the host's loopback alone"
+		detail += ": " + n.file.Path + " contains only loopback addresses"
 	}
 	add("name servers", false, err, detail,
-		"set resolvConf to a file with servers that pods can reach: else pods with dnsPolicy Default, and on a node without clusterDNS all, cannot resolve names")
+		"set resolvConf to a file with name servers that pods can reach: otherwise pods with dnsPolicy Default, and without clusterDNS all pods, cannot resolve names")
 }

@@ -9,28 +9,28 @@ import (
 	"berth/node"
 )
 
-// checkFeatures looks at what some pods ask for and a node can do without.
+// checkFeatures checks optional features that some pods require.
 func (c checks) checkFeatures(ctx context.Context, add addItem) {
 	shared, err := node.RootMountShared()
 	if err == nil && !shared {
-		err = errors.New("the root file system is a private mount: a volume mount with mountPropagation Bidirectional is refused by the runtime, unless its path lies on a shared mount")
+		err = errors.New("the root file system is a private mount: the runtime rejects volume mounts with mountPropagation Bidirectional outside shared mounts")
 	}
-	add("mount propagation", false, err, "the root file system is shared", "mount --make-rshared / before the runtime and berth are started; systemd does that by itself")
+	add("mount propagation", false, err, "the root file system is a shared mount", "mount --make-rshared / before starting the runtime and berth (the default with systemd)")
 	armor := "enabled"
 	if !node.AppArmorEnabled() {
-		armor = "not enabled on this host: pods with an appArmorProfile are refused"
+		armor = "not enabled on this host: pods with an appArmorProfile are rejected"
 	}
 	add("apparmor", false, nil, armor, "")
 	_, err = userids.New(userids.Options{RootDir: c.config.RootDir, MaxPods: maxPods(c.config.Pods)})
-	detail := "pods with hostUsers: false have users of their own"
-	if st, asked := c.client.Status(ctx); asked == nil && !ownUsers(st) {
-		detail = "the runtime cannot: pods with hostUsers: false are refused"
+	detail := "available for pods with hostUsers: false"
+	if st, asked := c.client.Status(ctx); asked == nil && !supportsUserNamespaces(st) {
+		detail = "not supported by the runtime: pods with hostUsers: false are rejected"
 	}
-	add("user namespaces", false, err, detail, "give the user kubelet one range in /etc/subuid and the same in /etc/subgid, or none")
+	add("user namespaces", false, err, detail, "assign exactly one range to the user kubelet in both /etc/subuid and /etc/subgid, or none")
 }
 
-// ownUsers reports whether a handler of the runtime knows user namespaces.
-func ownUsers(st cri.Status) bool {
+// supportsUserNamespaces reports whether a handler of the runtime supports user namespaces.
+func supportsUserNamespaces(st cri.Status) bool {
 	for _, f := range st.Handlers {
 		if f.UserNamespaces {
 			return true

@@ -13,22 +13,22 @@ const (
 	driverSystemd  = "systemd"
 )
 
-// errOtherDriver has the agent begin anew, with the runtime's driver.
-var errOtherDriver = fmt.Errorf("the runtime has another cgroup driver than was taken while it did not answer: %w", errReload)
+// errCgroupDriverChanged restarts the agent with the runtime's cgroup driver.
+var errCgroupDriverChanged = fmt.Errorf("the runtime uses another cgroup driver than assumed while it was unavailable: %w", errReload)
 
-// cgroupDriver is the runtime's as far as it tells, else cgroupfs: that is every
-// runtime's default.
+// cgroupDriver returns the runtime's cgroup driver, or cgroupfs, the default of all runtimes, if
+// the runtime does not report it.
 func cgroupDriver(ctx context.Context, client *cri.Client) (string, error) {
-	driver, err := toldDriver(ctx, client)
+	driver, err := reportedDriver(ctx, client)
 	if err == nil && driver == "" {
 		driver = driverCgroupfs
 	}
 	return driver, err
 }
 
-// toldDriver is what the runtime says, else what its configuration says; empty:
-// neither does.
-func toldDriver(ctx context.Context, client *cri.Client) (string, error) {
+// reportedDriver returns the cgroup driver from the runtime's status or configuration, or an empty
+// string.
+func reportedDriver(ctx context.Context, client *cri.Client) (string, error) {
 	st, err := client.Status(ctx)
 	if err != nil || st.CgroupDriver != "" {
 		return st.CgroupDriver, err
@@ -40,9 +40,9 @@ func toldDriver(ctx context.Context, client *cri.Client) (string, error) {
 	return configuredDriver(info["config"]), nil
 }
 
-// configuredDriver reads the driver of containerd's default runtime from its
-// configuration as JSON, as versions before 2.0 tell it. Empty: it is not there,
-// or the configuration is another runtime's.
+// configuredDriver reads the cgroup driver from containerd's configuration as JSON, which
+// containerd reports before version 2.0. It returns an empty string for the configuration of
+// another runtime.
 func configuredDriver(text json.RawMessage) string {
 	var config struct {
 		Containerd struct {
@@ -64,12 +64,11 @@ func configuredDriver(text json.RawMessage) string {
 	return driverCgroupfs
 }
 
-// sameDriver asks for the driver that was guessed because the runtime did not
-// answer at the start, and lets no pod be touched before. All that knows of
-// cgroups was made for one driver, so with another one the agent begins anew; pods
-// go on meanwhile.
-func (r *runtime) sameDriver(ctx context.Context) error {
-	if !r.b.host.guessed.Load() {
+// verifyDriver verifies the cgroup driver that was assumed because the runtime was unavailable at
+// startup. No pod is changed before. A different driver requires a restart, because all components
+// were created for one driver. Pods keep running meanwhile.
+func (r *runtime) verifyDriver(ctx context.Context) error {
+	if !r.b.host.driverAssumed.Load() {
 		return nil
 	}
 	driver, err := cgroupDriver(ctx, r.client)
@@ -77,8 +76,8 @@ func (r *runtime) sameDriver(ctx context.Context) error {
 		return err
 	}
 	if mine := r.b.host.cgroups.Driver(); driver != mine {
-		return fmt.Errorf("%w (%s, not %s)", errOtherDriver, driver, mine)
+		return fmt.Errorf("%w (%s, not %s)", errCgroupDriverChanged, driver, mine)
 	}
-	r.b.host.guessed.Store(false)
+	r.b.host.driverAssumed.Store(false)
 	return nil
 }

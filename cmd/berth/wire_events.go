@@ -18,11 +18,11 @@ func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev
 	return list, nil
 }
 
-// slowest is how many events may wait for one who follows them.
-const slowest = 256
+// eventBuffer is the number of events buffered for a slow watcher.
+const eventBuffer = 256
 
 func (b *berth) watchEvents(ctx context.Context, req nodeapi.EventsRequest, send func(nodeapi.EventNotification) error) error {
-	known, told := b.events.Subscribe(slowest)
+	known, told := b.events.Subscribe(eventBuffer)
 	defer told.Close()
 	for _, e := range known {
 		if req.Matches(&e) {

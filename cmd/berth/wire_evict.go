@@ -13,14 +13,14 @@ import (
 	"berth/podspec"
 )
 
-// evictionOrder tells who would go now, and for what.
+// evictionOrder returns the current eviction order.
 func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.EvictionPreview, err error) {
-	b.agent.WaitForSync(ctx, firstLook)
+	b.agent.WaitForSync(ctx, syncTimeout)
 	v := b.pressure.Latest()
 	if v == nil {
-		return out, apierrors.NewServiceUnavailable("the node has not been looked at yet")
+		return out, apierrors.NewServiceUnavailable("node usage has not been measured yet")
 	}
-	signals, err := asked(signal, v)
+	signals, err := selectSignals(signal, v)
 	if err != nil {
 		return out, err
 	}
@@ -29,7 +29,7 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 			Signal: string(s), Message: b.pressure.Config.SignalMessage(s, v.Reading, v.Evaluation), UnderPressure: v.Has(s.Condition()), Resource: string(s.Resource()),
 			Requestable: s.Requestable(), Order: []nodeapi.EvictionRank{},
 		}
-		for _, r := range b.relief.Rank(ctx, s, v.Layout) {
+		for _, r := range b.reclaimer.Rank(ctx, s, v.Layout) {
 			x.Order = append(x.Order, nodeapi.EvictionRank{
 				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Measured, Used: r.Used, Requested: r.Requested,
 				Partial: r.Usage.Partial, UsedText: r.UsageString(s), RequestedText: s.Format(r.Requested), ExceedsRequest: r.Exceeds, Priority: r.Priority,
@@ -42,21 +42,21 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 		if over || !podspec.IsCritical(s.Pod, b.config.Standalone()) {
 			continue
 		}
-		why := "critical, as every pod from a file on a node that has joined a server"
+		why := "critical, as all static pods of a node in a cluster"
 		if podspec.IsCritical(s.Pod, true) {
-			why = fmt.Sprintf("critical by its priority of %d", podspec.Priority(s.Pod))
+			why = fmt.Sprintf("critical because of its priority %d", podspec.Priority(s.Pod))
 		}
 		out.Exempt = append(out.Exempt, nodeapi.ExemptPod{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Reason: why})
 	}
 	return out, ctx.Err()
 }
 
-// asked are the signals that a question is about: the one that is named, or what
-// asks for something now, or else one of each kind.
-func asked(signal string, v *eviction.Observation) (out []pressure.Signal, err error) {
+// selectSignals returns the requested signal or, if none is requested, the active signals or one of
+// each kind.
+func selectSignals(signal string, v *eviction.Observation) (out []pressure.Signal, err error) {
 	if s := pressure.Signal(signal); signal != "" {
 		if s.Condition() == "" {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("signal: there is no %q", signal))
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("signal: unknown signal %q", signal))
 		}
 		return []pressure.Signal{s}, nil
 	}

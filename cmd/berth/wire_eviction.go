@@ -20,7 +20,7 @@ import (
 	"berth/node/pressure"
 )
 
-// newLimits makes what evicts pods that take more of the disk than their limits let them.
+// newLimits creates the eviction of pods that exceed their ephemeral storage limits.
 func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 	return eviction.NewLocalStorageEnforcer(eviction.LocalStorageOptions{
 		Pods: b.agent.StatusCache.All, ExceedsVolumeLimit: b.host.volumes.ExceededSizeLimit, NewMeasurement: b.diskOfPods, Evict: b.agent.EvictPod,
@@ -28,8 +28,8 @@ func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 	})
 }
 
-// newRelief makes what frees memory, disk and processes when the node runs short.
-func (b *berth) newRelief(at *places) *eviction.Reclaimer {
+// newReclaimer creates the reclaim of memory, disk and process IDs under node pressure.
+func (b *berth) newReclaimer(at *places) *eviction.Reclaimer {
 	on := func(dirs ...func() string) func(pressure.Signal) bool {
 		return func(s pressure.Signal) bool {
 			of := at.of(s)
@@ -50,8 +50,8 @@ func (b *berth) newRelief(at *places) *eviction.Reclaimer {
 			{Name: "unused images", AppliesTo: on(at.imagesDir), Reclaim: b.dropImages},
 		},
 		RecordEvent: func(reason, message string) {
-			if b.joined != nil {
-				b.joined.events.OfNode(corev1.EventTypeWarning, reason, message)
+			if b.cluster != nil {
+				b.cluster.events.OfNode(corev1.EventTypeWarning, reason, message)
 			}
 		},
 		MaxGrace: b.config.Eviction.MaxPodGracePeriod, Standalone: b.config.Standalone(), Log: b.log,
@@ -71,16 +71,16 @@ func (b *berth) dropRotated(context.Context, func() bool) error {
 	return errors.Join(errs...)
 }
 
-const deadBound = 15 * time.Second // for the workers to remove what has ended
+const deadTimeout = 15 * time.Second // for the workers to remove terminated containers
 
-// dropDead has the workers remove what has ended, as long as disk is short, and
-// then the logs that are nobody's.
+// dropDead lets the workers remove terminated containers while disk space is low, and then removes
+// orphaned logs.
 func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
 	changed, stop := b.agent.StatusCache.Changes()
 	defer stop()
-	b.short.Store(true)
+	b.diskPressure.Store(true)
 	b.agent.SyncAllPods()
-	bounded, cancel := context.WithTimeout(ctx, deadBound)
+	bounded, cancel := context.WithTimeout(ctx, deadTimeout)
 	defer cancel()
 	for deadLeft(b.agent.StatusCache.All()) && bounded.Err() == nil {
 		select {
@@ -94,7 +94,7 @@ func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
 	return errors.Join(err, b.runtime.client.CollectGarbage(ctx))
 }
 
-// deadLeft reports whether any container is there that is kept only to be read.
+// deadLeft reports whether there is a terminated container that is kept only for inspection.
 func deadLeft(all []*status.Snapshot) bool {
 	for _, s := range all {
 		over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
@@ -109,14 +109,14 @@ func deadLeft(all []*status.Snapshot) bool {
 	return false
 }
 
-// dropImages removes images that nobody needs until there is enough room.
+// dropImages removes unused images until there is enough space.
 func (b *berth) dropImages(ctx context.Context, enough func() bool) error {
 	c, err := b.runtime.images.FreeSpace(ctx, b.imageGarbage(ctx), enough)
 	b.imagesCollected(c, nil)
 	return err
 }
 
-// measurePods measures what pods use of what a signal is about.
+// measurePods measures the usage of pods for a signal.
 func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*status.Snapshot) []pressure.Candidate {
 	if of.Condition() == corev1.NodeDiskPressure {
 		d := eviction.DiskMeter{NewMeasurement: b.diskOfPods, LastUsage: b.limits.LastUsage, Log: b.log}
@@ -127,7 +127,7 @@ func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*sta
 		c := pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Sizes.Allocated)}
 		var err error
 		if c.Usage, err = b.useOfMemory(ctx, s); err != nil {
-			b.log.Warn("what a pod uses is not known", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "err", err)
+			b.log.Warn("pod usage measurement failed", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "err", err)
 		}
 		c.Measured = err == nil
 		out = append(out, c)
@@ -146,7 +146,7 @@ func (b *berth) useOfMemory(ctx context.Context, s *status.Snapshot) (u pressure
 	if err != nil {
 		return u, err
 	}
-	now := all[s.Pod.UID] // without a cgroup it uses nothing
+	now := all[s.Pod.UID] // a pod without a cgroup uses nothing
 	u.Memory, u.Tasks = int64(now.Pod.WorkingSet), int64(max(now.Pod.Tasks, now.Pod.Processes))
 	for _, k := range s.Seen.Containers {
 		if c, there := now.Containers[k.ID]; there {
@@ -156,13 +156,13 @@ func (b *berth) useOfMemory(ctx context.Context, s *status.Snapshot) (u pressure
 	return u, nil
 }
 
-// diskOfPods measures what pods have on the disk. What their containers have written
-// is asked of the runtime once, when the first of them is measured.
+// diskOfPods measures the disk usage of pods. The writable layers are queried from the runtime
+// once, for the first pod.
 func (b *berth) diskOfPods(ctx context.Context) eviction.MeasureFunc {
 	layers := sync.OnceValues(func() (map[string]cri.WritableLayer, error) {
 		all, err := b.runtime.client.WritableLayers(ctx)
 		if err != nil {
-			err = fmt.Errorf("what containers have written: %w", err)
+			err = fmt.Errorf("writable layers of containers: %w", err)
 		}
 		return all, err
 	})
@@ -179,7 +179,7 @@ func (b *berth) useOfDisk(ctx context.Context, s *status.Snapshot, layers func()
 		l := written[k.ID]
 		u.Layers.Bytes, u.Layers.Inodes = u.Layers.Bytes+int64(l.Bytes), u.Layers.Inodes+int64(l.Inodes)
 		c := pressure.ContainerUsage{Name: k.Name, Disk: int64(l.Bytes), Layer: int64(l.Bytes)}
-		if dir := filepath.Dir(k.LogPath); k.LogPath != "" && !logs[dir] { // of all instances in one folder
+		if dir := filepath.Dir(k.LogPath); k.LogPath != "" && !logs[dir] { // one directory for all instances of a container
 			logs[dir] = true
 			bytes, files := logsOf(s, k.Name)
 			u.Volumes.Bytes, u.Volumes.Inodes = u.Volumes.Bytes+int64(bytes), u.Volumes.Inodes+int64(files)

@@ -19,10 +19,10 @@ import (
 	"berth/nodeapi/server"
 )
 
-// figures measures what the node and its pods use, from the kernel's files. Only
-// what is on disks is asked of the runtime, and only by who wants it.
-func (b *berth) figures(ctx context.Context, disks bool) (server.Stats, error) {
-	b.agent.WaitForSync(ctx, firstLook)
+// stats measures the usage of the node and its pods from the kernel. The runtime is queried only
+// for file systems, if requested.
+func (b *berth) stats(ctx context.Context, disks bool) (server.Stats, error) {
+	b.agent.WaitForSync(ctx, syncTimeout)
 	all := b.agent.StatusCache.All()
 	ids := map[types.UID][]string{}
 	for _, s := range all {
@@ -41,20 +41,20 @@ func (b *berth) figures(ctx context.Context, disks bool) (server.Stats, error) {
 	if err != nil {
 		return server.Stats{}, err
 	}
-	out := server.Stats{Node: b.nodeFigures()}
+	out := server.Stats{Node: b.nodeStats()}
 	var layers map[string]cri.WritableLayer
 	if disks {
-		out.Node.ImageFs = b.imageDisk(ctx)
+		out.Node.ImageFs = b.imageFs(ctx)
 		if layers, err = b.runtime.client.WritableLayers(ctx); err != nil {
-			b.log.Debug("what containers have written is not known", "err", err)
+			b.log.Debug("writable layer usage unavailable", "err", err)
 		}
 	}
 	for _, s := range all {
 		u, there := use[s.Pod.UID]
 		if !there || u.Pod.At.IsZero() {
-			continue // it has no cgroup
+			continue // the pod has no cgroup
 		}
-		p := podFigures(s, u)
+		p := podStats(s, u)
 		if disks {
 			b.addDisks(ctx, &p, s, layers, out.Node)
 		}
@@ -63,25 +63,25 @@ func (b *berth) figures(ctx context.Context, disks bool) (server.Stats, error) {
 	return out, nil
 }
 
-func (b *berth) nodeFigures() server.NodeStats {
+func (b *berth) nodeStats() server.NodeStats {
 	whole := b.host.cgroups.RootDetail()
 	n := server.NodeStats{
 		Name: b.config.NodeName, Started: node.BootTime(), CPUs: int(b.host.capacity.Cpu().Value()),
-		Usage: useOf(whole), Interfaces: interfacesOf(node.Interfaces(os.Getpid())),
+		Usage: usageOf(whole), Interfaces: interfacesOf(node.Interfaces(os.Getpid())),
 	}
 	if m, err := node.ReadMemory(); err == nil {
 		n.Memory, n.Swap = m.Total, server.Swap{Used: m.SwapUsed, Free: m.SwapFree}
 		n.Usage.Memory, n.Usage.WorkingSet, n.Usage.RSS, n.Usage.Cache, n.Usage.MappedFile = m.Used, m.WorkingSet, m.Anonymous, m.Cache, m.Mapped
 		n.Usage.MemoryLimit = 0
 	}
-	n.NodeFs = diskOf(b.config.RootDir)
+	n.NodeFs = fsStatsOf(b.config.RootDir)
 	n.Processes, n.MaxPID = node.Processes()
 	return n
 }
 
-func podFigures(s *agent.Snapshot, u cgroups.PodDetail) server.PodStats {
+func podStats(s *agent.Snapshot, u cgroups.PodDetail) server.PodStats {
 	p := server.PodStats{
-		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID), Cgroup: u.Pod.Path, Usage: useOf(u.Pod),
+		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID), Cgroup: u.Pod.Path, Usage: usageOf(u.Pod),
 		Containers: []server.ContainerStats{},
 	}
 	if s.Status.StartTime != nil {
@@ -98,14 +98,14 @@ func podFigures(s *agent.Snapshot, u cgroups.PodDetail) server.PodStats {
 	for _, k := range s.Seen.Containers {
 		if d, there := u.Containers[k.ID]; there && k.State == plan.Running {
 			p.Containers = append(p.Containers, server.ContainerStats{
-				Name: k.Name, ID: k.ID, Image: imageOf(k), Started: k.StartedAt, Cgroup: d.Path, Usage: useOf(d),
+				Name: k.Name, ID: k.ID, Image: imageOf(k), Started: k.StartedAt, Cgroup: d.Path, Usage: usageOf(d),
 			})
 		}
 	}
 	return p
 }
 
-// imageOf names the image as the runtime does.
+// imageOf returns the image name reported by the runtime.
 func imageOf(k plan.Container) string {
 	if k.ImageName != "" {
 		return k.ImageName
@@ -121,7 +121,7 @@ func interfacesOf(all []node.Interface) []server.Interface {
 	return out
 }
 
-func useOf(d cgroups.Detail) server.Usage {
+func usageOf(d cgroups.Detail) server.Usage {
 	u := server.Usage{
 		Timestamp: d.At, CPU: d.CPU, User: d.User, System: d.System,
 		CFSPeriods: d.Periods, CFSThrottledPeriods: d.Throttled, CFSThrottledTime: d.ThrottledTime,
@@ -136,17 +136,17 @@ func useOf(d cgroups.Detail) server.Usage {
 		u.CPULimit = &server.CPULimit{Quota: d.Quota, Period: d.Period}
 	}
 	if s := d.PSI; s != nil {
-		u.PSI = &server.PSI{CPU: stallOf(s.CPU), Memory: stallOf(s.Memory), IO: stallOf(s.IO)}
+		u.PSI = &server.PSI{CPU: psiOf(s.CPU), Memory: psiOf(s.Memory), IO: psiOf(s.IO)}
 	}
 	return u
 }
 
-func stallOf(s cgroups.PSIStats) server.PSIStats {
+func psiOf(s cgroups.PSIStats) server.PSIStats {
 	return server.PSIStats{Some: server.PSIData(s.Some), Full: server.PSIData(s.Full)}
 }
 
-// diskOf is the file system of a path; nil: it cannot be asked.
-func diskOf(path string) *server.FsStats {
+// fsStatsOf returns the file system of a path; nil: not available.
+func fsStatsOf(path string) *server.FsStats {
 	d, err := node.ReadDisk(path)
 	if err != nil {
 		return nil
@@ -157,21 +157,20 @@ func diskOf(path string) *server.FsStats {
 	}
 }
 
-// imageDisk is where the runtime keeps images; nil: it does not say.
-func (b *berth) imageDisk(ctx context.Context) *server.FsStats {
+// imageFs returns the runtime's image filesystem; nil: not reported.
+func (b *berth) imageFs(ctx context.Context) *server.FsStats {
 	i, err := b.runtime.client.ImageFilesystem(ctx)
 	if err != nil || i.Path == "" {
 		return nil
 	}
-	d := diskOf(i.Path)
+	d := fsStatsOf(i.Path)
 	if d != nil {
 		d.Used, d.InodesUsed = i.Bytes, i.Inodes
 	}
 	return d
 }
 
-// addDisks tells what of the disks is the pod's: what its containers have written
-// and logged, and its volumes.
+// addDisks adds the disk usage of a pod: writable layers, logs and volumes.
 func (b *berth) addDisks(ctx context.Context, p *server.PodStats, s *agent.Snapshot, layers map[string]cri.WritableLayer, n server.NodeStats) {
 	if n.NodeFs == nil {
 		return
@@ -192,7 +191,7 @@ func (b *berth) addDisks(ctx context.Context, p *server.PodStats, s *agent.Snaps
 		k.Logs = part(n.NodeFs, bytes, files)
 		used, inodes = used+bytes, inodes+files
 	}
-	for _, v := range b.volumeFigures(ctx, s.Pod) {
+	for _, v := range b.volumeStats(ctx, s.Pod) {
 		p.Volumes = append(p.Volumes, v)
 		if onDisk(s.Pod, v.Name) {
 			used, inodes = used+v.Used, inodes+v.InodesUsed
@@ -201,19 +200,19 @@ func (b *berth) addDisks(ctx context.Context, p *server.PodStats, s *agent.Snaps
 	p.EphemeralStorage = part(n.NodeFs, used, inodes)
 }
 
-// volumesBound bounds the measuring of one pod's volumes.
-const volumesBound = 10 * time.Second
+// volumesTimeout limits the time to measure the volumes of one pod.
+const volumesTimeout = 10 * time.Second
 
-// volumeFigures measures the volumes of a pod.
-func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []server.VolumeStats) {
-	ctx, cancel := context.WithTimeout(ctx, volumesBound)
+// volumeStats measures the volumes of a pod.
+func (b *berth) volumeStats(ctx context.Context, pod *corev1.Pod) (out []server.VolumeStats) {
+	ctx, cancel := context.WithTimeout(ctx, volumesTimeout)
 	defer cancel()
 	all, err := b.host.volumes.Usage(ctx, pod)
 	if err != nil {
-		b.log.Debug("what some volumes hold is not known", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+		b.log.Debug("volume usage measurement failed", "pod", pod.Namespace+"/"+pod.Name, "err", err)
 	}
 	for _, v := range all {
-		if d := diskOf(v.Dir); d != nil {
+		if d := fsStatsOf(v.Dir); d != nil {
 			d.Used, d.InodesUsed = v.Bytes, v.Inodes
 			out = append(out, server.VolumeStats{Name: v.Volume, FsStats: *d})
 		}
@@ -221,15 +220,15 @@ func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []serve
 	return out
 }
 
-// onDisk reports whether what a volume holds is on the node's disk, and counts
-// for the pod as upstream has it: other content of the server's is in memory there.
+// onDisk reports whether the content of a volume is on the node's disk and counts as ephemeral
+// storage, as upstream. Other volumes with content of the API server are in memory there.
 func onDisk(pod *corev1.Pod, volume string) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.Name == volume && (v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault)
 	})
 }
 
-// logsOf measures the logs of a container, the rotated ones too.
+// logsOf measures the logs of a container, including rotated ones.
 func logsOf(s *agent.Snapshot, container string) (bytes, files uint64) {
 	for _, k := range s.Seen.Containers {
 		if k.Name != container || k.LogPath == "" {

@@ -27,23 +27,23 @@ import (
 	"berth/volumes"
 )
 
-// host is this machine as the agent's stages want it.
+// host adapts this host to the stages of the agent.
 type host struct {
-	b           *berth
-	ips         []string
-	addrs       []netip.Addr // the same
-	labels      map[string]string
-	capacity    corev1.ResourceList
-	allocatable corev1.ResourceList
-	volumes     *volumes.Volumes
-	cgroups     *cgroups.Cgroups
-	network     *cni.Network
-	networks    *networks.Networks // beside the runtime's
-	names       names
-	users       *userids.Allocator
-	noUsers     error       // why no pod can have users of its own
-	ranged      atomic.Bool // the server has given the node its pod ranges
-	guessed     atomic.Bool // the cgroup driver: the runtime has not been asked yet
+	b                 *berth
+	ips               []string
+	addrs             []netip.Addr // parsed form of ips
+	labels            map[string]string
+	capacity          corev1.ResourceList
+	allocatable       corev1.ResourceList
+	volumes           *volumes.Volumes
+	cgroups           *cgroups.Cgroups
+	network           *cni.Network
+	networks          *networks.Networks // additional networks
+	nameServers       nameServers
+	userNamespaces    *userids.Allocator
+	userNamespacesErr error       // why user namespaces are not available
+	hasPodCIDRs       atomic.Bool // the API server has assigned pod CIDRs to the node
+	driverAssumed     atomic.Bool // the cgroup driver is assumed: the runtime has not reported it yet
 }
 
 func newHost(ctx context.Context, b *berth) (*host, error) {
@@ -70,13 +70,13 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 		return nil, err
 	}
 	h.setOOMScore()
-	if h.users, h.noUsers = userids.New(userids.Options{RootDir: c.RootDir, MaxPods: maxPods(c.Pods)}); h.noUsers != nil {
-		b.log.Warn("no pod can have users of its own", "err", h.noUsers)
+	if h.userNamespaces, h.userNamespacesErr = userids.New(userids.Options{RootDir: c.RootDir, MaxPods: maxPods(c.Pods)}); h.userNamespacesErr != nil {
+		b.log.Warn("user namespaces unavailable", "err", h.userNamespacesErr)
 	}
 	return h, h.makeVolumes()
 }
 
-// measure finds what the host has, and what of it pods may use.
+// measure determines capacity and allocatable.
 func (h *host) measure() (err error) {
 	c := h.b.config
 	if h.capacity, err = node.Capacity(c.RootDir, maxPods(c.Pods)); err != nil {
@@ -89,8 +89,8 @@ func (h *host) measure() (err error) {
 	return nil
 }
 
-// withPIDs is a capacity with how many processes the host may run: of them some can
-// be reserved, and none are shown on a Node.
+// withPIDs adds the maximum number of processes to a capacity. It can be reserved, and is not part
+// of the Node.
 func withPIDs(capacity corev1.ResourceList) corev1.ResourceList {
 	out := maps.Clone(capacity)
 	if _, most := node.Processes(); most > 0 {
@@ -99,7 +99,7 @@ func withPIDs(capacity corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// maxPods is how many pods this host may run.
+// maxPods is the maximum number of pods on this host.
 func maxPods(p nodeconfig.Pods) int {
 	if p.PerCore == 0 {
 		return p.Max
@@ -118,14 +118,14 @@ func (h *host) addresses() error {
 	return err
 }
 
-// makeCgroups chooses the driver: the configured one, or what the runtime says,
-// or what fits the host until the runtime says something.
+// makeCgroups selects the configured cgroup driver, the runtime's or, if it is not known yet, the
+// default.
 func (h *host) makeCgroups(ctx context.Context) (err error) {
 	c := h.b.config.Cgroups
 	driver := c.Driver
 	if driver == "" {
 		driver, err = cgroupDriver(ctx, h.b.runtime.client)
-		h.guessed.Store(err != nil)
+		h.driverAssumed.Store(err != nil)
 	}
 	h.cgroups, err = cgroups.New(cgroups.Options{
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
@@ -145,7 +145,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	return nil
 }
 
-// warnOfV1 tells what the configuration asks for and cgroup v1 cannot give.
+// warnOfV1 logs configured features that cgroup v1 does not support.
 func (h *host) warnOfV1(c nodeconfig.Cgroups) {
 	if h.cgroups.V2() {
 		return
@@ -159,9 +159,9 @@ func (h *host) warnOfV1(c nodeconfig.Cgroups) {
 	}
 }
 
-// forAllPods is what all pods together may use: the node's capacity, less what
-// is reserved where that is enforced. What must stay free of memory is theirs
-// until eviction takes it. Huge pages are not taken off: the kernel counts them apart.
+// forAllPods is the limit of the cgroup of all pods: the capacity, less the reserved resources if
+// that is enforced. Memory below the eviction threshold can be used until eviction reclaims it.
+// Huge pages are not subtracted, because the kernel accounts them separately.
 func (h *host) forAllPods() corev1.ResourceList {
 	if !h.b.config.Cgroups.EnforcePods {
 		return h.capacity
@@ -169,7 +169,7 @@ func (h *host) forAllPods() corev1.ResourceList {
 	r := h.b.config.Reserved
 	all := node.Unreserved(withPIDs(h.capacity), r.System, r.Kube)
 	if s, k := r.System[cgroups.PIDs], r.Kube[cgroups.PIDs]; s.IsZero() && k.IsZero() {
-		delete(all, cgroups.PIDs) // the kernel has its own limit
+		delete(all, cgroups.PIDs) // the kernel's own limit applies
 	}
 	return all
 }
@@ -182,14 +182,14 @@ func (h *host) makeNetwork() (err error) {
 		}
 	}
 	if h.networks, err = networks.New(h.b.networksOptions()); err != nil {
-		h.b.log.Error("part of what pods' networks are attached to is not known", "err", err)
+		h.b.log.Error("additional networks could not be restored completely", "err", err)
 	}
 	h.network, err = cni.New(cni.Options{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs})
 	return err
 }
 
-// writeNetwork makes the default network for the pod ranges that a server has
-// given the node. The first pod finds the way out made already.
+// writeNetwork writes the default network configuration for the pod CIDRs of the node, after the
+// gateway was configured, so that the first pod has connectivity.
 func (h *host) writeNetwork(ranges []string) error {
 	var parsed []netip.Prefix
 	for _, r := range ranges {
@@ -199,35 +199,35 @@ func (h *host) writeNetwork(ranges []string) error {
 		}
 		parsed = append(parsed, p)
 	}
-	if g := h.b.joined.gateway; g != nil {
-		_ = g.SetPodCIDRs(parsed) // says so itself, and is tried again
+	if g := h.b.cluster.gateway; g != nil {
+		_ = g.SetPodCIDRs(parsed) // logs errors itself and is retried
 	}
 	c := h.b.config.Network
 	if err := cni.WriteDefault(c.CNIConfDir, c.CNIBinDirs, parsed, !c.HostGateway); err != nil {
 		return err
 	}
-	h.ranged.Store(true)
+	h.hasPodCIDRs.Store(true)
 	return nil
 }
 
-// PodIPsChanged has what is sent to a pod's host ports go where the pod is now.
+// PodIPsChanged redirects traffic for the host ports of a pod to its current IPs.
 func (h *host) PodIPsChanged(pod *corev1.Pod, ips []string) {
 	n, err := cni.DeleteStaleUDPFlows(pod, ips)
 	on := pod.Namespace + "/" + pod.Name
 	if err != nil {
-		h.b.log.Warn("flows to the pod's host ports may still lead elsewhere", "pod", on, "err", err)
+		h.b.log.Warn("stale connection tracking entries could not be deleted", "pod", on, "err", err)
 	} else if n > 0 {
-		h.b.log.Info("flows to the pod's host ports that led elsewhere were forgotten", "pod", on, "flows", n)
+		h.b.log.Info("stale connection tracking entries deleted", "pod", on, "flows", n)
 	}
 }
 
 func (h *host) makeVolumes() (err error) {
 	c := h.b.config
 	if err := volumes.EnsureSharedMount(c.RootDir); err != nil {
-		h.b.log.Warn("mounts made in pods will not be seen by others", "root", c.RootDir, "err", err)
+		h.b.log.Warn("root directory is not a shared mount, mount propagation from pods is unavailable", "root", c.RootDir, "err", err)
 	}
-	h.names.use(c.Network)
-	_ = h.hostResolv() // tells at once if there is none
+	h.nameServers.use(c.Network)
+	_ = h.hostResolv() // logs a missing file immediately
 	h.volumes, err = volumes.New(volumes.Options{
 		RootDir: c.RootDir, PodLogsDir: c.PodLogsDir, NodeName: c.NodeName, HostIPs: h.ips, Allocatable: h.Allocatable,
 		Hostname:          func(pod *corev1.Pod) (string, string) { return criconfig.Hostname(h.criNode(), pod) },
@@ -237,29 +237,29 @@ func (h *host) makeVolumes() (err error) {
 	return err
 }
 
-// hostResolv is how the host resolves names now: it may have been told so only
-// after berth began.
+// hostResolv returns the current resolver configuration of the host, which can change while berth
+// is running.
 func (h *host) hostResolv() criconfig.ResolvConf {
-	r, file, err := h.names.now()
-	switch last := h.names.told.Swap(&file); {
+	r, file, err := h.nameServers.now()
+	switch last := h.nameServers.lastFile.Swap(&file); {
 	case err != nil:
 		if last == nil || *last != "" {
-			h.b.log.Warn("pods get no name servers of the host", "err", err)
+			h.b.log.Warn("host resolver configuration unavailable", "err", err)
 		}
-	case file == h.names.instead.Path && file != "" && (last == nil || *last != file):
-		h.b.log.Info("pods get other name servers than the host's programs, which ask one on its loopback", "servers", r.Nameservers, "file", file)
+	case file == h.nameServers.fallback.Path && file != "" && (last == nil || *last != file):
+		h.b.log.Info("host resolver uses a loopback address, pods get the fallback resolver configuration", "servers", r.Nameservers, "file", file)
 	}
 	return r
 }
 
-// recursiveReadOnly reports whether the pod's runtime handler can do it.
+// recursiveReadOnly reports whether the pod's runtime handler supports recursive read-only mounts.
 func (h *host) recursiveReadOnly(pod *corev1.Pod) bool {
 	n := h.criNode()
 	handler, err := criconfig.RuntimeHandler(n, pod)
 	return err == nil && n.Features[handler].RecursiveReadOnlyMounts
 }
 
-// env is a container's environment, for subPathExpr.
+// env returns a container's environment for subPathExpr.
 func (h *host) env(_ context.Context, pod *corev1.Pod, c *corev1.Container, objs plan.Objects, sb plan.Sandbox) (func(string) (string, bool), error) {
 	vars, _, err := criconfig.Env(h.criNode(), pod, c, plan.ContainerSetup{
 		Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.allocatable, Files: h.volumes.EnvFiles(pod, c),
@@ -274,10 +274,10 @@ func (h *host) env(_ context.Context, pod *corev1.Pod, c *corev1.Container, objs
 	return func(name string) (string, bool) { v, ok := byName[name]; return v, ok }, nil
 }
 
-// Allocatable is what pods may use of the node.
+// Allocatable is the capacity available to pods.
 func (h *host) Allocatable() corev1.ResourceList { return h.allocatable }
 
-// criNode is what the translation of pods must know of this host now.
+// criNode returns the current state of this host for the conversion of pods to CRI requests.
 func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
@@ -302,46 +302,46 @@ func (h *host) criNode() criconfig.Node {
 		n.Handlers = make(map[string]string, len(st.Handlers))
 		for name, f := range st.Handlers {
 			n.Features[name] = criconfig.HandlerFeatures{RecursiveReadOnlyMounts: f.RecursiveReadOnlyMounts, UserNamespaces: f.UserNamespaces}
-			if name != "" { // without a server a RuntimeClass is named after its handler
+			if name != "" { // without an API server, a RuntimeClass is named after its handler
 				n.Handlers[name] = name
 			}
 		}
 	}
-	if j := h.b.joined; j != nil {
+	if j := h.b.cluster; j != nil {
 		if n.Handlers == nil {
-			n.Handlers = map[string]string{} // a runtime that does not tell its handlers may have them
+			n.Handlers = map[string]string{} // a runtime that does not report handlers may still have them
 		}
 		maps.Copy(n.Handlers, j.source.RuntimeHandlers())
 	}
 	return n
 }
 
-// userIDs are the host IDs of a pod that has users of its own.
+// userIDs returns the host user IDs of a pod with a user namespace.
 func (h *host) userIDs(uid string) (criconfig.IDRange, error) {
-	if h.noUsers != nil {
-		return criconfig.IDRange{}, h.noUsers
+	if h.userNamespacesErr != nil {
+		return criconfig.IDRange{}, h.userNamespacesErr
 	}
-	first, err := h.users.Allocate(uid)
+	first, err := h.userNamespaces.Allocate(uid)
 	return criconfig.IDRange{First: first, Count: userids.PerPod}, err
 }
 
-// Pods lists the pods that left a directory or a cgroup behind.
+// Pods lists the pods that have a directory or a cgroup.
 func (h *host) Pods(ctx context.Context) ([]types.UID, error) {
 	dirs, err := h.volumes.Pods(ctx)
 	groups, err2 := h.cgroups.Pods(ctx)
 	return append(dirs, groups...), errors.Join(err, err2)
 }
 
-// setOOMScore keeps the agent out of the kernel's way when memory is short.
+// setOOMScore protects the agent from the OOM killer.
 func (h *host) setOOMScore() {
 	text := strconv.Itoa(h.b.config.Pods.OOMScoreAdj)
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(text), 0o644); err != nil {
-		h.b.log.Debug("oom_score_adj stays as it is", "wanted", text, "err", err)
+		h.b.log.Debug("oom_score_adj could not be set", "wanted", text, "err", err)
 	}
 }
 
-// evictionReserve is the memory and disk that hard eviction keeps free: pods
-// cannot count on it.
+// evictionReserve returns the memory and disk of the hard eviction thresholds, which is not
+// allocatable.
 func evictionReserve(c *nodeconfig.Config, capacity corev1.ResourceList) corev1.ResourceList {
 	signals := map[string]corev1.ResourceName{"memory.available": corev1.ResourceMemory, "nodefs.available": corev1.ResourceEphemeralStorage}
 	out := corev1.ResourceList{}

@@ -11,15 +11,14 @@ import (
 	"berth/node/pressure"
 )
 
-// collectImages removes images that nobody needs when the disk fills up.
+// collectImages runs image garbage collection until ctx ends.
 func (b *berth) collectImages(ctx context.Context) {
 	o := b.imageGarbage(ctx)
 	o.OnCollected = b.imagesCollected
 	b.runtime.images.RunGC(ctx, o)
 }
 
-// imagesCollected tells what one round has done: what went, and that what may go
-// was not enough.
+// imagesCollected reports the result of a garbage collection.
 func (b *berth) imagesCollected(c images.GCResult, err error) {
 	for _, r := range c.Removed {
 		b.metrics.CountImageGarbageCollected(string(r.Reason))
@@ -34,16 +33,15 @@ func (b *berth) imagesCollected(c images.GCResult, err error) {
 	}
 }
 
-// warnOfNode tells a warning in the log and, on a node that has joined a server,
-// as an event of the node.
+// warnOfNode logs a warning and, in a cluster, records it as an event of the node.
 func (b *berth) warnOfNode(reason, message string) {
 	b.log.Warn(message, "reason", reason)
-	if b.joined != nil {
-		b.joined.events.OfNode(corev1.EventTypeWarning, reason, message)
+	if b.cluster != nil {
+		b.cluster.events.OfNode(corev1.EventTypeWarning, reason, message)
 	}
 }
 
-// imageGarbage says which images go.
+// imageGarbage returns the garbage collection options.
 func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	c := b.config.Images
 	return images.GCOptions{
@@ -52,7 +50,7 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	}
 }
 
-// imageSpace tells how the disk for images stands, for pulls that want to begin.
+// imageSpace returns the available space for image pulls.
 func (b *berth) imageSpace() (images.DiskSpace, bool) {
 	dir := b.imagesAt.Load()
 	if dir == nil {
@@ -60,7 +58,7 @@ func (b *berth) imageSpace() (images.DiskSpace, bool) {
 	}
 	disk, err := node.ReadDisk(*dir)
 	if err != nil {
-		b.log.Debug("disk of images", "err", err)
+		b.log.Debug("image filesystem unavailable", "err", err)
 		return images.DiskSpace{}, false
 	}
 	bytes := pressure.Level{Available: int64(disk.Available), Capacity: int64(disk.Capacity)}
@@ -83,8 +81,8 @@ func (b *berth) imageSpace() (images.DiskSpace, bool) {
 	return s, true
 }
 
-// makeRoomForPull removes images that nobody needs until a pull has enough room. Not
-// before all pods are known: what they need is not, either.
+// makeRoomForPull removes unused images until a pull has enough space. Before all desired pods are
+// known, nothing is removed, because usage is not known.
 func (b *berth) makeRoomForPull(ctx context.Context, enough func() bool) {
 	if !b.agent.HasSynced() {
 		return
@@ -95,7 +93,7 @@ func (b *berth) makeRoomForPull(ctx context.Context, enough func() bool) {
 	}
 }
 
-// imagesInUse names what any pod of the node uses, by name, ID and digest.
+// imagesInUse returns the images of all pods by name, ID and digest.
 func (b *berth) imagesInUse() map[string]bool {
 	use := map[string]bool{}
 	for _, s := range b.agent.StatusCache.All() {

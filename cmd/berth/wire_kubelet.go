@@ -19,19 +19,19 @@ import (
 	"berth/podspec"
 )
 
-// notFound is an error of code 404 with words of its own.
+// notFound is a 404 error with a custom message.
 func notFound(format string, args ...any) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: fmt.Sprintf(format, args...),
 	}}
 }
 
-// kubeletPod finds the pod that a question is about.
+// kubeletPod returns the requested pod.
 func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*agent.Snapshot, error) {
 	if ref.UID == "" {
 		return b.find(ctx, ref.Namespace, ref.Name)
 	}
-	b.agent.WaitForSync(ctx, firstLook)
+	b.agent.WaitForSync(ctx, syncTimeout)
 	s, ok := b.agent.StatusCache.Get(types.UID(ref.UID))
 	if !ok || s.Pod.Namespace != ref.Namespace || s.Pod.Name != ref.Name {
 		return nil, nodeapi.NotFound(ref.Name)
@@ -39,9 +39,9 @@ func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*agent.Snaps
 	return s, nil
 }
 
-// runningPods tells what the runtime runs: the names and images of containers.
+// runningPods returns the running pods with the names and images of their containers.
 func (b *berth) runningPods(ctx context.Context) (*corev1.PodList, error) {
-	b.agent.WaitForSync(ctx, firstLook)
+	b.agent.WaitForSync(ctx, syncTimeout)
 	list := &corev1.PodList{}
 	for _, s := range b.agent.StatusCache.All() {
 		pod := corev1.Pod{}
@@ -70,10 +70,10 @@ func (b *berth) kubeletLogs(ctx context.Context, req server.LogRequest, stdout, 
 	if err != nil {
 		return badRequest("%s", err)
 	}
-	return b.writeLog(ctx, s, k, req.LogRequest, false, stdout, stderr) // ends with the instance, as the kubelet's
+	return b.writeLog(ctx, s, k, req.LogRequest, false, stdout, stderr) // stops with the container instance, like the kubelet
 }
 
-// kubeletRunning finds the instance of a container that runs.
+// kubeletRunning returns the running instance of a container.
 func (b *berth) kubeletRunning(ctx context.Context, req server.StreamRequest) (*agent.Snapshot, plan.Container, error) {
 	s, err := b.kubeletPod(ctx, req.PodRef)
 	if err != nil {
@@ -98,7 +98,7 @@ func (b *berth) kubeletExec(ctx context.Context, req server.StreamRequest) (stri
 	if err != nil {
 		return "", err
 	}
-	b.commands.TrackUserExec(k.ID, req.Command)
+	b.execs.TrackUserExec(k.ID, req.Command)
 	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, streamsOf(req))
 }
 
@@ -107,13 +107,13 @@ func (b *berth) kubeletAttach(ctx context.Context, req server.StreamRequest) (st
 	if err != nil {
 		return "", err
 	}
-	if _, tty := s.Terminal(req.Container); tty != req.TTY { // as the kubelet: the container's own decides
+	if _, tty := s.Terminal(req.Container); tty != req.TTY { // like the kubelet: the setting of the container has precedence
 		req.TTY, req.Stderr = tty, req.Stderr && !tty
 	}
 	return b.runtime.client.AttachURL(ctx, k.ID, streamsOf(req))
 }
 
-// reachable tells whether the pod has a network that could be reached.
+// reachable returns an error if the pod has no network.
 func (b *berth) reachable(ctx context.Context, ref server.PodRef) error {
 	s, err := b.kubeletPod(ctx, ref)
 	if err != nil {

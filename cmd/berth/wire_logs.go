@@ -15,7 +15,7 @@ import (
 	"berth/nodeapi"
 )
 
-// rotateLogs keeps the logs of running containers to their size until ctx ends.
+// rotateLogs rotates the logs of running containers until ctx ends.
 func (b *berth) rotateLogs(ctx context.Context) {
 	c := b.config.Logs
 	changed, stop := b.agent.StatusCache.Changes()
@@ -26,7 +26,7 @@ func (b *berth) rotateLogs(ctx context.Context) {
 	}
 	growth, err := crilog.NewInotifyWatcher()
 	if err != nil {
-		b.log.Warn("logs are looked at once a second", "err", err)
+		b.log.Warn("log file watch unavailable, polling every second", "err", err)
 	} else {
 		defer growth.Close()
 		r.Growth = growth
@@ -43,11 +43,11 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 			uid := s.Pod.UID
 			logs = append(logs, crilog.Log{
 				Path: k.LogPath,
-				// Once begun a rotation is brought to its end: the call has a deadline of its own.
+				// A started rotation is completed. The call has its own timeout.
 				Reopen: func() error { return b.runtime.client.ReopenLog(context.Background(), k.ID) },
 				OnError: func(err error) {
 					if b.agent.StatusCache.Lives(uid, k.ID) {
-						b.log.Warn("rotate a container's log", "container", k.Name, "id", k.ID, "err", err)
+						b.log.Warn("container log rotation failed", "container", k.Name, "id", k.ID, "err", err)
 					}
 				},
 			})
@@ -56,7 +56,8 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 	return logs
 }
 
-// logCollector takes away logs that are nobody's, once a minute as upstream.
+// logCollector returns the garbage collection of orphaned logs, which runs once a minute as
+// upstream.
 func (b *berth) logCollector() *crilog.Collector {
 	return &crilog.Collector{
 		PodLogsDir: b.config.PodLogsDir, LinkDir: logLinks, Interval: time.Minute, MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
@@ -64,11 +65,11 @@ func (b *berth) logCollector() *crilog.Collector {
 	}
 }
 
-// keptLogs tells which logs have an owner. Until every source has told what it
-// wants, all have.
+// keptLogs returns the logs that are in use. Before all desired pods are known, it returns an
+// error.
 func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
 	if !b.agent.HasSynced() {
-		return crilog.Owners{}, errors.New("not all pods that are wanted are known yet")
+		return crilog.Owners{}, errors.New("not all desired pods are known yet")
 	}
 	uids, err := b.runtime.client.SandboxUIDs(ctx)
 	if err != nil {
@@ -78,7 +79,7 @@ func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
 	for _, s := range b.agent.StatusCache.All() {
 		uid := string(s.Pod.UID)
 		kept.Pods[uid] = true
-		if s.Passes == 0 { // nobody has looked what there is
+		if s.Passes == 0 { // not observed yet
 			continue
 		}
 		logs := map[string]bool{}
@@ -96,10 +97,10 @@ func (b *berth) logsCollected(g crilog.Collected, err error) {
 	b.metrics.CountGarbageCollected("log_link", g.Links)
 	b.metrics.CountLogBytesFreed(g.Bytes)
 	if err != nil {
-		b.log.Warn("log garbage", "err", err)
+		b.log.Warn("log garbage collection failed", "err", err)
 	}
 	if g.PodDirs > 0 {
-		b.log.Info("removed logs of pods that are gone", "pods", g.PodDirs, "bytes", g.Bytes)
+		b.log.Info("orphaned pod logs removed", "pods", g.PodDirs, "bytes", g.Bytes)
 	}
 }
 
@@ -115,7 +116,8 @@ func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr
 	return b.writeLog(ctx, s, k, req, !req.Previous, stdout, stderr)
 }
 
-// writeLog writes the log of an instance and, if it is followed, also of those after it.
+// writeLog writes the log of a container instance and, if follow and also are set, the logs of
+// later instances.
 func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Container, req nodeapi.LogRequest, also bool, stdout, stderr io.Writer) error {
 	o := crilog.Options{
 		Path: k.LogPath, Follow: req.Follow, Tail: req.Tail, Since: req.SinceTime, Timestamps: req.Timestamps,
@@ -148,7 +150,7 @@ func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Containe
 	return crilog.Read(ctx, o)
 }
 
-// ended is closed when a container has ended, or nothing is known of it.
+// ended returns a channel that is closed when a container has terminated or is unknown.
 func (b *berth) ended(ctx context.Context, watches *sync.WaitGroup, uid types.UID, id string) <-chan struct{} {
 	done := make(chan struct{})
 	changed, stop := b.agent.StatusCache.Changes()

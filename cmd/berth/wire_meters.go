@@ -12,9 +12,8 @@ import (
 	"berth/podspec"
 )
 
-// metersOf has the agent count what /metrics shows. Handler names the runtime
-// handler of a pod.
-func metersOf(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
+// agentMetrics connects the agent to the metrics. handler returns the runtime handler of a pod.
+func agentMetrics(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
 	return agent.Metrics{
 		SyncFinished:   func(d time.Duration) { m.ObserveSync("sync", d) },
 		ActionDuration: m.ObserveStage,
@@ -33,14 +32,14 @@ func metersOf(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metr
 	}
 }
 
-// runtimeHandler names the runtime handler of a pod; empty: the default one.
+// runtimeHandler returns the runtime handler of a pod; empty: the default one.
 func (h *host) runtimeHandler(pod *corev1.Pod) string {
 	name, _ := criconfig.RuntimeHandler(h.criNode(), pod)
 	return name
 }
 
-// countStart counts a pod that has come to run. That of a server was created before
-// it was seen here.
+// countStart records a pod start. A pod from an API server was created before this node observed
+// it.
 func countStart(m *telemetry.Metrics, s agent.PodStart) {
 	m.ObservePodStart(s.Total, s.Overhead)
 	total := s.Total
@@ -48,7 +47,7 @@ func countStart(m *telemetry.Metrics, s agent.PodStart) {
 		total = max(total, s.At.Sub(s.Pod.CreationTimestamp.Time))
 	}
 	excluded := s.Pulling
-	for _, k := range s.Status.InitContainerStatuses { // a sidecar has not ended
+	for _, k := range s.Status.InitContainerStatuses { // running sidecars are not terminated
 		if end := k.State.Terminated; end != nil {
 			excluded += end.FinishedAt.Sub(end.StartedAt.Time)
 		}
@@ -56,7 +55,7 @@ func countStart(m *telemetry.Metrics, s agent.PodStart) {
 	m.ObservePodStartSLI(total, excluded)
 }
 
-// countOutcome counts the end of an action. One that was called off is no try.
+// countOutcome records the result of an action. A canceled action does not count as an attempt.
 func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 	result := "ok"
 	switch {
@@ -98,7 +97,7 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 	}
 }
 
-// containerType is upstream's label for a kind of container.
+// containerType is upstream's label value for a kind of container.
 func containerType(k plan.ContainerKind) string {
 	switch k {
 	case plan.Init, plan.Sidecar:
@@ -110,8 +109,8 @@ func containerType(k plan.ContainerKind) string {
 	return "container"
 }
 
-// badFiles counts the manifest files that cannot be used as they are now.
-func (b *berth) badFiles() int {
+// invalidManifests counts the invalid manifest files.
+func (b *berth) invalidManifests() int {
 	bad := map[string]bool{}
 	for _, snap := range b.agent.Snapshots() {
 		for _, f := range snap.FileErrors {

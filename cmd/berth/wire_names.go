@@ -8,19 +8,18 @@ import (
 	"berth/node"
 )
 
-// names are the name servers that pods have of the host.
-type names struct {
-	file, instead node.HostFile          // the second counts while the first names none that pods reach
-	told          atomic.Pointer[string] // which counted last; empty: none could be read
+// nameServers is the resolver configuration that pods inherit from the host.
+type nameServers struct {
+	file, fallback node.HostFile          // fallback is used if file has no name server that pods can reach
+	lastFile       atomic.Pointer[string] // the file that was used last; empty: none could be read
 }
 
-func (n *names) use(c nodeconfig.Network) {
-	n.file.Path, n.instead.Path = c.ResolvConf, c.FallbackResolvConf
+func (n *nameServers) use(c nodeconfig.Network) {
+	n.file.Path, n.fallback.Path = c.ResolvConf, c.FallbackResolvConf
 }
 
-// now is what counts now, and the file that it is of; empty: pods are to have none, or
-// there is none.
-func (n *names) now() (r criconfig.ResolvConf, file string, err error) {
+// now returns the current configuration and its file; empty: pods inherit none, or there is none.
+func (n *nameServers) now() (r criconfig.ResolvConf, file string, err error) {
 	if n.file.Path == "" {
 		return r, "", nil
 	}
@@ -29,12 +28,12 @@ func (n *names) now() (r criconfig.ResolvConf, file string, err error) {
 		return r, "", err
 	}
 	r = criconfig.ParseResolvConf(string(text))
-	if n.instead.Path == "" || len(r.Nameservers) == 0 || r.ReachableFromPod() {
+	if n.fallback.Path == "" || len(r.Nameservers) == 0 || r.ReachableFromPod() {
 		return r, n.file.Path, nil
 	}
-	if text, err := n.instead.Read(); err == nil {
+	if text, err := n.fallback.Read(); err == nil {
 		if other := criconfig.ParseResolvConf(string(text)); other.ReachableFromPod() {
-			return other, n.instead.Path, nil
+			return other, n.fallback.Path, nil
 		}
 	}
 	return r, n.file.Path, nil

@@ -18,7 +18,7 @@ import (
 	"berth/internal/apiclient"
 )
 
-// networksDir is where the agent keeps, in its state directory, what it has attached pods to.
+// networksDir contains the attached networks of pods, in the state directory.
 const networksDir = "networks"
 
 func (b *berth) networksOptions() networks.Options {
@@ -28,8 +28,8 @@ func (b *berth) networksOptions() networks.Options {
 	}
 }
 
-// attached is the runtime with the networks that pods have beside its own: a
-// sandbox is made when all are there, and stopped when they are taken away.
+// attached is the runtime with additional pod networks. They are attached before a sandbox is
+// reported as running and detached before it is stopped.
 type attached struct {
 	*cri.Client
 	host *host
@@ -56,7 +56,7 @@ func (a attached) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbo
 	if err != nil {
 		return plan.Sandbox{}, err
 	}
-	// Its address was not told before.
+	// Its IPs were not reported before.
 	if made, err = a.Sandbox(ctx, made.ID); err != nil {
 		return plan.Sandbox{}, err
 	}
@@ -70,7 +70,7 @@ func (a attached) StopSandbox(ctx context.Context, id string) error {
 	return a.Client.StopSandbox(ctx, id)
 }
 
-// withNetworks is a pod with the annotation that tells of its networks.
+// withNetworks adds the annotation with the network status to a pod.
 func (h *host) withNetworks(pod *corev1.Pod) *corev1.Pod {
 	status := h.networks.Status(pod.UID)
 	if status == "" {
@@ -85,10 +85,10 @@ func (h *host) withNetworks(pod *corev1.Pod) *corev1.Pod {
 	return &told
 }
 
-// checkNetworks has plugins look at what they have made, when the agent knows what
-// runs and then from time to time, until ctx ends.
+// checkNetworks runs the CHECK command of the network plugins after startup and then periodically,
+// until ctx ends.
 func (b *berth) checkNetworks(ctx context.Context) {
-	again := time.NewTicker(networksChecked)
+	again := time.NewTicker(networksCheckInterval)
 	defer again.Stop()
 	select {
 	case <-ctx.Done():
@@ -107,15 +107,15 @@ func (b *berth) checkNetworks(ctx context.Context) {
 }
 
 const (
-	networksChecked = 10 * time.Minute
+	networksCheckInterval = 10 * time.Minute
 
-	networksRetry = 30 * time.Second
-	networksBound = 10 * time.Second
+	networksRetryInterval = 30 * time.Second
+	networksTimeout       = 10 * time.Second
 )
 
-// tellNetworks writes the annotation to the pods' objects until ctx ends.
-func (j *joined) tellNetworks(ctx context.Context) {
-	retry := time.NewTimer(networksRetry)
+// reportNetworks writes the network status annotation to the API server until ctx ends.
+func (j *cluster) reportNetworks(ctx context.Context) {
+	retry := time.NewTimer(networksRetryInterval)
 	defer retry.Stop()
 	for {
 		select {
@@ -124,28 +124,28 @@ func (j *joined) tellNetworks(ctx context.Context) {
 		case <-j.b.host.networks.StatusChanged():
 		case <-retry.C:
 		}
-		failed := j.b.host.networks.ReportStatuses(func(p networks.Pod, annotation string) error { return j.tellNetwork(ctx, p, annotation) })
+		failed := j.b.host.networks.ReportStatuses(func(p networks.Pod, annotation string) error { return j.reportNetwork(ctx, p, annotation) })
 		if failed {
-			retry.Reset(networksRetry)
+			retry.Reset(networksRetryInterval)
 		}
 	}
 }
 
-func (j *joined) tellNetwork(ctx context.Context, p networks.Pod, annotation string) error {
+func (j *cluster) reportNetwork(ctx context.Context, p networks.Pod, annotation string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": p.UID, "annotations": map[string]string{networks.StatusAnnotation: annotation},
 	}})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, networksBound)
+	ctx, cancel := context.WithTimeout(ctx, networksTimeout)
 	defer cancel()
 	err = j.client.Patch(ctx, apiclient.Pods, p.Namespace, p.Name, types.StrategicMergePatchType, patch, nil, "status")
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it has gone, or is a file's pod
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // deleted, or a static pod
 		return nil
 	}
 	if err != nil {
-		j.b.log.Debug("tell a pod's networks", "pod", p.Namespace+"/"+p.Name, "err", err)
+		j.b.log.Debug("network status update failed", "pod", p.Namespace+"/"+p.Name, "err", err)
 	}
 	return err
 }

@@ -14,15 +14,14 @@ import (
 	"berth/nodeapi/server"
 )
 
-// serverSide is what a control server does for the node's API; nil functions
-// without one.
+// serverSide contains functions that use the API server. They are nil without one.
 type serverSide struct {
 	reviews     server.Reviews
-	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error) // that the server has signed
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error) // signed by the cluster
 }
 
-// serverSide asks the server that the node has joined.
-func (j *joined) serverSide() serverSide {
+// serverSide returns the functions for a node in a cluster.
+func (j *cluster) serverSide() serverSide {
 	side := serverSide{reviews: server.Reviews{
 		Token: func(ctx context.Context, q authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error) {
 			r := &authenticationv1.TokenReview{Spec: q}
@@ -41,10 +40,10 @@ func (j *joined) serverSide() serverSide {
 	return side
 }
 
-// hostLogs is the folder that /logs/ shows.
+// hostLogs is the directory served at /logs/.
 const hostLogs = "/var/log"
 
-// nodeAPI opens the port of the node's API; a nil listener: this node has none.
+// nodeAPI opens the port of the kubelet HTTP API; a nil listener: disabled.
 func (b *berth) nodeAPI(ctx context.Context) (net.Listener, server.Options, error) {
 	c := b.config.Server
 	var o server.Options
@@ -52,7 +51,7 @@ func (b *berth) nodeAPI(ctx context.Context) (net.Listener, server.Options, erro
 	case !c.Enabled:
 		return nil, o, nil
 	case b.config.Standalone() && c.ClientCAFile == "":
-		return nil, o, nil // nobody could show who they are
+		return nil, o, nil // no client could authenticate
 	}
 	o, err := b.nodeAPIOptions()
 	if err != nil {
@@ -61,9 +60,9 @@ func (b *berth) nodeAPI(ctx context.Context) (net.Listener, server.Options, erro
 	at := net.JoinHostPort(c.Address.String(), fmt.Sprint(c.Port))
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
 	if err != nil {
-		return nil, o, fmt.Errorf("node API: %w", err)
+		return nil, o, fmt.Errorf("kubelet API: %w", err)
 	}
-	b.log.Info("node API", "address", ln.Addr().String())
+	b.log.Info("kubelet API started", "address", ln.Addr().String())
 	return ln, o, nil
 }
 
@@ -96,8 +95,8 @@ func (b *berth) nodeAPIOptions() (o server.Options, err error) {
 	return o, err
 }
 
-// servingCertificate is the one that the configuration names, that the server has
-// signed, or that the node signs itself.
+// servingCertificate returns the configured certificate, the one signed by the cluster, or a
+// self-signed one.
 func (b *berth) servingCertificate() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	c := b.config.Server
 	if c.CertFile != "" {
@@ -126,7 +125,7 @@ func (b *berth) kubeletHandlers() server.Handlers {
 		Attach:         b.kubeletAttach,
 		CheckReachable: b.reachable,
 		DialPort:       b.kubeletDial,
-		Stats:          b.figures,
+		Stats:          b.stats,
 		Metrics:        b.metrics.NodeHandler(),
 		Probes:         b.metrics.ProbesHandler(),
 		Config:         func() any { return b.config.Kubelet },

@@ -12,10 +12,10 @@ import (
 	"berth/nodeapi"
 )
 
-// importRecords is what was imported from which archive, in the state directory.
+// importRecords is the file with the imported archives, in the state directory.
 const importRecords = "images.json"
 
-// newOffline brings the images of archives in a folder onto the node.
+// newOffline creates the import of image archives.
 func (b *berth) newOffline() *offline.Importer {
 	return offline.New(offline.Options{
 		Dir: b.config.Images.ArchiveDir, Records: filepath.Join(b.config.StateDir, importRecords), Runtime: importer{b.runtime.client}, Log: b.log,
@@ -26,7 +26,7 @@ func (b *berth) newOffline() *offline.Importer {
 			b.agent.ImagesImported()
 		},
 		OnFailed: func(file string, err error) {
-			b.warnOfNode("ImageImportFailed", fmt.Sprintf("Images of %s cannot be imported: %v", file, err))
+			b.warnOfNode("ImageImportFailed", fmt.Sprintf("Failed to import images of %s: %v", file, err))
 		},
 		IsTransient: func(err error) bool {
 			switch plan.KindOf(err) {
@@ -39,15 +39,15 @@ func (b *berth) newOffline() *offline.Importer {
 	})
 }
 
-// makeImageFolder has the folder of archives there when the agent answers: who waits
-// for that may put one into it at once.
+// makeImageFolder creates the archive directory before the agent serves requests, so that clients
+// can add archives immediately.
 func (b *berth) makeImageFolder() {
 	if err := os.MkdirAll(b.config.Images.ArchiveDir, 0o755); err != nil {
-		b.log.Debug("folder of images", "err", err) // it is tried again, and said then
+		b.log.Debug("create image archive directory failed", "err", err) // retried and reported by the import
 	}
 }
 
-// importer is the runtime as archives need it.
+// importer adapts the runtime for archives.
 type importer struct{ *cri.Client }
 
 func (i importer) Import(ctx context.Context, id string) (offline.Import, error) {
@@ -58,7 +58,7 @@ func (i importer) Import(ctx context.Context, id string) (offline.Import, error)
 	return in, nil
 }
 
-// listImages tells which images are here, why they stay, and what the archives have.
+// listImages returns the images on the node, why they are kept, and the state of the archives.
 func (b *berth) listImages(ctx context.Context) (out nodeapi.Images, err error) {
 	list, err := b.runtime.images.List(ctx, b.imageGarbage(ctx))
 	if err != nil {

@@ -18,24 +18,24 @@ import (
 	"berth/nodeapi"
 )
 
-// offering is what the node offers to new pods. The server's word on labels and
-// the node's on pressures come from two sides.
-type offering struct {
+// nodeOffer is the node as offered to new pods. Labels and taints are updated from the API server,
+// pressure conditions by the node.
+type nodeOffer struct {
 	mu   sync.Mutex
 	node admission.Node
 	tell func(admission.Node)
 }
 
-func (o *offering) change(f func(*admission.Node)) {
+func (o *nodeOffer) change(f func(*admission.Node)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f(&o.node)
 	o.tell(o.node)
 }
 
-// strictGroups takes in whether the runtime knows supplementalGroupsPolicy, which
-// another version of it may.
-func (o *offering) strictGroups(known bool) {
+// strictGroups sets whether the runtime supports supplementalGroupsPolicy, which can change with
+// its version.
+func (o *nodeOffer) strictGroups(known bool) {
 	o.mu.Lock()
 	same := o.node.NoSupplementalGroupsPolicy == !known
 	o.mu.Unlock()
@@ -44,41 +44,41 @@ func (o *offering) strictGroups(known bool) {
 	}
 }
 
-// newPressure makes what looks at the node's signals.
+// newPressure creates the monitoring of eviction signals.
 func (b *berth) newPressure() *eviction.Monitor {
-	b.alarm = make(chan struct{}, 1)
+	b.memoryAlarm = make(chan struct{}, 1)
 	at := &places{b: b}
-	b.relief = b.newRelief(at)
+	b.reclaimer = b.newReclaimer(at)
 	return eviction.NewMonitor(eviction.MonitorOptions{
-		Config: pressureConfig(b.config), Read: at.read, Notify: b.alarm, Log: b.log,
+		Config: pressureConfig(b.config), Read: at.read, Notify: b.memoryAlarm, Log: b.log,
 		OnObserved: func(v eviction.Observation) { b.metrics.SetPressure(levelsOf(v), conditionsOf(v)) },
-		Reclaim:    b.relief.Reclaim,
+		Reclaim:    b.reclaimer.Reclaim,
 		OnConditionsChanged: func(v eviction.Observation) {
 			if !v.Has(corev1.NodeDiskPressure) {
-				b.short.Store(false)
+				b.diskPressure.Store(false)
 			}
 			b.offering.change(func(n *admission.Node) { n.PressureConditions = v.Conditions() })
-			if b.joined != nil {
-				b.joined.presence.Trigger()
+			if b.cluster != nil {
+				b.cluster.registration.Trigger()
 			}
 		},
 	})
 }
 
-// watchMemory has the node looked at as soon as the kernel finds memory short.
+// watchMemory triggers a measurement when the kernel reports memory pressure.
 func (b *berth) watchMemory(ctx context.Context) {
 	err := node.WatchMemoryPressure(ctx, func() {
 		select {
-		case b.alarm <- struct{}{}:
+		case b.memoryAlarm <- struct{}{}:
 		default:
 		}
 	})
 	if err != nil {
-		b.log.Info("the kernel tells nothing when memory gets short: it is looked at every 10 s", "err", err)
+		b.log.Info("memory pressure notifications unavailable, polling every 10 s", "err", err)
 	}
 }
 
-// pressureConfig says when the node is short of something.
+// pressureConfig returns the eviction thresholds.
 func pressureConfig(c *nodeconfig.Config) pressure.Config {
 	out := pressure.Config{TransitionPeriod: c.Eviction.PressureTransitionPeriod, WorkingSetOnly: c.Eviction.WorkingSetOnly}
 	for _, t := range c.Eviction.Thresholds {
@@ -97,7 +97,7 @@ func pressureConfig(c *nodeconfig.Config) pressure.Config {
 	if !c.Cgroups.EnforcePods || slices.ContainsFunc(out.Thresholds, given) {
 		return out
 	}
-	for _, t := range out.Thresholds { // as upstream: pods that are kept to a limit together must have as much left in it
+	for _, t := range out.Thresholds { // as upstream: if pods share a limit, the threshold applies to that limit as well
 		if t.Signal == pressure.MemoryAvailable && t.Hard {
 			t.Signal = pressure.AllocatableMemoryAvailable
 			out.Thresholds = append(out.Thresholds, t)
@@ -107,29 +107,28 @@ func pressureConfig(c *nodeconfig.Config) pressure.Config {
 	return out
 }
 
-// places are where signals are read. The runtime is asked for its own now and
-// then only.
+// places are the file systems of the signals. The runtime is queried for its own at intervals.
 type places struct {
-	b      *berth
-	images string
-	layers string
-	asked  time.Time
+	b           *berth
+	images      string
+	layers      string
+	refreshedAt time.Time
 }
 
-const placesAge = 5 * time.Minute
+const placesMaxAge = 5 * time.Minute
 
 func (p *places) read(ctx context.Context) (pressure.Reading, error) {
-	p.ask(ctx)
+	p.refresh(ctx)
 	return node.ReadSignals(time.Now(), p.all(p.b.host.memoryOfPods))
 }
 
-// ask asks the runtime for its places, if that was long ago.
-func (p *places) ask(ctx context.Context) {
-	if p.images != "" && time.Since(p.asked) <= placesAge {
+// refresh queries the runtime for its file systems, if the last result is too old.
+func (p *places) refresh(ctx context.Context) {
+	if p.images != "" && time.Since(p.refreshedAt) <= placesMaxAge {
 		return
 	}
 	if d, err := p.b.runtime.client.ImageFilesystem(ctx); err == nil {
-		p.images, p.layers, p.asked = d.Path, d.ContainersPath, time.Now()
+		p.images, p.layers, p.refreshedAt = d.Path, d.ContainersPath, time.Now()
 		p.b.imagesAt.Store(&d.Path)
 	}
 }
@@ -138,7 +137,7 @@ func (p *places) all(pods func() node.PodsMemory) node.SignalSources {
 	return node.SignalSources{Nodefs: p.b.config.RootDir, Images: p.images, Containers: p.layers, Pods: pods}
 }
 
-// of is where a signal is read; empty: on no disk, or it is not known.
+// of returns the directory of a signal; empty: not a disk signal, or unknown.
 func (p *places) of(s pressure.Signal) string {
 	switch s {
 	case pressure.NodefsAvailable, pressure.NodefsInodesFree:
@@ -154,7 +153,7 @@ func (p *places) of(s pressure.Signal) string {
 
 func (p *places) imagesDir() string { return p.images }
 
-// containers is where what containers write lies.
+// containers is the directory of the writable layers.
 func (p *places) containers() string { return cmp.Or(p.layers, p.images) }
 
 func (h *host) memoryOfPods() node.PodsMemory {
@@ -174,7 +173,7 @@ func levelsOf(v eviction.Observation) map[string]int64 {
 	return out
 }
 
-// pressures are the node's conditions of pressure, in upstream's order.
+// pressures are the pressure conditions in upstream's order.
 var pressures = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 
 func conditionsOf(v eviction.Observation) map[string]bool {
@@ -185,7 +184,7 @@ func conditionsOf(v eviction.Observation) map[string]bool {
 	return out
 }
 
-// pressureWarnings tell what the node is short of.
+// pressureWarnings describes the active pressure conditions.
 func (b *berth) pressureWarnings() (out []nodeapi.Warning) {
 	if v := b.pressure.Latest(); v != nil {
 		for _, p := range v.Pressures {
@@ -195,7 +194,7 @@ func (b *berth) pressureWarnings() (out []nodeapi.Warning) {
 	return out
 }
 
-// checkPressure adds the node's pressures, with the figures that speak for them.
+// checkPressure adds the pressure conditions with their values.
 func (b *berth) checkPressure(add addItem) {
 	v := b.pressure.Latest()
 	if v == nil {
@@ -211,4 +210,4 @@ func (b *berth) checkPressure(add addItem) {
 	}
 }
 
-const pressureRemedy = "free some, or give the node more: until then new pods are refused or wait, and pods are evicted"
+const pressureRemedy = "free resources or add capacity: until then new pods are rejected or have to wait, and pods are evicted"

@@ -14,30 +14,30 @@ import (
 	"berth/probes/exectracker"
 )
 
-// commandsDir is where it keeps, in the state directory, what is under way.
-const commandsDir = "commands"
+// execsDir contains the running commands, in the state directory.
+const execsDir = "commands"
 
-// newCommands makes what runs the commands of probes and hooks.
-func newCommands(b *berth) *exectracker.Tracker {
-	return exectracker.New(exectracker.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, commandsDir), Log: b.log})
+// newExecTracker creates the tracker for commands of probes and hooks.
+func newExecTracker(b *berth) *exectracker.Tracker {
+	return exectracker.New(exectracker.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, execsDir), Log: b.log})
 }
 
-// newProbes makes what runs probes and counts them.
+// newProbes creates the probe manager.
 func newProbes(b *berth) *probes.Manager {
 	return probes.New(probes.Options{
-		Runtime: b.commands, UserAgent: "kube-probe/" + kubernetesRelease(), OnStart: b.metrics.ObserveProbeDelay,
+		Runtime: b.execs, UserAgent: "kube-probe/" + kubernetesRelease(), OnStart: b.metrics.ObserveProbeDelay,
 		OnResult: func(s probes.Sample, of probes.Target) {
 			result := map[probes.Result]string{probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed", probes.Unknown: "unknown"}[s.Result]
 			b.metrics.ObserveProbe(telemetry.ProbeLabels{
 				Kind: string(of.Kind), Container: of.Container, Pod: of.Pod.Name, Namespace: of.Pod.Namespace, UID: string(of.Pod.UID),
 			}, result, s.Duration)
 		},
-		Heartbeat: func() { b.pulse("probes") },
+		Heartbeat: func() { b.heartbeat("probes") },
 		OnForget:  func(pod *corev1.Pod) { b.metrics.DeleteProbes(pod.Namespace, pod.Name, string(pod.UID)) },
 	})
 }
 
-// probesOf tells of the probes of one pod.
+// probesOf returns the probes of a pod.
 func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.PodProbes, error) {
 	s, err := b.find(ctx, namespace, name)
 	if err != nil {

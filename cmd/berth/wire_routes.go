@@ -21,51 +21,50 @@ import (
 
 func (b *berth) routesFile() string { return filepath.Join(b.config.StateDir, gateway.FileName) }
 
-// forgetRoutes takes away what an earlier life of this node, configured otherwise,
-// has made.
-func (b *berth) forgetRoutes() {
+// removeRoutes removes routes and rules that an earlier configuration has created.
+func (b *berth) removeRoutes() {
 	if b.config.Network.HostGateway {
 		return
 	}
 	if err := gateway.Remove(b.routesFile(), b.log); err != nil {
-		b.log.Error("routes and rules of an earlier configuration are left", "err", err)
+		b.log.Error("routes and rules of an earlier configuration could not be removed", "err", err)
 	}
 }
 
-// makeGateway makes what routes to other nodes' pods, and the routes that the last
-// life knew: pods may start before the server is heard.
-func (j *joined) makeGateway() (err error) {
+// makeGateway creates the routes to pods of other nodes, and restores the persisted routes, because
+// pods can start before the API server is available.
+func (j *cluster) makeGateway() (err error) {
 	c := j.b.config.Network
 	if !c.HostGateway {
 		return nil
 	}
-	var last []routes.Problem // of Changed, which is told in order
+	var last []routes.Problem // calls of OnChange are ordered
 	j.gateway, err = gateway.New(gateway.Options{
 		File: j.b.routesFile(), Log: j.b.log,
 		Enabled: func() bool { return !cni.IsForeign(c.CNIConfDir) },
 		OnChange: func(s gateway.Status) {
 			for _, t := range s.Problems {
 				if !slices.Contains(last, t) {
-					j.events.OfNode(corev1.EventTypeWarning, "PodsNotReached", fmt.Sprintf("Pods of node %s are not reached from here: %s", t.Node, t.Message))
+					j.events.OfNode(corev1.EventTypeWarning, "PodsNotReached", fmt.Sprintf("Pods of node %s are unreachable: %s", t.Node, t.Message))
 				}
 			}
 			last = s.Problems
-			j.presence.Trigger()
+			j.registration.Trigger()
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("routes to other nodes' pods: %w", err)
+		return fmt.Errorf("routes to pods of other nodes: %w", err)
 	}
-	_ = j.gateway.Sync() // says so itself, and is tried again
+	_ = j.gateway.Sync() // logs errors itself and is retried
 	return nil
 }
 
-// followNodes tells the gateway of the other nodes.
-func (j *joined) followNodes(ctx context.Context) {
+// followNodes updates the gateway from the Nodes of the cluster.
+func (j *cluster) followNodes(ctx context.Context) {
 	j.client.Watch(ctx, apiclient.WatchOptions{
 		Resource: apiclient.Nodes,
 		Transform: func(o machinery.Object) {
-			if n, ok := o.(*corev1.Node); ok { // of each node no more than the way there
+			if n, ok := o.(*corev1.Node); ok { // keep only what the routes need
 				n.Labels, n.Annotations, n.Status = nil, nil, corev1.NodeStatus{Addresses: n.Status.Addresses}
 			}
 		},
@@ -91,14 +90,13 @@ func (j *joined) followNodes(ctx context.Context) {
 		},
 		OnError: func(err error) {
 			if apierrors.IsForbidden(err) {
-				j.gateway.SetNodesUnknown(fmt.Sprintf("%s: nodes must be allowed to list and watch nodes, see networking.md", err))
+				j.gateway.SetNodesUnknown(fmt.Sprintf("%s: the node must be allowed to list and watch nodes, see networking.md", err))
 			}
 		},
 	})
 }
 
-// otherNode is a node as the routes know it. What it says that is no address is
-// left out.
+// otherNode converts a Node for the routes. Invalid addresses are ignored.
 func otherNode(n *corev1.Node) routes.Node {
 	out := routes.Node{Name: n.Name, RegisteredAt: n.CreationTimestamp.UTC()}
 	for _, text := range n.Spec.PodCIDRs {
@@ -116,39 +114,38 @@ func otherNode(n *corev1.Node) routes.Node {
 
 // Reasons of the condition NetworkUnavailable.
 const (
-	routesMade   = "BerthHasRoutes"
-	routesFailed = "BerthHasNoRoutes"
-	noPodRange   = "BerthHasNoPodRange"
+	reasonHasRoutes     = "BerthHasRoutes"
+	reasonHasNoRoutes   = "BerthHasNoRoutes"
+	reasonHasNoPodRange = "BerthHasNoPodRange"
 )
 
-// unavailable reports whether an agent of berth has told the server that the node
-// has no network for pods.
-func unavailable(n *corev1.Node) bool {
+// networkUnavailableByBerth reports whether a berth agent has set the condition NetworkUnavailable.
+func networkUnavailableByBerth(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue && strings.HasPrefix(c.Reason, "BerthHas")
 	})
 }
 
-// podNetwork is the condition NetworkUnavailable; nil: others say so. Who said that
-// there is no network takes it back.
-func (j *joined) podNetwork() *registration.NetworkCondition {
+// networkCondition returns the condition NetworkUnavailable, or nil if another component manages it. A
+// condition that berth has set is cleared by berth.
+func (j *cluster) networkCondition() *registration.NetworkCondition {
 	if j.gateway == nil {
-		if j.unavailable {
-			return &registration.NetworkCondition{Reason: routesMade, Message: "the pods' network is not berth's matter any more"}
+		if j.networkUnavailable {
+			return &registration.NetworkCondition{Reason: reasonHasRoutes, Message: "the pod network is no longer managed by berth"}
 		}
 		return nil
 	}
 	s := j.gateway.Status()
-	n := &registration.NetworkCondition{Reason: routesMade}
+	n := &registration.NetworkCondition{Reason: reasonHasRoutes}
 	switch {
 	case !s.Enabled:
-		n.Message = "the pods' network is not berth's: another configuration counts in " + j.b.config.Network.CNIConfDir
+		n.Message = "the pod network is not managed by berth: another configuration is used in " + j.b.config.Network.CNIConfDir
 	case s.Err != "":
-		n.Unavailable, n.Reason, n.Message = true, routesFailed, s.Err
-	case !j.b.host.ranged.Load() && j.gateway.LacksPodCIDRs():
-		n.Unavailable, n.Reason, n.Message = true, noPodRange, "the server has not given the node a pod range (spec.podCIDRs)"
+		n.Unavailable, n.Reason, n.Message = true, reasonHasNoRoutes, s.Err
+	case !j.b.host.hasPodCIDRs.Load() && j.gateway.LacksPodCIDRs():
+		n.Unavailable, n.Reason, n.Message = true, reasonHasNoPodRange, "no pod CIDR assigned to the node (spec.podCIDRs)"
 	default:
-		n.Message = fmt.Sprintf("pods of %d of %d other nodes are reached", s.Reachable, s.Nodes)
+		n.Message = fmt.Sprintf("pods of %d of %d other nodes are reachable", s.Reachable, s.Nodes)
 	}
 	for _, t := range s.Problems {
 		n.Message += fmt.Sprintf("; node %s: %s", t.Node, t.Message)

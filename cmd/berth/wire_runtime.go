@@ -20,19 +20,19 @@ import (
 	"berth/internal/exits"
 )
 
-// runtime is the container runtime as the agent's stages want it.
+// runtime adapts the container runtime to the stages of the agent.
 type runtime struct {
-	b      *berth
-	client *cri.Client
-	images *images.Manager
-	exits  *exits.Watcher
-	status atomic.Pointer[cri.Status] // nil: never answered
-	down   atomic.Pointer[string]     // why it does not answer; nil: it does
-	again  chan struct{}              // the network's configuration changed: ask for the status soon
+	b               *berth
+	client          *cri.Client
+	images          *images.Manager
+	exits           *exits.Watcher
+	status          atomic.Pointer[cri.Status] // nil: not received yet
+	connectionError atomic.Pointer[string]     // the current connection error; nil: none
+	recheck         chan struct{}              // triggers a status request after a change of the network configuration
 }
 
 func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
-	r := &runtime{b: b, again: make(chan struct{}, 1)}
+	r := &runtime{b: b, recheck: make(chan struct{}, 1)}
 	r.exits = exits.New(exits.Options{Process: func(ctx context.Context, id string) (int, error) { return r.client.ContainerPID(ctx, id) }, Log: b.log})
 	client, err := cri.Dial(ctx, cri.Options{
 		RuntimeEndpoint:   b.config.RuntimeEndpoint,
@@ -60,7 +60,7 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		FreeSpace:                b.makeRoomForPull,
 		OnWaitingForSpaceChanged: func() { b.agent.SyncAllPods() },
 		Standalone:               b.config.Standalone(),
-		DownloadProgress:         r.coming,
+		DownloadProgress:         r.downloadProgress,
 		Verify: images.Verification{
 			Policy: b.config.Images.VerificationPolicy, Allowlist: b.config.Images.VerificationAllowlist, RecordsDir: filepath.Join(b.config.RootDir, "image_manager"),
 		},
@@ -69,52 +69,52 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 }
 
 const (
-	logLinks     = "/var/log/containers"
-	statusPeriod = 5 * time.Second
-	statusSoon   = 250 * time.Millisecond // while something is not ready
-	pollPeriod   = time.Second            // of a runtime without events
-	reloadBound  = 2 * time.Second        // for the runtime to take in a changed network
+	logLinks         = "/var/log/containers"
+	statusPeriod     = 5 * time.Second
+	statusFastPeriod = 250 * time.Millisecond // while a condition is not ready
+	pollPeriod       = time.Second            // for a runtime without events
+	cniReloadTime    = 2 * time.Second        // for the runtime to load a changed network configuration
 )
 
-// watch keeps the runtime's own status, asked more often while it is not well.
-// It ends before ctx only when the agent has to begin anew: see sameDriver.
+// watch polls the runtime's status, more often while it is not ready. It returns before ctx ends
+// only for a restart, see verifyDriver.
 func (r *runtime) watch(ctx context.Context) error {
 	loop := r.b.loops.Watch("runtime status", time.Minute)
-	var changed time.Time // of the network's configuration
+	var changed time.Time // of the network configuration
 	told := ""
 	for ctx.Err() == nil {
 		loop.Beat()
-		stall("runtime status")
+		hang("runtime status")
 		wait := statusPeriod
 		before := r.network()
 		st, err := r.client.Status(ctx)
 		if err != nil {
 			text := err.Error()
-			r.down.Store(&text)
-			wait = statusSoon
+			r.connectionError.Store(&text)
+			wait = statusFastPeriod
 		} else {
-			if err := r.sameDriver(ctx); errors.Is(err, errOtherDriver) {
-				r.b.log.Info("berth begins anew", "err", err)
+			if err := r.verifyDriver(ctx); errors.Is(err, errCgroupDriverChanged) {
+				r.b.log.Info("restarting", "err", err)
 				return err
 			}
-			r.down.Store(nil)
+			r.connectionError.Store(nil)
 			r.status.Store(&st)
 			r.b.offering.strictGroups(st.SupplementalGroupsPolicy)
-			if !st.Ready || !st.NetworkReady || time.Since(changed) < reloadBound {
-				wait = statusSoon
+			if !st.Ready || !st.NetworkReady || time.Since(changed) < cniReloadTime {
+				wait = statusFastPeriod
 			}
 		}
 		if now := r.network(); now != before {
 			r.b.log.Info("network", "ready", now.Ready, "message", now.Message)
 			r.b.agent.SyncAllPods()
 		}
-		if why := r.notReady(); r.b.joined != nil && why != told {
+		if why := r.notReady(); r.b.cluster != nil && why != told {
 			told = why
-			r.b.joined.presence.Trigger()
+			r.b.cluster.registration.Trigger()
 		}
 		select {
 		case <-ctx.Done():
-		case <-r.again:
+		case <-r.recheck:
 			changed = time.Now()
 		case <-time.After(wait):
 		}
@@ -122,18 +122,17 @@ func (r *runtime) watch(ctx context.Context) error {
 	return nil
 }
 
-// networkChanged has the runtime asked again, rather than in a few seconds: a
-// pod that starts meanwhile would get a sandbox that has no network and cannot
-// be taken away without one.
+// networkChanged triggers a status request immediately. A pod that starts in the meantime could get
+// a sandbox without a network, which cannot be removed without one.
 func (r *runtime) networkChanged() {
 	select {
-	case r.again <- struct{}{}:
+	case r.recheck <- struct{}{}:
 	default:
 	}
 	r.b.agent.SyncAllPods()
 }
 
-// sandboxImage names the image of sandboxes, for a runtime that does not pin it.
+// sandboxImage returns the sandbox image, for a runtime that does not pin it.
 func (r *runtime) sandboxImage(ctx context.Context) []string {
 	info, err := r.client.StatusInfo(ctx)
 	if err != nil {
@@ -143,44 +142,43 @@ func (r *runtime) sandboxImage(ctx context.Context) []string {
 		SandboxImage string `json:"sandboxImage"`
 	}
 	if json.Unmarshal(info["config"], &config) != nil || config.SandboxImage == "" {
-		return nil // it is pinned then
+		return nil // pinned
 	}
 	return []string{config.SandboxImage}
 }
 
-// network is the node's network as the sandbox sees it: what the runtime says,
-// with berth's own words for why.
+// network returns the network readiness of the runtime, with a more specific message if possible.
 func (r *runtime) network() plan.NetworkSeen {
 	st := r.status.Load()
 	switch {
 	case st == nil:
-		return plan.NetworkSeen{Message: "the container runtime has not answered yet"}
+		return plan.NetworkSeen{Message: "the container runtime has not reported its status yet"}
 	case st.NetworkReady:
 		return plan.NetworkSeen{Ready: true}
 	}
 	if ok, why := r.b.host.network.Ready(); !ok {
-		if r.b.config.Network.PodCIDRsFromNode && !r.b.host.ranged.Load() {
-			why += ": it is written when the server gives the node its pod range (spec.podCIDRs of the Node)"
+		if r.b.config.Network.PodCIDRsFromNode && !r.b.host.hasPodCIDRs.Load() {
+			why += ": it is created when the API server assigns a pod CIDR to the node (spec.podCIDRs)"
 		}
 		return plan.NetworkSeen{Message: why}
 	}
 	return plan.NetworkSeen{Message: st.NetworkMessage}
 }
 
-// Pod is what the runtime has of one pod.
+// Pod returns the sandboxes and containers of one pod.
 func (r *runtime) Pod(ctx context.Context, uid types.UID) ([]plan.Sandbox, []plan.Container, error) {
 	p, err := r.client.Pod(ctx, uid)
 	return p.Sandboxes, p.Containers, err
 }
 
-// Container is one container in full.
+// Container returns the details of one container.
 func (r *runtime) Container(ctx context.Context, id string) (plan.Container, error) {
 	return r.client.Container(ctx, id)
 }
 
-// Pods reads every pod of ours in full. It is what the agent begins with.
+// Pods returns every pod created by berth with full details, for adoption at startup.
 func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.RuntimePod, error) {
-	if err := r.sameDriver(ctx); err != nil {
+	if err := r.verifyDriver(ctx); err != nil {
 		return nil, err
 	}
 	listed, err := r.client.Pods(ctx)
@@ -196,7 +194,7 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.RuntimePod, err
 		out[uid] = agent.RuntimePod{Pod: meta.Restore(), Sandboxes: full.Sandboxes, Containers: full.Containers}
 		r.b.recallDevices(uid, out[uid])
 		for _, s := range full.Sandboxes {
-			if s.Ready && len(s.IPs) > 0 { // whoever made it may have died before it had told
+			if s.Ready && len(s.IPs) > 0 { // the previous process may have stopped before it did this
 				r.b.host.PodIPsChanged(out[uid].Pod, s.IPs)
 			}
 		}
@@ -204,7 +202,7 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.RuntimePod, err
 	return out, nil
 }
 
-// List is Pods by existence and state only.
+// List returns every pod created by berth, with existence and state only.
 func (r *runtime) List(ctx context.Context) (map[types.UID]agent.RuntimePod, error) {
 	listed, err := r.client.Pods(ctx)
 	if err != nil {
@@ -217,7 +215,7 @@ func (r *runtime) List(ctx context.Context) (map[types.UID]agent.RuntimePod, err
 	return out, nil
 }
 
-// progress says how far an action of a pod has come; empty: nobody knows.
+// progress describes the progress of an action; empty: unknown.
 func (r *runtime) progress(a plan.Action) string {
 	if p, pull := a.(plan.PullImage); pull {
 		return r.images.PullStatus(p.Image)
@@ -225,22 +223,22 @@ func (r *runtime) progress(a plan.Action) string {
 	return ""
 }
 
-// comingBound is how long who asks why waits for what is nice to know.
-const comingBound = 500 * time.Millisecond
+// downloadsTimeout limits the query of optional progress information.
+const downloadsTimeout = 500 * time.Millisecond
 
-// coming says how far the runtime is with what it downloads.
-func (r *runtime) coming() string {
-	ctx, cancel := context.WithTimeout(r.b.life, comingBound)
+// downloadProgress describes the progress of the runtime's downloads.
+func (r *runtime) downloadProgress() string {
+	ctx, cancel := context.WithTimeout(r.b.serveCtx, downloadsTimeout)
 	defer cancel()
 	d, err := r.client.DownloadProgress(ctx)
 	if err != nil || d.Blobs == 0 {
 		return ""
 	}
 	mib := func(n int64) float64 { return float64(n) / (1 << 20) }
-	return fmt.Sprintf("of what the runtime downloads now %.1f of %.1f MiB are here", mib(d.Received), mib(d.Total))
+	return fmt.Sprintf("downloads of the runtime: %.1f of %.1f MiB", mib(d.Received), mib(d.Total))
 }
 
-// Watch follows the runtime's events, or polls one that has none.
+// Watch forwards the runtime's events, or polls a runtime without events.
 func (r *runtime) Watch(ctx context.Context, tell func(types.UID, agent.RuntimeEvent)) error {
 	each := func(e cri.Event) {
 		h := agent.RuntimeEvent{Sandbox: e.Sandbox, Containers: e.Containers, Incomplete: e.Hint}
@@ -253,6 +251,6 @@ func (r *runtime) Watch(ctx context.Context, tell func(types.UID, agent.RuntimeE
 	if plan.KindOf(err) != plan.Unsupported {
 		return err
 	}
-	r.b.log.Info("the runtime has no events: it is polled", "every", pollPeriod)
+	r.b.log.Info("runtime events unavailable, polling", "every", pollPeriod)
 	return r.client.Poll(ctx, pollPeriod, each)
 }

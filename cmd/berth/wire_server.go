@@ -24,37 +24,37 @@ import (
 	"berth/podspec"
 )
 
-// joined is what a node that has joined a server has beside the rest.
-type joined struct {
-	b        *berth
-	client   *apiclient.Client
-	identity *apiclient.Identity
-	serving  *apiclient.Certificate // of the node's own server, issued by the server; nil: none is asked for
-	source   *sourceapi.Source
-	posts    *statusapi.Posts
-	events   *statusapi.Events
-	presence *registration.Registrar
-	gateway  *gateway.Gateway // nil: how pods reach those of other nodes is not berth's matter
+// cluster contains the components of a node in a cluster.
+type cluster struct {
+	b             *berth
+	client        *apiclient.Client
+	identity      *apiclient.Identity
+	serving       *apiclient.Certificate // serving certificate signed by the cluster; nil: not requested
+	source        *sourceapi.Source
+	statusManager *statusapi.Posts
+	events        *statusapi.Events
+	registration  *registration.Registrar
+	gateway       *gateway.Gateway // nil: routes to pods of other nodes are not managed by berth
 
-	known sync.Once
-	node  chan struct{} // closed when the server has told its Node
-	alone chan struct{} // closed when the node's name is settled
-	// Of presence alone.
+	nodeOnce     sync.Once
+	nodeReceived chan struct{} // closed when the Node was received
+	nameSettled  chan struct{} // closed when the node name is known to be unique
+	// Used only by the node registration.
 	labels   map[string]string
 	taints   []corev1.Taint
-	ranges   []string // of pods, as the network configuration has them
+	podCIDRs []string // pod CIDRs in the network configuration
 	images   []corev1.ContainerImage
 	imagesAt time.Time
 
-	unavailable bool // the server has that by an earlier life's words
+	networkUnavailable bool // the condition NetworkUnavailable was set by an earlier process
 }
 
-func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, error) {
+func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, error) {
 	if err := node.ValidateNodeIPs(b.host.addrs); err != nil {
 		return nil, err
 	}
 	c := b.config.Node
-	j := &joined{b: b, node: make(chan struct{}), alone: make(chan struct{})}
+	j := &cluster{b: b, nodeReceived: make(chan struct{}), nameSettled: make(chan struct{})}
 	var err error
 	j.identity, err = apiclient.NewIdentity(apiclient.IdentityOptions{
 		NodeName: b.config.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: b.config.Kubeconfig, Bootstrap: b.config.BootstrapKubeconfig, CertDir: b.config.CertDir,
@@ -75,38 +75,38 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 	if err != nil {
 		return nil, err
 	}
-	j.posts = statusapi.New(statusapi.Options{
+	j.statusManager = statusapi.New(statusapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
-		NodeUID: func() types.UID { return j.presence.UID() }, Settled: func() bool { return b.agent.HasSynced() },
+		NodeUID: func() types.UID { return j.registration.UID() }, Settled: func() bool { return b.agent.HasSynced() },
 		Posted: b.metrics.ObserveStatusSync,
 	})
-	_, told := b.events.Subscribe(eventsWaiting)
+	_, told := b.events.Subscribe(eventQueueSize)
 	j.events = statusapi.NewEvents(statusapi.EventsOptions{
 		Client: j.client, NodeName: b.config.NodeName, Told: told, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log,
-		Busy: j.posts.ComingUp,
+		Busy: j.statusManager.ComingUp,
 	})
 	j.source = sourceapi.New(sourceapi.Options{
-		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log, OnPod: j.posts.Heard, NodeRegistered: j.node, NameUnique: j.alone,
+		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log, OnPod: j.statusManager.Heard, NodeRegistered: j.nodeReceived, NameUnique: j.nameSettled,
 	})
-	j.presence = registration.New(registration.Options{
+	j.registration = registration.New(registration.Options{
 		Client: j.client, HeartbeatClient: heartbeat, Name: b.config.NodeName, Installation: installation,
 		RegisterNode: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
 		StatusUpdateFrequency: c.StatusUpdateFrequency, StatusReportFrequency: c.StatusReportFrequency, LeaseDuration: c.LeaseDuration,
-		Facts: j.facts, OnNameVerified: func() { close(j.alone) }, OnNode: j.heardNode, Log: b.log, RecordEvent: j.events.OfNode, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
+		Facts: j.facts, OnNameVerified: func() { close(j.nameSettled) }, OnNode: j.nodeUpdated, Log: b.log, RecordEvent: j.events.OfNode, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
 	})
 	return j, j.makeGateway()
 }
 
-// begin starts what belongs to the server.
-func (j *joined) begin(ctx context.Context, parts *group) {
+// start starts the components of a node in a cluster.
+func (j *cluster) start(ctx context.Context, parts *group) {
 	if cert := j.identity.Certificate; cert != nil {
 		parts.run("client certificate", func() error { return cert.Run(ctx) })
 	}
 	if j.serving != nil {
 		parts.run("serving certificate", func() error { return j.serving.Run(ctx) })
 	}
-	parts.run("node", func() error { return j.presence.Run(ctx) })
-	parts.run("posts", func() error { return j.posts.Run(ctx) })
+	parts.run("node", func() error { return j.registration.Run(ctx) })
+	parts.run("posts", func() error { return j.statusManager.Run(ctx) })
 	parts.run("events", func() error { return j.events.Run(ctx) })
 	if j.gateway != nil {
 		parts.run("nodes", func() error { j.followNodes(ctx); return nil })
@@ -114,7 +114,7 @@ func (j *joined) begin(ctx context.Context, parts *group) {
 	}
 }
 
-// assignedPods are the pods of the agent's last life that a server had assigned.
+// assignedPods returns the persisted pods that the API server had assigned to this node.
 func assignedPods(records map[types.UID]checkpoint.Record) (out []sourceapi.PreviousPod) {
 	for _, r := range records {
 		if r.Pod != nil && podspec.FromAPIServer(r.Pod) {
@@ -124,31 +124,30 @@ func assignedPods(records map[types.UID]checkpoint.Record) (out []sourceapi.Prev
 	return out
 }
 
-// heardNode takes in the node as the server has it: its labels and taints decide
-// what pods may run here.
-func (j *joined) heardNode(n *corev1.Node) {
+// nodeUpdated applies a change of the Node: labels and taints affect admission.
+func (j *cluster) nodeUpdated(n *corev1.Node) {
 	if !maps.Equal(j.labels, n.Labels) || !equality.Semantic.DeepEqual(j.taints, n.Spec.Taints) {
 		j.labels, j.taints = n.Labels, n.Spec.Taints
 		j.b.offering.change(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
 	}
-	j.unavailable = unavailable(n)
-	if j.b.config.Network.PodCIDRsFromNode && !slices.Equal(j.ranges, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
+	j.networkUnavailable = networkUnavailableByBerth(n)
+	if j.b.config.Network.PodCIDRsFromNode && !slices.Equal(j.podCIDRs, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
 		if err := j.b.host.writeNetwork(n.Spec.PodCIDRs); err != nil {
-			j.b.log.Error("the pod range that the server gave the node", "ranges", n.Spec.PodCIDRs, "err", err)
+			j.b.log.Error("pod network configuration failed", "ranges", n.Spec.PodCIDRs, "err", err)
 		} else {
-			j.ranges = n.Spec.PodCIDRs
+			j.podCIDRs = n.Spec.PodCIDRs
 		}
 	}
-	j.known.Do(func() { close(j.node) })
+	j.nodeOnce.Do(func() { close(j.nodeReceived) })
 }
 
-// eventsWaiting is how many events may wait for the server's sender to take them.
-const eventsWaiting = 1000
+// eventQueueSize is the number of events that can wait to be sent to the API server.
+const eventQueueSize = 1000
 
-const imagesAge = time.Minute // of what the server is told of images
+const imagesMaxAge = time.Minute // maximum age of the image list in the node status
 
-// facts are what the node is now.
-func (j *joined) facts(ctx context.Context) registration.Facts {
+// facts returns the current node status.
+func (j *cluster) facts(ctx context.Context) registration.Facts {
 	b := j.b
 	offered := b.devices.NodeResources()
 	f := registration.Facts{
@@ -167,13 +166,13 @@ func (j *joined) facts(ctx context.Context) registration.Facts {
 	if name, number, err := b.runtime.client.Version(ctx); err == nil {
 		f.System.ContainerRuntimeVersion = name + "://" + number
 	}
-	if time.Since(j.imagesAt) > imagesAge {
+	if time.Since(j.imagesAt) > imagesMaxAge {
 		if images, err := b.runtime.images.LargestImages(ctx, b.config.Node.StatusMaxImages); err == nil {
 			j.images, j.imagesAt = images, time.Now()
 		}
 	}
 	f.Images = j.images
-	f.NotReady, f.Network = b.runtime.notReady(), j.podNetwork()
+	f.NotReady, f.Network = b.runtime.notReady(), j.networkCondition()
 	if b.drain.ShuttingDown() {
 		f.NotReady = strings.Join(slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }), "; ")
 	}
@@ -190,23 +189,23 @@ func (j *joined) facts(ctx context.Context) registration.Facts {
 	return f
 }
 
-// unwell says what is wrong with the container runtime; empty: nothing.
-func (r *runtime) unwell() string {
+// problem describes the problem of the container runtime; empty: none.
+func (r *runtime) problem() string {
 	st := r.status.Load()
-	switch down := r.down.Load(); {
+	switch down := r.connectionError.Load(); {
 	case down != nil:
 		return "container runtime is down: " + *down
 	case st == nil:
 		return "container runtime status check may not have completed yet"
 	case !st.Ready:
-		return "container runtime is not ready: " + cmp.Or(st.Reason, "it does not say why")
+		return "container runtime is not ready: " + cmp.Or(st.Reason, "no reason given")
 	}
 	return ""
 }
 
-// notReady says why the node can take no pods; empty: it can.
+// notReady returns why the node is not ready; empty: it is ready.
 func (r *runtime) notReady() string {
-	if why := r.unwell(); why != "" {
+	if why := r.problem(); why != "" {
 		return why
 	}
 	if n := r.network(); !n.Ready {

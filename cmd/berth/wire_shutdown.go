@@ -11,16 +11,16 @@ import (
 	"berth/systemd"
 )
 
-// Times beside those of the pods: of what has to be told after the last of them.
+// Time for reports after the last pod has terminated.
 const (
-	toldWithin = 3 * time.Second
-	toldEvery  = 50 * time.Millisecond
+	reportTimeout      = 3 * time.Second
+	reportPollInterval = 50 * time.Millisecond
 )
 
-// newDrain is what ends the pods when the host goes down.
+// newDrain creates the graceful node shutdown.
 func (b *berth) newDrain() *shutdown.Manager {
 	return shutdown.New(shutdown.Options{
-		Groups: b.shutdownGroups(), Statuses: b.agent.StatusCache, TerminatePod: b.agent.ShutdownPod, OnStarted: b.goingDown, FlushStatus: b.flush, Log: b.log,
+		Groups: b.shutdownGroups(), Statuses: b.agent.StatusCache, TerminatePod: b.agent.ShutdownPod, OnStarted: b.shutdownStarted, FlushStatus: b.flush, Log: b.log,
 	})
 }
 
@@ -33,70 +33,70 @@ func (b *berth) shutdownGroups() []nodeshutdown.Group {
 	return nodeshutdown.Groups(c.GracePeriod, c.CriticalGracePeriod, by)
 }
 
-// goingDown has the node take no more pods, and say so.
-func (b *berth) goingDown() {
+// shutdownStarted stops the admission of pods and updates the node status.
+func (b *berth) shutdownStarted() {
 	b.offering.change(func(n *admission.Node) { n.ShuttingDown = true })
-	if b.joined != nil {
-		b.joined.presence.Trigger()
+	if b.cluster != nil {
+		b.cluster.registration.Trigger()
 	}
 }
 
-// calledOff has the node take pods again.
-func (b *berth) calledOff() {
+// shutdownCanceled resumes the admission of pods.
+func (b *berth) shutdownCanceled() {
 	b.drain.Cancel()
 	b.offering.change(func(n *admission.Node) { n.ShuttingDown = false })
-	if b.joined != nil {
-		b.joined.presence.Trigger()
+	if b.cluster != nil {
+		b.cluster.registration.Trigger()
 	}
 }
 
-// goesDown reports whether the agent begins while the host goes down: then it starts
-// no pod.
-func (b *berth) goesDown(ctx context.Context) bool {
+// shuttingDown reports whether the agent was started during a system shutdown. It starts no pods
+// then.
+func (b *berth) shuttingDown(ctx context.Context) bool {
 	return len(b.shutdownGroups()) > 0 && systemd.ShutdownInProgress(ctx)
 }
 
-// flush waits until the server knows how the pods ended and that the node goes down, or
-// it takes too long: what it is not told now it is told after the boot.
+// flush waits until the final pod statuses and the node status were sent, with a timeout. The rest
+// is sent after the reboot.
 func (b *berth) flush(ctx context.Context) {
-	if b.joined == nil {
+	if b.cluster == nil {
 		return
 	}
-	for end := time.Now().Add(toldWithin); !(b.joined.posts.Idle() && b.joined.presence.StatusSynced()) && time.Now().Before(end); {
+	for end := time.Now().Add(reportTimeout); !(b.cluster.statusManager.Idle() && b.cluster.registration.StatusSynced()) && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(toldEvery):
+		case <-time.After(reportPollInterval):
 		}
 	}
 }
 
-// watchShutdown has the host's shutdown wait for the pods, where it can.
+// watchShutdown delays a system shutdown until the pods have terminated, if possible.
 func (b *berth) watchShutdown(ctx context.Context) {
 	groups := b.shutdownGroups()
 	if len(groups) == 0 {
 		if was, err := systemd.RemoveInhibitDelay(ctx, systemd.LogindDropInDir); err != nil {
-			b.log.Warn("what logind was asked for by an earlier configuration is left", "file", systemd.InhibitDelayFile(systemd.LogindDropInDir), "err", err)
+			b.log.Warn("shutdown delay configured for logind could not be removed", "file", systemd.InhibitDelayFile(systemd.LogindDropInDir), "err", err)
 		} else if was {
-			b.log.Info("logind waits no longer with a shutdown than without berth")
+			b.log.Info("shutdown delay of logind restored to its default")
 		}
 		return
 	}
 	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{
-		DelayNeeded: nodeshutdown.TotalGracePeriod(groups) + time.Duration(len(groups))*shutdown.KillSlack + toldWithin,
+		DelayNeeded: nodeshutdown.TotalGracePeriod(groups) + time.Duration(len(groups))*shutdown.KillSlack + reportTimeout,
 		DropInDir:   systemd.LogindDropInDir, Log: b.log,
-		OnCancel: b.calledOff,
-		Drain:    func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // it fails only with ctx
+		OnCancel: b.shutdownCanceled,
+		Drain:    func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // fails only if ctx ends
 	})
 }
 
-// drainNode answers the drain unit.
+// drainNode handles the request of the drain unit.
 func (b *berth) drainNode(ctx context.Context) (out nodeapi.DrainResult, err error) {
 	if len(b.shutdownGroups()) == 0 {
 		out.SkipReason = "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is set"
 		return out, nil
 	}
-	r, err := b.drain.Run(ctx, b.life)
+	r, err := b.drain.Run(ctx, b.serveCtx)
 	out.Pods, out.NotTerminated, out.Duration = r.Pods, r.Overdue, r.Duration
 	return out, err
 }

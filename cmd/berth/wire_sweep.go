@@ -13,16 +13,15 @@ import (
 	"berth/cri"
 )
 
-// strays finds what the runtime has forgotten: its tasks, and what their network
-// has left. The agent's own view says first what is known, so that a look that
-// finds nothing asks the runtime nothing.
-type strays struct{ b *berth }
+// leakFinder finds leaks of the runtime: tasks that it no longer knows, and their network resources.
+// IDs known to the agent are skipped, so that a search without findings does not query the runtime.
+type leakFinder struct{ b *berth }
 
-func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
+func (s *leakFinder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 	client, network := s.b.runtime.client, s.b.host.network
 	facts, ok, err := client.Layout(ctx)
 	if err != nil || !ok {
-		return nil, err // another runtime keeps its things elsewhere
+		return nil, err // another runtime uses other paths
 	}
 	known := s.known()
 	tasks, err := client.LeakedTasks(ctx, cri.LeakSearch{
@@ -79,9 +78,8 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 	return out, nil
 }
 
-// attached are networks that berth itself has attached to sandboxes which nobody
-// knows any more.
-func (s *strays) attached(ctx context.Context, known map[string]bool) (out []agent.Leak, err error) {
+// attached returns networks that berth has attached to sandboxes that no longer exist.
+func (s *leakFinder) attached(ctx context.Context, known map[string]bool) (out []agent.Leak, err error) {
 	nets := s.b.host.networks
 	ids, err := s.b.runtime.client.UnknownIDs(ctx, nets.Orphaned(func(id string) bool { return known[id] }))
 	for _, id := range ids {
@@ -93,10 +91,10 @@ func (s *strays) attached(ctx context.Context, known map[string]bool) (out []age
 	return out, err
 }
 
-// socketsNote is the store's key of where shims listen: directories.
+// socketsNote is the key of the directories of shim sockets in the store.
 const socketsNote = "shim-sockets"
 
-// rememberSockets has the runtime's client know from life to life where shims listen.
+// rememberSockets lets the runtime client persist the directories of shim sockets.
 func (b *berth) rememberSockets() {
 	var dirs []string
 	kept, err := b.store.NodeValue(socketsNote)
@@ -104,16 +102,16 @@ func (b *berth) rememberSockets() {
 		err = json.Unmarshal(kept, &dirs)
 	}
 	if err != nil {
-		b.log.Warn("where shims listen is not known from the store: it is learnt from the runtime", "err", err)
+		b.log.Warn("shim socket directories are not available from the store, restoring them from the runtime", "err", err)
 	}
 	b.runtime.client.SetSocketDirs(dirs, func(dirs []string) {
-		if text, err := json.Marshal(dirs); err == nil { // strings always are
+		if text, err := json.Marshal(dirs); err == nil { // marshaling strings cannot fail
 			b.store.PutNodeValue(socketsNote, text)
 		}
 	})
 }
 
-// berthMark begins the names of the annotations that berth gives to its pods.
+// berthMark is the prefix of berth's pod annotations.
 const berthMark = "berth.dev/"
 
 func proof(marked, shared bool) agent.Ownership {
@@ -127,9 +125,8 @@ func proof(marked, shared bool) agent.Ownership {
 	}
 }
 
-// known is what the agent itself knows to be there: sandboxes and containers by
-// ID.
-func (s *strays) known() map[string]bool {
+// known returns the IDs of the sandboxes and containers known to the agent.
+func (s *leakFinder) known() map[string]bool {
 	ids := map[string]bool{}
 	for _, snap := range s.b.agent.StatusCache.All() {
 		for _, sb := range snap.Seen.Sandboxes {
@@ -142,10 +139,10 @@ func (s *strays) known() map[string]bool {
 	return ids
 }
 
-// pins tells the pinned network namespaces that are, or may be, of sandboxes that
-// are there. The runtime is asked for those of sandboxes that are new, and only
-// once somebody wants to know.
-func (s *strays) pins(ctx context.Context) func(path string) bool {
+// pins returns a function that reports whether a pinned network namespace belongs, or may belong,
+// to an existing sandbox. The runtime is queried only on the first call, and only for new
+// sandboxes.
+func (s *leakFinder) pins(ctx context.Context) func(path string) bool {
 	names := sync.OnceValues(func() (map[string]bool, error) {
 		names := map[string]bool{}
 		for _, snap := range s.b.agent.StatusCache.All() {

@@ -21,8 +21,8 @@ import (
 	"berth/systemd"
 )
 
-// measureCall surrounds every call to the runtime: metrics, the pod's timeline,
-// and a trace span if somebody collects them.
+// measureCall is an interceptor for runtime calls. It records metrics, the pod's timeline, and a
+// trace span if tracing is enabled.
 func (b *berth) measureCall(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	verb := path.Base(method)
 	end := agent.RuntimeCallSpan(ctx, verb)
@@ -39,15 +39,14 @@ func (b *berth) measureCall(ctx context.Context, method string, req, reply any, 
 	} else {
 		err = invoke(ctx, method, req, reply, conn, opts...)
 	}
-	if strings.HasPrefix(method, "/runtime.v1.") { // containerd's own services have names of their own
+	if strings.HasPrefix(method, "/runtime.v1.") { // not a CRI call of containerd
 		b.metrics.ObserveRuntimeOperation(snake(verb), time.Since(began), err)
 	}
 	end(err)
 	return err
 }
 
-// snake turns RunPodSandbox into run_podsandbox, the form of upstream's
-// operation label, which knows no word boundary inside PodSandbox.
+// snake converts RunPodSandbox to run_podsandbox, upstream's format of the operation label.
 func snake(verb string) string {
 	verb = strings.Replace(verb, "PodSandbox", "Podsandbox", 1)
 	var s strings.Builder
@@ -61,12 +60,11 @@ func snake(verb string) string {
 }
 
 const (
-	waitsForRuntime = "waiting for the container runtime"
-	startBound      = 2 * time.Minute // of a start that waits for it
+	statusWaitingForRuntime = "waiting for the container runtime"
+	startTimeout            = 2 * time.Minute // maximum time to report startup as in progress
 )
 
-// notify tells systemd that the agent is ready, what it is doing, and that it
-// makes progress.
+// notify reports readiness, status and progress to systemd.
 func (b *berth) notify(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
@@ -75,21 +73,21 @@ func (b *berth) notify(ctx context.Context) {
 	}()
 	defer func() { <-done }()
 	defer func() {
-		if !errors.Is(context.Cause(ctx), errReload) { // it goes on as the same process
-			b.tellSystemd(systemd.Stopping)
+		if !errors.Is(context.Cause(ctx), errReload) { // the process continues
+			b.notifySystemd(systemd.Stopping)
 		}
 	}()
-	b.tellSystemd(systemd.Status(waitsForRuntime))
-	if !systemd.AwaitStart(ctx, b.agent.Ready(), startBound, b.loops.Healthy, b.tellSystemd) && ctx.Err() == nil {
-		b.log.Warn("the start is called over without the container runtime, which is waited for on", "after", startBound)
-		b.tellSystemd(systemd.Ready)
+	b.notifySystemd(systemd.Status(statusWaitingForRuntime))
+	if !systemd.AwaitStart(ctx, b.agent.Ready(), startTimeout, b.loops.Healthy, b.notifySystemd) && ctx.Err() == nil {
+		b.log.Warn("reporting readiness to systemd without the container runtime", "after", startTimeout)
+		b.notifySystemd(systemd.Ready)
 	}
 	select {
 	case <-ctx.Done():
 		return
 	case <-b.agent.Ready():
 	}
-	b.tellSystemd(systemd.Ready, systemd.Status(b.statusLine()))
+	b.notifySystemd(systemd.Ready, systemd.Status(b.statusLine()))
 	changed, stop := b.agent.StatusCache.Changes()
 	defer stop()
 	for last := ""; ; {
@@ -100,9 +98,9 @@ func (b *berth) notify(ctx context.Context) {
 		}
 		if line := b.statusLine(); line != last {
 			last = line
-			b.tellSystemd(systemd.Status(line))
+			b.notifySystemd(systemd.Status(line))
 		}
-		select { // a busy node changes often
+		select { // limit updates on a busy node
 		case <-ctx.Done():
 			return
 		case <-time.After(time.Second):
@@ -112,26 +110,26 @@ func (b *berth) notify(ctx context.Context) {
 
 const storeLoop = "local store"
 
-// pulse is a main loop's sign of progress. The loop is watched from its first one
-// on, for it may have to wait for the runtime before: it may be quiet for twice
-// as long as the service manager waits for the agent.
-func (b *berth) pulse(name string) {
-	loop, known := b.pulses.Load(name)
+// heartbeat reports progress of a main loop. Monitoring starts with the first call, because a loop may
+// have to wait for the runtime before. The timeout is twice the watchdog interval of the service
+// manager.
+func (b *berth) heartbeat(name string) {
+	loop, known := b.loopsByName.Load(name)
 	if !known {
 		quiet := 2 * b.watchdog.Interval
-		if name == storeLoop { // it waits for the disk, which may take long without a hang
+		if name == storeLoop { // disk I/O can block for a long time
 			quiet *= 5
 		}
 		loop = b.loops.Watch(name, max(quiet, 4*allocator.PulseEvery))
-		b.pulses.Store(name, loop)
+		b.loopsByName.Store(name, loop)
 	}
-	loop.(*systemd.Loop).Beat() //nolint:errcheck // pulses has nothing else
-	stall(name)
+	loop.(*systemd.Loop).Beat() // nolint:errcheck // pulses contains only loops
+	hang(name)
 }
 
-func (b *berth) tellSystemd(states ...systemd.State) {
+func (b *berth) notifySystemd(states ...systemd.State) {
 	if err := systemd.Notify(states...); err != nil {
-		b.log.Debug("service manager", "err", err)
+		b.log.Debug("service manager notification failed", "err", err)
 	}
 }
 
@@ -154,12 +152,12 @@ func (b *berth) statusLine() string {
 	line := fmt.Sprintf("%d pods: %d running, %d pending, %d succeeded, %d failed",
 		len(all), phases["Running"], phases["Pending"], phases["Succeeded"], phases["Failed"])
 	if bad, _ := b.store.Degraded(); bad {
-		line += "; the local store is in memory only"
+		line += ", local store is in memory only"
 	}
 	return line
 }
 
-// kubernetesVersion is the release whose API types are linked in.
+// kubernetesVersion is the Kubernetes release of the linked API types.
 func kubernetesVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -177,7 +175,7 @@ func badRequest(format string, args ...any) error {
 	return apierrors.NewBadRequest(fmt.Sprintf(format, args...))
 }
 
-// kubernetesRelease is that release as major.minor.
+// kubernetesRelease is the release as major.minor.
 func kubernetesRelease() string {
 	release := strings.TrimPrefix(kubernetesVersion(), "v")
 	if parts := strings.SplitN(release, ".", 3); len(parts) == 3 {

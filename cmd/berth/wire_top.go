@@ -12,9 +12,9 @@ import (
 	"berth/nodeapi"
 )
 
-// top measures what pods use by reading their cgroups twice.
+// top measures the usage of pods by reading their cgroups twice.
 func (b *berth) top(ctx context.Context, chosen nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
-	b.agent.WaitForSync(ctx, firstLook)
+	b.agent.WaitForSync(ctx, syncTimeout)
 	ids := map[types.UID][]string{}
 	var pods []*agent.Snapshot
 	for _, s := range b.agent.StatusCache.All() {
@@ -37,7 +37,7 @@ func (b *berth) top(ctx context.Context, chosen nodeapi.PodFilter, window time.D
 	for _, s := range pods {
 		was, now := before[s.Pod.UID], after[s.Pod.UID]
 		if now.Pod.At.IsZero() {
-			continue // it has no cgroup
+			continue // the pod has no cgroup
 		}
 		p := nodeapi.PodTop{
 			Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID),

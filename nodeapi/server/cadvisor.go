@@ -3,189 +3,227 @@ package server
 import (
 	"net/http"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-// cadvisor tells the figures that dashboards ask for by cAdvisor's names and with
-// its labels. As there, what has no container is a pod's or one of those above;
-// figures of the network have the labels of the pod's sandbox.
+// cadvisor serves metrics with the names and labels of cAdvisor, which dashboards use. As in
+// cAdvisor, a sample without a container label is for a pod or a parent cgroup, and network metrics
+// have the labels of the pod's sandbox.
 func (s *server) cadvisor(w http.ResponseWriter, r *http.Request) {
-	f, err := s.h.Stats(r.Context(), false)
-	if err != nil {
-		complain(w, err)
-		return
-	}
-	e := newExposition()
-	defer e.send(w)
-	groups := groupsOf(f)
-	for _, fam := range cadvisorFamilies {
-		e.family(fam.name, fam.kind, fam.help)
-		for _, g := range groups {
-			if v, tell := fam.value(g); tell {
-				e.sample(g.with(fam.extra...), v, g.use.Timestamp)
-			}
-		}
-	}
-	for _, fam := range diskFamilies {
-		e.family(fam.name, counter, fam.help)
-		for _, g := range groups {
-			for _, d := range g.use.Devices {
-				e.sample(g.with(label{"device", d.Name}), fam.value(d), g.use.Timestamp)
-			}
-		}
-	}
-	cadvisorNetwork(e, groups)
-	cadvisorMachine(e, f.Node)
+	s.serveMetrics(w, r, collectCadvisor)
 }
 
-// group is one cgroup with cAdvisor's labels of it.
-type group struct {
+func collectCadvisor(stats Stats, out samples) {
+	for _, g := range cgroupsOf(stats) {
+		for _, m := range cadvisorMetrics {
+			if v, ok := m.value(g); ok {
+				out.add(m.metricDesc, v, g.usage.Timestamp, g.labels()...)
+			}
+		}
+		for _, d := range g.usage.Devices {
+			for _, m := range cadvisorDiskMetrics {
+				out.add(m.metricDesc, float64(m.value(d)), g.usage.Timestamp, g.labels(d.Name)...)
+			}
+		}
+		for _, i := range g.interfaces {
+			for _, m := range cadvisorNetworkMetrics {
+				out.add(m.metricDesc, float64(m.value(i)), g.usage.Timestamp, g.labels(i.Name)...)
+			}
+		}
+	}
+	out.addNow(machineCores, float64(stats.Node.CPUs))
+	out.addNow(machineMemory, float64(stats.Node.Memory))
+	if fs := stats.Node.NodeFs; fs != nil {
+		root := cgroup{id: "/"}.labels("rootfs")
+		out.add(fsLimit, float64(fs.Capacity), fs.Timestamp, root...)
+		out.add(fsUsage, float64(fs.Used), fs.Timestamp, root...)
+		out.add(fsInodes, float64(fs.Inodes), fs.Timestamp, root...)
+		out.add(fsInodesFree, float64(fs.InodesFree), fs.Timestamp, root...)
+	}
+	out.addNow(cadvisorError, 0)
+}
+
+// cgroup is one cgroup with cAdvisor's labels.
+type cgroup struct {
 	container, id, image, name, namespace, pod string
-	use                                        Usage
+	usage                                      Usage
 	started                                    time.Time
 	interfaces                                 []Interface
 }
 
-// with are the labels, in order, with more of them.
-func (g group) with(more ...label) []label {
-	out := make([]label, 0, 6+len(more))
-	out = append(out, label{"container", g.container})
-	placed := false
-	for _, l := range []label{{"id", g.id}, {"image", g.image}, {"name", g.name}, {"namespace", g.namespace}, {"pod", g.pod}} {
-		for _, m := range more {
-			if !placed && m.name < l.name {
-				out = append(out, m)
-				placed = true
-			}
-		}
-		out = append(out, l)
-	}
-	if !placed {
-		out = append(out, more...)
-	}
-	return out
+// cgroupLabels are the names of the labels. A metric can have one more.
+func cgroupLabels(more ...string) []string {
+	return append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...)
 }
 
-// groupsOf lists the host's root, each pod, its sandbox and its containers.
-func groupsOf(f Stats) []group {
-	out := []group{{id: "/", use: f.Node.Usage, started: f.Node.Started, interfaces: f.Node.Interfaces}}
-	for _, p := range f.Pods {
-		out = append(out, group{id: p.Cgroup, namespace: p.Namespace, pod: p.Name, use: p.Usage, started: p.Started})
+func (g cgroup) labels(more ...string) []string {
+	return append([]string{g.container, g.id, g.image, g.name, g.namespace, g.pod}, more...)
+}
+
+// cgroupsOf returns the root cgroup and those of pods, sandboxes and containers.
+func cgroupsOf(stats Stats) []cgroup {
+	n := stats.Node
+	out := []cgroup{{id: "/", usage: n.Usage, started: n.Started, interfaces: n.Interfaces}}
+	for _, p := range stats.Pods {
+		out = append(out, cgroup{id: p.Cgroup, namespace: p.Namespace, pod: p.Name, usage: p.Usage, started: p.Started})
 		if p.Sandbox != "" && len(p.Interfaces) > 0 {
-			out = append(out, group{
-				id: p.SandboxCgroup, name: p.Sandbox, namespace: p.Namespace, pod: p.Name, interfaces: p.Interfaces, use: Usage{Timestamp: p.Usage.Timestamp},
+			out = append(out, cgroup{
+				id: p.SandboxCgroup, name: p.Sandbox, namespace: p.Namespace, pod: p.Name,
+				interfaces: p.Interfaces, usage: Usage{Timestamp: p.Usage.Timestamp},
 			})
 		}
-		for _, k := range p.Containers {
-			out = append(out, group{
-				container: k.Name, id: k.Cgroup, image: k.Image, name: k.ID, namespace: p.Namespace, pod: p.Name, use: k.Usage, started: k.Started,
+		for _, c := range p.Containers {
+			out = append(out, cgroup{
+				container: c.Name, id: c.Cgroup, image: c.Image, name: c.ID, namespace: p.Namespace, pod: p.Name,
+				usage: c.Usage, started: c.Started,
 			})
 		}
 	}
 	return out
 }
 
-// family is one of cAdvisor's: value tells whether a group has the figure.
-type family struct {
-	name, kind, help string
-	extra            []label
-	value            func(group) (float64, bool)
+// isSandbox reports whether the cgroup is included only for its network interfaces.
+func (g cgroup) isSandbox() bool { return g.name != "" && g.container == "" }
+
+// cgroupMetric is a metric of cgroups. value reports whether a cgroup has it.
+type cgroupMetric struct {
+	metricDesc
+	value func(cgroup) (float64, bool)
 }
 
-// own is a figure of every cgroup that was measured; that of a sandbox, which is
-// there for its network, is none.
-func own(of func(Usage) float64) func(group) (float64, bool) {
-	return func(g group) (float64, bool) { return of(g.use), g.name == "" || g.container != "" }
+func secondsTotal(name, help string, of func(Usage) time.Duration) cgroupMetric {
+	return cgroupMetric{counter(name, help, cgroupLabels()...), func(g cgroup) (float64, bool) {
+		return of(g.usage).Seconds(), !g.isSandbox()
+	}}
 }
 
-func bytesOf(of func(Usage) uint64) func(group) (float64, bool) {
-	return own(func(u Usage) float64 { return float64(of(u)) })
+func usageMetric(kind func(string, string, ...string) metricDesc, name, help string, of func(Usage) uint64) cgroupMetric {
+	return cgroupMetric{kind(name, help, cgroupLabels()...), func(g cgroup) (float64, bool) {
+		return float64(of(g.usage)), !g.isSandbox()
+	}}
 }
 
-// limited is a figure of a cgroup with a CPU limit.
-func limited(of func(Usage) float64) func(group) (float64, bool) {
-	return func(g group) (float64, bool) {
-		if g.use.CPULimit == nil {
+// limitMetric is a metric of cgroups with a CPU limit.
+func limitMetric(
+	kind func(string, string, ...string) metricDesc, name, help string, of func(Usage, CPULimit) float64,
+) cgroupMetric {
+	return cgroupMetric{kind(name, help, cgroupLabels()...), func(g cgroup) (float64, bool) {
+		if g.usage.CPULimit == nil {
 			return 0, false
 		}
-		return of(g.use), true
-	}
+		return of(g.usage, *g.usage.CPULimit), true
+	}}
 }
 
-var cadvisorFamilies = []family{
-	{"container_cpu_usage_seconds_total", counter, "Cumulative cpu time consumed in seconds.", []label{{"cpu", "total"}}, own(func(u Usage) float64 { return u.CPU.Seconds() })},
-	{"container_cpu_user_seconds_total", counter, "Cumulative user cpu time consumed in seconds.", nil, own(func(u Usage) float64 { return u.User.Seconds() })},
-	{"container_cpu_system_seconds_total", counter, "Cumulative system cpu time consumed in seconds.", nil, own(func(u Usage) float64 { return u.System.Seconds() })},
-	{"container_cpu_cfs_periods_total", counter, "Number of elapsed enforcement period intervals.", nil, limited(func(u Usage) float64 { return float64(u.CFSPeriods) })},
-	{"container_cpu_cfs_throttled_periods_total", counter, "Number of throttled period intervals.", nil, limited(func(u Usage) float64 { return float64(u.CFSThrottledPeriods) })},
-	{"container_cpu_cfs_throttled_seconds_total", counter, "Total time duration the container has been throttled.", nil, limited(func(u Usage) float64 { return u.CFSThrottledTime.Seconds() })},
-	{"container_spec_cpu_quota", gauge, "CPU quota of the container.", nil, limited(func(u Usage) float64 { return float64(u.CPULimit.Quota.Microseconds()) })},
-	{"container_spec_cpu_period", gauge, "CPU period of the container.", nil, limited(func(u Usage) float64 { return float64(u.CPULimit.Period.Microseconds()) })},
-	{"container_spec_cpu_shares", gauge, "CPU share of the container.", nil, bytesOf(func(u Usage) uint64 { return u.CPUShares })},
-	{"container_spec_memory_limit_bytes", gauge, "Memory limit for the container.", nil, bytesOf(func(u Usage) uint64 { return u.MemoryLimit })},
-	{"container_memory_working_set_bytes", gauge, "Current working set in bytes.", nil, bytesOf(func(u Usage) uint64 { return u.WorkingSet })},
-	{"container_memory_usage_bytes", gauge, "Current memory usage in bytes, including all memory regardless of when it was accessed", nil, bytesOf(func(u Usage) uint64 { return u.Memory })},
-	{"container_memory_max_usage_bytes", gauge, "Maximum memory usage recorded in bytes", nil, bytesOf(func(u Usage) uint64 { return u.MaxUsage })},
-	{"container_memory_rss", gauge, "Size of RSS in bytes.", nil, bytesOf(func(u Usage) uint64 { return u.RSS })},
-	{"container_memory_cache", gauge, "Number of bytes of page cache memory.", nil, bytesOf(func(u Usage) uint64 { return u.Cache })},
-	{"container_memory_mapped_file", gauge, "Size of memory mapped files in bytes.", nil, bytesOf(func(u Usage) uint64 { return u.MappedFile })},
-	{"container_memory_swap", gauge, "Container swap usage in bytes.", nil, bytesOf(func(u Usage) uint64 { return u.Swap })},
-	{"container_oom_events_total", counter, "Count of out of memory events observed for the container", nil, bytesOf(func(u Usage) uint64 { return u.OOMKills })},
-	{"container_processes", gauge, "Number of processes running inside the container.", nil, bytesOf(func(u Usage) uint64 { return u.Processes })},
-	{"container_threads", gauge, "Number of threads running inside the container", nil, bytesOf(func(u Usage) uint64 { return u.Threads })},
-	{"container_start_time_seconds", gauge, "Start time of the container since unix epoch in seconds.", nil, func(g group) (float64, bool) { return seconds(g.started), !g.started.IsZero() }},
-	{"container_last_seen", gauge, "Last time a container was seen by the exporter", nil, func(g group) (float64, bool) { return float64(g.use.Timestamp.Unix()), true }},
+var cadvisorMetrics = []cgroupMetric{
+	{
+		metricDesc{prometheus.NewDesc("container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.",
+			cgroupLabels(), prometheus.Labels{"cpu": "total"}), prometheus.CounterValue},
+		func(g cgroup) (float64, bool) { return g.usage.CPU.Seconds(), !g.isSandbox() },
+	},
+	secondsTotal("container_cpu_user_seconds_total", "Cumulative user cpu time consumed in seconds.",
+		func(u Usage) time.Duration { return u.User }),
+	secondsTotal("container_cpu_system_seconds_total", "Cumulative system cpu time consumed in seconds.",
+		func(u Usage) time.Duration { return u.System }),
+	limitMetric(counter, "container_cpu_cfs_periods_total", "Number of elapsed enforcement period intervals.",
+		func(u Usage, _ CPULimit) float64 { return float64(u.CFSPeriods) }),
+	limitMetric(counter, "container_cpu_cfs_throttled_periods_total", "Number of throttled period intervals.",
+		func(u Usage, _ CPULimit) float64 { return float64(u.CFSThrottledPeriods) }),
+	limitMetric(counter, "container_cpu_cfs_throttled_seconds_total",
+		"Total time duration the container has been throttled.",
+		func(u Usage, _ CPULimit) float64 { return u.CFSThrottledTime.Seconds() }),
+	limitMetric(gauge, "container_spec_cpu_quota", "CPU quota of the container.",
+		func(_ Usage, l CPULimit) float64 { return float64(l.Quota.Microseconds()) }),
+	limitMetric(gauge, "container_spec_cpu_period", "CPU period of the container.",
+		func(_ Usage, l CPULimit) float64 { return float64(l.Period.Microseconds()) }),
+	usageMetric(gauge, "container_spec_cpu_shares", "CPU share of the container.",
+		func(u Usage) uint64 { return u.CPUShares }),
+	usageMetric(gauge, "container_spec_memory_limit_bytes", "Memory limit for the container.",
+		func(u Usage) uint64 { return u.MemoryLimit }),
+	usageMetric(gauge, "container_memory_working_set_bytes", "Current working set in bytes.",
+		func(u Usage) uint64 { return u.WorkingSet }),
+	usageMetric(gauge, "container_memory_usage_bytes",
+		"Current memory usage in bytes, including all memory regardless of when it was accessed",
+		func(u Usage) uint64 { return u.Memory }),
+	usageMetric(gauge, "container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes",
+		func(u Usage) uint64 { return u.MaxUsage }),
+	usageMetric(gauge, "container_memory_rss", "Size of RSS in bytes.", func(u Usage) uint64 { return u.RSS }),
+	usageMetric(gauge, "container_memory_cache", "Number of bytes of page cache memory.",
+		func(u Usage) uint64 { return u.Cache }),
+	usageMetric(gauge, "container_memory_mapped_file", "Size of memory mapped files in bytes.",
+		func(u Usage) uint64 { return u.MappedFile }),
+	usageMetric(gauge, "container_memory_swap", "Container swap usage in bytes.",
+		func(u Usage) uint64 { return u.Swap }),
+	usageMetric(counter, "container_oom_events_total", "Count of out of memory events observed for the container",
+		func(u Usage) uint64 { return u.OOMKills }),
+	usageMetric(gauge, "container_processes", "Number of processes running inside the container.",
+		func(u Usage) uint64 { return u.Processes }),
+	usageMetric(gauge, "container_threads", "Number of threads running inside the container",
+		func(u Usage) uint64 { return u.Threads }),
+	{
+		gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", cgroupLabels()...),
+		func(g cgroup) (float64, bool) { return seconds(g.started), !g.started.IsZero() },
+	},
+	{
+		gauge("container_last_seen", "Last time a container was seen by the exporter", cgroupLabels()...),
+		func(g cgroup) (float64, bool) { return float64(g.usage.Timestamp.Unix()), true },
+	},
 }
 
-// diskFamilies are told per block device.
-var diskFamilies = []struct {
-	name, help string
-	value      func(Device) float64
+func diskCounter(name, help string) metricDesc { return counter(name, help, cgroupLabels("device")...) }
+
+// cadvisorDiskMetrics are metrics per block device.
+var cadvisorDiskMetrics = []struct {
+	metricDesc
+	value func(Device) uint64
 }{
-	{"container_fs_reads_bytes_total", "Cumulative count of bytes read", func(d Device) float64 { return float64(d.ReadBytes) }},
-	{"container_fs_reads_total", "Cumulative count of reads completed", func(d Device) float64 { return float64(d.ReadOps) }},
-	{"container_fs_writes_bytes_total", "Cumulative count of bytes written", func(d Device) float64 { return float64(d.WriteBytes) }},
-	{"container_fs_writes_total", "Cumulative count of writes completed", func(d Device) float64 { return float64(d.WriteOps) }},
+	{diskCounter("container_fs_reads_bytes_total", "Cumulative count of bytes read"),
+		func(d Device) uint64 { return d.ReadBytes }},
+	{diskCounter("container_fs_reads_total", "Cumulative count of reads completed"),
+		func(d Device) uint64 { return d.ReadOps }},
+	{diskCounter("container_fs_writes_bytes_total", "Cumulative count of bytes written"),
+		func(d Device) uint64 { return d.WriteBytes }},
+	{diskCounter("container_fs_writes_total", "Cumulative count of writes completed"),
+		func(d Device) uint64 { return d.WriteOps }},
 }
 
-func cadvisorNetwork(e *exposition, groups []group) {
-	for _, fam := range []struct {
-		name, help string
-		value      func(Interface) uint64
-	}{
-		{"container_network_receive_bytes_total", "Cumulative count of bytes received", func(i Interface) uint64 { return i.RxBytes }},
-		{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", func(i Interface) uint64 { return i.RxErrors }},
-		{"container_network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving", func(i Interface) uint64 { return i.RxDropped }},
-		{"container_network_receive_packets_total", "Cumulative count of packets received", func(i Interface) uint64 { return i.RxPackets }},
-		{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", func(i Interface) uint64 { return i.TxBytes }},
-		{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", func(i Interface) uint64 { return i.TxErrors }},
-		{"container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting", func(i Interface) uint64 { return i.TxDropped }},
-		{"container_network_transmit_packets_total", "Cumulative count of packets transmitted", func(i Interface) uint64 { return i.TxPackets }},
-	} {
-		e.family(fam.name, counter, fam.help)
-		for _, g := range groups {
-			for _, i := range g.interfaces {
-				e.sample(g.with(label{"interface", i.Name}), float64(fam.value(i)), g.use.Timestamp)
-			}
-		}
-	}
+func networkCounter(name, help string) metricDesc {
+	return counter(name, help, cgroupLabels("interface")...)
 }
 
-func cadvisorMachine(e *exposition, n NodeStats) {
-	e.family("machine_cpu_cores", gauge, "Number of logical CPU cores.")
-	e.plain(float64(n.CPUs))
-	e.family("machine_memory_bytes", gauge, "Amount of memory installed on the machine.")
-	e.plain(float64(n.Memory))
-	if d := n.NodeFs; d != nil {
-		root := group{id: "/"}.with(label{"device", "rootfs"})
-		e.family("container_fs_limit_bytes", gauge, "Number of bytes that can be consumed by the container on this filesystem.")
-		e.sample(root, float64(d.Capacity), d.Timestamp)
-		e.family("container_fs_usage_bytes", gauge, "Number of bytes that are consumed by the container on this filesystem.")
-		e.sample(root, float64(d.Used), d.Timestamp)
-		e.family("container_fs_inodes_total", gauge, "Number of Inodes")
-		e.sample(root, float64(d.Inodes), d.Timestamp)
-		e.family("container_fs_inodes_free", gauge, "Number of available Inodes")
-		e.sample(root, float64(d.InodesFree), d.Timestamp)
-	}
-	e.family("container_scrape_error", gauge, "1 if there was an error while getting container metrics, 0 otherwise")
-	e.plain(0)
+// cadvisorNetworkMetrics are metrics per network interface.
+var cadvisorNetworkMetrics = []struct {
+	metricDesc
+	value func(Interface) uint64
+}{
+	{networkCounter("container_network_receive_bytes_total", "Cumulative count of bytes received"),
+		func(i Interface) uint64 { return i.RxBytes }},
+	{networkCounter("container_network_receive_errors_total", "Cumulative count of errors encountered while receiving"),
+		func(i Interface) uint64 { return i.RxErrors }},
+	{networkCounter("container_network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving"),
+		func(i Interface) uint64 { return i.RxDropped }},
+	{networkCounter("container_network_receive_packets_total", "Cumulative count of packets received"),
+		func(i Interface) uint64 { return i.RxPackets }},
+	{networkCounter("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted"),
+		func(i Interface) uint64 { return i.TxBytes }},
+	{networkCounter("container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting"),
+		func(i Interface) uint64 { return i.TxErrors }},
+	{networkCounter("container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting"),
+		func(i Interface) uint64 { return i.TxDropped }},
+	{networkCounter("container_network_transmit_packets_total", "Cumulative count of packets transmitted"),
+		func(i Interface) uint64 { return i.TxPackets }},
 }
+
+var (
+	machineCores  = gauge("machine_cpu_cores", "Number of logical CPU cores.")
+	machineMemory = gauge("machine_memory_bytes", "Amount of memory installed on the machine.")
+	fsLimit       = gauge("container_fs_limit_bytes",
+		"Number of bytes that can be consumed by the container on this filesystem.", cgroupLabels("device")...)
+	fsUsage = gauge("container_fs_usage_bytes",
+		"Number of bytes that are consumed by the container on this filesystem.", cgroupLabels("device")...)
+	fsInodes      = gauge("container_fs_inodes_total", "Number of Inodes", cgroupLabels("device")...)
+	fsInodesFree  = gauge("container_fs_inodes_free", "Number of available Inodes", cgroupLabels("device")...)
+	cadvisorError = gauge("container_scrape_error",
+		"1 if there was an error while getting container metrics, 0 otherwise")
+)

@@ -20,43 +20,41 @@ import (
 	"time"
 )
 
-// stamp tells whether a file is another than before.
-type stamp struct {
+// fileVersion detects changes of a file.
+type fileVersion struct {
 	at   time.Time
 	size int64
 }
 
-func stampOf(path string) (stamp, error) {
+func versionOf(path string) (fileVersion, error) {
 	st, err := os.Stat(path)
 	if err != nil {
-		return stamp{}, err
+		return fileVersion{}, err
 	}
-	return stamp{st.ModTime(), st.Size()}, nil
+	return fileVersion{st.ModTime(), st.Size()}, nil
 }
 
-// DynamicCA is a file of certificates that sign those of clients. It is read
-// again when it has changed.
+// DynamicCA is a CA bundle for client certificates. The file is reloaded when it changes.
 type DynamicCA struct {
 	path string
 
 	mu    sync.Mutex
-	read  stamp
+	read  fileVersion
 	roots *x509.CertPool
 }
 
-// NewDynamicCA reads the file. That it cannot be read, or has no certificate, is
-// an error that names it.
+// NewDynamicCA loads the file. An unreadable file or one without certificates is an error.
 func NewDynamicCA(path string) (*DynamicCA, error) {
 	a := &DynamicCA{path: path}
 	_, err := a.pool()
 	return a, err
 }
 
-// pool returns the certificates, those of before while the file is not good.
+// pool returns the certificates. While the file is invalid it returns the previous ones.
 func (a *DynamicCA) pool() (*x509.CertPool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, err := stampOf(a.path)
+	now, err := versionOf(a.path)
 	if err == nil && a.roots != nil && now == a.read {
 		return a.roots, nil
 	}
@@ -66,43 +64,42 @@ func (a *DynamicCA) pool() (*x509.CertPool, error) {
 	}
 	roots := x509.NewCertPool()
 	if err == nil && !roots.AppendCertsFromPEM(text) {
-		err = fmt.Errorf("%s: there is no certificate in it", a.path)
+		err = fmt.Errorf("%s: no certificate found", a.path)
 	}
 	if err != nil {
-		if a.roots != nil { // half written, or about to come back
+		if a.roots != nil { // partially written, or about to be replaced
 			return a.roots, nil
 		}
-		return nil, fmt.Errorf("certificates of clients: %w", err)
+		return nil, fmt.Errorf("client CA: %w", err)
 	}
 	a.roots, a.read = roots, now
 	return roots, nil
 }
 
-// DynamicCertificate is a certificate and its key in two files, read again when they have
-// changed.
+// DynamicCertificate is a serving certificate with its key. The files are reloaded when they
+// change.
 type DynamicCertificate struct {
 	certFile, keyFile string
 
 	mu        sync.Mutex
-	cert, key stamp
+	cert, key fileVersion
 	have      *tls.Certificate
 }
 
-// NewDynamicCertificate reads the files. That they cannot be read or do not belong together is
-// an error that names them.
+// NewDynamicCertificate loads the files. Unreadable or mismatched files are an error.
 func NewDynamicCertificate(certFile, keyFile string) (*DynamicCertificate, error) {
 	p := &DynamicCertificate{certFile: certFile, keyFile: keyFile}
 	_, err := p.Certificate(nil)
 	return p, err
 }
 
-// Certificate returns the pair, that of before while the files are not good. It
-// is what Options.Certificate wants.
+// Certificate returns the certificate for Options.Certificate. While the files are invalid it
+// returns the previous one.
 func (p *DynamicCertificate) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	cert, err := stampOf(p.certFile)
-	key, err2 := stampOf(p.keyFile)
+	cert, err := versionOf(p.certFile)
+	key, err2 := versionOf(p.keyFile)
 	err = errors.Join(err, err2)
 	if err == nil && p.have != nil && cert == p.cert && key == p.key {
 		return p.have, nil
@@ -117,55 +114,58 @@ func (p *DynamicCertificate) Certificate(*tls.ClientHelloInfo) (*tls.Certificate
 	if p.have != nil {
 		return p.have, nil
 	}
-	return nil, fmt.Errorf("the server's certificate %s and key %s: %w", p.certFile, p.keyFile, err)
+	return nil, fmt.Errorf("load serving certificate %s and key %s: %w", p.certFile, p.keyFile, err)
 }
 
 const (
-	ownLife  = 365 * 24 * time.Hour // of a certificate that the node signs itself
-	ownRenew = 30 * 24 * time.Hour  // before its end
+	selfSignedLifetime = 365 * 24 * time.Hour // validity of a self-signed certificate
+	selfSignedRenewal  = 30 * 24 * time.Hour  // remaining validity at which it is renewed
 
-	ownCert = "kubelet.crt"
-	ownKey  = "kubelet.key"
+	selfSignedCert = "kubelet.crt"
+	selfSignedKey  = "kubelet.key"
 )
 
-// SelfSignedFiles are the names of all files that OwnPair makes, and of what a crash may leave.
-func SelfSignedFiles() []string { return []string{ownCert, ownKey, ownCert + ".new", ownKey + ".new"} }
+// SelfSignedFiles are the names of all files that SelfSignedCertificate creates, including those
+// that a crash can leave.
+func SelfSignedFiles() []string {
+	return []string{selfSignedCert, selfSignedKey, selfSignedCert + ".new", selfSignedKey + ".new"}
+}
 
-// SelfSignedCertificate is a certificate that the node has signed itself, for its name and its
-// addresses, in kubelet.crt and kubelet.key below dir as the kubelet has it. It is
-// made where there is none that is good for them and for a while.
+// SelfSignedCertificate returns a self-signed certificate for the node's name and addresses, in
+// kubelet.crt and kubelet.key in dir as for the kubelet. It is created if there is none that is
+// valid for them and for the near future.
 func SelfSignedCertificate(dir, name string, addresses []string, now time.Time) (*DynamicCertificate, error) {
-	certFile, keyFile := filepath.Join(dir, ownCert), filepath.Join(dir, ownKey)
+	certFile, keyFile := filepath.Join(dir, selfSignedCert), filepath.Join(dir, selfSignedKey)
 	if p, err := NewDynamicCertificate(certFile, keyFile); err == nil && p.serves(name, addresses, now) {
 		return p, nil
 	}
-	cert, key, err := signOwn(name, addresses, now)
+	cert, key, err := signSelf(name, addresses, now)
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate for the node: %w", err)
+		return nil, fmt.Errorf("create serving certificate: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory of certificates: %w", err)
+		return nil, fmt.Errorf("certificate directory: %w", err)
 	}
-	// The key first: a certificate whose key is not there yet is not used.
+	// The key is written first: a certificate without its key is not used.
 	if err = replace(keyFile, key, 0o600); err == nil {
 		err = replace(certFile, cert, 0o644)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("keep the node's certificate: %w", err)
+		return nil, fmt.Errorf("store serving certificate: %w", err)
 	}
 	return NewDynamicCertificate(certFile, keyFile)
 }
 
-// serves reports whether the certificate is good for the node now and some time.
+// serves reports whether the certificate is valid for the node now and in the near future.
 func (p *DynamicCertificate) serves(name string, addresses []string, now time.Time) bool {
 	leaf := p.have.Leaf
-	if leaf == nil || now.Before(leaf.NotBefore) || now.Add(ownRenew).After(leaf.NotAfter) {
+	if leaf == nil || now.Before(leaf.NotBefore) || now.Add(selfSignedRenewal).After(leaf.NotAfter) {
 		return false
 	}
 	return !slices.ContainsFunc(append([]string{name}, addresses...), func(host string) bool { return leaf.VerifyHostname(host) != nil })
 }
 
-func signOwn(name string, addresses []string, now time.Time) (cert, key []byte, err error) {
+func signSelf(name string, addresses []string, now time.Time) (cert, key []byte, err error) {
 	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -176,7 +176,7 @@ func signOwn(name string, addresses []string, now time.Time) (cert, key []byte, 
 	}
 	t := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(ownLife), // a client's clock may be behind
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLifetime), // a client's clock can be behind
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true, DNSNames: []string{name},
 	}
@@ -197,7 +197,7 @@ func signOwn(name string, addresses []string, now time.Time) (cert, key []byte, 
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: packed}), nil
 }
 
-// replace puts a file in the place of what is there, all of it or nothing.
+// replace replaces a file atomically.
 func replace(path string, data []byte, mode fs.FileMode) error {
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {

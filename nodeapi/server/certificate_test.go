@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestTheNodesOwnCertificateIsKeptWhileItIsGood(t *testing.T) {
+func TestSelfSignedCertificateIsKeptWhileValid(t *testing.T) {
 	t.Parallel()
 	dir, now := filepath.Join(t.TempDir(), "pki"), time.Now()
 	serial := func(name string, at time.Time, addresses ...string) string {
@@ -29,26 +29,26 @@ func TestTheNodesOwnCertificateIsKeptWhileItIsGood(t *testing.T) {
 	}
 	first := serial("n1", now, "10.0.0.1", "fd00::1")
 	if again := serial("n1", now.Add(time.Hour), "10.0.0.1"); again != first {
-		t.Error("it was made again")
+		t.Error("certificate was created again")
 	}
 	moved := serial("n1", now, "10.0.0.2")
 	if moved == first {
-		t.Error("it was kept for another address")
+		t.Error("certificate was kept for another address")
 	}
 	if late := serial("n1", now.Add(340*24*time.Hour), "10.0.0.2"); late == moved {
-		t.Error("it was kept although it is over soon")
+		t.Error("certificate was kept shortly before its expiry")
 	}
 	if st, err := os.Stat(filepath.Join(dir, "kubelet.key")); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the key: %v %v", st.Mode(), err)
 	}
 }
 
-func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
+func TestCertificateFilesAreReloaded(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	dir := t.TempDir()
 	own := func(name string) (cert, key []byte) {
-		cert, key, err := signOwn(name, nil, time.Now())
+		cert, key, err := signSelf(name, nil, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,18 +77,18 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	serves("one")
 	c2, k2 := own("number two")
 	put("c", c2)
-	serves("one") // the key is not there yet
+	serves("one") // key not written yet
 	put("k", k2)
 	serves("number two")
 	put("c", []byte("rubbish"))
 	serves("number two")
 
 	put("ca", []byte("rubbish"))
-	if _, err := NewDynamicCA(filepath.Join(dir, "ca")); err == nil || !strings.Contains(err.Error(), "there is no certificate in it") {
-		t.Errorf("rubbish as CA: %v", err)
+	if _, err := NewDynamicCA(filepath.Join(dir, "ca")); err == nil || !strings.Contains(err.Error(), "no certificate found") {
+		t.Errorf("invalid CA file: %v", err)
 	}
 	if _, err := NewDynamicCA(filepath.Join(dir, "none")); err == nil {
-		t.Error("a CA that is not there is taken")
+		t.Error("missing CA file was accepted")
 	}
 	text, err := os.ReadFile(a.file)
 	if err != nil {
@@ -105,6 +105,6 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	put("ca", append(text, '\n'))
 	after, err := ca.pool()
 	if err != nil || before.Equal(after) {
-		t.Errorf("the CA is the old one (%v)", err)
+		t.Errorf("previous CA is still in use (%v)", err)
 	}
 }

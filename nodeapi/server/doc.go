@@ -1,28 +1,25 @@
-// Package server is the node's API as the kubelet serves it on port 10250: what
-// a control server, kubectl through it, and those who collect figures ask a node.
+// Package server is the kubelet HTTP API of the node, by default on port 10250. Its clients are the
+// API server, kubectl through the API server, and metrics collectors.
 //
-// It owns the TLS server, who may ask it what, and one file per endpoint. What
-// the answers are made from comes through Handlers, a struct of functions; whom a
-// token belongs to and what a user may do comes through Reviews, two functions.
-// Both are wired in cmd/berth. Figures are read when somebody asks for them and
-// never in between: a server that nobody asks costs a listening socket.
+// It contains the TLS server, authentication, authorization and one file per endpoint. The data of
+// the responses come from Handlers, a struct of functions. Token reviews and subject access reviews
+// go through Reviews. cmd/berth connects both. Stats are collected only on request, so an unused
+// server costs no more than a listening socket.
 //
-// It never decides anything about a pod and knows nothing of the runtime but the
-// URLs of its streaming server.
+// The package makes no decision about pods and knows nothing of the runtime except the URLs of its
+// streaming server.
 //
-// Goroutines: Serve runs its server on one goroutine and waits for it. The HTTP
-// server has one per connection. A stream has a few more, for which its request
-// waits; Serve waits for such requests itself.
+// Goroutines: Serve runs its server on one goroutine and waits for it. The HTTP server has one
+// goroutine per connection. A stream has some more, for which its request waits. Serve waits for
+// such requests itself.
 //
-// Invariants, each checked by a test of the same name:
+// Invariants, each checked by a test:
 //
-//	K1 Nobody gets an answer without having shown who they are, whatever they ask.
-//	K2 Every route names what its caller must be allowed to do; a command, an
-//	   attachment or a forwarded port takes the right to create, whatever the
-//	   method of its request.
-//	K3 No answer comes from outside the folder of the host's logs, whatever the
-//	   path and the links below it say.
-//	K4 One forwarded connection that fails takes no other with it.
-//	K5 A stream on which nothing moves ends when its time is up, and every stream
-//	   ends with the server.
+//	K1 Every request must be authenticated.
+//	K2 Every route has the permissions that it requires. Exec, attach and port forwarding
+//	   require the verb create, regardless of the method of the request.
+//	K3 No response contains a file outside the directory of the host's logs, regardless
+//	   of the path of the request and of links in that directory.
+//	K4 A forwarded connection that fails does not affect other connections.
+//	K5 An idle stream ends after its timeout, and every stream ends with the server.
 package server

@@ -15,7 +15,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// streamRequestOf reads which streams are wanted, by upstream's names.
+// streamRequestOf parses the requested streams from upstream's query parameters.
 func streamRequestOf(r *http.Request) (StreamRequest, error) {
 	v := r.URL.Query()
 	req := StreamRequest{PodRef: podOf(r), Container: r.PathValue("container"), Command: v["command"]}
@@ -31,7 +31,7 @@ func streamRequestOf(r *http.Request) (StreamRequest, error) {
 		*to = on
 	}
 	if req.TTY {
-		req.Stderr = false // a terminal has one output
+		req.Stderr = false // a terminal has one output stream
 	}
 	if !req.Stdin && !req.Stdout && !req.Stderr {
 		return req, apierrors.NewBadRequest("you must specify at least 1 of stdin, stdout, stderr")
@@ -43,54 +43,54 @@ func streamRequestOf(r *http.Request) (StreamRequest, error) {
 func (s *server) exec(w http.ResponseWriter, r *http.Request) {
 	req, err := streamRequestOf(r)
 	if err == nil && len(req.Command) == 0 {
-		err = apierrors.NewBadRequest("command: there must be one")
+		err = apierrors.NewBadRequest("command: required")
 	}
 	if err != nil {
-		complain(w, err)
+		writeError(w, err)
 		return
 	}
 	s.stream(w, r, req, s.h.Exec)
 }
 
-// attach joins a container's own process.
+// attach attaches to the main process of a container.
 func (s *server) attach(w http.ResponseWriter, r *http.Request) {
 	req, err := streamRequestOf(r)
 	if err != nil {
-		complain(w, err)
+		writeError(w, err)
 		return
 	}
 	s.stream(w, r, req, s.h.Attach)
 }
 
-// stream joins the client's streams to those that prepare makes.
+// stream connects the client's streams to those that prepare creates.
 func (s *server) stream(w http.ResponseWriter, r *http.Request, req StreamRequest, prepare func(context.Context, StreamRequest) (string, error)) {
 	ws := websocket.IsWebSocketUpgrade(r)
 	if _, spoken := channelProtocol(r); ws && !spoken {
-		complain(w, apierrors.NewBadRequest("none of the WebSocket protocols asked for is spoken here: "+strings.Join(channelProtocols, ", ")))
+		writeError(w, apierrors.NewBadRequest("no supported WebSocket protocol requested, supported: "+strings.Join(channelProtocols, ", ")))
 		return
 	}
 	if !ws && !httpstream.IsUpgradeRequest(r) {
-		complain(w, apierrors.NewBadRequest("Upgrade request required"))
+		writeError(w, apierrors.NewBadRequest("Upgrade request required"))
 		return
 	}
 	target, err := prepare(r.Context(), req)
 	if err != nil {
-		complain(w, err)
+		writeError(w, err)
 		return
 	}
 	ctx, done := s.streaming(r)
 	defer done()
 	if ws {
-		s.channels(ctx, w, r, req, target)
+		s.serveWebSocket(ctx, w, r, req, target)
 	} else {
-		s.pass(ctx, w, r, target)
+		s.proxyToRuntime(ctx, w, r, target)
 	}
 }
 
-// maxRun bounds the output of a command of /run.
+// maxRun limits the output of a /run command.
 const maxRun = 4 << 20
 
-// run runs a command and answers with its output when it has ended.
+// run runs a command and returns its output when it has exited.
 func (s *server) run(w http.ResponseWriter, r *http.Request) {
 	v := r.URL.Query()
 	req := StreamRequest{PodRef: podOf(r), Container: r.PathValue("container"), Command: v["command"], Stdout: true, Stderr: true}
@@ -98,32 +98,32 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) {
 		req.Command = strings.Split(cmd, " ")
 	}
 	if len(req.Command) == 0 {
-		complain(w, apierrors.NewBadRequest("cmd: there must be a command"))
+		writeError(w, apierrors.NewBadRequest("cmd: required"))
 		return
 	}
 	target, err := s.h.Exec(r.Context(), req)
 	if err != nil {
-		complain(w, err)
+		writeError(w, err)
 		return
 	}
 	ctx, done := s.streaming(r)
 	defer done()
-	out := &bounded{most: maxRun}
-	err = joinRuntime(ctx, target, remotecommand.StreamOptions{Stdout: out, Stderr: out})
+	out := &limitedBuffer{max: maxRun}
+	err = streamToRuntime(ctx, target, remotecommand.StreamOptions{Stdout: out, Stderr: out})
 	switch text := out.text(); {
 	case out.full:
-		complain(w, fmt.Errorf("the command wrote more than %d MiB: use exec", maxRun>>20))
+		writeError(w, fmt.Errorf("the command wrote more than %d MiB: use exec", maxRun>>20))
 	case err != nil:
-		complain(w, fmt.Errorf("command '%s' failed: %w: %s", strings.Join(req.Command, " "), err, text))
+		writeError(w, fmt.Errorf("command '%s' failed: %w: %s", strings.Join(req.Command, " "), err, text))
 	default:
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = w.Write(text)
 	}
 }
 
-// bounded keeps what is written to it, up to a bound at which it fails.
-type bounded struct {
-	most int
+// limitedBuffer is a buffer whose writes fail beyond a maximum size.
+type limitedBuffer struct {
+	max int
 
 	mu   sync.Mutex
 	buf  bytes.Buffer
@@ -132,17 +132,17 @@ type bounded struct {
 
 var errFull = errors.New("too much output")
 
-func (b *bounded) Write(p []byte) (int, error) {
+func (b *limitedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.buf.Len()+len(p) > b.most {
+	if b.buf.Len()+len(p) > b.max {
 		b.full = true
 		return 0, errFull
 	}
 	return b.buf.Write(p)
 }
 
-func (b *bounded) text() []byte {
+func (b *limitedBuffer) text() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.Bytes()

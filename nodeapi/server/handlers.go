@@ -2,50 +2,50 @@ package server
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"berth/nodeapi"
 )
 
-// Handlers is what the agent can answer. A nil function is an endpoint that this
-// node does not have. All are called from many goroutines at once. An error that
-// is an apierrors.APIStatus gives the answer its code; any other is a 500. Its
-// text is the body.
+// Handlers are the functions behind the endpoints. The endpoint of a nil function does not exist.
+// All functions can be called concurrently. An error that is an apierrors.APIStatus sets the code
+// of the response; any other error is a 500. The response body is the text of the error.
 type Handlers struct {
 	// Pods returns the pods of this node in all namespaces, with status.
 	Pods func(ctx context.Context) (*corev1.PodList, error)
-	// RunningPods returns what runs now, as far as the runtime's view tells: each pod
-	// with the names and images of its running containers.
+	// RunningPods returns the pods that are running according to the runtime, with the names
+	// and images of their running containers.
 	RunningPods func(ctx context.Context) (*corev1.PodList, error)
-	// Logs writes a container's log. With Follow it ends when the container does
-	// or ctx ends. A nil writer is a stream that is not wanted.
+	// Logs writes a container's log. With Follow it returns when the container stops or ctx
+	// ends. A nil writer discards that stream.
 	Logs func(ctx context.Context, req LogRequest, stdout, stderr io.Writer) error
-	// Exec prepares a command in a running container, and Attach the streams of its
-	// own process. They return a URL of the runtime's streaming server that is good
-	// for one use.
+	// Exec prepares a command in a running container, Attach the streams of its main process.
+	// They return a URL of the runtime's streaming server that is valid for one use.
 	Exec   func(ctx context.Context, req StreamRequest) (string, error)
 	Attach func(ctx context.Context, req StreamRequest) (string, error)
-	// CheckReachable tells whether ports of the pod can be forwarded: an error is the
-	// pod's, not that of one port.
+	// CheckReachable returns an error if no port of the pod can be forwarded.
 	CheckReachable func(ctx context.Context, pod PodRef) error
-	// DialPort opens a connection to a port of a pod, in the pod's network.
+	// DialPort opens a connection to a port of a pod, in the network namespace of the pod.
 	DialPort func(ctx context.Context, pod PodRef, port uint16) (nodeapi.Stream, error)
-	// Stats measures what the node and its pods use, with the disks if asked to.
+	// Stats measures the usage of the node and its pods, optionally with file systems.
 	Stats func(ctx context.Context, disks bool) (Stats, error)
-	// Metrics are the agent's own figures, Probes those of its probes.
+	// Metrics serves the agent's metrics, Probes those of the probes.
 	Metrics, Probes http.Handler
-	// Config is the configuration in force, for JSON.
+	// Config returns the active configuration, to be encoded as JSON.
 	Config func() any
-	// Health answers /healthz.
+	// Health serves /healthz.
 	Health http.Handler
-	// SystemLogDir is the folder of the host's logs; empty: it is not shown.
+	// SystemLogDir is the directory of the host's logs; empty: not served.
 	SystemLogDir string
 }
 
-// PodRef names a pod; UID is empty if any incarnation will do.
+// PodRef names a pod. With an empty UID it matches any pod of that name.
 type PodRef struct{ Namespace, Name, UID string }
 
 // LogRequest asks for the log of one container.
@@ -54,11 +54,34 @@ type LogRequest struct {
 	UID string // empty: any
 }
 
-// StreamRequest asks for the streams of a command or of a container's process.
-// With TTY the outputs are one, and Stderr is not asked for.
+// StreamRequest asks for the streams of a command or of a container's main process. With TTY there
+// is one output stream, and Stderr is false.
 type StreamRequest struct {
 	PodRef
 	Container                  string
-	Command                    []string // of exec only
+	Command                    []string // exec only
 	Stdin, Stdout, Stderr, TTY bool
+}
+
+// writeError writes an error as plain text, as the kubelet does. The API server puts it into a
+// Status.
+func writeError(w http.ResponseWriter, err error) {
+	code := http.StatusInternalServerError
+	var api apierrors.APIStatus // the interface has no Error method, so errors.AsType does not accept it
+	switch {
+	case errors.As(err, &api):
+		if c := int(api.Status().Code); c >= 400 && c < 600 {
+			code = c
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		code = http.StatusGatewayTimeout
+	}
+	http.Error(w, err.Error(), code)
+}
+
+// writeJSON encodes v directly to the response, because a list of pods can be large. A write error
+// means that the client is disconnected, so it is ignored.
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
 }

@@ -13,53 +13,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks bounds how many links one after the other lead to a log.
+// maxLinks limits the number of symbolic links followed to a log file.
 const maxLinks = 8
 
-// hostLogs shows the folder of the host's logs, as a file server does.
+// hostLogs serves the directory of the host's logs, like a file server.
 func (s *server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	root, err := os.OpenRoot(s.h.SystemLogDir)
 	if err != nil {
-		complain(w, fmt.Errorf("the host's logs: %w", err))
+		writeError(w, fmt.Errorf("host logs: %w", err))
 		return
 	}
 	defer func() { _ = root.Close() }()
-	http.StripPrefix("/logs", http.FileServer(logFolder{root: root, path: filepath.Clean(s.h.SystemLogDir)})).ServeHTTP(w, r)
+	http.StripPrefix("/logs", http.FileServer(logDir{root: root, path: filepath.Clean(s.h.SystemLogDir)})).ServeHTTP(w, r)
 }
 
-// logFolder is a folder of which nothing leads out: pods may write to it, and
-// could lay links in it to what the agent may read and they may not.
-type logFolder struct {
+// logDir is a directory that cannot be escaped. Pods can write to it, and could create links to
+// files that only the agent can read.
+type logDir struct {
 	root *os.Root
 	path string
 }
 
-// Open opens a file or a folder below. What is neither, as a pipe or a device, is
-// not there.
-func (f logFolder) Open(name string) (http.File, error) {
+// Open opens a file or a directory. Other file types, such as pipes and devices, are reported as
+// missing.
+func (f logDir) Open(name string) (http.File, error) {
 	rel := strings.TrimPrefix(path.Clean("/"+name), "/")
 	if rel == "" {
 		rel = "."
 	}
 	file, err := f.follow(rel)
 	if err != nil {
-		return nil, notThere(err)
+		return nil, hideError(err)
 	}
 	st, err := file.Stat()
 	if err == nil && !st.Mode().IsRegular() && !st.IsDir() {
 		err = fs.ErrNotExist
 	}
 	if err != nil {
-		return nil, errors.Join(notThere(err), file.Close())
+		return nil, errors.Join(hideError(err), file.Close())
 	}
 	return file, nil
 }
 
-// follow opens a path. Links that name their target from the host's root, as
-// those of /var/log/containers do, are taken from here if they lead here.
-func (f logFolder) follow(rel string) (*os.File, error) {
+// follow opens a path. Absolute links into this directory, such as those in /var/log/containers,
+// are followed.
+func (f logDir) follow(rel string) (*os.File, error) {
 	for range maxLinks {
-		// A pipe would keep its opener waiting for a writer.
+		// O_NONBLOCK: opening a pipe would block until there is a writer.
 		file, err := f.root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			return file, err
@@ -74,8 +74,9 @@ func (f logFolder) follow(rel string) (*os.File, error) {
 	return nil, fs.ErrNotExist
 }
 
-// notThere is the answer for what may not be seen, too: why is nobody's business.
-func notThere(err error) error {
+// hideError replaces all errors except permission errors by fs.ErrNotExist, so that a client learns
+// nothing about files outside.
+func hideError(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return err
 	}

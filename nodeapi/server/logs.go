@@ -13,15 +13,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The streams of the log that can be asked for.
+// The log streams that can be requested.
 const (
 	streamAll = "All"
 	streamOut = "Stdout"
 	streamErr = "Stderr"
 )
 
-// logRequestOf reads a request for a log; an error names the parameter and has
-// the code 422, as the kubelet's.
+// logRequestOf parses a log request. An error names the parameter and has the code 422, like the
+// kubelet's.
 func logRequestOf(r *http.Request) (req LogRequest, stream string, err error) {
 	v := r.URL.Query()
 	req.Namespace, req.Pod, req.Container = r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
@@ -69,7 +69,7 @@ func into[T any](to *T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// flag reads a boolean as control servers write it: 1 or true.
+// flag parses a boolean as API servers write it: 1 or true.
 func flag(text string) (bool, error) { return strconv.ParseBool(text) }
 
 func atLeast(least int64) func(string) (*int64, error) {
@@ -90,11 +90,11 @@ func streamName(text string) (string, error) {
 	return "", fmt.Errorf("%q must be one of %s, %s, %s", text, streamAll, streamOut, streamErr)
 }
 
-// logs writes a container's log, and what comes to it if it is followed.
+// logs writes a container's log, and new output if it is followed.
 func (s *server) logs(w http.ResponseWriter, r *http.Request) {
 	req, stream, err := logRequestOf(r)
 	if err != nil {
-		complain(w, err)
+		writeError(w, err)
 		return
 	}
 	ctx, done := s.streaming(r)
@@ -111,15 +111,15 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil, ctx.Err() != nil:
 		out.begin()
-	case !out.begun():
-		complain(w, err)
+	case !out.started():
+		writeError(w, err)
 	default:
-		s.Log.Debug("node API: a log was cut off", "pod", req.Namespace+"/"+req.Pod, "err", err)
-		panic(http.ErrAbortHandler) // an end would look like all of it
+		s.Log.Debug("log stream interrupted", "pod", req.Namespace+"/"+req.Pod, "err", err)
+		panic(http.ErrAbortHandler) // a regular end would look like the complete log
 	}
 }
 
-// logWriter sends a log; that which is followed at once.
+// logWriter writes a log to the response and flushes it if the log is followed.
 type logWriter struct {
 	w      http.ResponseWriter
 	follow bool
@@ -152,7 +152,7 @@ func (l *logWriter) begin() {
 	l.start()
 }
 
-func (l *logWriter) begun() bool {
+func (l *logWriter) started() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.wrote

@@ -21,7 +21,7 @@ func newTLS(t *testing.T, host string, c *tls.Config) (net.Conn, error) {
 	return (&tls.Dialer{Config: c}).DialContext(t.Context(), "tcp", host)
 }
 
-func TestALogIsAskedForAsTheKubeletsIs(t *testing.T) {
+func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 	t.Parallel()
 	var got LogRequest
 	var outs [2]bool
@@ -31,9 +31,9 @@ func TestALogIsAskedForAsTheKubeletsIs(t *testing.T) {
 			switch req.Pod {
 			case "torn":
 				_, _ = io.WriteString(out, strings.Repeat("x", 10<<10))
-				return errors.New("the disk is gone")
+				return errors.New("disk I/O error")
 			case "bad":
-				return errors.New("the disk is gone")
+				return errors.New("disk I/O error")
 			}
 			return nil
 		}
@@ -56,7 +56,7 @@ func TestALogIsAskedForAsTheKubeletsIs(t *testing.T) {
 			t.Errorf("%s: %d %s", query, code, body)
 		}
 	}
-	if code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/bad/c"); code != 500 || !strings.Contains(body, "the disk is gone") {
+	if code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/bad/c"); code != 500 || !strings.Contains(body, "disk I/O error") {
 		t.Errorf("%d %s", code, body)
 	}
 	resp, err := c.Get(w.url + "/containerLogs/ns/torn/c")
@@ -65,12 +65,12 @@ func TestALogIsAskedForAsTheKubeletsIs(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	if err == nil {
-		t.Error("a log that was cut off looks whole")
+		t.Error("an interrupted log looks complete")
 	}
 }
 
-// K3
-func TestNothingOutsideTheHostsLogsIsShown(t *testing.T) {
+// K3: no file outside the directory is served.
+func TestHostLogsServesNothingOutsideDirectory(t *testing.T) {
 	t.Parallel()
 	outside, logs := t.TempDir(), t.TempDir()
 	put := func(path, text string) {
@@ -91,7 +91,7 @@ func TestNothingOutsideTheHostsLogsIsShown(t *testing.T) {
 	put(filepath.Join(outside, "shadow"), "secret")
 	put(filepath.Join(logs, "syslog"), "a line")
 	put(filepath.Join(logs, "pods/p/0.log"), "of a pod")
-	link(filepath.Join(logs, "pods/p/0.log"), "container.log") // as /var/log/containers has them
+	link(filepath.Join(logs, "pods/p/0.log"), "container.log") // absolute, as in /var/log/containers
 	link("pods/p/0.log", "near.log")
 	link(filepath.Join(outside, "shadow"), "abs")
 	rel, err := filepath.Rel(logs, filepath.Join(outside, "shadow"))
@@ -102,7 +102,7 @@ func TestNothingOutsideTheHostsLogsIsShown(t *testing.T) {
 	link(outside, "dir")
 	link("/proc/self/root", "root")
 	link(logs+"/../"+filepath.Base(outside)+"/shadow", "dots")
-	link(filepath.Join(logs, "twice"), "twice") // a ring
+	link(filepath.Join(logs, "twice"), "twice") // a loop
 	link(filepath.Join(logs, "abs"), "chain")
 	if err := unix.Mkfifo(filepath.Join(logs, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestNothingOutsideTheHostsLogsIsShown(t *testing.T) {
 		}
 	}
 	if code, body := ask(t, w.master(t), "GET", w.url+"/logs/"); code != 200 || !strings.Contains(body, "syslog") || !strings.Contains(body, "pods/") {
-		t.Errorf("the folder: %d %q", code, body)
+		t.Errorf("directory: %d %q", code, body)
 	}
 	shadow := filepath.Base(outside) + "/shadow"
 	for _, path := range []string{
@@ -131,8 +131,8 @@ func TestNothingOutsideTheHostsLogsIsShown(t *testing.T) {
 	}
 }
 
-// raw sends a path as it is, dots and all.
-func raw(t *testing.T, w *world, method, path string) (code int, body string) {
+// raw sends a path unmodified, including dot segments.
+func raw(t *testing.T, w *testServer, method, path string) (code int, body string) {
 	t.Helper()
 	conn := upgradeTLS(t, w)
 	_, _ = fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", method, path)

@@ -22,24 +22,24 @@ import (
 
 const (
 	forwardProtocol = "portforward.k8s.io"
-	// tunnelProtocol is SPDY with that protocol inside a WebSocket.
+	// tunnelProtocol is SPDY with forwardProtocol, tunneled through a WebSocket.
 	tunnelProtocol = "SPDY/3.1+" + forwardProtocol
-	// pairBound is how long the first stream of a connection waits for its second.
-	pairBound = 30 * time.Second
-	// dialBound bounds the way to a port of a pod.
-	dialBound = 30 * time.Second
+	// pairTimeout limits how long the first stream of a connection waits for the second.
+	pairTimeout = 30 * time.Second
+	// dialTimeout limits the time to connect to a port of a pod.
+	dialTimeout = 30 * time.Second
 )
 
-// portForward joins connections of the client's with ports of a pod.
+// portForward connects the client to ports of a pod.
 func (s *server) portForward(w http.ResponseWriter, r *http.Request) {
 	pod := podOf(r)
 	ws := websocket.IsWebSocketUpgrade(r)
 	if !ws && !httpstream.IsUpgradeRequest(r) {
-		complain(w, apierrors.NewBadRequest("Upgrade request required"))
+		writeError(w, apierrors.NewBadRequest("Upgrade request required"))
 		return
 	}
 	if err := s.h.CheckReachable(r.Context(), pod); err != nil {
-		complain(w, err)
+		writeError(w, err)
 		return
 	}
 	ctx, done := s.streaming(r)
@@ -55,19 +55,19 @@ func (s *server) portForward(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forwarder is one client's connections to one pod: each is a pair of streams.
+// forwarder serves the connections of one client to one pod. Each connection is a pair of streams.
 type forwarder struct {
 	s   *server
 	pod PodRef
-	ctx context.Context // of the request
+	ctx context.Context // context of the request
 
 	mu    sync.Mutex
 	ended bool
-	pairs map[string]*pair // that lack a stream, by the client's ID
+	pairs map[string]*pair // incomplete pairs by the client's request ID
 	wg    sync.WaitGroup
 }
 
-// pair is one connection: its data, and how it failed.
+// pair is one connection: its data stream and its error stream.
 type pair struct {
 	data, fail httpstream.Stream
 	port       uint16
@@ -75,16 +75,16 @@ type pair struct {
 	late       *time.Timer
 }
 
-// spdy serves a client that speaks SPDY.
+// spdy serves a client that uses SPDY.
 func (f *forwarder) spdy(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	if _, err := httpstream.Handshake(r, w, []string{forwardProtocol}); err != nil {
-		return // it has been answered
+		return // the response has been written
 	}
 	f.ctx = ctx
 	begun := make(chan struct{})
 	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(st httpstream.Stream, replied <-chan struct{}) error {
 		<-begun
-		return f.take(st, replied)
+		return f.accept(st, replied)
 	})
 	if conn == nil {
 		close(begun)
@@ -94,14 +94,14 @@ func (f *forwarder) spdy(ctx context.Context, w http.ResponseWriter, r *http.Req
 	f.serve(ctx, conn)
 }
 
-// tunnel serves a client that speaks SPDY inside a WebSocket.
+// tunnel serves a client that uses SPDY through a WebSocket.
 func (f *forwarder) tunnel(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	ws, err := upgradeWebSocket(w, r, []string{tunnelProtocol})
 	if err != nil {
 		return
 	}
 	f.ctx = ctx
-	conn, err := spdy.NewServerConnection(portforward.NewTunnelingConnection("node", ws), f.take)
+	conn, err := spdy.NewServerConnection(portforward.NewTunnelingConnection("node", ws), f.accept)
 	if err != nil {
 		_ = ws.Close()
 		return
@@ -109,8 +109,7 @@ func (f *forwarder) tunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 	f.serve(ctx, conn)
 }
 
-// serve goes on until the client leaves, nothing has moved for too long, or ctx
-// ends.
+// serve waits until the client disconnects, the connection is idle for too long, or ctx ends.
 func (f *forwarder) serve(ctx context.Context, conn httpstream.Connection) {
 	if f.s.StreamIdleTimeout > 0 {
 		conn.SetIdleTimeout(f.s.StreamIdleTimeout)
@@ -129,20 +128,19 @@ func (f *forwarder) serve(ctx context.Context, conn httpstream.Connection) {
 	f.wg.Wait()
 }
 
-// take takes a new stream of the client's. When its pair is complete the
-// connection begins.
-func (f *forwarder) take(st httpstream.Stream, replied <-chan struct{}) error {
+// accept adds a new stream to its pair, and starts the connection when the pair is complete.
+func (f *forwarder) accept(st httpstream.Stream, replied <-chan struct{}) error {
 	head := st.Headers()
 	port, err := strconv.ParseUint(head.Get(corev1.PortHeader), 10, 16)
 	if err != nil || port == 0 {
-		return fmt.Errorf("%q is not a port", head.Get(corev1.PortHeader))
+		return fmt.Errorf("invalid port %q", head.Get(corev1.PortHeader))
 	}
 	kind := head.Get(corev1.StreamType)
 	if kind != corev1.StreamTypeData && kind != corev1.StreamTypeError {
-		return fmt.Errorf("%q is not a type of stream", kind)
+		return fmt.Errorf("invalid stream type %q", kind)
 	}
 	id := head.Get(corev1.PortForwardRequestIDHeader)
-	if id == "" { // of old clients: the data come right after the errors
+	if id == "" { // old clients: the data stream follows the error stream
 		n := st.Identifier()
 		if kind == corev1.StreamTypeData {
 			n -= 2
@@ -152,12 +150,12 @@ func (f *forwarder) take(st httpstream.Stream, replied <-chan struct{}) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ended {
-		return errors.New("the connection has ended")
+		return errors.New("connection closed")
 	}
 	p, known := f.pairs[id]
 	if !known {
 		p = &pair{port: uint16(port)}
-		p.late = time.AfterFunc(pairBound, func() { f.drop(id, p) })
+		p.late = time.AfterFunc(pairTimeout, func() { f.drop(id, p) })
 		f.pairs[id] = p
 	}
 	switch {
@@ -166,18 +164,18 @@ func (f *forwarder) take(st httpstream.Stream, replied <-chan struct{}) error {
 	case kind == corev1.StreamTypeError && p.fail == nil:
 		p.fail = st
 	default:
-		return fmt.Errorf("a second %s stream of connection %s", kind, id)
+		return fmt.Errorf("duplicate %s stream of connection %s", kind, id)
 	}
 	p.replied = append(p.replied, replied)
 	if p.data != nil && p.fail != nil {
 		delete(f.pairs, id)
 		p.late.Stop()
-		f.wg.Go(func() { f.join(p) })
+		f.wg.Go(func() { f.forward(p) })
 	}
 	return nil
 }
 
-// drop gives up a pair whose second stream has not come.
+// drop discards a pair whose second stream is missing.
 func (f *forwarder) drop(id string, p *pair) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,20 +190,19 @@ func (f *forwarder) drop(id string, p *pair) {
 	}
 }
 
-// join joins one connection with the pod's. What befalls it stays its own: a port
-// that refuses looks as it would from inside the pod. An error message would have
-// kubectl give up the pod with all its connections, so there is one only if no
-// connection to this pod can come about.
-func (f *forwarder) join(p *pair) {
+// forward connects a pair to the pod. A failure is local to the connection: a refused port looks
+// like it does inside the pod. kubectl reacts to an error message by closing all connections to the
+// pod, so one is sent only if no port of the pod can be reached.
+func (f *forwarder) forward(p *pair) {
 	for _, replied := range p.replied {
 		<-replied
 	}
 	defer func() { _ = p.fail.Close() }()
-	dialing, dialed := context.WithTimeout(f.ctx, dialBound)
+	dialing, dialed := context.WithTimeout(f.ctx, dialTimeout)
 	pod, err := f.s.h.DialPort(dialing, f.pod, p.port)
 	dialed()
 	if err != nil {
-		f.s.Log.Debug("node API: forward a port", "pod", f.pod.Namespace+"/"+f.pod.Name, "port", p.port, "err", err)
+		f.s.Log.Debug("port forwarding failed", "pod", f.pod.Namespace+"/"+f.pod.Name, "port", p.port, "err", err)
 		if gone := f.s.h.CheckReachable(f.ctx, f.pod); gone != nil {
 			_, _ = io.WriteString(p.fail, fmt.Sprintf("error forwarding port %d to pod %s: %v", p.port, f.pod.Name, gone))
 		}
@@ -217,21 +214,21 @@ func (f *forwarder) join(p *pair) {
 	copyBoth(p.data, pod)
 }
 
-// copyBoth copies both ways until both directions have ended. The end of one is
-// passed on and leaves the other open; a connection that broke is reset.
+// copyBoth copies in both directions until both have ended. The end of one direction is propagated
+// and leaves the other open. A broken connection is reset.
 func copyBoth(client httpstream.Stream, pod nodeapi.Stream) {
 	defer func() { _ = pod.Close() }()
 	up := make(chan struct{})
 	go func() {
 		defer close(up)
 		if _, err := io.Copy(pod, client); err != nil {
-			_ = pod.Close() // either side is gone
+			_ = pod.Close() // one side is disconnected
 			return
 		}
 		_ = pod.CloseWrite()
 	}()
 	if _, err := io.Copy(client, pod); err != nil {
-		_ = client.Reset() // lets the other direction go too
+		_ = client.Reset() // ends the other direction too
 	} else {
 		_ = client.Close()
 	}

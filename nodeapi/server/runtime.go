@@ -18,12 +18,12 @@ import (
 	"berth/nodeapi"
 )
 
-// runtimeBound bounds the way to the first byte from the runtime's server.
-const runtimeBound = 30 * time.Second
+// runtimeTimeout limits the time to establish a stream with the runtime's streaming server.
+const runtimeTimeout = 30 * time.Second
 
-// joinRuntime joins streams to the runtime's streaming server at target until the
-// command ends.
-func joinRuntime(ctx context.Context, target string, o remotecommand.StreamOptions) error {
+// streamToRuntime connects streams to the runtime's streaming server at target until the command
+// exits.
+func streamToRuntime(ctx context.Context, target string, o remotecommand.StreamOptions) error {
 	runtime, err := nodeapi.NewRuntimeExecutor(target)
 	if err != nil {
 		return err
@@ -33,14 +33,14 @@ func joinRuntime(ctx context.Context, target string, o remotecommand.StreamOptio
 
 // dialRuntime opens a connection to the runtime's streaming server.
 func dialRuntime(ctx context.Context, u *url.URL) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, runtimeBound)
+	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	host, port := u.Hostname(), u.Port()
 	if u.Scheme == "https" {
 		if port == "" {
 			port = "443"
 		}
-		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // its own, which nobody could check: see nodeapi.RuntimeStreams
+		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // nolint:gosec // self-signed by the runtime, see nodeapi.NewRuntimeExecutor
 		return d.DialContext(ctx, "tcp", net.JoinHostPort(host, port))
 	}
 	if port == "" {
@@ -49,23 +49,23 @@ func dialRuntime(ctx context.Context, u *url.URL) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
 }
 
-// pass hands a SPDY request on to the runtime, and then the bytes of both sides:
-// what runs through them is between the client and the runtime.
-func (s *server) pass(ctx context.Context, w http.ResponseWriter, r *http.Request, target string) {
+// proxyToRuntime forwards an SPDY request to the runtime's streaming server and then copies the
+// bytes in both directions.
+func (s *server) proxyToRuntime(ctx context.Context, w http.ResponseWriter, r *http.Request, target string) {
 	u, err := url.Parse(target)
 	if err != nil {
-		complain(w, fmt.Errorf("the streaming URL of the runtime: %w", err))
+		writeError(w, fmt.Errorf("parse streaming URL of the runtime: %w", err))
 		return
 	}
 	runtime, err := dialRuntime(ctx, u)
 	if err != nil {
-		complain(w, fmt.Errorf("the streaming server of the runtime: %w", err))
+		writeError(w, fmt.Errorf("streaming server of the runtime: %w", err))
 		return
 	}
 	defer func() { _ = runtime.Close() }()
-	answer, rest, err := askRuntime(runtime, u, r.Header)
+	answer, rest, err := upgradeRuntime(runtime, u, r.Header)
 	if err != nil {
-		complain(w, fmt.Errorf("the streaming server of the runtime: %w", err))
+		writeError(w, fmt.Errorf("streaming server of the runtime: %w", err))
 		return
 	}
 	if answer.StatusCode != http.StatusSwitchingProtocols {
@@ -77,7 +77,7 @@ func (s *server) pass(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	}
 	client, early, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		complain(w, fmt.Errorf("take the connection over: %w", err))
+		writeError(w, fmt.Errorf("hijack connection: %w", err))
 		return
 	}
 	defer func() { _ = client.Close() }()
@@ -87,12 +87,12 @@ func (s *server) pass(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	if err := errors.Join(answer.Header.Write(client), writeString(client, "\r\n")); err != nil {
 		return
 	}
-	both(ctx, s.StreamIdleTimeout, ahead{client, early.Reader}, ahead{runtime, rest})
+	proxy(ctx, s.StreamIdleTimeout, bufferedConn{client, early.Reader}, bufferedConn{runtime, rest})
 }
 
-// askRuntime asks for the upgrade that the client has asked for.
-func askRuntime(conn net.Conn, u *url.URL, asked http.Header) (*http.Response, *bufio.Reader, error) {
-	_ = conn.SetDeadline(time.Now().Add(runtimeBound))
+// upgradeRuntime sends the client's upgrade request to the runtime.
+func upgradeRuntime(conn net.Conn, u *url.URL, asked http.Header) (*http.Response, *bufio.Reader, error) {
+	_ = conn.SetDeadline(time.Now().Add(runtimeTimeout))
 	req := &http.Request{Method: http.MethodPost, URL: u, Host: u.Host, Header: http.Header{}}
 	for _, name := range []string{"Connection", "Upgrade", "X-Stream-Protocol-Version"} {
 		req.Header[name] = asked[name]
@@ -113,17 +113,17 @@ func writeString(w io.Writer, text string) error {
 	return err
 }
 
-// ahead is a connection of which some has been read already.
-type ahead struct {
+// bufferedConn is a connection of which some data has been read already.
+type bufferedConn struct {
 	net.Conn
 	r *bufio.Reader
 }
 
-func (a ahead) Read(b []byte) (int, error) { return a.r.Read(b) }
+func (a bufferedConn) Read(b []byte) (int, error) { return a.r.Read(b) }
 
-// both copies both ways until either side ends, nothing has moved for idle, or
-// ctx ends, and closes both.
-func both(ctx context.Context, idle time.Duration, a, b net.Conn) {
+// proxy copies in both directions until either side ends, no data was transferred for idle, or ctx
+// ends, and closes both connections.
+func proxy(ctx context.Context, idle time.Duration, a, b net.Conn) {
 	shut := func() { _ = errors.Join(a.Close(), b.Close()) }
 	stop := context.AfterFunc(ctx, shut)
 	defer stop()
@@ -132,14 +132,14 @@ func both(ctx context.Context, idle time.Duration, a, b net.Conn) {
 	var ways sync.WaitGroup
 	one := func(to, from net.Conn) {
 		defer shut()
-		_, _ = io.Copy(to, tapped{from, moved})
+		_, _ = io.Copy(to, activityReader{from, moved})
 	}
 	ways.Go(func() { one(a, b) })
 	ways.Go(func() { one(b, a) })
 	ways.Wait()
 }
 
-// watchIdle calls end when moved has not been called for idle; 0: never.
+// watchIdle calls end when active has not been called for idle. 0 disables it.
 func watchIdle(idle time.Duration, end func()) (moved, done func()) {
 	if idle <= 0 {
 		return func() {}, func() {}
@@ -148,16 +148,16 @@ func watchIdle(idle time.Duration, end func()) (moved, done func()) {
 	return func() { timer.Reset(idle) }, func() { timer.Stop() }
 }
 
-// tapped tells when something was read.
-type tapped struct {
+// activityReader reports each read.
+type activityReader struct {
 	io.Reader
-	moved func()
+	active func()
 }
 
-func (t tapped) Read(b []byte) (int, error) {
+func (t activityReader) Read(b []byte) (int, error) {
 	n, err := t.Reader.Read(b)
 	if n > 0 {
-		t.moved()
+		t.active()
 	}
 	return n, err
 }

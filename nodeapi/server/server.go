@@ -13,59 +13,60 @@ import (
 	"berth/nodeapi"
 )
 
-// Options says how a node's API is served.
+// Options configures the server.
 type Options struct {
 	NodeName string
 	Handlers Handlers
-	// Certificate is asked at every handshake, so that a new one is used at once.
+	// Certificate is called for every handshake, so that a renewed certificate is used
+	// immediately.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ClientCA has signed the certificates of clients; nil: none are taken.
+	// ClientCA verifies client certificates; nil: client certificates are not accepted.
 	ClientCA *DynamicCA
-	// Reviews are where tokens and rights are asked for.
+	// Reviews authenticates tokens and authorizes users.
 	Reviews Reviews
-	// AuthorizationMode says who decides what a known user may do.
+	// AuthorizationMode selects how authenticated users are authorized.
 	AuthorizationMode AuthorizationMode
-	// TokenTTL, AllowedTTL and DeniedTTL are how long answers of Reviews are good.
+	// TokenTTL, AuthorizedTTL and UnauthorizedTTL are the cache TTLs of review results.
 	TokenTTL, AuthorizedTTL, UnauthorizedTTL time.Duration
 
-	MinVersion       uint16        // of TLS; 0: Go's default
+	MinVersion       uint16        // minimum TLS version; 0: Go's default
 	CipherSuites     []uint16      // empty: Go's default
 	CurvePreferences []tls.CurveID // empty: Go's default
 
-	// EnableDebuggingHandlers opens what reaches into containers and the host's logs.
+	// EnableDebuggingHandlers enables access to containers and to the host's logs.
 	EnableDebuggingHandlers bool
-	// StreamIdleTimeout ends a stream on which nothing has moved for so long; 0: never.
+	// StreamIdleTimeout closes a stream without any data transfer for this time; 0: never.
 	StreamIdleTimeout time.Duration
 	Log               *slog.Logger
 }
 
-// server is one life of the node's API.
+// server is one instance of the API server of the node.
 type server struct {
 	Options
 	h       Handlers
-	door    *door
-	rates   rates
-	leave   context.Context // done: streams end
-	streams sync.WaitGroup  // requests that the HTTP server no longer knows
+	auth    *auth
+	rates   cpuRates
+	done    context.Context // when done, streams end
+	streams sync.WaitGroup  // hijacked requests, which the HTTP server does not track
 }
 
-// Bounds of connections. Answers have no bound of their own: a log that is
-// followed may take for ever.
+// Timeouts of connections. Responses have no timeout, because a log can be followed for an
+// unlimited time.
 const (
-	headerBound    = 30 * time.Second // handshake and head of a request
-	idleBound      = 2 * time.Minute  // of a connection between requests
-	bodyBound      = time.Minute      // of what a request brings, until its connection is taken over
+	headerTimeout  = 30 * time.Second // TLS handshake and request header
+	idleTimeout    = 2 * time.Minute  // idle connections
+	bodyTimeout    = time.Minute      // request bodies, until the connection is hijacked
 	maxHeaderBytes = 64 << 10
 )
 
-// Serve answers on ln until ctx ends, then lets short requests under way finish
-// and ends streams, and returns nil. It closes ln. Any other end is an error.
+// Serve serves on ln until ctx ends, waits for short active requests, ends streams, and returns
+// nil. It closes ln. Any other end is an error.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &server{Options: o, h: o.Handlers, leave: ctx}
-	s.door = newDoor(o)
+	s := &server{Options: o, h: o.Handlers, done: ctx}
+	s.auth = newAuth(o)
 	defer s.streams.Wait()
 	secure := s.tls()
 	protocols := &http.Protocols{}
@@ -73,28 +74,28 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	protocols.SetHTTP2(slices.Contains(secure.NextProtos, http2))
 	return nodeapi.ServeUntil(ctx, tls.NewListener(ln, secure), &http.Server{
 		Protocols:         protocols,
-		Handler:           boundBodies(s.routes(), bodyBound),
+		Handler:           boundBodies(s.routes(), bodyTimeout),
 		TLSConfig:         secure,
-		ReadHeaderTimeout: headerBound,
-		IdleTimeout:       idleBound,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		// Handshakes that fail are told here: scanners make many of them.
+		// Failed handshakes are logged here. Port scanners cause many of them.
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	})
 }
 
-// boundBodies cuts off who sends a body too slowly: Go waits for ever, even for the
-// rest of one whose request was refused.
+// boundBodies limits the time to send a request body. Without it the server would wait without
+// limit, even for the body of a rejected request.
 func boundBodies(next http.Handler, within time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(within)) // both protocols can
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(within)) // supported by both protocols
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-const http2 = "h2" // as TLS names it
+const http2 = "h2" // name in TLS
 
 func (s *server) tls() *tls.Config {
 	c := &tls.Config{
@@ -108,28 +109,29 @@ func (s *server) tls() *tls.Config {
 		c.NextProtos = []string{http2, "http/1.1"}
 	}
 	if s.ClientCA != nil {
-		// Judged per request: who has a bad certificate is told so in words.
+		// Verified per request, so that a client with an invalid certificate gets a
+		// readable error.
 		c.ClientAuth = tls.RequestClientCert
 	}
 	return c
 }
 
-// http2 reports whether HTTP/2 may be spoken: with TLS 1.2 it wants a cipher suite
-// that the configuration may have left out, and Go serves nobody without.
+// http2 reports whether HTTP/2 can be enabled. With TLS 1.2 it requires a cipher suite that the
+// configuration may not include, and then Go would not serve at all.
 func (s *server) http2() bool {
 	return len(s.CipherSuites) == 0 || s.MinVersion >= tls.VersionTLS13 ||
 		slices.Contains(s.CipherSuites, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) ||
 		slices.Contains(s.CipherSuites, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256)
 }
 
-// route is one endpoint, and what its caller must be allowed to do.
+// route is one endpoint with the permission that it requires.
 type route struct {
-	methods   []string
-	path      string
-	right     right
-	debugging bool // only with Options.Debugging
-	have      bool // whether this node has an answer
-	serve     http.HandlerFunc
+	methods    []string
+	path       string
+	permission permission
+	debugging  bool // requires Options.EnableDebuggingHandlers
+	have       bool // whether the agent implements it
+	serve      http.HandlerFunc
 }
 
 var (
@@ -137,7 +139,7 @@ var (
 	getPost = []string{http.MethodGet, http.MethodPost}
 )
 
-// table lists the endpoints.
+// table is the list of endpoints.
 func (s *server) table() []route {
 	const (
 		pod          = "/{namespace}/{pod}"
@@ -146,27 +148,27 @@ func (s *server) table() []route {
 	)
 	h := s.h
 	return []route{
-		{get, "/healthz", toHealth, false, h.Health != nil, through(h.Health)},
-		{get, "/healthz/{check}", toHealth, false, h.Health != nil, through(h.Health)},
-		{get, "/pods", toPods, false, h.Pods != nil, s.pods},
-		{get, "/runningpods/{$}", toPods, true, h.RunningPods != nil, s.running},
-		{get, "/runningpods", toPods, true, h.RunningPods != nil, s.running},
-		{get, "/configz", toConfig, true, h.Config != nil, s.configz},
-		{get, "/metrics", toMetrics, false, h.Metrics != nil, through(h.Metrics)},
-		{get, "/metrics/probes", toMetrics, false, h.Probes != nil, through(h.Probes)},
-		{get, "/metrics/resource", toMetrics, false, h.Stats != nil, s.resource},
-		{get, "/metrics/cadvisor", toMetrics, false, h.Stats != nil, s.cadvisor},
-		{get, "/stats/summary", toStats, false, h.Stats != nil, s.summary},
-		{get, "/logs/{path...}", toLogs, true, h.SystemLogDir != "", s.hostLogs},
-		{get, "/containerLogs" + container, toProxy, true, h.Logs != nil, s.logs},
-		{getPost, "/exec" + container, toEnter, true, h.Exec != nil, s.exec},
-		{getPost, "/exec" + containerUID, toEnter, true, h.Exec != nil, s.exec},
-		{getPost, "/attach" + container, toEnter, true, h.Attach != nil, s.attach},
-		{getPost, "/attach" + containerUID, toEnter, true, h.Attach != nil, s.attach},
-		{getPost, "/run" + container, toEnter, true, h.Exec != nil, s.run},
-		{getPost, "/run" + containerUID, toEnter, true, h.Exec != nil, s.run},
-		{getPost, "/portForward" + pod, toEnter, true, h.DialPort != nil, s.portForward},
-		{getPost, "/portForward" + pod + "/{uid}", toEnter, true, h.DialPort != nil, s.portForward},
+		{get, "/healthz", permHealth, false, h.Health != nil, through(h.Health)},
+		{get, "/healthz/{check}", permHealth, false, h.Health != nil, through(h.Health)},
+		{get, "/pods", permPods, false, h.Pods != nil, s.pods},
+		{get, "/runningpods/{$}", permPods, true, h.RunningPods != nil, s.running},
+		{get, "/runningpods", permPods, true, h.RunningPods != nil, s.running},
+		{get, "/configz", permConfig, true, h.Config != nil, s.configz},
+		{get, "/metrics", permMetrics, false, h.Metrics != nil, through(h.Metrics)},
+		{get, "/metrics/probes", permMetrics, false, h.Probes != nil, through(h.Probes)},
+		{get, "/metrics/resource", permMetrics, false, h.Stats != nil, s.resource},
+		{get, "/metrics/cadvisor", permMetrics, false, h.Stats != nil, s.cadvisor},
+		{get, "/stats/summary", permStats, false, h.Stats != nil, s.summary},
+		{get, "/logs/{path...}", permLogs, true, h.SystemLogDir != "", s.hostLogs},
+		{get, "/containerLogs" + container, permProxy, true, h.Logs != nil, s.logs},
+		{getPost, "/exec" + container, permEnter, true, h.Exec != nil, s.exec},
+		{getPost, "/exec" + containerUID, permEnter, true, h.Exec != nil, s.exec},
+		{getPost, "/attach" + container, permEnter, true, h.Attach != nil, s.attach},
+		{getPost, "/attach" + containerUID, permEnter, true, h.Attach != nil, s.attach},
+		{getPost, "/run" + container, permEnter, true, h.Exec != nil, s.run},
+		{getPost, "/run" + containerUID, permEnter, true, h.Exec != nil, s.run},
+		{getPost, "/portForward" + pod, permEnter, true, h.DialPort != nil, s.portForward},
+		{getPost, "/portForward" + pod + "/{uid}", permEnter, true, h.DialPort != nil, s.portForward},
 	}
 }
 
@@ -182,10 +184,10 @@ func (s *server) routes() http.Handler {
 			}
 		}
 		for _, m := range r.methods {
-			mux.Handle(m+" "+r.path, s.door.guard(r.right, r.serve))
+			mux.Handle(m+" "+r.path, s.auth.require(r.permission, r.serve))
 		}
 	}
-	mux.Handle("/", s.door.guard(toProxy, http.NotFound))
+	mux.Handle("/", s.auth.require(permProxy, http.NotFound))
 	return mux
 }
 
@@ -193,12 +195,12 @@ func through(h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(w, r) }
 }
 
-// streaming returns a context for a stream, which Serve waits for: it ends with
-// the request, and also when the server must end.
+// streaming returns a context for a stream, which Serve waits for. It ends with the request and
+// with the server.
 func (s *server) streaming(r *http.Request) (context.Context, func()) {
-	s.streams.Add(1) // the HTTP server no longer waits for a connection that was taken over
+	s.streams.Add(1) // the HTTP server does not wait for hijacked connections
 	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(s.leave, cancel)
+	stop := context.AfterFunc(s.done, cancel)
 	return ctx, func() { stop(); cancel(); s.streams.Done() }
 }
 

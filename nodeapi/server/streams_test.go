@@ -26,16 +26,16 @@ import (
 	"berth/nodeapi"
 )
 
-// forwarded is a pod whose ports are those of this machine.
-func forwarded(t *testing.T, idle time.Duration) (*world, *sync.Map) {
+// forwarded is a pod whose ports are those of the test host.
+func forwarded(t *testing.T, idle time.Duration) (*testServer, *sync.Map) {
 	t.Helper()
-	gone := &sync.Map{} // pods that have gone
+	gone := &sync.Map{} // deleted pods
 	return serve(t, func(o *Options) {
 		o.StreamIdleTimeout = idle
 		o.Handlers = Handlers{
 			CheckReachable: func(_ context.Context, p PodRef) error {
 				if _, is := gone.Load(p.Name); is {
-					return errors.New("the pod has gone")
+					return errors.New("pod deleted")
 				}
 				return nil
 			},
@@ -50,8 +50,8 @@ func forwarded(t *testing.T, idle time.Duration) (*world, *sync.Map) {
 	}), gone
 }
 
-// echo answers, when its caller has said all, with that in capitals. It returns
-// its port.
+// echo starts a server that reads until EOF and returns the data in upper case. It returns the
+// port.
 func echo(t *testing.T) int {
 	t.Helper()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -76,7 +76,7 @@ func echo(t *testing.T) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-// closedPort is one on which nobody listens.
+// closedPort returns a port without a listener.
 func closedPort(t *testing.T) int {
 	t.Helper()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -87,7 +87,7 @@ func closedPort(t *testing.T) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-// say says something through a local port, all of it, and returns the answer.
+// exchange sends text through a local port, closes the direction, and returns the response.
 func say(t *testing.T, port uint16, text string) (string, error) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -106,7 +106,7 @@ func say(t *testing.T, port uint16, text string) (string, error) {
 	return string(answer), err
 }
 
-// forward runs client-go's forwarder, by SPDY or by SPDY in a WebSocket.
+// forward runs client-go's port forwarder, over SPDY or over SPDY in a WebSocket.
 func forward(t *testing.T, c *rest.Config, target string, tunnel bool, ports ...string) (fw *portforward.PortForwarder, ended chan error) {
 	t.Helper()
 	u, err := url.Parse(target)
@@ -143,8 +143,8 @@ func forward(t *testing.T, c *rest.Config, target string, tunnel bool, ports ...
 	return fw, ended
 }
 
-// K4
-func TestOneForwardedConnectionThatFailsTakesNoOtherWithIt(t *testing.T) {
+// K4: a forwarded connection that fails does not affect others.
+func TestFailedForwardedConnectionDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	for name, tunnel := range map[string]bool{"SPDY": false, "SPDY in a WebSocket": true} {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestOneForwardedConnectionThatFailsTakesNoOtherWithIt(t *testing.T) {
 			}
 			for i := range 5 {
 				if answer, _ := say(t, ports[1].Local, "x"); answer != "" {
-					t.Errorf("a closed port says %q", answer)
+					t.Errorf("response of a closed port: %q", answer)
 				}
 				text := fmt.Sprintf("hello %d ", i) + strings.Repeat("z", 100<<10)
 				if answer, err := say(t, ports[0].Local, text); answer != strings.ToUpper(text) || err != nil {
@@ -177,24 +177,24 @@ func TestOneForwardedConnectionThatFailsTakesNoOtherWithIt(t *testing.T) {
 			_, _ = io.WriteString(held, "on")
 			_ = held.(*net.TCPConn).CloseWrite()
 			if answer, err := io.ReadAll(held); string(answer) != "HELD ON" || err != nil {
-				t.Errorf("the connection from before says %q, %v", answer, err)
+				t.Errorf("earlier connection: %q, %v", answer, err)
 			}
 			select {
 			case err := <-ended:
-				t.Errorf("forwarding ended: %v", err)
+				t.Errorf("port forwarding ended: %v", err)
 				ended <- err
 			default:
 			}
 			gone.Store("p", true)
 			_, _ = say(t, ports[1].Local, "x")
 			if err := <-ended; err == nil {
-				t.Error("the pod has gone and forwarding ended well")
+				t.Error("port forwarding ended without error after the pod was deleted")
 			}
 		})
 	}
 }
 
-func TestPortsAreForwardedOverChannels(t *testing.T) {
+func TestPortForwardOverWebSocketChannels(t *testing.T) {
 	t.Parallel()
 	w, _ := forwarded(t, 0)
 	good, bad := echo(t), closedPort(t)
@@ -215,11 +215,11 @@ func TestPortsAreForwardedOverChannels(t *testing.T) {
 		}
 	}
 	if heads[0] != uint16(good) || heads[1] != uint16(good) || heads[2] != uint16(bad) || heads[3] != uint16(bad) {
-		t.Errorf("channels are for %v", heads)
+		t.Errorf("ports of the channels: %v", heads)
 	}
 }
 
-func dialWS(t *testing.T, w *world, path string, protocols ...string) *websocket.Conn {
+func dialWS(t *testing.T, w *testServer, path string, protocols ...string) *websocket.Conn {
 	t.Helper()
 	ws, code, err := tryWS(t, w, path, protocols...)
 	if err != nil {
@@ -228,11 +228,11 @@ func dialWS(t *testing.T, w *world, path string, protocols ...string) *websocket
 	return ws
 }
 
-func tryWS(t *testing.T, w *world, path string, protocols ...string) (*websocket.Conn, int, error) {
+func tryWS(t *testing.T, w *testServer, path string, protocols ...string) (*websocket.Conn, int, error) {
 	t.Helper()
 	tr := w.master(t).Transport.(bearer).next.(*http.Transport)
 	d := websocket.Dialer{TLSClientConfig: tr.TLSClientConfig, Subprotocols: protocols}
-	// As API servers hand it on from their clients, whose origin it is.
+	// API servers forward the Origin of their clients.
 	origin := http.Header{"Origin": {"http://elsewhere.example"}}
 	ws, resp, err := d.DialContext(t.Context(), strings.Replace(w.url, "https", "wss", 1)+path, origin)
 	code := 0
@@ -247,8 +247,8 @@ func tryWS(t *testing.T, w *world, path string, protocols ...string) (*websocket
 	return ws, code, err
 }
 
-// silent is a runtime that takes streams and then says nothing. Closed tells that
-// its client has left.
+// silent is a runtime that accepts streams and sends nothing. Closed reports that its client has
+// disconnected.
 func silent(t *testing.T) (target string, closed chan struct{}) {
 	t.Helper()
 	closed = make(chan struct{}, 8)
@@ -271,16 +271,16 @@ func silent(t *testing.T) (target string, closed chan struct{}) {
 	return s.URL + "/exec/token", closed
 }
 
-// upgrade sends a request for SPDY by hand and returns the connection.
-func upgrade(t *testing.T, w *world, path string) net.Conn {
+// upgrade sends an SPDY upgrade request and returns the connection.
+func upgrade(t *testing.T, w *testServer, path string) net.Conn {
 	t.Helper()
 	conn := upgradeTLS(t, w)
 	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n", path)
 	return conn
 }
 
-// upgradeTLS is a connection of the master's for HTTP/1.1.
-func upgradeTLS(t *testing.T, w *world) net.Conn {
+// upgradeTLS is an HTTP/1.1 connection of a member of system:masters.
+func upgradeTLS(t *testing.T, w *testServer) net.Conn {
 	t.Helper()
 	tr := w.master(t).Transport.(bearer).next.(*http.Transport)
 	config := tr.TLSClientConfig.Clone()
@@ -294,8 +294,8 @@ func upgradeTLS(t *testing.T, w *world) net.Conn {
 	return conn
 }
 
-// K5
-func TestAStreamOnWhichNothingMovesEnds(t *testing.T) {
+// K5: an idle stream ends.
+func TestIdleStreamEnds(t *testing.T) {
 	t.Parallel()
 	target, closed := silent(t)
 	const idle = 300 * time.Millisecond
@@ -314,12 +314,12 @@ func TestAStreamOnWhichNothingMovesEnds(t *testing.T) {
 			t.Errorf("%s ended after %s (%v): %q", path, passed, err, all)
 		}
 	}
-	<-closed // the runtime's side too
+	<-closed // the runtime's side is closed as well
 	ws := dialWS(t, w, "/exec/ns/p/c?command=x&output=1", "v4.channel.k8s.io")
 	for {
 		if _, _, err := ws.ReadMessage(); err != nil {
 			if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
-				t.Error("the WebSocket did not end")
+				t.Error("the WebSocket was not closed")
 			}
 			break
 		}
@@ -327,8 +327,8 @@ func TestAStreamOnWhichNothingMovesEnds(t *testing.T) {
 	<-closed
 }
 
-// K5
-func TestStreamsEndWithTheServer(t *testing.T) {
+// K5: streams end with the server.
+func TestStreamsEndWithServer(t *testing.T) {
 	t.Parallel()
 	target, closed := silent(t)
 	w := serve(t, func(o *Options) {
@@ -363,23 +363,23 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 		}
 	}
 	if text, _ := io.ReadAll(resp.Body); string(text) != "a line\n" {
-		t.Errorf("the log says %q", text)
+		t.Errorf("log: %q", text)
 	}
 	<-closed
 	<-closed
 }
 
-func TestWhatIsNoStreamIsRefusedInWords(t *testing.T) {
+func TestInvalidStreamRequestsAreRejected(t *testing.T) {
 	t.Parallel()
 	w := serve(t, func(o *Options) { o.Handlers = everything(t) })
 	for path, want := range map[string]string{
 		"/exec/ns/p/c?command=x":                     "you must specify at least 1 of stdin, stdout, stderr",
-		"/exec/ns/p/c?output=1":                      "command: there must be one",
+		"/exec/ns/p/c?output=1":                      "command: required",
 		"/exec/ns/p/c?command=x&output=maybe":        "output: ",
 		"/exec/ns/p/c?command=x&output=1":            "Upgrade request required",
 		"/exec/ns/p/c?command=x&error=true&tty=true": "you must specify at least 1 of stdin, stdout, stderr",
 		"/attach/ns/p/c":                             "you must specify at least 1 of stdin, stdout, stderr",
-		"/run/ns/p/c":                                "cmd: there must be a command",
+		"/run/ns/p/c":                                "cmd: required",
 		"/portForward/ns/p":                          "Upgrade request required",
 	} {
 		if code, body := ask(t, w.master(t), "POST", w.url+path); code != 400 || !strings.Contains(body, want) {
@@ -387,6 +387,6 @@ func TestWhatIsNoStreamIsRefusedInWords(t *testing.T) {
 		}
 	}
 	if _, code, err := tryWS(t, w, "/exec/ns/p/c?command=x&output=1", "v9.channel.k8s.io"); err == nil || code != 400 {
-		t.Errorf("an unknown protocol: %d, %v", code, err)
+		t.Errorf("unknown protocol: %d, %v", code, err)
 	}
 }

@@ -10,39 +10,38 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// firstWindow is over what the use of CPUs is measured when nobody has asked
-// before; else it is over the time since.
+// firstWindow is the measurement window for CPU usage rates without a recent earlier request.
+// Otherwise the window is the time since that request.
 const (
-	firstWindow = 500 * time.Millisecond
-	leastWindow = 400 * time.Millisecond
-	oldWindow   = 5 * time.Minute // longer ago is not now
+	firstWindow  = 500 * time.Millisecond
+	minWindow    = 400 * time.Millisecond
+	maxSampleAge = 5 * time.Minute // older samples are not used
 )
 
-// summary tells the figures of /stats/summary. With only_cpu_and_memory the disks
-// are not looked at.
+// summary serves /stats/summary. With only_cpu_and_memory, file systems are not measured.
 func (s *server) summary(w http.ResponseWriter, r *http.Request) {
 	only, _ := flag(r.URL.Query().Get("only_cpu_and_memory"))
-	f, err := s.twice(r.Context(), !only)
+	f, err := s.measure(r.Context(), !only)
 	if err != nil {
-		complain(w, err)
+		writeError(w, err)
 		return
 	}
-	rate := s.rates.of(f)
+	rate := s.rates.update(f)
 	out := stats.Summary{Node: nodeStats(f.Node, rate, only), Pods: make([]stats.PodStats, 0, len(f.Pods))}
 	for _, p := range f.Pods {
 		out.Pods = append(out.Pods, podStats(p, rate, only))
 	}
-	tell(w, out)
+	writeJSON(w, out)
 }
 
-// twice measures, and a moment before too if nothing is remembered.
-func (s *server) twice(ctx context.Context, disks bool) (Stats, error) {
-	if !s.rates.fresh(time.Now()) {
+// measure collects stats, twice if there is no recent sample to compute rates from.
+func (s *server) measure(ctx context.Context, disks bool) (Stats, error) {
+	if !s.rates.hasRecent(time.Now()) {
 		f, err := s.h.Stats(ctx, false)
 		if err != nil {
 			return f, err
 		}
-		s.rates.of(f)
+		s.rates.update(f)
 		wait := time.NewTimer(firstWindow)
 		defer wait.Stop()
 		select {
@@ -54,41 +53,41 @@ func (s *server) twice(ctx context.Context, disks bool) (Stats, error) {
 	return s.h.Stats(ctx, disks)
 }
 
-// rates remembers what was used when somebody asked last.
-type rates struct {
+// cpuRates computes CPU usage rates between requests.
+type cpuRates struct {
 	mu   sync.Mutex
-	last map[string]usedAt
+	last map[string]cpuSample
 	at   time.Time
 }
 
-type usedAt struct {
+type cpuSample struct {
 	at    time.Time
 	cpu   time.Duration
-	nanos uint64 // per second, when it was measured
+	nanos uint64 // nanoseconds per second
 	known bool
 }
 
-func (r *rates) fresh(now time.Time) bool {
+func (r *cpuRates) hasRecent(now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return now.Sub(r.at) < oldWindow
+	return now.Sub(r.at) < maxSampleAge
 }
 
-// of takes in new figures and returns how many nanoseconds of CPU per second a
-// cgroup uses, by its path; nil: not known yet.
-func (r *rates) of(f Stats) func(cgroup string) *uint64 {
+// update stores a new sample and returns the CPU usage of a cgroup in nanocores, by its path; nil:
+// unknown.
+func (r *cpuRates) update(f Stats) func(cgroup string) *uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := map[string]usedAt{}
+	now := map[string]cpuSample{}
 	take := func(cgroup string, u Usage) {
 		if u.Timestamp.IsZero() {
 			return
 		}
 		was, known := r.last[cgroup]
-		next := usedAt{at: u.Timestamp, cpu: u.CPU}
+		next := cpuSample{at: u.Timestamp, cpu: u.CPU}
 		switch passed := u.Timestamp.Sub(was.at); {
-		case !known || u.CPU < was.cpu || passed >= oldWindow: // a cgroup of that name, but another
-		case passed < leastWindow:
+		case !known || u.CPU < was.cpu || passed >= maxSampleAge: // a new cgroup of the same name
+		case passed < minWindow:
 			next = was
 		default:
 			next.nanos, next.known = uint64(float64(u.CPU-was.cpu)/passed.Seconds()), true
@@ -212,7 +211,7 @@ func psi(s PSIStats) *stats.PSIStats {
 	return &stats.PSIStats{Some: one(s.Some), Full: one(s.Full)}
 }
 
-// networkStats has the default interface by itself too.
+// networkStats also reports the default interface separately.
 func networkStats(all []Interface, at time.Time) *stats.NetworkStats {
 	if len(all) == 0 {
 		return nil

@@ -127,7 +127,7 @@ func TestAStoreThatCannotBeSetAside(t *testing.T) {
 	n.putPod(n.simple("late"))
 	n.awaitRunning("late")
 	n.says([]string{"ps"}, "in memory only", "cannot be set aside")
-	n.says([]string{"check"}, "local store", "cannot be set aside", "move away what is in the store's place")
+	n.says([]string{"check"}, "local store", "cannot be set aside", "remove the file that is in the place of the store")
 	if log := n.agent.Log(); !strings.Contains(log, "kept in memory only") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}

@@ -39,7 +39,7 @@ func TestWithoutARuntimeAtItsStartTheNodeSaysWhatItWaitsFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, err := s.Try("check")
-		if err == nil || !strings.HasPrefix(out, "berth is not running; checked from here\n") {
+		if err == nil || !strings.HasPrefix(out, "berth is not running: the checks were run locally\n") {
 			t.Errorf("check without an agent: %v\n%s", err, out)
 		}
 		s.Pod("new", "containers:\n"+box("c", "", "sleep"))

@@ -148,9 +148,9 @@ func TestScenario37_DescribeWhyTimelineAndPlanTellOfAPod(t *testing.T) {
 			`+box("first", "", "print ready")+`
 			containers:
 			`+box("main", "resources: {requests: {cpu: 10m, memory: 16Mi}}", "sleep"))
-		s.contains("plan of the same pod", plan(same), "would stay as it is")
-		s.contains("plan of another image", plan(strings.ReplaceAll(same, "testbox:1", "testbox:user")), "would be changed in place", "StopContainer main")
-		s.contains("plan of another command", plan(strings.ReplaceAll(same, "ready", "steady")), "would end, and a new one take its place",
+		s.contains("plan of the same pod", plan(same), "unchanged")
+		s.contains("plan of another image", plan(strings.ReplaceAll(same, "testbox:1", "testbox:user")), "would be updated in place", "StopContainer main")
+		s.contains("plan of another command", plan(strings.ReplaceAll(same, "ready", "steady")), "would be replaced by a new pod",
 			"ending", "StopContainer main", "RemoveSandbox", "RunSandbox")
 		s.contains("plan of another amount", plan(strings.ReplaceAll(same, "memory: 16Mi", "memory: 17Mi")), "would be resized in place", "ResizeContainer main")
 		if out := plan(strings.ReplaceAll(same, "memory: 16Mi", "memory: 900Gi")); !strings.Contains(out, "would keep the CPU and memory that it has: Infeasible: ") || strings.Contains(out, "ResizeContainer") {

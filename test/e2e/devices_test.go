@@ -53,7 +53,7 @@ func TestDevicesOfAPlugin(t *testing.T) {
 		p := s.plugin(2)
 		s.devices("healthy", 2)
 		s.counted("kubelet_device_plugin_registration_total", atLeast(1))
-		s.contains("check", s.Berth("check"), "devices "+null, "2 listed, 2 healthy, 0 given")
+		s.contains("check", s.Berth("check"), "devices "+null, "2 devices, 2 healthy, 0 allocated")
 		s.Pod("one", "containers:\n"+box("c", nulls(1), "stat /dev/null-0", "cat /etc/of-the-host", end, "sleep"))
 		s.Running("one")
 		s.hasLines(s.Report("one", "c")) // the node and the mount are there, or it would have ended
@@ -87,7 +87,7 @@ func TestDevicesOfAPlugin(t *testing.T) {
 		p.Kill()
 		s.devices("healthy", 0)
 		s.devices("listed", 2)
-		s.contains("check", s.Berth("check"), "its device plugin is not there")
+		s.contains("check", s.Berth("check"), "device plugin is not running")
 		p = s.plugin(2)
 		s.devices("healthy", 2)
 		if now := s.Running("one"); now.UID != pod.UID || status(now, "c").ContainerID != status(pod, "c").ContainerID {

@@ -90,7 +90,7 @@ func TestTheOrderOfGoingIsShownWithoutAnybodyGoing(t *testing.T) {
 			t.Errorf("the order is %q", got)
 		}
 		out := s.Berth("evict", "--explain")
-		for _, want := range []string{"memory.available is ", "nodefs.available is ", "pid.available is ", s.ns + "/system: critical by its priority of 2000001000"} {
+		for _, want := range []string{"memory.available is ", "nodefs.available is ", "pid.available is ", s.ns + "/system: critical because of its priority 2000001000"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%q is not in\n%s", want, out)
 			}

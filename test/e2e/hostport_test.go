@@ -54,7 +54,7 @@ func TestAClientOfUDPIsLedToThePodThatHasThePort(t *testing.T) {
 		}
 		told := false
 		for line := range strings.Lines(s.Agent.Log()) {
-			told = told || strings.Contains(line, "were forgotten") && strings.Contains(line, s.ns+"/first")
+			told = told || strings.Contains(line, "stale connection tracking entries deleted") && strings.Contains(line, s.ns+"/first")
 		}
 		if !told {
 			t.Error("the log does not tell of the flows that were forgotten")

@@ -280,7 +280,7 @@ func TestUnusedImagesMakeRoom(t *testing.T) {
 		if got := s.imagesHere(); !slices.Equal(got, here) {
 			t.Errorf("on a full disk there are %v, want %v", got, here)
 		}
-		s.contains("berth check", strings.Join(strings.Fields(s.Berth("check")), " "), "disk of images", "from 80% in use on, images that nobody uses are removed", "what does not fit is not pulled")
+		s.contains("berth check", strings.Join(strings.Fields(s.Berth("check")), " "), "disk of images", "unused images are removed from 80% usage on", "images that do not fit cannot be pulled")
 		s.Running("d")
 		giveBack()
 	})

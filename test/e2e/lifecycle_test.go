@@ -261,7 +261,7 @@ func TestAPodThatWaitsForItsNameIsShown(t *testing.T) {
 			t.Fatalf("the successor is not shown: %v", err)
 		}
 		s.contains("ps", s.Berth("ps", "-n", s.ns), "held", "Terminating", "NameTaken")
-		s.whySays("held", "is ending", "Another pod of this name waits for", "NameTaken", string(first))
+		s.whySays("held", "is terminating", "Another pod with this name is waiting for", "NameTaken", string(first))
 		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "held"), "start c") // of the one that has the name
 		s.Wait("held", "the successor to run", func(p *corev1.Pod) bool {
 			return p.UID != first && condition(p, corev1.PodReady) == corev1.ConditionTrue

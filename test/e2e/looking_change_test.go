@@ -71,10 +71,10 @@ func TestDebugAddsAContainerThatSeesTheTarget(t *testing.T) {
 		}
 		s.contains("describe", s.Berth("describe", "-n", s.ns, "plain"), "Ephemeral Containers:", "look:", "shell:")
 		for what, args := range map[string][]string{
-			"Duplicate value":       {"--image", "busybox:1.36", "-c", "app"},
-			"targetContainerName":   {"--image", "busybox:1.36", "--target", "nope"},
-			"--image must be given": {},
-			"ErrImageNeverPull":     {"--image", "docker.io/library/none:1", "--image-pull-policy", "Never", "--attach"},
+			"Duplicate value":     {"--image", "busybox:1.36", "-c", "app"},
+			"targetContainerName": {"--image", "busybox:1.36", "--target", "nope"},
+			"--image is required": {},
+			"ErrImageNeverPull":   {"--image", "docker.io/library/none:1", "--image-pull-policy", "Never", "--attach"},
 		} {
 			if out, err := s.Try(append([]string{"debug", "-n", s.ns, "plain"}, args...)...); err == nil || !strings.Contains(out, what) {
 				t.Errorf("debug %v: %v %s, want %q", args, err, out, what)

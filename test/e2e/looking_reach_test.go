@@ -322,10 +322,10 @@ func TestCpCopiesBothWaysAndFollowsNoLinkOut(t *testing.T) {
 			t.Errorf("the copied file has %q", text)
 		}
 		for what, args := range map[string][]string{
-			"No such file":              {"-c", "c", "holds:/no/such", back},
-			"must have the program tar": {"-c", "bare", "holds:/etc", back},
-			"no such file":              {"-c", "c", filepath.Join(dir, "nothing"), "holds:/tmp/x"},
-			"tar: can't open 'big'":     {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of it nobody reads
+			"No such file":                {"-c", "c", "holds:/no/such", back},
+			"must contain the tar binary": {"-c", "bare", "holds:/etc", back},
+			"no such file":                {"-c", "c", filepath.Join(dir, "nothing"), "holds:/tmp/x"},
+			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of it nobody reads
 		} {
 			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, what) {
 				t.Errorf("cp %v: %v %s, want %q", args, err, out, what)
@@ -380,7 +380,7 @@ func TestInputThatNobodyReadsHoldsNobodyUp(t *testing.T) {
 		cmd, said := run("sh", "-c", "echo enough; exit 7")
 		err := ends(cmd)
 		if code := cmd.ProcessState.ExitCode(); err == nil || !strings.Contains(said.String(), "enough") ||
-			code != 7 && !strings.Contains(said.String(), "reads no more of its input") {
+			code != 7 && !strings.Contains(said.String(), "no longer reads its input") {
 			t.Errorf("the command ends with %v: %s", err, said)
 		}
 		cmd, said = run("sh", "-c", "echo begun > /tmp/begun; exec sleep 1000")

@@ -132,7 +132,7 @@ func TestImagesOfArchivesAreImported(t *testing.T) {
 		if f, _ := s.archive(bad, "broken"); !strings.Contains(f.Message, "read tar") {
 			t.Errorf("the broken one: %+v", f)
 		}
-		s.contains("the log", s.Agent.Log(), "Images of "+bad+" cannot be imported: read tar")
+		s.contains("the log", s.Agent.Log(), "Failed to import images of "+bad+": read tar")
 		text, err := s.Agent.Command(t.Context(), "images").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, text)

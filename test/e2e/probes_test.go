@@ -48,7 +48,7 @@ func TestAReadinessProbeOverHTTPMakesReadyAndUnready(t *testing.T) {
 		}
 		s.Event("web", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503")
 		s.whySays("web", "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with statuscode: 503")
-		s.contains("probes", s.Berth("probes", "-n", s.ns, "web"), "readiness", "failing", "bad 1/1", "HTTP probe failed with statuscode: 503")
+		s.contains("probes", s.Berth("probes", "-n", s.ns, "web"), "readiness", "failing", "failed 1/1", "HTTP probe failed with statuscode: 503")
 		s.health(p, 200)
 		p = s.Wait("web", "ready again", isReady(corev1.ConditionTrue))
 		if n := status(p, "c").RestartCount; n != 0 {
@@ -100,7 +100,7 @@ func TestAStartupProbeGatesTheOthersAndKillsWhatNeverStarts(t *testing.T) {
 		if c := status(s.Get("slow"), "c"); c.RestartCount != 0 || c.Started == nil || *c.Started || c.Ready {
 			t.Errorf("while it starts: %+v", c)
 		}
-		s.contains("probes", s.Berth("probes", "-n", s.ns, "slow"), "waits for the startup probe")
+		s.contains("probes", s.Berth("probes", "-n", s.ns, "slow"), "waiting for the startup probe")
 		s.whySays("slow", "startup probe failing (exec /bin/testbox cat /v/up)")
 		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
 			t.Fatal(err)

@@ -30,8 +30,8 @@ func TestCheckReportsServer(t *testing.T) {
 		all := items(t, p.Agent.Command(t.Context(), "check", "-o", "json"))
 		for name, want := range map[string]string{
 			"server": p.Server.Config.Host, "server authority": p.caHash() + " until ", "server clock": "",
-			"client certificate":  "good until ",
-			"serving certificate": "good until ", "node name": p.Node + ": this node's own",
+			"client certificate":  "valid until ",
+			"serving certificate": "valid until ", "node name": p.Node + ": used by this node",
 		} {
 			if it := all[name]; !it.OK || !strings.HasPrefix(it.Detail, want) {
 				return name + ": " + it.Detail
@@ -82,7 +82,7 @@ func TestCheckReportsServer(t *testing.T) {
 		return path
 	}
 	bad(here(changed(func(server *string, _ *[]byte) { *server = "https://127.0.0.1:1" })), "server", "connection refused",
-		"start the server")
+		"start the API server")
 	other := t.TempDir()
 	if _, err := pki.Open(other, time.Now); err != nil {
 		t.Fatal(err)

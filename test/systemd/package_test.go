@@ -434,7 +434,7 @@ func isPurged(o operator) {
 	before := o.tasks()
 	o.sh("dpkg -r berth")
 	o.unharmed(before)
-	if said := o.sh("dpkg -P berth"); !strings.Contains(said, "end all pods") || !strings.Contains(said, "containerd with its images") {
+	if said := o.sh("dpkg -P berth"); !strings.Contains(said, "terminate all pods") || !strings.Contains(said, "containerd with its images") {
 		o.Errorf("what was done and what stays is not said:\n%s", said)
 	}
 	o.sh("dpkg -r berth-control && test -e /var/lib/berth-control/admin.kubeconfig && dpkg -P berth-control")
@@ -473,7 +473,7 @@ func isPurgedWithRoutes(o operator) {
 // isPurgedAlone has no runtime that could end pods: it must not hang, nor fail for ever.
 func isPurgedAlone(o operator) {
 	o.sh("dpkg -i /root/berth.deb && systemctl is-active berth && systemctl stop containerd")
-	if said := o.sh("dpkg -P berth"); !strings.Contains(said, "the runtime does not answer") {
+	if said := o.sh("dpkg -P berth"); !strings.Contains(said, "the runtime is unavailable") {
 		o.Errorf("what may run still is not said:\n%s", said)
 	}
 	if left := o.sh("ls -d /usr/bin/berth /etc/berth /var/lib/berth /run/berth 2>/dev/null; true"); left != "" {

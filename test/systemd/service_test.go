@@ -342,7 +342,7 @@ func upgrades(o operator) {
 		if did := o.sh("berth install"); did != half.want {
 			o.Errorf("where %s, an installation did\n%s\nwant\n%s", half.what, did, half.want)
 		}
-		if now := o.show("MainPID"); now == pid || o.sh("cmp /proc/"+now+"/exe /usr/local/bin/berth; berth install") != "everything is in place: nothing to do" {
+		if now := o.show("MainPID"); now == pid || o.sh("cmp /proc/"+now+"/exe /usr/local/bin/berth; berth install") != "berth is up to date: nothing to do" {
 			o.Errorf("where %s, process %s became %s", half.what, pid, now)
 		}
 		o.running()

@@ -80,7 +80,7 @@ func watches(t *testing.T) {
 	put(t, map[string]string{"found": light})
 	running(t, "found")
 	drop(t, "found")
-	contains(t, "the journal", output(t, "journalctl", "-b", "-u", "berth", "-o", "cat", "--no-pager"), "logs are looked at once a second")
+	contains(t, "the journal", output(t, "journalctl", "-b", "-u", "berth", "-o", "cat", "--no-pager"), "log file watch unavailable")
 	if p := running(t, "watched"); id(p) != id(before) || container(p, "c").RestartCount != 0 {
 		t.Errorf("it was %s and is %s", brief(before), brief(p))
 	}

@@ -180,7 +180,7 @@ func checked(t *testing.T) string {
 
 // commands are those that look at the host.
 func commands(t *testing.T) {
-	contains(t, "berth check", checked(t), "ok cgroup driver systemd", "ok cgroups cgroup v2", "pods can run here", "containerd 2.")
+	contains(t, "berth check", checked(t), "ok cgroup driver systemd", "ok cgroups cgroup v2", "pods can run on this node", "containerd 2.")
 	ps := output(t, "berth", "ps")
 	contains(t, "berth ps", ps, "steady", "exact", "poor", "greedy")
 	for line := range strings.Lines(ps) {

@@ -46,7 +46,7 @@ func changeDriver(t *testing.T) {
 	output(t, "systemctl", "start", "containerd")
 	wait(t, "berth to begin anew", func() (bool, string) {
 		said := output(t, "journalctl", "-b", "-u", "berth", "-o", "cat", "--no-pager")
-		return strings.Contains(said, "berth begins anew") && strings.Contains(said, "another cgroup driver"), said
+		return strings.Contains(said, "restarting") && strings.Contains(said, "another cgroup driver"), said
 	})
 	active(t)
 	if n := properties(t, "berth.service", "NRestarts")["NRestarts"]; n != "0" {

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// authority signs certificates of clients.
+// authority is a CA for client certificates.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -62,7 +62,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// sign makes a client certificate; change may spoil it.
+// sign creates a client certificate, modified by change.
 func (a *authority) sign(name string, groups []string, change func(*x509.Certificate)) *tls.Certificate {
 	a.t.Helper()
 	key := newKey(a.t)
@@ -81,16 +81,16 @@ func (a *authority) sign(name string, groups []string, change func(*x509.Certifi
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// world is a server on a real port.
-type world struct {
+// testServer is a server on a real port.
+type testServer struct {
 	url     string
 	clients *authority
 	leave   context.CancelFunc
 	ended   chan error
 }
 
-// serve starts a server whose options change makes complete.
-func serve(t *testing.T, change func(*Options)) *world {
+// serve starts a server with options modified by change.
+func serve(t *testing.T, change func(*Options)) *testServer {
 	t.Helper()
 	clients := newAuthority(t)
 	ca, err := NewDynamicCA(clients.file)
@@ -113,7 +113,7 @@ func serve(t *testing.T, change func(*Options)) *world {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	w := &world{url: "https://" + ln.Addr().String(), clients: clients, leave: cancel, ended: make(chan error, 1)}
+	w := &testServer{url: "https://" + ln.Addr().String(), clients: clients, leave: cancel, ended: make(chan error, 1)}
 	go func() { w.ended <- Serve(ctx, ln, o) }()
 	t.Cleanup(func() {
 		cancel()
@@ -125,8 +125,8 @@ func serve(t *testing.T, change func(*Options)) *world {
 	return w
 }
 
-// caller is somebody who asks.
-func (w *world) caller(t *testing.T, cert *tls.Certificate, token string) *http.Client {
+// caller is a client.
+func (w *testServer) caller(t *testing.T, cert *tls.Certificate, token string) *http.Client {
 	t.Helper()
 	c := &tls.Config{InsecureSkipVerify: true}
 	if cert != nil {
@@ -150,13 +150,13 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// master may do everything.
-func (w *world) master(t *testing.T) *http.Client {
+// master is a member of system:masters.
+func (w *testServer) master(t *testing.T) *http.Client {
 	return w.caller(t, w.clients.sign("admin", []string{masters}, nil), "")
 }
 
-// config is the master's, for client-go.
-func (w *world) config(t *testing.T) *rest.Config {
+// config is the client configuration of the caller for client-go.
+func (w *testServer) config(t *testing.T) *rest.Config {
 	t.Helper()
 	cert := w.clients.sign("admin", []string{masters}, nil)
 	key, err := x509.MarshalECPrivateKey(cert.PrivateKey.(*ecdsa.PrivateKey))
@@ -170,7 +170,7 @@ func (w *world) config(t *testing.T) *rest.Config {
 	}}
 }
 
-// ask sends a request and returns the code and the body.
+// do sends a request and returns the code and the body.
 func ask(t *testing.T, c *http.Client, method, url string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -189,8 +189,8 @@ func ask(t *testing.T, c *http.Client, method, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// reviews knows tokens by what they are called, and lets each user do what the
-// table says, as "verb subresource".
+// reviews authenticates tokens by their text, and authorizes each user as in the table, by "verb
+// subresource".
 func reviews(users map[string]authenticationv1.UserInfo, rights map[string][]string) Reviews {
 	return Reviews{
 		Token: func(_ context.Context, q authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error) {

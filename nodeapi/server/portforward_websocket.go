@@ -13,19 +13,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// maxForwards bounds the ports of one WebSocket: a port has two channels.
+// maxForwards limits the number of ports per WebSocket. A port uses two channels.
 const maxForwards = 64
 
-// forwardProtocols are spoken by clients that forward over channels, as those of
-// other languages do: one connection per port, made with the request.
+// forwardProtocols are the subprotocols of clients that forward over WebSocket channels, such as
+// the client libraries of other languages: one connection per port, opened with the request.
 var forwardProtocols = []string{"v4.channel.k8s.io", "v4.base64.channel.k8s.io"}
 
-// forwardChannels joins pairs of channels of a WebSocket, data and errors, with
-// ports of the pod.
+// forwardChannels connects pairs of channels of a WebSocket, data and error, to ports of the pod.
 func (s *server) forwardChannels(ctx context.Context, w http.ResponseWriter, r *http.Request, pod PodRef) {
 	ports, err := portsOf(r)
 	if err != nil {
-		complain(w, err)
+		writeError(w, err)
 		return
 	}
 	conn, err := upgradeWebSocket(w, r, forwardProtocols)
@@ -34,8 +33,8 @@ func (s *server) forwardChannels(ctx context.Context, w http.ResponseWriter, r *
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := newSocket(conn, cancel)
-	defer c.idle(s.StreamIdleTimeout)()
+	c := newChannelConn(conn, cancel)
+	defer c.watchIdle(s.StreamIdleTimeout)()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	var all sync.WaitGroup
@@ -65,18 +64,18 @@ func portsOf(r *http.Request) (ports []uint16, err error) {
 		for text := range strings.SplitSeq(list, ",") {
 			n, err := strconv.ParseUint(text, 10, 16)
 			if err != nil || n == 0 {
-				return nil, apierrors.NewBadRequest(fmt.Sprintf("port %q must be a number from 1 to 65535", text))
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("port %q must be a number between 1 and 65535", text))
 			}
 			ports = append(ports, uint16(n))
 		}
 	}
 	if len(ports) == 0 || len(ports) > maxForwards {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("query parameter \"port\" is required, at most %d of them", maxForwards))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("query parameter \"port\" is required, maximum %d", maxForwards))
 	}
 	return ports, nil
 }
 
-// forwardChannel is one connection. Each channel begins with its port.
+// forwardChannel serves one connection. Each channel starts with its port number.
 func (s *server) forwardChannel(ctx context.Context, pod PodRef, port uint16, in *io.PipeReader, out, fail io.Writer) {
 	defer func() { _ = in.Close() }()
 	name := binary.LittleEndian.AppendUint16(nil, port)
@@ -86,7 +85,7 @@ func (s *server) forwardChannel(ctx context.Context, pod PodRef, port uint16, in
 	if _, err := fail.Write(name); err != nil {
 		return
 	}
-	dialing, dialed := context.WithTimeout(ctx, dialBound)
+	dialing, dialed := context.WithTimeout(ctx, dialTimeout)
 	conn, err := s.h.DialPort(dialing, pod, port)
 	dialed()
 	if err != nil {
@@ -103,6 +102,6 @@ func (s *server) forwardChannel(ctx context.Context, pod PodRef, port uint16, in
 		_ = conn.CloseWrite()
 	}()
 	_, _ = io.Copy(out, conn)
-	_ = in.Close() // there is no end of one channel to pass on: the other direction goes too
+	_ = in.Close() // one channel cannot be half-closed: close the other direction as well
 	<-up
 }

@@ -15,21 +15,21 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// endAllPods runs an agent that wants no pod until nothing of any is left: it
-// ends what it finds as every agent ends what nobody wants any more, with grace,
-// volumes, cgroups and logs. Then it takes away what all pods shared.
-func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer) error {
+// removeAllPods runs an agent without desired pods until no pod is left. The agent terminates all
+// pods like orphaned pods, with their grace periods, and removes volumes, cgroups and logs.
+// Resources shared by all pods are removed afterwards.
+func removeAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer) error {
 	work, err := os.MkdirTemp("", "berth-uninstall-")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(work) }() // empty but for a socket
+	defer func() { _ = os.RemoveAll(work) }() // contains only the socket
 	c := *installed
 	c.Kubeconfig, c.BootstrapKubeconfig = "", ""
 	c.StaticPodPath, c.Socket = work, filepath.Join(work, "berth.sock")
 	c.Healthz.Port, c.Server.Enabled = 0, false
-	c.Shutdown = nodeconfig.Shutdown{} // logind is not asked to wait for it
-	// What ends is told in out; here only what goes wrong.
+	c.Shutdown = nodeconfig.Shutdown{} // do not delay shutdowns
+	// Progress is written to out. Only problems are logged.
 	b := &berth{config: &c, log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if err := b.assemble(ctx); err != nil {
 		return err
@@ -39,7 +39,7 @@ func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer
 	defer stop()
 	served := make(chan error, 1)
 	go func() { served <- b.serve(running) }()
-	err = b.untilNoPods(ctx, served, out)
+	err = b.waitForNoPods(ctx, served, out)
 	stop()
 	if err == nil {
 		err = <-served
@@ -50,14 +50,14 @@ func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer
 	return errors.Join(b.host.cgroups.RemoveRoot(ctx), gateway.Remove(b.routesFile(), b.log), cni.RemoveDefault(c.Network.CNIConfDir))
 }
 
-// untilNoPods waits until neither the runtime nor the host has anything of a pod.
-func (b *berth) untilNoPods(ctx context.Context, served <-chan error, out io.Writer) error {
+// waitForNoPods waits until neither the runtime nor the host has anything left of a pod.
+func (b *berth) waitForNoPods(ctx context.Context, served <-chan error, out io.Writer) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for told := -1; ; {
 		select {
 		case err := <-served:
-			return fmt.Errorf("the agent that ends the pods ended itself: %w", err)
+			return fmt.Errorf("agent failed while terminating pods: %w", err)
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
@@ -67,7 +67,7 @@ func (b *berth) untilNoPods(ctx context.Context, served <-chan error, out io.Wri
 		}
 		known, err := b.runtime.client.Pods(ctx)
 		if err != nil {
-			continue // the runtime may be restarting; the agent says so
+			continue // the runtime may be restarting, which the agent reports
 		}
 		host, err := b.host.Pods(ctx)
 		if err != nil {
@@ -79,7 +79,7 @@ func (b *berth) untilNoPods(ctx context.Context, served <-chan error, out io.Wri
 		}
 		if left != told {
 			told = left
-			if _, err := fmt.Fprintf(out, "  %d pods are left\n", left); err != nil {
+			if _, err := fmt.Fprintf(out, "  %d pods remaining\n", left); err != nil {
 				return err
 			}
 		}

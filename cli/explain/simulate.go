@@ -13,29 +13,29 @@ import (
 	"berth/nodeapi"
 )
 
-// step is one action that is to come.
+// step is one future action.
 type step struct {
 	action plan.Action
 	pass   int
 	at     time.Time
-	after  string // what came in the pass before
+	after  string // what finished in the sync before
 }
 
-// bounds of what is imagined: enough for a pod of many containers.
+// Limits of the simulation, sufficient for a pod with many containers.
 const (
 	maxPasses = 200
 	maxTime   = 30 * time.Minute
 )
 
-// imagine drives plan.Decide, from where the pod is now, through a host that
-// does whatever it is told. It lists what the host is told, and why that ends
-// where it ends: what must change from outside.
-func imagine(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
-	d := dream{in: plan.Input{
+// simulate runs plan.Decide repeatedly, starting with the current state of the pod, on a host on
+// which every action succeeds. It returns the actions, and the reasons why the pod cannot continue
+// without an external change.
+func simulate(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
+	d := simulation{in: plan.Input{
 		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, End: s.Termination, Seen: s.Observed, Refs: s.Refs,
 		Busy: map[plan.OpKey]plan.Action{}, Failed: maps.Clone(s.Failed), Memory: s.Memory, Limits: s.Limits,
 	}}
-	d.in.Limits.Probing = false // in a dream all probes succeed
+	d.in.Limits.Probing = false // in the simulation all probes succeed
 	for _, b := range s.InProgress {
 		d.in.Busy[b.Action.Key()] = b.Action
 	}
@@ -47,14 +47,14 @@ func imagine(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
 			out = append(out, step{a, n, d.in.Now, d.after})
 		}
 		for _, a := range actions {
-			d.obey(a)
+			d.succeed(a)
 		}
 		switch {
 		case len(d.in.Busy) > 0:
 			d.finish()
 		case len(actions) > 0:
-			d.after = words(actions[len(actions)-1])
-		case d.relent(p):
+			d.after = actionText(actions[len(actions)-1])
+		case d.unblock(p):
 		case p.Done || p.Wake.IsZero() || p.Wake.Sub(now) > maxTime:
 			return out, p.Why
 		default:
@@ -64,36 +64,35 @@ func imagine(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
 	return out, nil
 }
 
-// dream is a pod on an obedient host.
-type dream struct {
+// simulation is a pod on a host on which every action succeeds.
+type simulation struct {
 	in    plan.Input
-	after string // what was waited for last
+	after string // what the pod waited for last
 }
 
-// obey is the good end of an action.
-func (d *dream) obey(a plan.Action) {
-	d.in.Seen = d.in.Seen.After(obeyed(d.in.Seen, a, d.in.Now))
+// succeed applies the successful result of an action.
+func (d *simulation) succeed(a plan.Action) {
+	d.in.Seen = d.in.Seen.After(successOf(d.in.Seen, a, d.in.Now))
 	delete(d.in.Failed, a.Key())
 	delete(d.in.Busy, a.Key())
 }
 
-// finish ends what is under way.
-func (d *dream) finish() {
+// finish completes the actions in progress.
+func (d *simulation) finish() {
 	for _, key := range slices.SortedFunc(maps.Keys(d.in.Busy), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) }) {
-		d.after = words(d.in.Busy[key])
-		d.obey(d.in.Busy[key])
+		d.after = actionText(d.in.Busy[key])
+		d.succeed(d.in.Busy[key])
 	}
 }
 
-// relent lets happen what the pod waits for and nobody is told to do: the
-// node's yes, its network, the end of an init container. Objects that are
-// missing stay so, because a user must bring them.
-func (d *dream) relent(p plan.Plan) bool {
-	if d.in.End != nil || p.Done || !p.Memory.Finished.IsZero() || over(p.Status.Phase) {
+// unblock resolves what the pod is waiting for without an action: admission, the network, the exit
+// of an init container. Missing objects stay missing, because a user has to create them.
+func (d *simulation) unblock(p plan.Plan) bool {
+	if d.in.End != nil || p.Done || !p.Memory.Finished.IsZero() || finished(p.Status.Phase) {
 		return false
 	}
 	if d.in.Verdict.State == plan.Wait || d.in.Verdict.State == plan.NotAsked {
-		d.in.Verdict, d.after = plan.Verdict{State: plan.OK}, "the node lets it in"
+		d.in.Verdict, d.after = plan.Verdict{State: plan.OK}, "admission by the node"
 		return true
 	}
 	if !d.in.Seen.Network.Ready && slices.ContainsFunc(p.Why, func(r plan.Reason) bool { return r.Code == "NetworkNotReady" }) {
@@ -101,19 +100,19 @@ func (d *dream) relent(p plan.Plan) bool {
 		return true
 	}
 	if slices.ContainsFunc(p.Why, func(r plan.Reason) bool { return r.Code == plan.ReasonDevices }) {
-		d.in.Seen.Devices, d.after = nil, "its devices are there"
+		d.in.Seen.Devices, d.after = nil, "its devices are available"
 		return true
 	}
 	if c, k, runs := runningInit(d.in.Pod, d.in.Seen); runs {
 		k.State, k.ExitCode, k.FinishedAt = plan.Exited, 0, d.in.Now
 		d.in.Seen = d.in.Seen.WithContainer(k)
-		d.after = fmt.Sprintf("init container %s has ended", c.Name)
+		d.after = fmt.Sprintf("the exit of init container %s", c.Name)
 		return true
 	}
 	return false
 }
 
-// runningInit returns the init container that runs now; a sidecar is none.
+// runningInit returns the running init container. Sidecars do not count.
 func runningInit(pod *corev1.Pod, seen plan.Observed) (corev1.Container, plan.Container, bool) {
 	for _, c := range pod.Spec.InitContainers {
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
@@ -135,15 +134,15 @@ func newest(seen plan.Observed, container string) (plan.Container, bool) {
 	return plan.Container{}, false
 }
 
-func over(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+func finished(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
 
-// obeyed is what comes of an action that ends well.
-func obeyed(seen plan.Observed, action plan.Action, now time.Time) plan.Outcome {
+// successOf is the outcome of a successful action.
+func successOf(seen plan.Observed, action plan.Action, now time.Time) plan.Outcome {
 	out := plan.Outcome{Action: action, Began: now, Ended: now}
 	switch a := action.(type) {
 	case plan.RunSandbox:
 		out.Sandbox = &plan.Sandbox{ID: fmt.Sprint("imagined-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{"<pod IP>"}}
-		for _, s := range seen.Sandboxes { // the runtime has it already
+		for _, s := range seen.Sandboxes { // the runtime has created it already
 			if s.Attempt == a.Attempt {
 				out.Sandbox.ID = s.ID
 			}
@@ -168,13 +167,13 @@ func obeyed(seen plan.Observed, action plan.Action, now time.Time) plan.Outcome 
 	return out
 }
 
-// PlanPod says what would be done for a pod, stage by stage, and what it then
-// waits for. refused is the answer of stage admit if it is not yes.
+// PlanPod returns the actions for a pod by stage, and what it then waits for. rejection is the
+// reason of a rejection by admission, or empty.
 func PlanPod(s PodState, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
 	return planAfter(nil, s, change, refused, now)
 }
 
-// planAfter is Plan for a pod that has to wait for the end of another one.
+// planAfter is PlanPod for a pod that replaces another one.
 func planAfter(ending []step, s PodState, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
 	p := nodeapi.PodPlan{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Change: change, Rejection: refused}
 	last := 0
@@ -194,7 +193,7 @@ func planAfter(ending []step, s PodState, change nodeapi.Change, refused string,
 		s.Verdict = plan.Verdict{State: plan.OK}
 	}
 	s.Observed.Network = plan.NetworkSeen{Ready: true}
-	steps, stopped := imagine(s, now)
+	steps, stopped := simulate(s, now)
 	for _, st := range steps {
 		i := stages[StageOf(st.action)]
 		p.Stages[i].Actions = append(p.Stages[i].Actions, planned(st, last))
@@ -203,14 +202,14 @@ func planAfter(ending []step, s PodState, change nodeapi.Change, refused string,
 		p.ResizeRejection = s.Resize.Reason + ": " + s.Resize.Message
 	}
 	for i, r := range stopped {
-		if !told(stopped, i) && !strings.HasPrefix(r.Code, "Resize") { // how a resize goes is no reason to wait
+		if !redundant(stopped, i) && !strings.HasPrefix(r.Code, "Resize") { // the progress of a resize does not block anything
 			p.Reasons = append(p.Reasons, reason(r, s.Failed))
 		}
 	}
 	return p
 }
 
-// planned is a step that comes so many passes later than was imagined.
+// planned converts a step and adds an offset to its sync.
 func planned(st step, later int) nodeapi.PlannedAction {
 	name, on, detail := Describe(st.action)
 	return nodeapi.PlannedAction{Action: name, Target: on, Detail: detail, Sync: st.pass + later}

@@ -12,8 +12,7 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// measured are figures of a node with one pod; each reading finds that a second
-// of CPU more was used.
+// measured are the stats of a node with one pod. Each call adds one second of CPU time.
 func measured(at *time.Time, cpu *time.Duration) func(context.Context, bool) (Stats, error) {
 	return func(_ context.Context, disks bool) (Stats, error) {
 		use := Usage{Timestamp: *at, CPU: *cpu, WorkingSet: 10 << 20, RSS: 5 << 20, Memory: 12 << 20, Processes: 2}
@@ -34,7 +33,7 @@ func measured(at *time.Time, cpu *time.Duration) func(context.Context, bool) (St
 	}
 }
 
-func TestFiguresAreAsDashboardsAskForThem(t *testing.T) {
+func TestMetricsHaveCadvisorNamesAndLabels(t *testing.T) {
 	t.Parallel()
 	at, cpu := time.Unix(5000, 0), time.Hour
 	w := serve(t, func(o *Options) { o.Handlers.Stats = measured(&at, &cpu) })
@@ -43,7 +42,7 @@ func TestFiguresAreAsDashboardsAskForThem(t *testing.T) {
 		`container_cpu_usage_seconds_total{container="odd\"name\\",cpu="total",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 3600 5000000`,
 		`container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} 3600 5000000`,
 		`container_cpu_usage_seconds_total{container="",cpu="total",id="/kubepods/pod1",image="",name="",namespace="ns",pod="p"} 3600 5000000`,
-		`container_memory_working_set_bytes{container="odd\"name\\",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 10485760 5000000`,
+		`container_memory_working_set_bytes{container="odd\"name\\",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 1.048576e+07 5000000`,
 		`container_network_receive_bytes_total{container="",id="/kubepods/pod1/s1",image="",interface="eth0",name="s1",namespace="ns",pod="p"} 3 5000000`,
 		`container_network_receive_bytes_total{container="",id="/",image="",interface="eth0",name="",namespace="",pod=""} 30 5000000`,
 		`container_fs_writes_bytes_total{container="odd\"name\\",device="/dev/sda",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 8 5000000`,
@@ -51,17 +50,17 @@ func TestFiguresAreAsDashboardsAskForThem(t *testing.T) {
 		`machine_cpu_cores 2`,
 	} {
 		if !strings.Contains(page, line+"\n") {
-			t.Errorf("there is no %s\n%s", line, page)
+			t.Errorf("missing %s\n%s", line, page)
 		}
 	}
 	_, resource := ask(t, w.master(t), "GET", w.url+"/metrics/resource")
 	for _, line := range []string{
 		`container_cpu_usage_seconds_total{container="odd\"name\\",namespace="ns",pod="p"} 3601 5002000`,
 		`container_start_time_seconds{container="odd\"name\\",namespace="ns",pod="p"} 1000.5 5002000`,
-		`pod_memory_working_set_bytes{namespace="ns",pod="p"} 10485760 5002000`, `node_cpu_usage_seconds_total 3601 5002000`, `scrape_error 0`,
+		`pod_memory_working_set_bytes{namespace="ns",pod="p"} 1.048576e+07 5002000`, `node_cpu_usage_seconds_total 3601 5002000`, `scrape_error 0`,
 	} {
 		if !strings.Contains(resource, line+"\n") {
-			t.Errorf("there is no %s\n%s", line, resource)
+			t.Errorf("missing %s\n%s", line, resource)
 		}
 	}
 	for _, text := range []string{page, resource} {
@@ -72,9 +71,9 @@ func TestFiguresAreAsDashboardsAskForThem(t *testing.T) {
 	}
 }
 
-func TestTheSummaryMeasuresFromOneQuestionToTheNext(t *testing.T) {
+func TestSummaryMeasuresBetweenRequests(t *testing.T) {
 	t.Parallel()
-	at, cpu := time.Now().Add(-time.Hour), time.Hour // rates are those of the figures, whatever the clock says
+	at, cpu := time.Now().Add(-time.Hour), time.Hour // rates use the timestamps of the stats, not the clock
 	w := serve(t, func(o *Options) { o.Handlers.Stats = measured(&at, &cpu) })
 	var s stats.Summary
 	for range 2 {

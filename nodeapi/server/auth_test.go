@@ -24,7 +24,7 @@ import (
 	"berth/nodeapi"
 )
 
-// everything is an agent that answers every question.
+// everything is an agent that implements all endpoints.
 func everything(t *testing.T) Handlers {
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	logs := t.TempDir()
@@ -48,8 +48,8 @@ func everything(t *testing.T) Handlers {
 	}
 }
 
-// paths are all endpoints, each with what it takes: the verb and the subresources
-// any of which will do. In is the answer for who may.
+// paths are all endpoints with the permissions that each accepts, as "verb subresource". In is the
+// status code for an authorized request.
 var paths = []struct {
 	method, path string
 	needs        []string
@@ -70,7 +70,7 @@ var paths = []struct {
 	{"GET", "/logs/syslog", []string{"get log"}, 200},
 	{"GET", "/containerLogs/ns/p/c", []string{"get proxy"}, 200},
 	{"POST", "/exec/ns/p/c?command=x&output=1", []string{"create proxy"}, 400},
-	{"GET", "/exec/ns/p/c?command=x&output=1", []string{"create proxy"}, 400}, // a WebSocket begins so
+	{"GET", "/exec/ns/p/c?command=x&output=1", []string{"create proxy"}, 400}, // a WebSocket handshake
 	{"POST", "/exec/ns/p/uid/c?command=x&output=1", []string{"create proxy"}, 400},
 	{"GET", "/attach/ns/p/c?output=1", []string{"create proxy"}, 400},
 	{"POST", "/attach/ns/p/uid/c?output=1", []string{"create proxy"}, 400},
@@ -84,9 +84,8 @@ var paths = []struct {
 	{"PUT", "/", []string{"update proxy"}, 404},
 }
 
-// K2: every route, every right. Each user has one right, and gets in exactly
-// where that is one that the route takes.
-func TestEveryRouteNamesWhatItTakes(t *testing.T) {
+// K2: each user has one permission and has access exactly to the routes that accept it.
+func TestEveryRouteRequiresItsPermission(t *testing.T) {
 	t.Parallel()
 	var all []string
 	for _, verb := range []string{"get", "create", "update", "patch", "delete", "list", "*"} {
@@ -119,8 +118,8 @@ func TestEveryRouteNamesWhatItTakes(t *testing.T) {
 	}
 }
 
-// K1: whoever has not shown who they are gets 401, wherever they knock.
-func TestNobodyGetsInUnknown(t *testing.T) {
+// K1: a request without valid credentials is answered with 401 on every route.
+func TestUnauthenticatedRequestsAreRejected(t *testing.T) {
 	t.Parallel()
 	other := newAuthority(t)
 	w := serve(t, func(o *Options) {
@@ -128,14 +127,14 @@ func TestNobodyGetsInUnknown(t *testing.T) {
 		o.Reviews = reviews(map[string]authenticationv1.UserInfo{"good": {Username: "u"}, "nameless": {}}, nil)
 	})
 	bad := map[string]*http.Client{
-		"without anything":           w.caller(t, nil, ""),
-		"with a token of nobody":     w.caller(t, nil, "bad"),
-		"with a token of no name":    w.caller(t, nil, "nameless"),
-		"certificate of another CA":  w.caller(t, other.sign("admin", []string{masters}, nil), ""),
-		"certificate that is over":   w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), ""),
-		"certificate that is to be":  w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), ""),
-		"certificate of a server":    w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), ""),
-		"certificate without a name": w.caller(t, w.clients.sign("", []string{masters}, nil), ""),
+		"without credentials":             w.caller(t, nil, ""),
+		"with an unknown token":           w.caller(t, nil, "bad"),
+		"with a token without a user":     w.caller(t, nil, "nameless"),
+		"certificate of another CA":       w.caller(t, other.sign("admin", []string{masters}, nil), ""),
+		"expired certificate":             w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), ""),
+		"certificate not yet valid":       w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), ""),
+		"server certificate":              w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), ""),
+		"certificate without common name": w.caller(t, w.clients.sign("", []string{masters}, nil), ""),
 	}
 	for who, c := range bad {
 		for _, p := range paths {
@@ -146,7 +145,7 @@ func TestNobodyGetsInUnknown(t *testing.T) {
 	}
 	for who, c := range map[string]*http.Client{
 		"token": w.caller(t, nil, "good"), "certificate": w.caller(t, w.clients.sign("anyone", nil, nil), ""),
-		"token beside a bad certificate": w.caller(t, other.sign("admin", nil, nil), "good"),
+		"token besides an invalid certificate": w.caller(t, other.sign("admin", nil, nil), "good"),
 	} {
 		if code, body := ask(t, c, "GET", w.url+"/pods"); code != 200 {
 			t.Errorf("%s: %d %s", who, code, body)
@@ -154,22 +153,22 @@ func TestNobodyGetsInUnknown(t *testing.T) {
 	}
 }
 
-func TestWithoutAServerOnlyMastersGetIn(t *testing.T) {
+func TestStandaloneServerAllowsOnlyMasters(t *testing.T) {
 	t.Parallel()
 	w := serve(t, func(o *Options) { o.Handlers = everything(t) })
 	if code, _ := ask(t, w.master(t), "GET", w.url+"/pods"); code != 200 {
-		t.Errorf("a master gets %d", code)
+		t.Errorf("member of system:masters gets %d", code)
 	}
 	code, body := ask(t, w.caller(t, w.clients.sign("jane", []string{"dev"}, nil), ""), "GET", w.url+"/pods")
 	if code != 403 || !strings.Contains(body, "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])") {
-		t.Errorf("another gets %d %s", code, body)
+		t.Errorf("other user gets %d %s", code, body)
 	}
 	if code, _ := ask(t, w.caller(t, nil, "any"), "GET", w.url+"/pods"); code != 401 {
-		t.Errorf("a token that nobody can judge gets %d", code)
+		t.Errorf("a token without a reviewer gets %d", code)
 	}
 }
 
-func TestDebuggingCanBeClosed(t *testing.T) {
+func TestDebuggingHandlersCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	w := serve(t, func(o *Options) { o.Handlers, o.EnableDebuggingHandlers = everything(t), false })
 	c := w.master(t)
@@ -183,7 +182,7 @@ func TestDebuggingCanBeClosed(t *testing.T) {
 	}
 }
 
-func TestTLSIsAsAskedFor(t *testing.T) {
+func TestServerUsesConfiguredTLSVersion(t *testing.T) {
 	t.Parallel()
 	w := serve(t, func(o *Options) { o.Handlers, o.MinVersion = everything(t), tls.VersionTLS13 })
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}}
@@ -194,8 +193,8 @@ func TestTLSIsAsAskedFor(t *testing.T) {
 	}
 }
 
-// TestCipherSuitesAreThoseNamed: even where HTTP/2 may not be spoken with them.
-func TestCipherSuitesAreThoseNamed(t *testing.T) {
+// TestServerUsesOnlyConfiguredCipherSuites includes suites without support for HTTP/2.
+func TestServerUsesOnlyConfiguredCipherSuites(t *testing.T) {
 	t.Parallel()
 	const named = tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
 	for protocol, suites := range map[string][]uint16{
@@ -210,7 +209,7 @@ func TestCipherSuitesAreThoseNamed(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		if resp.Proto != protocol {
-			t.Errorf("it speaks %s, want %s", resp.Proto, protocol)
+			t.Errorf("protocol %s, want %s", resp.Proto, protocol)
 		}
 		other := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
 			CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}}}
@@ -221,12 +220,12 @@ func TestCipherSuitesAreThoseNamed(t *testing.T) {
 	}
 }
 
-func TestAnswersAreKeptAsLongAsTheyAreGood(t *testing.T) {
+func TestReviewCacheExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
 		fail := errors.New("away")
 		var down atomic.Bool
-		d := newDoor(Options{NodeName: "node1", AuthorizedTTL: time.Minute, UnauthorizedTTL: time.Second, TokenTTL: time.Minute, Reviews: Reviews{
+		d := newAuth(Options{NodeName: "node1", AuthorizedTTL: time.Minute, UnauthorizedTTL: time.Second, TokenTTL: time.Minute, Reviews: Reviews{
 			SubjectAccess: func(_ context.Context, q authorizationv1.SubjectAccessReviewSpec) (st authorizationv1.SubjectAccessReviewStatus, err error) {
 				asked.Add(1)
 				time.Sleep(10 * time.Millisecond)
@@ -238,7 +237,7 @@ func TestAnswersAreKeptAsLongAsTheyAreGood(t *testing.T) {
 			},
 		}})
 		may := func(name string) bool {
-			ok, err := d.may(t.Context(), user{name: name}, toMetrics, "GET")
+			ok, err := d.authorize(t.Context(), user{name: name}, permMetrics, "GET")
 			if err != nil && !errors.Is(err, fail) {
 				t.Error(err)
 			}
@@ -254,7 +253,7 @@ func TestAnswersAreKeptAsLongAsTheyAreGood(t *testing.T) {
 		}
 		wg.Wait()
 		if n := asked.Load(); n != 1 {
-			t.Errorf("20 at once asked %d times", n)
+			t.Errorf("20 concurrent requests caused %d reviews", n)
 		}
 		for range 2 {
 			if may("bad") {
@@ -262,36 +261,36 @@ func TestAnswersAreKeptAsLongAsTheyAreGood(t *testing.T) {
 			}
 		}
 		if n := asked.Load(); n != 2 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("%d reviews", n)
 		}
 		time.Sleep(2 * time.Second)
 		if may("bad"); asked.Load() != 3 {
-			t.Errorf("a refusal was kept too long, or not asked once: %d", asked.Load())
+			t.Errorf("a denial was cached too long, or reviewed more than once: %d", asked.Load())
 		}
 		down.Store(true)
-		if !may("good") { // still good
-			t.Error("a good answer was forgotten")
+		if !may("good") { // not expired
+			t.Error("a valid result was not cached")
 		}
 		time.Sleep(time.Minute)
 		if may("good") {
-			t.Error("allowed though nobody could be asked")
+			t.Error("allowed although the review failed")
 		}
 		down.Store(false)
 		if !may("good") {
-			t.Error("the error was kept")
+			t.Error("an error was cached")
 		}
 	})
 }
 
-func TestAnswersHaveABound(t *testing.T) {
+func TestReviewCacheIsBounded(t *testing.T) {
 	t.Parallel()
-	a := newAnswers[int, int](make(chan struct{}, 1))
-	for i := range 3 * maxAnswers {
+	a := newReviewCache[int, int](make(chan struct{}, 1))
+	for i := range 3 * maxCachedReviews {
 		if v, err := a.get(t.Context(), i, func(context.Context) (int, time.Duration, error) { return i, time.Hour, nil }); v != i || err != nil {
 			t.Fatal(v, err)
 		}
 	}
-	if len(a.kept) > maxAnswers {
-		t.Errorf("%d answers are kept", len(a.kept))
+	if len(a.cached) > maxCachedReviews {
+		t.Errorf("%d results cached", len(a.cached))
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"berth/nodeapi"
 )
 
-// Describe names an action: what is done, on what, and with which detail.
+// Describe returns the name, the target and details of an action.
 func Describe(action plan.Action) (name, on, detail string) {
 	name = strings.TrimPrefix(fmt.Sprintf("%T", action), "plan.")
 	switch a := action.(type) {
@@ -22,7 +22,7 @@ func Describe(action plan.Action) (name, on, detail string) {
 	case plan.UnmountVolume:
 		on = a.Volume
 	case plan.StopContainer:
-		on, detail = a.Name, fmt.Sprintf("%s, grace %s", a.Why, rounded(a.Grace))
+		on, detail = a.Name, fmt.Sprintf("%s, grace period %s", a.Why, rounded(a.Grace))
 	case plan.PreStop:
 		on = a.Name
 	case plan.PostStart:
@@ -46,7 +46,7 @@ func Describe(action plan.Action) (name, on, detail string) {
 	return name, on, detail
 }
 
-// StageOf names the stage that an action belongs to.
+// StageOf returns the stage of an action.
 func StageOf(action plan.Action) string {
 	switch action.(type) {
 	case plan.ConfigureAction:
@@ -58,7 +58,7 @@ func StageOf(action plan.Action) string {
 	}
 }
 
-// waitingOf lists the containers that wait, with their states.
+// waitingOf returns the waiting containers with their states.
 func waitingOf(st *corev1.PodStatus) (out []corev1.ContainerStatus) {
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
 		for _, cs := range list {
@@ -70,13 +70,13 @@ func waitingOf(st *corev1.PodStatus) (out []corev1.ContainerStatus) {
 	return out
 }
 
-// words is an action in two words: StartContainer app.
-func words(a plan.Action) string {
+// actionText is an action as text, such as "StartContainer app".
+func actionText(a plan.Action) string {
 	name, on, _ := Describe(a)
 	return strings.TrimSpace(name + " " + on)
 }
 
-// rounded is a length of time as people say it.
+// rounded rounds a duration for display.
 func rounded(d time.Duration) time.Duration {
 	if d >= time.Second {
 		return d.Round(time.Second)
@@ -84,9 +84,8 @@ func rounded(d time.Duration) time.Duration {
 	return d.Round(10 * time.Millisecond)
 }
 
-// told reports whether a decision is only news: nothing waits for it, or
-// another decision says the same.
-func told(all []plan.Reason, i int) bool {
+// redundant reports whether a decision does not block anything, or is covered by another decision.
+func redundant(all []plan.Reason, i int) bool {
 	r := all[i]
 	switch r.Code {
 	case "Killing", "Pulled", "SandboxChanged", "DeadlineExceeded":
@@ -102,21 +101,20 @@ func told(all []plan.Reason, i int) bool {
 	return false
 }
 
-// reason is a decision on the wire. One about an action that failed names the
-// action, not its key.
+// reason converts a decision to its wire type. If it is about a failed action, the target is the
+// action instead of its key.
 func reason(r plan.Reason, failed map[plan.OpKey]plan.Failure) nodeapi.Reason {
 	out := nodeapi.Reason{Code: r.Code, Target: r.On, Detail: r.Detail, Until: r.Until}
 	if strings.HasPrefix(r.Code, "Resize") {
-		out.Detail = "" // JSON; what is in the way is said where it is waited for
+		out.Detail = "" // JSON; the wait reason has the problem in readable form
 	}
 	if f, is := failureOf(r, failed); is {
-		out.Target = words(f.Action)
+		out.Target = actionText(f.Action)
 	}
 	return out
 }
 
-// failureOf returns the failure that holds something back, if the decision is
-// about one.
+// failureOf returns the failed action that a decision is about.
 func failureOf(r plan.Reason, failed map[plan.OpKey]plan.Failure) (plan.Failure, bool) {
 	for key, f := range failed {
 		if key.String() == r.On && f.Action != nil {
@@ -126,7 +124,7 @@ func failureOf(r plan.Reason, failed map[plan.OpKey]plan.Failure) (plan.Failure,
 	return plan.Failure{}, false
 }
 
-// ordinal says which of the pod's init containers one is: "(2 of 3)".
+// ordinal is the position of an init container: "(2 of 3)".
 func ordinal(pod *corev1.Pod, init string) string {
 	for i, c := range pod.Spec.InitContainers {
 		if c.Name == init {

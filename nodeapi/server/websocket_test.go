@@ -16,7 +16,7 @@ import (
 	upgrader "k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// speaking is a runtime whose command writes "said" and ends with a code.
+// writing is a runtime whose command writes "said" and exits with a code.
 func speaking(t *testing.T, code int) (target string) {
 	t.Helper()
 	status := `{"status":"Success"}`
@@ -55,7 +55,7 @@ func speaking(t *testing.T, code int) (target string) {
 	return s.URL + "/exec/token"
 }
 
-// heard is what a client gets until the WebSocket ends, by channel.
+// received is what a client gets until the WebSocket ends, by channel.
 func heard(t *testing.T, ws *websocket.Conn, encoded bool) map[byte]string {
 	t.Helper()
 	all := map[byte]string{}
@@ -78,9 +78,9 @@ func heard(t *testing.T, ws *websocket.Conn, encoded bool) map[byte]string {
 	}
 }
 
-// TestEveryVersionOfTheChannels is spoken, back to the first, which had no name: the
-// libraries of other languages ask for old ones.
-func TestEveryVersionOfTheChannels(t *testing.T) {
+// TestWebSocketChannelProtocols covers all versions, including the first one without a name,
+// because client libraries of other languages use old ones.
+func TestWebSocketChannelProtocols(t *testing.T) {
 	t.Parallel()
 	const words = "command terminated with exit code 3"
 	for _, protocol := range []string{"", "channel.k8s.io", "base64.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "v5.channel.k8s.io"} {
@@ -93,11 +93,11 @@ func TestEveryVersionOfTheChannels(t *testing.T) {
 				})
 				var asked []string
 				if protocol != "" {
-					asked = []string{"v9.channel.k8s.io", protocol} // the first that is known counts
+					asked = []string{"v9.channel.k8s.io", protocol} // the first supported one is selected
 				}
 				ws := dialWS(t, w, "/exec/ns/p/c?command=x&output=1", asked...)
 				if ws.Subprotocol() != protocol {
-					t.Errorf("%q is spoken", ws.Subprotocol())
+					t.Errorf("protocol %q was accepted", ws.Subprotocol())
 				}
 				got := heard(t, ws, strings.Contains(protocol, "base64"))
 				if got[channelOut] != "said" {
@@ -111,7 +111,7 @@ func TestEveryVersionOfTheChannels(t *testing.T) {
 	}
 }
 
-// judge tells what is wrong with how a command's end was told.
+// statusProblem describes what is wrong with the reported end of a command.
 func judge(protocol string, code int, status, words string) error {
 	switch versioned := strings.HasPrefix(protocol, "v"); {
 	case versioned && code == 0 && strings.Contains(status, `"status":"Success"`),
@@ -120,5 +120,5 @@ func judge(protocol string, code int, status, words string) error {
 		!versioned && code != 0 && status == words:
 		return nil
 	}
-	return errors.New("its end is told as " + status)
+	return errors.New("reported status: " + status)
 }

@@ -297,7 +297,7 @@ func evictionOf(signal string) nodeapi.EvictionPreview {
 			}},
 			{Signal: "nodefs.available", Message: "nodefs.available is not known", Resource: "ephemeral-storage", Requestable: true},
 		},
-		Exempt: []nodeapi.ExemptPod{{Namespace: "kube-system", Name: "dns\x1b[31m", Reason: "critical by its priority of 2000000000"}},
+		Exempt: []nodeapi.ExemptPod{{Namespace: "kube-system", Name: "dns\x1b[31m", Reason: "critical because of its priority 2000000000"}},
 	}
 }
 

@@ -208,7 +208,7 @@ func TestOutputs(t *testing.T) {
 		{"why-unknown", typing{args: []string{"why", "nope", "-n", "kube-system"}}},
 		{"timeline", typing{args: []string{"timeline", "web"}}},
 		{"timeline-narrow", typing{args: []string{"timeline", "web"}, screen: screen{width: 60}}},
-		{"timeline-colour", typing{args: []string{"timeline", "web"}, screen: screen{width: 100, colour: true}}},
+		{"timeline-color", typing{args: []string{"timeline", "web"}, screen: screen{width: 100, color: true}}},
 		{"timeline-json", typing{args: []string{"timeline", "web", "-o", "json"}}},
 		{"probes", typing{args: []string{"probes", "web"}}},
 		{"probes-none", typing{args: []string{"probes", "done"}}},
@@ -217,14 +217,14 @@ func TestOutputs(t *testing.T) {
 		{"plan-stdin", typing{args: []string{"plan", "-f", "-"}, stdin: strings.NewReader("none")}},
 		{"plan-no-file", typing{args: []string{"plan"}}},
 		{"check", typing{args: []string{"check"}}},
-		{"check-colour", typing{args: []string{"check"}, screen: screen{width: 80, colour: true}}},
+		{"check-color", typing{args: []string{"check"}, screen: screen{width: 80, color: true}}},
 		{"images", typing{args: []string{"images"}}},
-		{"images-colour", typing{args: []string{"images"}, screen: screen{width: 80, colour: true}}},
+		{"images-color", typing{args: []string{"images"}, screen: screen{width: 80, color: true}}},
 		{"images-json", typing{args: []string{"images", "-o", "json"}}},
 		{"evict", typing{args: []string{"evict", "--explain"}}},
-		{"evict-signal", typing{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, colour: true}}},
+		{"evict-signal", typing{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, color: true}}},
 		{"evict-json", typing{args: []string{"evict", "--explain", "--signal", "pid.available", "-o", "json"}}},
-		{"evict-nobody", typing{args: []string{"evict"}}},
+		{"evict-without-explain", typing{args: []string{"evict"}}},
 		{"check-json", typing{args: []string{"check", "-o", "json"}}},
 		{"events", typing{args: []string{"events"}}},
 		{"events-all", typing{args: []string{"events", "-A"}}},
@@ -283,7 +283,7 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-func TestFlagsOfLogsThatContradictAreRefused(t *testing.T) {
+func TestLogsRejectsConflictingFlags(t *testing.T) {
 	path := socket(t, world())
 	for _, tt := range []struct {
 		args []string
@@ -291,10 +291,10 @@ func TestFlagsOfLogsThatContradictAreRefused(t *testing.T) {
 	}{
 		{[]string{"--since", "5s", "--since-time", "2026-05-04T15:00:00Z"}, "at most one of --since and --since-time may be used"},
 		{[]string{"--since", "-5s"}, "--since must be greater than 0"},
-		{[]string{"--since-time", "noon"}, `--since-time: "noon" is no time like 2006-01-02T15:04:05Z`},
+		{[]string{"--since-time", "noon"}, `--since-time: "noon" is not a time like 2006-01-02T15:04:05Z`},
 		{[]string{"--tail", "-2"}, "--tail must be greater than or equal to -1"},
 		{[]string{"--limit-bytes", "0"}, "--limit-bytes must be greater than 0"},
-		{[]string{"--all-containers", "-c", "app"}, "--all-containers and -c exclude each other"},
+		{[]string{"--all-containers", "-c", "app"}, "--all-containers and -c cannot be used together"},
 	} {
 		_, stderr, code := run(t, path, typing{args: append([]string{"logs", "web"}, tt.args...)})
 		if stderr != "error: "+tt.want+"\n" || code != 1 {
@@ -303,7 +303,7 @@ func TestFlagsOfLogsThatContradictAreRefused(t *testing.T) {
 	}
 }
 
-func TestFollowedLogsOfSeveralContainersKeepTheirLinesWhole(t *testing.T) {
+func TestFollowedLogsOfSeveralContainersDoNotMixLines(t *testing.T) {
 	h := world()
 	path := socket(t, h)
 	stdout, stderr, code := run(t, path, typing{args: []string{"logs", "web", "-f", "--all-containers", "--prefix"}})
@@ -326,19 +326,19 @@ func TestFollowedLogsOfSeveralContainersKeepTheirLinesWhole(t *testing.T) {
 	}
 }
 
-func TestCommandsSayThatTheAgentIsNotRunning(t *testing.T) {
+func TestCommandsReportStoppedAgent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range [][]string{{"ps"}, {"ps", "-w"}, {"describe", "a"}, {"logs", "a"}, {"exec", "a", "--", "b"},
 		{"why", "a"}, {"timeline", "a"}, {"probes", "a"}, {"check"}, {"events"}, {"version"}} {
 		_, stderr, code := run(t, path, typing{args: args})
-		want := "error: berth is not running? dial unix " + path + ": connect: no such file or directory\n"
+		want := "error: unable to connect to the agent, is berth running? dial unix " + path + ": connect: no such file or directory\n"
 		if stderr != want || code != 1 {
 			t.Errorf("%q gives %d %q", args, code, stderr)
 		}
 	}
 }
 
-func TestVersionTellsBothSides(t *testing.T) {
+func TestVersionPrintsClientAndAgent(t *testing.T) {
 	path := socket(t, world())
 	stdout, _, code := run(t, path, typing{args: []string{"version"}})
 	client, agent, _ := strings.Cut(stdout, "\n")
@@ -360,7 +360,7 @@ func TestVersionTellsBothSides(t *testing.T) {
 	}
 }
 
-func TestClientNamesTheReleaseOfKubernetesAsTheAgentDoes(t *testing.T) {
+func TestKubernetesRelease(t *testing.T) {
 	for module, want := range map[string]string{"v0.37.2": "v1.37.2", "v0.38.0-alpha.1": "v1.38.0-alpha.1", "(devel)": "(devel)"} {
 		if got := kubernetesRelease(module); got != want {
 			t.Errorf("%s is of %s, want %s", module, got, want)
@@ -403,7 +403,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-func TestV1WhatComesFromPodsCannotMoveTheCursor(t *testing.T) {
+func TestV1PodTextCannotMoveCursor(t *testing.T) {
 	h := world()
 	evil := "\x1b[2J\x07\u009b31mred\nnext\xff"
 	h.Why = func(context.Context, string, string) (nodeapi.PodExplanation, error) {
@@ -450,14 +450,14 @@ func TestV1WhatComesFromPodsCannotMoveTheCursor(t *testing.T) {
 	}
 }
 
-func TestV2OutputsForProgramsAreAlone(t *testing.T) {
+func TestV2StructuredOutputGoesToStdoutAlone(t *testing.T) {
 	path := socket(t, world())
 	stdout, stderr, code := run(t, path, typing{args: []string{"ps", "-A", "-o", "json"}})
 	if !strings.HasPrefix(stdout, "{") || stderr != "" || code != 0 {
 		t.Errorf("exit %d, stderr %q", code, stderr)
 	}
 	stdout, stderr, _ = run(t, path, typing{args: []string{"ps"}})
-	if strings.Contains(stdout, "Bad file") || !strings.Contains(stderr, "Bad file") {
+	if strings.Contains(stdout, "Invalid manifest") || !strings.Contains(stderr, "Invalid manifest") {
 		t.Errorf("notes belong on stderr: %q", stdout)
 	}
 }

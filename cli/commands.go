@@ -15,26 +15,25 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// factory is what the commands share.
+// factory is shared by the commands.
 type factory struct {
-	dial   func() (*nodeapi.Client, error)
-	now    func() time.Time
-	screen func(io.Writer) screen
-	local  *LocalCheck
-	system func(context.Context) (string, error) // see systemState
+	dial        func() (*nodeapi.Client, error)
+	now         func() time.Time
+	screen      func(io.Writer) screen
+	local       *LocalCheck
+	systemState func(context.Context) (string, error) // systemState, replaced in tests
 }
 
-// Options are what the commands need of the program.
+// Options configures the commands.
 type Options struct {
 	// Dial is called when a command runs, after the flags have been parsed.
 	Dial  func() (*nodeapi.Client, error)
-	Check *LocalCheck // nil: check needs a running agent
+	Check *LocalCheck // nil: check requires a running agent
 }
 
-// Commands returns the operator's commands. Their errors are to be shown with
-// Report.
+// Commands returns the commands of the node. Print their errors with PrintError.
 func Commands(o Options) []*cobra.Command {
-	return commands(&factory{dial: o.Dial, now: time.Now, screen: screenOf, local: o.Check, system: systemState})
+	return commands(&factory{dial: o.Dial, now: time.Now, screen: screenOf, local: o.Check, systemState: systemState})
 }
 
 func commands(c *factory) []*cobra.Command {
@@ -49,10 +48,10 @@ func commands(c *factory) []*cobra.Command {
 	return all
 }
 
-// ExitError ends the program with a code of its own.
+// ExitError sets the exit code of the program.
 type ExitError struct {
 	Code int
-	Err  error // nil: everything has been said
+	Err  error // nil: nothing is left to print
 }
 
 func (e *ExitError) Error() string {
@@ -64,8 +63,8 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// PrintError shows err on w as kubectl would and returns the exit code for it: 0
-// for nil, 130 for a command that was called off (about which nothing is said).
+// PrintError prints err to w like kubectl and returns the exit code: 0 for nil, 130 for a canceled
+// command, for which nothing is printed.
 func PrintError(w io.Writer, err error) int {
 	exit, own := errors.AsType[*ExitError](err)
 	status, fromAgent := errors.AsType[*apierrors.StatusError](err)
@@ -92,13 +91,13 @@ func PrintError(w io.Writer, err error) int {
 	return 1
 }
 
-// screen is what output can be laid out for.
+// screen describes the output device.
 type screen struct {
-	width  int
-	colour bool
+	width int
+	color bool
 }
 
-// plainWidth is assumed where output goes to no terminal.
+// plainWidth is the width if the output is not a terminal.
 const plainWidth = 120
 
 func screenOf(w io.Writer) screen {
@@ -106,23 +105,23 @@ func screenOf(w io.Writer) screen {
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return screen{width: plainWidth}
 	}
-	s := screen{width: plainWidth, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	s := screen{width: plainWidth, color: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 	if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
 		s.width = width
 	}
 	return s
 }
 
-// The few colours there are, by meaning.
+// ANSI colors by meaning.
 const (
 	good = "\x1b[32m"
 	bad  = "\x1b[31m"
 	mild = "\x1b[33m"
 )
 
-func (s screen) paint(colour, text string) string {
-	if !s.colour || colour == "" || text == "" {
+func (s screen) paint(color, text string) string {
+	if !s.color || color == "" || text == "" {
 		return text
 	}
-	return colour + text + "\x1b[0m"
+	return color + text + "\x1b[0m"
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"berth/agent"
 	"berth/agent/plan"
 	"berth/cni"
@@ -11,7 +13,7 @@ import (
 	"berth/nodeapi"
 )
 
-// running finds the instance of a container that runs now.
+// running returns the running instance of a container.
 func (b *berth) running(ctx context.Context, namespace, name, container string) (plan.Container, error) {
 	s, err := b.find(ctx, namespace, name)
 	if err != nil {
@@ -32,7 +34,7 @@ func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, e
 	if err != nil {
 		return "", err
 	}
-	b.commands.TrackUserExec(k.ID, req.Command)
+	b.execs.TrackUserExec(k.ID, req.Command)
 	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !req.TTY, TTY: req.TTY})
 }
 
@@ -47,14 +49,13 @@ func (b *berth) attach(ctx context.Context, req nodeapi.AttachRequest) (nodeapi.
 	}
 	stdin, tty := s.Terminal(req.Container)
 	if req.Stdin && !stdin {
-		return nodeapi.AttachResponse{}, badRequest("container %q has no stdin to attach to: its pod does not set stdin: true", req.Container)
+		return nodeapi.AttachResponse{}, badRequest("container %q does not accept stdin: its pod does not set stdin: true", req.Container)
 	}
 	url, err := b.runtime.client.AttachURL(ctx, k.ID, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !tty, TTY: tty})
 	return nodeapi.AttachResponse{URL: url, TTY: tty}, err
 }
 
-// dialPod opens a connection to a port on the loopback interface of the pod's
-// network.
+// dialPod connects to a port on the loopback interface of the pod.
 func (b *berth) dialPod(ctx context.Context, namespace, name string, port uint16) (nodeapi.Stream, error) {
 	s, err := b.find(ctx, namespace, name)
 	if err != nil {
@@ -67,20 +68,44 @@ func (b *berth) dialPod(ctx context.Context, namespace, name string, port uint16
 	return conn, nil
 }
 
-// dialLocal dials in the network of a pod.
+// dialLocal connects to a port in the network namespace of a pod.
 func (b *berth) dialLocal(ctx context.Context, s *agent.Snapshot, port uint16) (nodeapi.Stream, error) {
 	sandbox, err := s.Network()
 	if err != nil {
 		return nil, badRequest("%s", err)
 	}
-	path := "" // of the host
+	path := "" // empty: the host's
 	if sandbox != "" {
 		if path, err = b.runtime.client.NetNS(ctx, sandbox); err != nil {
 			return nil, err
 		}
-		if path == "" { // never the host's for another
-			return nil, badRequest("the network namespace of the pod is not known")
+		if path == "" { // do not fall back to the host's network namespace
+			return nil, badRequest("the network namespace of the pod is unknown")
 		}
 	}
 	return cni.DialLocal(ctx, path, port)
+}
+
+// restart restarts containers of a pod.
+func (b *berth) restart(ctx context.Context, req nodeapi.RestartRequest) error {
+	s, err := b.find(ctx, req.Namespace, req.Pod)
+	if err != nil {
+		return err
+	}
+	if err := b.agent.RestartContainers(ctx, s.Pod.UID, req.Containers); err != nil {
+		return badRequest("%s", err)
+	}
+	return nil
+}
+
+// debug adds an ephemeral container to a running pod.
+func (b *berth) debug(ctx context.Context, namespace, name string, add corev1.EphemeralContainer) error {
+	s, err := b.find(ctx, namespace, name)
+	if err != nil {
+		return err
+	}
+	if err := b.agent.AddEphemeralContainer(ctx, s.Pod.UID, add); err != nil {
+		return badRequest("%s", err)
+	}
+	return nil
 }

@@ -26,15 +26,15 @@ const (
 	channelErr    = 2
 	channelStatus = 3
 	channelSize   = 4
-	channelClose  = 255 // of v5: the byte after names the channel that has ended
+	channelClose  = 255 // v5: the next byte is the channel that has ended
 )
 
-// channelProtocols are spoken here. Those without a version are the oldest: a command's
-// end is told by words, and only if it failed.
+// channelProtocols are the supported subprotocols. Those without a version are the oldest: they
+// report only a failed command, as plain text.
 var channelProtocols = []string{"v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"}
 
-// channelProtocol is the client's first choice of them. A client that names none
-// speaks the oldest one, which had no name once.
+// channelProtocol negotiates the subprotocol: the first choice of the client that is supported. A
+// client that requests none uses the oldest one.
 func channelProtocol(r *http.Request) (protocol string, ok bool) {
 	asked := websocket.Subprotocols(r)
 	if len(asked) == 0 {
@@ -48,16 +48,16 @@ func channelProtocol(r *http.Request) (protocol string, ok bool) {
 }
 
 const (
-	wsControl  = 10 * time.Second // for a control message to be written
-	wsFarewell = 5 * time.Second  // for the client to close what has ended
+	wsControlTimeout = 10 * time.Second // to write a control message
+	wsCloseTimeout   = 5 * time.Second  // for the client to close the connection after the end
 )
 
-// upgradeWebSocket takes the connection over. The error has been answered.
+// upgradeWebSocket upgrades the connection. On error the response has been written.
 func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string) (*websocket.Conn, error) {
 	up := websocket.Upgrader{
-		Subprotocols: protocols, HandshakeTimeout: headerBound, ReadBufferSize: 4 << 10, WriteBufferSize: 4 << 10,
-		// Who asks is known by certificate or token, never by what a browser sends by itself;
-		// API servers hand on the Origin that their clients sent them.
+		Subprotocols: protocols, HandshakeTimeout: headerTimeout, ReadBufferSize: 4 << 10, WriteBufferSize: 4 << 10,
+		// Clients authenticate with a certificate or a token, never with credentials that a
+		// browser sends automatically. API servers forward the Origin of their clients.
 		CheckOrigin: func(*http.Request) bool { return true },
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
 			http.Error(w, reason.Error(), status)
@@ -66,8 +66,8 @@ func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string
 	return up.Upgrade(w, r, nil)
 }
 
-// channels joins the channels of a WebSocket to the streams at target.
-func (s *server) channels(ctx context.Context, w http.ResponseWriter, r *http.Request, req StreamRequest, target string) {
+// serveWebSocket connects the channels of a WebSocket to the streams at target.
+func (s *server) serveWebSocket(ctx context.Context, w http.ResponseWriter, r *http.Request, req StreamRequest, target string) {
 	protocol, _ := channelProtocol(r)
 	conn, err := upgradeWebSocket(w, r, []string{protocol})
 	if err != nil {
@@ -75,15 +75,15 @@ func (s *server) channels(ctx context.Context, w http.ResponseWriter, r *http.Re
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := newSocket(conn, cancel)
-	defer c.idle(s.StreamIdleTimeout)()
+	c := newChannelConn(conn, cancel)
+	defer c.watchIdle(s.StreamIdleTimeout)()
 	in, out := c.input(channelIn, req.Stdin), remotecommand.StreamOptions{Tty: req.TTY}
 	size := c.input(channelSize, req.TTY)
 	if req.Stdin {
 		out.Stdin = in
 	}
 	if req.TTY {
-		out.TerminalSizeQueue = sizes{json.NewDecoder(size)}
+		out.TerminalSizeQueue = terminalSizes{json.NewDecoder(size)}
 	}
 	if req.Stdout {
 		out.Stdout = c.output(channelOut)
@@ -94,10 +94,10 @@ func (s *server) channels(ctx context.Context, w http.ResponseWriter, r *http.Re
 	reading := make(chan struct{})
 	go func() {
 		defer close(reading)
-		defer cancel() // the client is gone
+		defer cancel() // the client is disconnected
 		c.read()
 	}()
-	// Clients wait for a first message before they take the stream as made.
+	// Clients wait for a first message before they consider the stream established.
 	first := byte(channelStatus)
 	switch {
 	case req.Stdout:
@@ -107,16 +107,16 @@ func (s *server) channels(ctx context.Context, w http.ResponseWriter, r *http.Re
 	}
 	_, err = c.output(first).Write(nil)
 	if err == nil {
-		err = joinRuntime(ctx, target, out)
-		c.tell(statusOf(err))
+		err = streamToRuntime(ctx, target, out)
+		c.writeStatus(statusOf(err))
 	}
 	c.end(reading)
 }
 
-// tell sends how a command has ended, as the client's protocol has it.
-func (c *socket) tell(s metav1.Status) {
+// writeStatus reports the end of a command in the format of the negotiated protocol.
+func (c *channelConn) writeStatus(s metav1.Status) {
 	text := []byte(s.Message)
-	if !c.words {
+	if !c.plainStatus {
 		var err error
 		if text, err = json.Marshal(s); err != nil {
 			return
@@ -127,7 +127,7 @@ func (c *socket) tell(s metav1.Status) {
 	}
 }
 
-// statusOf tells how a command has ended, in the form that clients decode.
+// statusOf converts the end of a command to the Status that clients decode.
 func statusOf(err error) metav1.Status {
 	if err == nil || errors.Is(err, io.EOF) {
 		return metav1.Status{Status: metav1.StatusSuccess}
@@ -145,10 +145,10 @@ func statusOf(err error) metav1.Status {
 	}
 }
 
-// sizes reads the sizes of the client's terminal.
-type sizes struct{ from *json.Decoder }
+// terminalSizes decodes the sizes of the client's terminal.
+type terminalSizes struct{ from *json.Decoder }
 
-func (s sizes) Next() *remotecommand.TerminalSize {
+func (s terminalSizes) Next() *remotecommand.TerminalSize {
 	var size remotecommand.TerminalSize
 	if s.from.Decode(&size) != nil {
 		return nil
@@ -156,38 +156,38 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 	return &size
 }
 
-// socket is a WebSocket whose messages belong to channels.
-type socket struct {
-	conn   *websocket.Conn
-	base64 bool
-	close  bool // channels can end by themselves (v5)
-	words  bool // a command's end is told by words, and only if it failed (before v4)
-	leave  func()
-	moved  func()
+// channelConn is a WebSocket whose messages belong to channels.
+type channelConn struct {
+	conn        *websocket.Conn
+	base64      bool
+	canClose    bool // the protocol can close single channels (v5)
+	plainStatus bool // a failure is reported as text, and success not at all (before v4)
+	cancel      func()
+	active      func()
 
-	in      map[byte]*io.PipeWriter // channels that are read from
+	in      map[byte]*io.PipeWriter // input channels
 	writing sync.Mutex
 }
 
-func newSocket(conn *websocket.Conn, leave func()) *socket {
+func newChannelConn(conn *websocket.Conn, leave func()) *channelConn {
 	protocol := conn.Subprotocol()
-	return &socket{
-		conn: conn, leave: leave, moved: func() {}, in: map[byte]*io.PipeWriter{},
-		base64: strings.Contains(protocol, "base64."), close: strings.HasPrefix(protocol, "v5."), words: !strings.HasPrefix(protocol, "v"),
+	return &channelConn{
+		conn: conn, cancel: leave, active: func() {}, in: map[byte]*io.PipeWriter{},
+		base64: strings.Contains(protocol, "base64."), canClose: strings.HasPrefix(protocol, "v5."), plainStatus: !strings.HasPrefix(protocol, "v"),
 	}
 }
 
-// idle ends the stream when nothing, not even a ping, has moved for so long. It
-// returns what stops the watch.
-func (c *socket) idle(bound time.Duration) (done func()) {
-	c.moved, done = watchIdle(bound, func() { c.leave(); _ = c.conn.Close() })
+// watchIdle closes the stream after a time without any message, pings included. It returns a
+// function that stops the watch.
+func (c *channelConn) watchIdle(bound time.Duration) (done func()) {
+	c.active, done = watchIdle(bound, func() { c.cancel(); _ = c.conn.Close() })
 	pong := c.conn.PingHandler()
-	c.conn.SetPingHandler(func(data string) error { c.moved(); return pong(data) })
+	c.conn.SetPingHandler(func(data string) error { c.active(); return pong(data) })
 	return done
 }
 
-// input is the reading end of a channel. Before read.
-func (c *socket) input(channel byte, wanted bool) *io.PipeReader {
+// input returns the reader of an input channel. It must be called before read.
+func (c *channelConn) input(channel byte, wanted bool) *io.PipeReader {
 	r, w := io.Pipe()
 	if wanted {
 		c.in[channel] = w
@@ -195,14 +195,14 @@ func (c *socket) input(channel byte, wanted bool) *io.PipeReader {
 	return r
 }
 
-// read takes messages until the client is gone, and ends the channels.
-func (c *socket) read() {
+// read dispatches messages until the client disconnects, and then closes the channels.
+func (c *channelConn) read() {
 	var err error
 	for err == nil {
 		var message io.Reader
 		if _, message, err = c.conn.NextReader(); err == nil {
-			c.moved()
-			err = c.take(message)
+			c.active()
+			err = c.dispatch(message)
 		}
 	}
 	for _, w := range c.in {
@@ -210,9 +210,8 @@ func (c *socket) read() {
 	}
 }
 
-// take hands a message to its channel. What is for a channel that nobody reads is
-// dropped.
-func (c *socket) take(message io.Reader) error {
+// dispatch writes a message to its channel. A message for an unknown channel is dropped.
+func (c *channelConn) dispatch(message io.Reader) error {
 	var channel [1]byte
 	if _, err := io.ReadFull(message, channel[:]); err != nil {
 		return ignoreEOF(err)
@@ -221,7 +220,7 @@ func (c *socket) take(message io.Reader) error {
 		channel[0] -= '0'
 		message = base64.NewDecoder(base64.StdEncoding, message)
 	}
-	if channel[0] == channelClose && c.close {
+	if channel[0] == channelClose && c.canClose {
 		if _, err := io.ReadFull(message, channel[:]); err != nil {
 			return ignoreEOF(err)
 		}
@@ -235,7 +234,7 @@ func (c *socket) take(message io.Reader) error {
 		return nil
 	}
 	_, err := io.Copy(w, message)
-	if errors.Is(err, io.ErrClosedPipe) { // nobody reads it any more
+	if errors.Is(err, io.ErrClosedPipe) { // the channel is no longer read
 		return nil
 	}
 	return err
@@ -248,11 +247,11 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// output is the writing end of a channel.
-func (c *socket) output(channel byte) io.Writer { return channelWriter{c, channel} }
+// output returns the writer of an output channel.
+func (c *channelConn) output(channel byte) io.Writer { return channelWriter{c, channel} }
 
 type channelWriter struct {
-	c       *socket
+	c       *channelConn
 	channel byte
 }
 
@@ -280,19 +279,19 @@ func (w channelWriter) Write(b []byte) (int, error) {
 	if err = errors.Join(err, m.Close()); err != nil {
 		return 0, err
 	}
-	c.moved()
+	c.active()
 	return len(b), nil
 }
 
-// end says that all has been sent, and gives the client a while to close.
-func (c *socket) end(reading <-chan struct{}) {
+// end sends the close message and waits a limited time for the client to close.
+func (c *channelConn) end(reading <-chan struct{}) {
 	c.writing.Lock()
-	_ = c.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(wsControl))
+	_ = c.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(wsControlTimeout))
 	c.writing.Unlock()
-	for _, w := range c.in { // the command reads no more: what still comes is dropped
+	for _, w := range c.in { // the command no longer reads: discard further input
 		_ = w.Close()
 	}
-	late := time.AfterFunc(wsFarewell, func() { _ = c.conn.Close() })
+	late := time.AfterFunc(wsCloseTimeout, func() { _ = c.conn.Close() })
 	<-reading
 	late.Stop()
 	_ = c.conn.Close()

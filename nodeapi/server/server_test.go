@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// TestABodyThatDoesNotComeIsNotWaitedFor: a client that promises a body and sends next
-// to nothing is let go, whether its request is refused or its body read.
-func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
+// TestServerClosesConnectionWithSlowBody covers clients that announce a body and send only part of
+// it, both when the request is rejected and when the body is read.
+func TestServerClosesConnectionWithSlowBody(t *testing.T) {
 	t.Parallel()
 	const far = 2 * time.Minute
 	for name, h := range map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "who?", http.StatusUnauthorized) },
 		"read": func(w http.ResponseWriter, r *http.Request) {
 			if _, err := io.ReadAll(r.Body); err == nil {
-				t.Error("a body that did not come was read")
+				t.Error("read returned without error for an incomplete body")
 			}
 			w.WriteHeader(http.StatusBadRequest)
 		},
@@ -37,7 +37,7 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(far))
 		if said, err := io.ReadAll(conn); err != nil {
-			t.Errorf("%s: the connection is kept: %v after %q", name, err, said)
+			t.Errorf("%s: connection still open: %v after %q", name, err, said)
 		}
 	}
 }

@@ -17,57 +17,57 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// Reviews are the two questions that a control server answers. A nil function is
-// one that nobody can be asked: then tokens are not taken, or nothing is allowed.
+// Reviews are the reviews of the API server. With a nil function, tokens are rejected or nothing is
+// authorized.
 type Reviews struct {
 	Token         func(context.Context, authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error)
 	SubjectAccess func(context.Context, authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error)
 }
 
-// door lets those in who are known and may do what they ask for.
-type door struct {
+// auth authenticates and authorizes requests.
+type auth struct {
 	node    string
 	clients *DynamicCA
 	reviews Reviews
-	rights  AuthorizationMode
-	tokens  *answers[[sha256.Size]byte, authenticationv1.TokenReviewStatus]
-	access  *answers[string, authorizationv1.SubjectAccessReviewStatus]
+	mode    AuthorizationMode
+	tokens  *reviewCache[[sha256.Size]byte, authenticationv1.TokenReviewStatus]
+	access  *reviewCache[string, authorizationv1.SubjectAccessReviewStatus]
 	log     *slog.Logger
 
 	tokenTTL, allowedTTL, deniedTTL time.Duration
 }
 
-func newDoor(o Options) *door {
+func newAuth(o Options) *auth {
 	asking := make(chan struct{}, maxReviews)
-	return &door{
-		node: o.NodeName, clients: o.ClientCA, reviews: o.Reviews, rights: o.AuthorizationMode, log: o.Log,
-		tokens:   newAnswers[[sha256.Size]byte, authenticationv1.TokenReviewStatus](asking),
-		access:   newAnswers[string, authorizationv1.SubjectAccessReviewStatus](asking),
+	return &auth{
+		node: o.NodeName, clients: o.ClientCA, reviews: o.Reviews, mode: o.AuthorizationMode, log: o.Log,
+		tokens:   newReviewCache[[sha256.Size]byte, authenticationv1.TokenReviewStatus](asking),
+		access:   newReviewCache[string, authorizationv1.SubjectAccessReviewStatus](asking),
 		tokenTTL: o.TokenTTL, allowedTTL: o.AuthorizedTTL, deniedTTL: o.UnauthorizedTTL,
 	}
 }
 
-// guard calls next for those who may.
-func (d *door) guard(need right, next http.HandlerFunc) http.Handler {
+// require calls next for requests that are authenticated and have the permission.
+func (d *auth) require(need permission, next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		u, err := d.who(r)
+		u, err := d.authenticate(r)
 		switch {
-		case errors.Is(err, errUnknown):
+		case errors.Is(err, errUnauthenticated):
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
 		case err != nil:
-			d.log.Warn("node API: whose token is it?", "err", err)
+			d.log.Warn("token review failed", "err", err)
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
 		}
 		what := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.name, need.verb(r.Method), need.subresources)
-		ok, err := d.may(r.Context(), u, need, r.Method)
+		ok, err := d.authorize(r.Context(), u, need, r.Method)
 		switch {
 		case ok:
-			r.Header.Del("Authorization") // nobody further on needs it
+			r.Header.Del("Authorization") // not needed by the handlers
 			next(w, r)
 		case err != nil:
-			d.log.Warn("node API: what may a user do?", "user", u.name, "err", err)
+			d.log.Warn("subject access review failed", "user", u.name, "err", err)
 			http.Error(w, "Authorization error ("+what+")", http.StatusInternalServerError)
 		default:
 			http.Error(w, "Forbidden ("+what+")", http.StatusForbidden)
@@ -75,26 +75,26 @@ func (d *door) guard(need right, next http.HandlerFunc) http.Handler {
 	})
 }
 
-// errUnknown says that the caller has not shown who they are.
-var errUnknown = errors.New("unknown caller")
+// errUnauthenticated is returned for a request without valid credentials.
+var errUnauthenticated = errors.New("unauthenticated")
 
-// who tells whose request it is: by certificate, else by token.
-func (d *door) who(r *http.Request) (user, error) {
+// authenticate returns the user of a request, by its client certificate or else by its token.
+func (d *auth) authenticate(r *http.Request) (user, error) {
 	if d.clients != nil && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		u, err := d.byCertificate(r.TLS.PeerCertificates)
 		if err == nil {
 			return u, nil
 		}
-		d.log.Debug("node API: a client's certificate is not good", "from", r.RemoteAddr, "err", err)
+		d.log.Debug("client certificate rejected", "from", r.RemoteAddr, "err", err)
 	}
 	kind, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token = strings.TrimSpace(token); token == "" || !strings.EqualFold(kind, "Bearer") || d.reviews.Token == nil {
-		return user{}, errUnknown
+		return user{}, errUnauthenticated
 	}
 	return d.byToken(r.Context(), token)
 }
 
-func (d *door) byCertificate(chain []*x509.Certificate) (user, error) {
+func (d *auth) byCertificate(chain []*x509.Certificate) (user, error) {
 	roots, err := d.clients.pool()
 	if err != nil {
 		return user{}, err
@@ -111,12 +111,12 @@ func (d *door) byCertificate(chain []*x509.Certificate) (user, error) {
 	}
 	name := chain[0].Subject.CommonName
 	if name == "" {
-		return user{}, errors.New("it names nobody")
+		return user{}, errors.New("certificate has no common name")
 	}
 	return user{name: name, groups: append(slices.Clone(chain[0].Subject.Organization), "system:authenticated")}, nil
 }
 
-func (d *door) byToken(ctx context.Context, token string) (user, error) {
+func (d *auth) byToken(ctx context.Context, token string) (user, error) {
 	st, err := d.tokens.get(ctx, sha256.Sum256([]byte(token)), func(ctx context.Context) (authenticationv1.TokenReviewStatus, time.Duration, error) {
 		st, err := d.reviews.Token(ctx, authenticationv1.TokenReviewSpec{Token: token})
 		if err != nil {
@@ -128,7 +128,7 @@ func (d *door) byToken(ctx context.Context, token string) (user, error) {
 		return user{}, err
 	}
 	if !st.Authenticated || st.User.Username == "" {
-		return user{}, errUnknown
+		return user{}, errUnauthenticated
 	}
 	u := user{name: st.User.Username, uid: st.User.UID, groups: st.User.Groups}
 	if len(st.User.Extra) > 0 {
@@ -140,9 +140,9 @@ func (d *door) byToken(ctx context.Context, token string) (user, error) {
 	return u, nil
 }
 
-// may tells whether the user has one of the rights that are asked for.
-func (d *door) may(ctx context.Context, u user, need right, method string) (bool, error) {
-	switch d.rights {
+// authorize reports whether the user has one of the required permissions.
+func (d *auth) authorize(ctx context.Context, u user, need permission, method string) (bool, error) {
+	switch d.mode {
 	case ModeAlwaysAllow:
 		return true, nil
 	case ModeMastersOnly:
@@ -150,9 +150,9 @@ func (d *door) may(ctx context.Context, u user, need right, method string) (bool
 	case ModeWebhook:
 	}
 	if d.reviews.SubjectAccess == nil {
-		return false, errors.New("there is no server to ask")
+		return false, errors.New("no API server for subject access reviews")
 	}
-	for _, q := range need.questions(d.node, method, u) {
+	for _, q := range need.reviewSpecs(d.node, method, u) {
 		st, err := d.access.get(ctx, q.ResourceAttributes.Verb+"\x00"+q.ResourceAttributes.Subresource+"\x00"+u.key(),
 			func(ctx context.Context) (authorizationv1.SubjectAccessReviewStatus, time.Duration, error) {
 				st, err := d.reviews.SubjectAccess(ctx, q)
