@@ -13,7 +13,7 @@ import (
 	"berth/podspec"
 )
 
-// podOf decodes a spec; it has one container unless it brings its own.
+// podOf decodes a pod spec. It has one container unless the spec has containers.
 func podOf(t testing.TB, spec string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}

@@ -93,7 +93,7 @@ func TestPodsToPreempt(t *testing.T) {
 	}
 }
 
-// TestPreemptionInvariants is A4 over random nodes and pods.
+// TestPreemptionInvariants checks A4 with random nodes and pods.
 func TestPreemptionInvariants(t *testing.T) {
 	t.Parallel()
 	chosen := 0

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPressureRejectsNewPods has every pressure against every sort of pod.
+// TestPressureRejectsNewPods combines every pressure condition with every class of pods.
 func TestPressureRejectsNewPods(t *testing.T) {
 	t.Parallel()
 	const memory, disk, pids = corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure

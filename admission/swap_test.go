@@ -2,7 +2,7 @@ package admission
 
 import "testing"
 
-// TestSwapPreventsResize: who may have swap keeps the memory that it requests until it restarts.
+// Containers with swap keep their memory request until they restart.
 func TestSwapPreventsResize(t *testing.T) {
 	const restart = ", resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]"
 	pod := func(resources, more string) string {

@@ -14,7 +14,7 @@ import (
 	"berth/podspec"
 )
 
-// TestNeverOvercommitted is A1 to A3 over random pods that come and go.
+// TestNeverOvercommitted checks A1 to A3 with random pods that are added and removed.
 func TestNeverOvercommitted(t *testing.T) {
 	for seed := range uint64(200) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

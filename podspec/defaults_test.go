@@ -12,8 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestSetDefaultsGolden: each file holds a pod as written and the same pod with
-// its defaults.
+// Each golden file contains a pod as written, and the same pod with defaults.
 func TestSetDefaultsGolden(t *testing.T) {
 	for file, raw := range goldenFiles(t) {
 		t.Run(file, func(t *testing.T) {
@@ -36,7 +35,7 @@ func TestSetDefaultsGolden(t *testing.T) {
 	}
 }
 
-// plainly is what the API would show.
+// plainly returns the YAML form of a value.
 func plainly(t testing.TB, v any) string {
 	t.Helper()
 	out, err := yaml.Marshal(v)
@@ -86,11 +85,11 @@ func TestPullPolicy(t *testing.T) {
 		{"no tag is latest", "nginx", corev1.PullAlways},
 		{"no tag at a registry with a port is latest", "registry:5000/nginx", corev1.PullAlways},
 		{"latest", "nginx:latest", corev1.PullAlways},
-		{"another tag", "nginx:1.14.2", corev1.PullIfNotPresent},
-		{"a digest is what it is", "nginx@sha256:abc", corev1.PullIfNotPresent},
+		{"other tags", "nginx:1.14.2", corev1.PullIfNotPresent},
+		{"a digest", "nginx@sha256:abc", corev1.PullIfNotPresent},
 		{"latest beside a digest is still latest", "nginx:latest@sha256:abc", corev1.PullAlways},
-		{"a tag that only begins so", "nginx:latest-1", corev1.PullIfNotPresent},
-		{"no image is validationCase elsewhere", "", corev1.PullIfNotPresent},
+		{"a tag that starts with latest", "nginx:latest-1", corev1.PullIfNotPresent},
+		{"an empty image is validated elsewhere", "", corev1.PullIfNotPresent},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			if got := pullPolicy(row.image); got != row.want {
@@ -138,10 +137,10 @@ func TestAppArmorAnnotationsSetFields(t *testing.T) {
 		t.Errorf("b: %v", p)
 	}
 	if cs[2].SecurityContext != nil {
-		t.Errorf("d: nonsense became %v", cs[2].SecurityContext)
+		t.Errorf("d: an invalid annotation became %v", cs[2].SecurityContext)
 	}
 	if cs[3].SecurityContext.AppArmorProfile != own {
-		t.Errorf("c: the field lost against the annotation")
+		t.Errorf("c: the annotation took precedence over the field")
 	}
 }
 
@@ -167,7 +166,7 @@ func TestSetConfigMapDefaults(t *testing.T) {
 
 func splitDocuments(raw []byte) [][]byte { return bytes.Split(raw, []byte("\n---\n")) }
 
-// goldenFiles gives the golden files by name.
+// goldenFiles returns the golden files by name.
 func goldenFiles(t testing.TB) map[string][]byte {
 	t.Helper()
 	files, err := filepath.Glob("testdata/defaults/*.yaml")

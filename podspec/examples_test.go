@@ -7,8 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestDocumentationExamplesAreValid: what people paste from the Kubernetes
-// documentation is valid and supported in full.
+// Examples of the Kubernetes documentation must be valid and fully supported.
 func TestDocumentationExamplesAreValid(t *testing.T) {
 	for sentence, spec := range map[string]string{
 		"a web server":                     `containers: [{name: nginx, image: "nginx:1.14.2", ports: [{containerPort: 80}]}]`,

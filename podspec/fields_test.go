@@ -18,23 +18,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// leaf is one field of a PodSpec that holds a value, and how it is set in a pod
-// that is otherwise empty.
+// leaf is one field of a PodSpec with a value, and a function that sets it in an empty pod.
 type leaf struct {
 	path  string // containers[].env[].valueFrom.fileKeyRef.key
 	field string // its name in Go: Key
 	set   func(*corev1.PodSpec)
 }
 
-// values are types that are a value to users though Go sees a struct.
+// values are struct types that are a single value for users.
 var values = map[reflect.Type]reflect.Value{
 	reflect.TypeFor[resource.Quantity]():  reflect.ValueOf(resource.MustParse("1")),
 	reflect.TypeFor[intstr.IntOrString](): reflect.ValueOf(intstr.FromInt32(1)),
 	reflect.TypeFor[metav1.Time]():        reflect.ValueOf(metav1.Unix(1, 0)),
 }
 
-// leaves lists every field below a type. Set makes the pointers, the slices and
-// the maps on the way.
+// leaves returns every field of a type. Set allocates pointers, slices and maps.
 func leaves(
 	t *testing.T,
 	typ reflect.Type,
@@ -117,14 +115,14 @@ func podLeaves(t *testing.T) []leaf {
 	)
 }
 
-// fates reads testdata/fields.txt: what becomes of each field.
+// fates reads testdata/fields.txt, which has the class of each field:
 //
-//	supported  it does what Kubernetes documents
-//	inert     it means nothing to a node, here as in Kubernetes; why follows after #
-//	warned    a warning reports that it has no effect
-//	rejected   the pod is not taken
+//	supported  works as documented by Kubernetes
+//	inert      has no meaning for a node, as in Kubernetes; the reason follows after #
+//	warned     a warning reports that it has no effect
+//	rejected   the pod is rejected
 //
-// A path that ends in .* stands for all that is below it.
+// A path that ends in .* stands for all fields below it.
 func fates(t *testing.T) map[string]string {
 	raw, err := os.ReadFile("testdata/fields.txt")
 	if err != nil {
@@ -145,9 +143,8 @@ func fates(t *testing.T) map[string]string {
 	return out
 }
 
-// TestEveryFieldIsClassified fails when k8s.io/api gets a field
-// that nobody has thought about, and when the table says otherwise than
-// Unsupported does.
+// TestEveryFieldIsClassified fails when k8s.io/api gets a field without a class, or when the class
+// differs from UnsupportedFields.
 func TestEveryFieldIsClassified(t *testing.T) {
 	t.Parallel()
 	table, used, read := fates(t), map[string]bool{}, selectors(t)
@@ -183,7 +180,7 @@ func TestEveryFieldIsClassified(t *testing.T) {
 	}
 }
 
-// row is the line of the table that speaks of a field; empty: there is none.
+// row is the line of the table for a field, or an empty string.
 func row(table map[string]string, path string) string {
 	if table[path] != "" {
 		return path
@@ -196,8 +193,8 @@ func row(table map[string]string, path string) string {
 	return ""
 }
 
-// selectors are the names of all fields that the program reads, but for where
-// they are judged, named or shown.
+// selectors are the names of all fields that the program reads, except for validation, naming and
+// display.
 func selectors(t *testing.T) map[string]bool {
 	read := map[string]bool{}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {

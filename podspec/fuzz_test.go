@@ -11,9 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// FuzzValidate holds P1 to P3 for whatever a decoder makes: nothing panics,
-// defaults are set once and for all, questions change nothing, and a pod that
-// is valid is so again after it was written and read.
+// FuzzValidate checks P1 to P3 for any decoded object: no function panics, defaults are idempotent,
+// functions do not change the pod, and a valid pod stays valid after encoding and decoding.
 func FuzzValidate(f *testing.F) {
 	for _, seed := range seeds(f) {
 		f.Add(seed)
@@ -46,7 +45,7 @@ func FuzzValidate(f *testing.F) {
 	})
 }
 
-// FuzzObjects is the same for ConfigMaps and Secrets.
+// FuzzObjects is FuzzValidate for ConfigMaps and Secrets.
 func FuzzObjects(f *testing.F) {
 	f.Add(
 		[]byte(
@@ -72,8 +71,8 @@ func FuzzObjects(f *testing.F) {
 	})
 }
 
-// FuzzExpand: without a dollar nothing changes, and a known name is always
-// replaced unless its dollar is escaped.
+// FuzzExpand checks that text without a dollar is unchanged, and that a known name is replaced
+// unless its dollar is escaped.
 func FuzzExpand(f *testing.F) {
 	for _, s := range []string{"", "$(A)", "$$(A)", "$(", "a$", "$$$(B)$", "$(A$(B))"} {
 		f.Add(s)
@@ -89,7 +88,7 @@ func FuzzExpand(f *testing.F) {
 	})
 }
 
-// ask puts every question that takes a pod.
+// ask calls every function that takes a pod.
 func ask(pod *corev1.Pod) {
 	QOSClass(pod)
 	Requests(pod)
@@ -119,7 +118,7 @@ func encode(t *testing.T, v any) string {
 	return string(out)
 }
 
-// seeds are the golden pods and some that once were trouble.
+// seeds are the golden pods and inputs that once failed.
 func seeds(f *testing.F) [][]byte {
 	out := [][]byte{
 		[]byte(`{}`),

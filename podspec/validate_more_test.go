@@ -15,7 +15,7 @@ func TestValidateVolumes(t *testing.T) {
 		{"a volume has a name", "volumes: [{emptyDir: {}}]", []string{v + ".name: Required"}},
 		{"a volume's name is a label", "volumes: [{name: A}]", []string{v + ".name: RFC 1123 label"}},
 		{
-			"a volume's name is used once",
+			"volume names are unique",
 			"volumes: [{name: a}, {name: a}]",
 			[]string{"spec.volumes[1].name: Duplicate"},
 		},
@@ -59,32 +59,32 @@ func TestValidateVolumes(t *testing.T) {
 			},
 		},
 		{
-			"a downward file has one source",
+			"a downward API file has one source",
 			vol("downwardAPI: {items: [{path: p}]}"),
 			[]string{v + ".downwardAPI.items[0]: must specify one of"},
 		},
 		{
-			"a downward file holds all labels",
+			"a downward API file with all labels",
 			vol("downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.labels}}]}"),
 			nil,
 		},
 		{
-			"an address changes without notice and is in no file",
+			"a downward API file cannot contain the pod IP",
 			vol("downwardAPI: {items: [{path: p, fieldRef: {fieldPath: status.podIP}}]}"),
 			[]string{v + ".downwardAPI.items[0].fieldRef.fieldPath: Unsupported"},
 		},
 		{
-			"a resource in a file names its container",
+			"a resource in a file requires a container name",
 			vol("downwardAPI: {items: [{path: p, resourceFieldRef: {resource: limits.cpu}}]}"),
 			[]string{v + ".downwardAPI.items[0].resourceFieldRef.containerName: Required"},
 		},
 		{
-			"a projected source is one",
+			"a projected source has one type",
 			vol("projected: {sources: [{}]}"),
 			[]string{v + ".projected.sources[0]: must specify one of"},
 		},
 		{
-			"two projected sources write two files",
+			"projected sources write different files",
 			vol(
 				"projected: {sources: [{secret: {name: a, items: [{key: k, path: p}]}}, {configMap: {name: a, items: [{key: k, path: p}]}}]}",
 			),
@@ -95,10 +95,10 @@ func TestValidateVolumes(t *testing.T) {
 			vol("projected: {sources: [{serviceAccountToken: {path: t, expirationSeconds: 599}}]}"),
 			[]string{v + ".projected.sources[0].serviceAccountToken.expirationSeconds: between 600"},
 		},
-		{"a bundle comes by name or by signer", vol("projected: {sources: [{clusterTrustBundle: {path: t}}]}"),
+		{"a trust bundle has a name or a signer", vol("projected: {sources: [{clusterTrustBundle: {path: t}}]}"),
 			[]string{v + ".projected.sources[0].clusterTrustBundle: must specify one of"}},
 		{
-			"a certificate is written somewhere",
+			"a pod certificate has a path",
 			vol("projected: {sources: [{podCertificate: {signerName: a/b, keyType: RSA1}}]}"),
 			[]string{
 				v + ".projected.sources[0].podCertificate.keyType: Unsupported",
@@ -112,7 +112,7 @@ func TestValidateVolumes(t *testing.T) {
 		},
 		{"an image is named", vol("image: {}"), []string{v + ".image.reference: Required"}},
 		{
-			"a claim that is made with the pod is whole",
+			"an ephemeral claim template is complete",
 			vol("ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: _}}, spec: {}}}"),
 			[]string{
 				v + ".ephemeral.volumeClaimTemplate.metadata.labels: valid label",
@@ -121,19 +121,19 @@ func TestValidateVolumes(t *testing.T) {
 			},
 		},
 		{
-			"a claim that is made with the pod is wanted",
+			"a valid ephemeral claim template",
 			vol(
 				"ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}",
 			),
 			nil,
 		},
 		{
-			"a target is named",
+			"iSCSI requires a portal and an IQN",
 			vol("iscsi: {}"),
 			[]string{v + ".iscsi.targetPortal: Required", v + ".iscsi.iqn: Required"},
 		},
 		{
-			"a target's name is of a kind, and its unit a byte",
+			"iSCSI names and LUN are validated",
 			vol(
 				"iscsi: {targetPortal: a, iqn: 'iqn.26-01.example:a', lun: 256, initiatorName: eui.1, chapAuthSession: true}",
 			),
@@ -145,30 +145,30 @@ func TestValidateVolumes(t *testing.T) {
 			},
 		},
 		{
-			"a target is valid",
+			"valid iSCSI volume",
 			vol(
 				"iscsi: {targetPortal: a, iqn: 'iqn.2026-01.example.com:disk/1', initiatorName: eui.02004567A425678D}",
 			),
 			nil,
 		},
 		{
-			"an image of a cluster is named with its monitors",
+			"RBD requires monitors and an image",
 			vol("rbd: {}"),
 			[]string{v + ".rbd.monitors: Required", v + ".rbd.image: Required"},
 		},
 		{
-			"a share is named with its secret",
+			"Azure File requires a secret and a share",
 			vol("azureFile: {}"),
 			[]string{v + ".azureFile.secretName: Required", v + ".azureFile.shareName: Required"},
 		},
-		{"a plug-in is named, and its options are its own", vol("flexVolume: {options: {a.kubernetes.io/b: c, d: e}}"),
+		{"FlexVolume requires a driver and unreserved options", vol("flexVolume: {options: {a.kubernetes.io/b: c, d: e}}"),
 			[]string{v + ".flexVolume.driver: Required", v + ".flexVolume.options[a.kubernetes.io/b]: reserved"}},
 		{
-			"a fibre has one end",
+			"Fibre Channel has WWNs or WWIDs",
 			vol("fc: {targetWWNs: [a], wwids: [b]}"),
 			[]string{v + ".fc.targetWWNs: ", v + ".fc.lun: Required"},
 		},
-		{"a disk elsewhere has a part that can be", vol("awsElasticBlockStore: {partition: 256}"),
+		{"an EBS volume has a valid partition", vol("awsElasticBlockStore: {partition: 256}"),
 			[]string{v + ".awsElasticBlockStore.volumeID: Required", v + ".awsElasticBlockStore.partition: between"}},
 		{
 			"an export has a server and an absolute path",
@@ -178,7 +178,7 @@ func TestValidateVolumes(t *testing.T) {
 	})
 }
 
-// TestEphemeralClaimName: it is the pod's and the volume's.
+// The name of an ephemeral claim consists of the names of pod and volume.
 func TestEphemeralClaimName(t *testing.T) {
 	t.Parallel()
 	pod := kept(
@@ -198,14 +198,14 @@ func TestValidateProbesAndHooks(t *testing.T) {
 	const c = "spec.containers[0]"
 	validateCases(t, []validationCase{
 		{
-			"a whole probe is valid",
+			"a complete probe is valid",
 			one(
 				"ports: [{containerPort: 80, name: http}], startupProbe: {httpGet: {port: http, httpHeaders: [{name: Host, value: x}]}, terminationGracePeriodSeconds: 1}",
 			),
 			nil,
 		},
 		{
-			"a named port is one of the container's",
+			"a named port must exist in the container",
 			one(
 				"ports: [{containerPort: 80, name: web}], livenessProbe: {httpGet: {port: http}}, readinessProbe: {tcpSocket: {port: sql}}, startupProbe: {tcpSocket: {port: web}}",
 			),
@@ -215,7 +215,7 @@ func TestValidateProbesAndHooks(t *testing.T) {
 			},
 		},
 		{
-			"so is a hook's",
+			"a named port of a hook must exist in the container",
 			one(
 				"ports: [{containerPort: 80, name: web}], lifecycle: {postStart: {httpGet: {port: http, path: /}}, preStop: {tcpSocket: {port: sql}}}",
 			),
@@ -225,19 +225,19 @@ func TestValidateProbesAndHooks(t *testing.T) {
 			},
 		},
 		{
-			"a hook's port that is there is taken, and any number",
+			"existing named ports and any number are valid in hooks",
 			one(
 				"ports: [{containerPort: 80, name: web}], lifecycle: {postStart: {httpGet: {port: web, path: /}}, preStop: {httpGet: {port: 81, path: /}}}",
 			),
 			nil,
 		},
 		{
-			"a probe does one thing",
+			"a probe has one action",
 			one("livenessProbe: {exec: {command: [a]}, tcpSocket: {port: 1}}"),
 			[]string{c + ".livenessProbe: more than one"},
 		},
 		{
-			"a command is given",
+			"a command is required",
 			one("livenessProbe: {exec: {}}"),
 			[]string{c + ".livenessProbe.exec.command: Required"},
 		},
@@ -247,7 +247,7 @@ func TestValidateProbesAndHooks(t *testing.T) {
 			[]string{c + ".livenessProbe.httpGet.port: between 1"},
 		},
 		{
-			"a port's name is one",
+			"a port name is valid",
 			one("livenessProbe: {tcpSocket: {port: '-'}}"),
 			[]string{c + ".livenessProbe.tcpSocket.port: hyphen", c + ".livenessProbe.tcpSocket.port: letter"},
 		},
@@ -488,8 +488,8 @@ func TestValidateSecurity(t *testing.T) {
 			own("capabilities: {drop: ['']}"),
 			[]string{c + ".capabilities.drop[0]: Required"},
 		},
-		{"an unmasked /proc needs own users", own("procMount: Unmasked"), []string{c + ".procMount: hostUsers"}},
-		{"an unmasked /proc with own users is valid", "{hostUsers: false, " + own("procMount: Unmasked") + "}", nil},
+		{"an unmasked /proc requires a user namespace", own("procMount: Unmasked"), []string{c + ".procMount: hostUsers"}},
+		{"an unmasked /proc with a user namespace is valid", "{hostUsers: false, " + own("procMount: Unmasked") + "}", nil},
 		{"a /proc is one of two", own("procMount: Half"), []string{c + ".procMount: Unsupported"}},
 		{
 			"a seccomp profile has a type",

@@ -9,8 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// podOf decodes a pod and sets its defaults. A spec of {…} stands beside a
-// container "main" unless it brings containers of its own.
+// podOf decodes a pod and sets its defaults. A spec without containers gets a container "main".
 func podOf(t testing.TB, spec string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -25,8 +24,8 @@ func podOf(t testing.TB, spec string) *corev1.Pod {
 	return pod
 }
 
-// validationCase is one row: a sentence, a pod and what must be said of it, as "path:
-// words of the message"; nothing: the pod is valid.
+// validationCase is a pod with the expected errors, as "path: part of the message". Without errors
+// the pod is valid.
 type validationCase struct {
 	sentence, spec string
 	want           []string
@@ -41,7 +40,7 @@ func validateCases(t *testing.T, rows []validationCase) {
 	}
 }
 
-// expectErrors wants exactly one error for each line.
+// expectErrors expects exactly one error for each line.
 func expectErrors(t *testing.T, errs field.ErrorList, want []string) {
 	t.Helper()
 	left := append(field.ErrorList{}, errs...)
@@ -64,7 +63,7 @@ func expectErrors(t *testing.T, errs field.ErrorList, want []string) {
 	}
 }
 
-// one is a container spec in a list of main containers.
+// one returns a pod spec with one container with the given fields.
 func one(c string) string { return "containers: [{name: main, image: x:1, " + c + "}]" }
 
 func TestValidateMetadata(t *testing.T) {
@@ -359,10 +358,10 @@ func TestValidateMounts(t *testing.T) {
 			with("{name: v, mountPath: /v, subPath: a/b, readOnly: true, recursiveReadOnly: Enabled}", ""),
 			nil,
 		},
-		{"a mount's volume is there", with("{name: ghost, mountPath: /v}", ""), []string{m + ".name: Not found"}},
+		{"the volume of a mount exists", with("{name: ghost, mountPath: /v}", ""), []string{m + ".name: Not found"}},
 		{"a mount names its volume", with("{mountPath: /v}", ""), []string{m + ".name: Required"}},
 		{"a mount has a path", with("{name: v}", ""), []string{m + ".mountPath: Required"}},
-		{"a path is mounted once", with("{name: v, mountPath: /v}, {name: w, mountPath: /v}", ""),
+		{"mount paths are unique", with("{name: v, mountPath: /v}, {name: w, mountPath: /v}", ""),
 			[]string{"spec.containers[0].volumeMounts[1].mountPath: must be unique"}},
 		{
 			"a sub-path is relative",
@@ -423,7 +422,7 @@ func TestValidateMounts(t *testing.T) {
 			with("{name: v, mountPath: /v, bindMountOptions: [noexec, noexec, rw]}", ""),
 			[]string{m + ".bindMountOptions[1]: Duplicate", m + ".bindMountOptions[2]: Unsupported"},
 		},
-		{"a device is a claim's", with("{name: v, mountPath: /v}", ", volumeDevices: [{name: v, devicePath: /v}]"),
+		{"a device belongs to a claim", with("{name: v, mountPath: /v}", ", volumeDevices: [{name: v, devicePath: /v}]"),
 			[]string{
 				"spec.containers[0].volumeDevices[0].name: PersistentVolumeClaim",
 				"spec.containers[0].volumeDevices[0].devicePath: must not already exist",
@@ -467,7 +466,7 @@ func TestValidateSpec(t *testing.T) {
 		},
 
 		{"a DNS policy is one of four", "dnsPolicy: Mine", []string{"spec.dnsPolicy: Unsupported"}},
-		{"policy None brings a config", "dnsPolicy: None", []string{"spec.dnsConfig: must provide `dnsConfig`"}},
+		{"DNS policy None requires a config", "dnsPolicy: None", []string{"spec.dnsConfig: must provide `dnsConfig`"}},
 		{
 			"policy None brings a server",
 			"{dnsPolicy: None, dnsConfig: {searches: [a.b]}}",
@@ -515,7 +514,7 @@ func TestValidateSpec(t *testing.T) {
 			"{hostname: a.b, subdomain: A}",
 			[]string{"spec.hostname: dots", "spec.subdomain: RFC 1123 label"},
 		},
-		{"an override stands alone", "{hostnameOverride: a.b, setHostnameAsFQDN: true, hostNetwork: true}",
+		{"a hostname override excludes other fields", "{hostnameOverride: a.b, setHostnameAsFQDN: true, hostNetwork: true}",
 			[]string{"spec.hostnameOverride: setHostnameAsFQDN", "spec.hostnameOverride: hostNetwork"}},
 		{"a host alias has an address and names", "hostAliases: [{ip: x, hostnames: ['a b']}]",
 			[]string{"spec.hostAliases[0].ip: valid IP", "spec.hostAliases[0].hostnames[0]: RFC 1123"}},
@@ -524,7 +523,7 @@ func TestValidateSpec(t *testing.T) {
 			"{shareProcessNamespace: true, hostPID: true}",
 			[]string{"spec.shareProcessNamespace: cannot both"},
 		},
-		{"own users want own namespaces", "{hostUsers: false, hostNetwork: true, hostPID: true, hostIPC: true}",
+		{"a user namespace requires other namespaces", "{hostUsers: false, hostNetwork: true, hostPID: true, hostIPC: true}",
 			[]string{"spec.hostUsers: hostNetwork", "spec.hostUsers: hostPID", "spec.hostUsers: hostIPC"}},
 		{"an operating system is one of two", "os: {name: plan9}", []string{"spec.os.name: Unsupported"}},
 		{

@@ -39,29 +39,29 @@ func Validate(in Input, id Identity, before *DesiredState) (*DesiredState, error
 	if err != nil {
 		return nil, err
 	}
-	j := validation{in: in, id: id, m: m, before: map[types.UID]*corev1.Pod{},
+	v := validation{in: in, id: id, m: m, before: map[types.UID]*corev1.Pod{},
 		out: &DesiredState{Objects: map[ObjectKey]plan.Object{}, lines: map[any]int{}, Warnings: m.Warnings}}
 	if before != nil {
 		for _, pod := range before.Pods {
-			j.before[pod.UID] = pod
+			v.before[pod.UID] = pod
 		}
 	}
 	for _, pod := range m.Pods {
-		j.pod(pod)
+		v.pod(pod)
 	}
 	for _, c := range m.ConfigMaps {
-		j.configMap(c, before)
+		v.configMap(c, before)
 	}
 	for _, s := range m.Secrets {
-		j.secret(s, before)
+		v.secret(s, before)
 	}
-	if len(j.errs) > 0 {
-		return nil, j.errs
+	if len(v.errs) > 0 {
+		return nil, v.errs
 	}
-	for i := range j.out.Warnings {
-		j.out.Warnings[i].File = in.Path
+	for i := range v.out.Warnings {
+		v.out.Warnings[i].File = in.Path
 	}
-	return j.out, nil
+	return v.out, nil
 }
 
 type validation struct {
@@ -74,82 +74,82 @@ type validation struct {
 }
 
 // complain adds validation errors. podspec keeps values of Secrets out of them.
-func (j *validation) complain(object any, errs field.ErrorList) {
+func (v *validation) complain(object any, errs field.ErrorList) {
 	for _, e := range errs {
-		j.errs = append(
-			j.errs,
-			&strictyaml.Error{Line: j.m.Line(object, e.Field), Field: e.Field, Message: e.ErrorBody()},
+		v.errs = append(
+			v.errs,
+			&strictyaml.Error{Line: v.m.Line(object, e.Field), Field: e.Field, Message: e.ErrorBody()},
 		)
 	}
 }
 
-func (j *validation) warn(pod types.NamespacedName, line int, message string) {
-	j.out.Warnings = append(j.out.Warnings, Warning{Pod: pod, Line: line, Message: message})
+func (v *validation) warn(pod types.NamespacedName, line int, message string) {
+	v.out.Warnings = append(v.out.Warnings, Warning{Pod: pod, Line: line, Message: message})
 }
 
-func (j *validation) pod(pod *corev1.Pod) {
-	line := j.m.Line(pod, "metadata.name")
-	warnings := j.id.apply(pod, j.m.written[pod], j.in.Modified, j.in.Now)
+func (v *validation) pod(pod *corev1.Pod) {
+	line := v.m.Line(pod, "metadata.name")
+	warnings := v.id.apply(pod, v.m.written[pod], v.in.Modified, v.in.Now)
 	podspec.SetDefaults(pod)
 	inert, refused := podspec.UnsupportedFields(pod)
 	if errs := append(podspec.Validate(pod), refused...); len(errs) > 0 {
-		j.complain(pod, errs)
+		v.complain(pod, errs)
 		return
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	for _, w := range append(warnings, inert...) {
-		j.warn(key, line, w)
+		v.warn(key, line, w)
 	}
-	if before := j.before[pod.UID]; before != nil {
+	if before := v.before[pod.UID]; before != nil {
 		pod = continueFrom(before, pod)
-	} else if j.in.PreviousPod != nil {
-		restoreIdentity(j.in.PreviousPod(pod.UID), pod)
+	} else if v.in.PreviousPod != nil {
+		restoreIdentity(v.in.PreviousPod(pod.UID), pod)
 	}
-	j.out.Pods = append(j.out.Pods, pod)
-	j.out.lines[key] = line
+	v.out.Pods = append(v.out.Pods, pod)
+	v.out.lines[key] = line
 }
 
-func (j *validation) configMap(c *corev1.ConfigMap, before *DesiredState) {
+func (v *validation) configMap(c *corev1.ConfigMap, before *DesiredState) {
 	podspec.SetConfigMapDefaults(c)
 	if errs := podspec.ValidateConfigMap(c); len(errs) > 0 {
-		j.complain(c, errs)
+		v.complain(c, errs)
 		return
 	}
 	key := ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: c.Namespace, Name: c.Name}}
 	version := contentVersion(key.Kind, c.Data, c.BinaryData)
 	c.ResourceVersion = version
-	j.object(
+	v.object(
 		key,
 		plan.Object{Version: plan.Version{Version: version}, ConfigMap: c},
-		j.m.Line(c, "metadata.name"),
+		v.m.Line(c, "metadata.name"),
 		before,
 	)
 }
 
-func (j *validation) secret(s *corev1.Secret, before *DesiredState) {
+func (v *validation) secret(s *corev1.Secret, before *DesiredState) {
 	podspec.SetSecretDefaults(s)
 	if errs := podspec.ValidateSecret(s); len(errs) > 0 {
-		j.complain(s, errs)
+		v.complain(s, errs)
 		return
 	}
 	key := ObjectKey{plan.Secret, types.NamespacedName{Namespace: s.Namespace, Name: s.Name}}
 	version := contentVersion(key.Kind, s.Type, s.Data)
 	s.ResourceVersion = version
-	j.object(
+	v.object(
 		key,
 		plan.Object{Version: plan.Version{Version: version}, Secret: s},
-		j.m.Line(s, "metadata.name"),
+		v.m.Line(s, "metadata.name"),
 		before,
 	)
 }
 
 // object adds an object, or the preceding one if the content is the same.
-func (j *validation) object(key ObjectKey, o plan.Object, line int, before *DesiredState) {
+func (v *validation) object(key ObjectKey, o plan.Object, line int, before *DesiredState) {
 	if before != nil {
 		if old, ok := before.Objects[key]; ok && old.Version == o.Version {
 			o = old
 		}
 	}
-	j.out.Objects[key] = o
-	j.out.lines[key] = line
+	v.out.Objects[key] = o
+	v.out.lines[key] = line
 }

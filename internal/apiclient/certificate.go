@@ -72,9 +72,9 @@ func OpenCertificate(o CertificateOptions) (c *Certificate, warning error) {
 }
 
 // Path is the file that contains the newest certificate and its key.
-func (c *Certificate) Path() string { return filepath.Join(c.opt.Dir, currentName(c.opt.Name)) }
+func (c *Certificate) Path() string { return filepath.Join(c.opt.Dir, currentFileName(c.opt.Name)) }
 
-func currentName(name string) string { return name + "-current.pem" }
+func currentFileName(name string) string { return name + "-current.pem" }
 
 // Valid reports whether there is a certificate that has not expired.
 func (c *Certificate) Valid() bool {
@@ -124,8 +124,8 @@ func (c *Certificate) set(cert *tls.Certificate) {
 }
 
 const (
-	askAgainFirst = time.Second
-	askAgainLast  = 30 * time.Second
+	minRequestInterval = time.Second
+	maxRequestInterval = 30 * time.Second
 )
 
 // errNoCertificate reports that the requesting node has no certificate itself yet.
@@ -133,7 +133,7 @@ var errNoCertificate = errors.New("the node has no client certificate yet")
 
 // Run requests a certificate when there is no valid one, and renews it in time, until ctx ends.
 func (c *Certificate) Run(ctx context.Context) error {
-	wait := askAgainFirst
+	wait := minRequestInterval
 	for ctx.Err() == nil {
 		due, who := c.due()
 		if until := due.Sub(c.opt.Now()); until > 0 {
@@ -147,13 +147,13 @@ func (c *Certificate) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, errNoCertificate):
-			sleep(ctx, askAgainFirst)
+			sleep(ctx, minRequestInterval)
 		case err != nil:
 			c.opt.Log.Warn("certificate request failed", "name", c.opt.Name, "err", err)
 			sleep(ctx, wait)
-			wait = min(2*wait, askAgainLast)
+			wait = min(2*wait, maxRequestInterval)
 		default:
-			wait = askAgainFirst
+			wait = minRequestInterval
 		}
 	}
 	return nil
@@ -195,7 +195,7 @@ func (c *Certificate) obtain(ctx context.Context, who func() (*Client, error)) e
 		return fmt.Errorf("%w: %s", err, c.opt.Hint)
 	}
 	if err != nil {
-		if errors.Is(err, errRefused) {
+		if errors.Is(err, errDenied) {
 			_ = os.Remove(c.keyPath()) // the next request uses a new key
 		}
 		return err

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// authority signs what it is asked for, as a server does.
+// authority signs requests like an API server.
 type authority struct {
 	key      *ecdsa.PrivateKey
 	cert     *x509.Certificate
@@ -232,8 +232,7 @@ func TestDeniedRequestIsRetriedWithNewKey(t *testing.T) {
 	}
 }
 
-// TestCheckToken is known before anything is written; what else a server
-// says of it is left for later.
+// TestCheckToken expects an error only for a rejected token.
 func TestCheckToken(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

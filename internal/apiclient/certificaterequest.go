@@ -64,19 +64,19 @@ func nodeSubject(name string) pkix.Name {
 	return pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}}
 }
 
-// errRefused reports that a request was denied or has failed.
-var errRefused = errors.New("request denied")
+// errDenied reports that a request was denied or has failed.
+var errDenied = errors.New("request denied")
 
 const (
-	issueBound = 15 * time.Minute // the approval may be manual
-	pollFirst  = 50 * time.Millisecond
-	pollLast   = 2 * time.Second
+	issueTimeout    = 15 * time.Minute // the approval may be manual
+	minPollInterval = 50 * time.Millisecond
+	maxPollInterval = 2 * time.Second
 )
 
 // request requests a certificate for the key, and waits until it is issued. The same key results in
 // the same request object.
 func (a CertificateRequest) request(ctx context.Context, c *Client, key *ecdsa.PrivateKey) (chain []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, issueBound)
+	ctx, cancel := context.WithTimeout(ctx, issueTimeout)
 	defer cancel()
 	text, err := x509.CreateCertificateRequest(
 		rand.Reader,
@@ -100,7 +100,7 @@ func (a CertificateRequest) request(ctx context.Context, c *Client, key *ecdsa.P
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("submit certificate request: %w", err)
 	}
-	for wait := pollFirst; ; wait = min(2*wait, pollLast) {
+	for wait := minPollInterval; ; wait = min(2*wait, maxPollInterval) {
 		if chain, err := issued(csr); chain != nil || err != nil {
 			return chain, err
 		}
@@ -111,7 +111,7 @@ func (a CertificateRequest) request(ctx context.Context, c *Client, key *ecdsa.P
 		now := &certsv1.CertificateSigningRequest{}
 		switch err := c.Get(ctx, CertificateSigningRequests, "", csr.Name, now); {
 		case apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("certificate request %s was deleted: %w", csr.Name, errRefused)
+			return nil, fmt.Errorf("certificate request %s was deleted: %w", csr.Name, errDenied)
 		case err == nil:
 			csr = now
 		}
@@ -126,7 +126,7 @@ func issued(csr *certsv1.CertificateSigningRequest) ([]byte, error) {
 			return nil, fmt.Errorf(
 				"certificate request %s: %w (%s): %s: %s",
 				csr.Name,
-				errRefused,
+				errDenied,
 				c.Type,
 				c.Reason,
 				c.Message,

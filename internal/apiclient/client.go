@@ -37,9 +37,9 @@ type Client struct {
 }
 
 const (
-	dialBound      = 10 * time.Second
-	handshakeBound = 10 * time.Second
-	requestBound   = 30 * time.Second // of everything but watches
+	dialTimeout      = 10 * time.Second
+	handshakeTimeout = 10 * time.Second
+	requestTimeout   = 30 * time.Second // of everything but watches
 )
 
 // New returns a client. It does not connect yet.
@@ -56,7 +56,7 @@ func New(o Options) (*Client, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.NegotiatedSerializer = codecs.WithoutConversion()
-	c.dialer = connrotation.NewDialer((&net.Dialer{Timeout: dialBound, KeepAlive: 30 * time.Second}).DialContext)
+	c.dialer = connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext)
 	transport, err := c.transport(config)
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (c *Client) transport(config *rest.Config) (http.RoundTripper, error) {
 	}
 	rt, err := rest.HTTPWrappersForConfig(own, utilnet.SetTransportDefaults(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: c.dialer.DialContext, TLSClientConfig: t,
-		TLSHandshakeTimeout: handshakeBound, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second,
+		TLSHandshakeTimeout: handshakeTimeout, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second,
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", config.Host, err)
@@ -130,7 +130,7 @@ func (c *Client) Server() string { return c.opt.Config.Host }
 // Get reads an object.
 func (c *Client) Get(ctx context.Context, r Resource, namespace, name string, into runtime.Object) error {
 	return c.groups[r.Group].Get().NamespaceIfScoped(namespace, namespace != "").Resource(r.Name).Name(name).
-		Timeout(requestBound).Do(ctx).Into(into)
+		Timeout(requestTimeout).Do(ctx).Into(into)
 }
 
 // Create creates an object, or a subresource of the named object. into may be nil.
@@ -145,7 +145,7 @@ func (c *Client) Create(
 	if len(nameAndSub) > 0 {
 		req = req.Name(nameAndSub[0]).SubResource(nameAndSub[1:]...)
 	}
-	return finish(req.Body(obj).Timeout(requestBound).Do(ctx), into)
+	return finish(req.Body(obj).Timeout(requestTimeout).Do(ctx), into)
 }
 
 // Patch patches an object. into may be nil.
@@ -165,7 +165,7 @@ func (c *Client) Patch(
 			Name(name).
 			SubResource(sub...).
 			Body(patch).
-			Timeout(requestBound).
+			Timeout(requestTimeout).
 			Do(ctx),
 		into,
 	)
@@ -184,7 +184,7 @@ func JSONMap(v any) (fields map[string]any, err error) {
 func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string, o metav1.DeleteOptions) error {
 	o.TypeMeta = metav1.TypeMeta{}
 	return c.groups[r.Group].Delete().NamespaceIfScoped(namespace, namespace != "").Resource(r.Name).Name(name).
-		Body(&o).Timeout(requestBound).Do(ctx).Error()
+		Body(&o).Timeout(requestTimeout).Do(ctx).Error()
 }
 
 // DeleteNow returns options that delete the object with that UID without a grace period. Another

@@ -91,7 +91,7 @@ func CheckToken(ctx context.Context, found *rest.Config, token string) error {
 		return err
 	}
 	defer client.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(ctx, requestBound)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(found.Host, "/")+"/api", nil)
 	if err != nil {
@@ -149,7 +149,7 @@ func presentedBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) 
 	if net.ParseIP(at.Hostname()) == nil {
 		conf.ServerName = at.Hostname()
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialBound)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := (&tls.Dialer{Config: conf}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -165,7 +165,7 @@ func presentedBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) 
 
 // publishedBy returns the authorities that a server publishes.
 func publishedBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestBound)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	to := at.JoinPath("/api/v1/namespaces/kube-public/configmaps/cluster-info").String()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, nil)

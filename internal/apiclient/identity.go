@@ -78,7 +78,7 @@ func (id *Identity) config() (config *rest.Config, own bool, err error) {
 }
 
 // path is the file of the certificate and its key, as the kubelet names it.
-func (id *Identity) path() string { return filepath.Join(id.opt.CertDir, currentName(clientName)) }
+func (id *Identity) path() string { return filepath.Join(id.opt.CertDir, currentFileName(clientName)) }
 
 const (
 	clientName = "kubelet-client"

@@ -65,7 +65,7 @@ func trustsCA(kubeconfig string, found *rest.Config) bool {
 
 // issuedByOther reports whether there is a client certificate that another authority has issued.
 func issuedByOther(certDir string, found *rest.Config) bool {
-	text, err := os.ReadFile(filepath.Join(certDir, currentName(clientName)))
+	text, err := os.ReadFile(filepath.Join(certDir, currentFileName(clientName)))
 	kept := certificates(text)
 	return err == nil && !slices.ContainsFunc(certificates(found.CAData), func(ca *x509.Certificate) bool {
 		return len(kept) > 0 && kept[0].CheckSignatureFrom(ca) == nil

@@ -81,7 +81,7 @@ func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 				t.Errorf("%s: the certificate of the same authority: %v is put aside, %v", name, aside, err)
 			}
 		}
-		serving := filepath.Join(cert.opt.Dir, currentName(serverName))
+		serving := filepath.Join(cert.opt.Dir, currentFileName(serverName))
 		if err := os.WriteFile(serving, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -115,8 +115,7 @@ func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 	}
 }
 
-// TestRejoinUpdatesAdminKubeconfig: who speaks by it stays, and a name
-// that was for the old address goes.
+// The credentials stay, and the TLS server name of the old address is removed.
 func TestRejoinUpdatesAdminKubeconfig(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)

@@ -79,7 +79,7 @@ func trusted(config *rest.Config, shown []*x509.Certificate, name string) (*x509
 // clockSkew is how far this host's clock is ahead of a server's, whose responses have whole
 // seconds.
 func clockSkew(ctx context.Context, at *url.URL) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestBound)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodHead, at.JoinPath("/livez").String(), nil)
 	if err != nil {

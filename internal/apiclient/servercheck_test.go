@@ -14,7 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// sees looks at a server as a node that trusts one authority.
+// sees checks a server as a node that trusts one authority.
 func sees(t *testing.T, server string, ca *x509.Certificate) ServerCheck {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")

@@ -37,8 +37,8 @@ func ByName(name string) fields.Selector {
 // Retry intervals: short at first, because authorization may be granted a moment later, and never so
 // long that the recovery of a server is missed.
 const (
-	retryFirst = 50 * time.Millisecond
-	retryLast  = 5 * time.Second
+	minRetryInterval = 50 * time.Millisecond
+	maxRetryInterval = 5 * time.Second
 )
 
 // Watch reports the objects and their changes until ctx ends.
@@ -46,7 +46,7 @@ func (c *Client) Watch(ctx context.Context, f WatchOptions) {
 	quiet := klog.Logger{}
 	r := cache.NewReflectorWithOptions(c.listWatch(f), f.one(), &storeAdapter{f}, cache.ReflectorOptions{
 		Name: f.Name, Logger: &quiet,
-		Backoff: &wait.Backoff{Duration: retryFirst, Factor: 2, Jitter: 0.5, Steps: 8, Cap: retryLast},
+		Backoff: &wait.Backoff{Duration: minRetryInterval, Factor: 2, Jitter: 0.5, Steps: 8, Cap: maxRetryInterval},
 	})
 	r.RunWithContext(klog.NewContext(ctx, quiet)) // OnError reports failures
 }
@@ -68,7 +68,7 @@ func (c *Client) listWatch(f WatchOptions) *cache.ListWatch {
 				NamespaceIfScoped(f.Namespace, f.Namespace != "").
 				Resource(f.Name).
 				VersionedParams(&o, c.parameters).
-				Timeout(requestBound).
+				Timeout(requestTimeout).
 				Do(ctx).
 				Into(list)
 			f.failed(ctx, err)

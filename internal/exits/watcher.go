@@ -22,17 +22,17 @@ type Watcher struct {
 	opt  Options
 	wake chan struct{} // capacity 1: the queue is not empty
 
-	mu    sync.Mutex
-	off   string // why the watcher is disabled; empty: enabled
-	held  map[string]*hold
-	by    map[int32]*hold // by token
-	queue []*hold
-	last  int32 // token
-	epoll int
+	mu      sync.Mutex
+	off     string // why the watcher is disabled; empty: enabled
+	watched map[string]*handle
+	by      map[int32]*handle // by token
+	queue   []*handle
+	last    int32 // token
+	epoll   int
 }
 
-// hold is the handle of one container instance. A fd of -1 means that it is not open.
-type hold struct {
+// handle is the handle of one container instance. A fd of -1 means that it is not open.
+type handle struct {
 	id    string
 	since time.Time
 	token int32
@@ -47,19 +47,19 @@ func New(o Options) *Watcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Watcher{opt: o, wake: make(chan struct{}, 1), held: map[string]*hold{}, by: map[int32]*hold{}, epoll: -1}
+	return &Watcher{opt: o, wake: make(chan struct{}, 1), watched: map[string]*handle{}, by: map[int32]*handle{}, epoll: -1}
 }
 
 // Watch starts to watch a running container. It never blocks, and has no effect on a container that
 // is already watched.
 func (e *Watcher) Watch(id string) {
 	e.mu.Lock()
-	if e.held[id] != nil || e.off != "" {
+	if e.watched[id] != nil || e.off != "" {
 		e.mu.Unlock()
 		return
 	}
-	h := &hold{id: id, since: time.Now(), fd: -1}
-	e.held[id] = h
+	h := &handle{id: id, since: time.Now(), fd: -1}
+	e.watched[id] = h
 	e.queue = append(e.queue, h)
 	e.mu.Unlock()
 	select {
@@ -74,7 +74,7 @@ func (e *Watcher) Watch(id string) {
 func (e *Watcher) ExitStatus(id string) (code int32, at time.Time, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	h := e.held[id]
+	h := e.watched[id]
 	if h == nil {
 		return 0, time.Time{}, false
 	}
@@ -87,7 +87,7 @@ func (e *Watcher) ExitStatus(id string) (code int32, at time.Time, ok bool) {
 func (e *Watcher) Retain(there map[string]bool, asOf time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id, h := range e.held {
+	for id, h := range e.watched {
 		if !there[id] && h.since.Before(asOf) {
 			e.drop(h)
 		}
@@ -145,7 +145,7 @@ var errOther = errors.New("the process ID was reused")
 
 // open opens the handle of the init process of a container, unless the process ID may have been
 // reused.
-func (e *Watcher) open(ctx context.Context, h *hold) error {
+func (e *Watcher) open(ctx context.Context, h *handle) error {
 	pid, err := e.opt.Process(ctx, h.id)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (e *Watcher) open(ctx context.Context, h *hold) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.off != "" || e.held[h.id] != h {
+	if e.off != "" || e.watched[h.id] != h {
 		return unix.Close(fd)
 	}
 	e.last++
@@ -208,7 +208,7 @@ func (e *Watcher) listen(epoll int) {
 }
 
 // look reads the exit code from the kernel. Once it is known, the handle is closed.
-func (e *Watcher) look(h *hold) {
+func (e *Watcher) look(h *handle) {
 	if h.fd < 0 {
 		return
 	}
@@ -222,14 +222,14 @@ func (e *Watcher) look(h *hold) {
 	}
 }
 
-func (e *Watcher) drop(h *hold) {
+func (e *Watcher) drop(h *handle) {
 	e.close(h)
-	if e.held[h.id] == h {
-		delete(e.held, h.id)
+	if e.watched[h.id] == h {
+		delete(e.watched, h.id)
 	}
 }
 
-func (e *Watcher) close(h *hold) {
+func (e *Watcher) close(h *handle) {
 	if h.fd >= 0 {
 		_ = unix.Close(h.fd) // read-only handle
 		delete(e.by, h.token)
@@ -245,7 +245,7 @@ func (e *Watcher) release(why string) {
 		e.off = why
 		e.opt.Log.Debug("container exit codes not watched", "reason", why)
 	}
-	for _, h := range e.held {
+	for _, h := range e.watched {
 		e.drop(h)
 	}
 	e.queue = nil

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// world is processes that pass for containers.
+// world is a set of processes that represent containers.
 type world struct {
 	mu   sync.Mutex
 	pids map[string]int
@@ -27,7 +27,7 @@ func (w *world) process(_ context.Context, id string) (int, error) {
 	return 0, errors.New("no such container")
 }
 
-// begin runs a shell that does what it is told when its input ends.
+// begin starts a shell that executes a command at the end of its input.
 func (w *world) begin(t *testing.T, id, script string) (cmd *exec.Cmd, end func()) {
 	t.Helper()
 	cmd = exec.CommandContext(t.Context(), "sh", "-c", "read x; "+script)
@@ -143,23 +143,22 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// TestUnknownExitStatus: a container that nobody knows, and a process
-// that is another by the time it is opened.
+// An unknown container, and a process ID that was reused before it was opened.
 func TestUnknownExitStatus(t *testing.T) {
 	t.Parallel()
 	n := 0
 	e := New(Options{Process: func(context.Context, string) (int, error) { n++; return os.Getpid() + n - 1, nil }})
-	h := &hold{id: "of no cgroup", fd: -1}
-	e.held[h.id] = h
+	h := &handle{id: "of no cgroup", fd: -1}
+	e.watched[h.id] = h
 	if err := e.open(t.Context(), h); !errors.Is(err, errOther) {
 		t.Errorf("a process that changes: %v", err)
 	}
 	if _, _, ok := e.ExitStatus("other"); ok {
-		t.Error("what was never held has ended")
+		t.Error("what was never watched has ended")
 	}
 	e.release("over")
 	e.Watch("c")
-	if len(e.held) != 0 {
-		t.Error("something is held after the end")
+	if len(e.watched) != 0 {
+		t.Error("something is watched after the end")
 	}
 }

@@ -97,7 +97,6 @@ type Logs struct {
 	MaxSize         int64 // bytes; negative: no rotation
 	MaxFiles        int   // including the current one
 	MaxWorkers      int   // concurrent rotations
-	MaxPerMinute    int64 // always 0: the limit was removed
 	MonitorInterval time.Duration
 }
 

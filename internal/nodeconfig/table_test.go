@@ -14,8 +14,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write docs/reference/configuration.md")
 
-// leaves returns the paths of all fields; structs of this configuration are
-// gone into, those of others (quantities, durations, taints) are values.
+// leaves returns the paths of all fields. Structs of this configuration are expanded. Other structs
+// (quantities, durations, taints) are values.
 func leaves(t reflect.Type, prefix string) []string {
 	var out []string
 	for f := range t.Fields() {
@@ -68,7 +68,7 @@ func TestTableIsComplete(t *testing.T) {
 	}
 }
 
-// TestSupportedFieldsAreAccepted holds the fields that were promised to be accepted.
+// TestSupportedFieldsAreAccepted lists fields that must be accepted.
 func TestSupportedFieldsAreAccepted(t *testing.T) {
 	for name := range strings.FieldsSeq(`address port healthzPort healthzBindAddress tls* authentication.x509.* authentication.webhook.* authorization.*
 		containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot failCgroupV1 failSwapOn oomScoreAdj clusterDNS

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// one parses an input of one document.
+// one parses an input with one document.
 func one(t *testing.T, in string) Document {
 	t.Helper()
 	docs, err := Parse([]byte(in), Limits{})

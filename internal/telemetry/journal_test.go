@@ -11,14 +11,14 @@ import (
 	send "github.com/coreos/go-systemd/v22/journal"
 )
 
-// sent is one entry as the journal got it.
+// sent is a received journal entry.
 type sent struct {
 	message  string
 	priority send.Priority
 	fields   map[string]string
 }
 
-// recorder is a journal; err is what it answers.
+// recorder is a journal that returns err.
 type recorder struct {
 	mu  sync.Mutex
 	got []sent
@@ -87,7 +87,7 @@ func TestJournalFallback(t *testing.T) {
 	}
 }
 
-// Many pods log at once: each entry has the fields of its own record.
+// Each entry has the fields of its own record.
 func TestConcurrentJournalEntries(t *testing.T) {
 	var r recorder
 	log := slog.New(newJournal(&bytes.Buffer{}, slog.LevelInfo, r.send))

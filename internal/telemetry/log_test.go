@@ -43,7 +43,7 @@ func TestUnknownFormat(t *testing.T) {
 	}
 }
 
-// journalFile is a file that JOURNAL_STREAM names, as systemd does it.
+// journalFile creates a file that JOURNAL_STREAM identifies, as systemd does.
 func journalFile(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "journal"))

@@ -24,7 +24,7 @@ type Build struct {
 type Metrics struct {
 	registry *prometheus.Registry
 
-	runningPods, wantedPods                   prometheus.Gauge
+	runningPods, desiredPods                  prometheus.Gauge
 	runningContainers                         *prometheus.GaugeVec
 	startedPods, startedPodErrors             prometheus.Counter
 	startedContainers, startedContainerErrors *prometheus.CounterVec
@@ -45,28 +45,27 @@ type Metrics struct {
 	devicesAllocated                          *prometheus.HistogramVec
 
 	stage          *prometheus.HistogramVec
-	pass           prometheus.Histogram
+	podSync        prometheus.Histogram
 	overhead       prometheus.Histogram
 	audits         prometheus.Counter
 	divergences    prometheus.Counter
 	actions        *prometheus.CounterVec
 	leaseRenewals  *prometheus.CounterVec
 	leaseDuration  prometheus.Histogram
-	eventsMissed   prometheus.Counter
+	eventGaps      prometheus.Counter
 	evictions      *prometheus.CounterVec
-	swept          *prometheus.CounterVec
+	leaksRemoved   *prometheus.CounterVec
 	pressure       *prometheus.GaugeVec
 	signals        *prometheus.GaugeVec
 	admissionFails *prometheus.CounterVec
 	devices        *prometheus.GaugeVec
 	logsRotated    prometheus.Counter
-	logDropped     prometheus.Counter
 	garbage        *prometheus.CounterVec
 	garbageBytes   prometheus.Counter
 
 	probes        *prometheus.CounterVec
 	probeDuration *prometheus.HistogramVec
-	probeLate     prometheus.Histogram
+	probeDelay    prometheus.Histogram
 	probesMissed  prometheus.Counter
 }
 
@@ -135,15 +134,15 @@ func (m *Metrics) Handler() http.Handler {
 }
 
 // ProbesHandler serves the probe metrics, at /metrics/probes.
-func (m *Metrics) ProbesHandler() http.Handler { return m.some(ofProbes) }
+func (m *Metrics) ProbesHandler() http.Handler { return m.some(isProbeMetric) }
 
 // NodeHandler serves all metrics except those of probes, at /metrics of the kubelet API. Probes
 // have their own path there, and are not scraped twice.
 func (m *Metrics) NodeHandler() http.Handler {
-	return m.some(func(f *dto.MetricFamily) bool { return !ofProbes(f) })
+	return m.some(func(f *dto.MetricFamily) bool { return !isProbeMetric(f) })
 }
 
-func ofProbes(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), "prober_") }
+func isProbeMetric(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), "prober_") }
 
 func (m *Metrics) some(which func(*dto.MetricFamily) bool) http.Handler {
 	chosen := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
@@ -193,7 +192,7 @@ func register[C prometheus.Collector](m *Metrics, c C) C {
 // upstream registers the metrics with upstream names.
 func (m *Metrics) upstream() {
 	m.runningPods = m.gauge("kubelet_running_pods", "Number of pods that have a running pod sandbox.")
-	m.wantedPods = m.gauge("kubelet_desired_pods", "Number of pods desired on this node.")
+	m.desiredPods = m.gauge("kubelet_desired_pods", "Number of pods desired on this node.")
 	m.runningContainers = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kubelet_running_containers", Help: "Number of containers by state."}, []string{"container_state"}))
 	m.startedPods = m.counter("kubelet_started_pods_total", "Cumulative number of pod sandboxes started.")
@@ -338,14 +337,14 @@ func (m *Metrics) own() {
 		stageBuckets,
 		"stage",
 	)
-	m.pass = m.histogram("berth_pass_duration_seconds", "Duration in seconds of a sync of a pod.", stageBuckets)
+	m.podSync = m.histogram("berth_pod_sync_duration_seconds", "Duration in seconds of a sync of a pod.", stageBuckets)
 	m.overhead = m.histogram(
 		"berth_pod_start_overhead_seconds",
 		"Duration in seconds from the agent seeing a pod for the first time to the pod running, excluding image pulls "+
 			"and mutating runtime calls.",
 		stageBuckets,
 	)
-	m.probeLate = m.histogram("berth_probe_lateness_seconds", "Delay in seconds of the start of probes.", stageBuckets)
+	m.probeDelay = m.histogram("berth_probe_lateness_seconds", "Delay in seconds of the start of probes.", stageBuckets)
 	m.probesMissed = m.counter(
 		"berth_probe_missed_periods_total",
 		"Cumulative number of periods in which a probe could not start because the node was overloaded. Expected to be 0.",
@@ -374,7 +373,7 @@ func (m *Metrics) own() {
 	m.signals = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "berth_eviction_signal_available", Help: "Available amount of an eviction signal in bytes, inodes or " +
 			"processes."}, []string{"signal"}))
-	m.swept = m.counters(
+	m.leaksRemoved = m.counters(
 		"berth_leftovers_swept_total",
 		"Cumulative number of leaked runtime resources removed by kind: shim, socket, lease, attachment, address, "+
 			"network, rules, chain or netns.",
@@ -384,17 +383,13 @@ func (m *Metrics) own() {
 		Name: "berth_devices", Help: "Number of devices of device plugins by resource name and state: listed, healthy " +
 			"or given."}, []string{"resource_name", "state"}))
 	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Cumulative number of container log rotations.")
-	m.logDropped = m.counter(
-		"berth_container_log_dropped_bytes_total",
-		"Bytes of rotated logs that were dropped because of containerLogMaxBytesPerMinute.",
-	)
 	m.garbage = m.counters(
 		"berth_garbage_collected_total",
 		"Cumulative number of garbage collected items by kind: container, sandbox, pod_logs, container_logs or log_link.",
 		"kind",
 	)
 	m.garbageBytes = m.counter(
-		"berth_log_garbage_bytes_total",
+		"berth_garbage_collected_log_bytes_total",
 		"Cumulative number of bytes of garbage collected logs.",
 	)
 	m.leaseRenewals = m.counters(
@@ -407,7 +402,7 @@ func (m *Metrics) own() {
 		"Duration in seconds of successful node lease renewals.",
 		callBuckets,
 	)
-	m.eventsMissed = m.counter(
+	m.eventGaps = m.counter(
 		"berth_runtime_events_missed_total",
 		"Cumulative number of interruptions of the runtime event stream.",
 	)

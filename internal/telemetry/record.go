@@ -7,8 +7,8 @@ import (
 )
 
 // SetPods sets the number of desired pods, and of those with a running sandbox.
-func (m *Metrics) SetPods(wanted, running int) {
-	m.wantedPods.Set(float64(wanted))
+func (m *Metrics) SetPods(desired, running int) {
+	m.desiredPods.Set(float64(desired))
 	m.runningPods.Set(float64(running))
 }
 
@@ -142,7 +142,7 @@ func (m *Metrics) ObserveStage(stage string, d time.Duration) {
 
 // ObserveSync records the duration of a sync. operation is create, update or sync.
 func (m *Metrics) ObserveSync(operation string, d time.Duration) {
-	m.pass.Observe(d.Seconds())
+	m.podSync.Observe(d.Seconds())
 	m.workerDuration.WithLabelValues(operation).Observe(d.Seconds())
 }
 
@@ -165,7 +165,7 @@ func (m *Metrics) CountAdmissionRejection(reason string) {
 func (m *Metrics) RegisterStateGauges(badFiles func() int, degraded func() bool) {
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "berth_bad_manifest_files", Help: "Number of manifest files with errors."},
+			Name: "berth_invalid_manifest_files", Help: "Number of manifest files with errors."},
 			func() float64 { return float64(badFiles()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "berth_store_degraded", Help: "1 while the local store cannot be written and is kept in memory."},
@@ -179,9 +179,6 @@ func (m *Metrics) RegisterStateGauges(badFiles func() int, degraded func() bool)
 
 // CountLogRotations counts rotated container logs.
 func (m *Metrics) CountLogRotations(n int) { m.logsRotated.Add(float64(n)) }
-
-// LogBytesDropped tells of lines that were more than one minute may have.
-func (m *Metrics) LogBytesDropped(n int64) { m.logDropped.Add(float64(n)) }
 
 // CountGarbageCollected counts garbage collected items: container, sandbox, pod_logs,
 // container_logs or log_link.
@@ -212,7 +209,7 @@ func (m *Metrics) ObserveLeaseRenewal(took time.Duration, err error) {
 }
 
 // CountRuntimeEventGap counts an interruption of the runtime event stream.
-func (m *Metrics) CountRuntimeEventGap() { m.eventsMissed.Inc() }
+func (m *Metrics) CountRuntimeEventGap() { m.eventGaps.Inc() }
 
 // CountEviction counts a pod eviction.
 func (m *Metrics) CountEviction(signal string) { m.evictions.WithLabelValues(signal).Inc() }
@@ -233,7 +230,7 @@ func (m *Metrics) SetPressure(available map[string]int64, under map[string]bool)
 }
 
 // CountLeakCleanup counts a removed leak of the runtime.
-func (m *Metrics) CountLeakCleanup(kind string) { m.swept.WithLabelValues(kind).Inc() }
+func (m *Metrics) CountLeakCleanup(kind string) { m.leaksRemoved.WithLabelValues(kind).Inc() }
 
 // ProbeLabels identifies a probe. Kind is Startup, Readiness or Liveness.
 type ProbeLabels struct{ Kind, Container, Pod, Namespace, UID string }
@@ -246,7 +243,7 @@ func (m *Metrics) ObserveProbe(of ProbeLabels, result string, took time.Duration
 
 // ObserveProbeDelay records how late a probe started, and how many periods were missed.
 func (m *Metrics) ObserveProbeDelay(late time.Duration, missed int64) {
-	m.probeLate.Observe(late.Seconds())
+	m.probeDelay.Observe(late.Seconds())
 	m.probesMissed.Add(float64(missed))
 }
 

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// sink is a collector that keeps the names of services and spans.
+// sink is a collector that records the names of services and spans.
 type sink struct {
 	collector.UnimplementedTraceServiceServer
 	spans chan string

@@ -25,10 +25,10 @@ type Options struct {
 
 // Allocator allocates ranges of host IDs. It is safe for concurrent use.
 type Allocator struct {
-	pods  string
-	first uint32 // first ID of the range
-	runs  int    // number of ranges of pods
-	mu    sync.Mutex
+	pods   string
+	first  uint32 // first ID of the range
+	ranges int    // number of ranges of pods
+	mu     sync.Mutex
 }
 
 // New reads the range configured for the host. It is an error if the range is invalid, or too small
@@ -38,7 +38,7 @@ func New(o Options) (*Allocator, error) {
 	if etc == "" {
 		etc = "/etc"
 	}
-	ids := &Allocator{pods: filepath.Join(o.RootDir, "pods"), first: PerPod, runs: min(o.MaxPods, 1<<16-2)}
+	ids := &Allocator{pods: filepath.Join(o.RootDir, "pods"), first: PerPod, ranges: min(o.MaxPods, 1<<16-2)}
 	users, err := subordinate(filepath.Join(etc, "subuid"))
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func New(o Options) (*Allocator, error) {
 	if err := users.check(o.MaxPods); err != nil {
 		return nil, fmt.Errorf("%s/subuid: the user kubelet: %w", etc, err)
 	}
-	ids.first, ids.runs = uint32(users.first), int(users.count/PerPod)
+	ids.first, ids.ranges = uint32(users.first), int(users.count/PerPod)
 	return ids, nil
 }
 
@@ -80,13 +80,13 @@ func (s *Allocator) Allocate(uid string) (first uint32, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for i := range s.runs {
+	for i := range s.ranges {
 		first := s.first + uint32(i)*PerPod
 		if !taken[first] {
 			return first, s.write(uid, first)
 		}
 	}
-	return 0, fmt.Errorf("all %d ranges of user IDs are allocated", s.runs)
+	return 0, fmt.Errorf("all %d ranges of user IDs are allocated", s.ranges)
 }
 
 // taken returns the allocated ranges.

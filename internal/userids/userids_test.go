@@ -171,7 +171,7 @@ func TestSubordinateIDs(t *testing.T) {
 	}
 }
 
-// FuzzFile: whatever stands in a pod's file, what is read from it is a run.
+// FuzzFile checks that any content of a pod's file is either an error or a valid range.
 func FuzzFile(f *testing.F) {
 	f.Add([]byte(`{"uidMappings":[{"hostId":65536,"length":65536}],"gidMappings":[{"hostId":65536,"length":65536}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {

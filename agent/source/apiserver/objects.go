@@ -67,11 +67,11 @@ func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 	u.stop = stop
 	switch key.Kind {
 	case plan.ConfigMap:
-		s.followOne(ctx, key, u, apiclient.ConfigMaps)
+		s.watchSingle(ctx, key, u, apiclient.ConfigMaps)
 	case plan.Secret:
-		s.followOne(ctx, key, u, apiclient.Secrets)
+		s.watchSingle(ctx, key, u, apiclient.Secrets)
 	case plan.Token:
-		s.beginToken(ctx, key, u, pod)
+		s.startToken(ctx, key, u, pod)
 	case plan.Services:
 		s.environment(key, u)
 	case plan.RuntimeClass:
@@ -79,8 +79,8 @@ func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 	}
 }
 
-// followOne watches a single object by name.
-func (s *Source) followOne(ctx context.Context, key source.ObjectKey, u *object, r apiclient.Resource) {
+// watchSingle watches a single object by name.
+func (s *Source) watchSingle(ctx context.Context, key source.ObjectKey, u *object, r apiclient.Resource) {
 	set := func(o plan.Object) {
 		s.do(func() {
 			if ctx.Err() == nil {
@@ -89,7 +89,7 @@ func (s *Source) followOne(ctx context.Context, key source.ObjectKey, u *object,
 		})
 	}
 	missing := plan.Object{Version: plan.Version{Missing: true}}
-	s.follow(ctx, apiclient.WatchOptions{
+	s.watch(ctx, apiclient.WatchOptions{
 		Resource: r, Namespace: key.Namespace, FieldSelector: apiclient.ByName(key.Name),
 		Transform: trim,
 		OnReplace: func(list []runtime.Object) {
@@ -141,7 +141,7 @@ func objectOf(o runtime.Object) plan.Object {
 
 // errorMessage returns why the object is not available, for users.
 func (u *object) errorMessage(key source.ObjectKey) string {
-	why := cmp.Or(u.lastErr, "the server has not answered")
+	why := cmp.Or(u.lastErr, "the server has not handleToken")
 	switch key.Kind {
 	case plan.ConfigMap, plan.Secret:
 		return fmt.Sprintf("%s %q: %s", strings.ToLower(string(key.Kind)), key.Namespace+"/"+key.Name, why)
@@ -152,7 +152,7 @@ func (u *object) errorMessage(key source.ObjectKey) string {
 	}
 }
 
-// errorText returns the message of the server if it has answered, else the error.
+// errorText returns the message of the server if it has handleToken, else the error.
 func errorText(err error) string {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return status.Status().Message

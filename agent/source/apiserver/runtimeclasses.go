@@ -16,15 +16,15 @@ import (
 // use.
 func (s *Source) RuntimeHandlers() map[string]string { return *s.handlers.Load() }
 
-// publishClasses publishes the RuntimeClasses to other goroutines.
-func (s *Source) publishClasses() {
+// publishRuntimeClasses publishes the RuntimeClasses to other goroutines.
+func (s *Source) publishRuntimeClasses() {
 	now := maps.Clone(s.classes)
 	s.handlers.Store(&now)
 }
 
-// knownClasses returns the RuntimeClasses used by pods of the previous run. A node that starts
+// previousRuntimeClasses returns the RuntimeClasses used by pods of the previous run. A node that starts
 // without a reachable server needs them.
-func knownClasses(known []PreviousPod) map[string]string {
+func previousRuntimeClasses(known []PreviousPod) map[string]string {
 	out := map[string]string{}
 	for _, k := range known {
 		for key, o := range k.Objects {
@@ -36,12 +36,12 @@ func knownClasses(known []PreviousPod) map[string]string {
 	return out
 }
 
-// followClasses watches the RuntimeClasses.
-func (s *Source) followClasses() {
+// watchRuntimeClasses watches the RuntimeClasses.
+func (s *Source) watchRuntimeClasses() {
 	all := func(f func()) {
 		s.do(func() {
 			f()
-			s.publishClasses()
+			s.publishRuntimeClasses()
 			for key, u := range s.objects {
 				if key.Kind == plan.RuntimeClass {
 					s.class(key, u)
@@ -53,7 +53,7 @@ func (s *Source) followClasses() {
 		c, _ := o.(*nodev1.RuntimeClass)
 		return c.Name, c.Handler
 	}
-	s.follow(s.ctx, apiclient.WatchOptions{
+	s.watch(s.ctx, apiclient.WatchOptions{
 		Resource: apiclient.RuntimeClasses,
 		OnReplace: func(list []runtime.Object) {
 			all(func() {

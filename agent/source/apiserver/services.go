@@ -27,13 +27,13 @@ type services struct {
 	read bool
 }
 
-// followServices watches the Services. Their addresses are part of the environment of pods.
-func (s *Source) followServices() {
+// watchServices watches the Services. Their addresses are part of the environment of pods.
+func (s *Source) watchServices() {
 	name := func(o runtime.Object) (types.NamespacedName, *corev1.Service) {
 		svc, _ := o.(*corev1.Service)
 		return types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, svc
 	}
-	s.follow(s.ctx, apiclient.WatchOptions{
+	s.watch(s.ctx, apiclient.WatchOptions{
 		Resource: apiclient.Services, Transform: trimService,
 		OnReplace: func(list []runtime.Object) {
 			s.do(func() {

@@ -98,7 +98,7 @@ func New(o Options) *Source {
 		opt: o, calls: make(chan func(), 64), pods: map[types.UID]*trackedPod{}, objects: map[source.ObjectKey]*object{},
 		services: services{all: map[types.NamespacedName]*corev1.Service{}},
 	}
-	classes := knownClasses(o.PreviousPods)
+	classes := previousRuntimeClasses(o.PreviousPods)
 	s.handlers.Store(&classes)
 	return s
 }
@@ -110,9 +110,9 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 	defer s.wg.Wait()
 	defer stop()
 	s.ctx, s.emit = ctx, tell
-	s.followPods()
-	s.followServices()
-	s.followClasses()
+	s.watchPods()
+	s.watchServices()
+	s.watchRuntimeClasses()
 	away := time.NewTimer(serverTimeout)
 	defer away.Stop()
 	node, alone := s.opt.NodeRegistered, s.opt.NameUnique
@@ -232,10 +232,10 @@ func requiredForSandbox(pod *corev1.Pod, key source.ObjectKey) bool {
 	}
 }
 
-// followPods watches the pods of this node.
-func (s *Source) followPods() {
+// watchPods watches the pods of this node.
+func (s *Source) watchPods() {
 	failed := false
-	s.follow(s.ctx, apiclient.WatchOptions{
+	s.watch(s.ctx, apiclient.WatchOptions{
 		Resource: apiclient.Pods, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", s.opt.NodeName),
 		OnReplace: func(list []runtime.Object) {
 			s.do(func() {
@@ -268,8 +268,8 @@ func (s *Source) followPods() {
 	})
 }
 
-// follow runs a watch until ctx ends.
-func (s *Source) follow(ctx context.Context, f apiclient.WatchOptions) {
+// watch runs a watch until ctx ends.
+func (s *Source) watch(ctx context.Context, f apiclient.WatchOptions) {
 	s.wg.Go(func() { s.opt.Client.Watch(ctx, f) })
 }
 
@@ -292,7 +292,7 @@ func (s *Source) restorePrevious() {
 func (s *Source) synced(list []runtime.Object) {
 	now := make(map[types.UID]bool, len(list))
 	known := map[types.UID]plan.Objects{}
-	for _, k := range s.opt.PreviousPods { // their objects serve until the server has answered
+	for _, k := range s.opt.PreviousPods { // their objects serve until the server has handleToken
 		known[k.Pod.UID] = k.Objects
 	}
 	s.opt.PreviousPods = nil

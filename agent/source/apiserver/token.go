@@ -18,22 +18,22 @@ import (
 
 // token is a service account token with its renewal time.
 type token struct {
-	asking  bool
-	due     time.Time // zero: never
-	tries   int
-	ask     func() // starts a request; nil: not a token
-	expires time.Time
+	pending  bool
+	due      time.Time // zero: never
+	attempts int
+	request  func() // starts a request; nil: not a token
+	expires  time.Time
 }
 
 const (
-	tokenBound = 10 * time.Second // timeout of one request
-	tokenMost  = 24 * time.Hour   // longest time before a renewal
-	tokenFirst = 100 * time.Millisecond
-	tokenLast  = 30 * time.Second
+	tokenTimeout  = 10 * time.Second // timeout of one request
+	maxTokenAge   = 24 * time.Hour   // longest time before a renewal
+	minTokenRetry = 100 * time.Millisecond
+	maxTokenRetry = 30 * time.Second
 )
 
-// beginToken requests a token bound to the pod.
-func (s *Source) beginToken(ctx context.Context, key source.ObjectKey, u *object, pod *corev1.Pod) {
+// startToken requests a token bound to the pod.
+func (s *Source) startToken(ctx context.Context, key source.ObjectKey, u *object, pod *corev1.Pod) {
 	_, what, _ := strings.Cut(key.Name, "/")
 	secondsText, audience, _ := strings.Cut(what, "/")
 	seconds, _ := strconv.ParseInt(secondsText, 10, 64) // podspec.TokenName wrote it
@@ -45,35 +45,35 @@ func (s *Source) beginToken(ctx context.Context, key source.ObjectKey, u *object
 	if audience != "" {
 		req.Spec.Audiences = []string{audience}
 	}
-	u.token.ask = func() {
-		u.token.asking = true
+	u.token.request = func() {
+		u.token.pending = true
 		s.wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, tokenBound)
+			ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 			defer cancel()
 			began := s.opt.Now()
 			out := authnv1.TokenRequest{}
 			err := s.opt.Client.Create(ctx, apiclient.ServiceAccounts, pod.Namespace, &req, &out, account, "token")
-			s.do(func() { s.answered(u, out, err, began) })
+			s.do(func() { s.handleToken(u, out, err, began) })
 		})
 	}
 	u.token.due = s.opt.Now()
 }
 
-// answered handles the result of a token request.
-func (s *Source) answered(u *object, out authnv1.TokenRequest, err error, began time.Time) {
+// handleToken handles the result of a token request.
+func (s *Source) handleToken(u *object, out authnv1.TokenRequest, err error, began time.Time) {
 	t := &u.token
-	t.asking = false
+	t.pending = false
 	now := s.opt.Now()
 	if err != nil || out.Status.Token == "" {
 		u.lastErr = "the server returned an empty token"
 		if err != nil {
 			u.lastErr = errorText(err)
 		}
-		t.due = now.Add(min(tokenFirst<<min(t.tries, 10), tokenLast))
-		t.tries++
+		t.due = now.Add(min(minTokenRetry<<min(t.attempts, 10), maxTokenRetry))
+		t.attempts++
 		return
 	}
-	t.tries = 0
+	t.attempts = 0
 	t.expires = out.Status.ExpirationTimestamp.Time
 	// Based on the lifetime, independent of the server's clock.
 	life := time.Hour
@@ -81,7 +81,7 @@ func (s *Source) answered(u *object, out authnv1.TokenRequest, err error, began 
 		life = time.Duration(*e) * time.Second
 	}
 	jitter := time.Duration(rand.Int64N(int64(10 * time.Second)))
-	t.due = began.Add(min(life*8/10, tokenMost) - min(jitter, life/20))
+	t.due = began.Add(min(life*8/10, maxTokenAge) - min(jitter, life/20))
 	s.set(
 		u,
 		plan.Object{
@@ -95,11 +95,11 @@ func (s *Source) answered(u *object, out authnv1.TokenRequest, err error, began 
 func (s *Source) renew(u *object, now time.Time) (next time.Time) {
 	t := &u.token
 	switch {
-	case t.ask == nil || t.asking:
+	case t.request == nil || t.pending:
 		return time.Time{}
 	case now.Before(t.due):
 		return t.due
 	}
-	t.ask()
+	t.request()
 	return time.Time{}
 }
