@@ -1,7 +1,8 @@
-// Package metrics is metrics.k8s.io: what nodes, pods and containers use now, as
-// "kubectl top" and autoscalers ask for it, from the nodes' own figures.
+// Package metrics implements metrics.k8s.io: the current resource usage of nodes, pods and
+// containers, for "kubectl top" and autoscalers. The values come from the kubelets' stats
+// summaries.
 //
-// A node is asked when somebody asks here, at most once in some seconds, also
-// where it does not answer; nodes that nobody wants to know of are left in peace. It owns the last figures of
-// each node, for rates of CPU where a node tells only totals. It stores nothing.
+// A kubelet is queried only on request, and at most once per cacheTTL, also if it does not respond.
+// The package caches the last summary of each node to compute CPU rates where a kubelet reports
+// only totals. It stores nothing.
 package metrics

@@ -26,7 +26,7 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
-// cpu is what a node tells of a processor's use; below 0: it does not tell it.
+// cpu returns CPU statistics. A negative value is left out.
 func cpu(at time.Time, rate, total int64) *stats.CPUStats {
 	out := &stats.CPUStats{Time: metav1.NewTime(at)}
 	if rate >= 0 {
@@ -53,17 +53,19 @@ func TestUsageOf(t *testing.T) {
 		used     uint64
 		over     time.Duration
 	}{
-		{name: "a rate that is told is taken", cpu: cpu(now, 7, 100*core), was: cpu(before, -1, 0), memory: memory(5), ok: true, used: 7, over: defaultWindow},
-		{name: "no use at all is a figure", cpu: cpu(now, 0, 0), memory: memory(0), ok: true, over: defaultWindow},
-		{name: "the rate follows from two totals", cpu: cpu(now, -1, 3*core), was: cpu(before, -1, core), memory: memory(5), ok: true, used: core, over: 2 * time.Second},
-		{name: "one total is no rate", cpu: cpu(now, -1, core), memory: memory(5)},
-		{name: "a total that was not told is none", cpu: cpu(now, -1, core), was: cpu(before, 3, -1), memory: memory(5)},
-		{name: "what was restarted in between has no rate", cpu: cpu(now, -1, 1), was: cpu(before, -1, core), memory: memory(5)},
-		{name: "two totals of one moment are no rate", cpu: cpu(now, -1, core), was: cpu(now, -1, 0), memory: memory(5)},
-		{name: "totals in the wrong order are no rate", cpu: cpu(before, -1, core), was: cpu(now, -1, 0), memory: memory(5)},
-		{name: "without memory there is no figure", cpu: cpu(now, 7, 0)},
-		{name: "without a working set there is no figure", cpu: cpu(now, 7, 0), memory: &stats.MemoryStats{}},
-		{name: "without a processor there is no figure", memory: memory(5)},
+		{name: "reported rate", cpu: cpu(now, 7, 100*core), was: cpu(before, -1, 0), memory: memory(5), ok: true, used: 7,
+			over: defaultWindow},
+		{name: "no usage at all", cpu: cpu(now, 0, 0), memory: memory(0), ok: true, over: defaultWindow},
+		{name: "rate computed from two totals", cpu: cpu(now, -1, 3*core), was: cpu(before, -1, core), memory: memory(5),
+			ok: true, used: core, over: 2 * time.Second},
+		{name: "one total gives no rate", cpu: cpu(now, -1, core), memory: memory(5)},
+		{name: "missing previous total", cpu: cpu(now, -1, core), was: cpu(before, 3, -1), memory: memory(5)},
+		{name: "restart between the totals", cpu: cpu(now, -1, 1), was: cpu(before, -1, core), memory: memory(5)},
+		{name: "two totals at the same time", cpu: cpu(now, -1, core), was: cpu(now, -1, 0), memory: memory(5)},
+		{name: "totals in the wrong order", cpu: cpu(before, -1, core), was: cpu(now, -1, 0), memory: memory(5)},
+		{name: "no memory statistics", cpu: cpu(now, 7, 0)},
+		{name: "no working set", cpu: cpu(now, 7, 0), memory: &stats.MemoryStats{}},
+		{name: "no CPU statistics", memory: memory(5)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -75,8 +77,7 @@ func TestUsageOf(t *testing.T) {
 	}
 }
 
-// FuzzRates sees that no totals that a node may tell make a rate that is more
-// than the totals allow.
+// FuzzRates checks that a computed rate never exceeds what the totals allow.
 func FuzzRates(f *testing.F) {
 	f.Add(uint64(0), uint64(1_000_000_000), int64(time.Second))
 	f.Add(uint64(5), uint64(4), int64(time.Second))
@@ -88,15 +89,15 @@ func FuzzRates(f *testing.F) {
 		now := &stats.CPUStats{Time: metav1.NewTime(at.Add(time.Duration(over))), UsageCoreNanoSeconds: &after}
 		got, ok := usageOf(now, then, memory(1))
 		if want := over > 0 && after >= before; ok != want {
-			t.Fatalf("a figure: %v of %d to %d over %d", ok, before, after, over)
+			t.Fatalf("got %v for %d to %d over %d", ok, before, after, over)
 		}
-		if ok && over >= int64(time.Second) && got.cpu > after-before+1<<12 { // floats round
+		if ok && over >= int64(time.Second) && got.cpu > after-before+1<<12 { // float rounding
 			t.Errorf("%d of %d to %d over %d", got.cpu, before, after, over)
 		}
 	})
 }
 
-// cluster is nodes and pods in memory and what the nodes say of themselves.
+// cluster holds nodes and pods in memory, and the summaries of the nodes.
 type cluster struct {
 	nodes, pods cache.Indexer
 	asked       atomic.Int64
@@ -107,7 +108,10 @@ type cluster struct {
 func newCluster() *cluster {
 	by := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 	return &cluster{
-		nodes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), pods: cache.NewIndexer(cache.MetaNamespaceKeyFunc, by),
+		nodes: cache.NewIndexer(
+			cache.MetaNamespaceKeyFunc,
+			cache.Indexers{},
+		), pods: cache.NewIndexer(cache.MetaNamespaceKeyFunc, by),
 		says: map[string]func() (*stats.Summary, error){},
 	}
 }
@@ -123,7 +127,7 @@ func (c *cluster) ask(_ context.Context, n *corev1.Node) (*stats.Summary, error)
 	return c.says[n.Name]()
 }
 
-// node adds a node that says of each of its pods, by name, what its containers use.
+// node adds a node with its pods by name and their containers' usage.
 func (c *cluster) node(t *testing.T, name string, pods map[string][]int64) {
 	t.Helper()
 	now := time.Now()
@@ -136,7 +140,10 @@ func (c *cluster) node(t *testing.T, name string, pods map[string][]int64) {
 		}
 		one := stats.PodStats{PodRef: stats.PodReference{Name: pod, Namespace: "default", UID: string(p.UID)}}
 		for i, n := range containers {
-			one.Containers = append(one.Containers, stats.ContainerStats{Name: fmt.Sprintf("c%d", i), CPU: cpu(now, n, n), Memory: memory(uint64(n))})
+			one.Containers = append(
+				one.Containers,
+				stats.ContainerStats{Name: fmt.Sprintf("c%d", i), CPU: cpu(now, n, n), Memory: memory(uint64(n))},
+			)
 		}
 		summary.Pods = append(summary.Pods, one)
 	}
@@ -154,7 +161,7 @@ func TestListPodsAndNodes(t *testing.T) {
 	c.node(t, "b", map[string][]int64{"web": {1, 2}, "idle": nil})
 	c.node(t, "a", map[string][]int64{"db": {4}})
 	c.node(t, "down", map[string][]int64{"lost": {5}})
-	c.says["down"] = func() (*stats.Summary, error) { return nil, errors.New("it is down") }
+	c.says["down"] = func() (*stats.Summary, error) { return nil, errors.New("node down") }
 	nodes, pods := New(c.options())
 	ctx := request.WithNamespace(t.Context(), "default")
 
@@ -178,7 +185,11 @@ func TestListPodsAndNodes(t *testing.T) {
 	if got := list(&internalversion.ListOptions{LabelSelector: byLabel}); !slices.Equal(got, []string{"web"}) {
 		t.Errorf("pods by label: %q", got)
 	}
-	if got := list(&internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", "a")}); !slices.Equal(got, []string{"db"}) {
+	if got := list(&internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName",
+		"a")}); !slices.Equal(
+		got,
+		[]string{"db"},
+	) {
 		t.Errorf("pods by node: %q", got)
 	}
 	one, err := pods.(*podMetrics).Get(ctx, "web", nil)
@@ -186,11 +197,13 @@ func TestListPodsAndNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	web := one.(*metricsv1beta1.PodMetrics)
-	if len(web.Containers) != 2 || web.Containers[1].Name != "c1" || web.Containers[1].Usage.Cpu().String() != "2n" || web.Containers[1].Usage.Memory().Value() != 2 {
+	if len(web.Containers) != 2 || web.Containers[1].Name != "c1" || web.Containers[1].Usage.Cpu().String() != "2n" ||
+		web.Containers[1].Usage.Memory().Value() != 2 {
 		t.Errorf("%+v", web.Containers)
 	}
 	table, err := pods.(*podMetrics).ConvertToTable(ctx, web, nil)
-	if err != nil || len(table.Rows) != 1 || table.Rows[0].Cells[0] != "web" || table.Rows[0].Cells[1] != "3n" || table.Rows[0].Cells[2] != "3" {
+	if err != nil || len(table.Rows) != 1 || table.Rows[0].Cells[0] != "web" || table.Rows[0].Cells[1] != "3n" ||
+		table.Rows[0].Cells[2] != "3" {
 		t.Errorf("%+v, %v", table, err)
 	}
 
@@ -205,14 +218,15 @@ func TestListPodsAndNodes(t *testing.T) {
 	if !slices.Equal(names, []string{"a", "b"}) {
 		t.Errorf("nodes: %q", names)
 	}
-	if _, err := nodes.(*nodeMetrics).Get(ctx, "down", nil); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "it is down") {
-		t.Errorf("of a node that is down: %v", err)
+	if _, err := nodes.(*nodeMetrics).Get(ctx, "down", nil); !apierrors.IsNotFound(err) ||
+		!strings.Contains(err.Error(), "node down") {
+		t.Errorf("node that is down: %v", err)
 	}
 	for name, get := range map[string]func() error{
-		"a node that is not there":  func() error { _, err := nodes.(*nodeMetrics).Get(ctx, "nowhere", nil); return err },
-		"a pod that is not there":   func() error { _, err := pods.(*podMetrics).Get(ctx, "nowhere", nil); return err },
-		"a pod without figures":     func() error { _, err := pods.(*podMetrics).Get(ctx, "idle", nil); return err },
-		"a pod of a node that fell": func() error { _, err := pods.(*podMetrics).Get(ctx, "lost", nil); return err },
+		"unknown node":               func() error { _, err := nodes.(*nodeMetrics).Get(ctx, "nowhere", nil); return err },
+		"unknown pod":                func() error { _, err := pods.(*podMetrics).Get(ctx, "nowhere", nil); return err },
+		"pod without usage":          func() error { _, err := pods.(*podMetrics).Get(ctx, "idle", nil); return err },
+		"pod on a node that is down": func() error { _, err := pods.(*podMetrics).Get(ctx, "lost", nil); return err },
 	} {
 		if err := get(); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: %v", name, err)
@@ -220,8 +234,8 @@ func TestListPodsAndNodes(t *testing.T) {
 	}
 }
 
-// TestCollectorSharesRequests: those who ask at once share an answer, which is
-// good for a moment and no longer.
+// TestCollectorSharesRequests checks that concurrent callers share one request and that its result
+// is cached for cacheTTL.
 func TestCollectorSharesRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,23 +253,23 @@ func TestCollectorSharesRequests(t *testing.T) {
 		}
 		all.Wait()
 		if n := c.asked.Load(); n != 1 {
-			t.Errorf("asked %d times by ten at once", n)
+			t.Errorf("%d requests for ten concurrent callers", n)
 		}
 		time.Sleep(cacheTTL - time.Millisecond)
 		get()
 		if n := c.asked.Load(); n != 1 {
-			t.Errorf("asked again while the answer is fresh: %d", n)
+			t.Errorf("%d requests while the cached usage is fresh", n)
 		}
 		time.Sleep(time.Millisecond)
 		get()
 		if n := c.asked.Load(); n != 2 {
-			t.Errorf("asked %d times when the answer is stale", n)
+			t.Errorf("%d requests after the cached usage expired", n)
 		}
 	})
 }
 
-// TestCollectorCachesErrors: by all who ask, for as long as an answer would
-// be fresh, and by nobody for longer than he likes.
+// TestCollectorCachesErrors checks that the error of a node that does not respond is shared and
+// cached for cacheTTL, and that a caller does not wait beyond its context.
 func TestCollectorCachesErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -282,7 +296,8 @@ func TestCollectorCachesErrors(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if items := got.(*metricsv1beta1.NodeMetricsList).Items; ctx.Err() == nil && (len(items) != 1 || items[0].Name != "on") {
+			if items := got.(*metricsv1beta1.NodeMetricsList).Items; ctx.Err() == nil &&
+				(len(items) != 1 || items[0].Name != "on") {
 				t.Errorf("%v", items)
 			}
 		}
@@ -291,13 +306,13 @@ func TestCollectorCachesErrors(t *testing.T) {
 			begin := time.Now()
 			f()
 			if got := time.Since(begin); got != want || asked["off"] != times {
-				t.Errorf("it took %s and not %s; the node was asked %d times and not %d", got, want, asked["off"], times)
+				t.Errorf("took %s, want %s; %d requests, want %d", got, want, asked["off"], times)
 			}
 		}
 		hasty, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		took(time.Second, 1, func() { list(hasty) })
-		took(summaryTimeout, 2, func() { // nothing is remembered of who went away
+		took(summaryTimeout, 2, func() { // A canceled request is not cached.
 			var all sync.WaitGroup
 			for range 10 {
 				all.Go(func() { list(t.Context()) })
@@ -306,8 +321,9 @@ func TestCollectorCachesErrors(t *testing.T) {
 		})
 		time.Sleep(cacheTTL - time.Millisecond)
 		took(0, 2, func() { list(t.Context()) })
-		if _, err := m.Get(t.Context(), "off", nil); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "deadline") {
-			t.Errorf("why there are none: %v", err)
+		if _, err := m.Get(t.Context(), "off", nil); !apierrors.IsNotFound(err) ||
+			!strings.Contains(err.Error(), "deadline") {
+			t.Errorf("error: %v", err)
 		}
 		time.Sleep(time.Millisecond)
 		took(summaryTimeout, 3, func() {
@@ -317,24 +333,24 @@ func TestCollectorCachesErrors(t *testing.T) {
 			second, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			begin := time.Now()
-			list(second) // while the other waits
+			list(second) // while the first request is in progress
 			if waited := time.Since(begin); waited != time.Second {
-				t.Errorf("who waits for another's answer waits for %s", waited)
+				t.Errorf("the caller waited %s for another caller's request", waited)
 			}
 			all.Wait()
 		})
 	})
 }
 
-// TestCollectorComputesRatesFromTotals: only at first; later the totals of the last
-// time are there.
+// TestCollectorComputesRatesFromTotals checks that two requests are made at first, and one later,
+// when the previous totals are cached.
 func TestCollectorComputesRatesFromTotals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		c.node(t, "a", nil)
 		begin := time.Now()
-		c.says["a"] = func() (*stats.Summary, error) { // it uses half a core
+		c.says["a"] = func() (*stats.Summary, error) { // half a core
 			now := time.Now()
 			return &stats.Summary{Node: stats.NodeStats{CPU: cpu(now, -1, int64(now.Sub(begin))/2), Memory: memory(1)}}, nil
 		}
@@ -345,17 +361,17 @@ func TestCollectorComputesRatesFromTotals(t *testing.T) {
 				t.Fatal(err)
 			}
 			if use := got.(*metricsv1beta1.NodeMetrics).Usage.Cpu().MilliValue(); use != 500 {
-				t.Errorf("time %d: %d thousandths of a core", i, use)
+				t.Errorf("request %d: %d millicores", i, use)
 			}
 			if n := c.asked.Load(); n != want {
-				t.Errorf("time %d: asked %d times", i, n)
+				t.Errorf("request %d: %d calls", i, n)
 			}
 			time.Sleep(2 * cacheTTL)
 		}
 	})
 }
 
-// TestCollectorPrunesDeletedNodes: or the server would grow with each.
+// TestCollectorPrunesDeletedNodes checks that the cache does not grow with each deleted node.
 func TestCollectorPrunesDeletedNodes(t *testing.T) {
 	t.Parallel()
 	c := newCluster()
@@ -374,6 +390,6 @@ func TestCollectorPrunesDeletedNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(m.collector.nodes) != 1 || m.collector.nodes["a"] == nil {
-		t.Errorf("%v are remembered", m.collector.nodes)
+		t.Errorf("cached nodes: %v", m.collector.nodes)
 	}
 }

@@ -22,30 +22,30 @@ import (
 
 const (
 	authorityDuration = 10 * 365 * 24 * time.Hour
-	// DefaultCertificateDuration is how long certificates are good that nothing else is said of.
+	// DefaultCertificateDuration is the default validity of issued certificates.
 	DefaultCertificateDuration = 365 * 24 * time.Hour
-	// clockSkew lets clocks that are a little behind accept a new certificate.
+	// clockSkew is how far NotBefore lies in the past, for clients with a slow clock.
 	clockSkew = 5 * time.Minute
 )
 
-// Authority is a certificate authority on disk.
+// Authority is a certificate authority with its files on disk.
 type Authority struct {
-	// CertificateDuration is how long a certificate is good whose Subject does not say it. It is
-	// set before the first is issued; 0 is a year.
+	// CertificateDuration is the validity of certificates whose Subject has no Duration. It is set
+	// before the first certificate is issued. 0 is DefaultCertificateDuration.
 	CertificateDuration time.Duration
 
-	dir, name string // of the files, without .crt and .key
+	dir, name string // base name of the files, without .crt and .key
 	now       func() time.Time
 	cert      *x509.Certificate
 	pem       []byte
 	key       *ecdsa.PrivateKey
 }
 
-// Open reads the authority in the directory, or makes one; it renews the
-// authority's certificate (with the same key) when a third of its time is left.
+// Open opens the certificate authority in the directory, or creates one. It renews the authority's
+// certificate, with the same key, when a third of its validity is left.
 func Open(dir string, now func() time.Time) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory of certificates: %w", err)
+		return nil, fmt.Errorf("certificate directory: %w", err)
 	}
 	a := &Authority{dir: dir, name: "ca", now: now}
 	key, err := loadOrCreateKey(a.path("ca.key"))
@@ -65,7 +65,7 @@ func Open(dir string, now func() time.Time) (*Authority, error) {
 	}
 	a.pem = text
 	if !key.PublicKey.Equal(a.cert.PublicKey) {
-		return nil, fmt.Errorf("certificate authority: %s does not belong to %s", a.path("ca.key"), a.path("ca.crt"))
+		return nil, fmt.Errorf("certificate authority: %s does not match %s", a.path("ca.key"), a.path("ca.crt"))
 	}
 	if needsRenewal(a.cert, now()) {
 		return a, a.renew(a.cert.Subject)
@@ -75,7 +75,7 @@ func Open(dir string, now func() time.Time) (*Authority, error) {
 
 func (a *Authority) path(name string) string { return filepath.Join(a.dir, name) }
 
-// renew makes the authority's certificate.
+// renew creates the authority's certificate.
 func (a *Authority) renew(subject pkix.Name) error {
 	template := &x509.Certificate{
 		Subject: subject, IsCA: true, BasicConstraintsValid: true, DNSNames: []string{subject.CommonName},
@@ -93,14 +93,14 @@ func (a *Authority) renew(subject pkix.Name) error {
 	return writeFile(a.path(a.name+".crt"), text, 0o644)
 }
 
-// PEM is the authority's certificate.
+// PEM returns the authority's certificate.
 func (a *Authority) PEM() []byte { return a.pem }
 
-// Hash pins the authority: "sha256:" and the hex digest of its public key, as
-// joining nodes and kubeadm know it. It outlives a renewal.
+// Hash returns the pin of the authority for joining nodes, in the format of kubeadm: "sha256:" and
+// the hex digest of its public key. It does not change with a renewal.
 func (a *Authority) Hash() string { return hash(a.cert) }
 
-// Hash pins the authority whose certificate is given as PEM.
+// Hash returns the pin of a PEM certificate.
 func Hash(text []byte) (string, error) {
 	c, err := parseCertificate(text)
 	if err != nil {
@@ -114,7 +114,7 @@ func hash(c *x509.Certificate) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Pool holds the authority for verification, and others.
+// Pool returns a pool with the authority and others.
 func (a *Authority) Pool(others ...*Authority) *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, one := range append(others, a) {
@@ -123,17 +123,17 @@ func (a *Authority) Pool(others ...*Authority) *x509.CertPool {
 	return pool
 }
 
-// Subject is whom a certificate is for and what it may be used for.
+// Subject describes the holder and the usage of a certificate.
 type Subject struct {
 	Name         string
 	Groups       []string
 	ExtKeyUsages []x509.ExtKeyUsage
 	DNSNames     []string
 	IPAddresses  []net.IP
-	Duration     time.Duration // 0 is the authority's Life; never beyond the authority's own end
+	Duration     time.Duration // 0 is the authority's CertificateDuration; limited by the authority's own validity
 }
 
-// Sign makes a certificate for a public key.
+// Sign creates a certificate for a public key.
 func (a *Authority) Sign(public crypto.PublicKey, s Subject) (pem []byte, err error) {
 	if s.Duration == 0 {
 		s.Duration = cmp.Or(a.CertificateDuration, DefaultCertificateDuration)
@@ -150,8 +150,8 @@ func (a *Authority) Sign(public crypto.PublicKey, s Subject) (pem []byte, err er
 	}, a.cert, public, a.key)
 }
 
-// backdate is how much earlier than now a certificate begins: never so much of a short
-// life that it is due when it is issued.
+// backdate returns how far NotBefore lies in the past. It is limited for short validities, or the
+// certificate would need renewal when it is issued.
 func backdate(life time.Duration) time.Duration {
 	if life <= 0 {
 		return clockSkew
@@ -159,11 +159,11 @@ func backdate(life time.Duration) time.Duration {
 	return min(clockSkew, life/10)
 }
 
-// CheckSignature tells whether the authority's key has signed the certificate, whatever the
-// time is.
+// CheckSignature checks that the authority's key signed the certificate. It ignores the validity
+// period.
 func (a *Authority) CheckSignature(c *x509.Certificate) error { return c.CheckSignatureFrom(a.cert) }
 
-// Issue makes a key and a certificate for it.
+// Issue creates a key and a certificate for it.
 func (a *Authority) Issue(s Subject) (cert, key []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -189,7 +189,7 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypt
 	return encodeCert(der), nil
 }
 
-// needsRenewal tells whether a third or less of a certificate's time is left.
+// needsRenewal reports whether at most a third of the certificate's validity is left.
 func needsRenewal(c *x509.Certificate, now time.Time) bool {
 	return now.After(renewalTime(c))
 }

@@ -13,11 +13,11 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// Certificate is an issued certificate on disk that is renewed in time. The
-// server's TLS listens to it and takes a new one while it runs.
+// Certificate is an issued certificate on disk that can be renewed. It implements
+// dynamiccertificates.CertKeyContentProvider and notifies its listeners of a renewal.
 type Certificate struct {
 	authority *Authority
-	name      string // of the files, without .crt and .key
+	name      string // base name of the files, without .crt and .key
 	subject   Subject
 
 	mu        sync.Mutex
@@ -25,9 +25,8 @@ type Certificate struct {
 	listeners []dynamiccertificates.Listener
 }
 
-// Certificate reads or issues the named certificate. It is issued again when it
-// is due, when names or addresses are missing in it, or when another authority
-// signed it.
+// Certificate loads or issues the named certificate. It is issued again if it needs renewal, lacks
+// names or addresses of the subject, or was signed by another authority.
 func (a *Authority) Certificate(name string, subject Subject) (*Certificate, error) {
 	c := &Certificate{authority: a, name: name, subject: subject}
 	cert, certErr := os.ReadFile(a.path(name + ".crt"))
@@ -39,7 +38,7 @@ func (a *Authority) Certificate(name string, subject Subject) (*Certificate, err
 	return c, err
 }
 
-// Renew issues the certificate again if that is needed.
+// Renew issues the certificate again if necessary.
 func (c *Certificate) Renew() (renewed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +62,7 @@ func (c *Certificate) Renew() (renewed bool, err error) {
 	return true, nil
 }
 
-// isValid tells whether the certificate at hand can stay.
+// isValid reports whether the current certificate can stay.
 func (c *Certificate) isValid() bool {
 	if len(c.cert) == 0 {
 		return false
@@ -81,7 +80,7 @@ func (c *Certificate) isValid() bool {
 	return coversSubject(x, c.subject)
 }
 
-// coversSubject tells whether a certificate names all that it should.
+// coversSubject reports whether a certificate has all names, addresses and groups of the subject.
 func coversSubject(x *x509.Certificate, s Subject) bool {
 	for _, name := range s.DNSNames {
 		if !slices.Contains(x.DNSNames, name) {
@@ -96,7 +95,7 @@ func coversSubject(x *x509.Certificate, s Subject) bool {
 	return slices.Equal(x.Subject.Organization, s.Groups) || len(x.Subject.Organization)+len(s.Groups) == 0
 }
 
-// RenewAt is when Renew issues another one.
+// RenewAt returns when Renew issues a new certificate.
 func (c *Certificate) RenewAt() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,26 +106,25 @@ func (c *Certificate) RenewAt() time.Time {
 	return renewalTime(x)
 }
 
-// Name tells certificates apart in logs.
+// Name identifies the certificate in logs.
 func (c *Certificate) Name() string { return c.name }
 
-// CurrentCertKeyContent is the certificate and the key as PEM. The authority's own
-// certificate goes with it: a node that knows only the authority's hash finds it
-// in what the server shows.
+// CurrentCertKeyContent returns the certificate chain and the key as PEM. The chain includes the
+// authority's certificate: a joining node knows only its hash and finds it there.
 func (c *Certificate) CurrentCertKeyContent() (cert, key []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append(bytes.Clone(c.cert), c.authority.pem...), bytes.Clone(c.key)
 }
 
-// AddListener is told of every renewal.
+// AddListener registers a listener for renewals.
 func (c *Certificate) AddListener(l dynamiccertificates.Listener) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.listeners = append(c.listeners, l)
 }
 
-// ServerSubject is the subject of the certificate that clients see.
+// ServerSubject is the subject of the API server's certificate.
 func ServerSubject(names []string, addresses []net.IP) Subject {
 	return Subject{
 		Name: "berth-control", ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -134,17 +132,21 @@ func ServerSubject(names []string, addresses []net.IP) Subject {
 	}
 }
 
-// AdminSubject is who may do everything.
+// AdminSubject is the subject of the administrator's certificate, in group system:masters.
 func AdminSubject() Subject {
-	return Subject{Name: "berth-admin", Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	return Subject{
+		Name:         "berth-admin",
+		Groups:       []string{"system:masters"},
+		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
 }
 
-// KubeletClientUser is the user as whom the server asks nodes.
+// KubeletClientUser is the user name of the server in requests to kubelets.
 const KubeletClientUser = "kube-apiserver-kubelet-client"
 
-// KubeletClientSubject is the server as nodes see it. It is of no group: a node says by
-// its status where it is asked, and may name a place that takes the server's word for
-// more than a node's own.
+// KubeletClientSubject is the subject of the server's client certificate for kubelets. It has no
+// groups: the server connects to the address in the node's status, which could point to a service
+// that trusts the server more than the node.
 func KubeletClientSubject() Subject {
 	return Subject{Name: KubeletClientUser, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }

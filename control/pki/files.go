@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -28,12 +29,12 @@ func encodeKey(k *ecdsa.PrivateKey) ([]byte, error) {
 func parseCertificate(text []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, errors.New("holds no PEM certificate")
+		return nil, errors.New("contains no PEM certificate")
 	}
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// loadOrCreateKey reads the private key of a file, or makes both.
+// loadOrCreateKey loads the private key from a file, or creates both.
 func loadOrCreateKey(path string) (*ecdsa.PrivateKey, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,7 +52,7 @@ func loadOrCreateKey(path string) (*ecdsa.PrivateKey, error) {
 	}
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, fmt.Errorf("private key %s: holds no PEM", path)
+		return nil, fmt.Errorf("private key %s: contains no PEM block", path)
 	}
 	key, err := x509.ParseECPrivateKey(block.Bytes)
 	if err != nil {
@@ -60,7 +61,7 @@ func loadOrCreateKey(path string) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// writeFile replaces a file in one step that survives a power cut.
+// writeFile replaces a file atomically and durably.
 func writeFile(path string, text []byte, mode fs.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
@@ -85,4 +86,32 @@ func writeFile(path string, text []byte, mode fs.FileMode) (err error) {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// encryptionConfig is the content of encryption.yaml. The first key encrypts. The other keys only
+// decrypt: a key is replaced by adding a new one before it.
+const encryptionConfig = `# Configuration of encryption at rest.
+# Without this file the Secrets in the store cannot be read.
+# berth-control backup includes it. Keep a separate copy of it.
+# To rotate the key: add a new key above the old one, restart berth-control, rewrite all Secrets,
+# and remove the old key.
+apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [secrets]
+  providers:
+  - secretbox:
+      keys:
+      - name: first
+        secret: %s
+  - identity: {}
+`
+
+// WriteEncryptionConfig creates an EncryptionConfiguration with a new key.
+func WriteEncryptionConfig(path string) error {
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return err
+	}
+	return writeFile(path, fmt.Appendf(nil, encryptionConfig, base64.StdEncoding.EncodeToString(key)), 0o600)
 }

@@ -10,10 +10,10 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// SigningKey signs tokens.
+// SigningKey signs service account tokens.
 type SigningKey = ecdsa.PrivateKey
 
-// Kubeconfig makes a kubeconfig for one user of the server at the URL.
+// Kubeconfig returns a kubeconfig for one user of the server at the URL.
 func (a *Authority) Kubeconfig(server, user string, cert, key []byte) ([]byte, error) {
 	c := clientcmdapi.NewConfig()
 	c.Clusters["berth"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.pem}
@@ -23,8 +23,8 @@ func (a *Authority) Kubeconfig(server, user string, cert, key []byte) ([]byte, e
 	return clientcmd.Write(*c)
 }
 
-// AdminKubeconfig writes the administrator's kubeconfig, with mode 0600, unless
-// the one that is there still serves.
+// AdminKubeconfig writes the administrator kubeconfig with mode 0600, unless the existing one is
+// current.
 func (a *Authority) AdminKubeconfig(path, server string) error {
 	if a.isCurrentKubeconfig(path, server) {
 		return nil
@@ -40,7 +40,8 @@ func (a *Authority) AdminKubeconfig(path, server string) error {
 	return writeFile(path, text, 0o600)
 }
 
-// isCurrentKubeconfig tells whether a kubeconfig reaches the server and is not due.
+// isCurrentKubeconfig reports whether a kubeconfig has the server and the authority, and its
+// certificate needs no renewal.
 func (a *Authority) isCurrentKubeconfig(path, server string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

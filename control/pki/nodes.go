@@ -10,20 +10,19 @@ import (
 	"os"
 )
 
-// NodeServingAuthority is the authority that signs what nodes show of themselves.
+// NodeServingAuthority returns the authority for kubelet serving certificates.
 //
-// A node says itself which names and addresses it has, and one on the server's host has
-// the server's: no rule tells that one from another that only says so. So clients, who
-// trust the authority of the server, do not trust this one; the server does, and takes
-// what it has signed for nodes alone.
+// A node chooses the names and addresses of its serving certificate. One that runs on the server's
+// host has the server's addresses, and no rule can distinguish it from a node that only claims
+// them. Clients of the API server therefore do not trust this authority. The server trusts it for
+// kubelets only.
 //
-// The key follows from the authority's: servers that share that one, and one that is
-// restored from a backup of any age, know the nodes all the same. From this key nobody
-// comes back to that one.
+// The key is derived from the authority's key: servers that share that key, and a server restored
+// from a backup, trust the nodes without further files. The derivation cannot be reversed.
 func (a *Authority) NodeServingAuthority() (*Authority, error) {
 	key, err := deriveKey(a.key, "berth: authority of nodes")
 	if err != nil {
-		return nil, fmt.Errorf("authority of nodes: %w", err)
+		return nil, fmt.Errorf("node serving authority: %w", err)
 	}
 	n := &Authority{CertificateDuration: a.CertificateDuration, dir: a.dir, name: "nodes-ca", now: a.now, key: key}
 	if n.pem, err = os.ReadFile(n.path(n.name + ".crt")); err == nil {
@@ -35,7 +34,7 @@ func (a *Authority) NodeServingAuthority() (*Authority, error) {
 	return n, n.renew(pkix.Name{CommonName: "berth-nodes-ca"})
 }
 
-// deriveKey is a P-256 key that another one and a purpose give, always the same.
+// deriveKey derives a P-256 key from another key and a purpose. The result is deterministic.
 func deriveKey(from *ecdsa.PrivateKey, purpose string) (*ecdsa.PrivateKey, error) {
 	secret, err := from.Bytes()
 	if err != nil {
@@ -47,7 +46,7 @@ func deriveKey(from *ecdsa.PrivateKey, purpose string) (*ecdsa.PrivateKey, error
 			return nil, err
 		}
 		key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), number)
-		if err == nil || try == 9 { // one number in 2^32 is none
+		if err == nil || try == 9 { // one number in 2^32 is not a valid key
 			return key, err
 		}
 	}

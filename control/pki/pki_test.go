@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// clock is a time that tests move.
+// clock is a settable clock.
 type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time { return c.t }
@@ -30,7 +30,7 @@ func TestAuthorityRenewalKeepsKey(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	first := open(t, dir, c)
 	if again := open(t, dir, c); !bytes.Equal(again.PEM(), first.PEM()) {
-		t.Error("a second start made another authority")
+		t.Error("a second start created another authority")
 	}
 	cert, _, err := first.Issue(AdminSubject())
 	if err != nil {
@@ -39,17 +39,17 @@ func TestAuthorityRenewalKeepsKey(t *testing.T) {
 	c.t = c.t.Add(7 * 365 * 24 * time.Hour)
 	renewed := open(t, dir, c)
 	if bytes.Equal(renewed.PEM(), first.PEM()) {
-		t.Error("after seven of ten years the authority was not renewed")
+		t.Error("the authority was not renewed after seven of ten years")
 	}
 	if renewed.Hash() != first.Hash() {
-		t.Error("the renewed authority has another hash: joined nodes would not know it")
+		t.Error("the renewed authority has another hash: joined nodes would reject it")
 	}
 	old, err := parseCertificate(cert)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := old.CheckSignatureFrom(renewed.cert); err != nil {
-		t.Errorf("what the old authority signed: %v", err)
+		t.Errorf("certificate signed before the renewal: %v", err)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestOpenRejectsAuthorityWithOtherKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir, c.now); err == nil {
-		t.Error("an authority without its key was opened")
+		t.Error("opened an authority without its key")
 	}
 }
 
@@ -81,11 +81,11 @@ func TestCertificateRenew(t *testing.T) {
 	pem := func(c *Certificate) string { cert, _ := c.CurrentCertKeyContent(); return string(cert) }
 	first := issue("127.0.0.1")
 	if pem(issue("127.0.0.1")) != pem(first) {
-		t.Error("the same subject got another certificate")
+		t.Error("the same subject got a new certificate")
 	}
 	second := issue("127.0.0.1", "10.0.0.1")
 	if pem(second) == pem(first) {
-		t.Error("a new address got no new certificate")
+		t.Error("a new address did not cause a new certificate")
 	}
 	c.t = c.t.Add(200 * 24 * time.Hour)
 	if renewed, err := second.Renew(); renewed || err != nil {
@@ -98,12 +98,12 @@ func TestCertificateRenew(t *testing.T) {
 	}
 	c.t = c.t.Add(2 * 365 * 24 * time.Hour)
 	if renewed, err := second.Renew(); !renewed || err != nil {
-		t.Errorf("long after its end: %v, %v", renewed, err)
+		t.Errorf("long after expiry: %v, %v", renewed, err)
 	}
 }
 
-// TestNodeServingAuthority is another than that of the server, and the same wherever
-// that is the same.
+// TestNodeServingAuthority checks that the authority differs from the cluster's authority, and that
+// it is the same for the same cluster authority.
 func TestNodeServingAuthority(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Now()}
 	a := open(t, dir, c)
@@ -114,7 +114,10 @@ func TestNodeServingAuthority(t *testing.T) {
 		}
 		return n
 	}
-	text, _, err := of(a).Issue(Subject{Name: "system:node:x", DNSNames: []string{"localhost"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	text, _, err := of(
+		a,
+	).Issue(Subject{Name: "system:node:x", DNSNames: []string{"localhost"},
+		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,14 +130,14 @@ func TestNodeServingAuthority(t *testing.T) {
 		return err == nil
 	}
 	if takes(a.Pool()) {
-		t.Error("who trusts the server's authority takes a node for the server")
+		t.Error("clients of the API server trust a node's certificate")
 	}
 	if !takes(a.Pool(of(a))) {
-		t.Error("the server does not know a node that it has signed for")
+		t.Error("the server does not trust the node's certificate")
 	}
 	first := of(a)
 	if again := of(open(t, dir, c)); !bytes.Equal(first.PEM(), again.PEM()) {
-		t.Error("a second start wrote another certificate")
+		t.Error("a second start created another certificate")
 	}
 	copied := t.TempDir()
 	for _, f := range []string{"ca.crt", "ca.key"} {
@@ -147,25 +150,24 @@ func TestNodeServingAuthority(t *testing.T) {
 		}
 	}
 	if other := of(open(t, copied, c)); !takes(other.Pool()) || other.Hash() != first.Hash() {
-		t.Error("a server with the same keys does not know the node")
+		t.Error("a server with the same keys does not trust the node")
 	}
 	if other := of(open(t, t.TempDir(), c)); takes(other.Pool()) || other.Hash() == first.Hash() {
-		t.Error("a server with other keys knows the node")
+		t.Error("a server with other keys trusts the node")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "nodes-ca.crt"), a.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if mended := of(a); !takes(mended.Pool()) {
-		t.Error("another authority's file was taken for that of nodes")
+		t.Error("the certificate of another authority was accepted")
 	}
 	c.t = c.t.Add(7 * 365 * 24 * time.Hour)
 	if renewed := of(a); bytes.Equal(renewed.PEM(), first.PEM()) || renewed.Hash() != first.Hash() {
-		t.Error("after seven of ten years it was not renewed, or has another key")
+		t.Error("not renewed after seven of ten years, or renewed with another key")
 	}
 }
 
-// TestKubeletClientIsNotInSystemMasters, also when the release before has issued what it
-// shows them.
+// TestKubeletClientIsNotInSystemMasters checks this also for a certificate of an earlier release.
 func TestKubeletClientIsNotInSystemMasters(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Now()}
 	a := open(t, dir, c)
@@ -180,8 +182,9 @@ func TestKubeletClientIsNotInSystemMasters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x, err := parseCertificate(text); err != nil || x.Subject.CommonName != KubeletClientUser || len(x.Subject.Organization) != 0 {
-		t.Errorf("nodes are shown %v, %v", x.Subject, err)
+	if x, err := parseCertificate(text); err != nil || x.Subject.CommonName != KubeletClientUser ||
+		len(x.Subject.Organization) != 0 {
+		t.Errorf("kubelet client certificate: %v, %v", x.Subject, err)
 	}
 }
 
@@ -204,15 +207,15 @@ func TestAdminKubeconfigModeAndRenewal(t *testing.T) {
 		t.Errorf("mode of the kubeconfig: %v, %v", info.Mode(), err)
 	}
 	if !bytes.Equal(write("https://127.0.0.1:6443"), first) {
-		t.Error("a good kubeconfig was written again")
+		t.Error("a current kubeconfig was replaced")
 	}
 	moved := write("https://127.0.0.1:7443")
 	if config, err := clientcmd.Load(moved); err != nil || config.Clusters["berth"].Server != "https://127.0.0.1:7443" {
-		t.Errorf("after a move: %v", err)
+		t.Errorf("after a change of the server URL: %v", err)
 	}
 	c.t = c.t.Add(300 * 24 * time.Hour)
 	if bytes.Equal(write("https://127.0.0.1:7443"), moved) {
-		t.Error("a kubeconfig that is due was kept")
+		t.Error("a kubeconfig that needs renewal was kept")
 	}
 	for _, f := range []string{"ca.key"} {
 		if info, err := os.Stat(filepath.Join(dir, "pki", f)); err != nil || info.Mode().Perm() != 0o600 {
@@ -221,7 +224,8 @@ func TestAdminKubeconfigModeAndRenewal(t *testing.T) {
 	}
 }
 
-// TestCertificateDoesNotOutliveAuthority keeps chains whole.
+// TestCertificateDoesNotOutliveAuthority checks that a certificate expires no later than its
+// authority.
 func TestCertificateDoesNotOutliveAuthority(t *testing.T) {
 	a := open(t, t.TempDir(), &clock{time.Now()})
 	s := AdminSubject()
@@ -231,6 +235,6 @@ func TestCertificateDoesNotOutliveAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	if cert, err := parseCertificate(text); err != nil || cert.NotAfter.After(a.cert.NotAfter) {
-		t.Errorf("ends at %v, the authority at %v", cert.NotAfter, a.cert.NotAfter)
+		t.Errorf("expires at %v, the authority at %v", cert.NotAfter, a.cert.NotAfter)
 	}
 }

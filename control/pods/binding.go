@@ -22,7 +22,7 @@ import (
 
 var bindings = schema.GroupResource{Resource: "pods/binding"}
 
-// Binding puts a pod on a node: pods/binding. A pod is bound once.
+// Binding implements pods/binding: it assigns a pod to a node. A pod is bound once.
 type Binding struct{ pods *registry.Store }
 
 var _ rest.NamedCreater = (*Binding)(nil)
@@ -33,8 +33,14 @@ func (b *Binding) New() runtime.Object { return &corev1.Binding{} }
 // Destroy does nothing: the main resource owns the storage.
 func (b *Binding) Destroy() {}
 
-// Create binds the pod of that name.
-func (b *Binding) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+// Create binds the named pod.
+func (b *Binding) Create(
+	ctx context.Context,
+	name string,
+	obj runtime.Object,
+	validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions,
+) (runtime.Object, error) {
 	wish, ok := obj.(*corev1.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %#v", obj))
@@ -72,7 +78,7 @@ func validateBinding(wish *corev1.Binding) field.ErrorList {
 	return errs
 }
 
-// assign writes the node into the pod, if it has none yet and may have one.
+// assign writes the node name to the pod.
 func (b *Binding) assign(ctx context.Context, wish *corev1.Binding, dry bool) error {
 	key, err := b.pods.KeyFunc(ctx, wish.Name)
 	if err != nil {
@@ -104,7 +110,7 @@ func (b *Binding) assign(ctx context.Context, wish *corev1.Binding, dry bool) er
 	return storeerr.InterpretUpdateError(err, bindings, wish.Name)
 }
 
-// bind changes the pod, or says why it cannot be bound.
+// bind changes the pod, or returns an error if it cannot be bound.
 func bind(pod *corev1.Pod, wish *corev1.Binding) error {
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -118,7 +124,10 @@ func bind(pod *corev1.Pod, wish *corev1.Binding) error {
 	pod.Status.NominatedNodeName = ""
 	pod.Annotations = merged(pod.Annotations, wish.Annotations)
 	pod.Labels = merged(pod.Labels, wish.Labels)
-	setCondition(&pod.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+	setCondition(
+		&pod.Status,
+		corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()},
+	)
 	return nil
 }
 
@@ -130,8 +139,8 @@ func merged(to, more map[string]string) map[string]string {
 	return to
 }
 
-// setCondition adds a condition or takes the place of the one of its type. The
-// time of a transition is kept when there is none.
+// setCondition adds a condition or replaces the one of its type. It keeps the transition time if
+// the status does not change.
 func setCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	for i := range s.Conditions {
 		if was := &s.Conditions[i]; was.Type == c.Type {
@@ -146,7 +155,7 @@ func setCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// Bindings is the same as a resource of its own, as old schedulers use it.
+// Bindings implements the resource bindings, which older schedulers use.
 type Bindings struct{ binding *Binding }
 
 var (
@@ -161,14 +170,19 @@ func (b *Bindings) New() runtime.Object { return &corev1.Binding{} }
 // Destroy does nothing: the main resource owns the storage.
 func (b *Bindings) Destroy() {}
 
-// NamespaceScoped is true.
+// NamespaceScoped returns true.
 func (b *Bindings) NamespaceScoped() bool { return true }
 
-// GetSingularName is how one of them is called.
+// GetSingularName returns "binding".
 func (b *Bindings) GetSingularName() string { return "binding" }
 
-// Create binds the pod that the binding is named after.
-func (b *Bindings) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+// Create binds the pod with the name of the binding.
+func (b *Bindings) Create(
+	ctx context.Context,
+	obj runtime.Object,
+	validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions,
+) (runtime.Object, error) {
 	wish, ok := obj.(*corev1.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %#v", obj))

@@ -1,18 +1,17 @@
-// Package pods is what the control server does with pods beyond keeping them:
-// the rules of their life (rules.go), each way of changing one part of a pod
-// (status, binding, ephemeral containers, resize), eviction within disruption
-// budgets, and the connections that are made to the node that runs a pod (log,
-// exec, attach, port-forward) or to what it serves (proxy).
+// Package pods implements the pod resources of the API server beyond storage: the strategies
+// (strategy.go), the subresources that change one part of a pod (status, binding, ephemeral
+// containers, resize), eviction with disruption budgets, and connections to the kubelet of the
+// pod's node (log, exec, attach, port-forward) or to the pod itself (proxy).
 //
-// What is in a pod is judged by podspec, which the node agent shares. This
-// package never starts, stops or places a pod: it writes down what others have
-// decided, and passes bytes on.
+// Pods are validated by podspec, which the node agent shares. The package does not start, stop or
+// schedule pods: it records the decisions of other components, and proxies connections.
 //
-//	     create            bind             the node's status
-//	──────────────► Pending ────► Pending, on a node ──────► Running … Succeeded, Failed
-//	                   │                    │                    │             │
-//	                 delete               delete               delete        delete
-//	                   ▼                    ▼                    ▼             ▼
-//	                 gone        marked with its grace; the node deletes     gone
-//	                             it with grace 0 when nothing is left
+//	     create            bind           status from the node
+//	──────────────► Pending ────► Pending, bound ────► Running … Succeeded, Failed
+//	                   │                │                 │             │
+//	                 delete           delete            delete        delete
+//	                   ▼                ▼                 ▼             ▼
+//	                removed     marked with its grace period;        removed
+//	                            the kubelet deletes it with grace
+//	                            period 0 when nothing is left
 package pods

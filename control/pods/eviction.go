@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	// maxDisruptedPods bounds the pods that a budget counts as going.
+	// maxDisruptedPods limits the evicted pods that a budget has not observed yet.
 	maxDisruptedPods = 2000
-	// retryAfterSeconds is when a client may ask again while a budget is unsettled, in seconds.
+	// retryAfterSeconds is the suggested retry delay while a budget is being processed.
 	retryAfterSeconds = 10
 )
 
-// evictionRetry bounds how often a budget is tried to be taken that others take too.
+// evictionRetry limits the retries after conflicting writes.
 var evictionRetry = retry.DefaultRetry
 
-// Eviction deletes a pod if its disruption budget allows: pods/eviction.
+// Eviction implements pods/eviction: it deletes a pod if its disruption budget allows that.
 type Eviction struct {
 	pods    *registry.Store
 	options Options
@@ -42,7 +42,7 @@ var (
 	_ rest.GroupVersionKindProvider = (*Eviction)(nil)
 )
 
-// GroupVersionKind is that of the eviction, which belongs to another group.
+// GroupVersionKind returns policy/v1 Eviction, which belongs to another group than pods.
 func (e *Eviction) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return policyv1.SchemeGroupVersion.WithKind("Eviction")
 }
@@ -53,9 +53,15 @@ func (e *Eviction) New() runtime.Object { return &policyv1.Eviction{} }
 // Destroy does nothing: the main resource owns the storage.
 func (e *Eviction) Destroy() {}
 
-// Create evicts the pod of that name, or refuses with 429 when the budget is
-// spent: the client may try again.
-func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+// Create evicts the named pod. It returns TooManyRequests if the budget is exhausted. The client
+// can retry.
+func (e *Eviction) Create(
+	ctx context.Context,
+	name string,
+	obj runtime.Object,
+	validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions,
+) (runtime.Object, error) {
 	wish, ok := obj.(*policyv1.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not an Eviction object: %#v", obj))
@@ -80,10 +86,10 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 	if only == nil {
 		only = &metav1.Preconditions{}
 	}
-	// Who names the version wants to hear that the pod has changed; for others it is
-	// judged again as it is now.
+	// A client that specifies a resource version gets the conflict. Otherwise the current pod is
+	// checked again.
 	again := func(err error) bool { return only.ResourceVersion == nil && apierrors.IsConflict(err) }
-	var other error // it is not the pod that is meant: that stays so
+	var other error // the UID does not match: not retried
 	err := retry.OnError(evictionRetry, again, func() error {
 		found, err := e.pods.Get(ctx, name, &metav1.GetOptions{})
 		if err != nil {
@@ -118,8 +124,7 @@ func (e *Eviction) evict(ctx context.Context, pod *corev1.Pod, deletion *metav1.
 		return e.deletePod(ctx, pod, deletion, true)
 	}
 	if !isReady(pod) && canEvictUnhealthy(budget) {
-		// What serves nobody takes nothing from a budget; but only as long as it
-		// is the pod that was seen.
+		// An unhealthy pod does not count against the budget, as long as the pod has not changed.
 		return e.deletePod(ctx, pod, withPreconditions(pod, deletion), true)
 	}
 	dry := dryrun.IsDryRun(deletion.DryRun)
@@ -135,12 +140,15 @@ func (e *Eviction) evict(ctx context.Context, pod *corev1.Pod, deletion *metav1.
 			return err
 		}
 		if budget == nil {
-			return nil // it went meanwhile
+			return nil // the budget was deleted in the meantime
 		}
 		return taken
 	})
 	if apierrors.IsConflict(err) {
-		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", retryAfterSeconds)
+		return apierrors.NewTooManyRequests(
+			"Cannot evict pod as it would violate the pod's disruption budget.",
+			retryAfterSeconds,
+		)
 	}
 	if err != nil {
 		return err
@@ -148,14 +156,14 @@ func (e *Eviction) evict(ctx context.Context, pod *corev1.Pod, deletion *metav1.
 	return e.deletePod(ctx, pod, deletion, true)
 }
 
-// exemptFromBudgets reports whether no budget counts the pod: it serves nobody yet or no
-// more.
+// exemptFromBudgets reports whether no budget counts the pod: it is pending, terminated or being
+// deleted.
 func exemptFromBudgets(pod *corev1.Pod) bool {
 	return isTerminal(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// withPreconditions deletes the pod only as it was seen: one that has become ready since
-// counts. One that has ended stays so.
+// withPreconditions restricts the deletion to the observed version of the pod: it may have become
+// ready since. A terminated pod cannot.
 func withPreconditions(pod *corev1.Pod, deletion *metav1.DeleteOptions) *metav1.DeleteOptions {
 	out := deletion.DeepCopy()
 	if out.Preconditions == nil {
@@ -179,7 +187,8 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// canEvictUnhealthy reports whether a pod that is not ready may go whatever the budget says.
+// canEvictUnhealthy reports whether a pod that is not ready can be evicted regardless of the
+// allowed disruptions.
 func canEvictUnhealthy(b *policyv1.PodDisruptionBudget) bool {
 	if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
 		return true
@@ -187,7 +196,7 @@ func canEvictUnhealthy(b *policyv1.PodDisruptionBudget) bool {
 	return b.Status.CurrentHealthy >= b.Status.DesiredHealthy && b.Status.DesiredHealthy > 0
 }
 
-// budgetOf finds the budget that counts a pod; nil: there is none.
+// budgetOf returns the budget of a pod, or nil if there is none.
 func (e *Eviction) budgetOf(ctx context.Context, pod *corev1.Pod) (*policyv1.PodDisruptionBudget, error) {
 	all, err := e.options.ListBudgets(ctx, pod.Namespace)
 	if err != nil {
@@ -197,36 +206,57 @@ func (e *Eviction) budgetOf(ctx context.Context, pod *corev1.Pod) (*policyv1.Pod
 	for i := range all {
 		selector, err := metav1.LabelSelectorAsSelector(all[i].Spec.Selector)
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
-			continue // a selector that cannot be read chooses nothing
+			continue // an invalid selector matches nothing
 		}
 		if found != nil {
-			return nil, apierrors.NewInternalError(fmt.Errorf("this pod has more than one PodDisruptionBudget, which the eviction subresource does not support"))
+			return nil, apierrors.NewInternalError(
+				fmt.Errorf("this pod has more than one PodDisruptionBudget, which the eviction subresource does not support"),
+			)
 		}
 		found = all[i].DeepCopy()
 	}
 	return found, nil
 }
 
-// checkAndDecrement takes one disruption from a budget, or says why there is none.
+// checkAndDecrement decrements the allowed disruptions of a budget, or returns an error if there
+// are none.
 func checkAndDecrement(b *policyv1.PodDisruptionBudget, pod string, dry bool) error {
 	refuse := func(after int, why string) error {
 		err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", after)
-		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: why})
+		err.ErrStatus.Details.Causes = append(
+			err.ErrStatus.Details.Causes,
+			metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: why},
+		)
 		return err
 	}
 	forbid := func(why string) error {
-		return apierrors.NewForbidden(schema.GroupResource{Group: policyv1.GroupName, Resource: "poddisruptionbudgets"}, b.Name, fmt.Errorf("%s", why))
+		return apierrors.NewForbidden(
+			schema.GroupResource{Group: policyv1.GroupName, Resource: "poddisruptionbudgets"},
+			b.Name,
+			fmt.Errorf("%s", why),
+		)
 	}
 	s := &b.Status
 	switch {
 	case s.ObservedGeneration < b.Generation:
-		return refuse(retryAfterSeconds, fmt.Sprintf("The disruption budget %s is still being processed by the server.", b.Name))
+		return refuse(
+			retryAfterSeconds,
+			fmt.Sprintf("The disruption budget %s is still being processed by the server.", b.Name),
+		)
 	case s.DisruptionsAllowed < 0:
 		return forbid("pdb disruptions allowed is negative")
 	case len(s.DisruptedPods) > maxDisruptedPods:
 		return forbid("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
 	case s.DisruptionsAllowed == 0:
-		return refuse(0, fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name, s.DesiredHealthy, s.CurrentHealthy))
+		return refuse(
+			0,
+			fmt.Sprintf(
+				"The disruption budget %s needs %d healthy pods and has %d currently",
+				b.Name,
+				s.DesiredHealthy,
+				s.CurrentHealthy,
+			),
+		)
 	}
 	if dry {
 		return nil
@@ -238,15 +268,20 @@ func checkAndDecrement(b *policyv1.PodDisruptionBudget, pod string, dry bool) er
 	if s.DisruptedPods == nil {
 		s.DisruptedPods = map[string]metav1.Time{}
 	}
-	// Who keeps the budget takes the pod out when it sees it going.
+	// The disruption controller removes the entry when it observes the deletion.
 	s.DisruptedPods[pod] = metav1.Time{Time: time.Now()}
 	return nil
 }
 
-// setBudgetCondition says that the budget is spent.
+// setBudgetCondition sets DisruptionAllowed to false.
 func setBudgetCondition(b *policyv1.PodDisruptionBudget) {
-	c := metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.InsufficientPodsReason,
-		ObservedGeneration: b.Status.ObservedGeneration, LastTransitionTime: metav1.Now()}
+	c := metav1.Condition{
+		Type:               policyv1.DisruptionAllowedCondition,
+		Status:             metav1.ConditionFalse,
+		Reason:             policyv1.InsufficientPodsReason,
+		ObservedGeneration: b.Status.ObservedGeneration,
+		LastTransitionTime: metav1.Now(),
+	}
 	for i := range b.Status.Conditions {
 		if was := &b.Status.Conditions[i]; was.Type == c.Type {
 			if was.Status == c.Status {
@@ -259,7 +294,7 @@ func setBudgetCondition(b *policyv1.PodDisruptionBudget) {
 	b.Status.Conditions = append(b.Status.Conditions, c)
 }
 
-// deletePod says in the pod why it goes, and deletes it.
+// deletePod adds the condition DisruptionTarget and deletes the pod.
 func (e *Eviction) deletePod(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions, say bool) error {
 	if say && !dryrun.IsDryRun(deletion.DryRun) {
 		if err := e.addDisruptionCondition(ctx, pod, deletion); err != nil {
@@ -292,7 +327,7 @@ func (e *Eviction) addDisruptionCondition(ctx context.Context, pod *corev1.Pod, 
 		return storeerr.InterpretUpdateError(err, e.pods.Kind.GroupResource(), pod.Name)
 	}
 	if preconditions.ResourceVersion != nil {
-		// The condition makes a new version, which the deletion must mean.
+		// The condition changed the resource version: the deletion must refer to the new one.
 		deletion.Preconditions.ResourceVersion = &said.ResourceVersion
 	}
 	return nil

@@ -19,12 +19,11 @@ import (
 	"berth/control/registry"
 )
 
-// fakeStorage is a storage of one pod. meanwhile, if given, comes before the next write, as
-// somebody else's.
+// fakeStorage stores one pod. concurrentWrite, if set, runs before the next write.
 type fakeStorage struct {
 	storage.Interface
 
-	pod             *corev1.Pod // nil: gone
+	pod             *corev1.Pod // nil: deleted
 	version         int
 	concurrentWrite func()
 }
@@ -53,7 +52,15 @@ func (o *fakeStorage) runConcurrentWrite() {
 	}
 }
 
-func (o *fakeStorage) GuaranteedUpdate(_ context.Context, key string, out runtime.Object, _ bool, p *storage.Preconditions, try storage.UpdateFunc, _ runtime.Object) error {
+func (o *fakeStorage) GuaranteedUpdate(
+	_ context.Context,
+	key string,
+	out runtime.Object,
+	_ bool,
+	p *storage.Preconditions,
+	try storage.UpdateFunc,
+	_ runtime.Object,
+) error {
 	o.runConcurrentWrite()
 	if o.pod == nil {
 		return storage.NewKeyNotFoundError(key, 0)
@@ -70,7 +77,15 @@ func (o *fakeStorage) GuaranteedUpdate(_ context.Context, key string, out runtim
 	return nil
 }
 
-func (o *fakeStorage) Delete(_ context.Context, key string, out runtime.Object, p *storage.Preconditions, _ storage.ValidateObjectFunc, _ runtime.Object, _ storage.DeleteOptions) error {
+func (o *fakeStorage) Delete(
+	_ context.Context,
+	key string,
+	out runtime.Object,
+	p *storage.Preconditions,
+	_ storage.ValidateObjectFunc,
+	_ runtime.Object,
+	_ storage.DeleteOptions,
+) error {
 	o.runConcurrentWrite()
 	if o.pod == nil {
 		return storage.NewKeyNotFoundError(key, 0)
@@ -83,12 +98,15 @@ func (o *fakeStorage) Delete(_ context.Context, key string, out runtime.Object, 
 	return nil
 }
 
-// TestEvictionRechecksChangedPod: between the look at it and its deletion it
-// begins to count for a budget that is spent.
+// TestEvictionRechecksChangedPod checks that a pod that becomes ready between the check and the
+// deletion is checked again, and counts against an exhausted budget.
 func TestEvictionRechecksChangedPod(t *testing.T) {
 	t.Parallel()
-	budget := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
-		Status: policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 1}}
+	budget := policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "b"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
+		Status:     policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 1},
+	}
 	becomesReady := func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodRunning
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
@@ -100,24 +118,37 @@ func TestEvictionRechecksChangedPod(t *testing.T) {
 		named     *metav1.Preconditions
 		want      func(error) bool
 	}{
-		"pending, and nothing happens":            {corev1.PodPending, nil, nil, gone},
-		"pending, and becomes ready":              {corev1.PodPending, becomesReady, nil, apierrors.IsTooManyRequests},
-		"not ready, and nothing happens":          {corev1.PodRunning, nil, nil, gone},
-		"not ready, and becomes ready":            {corev1.PodRunning, becomesReady, nil, apierrors.IsTooManyRequests},
-		"not ready, and is written otherwise":     {corev1.PodRunning, func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
-		"ended, and is written":                   {corev1.PodSucceeded, func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
-		"pending, written, and the version named": {corev1.PodPending, func(*corev1.Pod) {}, &metav1.Preconditions{ResourceVersion: new("1")}, apierrors.IsConflict},
-		"another pod is meant":                    {corev1.PodPending, nil, &metav1.Preconditions{UID: new(types.UID("other"))}, apierrors.IsConflict},
+		"pending pod, no change":      {corev1.PodPending, nil, nil, gone},
+		"pending pod becomes ready":   {corev1.PodPending, becomesReady, nil, apierrors.IsTooManyRequests},
+		"unhealthy pod, no change":    {corev1.PodRunning, nil, nil, gone},
+		"unhealthy pod becomes ready": {corev1.PodRunning, becomesReady, nil, apierrors.IsTooManyRequests},
+		"unhealthy pod, unrelated change": {corev1.PodRunning,
+			func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
+		"terminated pod, unrelated change": {corev1.PodSucceeded,
+			func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
+		"pending pod changed, resource version given": {corev1.PodPending, func(*corev1.Pod) {},
+			&metav1.Preconditions{ResourceVersion: new("1")}, apierrors.IsConflict},
+		"other UID given": {corev1.PodPending, nil,
+			&metav1.Preconditions{UID: new(types.UID("other"))}, apierrors.IsConflict},
 	} {
-		o := &fakeStorage{version: 1, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", ResourceVersion: "1"}, Status: corev1.PodStatus{Phase: row.phase}}}
+		o := &fakeStorage{
+			version: 1,
+			pod: &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", ResourceVersion: "1"},
+				Status:     corev1.PodStatus{Phase: row.phase},
+			},
+		}
 		if row.meanwhile != nil {
 			o.concurrentWrite = func() { o.change(row.meanwhile) }
 		}
 		e := newEviction(o, budget)
-		wish := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}, DeleteOptions: &metav1.DeleteOptions{Preconditions: row.named}}
+		wish := &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Name: "p"},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: row.named},
+		}
 		_, err := e.Create(genericapirequest.WithNamespace(t.Context(), "default"), "p", wish, nil, nil)
 		if !row.want(err) || (err == nil) != (o.pod == nil) {
-			t.Errorf("%s: %v; the pod is there: %v", sentence, err, o.pod != nil)
+			t.Errorf("%s: %v; pod exists: %v", sentence, err, o.pod != nil)
 		}
 	}
 }
@@ -126,9 +157,10 @@ func newEviction(o *fakeStorage, budgets ...policyv1.PodDisruptionBudget) *Evict
 	kind := &registry.Kind{New: func() runtime.Object { return &corev1.Pod{} }}
 	kind.GroupVersion, kind.Resource = corev1.SchemeGroupVersion, "pods"
 	store := &genericregistry.Store{
-		NewFunc: kind.New, DefaultQualifiedResource: kind.GroupResource(), DeleteStrategy: podStrategy{registry.NewStrategy(kind, scheme.Scheme)},
-		KeyFunc: func(_ context.Context, name string) (string, error) { return name, nil },
-		Storage: genericregistry.DryRunnableStorage{Storage: o},
+		NewFunc: kind.New, DefaultQualifiedResource: kind.GroupResource(),
+		DeleteStrategy: podStrategy{registry.NewStrategy(kind, scheme.Scheme)},
+		KeyFunc:        func(_ context.Context, name string) (string, error) { return name, nil },
+		Storage:        genericregistry.DryRunnableStorage{Storage: o},
 	}
 	return &Eviction{pods: &registry.Store{Store: store, Kind: kind}, options: Options{
 		ListBudgets: func(context.Context, string) ([]policyv1.PodDisruptionBudget, error) { return budgets, nil },

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Log reads what a container has written: pods/log.
+// Log implements pods/log.
 type Log struct{ *podLocator }
 
 var (
@@ -28,7 +28,7 @@ var (
 // New returns an empty pod.
 func (l *Log) New() runtime.Object { return &corev1.Pod{} }
 
-// Destroy does nothing: nothing is kept.
+// Destroy does nothing: there is no storage.
 func (l *Log) Destroy() {}
 
 // NewGetOptions returns empty options.
@@ -36,14 +36,14 @@ func (l *Log) NewGetOptions() (runtime.Object, bool, string) {
 	return &corev1.PodLogOptions{}, false, ""
 }
 
-// ProducesMIMETypes is text.
+// ProducesMIMETypes returns text/plain.
 func (l *Log) ProducesMIMETypes(string) []string { return []string{"text/plain"} }
 
-// ProducesObject is a text for the documentation.
+// ProducesObject returns a string, for the API documentation.
 func (l *Log) ProducesObject(string) any { return "" }
 
-// Get answers a stream from the agent of the pod's node. A pod that is on no node
-// has said nothing yet.
+// Get returns a stream from the kubelet of the pod's node. The log of a pod without a node is
+// empty.
 func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object, error) {
 	o, ok := options.(*corev1.PodLogOptions)
 	if !ok {
@@ -81,10 +81,10 @@ func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (run
 	return out, nil
 }
 
-// logStream is the agent's answer.
+// logStream is the response of the kubelet.
 type logStream struct{ *genericrest.LocationStreamer }
 
-// InputStream is the answer's body.
+// InputStream returns the response body.
 func (s *logStream) InputStream(ctx context.Context, version, accept string) (io.ReadCloser, bool, string, error) {
 	body, flush, kind, err := s.LocationStreamer.InputStream(ctx, version, accept)
 	if body != nil {
@@ -93,8 +93,8 @@ func (s *logStream) InputStream(ctx context.Context, version, accept string) (io
 	return body, flush, kind, err
 }
 
-// delayedEOF never tells of the end together with the last bytes: those who copy to a
-// WebSocket would drop them.
+// delayedEOF returns io.EOF separately from the last bytes: the WebSocket copy of the library drops
+// bytes that come with an error.
 type delayedEOF struct {
 	io.ReadCloser
 	end error
@@ -118,7 +118,8 @@ func logQuery(o *corev1.PodLogOptions) url.Values {
 			q.Set(name, "true")
 		}
 	}
-	for name, n := range map[string]*int64{"sinceSeconds": o.SinceSeconds, "tailLines": o.TailLines, "limitBytes": o.LimitBytes} {
+	for name, n := range map[string]*int64{"sinceSeconds": o.SinceSeconds, "tailLines": o.TailLines,
+		"limitBytes": o.LimitBytes} {
 		if n != nil {
 			q.Set(name, strconv.FormatInt(*n, 10))
 		}
@@ -141,7 +142,10 @@ func validateLogOptions(o *corev1.PodLogOptions) field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("limitBytes"), *n, "must be greater than 0"))
 	}
 	if o.SinceSeconds != nil && o.SinceTime != nil {
-		errs = append(errs, field.Forbidden(field.NewPath(""), "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+		errs = append(
+			errs,
+			field.Forbidden(field.NewPath(""), "at most one of `sinceTime` or `sinceSeconds` may be specified"),
+		)
 	} else if n := o.SinceSeconds; n != nil && *n < 1 {
 		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *n, "must be greater than 0"))
 	}
@@ -150,7 +154,8 @@ func validateLogOptions(o *corev1.PodLogOptions) field.ErrorList {
 		if *s != words[0] && *s != words[1] && *s != words[2] {
 			errs = append(errs, field.NotSupported(field.NewPath("stream"), *s, words))
 		} else if *s != corev1.LogStreamAll && o.TailLines != nil {
-			errs = append(errs, field.Forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now"))
+			errs = append(errs, field.Forbidden(field.NewPath(""),
+				"`tailLines` and specific `stream` are mutually exclusive for now"))
 		}
 	}
 	return errs

@@ -11,11 +11,21 @@ import (
 
 func TestMergeMatchKeys(t *testing.T) {
 	t.Parallel()
-	term := corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{}, MatchLabelKeys: []string{"a", "missing"}, MismatchLabelKeys: []string{"b"}}
+	term := corev1.PodAffinityTerm{
+		LabelSelector:     &metav1.LabelSelector{},
+		MatchLabelKeys:    []string{"a", "missing"},
+		MismatchLabelKeys: []string{"b"},
+	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "1", "b": "2"}}, Spec: corev1.PodSpec{
-		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}},
-		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{LabelSelector: &metav1.LabelSelector{}, MatchLabelKeys: []string{"a"}},
-			{MatchLabelKeys: []string{"a"}}},
+		Affinity: &corev1.Affinity{
+			PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term},
+			},
+		},
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+			{LabelSelector: &metav1.LabelSelector{}, MatchLabelKeys: []string{"a"}},
+			{MatchLabelKeys: []string{"a"}},
+		},
 	}}
 	mergeMatchKeys(pod)
 	got := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector
@@ -36,12 +46,16 @@ func TestPodStrategyCheckGracefulDelete(t *testing.T) {
 		asked *int64
 		want  int64
 	}{
-		{"a pod on no node goes at once", corev1.Pod{}, number(30), 0},
-		{"a pod that has ended goes at once", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}, nil, 0},
-		{"the request wins", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(5)}}, number(7), 7},
-		{"then the pod", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(5)}}, nil, 5},
-		{"then the default", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, nil, 30},
-		{"less than nothing is a second", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(-1)}}, nil, 1},
+		{"unbound pod", corev1.Pod{}, number(30), 0},
+		{"terminated pod", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"},
+			Status: corev1.PodStatus{Phase: corev1.PodFailed}}, nil, 0},
+		{"period of the request", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(5)}},
+			number(7), 7},
+		{"period of the pod", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(5)}},
+			nil, 5},
+		{"default period", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, nil, 30},
+		{"negative period", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(-1)}}, nil,
+			1},
 	} {
 		options := &metav1.DeleteOptions{GracePeriodSeconds: c.asked}
 		if !(podStrategy{}).CheckGracefulDelete(t.Context(), &c.pod, options) || *options.GracePeriodSeconds != c.want {
@@ -53,7 +67,10 @@ func TestPodStrategyCheckGracefulDelete(t *testing.T) {
 func TestKubeletURL(t *testing.T) {
 	t.Parallel()
 	n := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-		{Type: corev1.NodeExternalIP, Address: "1.2.3.4"}, {Type: corev1.NodeHostName, Address: "n"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}}}}
+		{
+			Type:    corev1.NodeExternalIP,
+			Address: "1.2.3.4",
+		}, {Type: corev1.NodeHostName, Address: "n"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}}}}
 	if u, err := KubeletURL(n); err != nil || u.String() != "https://[fd00::1]:10250" {
 		t.Errorf("got %v, %v", u, err)
 	}
@@ -70,15 +87,21 @@ func TestKubeletURL(t *testing.T) {
 
 func TestContainerSelection(t *testing.T) {
 	t.Parallel()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "i"}},
-		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}}}}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "i"}},
+			EphemeralContainers: []corev1.EphemeralContainer{
+				{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}},
+			}},
+	}
 	for asked, want := range map[string]string{"": "a", "i": "i", "e": "e"} {
 		if got, err := container(pod, asked); got != want || err != nil {
 			t.Errorf("%q: got %q, %v", asked, got, err)
 		}
 	}
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "b"})
-	want := "a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i] or one of the ephemeral containers: [e]"
+	want := "a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i] " +
+		"or one of the ephemeral containers: [e]"
 	if _, err := container(pod, ""); err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
@@ -86,15 +109,21 @@ func TestContainerSelection(t *testing.T) {
 
 func TestCheckAndDecrement(t *testing.T) {
 	t.Parallel()
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Generation: 2}, Status: policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1}}
-	if err := checkAndDecrement(b, "p", false); !apierrors.IsTooManyRequests(err) || !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
-		t.Errorf("a budget that is not settled gave: %v", err)
+	b := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "b", Generation: 2},
+		Status:     policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1},
+	}
+	if err := checkAndDecrement(b, "p", false); !apierrors.IsTooManyRequests(err) ||
+		!apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
+		t.Errorf("budget not processed yet: %v", err)
 	}
 	b.Status.ObservedGeneration = 2
 	if err := checkAndDecrement(b, "p", true); err != nil || b.Status.DisruptionsAllowed != 1 {
-		t.Errorf("a dry run took from the budget: %v", err)
+		t.Errorf("a dry run decremented the budget: %v", err)
 	}
-	if err := checkAndDecrement(b, "p", false); err != nil || b.Status.DisruptionsAllowed != 0 || len(b.Status.DisruptedPods) != 1 || b.Status.Conditions[0].Reason != policyv1.InsufficientPodsReason {
+	if err := checkAndDecrement(b, "p", false); err != nil || b.Status.DisruptionsAllowed != 0 ||
+		len(b.Status.DisruptedPods) != 1 ||
+		b.Status.Conditions[0].Reason != policyv1.InsufficientPodsReason {
 		t.Errorf("%+v, %v", b.Status, err)
 	}
 	b.Status.DesiredHealthy, b.Status.CurrentHealthy = 2, 1
@@ -114,7 +143,8 @@ func TestCheckAndDecrement(t *testing.T) {
 
 func TestValidateProxyAddress(t *testing.T) {
 	t.Parallel()
-	for ip, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "127.0.0.1": false, "169.254.169.254": false, "::1": false, "": false, "0.0.0.0": false, "224.0.0.1": false, "::ffff:127.0.0.1": false} {
+	for ip, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "127.0.0.1": false,
+		"169.254.169.254": false, "::1": false, "": false, "0.0.0.0": false, "224.0.0.1": false, "::ffff:127.0.0.1": false} {
 		if got := validateProxyAddress(ip) == nil; got != want {
 			t.Errorf("%s: got %v", ip, got)
 		}

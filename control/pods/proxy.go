@@ -16,33 +16,46 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// proxyMethods are what may be asked of pods and nodes.
-var proxyMethods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodHead, http.MethodOptions}
+// proxyMethods are the HTTP methods that are proxied to pods, Services and nodes.
+var proxyMethods = []string{
+	http.MethodGet,
+	http.MethodPost,
+	http.MethodPut,
+	http.MethodPatch,
+	http.MethodDelete,
+	http.MethodHead,
+	http.MethodOptions,
+}
 
 var (
 	_ rest.Connecter = (*Proxy)(nil)
 	_ rest.Connecter = (*NodeProxy)(nil)
 )
 
-// Proxy hands requests on to what a pod serves: pods/[SCHEME:]NAME[:PORT]/proxy.
+// Proxy implements pods/[SCHEME:]NAME[:PORT]/proxy.
 type Proxy struct{ *podLocator }
 
 // New returns an empty pod.
 func (p *Proxy) New() runtime.Object { return &corev1.Pod{} }
 
-// Destroy does nothing: nothing is kept.
+// Destroy does nothing: there is no storage.
 func (p *Proxy) Destroy() {}
 
-// ConnectMethods are those of HTTP.
+// ConnectMethods returns all HTTP methods.
 func (p *Proxy) ConnectMethods() []string { return append([]string(nil), proxyMethods...) }
 
-// NewConnectOptions returns empty options, that take the rest of the path.
+// NewConnectOptions returns empty options with the rest of the path.
 func (p *Proxy) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodProxyOptions{}, true, "path"
 }
 
-// Connect answers what hands the request on.
-func (p *Proxy) Connect(ctx context.Context, id string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+// Connect returns the proxy handler.
+func (p *Proxy) Connect(
+	ctx context.Context,
+	id string,
+	options runtime.Object,
+	respond rest.Responder,
+) (http.Handler, error) {
 	o, ok := options.(*corev1.PodProxyOptions)
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
@@ -70,8 +83,8 @@ func (p *Proxy) Connect(ctx context.Context, id string, options runtime.Object, 
 	return newProxyHandler(to, p.PodTransport, false, respond), nil
 }
 
-// resolvePort is the port that is meant: the first that the pod names if none is, and
-// a number for a name.
+// resolvePort resolves a port name to its number. Without a port it returns the first port of the
+// pod, or 80.
 func resolvePort(pod *corev1.Pod, port string) string {
 	for i := range pod.Spec.Containers {
 		for _, p := range pod.Spec.Containers[i].Ports {
@@ -86,26 +99,31 @@ func resolvePort(pod *corev1.Pod, port string) string {
 	return port
 }
 
-// NodeProxy hands requests on to a node's agent: nodes/NAME[:PORT]/proxy.
+// NodeProxy implements nodes/NAME[:PORT]/proxy, which proxies to the kubelet.
 type NodeProxy struct{ Options }
 
 // New returns an empty node.
 func (p *NodeProxy) New() runtime.Object { return &corev1.Node{} }
 
-// Destroy does nothing: nothing is kept.
+// Destroy does nothing: there is no storage.
 func (p *NodeProxy) Destroy() {}
 
-// ConnectMethods are those of HTTP.
+// ConnectMethods returns all HTTP methods.
 func (p *NodeProxy) ConnectMethods() []string { return append([]string(nil), proxyMethods...) }
 
-// NewConnectOptions returns empty options, that take the rest of the path.
+// NewConnectOptions returns empty options with the rest of the path.
 func (p *NodeProxy) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.NodeProxyOptions{}, true, "path"
 }
 
-// Connect answers what hands the request on. Another port than the agent's is
-// asked without the server's certificate.
-func (p *NodeProxy) Connect(ctx context.Context, id string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+// Connect returns the proxy handler. It does not use the server's client certificate for other
+// ports than the kubelet's.
+func (p *NodeProxy) Connect(
+	ctx context.Context,
+	id string,
+	options runtime.Object,
+	respond rest.Responder,
+) (http.Handler, error) {
 	o, ok := options.(*corev1.NodeProxyOptions)
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)

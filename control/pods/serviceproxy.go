@@ -16,12 +16,13 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// ServiceProxy hands requests on to one of a service's ready pods:
-// services/[SCHEME:]NAME[:PORT]/proxy.
+// ServiceProxy implements services/[SCHEME:]NAME[:PORT]/proxy. It selects one of the ready
+// endpoints.
 type ServiceProxy struct {
-	// GetService and Endpoints read by name in the namespace of the context.
+	// GetService and GetEndpoints return the object of that name in the namespace of the context.
 	GetService   func(ctx context.Context, name string) (*corev1.Service, error)
-	GetEndpoints func(ctx context.Context, name string) (*corev1.Endpoints, error) //nolint:staticcheck // served as long as upstream serves it
+	GetEndpoints func(ctx context.Context, name string) (*corev1.Endpoints,
+		error) //nolint:staticcheck // served as long as upstream serves it
 	PodTransport http.RoundTripper
 }
 
@@ -30,19 +31,24 @@ var _ rest.Connecter = (*ServiceProxy)(nil)
 // New returns an empty service.
 func (p *ServiceProxy) New() runtime.Object { return &corev1.Service{} }
 
-// Destroy does nothing: nothing is kept.
+// Destroy does nothing: there is no storage.
 func (p *ServiceProxy) Destroy() {}
 
-// ConnectMethods are those of HTTP.
+// ConnectMethods returns all HTTP methods.
 func (p *ServiceProxy) ConnectMethods() []string { return append([]string(nil), proxyMethods...) }
 
-// NewConnectOptions returns empty options, that take the rest of the path.
+// NewConnectOptions returns empty options with the rest of the path.
 func (p *ServiceProxy) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.ServiceProxyOptions{}, true, "path"
 }
 
-// Connect answers what hands the request on.
-func (p *ServiceProxy) Connect(ctx context.Context, id string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+// Connect returns the proxy handler.
+func (p *ServiceProxy) Connect(
+	ctx context.Context,
+	id string,
+	options runtime.Object,
+	respond rest.Responder,
+) (http.Handler, error) {
 	o, ok := options.(*corev1.ServiceProxyOptions)
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
@@ -81,7 +87,7 @@ func (p *ServiceProxy) Connect(ctx context.Context, id string, options runtime.O
 	return newProxyHandler(to, p.PodTransport, false, respond), nil
 }
 
-// servicePortName is the name of the port that is meant: by its name, by its number, or
+// servicePortName returns the name of the requested port, which is given by name or number, or of
 // the only one.
 func servicePortName(svc *corev1.Service, port string) (string, error) {
 	if port == "" && len(svc.Spec.Ports) == 1 {
@@ -95,7 +101,7 @@ func servicePortName(svc *corev1.Service, port string) (string, error) {
 	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", port, svc.Name))
 }
 
-// randomEndpoint is the host and port of any ready address; "": there is none.
+// randomEndpoint returns the host and port of a random ready address, or "" if there is none.
 func randomEndpoint(endpoints *corev1.Endpoints, port string) string { //nolint:staticcheck // as above
 	var all []string
 	if endpoints == nil {

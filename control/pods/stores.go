@@ -15,28 +15,29 @@ import (
 	"berth/control/registry"
 )
 
-// Options is what pods need of the server beside their own store.
+// Options holds the dependencies of the pod resources.
 type Options struct {
 	StoreOptions registry.StoreOptions
-	// GetNode finds a node by name.
+	// GetNode returns a node by name.
 	GetNode func(ctx context.Context, name string) (*corev1.Node, error)
-	// ListBudgets lists the disruption budgets of a namespace; TakeBudget changes the
-	// status of one if nobody else did since (else a conflict is the error).
+	// ListBudgets returns the disruption budgets of a namespace. UpdateBudgetStatus updates the
+	// status of one. It returns a conflict if the budget has changed.
 	ListBudgets        func(ctx context.Context, namespace string) ([]policyv1.PodDisruptionBudget, error)
 	UpdateBudgetStatus func(ctx context.Context, budget *policyv1.PodDisruptionBudget) error
-	// Authorizer decides who may do what.
+	// Authorizer authorizes WebSocket connections, see podLocator.authorizeCreate.
 	Authorizer authorizer.Authorizer
-	// KubeletTransport carries requests to port 10250 of nodes as one whom they serve;
-	// ToNodesUnverified does for those who do not care whether the node is who it
-	// says, ToPods carries requests to the ports of pods.
+	// KubeletTransport is the authenticated transport to kubelets. InsecureKubeletTransport does
+	// not verify their serving certificates. PodTransport is the transport to pods.
 	KubeletTransport, InsecureKubeletTransport, PodTransport http.RoundTripper
 }
 
-// New makes pods with all that is served of them and of the nodes that they are
-// reached through, by path.
+// New creates the store of pods and all storages of pods by path.
 func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Storage, error) {
-	if o.GetNode == nil || o.ListBudgets == nil || o.UpdateBudgetStatus == nil || o.KubeletTransport == nil || o.Authorizer == nil {
-		return nil, nil, errors.New("pods: nodes, budgets, the authorizer and the way to nodes must be given")
+	if o.GetNode == nil || o.ListBudgets == nil || o.UpdateBudgetStatus == nil || o.KubeletTransport == nil ||
+		o.Authorizer == nil {
+		return nil, nil, errors.New(
+			"pods: GetNode, ListBudgets, UpdateBudgetStatus, KubeletTransport and Authorizer are required",
+		)
 	}
 	strategy := registry.NewStrategy(kind, o.StoreOptions.Typer)
 	main, err := registry.NewStoreWithStrategy(kind, o.StoreOptions, podStrategy{strategy})
@@ -46,8 +47,11 @@ func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Stora
 	binding := &Binding{pods: main}
 	reach := &podLocator{Options: o, pods: main}
 	return main, map[string]rest.Storage{
-		"pods":                     main,
-		"pods/status":              registry.NewSubresource(main, podStatusStrategy{registry.StatusStrategy{Strategy: strategy}}),
+		"pods": main,
+		"pods/status": registry.NewSubresource(
+			main,
+			podStatusStrategy{registry.StatusStrategy{Strategy: strategy}},
+		),
 		"pods/ephemeralcontainers": registry.NewSubresource(main, newEphemeralContainersStrategy(strategy)),
 		"pods/resize":              registry.NewSubresource(main, newResizeStrategy(strategy)),
 		"pods/binding":             binding,
@@ -61,7 +65,7 @@ func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Stora
 	}, nil
 }
 
-// specFields are the names of the fields of a pod's spec.
+// specFields returns the JSON names of the fields of a pod's spec.
 func specFields() []string {
 	var out []string
 	for f := range reflect.TypeFor[corev1.PodSpec]().Fields() {

@@ -21,8 +21,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// streamMethods are how a connection may be asked for: GET by WebSockets, POST
-// by SPDY.
+// streamMethods are the methods of streaming connections: GET for WebSocket, POST for SPDY.
 var streamMethods = []string{http.MethodGet, http.MethodPost}
 
 var (
@@ -31,7 +30,7 @@ var (
 	_ rest.Connecter = (*PortForward)(nil)
 )
 
-// streams are the standard streams of a process that a client wants.
+// streams are the requested standard streams of a process.
 type streams struct{ in, out, err, tty bool }
 
 func (s streams) query() url.Values {
@@ -44,7 +43,7 @@ func (s streams) query() url.Values {
 	return q
 }
 
-// check refuses what no terminal can do.
+// check rejects combinations that are not possible.
 func (s streams) check() error {
 	switch {
 	case !s.in && !s.out && !s.err:
@@ -55,19 +54,21 @@ func (s streams) check() error {
 	return nil
 }
 
-// authorizeCreate refuses who may only read: a WebSocket begins as a GET, and what runs in
-// a container or listens in its network is not to be read but entered.
+// authorizeCreate requires the verb create. WebSocket requests are authorized with the verb get,
+// but streaming to a container or its network requires more than read access.
 func (r *podLocator) authorizeCreate(ctx context.Context) error {
 	asked, err := filters.GetAuthorizerAttributes(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
 	if asked.GetVerb() == "create" {
-		return nil // as which the request was let in
+		return nil // authorized already
 	}
 	enter := authorizer.AttributesRecord{
-		User: asked.GetUser(), Verb: "create", Namespace: asked.GetNamespace(), APIGroup: asked.GetAPIGroup(), APIVersion: asked.GetAPIVersion(),
-		Resource: asked.GetResource(), Subresource: asked.GetSubresource(), Name: asked.GetName(), ResourceRequest: true, Path: asked.GetPath(),
+		User: asked.GetUser(), Verb: "create", Namespace: asked.GetNamespace(), APIGroup: asked.GetAPIGroup(),
+		APIVersion: asked.GetAPIVersion(),
+		Resource:   asked.GetResource(), Subresource: asked.GetSubresource(), Name: asked.GetName(), ResourceRequest: true,
+		Path: asked.GetPath(),
 	}
 	decision, reason, err := r.Authorizer.Authorize(ctx, enter)
 	if decision == authorizer.DecisionAllow {
@@ -77,13 +78,20 @@ func (r *podLocator) authorizeCreate(ctx context.Context) error {
 		return apierrors.NewInternalError(err)
 	}
 	of := schema.GroupResource{Group: enter.APIGroup, Resource: enter.Resource + "/" + enter.Subresource}
-	return apierrors.NewForbidden(of, enter.Name, errors.New(cmp.Or(reason, "the verb create is needed for WebSockets too")))
+	return apierrors.NewForbidden(of, enter.Name, errors.New(cmp.Or(reason, "WebSocket requests require the verb create")))
 }
 
-// stream connects a client with a process in a container, through the agent of
-// the pod's node. Clients that speak WebSockets are translated: agents need to
-// speak SPDY only.
-func (r *podLocator) stream(ctx context.Context, verb string, pod *corev1.Pod, name string, s streams, query url.Values, respond rest.Responder) (http.Handler, error) {
+// stream connects a client to a process in a container, through the kubelet of the pod's node.
+// WebSocket connections are translated to SPDY, so kubelets need to support SPDY only.
+func (r *podLocator) stream(
+	ctx context.Context,
+	verb string,
+	pod *corev1.Pod,
+	name string,
+	s streams,
+	query url.Values,
+	respond rest.Responder,
+) (http.Handler, error) {
 	name, err := container(pod, name)
 	if err != nil {
 		return nil, err
@@ -94,11 +102,20 @@ func (r *podLocator) stream(ctx context.Context, verb string, pod *corev1.Pod, n
 	}
 	to.Path = fmt.Sprintf("/%s/%s/%s/%s", verb, pod.Namespace, pod.Name, name)
 	to.RawQuery = query.Encode()
-	translate := translator.NewStreamTranslatorHandler(to, r.KubeletTransport, 0, translator.Options{Stdin: s.in, Stdout: s.out, Stderr: s.err, Tty: s.tty})
-	return translator.NewTranslatingHandler(newProxyHandler(to, r.KubeletTransport, true, respond), translate, wsstream.IsWebSocketRequestWithStreamCloseProtocol), nil
+	translate := translator.NewStreamTranslatorHandler(
+		to,
+		r.KubeletTransport,
+		0,
+		translator.Options{Stdin: s.in, Stdout: s.out, Stderr: s.err, Tty: s.tty},
+	)
+	return translator.NewTranslatingHandler(
+		newProxyHandler(to, r.KubeletTransport, true, respond),
+		translate,
+		wsstream.IsWebSocketRequestWithStreamCloseProtocol,
+	), nil
 }
 
-// kubeletURLOf is the agent of the node that a pod is on.
+// kubeletURLOf returns the URL of the kubelet of a pod's node.
 func (r *podLocator) kubeletURLOf(ctx context.Context, pod *corev1.Pod) (*url.URL, error) {
 	if pod.Spec.NodeName == "" {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
@@ -106,16 +123,16 @@ func (r *podLocator) kubeletURLOf(ctx context.Context, pod *corev1.Pod) (*url.UR
 	return r.kubeletURL(ctx, pod.Spec.NodeName)
 }
 
-// Exec runs a command in a container: pods/exec.
+// Exec implements pods/exec.
 type Exec struct{ *podLocator }
 
 // New returns an empty pod.
 func (e *Exec) New() runtime.Object { return &corev1.Pod{} }
 
-// Destroy does nothing: nothing is kept.
+// Destroy does nothing: there is no storage.
 func (e *Exec) Destroy() {}
 
-// ConnectMethods are GET and POST.
+// ConnectMethods returns GET and POST.
 func (e *Exec) ConnectMethods() []string { return slices.Clone(streamMethods) }
 
 // NewConnectOptions returns empty options.
@@ -123,8 +140,13 @@ func (e *Exec) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodExecOptions{}, false, ""
 }
 
-// Connect answers what connects the client.
-func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+// Connect returns the streaming handler.
+func (e *Exec) Connect(
+	ctx context.Context,
+	name string,
+	options runtime.Object,
+	respond rest.Responder,
+) (http.Handler, error) {
 	o, ok := options.(*corev1.PodExecOptions)
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
@@ -148,16 +170,16 @@ func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object,
 	return e.stream(ctx, "exec", pod, o.Container, s, query, respond)
 }
 
-// Attach connects with the process that a container runs: pods/attach.
+// Attach implements pods/attach.
 type Attach struct{ *podLocator }
 
 // New returns an empty pod.
 func (a *Attach) New() runtime.Object { return &corev1.Pod{} }
 
-// Destroy does nothing: nothing is kept.
+// Destroy does nothing: there is no storage.
 func (a *Attach) Destroy() {}
 
-// ConnectMethods are GET and POST.
+// ConnectMethods returns GET and POST.
 func (a *Attach) ConnectMethods() []string { return slices.Clone(streamMethods) }
 
 // NewConnectOptions returns empty options.
@@ -165,8 +187,13 @@ func (a *Attach) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodAttachOptions{}, false, ""
 }
 
-// Connect answers what connects the client.
-func (a *Attach) Connect(ctx context.Context, name string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+// Connect returns the streaming handler.
+func (a *Attach) Connect(
+	ctx context.Context,
+	name string,
+	options runtime.Object,
+	respond rest.Responder,
+) (http.Handler, error) {
 	o, ok := options.(*corev1.PodAttachOptions)
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
@@ -185,16 +212,16 @@ func (a *Attach) Connect(ctx context.Context, name string, options runtime.Objec
 	return a.stream(ctx, "attach", pod, o.Container, s, s.query(), respond)
 }
 
-// PortForward carries connections to ports of a pod: pods/portforward.
+// PortForward implements pods/portforward.
 type PortForward struct{ *podLocator }
 
 // New returns an empty pod.
 func (p *PortForward) New() runtime.Object { return &corev1.Pod{} }
 
-// Destroy does nothing: nothing is kept.
+// Destroy does nothing: there is no storage.
 func (p *PortForward) Destroy() {}
 
-// ConnectMethods are GET and POST.
+// ConnectMethods returns GET and POST.
 func (p *PortForward) ConnectMethods() []string { return slices.Clone(streamMethods) }
 
 // NewConnectOptions returns empty options.
@@ -202,9 +229,14 @@ func (p *PortForward) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodPortForwardOptions{}, false, ""
 }
 
-// Connect answers what connects the client. What is tunnelled through a WebSocket
-// is SPDY, and goes on as such.
-func (p *PortForward) Connect(ctx context.Context, name string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+// Connect returns the streaming handler. A WebSocket tunnel contains SPDY, which is passed on
+// unchanged.
+func (p *PortForward) Connect(
+	ctx context.Context,
+	name string,
+	options runtime.Object,
+	respond rest.Responder,
+) (http.Handler, error) {
 	o, ok := options.(*corev1.PodPortForwardOptions)
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
@@ -227,5 +259,9 @@ func (p *PortForward) Connect(ctx context.Context, name string, options runtime.
 	}
 	to.RawQuery = query.Encode()
 	on := newProxyHandler(to, p.KubeletTransport, true, respond)
-	return translator.NewTranslatingHandler(on, translator.NewTunnelingHandler(on), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+	return translator.NewTranslatingHandler(
+		on,
+		translator.NewTunnelingHandler(on),
+		wsstream.IsWebSocketRequestWithTunnelingProtocol,
+	), nil
 }

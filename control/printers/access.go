@@ -17,9 +17,15 @@ func rbac(kind string) schema.GroupKind {
 }
 
 var (
-	roleDefinitions    = []metav1.TableColumnDefinition{nameColumn, stringColumn("Created At", "When the object was created.")}
+	roleDefinitions = []metav1.TableColumnDefinition{
+		nameColumn,
+		stringColumn("Created At", "When the object was created."),
+	}
 	bindingDefinitions = []metav1.TableColumnDefinition{nameColumn, stringColumn("Role", "What is allowed."), ageColumn,
-		wideColumn(stringColumn("Users", "The users who may.")), wideColumn(stringColumn("Groups", "The groups who may.")), wideColumn(stringColumn("ServiceAccounts", "The accounts that may."))}
+		wideColumn(
+			stringColumn("Users", "The users who may."),
+		), wideColumn(stringColumn("Groups", "The groups who may.")),
+		wideColumn(stringColumn("ServiceAccounts", "The accounts that may."))}
 )
 
 var accessKinds = map[schema.GroupKind]Columns{
@@ -35,9 +41,18 @@ var accessKinds = map[schema.GroupKind]Columns{
 	rbac("ClusterRoleBinding"): columnsOf(func(b *rbacv1.ClusterRoleBinding, now time.Time) []any {
 		return bindingRow(&b.ObjectMeta, b.RoleRef, b.Subjects, now)
 	}, bindingDefinitions...),
-	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: columnsOf(requestRow, nameColumn, ageColumn,
-		stringColumn("SignerName", "Who is asked to sign."), stringColumn("Requestor", "Who asks."),
-		stringColumn("RequestedDuration", "How long the certificate should hold."), stringColumn("Condition", "How far the request is.")),
+	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: columnsOf(
+		requestRow,
+		nameColumn,
+		ageColumn,
+		stringColumn("SignerName", "Who is asked to sign."),
+		stringColumn("Requestor", "Who asks."),
+		stringColumn(
+			"RequestedDuration",
+			"How long the certificate should hold.",
+		),
+		stringColumn("Condition", "How far the request is."),
+	),
 }
 
 func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, who []rbacv1.Subject, now time.Time) []any {
@@ -66,7 +81,10 @@ func requestRow(r *certificatesv1.CertificateSigningRequest, now time.Time) []an
 
 func requestStatus(r *certificatesv1.CertificateSigningRequest) string {
 	is := func(kind certificatesv1.RequestConditionType) bool {
-		return slices.ContainsFunc(r.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })
+		return slices.ContainsFunc(
+			r.Status.Conditions,
+			func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind },
+		)
 	}
 	word := "Pending"
 	switch {

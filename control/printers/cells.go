@@ -17,11 +17,11 @@ const (
 	none    = "<none>"
 	unset   = "<unset>"
 	unknown = "<unknown>"
-	// maxListed is how many addresses or ports one cell holds.
+	// maxListed limits the addresses or ports in one cell.
 	maxListed = 3
 )
 
-// age is how long ago something was, in a word.
+// age formats the time since t.
 func age(t metav1.Time, now time.Time) string {
 	if t.IsZero() {
 		return unknown
@@ -36,7 +36,7 @@ func orNone(s string) string {
 	return s
 }
 
-// valueOr is what a pointer shows, or a word where there is none.
+// valueOr formats the value of a pointer, or returns a placeholder if it is nil.
 func valueOr[T any](p *T, without string) any {
 	if p == nil {
 		return without
@@ -51,7 +51,7 @@ func int32OrZero(p *int32) int64 {
 	return int64(*p)
 }
 
-// formatBool is a switch that may be absent.
+// formatBool formats an optional boolean.
 func formatBool(p *bool) string {
 	switch {
 	case p == nil:
@@ -62,7 +62,7 @@ func formatBool(p *bool) string {
 	return "False"
 }
 
-// joinLimited joins a list that may be long.
+// joinLimited joins at most maxListed items.
 func joinLimited(list []string, without string) string {
 	if len(list) == 0 {
 		return without
@@ -73,7 +73,7 @@ func joinLimited(list []string, without string) string {
 	return fmt.Sprintf("%s + %d more...", strings.Join(list[:maxListed], ","), len(list)-maxListed)
 }
 
-// formatLabels writes labels as a selector.
+// formatLabels formats labels as a selector.
 func formatLabels(m map[string]string) string {
 	out := make([]string, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -82,7 +82,7 @@ func formatLabels(m map[string]string) string {
 	return orNone(strings.Join(out, ","))
 }
 
-// formatSelector writes a selector as the flag -l takes it.
+// formatSelector formats a selector for kubectl's flag -l.
 func formatSelector(s *metav1.LabelSelector) string {
 	parsed, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -93,7 +93,7 @@ func formatSelector(s *metav1.LabelSelector) string {
 
 func orNoneOfAll(s labels.Selector) string { return orNone(s.String()) }
 
-// containers gives the names and the images of a template's containers.
+// containers returns the names and images of a template's containers.
 func containers(spec *corev1.PodSpec) (names, images string) {
 	n, i := make([]string, 0, len(spec.Containers)), make([]string, 0, len(spec.Containers))
 	for k := range spec.Containers {

@@ -11,15 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Columns is how the objects of one kind are shown.
+// Columns defines the printed columns of a kind.
 type Columns struct {
 	definitions []metav1.TableColumnDefinition
 	row         func(obj runtime.Object, now time.Time) ([]any, error)
 	conditions  func(obj runtime.Object) []metav1.TableRowCondition
 }
 
-// ColumnsFor gives the columns of a kind. A kind without columns of its own is shown by
-// its name and age.
+// ColumnsFor returns the columns of a kind. The default columns are name and age.
 func ColumnsFor(kind schema.GroupKind) Columns {
 	if c, ok := columnsByKind[kind]; ok {
 		return c
@@ -33,8 +32,8 @@ func HasColumns(kind schema.GroupKind) bool {
 	return ok
 }
 
-// Table shows one object, or each object of a list. Without heads only the rows
-// are made, as for the events of a watch after the first.
+// Table prints an object or each object of a list. Without headers it returns only the rows, as for
+// later events of a watch.
 func (c Columns) Table(obj runtime.Object, now time.Time, heads bool) (*metav1.Table, error) {
 	if c.row == nil {
 		c = defaultColumns
@@ -72,7 +71,7 @@ func (c Columns) Table(obj runtime.Object, now time.Time, heads bool) (*metav1.T
 	return out, nil
 }
 
-// columnsByKind is how each kind is shown.
+// columnsByKind holds the columns of all kinds.
 var columnsByKind = merge(coreKinds, storageKinds, deviceKinds, workloadKinds, accessKinds, otherKinds)
 
 func merge(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
@@ -83,7 +82,7 @@ func merge(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns 
 	return out
 }
 
-// defaultColumns shows an object of any kind.
+// defaultColumns prints objects of any kind.
 var defaultColumns = Columns{
 	definitions: []metav1.TableColumnDefinition{nameColumn, ageColumn},
 	row: func(obj runtime.Object, now time.Time) ([]any, error) {
@@ -95,7 +94,7 @@ var defaultColumns = Columns{
 	},
 }
 
-// columnsOf makes the columns of one type.
+// columnsOf returns the columns of one Go type.
 func columnsOf[T runtime.Object](row func(obj T, now time.Time) []any, heads ...metav1.TableColumnDefinition) Columns {
 	return Columns{
 		definitions: heads,
@@ -110,8 +109,13 @@ func columnsOf[T runtime.Object](row func(obj T, now time.Time) []any, heads ...
 }
 
 var (
-	nameColumn = metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "The name, unique within its namespace."}
-	ageColumn  = stringColumn("Age", "How long ago the object was created.")
+	nameColumn = metav1.TableColumnDefinition{
+		Name:        "Name",
+		Type:        "string",
+		Format:      "name",
+		Description: "The name, unique within its namespace.",
+	}
+	ageColumn = stringColumn("Age", "How long ago the object was created.")
 )
 
 func stringColumn(name, why string) metav1.TableColumnDefinition {
@@ -122,7 +126,7 @@ func integerColumn(name, why string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: "integer", Description: why}
 }
 
-// wideColumn makes a column one that only "-o wide" shows.
+// wideColumn makes a column that only "-o wide" prints.
 func wideColumn(head metav1.TableColumnDefinition) metav1.TableColumnDefinition {
 	head.Priority = 1
 	return head

@@ -32,8 +32,7 @@ func empty(t *testing.T, kind schema.GroupKind) runtime.Object {
 	return nil
 }
 
-// TestColumnsRows reads testdata/rows.yaml: an object of a kind, and the row that users
-// see of it, cells parted by bars.
+// TestColumnsRows reads testdata/rows.yaml: objects and their rows, with cells separated by bars.
 func TestColumnsRows(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("testdata/rows.yaml")
@@ -73,8 +72,8 @@ func TestColumnsRows(t *testing.T) {
 	}
 }
 
-// TestColumnsCellsMatchDefinitions shows whatever objects of every kind: a cell for every
-// head, of the head's type, and no panic.
+// TestColumnsCellsMatchDefinitions prints random objects of every kind. Each row has a cell of the
+// column's type for every column, and nothing panics.
 func TestColumnsCellsMatchDefinitions(t *testing.T) {
 	t.Parallel()
 	for kind := range columnsByKind {
@@ -107,12 +106,17 @@ func TestColumnsCellsMatchDefinitions(t *testing.T) {
 func TestColumnsTableOfList(t *testing.T) {
 	t.Parallel()
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}, Items: []corev1.Pod{
-		{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}}}}
+		{
+			ObjectMeta: metav1.ObjectMeta{Name: "a"},
+			Status:     corev1.PodStatus{Phase: corev1.PodSucceeded},
+		}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}}}}
 	got, err := ColumnsFor(core("Pod")).Table(list, now, false)
-	if err != nil || len(got.Rows) != 2 || got.ResourceVersion != "7" || got.Continue != "more" || len(got.ColumnDefinitions) != 0 {
+	if err != nil || len(got.Rows) != 2 || got.ResourceVersion != "7" || got.Continue != "more" ||
+		len(got.ColumnDefinitions) != 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if len(got.Rows[0].Conditions) != 1 || got.Rows[0].Conditions[0].Type != metav1.RowCompleted || len(got.Rows[1].Conditions) != 0 {
+	if len(got.Rows[0].Conditions) != 1 || got.Rows[0].Conditions[0].Type != metav1.RowCompleted ||
+		len(got.Rows[1].Conditions) != 0 {
 		t.Errorf("only the pod that has succeeded is completed: %+v", got.Rows)
 	}
 	if _, err := ColumnsFor(core("Pod")).Table(&corev1.Node{}, now, true); err == nil {

@@ -19,11 +19,23 @@ var coreKinds = map[schema.GroupKind]Columns{
 	core("Pod"): podColumns,
 	core("PodTemplate"): columnsOf(podTemplateRow, nameColumn, stringColumn("Containers", "The names of the containers."),
 		stringColumn("Images", "The images of the containers."), stringColumn("Pod Labels", "The labels of the pods.")),
-	core("Node"): columnsOf(nodeRow, nameColumn, stringColumn("Status", "Whether the node is ready, and takes pods."), stringColumn("Roles", "The roles of the node."),
-		ageColumn, stringColumn("Version", "The version of the node agent."),
-		wideColumn(stringColumn("Internal-IP", "The address within the cluster.")), wideColumn(stringColumn("External-IP", "The address for the outside.")),
-		wideColumn(stringColumn("OS-Image", "The operating system.")), wideColumn(stringColumn("Kernel-Version", "The kernel.")),
-		wideColumn(stringColumn("Container-Runtime", "The container runtime and its version."))),
+	core("Node"): columnsOf(
+		nodeRow,
+		nameColumn,
+		stringColumn("Status", "Whether the node is ready, and takes pods."),
+		stringColumn("Roles", "The roles of the node."),
+		ageColumn,
+		stringColumn("Version", "The version of the node agent."),
+		wideColumn(
+			stringColumn("Internal-IP", "The address within the cluster."),
+		),
+		wideColumn(stringColumn("External-IP", "The address for the outside.")),
+		wideColumn(
+			stringColumn("OS-Image", "The operating system."),
+		),
+		wideColumn(stringColumn("Kernel-Version", "The kernel.")),
+		wideColumn(stringColumn("Container-Runtime", "The container runtime and its version.")),
+	),
 	core("Namespace"): columnsOf(func(n *corev1.Namespace, now time.Time) []any {
 		return []any{n.Name, string(n.Status.Phase), age(n.CreationTimestamp, now)}
 	}, nameColumn, stringColumn("Status", "Whether the namespace is being deleted."), ageColumn),
@@ -32,21 +44,42 @@ var coreKinds = map[schema.GroupKind]Columns{
 	}, nameColumn, integerColumn("Data", "How many keys there are."), ageColumn),
 	core("Secret"): columnsOf(func(s *corev1.Secret, now time.Time) []any {
 		return []any{s.Name, string(s.Type), int64(len(s.Data)), age(s.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Type", "What the keys mean."), integerColumn("Data", "How many keys there are."), ageColumn),
+	}, nameColumn, stringColumn("Type", "What the keys mean."), integerColumn("Data", "How many keys there are."),
+		ageColumn),
 	core("ServiceAccount"): columnsOf(func(s *corev1.ServiceAccount, now time.Time) []any {
 		return []any{s.Name, int64(len(s.Secrets)), age(s.CreationTimestamp, now)}
 	}, nameColumn, integerColumn("Secrets", "How many Secrets the account lists."), ageColumn),
-	core("Service"): columnsOf(serviceRow, nameColumn, stringColumn("Type", "How the service is reached."), stringColumn("Cluster-IP", "The address within the cluster."),
-		stringColumn("External-IP", "The addresses for the outside."), stringColumn("Port(s)", "The ports, with those of the nodes."), ageColumn,
-		wideColumn(stringColumn("Selector", "The pods that are served by."))),
-	core("Endpoints"): columnsOf(func(e *corev1.Endpoints, now time.Time) []any { //nolint:staticcheck // served as long as upstream serves it
-		return []any{e.Name, endpoints(e), age(e.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Endpoints", "The addresses that serve."), ageColumn),
+	core("Service"): columnsOf(
+		serviceRow,
+		nameColumn,
+		stringColumn("Type", "How the service is reached."),
+		stringColumn("Cluster-IP", "The address within the cluster."),
+		stringColumn(
+			"External-IP",
+			"The addresses for the outside.",
+		),
+		stringColumn("Port(s)", "The ports, with those of the nodes."),
+		ageColumn,
+		wideColumn(stringColumn("Selector", "The pods that are served by.")),
+	),
+	core("Endpoints"): columnsOf(
+		func(e *corev1.Endpoints, now time.Time) []any { //nolint:staticcheck // served as long as upstream serves it
+			return []any{e.Name, endpoints(e), age(e.CreationTimestamp, now)}
+		},
+		nameColumn,
+		stringColumn("Endpoints", "The addresses that serve."),
+		ageColumn,
+	),
 	core("LimitRange"): columnsOf(func(l *corev1.LimitRange, _ time.Time) []any {
 		return []any{l.Name, l.CreationTimestamp.UTC().Format(time.RFC3339)}
 	}, nameColumn, stringColumn("Created At", "When the object was created.")),
-	core("ResourceQuota"): columnsOf(quotaRow, nameColumn, stringColumn("Request", "What is used and what may be, of requests."),
-		stringColumn("Limit", "What is used and what may be, of limits."), ageColumn),
+	core("ResourceQuota"): columnsOf(
+		quotaRow,
+		nameColumn,
+		stringColumn("Request", "What is used and what may be, of requests."),
+		stringColumn("Limit", "What is used and what may be, of limits."),
+		ageColumn,
+	),
 	core("ReplicationController"): columnsOf(func(r *corev1.ReplicationController, now time.Time) []any {
 		names, images := "", ""
 		if r.Spec.Template != nil {
@@ -98,7 +131,7 @@ func address(n *corev1.Node, kind corev1.NodeAddressType) string {
 	return none
 }
 
-// roles reads them from either of the labels that name them.
+// roles returns the roles from both labels that name them.
 func roles(n *corev1.Node) string {
 	found := map[string]bool{}
 	for key, value := range n.Labels {
@@ -128,7 +161,7 @@ func serviceRow(s *corev1.Service, now time.Time) []any {
 		age(s.CreationTimestamp, now), formatLabels(s.Spec.Selector)}
 }
 
-// externalIPs is where a service is reached from without.
+// externalIPs returns the external addresses of a Service.
 func externalIPs(s *corev1.Service) string {
 	switch s.Spec.Type {
 	case corev1.ServiceTypeExternalName:

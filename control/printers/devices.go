@@ -8,15 +8,26 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// deviceKinds are those of dynamic resource allocation that show more than their
-// name and age.
+// deviceKinds are the kinds of dynamic resource allocation with columns of their own.
 var deviceKinds = map[schema.GroupKind]Columns{
-	{Group: resourcev1.GroupName, Kind: "ResourceClaim"}: columnsOf(func(c *resourcev1.ResourceClaim, now time.Time) []any {
-		return []any{c.Name, claimState(c), age(c.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("State", "Whether devices are allocated, and for somebody."), ageColumn),
-	{Group: resourcev1.GroupName, Kind: "ResourceSlice"}: columnsOf(func(s *resourcev1.ResourceSlice, now time.Time) []any {
-		return []any{s.Name, valueOr(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name, age(s.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Node", "The node that has the devices."), stringColumn("Driver", "Who manages them."), stringColumn("Pool", "What they are part of."), ageColumn),
+	{Group: resourcev1.GroupName, Kind: "ResourceClaim"}: columnsOf(
+		func(c *resourcev1.ResourceClaim, now time.Time) []any {
+			return []any{c.Name, claimState(c), age(c.CreationTimestamp, now)}
+		},
+		nameColumn,
+		stringColumn("State", "Whether devices are allocated, and for somebody."),
+		ageColumn,
+	),
+	{Group: resourcev1.GroupName, Kind: "ResourceSlice"}: columnsOf(
+		func(s *resourcev1.ResourceSlice, now time.Time) []any {
+			return []any{s.Name, valueOr(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name, age(s.CreationTimestamp, now)}
+		},
+		nameColumn,
+		stringColumn("Node", "The node that has the devices."),
+		stringColumn("Driver", "Who manages them."),
+		stringColumn("Pool", "What they are part of."),
+		ageColumn,
+	),
 }
 
 func claimState(c *resourcev1.ResourceClaim) string {

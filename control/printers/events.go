@@ -36,16 +36,27 @@ func eventRow(e *corev1.Event, now time.Time) []any {
 	if e.Series != nil {
 		last, count = age(metav1.Time{Time: e.Series.LastObservedTime.Time}, now), e.Series.Count
 	} else if count == 0 {
-		count = 1 // an event that was told once has no count
+		count = 1 // a single event has no count
 	}
 	on := strings.ToLower(e.InvolvedObject.Kind)
 	if e.InvolvedObject.Name != "" {
 		on += "/" + e.InvolvedObject.Name
 	}
-	return []any{last, e.Type, e.Reason, on, e.InvolvedObject.FieldPath, eventSource(e), strings.TrimSpace(e.Message), first, int64(count), e.Name}
+	return []any{
+		last,
+		e.Type,
+		e.Reason,
+		on,
+		e.InvolvedObject.FieldPath,
+		eventSource(e),
+		strings.TrimSpace(e.Message),
+		first,
+		int64(count),
+		e.Name,
+	}
 }
 
-// eventSource is who tells: a component and the host that it is on.
+// eventSource returns the reporting component and its host.
 func eventSource(e *corev1.Event) string {
 	who, where := e.Source.Component, e.Source.Host
 	if who == "" {

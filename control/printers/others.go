@@ -17,26 +17,56 @@ import (
 )
 
 var otherKinds = map[schema.GroupKind]Columns{
-	{Group: "events.k8s.io", Kind: "Event"}: eventColumns, // kept as the core's
+	{Group: "events.k8s.io", Kind: "Event"}: eventColumns, // stored as core events
 	{Group: "coordination.k8s.io", Kind: "Lease"}: columnsOf(func(l *coordinationv1.Lease, now time.Time) []any {
 		return []any{l.Name, valueOr(l.Spec.HolderIdentity, ""), age(l.CreationTimestamp, now)}
 	}, nameColumn, stringColumn("Holder", "Who holds the lease."), ageColumn),
-	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: columnsOf(func(p *networkingv1.NetworkPolicy, now time.Time) []any {
-		return []any{p.Name, formatSelector(&p.Spec.PodSelector), age(p.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Pod-Selector", "The pods that it is about."), ageColumn),
+	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: columnsOf(
+		func(p *networkingv1.NetworkPolicy, now time.Time) []any {
+			return []any{p.Name, formatSelector(&p.Spec.PodSelector), age(p.CreationTimestamp, now)}
+		},
+		nameColumn,
+		stringColumn("Pod-Selector", "The pods that it is about."),
+		ageColumn,
+	),
 	{Group: "storage.k8s.io", Kind: "StorageClass"}: storageClasses,
-	{Group: "storage.k8s.io", Kind: "VolumeAttributesClass"}: columnsOf(func(c *storagev1.VolumeAttributesClass, now time.Time) []any {
-		return []any{c.Name, c.DriverName, age(c.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("DriverName", "Who changes the volumes."), ageColumn),
+	{Group: "storage.k8s.io", Kind: "VolumeAttributesClass"}: columnsOf(
+		func(c *storagev1.VolumeAttributesClass, now time.Time) []any {
+			return []any{c.Name, c.DriverName, age(c.CreationTimestamp, now)}
+		},
+		nameColumn,
+		stringColumn("DriverName", "Who changes the volumes."),
+		ageColumn,
+	),
 	{Group: "storage.k8s.io", Kind: "CSINode"}: columnsOf(func(n *storagev1.CSINode, now time.Time) []any {
 		return []any{n.Name, int64(len(n.Spec.Drivers)), age(n.CreationTimestamp, now)}
 	}, nameColumn, integerColumn("Drivers", "How many drivers the node has."), ageColumn),
-	{Group: "storage.k8s.io", Kind: "VolumeAttachment"}: columnsOf(func(a *storagev1.VolumeAttachment, now time.Time) []any {
-		return []any{a.Name, a.Spec.Attacher, valueOr(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, age(a.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Attacher", "Who attaches."), stringColumn("PV", "The volume."), stringColumn("Node", "The node that it is attached to."),
-		metav1.TableColumnDefinition{Name: "Attached", Type: "boolean", Description: "Whether it is."}, ageColumn),
-	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: columnsOf(sliceRow, nameColumn, stringColumn("AddressType", "What addresses are listed."),
-		stringColumn("Ports", "The ports."), stringColumn("Endpoints", "The addresses that serve."), ageColumn),
+	{Group: "storage.k8s.io", Kind: "VolumeAttachment"}: columnsOf(
+		func(a *storagev1.VolumeAttachment, now time.Time) []any {
+			return []any{
+				a.Name,
+				a.Spec.Attacher,
+				valueOr(a.Spec.Source.PersistentVolumeName, ""),
+				a.Spec.NodeName,
+				a.Status.Attached,
+				age(a.CreationTimestamp, now),
+			}
+		},
+		nameColumn,
+		stringColumn("Attacher", "Who attaches."),
+		stringColumn("PV", "The volume."),
+		stringColumn("Node", "The node that it is attached to."),
+		metav1.TableColumnDefinition{Name: "Attached", Type: "boolean", Description: "Whether it is."},
+		ageColumn,
+	),
+	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: columnsOf(
+		sliceRow,
+		nameColumn,
+		stringColumn("AddressType", "What addresses are listed."),
+		stringColumn("Ports", "The ports."),
+		stringColumn("Endpoints", "The addresses that serve."),
+		ageColumn,
+	),
 	{Group: "node.k8s.io", Kind: "RuntimeClass"}: columnsOf(func(r *nodev1.RuntimeClass, now time.Time) []any {
 		return []any{r.Name, r.Handler, age(r.CreationTimestamp, now)}
 	}, nameColumn, stringColumn("Handler", "The runtime's name for it."), ageColumn),
@@ -49,25 +79,51 @@ var otherKinds = map[schema.GroupKind]Columns{
 			high = p.Spec.MaxUnavailable.String()
 		}
 		return []any{p.Name, low, high, int64(p.Status.DisruptionsAllowed), age(p.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Min Available", "How many pods must stay."), stringColumn("Max Unavailable", "How many pods may be missing."),
+	}, nameColumn, stringColumn("Min Available", "How many pods must stay."),
+		stringColumn("Max Unavailable", "How many pods may be missing."),
 		integerColumn("Allowed Disruptions", "How many pods may be evicted now."), ageColumn),
-	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: columnsOf(func(p *schedulingv1.PriorityClass, now time.Time) []any {
-		return []any{p.Name, int64(p.Value), p.GlobalDefault, age(p.CreationTimestamp, now), valueOr(p.PreemptionPolicy, "")}
-	}, nameColumn, integerColumn("Value", "The priority."),
-		metav1.TableColumnDefinition{Name: "Global-Default", Type: "boolean", Description: "Whether pods without a class get it."}, ageColumn,
-		stringColumn("PreemptionPolicy", "Whether pods of it push others out.")),
+	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: columnsOf(
+		func(p *schedulingv1.PriorityClass, now time.Time) []any {
+			return []any{p.Name, int64(p.Value), p.GlobalDefault, age(p.CreationTimestamp, now), valueOr(p.PreemptionPolicy, "")}
+		},
+		nameColumn,
+		integerColumn("Value", "The priority."),
+		metav1.TableColumnDefinition{
+			Name:        "Global-Default",
+			Type:        "boolean",
+			Description: "Whether pods without a class get it.",
+		},
+		ageColumn,
+		stringColumn("PreemptionPolicy", "Whether pods of it push others out."),
+	),
 }
 
-var storageClasses = columnsOf(func(c *storagev1.StorageClass, now time.Time) []any {
-	name := c.Name
-	if c.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
-		name += " (default)"
-	}
-	return []any{name, c.Provisioner, valueOr(c.ReclaimPolicy, string(corev1.PersistentVolumeReclaimDelete)), valueOr(c.VolumeBindingMode, unset),
-		c.AllowVolumeExpansion != nil && *c.AllowVolumeExpansion, age(c.CreationTimestamp, now)}
-}, nameColumn, stringColumn("Provisioner", "Who makes the volumes."), stringColumn("ReclaimPolicy", "What becomes of them when they are released."),
+var storageClasses = columnsOf(
+	func(c *storagev1.StorageClass, now time.Time) []any {
+		name := c.Name
+		if c.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
+			name += " (default)"
+		}
+		return []any{
+			name,
+			c.Provisioner,
+			valueOr(c.ReclaimPolicy, string(corev1.PersistentVolumeReclaimDelete)),
+			valueOr(c.VolumeBindingMode, unset),
+			c.AllowVolumeExpansion != nil && *c.AllowVolumeExpansion,
+			age(c.CreationTimestamp, now),
+		}
+	},
+	nameColumn,
+	stringColumn("Provisioner", "Who makes the volumes."),
+	stringColumn("ReclaimPolicy", "What becomes of them when they are released."),
 	stringColumn("VolumeBindingMode", "When a claim is bound."),
-	metav1.TableColumnDefinition{Name: "AllowVolumeExpansion", Type: "boolean", Description: "Whether volumes can grow."}, ageColumn)
+	metav1.TableColumnDefinition{
+		Name:        "AllowVolumeExpansion",
+		Type:        "boolean",
+		Description: "Whether volumes can grow.",
+	},
+	ageColumn,
+)
 
 func sliceRow(s *discoveryv1.EndpointSlice, now time.Time) []any {
 	ports := make([]string, 0, len(s.Ports))
@@ -85,5 +141,11 @@ func sliceRow(s *discoveryv1.EndpointSlice, now time.Time) []any {
 	for _, e := range s.Endpoints {
 		addresses = append(addresses, e.Addresses...)
 	}
-	return []any{s.Name, string(s.AddressType), joinLimited(ports, unset), joinLimited(addresses, unset), age(s.CreationTimestamp, now)}
+	return []any{
+		s.Name,
+		string(s.AddressType),
+		joinLimited(ports, unset),
+		joinLimited(addresses, unset),
+		age(s.CreationTimestamp, now),
+	}
 }

@@ -13,7 +13,7 @@ import (
 	"berth/podspec"
 )
 
-// nodeLost is the reason of a pod whose node is out of reach.
+// nodeLost is the reason of a pod on an unreachable node.
 const nodeLost = "NodeLost"
 
 var podColumns = func() Columns {
@@ -44,13 +44,17 @@ func podRow(p *corev1.Pod, now time.Time) []any {
 		orNone(ip), orNone(p.Spec.NodeName), orNone(p.Status.NominatedNodeName), readinessGates(p)}
 }
 
-// podRowConditions marks rows of pods that have run to their end.
+// podRowConditions returns the condition of rows of terminated pods.
 func podRowConditions(obj runtime.Object) []metav1.TableRowCondition {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil
 	}
-	row := metav1.TableRowCondition{Type: metav1.RowCompleted, Status: metav1.ConditionTrue, Reason: string(p.Status.Phase)}
+	row := metav1.TableRowCondition{
+		Type:   metav1.RowCompleted,
+		Status: metav1.ConditionTrue,
+		Reason: string(p.Status.Phase),
+	}
 	switch p.Status.Phase {
 	case corev1.PodSucceeded:
 		row.Message = "The pod has completed successfully."
@@ -84,15 +88,15 @@ func conditionTrue(p *corev1.Pod, condition corev1.PodConditionType) bool {
 	return false
 }
 
-// podSummary is a pod in a line.
+// podSummary holds what a row shows of a pod's containers.
 type podSummary struct {
 	reason       string
 	ready, total int
 	restarts     int
-	lastRestart  metav1.Time // when a container ended last before its restart
+	lastRestart  metav1.Time // time of the last termination before a restart
 }
 
-// count takes one container's restarts in.
+// count adds the restarts of a container.
 func (s *podSummary) count(c *corev1.ContainerStatus) {
 	s.restarts += int(c.RestartCount)
 	if t := c.LastTerminationState.Terminated; t != nil && s.lastRestart.Before(&t.FinishedAt) {
@@ -100,8 +104,8 @@ func (s *podSummary) count(c *corev1.ContainerStatus) {
 	}
 }
 
-// summarize reads a pod's status as users read it: what stands in the way comes
-// before what goes well, and init containers before those that wait for them.
+// summarize derives the summary from a pod's status. Problems take precedence over progress, and
+// init containers over main containers.
 func summarize(p *corev1.Pod) podSummary {
 	s := podSummary{reason: string(p.Status.Phase), total: len(p.Spec.Containers)}
 	if p.Status.Reason != "" {
@@ -114,7 +118,7 @@ func summarize(p *corev1.Pod) podSummary {
 	}
 	initializing, sidecars := s.initContainers(p)
 	if !initializing || conditionTrue(p, corev1.PodInitialized) {
-		// Restarts of init containers that are done no longer matter.
+		// Restarts of completed init containers are not counted.
 		s.restarts, s.lastRestart = sidecars.restarts, sidecars.lastRestart
 		s.mainContainers(p)
 	}
@@ -129,8 +133,8 @@ func summarize(p *corev1.Pod) podSummary {
 	return s
 }
 
-// initContainers looks at the init containers in their order up to the first
-// that is not done; sidecars are counted apart.
+// initContainers evaluates init containers up to the first one that has not completed. Sidecars are
+// counted separately.
 func (s *podSummary) initContainers(p *corev1.Pod) (initializing bool, sidecars podSummary) {
 	isSidecar := map[string]bool{}
 	for i := range p.Spec.InitContainers {
@@ -167,7 +171,7 @@ func (s *podSummary) initContainers(p *corev1.Pod) (initializing bool, sidecars 
 	return false, sidecars
 }
 
-// mainContainers lets the first container that has something to say be heard.
+// mainContainers sets the reason to that of the first container that has one.
 func (s *podSummary) mainContainers(p *corev1.Pod) {
 	running := false
 	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
@@ -191,7 +195,7 @@ func (s *podSummary) mainContainers(p *corev1.Pod) {
 	}
 }
 
-// terminationReason says in a word how a container ended.
+// terminationReason returns the reason of a terminated container.
 func terminationReason(t *corev1.ContainerStateTerminated) string {
 	switch {
 	case t.Reason != "":

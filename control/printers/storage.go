@@ -9,14 +9,44 @@ import (
 )
 
 var storageKinds = map[schema.GroupKind]Columns{
-	core("PersistentVolume"): columnsOf(volumeRow, nameColumn, stringColumn("Capacity", "The size."), stringColumn("Access Modes", "How it can be mounted."),
-		stringColumn("Reclaim Policy", "What becomes of it when it is released."), stringColumn("Status", "Whether it is bound."),
-		stringColumn("Claim", "The claim that it is bound to."), stringColumn("StorageClass", "Its class."),
-		stringColumn("VolumeAttributesClass", "Its class of attributes."), stringColumn("Reason", "Why it is as it is."), ageColumn,
-		wideColumn(stringColumn("VolumeMode", "File system or block device."))),
-	core("PersistentVolumeClaim"): columnsOf(claimRow, nameColumn, stringColumn("Status", "Whether it is bound."), stringColumn("Volume", "The volume that it is bound to."),
-		stringColumn("Capacity", "The size."), stringColumn("Access Modes", "How it can be mounted."), stringColumn("StorageClass", "Its class."),
-		stringColumn("VolumeAttributesClass", "Its class of attributes."), ageColumn, wideColumn(stringColumn("VolumeMode", "File system or block device."))),
+	core("PersistentVolume"): columnsOf(
+		volumeRow,
+		nameColumn,
+		stringColumn("Capacity", "The size."),
+		stringColumn("Access Modes", "How it can be mounted."),
+		stringColumn(
+			"Reclaim Policy",
+			"What becomes of it when it is released.",
+		),
+		stringColumn("Status", "Whether it is bound."),
+		stringColumn("Claim", "The claim that it is bound to."),
+		stringColumn("StorageClass", "Its class."),
+		stringColumn(
+			"VolumeAttributesClass",
+			"Its class of attributes.",
+		),
+		stringColumn("Reason", "Why it is as it is."),
+		ageColumn,
+		wideColumn(stringColumn("VolumeMode", "File system or block device.")),
+	),
+	core("PersistentVolumeClaim"): columnsOf(
+		claimRow,
+		nameColumn,
+		stringColumn("Status", "Whether it is bound."),
+		stringColumn("Volume", "The volume that it is bound to."),
+		stringColumn(
+			"Capacity",
+			"The size.",
+		),
+		stringColumn("Access Modes", "How it can be mounted."),
+		stringColumn("StorageClass", "Its class."),
+		stringColumn(
+			"VolumeAttributesClass",
+			"Its class of attributes.",
+		),
+		ageColumn,
+		wideColumn(stringColumn("VolumeMode", "File system or block device.")),
+	),
 }
 
 func volumeRow(v *corev1.PersistentVolume, now time.Time) []any {
@@ -32,8 +62,19 @@ func volumeRow(v *corev1.PersistentVolume, now time.Time) []any {
 	if old, ok := v.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		class = old
 	}
-	return []any{v.Name, storageSize(v.Spec.Capacity), formatAccessModes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy), status, claim,
-		class, valueOr(v.Spec.VolumeAttributesClassName, unset), v.Status.Reason, age(v.CreationTimestamp, now), valueOr(v.Spec.VolumeMode, unset)}
+	return []any{
+		v.Name,
+		storageSize(v.Spec.Capacity),
+		formatAccessModes(v.Spec.AccessModes),
+		string(v.Spec.PersistentVolumeReclaimPolicy),
+		status,
+		claim,
+		class,
+		valueOr(v.Spec.VolumeAttributesClassName, unset),
+		v.Status.Reason,
+		age(v.CreationTimestamp, now),
+		valueOr(v.Spec.VolumeMode, unset),
+	}
 }
 
 func claimRow(c *corev1.PersistentVolumeClaim, now time.Time) []any {
@@ -64,7 +105,7 @@ func storageSize(list corev1.ResourceList) string {
 	return size.String()
 }
 
-// formatAccessModes writes access modes short, each once, in the order that all know.
+// formatAccessModes returns the abbreviated access modes in a fixed order.
 func formatAccessModes(list []corev1.PersistentVolumeAccessMode) string {
 	has := map[corev1.PersistentVolumeAccessMode]bool{}
 	for _, m := range list {
@@ -74,7 +115,8 @@ func formatAccessModes(list []corev1.PersistentVolumeAccessMode) string {
 	for _, m := range []struct {
 		mode corev1.PersistentVolumeAccessMode
 		word string
-	}{{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"}, {corev1.ReadWriteOncePod, "RWOP"}} {
+	}{{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"},
+		{corev1.ReadWriteOncePod, "RWOP"}} {
 		if has[m.mode] {
 			out = append(out, m.word)
 		}

@@ -17,57 +17,139 @@ import (
 func apps(kind string) schema.GroupKind  { return schema.GroupKind{Group: "apps", Kind: kind} }
 func batch(kind string) schema.GroupKind { return schema.GroupKind{Group: "batch", Kind: kind} }
 
-// The columns that tell what a template runs.
+// Columns that describe a pod template.
 var (
 	containersColumn = wideColumn(stringColumn("Containers", "The names of the containers."))
 	imagesColumn     = wideColumn(stringColumn("Images", "The images of the containers."))
 	selectorColumn   = wideColumn(stringColumn("Selector", "Which pods belong to it."))
 )
 
-var replicaDefinitions = []metav1.TableColumnDefinition{nameColumn, integerColumn("Desired", "How many pods there should be."),
-	integerColumn("Current", "How many pods there are."), integerColumn("Ready", "How many of them are ready."), ageColumn,
-	containersColumn, imagesColumn, selectorColumn}
+var replicaDefinitions = []metav1.TableColumnDefinition{
+	nameColumn,
+	integerColumn("Desired", "How many pods there should be."),
+	integerColumn("Current", "How many pods there are."),
+	integerColumn("Ready", "How many of them are ready."),
+	ageColumn,
+	containersColumn,
+	imagesColumn,
+	selectorColumn,
+}
 
 var workloadKinds = map[schema.GroupKind]Columns{
-	apps("Deployment"): columnsOf(deploymentRow, nameColumn, stringColumn("Ready", "How many pods are ready, of those that should be."),
-		integerColumn("Up-to-date", "How many pods are of the newest template."), integerColumn("Available", "How many pods have been ready long enough."),
-		ageColumn, containersColumn, imagesColumn, selectorColumn),
+	apps("Deployment"): columnsOf(
+		deploymentRow,
+		nameColumn,
+		stringColumn("Ready", "How many pods are ready, of those that should be."),
+		integerColumn(
+			"Up-to-date",
+			"How many pods are of the newest template.",
+		),
+		integerColumn("Available", "How many pods have been ready long enough."),
+		ageColumn,
+		containersColumn,
+		imagesColumn,
+		selectorColumn,
+	),
 	apps("ReplicaSet"): columnsOf(func(r *appsv1.ReplicaSet, now time.Time) []any {
 		names, images := containers(&r.Spec.Template.Spec)
 		return []any{r.Name, int32OrZero(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
 			age(r.CreationTimestamp, now), names, images, formatSelector(r.Spec.Selector)}
 	}, replicaDefinitions...),
-	apps("DaemonSet"): columnsOf(daemonSetRow, nameColumn, integerColumn("Desired", "On how many nodes a pod should run."),
-		integerColumn("Current", "On how many of them one runs."), integerColumn("Ready", "On how many it is ready."),
-		integerColumn("Up-to-date", "On how many it is of the newest template."), integerColumn("Available", "On how many it has been ready long enough."),
-		stringColumn("Node Selector", "Which nodes are meant."), ageColumn, containersColumn, imagesColumn, selectorColumn),
+	apps("DaemonSet"): columnsOf(
+		daemonSetRow,
+		nameColumn,
+		integerColumn("Desired", "On how many nodes a pod should run."),
+		integerColumn("Current", "On how many of them one runs."),
+		integerColumn("Ready", "On how many it is ready."),
+		integerColumn(
+			"Up-to-date",
+			"On how many it is of the newest template.",
+		),
+		integerColumn("Available", "On how many it has been ready long enough."),
+		stringColumn("Node Selector", "Which nodes are meant."),
+		ageColumn,
+		containersColumn,
+		imagesColumn,
+		selectorColumn,
+	),
 	apps("StatefulSet"): columnsOf(func(s *appsv1.StatefulSet, now time.Time) []any {
 		names, images := containers(&s.Spec.Template.Spec)
-		return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, int32OrZero(s.Spec.Replicas)), age(s.CreationTimestamp, now), names, images}
-	}, nameColumn, stringColumn("Ready", "How many pods are ready, of those that should be."), ageColumn, containersColumn, imagesColumn),
+		return []any{
+			s.Name,
+			fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, int32OrZero(s.Spec.Replicas)),
+			age(s.CreationTimestamp, now),
+			names,
+			images,
+		}
+	}, nameColumn, stringColumn("Ready", "How many pods are ready, of those that should be."), ageColumn,
+		containersColumn, imagesColumn),
 	apps("ControllerRevision"): columnsOf(revisionRow, nameColumn, stringColumn("Controller", "Whose revision it is."),
 		integerColumn("Revision", "Which one it is."), ageColumn),
-	batch("Job"): columnsOf(jobRow, nameColumn, stringColumn("Status", "How far the job is."), stringColumn("Completions", "How many pods have succeeded, of those that should."),
-		stringColumn("Duration", "How long the job has taken."), ageColumn, containersColumn, imagesColumn, selectorColumn),
-	batch("CronJob"): columnsOf(cronJobRow, nameColumn, stringColumn("Schedule", "When jobs are made."), stringColumn("Timezone", "Where that time is meant."),
-		stringColumn("Suspend", "Whether it rests."), integerColumn("Active", "How many of its jobs run."), stringColumn("Last Schedule", "When a job was made last."),
-		ageColumn, containersColumn, imagesColumn, selectorColumn),
+	batch("Job"): columnsOf(
+		jobRow,
+		nameColumn,
+		stringColumn("Status", "How far the job is."),
+		stringColumn("Completions", "How many pods have succeeded, of those that should."),
+		stringColumn("Duration", "How long the job has taken."),
+		ageColumn,
+		containersColumn,
+		imagesColumn,
+		selectorColumn,
+	),
+	batch("CronJob"): columnsOf(
+		cronJobRow,
+		nameColumn,
+		stringColumn("Schedule", "When jobs are made."),
+		stringColumn("Timezone", "Where that time is meant."),
+		stringColumn(
+			"Suspend",
+			"Whether it rests.",
+		),
+		integerColumn("Active", "How many of its jobs run."),
+		stringColumn("Last Schedule", "When a job was made last."),
+		ageColumn,
+		containersColumn,
+		imagesColumn,
+		selectorColumn,
+	),
 	{Group: "autoscaling", Kind: "Scale"}: columnsOf(func(s *autoscalingv1.Scale, now time.Time) []any {
 		return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), age(s.CreationTimestamp, now)}
-	}, nameColumn, integerColumn("Desired", "How many pods there should be."), integerColumn("Available", "How many pods there are."), ageColumn),
+	}, nameColumn, integerColumn("Desired", "How many pods there should be."),
+		integerColumn("Available", "How many pods there are."), ageColumn),
 }
 
 func deploymentRow(d *appsv1.Deployment, now time.Time) []any {
 	names, images := containers(&d.Spec.Template.Spec)
-	return []any{d.Name, fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, int32OrZero(d.Spec.Replicas)), int64(d.Status.UpdatedReplicas),
-		int64(d.Status.AvailableReplicas), age(d.CreationTimestamp, now), names, images, formatSelector(d.Spec.Selector)}
+	return []any{
+		d.Name,
+		fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, int32OrZero(d.Spec.Replicas)),
+		int64(d.Status.UpdatedReplicas),
+		int64(d.Status.AvailableReplicas),
+		age(d.CreationTimestamp, now),
+		names,
+		images,
+		formatSelector(d.Spec.Selector),
+	}
 }
 
 func daemonSetRow(d *appsv1.DaemonSet, now time.Time) []any {
 	names, images := containers(&d.Spec.Template.Spec)
 	s := &d.Status
-	return []any{d.Name, int64(s.DesiredNumberScheduled), int64(s.CurrentNumberScheduled), int64(s.NumberReady), int64(s.UpdatedNumberScheduled),
-		int64(s.NumberAvailable), formatLabels(d.Spec.Template.Spec.NodeSelector), age(d.CreationTimestamp, now), names, images, formatSelector(d.Spec.Selector)}
+	return []any{
+		d.Name,
+		int64(s.DesiredNumberScheduled),
+		int64(s.CurrentNumberScheduled),
+		int64(s.NumberReady),
+		int64(s.UpdatedNumberScheduled),
+		int64(
+			s.NumberAvailable,
+		),
+		formatLabels(d.Spec.Template.Spec.NodeSelector),
+		age(d.CreationTimestamp, now),
+		names,
+		images,
+		formatSelector(d.Spec.Selector),
+	}
 }
 
 func revisionRow(r *appsv1.ControllerRevision, now time.Time) []any {
@@ -84,7 +166,16 @@ func revisionRow(r *appsv1.ControllerRevision, now time.Time) []any {
 
 func jobRow(j *batchv1.Job, now time.Time) []any {
 	names, images := containers(&j.Spec.Template.Spec)
-	return []any{j.Name, jobStatus(j), completions(j), jobDuration(j, now), age(j.CreationTimestamp, now), names, images, formatSelector(j.Spec.Selector)}
+	return []any{
+		j.Name,
+		jobStatus(j),
+		completions(j),
+		jobDuration(j, now),
+		age(j.CreationTimestamp, now),
+		names,
+		images,
+		formatSelector(j.Spec.Selector),
+	}
 }
 
 func jobStatus(j *batchv1.Job) string {
@@ -145,6 +236,16 @@ func cronJobRow(c *batchv1.CronJob, now time.Time) []any {
 	if c.Status.LastScheduleTime != nil {
 		last = age(*c.Status.LastScheduleTime, now)
 	}
-	return []any{c.Name, c.Spec.Schedule, valueOr(c.Spec.TimeZone, none), formatBool(c.Spec.Suspend), int64(len(c.Status.Active)), last,
-		age(c.CreationTimestamp, now), names, images, formatSelector(c.Spec.JobTemplate.Spec.Selector)}
+	return []any{
+		c.Name,
+		c.Spec.Schedule,
+		valueOr(c.Spec.TimeZone, none),
+		formatBool(c.Spec.Suspend),
+		int64(len(c.Status.Active)),
+		last,
+		age(c.CreationTimestamp, now),
+		names,
+		images,
+		formatSelector(c.Spec.JobTemplate.Spec.Selector),
+	}
 }

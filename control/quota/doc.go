@@ -1,7 +1,6 @@
-// Package quota says what an object uses of a namespace's resource quotas. The
-// admission that refuses too much and the controller that counts anew ask it,
-// so that both mean the same.
+// Package quota computes what an object uses of a namespace's resource quotas. The admission plugin
+// and the quota controller share it, so that both count in the same way.
 //
-// It owns the names of what is counted and the scopes. It never counts over
-// objects, reads or writes any.
+// It defines the names of counted resources and the scopes. It does not sum over objects, and does
+// not read or write any.
 package quota

@@ -21,21 +21,27 @@ const (
 	classSuffix    = ".storageclass.storage.k8s.io/"
 )
 
-// ObjectCountNames is the name under which the objects of a resource are counted, and
-// the old short name, if it has one.
+// ObjectCountNames returns the quota names that count the objects of a resource: count/RESOURCE,
+// and the short name if there is one.
 func ObjectCountNames(of schema.GroupResource) []corev1.ResourceName {
 	out := []corev1.ResourceName{corev1.ResourceName(countPrefix + of.String())}
 	if of.Group == "" {
 		switch of.Resource {
-		case "pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims":
+		case "pods",
+			"services",
+			"replicationcontrollers",
+			"resourcequotas",
+			"secrets",
+			"configmaps",
+			"persistentvolumeclaims":
 			out = append(out, corev1.ResourceName(of.Resource))
 		}
 	}
 	return out
 }
 
-// ParseObjectCountName is the resource that a quota's name counts; not ok: it counts
-// something else than objects.
+// ParseObjectCountName returns the resource whose objects a quota name counts. It returns false if
+// the name does not count objects.
 func ParseObjectCountName(name corev1.ResourceName) (of schema.GroupResource, ok bool) {
 	if text, ok := strings.CutPrefix(string(name), countPrefix); ok {
 		return schema.ParseGroupResource(text), true
@@ -48,9 +54,9 @@ func ParseObjectCountName(name corev1.ResourceName) (of schema.GroupResource, ok
 	return of, false
 }
 
-// PodUsage is what a pod uses at a time. One that has ended, or whose time to end
-// is over, uses only its place among the objects. While it is resized it uses what it
-// should have and what it has, whichever is more.
+// PodUsage returns the usage of a pod at a time. A terminated pod, or one whose grace period has
+// expired, counts as an object only. During a resize the usage is the maximum of the desired and
+// the actual resources.
 func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	one := *resource.NewQuantity(1, resource.DecimalSI)
 	out := corev1.ResourceList{"count/pods": one}
@@ -80,7 +86,7 @@ func isNative(name corev1.ResourceName) bool {
 		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-// ServiceUsage is what a service uses beside its place among the objects.
+// ServiceUsage returns the usage of a Service, apart from the object count.
 func ServiceUsage(s *corev1.Service) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	ports := int64(len(s.Spec.Ports))
@@ -96,7 +102,7 @@ func ServiceUsage(s *corev1.Service) corev1.ResourceList {
 	return out
 }
 
-// ClaimUsage is what a claim of storage uses beside its place among the objects.
+// ClaimUsage returns the usage of a PersistentVolumeClaim, apart from the object count.
 func ClaimUsage(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	size, ok := c.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -112,9 +118,9 @@ func ClaimUsage(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 	return out
 }
 
-// MissingConstraints are the resources of those names that a container of the pod says nothing
-// of, each with the names of such containers: the pod is refused, or it would use
-// without being counted. Only processor and memory must be said, as upstream.
+// MissingConstraints returns the constrained resources that a container of the pod does not set,
+// each with the names of these containers. Such a pod is rejected because its usage could not be
+// counted. As upstream, only CPU and memory are required.
 func MissingConstraints(names []corev1.ResourceName, pod *corev1.Pod) map[corev1.ResourceName][]string {
 	out := map[corev1.ResourceName][]string{}
 	for _, name := range names {
@@ -150,8 +156,8 @@ func hasConstraint(pod *corev1.Pod, c *corev1.Container, name string, plain core
 	return ok
 }
 
-// Matches reports whether the quota's scopes take the pod in. A quota without
-// scopes takes every object in, one with scopes only pods.
+// Matches reports whether the quota's scopes match the pod. A quota without scopes matches every
+// object, one with scopes only pods.
 func Matches(q *corev1.ResourceQuota, pod *corev1.Pod) bool {
 	for _, scope := range q.Spec.Scopes {
 		if !inScope(pod, corev1.ScopedResourceSelectorRequirement{ScopeName: scope, Operator: corev1.ScopeSelectorOpExists}) {
@@ -191,8 +197,8 @@ func inScope(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
 	return false
 }
 
-// IsTerminating reports whether the pod ends by itself, as the scopes mean it. It is the
-// only part of a scope that can change while a pod is there.
+// IsTerminating reports whether the pod is in scope Terminating: it has an active deadline. It is
+// the only part of a scope that can change during the lifetime of a pod.
 func IsTerminating(pod *corev1.Pod) bool { return pod.Spec.ActiveDeadlineSeconds != nil }
 
 func matchesPriorityClass(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
@@ -227,7 +233,7 @@ func crossesNamespaces(pod *corev1.Pod) bool {
 		slices.ContainsFunc(n.PreferredDuringSchedulingIgnoredDuringExecution, weighted))
 }
 
-// Add adds quantities up in a list.
+// Add adds quantities to a list.
 func Add(to, more corev1.ResourceList) {
 	for name, q := range more {
 		sum := to[name].DeepCopy()

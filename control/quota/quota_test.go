@@ -41,23 +41,25 @@ func TestPodUsage(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, all)
 	}
 	has := corev1.ResourceList{"cpu": resource.MustParse("3"), "memory": resource.MustParse("1Mi")}
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", AllocatedResources: has, Resources: &corev1.ResourceRequirements{Requests: has, Limits: has}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{
+		{Name: "a", AllocatedResources: has, Resources: &corev1.ResourceRequirements{Requests: has, Limits: has}},
+	}
 	if got, want := written(PodUsage(pod, now)), "count/pods=1 cpu=3500m limits.cpu=3 limits.memory=1Mi memory=1Gi pods=1 requests.cpu=3500m requests.example.com/gpu=2 requests.memory=1Gi"; got != want {
-		t.Errorf("one that shrinks: got  %s\nwant %s", got, want)
+		t.Errorf("resized pod: got  %s\nwant %s", got, want)
 	}
 	pod.Status.ContainerStatuses = nil
 	pod.Status.Phase = corev1.PodSucceeded
 	if got := written(PodUsage(pod, now)); got != "count/pods=1" {
-		t.Errorf("an ended one: %s", got)
+		t.Errorf("terminated pod: %s", got)
 	}
 	pod.Status.Phase = corev1.PodRunning
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(-time.Second)}, new(int64)
 	if got := written(PodUsage(pod, now)); got != "count/pods=1" {
-		t.Errorf("one that should have ended: %s", got)
+		t.Errorf("pod with expired grace period: %s", got)
 	}
 	pod.DeletionTimestamp.Time = now.Add(time.Minute)
 	if got := written(PodUsage(pod, now)); got != all {
-		t.Errorf("one that is ending: %s", got)
+		t.Errorf("terminating pod: %s", got)
 	}
 }
 
@@ -80,7 +82,8 @@ func TestServiceAndClaimUsage(t *testing.T) {
 }
 
 func TestMatches(t *testing.T) {
-	const quiet, busy = "spec: {containers: [{name: a, image: x}]}", "spec: {priorityClassName: high, activeDeadlineSeconds: 5, containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"
+	const quiet, busy = "spec: {containers: [{name: a, image: x}]}",
+		"spec: {priorityClassName: high, activeDeadlineSeconds: 5, containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"
 	far := "spec: {containers: [{name: a, image: x}], affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, namespaces: [other]}]}}}"
 	for _, row := range []struct {
 		quota, pod string
@@ -92,30 +95,39 @@ func TestMatches(t *testing.T) {
 		{"spec: {scopes: [NotBestEffort, Terminating]}", busy, true},
 		{"spec: {scopes: [NotBestEffort, NotTerminating]}", busy, false},
 		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", busy, true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", quiet, false},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [low]}]}}", busy, true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", quiet,
+			false},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [low]}]}}", busy,
+			true},
 		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: DoesNotExist}]}}", quiet, true},
 		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", far, true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", quiet, false},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", quiet,
+			false},
 	} {
 		if got := Matches(read[corev1.ResourceQuota](t, row.quota), read[corev1.Pod](t, row.pod)); got != row.want {
-			t.Errorf("%s on %s: %v", row.quota, row.pod, got)
+			t.Errorf("%s on %s: got %v", row.quota, row.pod, got)
 		}
 	}
 }
 
 func TestObjectCountNames(t *testing.T) {
-	if got := ObjectCountNames(schema.GroupResource{Resource: "pods"}); !slices.Equal(got, []corev1.ResourceName{"count/pods", "pods"}) {
+	if got := ObjectCountNames(schema.GroupResource{Resource: "pods"}); !slices.Equal(
+		got,
+		[]corev1.ResourceName{"count/pods", "pods"},
+	) {
 		t.Error(got)
 	}
-	if got := ObjectCountNames(schema.GroupResource{Group: "apps", Resource: "deployments"}); !slices.Equal(got, []corev1.ResourceName{"count/deployments.apps"}) {
+	if got := ObjectCountNames(schema.GroupResource{Group: "apps", Resource: "deployments"}); !slices.Equal(
+		got,
+		[]corev1.ResourceName{"count/deployments.apps"},
+	) {
 		t.Error(got)
 	}
 	if of, ok := ParseObjectCountName("count/deployments.apps"); !ok || of.Group != "apps" {
 		t.Error(of, ok)
 	}
 	if _, ok := ParseObjectCountName("requests.cpu"); ok {
-		t.Error("requests.cpu counts objects")
+		t.Error("requests.cpu counts as an object count")
 	}
 }
 
@@ -126,7 +138,7 @@ func TestMissingConstraints(t *testing.T) {
 			"map[limits.memory:[a]]"},
 		"an init container and a sidecar": {"{initContainers: [{name: s, restartPolicy: Always}, {name: i, resources: {limits: {memory: 1}}}], containers: [{name: a, resources: {requests: {cpu: 1}, limits: {memory: 1}}}]}",
 			"map[limits.memory:[s] requests.cpu:[i s]]"},
-		"the pod says it for all": {"{resources: {requests: {cpu: 1}, limits: {memory: 1}}, initContainers: [{name: i}], containers: [{name: a}]}", "map[]"},
+		"pod-level resources": {"{resources: {requests: {cpu: 1}, limits: {memory: 1}}, initContainers: [{name: i}], containers: [{name: a}]}", "map[]"},
 	} {
 		if got := fmt.Sprint(MissingConstraints(names, read[corev1.Pod](t, "spec: "+row.spec))); got != row.want {
 			t.Errorf("%s: %s, want %s", sentence, got, row.want)

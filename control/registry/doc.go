@@ -1,11 +1,9 @@
-// Package registry is the table of what the control server keeps: one row per
-// kind (table*.go), and the store made from a row (store.go, strategy.go,
-// status.go, scale.go).
+// Package registry is the table of the resources that the control server stores: one Kind per
+// resource (kinds_*.go), and the store that is created from it (store.go, strategy.go, scale.go).
 //
-// A row says how a kind is called, what it defaults to, what is refused, what
-// users see of it and how it is kept. Rows name functions of control/validation and
-// control/printers; the kinds that need more than a row (pods) have a package of
-// their own, which begins from NewStore.
+// A Kind defines the names of a resource, its defaults, its validation, its printed columns and its
+// storage options. It uses functions of control/validation and control/printers. Kinds that need
+// more, such as pods, have a package of their own that uses NewStoreWithStrategy.
 //
-// This package starts no goroutine of its own and keeps no state.
+// The package starts no goroutines and has no state.
 package registry

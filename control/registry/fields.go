@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// generationChanged tells of a changed object whether the change counts as a generation.
+// generationChanged reports whether a change increments metadata.generation.
 func (k *Kind) generationChanged(obj, old runtime.Object) bool {
 	now, before := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
 	for i := range now.NumField() {
@@ -41,8 +41,7 @@ func copyField(to, from runtime.Object, name string) {
 	}
 }
 
-// copyFieldsExcept takes every field from the stored object except the type, the
-// metadata and the one that is named.
+// copyFieldsExcept copies all fields except the type, the metadata and the named one.
 func copyFieldsExcept(to, from runtime.Object, name string) {
 	target, source := reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem()
 	for i := range target.NumField() {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"time"
 
@@ -14,31 +15,31 @@ import (
 	"berth/control/printers"
 )
 
-// Kind is one row of the table. A function that is nil does nothing.
+// Kind defines one resource. A nil function does nothing.
 //
-// The functions get the row's own Go type; Default, Prepare and PrepareUpdate
-// may change the object (the first of two for an update), the others must not.
+// The functions receive the Go type of the kind. Default, Prepare and PrepareUpdate may change the
+// object, for updates the new one. The others must not.
 type Kind struct {
-	GroupVersion  schema.GroupVersion // of the API, and of the store
+	GroupVersion  schema.GroupVersion // of the API and of the stored objects
 	Resource      string              // plural, lower case
 	Singular      string
-	ShortNames    []string // short names
-	InAllCategory bool     // part of "kubectl get all"
-	ClusterScoped bool     // not in a namespace
+	ShortNames    []string
+	InAllCategory bool // in "kubectl get all"
+	ClusterScoped bool
 
 	New     func() runtime.Object
 	NewList func() runtime.Object
 
-	// Status makes a status subresource. Through the object itself the status
-	// cannot be written then, and through the subresource nothing but it.
+	// Status enables the status subresource. The main resource then ignores changes of the status,
+	// and the subresource ignores all others.
 	Status bool
-	// StatusOnCreate lets a client that makes the object give it a status (nodes).
+	// StatusOnCreate accepts a status when the object is created (nodes).
 	StatusOnCreate bool
-	// Generation counts the changes of all but metadata and status in
-	// metadata.generation; of metadata it counts what Counted answers, too.
+	// Generation enables metadata.generation. It counts changes of fields other than metadata and
+	// status, and of the metadata that GenerationMetadata returns.
 	Generation         bool
 	GenerationMetadata func(m metav1.Object) map[string]string
-	// Scale makes a scale subresource.
+	// Scale enables the scale subresource.
 	Scale *ScaleAccessor
 
 	Default        func(obj runtime.Object)
@@ -46,49 +47,57 @@ type Kind struct {
 	PrepareUpdate  func(ctx context.Context, obj, old runtime.Object)
 	Validate       func(obj runtime.Object) field.ErrorList
 	ValidateUpdate func(obj, old runtime.Object) field.ErrorList
-	// PrepareStatus and ValidateStatus see a write to the status subresource.
+	// PrepareStatus and ValidateStatus apply to the status subresource.
 	PrepareStatus  func(ctx context.Context, obj, old runtime.Object)
 	ValidateStatus func(obj, old runtime.Object) field.ErrorList
-	// Warnings returns what the client should know though nothing is wrong.
+	// Warnings returns warnings for the client.
 	Warnings func(obj runtime.Object) []string
-	// StoredOnlyWarning says, in the words of a warning, that the kind is stored only.
+	// StoredOnlyWarning warns that the server does not act on objects of this kind.
 	StoredOnlyWarning string
 
-	// Columns make the table that kubectl prints.
+	// Columns are the columns of "kubectl get".
 	Columns printers.Columns
 
-	// Fields are the fields that a selector may name, besides metadata.name and
-	// metadata.namespace, with the object's values. Names lists them all.
+	// Fields returns the values of the selectable fields besides metadata.name and
+	// metadata.namespace. FieldNames lists all of them.
 	Fields     func(obj runtime.Object) fields.Set
 	FieldNames []string
-	// IndexField is the one field by which watches are dispatched and lists are
-	// looked up without a scan.
+	// IndexField is the field by which the watch cache dispatches watches and indexes lists.
 	IndexField string
 
-	// Cached keeps the whole resource in memory, which makes watches and lists
-	// cheap.
+	// Cached enables the watch cache.
 	Cached bool
-	// TTL removes an object by itself, counted from its last write; 0 is never.
+	// TTL is the time after the last write when an object is deleted. 0 is never.
 	TTL time.Duration
-	// Prefix is the place in the store; by default the resource's own name, in
-	// the manner of kube-apiserver.
+	// Prefix is the etcd key prefix. The default is the resource name, as in kube-apiserver.
 	Prefix string
-	// AllowCreateOnUpdate lets a PUT make the object.
+	// AllowCreateOnUpdate allows PUT to create the object.
 	AllowCreateOnUpdate bool
-	// RequireResourceVersion refuses a PUT without metadata.resourceVersion.
+	// RequireResourceVersion rejects PUT without metadata.resourceVersion.
 	RequireResourceVersion bool
-	// OrphanDependents leaves the dependents alone when a delete says nothing of them.
+	// OrphanDependents is the default deletion propagation policy of the kind.
 	OrphanDependents bool
 }
 
-// GroupResource names the kind's resource.
+// GroupResource returns the group and resource.
 func (k *Kind) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: k.GroupVersion.Group, Resource: k.Resource}
 }
 
-// Name is the kind as it stands in a manifest.
+// Name returns the kind, as in a manifest.
 func (k *Kind) Name() string { return reflect.TypeOf(k.New()).Elem().Name() }
 
 func fieldsFunc[T runtime.Object](f func(T) fields.Set) func(runtime.Object) fields.Set {
 	return func(obj runtime.Object) fields.Set { return f(MustCast[T](obj)) }
+}
+
+// MustCast returns an object as the Go type of its kind. A mismatch is a bug in the table, which
+// the caller cannot handle: it panics with both types, and the API server responds with an internal
+// error to that request.
+func MustCast[T runtime.Object](obj any) T {
+	as, ok := obj.(T)
+	if !ok {
+		panic(fmt.Sprintf("got a %T, want a %v", obj, reflect.TypeFor[T]()))
+	}
+	return as
 }

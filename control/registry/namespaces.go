@@ -19,16 +19,15 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Namespaces is the store of namespaces. A namespace goes in two steps:
+// Namespaces is the store of namespaces. A namespace is deleted in two steps:
 //
-//	Active ──delete──► Terminating ──finalize (the finalizer has emptied it)──► gone
+//	Active ──delete──► Terminating ──finalize (namespace is empty)──► removed
 //
-// A delete only marks it; what is in it is removed by whoever owns the
-// finalizer "kubernetes" of its spec, which then takes that away through the
-// finalize subresource.
+// Delete only marks it. The owner of the spec finalizer "kubernetes" deletes the contents, and then
+// removes the finalizer through the finalize subresource.
 //
-// It hands on what it serves by name: of what the store can do beside, a delete of
-// all namespaces at once would remove them and leave behind what is in them.
+// Namespaces lists the supported verbs explicitly instead of embedding the store: deletecollection
+// would remove namespaces without their contents.
 type Namespaces struct{ store *Store }
 
 var (
@@ -45,7 +44,7 @@ var (
 	_ rest.StorageWithReadiness = (*Namespaces)(nil)
 )
 
-// NewNamespaces makes the store with status and finalize.
+// NewNamespaces creates the store with status and finalize.
 func NewNamespaces(kind *Kind, place StoreOptions) (*Store, map[string]rest.Storage, error) {
 	main, err := NewStoreWithStrategy(kind, place, namespaceStrategy{NewStrategy(kind, place.Typer)})
 	if err != nil {
@@ -64,7 +63,7 @@ func NewNamespaces(kind *Kind, place StoreOptions) (*Store, map[string]rest.Stor
 
 type namespaceStrategy struct{ Strategy }
 
-// PrepareForCreate gives the namespace its finalizer and its phase.
+// PrepareForCreate sets the finalizer and the phase.
 func (r namespaceStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	r.Strategy.PrepareForCreate(ctx, obj)
 	n := MustCast[*corev1.Namespace](obj)
@@ -75,7 +74,7 @@ func (r namespaceStrategy) PrepareForCreate(ctx context.Context, obj runtime.Obj
 	setNameLabel(n)
 }
 
-// PrepareForUpdate keeps the finalizers, which only finalize changes.
+// PrepareForUpdate keeps the finalizers, which only the finalize subresource changes.
 func (r namespaceStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.Strategy.PrepareForUpdate(ctx, obj, old)
 	n := MustCast[*corev1.Namespace](obj)
@@ -83,7 +82,8 @@ func (r namespaceStrategy) PrepareForUpdate(ctx context.Context, obj, old runtim
 	setNameLabel(n)
 }
 
-// setNameLabel lets selectors of namespaces name one.
+// setNameLabel sets the label kubernetes.io/metadata.name, by which selectors can select a
+// namespace.
 func setNameLabel(n *corev1.Namespace) {
 	if n.Name == "" {
 		return
@@ -96,7 +96,7 @@ func setNameLabel(n *corev1.Namespace) {
 
 type namespaceFinalizeStrategy struct{ Strategy }
 
-// PrepareForUpdate lets nothing but the finalizers of the spec change.
+// PrepareForUpdate keeps everything except the spec finalizers.
 func (namespaceFinalizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	n := MustCast[*corev1.Namespace](obj)
 	finalizers := n.Spec.Finalizers
@@ -104,12 +104,12 @@ func (namespaceFinalizeStrategy) PrepareForUpdate(_ context.Context, obj, old ru
 	n.Spec.Finalizers = finalizers
 }
 
-// ValidateUpdate has no rule of its own.
+// ValidateUpdate accepts all changes.
 func (namespaceFinalizeStrategy) ValidateUpdate(context.Context, runtime.Object, runtime.Object) field.ErrorList {
 	return nil
 }
 
-// GetResetFields names what a server-side apply cannot own here.
+// GetResetFields returns the fields that server-side apply ignores here.
 func (r namespaceFinalizeStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
 		fieldpath.APIVersion(r.Kind.GroupVersion.String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
@@ -122,64 +122,82 @@ func (n *Namespaces) New() runtime.Object { return n.store.New() }
 // NewList returns an empty list.
 func (n *Namespaces) NewList() runtime.Object { return n.store.NewList() }
 
-// Destroy gives the storage back.
+// Destroy destroys the store.
 func (n *Namespaces) Destroy() { n.store.Destroy() }
 
-// ReadinessCheck tells whether the storage is ready.
+// ReadinessCheck checks whether the storage is ready.
 func (n *Namespaces) ReadinessCheck() error { return n.store.ReadinessCheck() }
 
-// StorageVersion is the version that is stored.
+// StorageVersion returns the version of stored objects.
 func (n *Namespaces) StorageVersion() runtime.GroupVersioner { return n.store.StorageVersion() }
 
-// NamespaceScoped is false.
+// NamespaceScoped returns false.
 func (n *Namespaces) NamespaceScoped() bool { return n.store.NamespaceScoped() }
 
-// GetSingularName is how one of them is called.
+// GetSingularName returns the singular name.
 func (n *Namespaces) GetSingularName() string { return n.store.GetSingularName() }
 
-// ShortNames are those that kubectl users type.
+// ShortNames returns the short names for kubectl.
 func (n *Namespaces) ShortNames() []string { return n.store.ShortNames() }
 
-// Categories are the groups of resources that the kind is in.
+// Categories returns the categories for kubectl.
 func (n *Namespaces) Categories() []string { return n.store.Categories() }
 
-// GetResetFields names what a server-side apply cannot own here.
+// GetResetFields returns the fields that server-side apply ignores here.
 func (n *Namespaces) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return n.store.GetResetFields()
 }
 
-// ConvertToTable prints namespaces.
+// ConvertToTable returns the table for kubectl.
 func (n *Namespaces) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	return n.store.ConvertToTable(ctx, obj, options)
 }
 
-// Get reads one.
+// Get returns a namespace.
 func (n *Namespaces) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
 	return n.store.Get(ctx, name, options)
 }
 
-// List reads those that the options choose.
+// List returns namespaces.
 func (n *Namespaces) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	return n.store.List(ctx, options)
 }
 
-// Watch follows those that the options choose.
+// Watch watches namespaces.
 func (n *Namespaces) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
 	return n.store.Watch(ctx, options)
 }
 
-// Create makes one.
-func (n *Namespaces) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+// Create creates a namespace.
+func (n *Namespaces) Create(
+	ctx context.Context,
+	obj runtime.Object,
+	validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions,
+) (runtime.Object, error) {
 	return n.store.Create(ctx, obj, validate, options)
 }
 
-// Update changes one.
-func (n *Namespaces) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+// Update updates a namespace.
+func (n *Namespaces) Update(
+	ctx context.Context,
+	name string,
+	info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc,
+	force bool,
+	options *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
 	return n.store.Update(ctx, name, info, create, update, force, options)
 }
 
-// Delete marks a namespace as going, and removes it when it is empty.
-func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+// Delete marks a namespace as terminating, or removes it if it has no finalizers left.
+func (n *Namespaces) Delete(
+	ctx context.Context,
+	name string,
+	validate rest.ValidateObjectFunc,
+	options *metav1.DeleteOptions,
+) (runtime.Object, bool, error) {
 	obj, err := n.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
 		return nil, false, err
@@ -195,11 +213,19 @@ func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.Vali
 		options.Preconditions.UID = &namespace.UID
 	} else if *options.Preconditions.UID != namespace.UID {
 		return nil, false, apierrors.NewConflict(n.store.Kind.GroupResource(), name,
-			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *options.Preconditions.UID, namespace.UID))
+			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *options.Preconditions.UID,
+				namespace.UID))
 	}
 	if version := options.Preconditions.ResourceVersion; version != nil && *version != namespace.ResourceVersion {
-		return nil, false, apierrors.NewConflict(n.store.Kind.GroupResource(), name,
-			fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *version, namespace.ResourceVersion))
+		return nil, false, apierrors.NewConflict(
+			n.store.Kind.GroupResource(),
+			name,
+			fmt.Errorf(
+				"Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v",
+				*version,
+				namespace.ResourceVersion,
+			),
+		)
 	}
 	if namespace.DeletionTimestamp.IsZero() || namespace.Status.Phase != corev1.NamespaceTerminating {
 		out, err := n.markTerminating(ctx, name, validate, options)
@@ -211,8 +237,13 @@ func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.Vali
 	return n.store.Delete(ctx, name, validate, options)
 }
 
-// markTerminating gives a namespace its time of deletion.
-func (n *Namespaces) markTerminating(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
+// markTerminating sets the deletion timestamp and the phase.
+func (n *Namespaces) markTerminating(
+	ctx context.Context,
+	name string,
+	validate rest.ValidateObjectFunc,
+	options *metav1.DeleteOptions,
+) (runtime.Object, error) {
 	key, err := n.store.KeyFunc(ctx, name)
 	if err != nil {
 		return nil, err
@@ -231,8 +262,20 @@ func (n *Namespaces) markTerminating(ctx context.Context, name string, validate 
 		namespace.Finalizers = withOrphanFinalizer(namespace.Finalizers, options)
 		return namespace, nil
 	})
-	preconditions := &storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion}
-	err = n.store.Storage.GuaranteedUpdate(ctx, key, out, false, preconditions, change, dryrun.IsDryRun(options.DryRun), nil)
+	preconditions := &storage.Preconditions{
+		UID:             options.Preconditions.UID,
+		ResourceVersion: options.Preconditions.ResourceVersion,
+	}
+	err = n.store.Storage.GuaranteedUpdate(
+		ctx,
+		key,
+		out,
+		false,
+		preconditions,
+		change,
+		dryrun.IsDryRun(options.DryRun),
+		nil,
+	)
 	if err != nil {
 		err = storeerr.InterpretUpdateError(err, n.store.Kind.GroupResource(), name)
 		if _, ok := err.(*apierrors.StatusError); !ok { //nolint:errorlint // the library returns the type itself
@@ -243,16 +286,20 @@ func (n *Namespaces) markTerminating(ctx context.Context, name string, validate 
 	return out, nil
 }
 
-// withOrphanFinalizer adds or takes away the finalizer that a delete asks for.
+// withOrphanFinalizer adds or removes the orphan finalizer according to the delete options.
 func withOrphanFinalizer(finalizers []string, options *metav1.DeleteOptions) []string {
-	orphan := options.OrphanDependents != nil && *options.OrphanDependents || //nolint:staticcheck // old clients still send it
+	orphan := options.OrphanDependents != nil &&
+		*options.OrphanDependents || //nolint:staticcheck // older clients still send it
 		options.PropagationPolicy != nil && *options.PropagationPolicy == metav1.DeletePropagationOrphan
 	has := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
 	switch {
 	case orphan && !has:
 		return append(slices.Clone(finalizers), metav1.FinalizerOrphanDependents)
 	case !orphan && has && options.PropagationPolicy != nil:
-		return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == metav1.FinalizerOrphanDependents })
+		return slices.DeleteFunc(
+			slices.Clone(finalizers),
+			func(f string) bool { return f == metav1.FinalizerOrphanDependents },
+		)
 	}
 	return finalizers
 }

@@ -18,18 +18,18 @@ import (
 	"berth/control/printers"
 )
 
-// ScaleAccessor tells where a kind keeps its number of replicas.
+// ScaleAccessor accesses the number of replicas of a kind.
 type ScaleAccessor struct {
-	// Get answers the wanted and the present number, and the pods' selector.
+	// Get returns the desired and the current number of replicas, and the pod selector.
 	Get func(obj runtime.Object) (want, have int32, selector *metav1.LabelSelector)
-	// SetReplicas sets the wanted number.
+	// SetReplicas sets the desired number of replicas.
 	SetReplicas func(obj runtime.Object, want int32)
 }
 
-// ScaleStore is the scale subresource of a kind.
+// ScaleStore implements the scale subresource of a kind.
 type ScaleStore struct{ main *Store }
 
-// NewScale makes the scale subresource of a store.
+// NewScale creates the scale subresource of a store.
 func NewScale(main *Store) *ScaleStore { return &ScaleStore{main} }
 
 var (
@@ -38,7 +38,7 @@ var (
 	_ rest.TableConvertor           = (*ScaleStore)(nil)
 )
 
-// GroupVersionKind is that of the scale, which belongs to another group.
+// GroupVersionKind returns autoscaling/v1 Scale, which belongs to another group than the resource.
 func (s *ScaleStore) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 }
@@ -49,7 +49,7 @@ func (s *ScaleStore) New() runtime.Object { return &autoscalingv1.Scale{} }
 // Destroy does nothing: the main resource owns the storage.
 func (s *ScaleStore) Destroy() {}
 
-// Get reads the scale of an object.
+// Get returns the scale of an object.
 func (s *ScaleStore) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
 	obj, err := s.main.Get(ctx, name, options)
 	if err != nil {
@@ -58,8 +58,16 @@ func (s *ScaleStore) Get(ctx context.Context, name string, options *metav1.GetOp
 	return s.toScale(obj)
 }
 
-// Update writes the wanted number of replicas.
-func (s *ScaleStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+// Update sets the desired number of replicas.
+func (s *ScaleStore) Update(
+	ctx context.Context,
+	name string,
+	info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc,
+	_ bool,
+	options *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
 	obj, _, err := s.main.Update(ctx, name, &scaleUpdate{s, name, info, update},
 		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, options)
 	if err != nil {
@@ -69,9 +77,15 @@ func (s *ScaleStore) Update(ctx context.Context, name string, info rest.UpdatedO
 	return scale, false, err
 }
 
-// ConvertToTable prints a scale.
+// ConvertToTable returns the table for kubectl.
 func (s *ScaleStore) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return TableConvertor{printers.ColumnsFor(s.GroupVersionKind(schema.GroupVersion{}).GroupKind())}.ConvertToTable(ctx, obj, options)
+	return TableConvertor{
+		printers.ColumnsFor(s.GroupVersionKind(schema.GroupVersion{}).GroupKind()),
+	}.ConvertToTable(
+		ctx,
+		obj,
+		options,
+	)
 }
 
 func (s *ScaleStore) toScale(obj runtime.Object) (*autoscalingv1.Scale, error) {
@@ -94,7 +108,7 @@ func (s *ScaleStore) toScale(obj runtime.Object) (*autoscalingv1.Scale, error) {
 	}, nil
 }
 
-// scaleUpdate turns a change of a scale into one of the object.
+// scaleUpdate converts an update of a scale to an update of the object.
 type scaleUpdate struct {
 	store  *ScaleStore
 	name   string
@@ -102,10 +116,10 @@ type scaleUpdate struct {
 	update rest.ValidateObjectUpdateFunc
 }
 
-// Preconditions are those of the request.
+// Preconditions returns the preconditions of the request.
 func (o *scaleUpdate) Preconditions() *metav1.Preconditions { return o.info.Preconditions() }
 
-// UpdatedObject returns the object with the wanted number of replicas.
+// UpdatedObject returns the object with the desired number of replicas.
 func (o *scaleUpdate) UpdatedObject(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
 	old, err := o.store.toScale(obj)
 	if err != nil {
@@ -120,7 +134,7 @@ func (o *scaleUpdate) UpdatedObject(ctx context.Context, obj runtime.Object) (ru
 		return nil, err
 	}
 	if old.ManagedFields, err = owners.ToSubresource(); err != nil {
-		return nil, fmt.Errorf("owners of the scale of %s %s: %w", o.store.main.Kind.Singular, o.name, err)
+		return nil, fmt.Errorf("managed fields of the scale of %s %s: %w", o.store.main.Kind.Singular, o.name, err)
 	}
 	changed, err := o.info.UpdatedObject(ctx, old.DeepCopy())
 	if err != nil {
@@ -131,8 +145,12 @@ func (o *scaleUpdate) UpdatedObject(ctx context.Context, obj runtime.Object) (ru
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("expected a Scale, got %T", changed))
 	}
 	if scale.Spec.Replicas < 0 {
-		return nil, apierrors.NewInvalid(autoscalingv1.SchemeGroupVersion.WithKind("Scale").GroupKind(), o.name, field.ErrorList{
-			field.Invalid(field.NewPath("spec", "replicas"), scale.Spec.Replicas, "must be greater than or equal to 0")})
+		return nil, apierrors.NewInvalid(
+			autoscalingv1.SchemeGroupVersion.WithKind("Scale").GroupKind(),
+			o.name,
+			field.ErrorList{
+				field.Invalid(field.NewPath("spec", "replicas"), scale.Spec.Replicas, "must be greater than or equal to 0")},
+		)
 	}
 	if scale.ResourceVersion != "" && scale.ResourceVersion != old.ResourceVersion {
 		return nil, apierrors.NewConflict(o.store.main.Kind.GroupResource(), o.name,
@@ -144,7 +162,7 @@ func (o *scaleUpdate) UpdatedObject(ctx context.Context, obj runtime.Object) (ru
 	o.store.main.Kind.Scale.SetReplicas(next, scale.Spec.Replicas)
 	entries, err := owners.ToParent(scale.ManagedFields)
 	if err != nil {
-		return nil, fmt.Errorf("owners of %s %s: %w", o.store.main.Kind.Singular, o.name, err)
+		return nil, fmt.Errorf("managed fields of %s %s: %w", o.store.main.Kind.Singular, o.name, err)
 	}
 	m, err := meta.Accessor(next)
 	if err != nil {
@@ -154,8 +172,7 @@ func (o *scaleUpdate) UpdatedObject(ctx context.Context, obj runtime.Object) (ru
 	return next, nil
 }
 
-// managedFields say who set the number of replicas: of the object in its spec, and of the
-// scale in that of its own. Who sets it by the one owns it in the other too.
+// managedFields maps the owner of the replicas field between the object and its scale.
 func (o *scaleUpdate) managedFields(obj runtime.Object) (*managedfields.ScaleHandler, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {

@@ -27,13 +27,24 @@ func podFields(p *corev1.Pod) fields.Set {
 }
 
 var (
-	coreEventFields = []string{"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "reportingComponent", "source", "type"}
+	coreEventFields = []string{
+		"involvedObject.kind",
+		"involvedObject.namespace",
+		"involvedObject.name",
+		"involvedObject.uid",
+		"involvedObject.apiVersion",
+		"involvedObject.resourceVersion",
+		"involvedObject.fieldPath",
+		"reason",
+		"reportingComponent",
+		"source",
+		"type",
+	}
 	groupEventFields = []string{"regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid",
 		"regarding.apiVersion", "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type"}
 )
 
-// eventFields names the object of an event by both groups' words.
+// eventFields returns the selectable fields of an event with the names of both groups.
 func eventFields(e *corev1.Event) fields.Set {
 	source := e.Source.Component
 	if source == "" {

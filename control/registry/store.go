@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,9 +17,11 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"berth/control/printers"
 )
 
-// StoreOptions is where the stores of a server are made.
+// StoreOptions holds what all stores of a server share.
 type StoreOptions struct {
 	Typer       runtime.ObjectTyper
 	RESTOptions generic.RESTOptionsGetter
@@ -30,20 +33,20 @@ type Store struct {
 	Kind *Kind
 }
 
-// NewStore makes the store of a row: get, list, watch, create, update, patch,
-// delete and deletecollection, with what the row says.
+// NewStore creates the store of a kind with the verbs get, list, watch, create, update, patch,
+// delete and deletecollection.
 func NewStore(kind *Kind, place StoreOptions) (*Store, error) {
 	return NewStoreWithStrategy(kind, place, NewStrategy(kind, place.Typer))
 }
 
-// StoreStrategy is what a store asks about every write.
+// StoreStrategy is the strategy of a main resource.
 type StoreStrategy interface {
 	rest.RESTCreateStrategy
 	rest.RESTUpdateStrategy
 	rest.ResetFieldsStrategy
 }
 
-// NewStoreWithStrategy makes the store of a row with other rules than the row's own.
+// NewStoreWithStrategy creates the store of a kind with another strategy than NewStrategy's.
 func NewStoreWithStrategy(kind *Kind, place StoreOptions, rules StoreStrategy) (*Store, error) {
 	store := &genericregistry.Store{
 		NewFunc:                   kind.New,
@@ -68,12 +71,12 @@ func NewStoreWithStrategy(kind *Kind, place StoreOptions, rules StoreStrategy) (
 		}}
 	}
 	if err := store.CompleteWithOptions(options); err != nil {
-		return nil, fmt.Errorf("store of %s: %w", kind.GroupResource(), err)
+		return nil, fmt.Errorf("store for %s: %w", kind.GroupResource(), err)
 	}
 	return &Store{Store: store, Kind: kind}, nil
 }
 
-// attributes are what label and field selectors see of an object.
+// attributes returns the labels and fields for selectors.
 func (k *Kind) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
@@ -90,7 +93,7 @@ func (k *Kind) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
 	return m.GetLabels(), set, nil
 }
 
-// AddFieldLabels lets selectors name the kind's fields.
+// AddFieldLabels registers the selectable fields of the kind.
 func (k *Kind) AddFieldLabels(s *runtime.Scheme) error {
 	return s.AddFieldLabelConversionFunc(k.GroupVersion.WithKind(k.Name()), k.convertFieldLabel)
 }
@@ -106,10 +109,10 @@ func (k *Kind) convertFieldLabel(label, value string) (string, string, error) {
 	return label, value, nil
 }
 
-// ShortNames are those that kubectl users type.
+// ShortNames returns the short names for kubectl.
 func (s *Store) ShortNames() []string { return s.Kind.ShortNames }
 
-// Categories are the groups of resources that the kind is in.
+// Categories returns the categories for kubectl.
 func (s *Store) Categories() []string {
 	if s.Kind.InAllCategory {
 		return []string{"all"}
@@ -117,24 +120,24 @@ func (s *Store) Categories() []string {
 	return nil
 }
 
-// StatusStore is the status subresource of a store.
+// StatusStore implements the status subresource, and other subresources that update the whole
+// object.
 type StatusStore struct {
 	store *genericregistry.Store
 }
 
-// NewStatus makes the status subresource with the row's rules.
+// NewStatus creates the status subresource with the strategy of the kind.
 func NewStatus(main *Store, place StoreOptions) *StatusStore {
 	return NewSubresource(main, StatusStrategy{NewStrategy(main.Kind, place.Typer)})
 }
 
-// SubresourceStrategy is what a subresource asks about a write.
+// SubresourceStrategy is the strategy of a subresource.
 type SubresourceStrategy interface {
 	rest.RESTUpdateStrategy
 	rest.ResetFieldsStrategy
 }
 
-// NewSubresource makes a subresource that writes the whole object by other rules
-// than the main resource.
+// NewSubresource creates a subresource that updates the object with another strategy.
 func NewSubresource(main *Store, rules SubresourceStrategy) *StatusStore {
 	store := *main.Store
 	store.UpdateStrategy = rules
@@ -154,22 +157,39 @@ func (s *StatusStore) New() runtime.Object { return s.store.New() }
 // Destroy does nothing: the main resource owns the storage.
 func (s *StatusStore) Destroy() {}
 
-// Get reads the whole object.
+// Get returns the whole object.
 func (s *StatusStore) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
 	return s.store.Get(ctx, name, options)
 }
 
-// Update writes the status; it never makes an object.
-func (s *StatusStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+// Update updates the object. It never creates one.
+func (s *StatusStore) Update(
+	ctx context.Context,
+	name string,
+	info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc,
+	_ bool,
+	options *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, info, create, update, false, options)
 }
 
-// GetResetFields names what a server-side apply cannot own here.
+// GetResetFields returns the fields that server-side apply ignores here.
 func (s *StatusStore) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return s.store.GetResetFields()
 }
 
-// ConvertToTable prints the object.
+// ConvertToTable returns the table for kubectl.
 func (s *StatusStore) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	return s.store.ConvertToTable(ctx, obj, options)
+}
+
+// TableConvertor converts objects to tables with the columns of a kind.
+type TableConvertor struct{ Columns printers.Columns }
+
+// ConvertToTable converts an object or a list.
+func (p TableConvertor) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	o, ok := options.(*metav1.TableOptions)
+	return p.Columns.Table(obj, time.Now(), !ok || !o.NoHeaders)
 }

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Strategy is what the library asks about writes to a kind's main resource. It
-// answers from the row. Packages with a kind of their own embed it.
+// Strategy implements the strategy of a kind's main resource. Kinds with a package of their own
+// embed it.
 type Strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -26,15 +26,15 @@ var (
 	_ rest.ResetFieldsStrategy             = Strategy{}
 )
 
-// NewStrategy returns the strategy of a row.
+// NewStrategy returns the strategy of a kind.
 func NewStrategy(kind *Kind, typer runtime.ObjectTyper) Strategy {
 	return Strategy{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, Kind: kind}
 }
 
-// NamespaceScoped tells whether objects live in a namespace.
+// NamespaceScoped reports whether objects have a namespace.
 func (s Strategy) NamespaceScoped() bool { return !s.Kind.ClusterScoped }
 
-// PrepareForCreate drops what only the server may say.
+// PrepareForCreate clears the status and sets the generation.
 func (s Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	if s.Kind.Status && !s.Kind.StatusOnCreate {
 		clearField(obj, "Status")
@@ -47,7 +47,7 @@ func (s Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	}
 }
 
-// Validate asks the row.
+// Validate validates a new object.
 func (s Strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
 	if s.Kind.Validate == nil {
 		return nil
@@ -55,7 +55,7 @@ func (s Strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorLis
 	return s.Kind.Validate(obj)
 }
 
-// WarningsOnCreate says what is stored and not acted on.
+// WarningsOnCreate returns the warnings of the kind.
 func (s Strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
 	var out []string
 	if s.Kind.StoredOnlyWarning != "" {
@@ -67,18 +67,18 @@ func (s Strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []stri
 	return out
 }
 
-// Canonicalize does nothing: objects are stored as they are.
+// Canonicalize does nothing.
 func (s Strategy) Canonicalize(runtime.Object) {}
 
-// AllowCreateOnUpdate tells whether a PUT may make the object.
+// AllowCreateOnUpdate reports whether PUT may create the object.
 func (s Strategy) AllowCreateOnUpdate(context.Context) bool { return s.Kind.AllowCreateOnUpdate }
 
-// AllowUnconditionalUpdate tells whether a PUT may come without a resourceVersion.
+// AllowUnconditionalUpdate reports whether PUT may omit the resource version.
 func (s Strategy) AllowUnconditionalUpdate(context.Context) bool {
 	return !s.Kind.RequireResourceVersion
 }
 
-// PrepareForUpdate keeps the status and counts generations.
+// PrepareForUpdate keeps the status and updates the generation.
 func (s Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	if s.Kind.Status {
 		copyField(obj, old, "Status")
@@ -91,8 +91,8 @@ func (s Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object)
 	}
 }
 
-// ValidateUpdate asks the row; a row without rules for updates has those for
-// new objects.
+// ValidateUpdate validates an update. Without ValidateUpdate of the kind it validates the new
+// object.
 func (s Strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	switch {
 	case s.Kind.ValidateUpdate != nil:
@@ -103,13 +103,12 @@ func (s Strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) fie
 	return nil
 }
 
-// WarningsOnUpdate repeats what a new object would be told.
+// WarningsOnUpdate returns the same warnings as WarningsOnCreate.
 func (s Strategy) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
 	return s.WarningsOnCreate(ctx, obj)
 }
 
-// DefaultGarbageCollectionPolicy tells what becomes of dependents when a delete
-// does not say.
+// DefaultGarbageCollectionPolicy returns the propagation policy of a delete without one.
 func (s Strategy) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
 	if s.Kind.OrphanDependents {
 		return rest.OrphanDependents
@@ -117,7 +116,7 @@ func (s Strategy) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCo
 	return rest.DeleteDependents
 }
 
-// GetResetFields names what a server-side apply cannot own here.
+// GetResetFields returns the fields that server-side apply ignores here.
 func (s Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if !s.Kind.Status {
 		return nil
@@ -127,11 +126,10 @@ func (s Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	}
 }
 
-// StatusStrategy is what the library asks about writes to status.
+// StatusStrategy is the strategy of the status subresource.
 type StatusStrategy struct{ Strategy }
 
-// PrepareForUpdate takes all but the status, labels and annotations from the
-// stored object.
+// PrepareForUpdate keeps everything except the status, labels and annotations.
 func (s StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	copyFieldsExcept(obj, old, "Status")
 	next, err := meta.Accessor(obj)
@@ -150,7 +148,7 @@ func (s StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.O
 	}
 }
 
-// ValidateUpdate asks the row about the new status.
+// ValidateUpdate validates the new status.
 func (s StatusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	if s.Kind.ValidateStatus == nil {
 		return nil
@@ -158,12 +156,12 @@ func (s StatusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Objec
 	return s.Kind.ValidateStatus(obj, old)
 }
 
-// WarningsOnUpdate has nothing to say of a status.
+// WarningsOnUpdate returns no warnings.
 func (s StatusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
 	return nil
 }
 
-// GetResetFields names what a server-side apply to status cannot own.
+// GetResetFields returns the fields that server-side apply to the status ignores.
 func (s StatusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
 		fieldpath.APIVersion(s.Kind.GroupVersion.String()): fieldpath.NewSet(

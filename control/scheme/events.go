@@ -12,8 +12,8 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// addEvents lets events.k8s.io be a second view of the events of the core
-// group: its internal type is the core one, so both groups share one store.
+// addEvents makes events.k8s.io a second view of the core group's events. Its internal type is the
+// core type, so both groups share one store.
 func addEvents(s *runtime.Scheme) {
 	internal := schema.GroupVersion{Group: eventsv1.GroupName, Version: runtime.APIVersionInternal}
 	s.AddKnownTypeWithName(internal.WithKind("Event"), &corev1.Event{})

@@ -31,7 +31,7 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
-// groups are the API groups in the order in which clients see them.
+// groups lists the API groups in discovery order.
 var groups = []struct {
 	version schema.GroupVersion
 	add     func(*runtime.Scheme) error
@@ -56,19 +56,18 @@ var groups = []struct {
 	{metricsv1beta1.SchemeGroupVersion, metricsv1beta1.AddToScheme},
 }
 
-// Set is a scheme with the codecs made from it.
+// Set is a scheme with its codecs.
 type Set struct {
 	*runtime.Scheme
 	Codecs         serializer.CodecFactory
 	ParameterCodec runtime.ParameterCodec
-	// StorageCodec writes an object as protobuf in its published version.
+	// StorageCodec encodes objects as protobuf in their published version.
 	StorageCodec runtime.Codec
-	// StorageVersioner is the version that Storage writes.
+	// StorageVersioner is the version of StorageCodec.
 	StorageVersioner runtime.GroupVersioner
 }
 
-// GroupVersions returns the group versions of the API in the order in which clients
-// see them.
+// GroupVersions returns the group versions of the API in discovery order.
 func GroupVersions() []schema.GroupVersion {
 	out := make([]schema.GroupVersion, len(groups))
 	for i, g := range groups {
@@ -77,8 +76,8 @@ func GroupVersions() []schema.GroupVersion {
 	return out
 }
 
-// New makes the scheme of the API. Defaults and field labels are added to it by
-// whoever knows the kinds, before its first use.
+// New creates the scheme of the API. The caller adds defaulting functions and field labels before
+// its first use.
 func New() *Set {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
@@ -95,15 +94,20 @@ func New() *Set {
 	codecs := serializer.NewCodecFactory(s)
 	versions := schema.GroupVersions(GroupVersions())
 	return &Set{
-		Scheme:           s,
-		Codecs:           codecs,
-		ParameterCodec:   runtime.NewParameterCodec(s),
-		StorageCodec:     codecs.CodecForVersions(protobuf.NewSerializer(s, s), codecs.UniversalDeserializer(), versions, runtime.InternalGroupVersioner),
+		Scheme:         s,
+		Codecs:         codecs,
+		ParameterCodec: runtime.NewParameterCodec(s),
+		StorageCodec: codecs.CodecForVersions(
+			protobuf.NewSerializer(s, s),
+			codecs.UniversalDeserializer(),
+			versions,
+			runtime.InternalGroupVersioner,
+		),
 		StorageVersioner: versions,
 	}
 }
 
-// addInternal registers the group's own types under the internal version too.
+// addInternal registers the types of a group under the internal version too.
 func addInternal(s *runtime.Scheme, version schema.GroupVersion) {
 	internal := schema.GroupVersion{Group: version.Group, Version: runtime.APIVersionInternal}
 	for kind, goType := range s.KnownTypes(version) {
@@ -112,14 +116,14 @@ func addInternal(s *runtime.Scheme, version schema.GroupVersion) {
 		}
 		object, err := s.New(version.WithKind(kind))
 		if err != nil {
-			panic(fmt.Sprintf("scheme: make a %s: %v", version.WithKind(kind), err))
+			panic(fmt.Sprintf("scheme: create a %s: %v", version.WithKind(kind), err))
 		}
 		s.AddKnownTypeWithName(internal.WithKind(kind), object)
 	}
 }
 
-// DefinitionNamer returns the namer of the OpenAPI definitions. It works on a scheme
-// without the internal versions, which would else be seen by clients.
+// DefinitionNamer returns the namer of the OpenAPI definitions. It uses a scheme without the
+// internal versions, which would otherwise be visible to clients.
 func DefinitionNamer() *openapi.DefinitionNamer {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})

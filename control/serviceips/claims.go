@@ -12,36 +12,35 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errAllocated says that somebody else holds it.
+// errAllocated means that another service holds the key.
 var errAllocated = errors.New("is already allocated")
 
-// claimsPrefix is where claims are in the store, beside the objects.
+// claimsPrefix is the etcd key prefix of claims, beside that of the objects.
 const claimsPrefix = "/registry/berth/claims/"
 
-// A name is what can be claimed: "addresses/10.43.0.7", "ports/30080".
+// A claimKey identifies an address or port: "addresses/10.43.0.7", "ports/30080".
 type claimKey string
 
 func addressKey(a netip.Addr) claimKey { return claimKey("addresses/" + a.String()) }
 func portKey(n int32) claimKey         { return claimKey("ports/" + strconv.Itoa(int(n))) }
 
-// claim is one name with its owner and the revision of the store at which it was
-// claimed last.
+// claim is a claimed key with its owner and the etcd revision of its last claim.
 type claim struct {
 	key      claimKey
 	owner    types.UID
 	service  string // "namespace/name", for messages
 	revision int64
-	// renewed: the owner had it already, by another request that may still be under way.
+	// renewed means that the owner held the key already, possibly for a concurrent request.
 	renewed bool
 }
 
-// claimStore are those in the store.
+// claimStore stores claims in etcd.
 type claimStore struct{ client *clientv3.Client }
 
-// acquire claims a name; errTaken if another service holds it. An owner that holds
-// it already claims it anew, so that giving back the older claim does nothing: of
-// two requests that change one service at once, the one that is refused takes
-// nothing from the other.
+// acquire claims a key. It returns errAllocated if another service holds it. If the owner holds it
+// already, the claim gets a new revision, so that the release of the older claim has no effect: if
+// one of two concurrent requests for a service is rejected, it must not release the key of the
+// other.
 func (c claimStore) acquire(ctx context.Context, n claimKey, owner types.UID, service string) (claim, error) {
 	key := claimsPrefix + string(n)
 	for {
@@ -67,7 +66,7 @@ func (c claimStore) acquire(ctx context.Context, n claimKey, owner types.UID, se
 	}
 }
 
-// get finds a claim; nil: it is free.
+// get returns a claim, or nil if the key is free.
 func (c claimStore) get(ctx context.Context, n claimKey) (*claim, error) {
 	got, err := c.client.Get(ctx, claimsPrefix+string(n))
 	if err != nil || len(got.Kvs) == 0 {
@@ -77,17 +76,20 @@ func (c claimStore) get(ctx context.Context, n claimKey) (*claim, error) {
 	return &claim{key: n, owner: types.UID(owner), service: service, revision: got.Kvs[0].ModRevision}, nil
 }
 
-// release ends a claim, unless it was made anew since.
+// release deletes a claim, unless it was renewed.
 func (c claimStore) release(ctx context.Context, old claim) error {
 	key := claimsPrefix + string(old.key)
-	_, err := c.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", old.revision)).Then(clientv3.OpDelete(key)).Commit()
+	_, err := c.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", old.revision)).
+		Then(clientv3.OpDelete(key)).
+		Commit()
 	if err != nil {
-		return fmt.Errorf("give %s back: %w", old.key, err)
+		return fmt.Errorf("release %s: %w", old.key, err)
 	}
 	return nil
 }
 
-// list lists the claims.
+// list returns all claims.
 func (c claimStore) list(ctx context.Context) (map[claimKey]claim, error) {
 	got, err := c.client.Get(ctx, claimsPrefix, clientv3.WithPrefix())
 	if err != nil {

@@ -14,10 +14,13 @@ import (
 	"berth/control/storage"
 )
 
-// newTestStore is a real store of the test's own.
+// newTestStore starts an etcd for the test.
 func newTestStore(t *testing.T) *clientv3.Client {
 	t.Helper()
-	member, err := storage.Start(t.Context(), storage.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), UnsafeNoFsync: true, MinFreeBytes: 1})
+	member, err := storage.Start(
+		t.Context(),
+		storage.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), UnsafeNoFsync: true, MinFreeBytes: 1},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,15 +45,16 @@ func TestClaimStore(t *testing.T) {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	if got, err := c.acquire(ctx, portKey(30001), "two", "default/two"); !errors.Is(err, errAllocated) {
-		t.Errorf("taken twice: %+v, %v", got, err)
+		t.Errorf("claimed twice: %+v, %v", got, err)
 	}
-	if got, err := c.get(ctx, portKey(30001)); err != nil || got == nil || got.owner != "one" || got.service != "default/one" {
+	if got, err := c.get(ctx, portKey(30001)); err != nil || got == nil || got.owner != "one" ||
+		got.service != "default/one" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := c.get(ctx, portKey(30002)); err != nil || got != nil {
-		t.Errorf("nobody's is %+v, %v", got, err)
+		t.Errorf("free key: %+v, %v", got, err)
 	}
-	// Two requests of one owner: what the first gives back is not the second's.
+	// Two requests of one owner: the release by the first does not affect the second.
 	second, err := c.acquire(ctx, portKey(30001), "one", "default/one")
 	if err != nil || !second.renewed || second.revision <= first.revision {
 		t.Fatalf("%+v after %+v, %v", second, first, err)
@@ -59,7 +63,7 @@ func TestClaimStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.acquire(ctx, portKey(30001), "two", "default/two"); !errors.Is(err, errAllocated) {
-		t.Errorf("an older claim that is given back takes the newer one with it: %v", err)
+		t.Errorf("the release of an older claim deleted the newer one: %v", err)
 	}
 	if all, err := c.list(ctx); err != nil || len(all) != 1 || all[portKey(30001)].revision != second.revision {
 		t.Errorf("%v, %v", all, err)
@@ -68,12 +72,12 @@ func TestClaimStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.acquire(ctx, portKey(30001), "two", "default/two"); err != nil {
-		t.Errorf("what was given back is not free: %v", err)
+		t.Errorf("a released key is not free: %v", err)
 	}
 }
 
-// TestAllocatorExhaustsRangeConcurrently: by many at once, each name to one of them, until
-// there is none left.
+// TestAllocatorExhaustsRangeConcurrently checks that concurrent allocations get distinct keys until
+// the range is full.
 func TestAllocatorExhaustsRangeConcurrently(t *testing.T) {
 	t.Parallel()
 	const size, askers = 24, 40
@@ -85,7 +89,12 @@ func TestAllocatorExhaustsRangeConcurrently(t *testing.T) {
 	for i := range askers {
 		all.Go(func() {
 			a := &allocator{claims: claimStore{client}, owner: types.UID(rune('A' + i)), service: "default/s"}
-			n, err := a.claimFree(t.Context(), staticBandSize(size), size, func(n int64) claimKey { return portKey(int32(30000 + n)) })
+			n, err := a.claimFree(
+				t.Context(),
+				staticBandSize(size),
+				size,
+				func(n int64) claimKey { return portKey(int32(30000 + n)) },
+			)
 			switch {
 			case err == nil:
 				mu.Lock()
@@ -101,11 +110,11 @@ func TestAllocatorExhaustsRangeConcurrently(t *testing.T) {
 	all.Wait()
 	slices.Sort(got)
 	if len(got) != size || len(slices.Compact(got)) != size || full.Load() != askers-size {
-		t.Errorf("%d got %v, for %d there was none", len(got), got, full.Load())
+		t.Errorf("%d got %v, %d failed", len(got), got, full.Load())
 	}
 }
 
-// TestAllocatorDryRunClaimsNothing: a dry run sees what is taken and takes nothing.
+// TestAllocatorDryRunClaimsNothing checks that a dry run detects claimed keys and claims none.
 func TestAllocatorDryRunClaimsNothing(t *testing.T) {
 	t.Parallel()
 	c := claimStore{newTestStore(t)}
@@ -120,6 +129,6 @@ func TestAllocatorDryRunClaimsNothing(t *testing.T) {
 		t.Error(err)
 	}
 	if got, err := c.get(t.Context(), portKey(30002)); err != nil || got != nil || len(dry.claimed) != 0 {
-		t.Errorf("a look has claimed %+v, %v", got, err)
+		t.Errorf("the dry run claimed %+v, %v", got, err)
 	}
 }

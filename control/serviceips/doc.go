@@ -1,16 +1,20 @@
-// Package serviceips gives services what a cluster gives them: addresses and ports
-// of nodes (wants.go says which, allot.go chooses, store.go does it with every
-// write, repair.go sets right what a crash has left), and the service default/kubernetes, by which pods
-// find the servers (kubernetes.go).
+// Package serviceips allocates the addresses and node ports of Services, and maintains the Service
+// default/kubernetes.
 //
-// Who holds what is in the store, one key per address and per port, made in one
-// transaction of the store (claims.go). So of any number of servers one gets it,
-// and a server that is killed loses nothing: a claim comes before the service that
-// it is for, and is given back after the service is gone. A claim that is left
-// with no service is dropped by Repair, on its second look.
+//	needs.go       what a Service needs
+//	allocator.go   allocation for one request
+//	claims.go      claims in etcd
+//	store.go       the store of Services, which allocates with every write
+//	repair.go      repair after a crash
+//	kubernetes.go  the Service default/kubernetes, by which pods reach the servers
 //
-//	free ──take──► claimed ──service stored──► held ──service deleted──► free
-//	                  └──── refused, or crash and two looks ────────────► free
+// Each address and port is a key in etcd, which is created in a transaction. If several servers
+// allocate at the same time, only one gets it. A key is claimed before the Service is stored, and
+// released after the Service is deleted: a crash can leave a claim without a Service, but not the
+// reverse. Repairer releases a claim that has no Service in two consecutive runs.
 //
-// Goroutines: none; Repairer.Run and Kubernetes.Run are their callers'.
+//	free ──acquire──► claimed ──service stored──► held ──service deleted──► free
+//	                     └──── rejected, or crash and two repairs ────────► free
+//
+// Goroutines: none. The callers run Repairer.Run and KubernetesService.Run.
 package serviceips

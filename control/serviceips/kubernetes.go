@@ -23,11 +23,10 @@ import (
 
 const (
 	kubernetesName = "kubernetes"
-	// masterLeasePrefix is where the servers of one store say that they live, as with
-	// kube-apiserver.
+	// masterLeasePrefix is the etcd key prefix of the servers' leases, as in kube-apiserver.
 	masterLeasePrefix = "/registry/masterleases/"
-	// ReachedAtAnnotation on default/kubernetes says that nothing routes its cluster IP, and
-	// where the servers are reached instead: ADDRESS:PORT, separated by commas.
+	// ReachedAtAnnotation on default/kubernetes means that its cluster IP is not routed. Its value
+	// are the addresses of the servers: ADDRESS:PORT, separated by commas.
 	ReachedAtAnnotation = "berth.dev/reached-at"
 
 	leaseTTL            = 15 * time.Second
@@ -36,31 +35,32 @@ const (
 	unpublishTimeout    = 2 * time.Second
 )
 
-// KubernetesService keeps the service default/kubernetes with its endpoints: all servers
-// that live. Every server runs one.
+// KubernetesService maintains the Service default/kubernetes and its endpoints, which are all live
+// servers. Each server runs one.
 type KubernetesService struct {
 	Etcd   *clientv3.Client
 	Client kubernetes.Interface
 	Ranges Ranges
-	// Address is where this server is reached; not valid: nowhere but on its host.
+	// Address is where this server is reached. It is not valid if it is reachable from its host
+	// only.
 	Address netip.AddrPort
-	// ServicesRouted says that something routes cluster IPs on the nodes.
+	// ServicesRouted is true if cluster IPs are routed on the nodes.
 	ServicesRouted bool
 	Log            *slog.Logger
 }
 
-// Run keeps it until ctx is done, and then takes this server out of the list for
-// the others to see.
+// Run syncs until ctx is done, and then removes this server from the endpoints of the other
+// servers.
 func (k *KubernetesService) Run(ctx context.Context) error {
 	if !k.Address.IsValid() {
-		k.Log.Warn("pods do not find this server: it listens on loopback only, or this host has no other address; see --advertise-address")
+		k.Log.Warn("server listens on loopback only or has no other address, not reachable for pods", "flag", "advertise-address")
 	}
 	defer k.unpublish(ctx)
 	for {
 		next := syncPeriod
 		switch err := k.Sync(ctx); {
 		case err == nil || ctx.Err() != nil:
-		case apierrors.IsNotFound(err): // the namespace is made by another part, at first beside this one
+		case apierrors.IsNotFound(err): // the namespace is created concurrently at the first start
 			next = namespaceRetryDelay
 		default:
 			return err
@@ -73,7 +73,7 @@ func (k *KubernetesService) Run(ctx context.Context) error {
 	}
 }
 
-// Sync says that this server lives and writes what has changed.
+// Sync renews the lease of this server and updates the objects.
 func (k *KubernetesService) Sync(ctx context.Context) error {
 	if err := k.publish(ctx); err != nil {
 		return err
@@ -96,18 +96,18 @@ func (k *KubernetesService) Sync(ctx context.Context) error {
 
 func (k *KubernetesService) key() string { return masterLeasePrefix + k.Address.Addr().String() }
 
-// publish writes down where this server is, for as long as it says so again.
+// publish writes the address of this server with a lease.
 func (k *KubernetesService) publish(ctx context.Context) error {
 	if !k.Address.IsValid() {
 		return nil
 	}
 	lease, err := k.Etcd.Grant(ctx, int64(leaseTTL.Seconds()))
 	if err != nil {
-		return fmt.Errorf("say that this server lives: %w", err)
+		return fmt.Errorf("renew server lease: %w", err)
 	}
 	_, err = k.Etcd.Put(ctx, k.key(), strconv.Itoa(int(k.Address.Port())), clientv3.WithLease(lease.ID))
 	if err != nil {
-		return fmt.Errorf("say that this server lives: %w", err)
+		return fmt.Errorf("renew server lease: %w", err)
 	}
 	return nil
 }
@@ -119,15 +119,15 @@ func (k *KubernetesService) unpublish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unpublishTimeout)
 	defer cancel()
 	if _, err := k.Etcd.Delete(ctx, k.key()); err != nil {
-		k.Log.Debug("leave the list of servers", "error", err)
+		k.Log.Debug("server lease not removed", "err", err)
 	}
 }
 
-// servers are all that live, in order.
+// servers returns all live servers in order.
 func (k *KubernetesService) servers(ctx context.Context) ([]netip.AddrPort, error) {
 	got, err := k.Etcd.Get(ctx, masterLeasePrefix, clientv3.WithPrefix())
 	if err != nil {
-		return nil, fmt.Errorf("list the servers: %w", err)
+		return nil, fmt.Errorf("list server leases: %w", err)
 	}
 	var out []netip.AddrPort
 	for _, kv := range got.Kvs {
@@ -147,14 +147,16 @@ func netJoin(host, port string) string {
 	return host + ":" + port
 }
 
-// syncService makes the service, or sets it right.
+// syncService creates or updates the Service.
 func (k *KubernetesService) syncService(ctx context.Context, servers []netip.AddrPort) error {
 	services := k.Client.CoreV1().Services(metav1.NamespaceDefault)
 	want := k.desiredService(servers)
 	have, err := services.Get(ctx, kubernetesName, metav1.GetOptions{})
 	if err == nil && have.Spec.ClusterIP != want.Spec.ClusterIP {
-		// The range was changed, and an address never changes.
-		if err := services.Delete(ctx, kubernetesName, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}); err != nil && !apierrors.IsNotFound(err) {
+		// The range has changed, and a cluster IP is immutable.
+		if err := services.Delete(ctx, kubernetesName,
+			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			return err
 		}
 		err = apierrors.NewNotFound(corev1.Resource("services"), kubernetesName)
@@ -185,7 +187,7 @@ func merge(to *map[string]string, from map[string]string) {
 	maps.Copy(*to, from)
 }
 
-// desiredService is the service as it should be.
+// desiredService returns the desired Service.
 func (k *KubernetesService) desiredService(servers []netip.AddrPort) *corev1.Service {
 	port := int32(443)
 	target := int32(6443)
@@ -200,8 +202,11 @@ func (k *KubernetesService) desiredService(servers []netip.AddrPort) *corev1.Ser
 			Labels: map[string]string{"component": "apiserver", "provider": "kubernetes"},
 		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone, ClusterIP: k.Ranges.KubernetesServiceIP().String(),
-			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(target)}},
+			Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone,
+			ClusterIP: k.Ranges.KubernetesServiceIP().String(),
+			Ports: []corev1.ServicePort{
+				{Name: "https", Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(target)},
+			},
 		},
 	}
 	if !k.ServicesRouted && len(servers) > 0 {
@@ -229,7 +234,10 @@ func (k *KubernetesService) syncEndpoints(ctx context.Context, servers []netip.A
 	have, err := endpoints.Get(ctx, kubernetesName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = endpoints.Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // as above
-			ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}, Subsets: subsets,
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   kubernetesName,
+				Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"},
+			}, Subsets: subsets,
 		}, metav1.CreateOptions{})
 		return ignoreConcurrentWrite(err)
 	}
@@ -245,7 +253,10 @@ func (k *KubernetesService) syncEndpoints(ctx context.Context, servers []netip.A
 func (k *KubernetesService) syncEndpointSlice(ctx context.Context, servers []netip.AddrPort) error {
 	slices := k.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	want := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: kubernetesName, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetesName}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   kubernetesName,
+			Labels: map[string]string{discoveryv1.LabelServiceName: kubernetesName},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	if len(servers) > 0 {
@@ -255,7 +266,8 @@ func (k *KubernetesService) syncEndpointSlice(ctx context.Context, servers []net
 			want.AddressType = discoveryv1.AddressTypeIPv6
 		}
 		for _, s := range servers {
-			// One slice has one family and one port; servers are set up alike.
+			// A slice has one IP family and its ports apply to all endpoints. Servers are
+			// configured alike.
 			if s.Addr().Is6() == servers[0].Addr().Is6() && s.Port() == servers[0].Port() {
 				want.Endpoints = append(want.Endpoints, discoveryv1.Endpoint{
 					Addresses: []string{s.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
@@ -274,7 +286,8 @@ func (k *KubernetesService) syncEndpointSlice(ctx context.Context, servers []net
 		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
 		return ignoreConcurrentWrite(err)
 	}
-	if err != nil || equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
+	if err != nil ||
+		equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
 		return err
 	}
 	next := have.DeepCopy()
@@ -283,8 +296,8 @@ func (k *KubernetesService) syncEndpointSlice(ctx context.Context, servers []net
 	return ignoreConcurrentWrite(err)
 }
 
-// ignoreConcurrentWrite drops errors that say that another server wrote meanwhile; the next
-// look sees what.
+// ignoreConcurrentWrite drops errors caused by a concurrent write of another server. The next sync
+// observes it.
 func ignoreConcurrentWrite(err error) error {
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
 		return nil

@@ -15,21 +15,21 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// Repairer sets claims and services right to each other.
+// Repairer reconciles claims with Services.
 type Repairer struct {
 	Etcd   *clientv3.Client
 	Client kubernetes.Interface
 	Ranges Ranges
 	Events record.EventRecorder
 	Log    *slog.Logger
-	// Interval is longer than any request lives: a claim without a service at two looks
-	// is nobody's.
+	// Interval must be longer than any request: a claim without a Service in two consecutive runs
+	// is released.
 	Interval time.Duration
 
-	orphans map[claimKey]int64 // claims without a service at the last look, by revision
+	orphans map[claimKey]int64 // revisions of claims without a Service in the last run
 }
 
-// Run repairs at once, and then again and again until ctx is done.
+// Run syncs immediately and then periodically until ctx is done.
 func (r *Repairer) Run(ctx context.Context) error {
 	tick := time.NewTicker(r.Interval)
 	defer tick.Stop()
@@ -45,8 +45,8 @@ func (r *Repairer) Run(ctx context.Context) error {
 	}
 }
 
-// Sync looks one time. Claims are read before services: what a service holds was
-// claimed before it was stored.
+// Sync runs once. It lists claims before Services, because keys are claimed before their Service is
+// stored.
 func (r *Repairer) Sync(ctx context.Context) error {
 	c := claimStore{r.Etcd}
 	have, err := c.list(ctx)
@@ -84,18 +84,18 @@ func (r *Repairer) Sync(ctx context.Context) error {
 		if err := c.release(ctx, old); err != nil {
 			return err
 		}
-		r.Log.Info("a claim of a service that is gone is dropped", "claim", n, "service", old.service)
+		r.Log.Info("orphaned claim released", "claim", n, "service", old.service)
 	}
 	return nil
 }
 
-// ensureClaimed sees to it that a service has what it says it has.
+// ensureClaimed claims a key that a Service holds without a claim.
 func (r *Repairer) ensureClaimed(ctx context.Context, svc *corev1.Service, n claimKey, have map[claimKey]claim) error {
 	if c, ok := have[n]; ok && c.owner == svc.UID {
 		return nil
 	}
 	service := svc.Namespace + "/" + svc.Name
-	// It may have been claimed and stored after the claims were read, or be gone by now.
+	// It may have been claimed and stored after the claims were listed, or deleted since.
 	now, err := r.Client.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && (now.UID != svc.UID || !holdsKey(now, n)) {
 		return nil
@@ -109,17 +109,23 @@ func (r *Repairer) ensureClaimed(ctx context.Context, svc *corev1.Service, n cla
 		return err
 	}
 	if last != nil {
-		r.Log.Warn("two services hold the same", "claim", n, "service", service, "owner", last.service)
-		r.Events.Eventf(svc, corev1.EventTypeWarning, "AlreadyAllocated", "%s was assigned to multiple services; please recreate service", n)
+		r.Log.Warn("address or port held by two services", "claim", n, "service", service, "owner", last.service)
+		r.Events.Eventf(
+			svc,
+			corev1.EventTypeWarning,
+			"AlreadyAllocated",
+			"%s was assigned to multiple services; please recreate service",
+			n,
+		)
 		return nil
 	}
 	if _, err = c.acquire(ctx, n, svc.UID, service); err == nil {
-		r.Log.Info("a service has claimed what it held", "claim", n, "service", service)
+		r.Log.Info("missing claim created", "claim", n, "service", service)
 	}
 	return err
 }
 
-// needsAllocation tells services that were stored before addresses were given.
+// needsAllocation reports whether a Service was stored before addresses were allocated.
 func (r *Repairer) needsAllocation(svc *corev1.Service) bool {
 	if svc.DeletionTimestamp != nil || !needsAddress(svc) || headless(svc) {
 		return false
@@ -127,12 +133,13 @@ func (r *Repairer) needsAllocation(svc *corev1.Service) bool {
 	if len(svc.Spec.ClusterIPs) == 0 {
 		return true
 	}
-	return allocatesNodePorts(svc) && slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
+	return allocatesNodePorts(svc) &&
+		slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
 }
 
-// triggerAllocation writes the service as it is: that gives it what it lacks.
+// triggerAllocation updates the Service without a change, which allocates what is missing.
 func (r *Repairer) triggerAllocation(ctx context.Context, svc *corev1.Service) {
 	if _, err := r.Client.CoreV1().Services(svc.Namespace).Update(ctx, svc, metav1.UpdateOptions{}); err != nil {
-		r.Log.Warn("service has no address", "service", svc.Namespace+"/"+svc.Name, "error", err)
+		r.Log.Warn("service allocation failed", "service", svc.Namespace+"/"+svc.Name, "err", err)
 	}
 }

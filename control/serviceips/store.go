@@ -18,7 +18,7 @@ import (
 	"berth/control/registry"
 )
 
-// Options are what the store of services is made with.
+// Options holds the dependencies of the store.
 type Options struct {
 	Place  registry.StoreOptions
 	Etcd   *clientv3.Client
@@ -26,52 +26,65 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Store is the main resource: what is written gets its addresses and ports.
+// Store is the main resource. Each write allocates addresses and ports.
 type Store struct {
 	*registry.Store
 	options Options
 	claims  claimStore
 }
 
-// New makes the store of services with its subresource status.
+// New creates the store of Services with the status subresource.
 func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Storage, error) {
 	main, err := registry.NewStore(kind, o.Place)
 	if err != nil {
 		return nil, nil, err
 	}
-	status := registry.NewStatus(main, o.Place) // before the hooks: it allots nothing
+	status := registry.NewStatus(main, o.Place) // created before the hooks are set: it does not allocate
 	s := &Store{Store: main, options: o, claims: claimStore{o.Etcd}}
 	main.BeginCreate, main.BeginUpdate, main.AfterDelete = s.beginCreate, s.beginUpdate, s.afterDelete
 	return main, map[string]rest.Storage{kind.Resource: s, kind.Resource + "/status": status}, nil
 }
 
-// requestClaims is what one request has claimed, and what it will not need any more.
-// The library may begin a write several times before one is stored.
+// requestClaims records what a request has claimed, and what it no longer needs. The library may
+// call the hooks several times before an object is stored.
 type requestClaims struct{ claimed, released []claim }
 
 type requestClaimsKey struct{}
 
-// Create stores a new service.
-func (s *Store) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, o *metav1.CreateOptions) (runtime.Object, error) {
+// Create creates a Service.
+func (s *Store) Create(
+	ctx context.Context,
+	obj runtime.Object,
+	validate rest.ValidateObjectFunc,
+	o *metav1.CreateOptions,
+) (runtime.Object, error) {
 	l := &requestClaims{}
 	out, err := s.Store.Create(context.WithValue(ctx, requestClaimsKey{}, l), obj, validate, o)
 	s.releaseUnneeded(ctx, l, out, err)
 	return out, err
 }
 
-// Update changes a service, or makes it (server-side apply).
-func (s *Store) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, o *metav1.UpdateOptions) (runtime.Object, bool, error) {
+// Update updates a Service, or creates it (server-side apply).
+func (s *Store) Update(
+	ctx context.Context,
+	name string,
+	info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc,
+	force bool,
+	o *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
 	l := &requestClaims{}
 	out, made, err := s.Store.Update(context.WithValue(ctx, requestClaimsKey{}, l), name, info, create, update, force, o)
 	s.releaseUnneeded(ctx, l, out, err)
 	return out, made, err
 }
 
-// releaseTimeout bounds giving back; what fails the repair does later.
+// releaseTimeout limits the release of claims. The repair releases the rest.
 const releaseTimeout = 5 * time.Second
 
-// releaseUnneeded gives back what was not needed. After an error that does not say
-// whether the service is stored, nothing: the repair finds out.
+// releaseUnneeded releases claims that are not needed. After an error that leaves open whether the
+// Service was stored, it releases nothing. The repair does that.
 func (s *Store) releaseUnneeded(ctx context.Context, l *requestClaims, out runtime.Object, err error) {
 	var keep []claimKey
 	back := slices.DeleteFunc(l.claimed, func(c claim) bool { return c.renewed })
@@ -93,24 +106,31 @@ func (s *Store) release(ctx context.Context, back []claim) {
 	defer cancel()
 	for _, c := range back {
 		if err := s.claims.release(ctx, c); err != nil {
-			s.options.Log.Warn("is given back later", "claim", c.key, "error", err)
+			s.options.Log.Warn("claim not released, left to repair", "claim", c.key, "err", err)
 		}
 	}
 }
 
-// isRejection tells errors that say for certain that nothing was stored.
+// isRejection reports whether an error means that nothing was stored.
 func isRejection(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) ||
-		apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsAlreadyExists(err) ||
+		apierrors.IsConflict(err) ||
+		apierrors.IsBadRequest(err) ||
+		apierrors.IsNotFound(err)
 }
 
 func (s *Store) newAllocator(svc *corev1.Service, dryRun []string) *allocator {
 	return &allocator{
-		claims: s.claims, ranges: s.options.Ranges, owner: svc.UID, service: svc.Namespace + "/" + svc.Name, dryRun: dryrun.IsDryRun(dryRun),
+		claims: s.claims, ranges: s.options.Ranges, owner: svc.UID, service: svc.Namespace + "/" + svc.Name,
+		dryRun: dryrun.IsDryRun(dryRun),
 	}
 }
 
-func (s *Store) beginCreate(ctx context.Context, obj runtime.Object, o *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+func (s *Store) beginCreate(
+	ctx context.Context,
+	obj runtime.Object,
+	o *metav1.CreateOptions,
+) (genericregistry.FinishFunc, error) {
 	svc, ok := obj.(*corev1.Service)
 	if !ok {
 		return noFinish, nil
@@ -118,19 +138,23 @@ func (s *Store) beginCreate(ctx context.Context, obj runtime.Object, o *metav1.C
 	return noFinish, s.allocate(ctx, svc, nil, o.DryRun)
 }
 
-func (s *Store) beginUpdate(ctx context.Context, obj, before runtime.Object, o *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+func (s *Store) beginUpdate(
+	ctx context.Context,
+	obj, before runtime.Object,
+	o *metav1.UpdateOptions,
+) (genericregistry.FinishFunc, error) {
 	svc, ok := obj.(*corev1.Service)
 	old, too := before.(*corev1.Service)
 	if !ok || !too {
 		return noFinish, nil
 	}
-	// What the change is silent about stays; the strategy does it again later.
+	// Fields that the update omits are kept. The strategy does the same later.
 	s.Kind.PrepareUpdate(ctx, svc, old)
 	return noFinish, s.allocate(ctx, svc, old, o.DryRun)
 }
 
-// noFinish does nothing: the request's own end settles, see Create and Update. The
-// library calls it before the store has answered.
+// noFinish does nothing: Create and Update release claims themselves, because the library calls the
+// finish function before the result of the write is known.
 func noFinish(context.Context, bool) {}
 
 func (s *Store) allocate(ctx context.Context, svc, old *corev1.Service, dryRun []string) error {
@@ -139,7 +163,7 @@ func (s *Store) allocate(ctx context.Context, svc, old *corev1.Service, dryRun [
 	}
 	stored := svc
 	if old != nil {
-		stored = old // the change may leave out its UID
+		stored = old // the update may omit the UID
 	}
 	a := s.newAllocator(stored, dryRun)
 	l, _ := ctx.Value(requestClaimsKey{}).(*requestClaims)
@@ -169,7 +193,7 @@ func (s *Store) allocate(ctx context.Context, svc, old *corev1.Service, dryRun [
 	return nil
 }
 
-// afterDelete gives back all that a service held.
+// afterDelete releases all keys of a Service.
 func (s *Store) afterDelete(obj runtime.Object, o *metav1.DeleteOptions) {
 	svc, ok := obj.(*corev1.Service)
 	if !ok || o != nil && dryrun.IsDryRun(o.DryRun) {
@@ -180,7 +204,7 @@ func (s *Store) afterDelete(obj runtime.Object, o *metav1.DeleteOptions) {
 	for _, n := range heldKeys(svc) {
 		c, err := s.claims.get(ctx, n)
 		if err != nil {
-			s.options.Log.Warn("is given back later", "claim", n, "error", err)
+			s.options.Log.Warn("claim not released, left to repair", "claim", n, "err", err)
 			return
 		}
 		if c != nil && c.owner == svc.UID {

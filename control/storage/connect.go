@@ -11,24 +11,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// ClientConfig is an etcd cluster and how to reach it.
+// ClientConfig describes an etcd cluster and how to connect to it.
 type ClientConfig struct {
 	Endpoints []string
-	// CAFile, CertFile and KeyFile are for TLS; all may be empty.
+	// CAFile, CertFile and KeyFile configure TLS. All may be empty.
 	CAFile, CertFile, KeyFile string
 }
 
 const (
 	connectTimeout = 20 * time.Second
-	// keepAliveInterval and answerWithin find a server that has gone without a word.
+	// keepAliveInterval and keepAliveTimeout detect a dead connection.
 	keepAliveInterval = 30 * time.Second
 	keepAliveTimeout  = 10 * time.Second
-	// maxMessageSize is the biggest object or list page on the wire, in bytes.
+	// maxMessageSize is the maximum size of an object or list page, in bytes.
 	maxMessageSize = 1 << 30
 )
 
-// Connect makes the client that all stores of the process share, and waits for
-// the first answer.
+// Connect creates the etcd client that all stores share, and waits for the first response.
 func Connect(ctx context.Context, s ClientConfig) (*kubernetes.Client, error) {
 	c := clientv3.Config{
 		Endpoints: s.Endpoints, DialTimeout: connectTimeout,
@@ -38,7 +37,7 @@ func Connect(ctx context.Context, s ClientConfig) (*kubernetes.Client, error) {
 	if s.CAFile != "" || s.CertFile != "" || s.KeyFile != "" {
 		tls, err := transport.TLSInfo{CertFile: s.CertFile, KeyFile: s.KeyFile, TrustedCAFile: s.CAFile}.ClientConfig()
 		if err != nil {
-			return nil, fmt.Errorf("TLS to etcd: %w", err)
+			return nil, fmt.Errorf("etcd TLS configuration: %w", err)
 		}
 		c.TLS = tls
 	}
@@ -50,7 +49,7 @@ func Connect(ctx context.Context, s ClientConfig) (*kubernetes.Client, error) {
 	defer cancel()
 	if _, err := client.Client.Get(ask, "/health"); err != nil {
 		_ = client.Close()
-		return nil, fmt.Errorf("etcd at %v does not answer: %w", s.Endpoints, err)
+		return nil, fmt.Errorf("etcd at %v is not responding: %w", s.Endpoints, err)
 	}
 	return client, nil
 }

@@ -1,11 +1,9 @@
-// Package storage is where the control server keeps its objects: an etcd member
-// inside the process by default, reached over a unix socket that only the
-// server's own user can open, or the etcd cluster that the user names.
+// Package storage runs or connects to etcd, where the control server stores its objects: by default
+// an embedded member, reached over a unix socket that only the server's user can open, or an
+// external cluster.
 //
-// It owns DIR/etcd, the member's life, the room that it has and takes, its
-// defragmentation and the one client that all stores share. It never knows what is
-// stored.
+// It owns DIR/etcd, the lifecycle of the member, its disk space and quota, its defragmentation, and
+// the client that all stores share. It does not interpret the stored data.
 //
-// Goroutines: those of the member, ended by Member.Close, and Member.keep,
-// which looks after the room and is waited for there too.
+// Goroutines: those of the member, and Member.maintain. Member.Close stops them and waits.
 package storage

@@ -9,17 +9,17 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// fatalHook keeps why etcd cannot go on. Its own way is to end the process; here
-// only the goroutine ends that must not go on, and the member counts as failed.
+// fatalHook records fatal errors of etcd. etcd would exit the process. Here only the failing
+// goroutine ends, and the member counts as failed.
 type fatalHook struct {
 	once   sync.Once
-	failed chan error // gets one error at most
+	failed chan error // receives at most one error
 
 	mu     sync.Mutex
-	reason string // of the last error that was logged
+	reason string // last logged error
 }
 
-// record remembers what went wrong, with its cause.
+// record stores an error message with its cause.
 func (w *fatalHook) record(e zapcore.Entry, fields []zapcore.Field) {
 	var text strings.Builder
 	text.WriteString(e.Message)
@@ -42,8 +42,8 @@ func (w *fatalHook) lastError() error {
 	return errors.New(w.reason)
 }
 
-// OnWrite is called after a line was logged that etcd does not survive. It never
-// returns: what was not saved must not be taken for saved.
+// OnWrite is called after etcd logged a fatal error. It never returns: etcd must not continue after
+// a failed write.
 func (w *fatalHook) OnWrite(*zapcore.CheckedEntry, []zapcore.Field) {
 	w.once.Do(func() { w.failed <- w.lastError() })
 	runtime.Goexit()

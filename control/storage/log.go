@@ -8,8 +8,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapCore writes etcd's log to ours: its warnings and errors, and the rest only
-// when debugging.
+// zapCore writes etcd's log to slog: warnings and errors, and the rest at debug level.
 type zapCore struct {
 	log   *slog.Logger
 	quiet *atomic.Bool
@@ -28,18 +27,18 @@ func (c zapCore) level(l zapcore.Level) slog.Level {
 	return slog.LevelDebug
 }
 
-// Enabled tells whether a line of this level is written; errors always pass,
-// because the last one may be the last words.
+// Enabled reports whether messages of a level are logged. Errors always pass, because the last one
+// may be the cause of a failure.
 func (c zapCore) Enabled(l zapcore.Level) bool {
 	return l >= zapcore.ErrorLevel || c.log.Enabled(context.Background(), c.level(l))
 }
 
-// With adds fields to every further line.
+// With returns a core that adds fields to every message.
 func (c zapCore) With(fields []zapcore.Field) zapcore.Core {
 	return zapCore{c.log.With(slogArgs(fields)...), c.quiet, c.fatal}
 }
 
-// Check asks whether to write a line.
+// Check adds the core if the message is logged.
 func (c zapCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(e.Level) {
 		return checked.AddCore(e, c)
@@ -47,12 +46,12 @@ func (c zapCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.
 	return checked
 }
 
-// Write writes a line.
+// Write logs a message.
 func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	if e.Level >= zapcore.ErrorLevel {
 		c.fatal.record(e, fields)
 	}
-	c.log.Log(context.Background(), c.level(e.Level), "store: "+e.Message, slogArgs(fields)...)
+	c.log.Log(context.Background(), c.level(e.Level), "etcd message", append([]any{"message", e.Message}, slogArgs(fields)...)...)
 	return nil
 }
 

@@ -18,58 +18,58 @@ import (
 	"go.uber.org/zap"
 )
 
-// Options says how the member of this process is to be.
+// Options configures the embedded member.
 type Options struct {
-	Dir string // for the member's data; made when it is not there
+	Dir string // created if it does not exist
 	Log *slog.Logger
-	// UnsafeNoFsync skips fsync: acknowledged writes are lost when the machine dies. For
-	// tests only.
+	// UnsafeNoFsync disables fsync: acknowledged writes are lost if the machine fails. For tests
+	// only.
 	UnsafeNoFsync bool
-	// MinFreeBytes is how many bytes must be free on the file system for writes to be
-	// taken; 0 is the default.
+	// MinFreeBytes is the free space of the file system below which writes are rejected. 0 is the
+	// default.
 	MinFreeBytes int64
-	// DefragmentationInterval is how often the size of the file is looked at; 0 is the default.
+	// DefragmentationInterval is how often the store is checked for unused space. 0 is the default.
 	DefragmentationInterval time.Duration
-	// QuotaBytes is how many bytes the store may hold, with its past, for writes to be
-	// taken; 0 is the default.
+	// QuotaBytes is the size of the store, including old revisions, above which writes are
+	// rejected. 0 is the default.
 	QuotaBytes int64
-	// EarlyCompactionInterval is how often it is asked whether the past takes too much of that; 0 is
-	// the default.
+	// EarlyCompactionInterval is how often the store is checked for an early compaction. 0 is the
+	// default.
 	EarlyCompactionInterval time.Duration
-	// WatchProgressInterval is how often a watch that asks for it is told how far the store has
-	// come; 0 is etcd's default. It is one for all members of this process.
+	// WatchProgressInterval is how often a watch gets a progress notification if it requests them.
+	// 0 is etcd's default. It is shared by all members of the process.
 	WatchProgressInterval time.Duration
 }
 
-// Member is a running etcd of one member inside this process.
+// Member is a running single-member etcd cluster inside this process.
 type Member struct {
 	etcd            *embed.Etcd
-	sockets         string // the directory of the sockets
-	ownsSockets     bool   // sockets was made for this run only
+	sockets         string // directory of the sockets
+	ownsSockets     bool   // the directory of the sockets is temporary
 	log             *slog.Logger
-	quiet           *atomic.Bool // while starting and ending, etcd's words are for debugging only
+	quiet           *atomic.Bool // during start and stop etcd's messages are logged at debug level
 	fatal           *fatalHook
 	dir             string
 	minFree         int64
 	defragInterval  time.Duration
 	quota           int64
 	compactInterval time.Duration
-	lowFreeBytes    atomic.Int64 // free bytes when there are too few of them, else -1
-	overQuotaBytes  atomic.Int64 // bytes that the store holds when they are too many, else -1
+	lowFreeBytes    atomic.Int64 // free bytes if below minFree, else -1
+	overQuotaBytes  atomic.Int64 // bytes in use if over quota, else -1
 	stop            context.CancelFunc
 	done            sync.WaitGroup
 }
 
-// dataDirName is, in the member's directory, that of its data.
+// dataDirName is the subdirectory with etcd's data.
 const dataDirName = "data"
 
-// maxSocketPath is what a socket's path may have (sun_path, less the NUL).
+// maxSocketPath is the maximum length of a socket path (sun_path without the NUL byte).
 const maxSocketPath = 100
 
-// startTimeout bounds the time from start to the first leader.
+// startTimeout limits the time from start to the election of a leader.
 const startTimeout = time.Minute
 
-// Start opens the store in the directory and waits until it can be written.
+// Start opens the store in the directory and waits until it accepts writes.
 func Start(ctx context.Context, o Options) (_ *Member, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -77,18 +77,30 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 	if err := os.Chmod(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	m := &Member{log: o.Log, sockets: o.Dir, quiet: &atomic.Bool{}, dir: o.Dir, minFree: cmp.Or(o.MinFreeBytes, defaultMinFreeBytes), defragInterval: cmp.Or(o.DefragmentationInterval, defaultDefragInterval),
-		quota: cmp.Or(o.QuotaBytes, defaultQuotaBytes), compactInterval: cmp.Or(o.EarlyCompactionInterval, defaultCompactInterval), fatal: &fatalHook{failed: make(chan error, 1)}}
+	m := &Member{
+		log:            o.Log,
+		sockets:        o.Dir,
+		quiet:          &atomic.Bool{},
+		dir:            o.Dir,
+		minFree:        cmp.Or(o.MinFreeBytes, defaultMinFreeBytes),
+		defragInterval: cmp.Or(o.DefragmentationInterval, defaultDefragInterval),
+		quota: cmp.Or(
+			o.QuotaBytes,
+			defaultQuotaBytes,
+		),
+		compactInterval: cmp.Or(o.EarlyCompactionInterval, defaultCompactInterval),
+		fatal:           &fatalHook{failed: make(chan error, 1)},
+	}
 	m.lowFreeBytes.Store(-1)
 	m.overQuotaBytes.Store(-1)
 	m.quiet.Store(true)
 	if len(filepath.Join(o.Dir, "client.sock")) > maxSocketPath {
 		if m.sockets, err = os.MkdirTemp("", "berth-etcd-"); err != nil {
-			return nil, fmt.Errorf("store: directory of sockets: %w", err)
+			return nil, fmt.Errorf("store: socket directory: %w", err)
 		}
 		m.ownsSockets = true
 		link := filepath.Join(o.Dir, socketsLinkName)
-		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed process
 			return nil, fmt.Errorf("store: %w", err)
 		}
 		if err := os.Symlink(m.sockets, link); err != nil {
@@ -123,8 +135,8 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 	return m, nil
 }
 
-// open starts etcd. What it meets that it does not survive ends only one of its
-// goroutines here, and the start may then never return; it is left alone.
+// open starts etcd. A fatal error ends only the failing goroutine, see fatalHook, and StartEtcd may
+// then never return. Its goroutine is abandoned.
 func (m *Member) open(c *embed.Config) (*embed.Etcd, error) {
 	type result struct {
 		etcd *embed.Etcd
@@ -133,7 +145,7 @@ func (m *Member) open(c *embed.Config) (*embed.Etcd, error) {
 	started := make(chan result, 1)
 	go func() {
 		defer func() {
-			if r := recover(); r != nil { // some damage makes it stumble over itself
+			if r := recover(); r != nil { // etcd panics on some kinds of damage
 				started <- result{nil, cmp.Or(m.fatal.lastError(), fmt.Errorf("%v", r))}
 			}
 		}()
@@ -153,42 +165,43 @@ func (m *Member) config(o Options) *embed.Config {
 	c.Name = memberName
 	c.Dir = filepath.Join(o.Dir, dataDirName)
 	client := url.URL{Scheme: "unix", Path: filepath.Join(m.sockets, "client.sock")}
-	// Nobody speaks to a cluster of one as a peer, but etcd wants to listen. It
-	// takes the path of that socket from the host of the URL, and without one it
-	// would open an abstract socket, which any user of the machine can reach.
+	// A single-member cluster has no peers, but etcd requires a peer listener. It takes the path of
+	// that socket from the host of the URL. Without a host it would open an abstract socket, which
+	// every user of the machine can connect to.
 	peer := url.URL{Scheme: "unix", Host: filepath.Join(m.sockets, "peer.sock")}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{unusedPeerURL}
 	c.InitialCluster = c.Name + "=" + unusedPeerURL.String()
-	// etcd's own bound raises an alarm that refuses every write from then on, also
-	// those by which the store would become smaller. Room and the past are looked after
-	// in keep.
+	// etcd's own quota raises an alarm that rejects every later write, including deletes. The
+	// package enforces the quota itself, see maintain.
 	c.QuotaBackendBytes = -1
-	// The log keeps as many writes, of a MiB and more, and nobody has to catch up from
-	// those in memory.
+	// The log keeps as many entries, of a MiB or more each. No follower has to catch up from
+	// memory.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 1
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
 	c.WatchProgressNotifyInterval = o.WatchProgressInterval
 	c.EnableGRPCGateway = false
 	c.Metrics = "basic"
 	c.UnsafeNoFsync = o.UnsafeNoFsync
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapCore{o.Log, m.quiet, m.fatal}, zap.WithFatalHook(m.fatal), zap.WithPanicHook(m.fatal)))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(
+		zap.New(zapCore{o.Log, m.quiet, m.fatal}, zap.WithFatalHook(m.fatal), zap.WithPanicHook(m.fatal)),
+	)
 	return c
 }
 
-// Endpoints are the addresses for Connect.
+// Endpoints returns the addresses for Connect.
 func (m *Member) Endpoints() []string {
 	return []string{"unix://" + filepath.Join(m.sockets, "client.sock")}
 }
 
-// Failed gives the error that ended the member, if one does. What was
-// acknowledged before is in the store.
+// Failed returns a channel that receives the error if the member fails. Acknowledged writes are in
+// the store.
 func (m *Member) Failed() <-chan error { return m.fatal.failed }
 
-// stopTimeout bounds the end of a member that may be broken.
+// stopTimeout limits the shutdown of a member that may have failed.
 const stopTimeout = 20 * time.Second
 
-// Close ends the member and waits for it.
+// Close stops the member and waits for it.
 func (m *Member) Close() {
 	m.stop()
 	m.done.Wait()
@@ -197,8 +210,8 @@ func (m *Member) Close() {
 	go func() { defer close(ended); m.etcd.Close() }()
 	select {
 	case <-ended:
-	case <-time.After(stopTimeout): // one that has failed may never end
-		m.log.Error("the store does not end", "dir", m.dir)
+	case <-time.After(stopTimeout): // a failed member may never stop
+		m.log.Error("store shutdown timed out", "dir", m.dir)
 	}
 	m.removeSockets()
 }
@@ -208,6 +221,6 @@ func (m *Member) removeSockets() {
 		return
 	}
 	if err := errors.Join(os.RemoveAll(m.sockets), os.Remove(filepath.Join(m.dir, socketsLinkName))); err != nil {
-		m.log.Warn("sockets of the store stay behind", "dir", m.sockets, "error", err)
+		m.log.Warn("socket directory removal failed", "dir", m.sockets, "err", err)
 	}
 }

@@ -21,12 +21,12 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// testOptions are options for a directory.
+// testOptions returns options for a directory.
 func testOptions(dir string) Options {
 	return Options{Dir: dir, Log: slog.New(slog.DiscardHandler), UnsafeNoFsync: true, MinFreeBytes: 1}
 }
 
-// withMember opens a store, does something with a client of it, and ends it.
+// withMember runs a member and calls a function with a client.
 func withMember(t *testing.T, dir string, do func(context.Context, *Member, *clientv3.Client)) {
 	t.Helper()
 	withMemberOptions(t, testOptions(dir), do)
@@ -47,7 +47,7 @@ func withMemberOptions(t *testing.T, o Options, do func(context.Context, *Member
 	do(t.Context(), m, c.Client)
 }
 
-// TestMemberKeepsDataAcrossRestart over an end, and gives its sockets to its own user only.
+// TestMemberKeepsDataAcrossRestart checks also that only the server's user can open the sockets.
 func TestMemberKeepsDataAcrossRestart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "etcd")
@@ -56,7 +56,7 @@ func TestMemberKeepsDataAcrossRestart(t *testing.T) {
 			t.Error(err)
 		}
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("the directory: %v, %v", info, err)
+			t.Errorf("data directory: %v, %v", info, err)
 		}
 	})
 	withMember(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
@@ -66,8 +66,8 @@ func TestMemberKeepsDataAcrossRestart(t *testing.T) {
 	})
 }
 
-// TestMemberMovesSocketsForLongPath, and they are gone at the end: a socket's
-// path can be no longer than about a hundred bytes.
+// TestMemberMovesSocketsForLongPath checks that the sockets are in a temporary directory if their
+// path would exceed the limit of about 100 bytes, and that it is removed.
 func TestMemberMovesSocketsForLongPath(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("x", maxSocketPath))
@@ -75,11 +75,11 @@ func TestMemberMovesSocketsForLongPath(t *testing.T) {
 	withMember(t, dir, func(_ context.Context, m *Member, _ *clientv3.Client) {
 		sockets = m.sockets
 		if info, err := os.Stat(sockets); err != nil || info.Mode().Perm() != 0o700 || strings.HasPrefix(sockets, dir) {
-			t.Errorf("the sockets are in %s: %v, %v", sockets, info, err)
+			t.Errorf("sockets in %s: %v, %v", sockets, info, err)
 		}
 	})
 	if _, err := os.Stat(sockets); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the sockets stay in %s: %v", sockets, err)
+		t.Errorf("sockets left in %s: %v", sockets, err)
 	}
 }
 
@@ -90,28 +90,29 @@ func TestMemberCheckSpace(t *testing.T) {
 	m.overQuotaBytes.Store(-1)
 	m.checkFreeSpace()
 	if err := m.CheckSpace(); err != nil {
-		t.Errorf("a byte is needed: %v", err)
+		t.Errorf("with one byte required: %v", err)
 	}
 	m.minFree = 1 << 62
 	m.checkFreeSpace()
-	if err := m.CheckSpace(); err == nil || !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "deletes go on") {
-		t.Errorf("more is needed than any file system has: %v", err)
+	if err := m.CheckSpace(); err == nil || !strings.Contains(err.Error(), m.dir) ||
+		!strings.Contains(err.Error(), "deletes are still served") {
+		t.Errorf("with more required than any file system has: %v", err)
 	}
 	m.minFree = 1
 	m.checkFreeSpace()
 	if err := m.CheckSpace(); err != nil {
-		t.Errorf("there is room again: %v", err)
+		t.Errorf("with space again: %v", err)
 	}
 }
 
-// smallQuotaOptions are options for a store that is full soon, and forgets soon.
+// smallQuotaOptions returns options with a small quota and a short compaction interval.
 func smallQuotaOptions(t *testing.T) Options {
 	o := testOptions(t.TempDir())
 	o.QuotaBytes, o.EarlyCompactionInterval = 32<<20, 50*time.Millisecond
 	return o
 }
 
-// eventually does something until it is as wanted.
+// eventually retries until the function returns true.
 func eventually(t *testing.T, what string, do func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !do(); time.Sleep(10 * time.Millisecond) {
@@ -121,8 +122,8 @@ func eventually(t *testing.T, what string, do func() bool) {
 	}
 }
 
-// TestMemberCompactsEarlyUnderRewrites however often it is written between two
-// compactions: its past goes before its time.
+// TestMemberCompactsEarlyUnderRewrites checks that frequent updates of one object do not fill the
+// store.
 func TestMemberCompactsEarlyUnderRewrites(t *testing.T) {
 	t.Parallel()
 	withMemberOptions(t, smallQuotaOptions(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
@@ -138,47 +139,49 @@ func TestMemberCompactsEarlyUnderRewrites(t *testing.T) {
 		for range 31 {
 			put()
 		}
-		eventually(t, "the first write is never forgotten", func() bool {
+		eventually(t, "the first revision is never compacted", func() bool {
 			_, err := c.Get(ctx, "a", clientv3.WithRev(first))
 			return errors.Is(err, rpctypes.ErrCompacted)
 		})
-		eventually(t, "the past keeps its space", func() bool {
-			if _, err := c.Put(ctx, "b", "1"); err != nil { // what a commit frees the next one counts as free
+		eventually(t, "the space of old revisions is not freed", func() bool {
+			if _, err := c.Put(ctx, "b", "1"); err != nil { // A commit's freed pages count as free after the next commit.
 				t.Fatal(err)
 			}
 			m.etcd.Server.Backend().ForceCommit()
 			return m.etcd.Server.Backend().SizeInUse() < m.quota/2
 		})
 		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != text {
-			t.Errorf("what is there now is lost: %v", err)
+			t.Errorf("the current value is lost: %v", err)
 		}
 	})
 }
 
-// TestMemberAcceptsDeletesOverQuota and says that it is full; when objects are
-// deleted it has room again by itself. The member goes on to take what it is given.
+// TestMemberAcceptsDeletesOverQuota checks that a store over quota reports it and still accepts
+// writes, and that it recovers when objects are deleted.
 func TestMemberAcceptsDeletesOverQuota(t *testing.T) {
 	t.Parallel()
 	withMemberOptions(t, smallQuotaOptions(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
 		text := strings.Repeat("x", 1<<20)
 		n := 0
-		eventually(t, "there is always room", func() bool {
+		eventually(t, "the store is never full", func() bool {
 			n++
 			if _, err := c.Put(ctx, "many/"+strconv.Itoa(n), text); err != nil {
 				t.Fatal(err)
 			}
 			return m.CheckSpace() != nil
 		})
-		if err := m.CheckSpace(); !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "is full") || !strings.Contains(err.Error(), "deletes go on") {
-			t.Errorf("it says %v", err)
+		if err := m.CheckSpace(); !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "is full") ||
+			!strings.Contains(err.Error(), "deletes are still served") {
+			t.Errorf("got %v", err)
 		}
-		if got, err := c.Get(ctx, "many/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || got.Count != int64(n) {
-			t.Errorf("of %d there are %v, %v", n, got, err)
+		if got, err := c.Get(ctx, "many/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil ||
+			got.Count != int64(n) {
+			t.Errorf("want %d keys, got %v, %v", n, got, err)
 		}
 		if _, err := c.Delete(ctx, "many/", clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "there is no room when all is deleted", func() bool {
+		eventually(t, "the store is still full after all keys were deleted", func() bool {
 			if _, err := c.Put(ctx, "sign of life", "1"); err != nil {
 				t.Fatal(err)
 			}
@@ -187,18 +190,21 @@ func TestMemberAcceptsDeletesOverQuota(t *testing.T) {
 	})
 }
 
-// TestMemberDisarmsNoSpaceAlarm when it starts: etcd itself never does it.
+// TestMemberDisarmsNoSpaceAlarm checks that a start clears the alarm. etcd itself never does.
 func TestMemberDisarmsNoSpaceAlarm(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	withMember(t, dir, func(ctx context.Context, m *Member, c *clientv3.Client) {
 		server := m.etcd.Server
-		_, err := server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: pb.AlarmType_NOSPACE})
+		_, err := server.Alarm(
+			ctx,
+			&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: pb.AlarmType_NOSPACE},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.Put(ctx, "a", "1"); !errors.Is(err, rpctypes.ErrNoSpace) {
-			t.Fatalf("the alarm closes nothing: %v", err)
+			t.Fatalf("the alarm rejects no writes: %v", err)
 		}
 	})
 	withMember(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
@@ -208,7 +214,7 @@ func TestMemberDisarmsNoSpaceAlarm(t *testing.T) {
 	})
 }
 
-// TestMemberDefragment when it is worth the pause.
+// TestMemberDefragment checks that the file shrinks only if enough space is unused.
 func TestMemberDefragment(t *testing.T) {
 	t.Parallel()
 	withMember(t, t.TempDir(), func(ctx context.Context, m *Member, c *clientv3.Client) {
@@ -224,12 +230,12 @@ func TestMemberDefragment(t *testing.T) {
 		before := m.etcd.Server.Backend().Size()
 		m.Defragment(1 << 20)
 		if now := m.etcd.Server.Backend().Size(); now < before {
-			t.Errorf("with all of it in use the file shrinks from %d to %d", before, now)
+			t.Errorf("without unused space the file shrank from %d to %d", before, now)
 		}
 		if _, err := c.Compact(ctx, last, clientv3.WithCompactPhysical()); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // what a commit frees the next one counts as free
+		for range 2 { // A commit's freed pages count as free after the next commit.
 			if _, err := c.Put(ctx, "b", "1"); err != nil {
 				t.Fatal(err)
 			}
@@ -238,14 +244,14 @@ func TestMemberDefragment(t *testing.T) {
 		before = m.etcd.Server.Backend().Size()
 		m.Defragment(1 << 40)
 		if now := m.etcd.Server.Backend().Size(); now != before {
-			t.Errorf("too little is not worth the pause: %d after %d", now, before)
+			t.Errorf("defragmented below the minimum: %d, was %d", now, before)
 		}
 		m.Defragment(1 << 20)
 		if now := m.etcd.Server.Backend().Size(); now > before/2 {
-			t.Errorf("%d after %d", now, before)
+			t.Errorf("size %d, was %d", now, before)
 		}
 		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != text {
-			t.Errorf("what was kept is lost: %v", err)
+			t.Errorf("the value is lost: %v", err)
 		}
 	})
 }
@@ -256,34 +262,38 @@ func TestErrorDescriptions(t *testing.T) {
 		err  error
 		says string
 	}{
-		{fmt.Errorf("write: %w", syscall.ENOSPC), "no space is left"},
-		{fmt.Errorf("write: %w", syscall.EDQUOT), "no space is left"},
-		{errors.New("etcd says: no space left on device"), "no space is left"}, // in words only
-		{fmt.Errorf("open: %w", os.ErrPermission), "may not be read or written by this user"},
-		{errors.New("walpb: crc mismatch"), "nothing was changed in it"},
+		{fmt.Errorf("write: %w", syscall.ENOSPC), "no space left"},
+		{fmt.Errorf("write: %w", syscall.EDQUOT), "no space left"},
+		{errors.New("etcd says: no space left on device"), "no space left"}, // as text only
+		{fmt.Errorf("open: %w", os.ErrPermission), "not readable or not writable by this user"},
+		{errors.New("walpb: crc mismatch"), "it was not modified"},
 	} {
-		if got := describeOpenError("/dir", c.err); !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.says) || !strings.Contains(got.Error(), "/dir") {
+		if got := describeOpenError("/dir", c.err); !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.says) ||
+			!strings.Contains(got.Error(), "/dir") {
 			t.Errorf("%v: %v", c.err, got)
 		}
 	}
 	m := &Member{dir: "/dir"}
-	if got := m.DescribeFailure(syscall.ENOSPC); !strings.Contains(got.Error(), "make room") {
+	if got := m.DescribeFailure(syscall.ENOSPC); !strings.Contains(got.Error(), "free space") {
 		t.Error(got)
 	}
-	if got := m.DescribeFailure(errors.New("raft: broken")); strings.Contains(got.Error(), "make room") || !strings.Contains(got.Error(), "raft: broken") {
+	if got := m.DescribeFailure(errors.New("raft: broken")); strings.Contains(got.Error(), "free space") ||
+		!strings.Contains(got.Error(), "raft: broken") {
 		t.Error(got)
 	}
 }
 
-// TestFatalHook: what etcd would end the process for ends its goroutine and is told
-// with its cause, once.
+// TestFatalHook checks that a fatal error ends its goroutine and is reported once, with its cause.
 func TestFatalHook(t *testing.T) {
 	t.Parallel()
 	w := &fatalHook{failed: make(chan error, 1)}
 	if w.lastError() != nil {
-		t.Error("words before any was said")
+		t.Error("error before the first message")
 	}
-	w.record(zapcore.Entry{Message: "failed to save"}, []zapcore.Field{zap.Int("n", 1), zap.Error(errors.New("disk is gone"))})
+	w.record(
+		zapcore.Entry{Message: "failed to save"},
+		[]zapcore.Field{zap.Int("n", 1), zap.Error(errors.New("disk is gone"))},
+	)
 	for range 2 {
 		returned, ended := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -294,21 +304,21 @@ func TestFatalHook(t *testing.T) {
 		<-ended
 		select {
 		case <-returned:
-			t.Error("it goes on")
+			t.Error("OnWrite returned")
 		default:
 		}
 	}
 	if err := <-w.failed; err == nil || err.Error() != "failed to save: disk is gone" {
-		t.Errorf("the last words are %v", err)
+		t.Errorf("got %v", err)
 	}
 	select {
 	case err := <-w.failed:
-		t.Errorf("told twice: %v", err)
+		t.Errorf("second error: %v", err)
 	default:
 	}
 }
 
-// TestStartRejectsDamagedStore and is left as it is.
+// TestStartRejectsDamagedStore checks also that the damaged file is not modified.
 func TestStartRejectsDamagedStore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -325,12 +335,12 @@ func TestStartRejectsDamagedStore(t *testing.T) {
 	m, err := Start(t.Context(), testOptions(dir))
 	if err == nil {
 		m.Close()
-		t.Fatal("it is opened")
+		t.Fatal("a damaged store was opened")
 	}
-	if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "nothing was changed in it") {
-		t.Errorf("it says %v", err)
+	if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "it was not modified") {
+		t.Errorf("got %v", err)
 	}
 	if text, err := os.ReadFile(db); err != nil || string(text) != string(junk) {
-		t.Errorf("the file was changed, %v", err)
+		t.Errorf("the file was modified, %v", err)
 	}
 }

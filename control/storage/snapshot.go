@@ -15,28 +15,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memberName is that of the one member, and nobody the address at which no peer asks
-// for it.
+// memberName is the name of the single member. unusedPeerURL is its advertised peer address, to
+// which nothing connects.
 const memberName = "berth"
 
 var unusedPeerURL = url.URL{Scheme: "unix", Host: "peer:0"}
 
 const (
-	// checksumSize is what a snapshot has behind its pages, of which each is a multiple
-	// of pageSize: without it, it was cut off.
+	// A snapshot consists of pages of a multiple of pageSize and a checksum of checksumSize.
+	// Without the checksum it is truncated.
 	checksumSize, pageSize = 32, 512
-	// revisionBump is by how much a store that was brought back counts on: by more than was
-	// written since its snapshot, so that no number is given twice. It is what etcd's
-	// and Kubernetes' own guides say.
+	// revisionBump is added to the revision of a restored store. It exceeds the number of writes
+	// since the snapshot, so that no revision is used twice. The value is that of the etcd and
+	// Kubernetes documentation.
 	revisionBump = 1_000_000_000
 )
 
-// socketsLinkName is, in the member's directory, a link to where its sockets are when
-// they are elsewhere.
+// socketsLinkName is a link to the directory of the sockets if they are in a temporary directory.
 const socketsLinkName = "sockets"
 
-// Snapshot writes the store that a member serves in that directory, maybe of another
-// process, as it is at one moment.
+// Snapshot writes a consistent snapshot of the store in that directory. The store is served by a
+// member of this or another process.
 func Snapshot(ctx context.Context, dir string, to io.Writer) (err error) {
 	sockets := dir
 	if elsewhere, err := os.Readlink(filepath.Join(dir, socketsLinkName)); err == nil {
@@ -44,48 +43,51 @@ func Snapshot(ctx context.Context, dir string, to io.Writer) (err error) {
 	}
 	socket := filepath.Join(sockets, "client.sock")
 	if _, err := os.Stat(socket); err != nil {
-		return fmt.Errorf("snapshot of the store: %w", err)
+		return fmt.Errorf("store snapshot: %w", err)
 	}
 	client, err := Connect(ctx, ClientConfig{Endpoints: []string{"unix://" + socket}})
 	if err != nil {
-		return fmt.Errorf("snapshot of the store: %w", err)
+		return fmt.Errorf("store snapshot: %w", err)
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
 	got, err := client.Client.SnapshotWithVersion(ctx)
 	if err != nil {
-		return fmt.Errorf("snapshot of the store: %w", err)
+		return fmt.Errorf("store snapshot: %w", err)
 	}
 	n, err := io.Copy(to, got.Snapshot)
 	err = errors.Join(err, got.Snapshot.Close())
 	if err == nil && n%pageSize != checksumSize {
-		err = fmt.Errorf("it was cut off after %d bytes", n)
+		err = fmt.Errorf("truncated after %d bytes", n)
 	}
 	if err != nil {
-		return fmt.Errorf("snapshot of the store: %w", err)
+		return fmt.Errorf("store snapshot: %w", err)
 	}
 	return nil
 }
 
-// Restore makes a member's directory, which is not there, of the file of a snapshot.
-// What clients have heard of the store is of the past then, also what was written after
-// the snapshot: a watch from there is refused, and they list anew.
+// Restore creates a member's directory from a snapshot file. The directory must not exist. All
+// earlier revisions count as compacted, including those written after the snapshot: a watch from
+// one of them is rejected, and its client lists again.
 func Restore(file, dir string) (err error) {
 	defer func() {
-		if r := recover(); r != nil { // as etcd says that it does not survive something
+		if r := recover(); r != nil { // etcd's fatal errors panic, see below
 			err = fmt.Errorf("%v", r)
 		}
 		if err != nil {
-			err = fmt.Errorf("restore the store: %w", err)
+			err = fmt.Errorf("restore store: %w", err)
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	err = snapshot.NewV3(zap.NewNop().WithOptions(zap.WithFatalHook(zapcore.WriteThenPanic))).Restore(snapshot.RestoreConfig{
-		SnapshotPath: file, Name: memberName, OutputDataDir: filepath.Join(dir, dataDirName),
-		PeerURLs: []string{unusedPeerURL.String()}, InitialCluster: memberName + "=" + unusedPeerURL.String(), InitialClusterToken: "berth",
-		RevisionBump: revisionBump, MarkCompacted: true,
-	})
+	err = snapshot.NewV3(zap.NewNop().WithOptions(zap.WithFatalHook(zapcore.WriteThenPanic))).
+		Restore(snapshot.RestoreConfig{
+			SnapshotPath: file, Name: memberName, OutputDataDir: filepath.Join(dir, dataDirName),
+			PeerURLs: []string{
+				unusedPeerURL.String(),
+			}, InitialCluster: memberName + "=" + unusedPeerURL.String(), InitialClusterToken: "berth",
+			RevisionBump: revisionBump, MarkCompacted: true,
+		})
 	if err != nil {
 		return err
 	}
@@ -93,6 +95,6 @@ func Restore(file, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	// Of what was written, some is not synced by itself.
+	// etcdutl does not sync everything that it writes.
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }

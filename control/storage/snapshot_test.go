@@ -15,12 +15,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestSnapshotIsConsistent writes two keys in one step, again and again, meanwhile, and
-// takes one of a store whose sockets are elsewhere too. What was heard of a store
-// before it was brought back is of the past then.
+// TestSnapshotIsConsistent takes a snapshot while two keys are written in one transaction, with
+// sockets in both places. After a restore, all earlier revisions are compacted.
 func TestSnapshotIsConsistent(t *testing.T) {
 	t.Parallel()
-	for name, dir := range map[string]string{"sockets here": "etcd", "sockets elsewhere": strings.Repeat("x", maxSocketPath)} {
+	for name, dir := range map[string]string{"sockets in the data directory": "etcd",
+		"sockets in a temporary directory": strings.Repeat("x", maxSocketPath)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := t.TempDir()
@@ -46,7 +46,7 @@ func TestSnapshotIsConsistent(t *testing.T) {
 					t.Errorf("one is %s, two %v, %v", one.Kvs[0].Value, two, err)
 				}
 				if one.Header.Revision <= last {
-					t.Errorf("it counts on from %d, and had come to %d", one.Header.Revision, last)
+					t.Errorf("revision %d after the restore, was %d", one.Header.Revision, last)
 				}
 				event := <-c.Watch(ctx, "one", clientv3.WithRev(last))
 				if err := event.Err(); !errors.Is(err, rpctypes.ErrCompacted) {
@@ -60,7 +60,7 @@ func TestSnapshotIsConsistent(t *testing.T) {
 	}
 }
 
-// runWhileWriting does something while two keys are written, and answers the last revision.
+// runWhileWriting calls a function while two keys are written, and returns the last revision.
 func runWhileWriting(ctx context.Context, t *testing.T, c *clientv3.Client, do func() error) (revision int64) {
 	t.Helper()
 	begun, stop := make(chan struct{}), make(chan struct{})
@@ -94,7 +94,7 @@ func runWhileWriting(ctx context.Context, t *testing.T, c *clientv3.Client, do f
 	return revision
 }
 
-// TestRestoreRejectsInvalidSnapshot whatever is wrong with it.
+// TestRestoreRejectsInvalidSnapshot covers truncated and corrupt files.
 func TestRestoreRejectsInvalidSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "etcd")
@@ -108,11 +108,12 @@ func TestRestoreRejectsInvalidSnapshot(t *testing.T) {
 		}
 	})
 	if err := Snapshot(t.Context(), dir, &bytes.Buffer{}); err == nil {
-		t.Error("a snapshot of a store that nobody serves")
+		t.Error("snapshot of a store that is not running")
 	}
 	flipped := bytes.Clone(good.Bytes())
 	flipped[len(flipped)/2] ^= 1
-	for name, text := range map[string][]byte{"empty": nil, "short": []byte("x"), "cut off": good.Bytes()[:good.Len()/2], "one bit": flipped} {
+	for name, text := range map[string][]byte{"empty": nil, "short": []byte("x"),
+		"truncated": good.Bytes()[:good.Len()/2], "flipped bit": flipped} {
 		file := filepath.Join(t.TempDir(), "snapshot")
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)

@@ -43,15 +43,22 @@ var appsRules = map[schema.GroupKind]Rules{
 		},
 		validateStatus: func(k *validator, d, _ *appsv1.DaemonSet) {
 			s := d.Status
-			k.counts(map[string]int32{"currentNumberScheduled": s.CurrentNumberScheduled, "numberMisscheduled": s.NumberMisscheduled,
-				"desiredNumberScheduled": s.DesiredNumberScheduled, "numberReady": s.NumberReady,
-				"updatedNumberScheduled": s.UpdatedNumberScheduled, "numberAvailable": s.NumberAvailable, "numberUnavailable": s.NumberUnavailable})
+			k.counts(
+				map[string]int32{"currentNumberScheduled": s.CurrentNumberScheduled, "numberMisscheduled": s.NumberMisscheduled,
+					"desiredNumberScheduled": s.DesiredNumberScheduled, "numberReady": s.NumberReady,
+					"updatedNumberScheduled": s.UpdatedNumberScheduled, "numberAvailable": s.NumberAvailable,
+					"numberUnavailable": s.NumberUnavailable},
+			)
 		}}.rules(),
-	apps("StatefulSet"): definition[*appsv1.StatefulSet]{setDefaults: defaultStatefulSet, validate: (*validator).statefulSet, validateUpdate: (*validator).statefulSetChange,
+	apps("StatefulSet"): definition[*appsv1.StatefulSet]{
+		setDefaults:    defaultStatefulSet,
+		validate:       (*validator).statefulSet,
+		validateUpdate: (*validator).statefulSetChange,
 		validateStatus: func(k *validator, s, _ *appsv1.StatefulSet) {
 			k.counts(map[string]int32{"replicas": s.Status.Replicas, "readyReplicas": s.Status.ReadyReplicas,
 				"currentReplicas": s.Status.CurrentReplicas, "updatedReplicas": s.Status.UpdatedReplicas})
-		}}.rules(),
+		},
+	}.rules(),
 	apps("ControllerRevision"): definition[*appsv1.ControllerRevision]{
 		validate: func(k *validator, r *appsv1.ControllerRevision) {
 			if r.Data.Raw == nil && r.Data.Object == nil {
@@ -64,7 +71,7 @@ var appsRules = map[schema.GroupKind]Rules{
 		}}.rules(),
 }
 
-// workload judges what all sets of pods of one template share.
+// workload validates the selector and the template of a workload.
 func (k *validator) workload(what string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) {
 	at, template := spec.Child("selector"), spec.Child("template")
 	if s == nil {
@@ -82,7 +89,9 @@ func (k *validator) workload(what string, s *metav1.LabelSelector, t *corev1.Pod
 	}
 	k.addAll(podspec.ValidateTemplate(t, template))
 	if p := t.Spec.RestartPolicy; p != corev1.RestartPolicyAlways {
-		k.add(field.NotSupported(template.Child("spec", "restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+		k.add(
+			field.NotSupported(template.Child("spec", "restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}),
+		)
 	}
 	if t.Spec.ActiveDeadlineSeconds != nil {
 		k.forbidden(template.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in "+what+" is not Supported")
@@ -145,7 +154,7 @@ func (k *validator) deployment(d *appsv1.Deployment) {
 	}
 }
 
-// rolling judges how many pods may be missing and how many too many at a time.
+// rolling validates maxUnavailable and maxSurge.
 func (k *validator) rolling(at *field.Path, unavailable, surge *intstr.IntOrString) {
 	k.podsOrPercent(at.Child("maxUnavailable"), unavailable)
 	k.podsOrPercent(at.Child("maxSurge"), surge)
@@ -157,8 +166,10 @@ func (k *validator) rolling(at *field.Path, unavailable, surge *intstr.IntOrStri
 
 func (k *validator) deploymentStatus(d, _ *appsv1.Deployment) {
 	s := d.Status
-	k.counts(map[string]int32{"replicas": s.Replicas, "updatedReplicas": s.UpdatedReplicas, "readyReplicas": s.ReadyReplicas,
-		"availableReplicas": s.AvailableReplicas, "unavailableReplicas": s.UnavailableReplicas})
+	k.counts(
+		map[string]int32{"replicas": s.Replicas, "updatedReplicas": s.UpdatedReplicas, "readyReplicas": s.ReadyReplicas,
+			"availableReplicas": s.AvailableReplicas, "unavailableReplicas": s.UnavailableReplicas},
+	)
 	k.notMoreThan("updatedReplicas", s.UpdatedReplicas, "status.replicas", s.Replicas)
 	k.notMoreThan("readyReplicas", s.ReadyReplicas, "status.replicas", s.Replicas)
 	k.notMoreThan("availableReplicas", s.AvailableReplicas, "readyReplicas", s.ReadyReplicas)
@@ -201,8 +212,14 @@ func (k *validator) daemonSet(d *appsv1.DaemonSet) {
 			k.invalid(at.Child("maxSurge"), u.RollingUpdate.MaxSurge, "may not be set when maxUnavailable is non-zero")
 		}
 	default:
-		k.add(field.NotSupported(at.Child("type"), u.Type,
-			[]appsv1.DaemonSetUpdateStrategyType{appsv1.OnDeleteDaemonSetStrategyType, appsv1.RollingUpdateDaemonSetStrategyType}))
+		k.add(field.NotSupported(
+			at.Child("type"),
+			u.Type,
+			[]appsv1.DaemonSetUpdateStrategyType{
+				appsv1.OnDeleteDaemonSetStrategyType,
+				appsv1.RollingUpdateDaemonSetStrategyType,
+			},
+		))
 	}
 }
 
@@ -217,8 +234,14 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 		setIfNil(&u.RollingUpdate.Partition, 0)
 	}
 	setIfNil(&s.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
-	setIfZero(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	setIfZero(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	setIfZero(
+		&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted,
+		appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+	)
+	setIfZero(
+		&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled,
+		appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+	)
 	setIfNil(&s.Spec.Replicas, 1)
 	setIfNil(&s.Spec.RevisionHistoryLimit, 10)
 	podspec.SetTemplateDefaults(&s.Spec.Template)
@@ -228,14 +251,25 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 }
 
 func (k *validator) statefulSet(s *appsv1.StatefulSet) {
-	oneOf(k, spec.Child("podManagementPolicy"), s.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)
+	oneOf(
+		k,
+		spec.Child("podManagementPolicy"),
+		s.Spec.PodManagementPolicy,
+		appsv1.OrderedReadyPodManagement,
+		appsv1.ParallelPodManagement,
+	)
 	at := spec.Child("updateStrategy")
 	switch u := s.Spec.UpdateStrategy; u.Type {
 	case "":
 		k.required(at, "")
 	case appsv1.OnDeleteStatefulSetStrategyType:
 		if u.RollingUpdate != nil {
-			k.invalid(at.Child("rollingUpdate"), u.RollingUpdate, "only allowed for updateStrategy '%s'", appsv1.RollingUpdateStatefulSetStrategyType)
+			k.invalid(
+				at.Child("rollingUpdate"),
+				u.RollingUpdate,
+				"only allowed for updateStrategy '%s'",
+				appsv1.RollingUpdateStatefulSetStrategyType,
+			)
 		}
 	case appsv1.RollingUpdateStatefulSetStrategyType:
 		if u.RollingUpdate != nil {
@@ -244,12 +278,30 @@ func (k *validator) statefulSet(s *appsv1.StatefulSet) {
 			k.atMost100Percent(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
 		}
 	default:
-		k.invalid(at, u.Type, "must be '%s' or '%s'", appsv1.RollingUpdateStatefulSetStrategyType, appsv1.OnDeleteStatefulSetStrategyType)
+		k.invalid(
+			at,
+			u.Type,
+			"must be '%s' or '%s'",
+			appsv1.RollingUpdateStatefulSetStrategyType,
+			appsv1.OnDeleteStatefulSetStrategyType,
+		)
 	}
 	if p := s.Spec.PersistentVolumeClaimRetentionPolicy; p != nil {
 		at := spec.Child("persistentVolumeClaimRetentionPolicy")
-		oneOf(k, at.Child("whenDeleted"), p.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType)
-		oneOf(k, at.Child("whenScaled"), p.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType)
+		oneOf(
+			k,
+			at.Child("whenDeleted"),
+			p.WhenDeleted,
+			appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+			appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+		)
+		oneOf(
+			k,
+			at.Child("whenScaled"),
+			p.WhenScaled,
+			appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+			appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+		)
 	}
 	notNegative(k, spec.Child("replicas"), s.Spec.Replicas)
 	notNegative(k, spec.Child("minReadySeconds"), &s.Spec.MinReadySeconds)
@@ -260,7 +312,7 @@ func (k *validator) statefulSet(s *appsv1.StatefulSet) {
 	if n := s.Spec.ServiceName; n != "" {
 		k.invalidEach(spec.Child("serviceName"), n, validation.NameIsDNSSubdomain(n, false))
 	}
-	// The claims become volumes of the pods: judge the template as they will be.
+	// The claim templates become volumes of the pods: validate the template with these volumes.
 	template := s.Spec.Template.DeepCopy()
 	for _, c := range s.Spec.VolumeClaimTemplates {
 		template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{
@@ -272,11 +324,15 @@ func (k *validator) statefulSet(s *appsv1.StatefulSet) {
 func (k *validator) statefulSetChange(s, old *appsv1.StatefulSet) {
 	rest := s.Spec.DeepCopy()
 	was := old.Spec
-	rest.Replicas, rest.Ordinals, rest.Template, rest.UpdateStrategy = was.Replicas, was.Ordinals, was.Template, was.UpdateStrategy
+	rest.Replicas, rest.Ordinals, rest.Template, rest.UpdateStrategy = was.Replicas, was.Ordinals, was.Template,
+		was.UpdateStrategy
 	rest.RevisionHistoryLimit, rest.MinReadySeconds = was.RevisionHistoryLimit, was.MinReadySeconds
 	rest.PersistentVolumeClaimRetentionPolicy = was.PersistentVolumeClaimRetentionPolicy
 	if len(podspec.Differences("spec", was, *rest)) > 0 {
-		k.forbidden(spec, "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "+
-			"'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden")
+		k.forbidden(
+			spec,
+			"updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "+
+				"'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
+		)
 	}
 }

@@ -25,7 +25,8 @@ func batch(kind string) schema.GroupKind { return schema.GroupKind{Group: "batch
 const (
 	controllerUID = "batch.kubernetes.io/controller-uid"
 	jobName       = "batch.kubernetes.io/job-name"
-	// A CronJob's jobs get eleven more characters, and a pod's name is a label.
+	// The Jobs of a CronJob have a suffix of eleven characters, and a pod name is also a label
+	// value.
 	maxCronJobName     = 63 - 11
 	maxIndexed         = 100_000
 	maxFailureRules    = 20
@@ -34,10 +35,15 @@ const (
 )
 
 var batchRules = map[schema.GroupKind]Rules{
-	batch("Job"): definition[*batchv1.Job]{setDefaults: defaultJob, prepare: generateJobSelector, validate: (*validator).job, validateUpdate: (*validator).jobChange,
+	batch("Job"): definition[*batchv1.Job]{
+		setDefaults:    defaultJob,
+		prepare:        generateJobSelector,
+		validate:       (*validator).job,
+		validateUpdate: (*validator).jobChange,
 		validateStatus: func(k *validator, j, _ *batchv1.Job) {
 			k.counts(map[string]int32{"active": j.Status.Active, "succeeded": j.Status.Succeeded, "failed": j.Status.Failed})
-		}}.rules(),
+		},
+	}.rules(),
 	batch("CronJob"): definition[*batchv1.CronJob]{setDefaults: defaultCronJob, validate: (*validator).cronJob}.rules(),
 }
 
@@ -78,8 +84,7 @@ func defaultFailures(s *batchv1.JobSpec) {
 	}
 }
 
-// generateJobSelector gives a new job a selector that finds its own pods and no others,
-// unless its author has chosen one.
+// generateJobSelector sets a selector with the Job's UID, unless the Job has a manual selector.
 func generateJobSelector(j *batchv1.Job) {
 	if j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
 		return
@@ -111,8 +116,13 @@ func (k *validator) job(j *batchv1.Job) {
 		return
 	}
 	k.selector(at, j.Spec.Selector)
-	if parsed, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && !parsed.Matches(labels.Set(j.Spec.Template.Labels)) {
-		k.invalid(spec.Child("template", "metadata", "labels"), j.Spec.Template.Labels, "`selector` does not match template `labels`")
+	if parsed, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil &&
+		!parsed.Matches(labels.Set(j.Spec.Template.Labels)) {
+		k.invalid(
+			spec.Child("template", "metadata", "labels"),
+			j.Spec.Template.Labels,
+			"`selector` does not match template `labels`",
+		)
 	}
 	manual := j.Spec.ManualSelector != nil && *j.Spec.ManualSelector
 	if !manual && j.Spec.Selector.MatchLabels[controllerUID] != string(j.UID) {
@@ -131,21 +141,37 @@ func (k *validator) jobSpec(at *field.Path, s *batchv1.JobSpec) {
 	k.indexed(at, s)
 	k.failures(at.Child("podFailurePolicy"), s)
 	oneOfIfSet(k, at.Child("podReplacementPolicy"), s.PodReplacementPolicy, batchv1.Failed, batchv1.TerminatingOrFailed)
-	if s.PodFailurePolicy != nil && s.PodReplacementPolicy != nil && *s.PodReplacementPolicy == batchv1.TerminatingOrFailed {
-		k.add(field.NotSupported(at.Child("podReplacementPolicy"), *s.PodReplacementPolicy, []batchv1.PodReplacementPolicy{batchv1.Failed}))
+	if s.PodFailurePolicy != nil && s.PodReplacementPolicy != nil &&
+		*s.PodReplacementPolicy == batchv1.TerminatingOrFailed {
+		k.add(
+			field.NotSupported(
+				at.Child("podReplacementPolicy"),
+				*s.PodReplacementPolicy,
+				[]batchv1.PodReplacementPolicy{batchv1.Failed},
+			),
+		)
 	}
 	k.addAll(podspec.ValidateTemplate(&s.Template, at.Child("template")))
-	policy, words := s.Template.Spec.RestartPolicy, []corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}
+	policy, words := s.Template.Spec.RestartPolicy, []corev1.RestartPolicy{
+		corev1.RestartPolicyOnFailure,
+		corev1.RestartPolicyNever,
+	}
 	if policy == "" || policy == corev1.RestartPolicyAlways {
-		k.add(field.Required(at.Child("template", "spec", "restartPolicy"), fmt.Sprintf("valid values: %q, %q", words[0], words[1])))
+		k.add(
+			field.Required(
+				at.Child("template", "spec", "restartPolicy"),
+				fmt.Sprintf("valid values: %q, %q", words[0], words[1]),
+			),
+		)
 	} else if !slices.Contains(words, policy) {
 		k.add(field.NotSupported(at.Child("template", "spec", "restartPolicy"), policy, words))
 	} else if s.PodFailurePolicy != nil && policy != corev1.RestartPolicyNever {
-		k.invalid(at.Child("template", "spec", "restartPolicy"), policy, "only %q is supported when podFailurePolicy is specified", corev1.RestartPolicyNever)
+		k.invalid(at.Child("template", "spec", "restartPolicy"), policy,
+			"only %q is supported when podFailurePolicy is specified", corev1.RestartPolicyNever)
 	}
 }
 
-// indexed judges how the pods of a job are told apart.
+// indexed validates the completion mode and its fields.
 func (k *validator) indexed(at *field.Path, s *batchv1.JobSpec) {
 	mode := batchv1.NonIndexedCompletion
 	if s.CompletionMode != nil {
@@ -165,7 +191,13 @@ func (k *validator) indexed(at *field.Path, s *batchv1.JobSpec) {
 		k.required(at.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion))
 	}
 	if s.Parallelism != nil && *s.Parallelism > maxIndexed {
-		k.invalid(at.Child("parallelism"), *s.Parallelism, "must be less than or equal to %d when completion mode is %s", maxIndexed, batchv1.IndexedCompletion)
+		k.invalid(
+			at.Child("parallelism"),
+			*s.Parallelism,
+			"must be less than or equal to %d when completion mode is %s",
+			maxIndexed,
+			batchv1.IndexedCompletion,
+		)
 	}
 	if s.MaxFailedIndexes != nil && s.BackoffLimitPerIndex == nil {
 		k.required(at.Child("backoffLimitPerIndex"), "when maxFailedIndexes is specified")
@@ -184,7 +216,7 @@ func (k *validator) indexed(at *field.Path, s *batchv1.JobSpec) {
 	}
 }
 
-// failures judges what is made of pods that fail.
+// failures validates the pod failure policy and the backoff limits.
 func (k *validator) failures(at *field.Path, s *batchv1.JobSpec) {
 	if s.PodFailurePolicy == nil {
 		return
@@ -201,8 +233,15 @@ func (k *validator) failures(at *field.Path, s *batchv1.JobSpec) {
 	}
 	for i := range s.PodFailurePolicy.Rules {
 		r, path := &s.PodFailurePolicy.Rules[i], rules.Index(i)
-		oneOf(k, path.Child("action"), r.Action, batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionFailIndex,
-			batchv1.PodFailurePolicyActionIgnore, batchv1.PodFailurePolicyActionCount)
+		oneOf(
+			k,
+			path.Child("action"),
+			r.Action,
+			batchv1.PodFailurePolicyActionFailJob,
+			batchv1.PodFailurePolicyActionFailIndex,
+			batchv1.PodFailurePolicyActionIgnore,
+			batchv1.PodFailurePolicyActionCount,
+		)
 		if r.Action == batchv1.PodFailurePolicyActionFailIndex && s.BackoffLimitPerIndex == nil {
 			k.invalid(path.Child("action"), r.Action, "requires the backoffLimitPerIndex to be set")
 		}
@@ -221,10 +260,24 @@ func (k *validator) failures(at *field.Path, s *batchv1.JobSpec) {
 	}
 }
 
-func (k *validator) exitCodes(at *field.Path, r *batchv1.PodFailurePolicyOnExitCodesRequirement, known map[string]bool) {
-	oneOf(k, at.Child("operator"), r.Operator, batchv1.PodFailurePolicyOnExitCodesOpIn, batchv1.PodFailurePolicyOnExitCodesOpNotIn)
+func (k *validator) exitCodes(
+	at *field.Path,
+	r *batchv1.PodFailurePolicyOnExitCodesRequirement,
+	known map[string]bool,
+) {
+	oneOf(
+		k,
+		at.Child("operator"),
+		r.Operator,
+		batchv1.PodFailurePolicyOnExitCodesOpIn,
+		batchv1.PodFailurePolicyOnExitCodesOpNotIn,
+	)
 	if r.ContainerName != nil && !known[*r.ContainerName] {
-		k.invalid(at.Child("containerName"), *r.ContainerName, "must be one of the container or initContainer names in the pod template")
+		k.invalid(
+			at.Child("containerName"),
+			*r.ContainerName,
+			"must be one of the container or initContainer names in the pod template",
+		)
 	}
 	values := at.Child("values")
 	if n := len(r.Values); n == 0 {
@@ -257,10 +310,11 @@ func (k *validator) jobChange(j, old *batchv1.Job) {
 	k.immutable(spec.Child("successPolicy"), now.SuccessPolicy, was.SuccessPolicy)
 	template := now.Template.DeepCopy()
 	if was.Suspend != nil && *was.Suspend && old.Status.StartTime == nil {
-		// Who queues jobs may say where a job that has not begun will run.
+		// A queue controller may change the node placement of a suspended Job that has not started.
 		template.Labels, template.Annotations = was.Template.Labels, was.Template.Annotations
 		template.Spec.NodeSelector, template.Spec.Affinity = was.Template.Spec.NodeSelector, was.Template.Spec.Affinity
-		template.Spec.Tolerations, template.Spec.SchedulingGates = was.Template.Spec.Tolerations, was.Template.Spec.SchedulingGates
+		template.Spec.Tolerations, template.Spec.SchedulingGates = was.Template.Spec.Tolerations,
+			was.Template.Spec.SchedulingGates
 	}
 	if !equality.Semantic.DeepEqual(*template, was.Template) {
 		changed := podspec.Differences("", was.Template, *template)
@@ -295,7 +349,14 @@ func (k *validator) cronJob(c *batchv1.CronJob) {
 		k.invalid(spec.Child("timeZone"), *z, "unknown time zone %s", *z)
 	}
 	notNegative(k, spec.Child("startingDeadlineSeconds"), s.StartingDeadlineSeconds)
-	oneOf(k, spec.Child("concurrencyPolicy"), s.ConcurrencyPolicy, batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent)
+	oneOf(
+		k,
+		spec.Child("concurrencyPolicy"),
+		s.ConcurrencyPolicy,
+		batchv1.AllowConcurrent,
+		batchv1.ForbidConcurrent,
+		batchv1.ReplaceConcurrent,
+	)
 	notNegative(k, spec.Child("successfulJobsHistoryLimit"), s.SuccessfulJobsHistoryLimit)
 	notNegative(k, spec.Child("failedJobsHistoryLimit"), s.FailedJobsHistoryLimit)
 	job := spec.Child("jobTemplate", "spec")
@@ -308,11 +369,10 @@ func (k *validator) cronJob(c *batchv1.CronJob) {
 	}
 }
 
-// zoneName is how time zones are named; whether one exists, only who runs the
-// schedule can look up.
+// zoneName is the syntax of time zone names. Whether the zone exists is checked by the controller.
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$`)
 
-// cronFields are the five fields of a schedule: their least and greatest values.
+// cronFields are the five fields of a schedule with their ranges.
 var cronFields = []struct {
 	name      string
 	low, high int
@@ -323,8 +383,7 @@ var cronFields = []struct {
 	{"day of the week", 0, 6, []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
 }
 
-// scheduleProblem says what is wrong with a schedule in cron's notation; empty:
-// nothing.
+// scheduleProblem returns what is invalid in a cron schedule, or "".
 func scheduleProblem(schedule string) string {
 	if strings.HasPrefix(schedule, "@") {
 		name := strings.ToLower(schedule)
@@ -338,7 +397,7 @@ func scheduleProblem(schedule string) string {
 	}
 	parts := strings.Fields(schedule)
 	if strings.Contains(schedule, "TZ") && len(parts) > 0 {
-		parts = parts[1:] // refused for another reason
+		parts = parts[1:] // rejected elsewhere
 	}
 	if len(parts) != len(cronFields) {
 		return fmt.Sprintf("expected exactly %d fields, found %d: %v", len(cronFields), len(parts), parts)
@@ -353,7 +412,7 @@ func scheduleProblem(schedule string) string {
 	return ""
 }
 
-// cronItem judges one item: *, a value or a range, each with a step if wanted.
+// cronItem validates one item: *, a value or a range, with an optional step.
 func cronItem(item string, low, high int, words []string) bool {
 	span, step, stepped := strings.Cut(item, "/")
 	if n, err := strconv.Atoi(step); stepped && (err != nil || n <= 0) {

@@ -35,30 +35,45 @@ var coreRules = map[schema.GroupKind]Rules{
 	core("ServiceAccount"): definition[*corev1.ServiceAccount]{}.rules(),
 	core("Event"):          definition[*corev1.Event]{validateName: pathSegment, validate: (*validator).event}.rules(),
 	core("Service"): definition[*corev1.Service]{validateName: validation.NameIsDNS1035Label,
-		setDefaults: defaultService, prepareUpdate: carryService, validate: (*validator).service, validateUpdate: (*validator).serviceChange}.rules(),
-	core("Endpoints"): definition[*corev1.Endpoints]{setDefaults: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
-		for i := range e.Subsets {
-			for j := range e.Subsets[i].Ports {
-				setIfZero(&e.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
+		setDefaults: defaultService, prepareUpdate: carryService, validate: (*validator).service,
+		validateUpdate: (*validator).serviceChange}.rules(),
+	core("Endpoints"): definition[*corev1.Endpoints]{
+		setDefaults: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
+			for i := range e.Subsets {
+				for j := range e.Subsets[i].Ports {
+					setIfZero(&e.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
+				}
 			}
-		}
-	}, validate: (*validator).endpoints}.rules(),
+		},
+		validate: (*validator).endpoints,
+	}.rules(),
 	core("Node"): definition[*corev1.Node]{clusterScoped: true, setDefaults: func(n *corev1.Node) {
 		if n.Status.Allocatable == nil && n.Status.Capacity != nil {
 			n.Status.Allocatable = n.Status.Capacity.DeepCopy()
 		}
-	}, validate: (*validator).node, validateUpdate: (*validator).nodeChange, validateStatus: func(k *validator, n, _ *corev1.Node) { k.nodeAmounts(n) }}.rules(),
-	core("LimitRange"):    definition[*corev1.LimitRange]{setDefaults: defaultLimits, validate: (*validator).limitRange}.rules(),
-	core("ResourceQuota"): definition[*corev1.ResourceQuota]{validate: (*validator).quota, validateUpdate: (*validator).quotaChange, validateStatus: (*validator).quotaStatus}.rules(),
+	}, validate: (*validator).node, validateUpdate: (*validator).nodeChange,
+		validateStatus: func(k *validator, n, _ *corev1.Node) { k.nodeAmounts(n) }}.rules(),
+	core("LimitRange"): definition[*corev1.LimitRange]{
+		setDefaults: defaultLimits,
+		validate:    (*validator).limitRange,
+	}.rules(),
+	core("ResourceQuota"): definition[*corev1.ResourceQuota]{
+		validate:       (*validator).quota,
+		validateUpdate: (*validator).quotaChange,
+		validateStatus: (*validator).quotaStatus,
+	}.rules(),
 	core("PodTemplate"): definition[*corev1.PodTemplate]{
 		setDefaults: func(t *corev1.PodTemplate) { podspec.SetTemplateDefaults(&t.Template) },
 		validate: func(k *validator, t *corev1.PodTemplate) {
 			k.addAll(podspec.ValidateTemplate(&t.Template, field.NewPath("template")))
 		}}.rules(),
-	core("ReplicationController"): definition[*corev1.ReplicationController]{setDefaults: defaultController, validate: (*validator).controller}.rules(),
+	core("ReplicationController"): definition[*corev1.ReplicationController]{
+		setDefaults: defaultController,
+		validate:    (*validator).controller,
+	}.rules(),
 }
 
-// addUnlessMetadata takes what others found but what the metadata was already blamed for.
+// addUnlessMetadata adds errors except those about metadata, which are reported already.
 func (k *validator) addUnlessMetadata(errs field.ErrorList) {
 	for _, err := range errs {
 		if !strings.HasPrefix(err.Field, "metadata.") || strings.HasPrefix(err.Field, "metadata.annotations[") {
@@ -68,7 +83,7 @@ func (k *validator) addUnlessMetadata(errs field.ErrorList) {
 }
 
 func labelNamespace(n *corev1.Namespace) {
-	// Selectors find a namespace by this label, so nobody can give it another.
+	// Selectors use this label to select a namespace, so users cannot change it.
 	if n.Name == "" {
 		return
 	}
@@ -93,7 +108,8 @@ func (k *validator) namespaceStatus(n, _ *corev1.Namespace) {
 	}
 }
 
-// checkImmutable reports whether an object was made immutable, which it must stay.
+// checkImmutable reports whether an object is immutable. It adds an error if the update unsets
+// that.
 func (k *validator) checkImmutable(now, was *bool) bool {
 	if was == nil || !*was {
 		return false
@@ -123,7 +139,8 @@ func (k *validator) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // ser
 		if len(s.Addresses)+len(s.NotReadyAddresses) == 0 {
 			k.required(at, "must specify `addresses` or `notReadyAddresses`")
 		}
-		for name, list := range map[string][]corev1.EndpointAddress{"addresses": s.Addresses, "notReadyAddresses": s.NotReadyAddresses} {
+		for name, list := range map[string][]corev1.EndpointAddress{"addresses": s.Addresses,
+			"notReadyAddresses": s.NotReadyAddresses} {
 			for j, a := range list {
 				path := at.Child(name).Index(j)
 				k.reachable(path.Child("ip"), a.IP)
@@ -160,7 +177,14 @@ func (k *validator) node(n *corev1.Node) {
 		at := spec.Child("taints").Index(i)
 		k.invalidEach(at.Child("key"), t.Key, utilvalidation.IsQualifiedName(t.Key))
 		k.invalidEach(at.Child("value"), t.Value, utilvalidation.IsValidLabelValue(t.Value))
-		oneOf(k, at.Child("effect"), t.Effect, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
+		oneOf(
+			k,
+			at.Child("effect"),
+			t.Effect,
+			corev1.TaintEffectNoSchedule,
+			corev1.TaintEffectPreferNoSchedule,
+			corev1.TaintEffectNoExecute,
+		)
 		if m := (mark{t.Key, t.Effect}); seen[m] {
 			err := field.Duplicate(at, t)
 			err.Detail = "taints must be unique by key and effect pair"
@@ -203,7 +227,8 @@ func (k *validator) nodeChange(n, old *corev1.Node) {
 func defaultLimits(l *corev1.LimitRange) {
 	for i := range l.Spec.Limits {
 		item := &l.Spec.Limits[i]
-		for _, list := range []corev1.ResourceList{item.Max, item.Min, item.Default, item.DefaultRequest, item.MaxLimitRequestRatio} {
+		for _, list := range []corev1.ResourceList{item.Max, item.Min, item.Default, item.DefaultRequest,
+			item.MaxLimitRequestRatio} {
 			roundUpToMilli(list)
 		}
 		if item.Type != corev1.LimitTypeContainer {
@@ -221,7 +246,7 @@ func defaultLimits(l *corev1.LimitRange) {
 	}
 }
 
-// addMissing adds what is not in a list.
+// addMissing adds the entries that are not in a list.
 func addMissing(to, from corev1.ResourceList) {
 	for name, q := range from {
 		if _, ok := to[name]; !ok {
@@ -261,18 +286,27 @@ func (k *validator) limitRange(l *corev1.LimitRange) {
 	}
 }
 
-// order: min ≤ default request ≤ default ≤ max, as far as they are set.
+// order validates min ≤ default request ≤ default ≤ max.
 func (k *validator) order(at *field.Path, item *corev1.LimitRangeItem) {
 	ladder := []struct {
 		name, word string
 		list       corev1.ResourceList
-	}{{"min", "min", item.Min}, {"defaultRequest", "default request", item.DefaultRequest}, {"default", "default", item.Default}, {"max", "max", item.Max}}
+	}{{"min", "min", item.Min}, {"defaultRequest", "default request", item.DefaultRequest},
+		{"default", "default", item.Default}, {"max", "max", item.Max}}
 	for i, low := range ladder {
 		for _, high := range ladder[i+1:] {
 			for _, name := range slices.Sorted(maps.Keys(low.list)) {
 				a := low.list[name]
 				if b, ok := high.list[name]; ok && a.Cmp(b) > 0 {
-					k.invalid(at.Child(low.name).Key(string(name)), a.String(), "%s value %s is greater than %s value %s", low.word, a.String(), high.word, b.String())
+					k.invalid(
+						at.Child(low.name).Key(string(name)),
+						a.String(),
+						"%s value %s is greater than %s value %s",
+						low.word,
+						a.String(),
+						high.word,
+						b.String(),
+					)
 				}
 			}
 		}
@@ -282,9 +316,15 @@ func (k *validator) order(at *field.Path, item *corev1.LimitRangeItem) {
 func (k *validator) quota(q *corev1.ResourceQuota) {
 	k.quantities(spec.Child("hard"), q.Spec.Hard)
 	seen := map[corev1.ResourceQuotaScope]bool{}
-	known := []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort,
-		corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
-		corev1.ResourceQuotaScopeVolumeAttributesClass}
+	known := []corev1.ResourceQuotaScope{
+		corev1.ResourceQuotaScopeTerminating,
+		corev1.ResourceQuotaScopeNotTerminating,
+		corev1.ResourceQuotaScopeBestEffort,
+		corev1.ResourceQuotaScopeNotBestEffort,
+		corev1.ResourceQuotaScopePriorityClass,
+		corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
+		corev1.ResourceQuotaScopeVolumeAttributesClass,
+	}
 	for _, s := range q.Spec.Scopes {
 		if !slices.Contains(known, s) {
 			k.invalid(spec.Child("scopes"), q.Spec.Scopes, "unsupported scope")
@@ -301,12 +341,21 @@ func (k *validator) quota(q *corev1.ResourceQuota) {
 	for i, m := range q.Spec.ScopeSelector.MatchExpressions {
 		at := spec.Child("scopeSelector", "matchExpressions").Index(i)
 		oneOf(k, at.Child("scopeName"), m.ScopeName, known...)
-		oneOf(k, at.Child("operator"), m.Operator, corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn, corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist)
+		oneOf(
+			k,
+			at.Child("operator"),
+			m.Operator,
+			corev1.ScopeSelectorOpIn,
+			corev1.ScopeSelectorOpNotIn,
+			corev1.ScopeSelectorOpExists,
+			corev1.ScopeSelectorOpDoesNotExist,
+		)
 		listed := m.Operator == corev1.ScopeSelectorOpIn || m.Operator == corev1.ScopeSelectorOpNotIn
 		if listed && len(m.Values) == 0 {
 			k.required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector")
 		} else if !listed && len(m.Values) > 0 {
-			k.invalid(at.Child("values"), m.Values, "must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector")
+			k.invalid(at.Child("values"), m.Values,
+				"must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector")
 		}
 	}
 }

@@ -24,18 +24,25 @@ func devices(kind string) schema.GroupKind {
 	return schema.GroupKind{Group: resourcev1.GroupName, Kind: kind}
 }
 
-var taintEffects = []resourcev1.DeviceTaintEffect{resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone}
+var taintEffects = []resourcev1.DeviceTaintEffect{
+	resourcev1.DeviceTaintEffectNoExecute,
+	resourcev1.DeviceTaintEffectNoSchedule,
+	resourcev1.DeviceTaintEffectNone,
+}
 
-// deviceRules are those of dynamic resource allocation. What a claim asks for is
-// fixed when it is made, so that it is judged once; of what can change, that which
-// did not is not judged again where Kubernetes may tighten the rule (CEL, sizes).
+// deviceRules are the rules of dynamic resource allocation. The spec of a claim is immutable and
+// validated only on creation. Unchanged parts of mutable objects are not validated again where
+// Kubernetes may tighten the rule (CEL, sizes).
 var deviceRules = map[schema.GroupKind]Rules{
 	devices("DeviceClass"): definition[*resourcev1.DeviceClass]{clusterScoped: true,
 		validateCreate: func(k *validator, c *resourcev1.DeviceClass) { k.deviceClass(c, &resourcev1.DeviceClass{}) },
 		validateUpdate: (*validator).deviceClass}.rules(),
 	devices("ResourceClaim"): definition[*resourcev1.ResourceClaim]{
-		setDefaults:    defaultDeviceClaim,
-		validateCreate: func(k *validator, c *resourcev1.ResourceClaim) { k.deviceClaim(spec.Child("devices"), &c.Spec.Devices) },
+		setDefaults: defaultDeviceClaim,
+		validateCreate: func(k *validator, c *resourcev1.ResourceClaim) {
+			k.deviceClaim(spec.Child("devices"),
+				&c.Spec.Devices)
+		},
 		validateUpdate: func(k *validator, c, old *resourcev1.ResourceClaim) { k.immutable(spec, c.Spec, old.Spec) },
 		validateStatus: (*validator).claimStatus}.rules(),
 	devices("ResourceClaimTemplate"): definition[*resourcev1.ResourceClaimTemplate]{
@@ -44,7 +51,10 @@ var deviceRules = map[schema.GroupKind]Rules{
 			k.templateMetadata(spec.Child("metadata"), &t.Spec.ObjectMeta)
 			k.deviceClaim(spec.Child("spec", "devices"), &t.Spec.Spec.Devices)
 		},
-		validateUpdate: func(k *validator, t, old *resourcev1.ResourceClaimTemplate) { k.immutable(spec, t.Spec, old.Spec) }}.rules(),
+		validateUpdate: func(k *validator, t, old *resourcev1.ResourceClaimTemplate) {
+			k.immutable(spec, t.Spec,
+				old.Spec)
+		}}.rules(),
 	devices("ResourceSlice"): definition[*resourcev1.ResourceSlice]{clusterScoped: true,
 		validateCreate: func(k *validator, s *resourcev1.ResourceSlice) { k.resourceSlice(s, &resourcev1.ResourceSlice{}) },
 		validateUpdate: func(k *validator, s, old *resourcev1.ResourceSlice) {
@@ -75,7 +85,7 @@ func (k *validator) deviceClass(c, old *resourcev1.DeviceClass) {
 	}
 }
 
-// taintRule judges what taints devices, and which.
+// taintRule validates a DeviceTaintRule.
 func (k *validator) taintRule(r, old *resourcev1.DeviceTaintRule) {
 	if s := r.Spec.DeviceSelector; s != nil {
 		at := spec.Child("deviceSelector")
@@ -92,8 +102,7 @@ func (k *validator) taintRule(r, old *resourcev1.DeviceTaintRule) {
 	k.deviceTaint(spec.Child("taint"), &r.Spec.Taint, old.Spec.Taint.Effect)
 }
 
-// deviceTaint judges a taint; was is its effect before, which may be one that only
-// a later version knows.
+// deviceTaint validates a taint. was is the previous effect, which may be unknown to this version.
 func (k *validator) deviceTaint(at *field.Path, t *resourcev1.DeviceTaint, was resourcev1.DeviceTaintEffect) {
 	k.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
 	k.invalidEach(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
@@ -111,7 +120,8 @@ func (k *validator) deviceTolerations(at *field.Path, list []resourcev1.DeviceTo
 		if t.Key != "" {
 			k.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
 		} else if t.Operator == resourcev1.DeviceTolerationOpEqual {
-			k.invalid(at.Child("operator"), t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
+			k.invalid(at.Child("operator"), t.Operator,
+				"operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
 		}
 		oneOf(k, at.Child("operator"), t.Operator, resourcev1.DeviceTolerationOpEqual, resourcev1.DeviceTolerationOpExists)
 		switch t.Operator {
@@ -128,7 +138,7 @@ func (k *validator) deviceTolerations(at *field.Path, list []resourcev1.DeviceTo
 	}
 }
 
-// deviceConfig judges parameters for a driver; known: they are kept already.
+// deviceConfig validates driver parameters. stored means that they are unchanged stored parameters.
 func (k *validator) deviceConfig(at *field.Path, c *resourcev1.DeviceConfiguration, known bool) {
 	at = at.Child("opaque")
 	if c.Opaque == nil {
@@ -143,8 +153,7 @@ func (k *validator) deviceConfig(at *field.Path, c *resourcev1.DeviceConfigurati
 	k.jsonObject(at.Child("parameters"), c.Opaque.Parameters, longest)
 }
 
-// jsonObject judges an object that only a driver understands; a length below 0 is
-// without bound.
+// jsonObject validates an opaque JSON object. A negative length means no limit.
 func (k *validator) jsonObject(at *field.Path, raw runtime.RawExtension, longest int) {
 	if len(raw.Raw) == 0 {
 		k.required(at, "")
@@ -167,7 +176,7 @@ func (k *validator) jsonObject(at *field.Path, raw runtime.RawExtension, longest
 	}
 }
 
-// templateMetadata judges what is copied into what a template makes.
+// templateMetadata validates the metadata of a template.
 func (k *validator) templateMetadata(at *field.Path, m *metav1.ObjectMeta) {
 	k.addAll(metavalidation.ValidateLabels(m.Labels, at.Child("labels")))
 	k.addAll(apivalidation.ValidateAnnotations(m.Annotations, at.Child("annotations")))
@@ -183,7 +192,7 @@ func (k *validator) conditions(at *field.Path, list []metav1.Condition, most int
 	k.atMost(at, len(list), most)
 }
 
-// atMost tells whether a list is short enough to be looked at one by one.
+// atMost reports whether a list is within its limit, so that its items can be validated.
 func (k *validator) atMost(at *field.Path, n, most int) bool {
 	if n > most {
 		k.add(field.TooMany(at, n, most))
@@ -191,7 +200,7 @@ func (k *validator) atMost(at *field.Path, n, most int) bool {
 	return n <= most
 }
 
-// distinct adds an error for each key that came before.
+// distinct adds an error for each duplicate key.
 func distinct[T any, K comparable](k *validator, at *field.Path, list []T, key func(T) K) {
 	seen := map[K]bool{}
 	for i, item := range list {
@@ -205,12 +214,12 @@ func distinct[T any, K comparable](k *validator, at *field.Path, list []T, key f
 
 func identity[T any](v T) T { return v }
 
-// label judges a required name that is a DNS label.
+// label validates a required DNS label.
 func (k *validator) label(at *field.Path, name string) {
 	k.invalidEach(at, name, validation.IsDNS1123Label(name))
 }
 
-// driver judges a driver's name, which is that of a CSI driver in form.
+// driver validates a driver name, which has the syntax of a CSI driver name.
 func (k *validator) driver(at *field.Path, name string) {
 	if len(name) > resourcev1.DriverNameMaxLength {
 		k.add(field.TooLong(at, "", resourcev1.DriverNameMaxLength))
@@ -222,7 +231,7 @@ func (k *validator) driver(at *field.Path, name string) {
 	k.invalidEach(at, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))
 }
 
-// pool judges a pool's name: DNS subdomains parted by slashes.
+// pool validates a pool name: DNS subdomains separated by slashes.
 func (k *validator) pool(at *field.Path, name string) {
 	if name == "" {
 		k.required(at, "")
@@ -236,8 +245,7 @@ func (k *validator) pool(at *field.Path, name string) {
 	}
 }
 
-// qualified judges the name of an attribute or of a capacity: an identifier, with
-// or without the domain of whoever defines it.
+// qualified validates the name of an attribute or capacity: an identifier with an optional domain.
 func (k *validator) qualified(at *field.Path, name string) {
 	domain, id, has := strings.Cut(name, "/")
 	switch {
@@ -261,7 +269,7 @@ func (k *validator) qualified(at *field.Path, name string) {
 	k.invalidEach(at, id, content.IsCIdentifier(id))
 }
 
-// fullyQualified judges a name that says whose it is.
+// fullyQualified validates a name with a domain.
 func (k *validator) fullyQualified(at *field.Path, name resourcev1.FullyQualifiedName) {
 	k.qualified(at, string(name))
 	if !strings.Contains(string(name), "/") {
@@ -269,7 +277,7 @@ func (k *validator) fullyQualified(at *field.Path, name resourcev1.FullyQualifie
 	}
 }
 
-// shareID judges what tells the users of a device apart.
+// shareID validates the ID of a share of a device.
 func (k *validator) shareID(at *field.Path, id string) {
 	hex := func(r rune) bool { return strings.ContainsRune("0123456789abcdef", r) }
 	parts := strings.Split(id, "-")
@@ -277,6 +285,11 @@ func (k *validator) shareID(at *field.Path, id string) {
 	if !slices.EqualFunc(parts, lengths, func(p string, n int) bool {
 		return len(p) == n && strings.IndexFunc(p, func(r rune) bool { return !hex(r) }) < 0
 	}) {
-		k.invalid(at, id, "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters")
+		k.invalid(
+			at,
+			id,
+			"uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal "+
+				"characters",
+		)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 const maxCapacityOptions = 10
 
-// capacity judges how much a device has, and in which parts it is given away.
+// capacity validates a device capacity and its request policy.
 func (k *validator) capacity(at *field.Path, c resourcev1.DeviceCapacity, shared bool) {
 	p, at := c.RequestPolicy, at.Child("requestPolicy")
 	switch {
@@ -56,7 +56,11 @@ func (k *validator) capacityOptions(at *field.Path, list []resource.Quantity, us
 	}
 }
 
-func (k *validator) capacityRange(at *field.Path, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity) {
+func (k *validator) capacityRange(
+	at *field.Path,
+	r *resourcev1.CapacityRequestPolicyRange,
+	usual, all resource.Quantity,
+) {
 	if r.Min == nil {
 		k.required(at.Child("min"), "required when validRange is defined")
 		return
@@ -84,8 +88,12 @@ func (k *validator) capacityRange(at *field.Path, r *resourcev1.CapacityRequestP
 	}
 }
 
-// capacityStep judges whether the range is made of whole steps.
-func (k *validator) capacityStep(at *field.Path, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity) {
+// capacityStep validates that the limits of a range are multiples of the step.
+func (k *validator) capacityStep(
+	at *field.Path,
+	r *resourcev1.CapacityRequestPolicyRange,
+	usual, all resource.Quantity,
+) {
 	if r.Step.Sign() <= 0 {
 		k.invalid(at, r.Step.String(), "must be greater than zero")
 		return
@@ -105,8 +113,8 @@ func (k *validator) capacityStep(at *field.Path, r *resourcev1.CapacityRequestPo
 	}
 }
 
-// wholeSteps tells whether so many steps lead from one amount to another. It
-// counts in billionths, the smallest part of an amount, without bound.
+// wholeSteps reports whether the difference of two quantities is a multiple of the step. It
+// calculates in nano units with arbitrary precision.
 func wholeSteps(to, from, step resource.Quantity) bool {
 	way := new(big.Int).Sub(billionths(to), billionths(from))
 	return way.Rem(way, billionths(step)).Sign() == 0

@@ -44,7 +44,7 @@ func defaultTolerations(list []resourcev1.DeviceToleration) {
 	}
 }
 
-// requestFields is one request or one of its alternatives, which have the same fields.
+// requestFields is a request or a subrequest, which have the same fields.
 type requestFields struct {
 	class       string
 	selectors   []resourcev1.DeviceSelector
@@ -55,8 +55,7 @@ type requestFields struct {
 	derived     []resourcev1.DeviceDerivedAttribute
 }
 
-// claimNames are the names of a claim's requests, with those of their
-// alternatives as "request/alternative".
+// claimNames are the names of a claim's requests, and of subrequests as "request/subrequest".
 type claimNames map[string]bool
 
 func requestNamesOf(c *resourcev1.DeviceClaim) claimNames {
@@ -70,8 +69,8 @@ func requestNamesOf(c *resourcev1.DeviceClaim) claimNames {
 	return out
 }
 
-// constrained tells which attributes the claim's constraints use for a request;
-// those of "" are for all.
+// constrained returns the attributes that constraints use, by request. The key "" is for all
+// requests.
 func constrained(c *resourcev1.DeviceClaim) map[string]map[string]bool {
 	out := map[string]map[string]bool{}
 	for _, one := range c.Constraints {
@@ -96,7 +95,7 @@ func constrained(c *resourcev1.DeviceClaim) map[string]map[string]bool {
 	return out
 }
 
-// deviceClaim judges what a new claim asks for.
+// deviceClaim validates the spec of a new claim.
 func (k *validator) deviceClaim(at *field.Path, c *resourcev1.DeviceClaim) {
 	names, used, cost := requestNamesOf(c), constrained(c), uint64(0)
 	if at := at.Child("requests"); k.atMost(at, len(c.Requests), resourcev1.DeviceRequestsMaxSize) {
@@ -121,8 +120,12 @@ func (k *validator) deviceClaim(at *field.Path, c *resourcev1.DeviceClaim) {
 	}
 }
 
-// deviceRequest answers what its derived attributes cost at most to compute.
-func (k *validator) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, used map[string]map[string]bool) (cost uint64) {
+// deviceRequest validates a request and returns the estimated CEL cost of its derived attributes.
+func (k *validator) deviceRequest(
+	at *field.Path,
+	r *resourcev1.DeviceRequest,
+	used map[string]map[string]bool,
+) (cost uint64) {
 	const one = "exactly one of `exactly` or `firstAvailable` is required"
 	k.label(at.Child("name"), r.Name)
 	switch {
@@ -132,8 +135,20 @@ func (k *validator) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, u
 		k.add(field.Invalid(at, nil, one+", but multiple fields are set"))
 	case r.Exactly != nil:
 		e := r.Exactly
-		cost = k.asked(at.Child("exactly"), requestFields{e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Tolerations, e.Capacity, e.DerivedAttributes},
-			used[""], used[r.Name])
+		cost = k.asked(
+			at.Child("exactly"),
+			requestFields{
+				e.DeviceClassName,
+				e.Selectors,
+				e.AllocationMode,
+				e.Count,
+				e.Tolerations,
+				e.Capacity,
+				e.DerivedAttributes,
+			},
+			used[""],
+			used[r.Name],
+		)
 	default:
 		at := at.Child("firstAvailable")
 		if !k.atMost(at, len(r.FirstAvailable), resourcev1.FirstAvailableDeviceRequestMaxSize) {
@@ -141,8 +156,21 @@ func (k *validator) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, u
 		}
 		for i, s := range r.FirstAvailable {
 			k.label(at.Index(i).Child("name"), s.Name)
-			cost += k.asked(at.Index(i), requestFields{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations, s.Capacity, s.DerivedAttributes},
-				used[""], used[r.Name], used[r.Name+"/"+s.Name])
+			cost += k.asked(
+				at.Index(i),
+				requestFields{
+					s.DeviceClassName,
+					s.Selectors,
+					s.AllocationMode,
+					s.Count,
+					s.Tolerations,
+					s.Capacity,
+					s.DerivedAttributes,
+				},
+				used[""],
+				used[r.Name],
+				used[r.Name+"/"+s.Name],
+			)
 		}
 		distinct(k, at, r.FirstAvailable, func(s resourcev1.DeviceSubRequest) string { return s.Name })
 	}
@@ -152,7 +180,8 @@ func (k *validator) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, u
 func (k *validator) asked(at *field.Path, a requestFields, used ...map[string]bool) (cost uint64) {
 	k.name(at.Child("deviceClassName"), a.class, validation.IsDNS1123Subdomain)
 	k.deviceSelectors(at.Child("selectors"), a.selectors, false)
-	switch oneOf(k, at.Child("allocationMode"), a.mode, resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount); a.mode {
+	switch oneOf(k, at.Child("allocationMode"), a.mode, resourcev1.DeviceAllocationModeAll,
+		resourcev1.DeviceAllocationModeExactCount); a.mode {
 	case resourcev1.DeviceAllocationModeAll:
 		if a.count != 0 {
 			k.invalid(at.Child("count"), a.count, "must not be specified when allocationMode is '%s'", a.mode)
@@ -175,8 +204,12 @@ func (k *validator) asked(at *field.Path, a requestFields, used ...map[string]bo
 	return k.derived(at.Child("derivedAttributes"), a.derived, used)
 }
 
-// derived judges attributes that a claim computes; each is there for a constraint.
-func (k *validator) derived(at *field.Path, list []resourcev1.DeviceDerivedAttribute, used []map[string]bool) (cost uint64) {
+// derived validates derived attributes. Each must be used by a constraint.
+func (k *validator) derived(
+	at *field.Path,
+	list []resourcev1.DeviceDerivedAttribute,
+	used []map[string]bool,
+) (cost uint64) {
 	if !k.atMost(at, len(list), resourcev1.DeviceDerivedAttributesMaxSize) {
 		return 0
 	}
@@ -191,7 +224,8 @@ func (k *validator) derived(at *field.Path, list []resourcev1.DeviceDerivedAttri
 				known = known || names[string(d.Name)]
 			}
 			if !known {
-				k.invalid(at.Child("name"), d.Name, "must be referenced by at least one matchAttribute or distinctAttribute constraint targeting this request")
+				k.invalid(at.Child("name"), d.Name, "must be referenced by at least one matchAttribute or distinctAttribute "+
+					"constraint targeting this request")
 			}
 		}
 		if d.Expression == "" {
@@ -221,7 +255,7 @@ func (k *validator) deviceConstraint(at *field.Path, c *resourcev1.DeviceConstra
 	}
 }
 
-// requestNames judges which of the claim's requests are meant.
+// requestNames validates references to requests of the claim.
 func (k *validator) requestNames(at *field.Path, list []string, names claimNames) {
 	if !k.atMost(at, len(list), resourcev1.DeviceRequestsMaxSize) {
 		return
@@ -240,6 +274,10 @@ func (k *validator) requestName(at *field.Path, name string, names claimNames) {
 		}
 	}
 	if len(parts) > 2 || !names[name] {
-		k.invalid(at, name, "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'")
+		k.invalid(
+			at,
+			name,
+			"must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
+		)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 )
 
-// deviceSelectors judges by what devices are chosen; known: it is kept already.
+// deviceSelectors validates device selectors. stored means that they are unchanged stored
+// selectors.
 func (k *validator) deviceSelectors(at *field.Path, list []resourcev1.DeviceSelector, known bool) {
 	if !k.atMost(at, len(list), resourcev1.DeviceSelectorsMaxSize) {
 		return
@@ -25,16 +26,19 @@ func (k *validator) deviceSelectors(at *field.Path, list []resourcev1.DeviceSele
 	}
 }
 
-// expression compiles a CEL expression about one device, by the library that
-// schedulers evaluate it with, and answers what it costs at most. The library makes
-// its compiler at the first use; its answers depend on the expression alone.
+// expression compiles a CEL expression about a device with the library that the scheduler uses, and
+// returns its estimated cost. The library caches its compiler. The result depends on the expression
+// only.
 func (k *validator) expression(at *field.Path, text string, derived bool) (cost uint64) {
 	if len(text) > resourcev1.CELSelectorExpressionMaxLength {
 		k.add(field.TooLong(at, "", resourcev1.CELSelectorExpressionMaxLength))
 		return 0
 	}
 	compiler := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true, EnableListTypeAttributes: true})
-	got := compiler.CompileCELExpression(text, cel.Options{EnvType: new(environment.NewExpressions), DerivedAttribute: derived})
+	got := compiler.CompileCELExpression(
+		text,
+		cel.Options{EnvType: new(environment.NewExpressions), DerivedAttribute: derived},
+	)
 	if got.Error != nil {
 		k.uncompiled(at, text, got.Error)
 		return 0

@@ -16,8 +16,7 @@ import (
 	"berth/podspec"
 )
 
-// resourceSlice judges what a driver offers; what old has too may be kept by
-// looser rules.
+// resourceSlice validates a slice. Unchanged parts of old are validated with relaxed rules.
 func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 	k.driver(spec.Child("driver"), s.Spec.Driver)
 	at := spec.Child("pool")
@@ -46,7 +45,11 @@ func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 		}
 		distinct(k, at, s.Spec.Devices, func(d resourcev1.Device) string { return d.Name })
 	}
-	if at := spec.Child("sharedCounters"); k.atMost(at, len(s.Spec.SharedCounters), resourcev1.ResourceSliceMaxCounterSets) {
+	if at := spec.Child("sharedCounters"); k.atMost(
+		at,
+		len(s.Spec.SharedCounters),
+		resourcev1.ResourceSliceMaxCounterSets,
+	) {
 		for i, c := range s.Spec.SharedCounters {
 			k.name(at.Index(i).Child("name"), c.Name, validation.IsDNS1123Label)
 			k.counters(at.Index(i).Child("counters"), c.Counters, resourcev1.ResourceSliceMaxCountersPerCounterSet)
@@ -59,7 +62,8 @@ func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 
 func isTrue(p *bool) bool { return p != nil && *p }
 
-// mostDevices is fewer where devices say more.
+// mostDevices returns the maximum number of devices, which is lower if devices have
+// taints, counters or list attributes.
 func mostDevices(list []resourcev1.Device) int {
 	for _, d := range list {
 		if len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 {
@@ -74,14 +78,14 @@ func mostDevices(list []resourcev1.Device) int {
 	return resourcev1.ResourceSliceMaxDevices
 }
 
-// nodeSelection is how nodes are chosen, of a slice or of one device.
+// nodeSelection selects the nodes of a slice or device.
 type nodeSelection struct {
 	name     *string
 	selector *corev1.NodeSelector
 	all      *bool
 }
 
-// chosen judges it and answers the fields that say something.
+// chosen validates a node selection and returns the fields that are set.
 func (k *validator) chosen(at *field.Path, w nodeSelection) (said []string) {
 	if w.name != nil {
 		if *w.name == "" {
@@ -124,12 +128,20 @@ func (k *validator) sliceNodes(s *resourcev1.ResourceSliceSpec) {
 	}
 }
 
-// deviceNodes judges where a device is: by itself only if the slice says so.
+// deviceNodes validates the node selection of a device, which requires perDeviceNodeSelection.
 func (k *validator) deviceNodes(at *field.Path, d *resourcev1.Device, each bool) {
-	const one = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+	const one = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when " +
+		"`perDeviceNodeSelection` is set to true in the ResourceSlice spec"
 	if !each {
 		if d.NodeName != nil || d.NodeSelector != nil || d.AllNodes != nil {
-			k.add(field.Invalid(at, nil, "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"))
+			k.add(
+				field.Invalid(
+					at,
+					nil,
+					"`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in "+
+						"the ResourceSlice spec",
+				),
+			)
 		}
 		return
 	}
@@ -144,7 +156,12 @@ func (k *validator) deviceNodes(at *field.Path, d *resourcev1.Device, each bool)
 func (k *validator) device(at *field.Path, d, was *resourcev1.Device, eachNode bool) {
 	k.label(at.Child("name"), d.Name)
 	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
-		k.invalid(at, n, "the total number of attributes and capacities must not exceed %d", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
+		k.invalid(
+			at,
+			n,
+			"the total number of attributes and capacities must not exceed %d",
+			resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice,
+		)
 	}
 	values := 0
 	for _, name := range slices.Sorted(maps.Keys(d.Attributes)) {
@@ -152,7 +169,12 @@ func (k *validator) device(at *field.Path, d, was *resourcev1.Device, eachNode b
 		values += k.attribute(at.Child("attributes").Key(string(name)), d.Attributes[name])
 	}
 	if values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice {
-		k.invalid(at, values, "the total number of attribute values must not exceed %d", resourcev1.ResourceSliceMaxAttributeValuesPerDevice)
+		k.invalid(
+			at,
+			values,
+			"the total number of attribute values must not exceed %d",
+			resourcev1.ResourceSliceMaxAttributeValuesPerDevice,
+		)
 	}
 	if !equality.Semantic.DeepEqual(d.Capacity, was.Capacity) {
 		for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
@@ -160,7 +182,8 @@ func (k *validator) device(at *field.Path, d, was *resourcev1.Device, eachNode b
 			k.capacity(at.Child("capacity").Key(string(name)), d.Capacity[name], isTrue(d.AllowMultipleAllocations))
 		}
 	}
-	if at := at.Child("taints"); !equality.Semantic.DeepEqual(d.Taints, was.Taints) && k.atMost(at, len(d.Taints), resourcev1.DeviceTaintsMaxLength) {
+	if at := at.Child("taints"); !equality.Semantic.DeepEqual(d.Taints, was.Taints) &&
+		k.atMost(at, len(d.Taints), resourcev1.DeviceTaintsMaxLength) {
 		for i := range d.Taints {
 			k.deviceTaint(at.Index(i), &d.Taints[i], "")
 		}
@@ -169,11 +192,16 @@ func (k *validator) device(at *field.Path, d, was *resourcev1.Device, eachNode b
 	k.deviceNodes(at, d, eachNode)
 	k.bindingConditions(at, d.BindingConditions, d.BindingFailureConditions)
 	for _, name := range slices.Sorted(maps.Keys(d.NodeAllocatableResources)) {
-		k.nodeAllocatable(at.Child("nodeAllocatableResources").Key(string(name)), name, d.NodeAllocatableResources[name], d.Capacity)
+		k.nodeAllocatable(
+			at.Child("nodeAllocatableResources").Key(string(name)),
+			name,
+			d.NodeAllocatableResources[name],
+			d.Capacity,
+		)
 	}
 }
 
-// attribute judges one and answers how many values it has.
+// attribute validates an attribute and returns the number of its values.
 func (k *validator) attribute(at *field.Path, a resourcev1.DeviceAttribute) (values int) {
 	fields := 0
 	one := func(set bool) {
@@ -245,7 +273,11 @@ func (k *validator) consumption(at *field.Path, list []resourcev1.DeviceCounterC
 		at := at.Index(i)
 		k.name(at.Child("counterSet"), c.CounterSet, validation.IsDNS1123Label)
 		k.counters(at.Child("counters"), c.Counters, resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption)
-		if at := at.Child("compatibilityGroups"); k.atMost(at, len(c.CompatibilityGroups), resourcev1.DeviceCompatibilityGroupsMaxSize) {
+		if at := at.Child("compatibilityGroups"); k.atMost(
+			at,
+			len(c.CompatibilityGroups),
+			resourcev1.DeviceCompatibilityGroupsMaxSize,
+		) {
 			for j, g := range c.CompatibilityGroups {
 				k.label(at.Index(j), g)
 			}
@@ -255,7 +287,7 @@ func (k *validator) consumption(at *field.Path, list []resourcev1.DeviceCounterC
 	distinct(k, at, list, func(c resourcev1.DeviceCounterConsumption) string { return c.CounterSet })
 }
 
-// partitionType judges the attribute that names what kind of part a device is.
+// partitionType validates the attribute that names the partition type of a device.
 func (k *validator) partitionType(s *resourcev1.ResourceSliceSpec) {
 	if s.PartitionTypeAttribute == nil {
 		return
@@ -289,7 +321,8 @@ func (k *validator) partitionType(s *resourcev1.ResourceSliceSpec) {
 }
 
 func (k *validator) skippedOperations(at *field.Path, list []resourcev1.SkipNodeOperation) {
-	const prepare, unprepare, all = resourcev1.SkipNodeOperationNodePrepareResources, resourcev1.SkipNodeOperationNodeUnprepareResources, resourcev1.SkipNodeOperationAll
+	const prepare, unprepare, all = resourcev1.SkipNodeOperationNodePrepareResources,
+		resourcev1.SkipNodeOperationNodeUnprepareResources, resourcev1.SkipNodeOperationAll
 	for i, o := range list {
 		oneOf(k, at.Index(i), o, all, prepare, unprepare)
 	}
@@ -299,8 +332,13 @@ func (k *validator) skippedOperations(at *field.Path, list []resourcev1.SkipNode
 	}
 }
 
-// nodeAllocatable judges how a device counts as one of the node's own resources.
-func (k *validator) nodeAllocatable(at *field.Path, name corev1.ResourceName, r resourcev1.NodeAllocatableResource, has map[resourcev1.QualifiedName]resourcev1.DeviceCapacity) {
+// nodeAllocatable validates how a device maps to a node-allocatable resource.
+func (k *validator) nodeAllocatable(
+	at *field.Path,
+	name corev1.ResourceName,
+	r resourcev1.NodeAllocatableResource,
+	has map[resourcev1.QualifiedName]resourcev1.DeviceCapacity,
+) {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 	default:
@@ -324,7 +362,11 @@ func (k *validator) nodeAllocatable(at *field.Path, name corev1.ResourceName, r 
 	}
 }
 
-func (k *validator) nodeMapping(at *field.Path, m *resourcev1.NodeAllocatableMapping, has map[resourcev1.QualifiedName]resourcev1.DeviceCapacity) {
+func (k *validator) nodeMapping(
+	at *field.Path,
+	m *resourcev1.NodeAllocatableMapping,
+	has map[resourcev1.QualifiedName]resourcev1.DeviceCapacity,
+) {
 	switch {
 	case m.CapacityKey == nil && m.DeviceMultiplier == nil:
 		k.invalid(at, "", "must specify one of: `capacityKey`, `deviceMultiplier`")
@@ -347,7 +389,7 @@ func (k *validator) nodeMapping(at *field.Path, m *resourcev1.NodeAllocatableMap
 	k.atLeast(at.Child("deviceMultiplier"), m.DeviceMultiplier, 1, "must be positive")
 }
 
-// atLeast judges the sign of an amount that may be absent: 0 takes none too.
+// atLeast validates the sign of an optional quantity. Sign 0 allows zero.
 func (k *validator) atLeast(at *field.Path, q *resource.Quantity, sign int, why string) {
 	if q != nil && q.Sign() < sign {
 		k.invalid(at, q.String(), "%s", why)

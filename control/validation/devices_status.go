@@ -10,7 +10,7 @@ import (
 	"berth/podspec"
 )
 
-// deviceID is one device, or one share of it, among all.
+// deviceID identifies a device or a share of it.
 type deviceID struct{ driver, pool, device, share string }
 
 func (d deviceID) String() string {
@@ -37,7 +37,7 @@ func reportedID(d resourcev1.AllocatedDeviceStatus) deviceID {
 	return out
 }
 
-// allocated are the devices that a claim has.
+// allocated returns the allocated devices of a claim.
 func allocated(s *resourcev1.ResourceClaimStatus) map[deviceID]bool {
 	out := map[deviceID]bool{}
 	if s.Allocation != nil {
@@ -48,8 +48,7 @@ func allocated(s *resourcev1.ResourceClaimStatus) map[deviceID]bool {
 	return out
 }
 
-// DropDeallocatedDevices takes out of a claim's new status what is told of devices that
-// the claim had and has no more.
+// DropDeallocatedDevices removes the status of devices that are no longer allocated.
 func DropDeallocatedDevices(now, old *resourcev1.ResourceClaimStatus) {
 	has, had := allocated(now), allocated(old)
 	var kept []resourcev1.AllocatedDeviceStatus
@@ -61,9 +60,13 @@ func DropDeallocatedDevices(now, old *resourcev1.ResourceClaimStatus) {
 	now.Devices = kept
 }
 
-// claimStatus judges what a claim was given, who may use it and what drivers say.
+// claimStatus validates the allocation, the consumers and the device status of a claim.
 func (k *validator) claimStatus(c, old *resourcev1.ResourceClaim) {
-	if at := status.Child("reservedFor"); k.atMost(at, len(c.Status.ReservedFor), resourcev1.ResourceClaimReservedForMaxSize) {
+	if at := status.Child("reservedFor"); k.atMost(
+		at,
+		len(c.Status.ReservedFor),
+		resourcev1.ResourceClaimReservedForMaxSize,
+	) {
 		for i, r := range c.Status.ReservedFor {
 			k.consumer(at.Index(i), r)
 		}
@@ -87,7 +90,7 @@ func (k *validator) claimStatus(c, old *resourcev1.ResourceClaim) {
 	}
 }
 
-// reserved judges whether users may be added now.
+// reserved validates reservedFor.
 func (k *validator) reserved(at *field.Path, c, old *resourcev1.ResourceClaim) {
 	if len(c.Status.ReservedFor) == 0 {
 		return
@@ -116,18 +119,24 @@ func (k *validator) consumer(at *field.Path, r resourcev1.ResourceClaimConsumerR
 	}
 }
 
-// allocation judges a new one; one that is kept is never judged again.
+// allocation validates a new allocation. An unchanged one is not validated again.
 func (k *validator) allocation(at *field.Path, a *resourcev1.AllocationResult, names claimNames) {
 	if at := at.Child("devices", "results"); k.atMost(at, len(a.Devices.Results), resourcev1.AllocationResultsMaxSize) {
 		for i := range a.Devices.Results {
 			k.allocatedDevice(at.Index(i), &a.Devices.Results[i], names)
 		}
 	}
-	// As much as a class and a claim can have together.
+	// The maximum of a class and a claim together.
 	if at := at.Child("devices", "config"); k.atMost(at, len(a.Devices.Config), 2*resourcev1.DeviceConfigMaxSize) {
 		for i := range a.Devices.Config {
 			c, at := &a.Devices.Config[i], at.Index(i)
-			oneOf(k, at.Child("source"), c.Source, resourcev1.AllocationConfigSourceClaim, resourcev1.AllocationConfigSourceClass)
+			oneOf(
+				k,
+				at.Child("source"),
+				c.Source,
+				resourcev1.AllocationConfigSourceClaim,
+				resourcev1.AllocationConfigSourceClass,
+			)
 			k.requestNames(at.Child("requests"), c.Requests, names)
 			k.deviceConfig(at, &c.DeviceConfiguration, false)
 		}
@@ -150,14 +159,15 @@ func (k *validator) allocatedDevice(at *field.Path, r *resourcev1.DeviceRequestA
 	k.skippedOperations(at.Child("skipNodeOperations"), r.SkipNodeOperations)
 }
 
-// bindingConditions judges what must be told of a device before its pod is bound,
-// and what ends the attempt.
+// bindingConditions validates the conditions that must be set before a pod is bound, and those that
+// fail the binding.
 func (k *validator) bindingConditions(at *field.Path, good, bad []string) {
 	for _, list := range []struct {
 		name  string
 		words []string
 		most  int
-	}{{"bindingConditions", good, resourcev1.BindingConditionsMaxSize}, {"bindingFailureConditions", bad, resourcev1.BindingFailureConditionsMaxSize}} {
+	}{{"bindingConditions", good, resourcev1.BindingConditionsMaxSize},
+		{"bindingFailureConditions", bad, resourcev1.BindingFailureConditionsMaxSize}} {
 		at := at.Child(list.name)
 		if !k.atMost(at, len(list.words), list.most) {
 			return
@@ -173,7 +183,11 @@ func (k *validator) bindingConditions(at *field.Path, good, bad []string) {
 	}
 	for i, word := range bad {
 		if also[word] {
-			k.invalid(at.Child("bindingFailureConditions").Index(i), word, "bindingFailureConditions must not overlap with bindingConditions")
+			k.invalid(
+				at.Child("bindingFailureConditions").Index(i),
+				word,
+				"bindingFailureConditions must not overlap with bindingConditions",
+			)
 		}
 	}
 	if len(good) == 0 && len(bad) > 0 {
@@ -184,7 +198,7 @@ func (k *validator) bindingConditions(at *field.Path, good, bad []string) {
 	}
 }
 
-// deviceStatus judges what a driver says of a device.
+// deviceStatus validates the status that a driver reports for a device.
 func (k *validator) deviceStatus(at *field.Path, d *resourcev1.AllocatedDeviceStatus) {
 	k.driver(at.Child("driver"), d.Driver)
 	k.pool(at.Child("pool"), d.Pool)

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	maxEventNote = 1024 // bytes of what an event says
-	maxEventWord = 128  // bytes of each of its other words
+	maxEventNote = 1024 // maximum length of the message, in bytes
+	maxEventWord = 128  // maximum length of each other string, in bytes
 )
 
-// event judges an event of either group, and is all that is asked of one of the core
-// group: those that count up in the old way have no eventTime.
+// event validates an event of either group. For core events it is the only validation: events that
+// use the deprecated count have no eventTime.
 func (k *validator) event(e *corev1.Event) {
 	on := e.InvolvedObject.Namespace
-	// What has no namespace is told of in the default one, nodes among it.
+	// Events about cluster-scoped objects are in the default namespace.
 	agrees := on == "" && e.Namespace == metav1.NamespaceDefault
 	if e.EventTime.IsZero() {
 		agrees = agrees || on == e.Namespace
@@ -51,8 +51,7 @@ func (k *validator) event(e *corev1.Event) {
 	}
 }
 
-// eventFresh is what is asked besides of a new event of events.k8s.io: that it has
-// nothing of the old way to count.
+// eventFresh validates a new event of events.k8s.io: deprecated fields must not be set.
 func (k *validator) eventFresh(e *corev1.Event) {
 	if e.EventTime.IsZero() {
 		k.required(field.NewPath("eventTime"), "")
@@ -86,7 +85,7 @@ func (k *validator) series(e *corev1.Event) {
 	}
 }
 
-// eventChange lets nothing of an event of events.k8s.io change but its series.
+// eventChange validates that only the series of an event of events.k8s.io changes.
 func (k *validator) eventChange(e, old *corev1.Event) {
 	if !equality.Semantic.DeepEqual(e.Series, old.Series) {
 		k.series(e)
@@ -96,14 +95,16 @@ func (k *validator) eventChange(e, old *corev1.Event) {
 		now, was any
 	}{
 		{"involvedObject", e.InvolvedObject, old.InvolvedObject}, {"related", e.Related, old.Related},
-		{"reason", e.Reason, old.Reason}, {"message", e.Message, old.Message}, {"type", e.Type, old.Type}, {"action", e.Action, old.Action},
+		{"reason", e.Reason, old.Reason}, {"message", e.Message, old.Message}, {"type", e.Type, old.Type},
+		{"action", e.Action, old.Action},
 		{"source", e.Source, old.Source}, {"count", e.Count, old.Count},
 		{"firstTimestamp", e.FirstTimestamp, old.FirstTimestamp}, {"lastTimestamp", e.LastTimestamp, old.LastTimestamp},
-		{"reportingController", e.ReportingController, old.ReportingController}, {"reportingInstance", e.ReportingInstance, old.ReportingInstance},
+		{"reportingController", e.ReportingController, old.ReportingController},
+		{"reportingInstance", e.ReportingInstance, old.ReportingInstance},
 	} {
 		k.immutable(field.NewPath(f.name), f.now, f.was)
 	}
-	// Clients write it in microseconds, whatever they count in.
+	// Clients encode it with microseconds.
 	if !e.EventTime.Truncate(time.Microsecond).Equal(old.EventTime.Truncate(time.Microsecond)) {
 		k.invalid(field.NewPath("eventTime"), e.EventTime, "field is immutable")
 	}

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/randfill"
 )
 
-// kinds are all that have rules, in an order.
+// kinds returns all kinds with rules in a fixed order.
 func kinds() []schema.GroupKind {
 	return slices.SortedFunc(maps.Keys(rulesByKind), func(a, b schema.GroupKind) int {
 		return cmpStrings(a.String(), b.String())
@@ -36,7 +36,7 @@ func cmpStrings(a, b string) int {
 	return 0
 }
 
-// empty makes an object of the type that the server keeps.
+// empty returns an empty object of the stored type.
 func empty(t testing.TB, kind schema.GroupKind) runtime.Object {
 	if kind.Group == "events.k8s.io" {
 		return &corev1.Event{}
@@ -57,7 +57,7 @@ func empty(t testing.TB, kind schema.GroupKind) runtime.Object {
 func encoded(t testing.TB, obj any) string {
 	raw, err := json.Marshal(obj)
 	if err != nil {
-		t.Skip(err) // what cannot be written is never kept
+		t.Skip(err) // objects that cannot be encoded are never stored
 	}
 	return string(raw)
 }
@@ -84,13 +84,52 @@ func checkInvariants(t testing.TB, kind schema.GroupKind, obj, old runtime.Objec
 	}
 }
 
-// words are likelier to reach a rule than letters by chance.
-var words = []string{"", "a", "web", "a/b", "x_", "RollingUpdate", "Always", "Never", "OnFailure", "None", "TCP", "80", "10.0.0.1", "::1",
-	"10.0.0.0/8", "storage", "cpu", "100%", "0%", "*/5 * * * *", "@hourly", "Europe/Berlin", "ClusterIP", "LoadBalancer", "ExternalName",
-	"IPv4", "Indexed", "FailJob", "In", "Exists", "kubernetes.io/tls", "system-node-critical", "User", "ServiceAccount", "Container", "Pod",
-	"d.example.com/x", "device.driver == 'a'", "All", "NoSchedule", "1.2.3"}
+// words reach more rules than random strings.
+var words = []string{
+	"",
+	"a",
+	"web",
+	"a/b",
+	"x_",
+	"RollingUpdate",
+	"Always",
+	"Never",
+	"OnFailure",
+	"None",
+	"TCP",
+	"80",
+	"10.0.0.1",
+	"::1",
+	"10.0.0.0/8",
+	"storage",
+	"cpu",
+	"100%",
+	"0%",
+	"*/5 * * * *",
+	"@hourly",
+	"Europe/Berlin",
+	"ClusterIP",
+	"LoadBalancer",
+	"ExternalName",
+	"IPv4",
+	"Indexed",
+	"FailJob",
+	"In",
+	"Exists",
+	"kubernetes.io/tls",
+	"system-node-critical",
+	"User",
+	"ServiceAccount",
+	"Container",
+	"Pod",
+	"d.example.com/x",
+	"device.driver == 'a'",
+	"All",
+	"NoSchedule",
+	"1.2.3",
+}
 
-// values fills in what cannot be anything.
+// values returns fill functions for types that cannot have random values.
 func values() []any {
 	return []any{
 		func(s *string, c randfill.Continue) { *s = words[c.Intn(len(words))] },
@@ -131,7 +170,11 @@ func TestRulesInvariantsOnRandomObjects(t *testing.T) {
 
 func FuzzRules(f *testing.F) {
 	for i := range kinds() {
-		f.Add(uint8(i), []byte(fmt.Sprintf(`{"metadata":{"name":"a%d","namespace":"b"},"spec":{"selector":{}}}`, i)), []byte(`{}`))
+		f.Add(
+			uint8(i),
+			[]byte(fmt.Sprintf(`{"metadata":{"name":"a%d","namespace":"b"},"spec":{"selector":{}}}`, i)),
+			[]byte(`{}`),
+		)
 	}
 	f.Fuzz(func(t *testing.T, which uint8, one, two []byte) {
 		all := kinds()

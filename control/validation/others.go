@@ -27,22 +27,24 @@ import (
 const (
 	maxUserPriority     = 1_000_000_000
 	systemPriorityNames = "system-"
-	minCertificateTime  = 600 // seconds
+	minCertificateTime  = 600 // in seconds
 	maxEndpoints        = 1000
 	maxAddresses        = 100
 	maxSlicePorts       = 20_000
 )
 
-// systemPriorities are the classes that the server makes itself.
+// systemPriorities are the priority classes that the server creates.
 var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 var otherRules = map[schema.GroupKind]Rules{
 	{Group: "events.k8s.io", Kind: "Event"}: definition[*corev1.Event]{validate: (*validator).event,
 		validateCreate: (*validator).eventFresh, validateUpdate: (*validator).eventChange}.rules(),
-	{Group: "coordination.k8s.io", Kind: "Lease"}: definition[*coordinationv1.Lease]{validate: func(k *validator, l *coordinationv1.Lease) {
-		positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
-		notNegative(k, spec.Child("leaseTransitions"), l.Spec.LeaseTransitions)
-	}}.rules(),
+	{Group: "coordination.k8s.io", Kind: "Lease"}: definition[*coordinationv1.Lease]{
+		validate: func(k *validator, l *coordinationv1.Lease) {
+			positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
+			notNegative(k, spec.Child("leaseTransitions"), l.Spec.LeaseTransitions)
+		},
+	}.rules(),
 	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: definition[*schedulingv1.PriorityClass]{clusterScoped: true,
 		setDefaults: func(p *schedulingv1.PriorityClass) { setIfNil(&p.PreemptionPolicy, corev1.PreemptLowerPriority) },
 		validate:    (*validator).priorityClass,
@@ -52,32 +54,54 @@ var otherRules = map[schema.GroupKind]Rules{
 			}
 			k.immutable(field.NewPath("preemptionPolicy"), p.PreemptionPolicy, old.PreemptionPolicy)
 		}}.rules(),
-	{Group: "node.k8s.io", Kind: "RuntimeClass"}: definition[*nodev1.RuntimeClass]{clusterScoped: true, validate: (*validator).runtimeClass,
+	{Group: "node.k8s.io", Kind: "RuntimeClass"}: definition[*nodev1.RuntimeClass]{
+		clusterScoped: true,
+		validate:      (*validator).runtimeClass,
 		validateUpdate: func(k *validator, r, old *nodev1.RuntimeClass) {
 			k.immutable(field.NewPath("handler"), r.Handler, old.Handler)
-		}}.rules(),
-	{Group: "policy", Kind: "PodDisruptionBudget"}: definition[*policyv1.PodDisruptionBudget]{validate: (*validator).budget, validateStatus: (*validator).budgetStatus}.rules(),
-	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: definition[*discoveryv1.EndpointSlice]{setDefaults: defaultSlice, validate: (*validator).slice,
+		},
+	}.rules(),
+	{Group: "policy", Kind: "PodDisruptionBudget"}: definition[*policyv1.PodDisruptionBudget]{
+		validate:       (*validator).budget,
+		validateStatus: (*validator).budgetStatus,
+	}.rules(),
+	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: definition[*discoveryv1.EndpointSlice]{
+		setDefaults: defaultSlice,
+		validate:    (*validator).slice,
 		validateUpdate: func(k *validator, s, old *discoveryv1.EndpointSlice) {
 			k.immutable(field.NewPath("addressType"), s.AddressType, old.AddressType)
-		}}.rules(),
-	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: definition[*networkingv1.NetworkPolicy]{setDefaults: defaultPolicy, validate: (*validator).networkPolicy}.rules(),
-	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: definition[*certificatesv1.CertificateSigningRequest]{clusterScoped: true,
-		validateName: pathSegment, validate: (*validator).request,
+		},
+	}.rules(),
+	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: definition[*networkingv1.NetworkPolicy]{
+		setDefaults: defaultPolicy,
+		validate:    (*validator).networkPolicy,
+	}.rules(),
+	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: definition[*certificatesv1.CertificateSigningRequest]{
+		clusterScoped:  true,
+		validateName:   pathSegment,
+		validate:       (*validator).request,
 		prepareUpdate:  func(r, old *certificatesv1.CertificateSigningRequest) { r.Spec = old.Spec },
-		validateStatus: (*validator).requestStatus}.rules(),
-	{Group: "autoscaling", Kind: "Scale"}: definition[*autoscalingv1.Scale]{validate: func(k *validator, s *autoscalingv1.Scale) {
-		notNegative(k, spec.Child("replicas"), &s.Spec.Replicas)
-	}}.rules(),
+		validateStatus: (*validator).requestStatus,
+	}.rules(),
+	{Group: "autoscaling", Kind: "Scale"}: definition[*autoscalingv1.Scale]{
+		validate: func(k *validator, s *autoscalingv1.Scale) {
+			notNegative(k, spec.Child("replicas"), &s.Spec.Replicas)
+		},
+	}.rules(),
 }
 
 func (k *validator) priorityClass(p *schedulingv1.PriorityClass) {
 	at := metadata.Child("name")
 	if strings.HasPrefix(p.Name, systemPriorityNames) {
 		if value, known := systemPriorities[p.Name]; !known {
-			k.forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. error: "+p.Name+" is not a known system priority class")
+			k.forbidden(
+				at,
+				"priority class names with 'system-' prefix are reserved for system use only. error: "+
+					p.Name+" is not a known system priority class",
+			)
 		} else if value != p.Value || p.GlobalDefault {
-			k.forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. error: value and globalDefault of "+p.Name+" are fixed")
+			k.forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. error: value "+
+				"and globalDefault of "+p.Name+" are fixed")
 		}
 	} else if p.Value > maxUserPriority {
 		k.forbidden(field.NewPath("value"), "maximum allowed value of a user defined priority is 1000000000")
@@ -108,7 +132,13 @@ func (k *validator) budget(p *policyv1.PodDisruptionBudget) {
 	if p.Spec.Selector != nil {
 		k.selector(spec.Child("selector"), p.Spec.Selector)
 	}
-	oneOfIfSet(k, spec.Child("unhealthyPodEvictionPolicy"), p.Spec.UnhealthyPodEvictionPolicy, policyv1.IfHealthyBudget, policyv1.AlwaysAllow)
+	oneOfIfSet(
+		k,
+		spec.Child("unhealthyPodEvictionPolicy"),
+		p.Spec.UnhealthyPodEvictionPolicy,
+		policyv1.IfHealthyBudget,
+		policyv1.AlwaysAllow,
+	)
 }
 
 func (k *validator) budgetStatus(p, _ *policyv1.PodDisruptionBudget) {
@@ -124,7 +154,14 @@ func defaultSlice(s *discoveryv1.EndpointSlice) {
 }
 
 func (k *validator) slice(s *discoveryv1.EndpointSlice) {
-	oneOf(k, field.NewPath("addressType"), s.AddressType, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
+	oneOf(
+		k,
+		field.NewPath("addressType"),
+		s.AddressType,
+		discoveryv1.AddressTypeIPv4,
+		discoveryv1.AddressTypeIPv6,
+		discoveryv1.AddressTypeFQDN,
+	)
 	all := field.NewPath("endpoints")
 	if n := len(s.Endpoints); n > maxEndpoints {
 		k.add(field.TooMany(all, n, maxEndpoints))
@@ -253,7 +290,7 @@ func (k *validator) peers(at *field.Path, peers []networkingv1.NetworkPolicyPeer
 	}
 }
 
-// request judges a wish for a certificate. Whether it is granted is the signer's.
+// request validates a CertificateSigningRequest. Whether it is approved is decided elsewhere.
 func (k *validator) request(r *certificatesv1.CertificateSigningRequest) {
 	block, _ := pem.Decode(r.Spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
@@ -291,11 +328,16 @@ func (k *validator) request(r *certificatesv1.CertificateSigningRequest) {
 }
 
 var keyUsages = []certificatesv1.KeyUsage{
-	certificatesv1.UsageSigning, certificatesv1.UsageDigitalSignature, certificatesv1.UsageContentCommitment, certificatesv1.UsageKeyEncipherment,
-	certificatesv1.UsageKeyAgreement, certificatesv1.UsageDataEncipherment, certificatesv1.UsageCertSign, certificatesv1.UsageCRLSign,
-	certificatesv1.UsageEncipherOnly, certificatesv1.UsageDecipherOnly, certificatesv1.UsageAny, certificatesv1.UsageServerAuth,
-	certificatesv1.UsageClientAuth, certificatesv1.UsageCodeSigning, certificatesv1.UsageEmailProtection, certificatesv1.UsageSMIME,
-	certificatesv1.UsageIPsecEndSystem, certificatesv1.UsageIPsecTunnel, certificatesv1.UsageIPsecUser, certificatesv1.UsageTimestamping,
+	certificatesv1.UsageSigning, certificatesv1.UsageDigitalSignature, certificatesv1.UsageContentCommitment,
+	certificatesv1.UsageKeyEncipherment,
+	certificatesv1.UsageKeyAgreement, certificatesv1.UsageDataEncipherment, certificatesv1.UsageCertSign,
+	certificatesv1.UsageCRLSign,
+	certificatesv1.UsageEncipherOnly, certificatesv1.UsageDecipherOnly, certificatesv1.UsageAny,
+	certificatesv1.UsageServerAuth,
+	certificatesv1.UsageClientAuth, certificatesv1.UsageCodeSigning, certificatesv1.UsageEmailProtection,
+	certificatesv1.UsageSMIME,
+	certificatesv1.UsageIPsecEndSystem, certificatesv1.UsageIPsecTunnel, certificatesv1.UsageIPsecUser,
+	certificatesv1.UsageTimestamping,
 	certificatesv1.UsageOCSPSigning, certificatesv1.UsageMicrosoftSGC, certificatesv1.UsageNetscapeSGC,
 }
 
@@ -303,10 +345,16 @@ var anyStatus = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionF
 
 func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningRequest) {
 	if was := old.Status.Certificate; len(was) > 0 && !equality.Semantic.DeepEqual(r.Status.Certificate, was) {
-		k.forbidden(status.Child("certificate"), "updates may not set certificate content if existing certificate content is not empty")
+		k.forbidden(
+			status.Child("certificate"),
+			"updates may not set certificate content if existing certificate content is not empty",
+		)
 	}
 	has := func(list []certificatesv1.CertificateSigningRequestCondition, kind certificatesv1.RequestConditionType) bool {
-		return slices.ContainsFunc(list, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })
+		return slices.ContainsFunc(
+			list,
+			func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind },
+		)
 	}
 	at := status.Child("conditions")
 	seen := map[certificatesv1.RequestConditionType]bool{}
@@ -330,10 +378,12 @@ func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningReque
 			k.add(field.NotSupported(at.Index(i).Child("status"), c.Status, states))
 		}
 	}
-	if has(r.Status.Conditions, certificatesv1.CertificateApproved) && has(r.Status.Conditions, certificatesv1.CertificateDenied) {
+	if has(r.Status.Conditions, certificatesv1.CertificateApproved) &&
+		has(r.Status.Conditions, certificatesv1.CertificateDenied) {
 		k.invalid(at, certificatesv1.CertificateDenied, "Approved and Denied conditions are mutually exclusive")
 	}
-	for _, c := range []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed} {
+	for _, c := range []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved,
+		certificatesv1.CertificateDenied, certificatesv1.CertificateFailed} {
 		if has(old.Status.Conditions, c) && !has(r.Status.Conditions, c) {
 			k.forbidden(at, "updates may not remove a condition of type \""+string(c)+"\"")
 		}

@@ -16,7 +16,11 @@ func rbac(kind string) schema.GroupKind { return schema.GroupKind{Group: rbacv1.
 var rbacRules = map[schema.GroupKind]Rules{
 	rbac("Role"): definition[*rbacv1.Role]{validateName: pathSegment,
 		validate: func(k *validator, r *rbacv1.Role) { k.policies(field.NewPath("rules"), r.Rules, true) }}.rules(),
-	rbac("ClusterRole"): definition[*rbacv1.ClusterRole]{clusterScoped: true, validateName: pathSegment, validate: (*validator).clusterRole}.rules(),
+	rbac("ClusterRole"): definition[*rbacv1.ClusterRole]{
+		clusterScoped: true,
+		validateName:  pathSegment,
+		validate:      (*validator).clusterRole,
+	}.rules(),
 	rbac("RoleBinding"): definition[*rbacv1.RoleBinding]{validateName: pathSegment,
 		setDefaults: func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
 		validate: func(k *validator, b *rbacv1.RoleBinding) {
@@ -30,11 +34,13 @@ var rbacRules = map[schema.GroupKind]Rules{
 			k.roleRef(b.RoleRef, "ClusterRole")
 			k.subjects(b.Subjects)
 		},
-		validateUpdate: func(k *validator, b, old *rbacv1.ClusterRoleBinding) { k.roleRefChange(b.RoleRef, old.RoleRef) }}.rules(),
+		validateUpdate: func(k *validator, b, old *rbacv1.ClusterRoleBinding) {
+			k.roleRefChange(b.RoleRef,
+				old.RoleRef)
+		}}.rules(),
 }
 
-// pathSegment judges names that need only fit into a path, which are not names of
-// the DNS.
+// pathSegment validates names that need only be path segments, not DNS names.
 func pathSegment(name string, prefix bool) []string {
 	if prefix {
 		return content.IsPathSegmentPrefix(name)
@@ -65,7 +71,7 @@ func (k *validator) clusterRole(r *rbacv1.ClusterRole) {
 	}
 }
 
-// policies judges what a role allows.
+// policies validates the rules of a role.
 func (k *validator) policies(at *field.Path, rules []rbacv1.PolicyRule, namespaced bool) {
 	for i, r := range rules {
 		path := at.Index(i)
@@ -77,7 +83,11 @@ func (k *validator) policies(at *field.Path, rules []rbacv1.PolicyRule, namespac
 				k.invalid(path.Child("nonResourceURLs"), r.NonResourceURLs, "namespaced rules cannot apply to non-resource URLs")
 			}
 			if len(r.APIGroups)+len(r.Resources)+len(r.ResourceNames) > 0 {
-				k.invalid(path.Child("nonResourceURLs"), r.NonResourceURLs, "rules cannot apply to both regular resources and non-resource URLs")
+				k.invalid(
+					path.Child("nonResourceURLs"),
+					r.NonResourceURLs,
+					"rules cannot apply to both regular resources and non-resource URLs",
+				)
 			}
 			continue
 		}
@@ -99,7 +109,7 @@ func (k *validator) roleRef(r rbacv1.RoleRef, kinds ...string) {
 	k.name(at.Child("name"), r.Name, content.IsPathSegmentName)
 }
 
-// oneOfWords tells what was given even when nothing was.
+// oneOfWords reports a value that is not supported, also an empty one.
 func oneOfWords(k *validator, at *field.Path, value string, words []string) {
 	if !slices.Contains(words, value) {
 		k.add(field.NotSupported(at, value, words))
@@ -112,7 +122,7 @@ func (k *validator) roleRefChange(now, was rbacv1.RoleRef) {
 	}
 }
 
-// subjects judges who is allowed.
+// subjects validates the subjects of a binding.
 func (k *validator) subjects(who []rbacv1.Subject) {
 	for i, s := range who {
 		at := field.NewPath("subjects").Index(i)
@@ -135,7 +145,13 @@ func (k *validator) subjects(who []rbacv1.Subject) {
 				k.add(field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{rbacv1.GroupName}))
 			}
 		default:
-			k.add(field.NotSupported(at.Child("kind"), s.Kind, []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}))
+			k.add(
+				field.NotSupported(
+					at.Child("kind"),
+					s.Kind,
+					[]string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind},
+				),
+			)
 		}
 	}
 }

@@ -10,29 +10,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Rules are those of one kind. None of the functions is nil. All expect objects
-// of the kind's own Go type and of any other do nothing.
+// Rules are the functions of one kind. None is nil. They expect the Go type of the kind and do
+// nothing for other types.
 type Rules struct {
-	// Default fills in what the object is silent about.
+	// Default sets defaults of unset fields.
 	Default func(obj runtime.Object)
-	// Prepare completes a new object before it is judged, once its metadata
-	// (UID, name) is known; PrepareUpdate a changed one.
+	// Prepare completes a new object before validation, when its metadata (UID, name) is set.
+	// PrepareUpdate completes an updated object.
 	Prepare       func(obj runtime.Object)
 	PrepareUpdate func(obj, old runtime.Object)
-	// Validate judges a new object, ValidateUpdate a changed one (by itself and
-	// against the one before), ValidateStatus a change of its status only.
+	// Validate validates a new object. ValidateUpdate validates an updated object by itself and
+	// against the old one. ValidateStatus validates an update of the status.
 	Validate       func(obj runtime.Object) field.ErrorList
 	ValidateUpdate func(obj, old runtime.Object) field.ErrorList
 	ValidateStatus func(obj, old runtime.Object) field.ErrorList
 }
 
-// RulesFor gives the rules of a kind; not ok: there are none.
+// RulesFor returns the rules of a kind. It returns false if there are none.
 func RulesFor(kind schema.GroupKind) (Rules, bool) {
 	r, ok := rulesByKind[kind]
 	return r, ok
 }
 
-// rulesByKind is the rules of all kinds.
+// rulesByKind holds the rules of all kinds.
 var rulesByKind = merge(coreRules, storageRules, deviceRules, appsRules, batchRules, rbacRules, otherRules)
 
 func merge(groups ...map[schema.GroupKind]Rules) map[schema.GroupKind]Rules {
@@ -43,26 +43,26 @@ func merge(groups ...map[schema.GroupKind]Rules) map[schema.GroupKind]Rules {
 	return out
 }
 
-// object is what every kind is.
+// object is implemented by all kinds.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// definition is how the rules of one type are written down. What is nil does nothing.
+// definition defines the rules of one type. Nil functions do nothing.
 type definition[T object] struct {
-	clusterScoped  bool                        // not in a namespace
-	validateName   validation.ValidateNameFunc // by default a DNS subdomain
+	clusterScoped  bool
+	validateName   validation.ValidateNameFunc // default: DNS subdomain
 	setDefaults    func(T)                     // see Rules.Default
 	prepare        func(T)
 	prepareUpdate  func(obj, old T)
-	validate       func(k *validator, obj T)      // for new and for changed objects
-	validateCreate func(k *validator, obj T)      // for new ones, besides
-	validateUpdate func(k *validator, obj, old T) // for changed ones, besides
+	validate       func(k *validator, obj T)      // for new and updated objects
+	validateCreate func(k *validator, obj T)      // additionally for new objects
+	validateUpdate func(k *validator, obj, old T) // additionally for updated objects
 	validateStatus func(k *validator, obj, old T)
 }
 
-// rules turns what is written of a type into functions of any object.
+// rules converts a definition to functions of any object.
 func (d definition[T]) rules() Rules {
 	if d.validateName == nil {
 		d.validateName = validation.NameIsDNSSubdomain

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// read makes an object of a manifest, defaulted.
+// read decodes a manifest and sets defaults.
 func read(t *testing.T, kind schema.GroupKind, manifest string) runtime.Object {
 	t.Helper()
 	obj := empty(t, kind)
@@ -23,8 +23,8 @@ func read(t *testing.T, kind schema.GroupKind, manifest string) runtime.Object {
 	return obj
 }
 
-// TestRules reads cases from testdata/*.yaml: documents of a kind, an object,
-// one that is to become of it, and every complaint that there must be.
+// TestRules reads cases from testdata/*.yaml: an object, optionally an update of it, and all
+// expected errors.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.yaml")
@@ -32,13 +32,13 @@ func TestRules(t *testing.T) {
 		t.Fatal("no cases", err)
 	}
 	type testCase struct {
-		Case   string   `json:"case"` // a sentence
+		Case   string   `json:"case"` // description
 		Kind   string   `json:"kind"` // Kind or Kind.group
 		Object string   `json:"object"`
-		Change string   `json:"change"` // the object after; empty: it is new
-		Status bool     `json:"status"` // the change is of the status
-		Want   []string `json:"want"`   // how each error begins
-		Filled []string `json:"filled"` // lines that the defaulted object holds
+		Change string   `json:"change"` // the updated object; empty for a new one
+		Status bool     `json:"status"` // the update is one of the status
+		Want   []string `json:"want"`   // prefix of each expected error
+		Filled []string `json:"filled"` // lines in the object with defaults
 	}
 	for _, file := range files {
 		raw, err := os.ReadFile(file)

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	affinitySeconds    = 10800 // how long a client stays with a pod, by default
+	affinitySeconds    = 10800 // default session affinity timeout, in seconds
 	maxAffinitySeconds = 86400
 )
 
@@ -44,7 +44,7 @@ func defaultService(s *corev1.Service) {
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		setIfNil(&s.Spec.AllocateLoadBalancerNodePorts, true)
 	}
-	// The one address and the first of the list are always the same.
+	// The single address and the first of the list are always the same.
 	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) > 0 {
 		s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
 	} else if s.Spec.ClusterIP != "" && len(s.Spec.ClusterIPs) == 0 {
@@ -52,14 +52,14 @@ func defaultService(s *corev1.Service) {
 	}
 }
 
-// externallyReachable reports whether a service takes what comes from without.
+// externallyReachable reports whether a Service accepts external traffic.
 func externallyReachable(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer ||
 		s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
-// carryService keeps the address and the ports that a service was given, where
-// the change does not name them, and drops what its new type has no use for.
+// carryService keeps allocated addresses and ports that the update omits, and removes fields that
+// do not apply to the new type.
 func carryService(s, old *corev1.Service) {
 	if hasClusterIP(s) && hasClusterIP(old) && s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs = old.Spec.ClusterIP, slices.Clone(old.Spec.ClusterIPs)
@@ -67,11 +67,14 @@ func carryService(s, old *corev1.Service) {
 	if hasClusterIP(s) && hasClusterIP(old) && s.Spec.IPFamilyPolicy == nil && len(s.Spec.IPFamilies) == 0 {
 		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies = old.Spec.IPFamilyPolicy, slices.Clone(old.Spec.IPFamilies)
 	}
-	if single := s.Spec.IPFamilyPolicy; single != nil && *single == corev1.IPFamilyPolicySingleStack && old.Spec.IPFamilyPolicy != nil && *old.Spec.IPFamilyPolicy != *single {
+	if single := s.Spec.IPFamilyPolicy; single != nil && *single == corev1.IPFamilyPolicySingleStack &&
+		old.Spec.IPFamilyPolicy != nil &&
+		*old.Spec.IPFamilyPolicy != *single {
 		s.Spec.ClusterIPs = s.Spec.ClusterIPs[:min(1, len(s.Spec.ClusterIPs))]
 		s.Spec.IPFamilies = s.Spec.IPFamilies[:min(1, len(s.Spec.IPFamilies))]
 	}
-	if isLoadBalancer(s) && isLoadBalancer(old) && s.Spec.HealthCheckNodePort == 0 && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+	if isLoadBalancer(s) && isLoadBalancer(old) && s.Spec.HealthCheckNodePort == 0 &&
+		s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
 	}
 	if hasNodePorts(s) && hasNodePorts(old) {
@@ -91,14 +94,20 @@ func carryNodePorts(s, old *corev1.Service) {
 	}
 }
 
-// dropUnused takes away what the service had by its former type, as long as the
-// change leaves it as it was: a user who only changes the type means that.
+// dropUnused removes fields of the former type that the update leaves unchanged: a user who changes
+// only the type expects that.
 func dropUnused(s, old *corev1.Service) {
-	if hasClusterIP(old) && !hasClusterIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
+	if hasClusterIP(old) && !hasClusterIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP &&
+		slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = "", nil, nil, nil
 		s.Spec.InternalTrafficPolicy = nil
 	}
-	if hasNodePorts(old) && !hasNodePorts(s) && slices.EqualFunc(s.Spec.Ports, old.Spec.Ports, func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort }) {
+	if hasNodePorts(old) && !hasNodePorts(s) &&
+		slices.EqualFunc(
+			s.Spec.Ports,
+			old.Spec.Ports,
+			func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort },
+		) {
 		for i := range s.Spec.Ports {
 			s.Spec.Ports[i].NodePort = 0
 		}
@@ -112,13 +121,13 @@ func dropUnused(s, old *corev1.Service) {
 	if isLoadBalancer(old) && !isLoadBalancer(s) {
 		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = nil, nil
 	}
-	if externallyReachable(old) && !externallyReachable(s) && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
+	if externallyReachable(old) && !externallyReachable(s) &&
+		s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
 		s.Spec.ExternalTrafficPolicy = ""
 	}
 }
 
-// hasClusterIP, onNodes and balanced tell what a service of its type has: an address of
-// its own, ports of the nodes, a balancer outside.
+// hasClusterIP, hasNodePorts and isLoadBalancer report what a Service of its type has.
 func hasClusterIP(s *corev1.Service) bool   { return s.Spec.Type != corev1.ServiceTypeExternalName }
 func isLoadBalancer(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }
 func hasNodePorts(s *corev1.Service) bool {
@@ -126,11 +135,30 @@ func hasNodePorts(s *corev1.Service) bool {
 }
 
 func (k *validator) service(s *corev1.Service) {
-	oneOf(k, spec.Child("type"), s.Spec.Type, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName)
-	oneOf(k, spec.Child("sessionAffinity"), s.Spec.SessionAffinity, corev1.ServiceAffinityClientIP, corev1.ServiceAffinityNone)
+	oneOf(
+		k,
+		spec.Child("type"),
+		s.Spec.Type,
+		corev1.ServiceTypeClusterIP,
+		corev1.ServiceTypeNodePort,
+		corev1.ServiceTypeLoadBalancer,
+		corev1.ServiceTypeExternalName,
+	)
+	oneOf(
+		k,
+		spec.Child("sessionAffinity"),
+		s.Spec.SessionAffinity,
+		corev1.ServiceAffinityClientIP,
+		corev1.ServiceAffinityNone,
+	)
 	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		if n := *c.ClientIP.TimeoutSeconds; n <= 0 || n > maxAffinitySeconds {
-			k.invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), n, "must be greater than 0 and less than %d", maxAffinitySeconds)
+			k.invalid(
+				spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"),
+				n,
+				"must be greater than 0 and less than %d",
+				maxAffinitySeconds,
+			)
 		}
 	}
 	if len(s.Spec.Selector) > 0 {
@@ -142,14 +170,33 @@ func (k *validator) service(s *corev1.Service) {
 		k.required(spec.Child("ports"), "")
 	}
 	k.servicePorts(s)
-	oneOfIfSet(k, spec.Child("internalTrafficPolicy"), s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)
+	oneOfIfSet(
+		k,
+		spec.Child("internalTrafficPolicy"),
+		s.Spec.InternalTrafficPolicy,
+		corev1.ServiceInternalTrafficPolicyCluster,
+		corev1.ServiceInternalTrafficPolicyLocal,
+	)
 	if p := s.Spec.ExternalTrafficPolicy; p != "" {
-		oneOf(k, spec.Child("externalTrafficPolicy"), p, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
+		oneOf(
+			k,
+			spec.Child("externalTrafficPolicy"),
+			p,
+			corev1.ServiceExternalTrafficPolicyCluster,
+			corev1.ServiceExternalTrafficPolicyLocal,
+		)
 		if !externallyReachable(s) {
 			k.invalid(spec.Child("externalTrafficPolicy"), p, "may only be set for externally-accessible services")
 		}
 	}
-	oneOfIfSet(k, spec.Child("ipFamilyPolicy"), s.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack)
+	oneOfIfSet(
+		k,
+		spec.Child("ipFamilyPolicy"),
+		s.Spec.IPFamilyPolicy,
+		corev1.IPFamilyPolicySingleStack,
+		corev1.IPFamilyPolicyPreferDualStack,
+		corev1.IPFamilyPolicyRequireDualStack,
+	)
 	for i, f := range s.Spec.IPFamilies {
 		oneOf(k, spec.Child("ipFamilies").Index(i), f, corev1.IPv4Protocol, corev1.IPv6Protocol)
 		if slices.Contains(s.Spec.IPFamilies[:i], f) {
@@ -164,7 +211,7 @@ func (k *validator) service(s *corev1.Service) {
 	}
 }
 
-// serviceAddresses judges where a service is reached.
+// serviceAddresses validates the addresses of a Service.
 func (k *validator) serviceAddresses(s *corev1.Service) {
 	at := spec.Child("clusterIPs")
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
@@ -174,7 +221,8 @@ func (k *validator) serviceAddresses(s *corev1.Service) {
 		if s.Spec.ExternalName == "" {
 			k.required(spec.Child("externalName"), "")
 		} else {
-			k.invalidEach(spec.Child("externalName"), s.Spec.ExternalName, validation.IsDNS1123Subdomain(strings.TrimSuffix(s.Spec.ExternalName, ".")))
+			k.invalidEach(spec.Child("externalName"), s.Spec.ExternalName,
+				validation.IsDNS1123Subdomain(strings.TrimSuffix(s.Spec.ExternalName, ".")))
 		}
 	}
 	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {

@@ -22,7 +22,7 @@ func storage(kind string) schema.GroupKind {
 
 const (
 	maxParameters     = 512
-	maxParametersSize = 256 << 10 // bytes, of keys and values together
+	maxParametersSize = 256 << 10 // keys and values together, in bytes
 )
 
 var storageRules = map[schema.GroupKind]Rules{
@@ -47,13 +47,21 @@ var storageRules = map[schema.GroupKind]Rules{
 		validate: (*validator).storageClass, validateUpdate: (*validator).storageClassChange}.rules(),
 	storage("CSIDriver"): definition[*storagev1.CSIDriver]{clusterScoped: true, setDefaults: defaultDriver}.rules(),
 	storage("CSINode"):   definition[*storagev1.CSINode]{clusterScoped: true, validate: (*validator).csiNode}.rules(),
-	storage("CSIStorageCapacity"): definition[*storagev1.CSIStorageCapacity]{validate: func(k *validator, c *storagev1.CSIStorageCapacity) {
-		k.name(field.NewPath("storageClassName"), c.StorageClassName, validation.IsDNS1123Subdomain)
-	}}.rules(),
-	storage("VolumeAttributesClass"): definition[*storagev1.VolumeAttributesClass]{clusterScoped: true, validate: (*validator).attributesClass,
-		validateUpdate: (*validator).attributesClassChange}.rules(),
-	storage("VolumeAttachment"): definition[*storagev1.VolumeAttachment]{clusterScoped: true, validate: (*validator).attachment,
-		validateUpdate: func(k *validator, a, old *storagev1.VolumeAttachment) { k.immutable(spec, a.Spec, old.Spec) }}.rules(),
+	storage("CSIStorageCapacity"): definition[*storagev1.CSIStorageCapacity]{
+		validate: func(k *validator, c *storagev1.CSIStorageCapacity) {
+			k.name(field.NewPath("storageClassName"), c.StorageClassName, validation.IsDNS1123Subdomain)
+		},
+	}.rules(),
+	storage("VolumeAttributesClass"): definition[*storagev1.VolumeAttributesClass]{
+		clusterScoped:  true,
+		validate:       (*validator).attributesClass,
+		validateUpdate: (*validator).attributesClassChange,
+	}.rules(),
+	storage("VolumeAttachment"): definition[*storagev1.VolumeAttachment]{
+		clusterScoped:  true,
+		validate:       (*validator).attachment,
+		validateUpdate: func(k *validator, a, old *storagev1.VolumeAttachment) { k.immutable(spec, a.Spec, old.Spec) },
+	}.rules(),
 }
 
 func defaultVolume(v *corev1.PersistentVolume) {
@@ -97,7 +105,13 @@ func (k *validator) volume(v *corev1.PersistentVolume) {
 	}
 	oneOf(k, spec.Child("persistentVolumeReclaimPolicy"), v.Spec.PersistentVolumeReclaimPolicy,
 		corev1.PersistentVolumeReclaimRecycle, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain)
-	oneOfIfSet(k, spec.Child("volumeMode"), v.Spec.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
+	oneOfIfSet(
+		k,
+		spec.Child("volumeMode"),
+		v.Spec.VolumeMode,
+		corev1.PersistentVolumeBlock,
+		corev1.PersistentVolumeFilesystem,
+	)
 	if n := v.Spec.StorageClassName; n != "" {
 		k.invalidEach(spec.Child("storageClassName"), n, validation.IsDNS1123Subdomain(n))
 	}
@@ -135,7 +149,7 @@ func (k *validator) volume(v *corev1.PersistentVolume) {
 	}
 }
 
-// sources counts the kinds of volume that are given.
+// sources counts the volume sources that are set.
 func sources(s *corev1.PersistentVolumeSource) (n int) {
 	for _, f := range reflect.ValueOf(*s).Fields() {
 		if f.Kind() == reflect.Pointer && !f.IsNil() {
@@ -148,7 +162,10 @@ func sources(s *corev1.PersistentVolumeSource) (n int) {
 func (k *validator) volumeChange(v, old *corev1.PersistentVolume) {
 	if !equality.Semantic.DeepEqual(v.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource) {
 		changed := podspec.Differences("spec", old.Spec.PersistentVolumeSource, v.Spec.PersistentVolumeSource)
-		k.forbidden(spec.Child("persistentvolumesource"), "spec.persistentvolumesource is immutable after creation\nchanged: "+strings.Join(changed, ", "))
+		k.forbidden(
+			spec.Child("persistentvolumesource"),
+			"spec.persistentvolumesource is immutable after creation\nchanged: "+strings.Join(changed, ", "),
+		)
 	}
 	k.immutable(spec.Child("volumeMode"), v.Spec.VolumeMode, old.Spec.VolumeMode)
 	if old.Spec.NodeAffinity != nil {
@@ -163,13 +180,14 @@ func (k *validator) claim(c *corev1.PersistentVolumeClaim) {
 func (k *validator) claimChange(c, old *corev1.PersistentVolumeClaim) {
 	rest := c.Spec.DeepCopy()
 	was := old.Spec
-	// A claim may be bound, and a bound one grow; a class may be chosen late.
+	// A claim can be bound, a bound claim can be expanded, and a class can be set later.
 	if was.VolumeName == "" {
 		rest.VolumeName = was.VolumeName
 	}
 	if old.Status.Phase == corev1.ClaimBound {
 		if q, ok := was.Resources.Requests[corev1.ResourceStorage]; ok && rest.Resources.Requests != nil {
-			if now := rest.Resources.Requests[corev1.ResourceStorage]; now.Cmp(q) < 0 && now.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
+			if now := rest.Resources.Requests[corev1.ResourceStorage]; now.Cmp(q) < 0 &&
+				now.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
 				k.forbidden(spec.Child("resources", "requests", "storage"), "field can not be less than status.capacity")
 			}
 			rest.Resources.Requests[corev1.ResourceStorage] = q
@@ -180,25 +198,45 @@ func (k *validator) claimChange(c, old *corev1.PersistentVolumeClaim) {
 	}
 	rest.VolumeAttributesClassName = was.VolumeAttributesClassName
 	if changed := podspec.Differences("spec", was, *rest); len(changed) > 0 {
-		k.forbidden(spec, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\nchanged: "+
-			strings.Join(changed, ", "))
+		k.forbidden(
+			spec,
+			"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound "+
+				"claims\nchanged: "+
+				strings.Join(
+					changed,
+					", ",
+				),
+		)
 	}
 }
 
 func (k *validator) storageClass(c *storagev1.StorageClass) {
 	k.name(field.NewPath("provisioner"), strings.ToLower(c.Provisioner), validation.IsQualifiedName)
-	oneOfIfSet(k, field.NewPath("reclaimPolicy"), c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain)
+	oneOfIfSet(
+		k,
+		field.NewPath("reclaimPolicy"),
+		c.ReclaimPolicy,
+		corev1.PersistentVolumeReclaimDelete,
+		corev1.PersistentVolumeReclaimRetain,
+	)
 	if c.VolumeBindingMode == nil {
 		k.required(field.NewPath("volumeBindingMode"), "")
 	}
-	oneOfIfSet(k, field.NewPath("volumeBindingMode"), c.VolumeBindingMode, storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer)
+	oneOfIfSet(
+		k,
+		field.NewPath("volumeBindingMode"),
+		c.VolumeBindingMode,
+		storagev1.VolumeBindingImmediate,
+		storagev1.VolumeBindingWaitForFirstConsumer,
+	)
 }
 
 func (k *validator) storageClassChange(c, old *storagev1.StorageClass) {
 	for _, f := range []struct {
 		name     string
 		now, was any
-	}{{"parameters", c.Parameters, old.Parameters}, {"provisioner", c.Provisioner, old.Provisioner}, {"reclaimPolicy", c.ReclaimPolicy, old.ReclaimPolicy}} {
+	}{{"parameters", c.Parameters, old.Parameters}, {"provisioner", c.Provisioner, old.Provisioner},
+		{"reclaimPolicy", c.ReclaimPolicy, old.ReclaimPolicy}} {
 		if !equality.Semantic.DeepEqual(f.now, f.was) {
 			k.forbidden(field.NewPath(f.name), "updates to "+f.name+" are forbidden.")
 		}

@@ -8,30 +8,31 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// needsAddress tells whether a service is to have addresses of its own.
+// needsAddress reports whether a Service has cluster IPs.
 func needsAddress(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeClusterIP || mayHaveNodePorts(s)
 }
 
 func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
 
-// mayHaveNodePorts tells whether a service may have ports of the nodes.
+// mayHaveNodePorts reports whether a Service may have node ports.
 func mayHaveNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
-// allocatesNodePorts tells whether ports are chosen where the service names none.
+// allocatesNodePorts reports whether node ports are allocated.
 func allocatesNodePorts(s *corev1.Service) bool {
 	a := s.Spec.AllocateLoadBalancerNodePorts
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer && (a == nil || *a)
 }
 
-// needsHealthCheckNodePort tells whether a balancer outside asks each node for its pods.
+// needsHealthCheckNodePort reports whether a load balancer checks the health of each node.
 func needsHealthCheckNodePort(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
+		s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// heldKeys are the names that a service holds by what it says.
+// heldKeys returns the keys that a Service holds according to its spec.
 func heldKeys(s *corev1.Service) []claimKey {
 	var out []claimKey
 	add := func(n claimKey) {
@@ -66,32 +67,35 @@ func family(a netip.Addr) corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-// familiesOfAddresses names the families of the addresses that a service asks for.
+// familiesOfAddresses sets the IP families of the addresses that a Service requests.
 func familiesOfAddresses(sp *corev1.ServiceSpec, at *field.Path) *field.Error {
 	for i, text := range sp.ClusterIPs {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil //nolint:nilerr // headless, or for the rules to complain of
+			return nil //nolint:nilerr // headless, or rejected by validation
 		}
 		switch {
 		case i >= len(sp.IPFamilies):
 			sp.IPFamilies = append(sp.IPFamilies, family(a))
 		case sp.IPFamilies[i] != family(a):
-			return field.Invalid(at.Index(i), text, "expected an "+string(sp.IPFamilies[i])+" value as indicated by `ipFamilies["+string(rune('0'+i))+"]`")
+			return field.Invalid(
+				at.Index(i),
+				text,
+				"expected an "+string(sp.IPFamilies[i])+" value as indicated by `ipFamilies["+string(rune('0'+i))+"]`",
+			)
 		}
 	}
 	return nil
 }
 
-// setFamilies fills in which families of addresses the service has, of those that
-// the cluster has, in its order.
+// setFamilies sets the IP families and the policy of a Service from those of the cluster.
 func setFamilies(s *corev1.Service, cluster []corev1.IPFamily) *field.Error {
 	sp := &s.Spec
 	if !needsAddress(s) {
 		sp.IPFamilies, sp.IPFamilyPolicy = nil, nil
 		return nil
 	}
-	free := headless(s) && len(sp.Selector) == 0 // its endpoints are of any family, whatever the cluster has
+	free := headless(s) && len(sp.Selector) == 0 // its endpoints may have any family
 	if sp.IPFamilyPolicy == nil {
 		policy := corev1.IPFamilyPolicySingleStack
 		if len(sp.ClusterIPs) > 1 || len(sp.IPFamilies) > 1 || free && len(sp.IPFamilies) == 0 {
@@ -109,7 +113,11 @@ func setFamilies(s *corev1.Service, cluster []corev1.IPFamily) *field.Error {
 	}
 	if policy == corev1.IPFamilyPolicySingleStack {
 		if len(sp.IPFamilies) > 1 {
-			return field.Invalid(at.Child("ipFamilyPolicy"), policy, "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified")
+			return field.Invalid(
+				at.Child("ipFamilyPolicy"),
+				policy,
+				"must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified",
+			)
 		}
 	} else if len(sp.IPFamilies) == 1 {
 		for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {

@@ -13,26 +13,25 @@ import (
 )
 
 const (
-	// cacheTTL is how long figures, or why there are none, are told again without
-	// asking the node.
+	// cacheTTL is how long the usage of a node, or the error of the last request, is reused.
 	cacheTTL = 5 * time.Second
-	// summaryTimeout bounds how long a node may take.
+	// summaryTimeout limits a request to a node.
 	summaryTimeout = 5 * time.Second
-	// rateInterval is the time between two totals when a node tells no rates.
+	// rateInterval is the time between two requests if a node reports no CPU rates.
 	rateInterval = time.Second
-	// defaultWindow is the time that a rate told by a node is taken to be over.
+	// defaultWindow is the assumed window of a CPU rate that a node reports.
 	defaultWindow = 10 * time.Second
 )
 
-// SummaryFunc gets a node's figures: GET /stats/summary of its agent.
+// SummaryFunc requests GET /stats/summary from the kubelet of a node.
 type SummaryFunc func(ctx context.Context, node *corev1.Node) (*stats.Summary, error)
 
-// usage is what something uses at a time.
+// usage is the resource usage of a node or container at a time.
 type usage struct {
 	at     time.Time
 	window time.Duration
-	cpu    uint64 // billionths of a core
-	memory uint64 // bytes of the working set
+	cpu    uint64 // in nanocores
+	memory uint64 // working set in bytes
 }
 
 func (u usage) list() corev1.ResourceList {
@@ -42,14 +41,15 @@ func (u usage) list() corev1.ResourceList {
 	}
 }
 
-// nodeUsage are one node's at a time. Only what has both CPU and memory is there.
+// nodeUsage is the usage of a node and its pods at a time. It contains only entries with both CPU
+// and memory.
 type nodeUsage struct {
 	taken time.Time
 	node  *usage
-	pods  map[types.NamespacedName]map[string]usage // containers by name; pods of files have another UID here
+	pods  map[types.NamespacedName]map[string]usage // containers by name; not by UID, which differs for static pods
 }
 
-// collector asks nodes and keeps what they said for a moment.
+// collector requests and caches the usage of nodes.
 type collector struct {
 	summary SummaryFunc
 
@@ -57,18 +57,18 @@ type collector struct {
 	nodes map[string]*nodeCache
 }
 
-// nodeCache is one node's figures. Its turn makes those who ask at once wait for one
-// answer; the rest is of who has it.
+// nodeCache caches the usage of one node. The semaphore makes concurrent requests share one
+// response and guards the other fields.
 type nodeCache struct {
 	sem  chan struct{} // capacity 1
 	last *nodeUsage
 	raw  *stats.Summary
 
-	lastErr   error // of the last time that the node was asked; nil: it has answered
+	lastErr   error // error of the last request, nil if it succeeded
 	lastErrAt time.Time
 }
 
-// get gives a node's figures, not older than freshFor.
+// get returns the usage of a node, at most cacheTTL old.
 func (g *collector) get(ctx context.Context, node *corev1.Node) (*nodeUsage, error) {
 	g.mu.Lock()
 	k, known := g.nodes[node.Name]
@@ -81,7 +81,7 @@ func (g *collector) get(ctx context.Context, node *corev1.Node) (*nodeUsage, err
 	case k.sem <- struct{}{}:
 		defer func() { <-k.sem }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ask node %s for its figures: %w", node.Name, ctx.Err())
+		return nil, fmt.Errorf("get stats summary of node %s: %w", node.Name, ctx.Err())
 	}
 	switch {
 	case k.last != nil && time.Since(k.last.taken) < cacheTTL:
@@ -91,9 +91,9 @@ func (g *collector) get(ctx context.Context, node *corev1.Node) (*nodeUsage, err
 	}
 	err := k.refresh(ctx, g.summary, node)
 	if err != nil {
-		err = fmt.Errorf("ask node %s for its figures: %w", node.Name, err)
+		err = fmt.Errorf("get stats summary of node %s: %w", node.Name, err)
 	}
-	if ctx.Err() != nil { // who asked has gone, which says nothing of the node
+	if ctx.Err() != nil { // canceled by the caller: not an error of the node
 		return nil, err
 	}
 	if k.lastErr, k.lastErrAt = err, time.Now(); err != nil {
@@ -102,7 +102,7 @@ func (g *collector) get(ctx context.Context, node *corev1.Node) (*nodeUsage, err
 	return k.last, nil
 }
 
-// refresh asks the node.
+// refresh requests the summary and computes the usage.
 func (k *nodeCache) refresh(ctx context.Context, ask SummaryFunc, node *corev1.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 	defer cancel()
@@ -126,7 +126,7 @@ func (k *nodeCache) refresh(ctx context.Context, ask SummaryFunc, node *corev1.N
 	return nil
 }
 
-// prune drops nodes that are no more.
+// prune drops the entries of deleted nodes.
 func (g *collector) prune(exists func(name string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,7 +137,7 @@ func (g *collector) prune(exists func(name string) bool) {
 	}
 }
 
-// hasRates reports whether all rates of CPU are told.
+// hasRates reports whether the summary has a CPU rate for the node and for each container.
 func hasRates(s *stats.Summary) bool {
 	if s.Node.CPU == nil || s.Node.CPU.UsageNanoCores == nil {
 		return false
@@ -152,8 +152,8 @@ func hasRates(s *stats.Summary) bool {
 	return true
 }
 
-// computeUsage takes the figures from what a node said, rates from its totals before
-// where it told none.
+// computeUsage computes the usage from a summary. CPU rates that are missing are computed from the
+// totals of the previous summary.
 func computeUsage(now, before *stats.Summary) *nodeUsage {
 	out := &nodeUsage{pods: map[types.NamespacedName]map[string]usage{}}
 	totals := map[string]*stats.CPUStats{}
@@ -197,7 +197,7 @@ func usageOf(cpu, before *stats.CPUStats, memory *stats.MemoryStats) (usage, boo
 	}
 	out.window = cpu.Time.Sub(before.Time.Time)
 	if out.window <= 0 || *cpu.UsageCoreNanoSeconds < *before.UsageCoreNanoSeconds {
-		return usage{}, false // restarted in between
+		return usage{}, false // restarted in the meantime
 	}
 	out.cpu = uint64(float64(*cpu.UsageCoreNanoSeconds-*before.UsageCoreNanoSeconds) / out.window.Seconds())
 	return out, true

@@ -13,12 +13,11 @@ import (
 	"berth/podspec"
 )
 
-// podStrategy are those of pods as a whole. What is filled in and what is refused is in
-// the row.
+// podStrategy is the strategy of pods. Defaults and validation are in the registry.Kind.
 type podStrategy struct{ registry.Strategy }
 
-// PrepareForCreate starts a pod as pending, with its class of quality, and
-// completes the selectors that take values from the pod's own labels.
+// PrepareForCreate sets phase Pending and the QoS class, and completes selectors with
+// matchLabelKeys.
 func (r podStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	r.Strategy.PrepareForCreate(ctx, obj)
 	pod := registry.MustCast[*corev1.Pod](obj)
@@ -31,8 +30,8 @@ func (r podStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	mergeMatchKeys(pod)
 }
 
-// CheckGracefulDelete settles the grace of a delete: what the request says, or
-// the pod; none for a pod on no node or one that has ended.
+// CheckGracefulDelete sets the grace period: that of the request, else that of the pod. It is 0 for
+// an unbound or terminated pod.
 func (r podStrategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
 	if options == nil {
 		return false
@@ -49,7 +48,7 @@ func (r podStrategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, 
 		period = 1
 	}
 	if pod.Spec.NodeName == "" || isTerminal(pod) {
-		period = 0 // there is nothing to end
+		period = 0 // nothing is running
 	}
 	options.GracePeriodSeconds = &period
 	return true
@@ -59,8 +58,8 @@ func isTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// mergeMatchKeys writes the label keys that a term takes from the pod itself into
-// the term's selector, so that who places the pod need not know of them.
+// mergeMatchKeys adds the values of matchLabelKeys and mismatchLabelKeys to the selector of their
+// term, so that the scheduler need not interpret them.
 func mergeMatchKeys(pod *corev1.Pod) {
 	merge := func(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator) {
 		if selector == nil {
@@ -86,10 +85,16 @@ func mergeMatchKeys(pod *corev1.Pod) {
 		}
 	}
 	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
-		terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		terms(
+			a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+			a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+		)
 	}
 	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
-		terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		terms(
+			a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+			a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+		)
 	}
 	for i := range pod.Spec.TopologySpreadConstraints {
 		c := &pod.Spec.TopologySpreadConstraints[i]
@@ -97,8 +102,7 @@ func mergeMatchKeys(pod *corev1.Pod) {
 	}
 }
 
-// podStatusStrategy let nothing but the status change, and of it not the class of
-// quality that the pod was given when it was made.
+// podStatusStrategy updates the status only, and keeps the QoS class.
 type podStatusStrategy struct{ registry.StatusStrategy }
 
 func (r podStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
@@ -109,31 +113,39 @@ func (r podStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtim
 	}
 }
 
-// specPartStrategy let one part of a pod's spec change.
+// specPartStrategy updates one part of a pod's spec.
 type specPartStrategy struct {
 	registry.Strategy
-	apply    func(pod, wish *corev1.Pod) // takes the part from the wish
+	apply    func(pod, wish *corev1.Pod) // copies the part from the desired pod
 	validate func(pod, old *corev1.Pod) field.ErrorList
-	fields   []string // the part's fields in the spec
+	fields   []string // the fields of the part in the spec
 }
 
-// newEphemeralContainersStrategy are those of the containers that are put into a running pod.
+// newEphemeralContainersStrategy returns the strategy of pods/ephemeralcontainers.
 func newEphemeralContainersStrategy(s registry.Strategy) specPartStrategy {
-	return specPartStrategy{Strategy: s, validate: podspec.ValidateEphemeralUpdate, fields: []string{"ephemeralContainers"},
-		apply: func(pod, wish *corev1.Pod) { pod.Spec.EphemeralContainers = wish.Spec.EphemeralContainers }}
+	return specPartStrategy{
+		Strategy: s,
+		validate: podspec.ValidateEphemeralUpdate,
+		fields:   []string{"ephemeralContainers"},
+		apply:    func(pod, wish *corev1.Pod) { pod.Spec.EphemeralContainers = wish.Spec.EphemeralContainers },
+	}
 }
 
-// newResizeStrategy are those of giving a pod and its containers more or less.
+// newResizeStrategy returns the strategy of pods/resize.
 func newResizeStrategy(s registry.Strategy) specPartStrategy {
-	return specPartStrategy{Strategy: s, validate: podspec.ValidateResize, fields: []string{"containers", "initContainers", "resources"},
+	return specPartStrategy{
+		Strategy: s,
+		validate: podspec.ValidateResize,
+		fields:   []string{"containers", "initContainers", "resources"},
 		apply: func(pod, wish *corev1.Pod) {
 			copyResources(pod.Spec.Containers, wish.Spec.Containers)
 			copyResources(pod.Spec.InitContainers, wish.Spec.InitContainers)
 			pod.Spec.Resources = wish.Spec.Resources
-		}}
+		},
+	}
 }
 
-// copyResources takes what the containers of the same names ask for.
+// copyResources copies resources and resize policies between containers of the same name.
 func copyResources(to, from []corev1.Container) {
 	byName := map[string]*corev1.Container{}
 	for i := range from {
@@ -166,7 +178,7 @@ func (r specPartStrategy) WarningsOnUpdate(context.Context, runtime.Object, runt
 	return nil
 }
 
-// GetResetFields names what a server-side apply cannot own here.
+// GetResetFields returns the fields that server-side apply ignores here.
 func (r specPartStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	var kept []fieldpath.Path
 	for _, name := range r.fields {

@@ -14,18 +14,20 @@ import (
 	"berth/control/validation"
 )
 
-// deviceKinds are the kinds of dynamic resource allocation.
+// deviceKinds returns the kinds of dynamic resource allocation.
 func deviceKinds() []*Kind {
 	v1 := resourcev1.SchemeGroupVersion
 	return []*Kind{
 		{
 			GroupVersion: v1, Resource: "deviceclasses", Singular: "deviceclass", ClusterScoped: true, Generation: true,
-			New: func() runtime.Object { return &resourcev1.DeviceClass{} }, NewList: func() runtime.Object { return &resourcev1.DeviceClassList{} },
+			New:               func() runtime.Object { return &resourcev1.DeviceClass{} },
+			NewList:           func() runtime.Object { return &resourcev1.DeviceClassList{} },
 			StoredOnlyWarning: storedOnlyWarning("device classes"),
 		},
 		{
 			GroupVersion: v1, Resource: "resourceclaims", Singular: "resourceclaim", Status: true,
-			New: func() runtime.Object { return &resourcev1.ResourceClaim{} }, NewList: func() runtime.Object { return &resourcev1.ResourceClaimList{} },
+			New:     func() runtime.Object { return &resourcev1.ResourceClaim{} },
+			NewList: func() runtime.Object { return &resourcev1.ResourceClaimList{} },
 			PrepareStatus: func(_ context.Context, obj, old runtime.Object) {
 				now, before := MustCast[*resourcev1.ResourceClaim](obj), MustCast[*resourcev1.ResourceClaim](old)
 				now.Labels, now.Annotations = before.Labels, before.Annotations
@@ -35,23 +37,31 @@ func deviceKinds() []*Kind {
 		},
 		{
 			GroupVersion: v1, Resource: "resourceclaimtemplates", Singular: "resourceclaimtemplate",
-			New: func() runtime.Object { return &resourcev1.ResourceClaimTemplate{} }, NewList: func() runtime.Object { return &resourcev1.ResourceClaimTemplateList{} },
+			New:               func() runtime.Object { return &resourcev1.ResourceClaimTemplate{} },
+			NewList:           func() runtime.Object { return &resourcev1.ResourceClaimTemplateList{} },
 			StoredOnlyWarning: storedOnlyWarning("resource claim templates"),
 		},
 		{
 			GroupVersion: v1, Resource: "resourceslices", Singular: "resourceslice", ClusterScoped: true, Generation: true,
-			New: func() runtime.Object { return &resourcev1.ResourceSlice{} }, NewList: func() runtime.Object { return &resourcev1.ResourceSliceList{} },
+			New:     func() runtime.Object { return &resourcev1.ResourceSlice{} },
+			NewList: func() runtime.Object { return &resourcev1.ResourceSliceList{} },
 			Prepare: func(_ context.Context, obj runtime.Object) { setTaintTimes(MustCast[*resourcev1.ResourceSlice](obj)) },
 			PrepareUpdate: func(_ context.Context, obj, _ runtime.Object) {
 				setTaintTimes(MustCast[*resourcev1.ResourceSlice](obj))
 			},
 			Fields: fieldsFunc(sliceFields), Warnings: driverNameWarnings,
-			FieldNames:        []string{resourcev1.ResourceSliceSelectorNodeName, resourcev1.ResourceSliceSelectorDriver, resourcev1.ResourceSliceSelectorPoolName},
+			FieldNames: []string{
+				resourcev1.ResourceSliceSelectorNodeName,
+				resourcev1.ResourceSliceSelectorDriver,
+				resourcev1.ResourceSliceSelectorPoolName,
+			},
 			StoredOnlyWarning: storedOnlyWarning("resource slices"),
 		},
 		{
-			GroupVersion: v1, Resource: "devicetaintrules", Singular: "devicetaintrule", ClusterScoped: true, Status: true, Generation: true, RequireResourceVersion: true,
-			New: func() runtime.Object { return &resourcev1.DeviceTaintRule{} }, NewList: func() runtime.Object { return &resourcev1.DeviceTaintRuleList{} },
+			GroupVersion: v1, Resource: "devicetaintrules", Singular: "devicetaintrule", ClusterScoped: true, Status: true,
+			Generation: true, RequireResourceVersion: true,
+			New:     func() runtime.Object { return &resourcev1.DeviceTaintRule{} },
+			NewList: func() runtime.Object { return &resourcev1.DeviceTaintRuleList{} },
 			Prepare: func(_ context.Context, obj runtime.Object) {
 				setTaintTime(&MustCast[*resourcev1.DeviceTaintRule](obj).Spec.Taint)
 			},
@@ -93,17 +103,21 @@ func setTaintTimes(s *resourcev1.ResourceSlice) {
 	}
 }
 
-// setTaintTime notes when a taint was added, in whole seconds as it is written.
+// setTaintTime sets the time when a taint was added, in whole seconds as in its encoding.
 func setTaintTime(t *resourcev1.DeviceTaint) {
 	if t.TimeAdded == nil {
 		t.TimeAdded = &metav1.Time{Time: time.Now().Truncate(time.Second)}
 	}
 }
 
-// updateTaintTime counts the time from the change of a rule's effect on, unless the
-// client says from when: tolerations last as long from then.
+// updateTaintTime resets the time if the effect of a rule changes, unless the client sets it:
+// tolerations with a duration start again.
 func updateTaintTime(_ context.Context, obj, old runtime.Object) {
-	now, before := &MustCast[*resourcev1.DeviceTaintRule](obj).Spec.Taint, MustCast[*resourcev1.DeviceTaintRule](old).Spec.Taint
+	now, before := &MustCast[*resourcev1.DeviceTaintRule](
+		obj,
+	).Spec.Taint, MustCast[*resourcev1.DeviceTaintRule](
+		old,
+	).Spec.Taint
 	if now.Effect != before.Effect && now.TimeAdded.Equal(before.TimeAdded) {
 		now.TimeAdded = nil
 	}

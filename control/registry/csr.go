@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// NewCertificateSigningRequests makes the store of certificate signing requests with status
-// and approval. The request remembers who sent it, whatever it says itself.
+// NewCertificateSigningRequests creates the store of CertificateSigningRequests with status and
+// approval. The server sets the requesting user in the spec.
 func NewCertificateSigningRequests(kind *Kind, place StoreOptions) (*Store, map[string]rest.Storage, error) {
 	main, err := NewStoreWithStrategy(kind, place, csrStrategy{NewStrategy(kind, place.Typer)})
 	if err != nil {
@@ -29,7 +29,7 @@ func NewCertificateSigningRequests(kind *Kind, place StoreOptions) (*Store, map[
 
 type csrStrategy struct{ Strategy }
 
-// PrepareForCreate writes down who asks.
+// PrepareForCreate sets the requesting user.
 func (r csrStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	r.Strategy.PrepareForCreate(ctx, obj)
 	spec := &MustCast[*certificatesv1.CertificateSigningRequest](obj).Spec
@@ -47,18 +47,24 @@ func (r csrStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	}
 }
 
-// PrepareForUpdate keeps the request as it was made.
+// PrepareForUpdate keeps the spec.
 func (r csrStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.Strategy.PrepareForUpdate(ctx, obj, old)
-	MustCast[*certificatesv1.CertificateSigningRequest](obj).Spec = MustCast[*certificatesv1.CertificateSigningRequest](old).Spec
+	MustCast[*certificatesv1.CertificateSigningRequest](obj).Spec = MustCast[*certificatesv1.CertificateSigningRequest](
+		old,
+	).Spec
 }
 
 type csrStatusStrategy struct{ StatusStrategy }
 
-// PrepareForUpdate keeps verdicts as they were given.
+// PrepareForUpdate keeps approval conditions.
 func (r csrStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.StatusStrategy.PrepareForUpdate(ctx, obj, old)
-	next, last := MustCast[*certificatesv1.CertificateSigningRequest](obj), MustCast[*certificatesv1.CertificateSigningRequest](old)
+	next, last := MustCast[*certificatesv1.CertificateSigningRequest](
+		obj,
+	), MustCast[*certificatesv1.CertificateSigningRequest](
+		old,
+	)
 	for _, kind := range approvalConditions {
 		if now, was := findCondition(next, kind), findCondition(last, kind); now != nil && was != nil {
 			*now = *was
@@ -67,13 +73,23 @@ func (r csrStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtim
 	setConditionTimes(next, last)
 }
 
-// ValidateUpdate leaves verdicts to approval.
+// ValidateUpdate rejects new approval conditions.
 func (r csrStatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := r.StatusStrategy.ValidateUpdate(ctx, obj, old)
-	next, last := MustCast[*certificatesv1.CertificateSigningRequest](obj), MustCast[*certificatesv1.CertificateSigningRequest](old)
+	next, last := MustCast[*certificatesv1.CertificateSigningRequest](
+		obj,
+	), MustCast[*certificatesv1.CertificateSigningRequest](
+		old,
+	)
 	for _, kind := range approvalConditions {
 		if findCondition(next, kind) != nil && findCondition(last, kind) == nil {
-			errs = append(errs, field.Forbidden(field.NewPath("status", "conditions"), fmt.Sprintf("updates may not add a condition of type %q", kind)))
+			errs = append(
+				errs,
+				field.Forbidden(
+					field.NewPath("status", "conditions"),
+					fmt.Sprintf("updates may not add a condition of type %q", kind),
+				),
+			)
 		}
 	}
 	return errs
@@ -81,20 +97,24 @@ func (r csrStatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.
 
 type csrApprovalStrategy struct{ Strategy }
 
-// PrepareForUpdate lets only conditions change, besides metadata.
+// PrepareForUpdate keeps everything except metadata and conditions.
 func (csrApprovalStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
-	next, last := MustCast[*certificatesv1.CertificateSigningRequest](obj), MustCast[*certificatesv1.CertificateSigningRequest](old)
+	next, last := MustCast[*certificatesv1.CertificateSigningRequest](
+		obj,
+	), MustCast[*certificatesv1.CertificateSigningRequest](
+		old,
+	)
 	next.Spec = last.Spec
 	next.Status.Certificate = last.Status.Certificate
 	setConditionTimes(next, last)
 }
 
-// ValidateUpdate judges the conditions.
+// ValidateUpdate validates the conditions.
 func (r csrApprovalStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	return r.Kind.ValidateStatus(obj, old)
 }
 
-// GetResetFields names what a server-side apply cannot own here.
+// GetResetFields returns the fields that server-side apply ignores here.
 func (r csrApprovalStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
 		fieldpath.APIVersion(r.Kind.GroupVersion.String()): fieldpath.NewSet(
@@ -102,11 +122,17 @@ func (r csrApprovalStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpat
 	}
 }
 
-// approvalConditions are the conditions that say yes or no.
-var approvalConditions = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied}
+// approvalConditions are set through the approval subresource only.
+var approvalConditions = []certificatesv1.RequestConditionType{
+	certificatesv1.CertificateApproved,
+	certificatesv1.CertificateDenied,
+}
 
-// findCondition is the request's condition of a type, to be read or changed, or nil.
-func findCondition(r *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) *certificatesv1.CertificateSigningRequestCondition {
+// findCondition returns a pointer to the condition of a type, or nil.
+func findCondition(
+	r *certificatesv1.CertificateSigningRequest,
+	kind certificatesv1.RequestConditionType,
+) *certificatesv1.CertificateSigningRequestCondition {
 	for i := range r.Status.Conditions {
 		if c := &r.Status.Conditions[i]; c.Type == kind {
 			return c
@@ -115,7 +141,7 @@ func findCondition(r *certificatesv1.CertificateSigningRequest, kind certificate
 	return nil
 }
 
-// setConditionTimes gives conditions the times that they lack.
+// setConditionTimes sets missing times of conditions.
 func setConditionTimes(next, last *certificatesv1.CertificateSigningRequest) {
 	now := metav1.Now()
 	for i := range next.Status.Conditions {

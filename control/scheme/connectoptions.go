@@ -13,20 +13,42 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// addConnectOptions lets the query of a request to a pod's or node's connection be
-// read into its options.
+// addConnectOptions adds the conversion of query parameters to the options of connect subresources,
+// such as pods/exec.
 func addConnectOptions(s *runtime.Scheme) {
 	fromQuery(s, func(q queryValues, out *corev1.PodExecOptions) {
-		out.Stdin, out.Stdout, out.Stderr, out.TTY = q.boolean("stdin"), q.boolean("stdout"), q.boolean("stderr"), q.boolean("tty")
+		out.Stdin, out.Stdout, out.Stderr, out.TTY = q.boolean(
+			"stdin",
+		), q.boolean(
+			"stdout",
+		), q.boolean(
+			"stderr",
+		), q.boolean(
+			"tty",
+		)
 		out.Container, out.Command = q.str("container"), q.values["command"]
 	})
 	fromQuery(s, func(q queryValues, out *corev1.PodAttachOptions) {
-		out.Stdin, out.Stdout, out.Stderr, out.TTY = q.boolean("stdin"), q.boolean("stdout"), q.boolean("stderr"), q.boolean("tty")
+		out.Stdin, out.Stdout, out.Stderr, out.TTY = q.boolean(
+			"stdin",
+		), q.boolean(
+			"stdout",
+		), q.boolean(
+			"stderr",
+		), q.boolean(
+			"tty",
+		)
 		out.Container = q.str("container")
 	})
 	fromQuery(s, func(q queryValues, out *corev1.PodLogOptions) {
 		out.Container, out.Follow, out.Previous = q.str("container"), q.boolean("follow"), q.boolean("previous")
-		out.SinceSeconds, out.TailLines, out.LimitBytes = q.integer("sinceSeconds"), q.integer("tailLines"), q.integer("limitBytes")
+		out.SinceSeconds, out.TailLines, out.LimitBytes = q.integer(
+			"sinceSeconds",
+		), q.integer(
+			"tailLines",
+		), q.integer(
+			"limitBytes",
+		)
 		out.SinceTime, out.Timestamps = q.timestamp("sinceTime"), q.boolean("timestamps")
 		out.InsecureSkipTLSVerifyBackend = q.boolean("insecureSkipTLSVerifyBackend")
 		if q.has("stream") {
@@ -48,8 +70,7 @@ func addConnectOptions(s *runtime.Scheme) {
 	fromQuery(s, func(q queryValues, out *corev1.ServiceProxyOptions) { out.Path = q.str("path") })
 }
 
-// queryValues reads the parameters of a request; what is wrong with them is kept in
-// err.
+// queryValues reads the parameters of a request. It stores an error in err.
 type queryValues struct {
 	values url.Values
 	err    *error
@@ -75,8 +96,8 @@ func (q queryValues) has(name string) bool { return len(q.values[name]) > 0 }
 
 func (q queryValues) str(name string) string { return q.values.Get(name) }
 
-// boolean is true when the parameter is there and neither "0" nor "false" in any
-// case, which is how Kubernetes reads it.
+// boolean is true when the parameter is present and neither "0" nor "false" in any case, as in
+// Kubernetes.
 func (q queryValues) boolean(name string) (yes bool) {
 	values := q.values[name]
 	_ = runtime.Convert_Slice_string_To_bool(&values, &yes, nil)

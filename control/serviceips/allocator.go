@@ -17,29 +17,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// PortRange is a range of ports, both ends in it.
+// PortRange is an inclusive range of ports.
 type PortRange struct{ First, Last int32 }
 
 func (p PortRange) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
 
-// MarshalText is String.
+// MarshalText returns FIRST-LAST.
 func (p PortRange) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads FIRST-LAST.
+// UnmarshalText parses FIRST-LAST.
 func (p *PortRange) UnmarshalText(text []byte) error {
 	first, last, ok := strings.Cut(string(text), "-")
 	a, err := strconv.ParseUint(first, 10, 16)
 	b, also := strconv.ParseUint(last, 10, 16)
 	if !ok || err != nil || also != nil || a == 0 || a > b {
-		return fmt.Errorf("%q is no range of ports such as 30000-32767", text)
+		return fmt.Errorf("%q is not a port range such as 30000-32767", text)
 	}
 	p.First, p.Last = int32(a), int32(b)
 	return nil
 }
 
-// Ranges are what services can get.
+// Ranges are the ranges from which addresses and ports are allocated.
 type Ranges struct {
-	// Addresses has one range or one of each family; the first is the usual one.
+	// Addresses has one CIDR per IP family. The first one is the default family.
 	Addresses []netip.Prefix
 	Ports     PortRange
 }
@@ -60,12 +60,11 @@ func (r Ranges) rangeFor(f corev1.IPFamily) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// KubernetesServiceIP is the address of the service default/kubernetes: the first of the range.
+// KubernetesServiceIP returns the address of default/kubernetes: the first of the range.
 func (r Ranges) KubernetesServiceIP() netip.Addr { return r.Addresses[0].Masked().Addr().Next() }
 
-// usableAddresses is how many addresses of a range can be given; of a huge one no more
-// than the first million. Offset 0 is the network's own, the last of IPv4 the
-// broadcast address.
+// usableAddresses returns the number of addresses that can be allocated, limited to about a
+// million. Offset 0 is the network address, the last offset of an IPv4 range the broadcast address.
 func usableAddresses(p netip.Prefix) int64 {
 	host := min(p.Addr().BitLen()-p.Bits(), 20)
 	n := int64(1)<<host - 1
@@ -75,15 +74,15 @@ func usableAddresses(p netip.Prefix) int64 {
 	return n
 }
 
-// addressAt is the address of an offset.
+// addressAt returns the address at an offset.
 func addressAt(p netip.Prefix, offset int64) netip.Addr {
 	sum := new(big.Int).Add(new(big.Int).SetBytes(p.Masked().Addr().AsSlice()), big.NewInt(offset))
 	a, _ := netip.AddrFromSlice(sum.FillBytes(make([]byte, p.Addr().BitLen()/8)))
 	return a
 }
 
-// staticBandSize is where dynamic choice begins: below are addresses for users to name, as
-// with Kubernetes.
+// staticBandSize is the offset where dynamic allocation starts. The addresses below it are
+// preferred for static assignment, as in Kubernetes.
 func staticBandSize(size int64) int64 {
 	const least, most, part = 16, 256, 16
 	if size < least {
@@ -92,17 +91,17 @@ func staticBandSize(size int64) int64 {
 	return min(max(least, size/part), most)
 }
 
-// allocator is what one request gets.
+// allocator allocates the addresses and ports of one request.
 type allocator struct {
 	claims  claimStore
 	ranges  Ranges
 	owner   types.UID
 	service string
-	dryRun  bool    // look, and claim nothing
-	claimed []claim // what was claimed
+	dryRun  bool    // check only, claim nothing
+	claimed []claim // claimed by this request
 }
 
-// claim claims one name.
+// claim claims one key.
 func (a *allocator) claim(ctx context.Context, n claimKey) error {
 	if a.dryRun {
 		have, err := a.claims.get(ctx, n)
@@ -120,8 +119,8 @@ func (a *allocator) claim(ctx context.Context, n claimKey) error {
 
 const randomAttempts = 4
 
-// claimFree claims a free name of the numbers 0 to size-1, from low on first. Most
-// often a guess is free; when guesses are not, it looks which ones are.
+// claimFree claims a free key for one of the numbers 0 to size-1, from low on first. It tries
+// random numbers first, which are usually free, and then lists all claims.
 func (a *allocator) claimFree(ctx context.Context, low, size int64, named func(int64) claimKey) (int64, error) {
 	if low >= size {
 		low = 0
@@ -150,7 +149,7 @@ func (a *allocator) claimFree(ctx context.Context, low, size int64, named func(i
 
 var errFull = errors.New("range is full")
 
-// allocateAddresses gives a service those that it needs; had are those it has already.
+// allocateAddresses allocates the cluster IPs that the service does not have yet.
 func (a *allocator) allocateAddresses(ctx context.Context, s, old *corev1.Service) error {
 	if !needsAddress(s) || headless(s) {
 		return nil
@@ -162,21 +161,32 @@ func (a *allocator) allocateAddresses(ctx context.Context, s, old *corev1.Servic
 			text := s.Spec.ClusterIPs[i]
 			want, err := netip.ParseAddr(text)
 			if err != nil || old != nil && holdsKey(old, addressKey(want)) {
-				continue // the rules complain of what is no address
+				continue // validation rejects invalid addresses
 			}
 			if !ok || !whole.Contains(want) || want == whole.Masked().Addr() {
 				return invalid(s, field.Invalid(path, s.Spec.ClusterIPs, fmt.Sprintf(
-					"failed to allocate IP %s: the provided IP (%s) is not in the valid range. The range of valid IPs is %s", text, text, whole)))
+					"failed to allocate IP %s: the provided IP (%s) is not in the valid range. The range of valid IPs is %s",
+					text,
+					text,
+					whole,
+				)))
 			}
 			switch err := a.claim(ctx, addressKey(want)); {
 			case errors.Is(err, errAllocated):
-				return invalid(s, field.Invalid(path, s.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %s: provided IP is already allocated", text)))
+				return invalid(
+					s,
+					field.Invalid(
+						path,
+						s.Spec.ClusterIPs,
+						fmt.Sprintf("failed to allocate IP %s: provided IP is already allocated", text),
+					),
+				)
 			case err != nil:
 				return err
 			}
 			continue
 		}
-		// The first address is for default/kubernetes.
+		// The first address is reserved for default/kubernetes.
 		size := usableAddresses(whole) - 1
 		number := func(n int64) netip.Addr { return addressAt(whole, n+2) }
 		n, err := a.claimFree(ctx, staticBandSize(size), size, func(n int64) claimKey { return addressKey(number(n)) })
@@ -191,8 +201,8 @@ func (a *allocator) allocateAddresses(ctx context.Context, s, old *corev1.Servic
 	return nil
 }
 
-// allocatePorts gives a service the ports of the nodes that it needs. One number serves
-// all protocols of a service.
+// allocatePorts allocates node ports. Ports of a service with the same number and different
+// protocols share one.
 func (a *allocator) allocatePorts(ctx context.Context, s, old *corev1.Service) error {
 	if !mayHaveNodePorts(s) {
 		return nil
@@ -228,13 +238,20 @@ func (a *allocator) allocatePorts(ctx context.Context, s, old *corev1.Service) e
 	return err
 }
 
-// claimPort claims the port that a service names.
+// claimPort claims the node port that a service specifies.
 func (a *allocator) claimPort(ctx context.Context, s, old *corev1.Service, at *field.Path, n int32) error {
 	if old != nil && holdsKey(old, portKey(n)) {
 		return nil
 	}
 	if n < a.ranges.Ports.First || n > a.ranges.Ports.Last {
-		return invalid(s, field.Invalid(at, n, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %s", a.ranges.Ports)))
+		return invalid(
+			s,
+			field.Invalid(
+				at,
+				n,
+				fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %s", a.ranges.Ports),
+			),
+		)
 	}
 	err := a.claim(ctx, portKey(n))
 	if errors.Is(err, errAllocated) {
@@ -243,9 +260,13 @@ func (a *allocator) claimPort(ctx context.Context, s, old *corev1.Service, at *f
 	return err
 }
 
-// claimFreePort claims a free port. A port that serves the same number by another
-// protocol shares that one's.
-func (a *allocator) claimFreePort(ctx context.Context, before []corev1.ServicePort, p *corev1.ServicePort) (int32, error) {
+// claimFreePort claims a free node port. A port with the same number and another protocol shares
+// its node port.
+func (a *allocator) claimFreePort(
+	ctx context.Context,
+	before []corev1.ServicePort,
+	p *corev1.ServicePort,
+) (int32, error) {
 	for _, other := range before {
 		if other.Port == p.Port && other.Protocol != p.Protocol && other.NodePort != 0 {
 			return other.NodePort, nil

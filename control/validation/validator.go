@@ -18,14 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The places where all objects begin.
+// Root paths of all objects.
 var (
 	metadata = field.NewPath("metadata")
 	spec     = field.NewPath("spec")
 	status   = field.NewPath("status")
 )
 
-// validator collects what is wrong.
+// validator collects errors.
 type validator struct{ errs field.ErrorList }
 
 func (k *validator) add(err *field.Error)        { k.errs = append(k.errs, err) }
@@ -38,14 +38,14 @@ func (k *validator) invalid(at *field.Path, value any, format string, args ...an
 func (k *validator) required(at *field.Path, why string)  { k.add(field.Required(at, why)) }
 func (k *validator) forbidden(at *field.Path, why string) { k.add(field.Forbidden(at, why)) }
 
-// invalidEach adds one error per complaint.
+// invalidEach adds an error for each message.
 func (k *validator) invalidEach(at *field.Path, value any, complaints []string) {
 	for _, c := range complaints {
 		k.invalid(at, value, "%s", c)
 	}
 }
 
-// name judges a required name by its grammar.
+// name validates a required name.
 func (k *validator) name(at *field.Path, value string, grammar func(string) []string) {
 	if value == "" {
 		k.required(at, "")
@@ -54,21 +54,21 @@ func (k *validator) name(at *field.Path, value string, grammar func(string) []st
 	k.invalidEach(at, value, grammar(value))
 }
 
-// notNegative judges a number that may be absent.
+// notNegative validates an optional number.
 func notNegative[N int32 | int64](k *validator, at *field.Path, value *N) {
 	if value != nil && *value < 0 {
 		k.invalid(at, *value, "must be greater than or equal to 0")
 	}
 }
 
-// positive judges a number that may be absent.
+// positive validates an optional number.
 func positive[N int32 | int64](k *validator, at *field.Path, value *N) {
 	if value != nil && *value <= 0 {
 		k.invalid(at, *value, "must be greater than 0")
 	}
 }
 
-// oneOf judges a word that is required.
+// oneOf validates a required enum value.
 func oneOf[T ~string](k *validator, at *field.Path, value T, words ...T) {
 	if value == "" {
 		k.required(at, "")
@@ -77,33 +77,33 @@ func oneOf[T ~string](k *validator, at *field.Path, value T, words ...T) {
 	}
 }
 
-// oneOfIfSet judges a word that may be absent.
+// oneOfIfSet validates an optional enum value.
 func oneOfIfSet[T ~string](k *validator, at *field.Path, value *T, words ...T) {
 	if value != nil && !slices.Contains(words, *value) {
 		k.add(field.NotSupported(at, *value, words))
 	}
 }
 
-// immutable judges a field that stays as it is.
+// immutable validates that a field has not changed.
 func (k *validator) immutable(at *field.Path, now, before any) {
 	if !equality.Semantic.DeepEqual(now, before) {
 		k.invalid(at, now, "field is immutable")
 	}
 }
 
-// selector judges a selector.
+// selector validates a label selector.
 func (k *validator) selector(at *field.Path, s *metav1.LabelSelector) {
 	k.addAll(metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, at))
 }
 
-// address judges an IP address without a zone.
+// address validates an IP address without a zone.
 func (k *validator) address(at *field.Path, value string) {
 	if a, err := netip.ParseAddr(value); err != nil || a.Zone() != "" {
 		k.invalid(at, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
 	}
 }
 
-// reachable judges an address that others are to be sent to.
+// reachable validates the IP address of an endpoint.
 func (k *validator) reachable(at *field.Path, value string) {
 	a, err := netip.ParseAddr(value)
 	switch {
@@ -120,7 +120,7 @@ func (k *validator) reachable(at *field.Path, value string) {
 	}
 }
 
-// network judges a range of addresses.
+// network validates a CIDR.
 func (k *validator) network(at *field.Path, value string) {
 	if _, err := netip.ParsePrefix(value); err != nil {
 		k.invalid(at, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")
@@ -131,7 +131,7 @@ func (k *validator) port(at *field.Path, n int32) {
 	k.invalidEach(at, n, validation.IsValidPortNum(int(n)))
 }
 
-// portNameOrNumber judges a port that may be given by its name.
+// portNameOrNumber validates a port name or number.
 func (k *validator) portNameOrNumber(at *field.Path, p intstr.IntOrString) {
 	if p.Type == intstr.String {
 		k.invalidEach(at, p.StrVal, validation.IsValidPortName(p.StrVal))
@@ -140,7 +140,7 @@ func (k *validator) portNameOrNumber(at *field.Path, p intstr.IntOrString) {
 	k.port(at, p.IntVal)
 }
 
-// podsOrPercent judges a number of pods, or a part of them in per cent.
+// podsOrPercent validates a number or percentage of pods.
 func (k *validator) podsOrPercent(at *field.Path, v *intstr.IntOrString) {
 	switch {
 	case v == nil:
@@ -153,7 +153,7 @@ func (k *validator) podsOrPercent(at *field.Path, v *intstr.IntOrString) {
 	}
 }
 
-// atMost100Percent judges a share of which 100 per cent is all.
+// atMost100Percent validates that a percentage does not exceed 100.
 func (k *validator) atMost100Percent(at *field.Path, v *intstr.IntOrString) {
 	if n, ok := percent(v); ok && n > 100 {
 		k.invalid(at, v, "must not be greater than 100%%")
@@ -168,7 +168,7 @@ func percent(v *intstr.IntOrString) (int, bool) {
 	return n, err == nil && strings.HasSuffix(v.StrVal, "%")
 }
 
-// isZero reports whether a share is 0, in either way of writing.
+// isZero reports whether a number or percentage is 0.
 func isZero(v *intstr.IntOrString) bool {
 	if v == nil {
 		return true
@@ -179,7 +179,7 @@ func isZero(v *intstr.IntOrString) bool {
 	return v.Type == intstr.Int && v.IntVal == 0
 }
 
-// quantities judges a list of amounts, none of them below 0.
+// quantities validates a resource list without negative quantities.
 func (k *validator) quantities(at *field.Path, list corev1.ResourceList) {
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		path, q := at.Key(string(name)), list[name]
@@ -190,14 +190,14 @@ func (k *validator) quantities(at *field.Path, list corev1.ResourceList) {
 	}
 }
 
-// setIfNil fills a pointer that is nil.
+// setIfNil sets a nil pointer.
 func setIfNil[T any](to **T, value T) {
 	if *to == nil {
 		*to = &value
 	}
 }
 
-// setIfZero fills a value that is zero.
+// setIfZero sets a zero value.
 func setIfZero[T comparable](to *T, value T) {
 	var zero T
 	if *to == zero {
@@ -205,7 +205,7 @@ func setIfZero[T comparable](to *T, value T) {
 	}
 }
 
-// roundUpToMilli rounds amounts up to thousandths, the smallest part that is kept.
+// roundUpToMilli rounds quantities up to milli, the smallest stored unit.
 func roundUpToMilli(list corev1.ResourceList) {
 	for name, q := range list {
 		q.RoundUp(resource.Milli)

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// service is one of a type that another function changes.
+// service returns a Service of a type with changes.
 func service(kind corev1.ServiceType, change ...func(*corev1.ServiceSpec)) *corev1.Service {
 	s := &corev1.Service{}
 	s.Spec.Type = kind
@@ -46,13 +46,17 @@ func TestHeldKeys(t *testing.T) {
 		of   *corev1.Service
 		want []claimKey
 	}{
-		{"an address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7")), []claimKey{"addresses/10.43.0.7"}},
-		{"one of each family, in one way of writing", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7", "FD00:0:0::7")), []claimKey{"addresses/10.43.0.7", "addresses/fd00::7"}},
-		{"headless holds none", service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), nil},
-		{"what is no address holds none", service(corev1.ServiceTypeClusterIP, addresses("10.43.0")), nil},
-		{"the ports of a cluster's own service are nobody's", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7"), nodePorts(30001)), []claimKey{"addresses/10.43.0.7"}},
-		{"a port once, whatever its protocols", service(corev1.ServiceTypeNodePort, addresses("10.43.0.7"), nodePorts(30001, 0, 30001, 30002)), []claimKey{"addresses/10.43.0.7", "ports/30001", "ports/30002"}},
-		{"the port of health", service(corev1.ServiceTypeLoadBalancer, addresses("10.43.0.7"), func(s *corev1.ServiceSpec) { s.HealthCheckNodePort = 30009 }), []claimKey{"addresses/10.43.0.7", "ports/30009"}},
+		{"one address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7")), []claimKey{"addresses/10.43.0.7"}},
+		{"dual-stack, in canonical form", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7", "FD00:0:0::7")),
+			[]claimKey{"addresses/10.43.0.7", "addresses/fd00::7"}},
+		{"headless service", service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), nil},
+		{"invalid address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0")), nil},
+		{"node ports of a ClusterIP service are ignored",
+			service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7"), nodePorts(30001)), []claimKey{"addresses/10.43.0.7"}},
+		{"port shared by protocols", service(corev1.ServiceTypeNodePort, addresses("10.43.0.7"),
+			nodePorts(30001, 0, 30001, 30002)), []claimKey{"addresses/10.43.0.7", "ports/30001", "ports/30002"}},
+		{"health check node port", service(corev1.ServiceTypeLoadBalancer, addresses("10.43.0.7"),
+			func(s *corev1.ServiceSpec) { s.HealthCheckNodePort = 30009 }), []claimKey{"addresses/10.43.0.7", "ports/30009"}},
 		{"elsewhere", service(corev1.ServiceTypeExternalName, addresses("10.43.0.7"), nodePorts(30001)), nil},
 	} {
 		if got := heldKeys(c.of); !slices.Equal(got, c.want) {
@@ -64,7 +68,8 @@ func TestHeldKeys(t *testing.T) {
 func TestSetFamilies(t *testing.T) {
 	t.Parallel()
 	const four, six = corev1.IPv4Protocol, corev1.IPv6Protocol
-	const single, prefer, require = corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack
+	const single, prefer, require = corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack,
+		corev1.IPFamilyPolicyRequireDualStack
 	selecting := func(s *corev1.ServiceSpec) { s.Selector = map[string]string{"a": "b"} }
 	dual := []corev1.IPFamily{four, six}
 	for _, c := range []struct {
@@ -75,26 +80,43 @@ func TestSetFamilies(t *testing.T) {
 		policy  corev1.IPFamilyPolicy
 		refused string
 	}{
-		{name: "the cluster's first when nothing is said", of: service(corev1.ServiceTypeClusterIP), cluster: []corev1.IPFamily{six, four}, want: []corev1.IPFamily{six}, policy: single},
-		{name: "that of the address that is asked for", of: service(corev1.ServiceTypeClusterIP, addresses("fd00::7")), cluster: dual, want: []corev1.IPFamily{six}, policy: single},
-		{name: "both as far as there are both", of: service(corev1.ServiceTypeClusterIP, policy(prefer)), cluster: dual, want: dual, policy: prefer},
-		{name: "one where there is one", of: service(corev1.ServiceTypeClusterIP, policy(prefer)), cluster: dual[:1], want: dual[:1], policy: prefer},
-		{name: "the order that is asked for", of: service(corev1.ServiceTypeNodePort, policy(require), families(six)), cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
-		{name: "two families say that both are needed", of: service(corev1.ServiceTypeClusterIP, families(six, four)), cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
-		{name: "both are needed and are not there", of: service(corev1.ServiceTypeClusterIP, policy(require)), cluster: dual[:1], refused: "not configured for dual-stack"},
-		{name: "one is needed and is not there", of: service(corev1.ServiceTypeClusterIP, families(six)), cluster: dual[:1], refused: "not configured on this cluster"},
-		{name: "one only and two named", of: service(corev1.ServiceTypeClusterIP, policy(single), families(four, six)), cluster: dual, refused: "must be 'RequireDualStack' or 'PreferDualStack'"},
-		{name: "an address of another family than is named", of: service(corev1.ServiceTypeClusterIP, families(four), addresses("fd00::7")), cluster: dual, refused: "expected an IPv4 value as indicated by `ipFamilies[0]`"},
-		{name: "headless without a selector has any, whatever the cluster has", of: service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), cluster: dual[:1], want: dual, policy: require},
-		{name: "headless with a selector has what its pods have", of: service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone), selecting), cluster: dual[:1], want: dual[:1], policy: single},
-		{name: "elsewhere there are none", of: service(corev1.ServiceTypeExternalName, policy(require), families(six)), cluster: dual},
+		{name: "default family of the cluster", of: service(corev1.ServiceTypeClusterIP),
+			cluster: []corev1.IPFamily{six, four}, want: []corev1.IPFamily{six}, policy: single},
+		{name: "family of the requested address", of: service(corev1.ServiceTypeClusterIP, addresses("fd00::7")),
+			cluster: dual, want: []corev1.IPFamily{six}, policy: single},
+		{name: "PreferDualStack on a dual-stack cluster", of: service(corev1.ServiceTypeClusterIP, policy(prefer)),
+			cluster: dual, want: dual, policy: prefer},
+		{name: "PreferDualStack on a single-stack cluster", of: service(corev1.ServiceTypeClusterIP, policy(prefer)),
+			cluster: dual[:1], want: dual[:1], policy: prefer},
+		{name: "requested order of families", of: service(corev1.ServiceTypeNodePort, policy(require), families(six)),
+			cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
+		{name: "two families imply RequireDualStack", of: service(corev1.ServiceTypeClusterIP, families(six, four)),
+			cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
+		{name: "RequireDualStack on a single-stack cluster", of: service(corev1.ServiceTypeClusterIP, policy(require)),
+			cluster: dual[:1], refused: "not configured for dual-stack"},
+		{name: "family that the cluster does not have", of: service(corev1.ServiceTypeClusterIP, families(six)),
+			cluster: dual[:1], refused: "not configured on this cluster"},
+		{name: "SingleStack with two families",
+			of: service(corev1.ServiceTypeClusterIP, policy(single), families(four, six)), cluster: dual,
+			refused: "must be 'RequireDualStack' or 'PreferDualStack'"},
+		{name: "address of another family than requested",
+			of: service(corev1.ServiceTypeClusterIP, families(four), addresses("fd00::7")), cluster: dual,
+			refused: "expected an IPv4 value as indicated by `ipFamilies[0]`"},
+		{name: "headless without selector has both families on any cluster",
+			of: service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), cluster: dual[:1], want: dual,
+			policy: require},
+		{name: "headless with selector has the families of the cluster",
+			of: service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone), selecting), cluster: dual[:1],
+			want: dual[:1], policy: single},
+		{name: "ExternalName has no families", of: service(corev1.ServiceTypeExternalName, policy(require), families(six)),
+			cluster: dual},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			err := setFamilies(c.of, c.cluster)
 			if c.refused != "" {
 				if err == nil || !strings.Contains(err.Error(), c.refused) {
-					t.Errorf("not refused: %v", err)
+					t.Errorf("no error: %v", err)
 				}
 				return
 			}
@@ -111,8 +133,7 @@ func TestSetFamilies(t *testing.T) {
 	}
 }
 
-// FuzzSetFamilies sees that families are settled once: what was settled stays, and
-// names each family of the cluster at most once.
+// FuzzSetFamilies checks that setFamilies is idempotent.
 func FuzzSetFamilies(f *testing.F) {
 	f.Add("", "", "", byte(0), true)
 	f.Add("fd00::7", "10.0.0.1", "IPv6", byte(2), true)
@@ -131,7 +152,11 @@ func FuzzSetFamilies(f *testing.F) {
 		if named == string(corev1.IPv4Protocol) || named == string(corev1.IPv6Protocol) {
 			s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPFamily(named)}
 		}
-		all := []corev1.IPFamilyPolicy{corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack}
+		all := []corev1.IPFamilyPolicy{
+			corev1.IPFamilyPolicySingleStack,
+			corev1.IPFamilyPolicyPreferDualStack,
+			corev1.IPFamilyPolicyRequireDualStack,
+		}
 		if int(p) < len(all) {
 			s.Spec.IPFamilyPolicy = &all[p]
 		}
@@ -143,21 +168,23 @@ func FuzzSetFamilies(f *testing.F) {
 			return
 		}
 		settled := s.DeepCopy()
-		if err := setFamilies(s, cluster); err != nil || !slices.Equal(s.Spec.IPFamilies, settled.Spec.IPFamilies) || *s.Spec.IPFamilyPolicy != *settled.Spec.IPFamilyPolicy {
+		if err := setFamilies(s, cluster); err != nil || !slices.Equal(s.Spec.IPFamilies, settled.Spec.IPFamilies) ||
+			*s.Spec.IPFamilyPolicy != *settled.Spec.IPFamilyPolicy {
 			t.Errorf("%v becomes %v, %v", settled.Spec, s.Spec, err)
 		}
 	})
 }
 
 func FuzzPortRange(f *testing.F) {
-	for _, s := range []string{"30000-32767", "1-1", "0-5", "5-4", "1-65536", "-", "1", "+1-2", "1-2-3", " 1-2", "1_0-20"} {
+	for _, s := range []string{"30000-32767", "1-1", "0-5", "5-4", "1-65536", "-", "1", "+1-2", "1-2-3", " 1-2",
+		"1_0-20"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		var p, again PortRange
 		if p.UnmarshalText([]byte(text)) != nil {
 			if p != (PortRange{}) {
-				t.Errorf("%q is refused and leaves %s", text, p)
+				t.Errorf("%q is rejected but sets %s", text, p)
 			}
 			return
 		}
@@ -170,8 +197,7 @@ func FuzzPortRange(f *testing.F) {
 	})
 }
 
-// TestUsableAddresses: none outside, neither the network's own nor the one for
-// all hosts of it.
+// TestUsableAddresses checks that the network and broadcast addresses are not used.
 func TestUsableAddresses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -194,7 +220,8 @@ func TestUsableAddresses(t *testing.T) {
 		}
 	}
 	r := Ranges{Addresses: []netip.Prefix{netip.MustParsePrefix("10.43.0.5/16"), netip.MustParsePrefix("fd00::/112")}}
-	if r.KubernetesServiceIP().String() != "10.43.0.1" || !slices.Equal(r.families(), []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}) {
+	if r.KubernetesServiceIP().String() != "10.43.0.1" ||
+		!slices.Equal(r.families(), []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}) {
 		t.Errorf("%s, %q", r.KubernetesServiceIP(), r.families())
 	}
 	if p, ok := r.rangeFor(corev1.IPv6Protocol); !ok || p.String() != "fd00::/112" {
@@ -202,12 +229,12 @@ func TestUsableAddresses(t *testing.T) {
 	}
 }
 
-// TestStaticBandSize: addresses that users name are below those that are chosen.
+// TestStaticBandSize checks the sizes of KEP-3070.
 func TestStaticBandSize(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int64]int64{2: 1, 15: 1, 16: 16, 254: 16, 2768: 173, 65533: 256, 1 << 20: 256} {
 		if got := staticBandSize(size); got != want {
-			t.Errorf("of %d: %d, want %d", size, got, want)
+			t.Errorf("size %d: got %d, want %d", size, got, want)
 		}
 	}
 }

@@ -13,18 +13,27 @@ import (
 	"berth/control/validation"
 )
 
-// All returns the table: a fresh copy of every row, in the order of the groups.
-// The caller may fill in or change rows before stores are made from them.
+// All returns a new copy of all kinds, ordered by group. The caller may change them before it
+// creates stores.
 func All() []*Kind {
-	all := slices.Concat(coreKinds(), workloadKinds(), accessKinds(), schedulingKinds(), policyKinds(), networkKinds(), storageKinds(), deviceKinds(), eventKinds())
+	all := slices.Concat(
+		coreKinds(),
+		workloadKinds(),
+		accessKinds(),
+		schedulingKinds(),
+		policyKinds(),
+		networkKinds(),
+		storageKinds(),
+		deviceKinds(),
+		eventKinds(),
+	)
 	for _, k := range all {
 		k.complete()
 	}
 	return all
 }
 
-// complete takes the columns and the rules of the row's kind, where the row does
-// not say otherwise.
+// complete sets the columns, and the validation functions that are not set.
 func (k *Kind) complete() {
 	kind := schema.GroupKind{Group: k.GroupVersion.Group, Kind: k.Name()}
 	k.Columns = printers.ColumnsFor(kind)
@@ -50,7 +59,7 @@ func setIfNil[F any](to *F, rule F) {
 	}
 }
 
-// Find returns the row of a resource, or nil.
+// Find returns the kind of a resource, or nil.
 func Find(table []*Kind, group, resource string) *Kind {
 	for _, k := range table {
 		if k.GroupVersion.Group == group && k.Resource == resource {
@@ -60,7 +69,7 @@ func Find(table []*Kind, group, resource string) *Kind {
 	return nil
 }
 
-// serviceWarnings says of a service with an address that nothing takes it there yet.
+// serviceWarnings warns that the addresses of a Service are not routed on the nodes.
 func serviceWarnings(obj runtime.Object) []string {
 	svc, ok := obj.(*corev1.Service)
 	if !ok || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == corev1.ClusterIPNone {
@@ -70,10 +79,10 @@ func serviceWarnings(obj runtime.Object) []string {
 	if svc.Spec.Type != corev1.ServiceTypeClusterIP {
 		what += " and node ports"
 	}
-	return []string{"the service's endpoints are kept, but nothing on the nodes routes " + what + " yet"}
+	return []string{"the service's endpoints are maintained, but nothing on the nodes routes " + what + " yet"}
 }
 
-// storedOnlyWarning is the warning of a kind that no part of the server acts on; something else may.
+// storedOnlyWarning returns the warning for kinds on which no controller of this server acts.
 func storedOnlyWarning(what string) string {
 	return what + " are stored by this server, which does not act on them"
 }

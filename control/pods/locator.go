@@ -23,17 +23,17 @@ import (
 	"berth/control/registry"
 )
 
-// defaultKubeletPort is where node agents listen that do not say otherwise.
+// defaultKubeletPort is used if the node status has no kubelet port.
 const defaultKubeletPort = 10250
 
-// How long the server waits for others.
+// Timeouts of connections to nodes and pods.
 const (
 	dialTimeout         = 10 * time.Second
 	tlsHandshakeTimeout = 10 * time.Second
 	idleConnTimeout     = 90 * time.Second
 )
 
-// podLocator is what all connections to pods begin with: the pod and its node.
+// podLocator finds a pod and the kubelet of its node.
 type podLocator struct {
 	Options
 	pods *registry.Store
@@ -47,7 +47,7 @@ func (r *podLocator) pod(ctx context.Context, name string) (*corev1.Pod, error) 
 	return registry.MustCast[*corev1.Pod](obj), nil
 }
 
-// kubeletURL is the address of a node's agent: https and the port that the node says.
+// kubeletURL returns the URL of the kubelet of a node.
 func (r *podLocator) kubeletURL(ctx context.Context, node string) (*url.URL, error) {
 	n, err := r.GetNode(ctx, node)
 	if err != nil {
@@ -56,11 +56,17 @@ func (r *podLocator) kubeletURL(ctx context.Context, node string) (*url.URL, err
 	return KubeletURL(n)
 }
 
-// addressOrder is which of a node's addresses is tried: within the cluster
-// first, and numbers before names, which the server may not be able to resolve.
-var addressOrder = []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeInternalDNS, corev1.NodeHostName, corev1.NodeExternalIP, corev1.NodeExternalDNS}
+// addressOrder is the order of preference: cluster-internal addresses first, and IP addresses
+// before names, which the server may not be able to resolve.
+var addressOrder = []corev1.NodeAddressType{
+	corev1.NodeInternalIP,
+	corev1.NodeInternalDNS,
+	corev1.NodeHostName,
+	corev1.NodeExternalIP,
+	corev1.NodeExternalDNS,
+}
 
-// KubeletURL is the URL of a node's agent, by the node's status.
+// KubeletURL returns the URL of a node's kubelet, from the node status.
 func KubeletURL(n *corev1.Node) (*url.URL, error) {
 	port := int(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	if port == 0 {
@@ -76,8 +82,7 @@ func KubeletURL(n *corev1.Node) (*url.URL, error) {
 	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("node %s has no address yet", n.Name))
 }
 
-// container finds the container that is meant: the one that is named, or the
-// only one.
+// container returns the name of the requested container, or of the only one if none is requested.
 func container(pod *corev1.Pod, name string) (string, error) {
 	var main, initial, ephemeral []string
 	for i := range pod.Spec.Containers {
@@ -103,7 +108,11 @@ func container(pod *corev1.Pod, name string) (string, error) {
 	case 1:
 		return main[0], nil
 	}
-	why := fmt.Sprintf("a container name must be specified for pod %s, choose one of: [%s]", pod.Name, strings.Join(main, " "))
+	why := fmt.Sprintf(
+		"a container name must be specified for pod %s, choose one of: [%s]",
+		pod.Name,
+		strings.Join(main, " "),
+	)
 	if len(initial) > 0 {
 		why += fmt.Sprintf(" or one of the init containers: [%s]", strings.Join(initial, " "))
 	}
@@ -113,28 +122,31 @@ func container(pod *corev1.Pod, name string) (string, error) {
 	return "", apierrors.NewBadRequest(why)
 }
 
-// NewKubeletTransport carries requests to nodes' agents: it shows a client certificate,
-// asked for anew at each connection, and wants theirs to be of the authority. Nil
-// roots trust whoever answers.
+// NewKubeletTransport returns a transport to kubelets. It calls client for the client certificate
+// at each connection and verifies serving certificates with roots. Nil roots disable verification.
 func NewKubeletTransport(roots *x509.CertPool, client func() (*tls.Certificate, error)) *http.Transport {
 	t := plainTransport()
 	t.TLSClientConfig = &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"http/1.1"}, // connections are taken over, which HTTP/2 does not allow
+		NextProtos: []string{"http/1.1"}, // connections are hijacked, which HTTP/2 does not support
 		RootCAs:    roots,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return client()
 		},
-		InsecureSkipVerify: roots == nil, //nolint:gosec // only for logs, when the client asks for it by name
+		InsecureSkipVerify: roots == nil, //nolint:gosec // only for logs, if the client requests it
 	}
 	return t
 }
 
-// NewPodTransport carries requests to what pods serve. Whom a pod's certificate is
-// made out to nobody can know.
+// NewPodTransport returns a transport to pods. It does not verify certificates: the server cannot
+// know the name in a pod's certificate.
 func NewPodTransport() *http.Transport {
 	t := plainTransport()
-	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, InsecureSkipVerify: true} //nolint:gosec // as above
+	t.TLSClientConfig = &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"http/1.1"},
+		InsecureSkipVerify: true,
+	} //nolint:gosec // as above
 	return t
 }
 
@@ -148,15 +160,19 @@ func plainTransport() *http.Transport {
 	}
 }
 
-// newProxyHandler hands a request on to a place, a taken-over connection too.
-func newProxyHandler(to *url.URL, by http.RoundTripper, upgrade bool, respond rest.Responder) *proxy.UpgradeAwareHandler {
+// newProxyHandler returns a handler that proxies a request, with connection upgrade if requested.
+func newProxyHandler(
+	to *url.URL,
+	by http.RoundTripper,
+	upgrade bool,
+	respond rest.Responder,
+) *proxy.UpgradeAwareHandler {
 	h := proxy.NewUpgradeAwareHandler(to, by, !upgrade, upgrade, proxy.NewErrorResponder(respond))
 	h.UseLocationHost = true
 	return h
 }
 
-// validateProxyAddress keeps the server from being sent to itself or to what only its own
-// link can reach.
+// validateProxyAddress rejects addresses by which the server would reach itself or its own link.
 func validateProxyAddress(ip string) error {
 	a, err := netip.ParseAddr(ip)
 	if err != nil || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() {

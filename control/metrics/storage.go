@@ -23,34 +23,34 @@ import (
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
-// Options are what the figures come from.
+// Options configures the storages.
 type Options struct {
 	Summary SummaryFunc
 	Nodes   corelisters.NodeLister
 	Pods    corelisters.PodLister
 }
 
-// nodes at once are asked.
+// maxConcurrentRequests limits the nodes that are queried at a time.
 const maxConcurrentRequests = 16
 
-// New makes the storages of nodes and pods of metrics.k8s.io.
+// New creates the storages of nodes and pods of metrics.k8s.io.
 func New(o Options) (nodes, pods rest.Storage) {
 	g := &collector{summary: o.Summary, nodes: map[string]*nodeCache{}}
 	return &nodeMetrics{storageBase{o, g}}, &podMetrics{storageBase{o, g}}
 }
 
-// storageBase is what both have in common.
+// storageBase is shared by both storages.
 type storageBase struct {
 	Options
 
 	collector *collector
 }
 
-// Destroy has nothing to end.
+// Destroy does nothing.
 func (storageBase) Destroy() {}
 
-// collect asks nodes at once; a node that does not answer is left out, and why
-// is told for those who asked for it alone.
+// collect queries nodes concurrently. The result lacks nodes that do not respond. The error is that
+// of one of them.
 func (s storageBase) collect(ctx context.Context, nodes []*corev1.Node) (map[string]*nodeUsage, error) {
 	s.collector.prune(func(name string) bool { _, err := s.Nodes.Get(name); return err == nil })
 	out, places := map[string]*nodeUsage{}, make(chan struct{}, maxConcurrentRequests)
@@ -77,22 +77,22 @@ func (s storageBase) collect(ctx context.Context, nodes []*corev1.Node) (map[str
 
 type nodeMetrics struct{ storageBase }
 
-// New, NewList and the names are for the server's library.
+// New returns an empty object.
 func (*nodeMetrics) New() runtime.Object { return &metricsv1beta1.NodeMetrics{} }
 
-// NewList is an empty list.
+// NewList returns an empty list.
 func (*nodeMetrics) NewList() runtime.Object { return &metricsv1beta1.NodeMetricsList{} }
 
-// NamespaceScoped: nodes are in no namespace.
+// NamespaceScoped returns false.
 func (*nodeMetrics) NamespaceScoped() bool { return false }
 
-// Kind is not the resource's name in the singular.
+// Kind differs from the singular name of the resource.
 func (*nodeMetrics) Kind() string { return "NodeMetrics" }
 
-// GetSingularName is for kubectl.
+// GetSingularName returns no singular name.
 func (*nodeMetrics) GetSingularName() string { return "" }
 
-// Get answers for one node.
+// Get returns the usage of a node.
 func (m *nodeMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	node, err := m.Nodes.Get(name)
 	if err != nil {
@@ -106,7 +106,7 @@ func (m *nodeMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions
 	return nil, notFound("nodes", name, err)
 }
 
-// notFound says that there are no figures (yet).
+// notFound returns a NotFound error with its reason.
 func notFound(resource, name string, why error) error {
 	err := apierrors.NewNotFound(metricsv1beta1.Resource(resource), name)
 	if why != nil {
@@ -115,16 +115,19 @@ func notFound(resource, name string, why error) error {
 	return err
 }
 
-// List answers for all nodes that the selectors select and that answer.
+// List returns the usage of the selected nodes. It leaves out nodes that do not respond.
 func (m *nodeMetrics) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
 	byLabel, byField := selectors(o)
 	list, err := m.Nodes.List(byLabel)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	list = slices.DeleteFunc(list, func(n *corev1.Node) bool { return !byField.Matches(fields.Set{"metadata.name": n.Name}) })
+	list = slices.DeleteFunc(
+		list,
+		func(n *corev1.Node) bool { return !byField.Matches(fields.Set{"metadata.name": n.Name}) },
+	)
 	slices.SortFunc(list, func(a, b *corev1.Node) int { return cmpNames(a, b) })
-	found, _ := m.collect(ctx, list) // who does not answer is left out, as users know it
+	found, _ := m.collect(ctx, list) // Nodes that do not respond are left out, as in metrics-server.
 	out := &metricsv1beta1.NodeMetricsList{Items: []metricsv1beta1.NodeMetrics{}}
 	for _, n := range list {
 		if f := found[n.Name]; f != nil && f.node != nil {
@@ -141,29 +144,29 @@ func toNodeMetrics(n *corev1.Node, f *nodeUsage) metricsv1beta1.NodeMetrics {
 	}
 }
 
-// ConvertToTable prints what "kubectl get" shows.
+// ConvertToTable returns the table for "kubectl get".
 func (*nodeMetrics) ConvertToTable(_ context.Context, obj, _ runtime.Object) (*metav1.Table, error) {
 	return table(obj)
 }
 
 type podMetrics struct{ storageBase }
 
-// New is an empty object.
+// New returns an empty object.
 func (*podMetrics) New() runtime.Object { return &metricsv1beta1.PodMetrics{} }
 
-// NewList is an empty list.
+// NewList returns an empty list.
 func (*podMetrics) NewList() runtime.Object { return &metricsv1beta1.PodMetricsList{} }
 
-// NamespaceScoped: pods are in namespaces.
+// NamespaceScoped returns true.
 func (*podMetrics) NamespaceScoped() bool { return true }
 
-// Kind is not the resource's name in the singular.
+// Kind differs from the singular name of the resource.
 func (*podMetrics) Kind() string { return "PodMetrics" }
 
-// GetSingularName is for kubectl.
+// GetSingularName returns no singular name.
 func (*podMetrics) GetSingularName() string { return "" }
 
-// Get answers for one pod.
+// Get returns the usage of a pod.
 func (m *podMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	pod, err := m.Pods.Pods(request.NamespaceValue(ctx)).Get(name)
 	if err != nil {
@@ -176,8 +179,7 @@ func (m *podMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions)
 	return nil, notFound("pods", name, err)
 }
 
-// List answers for all pods that the selectors select and that run on a node
-// that answers.
+// List returns the usage of the selected pods. It leaves out pods of nodes that do not respond.
 func (m *podMetrics) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
 	byLabel, byField := selectors(o)
 	list, err := m.Pods.Pods(request.NamespaceValue(ctx)).List(byLabel)
@@ -185,7 +187,9 @@ func (m *podMetrics) List(ctx context.Context, o *internalversion.ListOptions) (
 		return nil, apierrors.NewInternalError(err)
 	}
 	list = slices.DeleteFunc(list, func(p *corev1.Pod) bool {
-		return !byField.Matches(fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Spec.NodeName})
+		return !byField.Matches(
+			fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Spec.NodeName},
+		)
 	})
 	slices.SortFunc(list, func(a, b *corev1.Pod) int { return cmpNames(a, b) })
 	found, _ := m.toPodMetrics(ctx, list)
@@ -223,7 +227,7 @@ func nameOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// ConvertToTable prints what "kubectl get" shows.
+// ConvertToTable returns the table for "kubectl get".
 func (*podMetrics) ConvertToTable(_ context.Context, obj, _ runtime.Object) (*metav1.Table, error) {
 	return table(obj)
 }
@@ -252,7 +256,7 @@ func cmpNames(a, b metav1.Object) int {
 	return 1
 }
 
-// table has a row per node or pod: the sums over containers.
+// table returns a row per node or pod with the sum over its containers.
 func table(obj runtime.Object) (*metav1.Table, error) {
 	out := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string", Format: "name"}, {Name: "CPU", Type: "string"},
@@ -265,7 +269,12 @@ func table(obj runtime.Object) (*metav1.Table, error) {
 			memory.Add(*u.Memory())
 		}
 		out.Rows = append(out.Rows, metav1.TableRow{
-			Cells: []any{name, cpu.String(), memory.String(), window.Duration.String()}, Object: runtime.RawExtension{Object: one},
+			Cells: []any{
+				name,
+				cpu.String(),
+				memory.String(),
+				window.Duration.String(),
+			}, Object: runtime.RawExtension{Object: one},
 		})
 	}
 	err := meta.EachListItem(listOf(obj), func(item runtime.Object) error {
@@ -286,7 +295,7 @@ func table(obj runtime.Object) (*metav1.Table, error) {
 	return out, err
 }
 
-// listOf makes a list of one where there is no list.
+// listOf wraps a single object in a list.
 func listOf(obj runtime.Object) runtime.Object {
 	switch m := obj.(type) {
 	case *metricsv1beta1.NodeMetrics:

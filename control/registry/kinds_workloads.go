@@ -15,44 +15,55 @@ func workloadKinds() []*Kind {
 	apps, batch := appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion
 	return []*Kind{
 		{
-			GroupVersion: apps, Resource: "deployments", Singular: "deployment", ShortNames: []string{"deploy"}, InAllCategory: true,
-			New: func() runtime.Object { return &appsv1.Deployment{} }, NewList: func() runtime.Object { return &appsv1.DeploymentList{} },
-			Status: true, Generation: true, GenerationMetadata: metav1.Object.GetAnnotations, Scale: deploymentScale, StoredOnlyWarning: storedOnlyWarning("deployments"),
+			GroupVersion: apps, Resource: "deployments", Singular: "deployment", ShortNames: []string{"deploy"},
+			InAllCategory: true,
+			New:           func() runtime.Object { return &appsv1.Deployment{} },
+			NewList:       func() runtime.Object { return &appsv1.DeploymentList{} },
+			Status:        true, Generation: true, GenerationMetadata: metav1.Object.GetAnnotations, Scale: deploymentScale,
+			StoredOnlyWarning: storedOnlyWarning("deployments"),
 		},
 		{
 			GroupVersion: apps, Resource: "replicasets", Singular: "replicaset", ShortNames: []string{"rs"}, InAllCategory: true,
-			New: func() runtime.Object { return &appsv1.ReplicaSet{} }, NewList: func() runtime.Object { return &appsv1.ReplicaSetList{} },
-			Status: true, Generation: true, Scale: replicaSetScale, FieldNames: []string{"status.replicas"},
+			New:     func() runtime.Object { return &appsv1.ReplicaSet{} },
+			NewList: func() runtime.Object { return &appsv1.ReplicaSetList{} },
+			Status:  true, Generation: true, Scale: replicaSetScale, FieldNames: []string{"status.replicas"},
 			Fields: fieldsFunc(func(r *appsv1.ReplicaSet) fields.Set {
 				return fields.Set{"status.replicas": strconv.Itoa(int(r.Status.Replicas))}
 			}),
 		},
 		{
-			GroupVersion: apps, Resource: "statefulsets", Singular: "statefulset", ShortNames: []string{"sts"}, InAllCategory: true,
-			New: func() runtime.Object { return &appsv1.StatefulSet{} }, NewList: func() runtime.Object { return &appsv1.StatefulSetList{} },
-			Status: true, Generation: true, Scale: statefulSetScale, StoredOnlyWarning: storedOnlyWarning("stateful sets"),
+			GroupVersion: apps, Resource: "statefulsets", Singular: "statefulset", ShortNames: []string{"sts"},
+			InAllCategory: true,
+			New:           func() runtime.Object { return &appsv1.StatefulSet{} },
+			NewList:       func() runtime.Object { return &appsv1.StatefulSetList{} },
+			Status:        true, Generation: true, Scale: statefulSetScale,
+			StoredOnlyWarning: storedOnlyWarning("stateful sets"),
 		},
 		{
 			GroupVersion: apps, Resource: "daemonsets", Singular: "daemonset", ShortNames: []string{"ds"}, InAllCategory: true,
-			New: func() runtime.Object { return &appsv1.DaemonSet{} }, NewList: func() runtime.Object { return &appsv1.DaemonSetList{} },
-			Status: true, Generation: true, StoredOnlyWarning: storedOnlyWarning("daemon sets"),
+			New:     func() runtime.Object { return &appsv1.DaemonSet{} },
+			NewList: func() runtime.Object { return &appsv1.DaemonSetList{} },
+			Status:  true, Generation: true, StoredOnlyWarning: storedOnlyWarning("daemon sets"),
 		},
 		{
 			GroupVersion: apps, Resource: "controllerrevisions", Singular: "controllerrevision",
-			New: func() runtime.Object { return &appsv1.ControllerRevision{} }, NewList: func() runtime.Object { return &appsv1.ControllerRevisionList{} },
+			New:     func() runtime.Object { return &appsv1.ControllerRevision{} },
+			NewList: func() runtime.Object { return &appsv1.ControllerRevisionList{} },
 		},
 		{
 			GroupVersion: batch, Resource: "jobs", Singular: "job", InAllCategory: true, OrphanDependents: true,
 			New: func() runtime.Object { return &batchv1.Job{} }, NewList: func() runtime.Object { return &batchv1.JobList{} },
-			Status: true, Generation: true, StoredOnlyWarning: storedOnlyWarning("jobs"), FieldNames: []string{"status.successful"},
+			Status: true, Generation: true, StoredOnlyWarning: storedOnlyWarning("jobs"),
+			FieldNames: []string{"status.successful"},
 			Fields: fieldsFunc(func(j *batchv1.Job) fields.Set {
 				return fields.Set{"status.successful": strconv.Itoa(int(j.Status.Succeeded))}
 			}),
 		},
 		{
 			GroupVersion: batch, Resource: "cronjobs", Singular: "cronjob", ShortNames: []string{"cj"}, InAllCategory: true,
-			New: func() runtime.Object { return &batchv1.CronJob{} }, NewList: func() runtime.Object { return &batchv1.CronJobList{} },
-			Status: true, Generation: true, StoredOnlyWarning: storedOnlyWarning("cron jobs"),
+			New:     func() runtime.Object { return &batchv1.CronJob{} },
+			NewList: func() runtime.Object { return &batchv1.CronJobList{} },
+			Status:  true, Generation: true, StoredOnlyWarning: storedOnlyWarning("cron jobs"),
 		},
 	}
 }

@@ -1,0 +1,129 @@
+package registry
+
+import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func schedulingKinds() []*Kind {
+	return []*Kind{
+		{
+			GroupVersion: coordinationv1.SchemeGroupVersion, Resource: "leases", Singular: "lease", Cached: true,
+			AllowCreateOnUpdate: true, RequireResourceVersion: true,
+			New:     func() runtime.Object { return &coordinationv1.Lease{} },
+			NewList: func() runtime.Object { return &coordinationv1.LeaseList{} },
+		},
+		{
+			GroupVersion: schedulingv1.SchemeGroupVersion, Resource: "priorityclasses", Singular: "priorityclass",
+			ShortNames: []string{"pc"}, ClusterScoped: true,
+			New:     func() runtime.Object { return &schedulingv1.PriorityClass{} },
+			NewList: func() runtime.Object { return &schedulingv1.PriorityClassList{} },
+		},
+		{
+			GroupVersion: nodev1.SchemeGroupVersion, Resource: "runtimeclasses", Singular: "runtimeclass", ClusterScoped: true,
+			AllowCreateOnUpdate: true, RequireResourceVersion: true,
+			New:     func() runtime.Object { return &nodev1.RuntimeClass{} },
+			NewList: func() runtime.Object { return &nodev1.RuntimeClassList{} },
+		},
+	}
+}
+
+func policyKinds() []*Kind {
+	return []*Kind{{
+		GroupVersion: policyv1.SchemeGroupVersion, Resource: "poddisruptionbudgets", Singular: "poddisruptionbudget",
+		ShortNames: []string{"pdb"},
+		New:        func() runtime.Object { return &policyv1.PodDisruptionBudget{} },
+		NewList:    func() runtime.Object { return &policyv1.PodDisruptionBudgetList{} },
+		Status:     true, Generation: true, RequireResourceVersion: true,
+	}}
+}
+
+func networkKinds() []*Kind {
+	return []*Kind{
+		{
+			GroupVersion: discoveryv1.SchemeGroupVersion, Resource: "endpointslices", Singular: "endpointslice",
+			Generation: true, GenerationMetadata: metav1.Object.GetLabels,
+			New:     func() runtime.Object { return &discoveryv1.EndpointSlice{} },
+			NewList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+		},
+		{
+			GroupVersion: networkingv1.SchemeGroupVersion, Resource: "networkpolicies", Singular: "networkpolicy",
+			ShortNames: []string{"netpol"}, Generation: true,
+			New:               func() runtime.Object { return &networkingv1.NetworkPolicy{} },
+			NewList:           func() runtime.Object { return &networkingv1.NetworkPolicyList{} },
+			StoredOnlyWarning: storedOnlyWarning("network policies"),
+		},
+	}
+}
+
+func storageKinds() []*Kind {
+	v1 := storagev1.SchemeGroupVersion
+	return []*Kind{
+		{
+			GroupVersion: v1, Resource: "storageclasses", Singular: "storageclass", ShortNames: []string{"sc"},
+			ClusterScoped:     true,
+			New:               func() runtime.Object { return &storagev1.StorageClass{} },
+			NewList:           func() runtime.Object { return &storagev1.StorageClassList{} },
+			StoredOnlyWarning: storedOnlyWarning("storage classes"),
+		},
+		{
+			GroupVersion: v1, Resource: "volumeattributesclasses", Singular: "volumeattributesclass",
+			ShortNames: []string{"vac"}, ClusterScoped: true,
+			New:               func() runtime.Object { return &storagev1.VolumeAttributesClass{} },
+			NewList:           func() runtime.Object { return &storagev1.VolumeAttributesClassList{} },
+			StoredOnlyWarning: storedOnlyWarning("volume attributes classes"),
+		},
+		{
+			GroupVersion: v1, Resource: "csinodes", Singular: "csinode", ClusterScoped: true, RequireResourceVersion: true,
+			New:               func() runtime.Object { return &storagev1.CSINode{} },
+			NewList:           func() runtime.Object { return &storagev1.CSINodeList{} },
+			StoredOnlyWarning: storedOnlyWarning("CSI nodes"),
+		},
+		{
+			GroupVersion: v1, Resource: "csidrivers", Singular: "csidriver", ClusterScoped: true, RequireResourceVersion: true,
+			New:               func() runtime.Object { return &storagev1.CSIDriver{} },
+			NewList:           func() runtime.Object { return &storagev1.CSIDriverList{} },
+			StoredOnlyWarning: storedOnlyWarning("CSI drivers"),
+		},
+		{
+			GroupVersion: v1, Resource: "volumeattachments", Singular: "volumeattachment", ClusterScoped: true, Status: true,
+			RequireResourceVersion: true,
+			New:                    func() runtime.Object { return &storagev1.VolumeAttachment{} },
+			NewList:                func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
+			StoredOnlyWarning:      storedOnlyWarning("volume attachments"),
+		},
+		{
+			GroupVersion: v1, Resource: "csistoragecapacities", Singular: "csistoragecapacity", RequireResourceVersion: true,
+			New:               func() runtime.Object { return &storagev1.CSIStorageCapacity{} },
+			NewList:           func() runtime.Object { return &storagev1.CSIStorageCapacityList{} },
+			StoredOnlyWarning: storedOnlyWarning("CSI storage capacities"),
+		},
+	}
+}
+
+// eventKinds returns the kinds of events, which two groups serve from one store, see
+// control/scheme.
+func eventKinds() []*Kind {
+	row := func() Kind {
+		return Kind{
+			Resource: "events", Singular: "event", ShortNames: []string{"ev"},
+			New: func() runtime.Object { return &corev1.Event{} }, NewList: func() runtime.Object { return &corev1.EventList{} },
+			TTL: time.Hour, AllowCreateOnUpdate: true, Prefix: "events", Fields: fieldsFunc(eventFields),
+		}
+	}
+	core, group := row(), row()
+	core.GroupVersion, core.FieldNames = corev1.SchemeGroupVersion, coreEventFields
+	group.GroupVersion, group.FieldNames = eventsv1.SchemeGroupVersion, groupEventFields
+	return []*Kind{&core, &group}
+}

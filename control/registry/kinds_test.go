@@ -1,0 +1,88 @@
+package registry
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// consumers lists the kinds without a warning and what acts on them, or why nothing does.
+var consumers = map[schema.GroupResource]string{
+	{Resource: "namespaces"}:      "namespace controller",
+	{Resource: "pods"}:            "kubelets",
+	{Resource: "nodes"}:           "scheduler",
+	{Resource: "configmaps"}:      "kubelets",
+	{Resource: "secrets"}:         "kubelets",
+	{Resource: "serviceaccounts"}: "authentication",
+	{Resource: "services"}: "endpoints controllers; routing on the " +
+		"nodes, see serviceWarnings",
+	{Resource: "endpoints"}:              "endpointslice-mirroring controller",
+	{Resource: "limitranges"}:            "admission",
+	{Resource: "resourcequotas"}:         "admission",
+	{Resource: "replicationcontrollers"}: "replicationcontroller controller",
+	{Resource: "events"}:                 "read by users",
+	{Resource: "podtemplates"}: "read by users: also in Kubernetes no " +
+		"controller acts on them",
+	{Group: "events.k8s.io", Resource: "events"}:                           "read by users",
+	{Group: "apps", Resource: "replicasets"}:                               "replicaset controller",
+	{Group: "apps", Resource: "controllerrevisions"}:                       "history of the controllers that write them",
+	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                "authorization",
+	{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}:         "authorization",
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}:         "authorization",
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}:  "authorization",
+	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: "signers",
+	{Group: "coordination.k8s.io", Resource: "leases"}: "leader election; node leases: " +
+		"node-lifecycle controller",
+	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}: "admission",
+	{Group: "node.k8s.io", Resource: "runtimeclasses"}:        "admission and kubelets",
+	{Group: "policy", Resource: "poddisruptionbudgets"}:       "evictions",
+	{Group: "discovery.k8s.io", Resource: "endpointslices"}:   "kube-proxy and other proxies",
+}
+
+// TestDefaultGarbageCollectionPolicy checks which kinds orphan their dependents by default: the
+// same as in upstream.
+func TestDefaultGarbageCollectionPolicy(t *testing.T) {
+	t.Parallel()
+	var stay []string
+	for _, k := range All() {
+		if NewStrategy(k, nil).DefaultGarbageCollectionPolicy(t.Context()) == rest.OrphanDependents {
+			stay = append(stay, k.Resource)
+		}
+	}
+	slices.Sort(stay)
+	if want := []string{"jobs", "replicationcontrollers"}; !slices.Equal(stay, want) {
+		t.Errorf("got %v, want %v", stay, want)
+	}
+}
+
+// TestKindsWithoutConsumerWarn checks that each write of a kind on which nothing acts returns a
+// warning.
+func TestKindsWithoutConsumerWarn(t *testing.T) {
+	t.Parallel()
+	left := maps.Clone(consumers)
+	for _, k := range All() {
+		who, acted := left[k.GroupResource()]
+		delete(left, k.GroupResource())
+		switch {
+		case acted && k.StoredOnlyWarning != "":
+			t.Errorf("%s warns %q, but is used by %s", k.Resource, k.StoredOnlyWarning, who)
+		case !acted && !strings.HasSuffix(k.StoredOnlyWarning, " are stored by this server, which does not act on them"):
+			t.Errorf("nothing acts on %s, but the warning is %q", k.Resource, k.StoredOnlyWarning)
+		case !acted:
+			s := NewStrategy(k, nil)
+			if said := s.WarningsOnCreate(t.Context(), k.New()); !slices.Contains(said, k.StoredOnlyWarning) {
+				t.Errorf("warnings on create of %s: %q", k.Resource, said)
+			}
+			if said := s.WarningsOnUpdate(t.Context(), k.New(), k.New()); !slices.Contains(said, k.StoredOnlyWarning) {
+				t.Errorf("warnings on update of %s: %q", k.Resource, said)
+			}
+		}
+	}
+	for r := range left {
+		t.Errorf("unknown resource %s", r)
+	}
+}
