@@ -17,57 +17,57 @@ import (
 	"berth/control/scheme"
 )
 
-// Assembly is what the parts of a server are made from.
+// Assembly holds what the API server, the scheduler and the controllers share.
 type Assembly struct {
 	Config
 	Scheme    *scheme.Set
 	Kinds     []*registry.Kind
 	Authority *pki.Authority
-	// NodeServingAuthority signs what nodes show of themselves; see pki.
+	// NodeServingAuthority signs the serving certificates of nodes, see package pki.
 	NodeServingAuthority *pki.Authority
-	// kubeletClient is how this server shows itself to nodes.
+	// kubeletClient authenticates this server to kubelets.
 	kubeletClient *kubeletClient
-	// EtcdClient is the client of the store that all share.
+	// EtcdClient is the etcd client that all stores share.
 	EtcdClient *clientv3.Client
-	// AdvertisedEndpoint is where others reach this server; not valid: nowhere.
+	// AdvertisedEndpoint is where pods and other servers reach this server. It is not valid if the
+	// server is reachable from its host only.
 	AdvertisedEndpoint netip.AddrPort
 	StoreOptions       registry.StoreOptions
-	// Stores are the main resources, there once the kinds are installed.
+	// Stores holds the main resources. It is filled when the API groups are installed.
 	Stores map[schema.GroupResource]*registry.Store
-	// Loopback reaches the server itself as system:masters; Client and Informers
-	// work through it. Informers hand out objects without managed fields.
+	// Loopback authenticates to the server itself as system:masters. Client and Informers use it.
+	// Objects from Informers have no managed fields.
 	Loopback  *restclient.Config
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
-	// lifetime ends with the server; parts that come and go start watches for it.
+	// lifetime is done when the server stops. Informers started by a restarted controller use it.
 	lifetime context.Context //nolint:containedctx // see above
 
 	access access
 }
 
-// Store returns the store of a resource that is in the table.
+// Store returns the store of a resource. It panics if the resource is not in Kinds.
 func (a *Assembly) Store(group, resource string) *registry.Store {
 	s := a.Stores[schema.GroupResource{Group: group, Resource: resource}]
 	if s == nil {
-		panic(fmt.Sprintf("no store of %s.%s", resource, group))
+		panic(fmt.Sprintf("no store for %s.%s", resource, group))
 	}
 	return s
 }
 
-// Resource is something served that no row of the table makes: a subresource
-// ("pods/log"), or a resource that is not stored.
+// Resource is a resource that is not created from a registry.Kind: a subresource such as pods/log,
+// or a resource that is not stored.
 type Resource struct {
 	Version schema.GroupVersion
 	Name    string
 	Storage rest.Storage
 }
 
-// Controller is a piece of the server that works by itself while the server runs: a
-// controller, the scheduler. It ends when ctx is done; when it ends before, it
-// is started again.
+// Controller runs in the background while the server runs: a controller or the scheduler. Run
+// returns when ctx is done. It is restarted if it returns earlier.
 type Controller struct {
 	Name string
 	Run  func(ctx context.Context) error
-	// LeaderElected: of several servers on one store, only one runs it.
+	// LeaderElected controllers run on only one of the servers that share an etcd cluster.
 	LeaderElected bool
 }

@@ -17,33 +17,33 @@ import (
 	"berth/control/storage"
 )
 
-// A backup is a zip archive of these, the first of them first.
+// Entries of a backup archive, a zip file. The manifest is the first entry.
 const (
 	manifestName   = "backup.json"
 	snapshotName   = "store.snapshot"
-	pkiName        = "pki/" // and each file of it
+	pkiName        = "pki/" // prefix of the entry of each file
 	configName     = "config.yaml"
-	encryptionName = "encryption.yaml" // when it is not one of pki/
+	encryptionName = "encryption.yaml" // only if the file is not in pki/
 
 	backupKind   = "berth-control backup"
 	backupFormat = 1
 )
 
-// backupManifest says what an archive is.
+// backupManifest describes an archive.
 type backupManifest struct {
 	Kind    string    `json:"kind"`
 	Format  int       `json:"format"`
 	Made    time.Time `json:"made"`
-	Version string    `json:"version"` // of the program
-	// Where the server had what lay outside of its data directory; empty: nothing.
+	Version string    `json:"version"` // of berth-control
+	// Paths of the files outside the data directory. Empty: not configured.
 	Config     string `json:"config,omitempty"`
 	Encryption string `json:"encryption,omitempty"`
 }
 
-// Backup writes into one file what a server needs to begin anew where it is now: its
-// store at one moment, its keys, and the configuration file, if there is one. The
-// server may run meanwhile. The file is there when it is whole, and then replaces one
-// of its name; only its owner may read it.
+// Backup writes an archive with everything that is needed to restore the server: a consistent
+// snapshot of its store, its keys, and its configuration file if there is one. The server may be
+// running. The file appears only when it is complete, replaces an existing file of that name, and
+// has mode 0600.
 func Backup(ctx context.Context, c Config, configFile, path string) (err error) {
 	defer func() {
 		if err != nil {
@@ -51,10 +51,19 @@ func Backup(ctx context.Context, c Config, configFile, path string) (err error) 
 		}
 	}()
 	if len(c.Etcd.Endpoints) > 0 {
-		return fmt.Errorf("the objects are in the etcd cluster of %v: save that with its own tools (etcdctl snapshot save), and copy %s", c.Etcd.Endpoints, c.path("pki"))
+		return fmt.Errorf(
+			"objects are in the etcd cluster %v: back it up with its own tools (etcdctl snapshot save), and copy %s",
+			c.Etcd.Endpoints,
+			c.path("pki"),
+		)
 	}
 	if _, err := os.Stat(c.path("etcd")); err != nil {
-		return fmt.Errorf("%s holds no store: is --data-dir right? With --etcd-servers save the etcd cluster with its own tools, and copy pki/: %w", c.DataDir, err)
+		return fmt.Errorf(
+			"%s contains no store: is --data-dir correct? With --etcd-servers, back up the etcd cluster with its own "+
+				"tools, and copy pki/: %w",
+			c.DataDir,
+			err,
+		)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
@@ -75,7 +84,14 @@ func Backup(ctx context.Context, c Config, configFile, path string) (err error) 
 }
 
 func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) error {
-	note := backupManifest{Kind: backupKind, Format: backupFormat, Made: time.Now().UTC().Truncate(time.Second), Version: c.Version, Config: configFile, Encryption: c.EncryptionConfig}
+	note := backupManifest{
+		Kind:       backupKind,
+		Format:     backupFormat,
+		Made:       time.Now().UTC().Truncate(time.Second),
+		Version:    c.Version,
+		Config:     configFile,
+		Encryption: c.EncryptionConfig,
+	}
 	text, err := json.MarshalIndent(note, "", "  ")
 	if err != nil {
 		return err
@@ -119,8 +135,8 @@ func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) e
 	return z.Close()
 }
 
-// snapshot has the store written by the server that runs on it, or opens it when none
-// does.
+// snapshot writes a snapshot of the store. It uses the running server's store, or opens the store
+// if no server is running.
 func (c *Config) snapshot(ctx context.Context, to io.Writer) error {
 	held, err := lockDataDir(c)
 	if errors.Is(err, errDataDirInUse) {
@@ -138,26 +154,27 @@ func (c *Config) snapshot(ctx context.Context, to io.Writer) error {
 	return storage.Snapshot(ctx, c.path("etcd"), to)
 }
 
-// restoringDir is, in the data directory, what a restore has not finished.
+// restoringDir is the subdirectory of the data directory that contains an unfinished restore.
 const restoringDir = "restoring"
 
-// checkRestoreComplete says that a server must not begin on what a restore has left.
+// checkRestoreComplete returns an error if the data directory contains an unfinished restore.
 func (c *Config) checkRestoreComplete() error {
 	if _, err := os.Lstat(c.path(restoringDir)); err != nil {
-		return nil //nolint:nilerr // there is none
+		return nil //nolint:nilerr // no restore in progress
 	}
-	return fmt.Errorf("data directory %s: a restore has not come to its end there: remove the directory and restore again", c.DataDir)
+	return fmt.Errorf("data directory %s: a restore was interrupted: remove the directory and restore again", c.DataDir)
 }
 
-// RestoreResult is what of a backup was not put where the server had it.
+// RestoreResult describes a completed restore.
 type RestoreResult struct {
 	BackupTime time.Time
-	// SavedFiles says, by the path where a file was, where it is now.
+	// SavedFiles maps the original path of each file from outside the data directory to its path in
+	// the data directory.
 	SavedFiles map[string]string
 }
 
-// Restore makes a server's data directory of the file of a backup. A directory that
-// holds a store or keys is left as it is.
+// Restore creates a server's data directory from a backup. It returns an error and changes nothing
+// if the directory contains a store or keys.
 func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	defer func() {
 		if err != nil {
@@ -179,14 +196,17 @@ func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	defer held.Close()
 	for _, name := range []string{"etcd", "pki", restoringDir} {
 		if _, err := os.Lstat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
-			return nil, errors.Join(fmt.Errorf("%s holds a server's %s: move the directory away, or name another with --data-dir", c.DataDir, name), err)
+			return nil, errors.Join(
+				fmt.Errorf("%s contains the %s directory of a server: move it away, or use another --data-dir", c.DataDir, name),
+				err,
+			)
 		}
 	}
 	if err := c.unpack(&a.Reader); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", file, err), os.RemoveAll(c.path(restoringDir)))
 	}
 	out := &RestoreResult{BackupTime: note.Made, SavedFiles: map[string]string{}}
-	names := []string{"pki", "etcd"} // the store last: without it the server would begin with an empty one
+	names := []string{"pki", "etcd"} // the store last: a server would create an empty one if it were missing
 	for _, other := range []struct{ name, was string }{{configName, note.Config}, {encryptionName, note.Encryption}} {
 		if other.was != "" {
 			names = append([]string{other.name}, names...)
@@ -204,11 +224,11 @@ func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	return out, syncDir(c.DataDir)
 }
 
-// openBackup opens an archive that this program can restore.
+// openBackup opens an archive and checks that this program can restore it.
 func openBackup(file string) (*zip.ReadCloser, *backupManifest, error) {
 	a, err := zip.OpenReader(file)
 	if errors.Is(err, zip.ErrFormat) {
-		return nil, nil, fmt.Errorf("%s: is no backup of berth-control, or was cut off: %w", file, err)
+		return nil, nil, fmt.Errorf("%s: not a berth-control backup, or truncated: %w", file, err)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -220,21 +240,21 @@ func openBackup(file string) (*zip.ReadCloser, *backupManifest, error) {
 			err = json.Unmarshal(text, note)
 		}
 		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("%s: is damaged: %s: %w", file, manifestName, err), a.Close())
+			return nil, nil, errors.Join(fmt.Errorf("%s: damaged: %s: %w", file, manifestName, err), a.Close())
 		}
 	}
 	switch {
 	case note.Kind != backupKind:
-		err = fmt.Errorf("%s: is no backup of berth-control", file)
+		err = fmt.Errorf("%s: not a berth-control backup", file)
 	case note.Format > backupFormat:
-		err = fmt.Errorf("%s: was made by a newer berth-control (%s): restore it with that", file, note.Version)
+		err = fmt.Errorf("%s: created by a newer berth-control (%s): restore it with that version", file, note.Version)
 	default:
 		return a, note, nil
 	}
 	return nil, nil, errors.Join(err, a.Close())
 }
 
-// maxManifestSize bounds what of a backup is read into memory.
+// maxManifestSize limits what is read into memory, in bytes.
 const maxManifestSize = 16 << 20
 
 func readZipFile(f *zip.File) ([]byte, error) {
@@ -246,7 +266,7 @@ func readZipFile(f *zip.File) ([]byte, error) {
 	return text, errors.Join(err, r.Close())
 }
 
-// unpack brings all that an archive has into the data directory, not yet in its place.
+// unpack extracts an archive to the restoring directory.
 func (c *Config) unpack(a *zip.Reader) error {
 	for _, dir := range []string{restoringDir, restoringDir + "/pki"} {
 		if err := os.Mkdir(c.path(dir), 0o700); err != nil {
@@ -255,25 +275,26 @@ func (c *Config) unpack(a *zip.Reader) error {
 	}
 	for _, f := range a.File[1:] {
 		key := strings.TrimPrefix(f.Name, pkiName)
-		if f.Name != snapshotName && f.Name != configName && f.Name != encryptionName && (key == f.Name || key != filepath.Base(key) || strings.HasPrefix(key, ".")) {
-			return fmt.Errorf("is no backup of berth-control: it has %q", f.Name)
+		if f.Name != snapshotName && f.Name != configName && f.Name != encryptionName &&
+			(key == f.Name || key != filepath.Base(key) || strings.HasPrefix(key, ".")) {
+			return fmt.Errorf("not a berth-control backup: it contains %q", f.Name)
 		}
 		if err := extract(f, c.path(restoringDir, f.Name)); err != nil {
-			return fmt.Errorf("is damaged: %s: %w", f.Name, err)
+			return fmt.Errorf("damaged: %s: %w", f.Name, err)
 		}
 	}
 	for _, needed := range []string{snapshotName, "pki/ca.key", "pki/ca.crt"} {
 		if _, err := os.Stat(c.path(restoringDir, needed)); err != nil {
-			return fmt.Errorf("is damaged: %s is not in it", needed)
+			return fmt.Errorf("damaged: %s is missing", needed)
 		}
 	}
 	if err := storage.Restore(c.path(restoringDir, snapshotName), c.path(restoringDir, "etcd")); err != nil {
-		return fmt.Errorf("is damaged: %w", err)
+		return fmt.Errorf("damaged: %w", err)
 	}
 	return os.Remove(c.path(restoringDir, snapshotName))
 }
 
-// extract writes a file of an archive, whose sum is looked at by that.
+// extract writes an entry of an archive to a file. Reading the entry verifies its checksum.
 func extract(f *zip.File, to string) error {
 	r, err := f.Open()
 	if err != nil {
@@ -283,11 +304,11 @@ func extract(f *zip.File, to string) error {
 	if err != nil {
 		return errors.Join(err, r.Close())
 	}
-	_, err = io.Copy(w, r) //nolint:gosec // a store is as big as it is, and the file is root's own
+	_, err = io.Copy(w, r) //nolint:gosec // a store has no size limit, and the archive belongs to root
 	return errors.Join(err, r.Close(), w.Close())
 }
 
-// syncDir has the names in a directory outlive a power cut.
+// syncDir makes the directory entries survive a power failure.
 func syncDir(dir string) error {
 	f, err := os.Open(cmp.Or(dir, "."))
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,40 +13,44 @@ import (
 	"berth/internal/strictyaml"
 )
 
-// What a configuration file says it is.
+// API version and kind of a configuration file.
 const (
 	ConfigFileAPIVersion = "berth.dev/v1alpha1"
 	ConfigFileKind       = "ControlConfiguration"
 )
 
-// ConfigFile is a configuration file. Each field does what the flag of its name does;
-// a flag that is given wins.
+// ConfigFile is a configuration file. Each field corresponds to a flag. A flag takes precedence.
 type ConfigFile struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
 	DataDir string   `json:"dataDir,omitempty"`
 	Listen  string   `json:"listen,omitempty"`
-	Names   []string `json:"names,omitempty"`
-	Off     []string `json:"off,omitempty"`
-	// PodRanges as in 10.42.0.0/16, one per family; [] is none.
+	TLSSANs []string `json:"tlsSANs,omitempty"`
+	// Controllers as in Config.Controllers.
+	Controllers []string `json:"controllers,omitempty"`
+	// Names is the deprecated name of TLSSANs.
+	Names []string `json:"names,omitempty"`
+	// Off lists controllers to disable. Deprecated in favor of Controllers.
+	Off []string `json:"off,omitempty"`
+	// PodRanges are CIDRs such as 10.42.0.0/16, one per IP family. [] is none.
 	PodRanges []netip.Prefix `json:"podRanges,omitempty"`
 
-	// NodeMonitorGracePeriod as in 40s.
+	// NodeMonitorGracePeriod is a duration such as 40s.
 	NodeMonitorGracePeriod metav1.Duration `json:"nodeMonitorGracePeriod,omitzero"`
-	// As in 1h, 5m.
+	// Durations such as 1h or 5m.
 	EventTTL                    metav1.Duration `json:"eventTTL,omitzero"`
 	EtcdCompactionInterval      metav1.Duration `json:"etcdCompactionInterval,omitzero"`
 	EtcdDefragmentationInterval metav1.Duration `json:"etcdDefragmentationInterval,omitzero"`
 
-	// How long certificates are good, and may be renewed afterwards, as in 8760h.
+	// Validity of certificates, and the period for renewal after expiry, such as 8760h.
 	OwnCertificateDuration metav1.Duration  `json:"ownCertificateDuration,omitzero"`
 	ClusterSigningDuration metav1.Duration  `json:"clusterSigningDuration,omitzero"`
 	NodeReturnPeriod       *metav1.Duration `json:"nodeReturnPeriod,omitempty"`
 
-	// ServiceRanges as in 10.43.0.0/16, one or one per family.
+	// ServiceRanges are CIDRs such as 10.43.0.0/16, one or one per IP family.
 	ServiceRanges    []netip.Prefix       `json:"serviceRanges,omitempty"`
-	NodePorts        serviceips.PortRange `json:"nodePorts,omitzero"` // "30000-32767"
+	NodePorts        serviceips.PortRange `json:"nodePorts,omitzero"` // such as "30000-32767"
 	ServicesRouted   *bool                `json:"servicesRouted,omitempty"`
 	AdvertiseAddress netip.Addr           `json:"advertiseAddress,omitzero"`
 
@@ -63,8 +68,7 @@ type ConfigFile struct {
 	EncryptionProviderConfig            string          `json:"encryptionProviderConfig,omitempty"`
 }
 
-// ReadConfigFile reads a configuration file; what is wrong with it is named by line
-// and field.
+// ReadConfigFile reads a configuration file. Errors name the line and the field.
 func ReadConfigFile(path string) (*ConfigFile, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -78,7 +82,12 @@ func ReadConfigFile(path string) (*ConfigFile, error) {
 		return nil, fmt.Errorf("configuration %s: is empty", path)
 	}
 	if version, kind := documents[0].Kind(); version != ConfigFileAPIVersion || kind != ConfigFileKind {
-		return nil, fmt.Errorf("configuration %s: must be apiVersion: %s, kind: %s", path, ConfigFileAPIVersion, ConfigFileKind)
+		return nil, fmt.Errorf(
+			"configuration %s: must be apiVersion: %s, kind: %s",
+			path,
+			ConfigFileAPIVersion,
+			ConfigFileKind,
+		)
 	}
 	f := &ConfigFile{}
 	if _, err := documents[0].Decode(f); err != nil {
@@ -87,8 +96,19 @@ func ReadConfigFile(path string) (*ConfigFile, error) {
 	return f, nil
 }
 
-// ApplyTo fills in what the file says, but for what the flags have said: given
-// answers for a flag's name.
+// Deprecations returns a warning for each deprecated field that is set.
+func (f *ConfigFile) Deprecations() (warnings []string) {
+	if f.Names != nil {
+		warnings = append(warnings, "names is deprecated, use tlsSANs")
+	}
+	if f.Off != nil {
+		warnings = append(warnings, `off is deprecated, use controllers: ["*", "-NAME"]`)
+	}
+	return warnings
+}
+
+// ApplyTo copies the settings of the file to c, except those for which a flag is set. The function
+// given reports whether a flag is set.
 func (f *ConfigFile) ApplyTo(c *Config, given func(flag string) bool) {
 	text := func(flag string, to *string, from string) {
 		if from != "" && !given(flag) {
@@ -102,8 +122,13 @@ func (f *ConfigFile) ApplyTo(c *Config, given func(flag string) bool) {
 	}
 	text("data-dir", &c.DataDir, f.DataDir)
 	text("listen", &c.Listen, f.Listen)
-	list("name", &c.TLSSANs, f.Names)
-	list("off", &c.Off, f.Off)
+	if !given("tls-san") && !given("name") {
+		c.TLSSANs = slices.Concat(c.TLSSANs, f.TLSSANs, f.Names)
+	}
+	list("controllers", &c.Controllers, f.Controllers)
+	if !given("controllers") && !given("off") {
+		c.Controllers = DisableControllers(c.Controllers, f.Off...)
+	}
 	if f.PodRanges != nil && !given("cluster-cidr") {
 		c.ClusterCIDRs = f.PodRanges
 	}

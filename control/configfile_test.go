@@ -3,6 +3,7 @@ package control
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,23 +21,66 @@ func file(t *testing.T, text string) string {
 }
 
 func TestConfigFileFlagsTakePrecedence(t *testing.T) {
-	f, err := ReadConfigFile(file(t, configHeader+"listen: 10.0.0.1:6443\ndataDir: /data\nnames: [a, b]\npodRanges: [10.1.0.0/16]\nnodeMonitorGracePeriod: 1m\nserviceAccountExtendTokenExpiration: false\netcd: {servers: [\"https://e:2379\"], caFile: /ca}\n"))
+	f, err := ReadConfigFile(
+		file(
+			t,
+			configHeader+"listen: 10.0.0.1:6443\ndataDir: /data\ntlsSANs: [a, b]\ncontrollers: [scheduler]\n"+
+				"podRanges: [10.1.0.0/16]\nnodeMonitorGracePeriod: 1m\n"+
+				"serviceAccountExtendTokenExpiration: false\netcd: {servers: [\"https://e:2379\"], caFile: /ca}\n",
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := Default()
 	c.DataDir = "/flag"
 	f.ApplyTo(&c, func(flag string) bool { return flag == "data-dir" })
-	if c.DataDir != "/flag" || c.Listen != "10.0.0.1:6443" || len(c.TLSSANs) != 2 || len(c.ClusterCIDRs) != 1 || c.ClusterCIDRs[0].String() != "10.1.0.0/16" || c.Etcd.Endpoints[0] != "https://e:2379" || c.Etcd.CAFile != "/ca" || c.NodeMonitorGracePeriod != time.Minute || c.ExtendTokenExpiration {
-		t.Errorf("the config is %+v", c)
+	if c.DataDir != "/flag" || c.Listen != "10.0.0.1:6443" || len(c.TLSSANs) != 2 || len(c.ClusterCIDRs) != 1 ||
+		c.ClusterCIDRs[0].String() != "10.1.0.0/16" ||
+		c.Etcd.Endpoints[0] != "https://e:2379" ||
+		c.Etcd.CAFile != "/ca" ||
+		c.NodeMonitorGracePeriod != time.Minute ||
+		c.ExtendTokenExpiration ||
+		!slices.Equal(c.Controllers, []string{"scheduler"}) ||
+		len(f.Deprecations()) != 0 {
+		t.Errorf("config: %+v", c)
+	}
+}
+
+func TestConfigFileDeprecatedFields(t *testing.T) {
+	t.Parallel()
+	f, err := ReadConfigFile(file(t, configHeader+"names: [a]\ntlsSANs: [b]\noff: [scheduler]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Deprecations(); len(got) != 2 || !strings.Contains(got[0], "tlsSANs") ||
+		!strings.Contains(got[1], "controllers") {
+		t.Errorf("warnings %q", got)
+	}
+	for _, row := range []struct {
+		name, flag  string
+		names       []string
+		controllers []string
+	}{
+		{"no flags", "", []string{"b", "a"}, []string{"-scheduler", "*"}},
+		{"--tls-san", "tls-san", nil, []string{"-scheduler", "*"}},
+		{"deprecated --name", "name", nil, []string{"-scheduler", "*"}},
+		{"--controllers", "controllers", []string{"b", "a"}, []string{"*"}},
+		{"deprecated --off", "off", []string{"b", "a"}, []string{"*"}},
+	} {
+		c := Default()
+		f.ApplyTo(&c, func(flag string) bool { return flag == row.flag })
+		if !slices.Equal(c.TLSSANs, row.names) || !slices.Equal(c.Controllers, row.controllers) {
+			t.Errorf("%s: got %q and %q, want %q and %q", row.name, c.TLSSANs, c.Controllers, row.names, row.controllers)
+		}
 	}
 }
 
 func TestReadConfigFileErrorNamesField(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"another kind", "apiVersion: v1\nkind: Pod\n", "must be apiVersion: berth.dev/v1alpha1, kind: ControlConfiguration"},
-		{"an unknown field", configHeader + "lisen: x\n", "lisen"},
-		{"a wrong type", configHeader + "names: x\n", "names"},
+		{"wrong kind", "apiVersion: v1\nkind: Pod\n", "must be apiVersion: berth.dev/v1alpha1, kind: ControlConfiguration"},
+		{"unknown field", configHeader + "lisen: x\n", "lisen"},
+		{"wrong type", configHeader + "names: x\n", "names"},
 		{"nothing", "", "is empty"},
 		{"two documents", configHeader + "---\n" + configHeader, "more than 1 documents"},
 	} {
@@ -53,12 +97,13 @@ func TestConfigValidateErrorNamesField(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		{"no port", func(c *Config) { c.Listen = "10.0.0.1" }, "listen:"},
-		{"no directory", func(c *Config) { c.DataDir = "" }, "data-dir:"},
-		{"no such part", func(c *Config) { c.Off = []string{"nonsense"} }, `off: there is no part "nonsense"`},
-		{"a grace of nothing", func(c *Config) { c.NodeMonitorGracePeriod = 0 }, "node-monitor-grace-period: 0s is too short"},
-		{"half of a certificate", func(c *Config) { c.Etcd.CertFile = "/x" }, "etcd-keyfile"},
-		{"certificates without servers", func(c *Config) { c.Etcd.CAFile = "/x" }, "etcd-servers"},
+		{"listen address without port", func(c *Config) { c.Listen = "10.0.0.1" }, "listen:"},
+		{"empty data directory", func(c *Config) { c.DataDir = "" }, "data-dir:"},
+		{"unknown controller", func(c *Config) { c.Controllers = []string{"nonsense"} },
+			`controllers: "nonsense" is not a known controller`},
+		{"zero grace period", func(c *Config) { c.NodeMonitorGracePeriod = 0 }, "node-monitor-grace-period: 0s is too short"},
+		{"etcd certificate without key", func(c *Config) { c.Etcd.CertFile = "/x" }, "etcd-keyfile"},
+		{"etcd CA without etcd servers", func(c *Config) { c.Etcd.CAFile = "/x" }, "etcd-servers"},
 	} {
 		config := Default()
 		c.change(&config)
@@ -68,6 +113,6 @@ func TestConfigValidateErrorNamesField(t *testing.T) {
 	}
 	config := Default()
 	if err := config.Validate(); err != nil {
-		t.Errorf("the defaults: %v", err)
+		t.Errorf("default config: %v", err)
 	}
 }

@@ -1,16 +1,17 @@
-// Package control is the control server: it joins the store (control/storage), the
-// certificates (control/pki), the table of kinds (control/registry) and the parts
-// that act on them to one server that speaks the Kubernetes API.
+// Package control is the control server. It joins the store (control/storage), the certificates
+// (control/pki), the API resources (control/registry), the scheduler and the controllers to one
+// server that serves the Kubernetes API.
 //
-//	config.go    what the user can say
-//	server.go    New and Run: the order of starting and of ending
-//	assembly.go  what the parts are made from
-//	storage.go   where a kind's objects go, sealed or not, cached or not
-//	install.go   from rows and subresources to served groups
-//	backup.go    what a server needs to begin anew, in one file and back
-//	wire_*.go    one area each: the only places that know the other packages
+//	config.go     the configuration of a server
+//	server.go     New and Run: the order of startup and shutdown
+//	assembly.go   what the components of a server share
+//	storage.go    storage options of a resource: encryption, watch cache
+//	install.go    from registry kinds and subresources to API groups
+//	handlers.go   the HTTP handler chain: storage quota, body timeouts
+//	run.go        controllers, their restart, and leader election
+//	backup.go     backup of a server to one archive, and restore
+//	wire_*.go     one area each: only these files import the packages of the area
 //
-// Goroutines: those of the library, ended by Run; one per Part (runParts), one
-// that renews certificates, one per own store connection; all are waited for
-// before Run returns.
+// Goroutines: those of the API server library, one per Controller, one that renews certificates,
+// one per embedded store. Run waits for all of them.
 package control

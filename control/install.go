@@ -11,7 +11,7 @@ import (
 	"berth/control/scheme"
 )
 
-// served are the storages by group version and path.
+// served maps group versions and paths to storages.
 type served map[schema.GroupVersion]map[string]rest.Storage
 
 func (s served) add(version schema.GroupVersion, name string, storage rest.Storage) {
@@ -21,7 +21,7 @@ func (s served) add(version schema.GroupVersion, name string, storage rest.Stora
 	s[version][name] = storage
 }
 
-// makeStores makes the store of every row with its subresources.
+// makeStores creates the store of every kind with its subresources.
 func (a *Assembly) makeStores() (served, error) {
 	all := served{}
 	a.Stores = map[schema.GroupResource]*registry.Store{}
@@ -57,7 +57,7 @@ func (a *Assembly) makeStores() (served, error) {
 	return all, nil
 }
 
-// install serves the storages.
+// install installs the storages as API groups.
 func (a *Assembly) install(server *genericapiserver.GenericAPIServer, all served) error {
 	var groups []*genericapiserver.APIGroupInfo
 	for _, version := range scheme.GroupVersions() {
@@ -65,18 +65,42 @@ func (a *Assembly) install(server *genericapiserver.GenericAPIServer, all served
 		if len(storages) == 0 {
 			continue
 		}
-		info := genericapiserver.NewDefaultAPIGroupInfo(version.Group, a.Scheme.Scheme, a.Scheme.ParameterCodec, a.Scheme.Codecs)
+		info := genericapiserver.NewDefaultAPIGroupInfo(
+			version.Group,
+			a.Scheme.Scheme,
+			a.Scheme.ParameterCodec,
+			a.Scheme.Codecs,
+		)
 		info.VersionedResourcesStorageMap[version.Version] = storages
 		if version.Group == "" {
 			if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
-				return fmt.Errorf("serve %s: %w", version, err)
+				return fmt.Errorf("install API group %s: %w", version, err)
 			}
 			continue
 		}
 		groups = append(groups, &info)
 	}
 	if err := server.InstallAPIGroups(groups...); err != nil {
-		return fmt.Errorf("serve the API groups: %w", err)
+		return fmt.Errorf("install API groups: %w", err)
 	}
 	return nil
+}
+
+// storeFunc creates the store of a kind that needs more than registry.NewStore, and all storages of
+// that kind by path, including the main resource.
+type storeFunc func(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error)
+
+// specialStores returns the kinds that need a storeFunc.
+func specialStores() map[schema.GroupResource]storeFunc {
+	return map[schema.GroupResource]storeFunc{
+		{Resource: "namespaces"}: func(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
+			return registry.NewNamespaces(kind, a.StoreOptions)
+		},
+		{Resource: "pods"}:     podStores,
+		{Resource: "services"}: serviceStores,
+		{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: func(a *Assembly,
+			kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
+			return registry.NewCertificateSigningRequests(kind, a.StoreOptions)
+		},
+	}
 }

@@ -18,12 +18,12 @@ import (
 	"berth/control"
 )
 
-// bound is what anything here may take on a machine that has other things to do.
+// bound is a generous timeout for a loaded machine.
 const bound = 2 * time.Minute
 
-// TestServerLeavesNoGoroutines starts, uses and ends a server twice: what runs
-// after the second that did not run after the first belongs to a server. What the
-// libraries start once for a process is there after the first.
+// TestServerLeavesNoGoroutines starts, uses and stops a server twice. Goroutines that run after the
+// second server but not after the first one leaked from a server. Goroutines that libraries start
+// once per process exist after the first.
 func TestServerLeavesNoGoroutines(t *testing.T) {
 	useServer(t)
 	runtime.GC()
@@ -37,11 +37,11 @@ func TestServerLeavesNoGoroutines(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("after a server there run on:\n%s", strings.Join(more, "\n\n"))
+	t.Errorf("goroutines left by the server:\n%s", strings.Join(more, "\n\n"))
 }
 
-// useServer runs a server with all its parts and its own store, writes, watches
-// and leaves watches open, and ends it.
+// useServer runs a server with all controllers and an embedded store, writes, watches, leaves
+// watches open, and stops it.
 func useServer(t *testing.T) {
 	t.Helper()
 	c := control.Default()
@@ -55,18 +55,18 @@ func useServer(t *testing.T) {
 	defer stop()
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	left := make(chan error, 1)
-	go func() { left <- server.Run(running) }() // waited for below
+	go func() { left <- server.Run(running) }() // end waits for it
 	end := func() {
 		ended()
 		if err := <-left; err != nil {
-			t.Errorf("the server has ended with an error: %v", err)
+			t.Errorf("server returned an error: %v", err)
 		}
 	}
 	select {
 	case <-server.Ready():
 	case <-ctx.Done():
 		end()
-		t.Fatal("the server is not ready")
+		t.Fatal("server not ready")
 	}
 	if err := work(ctx, server.Client); err != nil {
 		t.Error(err)
@@ -94,14 +94,15 @@ func work(ctx context.Context, client kubernetes.Interface) error {
 		return fmt.Errorf("watch: %w", err)
 	}
 	defer seen.Stop()
-	if _, err := core.ConfigMaps(metav1.NamespaceDefault).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "made"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := core.ConfigMaps(metav1.NamespaceDefault).Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "made"}}, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
 	for {
 		select {
 		case e, ok := <-seen.ResultChan():
 			if !ok {
-				return fmt.Errorf("the watch has ended")
+				return fmt.Errorf("watch closed")
 			}
 			if c, is := e.Object.(*corev1.ConfigMap); is && c.Name == "made" {
 				return nil
@@ -112,7 +113,7 @@ func work(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// running are the goroutines by what began them: how many, and the stack of one.
+// running returns the stacks of all goroutines by creator.
 func running() map[string][]string {
 	text := make([]byte, 1<<20)
 	for {
@@ -127,7 +128,7 @@ func running() map[string][]string {
 	for stack := range strings.SplitSeq(string(text), "\n\n") {
 		_, by, ok := strings.Cut(stack, "\ncreated by ")
 		if !ok {
-			continue // the main one
+			continue // the main goroutine
 		}
 		by, _, _ = strings.Cut(by, "\n")
 		by, _, _ = strings.Cut(by, " in goroutine ")
@@ -136,11 +137,11 @@ func running() map[string][]string {
 	return out
 }
 
-// grown are stacks of what there is more of than before.
+// grown returns a stack of each creator that has more goroutines than before.
 func grown(before, now map[string][]string) (out []string) {
 	for _, by := range slices.Sorted(maps.Keys(now)) {
 		if more := len(now[by]) - len(before[by]); more > 0 {
-			out = append(out, fmt.Sprintf("%d more by %s, such as\n%s", more, by, now[by][0]))
+			out = append(out, fmt.Sprintf("%d more by %s, for example\n%s", more, by, now[by][0]))
 		}
 	}
 	return out

@@ -18,49 +18,58 @@ import (
 
 const (
 	openAPIPrefix = "/openapi/"
-	// openAPIIndex lists the documents with their hashes. kubectl asks for it each
-	// time, and then mostly has the documents on its own disk.
+	// openAPIIndex lists the documents with their hashes. kubectl requests it at each start and
+	// usually has the documents in its disk cache.
 	openAPIIndex = "/openapi/v3"
-	// documentTTL is how long the documents are kept after somebody has asked for them:
-	// one run of a client, which asks for several.
+	// documentTTL is how long the documents are cached after the last request. One client run
+	// requests several of them.
 	documentTTL = 5 * time.Second
 )
 
-// addOpenAPI describes the API for the library, which needs that to merge what
-// clients apply. The documents themselves are left to serveOpenAPI.
+// addOpenAPI adds the OpenAPI definitions, which the library needs for server-side apply. The
+// documents themselves are served by serveOpenAPI.
 func addOpenAPI(config *genericapiserver.Config) {
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, scheme.DefinitionNamer())
-	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, scheme.DefinitionNamer())
+	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(
+		openapi.GetOpenAPIDefinitions,
+		scheme.DefinitionNamer(),
+	)
 	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = "berth-control", "berth-control"
 	config.SkipOpenAPIInstallation = true
 }
 
-// serveOpenAPI serves /openapi/v2 and /openapi/v3. All servers of a process and
-// version serve the same kinds, and share the documents.
+// serveOpenAPI serves /openapi/v2 and /openapi/v3. All servers of a process with the same version
+// serve the same kinds and share the documents.
 func serveOpenAPI(server *genericapiserver.GenericAPIServer, config *genericapiserver.Config) {
-	shared, _ := documentCaches.LoadOrStore(config.OpenAPIConfig.Info.Version, &documentCache{ttl: documentTTL, build: func() http.Handler {
-		m := mux.NewPathRecorderMux("openapi")
-		routes.OpenAPI{Config: config.OpenAPIConfig}.InstallV2(server.Handler.GoRestfulContainer, m)
-		routes.OpenAPI{V3Config: config.OpenAPIV3Config}.InstallV3(server.Handler.GoRestfulContainer, m)
-		return m
-	}})
-	server.Handler.NonGoRestfulMux.HandlePrefix(openAPIPrefix, shared.(http.Handler)) //nolint:errcheck // allDocuments has nothing else
+	shared, _ := documentCaches.LoadOrStore(
+		config.OpenAPIConfig.Info.Version,
+		&documentCache{ttl: documentTTL, build: func() http.Handler {
+			m := mux.NewPathRecorderMux("openapi")
+			routes.OpenAPI{Config: config.OpenAPIConfig}.InstallV2(server.Handler.GoRestfulContainer, m)
+			routes.OpenAPI{V3Config: config.OpenAPIV3Config}.InstallV3(server.Handler.GoRestfulContainer, m)
+			return m
+		}},
+	)
+	server.Handler.NonGoRestfulMux.HandlePrefix(
+		openAPIPrefix,
+		shared.(http.Handler),
+	) //nolint:errcheck // documentCaches holds no other type
 }
 
-// documentCaches are *documents by version of the server.
+// documentCaches maps server versions to *documentCache.
 var documentCaches sync.Map
 
-// documentCache are what is under /openapi/. They take 30 MiB and some tenths of a
-// second, so they are made when somebody asks, and forgotten soon after. Of them the
-// index is kept.
+// documentCache serves the paths below /openapi/. The documents take 30 MiB and some tenths of a
+// second to build. They are built on request and dropped when they have not been requested for the
+// TTL. The index stays cached.
 type documentCache struct {
 	build func() http.Handler
-	ttl   time.Duration // after the last request
+	ttl   time.Duration // since the last request
 
 	mu      sync.Mutex
-	handler http.Handler // nil: nobody has asked for a while
+	handler http.Handler // nil: not built or expired
 	expiry  *time.Timer
-	index   *recordedResponse // nil: nobody has ever asked
+	index   *recordedResponse // nil: never requested
 }
 
 func (d *documentCache) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +83,7 @@ func (d *documentCache) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.getHandler().ServeHTTP(w, r)
 }
 
-// getHandler is the handler of all documents.
+// getHandler returns the handler of all documents and extends its TTL.
 func (d *documentCache) getHandler() http.Handler {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,8 +99,7 @@ func (d *documentCache) getHandler() http.Handler {
 	return d.handler
 }
 
-// cachedIndex is the index, or nil when it cannot be made: whoever asks is told why by
-// the handler itself.
+// cachedIndex returns the index, or nil if it cannot be built. The handler reports the error then.
 func (d *documentCache) cachedIndex(ctx context.Context) *recordedResponse {
 	d.mu.Lock()
 	index := d.index
@@ -107,7 +115,8 @@ func (d *documentCache) cachedIndex(ctx context.Context) *recordedResponse {
 	if d.getHandler().ServeHTTP(index, r); index.status != http.StatusOK {
 		return nil
 	}
-	for _, name := range []string{"Content-Length", "Last-Modified", "Accept-Ranges"} { // of that answer alone
+	for _, name := range []string{"Content-Length", "Last-Modified",
+		"Accept-Ranges"} { // specific to the recorded response
 		index.header.Del(name)
 	}
 	d.mu.Lock()
@@ -116,7 +125,7 @@ func (d *documentCache) cachedIndex(ctx context.Context) *recordedResponse {
 	return index
 }
 
-// recordedResponse is an answer that is kept.
+// recordedResponse is a cached HTTP response.
 type recordedResponse struct {
 	header       http.Header
 	status       int

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestDocumentCacheExpires when nobody asks for them, and made again; their index,
-// which clients ask for again and again, is made once.
+// TestDocumentCacheExpires checks that the documents expire without requests and are built again on
+// request, and that the index is built once.
 func TestDocumentCacheExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -20,7 +20,7 @@ func TestDocumentCacheExpires(t *testing.T) {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Etag", `"hash"`)
 				w.WriteHeader(http.StatusOK)
-				fmt.Fprint(w, "all of ", r.URL.Path)
+				fmt.Fprint(w, "document ", r.URL.Path)
 			})
 		}}
 		ask := func(path, known string, wantCode int, wantBody string, wantMade int) {
@@ -29,24 +29,34 @@ func TestDocumentCacheExpires(t *testing.T) {
 			r.Header.Set("If-None-Match", known)
 			d.ServeHTTP(w, r)
 			if w.Code != wantCode || w.Body.String() != wantBody || w.Header().Get("Etag") != `"hash"` || made != wantMade {
-				t.Errorf("%s: %d %q %v, made %d times, want %d %q, %d times", path, w.Code, w.Body, w.Header(), made, wantCode, wantBody, wantMade)
+				t.Errorf(
+					"%s: code %d, body %q, headers %v, %d builds, want %d %q, %d builds",
+					path,
+					w.Code,
+					w.Body,
+					w.Header(),
+					made,
+					wantCode,
+					wantBody,
+					wantMade,
+				)
 			}
 		}
-		ask("/openapi/v3", "", 200, "all of /openapi/v3", 1)
-		ask("/openapi/v2", "", 200, "all of /openapi/v2", 1)
+		ask("/openapi/v3", "", 200, "document /openapi/v3", 1)
+		ask("/openapi/v2", "", 200, "document /openapi/v2", 1)
 		time.Sleep(900 * time.Millisecond)
-		ask("/openapi/v3/api/v1", "", 200, "all of /openapi/v3/api/v1", 1)
+		ask("/openapi/v3/api/v1", "", 200, "document /openapi/v3/api/v1", 1)
 		time.Sleep(900 * time.Millisecond)
-		ask("/openapi/v2", "", 200, "all of /openapi/v2", 1) // the last request counts
+		ask("/openapi/v2", "", 200, "document /openapi/v2", 1) // The TTL starts at the last request.
 		time.Sleep(1100 * time.Millisecond)
-		ask("/openapi/v3", "", 200, "all of /openapi/v3", 1)
+		ask("/openapi/v3", "", 200, "document /openapi/v3", 1)
 		ask("/openapi/v3", `"hash"`, 304, "", 1)
-		ask("/openapi/v2", "", 200, "all of /openapi/v2", 2)
+		ask("/openapi/v2", "", 200, "document /openapi/v2", 2)
 		time.Sleep(2 * time.Second)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.handler != nil {
-			t.Error("the documents are kept")
+			t.Error("the documents did not expire")
 		}
 	})
 }

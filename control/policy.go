@@ -12,45 +12,54 @@ import (
 	"berth/control/tokens"
 )
 
-// addPolicy stores the default roles and priority classes before the server says
-// that it is ready, and serves what others verify tokens with.
+// addPolicy creates the default cluster roles and priority classes before the server becomes ready,
+// and serves service account issuer discovery.
 func (s *Server) addPolicy() error {
 	discovery, err := tokens.NewDiscovery(s.ServiceAccountIssuer, "", s.access.keys)
 	if err != nil {
 		return err
 	}
 	discovery.Install(s.generic.Handler.NonGoRestfulMux)
-	s.addBootstrapHook("rbac/bootstrap-roles", func(ctx context.Context) error { return authz.DefaultPolicy().Reconcile(ctx, s.Client) })
-	s.addBootstrapHook("scheduling/bootstrap-system-priority-classes", func(ctx context.Context) error { return admission.EnsurePriorityClasses(ctx, s.Client) })
+	s.addBootstrapHook(
+		"rbac/bootstrap-roles",
+		func(ctx context.Context) error { return authz.DefaultPolicy().Reconcile(ctx, s.Client) },
+	)
+	s.addBootstrapHook(
+		"scheduling/bootstrap-system-priority-classes",
+		func(ctx context.Context) error { return admission.EnsurePriorityClasses(ctx, s.Client) },
+	)
 	return nil
 }
 
-// bootstrapRetryPeriod is the pause after a try to store the policy.
+// bootstrapRetryPeriod is the delay between attempts to create the default objects.
 const bootstrapRetryPeriod = 200 * time.Millisecond
 
-// addBootstrapHook tries until it is done: the first tries may come before the server
-// answers itself.
+// addBootstrapHook retries store until it succeeds. The first attempts may fail because the server
+// does not serve requests yet.
 func (s *Server) addBootstrapHook(name string, store func(ctx context.Context) error) {
 	s.generic.AddPostStartHookOrDie(name, func(hook genericapiserver.PostStartHookContext) error {
 		_ = wait.PollUntilContextCancel(hook, bootstrapRetryPeriod, true, func(ctx context.Context) (bool, error) {
 			err := store(ctx)
 			if err != nil && ctx.Err() == nil {
-				s.Log.Warn("not stored yet", "what", name, "error", err)
+				s.Log.Warn("bootstrap objects not created, retrying", "hook", name, "err", err)
 			}
 			return err == nil, nil
 		})
-		return nil // a server that ends meanwhile is no failure
+		return nil // A shutdown in the meantime is not an error.
 	})
 }
 
-// aggregateRoles keeps the cluster roles that are put together from others.
+// aggregateRoles maintains aggregated cluster roles.
 func (a *Assembly) aggregateRoles(ctx context.Context) error {
 	a.access.aggregation.Run(ctx)
 	return nil
 }
 
-// runTokenCleaner ends bootstrap tokens that have made their node.
+// runTokenCleaner lets single-use bootstrap tokens expire whose node has joined.
 func (a *Assembly) runTokenCleaner(ctx context.Context) error {
-	(&tokens.BootstrapTokenCleaner{Tokens: a.access.bootstrap, Requests: a.Client.CertificatesV1().CertificateSigningRequests(), Log: a.Log}).Run(ctx)
+	(&tokens.BootstrapTokenCleaner{Tokens: a.access.bootstrap,
+		Requests: a.Client.CertificatesV1().CertificateSigningRequests(), Log: a.Log}).Run(
+		ctx,
+	)
 	return nil
 }

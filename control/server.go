@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -23,24 +24,25 @@ import (
 	"berth/control/storage"
 )
 
-// Server is a control server that has everything open and listens; Run serves.
+// Server is a control server that listens and has its store open. Run serves requests.
 type Server struct {
 	*Assembly
 	lock           *os.File
 	listener       net.Listener
-	member         *storage.Member // nil with a cluster outside
+	member         *storage.Member // nil with an external etcd cluster
 	storageFactory *storageFactory
 	serving        *pki.Certificate
 	generic        *genericapiserver.GenericAPIServer
 	ready          chan struct{}
 }
 
-// New opens the store and the certificates in the data directory, makes what is
-// missing, and listens. What it returns must be Run, or Closed.
+// New opens the store and the certificates in the data directory, creates what is missing, and
+// listens. The caller must call Run or Close.
 func New(ctx context.Context, c Config) (_ *Server, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	c.warnDeprecatedControllers()
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
@@ -72,7 +74,7 @@ func New(ctx context.Context, c Config) (_ *Server, err error) {
 	return s, s.build()
 }
 
-// openCertificates opens the authority and issues what the server shows.
+// openCertificates opens the certificate authority and issues the server's certificates.
 func (s *Server) openCertificates() (err error) {
 	if s.Authority, err = pki.Open(s.path("pki"), time.Now); err != nil {
 		return err
@@ -95,24 +97,27 @@ func (s *Server) openCertificates() (err error) {
 	return s.Authority.AdminKubeconfig(s.AdminKubeconfig(), s.Loopback.Host)
 }
 
-// earlyCompactionsPerInterval is the part of the time between two compactions, one in so many, that the
-// past of a store is kept for at least, however fast it fills.
+// earlyCompactionsPerInterval is the number of early compaction checks per compaction interval.
+// Revisions are kept for at least one of these checks, however fast the store grows.
 const earlyCompactionsPerInterval = 10
 
-// maxBookmarkInterval is how often a watch hears how far the store has come: several times
-// in its life, and in the time between two compactions so often.
+// A watch gets a bookmark every maxBookmarkInterval, and at least bookmarksPerInterval times per
+// compaction interval.
 const (
 	maxBookmarkInterval  = time.Minute
 	bookmarksPerInterval = 5
 )
 
-// openStore reaches the store, starting it when it is our own.
+// openStore connects to etcd. It starts the embedded etcd if no external one is configured.
 func (s *Server) openStore(ctx context.Context) (err error) {
 	servers := s.Etcd
 	if len(servers.Endpoints) == 0 {
 		s.member, err = storage.Start(ctx, storage.Options{
-			Dir: s.path("etcd"), Log: s.Log, UnsafeNoFsync: s.UnsafeNoFsync, DefragmentationInterval: s.EtcdDefragmentationInterval,
-			QuotaBytes: s.EtcdQuotaBytes, EarlyCompactionInterval: s.EtcdCompactionInterval / earlyCompactionsPerInterval, WatchProgressInterval: min(s.EtcdCompactionInterval/bookmarksPerInterval, maxBookmarkInterval),
+			Dir: s.path(
+				"etcd",
+			), Log: s.Log, UnsafeNoFsync: s.UnsafeNoFsync, DefragmentationInterval: s.EtcdDefragmentationInterval,
+			QuotaBytes: s.EtcdQuotaBytes, EarlyCompactionInterval: s.EtcdCompactionInterval / earlyCompactionsPerInterval,
+			WatchProgressInterval: min(s.EtcdCompactionInterval/bookmarksPerInterval, maxBookmarkInterval),
 		})
 		if err != nil {
 			return err
@@ -145,7 +150,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	return nil
 }
 
-// build makes the server of the library and installs all that is served.
+// build creates the API server and installs the API groups.
 func (s *Server) build() error {
 	if err := s.openAccess(); err != nil {
 		return err
@@ -154,8 +159,9 @@ func (s *Server) build() error {
 	if err != nil {
 		return err
 	}
-	if s.generic, err = config.Complete(s.Informers).New("berth-control", genericapiserver.NewEmptyDelegate()); err != nil {
-		return fmt.Errorf("make the server: %w", err)
+	if s.generic, err = config.Complete(s.Informers).New("berth-control",
+		genericapiserver.NewEmptyDelegate()); err != nil {
+		return fmt.Errorf("create API server: %w", err)
 	}
 	s.generic.ShutdownTimeout = shutdownTimeout
 	all, err := s.makeStores()
@@ -169,7 +175,7 @@ func (s *Server) build() error {
 	return s.addPolicy()
 }
 
-// shutdownTimeout bounds how long a server that ends waits for its clients.
+// shutdownTimeout limits how long a shutdown waits for active requests.
 const shutdownTimeout = 5 * time.Second
 
 func (s *Server) genericConfig() (*genericapiserver.Config, error) {
@@ -178,7 +184,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: s.serving}
 	ca, err := dynamiccertificates.NewStaticCAContent("berth-ca", s.Authority.PEM())
 	if err != nil {
-		return nil, fmt.Errorf("client authority: %w", err)
+		return nil, fmt.Errorf("client CA: %w", err)
 	}
 	config.SecureServing.ClientCA = ca
 	config.LoopbackClientConfig = s.Loopback
@@ -196,7 +202,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	return config, err
 }
 
-// checkEtcd is the health of the store.
+// checkEtcd is the health check of the store.
 func (s *Server) checkEtcd(r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	defer cancel()
@@ -204,11 +210,11 @@ func (s *Server) checkEtcd(r *http.Request) error {
 	return err
 }
 
-// Ready is closed when the server answers everything.
+// Ready returns a channel that is closed when the server is ready.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Run serves until ctx is done or the store fails, ends everything in order,
-// and returns when all has ended. It returns nil when ctx was the cause.
+// Run serves requests until ctx is done or the store fails, shuts down in order, and returns when
+// everything has stopped. It returns nil if ctx was the cause.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	serving, stop := context.WithCancelCause(ctx)
@@ -237,7 +243,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// waitUntilReady closes ready once the server says so itself.
+// waitUntilReady closes the ready channel when /readyz succeeds.
 func (s *Server) waitUntilReady(ctx context.Context) {
 	begin := time.Now()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -245,7 +251,15 @@ func (s *Server) waitUntilReady(ctx context.Context) {
 	for {
 		if err := s.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err == nil {
 			close(s.ready)
-			s.Log.Info("ready", "server", s.Loopback.Host, "kubeconfig", s.AdminKubeconfig(), "after", time.Since(begin).Round(time.Millisecond))
+			s.Log.Info(
+				"ready",
+				"server",
+				s.Loopback.Host,
+				"kubeconfig",
+				s.AdminKubeconfig(),
+				"after",
+				time.Since(begin).Round(time.Millisecond),
+			)
 			return
 		}
 		select {
@@ -256,7 +270,7 @@ func (s *Server) waitUntilReady(ctx context.Context) {
 	}
 }
 
-// Close gives back what New opened, of a server that does not Run.
+// Close releases what New opened. It is for a server that does not Run.
 func (s *Server) Close() {
 	if s.Assembly != nil && s.access.drained != nil {
 		close(s.access.drained)
@@ -267,7 +281,7 @@ func (s *Server) Close() {
 	}
 	if s.storageFactory != nil {
 		if err := s.storageFactory.close(); err != nil {
-			s.Log.Debug("close the connection to the store", "error", err)
+			s.Log.Debug("etcd client close failed", "err", err)
 		}
 		s.storageFactory = nil
 	}
@@ -276,10 +290,21 @@ func (s *Server) Close() {
 		s.member = nil
 	}
 	if s.listener != nil {
-		_ = s.listener.Close() // a server that ran has closed it already
+		_ = s.listener.Close() // closed already if the server was running
 	}
 	if s.lock != nil {
-		_ = s.lock.Close() // and by that gives the lock back
+		_ = s.lock.Close() // releases the lock
 		s.lock = nil
 	}
+}
+
+// CheckLiveness requests /livez in the same way as a client. Any response counts as live, also one
+// that reports an unhealthy store. It returns an error only if there is no response before ctx is
+// done.
+func (s *Server) CheckLiveness(ctx context.Context) error {
+	err := s.Client.Discovery().RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return nil
+	}
+	return err
 }

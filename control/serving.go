@@ -20,11 +20,16 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 )
 
-// certificateNames are the names and addresses that the server's certificate holds:
-// those of this host, the ones that pods use, where it says that it is, and what the
-// user adds.
+// certificateNames returns the DNS names and IP addresses for the server certificate: those of this
+// host, the Service default/kubernetes, the advertised address, and the configured TLSSANs.
 func certificateNames(c *Config, advertised netip.Addr) (names []string, addresses []net.IP) {
-	names = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+	names = []string{
+		"localhost",
+		"kubernetes",
+		"kubernetes.default",
+		"kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local",
+	}
 	if host, err := os.Hostname(); err == nil && !slices.Contains(names, host) {
 		names = append(names, host)
 	}
@@ -55,8 +60,8 @@ func certificateNames(c *Config, advertised netip.Addr) (names []string, address
 	return names, addresses
 }
 
-// loopback is how the server's own parts reach it: as system:masters, with a
-// token that is never written anywhere.
+// loopback returns the client configuration of the server's own controllers: system:masters, with a
+// token that is never stored.
 func (s *Server) loopback() (*restclient.Config, error) {
 	host, port, err := net.SplitHostPort(s.listener.Addr().String())
 	if err != nil {
@@ -69,14 +74,16 @@ func (s *Server) loopback() (*restclient.Config, error) {
 		Host:            "https://" + net.JoinHostPort(host, port),
 		BearerToken:     uuid.NewString(),
 		TLSClientConfig: restclient.TLSClientConfig{CAData: s.Authority.PEM(), ServerName: "localhost"},
-		ContentConfig:   restclient.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON},
-		QPS:             -1,
-		UserAgent:       "berth-control/" + s.Version,
+		ContentConfig: restclient.ContentConfig{
+			ContentType:        runtime.ContentTypeProtobuf,
+			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+		},
+		QPS:       -1,
+		UserAgent: "berth-control/" + s.Version,
 	}, nil
 }
 
-// withoutManagedFields drops from objects that parts hold what only writers of
-// fields need.
+// withoutManagedFields removes the managed fields of cached objects. Controllers do not need them.
 func withoutManagedFields(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
@@ -84,26 +91,26 @@ func withoutManagedFields(obj any) (any, error) {
 	return obj, nil
 }
 
-// longRunning tells requests that live as long as their client wants.
+// longRunning reports whether a request has no timeout.
 func longRunning(r *http.Request, info *apirequest.RequestInfo) bool {
 	return filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))(r, info)
 }
 
-// version is the release of Kubernetes whose API is served, with our own.
+// version is the Kubernetes version of the served API with the version of berth.
 type version struct {
 	basecompatibility.EffectiveVersion
 	berth string
 }
 
-// kubernetesPatch completes the version of the libraries.
+// kubernetesPatch is the patch version of the k8s.io libraries.
 const kubernetesPatch = ".2"
 
 func effectiveVersion(berth string) basecompatibility.EffectiveVersion {
 	return version{compatibility.DefaultBuildEffectiveVersion(), berth}
 }
 
-// Info is what /version answers.
+// Info returns the response to /version.
 func (v version) Info() *apimachineryversion.Info {
 	info := v.EffectiveVersion.Info()
 	info.GitVersion = "v" + info.Major + "." + info.Minor + kubernetesPatch + "+berth"

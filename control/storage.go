@@ -26,12 +26,11 @@ import (
 	"berth/control/scheme"
 )
 
-// keyPrefix is where all objects are in the store, as with kube-apiserver.
+// keyPrefix is the etcd key prefix of all objects, as in kube-apiserver.
 const keyPrefix = "/registry"
 
-// storageFactory says for each resource where and how its objects are kept. All of
-// them share one connection to etcd: the library's own factory would make one per
-// resource.
+// storageFactory returns the storage options of each resource. All resources share one etcd client:
+// the library's own factory creates one per resource.
 type storageFactory struct {
 	client    *etcdclient.Client
 	compactor interface {
@@ -43,9 +42,15 @@ type storageFactory struct {
 	transformers encryptionconfig.StaticTransformers
 }
 
-func newStorageFactory(client *etcdclient.Client, set *scheme.Set, table []*registry.Kind, sealed encryptionconfig.StaticTransformers, compactEvery time.Duration) *storageFactory {
-	// The library asks this of each client that stores are made with, but ours know
-	// no endpoints (see ownWatcher). Without the answer there is no WatchList.
+func newStorageFactory(
+	client *etcdclient.Client,
+	set *scheme.Set,
+	table []*registry.Kind,
+	sealed encryptionconfig.StaticTransformers,
+	compactEvery time.Duration,
+) *storageFactory {
+	// The library checks this feature for the client of each store. Ours have no endpoints (see
+	// dedicatedWatcher), so it is checked here. Without it there is no WatchList.
 	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client, storage.RequestWatchProgress)
 	return &storageFactory{
 		client: client, scheme: set, kinds: table, transformers: sealed,
@@ -53,7 +58,7 @@ func newStorageFactory(client *etcdclient.Client, set *scheme.Set, table []*regi
 	}
 }
 
-// GetRESTOptions answers for one resource.
+// GetRESTOptions returns the storage options of a resource.
 func (w *storageFactory) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(keyPrefix, w.scheme.StorageCodec)
 	config.EncodeVersioner = w.scheme.StorageVersioner
@@ -73,38 +78,55 @@ func (w *storageFactory) GetRESTOptions(resource schema.GroupResource, _ runtime
 	return options, nil
 }
 
-// newStorage makes the plain storage of a resource.
-func (w *storageFactory) newStorage(config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, _ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
+// newStorage creates the uncached storage of a resource.
+func (w *storageFactory) newStorage(
+	config *storagebackend.ConfigForResource,
+	prefix string,
+	_ func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object,
+	_ storage.AttrFunc,
+	_ storage.IndexerFuncs,
+	_ *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	client, watcher := w.dedicatedWatcher()
 	versioner := storage.APIObjectVersioner{}
-	s, err := etcd3.New(client, w.compactor, config.Codec, newFunc, newListFunc, config.Prefix, prefix, config.GroupResource,
-		config.Transformer, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(config.Codec, versioner), versioner)
+	s, err := etcd3.New(
+		client,
+		w.compactor,
+		config.Codec,
+		newFunc,
+		newListFunc,
+		config.Prefix,
+		prefix,
+		config.GroupResource,
+		config.Transformer,
+		config.LeaseManagerConfig,
+		etcd3.NewDefaultDecoder(config.Codec, versioner),
+		versioner,
+	)
 	if err != nil {
 		return nil, nil, errors.Join(err, watcher.Close())
 	}
 	return bookmarkingStorage{s}, sync.OnceFunc(func() {
 		s.Close()
-		_ = watcher.Close() // its streams end; there is nothing to lose
+		_ = watcher.Close() // Open watches end. Nothing is lost.
 	}), nil
 }
 
-// bookmarkingStorage gives bookmarks, as the store tells how far it has come, to watches that
-// ask for them: the library does it from its cache only. A watch of what never changes
-// could not resume once the store forgets its past.
+// bookmarkingStorage sends bookmarks to watches that allow them, based on etcd's progress
+// notifications. The library sends bookmarks only from its watch cache. Without them, a watch
+// without events could not resume after a compaction.
 type bookmarkingStorage struct{ storage.Interface }
 
-// Watch begins a watch.
+// Watch starts a watch.
 func (b bookmarkingStorage) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
 	o.ProgressNotify = o.ProgressNotify || o.Predicate.AllowWatchBookmarks
 	return b.Interface.Watch(ctx, key, o)
 }
 
-// dedicatedWatcher is the shared client with watches on streams of their own. A cache
-// asks on its stream how far it has come, and etcd answers only when every watch
-// of the stream has come that far: on one stream for all, each cache would wait
-// for all others.
+// dedicatedWatcher returns the shared client with a watch stream of its own. A watch cache requests
+// progress on its stream, and etcd responds only when all watches of that stream have caught up: on
+// a shared stream each cache would wait for all others.
 func (w *storageFactory) dedicatedWatcher() (*etcdclient.Client, clientv3.Watcher) {
 	own := clientv3.NewCtxClient(w.client.Ctx())
 	own.KV, own.Lease, own.Maintenance = w.client.KV, w.client.Lease, w.client.Maintenance
@@ -114,9 +136,15 @@ func (w *storageFactory) dedicatedWatcher() (*etcdclient.Client, clientv3.Watche
 	return client, own.Watcher
 }
 
-// newCachedStorage makes a storage that holds the whole resource in memory too.
-func (w *storageFactory) newCachedStorage(config *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+// newCachedStorage creates a storage with a watch cache.
+func (w *storageFactory) newCachedStorage(
+	config *storagebackend.ConfigForResource,
+	prefix string,
+	keyFunc func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object,
+	attributes storage.AttrFunc,
+	triggers storage.IndexerFuncs,
+	indexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	plain, destroy, err := w.newStorage(config, prefix, keyFunc, newFunc, newListFunc, attributes, triggers, indexers)
 	if err != nil {
@@ -140,8 +168,7 @@ func (w *storageFactory) newCachedStorage(config *storagebackend.ConfigForResour
 	}), nil
 }
 
-// close ends what the warehouse itself runs; the stores are ended by the
-// server that serves them.
+// close stops the compactor and closes the client. The API server destroys the stores.
 func (w *storageFactory) close() error {
 	w.compactor.Stop()
 	return w.client.Close()

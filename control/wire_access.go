@@ -25,11 +25,10 @@ import (
 	"berth/control/tokens"
 )
 
-// healthPaths is what may be read by anybody.
+// healthPaths are accessible without authentication.
 var healthPaths = []string{"/healthz", "/livez", "/readyz"}
 
-// access is what decides about requests: who sends them, what he may do, and
-// what of it is let in.
+// access holds authentication and authorization.
 type access struct {
 	audiences     authenticator.Audiences
 	keys          *tokens.Keyring
@@ -38,10 +37,11 @@ type access struct {
 	rbac          *authz.RBAC
 	authorizer    authorizer.Authorizer
 	aggregation   *authz.ClusterRoleAggregation
-	drained       chan struct{} // closed when no request comes any more
+	drained       chan struct{} // closed when all requests are done
 }
 
-// openAccess makes it all; the informers must not run yet.
+// openAccess creates the authenticators and authorizers. It adds informers, which must not have
+// been started.
 func (a *Assembly) openAccess() (err error) {
 	x := &a.access
 	x.drained = make(chan struct{})
@@ -55,9 +55,15 @@ func (a *Assembly) openAccess() (err error) {
 	}
 	x.bootstrap = &tokens.BootstrapAuthenticator{Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
 	x.authenticator = authn.New(authn.Config{
-		ClientCA: a.clientCA, KubeletClientName: pki.KubeletClientUser, VerifySignature: a.Authority.CheckSignature, ReturnPeriod: a.NodeReturnPeriod,
-		ServiceAccountTokens: &tokens.Verifier{Issuer: a.ServiceAccountIssuer, Audiences: x.audiences, Keys: x.keys, Objects: tokens.NewCachedGetter(a.Informers, a.Client)},
-		BootstrapTokens:      x.bootstrap, Audiences: x.audiences,
+		ClientCA: a.clientCA, KubeletClientName: pki.KubeletClientUser, VerifySignature: a.Authority.CheckSignature,
+		ReturnPeriod: a.NodeReturnPeriod,
+		ServiceAccountTokens: &tokens.Verifier{
+			Issuer:    a.ServiceAccountIssuer,
+			Audiences: x.audiences,
+			Keys:      x.keys,
+			Objects:   tokens.NewCachedGetter(a.Informers, a.Client),
+		},
+		BootstrapTokens: x.bootstrap, Audiences: x.audiences,
 	})
 	if err := a.openAuthorizers(); err != nil {
 		return err
@@ -66,18 +72,18 @@ func (a *Assembly) openAccess() (err error) {
 	return err
 }
 
-// clientCA is asked at each request: the authority may have been renewed.
+// clientCA is called for each request, because the authority's certificate may have been renewed.
 func (a *Assembly) clientCA() (x509.VerifyOptions, bool) {
 	o := x509request.DefaultVerifyOptions()
 	o.Roots = a.Authority.Pool()
 	return o, true
 }
 
-// openAuthorizers puts them in order: the first that allows ends the question.
+// openAuthorizers creates the authorizers. The first one that allows or denies a request decides.
 func (a *Assembly) openAuthorizers() error {
 	open, err := path.NewAuthorizer(healthPaths)
 	if err != nil {
-		return fmt.Errorf("authorize health checks: %w", err)
+		return fmt.Errorf("health check authorizer: %w", err)
 	}
 	graph, err := authz.NewGraph(a.Informers, a.Client)
 	if err != nil {
@@ -86,14 +92,17 @@ func (a *Assembly) openAuthorizers() error {
 	a.access.rbac = authz.NewRBAC(a.Informers)
 	a.access.authorizer, err = authorizerunion.New(
 		authorizerunion.NamedAuthorizer{AuthorizerName: "health", Authorizer: open},
-		authorizerunion.NamedAuthorizer{AuthorizerName: "masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
+		authorizerunion.NamedAuthorizer{
+			AuthorizerName: "masters",
+			Authorizer:     authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup),
+		},
 		authorizerunion.NamedAuthorizer{AuthorizerName: "node", Authorizer: authz.NewNodeAuthorizer(graph)},
 		authorizerunion.NamedAuthorizer{AuthorizerName: "rbac", Authorizer: a.access.rbac},
 	)
 	return err
 }
 
-// admission is the chain of what looks at every write, in order.
+// admission returns the chain of admission plugins.
 func (a *Assembly) admission() (genericadmission.Interface, error) {
 	var counted []schema.GroupResource
 	for _, kind := range a.Kinds {
@@ -102,13 +111,15 @@ func (a *Assembly) admission() (genericadmission.Interface, error) {
 		}
 	}
 	return admission.New(admission.Config{
-		Client: a.Client, Informers: a.Informers, Authorizer: a.access.authorizer, RBAC: a.access.rbac, Bootstrap: a.access.bootstrap,
-		GetPod: a.storeGetter().Pod, CountedResources: counted, Audience: a.ServiceAccountIssuer, Drained: a.access.drained, Disabled: a.DisabledAdmissionPlugins,
+		Client: a.Client, Informers: a.Informers, Authorizer: a.access.authorizer, RBAC: a.access.rbac,
+		Bootstrap: a.access.bootstrap,
+		GetPod:    a.storeGetter().Pod, CountedResources: counted, Audience: a.ServiceAccountIssuer,
+		Drained:  a.access.drained,
+		Disabled: a.DisabledAdmissionPlugins,
 	})
 }
 
-// extraResources are what is served and not stored, and the subresources that
-// other packages make.
+// extraResources returns the resources that are not stored, and subresources from other packages.
 func (a *Assembly) extraResources() []Resource {
 	who, may := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	return []Resource{
@@ -119,7 +130,10 @@ func (a *Assembly) extraResources() []Resource {
 		{may, "selfsubjectaccessreviews", authz.NewSelfSubjectAccessReviews(a.access.authorizer)},
 		{may, "selfsubjectrulesreviews", authz.NewSelfSubjectRulesReviews(a.access.rbac)},
 		{corev1.SchemeGroupVersion, "serviceaccounts/token", &tokens.TokenRequestStorage{
-			Signer: &tokens.Signer{Issuer: a.ServiceAccountIssuer, Keys: a.access.keys}, Objects: a.storeGetter(), Audiences: a.access.audiences, MaxTTL: a.MaxTokenExpiration,
+			Signer: &tokens.Signer{
+				Issuer: a.ServiceAccountIssuer,
+				Keys:   a.access.keys,
+			}, Objects: a.storeGetter(), Audiences: a.access.audiences, MaxTTL: a.MaxTokenExpiration,
 			ExtendInjected: a.ExtendTokenExpiration,
 		}},
 	}

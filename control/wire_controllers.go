@@ -15,15 +15,26 @@ import (
 	"berth/control/tokens"
 )
 
-// schedulerName is the name by which the scheduler is turned off.
-const schedulerName = "scheduler"
+const (
+	// SystemNamespaces is the name of the controller that creates the system namespaces.
+	SystemNamespaces = "system-namespaces-controller"
+	// schedulerName is the name of the scheduler in Config.Controllers.
+	schedulerName = "scheduler"
+)
 
-// schedulerAndControllers are the scheduler and the controllers, each under the name that it
-// has with kube-controller-manager.
+// schedulerAndControllers returns the scheduler and the controllers. Controllers have the names of
+// kube-controller-manager.
 func (a *Assembly) schedulerAndControllers() []Controller {
 	out := []Controller{{Name: schedulerName, LeaderElected: true, Run: a.runScheduler}}
 	for _, name := range controllers.Names() {
-		out = append(out, Controller{Name: name, LeaderElected: true, Run: func(ctx context.Context) error { return a.runController(ctx, name) }})
+		out = append(
+			out,
+			Controller{
+				Name:          name,
+				LeaderElected: true,
+				Run:           func(ctx context.Context) error { return a.runController(ctx, name) },
+			},
+		)
 	}
 	return out
 }
@@ -33,7 +44,7 @@ func (a *Assembly) runScheduler(ctx context.Context) error {
 	events, stop := a.newEventRecorder(ctx, scheduler.DefaultName)
 	defer stop()
 	s, err := scheduler.New(scheduler.Config{
-		Client: a.Client, Informers: a.Informers, Events: events, Log: a.Log.With("part", schedulerName),
+		Client: a.Client, Informers: a.Informers, Events: events, Log: a.Log.With("component", schedulerName),
 	})
 	if err != nil {
 		return err
@@ -47,10 +58,10 @@ func (a *Assembly) runScheduler(ctx context.Context) error {
 func (a *Assembly) runController(ctx context.Context, name string) error {
 	objects, err := metadata.NewForConfig(a.Loopback)
 	if err != nil {
-		return fmt.Errorf("client for metadata: %w", err)
+		return fmt.Errorf("metadata client: %w", err)
 	}
 	source := name
-	switch name { // the names that users know from events
+	switch name { // the event sources of upstream
 	case controllers.NodeLifecycle:
 		source = "node-controller"
 	case controllers.ReplicationControllers:
@@ -59,22 +70,47 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 	events, stop := a.newEventRecorder(ctx, source)
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
-		Client: a.Client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events, Log: a.Log,
-		ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority, CABundle: a.Authority.PEM(), NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
-		SigningDuration: a.ClusterSigningDuration,
+		Client: a.Client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events,
+		Log:          a.Log,
+		ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority, CABundle: a.Authority.PEM(),
+		NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
+		SigningDuration:        a.ClusterSigningDuration,
 		TokenSigner: &tokens.SecretTokenSigner{
-			Signer: &tokens.Signer{Issuer: a.ServiceAccountIssuer, Keys: a.access.keys}, Audiences: a.access.audiences, MaxTTL: a.MaxTokenExpiration,
+			Signer: &tokens.Signer{
+				Issuer: a.ServiceAccountIssuer,
+				Keys:   a.access.keys,
+			}, Audiences: a.access.audiences, MaxTTL: a.MaxTokenExpiration,
 		},
 	})
 }
 
-// startInformers starts those that parts have come to need; they live as long as
-// the server.
+// startInformers starts the informers that were added since the last call. They run until the
+// server stops.
 func (a *Assembly) startInformers() { a.Informers.Start(a.lifetime.Done()) }
 
-// newEventRecorder is what a part records events with; stop ends it.
+// newEventRecorder returns the event recorder of a controller. The returned function stops it.
 func (a *Assembly) newEventRecorder(ctx context.Context, source string) (record.EventRecorder, func()) {
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.Client.CoreV1().Events("")})
 	return b.NewRecorder(clientscheme.Scheme, corev1.EventSource{Component: source}), b.Shutdown
+}
+
+// controllers returns everything that runs in the background while the server runs.
+func (a *Assembly) controllers() []Controller {
+	return append([]Controller{
+		{Name: SystemNamespaces, Run: a.runSystemNamespaces},
+		{Name: "clusterrole-aggregation-controller", Run: a.aggregateRoles},
+		{Name: "bootstrap-token-controller", Run: a.runTokenCleaner},
+		{Name: "kubernetes-service-controller", Run: a.runKubernetesService},
+		{Name: "service-ip-repair-controller", LeaderElected: true, Run: a.runServiceRepair},
+	}, a.schedulerAndControllers()...)
+}
+
+// ControllerNames returns the names that Config.Controllers accepts.
+func ControllerNames() []string {
+	var names []string
+	for _, p := range (&Assembly{}).controllers() {
+		names = append(names, p.Name)
+	}
+	return names
 }

@@ -18,11 +18,11 @@ import (
 
 const (
 	kubeletPort = 10250
-	// maxSummarySize bounds what a node may say.
+	// maxSummarySize limits the response of a node, in bytes.
 	maxSummarySize = 64 << 20
 )
 
-// metricsResources serve what nodes and pods use.
+// metricsResources returns the resources of metrics.k8s.io.
 func (a *Assembly) metricsResources() []Resource {
 	client := &http.Client{Transport: a.kubeletClient.verified}
 	core := a.Informers.Core().V1()
@@ -36,7 +36,7 @@ func (a *Assembly) metricsResources() []Resource {
 	return []Resource{{Version: version, Name: "nodes", Storage: nodes}, {Version: version, Name: "pods", Storage: pods}}
 }
 
-// fetchSummary asks the agent of a node.
+// fetchSummary requests the stats summary of a node's kubelet.
 func fetchSummary(ctx context.Context, client *http.Client, node *corev1.Node) (*stats.Summary, error) {
 	host := ""
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeHostName, corev1.NodeExternalIP} {
@@ -64,7 +64,7 @@ func fetchSummary(ctx context.Context, client *http.Client, node *corev1.Node) (
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", url, res.Status)
+		return nil, fmt.Errorf("%s: unexpected status %s", url, res.Status)
 	}
 	out := &stats.Summary{}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxSummarySize)).Decode(out); err != nil {

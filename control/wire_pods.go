@@ -15,8 +15,7 @@ import (
 	"berth/control/registry"
 )
 
-// podStores makes pods and all their subresources, and what is served of nodes
-// through the same way.
+// podStores creates pods with all subresources, and nodes/proxy, which uses the same transports.
 func podStores(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
 	options := a.podOptions()
 	main, all, err := pods.New(kind, options)
@@ -49,14 +48,16 @@ func (a *Assembly) node(ctx context.Context, name string) (*corev1.Node, error) 
 }
 
 func (a *Assembly) budgets(ctx context.Context, namespace string) ([]policyv1.PodDisruptionBudget, error) {
-	obj, err := a.Store("policy", "poddisruptionbudgets").List(genericapirequest.WithNamespace(ctx, namespace), &internalversion.ListOptions{})
+	obj, err := a.Store("policy", "poddisruptionbudgets").
+		List(genericapirequest.WithNamespace(ctx, namespace), &internalversion.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
 	return registry.MustCast[*policyv1.PodDisruptionBudgetList](obj).Items, nil
 }
 
-// updateBudgetStatus writes a budget's status, if it is still the one that was read.
+// updateBudgetStatus updates the status of a disruption budget. It returns a conflict if the budget
+// has changed.
 func (a *Assembly) updateBudgetStatus(ctx context.Context, budget *policyv1.PodDisruptionBudget) error {
 	status := registry.NewStatus(a.Store("policy", "poddisruptionbudgets"), a.StoreOptions)
 	ctx = genericapirequest.WithNamespace(ctx, budget.Namespace)

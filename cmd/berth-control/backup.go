@@ -15,8 +15,8 @@ import (
 	"berth/control"
 )
 
-// serverOptions is where a server on this host has its data, as its configuration file or a
-// flag says.
+// serverOptions locates the data and the configuration of the server on this host. A flag takes
+// precedence over the configuration file.
 type serverOptions struct {
 	config control.Config
 	file   string
@@ -24,11 +24,14 @@ type serverOptions struct {
 
 func (p *serverOptions) flags(cmd *cobra.Command) {
 	p.config = control.Default()
-	cmd.Flags().StringVar(&p.config.DataDir, "data-dir", p.config.DataDir, "data directory of the server; by default as the configuration file says")
+	cmd.Flags().
+		StringVar(&p.config.DataDir, "data-dir", p.config.DataDir,
+			"data directory of the server (default: from the configuration file)")
 	cmd.Flags().StringVar(&p.file, "config", configFile, "configuration file of the server")
 }
 
-// loadConfigFile takes in the configuration file. One that nobody has named may not be there.
+// loadConfigFile applies the configuration file. A missing file is an error only when --config
+// names it.
 func (p *serverOptions) loadConfigFile(cmd *cobra.Command) error {
 	f, err := control.ReadConfigFile(p.file)
 	switch {
@@ -46,13 +49,14 @@ func backupCommand() *cobra.Command {
 	p := &serverOptions{}
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
-		Short: "Write all that a server needs to begin anew into one file, while it runs",
-		Long: `Write the store as it is at one moment, the authority and all keys (pki/), and the configuration file into one archive, on the
-server's host. The server may run, or not. FILE is there only when it is whole, and replaces an older one of its name.
+		Short: "Back up the store, keys and configuration of the server to one file",
+		Long: `Write a consistent snapshot of the store, the certificate authority and all keys (pki/), and the configuration
+file to one archive on the server's host. The server may be running or stopped. FILE appears only when it is
+complete, and replaces an existing file of that name.
 
-Whoever has the file has the cluster: the keys are in it, and by them every secret. Its mode is 0600; keep it as safe as the host.
+The archive contains the keys of the cluster and every Secret. Its mode is 0600. Protect it like the host.
 
-Objects that are in an etcd cluster of your own (--etcd-servers) are saved with etcd's tools; copy pki/ beside.`,
+Objects in an external etcd cluster (--etcd-servers) are not included: back up etcd with its own tools, and copy pki/.`,
 		Example: `  berth-control backup /var/backups/berth-control-$(date +%F).zip`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -67,12 +71,20 @@ Objects that are in an etcd cluster of your own (--etcd-servers) are saved with 
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d KiB, the store, keys and configuration of %s\n", args[0], (info.Size()+1023)>>10, p.config.DataDir)
+			_, err = fmt.Fprintf(
+				cmd.OutOrStdout(),
+				"%s: %d KiB: store, keys and configuration of %s\n",
+				args[0],
+				(info.Size()+1023)>>10,
+				p.config.DataDir,
+			)
 			return err
 		},
 	}
 	p.flags(cmd)
-	cmd.Flags().StringVar(&p.config.EncryptionConfig, "encryption-provider-config", "", "file of kind EncryptionConfiguration that serve is given, if that is not in the configuration file")
+	cmd.Flags().
+		StringVar(&p.config.EncryptionConfig, "encryption-provider-config", "",
+			"EncryptionConfiguration file passed to serve, if it is not set in the configuration file")
 	return cmd
 }
 
@@ -80,12 +92,14 @@ func restoreCommand() *cobra.Command {
 	p := &serverOptions{}
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make a server's data directory of a backup",
-		Long: `Make the data directory of a backup, on this host or another. The server must not run on it, and it must hold no store and no
-keys: move it away before. Then start the server: it goes on from where the backup was made.
+		Short: "Create a server's data directory from a backup",
+		Long: `Create the data directory from a backup, on this host or another. The server must not be running on it, and it
+must contain no store and no keys: move an existing one away first. Then start the server. It continues with the
+state of the backup.
 
-Nodes that had joined go on by themselves, if they reach the server under the name or address of before; pods that the backup has
-are not restarted. What was made after the backup is not there any more: such pods end, and such nodes register anew.`,
+Nodes that had joined reconnect if they reach the server under the same name or address. Pods that are in the
+backup are not restarted. Objects created after the backup are lost: such pods are stopped, and such nodes
+register again.`,
 		Example: `  systemctl stop berth-control
   mv /var/lib/berth-control /var/lib/berth-control.old
   berth-control restore /var/backups/berth-control.zip
@@ -96,18 +110,20 @@ are not restarted. What was made after the backup is not there any more: such po
 				return err
 			}
 			if len(p.config.Etcd.Endpoints) > 0 && !cmd.Flags().Changed("data-dir") {
-				return fmt.Errorf("restore: %s says that objects are in an etcd cluster: give --data-dir", p.file)
+				return fmt.Errorf("restore: %s configures an etcd cluster: use --data-dir", p.file)
 			}
 			done, err := control.Restore(args[0], p.config)
 			if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
-			if _, err := fmt.Fprintf(out, "%s is as it was at %s\n", p.config.DataDir, done.BackupTime.Format(time.RFC3339)); err != nil {
+			if _, err := fmt.Fprintf(out, "%s restored to its state at %s\n", p.config.DataDir,
+				done.BackupTime.Format(time.RFC3339)); err != nil {
 				return err
 			}
 			for _, was := range slices.Sorted(maps.Keys(done.SavedFiles)) {
-				if err := reportSavedFile(was, done.SavedFiles[was], func(text string) error { _, err := fmt.Fprintln(out, text); return err }); err != nil {
+				if err := reportSavedFile(was, done.SavedFiles[was],
+					func(text string) error { _, err := fmt.Fprintln(out, text); return err }); err != nil {
 					return err
 				}
 			}
@@ -118,8 +134,8 @@ are not restarted. What was made after the backup is not there any more: such po
 	return cmd
 }
 
-// reportSavedFile says of a file from outside of the data directory what is to be done with
-// it, or removes the copy of one that is there as it was.
+// reportSavedFile prints what to do with a file that the backup took from outside the data
+// directory. It removes the restored copy if the original file still has the same content.
 func reportSavedFile(was, is string, say func(string) error) error {
 	kept, err := os.ReadFile(is)
 	if err != nil {
@@ -130,7 +146,11 @@ func reportSavedFile(was, is string, say func(string) error) error {
 	case err == nil && string(now) == string(kept):
 		return os.Remove(is)
 	case err == nil:
-		return say(was + " is not as it was then: " + is + " has that; compare them before the start")
+		return say(
+			was + " has changed since the backup: " + is + " is the saved copy; compare them before starting the server",
+		)
 	}
-	return say(was + " is not there: " + filepath.Clean(is) + " is what it was then; put it there before the start")
+	return say(
+		was + " does not exist: " + filepath.Clean(is) + " is the saved copy; move it there before starting the server",
+	)
 }

@@ -19,22 +19,23 @@ const (
 	dataDir    = "/var/lib/berth-control"
 )
 
-// freshConfig is what an installation writes where there is no configuration.
-const freshConfig = `# The configuration of berth-control: berth-control serve --help has all fields.
-# Afterwards: systemctl restart berth-control
+// freshConfig is the configuration file that an installation creates if there is none.
+const freshConfig = `# Configuration of berth-control. "berth-control serve --help" lists the fields.
+# Apply changes with: systemctl restart berth-control
 apiVersion: ` + control.ConfigFileAPIVersion + `
 kind: ` + control.ConfigFileKind + `
 dataDir: ` + dataDir + `
 listen: "[::]:6443"
-# names: [control.example.com]    # further names and addresses for the certificate
+# tlsSANs: [control.example.com]    # additional names and addresses in the server certificate
 # podRanges: [10.42.0.0/16]
 # serviceRanges: [10.43.0.0/16]
 `
 
 func desiredInstall(from string) install.Spec {
 	return install.Spec{
-		Name: "berth-control", Source: from, Unit: systemd.ControlUnit, Config: freshConfig, ConfigFile: configFile, Layout: install.LocalLayout,
-		Dirs: []install.Dir{{Path: configDir, Mode: 0o755}},
+		Name: "berth-control", Source: from, Unit: systemd.ControlUnit, Config: freshConfig, ConfigFile: configFile,
+		Layout: install.LocalLayout,
+		Dirs:   []install.Dir{{Path: configDir, Mode: 0o755}},
 	}
 }
 
@@ -43,9 +44,10 @@ func installCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install or upgrade berth-control on this host",
-		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the unit, write ` + configFile + `
-if there is none, and start the service now and at every boot. What is as it should be is left alone; called with a newer
-program it upgrades. Where a package has installed it, it does nothing: apt upgrades it there.`,
+		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the unit, create ` + configFile + `
+if it does not exist, and enable and start the service. Files that are already correct are not touched.
+A newer program upgrades an existing installation. If a package installed berth-control, the command
+changes nothing: upgrade the package instead.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			from, err := os.Executable()
@@ -61,11 +63,11 @@ program it upgrades. Where a package has installed it, it does nothing: apt upgr
 			if err != nil {
 				return err
 			}
-			return applySteps(cmd.Context(), cmd.OutOrStdout(), install.Plan(w, seen), dryRun, "everything is in place")
+			return applySteps(cmd.Context(), cmd.OutOrStdout(), install.Plan(w, seen), dryRun, "berth-control is installed")
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
-	cmd.Flags().BoolVar(&noStart, "no-start", false, "put the files there, but neither enable nor start the service")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without performing them")
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "install the files without enabling or starting the service")
 	return cmd
 }
 
@@ -85,8 +87,8 @@ func uninstallCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove berth-control from this host",
-		Long: `Remove the service, its configuration and this program. The data directory ` + dataDir + `, with all objects
-and the keys of the cluster, stays unless --purge is given. Nodes and their pods are left alone.`,
+		Long: `Remove the service, its configuration and this program. The data directory ` + dataDir + ` contains all
+objects and the keys of the cluster. It is kept unless --purge is given. Nodes and their pods are not touched.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := desiredInstall("")
@@ -107,15 +109,18 @@ and the keys of the cluster, stays unless --purge is given. Nodes and their pods
 					return err
 				}
 			}
-			if err := applySteps(cmd.Context(), cmd.OutOrStdout(), steps, dryRun, "berth-control is not installed"); err != nil || dryRun || !install.Exists(dataDir) {
+			if err := applySteps(cmd.Context(), cmd.OutOrStdout(), steps, dryRun,
+				"berth-control is not installed"); err != nil ||
+				dryRun ||
+				!install.Exists(dataDir) {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), "what stays: "+dataDir+", the objects and keys of the cluster")
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "kept: "+dataDir+", the objects and keys of the cluster")
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without performing them")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove "+dataDir+" too: all objects and keys are lost")
 	return cmd
 }

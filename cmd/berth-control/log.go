@@ -8,8 +8,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// newLog writes to standard error, and makes the libraries write there too: what
-// they call information is for debugging here.
+// newLog returns a logger to standard error and redirects the logs of libraries to it.
+// Informational messages of libraries are logged at debug level.
 func newLog(debug bool) *slog.Logger {
 	level := slog.LevelInfo
 	if debug {
@@ -20,7 +20,7 @@ func newLog(debug bool) *slog.Logger {
 	return slog.New(text)
 }
 
-// demotedHandler writes information as debugging.
+// demotedHandler demotes informational messages to debug level.
 type demotedHandler struct{ slog.Handler }
 
 func demote(l slog.Level) slog.Level {
@@ -30,23 +30,23 @@ func demote(l slog.Level) slog.Level {
 	return l
 }
 
-// Enabled tells whether a line is written.
+// Enabled reports whether messages of a level are logged.
 func (h demotedHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return h.Handler.Enabled(ctx, demote(l))
 }
 
-// Handle writes a line.
+// Handle logs a message.
 func (h demotedHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = demote(r.Level)
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs adds attributes to every further line.
+// WithAttrs returns a handler that adds attributes to every message.
 func (h demotedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return demotedHandler{h.Handler.WithAttrs(attrs)}
 }
 
-// WithGroup puts further attributes in a group.
+// WithGroup returns a handler that puts further attributes into a group.
 func (h demotedHandler) WithGroup(name string) slog.Handler {
 	return demotedHandler{h.Handler.WithGroup(name)}
 }

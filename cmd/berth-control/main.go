@@ -1,5 +1,5 @@
-// Command berth-control is a control server for berth: a lightweight server of
-// the Kubernetes API.
+// Command berth-control is the control server of berth: a lightweight Kubernetes API server with
+// scheduler and controllers.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 var version = "devel"
 
 func main() {
-	// What allocates is recorded only on demand: the record takes memory itself.
+	// Allocation profiling costs memory. It is enabled on request only.
 	if !strings.Contains(os.Getenv("GODEBUG"), "memprofilerate=") {
 		runtime.MemProfileRate = 0
 	}
@@ -26,12 +26,22 @@ func main() {
 	defer stop()
 	root := &cobra.Command{
 		Use:   "berth-control",
-		Short: "A lightweight server of the Kubernetes API",
-		Long: `berth-control is the control server of berth: it speaks the Kubernetes API, so that kubectl, client-go and every tool for
-Kubernetes work unchanged, keeps objects in an etcd of its own or in a cluster that you name, schedules pods and looks after nodes.`,
+		Short: "A lightweight Kubernetes control plane",
+		Long: `berth-control is the control server of berth. It serves the Kubernetes API, so that kubectl, client-go and
+other Kubernetes tools work unchanged. It stores objects in an embedded etcd or in an external etcd cluster, schedules
+pods and runs the controllers.`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 	}
-	root.AddCommand(serveCommand(), installCommand(), uninstallCommand(), tokenCommand(), kubeconfigCommand(), rotateCommand(), backupCommand(), restoreCommand())
+	root.AddCommand(
+		serveCommand(),
+		installCommand(),
+		uninstallCommand(),
+		tokenCommand(),
+		kubeconfigCommand(),
+		rotateCommand(),
+		backupCommand(),
+		restoreCommand(),
+	)
 	root.AddCommand(packagingCommands()...)
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-control:", err)

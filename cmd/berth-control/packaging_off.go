@@ -4,5 +4,5 @@ package main
 
 import "github.com/spf13/cobra"
 
-// packagingCommands are in no program that is shipped.
+// packagingCommands returns nothing: released programs have no packaging commands.
 func packagingCommands() []*cobra.Command { return nil }

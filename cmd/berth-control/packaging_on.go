@@ -8,5 +8,5 @@ import (
 	"berth/packaging/files"
 )
 
-// packagingCommands are in programs that are run while a package is made.
+// packagingCommands returns the commands that are needed while a package is built.
 func packagingCommands() []*cobra.Command { return []*cobra.Command{files.Command(freshConfig)} }

@@ -15,49 +15,57 @@ import (
 )
 
 func serveCommand() *cobra.Command {
-	c := control.Default()
+	c, old := control.Default(), &deprecatedFlags{}
 	var file string
 	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the control server",
-		Long: `Run the control server until it is told to end (SIGTERM or SIGINT).
+		Long: `Run the control server until SIGTERM or SIGINT.
 
-The first start makes, in the data directory: a certificate authority and what it signs (pki/), a key by which secrets are
-encrypted in the store (pki/encryption.yaml), the store (etcd/), and a kubeconfig for you (admin.kubeconfig). Later starts go
-on with them. Certificates are renewed before they expire, and at the next start when the server was off for too long.
+The first start creates in the data directory: a certificate authority and certificates (pki/), a key for the
+encryption of secrets (pki/encryption.yaml), the store (etcd/), and an administrator kubeconfig
+(admin.kubeconfig). Later starts use them again. Certificates are renewed before they expire, or at the next
+start if the server was stopped for too long.
 
   kubectl --kubeconfig /var/lib/berth-control/admin.kubeconfig get nodes
 
-A configuration file says what flags say; a flag wins:
+A configuration file has the same settings as the flags. A flag takes precedence:
 
   apiVersion: ` + control.ConfigFileAPIVersion + `
   kind: ` + control.ConfigFileKind + `
   dataDir: /var/lib/berth-control
   listen: "[::]:6443"
-  names: [control.example.com]      # further names and addresses for the server's certificate
-  podRanges: [10.42.0.0/16]         # each node gets a part of it for its pods
-  nodeMonitorGracePeriod: 40s       # silence after which a node is held for lost
-  serviceRanges: [10.43.0.0/16]     # addresses of services
-  advertiseAddress: 192.0.2.1       # by which pods reach the server
-  off: []                           # parts that something else does: ` + strings.Join(control.ControllerNames(), ", ") + `
-  etcd:                             # a cluster of your own in place of the store in the data directory
+  tlsSANs: [control.example.com]    # additional names and addresses in the server certificate
+  podRanges: [10.42.0.0/16]         # CIDR for pods; each node gets a part of it
+  nodeMonitorGracePeriod: 40s       # time without a heartbeat until a node counts as unreachable
+  serviceRanges: [10.43.0.0/16]     # CIDR for Services
+  advertiseAddress: 192.0.2.1       # address by which pods reach the server
+  controllers: ["*"]                # controllers to enable, as in --controllers
+  etcd:                             # external etcd cluster instead of the embedded store
     servers: [https://10.0.0.1:2379]
     caFile: /etc/etcd/ca.crt
     certFile: /etc/etcd/client.crt
-    keyFile: /etc/etcd/client.key`,
+    keyFile: /etc/etcd/client.key
+
+Known controllers: ` + strings.Join(control.ControllerNames(), ", ") + `.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Version = version
+			c.Log = newLog(verbose)
 			if file != "" {
 				f, err := control.ReadConfigFile(file)
 				if err != nil {
 					return err
 				}
+				for _, warning := range f.Deprecations() {
+					c.Log.Warn("deprecated configuration field", "path", file, "warning", warning)
+				}
 				f.ApplyTo(&c, cmd.Flags().Changed)
 			}
-			c.Version = version
-			c.Log = newLog(verbose)
-			// The API server's library says READY when it listens, which is before it answers.
+			old.applyTo(&c)
+			// The API server library sends READY to systemd when it listens, before it can serve
+			// requests.
 			manager, err := systemd.ClaimNotifySocket()
 			if err != nil {
 				return err
@@ -66,71 +74,196 @@ A configuration file says what flags say; a flag wins:
 			if err != nil {
 				return err
 			}
-			// What only the start needs is given back when it is over, and collecting
-			// early saves a sixth of the memory.
+			// Release the memory that only the startup needs, and collect garbage earlier: together
+			// this saves a sixth of the memory.
 			ctx, stop := context.WithCancel(cmd.Context())
-			var lean sync.WaitGroup
-			lean.Go(func() {
-				node.TrimMemory(ctx, server.Ready(), func(err error) { c.Log.Debug("give memory back", "error", err) })
+			var background sync.WaitGroup
+			background.Go(func() {
+				node.TrimMemory(ctx, server.Ready(), func(err error) { c.Log.Debug("memory release failed", "err", err) })
 			})
-			var told sync.WaitGroup
-			told.Go(func() { notify(ctx, manager, server, c) })
-			defer lean.Wait()
-			defer told.Wait()
+			background.Go(func() { notify(ctx, manager, server, c) })
+			defer background.Wait()
 			defer stop()
 			return server.Run(cmd.Context())
 		},
 	}
 	serveFlags(cmd.Flags(), &c)
+	old.addTo(cmd.Flags())
 	cmd.Flags().StringVar(&file, "config", "", "configuration file")
-	cmd.Flags().BoolVar(&verbose, "debug", false, "log what is for debugging too")
+	cmd.Flags().BoolVar(&verbose, "debug", false, "log at debug level")
 	return cmd
 }
 
-// notify tells systemd when the server answers everything, its store included,
-// as long as it answers, and when it ends.
+// notify reports to systemd when the server is ready, keeps the watchdog fed while the server is
+// live, and reports the shutdown.
 func notify(ctx context.Context, manager systemd.Notifier, server *control.Server, c control.Config) {
-	tell := func(states ...systemd.State) {
+	send := func(states ...systemd.State) {
 		if err := manager.Notify(states...); err != nil {
-			c.Log.Warn("service manager", "error", err)
+			c.Log.Warn("service manager notification failed", "err", err)
 		}
 	}
-	tell(systemd.Status("opens its store"))
+	send(systemd.Status("opening the store"))
 	select {
 	case <-ctx.Done():
 		return
 	case <-server.Ready():
 	}
-	tell(systemd.Ready, systemd.Status("serves the API on "+c.Listen))
+	send(systemd.Ready, systemd.Status("serving the API on "+c.Listen))
 	runWatchdog(ctx, manager, server.CheckLiveness, c.Log)
 	<-ctx.Done()
-	tell(systemd.Stopping)
+	send(systemd.Stopping)
 }
 
 func serveFlags(f *pflag.FlagSet, c *control.Config) {
-	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the store, the certificates and admin.kubeconfig; made at the first start")
-	f.StringVar(&c.Listen, "listen", c.Listen, "ADDRESS:PORT of the API; port 0 takes a free one")
-	f.StringSliceVar(&c.TLSSANs, "name", nil, "further DNS name or IP address by which clients reach the server, for its certificate")
-	f.StringSliceVar(&c.Etcd.Endpoints, "etcd-servers", nil, "URLs of an etcd cluster to keep objects in, in place of the store in the data directory")
-	f.StringVar(&c.Etcd.CAFile, "etcd-cafile", "", "certificate authority of the etcd cluster")
+	f.StringVar(
+		&c.DataDir,
+		"data-dir",
+		c.DataDir,
+		"directory of the store, the certificates and admin.kubeconfig; created at the first start",
+	)
+	f.StringVar(&c.Listen, "listen", c.Listen, "ADDRESS:PORT of the API; port 0 selects a free port")
+	f.StringSliceVar(&c.TLSSANs, "tls-san", nil, "additional DNS names and IP addresses for the server certificate")
+	f.StringSliceVar(
+		&c.Etcd.Endpoints,
+		"etcd-servers",
+		nil,
+		"URLs of an external etcd cluster to use instead of the embedded store",
+	)
+	f.StringVar(&c.Etcd.CAFile, "etcd-cafile", "", "CA certificate of the etcd cluster")
 	f.StringVar(&c.Etcd.CertFile, "etcd-certfile", "", "client certificate for the etcd cluster")
 	f.StringVar(&c.Etcd.KeyFile, "etcd-keyfile", "", "key of the client certificate for the etcd cluster")
-	f.StringVar(&c.EncryptionConfig, "encryption-provider-config", "", "file of kind EncryptionConfiguration, in place of DATA-DIR/pki/encryption.yaml")
-	f.StringVar(&c.ServiceAccountIssuer, "service-account-issuer", c.ServiceAccountIssuer, "URL that service account tokens name as their maker")
-	f.DurationVar(&c.MaxTokenExpiration, "service-account-max-token-expiration", 0, "the most that a service account token is good for, whatever is asked; nodes renew those of pods at 80% of it; 0 is no limit")
-	f.BoolVar(&c.ExtendTokenExpiration, "service-account-extend-token-expiration", c.ExtendTokenExpiration, "make the tokens that pods get by themselves good for a year, or the most there is, for programs that read theirs once; nodes renew them hourly all the same, and they end with the pod")
-	f.StringSliceVar(&c.DisabledAdmissionPlugins, "disable-admission-plugins", nil, "admission plugins that shall not run: "+strings.Join(admission.Names(), ", "))
-	f.Var(&cidrList{&c.ClusterCIDRs}, "cluster-cidr", "range of pod addresses, of which each node gets a part (/24, IPv6 /64); one per family, empty for none")
-	f.DurationVar(&c.NodeMonitorGracePeriod, "node-monitor-grace-period", c.NodeMonitorGracePeriod, "silence after which a node is held for lost; nodes report each quarter of their lease, every 10s")
-	f.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "how long events are kept")
-	f.DurationVar(&c.EtcdCompactionInterval, "etcd-compaction-interval", c.EtcdCompactionInterval, "how long the past of objects is kept, for watches that resume and lists in pages; older is dropped")
-	f.DurationVar(&c.EtcdDefragmentationInterval, "etcd-defragmentation-interval", c.EtcdDefragmentationInterval, "how often the server's own store is looked at; when half of its file and 64 MiB are unused, they are given back to the file system")
-	f.DurationVar(&c.OwnCertificateDuration, "own-certificate-duration", c.OwnCertificateDuration, "how long the server's own certificates are good, and that in admin.kubeconfig; they are renewed when a third of it is left")
-	f.DurationVar(&c.ClusterSigningDuration, "cluster-signing-duration", c.ClusterSigningDuration, "how long certificates are good at most that the server signs for nodes, which renew them by themselves, and for others that ask")
-	f.DurationVar(&c.NodeReturnPeriod, "node-return-period", c.NodeReturnPeriod, "how long after the end of its certificate a node that was off may ask for another with its old key; 0: it has to join anew")
-	f.Var(&cidrList{&c.ServiceCIDRs}, "service-cluster-ip-range", "range of service addresses; one, or one per family of which the first is the usual one")
-	f.TextVar(&c.ServiceNodePorts, "service-node-port-range", c.ServiceNodePorts, "ports of the nodes that services can have")
-	f.BoolVar(&c.ServicesRouted, "services-routed", false, "something (kube-proxy) routes services' addresses on the nodes: pods get the address of default/kubernetes in place of the server's own")
-	f.TextVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress, "IP address by which pods and other servers reach this one; by default the one that it listens on, or of this host's default route")
-	f.StringSliceVar(&c.Off, "off", nil, "parts that shall not run, because something else does their work: "+strings.Join(control.ControllerNames(), ", "))
+	f.StringVar(
+		&c.EncryptionConfig,
+		"encryption-provider-config",
+		"",
+		"EncryptionConfiguration file to use instead of DATA-DIR/pki/encryption.yaml",
+	)
+	f.StringVar(
+		&c.ServiceAccountIssuer,
+		"service-account-issuer",
+		c.ServiceAccountIssuer,
+		"issuer of service account tokens, a URL",
+	)
+	f.DurationVar(
+		&c.MaxTokenExpiration,
+		"service-account-max-token-expiration",
+		0,
+		"maximum validity of a service account token, regardless of the request; nodes renew the tokens of pods at "+
+			"80%; 0 means no limit",
+	)
+	f.BoolVar(
+		&c.ExtendTokenExpiration,
+		"service-account-extend-token-expiration",
+		c.ExtendTokenExpiration,
+		"extend the validity of tokens injected into pods to a year, or to the maximum, for clients that read their "+
+			"token only once; nodes still renew the tokens every hour, and the tokens become invalid with the pod",
+	)
+	f.StringSliceVar(
+		&c.DisabledAdmissionPlugins,
+		"disable-admission-plugins",
+		nil,
+		"admission plugins to disable: "+strings.Join(admission.Names(), ", "),
+	)
+	f.Var(
+		&cidrList{&c.ClusterCIDRs},
+		"cluster-cidr",
+		"CIDR for pods; each node gets a part of it (/24, IPv6 /64); at most one per IP family, empty for none",
+	)
+	f.DurationVar(
+		&c.NodeMonitorGracePeriod,
+		"node-monitor-grace-period",
+		c.NodeMonitorGracePeriod,
+		"time without a heartbeat until a node counts as unreachable; nodes renew their lease every 10s",
+	)
+	f.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "time after which events are deleted")
+	f.DurationVar(
+		&c.EtcdCompactionInterval,
+		"etcd-compaction-interval",
+		c.EtcdCompactionInterval,
+		"interval of etcd compaction; older revisions are not available to watches and paged lists",
+	)
+	f.DurationVar(
+		&c.EtcdDefragmentationInterval,
+		"etcd-defragmentation-interval",
+		c.EtcdDefragmentationInterval,
+		"interval at which the embedded store is checked for defragmentation; it is defragmented when 64 MiB and half "+
+			"of its file are unused",
+	)
+	f.DurationVar(
+		&c.OwnCertificateDuration,
+		"own-certificate-duration",
+		c.OwnCertificateDuration,
+		"validity of the server's own certificates and of the certificate in admin.kubeconfig; they are renewed when "+
+			"a third of it is left",
+	)
+	f.DurationVar(
+		&c.ClusterSigningDuration,
+		"cluster-signing-duration",
+		c.ClusterSigningDuration,
+		"maximum validity of the certificates that the server signs for nodes, which renew them automatically, and "+
+			"for other requests",
+	)
+	f.DurationVar(
+		&c.NodeReturnPeriod,
+		"node-return-period",
+		c.NodeReturnPeriod,
+		"time after the expiry of its certificate in which a node can still renew it with the old key; 0: the node "+
+			"has to join again",
+	)
+	f.Var(
+		&cidrList{&c.ServiceCIDRs},
+		"service-cluster-ip-range",
+		"CIDR for Services; at most one per IP family, the first is the default family",
+	)
+	f.TextVar(
+		&c.ServiceNodePorts,
+		"service-node-port-range",
+		c.ServiceNodePorts,
+		"port range for Services of type NodePort",
+	)
+	f.BoolVar(
+		&c.ServicesRouted,
+		"services-routed",
+		false,
+		"Service addresses are routed on the nodes, for example by kube-proxy: pods get the address of "+
+			"default/kubernetes instead of the server's own",
+	)
+	f.TextVar(
+		&c.AdvertiseAddress,
+		"advertise-address",
+		c.AdvertiseAddress,
+		"IP address by which pods and other servers reach this one (default: the listen address, or the address of "+
+			"the default route)",
+	)
+	f.StringSliceVar(
+		&c.Controllers,
+		"controllers",
+		c.Controllers,
+		"controllers to enable: '*' enables all, 'foo' enables "+
+			"the controller foo, '-foo' disables it; known controllers: "+strings.Join(control.ControllerNames(), ", "),
+	)
+}
+
+// deprecatedFlags are former spellings of flags. They are accepted for one release.
+type deprecatedFlags struct{ names, off []string }
+
+func (d *deprecatedFlags) addTo(f *pflag.FlagSet) {
+	f.StringSliceVar(&d.names, "name", nil, "use --tls-san")
+	f.StringSliceVar(&d.off, "off", nil, "use --controllers")
+	for name, usage := range map[string]string{"name": "use --tls-san", "off": "use --controllers='*,-NAME'"} {
+		if err := f.MarkDeprecated(name, usage); err != nil {
+			panic(err) // the flag is defined above
+		}
+	}
+}
+
+func (d *deprecatedFlags) applyTo(c *control.Config) {
+	if len(d.names) > 0 {
+		c.Log.Warn("flag deprecated", "flag", "name", "use", "tls-san")
+		c.TLSSANs = append(c.TLSSANs, d.names...)
+	}
+	if len(d.off) > 0 {
+		c.Log.Warn("flag deprecated", "flag", "off", "use", "controllers")
+		c.Controllers = control.DisableControllers(c.Controllers, d.off...)
+	}
 }

@@ -24,16 +24,16 @@ func tokenCommand() *cobra.Command {
 	r := &clientOptions{}
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make, list and delete the tokens with which nodes join",
-		Long: `Make, list and delete the tokens with which nodes join. They are secrets of type bootstrap.kubernetes.io/token in namespace
-kube-system, as everywhere in Kubernetes, so kubectl sees them too.`,
+		Short: "Create, list and delete bootstrap tokens for joining nodes",
+		Long: `Create, list and delete bootstrap tokens for joining nodes. They are Secrets of type
+bootstrap.kubernetes.io/token in namespace kube-system, the standard Kubernetes form, so kubectl shows them too.`,
 	}
 	r.flags(cmd)
 	cmd.AddCommand(tokenCreate(r), tokenList(r), tokenDelete(r))
 	return cmd
 }
 
-// tokenOptions is what the user says of a new token.
+// tokenOptions holds the flags of token create.
 type tokenOptions struct {
 	server, description string
 	valid               time.Duration
@@ -44,9 +44,9 @@ func tokenCreate(r *clientOptions) *cobra.Command {
 	w := tokenOptions{}
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token and print the command with which a node joins",
-		Long: `Make a token and print the command to run on the host that shall join. The hash in it pins this server's certificate authority:
-the host speaks to no other server. The token is good for one node, and only until it expires.`,
+		Short: "Create a token and print the command to join a node",
+		Long: `Create a token and print the command to run on the joining host. The hash in the command pins the certificate
+authority of this server: the host connects to no other server. A token is valid for one node, until it expires.`,
 		Example: `  berth-control token create
   berth-control token create --server https://control.example.com:6443 --valid 10m`,
 		Args: cobra.NoArgs,
@@ -59,19 +59,24 @@ the host speaks to no other server. The token is good for one node, and only unt
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&w.server, "server", "", "URL by which the node reaches the server; by default an address of this host")
-	f.DurationVar(&w.valid, "valid", time.Hour, "for how long the token is good; 0 is for ever")
-	f.BoolVar(&w.reusable, "reusable", false, "let any number of nodes join with the token until it expires")
-	f.StringVar(&w.description, "description", "", "what the token is for, for token list")
+	f.StringVar(&w.server, "server", "", "URL by which the node reaches the server (default: an address of this host)")
+	f.DurationVar(&w.valid, "valid", time.Hour, "validity of the token; 0 means that it never expires")
+	f.BoolVar(&w.reusable, "reusable", false, "allow any number of nodes to join with the token until it expires")
+	f.StringVar(&w.description, "description", "", "description of the token, for token list")
 	return cmd
 }
 
-func (w *tokenOptions) create(ctx context.Context, client kubernetes.Interface, config *restclient.Config, out, warn io.Writer) error {
+func (w *tokenOptions) create(
+	ctx context.Context,
+	client kubernetes.Interface,
+	config *restclient.Config,
+	out, warn io.Writer,
+) error {
 	if w.valid < 0 {
 		return errors.New("valid: must not be negative")
 	}
 	if len(config.CAData) == 0 {
-		return errors.New("kubeconfig: holds no certificate-authority-data to pin")
+		return errors.New("kubeconfig: contains no certificate-authority-data to pin")
 	}
 	hash, err := pki.Hash(config.CAData)
 	if err != nil {
@@ -89,19 +94,20 @@ func (w *tokenOptions) create(ctx context.Context, client kubernetes.Interface, 
 	if w.valid > 0 {
 		token.Expires = time.Now().Add(w.valid)
 	}
-	if _, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Create(ctx, token.ToSecret(), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Create(ctx, token.ToSecret(),
+		metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("store the token: %w", err)
 	}
 	if host, err := url.Parse(server); err == nil && net.ParseIP(host.Hostname()).IsLoopback() {
-		_, _ = fmt.Fprintf(warn, "berth-control: %s is reached from this host only; for others give --server\n", server)
+		_, _ = fmt.Fprintf(warn, "berth-control: %s is reachable from this host only; use --server for other hosts\n", server)
 	}
 	_, err = fmt.Fprintf(out, "berth join --server %s --token %s --ca-hash %s\n", server, token.Token(), hash)
 	return err
 }
 
-// serverURL is the server as a node shall reach it: as given, or the kubeconfig's
-// own server when that is not this host's loopback, or the first address of this
-// host that others can reach, with the kubeconfig's port.
+// serverURL returns the URL by which a node reaches the server: the given one, else the server of
+// the kubeconfig if it is not a loopback address, else the first global unicast address of this
+// host that accepts connections on the port.
 func serverURL(ctx context.Context, given, own string) (string, error) {
 	if given != "" {
 		u, err := url.Parse(given)
@@ -119,17 +125,18 @@ func serverURL(ctx context.Context, given, own string) (string, error) {
 	}
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return own, nil //nolint:nilerr // then only loopback is known
+		return own, nil //nolint:nilerr // only the loopback address is known then
 	}
 	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && listening(ctx, net.JoinHostPort(n.IP.String(), u.Port())) {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() &&
+			listening(ctx, net.JoinHostPort(n.IP.String(), u.Port())) {
 			return "https://" + net.JoinHostPort(n.IP.String(), u.Port()), nil
 		}
 	}
 	return own, nil
 }
 
-// listening tells whether somebody listens at the address.
+// listening reports whether the address accepts TCP connections.
 func listening(ctx context.Context, address string) bool {
 	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -149,7 +156,9 @@ func tokenList(r *clientOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).List(cmd.Context(), metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeBootstrapToken)})
+			list, err := client.CoreV1().
+				Secrets(tokens.BootstrapNamespace).
+				List(cmd.Context(), metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeBootstrapToken)})
 			if err != nil {
 				return fmt.Errorf("list tokens: %w", err)
 			}
@@ -165,7 +174,7 @@ func tokenList(r *clientOptions) *cobra.Command {
 				}
 				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Data["token-id"], expires, nodes, by, s.Data["description"])
 			}
-			return w.Flush() // and what went wrong before
+			return w.Flush() // Flush also returns earlier write errors.
 		},
 	}
 }
@@ -173,7 +182,7 @@ func tokenList(r *clientOptions) *cobra.Command {
 func tokenDelete(r *clientOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete ID",
-		Short: "Delete a token; nodes that have joined stay",
+		Short: "Delete a token; nodes that joined with it are not affected",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, _, err := r.client()
@@ -184,7 +193,8 @@ func tokenDelete(r *clientOptions) *cobra.Command {
 			if whole, _, ok := tokens.ParseBootstrapToken(id); ok {
 				id = whole
 			}
-			if err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Delete(cmd.Context(), tokens.BootstrapNamePrefix+id, metav1.DeleteOptions{}); err != nil {
+			if err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Delete(cmd.Context(), tokens.BootstrapNamePrefix+id,
+				metav1.DeleteOptions{}); err != nil {
 				return fmt.Errorf("delete token %s: %w", id, err)
 			}
 			return nil

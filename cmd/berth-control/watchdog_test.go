@@ -13,8 +13,8 @@ import (
 	"berth/systemd"
 )
 
-// TestWatchdogNotifiesWhileServerIsLive has a server answer, then hang, and listens
-// as systemd does.
+// TestWatchdogNotifiesWhileServerIsLive runs a server that is live and then hangs, and reads the
+// notification socket as systemd does.
 func TestWatchdogNotifiesWhileServerIsLive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -38,7 +38,7 @@ func TestWatchdogNotifiesWhileServerIsLive(t *testing.T) {
 		for {
 			n, err := socket.Read(buf)
 			if err != nil {
-				t.Fatalf("%q was not told: %v", word, err)
+				t.Fatalf("no notification with %q: %v", word, err)
 			}
 			if strings.Contains(string(buf[:n]), word) {
 				return

@@ -18,13 +18,13 @@ const without = "-certificatesigningrequest-approving-controller,-certificatesig
 // place of its parts of the same names, but for those that approve and sign: Kubernetes'
 // own do not approve what nodes show, and that is signed by a key that only berth-control has.
 func mixed(ctx context.Context, p *programs, dir string) (*plane, error) {
-	off := []string{"--off", "scheduler", "--off", "clusterrole-aggregation-controller"}
+	list := "*,-scheduler,-clusterrole-aggregation-controller"
 	for _, name := range controllers.Names() {
 		if name != controllers.CSRApproving && name != controllers.CSRSigning {
-			off = append(off, "--off", name)
+			list += ",-" + name
 		}
 	}
-	pl, err := lightweight(ctx, p, dir, off...)
+	pl, err := lightweight(ctx, p, dir, "--controllers", list)
 	if err != nil {
 		return pl, err
 	}

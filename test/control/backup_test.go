@@ -95,12 +95,12 @@ func TestBackupAndRestore(t *testing.T) {
 	watching := follow(t, of(anyKind(t, p), written[0]))
 	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() >= int(all)) }, "true")
 	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
-		"another berth-control runs on it") {
+		"in use by another berth-control") {
 		t.Errorf("restore over a running server: %v\n%s", err, out)
 	}
 	p.Stop(t)
 	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
-		"move the directory away") {
+		"move it away") {
 		t.Errorf("restore over an existing store: %v\n%s", err, out)
 	}
 	if err := os.Rename(p.DataDir, p.DataDir+".lost"); err != nil {
@@ -108,7 +108,7 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(p.DataDir + ".lost") })
 	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err != nil || !strings.Contains(out,
-		p.DataDir+" is as it was at ") {
+		p.DataDir+" restored to its state at ") {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
 	p.Start(t)
@@ -180,8 +180,8 @@ func TestBackupOfStoppedServer(t *testing.T) {
 	}
 	dir = filepath.Join(t.TempDir(), "new")
 	out, err := program(t, "restore", path, "--config", file, "--data-dir", dir)
-	if err != nil || !strings.Contains(out, file+" is not as it was then: "+dir+"/config.yaml has that") ||
-		!strings.Contains(out, seal+" is not there: "+dir+"/encryption.yaml") {
+	if err != nil || !strings.Contains(out, file+" has changed since the backup: "+dir+"/config.yaml is the saved copy") ||
+		!strings.Contains(out, seal+" does not exist: "+dir+"/encryption.yaml") {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
 	second := Start(t, func(c *control.Config) {
@@ -211,23 +211,23 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 		says  string
 	}{
 		"alien": {func(p string) error { return os.WriteFile(p, []byte("hello"), 0o600) },
-			"is no backup of berth-control"},
+			"not a berth-control backup"},
 		"alien.zip": {func(p string) error { return archive(p, map[string]string{"a": "b"}) },
-			"is no backup of berth-control"},
-		"cut.zip": {func(p string) error { return os.WriteFile(p, text[:len(text)/2], 0o600) }, "was cut off"},
-		"bit.zip": {func(p string) error { return os.WriteFile(p, flipped, 0o600) }, "is damaged"},
+			"not a berth-control backup"},
+		"cut.zip": {func(p string) error { return os.WriteFile(p, text[:len(text)/2], 0o600) }, "truncated"},
+		"bit.zip": {func(p string) error { return os.WriteFile(p, flipped, 0o600) }, "damaged"},
 		"newer.zip": {func(p string) error {
 			return rewritten(good, p,
 				map[string]string{"backup.json": `{"kind":"berth-control backup","format":2,"version":"v9"}`})
 		}, "newer berth-control (v9)"},
 		"keyless": {func(p string) error { return rewritten(good, p, map[string]string{"pki/ca.key": ""}) },
-			"pki/ca.key is not in it"},
+			"pki/ca.key is missing"},
 		"climbing": {func(p string) error { return rewritten(good, p, map[string]string{"pki/../../x": "y"}) },
-			"it has \"pki/../../x\""},
+			"it contains \"pki/../../x\""},
 		"storeless": {func(p string) error { return rewritten(good, p, map[string]string{"store.snapshot": "x"}) },
-			"is damaged"},
+			"damaged"},
 		"nothere":    {func(string) error { return nil }, "no such file"},
-		"empty file": {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "is no backup of berth-control"},
+		"empty file": {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "not a berth-control backup"},
 	} {
 		path, dir := filepath.Join(at, name), filepath.Join(at, name+".dir")
 		if err := c.write(path); err != nil {
@@ -243,7 +243,7 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 		}
 	}
 	if out, err := program(t, "backup", filepath.Join(at, "x"), "--data-dir", t.TempDir()); err == nil ||
-		!strings.Contains(out, "holds no store") {
+		!strings.Contains(out, "contains no store") {
 		t.Errorf("backup of an empty directory: %v\n%s", err, out)
 	}
 	c := control.Default()

@@ -85,7 +85,7 @@ func TestKubeconfigCommands(t *testing.T) {
 		}
 	}
 	if out, err := program(t, "kubeconfig", "--data-dir", t.TempDir()); err == nil || !strings.Contains(out,
-		"holds no authority") {
+		"contains no certificate authority") {
 		t.Errorf("without a data directory: %v %s", err, out)
 	}
 }

@@ -71,7 +71,7 @@ func TestAlmostFullDisk(t *testing.T) {
 	}
 	err := try(t, write, func(err error) bool { return err != nil })
 	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "almost full") ||
-		!strings.Contains(text, "writes are refused") {
+		!strings.Contains(text, "writes are rejected") {
 		t.Errorf("write: got %v", err)
 	}
 	if got, err := maps.Get(t.Context(), "before", metav1.GetOptions{}); err != nil || got.Data["a"] != "b" {
@@ -145,7 +145,7 @@ func TestFullStore(t *testing.T) {
 		_, err := maps.Create(ctx, settings("many-"+strconv.Itoa(n), "a", text), metav1.CreateOptions{})
 		return err
 	}, func(err error) bool { return err != nil })
-	if text := err.Error(); !strings.Contains(text, "is full") || !strings.Contains(text, "writes are refused") {
+	if text := err.Error(); !strings.Contains(text, "is full") || !strings.Contains(text, "writes are rejected") {
 		t.Errorf("write: got %v", err)
 	}
 	whatGoesOn(t, s, node, "full", "ends")
@@ -283,7 +283,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	select {
 	case <-p.ended:
-		if text, err := p.Wait(t); err == nil || !strings.Contains(text, "no space is left on its file system") {
+		if text, err := p.Wait(t); err == nil || !strings.Contains(text, "no space left on its file system") {
 			t.Errorf("the server exited with %v:\n%s", err, text)
 		}
 	case <-time.After(2 * time.Second):

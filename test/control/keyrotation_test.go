@@ -67,7 +67,7 @@ func rotated(t *testing.T, dir string) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	former, rest, _ := strings.Cut(string(out), "\n")
-	if filepath.Dir(former) != filepath.Join(dir, "pki") || !strings.Contains(rest, "Start the server again") {
+	if filepath.Dir(former) != filepath.Join(dir, "pki") || !strings.Contains(rest, "Restart the server") {
 		t.Errorf("got %s", out)
 	}
 	return former

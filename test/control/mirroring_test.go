@@ -79,7 +79,7 @@ func TestDisruptionBudgetPercentage(t *testing.T) {
 	t.Parallel()
 	// Pods of the ReplicaSet would count as well.
 	s := Start(t, func(c *control.Config) {
-		c.Off = append(c.Off, controllers.ReplicaSets, controllers.ReplicationControllers)
+		c.Controllers = append(c.Controllers, "-"+controllers.ReplicaSets, "-"+controllers.ReplicationControllers)
 	})
 	shows(t, s, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	rows := []struct{ kind, version, name, more, budget, want, scaled string }{

@@ -24,8 +24,8 @@ import (
 // alone disables all controllers except the one for service accounts, which pods require.
 func alone(c *control.Config) {
 	for _, name := range control.ControllerNames() {
-		if name != "namespaces" && name != controllers.ServiceAccounts {
-			c.Off = append(c.Off, name)
+		if name != control.SystemNamespaces && name != controllers.ServiceAccounts {
+			c.Controllers = append(c.Controllers, "-"+name)
 		}
 	}
 }
@@ -347,7 +347,7 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 	t.Parallel()
 	s := Start(t, alone, func(c *control.Config) {
-		c.Off = slices.DeleteFunc(c.Off, func(name string) bool { return name == controllers.Disruption })
+		c.Controllers = slices.DeleteFunc(c.Controllers, func(name string) bool { return name == "-"+controllers.Disruption })
 	})
 	ctx := t.Context()
 	for _, name := range []string{"web", "two"} {

@@ -532,7 +532,7 @@ func servesTheAPI(o operator) {
 	if again := o.sh("/root/berth-control install"); !strings.Contains(again, "nothing to do") {
 		o.Errorf("a second installation: %s", again)
 	}
-	if said := o.sh("berth-control uninstall --yes"); !strings.Contains(said, "what stays: /var/lib/berth-control") {
+	if said := o.sh("berth-control uninstall --yes"); !strings.Contains(said, "kept: /var/lib/berth-control") {
 		o.Errorf("what stays is not named: %s", said)
 	}
 	o.sh("/root/berth-control install && berth-control uninstall --yes --purge")

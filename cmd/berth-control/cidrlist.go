@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// cidrList is a flag of address ranges, separated by commas.
+// cidrList is a flag value: a comma-separated list of CIDRs, at most one per IP family.
 type cidrList struct{ to *[]netip.Prefix }
 
-// String is the flag as it stands.
+// String returns the current value.
 func (r *cidrList) String() string {
 	if r.to == nil {
 		return ""
@@ -21,7 +21,7 @@ func (r *cidrList) String() string {
 	return strings.Join(texts, ",")
 }
 
-// Set takes in what the user wrote, in place of what stood.
+// Set replaces the value.
 func (r *cidrList) Set(text string) error {
 	var out []netip.Prefix
 	families := map[bool]bool{}
@@ -31,13 +31,13 @@ func (r *cidrList) Set(text string) error {
 		}
 		p, err := netip.ParsePrefix(part)
 		if err != nil {
-			return fmt.Errorf("%q is no range of addresses such as 10.42.0.0/16", part)
+			return fmt.Errorf("%q is not a CIDR such as 10.42.0.0/16", part)
 		}
 		if p != p.Masked() {
 			return fmt.Errorf("%q: did you mean %s?", part, p.Masked())
 		}
 		if families[p.Addr().Is4()] {
-			return fmt.Errorf("%q: one range per family of addresses", part)
+			return fmt.Errorf("%q: only one CIDR per IP family is allowed", part)
 		}
 		families[p.Addr().Is4()] = true
 		out = append(out, p)
@@ -46,5 +46,5 @@ func (r *cidrList) Set(text string) error {
 	return nil
 }
 
-// Type names the flag's value in the help.
+// Type returns the placeholder for the help text.
 func (r *cidrList) Type() string { return "CIDR" }

@@ -17,13 +17,13 @@ import (
 	"berth/control/pki"
 )
 
-// clientOptions says how a command finds the running server.
+// clientOptions holds the flags of commands that connect to the running server.
 type clientOptions struct{ dataDir, kubeconfig string }
 
 func (r *clientOptions) flags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
 	f.StringVar(&r.dataDir, "data-dir", control.Default().DataDir, "data directory of the server on this host")
-	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig of an administrator; by default DATA-DIR/admin.kubeconfig")
+	f.StringVar(&r.kubeconfig, "kubeconfig", "", "administrator kubeconfig (default DATA-DIR/admin.kubeconfig)")
 }
 
 func (r *clientOptions) client() (*kubernetes.Clientset, *restclient.Config, error) {
@@ -33,7 +33,7 @@ func (r *clientOptions) client() (*kubernetes.Clientset, *restclient.Config, err
 	}
 	c, err := clientcmd.BuildConfigFromFlags("", path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%s: is not there; has the server run, and is --data-dir right?", path)
+		return nil, nil, fmt.Errorf("%s does not exist: has the server been started, and is --data-dir correct?", path)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -49,15 +49,16 @@ func kubeconfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print a kubeconfig",
-		Long: `Print a kubeconfig with a client certificate of its own, signed by the authority in the data directory. Without --user it is the
-administrator's, who may do everything. A certificate cannot be taken back before it expires: keep --valid short for others.`,
+		Long: `Print a kubeconfig with a new client certificate, signed by the certificate authority in the data directory.
+Without --user the certificate is for the administrator, a member of system:masters. A client certificate
+cannot be revoked before it expires: keep --valid short for other users.`,
 		Args: cobra.NoArgs,
 		Example: `  berth-control kubeconfig --server https://control.example.com:6443 > ~/.kube/config
   berth-control kubeconfig --user jane --group developers --valid 720h`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			pkiDir := filepath.Join(dataDir, "pki")
 			if _, err := os.Stat(filepath.Join(pkiDir, "ca.key")); err != nil {
-				return fmt.Errorf("data-dir: %s holds no authority; has the server run? %w", dataDir, err)
+				return fmt.Errorf("data-dir: %s contains no certificate authority; has the server been started? %w", dataDir, err)
 			}
 			authority, err := pki.Open(pkiDir, time.Now)
 			if err != nil {
@@ -66,7 +67,7 @@ administrator's, who may do everything. A certificate cannot be taken back befor
 			if server == "" {
 				c, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "admin.kubeconfig"))
 				if err != nil {
-					return fmt.Errorf("server: must be given: %w", err)
+					return fmt.Errorf("server: required: %w", err)
 				}
 				server = c.Host
 			}
@@ -74,7 +75,7 @@ administrator's, who may do everything. A certificate cannot be taken back befor
 			if name != "" {
 				subject.Name, subject.Groups = name, groups
 			} else if len(groups) > 0 {
-				return errors.New("group: is for a --user only")
+				return errors.New("group: requires --user")
 			}
 			subject.Duration = valid
 			cert, key, err := authority.Issue(subject)
@@ -91,9 +92,35 @@ administrator's, who may do everything. A certificate cannot be taken back befor
 	}
 	f := cmd.Flags()
 	f.StringVar(&dataDir, "data-dir", control.Default().DataDir, "data directory of the server")
-	f.StringVar(&server, "server", "", "URL of the server as its users reach it; by default as in admin.kubeconfig")
-	f.StringVar(&name, "user", "", "name of the user; by default the administrator")
-	f.StringSliceVar(&groups, "group", nil, "group of the user")
-	f.DurationVar(&valid, "valid", 365*24*time.Hour, "for how long the certificate is valid")
+	f.StringVar(&server, "server", "", "URL by which clients reach the server (default: the server in admin.kubeconfig)")
+	f.StringVar(&name, "user", "", "user name (default: the administrator)")
+	f.StringSliceVar(&groups, "group", nil, "group of the user; may be repeated")
+	f.DurationVar(&valid, "valid", 365*24*time.Hour, "validity period of the certificate")
+	return cmd
+}
+
+func rotateCommand() *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "rotate-account-key",
+		Short: "Rotate the key that signs service account tokens",
+		Long: `Retire the key that signs service account tokens. The server creates a new key at its next start. Tokens signed
+with the old key stay valid until they expire, or until its file is removed and the server is restarted. The command
+prints the name of that file. Remove it at once if the key is compromised, otherwise when its last token has expired.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			former, err := pki.RetireServiceAccountKey(filepath.Join(dataDir, "pki"), time.Now())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(
+				cmd.OutOrStdout(),
+				"%s\nis the retired key. Restart the server: it creates a new key and accepts the tokens of both.\n",
+				former,
+			)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", control.Default().DataDir, "data directory of the server")
 	return cmd
 }
