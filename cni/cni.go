@@ -32,7 +32,7 @@ type readiness struct {
 	ok              bool
 	reason          string
 	name            string // of the network
-	noBandwidthFile string // configuration file without bandwidth capability; empty if it has one or if there is no network
+	noBandwidthFile string // configuration file without bandwidth capability; empty if supported or without network
 }
 
 // Report is the result of Check.

@@ -18,7 +18,12 @@ func plugin(t *testing.T, dir, name, versions string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	script := fmt.Sprintf("#!/bin/sh\necho >> %s/ran-%s\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [%s]}'\n", dir, name, versions)
+	script := fmt.Sprintf(
+		"#!/bin/sh\necho >> %s/ran-%s\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [%s]}'\n",
+		dir,
+		name,
+		versions,
+	)
 	next := filepath.Join(dir, ".next-"+name)
 	program(t, next, script)
 	if err := os.Rename(next, filepath.Join(dir, name)); err != nil {
@@ -74,7 +79,11 @@ func TestOptions(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	conf, bin := confDir(t, "a.conflist", `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "old"}, {"type": "new"}, {"type": "broken"}, {"type": "absent"}]}`), t.TempDir()
+	conf, bin := confDir(
+		t,
+		"a.conflist",
+		`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "old"}, {"type": "new"}, {"type": "broken"}, {"type": "absent"}]}`,
+	), t.TempDir()
 	plugin(t, bin, "old", `"0.4.0"`)
 	plugin(t, bin, "new", `"0.4.0", "1.0.0"`)
 	program(t, filepath.Join(bin, "broken"), "#!/bin/sh\nexit 1\n")
@@ -124,7 +133,8 @@ func TestCheckWithoutConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	items := n.Check(t.Context()).Items
-	if len(items) != 1 || items[0].OK || items[0].Detail != "no network configuration in /nowhere/x" || !strings.Contains(items[0].Remedy, "cniPodCIDRs") {
+	if len(items) != 1 || items[0].OK || items[0].Detail != "no network configuration in /nowhere/x" ||
+		!strings.Contains(items[0].Remedy, "cniPodCIDRs") {
 		t.Errorf("%+v", items)
 	}
 	dir := t.TempDir()
@@ -135,7 +145,8 @@ func TestCheckWithoutConfiguration(t *testing.T) {
 	if n, err = New(Options{ConfDir: dir, BinDirs: []string{"/nowhere"}}); err != nil {
 		t.Fatal(err)
 	}
-	if items := n.Check(t.Context()).Items; len(items) != 1 || items[0].OK || items[0].Remedy != "fix "+file+", or remove it" {
+	if items := n.Check(t.Context()).Items; len(items) != 1 || items[0].OK ||
+		items[0].Remedy != "fix "+file+", or remove it" {
 		t.Errorf("of a file with a mistake: %+v", items)
 	}
 }

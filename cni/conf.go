@@ -146,7 +146,10 @@ func checkTopLevel(raw map[string]json.RawMessage) error {
 		return errors.New("name: required")
 	}
 	if e := utils.ValidateNetworkName(name); e != nil {
-		return fmt.Errorf("name: %q must start with a letter or digit and contain only letters, digits, '_', '.' and '-'", name)
+		return fmt.Errorf(
+			"name: %q must start with a letter or digit and contain only letters, digits, '_', '.' and '-'",
+			name,
+		)
 	}
 	v, err := stringField(raw, "cniVersion")
 	if err != nil {

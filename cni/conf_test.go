@@ -56,7 +56,11 @@ func TestBadConfigurations(t *testing.T) {
 			t.Parallel()
 			dir := confDir(t, row.file, row.text, "b.conflist", good)
 			_, err := load(dir)
-			if want := filepath.Join(dir, row.file) + ": "; err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), row.want) {
+			if want := filepath.Join(
+				dir,
+				row.file,
+			) + ": "; err == nil || !strings.HasPrefix(err.Error(), want) ||
+				!strings.Contains(err.Error(), row.want) {
 				t.Errorf("got %v, want %s", err, row.want)
 			}
 		})

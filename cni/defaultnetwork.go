@@ -39,7 +39,10 @@ type defaultNetwork struct {
 // a limit.
 func WriteDefault(confDir string, binDirs []string, cidrs []netip.Prefix, masq bool) error {
 	_, _, err := findPlugin(bandwidth, binDirs)
-	return writeNetwork(confDir, defaultNetwork{name: "berth", bridge: "cni0", cidrs: cidrs, masq: masq, limitsBandwidth: err == nil})
+	return writeNetwork(
+		confDir,
+		defaultNetwork{name: "berth", bridge: "cni0", cidrs: cidrs, masq: masq, limitsBandwidth: err == nil},
+	)
 }
 
 // IsForeign reports whether berth did not write the effective configuration, so that another

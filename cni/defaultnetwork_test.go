@@ -35,10 +35,12 @@ func TestWriteDefault(t *testing.T) {
 	if n, err := load(dir); err != nil || n.name != "berth" || n.version != "1.0.0" || before.Mode() != 0o644 {
 		t.Errorf("%+v, %v, %v", n, err, before.Mode())
 	}
-	if err := WriteDefault(dir, []string{realPlugins}, prefixes("10.1.0.0/24"), true); err != nil || !os.SameFile(before, stat()) {
+	if err := WriteDefault(dir, []string{realPlugins}, prefixes("10.1.0.0/24"), true); err != nil ||
+		!os.SameFile(before, stat()) {
 		t.Errorf("identical content was written: %v", err)
 	}
-	if err := WriteDefault(dir, []string{realPlugins}, prefixes("10.2.0.0/24", "fd00:2::/64"), true); err != nil || os.SameFile(before, stat()) { // N1
+	if err := WriteDefault(dir, []string{realPlugins}, prefixes("10.2.0.0/24", "fd00:2::/64"), true); err != nil ||
+		os.SameFile(before, stat()) { // N1
 		t.Errorf("new content was not put in place by rename: %v", err)
 	}
 	text, _ := os.ReadFile(file)

@@ -66,9 +66,22 @@ func TestDeleteStaleFlows(t *testing.T) {
 			sport := uint16(40000 + i)
 			client := net.ParseIP("10.1.0.77").To4()
 			err := h.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{
-				FamilyType: unix.AF_INET, TimeOut: 600,
-				Forward: netlink.IPTuple{SrcIP: client, DstIP: net.ParseIP(row.dst).To4(), SrcPort: sport, DstPort: row.port, Protocol: row.proto},
-				Reverse: netlink.IPTuple{SrcIP: net.ParseIP(row.leads).To4(), DstIP: client, SrcPort: row.port, DstPort: sport, Protocol: row.proto},
+				FamilyType: unix.AF_INET,
+				TimeOut:    600,
+				Forward: netlink.IPTuple{
+					SrcIP:    client,
+					DstIP:    net.ParseIP(row.dst).To4(),
+					SrcPort:  sport,
+					DstPort:  row.port,
+					Protocol: row.proto,
+				},
+				Reverse: netlink.IPTuple{
+					SrcIP:    net.ParseIP(row.leads).To4(),
+					DstIP:    client,
+					SrcPort:  row.port,
+					DstPort:  sport,
+					Protocol: row.proto,
+				},
 			})
 			if err != nil && !os.IsExist(err) {
 				t.Fatalf("%s: %v", row.what, err)

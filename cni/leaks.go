@@ -106,11 +106,13 @@ func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
 		return nil, fmt.Errorf("list libcni cache: %w", err)
 	}
 	for _, a := range cached {
-		if !a.hasAnnotation(s.AnnotationPrefix) || !a.ownRuntime(conf, s) { // it belongs to another runtime, and so does everything else with this ID
+		if !a.hasAnnotation(s.AnnotationPrefix) ||
+			!a.ownRuntime(conf, s) { // it belongs to another runtime, and so does everything else with this ID
 			delete(found, a.ContainerID)
 			continue
 		}
-		if _, more := found[a.ContainerID]; a.NetworkName == loopbackNetwork && !more && !s.ExclusiveNetNSDir && a.netnsExists() {
+		if _, more := found[a.ContainerID]; a.NetworkName == loopbackNetwork && !more && !s.ExclusiveNetNSDir &&
+			a.netnsExists() {
 			continue // a loopback alone does not identify the owner
 		}
 		l := of(a.ContainerID)
@@ -280,7 +282,8 @@ func (n *Network) attachments(known func(string) bool) (out []attachment, err er
 		}
 		a := attachment{file: filepath.Join(dir, e.Name())}
 		text, err := os.ReadFile(a.file)
-		if err == nil && json.Unmarshal(text, &a) == nil && a.ContainerID == parts[at] && a.NetworkName != "" && a.IfName != "" {
+		if err == nil && json.Unmarshal(text, &a) == nil && a.ContainerID == parts[at] && a.NetworkName != "" &&
+			a.IfName != "" {
 			out = append(out, a)
 		}
 	}

@@ -24,7 +24,13 @@ type leakHost struct {
 
 func newLeakHost(t *testing.T) *leakHost {
 	h := &leakHost{T: t, dir: t.TempDir()}
-	h.file("net.d/10-x.conflist", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"nothing","ipam":{"type":"host-local","dataDir":%q}}]}`, h.path("addresses")))
+	h.file(
+		"net.d/10-x.conflist",
+		fmt.Sprintf(
+			`{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"nothing","ipam":{"type":"host-local","dataDir":%q}}]}`,
+			h.path("addresses"),
+		),
+	)
 	n, err := New(Options{ConfDir: h.path("net.d"), BinDirs: []string{h.path("bin")}, CacheDir: h.path("cache")})
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +135,8 @@ func TestLeaksFindsOrphanedResourcesOfBerth(t *testing.T) {
 	if len(found) != 2 || asked != 1 {
 		t.Fatalf("asked %d times, found %+v", asked, found)
 	}
-	if l := found[ours]; l.Kind != Attachment || !l.OwnedByBerth || len(l.loopbackFiles) != 1 || len(l.Addresses) != 1 || l.ifName != "eth0" {
+	if l := found[ours]; l.Kind != Attachment || !l.OwnedByBerth || len(l.loopbackFiles) != 1 || len(l.Addresses) != 1 ||
+		l.ifName != "eth0" {
 		t.Errorf("ours: %+v", l)
 	}
 	if l := found[bare]; l.Kind != Address || l.OwnedByBerth || len(l.Addresses) != 1 {
@@ -216,7 +223,8 @@ func TestLeaksFindsPinnedNamespaces(t *testing.T) {
 	if len(found) != 1 || found[h.path("netns/cni-free")].Kind != PinnedNetNS {
 		t.Errorf("%+v", found)
 	}
-	if err := h.network.Release(t.Context(), found[h.path("netns/cni-free")]); err != nil || h.there("netns/cni-free") || !h.there("netns/cni-named") || !h.there("netns/mine") {
+	if err := h.network.Release(t.Context(), found[h.path("netns/cni-free")]); err != nil || h.there("netns/cni-free") ||
+		!h.there("netns/cni-named") || !h.there("netns/mine") {
 		t.Errorf("release: %v", err)
 	}
 }
@@ -257,16 +265,26 @@ func saved(network, a, b string) string {
 	}
 	const chainA, chainB, dnatA = "CNI-aaaaaaaaaaaaaaaaaaaaaaaa", "CNI-bbbbbbbbbbbbbbbbbbbbbbbb", "CNI-DN-aaaaaaaaaaaaaaaaaaaaa"
 	return strings.Join([]string{
-		"*nat", ":POSTROUTING ACCEPT [0:0]", ":" + chainA + " - [0:0]", ":" + chainB + " - [0:0]", ":" + dnatA + " - [0:0]",
+		"*nat",
+		":POSTROUTING ACCEPT [0:0]",
+		":" + chainA + " - [0:0]",
+		":" + chainB + " - [0:0]",
+		":" + dnatA + " - [0:0]",
 		"-A POSTROUTING -s 10.0.0.1/32 " + comment(a) + " -j " + chainA,
 		"-A POSTROUTING -s 10.0.0.2/32 " + comment(b) + " -j " + chainB,
 		"-A " + chainA + " -d 10.0.0.0/24 " + comment(a) + " -j ACCEPT",
 		"-A " + chainA + " ! -d 224.0.0.0/4 " + comment(a) + " -j MASQUERADE",
 		"-A " + chainB + " ! -d 224.0.0.0/4 " + comment(b) + " -j MASQUERADE",
-		strings.Replace("-A CNI-HOSTPORT-DNAT -p tcp "+comment(a)+" -m multiport --dports 80 -j "+dnatA, `"name`, `"dnat name`, 1),
+		strings.Replace(
+			"-A CNI-HOSTPORT-DNAT -p tcp "+comment(a)+" -m multiport --dports 80 -j "+dnatA,
+			`"name`,
+			`"dnat name`,
+			1,
+		),
 		"-A " + dnatA + " -p tcp -j DNAT --to-destination 10.0.0.1:80",
 		"-A POSTROUTING -s 10.0.0.3/32 -j MASQUERADE",
-		"COMMIT", "",
+		"COMMIT",
+		"",
 	}, "\n")
 }
 
@@ -301,7 +319,8 @@ func TestDeletionScriptKeepsSharedChain(t *testing.T) {
 	t.Parallel()
 	a, b := hexID("a"), hexID("b")
 	shared := strings.ReplaceAll(saved("x", a, b), strings.Repeat("b", 24), strings.Repeat("a", 24))
-	if text := deletionScript(shared, "x", a); strings.Contains(text, "-X CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n") || !strings.Contains(text, "-D POSTROUTING -s 10.0.0.1/32") {
+	if text := deletionScript(shared, "x", a); strings.Contains(text, "-X CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n") ||
+		!strings.Contains(text, "-D POSTROUTING -s 10.0.0.1/32") {
 		t.Errorf("\n%s", text)
 	}
 }

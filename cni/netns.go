@@ -99,7 +99,8 @@ func removePin(path string) error {
 	if ino, ok := namespaceAt(path); ok && netNSWithProcesses()[ino] {
 		return fmt.Errorf("network namespace %s is in use by a process", path)
 	}
-	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) &&
+		!errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount network namespace %s: %w", path, err)
 	}
 	return removeFile(path)

@@ -68,7 +68,12 @@ func (n *Network) checkPlugin(ctx context.Context, conf netConf, plugin string) 
 	case err != nil:
 		item.Detail, item.Remedy = err.Error(), "replace "+file+": it is broken or not a CNI plugin"
 	case conf.version != "" && !slices.Contains(versions, conf.version):
-		item.Detail = fmt.Sprintf("%s supports CNI %s, the configuration requires %s", file, strings.Join(versions, ", "), conf.version)
+		item.Detail = fmt.Sprintf(
+			"%s supports CNI %s, the configuration requires %s",
+			file,
+			strings.Join(versions, ", "),
+			conf.version,
+		)
 		item.Remedy = "upgrade the plugin, or lower cniVersion in " + conf.file
 	default:
 		item.OK, item.Detail = true, fmt.Sprintf("%s, CNI %s", file, strings.Join(versions, ", "))

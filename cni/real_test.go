@@ -60,7 +60,13 @@ func TestDefaultNetworkWorks(t *testing.T) {
 			node := netns(t, id+"n")
 			one, two := netns(t, id+"a"), netns(t, id+"b")
 			dir := t.TempDir()
-			d := defaultNetwork{name: id, bridge: "br-" + row.what, dataDir: filepath.Join(dir, "addresses"), cidrs: row.cidrs, masq: true}
+			d := defaultNetwork{
+				name:    id,
+				bridge:  "br-" + row.what,
+				dataDir: filepath.Join(dir, "addresses"),
+				cidrs:   row.cidrs,
+				masq:    true,
+			}
 			if err := writeNetwork(filepath.Join(dir, "conf"), d); err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +88,20 @@ func TestDefaultNetworkWorks(t *testing.T) {
 			b := attach(t, c, conf, id+"b", two)
 			for i, ip := range b.IPs {
 				run(t, "ip", "netns", "exec", filepath.Base(one), "busybox", "ping", "-c", "1", "-W", "5", ip.Address.IP.String())
-				run(t, "ip", "netns", "exec", filepath.Base(one), "busybox", "ping", "-c", "1", "-W", "5", a.IPs[i].Gateway.String())
+				run(
+					t,
+					"ip",
+					"netns",
+					"exec",
+					filepath.Base(one),
+					"busybox",
+					"ping",
+					"-c",
+					"1",
+					"-W",
+					"5",
+					a.IPs[i].Gateway.String(),
+				)
 				if !within(row.cidrs, ip.Address.IP) {
 					t.Errorf("%s is in none of %v", ip.Address.IP, row.cidrs)
 				}

@@ -60,7 +60,8 @@ func isPodBridge(sys, name string) bool {
 		if _, err := os.Stat(filepath.Join(sys, p.Name(), "device")); err == nil {
 			return false
 		}
-		if about, err := os.ReadFile(filepath.Join(sys, p.Name(), "uevent")); err == nil && bytes.Contains(about, []byte("DEVTYPE=")) {
+		if about, err := os.ReadFile(filepath.Join(sys, p.Name(), "uevent")); err == nil &&
+			bytes.Contains(about, []byte("DEVTYPE=")) {
 			return false
 		}
 	}

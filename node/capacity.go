@@ -108,7 +108,12 @@ func ValidateReserved(capacity corev1.ResourceList, reserved ...corev1.ResourceL
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if has, reserved := capacity[name], all[name]; reserved.Cmp(has) > 0 {
-			return fmt.Errorf("reserved %s (systemReserved, kubeReserved) is %s, but the capacity is %s", name, reserved.String(), has.String())
+			return fmt.Errorf(
+				"reserved %s (systemReserved, kubeReserved) is %s, but the capacity is %s",
+				name,
+				reserved.String(),
+				has.String(),
+			)
 		}
 	}
 	return nil

@@ -132,7 +132,8 @@ func TestAllocatableSubtractsHugePagesFromMemory(t *testing.T) {
 		reserved := corev1.ResourceList{"memory": resource.MustParse("2Gi")}
 		got, whole := Allocatable(capacity, reserved), Unreserved(capacity, reserved)
 		memory, small, unreserved := got["memory"], got["hugepages-2Mi"], whole["memory"]
-		if memory.Cmp(resource.MustParse(row.want)) != 0 || small.Cmp(resource.MustParse(row.twoMi)) != 0 || unreserved.Cmp(resource.MustParse("14Gi")) != 0 {
+		if memory.Cmp(resource.MustParse(row.want)) != 0 || small.Cmp(resource.MustParse(row.twoMi)) != 0 ||
+			unreserved.Cmp(resource.MustParse("14Gi")) != 0 {
 			t.Errorf("%+v: memory %s, pages of 2Mi %s, unreserved %s", row, memory.String(), small.String(), unreserved.String())
 		}
 	}
@@ -217,7 +218,11 @@ func TestValidateReserved(t *testing.T) {
 	list := func(name corev1.ResourceName, q string) corev1.ResourceList {
 		return corev1.ResourceList{name: resource.MustParse(q)}
 	}
-	has := corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "pid": resource.MustParse("1000")}
+	has := corev1.ResourceList{
+		"cpu":    resource.MustParse("2"),
+		"memory": resource.MustParse("1Gi"),
+		"pid":    resource.MustParse("1000"),
+	}
 	for _, ok := range [][]corev1.ResourceList{{}, {list("cpu", "1"), list("cpu", "1")}, {list("memory", "1Gi"), list("pid", "1k")}} {
 		if err := ValidateReserved(has, ok...); err != nil {
 			t.Errorf("%v: %v", ok, err)

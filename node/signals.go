@@ -34,7 +34,11 @@ const memoryPSI = "/proc/pressure/memory"
 // ReadSignals reads the signals: a few files in /proc and one statfs for each file system.
 // Unreadable signals are missing in the result, and the error contains the reasons.
 func ReadSignals(now time.Time, p SignalSources) (pressure.Reading, error) {
-	r := pressure.Reading{At: now, Levels: map[pressure.Signal]pressure.Level{}, MemoryEstimates: map[pressure.Signal]pressure.MemoryEstimate{}}
+	r := pressure.Reading{
+		At:              now,
+		Levels:          map[pressure.Signal]pressure.Level{},
+		MemoryEstimates: map[pressure.Signal]pressure.MemoryEstimate{},
+	}
 	var errs []error
 	if m, err := ReadMemory(); err != nil {
 		errs = append(errs, err)
@@ -65,7 +69,10 @@ func readPods(r *pressure.Reading, p PodsMemory, total uint64) {
 	}
 	r.Levels[pressure.AllocatableMemoryAvailable] = level(limit-min(p.WorkingSet, limit), limit)
 	r.MemoryEstimates[pressure.AllocatableMemoryAvailable] = pressure.MemoryEstimate{
-		Name: "memory without file pages", Available: int64(limit - min(p.NonReclaimable, limit)), HasPSI: p.HasPSI, StalledPercent: p.StalledPercent,
+		Name:           "memory without file pages",
+		Available:      int64(limit - min(p.NonReclaimable, limit)),
+		HasPSI:         p.HasPSI,
+		StalledPercent: p.StalledPercent,
 	}
 }
 

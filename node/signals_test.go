@@ -15,7 +15,9 @@ func TestReadSignalsOfThisHost(t *testing.T) {
 	t.Parallel()
 	now, dir := time.Now(), t.TempDir()
 	r, err := ReadSignals(now, SignalSources{
-		Nodefs: dir, Images: dir, Pods: func() PodsMemory { return PodsMemory{WorkingSet: 30, NonReclaimable: 10, Limit: 100} },
+		Nodefs: dir,
+		Images: dir,
+		Pods:   func() PodsMemory { return PodsMemory{WorkingSet: 30, NonReclaimable: 10, Limit: 100} },
 	})
 	if err != nil || !r.At.Equal(now) || r.Layout != (pressure.FileSystemLayout{}) {
 		t.Fatalf("%+v, %v", r, err)

@@ -14,7 +14,7 @@ import (
 // Memory is the memory usage of the host in bytes.
 type Memory struct {
 	Total, Used, WorkingSet, Anonymous, Cache, Mapped uint64
-	Available                                         uint64 // estimate of the memory available without swapping; 0: unknown
+	Available                                         uint64 // available without swapping; 0: unknown
 	SwapUsed, SwapFree                                uint64
 }
 

@@ -8,8 +8,21 @@ import (
 
 func TestParseMemory(t *testing.T) {
 	t.Parallel()
-	got := parseMemory([]byte("MemTotal:  1000 kB\nMemFree:  300 kB\nBuffers: 10 kB\nCached: 200 kB\nInactive(file): 50 kB\nAnonPages: 90 kB\nMapped: 5 kB\nSwapTotal: 20 kB\nSwapFree: 15 kB\nHugePages_Total: 3\n"))
-	want := Memory{Total: 1000 << 10, Used: 700 << 10, WorkingSet: 650 << 10, Anonymous: 90 << 10, Cache: 210 << 10, Mapped: 5 << 10, SwapUsed: 5 << 10, SwapFree: 15 << 10}
+	got := parseMemory(
+		[]byte(
+			"MemTotal:  1000 kB\nMemFree:  300 kB\nBuffers: 10 kB\nCached: 200 kB\nInactive(file): 50 kB\nAnonPages: 90 kB\nMapped: 5 kB\nSwapTotal: 20 kB\nSwapFree: 15 kB\nHugePages_Total: 3\n",
+		),
+	)
+	want := Memory{
+		Total:      1000 << 10,
+		Used:       700 << 10,
+		WorkingSet: 650 << 10,
+		Anonymous:  90 << 10,
+		Cache:      210 << 10,
+		Mapped:     5 << 10,
+		SwapUsed:   5 << 10,
+		SwapFree:   15 << 10,
+	}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -26,7 +39,19 @@ func TestParseInterfaces(t *testing.T) {
   eth0:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
 veth12ab: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
 `))
-	want := []Interface{{Name: "eth0", RxBytes: 1, RxPackets: 2, RxErrors: 3, RxDropped: 4, TxBytes: 9, TxPackets: 10, TxErrors: 11, TxDropped: 12}}
+	want := []Interface{
+		{
+			Name:      "eth0",
+			RxBytes:   1,
+			RxPackets: 2,
+			RxErrors:  3,
+			RxDropped: 4,
+			TxBytes:   9,
+			TxPackets: 10,
+			TxErrors:  11,
+			TxDropped: 12,
+		},
+	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}

@@ -17,10 +17,15 @@ import (
 // SystemInfo describes the machine and its operating system. Unreadable fields are empty.
 func SystemInfo() corev1.NodeSystemInfo {
 	s := corev1.NodeSystemInfo{
-		OperatingSystem: "linux", Architecture: runtime.GOARCH,
-		MachineID:  firstLine("/etc/machine-id", "/var/lib/dbus/machine-id"),
-		SystemUUID: firstLine("/sys/class/dmi/id/product_uuid", "/sys/devices/virtual/dmi/id/product_uuid", "/etc/machine-id"),
-		BootID:     firstLine("/proc/sys/kernel/random/boot_id"),
+		OperatingSystem: "linux",
+		Architecture:    runtime.GOARCH,
+		MachineID:       firstLine("/etc/machine-id", "/var/lib/dbus/machine-id"),
+		SystemUUID: firstLine(
+			"/sys/class/dmi/id/product_uuid",
+			"/sys/devices/virtual/dmi/id/product_uuid",
+			"/etc/machine-id",
+		),
+		BootID: firstLine("/proc/sys/kernel/random/boot_id"),
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {

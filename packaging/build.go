@@ -106,7 +106,9 @@ func (b *build) one(ctx context.Context, program, arch string) error {
 		env  []string
 		args []string
 	}{
-		{".", []string{"GOOS=linux", "GOARCH=" + arch}, []string{"go", "build", "-trimpath", "-ldflags", b.ldflags, "-o", filepath.Join(stage, program), "./cmd/" + program}},
+		{".", []string{"GOOS=linux", "GOARCH=" + arch}, []string{
+			"go", "build", "-trimpath", "-ldflags", b.ldflags, "-o", filepath.Join(stage, program), "./cmd/" + program,
+		}},
 		{stage, []string{"ARCH=" + arch, "VERSION=" + b.version}, []string{b.tool(), "nfpm.yaml", "package.deb"}},
 	} {
 		if err := b.run(ctx, p.dir, p.env, p.args...); err != nil {
@@ -134,7 +136,14 @@ func (b *build) one(ctx context.Context, program, arch string) error {
 func (b *build) run(ctx context.Context, dir string, env []string, args ...string) error {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "TZ=UTC", "SOURCE_DATE_EPOCH="+strconv.FormatInt(b.committed.Unix(), 10))
+	cmd.Env = append(
+		os.Environ(),
+		"CGO_ENABLED=0",
+		"GOFLAGS=-buildvcs=false",
+		"GOWORK=off",
+		"TZ=UTC",
+		"SOURCE_DATE_EPOCH="+strconv.FormatInt(b.committed.Unix(), 10),
+	)
 	cmd.Env = append(cmd.Env, env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%q: %w\n%s", args, err, out)

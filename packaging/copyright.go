@@ -27,8 +27,7 @@ func writeChangelog(name, program, version, describe string, committed time.Time
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(z, "%s (%s) unstable; urgency=medium\n\n  * Built from %s. See the history of the repository.\n\n -- %s  %s\n",
-		program, version, describe, maintainer, committed.Format(time.RFC1123Z)); err != nil {
+	if _, err := fmt.Fprintf(z, "%s (%s) unstable; urgency=medium\n\n  * Built from %s. See the history of the repository.\n\n -- %s  %s\n", program, version, describe, maintainer, committed.Format(time.RFC1123Z)); err != nil {
 		return err
 	}
 	if err := z.Close(); err != nil {
@@ -66,8 +65,10 @@ func copyright(ctx context.Context, program string) ([]byte, error) {
 		}
 	}
 	var out bytes.Buffer
-	out.WriteString("berth is licensed under the Apache License, Version 2.0, which is in /usr/share/common-licenses/Apache-2.0.\n" +
-		"\nThe program is linked with the modules below; their licenses and notices follow.\n")
+	out.WriteString(
+		"berth is licensed under the Apache License, Version 2.0, which is in /usr/share/common-licenses/Apache-2.0.\n" +
+			"\nThe program is linked with the modules below; their licenses and notices follow.\n",
+	)
 	for _, text := range texts {
 		fmt.Fprintf(&out, "\n%s\n%s\n\n%s\n", strings.Repeat("=", 80), strings.Join(users[text], "\n"), text)
 	}

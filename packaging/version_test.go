@@ -33,7 +33,17 @@ func TestDebianVersion(t *testing.T) {
 
 // What is newer for git has to be newer for dpkg: it is the judge of upgrades.
 func TestDebianVersionsIncrease(t *testing.T) {
-	versions := []string{"abc1234", "v0.9.0-rc.1", "v0.9.0-rc.1-3-gfff0000", "v0.9.0-rc.2", "v0.9.0", "v0.9.0-2-gfff0000", "v0.9.0-10-g0000000", "v0.9.1", "v0.10.0"}
+	versions := []string{
+		"abc1234",
+		"v0.9.0-rc.1",
+		"v0.9.0-rc.1-3-gfff0000",
+		"v0.9.0-rc.2",
+		"v0.9.0",
+		"v0.9.0-2-gfff0000",
+		"v0.9.0-10-g0000000",
+		"v0.9.1",
+		"v0.10.0",
+	}
 	var before string
 	for i, describe := range versions {
 		version, err := debianVersion(describe, committed)

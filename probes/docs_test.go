@@ -85,7 +85,15 @@ func TestDocumentedProbeExamples(t *testing.T) {
 				h := r.health["c-0"]
 				r.mu.Unlock()
 				if !c.is(r, h) {
-					t.Errorf("after %s: started=%v ready=%v dead=%v %s; %d runs", c.at, h.Started, h.Ready, h.Dead, h.Probe, len(r.runs["c/Readiness"])+len(r.runs["c/Liveness"])+len(r.runs["c/Startup"]))
+					t.Errorf(
+						"after %s: started=%v ready=%v dead=%v %s; %d runs",
+						c.at,
+						h.Started,
+						h.Ready,
+						h.Dead,
+						h.Probe,
+						len(r.runs["c/Readiness"])+len(r.runs["c/Liveness"])+len(r.runs["c/Startup"]),
+					)
 				}
 			})
 		})
@@ -98,7 +106,10 @@ func TestDocumentedProbeExamples(t *testing.T) {
 				}
 				return outcome{result: Success}, 0
 			}
-			r.watch(probed("a", corev1.Container{Name: "c", LivenessProbe: web(1, 3), ReadinessProbe: web(1, 3)}), r.running("c", plan.Probes{Liveness: true, Readiness: true}))
+			r.watch(
+				probed("a", corev1.Container{Name: "c", LivenessProbe: web(1, 3), ReadinessProbe: web(1, 3)}),
+				r.running("c", plan.Probes{Liveness: true, Readiness: true}),
+			)
 			r.at(20 * time.Second)
 			if n := len(r.runs["c/Liveness"]); n < 20 {
 				t.Errorf("liveness ran %d times while readiness hung", n)

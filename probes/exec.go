@@ -14,7 +14,12 @@ type Runtime interface {
 	// ExecSync runs a command and waits for it. A command that exceeds the timeout is killed with
 	// all its child processes and returns the error plan.Timeout. A nonzero exit code is not an
 	// error.
-	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
+	ExecSync(
+		ctx context.Context,
+		id string,
+		cmd []string,
+		timeout time.Duration,
+	) (stdout, stderr []byte, exitCode int32, err error)
 }
 
 // exec is an exec probe.

@@ -46,8 +46,15 @@ type grpcCheck struct {
 func (c *grpcCheck) run(ctx context.Context) outcome {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	conn, err := grpc.NewClient("passthrough:///"+c.at, grpc.WithTransportCredentials(c.creds), grpc.WithUserAgent(c.agent),
-		grpc.WithContextDialer(c.dial), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0))
+	conn, err := grpc.NewClient(
+		"passthrough:///"+c.at,
+		grpc.WithTransportCredentials(c.creds),
+		grpc.WithUserAgent(c.agent),
+		grpc.WithContextDialer(c.dial),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0),
+	)
 	if err != nil {
 		return outcome{result: Unknown, output: err.Error()}
 	}

@@ -31,7 +31,12 @@ func askOnce(t *testing.T, spec corev1.Probe, ports ...corev1.ContainerPort) out
 	}
 	c := corev1.Container{Name: "c", Ports: ports}
 	o := New(Options{})
-	x := &probe{in: &instance{watch: plan.Watch{ID: "c-0", Name: "c"}}, spec: &spec, host: "127.0.0.1", timeout: time.Duration(spec.TimeoutSeconds) * time.Second}
+	x := &probe{
+		in:      &instance{watch: plan.Watch{ID: "c-0", Name: "c"}},
+		spec:    &spec,
+		host:    "127.0.0.1",
+		timeout: time.Duration(spec.TimeoutSeconds) * time.Second,
+	}
 	do := o.runner(x, &c)
 	return do(t.Context())
 }
@@ -71,11 +76,29 @@ func site(t *testing.T) *httptest.Server {
 		fmt.Fprintf(w, "code %d %s", n, r.URL.RawQuery)
 	})
 	mux.HandleFunc("/seen", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "host=%s agent=%s accept=%q close=%v proto=%s x=%v", r.Host, r.UserAgent(), r.Header["Accept"], r.Close, r.Proto, r.Header["X-A"])
+		fmt.Fprintf(
+			w,
+			"host=%s agent=%s accept=%q close=%v proto=%s x=%v",
+			r.Host,
+			r.UserAgent(),
+			r.Header["Accept"],
+			r.Close,
+			r.Proto,
+			r.Header["X-A"],
+		)
 	})
-	mux.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/code/200", http.StatusFound) })
-	mux.HandleFunc("/bad", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/code/500", http.StatusFound) })
-	mux.HandleFunc("/round", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/round", http.StatusFound) })
+	mux.HandleFunc(
+		"/here",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/code/200", http.StatusFound) },
+	)
+	mux.HandleFunc(
+		"/bad",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/code/500", http.StatusFound) },
+	)
+	mux.HandleFunc(
+		"/round",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/round", http.StatusFound) },
+	)
 	mux.HandleFunc("/to", func(w http.ResponseWriter, r *http.Request) {
 		to, err := url.QueryUnescape(r.URL.RawQuery)
 		if err != nil {
@@ -151,7 +174,12 @@ func TestHTTP(t *testing.T) {
 			}
 		})
 	}
-	much := askOnce(t, corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/much", Port: intstr.FromInt32(port)}}})
+	much := askOnce(
+		t,
+		corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/much", Port: intstr.FromInt32(port)}},
+		},
+	)
 	if much.result != Success || len(much.output) != 10<<10 {
 		t.Errorf("of a long answer %d bytes were read: %s", len(much.output), much.result)
 	}
@@ -163,7 +191,14 @@ func TestHTTP2WithoutTLS(t *testing.T) {
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	h2 := corev1.HTTPProtocolHTTP2
-	got := askOnce(t, corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/seen", Port: intstr.FromInt32(portIn(t, s.URL)), Protocol: &h2}}})
+	got := askOnce(
+		t,
+		corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{
+				HTTPGet: &corev1.HTTPGetAction{Path: "/seen", Port: intstr.FromInt32(portIn(t, s.URL)), Protocol: &h2},
+			},
+		},
+	)
 	if got.result != Success || !strings.Contains(got.output, "proto=HTTP/2.0") {
 		t.Errorf("%s: %q", got.result, got.output)
 	}
@@ -193,7 +228,12 @@ func TestHTTP2OverTLS(t *testing.T) {
 	s.StartTLS()
 	get := corev1.HTTPGetAction{Path: "/seen", Scheme: corev1.URISchemeHTTPS, Port: intstr.FromInt32(portIn(t, s.URL))}
 	o := New(Options{})
-	x := &probe{in: &instance{watch: plan.Watch{ID: "c-0", Name: "c"}}, spec: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &get}}, host: "127.0.0.1", timeout: 5 * time.Second}
+	x := &probe{
+		in:      &instance{watch: plan.Watch{ID: "c-0", Name: "c"}},
+		spec:    &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &get}},
+		host:    "127.0.0.1",
+		timeout: 5 * time.Second,
+	}
 	do := o.runner(x, &corev1.Container{Name: "c"})
 	for range 3 {
 		if got := do(t.Context()); got.result != Success || !strings.Contains(got.output, "proto=HTTP/2.0") {
@@ -252,7 +292,8 @@ func TestTCP(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	if got := askOnce(t, port(closedPort(t))); got.result != Failure || !strings.Contains(got.output, "connection refused") || got.timedOut {
+	if got := askOnce(t, port(closedPort(t))); got.result != Failure ||
+		!strings.Contains(got.output, "connection refused") || got.timedOut {
 		t.Errorf("%+v", got)
 	}
 }
@@ -303,7 +344,13 @@ func TestGRPC(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
-			got := askOnce(t, corev1.Probe{TimeoutSeconds: 1, ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: c.port, Service: &c.service, Mode: c.mode}}})
+			got := askOnce(
+				t,
+				corev1.Probe{
+					TimeoutSeconds: 1,
+					ProbeHandler:   corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: c.port, Service: &c.service, Mode: c.mode}},
+				},
+			)
 			if got.result != c.want || !strings.Contains(got.output, c.says) {
 				t.Errorf("%s after %s: %q", got.result, time.Since(began), got.output)
 			}

@@ -154,7 +154,12 @@ func New(o Options) *Manager {
 
 // Watch sets the probes of a pod. health is called when the combined result of a container's probes
 // changes, event for results that are reported as events. Neither may block.
-func (o *Manager) Watch(pod *corev1.Pod, want []plan.Watch, health func(id string, h plan.Health), event func(plan.Reason)) {
+func (o *Manager) Watch(
+	pod *corev1.Pod,
+	want []plan.Watch,
+	health func(id string, h plan.Health),
+	event func(plan.Reason),
+) {
 	o.send(func(p *inbox) { p.watch[pod.UID] = &watch{pod, want, health, event} })
 }
 
@@ -291,7 +296,10 @@ func (o *Manager) handleFinished(e finishedRun) {
 	}
 	took := e.ended.Sub(e.began)
 	if paused := o.pauses.total - e.pausedAtStart; e.timedOut && paused > took/4 {
-		e.outcome = outcome{result: Unknown, output: fmt.Sprintf("not counted: the node was paused for %s during the probe", paused.Round(time.Millisecond))}
+		e.outcome = outcome{
+			result: Unknown,
+			output: fmt.Sprintf("not counted: the node was paused for %s during the probe", paused.Round(time.Millisecond)),
+		}
 	}
 	if e.containerGone {
 		p.due = e.ended.Add(p.retryPause())
@@ -341,7 +349,12 @@ func (p *probe) recordEvent(s Sample) {
 	case s.Result == Warning:
 		r.Code, r.Detail = "ProbeWarning", fmt.Sprintf("%s probe warning: %s", p.Kind, s.Output)
 	case s.Result == Unknown:
-		r.Code, r.Detail = "Unhealthy", fmt.Sprintf("%s probe errored and resulted in %s state: %s", p.Kind, s.Result, s.Output)
+		r.Code, r.Detail = "Unhealthy", fmt.Sprintf(
+			"%s probe errored and resulted in %s state: %s",
+			p.Kind,
+			s.Result,
+			s.Output,
+		)
 	default:
 		return
 	}
@@ -374,7 +387,9 @@ func (in *instance) updateHealth(p *probe) {
 
 // kindText returns the probe type as used in messages.
 func kindText(k plan.ProbeKind) string {
-	return map[plan.ProbeKind]string{plan.StartupProbe: "startup", plan.ReadinessProbe: "readiness", plan.LivenessProbe: "liveness"}[k]
+	return map[plan.ProbeKind]string{
+		plan.StartupProbe: "startup", plan.ReadinessProbe: "readiness", plan.LivenessProbe: "liveness",
+	}[k]
 }
 
 func soonest(a, b time.Time) time.Time {

@@ -91,11 +91,17 @@ func (r *rig) watch(pod *corev1.Pod, want ...plan.Watch) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.health[id] = h
-		r.told = append(r.told, fmt.Sprintf("%g %s started=%v ready=%v dead=%v", time.Since(r.began).Seconds(), id, h.Started, h.Ready, h.Dead))
+		r.told = append(
+			r.told,
+			fmt.Sprintf("%g %s started=%v ready=%v dead=%v", time.Since(r.began).Seconds(), id, h.Started, h.Ready, h.Dead),
+		)
 	}, func(reason plan.Reason) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.events = append(r.events, fmt.Sprintf("%g %s %s: %s", time.Since(r.began).Seconds(), reason.On, reason.Code, reason.Detail))
+		r.events = append(
+			r.events,
+			fmt.Sprintf("%g %s %s: %s", time.Since(r.began).Seconds(), reason.On, reason.Code, reason.Detail),
+		)
 	})
 }
 
@@ -197,7 +203,9 @@ func TestProbeRunsEveryPeriodAndReportsChanges(t *testing.T) {
 			}
 		}
 		// Ready, three failures, one success: all else is no news.
-		if len(r.told) != 5 || !strings.HasSuffix(r.told[0], "ready=true dead=false") || !strings.Contains(r.told[3], "ready=false") || !strings.Contains(r.told[4], "ready=true") {
+		if len(r.told) != 5 || !strings.HasSuffix(r.told[0], "ready=true dead=false") ||
+			!strings.Contains(r.told[3], "ready=false") ||
+			!strings.Contains(r.told[4], "ready=true") {
 			t.Errorf("told:\n%s", strings.Join(r.told, "\n"))
 		}
 		if n := len(r.events); n != 15 || !strings.Contains(r.events[0], "c Unhealthy: Readiness probe failed: 3") {
@@ -416,7 +424,12 @@ type slowRuntime struct {
 	out   string
 }
 
-func (s *slowRuntime) ExecSync(ctx context.Context, _ string, _ []string, timeout time.Duration) ([]byte, []byte, int32, error) {
+func (s *slowRuntime) ExecSync(
+	ctx context.Context,
+	_ string,
+	_ []string,
+	timeout time.Duration,
+) ([]byte, []byte, int32, error) {
 	select {
 	case <-ctx.Done():
 		return nil, nil, 0, ctx.Err()
@@ -485,9 +498,13 @@ func TestPausedNodeDoesNotCountAgainstPod(t *testing.T) {
 		other := web(100, 1)
 		other.InitialDelaySeconds = 1
 		r.watch(probed("b", ready("other", other)), r.running("other", readiness))
-		r.watch(probed("a", corev1.Container{Name: "c", LivenessProbe: web(1, 1)}), r.running("c", plan.Probes{Liveness: true}))
+		r.watch(
+			probed("a", corev1.Container{Name: "c", LivenessProbe: web(1, 1)}),
+			r.running("c", plan.Probes{Liveness: true}),
+		)
 		r.at(3500 * time.Millisecond)
-		if r.health["c-0"].Dead || !slices.ContainsFunc(r.events, func(e string) bool { return strings.Contains(e, "paused for 1.9s") }) {
+		if r.health["c-0"].Dead ||
+			!slices.ContainsFunc(r.events, func(e string) bool { return strings.Contains(e, "paused for 1.9s") }) {
 			t.Errorf("%+v %v", r.health["c-0"], r.events)
 		}
 		r.at(10 * time.Second)
@@ -510,7 +527,9 @@ func TestStatuses(t *testing.T) {
 		}
 		g := got[0]
 		if g.Container != "c" || g.Passed == nil || !*g.Passed || len(g.Recent) != maxSamples || g.Recent[0].Duration != 7*time.Millisecond ||
-			!g.NextRun.After(time.Now()) || g.NextRun.After(time.Now().Add(time.Second)) || !g.Recent[0].At.After(g.Recent[1].At) {
+			!g.NextRun.After(time.Now()) ||
+			g.NextRun.After(time.Now().Add(time.Second)) ||
+			!g.Recent[0].At.After(g.Recent[1].At) {
 			t.Errorf("%+v", g)
 		}
 	})

@@ -104,7 +104,8 @@ func linger(_, _ string, c syscall.RawConn) error {
 // isTimeout reports whether an error is a timeout.
 func isTimeout(err error) bool {
 	var timeout interface{ Timeout() bool }
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.As(err, &timeout) && timeout.Timeout()
 }
 
 func (o *Manager) tcpRunner(x *probe, c *corev1.Container, a *corev1.TCPSocketAction) func(context.Context) outcome {

@@ -85,7 +85,12 @@ func TestProbeState(t *testing.T) {
 		{"one that is under way when a failure counts, counts", spec(2, 1, 2, false), 4, 1100 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.15- 2.35f 3.65-[false]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := play(newState(plan.ReadinessProbe, thresholdsOf(c.spec, 0.25), day, 0, day), time.Duration(c.until*float64(time.Second)), c.takes, c.result)
+			got := play(
+				newState(plan.ReadinessProbe, thresholdsOf(c.spec, 0.25), day, 0, day),
+				time.Duration(c.until*float64(time.Second)),
+				c.takes,
+				c.result,
+			)
 			if got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
@@ -153,7 +158,12 @@ func TestProbeStateResumes(t *testing.T) {
 		for !c.due.After(at(s.until)) {
 			c.record(Success, "", c.due, c.due)
 		}
-		got := play(resumeState(c.Probed, three, c.passed, at(s.until+3)), 30*time.Second, 0, between(0, 99, Success, Failure))
+		got := play(
+			resumeState(c.Probed, three, c.passed, at(s.until+3)),
+			30*time.Second,
+			0,
+			between(0, 99, Success, Failure),
+		)
 		if got != s.want {
 			t.Errorf("restarted after %g s: got  %s\nwant %s", s.until+3, got, s.want)
 		}
@@ -188,7 +198,12 @@ func TestFirstRunIgnoresClockChanges(t *testing.T) {
 			t.Errorf("started %s: it goes by the wall clock", name)
 		}
 	}
-	r := resumeState(plan.Probed{Kind: plan.LivenessProbe, Phase: wall.Add(-time.Minute)}, thresholds{period: time.Second}, nil, now)
+	r := resumeState(
+		plan.Probed{Kind: plan.LivenessProbe, Phase: wall.Add(-time.Minute)},
+		thresholds{period: time.Second},
+		nil,
+		now,
+	)
 	if !monotonic(r.Phase) || !monotonic(r.countsFrom) {
 		t.Error("resumed, it goes by the wall clock")
 	}

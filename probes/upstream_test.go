@@ -29,7 +29,14 @@ var kinds = map[string]corev1.ProbeHandler{
 const period = 2 * time.Second
 
 func probeOf(h corev1.ProbeHandler, failures, delay int32) *corev1.Probe {
-	return &corev1.Probe{ProbeHandler: h, PeriodSeconds: int32(period / time.Second), FailureThreshold: failures, SuccessThreshold: 1, TimeoutSeconds: 9, InitialDelaySeconds: delay}
+	return &corev1.Probe{
+		ProbeHandler:        h,
+		PeriodSeconds:       int32(period / time.Second),
+		FailureThreshold:    failures,
+		SuccessThreshold:    1,
+		TimeoutSeconds:      9,
+		InitialDelaySeconds: delay,
+	}
 }
 
 // latest is when a kubelet has given up at the latest: its first run begins just
@@ -44,7 +51,10 @@ func each(t *testing.T, f func(t *testing.T, h corev1.ProbeHandler, failures int
 	for kind, h := range kinds {
 		for failures := int32(1); failures <= 4; failures++ {
 			for _, takes := range []time.Duration{time.Millisecond, 700 * time.Millisecond, 1900 * time.Millisecond, 5 * time.Second} {
-				t.Run(fmt.Sprintf("%s fails %d times after %s", kind, failures, takes), func(t *testing.T) { f(t, h, failures, takes) })
+				t.Run(
+					fmt.Sprintf("%s fails %d times after %s", kind, failures, takes),
+					func(t *testing.T) { f(t, h, failures, takes) },
+				)
 			}
 		}
 	}
@@ -116,7 +126,10 @@ func TestLivenessStartsAfterStartupProbe(t *testing.T) {
 					}
 					return outcome{result: Failure, output: "x"}, takes
 				}
-				pod := probed("a", corev1.Container{Name: "c", StartupProbe: probeOf(h, 30, 0), LivenessProbe: probeOf(h, failures, delay)})
+				pod := probed(
+					"a",
+					corev1.Container{Name: "c", StartupProbe: probeOf(h, 30, 0), LivenessProbe: probeOf(h, failures, delay)},
+				)
 				w := r.running("c", plan.Probes{Startup: true})
 				r.watch(pod, w)
 				var started time.Duration
@@ -150,7 +163,10 @@ func TestContainerThatStopsRespondingFailsOnTime(t *testing.T) {
 					}
 					return outcome{result: Failure, output: "x"}, takes
 				}
-				r.watch(probed("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)}), r.running("c", plan.Probes{Liveness: true}))
+				r.watch(
+					probed("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)}),
+					r.running("c", plan.Probes{Liveness: true}),
+				)
 				r.at(time.Minute)
 				r.deadBetween(last+time.Duration(failures-1)*period, last+latest(failures, takes)+time.Millisecond)
 			})

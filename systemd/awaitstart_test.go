@@ -47,7 +47,15 @@ func TestAwaitStart(t *testing.T) {
 					extends = append(extends, time.Since(begin))
 				})
 				if took := time.Since(begin); came != tt.came || took != tt.after || !slices.Equal(extends, tt.extendsAt) {
-					t.Errorf("came %v after %v, told at %v; want %v after %v, told at %v", came, took, extends, tt.came, tt.after, tt.extendsAt)
+					t.Errorf(
+						"came %v after %v, told at %v; want %v after %v, told at %v",
+						came,
+						took,
+						extends,
+						tt.came,
+						tt.after,
+						tt.extendsAt,
+					)
 				}
 			})
 		})

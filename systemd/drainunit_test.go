@@ -54,7 +54,14 @@ func TestDrainUnitStopsFirst(t *testing.T) {
 	if err := os.Chmod(filepath.Join(root, "usr/lib/systemd/system", DrainUnitName), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--root="+root, DrainUnitName).CombinedOutput()
+	out, err := exec.CommandContext(
+		t.Context(),
+		"systemd-analyze",
+		"verify",
+		"--man=no",
+		"--root="+root,
+		DrainUnitName,
+	).CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "" {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}

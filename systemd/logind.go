@@ -38,7 +38,12 @@ func DialLogind(ctx context.Context) (*Logind, error) {
 	}
 	l := &Logind{conn: conn, signals: make(chan *dbus.Signal, 8)}
 	// Subscribe before the first call, so that no signal is missed.
-	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchInterface(logindManager), dbus.WithMatchMember(prepareForShutdown), dbus.WithMatchObjectPath(logindPath))
+	err = conn.AddMatchSignalContext(
+		ctx,
+		dbus.WithMatchInterface(logindManager),
+		dbus.WithMatchMember(prepareForShutdown),
+		dbus.WithMatchObjectPath(logindPath),
+	)
 	if err == nil {
 		conn.Signal(l.signals)
 		_, err = l.InhibitDelayMax(ctx)
@@ -57,7 +62,18 @@ func (l *Logind) Disconnected() <-chan struct{} { return l.conn.Context().Done()
 
 func (l *Logind) property(ctx context.Context, name string, into any) error {
 	var v dbus.Variant
-	err := l.conn.Object(logindName, logindPath).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, logindManager, name).Store(&v)
+	err := l.conn.Object(
+		logindName,
+		logindPath,
+	).CallWithContext(
+		ctx,
+		"org.freedesktop.DBus.Properties.Get",
+		0,
+		logindManager,
+		name,
+	).Store(
+		&v,
+	)
 	if err == nil {
 		err = v.Store(into)
 	}
@@ -82,7 +98,20 @@ func (l *Logind) PreparingForShutdown(ctx context.Context) (preparing bool, err 
 // Inhibit delays a shutdown until the lock is closed, for at most InhibitDelayMax.
 func (l *Logind) Inhibit(ctx context.Context, who, why string) (lock *os.File, err error) {
 	var fd dbus.UnixFD
-	err = l.conn.Object(logindName, logindPath).CallWithContext(ctx, logindManager+".Inhibit", 0, "shutdown", who, why, "delay").Store(&fd)
+	err = l.conn.Object(
+		logindName,
+		logindPath,
+	).CallWithContext(
+		ctx,
+		logindManager+".Inhibit",
+		0,
+		"shutdown",
+		who,
+		why,
+		"delay",
+	).Store(
+		&fd,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("inhibit shutdown: %w", err)
 	}

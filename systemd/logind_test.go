@@ -172,13 +172,22 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // watching runs WatchShutdown until the test ends.
-func watching(t *testing.T, dropIns string, need time.Duration, log *slog.Logger, drain func(context.Context)) (stop func()) {
+func watching(
+	t *testing.T,
+	dropIns string,
+	need time.Duration,
+	log *slog.Logger,
+	drain func(context.Context),
+) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		WatchShutdown(ctx, ShutdownOptions{DelayNeeded: need, Drain: drain, OnCancel: func() {}, DropInDir: dropIns, Log: log})
+		WatchShutdown(
+			ctx,
+			ShutdownOptions{DelayNeeded: need, Drain: drain, OnCancel: func() {}, DropInDir: dropIns, Log: log},
+		)
 	}()
 	stop = sync.OnceFunc(func() { cancel(); <-ended })
 	t.Cleanup(stop)
@@ -234,7 +243,13 @@ func TestShutdownWaitsForDrain(t *testing.T) {
 func TestStoppedAgentReleasesLock(t *testing.T) {
 	startBus(t, t.TempDir())
 	s := newStandIn(t, time.Hour)
-	stop := watching(t, s.dropIns, time.Second, slog.New(slog.DiscardHandler), func(context.Context) { t.Error("drained") })
+	stop := watching(
+		t,
+		s.dropIns,
+		time.Second,
+		slog.New(slog.DiscardHandler),
+		func(context.Context) { t.Error("drained") },
+	)
 	lock := s.lock(1)
 	stop()
 	released(t, lock)
@@ -274,7 +289,13 @@ func TestScenario26_BusReconnects(t *testing.T) {
 	log := &notes{}
 	drained := make(chan struct{}, 1)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(dir, "bus"))
-	watching(t, t.TempDir(), time.Second, slog.New(slog.NewTextHandler(log, nil)), func(context.Context) { drained <- struct{}{} })
+	watching(
+		t,
+		t.TempDir(),
+		time.Second,
+		slog.New(slog.NewTextHandler(log, nil)),
+		func(context.Context) { drained <- struct{}{} },
+	)
 	eventually(t, "it is said that there is none", func() bool { return log.has("shutdown watch unavailable") })
 	for range 2 {
 		stop := startBus(t, dir)

@@ -101,7 +101,13 @@ const (
 // ready was closed. Meanwhile it extends the service manager's timeout with notify while all loops
 // make progress, so that waiting for another program does not fail the start. The wait is limited
 // because other units wait for the start, for example during boot.
-func AwaitStart(ctx context.Context, ready <-chan struct{}, timeout time.Duration, healthy func() (ok bool, why string), notify func(...State)) bool {
+func AwaitStart(
+	ctx context.Context,
+	ready <-chan struct{},
+	timeout time.Duration,
+	healthy func() (ok bool, why string),
+	notify func(...State),
+) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(extendEvery)

@@ -101,7 +101,15 @@ func TestUnitMayReadButNotSetClock(t *testing.T) {
 
 func TestInDirectory(t *testing.T) {
 	got := settings(t, InDirectory(Unit, "/usr/local/bin/"))
-	if want := []string{"/usr/local/bin/berth", "run", "--config", "/etc/berth/config.yaml"}; !slices.Equal(got["Service.ExecStart"], want) {
+	if want := []string{
+		"/usr/local/bin/berth",
+		"run",
+		"--config",
+		"/etc/berth/config.yaml",
+	}; !slices.Equal(
+		got["Service.ExecStart"],
+		want,
+	) {
 		t.Errorf("ExecStart=%q, want %q", got["Service.ExecStart"], want)
 	}
 	if want := []string{"/bin/kill", "-HUP", "$MAINPID"}; !slices.Equal(got["Service.ExecReload"], want) {
@@ -140,13 +148,27 @@ func TestSystemdAnalyzeVerify(t *testing.T) {
 	}
 	for _, u := range units {
 		t.Run(u.name, func(t *testing.T) {
-			out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--root="+root, u.name).CombinedOutput()
+			out, err := exec.CommandContext(
+				t.Context(),
+				"systemd-analyze",
+				"verify",
+				"--man=no",
+				"--root="+root,
+				u.name,
+			).CombinedOutput()
 			if err != nil || strings.TrimSpace(string(out)) != "" {
 				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 			}
 			// It judges the file alone; the exit code says whether it is over the threshold.
-			out, err = exec.CommandContext(t.Context(), "systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold="+u.exposed,
-				filepath.Join(root, "usr/lib/systemd/system", u.name)).CombinedOutput()
+			out, err = exec.CommandContext(
+				t.Context(),
+				"systemd-analyze",
+				"security",
+				"--no-pager",
+				"--offline=true",
+				"--threshold="+u.exposed,
+				filepath.Join(root, "usr/lib/systemd/system", u.name),
+			).CombinedOutput()
 			if err != nil {
 				t.Errorf("systemd-analyze security: %v\n%s", err, out)
 			}

@@ -74,8 +74,13 @@ type samples struct{ took, cpu []time.Duration }
 func (s *samples) add(b *testing.B, v *Volumes, uid string) {
 	b.Helper()
 	objs := objectsWith(map[string]string{"a": "1", "b": "2"})
-	pod := newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}), emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}),
-		configMapVol("cfg"), secretVol("key"), projectedVol("all"))
+	pod := newPod(
+		emptyDirVol("disk", corev1.EmptyDirVolumeSource{}),
+		emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}),
+		configMapVol("cfg"),
+		secretVol("key"),
+		projectedVol("all"),
+	)
 	pod.UID = types.UID(uid)
 	began, cpu := time.Now(), cpuTime(b)
 	must(b, v.MakeDirs(b.Context(), pod))

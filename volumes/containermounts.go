@@ -22,7 +22,14 @@ const configError = "CreateContainerConfigError"
 // ContainerMounts prepares and returns all mounts of a container instance: its volume mounts in
 // spec order, /etc/hosts, and its termination message file. Errors are *plan.Error with the reason
 // CreateContainerConfigError.
-func (v *Volumes) ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sandbox plan.Sandbox) ([]plan.Mount, error) {
+func (v *Volumes) ContainerMounts(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	attempt uint32,
+	objs plan.Objects,
+	sandbox plan.Sandbox,
+) ([]plan.Mount, error) {
 	mounts, err := v.containerMounts(ctx, pod, c, attempt, objs, sandbox)
 	if err != nil {
 		return nil, failed(configError, err)
@@ -30,7 +37,14 @@ func (v *Volumes) ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev
 	return mounts, nil
 }
 
-func (v *Volumes) containerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sandbox plan.Sandbox) ([]plan.Mount, error) {
+func (v *Volumes) containerMounts(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	attempt uint32,
+	objs plan.Objects,
+	sandbox plan.Sandbox,
+) ([]plan.Mount, error) {
 	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID), pod.Namespace, pod.Name, c.Name)); err != nil {
 		return nil, err
 	}
@@ -72,7 +86,14 @@ func (v *Volumes) podIPs(pod *corev1.Pod, sandbox plan.Sandbox) []string {
 }
 
 // volumeMount prepares one volume mount.
-func (v *Volumes) volumeMount(ctx context.Context, pod *corev1.Pod, c *corev1.Container, i int, objs plan.Objects, sandbox plan.Sandbox) (plan.Mount, error) {
+func (v *Volumes) volumeMount(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	i int,
+	objs plan.Objects,
+	sandbox plan.Sandbox,
+) (plan.Mount, error) {
 	vm := &c.VolumeMounts[i]
 	vol := volumeOf(pod, vm.Name)
 	if vol == nil {
@@ -119,7 +140,15 @@ func (v *Volumes) volumeMount(ctx context.Context, pod *corev1.Pod, c *corev1.Co
 
 // imageMount returns the mount of an image volume, which the runtime creates from the image
 // reference of the spec.
-func (v *Volumes) imageMount(ctx context.Context, pod *corev1.Pod, c *corev1.Container, vm *corev1.VolumeMount, vol *corev1.Volume, objs plan.Objects, sandbox plan.Sandbox) (plan.Mount, error) {
+func (v *Volumes) imageMount(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	vm *corev1.VolumeMount,
+	vol *corev1.Volume,
+	objs plan.Objects,
+	sandbox plan.Sandbox,
+) (plan.Mount, error) {
 	if vol.Image.Reference == "" {
 		return plan.Mount{}, invalid("image volume without reference")
 	}
@@ -145,14 +174,24 @@ func (v *Volumes) recursiveReadOnly(pod *corev1.Pod, vm *corev1.VolumeMount) (bo
 	}
 	can := v.RecursiveReadOnly != nil && v.RecursiveReadOnly(pod)
 	if !can && *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled {
-		return false, &plan.Error{Kind: plan.Unsupported, Err: errors.New("recursiveReadOnly Enabled is not supported by the container runtime")}
+		return false, &plan.Error{
+			Kind: plan.Unsupported,
+			Err:  errors.New("recursiveReadOnly Enabled is not supported by the container runtime"),
+		}
 	}
 	return can, nil
 }
 
 // subPath returns the clean subPath of a mount, where "." is the root of the volume. An invalid
 // subPathExpr is retried, because the values of its variables may change.
-func (v *Volumes) subPath(ctx context.Context, pod *corev1.Pod, c *corev1.Container, vm *corev1.VolumeMount, objs plan.Objects, sandbox plan.Sandbox) (string, error) {
+func (v *Volumes) subPath(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	vm *corev1.VolumeMount,
+	objs plan.Objects,
+	sandbox plan.Sandbox,
+) (string, error) {
 	if vm.SubPathExpr == "" {
 		if err := checkSubPath(vm.SubPath); err != nil {
 			return "", invalid("%w", err)

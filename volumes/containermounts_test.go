@@ -22,10 +22,17 @@ func TestContainerMounts(t *testing.T) {
 	c := &pod.Spec.Containers[0]
 	c.VolumeMounts = []corev1.VolumeMount{
 		{Name: "disk", MountPath: "data"},
-		{Name: "host", MountPath: "/srv", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible), MountPropagation: new(corev1.MountPropagationHostToContainer)},
+		{
+			Name:              "host",
+			MountPath:         "/srv",
+			ReadOnly:          true,
+			RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible),
+			MountPropagation:  new(corev1.MountPropagationHostToContainer),
+		},
 		{Name: "key", MountPath: "/key", MountPropagation: new(corev1.MountPropagationNone)},
 	}
-	if _, err := v.ContainerMounts(t.Context(), pod, c, 2, nil, sandbox); err == nil || !strings.Contains(err.Error(), "not set up") {
+	if _, err := v.ContainerMounts(t.Context(), pod, c, 2, nil, sandbox); err == nil ||
+		!strings.Contains(err.Error(), "not set up") {
 		t.Errorf("before the volumes are there: %v", err)
 	}
 	for _, vol := range pod.Spec.Volumes {
@@ -35,7 +42,13 @@ func TestContainerMounts(t *testing.T) {
 	must(t, err)
 	want := []plan.Mount{
 		{HostPath: v.volumeDir(pod.UID, emptyDir, "disk"), ContainerPath: "/data", SELinuxRelabel: true},
-		{HostPath: "/srv", ContainerPath: "/srv", ReadOnly: true, RecursiveReadOnly: true, Propagation: corev1.MountPropagationHostToContainer},
+		{
+			HostPath:          "/srv",
+			ContainerPath:     "/srv",
+			ReadOnly:          true,
+			RecursiveReadOnly: true,
+			Propagation:       corev1.MountPropagationHostToContainer,
+		},
 		{HostPath: v.volumeDir(pod.UID, secret, "key"), ContainerPath: "/key", ReadOnly: true, SELinuxRelabel: true},
 		{HostPath: v.podDir(pod.UID) + "/etc-hosts", ContainerPath: "/etc/hosts", SELinuxRelabel: true},
 		{HostPath: v.podDir(pod.UID) + "/containers/app/2", ContainerPath: "/dev/termination-log", SELinuxRelabel: true},
@@ -57,7 +70,8 @@ func TestContainerMounts(t *testing.T) {
 		v.RecursiveReadOnly = nil
 		c := c.DeepCopy()
 		change(&c.VolumeMounts[0])
-		if _, err := v.ContainerMounts(t.Context(), pod, c, 2, nil, sandbox); err == nil || !strings.Contains(err.Error(), `of container "app"`) {
+		if _, err := v.ContainerMounts(t.Context(), pod, c, 2, nil, sandbox); err == nil ||
+			!strings.Contains(err.Error(), `of container "app"`) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -65,7 +79,10 @@ func TestContainerMounts(t *testing.T) {
 
 func TestHostsFile(t *testing.T) {
 	t.Parallel()
-	aliases := []corev1.HostAlias{{IP: "10.9.9.9", Hostnames: []string{"db", "db.local"}}, {IP: "10.9.9.8", Hostnames: []string{"cache"}}}
+	aliases := []corev1.HostAlias{
+		{IP: "10.9.9.9", Hostnames: []string{"db", "db.local"}},
+		{IP: "10.9.9.8", Hostnames: []string{"cache"}},
+	}
 	const head = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
 		"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
 	const tail = "\n# Entries added by HostAliases.\n10.9.9.9\tdb\tdb.local\n10.9.9.8\tcache\n"

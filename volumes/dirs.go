@@ -18,7 +18,10 @@ import (
 // Observe returns what exists of the pod on the host, whether it is in the spec or not. Only the
 // UID of the pod is required. dirs is true as long as anything of the pod's own directory is left
 // to remove.
-func (v *Volumes) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
+func (v *Volumes) Observe(
+	ctx context.Context,
+	pod *corev1.Pod,
+) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
 	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID))); err != nil {
 		return false, nil, failed("", fmt.Errorf("read pod directories: %w", err))
 	}

@@ -83,7 +83,10 @@ func mountHugePages(dir string, pod *corev1.Pod, src *corev1.EmptyDirVolumeSourc
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(hugePagesDir, fmt.Sprintf("hugepages-%dkB", page.Value()/1024))); err != nil {
-		return &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("emptyDir.medium %s: this node has no huge pages of %s", src.Medium, page.String())}
+		return &plan.Error{
+			Kind: plan.Unsupported,
+			Err:  fmt.Errorf("emptyDir.medium %s: this node has no huge pages of %s", src.Medium, page.String()),
+		}
 	}
 	if is, err := isMount(dir); err != nil {
 		return err
@@ -126,7 +129,11 @@ func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, 
 		}
 	}
 	if len(sizes) != 1 {
-		return resource.Quantity{}, invalid("emptyDir.medium HugePages: the containers request %d huge page sizes, but exactly one is required; specify the size, for example HugePages-2Mi", len(sizes))
+		return resource.Quantity{}, invalid(
+			"emptyDir.medium HugePages: the containers request %d huge page sizes, "+
+				"but exactly one is required; specify the size, for example HugePages-2Mi",
+			len(sizes),
+		)
 	}
 	for size := range sizes {
 		return pageSize(pod, corev1.StorageMedium(hugePagesPrefix+size))

@@ -59,7 +59,13 @@ func TestEnvFilesStayInTheirVolume(t *testing.T) {
 		{Volume: "none", Path: "x"}:        {err: "no such emptyDir"},
 	}
 	for f := range want {
-		c.Env = append(c.Env, corev1.EnvVar{Name: "a", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: f.Volume, Path: f.Path}}})
+		c.Env = append(
+			c.Env,
+			corev1.EnvVar{
+				Name:      "a",
+				ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: f.Volume, Path: f.Path}},
+			},
+		)
 	}
 	got := v.EnvFiles(pod, c)
 	if len(got) != len(want) {
@@ -67,7 +73,8 @@ func TestEnvFilesStayInTheirVolume(t *testing.T) {
 	}
 	for f, w := range want {
 		g := got[f]
-		if g.Content != w.content || g.Missing != w.missing || (g.Err != "") != (w.err != "") || !strings.Contains(g.Err, w.err) {
+		if g.Content != w.content || g.Missing != w.missing || (g.Err != "") != (w.err != "") ||
+			!strings.Contains(g.Err, w.err) {
 			t.Errorf("%+v: %+v, want %+v", f, g, w)
 		}
 	}

@@ -19,9 +19,14 @@ import (
 func TestEmptyDirModes(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
-	pod := newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}),
-		emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))}),
-		emptyDirVol("mode", corev1.EmptyDirVolumeSource{Mode: new(int32(0o1750))}))
+	pod := newPod(
+		emptyDirVol("disk", corev1.EmptyDirVolumeSource{}),
+		emptyDirVol(
+			"memory",
+			corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))},
+		),
+		emptyDirVol("mode", corev1.EmptyDirVolumeSource{Mode: new(int32(0o1750))}),
+	)
 	for name, want := range map[string]os.FileMode{"disk": 0o777, "memory": 0o777, "mode": 0o750 | os.ModeSticky} {
 		mustMount(t, v, pod, name, "", nil)
 		if m := mode(t, v.volumeDir(pod.UID, emptyDir, name)); m != want|os.ModeDir {
@@ -77,8 +82,15 @@ func TestMemorySize(t *testing.T) {
 func TestHugePages(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
-	pod := newPod(emptyDirVol("named", corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}), emptyDirVol("asked", corev1.EmptyDirVolumeSource{Medium: "HugePages"}),
-		emptyDirVol("absent", corev1.EmptyDirVolumeSource{Medium: "HugePages-3Mi"}), emptyDirVol("odd", corev1.EmptyDirVolumeSource{Medium: "HugePages-many"}))
+	pod := newPod(
+		emptyDirVol("named", corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}),
+		emptyDirVol("asked", corev1.EmptyDirVolumeSource{Medium: "HugePages"}),
+		emptyDirVol(
+			"absent",
+			corev1.EmptyDirVolumeSource{Medium: "HugePages-3Mi"},
+		),
+		emptyDirVol("odd", corev1.EmptyDirVolumeSource{Medium: "HugePages-many"}),
+	)
 	err := v.Mount(t.Context(), pod, "asked", "", nil, nil)
 	if plan.KindOf(err) != plan.Invalid || !strings.Contains(err.Error(), "0 huge page sizes") {
 		t.Errorf("no size to go by: %v", err)
@@ -160,8 +172,16 @@ func TestHostPathTypes(t *testing.T) {
 
 func TestFSGroupOfProjectedFiles(t *testing.T) {
 	t.Parallel()
-	v, pod := newVolumes(t), newPod(secretVol("key"), configMapVol("cfg"), emptyDirVol("disk", corev1.EmptyDirVolumeSource{}))
-	pod.Spec.Volumes[1].ConfigMap.Items = []corev1.KeyToPath{{Key: "a", Path: "sub/a", Mode: new(int32(0o700)), User: new(int64(1234))}}
+	v, pod := newVolumes(
+		t,
+	), newPod(
+		secretVol("key"),
+		configMapVol("cfg"),
+		emptyDirVol("disk", corev1.EmptyDirVolumeSource{}),
+	)
+	pod.Spec.Volumes[1].ConfigMap.Items = []corev1.KeyToPath{
+		{Key: "a", Path: "sub/a", Mode: new(int32(0o700)), User: new(int64(1234))},
+	}
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(4321))}
 	for _, vol := range pod.Spec.Volumes {
 		mustMount(t, v, pod, vol.Name, "v1", objectsWith(map[string]string{"a": "1"}))
@@ -207,7 +227,8 @@ func TestApplyFSGroup(t *testing.T) {
 			t.Errorf("%s has mode %v and group %d, want %v", path, m, gid(t, path), want)
 		}
 	}
-	if gid(t, dir+"/link") != 4321 || gid(t, outside+"/f") == 4321 || mode(t, outside+"/f") != 0o600 || gid(t, outside) == 4321 {
+	if gid(t, dir+"/link") != 4321 || gid(t, outside+"/f") == 4321 || mode(t, outside+"/f") != 0o600 ||
+		gid(t, outside) == 4321 {
 		t.Error("V1, V2: the walk has left the volume")
 	}
 

@@ -18,7 +18,13 @@ func isMount(path string) (bool, error) { return isMountAt(unix.AT_FDCWD, path) 
 
 func isMountAt(dir int, name string) (bool, error) {
 	var st unix.Statx_t
-	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	err := unix.Statx(
+		dir,
+		name,
+		unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC,
+		unix.STATX_TYPE,
+		&st,
+	)
 	switch {
 	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ESTALE), errors.Is(err, unix.EIO):
 		return true, nil

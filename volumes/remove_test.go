@@ -24,7 +24,10 @@ func TestUnmountWithForeignMounts(t *testing.T) {
 	t.Parallel()
 	v, outside := newVolumes(t), t.TempDir()
 	must(t, os.WriteFile(outside+"/precious", []byte("kept"), 0o600))
-	pod := newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}), emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}))
+	pod := newPod(
+		emptyDirVol("disk", corev1.EmptyDirVolumeSource{}),
+		emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}),
+	)
 	for _, name := range []string{"disk", "memory"} {
 		mustMount(t, v, pod, name, "", nil)
 		dir := v.volumeDir(pod.UID, emptyDir, name)
@@ -53,7 +56,10 @@ func TestUnmountLeavesPeers(t *testing.T) {
 	t.Cleanup(func() { unmountBelow(t, host) })
 	must(t, unix.Mount(host, host, "", unix.MS_BIND, ""))
 	must(t, unix.Mount("", host, "", unix.MS_SHARED, ""))
-	pod, c := withMounts(newPod(hostPathVol("host", host, ""), emptyDirVol("disk", corev1.EmptyDirVolumeSource{})), sub("host", "x"))
+	pod, c := withMounts(
+		newPod(hostPathVol("host", host, ""), emptyDirVol("disk", corev1.EmptyDirVolumeSource{})),
+		sub("host", "x"),
+	)
 	mustMount(t, v, pod, "host", "", nil)
 	mustMount(t, v, pod, "disk", "", nil)
 	m, err := only(t, v, pod, c)
@@ -101,7 +107,10 @@ func TestRemoveOrphan(t *testing.T) {
 	t.Parallel()
 	v, outside := newVolumes(t), t.TempDir()
 	must(t, os.WriteFile(outside+"/precious", nil, 0o600))
-	pod, c := withMounts(newPod(emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}), secretVol("key")), sub("memory", "x"))
+	pod, c := withMounts(
+		newPod(emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}), secretVol("key")),
+		sub("memory", "x"),
+	)
 	must(t, v.MakeDirs(t.Context(), pod))
 	mustMount(t, v, pod, "memory", "", nil)
 	mustMount(t, v, pod, "key", "v1", objectsWith(nil))

@@ -233,7 +233,10 @@ func TestSubPathExpr(t *testing.T) {
 		"$(ROOT)": "error: must not be an absolute path", "a/$(UP)": "error: must not contain '..'",
 		"$(WHO)/$(NAME)": "error: environment has no WHO", "$(EMPTY)": ".",
 	} {
-		pod, c := withMounts(newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{})), corev1.VolumeMount{Name: "disk", MountPath: "/data", SubPathExpr: expr})
+		pod, c := withMounts(
+			newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{})),
+			corev1.VolumeMount{Name: "disk", MountPath: "/data", SubPathExpr: expr},
+		)
 		mustMount(t, v, pod, "disk", "", nil)
 		m, err := only(t, v, pod, c)
 		if text, fails := strings.CutPrefix(want, "error: "); fails {
@@ -272,7 +275,13 @@ func TestSubPathThroughAbsoluteLinkInHostPath(t *testing.T) {
 			must(t, os.MkdirAll(host+"/vol/real/in", 0o755))
 			must(t, os.Mkdir(host+"/voler", 0o755))
 			must(t, os.Symlink("vol", host+"/link"))
-			must(t, os.Symlink(strings.NewReplacer("ROOT", host+"/link", "REAL", host+"/vol", "OUT", out).Replace(tc.link), host+"/vol/current"))
+			must(
+				t,
+				os.Symlink(
+					strings.NewReplacer("ROOT", host+"/link", "REAL", host+"/vol", "OUT", out).Replace(tc.link),
+					host+"/vol/current",
+				),
+			)
 			pod, c := withMounts(newPod(hostPathVol("host", host+"/link", "")), sub("host", tc.sub))
 			mustMount(t, v, pod, "host", "", nil)
 			m, err := only(t, v, pod, c)

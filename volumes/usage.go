@@ -120,7 +120,13 @@ func (u *usage) walkInside(ctx context.Context, dir int, name string) error {
 	if u.depth == maxWalkDepth {
 		return fmt.Errorf("%s: too many nested directories", name)
 	}
-	v := usage{root: dir, depth: u.depth + 1, pendingBudget: min(u.pendingBudget, maxNestedPending), most: u.most - u.used, todo: []string{"."}}
+	v := usage{
+		root:          dir,
+		depth:         u.depth + 1,
+		pendingBudget: min(u.pendingBudget, maxNestedPending),
+		most:          u.most - u.used,
+		todo:          []string{"."},
+	}
 	fd, err := v.open(name)
 	switch {
 	case vanished(err), errors.Is(err, unix.EXDEV):
@@ -189,7 +195,9 @@ func (u *usage) count(dir int, name string, top bool) (below bool, err error) {
 	switch {
 	case vanished(err):
 		return false, nil
-	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ESTALE), errors.Is(err, unix.EIO): // the mounted file system does not respond
+	case errors.Is(err, unix.ENOTCONN),
+		errors.Is(err, unix.ESTALE),
+		errors.Is(err, unix.EIO): // the mounted file system does not respond
 		return false, nil
 	case err != nil:
 		return false, err
@@ -260,7 +268,10 @@ func (v *Volumes) Usage(ctx context.Context, pod *corev1.Pod) (all []VolumeUsage
 			err = errors.Join(err, fmt.Errorf("measure volume %s: %w", vol.Name, failed))
 			continue
 		}
-		all = append(all, VolumeUsage{Volume: vol.Name, Dir: dir, Bytes: uint64(u.used), Inodes: uint64(math.Round(u.inodes))})
+		all = append(
+			all,
+			VolumeUsage{Volume: vol.Name, Dir: dir, Bytes: uint64(u.used), Inodes: uint64(math.Round(u.inodes))},
+		)
 	}
 	return all, err
 }

@@ -24,7 +24,13 @@ func limited(name, limit string) corev1.Volume {
 func TestExceededSizeLimit(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
-	pod := newPod(emptyDirVol("free", corev1.EmptyDirVolumeSource{}), limited("none", "0"), limited("small", "1Mi"), limited("data", "5Mi"), limited("absent", "1Ki"))
+	pod := newPod(
+		emptyDirVol("free", corev1.EmptyDirVolumeSource{}),
+		limited("none", "0"),
+		limited("small", "1Mi"),
+		limited("data", "5Mi"),
+		limited("absent", "1Ki"),
+	)
 	for _, name := range []string{"free", "none", "small", "data"} {
 		mustMount(t, v, pod, name, "", nil)
 	}
@@ -38,12 +44,14 @@ func TestExceededSizeLimit(t *testing.T) {
 	if over, err := v.ExceededSizeLimit(t.Context(), pod); err != nil || over != nil {
 		t.Fatalf("within its limits: %+v, %v", over, err)
 	}
-	if bytes, inodes, err := v.DiskUsage(t.Context(), pod); err != nil || bytes < 20<<20 || bytes > 21<<20 || inodes < 6 || inodes > 60 {
+	if bytes, inodes, err := v.DiskUsage(t.Context(), pod); err != nil || bytes < 20<<20 || bytes > 21<<20 || inodes < 6 ||
+		inodes > 60 {
 		t.Errorf("the pod has %d bytes, %d inodes: %v", bytes, inodes, err)
 	}
 	write("data", 6<<20)
 	over, err := v.ExceededSizeLimit(t.Context(), pod)
-	if err != nil || over == nil || over.Signal != "emptydirfs.limit" || over.Message != `Usage of EmptyDir volume "data" exceeds the limit "5Mi". ` {
+	if err != nil || over == nil || over.Signal != "emptydirfs.limit" ||
+		over.Message != `Usage of EmptyDir volume "data" exceeds the limit "5Mi". ` {
 		t.Fatalf("over its limit: %+v, %v", over, err)
 	}
 }
@@ -85,8 +93,15 @@ func TestUsageCountsBlocksOnce(t *testing.T) {
 func TestUsageOfVolumesThatAreSetUp(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
-	host := corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}}}
-	pod := newPod(emptyDirVol("data", corev1.EmptyDirVolumeSource{}), emptyDirVol("absent", corev1.EmptyDirVolumeSource{}), host)
+	host := corev1.Volume{
+		Name:         "host",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}},
+	}
+	pod := newPod(
+		emptyDirVol("data", corev1.EmptyDirVolumeSource{}),
+		emptyDirVol("absent", corev1.EmptyDirVolumeSource{}),
+		host,
+	)
 	mustMount(t, v, pod, "data", "", nil)
 	mustMount(t, v, pod, "host", "", nil)
 	dir := v.volumeDir(pod.UID, emptyDir, "data")
@@ -94,7 +109,9 @@ func TestUsageOfVolumesThatAreSetUp(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "d", "f"), make([]byte, 1<<20), 0o600))
 	must(t, os.Link(filepath.Join(dir, "d", "f"), filepath.Join(dir, "same")))
 	all, err := v.Usage(t.Context(), pod)
-	if err != nil || len(all) != 1 || all[0].Volume != "data" || all[0].Dir != dir || all[0].Bytes < 1<<20 || all[0].Bytes > 2<<20 || all[0].Inodes != 3 {
+	if err != nil || len(all) != 1 || all[0].Volume != "data" || all[0].Dir != dir || all[0].Bytes < 1<<20 ||
+		all[0].Bytes > 2<<20 ||
+		all[0].Inodes != 3 {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
@@ -162,7 +179,15 @@ func TestUsageExceedingPendingBudget(t *testing.T) {
 	}
 	for _, room := range []int{0, 8, 40, 200} {
 		if u, err := walked(room, 1<<40); err != nil || u.used != all.used || u.inodes != all.inodes {
-			t.Errorf("room for %d: %d bytes and %v inodes, want %d and %v: %v", room, u.used, u.inodes, all.used, all.inodes, err)
+			t.Errorf(
+				"room for %d: %d bytes and %v inodes, want %d and %v: %v",
+				room,
+				u.used,
+				u.inodes,
+				all.used,
+				all.inodes,
+				err,
+			)
 		}
 		if u, err := walked(room, 64<<10); err != nil || u.used <= 64<<10 || u.used > all.used/2 {
 			t.Errorf("room for %d: it went on to %d of %d: %v", room, u.used, all.used, err)

@@ -31,7 +31,9 @@ type Options struct {
 	// spec or the pod name, without domain.
 	Hostname func(pod *corev1.Pod) (hostname, domain string)
 	// Env returns a container's environment for subPathExpr. Nil: empty.
-	Env func(ctx context.Context, pod *corev1.Pod, c *corev1.Container, objs plan.Objects, sandbox plan.Sandbox) (func(name string) (string, bool), error)
+	Env func(
+		ctx context.Context, pod *corev1.Pod, c *corev1.Container, objs plan.Objects, sandbox plan.Sandbox,
+	) (func(name string) (string, bool), error)
 	// RecursiveReadOnly reports whether the runtime supports recursive read-only mounts for the
 	// pod's runtime class. Nil: it does not.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
@@ -58,24 +60,30 @@ func New(opts Options) (*Volumes, error) {
 		return nil, fmt.Errorf("volumes: read boot ID: %w", err)
 	}
 	v := &Volumes{Options: opts, boot: string(bytes.TrimSpace(boot))}
-	if err := errors.Join(
-		os.MkdirAll(opts.RootDir, 0o750),
-		os.MkdirAll(v.podsDir(), 0o750),
-		os.MkdirAll(opts.PodLogsDir, 0o755),
-	); err != nil {
+	if err := errors.Join(os.MkdirAll(opts.RootDir, 0o750), os.MkdirAll(v.podsDir(), 0o750), os.MkdirAll(opts.PodLogsDir, 0o755)); err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
 	var st unix.Statx_t
 	err = unix.Statx(unix.AT_FDCWD, opts.RootDir, 0, unix.STATX_TYPE, &st)
 	if err != nil || st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return nil, fmt.Errorf("volumes: the kernel cannot detect mount points at %s (requires Linux 5.8): %w", opts.RootDir, errors.Join(err, errors.ErrUnsupported))
+		return nil, fmt.Errorf(
+			"volumes: the kernel cannot detect mount points at %s (requires Linux 5.8): %w",
+			opts.RootDir,
+			errors.Join(err, errors.ErrUnsupported),
+		)
 	}
 	return v, nil
 }
 
 // Mount sets up a volume of the pod with content of the given version. A volume with that version
 // is left unchanged. Errors are *plan.Error with the reason FailedMount.
-func (v *Volumes) Mount(ctx context.Context, pod *corev1.Pod, name, version string, objs plan.Objects, podIPs []string) error {
+func (v *Volumes) Mount(
+	ctx context.Context,
+	pod *corev1.Pod,
+	name, version string,
+	objs plan.Objects,
+	podIPs []string,
+) error {
 	if err := v.mount(ctx, pod, name, version, objs, podIPs); err != nil {
 		return failed("FailedMount", err) // the event contains the volume name
 	}
@@ -84,11 +92,23 @@ func (v *Volumes) Mount(ctx context.Context, pod *corev1.Pod, name, version stri
 
 // Project replaces the content of a volume atomically, or sets it up. After an error the old
 // content remains readable. Errors are those of Mount.
-func (v *Volumes) Project(ctx context.Context, pod *corev1.Pod, name, version string, objs plan.Objects, podIPs []string) error {
+func (v *Volumes) Project(
+	ctx context.Context,
+	pod *corev1.Pod,
+	name, version string,
+	objs plan.Objects,
+	podIPs []string,
+) error {
 	return v.Mount(ctx, pod, name, version, objs, podIPs)
 }
 
-func (v *Volumes) mount(ctx context.Context, pod *corev1.Pod, name, version string, objs plan.Objects, podIPs []string) error {
+func (v *Volumes) mount(
+	ctx context.Context,
+	pod *corev1.Pod,
+	name, version string,
+	objs plan.Objects,
+	podIPs []string,
+) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -126,7 +146,14 @@ func (v *Volumes) mount(ctx context.Context, pod *corev1.Pod, name, version stri
 
 // mountContent sets up a volume with content from outside the pod. Volumes that may contain secrets
 // are on tmpfs.
-func (v *Volumes) mountContent(ctx context.Context, pod *corev1.Pod, vol *corev1.Volume, k kind, objs plan.Objects, podIPs []string) (mounted bool, err error) {
+func (v *Volumes) mountContent(
+	ctx context.Context,
+	pod *corev1.Pod,
+	vol *corev1.Volume,
+	k kind,
+	objs plan.Objects,
+	podIPs []string,
+) (mounted bool, err error) {
 	facts := podspec.RuntimeInfo{NodeName: v.NodeName, HostIPs: v.HostIPs, PodIPs: podIPs}
 	files, err := content.Build(vol, content.Inputs{
 		Objects: objs,

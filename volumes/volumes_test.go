@@ -58,7 +58,8 @@ func mountsBelow(t testing.TB, dir string) []string {
 
 func unmountBelow(t testing.TB, dir string) {
 	for _, at := range slices.Backward(mountsBelow(t, dir)) {
-		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+			!errors.Is(err, unix.ENOENT) {
 			t.Errorf("clean up %s: %v", at, err)
 		}
 	}
@@ -88,17 +89,28 @@ func hostPathVol(name, path string, typ corev1.HostPathType) corev1.Volume {
 }
 
 func configMapVol(name string) corev1.Volume {
-	return vol(name, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cfg"}}})
+	return vol(
+		name,
+		corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cfg"}},
+		},
+	)
 }
 
 func secretVol(name string) corev1.Volume {
-	return vol(name, corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key", DefaultMode: new(int32(0o400))}})
+	return vol(
+		name,
+		corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key", DefaultMode: new(int32(0o400))}},
+	)
 }
 
 func downwardVol(name string) corev1.Volume {
-	return vol(name, corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
-		{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}},
-	}}})
+	return vol(
+		name,
+		corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+			{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}},
+		}}},
+	)
 }
 
 func projectedVol(name string) corev1.Volume {
@@ -170,8 +182,19 @@ func TestLifecycleOfEveryKind(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
 	host := t.TempDir()
-	pod := newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}), emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}),
-		hostPathVol("host", host, corev1.HostPathDirectory), configMapVol("cfg"), secretVol("key"), downwardVol("down"), projectedVol("all"))
+	pod := newPod(
+		emptyDirVol("disk", corev1.EmptyDirVolumeSource{}),
+		emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}),
+		hostPathVol(
+			"host",
+			host,
+			corev1.HostPathDirectory,
+		),
+		configMapVol("cfg"),
+		secretVol("key"),
+		downwardVol("down"),
+		projectedVol("all"),
+	)
 	objs := objectsWith(map[string]string{"a": "1"})
 
 	dirs, vols, err := v.Observe(t.Context(), pod)
@@ -276,8 +299,13 @@ func TestVersionMovesWithProject(t *testing.T) {
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
-	pod := newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}), emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}),
-		hostPathVol("host", "/tmp", ""), configMapVol("cfg"), secretVol("key"))
+	pod := newPod(
+		emptyDirVol("disk", corev1.EmptyDirVolumeSource{}),
+		emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}),
+		hostPathVol("host", "/tmp", ""),
+		configMapVol("cfg"),
+		secretVol("key"),
+	)
 	objs := objectsWith(map[string]string{"a": "1"})
 	for _, vol := range pod.Spec.Volumes {
 		mustMount(t, v, pod, vol.Name, "v1", objs)
@@ -297,7 +325,8 @@ func TestReboot(t *testing.T) {
 	for _, vol := range pod.Spec.Volumes {
 		mustMount(t, v, pod, vol.Name, "v1", objs)
 	}
-	if read(t, kept) != "kept" || read(t, v.volumeDir(pod.UID, configMap, "cfg")+"/a") != "1" || read(t, v.volumeDir(pod.UID, secret, "key")+"/pw") != "hush" {
+	if read(t, kept) != "kept" || read(t, v.volumeDir(pod.UID, configMap, "cfg")+"/a") != "1" ||
+		read(t, v.volumeDir(pod.UID, secret, "key")+"/pw") != "hush" {
 		t.Error("content is not what it was")
 	}
 }
@@ -342,8 +371,11 @@ func TestMarkerAlone(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
-	odd := newPod(vol("pvc", corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}), vol("a/b", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
-		emptyDirVol("odd", corev1.EmptyDirVolumeSource{Medium: "Paper"}))
+	odd := newPod(
+		vol("pvc", corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}),
+		vol("a/b", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
+		emptyDirVol("odd", corev1.EmptyDirVolumeSource{Medium: "Paper"}),
+	)
 	for name, want := range map[string]plan.Kind{"pvc": plan.Unsupported, "a/b": plan.Invalid, "odd": plan.Invalid, "none": plan.Invalid} {
 		err := v.Mount(t.Context(), odd, name, "", nil, nil)
 		if e, ok := errors.AsType[*plan.Error](err); !ok || e.Kind != want || e.Reason != "FailedMount" {

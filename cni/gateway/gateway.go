@@ -158,7 +158,8 @@ func (g *Gateway) updateNodes(f func(map[string]routes.Node) map[string]routes.N
 }
 
 func same(a, b routes.Node) bool {
-	return a.Name == b.Name && a.RegisteredAt.Equal(b.RegisteredAt) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Addresses, b.Addresses)
+	return a.Name == b.Name && a.RegisteredAt.Equal(b.RegisteredAt) && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
+		slices.Equal(a.Addresses, b.Addresses)
 }
 
 // Trigger schedules a sync.
@@ -257,7 +258,10 @@ func (g *Gateway) logChanges(now Status) {
 }
 
 func equal(a, b Status) bool {
-	return a.Enabled == b.Enabled && a.Nodes == b.Nodes && a.Reachable == b.Reachable && a.NodesUnknown == b.NodesUnknown && a.Err == b.Err && slices.Equal(a.Problems, b.Problems)
+	return a.Enabled == b.Enabled && a.Nodes == b.Nodes && a.Reachable == b.Reachable &&
+		a.NodesUnknown == b.NodesUnknown &&
+		a.Err == b.Err &&
+		slices.Equal(a.Problems, b.Problems)
 }
 
 func (g *Gateway) sync(on bool) (Status, error) {

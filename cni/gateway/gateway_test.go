@@ -136,11 +136,22 @@ func (l *lab) foreign(dst, via string) {
 	l.must(err)
 	eth, err := l.h.LinkByName("eth0")
 	l.must(err)
-	l.must(l.h.RouteAdd(&netlink.Route{Dst: n, Gw: net.ParseIP(via), LinkIndex: eth.Attrs().Index, Protocol: unix.RTPROT_STATIC}))
+	l.must(
+		l.h.RouteAdd(
+			&netlink.Route{Dst: n, Gw: net.ParseIP(via), LinkIndex: eth.Attrs().Index, Protocol: unix.RTPROT_STATIC},
+		),
+	)
 }
 
 func peer(name, address string, ranges ...string) routes.Node {
-	n := routes.Node{Name: name, RegisteredAt: time.Unix(1, 0), Addresses: []netip.Addr{netip.MustParseAddr(address), netip.MustParseAddr("fd09::" + address[strings.LastIndex(address, ".")+1:])}}
+	n := routes.Node{
+		Name:         name,
+		RegisteredAt: time.Unix(1, 0),
+		Addresses: []netip.Addr{
+			netip.MustParseAddr(address),
+			netip.MustParseAddr("fd09::" + address[strings.LastIndex(address, ".")+1:]),
+		},
+	}
 	for _, r := range ranges {
 		n.PodCIDRs = append(n.PodCIDRs, netip.MustParsePrefix(r))
 	}
@@ -169,10 +180,19 @@ func TestSyncNodes(t *testing.T) {
 	g := l.gateway()
 	l.must(g.SetPodCIDRs(own))
 	first := l.rules()
-	if want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}]} #"; !strings.HasPrefix(first, want) {
+	if want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}]} #"; !strings.HasPrefix(
+		first,
+		want,
+	) {
 		t.Errorf("rules are %s, want %s", first, want)
 	}
-	g.SetNodes([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24", "fd42:0:0:1::/64"), peer("c", "10.9.0.3", "10.42.2.0/24"), peer("none", "10.9.0.4")})
+	g.SetNodes(
+		[]routes.Node{
+			peer("b", "10.9.0.2", "10.42.1.0/24", "fd42:0:0:1::/64"),
+			peer("c", "10.9.0.3", "10.42.2.0/24"),
+			peer("none", "10.9.0.4"),
+		},
+	)
 	l.is(g, "10.42.1.0/24>10.9.0.2/98 10.42.2.0/24>10.9.0.3/98 "+theirs+" fd42:0:0:1::/64>fd09::2/98")
 	if st := g.Status(); st.Nodes != 2 || st.Reachable != 2 || st.Problems != nil || !st.Enabled {
 		t.Errorf("state is %+v", st)
@@ -184,7 +204,11 @@ func TestSyncNodes(t *testing.T) {
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
 	g.SetNode(peer("d", "10.9.0.5", "10.42.9.0/24")) // the way there is somebody else's
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
-	if st := g.Status(); st.Nodes != 3 || st.Reachable != 2 || len(st.Problems) != 1 || !strings.Contains(st.Problems[0].Message, "conflicting route 10.42.9.0/24 via 10.9.0.99 to eth0 (protocol 4) of another component") {
+	if st := g.Status(); st.Nodes != 3 || st.Reachable != 2 || len(st.Problems) != 1 ||
+		!strings.Contains(
+			st.Problems[0].Message,
+			"conflicting route 10.42.9.0/24 via 10.9.0.99 to eth0 (protocol 4) of another component",
+		) {
 		t.Errorf("state is %+v", st)
 	}
 	if !strings.Contains(l.log.String(), "node pods unreachable") {
@@ -215,7 +239,11 @@ func TestSyncReportsRejectedRoute(t *testing.T) {
 	// For IPv4 one that a rule of the host's makes unreachable, for IPv6 one of an interface that is down.
 	_, host, err := net.ParseCIDR("10.9.0.66/32")
 	l.must(err)
-	l.must(l.h.RouteAdd(&netlink.Route{Dst: host, Type: unix.RTN_UNREACHABLE, Scope: unix.RT_SCOPE_LINK, Protocol: unix.RTPROT_STATIC}))
+	l.must(
+		l.h.RouteAdd(
+			&netlink.Route{Dst: host, Type: unix.RTN_UNREACHABLE, Scope: unix.RT_SCOPE_LINK, Protocol: unix.RTPROT_STATIC},
+		),
+	)
 	down := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "down"}, PeerName: "end"}
 	l.must(l.h.LinkAdd(down))
 	own6, err := netlink.ParseAddr("fd09::66/128")
@@ -238,7 +266,8 @@ func TestSyncReportsRejectedRoute(t *testing.T) {
 		of = append(of, tr.Node)
 	}
 	slices.Sort(of)
-	if text := fmt.Sprint(st.Problems); strings.Join(of, "") != "aacd" || !strings.Contains(text, "add route 10.42.1.0/24 via 10.9.0.66: ") {
+	if text := fmt.Sprint(st.Problems); strings.Join(of, "") != "aacd" ||
+		!strings.Contains(text, "add route 10.42.1.0/24 via 10.9.0.66: ") {
 		t.Errorf("troubles are %s", text)
 	}
 	// One that is refused where it was taken before loses the route to the old address.
@@ -341,7 +370,9 @@ func TestSyncRepairsRules(t *testing.T) {
 	want := l.rules()
 	c, err := kernel{l.ns}.conn()
 	l.must(err)
-	c.FlushChain(&nftables.Chain{Name: chainName, Table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyIPv4}})
+	c.FlushChain(
+		&nftables.Chain{Name: chainName, Table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyIPv4}},
+	)
 	l.must(c.Flush())
 	if got := l.rules(); !strings.Contains(got, "broken") {
 		t.Errorf("a chain without its rule reads as %s", got)

@@ -145,7 +145,8 @@ func (k kernel) remove(r routes.Route) error {
 // affect all routes.
 func isRouteError(err error) bool {
 	for _, of := range [...]error{
-		unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENETDOWN, unix.ENODEV, unix.EADDRNOTAVAIL, unix.EEXIST, unix.ENOENT,
+		unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENETDOWN, unix.ENODEV, unix.EADDRNOTAVAIL,
+		unix.EEXIST, unix.ENOENT,
 	} {
 		if errors.Is(err, of) {
 			return true
@@ -170,7 +171,11 @@ func netlinkRoute(r routes.Route) *netlink.Route {
 func (k kernel) subscribe() (changes <-chan struct{}, stop func()) {
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
 	out := make(chan struct{}, 1)
-	if err := netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{Namespace: &k.ns, ErrorCallback: func(error) {}}); err != nil {
+	if err := netlink.RouteSubscribeWithOptions(
+		updates,
+		done,
+		netlink.RouteSubscribeOptions{Namespace: &k.ns, ErrorCallback: func(error) {}},
+	); err != nil {
 		close(out)
 		return out, func() {}
 	}

@@ -167,7 +167,11 @@ func (f family) write(c *nftables.Conn, t *nftables.Table, own, inside []routes.
 		return err
 	}
 	chain := c.AddChain(&nftables.Chain{
-		Name: chainName, Table: t, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+		Name:     chainName,
+		Table:    t,
+		Type:     nftables.ChainTypeNAT,
+		Hooknum:  nftables.ChainHookPostrouting,
+		Priority: nftables.ChainPriorityNATSource,
 	})
 	header := func(offset, length uint32) expr.Any {
 		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}

@@ -122,7 +122,12 @@ func (n *Networks) configuration(r Request) (ResolvedNetwork, error) {
 		return w, err
 	}
 	if len(bad) > 0 {
-		return ResolvedNetwork{}, fmt.Errorf("network %q not found in the readable files of %s: %w", r.Name, n.opts.ConfDir, errors.Join(bad...))
+		return ResolvedNetwork{}, fmt.Errorf(
+			"network %q not found in the readable files of %s: %w",
+			r.Name,
+			n.opts.ConfDir,
+			errors.Join(bad...),
+		)
 	}
 	return ResolvedNetwork{}, fmt.Errorf("network %q not found in any *.conflist of %s", r.Name, n.opts.ConfDir)
 }

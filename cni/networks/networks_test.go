@@ -117,7 +117,11 @@ if [ -e %[1]s/$CNI_COMMAND ] || [ -e %[1]s/wrong-$CNI_CONTAINERID ]; then echo '
 [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}'
 `, r.dir), 0o755)
 	r.write("conf/20-b.conflist", `{"cniVersion":"1.0.0","name":"b","plugins":[{"type":"note"}]}`, 0o644)
-	r.write("conf/10-a.conflist", `{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"note","capabilities":{"ips":true}}]}`, 0o644)
+	r.write(
+		"conf/10-a.conflist",
+		`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"note","capabilities":{"ips":true}}]}`,
+		0o644,
+	)
 	r.begin()
 	return r
 }
@@ -137,7 +141,13 @@ func (r *rig) write(name, text string, mode os.FileMode) {
 func (r *rig) begin() {
 	r.Helper()
 	var err error
-	r.nets, err = New(Options{Dir: filepath.Join(r.dir, "state"), ConfDir: filepath.Join(r.dir, "conf"), BinDirs: []string{filepath.Join(r.dir, "bin")}})
+	r.nets, err = New(
+		Options{
+			Dir:     filepath.Join(r.dir, "state"),
+			ConfDir: filepath.Join(r.dir, "conf"),
+			BinDirs: []string{filepath.Join(r.dir, "bin")},
+		},
+	)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -187,7 +197,8 @@ func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 	r.begin()
 	r.write("conf/10-a.conflist", "", 0o644) // what was made is taken away as it was made
 	r.write("DEL", "", 0o644)
-	if err := r.nets.Detach(t.Context(), "s"); err == nil || plan.KindOf(err) != plan.Network || !strings.Contains(err.Error(), `network "a" from net1`) {
+	if err := r.nets.Detach(t.Context(), "s"); err == nil || plan.KindOf(err) != plan.Network ||
+		!strings.Contains(err.Error(), `network "a" from net1`) {
 		t.Errorf("%v", err)
 	}
 	if got := r.told(); got != "DEL data s.json DEL net1 s.json " {
@@ -224,7 +235,8 @@ func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 	end := r.nets.SandboxCreating("u-1")
 	state(false, true)
 	r.write("ADD", "", 0o644)
-	if err := r.attach("a"); err == nil || plan.KindOf(err) != plan.Network || !strings.Contains(err.Error(), `attach network "a" as net1: plugin type="note" failed (add): as told`) {
+	if err := r.attach("a"); err == nil || plan.KindOf(err) != plan.Network ||
+		!strings.Contains(err.Error(), `attach network "a" as net1: plugin type="note" failed (add): as told`) {
 		t.Errorf("%v", err)
 	}
 	state(false, true)
@@ -333,7 +345,9 @@ func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 	}
 	r.attached("s", "a,b") // which takes away what is left first
 	r.write("wrong-s", "", 0o644)
-	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 || !strings.Contains(wrong[0].Message, `network "a" on net1: `) || !strings.Contains(wrong[0].Message, `network "b" on net2: `) {
+	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 ||
+		!strings.Contains(wrong[0].Message, `network "a" on net1: `) ||
+		!strings.Contains(wrong[0].Message, `network "b" on net2: `) {
 		t.Errorf("told %+v", wrong)
 	}
 }
@@ -344,7 +358,8 @@ func TestS3UnreadableEntriesAreReported(t *testing.T) {
 	r.write("state/bad.json", "{", 0o600)
 	r.write("state/other.json", `{"version":1,"sandbox":"s"}`, 0o600)
 	n, err := New(r.nets.opts)
-	if err == nil || !strings.Contains(err.Error(), "bad.json") || !strings.Contains(err.Error(), "other.json") || n == nil {
+	if err == nil || !strings.Contains(err.Error(), "bad.json") || !strings.Contains(err.Error(), "other.json") ||
+		n == nil {
 		t.Errorf("%v", err)
 	}
 }

@@ -120,7 +120,10 @@ func (p *Plan) planNode(in Input, n Node, desired map[netip.Prefix]Route, cluste
 	problem := func(format string, args ...any) {
 		p.Problems = append(p.Problems, Problem{n.Name, fmt.Sprintf(format, args...)})
 	}
-	ranges := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(r netip.Prefix) bool { return !r.IsValid() || !hasFamily(in.PodCIDRs, r) })
+	ranges := slices.DeleteFunc(
+		slices.Clone(n.PodCIDRs),
+		func(r netip.Prefix) bool { return !r.IsValid() || !hasFamily(in.PodCIDRs, r) },
+	)
 	for _, r := range ranges {
 		r = r.Masked()
 		if what := overlapping(in, r, *cluster); what != "" {
@@ -194,7 +197,12 @@ func routeVia(in Input, n Node, r netip.Prefix) (Route, string) {
 	if why := unusableAddress(in, first); why != "" {
 		return Route{}, fmt.Sprintf("node address %s is %s: pods in %s are unreachable", first, why, r)
 	}
-	return Route{}, fmt.Sprintf("node address %s is not on a network of this host: pods in %s are reachable only through routers with a route to them", first, r)
+	return Route{}, fmt.Sprintf(
+		"node address %s is not on a network of this host: pods in %s "+
+			"are reachable only through routers with a route to them",
+		first,
+		r,
+	)
 }
 
 // unusableAddress returns why an address on a network of this host cannot belong to another host.
@@ -242,7 +250,12 @@ func (p *Plan) foreignRoute(in Input, want Route) string {
 		if r.Protocol == Protocol || !cluster || r.NextHop == want.NextHop {
 			continue
 		}
-		return fmt.Sprintf("conflicting route %s of another component: pods in %s should be reached via %s", describe(in, r), want.Dst, want.NextHop)
+		return fmt.Sprintf(
+			"conflicting route %s of another component: pods in %s should be reached via %s",
+			describe(in, r),
+			want.Dst,
+			want.NextHop,
+		)
 	}
 	return ""
 }
@@ -296,7 +309,8 @@ func MergeRanges(ranges []netip.Prefix) []AddressRange {
 	slices.SortFunc(all, func(a, b AddressRange) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
 	var out []AddressRange
 	for _, s := range all {
-		if n := len(out); n > 0 && out[n-1].First.Is4() == s.First.Is4() && (s.First.Compare(out[n-1].Last) <= 0 || out[n-1].Last.Next() == s.First) {
+		if n := len(out); n > 0 && out[n-1].First.Is4() == s.First.Is4() && (s.First.Compare(out[n-1].Last) <= 0 ||
+			out[n-1].Last.Next() == s.First) {
 			if s.Last.Compare(out[n-1].Last) > 0 {
 				out[n-1].Last = s.Last
 			}

@@ -137,7 +137,11 @@ func TestRoutes(t *testing.T) {
 // any more is the host's matter.
 func TestMarkRejected(t *testing.T) {
 	in := host()
-	in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"), node("c", 1, "10.42.2.0/24", "10.0.0.3"), node("far", 1, "10.42.3.0/24", "192.0.2.1")}
+	in.Nodes = []Node{
+		node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"),
+		node("c", 1, "10.42.2.0/24", "10.0.0.3"),
+		node("far", 1, "10.42.3.0/24", "192.0.2.1"),
+	}
 	in.Routes = []Route{route("10.42.9.0/24", "10.0.0.9", 2, Protocol)}
 	p := Decide(in)
 	if p.Reachable != 2 || len(p.Add) != 3 || len(p.Problems) != 1 {
@@ -161,7 +165,11 @@ func TestMarkRejected(t *testing.T) {
 
 func TestMasquerading(t *testing.T) {
 	in := host()
-	in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"), node("far", 2, "10.42.3.0/24", "192.0.2.1"), node("bad", 3, "172.16.3.0/24", "10.0.0.3")}
+	in.Nodes = []Node{
+		node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"),
+		node("far", 2, "10.42.3.0/24", "192.0.2.1"),
+		node("bad", 3, "172.16.3.0/24", "10.0.0.3"),
+	}
 	p := Decide(in)
 	want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.1.255} {10.42.3.0 10.42.3.255} {fd42:: fd42::1:ffff:ffff:ffff:ffff}]}"
 	if got := fmt.Sprint(p.Masquerade); got != want || !p.MasqueradeChanged {
@@ -200,22 +208,43 @@ func TestDecideConverges(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		in := host()
 		for i := range rnd.IntN(12) {
-			n := node(fmt.Sprint("n", i), int64(rnd.IntN(3)), fmt.Sprintf("10.42.%d.0/%d", rnd.IntN(5), 22+rnd.IntN(4)), fmt.Sprintf("10.0.0.%d", 1+rnd.IntN(4)))
+			n := node(
+				fmt.Sprint("n", i),
+				int64(rnd.IntN(3)),
+				fmt.Sprintf("10.42.%d.0/%d", rnd.IntN(5), 22+rnd.IntN(4)),
+				fmt.Sprintf("10.0.0.%d", 1+rnd.IntN(4)),
+			)
 			n.PodCIDRs[0] = n.PodCIDRs[0].Masked()
 			if rnd.IntN(3) == 0 {
-				n.PodCIDRs, n.Addresses = append(n.PodCIDRs, nets(fmt.Sprintf("fd42:0:0:%d::/64", rnd.IntN(4)))...), append(n.Addresses, netip.MustParseAddr("fd00::2"))
+				n.PodCIDRs, n.Addresses = append(
+					n.PodCIDRs,
+					nets(fmt.Sprintf("fd42:0:0:%d::/64", rnd.IntN(4)))...), append(
+					n.Addresses,
+					netip.MustParseAddr("fd00::2"),
+				)
 			}
 			in.Nodes = append(in.Nodes, n)
 		}
 		for range rnd.IntN(8) {
-			r := route(fmt.Sprintf("10.42.%d.0/24", rnd.IntN(5)), fmt.Sprintf("10.0.0.%d", 2+rnd.IntN(3)), 2, []int{Protocol, 4}[rnd.IntN(2)])
+			r := route(
+				fmt.Sprintf("10.42.%d.0/24", rnd.IntN(5)),
+				fmt.Sprintf("10.0.0.%d", 2+rnd.IntN(3)),
+				2,
+				[]int{Protocol, 4}[rnd.IntN(2)],
+			)
 			if !slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol }) {
 				in.Routes = append(in.Routes, r)
 			}
 		}
 		p := Decide(in)
 		shuffled := in
-		shuffled.Nodes, shuffled.Routes, shuffled.Links = slices.Clone(in.Nodes), slices.Clone(in.Routes), slices.Clone(in.Links)
+		shuffled.Nodes, shuffled.Routes, shuffled.Links = slices.Clone(
+			in.Nodes,
+		), slices.Clone(
+			in.Routes,
+		), slices.Clone(
+			in.Links,
+		)
 		slices.Reverse(shuffled.Nodes)
 		slices.Reverse(shuffled.Routes)
 		slices.Reverse(shuffled.Links)

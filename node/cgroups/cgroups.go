@@ -91,7 +91,9 @@ func newCgroups(m machine, o Options) (*Cgroups, error) {
 	case o.Driver != driverCgroupfs && o.Driver != driverSystemd:
 		return nil, fmt.Errorf("cgroup driver %q: must be %s or %s", o.Driver, driverCgroupfs, driverSystemd)
 	case o.Driver == driverSystemd && m.units == nil:
-		return nil, errors.New("cgroup driver systemd: this host was not booted with systemd; use cgroupfs, also in the runtime's configuration")
+		return nil, errors.New(
+			"cgroup driver systemd: this host was not booted with systemd; use cgroupfs, also in the runtime's configuration",
+		)
 	case o.CPUPeriod != 0 && (o.CPUPeriod < time.Millisecond || o.CPUPeriod > time.Second):
 		return nil, fmt.Errorf("CPU period %s: must be 1ms to 1s", o.CPUPeriod)
 	}
@@ -122,7 +124,9 @@ func detectMachine() (machine, error) {
 	}
 	m.v2 = fs.Type == unix.CGROUP2_SUPER_MAGIC
 	if m.v2 {
-		m.hierarchies = []hierarchy{{mount: mount, unified: true, mkdir: mkdir, controllers: fields(mount + "/cgroup.controllers")}}
+		m.hierarchies = []hierarchy{
+			{mount: mount, unified: true, mkdir: mkdir, controllers: fields(mount + "/cgroup.controllers")},
+		}
 	} else {
 		text, err := os.ReadFile("/proc/self/mountinfo")
 		if err != nil {

@@ -160,7 +160,11 @@ func (d *Detail) v1(h hierarchy, dir string) {
 	if h.has("cpuacct") {
 		d.CPU = time.Duration(number(dir, "cpuacct.usage"))
 		parts := table(dir, "cpuacct.stat") // ticks of 10 ms
-		d.User, d.System = time.Duration(parts["user"])*10*time.Millisecond, time.Duration(parts["system"])*10*time.Millisecond
+		d.User, d.System = time.Duration(
+			parts["user"],
+		)*10*time.Millisecond, time.Duration(
+			parts["system"],
+		)*10*time.Millisecond
 	}
 	if h.has("cpu") {
 		cpu := table(dir, "cpu.stat")

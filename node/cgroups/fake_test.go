@@ -66,7 +66,11 @@ func TestV2Files(t *testing.T) {
 	if c.SwapLimits() {
 		t.Error("swap limits known before there is a cgroup")
 	}
-	pod := podOf("u", list("cpu", "1", "memory", "1Mi", "hugepages-2Mi", "2Mi"), list("cpu", "2", "memory", "4Mi", "hugepages-2Mi", "2Mi"))
+	pod := podOf(
+		"u",
+		list("cpu", "1", "memory", "1Mi", "hugepages-2Mi", "2Mi"),
+		list("cpu", "2", "memory", "4Mi", "hugepages-2Mi", "2Mi"),
+	)
 	if err := c.Ensure(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
@@ -202,12 +206,15 @@ func TestMemoryProtection(t *testing.T) {
 // TestV1HasNoMemoryProtection: the files are v2's alone.
 func TestV1HasNoMemoryProtection(t *testing.T) {
 	t.Parallel()
-	c, err := newCgroups(machine{hierarchies: []hierarchy{{mount: t.TempDir(), controllers: []string{"memory"}, mkdir: mkdir}}},
-		Options{Driver: driverCgroupfs, ReserveMemory: true, MemoryThrottlingFactor: 0.9})
+	c, err := newCgroups(
+		machine{hierarchies: []hierarchy{{mount: t.TempDir(), controllers: []string{"memory"}, mkdir: mkdir}}},
+		Options{Driver: driverCgroupfs, ReserveMemory: true, MemoryThrottlingFactor: 0.9},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.rules.reserve || c.rules.factor != 0 || len(limitsOf(podOf("u", list("memory", "1Mi"), nil), c.rules).Unified) > 0 {
+	if c.rules.reserve || c.rules.factor != 0 ||
+		len(limitsOf(podOf("u", list("memory", "1Mi"), nil), c.rules).Unified) > 0 {
 		t.Errorf("%+v", c.rules)
 	}
 }
@@ -363,7 +370,8 @@ func TestG5UnlimitedDoesNotExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	second, _ := newCgroups(m, Options{})
-	if ok, err := second.Exists(t.Context(), pod); !ok || err != nil || read(t, m, "kubepods/podu/memory.max") != "1048576" {
+	if ok, err := second.Exists(t.Context(), pod); !ok || err != nil ||
+		read(t, m, "kubepods/podu/memory.max") != "1048576" {
 		t.Errorf("%t, %v, memory.max %s", ok, err, read(t, m, "kubepods/podu/memory.max"))
 	}
 	if err := os.Remove(file); err != nil {

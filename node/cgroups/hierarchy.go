@@ -70,7 +70,13 @@ func (h hierarchy) apply(dir string, settings []setting) error {
 			if s.unlimited {
 				continue
 			}
-			return fmt.Errorf("set %s to %s: controller %s is not enabled for %s", s.file, s.value, s.controller, filepath.Dir(file))
+			return fmt.Errorf(
+				"set %s to %s: controller %s is not enabled for %s",
+				s.file,
+				s.value,
+				s.controller,
+				filepath.Dir(file),
+			)
 		}
 		if err != nil {
 			return fmt.Errorf("set %s: %w", s.file, err)

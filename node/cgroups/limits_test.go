@@ -198,7 +198,10 @@ func TestPIDsOfAllPodsAreLimited(t *testing.T) {
 		if v2 {
 			set = settingsV2(r)
 		}
-		if !slices.ContainsFunc(set, func(s setting) bool { return s.file == "pids.max" && s.value == "31000" && !s.unlimited }) {
+		if !slices.ContainsFunc(
+			set,
+			func(s setting) bool { return s.file == "pids.max" && s.value == "31000" && !s.unlimited },
+		) {
 			t.Errorf("v2 %t: %v", v2, set)
 		}
 	}

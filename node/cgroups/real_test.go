@@ -166,7 +166,17 @@ func TestG2RemoveKillsOnlyProcessesOfPod(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	victim, neighbour := within(t, c, one, "trap '' TERM; while :; do sleep 300; done"), within(t, c, other, "exec sleep 300")
+	victim, neighbour := within(
+		t,
+		c,
+		one,
+		"trap '' TERM; while :; do sleep 300; done",
+	), within(
+		t,
+		c,
+		other,
+		"exec sleep 300",
+	)
 	if err := c.Remove(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,13 @@ func (b *bus) start(ctx context.Context, slice string, properties []systemd.Prop
 		return err
 	}
 	done := make(chan string, 1)
-	_, err = conn.StartTransientUnitContext(ctx, slice, "replace", append(properties, systemd.PropDescription("berth pods")), done)
+	_, err = conn.StartTransientUnitContext(
+		ctx,
+		slice,
+		"replace",
+		append(properties, systemd.PropDescription("berth pods")),
+		done,
+	)
 	if isError(err, "org.freedesktop.systemd1.UnitExists") {
 		changeable := make([]systemd.Property, 0, len(properties))
 		for _, p := range properties {

@@ -49,7 +49,12 @@ func (c *Cgroups) Usage(ctx context.Context, pods map[types.UID][]string) (map[t
 }
 
 // readPods reads the cgroups of pods and their containers.
-func readPods[T any](ctx context.Context, c *Cgroups, pods map[types.UID][]string, read func(dir string) T) (map[types.UID]Measured[T], error) {
+func readPods[T any](
+	ctx context.Context,
+	c *Cgroups,
+	pods map[types.UID][]string,
+	read func(dir string) T,
+) (map[types.UID]Measured[T], error) {
 	out := make(map[types.UID]Measured[T], len(pods))
 	for uid, ids := range pods {
 		pod := &corev1.Pod{}
@@ -271,7 +276,11 @@ func pressure(dir, of string) (float64, bool) {
 }
 
 // UsageOver reads the usage before and after the window.
-func (c *Cgroups) UsageOver(ctx context.Context, pods map[types.UID][]string, window time.Duration) (before, after map[types.UID]PodUsage, err error) {
+func (c *Cgroups) UsageOver(
+	ctx context.Context,
+	pods map[types.UID][]string,
+	window time.Duration,
+) (before, after map[types.UID]PodUsage, err error) {
 	if before, err = c.Usage(ctx, pods); err != nil {
 		return nil, nil, err
 	}

@@ -64,13 +64,18 @@ func TestUsageOnV2(t *testing.T) {
 	})
 	m := machine{v2: true, hierarchies: []hierarchy{{mount: mount, unified: true}}}
 	u := usageOf(t, m, driverSystemd, "abc", "gone", "../escape")
-	if p := u.Pod; p.CPU != 2500*time.Millisecond || p.Memory != 1000000 || p.WorkingSet != 700000 || p.ReadBytes != 111 || p.WriteBytes != 22 || p.Processes != 2 {
+	if p := u.Pod; p.CPU != 2500*time.Millisecond || p.Memory != 1000000 || p.WorkingSet != 700000 || p.ReadBytes != 111 ||
+		p.WriteBytes != 22 ||
+		p.Processes != 2 {
 		t.Errorf("pod %+v", p)
 	}
 	if p := u.Pod.Pressure; p == nil || *p != (Pressure{CPU: 12.5, Memory: 0.25, IO: 3}) {
 		t.Errorf("pressure %+v", p)
 	}
-	if k := u.Containers["abc"]; len(u.Containers) != 1 || k.CPU != 400*time.Microsecond || !k.IOUnavailable || u.Pod.IOUnavailable || k.Processes != 2 || k.Pressure != nil {
+	if k := u.Containers["abc"]; len(u.Containers) != 1 || k.CPU != 400*time.Microsecond || !k.IOUnavailable ||
+		u.Pod.IOUnavailable ||
+		k.Processes != 2 ||
+		k.Pressure != nil {
 		t.Errorf("containers %+v", u.Containers)
 	}
 }
@@ -89,12 +94,19 @@ func TestUsageOnV1(t *testing.T) {
 		"unified/" + pod + "/cpu.pressure":                            "some avg10=1.00 avg60=0.00 avg300=0.00 total=1\n",
 	})
 	m := machine{hierarchies: []hierarchy{
-		{mount: mount + "/cpu", controllers: []string{"cpu", "cpuacct"}}, {mount: mount + "/memory", controllers: []string{"memory"}},
-		{mount: mount + "/blkio", controllers: []string{"blkio"}}, {mount: mount + "/unified", unified: true},
+		{
+			mount:       mount + "/cpu",
+			controllers: []string{"cpu", "cpuacct"},
+		},
+		{mount: mount + "/memory", controllers: []string{"memory"}},
+		{mount: mount + "/blkio", controllers: []string{"blkio"}},
+		{mount: mount + "/unified", unified: true},
 	}}
 	u := usageOf(t, m, driverCgroupfs, "abc")
 	p := u.Pod
-	if p.CPU != 2500*time.Millisecond || p.Memory != 1000 || p.WorkingSet != 0 || p.ReadBytes != 4096 || p.WriteBytes != 512 || p.Processes != 1 {
+	if p.CPU != 2500*time.Millisecond || p.Memory != 1000 || p.WorkingSet != 0 || p.ReadBytes != 4096 ||
+		p.WriteBytes != 512 ||
+		p.Processes != 1 {
 		t.Errorf("pod %+v", p)
 	}
 	if p.IOUnavailable || !u.Containers["abc"].IOUnavailable {

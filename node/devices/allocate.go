@@ -31,7 +31,12 @@ const (
 // Allocate allocates the devices that a container requests, immediately before it is created.
 // Repeated calls return the same devices unless one is no longer healthy. Errors are *plan.Error.
 // Devices that were allocated before an error remain allocated to the container.
-func (d *Manager) Allocate(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices, error) {
+func (d *Manager) Allocate(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	kind plan.ContainerKind,
+) (plan.Devices, error) {
 	var all plan.Devices
 	for _, w := range d.requested(pod, c) {
 		k := allocationKey{pod.UID, c.Name, w.name}
@@ -92,7 +97,12 @@ func (d *Manager) allocateResource(ctx context.Context, k allocationKey, n int, 
 		return had, nil
 	}
 	options := p.options()
-	h := allocation{IDs: d.chooseDevices(ctx, p, options, c, n), Init: init, Boot: d.opt.BootID, NoPreStart: !options.GetPreStartRequired()}
+	h := allocation{
+		IDs:        d.chooseDevices(ctx, p, options, c, n),
+		Init:       init,
+		Boot:       d.opt.BootID,
+		NoPreStart: !options.GetPreStartRequired(),
+	}
 	if had.Response != nil && had.Boot == h.Boot && slices.Equal(had.IDs, h.IDs) {
 		h.Response = had.Response
 		d.storeAllocation(k, h)
@@ -110,7 +120,13 @@ func (d *Manager) allocateResource(ctx context.Context, k allocationKey, n int, 
 
 // chooseDevices chooses n devices, with the plugin's preference if there is a choice and the plugin
 // supports it. A failed call is ignored.
-func (d *Manager) chooseDevices(ctx context.Context, p *plugin, options *pluginapi.DevicePluginOptions, c candidates, n int) []string {
+func (d *Manager) chooseDevices(
+	ctx context.Context,
+	p *plugin,
+	options *pluginapi.DevicePluginOptions,
+	c candidates,
+	n int,
+) []string {
 	if !options.GetGetPreferredAllocationAvailable() || len(c.own) >= n || len(c.own)+len(c.free) == n {
 		return c.pick(n, nil)
 	}
@@ -151,7 +167,11 @@ func (d *Manager) callAllocate(ctx context.Context, p *plugin, k allocationKey, 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return &plan.Error{Kind: plan.Other, Reason: reasonAllocate, Err: fmt.Errorf("Allocate failed due to %w, which is unexpected", err)}
+		return &plan.Error{
+			Kind:   plan.Other,
+			Reason: reasonAllocate,
+			Err:    fmt.Errorf("Allocate failed due to %w, which is unexpected", err),
+		}
 	}
 	h.Response = responseOf(resp.ContainerResponses[0])
 	d.storeAllocation(k, *h)
@@ -162,7 +182,17 @@ func (d *Manager) callAllocate(ctx context.Context, p *plugin, k allocationKey, 
 	if err := d.opt.Flush(ctx); err != nil {
 		d.opt.Log.Debug("device checkpoint flush failed", "err", err)
 	}
-	d.opt.Log.Info("devices allocated", "podUID", string(k.pod), "containerName", k.container, "resource", string(k.resource), "devices", h.IDs)
+	d.opt.Log.Info(
+		"devices allocated",
+		"podUID",
+		string(k.pod),
+		"containerName",
+		k.container,
+		"resource",
+		string(k.resource),
+		"devices",
+		h.IDs,
+	)
 	return nil
 }
 
@@ -188,10 +218,16 @@ func preStart(ctx context.Context, p *plugin, ids []string) error {
 func responseOf(r *pluginapi.ContainerAllocateResponse) *plan.Devices {
 	a := &plan.Devices{Envs: r.GetEnvs(), Annotations: r.GetAnnotations()}
 	for _, m := range r.GetMounts() {
-		a.Mounts = append(a.Mounts, plan.Mount{HostPath: m.GetHostPath(), ContainerPath: m.GetContainerPath(), ReadOnly: m.GetReadOnly()})
+		a.Mounts = append(
+			a.Mounts,
+			plan.Mount{HostPath: m.GetHostPath(), ContainerPath: m.GetContainerPath(), ReadOnly: m.GetReadOnly()},
+		)
 	}
 	for _, n := range r.GetDevices() {
-		a.Nodes = append(a.Nodes, plan.DeviceNode{HostPath: n.GetHostPath(), ContainerPath: n.GetContainerPath(), Permissions: n.GetPermissions()})
+		a.Nodes = append(
+			a.Nodes,
+			plan.DeviceNode{HostPath: n.GetHostPath(), ContainerPath: n.GetContainerPath(), Permissions: n.GetPermissions()},
+		)
 	}
 	for _, c := range r.GetCdiDevices() {
 		a.CDI = append(a.CDI, c.GetName())

@@ -43,7 +43,19 @@ func (d *Manager) save() {
 	}
 	slices.Sort(k.Resources)
 	for s, h := range d.allocations {
-		k.Held = append(k.Held, checkpointEntry{Pod: s.pod, Container: s.container, Resource: s.resource, IDs: h.IDs, Init: h.Init, Response: h.Response, Boot: h.Boot, NoPreStart: h.NoPreStart})
+		k.Held = append(
+			k.Held,
+			checkpointEntry{
+				Pod:        s.pod,
+				Container:  s.container,
+				Resource:   s.resource,
+				IDs:        h.IDs,
+				Init:       h.Init,
+				Response:   h.Response,
+				Boot:       h.Boot,
+				NoPreStart: h.NoPreStart,
+			},
+		)
 	}
 	slices.SortFunc(k.Held, func(a, b checkpointEntry) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Resource, b.Resource))
@@ -76,7 +88,13 @@ func (d *Manager) restore(text []byte) error {
 			continue
 		}
 		d.resourceFor(h.Resource)
-		d.allocations[allocationKey{h.Pod, h.Container, h.Resource}] = allocation{IDs: h.IDs, Init: h.Init, Response: h.Response, Boot: h.Boot, NoPreStart: h.NoPreStart}
+		d.allocations[allocationKey{h.Pod, h.Container, h.Resource}] = allocation{
+			IDs:        h.IDs,
+			Init:       h.Init,
+			Response:   h.Response,
+			Boot:       h.Boot,
+			NoPreStart: h.NoPreStart,
+		}
 	}
 	return nil
 }

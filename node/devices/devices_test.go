@@ -86,7 +86,11 @@ func TestInvalidRegistrationsAreRejected(t *testing.T) {
 		{"v1beta1", null, "", `the endpoint "" is not the name of a socket`},
 		{"v1beta1", null, "kubelet.sock", `the endpoint "kubelet.sock" is not the name of a socket`},
 	} {
-		err := register(t, r.dir, &pluginapi.RegisterRequest{Version: row.version, ResourceName: row.resource, Endpoint: row.endpoint})
+		err := register(
+			t,
+			r.dir,
+			&pluginapi.RegisterRequest{Version: row.version, ResourceName: row.resource, Endpoint: row.endpoint},
+		)
 		if err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%+v: %v", row, err)
 		}
@@ -180,7 +184,10 @@ func TestAllocateReturnsDevices(t *testing.T) {
 	seen := r.Observe(pod)["c0"]
 	health := []corev1.ResourceStatus{
 		{Name: null, Resources: []corev1.ResourceHealth{{ResourceID: "a", Health: corev1.ResourceHealthStatusHealthy}}},
-		{Name: "example.com/other", Resources: []corev1.ResourceHealth{{ResourceID: "x", Health: corev1.ResourceHealthStatusHealthy}}},
+		{
+			Name:      "example.com/other",
+			Resources: []corev1.ResourceHealth{{ResourceID: "x", Health: corev1.ResourceHealthStatusHealthy}},
+		},
 	}
 	if diff := cmp.Diff(plan.DevicesSeen{Given: health}, seen); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
@@ -316,7 +323,8 @@ func TestRestartedContainerNeedsNoPlugin(t *testing.T) {
 		}
 		for _, pod := range []*corev1.Pod{hears, fresh, more} {
 			_, err := r.give(pod, 0)
-			if e, ok := errors.AsType[*plan.Error](err); !ok || e.Reason != plan.ReasonDevices || e.Error() != why || r.Observe(pod)["c0"].Waits != why {
+			if e, ok := errors.AsType[*plan.Error](err); !ok || e.Reason != plan.ReasonDevices || e.Error() != why ||
+				r.Observe(pod)["c0"].Waits != why {
 				t.Errorf("%s, which wants %v: %v", pod.Name, pod.Spec.Containers[0].Resources.Limits, err)
 			}
 		}
@@ -418,7 +426,8 @@ func TestAllocateUsesPreferredAllocation(t *testing.T) {
 	if got := r.mustGive(podOf("p", null, 2), 0); !slices.Equal(got, []string{"b", "d"}) {
 		t.Errorf("given %v", got)
 	}
-	if len(asked) != 1 || asked[0].AllocationSize != 2 || !slices.Equal(asked[0].AvailableDeviceIDs, []string{"a", "b", "c", "d"}) {
+	if len(asked) != 1 || asked[0].AllocationSize != 2 ||
+		!slices.Equal(asked[0].AvailableDeviceIDs, []string{"a", "b", "c", "d"}) {
 		t.Errorf("asked %v", asked)
 	}
 	f.preferred = nil // an error: a choice is made all the same
@@ -435,7 +444,8 @@ func TestFailedAllocationMatchesKubeletError(t *testing.T) {
 	p := podOf("p", null, 1)
 	_, err := r.give(p, 0)
 	e, ok := errors.AsType[*plan.Error](err)
-	if !ok || e.Reason != "UnexpectedAdmissionError" || e.Error() != "Allocate failed due to rpc error: code = Unknown desc = burnt, which is unexpected" {
+	if !ok || e.Reason != "UnexpectedAdmissionError" ||
+		e.Error() != "Allocate failed due to rpc error: code = Unknown desc = burnt, which is unexpected" {
 		t.Errorf("%v", err)
 	}
 	if why := r.Observe(podOf("q", null, 1))["c0"].Waits; why == "" {
@@ -535,7 +545,11 @@ func TestInitContainerDevicesAreReused(t *testing.T) {
 	r := start(t, nil)
 	newFake(t, r.dir, null, "a", "b", "c").joins(r)
 	pod := podOf("p", null, 1, 1)
-	pod.Spec.InitContainers = []corev1.Container{containerOf("i1", null, 1), containerOf("i2", null, 2), containerOf("side", null, 1)}
+	pod.Spec.InitContainers = []corev1.Container{
+		containerOf("i1", null, 1),
+		containerOf("i2", null, 2),
+		containerOf("side", null, 1),
+	}
 	var given []string
 	for _, x := range []struct {
 		c    *corev1.Container

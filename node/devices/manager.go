@@ -26,10 +26,10 @@ type Options struct {
 	SaveCheckpoint func(state []byte)          // saves the allocations; must not block
 	Flush          func(context.Context) error // returns when the saved state is on disk
 
-	OnChange          func()                                    // the node's resources, or what starts wait for, may have changed
+	OnChange          func()                                    // resources or unavailable devices may have changed
 	OnRegister        func(resource string)                     // a plugin has registered
 	OnAllocate        func(resource string, took time.Duration) // a call of Allocate has ended
-	PluginGracePeriod time.Duration                             // how long the capacity of a stopped plugin is kept; zero: 5 min, as upstream
+	PluginGracePeriod time.Duration                             // until the capacity expires; zero: 5 min, as upstream
 	RetryInterval     time.Duration                             // interval of connection attempts; zero: 1 s
 	Log               *slog.Logger
 }
@@ -90,7 +90,12 @@ func New(o Options) *Manager {
 	if o.OnAllocate == nil {
 		o.OnAllocate = func(string, time.Duration) {}
 	}
-	d := &Manager{opt: o, changed: make(chan struct{}, 1), resources: map[corev1.ResourceName]*deviceResource{}, allocations: allocations{}}
+	d := &Manager{
+		opt:         o,
+		changed:     make(chan struct{}, 1),
+		resources:   map[corev1.ResourceName]*deviceResource{},
+		allocations: allocations{},
+	}
 	if err := d.restore(o.Checkpoint); err != nil {
 		o.Log.Warn("device checkpoint unreadable; restoring allocations from running containers", "err", err)
 	}
@@ -145,7 +150,12 @@ func (d *Manager) Free(pod types.UID) {
 
 // RestoreAllocation adds the allocations that are recorded in a container of this node, in case the
 // checkpoint was lost.
-func (d *Manager) RestoreAllocation(pod types.UID, container string, kind plan.ContainerKind, ids map[corev1.ResourceName][]string) {
+func (d *Manager) RestoreAllocation(
+	pod types.UID,
+	container string,
+	kind plan.ContainerKind,
+	ids map[corev1.ResourceName][]string,
+) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	changed := false

@@ -92,7 +92,13 @@ func (d *Manager) unavailableReason(k allocationKey, n int) string {
 	}
 	healthy := r.healthyIDs()
 	if c := d.allocations.candidatesFor(k, healthy); !c.enough(n) {
-		return fmt.Sprintf("%s: requested: %d, healthy and free: %d, listed: %d", k.resource, n, len(c.own)+len(c.free), len(r.devices))
+		return fmt.Sprintf(
+			"%s: requested: %d, healthy and free: %d, listed: %d",
+			k.resource,
+			n,
+			len(c.own)+len(c.free),
+			len(r.devices),
+		)
 	}
 	return ""
 }

@@ -41,12 +41,23 @@ func (p *plugin) options() *pluginapi.DevicePluginOptions {
 // connect starts to follow a registered plugin and replaces an earlier one of the same resource. It
 // returns false if the agent is shutting down.
 func (d *Manager) connect(q *pluginapi.RegisterRequest) bool {
-	p := &plugin{resource: corev1.ResourceName(q.GetResourceName()), endpoint: q.GetEndpoint(), registeredOptions: q.GetOptions()}
-	conn, err := grpc.NewClient("passthrough:///"+p.endpoint,
+	p := &plugin{
+		resource:          corev1.ResourceName(q.GetResourceName()),
+		endpoint:          q.GetEndpoint(),
+		registeredOptions: q.GetOptions(),
+	}
+	conn, err := grpc.NewClient(
+		"passthrough:///"+p.endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), // servers may reject a path as authority
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.dial(ctx, p.endpoint) }),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: d.opt.RetryInterval, Multiplier: 1, MaxDelay: d.opt.RetryInterval}, MinConnectTimeout: connectTimeout}))
+		grpc.WithConnectParams(
+			grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: d.opt.RetryInterval, Multiplier: 1, MaxDelay: d.opt.RetryInterval},
+				MinConnectTimeout: connectTimeout,
+			},
+		),
+	)
 	if err != nil { // invalid options
 		d.opt.Log.Error("device plugin connection failed", "resource", p.resource, "err", err)
 		return false
@@ -155,7 +166,15 @@ func (d *Manager) setDevices(p *plugin, list []*pluginapi.Device) {
 		return
 	}
 	r.devices, r.connected = now, true
-	d.opt.Log.Info("device list updated", "resource", string(p.resource), "listed", len(now), "healthy", len(r.healthyIDs()))
+	d.opt.Log.Info(
+		"device list updated",
+		"resource",
+		string(p.resource),
+		"listed",
+		len(now),
+		"healthy",
+		len(r.healthyIDs()),
+	)
 	d.notify()
 }
 

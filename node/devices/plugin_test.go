@@ -161,7 +161,14 @@ type fake struct {
 // newFake serves a plugin of these devices, all healthy.
 func newFake(t *testing.T, dir, name string, ids ...string) *fake {
 	t.Helper()
-	f := &fake{t: t, dir: dir, name: name, endpoint: filepath.Base(name) + ".sock", options: &pluginapi.DevicePluginOptions{}, news: make(chan struct{}, 1)}
+	f := &fake{
+		t:        t,
+		dir:      dir,
+		name:     name,
+		endpoint: filepath.Base(name) + ".sock",
+		options:  &pluginapi.DevicePluginOptions{},
+		news:     make(chan struct{}, 1),
+	}
 	f.set(ids, nil)
 	f.serve()
 	return f
@@ -210,12 +217,19 @@ func (f *fake) set(healthy, unhealthy []string) {
 }
 
 func (f *fake) register() error {
-	return register(f.t, f.dir, &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: f.endpoint, ResourceName: f.name, Options: f.options})
+	return register(
+		f.t,
+		f.dir,
+		&pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: f.endpoint, ResourceName: f.name, Options: f.options},
+	)
 }
 
 func register(t *testing.T, dir string, q *pluginapi.RegisterRequest) error {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, socketName), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(
+		"unix://"+filepath.Join(dir, socketName),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+	)
 	if err != nil {
 		return err
 	}
@@ -259,11 +273,18 @@ func (f *fake) ListAndWatch(_ *pluginapi.Empty, to grpc.ServerStreamingServer[pl
 	}
 }
 
-func (f *fake) GetPreferredAllocation(_ context.Context, q *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+func (f *fake) GetPreferredAllocation(
+	_ context.Context,
+	q *pluginapi.PreferredAllocationRequest,
+) (*pluginapi.PreferredAllocationResponse, error) {
 	if f.preferred == nil {
 		return nil, errors.New("no idea")
 	}
-	return &pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{{DeviceIDs: f.preferred(q.ContainerRequests[0])}}}, nil
+	return &pluginapi.PreferredAllocationResponse{
+		ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{
+			{DeviceIDs: f.preferred(q.ContainerRequests[0])},
+		},
+	}, nil
 }
 
 func (f *fake) Allocate(_ context.Context, q *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
@@ -282,7 +303,10 @@ func (f *fake) Allocate(_ context.Context, q *pluginapi.AllocateRequest) (*plugi
 	return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{a}}, nil
 }
 
-func (f *fake) PreStartContainer(_ context.Context, q *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+func (f *fake) PreStartContainer(
+	_ context.Context,
+	q *pluginapi.PreStartContainerRequest,
+) (*pluginapi.PreStartContainerResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, q.DevicesIds)

@@ -165,13 +165,18 @@ func (r *registration) Register(_ context.Context, q *pluginapi.RegisterRequest)
 // validateRegistration validates a registration with upstream's messages.
 func validateRegistration(q *pluginapi.RegisterRequest) error {
 	if !slices.Contains(pluginapi.SupportedVersions[:], q.GetVersion()) {
-		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", q.GetVersion(), pluginapi.SupportedVersions)
+		return fmt.Errorf(
+			"requested API version %q is not supported by kubelet. Supported version is %q",
+			q.GetVersion(),
+			pluginapi.SupportedVersions,
+		)
 	}
 	name := q.GetResourceName()
 	if bad := validation.IsQualifiedName(name); len(bad) > 0 || !podspec.IsExtended(corev1.ResourceName(name)) {
 		return fmt.Errorf("the ResourceName %q is invalid", name)
 	}
-	if e := q.GetEndpoint(); !filepath.IsLocal(e) || e == "." || filepath.Clean(e) == socketName || strings.ContainsRune(e, 0) {
+	if e := q.GetEndpoint(); !filepath.IsLocal(e) || e == "." || filepath.Clean(e) == socketName ||
+		strings.ContainsRune(e, 0) {
 		return fmt.Errorf("the endpoint %q is not the name of a socket in the device plugin directory", e)
 	}
 	return nil

@@ -23,7 +23,11 @@ type NodeResources struct {
 func (d *Manager) NodeResources() NodeResources {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	o := NodeResources{Capacity: corev1.ResourceList{}, Allocatable: corev1.ResourceList{}, AdmissionCapacity: corev1.ResourceList{}}
+	o := NodeResources{
+		Capacity:          corev1.ResourceList{},
+		Allocatable:       corev1.ResourceList{},
+		AdmissionCapacity: corev1.ResourceList{},
+	}
 	for name, r := range d.resources {
 		healthy := len(r.healthyIDs())
 		usable := healthy
@@ -34,7 +38,13 @@ func (d *Manager) NodeResources() NodeResources {
 				}
 			}
 		}
-		o.Capacity[name], o.Allocatable[name], o.AdmissionCapacity[name] = count(len(r.devices)), count(healthy), count(usable)
+		o.Capacity[name], o.Allocatable[name], o.AdmissionCapacity[name] = count(
+			len(r.devices),
+		), count(
+			healthy,
+		), count(
+			usable,
+		)
 	}
 	return o
 }

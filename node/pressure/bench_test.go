@@ -13,9 +13,21 @@ func BenchmarkEviction500(b *testing.B) {
 	random := rand.New(rand.NewPCG(5, 0))
 	pods := make([]Candidate, 0, 500)
 	for i := range cap(pods) {
-		pods = append(pods, candidate(fmt.Sprintf("pod-%03d", i), int32(random.IntN(3)), int64(random.IntN(200)), int64(random.IntN(400)), int64(random.IntN(100))))
+		pods = append(
+			pods,
+			candidate(
+				fmt.Sprintf("pod-%03d", i),
+				int32(random.IntN(3)),
+				int64(random.IntN(200)),
+				int64(random.IntN(400)),
+				int64(random.IntN(100)),
+			),
+		)
 	}
-	config := Config{Thresholds: []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}}, TransitionPeriod: 5 * time.Minute}
+	config := Config{
+		Thresholds:       []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}},
+		TransitionPeriod: 5 * time.Minute,
+	}
 	reading := look(0, memory(50*mi, 60*mi))
 	b.ReportAllocs()
 	for b.Loop() {

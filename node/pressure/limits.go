@@ -29,13 +29,19 @@ func ExceededLimit(pod *corev1.Pod, u Usage) *LimitExceeded {
 		}
 	}
 	if limit, ok := podspec.EphemeralStorageLimit(pod); ok && total > limit.Value() {
-		return &LimitExceeded{"ephemeralpodfs.limit", fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())}
+		return &LimitExceeded{
+			"ephemeralpodfs.limit",
+			fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String()),
+		}
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			limit, ok := list[i].Resources.Limits[corev1.ResourceEphemeralStorage]
 			if ok && !limit.IsZero() && newest[list[i].Name].Disk > limit.Value() {
-				return &LimitExceeded{"ephemeralcontainerfs.limit", fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", list[i].Name, limit.String())}
+				return &LimitExceeded{
+					"ephemeralcontainerfs.limit",
+					fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", list[i].Name, limit.String()),
+				}
 			}
 		}
 	}

@@ -14,7 +14,9 @@ func TestExceededLimit(t *testing.T) {
 		for i, n := range mib {
 			c := corev1.Container{Name: string(rune('a' + i))}
 			if n > 0 {
-				c.Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: *resource.NewQuantity(n*mi, resource.BinarySI)}
+				c.Resources.Limits = corev1.ResourceList{
+					corev1.ResourceEphemeralStorage: *resource.NewQuantity(n*mi, resource.BinarySI),
+				}
 			}
 			p.Spec.Containers = append(p.Spec.Containers, c)
 		}

@@ -93,7 +93,12 @@ func compareEvictionOrder(a, b *Ranked) int {
 		first(a.Exceeds, b.Exceeds),
 		cmp.Compare(a.Priority, b.Priority),
 		cmp.Compare(b.Used-b.Requested, a.Used-a.Requested),
-		cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID), // deterministic
+		cmp.Compare(
+			a.Pod.Namespace,
+			b.Pod.Namespace,
+		),
+		cmp.Compare(a.Pod.Name, b.Pod.Name),
+		cmp.Compare(a.Pod.UID, b.Pod.UID), // deterministic
 	)
 }
 
@@ -101,7 +106,8 @@ func compareEvictionOrder(a, b *Ranked) int {
 func (u Usage) ofSignal(s Signal, split FileSystemLayout) int64 {
 	var on DiskUsage
 	add := func(t DiskUsage) { on.Bytes, on.Inodes = on.Bytes+t.Bytes, on.Inodes+t.Inodes }
-	together := !split.DedicatedImageFs && !split.SplitContainerFs || split.ContainersOnNodefs // volumes and layers share a file system
+	together := !split.DedicatedImageFs && !split.SplitContainerFs ||
+		split.ContainersOnNodefs // volumes and layers share a file system
 	switch s {
 	case MemoryAvailable, AllocatableMemoryAvailable:
 		return u.Memory

@@ -20,7 +20,10 @@ func candidate(name string, priority int32, requests, memory, disk int64) Candid
 		Requests: corev1.ResourceList{corev1.ResourceMemory: q, corev1.ResourceEphemeralStorage: q},
 	}}}
 	return Candidate{Pod: pod, Measured: true, Usage: Usage{
-		Memory: memory * mi, Tasks: memory, Volumes: DiskUsage{Bytes: disk * mi, Inodes: disk}, Layers: DiskUsage{Bytes: mi, Inodes: 1},
+		Memory:     memory * mi,
+		Tasks:      memory,
+		Volumes:    DiskUsage{Bytes: disk * mi, Inodes: disk},
+		Layers:     DiskUsage{Bytes: mi, Inodes: 1},
 		Containers: []ContainerUsage{{Name: "c", Memory: memory * mi, Disk: disk * mi}},
 	}}
 }
@@ -151,7 +154,11 @@ func better(s Signal, a, b Ranked) bool {
 func TestMessageMatchesUpstream(t *testing.T) {
 	t.Parallel()
 	r := Rank(MemoryAvailable, FileSystemLayout{}, []Candidate{candidate("p", 0, 10, 20, 0)})[0]
-	m := ThresholdMet{Threshold: Threshold{Signal: MemoryAvailable, Quantity: 100 * mi, MinReclaim: 50 * mi}, Level: Level{90 * mi, gi}, Minimum: 150 * mi}
+	m := ThresholdMet{
+		Threshold: Threshold{Signal: MemoryAvailable, Quantity: 100 * mi, MinReclaim: 50 * mi},
+		Level:     Level{90 * mi, gi},
+		Minimum:   150 * mi,
+	}
 	const want = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. " +
 		"Container c was using 20Mi, request is 10Mi, has larger consumption of memory. "
 	if got := Message(m, r); got != want {

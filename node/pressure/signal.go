@@ -30,7 +30,12 @@ func (s Signal) Condition() corev1.NodeConditionType {
 	switch s {
 	case MemoryAvailable, AllocatableMemoryAvailable:
 		return corev1.NodeMemoryPressure
-	case NodefsAvailable, NodefsInodesFree, ImagefsAvailable, ImagefsInodesFree, ContainerfsAvailable, ContainerfsInodesFree:
+	case NodefsAvailable,
+		NodefsInodesFree,
+		ImagefsAvailable,
+		ImagefsInodesFree,
+		ContainerfsAvailable,
+		ContainerfsInodesFree:
 		return corev1.NodeDiskPressure
 	case PIDAvailable:
 		return corev1.NodePIDPressure
@@ -135,7 +140,9 @@ func (s Signal) Format(n int64) string {
 // soonest, and hard thresholds before soft ones.
 func compareUrgency(a, b Threshold) int {
 	weight := func(t Threshold) int {
-		w := map[corev1.NodeConditionType]int{corev1.NodeMemoryPressure: 0, corev1.NodeDiskPressure: 2, corev1.NodePIDPressure: 4}[t.Signal.Condition()]
+		w := map[corev1.NodeConditionType]int{
+			corev1.NodeMemoryPressure: 0, corev1.NodeDiskPressure: 2, corev1.NodePIDPressure: 4,
+		}[t.Signal.Condition()]
 		if !t.Hard {
 			w++
 		}

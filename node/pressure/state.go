@@ -24,7 +24,7 @@ type Config struct {
 type State struct {
 	since      map[key]time.Time                      // thresholds met without a break, and their start
 	last       map[corev1.NodeConditionType]time.Time // when each pressure was last observed
-	reclaiming map[key]bool                           // thresholds that required reclaiming, so that their minimum reclaim applies
+	reclaiming map[key]bool                           // thresholds whose minimum reclaim applies
 }
 
 // key identifies a threshold: there is at most one hard and one soft threshold per signal.
@@ -215,7 +215,15 @@ func (c Config) AvailabilityMessage(of corev1.NodeConditionType, r Reading) stri
 	var parts []string
 	for _, t := range slices.SortedFunc(slices.Values(c.Thresholds), compareUrgency) {
 		if l, read := r.Levels[t.Signal]; read && t.Signal.Condition() == of {
-			parts = append(parts, fmt.Sprintf("%s %s, minimum %s", t.Signal, t.Signal.Format(l.Available), t.Signal.Format(t.value(l.Capacity, false))))
+			parts = append(
+				parts,
+				fmt.Sprintf(
+					"%s %s, minimum %s",
+					t.Signal,
+					t.Signal.Format(l.Available),
+					t.Signal.Format(t.value(l.Capacity, false)),
+				),
+			)
 		}
 	}
 	if len(parts) == 0 {

@@ -20,7 +20,13 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // GiB and 1000 processes, all free but for what edit says.
 func look(after time.Duration, edit func(*Reading)) Reading {
 	r := Reading{At: start.Add(after), Levels: map[Signal]Level{
-		MemoryAvailable: {4 * gi, 4 * gi}, NodefsAvailable: {100 * gi, 100 * gi}, NodefsInodesFree: {1000, 1000}, PIDAvailable: {1000, 1000},
+		MemoryAvailable: {
+			4 * gi,
+			4 * gi,
+		},
+		NodefsAvailable:  {100 * gi, 100 * gi},
+		NodefsInodesFree: {1000, 1000},
+		PIDAvailable:     {1000, 1000},
 	}, MemoryEstimates: map[Signal]MemoryEstimate{MemoryAvailable: {Name: "MemAvailable", Available: 4 * gi}}}
 	if edit != nil {
 		edit(&r)
@@ -185,7 +191,12 @@ func (r *random) look() Reading {
 		}
 	}
 	if r.IntN(5) > 0 {
-		out.MemoryEstimates[MemoryAvailable] = MemoryEstimate{Name: "MemAvailable", Available: int64(r.IntN(1000)), HasPSI: r.IntN(2) == 0, StalledPercent: float64(r.IntN(30))}
+		out.MemoryEstimates[MemoryAvailable] = MemoryEstimate{
+			Name:           "MemAvailable",
+			Available:      int64(r.IntN(1000)),
+			HasPSI:         r.IntN(2) == 0,
+			StalledPercent: float64(r.IntN(30)),
+		}
 	}
 	return out
 }
@@ -252,7 +263,8 @@ func TestInvariants(t *testing.T) {
 				}
 				for _, th := range c.Thresholds { // P3: nobody who is due is left out
 					_, read := reading.Levels[th.Signal]
-					if act[th.key()] && read && !slices.ContainsFunc(v.Reclaim, func(m ThresholdMet) bool { return m.key() == th.key() }) {
+					if act[th.key()] && read &&
+						!slices.ContainsFunc(v.Reclaim, func(m ThresholdMet) bool { return m.key() == th.key() }) {
 						t.Errorf("look %d: %+v is not acted on", i, th)
 					}
 				}
@@ -270,7 +282,8 @@ func TestInvariants(t *testing.T) {
 				if !v.RecheckAt.IsZero() {
 					early := reading
 					early.At = v.RecheckAt.Add(-time.Nanosecond)
-					if _, w := c.Evaluate(next, early); !slices.Equal(v.Conditions(), w.Conditions()) || len(acting) > 0 && !sameActs(c, next, reading, w) {
+					if _, w := c.Evaluate(next, early); !slices.Equal(v.Conditions(), w.Conditions()) || len(acting) > 0 &&
+						!sameActs(c, next, reading, w) {
 						t.Errorf("look %d: time alone changed the answer before it was to", i)
 					}
 				}

@@ -88,7 +88,15 @@ func (p *Registrar) renewLeaseOnce(ctx context.Context, bound time.Duration) err
 	if err != nil {
 		return err
 	}
-	err = p.opt.HeartbeatClient.Patch(ctx, apiclient.Leases, corev1.NamespaceNodeLease, p.opt.Name, types.MergePatchType, patch, nil)
+	err = p.opt.HeartbeatClient.Patch(
+		ctx,
+		apiclient.Leases,
+		corev1.NamespaceNodeLease,
+		p.opt.Name,
+		types.MergePatchType,
+		patch,
+		nil,
+	)
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -120,7 +128,8 @@ func (p *Registrar) verifyName(ctx context.Context) error {
 		}
 		if again, err := p.leaseRenewedAt(ctx, n); err == nil && again.After(first) {
 			return fmt.Errorf("node name %s is in use by another machine (machine ID %s, %s): set another name with "+
-				"--hostname-override, or stop berth on that machine if this one replaces it", p.opt.Name, n.Status.NodeInfo.MachineID, addressOf(n))
+				"--hostname-override, or stop berth on that machine if this one replaces it",
+				p.opt.Name, n.Status.NodeInfo.MachineID, addressOf(n))
 		}
 	}
 	return nil
@@ -148,7 +157,12 @@ func (p *Registrar) leaseRenewedAt(ctx context.Context, n *corev1.Node) (time.Ti
 	return lease.Spec.RenewTime.Time, nil
 }
 
-func getNodeAndLease(ctx context.Context, client *apiclient.Client, name string, n *corev1.Node) (*coordv1.Lease, error) {
+func getNodeAndLease(
+	ctx context.Context,
+	client *apiclient.Client,
+	name string,
+	n *corev1.Node,
+) (*coordv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := client.Get(ctx, apiclient.Nodes, "", name, n); err != nil {
@@ -160,7 +174,11 @@ func getNodeAndLease(ctx context.Context, client *apiclient.Client, name string,
 
 // CheckNameConflict checks once whether another live machine uses a node name. alive describes it.
 // err is the error of an unresponsive server or a missing Node.
-func CheckNameConflict(ctx context.Context, client *apiclient.Client, name, installation, machine string) (alive, err error) {
+func CheckNameConflict(
+	ctx context.Context,
+	client *apiclient.Client,
+	name, installation, machine string,
+) (alive, err error) {
 	n := &corev1.Node{}
 	lease, err := getNodeAndLease(ctx, client, name, n)
 	if err != nil || sameInstallation(n, installation, func() string { return machine }) {
@@ -170,7 +188,12 @@ func CheckNameConflict(ctx context.Context, client *apiclient.Client, name, inst
 	if renewed == nil || holds == nil || time.Since(renewed.Time) > time.Duration(*holds)*time.Second {
 		return nil, nil
 	}
-	return fmt.Errorf("node name %s is in use by another machine (machine ID %s, %s)", name, n.Status.NodeInfo.MachineID, addressOf(n)), nil
+	return fmt.Errorf(
+		"node name %s is in use by another machine (machine ID %s, %s)",
+		name,
+		n.Status.NodeInfo.MachineID,
+		addressOf(n),
+	), nil
 }
 
 func addressOf(n *corev1.Node) string {

@@ -79,8 +79,12 @@ func mayRegisterLabel(label string) bool {
 		return true
 	}
 	return slices.Contains([]string{
-		corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
-		corev1.LabelInstanceType, corev1.LabelInstanceTypeStable,
+		corev1.LabelTopologyZone,
+		corev1.LabelTopologyRegion,
+		corev1.LabelFailureDomainBetaZone,
+		corev1.LabelFailureDomainBetaRegion,
+		corev1.LabelInstanceType,
+		corev1.LabelInstanceTypeStable,
 	}, label)
 }
 
@@ -119,7 +123,14 @@ func allocatable(f Facts, has *corev1.NodeStatus) corev1.ResourceList {
 func (p *Registrar) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCondition {
 	now := metav1.NewTime(p.opt.Now().Truncate(time.Second))
 	choose := func(t corev1.NodeConditionType, is bool, yes, no, yesText, noText string) corev1.NodeCondition {
-		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: no, Message: noText, LastHeartbeatTime: now, LastTransitionTime: now}
+		c := corev1.NodeCondition{
+			Type:               t,
+			Status:             corev1.ConditionFalse,
+			Reason:             no,
+			Message:            noText,
+			LastHeartbeatTime:  now,
+			LastTransitionTime: now,
+		}
 		if is {
 			c.Status, c.Reason, c.Message = corev1.ConditionTrue, yes, yesText
 		}
@@ -132,7 +143,14 @@ func (p *Registrar) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCon
 			"kubelet has disk pressure", "kubelet has no disk pressure"),
 		choose(corev1.NodePIDPressure, f.PIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID",
 			"kubelet has insufficient PID available", "kubelet has sufficient PID available"),
-		choose(corev1.NodeReady, f.NotReady == "", "KubeletReady", "KubeletNotReady", "kubelet is posting ready status", f.NotReady),
+		choose(
+			corev1.NodeReady,
+			f.NotReady == "",
+			"KubeletReady",
+			"KubeletNotReady",
+			"kubelet is posting ready status",
+			f.NotReady,
+		),
 	}
 	if n := f.Network; n != nil {
 		all = append(all, choose(corev1.NodeNetworkUnavailable, n.Unavailable, n.Reason, n.Reason, n.Message, n.Message))

@@ -93,12 +93,21 @@ func New(o Options) *Registrar {
 	for _, d := range []struct {
 		at *time.Duration
 		is time.Duration
-	}{{&o.StatusUpdateFrequency, 10 * time.Second}, {&o.StatusReportFrequency, 5 * time.Minute}, {&o.LeaseDuration, 40 * time.Second}} {
+	}{
+		{&o.StatusUpdateFrequency, 10 * time.Second},
+		{&o.StatusReportFrequency, 5 * time.Minute},
+		{&o.LeaseDuration, 40 * time.Second},
+	} {
 		if *d.at <= 0 {
 			*d.at = d.is
 		}
 	}
-	return &Registrar{opt: o, callbacks: make(chan func(), 16), trigger: make(chan struct{}, 1), events: map[corev1.NodeConditionType]corev1.ConditionStatus{}}
+	return &Registrar{
+		opt:       o,
+		callbacks: make(chan func(), 16),
+		trigger:   make(chan struct{}, 1),
+		events:    map[corev1.NodeConditionType]corev1.ConditionStatus{},
+	}
 }
 
 // UID returns the UID of the Node object. It is empty if it is unknown or if there is no Node.
@@ -183,7 +192,8 @@ func (p *Registrar) enqueue(ctx context.Context, f func()) {
 // watchNode watches the node's own object.
 func (p *Registrar) watchNode(ctx context.Context) {
 	handle := func(n *corev1.Node) { p.enqueue(ctx, func() { p.handleNode(n) }) }
-	reset := func(n *corev1.Node) { p.enqueue(ctx, func() { p.node = nil; p.handleNode(n) }) } // also after the server's store was restored
+	// Accept older versions after a list, because the server's store may have been restored.
+	reset := func(n *corev1.Node) { p.enqueue(ctx, func() { p.node = nil; p.handleNode(n) }) }
 	p.opt.Client.Watch(ctx, apiclient.WatchOptions{
 		Resource: apiclient.Nodes, FieldSelector: apiclient.ByName(p.opt.Name),
 		OnReplace: func(list []runtime.Object) {
@@ -271,7 +281,8 @@ func (p *Registrar) reportStatus(ctx context.Context, f Facts) error {
 		has = &p.node.Status
 	}
 	now := p.status(f, has)
-	if p.lastStatus != nil && sameStatus(p.lastStatus, &now) && p.opt.Now().Sub(p.lastReported) < p.opt.StatusReportFrequency {
+	if p.lastStatus != nil && sameStatus(p.lastStatus, &now) &&
+		p.opt.Now().Sub(p.lastReported) < p.opt.StatusReportFrequency {
 		return nil
 	}
 	patch, err := statusPatch(&now)
@@ -303,11 +314,20 @@ func (p *Registrar) recordConditionEvents(now *corev1.NodeStatus) {
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
 			p.opt.RecordEvent(corev1.EventTypeNormal, "NodeReady", fmt.Sprintf("Node %s status is now: NodeReady", p.opt.Name))
 		case c.Type == corev1.NodeReady && was != corev1.ConditionUnknown:
-			p.opt.RecordEvent(corev1.EventTypeNormal, "NodeNotReady", fmt.Sprintf("Node %s status is now: NodeNotReady", p.opt.Name))
+			p.opt.RecordEvent(
+				corev1.EventTypeNormal,
+				"NodeNotReady",
+				fmt.Sprintf("Node %s status is now: NodeNotReady", p.opt.Name),
+			)
 		case c.Type != corev1.NodeReady:
-			reason := map[string]string{"KubeletHasSufficientMemory": "NodeHasSufficientMemory", "KubeletHasInsufficientMemory": "NodeHasInsufficientMemory",
-				"KubeletHasNoDiskPressure": "NodeHasNoDiskPressure", "KubeletHasDiskPressure": "NodeHasDiskPressure",
-				"KubeletHasSufficientPID": "NodeHasSufficientPID", "KubeletHasInsufficientPID": "NodeHasInsufficientPID"}[c.Reason]
+			reason := map[string]string{
+				"KubeletHasSufficientMemory":   "NodeHasSufficientMemory",
+				"KubeletHasInsufficientMemory": "NodeHasInsufficientMemory",
+				"KubeletHasNoDiskPressure":     "NodeHasNoDiskPressure",
+				"KubeletHasDiskPressure":       "NodeHasDiskPressure",
+				"KubeletHasSufficientPID":      "NodeHasSufficientPID",
+				"KubeletHasInsufficientPID":    "NodeHasInsufficientPID",
+			}[c.Reason]
 			if reason != "" { // other conditions have no event
 				p.opt.RecordEvent(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", p.opt.Name, reason))
 			}
@@ -382,7 +402,8 @@ func (p *Registrar) amend(ctx context.Context, has *corev1.Node, f Facts) error 
 func (p *Registrar) amendment(has *corev1.Node, f Facts) map[string]any {
 	labels := map[string]string{}
 	for key, value := range f.Labels {
-		if was, there := has.Labels[key]; was != value && (!there || slices.Contains(ownedLabels, key) || p.opt.RegisterNode) {
+		if was, there := has.Labels[key]; was != value &&
+			(!there || slices.Contains(ownedLabels, key) || p.opt.RegisterNode) {
 			labels[key] = value
 		}
 	}

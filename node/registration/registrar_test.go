@@ -38,7 +38,11 @@ type world struct {
 
 func run(t *testing.T, s *server, change ...func(*Options)) *world {
 	t.Helper()
-	w := &world{server: s, ended: make(chan error, 1), facts: Facts{Labels: map[string]string{corev1.LabelHostname: "n", "mine": "yes"}}}
+	w := &world{
+		server: s,
+		ended:  make(chan error, 1),
+		facts:  Facts{Labels: map[string]string{corev1.LabelHostname: "n", "mine": "yes"}},
+	}
 	w.facts.System.MachineID = "this machine"
 	o := Options{
 		Client: s.client(), HeartbeatClient: s.client(), Name: "n", Installation: "here", RegisterNode: true,
@@ -142,7 +146,12 @@ func TestRegisterAmendsExistingNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	old := &corev1.Node{}
-	old.Name, old.Labels, old.Annotations = "n", map[string]string{"theirs": "kept", "mine": "no"}, map[string]string{InstallationAnnotation: "here"}
+	old.Name, old.Labels, old.Annotations = "n", map[string]string{
+		"theirs": "kept",
+		"mine":   "no",
+	}, map[string]string{
+		InstallationAnnotation: "here",
+	}
 	old.Status.Conditions = []corev1.NodeCondition{{Type: "Theirs", Status: corev1.ConditionTrue}}
 	s.set(old)
 	run(t, s)
@@ -205,7 +214,9 @@ func TestRegisterFailsWithoutExistingNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.refuses = map[string]metav1.StatusReason{"POST nodes": noRoom}
-	p := New(Options{Client: s.client(), Name: "n", RegisterNode: true, Facts: func(context.Context) Facts { return Facts{} }})
+	p := New(
+		Options{Client: s.client(), Name: "n", RegisterNode: true, Facts: func(context.Context) Facts { return Facts{} }},
+	)
 	if err := p.syncNode(t.Context()); apierrors.ReasonForError(err) != noRoom || p.registered {
 		t.Errorf("registered: %v, %v", p.registered, err)
 	}
@@ -234,7 +245,11 @@ func TestRecreatedNodeKeepsState(t *testing.T) {
 	n := s.get()
 	n.Spec.Unschedulable = true
 	n.Spec.Taints = []corev1.Taint{ // that of its registration is taken away
-		{Key: "theirs", Effect: corev1.TaintEffectNoExecute}, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
+		{
+			Key:    "theirs",
+			Effect: corev1.TaintEffectNoExecute,
+		},
+		{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
 	}
 	n.Spec.PodCIDRs = []string{"10.7.0.0/24"}
 	n.Labels["mine"], n.Labels["theirs"] = "no", "kept"
@@ -260,7 +275,12 @@ func TestRecreatedNodeKeepsState(t *testing.T) {
 		t.Errorf("it says its pod ranges: %v", got.Spec.PodCIDRs)
 	}
 	want := map[string]string{
-		corev1.LabelHostname: "n", "mine": "yes", "theirs": "kept", "disk.example.com/kind": "x", "node.kubernetes.io/kept": "x", corev1.LabelTopologyZone: "x",
+		corev1.LabelHostname:      "n",
+		"mine":                    "yes",
+		"theirs":                  "kept",
+		"disk.example.com/kind":   "x",
+		"node.kubernetes.io/kept": "x",
+		corev1.LabelTopologyZone:  "x",
 	}
 	if !maps.Equal(got.Labels, want) {
 		t.Errorf("its labels are %v", got.Labels)
@@ -365,7 +385,9 @@ func TestConditionEventsAreRecordedOnce(t *testing.T) {
 	if got := w.told(); !slices.Equal(got, want) {
 		t.Errorf("the events are %v", got)
 	}
-	w.change(func() { w.facts.NotReady, w.facts.Network = "no network", &NetworkCondition{Reason: "BerthHasRoutes"} }) // the latter is no event
+	w.change(
+		func() { w.facts.NotReady, w.facts.Network = "no network", &NetworkCondition{Reason: "BerthHasRoutes"} },
+	) // the latter is no event
 	until(t, "node that is not ready", func() bool { return !isReady(s.get()) })
 	w.change(func() { w.facts.NotReady = "" })
 	until(t, "node that is ready again", func() bool { return isReady(s.get()) })
@@ -425,7 +447,11 @@ func TestUnresponsiveConnectionIsClosed(t *testing.T) {
 	before := renewed()
 	w.change(func() { w.facts.MemoryPressure = true })
 	until(t, "renewal over another connection", func() bool { return renewed() > before+1 })
-	until(t, "status over another connection", func() bool { return s.get().Status.Conditions[0].Status == corev1.ConditionTrue })
+	until(
+		t,
+		"status over another connection",
+		func() bool { return s.get().Status.Conditions[0].Status == corev1.ConditionTrue },
+	)
 }
 
 // TestRespondingServerKeepsConnections, whatever it answers.
@@ -438,7 +464,11 @@ func TestRespondingServerKeepsConnections(t *testing.T) {
 	answered := func() {
 		t.Helper()
 		for _, c := range []*apiclient.Client{p.opt.Client, p.opt.HeartbeatClient} {
-			until(t, "answer", func() bool { return apierrors.IsNotFound(c.Get(t.Context(), apiclient.Nodes, "", "n", &corev1.Node{})) })
+			until(
+				t,
+				"answer",
+				func() bool { return apierrors.IsNotFound(c.Get(t.Context(), apiclient.Nodes, "", "n", &corev1.Node{})) },
+			)
 		}
 	}
 	for _, r := range []struct {
@@ -504,7 +534,11 @@ func TestNameOfDeadMachineIsAccepted(t *testing.T) {
 			s.set(theirs())
 			s.renewed(time.Now().Add(-ago))
 			w := run(t, s)
-			until(t, "ready node", func() bool { n := s.get(); return isReady(n) && n.Annotations[InstallationAnnotation] == "here" })
+			until(
+				t,
+				"ready node",
+				func() bool { n := s.get(); return isReady(n) && n.Annotations[InstallationAnnotation] == "here" },
+			)
 			w.change(func() {
 				if !w.alone {
 					t.Error("nobody is told that the node is alone under its name")

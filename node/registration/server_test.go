@@ -129,7 +129,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func(r *http.Request, body []byte) (any, metav1.StatusReason)) {
+func (s *server) answer(
+	w http.ResponseWriter,
+	r *http.Request,
+	body []byte,
+	do func(r *http.Request, body []byte) (any, metav1.StatusReason),
+) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	flaw := s.refuses[r.Method+" "+path.Base(r.URL.Path)]
@@ -151,7 +156,13 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: "v1",
+			Kind:       "Status",
+		},
+		Status: metav1.StatusFailure,
+		Reason: reason,
+		Code:   int32(code),
 	})
 }
 
@@ -172,7 +183,10 @@ func (s *server) leases(r *http.Request, body []byte) (any, metav1.StatusReason)
 
 func (s *server) nodes(r *http.Request, body []byte) (any, metav1.StatusReason) {
 	if r.Method == http.MethodGet && path.Base(r.URL.Path) == "nodes" {
-		list := &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(s.version)}}
+		list := &corev1.NodeList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"},
+			ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(s.version)},
+		}
 		if s.node != nil {
 			list.Items = append(list.Items, *s.node)
 		}

@@ -31,7 +31,16 @@ func told(steps []Step) (out []string) {
 
 func TestStepsByGroup(t *testing.T) {
 	pods := []*corev1.Pod{
-		pod("web", 0, 30), pod("db", 500, 5), pod("agent", 2_000_001_000, 60), pod("dns", 2_000_000_000, 2), pod("batch", -10, 30), pod("vip", 100_000, 300),
+		pod(
+			"web",
+			0,
+			30,
+		),
+		pod("db", 500, 5),
+		pod("agent", 2_000_001_000, 60),
+		pod("dns", 2_000_000_000, 2),
+		pod("batch", -10, 30),
+		pod("vip", 100_000, 300),
 	}
 	for _, c := range []struct {
 		what            string
@@ -73,8 +82,16 @@ func TestStepsInvariants(t *testing.T) {
 				t.Fatalf("seed %d: group %d after %d", seed, s.Priority, last)
 			}
 			for _, p := range s.Pods {
-				if seen[p.Name] || p.GracePeriod > s.Group.GracePeriod || p.GracePeriod > time.Duration(*p.Spec.TerminationGracePeriodSeconds)*time.Second {
-					t.Fatalf("seed %d: %s has %s in a group of %s, twice %v", seed, p.Name, p.GracePeriod, s.Group.GracePeriod, seen[p.Name])
+				if seen[p.Name] || p.GracePeriod > s.Group.GracePeriod ||
+					p.GracePeriod > time.Duration(*p.Spec.TerminationGracePeriodSeconds)*time.Second {
+					t.Fatalf(
+						"seed %d: %s has %s in a group of %s, twice %v",
+						seed,
+						p.Name,
+						p.GracePeriod,
+						s.Group.GracePeriod,
+						seen[p.Name],
+					)
 				}
 				if *p.Spec.Priority < last && *p.Spec.Priority >= groups[0].Priority {
 					t.Fatalf("seed %d: %s of priority %d goes after group %d", seed, p.Name, *p.Spec.Priority, last)

@@ -13,7 +13,7 @@ type interruptedExec struct {
 	record
 	trackedSince  time.Time     // start of the cleanup
 	interruptedAt time.Duration // since boot: the latest time of the interruption
-	startedBefore time.Duration // since boot: processes that started later belong to other commands; noLimit: no other command has started
+	startedBefore time.Duration // since boot: start of the next command; noLimit: none
 	pid           int           // the container's init process; 0: unknown
 }
 
@@ -49,7 +49,10 @@ func (r *Tracker) execEnded(n *record, interrupted bool) {
 	r.mu.Lock()
 	delete(r.running, n)
 	if interrupted {
-		r.interrupted = append(r.interrupted, &interruptedExec{record: *n, trackedSince: time.Now(), interruptedAt: sinceBoot(time.Now()), startedBefore: noLimit})
+		r.interrupted = append(
+			r.interrupted,
+			&interruptedExec{record: *n, trackedSince: time.Now(), interruptedAt: sinceBoot(time.Now()), startedBefore: noLimit},
+		)
 	}
 	old := r.expireUserExecs(sinceBoot(time.Now()))
 	r.mu.Unlock()

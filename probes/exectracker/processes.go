@@ -131,7 +131,8 @@ type leftoverSession struct {
 func interruptedSessions(init int, n record, users userExecs) (all []leftoverSession) {
 	for _, p := range leadersOf(init) {
 		late := p.started > n.RequestedAt+startWindow
-		if p.started >= n.RequestedAt-2*tick && !users.mayMatch(p, n.Command) && (hasCommandLine(p.pid, n.Command) || !late && holdsForeignPipe(init, p.pid)) {
+		if p.started >= n.RequestedAt-2*tick && !users.mayMatch(p, n.Command) &&
+			(hasCommandLine(p.pid, n.Command) || !late && holdsForeignPipe(init, p.pid)) {
 			all = append(all, leftoverSession{p.pid, p.started})
 		}
 	}

@@ -37,7 +37,12 @@ const recordSuffix = ".json"
 
 func newRecordStore(dir string) recordStore {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it all records count as of this boot
-	return recordStore{dir: dir, boot: strings.TrimSpace(string(boot)), startTime: time.Now().UnixNano(), next: &atomic.Int64{}}
+	return recordStore{
+		dir:       dir,
+		boot:      strings.TrimSpace(string(boot)),
+		startTime: time.Now().UnixNano(),
+		next:      &atomic.Int64{},
+	}
 }
 
 // read returns the records of earlier runs of the agent in this boot, and removes obsolete ones.

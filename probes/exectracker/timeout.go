@@ -74,7 +74,9 @@ func (w *execWatcher) observe(ctx context.Context) bool {
 		w.pid = pid
 	}
 	changed := false
-	for _, s := range commandsOf(w.pid, w.record.Command, w.record.RequestedAt, w.record.RequestedAt+startSlack, w.tracker.userExecsIn(w.record.Container)) {
+	users := w.tracker.userExecsIn(w.record.Container)
+	from := w.record.RequestedAt
+	for _, s := range commandsOf(w.pid, w.record.Command, from, from+startSlack, users) {
 		if !slices.Contains(w.record.Sessions, s) {
 			w.record.Sessions = append(w.record.Sessions, s)
 			changed = true

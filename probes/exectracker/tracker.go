@@ -14,7 +14,12 @@ import (
 type Runtime interface {
 	// ExecSync runs a command and waits for it. A command that exceeds the timeout is killed and
 	// returns the error plan.Timeout. A nonzero exit code is not an error.
-	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
+	ExecSync(
+		ctx context.Context,
+		id string,
+		cmd []string,
+		timeout time.Duration,
+	) (stdout, stderr []byte, exitCode int32, err error)
 	// Process returns the host PID of the container's init process.
 	ContainerPID(ctx context.Context, id string) (pid int, err error)
 	// Version is used to check whether the runtime responds.
@@ -57,7 +62,10 @@ func New(o Options) *Tracker {
 			r.userExecs = append(r.userExecs, &n)
 			continue
 		}
-		r.interrupted = append(r.interrupted, &interruptedExec{record: n, trackedSince: time.Now(), interruptedAt: now, startedBefore: now})
+		r.interrupted = append(
+			r.interrupted,
+			&interruptedExec{record: n, trackedSince: time.Now(), interruptedAt: now, startedBefore: now},
+		)
 	}
 	return r
 }
@@ -65,7 +73,12 @@ func New(o Options) *Tracker {
 // ExecSync runs a command in a container and waits for it; see Runtime. A zero timeout means none.
 // The error is plan.Unavailable if the runtime failed, and plan.Timeout if the command timed out or
 // if the runtime could not kill it, because the command or the container hangs in the kernel.
-func (r *Tracker) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error) {
+func (r *Tracker) ExecSync(
+	ctx context.Context,
+	id string,
+	cmd []string,
+	timeout time.Duration,
+) (stdout, stderr []byte, exitCode int32, err error) {
 	began := time.Now()
 	n := &record{Container: id, Command: cmd, RequestedAt: sinceBoot(began)}
 	r.execStarted(n)
@@ -80,7 +93,8 @@ func (r *Tracker) ExecSync(ctx context.Context, id string, cmd []string, timeout
 	watching.Wait()
 	timedOut := w.timedOut && ctx.Err() == nil
 	ended := timedOut && took < timeout+runtimeSlack
-	interrupted := err != nil && !ended && (ctx.Err() != nil || kind == plan.Timeout || kind == plan.Unavailable || kind == plan.Canceled)
+	interrupted := err != nil && !ended &&
+		(ctx.Err() != nil || kind == plan.Timeout || kind == plan.Unavailable || kind == plan.Canceled)
 	r.execEnded(n, interrupted)
 	if interrupted && kind == plan.Timeout && ctx.Err() == nil && !(timedOut && r.runtimeResponds(ctx)) {
 		err = &plan.Error{Kind: plan.Unavailable, Err: fmt.Errorf("runtime interrupted the command: %w", err)}

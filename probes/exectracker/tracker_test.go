@@ -85,7 +85,8 @@ func TestExecSyncErrors(t *testing.T) {
 					time.AfterFunc(c.gone, cancel)
 				}
 				out, _, code, err := r.ExecSync(ctx, "c", []string{"a"}, c.limit)
-				if c.kind == plan.Other && (err != nil || string(out) != "out" || code != 3) || c.kind != plan.Other && plan.KindOf(err) != c.kind {
+				if c.kind == plan.Other && (err != nil || string(out) != "out" || code != 3) ||
+					c.kind != plan.Other && plan.KindOf(err) != c.kind {
 					t.Errorf("%q %d %v", out, code, err)
 				}
 				if n := files(t, dir); n != c.notes {
@@ -130,7 +131,11 @@ func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 		rt.lost, rt.asked = failed(plan.Other), 0
 		live(next, 2500*time.Millisecond)
 		if rt.asked < 3 || files(t, dir) != 1 {
-			t.Errorf("a runtime that is not itself yet was asked %d times, %d notes: what it says does not mean that the container is gone", rt.asked, files(t, dir))
+			t.Errorf(
+				"a runtime that is not itself yet was asked %d times, %d notes: what it says does not mean that the container is gone",
+				rt.asked,
+				files(t, dir),
+			)
 		}
 		rt.lost = failed(plan.NotFound)
 		live(next, time.Second)
@@ -196,7 +201,11 @@ func TestUserExecsAreNotKilled(t *testing.T) {
 	after := r.expireUserExecs(at + time.Hour)
 	r.mu.Unlock()
 	if len(beside) != 1 || beside[0].Container != "other" || len(after) != 1 || after[0].Container != "c" {
-		t.Errorf("beside a command of their time in the container c these grants were forgotten: %v, after it %v", beside, after)
+		t.Errorf(
+			"beside a command of their time in the container c these grants were forgotten: %v, after it %v",
+			beside,
+			after,
+		)
 	}
 }
 

@@ -30,7 +30,9 @@ const (
 // Options configures a Runner.
 type Options struct {
 	// Exec runs a command in a running container without a timeout.
-	Exec    func(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
+	Exec func(
+		ctx context.Context, id string, cmd []string, timeout time.Duration,
+	) (stdout, stderr []byte, exitCode int32, err error)
 	HostIPs []string // addresses of pods on the host network
 	// UserAgent is the user agent of HTTP hooks. Default: kube-lifecycle/1.37.
 	UserAgent string
@@ -73,7 +75,14 @@ func sameHost(req *http.Request, via []*http.Request) error {
 
 // Run runs one hook of a running container and waits for it. Errors are *plan.Error if their kind
 // is known.
-func (r *Runner) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, h *corev1.LifecycleHandler, id string, podIPs []string) error {
+func (r *Runner) Run(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	h *corev1.LifecycleHandler,
+	id string,
+	podIPs []string,
+) error {
 	switch {
 	case h.Exec != nil:
 		return r.exec(ctx, id, h.Exec.Command)
@@ -127,7 +136,13 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // get sends a request. If an HTTPS server responds with plain HTTP, the request is repeated without
 // TLS.
-func (r *Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, g *corev1.HTTPGetAction, podIPs []string) error {
+func (r *Runner) get(
+	ctx context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	g *corev1.HTTPGetAction,
+	podIPs []string,
+) error {
 	req, err := request(ctx, c, g, podIPs, r.UserAgent)
 	if err != nil {
 		return &plan.Error{Kind: plan.Invalid, Err: err}
@@ -138,7 +153,11 @@ func (r *Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, 
 		plain.URL.Scheme = "http"
 		plain.Header.Del("Authorization") // it must not be sent unencrypted
 		if plainErr := r.do(plain); plainErr == nil {
-			r.RecordWarning(pod, "LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
+			r.RecordWarning(
+				pod,
+				"LifecycleHTTPFallback",
+				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host),
+			)
 			r.OnHTTPFallback()
 			err = nil
 		}
@@ -167,7 +186,13 @@ func (r *Runner) do(req *http.Request) error {
 	return resp.Body.Close()
 }
 
-func request(ctx context.Context, c *corev1.Container, g *corev1.HTTPGetAction, podIPs []string, agent string) (*http.Request, error) {
+func request(
+	ctx context.Context,
+	c *corev1.Container,
+	g *corev1.HTTPGetAction,
+	podIPs []string,
+	agent string,
+) (*http.Request, error) {
 	host := g.Host
 	if host == "" && len(podIPs) > 0 {
 		host = podIPs[0]

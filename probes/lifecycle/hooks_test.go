@@ -28,13 +28,15 @@ func TestExecHasNoTimeout(t *testing.T) {
 	t.Parallel()
 	code, fail := int32(0), error(nil)
 	var calls []ran
-	r := New(Options{Exec: func(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte, []byte, int32, error) {
-		calls = append(calls, ran{id, cmd})
-		if timeout != 0 {
-			t.Errorf("a limit of %s", timeout)
-		}
-		return []byte("out "), []byte(strings.Repeat("err", 500)), code, fail
-	}})
+	r := New(
+		Options{Exec: func(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte, []byte, int32, error) {
+			calls = append(calls, ran{id, cmd})
+			if timeout != 0 {
+				t.Errorf("a limit of %s", timeout)
+			}
+			return []byte("out "), []byte(strings.Repeat("err", 500)), code, fail
+		}},
+	)
 	hook := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"a", "b c"}}}
 	if err := r.Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, hook, "c1", nil); err != nil {
 		t.Error(err)
@@ -59,7 +61,8 @@ func TestSleepCanBeCanceled(t *testing.T) {
 		r := New(Options{})
 		hook := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}}
 		began := time.Now()
-		if err := r.Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, hook, "", nil); err != nil || time.Since(began) != 5*time.Second {
+		if err := r.Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, hook, "", nil); err != nil ||
+			time.Since(began) != 5*time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -74,7 +77,18 @@ func TestTCPSocketIsNotSupported(t *testing.T) {
 	t.Parallel()
 	hook := &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(1)}}
 	for _, h := range []*corev1.LifecycleHandler{hook, {}} {
-		if err := New(Options{}).Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, h, "", nil); plan.KindOf(err) != plan.Invalid {
+		if err := New(
+			Options{},
+		).Run(
+			t.Context(),
+			&corev1.Pod{},
+			&corev1.Container{},
+			h,
+			"",
+			nil,
+		); plan.KindOf(
+			err,
+		) != plan.Invalid {
 			t.Errorf("%v", err)
 		}
 	}
@@ -113,7 +127,13 @@ func TestHTTPGet(t *testing.T) {
 	c := &corev1.Container{Name: "app", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}
 	var warned []string
 	fellBack := 0
-	r := New(Options{HostIPs: []string{host}, RecordWarning: func(_ *corev1.Pod, reason, _ string) { warned = append(warned, reason) }, OnHTTPFallback: func() { fellBack++ }})
+	r := New(
+		Options{
+			HostIPs:        []string{host},
+			RecordWarning:  func(_ *corev1.Pod, reason, _ string) { warned = append(warned, reason) },
+			OnHTTPFallback: func() { fellBack++ },
+		},
+	)
 	onHost := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}
 	for name, row := range map[string]struct {
 		get  corev1.HTTPGetAction
@@ -144,20 +164,32 @@ func TestHTTPGet(t *testing.T) {
 		t.Errorf("warned of %v, counted %d", warned, fellBack)
 	}
 	seen = nil
-	headers := []corev1.HTTPHeader{{Name: "host", Value: "name"}, {Name: "X-A", Value: "1"}, {Name: "x-a", Value: "2"}, {Name: "user-agent", Value: "me"}}
+	headers := []corev1.HTTPHeader{
+		{Name: "host", Value: "name"},
+		{Name: "X-A", Value: "1"},
+		{Name: "x-a", Value: "2"},
+		{Name: "user-agent", Value: "me"},
+	}
 	get := &corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "p?q=r", HTTPHeaders: headers}
 	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil {
 		t.Fatal(err)
 	}
 	q := seen[0]
-	if q.Host != "name" || fmt.Sprint(q.Header["X-A"]) != "[1 2]" || q.UserAgent() != "me" || q.URL.RequestURI() != "/p?q=r" || q.Method != http.MethodGet {
+	if q.Host != "name" || fmt.Sprint(q.Header["X-A"]) != "[1 2]" || q.UserAgent() != "me" ||
+		q.URL.RequestURI() != "/p?q=r" ||
+		q.Method != http.MethodGet {
 		t.Errorf("%s %s %s %v", q.Method, q.Host, q.URL, q.Header)
 	}
 	get.HTTPHeaders = nil
-	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil || seen[1].UserAgent() != "kube-lifecycle/1.37" {
+	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil ||
+		seen[1].UserAgent() != "kube-lifecycle/1.37" {
 		t.Errorf("asked by %q: %v", seen[1].UserAgent(), err)
 	}
-	get.Scheme, get.HTTPHeaders = corev1.URISchemeHTTPS, []corev1.HTTPHeader{{Name: "Authorization", Value: "secret"}, {Name: "X-A", Value: "1"}, {Name: "Accept"}}
+	get.Scheme, get.HTTPHeaders = corev1.URISchemeHTTPS, []corev1.HTTPHeader{
+		{Name: "Authorization", Value: "secret"},
+		{Name: "X-A", Value: "1"},
+		{Name: "Accept"},
+	}
 	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +210,16 @@ func TestHTTPSIsNotVerified(t *testing.T) {
 	defer s.Close()
 	host, port := place(t, s)
 	get := &corev1.HTTPGetAction{Port: intstr.FromInt(port), Scheme: corev1.URISchemeHTTPS}
-	if err := New(Options{}).Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil {
+	if err := New(
+		Options{},
+	).Run(
+		t.Context(),
+		&corev1.Pod{},
+		&corev1.Container{},
+		&corev1.LifecycleHandler{HTTPGet: get},
+		"",
+		[]string{host},
+	); err != nil {
 		t.Error(err)
 	}
 }

@@ -45,9 +45,21 @@ func Inspect(ctx context.Context, w Spec) (HostState, error) {
 	is := func(what, unit string) bool { return systemctl(ctx, "is-"+what, "--quiet", unit) == nil }
 	seen.Enabled, seen.Active = is("enabled", w.service()), is("active", w.service())
 	needsReload := func(unit string) bool { return property(ctx, unit, "NeedDaemonReload") == "yes" }
-	seen.ProgramReplaced, seen.NeedsReload = w.programReplaced("/proc/"+property(ctx, w.service(), "MainPID")), needsReload(w.service())
+	seen.ProgramReplaced, seen.NeedsReload = w.programReplaced(
+		"/proc/"+property(ctx, w.service(), "MainPID"),
+	), needsReload(
+		w.service(),
+	)
 	for i, u := range w.ExtraUnits {
-		seen.ExtraUnits[i].Enabled, seen.ExtraUnits[i].Active, seen.ExtraUnits[i].NeedsReload = is("enabled", u.Name), is("active", u.Name), needsReload(u.Name)
+		seen.ExtraUnits[i].Enabled, seen.ExtraUnits[i].Active, seen.ExtraUnits[i].NeedsReload = is(
+			"enabled",
+			u.Name,
+		), is(
+			"active",
+			u.Name,
+		), needsReload(
+			u.Name,
+		)
 	}
 	return seen, nil
 }
@@ -119,7 +131,12 @@ func checkNotPackaged(name string, l Layout) error {
 	if !Exists(unit) {
 		return nil
 	}
-	return fmt.Errorf("%[1]s was installed from a package (%[2]s): upgrade it with apt install ./%[1]s_VERSION_ARCH.deb, remove it with apt remove %[1]s (including its state with apt purge %[1]s)", name, unit)
+	return fmt.Errorf(
+		"%[1]s was installed from a package (%[2]s): upgrade it with apt install ./%[1]s_VERSION_ARCH.deb, "+
+			"remove it with apt remove %[1]s (including its state with apt purge %[1]s)",
+		name,
+		unit,
+	)
 }
 
 // mountsBelow lists the mounts at or below a path.

@@ -16,7 +16,8 @@ func TestCheckNotPackaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := checkNotPackaged("berth", l)
-	if err == nil || !strings.Contains(err.Error(), "apt install ./berth_") || !strings.Contains(err.Error(), "apt remove berth") {
+	if err == nil || !strings.Contains(err.Error(), "apt install ./berth_") ||
+		!strings.Contains(err.Error(), "apt remove berth") {
 		t.Errorf("the way out is not named: %v", err)
 	}
 	if err := checkNotPackaged("berth-control", l); err != nil {

@@ -191,15 +191,30 @@ func TestProgramReplaced(t *testing.T) {
 }
 
 func TestPlanRemovalRemovesProgramLast(t *testing.T) {
-	there := map[string]bool{"/h/units/berth.service": true, "/h/units/berth-drain.service": true, "/h/bin/berth": true, "/h/state": true, "/h/logs": true}
+	there := map[string]bool{
+		"/h/units/berth.service":       true,
+		"/h/units/berth-drain.service": true,
+		"/h/bin/berth":                 true,
+		"/h/state":                     true,
+		"/h/logs":                      true,
+	}
 	l := RemovalSpec{
 		Spec: berth("/h"), Trees: []string{"/h/state", "/h/gone"}, EmptyDirs: []string{"/h/logs"},
 		BeforeRemove: []Step{{Kind: Custom, Description: "end all pods"}},
 	}
-	got := sentences(PlanRemoval(l, HostState{Active: true, ExtraUnits: make([]UnitState, 1)}, func(p string) bool { return there[p] }))
+	got := sentences(
+		PlanRemoval(l, HostState{Active: true, ExtraUnits: make([]UnitState, 1)}, func(p string) bool { return there[p] }),
+	)
 	want := []string{
-		"systemctl disable --now berth-drain.service", "systemctl disable --now berth.service", "end all pods", "remove /h/state", "remove /h/logs if it is empty",
-		"remove /h/units/berth-drain.service", "remove /h/units/berth.service", "systemctl daemon-reload", "remove /h/bin/berth",
+		"systemctl disable --now berth-drain.service",
+		"systemctl disable --now berth.service",
+		"end all pods",
+		"remove /h/state",
+		"remove /h/logs if it is empty",
+		"remove /h/units/berth-drain.service",
+		"remove /h/units/berth.service",
+		"systemctl daemon-reload",
+		"remove /h/bin/berth",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("steps %q,\nwant %q", got, want)
@@ -223,7 +238,8 @@ func TestI4RemoveTreeSkipsMounts(t *testing.T) {
 	}
 	d := &Executor{Context: t.Context(), Out: new(bytes.Buffer)}
 	steps := []Step{{Kind: RemoveTree, Path: tree}}
-	if err := d.Run(steps); err != nil || len(d.Skipped) != 1 || !strings.Contains(d.Skipped[0], mounted) || !Exists(filepath.Join(mounted, "data")) {
+	if err := d.Run(steps); err != nil || len(d.Skipped) != 1 || !strings.Contains(d.Skipped[0], mounted) ||
+		!Exists(filepath.Join(mounted, "data")) {
 		t.Errorf("kept %q, %v", d.Skipped, err)
 	}
 	unmount()
@@ -235,8 +251,15 @@ func TestI4RemoveTreeSkipsMounts(t *testing.T) {
 func TestRunStopsAtFailedStep(t *testing.T) {
 	var out bytes.Buffer
 	d := &Executor{Context: t.Context(), Out: &out}
-	err := d.Run([]Step{{Kind: RemoveFile, Path: "/nonexistent/file"}, {Kind: CopyProgram, From: "/nonexistent/file", Path: "/to"}, {Kind: Custom, Description: "never"}})
-	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "copy /nonexistent/file to /to: ") || strings.Contains(out.String(), "never") {
+	err := d.Run(
+		[]Step{
+			{Kind: RemoveFile, Path: "/nonexistent/file"},
+			{Kind: CopyProgram, From: "/nonexistent/file", Path: "/to"},
+			{Kind: Custom, Description: "never"},
+		},
+	)
+	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "copy /nonexistent/file to /to: ") ||
+		strings.Contains(out.String(), "never") {
 		t.Errorf("error %v, said %q", err, out.String())
 	}
 }

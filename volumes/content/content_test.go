@@ -60,11 +60,15 @@ func proj(sources ...corev1.VolumeProjection) corev1.VolumeSource {
 }
 
 func cmProj(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
-	return corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items}}
+	return corev1.VolumeProjection{
+		ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items},
+	}
 }
 
 func secProj(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
-	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items}}
+	return corev1.VolumeProjection{
+		Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items},
+	}
 }
 
 func text(s string, mode uint32) File { return File{Data: []byte(s), Mode: mode} }
@@ -186,12 +190,16 @@ func FuzzPaths(f *testing.F) {
 		f.Add(s, "a")
 	}
 	f.Fuzz(func(t *testing.T, p, q string) {
-		files, err := Build(&corev1.Volume{VolumeSource: sec("key", corev1.KeyToPath{Key: "a", Path: p}, corev1.KeyToPath{Key: "pw", Path: q})}, inputs())
+		files, err := Build(
+			&corev1.Volume{VolumeSource: sec("key", corev1.KeyToPath{Key: "a", Path: p}, corev1.KeyToPath{Key: "pw", Path: q})},
+			inputs(),
+		)
 		if err != nil {
 			return
 		}
 		for name := range files {
-			if path.Clean(name) != name || path.IsAbs(name) || strings.HasPrefix(name, "..") || strings.ContainsRune(name, 0) || name == "." {
+			if path.Clean(name) != name || path.IsAbs(name) || strings.HasPrefix(name, "..") || strings.ContainsRune(name, 0) ||
+				name == "." {
 				t.Errorf("C1: %q from %q, %q", name, p, q)
 			}
 			for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {

@@ -19,11 +19,23 @@ func (b *builder) projected(src *corev1.ProjectedVolumeSource) error {
 		switch {
 		case s.ConfigMap != nil:
 			err = b.object(keyed{
-				ref: plan.Ref{Kind: plan.ConfigMap, Name: s.ConfigMap.Name}, items: s.ConfigMap.Items, optional: s.ConfigMap.Optional, defaults: d,
+				ref: plan.Ref{
+					Kind: plan.ConfigMap,
+					Name: s.ConfigMap.Name,
+				},
+				items:    s.ConfigMap.Items,
+				optional: s.ConfigMap.Optional,
+				defaults: d,
 			})
 		case s.Secret != nil:
 			err = b.object(keyed{
-				ref: plan.Ref{Kind: plan.Secret, Name: s.Secret.Name}, items: s.Secret.Items, optional: s.Secret.Optional, defaults: d,
+				ref: plan.Ref{
+					Kind: plan.Secret,
+					Name: s.Secret.Name,
+				},
+				items:    s.Secret.Items,
+				optional: s.Secret.Optional,
+				defaults: d,
 			})
 		case s.ServiceAccountToken != nil:
 			err = b.token(s.ServiceAccountToken, d)
@@ -62,5 +74,8 @@ func unsupported(i int, s *corev1.VolumeProjection) error {
 	case s.PodCertificate != nil:
 		source = "podCertificate"
 	}
-	return &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("projected.sources[%d]: %s is not supported on this node", i, source)}
+	return &plan.Error{
+		Kind: plan.Unsupported,
+		Err:  fmt.Errorf("projected.sources[%d]: %s is not supported on this node", i, source),
+	}
 }
