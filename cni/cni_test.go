@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// plugin is a program that answers like a CNI plugin and notes that it ran.
+// plugin writes a fake CNI plugin that records its calls.
 func plugin(t *testing.T, dir, name, versions string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -31,8 +31,8 @@ func plugin(t *testing.T, dir, name, versions string) {
 	}
 }
 
-// program writes a script. Nobody forks meanwhile: a child that is begun just then
-// has it open for writing as another runs it, which fails.
+// program writes a script. The lock prevents concurrent forks: a child process would inherit the
+// open file, and executing it would fail.
 func program(t *testing.T, path, text string) {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -118,7 +118,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("asked %d times", len(ran))
 	}
 	plugin(t, bin, "old", `"0.4.0", "1.0.0"`)
-	plugin(t, bin, "loopback", `"0.4.0"`) // the runtime asks it for what it speaks
+	plugin(t, bin, "loopback", `"0.4.0"`) // its versions are not checked
 	for _, item := range n.Check(t.Context()).Items {
 		if (item.Name == "plugin old" || item.Name == "plugin loopback") && !item.OK {
 			t.Errorf("a new file was not asked: %+v", item)
@@ -138,7 +138,7 @@ func TestCheckWithoutConfiguration(t *testing.T) {
 		t.Errorf("%+v", items)
 	}
 	dir := t.TempDir()
-	file := filepath.Join(dir, "10-theirs.conflist") // nothing writes over it
+	file := filepath.Join(dir, "10-theirs.conflist") // never overwritten
 	if err := os.WriteFile(file, []byte(`{"name": `), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestRun(t *testing.T) {
 			}
 			select {
 			case <-calls:
-			case <-time.After(5 * time.Millisecond): // until Run has begun nobody calls
+			case <-time.After(5 * time.Millisecond): // no calls before Run has started
 			case <-bound:
 				_, why := n.Ready()
 				t.Fatalf("%q, want %q", why, want)

@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// inside runs plugins in the network namespace that stands for the node.
+// inside runs plugins in the network namespace that represents the node.
 type inside struct{ netns string }
 
 func (in inside) ExecPlugin(ctx context.Context, plugin string, stdin []byte, env []string) ([]byte, error) {

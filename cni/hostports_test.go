@@ -12,9 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestDeleteStaleFlows: in a network namespace that stands for the node, flows of
-// all sorts are put into the kernel's table. Those to the pod's host ports that
-// lead elsewhere are forgotten, and no other.
+// The conntrack table of a network namespace, which represents the node, contains various flows.
+// Only stale flows to the pod's host ports are deleted.
 func TestDeleteStaleFlows(t *testing.T) {
 	t.Parallel()
 	name := fmt.Sprintf("berth%dflows", os.Getpid())
@@ -37,8 +36,8 @@ func TestDeleteStaleFlows(t *testing.T) {
 		port   uint16
 		proto  uint8
 		leads  string
-		coming bool // forgotten when the pod at 10.9.0.5 has come
-		going  bool // forgotten when it is gone
+		coming bool // deleted when the pod at 10.9.0.5 starts
+		going  bool // deleted when the pod ends
 	}{
 		{"to a pod that is gone", "10.1.0.1", dns, udp, "10.9.0.4", true, true},
 		{"to the host itself", "10.1.0.1", dns, udp, "10.1.0.1", true, true},

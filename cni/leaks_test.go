@@ -15,7 +15,7 @@ import (
 
 func hexID(c string) string { return strings.Repeat(c, 64) }
 
-// leakHost is a made-up host: a network, host-local's store, libcni's memory.
+// leakHost is a fake host with a network, host-local's data and libcni's cache.
 type leakHost struct {
 	*testing.T
 	dir     string
@@ -51,7 +51,7 @@ func (h *leakHost) file(rel, text string) {
 	}
 }
 
-// bind pins the namespace of the test itself at a path.
+// bind pins the namespace of the test at a path.
 func (h *leakHost) bind(rel string) {
 	h.Helper()
 	h.file(rel, "")
@@ -70,7 +70,7 @@ func (h *leakHost) there(rel string) bool {
 	return err == nil
 }
 
-// remember writes what libcni would of an attachment.
+// remember writes an entry of libcni's cache.
 func (h *leakHost) remember(network, id, ifName, annotation, netns string) {
 	h.Helper()
 	text, err := json.Marshal(map[string]any{
@@ -99,7 +99,7 @@ func (h *leakHost) leaks(s LeakQuery) map[string]Leak {
 	out := map[string]Leak{}
 	for _, l := range found {
 		if l.Kind == Chain {
-			continue // of whoever runs plugins on this machine
+			continue // other users of plugins on this machine
 		}
 		key := l.ID
 		if l.Kind == PinnedNetNS {
@@ -189,7 +189,7 @@ func TestLeaksSkipsOtherRuntimes(t *testing.T) {
 		h.remember(row.network, id, "eth0", "berth.dev/pod", row.netns)
 		found := h.leaks(LeakQuery{
 			ExclusiveNetNSDir: row.own, Known: func(other string) bool { return other != id },
-			NetNSInUse: func() map[uint64]bool { return nil }, // as if the tests' own process were not in it
+			NetNSInUse: func() map[uint64]bool { return nil }, // as if it did not contain the test process
 		})
 		if _, leak := found[id]; leak != row.leak {
 			t.Errorf("%s: %v", row.what, leak)
@@ -241,7 +241,7 @@ func TestReleaseDeletesResourcesOfOneContainer(t *testing.T) {
 	}
 	l := h.leaks(LeakQuery{})[a]
 	h.file("addresses/x/10.0.0.3", b+"\r\neth0")
-	l.Addresses = append(l.Addresses, h.path("addresses/x/10.0.0.3")) // given to another since
+	l.Addresses = append(l.Addresses, h.path("addresses/x/10.0.0.3")) // now allocated to another container
 	for range 2 {
 		if err := h.network.Release(t.Context(), l); err != nil { // its plugin does not exist
 			t.Fatal(err)

@@ -28,7 +28,7 @@ func run(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// netns makes a network namespace with a name of the test's own.
+// netns creates a temporary network namespace.
 func netns(t *testing.T, name string) string {
 	t.Helper()
 	run(t, "ip", "netns", "add", name)
@@ -41,9 +41,8 @@ func netns(t *testing.T, name string) string {
 	return "/run/netns/" + name
 }
 
-// The written configuration gives pods addresses, a gateway that answers and
-// each other, and takes everything back, in a host of the test's own: the
-// plugins run in a network namespace that stands for the node.
+// TestDefaultNetworkWorks checks that pods get addresses, reach the gateway and each other, and
+// that DEL removes everything. The plugins run in a network namespace that represents the node.
 func TestDefaultNetworkWorks(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -148,8 +147,8 @@ func attach(t *testing.T, c *libcni.CNIConfig, conf *libcni.NetworkConfigList, i
 	return result
 }
 
-// TestReleaseLeaksOfRealPlugins has the plugins leave what they leave when
-// they are cut off, in a node of the test's own.
+// TestReleaseLeaksOfRealPlugins leaves resources of interrupted plugins in a network namespace that
+// represents the node.
 func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 	t.Parallel()
 	id := fmt.Sprintf("berth%dleak", os.Getpid())
@@ -183,7 +182,7 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	run(t, "ip", "-n", filepath.Base(one), "link", "del", "eth0") // as a DEL that is killed after its first step
+	run(t, "ip", "-n", filepath.Base(one), "link", "del", "eth0") // like a DEL that is killed after its first step
 	if err := plugins.DelNetworkList(t.Context(), list, rt(a, one)); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +209,7 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 	if text := rules(); strings.Contains(text, a) || strings.Count(text, b) < 6 {
 		t.Errorf("after the release of a's:\n%s", text)
 	}
-	if err := os.RemoveAll(filepath.Join(dir, "cache")); err != nil { // as an ADD that is killed at its end
+	if err := os.RemoveAll(filepath.Join(dir, "cache")); err != nil { // like an ADD that is killed at its end
 		t.Fatal(err)
 	}
 	release(b, Address)
@@ -227,8 +226,7 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 	}
 }
 
-// enter has the test, and what it runs, live in a network namespace. Its thread
-// ends with it.
+// enter moves the test to a network namespace. Its thread is not reused.
 func enter(t *testing.T, ns string) {
 	t.Helper()
 	runtime.LockOSThread()

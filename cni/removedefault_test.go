@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRemoveDefaultCanBeRepeated: the file goes last, so a removal that failed
-// half-way is done by the next one; and no program of the host is needed for any of it.
+// The file is removed last, so that the next call completes a failed removal. No program of the
+// host is required.
 func TestRemoveDefaultCanBeRepeated(t *testing.T) {
 	name := fmt.Sprintf("berth%dleave", os.Getpid())
 	netns(t, name)
@@ -35,7 +35,7 @@ func TestRemoveDefaultCanBeRepeated(t *testing.T) {
 	if err := WriteDefault(confDir, nil, []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}, true); err != nil {
 		t.Fatal(err)
 	}
-	// A book that cannot be removed: something is mounted in it.
+	// A directory that cannot be removed because of a mount.
 	if err := os.MkdirAll(filepath.Join(book, "10.9.0.2"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func TestHostFileReturnsCurrentContent(t *testing.T) {
 		t.Error(err)
 	}
 	put("a", "one")
-	if err := os.Symlink("a", f.Path); err != nil { // as systemd-resolved has it
+	if err := os.Symlink("a", f.Path); err != nil { // as systemd-resolved does
 		t.Fatal(err)
 	}
 	is("one")

@@ -203,7 +203,7 @@ func TestIdleDetectorScalesWithLiveHeap(t *testing.T) {
 		more uint64 // allocated since the step before, in KiB
 		want bool
 	}{
-		{5000, false}, {4096, true}, // a sixteenth of what is kept goes on
+		{5000, false}, {4096, true}, // a sixteenth of the live heap
 		{4096, false}, {50000, false}, {4096, false}, // less was allocated than is kept
 		{4096, false}, {4096, true},
 	} {

@@ -73,7 +73,7 @@ func TestParsePSIAndTasks(t *testing.T) {
 	}
 }
 
-// TestPollEvents rings by a pipe in place of the kernel's file, and leaves when told.
+// The test uses a pipe in place of the kernel's file.
 func TestPollEvents(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -98,7 +98,7 @@ func TestPollEvents(t *testing.T) {
 	}
 }
 
-// TestKernelAcceptsPSITrigger asks this kernel for alarms of its memory.
+// The test requires PSI or cgroup v1 memory notifications.
 func TestKernelAcceptsPSITrigger(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat(memoryPSI); err != nil || os.Geteuid() != 0 {

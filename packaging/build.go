@@ -85,7 +85,10 @@ func (b *build) common(ctx context.Context, program string) error {
 			return err
 		}
 	}
-	if err := b.run(ctx, ".", nil, "go", "run", "-trimpath", "-tags", "packaging", "-ldflags", b.ldflags, "./cmd/"+program, "packaging-files", stage); err != nil {
+	args := []string{
+		"go", "run", "-trimpath", "-tags", "packaging", "-ldflags", b.ldflags, "./cmd/" + program, "packaging-files", stage,
+	}
+	if err := b.run(ctx, ".", nil, args...); err != nil {
 		return err
 	}
 	copyright, err := copyright(ctx, program)

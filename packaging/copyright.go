@@ -27,7 +27,10 @@ func writeChangelog(name, program, version, describe string, committed time.Time
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(z, "%s (%s) unstable; urgency=medium\n\n  * Built from %s. See the history of the repository.\n\n -- %s  %s\n", program, version, describe, maintainer, committed.Format(time.RFC1123Z)); err != nil {
+	const entry = "%s (%s) unstable; urgency=medium\n\n" +
+		"  * Built from %s. See the history of the repository.\n\n -- %s  %s\n"
+	_, err = fmt.Fprintf(z, entry, program, version, describe, maintainer, committed.Format(time.RFC1123Z))
+	if err != nil {
 		return err
 	}
 	if err := z.Close(); err != nil {

@@ -23,7 +23,7 @@ import (
 	"berth/agent/plan"
 )
 
-// ask makes a probe of a container once, on loopback.
+// ask runs a probe of a container on loopback once.
 func askOnce(t *testing.T, spec corev1.Probe, ports ...corev1.ContainerPort) outcome {
 	t.Helper()
 	if spec.TimeoutSeconds == 0 {
@@ -57,7 +57,7 @@ func portIn(t *testing.T, address string) int32 {
 	return int32(n)
 }
 
-// closedPort is a port at which nobody listens.
+// closedPort returns a port without a listener.
 func closedPort(t *testing.T) int32 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -204,7 +204,7 @@ func TestHTTP2WithoutTLS(t *testing.T) {
 	}
 }
 
-// TestHTTP2OverTLS is one that speaks nothing else, as some that are made for gRPC do.
+// The server supports only HTTP/2, like some gRPC servers.
 func TestHTTP2OverTLS(t *testing.T) {
 	s := site(t)
 	s.EnableHTTP2 = true
@@ -278,7 +278,7 @@ func TestTCP(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer curt.Close()
-	wg.Go(func() { // whoever closes at once was there
+	wg.Go(func() { // accept and close
 		for {
 			c, err := curt.Accept()
 			if err != nil {

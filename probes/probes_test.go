@@ -19,7 +19,7 @@ import (
 	"berth/agent/plan"
 )
 
-// bench is Probes in a bubble, with probes that answer as they are told.
+// bench is a Manager in a synctest bubble with fake probes.
 type rig struct {
 	t      *testing.T
 	o      *Manager
@@ -85,7 +85,7 @@ func (r *rig) runner(x *probe, _ *corev1.Container) func(context.Context) outcom
 	}
 }
 
-// watch asks for probes of containers of one pod.
+// watch sets the probes of one pod.
 func (r *rig) watch(pod *corev1.Pod, want ...plan.Watch) {
 	r.o.Watch(pod, want, func(id string, h plan.Health) {
 		r.mu.Lock()
@@ -122,7 +122,7 @@ func (r *rig) ran(key string) string {
 	return strings.Join(out, " ")
 }
 
-// running is a watch of a container that has just begun.
+// running is a watch of a container that has just started.
 func (r *rig) running(name string, want plan.Probes) plan.Watch {
 	return plan.Watch{ID: name + "-0", Name: name, StartedAt: time.Now(), Host: "10.0.0.1", Probes: want}
 }
@@ -177,7 +177,7 @@ func TestInitialDelay(t *testing.T) {
 		p := web(10, 3)
 		p.InitialDelaySeconds = 7
 		w := r.running("c", readiness)
-		r.at(2 * time.Second) // it is heard of later
+		r.at(2 * time.Second) // reported later
 		r.watch(probed("a", ready("c", p)), w)
 		r.at(7500 * time.Millisecond)
 		if got := r.ran("c/Readiness"); !strings.HasPrefix(got, "7.00") {
@@ -228,7 +228,7 @@ func TestFailedLivenessProbeReportsOnce(t *testing.T) {
 		if h := r.health["c-0"]; !h.Dead || h.Probe != "liveness" || h.Message != "down" {
 			t.Errorf("%+v", h)
 		}
-		// The container that takes its place begins anew.
+		// The replacement starts from the beginning.
 		w := r.running("c", plan.Probes{Liveness: true})
 		w.ID = "c-1"
 		r.watch(pod, w)

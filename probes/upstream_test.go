@@ -60,7 +60,7 @@ func each(t *testing.T, f func(t *testing.T, h corev1.ProbeHandler, failures int
 	}
 }
 
-// dead is when a container was told to be dead; zero: not.
+// dead is when a container was reported dead. Zero: it was not.
 func (r *rig) dead() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +78,7 @@ func (r *rig) dead() time.Duration {
 
 func (r *rig) deadBetween(least, most time.Duration) {
 	r.t.Helper()
-	const dust = time.Microsecond // times are told as text
+	const dust = time.Microsecond // times are formatted
 	if at := r.dead(); at < least-dust || at > most+dust {
 		r.t.Errorf("given up after %s, not between %s and %s; told %v", at, least, most, r.told)
 	}
@@ -137,7 +137,7 @@ func TestLivenessStartsAfterStartupProbe(t *testing.T) {
 					r.at(step)
 					if r.health["c-0"].Started {
 						started = step
-						w.Probes = plan.Probes{Liveness: true} // what the plan says then
+						w.Probes = plan.Probes{Liveness: true} // as the plan decides then
 						r.watch(pod, w)
 					}
 				}

@@ -35,8 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// numbered is content whose files all hold one number; even and odd ones
-// differ in a key.
+// numbered returns files with the same number as content. Even and odd numbers have different keys.
 func numbered(n int) content.Files {
 	f := content.File{Data: fmt.Append(nil, n), Mode: 0o644}
 	files := content.Files{"a": f, "b": f, "dir/c": f}
@@ -46,8 +45,7 @@ func numbered(n int) content.Files {
 	return files
 }
 
-// visible lists what a user of the directory sees, by path; names of the
-// writer's own are counted apart.
+// visible lists the files that users of the directory see, and counts the entries of the writer.
 func visible(t testing.TB, dir string) (files map[string]string, own int) {
 	t.Helper()
 	files = map[string]string{}
@@ -146,8 +144,7 @@ func TestWriteAfterCrash(t *testing.T) {
 	}
 }
 
-// A writer killed at any moment leaves one whole generation readable, and the
-// next write tidies up.
+// A writer killed at any time leaves one complete generation, and the next write cleans up.
 func TestWriterKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -161,7 +158,7 @@ func TestWriterKilled(t *testing.T) {
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		must(t, cmd.Start())
-		// It has begun when the link has moved; then the moment is any.
+		// The writer has started when the link changes. Then kill it at any time.
 		for began := time.Now(); ; {
 			if now, err := os.Readlink(dir + "/..data"); err == nil && now != last {
 				break

@@ -14,13 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// BenchmarkFiveVolumes sets up the volumes of a pod, looks, and takes them down,
-// in turns with none and with a thousand other mounts on the host: a machine that
-// others use as well is never as fast twice, so only turns can be compared. Of
-// the set-up alone it reports the median and 99th percentile of the time, in ms,
-// and the CPU time, which other people's work hardly changes: of both turns, and
-// what a thousand mounts cost as a ratio of medians. That should be near 1, and
-// p99-ms below 10 on a machine that is idle otherwise.
+// BenchmarkFiveVolumes sets up, observes and removes the volumes of a pod, alternating between no
+// and 1000 other mounts on the host, because absolute times vary on a shared machine. It reports
+// the median and the 99th percentile of the set-up time in ms, the CPU time, and the ratio of the
+// medians. The ratio should be near 1, and p99-ms below 10 on an otherwise idle machine.
 func BenchmarkFiveVolumes(b *testing.B) {
 	const turn, others = 25, 1000
 	v := newVolumes(b)
@@ -50,7 +47,7 @@ func BenchmarkFiveVolumes(b *testing.B) {
 	}
 }
 
-// crowd has that many other mounts on the host, or none.
+// crowd adds or removes other mounts on the host.
 func crowd(b *testing.B, root string, n int, there bool) {
 	b.Helper()
 	for i := range n {
@@ -70,7 +67,7 @@ func crowd(b *testing.B, root string, n int, there bool) {
 // samples are the times of set-ups.
 type samples struct{ took, cpu []time.Duration }
 
-// add lets a pod with five volumes come and go.
+// add sets up and removes a pod with five volumes.
 func (s *samples) add(b *testing.B, v *Volumes, uid string) {
 	b.Helper()
 	objs := objectsWith(map[string]string{"a": "1", "b": "2"})

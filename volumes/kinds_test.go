@@ -40,7 +40,7 @@ func TestEmptyDirModes(t *testing.T) {
 	if err := os.WriteFile(dir+"/f", make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("writing past the limit: %v", err)
 	}
-	// In use it is left alone, whatever version is asked for.
+	// A volume in use is not changed, even for another version.
 	must(t, os.Chmod(dir, 0o700))
 	mustMount(t, v, pod, "memory", "other", nil)
 	if _, vols, _ := v.Observe(t.Context(), pod); mode(t, dir).Perm() != 0o700 || vols["memory"].Version != "other" {

@@ -83,7 +83,7 @@ func TestUnmountLeavesPeers(t *testing.T) {
 	}
 }
 
-// A volume in use is detached; who uses it keeps it.
+// A volume in use is detached. Its users keep it.
 func TestUnmountBusy(t *testing.T) {
 	t.Parallel()
 	v, pod := newVolumes(t), newPod(secretVol("key"))

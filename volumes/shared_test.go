@@ -47,7 +47,7 @@ func TestEnsureSharedMount(t *testing.T) {
 	}
 }
 
-// A shared mount that someone else made is used and left.
+// An existing shared mount is used and kept.
 func TestEnsureSharedMountKeepsExistingMount(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -70,8 +70,7 @@ func TestEnsureSharedMountKeepsExistingMount(t *testing.T) {
 	}
 }
 
-// FuzzMountLine: a mount is shared when an optional field says so, whatever
-// the file system calls itself and its options.
+// FuzzMountLine checks that only the optional fields determine whether a mount is shared.
 func FuzzMountLine(f *testing.F) {
 	f.Add("shared:7 master:1", "ext3 /dev/root rw")
 	f.Add("master:1", "ext3 shared:1 rw,shared:2")

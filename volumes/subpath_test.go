@@ -258,7 +258,7 @@ func TestSubPathThroughAbsoluteLinkInHostPath(t *testing.T) {
 	for name, tc := range map[string]struct {
 		link  string // below the root, what it leads to
 		sub   string
-		wants string // below the root; or else the error
+		wants string // below the root; empty: see err
 		err   string
 	}{
 		"one that leads inside is followed":              {"ROOT/real", "current", "real", ""},

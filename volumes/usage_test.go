@@ -89,7 +89,7 @@ func TestUsageCountsBlocksOnce(t *testing.T) {
 	}
 }
 
-// TestUsageOfVolumesThatAreSetUp, and of nothing else.
+// Other volumes are omitted.
 func TestUsageOfVolumesThatAreSetUp(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
@@ -154,7 +154,7 @@ func TestUsageReachesTheDeepestDirectory(t *testing.T) {
 	must(t, removeTree(t.Context(), top)) // the test's own clean-up may not reach it
 }
 
-// TestUsageExceedingPendingBudget is the same as with room for all.
+// The result does not depend on the budget.
 func TestUsageExceedingPendingBudget(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -224,8 +224,7 @@ func TestUsageStopsAtLimitAndCancellation(t *testing.T) {
 	}
 }
 
-// A pod goes on while it is measured: its files and directories vanish, and
-// come back as something else.
+// A pod runs while it is measured: its files and directories disappear and are replaced.
 func TestUsageOfChangingTree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -60,7 +60,10 @@ func New(opts Options) (*Volumes, error) {
 		return nil, fmt.Errorf("volumes: read boot ID: %w", err)
 	}
 	v := &Volumes{Options: opts, boot: string(bytes.TrimSpace(boot))}
-	if err := errors.Join(os.MkdirAll(opts.RootDir, 0o750), os.MkdirAll(v.podsDir(), 0o750), os.MkdirAll(opts.PodLogsDir, 0o755)); err != nil {
+	err = errors.Join(
+		os.MkdirAll(opts.RootDir, 0o750), os.MkdirAll(v.podsDir(), 0o750), os.MkdirAll(opts.PodLogsDir, 0o755),
+	)
+	if err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
 	var st unix.Statx_t

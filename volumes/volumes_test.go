@@ -177,7 +177,7 @@ func fsType(t testing.TB, path string) (int64, int64) {
 	return st.Type, int64(st.Blocks) * st.Bsize
 }
 
-// A pod's life with one volume of every kind, from nothing to nothing.
+// The lifecycle of a pod with one volume of every kind.
 func TestLifecycleOfEveryKind(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
@@ -294,8 +294,7 @@ func TestVersionMovesWithProject(t *testing.T) {
 	}
 }
 
-// After a reboot mounts are gone and unsynced content is not trusted, but the
-// files of an emptyDir stay.
+// After a reboot mounts and unsynced content are not valid, but the files of an emptyDir are.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
@@ -396,7 +395,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A full disk is told as such, and the same call succeeds when there is room.
+// A full disk returns NoSpace, and the same call succeeds when space is available.
 func TestNoSpace(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -23,7 +23,7 @@ import (
 	"berth/cni/routes"
 )
 
-// lab is a network namespace that nobody else knows: it goes with the test.
+// lab is a network namespace that exists only during the test.
 type lab struct {
 	t    *testing.T
 	ns   netns.NsHandle
@@ -92,7 +92,7 @@ func (l *lab) gateway() *Gateway {
 	return g
 }
 
-// routes are those of the lab that lead by way of an address.
+// routes returns the lab's routes with a next hop.
 func (l *lab) routes() string {
 	l.t.Helper()
 	all, err := listRoutes(l.h)
@@ -107,8 +107,8 @@ func (l *lab) routes() string {
 	return strings.Join(out, " ")
 }
 
-// rules are what is masqueraded, with the kernel's numbers of the rules: other
-// numbers, and they were written again.
+// rules returns the masquerading rules with their kernel handles, which change when they are
+// written again.
 func (l *lab) rules() string {
 	l.t.Helper()
 	k := kernel{l.ns}
@@ -202,7 +202,7 @@ func TestSyncNodes(t *testing.T) {
 	}
 	g.SetNode(peer("b", "10.9.0.22", "10.42.1.0/24"))
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
-	g.SetNode(peer("d", "10.9.0.5", "10.42.9.0/24")) // the way there is somebody else's
+	g.SetNode(peer("d", "10.9.0.5", "10.42.9.0/24")) // conflicts with a foreign route
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
 	if st := g.Status(); st.Nodes != 3 || st.Reachable != 2 || len(st.Problems) != 1 ||
 		!strings.Contains(
@@ -218,7 +218,7 @@ func TestSyncNodes(t *testing.T) {
 	g.DeleteNode("c")
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 "+theirs)
 
-	// Off: somebody else's network counts on this node from now on.
+	// Disabled: another component now manages the network of this node.
 	l.mu.Lock()
 	l.on = false
 	l.mu.Unlock()
@@ -231,12 +231,12 @@ func TestSyncNodes(t *testing.T) {
 	}
 }
 
-// TestSyncReportsRejectedRoute is its node's trouble: the others are reached, and
-// nothing is wrong with this host.
+// A rejected route is reported for its node. The others are reachable, and the host has no error.
 func TestSyncReportsRejectedRoute(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	// For IPv4 one that a rule of the host's makes unreachable, for IPv6 one of an interface that is down.
+	// IPv4: an address made unreachable by a route of the host. IPv6: an address of an interface
+	// that is down.
 	_, host, err := net.ParseCIDR("10.9.0.66/32")
 	l.must(err)
 	l.must(
@@ -270,7 +270,7 @@ func TestSyncReportsRejectedRoute(t *testing.T) {
 		!strings.Contains(text, "add route 10.42.1.0/24 via 10.9.0.66: ") {
 		t.Errorf("troubles are %s", text)
 	}
-	// One that is refused where it was taken before loses the route to the old address.
+	// A node whose new route is rejected loses its old route.
 	g.SetNode(peer("b", "10.9.0.66", "10.42.2.0/24"))
 	l.is(g, "")
 	g.SetNode(peer("b", "10.9.0.3", "10.42.2.0/24"))
@@ -281,7 +281,7 @@ func TestSyncReportsRejectedRoute(t *testing.T) {
 	}
 }
 
-// TestRestartedGatewayChangesNothing: it knows from the file what the first has made.
+// The restarted gateway reads the file of the first one.
 func TestRestartedGatewayChangesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -310,7 +310,7 @@ func TestRestartedGatewayChangesNothing(t *testing.T) {
 	l.must(later.Sync())
 	same("told the same again")
 
-	// After a boot nothing is there but the file.
+	// After a reboot only the file exists.
 	for _, r := range []string{"10.42.1.0/24", "fd42:0:0:1::/64"} {
 		_, n, _ := net.ParseCIDR(r)
 		l.must(l.h.RouteDel(&netlink.Route{Dst: n, Protocol: routes.Protocol}))
@@ -322,8 +322,7 @@ func TestRestartedGatewayChangesNothing(t *testing.T) {
 	}
 }
 
-// TestRunFollowsRouteChanges: what somebody takes away comes back at once, not at the
-// next audit.
+// A removed route is restored at once, not by the next audit.
 func TestRunFollowsRouteChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -354,7 +353,7 @@ func TestRunFollowsRouteChanges(t *testing.T) {
 	_, n, _ := net.ParseCIDR("10.42.1.0/24")
 	l.must(l.h.RouteDel(&netlink.Route{Dst: n}))
 	until("10.42.1.0/24>10.9.0.2/98")
-	eth, err := l.h.LinkByName("eth0") // which takes its routes along
+	eth, err := l.h.LinkByName("eth0") // this removes its routes
 	l.must(err)
 	l.must(l.h.LinkSetDown(eth))
 	until("")
@@ -383,7 +382,7 @@ func TestSyncRepairsRules(t *testing.T) {
 	}
 }
 
-// TestRemove takes away only what a gateway of this file has made.
+// TestRemove removes only what a gateway with this file has configured.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -398,7 +397,7 @@ func TestRemove(t *testing.T) {
 	if l.routes() == "" || l.rules() == none {
 		t.Error("one that never kept the file takes away what another has made")
 	}
-	l.must(os.WriteFile(l.file, nil, 0o600)) // as after a power cut
+	l.must(os.WriteFile(l.file, nil, 0o600)) // as after a power loss
 	l.is(l.gateway(), "")
 	if got := l.rules(); got != none {
 		t.Errorf("rules are %s", got)

@@ -57,7 +57,7 @@ func TestRequests(t *testing.T) {
 	} {
 		got, err := requests(podWith(row.text))
 		switch {
-		case row.text == "../a": // a namespace is not looked at
+		case row.text == "../a": // the namespace is ignored
 			if err != nil {
 				t.Errorf("%q: %v", row.text, err)
 			}
@@ -92,9 +92,8 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// rig is a node with a plugin that writes down what it is told, and fails as long
-// as a file named after the verb is there. A CHECK of sandbox s hangs as long as
-// there is a file hangs-s, and fails with a file wrong-s.
+// rig is a node with a plugin that records its calls, and fails while a file named after the verb
+// exists. A CHECK of sandbox s hangs while a file hangs-s exists, and fails with a file wrong-s.
 type rig struct {
 	*testing.T
 	dir  string
@@ -137,7 +136,7 @@ func (r *rig) write(name, text string, mode os.FileMode) {
 	}
 }
 
-// begin is the start of an agent.
+// begin starts the agent.
 func (r *rig) begin() {
 	r.Helper()
 	var err error
@@ -153,7 +152,7 @@ func (r *rig) begin() {
 	}
 }
 
-// attach attaches sandbox s to what the annotation says.
+// attach attaches sandbox s to the networks of the annotation.
 func (r *rig) attach(networks string) error {
 	r.Helper()
 	wanted, err := r.nets.Resolve(podWith(networks))
@@ -163,7 +162,7 @@ func (r *rig) attach(networks string) error {
 	return r.nets.Attach(r.Context(), "s", "/nowhere", podWith(networks), wanted)
 }
 
-// attached attaches a sandbox that is there, of a pod that has its name.
+// attached attaches a sandbox of a pod with the same name.
 func (r *rig) attached(sandbox, networks string) {
 	r.Helper()
 	pod := podWith(networks)
@@ -177,8 +176,7 @@ func (r *rig) attached(sandbox, networks string) {
 	}
 }
 
-// told is what the plugin was told, with the files there were meanwhile, and is
-// forgotten then.
+// told returns and clears the recorded calls with the files that existed at the time.
 func (r *rig) told() string {
 	text, _ := os.ReadFile(filepath.Join(r.dir, "told"))
 	os.Remove(filepath.Join(r.dir, "told"))
@@ -195,7 +193,7 @@ func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 		t.Errorf("told %q", got)
 	}
 	r.begin()
-	r.write("conf/10-a.conflist", "", 0o644) // what was made is taken away as it was made
+	r.write("conf/10-a.conflist", "", 0o644) // DEL uses the configuration of ADD
 	r.write("DEL", "", 0o644)
 	if err := r.nets.Detach(t.Context(), "s"); err == nil || plan.KindOf(err) != plan.Network ||
 		!strings.Contains(err.Error(), `network "a" from net1`) {
@@ -277,8 +275,7 @@ func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 	}
 }
 
-// TestHangingCHECKDelaysNoOtherPod and makes nobody accused: when the
-// look is called off, only what was seen is told.
+// When Check is canceled, it returns only completed checks.
 func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -319,13 +316,13 @@ func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 		}
 	}
 	for _, w := range r.nets.Check(t.Context()) {
-		if w.Pod.Name != "s4" { // it may have been cut off
+		if w.Pod.Name != "s4" { // it may have been interrupted
 			t.Errorf("accused %+v", w)
 		}
 	}
 }
 
-// TestCheckIgnoresDetachingSandboxes of not being as it was made.
+// A sandbox that is being detached has no failures.
 func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -343,7 +340,7 @@ func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r.attached("s", "a,b") // which takes away what is left first
+	r.attached("s", "a,b") // detaches the leftovers first
 	r.write("wrong-s", "", 0o644)
 	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 ||
 		!strings.Contains(wrong[0].Message, `network "a" on net1: `) ||

@@ -54,8 +54,8 @@ func netns(t *testing.T, name string) string {
 	return "/run/netns/" + name
 }
 
-// TestCheckReportsChangedAttachment with the plugins that everybody has: nothing of
-// a network that is as it was made, and of one that is not once.
+// With the reference plugins an unchanged network has no failures, and a changed one is reported
+// once.
 func TestCheckReportsChangedAttachment(t *testing.T) {
 	t.Parallel()
 	id := fmt.Sprintf("berth%dcheck", os.Getpid())
@@ -77,7 +77,7 @@ func TestCheckReportsChangedAttachment(t *testing.T) {
 	if err := n.Attach(t.Context(), "s", pod, podWith("a@data"), wanted); err != nil {
 		t.Fatal(err)
 	}
-	if n, err = newNetworks(o, inside{node}); err != nil { // another life
+	if n, err = newNetworks(o, inside{node}); err != nil { // restarted agent
 		t.Fatal(err)
 	}
 	if wrong := n.Check(t.Context()); len(wrong) > 0 {

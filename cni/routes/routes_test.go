@@ -25,8 +25,7 @@ func node(name string, since int64, ranges string, addresses ...string) Node {
 	return n
 }
 
-// host is a node on 10.0.0.0/24 by eth0 and on 172.16.0.0/16 by eth1, with its own
-// pods' bridge.
+// host is a node with the networks 10.0.0.0/24 on eth0 and 172.16.0.0/16 on eth1, and a pod bridge.
 func host() Input {
 	return Input{Enabled: true, PodCIDRs: nets("10.42.0.0/24", "fd42::/64"), Links: []Link{
 		{Index: 2, Name: "eth0", Prefixes: nets("10.0.0.1/24", "fd00::1/64")},
@@ -133,8 +132,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestMarkRejected and no other's; a route that is nobody's
-// any more is the host's matter.
+// A rejected route is a problem of its node only. A route without a node is an error of the host.
 func TestMarkRejected(t *testing.T) {
 	in := host()
 	in.Nodes = []Node{
@@ -201,8 +199,8 @@ func TestMergeRanges(t *testing.T) {
 	}
 }
 
-// TestDecideConverges: whatever nodes there are, in whatever order, one plan makes
-// the host right, and no route of others is touched (R1 to R4).
+// For random nodes in any order, one plan establishes the desired state and changes no foreign
+// routes (R1 to R4).
 func TestDecideConverges(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -174,7 +174,7 @@ func TestMemoryProtection(t *testing.T) {
 			must(c.Ensure(t.Context(), first))
 		}, 4, 10, 6, "burstable/poda/memory.low", fmt.Sprint(2 * mi)},
 		{"the memory of who goes is nobody's", func() {
-			if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, "kubepods/burstable/podb")); err != nil { // an imitation has files
+			if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, "kubepods/burstable/podb")); err != nil { // the fake has files
 				t.Fatal(err)
 			}
 			must(c.Remove(t.Context(), second))
@@ -233,7 +233,7 @@ func TestLimitsOfAllPods(t *testing.T) {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
 			m := imitation(t, "cpu memory pids hugetlb")
-			for life := range 2 { // the second finds the pod, and limits that somebody took away
+			for life := range 2 { // the second agent finds the pod without its limits
 				if life == 1 {
 					for file, text := range map[string]string{"cpu.weight": "100", "memory.max": "max", "hugetlb.2MB.max": "max"} {
 						if err := os.WriteFile(filepath.Join(m.hierarchies[0].mount, "kubepods", file), []byte(text), 0o644); err != nil {
@@ -342,7 +342,7 @@ func TestSystemdSlices(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, dir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(m.hierarchies[0].mount, dir), 0o755); err != nil { // rmdir takes no files with it here
+	if err := os.Mkdir(filepath.Join(m.hierarchies[0].mount, dir), 0o755); err != nil { // rmdir fails for directories with files here
 		t.Fatal(err)
 	}
 	if err := c.Remove(t.Context(), pod); err != nil || len(r.stopped) != 1 {
@@ -366,7 +366,7 @@ func TestG5UnlimitedDoesNotExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(m.hierarchies[0].mount, first.layout.dir(first.names(pod)), "memory.max")
-	if err := os.WriteFile(file, []byte("max"), 0o644); err != nil { // the agent ended before it was set
+	if err := os.WriteFile(file, []byte("max"), 0o644); err != nil { // the agent stopped before it was set
 		t.Fatal(err)
 	}
 	second, _ := newCgroups(m, Options{})

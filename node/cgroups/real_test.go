@@ -20,8 +20,7 @@ import (
 	"berth/agent/plan"
 )
 
-// onHost is this host's cgroups below a root of the test's own, which is gone
-// afterwards from every hierarchy.
+// onHost uses this host's cgroups below a temporary root.
 func onHost(t *testing.T, o Options) *Cgroups {
 	t.Helper()
 	o.Root = fmt.Sprintf("/%s-%d", strings.ReplaceAll(t.Name(), "/", "."), os.Getpid())
@@ -211,7 +210,7 @@ func TestRemoveFrozen(t *testing.T) {
 	killed(t, cmd)
 }
 
-// The unified hierarchy kills by itself; v1's processes are killed one by one.
+// The unified hierarchy uses cgroup.kill; in v1 processes are killed one by one.
 func TestSweepOfOneHierarchy(t *testing.T) {
 	t.Parallel()
 	for _, unified := range []bool{true, false} {
@@ -253,7 +252,7 @@ func TestG3RemoveOrphan(t *testing.T) {
 	for _, uid := range uids {
 		orphan := &corev1.Pod{}
 		orphan.UID = uid
-		// As a Remove that was killed half-way leaves it.
+		// The state after an interrupted Remove.
 		if err := c.find(c.layout.pod(tierOfOrphan(c, uid), uid))[0].remove(); err != nil {
 			t.Error(err)
 		}
@@ -291,7 +290,7 @@ func TestG4TierShare(t *testing.T) {
 	if got := value(t, c, "cpu", c.layout.tier(besteffort), "cpu.shares"); got != "2" {
 		t.Errorf("BestEffort: %s", got)
 	}
-	// The agent starts anew and meets its pods one after the other.
+	// The agent restarts and finds its pods one after the other.
 	again, err := New(Options{Root: c.layout.parent(c.layout.root), Driver: driverCgroupfs})
 	if err != nil {
 		t.Fatal(err)

@@ -112,7 +112,7 @@ func TestUsageOnV1(t *testing.T) {
 	if p.IOUnavailable || !u.Containers["abc"].IOUnavailable {
 		t.Errorf("whether I/O is counted: pod %+v, container %+v", p, u.Containers["abc"])
 	}
-	// A kernel that counts nothing for anybody tells nothing of the pod.
+	// A kernel without I/O accounting.
 	for text, counts := range map[string]bool{"Total 0\n": false, "8:0 Read 4096\n8:0 Total 4096\nTotal 4096\n": true} {
 		fill(t, mount, map[string]string{"blkio/blkio.throttle.io_service_bytes_recursive": text})
 		if got := usageOf(t, m, driverCgroupfs, "abc").Pod; got.IOUnavailable == counts {

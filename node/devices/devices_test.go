@@ -59,7 +59,7 @@ func TestNodeResourcesMatchPluginLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.has(null, 1, 1)
-	f.stop() // nobody listens to the old one any more
+	f.stop() // the old server is stopped
 	g.set([]string{"x", "y"}, nil)
 	r.has(null, 2, 2)
 }
@@ -271,13 +271,13 @@ func TestRestartedContainerGetsSameDevices(t *testing.T) { // D2
 	if n, _ := f.calls(); n != 2 {
 		t.Errorf("asked to allocate %d times", n)
 	}
-	// The plugin comes anew and wants to hear of each start.
+	// The plugin registers again and requires PreStartContainer.
 	if err := g.register(); err != nil {
 		t.Fatal(err)
 	}
 	f.stop()
 	r.until("a start that the new plugin hears of", func() bool {
-		_, _ = r.give(p, 0) // the old one may be asked yet
+		_, _ = r.give(p, 0) // the old registration may still be in use
 		_, n := g.calls()
 		r.notify()
 		return n > 0
@@ -367,7 +367,7 @@ func TestAllocationsSurviveAgentRestart(t *testing.T) {
 		if c, listed := r.NodeResources().Capacity[null]; !listed || c.Value() != 0 {
 			t.Errorf("before its plugin is back the node has %v", r.NodeResources().Capacity)
 		}
-		if why := r.Observe(p)["c0"].Waits; (why == "") != (boot == "boot-1") { // what was set up ends with the boot
+		if why := r.Observe(p)["c0"].Waits; (why == "") != (boot == "boot-1") { // responses are valid for one boot
 			t.Errorf("in %s its pod waits for the plugin: %q", boot, why)
 		}
 		return r
@@ -375,7 +375,7 @@ func TestAllocationsSurviveAgentRestart(t *testing.T) {
 	r := next("boot-1")
 	stop = r.run()
 	f = newFake(t, dir, null, "a", "b", "c").joins(r)
-	if got := r.mustGive(q, 0); !slices.Equal(got, []string{"a"}) { // of the pod that is gone
+	if got := r.mustGive(q, 0); !slices.Equal(got, []string{"a"}) { // of the deleted pod
 		t.Errorf("a new pod was given %v", got)
 	}
 	if got := r.mustGive(p, 0); !slices.Equal(got, []string{"b"}) {
@@ -387,7 +387,7 @@ func TestAllocationsSurviveAgentRestart(t *testing.T) {
 	stop()
 	f.stop()
 
-	r = next("boot-2") // what was set up is gone with the boot
+	r = next("boot-2") // responses are invalid after a reboot
 	r.run()
 	f = newFake(t, dir, null, "a", "b", "c").joins(r)
 	if got := r.mustGive(p, 0); !slices.Equal(got, []string{"b"}) {

@@ -22,7 +22,7 @@ import (
 // bound is how long a test waits for anything at most.
 const bound = 2 * time.Minute
 
-// rig is Devices that run, and what they tell.
+// rig is a running Manager that records its callbacks.
 type rig struct {
 	*Manager
 	t       *testing.T
@@ -49,7 +49,7 @@ func tempDir(t *testing.T) string {
 	return dir
 }
 
-// newRig makes Devices without running them; more changes their options.
+// newRig returns a Manager that is not running. more changes its options.
 func newRig(t *testing.T, dir string, more func(*Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: dir, changed: make(chan struct{}, 1)}
@@ -148,7 +148,7 @@ type fake struct {
 	endpoint string
 	options  *pluginapi.DevicePluginOptions
 	server   *grpc.Server
-	news     chan struct{} // a newer list is there; capacity 1
+	news     chan struct{} // a newer list is available; capacity 1
 
 	mu        sync.Mutex
 	list      []*pluginapi.Device

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// BenchmarkEviction500 is one decision on a node of 500 pods of which one has to
-// go for memory: what the reading amounts to, who goes first, and what it is told.
+// BenchmarkEviction500 evaluates a reading, ranks 500 pods by memory and formats the message.
 func BenchmarkEviction500(b *testing.B) {
 	random := rand.New(rand.NewPCG(5, 0))
 	pods := make([]Candidate, 0, 500)

@@ -116,7 +116,7 @@ func TestP7RankMatchesUpstreamOrder(t *testing.T) {
 	}
 }
 
-// better says, from the pods alone, whether a must go before b.
+// better determines independently of Rank whether a is evicted before b.
 func better(s Signal, a, b Ranked) bool {
 	if a.Measured != b.Measured {
 		return !a.Measured

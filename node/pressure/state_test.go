@@ -16,8 +16,8 @@ const mi, gi = int64(1) << 20, int64(1) << 30
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// look is a reading so long after the start, of a node with 4 GiB, a disk of 100
-// GiB and 1000 processes, all free but for what edit says.
+// look returns a reading at a time after the start, of a node with 4 GiB of memory, a disk of 100
+// GiB and 1000 processes, all free except for the changes of edit.
 func look(after time.Duration, edit func(*Reading)) Reading {
 	r := Reading{At: start.Add(after), Levels: map[Signal]Level{
 		MemoryAvailable: {
@@ -34,7 +34,7 @@ func look(after time.Duration, edit func(*Reading)) Reading {
 	return r
 }
 
-// memory sets what both sources say.
+// memory sets both memory sources.
 func memory(available, second int64) func(*Reading) {
 	return func(r *Reading) {
 		r.Levels[MemoryAvailable] = Level{available, 4 * gi}
@@ -46,7 +46,7 @@ func disk(available int64) func(*Reading) {
 	return func(r *Reading) { r.Levels[NodefsAvailable] = Level{available, 100 * gi} }
 }
 
-// said is a verdict in short: the conditions, then what asks for something.
+// said formats an evaluation: the conditions, then the thresholds to reclaim.
 func said(v Evaluation) string {
 	var parts []string
 	for _, p := range v.Pressures {
@@ -153,7 +153,7 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// random is a node whose levels jump about, and may not be readable.
+// random returns a reading with random and partly unreadable levels.
 type random struct {
 	*rand.Rand
 	at time.Time
@@ -201,7 +201,7 @@ func (r *random) look() Reading {
 	return out
 }
 
-// crossed says, by the definition and not by Step, whether a threshold is met.
+// crossed determines independently of Evaluate whether a threshold is met.
 func crossed(c Config, t Threshold, r Reading, reclaim bool) (is, read bool) {
 	level, read := r.Levels[t.Signal]
 	least := t.Quantity
@@ -218,8 +218,7 @@ func crossed(c Config, t Threshold, r Reading, reclaim bool) (is, read bool) {
 	return is, read
 }
 
-// TestInvariants is P1 to P6 over random nodes: what Step says is held against the
-// definitions, look by look.
+// TestInvariants checks P1 to P6 for random nodes after every reading.
 func TestInvariants(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(400) {
@@ -261,7 +260,7 @@ func TestInvariants(t *testing.T) {
 						t.Errorf("look %d: %s is acted on", i, m)
 					}
 				}
-				for _, th := range c.Thresholds { // P3: nobody who is due is left out
+				for _, th := range c.Thresholds { // no due threshold is missing
 					_, read := reading.Levels[th.Signal]
 					if act[th.key()] && read &&
 						!slices.ContainsFunc(v.Reclaim, func(m ThresholdMet) bool { return m.key() == th.key() }) {
@@ -292,8 +291,8 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// sameActs compares what a later look at the same levels asks for with what the
-// same look asks for now.
+// sameActs compares the thresholds to reclaim of a later reading with the same levels with those of
+// now.
 func sameActs(c Config, s State, r Reading, later Evaluation) bool {
 	_, now := c.Evaluate(s, r)
 	keys := func(v Evaluation) (out []key) {

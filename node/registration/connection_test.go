@@ -12,8 +12,7 @@ import (
 	"berth/internal/apiclient"
 )
 
-// way is a way to a server that speaks HTTP/2, on which what is connected can be
-// swallowed: nothing comes through any more, and nothing says so.
+// way is a proxy to an HTTP/2 server that can silently drop all data of its connections.
 type way struct {
 	t    *testing.T
 	http *httptest.Server
@@ -24,7 +23,7 @@ type way struct {
 	conns []*piped
 }
 
-// piped is a connection with the way on from there.
+// piped is a connection and its upstream connection.
 type piped struct {
 	down, up  net.Conn
 	swallowed chan struct{} // closed when it is
@@ -64,7 +63,7 @@ func (w *way) serve() {
 	}
 }
 
-// pass tells one side what the other says.
+// pass copies the data of one side to the other.
 func (p *piped) pass(from, to net.Conn) {
 	buffer := make([]byte, 4096)
 	for {
@@ -72,7 +71,7 @@ func (p *piped) pass(from, to net.Conn) {
 		select {
 		case <-p.swallowed:
 			if err != nil {
-				return // and the other side hears nothing of it
+				return // dropped silently
 			}
 			continue
 		default:

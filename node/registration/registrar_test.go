@@ -33,7 +33,7 @@ type world struct {
 	events []string
 	beats  []error
 	alone  bool
-	heard  corev1.Node // as the server had it at last
+	heard  corev1.Node // last state on the server
 }
 
 func run(t *testing.T, s *server, change ...func(*Options)) *world {
@@ -99,7 +99,7 @@ func isReady(n *corev1.Node) bool {
 	})
 }
 
-// passes waits until the presence has looked at its facts a few times more.
+// passes waits until the Registrar has read its facts a few more times.
 func (w *world) passes(t *testing.T) {
 	t.Helper()
 	looks := func() int { w.mu.Lock(); defer w.mu.Unlock(); return w.looks }
@@ -107,7 +107,7 @@ func (w *world) passes(t *testing.T) {
 	until(t, "look at the facts", func() bool { return looks() > first+5 })
 }
 
-// reports puts the clock forward until the status is told without news.
+// reports advances the clock until the unchanged status is reported.
 func (w *world) reports(t *testing.T) {
 	t.Helper()
 	late := time.Now().Add(5 * time.Minute)
@@ -209,7 +209,7 @@ func TestRegisterUsesExistingNodeAfterRejectedRequests(t *testing.T) {
 	}
 }
 
-// TestRegisterFailsWithoutExistingNode is told as refused, not as missing.
+// The error is the rejection, not that the Node is missing.
 func TestRegisterFailsWithoutExistingNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -228,14 +228,13 @@ func TestRegisterRecreatesDeletedNode(t *testing.T) {
 	w := run(t, s)
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	first := s.get().UID
-	until(t, "watch", func() bool { return s.count("WATCH") > 0 }) // this server tells of nothing that was before
+	until(t, "watch", func() bool { return s.count("WATCH") > 0 }) // the watch does not include earlier changes
 	s.set(nil)
 	until(t, "node again", func() bool { n := s.get(); return isReady(n) && n.UID != first })
 	until(t, "knowledge of it", func() bool { return w.p.UID() == s.get().UID })
 }
 
-// TestRecreatedNodeKeepsState: what others have said of it holds, as far as the
-// node may say it.
+// The state that other clients have set is kept, as far as the node may set it.
 func TestRecreatedNodeKeepsState(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -244,7 +243,7 @@ func TestRecreatedNodeKeepsState(t *testing.T) {
 	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
 	n := s.get()
 	n.Spec.Unschedulable = true
-	n.Spec.Taints = []corev1.Taint{ // that of its registration is taken away
+	n.Spec.Taints = []corev1.Taint{ // without the taint of the registration
 		{
 			Key:    "theirs",
 			Effect: corev1.TaintEffectNoExecute,
@@ -308,15 +307,15 @@ func TestRecreatedNodeDropsForbiddenState(t *testing.T) {
 	}
 }
 
-// TestStatusIsReported: when it changed, when somebody wrote over it, and now and
-// then; else never.
+// The status is reported when it has changed, when another client has overwritten it, and
+// periodically.
 func TestStatusIsReported(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s)
 	until(t, "ready node", func() bool { return isReady(s.get()) })
-	// The first list has arrived then. One that is late tells of the node as it was,
-	// which is told again: rightly, for it may be a store that was brought back.
+	// Wait for the first list. A late one resets the Node, and the status is reported again,
+	// because the server's store may have been restored.
 	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
 	quiet := func() {
 		t.Helper()
@@ -423,8 +422,7 @@ func TestLeaseUsesSeparateConnection(t *testing.T) {
 	}
 }
 
-// TestUnresponsiveConnectionIsClosed: the way to the server breaks without a
-// word, and another connection would get through.
+// The connection drops all data silently, but a new connection would work.
 func TestUnresponsiveConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -548,7 +546,7 @@ func TestNameOfDeadMachineIsAccepted(t *testing.T) {
 	}
 }
 
-// TestSameInstallation tells machines apart that leave no mark.
+// Machines without the annotation are distinguished by their machine ID.
 func TestSameInstallation(t *testing.T) {
 	t.Parallel()
 	p := New(Options{Installation: "here", Facts: func(context.Context) Facts {

@@ -24,8 +24,7 @@ import (
 	"berth/internal/apiclient"
 )
 
-// server is as much of a server as one node needs: it keeps a Node and a lease,
-// and counts what is asked of it.
+// server is an API server with one Node and one lease that counts its requests.
 type server struct {
 	t    *testing.T
 	http *httptest.Server
@@ -34,14 +33,14 @@ type server struct {
 	version int
 	node    *corev1.Node
 	lease   *coordv1.Lease
-	asked   map[string]int                 // by verb and what it was about: "PATCH status"
+	asked   map[string]int // by verb and resource: "PATCH status"
 	changed chan struct{}                  // closed at the next change
 	hang    chan struct{}                  // while not nil, answers about the Node wait for it
 	strict  string                         // a label that no Node may be made with
-	refuses map[string]metav1.StatusReason // by what is asked, as in asked, before anything is looked at
+	refuses map[string]metav1.StatusReason // rejections by request, as in asked
 }
 
-const noRoom metav1.StatusReason = "InsufficientStorage" // of a server whose store is full
+const noRoom metav1.StatusReason = "InsufficientStorage" // the server's store is full
 
 func newServer(t *testing.T) *server {
 	s := &server{t: t, asked: map[string]int{}, changed: make(chan struct{})}
@@ -59,7 +58,7 @@ func (s *server) client() *apiclient.Client {
 	return c
 }
 
-// set changes the Node as another would; nil takes it away.
+// set changes the Node like another client. Nil deletes it.
 func (s *server) set(n *corev1.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +79,7 @@ func (s *server) put(n *corev1.Node) {
 	s.changed = make(chan struct{})
 }
 
-// get is the Node now; nil: there is none.
+// get returns the Node, or nil.
 func (s *server) get() *corev1.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +222,7 @@ func (s *server) nodes(r *http.Request, body []byte) (any, metav1.StatusReason) 
 	return out, ""
 }
 
-// watch tells every change of the Node until nobody listens.
+// watch sends every change of the Node until the client disconnects.
 func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.WriteHeader(http.StatusOK)
@@ -232,7 +231,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		now, changed := s.node.DeepCopy(), s.changed
 		if first {
-			s.asked["WATCH"]++ // from here on it tells of every change
+			s.asked["WATCH"]++ // all later changes are sent
 		}
 		s.mu.Unlock()
 		event, about := "MODIFIED", now

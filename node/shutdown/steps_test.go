@@ -17,7 +17,7 @@ func pod(name string, priority int32, grace int64) *corev1.Pod {
 	return p
 }
 
-// told is an order in words: group: pod=grace …
+// told formats steps: group: pod=grace …
 func told(steps []Step) (out []string) {
 	for _, s := range steps {
 		line := fmt.Sprintf("%d/%s:", s.Priority, s.Group.GracePeriod)

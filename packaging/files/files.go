@@ -41,7 +41,8 @@ func manual(root *cobra.Command, dir string, date time.Time) error {
 	}
 	root.DisableAutoGenTag = true
 	header := &doc.GenManHeader{Section: "1", Date: &date, Source: root.Name() + " " + root.Version, Manual: root.Name()}
-	if err := doc.GenManTreeFromOpts(root, doc.GenManTreeOptions{Header: header, Path: dir, CommandSeparator: "-"}); err != nil {
+	opts := doc.GenManTreeOptions{Header: header, Path: dir, CommandSeparator: "-"}
+	if err := doc.GenManTreeFromOpts(root, opts); err != nil {
 		return err
 	}
 	pages, err := filepath.Glob(filepath.Join(dir, "*.1"))

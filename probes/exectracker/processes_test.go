@@ -54,7 +54,7 @@ func TestFindLeftoverProcesses(t *testing.T) {
 		t.Error("a session whose first process lives counts as left behind")
 	}
 	hold.Close()
-	_ = cmd.Wait() // its exit code says nothing here
+	_ = cmd.Wait() // the exit code is irrelevant
 	if !slices.Contains(orphanedSessions(os.Getpid(), sinceBoot(began)), leader) {
 		t.Error("what is left is not found")
 	}
@@ -64,7 +64,7 @@ func TestFindLeftoverProcesses(t *testing.T) {
 	if p, lives := readProcess(left); !lives || p.session != leader || !kill(p) {
 		t.Errorf("it could not be ended: %+v", p)
 	}
-	if _, err := r.Read(buf); err != io.EOF { // which nobody holds open any more
+	if _, err := r.Read(buf); err != io.EOF { // no process holds it open
 		t.Error(err)
 	}
 	gone := process{pid: left, session: leader, started: 1}

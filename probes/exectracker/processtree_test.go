@@ -67,16 +67,16 @@ func TestDaemonBelongsToCommand(t *testing.T) {
 	if killed := n.killTrees(init); killed != 0 {
 		t.Errorf("%d processes of a command that lives were killed", killed)
 	}
-	late := &record{RequestedAt: n.RequestedAt} // of one who comes when the command is gone
+	late := &record{RequestedAt: n.RequestedAt} // first observed after the command has ended
 	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // its exit code says nothing here
+	_ = cmd.Wait() // the exit code is irrelevant
 	if !late.observeTrees(init, []int{leader}) || len(late.Trees) != 1 || len(late.Trees[0].Outputs) == 0 {
 		t.Errorf("what is left of it tells %+v", late.Trees)
 	}
-	if killed := n.killTrees(init); killed < 5 { // that in the session too: it holds the outputs
+	if killed := n.killTrees(init); killed < 5 { // including the one in the session, which holds the outputs
 		t.Errorf("%d processes were killed", killed)
 	}
-	if _, err := io.Copy(io.Discard, lines); err != nil { // to the end: nobody holds its outputs any more
+	if _, err := io.Copy(io.Discard, lines); err != nil { // until all holders of the outputs have ended
 		t.Error(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -96,7 +96,7 @@ func TestDaemonBelongsToCommand(t *testing.T) {
 	if _, lives := readProcess(other.Process.Pid); !lives {
 		t.Error("a process that is none of its was killed")
 	}
-	// Nor is one that has got a number of its.
+	// A reused PID is not killed.
 	n.Trees[0].Members = append(n.Trees[0].Members, processID{other.Process.Pid, 1})
 	if n.killTrees(init) != 0 {
 		t.Error("a process that is another was killed")

@@ -12,7 +12,7 @@ import (
 	"berth/agent/plan"
 )
 
-// runtime answers commands after a while; nothing runs anywhere.
+// runtime is a fake that returns from commands after a delay and runs nothing.
 type runtime struct {
 	takes time.Duration
 	err   error
@@ -59,7 +59,7 @@ func TestExecSyncErrors(t *testing.T) {
 		name  string
 		rt    runtime
 		limit time.Duration
-		gone  time.Duration // when nobody wants it any more
+		gone  time.Duration // when the caller cancels
 		kind  plan.Kind     // of the error; Other: none
 		notes int           // that are left
 	}{
@@ -173,11 +173,11 @@ func TestUserExecsAreNotKilled(t *testing.T) {
 	r := New(Options{Dir: dir})
 	r.TrackUserExec("c", []string{"his", "words"})
 	r.TrackUserExec("other", nil)
-	all := New(Options{Dir: dir}).userExecsIn("c") // of the next life
+	all := New(Options{Dir: dir}).userExecsIn("c") // after a restart
 	if len(all) != 1 || len(New(Options{Dir: dir}).interrupted) != 0 {
 		t.Fatalf("the next life knows %+v", all)
 	}
-	self := os.Getpid() // runs other words than any of these
+	self := os.Getpid() // has another command line
 	at := all[0].RequestedAt
 	for _, row := range []struct {
 		started time.Duration
@@ -188,7 +188,7 @@ func TestUserExecsAreNotKilled(t *testing.T) {
 		{at + time.Minute, []string{"the", "agent's"}, true},
 		{at - time.Second, []string{"the", "agent's"}, false},
 		{at + 2*time.Minute, []string{"the", "agent's"}, false},
-		{at + time.Second, os.Args, false}, // the agent's own words, which are not his
+		{at + time.Second, os.Args, false}, // the agent's command, not the user's
 	} {
 		if got := all.mayMatch(process{pid: self, started: row.started}, row.words); got != row.may {
 			t.Errorf("begun %s after the grant, %q: %v", row.started-at, row.words, got)
