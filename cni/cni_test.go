@@ -115,13 +115,13 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	if ran, _ := os.ReadFile(filepath.Join(bin, "ran-new")); string(ran) != "\n" {
-		t.Errorf("asked %d times", len(ran))
+		t.Errorf("the plugin ran %d times", len(ran))
 	}
 	plugin(t, bin, "old", `"0.4.0", "1.0.0"`)
 	plugin(t, bin, "loopback", `"0.4.0"`) // its versions are not checked
 	for _, item := range n.Check(t.Context()).Items {
 		if (item.Name == "plugin old" || item.Name == "plugin loopback") && !item.OK {
-			t.Errorf("a new file was not asked: %+v", item)
+			t.Errorf("a new plugin file was not executed: %+v", item)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func TestDeleteStaleFlows(t *testing.T) {
 		coming bool // deleted when the pod at 10.9.0.5 starts
 		going  bool // deleted when the pod ends
 	}{
-		{"to a pod that is gone", "10.1.0.1", dns, udp, "10.9.0.4", true, true},
+		{"to a deleted pod", "10.1.0.1", dns, udp, "10.9.0.4", true, true},
 		{"to the host itself", "10.1.0.1", dns, udp, "10.1.0.1", true, true},
 		{"to the pod", "10.1.0.1", dns, udp, "10.9.0.5", false, true},
 		{"by loopback to the pod", "127.0.0.1", dns, udp, "10.9.0.5", false, true},

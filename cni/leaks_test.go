@@ -133,14 +133,14 @@ func TestLeaksFindsOrphanedResourcesOfBerth(t *testing.T) {
 		},
 	})
 	if len(found) != 2 || asked != 1 {
-		t.Fatalf("asked %d times, found %+v", asked, found)
+		t.Fatalf("%d runtime calls, found %+v", asked, found)
 	}
 	if l := found[ours]; l.Kind != Attachment || !l.OwnedByBerth || len(l.loopbackFiles) != 1 || len(l.Addresses) != 1 ||
 		l.ifName != "eth0" {
 		t.Errorf("ours: %+v", l)
 	}
 	if l := found[bare]; l.Kind != Address || l.OwnedByBerth || len(l.Addresses) != 1 {
-		t.Errorf("an address that nothing else tells of: %+v", l)
+		t.Errorf("an address without other resources: %+v", l)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestLeaksOfKnownContainersNeedNoRuntimeCall(t *testing.T) {
 	h.remember("x", hexID("a"), "eth0", "berth.dev/pod", "")
 	found := h.leaks(LeakQuery{
 		Known:         func(string) bool { return true },
-		FilterUnknown: func(context.Context, []string) ([]string, error) { t.Error("it was asked"); return nil, nil },
+		FilterUnknown: func(context.Context, []string) ([]string, error) { t.Error("unexpected runtime call"); return nil, nil },
 	})
 	if len(found) != 0 {
 		t.Errorf("%+v", found)
@@ -179,9 +179,9 @@ func TestLeaksSkipsOtherRuntimes(t *testing.T) {
 		{"pinned elsewhere", "x", "/elsewhere/netns/cni-gone", true, false},
 		{"pinned in a place of ours alone", "other", h.path("netns/cni-there"), true, true},
 		{"another network, in a place that several share", "other", h.path("netns/cni-there"), false, false},
-		{"another network, its namespace is gone", "other", h.path("netns/cni-gone"), false, true},
+		{"another network, without its namespace", "other", h.path("netns/cni-gone"), false, true},
 		{"a loopback alone, in a place that several share", "cni-loopback", h.path("netns/cni-there"), false, false},
-		{"a loopback alone, its namespace is gone", "cni-loopback", h.path("netns/cni-gone"), false, true},
+		{"a loopback alone, without its namespace", "cni-loopback", h.path("netns/cni-gone"), false, true},
 		{"pinned nowhere, of our network", "x", "", false, true},
 		{"pinned nowhere, of another", "other", "", false, false},
 	} {

@@ -46,14 +46,14 @@ func TestRemoveDefaultCanBeRepeated(t *testing.T) {
 	defer unmount()
 	there := func(path string) bool { _, err := os.Lstat(path); return err == nil }
 	if err := removeDefault(h, confDir, books); !errors.Is(err, unix.EBUSY) || !there(file) {
-		t.Errorf("with a book that cannot go: %v; the file is there: %v", err, there(file))
+		t.Errorf("with a book that cannot go: %v; the file exists: %v", err, there(file))
 	}
 	unmount()
 	if err := removeDefault(h, confDir, books); err != nil || there(file) || there(book) {
-		t.Errorf("the second time: %v; the file is there: %v, the book: %v", err, there(file), there(book))
+		t.Errorf("the second time: %v; the file exists: %v, the book: %v", err, there(file), there(book))
 	}
 	if _, err := h.LinkByName(defaultBridge); err == nil {
-		t.Error("the bridge is there")
+		t.Error("the bridge exists")
 	}
 	if err := removeDefault(h, confDir, books); err != nil {
 		t.Errorf("with nothing left: %v", err)

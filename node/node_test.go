@@ -36,15 +36,15 @@ func TestChangedAddresses(t *testing.T) {
 		return out
 	}
 	for name, tt := range map[string]struct{ had, here, now, want string }{
-		"nothing changed":                    {"192.0.2.1", "192.0.2.1 10.88.0.1", "192.0.2.1", ""},
-		"another one is preferred now":       {"192.0.2.1", "192.0.2.1 192.0.2.2", "192.0.2.2", ""},
-		"a family came":                      {"192.0.2.1", "192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::1", ""},
-		"it is gone and another one is here": {"192.0.2.1", "192.0.2.2", "192.0.2.2", "192.0.2.2"},
-		"one of two is gone":                 {"192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2"},
-		"one of two is gone for good":        {"192.0.2.1 2001:db8::1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
-		"it is gone and none is here":        {"192.0.2.1", "", "127.0.0.1", ""},
-		"there was none":                     {"127.0.0.1", "", "127.0.0.1", ""},
-		"there was none and one has come":    {"127.0.0.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
+		"nothing changed":                             {"192.0.2.1", "192.0.2.1 10.88.0.1", "192.0.2.1", ""},
+		"another one is preferred now":                {"192.0.2.1", "192.0.2.1 192.0.2.2", "192.0.2.2", ""},
+		"a family came":                               {"192.0.2.1", "192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::1", ""},
+		"the address was replaced":                    {"192.0.2.1", "192.0.2.2", "192.0.2.2", "192.0.2.2"},
+		"one of two was replaced":                     {"192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2"},
+		"one of two was removed without replacement":  {"192.0.2.1 2001:db8::1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
+		"the address was removed without replacement": {"192.0.2.1", "", "127.0.0.1", ""},
+		"there was none":                              {"127.0.0.1", "", "127.0.0.1", ""},
+		"there was none and one has come":             {"127.0.0.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
 	} {
 		if got := changedAddresses(list(tt.had), list(tt.here), list(tt.now)); !slices.Equal(got, list(tt.want)) {
 			t.Errorf("%s: %v", name, got)

@@ -112,7 +112,7 @@ func TestKernelAcceptsPSITrigger(t *testing.T) {
 		t.Error(err)
 	}
 	if _, _, err := openPressureLevel("/none/such"); err == nil {
-		t.Error("a cgroup that is not there tells of memory")
+		t.Error("a missing cgroup reports memory pressure")
 	}
 }
 

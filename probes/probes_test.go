@@ -535,7 +535,7 @@ func TestStatuses(t *testing.T) {
 	})
 }
 
-// Who watches the loop must be able to tell a hang from a node without probes.
+// The heartbeat distinguishes a hang from a node without probes.
 func TestRunCallsHeartbeat(t *testing.T) {
 	var shown atomic.Int64
 	inBubble(t, Options{Heartbeat: func() { shown.Add(1) }}, func(t *testing.T, _ *rig) {

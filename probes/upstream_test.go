@@ -12,12 +12,11 @@ import (
 	"berth/agent/plan"
 )
 
-// A kubelet's probes tick from the moment when their pod was admitted, at any
-// phase to their container's start: its first result comes between none and one
-// period after the probe may run. So a container that never answers is given up
-// somewhere between failureThreshold-1 and failureThreshold periods later. These
-// tests hold berth between what the spec says, failureThreshold periods, and the
-// latest that a kubelet could be.
+// The probes of a kubelet start when its pod is admitted, at any phase relative to the start of the
+// container. The first result therefore comes up to one period after the probe may run, and an
+// unresponsive container fails after failureThreshold-1 to failureThreshold periods. These tests
+// check that berth fails it between failureThreshold periods, as the spec says, and the latest time
+// of a kubelet.
 
 var kinds = map[string]corev1.ProbeHandler{
 	"exec":      {Exec: &corev1.ExecAction{Command: []string{"x"}}},
@@ -80,7 +79,7 @@ func (r *rig) deadBetween(least, most time.Duration) {
 	r.t.Helper()
 	const dust = time.Microsecond // times are formatted
 	if at := r.dead(); at < least-dust || at > most+dust {
-		r.t.Errorf("given up after %s, not between %s and %s; told %v", at, least, most, r.told)
+		r.t.Errorf("failed after %s, not between %s and %s; events %v", at, least, most, r.told)
 	}
 }
 
@@ -174,8 +173,8 @@ func TestContainerThatStopsRespondingFailsOnTime(t *testing.T) {
 	})
 }
 
-// TestAgentRestartFailsNoContainerEarlier, and later than a kubelet, which
-// begins to count anew, only by what the restart itself took.
+// A restart does not fail a container earlier, and delays it only by the duration of the restart,
+// while a kubelet restarts the count.
 func TestAgentRestartFailsNoContainerEarlier(t *testing.T) {
 	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, restart := range []time.Duration{time.Second, 2100 * time.Millisecond, 3900 * time.Millisecond, 5 * time.Second} {

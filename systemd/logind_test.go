@@ -18,8 +18,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// standIn is logind, and of systemd what berth asks of it, on a bus of the test's own.
-// It tells of a shutdown and sees who waits; what it does about that is the test's.
+// standIn is a fake logind and systemd on a private bus. It announces a shutdown and records the
+// inhibitor locks.
 type standIn struct {
 	t         *testing.T
 	conn      *dbus.Conn
@@ -29,7 +29,7 @@ type standIn struct {
 	without   time.Duration // the delay without a drop-in
 	preparing bool
 	stubborn  bool       // does not read drop-ins
-	locks     []*os.File // our ends: reading ends when the other side lets go
+	locks     []*os.File // our ends: a read returns when the lock is released
 	whats     []string
 }
 
@@ -37,7 +37,7 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <busconfig><type>system</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/><allow user="*"/></policy></busconfig>`
 
-// startBus starts a real dbus-daemon, and has this process take it for the system's.
+// startBus starts a dbus-daemon and sets it as the system bus of this process.
 func startBus(t *testing.T, dir string) (stop func()) {
 	t.Helper()
 	socket, config := filepath.Join(dir, "bus"), filepath.Join(dir, "bus.conf")
@@ -130,7 +130,7 @@ func (s *standIn) killUnit(unit, _ string, signal int32) *dbus.Error {
 	return nil
 }
 
-// prepare tells that a shutdown begins or is called off.
+// prepare announces that a shutdown starts or is canceled.
 func (s *standIn) prepare(begins bool) {
 	s.t.Helper()
 	if err := s.conn.Emit(logindPath, logindManager+"."+prepareForShutdown, begins); err != nil {
@@ -138,7 +138,7 @@ func (s *standIn) prepare(begins bool) {
 	}
 }
 
-// lock returns the nth lock once it was taken.
+// lock returns the nth lock when it was taken.
 func (s *standIn) lock(n int) *os.File {
 	s.t.Helper()
 	var f *os.File
@@ -153,7 +153,7 @@ func (s *standIn) lock(n int) *os.File {
 	return f
 }
 
-// released waits until whoever holds a lock has let go of it.
+// released waits until the lock is released.
 func released(t *testing.T, lock *os.File) {
 	t.Helper()
 	_ = lock.SetReadDeadline(time.Now().Add(time.Minute))
@@ -194,7 +194,7 @@ func watching(
 	return stop
 }
 
-// notes is a log that can be read.
+// notes is a log handler with readable content.
 type notes struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -235,7 +235,7 @@ func TestShutdownWaitsForDrain(t *testing.T) {
 		}
 		goOn <- struct{}{}
 		released(t, lock)
-		s.prepare(false) // it was called off: the next is waited with, too
+		s.prepare(false) // canceled: the next shutdown is delayed again
 		lock = s.lock(n + 1)
 	}
 }
@@ -283,7 +283,7 @@ func TestShortInhibitDelayIsLogged(t *testing.T) {
 	}
 }
 
-// TestScenario26_BusReconnects: a shutdown after that is waited with.
+// A shutdown after the reconnect is delayed.
 func TestScenario26_BusReconnects(t *testing.T) {
 	dir := t.TempDir()
 	log := &notes{}
@@ -311,8 +311,8 @@ func TestScenario26_BusReconnects(t *testing.T) {
 	}
 }
 
-// What was asked of logind is taken back with the file, and the folder goes with its
-// last file. Where no logind is nobody has to be told.
+// Removing the file restores logind's configuration, and an empty directory is removed. This also
+// works without logind.
 func TestRemoveInhibitDelay(t *testing.T) {
 	dir := t.TempDir()
 	stop := startBus(t, dir)

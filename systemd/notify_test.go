@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// manager is a service manager's end of the notification socket.
+// manager is the service manager's end of the notification socket.
 func manager(t *testing.T, path string) *net.UnixConn {
 	t.Helper()
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -21,7 +21,7 @@ func manager(t *testing.T, path string) *net.UnixConn {
 	return conn
 }
 
-func heard(t *testing.T, conn *net.UnixConn) string {
+func received(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -39,8 +39,8 @@ func TestNotifySendsAllStatesInOneMessage(t *testing.T) {
 	if err := Notify(Ready, Status("3 pods")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := heard(t, conn), "READY=1\nSTATUS=3 pods"; got != want {
-		t.Errorf("the service manager heard %q, want %q", got, want)
+	if got, want := received(t, conn), "READY=1\nSTATUS=3 pods"; got != want {
+		t.Errorf("the service manager received %q, want %q", got, want)
 	}
 }
 
@@ -49,8 +49,8 @@ func TestNotifyAbstractSocket(t *testing.T) {
 	if err := Notify(Stopping); err != nil {
 		t.Fatal(err)
 	}
-	if got := heard(t, conn); got != "STOPPING=1" {
-		t.Errorf("the service manager heard %q", got)
+	if got := received(t, conn); got != "STOPPING=1" {
+		t.Errorf("the service manager received %q", got)
 	}
 }
 
@@ -60,14 +60,14 @@ func TestClaimedSocketIsUsedByNotifierOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Notify(Ready); err != nil { // a library, too early
+	if err := Notify(Ready); err != nil { // a premature notification of a library
 		t.Fatal(err)
 	}
 	if err := m.Notify(Status("opens its store")); err != nil {
 		t.Fatal(err)
 	}
-	if got := heard(t, conn); got != "STATUS=opens its store" {
-		t.Errorf("the service manager heard %q", got)
+	if got := received(t, conn); got != "STATUS=opens its store" {
+		t.Errorf("the service manager received %q", got)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestS1NoEffectWithoutServiceManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Run(t.Context(), func() (bool, string) {
-		t.Error("a watchdog that nobody asked for asked for health")
+		t.Error("a disabled watchdog checked the health")
 		return true, ""
 	})
 }

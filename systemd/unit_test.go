@@ -57,17 +57,17 @@ func TestUnitDirectives(t *testing.T) {
 	}
 }
 
-// units are both, with the exposure that systemd may find at most, in tenths.
+// units are the units with their maximum exposure level of systemd-analyze, in tenths.
 var units = []struct {
 	name, text string
 	exposed    string
 }{
-	{UnitName, Unit, "70"}, // it mounts, and enters the network of pods
+	{UnitName, Unit, "70"}, // it mounts file systems and enters pod networks
 	{ControlUnitName, ControlUnit, "20"},
 }
 
-// A mount namespace of its own would keep the agent's mounts from the pods. In
-// systemd each of these makes one.
+// Volume mounts would not propagate to pods from a separate mount namespace. Each of these options
+// creates one.
 func TestUnitHasNoMountNamespace(t *testing.T) {
 	got := settings(t, Unit)
 	for _, key := range []string{
@@ -82,8 +82,7 @@ func TestUnitHasNoMountNamespace(t *testing.T) {
 	}
 }
 
-// What the agent asks the kernel, and what it may not: a call that is named after a
-// list of denied ones is taken out of it.
+// A system call that is listed without ~ after a denied group is allowed again.
 func TestUnitMayReadButNotSetClock(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(Unit) {
@@ -117,8 +116,8 @@ func TestInDirectory(t *testing.T) {
 	}
 }
 
-// systemd itself must find nothing to say about the units. It exits 0 on keys
-// that it does not know, so silence is asked for too.
+// systemd-analyze must not report anything. It exits 0 on unknown keys, so the output must be
+// empty, too.
 func TestSystemdAnalyzeVerify(t *testing.T) {
 	root := t.TempDir()
 	const program = "#!/bin/sh\n"
@@ -159,7 +158,7 @@ func TestSystemdAnalyzeVerify(t *testing.T) {
 			if err != nil || strings.TrimSpace(string(out)) != "" {
 				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 			}
-			// It judges the file alone; the exit code says whether it is over the threshold.
+			// It checks only the file. The exit code reports whether the threshold is exceeded.
 			out, err = exec.CommandContext(
 				t.Context(),
 				"systemd-analyze",

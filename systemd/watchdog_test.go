@@ -78,25 +78,25 @@ func TestS2WatchdogPingsOnlyWhileAllLoopsMakeProgress(t *testing.T) {
 			},
 		}
 		var p LoopMonitor
-		room, files := p.Watch("room", 7*time.Second), p.Watch("manifest files", time.Hour)
+		allocator, files := p.Watch("allocator", 7*time.Second), p.Watch("manifest files", time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); w.Run(ctx, p.Healthy) }()
 
-		time.Sleep(6 * time.Second) // signs at 0 and 5 s
+		time.Sleep(6 * time.Second) // pings at 0 and 5 s
 		if told, want := take(), []string{"WATCHDOG=1", "WATCHDOG=1"}; !slices.Equal(told, want) {
 			t.Fatalf("told %q, want %q", told, want)
 		}
-		time.Sleep(20 * time.Second) // the room hangs at 10, 15, 20 and 25 s
-		if told, want := take(), []string{"STATUS=hung: room made no progress for 7s"}; !slices.Equal(told, want) {
+		time.Sleep(20 * time.Second) // the allocator hangs at 10, 15, 20 and 25 s
+		if told, want := take(), []string{"STATUS=hung: allocator made no progress for 7s"}; !slices.Equal(told, want) {
 			t.Fatalf("told %q, want %q", told, want)
 		}
-		if got := log.String(); strings.Count(got, "room made no progress") != 1 || strings.Contains(got, "manifest files") {
+		if got := log.String(); strings.Count(got, "allocator made no progress") != 1 || strings.Contains(got, "manifest files") {
 			t.Errorf("the log should name the loop that hangs once:\n%s", got)
 		}
-		room.Beat()
+		allocator.Beat()
 		files.Beat()
-		time.Sleep(5 * time.Second) // the sign at 30 s
+		time.Sleep(5 * time.Second) // ping at 30 s
 		if told, want := take(), []string{"WATCHDOG=1", "STATUS=running"}; !slices.Equal(told, want) {
 			t.Errorf("told %q, want %q", told, want)
 		}
@@ -123,10 +123,10 @@ func TestForgottenLoopIsNotHung(t *testing.T) {
 func TestWatchPanicsWithoutQuietTime(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("Watch took a quiet time of zero")
+			t.Error("Watch accepted a quiet time of zero")
 		}
 	}()
-	new(LoopMonitor).Watch("room", 0)
+	new(LoopMonitor).Watch("allocator", 0)
 }
 
 func TestWatchdogContinuesAfterNotifyError(t *testing.T) {
@@ -155,8 +155,8 @@ func TestWatchdogWritesToSocket(t *testing.T) {
 	go func() { defer close(ended); w.Run(ctx, func() (bool, string) { return true, "" }) }()
 	defer func() { cancel(); <-ended }()
 	for range 3 {
-		if got := heard(t, conn); got != "WATCHDOG=1" {
-			t.Fatalf("the service manager heard %q", got)
+		if got := received(t, conn); got != "WATCHDOG=1" {
+			t.Fatalf("the service manager received %q", got)
 		}
 	}
 }

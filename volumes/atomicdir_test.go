@@ -259,6 +259,6 @@ func TestWriteLeavesForeignEntries(t *testing.T) {
 		t.Error(err)
 	}
 	if to, _ := os.Readlink(d.path + "/link"); to != "/etc/passwd" {
-		t.Error("a foreign link is gone")
+		t.Error("a foreign link was removed")
 	}
 }

@@ -157,7 +157,7 @@ func TestTerminationFile(t *testing.T) {
 	wantMissing(t, paths[0])
 	wantMissing(t, paths[1])
 	if read(t, paths[2]) != "bye" {
-		t.Error("the last words of the instance before are gone")
+		t.Error("the termination message of the previous instance was removed")
 	}
 	path, err := v.terminationFile(pod.UID, "app", 3)
 	if err != nil || read(t, path) != "" {

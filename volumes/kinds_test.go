@@ -246,7 +246,7 @@ func TestApplyFSGroup(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := applyFSGroup(ctx, dir, 4321, nil); !errors.Is(err, context.Canceled) || gid(t, dir) == 4321 {
-		t.Errorf("called off: %v; the root must stay as the sign that the walk has not ended", err)
+		t.Errorf("canceled: %v; the root must not be changed before the walk is complete", err)
 	}
 	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeOnRootMismatch)))
 	if gid(t, dir+"/d") != 4321 {

@@ -39,7 +39,7 @@ func TestUnmountWithForeignMounts(t *testing.T) {
 		must(t, unix.Mount(outside+"/precious", dir+"/a/file", "", unix.MS_BIND, ""))
 		must(t, v.Unmount(t.Context(), pod, name))
 		if got, err := os.ReadFile(outside + "/precious"); err != nil || string(got) != "kept" {
-			t.Fatalf("%s: a foreign file is gone: %v", name, err)
+			t.Fatalf("%s: a foreign file was removed: %v", name, err)
 		}
 		wantMissing(t, dir)
 	}
@@ -143,7 +143,7 @@ func TestRemoveOrphan(t *testing.T) {
 		t.Error("V2: deleted into a mount")
 	}
 	if _, err := os.Stat(other); err != nil {
-		t.Error("another pod's logs are gone")
+		t.Error("another pod's logs were removed")
 	}
 	if left := mountsBelow(t, v.RootDir); len(left) > 0 {
 		t.Errorf("left mounted: %v", left)

@@ -261,13 +261,13 @@ func TestSubPathThroughAbsoluteLinkInHostPath(t *testing.T) {
 		wants string // below the root; empty: see err
 		err   string
 	}{
-		"one that leads inside is followed":              {"ROOT/real", "current", "real", ""},
-		"also half-way, and what is missing is made":     {"ROOT/real", "current/in/made", "real/in/made", ""},
-		"also where the volume is named by a link":       {"REAL/real", "current/in", "real/in", ""},
-		"one that leads out is refused":                  {"OUT", "current", "", "leads out"},
-		"and makes nothing there":                        {"OUT", "current/made", "", "leads out"},
-		"one to nothing is not followed when making":     {"ROOT/none", "current/made", "", "leads out"},
-		"nor one whose target begins as the volume does": {"REALer", "current", "", "leads out"},
+		"one that leads inside is followed":                   {"ROOT/real", "current", "real", ""},
+		"also half-way, and what is missing is made":          {"ROOT/real", "current/in/made", "real/in/made", ""},
+		"also where the volume is named by a link":            {"REAL/real", "current/in", "real/in", ""},
+		"one that leads out is refused":                       {"OUT", "current", "", "leads out"},
+		"and makes nothing there":                             {"OUT", "current/made", "", "leads out"},
+		"one to nothing is not followed when making":          {"ROOT/none", "current/made", "", "leads out"},
+		"a target with the volume path as prefix is rejected": {"REALer", "current", "", "leads out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -314,6 +314,6 @@ func TestSubPathOfHostPath(t *testing.T) {
 	must(t, v.Unmount(t.Context(), pod, "host"))
 	must(t, v.RemoveDirs(t.Context(), pod))
 	if _, err := os.Stat(host + "/real/made/f"); err != nil {
-		t.Error("the host's files are gone")
+		t.Error("the host's files were removed")
 	}
 }

@@ -220,7 +220,7 @@ func TestUsageStopsAtLimitAndCancellation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := usedBelow(ctx, dir, 1<<40); !errors.Is(err, context.Canceled) {
-		t.Errorf("called off: %v", err)
+		t.Errorf("canceled: %v", err)
 	}
 }
 

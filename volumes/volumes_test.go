@@ -257,7 +257,7 @@ func TestLifecycleOfEveryKind(t *testing.T) {
 	}
 	wantMissing(t, v.volumeDir(pod.UID, emptyDir, "disk"))
 	if _, err := os.Stat(filepath.Join(host, "f")); err != nil {
-		t.Error("the host's file is gone")
+		t.Error("the host's file was removed")
 	}
 	for range 2 {
 		must(t, v.RemoveDirs(t.Context(), pod))
@@ -334,10 +334,10 @@ func TestReboot(t *testing.T) {
 func TestMarkerAlone(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, v *Volumes, pod *corev1.Pod){
-		"its mount is gone": func(t *testing.T, v *Volumes, pod *corev1.Pod) {
+		"missing mount": func(t *testing.T, v *Volumes, pod *corev1.Pod) {
 			must(t, unmount(v.volumeDir(pod.UID, secret, "key")))
 		},
-		"its directory is gone": func(t *testing.T, v *Volumes, pod *corev1.Pod) {
+		"missing directory": func(t *testing.T, v *Volumes, pod *corev1.Pod) {
 			must(t, unmount(v.volumeDir(pod.UID, secret, "key")))
 			must(t, os.Remove(v.volumeDir(pod.UID, secret, "key")))
 		},
@@ -411,7 +411,7 @@ func TestNoSpace(t *testing.T) {
 		t.Fatalf("error %v of kind %d", err, plan.KindOf(err))
 	}
 	if read(t, v.volumeDir(pod.UID, configMap, "cfg")+"/a") != "old" {
-		t.Error("the old content is gone")
+		t.Error("the old content was removed")
 	}
 	must(t, unix.Mount("tmpfs", root, "tmpfs", unix.MS_REMOUNT, "size=4m"))
 	must(t, v.Project(t.Context(), pod, "cfg", "v2", big, nil))

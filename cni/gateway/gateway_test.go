@@ -212,7 +212,7 @@ func TestSyncNodes(t *testing.T) {
 		t.Errorf("state is %+v", st)
 	}
 	if !strings.Contains(l.log.String(), "node pods unreachable") {
-		t.Errorf("the log says\n%s", &l.log)
+		t.Errorf("the log is\n%s", &l.log)
 	}
 	g.DeleteNode("d")
 	g.DeleteNode("c")
@@ -227,7 +227,7 @@ func TestSyncNodes(t *testing.T) {
 		t.Errorf("off, there are rules %s", got)
 	}
 	if _, err := os.Stat(l.file); !os.IsNotExist(err) {
-		t.Errorf("off, the file is there: %v", err)
+		t.Errorf("off, the file exists: %v", err)
 	}
 }
 
@@ -308,7 +308,7 @@ func TestRestartedGatewayChangesNothing(t *testing.T) {
 	l.must(later.SetPodCIDRs(own))
 	later.SetNodes(nodes)
 	l.must(later.Sync())
-	same("told the same again")
+	same("with the same nodes")
 
 	// After a reboot only the file exists.
 	for _, r := range []string{"10.42.1.0/24", "fd42:0:0:1::/64"} {

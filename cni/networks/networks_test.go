@@ -176,8 +176,8 @@ func (r *rig) attached(sandbox, networks string) {
 	}
 }
 
-// told returns and clears the recorded calls with the files that existed at the time.
-func (r *rig) told() string {
+// calls returns and clears the recorded calls with the files that existed at the time.
+func (r *rig) calls() string {
 	text, _ := os.ReadFile(filepath.Join(r.dir, "told"))
 	os.Remove(filepath.Join(r.dir, "told"))
 	return strings.ReplaceAll(strings.ReplaceAll(string(text), r.dir+"/state/", ""), "\n", " ")
@@ -189,8 +189,8 @@ func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 	if err := r.attach("a,b@data"); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.told(); got != "ADD net1 s.json ADD data s.json " {
-		t.Errorf("told %q", got)
+	if got := r.calls(); got != "ADD net1 s.json ADD data s.json " {
+		t.Errorf("calls %q", got)
 	}
 	r.begin()
 	r.write("conf/10-a.conflist", "", 0o644) // DEL uses the configuration of ADD
@@ -199,8 +199,8 @@ func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 		!strings.Contains(err.Error(), `network "a" from net1`) {
 		t.Errorf("%v", err)
 	}
-	if got := r.told(); got != "DEL data s.json DEL net1 s.json " {
-		t.Errorf("told %q", got)
+	if got := r.calls(); got != "DEL data s.json DEL net1 s.json " {
+		t.Errorf("calls %q", got)
 	}
 	r.begin()
 	if left := r.nets.Orphaned(func(string) bool { return false }); !reflect.DeepEqual(left, []string{"s"}) {
@@ -212,8 +212,8 @@ func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := r.told(); got != "DEL data s.json DEL net1 s.json " {
-		t.Errorf("told %q", got)
+	if got := r.calls(); got != "DEL data s.json DEL net1 s.json " {
+		t.Errorf("calls %q", got)
 	}
 	if left, _ := filepath.Glob(filepath.Join(r.dir, "state", "*.json")); len(left) > 0 {
 		t.Errorf("left %v", left)
@@ -246,12 +246,12 @@ func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 	r.begin()
 	state(false, false)
 	os.Remove(filepath.Join(r.dir, "ADD"))
-	r.told()
+	r.calls()
 	if err := r.attach("a"); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.told(); got != "DEL net1 s.json ADD net1 s.json " {
-		t.Errorf("told %q", got)
+	if got := r.calls(); got != "DEL net1 s.json ADD net1 s.json " {
+		t.Errorf("calls %q", got)
 	}
 	state(true, false)
 	if err := r.nets.SetDefaultNetwork("s", "own", []string{"10.0.0.2"}); err != nil {
@@ -271,7 +271,7 @@ func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 		return nil
 	}
 	if !r.nets.ReportStatuses(tell) || r.nets.ReportStatuses(tell) || r.nets.ReportStatuses(tell) || told != 2 {
-		t.Errorf("told %d times", told)
+		t.Errorf("reported %d times", told)
 	}
 }
 
@@ -296,7 +296,7 @@ func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("asked were %q", text)
+			t.Fatalf("checked were %q", text)
 		}
 	}
 	select {
@@ -307,7 +307,7 @@ func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 	cancel()
 	for _, w := range <-told {
 		if w.Pod.Name != "s4" {
-			t.Errorf("accused %+v", w)
+			t.Errorf("failures %+v", w)
 		}
 	}
 	for _, name := range []string{"hangs-s0", "hangs-s1"} {
@@ -317,7 +317,7 @@ func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 	}
 	for _, w := range r.nets.Check(t.Context()) {
 		if w.Pod.Name != "s4" { // it may have been interrupted
-			t.Errorf("accused %+v", w)
+			t.Errorf("failures %+v", w)
 		}
 	}
 }
@@ -333,7 +333,7 @@ func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 	}
 	r.write("wrong-s", "", 0o644)
 	if wrong := r.nets.Check(t.Context()); len(wrong) > 0 {
-		t.Errorf("accused %+v", wrong)
+		t.Errorf("failures %+v", wrong)
 	}
 	for _, name := range []string{"DEL", "wrong-s"} {
 		if err := os.Remove(filepath.Join(r.dir, name)); err != nil {
@@ -345,7 +345,7 @@ func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 ||
 		!strings.Contains(wrong[0].Message, `network "a" on net1: `) ||
 		!strings.Contains(wrong[0].Message, `network "b" on net2: `) {
-		t.Errorf("told %+v", wrong)
+		t.Errorf("failures %+v", wrong)
 	}
 }
 

@@ -89,7 +89,7 @@ func TestCheckReportsChangedAttachment(t *testing.T) {
 		t.Errorf("%+v", wrong)
 	}
 	if again := n.Check(t.Context()); len(again) > 0 {
-		t.Errorf("told again: %+v", again)
+		t.Errorf("reported again: %+v", again)
 	}
 	if err := n.Detach(t.Context(), "s"); err != nil {
 		t.Error(err)

@@ -63,61 +63,61 @@ func TestRoutes(t *testing.T) {
 	}{
 		"a new node gets a route per family": {func(in *Input) { in.Nodes = []Node{b} },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, +fd42:0:0:1::/64 via fd00::2 dev 2, 1", ""},
-		"a family that this node's pods do not have gets none": {func(in *Input) { in.Nodes, in.PodCIDRs = []Node{b}, nets("10.42.0.0/24") },
+		"a family without local pod CIDRs gets no route": {func(in *Input) { in.Nodes, in.PodCIDRs = []Node{b}, nets("10.42.0.0/24") },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
-		"the first address that is on a network of the host is the way": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1", "172.16.9.9")} },
+		"the first address on a network of the host is the next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1", "172.16.9.9")} },
 			"+10.42.1.0/24 via 172.16.9.9 dev 3, 1", ""},
-		"a route that is there stays": {func(in *Input) {
+		"an existing route is kept": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol)}
 		}, "1", ""},
-		"an address that has changed moves the route": {func(in *Input) {
+		"a changed address changes the route": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.9", 2, Protocol)}
 		}, "-10.42.1.0/24 via 10.0.0.9 dev 2, +10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
-		"a node that goes takes its route along": {func(in *Input) {
+		"the route of a deleted node is removed": {func(in *Input) {
 			in.Routes = []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
 		}, "-10.42.1.0/24 via 10.0.0.2 dev 2, 0", ""},
-		"off, berth's own go and nothing else does": {func(in *Input) {
+		"disabled, only berth's routes are removed": {func(in *Input) {
 			in.Enabled, in.Nodes, in.Routes = false, []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
 		}, "-10.42.1.0/24 via 10.0.0.2 dev 2, 0", ""},
-		"somebody else's route that leads the same way will do": {func(in *Input) {
+		"a foreign route with the same next hop is used": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, 4)}
 		}, "1", ""},
-		"somebody else's route that leads elsewhere stays, and is told": {func(in *Input) {
+		"a conflicting foreign route is kept and reported": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.7", 2, 4)}
 		}, "0", "b: conflicting route 10.42.1.0/24 via 10.0.0.7 to eth0 (protocol 4) of another component: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
-		"so is one to a part of the range": {func(in *Input) {
+		"a foreign route to a part of the range is reported": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.128/25", "", 3, 2)}
 		}, "+10.42.1.0/24 via 10.0.0.2 dev 2, 0", "b: conflicting route 10.42.1.128/25 to eth1 (protocol 2) of another component: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
-		"a node behind a router cannot be reached from here": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1")} },
+		"a node behind a router is unreachable": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1")} },
 			"0", "b: node address 192.0.2.1 is not on a network of this host: pods in 10.42.1.0/24 are reachable only through routers with a route to them"},
-		"a node that bears this host's address is no way": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")} },
+		"an address of this host is not a next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")} },
 			"0", "b: node address 10.0.0.1 is an address of this host on eth0: pods in 10.42.1.0/24 are unreachable"},
-		"nor is one that bears another of its addresses": {func(in *Input) {
+		"another address of this host is not a next hop": {func(in *Input) {
 			in.Links[0].Prefixes = append(in.Links[0].Prefixes, nets("10.0.0.9/32", "fd00::9/64")...)
 			in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.9", "fd00::9"), node("c", 1, "10.42.2.0/24", "10.0.0.3")}
 		}, "+10.42.2.0/24 via 10.0.0.3 dev 2, 1", "b: node address 10.0.0.9 is an address of this host on eth0: pods in 10.42.1.0/24 are unreachable\n" +
 			"b: node address fd00::9 is an address of this host on eth0: pods in fd42:0:0:1::/64 are unreachable"},
-		"nor one on another network of this host": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "172.16.0.1")} },
+		"an address of this host on another network is not a next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "172.16.0.1")} },
 			"0", "b: node address 172.16.0.1 is an address of this host on eth1: pods in 10.42.1.0/24 are unreachable"},
-		"nor a network's broadcast address": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255")} },
+		"a broadcast address is not a next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255")} },
 			"0", "b: node address 10.0.0.255 is the broadcast address of 10.0.0.0/24 on eth0: pods in 10.42.1.0/24 are unreachable"},
-		"it may have a better one": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255", "10.0.0.2")} },
+		"a later usable address is used": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255", "10.0.0.2")} },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
 		"a network of two addresses has no broadcast address": {func(in *Input) {
 			in.Links[0].Prefixes, in.Nodes = nets("10.0.0.0/31"), []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")}
 		}, "+10.42.1.0/24 via 10.0.0.1 dev 2, 1", ""},
-		"nor is one whose address is a pod's": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.42.0.7")} },
+		"an address of a pod is not a next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.42.0.7")} },
 			"0", "b: node address 10.42.0.7 is not on a network of this host: pods in 10.42.1.0/24 are reachable only through routers with a route to them"},
-		"a node without an address of the family is told": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "fd00::2")} },
+		"a node without an address of the family is reported": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "fd00::2")} },
 			"0", "b: the node has no address in the family of its pod CIDR 10.42.1.0/24"},
-		"a range that takes the host's network is refused": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.0.0.0/8", "10.0.0.2")} },
+		"a range that contains the host's network is rejected": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.0.0.0/8", "10.0.0.2")} },
 			"0", "b: pod CIDR 10.0.0.0/8 overlaps that of this node, 10.42.0.0/24"},
-		"so is one inside the host's network": {func(in *Input) { in.Nodes = []Node{node("b", 1, "172.16.3.0/24", "10.0.0.2")} },
+		"a range inside the host's network is rejected": {func(in *Input) { in.Nodes = []Node{node("b", 1, "172.16.3.0/24", "10.0.0.2")} },
 			"0", "b: pod CIDR 172.16.3.0/24 overlaps the network 172.16.0.0/16 of eth1"},
-		"of two nodes with one range the older has it": {func(in *Input) {
+		"the node that registered first keeps an overlapping range": {func(in *Input) {
 			in.Nodes = []Node{node("a", 9, "10.42.1.0/24", "10.0.0.9"), node("b", 1, "10.42.1.0/25", "10.0.0.2")}
 		}, "+10.42.1.0/25 via 10.0.0.2 dev 2, 1", "a: pod CIDR 10.42.1.0/24 overlaps that of another node, 10.42.1.0/25"},
-		"without a range of its own the node wants nothing": {func(in *Input) { in.PodCIDRs, in.Nodes = nil, []Node{b4} }, "0", ""},
+		"a node without pod CIDRs needs no routes": {func(in *Input) { in.PodCIDRs, in.Nodes = nil, []Node{b4} }, "0", ""},
 	} {
 		in := host()
 		row.change(&in)
@@ -150,11 +150,11 @@ func TestMarkRejected(t *testing.T) {
 			continue
 		}
 		if !p.MarkRejected(r, "refused") {
-			t.Errorf("%v is nobody's", r)
+			t.Errorf("%v belongs to no node", r)
 		}
 	}
 	if p.MarkRejected(p.Remove[0], "refused") {
-		t.Errorf("%v is somebody's", p.Remove[0])
+		t.Errorf("%v belongs to a node", p.Remove[0])
 	}
 	if got, want := fmt.Sprint(p.Reachable, p.Problems[1:]), "1 [{b refused} {b refused}]"; got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -175,11 +175,11 @@ func TestMasquerading(t *testing.T) {
 	}
 	in.Masquerade = p.Masquerade
 	if Decide(in).MasqueradeChanged {
-		t.Error("what is there is written again")
+		t.Error("unchanged rules are written again")
 	}
 	in.Enabled = false
 	if p := Decide(in); !p.MasqueradeChanged || !p.Masquerade.Equal(Masquerade{}) {
-		t.Error("off, the masquerading stays")
+		t.Error("masquerading remains when disabled")
 	}
 }
 
@@ -247,11 +247,11 @@ func TestDecideConverges(t *testing.T) {
 		slices.Reverse(shuffled.Routes)
 		slices.Reverse(shuffled.Links)
 		if a, b := fmt.Sprint(p), fmt.Sprint(Decide(shuffled)); a != b {
-			t.Fatalf("seed %d: another order, another plan\n%s\n%s", seed, a, b)
+			t.Fatalf("seed %d: the plan depends on the order\n%s\n%s", seed, a, b)
 		}
 		for _, r := range p.Remove {
 			if r.Protocol != Protocol {
-				t.Fatalf("seed %d: removes %v", seed, r)
+				t.Fatalf("seed %d: removes foreign route %v", seed, r)
 			}
 			in.Routes = slices.DeleteFunc(in.Routes, func(o Route) bool { return o == r })
 		}
@@ -260,13 +260,13 @@ func TestDecideConverges(t *testing.T) {
 				t.Fatalf("seed %d: a second route to %s", seed, r.Dst)
 			}
 			if slices.ContainsFunc(in.PodCIDRs, r.Dst.Overlaps) || r.Dst.Overlaps(netip.MustParsePrefix("10.0.0.0/24")) {
-				t.Fatalf("seed %d: %s is not another's", seed, r.Dst)
+				t.Fatalf("seed %d: %s overlaps local addresses", seed, r.Dst)
 			}
 			in.Routes = append(in.Routes, r)
 		}
 		in.Masquerade = p.Masquerade
 		if again := Decide(in); len(again.Add)+len(again.Remove) > 0 || again.MasqueradeChanged {
-			t.Fatalf("seed %d: it goes on: %s", seed, say(again))
+			t.Fatalf("seed %d: no convergence: %s", seed, say(again))
 		}
 	}
 }

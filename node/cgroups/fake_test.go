@@ -166,14 +166,14 @@ func TestMemoryProtection(t *testing.T) {
 		{"a Burstable pod is left its request if it can be", func() { must(c.Ensure(t.Context(), first)) }, 0, 1, 1, "burstable/poda/memory.low", fmt.Sprint(mi)},
 		{"its limits are its containers': they are slowed down, each by itself", func() {}, 0, 1, 1, "burstable/poda/memory.high", "max"},
 		{"a second one adds its own", func() { must(c.Ensure(t.Context(), second)) }, 0, 4, 4, "burstable/podb/memory.low", fmt.Sprint(3 * mi)},
-		{"a Guaranteed one is always left what it asks for", func() { must(c.Ensure(t.Context(), exact)) }, 4, 8, 4, "podg/memory.min", fmt.Sprint(4 * mi)},
+		{"a Guaranteed pod gets memory.min", func() { must(c.Ensure(t.Context(), exact)) }, 4, 8, 4, "podg/memory.min", fmt.Sprint(4 * mi)},
 		{"a BestEffort one nothing", func() { must(c.Ensure(t.Context(), poor)) }, 4, 8, 4, "besteffort/podp/memory.low", "0"},
 		{"a pod with a limit of its own is slowed down as a whole", func() { must(c.Ensure(t.Context(), own)) }, 4, 9, 5, "burstable/podo/memory.high", "1990656"},
 		{"a resize counts", func() {
 			first.Spec.Containers[0].Resources.Requests = list("memory", "2Mi")
 			must(c.Ensure(t.Context(), first))
 		}, 4, 10, 6, "burstable/poda/memory.low", fmt.Sprint(2 * mi)},
-		{"the memory of who goes is nobody's", func() {
+		{"the memory of a removed pod is released", func() {
 			if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, "kubepods/burstable/podb")); err != nil { // the fake has files
 				t.Fatal(err)
 			}
@@ -187,7 +187,7 @@ func TestMemoryProtection(t *testing.T) {
 				}
 			}
 		}, 4, 7, 3, "burstable/poda/memory.low", fmt.Sprint(2 * mi)},
-		{"without being asked nothing is written", func() {
+		{"nothing is written if disabled", func() {
 			begin(Options{PodsLimit: o.PodsLimit})
 			must(c.Ensure(t.Context(), podOf("n", list("memory", "5Mi"), nil)))
 		}, 4, 7, 3, "burstable/podn/memory.low", "0"},
@@ -228,7 +228,7 @@ func TestLimitsOfAllPods(t *testing.T) {
 		weight, memory, pages string
 	}{
 		{"to what the node can give", list("cpu", "4", "memory", "8Mi", "hugepages-2Mi", "4Mi"), "303", "8388608", "4194304"},
-		{"not at all when nothing is said", nil, "100", "max", "max"},
+		{"not without limits", nil, "100", "max", "max"},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
@@ -334,7 +334,7 @@ func TestSystemdSlices(t *testing.T) {
 	}
 	dir := "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice/"
 	if got := read(t, m, dir+"cpu.max"); got != "150500 100000" {
-		t.Errorf("the file has what was asked for: %s", got)
+		t.Errorf("the file has the requested value: %s", got)
 	}
 	if uids, err := c.Pods(t.Context()); err != nil || len(uids) != 1 || uids[0] != "a-b" {
 		t.Errorf("pods %v, %v", uids, err)

@@ -116,7 +116,7 @@ func TestLimits(t *testing.T) {
 			map[string]string{"cpu.weight": "100", "cpu.max": "max", "memory.max": "1048576", "pids.max": "max"},
 		},
 		{
-			"huge pages that are not asked for are refused",
+			"huge pages that are not requested are limited to 0",
 			podOf("u", none, list("cpu", "1", "hugepages-2Mi", "4Mi")), rules{hugePages: []string{"2MB", "1GB"}},
 			map[string]string{
 				"cpu.shares": "1024", "cpu.cfs_quota_us": "-1", "memory.limit_in_bytes": "-1", "pids.max": "max",
@@ -190,7 +190,7 @@ func TestTierShares(t *testing.T) {
 func TestPIDsOfAllPodsAreLimited(t *testing.T) {
 	t.Parallel()
 	if r := limitsOfAll(list("cpu", "4", "memory", "1Gi"), rules{}); r.Pids != nil {
-		t.Errorf("nobody said so: %d", *r.Pids.Limit)
+		t.Errorf("without limit: %d", *r.Pids.Limit)
 	}
 	r := limitsOfAll(list("cpu", "4", "pid", "31k"), rules{})
 	for _, v2 := range []bool{false, true} {

@@ -62,7 +62,7 @@ func TestUIDOfDirectory(t *testing.T) {
 	}{
 		{"a pod's directory", false, "", "podab-1", "ab-1", true},
 		{"a tier is no pod", false, "", "burstable", "", false},
-		{"pod alone names nobody", false, "", "pod", "", false},
+		{"pod alone is not a UID", false, "", "pod", "", false},
 		{"a pod's slice", true, burstable, "kubepods-burstable-podab_1.slice", "ab-1", true},
 		{"a slice of another tier", true, burstable, "kubepods-podab_1.slice", "", false},
 		{"a scope is no pod", true, "", "kubepods-podab_1.scope", "", false},

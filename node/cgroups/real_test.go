@@ -305,7 +305,7 @@ func TestG4TierShare(t *testing.T) {
 		t.Errorf("all known again: %s, %v", share(), err)
 	}
 	if err := again.Remove(t.Context(), two); err != nil || share() != "2560" {
-		t.Errorf("one gone: %s, %v", share(), err)
+		t.Errorf("one removed: %s, %v", share(), err)
 	}
 }
 

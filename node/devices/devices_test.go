@@ -269,7 +269,7 @@ func TestRestartedContainerGetsSameDevices(t *testing.T) { // D2
 		t.Errorf("given %v", got)
 	}
 	if n, _ := f.calls(); n != 2 {
-		t.Errorf("asked to allocate %d times", n)
+		t.Errorf("%d Allocate calls", n)
 	}
 	// The plugin registers again and requires PreStartContainer.
 	if err := g.register(); err != nil {
@@ -382,7 +382,7 @@ func TestAllocationsSurviveAgentRestart(t *testing.T) {
 		t.Errorf("the old pod was given %v", got)
 	}
 	if n, _ := f.calls(); n != 1 {
-		t.Errorf("asked to allocate %d times: only the new pod's are not set up", n)
+		t.Errorf("%d Allocate calls: only the new pod needs one", n)
 	}
 	stop()
 	f.stop()
@@ -394,7 +394,7 @@ func TestAllocationsSurviveAgentRestart(t *testing.T) {
 		t.Errorf("after a boot the pod was given %v", got)
 	}
 	if n, _ := f.calls(); n != 1 {
-		t.Errorf("asked to allocate %d times after a boot", n)
+		t.Errorf("%d Allocate calls after a reboot", n)
 	}
 }
 
@@ -488,7 +488,7 @@ func TestHangingPluginDelaysOnlyItsResource(t *testing.T) { // D4
 	cancel()
 	s := podOf("s", null, 1)
 	if _, err := r.Allocate(ctx, s, &s.Spec.Containers[0], plan.Main); !errors.Is(err, context.Canceled) {
-		t.Errorf("called off while it waits for its turn: %v", err)
+		t.Errorf("canceled while waiting: %v", err)
 	}
 	close(release)
 	wg.Wait()
@@ -536,7 +536,7 @@ func TestConcurrentAllocationsAreDisjoint(t *testing.T) {
 	}
 	wg.Wait()
 	if f := r.Stats(); len(f) != 1 || f[0].Allocated != 0 {
-		t.Errorf("all are gone, and yet: %+v", f)
+		t.Errorf("all devices were removed, but: %+v", f)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestExceededLimit(t *testing.T) {
 		{"a container's file system counts with its logs", pod(10, 90), use(0, con("a", 6, 5)), `Container a exceeded its local ephemeral storage limit "10Mi". `},
 		{"volumes do not count for a container", pod(10, 90), use(50, con("a", 6, 3)), ""},
 		{"they do for the pod", pod(10, 20), use(25, con("a", 3, 0), con("b", 3, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 30Mi. "},
-		{"the pod's limit is told first", pod(10), use(0, con("a", 11, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
+		{"the pod limit is reported first", pod(10), use(0, con("a", 11, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
 		{"what one container limits binds the pod", pod(10, 0), use(0, con("b", 11, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
 		{"of two instances the newer counts", pod(10), use(0, con("a", 6, 0), ContainerUsage{Name: "a", Disk: 6 * mi, Layer: 6 * mi}), ""},
 		{"a sidecar has its limit too", sidecar, use(0, con("s", 2, 0)), `Container s exceeded its local ephemeral storage limit "1Mi". `},

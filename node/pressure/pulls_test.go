@@ -27,7 +27,7 @@ func TestPullBudgetUsesImageFileSystemOnly(t *testing.T) {
 		{"exactly what must be free is enough", []Threshold{hard}, images(15*gi, 500), 15 * gi, ""},
 		{"below the hard threshold", []Threshold{hard}, images(14*gi, 500), 15 * gi, "imagefs.available is 14Gi, less than 15Gi"},
 		{"below the soft one, without regard to its grace: what is kept free is the hard one's", []Threshold{hard, soft}, images(20*gi, 500), 15 * gi, "imagefs.available is 20Gi, less than 30Gi"},
-		{"of two the hard one is told", []Threshold{soft, hard}, images(14*gi, 500), 15 * gi, "imagefs.available is 14Gi, less than 15Gi"},
+		{"the hard threshold is reported first", []Threshold{soft, hard}, images(14*gi, 500), 15 * gi, "imagefs.available is 14Gi, less than 15Gi"},
 		{"inodes count too, and are no bytes", []Threshold{inodes}, images(50*gi, 49), 0, "imagefs.inodesFree is 49, less than 50"},
 		{"a disk that is nodefs too has both", []Threshold{nodefs, hard}, both, 15 * gi, "imagefs.available is 12Gi, less than 15Gi"},
 		{"also without a threshold of imagefs", []Threshold{nodefs}, lower, 10 * gi, "nodefs.available is 5Gi, less than 10Gi"},

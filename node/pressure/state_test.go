@@ -86,7 +86,7 @@ func TestEvaluate(t *testing.T) {
 			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure; act memory.available is 400Mi, less than 500Mi" + by + "400Mi)"},
 		},
 		{
-			"a break begins the grace anew", Config{Thresholds: []Threshold{softMemory}, TransitionPeriod: time.Hour},
+			"a break restarts the grace period", Config{Thresholds: []Threshold{softMemory}, TransitionPeriod: time.Hour},
 			[]Reading{look(0, memory(400*mi, 400*mi)), look(50*time.Second, nil), look(55*time.Second, memory(400*mi, 400*mi)), look(114*time.Second, memory(400*mi, 400*mi))},
 			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure", "MemoryPressure"},
 		},

@@ -161,19 +161,18 @@ func TestRegisterAmendsExistingNode(t *testing.T) {
 		t.Errorf("its labels are %v", n.Labels)
 	}
 	if len(n.Spec.Taints) != 0 {
-		t.Errorf("the taint that somebody took away is back: %v", n.Spec.Taints)
+		t.Errorf("the removed taint was restored: %v", n.Spec.Taints)
 	}
 	if len(n.Status.Conditions) != 5 {
 		t.Errorf("the conditions of others do not stay: %v", n.Status.Conditions)
 	}
 }
 
-// TestRegisterUsesExistingNodeAfterRejectedRequests: a server that takes neither the Node
-// nor a change of it has it all the same. Its status is told, and what was refused is
-// done when it is allowed.
+// If the server rejects both the creation and the change of the Node, its status is still reported.
+// The rejected request is repeated when it is permitted.
 func TestRegisterUsesExistingNodeAfterRejectedRequests(t *testing.T) {
 	t.Parallel()
-	for name, flaw := range map[string]metav1.StatusReason{"no room": noRoom, "not allowed": metav1.StatusReasonForbidden} {
+	for name, flaw := range map[string]metav1.StatusReason{"store full": noRoom, "not allowed": metav1.StatusReasonForbidden} {
 		for what, refuses := range map[string]map[string]metav1.StatusReason{
 			"its creation":                   {"POST nodes": flaw},
 			"changes of it":                  {"PATCH n": flaw},
@@ -323,7 +322,7 @@ func TestStatusIsReported(t *testing.T) {
 		before := s.count("PATCH status")
 		w.passes(t)
 		if n := s.count("PATCH status"); n != before {
-			t.Errorf("with nothing changed it was told %d times", n-before)
+			t.Errorf("the unchanged status was reported %d times", n-before)
 		}
 	}
 	quiet()
@@ -351,7 +350,7 @@ func TestStatusSyncedAfterTrigger(t *testing.T) {
 	w := run(t, s, func(o *Options) { o.StatusUpdateFrequency = time.Hour })
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	if !w.p.StatusSynced() {
-		t.Error("nobody has nudged, and something is to be told")
+		t.Error("not synced without a trigger")
 	}
 	hang, told := make(chan struct{}), s.count("PATCH status")
 	s.mu.Lock()
@@ -361,14 +360,14 @@ func TestStatusSyncedAfterTrigger(t *testing.T) {
 	w.p.Trigger()
 	until(t, "status on its way", func() bool { return s.count("PATCH status") > told })
 	if w.p.StatusSynced() {
-		t.Error("it is told, and the server has not answered")
+		t.Error("synced before the server responded")
 	}
 	s.mu.Lock()
 	s.hang = nil
 	s.mu.Unlock()
 	close(hang)
 	if until(t, "answer", w.p.StatusSynced); isReady(s.get()) {
-		t.Error("it is told, and the server does not have it")
+		t.Error("synced although the server rejected it")
 	}
 }
 
@@ -479,7 +478,7 @@ func TestRespondingServerKeepsConnections(t *testing.T) {
 		p.reconnect(r.failed, r.err)
 		answered()
 		if anew := way.made() - was; anew != 2-r.left {
-			t.Errorf("after %d failures, the last %v: %d connections are made anew", r.failed, r.err, anew)
+			t.Errorf("after %d failures, the last %v: %d new connections", r.failed, r.err, anew)
 		}
 	}
 }
@@ -515,7 +514,7 @@ func TestNameOfLiveMachineIsRejected(t *testing.T) {
 			}
 			w.change(func() {
 				if w.alone {
-					t.Error("the node is said to be alone under its name")
+					t.Error("the node name counts as verified")
 				}
 			})
 			return
@@ -539,7 +538,7 @@ func TestNameOfDeadMachineIsAccepted(t *testing.T) {
 			)
 			w.change(func() {
 				if !w.alone {
-					t.Error("nobody is told that the node is alone under its name")
+					t.Error("OnNameVerified was not called")
 				}
 			})
 		})

@@ -33,7 +33,7 @@ type server struct {
 	version int
 	node    *corev1.Node
 	lease   *coordv1.Lease
-	asked   map[string]int // by verb and resource: "PATCH status"
+	asked   map[string]int                 // by verb and resource: "PATCH status"
 	changed chan struct{}                  // closed at the next change
 	hang    chan struct{}                  // while not nil, answers about the Node wait for it
 	strict  string                         // a label that no Node may be made with

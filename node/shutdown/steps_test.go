@@ -17,8 +17,8 @@ func pod(name string, priority int32, grace int64) *corev1.Pod {
 	return p
 }
 
-// told formats steps: group: pod=grace …
-func told(steps []Step) (out []string) {
+// formatted formats steps: group: pod=grace …
+func formatted(steps []Step) (out []string) {
 	for _, s := range steps {
 		line := fmt.Sprintf("%d/%s:", s.Priority, s.Group.GracePeriod)
 		for _, p := range s.Pods {
@@ -57,7 +57,7 @@ func TestStepsByGroup(t *testing.T) {
 			[]string{"500/7s: batch=7s db=5s web=7s", "100000/10s: vip=10s", "2000000000/1m0s: agent=1m0s dns=2s"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, told(Steps(pods, Groups(c.total, c.critical, c.groups)))); diff != "" {
+			if diff := cmp.Diff(c.want, formatted(Steps(pods, Groups(c.total, c.critical, c.groups)))); diff != "" {
 				t.Error(diff)
 			}
 		})

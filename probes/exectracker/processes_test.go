@@ -51,7 +51,7 @@ func TestFindLeftoverProcesses(t *testing.T) {
 		t.Errorf("the command is not among the children: %+v", children)
 	}
 	if slices.Contains(orphanedSessions(os.Getpid(), sinceBoot(began)), leader) {
-		t.Error("a session whose first process lives counts as left behind")
+		t.Error("a session with a living leader counts as orphaned")
 	}
 	hold.Close()
 	_ = cmd.Wait() // the exit code is irrelevant

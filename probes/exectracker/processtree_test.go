@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// daemons are four that leave their command's session: two that are its children,
-// of which one has none of its outputs, one whose parent has gone at once, and
-// the child of the first. A fifth child stays in it.
+// daemons starts four processes that leave the session of the command: two children, of which one
+// has none of its outputs, one whose parent exits immediately, and a child of the first one. A
+// fifth child stays in the session.
 const daemons = `setsid sh -c 'echo $$; sleep 1000 & echo $!; wait' &
 setsid sh -c 'exec 3>&1 >/dev/null; echo $$ >&3; exec sleep 1000 2>&1 3>&-' &
 (setsid sh -c 'echo $$; exec sleep 1000' &)
 sleep 1000 &
 echo $!; read x`
 
-// TestDaemonBelongsToCommand has a command start daemons and be killed: what it
-// has started ends, and the daemon of somebody else in the same cgroup does not.
+// The processes that a killed command has started are killed, but not another daemon in the same
+// cgroup.
 func TestDaemonBelongsToCommand(t *testing.T) {
 	t.Parallel()
 	other := osexec.CommandContext(t.Context(), "sleep", "1000")
@@ -59,7 +59,7 @@ func TestDaemonBelongsToCommand(t *testing.T) {
 	}
 	init, leader := os.Getpid(), cmd.Process.Pid
 	if !n.observeTrees(init, []int{leader}) || n.observeTrees(init, []int{leader}) {
-		t.Error("what is new is not told once")
+		t.Error("a change is not reported once")
 	}
 	if len(n.Trees) != 1 || len(n.Trees[0].Outputs) != 1 || len(n.Trees[0].Members) < 3 {
 		t.Errorf("it was seen as %+v", n.Trees)
@@ -71,7 +71,7 @@ func TestDaemonBelongsToCommand(t *testing.T) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // the exit code is irrelevant
 	if !late.observeTrees(init, []int{leader}) || len(late.Trees) != 1 || len(late.Trees[0].Outputs) == 0 {
-		t.Errorf("what is left of it tells %+v", late.Trees)
+		t.Errorf("observed after the end: %+v", late.Trees)
 	}
 	if killed := n.killTrees(init); killed < 5 { // including the one in the session, which holds the outputs
 		t.Errorf("%d processes were killed", killed)

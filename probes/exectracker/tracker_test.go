@@ -70,9 +70,9 @@ func TestExecSyncErrors(t *testing.T) {
 		{name: "not at all, in the hands of a runtime that is well", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Timeout, notes: 1},
 		{name: "long after its limit, with the runtime", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout), deaf: true}, limit: 2 * time.Second, kind: plan.Unavailable, notes: 1},
 		{name: "with the runtime, with no limit", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, kind: plan.Unavailable, notes: 1},
-		{name: "called off", rt: runtime{takes: time.Hour}, gone: time.Minute, kind: plan.Canceled, notes: 1},
+		{name: "canceled", rt: runtime{takes: time.Hour}, gone: time.Minute, kind: plan.Canceled, notes: 1},
 		{name: "with its container", rt: runtime{err: failed(plan.NotFound)}, kind: plan.NotFound},
-		{name: "never begun", rt: runtime{err: failed(plan.Invalid)}, kind: plan.Invalid},
+		{name: "never started", rt: runtime{err: failed(plan.Invalid)}, kind: plan.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 		}
 		live(r, 3500*time.Millisecond)
 		if rt.asked < 4 || rt.asked > 5 || files(t, dir) != 1 {
-			t.Errorf("a runtime that is away was asked %d times, %d notes", rt.asked, files(t, dir))
+			t.Errorf("unavailable runtime: %d calls, %d records", rt.asked, files(t, dir))
 		}
 		if err := os.WriteFile(filepath.Join(dir, "half.json"), []byte(`{"contai`), 0o600); err != nil {
 			t.Fatal(err)
@@ -126,13 +126,13 @@ func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 		}
 		next := New(Options{Runtime: rt, Dir: dir})
 		if files(t, dir) != 1 {
-			t.Errorf("%d notes: those that tell of nothing stay", files(t, dir))
+			t.Errorf("%d records: obsolete ones remain", files(t, dir))
 		}
 		rt.lost, rt.asked = failed(plan.Other), 0
 		live(next, 2500*time.Millisecond)
 		if rt.asked < 3 || files(t, dir) != 1 {
 			t.Errorf(
-				"a runtime that is not itself yet was asked %d times, %d notes: what it says does not mean that the container is gone",
+				"starting runtime: %d calls, %d records: its errors do not mean that the container is gone",
 				rt.asked,
 				files(t, dir),
 			)
@@ -140,7 +140,7 @@ func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 		rt.lost = failed(plan.NotFound)
 		live(next, time.Second)
 		if files(t, dir) != 0 || len(next.interrupted) != 0 {
-			t.Error("what has gone with its container is still looked for")
+			t.Error("the container is gone, but the cleanup continues")
 		}
 	})
 }
@@ -175,7 +175,7 @@ func TestUserExecsAreNotKilled(t *testing.T) {
 	r.TrackUserExec("other", nil)
 	all := New(Options{Dir: dir}).userExecsIn("c") // after a restart
 	if len(all) != 1 || len(New(Options{Dir: dir}).interrupted) != 0 {
-		t.Fatalf("the next life knows %+v", all)
+		t.Fatalf("the restarted tracker has %+v", all)
 	}
 	self := os.Getpid() // has another command line
 	at := all[0].RequestedAt
@@ -191,7 +191,7 @@ func TestUserExecsAreNotKilled(t *testing.T) {
 		{at + time.Second, os.Args, false}, // the agent's command, not the user's
 	} {
 		if got := all.mayMatch(process{pid: self, started: row.started}, row.words); got != row.may {
-			t.Errorf("begun %s after the grant, %q: %v", row.started-at, row.words, got)
+			t.Errorf("started %s after the request, %q: %v", row.started-at, row.words, got)
 		}
 	}
 	r.mu.Lock()

@@ -68,7 +68,7 @@ func TestSleepCanBeCanceled(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := r.Run(ctx, &corev1.Pod{}, &corev1.Container{}, hook, "", nil); plan.KindOf(err) != plan.Canceled {
-			t.Errorf("called off: %v", err)
+			t.Errorf("canceled: %v", err)
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestHTTPGet(t *testing.T) {
 		"redirected for ever":            {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "/round"}, ips: []string{host}, want: "10 redirects"},
 		"no such port":                   {get: corev1.HTTPGetAction{Port: intstr.FromString("other")}, ips: []string{host}, want: `no port named "other"`},
 		"no address":                     {get: corev1.HTTPGetAction{Port: intstr.FromInt(port)}, want: "no address"},
-		"nobody listens":                 {get: corev1.HTTPGetAction{Port: intstr.FromInt(1)}, ips: []string{host}, want: "refused"},
+		"no listener":                    {get: corev1.HTTPGetAction{Port: intstr.FromInt(1)}, ips: []string{host}, want: "refused"},
 		"plain, though TLS was asked":    {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Scheme: corev1.URISchemeHTTPS}, ips: []string{host}},
 	} {
 		if row.pod == nil {
@@ -200,7 +200,7 @@ func TestHTTPGet(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := r.Run(ctx, &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); plan.KindOf(err) != plan.Canceled {
-		t.Errorf("called off: %v", err)
+		t.Errorf("canceled: %v", err)
 	}
 }
 

@@ -83,7 +83,7 @@ func TestI1CorrectInstallationIsUnchanged(t *testing.T) {
 	}
 }
 
-// installed puts all on a host of which only files matter.
+// installed installs the spec's files in temporary directories.
 func installed(t *testing.T) Spec {
 	t.Helper()
 	dir := t.TempDir()
@@ -148,8 +148,8 @@ func TestI3ProgramIsReplacedAtomically(t *testing.T) {
 	}
 }
 
-// Somebody may have swapped the program and not restarted the service; another file with
-// the same bytes in it is the same program.
+// The program may have been replaced without a restart of the service. A file with the same content
+// counts as the same program.
 func TestProgramReplaced(t *testing.T) {
 	w := Spec{Name: "berth", Layout: Layout{Programs: t.TempDir()}}
 	swapIn := func(from string) {
