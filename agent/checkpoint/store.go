@@ -281,15 +281,8 @@ func (s *Store) reopen(f **file) error {
 		return err
 	}
 	if quarantined != nil {
-		s.opt.Log.Warn(
-			"local store quarantined",
-			"path",
-			s.opt.Path,
-			"reason",
-			quarantined.Reason,
-			"quarantinePath",
-			quarantined.Path,
-		)
+		s.opt.Log.Warn("local store quarantined", "path", s.opt.Path, "reason", quarantined.Reason,
+			"quarantinePath", quarantined.Path)
 	}
 	*f = opened
 	return nil

@@ -138,17 +138,8 @@ func (r *Reclaimer) reclaimLevels(
 		v = now
 		freed := max(0, v.Levels[s].Available-before)
 		if err != nil || freed > 0 {
-			r.Log.Info(
-				"node resources reclaimed",
-				"level",
-				level.Name,
-				"signal",
-				string(s),
-				"freed",
-				s.Format(freed),
-				"err",
-				err,
-			)
+			r.Log.Info("node resources reclaimed", "level", level.Name, "signal", string(s),
+				"freed", s.Format(freed), "err", err)
 		}
 		if _, short := v.thresholdMet(s); !short {
 			break

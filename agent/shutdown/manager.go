@@ -107,15 +107,8 @@ func (m *Manager) run(ctx context.Context, done chan struct{}) {
 		m.o.FlushStatus(ctx)
 	}
 	result.Duration = time.Since(start)
-	m.o.Log.Info(
-		"graceful shutdown finished",
-		"pods",
-		result.Pods,
-		"overdue",
-		result.Overdue,
-		"duration",
-		result.Duration,
-	)
+	m.o.Log.Info("graceful shutdown finished", "pods", result.Pods, "overdue", result.Overdue,
+		"duration", result.Duration)
 	m.mu.Lock()
 	m.result = result
 	m.mu.Unlock()

@@ -92,15 +92,8 @@ func NewDirectory(o DirectoryOptions) *Directory {
 func (f *Directory) Run(ctx context.Context, emit func(Snapshot)) error {
 	events := make(chan []rawEvent, 16)
 	if w, err := newInotify(); err != nil {
-		f.opt.Log.Warn(
-			"inotify unavailable, manifest directory is polled",
-			"path",
-			f.opt.Path,
-			"interval",
-			f.opt.RescanInterval,
-			"err",
-			err,
-		)
+		f.opt.Log.Warn("inotify unavailable, manifest directory is polled", "path", f.opt.Path,
+			"interval", f.opt.RescanInterval, "err", err)
 	} else {
 		f.watch = w
 		var reader sync.WaitGroup
@@ -260,15 +253,8 @@ func (f *Directory) rewatch() {
 	for _, dir := range []string{filepath.Dir(f.opt.Path), f.opt.Path} {
 		err := f.watch.add(dir)
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
-			f.opt.Log.Warn(
-				"inotify watch failed, manifest directory is polled",
-				"path",
-				dir,
-				"interval",
-				f.opt.RescanInterval,
-				"err",
-				err,
-			)
+			f.opt.Log.Warn("inotify watch failed, manifest directory is polled", "path", dir,
+				"interval", f.opt.RescanInterval, "err", err)
 		}
 	}
 }

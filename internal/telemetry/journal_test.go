@@ -37,14 +37,14 @@ func (r *recorder) send(message string, p send.Priority, fields map[string]strin
 func TestJournalFields(t *testing.T) {
 	var r recorder
 	log := slog.New(newJournal(&bytes.Buffer{}, slog.LevelInfo, r.send))
-	pod := log.With("pod", "default/web", "uid", "u-1")
+	pod := log.With("pod", "default/web", "podUID", "u-1")
 	pod.Info("Started container c", "reason", "Started", "on", "c", "took", 3)
 	pod.Warn("careful\nnow")
 	log.Error("bad")
 	log.Debug("not logged")
 	pod.WithGroup("g").Info("within", "reason", "not a field")
 	want := []sent{
-		{`msg="Started container c" pod=default/web uid=u-1 reason=Started on=c took=3`, send.PriInfo,
+		{`msg="Started container c" pod=default/web podUID=u-1 reason=Started on=c took=3`, send.PriInfo,
 			map[string]string{
 				"BERTH_POD":     "default/web",
 				"BERTH_POD_UID": "u-1",
@@ -52,13 +52,13 @@ func TestJournalFields(t *testing.T) {
 				"BERTH_ON":      "c",
 			}},
 		{
-			`msg="careful\nnow" pod=default/web uid=u-1`,
+			`msg="careful\nnow" pod=default/web podUID=u-1`,
 			send.PriWarning,
 			map[string]string{"BERTH_POD": "default/web", "BERTH_POD_UID": "u-1"},
 		},
 		{"msg=bad", send.PriErr, map[string]string{}},
 		{
-			`msg=within pod=default/web uid=u-1 g.reason="not a field"`,
+			`msg=within pod=default/web podUID=u-1 g.reason="not a field"`,
 			send.PriInfo,
 			map[string]string{"BERTH_POD": "default/web", "BERTH_POD_UID": "u-1"},
 		},

@@ -115,8 +115,8 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 	s.watchRuntimeClasses()
 	away := time.NewTimer(serverTimeout)
 	defer away.Stop()
-	node, alone := s.opt.NodeRegistered, s.opt.NameUnique
-	s.nodeRegistered, s.nameUnique = node == nil, alone == nil
+	node, unique := s.opt.NodeRegistered, s.opt.NameUnique
+	s.nodeRegistered, s.nameUnique = node == nil, unique == nil
 	wake := time.NewTimer(time.Hour)
 	defer wake.Stop()
 	for {
@@ -135,8 +135,8 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 			}
 		case <-node:
 			node, s.nodeRegistered, s.dirty = nil, true, true
-		case <-alone:
-			alone, s.nameUnique = nil, true
+		case <-unique:
+			unique, s.nameUnique = nil, true
 			s.restorePrevious()
 		case <-away.C:
 			s.waitExpired = true
