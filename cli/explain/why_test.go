@@ -218,8 +218,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(time.Second),
 		}, {
-			"an image name that nobody can read", "default/web is waiting for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid reference format: \"Name\" must be in lower case",
-			[]string{`InvalidImageName(a): Failed to apply default image tag "no/Name": invalid reference format: "Name" must be in lower case`},
+			"an image name that nobody can read", "default/web is waiting for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid reference format: repository name (no/Name) must be lowercase",
+			[]string{`InvalidImageName(a): Failed to apply default image tag "no/Name": invalid reference format: repository name (no/Name) must be lowercase`},
 			"", pod(image("no/Name")).settleHost(),
 		}, {
 			"an image name that the runtime cannot read", "default/web is waiting for InvalidImageName of a: cannot parse \"far\" (next attempt in 7s)",

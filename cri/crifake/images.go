@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/reference"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -76,19 +77,13 @@ func (r *Runtime) resolve(ref string) *runtimeapi.Image {
 	return nil
 }
 
-// normalizeName returns the full form of an image name.
+// normalizeName returns the full form of an image name. An invalid name is returned unchanged.
 func normalizeName(ref string) string {
-	first, _, slash := strings.Cut(ref, "/")
-	switch {
-	case !slash:
-		ref = "docker.io/library/" + ref
-	case !strings.ContainsAny(first, ".:") && first != "localhost":
-		ref = "docker.io/" + ref
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return ref
 	}
-	if !strings.Contains(ref, "@") && strings.LastIndex(ref, ":") < strings.LastIndex(ref, "/") {
-		ref += ":latest"
-	}
-	return ref
+	return reference.TagNameOnly(named).String()
 }
 
 // ListImages lists the images on the node.
