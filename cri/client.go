@@ -161,7 +161,8 @@ func (c *Client) dial(field, endpoint string, unary []grpc.UnaryClientIntercepto
 		grpc.WithUserAgent("berth"),
 		// Reconnect to a restarted runtime within about a second.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		}),
 	)
@@ -212,7 +213,8 @@ func (c *Client) Version(ctx context.Context) (name, version string, err error) 
 
 // call runs one CRI call within its deadline and maps its error. The parameter on names the object
 // of the call in errors.
-func (c *Client) call(ctx context.Context, v verb, on string, deadline time.Duration, f func(context.Context) error) error {
+func (c *Client) call(ctx context.Context, v verb, on string, deadline time.Duration,
+	f func(context.Context) error) error {
 	inner := ctx
 	if v.creates() {
 		var cancel context.CancelFunc

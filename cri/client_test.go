@@ -91,7 +91,8 @@ func TestTerminationMessage(t *testing.T) {
 	} {
 		s := &runtimeapi.ContainerStatus{
 			ExitCode: row.code, Message: row.runtime, LogPath: log,
-			Mounts: []*runtimeapi.Mount{{ContainerPath: "/other", HostPath: said}, {ContainerPath: "/dev/termination-log", HostPath: row.host}},
+			Mounts: []*runtimeapi.Mount{{ContainerPath: "/other", HostPath: said},
+				{ContainerPath: "/dev/termination-log", HostPath: row.host}},
 		}
 		own := criconfig.ContainerLabels{TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: row.policy}
 		if got := terminationMessage(t.Context(), s, own); got != row.want {
@@ -101,7 +102,8 @@ func TestTerminationMessage(t *testing.T) {
 }
 
 func TestWholeSecondsRoundsUp(t *testing.T) {
-	for d, want := range map[time.Duration]int64{-time.Second: 0, 0: 0, 1: 1, time.Second: 1, time.Second + 1: 2, 30 * time.Second: 30} {
+	for d, want := range map[time.Duration]int64{-time.Second: 0, 0: 0, 1: 1, time.Second: 1, time.Second + 1: 2,
+		30 * time.Second: 30} {
 		if got := wholeSeconds(d); got != want {
 			t.Errorf("%v: %d, want %d", d, got, want)
 		}
@@ -144,7 +146,8 @@ func FuzzParseEvent(f *testing.F) {
 			Labels: map[string]string{criconfig.OwnerLabel: criconfig.OwnerVersion, labelPodUID: "u",
 				"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "n"},
 			Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1", AdditionalIps: []*runtimeapi.PodIP{{}}},
-		}, ContainersStatuses: []*runtimeapi.ContainerStatus{{State: 7, CreatedAt: -1, Labels: map[string]string{criconfig.OwnerLabel: criconfig.OwnerVersion}}}},
+		}, ContainersStatuses: []*runtimeapi.ContainerStatus{{State: 7, CreatedAt: -1,
+			Labels: map[string]string{criconfig.OwnerLabel: criconfig.OwnerVersion}}}},
 	} {
 		b, err := proto.Marshal(e)
 		if err != nil {

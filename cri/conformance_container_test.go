@@ -26,7 +26,8 @@ func testContainer(t *testing.T, h *host) {
 		t.Fatal(err)
 	}
 	if seen.State != plan.Running || seen.SandboxID != s.ID || seen.SpecHash != c.SpecHash || seen.Attempt != 2 ||
-		seen.Image != c.Image || seen.LogPath != c.LogPath || seen.ImageID == "" || seen.StartedAt.IsZero() || !seen.FinishedAt.IsZero() {
+		seen.Image != c.Image || seen.LogPath != c.LogPath || seen.ImageID == "" || seen.StartedAt.IsZero() ||
+		!seen.FinishedAt.IsZero() {
 		t.Errorf("running: %+v", seen)
 	}
 	links := h.links(t, c.ID)
@@ -38,7 +39,8 @@ func testContainer(t *testing.T, h *host) {
 		return err == nil && strings.HasSuffix(string(text), " stdout F hello\n")
 	})
 	end, err := h.client.StopContainer(t.Context(), c.ID, 20*time.Second)
-	if err != nil || end.State != plan.Exited || end.ExitCode != 143 || end.Reason != "Error" || end.FinishedAt.Before(end.StartedAt) {
+	if err != nil || end.State != plan.Exited || end.ExitCode != 143 || end.Reason != "Error" ||
+		end.FinishedAt.Before(end.StartedAt) {
 		t.Errorf("stopped: %+v %v", end, err)
 	}
 	for range 2 { // what is gone is gone (R3)

@@ -21,14 +21,16 @@ func testForeign(t *testing.T, h *host) {
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "default", Uid: "uid-foreign"},
 		Labels: map[string]string{"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "default",
 			"io.kubernetes.pod.uid": "uid-foreign"},
-		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: h.cgroup, SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}}},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: h.cgroup,
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if _, err := h.raw.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: resp.PodSandboxId}); err != nil {
+		if _, err := h.raw.RemovePodSandbox(t.Context(),
+			&runtimeapi.RemovePodSandboxRequest{PodSandboxId: resp.PodSandboxId}); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -52,15 +54,18 @@ func testPods(t *testing.T, h *host) {
 		t.Fatal(err)
 	}
 	m := all[pod.UID]
-	if m.Name != pod.Name || m.Namespace != pod.Namespace || !m.HostNetwork || len(m.Sandboxes) != 1 || !m.Sandboxes[0].Ready || len(m.Containers) != 2 {
+	if m.Name != pod.Name || m.Namespace != pod.Namespace || !m.HostNetwork || len(m.Sandboxes) != 1 ||
+		!m.Sandboxes[0].Ready || len(m.Containers) != 2 {
 		t.Fatalf("found: %+v", m)
 	}
-	if m.Containers[0].ID != b.ID || m.Containers[0].State != plan.Exited || m.Containers[1].ID != a.ID || m.Containers[1].State != plan.Running ||
+	if m.Containers[0].ID != b.ID || m.Containers[0].State != plan.Exited || m.Containers[1].ID != a.ID ||
+		m.Containers[1].State != plan.Running ||
 		m.Containers[1].SandboxID != s.ID || m.Containers[1].SpecHash != a.SpecHash {
 		t.Errorf("containers: %+v", m.Containers)
 	}
 	back := m.Restore()
-	if back == nil || back.UID != pod.UID || len(back.Spec.Containers) != 2 || *back.Spec.TerminationGracePeriodSeconds != 7 {
+	if back == nil || back.UID != pod.UID || len(back.Spec.Containers) != 2 ||
+		*back.Spec.TerminationGracePeriodSeconds != 7 {
 		t.Errorf("restored: %+v", back)
 	}
 }
@@ -69,7 +74,8 @@ func testExec(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
 	c := h.container(t, pod, "a", h.setup(pod, s, 0))
-	out, errs, code, err := h.client.ExecSync(t.Context(), c.ID, strings.Fields("/bin/testbox print out , warn err , exit 5"), 20*time.Second)
+	out, errs, code, err := h.client.ExecSync(t.Context(), c.ID,
+		strings.Fields("/bin/testbox print out , warn err , exit 5"), 20*time.Second)
 	if err != nil || string(out) != "out\n" || string(errs) != "err\n" || code != 5 {
 		t.Errorf("exec: %q %q %d %v", out, errs, code, err)
 	}
@@ -81,7 +87,8 @@ func testExec(t *testing.T, h *host) {
 	if plan.KindOf(err) != plan.Timeout {
 		t.Errorf("exec that takes too long: kind %v: %v", plan.KindOf(err), err)
 	}
-	if _, _, _, err := h.client.ExecSync(t.Context(), strings.Repeat("0", 64), []string{"/bin/testbox"}, time.Second); plan.KindOf(err) != plan.NotFound {
+	if _, _, _, err := h.client.ExecSync(t.Context(), strings.Repeat("0", 64), []string{"/bin/testbox"},
+		time.Second); plan.KindOf(err) != plan.NotFound {
 		t.Errorf("exec in no container: %v", err)
 	}
 }
@@ -98,13 +105,15 @@ func testStreams(t *testing.T, h *host) {
 	if err != nil || !strings.HasPrefix(url, "http") {
 		t.Errorf("attach: %q %v", url, err)
 	}
-	if _, err := h.client.ExecURL(t.Context(), strings.Repeat("0", 64), []string{"x"}, cri.Streams{Stdout: true}); plan.KindOf(err) != plan.NotFound {
+	if _, err := h.client.ExecURL(t.Context(), strings.Repeat("0", 64), []string{"x"},
+		cri.Streams{Stdout: true}); plan.KindOf(err) != plan.NotFound {
 		t.Errorf("exec in no container: %v", err)
 	}
 }
 
 // follow runs a source of events and returns what it tells of one pod.
-func follow(t *testing.T, uid types.UID, source func(context.Context, func(cri.Event)) error) (events chan cri.Event, synced chan bool) {
+func follow(t *testing.T, uid types.UID, source func(context.Context, func(cri.Event)) error) (events chan cri.Event,
+	synced chan bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	events, synced = make(chan cri.Event, 1000), make(chan bool, 1000)
 	done := make(chan error, 1)
@@ -154,7 +163,10 @@ func testEvents(t *testing.T, h *host) {
 	events, synced := follow(t, pod.UID, h.client.Events)
 	<-synced
 	s := h.sandbox(t, pod)
-	e := until(t, events, "sandbox is ready", func(e cri.Event) bool { return e.Kind == cri.Started && e.Sandbox != nil && e.Sandbox.Ready })
+	e := until(t, events, "sandbox is ready", func(e cri.Event) bool {
+		return e.Kind == cri.Started &&
+			e.Sandbox != nil && e.Sandbox.Ready
+	})
 	if e.Hint || e.Sandbox.ID != s.ID || time.Since(e.At) > time.Minute {
 		t.Errorf("start of the sandbox: %+v", e)
 	}
@@ -162,13 +174,17 @@ func testEvents(t *testing.T, h *host) {
 	e = until(t, events, "container has ended", func(e cri.Event) bool {
 		return e.Kind == cri.Stopped && len(e.Containers) == 1 && e.Containers[0].State == plan.Exited
 	})
-	if e.Containers[0].ID != c.ID || e.Containers[0].ExitCode != 3 || e.Containers[0].SandboxID != s.ID || !e.Sandbox.Ready {
+	if e.Containers[0].ID != c.ID || e.Containers[0].ExitCode != 3 || e.Containers[0].SandboxID != s.ID ||
+		!e.Sandbox.Ready {
 		t.Errorf("end of the container: %+v", e)
 	}
 	if err := h.client.RemoveContainer(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
 	}
-	until(t, events, "container is gone", func(e cri.Event) bool { return e.Kind == cri.Deleted && len(e.Containers) == 0 })
+	until(t, events, "container is gone", func(e cri.Event) bool {
+		return e.Kind == cri.Deleted &&
+			len(e.Containers) == 0
+	})
 }
 
 func testPoll(t *testing.T, h *host) {
@@ -195,7 +211,8 @@ func testUpdate(t *testing.T, h *host) {
 	pod := h.pod(t, "print ready , sleep")
 	s := h.sandbox(t, pod)
 	c := h.container(t, pod, "a", h.setup(pod, s, 0))
-	if err := h.client.UpdateResources(t.Context(), c.ID, &runtimeapi.LinuxContainerResources{CpuShares: 512}); err != nil {
+	if err := h.client.UpdateResources(t.Context(), c.ID,
+		&runtimeapi.LinuxContainerResources{CpuShares: 512}); err != nil {
 		t.Error(err)
 	}
 	h.ready(t, c)
@@ -204,7 +221,8 @@ func testUpdate(t *testing.T, h *host) {
 		refused bool
 	}{{"64Mi", false}, {"64Mi", false}, {"4Ki", true}, {"96Mi", false}} {
 		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(row.memory)}
-		if err := h.client.ResizeContainer(t.Context(), pod, "a", c.ID); row.refused != (err != nil && strings.Contains(err.Error(), "below current usage")) {
+		if err := h.client.ResizeContainer(t.Context(), pod, "a", c.ID); row.refused != (err != nil &&
+			strings.Contains(err.Error(), "below current usage")) {
 			t.Errorf("memory limit of %s: %v", row.memory, err)
 		}
 	}

@@ -29,7 +29,8 @@ func testTwice(t *testing.T, h *host) {
 	if again := h.sandbox(t, pod); again.ID == s.ID || !again.Ready {
 		t.Errorf("in place of a dead sandbox: %+v, was %+v", again, s)
 	}
-	if seen, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(seen.Sandboxes) != 1 || len(seen.Containers) != 0 {
+	if seen, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(seen.Sandboxes) != 1 ||
+		len(seen.Containers) != 0 {
 		t.Errorf("left in the end: %+v %v", seen, err)
 	}
 }
@@ -63,7 +64,8 @@ func testCutOff(t *testing.T, h *host) {
 	}
 	eventually(t, "one sandbox and one container are left", func() bool {
 		seen, err := h.client.Pod(t.Context(), pod.UID)
-		return err == nil && len(seen.Sandboxes) == 1 && seen.Sandboxes[0].ID == s.ID && len(seen.Containers) == 1 && seen.Containers[0].ID == c.ID
+		return err == nil && len(seen.Sandboxes) == 1 && seen.Sandboxes[0].ID == s.ID && len(seen.Containers) == 1 &&
+			seen.Containers[0].ID == c.ID
 	})
 }
 
@@ -80,7 +82,8 @@ func testLeftOver(t *testing.T, h *host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, err := h.raw.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: s.ID, Config: config, SandboxConfig: sandbox})
+	left, err := h.raw.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: s.ID,
+		Config: config, SandboxConfig: sandbox})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +110,8 @@ func testFailedEarlier(t *testing.T, h *host) {
 		t.Fatalf("started: %+v", first)
 	}
 	again, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
-	if again.ID != first.ID || again.State != plan.Exited || reasonOf(err) != "RunContainerError" || !strings.Contains(err.Error(), "/no/such/command") {
+	if again.ID != first.ID || again.State != plan.Exited || reasonOf(err) != "RunContainerError" ||
+		!strings.Contains(err.Error(), "/no/such/command") {
 		t.Errorf("again: %+v %v, was %+v", again, err, first)
 	}
 }

@@ -136,14 +136,16 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // runtime may rely on in this package.
 func conformance(t *testing.T, h *host) {
 	h.client = h.dial(t)
-	conn, err := grpc.NewClient("unix://"+strings.TrimPrefix(h.endpoint, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+strings.TrimPrefix(h.endpoint, "unix://"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
 	h.raw = runtimeapi.NewRuntimeServiceClient(conn)
 	eventually(t, "the image is there", func() bool {
-		resp, err := h.client.ImageService().ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}})
+		resp, err := h.client.ImageService().ImageStatus(t.Context(),
+			&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}})
 		h.image = plan.Image{ID: resp.GetImage().GetId(), Ref: resp.GetImage().GetId()}
 		return err == nil && h.image.ID != ""
 	})
@@ -376,7 +378,8 @@ func testRestart(t *testing.T, h *host) {
 		if len(seen.Sandboxes) != 1 || len(seen.Containers) != 1 {
 			t.Fatalf("lost: %+v", seen)
 		}
-		return seen.Sandboxes[0].Ready && seen.Sandboxes[0].ID == s.ID && seen.Containers[0].ID == c.ID && seen.Containers[0].State == plan.Running
+		return seen.Sandboxes[0].Ready && seen.Sandboxes[0].ID == s.ID && seen.Containers[0].ID == c.ID &&
+			seen.Containers[0].State == plan.Running
 	})
 }
 

@@ -36,7 +36,8 @@ func (c *Client) ContainerPID(ctx context.Context, id string) (pid int, err erro
 		PID int `json:"pid"`
 	}
 	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil || info.PID <= 0 {
-		return 0, &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("the runtime does not report the PID of container %s", id)}
+		return 0, &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("the runtime does not report the PID of container %s",
+			id)}
 	}
 	return info.PID, nil
 }

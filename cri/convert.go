@@ -88,7 +88,8 @@ func containerFromStatus(ctx context.Context, s *runtimeapi.ContainerStatus, san
 		LogPath: s.LogPath, StopSignal: signalName(s.GetStopSignal()), RecursiveReadOnly: recursiveReadOnly(s.Mounts),
 	}
 	if u := s.GetUser().GetLinux(); u != nil {
-		seen.User = &corev1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: u.GetSupplementalGroups()}
+		seen.User = &corev1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(),
+			SupplementalGroups: u.GetSupplementalGroups()}
 	}
 	if name := s.GetImage().GetImage(); !strings.HasPrefix(name, "sha256:") { // an image without a name has its ID here
 		seen.ImageName = name
@@ -112,7 +113,8 @@ func startInterrupted(s *runtimeapi.ContainerStatus) bool {
 	if s.Reason != "StartError" || s.StartedAt > 0 {
 		return false
 	}
-	return strings.Contains(s.Message, context.Canceled.Error()) || strings.Contains(s.Message, context.DeadlineExceeded.Error()) ||
+	return strings.Contains(s.Message, context.Canceled.Error()) ||
+		strings.Contains(s.Message, context.DeadlineExceeded.Error()) ||
 		strings.Contains(s.Message, "failed to start shim: ") && strings.Contains(s.Message, ": signal: killed")
 }
 

@@ -62,7 +62,8 @@ func TestStartInterrupted(t *testing.T) {
 	}{
 		{"failed to create containerd task: failed to create shim task: context canceled: unknown", 0, true},
 		{"failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown", 0, true},
-		{"failed to create shim task: OCI runtime create failed: runc create failed: signal: killed: unknown", 0, false}, // too little memory, it may be
+		// too little memory, it may be
+		{"failed to create shim task: OCI runtime create failed: runc create failed: signal: killed: unknown", 0, false},
 		{"failed to start containerd task: context deadline exceeded: unknown", 0, true},
 		{`failed to create shim task: OCI runtime create failed: exec: "nowhere": executable file not found in $PATH: unknown`, 0, false},
 		{"context canceled", 5, false}, // it ran
@@ -84,7 +85,8 @@ func TestContainerFromStatusImageName(t *testing.T) {
 		"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": "u",
 	}
 	annotations := map[string]string{"berth.dev/kind": plan.Main.String()}
-	for name, want := range map[string]string{"docker.io/library/a:1": "docker.io/library/a:1", "sha256:0123": "", "": ""} {
+	for name, want := range map[string]string{"docker.io/library/a:1": "docker.io/library/a:1", "sha256:0123": "",
+		"": ""} {
 		k, ok := containerFromStatus(t.Context(), &runtimeapi.ContainerStatus{
 			Id: "1", Labels: labels, Annotations: annotations, Image: &runtimeapi.ImageSpec{Image: name},
 		}, "s")

@@ -104,7 +104,8 @@ var messageRules = [...]struct {
 
 // brokenConnectionTexts are gRPC's messages for a connection that broke after the request was sent.
 // They have the code Unavailable, as if the runtime was not listening.
-var brokenConnectionTexts = [...]string{"error reading from server", "transport is closing", "closing transport", "connection reset by peer", "broken pipe"}
+var brokenConnectionTexts = [...]string{"error reading from server", "transport is closing", "closing transport",
+	"connection reset by peer", "broken pipe"}
 
 // isNameReserved reports whether the name of the new object is still reserved: an interrupted
 // earlier call created it, is creating it, or is rolling it back. containerd 2.x uses the code

@@ -35,11 +35,13 @@ const (
 
 // observedContainer is containerFromStatus with the recorded exit status if the runtime reports it
 // as unknown.
-func (c *Client) observedContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID string) (plan.Container, bool) {
+func (c *Client) observedContainer(ctx context.Context, s *runtimeapi.ContainerStatus,
+	sandboxID string) (plan.Container, bool) {
 	switch {
 	case s.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING:
 		c.exits.Watch(s.GetId())
-	case s.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && s.GetExitCode() == unknownExitCode && s.GetReason() == unknownExitReason:
+	case s.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && s.GetExitCode() == unknownExitCode &&
+		s.GetReason() == unknownExitReason:
 		code, at, known := c.exits.ExitStatus(s.GetId())
 		if !known {
 			break

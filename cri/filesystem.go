@@ -29,7 +29,8 @@ func (c *Client) WritableLayers(ctx context.Context) (map[string]WritableLayer, 
 	out := map[string]WritableLayer{}
 	for _, s := range resp.GetStats() {
 		if l := s.GetWritableLayer(); l != nil {
-			out[s.GetAttributes().GetId()] = WritableLayer{Timestamp: timeFromNanos(l.GetTimestamp()), Bytes: l.GetUsedBytes().GetValue(), Inodes: l.GetInodesUsed().GetValue()}
+			out[s.GetAttributes().GetId()] = WritableLayer{Timestamp: timeFromNanos(l.GetTimestamp()),
+				Bytes: l.GetUsedBytes().GetValue(), Inodes: l.GetInodesUsed().GetValue()}
 		}
 	}
 	return out, err
@@ -47,7 +48,8 @@ func (c *Client) CollectGarbage(ctx context.Context) error {
 	}
 	return c.call(ctx, verbCollectGarbage, "", c.deadlines.RemoveContainer, func(ctx context.Context) error {
 		ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace)
-		if _, err := c.leases.Create(ctx, &leases.CreateRequest{ID: gcLease}); err != nil && status.Code(err) != codes.AlreadyExists {
+		if _, err := c.leases.Create(ctx, &leases.CreateRequest{ID: gcLease}); err != nil &&
+			status.Code(err) != codes.AlreadyExists {
 			return err
 		}
 		_, err := c.leases.Delete(ctx, &leases.DeleteRequest{ID: gcLease, Sync: true})
@@ -74,7 +76,8 @@ func (c *Client) ImageFilesystem(ctx context.Context) (ImageFilesystem, error) {
 	var d ImageFilesystem
 	if all := resp.GetImageFilesystems(); len(all) > 0 {
 		f := all[0]
-		d = ImageFilesystem{Path: f.GetFsId().GetMountpoint(), Bytes: f.GetUsedBytes().GetValue(), Inodes: f.GetInodesUsed().GetValue()}
+		d = ImageFilesystem{Path: f.GetFsId().GetMountpoint(), Bytes: f.GetUsedBytes().GetValue(),
+			Inodes: f.GetInodesUsed().GetValue()}
 	}
 	if all := resp.GetContainerFilesystems(); len(all) > 0 {
 		d.ContainersPath = all[0].GetFsId().GetMountpoint()

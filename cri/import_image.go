@@ -40,7 +40,8 @@ type imageServices struct {
 }
 
 func newImageServices(conn grpc.ClientConnInterface) imageServices {
-	return imageServices{content: content.NewContentClient(conn), images: images.NewImagesClient(conn), diff: diff.NewDiffClient(conn)}
+	return imageServices{content: content.NewContentClient(conn), images: images.NewImagesClient(conn),
+		diff: diff.NewDiffClient(conn)}
 }
 
 const (
@@ -95,7 +96,8 @@ func (c *Client) Import(ctx context.Context, id string) (*Import, error) {
 	return i, c.call(ctx, verbImport, id, importCallTimeout, func(ctx context.Context) error {
 		ctx = withCRINamespace(ctx)
 		// A lease of an earlier process may exist, with incomplete content.
-		if _, err := c.leases.Delete(ctx, &leases.DeleteRequest{ID: i.lease, Sync: true}); err != nil && status.Code(err) != codes.NotFound {
+		if _, err := c.leases.Delete(ctx, &leases.DeleteRequest{ID: i.lease, Sync: true}); err != nil &&
+			status.Code(err) != codes.NotFound {
 			return err
 		}
 		_, err := c.leases.Create(ctx, &leases.CreateRequest{ID: i.lease, Labels: map[string]string{
@@ -184,7 +186,8 @@ func (w *blobWriter) write(r io.Reader) error {
 	for {
 		n, err := io.ReadFull(r, buf)
 		if n > 0 {
-			if err := w.send(&content.WriteContentRequest{Action: content.WriteAction_WRITE, Offset: offset, Data: buf[:n]}); err != nil {
+			if err := w.send(&content.WriteContentRequest{Action: content.WriteAction_WRITE, Offset: offset,
+				Data: buf[:n]}); err != nil {
 				return err
 			}
 			offset += int64(n)
@@ -201,7 +204,8 @@ func (w *blobWriter) write(r io.Reader) error {
 
 // SetReferences lets a blob reference others, with labels of containerd's garbage collector.
 func (i *Import) SetReferences(ctx context.Context, blob digest.Digest, labels map[string]string) error {
-	req := &content.UpdateRequest{Info: &content.Info{Digest: string(blob), Labels: labels}, UpdateMask: &fieldmaskpb.FieldMask{}}
+	req := &content.UpdateRequest{Info: &content.Info{Digest: string(blob), Labels: labels},
+		UpdateMask: &fieldmaskpb.FieldMask{}}
 	for k := range labels {
 		req.UpdateMask.Paths = append(req.UpdateMask.Paths, "labels."+k)
 	}
@@ -217,7 +221,8 @@ var ErrDiffIDMismatch = errors.New("content does not match the diff ID in the im
 
 // Unpack unpacks the layers that are not unpacked yet and lets the image configuration reference
 // them. If the snapshotter is unknown, the first container unpacks the image.
-func (i *Import) Unpack(ctx context.Context, config digest.Digest, layers []ocispec.Descriptor, diffs []digest.Digest) error {
+func (i *Import) Unpack(ctx context.Context, config digest.Digest, layers []ocispec.Descriptor,
+	diffs []digest.Digest) error {
 	if i.snapshotter == "" {
 		return nil
 	}
@@ -235,7 +240,8 @@ func (i *Import) Unpack(ctx context.Context, config digest.Digest, layers []ocis
 	return i.SetReferences(ctx, config, map[string]string{"containerd.io/gc.ref.snapshot." + i.snapshotter: parent})
 }
 
-func (i *Import) unpackLayer(ctx context.Context, parent, chain string, l ocispec.Descriptor, want digest.Digest) error {
+func (i *Import) unpackLayer(ctx context.Context, parent, chain string, l ocispec.Descriptor,
+	want digest.Digest) error {
 	c, inside := i.c, i.leaseContext(ctx)
 	_, err := c.snapshots.Stat(inside, &snapshots.StatSnapshotRequest{Snapshotter: i.snapshotter, Key: chain})
 	if status.Code(err) != codes.NotFound {
@@ -258,7 +264,8 @@ func (i *Import) unpackLayer(ctx context.Context, parent, chain string, l ocispe
 		err = fmt.Errorf("layer %s: %w", l.Digest, ErrDiffIDMismatch)
 	}
 	if err == nil {
-		_, err = c.snapshots.Commit(inside, &snapshots.CommitSnapshotRequest{Snapshotter: i.snapshotter, Name: chain, Key: key})
+		_, err = c.snapshots.Commit(inside, &snapshots.CommitSnapshotRequest{Snapshotter: i.snapshotter, Name: chain,
+			Key: key})
 		if err == nil {
 			return nil
 		}
@@ -278,10 +285,12 @@ func (i *Import) unpackLayer(ctx context.Context, parent, chain string, l ocispe
 // TagImage creates the image name, and waits until CRI lists the image.
 func (i *Import) TagImage(ctx context.Context, name string, target ocispec.Descriptor) error {
 	err := i.c.call(ctx, verbImport, name, importCallTimeout, func(ctx context.Context) error {
-		img := &images.Image{Name: name, Target: &types.Descriptor{MediaType: target.MediaType, Digest: string(target.Digest), Size: target.Size}}
+		img := &images.Image{Name: name, Target: &types.Descriptor{MediaType: target.MediaType,
+			Digest: string(target.Digest), Size: target.Size}}
 		_, err := i.c.imageServices.images.Create(i.leaseContext(ctx), &images.CreateImageRequest{Image: img})
 		if status.Code(err) == codes.AlreadyExists {
-			_, err = i.c.imageServices.images.Update(i.leaseContext(ctx), &images.UpdateImageRequest{Image: img, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"target"}}})
+			_, err = i.c.imageServices.images.Update(i.leaseContext(ctx),
+				&images.UpdateImageRequest{Image: img, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"target"}}})
 		}
 		return err
 	})

@@ -65,7 +65,8 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 		bubble(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 			pod := smallPod()
 			limits := func(memory, cpu string) {
-				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourceCPU: resource.MustParse(cpu)}
+				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory),
+					corev1.ResourceCPU: resource.MustParse(cpu)}
 			}
 			limits("64Mi", "1")
 			_, a := begin(t, c, pod)
@@ -88,7 +89,8 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 				}
 			}
 			pod.Spec.Containers[0].Resources.Limits = nil // and back: the limit is new
-			if err := c.UpdateResources(t.Context(), a.ID, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: -1}); err != nil {
+			if err := c.UpdateResources(t.Context(), a.ID,
+				&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: -1}); err != nil {
 				t.Fatal(err)
 			}
 			limits("64Mi", "1")
@@ -108,7 +110,8 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 		// The kubelet's pod: the same labels, but for the owner's.
 		config := &runtimeapi.PodSandboxConfig{
 			Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "uid-web"},
-			Labels:   map[string]string{"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": "uid-web"},
+			Labels: map[string]string{"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "default",
+				"io.kubernetes.pod.uid": "uid-web"},
 		}
 		s, err := raw.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 		if err != nil {
@@ -116,7 +119,8 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 		}
 		a, err := raw.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 			PodSandboxId: s.PodSandboxId, SandboxConfig: config,
-			Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "a"}, Labels: config.Labels, Image: &runtimeapi.ImageSpec{Image: "x:1"}},
+			Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "a"}, Labels: config.Labels,
+				Image: &runtimeapi.ImageSpec{Image: "x:1"}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -172,12 +176,15 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 	}{
 		{"the answer is lost", crifake.Fault{Phase: crifake.After, Times: 1, Hang: true}},
 		{"it is rolled back", crifake.Fault{Phase: crifake.Midway, Times: 1, Hang: true}},
-		{"it goes on for a while after the caller left", crifake.Fault{Phase: crifake.Midway, Times: 1, Delay: 25 * time.Second, IgnoreCancel: true}},
-		{"it goes on and then fails", crifake.Fault{Phase: crifake.Midway, Times: 1, Delay: 25 * time.Second, IgnoreCancel: true, Err: errors.New("no")}},
+		{"it goes on for a while after the caller left", crifake.Fault{Phase: crifake.Midway, Times: 1,
+			Delay: 25 * time.Second, IgnoreCancel: true}},
+		{"it goes on and then fails", crifake.Fault{Phase: crifake.Midway, Times: 1, Delay: 25 * time.Second,
+			IgnoreCancel: true, Err: errors.New("no")}},
 		{"nothing was begun", crifake.Fault{Phase: crifake.Before, Times: 1, Hang: true}},
 	} {
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
-			if rpc == "StartContainer" && row.fault.Phase == crifake.Midway && (!row.fault.IgnoreCancel || row.fault.Err != nil) {
+			if rpc == "StartContainer" && row.fault.Phase == crifake.Midway &&
+				(!row.fault.IgnoreCancel || row.fault.Err != nil) {
 				continue // a start is not rolled back but fails: see the suite
 			}
 			t.Run(rpc+": "+row.what, func(t *testing.T) {
@@ -267,7 +274,8 @@ func TestR2LeftoverIsReturnedWithError(t *testing.T) {
 
 func TestR2NameReservedForeverFails(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		lift := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Hang: true, IgnoreCancel: true})
+		lift := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Hang: true,
+			IgnoreCancel: true})
 		defer lift()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -276,7 +284,8 @@ func TestR2NameReservedForeverFails(t *testing.T) {
 		}
 		began := time.Now()
 		_, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxSetup{})
-		if err == nil || !strings.Contains(err.Error(), "earlier attempt is still in progress") || reasonOf(err) != "FailedCreatePodSandBox" {
+		if err == nil || !strings.Contains(err.Error(), "earlier attempt is still in progress") ||
+			reasonOf(err) != "FailedCreatePodSandBox" {
 			t.Errorf("reason %q: %v", reasonOf(err), err)
 		}
 		if took := time.Since(began); took > 10*time.Second {
@@ -372,25 +381,40 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 		kind   plan.Kind
 		reason string
 	}{
-		{"containerd cannot set up the network", sandbox, codes.Unknown, `failed to setup network for sandbox "x": plugin type="bridge" failed (add): no IP addresses available in range set: 10.0.0.1-10.0.0.2`, plan.Network, "FailedCreatePodSandBox"},
-		{"there is no network configuration", sandbox, codes.Unknown, "failed to setup network for sandbox: cni plugin not initialized", plan.Network, "FailedCreatePodSandBox"},
-		{"CRI-O cannot set up the network", sandbox, codes.Unknown, "failed to create pod network sandbox k8s_x", plan.Network, "FailedCreatePodSandBox"},
-		{"the sandbox image cannot be had", sandbox, codes.Unknown, "failed to get sandbox image", plan.Other, "FailedCreatePodSandBox"},
-		{"the disk is full", create, codes.Unknown, "failed to create snapshot: write /x: no space left on device", plan.NoSpace, "CreateContainerError"},
+		{"containerd cannot set up the network", sandbox, codes.Unknown,
+			`failed to setup network for sandbox "x": plugin type="bridge" failed (add): no IP addresses available in range set: 10.0.0.1-10.0.0.2`, plan.Network, "FailedCreatePodSandBox"},
+		{"there is no network configuration", sandbox, codes.Unknown,
+			"failed to setup network for sandbox: cni plugin not initialized", plan.Network, "FailedCreatePodSandBox"},
+		{"CRI-O cannot set up the network", sandbox, codes.Unknown, "failed to create pod network sandbox k8s_x",
+			plan.Network, "FailedCreatePodSandBox"},
+		{"the sandbox image cannot be had", sandbox, codes.Unknown, "failed to get sandbox image", plan.Other,
+			"FailedCreatePodSandBox"},
+		{"the disk is full", create, codes.Unknown, "failed to create snapshot: write /x: no space left on device",
+			plan.NoSpace, "CreateContainerError"},
 		{"the quota is used up", create, codes.Unknown, "mkdir: disk quota exceeded", plan.NoSpace, "CreateContainerError"},
-		{"a cgroup cannot be made, which the kernel calls no space too", start, codes.Unknown, "runc: mkdir /sys/fs/cgroup/x: no space left on device", plan.Other, "RunContainerError"},
-		{"the image is gone", create, codes.NotFound, `failed to resolve image "x": not found`, plan.ImageGone, "CreateContainerError"},
-		{"the image's content is gone", create, codes.NotFound, `failed to get image from containerd "sha256:0": not found`, plan.ImageGone, "CreateContainerError"},
-		{"the sandbox is gone", create, codes.NotFound, `failed to find sandbox id "x": not found`, plan.NotFound, "CreateContainerError"},
+		{"a cgroup cannot be made, which the kernel calls no space too", start, codes.Unknown,
+			"runc: mkdir /sys/fs/cgroup/x: no space left on device", plan.Other, "RunContainerError"},
+		{"the image is gone", create, codes.NotFound, `failed to resolve image "x": not found`, plan.ImageGone,
+			"CreateContainerError"},
+		{"the image's content is gone", create, codes.NotFound, `failed to get image from containerd "sha256:0": not found`,
+			plan.ImageGone, "CreateContainerError"},
+		{"the sandbox is gone", create, codes.NotFound, `failed to find sandbox id "x": not found`, plan.NotFound,
+			"CreateContainerError"},
 		{"the configuration is refused", create, codes.InvalidArgument, "bad", plan.Invalid, "CreateContainerError"},
 		{"runc cannot start it", start, codes.Unknown, "OCI runtime create failed", plan.Other, "RunContainerError"},
 		{"the runtime lacks the call", look, codes.Unimplemented, "unknown method", plan.Unsupported, ""},
-		{"the runtime begins", create, codes.Unavailable, "server is not initialized yet: unavailable", plan.Unavailable, "CreateContainerError"},
-		{"the runtime begins, 1.6", create, codes.Unknown, "server is not initialized yet", plan.Unavailable, "CreateContainerError"},
-		{"nobody listens", sandbox, codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial unix /x: connect: connection refused"`, plan.Unavailable, "FailedCreatePodSandBox"},
-		{"the connection broke during a change", start, codes.Unavailable, "error reading from server: EOF", plan.Timeout, "RunContainerError"},
-		{"the connection broke during a look", look, codes.Unavailable, "error reading from server: EOF", plan.Unavailable, ""},
-		{"the runtime's own deadline passed", sandbox, codes.DeadlineExceeded, "context deadline exceeded", plan.Timeout, "FailedCreatePodSandBox"},
+		{"the runtime begins", create, codes.Unavailable, "server is not initialized yet: unavailable", plan.Unavailable,
+			"CreateContainerError"},
+		{"the runtime begins, 1.6", create, codes.Unknown, "server is not initialized yet", plan.Unavailable,
+			"CreateContainerError"},
+		{"nobody listens", sandbox, codes.Unavailable,
+			`connection error: desc = "transport: Error while dialing: dial unix /x: connect: connection refused"`, plan.Unavailable, "FailedCreatePodSandBox"},
+		{"the connection broke during a change", start, codes.Unavailable, "error reading from server: EOF", plan.Timeout,
+			"RunContainerError"},
+		{"the connection broke during a look", look, codes.Unavailable, "error reading from server: EOF", plan.Unavailable,
+			""},
+		{"the runtime's own deadline passed", sandbox, codes.DeadlineExceeded, "context deadline exceeded", plan.Timeout,
+			"FailedCreatePodSandBox"},
 		{"the runtime called it off", start, codes.Canceled, "context canceled", plan.Timeout, "RunContainerError"},
 		{"an answer is too large", look, codes.ResourceExhausted, "received message larger than max", plan.Other, ""},
 	} {
@@ -449,7 +473,8 @@ func TestR6EventStreamLossIsRecovered(t *testing.T) {
 			t.Errorf("followed again after %v", took)
 		}
 		seen, err := c.Pod(t.Context(), pod.UID)
-		if err != nil || len(seen.Containers) != 1 || seen.Containers[0].ExitCode != 4 || seen.Containers[0].Reason != "OOMKilled" {
+		if err != nil || len(seen.Containers) != 1 || seen.Containers[0].ExitCode != 4 ||
+			seen.Containers[0].Reason != "OOMKilled" {
 			t.Errorf("seen: %+v %v", seen, err)
 		}
 		for len(events) > 0 {
@@ -469,7 +494,10 @@ func TestR6EventStreamLossIsRecovered(t *testing.T) {
 func TestPollReportsOnlyChanges(t *testing.T) {
 	bubble(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := smallPod()
-		events, synced := follow(t, pod.UID, func(ctx context.Context, tell func(cri.Event)) error { return c.Poll(ctx, time.Second, tell) })
+		events, synced := follow(t, pod.UID, func(ctx context.Context, tell func(cri.Event)) error {
+			return c.Poll(ctx,
+				time.Second, tell)
+		})
 		<-synced
 		_, a := begin(t, c, pod)
 		time.Sleep(time.Minute)
@@ -521,33 +549,36 @@ func TestPollResyncsAfterOutage(t *testing.T) {
 }
 
 func TestStatusCachesCgroupDriver(t *testing.T) {
-	bubble(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		fake.SetNetworkNotReady("no networks found in /etc/cni/net.d")
-		for range 3 {
-			s, err := c.Status(t.Context())
-			if err != nil || s.CgroupDriver != "cgroupfs" || s.NetworkReady || !s.Ready || !strings.Contains(s.NetworkMessage, "no networks found") {
-				t.Errorf("%+v %v", s, err)
+	bubble(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
+		func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+			fake.SetNetworkNotReady("no networks found in /etc/cni/net.d")
+			for range 3 {
+				s, err := c.Status(t.Context())
+				if err != nil || s.CgroupDriver != "cgroupfs" || s.NetworkReady || !s.Ready ||
+					!strings.Contains(s.NetworkMessage, "no networks found") {
+					t.Errorf("%+v %v", s, err)
+				}
 			}
-		}
-		if n := fake.CallCount("RuntimeConfig"); n != 1 {
-			t.Errorf("asked %d times", n)
-		}
-		// A runtime that was away may be another one.
-		fake.Down()
-		if _, err := c.Status(t.Context()); plan.KindOf(err) != plan.Unavailable {
-			t.Error(err)
-		}
-		fake.Up()
-		if _, err := c.Status(t.Context()); err != nil || fake.CallCount("RuntimeConfig") != 2 {
-			t.Errorf("asked %d times: %v", fake.CallCount("RuntimeConfig"), err)
-		}
-	})
+			if n := fake.CallCount("RuntimeConfig"); n != 1 {
+				t.Errorf("asked %d times", n)
+			}
+			// A runtime that was away may be another one.
+			fake.Down()
+			if _, err := c.Status(t.Context()); plan.KindOf(err) != plan.Unavailable {
+				t.Error(err)
+			}
+			fake.Up()
+			if _, err := c.Status(t.Context()); err != nil || fake.CallCount("RuntimeConfig") != 2 {
+				t.Errorf("asked %d times: %v", fake.CallCount("RuntimeConfig"), err)
+			}
+		})
 }
 
 func TestPodStartCallCounts(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		begin(t, c, smallPod())
-		for rpc, want := range map[string]int{"RunPodSandbox": 1, "PodSandboxStatus": 1, "CreateContainer": 1, "StartContainer": 1,
+		for rpc, want := range map[string]int{"RunPodSandbox": 1, "PodSandboxStatus": 1, "CreateContainer": 1,
+			"StartContainer":  1,
 			"ContainerStatus": 0, "ListContainers": 0, "ListPodSandbox": 0} {
 			if got := fake.CallCount(rpc); got != want {
 				t.Errorf("%s: %d calls, want %d", rpc, got, want)
@@ -557,7 +588,8 @@ func TestPodStartCallCounts(t *testing.T) {
 }
 
 func TestDialRejectsInvalidEndpoint(t *testing.T) {
-	for _, endpoint := range []string{"", "containerd.sock", "tcp://127.0.0.1:1", "unix://host/x", "unix:relative", "unix:///%zz"} {
+	for _, endpoint := range []string{"", "containerd.sock", "tcp://127.0.0.1:1", "unix://host/x", "unix:relative",
+		"unix:///%zz"} {
 		_, err := cri.Dial(t.Context(), cri.Options{RuntimeEndpoint: endpoint})
 		if err == nil || !strings.Contains(err.Error(), "containerRuntimeEndpoint") {
 			t.Errorf("%q: %v", endpoint, err)
@@ -594,8 +626,9 @@ func TestWarnPodReceivesWarnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.StartContainer(t.Context(), pod, "a", plan.ContainerSetup{Sandbox: s, Image: plan.Image{ID: "x:1"}, Objects: plan.Objects{
-		{Kind: plan.ConfigMap, Name: "c"}: {ConfigMap: &corev1.ConfigMap{Data: map[string]string{"a=b": "1"}}}}})
+	_, err = c.StartContainer(t.Context(), pod, "a", plan.ContainerSetup{Sandbox: s, Image: plan.Image{ID: "x:1"},
+		Objects: plan.Objects{
+			{Kind: plan.ConfigMap, Name: "c"}: {ConfigMap: &corev1.ConfigMap{Data: map[string]string{"a=b": "1"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

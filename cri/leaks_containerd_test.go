@@ -48,15 +48,18 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			logs := t.TempDir()
 			c := (&host{endpoint: p.Endpoint}).dial(t)
 			run := func(name, cgroup, logs string) string {
-				sb, err := c.RunSandbox(t.Context(), podNamed(name), plan.SandboxSetup{CgroupParent: p.CgroupRoot + cgroup, LogDir: filepath.Join(logs, name)})
+				sb, err := c.RunSandbox(t.Context(), podNamed(name), plan.SandboxSetup{CgroupParent: p.CgroupRoot + cgroup,
+					LogDir: filepath.Join(logs, name)})
 				if err != nil {
 					t.Fatal(err)
 				}
 				return sb.ID
 			}
 			struck := run("struck", "/kubepods/podstruck", logs)
-			whole, torn, alive := run("whole", "/kubepods/podwhole", logs), run("torn", "/kubepods/podtorn", logs), run("alive", "/kubepods/podalive", logs)
-			foreign, elsewhere := run("foreign", "/foreign/x", t.TempDir()), run("elsewhere", "/kubepods/podelsewhere", t.TempDir())
+			whole, torn, alive := run("whole", "/kubepods/podwhole", logs), run("torn", "/kubepods/podtorn",
+				logs), run("alive", "/kubepods/podalive", logs)
+			foreign, elsewhere := run("foreign", "/foreign/x", t.TempDir()), run("elsewhere", "/kubepods/podelsewhere",
+				t.TempDir())
 			books := containersOf(t, p.Endpoint)
 			record, err := books.Get(withCRINamespace(t), &containers.GetContainerRequest{ID: struck})
 			if err != nil {
@@ -65,7 +68,9 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			if err := p.Forget(t.Context(), whole, torn, struck, foreign, elsewhere); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := books.Create(withCRINamespace(t), &containers.CreateContainerRequest{Container: record.Container}); err != nil { // CRI reads them at its start
+			// CRI reads them at its start
+			if _, err := books.Create(withCRINamespace(t),
+				&containers.CreateContainerRequest{Container: record.Container}); err != nil {
 				t.Fatal(err)
 			}
 			facts, ok, err := c.Layout(t.Context())
@@ -110,17 +115,20 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: alive, Bundle: filepath.Join(facts.TaskDir, alive), Owned: true}); err != nil {
+			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: alive, Bundle: filepath.Join(facts.TaskDir, alive),
+				Owned: true}); err != nil {
 				t.Fatal(err)
 			}
-			for id, want := range map[string]bool{whole: false, torn: false, struck: false, alive: true, foreign: true, elsewhere: true} {
+			for id, want := range map[string]bool{whole: false, torn: false, struck: false, alive: true, foreign: true,
+				elsewhere: true} {
 				if !want { // who was killed is gone when its new parent has noticed
 					eventually(t, "nothing of "+id+" to be left", func() bool { return len(tracesOf(t, id)) == 0 })
 				} else if len(tracesOf(t, id)) == 0 {
 					t.Errorf("nothing is left of %s", id)
 				}
 			}
-			if _, err := books.Get(withCRINamespace(t), &containers.GetContainerRequest{ID: struck}); status.Code(err) != codes.NotFound {
+			if _, err := books.Get(withCRINamespace(t),
+				&containers.GetContainerRequest{ID: struck}); status.Code(err) != codes.NotFound {
 				t.Errorf("the record that CRI has lost: %v", err)
 			}
 			isAbortedCreate(t, c, facts, search)
@@ -136,7 +144,10 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 // just now.
 func isAbortedCreate(t *testing.T, c *cri.Client, facts cri.Layout, search cri.LeakSearch) {
 	t.Helper()
-	own := slices.IndexFunc(facts.RuncRoots, func(root string) bool { return strings.HasPrefix(root, "/run/berth-hosts/") })
+	own := slices.IndexFunc(facts.RuncRoots, func(root string) bool {
+		return strings.HasPrefix(root,
+			"/run/berth-hosts/")
+	})
 	if own < 0 {
 		t.Fatalf("runc's own books of this containerd are not among %v", facts.RuncRoots)
 	}

@@ -53,7 +53,8 @@ func (c *Client) DeleteLeakedTask(ctx context.Context, t LeakedTask) error {
 		_ = runShimDelete(ctx, t, f.Address) // leftovers are removed below
 		errs = append(errs, removeBundle(t.Bundle, filepath.Dir(f.TaskDir)))
 	}
-	for _, dir := range append(slices.Clone(runcDirs(f, t.ID)), filepath.Join(f.StateDir, t.ID), filepath.Join(f.RootDir, t.ID)) {
+	for _, dir := range append(slices.Clone(runcDirs(f, t.ID)), filepath.Join(f.StateDir, t.ID),
+		filepath.Join(f.RootDir, t.ID)) {
 		errs = append(errs, removeTree(dir))
 	}
 	errs = append(errs, c.deleteLease(ctx, t.ID))
@@ -91,7 +92,9 @@ func (c *Client) deleteRecord(ctx context.Context, id string) error {
 	if err != nil && status.Code(err) != codes.NotFound {
 		return err
 	}
-	_, err = c.snapshots.Remove(inside, &snapshots.RemoveSnapshotRequest{Snapshotter: got.GetContainer().GetSnapshotter(), Key: got.GetContainer().GetSnapshotKey()})
+	_, err = c.snapshots.Remove(inside,
+		&snapshots.RemoveSnapshotRequest{Snapshotter: got.GetContainer().GetSnapshotter(),
+			Key: got.GetContainer().GetSnapshotKey()})
 	if err != nil && status.Code(err) != codes.NotFound {
 		return err
 	}
@@ -196,7 +199,8 @@ func containerIDFromCgroup(cgroup string) string {
 // because the parent died.
 func (p *processes) stillDescends(pid int) bool {
 	now, ok := parentOf(pid)
-	return ok && (slices.Contains(p.children[now], pid) || now == 1 || slices.ContainsFunc(p.shims, func(s shimProcess) bool { return s.pid == now }))
+	return ok && (slices.Contains(p.children[now], pid) || now == 1 ||
+		slices.ContainsFunc(p.shims, func(s shimProcess) bool { return s.pid == now }))
 }
 
 // killPidfd kills a process if isTarget still holds after its pidfd is open, and waits until it
@@ -243,7 +247,8 @@ func runShimDelete(ctx context.Context, t LeakedTask, address string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "-namespace", criNamespace, "-address", address, "-id", t.ID, "-bundle", t.Bundle, "delete")
+	cmd := exec.CommandContext(ctx, program, "-namespace", criNamespace, "-address", address, "-id", t.ID, "-bundle",
+		t.Bundle, "delete")
 	cmd.Dir = t.Bundle
 	cmd.Env = append(os.Environ(), "TTRPC_ADDRESS="+address+".ttrpc", "GRPC_ADDRESS="+address, "NAMESPACE="+criNamespace)
 	cmd.WaitDelay = time.Second
@@ -280,7 +285,8 @@ func removeTree(dir string) error {
 		return err
 	}
 	for _, at := range mountsBelow(string(text), dir) {
-		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) &&
+			!errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("unmount %s: %w", at, err)
 		}
 	}

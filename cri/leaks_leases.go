@@ -23,7 +23,8 @@ func (c *Client) LeakedLeases(ctx context.Context) ([]string, error) {
 	}
 	var resp *leases.ListResponse
 	err = c.call(ctx, verbListSandboxes, "", c.deadlines.Query, func(ctx context.Context) (err error) {
-		resp, err = c.leases.List(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace), &leases.ListRequest{})
+		resp, err = c.leases.List(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace),
+			&leases.ListRequest{})
 		if status.Code(err) == codes.Unimplemented {
 			return nil
 		}

@@ -31,7 +31,8 @@ func (s *socketDirs) add(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path, ok := strings.CutPrefix(address, "unix://")
-	if dir := filepath.Dir(path); ok && filepath.IsAbs(path) && isContainerID(filepath.Base(path)) && !slices.Contains(s.dirs, dir) {
+	if dir := filepath.Dir(path); ok && filepath.IsAbs(path) && isContainerID(filepath.Base(path)) &&
+		!slices.Contains(s.dirs, dir) {
 		s.dirs = append(s.dirs, dir)
 		if s.onChange != nil {
 			s.onChange(slices.Clone(s.dirs))
@@ -69,7 +70,8 @@ func (c *Client) addSocketDirOf(ctx context.Context, sandbox string) {
 func (s *socketDirs) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string{defaultSocketDir}, slices.DeleteFunc(slices.Clone(s.dirs), func(d string) bool { return d == defaultSocketDir })...)
+	return append([]string{defaultSocketDir}, slices.DeleteFunc(slices.Clone(s.dirs),
+		func(d string) bool { return d == defaultSocketDir })...)
 }
 
 // defaultSocketDir is where every containerd on a machine creates its sockets by default.
@@ -81,7 +83,8 @@ func shimAddress(bundle string) string {
 		return strings.TrimSpace(string(text))
 	}
 	var boot struct{ Address string }
-	if text, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json")); err != nil || json.Unmarshal(text, &boot) != nil {
+	if text, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json")); err != nil ||
+		json.Unmarshal(text, &boot) != nil {
 		return ""
 	}
 	return boot.Address

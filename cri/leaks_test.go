@@ -22,15 +22,19 @@ func TestParseLayout(t *testing.T) {
 	const said = `{"containerdEndpoint":"unix:///run/x/c.sock","rootDir":"/r/io.containerd.grpc.v1.cri","stateDir":"/s/io.containerd.grpc.v1.cri",
 		"netnsMountsUnderStateDir":true,"containerd":{"runtimes":{"runc":{"options":{"Root":"/run/x/runc","SystemdCgroup":false}},"other":{}}}}`
 	f := parseLayout(json.RawMessage(said))
-	if f.Address != "/run/x/c.sock" || f.TaskDir != "/s/io.containerd.runtime.v2.task/k8s.io" || f.StateDir != "/s/io.containerd.grpc.v1.cri/sandboxes" ||
-		f.RootDir != "/r/io.containerd.grpc.v1.cri/sandboxes" || f.NetNSDir != "/s/io.containerd.grpc.v1.cri/netns" || !f.PrivateNetNSDir ||
+	if f.Address != "/run/x/c.sock" || f.TaskDir != "/s/io.containerd.runtime.v2.task/k8s.io" ||
+		f.StateDir != "/s/io.containerd.grpc.v1.cri/sandboxes" ||
+		f.RootDir != "/r/io.containerd.grpc.v1.cri/sandboxes" || f.NetNSDir != "/s/io.containerd.grpc.v1.cri/netns" ||
+		!f.PrivateNetNSDir ||
 		!slices.Equal(f.RuncRoots, []string{"/run/containerd/runc", "/run/x/runc"}) {
 		t.Errorf("%+v", f)
 	}
-	if f := parseLayout(json.RawMessage(strings.Replace(said, "true", "false", 1))); f.PrivateNetNSDir || f.NetNSDir != "/var/run/netns" {
+	if f := parseLayout(json.RawMessage(strings.Replace(said, "true", "false", 1))); f.PrivateNetNSDir ||
+		f.NetNSDir != "/var/run/netns" {
 		t.Errorf("shared: %+v", f)
 	}
-	for _, other := range []string{``, `{}`, `"text"`, `{"containerdEndpoint":"/x","stateDir":"relative","rootDir":"/r"}`} {
+	for _, other := range []string{``, `{}`, `"text"`,
+		`{"containerdEndpoint":"/x","stateDir":"relative","rootDir":"/r"}`} {
 		if f := parseLayout(json.RawMessage(other)); f.Address != "" {
 			t.Errorf("%s: taken for containerd's: %+v", other, f)
 		}
@@ -44,11 +48,16 @@ func TestParseShim(t *testing.T) {
 		args     []string
 		busy, ok bool
 	}{
-		{"a shim", []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA, "-address", "/c.sock"}, false, true},
-		{"one that is being started", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-publish-binary", "x", "-id", idA, "start"}, true, true},
-		{"one that deletes", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-id", idA, "-bundle", "/b", "delete"}, true, true},
-		{"another namespace", []string{"containerd-shim-runc-v2", "-namespace", "moby", "-id", idA, "-address", "/c.sock"}, false, false},
-		{"a name that CRI does not make", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "mine", "-address", "/c.sock"}, false, false},
+		{"a shim", []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA, "-address", "/c.sock"},
+			false, true},
+		{"one that is being started", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock",
+			"-publish-binary", "x", "-id", idA, "start"}, true, true},
+		{"one that deletes", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-id", idA,
+			"-bundle", "/b", "delete"}, true, true},
+		{"another namespace", []string{"containerd-shim-runc-v2", "-namespace", "moby", "-id", idA, "-address", "/c.sock"},
+			false, false},
+		{"a name that CRI does not make", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "mine",
+			"-address", "/c.sock"}, false, false},
 		{"another program", []string{"/bin/sh", "containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA}, false, false},
 		{"nothing", []string{""}, false, false},
 	} {
@@ -66,12 +75,15 @@ func TestClassifyTaskByBundle(t *testing.T) {
 		what, config string
 		ours         bool
 	}{
-		{"a sandbox of ours", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
+		{"a sandbox of ours",
+			`{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
 		{"a container of ours", `{"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
-		{"a sandbox of ours without cgroups", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"}}`, true},
+		{"a sandbox of ours without cgroups", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"}}`,
+			true},
 		{"logs of another", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/other/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, false},
 		{"the logs' directory itself", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods"}}`, false},
-		{"a cgroup of another", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/foreign/x"}}`, false},
+		{"a cgroup of another",
+			`{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/foreign/x"}}`, false},
 		{"nothing said", `{}`, false},
 		{"no bundle's text", `{`, false},
 	} {
@@ -79,7 +91,8 @@ func TestClassifyTaskByBundle(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(row.config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := classifyTask(LeakedTask{ID: idA, Bundle: dir}, "/tasks", processes{}, s); ok != row.ours || ok && !got.Owned {
+		if got, ok := classifyTask(LeakedTask{ID: idA, Bundle: dir}, "/tasks", processes{}, s); ok != row.ours || ok &&
+			!got.Owned {
 			t.Errorf("%s: %v %+v", row.what, ok, got)
 		}
 	}
@@ -160,11 +173,13 @@ func TestSocketDirsFromBundles(t *testing.T) {
 			t.Errorf("%s: %v", row.text, got)
 		}
 	}
-	if want := [][]string{{"/zero/s", "/one/s"}, {"/zero/s", "/one/s", "/two/s"}}; !slices.EqualFunc(kept, want, slices.Equal) {
+	if want := [][]string{{"/zero/s", "/one/s"}, {"/zero/s", "/one/s", "/two/s"}}; !slices.EqualFunc(kept, want,
+		slices.Equal) {
 		t.Errorf("kept for the next life: %v", kept)
 	}
 	got := shimSockets(LeakedTask{ID: idA}, "/run/x/c.sock", []string{"/a", "/b"})
-	if len(got) != 2 || filepath.Dir(got[0]) != "/a" || filepath.Dir(got[1]) != "/b" || !isContainerID(filepath.Base(got[0])) || filepath.Base(got[0]) != filepath.Base(got[1]) {
+	if len(got) != 2 || filepath.Dir(got[0]) != "/a" || filepath.Dir(got[1]) != "/b" ||
+		!isContainerID(filepath.Base(got[0])) || filepath.Base(got[0]) != filepath.Base(got[1]) {
 		t.Errorf("%v", got)
 	}
 }
@@ -288,7 +303,8 @@ func TestClassifyTaskByRuncState(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := map[string]*LeakedTask{}
-		if err := addRuncDirs(found, []string{root, filepath.Join(root, "nowhere")}); err != nil || found[idA] == nil || found[idA].RuncDir != dir {
+		if err := addRuncDirs(found, []string{root, filepath.Join(root, "nowhere")}); err != nil || found[idA] == nil ||
+			found[idA].RuncDir != dir {
 			t.Fatalf("%v %v", found, err)
 		}
 		if got, ok := classifyTask(*found[idA], "/tasks", processes{}, s); ok != row.ours || ok && !got.Owned {
@@ -309,7 +325,8 @@ func TestClassifyTaskAbortedByRunc(t *testing.T) {
 	}
 	check := func(what string, want bool) {
 		t.Helper()
-		if got, ok := classifyTask(LeakedTask{ID: id, RuncDir: dir}, "/tasks", processes{}, LeakSearch{}); ok != want || got.Owned {
+		if got, ok := classifyTask(LeakedTask{ID: id, RuncDir: dir}, "/tasks", processes{}, LeakSearch{}); ok != want ||
+			got.Owned {
 			t.Errorf("%s: %v %+v", what, ok, got)
 		}
 	}
@@ -332,7 +349,8 @@ func TestClassifyTaskAbortedByRunc(t *testing.T) {
 	}
 	aged()
 	check("it has begun its books", false)
-	if _, ok := classifyTask(LeakedTask{ID: id, RuncDir: filepath.Join(dir, "gone")}, "/tasks", processes{}, LeakSearch{}); ok {
+	if _, ok := classifyTask(LeakedTask{ID: id, RuncDir: filepath.Join(dir, "gone")}, "/tasks", processes{},
+		LeakSearch{}); ok {
 		t.Error("nothing is there")
 	}
 }

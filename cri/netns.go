@@ -24,7 +24,8 @@ func (c *Client) NetNS(ctx context.Context, id string) (string, error) {
 	}
 	path, ok := parseNetNS(resp.GetInfo())
 	if !ok {
-		return "", &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("the runtime does not report the network namespace of sandbox %s", id)}
+		return "", &plan.Error{Kind: plan.Unsupported,
+			Err: fmt.Errorf("the runtime does not report the network namespace of sandbox %s", id)}
 	}
 	c.netnsCache.set(id, path)
 	return path, nil
@@ -79,7 +80,8 @@ func parseNetNS(info map[string]string) (path string, ok bool) {
 			} `json:"linux"`
 		} `json:"runtimeSpec"`
 	}
-	if json.Unmarshal([]byte(info["info"]), &sandbox) != nil || sandbox.RuntimeSpec == nil || sandbox.RuntimeSpec.Linux == nil {
+	if json.Unmarshal([]byte(info["info"]), &sandbox) != nil || sandbox.RuntimeSpec == nil ||
+		sandbox.RuntimeSpec.Linux == nil {
 		return "", false
 	}
 	for _, ns := range sandbox.RuntimeSpec.Linux.Namespaces {

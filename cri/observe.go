@@ -158,7 +158,8 @@ func (c *Client) Container(ctx context.Context, id string) (plan.Container, erro
 }
 
 func notOwned(v verb, id string) error {
-	return &plan.Error{Kind: plan.NotFound, Err: fmt.Errorf("%s %s: the runtime has no such object created by berth", v, id)}
+	return &plan.Error{Kind: plan.NotFound, Err: fmt.Errorf("%s %s: the runtime has no such object created by berth", v,
+		id)}
 }
 
 // ownerSelector selects the objects that berth created.
@@ -174,7 +175,8 @@ func podSelector(uid string) map[string]string {
 }
 
 // listSandboxes lists the matching sandboxes that berth created.
-func (c *Client) listSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+func (c *Client) listSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox,
+	error) {
 	all, err := c.allSandboxes(ctx, filter)
 	return slices.DeleteFunc(all, func(s *runtimeapi.PodSandbox) bool {
 		_, ok := criconfig.ParseSandbox(s.Labels, s.Annotations)
@@ -183,7 +185,8 @@ func (c *Client) listSandboxes(ctx context.Context, filter *runtimeapi.PodSandbo
 }
 
 // listContainers lists the matching containers that berth created.
-func (c *Client) listContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+func (c *Client) listContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container,
+	error) {
 	all, err := c.allContainers(ctx, filter)
 	return slices.DeleteFunc(all, func(l *runtimeapi.Container) bool {
 		_, ok := criconfig.ParseContainer(l.Labels, l.Annotations)
@@ -191,7 +194,8 @@ func (c *Client) listContainers(ctx context.Context, filter *runtimeapi.Containe
 	}), err
 }
 
-func (c *Client) allSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+func (c *Client) allSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox,
+	error) {
 	var resp *runtimeapi.ListPodSandboxResponse
 	err := c.call(ctx, verbListSandboxes, "", c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: filter})
@@ -200,7 +204,8 @@ func (c *Client) allSandboxes(ctx context.Context, filter *runtimeapi.PodSandbox
 	return resp.GetItems(), err
 }
 
-func (c *Client) allContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+func (c *Client) allContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container,
+	error) {
 	var resp *runtimeapi.ListContainersResponse
 	err := c.call(ctx, verbListContainers, "", c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: filter})
@@ -227,7 +232,8 @@ func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
 	return c.withNetworkState(seen, resp.GetStatus().GetLabels(), resp.GetStatus().GetAnnotations()), nil
 }
 
-func (c *Client) sandboxStatus(ctx context.Context, id string, verbose bool) (resp *runtimeapi.PodSandboxStatusResponse, err error) {
+func (c *Client) sandboxStatus(ctx context.Context, id string,
+	verbose bool) (resp *runtimeapi.PodSandboxStatusResponse, err error) {
 	err = c.call(ctx, verbSandboxStatus, id, c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: verbose})
 		return err

@@ -13,12 +13,13 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 	if err := c.links.remove(id); err != nil {
 		c.warn(err)
 	}
-	return ignoreNotFound(c.call(ctx, verbRemoveContainer, id, c.deadlines.RemoveContainer, func(ctx context.Context) error {
-		req := &runtimeapi.RemoveContainerRequest{ContainerId: id}
-		_, err := c.runtime.RemoveContainer(ctx, req)
-		if hasLeakedTask(err) && c.deleteTask(ctx, id) == nil {
-			_, err = c.runtime.RemoveContainer(ctx, req)
-		}
-		return err
-	}))
+	return ignoreNotFound(c.call(ctx, verbRemoveContainer, id, c.deadlines.RemoveContainer,
+		func(ctx context.Context) error {
+			req := &runtimeapi.RemoveContainerRequest{ContainerId: id}
+			_, err := c.runtime.RemoveContainer(ctx, req)
+			if hasLeakedTask(err) && c.deleteTask(ctx, id) == nil {
+				_, err = c.runtime.RemoveContainer(ctx, req)
+			}
+			return err
+		}))
 }

@@ -24,7 +24,8 @@ import (
 // the caller can track it. Otherwise its ID is empty. An instance of the same attempt that an
 // interrupted call left behind is replaced if it was never started. If it was started, it is
 // returned as is, because it is the requested instance.
-func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (plan.Container, error) {
+func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name string,
+	s plan.ContainerSetup) (plan.Container, error) {
 	req, err := c.createRequest(ctx, pod, name, s)
 	if err != nil {
 		return plan.Container{}, err
@@ -67,7 +68,8 @@ type creation struct {
 	container plan.Container    // the expected result
 }
 
-func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (*runtimeapi.CreateContainerRequest, error) {
+func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string,
+	s plan.ContainerSetup) (*runtimeapi.CreateContainerRequest, error) {
 	spec := podspec.FindContainer(pod, name)
 	if spec == nil {
 		return nil, &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError",
@@ -113,7 +115,8 @@ func (c *Client) runningContainerID(ctx context.Context, pod *corev1.Pod, name s
 
 // createContainer creates the container and removes what an earlier call left behind under its
 // name. If that instance was started, createContainer returns it as earlier instead.
-func (c *Client) createContainer(ctx context.Context, m *creation) (id string, earlier *runtimeapi.Container, err error) {
+func (c *Client) createContainer(ctx context.Context, m *creation) (id string, earlier *runtimeapi.Container,
+	err error) {
 	wait := retryWait{until: time.Now().Add(c.deadlines.NameReservation)}
 	for {
 		resp, err := c.runtime.CreateContainer(ctx, m.req)

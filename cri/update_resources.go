@@ -64,7 +64,8 @@ func (c *Client) memoryLimit(ctx context.Context, id string) (int64, error) {
 		Spec specs.Spec `json:"runtimeSpec"`
 	}
 	_ = json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) // not reported otherwise
-	if l := info.Spec.Linux; l != nil && l.Resources != nil && l.Resources.Memory != nil && l.Resources.Memory.Limit != nil {
+	if l := info.Spec.Linux; l != nil && l.Resources != nil && l.Resources.Memory != nil &&
+		l.Resources.Memory.Limit != nil {
 		return *l.Resources.Memory.Limit, nil
 	}
 	return 0, nil
@@ -83,7 +84,8 @@ func (c *Client) memoryUsage(ctx context.Context, id string) (uint64, error) {
 // UpdateResources changes the limits of a running or created container.
 func (c *Client) UpdateResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
 	return c.call(ctx, verbUpdate, id, c.deadlines.Update, func(ctx context.Context) error {
-		_, err := c.runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: r})
+		_, err := c.runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id,
+			Linux: r})
 		return err
 	})
 }

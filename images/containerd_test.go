@@ -195,7 +195,8 @@ func pulledAndFound(t *testing.T, c *containerd) {
 	if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/found/testbox", nil); here || err != nil {
 		t.Errorf("before the pull: here %v, %v", here, err)
 	}
-	for _, name := range []string{host + "/found/testbox", host + "/found/testbox:v2", host + "/found/testbox@" + digest.String()} {
+	for _, name := range []string{host + "/found/testbox", host + "/found/testbox:v2",
+		host + "/found/testbox@" + digest.String()} {
 		got, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -203,7 +204,8 @@ func pulledAndFound(t *testing.T, c *containerd) {
 		if got.ID != config.String() || got.Ref != host+"/found/testbox@"+digest.String() || got.Size == 0 {
 			t.Errorf("%s is %+v, want ID %s and digest %s", name, got, config, digest)
 		}
-		if again, here, err := i.Present(t.Context(), newPod("p", 0), name, nil); !here || err != nil || again.ID != got.ID || again.Ref != got.Ref {
+		if again, here, err := i.Present(t.Context(), newPod("p", 0), name, nil); !here || err != nil ||
+			again.ID != got.ID || again.Ref != got.Ref {
 			t.Errorf("%s after the pull: %+v %v %v", name, again, here, err)
 		}
 	}
@@ -308,12 +310,14 @@ func collected(t *testing.T, _ *containerd) {
 	if err != nil || used == 0 || used > capacity {
 		t.Errorf("usage %d of %d, %v", used, capacity, err)
 	}
-	done, err := i.FreeSpace(t.Context(), GCOptions{InUse: func() map[string]bool { return map[string]bool{images[1].ID: true} }}, never)
+	done, err := i.FreeSpace(t.Context(),
+		GCOptions{InUse: func() map[string]bool { return map[string]bool{images[1].ID: true} }}, never)
 	if err != nil || len(done.Removed) != 1 || done.Removed[0].ID != images[0].ID {
 		t.Errorf("%+v %v: want %s removed", done, err, images[0].ID)
 	}
 	for n, repository := range []string{"gc/a", "gc/b"} {
-		if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1", nil); here != (n == 1) || err != nil {
+		if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1", nil); here != (n == 1) ||
+			err != nil {
 			t.Errorf("%s: here %v, %v", repository, here, err)
 		}
 	}

@@ -36,7 +36,8 @@ func pullError(image string, err error, canceled bool, hide []string) error {
 	if !canceled {
 		kind, reason = classify(err)
 	}
-	return &plan.Error{Kind: kind, Reason: reason, Err: &redactedError{text: pullText(image, reason, redact(text(err), hide)), err: err}}
+	return &plan.Error{Kind: kind, Reason: reason, Err: &redactedError{text: pullText(image, reason, redact(text(err),
+		hide)), err: err}}
 }
 
 // pullText returns the message for a failed pull. A runtime that supports the two special reasons
@@ -119,7 +120,8 @@ func classify(err error) (plan.Kind, string) {
 	case code == codes.ResourceExhausted && has("space", "quota"), has("no space left on device", "disk quota exceeded"):
 		return plan.NoSpace, reasonPull
 	case code == codes.Unauthenticated, code == codes.PermissionDenied,
-		has("unauthorized", "authorization failed", "failed to authorize", "access denied", "403 forbidden", "no basic auth credentials"):
+		has("unauthorized", "authorization failed", "failed to authorize", "access denied", "403 forbidden",
+			"no basic auth credentials"):
 		return plan.Denied, reasonPull
 	case code == codes.NotFound, has("manifest unknown", "name unknown", ": not found", "404 not found"):
 		return plan.NotFound, reasonPull

@@ -18,19 +18,28 @@ func TestClassify(t *testing.T) {
 		kind   plan.Kind
 		reason string
 	}{
-		{"the runtime is away", status.Error(codes.Unavailable, "connection error: dial unix /run/c.sock: no such file"), plan.Unavailable, "ErrImagePull"},
+		{"the runtime is away", status.Error(codes.Unavailable, "connection error: dial unix /run/c.sock: no such file"),
+			plan.Unavailable, "ErrImagePull"},
 		{"the runtime has no images", status.Error(codes.Unimplemented, "unknown service"), plan.Unsupported, "ErrImagePull"},
-		{"the registry is away", status.Error(codes.Unknown, `failed to do request: Head "https://reg.io/v2/a": dial tcp: connection refused`), plan.Other, "ErrImagePull"},
-		{"the runtime calls the registry away", status.Error(codes.Unknown, "RegistryUnavailable: pinging container registry"), plan.Other, "RegistryUnavailable"},
-		{"the signature is wrong", status.Error(codes.Unknown, "SignatureValidationFailed: Source image rejected"), plan.Other, "SignatureValidationFailed"},
-		{"the registry is overrun", status.Error(codes.Unknown, "unexpected status code: 429 Too Many Requests"), plan.Other, "ErrImagePull"},
-		{"a denial that looks like nothing there", status.Error(codes.NotFound, "pull access denied, repository does not exist or may require authorization"), plan.Denied, "ErrImagePull"},
+		{"the registry is away",
+			status.Error(codes.Unknown,
+				`failed to do request: Head "https://reg.io/v2/a": dial tcp: connection refused`), plan.Other, "ErrImagePull"},
+		{"the runtime calls the registry away", status.Error(codes.Unknown,
+			"RegistryUnavailable: pinging container registry"), plan.Other, "RegistryUnavailable"},
+		{"the signature is wrong", status.Error(codes.Unknown, "SignatureValidationFailed: Source image rejected"),
+			plan.Other, "SignatureValidationFailed"},
+		{"the registry is overrun", status.Error(codes.Unknown, "unexpected status code: 429 Too Many Requests"),
+			plan.Other, "ErrImagePull"},
+		{"a denial that looks like nothing there", status.Error(codes.NotFound,
+			"pull access denied, repository does not exist or may require authorization"), plan.Denied, "ErrImagePull"},
 		{"a disk is full", status.Error(codes.ResourceExhausted, "no space left on device"), plan.NoSpace, "ErrImagePull"},
 		{"a quota is used up", status.Error(codes.Unknown, "write: disk quota exceeded"), plan.NoSpace, "ErrImagePull"},
-		{"a message was too large", status.Error(codes.ResourceExhausted, "received message larger than max"), plan.Other, "ErrImagePull"},
+		{"a message was too large", status.Error(codes.ResourceExhausted, "received message larger than max"), plan.Other,
+			"ErrImagePull"},
 		{"no progress", status.Error(codes.Canceled, "context canceled"), plan.Timeout, "ErrImagePull"},
 		{"a deadline", context.DeadlineExceeded, plan.Timeout, "ErrImagePull"},
-		{"the runtime cannot parse the name", status.Error(codes.InvalidArgument, "failed to parse image reference"), plan.Invalid, "InvalidImageName"},
+		{"the runtime cannot parse the name", status.Error(codes.InvalidArgument, "failed to parse image reference"),
+			plan.Invalid, "InvalidImageName"},
 	} {
 		if kind, reason := classify(c.err); kind != c.kind || reason != c.reason {
 			t.Errorf("%s: kind %d %s, want %d %s", c.is, kind, reason, c.kind, c.reason)

@@ -22,18 +22,18 @@ import (
 type fakeService struct {
 	runtimeapi.ImageServiceClient // panics when something else is called
 
-	mu       sync.Mutex
-	images   map[string]*runtimeapi.Image // by name as asked
-	pulled    []string                     // names in the order in which pulls began
-	auths    []*runtimeapi.AuthConfig     // of the pulls, in order
-	inspects int
-	running  int
-	maxRunning     int // running at once
-	removed  []string
-	blocked  map[string]chan struct{}
-	pullErr  func(image string, auth *runtimeapi.AuthConfig) error
+	mu         sync.Mutex
+	images     map[string]*runtimeapi.Image // by name as asked
+	pulled     []string                     // names in the order in which pulls began
+	auths      []*runtimeapi.AuthConfig     // of the pulls, in order
+	inspects   int
+	running    int
+	maxRunning int // running at once
+	removed    []string
+	blocked    map[string]chan struct{}
+	pullErr    func(image string, auth *runtimeapi.AuthConfig) error
 	statusErr  error
-	statusGate     chan struct{} // ImageStatus waits for it, if set
+	statusGate chan struct{} // ImageStatus waits for it, if set
 }
 
 func newFake() *fakeService {
@@ -48,7 +48,8 @@ func (f *fakeService) block(image string) (release func()) {
 	return func() { close(c) }
 }
 
-func (f *fakeService) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
+func (f *fakeService) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest,
+	_ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
 	image := r.Image.Image
 	f.mu.Lock()
 	f.pulled = append(f.pulled, image)
@@ -82,7 +83,8 @@ func (f *fakeService) PullImage(ctx context.Context, r *runtimeapi.PullImageRequ
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
 }
 
-func (f *fakeService) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
+func (f *fakeService) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
 	f.mu.Lock()
 	f.inspects++
 	look, err, img := f.statusGate, f.statusErr, f.images[r.Image.Image]
@@ -97,7 +99,8 @@ func (f *fakeService) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatus
 	return &runtimeapi.ImageStatusResponse{Image: img}, err
 }
 
-func (f *fakeService) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
+func (f *fakeService) ListImages(context.Context, *runtimeapi.ListImagesRequest,
+	...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []*runtimeapi.Image
@@ -109,7 +112,8 @@ func (f *fakeService) ListImages(context.Context, *runtimeapi.ListImagesRequest,
 	return &runtimeapi.ListImagesResponse{Images: all}, nil
 }
 
-func (f *fakeService) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest, _ ...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error) {
+func (f *fakeService) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest,
+	_ ...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.removed = append(f.removed, r.Image.Image)
@@ -146,7 +150,8 @@ func (f *fakeService) removedIDs() []string {
 }
 
 func newPod(name string, priority int32, pullSecrets ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{Priority: new(priority)}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: corev1.PodSpec{Priority: new(priority)}}
 	for _, s := range pullSecrets {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: s})
 	}

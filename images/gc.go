@@ -24,11 +24,14 @@ const (
 
 // GCOptions configures the image garbage collection.
 type GCOptions struct {
-	HighThresholdPercent, LowThresholdPercent int           // disk usage at which images are removed until LowThresholdPercent is reached; 100: never
+	// disk usage at which images are removed until LowThresholdPercent is reached; 100: never
+	HighThresholdPercent, LowThresholdPercent int
 	MinAge                                    time.Duration // minimum age of an image that is removed to free space
-	MaxAge                                    time.Duration // unused images are removed at this age regardless of the disk usage; 0: never
-	Interval                                  time.Duration // between two runs of RunGC; 0: 5 minutes
-	KeepNames                                 []string      // images to keep: the sandbox image of a runtime that does not pin it
+	// unused images are removed at this age regardless of the disk usage; 0: never
+	MaxAge   time.Duration
+	Interval time.Duration // between two runs of RunGC; 0: 5 minutes
+	// images to keep: the sandbox image of a runtime that does not pin it
+	KeepNames []string
 
 	// KeepPreloaded keeps the images that this node did not pull: it might be impossible to load
 	// them again.
@@ -48,7 +51,8 @@ func (o GCOptions) validate() error {
 	case o.HighThresholdPercent < 0 || o.HighThresholdPercent > 100:
 		return fmt.Errorf("image GC: high threshold %d%% is not between 0 and 100", o.HighThresholdPercent)
 	case o.LowThresholdPercent < 0 || o.LowThresholdPercent > o.HighThresholdPercent:
-		return fmt.Errorf("image GC: low threshold %d%% is not between 0 and the high threshold %d%%", o.LowThresholdPercent, o.HighThresholdPercent)
+		return fmt.Errorf("image GC: low threshold %d%% is not between 0 and the high threshold %d%%",
+			o.LowThresholdPercent, o.HighThresholdPercent)
 	case o.MinAge < 0 || o.MaxAge < 0:
 		return errors.New("image GC: an age is negative")
 	case o.MaxAge > 0 && o.MaxAge < o.MinAge:
@@ -136,7 +140,8 @@ func (m *Manager) CollectGarbage(ctx context.Context, o GCOptions) (GCResult, er
 	return m.collect(ctx, o, p, diskUsage{used, capacity}, enough)
 }
 
-func (m *Manager) collect(ctx context.Context, o GCOptions, p gcPolicy, d diskUsage, enough func() bool) (GCResult, error) {
+func (m *Manager) collect(ctx context.Context, o GCOptions, p gcPolicy, d diskUsage, enough func() bool) (GCResult,
+	error) {
 	images, err := m.listStored(ctx, o)
 	if err != nil {
 		return GCResult{}, fmt.Errorf("image GC: list images: %w", err)
@@ -156,7 +161,8 @@ func (m *Manager) collect(ctx context.Context, o GCOptions, p gcPolicy, d diskUs
 			errs = append(errs, fmt.Errorf("image GC: remove image %s %v: %w", r.id, r.names, err))
 			continue
 		}
-		done.Removed = append(done.Removed, Removed{ID: r.id, Names: r.names, Size: r.size, Reason: r.reason, Message: r.message})
+		done.Removed = append(done.Removed, Removed{ID: r.id, Names: r.names, Size: r.size, Reason: r.reason,
+			Message: r.message})
 		done.Freed += r.size
 	}
 	return done, errors.Join(errs...)
@@ -197,7 +203,8 @@ func (m *Manager) listStored(ctx context.Context, o GCOptions) ([]storedImage, e
 	}
 	left := make([]storedImage, 0, len(resp.GetImages()))
 	for _, img := range resp.GetImages() {
-		left = append(left, storedImage{id: img.GetId(), names: slices.Concat(img.GetRepoTags(), img.GetRepoDigests()), size: img.GetSize()})
+		left = append(left, storedImage{id: img.GetId(), names: slices.Concat(img.GetRepoTags(), img.GetRepoDigests()),
+			size: img.GetSize()})
 	}
 	m.records.prune(left, began)
 	// This comes after InUse, so images that were used since then have a usage record.
@@ -232,7 +239,8 @@ func (m *Manager) listStored(ctx context.Context, o GCOptions) ([]storedImage, e
 }
 
 // pinReason returns why an image is kept. Empty: it may be removed when it is unused.
-func (m *Manager) pinReason(s storedImage, byRuntime bool, pinned map[string]string, keep map[string]bool, brought bool) string {
+func (m *Manager) pinReason(s storedImage, byRuntime bool, pinned map[string]string, keep map[string]bool,
+	brought bool) string {
 	switch {
 	case pinned[s.id] != "":
 		return pinned[s.id]

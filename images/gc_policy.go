@@ -20,7 +20,8 @@ type storedImage struct {
 
 // gcPolicy configures when images are removed.
 type gcPolicy struct {
-	high, low      int           // percent of the disk in use: at high, images are removed until low is reached; 100: never
+	// percent of the disk in use: at high, images are removed until low is reached; 100: never
+	high, low      int
 	minAge, maxAge time.Duration // minimum age for removal to free space; maximum unused age (0: none)
 	allUnused      bool          // remove all unused images, for a node under disk pressure; those below minAge last
 }
@@ -54,7 +55,8 @@ const (
 // selectRemovals selects the images to remove, in order: those unused for too long, then, if the
 // disk is too full, the least recently used ones until enough is freed. short is the number of
 // bytes that are still missing. Images that are in use or pinned are never selected.
-func selectRemovals(now time.Time, images []storedImage, p gcPolicy, d diskUsage) (remove []imageRemoval, short uint64) {
+func selectRemovals(now time.Time, images []storedImage, p gcPolicy, d diskUsage) (remove []imageRemoval,
+	short uint64) {
 	free := slices.DeleteFunc(slices.Clone(images), func(s storedImage) bool { return s.inUse || s.pinned != "" })
 	young := func(s storedImage) int {
 		if p.allUnused && now.Sub(s.detected) < p.minAge {
@@ -63,7 +65,8 @@ func selectRemovals(now time.Time, images []storedImage, p gcPolicy, d diskUsage
 		return 0
 	}
 	slices.SortFunc(free, func(a, b storedImage) int {
-		return cmp.Or(young(a)-young(b), a.lastUsed.Compare(b.lastUsed), a.detected.Compare(b.detected), cmp.Compare(b.size, a.size), cmp.Compare(a.id, b.id))
+		return cmp.Or(young(a)-young(b), a.lastUsed.Compare(b.lastUsed), a.detected.Compare(b.detected),
+			cmp.Compare(b.size, a.size), cmp.Compare(a.id, b.id))
 	})
 	need := p.bytesToFree(d)
 	for _, s := range free {

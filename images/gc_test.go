@@ -27,7 +27,7 @@ func imageUsedBefore(id string, minutes int, change ...func(*storedImage)) store
 
 func markInUse(s *storedImage)  { s.inUse = true }
 func markFresh(s *storedImage)  { s.detected = noon.Add(-time.Minute) }
-func never() bool      { return false }
+func never() bool               { return false }
 func markPinned(s *storedImage) { s.pinned = "for a reason" }
 
 func TestSelectRemovals(t *testing.T) {
@@ -44,18 +44,29 @@ func TestSelectRemovals(t *testing.T) {
 		short  uint64
 	}{
 		{"below the threshold nothing goes", []storedImage{imageUsedBefore("a", 9)}, threshold, 84, nil, 0},
-		{"at the threshold the oldest goes until low is reached", []storedImage{imageUsedBefore("new", 3), imageUsedBefore("old", 9), imageUsedBefore("mid", 6)}, threshold, 91, []string{"old", "mid"}, 0},
-		{"as few as are enough", []storedImage{imageUsedBefore("new", 3), imageUsedBefore("old", 9)}, threshold, 85, []string{"old"}, 0},
-		{"what is in use stays", []storedImage{imageUsedBefore("a", 9, markInUse), imageUsedBefore("b", 5)}, threshold, 85, []string{"b"}, 0},
-		{"what is pinned stays", []storedImage{imageUsedBefore("a", 9, markPinned), imageUsedBefore("b", 5)}, threshold, 85, []string{"b"}, 0},
-		{"what is too young stays", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5)}, threshold, 95, []string{"b"}, 5},
+		{"at the threshold the oldest goes until low is reached", []storedImage{imageUsedBefore("new", 3),
+			imageUsedBefore("old", 9), imageUsedBefore("mid", 6)}, threshold, 91, []string{"old", "mid"}, 0},
+		{"as few as are enough", []storedImage{imageUsedBefore("new", 3), imageUsedBefore("old", 9)}, threshold, 85,
+			[]string{"old"}, 0},
+		{"what is in use stays", []storedImage{imageUsedBefore("a", 9, markInUse), imageUsedBefore("b", 5)}, threshold, 85,
+			[]string{"b"}, 0},
+		{"what is pinned stays", []storedImage{imageUsedBefore("a", 9, markPinned), imageUsedBefore("b", 5)}, threshold, 85,
+			[]string{"b"}, 0},
+		{"what is too young stays", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5)}, threshold, 95,
+			[]string{"b"}, 5},
 		{"what is missing is told", []storedImage{imageUsedBefore("a", 5)}, threshold, 99, []string{"a"}, 9},
 		{"at high 100 nothing goes", []storedImage{imageUsedBefore("a", 9)}, gcPolicy{high: 100, low: 80}, 100, nil, 0},
-		{"what is unused for too long goes at any usage", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)}, aged, 10, []string{"a"}, 0},
-		{"the maximum age spares what is in use", []storedImage{imageUsedBefore("a", 61, markInUse), imageUsedBefore("b", 61, markPinned)}, aged, 10, nil, 0},
-		{"what goes for its age counts for the space", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)}, aged, 90, []string{"a"}, 0},
-		{"when the node needs space all goes that may", []storedImage{imageUsedBefore("a", 0), imageUsedBefore("b", 5, markInUse), imageUsedBefore("c", 5, markPinned), imageUsedBefore("d", 7)}, gcPolicy{high: 100, low: 100, allUnused: true}, 0, []string{"d", "a"}, 0},
-		{"and the young ones last", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5), imageUsedBefore("c", 9, markFresh)}, gcPolicy{high: 100, low: 100, minAge: 2 * time.Minute, allUnused: true}, 0, []string{"b", "c", "a"}, 0},
+		{"what is unused for too long goes at any usage", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)},
+			aged, 10, []string{"a"}, 0},
+		{"the maximum age spares what is in use", []storedImage{imageUsedBefore("a", 61, markInUse), imageUsedBefore("b",
+			61, markPinned)}, aged, 10, nil, 0},
+		{"what goes for its age counts for the space", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)},
+			aged, 90, []string{"a"}, 0},
+		{"when the node needs space all goes that may", []storedImage{imageUsedBefore("a", 0), imageUsedBefore("b", 5,
+			markInUse), imageUsedBefore("c", 5, markPinned), imageUsedBefore(
+			"d", 7)}, gcPolicy{high: 100, low: 100, allUnused: true}, 0, []string{"d", "a"}, 0},
+		{"and the young ones last", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5), imageUsedBefore("c", 9,
+			markFresh)}, gcPolicy{high: 100, low: 100, minAge: 2 * time.Minute, allUnused: true}, 0, []string{"b", "c", "a"}, 0},
 		{"an unknown size of the disk removes nothing", []storedImage{imageUsedBefore("a", 9)}, threshold, 0, nil, 0},
 	} {
 		d := diskUsage{c.used, 100}
@@ -90,7 +101,8 @@ func TestSelectRemovalsInvariants(t *testing.T) {
 			images = append(images, s)
 		}
 		before := slices.Clone(images)
-		p := gcPolicy{high: r.IntN(101), minAge: time.Duration(r.IntN(60)) * time.Minute, maxAge: time.Duration(r.IntN(2)*r.IntN(180)) * time.Minute}
+		p := gcPolicy{high: r.IntN(101), minAge: time.Duration(r.IntN(60)) * time.Minute,
+			maxAge: time.Duration(r.IntN(2)*r.IntN(180)) * time.Minute}
 		p.low = r.IntN(p.high + 1)
 		remove, short := selectRemovals(noon, images, p, diskUsage{uint64(r.IntN(101)), 100})
 		if !slices.EqualFunc(images, before, func(a, b storedImage) bool { return a.id == b.id }) {
@@ -178,7 +190,8 @@ func TestGCAgesCountFromLastUse(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour, Usage: usage(10)}
+		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour,
+			Usage: usage(10)}
 		for range 3 {
 			time.Sleep(25 * time.Minute)
 			if _, _, err := i.Present(t.Context(), newPod("p", 0), "reg.io/b:1", nil); err != nil {
@@ -195,11 +208,13 @@ func TestGCAgesCountFromLastUse(t *testing.T) {
 		if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction("reg.io/c:1"), nil); err != nil {
 			t.Fatal(err)
 		}
-		if c, err := i.CollectGarbage(t.Context(), o); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/b:1" {
+		if c, err := i.CollectGarbage(t.Context(), o); err != nil || len(c.Removed) != 1 ||
+			c.Removed[0].ID != "id-of-reg.io/b:1" {
 			t.Errorf("%+v %v: want b and not the fresh c", c, err)
 		}
 		f.add(&runtimeapi.Image{Id: "brought", RepoTags: []string{"reg.io/brought:1"}, Size: 100})
-		if c, err := i.FreeSpace(t.Context(), GCOptions{KeepPreloaded: true}, never); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/c:1" {
+		if c, err := i.FreeSpace(t.Context(), GCOptions{KeepPreloaded: true}, never); err != nil || len(c.Removed) != 1 ||
+			c.Removed[0].ID != "id-of-reg.io/c:1" {
 			t.Errorf("%+v %v: want c, which was pulled", c, err)
 		}
 		if c, err := i.FreeSpace(t.Context(), GCOptions{}, never); err != nil || len(c.Removed) != 1 {
@@ -222,9 +237,11 @@ func TestGCStopsWhenEnoughIsFreed(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		// Each takes three times of the disk what the runtime counts.
-		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, Usage: func() (uint64, uint64, error) { return 95 - 15*uint64(len(f.removedIDs())), 100, nil }}
+		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80,
+			Usage: func() (uint64, uint64, error) { return 95 - 15*uint64(len(f.removedIDs())), 100, nil }}
 		c, err := i.CollectGarbage(t.Context(), o)
-		if err != nil || !slices.Equal(f.removedIDs(), []string{"a"}) || c.Shortfall != 0 || c.Needed != 15 || c.Removed[0].Reason != ReasonSpace {
+		if err != nil || !slices.Equal(f.removedIDs(), []string{"a"}) || c.Shortfall != 0 || c.Needed != 15 ||
+			c.Removed[0].Reason != ReasonSpace {
 			t.Errorf("%+v %v: want the oldest alone", c, err)
 		}
 		// And a tenth of it, when layers are shared: what is counted is not enough.
@@ -259,14 +276,17 @@ func TestGCKeepsImageUsedMeanwhile(t *testing.T) {
 func TestGCOptionsValidation(t *testing.T) {
 	t.Parallel()
 	i := newImages(t, Options{Service: newFake()})
-	for _, o := range []GCOptions{{HighThresholdPercent: 101}, {HighThresholdPercent: 80, LowThresholdPercent: 85}, {HighThresholdPercent: 80, LowThresholdPercent: -1}, {HighThresholdPercent: 80, MinAge: -1}, {HighThresholdPercent: 80, MinAge: 2, MaxAge: 1}} {
+	for _, o := range []GCOptions{{HighThresholdPercent: 101}, {HighThresholdPercent: 80, LowThresholdPercent: 85},
+		{HighThresholdPercent: 80, LowThresholdPercent: -1}, {HighThresholdPercent: 80,
+			MinAge: -1}, {HighThresholdPercent: 80, MinAge: 2, MaxAge: 1}} {
 		o.Usage = usage(10)
 		if _, err := i.CollectGarbage(t.Context(), o); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
 	}
 	broken := errors.New("statfs: gone")
-	_, err := i.CollectGarbage(t.Context(), GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, Usage: func() (uint64, uint64, error) { return 0, 0, broken }})
+	_, err := i.CollectGarbage(t.Context(), GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80,
+		Usage: func() (uint64, uint64, error) { return 0, 0, broken }})
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}

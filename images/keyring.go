@@ -230,7 +230,8 @@ func readEntry(raw json.RawMessage) (c credentials, problem string) {
 	if json.Unmarshal(raw, &e) != nil {
 		return c, ": not an object of strings"
 	}
-	c = credentials{username: e.Username, password: e.Password, identityToken: e.IdentityToken, registryToken: e.RegistryToken}
+	c = credentials{username: e.Username, password: e.Password, identityToken: e.IdentityToken,
+		registryToken: e.RegistryToken}
 	if e.Auth != "" {
 		user, password, ok := decodeAuth(e.Auth)
 		if !ok {

@@ -28,7 +28,8 @@ func dockerConfig(users map[string]string) plan.Object {
 }
 
 func dockerConfigRaw(raw []byte) plan.Object {
-	return plan.Object{Secret: &corev1.Secret{Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: raw}}}
+	return plan.Object{Secret: &corev1.Secret{Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: raw}}}
 }
 
 func secretRef(name string) plan.Ref { return plan.Ref{Kind: plan.Secret, Name: name} }
@@ -89,7 +90,8 @@ func TestKeyringMatching(t *testing.T) {
 		{"docker.io matches no other host", "docker.io", "quay.io/nginx:1", false},
 		{"an IPv6 address", "[::1]:5000", "[::1]:5000/a:1", true},
 	} {
-		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfig(map[string]string{c.at: "u"})})
+		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}},
+			plan.Objects{secretRef("s"): dockerConfig(map[string]string{c.at: "u"})})
 		if len(warnings) > 0 {
 			t.Errorf("%s: %v", c.is, warnings)
 		}
@@ -101,11 +103,12 @@ func TestKeyringMatching(t *testing.T) {
 
 func TestKeyringOrder(t *testing.T) {
 	t.Parallel()
-	ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "wide"}, {Name: "narrow"}, {Name: "again"}}, plan.Objects{
-		secretRef("wide"):   dockerConfig(map[string]string{"*.reg.io": "pattern", "a.reg.io": "host", "other.io": "other"}),
-		secretRef("narrow"): dockerConfig(map[string]string{"a.reg.io/team": "path", "*.reg.io/team/app": "deep"}),
-		secretRef("again"):  dockerConfig(map[string]string{"a.reg.io": "second"}),
-	})
+	ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "wide"}, {Name: "narrow"}, {Name: "again"}},
+		plan.Objects{
+			secretRef("wide"):   dockerConfig(map[string]string{"*.reg.io": "pattern", "a.reg.io": "host", "other.io": "other"}),
+			secretRef("narrow"): dockerConfig(map[string]string{"a.reg.io/team": "path", "*.reg.io/team/app": "deep"}),
+			secretRef("again"):  dockerConfig(map[string]string{"a.reg.io": "second"}),
+		})
 	got := usersFor(t, "a.reg.io/team/app:1", ring)
 	if want := []string{"deep", "path", "host", "second", "pattern"}; !slices.Equal(got, want) {
 		t.Errorf("tried in the order %v, want %v", got, want)
@@ -144,7 +147,8 @@ func TestReadEntry(t *testing.T) {
 
 func TestKeyringSecretFormats(t *testing.T) {
 	t.Parallel()
-	old := plan.Object{Secret: &corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"reg.io":{"auth":"dTpw"}}`)}}}
+	old := plan.Object{Secret: &corev1.Secret{Type: corev1.SecretTypeDockercfg,
+		Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"reg.io":{"auth":"dTpw"}}`)}}}
 	text := plan.Object{Secret: &corev1.Secret{StringData: map[string]string{corev1.DockerConfigJsonKey: `{"auths":{"reg.io":{"auth":"dTpw"}}}`}}}
 	for form, o := range map[string]plan.Object{"dockercfg": old, "stringData": text} {
 		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): o})
@@ -163,15 +167,21 @@ func TestKeyringInvalidSecretWarnings(t *testing.T) {
 		{"no JSON", `hunter2`, `pull secret "s": data[.dockerconfigjson]: not a Docker configuration`, 0},
 		{"auths of another type", `{"auths":"hunter2"}`, `not a Docker configuration`, 0},
 		{"no registries", `{"auths":{}}`, `names no registry`, 0},
-		{"auth is no base64", `{"auths":{"reg.io":{"auth":"hunter2!"}}}`, `data[.dockerconfigjson].auths["reg.io"].auth: not the base64 of USER:PASSWORD`, 0},
+		{"auth is no base64", `{"auths":{"reg.io":{"auth":"hunter2!"}}}`,
+			`data[.dockerconfigjson].auths["reg.io"].auth: not the base64 of USER:PASSWORD`, 0},
 		{"auth without a colon", `{"auths":{"reg.io":{"auth":"aHVudGVyMg=="}}}`, `["reg.io"].auth`, 0},
-		{"a password that is a number", `{"auths":{"reg.io":{"password":1234567}}}`, `["reg.io"]: not an object of strings`, 0},
+		{"a password that is a number", `{"auths":{"reg.io":{"password":1234567}}}`, `["reg.io"]: not an object of strings`,
+			0},
 		{"an empty entry", `{"auths":{"reg.io":{}}}`, `["reg.io"]: has no credentials`, 0},
-		{"credentials in the address", `{"auths":{"https://u:hunter2@reg.io":{"auth":"dTpw"}}}`, `registry 1: credentials are not expected`, 0},
-		{"credentials for an address", `{"auths":{"user:hunter2":{"auth":"dTpw"}}}`, `registry 1: there is no registry host`, 0},
-		{"one bad entry spoils no other", `{"auths":{"a.io":{"auth":"hunter2!"},"b.io":{"auth":"dTpw"}}}`, `auths["a.io"].auth`, 1},
+		{"credentials in the address", `{"auths":{"https://u:hunter2@reg.io":{"auth":"dTpw"}}}`,
+			`registry 1: credentials are not expected`, 0},
+		{"credentials for an address", `{"auths":{"user:hunter2":{"auth":"dTpw"}}}`,
+			`registry 1: there is no registry host`, 0},
+		{"one bad entry spoils no other", `{"auths":{"a.io":{"auth":"hunter2!"},"b.io":{"auth":"dTpw"}}}`,
+			`auths["a.io"].auth`, 1},
 	} {
-		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfigRaw([]byte(c.raw))})
+		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}},
+			plan.Objects{secretRef("s"): dockerConfigRaw([]byte(c.raw))})
 		all := strings.Join(warnings, "; ")
 		if len(ring) != c.good || !strings.Contains(all, c.want) {
 			t.Errorf("%s: %d keys, warnings %q, want %q", c.is, len(ring), all, c.want)
@@ -201,7 +211,8 @@ func TestKeyringMissingSecretWarnings(t *testing.T) {
 
 func TestCredentialsDoNotPrint(t *testing.T) {
 	t.Parallel()
-	c := credentials{source: "s", username: "user", password: "hunter2", identityToken: "hunter3", registryToken: "hunter4"}
+	c := credentials{source: "s", username: "user", password: "hunter2", identityToken: "hunter3",
+		registryToken: "hunter4"}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 		if s := fmt.Sprintf(format, c); strings.Contains(s, "hunter") {
 			t.Errorf("%s prints %s", format, s)
@@ -217,7 +228,8 @@ func FuzzKeyring(f *testing.F) {
 		f.Add([]byte(s), "a.reg.io:5/a/b:1")
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, image string) {
-		ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfigRaw(raw)})
+		ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}},
+			plan.Objects{secretRef("s"): dockerConfigRaw(raw)})
 		n, err := podspec.ParseImageName(image)
 		if err != nil {
 			return
@@ -240,14 +252,16 @@ func FuzzWarningsShowNoSecret(f *testing.F) {
 	f.Add("hunter2-password", "password", "reg.io/x")
 	f.Add("hunter2-password", "identitytoken", "u@reg.io")
 	f.Fuzz(func(t *testing.T, secret, field, at string) {
-		if len(secret) < 12 || strings.Contains(field, secret) || strings.Contains(at, secret) || strings.Contains("pull secret data .dockerconfigjson auths not the base64 of USER:PASSWORD an object of strings has no credentials", secret) {
+		if len(secret) < 12 || strings.Contains(field, secret) || strings.Contains(at, secret) ||
+			strings.Contains("pull secret data .dockerconfigjson auths not the base64 of USER:PASSWORD an object of strings has no credentials", secret) {
 			return
 		}
 		raw, err := json.Marshal(map[string]any{"auths": map[string]any{at: map[string]string{field: secret}}})
 		if err != nil {
 			return
 		}
-		for _, o := range []plan.Object{dockerConfigRaw(raw), dockerConfigRaw([]byte(secret)), dockerConfigRaw(raw[:len(raw)-1])} {
+		for _, o := range []plan.Object{dockerConfigRaw(raw), dockerConfigRaw([]byte(secret)),
+			dockerConfigRaw(raw[:len(raw)-1])} {
 			_, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): o})
 			if all := strings.Join(warnings, "; "); strings.Contains(all, secret) {
 				t.Errorf("the warning shows the secret: %q", all)

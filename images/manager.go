@@ -111,7 +111,8 @@ func New(o Options) *Manager {
 		statusCalls: newStatusCalls(),
 		pulls:       newInflightPulls(),
 		usage:       map[string]imageUsage{},
-		freeSpace:   o.FreeSpace, onWaitingForSpaceChanged: o.OnWaitingForSpaceChanged, freeing: make(chan struct{}, 1), standalone: o.Standalone, downloadProgress: o.DownloadProgress,
+		freeSpace:   o.FreeSpace, onWaitingForSpaceChanged: o.OnWaitingForSpaceChanged, freeing: make(chan struct{},
+			1), standalone: o.Standalone, downloadProgress: o.DownloadProgress,
 	}
 	m.limiter.space = o.DiskSpace
 	return m
@@ -128,7 +129,8 @@ func (m *Manager) Close() {
 // secrets that the pod references. The runtime is called every time, because a name may refer to
 // another image by now, but concurrent callers share one call. Errors are *plan.Error with reason
 // InvalidImageName or ImageInspectError.
-func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool, error) {
+func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool,
+	error) {
 	n, err := podspec.ParseImageName(image)
 	if err != nil {
 		return plan.Image{}, false, invalidName(image, err)
@@ -170,10 +172,12 @@ func (m *Manager) status(ctx context.Context, image string, n podspec.ImageName)
 
 // Resolve is Present for a container that is about to start: the error for an image that is not
 // present has kind ImageGone.
-func (m *Manager) Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, error) {
+func (m *Manager) Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image,
+	error) {
 	img, here, err := m.Present(ctx, pod, image, secrets)
 	if err == nil && !here {
-		err = &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError", Err: fmt.Errorf("image %q is no longer present on the node", image)}
+		err = &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError",
+			Err: fmt.Errorf("image %q is no longer present on the node", image)}
 	}
 	return img, err
 }
@@ -194,7 +198,8 @@ func (m *Manager) inspect(ctx context.Context, ref string, n podspec.ImageName) 
 	if img.GetId() == "" {
 		return imageStatus{}, errors.New("the runtime returned an image without an ID")
 	}
-	p := imageStatus{present: true, image: plan.Image{ID: img.GetId(), Ref: repoDigest(img, n), Size: img.GetSize(), At: began}}
+	p := imageStatus{present: true, image: plan.Image{ID: img.GetId(), Ref: repoDigest(img, n), Size: img.GetSize(),
+		At: began}}
 	if uid := img.GetUid(); uid != nil {
 		p.image.UID = &uid.Value
 	} else {

@@ -20,7 +20,8 @@ func TestPresentFollowsMovedTag(t *testing.T) {
 	i := newImages(t, Options{Service: f})
 	present := func(want string) {
 		t.Helper()
-		if img, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); !here || err != nil || img.ID != want {
+		if img, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); !here || err != nil ||
+			img.ID != want {
 			t.Errorf("%+v %v %v, want %s", img, here, err, want)
 		}
 		if img, err := i.Resolve(t.Context(), newPod("p", 0), "reg.io/a:1", nil); err != nil || img.ID != want {
@@ -55,7 +56,8 @@ func TestAbsenceIsNotCached(t *testing.T) {
 	f := newFake()
 	i := newImages(t, Options{Service: f})
 	for n := range 3 {
-		if _, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); here || err != nil || f.inspects != n+1 {
+		if _, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); here || err != nil ||
+			f.inspects != n+1 {
 			t.Fatalf("here %v, err %v, asked %d times", here, err, f.inspects)
 		}
 	}
@@ -91,11 +93,13 @@ func TestObserve(t *testing.T) {
 	i := newImages(t, Options{Service: f})
 	names := []string{"reg.io/a:1", "reg.io/b:1", "Not/A_Name"}
 	seen := i.Observe(t.Context(), newPod("p", 0), names, nil)
-	if a, b, c := seen[names[0]], seen[names[1]], seen[names[2]]; !a.Here || a.ID != "i" || a.Unclear != "" || b.Here || b.Unclear != "" || c.Here || c.Unclear == "" || len(seen) != 3 {
+	if a, b, c := seen[names[0]], seen[names[1]], seen[names[2]]; !a.Here || a.ID != "i" || a.Unclear != "" || b.Here ||
+		b.Unclear != "" || c.Here || c.Unclear == "" || len(seen) != 3 {
 		t.Errorf("%+v", seen)
 	}
 	f.statusErr = status.Error(codes.Unavailable, "connection refused")
-	if a := i.Observe(t.Context(), newPod("p", 0), names[:1], nil)[names[0]]; a.Here || !strings.Contains(a.Unclear, "connection refused") {
+	if a := i.Observe(t.Context(), newPod("p", 0), names[:1], nil)[names[0]]; a.Here ||
+		!strings.Contains(a.Unclear, "connection refused") {
 		t.Errorf("%+v", a)
 	}
 }
@@ -103,11 +107,14 @@ func TestObserve(t *testing.T) {
 func TestImageUserAndDigest(t *testing.T) {
 	t.Parallel()
 	f := newFake()
-	f.add(&runtimeapi.Image{Id: "i", RepoTags: []string{"reg.io/num:1", "reg.io/other:1"}, RepoDigests: []string{"reg.io/other@sha256:1", "reg.io/num@sha256:2"}, Size: 5, Uid: &runtimeapi.Int64Value{Value: 0}})
+	f.add(&runtimeapi.Image{Id: "i", RepoTags: []string{"reg.io/num:1", "reg.io/other:1"},
+		RepoDigests: []string{"reg.io/other@sha256:1",
+			"reg.io/num@sha256:2"}, Size: 5, Uid: &runtimeapi.Int64Value{Value: 0}})
 	f.add(&runtimeapi.Image{Id: "j", RepoTags: []string{"reg.io/named:1"}, Username: "app"})
 	i := newImages(t, Options{Service: f})
 	num, _, err := i.Present(t.Context(), newPod("p", 0), "reg.io/num:1", nil)
-	if err != nil || num.UID == nil || *num.UID != 0 || num.User != "" || num.Ref != "reg.io/num@sha256:2" || num.Size != 5 {
+	if err != nil || num.UID == nil || *num.UID != 0 || num.User != "" || num.Ref != "reg.io/num@sha256:2" ||
+		num.Size != 5 {
 		t.Errorf("%+v %v", num, err)
 	}
 	named, _, err := i.Present(t.Context(), newPod("p", 0), "reg.io/named:1", nil)

@@ -35,7 +35,8 @@ type PullProgress struct {
 // *plan.Error: kind Denied, NotFound, NoSpace, Timeout, Canceled, Unavailable, Unsupported or Other
 // with reason ErrImagePull, RegistryUnavailable or SignatureValidationFailed, kind Invalid with
 // InvalidImageName, or reason ImageInspectError if the status of the pulled image cannot be read.
-func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error) {
+func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image,
+	error) {
 	n, err := podspec.ParseImageName(a.Image)
 	if err != nil {
 		return plan.Image{}, invalidName(a.Image, err)
@@ -51,19 +52,20 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, s
 	}
 	keys := ring.find(n)
 	ref := withDefaultTag(a.Image, n)
-	img, left, err := m.pulls.do(ctx, inflightKey(ref, keys), m.newWaiter(pod, n, ref), func(ctx context.Context, p *inflightPull) (plan.Image, error) {
-		present := func(ctx context.Context) bool {
-			status, err := m.inspect(ctx, ref, n)
-			return err == nil && status.present
-		}
-		if err := m.waitToStart(ctx, p.request, present); err != nil {
-			return plan.Image{}, waitError(a.Image, err)
-		}
-		defer m.limiter.release(p.request)
-		img, err := m.pullWithRecord(ctx, ref, n, keys)
-		m.limiter.recordSize(p.request, err)
-		return img, err
-	})
+	img, left, err := m.pulls.do(ctx, inflightKey(ref, keys), m.newWaiter(pod, n, ref),
+		func(ctx context.Context, p *inflightPull) (plan.Image, error) {
+			present := func(ctx context.Context) bool {
+				status, err := m.inspect(ctx, ref, n)
+				return err == nil && status.present
+			}
+			if err := m.waitToStart(ctx, p.request, present); err != nil {
+				return plan.Image{}, waitError(a.Image, err)
+			}
+			defer m.limiter.release(p.request)
+			img, err := m.pullWithRecord(ctx, ref, n, keys)
+			m.limiter.recordSize(p.request, err)
+			return img, err
+		})
 	switch {
 	case left:
 		return plan.Image{}, waitError(a.Image, err)
@@ -96,7 +98,8 @@ func (m *Manager) newWaiter(pod *corev1.Pod, n podspec.ImageName, ref string) wa
 }
 
 // pullWithRecord pulls an image and records the credentials.
-func (m *Manager) pullWithRecord(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, error) {
+func (m *Manager) pullWithRecord(ctx context.Context, ref string, n podspec.ImageName,
+	keys []credentials) (plan.Image, error) {
 	if err := m.records.recordIntent(ref); err != nil {
 		kind := plan.Other
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
@@ -124,7 +127,8 @@ func surelyFailed(err error) bool {
 
 // pull pulls an image with each set of credentials in turn, or anonymously if there are none. It
 // returns the credentials that succeeded.
-func (m *Manager) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, credentials, error) {
+func (m *Manager) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image,
+	credentials, error) {
 	if m.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.timeout)
@@ -192,7 +196,8 @@ func joinPullErrors(errs []error) error {
 	if !ok {
 		return errors.Join(errs...)
 	}
-	return &plan.Error{Kind: first.Kind, Reason: first.Reason, Err: fmt.Errorf("%w (with each of %d credentials)", first.Err, len(errs))}
+	return &plan.Error{Kind: first.Kind, Reason: first.Reason, Err: fmt.Errorf("%w (with each of %d credentials)",
+		first.Err, len(errs))}
 }
 
 // addSkippedSecrets adds the skipped pull secrets to the error of a pull.

@@ -54,7 +54,8 @@ type pullIntent struct {
 }
 
 func newPullRecords(dir string, now func() time.Time) *pullRecords {
-	return &pullRecords{dir: dir, now: now, pulling: map[string]*pullIntent{}, pulled: map[string]kubeletv1beta1.ImagePulledRecord{}}
+	return &pullRecords{dir: dir, now: now, pulling: map[string]*pullIntent{},
+		pulled: map[string]kubeletv1beta1.ImagePulledRecord{}}
 }
 
 // lookup returns the credentials with which an image was pulled from the repository of n. pulled
@@ -171,7 +172,8 @@ func (l *pullRecords) persist(n podspec.ImageName, id string, c credentials) boo
 }
 
 // mergeRecord merges the credentials of a pull into the record in memory.
-func (l *pullRecords) mergeRecord(n podspec.ImageName, id string, c credentials) (_ kubeletv1beta1.ImagePulledRecord, changed bool) {
+func (l *pullRecords) mergeRecord(n podspec.ImageName, id string, c credentials) (_ kubeletv1beta1.ImagePulledRecord,
+	changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rec := l.pulled[recordFileName(id)]

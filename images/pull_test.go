@@ -48,7 +48,8 @@ func TestConcurrentPullsAreShared(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if p := i.ActivePulls(); len(p) != 1 || len(p[0].Pods) != 100 || p[0].Image != "reg.io/a:1" || p[0].StartedAt.IsZero() {
+		if p := i.ActivePulls(); len(p) != 1 || len(p[0].Pods) != 100 || p[0].Image != "reg.io/a:1" ||
+			p[0].StartedAt.IsZero() {
 			t.Errorf("under way: %+v", p)
 		}
 		if s := i.PullStatus("reg.io/a:1"); s != "reg.io/a:1, for 100 pods" || i.PullStatus("reg.io/a") != "" {
@@ -221,7 +222,8 @@ func TestPullPriority(t *testing.T) {
 		for _, p := range []struct {
 			image    string
 			priority int32
-		}{{"reg.io/low:1", -5}, {"reg.io/first:1", 0}, {"reg.io/second:1", 0}, {"reg.io/high:1", 2e9}, {"reg.io/raised:1", 0}, {"reg.io/raised:1", 1000}} {
+		}{{"reg.io/low:1", -5}, {"reg.io/first:1", 0}, {"reg.io/second:1", 0}, {"reg.io/high:1", 2e9}, {"reg.io/raised:1",
+			0}, {"reg.io/raised:1", 1000}} {
 			time.Sleep(time.Second)
 			ends = append(ends, startPull(t.Context(), i, newPod("p", p.priority), p.image, nil))
 			synctest.Wait()
@@ -230,7 +232,8 @@ func TestPullPriority(t *testing.T) {
 		for _, p := range i.ActivePulls() {
 			queue = append(queue, fmt.Sprintf("%s %d %v", p.Image, p.QueuePosition, p.StartedAt.IsZero()))
 		}
-		want := []string{"reg.io/blocker:1 0 false", "reg.io/low:1 4 true", "reg.io/first:1 2 true", "reg.io/second:1 3 true", "reg.io/high:1 0 true", "reg.io/raised:1 1 true"}
+		want := []string{"reg.io/blocker:1 0 false", "reg.io/low:1 4 true", "reg.io/first:1 2 true",
+			"reg.io/second:1 3 true", "reg.io/high:1 0 true", "reg.io/raised:1 1 true"}
 		if !slices.Equal(queue, want) {
 			t.Errorf("queue %q, want %q", queue, want)
 		}
@@ -240,7 +243,8 @@ func TestPullPriority(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		order := []string{"reg.io/blocker:1", "reg.io/high:1", "reg.io/raised:1", "reg.io/first:1", "reg.io/second:1", "reg.io/low:1"}
+		order := []string{"reg.io/blocker:1", "reg.io/high:1", "reg.io/raised:1", "reg.io/first:1", "reg.io/second:1",
+			"reg.io/low:1"}
 		if got := f.started(); !slices.Equal(got, order) {
 			t.Errorf("order %q, want %q", got, order)
 		}
@@ -261,7 +265,8 @@ func TestPullRate(t *testing.T) {
 		for _, c := range []struct {
 			after time.Duration
 			want  int
-		}{{0, 10}, {199 * time.Millisecond, 10}, {201 * time.Millisecond, 11}, {2001 * time.Millisecond, 20}, {4001 * time.Millisecond, 30}} {
+		}{{0, 10}, {199 * time.Millisecond, 10}, {201 * time.Millisecond, 11}, {2001 * time.Millisecond,
+			20}, {4001 * time.Millisecond, 30}} {
 			time.Sleep(c.after - time.Since(began))
 			synctest.Wait()
 			if got := len(f.started()); got != c.want {
@@ -384,7 +389,10 @@ func TestPullWarnsAboutMissingSecret(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	var told []string
-	i := newImages(t, Options{Service: f, Warn: func(p *corev1.Pod, reason, message string) { told = append(told, p.Name+" "+reason+" "+message) }})
+	i := newImages(t, Options{Service: f, Warn: func(p *corev1.Pod, reason, message string) {
+		told = append(told,
+			p.Name+" "+reason+" "+message)
+	}})
 	if _, err := i.Pull(t.Context(), newPod("p", 0, "gone"), pullAction("reg.io/a:1"), nil); err != nil {
 		t.Errorf("a public image needs no secret: %v", err)
 	}
@@ -408,7 +416,8 @@ func TestPullErrorsContainNoSecret(t *testing.T) {
 	i := newImages(t, Options{Service: f})
 	secrets := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "one"})}
 	_, err := i.Pull(t.Context(), newPod("p", 0, "s"), pullAction("reg.io/a:1"), secrets)
-	if s := err.Error(); strings.Contains(s, "password-of") || strings.Contains(s, "SIGNED") || strings.Contains(s, "u:pw") || !strings.Contains(s, "https://…@cdn.io/blob?…: refused …") {
+	if s := err.Error(); strings.Contains(s, "password-of") || strings.Contains(s, "SIGNED") ||
+		strings.Contains(s, "u:pw") || !strings.Contains(s, "https://…@cdn.io/blob?…: refused …") {
 		t.Error(s)
 	}
 }

@@ -56,7 +56,8 @@ func TestDiskPressureBlocksNonCriticalPulls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.add(imageNamed("here", "reg.io/here:1"))
-		d := &smallDisk{s: DiskSpace{Free: 10 * mib, Reserved: 38 * mib, Pressure: "imagefs.available is 10Mi, less than 38Mi"}}
+		d := &smallDisk{s: DiskSpace{Free: 10 * mib, Reserved: 38 * mib,
+			Pressure: "imagefs.available is 10Mi, less than 38Mi"}}
 		var told atomic.Int32
 		i := New(Options{Service: f, Standalone: true, DiskSpace: d.space, OnWaitingForSpaceChanged: func() { told.Add(1) }})
 		defer i.Close()
@@ -106,7 +107,8 @@ func TestPullOfKnownSizeWaitsForSpace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		d := &smallDisk{s: DiskSpace{Free: 100 * mib, Reserved: 10 * mib}, takes: map[string]uint64{"reg.io/big:1": 48 * mib, "reg.io/small:1": mib}}
+		d := &smallDisk{s: DiskSpace{Free: 100 * mib, Reserved: 10 * mib},
+			takes: map[string]uint64{"reg.io/big:1": 48 * mib, "reg.io/small:1": mib}}
 		f.pullErr = d.pull
 		i := New(Options{Service: f, DiskSpace: d.space})
 		defer i.Close()
@@ -120,7 +122,8 @@ func TestPullOfKnownSizeWaitsForSpace(t *testing.T) {
 		again := startPull(t.Context(), i, newPod("again", 0), "reg.io/big:1", nil)
 		synctest.Wait()
 		n := len(f.started())
-		if want := "it takes 48.0Mi, and 57.0Mi are free, of which 10.0Mi are reserved"; i.WaitingForSpace("reg.io/big:1") != want {
+		if want := "it takes 48.0Mi, and 57.0Mi are free, of which 10.0Mi are reserved"; i.WaitingForSpace(
+			"reg.io/big:1") != want {
 			t.Errorf("it waits because %q, want %q", i.WaitingForSpace("reg.io/big:1"), want)
 		}
 		if err := <-startPull(t.Context(), i, newPod("small", 0), "reg.io/small:1", nil); err != nil || n != 1 {
@@ -198,7 +201,10 @@ func TestWaitForSpaceCanBeCanceled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &smallDisk{s: DiskSpace{Pressure: "too little"}}
-		i := New(Options{Service: newFake(), DiskSpace: d.space, FreeSpace: func(ctx context.Context, _ func() bool) { <-ctx.Done() }})
+		i := New(Options{Service: newFake(), DiskSpace: d.space, FreeSpace: func(ctx context.Context,
+			_ func() bool) {
+			<-ctx.Done()
+		}})
 		defer i.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		end := startPull(ctx, i, newPod("p", 0), "reg.io/a:1", nil)

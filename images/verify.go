@@ -16,9 +16,10 @@ import (
 // Verification configures which images that are already on the node require a pod to show
 // credentials. The zero value is NeverVerify.
 type Verification struct {
-	Policy     kubeletv1beta1.ImagePullCredentialsVerificationPolicy // empty: NeverVerify
-	Allowlist  []podspec.ImagePattern                                // for NeverVerifyAllowlistedImages
-	RecordsDir string                                                // directory of the pull records: <root-dir>/image_manager
+	Policy    kubeletv1beta1.ImagePullCredentialsVerificationPolicy // empty: NeverVerify
+	Allowlist []podspec.ImagePattern                                // for NeverVerifyAllowlistedImages
+	// directory of the pull records: <root-dir>/image_manager
+	RecordsDir string
 }
 
 // needed reports whether a pod has to prove its access to an image. pulled means that the image was
@@ -95,7 +96,8 @@ const maxSecrets = 100
 
 // mergeCredentials adds the credentials of a pull to the recorded ones. Empty credentials mean that
 // every pod may pull the image, and replace all others.
-func mergeCredentials(known kubeletv1beta1.ImagePullCredentials, c credentials) (_ kubeletv1beta1.ImagePullCredentials, changed bool) {
+func mergeCredentials(known kubeletv1beta1.ImagePullCredentials,
+	c credentials) (_ kubeletv1beta1.ImagePullCredentials, changed bool) {
 	switch {
 	case known.NodePodsAccessible:
 		return known, false
@@ -103,7 +105,10 @@ func mergeCredentials(known kubeletv1beta1.ImagePullCredentials, c credentials) 
 		return kubeletv1beta1.ImagePullCredentials{NodePodsAccessible: true}, true
 	}
 	now := c.record()
-	at := slices.IndexFunc(known.KubernetesSecrets, func(s kubeletv1beta1.ImagePullSecret) bool { return sameSecret(s, now) })
+	at := slices.IndexFunc(known.KubernetesSecrets, func(s kubeletv1beta1.ImagePullSecret) bool {
+		return sameSecret(s,
+			now)
+	})
 	switch {
 	case at >= 0 && known.KubernetesSecrets[at] == now, at < 0 && len(known.KubernetesSecrets) >= maxSecrets:
 		return known, false

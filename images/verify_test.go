@@ -51,7 +51,8 @@ type testNode struct {
 }
 
 func newTestNode(t *testing.T) *testNode {
-	n := &testNode{t: t, f: newFake(), dir: filepath.Join(t.TempDir(), "image_manager"), verf: kubeletv1beta1.NeverVerifyPreloadedImages}
+	n := &testNode{t: t, f: newFake(), dir: filepath.Join(t.TempDir(), "image_manager"),
+		verf: kubeletv1beta1.NeverVerifyPreloadedImages}
 	n.f.pullErr = onlyWithRight
 	n.restart()
 	return n
@@ -273,7 +274,8 @@ func TestRecordsAreCompatibleWithKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rec kubeletv1beta1.ImagePulledRecord
-	if err := json.Unmarshal(raw, &rec); err != nil || rec.Kind != "ImagePulledRecord" || rec.APIVersion != "kubelet.config.k8s.io/v1beta1" {
+	if err := json.Unmarshal(raw, &rec); err != nil || rec.Kind != "ImagePulledRecord" ||
+		rec.APIVersion != "kubelet.config.k8s.io/v1beta1" {
 		t.Fatalf("%v in %s", err, raw)
 	}
 	got := rec.CredentialMapping["reg.io/team/app"].KubernetesSecrets

@@ -13,7 +13,8 @@ import (
 
 // Container returns the configuration of a container. Errors are *plan.Error with reason
 // CreateContainerConfigError and name the field.
-func Container(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) (*runtimeapi.ContainerConfig, error) {
+func Container(node Node, pod *corev1.Pod, c *corev1.Container,
+	setup plan.ContainerSetup) (*runtimeapi.ContainerConfig, error) {
 	if c.Name == "" || c.Name == "." || c.Name == ".." || strings.Contains(c.Name, "/") {
 		return nil, invalid(reasonContainer, "container name %q cannot be the name of its log directory", c.Name)
 	}
@@ -61,7 +62,8 @@ func Container(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.Conta
 	return config, nil
 }
 
-func containerLinux(node Node, pod *corev1.Pod, c *corev1.Container, image plan.Image) (*runtimeapi.LinuxContainerConfig, error) {
+func containerLinux(node Node, pod *corev1.Pod, c *corev1.Container,
+	image plan.Image) (*runtimeapi.LinuxContainerConfig, error) {
 	security, err := containerSecurity(node, pod, c, image)
 	if err != nil {
 		return nil, err

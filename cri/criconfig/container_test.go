@@ -38,33 +38,60 @@ func TestEnv(t *testing.T) {
 		kind     plan.Kind
 	}{
 		{sentence: "nothing is nothing"},
-		{sentence: "values keep their order", env: []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A", Value: "2"}}, want: []string{"B=1", "A=2"}},
-		{sentence: "of one name the last counts", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"}, {Name: "A", Value: "3"}}, want: []string{"B=2", "A=3"}},
-		{sentence: "a value sees what is before it", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)$(C)"}, {Name: "C", Value: "3"}}, want: []string{"A=1", "B=1$(C)", "C=3"}},
-		{sentence: "two dollars are one and no reference", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "$$(A)"}}, want: []string{"A=1", "B=$(A)"}},
-		{sentence: "envFrom is sorted, skips what is no name and warns", from: []corev1.EnvFromSource{fromMap("settings", "", false)}, want: []string{"color=blue", "size=10"}, warns: `"ключ"`},
-		{sentence: "envFrom takes a prefix", from: []corev1.EnvFromSource{fromMap("settings", "P_", false)}, want: []string{"P_color=blue", "P_size=10"}, warns: "skipped"},
-		{sentence: "env goes over envFrom", from: []corev1.EnvFromSource{fromMap("settings", "", false)}, env: []corev1.EnvVar{{Name: "color", Value: "red"}}, want: []string{"size=10", "color=red"}, warns: "skipped"},
-		{sentence: "values of objects are not expanded", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("metadata.annotations['dollar']")}}, want: []string{"A=$(A)"}},
-		{sentence: "a key of a ConfigMap", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "color", false)}}, want: []string{"A=blue"}},
-		{sentence: "a key of a Secret", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "password", false)}}, want: []string{"A=s3cret"}},
-		{sentence: "an environment may hold what is no text", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "raw", false)}}, want: []string{"A=\xff\xfe"}},
-		{sentence: "a missing optional ConfigMap sets nothing", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("gone", "k", true)}}},
-		{sentence: "a missing optional key sets nothing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k", true)}}},
+		{sentence: "values keep their order", env: []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A", Value: "2"}},
+			want: []string{"B=1", "A=2"}},
+		{sentence: "of one name the last counts", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"},
+			{Name: "A", Value: "3"}}, want: []string{"B=2", "A=3"}},
+		{sentence: "a value sees what is before it", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
+			Value: "$(A)$(C)"}, {Name: "C", Value: "3"}}, want: []string{"A=1", "B=1$(C)", "C=3"}},
+		{sentence: "two dollars are one and no reference", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
+			Value: "$$(A)"}}, want: []string{"A=1", "B=$(A)"}},
+		{sentence: "envFrom is sorted, skips what is no name and warns",
+			from: []corev1.EnvFromSource{fromMap("settings", "", false)}, want: []string{"color=blue",
+				"size=10"}, warns: `"ключ"`},
+		{sentence: "envFrom takes a prefix", from: []corev1.EnvFromSource{fromMap("settings", "P_", false)},
+			want: []string{"P_color=blue", "P_size=10"}, warns: "skipped"},
+		{sentence: "env goes over envFrom", from: []corev1.EnvFromSource{fromMap("settings", "", false)},
+			env: []corev1.EnvVar{{Name: "color", Value: "red"}}, want: []string{"size=10", "color=red"}, warns: "skipped"},
+		{sentence: "values of objects are not expanded", env: []corev1.EnvVar{{Name: "A",
+			ValueFrom: field("metadata.annotations['dollar']")}}, want: []string{"A=$(A)"}},
+		{sentence: "a key of a ConfigMap", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "color",
+			false)}}, want: []string{"A=blue"}},
+		{sentence: "a key of a Secret", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "password", false)}},
+			want: []string{"A=s3cret"}},
+		{sentence: "an environment may hold what is no text", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys",
+			"raw", false)}}, want: []string{"A=\xff\xfe"}},
+		{sentence: "a missing optional ConfigMap sets nothing", env: []corev1.EnvVar{{Name: "A",
+			ValueFrom: configMap("gone", "k", true)}}},
+		{sentence: "a missing optional key sets nothing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
+			true)}}},
 		{sentence: "a missing optional source sets nothing", from: []corev1.EnvFromSource{fromMap("gone", "", true)}},
-		{sentence: "binary data is no environment", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "picture", true)}}},
-		{sentence: "a missing ConfigMap is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("gone", "k", false)}}, err: `configmap "gone" not found`},
-		{sentence: "a Secret that nobody looked for is missing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("never", "k", false)}}, err: `secret "never" not found`},
-		{sentence: "a missing key is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "k", false)}}, err: "couldn't find key k in ConfigMap shop/settings"},
-		{sentence: "a missing key of a Secret is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k", false)}}, err: "couldn't find key k in Secret shop/keys"},
-		{sentence: "a missing source is named", from: []corev1.EnvFromSource{fromMap("gone", "", false)}, err: `configmap "gone" not found`},
-		{sentence: "what cannot be read is an error even if optional", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("forbidden", "k", true)}}, err: "permission denied"},
-		{sentence: "a NUL byte is refused", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "nul", false)}}, err: `env "A": the value has a NUL byte`, kind: plan.Invalid},
-		{sentence: "an unknown field is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("spec.color")}}, err: `env "A": fieldPath "spec.color"`, kind: plan.Invalid},
-		{sentence: "a source of nothing is refused", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}}, err: "names no source", kind: plan.Invalid},
-		{sentence: "a name with an equals sign is refused", env: []corev1.EnvVar{{Name: "A=B"}}, err: "printable ASCII", kind: plan.Invalid},
+		{sentence: "binary data is no environment", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings",
+			"picture", true)}}},
+		{sentence: "a missing ConfigMap is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("gone", "k",
+			false)}}, err: `configmap "gone" not found`},
+		{sentence: "a Secret that nobody looked for is missing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("never",
+			"k", false)}}, err: `secret "never" not found`},
+		{sentence: "a missing key is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "k",
+			false)}}, err: "couldn't find key k in ConfigMap shop/settings"},
+		{sentence: "a missing key of a Secret is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
+			false)}}, err: "couldn't find key k in Secret shop/keys"},
+		{sentence: "a missing source is named", from: []corev1.EnvFromSource{fromMap("gone", "", false)},
+			err: `configmap "gone" not found`},
+		{sentence: "what cannot be read is an error even if optional",
+			env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("forbidden", "k", true)}}, err: "permission denied"},
+		{sentence: "a NUL byte is refused", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "nul", false)}},
+			err: `env "A": the value has a NUL byte`, kind: plan.Invalid},
+		{sentence: "an unknown field is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("spec.color")}},
+			err: `env "A": fieldPath "spec.color"`, kind: plan.Invalid},
+		{sentence: "a source of nothing is refused", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}},
+			err: "names no source", kind: plan.Invalid},
+		{sentence: "a name with an equals sign is refused", env: []corev1.EnvVar{{Name: "A=B"}}, err: "printable ASCII",
+			kind: plan.Invalid},
 		{sentence: "an empty name is refused", env: []corev1.EnvVar{{Name: ""}}, err: "is empty", kind: plan.Invalid},
-		{sentence: "a file that is not there", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "v", Path: "x.env", Key: "K"}}}}, err: `env "A": file "x.env" of volume "v" not found`, kind: plan.Other},
+		{sentence: "a file that is not there", env: []corev1.EnvVar{{Name: "A",
+			ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "v", Path: "x.env",
+				Key: "K"}}}}, err: `env "A": file "x.env" of volume "v" not found`, kind: plan.Other},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
@@ -86,7 +113,8 @@ func TestEnv(t *testing.T) {
 			if !slices.Equal(got, row.want) {
 				t.Errorf("got %q, want %q", got, row.want)
 			}
-			if said := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(warnings), "["), "]"); (row.warns == "") != (said == "") || !strings.Contains(said, row.warns) {
+			if said := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(warnings), "["),
+				"]"); (row.warns == "") != (said == "") || !strings.Contains(said, row.warns) {
 				t.Errorf("warnings %q, want %q", said, row.warns)
 			}
 		})
@@ -96,7 +124,8 @@ func TestEnv(t *testing.T) {
 func TestErrorsContainNoSecret(t *testing.T) {
 	pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 		ref := corev1.LocalObjectReference{Name: "keys"}
-		c.Env = []corev1.EnvVar{{Name: "RAW", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref, Key: "raw"}}}}
+		c.Env = []corev1.EnvVar{{Name: "RAW",
+			ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref, Key: "raw"}}}}
 		c.Args = []string{"s3cret $(RAW)"}
 	})
 	_, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())
@@ -114,11 +143,15 @@ func TestRunAsNonRoot(t *testing.T) {
 		err      string
 	}{
 		{"a user other than root may run", new(int64(1)), plan.Image{UID: new(int64(0))}, ""},
-		{"root by the spec is refused", new(int64(0)), plan.Image{UID: new(int64(5))}, "container's runAsUser breaks non-root policy"},
+		{"root by the spec is refused", new(int64(0)), plan.Image{UID: new(int64(5))},
+			"container's runAsUser breaks non-root policy"},
 		{"a user by the image may run", nil, plan.Image{UID: new(int64(5))}, ""},
-		{"root by the image is refused", nil, plan.Image{UID: new(int64(0))}, "container has runAsNonRoot and image will run as root"},
-		{"an image that says nothing runs as root", nil, plan.Image{}, "container has runAsNonRoot and image will run as root"},
-		{"a user name may be root", nil, plan.Image{User: "web"}, "image has non-numeric user (web), cannot verify user is non-root"},
+		{"root by the image is refused", nil, plan.Image{UID: new(int64(0))},
+			"container has runAsNonRoot and image will run as root"},
+		{"an image that says nothing runs as root", nil, plan.Image{},
+			"container has runAsNonRoot and image will run as root"},
+		{"a user name may be root", nil, plan.Image{User: "web"},
+			"image has non-numeric user (web), cannot verify user is non-root"},
 		{"an ID beyond the range is refused", nil, plan.Image{UID: new(int64(1) << 40)}, "invalid user id"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -189,12 +222,18 @@ func TestSeccompProfiles(t *testing.T) {
 		err      string
 	}{
 		{"nothing said is unconfined", profiles{}, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
-		{"nothing said on a strict node is the runtime's default", profiles{strict: true}, profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
-		{"the container goes before the pod", profiles{pod: unconfined, own: runtimeDefault}, profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
-		{"the pod goes before the node", profiles{pod: unconfined, strict: true}, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
-		{"a file lies below the node's folder", profiles{own: local("a/b.json")}, profile(runtimeapi.SecurityProfile_Localhost, "/var/lib/kubelet/seccomp/a/b.json"), ""},
-		{"a file cannot lie elsewhere", profiles{own: local("../../etc/shadow")}, nil, "is not inside the node's seccomp profile directory"},
-		{"a file cannot be absolute", profiles{own: local("/etc/shadow")}, nil, "is not inside the node's seccomp profile directory"},
+		{"nothing said on a strict node is the runtime's default", profiles{strict: true},
+			profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
+		{"the container goes before the pod", profiles{pod: unconfined, own: runtimeDefault},
+			profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
+		{"the pod goes before the node", profiles{pod: unconfined, strict: true},
+			profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
+		{"a file lies below the node's folder", profiles{own: local("a/b.json")},
+			profile(runtimeapi.SecurityProfile_Localhost, "/var/lib/kubelet/seccomp/a/b.json"), ""},
+		{"a file cannot lie elsewhere", profiles{own: local("../../etc/shadow")}, nil,
+			"is not inside the node's seccomp profile directory"},
+		{"a file cannot be absolute", profiles{own: local("/etc/shadow")}, nil,
+			"is not inside the node's seccomp profile directory"},
 		{"a file must be named", profiles{own: local("")}, nil, "must be set when type is Localhost"},
 		{"an unknown type is named", profiles{own: &corev1.SeccompProfile{Type: "Magic"}}, nil, `"Magic" is unknown`},
 	} {
@@ -231,10 +270,12 @@ func TestAppArmor(t *testing.T) {
 		{"nothing said is the runtime's affair", "", nil, nil, ""},
 		{"an annotation names a profile", "localhost/web", nil, profile(runtimeapi.SecurityProfile_Localhost, "web"), ""},
 		{"an annotation may lift it", "unconfined", nil, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
-		{"the field goes before the annotation", "unconfined", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault},
+		{"the field goes before the annotation", "unconfined",
+			&corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault},
 			profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
 		{"a strange annotation is named", "mine", nil, nil, `"mine" is not a profile`},
-		{"a local profile needs its name", "", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, nil, "must be set"},
+		{"a local profile needs its name", "", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, nil,
+			"must be set"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
@@ -268,12 +309,16 @@ func TestResources(t *testing.T) {
 		{"nothing said is the least share and no limit", nil, nil, nil, 2, 0, 0, 0, "0", "1"},
 		{"a request is a share", resources("cpu", "500m"), nil, nil, 512, 0, 0, 0, "0", "1"},
 		{"a limit alone is a request too", nil, resources("cpu", "500m"), nil, 512, 50000, 0, 0, "0", "1"},
-		{"a request of nothing is no limit's", resources("cpu", "0"), resources("cpu", "500m"), nil, 2, 50000, 0, 0, "0", "1"},
+		{"a request of nothing is no limit's", resources("cpu", "0"), resources("cpu", "500m"), nil, 2, 50000, 0, 0, "0",
+			"1"},
 		{"shares have an upper end", resources("cpu", "100000"), nil, nil, 262144, 0, 0, 0, "0", "1"},
 		{"a tiny limit is a millisecond", nil, resources("cpu", "1m"), nil, 2, 1000, 0, 0, "0", "1"},
-		{"without CFS quota there is no limit", nil, resources("cpu", "2"), func(n *Node) { n.CPUCFSQuotaDisabled = true }, 2048, 0, 0, 0, "0", "1"},
-		{"memory on v1 includes swap", nil, resources("memory", "1Mi"), func(n *Node) { n.CgroupV2 = false }, 2, 0, 1 << 20, 1 << 20, "", ""},
-		{"without swap accounting swap is not spoken of", nil, resources("memory", "1Mi"), func(n *Node) { n.CgroupV2, n.CanLimitSwap = false, false }, 2, 0, 1 << 20, 0, "", ""},
+		{"without CFS quota there is no limit", nil, resources("cpu", "2"), func(n *Node) { n.CPUCFSQuotaDisabled = true },
+			2048, 0, 0, 0, "0", "1"},
+		{"memory on v1 includes swap", nil, resources("memory", "1Mi"), func(n *Node) { n.CgroupV2 = false }, 2, 0, 1 << 20,
+			1 << 20, "", ""},
+		{"without swap accounting swap is not spoken of", nil, resources("memory", "1Mi"),
+			func(n *Node) { n.CgroupV2, n.CanLimitSwap = false, false }, 2, 0, 1 << 20, 0, "", ""},
 		{"a node may kill single processes", nil, nil, func(n *Node) { n.SingleProcessOOMKill = true }, 2, 0, 0, 0, "0", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -285,7 +330,8 @@ func TestResources(t *testing.T) {
 				c.Resources = corev1.ResourceRequirements{Requests: row.requests, Limits: row.limits}
 			})
 			got := appOf(t, node, pod, testContainerSetup()).Linux.Resources
-			if got.CpuShares != row.shares || got.CpuQuota != row.quota || got.MemoryLimitInBytes != row.memory || got.MemorySwapLimitInBytes != row.swap {
+			if got.CpuShares != row.shares || got.CpuQuota != row.quota || got.MemoryLimitInBytes != row.memory ||
+				got.MemorySwapLimitInBytes != row.swap {
 				t.Errorf("got %v", got)
 			}
 			if got.Unified["memory.swap.max"] != row.unifiedSwap || got.Unified["memory.oom.group"] != row.oomKill {
@@ -343,12 +389,23 @@ func TestOOMScoreAdjust(t *testing.T) {
 	}{
 		{"best effort goes first", func(*corev1.Pod, *corev1.Container) {}, false, 1000},
 		{"guaranteed goes last", func(_ *corev1.Pod, c *corev1.Container) {
-			c.Resources = corev1.ResourceRequirements{Requests: resources("cpu", "1", "memory", "1Gi"), Limits: resources("cpu", "1", "memory", "1Gi")}
+			c.Resources = corev1.ResourceRequirements{Requests: resources("cpu", "1", "memory", "1Gi"),
+				Limits: resources("cpu", "1", "memory", "1Gi")}
 		}, false, -997},
-		{"node critical goes last", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.PriorityClassName = "system-node-critical" }, false, -997},
-		{"a burstable one goes by its part of the node", func(_ *corev1.Pod, c *corev1.Container) { c.Resources = request("2Gi") }, false, 750},
-		{"a tiny request still goes after best effort", func(_ *corev1.Pod, c *corev1.Container) { c.Resources = request("1") }, false, 999},
-		{"a huge request still goes before guaranteed", func(_ *corev1.Pod, c *corev1.Container) { c.Resources = request("800Gi") }, false, 3},
+		{"node critical goes last",
+			func(p *corev1.Pod, _ *corev1.Container) { p.Spec.PriorityClassName = "system-node-critical" }, false, -997},
+		{"a burstable one goes by its part of the node", func(_ *corev1.Pod,
+			c *corev1.Container) {
+			c.Resources = request("2Gi")
+		}, false, 750},
+		{"a tiny request still goes after best effort", func(_ *corev1.Pod,
+			c *corev1.Container) {
+			c.Resources = request("1")
+		}, false, 999},
+		{"a huge request still goes before guaranteed", func(_ *corev1.Pod,
+			c *corev1.Container) {
+			c.Resources = request("800Gi")
+		}, false, 3},
 		{"a sidecar goes no sooner than the mains", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = request("2Gi")
 			p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: always, Resources: request("1Gi")}}
@@ -381,19 +438,27 @@ func TestMounts(t *testing.T) {
 		kind     plan.Kind
 		err      string
 	}{
-		{"read-only all the way down where the runtime can", plan.Mount{ContainerPath: "/a", ReadOnly: true, RecursiveReadOnly: true}, "", corev1.RecursiveReadOnlyEnabled,
+		{"read-only all the way down where the runtime can", plan.Mount{ContainerPath: "/a", ReadOnly: true,
+			RecursiveReadOnly: true}, "", corev1.RecursiveReadOnlyEnabled,
 			func(m *runtimeapi.Mount) bool { return m.Readonly && m.RecursiveReadOnly }, 0, ""},
-		{"Enabled is refused where the runtime cannot", plan.Mount{ContainerPath: "/a", ReadOnly: true, RecursiveReadOnly: true}, "virtual", corev1.RecursiveReadOnlyEnabled,
+		{"Enabled is refused where the runtime cannot", plan.Mount{ContainerPath: "/a", ReadOnly: true,
+			RecursiveReadOnly: true}, "virtual", corev1.RecursiveReadOnlyEnabled,
 			nil, plan.Unsupported, `runtime handler "kata" does not support recursive read-only mounts`},
-		{"IfPossible is plain read-only where the runtime cannot", plan.Mount{ContainerPath: "/a", ReadOnly: true, RecursiveReadOnly: true}, "virtual", corev1.RecursiveReadOnlyIfPossible,
+		{"IfPossible is plain read-only where the runtime cannot",
+			plan.Mount{ContainerPath: "/a", ReadOnly: true,
+				RecursiveReadOnly: true}, "virtual", corev1.RecursiveReadOnlyIfPossible,
 			func(m *runtimeapi.Mount) bool { return m.Readonly && !m.RecursiveReadOnly }, 0, ""},
-		{"recursive read-only needs read-only", plan.Mount{ContainerPath: "/a", RecursiveReadOnly: true}, "", "", nil, plan.Invalid, "needs readOnly"},
-		{"mounts of the host appear", plan.Mount{ContainerPath: "/a", Propagation: corev1.MountPropagationHostToContainer}, "", "",
+		{"recursive read-only needs read-only", plan.Mount{ContainerPath: "/a", RecursiveReadOnly: true}, "", "", nil,
+			plan.Invalid, "needs readOnly"},
+		{"mounts of the host appear", plan.Mount{ContainerPath: "/a", Propagation: corev1.MountPropagationHostToContainer},
+			"", "",
 			func(m *runtimeapi.Mount) bool {
 				return m.Propagation == runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
 			}, 0, ""},
-		{"an unknown propagation is named", plan.Mount{ContainerPath: "/a", Propagation: "Sideways"}, "", "", nil, plan.Invalid, `"Sideways" is unknown`},
-		{"an image has no path on the host and is read-only", plan.Mount{ContainerPath: "/a", HostPath: "/x", Image: "sha256:1"}, "", "",
+		{"an unknown propagation is named", plan.Mount{ContainerPath: "/a", Propagation: "Sideways"}, "", "", nil,
+			plan.Invalid, `"Sideways" is unknown`},
+		{"an image has no path on the host and is read-only", plan.Mount{ContainerPath: "/a", HostPath: "/x",
+			Image: "sha256:1"}, "", "",
 			func(m *runtimeapi.Mount) bool { return m.HostPath == "" && m.Image.Image == "sha256:1" && m.Readonly }, 0, ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {

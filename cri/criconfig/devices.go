@@ -26,7 +26,8 @@ func withDevices(setup plan.ContainerSetup) []plan.Mount {
 // deviceNodes returns the device nodes of the host for the container.
 func deviceNodes(d plan.Devices) (out []*runtimeapi.Device) {
 	for _, n := range d.Nodes {
-		out = append(out, &runtimeapi.Device{HostPath: n.HostPath, ContainerPath: n.ContainerPath, Permissions: n.Permissions})
+		out = append(out, &runtimeapi.Device{HostPath: n.HostPath, ContainerPath: n.ContainerPath,
+			Permissions: n.Permissions})
 	}
 	return out
 }

@@ -17,9 +17,10 @@ func deviceSetup() plan.ContainerSetup {
 	s := testContainerSetup()
 	s.Mounts = []plan.Mount{{HostPath: "/own", ContainerPath: "/both"}}
 	s.Devices = plan.Devices{
-		IDs:         map[corev1.ResourceName][]string{"example.com/gpu": {"g0", "g1"}},
-		Envs:        map[string]string{"GPUS": "g0,g1", "COLOR": "theirs"},
-		Mounts:      []plan.Mount{{HostPath: "/lib", ContainerPath: "/gpu", ReadOnly: true}, {HostPath: "/theirs", ContainerPath: "/both"}},
+		IDs:  map[corev1.ResourceName][]string{"example.com/gpu": {"g0", "g1"}},
+		Envs: map[string]string{"GPUS": "g0,g1", "COLOR": "theirs"},
+		Mounts: []plan.Mount{{HostPath: "/lib", ContainerPath: "/gpu", ReadOnly: true},
+			{HostPath: "/theirs", ContainerPath: "/both"}},
 		Nodes:       []plan.DeviceNode{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}},
 		Annotations: map[string]string{"example.com/gpus": "2", "berth.dev/owner": "me", "io.kubernetes.container.hash": "x"},
 		CDI:         []string{"example.com/gpu=g0"},
@@ -36,10 +37,12 @@ func TestContainerDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]*runtimeapi.Device{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}}, got.Devices, protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff([]*runtimeapi.Device{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}},
+		got.Devices, protocmp.Transform()); diff != "" {
 		t.Errorf("devices: want (-) got (+):\n%s", diff)
 	}
-	if diff := cmp.Diff([]*runtimeapi.CDIDevice{{Name: "example.com/gpu=g0"}}, got.CDIDevices, protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff([]*runtimeapi.CDIDevice{{Name: "example.com/gpu=g0"}}, got.CDIDevices,
+		protocmp.Transform()); diff != "" {
 		t.Errorf("CDI devices: want (-) got (+):\n%s", diff)
 	}
 	var envs, mounts []string

@@ -28,7 +28,8 @@ func DNS(node Node, pod *corev1.Pod) (ResolvConf, []Warning) {
 		r = ResolvConf{}
 	case !wantsClusterDNS(pod):
 	case len(node.ClusterDNS) == 0:
-		if !node.Standalone || policy == corev1.DNSClusterFirstWithHostNet { // ClusterFirst is the default of a pod without dnsPolicy
+		// ClusterFirst is the default of a pod without dnsPolicy
+		if !node.Standalone || policy == corev1.DNSClusterFirstWithHostNet {
 			warnings = append(warnings, warn("MissingClusterDNS",
 				"the node has no clusterDNS, so dnsPolicy %s falls back to %s", policyName(policy), corev1.DNSDefault))
 		}
@@ -127,7 +128,8 @@ func truncateDNS(r ResolvConf, warnings []Warning) (ResolvConf, []Warning) {
 	}
 	if n := len(r.Searches); n > maxSearches {
 		r.Searches = r.Searches[:maxSearches]
-		warnings = append(warnings, warn(reasonDNSConfigForming, "%d search domains, only the first %d are used", n, maxSearches))
+		warnings = append(warnings, warn(reasonDNSConfigForming, "%d search domains, only the first %d are used", n,
+			maxSearches))
 	}
 	chars := 0
 	for i, s := range r.Searches {
@@ -135,8 +137,9 @@ func truncateDNS(r ResolvConf, warnings []Warning) (ResolvConf, []Warning) {
 			chars++
 		}
 		if chars > maxSearchesChars {
-			warnings = append(warnings, warn(reasonDNSConfigForming, "search domains take more than %d characters, only the first %d are used",
-				maxSearchesChars, i))
+			warnings = append(warnings,
+				warn(reasonDNSConfigForming, "search domains take more than %d characters, only the first %d are used",
+					maxSearchesChars, i))
 			r.Searches = r.Searches[:i]
 			break
 		}

@@ -18,7 +18,8 @@ import (
 // device plugins, sorted by name, then of services, then envFrom, each source sorted by key, then
 // env. Each name occurs once, at the position of its last definition. The warnings name keys of
 // envFrom that were skipped, and why. Errors name the variable, never its value.
-func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) ([]*runtimeapi.KeyValue, []Warning, error) {
+func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) ([]*runtimeapi.KeyValue,
+	[]Warning, error) {
 	e := &environment{values: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(setup.Devices.Envs)) {
 		if why := invalidEnvName(name); why != "" {
@@ -123,7 +124,8 @@ func (e *environment) addSource(namespace string, from *corev1.EnvFromSource, ob
 		e.set(name, data[key])
 	}
 	if len(bad) > 0 {
-		e.warnings = append(e.warnings, warn("InvalidEnvironmentVariableNames", "keys [%s] from the envFrom source %s were skipped since they are invalid environment variable names",
+		e.warnings = append(e.warnings, warn("InvalidEnvironmentVariableNames",
+			"keys [%s] from the envFrom source %s were skipped since they are invalid environment variable names",
 			strings.Join(bad, ", "), what))
 	}
 	return nil

@@ -20,10 +20,14 @@ func TestParseEnvFile(t *testing.T) {
 		err               string
 	}{
 		{"a value is in single quotes", "MY_VAR='my-literal-value'\n", map[string]string{"MY_VAR": "my-literal-value"}, ""},
-		{"blank lines and comments are ignored", "# comment\n\n  \t\n   # DB=x\nDB_ADDRESS='address'", map[string]string{"DB_ADDRESS": "address"}, ""},
-		{"newlines inside the quotes are kept", "MULTI='line1\n  line2\n'\nB='2'\n", map[string]string{"MULTI": "line1\n  line2\n", "B": "2"}, ""},
-		{"leading spaces and those around = are ignored", "  A  =  '1'  \n\tB='2'\r\n", map[string]string{"A": "1", "B": "2"}, ""},
-		{"the value is taken as it stands", `A='\n $B ${C} $(D) "x" a=b # no comment'`, map[string]string{"A": `\n $B ${C} $(D) "x" a=b # no comment`}, ""},
+		{"blank lines and comments are ignored", "# comment\n\n  \t\n   # DB=x\nDB_ADDRESS='address'",
+			map[string]string{"DB_ADDRESS": "address"}, ""},
+		{"newlines inside the quotes are kept", "MULTI='line1\n  line2\n'\nB='2'\n",
+			map[string]string{"MULTI": "line1\n  line2\n", "B": "2"}, ""},
+		{"leading spaces and those around = are ignored", "  A  =  '1'  \n\tB='2'\r\n",
+			map[string]string{"A": "1", "B": "2"}, ""},
+		{"the value is taken as it stands", `A='\n $B ${C} $(D) "x" a=b # no comment'`,
+			map[string]string{"A": `\n $B ${C} $(D) "x" a=b # no comment`}, ""},
 		{"an empty value is a value", "A=''", map[string]string{"A": ""}, ""},
 		{"the last of two counts", "A='1'\nA='2'", map[string]string{"A": "2"}, ""},
 		{"an empty file has none", "", map[string]string{}, ""},
@@ -64,7 +68,8 @@ func TestFileKeyRef(t *testing.T) {
 	}{
 		{"good.env", "A", false, "1", true, ""},
 		{"good.env", "EMPTY", false, "", true, ""},
-		{"good.env", "B", false, "", false, `env "X": environment variable key "B" not found in file "good.env" of volume "v"`},
+		{"good.env", "B", false, "", false,
+			`env "X": environment variable key "B" not found in file "good.env" of volume "v"`},
 		{"good.env", "B", true, "", false, ""},
 		{"gone.env", "A", false, "", false, `file "gone.env" of volume "v" not found`},
 		{"gone.env", "A", true, "", false, ""},
@@ -73,7 +78,8 @@ func TestFileKeyRef(t *testing.T) {
 	} {
 		ref := &corev1.FileKeySelector{VolumeName: "v", Path: row.path, Key: row.key, Optional: &row.optional}
 		value, ok, err := fileKey("X", ref, files)
-		if value != row.value || ok != row.ok || (err != nil) != (row.err != "") || err != nil && !strings.Contains(err.Error(), row.err) {
+		if value != row.value || ok != row.ok || (err != nil) != (row.err != "") || err != nil &&
+			!strings.Contains(err.Error(), row.err) {
 			t.Errorf("%+v: %q %v %v", row, value, ok, err)
 		}
 		if err != nil && (plan.KindOf(err) != plan.Other || strings.Contains(err.Error(), "do-not-tell")) {

@@ -16,12 +16,13 @@ import (
 
 func testNode() Node {
 	return Node{
-		Name:               "node-1",
-		Capacity:           resources("cpu", "4", "memory", "8Gi"),
-		Allocatable:        resources("cpu", "3900m", "memory", "7Gi"),
-		ClusterDNS:         []string{"10.96.0.10"},
-		ClusterDomain:      "cluster.local",
-		HostResolvConf:     ResolvConf{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"edns0"}},
+		Name:          "node-1",
+		Capacity:      resources("cpu", "4", "memory", "8Gi"),
+		Allocatable:   resources("cpu", "3900m", "memory", "7Gi"),
+		ClusterDNS:    []string{"10.96.0.10"},
+		ClusterDomain: "cluster.local",
+		HostResolvConf: ResolvConf{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"},
+			Options: []string{"edns0"}},
 		SeccompProfileRoot: "/var/lib/kubelet/seccomp",
 		SeccompDefault:     true,
 		Handlers:           map[string]string{"plain": "runc", "virtual": "kata"},
@@ -61,7 +62,8 @@ func testContainerSetup() plan.ContainerSetup {
 		Mounts: []plan.Mount{
 			{HostPath: "/h/data", ContainerPath: "/data"},
 			{HostPath: "/h/ro", ContainerPath: "/ro", ReadOnly: true, RecursiveReadOnly: true},
-			{HostPath: "/h/shared", ContainerPath: "/shared", Propagation: corev1.MountPropagationBidirectional, SELinuxRelabel: true},
+			{HostPath: "/h/shared", ContainerPath: "/shared", Propagation: corev1.MountPropagationBidirectional,
+				SELinuxRelabel: true},
 			{Image: "sha256:89ab", ImageSubPath: "models", ContainerPath: "/models"},
 		},
 	}

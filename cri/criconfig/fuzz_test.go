@@ -97,7 +97,8 @@ func FuzzSandbox(f *testing.F) {
 		if named := pod.UID != "" && pod.Name != "" && pod.Namespace != ""; ok != named {
 			t.Fatalf("ok %t for pod %q %q %q", ok, pod.UID, pod.Namespace, pod.Name)
 		}
-		if s.UID != pod.UID || s.Name != pod.Name || s.Namespace != pod.Namespace || s.Attempt != 2 || s.HostNetwork != pod.Spec.HostNetwork {
+		if s.UID != pod.UID || s.Name != pod.Name || s.Namespace != pod.Namespace || s.Attempt != 2 ||
+			s.HostNetwork != pod.Spec.HostNetwork {
 			t.Fatalf("%+v is not what was made", s)
 		}
 		PodFromSandbox(config.Labels, config.Annotations)
@@ -125,7 +126,8 @@ func FuzzContainer(f *testing.F) {
 			if l.Name != c.Name || l.Kind != c.kind || l.Attempt != setup.Attempt || l.Image != c.Image {
 				t.Fatalf("%+v is not what was made", l)
 			}
-			if ref := config.Linux.SecurityContext.Seccomp.LocalhostRef; ref != "" && !strings.HasPrefix(ref, testNode().SeccompProfileRoot) {
+			if ref := config.Linux.SecurityContext.Seccomp.LocalhostRef; ref != "" &&
+				!strings.HasPrefix(ref, testNode().SeccompProfileRoot) {
 				t.Fatalf("profile %q", ref)
 			}
 		}
@@ -145,7 +147,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("v1", "3", `{"exec":{"command":["x"]}}`, `[{"containerPort":80}]`, "sidecar", "30")
 	f.Add("v2", "-", "{", "[", "", "")
 	f.Fuzz(func(t *testing.T, owner, attempt, hook, ports, kind, grace string) {
-		labels := map[string]string{OwnerLabel: owner, labelPodName: "p", labelPodNamespace: "n", labelPodUID: "u", labelContainerName: "c"}
+		labels := map[string]string{OwnerLabel: owner, labelPodName: "p", labelPodNamespace: "n", labelPodUID: "u",
+			labelContainerName: "c"}
 		annotations := map[string]string{annotationRestarts: attempt, annotationAttempt: attempt, annotationPreStop: hook,
 			annotationPorts: ports, annotationKind: kind, annotationGrace: grace, annotationPosition: attempt, annotationPodMeta: hook}
 		l, ok := ParseContainer(labels, annotations)

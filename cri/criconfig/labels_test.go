@@ -29,7 +29,8 @@ func TestParseReversesBuild(t *testing.T) { // C3
 	pod := fullPod(t)
 	config := sandboxOf(t, pod)
 	sandbox, ok := ParseSandbox(config.Labels, config.Annotations)
-	want := SandboxLabels{UID: "u-1", Namespace: "shop", Name: "web", Attempt: 2, Source: "file", GraceSeconds: new(int64(42))}
+	want := SandboxLabels{UID: "u-1", Namespace: "shop", Name: "web", Attempt: 2, Source: "file",
+		GraceSeconds: new(int64(42))}
 	if diff := cmp.Diff(want, sandbox); !ok || diff != "" {
 		t.Errorf("ok %t: %s", ok, diff)
 	}
@@ -129,7 +130,8 @@ func TestKubeletKeysAreReserved(t *testing.T) {
 
 // TestRuntimeAnnotationsArePassedThrough, whatever their prefix, and come back.
 func TestRuntimeAnnotationsArePassedThrough(t *testing.T) {
-	own := map[string]string{"io.kubernetes.cri-o.TTY": "true", "io.kubernetes.cri.untrusted-workload": "x", "cpu-load-balancing.crio.io": "disable"}
+	own := map[string]string{"io.kubernetes.cri-o.TTY": "true", "io.kubernetes.cri.untrusted-workload": "x",
+		"cpu-load-balancing.crio.io": "disable"}
 	config := sandboxOf(t, makePod(func(p *corev1.Pod, _ *corev1.Container) { p.Annotations = maps.Clone(own) }))
 	back := PodFromSandbox(config.Labels, config.Annotations)
 	for k, v := range own {
@@ -145,7 +147,8 @@ func TestRuntimeAnnotationsArePassedThrough(t *testing.T) {
 func TestPodCannotForgeOwnedKeys(t *testing.T) { // C5
 	pod := makePod(func(p *corev1.Pod, _ *corev1.Container) {
 		p.Labels = map[string]string{labelPodUID: "other", OwnerLabel: "v9"}
-		p.Annotations = map[string]string{annotationAttempt: "99", annotationGrace: "99", annotationHostNetwork: "true", annotationPodMeta: "{}"}
+		p.Annotations = map[string]string{annotationAttempt: "99", annotationGrace: "99", annotationHostNetwork: "true",
+			annotationPodMeta: "{}"}
 		for _, k := range kubernetesKeys {
 			p.Labels[k], p.Annotations[k] = "forged", "forged"
 		}
@@ -185,7 +188,8 @@ func TestPodFromSandbox(t *testing.T) {
 	if got.Name != "web" || got.Namespace != "shop" || got.UID != "u-1" || *got.Spec.TerminationGracePeriodSeconds != 42 {
 		t.Errorf("identity or grace is lost: %+v", got)
 	}
-	if got.Labels["app"] != "web" || got.Annotations["note"] != "kept" || *got.Spec.Priority != 1000 || *got.Spec.RuntimeClassName != "plain" {
+	if got.Labels["app"] != "web" || got.Annotations["note"] != "kept" || *got.Spec.Priority != 1000 ||
+		*got.Spec.RuntimeClassName != "plain" {
 		t.Errorf("labels, annotations, priority or class are lost: %+v", got)
 	}
 	var names []string
@@ -196,7 +200,8 @@ func TestPodFromSandbox(t *testing.T) {
 		t.Errorf("containers %q, want %q", names, want)
 	}
 	app := got.Spec.Containers[0]
-	if app.Lifecycle == nil || app.Lifecycle.PreStop == nil || app.Lifecycle.PreStop.Exec.Command[0] != "drain" || len(app.Ports) != 2 {
+	if app.Lifecycle == nil || app.Lifecycle.PreStop == nil || app.Lifecycle.PreStop.Exec.Command[0] != "drain" ||
+		len(app.Ports) != 2 {
 		t.Errorf("the hook or its ports are lost: %+v", app)
 	}
 }

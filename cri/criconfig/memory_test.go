@@ -55,13 +55,15 @@ func TestContainerMemory(t *testing.T) {
 		{"a Guaranteed one always", guaranteed, guaranteed, both, nil, "1073741824", "", "", "0"},
 		{"a BestEffort one nothing, and it is slowed down before it has all", nil, nil, both, nil, "", "", "6764572672", "0"},
 		{"between request and limit", half, whole, slow, nil, "", "", "2040107008", "0"},
-		{"without a limit between request and what is allocatable", half, nil, both, nil, "", "1073741824", "6871945216", "0"},
+		{"without a limit between request and what is allocatable", half, nil, both, nil, "", "1073741824", "6871945216",
+			"0"},
 		{"one whose request is its limit is not slowed down", half, half, both, nil, "", "1073741824", "", "0"},
 		{"nor one that names the limit only", nil, half, both, nil, "", "1073741824", "", "0"},
 		{"the pod's own limit counts where the container has none", half, nil, slow, func(p *corev1.Pod) {
 			p.Spec.Resources = &corev1.ResourceRequirements{Requests: half, Limits: whole}
 		}, "", "", "2040107008", "0"},
-		{"on v1 there is none of that, and no swap", half, whole, func(n *Node) { both(n); swap(n); n.CgroupV2 = false }, nil, "", "", "", ""},
+		{"on v1 there is none of that, and no swap", half, whole, func(n *Node) { both(n); swap(n); n.CgroupV2 = false },
+			nil, "", "", "", ""},
 		{"its part of the node's memory is its part of the swap", half, whole, swap, nil, "", "", "", "536870912"},
 		{"also without a limit", half, nil, swap, nil, "", "", "", "536870912"},
 		{"no request, no swap", resources("cpu", "1"), whole, swap, nil, "", "", "", "0"},
@@ -70,8 +72,10 @@ func TestContainerMemory(t *testing.T) {
 		{"none for a BestEffort one", nil, nil, swap, nil, "", "", "", "0"},
 		{"none for a critical one", half, whole, swap, critical, "", "", "", "0"},
 		{"none for a static one, which is critical with a server", half, whole, swap, static, "", "", "", "0"},
-		{"which it is not on a node alone", half, whole, func(n *Node) { swap(n); n.Standalone = true }, static, "", "", "", "536870912"},
-		{"nothing is said of it where the kernel cannot limit it", half, whole, func(n *Node) { swap(n); n.CanLimitSwap = false }, nil, "", "", "", ""},
+		{"which it is not on a node alone", half, whole, func(n *Node) { swap(n); n.Standalone = true }, static, "", "", "",
+			"536870912"},
+		{"nothing is said of it where the kernel cannot limit it", half, whole,
+			func(n *Node) { swap(n); n.CanLimitSwap = false }, nil, "", "", "", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			t.Parallel()
@@ -87,7 +91,8 @@ func TestContainerMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for file, want := range map[string]string{"memory.min": row.min, "memory.low": row.low, "memory.high": row.high, "memory.swap.max": row.swap} {
+			for file, want := range map[string]string{"memory.min": row.min, "memory.low": row.low, "memory.high": row.high,
+				"memory.swap.max": row.swap} {
 				if got := out.Unified[file]; got != want {
 					t.Errorf("%s is %q, want %q", file, got, want)
 				}

@@ -11,7 +11,8 @@ import (
 
 // mounts converts the mounts of the container. In a user namespace, each mount maps file owners to
 // the container's IDs.
-func mounts(node Node, pod *corev1.Pod, c *corev1.Container, list []plan.Mount, users *runtimeapi.UserNamespace) ([]*runtimeapi.Mount, error) {
+func mounts(node Node, pod *corev1.Pod, c *corev1.Container, list []plan.Mount,
+	users *runtimeapi.UserNamespace) ([]*runtimeapi.Mount, error) {
 	handler, err := RuntimeHandler(node, pod)
 	if err != nil {
 		return nil, err
@@ -57,13 +58,15 @@ func mount(c *corev1.Container, m plan.Mount, handler string, recursive bool) (*
 		return r, nil
 	}
 	if !m.ReadOnly || r.Propagation != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
-		return nil, invalid(reasonContainer, "mount %s: recursiveReadOnly needs readOnly and no mountPropagation", m.ContainerPath)
+		return nil, invalid(reasonContainer, "mount %s: recursiveReadOnly needs readOnly and no mountPropagation",
+			m.ContainerPath)
 	}
 	if !recursive {
 		if ifPossible(c, m.ContainerPath) {
 			return r, nil
 		}
-		return nil, unsupported(reasonContainer, "mount %s: %s does not support recursive read-only mounts", m.ContainerPath, describeHandler(handler))
+		return nil, unsupported(reasonContainer, "mount %s: %s does not support recursive read-only mounts",
+			m.ContainerPath, describeHandler(handler))
 	}
 	r.RecursiveReadOnly = true
 	return r, nil

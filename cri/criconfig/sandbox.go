@@ -54,7 +54,8 @@ func sandboxLinux(node Node, pod *corev1.Pod, cgroupParent string) (*runtimeapi.
 		// The pause process only waits, so the strictest profile is enough.
 		Seccomp: profile(runtimeapi.SecurityProfile_RuntimeDefault, ""),
 	}
-	if security.SupplementalGroups, security.SupplementalGroupsPolicy, err = supplementalGroups(node, pod, reasonSandbox); err != nil {
+	if security.SupplementalGroups, security.SupplementalGroupsPolicy, err = supplementalGroups(node, pod,
+		reasonSandbox); err != nil {
 		return nil, err
 	}
 	out := &runtimeapi.LinuxPodSandboxConfig{
@@ -136,7 +137,8 @@ func portMappings(pod *corev1.Pod) ([]*runtimeapi.PortMapping, error) {
 		for _, p := range c.Ports {
 			protocol, ok := protocolOf(p.Protocol)
 			if !ok {
-				return invalid(reasonSandbox, "container %q: port %d has the unknown protocol %q", c.Name, p.ContainerPort, p.Protocol)
+				return invalid(reasonSandbox, "container %q: port %d has the unknown protocol %q", c.Name, p.ContainerPort,
+					p.Protocol)
 			}
 			m := mapping{protocol, p.ContainerPort, p.HostPort, p.HostIP}
 			if seen[m] {

@@ -47,12 +47,16 @@ func TestParseResolvConf(t *testing.T) {
 		want           ResolvConf
 	}{
 		{"nothing says nothing", "", ResolvConf{}},
-		{"name servers add up", "nameserver 192.0.2.1\nnameserver fd00::1\n", ResolvConf{Nameservers: []string{"192.0.2.1", "fd00::1"}}},
+		{"name servers add up", "nameserver 192.0.2.1\nnameserver fd00::1\n",
+			ResolvConf{Nameservers: []string{"192.0.2.1", "fd00::1"}}},
 		{"the last search line counts", "search a b\nsearch c\n", ResolvConf{Searches: []string{"c"}}},
 		{"domain is a search of one", "domain a\n", ResolvConf{Searches: []string{"a"}}},
-		{"a search domain loses its last dot, the root does not", "search a.b. .\n", ResolvConf{Searches: []string{"a.b", "."}}},
-		{"options add up", "options ndots:2 rotate\noptions edns0", ResolvConf{Options: []string{"ndots:2", "rotate", "edns0"}}},
-		{"comments, blanks and unknown lines are skipped", "# a\n; b\n\nsortlist x\n\tnameserver\t1.1.1.1 # c\r\n", ResolvConf{Nameservers: []string{"1.1.1.1"}}},
+		{"a search domain loses its last dot, the root does not", "search a.b. .\n",
+			ResolvConf{Searches: []string{"a.b", "."}}},
+		{"options add up", "options ndots:2 rotate\noptions edns0",
+			ResolvConf{Options: []string{"ndots:2", "rotate", "edns0"}}},
+		{"comments, blanks and unknown lines are skipped", "# a\n; b\n\nsortlist x\n\tnameserver\t1.1.1.1 # c\r\n",
+			ResolvConf{Nameservers: []string{"1.1.1.1"}}},
 		{"a line without its value is skipped", "nameserver\ndomain\n", ResolvConf{}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -88,31 +92,44 @@ func TestDNS(t *testing.T) {
 	}{
 		{"ClusterFirst asks the cluster", makePod(policy(corev1.DNSClusterFirst)), false, cluster, "", nil},
 		{"no policy is ClusterFirst", makePod(), false, cluster, "", nil},
-		{"ClusterFirst on the host network asks the host", makePod(policy(corev1.DNSClusterFirst), hostNetwork), false, host, "", nil},
-		{"ClusterFirstWithHostNet asks the cluster on the host network", makePod(policy(corev1.DNSClusterFirstWithHostNet), hostNetwork), false, cluster, "", nil},
+		{"ClusterFirst on the host network asks the host", makePod(policy(corev1.DNSClusterFirst), hostNetwork), false,
+			host, "", nil},
+		{"ClusterFirstWithHostNet asks the cluster on the host network",
+			makePod(policy(corev1.DNSClusterFirstWithHostNet), hostNetwork), false, cluster, "", nil},
 		{"Default asks the host", makePod(policy(corev1.DNSDefault)), false, host, "", nil},
-		{"without cluster DNS ClusterFirst falls back to the host", makePod(policy(corev1.DNSClusterFirst)), true, host, "MissingClusterDNS", nil},
+		{"without cluster DNS ClusterFirst falls back to the host", makePod(policy(corev1.DNSClusterFirst)), true, host,
+			"MissingClusterDNS", nil},
 		{"without cluster DNS Default warns of nothing", makePod(policy(corev1.DNSDefault)), true, host, "", nil},
-		{"None is the pod's own word", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false,
+		{"None is the pod's own word", makePod(policy(corev1.DNSNone),
+			config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false,
 			ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", nil},
 		{"the pod's options go over the policy's", makePod(config(corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
 			{Name: "ndots", Value: new("2")}, {Name: "rotate"}, {Name: ""}}})), false,
-			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches, Options: []string{"ndots:2", "rotate"}}, "", nil},
+			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches,
+				Options: []string{"ndots:2", "rotate"}}, "", nil},
 		{"what is said twice is there once", makePod(policy(corev1.DNSDefault), config(corev1.PodDNSConfig{
 			Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}})), false, host, "", nil},
-		{"only three name servers fit", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1", "2", "3", "4"}})), false,
+		{"only three name servers fit", makePod(policy(corev1.DNSNone),
+			config(corev1.PodDNSConfig{Nameservers: []string{"1", "2", "3", "4"}})), false,
 			ResolvConf{Nameservers: []string{"1", "2", "3"}}, "only the first 3", nil},
 		{"only 32 search domains fit", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})), false,
 			ResolvConf{Searches: many[:32]}, "only the first 32", nil},
 		{"search domains fit into 2048 characters", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{
 			Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023), "c"}})), false,
 			ResolvConf{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters", nil},
-		{"a host without any leaves pods their own loopback", makePod(policy(corev1.DNSDefault)), false, ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
-		{"of its own families", makePod(policy(corev1.DNSDefault)), false, ResolvConf{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1", "192.0.2.1"}},
-		{"also where ClusterFirst falls back, and before the pod's own", makePod(config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), true,
+		{"a host without any leaves pods their own loopback", makePod(policy(corev1.DNSDefault)), false,
+			ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
+		{"of its own families", makePod(policy(corev1.DNSDefault)), false,
+			ResolvConf{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1",
+				"192.0.2.1"}},
+		{"also where ClusterFirst falls back, and before the pod's own",
+			makePod(config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), true,
 			ResolvConf{Nameservers: []string{"127.0.0.1", "1.1.1.1"}, Searches: []string{"."}}, "MissingClusterDNS", []string{}},
-		{"None has its own word alone", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
-		{"and the cluster's has no search domains of it", makePod(), false, ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3], Options: cluster.Options}, "", []string{}},
+		{"None has its own word alone", makePod(policy(corev1.DNSNone),
+			config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
+		{"and the cluster's has no search domains of it", makePod(), false,
+			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3],
+				Options: cluster.Options}, "", []string{}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
@@ -126,7 +143,8 @@ func TestDNS(t *testing.T) {
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if said := strings.Trim(fmt.Sprint(warnings), "[]"); (row.warns == "") != (said == "") || !strings.Contains(said, row.warns) {
+			if said := strings.Trim(fmt.Sprint(warnings), "[]"); (row.warns == "") != (said == "") ||
+				!strings.Contains(said, row.warns) {
 				t.Errorf("warnings %q, want %q", said, row.warns)
 			}
 		})
@@ -143,20 +161,26 @@ func TestHostname(t *testing.T) {
 		err      string
 	}{
 		{"the pod's name is the host name", func(*corev1.Pod, *corev1.Container) {}, "web", ""},
-		{"spec.hostname goes before the name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Hostname = "www" }, "www", ""},
+		{"spec.hostname goes before the name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Hostname = "www" }, "www",
+			""},
 		{"hostnameOverride goes before both", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Hostname, p.Spec.HostnameOverride = "www", new("exact")
 		}, "exact", ""},
-		{"a long name is cut and does not end in a dash", func(p *corev1.Pod, _ *corev1.Container) { p.Name = long }, long[:61], ""},
+		{"a long name is cut and does not end in a dash", func(p *corev1.Pod, _ *corev1.Container) { p.Name = long },
+			long[:61], ""},
 		{"a subdomain alone changes nothing", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Subdomain = "s" }, "web", ""},
 		{"setHostnameAsFQDN adds the domain", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "s", new(true)
 		}, "web.s.shop.svc.cluster.local", ""},
-		{"setHostnameAsFQDN without a domain is the short name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.SetHostnameAsFQDN = new(true) }, "web", ""},
+		{"setHostnameAsFQDN without a domain is the short name", func(p *corev1.Pod,
+			_ *corev1.Container) {
+			p.Spec.SetHostnameAsFQDN = new(true)
+		}, "web", ""},
 		{"a domain name too long for the kernel is an error", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("s", 50), new(true)
 		}, "", "at most 64"},
-		{"the host network has the host's name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostNetwork = true }, "", ""},
+		{"the host network has the host's name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostNetwork = true }, "",
+			""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			config, err := Sandbox(testNode(), makePod(row.change), testSandboxSetup())
@@ -190,18 +214,23 @@ func TestSandboxErrors(t *testing.T) {
 		}, nil, plan.Unsupported, `runtime handler "kata" does not support user namespaces`},
 		{"own users need host IDs", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = new(false) },
 			func(n *Node) { n.UserIDs = nil }, plan.Unsupported, "no range of host IDs"},
-		{"own users wait while all host IDs are taken", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = new(false) },
+		{"own users wait while all host IDs are taken", func(p *corev1.Pod,
+			_ *corev1.Container) {
+			p.Spec.HostUsers = new(false)
+		},
 			func(n *Node) {
 				n.UserIDs = func(string) (IDRange, error) { return IDRange{}, errors.New("all are taken") }
 			}, plan.Other, "spec.hostUsers: all are taken"},
 		{"Strict groups need a runtime that knows them", func(p *corev1.Pod, _ *corev1.Container) {
-			p.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: new(corev1.SupplementalGroupsPolicyStrict)}
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: new(
+				corev1.SupplementalGroupsPolicyStrict)}
 		}, func(n *Node) { n.SupplementalGroupsPolicy = false }, plan.Unsupported, "supplementalGroupsPolicy"},
 		{"an unknown protocol is named", func(_ *corev1.Pod, c *corev1.Container) {
 			c.Ports = []corev1.ContainerPort{{ContainerPort: 1, Protocol: "ICMP"}}
 		}, nil, plan.Invalid, `unknown protocol "ICMP"`},
 		{"a sysctl set to two values is named", func(p *corev1.Pod, _ *corev1.Container) {
-			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "a.b", Value: "1"}, {Name: "a/b", Value: "2"}}}
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "a.b", Value: "1"},
+				{Name: "a/b", Value: "2"}}}
 		}, nil, plan.Invalid, `"a.b" is set twice`},
 		{"text that no wire takes is an error that names its field", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Annotations = map[string]string{"a": "\xff"}
@@ -240,10 +269,12 @@ func TestSandboxAndContainerAgreeOnNamespaces(t *testing.T) { // C6
 
 func TestPortMappings(t *testing.T) {
 	pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
-		c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}, {ContainerPort: 80, HostPort: 8080, Protocol: "TCP"}}
+		c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080},
+			{ContainerPort: 80, HostPort: 8080, Protocol: "TCP"}}
 		p.Spec.InitContainers = []corev1.Container{
 			{Name: "init", Ports: []corev1.ContainerPort{{ContainerPort: 1, HostPort: 1}}},
-			{Name: "side", RestartPolicy: new(corev1.ContainerRestartPolicyAlways), Ports: []corev1.ContainerPort{{ContainerPort: 53, HostPort: 53, Protocol: "UDP"}}},
+			{Name: "side", RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
+				Ports: []corev1.ContainerPort{{ContainerPort: 53, HostPort: 53, Protocol: "UDP"}}},
 		}
 	})
 	config, err := Sandbox(testNode(), pod, testSandboxSetup())
@@ -272,7 +303,8 @@ func TestSandboxResources(t *testing.T) {
 	}{
 		{"mains and sidecars run at once", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = of("cpu", "1", "memory", "100")
-			p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: always, Resources: of("cpu", "1", "memory", "50")}}
+			p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: always,
+				Resources: of("cpu", "1", "memory", "50")}}
 		}, 150, 200000},
 		{"a big init container runs beside the sidecars before it", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = of("cpu", "1", "memory", "100")
@@ -284,7 +316,10 @@ func TestSandboxResources(t *testing.T) {
 			c.Resources = of("cpu", "1")
 			p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: of("cpu", "3")}}
 		}, 0, 300000},
-		{"the pod's own limit counts", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Resources = new(of("cpu", "2", "memory", "300")) }, 300, 200000},
+		{"the pod's own limit counts", func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.Resources = new(of("cpu", "2",
+				"memory", "300"))
+		}, 300, 200000},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			config, err := Sandbox(testNode(), makePod(row.change), testSandboxSetup())
@@ -327,7 +362,8 @@ func TestStandaloneNodeDNSWarnings(t *testing.T) {
 	t.Parallel()
 	node := testNode()
 	node.ClusterDNS, node.Standalone = nil, true
-	for policy, want := range map[corev1.DNSPolicy]int{"": 0, corev1.DNSClusterFirst: 0, corev1.DNSClusterFirstWithHostNet: 1} {
+	for policy, want := range map[corev1.DNSPolicy]int{"": 0, corev1.DNSClusterFirst: 0,
+		corev1.DNSClusterFirstWithHostNet: 1} {
 		pod := makePod(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.DNSPolicy = policy })
 		if _, warnings := DNS(node, pod); len(warnings) != want {
 			t.Errorf("%s: warnings %v", policy, warnings)

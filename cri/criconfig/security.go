@@ -49,7 +49,8 @@ func effectiveSecurityContext(pod *corev1.Pod, c *corev1.Container) *corev1.Secu
 }
 
 // containerSecurity returns the security context of a container.
-func containerSecurity(node Node, pod *corev1.Pod, c *corev1.Container, image plan.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
+func containerSecurity(node Node, pod *corev1.Pod, c *corev1.Container,
+	image plan.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	sc := effectiveSecurityContext(pod, c)
 	if err := verifyRunAsNonRoot(sc, image); err != nil {
 		return nil, err
@@ -70,7 +71,8 @@ func containerSecurity(node Node, pod *corev1.Pod, c *corev1.Container, image pl
 		return nil, err
 	}
 	setUser(out, sc, image)
-	if out.SupplementalGroups, out.SupplementalGroupsPolicy, err = supplementalGroups(node, pod, reasonContainer); err != nil {
+	if out.SupplementalGroups, out.SupplementalGroupsPolicy, err = supplementalGroups(node, pod,
+		reasonContainer); err != nil {
 		return nil, err
 	}
 	if out.Seccomp, err = seccomp(node, pod, c); err != nil {
@@ -138,7 +140,8 @@ func setMaskedPaths(out *runtimeapi.LinuxContainerSecurityContext, sc *corev1.Se
 }
 
 // supplementalGroups returns the supplemental groups of all processes of the pod.
-func supplementalGroups(node Node, pod *corev1.Pod, reason string) ([]int64, runtimeapi.SupplementalGroupsPolicy, error) {
+func supplementalGroups(node Node, pod *corev1.Pod, reason string) ([]int64, runtimeapi.SupplementalGroupsPolicy,
+	error) {
 	merge := runtimeapi.SupplementalGroupsPolicy_Merge
 	sc := pod.Spec.SecurityContext
 	if sc == nil {
@@ -157,11 +160,13 @@ func supplementalGroups(node Node, pod *corev1.Pod, reason string) ([]int64, run
 		return out, merge, nil
 	case corev1.SupplementalGroupsPolicyStrict:
 		if !node.SupplementalGroupsPolicy {
-			return nil, merge, unsupported(reason, "spec.securityContext.supplementalGroupsPolicy: the runtime does not support Strict")
+			return nil, merge, unsupported(reason,
+				"spec.securityContext.supplementalGroupsPolicy: the runtime does not support Strict")
 		}
 		return out, runtimeapi.SupplementalGroupsPolicy_Strict, nil
 	default:
-		return nil, merge, invalid(reason, "spec.securityContext.supplementalGroupsPolicy: %q is unknown, want Merge or Strict", p)
+		return nil, merge, invalid(reason,
+			"spec.securityContext.supplementalGroupsPolicy: %q is unknown, want Merge or Strict", p)
 	}
 }
 

@@ -31,7 +31,8 @@ func seccomp(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Secur
 	case corev1.SeccompProfileTypeLocalhost:
 		return localSeccomp(node.SeccompProfileRoot, p.LocalhostProfile)
 	}
-	return nil, invalid(reasonContainer, "seccompProfile.type: %q is unknown, want RuntimeDefault, Unconfined or Localhost", p.Type)
+	return nil, invalid(reasonContainer,
+		"seccompProfile.type: %q is unknown, want RuntimeDefault, Unconfined or Localhost", p.Type)
 }
 
 // localSeccomp returns the file of a profile below root. Files outside root are refused.
@@ -40,7 +41,8 @@ func localSeccomp(root string, file *string) (*runtimeapi.SecurityProfile, error
 		return nil, invalid(reasonContainer, "seccompProfile.localhostProfile: must be set when type is Localhost")
 	}
 	if root == "" || !filepath.IsLocal(*file) {
-		return nil, invalid(reasonContainer, "seccompProfile.localhostProfile: %q is not inside the node's seccomp profile directory", *file)
+		return nil, invalid(reasonContainer,
+			"seccompProfile.localhostProfile: %q is not inside the node's seccomp profile directory", *file)
 	}
 	return profile(runtimeapi.SecurityProfile_Localhost, filepath.Join(root, *file)), nil
 }
@@ -69,7 +71,8 @@ func appArmor(pod *corev1.Pod, c *corev1.Container) (*runtimeapi.SecurityProfile
 		}
 		return profile(runtimeapi.SecurityProfile_Localhost, *p.LocalhostProfile), nil
 	}
-	return nil, invalid(reasonContainer, "appArmorProfile.type: %q is unknown, want RuntimeDefault, Unconfined or Localhost", p.Type)
+	return nil, invalid(reasonContainer,
+		"appArmorProfile.type: %q is unknown, want RuntimeDefault, Unconfined or Localhost", p.Type)
 }
 
 func annotatedAppArmor(value string) (*runtimeapi.SecurityProfile, error) {
@@ -84,7 +87,8 @@ func annotatedAppArmor(value string) (*runtimeapi.SecurityProfile, error) {
 	case corev1.DeprecatedAppArmorBetaProfileNameUnconfined:
 		return profile(runtimeapi.SecurityProfile_Unconfined, ""), nil
 	}
-	return nil, invalid(reasonContainer, "AppArmor annotation: %q is not a profile, want runtime/default, unconfined or localhost/NAME", value)
+	return nil, invalid(reasonContainer,
+		"AppArmor annotation: %q is not a profile, want runtime/default, unconfined or localhost/NAME", value)
 }
 
 func profile(t runtimeapi.SecurityProfile_ProfileType, ref string) *runtimeapi.SecurityProfile {

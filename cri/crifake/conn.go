@@ -78,7 +78,8 @@ func unaryHandler(method string) grpc.MethodHandler {
 }
 
 // NewStream opens a stream on which the runtime sends.
-func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	_ ...grpc.CallOption) (grpc.ClientStream, error) {
 	for _, s := range services() {
 		for _, known := range s.Streams {
 			if strings.HasPrefix(method, "/"+s.ServiceName+"/") && known.StreamName == desc.StreamName {
@@ -90,7 +91,8 @@ func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 }
 
 func (c conn) open(ctx context.Context, desc grpc.StreamDesc, method string) *stream {
-	s := &stream{ctx: ctx, requests: make(chan any, 1), responses: make(chan any), started: make(chan struct{}), ended: make(chan struct{})}
+	s := &stream{ctx: ctx, requests: make(chan any, 1), responses: make(chan any), started: make(chan struct{}),
+		ended: make(chan struct{})}
 	c.r.goroutines.Go(func() {
 		defer close(s.ended)
 		info := &grpc.StreamServerInfo{FullMethod: method}
@@ -175,7 +177,8 @@ func (s serverStream) RecvMsg(m any) error {
 }
 
 // interceptStream wraps every stream.
-func (r *Runtime) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, do grpc.StreamHandler) error {
+func (r *Runtime) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+	do grpc.StreamHandler) error {
 	r.mu.Lock()
 	r.calls[rpcName(info.FullMethod)]++
 	down, cut := r.down, r.cut

@@ -30,7 +30,8 @@ type container struct {
 }
 
 // CreateContainer creates a container.
-func (r *Runtime) CreateContainer(ctx context.Context, q *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (r *Runtime) CreateContainer(ctx context.Context,
+	q *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	m, pod := q.GetConfig().GetMetadata(), q.GetSandboxConfig().GetMetadata()
 	if m == nil || pod == nil {
 		return nil, errors.New("container config must include metadata")
@@ -80,7 +81,8 @@ func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
 }
 
 // StartContainer starts a created container. A command below /no/such does not exist in any image.
-func (r *Runtime) StartContainer(ctx context.Context, q *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+func (r *Runtime) StartContainer(ctx context.Context,
+	q *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	r.mu.Lock()
 	c := r.containers[q.ContainerId]
 	if c == nil {
@@ -154,7 +156,8 @@ func (r *Runtime) Exit(id string, code int32, reason string) error {
 }
 
 // StopContainer stops a container.
-func (r *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+func (r *Runtime) StopContainer(ctx context.Context,
+	q *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	r.mu.Lock()
 	c := r.containers[q.ContainerId]
 	r.mu.Unlock()
@@ -186,7 +189,8 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 }
 
 // RemoveContainer removes a container.
-func (r *Runtime) RemoveContainer(ctx context.Context, q *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (r *Runtime) RemoveContainer(ctx context.Context,
+	q *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	r.mu.Lock()
 	c := r.containers[q.ContainerId]
 	r.mu.Unlock()
@@ -203,7 +207,8 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 	r.mu.Lock()
 	if c.starting || c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 		r.mu.Unlock()
-		return fmt.Errorf("failed to set removing state for container %q: container is in starting state, can't be removed", c.id)
+		return fmt.Errorf("failed to set removing state for container %q: container is in starting state, can't be removed",
+			c.id)
 	}
 	c.removing = true
 	_, there := r.containers[c.id]
@@ -217,7 +222,8 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 }
 
 // ListContainers lists containers.
-func (r *Runtime) ListContainers(_ context.Context, q *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (r *Runtime) ListContainers(_ context.Context,
+	q *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := &runtimeapi.ListContainersResponse{}
@@ -237,7 +243,8 @@ func (r *Runtime) ListContainers(_ context.Context, q *runtimeapi.ListContainers
 }
 
 // ContainerStatus returns the status of a container.
-func (r *Runtime) ContainerStatus(_ context.Context, q *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(_ context.Context,
+	q *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[q.ContainerId]
@@ -247,7 +254,8 @@ func (r *Runtime) ContainerStatus(_ context.Context, q *runtimeapi.ContainerStat
 	resp := &runtimeapi.ContainerStatusResponse{Status: r.statusOf(c)}
 	if q.Verbose {
 		limit := c.config.GetLinux().GetResources().GetMemoryLimitInBytes()
-		resp.Info = map[string]string{"info": fmt.Sprintf(`{"runtimeSpec":{"linux":{"resources":{"memory":{"limit":%d}}}}}`, limit)}
+		resp.Info = map[string]string{"info": fmt.Sprintf(`{"runtimeSpec":{"linux":{"resources":{"memory":{"limit":%d}}}}}`,
+			limit)}
 	}
 	return resp, nil
 }
@@ -260,7 +268,8 @@ func (r *Runtime) SetMemoryUsage(id string, memory uint64) {
 }
 
 // ContainerStats returns only the memory usage of a container.
-func (r *Runtime) ContainerStats(_ context.Context, q *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+func (r *Runtime) ContainerStats(_ context.Context,
+	q *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[q.ContainerId]
@@ -324,7 +333,8 @@ func (c *container) logPath() string {
 }
 
 // UpdateContainerResources changes the resources in the container's status.
-func (r *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (r *Runtime) UpdateContainerResources(_ context.Context,
+	q *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.containers[q.ContainerId]
@@ -342,7 +352,8 @@ func (r *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.Upda
 }
 
 // ReopenContainerLog creates a file at the log path if there is none.
-func (r *Runtime) ReopenContainerLog(_ context.Context, q *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+func (r *Runtime) ReopenContainerLog(_ context.Context,
+	q *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	c, err := r.runningContainer(q.ContainerId)
 	if err != nil {
 		return nil, err

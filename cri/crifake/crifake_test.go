@@ -15,14 +15,16 @@ import (
 // startContainer makes a running container that does those steps.
 func startContainer(t *testing.T, c runtimeapi.RuntimeServiceClient, steps ...string) string {
 	t.Helper()
-	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod", Uid: "u", Namespace: "ns"}}
+	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod", Uid: "u",
+		Namespace: "ns"}}
 	s, err := c.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, err := c.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: s.PodSandboxId, SandboxConfig: config,
-		Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "a"}, Image: &runtimeapi.ImageSpec{Image: "x"}, Args: steps},
+		Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "a"},
+			Image: &runtimeapi.ImageSpec{Image: "x"}, Args: steps},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +56,8 @@ func TestProcessSteps(t *testing.T) {
 		{"it ends by itself", []string{"sleep", "10s", ",", "exit", "4"}, -1, 10 * time.Second, 4},
 		{"it ends with its last step", []string{"sleep", "2"}, -1, 2 * time.Second, 0},
 		{"the signal ends it", []string{"sleep"}, 30, time.Minute, 143},
-		{"it ends on the signal as it likes", []string{"on-term", "3s", "7", ",", "serve"}, 30, time.Minute + 3*time.Second, 7},
+		{"it ends on the signal as it likes", []string{"on-term", "3s", "7", ",", "serve"}, 30, time.Minute + 3*time.Second,
+			7},
 		{"it is too slow", []string{"on-term", "40s", "7", ",", "serve"}, 30, time.Minute + 30*time.Second, 137},
 		{"it ignores the signal", []string{"ignore-term", ",", "sleep"}, 30, time.Minute + 30*time.Second, 137},
 		{"it is killed at once", []string{"sleep"}, 0, time.Minute, 137},
@@ -66,7 +69,8 @@ func TestProcessSteps(t *testing.T) {
 				id := startContainer(t, c, row.steps...)
 				if row.grace >= 0 {
 					time.Sleep(time.Minute)
-					if _, err := c.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: row.grace}); err != nil {
+					if _, err := c.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id,
+						Timeout: row.grace}); err != nil {
 						t.Fatal(err)
 					}
 				} else {
@@ -77,7 +81,8 @@ func TestProcessSteps(t *testing.T) {
 					t.Fatal(err)
 				}
 				took := time.Duration(resp.Status.FinishedAt - began.UnixNano())
-				if resp.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED || resp.Status.ExitCode != row.code || took != row.after {
+				if resp.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED || resp.Status.ExitCode != row.code ||
+					took != row.after {
 					t.Errorf("%v, exit code %d after %v", resp.Status.State, resp.Status.ExitCode, took)
 				}
 			})
@@ -90,7 +95,8 @@ func TestFaultMatching(t *testing.T) {
 		run := func(name string) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name}}})
+			_, err := c.RunPodSandbox(ctx,
+				&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name}}})
 			return err
 		}
 		r.Inject(Fault{RPC: "RunPodSandbox", Match: MatchPod("a"), Times: 2, Err: errors.New("as told")})
@@ -138,7 +144,8 @@ func TestRestartCutsCalls(t *testing.T) {
 func TestPullImage(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Runtime, _ runtimeapi.RuntimeServiceClient) {
 		c := runtimeapi.NewImageServiceClient(r.Conn())
-		r.PublishImage("private/app:1", PublishedImage{PullDuration: 10 * time.Minute, Size: 5, User: "1000", Password: "secret"})
+		r.PublishImage("private/app:1", PublishedImage{PullDuration: 10 * time.Minute, Size: 5, User: "1000",
+			Password: "secret"})
 		pull := func(ref, password string) error {
 			_, err := c.PullImage(t.Context(), &runtimeapi.PullImageRequest{
 				Image: &runtimeapi.ImageSpec{Image: ref}, Auth: &runtimeapi.AuthConfig{Password: password}})
@@ -154,14 +161,18 @@ func TestPullImage(t *testing.T) {
 		if err := pull("docker.io/private/app:1", "secret"); err != nil || time.Since(began) != 10*time.Minute {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
-		resp, err := c.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "private/app:1"}})
+		resp, err := c.ImageStatus(t.Context(),
+			&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "private/app:1"}})
 		if err != nil || resp.GetImage().GetUid().GetValue() != 1000 || resp.GetImage().GetSize() != 5 {
 			t.Errorf("%v %v", resp, err)
 		}
-		if _, err := c.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: resp.Image.Id}}); err != nil {
+		if _, err := c.RemoveImage(t.Context(),
+			&runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: resp.Image.Id}}); err != nil {
 			t.Error(err)
 		}
-		if resp, err := c.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "private/app:1"}}); err != nil || resp.Image != nil {
+		if resp, err := c.ImageStatus(t.Context(),
+			&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "private/app:1"}}); err != nil ||
+			resp.Image != nil {
 			t.Errorf("removed: %v %v", resp, err)
 		}
 	})

@@ -18,7 +18,8 @@ type subscriber struct {
 const subscriberBuffer = 4096
 
 // GetContainerEvents streams events from now on.
-func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream runtimeapi.RuntimeService_GetContainerEventsServer) error {
+func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+	stream runtimeapi.RuntimeService_GetContainerEventsServer) error {
 	if r.opts.Containerd16 {
 		return status.Error(codes.Unimplemented, "unknown method GetContainerEvents for service runtime.v1.RuntimeService")
 	}

@@ -17,8 +17,10 @@ type FaultPhase int
 
 const (
 	Before FaultPhase = iota // nothing was done
-	Midway                   // the name is reserved but the object does not exist yet (RunPodSandbox, CreateContainer), or it cannot be removed (StartContainer)
-	After                    // the operation is complete and only the response is missing
+	// the name is reserved but the object does not exist yet (RunPodSandbox, CreateContainer), or
+	// it cannot be removed (StartContainer)
+	Midway
+	After // the operation is complete and only the response is missing
 )
 
 // Fault is a failure to inject.
@@ -114,7 +116,8 @@ func (r *Runtime) matchFault(rpc string, req any, when FaultPhase) *fault {
 }
 
 // intercept wraps every unary call.
-func (r *Runtime) intercept(ctx context.Context, req any, method *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
+func (r *Runtime) intercept(ctx context.Context, req any, method *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any,
+	error) {
 	rpc := rpcName(method.FullMethod)
 	r.mu.Lock()
 	r.calls[rpc]++

@@ -46,7 +46,8 @@ func (r *Runtime) newProcess(c *container) *process {
 			steps = append(slices.Clone(cmd[1:]), steps...)
 		}
 	}
-	return &process{steps: steps, term: make(chan struct{}), exitRequest: make(chan exitResult, 1), done: make(chan struct{})}
+	return &process{steps: steps, term: make(chan struct{}), exitRequest: make(chan exitResult, 1),
+		done: make(chan struct{})}
 }
 
 // signal delivers the stop signal, once.
@@ -267,7 +268,8 @@ func command(ctx context.Context, cmd []string) (stdout, stderr []byte, code int
 				d = parseDuration(step[1])
 			}
 			if err := wait(ctx, d); err != nil {
-				return nil, nil, 0, status.Error(codes.DeadlineExceeded, "failed to exec in container: timeout exceeded: "+err.Error())
+				return nil, nil, 0, status.Error(codes.DeadlineExceeded,
+					"failed to exec in container: timeout exceeded: "+err.Error())
 			}
 		}
 	}

@@ -26,7 +26,8 @@ func hostNetwork(c *runtimeapi.PodSandboxConfig) bool {
 }
 
 // RunPodSandbox creates and starts a sandbox.
-func (r *Runtime) RunPodSandbox(ctx context.Context, q *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+func (r *Runtime) RunPodSandbox(ctx context.Context,
+	q *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	m := q.GetConfig().GetMetadata()
 	if m == nil {
 		return nil, fmt.Errorf("sandbox config must include metadata")
@@ -72,7 +73,8 @@ func (r *Runtime) reserveSandbox(s *sandbox) error {
 }
 
 // StopPodSandbox kills what runs in the sandbox and releases its address.
-func (r *Runtime) StopPodSandbox(ctx context.Context, q *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (r *Runtime) StopPodSandbox(ctx context.Context,
+	q *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	r.mu.Lock()
 	s := r.sandboxes[q.PodSandboxId]
 	r.mu.Unlock()
@@ -115,7 +117,8 @@ func (r *Runtime) containersOf(s *sandbox) []*container {
 }
 
 // RemovePodSandbox removes the sandbox and its containers.
-func (r *Runtime) RemovePodSandbox(ctx context.Context, q *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (r *Runtime) RemovePodSandbox(ctx context.Context,
+	q *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	r.mu.Lock()
 	s := r.sandboxes[q.PodSandboxId]
 	r.mu.Unlock()
@@ -146,7 +149,8 @@ func (s *sandbox) state() runtimeapi.PodSandboxState {
 }
 
 // ListPodSandbox lists sandboxes.
-func (r *Runtime) ListPodSandbox(_ context.Context, q *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (r *Runtime) ListPodSandbox(_ context.Context,
+	q *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := &runtimeapi.ListPodSandboxResponse{}
@@ -165,7 +169,8 @@ func (r *Runtime) ListPodSandbox(_ context.Context, q *runtimeapi.ListPodSandbox
 }
 
 // PodSandboxStatus returns the status of a sandbox.
-func (r *Runtime) PodSandboxStatus(_ context.Context, q *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(_ context.Context,
+	q *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandboxes[q.PodSandboxId]
@@ -198,7 +203,8 @@ func (s *sandbox) status() *runtimeapi.PodSandboxStatus {
 func (s *sandbox) info() (string, error) {
 	spec := specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}}}}
 	if s.netns != "" {
-		spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: s.netns})
+		spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace,
+			Path: s.netns})
 	}
 	b, err := json.Marshal(map[string]any{"runtimeSpec": spec})
 	return string(b), err

@@ -107,7 +107,10 @@ func TestCollectorKeepsLogsWhenOwnersUnknown(t *testing.T) { // L6
 	if err := os.MkdirAll(filepath.Join(root, "a_b_c"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c := &Collector{PodLogsDir: root, Now: time.Now, Owners: func(context.Context) (Owners, error) { return Owners{}, errors.New("away") }}
+	c := &Collector{PodLogsDir: root, Now: time.Now, Owners: func(context.Context) (Owners, error) {
+		return Owners{},
+			errors.New("away")
+	}}
 	if _, err := c.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "away") {
 		t.Error(err)
 	}

@@ -103,7 +103,8 @@ func (r *fakeRuntime) say(lines ...string) {
 // rotate is a Rotate at the given second, which must come after the last one.
 func (r *fakeRuntime) rotate(second int) {
 	r.t.Helper()
-	done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 100, Now: day(1).Add(time.Duration(second) * time.Second), Reopen: r.reopen})
+	done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 100, Now: day(1).Add(time.Duration(second) * time.Second),
+		Reopen: r.reopen})
 	if err != nil || !done {
 		r.t.Errorf("rotated %t: %v", done, err)
 	}
@@ -172,7 +173,8 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("b", "c")
 			f.await(t, "c\n")
 		}, "before\na\nb\nc\n"},
-		{"what is written before the end is read", nil, func(r *fakeRuntime, f *follower) { r.say("a", "b") }, "before\na\nb\n"},
+		{"what is written before the end is read", nil, func(r *fakeRuntime, f *follower) { r.say("a", "b") },
+			"before\na\nb\n"},
 		{"with a tail of none only what is new", func(o *Options) { o.Tail = &none }, func(r *fakeRuntime, f *follower) {
 			for !strings.Contains(f.String(), "new") { // until the follower has begun
 				r.say("new")

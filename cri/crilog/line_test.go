@@ -14,8 +14,10 @@ const stamp = "2026-01-02T15:04:05.000000001Z"
 func TestPaths(t *testing.T) {
 	for _, row := range []struct{ sentence, got, want string }{
 		{"an attempt has a file", LogFileName(3), "3.log"},
-		{"shippers find a link", LinkPath("/var/log/containers", "web", "shop", "app", "id"), "/var/log/containers/web_shop_app-id.log"},
-		{"a long link is cut to what a file may be called", LinkPath("/l", strings.Repeat("p", 300), "n", "c", "id"), "/l/" + strings.Repeat("p", 251) + ".log"},
+		{"shippers find a link", LinkPath("/var/log/containers", "web", "shop", "app", "id"),
+			"/var/log/containers/web_shop_app-id.log"},
+		{"a long link is cut to what a file may be called", LinkPath("/l", strings.Repeat("p", 300), "n", "c", "id"),
+			"/l/" + strings.Repeat("p", 251) + ".log"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			if row.got != row.want {

@@ -52,8 +52,10 @@ func writeZip(t *testing.T, path, text string, mod time.Time) {
 func logs(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "0.log")
-	writeZip(t, path+".20260101-000100.gz", records(day(1), "stdout F a0", "stderr F a1", "stdout F a2"), day(1).Add(2*time.Second))
-	write(t, path+".20260102-000100", records(day(2), "stdout F b0", "stdout P b1", "stdout F -b1"), day(2).Add(2*time.Second))
+	writeZip(t, path+".20260101-000100.gz", records(day(1), "stdout F a0", "stderr F a1", "stdout F a2"),
+		day(1).Add(2*time.Second))
+	write(t, path+".20260102-000100", records(day(2), "stdout F b0", "stdout P b1", "stdout F -b1"),
+		day(2).Add(2*time.Second))
 	write(t, path, records(day(3), "stdout F c0", "stderr P c1", "stdout F c2", "stderr F -c1"), day(3).Add(3*time.Second))
 	write(t, path+".note", "not a log\n", day(3))
 	write(t, path+".20260102-000200.tmp", "half compressed", day(2))
@@ -109,7 +111,8 @@ func TestReadSeparatesStreams(t *testing.T) {
 		t.Errorf("stdout %q, stderr %q", out.String(), errs.String())
 	}
 	errs.Reset()
-	if err := Read(t.Context(), Options{Path: path, Stderr: &errs, Tail: &n}); err != nil || errs.String() != "a1\nc1-c1\n" {
+	if err := Read(t.Context(), Options{Path: path, Stderr: &errs, Tail: &n}); err != nil ||
+		errs.String() != "a1\nc1-c1\n" {
 		t.Errorf("the last two of stderr alone are %q, %v", errs.String(), err)
 	}
 }
@@ -117,8 +120,10 @@ func TestReadSeparatesStreams(t *testing.T) {
 func TestReadSkipsMalformedRecords(t *testing.T) { // L2
 	t.Parallel()
 	for _, row := range []struct{ sentence, text, want string }{
-		{"rubble between lines", records(day(1), "stdout F a") + "\x00\x00rubble\n\n" + records(day(1), "stdout F b"), "a\nb\n"},
-		{"a torn record at the end is given as far as it goes", records(day(1), "stdout F a") + stamp + " stdout F b", "a\nb"},
+		{"rubble between lines", records(day(1), "stdout F a") + "\x00\x00rubble\n\n" + records(day(1), "stdout F b"),
+			"a\nb\n"},
+		{"a torn record at the end is given as far as it goes", records(day(1), "stdout F a") + stamp + " stdout F b",
+			"a\nb"},
 		{"a torn head at the end is left out", records(day(1), "stdout F a") + "2026-01-", "a\n"},
 		{"a carriage return is the container's", records(day(1), "stdout F a\r"), "a\r\n"},
 		{"a last line without its end has none", records(day(1), "stdout P a"), "a"},
@@ -144,7 +149,8 @@ func TestLongJoinedLineIsNotBuffered(t *testing.T) { // L1
 	if err := Read(t.Context(), Options{Path: path, Stdout: w, Timestamps: true}); err != nil {
 		t.Fatal(err)
 	}
-	if want := len("2026-01-01T00:00:00.000000000Z ") + 100*len(part) + len("end\n"); w.total != want || w.most > 2*maxHeldLine {
+	if want := len("2026-01-01T00:00:00.000000000Z ") + 100*len(part) + len("end\n"); w.total != want ||
+		w.most > 2*maxHeldLine {
 		t.Errorf("%d bytes of %d, at most %d at once", w.total, want, w.most)
 	}
 }
@@ -196,7 +202,8 @@ func (failing) Write([]byte) (int, error) { return 0, errors.New("gone") }
 
 func TestReadEndsOnWriterError(t *testing.T) {
 	t.Parallel()
-	if err := Read(t.Context(), Options{Path: logs(t), Stdout: failing{}}); err == nil || !strings.Contains(err.Error(), "gone") {
+	if err := Read(t.Context(), Options{Path: logs(t), Stdout: failing{}}); err == nil ||
+		!strings.Contains(err.Error(), "gone") {
 		t.Errorf("%v", err)
 	}
 }

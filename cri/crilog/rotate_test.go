@@ -69,7 +69,8 @@ func TestRotateRenamesBackWhenReopenFails(t *testing.T) { // L5
 	t.Parallel()
 	r := newFakeRuntime(t)
 	r.say("a")
-	_, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(1), Reopen: func() error { return errors.New("no") }})
+	_, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(1),
+		Reopen: func() error { return errors.New("no") }})
 	if err == nil || names(t, r.path) != "" {
 		t.Errorf("files %q: %v", names(t, r.path), err)
 	}
@@ -83,7 +84,8 @@ func TestRotateKeepsBothFilesWhenReopenFailsLate(t *testing.T) { // L5
 	t.Parallel()
 	r := newFakeRuntime(t)
 	r.say("a")
-	_, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(1), Reopen: func() error { return errors.Join(r.reopen(), errors.New("late")) }})
+	_, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(1),
+		Reopen: func() error { return errors.Join(r.reopen(), errors.New("late")) }})
 	r.say("b")
 	if err == nil || content(t, r.path) != "a\nb\n" {
 		t.Errorf("files %q, lines %q: %v", names(t, r.path), content(t, r.path), err)
@@ -97,12 +99,14 @@ func TestRotateTwicePerSecondKeepsOrder(t *testing.T) {
 	r.rotate(5)
 	for i, second := range []int{5, 5, 4} { // the last one: the clock was set back
 		r.say(string(rune('b' + i)))
-		done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(1).Add(time.Duration(second) * time.Second), Reopen: r.reopen})
+		done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(1).Add(time.Duration(second) * time.Second),
+			Reopen: r.reopen})
 		if err != nil || !done {
 			t.Errorf("second %d: rotated %t: %v", second, done, err)
 		}
 	}
-	if got, want := names(t, r.path), " .20260101-000005.gz .20260101-000006.gz .20260101-000007.gz .20260101-000008"; got != want {
+	if got, want := names(t,
+		r.path), " .20260101-000005.gz .20260101-000006.gz .20260101-000007.gz .20260101-000008"; got != want {
 		t.Errorf("files %q, want %q", got, want)
 	}
 	if got := content(t, r.path); got != "a\nb\nc\nd\n" {
@@ -204,7 +208,8 @@ func TestRemoveRotatedKeepsCurrentLog(t *testing.T) {
 	r := newFakeRuntime(t)
 	for i, l := range []string{"a", "b", "c"} {
 		r.say(l)
-		if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(i + 1), Reopen: r.reopen}); err != nil || !done {
+		if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(i + 1), Reopen: r.reopen}); err != nil ||
+			!done {
 			t.Fatalf("rotated %t: %v", done, err)
 		}
 	}

@@ -20,7 +20,10 @@ func TestRotatorContinuesAfterFailure(t *testing.T) {
 	var failed atomic.Int32
 	rotated := 0
 	r := &Rotator{
-		MaxSize: 20, MaxFiles: 3, Workers: 2, Now: func() time.Time { return day(1) }, OnRotated: func(n int) { rotated += n },
+		MaxSize: 20, MaxFiles: 3, Workers: 2, Now: func() time.Time { return day(1) }, OnRotated: func(
+			n int) {
+			rotated += n
+		},
 		Logs: func() []Log {
 			return []Log{
 				{Path: broken.path, Reopen: func() error { return errors.New("no") }, OnError: func(error) { failed.Add(1) }},

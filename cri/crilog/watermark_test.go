@@ -14,10 +14,10 @@ import (
 
 // fakeWatcher is a Watch that tells when it is told to.
 type fakeWatcher struct {
-	mu    sync.Mutex
-	armCounts   map[string]int // how often
-	armed map[string]bool
-	grown chan string
+	mu        sync.Mutex
+	armCounts map[string]int // how often
+	armed     map[string]bool
+	grown     chan string
 }
 
 func newFakeWatcher() *fakeWatcher {
@@ -198,7 +198,10 @@ func TestRotatorWatchesCurrentLogs(t *testing.T) {
 func TestAuditFindsMissedGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFakeRuntime(t)
-		r := &Rotator{MaxSize: 250, Interval: 10 * time.Second, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
+		r := &Rotator{MaxSize: 250, Interval: 10 * time.Second, Logs: func() []Log {
+			return []Log{{Path: l.path,
+				Reopen: l.reopen}}
+		}}
 		runRotator(t, r, func(b *fakeWatcher) {
 			time.Sleep(5 * time.Second)
 			l.say("a")
@@ -320,7 +323,8 @@ func TestScenario30_RealFloods(t *testing.T) {
 	defer g.Close()
 	l := newFakeRuntime(t)
 	rotated := make(chan struct{}, 1000)
-	r := &Rotator{MaxSize: 64 << 10, MaxFiles: 100, Interval: time.Hour, Growth: g, Now: time.Now, OnRotated: func(int) { rotated <- struct{}{} }}
+	r := &Rotator{MaxSize: 64 << 10, MaxFiles: 100, Interval: time.Hour, Growth: g, Now: time.Now,
+		OnRotated: func(int) { rotated <- struct{}{} }}
 	r.Logs = func() []Log {
 		return []Log{{Path: l.path, Reopen: l.reopen}}
 	}

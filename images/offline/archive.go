@@ -88,7 +88,8 @@ func decompress(r io.Reader) (io.Reader, error) {
 			return nil, archiveErrorf("read gzip: %w", err)
 		}
 		return z, nil
-	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}), bytes.HasPrefix(head, []byte("\xfd7zXZ")), bytes.HasPrefix(head, []byte("BZh")):
+	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}), bytes.HasPrefix(head,
+		[]byte("\xfd7zXZ")), bytes.HasPrefix(head, []byte("BZh")):
 		return nil, archiveErrorf("it is compressed, but not with gzip")
 	}
 	return b, nil

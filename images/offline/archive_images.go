@@ -66,7 +66,8 @@ func (a *archive) images(ctx context.Context, to Import) ([]named, error) {
 			return nil, err
 		}
 	} else if _, oci := a.files["index.json"]; !ok && !oci {
-		return nil, archiveErrorf("it is neither an OCI archive nor from docker save: it has no index.json and no manifest.json")
+		return nil, archiveErrorf(
+			"it is neither an OCI archive nor from docker save: it has no index.json and no manifest.json")
 	}
 	if len(out) == 0 {
 		return nil, archiveErrorf("it names no image: an image needs a name with a tag, as in docker save NAME:TAG")

@@ -28,14 +28,14 @@ import (
 
 // fakeRuntime keeps what it is given. What an import brings counts when it names it.
 type fakeRuntime struct {
-	mu     sync.Mutex
-	images map[string]digest.Digest
-	imports  int
-	open   int
+	mu        sync.Mutex
+	images    map[string]digest.Digest
+	imports   int
+	open      int
 	maxOpen   int // imports at once
 	importErr error
-	blobErr  error         // of each blob
-	hold   chan struct{} // imports wait for it, if set
+	blobErr   error         // of each blob
+	hold      chan struct{} // imports wait for it, if set
 }
 
 func (r *fakeRuntime) HasImage(_ context.Context, name string) (bool, error) {
@@ -115,7 +115,8 @@ func (i *fakeImport) SetReferences(_ context.Context, blob digest.Digest, labels
 	return nil
 }
 
-func (i *fakeImport) Unpack(_ context.Context, config digest.Digest, layers []ocispec.Descriptor, diffs []digest.Digest) error {
+func (i *fakeImport) Unpack(_ context.Context, config digest.Digest, layers []ocispec.Descriptor,
+	diffs []digest.Digest) error {
 	if len(layers) != len(diffs) || !i.blobs[config] {
 		return errors.New("unpacked what is not whole")
 	}
@@ -195,13 +196,15 @@ func oci(name, arch, salt string) *archiveBuilder {
 	layer := []byte("a layer with " + salt)
 	l, c := p.blob(layer), p.blob(asJSON(config(arch, layer)))
 	l.MediaType, c.MediaType = ocispec.MediaTypeImageLayer, ocispec.MediaTypeImageConfig
-	m := p.blob(asJSON(ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: c, Layers: []ocispec.Descriptor{l}}))
+	m := p.blob(asJSON(ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: ocispec.MediaTypeImageManifest, Config: c, Layers: []ocispec.Descriptor{l}}))
 	m.MediaType = ocispec.MediaTypeImageManifest
 	if name != "" {
 		m.Annotations = map[string]string{ociNameAnnotation: name}
 	}
 	p.put("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`))
-	p.put("index.json", asJSON(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{m}}))
+	p.put("index.json", asJSON(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
+		Manifests: []ocispec.Descriptor{m}}))
 	return p
 }
 
@@ -215,7 +218,8 @@ func docker(name, salt string) *archiveBuilder {
 	p.put("abc/layer.tar", layer)
 	c := asJSON(config(runtime.GOARCH, layer))
 	p.put(digest.FromBytes(c).Encoded()+".json", c)
-	p.put("manifest.json", asJSON([]dockerImage{{Config: digest.FromBytes(c).Encoded() + ".json", RepoTags: []string{name}, Layers: []string{"abc/layer.tar"}}}))
+	p.put("manifest.json", asJSON([]dockerImage{{Config: digest.FromBytes(c).Encoded() + ".json",
+		RepoTags: []string{name}, Layers: []string{"abc/layer.tar"}}}))
 	return p
 }
 
@@ -229,21 +233,22 @@ func zipped(data []byte) []byte {
 
 // fixture is a folder with its images, running.
 type fixture struct {
-	t       *testing.T
-	dir     string
-	runtime      *fakeRuntime
-	images  *Importer
-	imported    chan string // files whose images came
-	failed  chan string // file and why
-	stop    func()
-	parent  string
-	passing error // what counts as the runtime's matter
+	t        *testing.T
+	dir      string
+	runtime  *fakeRuntime
+	images   *Importer
+	imported chan string // files whose images came
+	failed   chan string // file and why
+	stop     func()
+	parent   string
+	passing  error // what counts as the runtime's matter
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	parent := t.TempDir()
-	w := &fixture{t: t, parent: parent, dir: filepath.Join(parent, "images"), runtime: &fakeRuntime{images: map[string]digest.Digest{}}, passing: errors.New("away")}
+	w := &fixture{t: t, parent: parent, dir: filepath.Join(parent, "images"),
+		runtime: &fakeRuntime{images: map[string]digest.Digest{}}, passing: errors.New("away")}
 	w.start()
 	return w
 }
@@ -312,7 +317,8 @@ func TestImportArchiveFormats(t *testing.T) {
 	} {
 		w.put(name, data)
 	}
-	want := []string{"docker.io/library/one:1", "docker.io/library/three:3", "docker.io/library/two:2", "reg.example:5000/four:4"}
+	want := []string{"docker.io/library/one:1", "docker.io/library/three:3", "docker.io/library/two:2",
+		"reg.example:5000/four:4"}
 	w.until("all are there", func() bool { return slices.Equal(w.runtime.names(), want) })
 	for range want {
 		w.next(w.imported)
@@ -335,7 +341,10 @@ func TestInvalidArchiveIsReported(t *testing.T) {
 		}
 	}
 	missing := oci("docker.io/library/a:1", runtime.GOARCH, "z")
-	missing.names = slices.DeleteFunc(missing.names, func(n string) bool { return bytes.HasPrefix(missing.data[n], []byte("a layer")) })
+	missing.names = slices.DeleteFunc(missing.names, func(n string) bool {
+		return bytes.HasPrefix(missing.data[n],
+			[]byte("a layer"))
+	})
 	for name, row := range map[string]struct {
 		data []byte
 		want string
@@ -348,8 +357,9 @@ func TestInvalidArchiveIsReported(t *testing.T) {
 		"missing.tar":  {missing.tar(), "is not in it"},
 		"nameless.tar": {oci("", runtime.GOARCH, "x").tar(), "names no image"},
 		"foreign.tar":  {oci("docker.io/library/a:1", "s390x", "x").tar(), "it is for linux/s390x"},
-		"other.tar":    {(&archiveBuilder{names: []string{"x"}, data: map[string][]byte{"x": []byte("x")}}).tar(), "neither an OCI archive nor from docker save"},
-		"badname.tar":  {oci("NOT/A:NAME:", runtime.GOARCH, "x").tar(), "image name"},
+		"other.tar": {(&archiveBuilder{names: []string{"x"}, data: map[string][]byte{"x": []byte("x")}}).tar(),
+			"neither an OCI archive nor from docker save"},
+		"badname.tar": {oci("NOT/A:NAME:", runtime.GOARCH, "x").tar(), "image name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
@@ -424,7 +434,10 @@ func TestImportedArchiveIsNotImportedAgain(t *testing.T) {
 	}
 	w.stop()
 	w.start() // a new life
-	w.until("both are known", func() bool { return w.state("copy.tar") == StateImported && w.state("a.tar") == StateImported })
+	w.until("both are known", func() bool {
+		return w.state("copy.tar") == StateImported &&
+			w.state("a.tar") == StateImported
+	})
 	if n := w.runtime.importCount(); n != 1 {
 		t.Errorf("imported %d times", n)
 	}
@@ -438,7 +451,8 @@ func TestImportedArchiveIsNotImportedAgain(t *testing.T) {
 	w.next(w.imported)
 	w.until("it is there again", func() bool { return len(w.runtime.names()) == 1 })
 	// The files go: the image is as any other.
-	if err := errors.Join(os.Remove(filepath.Join(w.dir, "a.tar")), os.Remove(filepath.Join(w.dir, "copy.tar"))); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(w.dir, "a.tar")),
+		os.Remove(filepath.Join(w.dir, "copy.tar"))); err != nil {
 		t.Fatal(err)
 	}
 	w.until("nothing is pinned", func() bool { return len(w.images.Pinned()) == 0 })
@@ -529,7 +543,8 @@ func TestShutdownClosesImports(t *testing.T) {
 	for _, n := range []string{"a", "b", "c"} {
 		w.put(n+".tar", oci("docker.io/library/"+n+":1", runtime.GOARCH, n).tar())
 	}
-	w.until("two are being read", func() bool { w.runtime.mu.Lock(); defer w.runtime.mu.Unlock(); return w.runtime.open == 2 })
+	w.until("two are being read",
+		func() bool { w.runtime.mu.Lock(); defer w.runtime.mu.Unlock(); return w.runtime.open == 2 })
 	w.stop()
 	if w.runtime.open != 0 {
 		t.Errorf("%d imports are open", w.runtime.open)

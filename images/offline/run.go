@@ -55,7 +55,8 @@ type importResult struct {
 
 // Run imports the archives in the directory, and those that are added, until ctx ends.
 func (i *Importer) Run(ctx context.Context) {
-	f := &importRun{Importer: i, files: map[string]*archiveState{}, results: make(chan importResult), slots: make(chan struct{}, i.o.Parallel)}
+	f := &importRun{Importer: i, files: map[string]*archiveState{}, results: make(chan importResult),
+		slots: make(chan struct{}, i.o.Parallel)}
 	defer f.goroutines.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -326,7 +327,8 @@ func (f *importRun) publish() {
 		if x.importing && state != StateImported {
 			state = StateImporting
 		}
-		show = append(show, File{Path: filepath.Join(f.o.Dir, name), State: state, Images: f.records[name].Images, Message: x.message})
+		show = append(show, File{Path: filepath.Join(f.o.Dir, name), State: state, Images: f.records[name].Images,
+			Message: x.message})
 	}
 	slices.SortFunc(show, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	f.mu.Lock()

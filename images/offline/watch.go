@@ -68,7 +68,8 @@ func parseEvents(b []byte) (out []change) {
 		if end > len(b) {
 			break
 		}
-		out = append(out, change{strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00"), binary.NativeEndian.Uint32(b[4:])})
+		out = append(out, change{strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00"),
+			binary.NativeEndian.Uint32(b[4:])})
 		b = b[end:]
 	}
 	return out
