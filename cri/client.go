@@ -56,7 +56,7 @@ type Options struct {
 	ExitRecorder ExitRecorder
 	// NetworksAttached reports whether a sandbox that needs networks beyond the runtime's own has
 	// all of them, and if not, whether attaching them is in progress. Nil: no sandbox needs any.
-	NetworksAttached func(uid, sandbox string) (done, making bool)
+	NetworksAttached func(uid, sandbox string) (done, attaching bool)
 	// Conn replaces dialing for both services: an in-process runtime.
 	Conn grpc.ClientConnInterface
 }
@@ -74,7 +74,7 @@ type Client struct {
 	netnsCache       netnsCache
 	cache            runtimeCache
 	exits            ExitRecorder
-	networksAttached func(uid, sandbox string) (done, making bool)
+	networksAttached func(uid, sandbox string) (done, attaching bool)
 
 	// containerd's own services: see task.go, leaks.go and download_progress.go.
 	tasks         tasks.TasksClient

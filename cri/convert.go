@@ -26,13 +26,13 @@ func sandboxFromList(l *runtimeapi.PodSandbox) plan.Sandbox {
 // sandbox without all of its networks counts as not ready. While they are being attached it has no
 // addresses, so that no container is started in it.
 func (c *Client) withNetworkState(s plan.Sandbox, labels, annotations map[string]string) plan.Sandbox {
-	own, ok := criconfig.ParseSandbox(labels, annotations)
-	if !ok || !own.Networks || c.networksAttached == nil {
+	meta, ok := criconfig.ParseSandbox(labels, annotations)
+	if !ok || !meta.Networks || c.networksAttached == nil {
 		return s
 	}
-	switch done, making := c.networksAttached(string(own.UID), s.ID); {
+	switch done, attaching := c.networksAttached(string(meta.UID), s.ID); {
 	case done:
-	case making:
+	case attaching:
 		s.IPs = nil
 	default:
 		s.Ready = false
@@ -42,11 +42,11 @@ func (c *Client) withNetworkState(s plan.Sandbox, labels, annotations map[string
 
 // containerFromList converts an entry of a container list.
 func containerFromList(l *runtimeapi.Container) plan.Container {
-	own, _ := criconfig.ParseContainer(l.Labels, l.Annotations)
+	meta, _ := criconfig.ParseContainer(l.Labels, l.Annotations)
 	return plan.Container{
-		ID: l.Id, Name: own.Name, SandboxID: l.PodSandboxId,
-		State: containerState(l.State), Attempt: l.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
-		Image: own.Image, ImageID: l.ImageRef, CreatedAt: timeFromNanos(l.CreatedAt),
+		ID: l.Id, Name: meta.Name, SandboxID: l.PodSandboxId,
+		State: containerState(l.State), Attempt: l.GetMetadata().GetAttempt(), SpecHash: meta.SpecHash,
+		Image: meta.Image, ImageID: l.ImageRef, CreatedAt: timeFromNanos(l.CreatedAt),
 	}
 }
 
@@ -55,54 +55,54 @@ func sandboxFromStatus(s *runtimeapi.PodSandboxStatus) (plan.Sandbox, bool) {
 	if _, ok := criconfig.ParseSandbox(s.GetLabels(), s.GetAnnotations()); !ok {
 		return plan.Sandbox{}, false
 	}
-	seen := plan.Sandbox{
+	out := plan.Sandbox{
 		ID:        s.Id,
 		Ready:     s.State == runtimeapi.PodSandboxState_SANDBOX_READY,
 		Attempt:   s.GetMetadata().GetAttempt(),
 		CreatedAt: timeFromNanos(s.CreatedAt),
 	}
 	if ip := s.GetNetwork().GetIp(); ip != "" {
-		seen.IPs = append(seen.IPs, ip)
+		out.IPs = append(out.IPs, ip)
 	}
 	for _, more := range s.GetNetwork().GetAdditionalIps() {
 		if more.GetIp() != "" {
-			seen.IPs = append(seen.IPs, more.Ip)
+			out.IPs = append(out.IPs, more.Ip)
 		}
 	}
-	return seen, true
+	return out, true
 }
 
 // containerFromStatus converts a container status, with the termination message if the container
 // has exited. ok is false if berth did not create the container.
 func containerFromStatus(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID string) (plan.Container, bool) {
-	own, ok := criconfig.ParseContainer(s.GetLabels(), s.GetAnnotations())
+	meta, ok := criconfig.ParseContainer(s.GetLabels(), s.GetAnnotations())
 	if !ok {
 		return plan.Container{}, false
 	}
-	seen := plan.Container{
-		ID: s.Id, Name: own.Name, SandboxID: sandboxID,
-		State: containerState(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
-		Image: own.Image, ImageID: s.ImageRef,
+	out := plan.Container{
+		ID: s.Id, Name: meta.Name, SandboxID: sandboxID,
+		State: containerState(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: meta.SpecHash,
+		Image: meta.Image, ImageID: s.ImageRef,
 		CreatedAt: timeFromNanos(s.CreatedAt), StartedAt: timeFromNanos(s.StartedAt), FinishedAt: timeFromNanos(s.FinishedAt),
-		Kind: own.Kind, Devices: own.Devices,
+		Kind: meta.Kind, Devices: meta.Devices,
 		LogPath: s.LogPath, StopSignal: signalName(s.GetStopSignal()), RecursiveReadOnly: recursiveReadOnly(s.Mounts),
 	}
 	if u := s.GetUser().GetLinux(); u != nil {
-		seen.User = &corev1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(),
+		out.User = &corev1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(),
 			SupplementalGroups: u.GetSupplementalGroups()}
 	}
 	if name := s.GetImage().GetImage(); !strings.HasPrefix(name, "sha256:") { // an image without a name has its ID here
-		seen.ImageName = name
+		out.ImageName = name
 	}
-	if seen.ImageID == "" {
-		seen.ImageID = s.ImageId
+	if out.ImageID == "" {
+		out.ImageID = s.ImageId
 	}
-	if seen.State == plan.Exited {
-		seen.ExitCode, seen.Reason = s.ExitCode, s.Reason
-		seen.Message = terminationMessage(ctx, s, own)
-		seen.CutOff = startInterrupted(s)
+	if out.State == plan.Exited {
+		out.ExitCode, out.Reason = s.ExitCode, s.Reason
+		out.Message = terminationMessage(ctx, s, meta)
+		out.CutOff = startInterrupted(s)
 	}
-	return seen, true
+	return out, true
 }
 
 // startInterrupted reports whether a container exited because the call that started it was

@@ -57,14 +57,14 @@ const (
 func (c *Client) Events(ctx context.Context, handle func(Event)) error {
 	wait := minEventPause
 	for {
-		began := time.Now()
+		startedAt := time.Now()
 		err := mapError(ctx, verbEvents, "", c.streamEvents(ctx, handle))
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the caller canceled
 		case plan.KindOf(err) == plan.Unsupported:
 			return err
-		case time.Since(began) > maxEventPause:
+		case time.Since(startedAt) > maxEventPause:
 			wait = minEventPause
 		}
 		if !sleep(ctx, wait) {
@@ -84,15 +84,15 @@ func (c *Client) streamEvents(ctx context.Context, handle func(Event)) error {
 	if err != nil {
 		return err
 	}
-	begun := make(chan struct{})
+	started := make(chan struct{})
 	header.Go(func() {
-		defer close(begun)
+		defer close(started)
 		_, _ = stream.Header() // Recv returns the error of the stream
 	})
 	if _, _, err := c.Version(ctx); err != nil { // the runtime is reachable
 		return err
 	}
-	waitStreamStarted(ctx, begun)
+	waitStreamStarted(ctx, started)
 	handle(Event{Kind: Resync, At: time.Now(), Hint: true})
 	for {
 		resp, err := stream.Recv()
@@ -112,11 +112,11 @@ const streamStartTimeout = 200 * time.Millisecond
 // server handles calls concurrently, so the response to a later call proves nothing about an
 // earlier one. The header of the stream does, but containerd sends it only with the first event, so
 // a short delay has to be enough in that case.
-func waitStreamStarted(ctx context.Context, begun <-chan struct{}) {
+func waitStreamStarted(ctx context.Context, started <-chan struct{}) {
 	late := time.NewTimer(streamStartTimeout)
 	defer late.Stop()
 	select {
-	case <-begun:
+	case <-started:
 	case <-late.C:
 	case <-ctx.Done():
 	}

@@ -17,7 +17,7 @@ type ExitRecorder interface {
 	// was not observed. ok is false if the exit code is unknown.
 	ExitStatus(id string) (code int32, at time.Time, ok bool)
 	// Retain drops all containers that are not in the set, which was listed at asOf.
-	Retain(there map[string]bool, asOf time.Time)
+	Retain(existing map[string]bool, asOf time.Time)
 }
 
 // noExitRecorder records nothing.

@@ -249,16 +249,16 @@ func (i *Import) unpackLayer(ctx context.Context, parent, chain string, l ocispe
 	}
 	key := i.lease + " " + chain
 	prepare := &snapshots.PrepareSnapshotRequest{Snapshotter: i.snapshotter, Key: key, Parent: parent}
-	made, err := c.snapshots.Prepare(inside, prepare)
+	prepared, err := c.snapshots.Prepare(inside, prepare)
 	if status.Code(err) == codes.AlreadyExists { // of an earlier process, incomplete
 		_, _ = c.snapshots.Remove(inside, &snapshots.RemoveSnapshotRequest{Snapshotter: i.snapshotter, Key: key})
-		made, err = c.snapshots.Prepare(inside, prepare)
+		prepared, err = c.snapshots.Prepare(inside, prepare)
 	}
 	if err != nil {
 		return mapError(ctx, verbImport, chain, err)
 	}
 	applied, err := c.imageServices.diff.Apply(inside, &diff.ApplyRequest{
-		Diff: &types.Descriptor{MediaType: l.MediaType, Digest: string(l.Digest), Size: l.Size}, Mounts: made.GetMounts(),
+		Diff: &types.Descriptor{MediaType: l.MediaType, Digest: string(l.Digest), Size: l.Size}, Mounts: prepared.GetMounts(),
 	})
 	if err == nil && applied.GetApplied().GetDigest() != string(want) {
 		err = fmt.Errorf("layer %s: %w", l.Digest, ErrDiffIDMismatch)

@@ -60,11 +60,11 @@ func (n *netnsCache) delete(id string) {
 }
 
 // retain deletes all sandboxes that are not in the set.
-func (n *netnsCache) retain(there map[string]bool) {
+func (n *netnsCache) retain(existing map[string]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for id := range n.path {
-		if !there[id] {
+		if !existing[id] {
 			delete(n.path, id)
 		}
 	}

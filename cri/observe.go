@@ -57,19 +57,19 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (Pod, error) {
 	}
 	var pod Pod
 	for _, l := range sandboxes {
-		seen, err := c.sandbox(ctx, l.Id)
+		observed, err := c.sandbox(ctx, l.Id)
 		switch {
 		case err == nil:
-			pod.Sandboxes = append(pod.Sandboxes, seen)
+			pod.Sandboxes = append(pod.Sandboxes, observed)
 		case ignoreNotFound(err) != nil:
 			return Pod{}, err
 		}
 	}
 	for _, l := range containers {
-		seen, err := c.containerStatus(ctx, l.Id, l.PodSandboxId)
+		observed, err := c.containerStatus(ctx, l.Id, l.PodSandboxId)
 		switch {
 		case err == nil:
-			pod.Containers = append(pod.Containers, seen)
+			pod.Containers = append(pod.Containers, observed)
 		case ignoreNotFound(err) != nil:
 			return Pod{}, err
 		}
@@ -81,7 +81,7 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (Pod, error) {
 // Pods returns all pods of berth that have objects in the runtime. It makes two calls, regardless
 // of the number of pods.
 func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
-	began := time.Now()
+	listedAt := time.Now()
 	sandboxes, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: ownerSelector()})
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
 		}
 		return found[s.UID]
 	}
-	there := map[string]bool{}
+	existing := map[string]bool{}
 	slices.SortFunc(sandboxes, func(a, b *runtimeapi.PodSandbox) int {
 		return cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt())
 	})
@@ -108,18 +108,18 @@ func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
 			m.Source, m.HostNetwork = s.Source, s.HostNetwork
 		}
 		m.Sandboxes = append(m.Sandboxes, c.withNetworkState(sandboxFromList(l), l.Labels, l.Annotations))
-		there[l.Id] = true
+		existing[l.Id] = true
 	}
-	c.netnsCache.retain(there)
-	clear(there)
+	c.netnsCache.retain(existing)
+	clear(existing)
 	for _, l := range containers {
-		there[l.Id] = true
+		existing[l.Id] = true
 		m := of(l.Labels, l.Annotations)
 		own, _ := criconfig.ParseContainer(l.Labels, l.Annotations)
 		m.containers = append(m.containers, own)
 		m.Containers = append(m.Containers, containerFromList(l))
 	}
-	c.exits.Retain(there, began)
+	c.exits.Retain(existing, listedAt)
 	out := make(map[types.UID]PodMeta, len(found))
 	for uid, m := range found {
 		m.sort()
@@ -225,11 +225,11 @@ func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
 	if err != nil {
 		return plan.Sandbox{}, err
 	}
-	seen, ok := sandboxFromStatus(resp.GetStatus())
+	observed, ok := sandboxFromStatus(resp.GetStatus())
 	if !ok {
 		return plan.Sandbox{}, notOwned(verbSandboxStatus, id)
 	}
-	return c.withNetworkState(seen, resp.GetStatus().GetLabels(), resp.GetStatus().GetAnnotations()), nil
+	return c.withNetworkState(observed, resp.GetStatus().GetLabels(), resp.GetStatus().GetAnnotations()), nil
 }
 
 func (c *Client) sandboxStatus(ctx context.Context, id string,
@@ -251,11 +251,11 @@ func (c *Client) containerStatus(ctx context.Context, id, sandboxID string) (pla
 	if err != nil {
 		return plan.Container{}, err
 	}
-	seen, ok := c.observedContainer(ctx, resp.GetStatus(), sandboxID)
+	observed, ok := c.observedContainer(ctx, resp.GetStatus(), sandboxID)
 	if !ok {
 		return plan.Container{}, notOwned(verbContainerStatus, id)
 	}
-	return seen, nil
+	return observed, nil
 }
 
 // sort puts the newest objects first.

@@ -143,7 +143,7 @@ func parseRegistryPath(s string) (registryPath, error) {
 	}
 	host, port := podspec.SplitPort(strings.ToLower(hostport))
 	if host == "" || strings.ContainsAny(host, " \t\n\\") || strings.Trim(port, "0123456789") != "" {
-		return registryPath{}, fmt.Errorf("there is no registry host in it")
+		return registryPath{}, fmt.Errorf("it has no registry host")
 	}
 	if scheme == "https" && port == "443" {
 		port = ""

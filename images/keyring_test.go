@@ -176,7 +176,7 @@ func TestKeyringInvalidSecretWarnings(t *testing.T) {
 		{"credentials in the address", `{"auths":{"https://u:hunter2@reg.io":{"auth":"dTpw"}}}`,
 			`registry 1: credentials are not expected`, 0},
 		{"credentials for an address", `{"auths":{"user:hunter2":{"auth":"dTpw"}}}`,
-			`registry 1: there is no registry host`, 0},
+			`registry 1: it has no registry host`, 0},
 		{"one bad entry spoils no other", `{"auths":{"a.io":{"auth":"hunter2!"},"b.io":{"auth":"dTpw"}}}`,
 			`auths["a.io"].auth`, 1},
 	} {

@@ -135,8 +135,8 @@ func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string, se
 	if err != nil {
 		return plan.Image{}, false, invalidName(image, err)
 	}
-	img, here, err := m.status(ctx, image, n)
-	if err != nil || !here || !m.verifyAccess(pod, n, img.ID, secrets) {
+	img, present, err := m.status(ctx, image, n)
+	if err != nil || !present || !m.verifyAccess(pod, n, img.ID, secrets) {
 		return plan.Image{}, false, err
 	}
 	return img, true, nil
@@ -144,16 +144,16 @@ func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string, se
 
 // Observe is Present for several images.
 func (m *Manager) Observe(ctx context.Context, pod *corev1.Pod, images []string, secrets plan.Objects) plan.ImagesSeen {
-	seen := make(plan.ImagesSeen, len(images))
+	observed := make(plan.ImagesSeen, len(images))
 	for _, name := range images {
-		img, here, err := m.Present(ctx, pod, name, secrets)
-		s := plan.ImageSeen{Image: img, Here: here}
+		img, present, err := m.Present(ctx, pod, name, secrets)
+		s := plan.ImageSeen{Image: img, Here: present}
 		if err != nil {
 			s.Unclear = err.Error()
 		}
-		seen[name] = s
+		observed[name] = s
 	}
-	return seen
+	return observed
 }
 
 // status is Present without verification of the pod's access.
@@ -174,8 +174,8 @@ func (m *Manager) status(ctx context.Context, image string, n podspec.ImageName)
 // present has kind ImageGone.
 func (m *Manager) Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image,
 	error) {
-	img, here, err := m.Present(ctx, pod, image, secrets)
-	if err == nil && !here {
+	img, present, err := m.Present(ctx, pod, image, secrets)
+	if err == nil && !present {
 		err = &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError",
 			Err: fmt.Errorf("image %q is no longer present on the node", image)}
 	}
@@ -186,7 +186,7 @@ func (m *Manager) Resolve(ctx context.Context, pod *corev1.Pod, image string, se
 func (m *Manager) inspect(ctx context.Context, ref string, n podspec.ImageName) (imageStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	began := m.now()
+	at := m.now()
 	resp, err := m.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 	if err != nil {
 		return imageStatus{}, err
@@ -199,7 +199,7 @@ func (m *Manager) inspect(ctx context.Context, ref string, n podspec.ImageName) 
 		return imageStatus{}, errors.New("the runtime returned an image without an ID")
 	}
 	p := imageStatus{present: true, image: plan.Image{ID: img.GetId(), Ref: repoDigest(img, n), Size: img.GetSize(),
-		At: began}}
+		At: at}}
 	if uid := img.GetUid(); uid != nil {
 		p.image.UID = &uid.Value
 	} else {

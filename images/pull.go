@@ -42,7 +42,7 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, s
 		return plan.Image{}, invalidName(a.Image, err)
 	}
 	if a.Policy == corev1.PullIfNotPresent { // it may have been pulled since it was observed
-		if img, here, err := m.Present(ctx, pod, a.Image, secrets); err != nil || here {
+		if img, present, err := m.Present(ctx, pod, a.Image, secrets); err != nil || present {
 			return img, err
 		}
 	}
@@ -107,12 +107,12 @@ func (m *Manager) pullWithRecord(ctx context.Context, ref string, n podspec.Imag
 		}
 		return plan.Image{}, &plan.Error{Kind: kind, Reason: reasonPull, Err: fmt.Errorf("pull image %q: %w", ref, err)}
 	}
-	img, with, err := m.pull(ctx, ref, n, keys)
+	img, used, err := m.pull(ctx, ref, n, keys)
 	if err != nil {
 		m.records.recordFailure(ref, surelyFailed(err))
 		return plan.Image{}, err
 	}
-	m.records.recordSuccess(ref, n, img.ID, with)
+	m.records.recordSuccess(ref, n, img.ID, used)
 	return img, nil
 }
 
@@ -238,9 +238,9 @@ func (m *Manager) ActivePulls() []PullProgress {
 
 // PullStatus describes the pull of an image for users. Empty: none is in progress.
 func (m *Manager) PullStatus(image string) string {
-	p, there := m.progress(image)
+	p, ok := m.progress(image)
 	switch {
-	case !there:
+	case !ok:
 		return ""
 	case p.WaitingForSpace != "":
 		return fmt.Sprintf("%s, waiting for disk space: %s", image, p.WaitingForSpace)

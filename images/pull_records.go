@@ -111,13 +111,13 @@ func (l *pullRecords) openIntent(file, image string) (fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.load()
-	in, there := l.pulling[file]
-	if !there {
+	in, exists := l.pulling[file]
+	if !exists {
 		in = &pullIntent{image: image}
 		l.pulling[file] = in
 	}
 	in.open++
-	return !there
+	return !exists
 }
 
 // closeIntent ends a pull, and reports whether no pull is left.
@@ -249,15 +249,15 @@ func (l *pullRecords) load() {
 	})
 }
 
-func (l *pullRecords) readDir(sub string, take func(file string, raw []byte)) {
+func (l *pullRecords) readDir(sub string, handle func(file string, raw []byte)) {
 	entries, err := os.ReadDir(filepath.Join(l.dir, sub))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		take("", nil) // any image may have been pulled
+		handle("", nil) // any image may have been pulled
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "sha256-") {
 			raw, _ := os.ReadFile(filepath.Join(l.dir, sub, e.Name()))
-			take(e.Name(), raw)
+			handle(e.Name(), raw)
 		}
 	}
 }

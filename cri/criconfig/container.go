@@ -81,8 +81,8 @@ func LogPath(container string, attempt uint32) string {
 }
 
 // expandVariables replaces $(VAR) in a command line with values of the environment.
-func expandVariables(words []string, envs []*runtimeapi.KeyValue) []string {
-	if len(words) == 0 {
+func expandVariables(args []string, envs []*runtimeapi.KeyValue) []string {
+	if len(args) == 0 {
 		return nil
 	}
 	values := make(map[string]string, len(envs))
@@ -93,8 +93,8 @@ func expandVariables(words []string, envs []*runtimeapi.KeyValue) []string {
 		v, ok := values[name]
 		return v, ok
 	}
-	out := make([]string, len(words))
-	for i, w := range words {
+	out := make([]string, len(args))
+	for i, w := range args {
 		out[i] = podspec.Expand(w, lookup)
 	}
 	return out

@@ -37,11 +37,11 @@ func (c conn) Invoke(ctx context.Context, method string, args, reply any, _ ...g
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
-	type answer struct {
+	type response struct {
 		resp any
 		err  error
 	}
-	answers := make(chan answer, 1)
+	responses := make(chan response, 1)
 	//nolint:unparam // the signature is grpc's
 	decode := func(into any) error { proto.Merge(into.(proto.Message), args.(proto.Message)); return nil }
 	intercept := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
@@ -49,12 +49,12 @@ func (c conn) Invoke(ctx context.Context, method string, args, reply any, _ ...g
 	}
 	c.r.goroutines.Go(func() {
 		resp, err := handler(c.r, ctx, decode, intercept)
-		answers <- answer{resp, err}
+		responses <- response{resp, err}
 	})
 	select {
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
-	case a := <-answers:
+	case a := <-responses:
 		if a.err != nil {
 			return status.Convert(a.err).Err()
 		}

@@ -211,11 +211,11 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 			c.id)
 	}
 	c.removing = true
-	_, there := r.containers[c.id]
+	_, exists := r.containers[c.id]
 	delete(r.containers, c.id)
 	delete(r.names, c.name)
 	r.mu.Unlock()
-	if there {
+	if exists {
 		r.emit(c.id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	}
 	return nil

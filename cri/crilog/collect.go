@@ -59,7 +59,7 @@ func (c *Collector) Run(ctx context.Context) {
 
 // RunOnce collects once. A file that cannot be removed does not stop the run.
 func (c *Collector) RunOnce(ctx context.Context) (g Collected, err error) {
-	kept, err := c.Owners(ctx)
+	owners, err := c.Owners(ctx)
 	if err != nil {
 		return g, fmt.Errorf("collect logs: %w", err)
 	}
@@ -77,10 +77,10 @@ func (c *Collector) RunOnce(ctx context.Context) (g Collected, err error) {
 			continue
 		}
 		dir, uid := filepath.Join(c.PodLogsDir, e.Name()), parts[2]
-		switch logs, known := kept.Logs[uid]; {
+		switch logs, known := owners.Logs[uid]; {
 		case known:
 			errs = append(errs, c.collectContainerLogs(dir, logs, &g))
-		case !kept.Pods[uid]:
+		case !owners.Pods[uid]:
 			errs = append(errs, c.collectPodDir(dir, &g))
 		}
 	}
@@ -122,7 +122,7 @@ func (c *Collector) collectPodDir(dir string, g *Collected) error {
 // collectContainerLogs removes the logs of instances that do not exist any more, each with its
 // rotated files. The newest log of a container is kept: its instance may be in creation, and for a
 // removed container it is the last one to read.
-func (c *Collector) collectContainerLogs(dir string, kept map[string]bool, g *Collected) error {
+func (c *Collector) collectContainerLogs(dir string, owned map[string]bool, g *Collected) error {
 	containers, err := os.ReadDir(dir)
 	if err != nil {
 		return ignoreNotExist(err)
@@ -147,7 +147,7 @@ func (c *Collector) collectContainerLogs(dir string, kept map[string]bool, g *Co
 			}
 		}
 		for n, files := range runs {
-			if n != newest && !kept[filepath.Join(of, LogFileName(n))] {
+			if n != newest && !owned[filepath.Join(of, LogFileName(n))] {
 				errs = append(errs, c.collectAttempt(of, files, g))
 			}
 		}

@@ -41,7 +41,7 @@ type Options struct {
 // Read writes the log as the container wrote it. Deleted lines are skipped silently. It returns nil
 // when everything is written, fs.ErrNotExist (wrapped) if there is no log, the context's error if
 // ctx ends first, and the error of a writer. A damaged rotated file does not prevent newer files
-// from being read; its error is returned at the end.
+// from being read. Its error is returned at the end.
 func Read(ctx context.Context, o Options) error {
 	r := &reader{o: o, p: newPrinter(o), block: make([]byte, blockSize)}
 	defer r.close()

@@ -165,7 +165,7 @@ func (r rotatedFile) isQuiet(long time.Duration) bool {
 }
 
 // errLogGrown means that rotating the log is more urgent.
-var errLogGrown = errors.New("the log has grown meanwhile")
+var errLogGrown = errors.New("the log has reached its maximum size again")
 
 // compressStep is the number of bytes to compress between two checks of the log.
 const compressStep = 1 << 20

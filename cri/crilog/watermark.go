@@ -58,9 +58,9 @@ func (w *watcher) logsChanged(now time.Time) {
 // setLogs updates the watermarks to the current logs.
 func (w *watcher) setLogs(logs []Log, now time.Time) {
 	w.listAt, w.listedAt = time.Time{}, now
-	there := make(map[string]bool, len(logs))
+	current := make(map[string]bool, len(logs))
 	for _, l := range logs {
-		there[l.Path] = true
+		current[l.Path] = true
 		if m := w.watermarks[l.Path]; m != nil {
 			m.log = l
 			continue
@@ -68,7 +68,7 @@ func (w *watcher) setLogs(logs []Log, now time.Time) {
 		w.watermarks[l.Path] = &watermark{log: l, nextCheck: now, grownAt: now, pendingAudits: 1}
 	}
 	for path := range w.watermarks {
-		if !there[path] {
+		if !current[path] {
 			delete(w.watermarks, path)
 			if w.Growth != nil {
 				w.Growth.Disarm(path)

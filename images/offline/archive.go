@@ -217,7 +217,7 @@ func (c *checkedReader) Read(p []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case c.read != c.size:
-		return n, archiveErrorf("read %s: %d of %d bytes are there", c.name, c.read, c.size)
+		return n, archiveErrorf("read %s: only %d of %d bytes exist", c.name, c.read, c.size)
 	case c.want != "" && c.digest() != c.want:
 		return n, archiveErrorf("%s is damaged: its content is %s", c.name, c.digest())
 	}

@@ -28,8 +28,8 @@ func (i *Importer) importFile(ctx context.Context, name string, s fileStamp, was
 	e = entry{Stamp: s}
 	path := filepath.Join(i.o.Dir, name)
 	if was.Stamp.same(s) {
-		there, err := i.allPresent(ctx, was.Images)
-		if err != nil || there {
+		present, err := i.allPresent(ctx, was.Images)
+		if err != nil || present {
 			return was, false, err
 		}
 	} else if len(others) > 0 {
@@ -42,7 +42,7 @@ func (i *Importer) importFile(ctx context.Context, name string, s fileStamp, was
 			if o.Digest != sum {
 				continue
 			}
-			if there, err := i.allPresent(ctx, o.Images); err != nil || there {
+			if present, err := i.allPresent(ctx, o.Images); err != nil || present {
 				return entry{s, sum, o.Images}, false, err
 			}
 		}

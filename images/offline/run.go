@@ -68,8 +68,8 @@ func (i *Importer) Run(ctx context.Context) {
 	unwatch := func() {}
 	defer func() { unwatch() }()
 	watching, complained := false, ""
-	look := time.NewTimer(0)
-	defer look.Stop()
+	scanTimer := time.NewTimer(0)
+	defer scanTimer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -82,7 +82,7 @@ func (i *Importer) Run(ctx context.Context) {
 			}
 		case o := <-f.results:
 			f.handleResult(o)
-		case <-look.C:
+		case <-scanTimer.C:
 		}
 		if !watching {
 			unwatch()
@@ -105,7 +105,7 @@ func (i *Importer) Run(ctx context.Context) {
 		if !f.nextScan.IsZero() {
 			wait = min(wait, max(time.Until(f.nextScan), 10*time.Millisecond))
 		}
-		look.Reset(wait)
+		scanTimer.Reset(wait)
 	}
 }
 
@@ -177,7 +177,7 @@ func (f *importRun) scan(ctx context.Context) error {
 		return err
 	}
 	f.nextScan = time.Time{}
-	there := map[string]bool{}
+	existing := map[string]bool{}
 	for _, e := range listed {
 		if !isArchiveName(e.Name()) {
 			continue
@@ -186,17 +186,17 @@ func (f *importRun) scan(ctx context.Context) error {
 		if err != nil {
 			continue // deleted, or not a regular file
 		}
-		there[e.Name()] = true
+		existing[e.Name()] = true
 		f.schedule(ctx, e.Name(), s)
 	}
 	changed := false
 	for name, x := range f.files {
-		if !there[name] && !x.importing {
+		if !existing[name] && !x.importing {
 			delete(f.files, name)
 		}
 	}
 	for name := range f.records {
-		if !there[name] { // its images are not pinned any more
+		if !existing[name] { // its images are not pinned any more
 			delete(f.records, name)
 			changed = true
 		}

@@ -24,7 +24,7 @@ type change struct {
 
 // watch sends events of a directory until stop is called. It ends by itself when the directory is
 // deleted, after an event without a name.
-func watch(ctx context.Context, dir string, tell chan<- change) (stop func(), err error) {
+func watch(ctx context.Context, dir string, changes chan<- change) (stop func(), err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("start inotify: %w", err)
@@ -48,7 +48,7 @@ func watch(ctx context.Context, dir string, tell chan<- change) (stop func(), er
 			}
 			for _, c := range parseEvents(buf[:n]) {
 				select {
-				case tell <- c:
+				case changes <- c:
 				case <-ctx.Done():
 					return
 				}
