@@ -78,15 +78,15 @@ func TestTerminationMessage(t *testing.T) {
 		runtime    string
 		want       string
 	}{
-		{"what the container wrote, without what is no text", said, "", 0, "", "bye !"},
-		{"the end of what it wrote", long, "", 0, "", strings.Repeat("x", 4093) + "end"},
-		{"the runtime's word comes first", said, "", 1, "StartError", "StartError: bye !"},
+		{"the file, without invalid UTF-8", said, "", 0, "", "bye !"},
+		{"the end of a long file", long, "", 0, "", strings.Repeat("x", 4093) + "end"},
+		{"the message of the runtime comes first", said, "", 1, "StartError", "StartError: bye !"},
 		{"nothing", empty, "", 1, "", ""},
 		{"an empty file falls back to the log", empty, fallback, 1, "", "one\ntwo\n"},
 		{"a file falls back to nothing", said, fallback, 1, "", "bye !"},
-		{"success needs no words", empty, fallback, 0, "", ""},
-		{"no file falls back to the log", filepath.Join(dir, "none"), fallback, 2, "", "one\ntwo\n"},
-		{"a pipe is not waited for", pipe, "", 1, "", ""},
+		{"success does not fall back to the log", empty, fallback, 0, "", ""},
+		{"a missing file falls back to the log", filepath.Join(dir, "none"), fallback, 2, "", "one\ntwo\n"},
+		{"a pipe is not read", pipe, "", 1, "", ""},
 		{"a link is not followed", link, "", 1, "", ""},
 	} {
 		s := &runtimeapi.ContainerStatus{
@@ -132,12 +132,12 @@ func FuzzParseNetNS(f *testing.F) {
 	f.Add(``)
 	f.Fuzz(func(t *testing.T, info string) {
 		if path, ok := parseNetNS(map[string]string{"info": info}); path != "" && !ok {
-			t.Errorf("a path that is not known: %q", path)
+			t.Errorf("a path without ok: %q", path)
 		}
 	})
 }
 
-// FuzzParseEvent feeds events of a runtime that says anything.
+// FuzzParseEvent parses arbitrary events.
 func FuzzParseEvent(f *testing.F) {
 	for _, e := range []*runtimeapi.ContainerEventResponse{
 		{},
@@ -160,7 +160,7 @@ func FuzzParseEvent(f *testing.F) {
 		if proto.Unmarshal(b, &resp) != nil {
 			return
 		}
-		for _, s := range resp.ContainersStatuses { // no file of this machine is read
+		for _, s := range resp.ContainersStatuses { // read no files of this machine
 			s.LogPath, s.Mounts = "", nil
 		}
 		e, ok := (&Client{}).parseEvent(t.Context(), &resp)
@@ -169,7 +169,7 @@ func FuzzParseEvent(f *testing.F) {
 		}
 		for _, c := range e.Containers {
 			if c.Name == "" || c.State < plan.Created || c.State > plan.Unknown {
-				t.Errorf("a container that makes no sense: %+v", c)
+				t.Errorf("an invalid container: %+v", c)
 			}
 		}
 	})

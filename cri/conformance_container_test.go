@@ -34,7 +34,7 @@ func testContainer(t *testing.T, h *host) {
 	if len(links) != 1 || filepath.Base(links[0]) != pod.Name+"_default_a-"+c.ID+".log" {
 		t.Fatalf("log links: %q", links)
 	}
-	eventually(t, "the log can be read through its link", func() bool {
+	eventually(t, "the log is readable through its link", func() bool {
 		text, err := os.ReadFile(links[0])
 		return err == nil && strings.HasSuffix(string(text), " stdout F hello\n")
 	})
@@ -43,7 +43,7 @@ func testContainer(t *testing.T, h *host) {
 		end.FinishedAt.Before(end.StartedAt) {
 		t.Errorf("stopped: %+v %v", end, err)
 	}
-	for range 2 { // what is gone is gone (R3)
+	for range 2 { // missing objects are no error (R3)
 		if err := h.client.RemoveContainer(t.Context(), c.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func testContainer(t *testing.T, h *host) {
 		}
 	}
 	if links := h.links(t, c.ID); len(links) != 0 {
-		t.Errorf("left of the log links: %q", links)
+		t.Errorf("remaining log links: %q", links)
 	}
 	if _, err := h.client.Container(t.Context(), c.ID); plan.KindOf(err) != plan.NotFound {
 		t.Errorf("status of a removed container: %v", err)
@@ -70,12 +70,12 @@ func testExit(t *testing.T, h *host) {
 	if good.ExitCode != 0 || good.Reason != "Completed" {
 		t.Errorf("exit 0: %+v", good)
 	}
-	// The links of what goes with the sandbox go too.
+	// The links of containers that are removed with the sandbox are removed too.
 	if err := h.client.RemoveSandbox(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	if links := append(h.links(t, bad.ID), h.links(t, good.ID)...); len(links) != 0 {
-		t.Errorf("left of the log links: %q", links)
+		t.Errorf("remaining log links: %q", links)
 	}
 }
 
@@ -90,11 +90,11 @@ func testKill(t *testing.T, h *host) {
 		t.Errorf("killed: %+v %v", end, err)
 	}
 	if took := time.Since(began); took < 900*time.Millisecond {
-		t.Errorf("killed after %v, before its grace of 1 s was over", took)
+		t.Errorf("killed after %v, before the end of its grace period of 1 s", took)
 	}
 }
 
-// ready waits until the container has said "ready".
+// ready waits until the container has printed "ready".
 func (h *host) ready(t *testing.T, c plan.Container) {
 	t.Helper()
 	eventually(t, "container is ready", func() bool {
@@ -126,7 +126,7 @@ func testMessage(t *testing.T, h *host) {
 	}
 }
 
-func testGone(t *testing.T, h *host) {
+func testMissing(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
 	setup := h.setup(pod, s, 0)
@@ -136,14 +136,14 @@ func testGone(t *testing.T, h *host) {
 		t.Errorf("without an image: %+v, kind %v, reason %q: %v", c, plan.KindOf(err), reasonOf(err), err)
 	}
 	if strings.Contains(err.Error(), "rpc error") {
-		t.Errorf("the error speaks of RPCs: %v", err)
+		t.Errorf("the error mentions RPCs: %v", err)
 	}
 	setup = h.setup(pod, plan.Sandbox{ID: strings.Repeat("0", 64)}, 0)
 	c, err = h.client.StartContainer(t.Context(), pod, "a", setup)
 	if plan.KindOf(err) != plan.NotFound || c.ID != "" {
 		t.Errorf("without a sandbox: %+v, kind %v: %v", c, plan.KindOf(err), err)
 	}
-	// Neither holds the name.
+	// Neither has reserved the name.
 	h.container(t, pod, "a", h.setup(pod, s, 0))
 }
 
@@ -156,7 +156,7 @@ func testNoCommand(t *testing.T, h *host) {
 		t.Fatalf("start: reason %q: %v", reasonOf(err), err)
 	}
 	if c.ID == "" || c.State != plan.Exited || c.ExitCode != 128 || c.Reason != "StartError" || !c.StartedAt.IsZero() {
-		t.Errorf("the container that is left: %+v", c)
+		t.Errorf("the leftover container: %+v", c)
 	}
 	if err := h.client.RemoveContainer(t.Context(), c.ID); err != nil {
 		t.Error(err)

@@ -35,11 +35,11 @@ func testForeign(t *testing.T, h *host) {
 		}
 	}()
 	if seen, err := h.client.Pod(t.Context(), "uid-foreign"); err != nil || len(seen.Sandboxes) != 0 {
-		t.Errorf("pod of somebody else: %+v %v", seen, err)
+		t.Errorf("foreign pod: %+v %v", seen, err)
 	}
 	all, err := h.client.Pods(t.Context())
 	if _, there := all["uid-foreign"]; err != nil || there {
-		t.Errorf("pod of somebody else is listed: %v %v", there, err)
+		t.Errorf("foreign pod is listed: %v %v", there, err)
 	}
 }
 
@@ -81,15 +81,15 @@ func testExec(t *testing.T, h *host) {
 	}
 	out, _, code, err = h.client.ExecSync(t.Context(), c.ID, strings.Fields("/bin/testbox lines 20000"), 0)
 	if err != nil || code != 0 || len(out) != cri.MaxExecOutput || !strings.HasPrefix(string(out), "line 1\n") {
-		t.Errorf("much output: %d bytes, %d %v", len(out), code, err)
+		t.Errorf("large output: %d bytes, %d %v", len(out), code, err)
 	}
 	_, _, _, err = h.client.ExecSync(t.Context(), c.ID, strings.Fields("/bin/testbox sleep 60s"), time.Second)
 	if plan.KindOf(err) != plan.Timeout {
-		t.Errorf("exec that takes too long: kind %v: %v", plan.KindOf(err), err)
+		t.Errorf("exec that exceeds its timeout: kind %v: %v", plan.KindOf(err), err)
 	}
 	if _, _, _, err := h.client.ExecSync(t.Context(), strings.Repeat("0", 64), []string{"/bin/testbox"},
 		time.Second); plan.KindOf(err) != plan.NotFound {
-		t.Errorf("exec in no container: %v", err)
+		t.Errorf("exec in a missing container: %v", err)
 	}
 }
 
@@ -107,13 +107,13 @@ func testStreams(t *testing.T, h *host) {
 	}
 	if _, err := h.client.ExecURL(t.Context(), strings.Repeat("0", 64), []string{"x"},
 		cri.Streams{Stdout: true}); plan.KindOf(err) != plan.NotFound {
-		t.Errorf("exec in no container: %v", err)
+		t.Errorf("exec in a missing container: %v", err)
 	}
 }
 
-// follow runs a source of events and returns what it tells of one pod.
-func follow(t *testing.T, uid types.UID, source func(context.Context, func(cri.Event)) error) (events chan cri.Event,
-	synced chan bool) {
+// follow runs a source of events and returns the events of one pod.
+func follow(t *testing.T, uid types.UID,
+	source func(context.Context, func(cri.Event)) error) (events chan cri.Event, synced chan bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	events, synced = make(chan cri.Event, 1000), make(chan bool, 1000)
 	done := make(chan error, 1)
@@ -136,18 +136,18 @@ func follow(t *testing.T, uid types.UID, source func(context.Context, func(cri.E
 	return events, synced
 }
 
-// until waits for an event that fits.
-func until(t *testing.T, events <-chan cri.Event, what string, fits func(cri.Event) bool) cri.Event {
+// until waits for a matching event.
+func until(t *testing.T, events <-chan cri.Event, what string, matches func(cri.Event) bool) cri.Event {
 	t.Helper()
 	limit := time.After(30 * time.Second)
 	for {
 		select {
 		case e := <-events:
-			if fits(e) {
+			if matches(e) {
 				return e
 			}
 		case <-limit:
-			t.Fatalf("no event in time: %s", what)
+			t.Fatalf("no event before the timeout: %s", what)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func testEvents(t *testing.T, h *host) {
 		t.Errorf("start of the sandbox: %+v", e)
 	}
 	c := h.container(t, pod, "a", h.setup(pod, s, 0))
-	e = until(t, events, "container has ended", func(e cri.Event) bool {
+	e = until(t, events, "container has exited", func(e cri.Event) bool {
 		return e.Kind == cri.Stopped && len(e.Containers) == 1 && e.Containers[0].State == plan.Exited
 	})
 	if e.Containers[0].ID != c.ID || e.Containers[0].ExitCode != 3 || e.Containers[0].SandboxID != s.ID ||
@@ -181,7 +181,7 @@ func testEvents(t *testing.T, h *host) {
 	if err := h.client.RemoveContainer(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
 	}
-	until(t, events, "container is gone", func(e cri.Event) bool {
+	until(t, events, "container is deleted", func(e cri.Event) bool {
 		return e.Kind == cri.Deleted &&
 			len(e.Containers) == 0
 	})
@@ -204,7 +204,7 @@ func testPoll(t *testing.T, h *host) {
 	}
 	until(t, events, "end of the container", changed)
 	h.clear(t, pod.UID)
-	until(t, events, "pod is gone", func(e cri.Event) bool { return e.Kind == cri.Deleted })
+	until(t, events, "pod is deleted", func(e cri.Event) bool { return e.Kind == cri.Deleted })
 }
 
 func testUpdate(t *testing.T, h *host) {
@@ -233,6 +233,6 @@ func testUpdate(t *testing.T, h *host) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(c.LogPath); err != nil {
-		t.Errorf("the log was not opened again: %v", err)
+		t.Errorf("the log was not reopened: %v", err)
 	}
 }

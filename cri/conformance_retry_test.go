@@ -12,37 +12,37 @@ import (
 	"berth/cri/criconfig"
 )
 
-func testTwice(t *testing.T, h *host) {
+func testRepeat(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
 	if again := h.sandbox(t, pod); again.ID != s.ID || !again.Ready {
-		t.Errorf("the same sandbox again: %+v, was %+v", again, s)
+		t.Errorf("repeated RunSandbox: %+v, was %+v", again, s)
 	}
 	c := h.container(t, pod, "a", h.setup(pod, s, 0))
 	if again := h.container(t, pod, "a", h.setup(pod, s, 0)); again.ID != c.ID || again.State != plan.Running {
-		t.Errorf("the same container again: %+v, was %+v", again, c)
+		t.Errorf("repeated StartContainer: %+v, was %+v", again, c)
 	}
-	// A sandbox that died keeps its name until it is replaced.
+	// A stopped sandbox keeps its name until it is replaced.
 	if err := h.client.StopSandbox(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	if again := h.sandbox(t, pod); again.ID == s.ID || !again.Ready {
-		t.Errorf("in place of a dead sandbox: %+v, was %+v", again, s)
+		t.Errorf("replacement of a stopped sandbox: %+v, was %+v", again, s)
 	}
 	if seen, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(seen.Sandboxes) != 1 ||
 		len(seen.Containers) != 0 {
-		t.Errorf("left in the end: %+v %v", seen, err)
+		t.Errorf("remaining objects: %+v %v", seen, err)
 	}
 }
 
-func testCutOff(t *testing.T, h *host) {
+func testInterrupted(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	for after := time.Millisecond; after < 300*time.Millisecond; after *= 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		if s, err := h.client.RunSandbox(ctx, pod, h.sandboxSetup(pod, 0)); err == nil {
 			t.Logf("sandbox %s after %v", s.ID, after)
 		} else if k := plan.KindOf(err); k != plan.Timeout {
-			t.Errorf("cut off after %v: kind %v: %v", after, k, err)
+			t.Errorf("interrupted after %v: kind %v: %v", after, k, err)
 		}
 		cancel()
 	}
@@ -55,21 +55,21 @@ func testCutOff(t *testing.T, h *host) {
 			break
 		}
 		if k := plan.KindOf(err); k != plan.Timeout && reasonOf(err) != "RunContainerError" {
-			t.Errorf("cut off after %v: kind %v: %v", after, k, err)
+			t.Errorf("interrupted after %v: kind %v: %v", after, k, err)
 		}
 	}
 	c, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
 	if c.ID == "" {
-		t.Fatalf("container that was cut off: %v", err)
+		t.Fatalf("interrupted container: %v", err)
 	}
-	eventually(t, "one sandbox and one container are left", func() bool {
+	eventually(t, "one sandbox and one container remain", func() bool {
 		seen, err := h.client.Pod(t.Context(), pod.UID)
 		return err == nil && len(seen.Sandboxes) == 1 && seen.Sandboxes[0].ID == s.ID && len(seen.Containers) == 1 &&
 			seen.Containers[0].ID == c.ID
 	})
 }
 
-func testLeftOver(t *testing.T, h *host) {
+func testLeftover(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
 	setup := h.setup(pod, s, 1)
@@ -93,7 +93,7 @@ func testLeftOver(t *testing.T, h *host) {
 	}
 	c := h.container(t, pod, "a", setup)
 	if c.ID == left.ContainerId {
-		t.Error("the left-over was started: its configuration may be out of date")
+		t.Error("the leftover was started although its configuration may be outdated")
 	}
 	after, err := h.client.Pod(t.Context(), pod.UID)
 	if err != nil || len(after.Containers) != 1 || after.Containers[0].ID != c.ID {

@@ -23,7 +23,7 @@ import (
 	"berth/test/images"
 )
 
-// host is a runtime with what the suite needs to know of it.
+// host is a runtime under test.
 type host struct {
 	endpoint string
 	dir      string // for logs and other files
@@ -37,8 +37,8 @@ type host struct {
 	image  plan.Image
 }
 
-// TestFakeConforms runs the suite on the runtime in memory, over a socket, as a
-// containerd 2.4 and as a 1.6.
+// TestFakeConforms runs the suite on the in-memory runtime, over a socket, as
+// containerd 2.4 and 1.6.
 func TestFakeConforms(t *testing.T) {
 	for name, old := range map[string]bool{"2.4": false, "1.6": true} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestFakeConforms(t *testing.T) {
 	}
 }
 
-// TestContainerdConforms runs the suite on real ones, each private to its test.
+// TestContainerdConforms runs the suite on real containerds, one per test.
 func TestContainerdConforms(t *testing.T) {
 	for _, version := range hosts.Versions() {
 		t.Run(string(version), func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestContainerdConforms(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Logf("containerd said at last:\n%s", p.Log())
+					t.Logf("containerd log:\n%s", p.Log())
 				}
 				if err := p.Stop(); err != nil {
 					t.Error(err)
@@ -108,7 +108,7 @@ func TestContainerdConforms(t *testing.T) {
 	}
 }
 
-// testbox returns the archive of the test program's image.
+// testbox returns the image archive of the test program.
 func testbox(t *testing.T) string {
 	t.Helper()
 	cache, err := images.CacheDir()
@@ -127,13 +127,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
 
-// conformance is the suite: what berth relies on in a runtime, and what a
-// runtime may rely on in this package.
+// conformance is the suite: the behavior of a runtime that berth relies on, and the behavior of this
+// package that a runtime relies on.
 func conformance(t *testing.T, h *host) {
 	h.client = h.dial(t)
 	conn, err := grpc.NewClient("unix://"+strings.TrimPrefix(h.endpoint, "unix://"),
@@ -143,40 +143,40 @@ func conformance(t *testing.T, h *host) {
 	}
 	t.Cleanup(func() { conn.Close() })
 	h.raw = runtimeapi.NewRuntimeServiceClient(conn)
-	eventually(t, "the image is there", func() bool {
+	eventually(t, "the image is present", func() bool {
 		resp, err := h.client.ImageService().ImageStatus(t.Context(),
 			&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}})
 		h.image = plan.Image{ID: resp.GetImage().GetId(), Ref: resp.GetImage().GetId()}
 		return err == nil && h.image.ID != ""
 	})
-	t.Run("together", func(t *testing.T) {
+	t.Run("parallel", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *host){
-			"the runtime tells its version and status":                       testStatus,
-			"a sandbox goes its way":                                         testSandbox,
-			"a sandbox with its own network has address and namespace":       testNetwork,
-			"a container goes its way":                                       testContainer,
-			"a container that ends shows its exit code":                      testExit,
-			"a container that ignores the signal is killed after its grace":  testKill,
-			"a container's last words are read from file or log":             testMessage,
-			"an image that is gone is told from a sandbox that is gone":      testGone,
-			"a command that is not there fails the start and leaves a trace": testNoCommand,
-			"what is run twice is there once":                                testTwice,
-			"what was cut off is there once in the end":                      testCutOff,
-			"a left-over that was never started is replaced":                 testLeftOver,
-			"an earlier instance that failed to start is told":               testFailedEarlier,
-			"objects of others are not seen":                                 testForeign,
-			"all pods are found with what is needed to end them":             testPods,
-			"a command runs in a container":                                  testExec,
-			"streams have an address":                                        testStreams,
-			"events tell what happens, or are not supported":                 testEvents,
-			"polling tells what has changed":                                 testPoll,
-			"limits and log files of a running container can be changed":     testUpdate,
+			"version and status are reported":                                           testStatus,
+			"life cycle of a sandbox":                                                   testSandbox,
+			"a sandbox with its own network has an address and a namespace":             testNetwork,
+			"life cycle of a container":                                                 testContainer,
+			"exit code of a container":                                                  testExit,
+			"a container that ignores the stop signal is killed after its grace period": testKill,
+			"the termination message is read from the file or the log":                  testMessage,
+			"a missing image is distinguished from a missing sandbox":                   testMissing,
+			"a missing command fails the start and leaves an exited container":          testNoCommand,
+			"repeated calls create nothing twice":                                       testRepeat,
+			"interrupted calls create nothing twice":                                    testInterrupted,
+			"a leftover that was never started is replaced":                             testLeftover,
+			"an earlier instance that failed to start is returned with its error":       testFailedEarlier,
+			"foreign objects are ignored":                                               testForeign,
+			"all pods are listed with what their termination needs":                     testPods,
+			"a command runs in a container":                                             testExec,
+			"streams have a URL":                                                        testStreams,
+			"events are reported, or unsupported":                                       testEvents,
+			"polling reports changes":                                                   testPoll,
+			"resources and log files of a running container can be changed":             testUpdate,
 		} {
 			t.Run(name, func(t *testing.T) { t.Parallel(); test(t, h) })
 		}
 	})
-	// Alone, for it hurts the others.
-	t.Run("a runtime that is killed and comes back has lost nothing", func(t *testing.T) { testRestart(t, h) })
+	// Not in parallel, because it disturbs the others.
+	t.Run("a killed and restarted runtime has lost nothing", func(t *testing.T) { testRestart(t, h) })
 }
 
 func (h *host) dial(t *testing.T) *cri.Client {
@@ -193,7 +193,7 @@ func (h *host) dial(t *testing.T) *cri.Client {
 	return c
 }
 
-// pod makes a pod with one container per entry, which does those steps.
+// pod returns a pod with one container per entry, which executes those steps.
 func (h *host) pod(t *testing.T, steps ...string) *corev1.Pod {
 	name := strings.ToLower(strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -217,13 +217,13 @@ func (h *host) pod(t *testing.T, steps ...string) *corev1.Pod {
 	return p
 }
 
-// clear removes all of a pod.
+// clear removes all objects of a pod.
 func (h *host) clear(t *testing.T, uid types.UID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
 	defer cancel()
 	seen, err := h.client.Pod(ctx, uid)
 	if err != nil {
-		t.Errorf("look at what is left: %v", err)
+		t.Errorf("list remaining objects: %v", err)
 	}
 	for _, s := range seen.Sandboxes {
 		if err := h.client.StopSandbox(ctx, s.ID); err != nil {
@@ -263,10 +263,10 @@ func (h *host) container(t *testing.T, pod *corev1.Pod, name string, s plan.Cont
 	return c
 }
 
-// ended waits until the container has ended.
+// ended waits until the container has exited.
 func (h *host) ended(t *testing.T, id string) (c plan.Container) {
 	t.Helper()
-	eventually(t, "container has ended", func() bool {
+	eventually(t, "container has exited", func() bool {
 		var err error
 		if c, err = h.client.Container(t.Context(), id); err != nil {
 			t.Fatal(err)
@@ -314,7 +314,7 @@ func testSandbox(t *testing.T, h *host) {
 		t.Errorf("on the host's network: %+v", s)
 	}
 	if path, err := h.client.NetNS(t.Context(), s.ID); err != nil || path != "" {
-		t.Errorf("its namespace is the host's: %q %v", path, err)
+		t.Errorf("network namespace on the host network: %q %v", path, err)
 	}
 	if err := h.client.StopSandbox(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
@@ -323,7 +323,7 @@ func testSandbox(t *testing.T, h *host) {
 	if err != nil || len(seen.Sandboxes) != 1 || seen.Sandboxes[0].Ready || seen.Sandboxes[0].ID != s.ID {
 		t.Errorf("stopped: %+v %v", seen, err)
 	}
-	for range 2 { // what is gone is gone (R3)
+	for range 2 { // missing objects are no error (R3)
 		if err := h.client.RemoveSandbox(t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -345,16 +345,16 @@ func testNetwork(t *testing.T, h *host) {
 	}
 	path, err := h.client.NetNS(t.Context(), s.ID)
 	if err != nil || !filepath.IsAbs(path) {
-		t.Errorf("its namespace: %q %v", path, err)
+		t.Errorf("network namespace: %q %v", path, err)
 	}
-	// A client that has not made it sees the same.
+	// Another client sees the same.
 	other := h.dial(t)
 	seen, err := other.Pod(t.Context(), pod.UID)
 	if err != nil || len(seen.Sandboxes) != 1 || !slices.Equal(seen.Sandboxes[0].IPs, s.IPs) {
-		t.Errorf("seen later: %+v %v, want %+v", seen.Sandboxes, err, s)
+		t.Errorf("second client: %+v %v, want %+v", seen.Sandboxes, err, s)
 	}
 	if again, err := other.NetNS(t.Context(), s.ID); err != nil || again != path {
-		t.Errorf("its namespace, seen later: %q %v, want %q", again, err, path)
+		t.Errorf("network namespace, second client: %q %v, want %q", again, err, path)
 	}
 }
 
@@ -364,13 +364,13 @@ func testRestart(t *testing.T, h *host) {
 	c := h.container(t, pod, "a", h.setup(pod, s, 0))
 	h.kill(t)
 	if _, err := h.client.Pods(t.Context()); plan.KindOf(err) != plan.Unavailable {
-		t.Errorf("look while the runtime is away: kind %v: %v", plan.KindOf(err), err)
+		t.Errorf("list while the runtime is down: kind %v: %v", plan.KindOf(err), err)
 	}
 	if _, err := h.client.RunSandbox(t.Context(), pod, h.sandboxSetup(pod, 1)); plan.KindOf(err) != plan.Unavailable {
-		t.Errorf("run while the runtime is away: kind %v: %v", plan.KindOf(err), err)
+		t.Errorf("run while the runtime is down: kind %v: %v", plan.KindOf(err), err)
 	}
 	h.start(t)
-	eventually(t, "the runtime is back", func() bool {
+	eventually(t, "the runtime is available again", func() bool {
 		seen, err := h.client.Pod(t.Context(), pod.UID)
 		if err != nil {
 			return false
@@ -385,7 +385,7 @@ func testRestart(t *testing.T, h *host) {
 
 func reasonOf(err error) string {
 	for err != nil {
-		if e, ok := err.(*plan.Error); ok { //nolint:errorlint // every error on the way is looked at
+		if e, ok := err.(*plan.Error); ok { //nolint:errorlint // every error in the chain is checked
 			return e.Reason
 		}
 		u, ok := err.(interface{ Unwrap() error })

@@ -12,8 +12,8 @@ import (
 	"berth/podspec"
 )
 
-// TestWithNetworkState is not ready, or while they are made has no
-// address. Nobody is asked about one that needs none.
+// TestWithNetworkState: a sandbox without its networks is not ready, or has no
+// address while they are attached. A sandbox that needs none is not checked.
 func TestWithNetworkState(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{}
@@ -34,25 +34,25 @@ func TestWithNetworkState(t *testing.T) {
 		done, making bool
 		want         plan.Sandbox
 	}{
-		{"needs none", plain.Annotations, false, false, seen},
-		{"has them", more.Annotations, true, true, seen},
-		{"gets them", more.Annotations, false, true, plan.Sandbox{ID: "s", Ready: true}},
-		{"has not got them", more.Annotations, false, false, plan.Sandbox{ID: "s", IPs: seen.IPs}},
+		{"needs no networks", plain.Annotations, false, false, seen},
+		{"has its networks", more.Annotations, true, true, seen},
+		{"is being attached", more.Annotations, false, true, plan.Sandbox{ID: "s", Ready: true}},
+		{"lacks its networks", more.Annotations, false, false, plan.Sandbox{ID: "s", IPs: seen.IPs}},
 	} {
 		c := &Client{networksAttached: func(uid, sandbox string) (done, making bool) {
 			if uid != "u-1" || sandbox != "s" {
-				t.Errorf("asked about %s of %s", sandbox, uid)
+				t.Errorf("called for %s of %s", sandbox, uid)
 			}
 			return row.done, row.making
 		}}
 		if got := c.withNetworkState(seen, more.Labels, row.annotations); !reflect.DeepEqual(got, row.want) {
-			t.Errorf("one that %s: %+v", row.what, got)
+			t.Errorf("a sandbox that %s: %+v", row.what, got)
 		}
 	}
 }
 
-// TestStartInterrupted is told from one that cannot be made: containerd gives both
-// the same reason and the same code.
+// TestStartInterrupted: containerd reports the same reason and code for an interrupted start and
+// for a container that cannot be created.
 func TestStartInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -62,7 +62,7 @@ func TestStartInterrupted(t *testing.T) {
 	}{
 		{"failed to create containerd task: failed to create shim task: context canceled: unknown", 0, true},
 		{"failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown", 0, true},
-		// too little memory, it may be
+		// possibly out of memory
 		{"failed to create shim task: OCI runtime create failed: runc create failed: signal: killed: unknown", 0, false},
 		{"failed to start containerd task: context deadline exceeded: unknown", 0, true},
 		{`failed to create shim task: OCI runtime create failed: exec: "nowhere": executable file not found in $PATH: unknown`, 0, false},
@@ -74,7 +74,7 @@ func TestStartInterrupted(t *testing.T) {
 		}
 	}
 	if startInterrupted(&runtimeapi.ContainerStatus{Reason: "Error", Message: "context canceled"}) {
-		t.Error("what a container says of itself was taken for it")
+		t.Error("the message of a started container was taken for an interruption")
 	}
 }
 

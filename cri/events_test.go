@@ -10,9 +10,9 @@ import (
 	"berth/cri/crifake"
 )
 
-// TestEventsResyncFollowsSubscription: a stream that a busy runtime takes up late,
-// after it has answered calls that came later, has begun when that is told. What
-// happens then is not lost.
+// TestEventsResyncFollowsSubscription: when Events reports a Resync, the stream has started, even if
+// a busy runtime starts it only after it has responded to later calls. Events after the Resync are
+// not lost.
 func TestEventsResyncFollowsSubscription(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{0, 50 * time.Millisecond} {
@@ -35,7 +35,7 @@ func TestEventsResyncFollowsSubscription(t *testing.T) {
 		events, synced := follow(t, pod.UID, h.client.Events)
 		<-synced
 		if fake.EventSubscribers() != 1 {
-			t.Fatalf("taken up %s late: %d follow when it is said that events are followed", late, fake.EventSubscribers())
+			t.Fatalf("stream started after %s: %d subscribers at the Resync", late, fake.EventSubscribers())
 		}
 		h.sandbox(t, pod)
 		until(t, events, "sandbox is ready", func(e cri.Event) bool { return e.Kind == cri.Started })

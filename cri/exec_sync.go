@@ -14,8 +14,8 @@ const MaxExecOutput = 64 << 10
 // ExecSync runs a command in the container and waits for it. A command that exceeds the timeout is
 // killed and the error has kind plan.Timeout. Zero means no timeout. Exit codes are results, not
 // errors. Each output is truncated to MaxExecOutput bytes.
-func (c *Client) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte,
-	exitCode int32, err error) {
+func (c *Client) ExecSync(ctx context.Context, id string, cmd []string,
+	timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error) {
 	seconds := wholeSeconds(timeout)
 	var deadline time.Duration
 	if seconds > 0 {

@@ -19,7 +19,7 @@ import (
 	"berth/cri/crifake"
 )
 
-// bubble runs a test on a fake runtime in virtual time.
+// bubble runs a test with a fake runtime in virtual time.
 func bubble(t *testing.T, o crifake.Options, test func(t *testing.T, fake *crifake.Runtime, c *cri.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,7 +59,7 @@ func setupIn(s plan.Sandbox) plan.ContainerSetup {
 }
 
 // TestResizeChecksOnlyLoweredMemoryLimit: a container that is near its limit
-// can be given more CPU, or more memory.
+// can get more CPU or memory.
 func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		bubble(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
@@ -79,7 +79,7 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 				{"48Mi", "2", 64 << 20, true},
 				{"48Mi", "2", 32 << 20, false},
 				{"48Mi", "1", 48 << 20, false},
-				{"56Mi", "1", 60 << 20, false}, // it has grown since
+				{"56Mi", "1", 60 << 20, false}, // the usage has grown
 				{"52Mi", "1", 52 << 20, true},
 			} {
 				limits(row.memory, row.cpu)
@@ -88,7 +88,7 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 					t.Errorf("old %v: %s with %d bytes in use: %v", old, row.memory, row.used, err)
 				}
 			}
-			pod.Spec.Containers[0].Resources.Limits = nil // and back: the limit is new
+			pod.Spec.Containers[0].Resources.Limits = nil // remove the limit and set it again
 			if err := c.UpdateResources(t.Context(), a.ID,
 				&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: -1}); err != nil {
 				t.Fatal(err)
@@ -96,7 +96,7 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 			limits("64Mi", "1")
 			fake.SetMemoryUsage(a.ID, 64<<20)
 			if err := c.ResizeContainer(t.Context(), pod, "a", a.ID); err == nil {
-				t.Errorf("old %v: a container without a limit was given one below what it uses", old)
+				t.Errorf("old %v: a container without a limit got one below its usage", old)
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 		raw := runtimeapi.NewRuntimeServiceClient(fake.Conn())
 		events, synced := follow(t, "uid-web", c.Events)
 		<-synced
-		// The kubelet's pod: the same labels, but for the owner's.
+		// A pod of the kubelet: the same labels except the owner label.
 		config := &runtimeapi.PodSandboxConfig{
 			Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "uid-web"},
 			Labels: map[string]string{"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "default",
@@ -138,25 +138,25 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 		if len(events) != 0 {
 			t.Errorf("an event: %+v", <-events)
 		}
-		// Its name is in the way of ours; ours fails and theirs stays.
+		// Its name conflicts with ours. Our call fails and the foreign sandbox is kept.
 		if got, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxSetup{}); err == nil || got.ID != "" {
-			t.Errorf("sandbox in place of theirs: %+v %v", got, err)
+			t.Errorf("sandbox with a conflicting name: %+v %v", got, err)
 		}
 		if all := fake.Sandboxes(); len(all) != 1 || !all[0].Ready {
-			t.Errorf("theirs: %+v", all)
+			t.Errorf("foreign sandbox: %+v", all)
 		}
 	})
 }
 
-// TestCanceledCallMayComplete: who loses interest in a pod leaves the runtime time to end what
-// it is making, or shims stay that nobody knows.
+// TestCanceledCallMayComplete: after the caller cancels, the runtime gets time to complete the call.
+// Otherwise it leaks shims.
 func TestCanceledCallMayComplete(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Delay: 19 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if s, err := c.RunSandbox(ctx, smallPod(), plan.SandboxSetup{}); !s.Ready { // no time is left to look at it
-			t.Errorf("a call that ends soon after: %+v, %v", s, err)
+		if s, err := c.RunSandbox(ctx, smallPod(), plan.SandboxSetup{}); !s.Ready { // no time remains for its status
+			t.Errorf("a call that completes soon after: %+v, %v", s, err)
 		}
 		fake.Inject(crifake.Fault{RPC: "CreateContainer", Phase: crifake.Midway, Times: 1, Hang: true})
 		began := time.Now()
@@ -164,7 +164,7 @@ func TestCanceledCallMayComplete(t *testing.T) {
 		defer cancel()
 		_, err := c.StartContainer(ctx, smallPod(), "a", setupIn(plan.Sandbox{ID: fake.Sandboxes()[0].ID}))
 		if took := time.Since(began); plan.KindOf(err) != plan.Timeout || took < 21*time.Second || took > 24*time.Second {
-			t.Errorf("one that never ends: %v after %s", err, took)
+			t.Errorf("a call that never completes: %v after %s", err, took)
 		}
 	})
 }
@@ -174,18 +174,18 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 		what  string
 		fault crifake.Fault
 	}{
-		{"the answer is lost", crifake.Fault{Phase: crifake.After, Times: 1, Hang: true}},
+		{"the response is lost", crifake.Fault{Phase: crifake.After, Times: 1, Hang: true}},
 		{"it is rolled back", crifake.Fault{Phase: crifake.Midway, Times: 1, Hang: true}},
-		{"it goes on for a while after the caller left", crifake.Fault{Phase: crifake.Midway, Times: 1,
+		{"it continues after the caller canceled", crifake.Fault{Phase: crifake.Midway, Times: 1,
 			Delay: 25 * time.Second, IgnoreCancel: true}},
-		{"it goes on and then fails", crifake.Fault{Phase: crifake.Midway, Times: 1, Delay: 25 * time.Second,
+		{"it continues and then fails", crifake.Fault{Phase: crifake.Midway, Times: 1, Delay: 25 * time.Second,
 			IgnoreCancel: true, Err: errors.New("no")}},
-		{"nothing was begun", crifake.Fault{Phase: crifake.Before, Times: 1, Hang: true}},
+		{"nothing was started", crifake.Fault{Phase: crifake.Before, Times: 1, Hang: true}},
 	} {
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 			if rpc == "StartContainer" && row.fault.Phase == crifake.Midway &&
 				(!row.fault.IgnoreCancel || row.fault.Err != nil) {
-				continue // a start is not rolled back but fails: see the suite
+				continue // a failed start is not rolled back: see the conformance suite
 			}
 			t.Run(rpc+": "+row.what, func(t *testing.T) {
 				bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
@@ -200,13 +200,13 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 						_, err = c.StartContainer(ctx, pod, "a", setupIn(s))
 					}
 					if plan.KindOf(err) != plan.Timeout {
-						t.Fatalf("cut off: kind %v: %v", plan.KindOf(err), err)
+						t.Fatalf("interrupted: kind %v: %v", plan.KindOf(err), err)
 					}
 					_, a := begin(t, c, pod)
 					sandboxes, containers := fake.Sandboxes(), fake.Containers()
 					if len(sandboxes) != 1 || !sandboxes[0].Ready || len(containers) != 1 || containers[0].ID != a.ID ||
 						containers[0].State != runtimeapi.ContainerState_CONTAINER_RUNNING {
-						t.Errorf("in the end: %+v %+v", sandboxes, containers)
+						t.Errorf("final state: %+v %+v", sandboxes, containers)
 					}
 				})
 			})
@@ -214,8 +214,8 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 	}
 }
 
-// A runtime that is left alone half-way leaves more behind than one that may
-// end what it has begun.
+// A runtime that is interrupted halfway leaves more behind than one that may
+// complete the call.
 func TestR2CanceledCallMayComplete(t *testing.T) {
 	for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 		t.Run(rpc, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestR2CanceledCallMayComplete(t *testing.T) {
 				case rpc == "StartContainer" && (err != nil || a.State != plan.Running):
 					t.Errorf("started: %+v %v", a, err)
 				case rpc == "CreateContainer" && (plan.KindOf(err) != plan.Canceled || a.ID == "" || a.State != plan.Created):
-					t.Errorf("created, and not started after that: %+v %v", a, err)
+					t.Errorf("created but not started afterwards: %+v %v", a, err)
 				}
 			})
 		})
@@ -289,7 +289,7 @@ func TestR2NameReservedForeverFails(t *testing.T) {
 			t.Errorf("reason %q: %v", reasonOf(err), err)
 		}
 		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("it took %v to give up", took)
+			t.Errorf("gave up only after %v", took)
 		}
 	})
 }
@@ -338,24 +338,24 @@ func TestR4EveryCallHasDeadline(t *testing.T) {
 				_, err := c.StartContainer(ctx, pod, "a", setupIn(s))
 				return err
 			}},
-			{"stop container with 30 s of grace", 90 * time.Second, func(ctx context.Context) error {
+			{"stop container with a grace period of 30 s", 90 * time.Second, func(ctx context.Context) error {
 				_, err := c.StopContainer(ctx, a.ID, 30*time.Second)
 				return err
 			}},
 			{"remove container", 2 * time.Minute, func(ctx context.Context) error { return c.RemoveContainer(ctx, a.ID) }},
-			{"look at pod", 30 * time.Second, func(ctx context.Context) error { _, err := c.Pod(ctx, pod.UID); return err }},
-			{"look at all pods", 30 * time.Second, func(ctx context.Context) error { _, err := c.Pods(ctx); return err }},
+			{"get pod", 30 * time.Second, func(ctx context.Context) error { _, err := c.Pod(ctx, pod.UID); return err }},
+			{"list all pods", 30 * time.Second, func(ctx context.Context) error { _, err := c.Pods(ctx); return err }},
 			{"exec with 5 s", 15 * time.Second, func(ctx context.Context) error {
 				_, _, _, err := c.ExecSync(ctx, a.ID, []string{"x"}, 5*time.Second)
 				return err
 			}},
-			{"exec without an end, called off after an hour", time.Hour, func(ctx context.Context) error {
+			{"exec without timeout, canceled after an hour", time.Hour, func(ctx context.Context) error {
 				ctx, cancel := context.WithTimeout(ctx, time.Hour)
 				defer cancel()
 				_, _, _, err := c.ExecSync(ctx, a.ID, []string{"x"}, 0)
 				return err
 			}},
-			{"exec address", 30 * time.Second, func(ctx context.Context) error {
+			{"exec URL", 30 * time.Second, func(ctx context.Context) error {
 				_, err := c.ExecURL(ctx, a.ID, []string{"x"}, cri.Streams{})
 				return err
 			}},
@@ -387,36 +387,38 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 			"failed to setup network for sandbox: cni plugin not initialized", plan.Network, "FailedCreatePodSandBox"},
 		{"CRI-O cannot set up the network", sandbox, codes.Unknown, "failed to create pod network sandbox k8s_x",
 			plan.Network, "FailedCreatePodSandBox"},
-		{"the sandbox image cannot be had", sandbox, codes.Unknown, "failed to get sandbox image", plan.Other,
+		{"the sandbox image cannot be pulled", sandbox, codes.Unknown, "failed to get sandbox image", plan.Other,
 			"FailedCreatePodSandBox"},
 		{"the disk is full", create, codes.Unknown, "failed to create snapshot: write /x: no space left on device",
 			plan.NoSpace, "CreateContainerError"},
-		{"the quota is used up", create, codes.Unknown, "mkdir: disk quota exceeded", plan.NoSpace, "CreateContainerError"},
-		{"a cgroup cannot be made, which the kernel calls no space too", start, codes.Unknown,
+		{"the quota is exhausted", create, codes.Unknown, "mkdir: disk quota exceeded", plan.NoSpace, "CreateContainerError"},
+		{"a cgroup cannot be created, which the kernel also reports as ENOSPC", start, codes.Unknown,
 			"runc: mkdir /sys/fs/cgroup/x: no space left on device", plan.Other, "RunContainerError"},
-		{"the image is gone", create, codes.NotFound, `failed to resolve image "x": not found`, plan.ImageGone,
+		{"the image does not exist", create, codes.NotFound, `failed to resolve image "x": not found`, plan.ImageGone,
 			"CreateContainerError"},
-		{"the image's content is gone", create, codes.NotFound, `failed to get image from containerd "sha256:0": not found`,
+		{"the content of the image does not exist", create, codes.NotFound,
+			`failed to get image from containerd "sha256:0": not found`,
 			plan.ImageGone, "CreateContainerError"},
-		{"the sandbox is gone", create, codes.NotFound, `failed to find sandbox id "x": not found`, plan.NotFound,
+		{"the sandbox does not exist", create, codes.NotFound, `failed to find sandbox id "x": not found`, plan.NotFound,
 			"CreateContainerError"},
-		{"the configuration is refused", create, codes.InvalidArgument, "bad", plan.Invalid, "CreateContainerError"},
+		{"the configuration is rejected", create, codes.InvalidArgument, "bad", plan.Invalid, "CreateContainerError"},
 		{"runc cannot start it", start, codes.Unknown, "OCI runtime create failed", plan.Other, "RunContainerError"},
-		{"the runtime lacks the call", look, codes.Unimplemented, "unknown method", plan.Unsupported, ""},
-		{"the runtime begins", create, codes.Unavailable, "server is not initialized yet: unavailable", plan.Unavailable,
+		{"the runtime does not implement the call", look, codes.Unimplemented, "unknown method", plan.Unsupported, ""},
+		{"the runtime is starting", create, codes.Unavailable, "server is not initialized yet: unavailable", plan.Unavailable,
 			"CreateContainerError"},
-		{"the runtime begins, 1.6", create, codes.Unknown, "server is not initialized yet", plan.Unavailable,
+		{"the runtime is starting, 1.6", create, codes.Unknown, "server is not initialized yet", plan.Unavailable,
 			"CreateContainerError"},
-		{"nobody listens", sandbox, codes.Unavailable,
+		{"the runtime is not listening", sandbox, codes.Unavailable,
 			`connection error: desc = "transport: Error while dialing: dial unix /x: connect: connection refused"`, plan.Unavailable, "FailedCreatePodSandBox"},
-		{"the connection broke during a change", start, codes.Unavailable, "error reading from server: EOF", plan.Timeout,
+		{"the connection broke during a mutating call", start, codes.Unavailable, "error reading from server: EOF",
+			plan.Timeout,
 			"RunContainerError"},
-		{"the connection broke during a look", look, codes.Unavailable, "error reading from server: EOF", plan.Unavailable,
+		{"the connection broke during a read", look, codes.Unavailable, "error reading from server: EOF", plan.Unavailable,
 			""},
-		{"the runtime's own deadline passed", sandbox, codes.DeadlineExceeded, "context deadline exceeded", plan.Timeout,
+		{"the runtime's own deadline expired", sandbox, codes.DeadlineExceeded, "context deadline exceeded", plan.Timeout,
 			"FailedCreatePodSandBox"},
-		{"the runtime called it off", start, codes.Canceled, "context canceled", plan.Timeout, "RunContainerError"},
-		{"an answer is too large", look, codes.ResourceExhausted, "received message larger than max", plan.Other, ""},
+		{"the runtime canceled the call", start, codes.Canceled, "context canceled", plan.Timeout, "RunContainerError"},
+		{"a response is too large", look, codes.ResourceExhausted, "received message larger than max", plan.Other, ""},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
@@ -433,7 +435,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 					t.Errorf("kind %v, reason %q, want %v, %q: %v", plan.KindOf(err), reasonOf(err), row.kind, row.reason, err)
 				}
 				if err != nil && (!strings.Contains(err.Error(), row.text) || strings.Contains(err.Error(), "rpc error")) {
-					t.Errorf("what users read: %v", err)
+					t.Errorf("error for users: %v", err)
 				}
 			})
 		})
@@ -468,9 +470,9 @@ func TestR6EventStreamLossIsRecovered(t *testing.T) {
 		}
 		fake.Up()
 		began := time.Now()
-		<-synced // anything may have happened: the pod is looked at
+		<-synced // a resync: observe the pod
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("followed again after %v", took)
+			t.Errorf("resubscribed after %v", took)
 		}
 		seen, err := c.Pod(t.Context(), pod.UID)
 		if err != nil || len(seen.Containers) != 1 || seen.Containers[0].ExitCode != 4 ||
@@ -479,14 +481,14 @@ func TestR6EventStreamLossIsRecovered(t *testing.T) {
 		}
 		for len(events) > 0 {
 			if e := <-events; e.Kind == cri.Stopped {
-				t.Error("the event was not lost: this test shows nothing")
+				t.Error("the event was not lost, so the test is ineffective")
 			}
 		}
 		if err := c.RemoveContainer(t.Context(), a.ID); err != nil {
 			t.Fatal(err)
 		}
 		if e := <-events; e.Kind != cri.Deleted || len(e.Containers) != 0 || e.Sandbox == nil {
-			t.Errorf("after the gap: %+v", e)
+			t.Errorf("after the outage: %+v", e)
 		}
 	})
 }
@@ -502,7 +504,7 @@ func TestPollReportsOnlyChanges(t *testing.T) {
 		_, a := begin(t, c, pod)
 		time.Sleep(time.Minute)
 		if len(events) != 1 {
-			t.Errorf("%d events for a pod that came in no time and stayed", len(events))
+			t.Errorf("%d events for a pod that was created once", len(events))
 		}
 		<-events
 		fake.Down()
@@ -511,11 +513,11 @@ func TestPollReportsOnlyChanges(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if len(events) != 0 {
-			t.Errorf("told of a runtime that is away: %+v", <-events)
+			t.Errorf("event of an unavailable runtime: %+v", <-events)
 		}
 		fake.Up()
 		if e := <-events; e.Kind != cri.Changed || !e.Hint {
-			t.Errorf("after it is back: %+v", e)
+			t.Errorf("after the outage: %+v", e)
 		}
 	})
 }
@@ -532,10 +534,10 @@ func TestPollResyncsAfterOutage(t *testing.T) {
 				}
 			})
 		}()
-		for _, want := range []int{1, 2, 3} { // times that it came into reach
+		for _, want := range []int{1, 2, 3} { // number of times that it became available
 			time.Sleep(time.Minute)
 			if len(resyncs) != want {
-				t.Errorf("told %d times, %d were due", len(resyncs), want)
+				t.Errorf("%d resyncs, want %d", len(resyncs), want)
 			}
 			fake.Down()
 			time.Sleep(time.Minute)
@@ -560,16 +562,16 @@ func TestStatusCachesCgroupDriver(t *testing.T) {
 				}
 			}
 			if n := fake.CallCount("RuntimeConfig"); n != 1 {
-				t.Errorf("asked %d times", n)
+				t.Errorf("called %d times", n)
 			}
-			// A runtime that was away may be another one.
+			// After an outage, the runtime may be another one.
 			fake.Down()
 			if _, err := c.Status(t.Context()); plan.KindOf(err) != plan.Unavailable {
 				t.Error(err)
 			}
 			fake.Up()
 			if _, err := c.Status(t.Context()); err != nil || fake.CallCount("RuntimeConfig") != 2 {
-				t.Errorf("asked %d times: %v", fake.CallCount("RuntimeConfig"), err)
+				t.Errorf("called %d times: %v", fake.CallCount("RuntimeConfig"), err)
 			}
 		})
 }
@@ -595,18 +597,18 @@ func TestDialRejectsInvalidEndpoint(t *testing.T) {
 			t.Errorf("%q: %v", endpoint, err)
 		}
 	}
-	c, err := cri.Dial(t.Context(), cri.Options{RuntimeEndpoint: "unix:///nobody/is/here.sock"})
+	c, err := cri.Dial(t.Context(), cri.Options{RuntimeEndpoint: "unix:///no/such/runtime.sock"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	if _, _, err := c.Version(t.Context()); plan.KindOf(err) != plan.Unavailable {
-		t.Errorf("nobody listens: kind %v: %v", plan.KindOf(err), err)
+		t.Errorf("not listening: kind %v: %v", plan.KindOf(err), err)
 	}
 }
 
-// What a pod does not get although it runs is told with the pod's name: nobody
-// would find it in the agent's log.
+// Features that a running pod does not get are reported for the pod, because users do not read
+// the agent's log.
 func TestWarnPodReceivesWarnings(t *testing.T) {
 	t.Parallel()
 	fake := crifake.New(crifake.Options{})
@@ -633,6 +635,6 @@ func TestWarnPodReceivesWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.Join(told, ", "); got != "web MissingClusterDNS, web InvalidEnvironmentVariableNames" {
-		t.Errorf("told %q", got)
+		t.Errorf("warnings %q", got)
 	}
 }

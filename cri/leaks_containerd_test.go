@@ -27,8 +27,8 @@ import (
 	"berth/test/hosts"
 )
 
-// TestR7LeakedTasksOfBerthAreDeleted has a real containerd forget
-// sandboxes: of berth, whole and without a bundle, and of another agent.
+// TestR7LeakedTasksOfBerthAreDeleted makes a real containerd lose
+// sandboxes: of berth, with and without a bundle, and of another agent.
 func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 	for _, version := range hosts.Versions() {
 		t.Run(string(version), func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Logf("containerd said at last:\n%s", p.Log())
+					t.Logf("containerd log:\n%s", p.Log())
 				}
 				if err := p.Stop(); err != nil {
 					t.Error(err)
@@ -60,30 +60,30 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 				logs), run("alive", "/kubepods/podalive", logs)
 			foreign, elsewhere := run("foreign", "/foreign/x", t.TempDir()), run("elsewhere", "/kubepods/podelsewhere",
 				t.TempDir())
-			books := containersOf(t, p.Endpoint)
-			record, err := books.Get(withCRINamespace(t), &containers.GetContainerRequest{ID: struck})
+			containerService := containersOf(t, p.Endpoint)
+			record, err := containerService.Get(withCRINamespace(t), &containers.GetContainerRequest{ID: struck})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := p.Forget(t.Context(), whole, torn, struck, foreign, elsewhere); err != nil {
 				t.Fatal(err)
 			}
-			// CRI reads them at its start
-			if _, err := books.Create(withCRINamespace(t),
+			// CRI reads the records when it starts
+			if _, err := containerService.Create(withCRINamespace(t),
 				&containers.CreateContainerRequest{Container: record.Container}); err != nil {
 				t.Fatal(err)
 			}
-			facts, ok, err := c.Layout(t.Context())
-			if err != nil || !ok || facts.Address != p.Socket {
-				t.Fatalf("facts %+v %v %v", facts, ok, err)
+			layout, ok, err := c.Layout(t.Context())
+			if err != nil || !ok || layout.Address != p.Socket {
+				t.Fatalf("layout %+v %v %v", layout, ok, err)
 			}
-			dropBundle(t, filepath.Join(facts.TaskDir, torn))
+			dropBundle(t, filepath.Join(layout.TaskDir, torn))
 
 			search := cri.LeakSearch{
 				Known: func(string) bool { return false }, LogDir: logs, ScanProcesses: true,
 				OwnsCgroup: func(cgroup string) bool { return strings.HasPrefix(cgroup, p.CgroupRoot+"/kubepods/pod") },
 			}
-			forgotten := func(s cri.LeakSearch) (ids []string) {
+			leaked := func(s cri.LeakSearch) (ids []string) {
 				found, err := c.LeakedTasks(t.Context(), s)
 				if err != nil {
 					t.Fatal(err)
@@ -98,62 +98,62 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			}
 			want := []string{whole, torn, struck}
 			slices.Sort(want)
-			if got := forgotten(search); !slices.Equal(got, want) {
-				t.Fatalf("found %v, forgotten were %v", got, want)
+			if got := leaked(search); !slices.Equal(got, want) {
+				t.Fatalf("found %v, want %v", got, want)
 			}
-			shallow := search
-			shallow.ScanProcesses = false
-			if got := forgotten(shallow); !slices.Equal(got, want) {
-				t.Errorf("a cheap look found %v", got)
+			withoutScan := search
+			withoutScan.ScanProcesses = false
+			if got := leaked(withoutScan); !slices.Equal(got, want) {
+				t.Errorf("a search without process scan found %v", got)
 			}
 			found, err := c.LeakedTasks(t.Context(), search)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range append(found, found...) { // twice: it may be repeated
+			for _, f := range append(found, found...) { // twice, because deletion may be repeated
 				if err := c.DeleteLeakedTask(t.Context(), f); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: alive, Bundle: filepath.Join(facts.TaskDir, alive),
+			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: alive, Bundle: filepath.Join(layout.TaskDir, alive),
 				Owned: true}); err != nil {
 				t.Fatal(err)
 			}
 			for id, want := range map[string]bool{whole: false, torn: false, struck: false, alive: true, foreign: true,
 				elsewhere: true} {
-				if !want { // who was killed is gone when its new parent has noticed
-					eventually(t, "nothing of "+id+" to be left", func() bool { return len(tracesOf(t, id)) == 0 })
+				if !want { // a killed process disappears when its new parent reaps it
+					eventually(t, "no traces of "+id, func() bool { return len(tracesOf(t, id)) == 0 })
 				} else if len(tracesOf(t, id)) == 0 {
-					t.Errorf("nothing is left of %s", id)
+					t.Errorf("no traces of %s", id)
 				}
 			}
-			if _, err := books.Get(withCRINamespace(t),
+			if _, err := containerService.Get(withCRINamespace(t),
 				&containers.GetContainerRequest{ID: struck}); status.Code(err) != codes.NotFound {
 				t.Errorf("the record that CRI has lost: %v", err)
 			}
-			isAbortedCreate(t, c, facts, search)
+			abortedCreate(t, c, layout, search)
 			st, err := p.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: alive})
 			if err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
-				t.Errorf("the one that is listed: %v %v", st.GetStatus().GetState(), err)
+				t.Errorf("the listed sandbox: %v %v", st.GetStatus().GetState(), err)
 			}
 		})
 	}
 }
 
-// isAbortedCreate has a runc of this containerd leave what it had begun, a while ago and
-// just now.
-func isAbortedCreate(t *testing.T, c *cri.Client, facts cri.Layout, search cri.LeakSearch) {
+// abortedCreate creates runc state directories of interrupted creates, an old one and
+// a new one.
+func abortedCreate(t *testing.T, c *cri.Client, layout cri.Layout, search cri.LeakSearch) {
 	t.Helper()
-	own := slices.IndexFunc(facts.RuncRoots, func(root string) bool {
+	own := slices.IndexFunc(layout.RuncRoots, func(root string) bool {
 		return strings.HasPrefix(root,
 			"/run/berth-hosts/")
 	})
 	if own < 0 {
-		t.Fatalf("runc's own books of this containerd are not among %v", facts.RuncRoots)
+		t.Fatalf("the runc root of this containerd is not among %v", layout.RuncRoots)
 	}
 	dirs := map[string]string{}
 	for id, age := range map[string]time.Duration{strings.Repeat("01d1", 16): time.Hour, strings.Repeat("9e31", 16): 0} {
-		dirs[id] = filepath.Join(facts.RuncRoots[own], "k8s.io", id)
+		dirs[id] = filepath.Join(layout.RuncRoots[own], "k8s.io", id)
 		at := time.Now().Add(-age)
 		if err := errors.Join(os.MkdirAll(dirs[id], 0o711), os.Chtimes(dirs[id], at, at)); err != nil {
 			t.Fatal(err)
@@ -180,7 +180,7 @@ func podNamed(name string) *corev1.Pod {
 	return pod
 }
 
-// containersOf is containerd's own service.
+// containersOf returns a client of containerd's own service.
 func containersOf(t *testing.T, endpoint string) containers.ContainersClient {
 	t.Helper()
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -195,8 +195,8 @@ func withCRINamespace(t *testing.T) context.Context {
 	return metadata.AppendToOutgoingContext(t.Context(), "containerd-namespace", "k8s.io")
 }
 
-// dropBundle takes a task's directory away, as containerd does when it gives a
-// shim up for dead.
+// dropBundle removes the bundle of a task, as containerd does when it considers a
+// shim dead.
 func dropBundle(t *testing.T, bundle string) {
 	t.Helper()
 	_ = unix.Unmount(filepath.Join(bundle, "rootfs"), unix.MNT_DETACH) // containerd may have done so
@@ -211,7 +211,7 @@ func dropBundle(t *testing.T, bundle string) {
 	}
 }
 
-// tracesOf names the mounts and processes that bear an ID.
+// tracesOf returns the mounts and processes that mention an ID.
 func tracesOf(t *testing.T, id string) (out []string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")

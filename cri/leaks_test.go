@@ -36,7 +36,7 @@ func TestParseLayout(t *testing.T) {
 	for _, other := range []string{``, `{}`, `"text"`,
 		`{"containerdEndpoint":"/x","stateDir":"relative","rootDir":"/r"}`} {
 		if f := parseLayout(json.RawMessage(other)); f.Address != "" {
-			t.Errorf("%s: taken for containerd's: %+v", other, f)
+			t.Errorf("%s: accepted as containerd's: %+v", other, f)
 		}
 	}
 }
@@ -50,13 +50,13 @@ func TestParseShim(t *testing.T) {
 	}{
 		{"a shim", []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA, "-address", "/c.sock"},
 			false, true},
-		{"one that is being started", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock",
+		{"a start command", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock",
 			"-publish-binary", "x", "-id", idA, "start"}, true, true},
-		{"one that deletes", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-id", idA,
+		{"a delete command", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-id", idA,
 			"-bundle", "/b", "delete"}, true, true},
 		{"another namespace", []string{"containerd-shim-runc-v2", "-namespace", "moby", "-id", idA, "-address", "/c.sock"},
 			false, false},
-		{"a name that CRI does not make", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "mine",
+		{"an ID that CRI does not generate", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "mine",
 			"-address", "/c.sock"}, false, false},
 		{"another program", []string{"/bin/sh", "containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA}, false, false},
 		{"nothing", []string{""}, false, false},
@@ -75,17 +75,18 @@ func TestClassifyTaskByBundle(t *testing.T) {
 		what, config string
 		ours         bool
 	}{
-		{"a sandbox of ours",
+		{"a sandbox of berth",
 			`{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
-		{"a container of ours", `{"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
-		{"a sandbox of ours without cgroups", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"}}`,
+		{"a container of berth", `{"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
+		{"a sandbox of berth without cgroup", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"}}`,
 			true},
-		{"logs of another", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/other/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, false},
+		{"a foreign log directory",
+			`{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/other/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, false},
 		{"the logs' directory itself", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods"}}`, false},
-		{"a cgroup of another",
+		{"a foreign cgroup",
 			`{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/foreign/x"}}`, false},
-		{"nothing said", `{}`, false},
-		{"no bundle's text", `{`, false},
+		{"an empty spec", `{}`, false},
+		{"an invalid spec", `{`, false},
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(row.config), 0o600); err != nil {
@@ -105,20 +106,20 @@ func TestClassifyTaskByProcesses(t *testing.T) {
 	ours := LeakSearch{OwnsCgroup: func(string) bool { return true }}
 	others := LeakSearch{OwnsCgroup: func(string) bool { return false }}
 	if f, ok := classifyTask(LeakedTask{ID: idA, Shims: []int{parent}}, "/tasks", p, ours); !ok || !f.Owned {
-		t.Errorf("with a process of ours: %v %+v", ok, f)
+		t.Errorf("with a process of berth: %v %+v", ok, f)
 	}
 	if _, ok := classifyTask(LeakedTask{ID: idA, Shims: []int{parent}}, "/tasks", p, others); ok {
-		t.Error("with a process of another it was taken for ours")
+		t.Error("a task with a foreign process was classified as owned")
 	}
 	if f, ok := classifyTask(LeakedTask{ID: idA, Shims: []int{self}}, "/tasks", p, others); !ok || f.Owned {
-		t.Errorf("a shim with nothing in it: %v %+v", ok, f)
+		t.Errorf("a shim without processes: %v %+v", ok, f)
 	}
 	if _, ok := classifyTask(LeakedTask{ID: idA, Bundle: t.TempDir(), Shims: []int{self}}, "/tasks", p, ours); ok {
-		t.Error("a bundle that is being made was taken for one that is left")
+		t.Error("a bundle in creation was classified as leaked")
 	}
 	p.busy[self] = true
 	if _, ok := classifyTask(LeakedTask{ID: idA, Shims: []int{self}}, "/tasks", p, ours); ok {
-		t.Error("a shim that containerd starts just now was taken for one that is left")
+		t.Error("a shim that containerd is starting was classified as leaked")
 	}
 }
 
@@ -149,7 +150,7 @@ func TestSocketDirsFromBundles(t *testing.T) {
 	var kept [][]string
 	c.SetSocketDirs([]string{"/zero/s"}, func(dirs []string) { kept = append(kept, dirs) })
 	if got := c.sockets.all(); !slices.Equal(got, []string{defaultSocketDir, "/zero/s"}) {
-		t.Errorf("of the life before: %v", got)
+		t.Errorf("restored: %v", got)
 	}
 	for _, row := range []struct{ file, text, dir string }{
 		{"address", "unix:///one/s/" + name + "\n", "/one/s"},
@@ -175,7 +176,7 @@ func TestSocketDirsFromBundles(t *testing.T) {
 	}
 	if want := [][]string{{"/zero/s", "/one/s"}, {"/zero/s", "/one/s", "/two/s"}}; !slices.EqualFunc(kept, want,
 		slices.Equal) {
-		t.Errorf("kept for the next life: %v", kept)
+		t.Errorf("persisted: %v", kept)
 	}
 	got := shimSockets(LeakedTask{ID: idA}, "/run/x/c.sock", []string{"/a", "/b"})
 	if len(got) != 2 || filepath.Dir(got[0]) != "/a" || filepath.Dir(got[1]) != "/b" ||
@@ -282,12 +283,12 @@ func TestClassifyTaskByRuncState(t *testing.T) {
 		what, bundle, cgroups, logs string
 		ours                        bool
 	}{
-		{"a container of ours", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "", true},
-		{"with systemd", "/tasks/" + idA, `{"name":"x","parent":"kubepods-podu.slice"}`, "", true},
-		{"a sandbox of ours", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "/var/log/pods/x", true},
-		{"of another containerd", "/elsewhere/" + idA, `{"path":"/kubepods/podu/x"}`, "", false},
-		{"of another agent", "/tasks/" + idA, `{"path":"/foreign/x"}`, "", false},
-		{"with logs of another", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "/elsewhere/x", false},
+		{"a container of berth", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "", true},
+		{"with the systemd cgroup driver", "/tasks/" + idA, `{"name":"x","parent":"kubepods-podu.slice"}`, "", true},
+		{"a sandbox of berth", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "/var/log/pods/x", true},
+		{"a task of another containerd", "/elsewhere/" + idA, `{"path":"/kubepods/podu/x"}`, "", false},
+		{"a task of another agent", "/tasks/" + idA, `{"path":"/foreign/x"}`, "", false},
+		{"with a foreign log directory", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "/elsewhere/x", false},
 	} {
 		root := t.TempDir()
 		dir := filepath.Join(root, criNamespace, idA)
@@ -315,7 +316,7 @@ func TestClassifyTaskByRuncState(t *testing.T) {
 
 func TestClassifyTaskAbortedByRunc(t *testing.T) {
 	t.Parallel()
-	id := strings.Repeat("ab12", 16) // no other test runs a process that bears it
+	id := strings.Repeat("ab12", 16) // no other test runs a process that mentions it
 	dir := t.TempDir()
 	aged := func() {
 		at := time.Now().Add(-abortedCreateAge - time.Second)
@@ -330,7 +331,7 @@ func TestClassifyTaskAbortedByRunc(t *testing.T) {
 			t.Errorf("%s: %v %+v", what, ok, got)
 		}
 	}
-	check("it has just begun", false)
+	check("a new directory", false)
 	aged()
 	runc := exec.CommandContext(t.Context(), "sh", "-c", "read end", "create", id)
 	in, err := runc.StdinPipe()
@@ -340,17 +341,17 @@ func TestClassifyTaskAbortedByRunc(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check("a process is at it, however long", false)
+	check("a process mentions it", false)
 	_ = in.Close()
-	_ = runc.Wait() // it has read the end
-	check("nobody is at it any more", true)
+	_ = runc.Wait() // stdin is closed
+	check("no process mentions it", true)
 	if err := os.WriteFile(filepath.Join(dir, "state.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	aged()
-	check("it has begun its books", false)
+	check("it has a state file", false)
 	if _, ok := classifyTask(LeakedTask{ID: id, RuncDir: filepath.Join(dir, "gone")}, "/tasks", processes{},
 		LeakSearch{}); ok {
-		t.Error("nothing is there")
+		t.Error("a missing directory was classified as leaked")
 	}
 }

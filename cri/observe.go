@@ -175,8 +175,8 @@ func podSelector(uid string) map[string]string {
 }
 
 // listSandboxes lists the matching sandboxes that berth created.
-func (c *Client) listSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox,
-	error) {
+func (c *Client) listSandboxes(ctx context.Context,
+	filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
 	all, err := c.allSandboxes(ctx, filter)
 	return slices.DeleteFunc(all, func(s *runtimeapi.PodSandbox) bool {
 		_, ok := criconfig.ParseSandbox(s.Labels, s.Annotations)
@@ -185,8 +185,8 @@ func (c *Client) listSandboxes(ctx context.Context, filter *runtimeapi.PodSandbo
 }
 
 // listContainers lists the matching containers that berth created.
-func (c *Client) listContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container,
-	error) {
+func (c *Client) listContainers(ctx context.Context,
+	filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
 	all, err := c.allContainers(ctx, filter)
 	return slices.DeleteFunc(all, func(l *runtimeapi.Container) bool {
 		_, ok := criconfig.ParseContainer(l.Labels, l.Annotations)
@@ -194,8 +194,8 @@ func (c *Client) listContainers(ctx context.Context, filter *runtimeapi.Containe
 	}), err
 }
 
-func (c *Client) allSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox,
-	error) {
+func (c *Client) allSandboxes(ctx context.Context,
+	filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
 	var resp *runtimeapi.ListPodSandboxResponse
 	err := c.call(ctx, verbListSandboxes, "", c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: filter})
@@ -204,8 +204,8 @@ func (c *Client) allSandboxes(ctx context.Context, filter *runtimeapi.PodSandbox
 	return resp.GetItems(), err
 }
 
-func (c *Client) allContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container,
-	error) {
+func (c *Client) allContainers(ctx context.Context,
+	filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
 	var resp *runtimeapi.ListContainersResponse
 	err := c.call(ctx, verbListContainers, "", c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: filter})

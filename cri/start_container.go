@@ -41,7 +41,8 @@ func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name strin
 	}
 	maps.Copy(m.labels, podSelector(string(pod.UID)))
 	if own, ok := criconfig.ParseContainer(req.Config.Labels, req.Config.Annotations); ok {
-		m.container.SpecHash, m.container.Image, m.container.Kind, m.container.Devices = own.SpecHash, own.Image, own.Kind, own.Devices
+		m.container.SpecHash, m.container.Image = own.SpecHash, own.Image
+		m.container.Kind, m.container.Devices = own.Kind, own.Devices
 	}
 	var earlier *runtimeapi.Container
 	err = c.call(ctx, verbCreateContainer, name, c.deadlines.CreateContainer, func(ctx context.Context) (err error) {
@@ -115,8 +116,8 @@ func (c *Client) runningContainerID(ctx context.Context, pod *corev1.Pod, name s
 
 // createContainer creates the container and removes what an earlier call left behind under its
 // name. If that instance was started, createContainer returns it as earlier instead.
-func (c *Client) createContainer(ctx context.Context, m *creation) (id string, earlier *runtimeapi.Container,
-	err error) {
+func (c *Client) createContainer(ctx context.Context,
+	m *creation) (id string, earlier *runtimeapi.Container, err error) {
 	wait := retryWait{until: time.Now().Add(c.deadlines.NameReservation)}
 	for {
 		resp, err := c.runtime.CreateContainer(ctx, m.req)

@@ -38,14 +38,16 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 		c.cache.reset()
 		return Status{}, err
 	}
-	last, err := c.runtimeInfo(ctx)
+	info, err := c.runtimeInfo(ctx)
 	if err != nil {
 		return Status{}, err
 	}
 	s := Status{
 		Handlers:                 handlerFeatures(resp.GetRuntimeHandlers()),
 		SupplementalGroupsPolicy: resp.GetFeatures().GetSupplementalGroupsPolicy(),
-		CgroupDriver:             last.cgroupDriver, NoImageVolumesReason: last.noImageVolumesReason, NoCDIReason: last.noCDIReason,
+		CgroupDriver:             info.cgroupDriver,
+		NoImageVolumesReason:     info.noImageVolumesReason,
+		NoCDIReason:              info.noCDIReason,
 	}
 	s.Ready, s.Reason = condition(resp, runtimeapi.RuntimeReady)
 	s.NetworkReady, s.NetworkMessage = condition(resp, runtimeapi.NetworkReady)

@@ -27,17 +27,17 @@ type containerd struct {
 	log      string
 }
 
-const host = "registry.test" // of all images in these tests; exists nowhere
+const host = "registry.test" // registry host of all images in these tests; does not exist
 
-// startContainerd starts one on folders of its own. It and all that it made are
-// gone at the end of the test.
+// startContainerd starts a containerd with its own directories. It and everything it created are
+// removed at the end of the test.
 func startContainerd(t *testing.T, o testimages.RegistryOptions) *containerd {
 	t.Helper()
 	return startContainerdIn(t, shortDir(t), o)
 }
 
-// shortDir is a folder of the test: a unix socket's path has to be short, and
-// t.TempDir's is not always.
+// shortDir returns a temporary directory with a short path, for unix sockets. The path of
+// t.TempDir may be too long.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "images-") //nolint:usetesting // see above
@@ -53,7 +53,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// unmountBelow takes away what a killed containerd left mounted.
+// unmountBelow removes the mounts that a killed containerd left behind.
 func unmountBelow(t *testing.T, dir string) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -103,7 +103,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 	}
 	t.Cleanup(func() { conn.Close() })
 	c.service = runtimeapi.NewImageServiceClient(conn)
-	until(t, "containerd answers", func() bool {
+	until(t, "containerd is ready", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := c.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
@@ -129,13 +129,13 @@ func (c *containerd) run(t *testing.T, dir string) {
 		log.Close()
 		if t.Failed() {
 			if text, err := os.ReadFile(c.log); err == nil {
-				t.Logf("containerd says:\n%s", text)
+				t.Logf("containerd log:\n%s", text)
 			}
 		}
 	})
 }
 
-// push puts an image of random content into the registry and returns its name.
+// push pushes an image with random content to the registry and returns its name.
 func (c *containerd) push(t *testing.T, repository string) string {
 	t.Helper()
 	img, err := random.Image(64<<10, 2)
@@ -153,13 +153,13 @@ func TestPullWithContainerd(t *testing.T) {
 	t.Parallel()
 	c := startContainerd(t, testimages.RegistryOptions{})
 	for is, test := range map[string]func(*testing.T, *containerd){
-		"an image is pulled and found":         pulledAndFound,
-		"a hundred askers are one pull":        hundredAskers,
-		"an image that is not there":           notThere,
-		"a registry that fails":                registryFails,
-		"a registry that does not answer":      registryGone,
-		"a pull that is called off leaves all": calledOff,
-		"an unused image is collected":         collected,
+		"an image is pulled and present":       pulledAndFound,
+		"a hundred waiters share one pull":     hundredAskers,
+		"a missing image":                      notThere,
+		"a failing registry":                   registryFails,
+		"an unavailable registry":              registryGone,
+		"a canceled pull leaves nothing":       calledOff,
+		"an unused image is garbage collected": collected,
 		"a full disk":                          fullDisk,
 	} {
 		t.Run(is, func(t *testing.T) {
@@ -193,7 +193,7 @@ func pulledAndFound(t *testing.T, c *containerd) {
 	}
 	i := newImages(t, Options{Service: c.service})
 	if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/found/testbox", nil); here || err != nil {
-		t.Errorf("before the pull: here %v, %v", here, err)
+		t.Errorf("before the pull: present %v, %v", here, err)
 	}
 	for _, name := range []string{host + "/found/testbox", host + "/found/testbox:v2",
 		host + "/found/testbox@" + digest.String()} {
@@ -220,7 +220,7 @@ func hundredAskers(t *testing.T, c *containerd) {
 	for n := range ends {
 		ends[n] = startPull(t.Context(), i, newPod(fmt.Sprint("p", n), 0), name, nil)
 	}
-	until(t, "all wait for a stalled blob", func() bool {
+	until(t, "all pulls wait for a stalled blob", func() bool {
 		p := i.ActivePulls()
 		return len(p) == 1 && len(p[0].Pods) == len(ends) && c.registry.Counts("hundred/a").Waiting > 0
 	})
@@ -231,7 +231,7 @@ func hundredAskers(t *testing.T, c *containerd) {
 		}
 	}
 	if got := c.registry.Counts("hundred/a").Manifests; got != 1 {
-		t.Errorf("the registry was asked for the manifest %d times, want once", got)
+		t.Errorf("the manifest was requested %d times, want once", got)
 	}
 }
 
@@ -256,7 +256,7 @@ func registryFails(t *testing.T, _ *containerd) {
 	wantKind(t, err, plan.Other, "ErrImagePull")
 	c.registry.Fail(0, 0)
 	if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil); err != nil {
-		t.Errorf("when it works again: %v", err)
+		t.Errorf("after the registry recovered: %v", err)
 	}
 }
 
@@ -270,7 +270,7 @@ func registryGone(t *testing.T, _ *containerd) {
 	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 	wantKind(t, err, plan.Other, "ErrImagePull")
 	if !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("the error does not say why: %v", err)
+		t.Errorf("the error has no cause: %v", err)
 	}
 }
 
@@ -285,13 +285,13 @@ func calledOff(t *testing.T, c *containerd) {
 	until(t, "the blob is stalled", func() bool { return c.registry.Counts("off/a").Waiting > 0 })
 	cancel()
 	wantKind(t, <-end, plan.Canceled, "ErrImagePull")
-	until(t, "the runtime has let go of the blob", func() bool { return c.registry.Counts("off/a").Waiting == 0 })
+	until(t, "the runtime has closed the download", func() bool { return c.registry.Counts("off/a").Waiting == 0 })
 	if _, here, err := i.Present(t.Context(), newPod("p", 0), name, nil); here || err != nil {
-		t.Errorf("a pull that was called off left an image: %v %v", here, err)
+		t.Errorf("a canceled pull left an image: %v %v", here, err)
 	}
 	release()
 	if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil); err != nil {
-		t.Errorf("pulled again: %v", err)
+		t.Errorf("second pull: %v", err)
 	}
 }
 
@@ -318,7 +318,7 @@ func collected(t *testing.T, _ *containerd) {
 	for n, repository := range []string{"gc/a", "gc/b"} {
 		if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1", nil); here != (n == 1) ||
 			err != nil {
-			t.Errorf("%s: here %v, %v", repository, here, err)
+			t.Errorf("%s: present %v, %v", repository, here, err)
 		}
 	}
 }
@@ -362,7 +362,7 @@ func TestPullWithCredentialsAndContainerd(t *testing.T) {
 		{"without a secret", nil, false},
 		{"with wrong credentials", []string{"wrong"}, false},
 		{"with a secret for another registry", []string{"other"}, false},
-		{"with a secret that is missing", []string{"gone"}, false},
+		{"with a missing secret", []string{"gone"}, false},
 		{"with the right credentials", []string{"right"}, true},
 		{"with the right credentials after wrong ones", []string{"wrong", "gone", "right"}, true},
 	} {
@@ -378,7 +378,7 @@ func TestPullWithCredentialsAndContainerd(t *testing.T) {
 			}
 			wantKind(t, err, plan.Denied, "ErrImagePull")
 			if strings.Contains(err.Error(), "password") {
-				t.Errorf("the error shows a secret: %v", err)
+				t.Errorf("the error contains a secret: %v", err)
 			}
 		})
 	}

@@ -18,22 +18,24 @@ func TestClassify(t *testing.T) {
 		kind   plan.Kind
 		reason string
 	}{
-		{"the runtime is away", status.Error(codes.Unavailable, "connection error: dial unix /run/c.sock: no such file"),
+		{"the runtime is unavailable", status.Error(codes.Unavailable,
+			"connection error: dial unix /run/c.sock: no such file"),
 			plan.Unavailable, "ErrImagePull"},
-		{"the runtime has no images", status.Error(codes.Unimplemented, "unknown service"), plan.Unsupported, "ErrImagePull"},
-		{"the registry is away",
+		{"the runtime has no image service", status.Error(codes.Unimplemented, "unknown service"), plan.Unsupported,
+			"ErrImagePull"},
+		{"the registry is unavailable",
 			status.Error(codes.Unknown,
 				`failed to do request: Head "https://reg.io/v2/a": dial tcp: connection refused`), plan.Other, "ErrImagePull"},
-		{"the runtime calls the registry away", status.Error(codes.Unknown,
+		{"the runtime reports that the registry is unavailable", status.Error(codes.Unknown,
 			"RegistryUnavailable: pinging container registry"), plan.Other, "RegistryUnavailable"},
-		{"the signature is wrong", status.Error(codes.Unknown, "SignatureValidationFailed: Source image rejected"),
+		{"the signature is invalid", status.Error(codes.Unknown, "SignatureValidationFailed: Source image rejected"),
 			plan.Other, "SignatureValidationFailed"},
-		{"the registry is overrun", status.Error(codes.Unknown, "unexpected status code: 429 Too Many Requests"),
+		{"the registry limits requests", status.Error(codes.Unknown, "unexpected status code: 429 Too Many Requests"),
 			plan.Other, "ErrImagePull"},
-		{"a denial that looks like nothing there", status.Error(codes.NotFound,
+		{"a denial with the code NotFound", status.Error(codes.NotFound,
 			"pull access denied, repository does not exist or may require authorization"), plan.Denied, "ErrImagePull"},
-		{"a disk is full", status.Error(codes.ResourceExhausted, "no space left on device"), plan.NoSpace, "ErrImagePull"},
-		{"a quota is used up", status.Error(codes.Unknown, "write: disk quota exceeded"), plan.NoSpace, "ErrImagePull"},
+		{"the disk is full", status.Error(codes.ResourceExhausted, "no space left on device"), plan.NoSpace, "ErrImagePull"},
+		{"the quota is exhausted", status.Error(codes.Unknown, "write: disk quota exceeded"), plan.NoSpace, "ErrImagePull"},
 		{"a message was too large", status.Error(codes.ResourceExhausted, "received message larger than max"), plan.Other,
 			"ErrImagePull"},
 		{"no progress", status.Error(codes.Canceled, "context canceled"), plan.Timeout, "ErrImagePull"},
@@ -55,7 +57,7 @@ func TestPullTextContainsReasonOnce(t *testing.T) {
 		"manifest unknown":                    `pull image "reg.io/a:1": manifest unknown`,
 	} {
 		if got := pullError("reg.io/a:1", status.Error(codes.Unknown, said), false, nil).Error(); got != want {
-			t.Errorf("%s is told as %q, want %q", said, got, want)
+			t.Errorf("%s is reported as %q, want %q", said, got, want)
 		}
 	}
 }

@@ -17,18 +17,18 @@ import (
 	"berth/agent/plan"
 )
 
-// fakeService is an image service in memory. Pulls of a name in blocked wait for
+// fakeService is an in-memory image service. Pulls of a name in blocked wait for
 // its channel.
 type fakeService struct {
-	runtimeapi.ImageServiceClient // panics when something else is called
+	runtimeapi.ImageServiceClient // other methods panic
 
 	mu         sync.Mutex
-	images     map[string]*runtimeapi.Image // by name as asked
-	pulled     []string                     // names in the order in which pulls began
+	images     map[string]*runtimeapi.Image // by requested name
+	pulled     []string                     // names in the order in which pulls started
 	auths      []*runtimeapi.AuthConfig     // of the pulls, in order
 	inspects   int
 	running    int
-	maxRunning int // running at once
+	maxRunning int // concurrent pulls
 	removed    []string
 	blocked    map[string]chan struct{}
 	pullErr    func(image string, auth *runtimeapi.AuthConfig) error
@@ -125,7 +125,7 @@ func (f *fakeService) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRe
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// add puts an image on the node.
+// add adds an image to the node.
 func (f *fakeService) add(img *runtimeapi.Image) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,7 +135,7 @@ func (f *fakeService) add(img *runtimeapi.Image) {
 	}
 }
 
-// started returns the names of the pulls that have begun, in order.
+// started returns the names of the started pulls, in order.
 func (f *fakeService) started() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +160,7 @@ func newPod(name string, priority int32, pullSecrets ...string) *corev1.Pod {
 
 func pullAction(image string) plan.PullImage { return plan.PullImage{Container: "c", Image: image} }
 
-// newImages returns Images that are closed at the end of the test.
+// newImages returns a Manager that is closed at the end of the test.
 func newImages(t *testing.T, o Options) *Manager {
 	t.Helper()
 	i := New(o)
@@ -173,7 +173,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain for: %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
@@ -182,7 +182,7 @@ func wantKind(t *testing.T, err error, kind plan.Kind, reason string) {
 	t.Helper()
 	e, ok := err.(*plan.Error) //nolint:errorlint // the outermost error carries the kind
 	if !ok {
-		t.Fatalf("%v is no *plan.Error", err)
+		t.Fatalf("%v is not a *plan.Error", err)
 	}
 	if e.Kind != kind || e.Reason != reason {
 		t.Errorf("kind %d reason %s, want %d %s: %v", e.Kind, e.Reason, kind, reason, err)

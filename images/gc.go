@@ -140,8 +140,8 @@ func (m *Manager) CollectGarbage(ctx context.Context, o GCOptions) (GCResult, er
 	return m.collect(ctx, o, p, diskUsage{used, capacity}, enough)
 }
 
-func (m *Manager) collect(ctx context.Context, o GCOptions, p gcPolicy, d diskUsage, enough func() bool) (GCResult,
-	error) {
+func (m *Manager) collect(ctx context.Context, o GCOptions, p gcPolicy, d diskUsage,
+	enough func() bool) (GCResult, error) {
 	images, err := m.listStored(ctx, o)
 	if err != nil {
 		return GCResult{}, fmt.Errorf("image GC: list images: %w", err)

@@ -55,8 +55,8 @@ const (
 // selectRemovals selects the images to remove, in order: those unused for too long, then, if the
 // disk is too full, the least recently used ones until enough is freed. short is the number of
 // bytes that are still missing. Images that are in use or pinned are never selected.
-func selectRemovals(now time.Time, images []storedImage, p gcPolicy, d diskUsage) (remove []imageRemoval,
-	short uint64) {
+func selectRemovals(now time.Time, images []storedImage, p gcPolicy,
+	d diskUsage) (remove []imageRemoval, short uint64) {
 	free := slices.DeleteFunc(slices.Clone(images), func(s storedImage) bool { return s.inUse || s.pinned != "" })
 	young := func(s storedImage) int {
 		if p.allUnused && now.Sub(s.detected) < p.minAge {

@@ -15,7 +15,7 @@ import (
 
 var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// imageUsedBefore is an image of 10 bytes that was last used so many minutes before noon.
+// imageUsedBefore is an image of 10 bytes that was last used the given minutes before noon.
 func imageUsedBefore(id string, minutes int, change ...func(*storedImage)) storedImage {
 	t := noon.Add(-time.Duration(minutes) * time.Minute)
 	s := storedImage{id: id, size: 10, detected: t, lastUsed: t}
@@ -43,31 +43,36 @@ func TestSelectRemovals(t *testing.T) {
 		want   []string
 		short  uint64
 	}{
-		{"below the threshold nothing goes", []storedImage{imageUsedBefore("a", 9)}, threshold, 84, nil, 0},
-		{"at the threshold the oldest goes until low is reached", []storedImage{imageUsedBefore("new", 3),
+		{"nothing is removed below the threshold", []storedImage{imageUsedBefore("a", 9)}, threshold, 84, nil, 0},
+		{"the oldest are removed from the high down to the low threshold", []storedImage{imageUsedBefore("new", 3),
 			imageUsedBefore("old", 9), imageUsedBefore("mid", 6)}, threshold, 91, []string{"old", "mid"}, 0},
-		{"as few as are enough", []storedImage{imageUsedBefore("new", 3), imageUsedBefore("old", 9)}, threshold, 85,
+		{"no more than necessary is removed", []storedImage{imageUsedBefore("new", 3), imageUsedBefore("old", 9)},
+			threshold, 85,
 			[]string{"old"}, 0},
-		{"what is in use stays", []storedImage{imageUsedBefore("a", 9, markInUse), imageUsedBefore("b", 5)}, threshold, 85,
+		{"images in use are kept", []storedImage{imageUsedBefore("a", 9, markInUse), imageUsedBefore("b", 5)}, threshold, 85,
 			[]string{"b"}, 0},
-		{"what is pinned stays", []storedImage{imageUsedBefore("a", 9, markPinned), imageUsedBefore("b", 5)}, threshold, 85,
+		{"pinned images are kept", []storedImage{imageUsedBefore("a", 9, markPinned), imageUsedBefore("b", 5)}, threshold, 85,
 			[]string{"b"}, 0},
-		{"what is too young stays", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5)}, threshold, 95,
+		{"young images are kept", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5)}, threshold, 95,
 			[]string{"b"}, 5},
-		{"what is missing is told", []storedImage{imageUsedBefore("a", 5)}, threshold, 99, []string{"a"}, 9},
-		{"at high 100 nothing goes", []storedImage{imageUsedBefore("a", 9)}, gcPolicy{high: 100, low: 80}, 100, nil, 0},
-		{"what is unused for too long goes at any usage", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)},
+		{"the shortfall is returned", []storedImage{imageUsedBefore("a", 5)}, threshold, 99, []string{"a"}, 9},
+		{"a threshold of 100 disables removal", []storedImage{imageUsedBefore("a", 9)}, gcPolicy{high: 100, low: 80}, 100,
+			nil, 0},
+		{"images above the maximum age are removed at any usage", []storedImage{imageUsedBefore("a", 61),
+			imageUsedBefore("b", 59)},
 			aged, 10, []string{"a"}, 0},
-		{"the maximum age spares what is in use", []storedImage{imageUsedBefore("a", 61, markInUse), imageUsedBefore("b",
-			61, markPinned)}, aged, 10, nil, 0},
-		{"what goes for its age counts for the space", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)},
+		{"images in use are kept above the maximum age", []storedImage{imageUsedBefore("a", 61, markInUse),
+			imageUsedBefore("b",
+				61, markPinned)}, aged, 10, nil, 0},
+		{"removals for age free space", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)},
 			aged, 90, []string{"a"}, 0},
-		{"when the node needs space all goes that may", []storedImage{imageUsedBefore("a", 0), imageUsedBefore("b", 5,
+		{"under disk pressure all unused images are removed", []storedImage{imageUsedBefore("a", 0), imageUsedBefore("b", 5,
 			markInUse), imageUsedBefore("c", 5, markPinned), imageUsedBefore(
 			"d", 7)}, gcPolicy{high: 100, low: 100, allUnused: true}, 0, []string{"d", "a"}, 0},
-		{"and the young ones last", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5), imageUsedBefore("c", 9,
-			markFresh)}, gcPolicy{high: 100, low: 100, minAge: 2 * time.Minute, allUnused: true}, 0, []string{"b", "c", "a"}, 0},
-		{"an unknown size of the disk removes nothing", []storedImage{imageUsedBefore("a", 9)}, threshold, 0, nil, 0},
+		{"under disk pressure young images come last", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5),
+			imageUsedBefore("c", 9,
+				markFresh)}, gcPolicy{high: 100, low: 100, minAge: 2 * time.Minute, allUnused: true}, 0, []string{"b", "c", "a"}, 0},
+		{"nothing is removed if the disk size is unknown", []storedImage{imageUsedBefore("a", 9)}, threshold, 0, nil, 0},
 	} {
 		d := diskUsage{c.used, 100}
 		if c.used == 0 {
@@ -78,11 +83,11 @@ func TestSelectRemovals(t *testing.T) {
 		for _, r := range remove {
 			got = append(got, r.id)
 			if r.message == "" {
-				t.Errorf("%s: %s goes for no reason", c.is, r.id)
+				t.Errorf("%s: %s is removed without a reason", c.is, r.id)
 			}
 		}
 		if !slices.Equal(got, c.want) || short != c.short {
-			t.Errorf("%s: %v, %d short; want %v, %d", c.is, got, short, c.want, c.short)
+			t.Errorf("%s: %v, shortfall %d, want %v, %d", c.is, got, short, c.want, c.short)
 		}
 	}
 }
@@ -106,18 +111,18 @@ func TestSelectRemovalsInvariants(t *testing.T) {
 		p.low = r.IntN(p.high + 1)
 		remove, short := selectRemovals(noon, images, p, diskUsage{uint64(r.IntN(101)), 100})
 		if !slices.EqualFunc(images, before, func(a, b storedImage) bool { return a.id == b.id }) {
-			t.Fatalf("seed %d: the list was changed", seed)
+			t.Fatalf("seed %d: the input was modified", seed)
 		}
 		gone := map[string]bool{}
 		for _, x := range remove {
 			if x.inUse || x.pinned != "" || gone[x.id] {
-				t.Fatalf("seed %d: %s goes: in use %v, pinned %v, twice %v", seed, x.id, x.inUse, x.pinned, gone[x.id])
+				t.Fatalf("seed %d: %s is removed: in use %v, pinned %v, twice %v", seed, x.id, x.inUse, x.pinned, gone[x.id])
 			}
 			gone[x.id] = true
 		}
 		for _, s := range images {
 			if short > 0 && s.size > 0 && !s.inUse && s.pinned == "" && noon.Sub(s.detected) >= p.minAge && !gone[s.id] {
-				t.Fatalf("seed %d: %d bytes short, and %s stays", seed, short, s.id)
+				t.Fatalf("seed %d: shortfall %d and %s is kept", seed, short, s.id)
 			}
 		}
 	}
@@ -156,7 +161,7 @@ func TestRunGC(t *testing.T) {
 			})
 		}()
 		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/idle:1", nil); !here {
-			t.Error("idle is not there")
+			t.Error("idle is not present")
 		}
 		time.Sleep(299 * time.Second)
 		synctest.Wait()
@@ -169,10 +174,10 @@ func TestRunGC(t *testing.T) {
 			t.Errorf("removed %v, want idle", f.removedIDs())
 		}
 		if c := <-rounds; c.Freed != 10 || c.Shortfall != 5 || c.Removed[0].Message != "the disk is 95% full" {
-			t.Errorf("told %+v", c)
+			t.Errorf("reported %+v", c)
 		}
 		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/idle:1", nil); here {
-			t.Error("a removed image is still remembered")
+			t.Error("a removed image is still present")
 		}
 		cancel()
 		<-done
@@ -202,7 +207,7 @@ func TestGCAgesCountFromLastUse(t *testing.T) {
 			}
 		}
 		if !slices.Equal(f.removedIDs(), []string{"id-of-reg.io/a:1"}) {
-			t.Errorf("removed %v, want only what nobody asked for", f.removedIDs())
+			t.Errorf("removed %v, want only the unused image", f.removedIDs())
 		}
 		o.Usage = usage(99)
 		if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction("reg.io/c:1"), nil); err != nil {
@@ -210,7 +215,7 @@ func TestGCAgesCountFromLastUse(t *testing.T) {
 		}
 		if c, err := i.CollectGarbage(t.Context(), o); err != nil || len(c.Removed) != 1 ||
 			c.Removed[0].ID != "id-of-reg.io/b:1" {
-			t.Errorf("%+v %v: want b and not the fresh c", c, err)
+			t.Errorf("%+v %v: want b and not the new c", c, err)
 		}
 		f.add(&runtimeapi.Image{Id: "brought", RepoTags: []string{"reg.io/brought:1"}, Size: 100})
 		if c, err := i.FreeSpace(t.Context(), GCOptions{KeepPreloaded: true}, never); err != nil || len(c.Removed) != 1 ||
@@ -218,7 +223,7 @@ func TestGCAgesCountFromLastUse(t *testing.T) {
 			t.Errorf("%+v %v: want c, which was pulled", c, err)
 		}
 		if c, err := i.FreeSpace(t.Context(), GCOptions{}, never); err != nil || len(c.Removed) != 1 {
-			t.Errorf("%+v %v: want what was brought too, if that is not to be kept", c, err)
+			t.Errorf("%+v %v: want the preloaded image too without KeepPreloaded", c, err)
 		}
 	})
 }
@@ -236,18 +241,18 @@ func TestGCStopsWhenEnoughIsFreed(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
-		// Each takes three times of the disk what the runtime counts.
+		// Each image uses three times the size that the runtime reports.
 		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80,
 			Usage: func() (uint64, uint64, error) { return 95 - 15*uint64(len(f.removedIDs())), 100, nil }}
 		c, err := i.CollectGarbage(t.Context(), o)
 		if err != nil || !slices.Equal(f.removedIDs(), []string{"a"}) || c.Shortfall != 0 || c.Needed != 15 ||
 			c.Removed[0].Reason != ReasonSpace {
-			t.Errorf("%+v %v: want the oldest alone", c, err)
+			t.Errorf("%+v %v: want only the oldest", c, err)
 		}
-		// And a tenth of it, when layers are shared: what is counted is not enough.
+		// With shared layers, removals free less than the reported sizes.
 		o.Usage = func() (uint64, uint64, error) { return 85, 100, nil }
 		if c, err := i.CollectGarbage(t.Context(), o); err != nil || !slices.Equal(f.removedIDs(), []string{"a", "b"}) {
-			t.Errorf("%+v %v: want what is needed as the runtime counts", c, err)
+			t.Errorf("%+v %v: want the needed bytes according to the reported sizes", c, err)
 		}
 	})
 }
@@ -265,10 +270,10 @@ func TestGCKeepsImageUsedMeanwhile(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); !here {
-			t.Fatal("not there")
+			t.Fatal("not present")
 		}
 		if !i.usedSince("a", images[0].lastUsed) {
-			t.Error("a use after the choice is not seen")
+			t.Error("a use after the selection is not detected")
 		}
 	})
 }
@@ -281,7 +286,7 @@ func TestGCOptionsValidation(t *testing.T) {
 			MinAge: -1}, {HighThresholdPercent: 80, MinAge: 2, MaxAge: 1}} {
 		o.Usage = usage(10)
 		if _, err := i.CollectGarbage(t.Context(), o); err == nil {
-			t.Errorf("%+v is taken", o)
+			t.Errorf("%+v is accepted", o)
 		}
 	}
 	broken := errors.New("statfs: gone")

@@ -61,8 +61,8 @@ func newInflightPulls() *inflightPulls {
 // pull has the values of the first waiter's context and ends when the last waiter has left. The
 // error is that of the pull. If left is true, the waiter left before the end and the error is that
 // of ctx.
-func (p *inflightPulls) do(ctx context.Context, key string, w waiter, pull pullFunc) (image plan.Image, left bool,
-	err error) {
+func (p *inflightPulls) do(ctx context.Context, key string, w waiter,
+	pull pullFunc) (image plan.Image, left bool, err error) {
 	in, err := p.join(ctx, key, w, pull)
 	if err != nil {
 		return image, true, err
@@ -94,8 +94,8 @@ func (p *inflightPulls) join(ctx context.Context, key string, w waiter, pull pul
 
 // tryJoin joins the pull with that key or starts it. It does not join a pull that is being
 // canceled.
-func (p *inflightPulls) tryJoin(ctx context.Context, key string, w waiter, pull pullFunc) (in *inflightPull,
-	joined bool, err error) {
+func (p *inflightPulls) tryJoin(ctx context.Context, key string, w waiter,
+	pull pullFunc) (in *inflightPull, joined bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {

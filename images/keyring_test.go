@@ -14,7 +14,7 @@ import (
 	"berth/podspec"
 )
 
-// dockerConfig is a pull secret with one user per registry address.
+// dockerConfig returns a pull secret with one user per registry.
 func dockerConfig(users map[string]string) plan.Object {
 	auths := map[string]any{}
 	for at, user := range users {
@@ -57,34 +57,34 @@ func TestKeyringMatching(t *testing.T) {
 		want  bool
 	}{
 		{"a plain host matches", "reg.io", "reg.io/a:1", true},
-		{"a host does not match another", "reg.io", "evil-reg.io/a:1", false},
-		{"a host does not match below it", "reg.io", "a.reg.io/a:1", false},
+		{"another host does not match", "reg.io", "evil-reg.io/a:1", false},
+		{"a subdomain does not match", "reg.io", "a.reg.io/a:1", false},
 		{"a scheme is ignored", "https://reg.io", "reg.io/a:1", true},
 		{"an insecure scheme is ignored", "http://reg.io", "reg.io/a:1", true},
-		{"case does not matter in hosts", "REG.io", "Reg.IO/a:1", true},
+		{"hosts are case-insensitive", "REG.io", "Reg.IO/a:1", true},
 		{"a port must be the same", "reg.io:5000", "reg.io:5000/a:1", true},
 		{"another port does not match", "reg.io:5000", "reg.io:5001/a:1", false},
-		{"a port matches no host without one", "reg.io:5000", "reg.io/a:1", false},
-		{"no port matches no host with one", "reg.io", "reg.io:5000/a:1", false},
-		{"port 443 is what no port means", "reg.io:443", "reg.io/a:1", true},
-		{"no port means 443", "reg.io", "reg.io:443/a:1", true},
-		{"an insecure port 443 is a port", "http://reg.io:443", "reg.io/a:1", false},
+		{"a port does not match a host without a port", "reg.io:5000", "reg.io/a:1", false},
+		{"a host without a port does not match a port", "reg.io", "reg.io:5000/a:1", false},
+		{"port 443 matches the default port", "reg.io:443", "reg.io/a:1", true},
+		{"the default port matches 443", "reg.io", "reg.io:443/a:1", true},
+		{"port 443 with http does not match the default port", "http://reg.io:443", "reg.io/a:1", false},
 		{"a path matches itself", "reg.io/team/app", "reg.io/team/app:1", true},
-		{"a path matches below it", "reg.io/team", "reg.io/team/app:1", true},
-		{"a path does not match beside it", "reg.io/team", "reg.io/team-evil/app:1", false},
+		{"a path matches a subpath", "reg.io/team", "reg.io/team/app:1", true},
+		{"a path does not match another path with the same prefix", "reg.io/team", "reg.io/team-evil/app:1", false},
 		{"a longer path does not match", "reg.io/team/app", "reg.io/team:1", false},
-		{"a slash at the end does not matter", "reg.io/team/", "reg.io/team/app:1", true},
-		{"an API path means the whole registry", "https://reg.io/v2/", "reg.io/a:1", true},
-		{"an API path before a path is dropped", "https://reg.io/v1/team", "reg.io/team/a:1", true},
+		{"a trailing slash is ignored", "reg.io/team/", "reg.io/team/app:1", true},
+		{"an API path matches the whole registry", "https://reg.io/v2/", "reg.io/a:1", true},
+		{"an API path before a path is ignored", "https://reg.io/v1/team", "reg.io/team/a:1", true},
 		{"a pattern matches one label", "*.reg.io", "a.reg.io/x:1", true},
 		{"a pattern does not match two labels", "*.reg.io", "b.a.reg.io/x:1", false},
-		{"a pattern does not match none", "*.reg.io", "reg.io/x:1", false},
-		{"a pattern may be part of a label", "reg-*.io", "reg-eu.io/x:1", true},
+		{"a pattern does not match zero labels", "*.reg.io", "reg.io/x:1", false},
+		{"a pattern matches part of a label", "reg-*.io", "reg-eu.io/x:1", true},
 		{"a pattern with port and path", "*.reg.io:5000/team", "a.reg.io:5000/team/x:1", true},
-		{"a broken pattern matches nothing", "[a-.reg.io", "a.reg.io/x:1", false},
-		{"Docker's own address means docker.io", "https://index.docker.io/v1/", "nginx:1", true},
-		{"docker.io means docker.io", "docker.io", "nginx:1", true},
-		{"Docker's registry host means docker.io", "registry-1.docker.io", "library/nginx:1", true},
+		{"an invalid pattern matches nothing", "[a-.reg.io", "a.reg.io/x:1", false},
+		{"Docker's index address matches docker.io", "https://index.docker.io/v1/", "nginx:1", true},
+		{"docker.io matches short names", "docker.io", "nginx:1", true},
+		{"Docker's registry host matches docker.io", "registry-1.docker.io", "library/nginx:1", true},
 		{"a path of docker.io", "docker.io/team", "team/app:1", true},
 		{"a path of docker.io does not match the library", "docker.io/team", "nginx:1", false},
 		{"docker.io matches no other host", "docker.io", "quay.io/nginx:1", false},
@@ -111,7 +111,7 @@ func TestKeyringOrder(t *testing.T) {
 		})
 	got := usersFor(t, "a.reg.io/team/app:1", ring)
 	if want := []string{"deep", "path", "host", "second", "pattern"}; !slices.Equal(got, want) {
-		t.Errorf("tried in the order %v, want %v", got, want)
+		t.Errorf("order %v, want %v", got, want)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestReadEntry(t *testing.T) {
 	} {
 		got, problem := readEntry(json.RawMessage(entry))
 		if got != want || problem != "" {
-			t.Errorf("%s is read as another (%s)", entry, problem)
+			t.Errorf("%s is parsed incorrectly (%s)", entry, problem)
 		}
 	}
 }
@@ -164,10 +164,10 @@ func TestKeyringInvalidSecretWarnings(t *testing.T) {
 		is, raw, want string
 		good          int
 	}{
-		{"no JSON", `hunter2`, `pull secret "s": data[.dockerconfigjson]: not a Docker configuration`, 0},
+		{"invalid JSON", `hunter2`, `pull secret "s": data[.dockerconfigjson]: not a Docker configuration`, 0},
 		{"auths of another type", `{"auths":"hunter2"}`, `not a Docker configuration`, 0},
 		{"no registries", `{"auths":{}}`, `names no registry`, 0},
-		{"auth is no base64", `{"auths":{"reg.io":{"auth":"hunter2!"}}}`,
+		{"auth is not base64", `{"auths":{"reg.io":{"auth":"hunter2!"}}}`,
 			`data[.dockerconfigjson].auths["reg.io"].auth: not the base64 of USER:PASSWORD`, 0},
 		{"auth without a colon", `{"auths":{"reg.io":{"auth":"aHVudGVyMg=="}}}`, `["reg.io"].auth`, 0},
 		{"a password that is a number", `{"auths":{"reg.io":{"password":1234567}}}`, `["reg.io"]: not an object of strings`,
@@ -175,9 +175,9 @@ func TestKeyringInvalidSecretWarnings(t *testing.T) {
 		{"an empty entry", `{"auths":{"reg.io":{}}}`, `["reg.io"]: has no credentials`, 0},
 		{"credentials in the address", `{"auths":{"https://u:hunter2@reg.io":{"auth":"dTpw"}}}`,
 			`registry 1: credentials are not expected`, 0},
-		{"credentials for an address", `{"auths":{"user:hunter2":{"auth":"dTpw"}}}`,
+		{"credentials as an address", `{"auths":{"user:hunter2":{"auth":"dTpw"}}}`,
 			`registry 1: it has no registry host`, 0},
-		{"one bad entry spoils no other", `{"auths":{"a.io":{"auth":"hunter2!"},"b.io":{"auth":"dTpw"}}}`,
+		{"an invalid entry does not affect others", `{"auths":{"a.io":{"auth":"hunter2!"},"b.io":{"auth":"dTpw"}}}`,
 			`auths["a.io"].auth`, 1},
 	} {
 		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}},
@@ -187,7 +187,7 @@ func TestKeyringInvalidSecretWarnings(t *testing.T) {
 			t.Errorf("%s: %d keys, warnings %q, want %q", c.is, len(ring), all, c.want)
 		}
 		if strings.Contains(all, "hunter2") || strings.Contains(all, "1234567") || strings.Contains(all, "aHVudGVy") {
-			t.Errorf("%s: the warning shows the secret: %q", c.is, all)
+			t.Errorf("%s: the warning contains the secret: %q", c.is, all)
 		}
 	}
 }
@@ -236,12 +236,12 @@ func FuzzKeyring(f *testing.F) {
 		}
 		for _, c := range ring.find(n) {
 			if c.source != "s" || c == (credentials{source: "s"}) {
-				t.Errorf("found credentials that nobody gave")
+				t.Errorf("found credentials that do not exist")
 			}
 		}
 		for _, k := range ring {
 			if k.host == "" || strings.HasPrefix(k.path, "/") || strings.HasSuffix(k.path, "/") {
-				t.Errorf("read a key for %q %q", k.host, k.path)
+				t.Errorf("parsed a key for %q %q", k.host, k.path)
 			}
 		}
 	})
@@ -264,7 +264,7 @@ func FuzzWarningsShowNoSecret(f *testing.F) {
 			dockerConfigRaw(raw[:len(raw)-1])} {
 			_, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): o})
 			if all := strings.Join(warnings, "; "); strings.Contains(all, secret) {
-				t.Errorf("the warning shows the secret: %q", all)
+				t.Errorf("the warning contains the secret: %q", all)
 			}
 		}
 	})

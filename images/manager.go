@@ -129,8 +129,8 @@ func (m *Manager) Close() {
 // secrets that the pod references. The runtime is called every time, because a name may refer to
 // another image by now, but concurrent callers share one call. Errors are *plan.Error with reason
 // InvalidImageName or ImageInspectError.
-func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool,
-	error) {
+func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string,
+	secrets plan.Objects) (plan.Image, bool, error) {
 	n, err := podspec.ParseImageName(image)
 	if err != nil {
 		return plan.Image{}, false, invalidName(image, err)
@@ -172,8 +172,8 @@ func (m *Manager) status(ctx context.Context, image string, n podspec.ImageName)
 
 // Resolve is Present for a container that is about to start: the error for an image that is not
 // present has kind ImageGone.
-func (m *Manager) Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image,
-	error) {
+func (m *Manager) Resolve(ctx context.Context, pod *corev1.Pod, image string,
+	secrets plan.Objects) (plan.Image, error) {
 	img, present, err := m.Present(ctx, pod, image, secrets)
 	if err == nil && !present {
 		err = &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError",

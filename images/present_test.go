@@ -58,7 +58,7 @@ func TestAbsenceIsNotCached(t *testing.T) {
 	for n := range 3 {
 		if _, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); here || err != nil ||
 			f.inspects != n+1 {
-			t.Fatalf("here %v, err %v, asked %d times", here, err, f.inspects)
+			t.Fatalf("present %v, err %v, %d status calls", here, err, f.inspects)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func TestConcurrentPresentSharesStatusCall(t *testing.T) {
 		close(f.statusGate)
 		wg.Wait()
 		if f.inspects != 1 {
-			t.Errorf("fifty askers asked the runtime %d times, want once", f.inspects)
+			t.Errorf("%d status calls for fifty callers, want one", f.inspects)
 		}
 	})
 }
@@ -150,10 +150,10 @@ func TestWithDefaultTag(t *testing.T) {
 		}
 		got := withDefaultTag(in, n)
 		if got != want {
-			t.Errorf("%q is asked for as %q, want %q", in, got, want)
+			t.Errorf("%q is requested as %q, want %q", in, got, want)
 		}
 		if asked, err := podspec.ParseImageName(got); err != nil || asked != n {
-			t.Errorf("%q asked for as %q is %s (%v), want %s", in, got, asked, err, n)
+			t.Errorf("%q requested as %q is %s (%v), want %s", in, got, asked, err, n)
 		}
 	}
 }

@@ -35,8 +35,8 @@ type PullProgress struct {
 // *plan.Error: kind Denied, NotFound, NoSpace, Timeout, Canceled, Unavailable, Unsupported or Other
 // with reason ErrImagePull, RegistryUnavailable or SignatureValidationFailed, kind Invalid with
 // InvalidImageName, or reason ImageInspectError if the status of the pulled image cannot be read.
-func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image,
-	error) {
+func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage,
+	secrets plan.Objects) (plan.Image, error) {
 	n, err := podspec.ParseImageName(a.Image)
 	if err != nil {
 		return plan.Image{}, invalidName(a.Image, err)
@@ -127,8 +127,8 @@ func surelyFailed(err error) bool {
 
 // pull pulls an image with each set of credentials in turn, or anonymously if there are none. It
 // returns the credentials that succeeded.
-func (m *Manager) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image,
-	credentials, error) {
+func (m *Manager) pull(ctx context.Context, ref string, n podspec.ImageName,
+	keys []credentials) (plan.Image, credentials, error) {
 	if m.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, m.timeout)

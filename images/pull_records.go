@@ -172,8 +172,8 @@ func (l *pullRecords) persist(n podspec.ImageName, id string, c credentials) boo
 }
 
 // mergeRecord merges the credentials of a pull into the record in memory.
-func (l *pullRecords) mergeRecord(n podspec.ImageName, id string, c credentials) (_ kubeletv1beta1.ImagePulledRecord,
-	changed bool) {
+func (l *pullRecords) mergeRecord(n podspec.ImageName, id string,
+	c credentials) (_ kubeletv1beta1.ImagePulledRecord, changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rec := l.pulled[recordFileName(id)]

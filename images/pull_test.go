@@ -20,7 +20,7 @@ import (
 	"berth/agent/plan"
 )
 
-// startPull begins a pull in the background.
+// startPull starts a pull in the background.
 func startPull(ctx context.Context, i *Manager, pod *corev1.Pod, image string, secrets plan.Objects) <-chan error {
 	end := make(chan error, 1)
 	go func() {
@@ -50,18 +50,18 @@ func TestConcurrentPullsAreShared(t *testing.T) {
 		synctest.Wait()
 		if p := i.ActivePulls(); len(p) != 1 || len(p[0].Pods) != 100 || p[0].Image != "reg.io/a:1" ||
 			p[0].StartedAt.IsZero() {
-			t.Errorf("under way: %+v", p)
+			t.Errorf("in progress: %+v", p)
 		}
 		if s := i.PullStatus("reg.io/a:1"); s != "reg.io/a:1, for 100 pods" || i.PullStatus("reg.io/a") != "" {
-			t.Errorf("it stands: %q", s)
+			t.Errorf("status %q", s)
 		}
 		release()
 		wg.Wait()
 		if good.Load() != 100 || len(f.started()) != 1 {
-			t.Errorf("%d got the image by %d pulls, want 100 by 1", good.Load(), len(f.started()))
+			t.Errorf("%d waiters got the image with %d pulls, want 100 with 1", good.Load(), len(f.started()))
 		}
 		if p := i.ActivePulls(); len(p) != 0 {
-			t.Errorf("still under way: %+v", p)
+			t.Errorf("still in progress: %+v", p)
 		}
 	})
 }
@@ -89,7 +89,7 @@ func TestPullsWithDifferentCredentialsAreNotShared(t *testing.T) {
 			}
 		}
 		if n := len(f.started()); n != 3 {
-			t.Errorf("%d pulls, want 3: as one, as two and without a secret", n)
+			t.Errorf("%d pulls, want 3: with two secrets and without a secret", n)
 		}
 	})
 }
@@ -110,11 +110,11 @@ func TestCanceledWaiterDoesNotAffectOthers(t *testing.T) {
 		wantKind(t, <-first, plan.Canceled, "ErrImagePull")
 		synctest.Wait()
 		if p := i.ActivePulls(); len(p) != 1 || !slices.Equal(p[0].Pods, []string{"ns/second"}) {
-			t.Errorf("after the first left: %+v", p)
+			t.Errorf("after the first waiter left: %+v", p)
 		}
 		release()
 		if err := <-second; err != nil {
-			t.Errorf("who stayed got %v", err)
+			t.Errorf("the remaining waiter got %v", err)
 		}
 	})
 }
@@ -131,11 +131,11 @@ func TestLastWaiterCancelsPull(t *testing.T) {
 		wantKind(t, <-startPull(ctx, i, newPod("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
 		synctest.Wait()
 		if p := i.ActivePulls(); len(p) != 0 {
-			t.Errorf("still under way: %+v", p)
+			t.Errorf("still in progress: %+v", p)
 		}
 		release()
 		if err := <-startPull(t.Context(), i, newPod("q", 0), "reg.io/a:1", nil); err != nil {
-			t.Errorf("the slot was not given back: %v", err)
+			t.Errorf("the slot was not released: %v", err)
 		}
 	})
 }
@@ -151,7 +151,7 @@ func TestPullDuringCancellationStartsNewPull(t *testing.T) {
 			defer running.Add(-1)
 			if n.Add(1) == 1 {
 				<-ctx.Done()
-				<-stubborn // ends long after it was called off
+				<-stubborn // ends long after it was canceled
 				return plan.Image{}, ctx.Err()
 			}
 			return plan.Image{Size: 7}, nil
@@ -162,14 +162,14 @@ func TestPullDuringCancellationStartsNewPull(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		if err := <-first; !errors.Is(err, context.Canceled) {
-			t.Errorf("who left got %v", err)
+			t.Errorf("the waiter that left got %v", err)
 		}
 		second := make(chan uint64, 1)
 		go func() { v, _, _ := calls.do(t.Context(), "k", waiter{}, call); second <- v.Size }()
 		synctest.Wait()
 		close(stubborn)
 		if v := <-second; v != 7 || most.Load() != 1 {
-			t.Errorf("got %d with %d calls at once, want 7 with 1", v, most.Load())
+			t.Errorf("got %d with %d concurrent pulls, want 7 with 1", v, most.Load())
 		}
 		calls.close()
 	})
@@ -204,7 +204,7 @@ func TestPullParallelism(t *testing.T) {
 				}
 			}
 			if f.maxRunning != c.most {
-				t.Errorf("%+v: %d at once, want %d", c.o, f.maxRunning, c.most)
+				t.Errorf("%+v: %d concurrent pulls, want %d", c.o, f.maxRunning, c.most)
 			}
 		})
 	}
@@ -270,7 +270,7 @@ func TestPullRate(t *testing.T) {
 			time.Sleep(c.after - time.Since(began))
 			synctest.Wait()
 			if got := len(f.started()); got != c.want {
-				t.Errorf("after %s %d pulls have begun, want %d", c.after, got, c.want)
+				t.Errorf("after %s %d pulls have started, want %d", c.after, got, c.want)
 			}
 		}
 		for _, end := range ends {
@@ -278,13 +278,13 @@ func TestPullRate(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		time.Sleep(time.Hour) // rests; the burst is full again and no fuller
+		time.Sleep(time.Hour) // idle, so the burst is full again
 		for n := range 12 {
 			startPull(t.Context(), i, newPod("p", 0), fmt.Sprintf("reg.io/b:%d", n), nil)
 		}
 		synctest.Wait()
 		if got := len(f.started()); got != 40 {
-			t.Errorf("after a rest %d pulls have begun, want 40", got)
+			t.Errorf("after the idle time %d pulls have started, want 40", got)
 		}
 		time.Sleep(time.Second)
 	})
@@ -305,7 +305,7 @@ func TestCanceledQueuedPullReleasesToken(t *testing.T) {
 			t.Error(err)
 		}
 		if d := time.Since(began).Round(time.Millisecond); d != 500*time.Millisecond {
-			t.Errorf("the next one waited %s, want the rest of the second", d)
+			t.Errorf("the next pull waited %s, want the rest of the second", d)
 		}
 		if got := f.started(); !slices.Equal(got, []string{"reg.io/a:1", "reg.io/c:1"}) {
 			t.Errorf("pulled %q", got)
@@ -397,7 +397,7 @@ func TestPullWarnsAboutMissingSecret(t *testing.T) {
 		t.Errorf("a public image needs no secret: %v", err)
 	}
 	if want := []string{`p FailedToRetrieveImagePullSecret pull secret "gone": not found`}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+		t.Errorf("warnings %q, want %q", told, want)
 	}
 	f.pullErr = func(string, *runtimeapi.AuthConfig) error { return errDenied }
 	_, err := i.Pull(t.Context(), newPod("p", 0, "gone"), pullAction("reg.io/b:1"), nil)
@@ -431,7 +431,7 @@ func TestInvalidNameIsNotSentToRuntime(t *testing.T) {
 	_, _, err = i.Present(t.Context(), newPod("p", 0), "nginx:", nil)
 	wantKind(t, err, plan.Invalid, "InvalidImageName")
 	if len(f.pulled)+f.inspects != 0 {
-		t.Error("the runtime was asked")
+		t.Error("the runtime was called")
 	}
 }
 
@@ -454,7 +454,7 @@ func TestPullTimeout(t *testing.T) {
 		began := time.Now()
 		wantKind(t, <-startPull(t.Context(), i, newPod("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
 		if d := time.Since(began); d != time.Hour {
-			t.Errorf("given up after %s", d)
+			t.Errorf("canceled after %s", d)
 		}
 	})
 }

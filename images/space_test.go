@@ -18,8 +18,8 @@ import (
 	"berth/agent/plan"
 )
 
-// smallDisk is a disk on which each pull takes what takes says; one that does not
-// fit fails and gives back what it took.
+// smallDisk is a disk on which pulls use the space in takes. A pull that does not
+// fit fails and frees its space.
 type smallDisk struct {
 	mu    sync.Mutex
 	s     DiskSpace
@@ -38,7 +38,7 @@ func (d *smallDisk) set(s DiskSpace) {
 	d.s = s
 }
 
-// pull is what the fake service does before an image is there.
+// pull is the hook of the fake service for each pull.
 func (d *smallDisk) pull(image string, _ *runtimeapi.AuthConfig) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -64,29 +64,29 @@ func TestDiskPressureBlocksNonCriticalPulls(t *testing.T) {
 		ends := []<-chan error{startPull(t.Context(), i, newPod("low", 0), "reg.io/low:1", nil)}
 		synctest.Wait()
 		if held := i.WaitingForSpace("reg.io/low:1"); held != d.s.Pressure || told.Load() != 1 {
-			t.Errorf("it waits because %q, told %d times", held, told.Load())
+			t.Errorf("it waits because %q, reported %d times", held, told.Load())
 		}
 		if s := i.PullStatus("reg.io/low:1"); s != "reg.io/low:1, waiting for disk space: "+d.s.Pressure {
-			t.Errorf("it stands: %q", s)
+			t.Errorf("status %q", s)
 		}
-		// Those behind it go on: of critical pods, and of what is here already.
+		// Pulls behind it start if they are for critical pods or for present images.
 		critical := startPull(t.Context(), i, newPod("critical", 2e9), "reg.io/critical:1", nil)
 		always := pullAction("reg.io/here:1")
 		always.Policy = corev1.PullAlways
 		_, err := i.Pull(t.Context(), newPod("again", 0), always, nil)
 		if err != nil || <-critical != nil {
-			t.Errorf("who needs no room got %v", err)
+			t.Errorf("a pull that needs no space got %v", err)
 		}
 		ends = append(ends, startPull(t.Context(), i, newPod("shared", 0), "reg.io/shared:1", nil))
 		synctest.Wait()
 		if want := []string{"reg.io/critical:1", "reg.io/here:1"}; !sameSet(f.started(), want) {
 			t.Errorf("pulled: %v, want %v", f.started(), want)
 		}
-		// A critical pod that wants the same image takes the other along.
+		// A critical pod that needs the same image starts the shared pull.
 		ends = append(ends, startPull(t.Context(), i, newPod("urgent", 2e9), "reg.io/shared:1", nil))
 		synctest.Wait()
 		if !slices.Contains(f.started(), "reg.io/shared:1") || i.WaitingForSpace("reg.io/shared:1") != "" {
-			t.Error("the pull that a critical pod shares waits")
+			t.Error("the pull shared by a critical pod waits")
 		}
 		before := told.Load()
 		d.set(DiskSpace{Free: 100 * mib, Reserved: 38 * mib})
@@ -98,7 +98,7 @@ func TestDiskPressureBlocksNonCriticalPulls(t *testing.T) {
 			}
 		}
 		if i.WaitingForSpace("reg.io/low:1") != "" || told.Load() <= before {
-			t.Errorf("nobody was told that there is room")
+			t.Errorf("the available space was not reported")
 		}
 	})
 }
@@ -118,7 +118,7 @@ func TestPullOfKnownSizeWaitsForSpace(t *testing.T) {
 		if _, err := i.FreeSpace(t.Context(), GCOptions{}, never); err != nil {
 			t.Fatal(err)
 		}
-		d.set(DiskSpace{Free: 57 * mib, Reserved: 10 * mib}) // and something else has come
+		d.set(DiskSpace{Free: 57 * mib, Reserved: 10 * mib}) // and other data was written
 		again := startPull(t.Context(), i, newPod("again", 0), "reg.io/big:1", nil)
 		synctest.Wait()
 		n := len(f.started())
@@ -127,7 +127,7 @@ func TestPullOfKnownSizeWaitsForSpace(t *testing.T) {
 			t.Errorf("it waits because %q, want %q", i.WaitingForSpace("reg.io/big:1"), want)
 		}
 		if err := <-startPull(t.Context(), i, newPod("small", 0), "reg.io/small:1", nil); err != nil || n != 1 {
-			t.Errorf("the small one behind it: %v, %d pulls before", err, n)
+			t.Errorf("the small pull behind it: %v, %d pulls before", err, n)
 		}
 		d.set(DiskSpace{Free: 58 * mib, Reserved: 10 * mib})
 		if err := <-again; err != nil {
@@ -151,17 +151,17 @@ func TestPullThatFailedForSpaceWaits(t *testing.T) {
 		if held := i.WaitingForSpace("reg.io/big:1"); held != "it takes more than 36.0Mi, and 36.0Mi are free" {
 			t.Errorf("it waits because %q", held)
 		}
-		// What is only believed of its size does not hold it up for ever.
+		// A recorded size does not delay a pull forever.
 		wantKind(t, <-end, plan.NoSpace, "ErrImagePull")
 		if waited := time.Since(began); waited < sizeTrustPeriod || waited > sizeTrustPeriod+2*spaceRecheckInterval {
-			t.Errorf("it was tried again after %s", waited)
+			t.Errorf("it was retried after %s", waited)
 		}
 		end = startPull(t.Context(), i, newPod("p", 0), "reg.io/big:1", nil)
 		synctest.Wait()
 		d.set(DiskSpace{Free: 60 * mib})
 		began = time.Now()
 		if err := <-end; err != nil || time.Since(began) > 2*spaceRecheckInterval {
-			t.Errorf("with room it took %s: %v", time.Since(began), err)
+			t.Errorf("with enough space it took %s: %v", time.Since(began), err)
 		}
 	})
 }
@@ -213,9 +213,9 @@ func TestWaitForSpaceCanBeCanceled(t *testing.T) {
 		wantKind(t, <-end, plan.Canceled, "ErrImagePull")
 		synctest.Wait()
 		if p := i.ActivePulls(); len(p) != 0 {
-			t.Errorf("still under way: %+v", p)
+			t.Errorf("still in progress: %+v", p)
 		}
-		// Nobody is left, so nobody looks any more: the bubble would not end otherwise.
+		// The timer must have stopped, because the bubble would not end otherwise.
 	})
 }
 
@@ -239,21 +239,21 @@ func TestSpaceIsSharedByRunningPulls(t *testing.T) {
 		return out
 	}
 	if got := strings.Join(began(), " "); got != "a c" {
-		t.Errorf("began: %s, want a and c, which fit beside each other", got)
+		t.Errorf("started: %s, want a and c, which fit together", got)
 	}
 	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are needed by running pulls"; tickets[1].waitReason != want {
-		t.Errorf("held because %q, want %q", tickets[1].waitReason, want)
+		t.Errorf("waits because %q, want %q", tickets[1].waitReason, want)
 	}
-	d.set(DiskSpace{Free: 40 * mib}) // a has come
+	d.set(DiskSpace{Free: 40 * mib}) // a is pulled
 	g.recordSize(tickets[0], nil)
 	g.release(tickets[0])
 	d.set(DiskSpace{Free: 61 * mib})
 	g.release(tickets[2])
 	if got := strings.Join(began(), " "); got != "a b c" {
-		t.Errorf("began: %s", got)
+		t.Errorf("started: %s", got)
 	}
 	if n := g.sizes["a"]; n.bytes != 60*mib {
-		t.Errorf("learnt %+v from a pull that was not alone", n)
+		t.Errorf("recorded %+v for a pull that was not exclusive", n)
 	}
 	g.close()
 }

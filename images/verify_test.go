@@ -20,7 +20,7 @@ import (
 
 const private = "reg.io/team/app:1"
 
-// onlyWithRight is a registry that lets in who shows the password of "right".
+// onlyWithRight is a registry that accepts only the password of "right".
 func onlyWithRight(_ string, auth *runtimeapi.AuthConfig) error {
 	if auth.GetUsername() != "right" {
 		return status.Error(codes.Unknown, "401 Unauthorized")
@@ -28,7 +28,7 @@ func onlyWithRight(_ string, auth *runtimeapi.AuthConfig) error {
 	return nil
 }
 
-// secretOf is a pull secret for reg.io with that user, and its UID.
+// secretOf returns a pull secret for reg.io with that user and UID.
 func secretOf(user, uid string) plan.Object {
 	o := dockerConfig(map[string]string{"reg.io": user})
 	o.Secret = o.Secret.DeepCopy()
@@ -36,12 +36,12 @@ func secretOf(user, uid string) plan.Object {
 	return o
 }
 
-// tenants are pods and what they may find.
+// tenants returns two pods and the pull secrets of the first one.
 func tenants() (owner, stranger *corev1.Pod, secrets plan.Objects) {
 	return newPod("owner", 0, "key"), newPod("stranger", 0), plan.Objects{secretRef("key"): secretOf("right", "uid-1")}
 }
 
-// testNode is a node's images that outlive restarts of the agent.
+// testNode has images and records that survive restarts of the agent.
 type testNode struct {
 	t    *testing.T
 	f    *fakeService
@@ -79,7 +79,7 @@ func (n *testNode) wantPresent(pod *corev1.Pod, secrets plan.Objects, want bool)
 	n.t.Helper()
 	_, here, err := n.Present(n.t.Context(), pod, private, secrets)
 	if err != nil || here != want {
-		n.t.Errorf("%s sees the image: %v (%v), want %v", pod.Name, here, err, want)
+		n.t.Errorf("image present for %s: %v (%v), want %v", pod.Name, here, err, want)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestPrivateImageRequiresCredentials(t *testing.T) {
 		n.restart()
 	}
 	if p := n.files("pulling"); len(p) != 0 {
-		t.Errorf("pulls are left open: %v", p)
+		t.Errorf("remaining intents: %v", p)
 	}
 }
 
@@ -120,9 +120,9 @@ func TestPodWithCredentialsGetsAccess(t *testing.T) {
 	same := newPod("same", 0, "copy") // the same credentials in another Secret
 	n.wantPresent(same, plan.Objects{secretRef("copy"): secretOf("right", "uid-2")}, true)
 	n.wantPresent(same, plan.Objects{secretRef("copy"): secretOf("wrong", "uid-3")}, false)
-	// The Secret that served has got a new password: it is the same Secret.
+	// The password in the recorded Secret changed, but it is the same Secret.
 	n.wantPresent(owner, plan.Objects{secretRef("key"): secretOf("newer", "uid-1")}, true)
-	// One of its name that was made anew is not, nor is one without a UID.
+	// A recreated Secret with the same name, or one without a UID, does not match.
 	n.wantPresent(owner, plan.Objects{secretRef("key"): secretOf("wrong", "uid-4")}, false)
 	n.wantPresent(owner, plan.Objects{secretRef("key"): secretOf("wrong", "")}, false)
 	elsewhere := owner.DeepCopy()
@@ -151,7 +151,7 @@ func TestVerificationPolicies(t *testing.T) {
 	for _, row := range []struct {
 		policy            kubeletv1beta1.ImagePullCredentialsVerificationPolicy
 		exempt            []string
-		preloaded, pulled bool // seen by a stranger
+		preloaded, pulled bool // present for the stranger
 	}{
 		{kubeletv1beta1.NeverVerify, nil, true, true},
 		{kubeletv1beta1.NeverVerifyPreloadedImages, nil, true, false},
@@ -180,8 +180,8 @@ func TestVerificationPolicies(t *testing.T) {
 	}
 }
 
-// An agent that dies in a pull knows afterwards that the image may have come
-// with somebody's credentials.
+// After a crash during a pull, the image may have been pulled with unknown
+// credentials.
 func TestInterruptedPullGrantsNoAccess(t *testing.T) {
 	t.Parallel()
 	n := newTestNode(t)
@@ -193,7 +193,7 @@ func TestInterruptedPullGrantsNoAccess(t *testing.T) {
 	n.f.add(&runtimeapi.Image{Id: "id-of-" + private, RepoTags: []string{private}})
 	n.restart()
 	n.wantPresent(stranger, nil, false)
-	n.wantPresent(owner, secrets, false) // nor does it know whose
+	n.wantPresent(owner, secrets, false) // because the credentials are unknown
 	wantKind(t, n.pull(stranger, nil), plan.Denied, "ErrImagePull")
 	n.restart()
 	n.wantPresent(stranger, nil, false)
@@ -202,7 +202,7 @@ func TestInterruptedPullGrantsNoAccess(t *testing.T) {
 	}
 	n.wantPresent(owner, secrets, true)
 	if left := n.files("pulling"); len(left) != 0 {
-		t.Errorf("the old pull is still open: %v", left)
+		t.Errorf("the old intent still exists: %v", left)
 	}
 	if known, pulled := n.records.lookup(name, "id-of-"+private); !pulled || len(known.KubernetesSecrets) != 1 {
 		t.Errorf("%+v %v", known, pulled)
@@ -251,7 +251,7 @@ func TestDamagedRecordGrantsNoAccess(t *testing.T) {
 	n.wantPresent(owner, secrets, true)
 }
 
-// The files are the kubelet's, so a node may change over from one to the other.
+// The files are the kubelet's, so a node can switch between the two.
 func TestRecordsAreCompatibleWithKubelet(t *testing.T) {
 	t.Parallel()
 	n := newTestNode(t)
@@ -280,7 +280,7 @@ func TestRecordsAreCompatibleWithKubelet(t *testing.T) {
 	}
 	got := rec.CredentialMapping["reg.io/team/app"].KubernetesSecrets
 	if len(got) != 1 || got[0].UID != "uid-1" || len(got[0].CredentialHash) != 64 {
-		t.Errorf("the Secret's present content is not written down: %s", raw)
+		t.Errorf("the current content of the Secret is not recorded: %s", raw)
 	}
 }
 
@@ -298,11 +298,11 @@ func TestRecordsArePruned(t *testing.T) {
 	later := n.now().Add(time.Hour)
 	n.records.prune([]storedImage{{id: "id-of-" + private, names: []string{private}}}, later)
 	if p, q := n.files("pulled"), n.files("pulling"); len(p) != 1 || len(q) != 0 {
-		t.Errorf("%v %v: want the record of the image that is there, and no pull of one that is not", p, q)
+		t.Errorf("%v %v: want the record of the existing image and no intent", p, q)
 	}
 	n.records.prune(nil, n.now().Add(-time.Hour))
 	if p := n.files("pulled"); len(p) != 1 {
-		t.Error("a record that is newer than the list is gone")
+		t.Error("a record that is newer than the list was pruned")
 	}
 	n.records.prune(nil, later)
 	if p := n.files("pulled"); len(p) != 0 {
@@ -313,12 +313,12 @@ func TestRecordsArePruned(t *testing.T) {
 func TestPullFailsWhenIntentCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	n := newTestNode(t)
-	if err := os.WriteFile(n.dir, nil, 0o600); err != nil { // no directory can be made there
+	if err := os.WriteFile(n.dir, nil, 0o600); err != nil { // the directory cannot be created
 		t.Fatal(err)
 	}
 	owner, _, secrets := tenants()
 	wantKind(t, n.pull(owner, secrets), plan.Other, "ErrImagePull")
 	if len(n.f.pulled) != 0 {
-		t.Errorf("the runtime was asked: %v", n.f.pulled)
+		t.Errorf("the runtime was called: %v", n.f.pulled)
 	}
 }

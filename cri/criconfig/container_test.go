@@ -37,21 +37,22 @@ func TestEnv(t *testing.T) {
 		err      string
 		kind     plan.Kind
 	}{
-		{sentence: "nothing is nothing"},
-		{sentence: "values keep their order", env: []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A", Value: "2"}},
+		{sentence: "an empty environment"},
+		{sentence: "values are in order", env: []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A", Value: "2"}},
 			want: []string{"B=1", "A=2"}},
-		{sentence: "of one name the last counts", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"},
+		{sentence: "the last definition of a name wins", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
+			Value: "2"},
 			{Name: "A", Value: "3"}}, want: []string{"B=2", "A=3"}},
-		{sentence: "a value sees what is before it", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
+		{sentence: "a value can reference earlier variables", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
 			Value: "$(A)$(C)"}, {Name: "C", Value: "3"}}, want: []string{"A=1", "B=1$(C)", "C=3"}},
-		{sentence: "two dollars are one and no reference", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
+		{sentence: "two dollars escape a reference", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
 			Value: "$$(A)"}}, want: []string{"A=1", "B=$(A)"}},
-		{sentence: "envFrom is sorted, skips what is no name and warns",
+		{sentence: "envFrom is sorted and skips invalid names with a warning",
 			from: []corev1.EnvFromSource{fromMap("settings", "", false)}, want: []string{"color=blue",
 				"size=10"}, warns: `"ключ"`},
 		{sentence: "envFrom takes a prefix", from: []corev1.EnvFromSource{fromMap("settings", "P_", false)},
 			want: []string{"P_color=blue", "P_size=10"}, warns: "skipped"},
-		{sentence: "env goes over envFrom", from: []corev1.EnvFromSource{fromMap("settings", "", false)},
+		{sentence: "env overrides envFrom", from: []corev1.EnvFromSource{fromMap("settings", "", false)},
 			env: []corev1.EnvVar{{Name: "color", Value: "red"}}, want: []string{"size=10", "color=red"}, warns: "skipped"},
 		{sentence: "values of objects are not expanded", env: []corev1.EnvVar{{Name: "A",
 			ValueFrom: field("metadata.annotations['dollar']")}}, want: []string{"A=$(A)"}},
@@ -59,37 +60,37 @@ func TestEnv(t *testing.T) {
 			false)}}, want: []string{"A=blue"}},
 		{sentence: "a key of a Secret", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "password", false)}},
 			want: []string{"A=s3cret"}},
-		{sentence: "an environment may hold what is no text", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys",
+		{sentence: "values need not be UTF-8", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys",
 			"raw", false)}}, want: []string{"A=\xff\xfe"}},
 		{sentence: "a missing optional ConfigMap sets nothing", env: []corev1.EnvVar{{Name: "A",
 			ValueFrom: configMap("gone", "k", true)}}},
 		{sentence: "a missing optional key sets nothing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
 			true)}}},
 		{sentence: "a missing optional source sets nothing", from: []corev1.EnvFromSource{fromMap("gone", "", true)}},
-		{sentence: "binary data is no environment", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings",
+		{sentence: "binary data is not used", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings",
 			"picture", true)}}},
-		{sentence: "a missing ConfigMap is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("gone", "k",
+		{sentence: "a missing ConfigMap is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("gone", "k",
 			false)}}, err: `configmap "gone" not found`},
-		{sentence: "a Secret that nobody looked for is missing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("never",
+		{sentence: "a Secret that was not read is missing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("never",
 			"k", false)}}, err: `secret "never" not found`},
-		{sentence: "a missing key is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "k",
+		{sentence: "a missing key is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "k",
 			false)}}, err: "couldn't find key k in ConfigMap shop/settings"},
-		{sentence: "a missing key of a Secret is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
+		{sentence: "a missing key of a Secret is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
 			false)}}, err: "couldn't find key k in Secret shop/keys"},
-		{sentence: "a missing source is named", from: []corev1.EnvFromSource{fromMap("gone", "", false)},
+		{sentence: "a missing source is reported", from: []corev1.EnvFromSource{fromMap("gone", "", false)},
 			err: `configmap "gone" not found`},
-		{sentence: "what cannot be read is an error even if optional",
+		{sentence: "an unreadable object is an error even if optional",
 			env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("forbidden", "k", true)}}, err: "permission denied"},
-		{sentence: "a NUL byte is refused", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "nul", false)}},
+		{sentence: "a NUL byte is rejected", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "nul", false)}},
 			err: `env "A": the value has a NUL byte`, kind: plan.Invalid},
-		{sentence: "an unknown field is named", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("spec.color")}},
+		{sentence: "an unknown field is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("spec.color")}},
 			err: `env "A": fieldPath "spec.color"`, kind: plan.Invalid},
-		{sentence: "a source of nothing is refused", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}},
+		{sentence: "an empty source is rejected", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}},
 			err: "names no source", kind: plan.Invalid},
-		{sentence: "a name with an equals sign is refused", env: []corev1.EnvVar{{Name: "A=B"}}, err: "printable ASCII",
+		{sentence: "a name with an equals sign is rejected", env: []corev1.EnvVar{{Name: "A=B"}}, err: "printable ASCII",
 			kind: plan.Invalid},
-		{sentence: "an empty name is refused", env: []corev1.EnvVar{{Name: ""}}, err: "is empty", kind: plan.Invalid},
-		{sentence: "a file that is not there", env: []corev1.EnvVar{{Name: "A",
+		{sentence: "an empty name is rejected", env: []corev1.EnvVar{{Name: ""}}, err: "is empty", kind: plan.Invalid},
+		{sentence: "a missing file", env: []corev1.EnvVar{{Name: "A",
 			ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "v", Path: "x.env",
 				Key: "K"}}}}, err: `env "A": file "x.env" of volume "v" not found`, kind: plan.Other},
 	} {
@@ -143,16 +144,16 @@ func TestRunAsNonRoot(t *testing.T) {
 		err      string
 	}{
 		{"a user other than root may run", new(int64(1)), plan.Image{UID: new(int64(0))}, ""},
-		{"root by the spec is refused", new(int64(0)), plan.Image{UID: new(int64(5))},
+		{"root in the spec is rejected", new(int64(0)), plan.Image{UID: new(int64(5))},
 			"container's runAsUser breaks non-root policy"},
-		{"a user by the image may run", nil, plan.Image{UID: new(int64(5))}, ""},
-		{"root by the image is refused", nil, plan.Image{UID: new(int64(0))},
+		{"a user of the image may run", nil, plan.Image{UID: new(int64(5))}, ""},
+		{"root in the image is rejected", nil, plan.Image{UID: new(int64(0))},
 			"container has runAsNonRoot and image will run as root"},
-		{"an image that says nothing runs as root", nil, plan.Image{},
+		{"an image without a user runs as root", nil, plan.Image{},
 			"container has runAsNonRoot and image will run as root"},
 		{"a user name may be root", nil, plan.Image{User: "web"},
 			"image has non-numeric user (web), cannot verify user is non-root"},
-		{"an ID beyond the range is refused", nil, plan.Image{UID: new(int64(1) << 40)}, "invalid user id"},
+		{"an ID out of range is rejected", nil, plan.Image{UID: new(int64(1) << 40)}, "invalid user id"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
@@ -182,10 +183,10 @@ func TestRunAsUser(t *testing.T) {
 		uid        *runtimeapi.Int64Value
 		name, text string
 	}{
-		{"the spec goes before the image", new(int64(7)), nil, plan.Image{UID: new(int64(5))}, int64Value(7), "", ""},
+		{"the spec overrides the image", new(int64(7)), nil, plan.Image{UID: new(int64(5))}, int64Value(7), "", ""},
 		{"the image's ID", nil, nil, plan.Image{UID: new(int64(5))}, int64Value(5), "", ""},
 		{"the image's name", nil, nil, plan.Image{User: "web"}, nil, "web", ""},
-		{"root if nobody says", nil, nil, plan.Image{}, int64Value(0), "", ""},
+		{"root is the default", nil, nil, plan.Image{}, int64Value(0), "", ""},
 		{"a group always has a user", nil, new(int64(9)), plan.Image{}, int64Value(0), "", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -208,7 +209,7 @@ func TestRunAsUser(t *testing.T) {
 func TestSeccompProfiles(t *testing.T) {
 	type profiles struct {
 		pod, own *corev1.SeccompProfile
-		strict   bool // the node's default is RuntimeDefault
+		strict   bool // SeccompDefault
 	}
 	local := func(file string) *corev1.SeccompProfile {
 		return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &file}
@@ -221,21 +222,21 @@ func TestSeccompProfiles(t *testing.T) {
 		want     *runtimeapi.SecurityProfile
 		err      string
 	}{
-		{"nothing said is unconfined", profiles{}, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
-		{"nothing said on a strict node is the runtime's default", profiles{strict: true},
+		{"the default is unconfined", profiles{}, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
+		{"the default with SeccompDefault is RuntimeDefault", profiles{strict: true},
 			profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
-		{"the container goes before the pod", profiles{pod: unconfined, own: runtimeDefault},
+		{"the container overrides the pod", profiles{pod: unconfined, own: runtimeDefault},
 			profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
-		{"the pod goes before the node", profiles{pod: unconfined, strict: true},
+		{"the pod overrides the node", profiles{pod: unconfined, strict: true},
 			profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
-		{"a file lies below the node's folder", profiles{own: local("a/b.json")},
+		{"a file is relative to the node's directory", profiles{own: local("a/b.json")},
 			profile(runtimeapi.SecurityProfile_Localhost, "/var/lib/kubelet/seccomp/a/b.json"), ""},
-		{"a file cannot lie elsewhere", profiles{own: local("../../etc/shadow")}, nil,
+		{"a file outside the directory is rejected", profiles{own: local("../../etc/shadow")}, nil,
 			"is not inside the node's seccomp profile directory"},
-		{"a file cannot be absolute", profiles{own: local("/etc/shadow")}, nil,
+		{"an absolute path is rejected", profiles{own: local("/etc/shadow")}, nil,
 			"is not inside the node's seccomp profile directory"},
-		{"a file must be named", profiles{own: local("")}, nil, "must be set when type is Localhost"},
-		{"an unknown type is named", profiles{own: &corev1.SeccompProfile{Type: "Magic"}}, nil, `"Magic" is unknown`},
+		{"an empty path is rejected", profiles{own: local("")}, nil, "must be set when type is Localhost"},
+		{"an unknown type is rejected", profiles{own: &corev1.SeccompProfile{Type: "Magic"}}, nil, `"Magic" is unknown`},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
@@ -267,14 +268,14 @@ func TestAppArmor(t *testing.T) {
 		want       *runtimeapi.SecurityProfile
 		err        string
 	}{
-		{"nothing said is the runtime's affair", "", nil, nil, ""},
-		{"an annotation names a profile", "localhost/web", nil, profile(runtimeapi.SecurityProfile_Localhost, "web"), ""},
-		{"an annotation may lift it", "unconfined", nil, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
-		{"the field goes before the annotation", "unconfined",
+		{"the runtime decides by default", "", nil, nil, ""},
+		{"an annotation sets a profile", "localhost/web", nil, profile(runtimeapi.SecurityProfile_Localhost, "web"), ""},
+		{"an annotation disables AppArmor", "unconfined", nil, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
+		{"the field overrides the annotation", "unconfined",
 			&corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault},
 			profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
-		{"a strange annotation is named", "mine", nil, nil, `"mine" is not a profile`},
-		{"a local profile needs its name", "", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, nil,
+		{"an invalid annotation is rejected", "mine", nil, nil, `"mine" is not a profile`},
+		{"a Localhost profile needs a name", "", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, nil,
 			"must be set"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -306,20 +307,21 @@ func TestResources(t *testing.T) {
 		memory, swap         int64
 		unifiedSwap, oomKill string
 	}{
-		{"nothing said is the least share and no limit", nil, nil, nil, 2, 0, 0, 0, "0", "1"},
+		{"the default is minimum shares and no limit", nil, nil, nil, 2, 0, 0, 0, "0", "1"},
 		{"a request is a share", resources("cpu", "500m"), nil, nil, 512, 0, 0, 0, "0", "1"},
 		{"a limit alone is a request too", nil, resources("cpu", "500m"), nil, 512, 50000, 0, 0, "0", "1"},
-		{"a request of nothing is no limit's", resources("cpu", "0"), resources("cpu", "500m"), nil, 2, 50000, 0, 0, "0",
+		{"an explicit request of zero does not default to the limit", resources("cpu", "0"), resources("cpu", "500m"), nil,
+			2, 50000, 0, 0, "0",
 			"1"},
-		{"shares have an upper end", resources("cpu", "100000"), nil, nil, 262144, 0, 0, 0, "0", "1"},
-		{"a tiny limit is a millisecond", nil, resources("cpu", "1m"), nil, 2, 1000, 0, 0, "0", "1"},
+		{"shares have a maximum", resources("cpu", "100000"), nil, nil, 262144, 0, 0, 0, "0", "1"},
+		{"a tiny limit is rounded up to a quota of a millisecond", nil, resources("cpu", "1m"), nil, 2, 1000, 0, 0, "0", "1"},
 		{"without CFS quota there is no limit", nil, resources("cpu", "2"), func(n *Node) { n.CPUCFSQuotaDisabled = true },
 			2048, 0, 0, 0, "0", "1"},
 		{"memory on v1 includes swap", nil, resources("memory", "1Mi"), func(n *Node) { n.CgroupV2 = false }, 2, 0, 1 << 20,
 			1 << 20, "", ""},
-		{"without swap accounting swap is not spoken of", nil, resources("memory", "1Mi"),
+		{"no swap limit without swap accounting", nil, resources("memory", "1Mi"),
 			func(n *Node) { n.CgroupV2, n.CanLimitSwap = false, false }, 2, 0, 1 << 20, 0, "", ""},
-		{"a node may kill single processes", nil, nil, func(n *Node) { n.SingleProcessOOMKill = true }, 2, 0, 0, 0, "0", ""},
+		{"singleProcessOOMKill", nil, nil, func(n *Node) { n.SingleProcessOOMKill = true }, 2, 0, 0, 0, "0", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
@@ -341,20 +343,21 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// TestContainerInheritsPodLimits: what the pod as a whole may have holds for each
-// container that says nothing itself.
+// TestContainerInheritsPodLimits: the pod's limits apply to containers without
+// limits of their own.
 func TestContainerInheritsPodLimits(t *testing.T) {
 	for _, row := range []struct {
 		sentence              string
 		requests, limits, pod corev1.ResourceList
 		shares, quota, memory int64
 	}{
-		{"all of it", nil, nil, resources("cpu", "500m", "memory", "1Gi"), 512, 50000, 1 << 30},
-		{"what it requests is its share still", resources("cpu", "250m"), nil, resources("cpu", "500m"), 256, 50000, 0},
-		{"amount by amount", nil, resources("memory", "1Mi"), resources("cpu", "500m", "memory", "1Gi"), 512, 50000, 1 << 20},
-		{"a limit of nothing is none", nil, resources("memory", "0"), resources("memory", "1Gi"), 2, 0, 1 << 30},
-		{"its own wins", nil, resources("cpu", "100m"), resources("cpu", "500m"), 102, 10000, 0},
-		{"a pod without limits gives none", nil, nil, nil, 2, 0, 0},
+		{"both limits", nil, nil, resources("cpu", "500m", "memory", "1Gi"), 512, 50000, 1 << 30},
+		{"the request still determines the shares", resources("cpu", "250m"), nil, resources("cpu", "500m"), 256, 50000, 0},
+		{"each resource separately", nil, resources("memory", "1Mi"), resources("cpu", "500m", "memory", "1Gi"), 512, 50000,
+			1 << 20},
+		{"a limit of zero is no limit", nil, resources("memory", "0"), resources("memory", "1Gi"), 2, 0, 1 << 30},
+		{"the container's limit takes precedence", nil, resources("cpu", "100m"), resources("cpu", "500m"), 102, 10000, 0},
+		{"a pod without limits", nil, nil, nil, 2, 0, 0},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
@@ -387,30 +390,30 @@ func TestOOMScoreAdjust(t *testing.T) {
 		sidecar  bool
 		want     int64
 	}{
-		{"best effort goes first", func(*corev1.Pod, *corev1.Container) {}, false, 1000},
-		{"guaranteed goes last", func(_ *corev1.Pod, c *corev1.Container) {
+		{"best effort is killed first", func(*corev1.Pod, *corev1.Container) {}, false, 1000},
+		{"guaranteed is killed last", func(_ *corev1.Pod, c *corev1.Container) {
 			c.Resources = corev1.ResourceRequirements{Requests: resources("cpu", "1", "memory", "1Gi"),
 				Limits: resources("cpu", "1", "memory", "1Gi")}
 		}, false, -997},
-		{"node critical goes last",
+		{"system-node-critical is killed last",
 			func(p *corev1.Pod, _ *corev1.Container) { p.Spec.PriorityClassName = "system-node-critical" }, false, -997},
-		{"a burstable one goes by its part of the node", func(_ *corev1.Pod,
+		{"burstable depends on the fraction of the node's memory", func(_ *corev1.Pod,
 			c *corev1.Container) {
 			c.Resources = request("2Gi")
 		}, false, 750},
-		{"a tiny request still goes after best effort", func(_ *corev1.Pod,
+		{"a tiny request is killed after best effort", func(_ *corev1.Pod,
 			c *corev1.Container) {
 			c.Resources = request("1")
 		}, false, 999},
-		{"a huge request still goes before guaranteed", func(_ *corev1.Pod,
+		{"a huge request is killed before guaranteed", func(_ *corev1.Pod,
 			c *corev1.Container) {
 			c.Resources = request("800Gi")
 		}, false, 3},
-		{"a sidecar goes no sooner than the mains", func(p *corev1.Pod, c *corev1.Container) {
+		{"a sidecar is not killed before the main containers", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = request("2Gi")
 			p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: always, Resources: request("1Gi")}}
 		}, true, 750},
-		{"a big sidecar keeps its own score", func(p *corev1.Pod, c *corev1.Container) {
+		{"a large sidecar keeps its own score", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = request("1Gi")
 			p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: always, Resources: request("4Gi")}}
 		}, true, 500},
@@ -438,26 +441,26 @@ func TestMounts(t *testing.T) {
 		kind     plan.Kind
 		err      string
 	}{
-		{"read-only all the way down where the runtime can", plan.Mount{ContainerPath: "/a", ReadOnly: true,
+		{"recursive read-only if the runtime supports it", plan.Mount{ContainerPath: "/a", ReadOnly: true,
 			RecursiveReadOnly: true}, "", corev1.RecursiveReadOnlyEnabled,
 			func(m *runtimeapi.Mount) bool { return m.Readonly && m.RecursiveReadOnly }, 0, ""},
-		{"Enabled is refused where the runtime cannot", plan.Mount{ContainerPath: "/a", ReadOnly: true,
+		{"Enabled is rejected if the runtime does not support it", plan.Mount{ContainerPath: "/a", ReadOnly: true,
 			RecursiveReadOnly: true}, "virtual", corev1.RecursiveReadOnlyEnabled,
 			nil, plan.Unsupported, `runtime handler "kata" does not support recursive read-only mounts`},
-		{"IfPossible is plain read-only where the runtime cannot",
+		{"IfPossible is plain read-only if the runtime does not support it",
 			plan.Mount{ContainerPath: "/a", ReadOnly: true,
 				RecursiveReadOnly: true}, "virtual", corev1.RecursiveReadOnlyIfPossible,
 			func(m *runtimeapi.Mount) bool { return m.Readonly && !m.RecursiveReadOnly }, 0, ""},
 		{"recursive read-only needs read-only", plan.Mount{ContainerPath: "/a", RecursiveReadOnly: true}, "", "", nil,
 			plan.Invalid, "needs readOnly"},
-		{"mounts of the host appear", plan.Mount{ContainerPath: "/a", Propagation: corev1.MountPropagationHostToContainer},
+		{"HostToContainer propagation", plan.Mount{ContainerPath: "/a", Propagation: corev1.MountPropagationHostToContainer},
 			"", "",
 			func(m *runtimeapi.Mount) bool {
 				return m.Propagation == runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
 			}, 0, ""},
-		{"an unknown propagation is named", plan.Mount{ContainerPath: "/a", Propagation: "Sideways"}, "", "", nil,
+		{"an unknown propagation is rejected", plan.Mount{ContainerPath: "/a", Propagation: "Sideways"}, "", "", nil,
 			plan.Invalid, `"Sideways" is unknown`},
-		{"an image has no path on the host and is read-only", plan.Mount{ContainerPath: "/a", HostPath: "/x",
+		{"an image volume has no host path and is read-only", plan.Mount{ContainerPath: "/a", HostPath: "/x",
 			Image: "sha256:1"}, "", "",
 			func(m *runtimeapi.Mount) bool { return m.HostPath == "" && m.Image.Image == "sha256:1" && m.Readonly }, 0, ""},
 	} {
@@ -492,8 +495,8 @@ func TestStopSignal(t *testing.T) {
 		{"a plain signal", "SIGUSR1", runtimeapi.Signal_SIGNAL_SIGUSR1, ""},
 		{"a real-time signal", "SIGRTMIN+3", runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3, ""},
 		{"a real-time signal from the end", "SIGRTMAX-2", runtimeapi.Signal_SIGNAL_SIGRTMAXMINUS2, ""},
-		{"no signal at all", "SIGNOTHING", 0, `"SIGNOTHING" is not a signal`},
-		{"the default is not a name to give", "RUNTIME_DEFAULT", 0, "is not a signal"},
+		{"an unknown signal", "SIGNOTHING", 0, `"SIGNOTHING" is not a signal`},
+		{"the runtime default cannot be set", "RUNTIME_DEFAULT", 0, "is not a signal"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {

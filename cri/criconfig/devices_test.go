@@ -12,7 +12,7 @@ import (
 	"berth/agent/plan"
 )
 
-// deviceSetup is what a device plugin gives.
+// deviceSetup is a setup with devices of a device plugin.
 func deviceSetup() plan.ContainerSetup {
 	s := testContainerSetup()
 	s.Mounts = []plan.Mount{{HostPath: "/own", ContainerPath: "/both"}}
@@ -53,10 +53,10 @@ func TestContainerDevices(t *testing.T) {
 		mounts = append(mounts, m.HostPath+":"+m.ContainerPath)
 	}
 	if diff := cmp.Diff([]string{"GPUS=g0,g1", "COLOR=own"}, envs); diff != "" {
-		t.Errorf("the spec's variables win: want (-) got (+):\n%s", diff)
+		t.Errorf("the variables of the spec take precedence: want (-) got (+):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"/lib:/gpu", "/own:/both"}, mounts); diff != "" {
-		t.Errorf("the pod's mounts win: want (-) got (+):\n%s", diff)
+		t.Errorf("the mounts of the pod take precedence: want (-) got (+):\n%s", diff)
 	}
 	if len(got.Args) != 1 || got.Args[0] != "g0,g1" {
 		t.Errorf("arguments %q", got.Args)
@@ -67,7 +67,7 @@ func TestContainerDevices(t *testing.T) {
 	}
 	back, ok := ParseContainer(got.Labels, a)
 	if diff := cmp.Diff(deviceSetup().Devices.IDs, back.Devices); !ok || diff != "" {
-		t.Errorf("what the container says of its devices: %v: want (-) got (+):\n%s", ok, diff)
+		t.Errorf("parsed devices: %v: want (-) got (+):\n%s", ok, diff)
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 // device plugins, sorted by name, then of services, then envFrom, each source sorted by key, then
 // env. Each name occurs once, at the position of its last definition. The warnings name keys of
 // envFrom that were skipped, and why. Errors name the variable, never its value.
-func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) ([]*runtimeapi.KeyValue,
-	[]Warning, error) {
+func Env(node Node, pod *corev1.Pod, c *corev1.Container,
+	setup plan.ContainerSetup) ([]*runtimeapi.KeyValue, []Warning, error) {
 	e := &environment{values: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(setup.Devices.Envs)) {
 		if why := invalidEnvName(name); why != "" {

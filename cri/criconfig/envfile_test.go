@@ -10,7 +10,7 @@ import (
 	"berth/agent/plan"
 )
 
-// The rules are those of the page "Define Environment Variable Values Using An
+// The rules are from the page "Define Environment Variable Values Using An
 // Init Container" of the Kubernetes documentation.
 func TestParseEnvFile(t *testing.T) {
 	t.Parallel()
@@ -22,22 +22,22 @@ func TestParseEnvFile(t *testing.T) {
 		{"a value is in single quotes", "MY_VAR='my-literal-value'\n", map[string]string{"MY_VAR": "my-literal-value"}, ""},
 		{"blank lines and comments are ignored", "# comment\n\n  \t\n   # DB=x\nDB_ADDRESS='address'",
 			map[string]string{"DB_ADDRESS": "address"}, ""},
-		{"newlines inside the quotes are kept", "MULTI='line1\n  line2\n'\nB='2'\n",
+		{"newlines inside the quotes are preserved", "MULTI='line1\n  line2\n'\nB='2'\n",
 			map[string]string{"MULTI": "line1\n  line2\n", "B": "2"}, ""},
 		{"leading spaces and those around = are ignored", "  A  =  '1'  \n\tB='2'\r\n",
 			map[string]string{"A": "1", "B": "2"}, ""},
-		{"the value is taken as it stands", `A='\n $B ${C} $(D) "x" a=b # no comment'`,
+		{"the value is literal", `A='\n $B ${C} $(D) "x" a=b # no comment'`,
 			map[string]string{"A": `\n $B ${C} $(D) "x" a=b # no comment`}, ""},
 		{"an empty value is a value", "A=''", map[string]string{"A": ""}, ""},
-		{"the last of two counts", "A='1'\nA='2'", map[string]string{"A": "2"}, ""},
-		{"an empty file has none", "", map[string]string{}, ""},
+		{"the last definition wins", "A='1'\nA='2'", map[string]string{"A": "2"}, ""},
+		{"an empty file has no variables", "", map[string]string{}, ""},
 		{"without quotes", "A='1'\nB=value", nil, "at line 2: the value is not in single quotes"},
 		{"with double quotes", `A="value"`, nil, "at line 1: the value is not in single quotes"},
 		{"with nothing", "A=\n", nil, "at line 1: the value is not in single quotes"},
 		{"two strings in a row", "A='val1''val2'", nil, "at line 1: something follows the closing quote"},
 		{"something after several lines", "A='1\n2\n3'$B", nil, "at line 3: something follows the closing quote"},
 		{"a comment after the value", "A='1' # one", nil, "at line 1: something follows the closing quote"},
-		{"quotes that are not closed", "# a\nA='1\n2\n", nil, "at line 2: the single quotes are not closed"},
+		{"unclosed quotes", "# a\nA='1\n2\n", nil, "at line 2: the single quotes are not closed"},
 		{"no name", "='1'", nil, "at line 1: want VAR='value'"},
 		{"no =", "A='1\n2'\n\nexport\n", nil, "at line 4: want VAR='value'"},
 	} {
@@ -57,7 +57,7 @@ func TestFileKeyRef(t *testing.T) {
 		{Volume: "v", Path: "good.env"}: {Content: "A='1'\nEMPTY=''\nSECRET='do-not-tell'"},
 		{Volume: "v", Path: "bad.env"}:  {Content: "A='1'\nSECRET=do-not-tell"},
 		{Volume: "v", Path: "gone.env"}: {Missing: true},
-		{Volume: "v", Path: "no.env"}:   {Err: "it is no plain file"},
+		{Volume: "v", Path: "no.env"}:   {Err: "not a regular file"},
 	}
 	for _, row := range []struct {
 		path, key string
@@ -74,7 +74,7 @@ func TestFileKeyRef(t *testing.T) {
 		{"gone.env", "A", false, "", false, `file "gone.env" of volume "v" not found`},
 		{"gone.env", "A", true, "", false, ""},
 		{"bad.env", "A", true, "", false, "invalid environment variable format at line 2"},
-		{"no.env", "A", true, "", false, "it is no plain file"},
+		{"no.env", "A", true, "", false, "not a regular file"},
 	} {
 		ref := &corev1.FileKeySelector{VolumeName: "v", Path: row.path, Key: row.key, Optional: &row.optional}
 		value, ok, err := fileKey("X", ref, files)
@@ -83,7 +83,7 @@ func TestFileKeyRef(t *testing.T) {
 			t.Errorf("%+v: %q %v %v", row, value, ok, err)
 		}
 		if err != nil && (plan.KindOf(err) != plan.Other || strings.Contains(err.Error(), "do-not-tell")) {
-			t.Errorf("%+v: an error that is for ever, or that shows a value: %v", row, err)
+			t.Errorf("%+v: a permanent error, or one that contains a value: %v", row, err)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func resources(pairs ...string) corev1.ResourceList {
 	return out
 }
 
-// makePod is a pod of one container, changed as the row needs.
+// makePod returns a pod with one container, with the given changes.
 func makePod(change ...func(*corev1.Pod, *corev1.Container)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "u-1"},
@@ -89,7 +89,7 @@ func makePod(change ...func(*corev1.Pod, *corev1.Container)) *corev1.Pod {
 	return pod
 }
 
-// appOf translates the first container of a pod.
+// appOf returns the configuration of the first container of a pod.
 func appOf(t *testing.T, node Node, pod *corev1.Pod, setup plan.ContainerSetup) *runtimeapi.ContainerConfig {
 	t.Helper()
 	config, err := Container(node, pod, &pod.Spec.Containers[0], setup)
@@ -111,7 +111,7 @@ func expectError(t *testing.T, err error, kind plan.Kind, text string) {
 
 func jsonIndent(v any) ([]byte, error) { return json.MarshalIndent(v, "", "  ") }
 
-// readable shows an environment as NAME=value lines in its order.
+// readable returns an environment as NAME=value strings in its order.
 func readable(m proto.Message, n int) []any {
 	out := make([]any, 0, n)
 	for _, e := range m.(*runtimeapi.ContainerConfig).Envs {

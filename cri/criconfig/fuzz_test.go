@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// seeds are the golden pods as JSON, each with a word and where to put it.
+// seeds are the golden pods as JSON, each with a text and the fields to put it in.
 func seeds(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {
@@ -32,7 +32,7 @@ func seeds(f *testing.F) {
 	}
 }
 
-// mutatedPod reads a pod and puts the word wherever a bit of places says.
+// mutatedPod parses a pod and sets the fields selected by the bits of places to the text.
 func mutatedPod(text []byte, word string, places uint64) *corev1.Pod {
 	pod := &corev1.Pod{}
 	if json.Unmarshal(text, pod) != nil {
@@ -76,7 +76,7 @@ func mutatedPod(text []byte, word string, places uint64) *corev1.Pod {
 	return pod
 }
 
-// FuzzSandbox holds C1, C2 and C3 for any pod.
+// FuzzSandbox checks C1, C2 and C3 for any pod.
 func FuzzSandbox(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, text []byte, word string, places uint64) {
@@ -87,7 +87,7 @@ func FuzzSandbox(f *testing.F) {
 		before := pod.DeepCopy()
 		config, err := Sandbox(testNode(), pod, testSandboxSetup())
 		if !reflect.DeepEqual(before, pod) {
-			t.Fatalf("the pod was changed: %s", cmp.Diff(before, pod))
+			t.Fatalf("the pod was modified: %s", cmp.Diff(before, pod))
 		}
 		if err != nil {
 			return
@@ -132,17 +132,17 @@ func FuzzContainer(f *testing.F) {
 			}
 		}
 		if !reflect.DeepEqual(before, pod) {
-			t.Fatalf("the pod was changed: %s", cmp.Diff(before, pod))
+			t.Fatalf("the pod was modified: %s", cmp.Diff(before, pod))
 		}
 		want := testContainerSetup()
 		want.Kind = setup.Kind
 		if !reflect.DeepEqual(want, setup) {
-			t.Fatalf("the setup was changed: %s", cmp.Diff(want, setup))
+			t.Fatalf("the setup was modified: %s", cmp.Diff(want, setup))
 		}
 	})
 }
 
-// FuzzParse feeds strange annotations to the way back.
+// FuzzParse parses arbitrary annotations.
 func FuzzParse(f *testing.F) {
 	f.Add("v1", "3", `{"exec":{"command":["x"]}}`, `[{"containerPort":80}]`, "sidecar", "30")
 	f.Add("v2", "-", "{", "[", "", "")
@@ -153,7 +153,7 @@ func FuzzParse(f *testing.F) {
 			annotationPorts: ports, annotationKind: kind, annotationGrace: grace, annotationPosition: attempt, annotationPodMeta: hook}
 		l, ok := ParseContainer(labels, annotations)
 		if ok && owner != OwnerVersion {
-			t.Fatal("a stranger's container is taken for ours")
+			t.Fatal("a foreign container was accepted as owned")
 		}
 		pod := PodFromSandbox(labels, annotations, l)
 		if (pod != nil) != (owner == OwnerVersion) {
@@ -162,7 +162,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzParseResolvConf holds that any text is read and gives words without blanks.
+// FuzzParseResolvConf checks that any text is accepted and gives valid strings.
 func FuzzParseResolvConf(f *testing.F) {
 	f.Add("nameserver 1.1.1.1\nsearch a b.\noptions ndots:5\n")
 	f.Add("domain\xff x\r\n;#\n")
@@ -174,7 +174,7 @@ func FuzzParseResolvConf(f *testing.F) {
 	})
 }
 
-// checkRoundTrip fails unless the message goes over the wire and back.
+// checkRoundTrip fails unless the message survives encoding and decoding.
 func checkRoundTrip(t *testing.T, m proto.Message) {
 	t.Helper()
 	if err := checkText(m); err != nil {
@@ -186,6 +186,6 @@ func checkRoundTrip(t *testing.T, m proto.Message) {
 	}
 	back := m.ProtoReflect().New().Interface()
 	if err := proto.Unmarshal(wire, back); err != nil || !proto.Equal(m, back) {
-		t.Fatalf("the message did not survive the wire: %v", err)
+		t.Fatalf("the message did not survive the round trip: %v", err)
 	}
 }

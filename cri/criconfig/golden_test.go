@@ -18,10 +18,10 @@ import (
 	"berth/podspec"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write testdata/*.json anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.json")
 
-// TestGolden translates each testdata/*.yaml and compares all that comes out
-// with the .json beside it.
+// TestGolden translates each testdata/*.yaml and compares the result
+// with the .json file of the same name.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -65,7 +65,7 @@ func podOf(file string) (*corev1.Pod, error) {
 	return pod, yaml.UnmarshalStrict(text, pod)
 }
 
-// translate gives handler, sandbox and containers of a pod as sorted JSON.
+// translate returns handler, sandbox and containers of a pod as sorted JSON.
 func translate(t *testing.T, pod *corev1.Pod) []byte {
 	t.Helper()
 	out := map[string]any{}
@@ -121,8 +121,8 @@ func resultOrError(v any, err error) any {
 	return map[string]any{"error": err.Error(), "kind": int(plan.KindOf(err))}
 }
 
-// messageMap is a message as a map, without what another package's choice of a hash
-// would change.
+// messageMap returns a message as a map, without the spec hash, which is defined by another
+// package.
 func messageMap(t *testing.T, m proto.Message) any {
 	t.Helper()
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
@@ -147,7 +147,7 @@ type container struct {
 	kind plan.ContainerKind
 }
 
-// allContainers lists the pod's containers with their kinds.
+// allContainers returns the pod's containers with their kinds.
 func allContainers(pod *corev1.Pod) []container {
 	var out []container
 	for i := range pod.Spec.InitContainers {

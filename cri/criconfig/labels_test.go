@@ -65,11 +65,11 @@ func TestParseRequiresOwnerLabel(t *testing.T) { // C4
 		sentence, key string
 		value         *string
 	}{
-		{"without the owner label it is a stranger's", OwnerLabel, nil},
-		{"of another version it is another's", OwnerLabel, new("v2")},
-		{"without a UID it is damaged", labelPodUID, nil},
-		{"without a name it is damaged", labelPodName, new("")},
-		{"without a namespace it is damaged", labelPodNamespace, nil},
+		{"no owner label", OwnerLabel, nil},
+		{"unknown version", OwnerLabel, new("v2")},
+		{"no UID", labelPodUID, nil},
+		{"no name", labelPodName, new("")},
+		{"no namespace", labelPodNamespace, nil},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			change := func(labels map[string]string) map[string]string {
@@ -81,22 +81,22 @@ func TestParseRequiresOwnerLabel(t *testing.T) { // C4
 				return out
 			}
 			if _, ok := ParseSandbox(change(config.Labels), config.Annotations); ok {
-				t.Error("the sandbox is taken for ours")
+				t.Error("the sandbox was accepted as owned")
 			}
 			if _, ok := ParseContainer(change(app.Labels), app.Annotations); ok {
-				t.Error("the container is taken for ours")
+				t.Error("the container was accepted as owned")
 			}
 			if PodFromSandbox(change(config.Labels), config.Annotations) != nil {
-				t.Error("a pod is made of it")
+				t.Error("a pod was restored from it")
 			}
 		})
 	}
 	if _, ok := ParseContainer(nil, nil); ok {
-		t.Error("nothing is taken for ours")
+		t.Error("empty labels were accepted as owned")
 	}
 }
 
-// kubernetesKeys are all that berth writes under the kubelet's names.
+// kubernetesKeys are all keys of the kubelet that berth writes.
 var kubernetesKeys = []string{
 	"io.kubernetes.pod.name", "io.kubernetes.pod.namespace", "io.kubernetes.pod.uid", "io.kubernetes.container.name",
 	"io.kubernetes.container.restartCount", "io.kubernetes.container.hash", "io.kubernetes.container.terminationMessagePath",
@@ -104,8 +104,8 @@ var kubernetesKeys = []string{
 	"io.kubernetes.pod.terminationGracePeriod", "io.kubernetes.pod.deletionGracePeriod",
 }
 
-// TestKubeletKeysAreReserved, or C5 would hold for the keys of
-// the day that it was written.
+// TestKubeletKeysAreReserved checks that the list above is complete, because C5 is tested with
+// that list.
 func TestKubeletKeysAreReserved(t *testing.T) {
 	pod := fullPod(t)
 	sandbox := sandboxOf(t, pod)
@@ -122,13 +122,13 @@ func TestKubeletKeysAreReserved(t *testing.T) {
 	for _, m := range said {
 		for k := range m {
 			if strings.HasPrefix(k, "io.kubernetes.") && !slices.Contains(kubernetesKeys, k) {
-				t.Errorf("%s is written, and not on the list", k)
+				t.Errorf("%s is written but not in the list", k)
 			}
 		}
 	}
 }
 
-// TestRuntimeAnnotationsArePassedThrough, whatever their prefix, and come back.
+// TestRuntimeAnnotationsArePassedThrough checks annotations with any other prefix.
 func TestRuntimeAnnotationsArePassedThrough(t *testing.T) {
 	own := map[string]string{"io.kubernetes.cri-o.TTY": "true", "io.kubernetes.cri.untrusted-workload": "x",
 		"cpu-load-balancing.crio.io": "disable"}
@@ -139,7 +139,7 @@ func TestRuntimeAnnotationsArePassedThrough(t *testing.T) {
 			t.Errorf("%s: the sandbox has %q", k, config.Annotations[k])
 		}
 		if back.Annotations[k] != v {
-			t.Errorf("%s: %q comes back", k, back.Annotations[k])
+			t.Errorf("%s: the restored pod has %q", k, back.Annotations[k])
 		}
 	}
 }
@@ -217,10 +217,10 @@ func TestDamagedAnnotationsAffectOnlyTheirField(t *testing.T) {
 	}
 	if a[annotationKind] = "strange"; true {
 		if _, ok := ParseContainer(app.Labels, a); ok {
-			t.Error("a container of no known kind is taken for ours")
+			t.Error("a container of unknown kind was accepted as owned")
 		}
 	}
 	if kind, ok := parseKind(plan.Sidecar.String()); !ok || kind != plan.Sidecar {
-		t.Error("kinds do not come back")
+		t.Error("kinds are not parsed back")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestMemoryHigh is the formula of the field, on pages of 4 KiB.
+// TestMemoryHigh checks the formula with pages of 4 KiB.
 func TestMemoryHigh(t *testing.T) {
 	t.Parallel()
 	const mi = 1 << 20
@@ -16,13 +16,13 @@ func TestMemoryHigh(t *testing.T) {
 		factor         float64
 		want           int64
 	}{
-		{"nine tenths of the way from the request to the limit", 50 * mi, 100 * mi, 0.9, 95 * mi},
+		{"nine tenths between the request and the limit", 50 * mi, 100 * mi, 0.9, 95 * mi},
 		{"in whole pages, rounded down", 32 * mi, 64 * mi, 0.9, 63750144},
-		{"from nothing", 0, 100 * mi, 0.5, 50 * mi},
+		{"without a request", 0, 100 * mi, 0.5, 50 * mi},
 		{"a factor of 1 is the limit", 50 * mi, 100 * mi, 1, 100 * mi},
-		{"without a factor nowhere", 50 * mi, 100 * mi, 0, 0},
-		{"nor where there is no way to go", 100 * mi, 100 * mi, 0.9, 0},
-		{"nor where more is asked for than there is", 200 * mi, 100 * mi, 0.9, 0},
+		{"no throttling without a factor", 50 * mi, 100 * mi, 0, 0},
+		{"no throttling if the request is the limit", 100 * mi, 100 * mi, 0.9, 0},
+		{"no throttling if the request exceeds the limit", 200 * mi, 100 * mi, 0.9, 0},
 	} {
 		if got := MemoryHigh(row.request, row.limit, row.factor, 4096); got != row.want {
 			t.Errorf("%s: %d, want %d", row.sentence, got, row.want)
@@ -30,7 +30,7 @@ func TestMemoryHigh(t *testing.T) {
 	}
 }
 
-// TestContainerMemory is one rule a row, on a node of 8 GiB, 7 of them allocatable,
+// TestContainerMemory has one rule per row, on a node with 8 GiB, 7 of them allocatable,
 // and 4 GiB of swap.
 func TestContainerMemory(t *testing.T) {
 	t.Parallel()
@@ -50,31 +50,33 @@ func TestContainerMemory(t *testing.T) {
 		pod                  func(*corev1.Pod)
 		min, low, high, swap string
 	}{
-		{"nothing is written unasked", half, whole, func(*Node) {}, nil, "", "", "", "0"},
-		{"a Burstable one is left its request if it can be", half, whole, tiered, nil, "", "1073741824", "", "0"},
-		{"a Guaranteed one always", guaranteed, guaranteed, both, nil, "1073741824", "", "", "0"},
-		{"a BestEffort one nothing, and it is slowed down before it has all", nil, nil, both, nil, "", "", "6764572672", "0"},
-		{"between request and limit", half, whole, slow, nil, "", "", "2040107008", "0"},
-		{"without a limit between request and what is allocatable", half, nil, both, nil, "", "1073741824", "6871945216",
+		{"nothing is set by default", half, whole, func(*Node) {}, nil, "", "", "", "0"},
+		{"the request of a Burstable container is memory.low", half, whole, tiered, nil, "", "1073741824", "", "0"},
+		{"the request of a Guaranteed container is memory.min", guaranteed, guaranteed, both, nil, "1073741824", "", "", "0"},
+		{"a BestEffort container is throttled below the allocatable memory", nil, nil, both, nil, "", "", "6764572672", "0"},
+		{"memory.high is between request and limit", half, whole, slow, nil, "", "", "2040107008", "0"},
+		{"without a limit, memory.high is between request and allocatable", half, nil, both, nil, "", "1073741824",
+			"6871945216",
 			"0"},
-		{"one whose request is its limit is not slowed down", half, half, both, nil, "", "1073741824", "", "0"},
-		{"nor one that names the limit only", nil, half, both, nil, "", "1073741824", "", "0"},
-		{"the pod's own limit counts where the container has none", half, nil, slow, func(p *corev1.Pod) {
+		{"a container whose request is its limit is not throttled", half, half, both, nil, "", "1073741824", "", "0"},
+		{"a container with only a limit is not throttled", nil, half, both, nil, "", "1073741824", "", "0"},
+		{"the pod's limit is the default of the container's", half, nil, slow, func(p *corev1.Pod) {
 			p.Spec.Resources = &corev1.ResourceRequirements{Requests: half, Limits: whole}
 		}, "", "", "2040107008", "0"},
-		{"on v1 there is none of that, and no swap", half, whole, func(n *Node) { both(n); swap(n); n.CgroupV2 = false },
+		{"cgroup v1 has no memory QoS and no swap", half, whole, func(n *Node) { both(n); swap(n); n.CgroupV2 = false },
 			nil, "", "", "", ""},
-		{"its part of the node's memory is its part of the swap", half, whole, swap, nil, "", "", "", "536870912"},
-		{"also without a limit", half, nil, swap, nil, "", "", "", "536870912"},
-		{"no request, no swap", resources("cpu", "1"), whole, swap, nil, "", "", "", "0"},
-		{"none for a request that is the limit", half, half, swap, nil, "", "", "", "0"},
-		{"none for a Guaranteed one", guaranteed, guaranteed, swap, nil, "", "", "", "0"},
-		{"none for a BestEffort one", nil, nil, swap, nil, "", "", "", "0"},
-		{"none for a critical one", half, whole, swap, critical, "", "", "", "0"},
-		{"none for a static one, which is critical with a server", half, whole, swap, static, "", "", "", "0"},
-		{"which it is not on a node alone", half, whole, func(n *Node) { swap(n); n.Standalone = true }, static, "", "", "",
+		{"swap is proportional to the memory request", half, whole, swap, nil, "", "", "", "536870912"},
+		{"swap without a memory limit", half, nil, swap, nil, "", "", "", "536870912"},
+		{"no swap without a memory request", resources("cpu", "1"), whole, swap, nil, "", "", "", "0"},
+		{"no swap if the request is the limit", half, half, swap, nil, "", "", "", "0"},
+		{"no swap for a Guaranteed container", guaranteed, guaranteed, swap, nil, "", "", "", "0"},
+		{"no swap for a BestEffort container", nil, nil, swap, nil, "", "", "", "0"},
+		{"no swap for a critical pod", half, whole, swap, critical, "", "", "", "0"},
+		{"no swap for a static pod, which is critical with an API server", half, whole, swap, static, "", "", "", "0"},
+		{"swap for a static pod on a standalone node", half, whole, func(n *Node) { swap(n); n.Standalone = true }, static,
+			"", "", "",
 			"536870912"},
-		{"nothing is said of it where the kernel cannot limit it", half, whole,
+		{"no setting if the kernel cannot limit swap", half, whole,
 			func(n *Node) { swap(n); n.CanLimitSwap = false }, nil, "", "", "", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -98,7 +100,7 @@ func TestContainerMemory(t *testing.T) {
 				}
 			}
 			if !node.CgroupV2 && out.MemorySwapLimitInBytes != out.MemoryLimitInBytes {
-				t.Errorf("on v1 it may swap: %v", out)
+				t.Errorf("swap on v1: %v", out)
 			}
 		})
 	}

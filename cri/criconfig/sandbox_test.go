@@ -24,8 +24,8 @@ func TestRuntimeHandler(t *testing.T) {
 	}{
 		{"no class is the default handler", nil, "", ""},
 		{"an empty class is the default handler", new(""), "", ""},
-		{"a class gives its handler", new("virtual"), "kata", ""},
-		{"an unknown class is named", new("nowhere"), "", `RuntimeClass "nowhere" not found`},
+		{"a class selects its handler", new("virtual"), "kata", ""},
+		{"an unknown class is rejected", new("nowhere"), "", `RuntimeClass "nowhere" not found`},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.RuntimeClassName = row.class })
@@ -46,18 +46,18 @@ func TestParseResolvConf(t *testing.T) {
 		sentence, text string
 		want           ResolvConf
 	}{
-		{"nothing says nothing", "", ResolvConf{}},
-		{"name servers add up", "nameserver 192.0.2.1\nnameserver fd00::1\n",
+		{"empty", "", ResolvConf{}},
+		{"nameservers accumulate", "nameserver 192.0.2.1\nnameserver fd00::1\n",
 			ResolvConf{Nameservers: []string{"192.0.2.1", "fd00::1"}}},
-		{"the last search line counts", "search a b\nsearch c\n", ResolvConf{Searches: []string{"c"}}},
-		{"domain is a search of one", "domain a\n", ResolvConf{Searches: []string{"a"}}},
-		{"a search domain loses its last dot, the root does not", "search a.b. .\n",
+		{"the last search line wins", "search a b\nsearch c\n", ResolvConf{Searches: []string{"c"}}},
+		{"domain is a single search domain", "domain a\n", ResolvConf{Searches: []string{"a"}}},
+		{"the trailing dot of a search domain is removed, except for the root", "search a.b. .\n",
 			ResolvConf{Searches: []string{"a.b", "."}}},
-		{"options add up", "options ndots:2 rotate\noptions edns0",
+		{"options accumulate", "options ndots:2 rotate\noptions edns0",
 			ResolvConf{Options: []string{"ndots:2", "rotate", "edns0"}}},
 		{"comments, blanks and unknown lines are skipped", "# a\n; b\n\nsortlist x\n\tnameserver\t1.1.1.1 # c\r\n",
 			ResolvConf{Nameservers: []string{"1.1.1.1"}}},
-		{"a line without its value is skipped", "nameserver\ndomain\n", ResolvConf{}},
+		{"a line without a value is skipped", "nameserver\ndomain\n", ResolvConf{}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			if diff := cmp.Diff(row.want, ParseResolvConf(row.text)); diff != "" {
@@ -88,46 +88,47 @@ func TestDNS(t *testing.T) {
 		bare     bool // the node has no cluster DNS
 		want     ResolvConf
 		warns    string
-		silent   []string // the host names no servers, and has these addresses
+		silent   []string // addresses of a host without nameservers
 	}{
-		{"ClusterFirst asks the cluster", makePod(policy(corev1.DNSClusterFirst)), false, cluster, "", nil},
+		{"ClusterFirst uses the cluster DNS", makePod(policy(corev1.DNSClusterFirst)), false, cluster, "", nil},
 		{"no policy is ClusterFirst", makePod(), false, cluster, "", nil},
-		{"ClusterFirst on the host network asks the host", makePod(policy(corev1.DNSClusterFirst), hostNetwork), false,
+		{"ClusterFirst on the host network uses the host's DNS", makePod(policy(corev1.DNSClusterFirst), hostNetwork), false,
 			host, "", nil},
-		{"ClusterFirstWithHostNet asks the cluster on the host network",
+		{"ClusterFirstWithHostNet uses the cluster DNS on the host network",
 			makePod(policy(corev1.DNSClusterFirstWithHostNet), hostNetwork), false, cluster, "", nil},
-		{"Default asks the host", makePod(policy(corev1.DNSDefault)), false, host, "", nil},
+		{"Default uses the host's DNS", makePod(policy(corev1.DNSDefault)), false, host, "", nil},
 		{"without cluster DNS ClusterFirst falls back to the host", makePod(policy(corev1.DNSClusterFirst)), true, host,
 			"MissingClusterDNS", nil},
-		{"without cluster DNS Default warns of nothing", makePod(policy(corev1.DNSDefault)), true, host, "", nil},
-		{"None is the pod's own word", makePod(policy(corev1.DNSNone),
+		{"without cluster DNS Default has no warning", makePod(policy(corev1.DNSDefault)), true, host, "", nil},
+		{"None uses only dnsConfig", makePod(policy(corev1.DNSNone),
 			config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false,
 			ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", nil},
-		{"the pod's options go over the policy's", makePod(config(corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
-			{Name: "ndots", Value: new("2")}, {Name: "rotate"}, {Name: ""}}})), false,
+		{"dnsConfig options override those of the policy",
+			makePod(config(corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
+				{Name: "ndots", Value: new("2")}, {Name: "rotate"}, {Name: ""}}})), false,
 			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches,
 				Options: []string{"ndots:2", "rotate"}}, "", nil},
-		{"what is said twice is there once", makePod(policy(corev1.DNSDefault), config(corev1.PodDNSConfig{
+		{"duplicates are removed", makePod(policy(corev1.DNSDefault), config(corev1.PodDNSConfig{
 			Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}})), false, host, "", nil},
-		{"only three name servers fit", makePod(policy(corev1.DNSNone),
+		{"at most three nameservers", makePod(policy(corev1.DNSNone),
 			config(corev1.PodDNSConfig{Nameservers: []string{"1", "2", "3", "4"}})), false,
 			ResolvConf{Nameservers: []string{"1", "2", "3"}}, "only the first 3", nil},
-		{"only 32 search domains fit", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})), false,
+		{"at most 32 search domains", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})), false,
 			ResolvConf{Searches: many[:32]}, "only the first 32", nil},
-		{"search domains fit into 2048 characters", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{
+		{"search domains have at most 2048 characters", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{
 			Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023), "c"}})), false,
 			ResolvConf{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters", nil},
-		{"a host without any leaves pods their own loopback", makePod(policy(corev1.DNSDefault)), false,
+		{"a host without nameservers leaves the pod's loopback address", makePod(policy(corev1.DNSDefault)), false,
 			ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
-		{"of its own families", makePod(policy(corev1.DNSDefault)), false,
+		{"loopback addresses of the host's IP families", makePod(policy(corev1.DNSDefault)), false,
 			ResolvConf{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1",
 				"192.0.2.1"}},
-		{"also where ClusterFirst falls back, and before the pod's own",
+		{"loopback before dnsConfig if ClusterFirst falls back",
 			makePod(config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), true,
 			ResolvConf{Nameservers: []string{"127.0.0.1", "1.1.1.1"}, Searches: []string{"."}}, "MissingClusterDNS", []string{}},
-		{"None has its own word alone", makePod(policy(corev1.DNSNone),
+		{"None ignores the host without nameservers", makePod(policy(corev1.DNSNone),
 			config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
-		{"and the cluster's has no search domains of it", makePod(), false,
+		{"cluster DNS without search domains of the host", makePod(), false,
 			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3],
 				Options: cluster.Options}, "", []string{}},
 	} {
@@ -161,12 +162,12 @@ func TestHostname(t *testing.T) {
 		err      string
 	}{
 		{"the pod's name is the host name", func(*corev1.Pod, *corev1.Container) {}, "web", ""},
-		{"spec.hostname goes before the name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Hostname = "www" }, "www",
+		{"spec.hostname overrides the name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Hostname = "www" }, "www",
 			""},
-		{"hostnameOverride goes before both", func(p *corev1.Pod, _ *corev1.Container) {
+		{"hostnameOverride overrides both", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Hostname, p.Spec.HostnameOverride = "www", new("exact")
 		}, "exact", ""},
-		{"a long name is cut and does not end in a dash", func(p *corev1.Pod, _ *corev1.Container) { p.Name = long },
+		{"a long name is truncated and does not end with a dash", func(p *corev1.Pod, _ *corev1.Container) { p.Name = long },
 			long[:61], ""},
 		{"a subdomain alone changes nothing", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Subdomain = "s" }, "web", ""},
 		{"setHostnameAsFQDN adds the domain", func(p *corev1.Pod, _ *corev1.Container) {
@@ -179,7 +180,7 @@ func TestHostname(t *testing.T) {
 		{"a domain name too long for the kernel is an error", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("s", 50), new(true)
 		}, "", "at most 64"},
-		{"the host network has the host's name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostNetwork = true }, "",
+		{"the host network uses the host's name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostNetwork = true }, "",
 			""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -203,36 +204,36 @@ func TestSandboxErrors(t *testing.T) {
 		kind     plan.Kind
 		err      string
 	}{
-		{"a process namespace cannot be the host's and shared", func(p *corev1.Pod, _ *corev1.Container) {
+		{"hostPID excludes shareProcessNamespace", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.HostPID, p.Spec.ShareProcessNamespace = true, new(true)
 		}, nil, plan.Invalid, "spec.shareProcessNamespace"},
-		{"own users exclude the host's network", func(p *corev1.Pod, _ *corev1.Container) {
+		{"user namespaces exclude the host network", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.HostUsers, p.Spec.HostNetwork = new(false), true
 		}, nil, plan.Invalid, "spec.hostUsers"},
-		{"own users need a runtime that can", func(p *corev1.Pod, _ *corev1.Container) {
+		{"user namespaces need support by the runtime", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.HostUsers, p.Spec.RuntimeClassName = new(false), new("virtual")
 		}, nil, plan.Unsupported, `runtime handler "kata" does not support user namespaces`},
-		{"own users need host IDs", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = new(false) },
+		{"user namespaces need host IDs", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = new(false) },
 			func(n *Node) { n.UserIDs = nil }, plan.Unsupported, "no range of host IDs"},
-		{"own users wait while all host IDs are taken", func(p *corev1.Pod,
+		{"user namespaces wait for free host IDs", func(p *corev1.Pod,
 			_ *corev1.Container) {
 			p.Spec.HostUsers = new(false)
 		},
 			func(n *Node) {
-				n.UserIDs = func(string) (IDRange, error) { return IDRange{}, errors.New("all are taken") }
-			}, plan.Other, "spec.hostUsers: all are taken"},
-		{"Strict groups need a runtime that knows them", func(p *corev1.Pod, _ *corev1.Container) {
+				n.UserIDs = func(string) (IDRange, error) { return IDRange{}, errors.New("all are in use") }
+			}, plan.Other, "spec.hostUsers: all are in use"},
+		{"Strict needs support by the runtime", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: new(
 				corev1.SupplementalGroupsPolicyStrict)}
 		}, func(n *Node) { n.SupplementalGroupsPolicy = false }, plan.Unsupported, "supplementalGroupsPolicy"},
-		{"an unknown protocol is named", func(_ *corev1.Pod, c *corev1.Container) {
+		{"an unknown protocol is rejected", func(_ *corev1.Pod, c *corev1.Container) {
 			c.Ports = []corev1.ContainerPort{{ContainerPort: 1, Protocol: "ICMP"}}
 		}, nil, plan.Invalid, `unknown protocol "ICMP"`},
-		{"a sysctl set to two values is named", func(p *corev1.Pod, _ *corev1.Container) {
+		{"a sysctl with two values is rejected", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "a.b", Value: "1"},
 				{Name: "a/b", Value: "2"}}}
 		}, nil, plan.Invalid, `"a.b" is set twice`},
-		{"text that no wire takes is an error that names its field", func(p *corev1.Pod, _ *corev1.Container) {
+		{"the error for invalid UTF-8 names the field", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Annotations = map[string]string{"a": "\xff"}
 		}, nil, plan.Invalid, "annotations: text is not valid UTF-8"},
 	} {
@@ -301,22 +302,22 @@ func TestSandboxResources(t *testing.T) {
 		memory   int64
 		quota    int64
 	}{
-		{"mains and sidecars run at once", func(p *corev1.Pod, c *corev1.Container) {
+		{"main containers and sidecars run concurrently", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = of("cpu", "1", "memory", "100")
 			p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: always,
 				Resources: of("cpu", "1", "memory", "50")}}
 		}, 150, 200000},
-		{"a big init container runs beside the sidecars before it", func(p *corev1.Pod, c *corev1.Container) {
+		{"a large init container runs with the sidecars before it", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = of("cpu", "1", "memory", "100")
 			p.Spec.InitContainers = []corev1.Container{
 				{Name: "s", RestartPolicy: always, Resources: of("cpu", "1", "memory", "50")},
 				{Name: "i", Resources: of("cpu", "3", "memory", "500")}}
 		}, 550, 400000},
-		{"one container without a limit leaves the pod without one", func(p *corev1.Pod, c *corev1.Container) {
+		{"a container without a limit makes the pod unlimited", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = of("cpu", "1")
 			p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: of("cpu", "3")}}
 		}, 0, 300000},
-		{"the pod's own limit counts", func(p *corev1.Pod, _ *corev1.Container) {
+		{"the pod's limit takes precedence", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Resources = new(of("cpu", "2",
 				"memory", "300"))
 		}, 300, 200000},
@@ -356,8 +357,8 @@ func TestSetTargetContainer(t *testing.T) {
 	}
 }
 
-// A pod on a node without a cluster has policy ClusterFirst without having said
-// so; only one that asks for the cluster by name is told that there is none.
+// ClusterFirst is the default, so on a standalone node only pods that explicitly request the
+// cluster DNS get a warning.
 func TestStandaloneNodeDNSWarnings(t *testing.T) {
 	t.Parallel()
 	node := testNode()
@@ -383,10 +384,10 @@ func TestBandwidthWarnings(t *testing.T) {
 		node Node
 		want string
 	}{
-		{"it is", limited, Node{}, ""},
-		{"nobody asks", &corev1.Pod{}, Node{NoBandwidthReason: "no plugin"}, ""},
+		{"it is limited", limited, Node{}, ""},
+		{"no annotation", &corev1.Pod{}, Node{NoBandwidthReason: "no plugin"}, ""},
 		{"the network has no plugin for it", limited, Node{NoBandwidthReason: "no plugin"}, "no plugin"},
-		{"the host's network has no limits", onHost, Node{}, "host's network"},
+		{"the host network is not limited", onHost, Node{}, "host's network"},
 	} {
 		got := BandwidthWarnings(row.node, row.pod)
 		if (len(got) == 0) != (row.want == "") || len(got) > 0 && !strings.Contains(got[0].String(), row.want) {

@@ -140,8 +140,8 @@ func setMaskedPaths(out *runtimeapi.LinuxContainerSecurityContext, sc *corev1.Se
 }
 
 // supplementalGroups returns the supplemental groups of all processes of the pod.
-func supplementalGroups(node Node, pod *corev1.Pod, reason string) ([]int64, runtimeapi.SupplementalGroupsPolicy,
-	error) {
+func supplementalGroups(node Node, pod *corev1.Pod,
+	reason string) ([]int64, runtimeapi.SupplementalGroupsPolicy, error) {
 	merge := runtimeapi.SupplementalGroupsPolicy_Merge
 	sc := pod.Spec.SecurityContext
 	if sc == nil {

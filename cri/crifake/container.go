@@ -99,7 +99,8 @@ func (r *Runtime) StartContainer(ctx context.Context,
 	r.mu.Lock()
 	c.starting = false
 	if cmd := c.config.GetCommand(); err == nil && len(cmd) > 0 && strings.HasPrefix(cmd[0], "/no/such/") {
-		err = fmt.Errorf("failed to create containerd task: failed to create shim task: OCI runtime create failed: exec: %q: no such file or directory", cmd[0])
+		err = fmt.Errorf("failed to create containerd task: failed to create shim task: "+
+			"OCI runtime create failed: exec: %q: no such file or directory", cmd[0])
 	}
 	if err != nil {
 		c.state, c.finished, c.exitCode = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now(), 128
@@ -133,7 +134,8 @@ func (c *container) startable() error {
 // exited records the exit of a container's process.
 func (r *Runtime) exited(c *container, end exitResult) {
 	r.mu.Lock()
-	c.state, c.finished, c.exitCode, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now(), end.code, end.reason
+	c.state, c.finished = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now()
+	c.exitCode, c.reason = end.code, end.reason
 	r.mu.Unlock()
 	close(c.process.done)
 	r.emit(c.id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
@@ -315,7 +317,8 @@ func (r *Runtime) statusOf(c *container) *runtimeapi.ContainerStatus {
 func (c *container) user() *runtimeapi.ContainerUser {
 	s := c.config.GetLinux().GetSecurityContext()
 	u := &runtimeapi.LinuxContainerUser{
-		Uid: s.GetRunAsUser().GetValue(), Gid: s.GetRunAsGroup().GetValue(), SupplementalGroups: []int64{s.GetRunAsGroup().GetValue()},
+		Uid: s.GetRunAsUser().GetValue(), Gid: s.GetRunAsGroup().GetValue(),
+		SupplementalGroups: []int64{s.GetRunAsGroup().GetValue()},
 	}
 	for _, g := range s.GetSupplementalGroups() {
 		if !slices.Contains(u.SupplementalGroups, g) {

@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// startContainer makes a running container that does those steps.
+// startContainer starts a container that executes the steps.
 func startContainer(t *testing.T, c runtimeapi.RuntimeServiceClient, steps ...string) string {
 	t.Helper()
 	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod", Uid: "u",
@@ -53,15 +53,16 @@ func TestProcessSteps(t *testing.T) {
 		after time.Duration
 		code  int32
 	}{
-		{"it ends by itself", []string{"sleep", "10s", ",", "exit", "4"}, -1, 10 * time.Second, 4},
-		{"it ends with its last step", []string{"sleep", "2"}, -1, 2 * time.Second, 0},
-		{"the signal ends it", []string{"sleep"}, 30, time.Minute, 143},
-		{"it ends on the signal as it likes", []string{"on-term", "3s", "7", ",", "serve"}, 30, time.Minute + 3*time.Second,
+		{"exits by itself", []string{"sleep", "10s", ",", "exit", "4"}, -1, 10 * time.Second, 4},
+		{"exits after its last step", []string{"sleep", "2"}, -1, 2 * time.Second, 0},
+		{"exits on the stop signal", []string{"sleep"}, 30, time.Minute, 143},
+		{"handles the stop signal", []string{"on-term", "3s", "7", ",", "serve"}, 30, time.Minute + 3*time.Second,
 			7},
-		{"it is too slow", []string{"on-term", "40s", "7", ",", "serve"}, 30, time.Minute + 30*time.Second, 137},
-		{"it ignores the signal", []string{"ignore-term", ",", "sleep"}, 30, time.Minute + 30*time.Second, 137},
-		{"it is killed at once", []string{"sleep"}, 0, time.Minute, 137},
-		{"it does nothing, for ever", nil, 5, time.Minute, 143},
+		{"handles the stop signal too slowly", []string{"on-term", "40s", "7", ",", "serve"}, 30,
+			time.Minute + 30*time.Second, 137},
+		{"ignores the stop signal", []string{"ignore-term", ",", "sleep"}, 30, time.Minute + 30*time.Second, 137},
+		{"is killed immediately", []string{"sleep"}, 0, time.Minute, 137},
+		{"sleeps forever", nil, 5, time.Minute, 143},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *Runtime, c runtimeapi.RuntimeServiceClient) {
@@ -99,22 +100,22 @@ func TestFaultMatching(t *testing.T) {
 				&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name}}})
 			return err
 		}
-		r.Inject(Fault{RPC: "RunPodSandbox", Match: MatchPod("a"), Times: 2, Err: errors.New("as told")})
+		r.Inject(Fault{RPC: "RunPodSandbox", Match: MatchPod("a"), Times: 2, Err: errors.New("injected")})
 		lift := r.Inject(Fault{RPC: "RunPodSandbox", Match: MatchPod("b"), Hang: true})
 		for i := range 2 {
-			if err := run("a"); status.Convert(err).Message() != "as told" {
-				t.Errorf("strike %d: %v", i, err)
+			if err := run("a"); status.Convert(err).Message() != "injected" {
+				t.Errorf("fault %d: %v", i, err)
 			}
 		}
 		if err := run("a"); err != nil {
-			t.Errorf("a third strike: %v", err)
+			t.Errorf("third call: %v", err)
 		}
 		if err := run("b"); status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("hang: %v", err)
 		}
 		lift()
 		if err := run("b"); err != nil {
-			t.Errorf("after it was lifted: %v", err)
+			t.Errorf("after lift: %v", err)
 		}
 		if n := r.CallCount("RunPodSandbox"); n != 5 || len(r.Sandboxes()) != 2 {
 			t.Errorf("%d calls, %d sandboxes", n, len(r.Sandboxes()))
@@ -132,11 +133,11 @@ func TestRestartCutsCalls(t *testing.T) {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		if a, ok := r.FindContainer("pod", "a"); !ok || a.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("its containers go on: %+v", a)
+			t.Errorf("its containers keep running: %+v", a)
 		}
 		r.Down()
 		if _, err := c.Version(t.Context(), &runtimeapi.VersionRequest{}); status.Code(err) != codes.Unavailable {
-			t.Errorf("away: %v", err)
+			t.Errorf("down: %v", err)
 		}
 	})
 }
@@ -152,7 +153,7 @@ func TestPullImage(t *testing.T) {
 			return err
 		}
 		if err := pull("private/none", ""); status.Code(err) != codes.NotFound {
-			t.Errorf("an image that nobody has: %v", err)
+			t.Errorf("an unpublished image: %v", err)
 		}
 		if err := pull("private/app:1", "wrong"); err == nil {
 			t.Error("pulled with the wrong password")

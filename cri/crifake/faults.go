@@ -116,8 +116,8 @@ func (r *Runtime) matchFault(rpc string, req any, when FaultPhase) *fault {
 }
 
 // intercept wraps every unary call.
-func (r *Runtime) intercept(ctx context.Context, req any, method *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any,
-	error) {
+func (r *Runtime) intercept(ctx context.Context, req any, method *grpc.UnaryServerInfo,
+	do grpc.UnaryHandler) (any, error) {
 	rpc := rpcName(method.FullMethod)
 	r.mu.Lock()
 	r.calls[rpc]++

@@ -99,8 +99,8 @@ func (r *Runtime) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*r
 }
 
 // ImageStatus returns the status of an image, or none if it is not on the node.
-func (r *Runtime) ImageStatus(_ context.Context, q *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse,
-	error) {
+func (r *Runtime) ImageStatus(_ context.Context,
+	q *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	resp := &runtimeapi.ImageStatusResponse{}
@@ -111,8 +111,8 @@ func (r *Runtime) ImageStatus(_ context.Context, q *runtimeapi.ImageStatusReques
 }
 
 // PullImage adds a published image to the node.
-func (r *Runtime) PullImage(ctx context.Context, q *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse,
-	error) {
+func (r *Runtime) PullImage(ctx context.Context,
+	q *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	ref := normalizeName(q.GetImage().GetImage())
 	r.mu.Lock()
 	p, known := r.published[ref]
@@ -136,8 +136,8 @@ func (r *Runtime) PullImage(ctx context.Context, q *runtimeapi.PullImageRequest)
 }
 
 // RemoveImage removes an image from the node.
-func (r *Runtime) RemoveImage(_ context.Context, q *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse,
-	error) {
+func (r *Runtime) RemoveImage(_ context.Context,
+	q *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if image := r.resolve(q.GetImage().GetImage()); image != nil {
@@ -147,8 +147,8 @@ func (r *Runtime) RemoveImage(_ context.Context, q *runtimeapi.RemoveImageReques
 }
 
 // ImageFsInfo returns the usage of the images.
-func (r *Runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse,
-	error) {
+func (r *Runtime) ImageFsInfo(context.Context,
+	*runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	used := uint64(0)

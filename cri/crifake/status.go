@@ -44,12 +44,13 @@ func (r *Runtime) Status(_ context.Context, q *runtimeapi.StatusRequest) (*runti
 }
 
 // RuntimeConfig returns the cgroup driver.
-func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse,
-	error) {
+func (r *Runtime) RuntimeConfig(context.Context,
+	*runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	if r.opts.Containerd16 {
 		return nil, status.Error(codes.Unimplemented, "unknown method RuntimeConfig for service runtime.v1.RuntimeService")
 	}
-	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: r.opts.CgroupDriver}}, nil
+	linux := &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: r.opts.CgroupDriver}
+	return &runtimeapi.RuntimeConfigResponse{Linux: linux}, nil
 }
 
 // UpdateRuntimeConfig has no effect.

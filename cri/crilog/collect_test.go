@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// tree lists what is left below a folder.
+// tree lists the files below a directory.
 func tree(t *testing.T, root string) string {
 	t.Helper()
 	var out []string
@@ -54,12 +54,12 @@ func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 		}
 	}
 	for _, f := range []string{
-		"ns_gone_u1/c/0.log", "ns_gone_u1/c/0.log.20260101-000000.gz", // nobody's: all goes
-		"ns_foreign_u2/c/0.log",                                       // another owner's
+		"ns_gone_u1/c/0.log", "ns_gone_u1/c/0.log.20260101-000000.gz", // no owner: removed
+		"ns_foreign_u2/c/0.log",                                       // another owner
 		"ns_ours_u3/c/0.log", "ns_ours_u3/c/0.log.20260101-000000.gz", // removed instance
-		"ns_ours_u3/c/1.log", "ns_ours_u3/c/2.log", // the dead one that is kept, the newest
-		"ns_ours_u3/c/notes.txt", "ns_ours_u3/other/4.log", // no log; the only one of its container
-		"lost+found/x", "one_two/x", "a_b_c_d/x", // not of the layout
+		"ns_ours_u3/c/1.log", "ns_ours_u3/c/2.log", // an owned one, the newest one
+		"ns_ours_u3/c/notes.txt", "ns_ours_u3/other/4.log", // not a log; the only log of its container
+		"lost+found/x", "one_two/x", "a_b_c_d/x", // not in the expected layout
 	} {
 		put(f, time.Hour)
 	}
@@ -76,14 +76,14 @@ func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 			}, nil
 		},
 	}
-	// Links cannot be given an age: they are judged at a later time.
+	// The modification time of links cannot be set, so they are checked at a later time below.
 	g, err := c.RunOnce(t.Context())
 	if err != nil || g != (Collected{PodDirs: 1, Logs: 1, Bytes: 40}) {
 		t.Errorf("collected %+v: %v", g, err)
 	}
 	want := "a_b_c_d/x lost+found/x ns_foreign_u2/c/0.log ns_ours_u3/c/1.log ns_ours_u3/c/2.log ns_ours_u3/c/notes.txt ns_ours_u3/other/4.log ns_young_u4/c/0.log one_two/x"
 	if got := tree(t, root); got != want {
-		t.Errorf("left:\n%s\nwant:\n%s", got, want)
+		t.Errorf("remaining:\n%s\nwant:\n%s", got, want)
 	}
 	c.Now, c.MinAge = func() time.Time { return time.Now().Add(time.Hour) }, 1000000*time.Hour
 	if g, err = c.RunOnce(t.Context()); err != nil || g != (Collected{}) {
@@ -97,7 +97,7 @@ func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 		t.Errorf("links: %+v, %v", g, err)
 	}
 	if got := tree(t, links); got != "alive elsewhere" {
-		t.Errorf("links left: %s", got)
+		t.Errorf("remaining links: %s", got)
 	}
 }
 

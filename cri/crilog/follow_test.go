@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// sink collects what a follower writes and lets a test wait for it.
+// sink collects the output of a follower and lets a test wait for it.
 type sink struct {
 	mu   sync.Mutex
 	text strings.Builder
-	more chan struct{} // gets one when something came
+	more chan struct{} // receives after a write
 }
 
 func newSink() *sink { return &sink{more: make(chan struct{}, 1)} }
@@ -40,7 +40,7 @@ func (s *sink) String() string {
 	return s.text.String()
 }
 
-// await waits until the text ends so.
+// await waits until the text ends with the suffix.
 func (s *sink) await(t *testing.T, suffix string) {
 	t.Helper()
 	limit := time.After(20 * time.Second)
@@ -53,7 +53,7 @@ func (s *sink) await(t *testing.T, suffix string) {
 	}
 }
 
-// fakeRuntime writes a log as a container runtime does.
+// fakeRuntime writes a log like a container runtime.
 type fakeRuntime struct {
 	t    *testing.T
 	path string
@@ -100,7 +100,7 @@ func (r *fakeRuntime) say(lines ...string) {
 	}
 }
 
-// rotate is a Rotate at the given second, which must come after the last one.
+// rotate calls Rotate at the given second, which must be after the last one.
 func (r *fakeRuntime) rotate(second int) {
 	r.t.Helper()
 	done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 100, Now: day(1).Add(time.Duration(second) * time.Second),
@@ -110,7 +110,7 @@ func (r *fakeRuntime) rotate(second int) {
 	}
 }
 
-// follower is a Read that follows.
+// follower is a running Read with Follow.
 type follower struct {
 	*sink
 	done  chan struct{}
@@ -137,7 +137,7 @@ func follow(t *testing.T, path string, change ...func(*Options)) *follower {
 	return f
 }
 
-// finish lets the container end and waits for the follower to do so.
+// finish lets the container exit and waits for the end of the follower.
 func (f *follower) finish(t *testing.T, want string) {
 	t.Helper()
 	close(f.done)
@@ -154,7 +154,7 @@ func (f *follower) finish(t *testing.T, want string) {
 		for i < min(len(got), len(want)) && got[i] == want[i] {
 			i++
 		}
-		t.Errorf("from byte %d on: got %.100q, want %.100q", i, got[i:], want[i:])
+		t.Errorf("from byte %d: got %.100q, want %.100q", i, got[i:], want[i:])
 	}
 }
 
@@ -166,17 +166,17 @@ func TestFollow(t *testing.T) { // L3, L4
 		act      func(*fakeRuntime, *follower)
 		want     string
 	}{
-		{"lines come as they are written", nil, func(r *fakeRuntime, f *follower) {
+		{"lines are read as they are written", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			r.say("a")
 			f.await(t, "a\n")
 			r.say("b", "c")
 			f.await(t, "c\n")
 		}, "before\na\nb\nc\n"},
-		{"what is written before the end is read", nil, func(r *fakeRuntime, f *follower) { r.say("a", "b") },
+		{"everything before the exit is read", nil, func(r *fakeRuntime, f *follower) { r.say("a", "b") },
 			"before\na\nb\n"},
-		{"with a tail of none only what is new", func(o *Options) { o.Tail = &none }, func(r *fakeRuntime, f *follower) {
-			for !strings.Contains(f.String(), "new") { // until the follower has begun
+		{"with a tail of zero only new lines", func(o *Options) { o.Tail = &none }, func(r *fakeRuntime, f *follower) {
+			for !strings.Contains(f.String(), "new") { // until the follower has started
 				r.say("new")
 			}
 		}, ""},
@@ -187,7 +187,7 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.raw("gether\n")
 			f.await(t, "together\n")
 		}, "before\ntogether\n"},
-		{"a rotated log goes on in the next", nil, func(r *fakeRuntime, f *follower) {
+		{"following continues in the next file", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			r.rotate(1)
 			r.say("a")
@@ -196,7 +196,7 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("b")
 			f.await(t, "b\n")
 		}, "before\na\nb\n"},
-		{"several rotations at once lose nothing", nil, func(r *fakeRuntime, f *follower) {
+		{"several rotations lose no line", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			for i := range 5 {
 				r.say(fmt.Sprint("a", i))
@@ -205,14 +205,14 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("b")
 			f.await(t, "b\n")
 		}, "before\na0\na1\na2\na3\na4\nb\n"},
-		{"a container that ends right after rotations loses nothing", nil, func(r *fakeRuntime, f *follower) {
+		{"a container that exits right after rotations loses no line", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			for i := range 3 {
 				r.say(fmt.Sprint("a", i))
 				r.rotate(i)
 			}
 		}, "before\na0\na1\na2\n"},
-		{"between move and reopen the runtime writes to the moved file", nil, func(r *fakeRuntime, f *follower) {
+		{"the runtime writes to the renamed file until it reopens", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			if err := os.Rename(r.path, r.path+".20260101-000001"); err != nil {
 				r.t.Fatal(err)
@@ -231,7 +231,7 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("new")
 			f.await(t, "new\n")
 		}, "before\nmoved\nlate\nnew\n"},
-		{"a truncated log begins again", nil, func(r *fakeRuntime, f *follower) {
+		{"a truncated log is read from its start", nil, func(r *fakeRuntime, f *follower) {
 			r.say("a", "b")
 			f.await(t, "b\n")
 			if err := os.Truncate(r.path, 0); err != nil {
@@ -240,7 +240,7 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("c")
 			f.await(t, "c\n")
 		}, "before\na\nb\nc\n"},
-		{"an unfinished line is given at the end", nil, func(r *fakeRuntime, f *follower) {
+		{"an incomplete line is emitted at the end", nil, func(r *fakeRuntime, f *follower) {
 			r.raw(stamp + " stdout P prompt")
 		}, "before\nprompt"},
 	} {
@@ -258,7 +258,7 @@ func TestFollow(t *testing.T) { // L3, L4
 			if row.change != nil {
 				want = f.String()
 				if strings.Contains(want, "before") {
-					t.Errorf("the old line came: %q", want)
+					t.Errorf("an old line was read: %q", want)
 				}
 				close(f.done)
 				if err := <-f.ended; err != nil {
@@ -319,7 +319,7 @@ func TestFollowEndsAtByteLimit(t *testing.T) {
 }
 
 // TestFollowersReadEachRotatedLineOnce has a writer that writes as fast as
-// it can and rotates at random, and followers that come at any time.
+// it can and rotates at random, and followers that start at any time.
 func TestFollowersReadEachRotatedLineOnce(t *testing.T) { // L3, L4
 	t.Parallel()
 	const lines, seed = 3000, 7

@@ -13,10 +13,10 @@ const stamp = "2026-01-02T15:04:05.000000001Z"
 
 func TestPaths(t *testing.T) {
 	for _, row := range []struct{ sentence, got, want string }{
-		{"an attempt has a file", LogFileName(3), "3.log"},
-		{"shippers find a link", LinkPath("/var/log/containers", "web", "shop", "app", "id"),
+		{"file name of an attempt", LogFileName(3), "3.log"},
+		{"link for log shippers", LinkPath("/var/log/containers", "web", "shop", "app", "id"),
 			"/var/log/containers/web_shop_app-id.log"},
-		{"a long link is cut to what a file may be called", LinkPath("/l", strings.Repeat("p", 300), "n", "c", "id"),
+		{"a long link is truncated to the maximum file name", LinkPath("/l", strings.Repeat("p", 300), "n", "c", "id"),
 			"/l/" + strings.Repeat("p", 251) + ".log"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -33,12 +33,12 @@ func TestParseAttempt(t *testing.T) {
 		want           uint32
 		ok             bool
 	}{
-		{"a log tells its attempt", "/d/7.log", 7, true},
-		{"so does a rotated one", "7.log.20260102-150405.gz", 7, true},
-		{"another file does not", "7.txt", 0, false},
-		{"nor one with a sign", "+7.log", 0, false},
-		{"nor one with zeros before", "007.log", 0, false},
-		{"nor one beyond 32 bits", "4294967296.log", 4294967295, false},
+		{"a log", "/d/7.log", 7, true},
+		{"a rotated log", "7.log.20260102-150405.gz", 7, true},
+		{"another file", "7.txt", 0, false},
+		{"a number with a sign", "+7.log", 0, false},
+		{"a number with leading zeros", "007.log", 0, false},
+		{"a number with more than 32 bits", "4294967296.log", 4294967295, false},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			got, ok := ParseAttempt(row.file)
@@ -57,16 +57,16 @@ func TestParseLine(t *testing.T) {
 		{"a full line", stamp + " stdout F hello", "stdout F hello"},
 		{"a partial line", stamp + " stderr P hello", "stderr P hello"},
 		{"more tags are skipped", stamp + " stdout F:x:y hello", "stdout F hello"},
-		{"blanks belong to the text", stamp + " stdout F  a b ", "stdout F  a b "},
-		{"a carriage return belongs to the text", stamp + " stdout F a\r", "stdout F a\r"},
-		{"binary text is text", stamp + " stdout F \x00\xff", "stdout F \x00\xff"},
-		{"no text is an empty line", stamp + " stdout F ", "stdout F "},
+		{"spaces are part of the text", stamp + " stdout F  a b ", "stdout F  a b "},
+		{"a carriage return is part of the text", stamp + " stdout F a\r", "stdout F a\r"},
+		{"binary text is accepted", stamp + " stdout F \x00\xff", "stdout F \x00\xff"},
+		{"an empty text is an empty line", stamp + " stdout F ", "stdout F "},
 		{"a time with an offset", "2026-01-02T15:04:05+01:00 stdout F x", "stdout F x"},
-		{"nothing is malformed", "", ""},
-		{"a strange stream is malformed", stamp + " stdin F x", ""},
-		{"a strange tag is malformed", stamp + " stdout X x", ""},
-		{"a torn head is malformed", stamp + " std", ""},
-		{"a strange time is malformed", "yesterday stdout F x", ""},
+		{"an empty record is malformed", "", ""},
+		{"an unknown stream is malformed", stamp + " stdin F x", ""},
+		{"an unknown tag is malformed", stamp + " stdout X x", ""},
+		{"an incomplete head is malformed", stamp + " std", ""},
+		{"an invalid time is malformed", "yesterday stdout F x", ""},
 		{"JSON is malformed", `{"log":"x","stream":"stdout"}`, ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestParseLine(t *testing.T) {
 	}
 }
 
-// show writes a line as its record without the time.
+// show returns a line as its record without the time.
 func show(l Line) string {
 	stream, tag := "stdout", "F"
 	if l.Stderr {
@@ -93,7 +93,7 @@ func show(l Line) string {
 	return stream + " " + tag + " " + string(l.Text)
 }
 
-// cut splits text into lines, fed in pieces of n bytes.
+// cut splits text, in pieces of n bytes, into lines.
 func cut(text []byte, n int) []string {
 	var out []string
 	emit := func(l Line) error {
@@ -131,7 +131,7 @@ func TestHugeRecordsAreSplit(t *testing.T) { // L1
 	}
 }
 
-// FuzzParseLine holds that what is understood can be written and read again.
+// FuzzParseLine checks that a parsed line can be formatted and parsed again.
 func FuzzParseLine(f *testing.F) {
 	f.Add([]byte(stamp + " stdout F hello"))
 	f.Add([]byte(stamp + " stderr P:x \r\x00"))
@@ -143,13 +143,13 @@ func FuzzParseLine(f *testing.F) {
 		}
 		again, err := ParseLine([]byte(l.Time.Format(stampFormat) + " " + show(l)))
 		if err != nil || show(again) != show(l) || !again.Time.Equal(l.Time) {
-			t.Fatalf("%q came back as %q, %v", show(l), show(again), err)
+			t.Fatalf("%q was parsed again as %q, %v", show(l), show(again), err)
 		}
 	})
 }
 
-// FuzzSplitter holds that pieces read are pieces read, however they come, and
-// that nothing is made up.
+// FuzzSplitter checks that the result does not depend on the size of the pieces, and
+// that every line is part of the input.
 func FuzzSplitter(f *testing.F) {
 	f.Add([]byte(stamp+" stdout F a\nrubble\n\n"+stamp+" stderr P torn"), 3)
 	f.Add(bytes.Repeat([]byte("x"), 3*maxPiece), 4096)
@@ -160,13 +160,13 @@ func FuzzSplitter(f *testing.F) {
 		}
 		for _, l := range whole {
 			if !bytes.Contains(text, []byte(l[len("stdout F "):])) {
-				t.Fatalf("%q was never written", l)
+				t.Fatalf("%q is not part of the input", l)
 			}
 		}
 	})
 }
 
-// FuzzTail holds that reading backwards, forwards and naively agree.
+// FuzzTail checks that reading backwards, forwards and naively gives the same result.
 func FuzzTail(f *testing.F) {
 	f.Add([]byte(stamp+" stdout F a\n"+stamp+" stdout P b\n"+stamp+" stdout F c\n"), uint8(1))
 	f.Add([]byte("x\n\n"+stamp+" stderr P torn"), uint8(2))
@@ -194,7 +194,7 @@ func FuzzTail(f *testing.F) {
 	})
 }
 
-// logical lists the lines of stdout, whole and joined.
+// logical returns the joined lines of stdout.
 func logical(text []byte) []string {
 	var out []string
 	open := false
@@ -212,7 +212,7 @@ func logical(text []byte) []string {
 	return out
 }
 
-// counting counts what is read.
+// counting counts the bytes read.
 type counting struct {
 	io.ReaderAt
 	bytes int

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// records writes records one a second from base, each given as "stream tag text".
+// records returns records, one per second from base, each given as "stream tag text".
 func records(base time.Time, lines ...string) string {
 	var b strings.Builder
 	for i, l := range lines {
@@ -25,7 +25,7 @@ func records(base time.Time, lines ...string) string {
 
 func day(n int) time.Time { return time.Date(2026, 1, n, 0, 0, 0, 0, time.UTC) }
 
-// write makes a file whose time is that of its last line.
+// write creates a file with the modification time of its last line.
 func write(t *testing.T, path, text string, mod time.Time) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o640); err != nil {
@@ -47,7 +47,7 @@ func writeZip(t *testing.T, path, text string, mod time.Time) {
 	write(t, path, b.String(), mod)
 }
 
-// logs makes a log with two rotated files, the older one compressed:
+// logs creates a log with two rotated files, the older one compressed:
 // days 1, 2 and 3 with lines a0.., b0.. and c0.. .
 func logs(t *testing.T) string {
 	t.Helper()
@@ -69,19 +69,19 @@ func TestRead(t *testing.T) {
 		o        Options
 		want     string
 	}{
-		{"all of the chain, partial lines joined", Options{}, "a0 a1 a2 b0 b1-b1 c0 c2 c1-c1"},
+		{"all files, with partial lines joined", Options{}, "a0 a1 a2 b0 b1-b1 c0 c2 c1-c1"},
 		{"the last line", Options{Tail: tail(1)}, "-c1"},
-		{"the last lines of one file", Options{Tail: tail(3)}, "c0 c2 c1-c1"},
-		{"the last lines over two files", Options{Tail: tail(4)}, "b1-b1 c0 c2 c1-c1"},
-		{"the last lines over three files", Options{Tail: tail(6)}, "a2 b0 b1-b1 c0 c2 c1-c1"},
-		{"more than there are", Options{Tail: tail(1000)}, "a0 a1 a2 b0 b1-b1 c0 c2 c1-c1"},
-		{"none", Options{Tail: tail(0)}, ""},
-		{"since a moment", Options{Since: day(2).Add(time.Second)}, "b1-b1 c0 c2 c1-c1"},
-		{"since a moment that is to come", Options{Since: day(9)}, ""},
+		{"the last lines in one file", Options{Tail: tail(3)}, "c0 c2 c1-c1"},
+		{"the last lines in two files", Options{Tail: tail(4)}, "b1-b1 c0 c2 c1-c1"},
+		{"the last lines in three files", Options{Tail: tail(6)}, "a2 b0 b1-b1 c0 c2 c1-c1"},
+		{"more lines than exist", Options{Tail: tail(1000)}, "a0 a1 a2 b0 b1-b1 c0 c2 c1-c1"},
+		{"no lines", Options{Tail: tail(0)}, ""},
+		{"since a time", Options{Since: day(2).Add(time.Second)}, "b1-b1 c0 c2 c1-c1"},
+		{"since a future time", Options{Since: day(9)}, ""},
 		{"both since and tail", Options{Since: day(3), Tail: tail(5)}, "c0 c2 c1-c1"},
-		{"a limit of bytes", Options{LimitBytes: 7}, "a0 a1 a"},
-		{"a limit that is never reached", Options{LimitBytes: 7000}, "a0 a1 a2 b0 b1-b1 c0 c2 c1-c1"},
-		{"times come once a line", Options{Timestamps: true, Tail: tail(2)},
+		{"a byte limit", Options{LimitBytes: 7}, "a0 a1 a"},
+		{"a byte limit that is not reached", Options{LimitBytes: 7000}, "a0 a1 a2 b0 b1-b1 c0 c2 c1-c1"},
+		{"one timestamp per line", Options{Timestamps: true, Tail: tail(2)},
 			"2026-01-03T00:00:02.000000000Z c2 2026-01-03T00:00:01.000000000Z c1-c1"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -113,21 +113,22 @@ func TestReadSeparatesStreams(t *testing.T) {
 	errs.Reset()
 	if err := Read(t.Context(), Options{Path: path, Stderr: &errs, Tail: &n}); err != nil ||
 		errs.String() != "a1\nc1-c1\n" {
-		t.Errorf("the last two of stderr alone are %q, %v", errs.String(), err)
+		t.Errorf("the last two lines of stderr are %q, %v", errs.String(), err)
 	}
 }
 
 func TestReadSkipsMalformedRecords(t *testing.T) { // L2
 	t.Parallel()
 	for _, row := range []struct{ sentence, text, want string }{
-		{"rubble between lines", records(day(1), "stdout F a") + "\x00\x00rubble\n\n" + records(day(1), "stdout F b"),
+		{"malformed records between lines", records(day(1), "stdout F a") + "\x00\x00rubble\n\n" + records(day(1),
+			"stdout F b"),
 			"a\nb\n"},
-		{"a torn record at the end is given as far as it goes", records(day(1), "stdout F a") + stamp + " stdout F b",
+		{"an incomplete last record is emitted as far as it goes", records(day(1), "stdout F a") + stamp + " stdout F b",
 			"a\nb"},
-		{"a torn head at the end is left out", records(day(1), "stdout F a") + "2026-01-", "a\n"},
-		{"a carriage return is the container's", records(day(1), "stdout F a\r"), "a\r\n"},
-		{"a last line without its end has none", records(day(1), "stdout P a"), "a"},
-		{"an empty file is no line", "", ""},
+		{"an incomplete head at the end is skipped", records(day(1), "stdout F a") + "2026-01-", "a\n"},
+		{"a carriage return is part of the line", records(day(1), "stdout F a\r"), "a\r\n"},
+		{"an unterminated last line", records(day(1), "stdout P a"), "a"},
+		{"an empty file has no lines", "", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "0.log")
@@ -155,7 +156,7 @@ func TestLongJoinedLineIsNotBuffered(t *testing.T) { // L1
 	}
 }
 
-// largestWrite knows the largest write.
+// largestWrite records the size of the largest write.
 type largestWrite struct{ total, most int }
 
 func (w *largestWrite) Write(p []byte) (int, error) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// names lists the files of a folder.
+// names lists the files in a directory.
 func names(t *testing.T, path string) string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -97,7 +97,7 @@ func TestRotateTwicePerSecondKeepsOrder(t *testing.T) {
 	r := newFakeRuntime(t)
 	r.say("a")
 	r.rotate(5)
-	for i, second := range []int{5, 5, 4} { // the last one: the clock was set back
+	for i, second := range []int{5, 5, 4} { // the last time: the clock was set back
 		r.say(string(rune('b' + i)))
 		done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(1).Add(time.Duration(second) * time.Second),
 			Reopen: r.reopen})
@@ -114,14 +114,14 @@ func TestRotateTwicePerSecondKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestRotateSucceedsWhenCompressionFails is a disk on which no file
-// can be made any more, which is when it matters most.
+// TestRotateSucceedsWhenCompressionFails emulates a disk on which no file
+// can be created, when rotation matters most.
 func TestRotateSucceedsWhenCompressionFails(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
 	r.say("a")
 	r.rotate(1)
-	if err := os.Mkdir(r.path+".20260101-000001.gz", 0o755); err != nil { // in the way
+	if err := os.Mkdir(r.path+".20260101-000001.gz", 0o755); err != nil { // blocks the compressed file
 		t.Fatal(err)
 	}
 	r.say("b")
@@ -134,8 +134,8 @@ func TestRotateSucceedsWhenCompressionFails(t *testing.T) {
 	}
 }
 
-// TestRotateHasPriorityOverCompression has the log grow to its
-// size again while those before it are compressed.
+// TestRotateHasPriorityOverCompression lets the log reach its maximum
+// size again while older files are compressed.
 func TestRotateHasPriorityOverCompression(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)

@@ -65,8 +65,8 @@ func TestRotatorIntervalAndWorkers(t *testing.T) {
 		time.Sleep(35 * time.Second)
 		cancel()
 		<-ended
-		if looks.Load() != 4 || most.Load() != 2 { // at first it asks only which there are
-			t.Errorf("%d rounds, %d at once", looks.Load(), most.Load())
+		if looks.Load() != 4 || most.Load() != 2 { // the first check only lists the logs
+			t.Errorf("%d checks, %d concurrent rotations", looks.Load(), most.Load())
 		}
 	})
 }

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// fakeWatcher is a Watch that tells when it is told to.
+// fakeWatcher is a GrowthWatcher controlled by the test.
 type fakeWatcher struct {
 	mu        sync.Mutex
-	armCounts map[string]int // how often
+	armCounts map[string]int // number of Arm calls by path
 	armed     map[string]bool
 	grown     chan string
 }
@@ -40,14 +40,14 @@ func (b *fakeWatcher) Disarm(path string) {
 
 func (b *fakeWatcher) Grown() <-chan string { return b.grown }
 
-// armCount is how often a file was set, and whether it still is.
+// armCount returns how often a file was armed, and whether it still is.
 func (b *fakeWatcher) armCount(path string) (int, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.armCounts[path], b.armed[path]
 }
 
-// grow is what the kernel does when a file has grown.
+// grow emulates the kernel when a file has grown.
 func (b *fakeWatcher) grow(path string) {
 	b.mu.Lock()
 	told := b.armed[path]
@@ -58,7 +58,7 @@ func (b *fakeWatcher) grow(path string) {
 	}
 }
 
-// runRotator runs a Rotator in virtual time beside what f does.
+// runRotator runs a Rotator in virtual time concurrently with f.
 func runRotator(t *testing.T, r *Rotator, f func(b *fakeWatcher)) {
 	t.Helper()
 	b := newFakeWatcher()
@@ -74,8 +74,8 @@ func runRotator(t *testing.T, r *Rotator, f func(b *fakeWatcher)) {
 	f(b)
 }
 
-// biggest is the size of the biggest file of a log, and of all but those that
-// are compressed.
+// biggest returns the size of the largest file of a log, and of all files that
+// are not compressed.
 func biggest(t *testing.T, path string) (one, all int64) {
 	t.Helper()
 	files, err := filepath.Glob(path + "*")
@@ -90,8 +90,8 @@ func biggest(t *testing.T, path string) (one, all int64) {
 	return one, all
 }
 
-// TestScenario30_FloodStaysNearLimit has a log grow at a steady rate after a
-// long rest, and asks how far beyond its size a file gets. An audit comes once an
+// TestScenario30_FloodStaysNearLimit lets a log grow at a steady rate after a
+// long idle time, and checks how far a file exceeds its maximum size. Audits run once an
 // hour.
 func TestScenario30_FloodStaysNearLimit(t *testing.T) {
 	const most = 100 << 10
@@ -130,8 +130,8 @@ func TestScenario30_FloodStaysNearLimit(t *testing.T) {
 	}
 }
 
-// TestIdleLogIsNotChecked counts how often a Rotator is woken: each look
-// of one that sleeps sets the watch anew.
+// TestIdleLogIsNotChecked counts how often a Rotator wakes up: each check
+// of a log that does not grow arms the watch again.
 func TestIdleLogIsNotChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFakeRuntime(t)
@@ -140,14 +140,14 @@ func TestIdleLogIsNotChecked(t *testing.T) {
 			time.Sleep(30 * time.Minute)
 			synctest.Wait()
 			if n, _ := b.armCount(l.path); n != 1 {
-				t.Errorf("it was set %d times", n)
+				t.Errorf("it was armed %d times", n)
 			}
 			l.say("a")
 			b.grow(l.path)
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
 			if n, armed := b.armCount(l.path); n != 2 || !armed {
-				t.Errorf("after a line it was set %d times", n)
+				t.Errorf("after a line it was armed %d times", n)
 			}
 		})
 	})
@@ -184,17 +184,17 @@ func TestRotatorWatchesCurrentLogs(t *testing.T) {
 				t.Errorf("watched: %t %t", old, armed)
 			}
 			if !strings.HasPrefix(names(t, second.path), " .") {
-				t.Errorf("it was not rotated: %q", names(t, second.path))
+				t.Errorf("the log was not rotated: %q", names(t, second.path))
 			}
 			if asked > 4 {
-				t.Errorf("asked %d times which logs there are", asked)
+				t.Errorf("Logs was called %d times", asked)
 			}
 		})
 	})
 }
 
-// TestAuditFindsMissedGrowth is a kernel that has lost an event, and a file
-// that somebody else has moved away.
+// TestAuditFindsMissedGrowth emulates a lost kernel event, and a file
+// that another process has removed.
 func TestAuditFindsMissedGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFakeRuntime(t)
@@ -208,7 +208,7 @@ func TestAuditFindsMissedGrowth(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			if n, _ := b.armCount(l.path); n != 2 {
-				t.Errorf("it was set %d times", n)
+				t.Errorf("it was armed %d times", n)
 			}
 			if err := os.Remove(l.path); err != nil {
 				t.Fatal(err)
@@ -225,7 +225,7 @@ func TestAuditFindsMissedGrowth(t *testing.T) {
 	})
 }
 
-// TestFailedRotationIsRetriedByAudit has the runtime refuse.
+// TestFailedRotationIsRetriedByAudit lets Reopen fail.
 func TestFailedRotationIsRetriedByAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFakeRuntime(t)
@@ -262,7 +262,7 @@ func TestCheckDelay(t *testing.T) {
 	}
 }
 
-// TestInotifyWatcherReportsOnce is the kernel's own.
+// TestInotifyWatcherReportsOnce tests with the real kernel.
 func TestInotifyWatcherReportsOnce(t *testing.T) {
 	t.Parallel()
 	g, err := NewInotifyWatcher()
@@ -277,7 +277,7 @@ func TestInotifyWatcherReportsOnce(t *testing.T) {
 		case path := <-g.Grown():
 			return path
 		case <-time.After(time.Minute):
-			t.Fatal("nothing was told")
+			t.Fatal("no event")
 			return ""
 		}
 	}
@@ -290,11 +290,11 @@ func TestInotifyWatcherReportsOnce(t *testing.T) {
 		a.say("x")
 	}
 	if got := next(); got != a.path {
-		t.Errorf("told of %s", got)
+		t.Errorf("event of %s", got)
 	}
 	b.say("x")
-	if got := next(); got != b.path { // and not of a again
-		t.Errorf("told of %s", got)
+	if got := next(); got != b.path { // no second event of a
+		t.Errorf("event of %s", got)
 	}
 	for _, r := range []*fakeRuntime{a, b} {
 		if err := g.Arm(r.path); err != nil {
@@ -305,15 +305,15 @@ func TestInotifyWatcherReportsOnce(t *testing.T) {
 	a.say("x")
 	b.say("x")
 	if got := next(); got != b.path {
-		t.Errorf("told of %s", got)
+		t.Errorf("event of %s", got)
 	}
 	if err := g.Arm(a.path + "x"); err == nil {
-		t.Error("a file that is not there can be watched")
+		t.Error("a missing file was armed")
 	}
 }
 
-// TestScenario30_RealFloods is the real thing: only the kernel tells that there is
-// something to do.
+// TestScenario30_RealFloods uses inotify: only kernel events trigger
+// rotations.
 func TestScenario30_RealFloods(t *testing.T) {
 	t.Parallel()
 	g, err := NewInotifyWatcher()
@@ -342,7 +342,7 @@ func TestScenario30_RealFloods(t *testing.T) {
 		select {
 		case <-rotated:
 		case <-time.After(time.Minute):
-			t.Fatal("it was not rotated")
+			t.Fatal("the log was not rotated")
 		}
 	}
 	cancel()
@@ -350,7 +350,7 @@ func TestScenario30_RealFloods(t *testing.T) {
 	i := 0
 	for line := range strings.Lines(content(t, l.path)) {
 		if line != fmt.Sprintf("line %d\n", i) {
-			t.Fatalf("%q in place of line %d", line, i)
+			t.Fatalf("%q instead of line %d", line, i)
 		}
 		i++
 	}

@@ -23,8 +23,8 @@ const closeTimeout = 10 * time.Second
 
 // importFile makes sure that the images of an archive exist. was is the record of an archive with
 // the same name, others are the records of archives with the same size.
-func (i *Importer) importFile(ctx context.Context, name string, s fileStamp, was entry, others []entry) (e entry,
-	fresh bool, err error) {
+func (i *Importer) importFile(ctx context.Context, name string, s fileStamp, was entry,
+	others []entry) (e entry, fresh bool, err error) {
 	e = entry{Stamp: s}
 	path := filepath.Join(i.o.Dir, name)
 	if was.Stamp.same(s) {

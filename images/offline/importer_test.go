@@ -26,16 +26,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// fakeRuntime keeps what it is given. What an import brings counts when it names it.
+// fakeRuntime records imported images. The content of an import counts once it is tagged.
 type fakeRuntime struct {
 	mu        sync.Mutex
 	images    map[string]digest.Digest
 	imports   int
 	open      int
-	maxOpen   int // imports at once
+	maxOpen   int // concurrent imports
 	importErr error
 	blobErr   error         // of each blob
-	hold      chan struct{} // imports wait for it, if set
+	hold      chan struct{} // blocks imports, if set
 }
 
 func (r *fakeRuntime) HasImage(_ context.Context, name string) (bool, error) {
@@ -100,7 +100,7 @@ func (i *fakeImport) WriteBlob(ctx context.Context, _ string, from io.Reader, wa
 	}
 	got := digest.FromBytes(data)
 	if want != "" && got != want || int64(len(data)) != size {
-		return errors.New("the reader let a damaged blob through")
+		return errors.New("the reader accepted a damaged blob")
 	}
 	i.blobs[got] = true
 	return nil
@@ -109,7 +109,7 @@ func (i *fakeImport) WriteBlob(ctx context.Context, _ string, from io.Reader, wa
 func (i *fakeImport) SetReferences(_ context.Context, blob digest.Digest, labels map[string]string) error {
 	for _, to := range labels {
 		if !i.blobs[blob] || !i.blobs[digest.Digest(to)] {
-			return errors.New("a label for what is not there")
+			return errors.New("a label for a missing blob")
 		}
 	}
 	return nil
@@ -118,7 +118,7 @@ func (i *fakeImport) SetReferences(_ context.Context, blob digest.Digest, labels
 func (i *fakeImport) Unpack(_ context.Context, config digest.Digest, layers []ocispec.Descriptor,
 	diffs []digest.Digest) error {
 	if len(layers) != len(diffs) || !i.blobs[config] {
-		return errors.New("unpacked what is not whole")
+		return errors.New("unpacked an incomplete image")
 	}
 	i.unpacked++
 	return nil
@@ -126,7 +126,7 @@ func (i *fakeImport) Unpack(_ context.Context, config digest.Digest, layers []oc
 
 func (i *fakeImport) TagImage(_ context.Context, name string, target ocispec.Descriptor) error {
 	if !i.blobs[target.Digest] || i.unpacked == 0 {
-		return errors.New("named before all of it was there")
+		return errors.New("tagged before the content was complete")
 	}
 	i.r.mu.Lock()
 	defer i.r.mu.Unlock()
@@ -141,7 +141,7 @@ func (i *fakeImport) Close(context.Context) error {
 	return nil
 }
 
-// archiveBuilder is an archive in the making, in the order of its files.
+// archiveBuilder builds an archive with its files in order.
 type archiveBuilder struct {
 	names []string
 	data  map[string][]byte
@@ -190,7 +190,7 @@ func config(arch string, layers ...[]byte) ocispec.Image {
 	return c
 }
 
-// oci is an OCI archive of one image.
+// oci returns an OCI archive of one image.
 func oci(name, arch, salt string) *archiveBuilder {
 	p := &archiveBuilder{}
 	layer := []byte("a layer with " + salt)
@@ -208,7 +208,7 @@ func oci(name, arch, salt string) *archiveBuilder {
 	return p
 }
 
-// docker is what docker save wrote for long: layers by folder, a configuration by its
+// docker returns the classic format of docker save: layers by directory and a configuration by its
 // digest.
 func docker(name, salt string) *archiveBuilder {
 	p := &archiveBuilder{}
@@ -231,17 +231,17 @@ func zipped(data []byte) []byte {
 	return b.Bytes()
 }
 
-// fixture is a folder with its images, running.
+// fixture is a running Importer with its directory.
 type fixture struct {
 	t        *testing.T
 	dir      string
 	runtime  *fakeRuntime
 	images   *Importer
-	imported chan string // files whose images came
-	failed   chan string // file and why
+	imported chan string // imported files
+	failed   chan string // file and error
 	stop     func()
 	parent   string
-	passing  error // what counts as the runtime's matter
+	passing  error // a transient error of the runtime
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -267,7 +267,7 @@ func (w *fixture) start() {
 	go func() { defer close(ended); w.images.Run(ctx) }()
 	w.stop = sync.OnceFunc(func() { cancel(); <-ended })
 	w.t.Cleanup(w.stop)
-	w.until("the folder is there", func() bool { _, err := os.Stat(w.dir); return err == nil })
+	w.until("the directory exists", func() bool { _, err := os.Stat(w.dir); return err == nil })
 }
 
 func (w *fixture) put(name string, data []byte) {
@@ -282,7 +282,7 @@ func (w *fixture) until(what string, ok func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			w.t.Fatalf("waited in vain until %s; files %+v, images %v", what, w.images.Files(), w.runtime.names())
+			w.t.Fatalf("timeout: %s, files %+v, images %v", what, w.images.Files(), w.runtime.names())
 		}
 	}
 }
@@ -293,7 +293,7 @@ func (w *fixture) next(c chan string) string {
 	case s := <-c:
 		return s
 	case <-time.After(time.Minute):
-		w.t.Fatalf("nothing was told; files %+v", w.images.Files())
+		w.t.Fatalf("no event, files %+v", w.images.Files())
 		return ""
 	}
 }
@@ -319,7 +319,7 @@ func TestImportArchiveFormats(t *testing.T) {
 	}
 	want := []string{"docker.io/library/one:1", "docker.io/library/three:3", "docker.io/library/two:2",
 		"reg.example:5000/four:4"}
-	w.until("all are there", func() bool { return slices.Equal(w.runtime.names(), want) })
+	w.until("all are imported", func() bool { return slices.Equal(w.runtime.names(), want) })
 	for range want {
 		w.next(w.imported)
 	}
@@ -327,7 +327,7 @@ func TestImportArchiveFormats(t *testing.T) {
 		t.Errorf("pinned: %v", pins)
 	}
 	if w.runtime.maxOpen > 2 {
-		t.Errorf("%d archives were read at once", w.runtime.maxOpen)
+		t.Errorf("%d archives were read concurrently", w.runtime.maxOpen)
 	}
 }
 
@@ -365,26 +365,26 @@ func TestInvalidArchiveIsReported(t *testing.T) {
 			w := newFixture(t)
 			w.put(name, row.data)
 			if got := w.next(w.failed); !strings.HasPrefix(got, name+": ") || !strings.Contains(got, row.want) {
-				t.Errorf("told %q, want %q", got, row.want)
+				t.Errorf("reported %q, want %q", got, row.want)
 			}
 			w.put("good.tar", oci("docker.io/library/good:1", runtime.GOARCH, "g").tar())
 			w.next(w.imported)
-			// It is not tried again until it changes, and then it is.
+			// It is retried only after it changes.
 			began := w.runtime.importCount()
-			w.put(name, oci("docker.io/library/mended:1", runtime.GOARCH, "m").tar())
+			w.put(name, oci("docker.io/library/repaired:1", runtime.GOARCH, "m").tar())
 			w.next(w.imported)
 			if n := w.runtime.importCount(); n != began+1 {
-				t.Errorf("%d imports after the file was mended, %d before", n, began)
+				t.Errorf("%d imports after the file was repaired, %d before", n, began)
 			}
-			if got := w.runtime.names(); !slices.Equal(got, []string{"docker.io/library/good:1", "docker.io/library/mended:1"}) {
+			if got := w.runtime.names(); !slices.Equal(got, []string{"docker.io/library/good:1", "docker.io/library/repaired:1"}) {
 				t.Errorf("images: %v", got)
 			}
 			if len(w.failed) > 0 {
-				t.Errorf("told again: %s", <-w.failed)
+				t.Errorf("reported again: %s", <-w.failed)
 			}
 			w.stop()
 			if w.runtime.open != 0 {
-				t.Errorf("%d imports were never ended", w.runtime.open)
+				t.Errorf("%d imports were not closed", w.runtime.open)
 			}
 		})
 	}
@@ -393,7 +393,7 @@ func TestInvalidArchiveIsReported(t *testing.T) {
 func TestArchiveBeingWrittenIsNotRead(t *testing.T) {
 	w := newFixture(t)
 	w.put("first.tar", oci("docker.io/library/first:1", runtime.GOARCH, "1").tar())
-	w.next(w.imported) // the watch is there
+	w.next(w.imported) // the watch is active
 	data := oci("docker.io/library/slow:1", runtime.GOARCH, strings.Repeat("s", 10000)).tar()
 	f, err := os.Create(filepath.Join(w.dir, "slow.tar"))
 	if err != nil {
@@ -404,12 +404,12 @@ func TestArchiveBeingWrittenIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := w.runtime.importCount()
-	for n := range 3 { // others have their turns meanwhile
+	for n := range 3 { // other archives are imported meanwhile
 		w.put("other.tar", oci("docker.io/library/other:1", runtime.GOARCH, strings.Repeat("o", n+1)).tar())
 		w.next(w.imported)
 	}
 	if n := w.runtime.importCount(); n != began+3 || len(w.failed) > 0 {
-		t.Fatalf("%d imports began, want 3: the half file was read", n-began)
+		t.Fatalf("%d imports started, want 3: the incomplete file was read", n-began)
 	}
 	if _, err := f.Write(data[5000:]); err != nil {
 		t.Fatal(err)
@@ -418,7 +418,7 @@ func TestArchiveBeingWrittenIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.next(w.imported); got != "slow.tar" {
-		t.Errorf("told of %s", got)
+		t.Errorf("imported %s", got)
 	}
 }
 
@@ -427,14 +427,15 @@ func TestImportedArchiveIsNotImportedAgain(t *testing.T) {
 	data := docker("docker.io/library/a:1", "a").tar()
 	w.put("a.tar", data)
 	w.next(w.imported)
-	w.put("copy.tar", data) // the same under another name
-	w.until("the copy is known", func() bool { return w.state("copy.tar") == StateImported })
-	if err := os.Chtimes(filepath.Join(w.dir, "a.tar"), time.Now(), time.Now().Add(-time.Hour)); err != nil { // touched
+	w.put("copy.tar", data) // the same content with another name
+	w.until("the copy is imported", func() bool { return w.state("copy.tar") == StateImported })
+	// changed modification time
+	if err := os.Chtimes(filepath.Join(w.dir, "a.tar"), time.Now(), time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	w.stop()
-	w.start() // a new life
-	w.until("both are known", func() bool {
+	w.start() // restart
+	w.until("both are imported", func() bool {
 		return w.state("copy.tar") == StateImported &&
 			w.state("a.tar") == StateImported
 	})
@@ -444,13 +445,13 @@ func TestImportedArchiveIsNotImportedAgain(t *testing.T) {
 	if pins := w.images.Pinned(); len(pins) != 1 {
 		t.Errorf("pinned: %v", pins)
 	}
-	// The image goes: it comes again, from one of them, whatever the records say.
+	// The image is removed: it is imported again in spite of the records.
 	w.runtime.mu.Lock()
 	clear(w.runtime.images)
 	w.runtime.mu.Unlock()
 	w.next(w.imported)
-	w.until("it is there again", func() bool { return len(w.runtime.names()) == 1 })
-	// The files go: the image is as any other.
+	w.until("it is imported again", func() bool { return len(w.runtime.names()) == 1 })
+	// The files are removed: the image is not pinned any more.
 	if err := errors.Join(os.Remove(filepath.Join(w.dir, "a.tar")),
 		os.Remove(filepath.Join(w.dir, "copy.tar"))); err != nil {
 		t.Fatal(err)
@@ -478,26 +479,26 @@ func TestUnavailableRuntimeAndDamagedRecords(t *testing.T) {
 	w.runtime.mu.Unlock()
 	w.next(w.imported)
 	if len(w.failed) > 0 {
-		t.Errorf("told of what passes: %s", <-w.failed)
+		t.Errorf("transient error was reported: %s", <-w.failed)
 	}
 	w.stop()
 	if err := os.WriteFile(filepath.Join(w.parent, "records.json"), []byte(`{"version": 1, "fil`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.start()
-	w.until("it is known", func() bool { return w.state("a.tar") == StateImported })
+	w.until("it is imported", func() bool { return w.state("a.tar") == StateImported })
 }
 
-// TestTransientErrorsAreRetried: such a file is read again though nobody has touched
-// it, and what was wrong is told once.
+// TestTransientErrorsAreRetried: the archive is read again although it did not
+// change, and the error is reported once.
 func TestTransientErrorsAreRetried(t *testing.T) {
 	t.Parallel()
 	disk := &fs.PathError{Op: "read", Path: "a.tar", Err: syscall.EIO}
 	for what, row := range map[string]struct{ refuse, spoil error }{
-		"no file may be opened":     {refuse: &fs.PathError{Op: "open", Path: "a.tar", Err: syscall.EMFILE}},
-		"the disk fails in the tar": {spoil: archiveErrorf("read tar: %w", disk)},
-		"its server is away":        {spoil: archiveErrorf("read blobs/sha256/x: %w", syscall.ESTALE)},
-		"the runtime's own matter":  {spoil: errors.New("as it says")},
+		"too many open files":     {refuse: &fs.PathError{Op: "open", Path: "a.tar", Err: syscall.EMFILE}},
+		"I/O error in the tar":    {spoil: archiveErrorf("read tar: %w", disk)},
+		"file server unavailable": {spoil: archiveErrorf("read blobs/sha256/x: %w", syscall.ESTALE)},
+		"error of the runtime":    {spoil: errors.New("as it says")},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -508,7 +509,7 @@ func TestTransientErrorsAreRetried(t *testing.T) {
 			w.put("a.tar", oci("docker.io/library/a:1", runtime.GOARCH, "a").tar())
 			why := cmp.Or(row.refuse, row.spoil).Error()
 			if got, want := w.next(w.failed), "a.tar: "+why+"; the import is retried"; got != want {
-				t.Errorf("told %q, want %q", got, want)
+				t.Errorf("reported %q, want %q", got, want)
 			}
 			w.until("it waits", func() bool {
 				for _, f := range w.images.Files() {
@@ -520,18 +521,18 @@ func TestTransientErrorsAreRetried(t *testing.T) {
 			w.runtime.importErr, w.runtime.blobErr = nil, nil
 			w.runtime.mu.Unlock()
 			w.next(w.imported)
-			if w.until("it is known", func() bool { return w.state("a.tar") == StateImported }); len(w.failed) > 0 {
-				t.Errorf("told again: %s", <-w.failed)
+			if w.until("it is imported", func() bool { return w.state("a.tar") == StateImported }); len(w.failed) > 0 {
+				t.Errorf("reported again: %s", <-w.failed)
 			}
 		})
 	}
 	for fails, want := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second} {
 		if got := retryDelay(fails); got != want {
-			t.Errorf("after %d failures it waits %v, not %v", fails, got, want)
+			t.Errorf("after %d failures the delay is %v, want %v", fails, got, want)
 		}
 	}
 	if retryDelay(7) != maxRetryInterval || retryDelay(1000) != maxRetryInterval {
-		t.Errorf("it waits %v and %v", retryDelay(7), retryDelay(1000))
+		t.Errorf("delays %v and %v", retryDelay(7), retryDelay(1000))
 	}
 }
 

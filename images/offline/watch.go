@@ -13,7 +13,8 @@ import (
 
 // watchMask is the set of events of the directory watch. CLOSE_WRITE, which portable watchers do
 // not report, shows that a file is complete.
-const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_ONLYDIR
+const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB |
+	unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_ONLYDIR
 
 // change is an event of a file in the directory. Without a name, it is about the directory itself
 // or an overflow.

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // Warning is a problem of a pod that runs nevertheless.
@@ -28,3 +29,20 @@ func ContainerWarnings(node Node, pod *corev1.Pod, c *corev1.Container, setup pl
 	_, warnings, _ := Env(node, pod, c, setup) // Container has returned the error
 	return warnings
 }
+
+// BandwidthWarnings reports that the bandwidth annotations of the pod have no effect. containerd
+// itself reads them and passes them to the CNI plugins that support them.
+func BandwidthWarnings(node Node, pod *corev1.Pod) []Warning {
+	if len(podspec.BandwidthLimits(pod)) == 0 {
+		return nil
+	}
+	switch {
+	case pod.Spec.HostNetwork:
+		return []Warning{warn(reasonBandwidth, "the pod's bandwidth is not limited: it is on the host's network")}
+	case node.NoBandwidthReason != "":
+		return []Warning{warn(reasonBandwidth, "the pod's bandwidth is not limited: %s", node.NoBandwidthReason)}
+	}
+	return nil
+}
+
+const reasonBandwidth = "BandwidthNotLimited"
