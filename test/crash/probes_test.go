@@ -145,7 +145,7 @@ func TestACommandThatTheRuntimeCannotEndHasFailed(t *testing.T) {
 			n.until("a probe that could not be made", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
 				return err == nil && len(probes.Probes) == 1 && slices.ContainsFunc(probes.Probes[0].Recent, func(r nodeapi.ProbeRun) bool {
-					return r.Result == "unknown" && strings.Contains(r.Output, "the runtime broke off")
+					return r.Result == "unknown" && strings.Contains(r.Output, "runtime interrupted the command")
 				})
 			})
 			goOn()

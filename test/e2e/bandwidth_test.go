@@ -46,7 +46,7 @@ func TestBandwidthIsLimitedOnTheHost(t *testing.T) {
 				t.Errorf("a pod without annotations is limited to %d and %d bits per second", in, out)
 			}
 			out, _ := s.Agent.Command(t.Context(), "check").CombinedOutput()
-			s.contains("berth check", string(out), "egress-bandwidth have effect")
+			s.contains("berth check", string(out), "egress-bandwidth are supported")
 		})
 	}
 }
@@ -59,7 +59,7 @@ func TestBandwidthThatNobodyLimitsIsTold(t *testing.T) {
 		s.Running("told")
 		s.Event("told", "BandwidthNotLimited: the pod's bandwidth is not limited: no plugin in "+s.Host.ConfDir)
 		out, _ := s.Agent.Command(t.Context(), "check").CombinedOutput()
-		s.contains("berth check", string(out), "egress-bandwidth have no effect")
+		s.contains("berth check", string(out), "egress-bandwidth are ignored")
 	})
 }
 

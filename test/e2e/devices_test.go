@@ -282,7 +282,7 @@ func TestScenario19_AfterABootPodsWaitForTheirDevices(t *testing.T) {
 		if w.UID != was.UID || w.Status.Phase == corev1.PodFailed {
 			t.Errorf("while it waits: %s", brief(w))
 		}
-		s.whyHas("wants", "DevicesNotReady", null+": no device plugin has registered it")
+		s.whyHas("wants", "DevicesNotReady", null+": no device plugin registered")
 		s.Event("wants", "DevicesNotReady: "+null)
 		s.plugin(1)
 		if now := s.Running("wants"); now.UID != was.UID {

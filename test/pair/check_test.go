@@ -62,7 +62,7 @@ func TestCheckReportsServer(t *testing.T) {
 			t.Errorf("%s: %+v", name, it)
 		}
 	}
-	bad(all, "node name", "another machine has the name "+p.Node+" and is alive", "--hostname-override")
+	bad(all, "node name", "node name "+p.Node+" is in use by another machine", "--hostname-override")
 	if !all["node name"].Essential {
 		t.Error("a node with a used name could start")
 	}

@@ -50,7 +50,7 @@ func TestSecondNodeWithSameNameIsRejected(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
 		defer cancel()
 		err := agent.Wait(ctx)
-		if text := agent.Log(); err == nil || !strings.Contains(text, "another machine has it and is alive") ||
+		if text := agent.Log(); err == nil || !strings.Contains(text, "is in use by another machine") ||
 			!strings.Contains(text, "--hostname-override") {
 			t.Errorf("%v: %s", err, text)
 		}

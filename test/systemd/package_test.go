@@ -346,7 +346,7 @@ func keepsOff(o operator) {
 	before := o.tasks()
 	for _, line := range []string{"/root/berth install", "/root/berth install --dry-run", "berth install", "berth uninstall --yes"} {
 		out, err := o.host.Run(o.Context(), "sh", "-c", line)
-		if err == nil || !strings.Contains(err.Error(), "a package has installed berth here") || !strings.Contains(err.Error(), "apt purge berth") {
+		if err == nil || !strings.Contains(err.Error(), "berth was installed from a package") || !strings.Contains(err.Error(), "apt purge berth") {
 			o.Errorf("%s: %v\n%s", line, err, out)
 		}
 	}
@@ -461,7 +461,7 @@ func isPurgedWithRoutes(o operator) {
 	if n := o.masquerading(); n == 0 {
 		o.Error("nothing masquerades: to look for what is left would prove nothing")
 	}
-	if said := o.sh("dpkg -P berth berth-control"); !strings.Contains(said, "/srv/state: in it mine, which is not berth's") {
+	if said := o.sh("dpkg -P berth berth-control"); !strings.Contains(said, "/srv/state: contains mine, which does not belong to berth") {
 		o.Errorf("what stays is not said:\n%s", said)
 	}
 	nothingLeft(o)
