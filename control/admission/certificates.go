@@ -40,8 +40,8 @@ func newSigning(c Config) (admission.Interface, error) {
 	return &signerPermission{admission.NewHandler(admission.Update), c.Authorizer, "status", "sign",
 		"user not permitted to sign requests with signerName %q",
 		func(old, now *certificatesv1.CertificateSigningRequest) bool {
-			return !equality.Semantic.DeepEqual(old.Status.Certificate, now.Status.Certificate) || !equality.Semantic.DeepEqual(
-				old.Status.Conditions, now.Status.Conditions)
+			return !equality.Semantic.DeepEqual(old.Status.Certificate, now.Status.Certificate) ||
+				!equality.Semantic.DeepEqual(old.Status.Conditions, now.Status.Conditions)
 		}}, nil
 }
 

@@ -84,8 +84,8 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 		if !ok {
 			t.Fatal("the plugin does not validate")
 		}
-		err := p.Validate(t.Context(), admission.NewAttributesRecord(row.now, row.old, resourcev1.SchemeGroupVersion.WithKind(
-			"ResourceClaim"), "ns", "c",
+		err := p.Validate(t.Context(), admission.NewAttributesRecord(row.now, row.old,
+			resourcev1.SchemeGroupVersion.WithKind("ResourceClaim"), "ns", "c",
 			resourcev1.SchemeGroupVersion.WithResource("resourceclaims"), "status", admission.Update, &metav1.UpdateOptions{},
 			false, row.requester), nil)
 		if (err == nil) != row.want || err != nil && !strings.Contains(err.Error(), "requires the permission") {

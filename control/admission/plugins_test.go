@@ -93,9 +93,9 @@ func podWith(requests, limits corev1.ResourceList) *corev1.Pod {
 func TestLimitRangerDefaultsAndBounds(t *testing.T) {
 	t.Parallel()
 	container := corev1.LimitRangeItem{
-		Type: corev1.LimitTypeContainer, Default: resources("cpu", "500m", "memory", "256Mi"), DefaultRequest: resources(
-			"cpu", "100m"),
-		Min: resources("cpu", "50m"), Max: resources("cpu", "2"), MaxLimitRequestRatio: resources("cpu", "10"),
+		Type: corev1.LimitTypeContainer, Default: resources("cpu", "500m", "memory", "256Mi"),
+		DefaultRequest: resources("cpu", "100m"),
+		Min:            resources("cpu", "50m"), Max: resources("cpu", "2"), MaxLimitRequestRatio: resources("cpu", "10"),
 	}
 	p := newTestPlugin(t, newLimitRanger, newTestConfig(t,
 		&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}, Spec: corev1.LimitRangeSpec{
@@ -335,8 +335,8 @@ func TestTopologyLabelsAreCopiedToPod(t *testing.T) {
 		a := admission.NewAttributesRecord(b, nil, corev1.SchemeGroupVersion.WithKind("Binding"), "ns", "p",
 			corev1.SchemeGroupVersion.WithResource(at.resource), at.sub,
 			admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "ann"})
-		if err := p.(admission.MutationInterface).Admit(t.Context(), a, nil); err != nil || !equality.Semantic.DeepEqual(
-			b.Labels, want) {
+		if err := p.(admission.MutationInterface).Admit(t.Context(), a, nil); err != nil ||
+			!equality.Semantic.DeepEqual(b.Labels, want) {
 			t.Errorf("bound with %v: %v, %v", at, b.Labels, err)
 		}
 	}
@@ -625,8 +625,8 @@ func TestLimitRangerIgnoresDeletedObjects(t *testing.T) {
 	claim := func(deleted *metav1.Time) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", DeletionTimestamp: deleted},
-			Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: resources(
-				"storage", "10Gi")}},
+			Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: resources("storage",
+				"10Gi")}},
 		}
 	}
 	now := metav1.Now()
@@ -635,8 +635,8 @@ func TestLimitRangerIgnoresDeletedObjects(t *testing.T) {
 			`but request is 10Gi`,
 		&now: "<nil>",
 	} {
-		a := admission.NewAttributesRecord(claim(deleted), claim(deleted), corev1.SchemeGroupVersion.WithKind(
-			"PersistentVolumeClaim"), "ns", "c",
+		a := admission.NewAttributesRecord(claim(deleted), claim(deleted),
+			corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), "ns", "c",
 			corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "", admission.Update, &metav1.UpdateOptions{},
 			false, &user.DefaultInfo{Name: "ann"})
 		if got := fmt.Sprint(p.(admission.ValidationInterface).Validate(t.Context(), a, nil)); got != want {

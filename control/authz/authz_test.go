@@ -236,8 +236,8 @@ func TestAggregatedRules(t *testing.T) {
 
 func TestReconcilePreservesUserAdditions(t *testing.T) {
 	t.Parallel()
-	client := fake.NewClientset(
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:basic-user", Labels: map[string]string{
+	client := fake.NewClientset(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:basic-user",
+		Labels: map[string]string{
 			"mine": "yes"}}, Rules: []rbacv1.PolicyRule{resourceRule("get", "core", "nodes")}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery", Annotations: map[string]string{
 			rbacv1.AutoUpdateAnnotationKey: "false"}}},
@@ -286,8 +286,8 @@ func TestGraphFindsAllPodReferences(t *testing.T) {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: corev1.PodSpec{
 		NodeName: "x", ServiceAccountName: "app", ImagePullSecrets: []corev1.LocalObjectReference{*secret("pull")},
-		InitContainers: make([]corev1.Container, 1), Containers: make([]corev1.Container, 1), EphemeralContainers: make(
-			[]corev1.EphemeralContainer, 1),
+		InitContainers: make([]corev1.Container, 1), Containers: make([]corev1.Container, 1),
+		EphemeralContainers: make([]corev1.EphemeralContainer, 1),
 	}}
 	pod.Spec.InitContainers[0].Env, pod.Spec.InitContainers[0].EnvFrom = env("init")
 	pod.Spec.Containers[0].Env, pod.Spec.Containers[0].EnvFrom = env("main")

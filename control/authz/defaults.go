@@ -93,8 +93,8 @@ func (d *Defaults) aggregatedRole(name, of string, rules ...rbacv1.PolicyRule) {
 func (d *Defaults) aggregatingRole(name, of string) {
 	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{
 		ObjectMeta: meta("", name, aggregateLabels(of)),
-		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: aggregateLabels(
-			name)}}},
+		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
+			{MatchLabels: aggregateLabels(name)}}},
 	})
 }
 

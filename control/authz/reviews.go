@@ -185,9 +185,9 @@ func attributesOf(spec authorizationv1.SubjectAccessReviewSpec) authorizer.Attri
 	}
 	r := spec.ResourceAttributes
 	out := authorizer.AttributesRecord{
-		User: u, ResourceRequest: true, Verb: r.Verb, Namespace: r.Namespace, APIGroup: r.Group, APIVersion: versionOrAll(
-			r.Version),
-		Resource: r.Resource, Subresource: r.Subresource, Name: r.Name,
+		User: u, ResourceRequest: true, Verb: r.Verb, Namespace: r.Namespace, APIGroup: r.Group,
+		APIVersion: versionOrAll(r.Version),
+		Resource:   r.Resource, Subresource: r.Subresource, Name: r.Name,
 	}
 	if f := r.FieldSelector; f != nil {
 		out.FieldSelectorRequirements, out.FieldSelectorParsingErr = fieldsOf(f)

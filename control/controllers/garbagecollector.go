@@ -347,8 +347,8 @@ func (g *garbageCollector) patch(ctx context.Context, o graphObject, live *metav
 	if err != nil {
 		return fmt.Errorf("patch %s: %w", o, err)
 	}
-	if _, err := g.client(o).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{}); ignoreNotFound(
-		err) != nil {
+	if _, err := g.client(o).Patch(ctx, o.name, types.MergePatchType, body,
+		metav1.PatchOptions{}); ignoreNotFound(err) != nil {
 		return fmt.Errorf("patch %s: %w", o, err)
 	}
 	return nil

@@ -356,12 +356,12 @@ func TestFirstFreePodCIDR(t *testing.T) {
 	if p, ok := firstFree(netip.MustParsePrefix("10.1.2.128/25"), nil); !ok || p.String() != "10.1.2.128/25" {
 		t.Errorf("small cluster CIDR: %v", p)
 	}
-	if p, ok := firstFree(netip.MustParsePrefix("255.255.255.0/24"), map[netip.Prefix]bool{netip.MustParsePrefix(
-		"255.255.255.0/24"): true}); ok {
+	if p, ok := firstFree(netip.MustParsePrefix("255.255.255.0/24"), map[netip.Prefix]bool{
+		netip.MustParsePrefix("255.255.255.0/24"): true}); ok {
 		t.Errorf("end of the address space: %v", p)
 	}
-	if p, ok := firstFree(netip.MustParsePrefix("fd00:1::/56"), map[netip.Prefix]bool{netip.MustParsePrefix(
-		"fd00:1::/64"): true}); !ok || p.String() != "fd00:1:0:1::/64" {
+	if p, ok := firstFree(netip.MustParsePrefix("fd00:1::/56"), map[netip.Prefix]bool{
+		netip.MustParsePrefix("fd00:1::/64"): true}); !ok || p.String() != "fd00:1:0:1::/64" {
 		t.Errorf("IPv6: %v", p)
 	}
 }
@@ -390,8 +390,8 @@ func TestNodeIPAMReportsExhaustedCIDR(t *testing.T) {
 		old := newNode("old", corev1.ConditionTrue)
 		old.Spec.PodCIDR, old.Spec.PodCIDRs = "10.42.0.0/24", []string{"10.42.0.0/24"}
 		events := record.NewFakeRecorder(100)
-		client := startControllers(t, Config{Events: events, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix(
-			"10.42.0.0/24")}}, []string{NodeIPAM},
+		client := startControllers(t, Config{Events: events, ClusterCIDRs: []netip.Prefix{
+			netip.MustParsePrefix("10.42.0.0/24")}}, []string{NodeIPAM},
 			old, newNode("late", corev1.ConditionTrue))
 		time.Sleep(time.Second)
 		synctest.Wait()

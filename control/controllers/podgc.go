@@ -70,8 +70,7 @@ func (s *podGCController) collectTerminated(ctx context.Context, pods []*corev1.
 		return
 	}
 	slices.SortFunc(terminated, func(a, b *corev1.Pod) int {
-		return a.CreationTimestamp.Compare(
-			b.CreationTimestamp.Time)
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	})
 	for _, pod := range terminated[:len(terminated)-s.TerminatedPodGCThreshold] {
 		s.remove(ctx, pod, "")

@@ -176,8 +176,7 @@ func TestSlowWatchCreatesNoDuplicates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newNamingClient(newReplicationController(3))
 		client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
-			return true,
-				watch.NewFake(), nil
+			return true, watch.NewFake(), nil
 		})
 		startControllers(t, Config{Client: client}, []string{ReplicationControllers})
 		time.Sleep(time.Minute)
@@ -309,8 +308,7 @@ func TestDeletionOrder(t *testing.T) {
 		"more restarts": {pod("n", restarted),
 			pod("n", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(now.Add(-time.Second)) })},
 		"created more recently": {pod("n", func(p *corev1.Pod) {
-			p.CreationTimestamp = metav1.NewTime(
-				now.Add(-time.Minute))
+			p.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
 		}), pod("n")},
 		"similar age, by UID": {
 			pod("n", func(p *corev1.Pod) { p.UID = "a" }),

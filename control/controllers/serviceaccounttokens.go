@@ -131,8 +131,8 @@ func (f *serviceAccountTokenController) ensureData(ctx context.Context, account 
 	if !changed || secret.Immutable != nil && *secret.Immutable {
 		return min(renewIn, tokenResyncPeriod), nil
 	}
-	if _, err := f.Client.CoreV1().Secrets(secret.Namespace).Update(ctx, next, metav1.UpdateOptions{}); ignoreNotFound(
-		err) != nil {
+	if _, err := f.Client.CoreV1().Secrets(secret.Namespace).Update(ctx, next,
+		metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 		return 0, fmt.Errorf("update token secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}
 	return 0, nil // the update triggers another sync

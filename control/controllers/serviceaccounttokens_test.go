@@ -91,8 +91,8 @@ func TestServiceAccountTokenControllerFillsAndRenewsSecret(t *testing.T) {
 		if got := names(); !slices.Equal(got, []string{"other"}) {
 			t.Errorf("after deletion of the account, got secrets %v", got)
 		}
-		if _, err := client.CoreV1().Secrets("default").Get(t.Context(), "token", metav1.GetOptions{}); !apierrors.IsNotFound(
-			err) {
+		if _, err := client.CoreV1().Secrets("default").Get(t.Context(), "token",
+			metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	})

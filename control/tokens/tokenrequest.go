@@ -112,8 +112,8 @@ func (r *TokenRequestStorage) Create(ctx context.Context, name string, obj runti
 		return nil, apierrors.NewInternalError(err)
 	}
 	audit.AddAuditAnnotation(ctx, serviceaccount.IssuedCredentialIDAuditAnnotationKey, "JTI="+id)
-	out.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(
-		expires.Add(reportedTTL - spec.TTL))}
+	out.Status = authenticationv1.TokenRequestStatus{Token: token,
+		ExpirationTimestamp: metav1.NewTime(expires.Add(reportedTTL - spec.TTL))}
 	return out, nil
 }
 
@@ -194,8 +194,8 @@ func (r *TokenRequestStorage) bind(ctx context.Context, spec *Spec,
 		}
 		uid = spec.Node.UID
 	default:
-		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", schema.FromAPIVersionAndKind(
-			ref.APIVersion, ref.Kind)))
+		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s",
+			schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)))
 	}
 	if ref.UID != "" && ref.UID != uid {
 		return apierrors.NewConflict(schema.GroupResource{Resource: ref.Kind}, ref.Name,

@@ -107,8 +107,7 @@ func TestTokenIsInvalidWithoutBoundObjects(t *testing.T) {
 			{"pod recreated", func(s *fakeGetter) { s.pod.UID = "pod-2" }, "UID of pod pod has changed"},
 			{"pod terminating", func(s *fakeGetter) { s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, ""},
 			{"pod terminating for too long", func(s *fakeGetter) {
-				s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(
-					-2 * time.Minute)}
+				s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-2 * time.Minute)}
 			}, "pod pod has been deleted"},
 			{"node deleted", func(s *fakeGetter) { s.node = nil }, ""}, // the pod decides
 		} {
@@ -399,12 +398,10 @@ func TestBootstrapTokenAuthentication(t *testing.T) {
 	}{
 		{"unchanged", func(*corev1.Secret) {}, true},
 		{"before expiration", func(s *corev1.Secret) {
-			s.Data[dataExpiration] = []byte(now.Add(time.Hour).Format(
-				time.RFC3339))
+			s.Data[dataExpiration] = []byte(now.Add(time.Hour).Format(time.RFC3339))
 		}, true},
 		{"after expiration", func(s *corev1.Secret) {
-			s.Data[dataExpiration] = []byte(now.Add(-time.Hour).Format(
-				time.RFC3339))
+			s.Data[dataExpiration] = []byte(now.Add(-time.Hour).Format(time.RFC3339))
 		}, false},
 		{"with an invalid expiration", func(s *corev1.Secret) { s.Data[dataExpiration] = []byte("tomorrow") }, false},
 		{"of another type", func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, false},

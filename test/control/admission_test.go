@@ -235,8 +235,8 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.LimitRangeSpec{
 			Limits: []corev1.LimitRangeItem{
 				{Type: corev1.LimitTypeContainer, DefaultRequest: amount("100m"), Default: amount("300m"), Max: amount("2")},
-				{Type: corev1.LimitTypePersistentVolumeClaim, Min: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(
-					"1Gi")},
+				{Type: corev1.LimitTypePersistentVolumeClaim, Min: corev1.ResourceList{
+					corev1.ResourceStorage: resource.MustParse("1Gi")},
 					Max: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
 			}}}
 		if _, err := s.Client.CoreV1().LimitRanges(s.Namespace).Create(ctx, r, metav1.CreateOptions{}); err != nil {

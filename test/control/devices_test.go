@@ -409,8 +409,8 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 		return out
 	}, "")
 	for _, resource := range []string{"resourceclaims", "resourceclaimtemplates"} {
-		if out := s.Kubectl(t, "get", resource, "-A", "-o", "jsonpath={.items[*].metadata.namespace}"); slices.Contains(
-			strings.Fields(out), s.Namespace) {
+		if out := s.Kubectl(t, "get", resource, "-A", "-o",
+			"jsonpath={.items[*].metadata.namespace}"); slices.Contains(strings.Fields(out), s.Namespace) {
 			t.Errorf("%s of a deleted namespace are left", resource)
 		}
 	}

@@ -50,8 +50,8 @@ func TestEndpointsAreMirrored(t *testing.T) {
 	mirrored("")
 	// The slices of the server's own service are maintained by the server only.
 	if out := s.Kubectl(t, "get", "endpointslices", "-l",
-		"endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io", "-o", "name"); strings.TrimSpace(
-		out) != "" && !strings.Contains(out, "No resources") {
+		"endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io", "-o",
+		"name"); strings.TrimSpace(out) != "" && !strings.Contains(out, "No resources") {
 		t.Errorf("unexpected mirror: %s", out)
 	}
 }

@@ -272,8 +272,8 @@ func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false")
-	if _, err := s.Client.CoreV1().Pods(s.Namespace).Get(t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(
-		err) {
+	if _, err := s.Client.CoreV1().Pods(s.Namespace).Get(t.Context(), "web",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the pod still exists: %v", err)
 	}
 }
@@ -282,8 +282,8 @@ func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
-	ctx, pods, budgets := t.Context(), s.Client.CoreV1().Pods(s.Namespace), s.Client.PolicyV1().PodDisruptionBudgets(
-		s.Namespace)
+	ctx, pods, budgets := t.Context(), s.Client.CoreV1().Pods(s.Namespace),
+		s.Client.PolicyV1().PodDisruptionBudgets(s.Namespace)
 	for _, name := range []string{"web", "two"} {
 		s.Apply(t, strings.Replace(somePod, "name: web,", "name: "+name+",", 1))
 		if err := bound(t, s, name, "n1"); err != nil {

@@ -137,8 +137,8 @@ func (s *town) podWriting(ctx context.Context) []attempt {
 				metav1.DeleteOptions{})
 		}},
 		{"exec in a pod", false, func() error {
-			return core.RESTClient().Post().AbsPath("/api/v1/namespaces/shop/pods/on-x/exec").Param("command", "id").Do(
-				ctx).Error()
+			return core.RESTClient().Post().AbsPath("/api/v1/namespaces/shop/pods/on-x/exec").Param("command",
+				"id").Do(ctx).Error()
 		}},
 	}
 }
@@ -300,8 +300,7 @@ func TestReadOnlyUserCannotExec(t *testing.T) {
 	for _, way := range ways {
 		// The node has no address, which an authorized user sees in the error.
 		sees(t, "one who may create pods/"+way, func() string {
-			return fmt.Sprint(apierrors.IsServiceUnavailable(
-				tries("operator", way)))
+			return fmt.Sprint(apierrors.IsServiceUnavailable(tries("operator", way)))
 		}, "true")
 		sees(t, "one who may only get pods/"+way, func() string {
 			err := tries("reader", way)

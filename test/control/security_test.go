@@ -178,8 +178,8 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	}
 	// A node is identified by its group as well as by its name.
 	for _, client := range []kubernetes.Interface{s.as(t, "system:node:x"), s.as(t, "x", "system:nodes")} {
-		if _, err := client.CoreV1().Secrets("shop").Get(t.Context(), "of-x", metav1.GetOptions{}); !apierrors.IsForbidden(
-			err) {
+		if _, err := client.CoreV1().Secrets("shop").Get(t.Context(), "of-x",
+			metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("reading a secret with the node's name or group only: %v", err)
 		}
 	}
@@ -403,8 +403,8 @@ func TestAbusiveClients(t *testing.T) {
 	}
 	for _, name := range []string{"..", "../of-y", "..%2fof-y", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "of-x/../of-y"} {
 		code := 0
-		_ = s.x.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/secrets/" + name).Do(context.WithoutCancel(
-			ctx)).StatusCode(&code)
+		_ = s.x.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/secrets/" +
+			name).Do(context.WithoutCancel(ctx)).StatusCode(&code)
 		if code == http.StatusOK {
 			t.Errorf("node x can read secrets/%s", name)
 		}

@@ -112,8 +112,7 @@ func (a *attempt) filter(node *nodeInfo, used admission.Used) *Rejection {
 	}
 	for _, v := range a.volumes {
 		if !slices.ContainsFunc(v.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
-			return admission.MatchesTerm(
-				node.Node, t)
+			return admission.MatchesTerm(node.Node, t)
 		}) {
 			return &Rejection{[]string{reasonVolume}, FilterVolumeBinding, true}
 		}

@@ -45,8 +45,8 @@ type affinityTerm struct {
 
 // matches reports whether the term selects the pod.
 func (t affinityTerm) matches(pod *corev1.Pod, namespaces map[string]labels.Set) bool {
-	namespaceMatches := slices.Contains(t.namespaces, pod.Namespace) || t.namespaceSelector.Matches(
-		namespaces[pod.Namespace])
+	namespaceMatches := slices.Contains(t.namespaces, pod.Namespace) ||
+		t.namespaceSelector.Matches(namespaces[pod.Namespace])
 	return namespaceMatches && t.podSelector.Matches(labels.Set(pod.Labels))
 }
 
