@@ -40,7 +40,7 @@ type Scheduler struct {
 	inbox        inbox
 	cluster      *placement.Cluster // owned by Run's goroutine, as are the fields below
 	queue        *queue
-	ctx          context.Context //nolint:containedctx // Run's, for the calls that its goroutine begins
+	ctx          context.Context //nolint:containedctx // the ctx of Run, for API calls
 	pendingCalls sync.WaitGroup
 	callSlots    chan struct{}
 	cachesSynced []cache.InformerSynced
@@ -58,8 +58,8 @@ func New(config Config) (*Scheduler, error) {
 	}
 	core := config.Informers.Core().V1()
 	for _, watch := range []struct {
-		of  cache.SharedIndexInformer
-		see cache.ResourceEventHandlerFuncs
+		informer cache.SharedIndexInformer
+		handlers cache.ResourceEventHandlerFuncs
 	}{
 		{core.Pods().Informer(), eventHandlers(s, s.podUpdated, s.podDeleted)},
 		{core.Nodes().Informer(), eventHandlers(s, s.nodeUpdated, s.nodeDeleted)},
@@ -67,13 +67,13 @@ func New(config Config) (*Scheduler, error) {
 		{core.PersistentVolumeClaims().Informer(), eventHandlers(s, s.claimUpdated, func(*corev1.PersistentVolumeClaim) {})},
 		{core.PersistentVolumes().Informer(), eventHandlers(s, s.volumeUpdated, func(*corev1.PersistentVolume) {})},
 	} {
-		reg, err := watch.of.AddEventHandler(watch.see)
+		reg, err := watch.informer.AddEventHandler(watch.handlers)
 		if err != nil {
 			return nil, fmt.Errorf("add event handler: %w", err)
 		}
 		s.cachesSynced = append(s.cachesSynced, reg.HasSynced)
 		// fails only if the informer is stopped
-		s.unregister = append(s.unregister, func() { _ = watch.of.RemoveEventHandler(reg) })
+		s.unregister = append(s.unregister, func() { _ = watch.informer.RemoveEventHandler(reg) })
 	}
 	budgets := config.Informers.Policy().V1().PodDisruptionBudgets().Informer()
 	s.cachesSynced = append(s.cachesSynced, budgets.HasSynced)

@@ -39,7 +39,7 @@ func TestAdmissionSetsPodDefaults(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
 	}
-	sees(t, "the CA that the token volume names", func() string {
+	waitForResult(t, "the CA that the token volume names", func() string {
 		out, _ := s.TryKubectl(t, "", "get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}")
 		return fmt.Sprint(strings.Contains(out, "BEGIN CERTIFICATE"))
 	}, "true")
@@ -59,10 +59,10 @@ func TestKubectlCreateToken(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	token := strings.TrimSpace(s.Kubectl(t, "create", "token", "default", "--duration=20m"))
-	client := s.bearing(t, token)
+	client := s.clientWithToken(t, token)
 	for path, want := range map[string]string{"/.well-known/openid-configuration": s.ServiceAccountIssuer,
 		"/openid/v1/jwks": `"alg":"ES256"`} {
-		sees(t, path, func() string {
+		waitForResult(t, path, func() string {
 			out, err := client.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
 			if err != nil {
 				return err.Error()
@@ -90,7 +90,7 @@ func TestQuotaWithConcurrentRequests(t *testing.T) {
 			return s.Kubectl(t, "get", "quota", "few", "-o", "jsonpath={.status.used."+resource+"}")
 		}
 	}
-	sees(t, "a new quota is counted", used("pods"), "0")
+	waitForResult(t, "a new quota is counted", used("pods"), "0")
 	pod := func(name, cpu string) error {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "main", Image: "example/web"}}}}
@@ -123,9 +123,9 @@ func TestQuotaWithConcurrentRequests(t *testing.T) {
 	if in.Load() != 5 || out.Load() != 15 {
 		t.Errorf("%d pods were created and %d rejected", in.Load(), out.Load())
 	}
-	sees(t, "the usage", used("pods"), "5")
+	waitForResult(t, "the usage", used("pods"), "5")
 	s.Kubectl(t, "delete", "pods", "--all", "--grace-period=0", "--force")
-	sees(t, "the usage after all are gone", used("pods"), "0")
+	waitForResult(t, "the usage after all are gone", used("pods"), "0")
 	if err := pod("big", "2"); err == nil || !strings.Contains(err.Error(),
 		"exceeded quota: few, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1") {
 		t.Errorf("pod exceeding the quota: %v", err)
@@ -155,7 +155,7 @@ spec:
   hostNetwork: true
   containers: [{name: main, image: example/web, securityContext: {privileged: true}}]
 `
-	sees(t, "a privileged pod", func() string {
+	waitForResult(t, "a privileged pod", func() string {
 		out, _ := s.TryKubectl(t, privileged, "apply", "-f", "-", "--dry-run=server")
 		return fmt.Sprint(strings.Contains(out,
 			`pods "root" is forbidden: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`) &&
@@ -177,7 +177,7 @@ func TestQuotaScopeChange(t *testing.T) {
 	s := Shared(t)
 	for name, scope := range map[string]string{"runs": "NotTerminating", "ends": "Terminating"} {
 		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: %s}, spec: {scopes: [%s], hard: {pods: %d}}}`, name, scope, map[string]int{"runs": 2, "ends": 1}[name]))
-		sees(t, "a new quota is counted", func() string {
+		waitForResult(t, "a new quota is counted", func() string {
 			return s.Kubectl(t, "get", "quota", name, "-o",
 				"jsonpath={.status.used.pods}")
 		}, "0")
@@ -198,7 +198,7 @@ func TestQuotaScopeChange(t *testing.T) {
 	if out, err := deadline("a", 1800); err != nil {
 		t.Errorf("an earlier deadline must not count again: %s", out)
 	}
-	shows(t, s, "1 1", "get", "quota", "runs", "ends", "-o", "jsonpath={.items[*].status.used.pods}")
+	waitForOutput(t, s, "1 1", "get", "quota", "runs", "ends", "-o", "jsonpath={.items[*].status.used.pods}")
 }
 
 // TestLimitRangeAppliesImmediately covers new pods and claims. A claim that already exists can be
@@ -275,5 +275,5 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 	for _, name := range []string{"early", "right"} {
 		s.Kubectl(t, "patch", "pvc", name, "-p", `{"metadata": {"finalizers": null}}`)
 	}
-	shows(t, s, "", "get", "pvc", "-o", "name")
+	waitForOutput(t, s, "", "get", "pvc", "-o", "name")
 }

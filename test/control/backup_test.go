@@ -23,8 +23,8 @@ import (
 	"berth/control/storage"
 )
 
-// backedUp creates a backup of a data directory and returns its path.
-func backedUp(t *testing.T, dataDir string, args ...string) string {
+// createBackup creates a backup of a data directory and returns its path.
+func createBackup(t *testing.T, dataDir string, args ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "backup.zip")
 	out, err := program(t, append([]string{"backup", path, "--data-dir", dataDir}, args...)...)
@@ -37,9 +37,9 @@ func backedUp(t *testing.T, dataDir string, args ...string) string {
 	return path
 }
 
-// counting creates numbered ConfigMaps until stop is called, which returns the number of
+// writeConfigMaps creates numbered ConfigMaps until stop is called, which returns the number of
 // acknowledged writes. acknowledged returns the current number.
-func counting(t *testing.T, client kubernetes.Interface) (acknowledged *atomic.Int64, stop func() int64) {
+func writeConfigMaps(t *testing.T, client kubernetes.Interface) (acknowledged *atomic.Int64, stop func() int64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	acknowledged = &atomic.Int64{}
@@ -77,14 +77,14 @@ func TestBackupAndRestore(t *testing.T) {
 		Data: map[string][]byte{"a": []byte("sesame")}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	acknowledged, stop := counting(t, client)
+	acknowledged, stop := writeConfigMaps(t, client)
 	for acknowledged.Load() < 20 {
 		if err := pause(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 	before := acknowledged.Load()
-	path := backedUp(t, p.DataDir)
+	path := createBackup(t, p.DataDir)
 	during := acknowledged.Load()
 	for acknowledged.Load() < during+20 { // lost writes
 		if err := pause(ctx); err != nil {
@@ -198,7 +198,7 @@ func TestBackupOfStoppedServer(t *testing.T) {
 func TestInvalidBackupIsRejected(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	good := backedUp(t, s.DataDir)
+	good := createBackup(t, s.DataDir)
 	text, err := os.ReadFile(good)
 	if err != nil {
 		t.Fatal(err)
@@ -217,14 +217,14 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 		"cut.zip": {func(p string) error { return os.WriteFile(p, text[:len(text)/2], 0o600) }, "truncated"},
 		"bit.zip": {func(p string) error { return os.WriteFile(p, flipped, 0o600) }, "damaged"},
 		"newer.zip": {func(p string) error {
-			return rewritten(good, p,
+			return rewriteBackup(good, p,
 				map[string]string{"backup.json": `{"kind":"berth-control backup","format":2,"version":"v9"}`})
 		}, "newer berth-control (v9)"},
-		"keyless": {func(p string) error { return rewritten(good, p, map[string]string{"pki/ca.key": ""}) },
+		"keyless": {func(p string) error { return rewriteBackup(good, p, map[string]string{"pki/ca.key": ""}) },
 			"pki/ca.key is missing"},
-		"climbing": {func(p string) error { return rewritten(good, p, map[string]string{"pki/../../x": "y"}) },
+		"climbing": {func(p string) error { return rewriteBackup(good, p, map[string]string{"pki/../../x": "y"}) },
 			"it contains \"pki/../../x\""},
-		"storeless": {func(p string) error { return rewritten(good, p, map[string]string{"store.snapshot": "x"}) },
+		"storeless": {func(p string) error { return rewriteBackup(good, p, map[string]string{"store.snapshot": "x"}) },
 			"damaged"},
 		"nothere":    {func(string) error { return nil }, "no such file"},
 		"empty file": {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "not a berth-control backup"},
@@ -287,8 +287,8 @@ func archive(path string, files map[string]string) error {
 	return z.Close()
 }
 
-// rewritten copies a backup with changed, removed (empty) and added files.
-func rewritten(from, to string, change map[string]string) error {
+// rewriteBackup copies a backup with changed, removed (empty) and added files.
+func rewriteBackup(from, to string, change map[string]string) error {
 	r, err := zip.OpenReader(from)
 	if err != nil {
 		return err
@@ -334,7 +334,7 @@ func rewritten(from, to string, change map[string]string) error {
 func TestBackupContents(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	z, err := zip.OpenReader(backedUp(t, s.DataDir))
+	z, err := zip.OpenReader(createBackup(t, s.DataDir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,12 +44,12 @@ func TestServerCertificateRotation(t *testing.T) {
 	}, "true")
 	// replaced a little later
 	seesWithin(t, 2*time.Minute, "what the administrator's first certificate is answered in the end", func() string {
-		return fmt.Sprint(answers(t, s.with(t, func(c *restclient.Config) {
+		return fmt.Sprint(statusCode(t, s.with(t, func(c *restclient.Config) {
 			c.CertData, c.KeyData = admin,
 				s.Config.KeyData
 		})))
 	}, "401")
-	sees(t, "the administrator's new certificate", func() string {
+	waitForResult(t, "the administrator's new certificate", func() string {
 		c, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
 		if err != nil {
 			return err.Error()
@@ -119,7 +119,8 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 	const client, serving = certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName
 	other := outcome(x, "y", client, certificatesv1.UsageClientAuth)
 	servers := outcome(x, "x", serving, certificatesv1.UsageServerAuth)
-	sees(t, "its request", outcome(x, "x", client, certificatesv1.UsageClientAuth), "1 bytes Approved AutoApproved")
+	waitForResult(t, "its request", outcome(x, "x", client, certificatesv1.UsageClientAuth),
+		"1 bytes Approved AutoApproved")
 	for what, f := range map[string]func() string{"another node's name": other, "a serving certificate": servers} {
 		if got := f(); got != "0 bytes" { // created before the request that is already approved
 			t.Errorf("%s: %s", what, got)
@@ -128,7 +129,7 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 	if err := s.Client.CoreV1().Nodes().Delete(ctx, "x", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "the request of a node that was removed", func() string {
+	waitForResult(t, "the request of a node that was removed", func() string {
 		return outcome(x, "x", client, certificatesv1.UsageClientAuth)()
 	}, "0 bytes Denied NodeRemoved")
 
@@ -149,7 +150,7 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 		"of another user": s.stale(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"},
 			Duration: -time.Hour}),
 	} {
-		if code := answers(t, c); code != 401 {
+		if code := statusCode(t, c); code != 401 {
 			t.Errorf("expired certificate %s: got status %d, want 401", what, code)
 		}
 	}
@@ -166,12 +167,12 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	joining := s.as(t, "joining", authz.NodeBootstrapGroup)
-	node := s.as(t, "system:node:x", "system:nodes")
+	joining := s.clientAs(t, "joining", authz.NodeBootstrapGroup)
+	node := s.clientAs(t, "system:node:x", "system:nodes")
 	asks := func(c kubernetes.Interface, name string) func() string {
 		t.Helper()
 		var r *certificatesv1.CertificateSigningRequest
-		sees(t, "the right to ask", func() string {
+		waitForResult(t, "the right to ask", func() string {
 			var err error
 			r, err = c.CertificatesV1().CertificateSigningRequests().Create(ctx, requestOf(t, key, signer, name, "system:nodes"),
 				metav1.CreateOptions{})
@@ -199,23 +200,23 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 			return fmt.Sprint(review.Status.Allowed)
 		}
 	}
-	sees(t, "a new node", asks(joining, "system:node:new"), "Approved")
-	sees(t, "node renewal", asks(node, "system:node:x"), "Approved")
+	waitForResult(t, "a new node", asks(joining, "system:node:new"), "Approved")
+	waitForResult(t, "node renewal", asks(node, "system:node:x"), "Approved")
 
 	patch(join, "null")
-	sees(t, "the right is gone", may("nodeclient", "joining", authz.NodeBootstrapGroup), "false")
+	waitForResult(t, "the right is gone", may("nodeclient", "joining", authz.NodeBootstrapGroup), "false")
 	waits := asks(joining, "system:node:new")
-	sees(t, "node renewal", asks(node, "system:node:x"), "Approved")
+	waitForResult(t, "node renewal", asks(node, "system:node:x"), "Approved")
 	if got := waits(); got != "" { // created before the request that is already approved
 		t.Errorf("new node without permission: %s", got)
 	}
 	patch(join, `[{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "`+authz.NodeBootstrapGroup+`"}]`)
-	sees(t, "the new node that waits", waits, "Approved")
+	waitForResult(t, "the new node that waits", waits, "Approved")
 
 	patch(rotate, "null")
-	sees(t, "the right is gone", may("selfnodeclient", "system:node:x", "system:nodes"), "false")
+	waitForResult(t, "the right is gone", may("selfnodeclient", "system:node:x", "system:nodes"), "false")
 	waits = asks(node, "system:node:x")
-	sees(t, "a new node", asks(joining, "system:node:new"), "Approved")
+	waitForResult(t, "a new node", asks(joining, "system:node:new"), "Approved")
 	if got := waits(); got != "" {
 		t.Errorf("node renewal without permission: %s", got)
 	}
@@ -225,7 +226,7 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 func TestReturningNodesCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.NodeReturnPeriod = 0 })
-	if code := answers(t, s.expired(t, s.Authority, "x", time.Minute)); code != 401 {
+	if code := statusCode(t, s.expired(t, s.Authority, "x", time.Minute)); code != 401 {
 		t.Errorf("%d, want 401", code)
 	}
 }

@@ -99,7 +99,7 @@ func TestStoreIsCompacted(t *testing.T) {
 // changes only.
 func TestWatchProgressOfUncachedKinds(t *testing.T) {
 	t.Parallel()
-	s := Start(t, alone, func(c *control.Config) { c.EtcdCompactionInterval = time.Second })
+	s := Start(t, withoutControllers, func(c *control.Config) { c.EtcdCompactionInterval = time.Second })
 	ctx := t.Context()
 	client, err := metadata.NewForConfig(s.Config)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gone waits until kubectl no longer finds an object.
-func gone(t testing.TB, s *Server, args ...string) {
+// waitForDeletion waits until kubectl no longer finds an object.
+func waitForDeletion(t testing.TB, s *Server, args ...string) {
 	t.Helper()
 	eventually(t, strings.Join(args, " ")+" is gone", func() (bool, string) {
 		out, err := s.TryKubectl(t, "", append([]string{"get", "-o", "yaml"}, args...)...)
@@ -25,8 +25,8 @@ func gone(t testing.TB, s *Server, args ...string) {
 	})
 }
 
-// shows waits until kubectl prints a text.
-func shows(t testing.TB, s *Server, want string, args ...string) {
+// waitForOutput waits until kubectl prints a text.
+func waitForOutput(t testing.TB, s *Server, want string, args ...string) {
 	t.Helper()
 	eventually(t, strings.Join(args, " ")+" shows "+want, func() (bool, string) {
 		out, err := s.TryKubectl(t, "", args...)
@@ -38,33 +38,33 @@ func TestNamespaceLifecycle(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.Kubectl(t, "create", "namespace", "shop")
-	shows(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
-	shows(t, s, strings.TrimSpace(string(s.Authority.PEM())), "-n", "shop", "get", "cm", "kube-root-ca.crt", "-o",
+	waitForOutput(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	waitForOutput(t, s, strings.TrimSpace(string(s.Authority.PEM())), "-n", "shop", "get", "cm", "kube-root-ca.crt", "-o",
 		`jsonpath={.data.ca\.crt}`)
 	s.Kubectl(t, "-n", "shop", "delete", "sa", "default")
-	shows(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	waitForOutput(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	s.Apply(t, podYAML("web", "1m", ""), "-n", "shop")
 	s.Kubectl(t, "-n", "shop", "create", "secret", "generic", "s", "--from-literal=a=b")
 	s.Kubectl(t, "-n", "shop", "create", "deployment", "d", "--image=x")
 	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: held, namespace: shop, finalizers: [example.com/hold]}}`)
 	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "-p", `{"metadata":{"finalizers":["example.com/ends"]}}`)
 	s.Kubectl(t, "delete", "namespace", "shop", "--wait=false")
-	shows(t, s, "Terminating", "get", "ns", "shop", "-o", "jsonpath={.status.phase}")
-	shows(t, s, "Some resources are remaining: pods has 1 resource instances",
+	waitForOutput(t, s, "Terminating", "get", "ns", "shop", "-o", "jsonpath={.status.phase}")
+	waitForOutput(t, s, "Some resources are remaining: pods has 1 resource instances",
 		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceContentRemaining")].message}`)
 	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "cm/kube-root-ca.crt", "secret/s", "sa/default", "-o",
 		"name"); err != nil {
 		t.Errorf("deleted before the pods: %s (%v)", out, err)
 	}
 	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-	shows(t, s, "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
+	waitForOutput(t, s, "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
 		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceFinalizersRemaining")].message}`)
 	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "pod,secret,deployment,sa", "-o", "name"); err != nil ||
 		out != "" {
 		t.Errorf("still exists: %s (%v)", out, err)
 	}
 	s.Kubectl(t, "-n", "shop", "patch", "cm", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-	gone(t, s, "ns", "shop")
+	waitForDeletion(t, s, "ns", "shop")
 }
 
 // TestGarbageCollectionPolicies deletes an owner with each of the three propagation policies.
@@ -80,37 +80,37 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 	}
 	family("a")
 	s.Kubectl(t, "delete", "cm", "a", "--cascade=background")
-	gone(t, s, "secret", "a-child")
-	gone(t, s, "cm", "a-grandchild")
+	waitForDeletion(t, s, "secret", "a-child")
+	waitForDeletion(t, s, "cm", "a-grandchild")
 
 	family("b")
 	s.Kubectl(t, "patch", "secret", "b-child", "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	s.Kubectl(t, "delete", "cm", "b", "--cascade=foreground", "--wait=false")
-	shows(t, s, "b-child", "get", "secret", "b-child", "-o", "go-template={{if "+
+	waitForOutput(t, s, "b-child", "get", "secret", "b-child", "-o", "go-template={{if "+
 		".metadata.deletionTimestamp}}{{.metadata.name}}{{end}}")
 	if out := s.Kubectl(t, "get", "cm", "b", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out,
 		"foregroundDeletion") {
 		t.Errorf("the owner was deleted before its dependents, or is blocked otherwise: %s", out)
 	}
 	s.Kubectl(t, "patch", "secret", "b-child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-	gone(t, s, "secret", "b-child")
-	gone(t, s, "cm", "b")
-	gone(t, s, "cm", "b-grandchild")
+	waitForDeletion(t, s, "secret", "b-child")
+	waitForDeletion(t, s, "cm", "b")
+	waitForDeletion(t, s, "cm", "b-grandchild")
 
 	family("c")
 	s.Kubectl(t, "delete", "cm", "c", "--cascade=orphan")
-	gone(t, s, "cm", "c")
+	waitForDeletion(t, s, "cm", "c")
 	if out := s.Kubectl(t, "get", "secret", "c-child", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {
 		t.Errorf("the orphan still has the owner %s", out)
 	}
 	s.Kubectl(t, "get", "cm", "c-grandchild")
 
 	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: late, ownerReferences: [{apiVersion: v1, kind: Secret, name: never, uid: no-such-uid}]}}`)
-	gone(t, s, "cm", "late")
+	waitForDeletion(t, s, "cm", "late")
 	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: foreign, ownerReferences: [{apiVersion: example.com/v1, kind: Widget, name: w, uid: w}]}}`)
 	uid := s.Kubectl(t, "get", "cm", "c-grandchild", "-o", "jsonpath={.metadata.uid}")
 	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: shared, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: gone, uid: gone}, {apiVersion: v1, kind: ConfigMap, name: c-grandchild, uid: %s}]}}`, uid))
-	shows(t, s, "c-grandchild", "get", "cm", "shared", "-o", "jsonpath={.metadata.ownerReferences[*].name}")
+	waitForOutput(t, s, "c-grandchild", "get", "cm", "shared", "-o", "jsonpath={.metadata.ownerReferences[*].name}")
 	s.Kubectl(t, "get", "cm", "foreign")
 }
 
@@ -126,11 +126,11 @@ func TestJobDeletionPropagation(t *testing.T) {
 	}
 	family("background")
 	s.Kubectl(t, "delete", "job", "background")
-	gone(t, s, "pod", "background-pod")
+	waitForDeletion(t, s, "pod", "background-pod")
 
 	family("untold")
 	s.Kubectl(t, "delete", "--raw", "/apis/batch/v1/namespaces/"+s.Namespace+"/jobs/untold")
-	gone(t, s, "job", "untold")
+	waitForDeletion(t, s, "job", "untold")
 	if out := s.Kubectl(t, "get", "pod", "untold-pod", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {
 		t.Errorf("the pod still has the owner %s", out)
 	}
@@ -161,7 +161,7 @@ func TestCircularOwnersAreDeleted(t *testing.T) {
 		circle(r.names...)
 		s.Kubectl(t, append([]string{"delete", "cm", "--cascade=foreground", "--wait=false"}, r.asked...)...)
 		for _, name := range r.names {
-			gone(t, s, "cm", name)
+			waitForDeletion(t, s, "cm", name)
 		}
 	}
 
@@ -170,14 +170,14 @@ func TestCircularOwnersAreDeleted(t *testing.T) {
 	uid := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.uid}")
 	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: held-child, finalizers: [example.com/hold], ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: held-a, uid: %s, blockOwnerDeletion: true}]}}`, uid))
 	s.Kubectl(t, "delete", "cm", "held-a", "--cascade=foreground", "--wait=false")
-	gone(t, s, "cm", "held-b")
+	waitForDeletion(t, s, "cm", "held-b")
 	if out := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out,
 		"foregroundDeletion") {
 		t.Errorf("the owner was deleted before its dependent, or is blocked otherwise: %s", out)
 	}
 	s.Kubectl(t, "patch", "secret", "held-child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-	gone(t, s, "secret", "held-child")
-	gone(t, s, "cm", "held-a")
+	waitForDeletion(t, s, "secret", "held-child")
+	waitForDeletion(t, s, "cm", "held-a")
 }
 
 func TestCertificatesAreApprovedAndSigned(t *testing.T) {
@@ -228,14 +228,15 @@ func TestQuotaAndDisruptionBudgetStatus(t *testing.T) {
 	s.Apply(t, `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: b}, spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}}`)
 	s.Apply(t, podYAML("web", "500m", ""))
 	s.Kubectl(t, "create", "cm", "one")
-	shows(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
-	shows(t, s, "2", "get", "quota", "q", "-o", `jsonpath={.status.used.count/configmaps}`) // including kube-root-ca.crt
-	shows(t, s, "0 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
+	waitForOutput(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
+	// including kube-root-ca.crt
+	waitForOutput(t, s, "2", "get", "quota", "q", "-o", `jsonpath={.status.used.count/configmaps}`)
+	waitForOutput(t, s, "0 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
 		"{.status.disruptionsAllowed}")
 	second := strings.ReplaceAll(podYAML("web2", "500m", ""), "app: web2", "app: web")
 	s.Apply(t, second)
 	for _, name := range []string{"web", "web2"} {
-		placed(t, s, name)
+		waitForBinding(t, s, name)
 		_, err := s.Client.CoreV1().Pods("default").Patch(t.Context(), name, "application/strategic-merge-patch+json",
 			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{},
 			"status")
@@ -243,11 +244,11 @@ func TestQuotaAndDisruptionBudgetStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shows(t, s, "2 1 1", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
+	waitForOutput(t, s, "2 1 1", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
 		"{.status.disruptionsAllowed}")
 	s.Kubectl(t, "delete", "pod", "web", "--force", "--grace-period=0")
-	shows(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
-	shows(t, s, "1 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
+	waitForOutput(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
+	waitForOutput(t, s, "1 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
 		"{.status.disruptionsAllowed}")
 }
 
@@ -257,11 +258,11 @@ func TestNodesAreTaintedByCondition(t *testing.T) {
 	s := Start(t)
 	addNode(t, s, "n1", "1")
 	addNode(t, s, "n2", "1")
-	shows(t, s, "10.42.0.0/24 10.42.1.0/24", "get", "nodes", "-o", "jsonpath={.items[*].spec.podCIDR}")
+	waitForOutput(t, s, "10.42.0.0/24 10.42.1.0/24", "get", "nodes", "-o", "jsonpath={.items[*].spec.podCIDR}")
 	s.Kubectl(t, "cordon", "n1")
-	shows(t, s, "node.kubernetes.io/unschedulable", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
+	waitForOutput(t, s, "node.kubernetes.io/unschedulable", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
 	s.Kubectl(t, "uncordon", "n1")
-	shows(t, s, "", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
+	waitForOutput(t, s, "", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
 	s.Apply(t, podYAML("stays", "1m", "  nodeName: n1\n  tolerations: [{operator: Exists}]"))
 	s.Apply(t, podYAML("goes", "1m", "  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: "+
 		"Exists, effect: NoExecute, tolerationSeconds: 0}]"))
@@ -273,7 +274,7 @@ func TestNodesAreTaintedByCondition(t *testing.T) {
 	if _, err := s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	shows(t, s, "NoSchedule NoExecute", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].effect}")
+	waitForOutput(t, s, "NoSchedule NoExecute", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].effect}")
 	eventually(t, "the pod is being deleted", func() (bool, string) {
 		out, err := s.TryKubectl(t, "", "get", "pod", "goes", "-o", "jsonpath={.metadata.deletionTimestamp}")
 		return err != nil || out != "", out

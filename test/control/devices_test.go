@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// life describes the operations on objects of one kind, from creation to deletion.
-type life struct {
+// kindLifecycle describes the operations on objects of one kind, from creation to deletion.
+type kindLifecycle struct {
 	kind, resource string // with group and version after a "/"
 	words          string // expects the warning that the server only stores the kind
 	namespaced     bool
@@ -35,7 +35,7 @@ type life struct {
 	refused        string // path of the rejected field
 }
 
-var deviceLives = []life{
+var deviceLives = []kindLifecycle{
 	{
 		kind: "DeviceClass/resource.k8s.io/v1", resource: "deviceclasses", words: "device classes",
 		spec: `spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com"'}}]}`, want: "metadata.generation=1",
@@ -82,9 +82,9 @@ var deviceLives = []life{
 	},
 }
 
-// living is one life in one namespace.
-type living struct {
-	life
+// lifecycleTest is one life in one namespace.
+type lifecycleTest struct {
+	kindLifecycle
 	t         *testing.T
 	namespace string
 	all, here dynamic.ResourceInterface
@@ -118,7 +118,7 @@ func TestDeviceKindsLifecycle(t *testing.T) {
 			_, version, _ := strings.Cut(l.kind, "/")
 			gv, _ := schema.ParseGroupVersion(version)
 			all := client.Resource(gv.WithResource(l.resource))
-			p := &living{l, t, s.Namespace, all, all, warned}
+			p := &lifecycleTest{l, t, s.Namespace, all, all, warned}
 			if l.namespaced {
 				p.here = all.Namespace(s.Namespace)
 			}
@@ -127,7 +127,7 @@ func TestDeviceKindsLifecycle(t *testing.T) {
 	}
 }
 
-func (p *living) manifest(name, rest string) *unstructured.Unstructured {
+func (p *lifecycleTest) manifest(name, rest string) *unstructured.Unstructured {
 	p.t.Helper()
 	kind, version, _ := strings.Cut(p.kind, "/")
 	o := map[string]any{}
@@ -143,7 +143,7 @@ func (p *living) manifest(name, rest string) *unstructured.Unstructured {
 }
 
 // says checks a field: "path=value", with dots between the names and indexes of the path.
-func (p *living) says(u *unstructured.Unstructured, want string) {
+func (p *lifecycleTest) says(u *unstructured.Unstructured, want string) {
 	p.t.Helper()
 	path, value, _ := strings.Cut(want, "=")
 	var at any = u.Object
@@ -165,7 +165,7 @@ func (p *living) says(u *unstructured.Unstructured, want string) {
 	}
 }
 
-func (p *living) must(u *unstructured.Unstructured, err error) *unstructured.Unstructured {
+func (p *lifecycleTest) must(u *unstructured.Unstructured, err error) *unstructured.Unstructured {
 	p.t.Helper()
 	if err != nil {
 		p.t.Fatal(err)
@@ -173,7 +173,7 @@ func (p *living) must(u *unstructured.Unstructured, err error) *unstructured.Uns
 	return u
 }
 
-func (p *living) names(from dynamic.ResourceInterface, selector string) string {
+func (p *lifecycleTest) names(from dynamic.ResourceInterface, selector string) string {
 	p.t.Helper()
 	list, err := from.List(p.t.Context(), metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -187,7 +187,7 @@ func (p *living) names(from dynamic.ResourceInterface, selector string) string {
 	return strings.Join(names, " ")
 }
 
-func (p *living) live() {
+func (p *lifecycleTest) live() {
 	t, ctx, mine := p.t, p.t.Context(), "test="+p.namespace
 	list, err := p.all.List(ctx, metav1.ListOptions{LabelSelector: mine})
 	if err != nil {
@@ -252,7 +252,7 @@ func (p *living) live() {
 }
 
 // refuses checks that invalid objects are rejected with the path of the field.
-func (p *living) refuses() {
+func (p *lifecycleTest) refuses() {
 	_, err := p.here.Create(p.t.Context(), p.manifest("bad", p.bad), metav1.CreateOptions{})
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsInvalid(err) {
@@ -266,7 +266,7 @@ func (p *living) refuses() {
 }
 
 // change writes with each modifying verb.
-func (p *living) change(name string) {
+func (p *lifecycleTest) change(name string) {
 	t, ctx := p.t, p.t.Context()
 	one := p.must(p.here.Get(ctx, name, metav1.GetOptions{}))
 	one.SetAnnotations(map[string]string{"by": "update"})
@@ -292,7 +292,7 @@ func (p *living) change(name string) {
 }
 
 // report writes the status, which is not writable through the object itself.
-func (p *living) report(name string) {
+func (p *lifecycleTest) report(name string) {
 	t, ctx := p.t, p.t.Context()
 	var status map[string]any
 	if err := json.Unmarshal([]byte(p.status), &status); err != nil {
@@ -373,7 +373,7 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 	s := Shared(t)
 	claim := func(name, more string) string { return fmt.Sprintf(plainClaim, name, s.Namespace, more) }
 	s.Kubectl(t, "create", "quota", "few", "--hard=count/resourceclaims.resource.k8s.io=2")
-	sees(t, "a new quota is counted", func() string {
+	waitForResult(t, "a new quota is counted", func() string {
 		return s.Kubectl(t, "get", "quota", "few", "-o", `jsonpath={.status.used.count/resourceclaims\.resource\.k8s\.io}`)
 	}, "0")
 	s.Apply(t, claim("held", `, finalizers: [resource.kubernetes.io/delete-protection]`))
@@ -385,7 +385,7 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 		t.Errorf("claim beyond the quota: %s", out)
 	}
 	s.Kubectl(t, "delete", "configmap", "owner")
-	sees(t, "the claim of an owner that is gone", func() string {
+	waitForResult(t, "the claim of an owner that is gone", func() string {
 		return s.Kubectl(t, "get", "resourceclaims", "-o",
 			"name")
 	}, "resourceclaim.resource.k8s.io/held\n")
@@ -394,7 +394,7 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 		t.Errorf("claim with a finalizer: got %q", out)
 	}
 	s.Kubectl(t, "patch", "resourceclaim", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-	sees(t, "the claim without its finalizer", func() string {
+	waitForResult(t, "the claim without its finalizer", func() string {
 		return s.Kubectl(t, "get", "resourceclaims", "-o",
 			"name")
 	}, "")
@@ -404,7 +404,7 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 	s.Apply(t, fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: last, "+
 		"namespace: %s}, spec: {spec: {devices: {requests: []}}}}", s.Namespace))
 	s.Kubectl(t, "delete", "namespace", s.Namespace, "--wait=false")
-	sees(t, "the namespace", func() string {
+	waitForResult(t, "the namespace", func() string {
 		out, _ := s.TryKubectl(t, "", "get", "namespace", s.Namespace, "-o", "name", "--ignore-not-found")
 		return out
 	}, "")
@@ -445,7 +445,7 @@ func TestClaimStatusPermissions(t *testing.T) {
 	role("scheduler", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/binding], verbs: [patch]}`)
 	role("driver", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], resourceNames: [gpu.example.com], verbs: ["arbitrary-node:patch"]}`)
 	write := func(who, status string) func() string {
-		client := s.as(t, who)
+		client := s.clientAs(t, who)
 		return func() string {
 			_, err := client.ResourceV1().ResourceClaims(s.Namespace).Patch(ctx, "c", types.MergePatchType,
 				[]byte(`{"status":`+status+`}`), metav1.PatchOptions{}, "status")
@@ -468,12 +468,14 @@ func TestClaimStatusPermissions(t *testing.T) {
 	report := func(driver, more string) string {
 		return `{"devices":[{"driver":"` + driver + `","pool":"n1","device":"a"` + more + `}]}`
 	}
-	sees(t, "a driver allocates", write("driver", allocation), "not the scheduler")
-	sees(t, "the scheduler allocates", write("scheduler", allocation), "written")
-	sees(t, "the scheduler speaks for a driver", write("scheduler", report("gpu.example.com", "")), "not the driver")
-	sees(t, "a driver speaks for another", write("driver", report("nic.example.com", "")), "not the driver")
-	sees(t, "a driver speaks for itself", write("driver", report("gpu.example.com", `,"data":{"a":1}`)), "written")
-	sees(t, "an allocation is taken back", write("scheduler", `{"allocation":null}`), "written")
+	waitForResult(t, "a driver allocates", write("driver", allocation), "not the scheduler")
+	waitForResult(t, "the scheduler allocates", write("scheduler", allocation), "written")
+	waitForResult(t, "the scheduler speaks for a driver", write("scheduler", report("gpu.example.com", "")),
+		"not the driver")
+	waitForResult(t, "a driver speaks for another", write("driver", report("nic.example.com", "")), "not the driver")
+	waitForResult(t, "a driver speaks for itself", write("driver", report("gpu.example.com", `,"data":{"a":1}`)),
+		"written")
+	waitForResult(t, "an allocation is taken back", write("scheduler", `{"allocation":null}`), "written")
 	if got, err := s.Client.ResourceV1().ResourceClaims(s.Namespace).Get(ctx, "c", metav1.GetOptions{}); err != nil ||
 		len(got.Status.Devices) > 0 {
 		t.Errorf("device status was not removed with the allocation: %v, %v", got.Status.Devices, err)
@@ -508,7 +510,7 @@ func TestDeviceTaintTimeAdded(t *testing.T) {
 }
 
 // devices are the operations of node x on resource slices and claims.
-func (s *town) devices(t *testing.T) []attempt {
+func (s *twoNodeCluster) devices(t *testing.T) []attempt {
 	ctx := t.Context()
 	manifest := func(node string) string {
 		return fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: of-%[1]s}, spec: "+

@@ -56,7 +56,7 @@ func TestAlmostFullDisk(t *testing.T) {
 	dir := disk(t)
 	s := Start(t, func(c *control.Config) { c.DataDir = dir })
 	create(t, s, "default", settings("before", "a", "b"))
-	node := s.as(t, "system:node:full", "system:nodes")
+	node := s.clientAs(t, "system:node:full", "system:nodes")
 	boundPod(t, s, node, "full", "ends")
 	for _, owner := range []string{"foreground", "orphan"} {
 		withDependent(t, s, owner)
@@ -80,7 +80,7 @@ func TestAlmostFullDisk(t *testing.T) {
 	if err := maps.Delete(t.Context(), "before", metav1.DeleteOptions{}); err != nil {
 		t.Errorf("delete with a full disk: %v", err)
 	}
-	whatGoesOn(t, s, node, "full", "ends")
+	checkWorksWithoutSpace(t, s, node, "full", "ends")
 	gone := func(name string) {
 		t.Helper()
 		_ = try(t, func(ctx context.Context) error { return failed(maps.Get(ctx, name, metav1.GetOptions{})) },
@@ -127,7 +127,7 @@ func TestFullStore(t *testing.T) {
 	t.Parallel()
 	const limit = 32 << 20
 	s := Start(t, func(c *control.Config) { c.EtcdQuotaBytes, c.EtcdCompactionInterval = limit, 10*time.Second })
-	node := s.as(t, "system:node:full", "system:nodes")
+	node := s.clientAs(t, "system:node:full", "system:nodes")
 	boundPod(t, s, node, "full", "ends")
 	maps := s.Client.CoreV1().ConfigMaps("default")
 	text := strings.Repeat("x", 1<<20-1<<10)
@@ -148,7 +148,7 @@ func TestFullStore(t *testing.T) {
 	if text := err.Error(); !strings.Contains(text, "is full") || !strings.Contains(text, "writes are rejected") {
 		t.Errorf("write: got %v", err)
 	}
-	whatGoesOn(t, s, node, "full", "ends")
+	checkWorksWithoutSpace(t, s, node, "full", "ends")
 	for i := range n - 1 {
 		if err := maps.Delete(t.Context(), "many-"+strconv.Itoa(i+1), metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete with a full store: %v", err)
@@ -176,9 +176,9 @@ func boundPod(t *testing.T, s *Server, as kubernetes.Interface, node, pod string
 	s.Apply(t, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeName": %q, "containers": [{"name": "main", "image": "example/web"}]}}`, pod, node))
 }
 
-// whatGoesOn checks what must work without space: node heartbeats, access reviews, and the graceful
+// checkWorksWithoutSpace checks what must work without space: node heartbeats, access reviews, and the graceful
 // deletion of a pod with its status updates.
-func whatGoesOn(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
+func checkWorksWithoutSpace(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
 	t.Helper()
 	ctx := t.Context()
 	patch := func(body string) []byte { return []byte(body) }
@@ -220,7 +220,7 @@ func whatGoesOn(t *testing.T, s *Server, as kubernetes.Interface, node, pod stri
 func restartNode(t *testing.T, s *Server, name string) {
 	t.Helper()
 	config := restclient.AnonymousClientConfig(s.Config)
-	s.certified(t, "system:node:"+name, "system:nodes")(config)
+	s.withCertificate(t, "system:node:"+name, "system:nodes")(config)
 	client, err := apiclient.New(apiclient.Options{Config: config, UserAgent: "test"})
 	if err != nil {
 		t.Fatal(err)

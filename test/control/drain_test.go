@@ -19,7 +19,7 @@ func TestDrain(t *testing.T) {
 			text = strings.ReplaceAll(text, "labels: {", "labels: {tier: web, ")
 		}
 		s.Apply(t, text)
-		placed(t, s, name)
+		waitForBinding(t, s, name)
 		_, err := s.Client.CoreV1().Pods("default").Patch(t.Context(), name, "application/strategic-merge-patch+json",
 			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{},
 			"status")
@@ -27,7 +27,7 @@ func TestDrain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shows(t, s, "1", "get", "pdb", "b", "-o", "jsonpath={.status.disruptionsAllowed}")
+	waitForOutput(t, s, "1", "get", "pdb", "b", "-o", "jsonpath={.status.disruptionsAllowed}")
 	out, err := s.TryKubectl(t, "", "drain", "n1", "--force", "--timeout=6s")
 	if err == nil || !strings.Contains(out, "violate the pod's disruption budget") {
 		t.Errorf("drain was not blocked by the disruption budget: %v\n%s", err, out)
@@ -41,6 +41,6 @@ func TestDrain(t *testing.T) {
 	if out := s.Kubectl(t, "get", "pods", "-o", "name"); out != "" {
 		t.Errorf("left: %s", out)
 	}
-	shows(t, s, "true", "get", "node", "n1", "-o", "jsonpath={.spec.unschedulable}")
+	waitForOutput(t, s, "true", "get", "node", "n1", "-o", "jsonpath={.spec.unschedulable}")
 	s.Kubectl(t, "uncordon", "n1")
 }

@@ -18,8 +18,8 @@ func sealingKey(name string) string {
 	return fmt.Sprintf("{name: %s, secret: %s}", name, base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// held returns the stored value of a key in etcd.
-func (s *Server) held(t *testing.T, key string) string {
+// storedValue returns the stored value of a key in etcd.
+func (s *Server) storedValue(t *testing.T, key string) string {
 	t.Helper()
 	got, err := s.EtcdClient.Get(t.Context(), key)
 	if err != nil || len(got.Kvs) != 1 {
@@ -56,7 +56,7 @@ func TestEncryptionOfGroupsAndAllResources(t *testing.T) {
 			s.Kubectl(t, "create", "configmap", "plain", "--from-literal=word=sesame-open")
 			s.Kubectl(t, "create", "role", "r", "--verb=get", "--resource=pods", "--resource-name=sesame-open")
 			for key, sealed := range row.sealed {
-				if value := s.held(t, key); strings.Contains(value, "sesame-open") == sealed || strings.HasPrefix(value,
+				if value := s.storedValue(t, key); strings.Contains(value, "sesame-open") == sealed || strings.HasPrefix(value,
 					"k8s:enc:secretbox:v1:one:") != sealed {
 					t.Errorf("%s: got stored value %.40q", key, value)
 				}
@@ -113,7 +113,7 @@ func TestEncryptionKeyRotation(t *testing.T) {
 		if out, err := s.TryKubectl(t, s.Kubectl(t, "get", "secrets", "-A", "-o", "json"), "replace", "-f", "-"); err != nil {
 			t.Fatalf("rewrite all secrets: %v\n%s", err, out)
 		}
-		if value := s.held(t, "/registry/secrets/default/kept"); !strings.HasPrefix(value, step.prefix) {
+		if value := s.storedValue(t, "/registry/secrets/default/kept"); !strings.HasPrefix(value, step.prefix) {
 			t.Errorf("got stored value %.40q, want %s", value, step.prefix)
 		}
 		s.Stop(t)

@@ -20,21 +20,24 @@ func TestServiceAccountKeyRotation(t *testing.T) {
 	dir := t.TempDir()
 	at := func(c *control.Config) { c.DataDir = dir }
 	first := Start(t, at)
-	shows(t, first, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	waitForOutput(t, first, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	token := func(s *Server) string { return strings.TrimSpace(s.Kubectl(t, "create", "token", "default")) }
 	published := func(s *Server) int {
 		return strings.Count(s.Kubectl(t, "get", "--raw", "/openid/v1/jwks"), `"kid"`)
 	}
 	before := token(first)
 	first.Stop(t)
-	former := rotated(t, dir)
+	former := rotateKey(t, dir)
 	second := Start(t, at)
 	after := token(second)
 	if head(before) == head(after) {
 		t.Error("both tokens have the same key ID")
 	}
 	for what, one := range map[string]string{"the old key": before, "the new key": after} {
-		sees(t, "a token of "+what, func() string { return fmt.Sprint(answers(t, second.bearing(t, one))) },
+		waitForResult(t, "a token of "+what, func() string {
+			return fmt.Sprint(statusCode(t, second.clientWithToken(t,
+				one)))
+		},
 			fmt.Sprint(http.StatusOK))
 	}
 	if n := published(second); n != 2 {
@@ -45,9 +48,12 @@ func TestServiceAccountKeyRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	third := Start(t, at)
-	sees(t, "a token of the new key", func() string { return fmt.Sprint(answers(t, third.bearing(t, after))) },
+	waitForResult(t, "a token of the new key", func() string {
+		return fmt.Sprint(statusCode(t, third.clientWithToken(t,
+			after)))
+	},
 		fmt.Sprint(http.StatusOK))
-	if code := answers(t, third.bearing(t, before)); code != http.StatusUnauthorized {
+	if code := statusCode(t, third.clientWithToken(t, before)); code != http.StatusUnauthorized {
 		t.Errorf("token of a removed key: got status %d", code)
 	}
 	if n := published(third); n != 1 {
@@ -55,8 +61,8 @@ func TestServiceAccountKeyRotation(t *testing.T) {
 	}
 }
 
-// rotated runs the command on a data directory and returns the file of the previous key.
-func rotated(t *testing.T, dir string) string {
+// rotateKey runs the command on a data directory and returns the file of the previous key.
+func rotateKey(t *testing.T, dir string) string {
 	t.Helper()
 	program, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
 	if err != nil {

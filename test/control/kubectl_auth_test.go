@@ -36,7 +36,7 @@ func TestKubectlAuthCommands(t *testing.T) {
 			"--as-group=system:bootstrappers:kubeadm:default-node-token"},
 		{"yes", "impersonate serviceaccounts --as=ann -n shop"},
 	} {
-		sees(t, row.question, func() string {
+		waitForResult(t, row.question, func() string {
 			out, _ := s.TryKubectl(t, "", append([]string{"auth", "can-i"}, strings.Fields(strings.ReplaceAll(row.question,
 				"shop", s.Namespace))...)...)
 			return lastLine(out)
@@ -53,9 +53,9 @@ func lastLine(out string) string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// sees repeats a check until it gives the expected result, because caches are updated
+// waitForResult repeats a check until it gives the expected result, because caches are updated
 // asynchronously.
-func sees(t *testing.T, what string, ask func() string, want string) {
+func waitForResult(t *testing.T, what string, ask func() string, want string) {
 	t.Helper()
 	seesWithin(t, 2*time.Minute, what, ask, want)
 }

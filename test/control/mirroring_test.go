@@ -30,7 +30,7 @@ func TestEndpointsAreMirrored(t *testing.T) {
 	s := Start(t)
 	mirrored := func(want string) {
 		t.Helper()
-		shows(t, s, want, "get", "endpointslices", "-l",
+		waitForOutput(t, s, want, "get", "endpointslices", "-l",
 			"kubernetes.io/service-name=outside,endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io",
 			"--sort-by=.addressType", "-o",
 			`jsonpath={range .items[*]}{.addressType} {.metadata.labels.made} {.ports[0].name}:{.ports[0].port}{range .endpoints[*]} {.addresses[0]}={.conditions.ready}{end};{end}`)
@@ -81,7 +81,7 @@ func TestDisruptionBudgetPercentage(t *testing.T) {
 	s := Start(t, func(c *control.Config) {
 		c.Controllers = append(c.Controllers, "-"+controllers.ReplicaSets, "-"+controllers.ReplicationControllers)
 	})
-	shows(t, s, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	waitForOutput(t, s, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	rows := []struct{ kind, version, name, more, budget, want, scaled string }{
 		{"ReplicaSet", "apps/v1", "rs", "", "minAvailable: 50%", "2 4", "4 8"},
 		// 30 % of 4 and of 8, rounded up
@@ -111,12 +111,12 @@ metadata:
   ownerReferences: [{apiVersion: %[2]s, kind: %[3]s, name: %[4]s, uid: %[5]s, controller: true}]
 spec: {containers: [{name: c, image: example/c}]}
 `, r.name, version, kind, owner, uid))
-		shows(t, s, r.want, "get", "pdb", r.name, "-o", "jsonpath={.status.desiredHealthy} {.status.expectedPods}")
+		waitForOutput(t, s, r.want, "get", "pdb", r.name, "-o", "jsonpath={.status.desiredHealthy} {.status.expectedPods}")
 	}
 	for _, r := range rows {
 		s.Kubectl(t, "scale", "--replicas=8", strings.ToLower(r.kind)+"/"+r.name)
 		s.Kubectl(t, "label", "pod", r.name+"-pod", "seen=again") // pods that the budget selects
-		shows(t, s, r.scaled, "get", "pdb", r.name, "-o", "jsonpath={.status.desiredHealthy} {.status.expectedPods}")
+		waitForOutput(t, s, r.scaled, "get", "pdb", r.name, "-o", "jsonpath={.status.desiredHealthy} {.status.expectedPods}")
 	}
 }
 

@@ -34,16 +34,16 @@ import (
 	"berth/test/hosts"
 )
 
-// agentOf is a fake kubelet API for the server's proxied streams: real TLS and SPDY, with processes
+// fakeKubelet is a fake kubelet API for the server's proxied streams: real TLS and SPDY, with processes
 // that only echo. It accepts only the server's client certificate.
-type agentOf struct {
+type fakeKubelet struct {
 	t   *testing.T
 	url string
 	mu  sync.Mutex
 	saw []string // path and query of each request
 }
 
-func (a *agentOf) seen() string {
+func (a *fakeKubelet) seen() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return strings.Join(a.saw, "\n")
@@ -51,9 +51,9 @@ func (a *agentOf) seen() string {
 
 // startNode creates a node named after the namespace, whose address is a fake agent, and the pod
 // web bound to it. The agent's certificate is signed by the cluster's CA unless foreign is set.
-func startNode(t *testing.T, s *Server, foreign bool) *agentOf {
+func startNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 	t.Helper()
-	a := &agentOf{t: t}
+	a := &fakeKubelet{t: t}
 	mux, pod := http.NewServeMux(), s.Namespace+"/web"
 	mux.HandleFunc("/containerLogs/"+pod+"/main", a.logs)
 	mux.HandleFunc("/exec/"+pod+"/main", a.process)
@@ -108,7 +108,7 @@ func startNode(t *testing.T, s *Server, foreign bool) *agentOf {
 }
 
 // logs writes one line, and with follow another one for each signal.
-func (a *agentOf) logs(w http.ResponseWriter, r *http.Request) {
+func (a *fakeKubelet) logs(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "first")
 	if r.FormValue("follow") != "true" {
 		return
@@ -118,7 +118,7 @@ func (a *agentOf) logs(w http.ResponseWriter, r *http.Request) {
 }
 
 // process echoes its input. The command "fail" exits with code 3.
-func (a *agentOf) process(w http.ResponseWriter, r *http.Request) {
+func (a *fakeKubelet) process(w http.ResponseWriter, r *http.Request) {
 	streams := a.upgrade(w, r, "v4.channel.k8s.io", func(n map[string]httpstream.Stream) bool {
 		for query, kind := range map[string]string{"input": "stdin", "output": "stdout", "error": "stderr"} {
 			if r.FormValue(query) == "1" && n[kind] == nil {
@@ -147,7 +147,7 @@ func (a *agentOf) process(w http.ResponseWriter, r *http.Request) {
 }
 
 // upgrade hijacks the connection and waits for the expected number of streams.
-func (a *agentOf) upgrade(w http.ResponseWriter, r *http.Request, protocol string,
+func (a *fakeKubelet) upgrade(w http.ResponseWriter, r *http.Request, protocol string,
 	enough func(map[string]httpstream.Stream) bool) map[string]httpstream.Stream {
 	if _, err := httpstream.Handshake(r, w, []string{protocol}); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -175,7 +175,7 @@ func (a *agentOf) upgrade(w http.ResponseWriter, r *http.Request, protocol strin
 }
 
 // forward echoes the data of a port.
-func (a *agentOf) forward(w http.ResponseWriter, r *http.Request) {
+func (a *fakeKubelet) forward(w http.ResponseWriter, r *http.Request) {
 	streams := a.upgrade(w, r, "portforward.k8s.io", func(n map[string]httpstream.Stream) bool {
 		return n["data"] != nil &&
 			n["error"] != nil
@@ -219,7 +219,7 @@ func logByWebSocket(t *testing.T, s *Server) (log string) {
 // TestNodeLogs checks that the log options reach the node.
 func TestNodeLogs(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	a := startNode(t, s, false)
 	if got := s.Kubectl(t, "logs", "web", "--tail=5", "--timestamps", "--previous"); got != "first\n" {
 		t.Errorf("got %q", got)
@@ -227,8 +227,8 @@ func TestNodeLogs(t *testing.T) {
 	if want := "/containerLogs/" + s.Namespace + "/web/main?previous=true&tailLines=5&timestamps=true"; a.seen() != want {
 		t.Errorf("the node got requests %q, want %q", a.seen(), want)
 	}
-	refused(t, s, "", []string{"container other is not valid for pod web"}, "logs", "web", "-c", "other")
-	refused(t, s, "", []string{"sinceSeconds: Invalid value"}, "get", "--raw",
+	mustBeRejected(t, s, "", []string{"container other is not valid for pod web"}, "logs", "web", "-c", "other")
+	mustBeRejected(t, s, "", []string{"sinceSeconds: Invalid value"}, "get", "--raw",
 		"/api/v1/namespaces/"+s.Namespace+"/pods/web/log?sinceSeconds=0")
 	// A followed log must be delivered immediately.
 	ctx, stop := context.WithCancel(t.Context())
@@ -253,7 +253,7 @@ func TestNodeLogs(t *testing.T) {
 // TestExecThroughServer uses WebSockets, as kubectl does, and SPDY, as older clients do.
 func TestExecThroughServer(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	a := startNode(t, s, false)
 	out, err := s.TryKubectl(t, "hello\n", "exec", "-i", "web", "--", "cat", "-")
 	if err != nil || out != "cat -\nhello\n" {
@@ -293,7 +293,7 @@ var forwarding = regexp.MustCompile(`127\.0\.0\.1:(\d+) ->`)
 // TestPortForward uses kubectl.
 func TestPortForward(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	startNode(t, s, false)
 	program, err := hosts.Kubectl()
 	if err != nil {
@@ -332,10 +332,10 @@ func TestPortForward(t *testing.T) {
 // certificate of the cluster's CA, unless the user requests insecure access.
 func TestNodeWithForeignCertificateIsRejected(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	a := startNode(t, s, true)
-	refused(t, s, "", []string{"x509"}, "logs", "web")
-	refused(t, s, "", nil, "exec", "web", "--", "true")
+	mustBeRejected(t, s, "", []string{"x509"}, "logs", "web")
+	mustBeRejected(t, s, "", nil, "exec", "web", "--", "true")
 	if a.seen() != "" {
 		t.Errorf("the node with the foreign certificate got requests %q", a.seen())
 	}

@@ -21,8 +21,8 @@ import (
 	"berth/control/controllers"
 )
 
-// alone disables all controllers except the one for service accounts, which pods require.
-func alone(c *control.Config) {
+// withoutControllers disables all controllers except the one for service accounts, which pods require.
+func withoutControllers(c *control.Config) {
 	for _, name := range control.ControllerNames() {
 		if name != control.SystemNamespaces && name != controllers.ServiceAccounts {
 			c.Controllers = append(c.Controllers, "-"+name)
@@ -30,8 +30,8 @@ func alone(c *control.Config) {
 	}
 }
 
-// refused runs kubectl and requires an error that contains all words.
-func refused(t *testing.T, s *Server, input string, words []string, args ...string) {
+// mustBeRejected runs kubectl and requires an error that contains all words.
+func mustBeRejected(t *testing.T, s *Server, input string, words []string, args ...string) {
 	t.Helper()
 	out, err := s.TryKubectl(t, input, args...)
 	if err == nil {
@@ -47,7 +47,7 @@ func refused(t *testing.T, s *Server, input string, words []string, args ...stri
 // TestKubectlGetPods checks the columns of pods, also wide, and of other kinds.
 func TestKubectlGetPods(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	s.Apply(t, somePod)
 	if got := strings.Fields(strings.Split(s.Kubectl(t, "get", "pods"), "\n")[1]); strings.Join(got[:4],
 		" ") != "web 0/1 Pending 0" {
@@ -85,24 +85,24 @@ func TestKubectlGetPods(t *testing.T) {
 // TestInvalidManifestsAreRejected checks the path of the field in the error.
 func TestInvalidManifestsAreRejected(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
-	refused(t, s, strings.Replace(somePod, "image: example/web", "image: ''", 1),
+	s := SharedWithoutControllers(t)
+	mustBeRejected(t, s, strings.Replace(somePod, "image: example/web", "image: ''", 1),
 		[]string{`The Pod "web" is invalid: spec.containers[0].image: Required value`}, "create", "-f", "-")
-	refused(t, s, strings.Replace(somePod, "spec:", "spec:\n  restartPolcy: Never", 1),
+	mustBeRejected(t, s, strings.Replace(somePod, "spec:", "spec:\n  restartPolcy: Never", 1),
 		[]string{"unknown field", "restartPolcy"}, "create", "-f", "-")
-	refused(t, s, `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "c"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}`,
+	mustBeRejected(t, s, `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "c"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}`,
 		[]string{"spec.template.metadata.labels: Invalid value", "`selector` does not match template `labels`"}, "create",
 		"-f", "-")
-	refused(t, s, `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 70000}]}}`,
+	mustBeRejected(t, s, `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 70000}]}}`,
 		[]string{"spec.ports[0].port: Invalid value: 70000"}, "create", "-f", "-")
 }
 
 // TestPodImmutableFields updates mutable and immutable fields.
 func TestPodImmutableFields(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	s.Apply(t, somePod)
-	refused(t, s, "", []string{"spec: Forbidden: pod updates may not change fields other than",
+	mustBeRejected(t, s, "", []string{"spec: Forbidden: pod updates may not change fields other than",
 		"spec.containers[0].command"},
 		"patch", "pod", "web", "-p", `{"spec": {"containers": [{"name": "main", "command": ["x"]}]}}`)
 	s.Kubectl(t, "set", "image", "pod/web", "main=example/web:2")
@@ -112,29 +112,29 @@ func TestPodImmutableFields(t *testing.T) {
 		"jsonpath={.metadata.generation} {.spec.containers[0].image}"); got != "3 example/web:2" {
 		t.Errorf("got %s", got)
 	}
-	refused(t, s, "", []string{"must be less than or equal to previous value"}, "patch", "pod", "web", "-p",
+	mustBeRejected(t, s, "", []string{"must be less than or equal to previous value"}, "patch", "pod", "web", "-p",
 		`{"spec": {"activeDeadlineSeconds": 61}}`)
 	s.Kubectl(t, "patch", "pod", "web", "--subresource=resize", "-p",
 		`{"spec": {"containers": [{"name": "main", "image": "not/taken"}]}}`)
-	refused(t, s, "", []string{"Pod QOS Class may not change as a result of resizing"},
+	mustBeRejected(t, s, "", []string{"Pod QOS Class may not change as a result of resizing"},
 		"patch", "pod", "web", "--subresource=resize", "-p",
 		`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]}}`)
 	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.spec.containers[0].image}"); got != "example/web:2" {
 		t.Errorf("resize changed the image to %s", got)
 	}
 	s.Kubectl(t, "create", "deployment", "front", "--image=example/web")
-	refused(t, s, "", []string{"spec.selector: Invalid value", "field is immutable"},
+	mustBeRejected(t, s, "", []string{"spec.selector: Invalid value", "field is immutable"},
 		"patch", "deployment", "front", "--type=merge", "-p",
 		`{"spec": {"selector": {"matchLabels": {"app": "x"}}, "template": {"metadata": {"labels": {"app": "x"}}}}}`)
 	s.Kubectl(t, "create", "secret", "generic", "key", "--from-literal=a=b")
-	refused(t, s, "", []string{"type: Invalid value", "field is immutable"}, "patch", "secret", "key", "-p",
+	mustBeRejected(t, s, "", []string{"type: Invalid value", "field is immutable"}, "patch", "secret", "key", "-p",
 		`{"type": "x/y"}`)
 }
 
 // TestPodResize uses the resize subresource. The QoS class must not change.
 func TestPodResize(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	s.Apply(t, strings.Replace(somePod, "image: example/web", "image: example/web, resources: {requests: {cpu: 100m}}", 1))
 	s.Kubectl(t, "patch", "pod", "web", "--subresource=resize", "-p",
 		`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "200m"}}}]}}`)
@@ -172,24 +172,25 @@ func TestPodResizeRespectsQuotaAndLimitRange(t *testing.T) {
 	used := func() string {
 		return s.Kubectl(t, "get", "quota", "few", "-o", `jsonpath={.status.used.requests\.cpu}`)
 	}
-	sees(t, "the pod is counted", used, "100m")
+	waitForResult(t, "the pod is counted", used, "100m")
 	resize := func(cpu, memory string) []string {
 		return []string{"patch", "pod", "web", "--subresource=resize", "-p",
 			fmt.Sprintf(`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": %q, "memory": %q}}}]}}`,
 				cpu, memory)}
 	}
-	refused(t, s, "", []string{"exceeded quota: few, requested: requests.cpu=500m, used: requests.cpu=100m, limited: " +
+	mustBeRejected(t, s, "", []string{"exceeded quota: few, requested: requests.cpu=500m, used: requests.cpu=100m, " +
+		"limited: " +
 		"requests.cpu=500m"}, resize("600m", "8Mi")...)
 	s.Kubectl(t, resize("400m", "8Mi")...)
-	sees(t, "what it got is counted", used, "400m")
+	waitForResult(t, "what it got is counted", used, "400m")
 	s.Apply(t, `{apiVersion: v1, kind: LimitRange, metadata: {name: range}, spec: {limits: [{type: Container, max: {memory: 64Mi}, min: {memory: 4Mi}, default: {cpu: 300m}}]}}`)
-	sees(t, "the range holds", func() string {
+	waitForResult(t, "the range holds", func() string {
 		out, err := s.TryKubectl(t, "", append(resize("400m", "2Mi"), "--dry-run=server")...)
 		return fmt.Sprint(err != nil && strings.Contains(out,
 			"minimum memory usage per Container is 4Mi, but request is 2Mi"))
 	}, "true")
 	s.Kubectl(t, resize("200m", "8Mi")...)
-	sees(t, "what it gave back is counted", used, "200m")
+	waitForResult(t, "what it gave back is counted", used, "200m")
 	// The defaults of the LimitRange apply to new pods only.
 	if got := s.Kubectl(t, "get", "pod", "web", "-o",
 		"jsonpath={.spec.containers[0].resources.limits}"); got != `{"memory":"64Mi"}` {
@@ -206,7 +207,7 @@ func bound(t *testing.T, s *Server, name, node string) error {
 // TestPodBinding also covers the graceful deletion of bound pods.
 func TestPodBinding(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	s.Apply(t, strings.Replace(somePod, "spec:", "spec:\n  schedulingGates: [{name: later}]", 1))
 	if got := s.Kubectl(t, "get", "pod", "web", "--no-headers"); strings.Fields(got)[2] != "SchedulingGated" {
@@ -260,7 +261,7 @@ func TestPodBinding(t *testing.T) {
 // TestTerminatedPodsAreDeletedImmediately covers bound and unbound pods.
 func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	s.Apply(t, somePod)
 	if err := bound(t, s, "web", "n1"); err != nil {
 		t.Fatal(err)
@@ -281,7 +282,7 @@ func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 // TestEvictionRespectsDisruptionBudget evicts one pod per allowed disruption.
 func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	ctx, pods, budgets := t.Context(), s.Client.CoreV1().Pods(s.Namespace),
 		s.Client.PolicyV1().PodDisruptionBudgets(s.Namespace)
 	for _, name := range []string{"web", "two"} {
@@ -346,7 +347,7 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 // TestDisruptionBudgetStatusDuringDrain: with two pods and a minimum of one, draining evicts one.
 func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 	t.Parallel()
-	s := Start(t, alone, func(c *control.Config) {
+	s := Start(t, withoutControllers, func(c *control.Config) {
 		c.Controllers = slices.DeleteFunc(c.Controllers, func(name string) bool { return name == "-"+controllers.Disruption })
 	})
 	ctx := t.Context()
@@ -391,7 +392,7 @@ func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 // TestUnsupportedFieldsAreStored: the server stores fields that the agent does not support.
 func TestUnsupportedFieldsAreStored(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t)
+	s := SharedWithoutControllers(t)
 	s.Apply(t, `
 apiVersion: v1
 kind: Pod

@@ -29,7 +29,7 @@ func TestReplicaSets(t *testing.T) {
 		t.Run(row.kind, func(t *testing.T) {
 			t.Parallel()
 			s := Shared(t)
-			shows(t, s, "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+			waitForOutput(t, s, "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 			f := family{t, s, strings.ToLower(row.kind) + "/" + row.name, row.name}
 			text := fmt.Sprintf(alike, row.version, row.kind, row.name, row.selector)
 			if out := s.Apply(t, text); strings.Contains(out, "Warning") {
@@ -39,7 +39,7 @@ func TestReplicaSets(t *testing.T) {
 			f.replaces()
 			f.letsGo()
 			f.cannot()
-			shows(t, s, row.source+" "+row.source, "get", "events", "--field-selector",
+			waitForOutput(t, s, row.source+" "+row.source, "get", "events", "--field-selector",
 				"involvedObject.kind="+row.kind+",reason=SuccessfulDelete", "-o",
 				"jsonpath={.items[0].source.component} {.items[0].reportingComponent}")
 			if out := s.Kubectl(t, "describe", f.set); !strings.Contains(out, "Created pod: "+row.name+"-") ||
@@ -61,7 +61,7 @@ type family struct {
 // counts waits for the status: replicas, fully labeled, ready and available.
 func (f family) counts(want string) {
 	f.t.Helper()
-	shows(f.t, f.s, strings.TrimSpace(want), "get", f.set, "-o",
+	waitForOutput(f.t, f.s, strings.TrimSpace(want), "get", f.set, "-o",
 		"jsonpath={.status.replicas} {.status.fullyLabeledReplicas} {.status.readyReplicas} {.status.availableReplicas}")
 }
 
@@ -111,10 +111,10 @@ func (f family) letsGo() {
 	t, s := f.t, f.s
 	pod := f.have(1)[0]
 	s.Kubectl(t, "label", "--overwrite", pod, "app=free")
-	shows(t, s, "", "get", pod, "-o", "jsonpath={.metadata.ownerReferences}")
+	waitForOutput(t, s, "", "get", pod, "-o", "jsonpath={.metadata.ownerReferences}")
 	f.counts("1 1")
 	s.Kubectl(t, "label", "--overwrite", pod, "app="+f.name)
-	shows(t, s, f.name+" true true", "get", pod, "-o", "jsonpath={.metadata.ownerReferences[0].name} "+
+	waitForOutput(t, s, f.name+" true true", "get", pod, "-o", "jsonpath={.metadata.ownerReferences[0].name} "+
 		"{.metadata.ownerReferences[0].controller} {.metadata.ownerReferences[0].blockOwnerDeletion}")
 	f.counts("1 1 1 1")
 	f.have(1)
@@ -125,16 +125,17 @@ func (f family) cannot() {
 	t, s := f.t, f.s
 	quota := f.name + "-few"
 	s.Kubectl(t, "create", "quota", quota, "--hard=pods=2")
-	shows(t, s, "1", "get", "quota", quota, "-o", "jsonpath={.status.used.pods}")
+	waitForOutput(t, s, "1", "get", "quota", quota, "-o", "jsonpath={.status.used.pods}")
 	s.Kubectl(t, "scale", f.set, "--replicas=4")
-	shows(t, s, "FailedCreate True", "get", f.set, "-o",
+	waitForOutput(t, s, "FailedCreate True", "get", f.set, "-o",
 		`jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].reason} {.status.conditions[?(@.type=="ReplicaFailure")].status}`)
-	shows(t, s, "FailedCreate", "get", "events", "--field-selector", "involvedObject.name="+f.name+",reason=FailedCreate",
+	waitForOutput(t, s, "FailedCreate", "get", "events", "--field-selector",
+		"involvedObject.name="+f.name+",reason=FailedCreate",
 		"-o", "jsonpath={.items[0].reason}")
 	f.have(2)
 	s.Kubectl(t, "delete", "quota", quota)
 	f.counts("4 4 1 1")
-	shows(t, s, "", "get", f.set, "-o", "jsonpath={.status.conditions}")
+	waitForOutput(t, s, "", "get", f.set, "-o", "jsonpath={.status.conditions}")
 }
 
 // goes: the pods are deleted or orphaned with the set, depending on the policy. A new set adopts
@@ -143,18 +144,18 @@ func (f family) goes(text string) {
 	t, s := f.t, f.s
 	old := f.have(4)
 	s.Kubectl(t, "delete", f.set, "--cascade=orphan")
-	gone(t, s, f.set)
+	waitForDeletion(t, s, f.set)
 	if now := f.have(4); strings.Join(now, " ") != strings.Join(old, " ") {
 		t.Errorf("got orphans %v, want %v", now, old)
 	}
-	shows(t, s, "", "get", old[0], "-o", "jsonpath={.metadata.ownerReferences}")
+	waitForOutput(t, s, "", "get", old[0], "-o", "jsonpath={.metadata.ownerReferences}")
 	s.Apply(t, strings.Replace(text, "replicas: 2", "replicas: 4", 1))
 	f.counts("4 4 1 1")
 	if now := f.have(4); strings.Join(now, " ") != strings.Join(old, " ") {
 		t.Errorf("new set: got pods %v, want %v", now, old)
 	}
 	s.Kubectl(t, "delete", f.set, "--cascade=foreground")
-	gone(t, s, f.set)
+	waitForDeletion(t, s, f.set)
 	if left := f.pods(); len(left) > 0 {
 		t.Errorf("the set was deleted before %v", left)
 	}

@@ -18,14 +18,14 @@ import (
 	"berth/test/hosts"
 )
 
-// patience limits waits for events that normally take milliseconds.
-const patience = 40 * time.Second
+// eventTimeout limits waits for events that normally take milliseconds.
+const eventTimeout = 40 * time.Second
 
 // eventually waits until the condition is true. On timeout, it reports the last state.
 func eventually(t testing.TB, what string, holds func() (bool, string)) {
 	t.Helper()
 	var seen string
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), eventTimeout)
 	defer cancel()
 	err := hosts.WaitFor(ctx, what, func() (ok bool, _ error) {
 		ok, seen = holds()
@@ -39,7 +39,7 @@ func eventually(t testing.TB, what string, holds func() (bool, string)) {
 // addNode creates a ready node with free resources, as an agent would.
 func addNode(t testing.TB, s *Server, name, cpu string) {
 	t.Helper()
-	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
+	waitForOutput(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
 	s.Apply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Node
@@ -114,8 +114,8 @@ spec:
 %s`, name, name, cpu, more)
 }
 
-// placed waits until the pod is bound and returns its node.
-func placed(t testing.TB, s *Server, pod string) (node string) {
+// waitForBinding waits until the pod is bound and returns its node.
+func waitForBinding(t testing.TB, s *Server, pod string) (node string) {
 	t.Helper()
 	eventually(t, "pod "+pod+" is bound", func() (bool, string) {
 		node = s.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
@@ -124,8 +124,8 @@ func placed(t testing.TB, s *Server, pod string) (node string) {
 	return node
 }
 
-// unplaced waits until the pod's PodScheduled condition has this message.
-func unplaced(t testing.TB, s *Server, pod, want string) {
+// waitForUnschedulable waits until the pod's PodScheduled condition has this message.
+func waitForUnschedulable(t testing.TB, s *Server, pod, want string) {
 	t.Helper()
 	eventually(t, "pod "+pod+" reports why it is unschedulable", func() (bool, string) {
 		out := s.Kubectl(t, "get", "pod", pod, "-o", `jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}`)
@@ -136,15 +136,15 @@ func unplaced(t testing.TB, s *Server, pod, want string) {
 func TestPodsAreScheduled(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
-	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
+	waitForOutput(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
 	s.Apply(t, podYAML("early", "100m", ""))
-	unplaced(t, s, "early", "no nodes available to schedule pods")
+	waitForUnschedulable(t, s, "early", "no nodes available to schedule pods")
 	addNode(t, s, "n1", "1")
 	addNode(t, s, "n2", "1")
-	placed(t, s, "early")
+	waitForBinding(t, s, "early")
 	s.Apply(t, podYAML("a", "600m", ""))
 	s.Apply(t, podYAML("b", "600m", ""))
-	if a, b := placed(t, s, "a"), placed(t, s, "b"); a == b {
+	if a, b := waitForBinding(t, s, "a"), waitForBinding(t, s, "b"); a == b {
 		t.Errorf("both pods are on %s", a)
 	}
 	eventually(t, "the error names the address", func() (bool, string) {
@@ -153,7 +153,8 @@ func TestPodsAreScheduled(t *testing.T) {
 			out
 	})
 	s.Apply(t, podYAML("big", "900m", ""))
-	unplaced(t, s, "big", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No "+
+	waitForUnschedulable(t, s, "big", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are "+
+		"available: 2 No "+
 		"preemption victims found for incoming pod.")
 	eventually(t, "the error explains the failure", func() (bool, string) {
 		out := s.Kubectl(t, "describe", "pod", "big")
@@ -162,24 +163,25 @@ func TestPodsAreScheduled(t *testing.T) {
 	})
 	s.Kubectl(t, "taint", "node", "n1", "gpu=yes:NoSchedule")
 	s.Kubectl(t, "delete", "pod", "a", "b", "early")
-	if got := placed(t, s, "big"); got != "n2" {
+	if got := waitForBinding(t, s, "big"); got != "n2" {
 		t.Errorf("pod big was bound to %s", got)
 	}
 	s.Kubectl(t, "cordon", "n2")
 	s.Apply(t, podYAML("late", "100m", ""))
-	unplaced(t, s, "late", "0/2 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were "+
+	waitForUnschedulable(t, s, "late", "0/2 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 1 node(s) "+
+		"were "+
 		"unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
 	s.Kubectl(t, "taint", "node", "n1", "gpu-")
-	if got := placed(t, s, "late"); got != "n1" {
+	if got := waitForBinding(t, s, "late"); got != "n1" {
 		t.Errorf("pod late was bound to %s", got)
 	}
 	s.Apply(t, podYAML("gated", "1m", "  schedulingGates: [{name: example.com/wait}]"))
-	unplaced(t, s, "gated", "Scheduling is blocked due to non-empty scheduling gates")
+	waitForUnschedulable(t, s, "gated", "Scheduling is blocked due to non-empty scheduling gates")
 	s.Kubectl(t, "patch", "pod", "gated", "--type=json", "-p", `[{"op": "remove", "path": "/spec/schedulingGates"}]`)
-	placed(t, s, "gated")
+	waitForBinding(t, s, "gated")
 	s.Apply(t, podYAML("other", "1m", "  schedulerName: mine"))
 	s.Apply(t, podYAML("after", "1m", ""))
-	placed(t, s, "after")
+	waitForBinding(t, s, "after")
 	if got := s.Kubectl(t, "get", "pod", "other", "-o", "jsonpath={.spec.nodeName}"); got != "" {
 		t.Errorf("the pod of another scheduler was bound to %s", got)
 	}
@@ -191,14 +193,14 @@ func TestPreemption(t *testing.T) {
 	addNode(t, s, "n1", "1")
 	s.Apply(t, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}`)
 	s.Apply(t, podYAML("low", "800m", ""))
-	placed(t, s, "low")
+	waitForBinding(t, s, "low")
 	s.Apply(t, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: polite}, value: 1000, preemptionPolicy: Never}`)
 	s.Apply(t, podYAML("never", "800m", "  priority: 1000\n  priorityClassName: polite\n  preemptionPolicy: Never"))
-	unplaced(t, s, "never", "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to "+
+	waitForUnschedulable(t, s, "never", "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to "+
 		"preemptionPolicy=Never.")
 	s.Kubectl(t, "delete", "pod", "never")
 	s.Apply(t, podYAML("high", "800m", "  priority: 1000\n  priorityClassName: high"))
-	if got := placed(t, s, "high"); got != "n1" {
+	if got := waitForBinding(t, s, "high"); got != "n1" {
 		t.Errorf("pod high was bound to %s", got)
 	}
 	if out, err := s.TryKubectl(t, "", "get", "pod", "low"); err == nil {
@@ -233,8 +235,8 @@ func TestEveryPodIsBound(t *testing.T) {
 			var e watch.Event
 			select {
 			case e = <-w.ResultChan():
-			case <-time.After(patience):
-				t.Fatalf("pod %s is not bound within %s", pod.Name, patience)
+			case <-time.After(eventTimeout):
+				t.Fatalf("pod %s is not bound within %s", pod.Name, eventTimeout)
 			}
 			if p, ok := e.Object.(*corev1.Pod); ok && p.Name == pod.Name && e.Type == watch.Modified && p.Spec.NodeName != "" {
 				bound = true
@@ -257,8 +259,8 @@ func TestEveryPodIsBound(t *testing.T) {
 func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
-	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
-	ctx, node := t.Context(), s.as(t, "system:node:n1", "system:nodes")
+	waitForOutput(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
+	ctx, node := t.Context(), s.clientAs(t, "system:node:n1", "system:nodes")
 	n, err := node.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "a",
 			corev1.LabelTopologyRegion: "north"}},
@@ -278,7 +280,8 @@ func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 	}
 	beat(t, s, "n1")
 	s.Apply(t, podYAML("web", "100m", ""))
-	unplaced(t, s, "web", "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }. "+
+	waitForUnschedulable(t, s, "web", "0/1 nodes are available: 1 node(s) had untolerated taint "+
+		"{node.kubernetes.io/not-ready: }. "+
 		"preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
 	eventually(t, "the node reports that it is ready", func() (bool, string) {
 		now, err := node.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
@@ -289,7 +292,7 @@ func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 		_, err = node.CoreV1().Nodes().UpdateStatus(ctx, now, metav1.UpdateOptions{})
 		return err == nil, fmt.Sprint(err)
 	})
-	placed(t, s, "web")
+	waitForBinding(t, s, "web")
 	if got := s.Kubectl(t, "get", "pod", "web", "-o",
 		`jsonpath={.metadata.labels}`); got != `{"app":"web","topology.kubernetes.io/region":"north","topology.kubernetes.io/zone":"a"}` {
 		t.Errorf("got pod labels %s", got)

@@ -46,7 +46,8 @@ func TestNodePermissions(t *testing.T) {
 	t.Parallel()
 	s := newTown(t)
 	ctx := t.Context()
-	for _, some := range [][]attempt{s.reading(ctx), s.podWriting(ctx), s.mirroring(t), s.asking(t), s.ofItself(ctx),
+	for _, some := range [][]attempt{s.reading(ctx), s.podWriting(ctx), s.mirrorPodAttempts(t), s.tokenAttempts(t),
+		s.ofItself(ctx),
 		s.devices(t)} {
 		for _, a := range some {
 			err := a.try()
@@ -62,7 +63,7 @@ func TestNodePermissions(t *testing.T) {
 	if err := s.Client.CoreV1().Pods("shop").Delete(ctx, "on-x", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "the secret of a pod that is gone", func() string {
+	waitForResult(t, "the secret of a pod that is gone", func() string {
 		_, err := s.x.CoreV1().Secrets("shop").Get(ctx, "of-x", metav1.GetOptions{})
 		return fmt.Sprint(apierrors.IsForbidden(err))
 	}, "true")
@@ -71,7 +72,7 @@ func TestNodePermissions(t *testing.T) {
 // failed returns the error of a call.
 func failed[T any](_ T, err error) error { return err }
 
-func (s *town) reading(ctx context.Context) []attempt {
+func (s *twoNodeCluster) reading(ctx context.Context) []attempt {
 	core, get := s.x.CoreV1(), metav1.GetOptions{}
 	where := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
 	return []attempt{
@@ -122,7 +123,7 @@ func (s *town) reading(ctx context.Context) []attempt {
 	}
 }
 
-func (s *town) podWriting(ctx context.Context) []attempt {
+func (s *twoNodeCluster) podWriting(ctx context.Context) []attempt {
 	core := s.x.CoreV1()
 	status := func(pod, patch string) error {
 		return failed(core.Pods("shop").Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
@@ -143,8 +144,8 @@ func (s *town) podWriting(ctx context.Context) []attempt {
 	}
 }
 
-// mirroring creates mirror pods, as dry runs.
-func (s *town) mirroring(t *testing.T) []attempt {
+// mirrorPodAttempts creates mirror pods, as dry runs.
+func (s *twoNodeCluster) mirrorPodAttempts(t *testing.T) []attempt {
 	ctx := t.Context()
 	self, err := s.x.CoreV1().Nodes().Get(ctx, "x", metav1.GetOptions{})
 	if err != nil {
@@ -181,8 +182,8 @@ func (s *town) mirroring(t *testing.T) []attempt {
 	}
 }
 
-// asking requests tokens.
-func (s *town) asking(t *testing.T) []attempt {
+// tokenAttempts requests tokens.
+func (s *twoNodeCluster) tokenAttempts(t *testing.T) []attempt {
 	ctx := t.Context()
 	ask := func(account, pod string, audiences ...string) func() error {
 		spec := authenticationv1.TokenRequestSpec{Audiences: audiences}
@@ -207,7 +208,7 @@ func (s *town) asking(t *testing.T) []attempt {
 	}
 }
 
-func (s *town) ofItself(ctx context.Context) []attempt {
+func (s *twoNodeCluster) ofItself(ctx context.Context) []attempt {
 	nodes := s.x.CoreV1().Nodes()
 	patch := func(node, patch string, sub ...string) func() error {
 		return func() error {
@@ -248,9 +249,9 @@ func (s *town) ofItself(ctx context.Context) []attempt {
 // registration nor later, and cannot remove it.
 func TestNodeCannotChangePodCIDR(t *testing.T) {
 	t.Parallel()
-	s := SharedAlone(t) // no pod CIDRs are allocated
+	s := SharedWithoutControllers(t) // no pod CIDRs are allocated
 	ctx, name := t.Context(), s.Namespace+"-ranged"
-	nodes := s.as(t, "system:node:"+name, "system:nodes").CoreV1().Nodes()
+	nodes := s.clientAs(t, "system:node:"+name, "system:nodes").CoreV1().Nodes()
 	register := func(ranges ...string) error {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: ranges}}
 		if len(ranges) > 0 {
@@ -294,15 +295,15 @@ func TestReadOnlyUserCannotExec(t *testing.T) {
 		s.Kubectl(t, "create", "rolebinding", name, "-n", "shop", "--role="+name, "--user="+name)
 	}
 	tries := func(user, way string) error {
-		get := s.as(t, user).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/pods/on-x/" + way)
+		get := s.clientAs(t, user).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/pods/on-x/" + way)
 		return get.Param("command", "id").Param("stdout", "true").Param("ports", "80").Do(t.Context()).Error()
 	}
 	for _, way := range ways {
 		// The node has no address, which an authorized user sees in the error.
-		sees(t, "one who may create pods/"+way, func() string {
+		waitForResult(t, "one who may create pods/"+way, func() string {
 			return fmt.Sprint(apierrors.IsServiceUnavailable(tries("operator", way)))
 		}, "true")
-		sees(t, "one who may only get pods/"+way, func() string {
+		waitForResult(t, "one who may only get pods/"+way, func() string {
 			err := tries("reader", way)
 			return fmt.Sprint(apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot get"))
 		}, "true")
@@ -316,13 +317,13 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	dir := t.TempDir()
 	at := func(c *control.Config) { c.DataDir = dir }
 	s := Start(t, at)
-	s.asBefore(t, dir)
+	s.useLegacyIdentity(t, dir)
 	s.Stop(t)
 	s = Start(t, at)
 	if cert := certificateIn(t, filepath.Join(dir, "pki", "node-client.crt")); len(cert.Subject.Organization) > 0 {
 		t.Errorf("the server's identity for nodes is %s", cert.Subject)
 	}
-	ctx, x := t.Context(), s.as(t, "system:node:x", "system:nodes")
+	ctx, x := t.Context(), s.clientAs(t, "system:node:x", "system:nodes")
 	if _, err := x.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -342,9 +343,9 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 		}
 	}
 	for _, sub := range []string{"proxy", "stats", "log", "metrics", "pods", "configz", "healthz"} {
-		sees(t, "a node that asks whether the server may create nodes/"+sub, may("create", "nodes", sub), "true")
+		waitForResult(t, "a node that asks whether the server may create nodes/"+sub, may("create", "nodes", sub), "true")
 	}
-	sees(t, "a node that asks whether the server may get secrets", may("get", "secrets", ""), "false")
+	waitForResult(t, "a node that asks whether the server may get secrets", may("get", "secrets", ""), "false")
 
 	u, err := url.Parse(s.Config.Host)
 	if err != nil {
@@ -357,10 +358,10 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	}
 	s.Kubectl(t, "create", "clusterrole", "asks-nodes", "--verb=get,create", "--resource=nodes/proxy")
 	s.Kubectl(t, "create", "clusterrolebinding", "asks-nodes", "--clusterrole=asks-nodes", "--user=probe")
-	probe := s.as(t, "probe")
+	probe := s.clientAs(t, "probe")
 	for _, path := range []string{"api/v1/secrets", "api/v1/nodes", "api/v1/nodes/x/proxy/healthz", "api", "version",
 		"metrics"} {
-		sees(t, "one who asks node x, which is the server, for "+path, func() string {
+		waitForResult(t, "one who asks node x, which is the server, for "+path, func() string {
 			code := 0
 			text, _ := probe.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/x/proxy/" + path).Do(ctx).StatusCode(&code).Raw()
 			if strings.Contains(string(text), "items") {
@@ -371,9 +372,9 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	}
 }
 
-// asBefore gives a data directory the client certificate of earlier releases, which was in
+// useLegacyIdentity gives a data directory the client certificate of earlier releases, which was in
 // system:masters.
-func (s *Server) asBefore(t *testing.T, dir string) {
+func (s *Server) useLegacyIdentity(t *testing.T, dir string) {
 	t.Helper()
 	s.Kubectl(t, "delete", "clusterrolebinding", "system:kubelet-api-admin")
 	cert, key, err := s.Authority.Issue(pki.Subject{Name: pki.KubeletClientUser, Groups: []string{"system:masters"},
@@ -418,7 +419,7 @@ func TestNodeCannotImpersonateServer(t *testing.T) {
 	}
 	names := []string{"localhost", "kubernetes.default.svc", "127.0.0.1", "10.43.0.1"}
 	for _, node := range []string{"x", "kubernetes.default.svc"} {
-		pair := s.servingAs(t, node, names)
+		pair := s.issueServingCertificate(t, node, names)
 		agent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w,
 				"as ", node)
@@ -446,11 +447,11 @@ func TestNodeCannotImpersonateServer(t *testing.T) {
 	}
 }
 
-// servingAs registers a node with the names and addresses and returns the serving certificate
+// issueServingCertificate registers a node with the names and addresses and returns the serving certificate
 // issued for it.
-func (s *Server) servingAs(t *testing.T, node string, names []string) tls.Certificate {
+func (s *Server) issueServingCertificate(t *testing.T, node string, names []string) tls.Certificate {
 	t.Helper()
-	ctx, client := t.Context(), s.as(t, "system:node:"+node, "system:nodes")
+	ctx, client := t.Context(), s.clientAs(t, "system:node:"+node, "system:nodes")
 	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{
 		"system:nodes"}}}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}

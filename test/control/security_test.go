@@ -34,14 +34,14 @@ import (
 	"berth/control/pki"
 )
 
-// as returns a client with a certificate of the server's CA.
-func (s *Server) as(t *testing.T, name string, groups ...string) kubernetes.Interface {
+// clientAs returns a client with a certificate of the server's CA.
+func (s *Server) clientAs(t *testing.T, name string, groups ...string) kubernetes.Interface {
 	t.Helper()
-	return s.with(t, s.certified(t, name, groups...))
+	return s.with(t, s.withCertificate(t, name, groups...))
 }
 
-// certified adds a client certificate to a configuration.
-func (s *Server) certified(t *testing.T, name string, groups ...string) func(*restclient.Config) {
+// withCertificate adds a client certificate to a configuration.
+func (s *Server) withCertificate(t *testing.T, name string, groups ...string) func(*restclient.Config) {
 	t.Helper()
 	cert, key, err := s.Authority.Issue(pki.Subject{Name: name, Groups: groups, ExtKeyUsages: []x509.ExtKeyUsage{
 		x509.ExtKeyUsageClientAuth}})
@@ -51,8 +51,8 @@ func (s *Server) certified(t *testing.T, name string, groups ...string) func(*re
 	return func(c *restclient.Config) { c.CertData, c.KeyData = cert, key }
 }
 
-// bearing returns a client with a token.
-func (s *Server) bearing(t *testing.T, token string) kubernetes.Interface {
+// clientWithToken returns a client with a token.
+func (s *Server) clientWithToken(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	return s.with(t, func(c *restclient.Config) { c.BearerToken = token })
 }
@@ -69,15 +69,15 @@ func (s *Server) with(t *testing.T, change func(*restclient.Config)) kubernetes.
 	return client
 }
 
-// town is a cluster with two nodes and a pod on each.
-type town struct {
+// twoNodeCluster is a cluster with two nodes and a pod on each.
+type twoNodeCluster struct {
 	*Server
 	x, y kubernetes.Interface // as nodes
 }
 
-func newTown(t *testing.T) *town {
+func newTown(t *testing.T) *twoNodeCluster {
 	t.Helper()
-	s := &town{Server: Start(t)}
+	s := &twoNodeCluster{Server: Start(t)}
 	ctx := t.Context()
 	s.Kubectl(t, "create", "namespace", "shop")
 	for _, account := range []string{"app", "other"} {
@@ -86,7 +86,7 @@ func newTown(t *testing.T) *town {
 	for _, node := range []string{"x", "y"} {
 		s.Kubectl(t, "create", "secret", "generic", "of-"+node, "-n", "shop", "--from-literal=k=v")
 		s.Kubectl(t, "create", "configmap", "of-"+node, "-n", "shop", "--from-literal=k=v")
-		client := s.as(t, "system:node:"+node, "system:nodes")
+		client := s.clientAs(t, "system:node:"+node, "system:nodes")
 		if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node,
 			Labels: map[string]string{corev1.LabelHostname: node}}}, metav1.CreateOptions{}); err != nil {
 			t.Fatalf("register node %s: %v", node, err)
@@ -104,11 +104,11 @@ spec:
     envFrom: [{secretRef: {name: of-%[1]s}}, {configMapRef: {name: of-%[1]s}}]
 `, node))
 	}
-	s.x, s.y = s.as(t, "system:node:x", "system:nodes"), s.as(t, "system:node:y", "system:nodes")
+	s.x, s.y = s.clientAs(t, "system:node:x", "system:nodes"), s.clientAs(t, "system:node:y", "system:nodes")
 	return s
 }
 
-func (s *town) podToken(t *testing.T, pod string, ttl int64, audiences ...string) string {
+func (s *twoNodeCluster) podToken(t *testing.T, pod string, ttl int64, audiences ...string) string {
 	t.Helper()
 	r, err := s.Client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "app", &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{
@@ -147,10 +147,10 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 
 	soon := time.Now().Add(time.Hour)
 	forge := func(usage x509.ExtKeyUsage, until time.Time) (cert, key []byte) {
-		return forged(t, "berth-ca", usage, until)
+		return forgedCertificate(t, "berth-ca", usage, until)
 	}
 	cert, key := forge(x509.ExtKeyUsageClientAuth, soon)
-	if code := answers(t, s.with(t, func(c *restclient.Config) {
+	if code := statusCode(t, s.with(t, func(c *restclient.Config) {
 		c.CertData, c.KeyData = cert,
 			key
 	})); code == http.StatusOK {
@@ -169,7 +169,7 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code := answers(t, s.with(t, func(c *restclient.Config) {
+		if code := statusCode(t, s.with(t, func(c *restclient.Config) {
 			c.CertData, c.KeyData = cert,
 				key
 		})); code == http.StatusOK {
@@ -177,7 +177,7 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 		}
 	}
 	// A node is identified by its group as well as by its name.
-	for _, client := range []kubernetes.Interface{s.as(t, "system:node:x"), s.as(t, "x", "system:nodes")} {
+	for _, client := range []kubernetes.Interface{s.clientAs(t, "system:node:x"), s.clientAs(t, "x", "system:nodes")} {
 		if _, err := client.CoreV1().Secrets("shop").Get(t.Context(), "of-x",
 			metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("reading a secret with the node's name or group only: %v", err)
@@ -185,8 +185,9 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	}
 }
 
-// forged issues a certificate of another CA with the same name.
-func forged(t *testing.T, authority string, usage x509.ExtKeyUsage, until time.Time) (certPEM, keyPEM []byte) {
+// forgedCertificate issues a certificate of another CA with the same name.
+func forgedCertificate(t *testing.T, authority string, usage x509.ExtKeyUsage,
+	until time.Time) (certPEM, keyPEM []byte) {
 	t.Helper()
 	impostor, err := pki.Open(t.TempDir(), time.Now)
 	if err != nil {
@@ -206,8 +207,8 @@ func TestPrivilegeEscalationIsRejected(t *testing.T) {
 	s := newTown(t)
 	ctx := t.Context()
 	s.Kubectl(t, "create", "rolebinding", "ann-admin", "-n", "shop", "--clusterrole=admin", "--user=ann")
-	ann := s.as(t, "ann")
-	sees(t, "ann's rights", func() string {
+	ann := s.clientAs(t, "ann")
+	waitForResult(t, "ann's rights", func() string {
 		_, err := ann.RbacV1().Roles("shop").List(ctx, metav1.ListOptions{})
 		return fmt.Sprint(err)
 	}, "<nil>")
@@ -291,7 +292,7 @@ func TestPrivilegeEscalationIsRejected(t *testing.T) {
 
 // labelEscalation checks that permission to write cluster roles does not allow to label a role into an
 // aggregated role of the user, or to take over an aggregated role.
-func labelEscalation(t *testing.T, s *town) {
+func labelEscalation(t *testing.T, s *twoNodeCluster) {
 	t.Helper()
 	ctx := t.Context()
 	s.Kubectl(t, "create", "clusterrole", "roles", "--verb=get,update,patch", "--resource=clusterroles")
@@ -299,8 +300,8 @@ func labelEscalation(t *testing.T, s *town) {
 	s.Kubectl(t, "create", "rolebinding", "rita-edit", "-n", "shop", "--clusterrole=edit", "--user=rita")
 	s.Apply(t, `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "gathers"},
 		"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"not": "there"}}]}}`)
-	rita := s.as(t, "rita")
-	sees(t, "rita's rights", func() string {
+	rita := s.clientAs(t, "rita")
+	waitForResult(t, "rita's rights", func() string {
 		_, err := rita.RbacV1().ClusterRoles().Get(ctx, "gathers", metav1.GetOptions{})
 		return fmt.Sprint(err)
 	}, "<nil>")

@@ -24,8 +24,8 @@ import (
 	"berth/control/tokens"
 )
 
-// answers returns the status code of a request that every authenticated user may make.
-func answers(t *testing.T, client kubernetes.Interface) int {
+// statusCode returns the status code of a request that every authenticated user may make.
+func statusCode(t *testing.T, client kubernetes.Interface) int {
 	t.Helper()
 	code := 0
 	err := client.CoreV1().RESTClient().Get().AbsPath("/api").Do(t.Context()).StatusCode(&code).Error()
@@ -41,10 +41,10 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 	s := newTown(t)
 	ctx := t.Context()
 	good := s.podToken(t, "on-x", 3600)
-	if code := answers(t, s.bearing(t, good)); code != http.StatusOK {
+	if code := statusCode(t, s.clientWithToken(t, good)); code != http.StatusOK {
 		t.Fatalf("valid token: got status %d", code)
 	}
-	who, err := s.bearing(t, good).AuthenticationV1().SelfSubjectReviews().Create(ctx,
+	who, err := s.clientWithToken(t, good).AuthenticationV1().SelfSubjectReviews().Create(ctx,
 		&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:shop:app" ||
 		who.Status.UserInfo.Extra["authentication.kubernetes.io/node-name"][0] != "x" {
@@ -87,7 +87,8 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code := answers(t, s.bearing(t, signed(own, s.ServiceAccountIssuer, time.Now()))); code != http.StatusOK {
+	if code := statusCode(t, s.clientWithToken(t, signed(own, s.ServiceAccountIssuer,
+		time.Now()))); code != http.StatusOK {
 		t.Fatalf("token of the server's key: got status %d", code)
 	}
 	bogus := []byte(parts[2])
@@ -107,7 +108,7 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		{"empty", " "},
 		{"twice", good + good},
 	} {
-		if code := answers(t, s.bearing(t, row.token)); code != http.StatusUnauthorized {
+		if code := statusCode(t, s.clientWithToken(t, row.token)); code != http.StatusUnauthorized {
 			t.Errorf("token %s: got status %d", row.what, code)
 		}
 	}
@@ -132,7 +133,10 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 	if err := s.Client.CoreV1().Pods("shop").Delete(ctx, "on-x", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "a token of a pod that is gone", func() string { return fmt.Sprint(answers(t, s.bearing(t, good))) }, "401")
+	waitForResult(t, "a token of a pod that is gone", func() string {
+		return fmt.Sprint(statusCode(t, s.clientWithToken(t,
+			good)))
+	}, "401")
 	// And after the account was recreated with the same name.
 	old := signed(own, s.ServiceAccountIssuer, time.Now())
 	if err := s.Client.CoreV1().ServiceAccounts("shop").Delete(ctx, "app", metav1.DeleteOptions{}); err != nil {
@@ -142,7 +146,10 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "app"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "a token of an account of the same name", func() string { return fmt.Sprint(answers(t, s.bearing(t, old))) },
+	waitForResult(t, "a token of an account of the same name", func() string {
+		return fmt.Sprint(statusCode(t,
+			s.clientWithToken(t, old)))
+	},
 		"401")
 }
 
@@ -165,15 +172,16 @@ func TestServiceAccountTokenSecret(t *testing.T) {
 	if string(held["namespace"]) != s.Namespace || string(held["ca.crt"]) != string(s.Authority.PEM()) {
 		t.Errorf("got namespace %q and a CA bundle of %d bytes", held["namespace"], len(held["ca.crt"]))
 	}
-	client := s.bearing(t, string(held["token"]))
+	client := s.clientWithToken(t, string(held["token"]))
 	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})
 	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:"+s.Namespace+":robot" {
 		t.Fatalf("got user %+v, %v", who, err)
 	}
 	s.Kubectl(t, "delete", "serviceaccount", "robot")
-	gone(t, s, "secret", "for-robot", "-n", s.Namespace)
-	sees(t, "a token of an account that is gone", func() string { return fmt.Sprint(answers(t, client)) }, "401")
+	waitForDeletion(t, s, "secret", "for-robot", "-n", s.Namespace)
+	waitForResult(t, "a token of an account that is gone", func() string { return fmt.Sprint(statusCode(t, client)) },
+		"401")
 }
 
 // TestBootstrapTokenSingleUse joins twice with one token, and with expired, wrong and unsuitable
@@ -197,14 +205,14 @@ func TestBootstrapTokenSingleUse(t *testing.T) {
 		return b
 	}
 	request := func(token string, key *ecdsa.PrivateKey, node string) error {
-		_, err := s.bearing(t, token).CertificatesV1().CertificateSigningRequests().Create(ctx,
+		_, err := s.clientWithToken(t, token).CertificatesV1().CertificateSigningRequests().Create(ctx,
 			requestOf(t, key, certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:"+node, "system:nodes"),
 			metav1.CreateOptions{})
 		return err
 	}
 	one, two := newKey(t), newKey(t)
 	once := store(func(b *tokens.BootstrapToken) { b.SingleUse = true })
-	sees(t, "the first node asks", func() string { return fmt.Sprint(request(once.Token(), one, "a")) }, "<nil>")
+	waitForResult(t, "the first node asks", func() string { return fmt.Sprint(request(once.Token(), one, "a")) }, "<nil>")
 	if err := request(once.Token(), one, "a"); err != nil {
 		t.Errorf("repeated request of the same node: %v", err)
 	}
@@ -240,7 +248,7 @@ func TestBootstrapTokenSingleUse(t *testing.T) {
 			t.Errorf("reusable token, %s: %v", node, err)
 		}
 	}
-	if _, err := s.bearing(t, many.Token()).CoreV1().Secrets("kube-system").List(ctx,
+	if _, err := s.clientWithToken(t, many.Token()).CoreV1().Secrets("kube-system").List(ctx,
 		metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("listing secrets with a bootstrap token: %v", err)
 	}
@@ -250,7 +258,7 @@ func TestBootstrapTokenSingleUse(t *testing.T) {
 		"expired": expired.Token(), "with a wrong secret": many.ID + ".0123456789abcdef",
 		"unknown": "zzzzzz.0123456789abcdef", "of the masters": groups.Token(),
 	} {
-		if code := answers(t, s.bearing(t, token)); code != http.StatusUnauthorized {
+		if code := statusCode(t, s.clientWithToken(t, token)); code != http.StatusUnauthorized {
 			t.Errorf("bootstrap token %s: got status %d", what, code)
 		}
 	}

@@ -19,12 +19,12 @@ import (
 	"berth/control"
 )
 
-// common is a server used by several tests, each with its own namespace, because starting a server
+// sharedServer is a server used by several tests, each with its own namespace, because starting a server
 // takes longer than most tests.
-type common struct {
+type sharedServer struct {
 	start func() (*Server, error)
 	dir   string
-	log   lines
+	log   logBuffer
 
 	mu   sync.Mutex
 	last int // number of the last namespace
@@ -33,11 +33,11 @@ type common struct {
 // The shared servers: one with all controllers, and one without.
 var (
 	whole   = newCommon()
-	passive = newCommon(alone)
+	passive = newCommon(withoutControllers)
 )
 
-func newCommon(change ...func(*control.Config)) *common {
-	c := &common{}
+func newCommon(change ...func(*control.Config)) *sharedServer {
+	c := &sharedServer{}
 	c.start = sync.OnceValues(func() (*Server, error) {
 		var err error
 		if c.dir, err = os.MkdirTemp("", "berth-control-test-"); err != nil {
@@ -58,11 +58,11 @@ func newCommon(change ...func(*control.Config)) *common {
 // write only to its Namespace, or to objects with unique names.
 func Shared(t testing.TB) *Server { return whole.in(t) }
 
-// SharedAlone is like Shared, with a server without controllers. See alone.
-func SharedAlone(t testing.TB) *Server { return passive.in(t) }
+// SharedWithoutControllers is like Shared, with a server without controllers. See alone.
+func SharedWithoutControllers(t testing.TB) *Server { return passive.in(t) }
 
 // in returns the server with a new namespace.
-func (c *common) in(t testing.TB) *Server {
+func (c *sharedServer) in(t testing.TB) *Server {
 	t.Helper()
 	server, err := c.start()
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *common) in(t testing.TB) *Server {
 }
 
 // end stops the server, if it was started, and removes its directory.
-func (c *common) end() error {
+func (c *sharedServer) end() error {
 	if c.dir == "" {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (c *common) end() error {
 
 // endShared stops the shared servers and returns the number of those that failed.
 func endShared() (failed int) {
-	for _, c := range []*common{whole, passive} {
+	for _, c := range []*sharedServer{whole, passive} {
 		if err := c.end(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			failed++
@@ -122,8 +122,8 @@ func endShared() (failed int) {
 	return failed
 }
 
-// lines is a buffer for the last log lines.
-type lines struct {
+// logBuffer is a buffer for the last log lines.
+type logBuffer struct {
 	mu  sync.Mutex
 	all bytes.Buffer
 }
@@ -131,7 +131,7 @@ type lines struct {
 const mostKept = 256 << 10
 
 // Write appends to the buffer and drops half of it when it gets too large.
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.all.Len() > mostKept {
@@ -140,7 +140,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.all.Write(p)
 }
 
-func (l *lines) last() string {
+func (l *logBuffer) last() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Clone(l.all.String())

@@ -215,7 +215,7 @@ func TestSecondServerTakesOver(t *testing.T) {
 	endpoints := cluster(t)
 	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
 	one := Start(t, with)
-	shows(t, one, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	waitForOutput(t, one, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	leader := one.Kubectl(t, "-n", "kube-system", "get", "lease", "berth-control", "-o", "jsonpath={.spec.holderIdentity}")
 	two := Start(t, with, func(c *control.Config) {
 		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
@@ -227,5 +227,5 @@ func TestSecondServerTakesOver(t *testing.T) {
 	}
 	one.Stop(t)
 	two.Kubectl(t, "create", "namespace", "after")
-	shows(t, two, "default", "-n", "after", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	waitForOutput(t, two, "default", "-n", "after", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 }

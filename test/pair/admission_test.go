@@ -24,10 +24,10 @@ func TestPodExceedingCapacityIsRejected(t *testing.T) {
 	most := resource.NewMilliQuantity(cpu.MilliValue()*6/10, resource.DecimalSI).String()
 	wants := "resources: {requests: {cpu: " + most + "}}"
 	p.Apply(t, p.pod("first", wants, "sleep"))
-	p.is("pod", "first", ".status.phase", "Running")
+	p.waitForField("pod", "first", ".status.phase", "Running")
 	p.Apply(t, p.pod("second", wants, "sleep"))
-	p.is("pod", "second", ".status.phase", "Failed")
-	p.is("pod", "second", ".status.reason", "OutOfcpu")
+	p.waitForField("pod", "second", ".status.phase", "Failed")
+	p.waitForField("pod", "second", ".status.reason", "OutOfcpu")
 	pattern := regexp.MustCompile(
 		`^Pod was rejected: Node didn't have enough resource: cpu, requested: \d+, used: \d+, capacity: \d+$`)
 	if message := p.field("pod", "second", ".status.message"); !pattern.MatchString(message) {
@@ -45,7 +45,7 @@ func TestPodExceedingCapacityIsRejected(t *testing.T) {
 	// The object is deleted immediately. Its resources are free after its container has ended.
 	p.Kubectl(t, "delete", "pod", "first", "--force", "--grace-period=0", "--timeout=30s")
 	p.Apply(t, p.pod("third", wants, "sleep"))
-	p.is("pod", "third", ".status.phase", "Running")
+	p.waitForField("pod", "third", ".status.phase", "Running")
 }
 
 // TestAdmissionReasons binds pods to the node without the scheduler, each of which the node rejects
@@ -61,7 +61,7 @@ func TestAdmissionReasons(t *testing.T) {
 	})
 	const port = "ports: [{containerPort: 80, hostPort: 28080, hostIP: 127.0.0.1}]"
 	p.Apply(t, p.pod("holds", port, "sleep"))
-	p.is("pod", "holds", ".status.phase", "Running")
+	p.waitForField("pod", "holds", ".status.phase", "Running")
 	p.Kubectl(t, "taint", "node", p.Node, "away=now:NoExecute")
 
 	const tolerates, huge = "tolerations: [{operator: Exists}]", "1Pi"
@@ -104,7 +104,7 @@ func TestAdmissionReasons(t *testing.T) {
 	for i := range 8 {
 		name := "fills-" + string(rune('a'+i))
 		p.Apply(t, strings.Replace(p.pod(name, "", "sleep"), "spec:\n", "spec:\n  "+tolerates+"\n", 1))
-		p.is("pod", name, ".status.phase", "Running")
+		p.waitForField("pod", name, ".status.phase", "Running")
 	}
 	p.Apply(t, strings.Replace(p.pod("pods", "", "sleep"), "spec:\n", "spec:\n  "+tolerates+"\n", 1))
 	p.refused("pods", "OutOfpods", short("pods"))
@@ -117,8 +117,8 @@ func TestAdmissionReasons(t *testing.T) {
 // and the message pattern.
 func (p *Pair) refused(name, reason, message string) {
 	p.t.Helper()
-	p.is("pod", name, ".status.phase", "Failed")
-	p.is("pod", name, ".status.reason", reason)
+	p.waitForField("pod", name, ".status.phase", "Failed")
+	p.waitForField("pod", name, ".status.reason", reason)
 	if got := p.field("pod", name, ".status.message"); !regexp.MustCompile("^Pod was rejected: " + message +
 		"$").MatchString(got) {
 		p.t.Errorf("%s: got message %q", name, got)
@@ -145,9 +145,9 @@ func TestAdvertisedExtendedResource(t *testing.T) {
 		text := p.pod(name, "resources: {requests: {example.com/dongle: 2}, limits: {example.com/dongle: 2}}", "sleep")
 		return strings.Replace(text, "  nodeName: "+p.Node+"\n", "", 1)
 	}
-	p.is("node", p.Node, `.status.allocatable.example\.com/dongle`, "2")
+	p.waitForField("node", p.Node, `.status.allocatable.example\.com/dongle`, "2")
 	p.Apply(t, wants("one"))
-	p.is("pod", "one", ".status.phase", "Running")
+	p.waitForField("pod", "one", ".status.phase", "Running")
 	p.Apply(t, wants("two"))
 	p.until("the scheduler to say that there are no more", func() string {
 		if text := p.field("pod", "two", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(text,
@@ -157,7 +157,7 @@ func TestAdvertisedExtendedResource(t *testing.T) {
 		return ""
 	})
 	p.Kubectl(t, "delete", "pod", "one", "--timeout=60s")
-	p.is("pod", "two", ".status.phase", "Running")
+	p.waitForField("pod", "two", ".status.phase", "Running")
 	if got := p.field("node", p.Node, `.status.capacity.example\.com/dongle`); got != "2" {
 		t.Errorf("got %q in the node status", got)
 	}

@@ -23,8 +23,8 @@ func TestPodLifecycle(t *testing.T) {
 	t.Run("runs and its status is reported", func(t *testing.T) {
 		p := p.in(t)
 		p.Apply(t, p.pod("web", "ports: [{containerPort: 8080}]", "serve"))
-		p.is("pod", "web", ".status.phase", "Running")
-		p.is("pod", "web", ready, "True")
+		p.waitForField("pod", "web", ".status.phase", "Running")
+		p.waitForField("pod", "web", ready, "True")
 		if ip := p.field("pod", "web", ".status.podIP"); !p.Host.PodCIDR.Contains(addr(t, ip)) {
 			t.Errorf("got pod IP %q, want one in %s", ip, p.Host.PodCIDR)
 		}
@@ -47,7 +47,7 @@ func TestPodLifecycle(t *testing.T) {
 		p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: my-db}\nspec: {clusterIP: 10.43.0.77, ports: [{name: "+
 			"sql, port: 5432}]}\n")
 		p.Apply(t, p.pod("env", "", "env", ",", "sleep"))
-		p.is("pod", "env", ".status.phase", "Running")
+		p.waitForField("pod", "env", ".status.phase", "Running")
 		p.until("the service", func() string {
 			if text := p.log("env"); !strings.Contains(text, "MY_DB_SERVICE_HOST=10.43.0.77") || !strings.Contains(text,
 				"MY_DB_PORT_5432_TCP=tcp://10.43.0.77:5432") {
@@ -61,25 +61,25 @@ func TestPodLifecycle(t *testing.T) {
 		p := p.in(t)
 		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "sleep"), "GracePeriodSeconds: 1",
 			"GracePeriodSeconds: 20", 1))
-		p.is("pod", "slow", ".status.phase", "Running")
+		p.waitForField("pod", "slow", ".status.phase", "Running")
 		began := time.Now()
 		p.Kubectl(t, "delete", "pod", "slow", "--timeout=60s")
 		if took := time.Since(began); took < 2*time.Second {
 			t.Errorf("deleted after %s without a grace period", took)
 		}
-		if left := p.Host.PodLeftovers(); len(p.podsLeft("slow")) > 0 {
+		if left := p.Host.PodLeftovers(); len(p.leftoverPodDirs("slow")) > 0 {
 			t.Errorf("left: %v", left)
 		}
 	})
-	t.Run("is watched, and killed after the grace period from kubectl", func(t *testing.T) { p.in(t).watched() })
-	t.Run("is Ready when its readiness gates are true", func(t *testing.T) { p.in(t).gate() })
+	t.Run("is watched, and killed after the grace period from kubectl", func(t *testing.T) { p.in(t).watch() })
+	t.Run("is Ready when its readiness gates are true", func(t *testing.T) { p.in(t).readinessGate() })
 	t.Run("rejects path traversal", func(t *testing.T) { p.in(t).paths() })
 	t.Run("of a ReplicaSet is replaced", func(t *testing.T) { p.in(t).replaced() })
 	t.Run("reports its exit code", func(t *testing.T) {
 		p := p.in(t)
 		p.Apply(t, strings.Replace(p.pod("once", "", "exit", "7"), "spec:", "spec:\n  restartPolicy: Never", 1))
-		p.is("pod", "once", ".status.phase", "Failed")
-		p.is("pod", "once", ".status.containerStatuses[0].state.terminated.exitCode", "7")
+		p.waitForField("pod", "once", ".status.phase", "Failed")
+		p.waitForField("pod", "once", ".status.containerStatuses[0].state.terminated.exitCode", "7")
 		p.Kubectl(t, "delete", "pod", "once", "--timeout=30s")
 	})
 	t.Run("runs on a node that reports each condition once", func(t *testing.T) {
@@ -99,9 +99,9 @@ func TestPodLifecycle(t *testing.T) {
 	})
 }
 
-// watched follows a pod with kubectl get -w while it starts, runs and ignores SIGTERM. Its own
+// watch follows a pod with kubectl get -w while it starts, runs and ignores SIGTERM. Its own
 // grace period is longer than the test.
-func (p *Pair) watched() {
+func (p *Pair) watch() {
 	t := p.t
 	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "sleep"), "GracePeriodSeconds: 1",
 		"GracePeriodSeconds: 3600", 1))
@@ -142,7 +142,7 @@ func (p *Pair) configMap() {
 	p.Apply(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {key: one}\n")
 	p.Apply(t, p.pod("reads", "volumeMounts: [{name: v, mountPath: /v}]", "follow", "/v/key",
 		"20ms")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
-	p.is("pod", "reads", ".status.phase", "Running")
+	p.waitForField("pod", "reads", ".status.phase", "Running")
 	seen := func(text string) func() string {
 		return func() string {
 			if log := p.log("reads"); !strings.Contains(log, text) {
@@ -167,25 +167,25 @@ func (p *Pair) configMap() {
 	p.until("two", seen("two"))
 }
 
-// gate sets and removes a readiness gate's condition in the pod status, as a load balancer
+// readinessGate sets and removes a readiness gate's condition in the pod status, as a load balancer
 // controller would. Without the condition, the pod is not Ready, although all containers are.
-func (p *Pair) gate() {
+func (p *Pair) readinessGate() {
 	t := p.t
 	p.Apply(t, strings.Replace(p.pod("gated", "ports: [{containerPort: 8080}]", "serve"), "spec:",
 		"spec:\n  readinessGates: [{conditionType: example.com/in-service}]", 1))
 	containers := `.status.conditions[?(@.type=="ContainersReady")].status`
 	reason := `.status.conditions[?(@.type=="Ready")].reason`
-	p.is("pod", "gated", containers, "True")
-	p.is("pod", "gated", ready, "False")
-	p.is("pod", "gated", reason, "ReadinessGatesNotReady")
+	p.waitForField("pod", "gated", containers, "True")
+	p.waitForField("pod", "gated", ready, "False")
+	p.waitForField("pod", "gated", reason, "ReadinessGatesNotReady")
 	for _, step := range []struct{ gate, reason string }{{"True", ""}, {"False", "ReadinessGatesNotReady"}, {"True", ""}} {
 		p.Kubectl(t, "patch", "pod", "gated", "--subresource=status", "-p",
 			fmt.Sprintf(`{"status":{"conditions":[{"type":"example.com/in-service","status":%q}]}}`, step.gate))
-		p.is("pod", "gated", ready, step.gate)
-		p.is("pod", "gated", reason, step.reason)
+		p.waitForField("pod", "gated", ready, step.gate)
+		p.waitForField("pod", "gated", reason, step.reason)
 		// The node's status updates preserve conditions of other components.
-		p.is("pod", "gated", `.status.conditions[?(@.type=="example.com/in-service")].status`, step.gate)
-		p.is("pod", "gated", containers, "True")
+		p.waitForField("pod", "gated", `.status.conditions[?(@.type=="example.com/in-service")].status`, step.gate)
+		p.waitForField("pod", "gated", containers, "True")
 	}
 }
 
@@ -200,7 +200,7 @@ func TestServerOutage(t *testing.T) {
 	p.Apply(t, p.pod("reads", "volumeMounts: [{name: v, mountPath: /v}]",
 		"sleep")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
 	for _, name := range []string{"stays", "crashes", "reads"} {
-		p.is("pod", name, ready, "True")
+		p.waitForField("pod", name, ready, "True")
 	}
 	id := p.field("pod", "stays", ".status.containerStatuses[0].containerID")
 	p.wire.cut()
@@ -251,7 +251,7 @@ func TestStaticPodsHaveMirrorPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := "local-" + p.Node
-	p.is("pod", name, ready, "True")
+	p.waitForField("pod", name, ready, "True")
 	// Log shippers use these to find the log directory, whose name contains the UID.
 	of := func(annotation string) string {
 		return p.field("pod", name, ".metadata.annotations.kubernetes\\.io/config\\."+annotation)
@@ -268,7 +268,7 @@ func TestStaticPodsHaveMirrorPods(t *testing.T) {
 		}
 		return ""
 	})
-	p.is("pod", name, ready, "True")
+	p.waitForField("pod", name, ready, "True")
 	if now := p.field("pod", name, ".status.containerStatuses[0].containerID"); now != id {
 		t.Errorf("container %s was replaced by %s", id, now)
 	}

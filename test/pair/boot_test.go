@@ -25,7 +25,7 @@ func TestNodeBootsWithoutServer(t *testing.T) {
 		"{name: key, key: word}}}]",
 		"cat", "/v/key", ",", "env", "WORD", ",", "cat", tokenFile, ",", "print", ";", ",",
 		"sleep")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
-	p.is("pod", "boots", ready, "True")
+	p.waitForField("pod", "boots", ready, "True")
 	uid := p.field("pod", "boots", ".metadata.uid")
 	if text := p.log("boots"); p.account(tokenIn(text)) != defaultAccount {
 		t.Fatalf("no token in the pod:\n%s", text)
@@ -55,8 +55,8 @@ func TestNodeBootsWithoutServer(t *testing.T) {
 	if got := p.account(token); got != defaultAccount {
 		t.Errorf("first token of the pod: got user %q:\n%s", got, p.log("boots"))
 	}
-	p.is("pod", "boots", ".status.containerStatuses[0].restartCount", "1")
-	p.is("pod", "boots", ready, "True")
+	p.waitForField("pod", "boots", ".status.containerStatuses[0].restartCount", "1")
+	p.waitForField("pod", "boots", ready, "True")
 	if now := p.field("pod", "boots", ".metadata.uid"); now != uid {
 		t.Errorf("pod %s became %s", uid, now)
 	}

@@ -27,7 +27,7 @@ func TestNodeCertificateRotation(t *testing.T) {
 	p.joinHost(dir, pairOptions{})
 	p.nodeIs("Ready", "True")
 	p.Apply(t, p.pod("stays", "", "print", "hello", ",", "sleep"))
-	p.is("pod", "stays", ready, "True")
+	p.waitForField("pod", "stays", ready, "True")
 	id := p.field("pod", "stays", idOf)
 	p.until("the serving certificate", func() string {
 		if _, err := p.certificate("kubelet-server"); err != nil {
@@ -35,12 +35,13 @@ func TestNodeCertificateRotation(t *testing.T) {
 		}
 		return ""
 	})
-	client, serving, pid := p.kept("kubelet-client"), p.kept("kubelet-server"), p.Agent.Pid()
+	client, serving, pid := p.storedCertificate("kubelet-client"), p.storedCertificate("kubelet-server"), p.Agent.Pid()
 	p.works(client, serving)
 	if now := p.Agent.Pid(); now != pid {
 		t.Errorf("process %d became %d", pid, now)
 	}
-	if shown, kept := p.shown(), p.kept("kubelet-server"); !shown.Equal(kept) && shown.NotBefore.Before(kept.NotBefore) {
+	if shown, kept := p.servingCertificate(), p.storedCertificate("kubelet-server"); !shown.Equal(kept) &&
+		shown.NotBefore.Before(kept.NotBefore) {
 		t.Errorf("serving certificate valid until %s, stored one until %s", shown.NotAfter, kept.NotAfter)
 	}
 
@@ -48,7 +49,7 @@ func TestNodeCertificateRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Kubectl(t, "delete", "secret", "-n", "kube-system", "bootstrap-token-abcdef")
-	client, serving = p.kept("kubelet-client"), p.kept("kubelet-server")
+	client, serving = p.storedCertificate("kubelet-client"), p.storedCertificate("kubelet-server")
 	p.until("the certificate to expire", func() string {
 		if left := time.Until(client.NotAfter); left > 0 {
 			return "valid for " + left.String()
@@ -111,8 +112,8 @@ func (p *Pair) renewed(at time.Time) {
 	})
 }
 
-// kept returns the node's current client certificate.
-func (p *Pair) kept(name string) *x509.Certificate {
+// storedCertificate returns the node's current client certificate.
+func (p *Pair) storedCertificate(name string) *x509.Certificate {
 	p.t.Helper()
 	c, err := p.certificate(name)
 	if err != nil {
@@ -133,8 +134,8 @@ func (p *Pair) certificate(name string) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// shown returns the serving certificate of the node's API.
-func (p *Pair) shown() *x509.Certificate {
+// servingCertificate returns the serving certificate of the node's API.
+func (p *Pair) servingCertificate() *x509.Certificate {
 	p.t.Helper()
 	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"),
 		&tls.Config{RootCAs: p.NodeServingAuthority.Pool(), ServerName: p.Node, MinVersion: tls.VersionTLS12})

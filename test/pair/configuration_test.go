@@ -34,7 +34,7 @@ func TestNodeReportsConfiguration(t *testing.T) {
 		`.status.conditions[?(@.type=="Ready")].status`: "True",
 		`.status.daemonEndpoints.kubeletEndpoint.Port`:  "10250",
 	} {
-		p.is("node", p.Node, path, want)
+		p.waitForField("node", p.Node, path, want)
 	}
 	p.until("two images and no more", func() string {
 		if got := p.field("node", p.Node, ".status.images[*].sizeBytes"); len(strings.Fields(got)) != 2 {
@@ -97,7 +97,7 @@ func TestNodeWithoutSelfRegistration(t *testing.T) {
 		t.Errorf("got node label %q", got)
 	}
 	p.Apply(t, p.pod("here", "", "sleep"))
-	p.is("pod", "here", ready, "True")
+	p.waitForField("pod", "here", ready, "True")
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }
 
@@ -114,7 +114,7 @@ func TestWithoutCertificateRotation(t *testing.T) {
 		}
 		return ""
 	})
-	client := p.kept("kubelet-client")
+	client := p.storedCertificate("kubelet-client")
 	until := func(left time.Duration) {
 		t.Helper()
 		p.until("the certificate to be good for "+left.String(), func() string {
@@ -130,7 +130,7 @@ func TestWithoutCertificateRotation(t *testing.T) {
 		t.Errorf("got certificate requests %v", all)
 	}
 	until(time.Second) // with rotation, it would be renewed at least 6 s earlier
-	if now := p.kept("kubelet-client"); !now.Equal(client) {
+	if now := p.storedCertificate("kubelet-client"); !now.Equal(client) {
 		t.Errorf("certificate valid until %s was replaced by one until %s", client.NotAfter, now.NotAfter)
 	}
 }

@@ -23,17 +23,17 @@ func (p *Pair) plugin(count int) *hosts.DevicePlugin {
 // nodeHas waits for the node's capacity and allocatable of the device.
 func (p *Pair) nodeHas(capacity, allocatable string) {
 	p.t.Helper()
-	p.is("node", p.Node, `.status.capacity.example\.com/null`, capacity)
-	p.is("node", p.Node, `.status.allocatable.example\.com/null`, allocatable)
+	p.waitForField("node", p.Node, `.status.capacity.example\.com/null`, capacity)
+	p.waitForField("node", p.Node, `.status.allocatable.example\.com/null`, allocatable)
 }
 
-// nulled is a pod that requests a device and is scheduled by the scheduler.
-func (p *Pair) nulled(name string) string {
-	return strings.Replace(p.forced(name), "  nodeName: "+p.Node+"\n", "", 1)
+// devicePod is a pod that requests a device and is scheduled by the scheduler.
+func (p *Pair) devicePod(name string) string {
+	return strings.Replace(p.boundDevicePod(name), "  nodeName: "+p.Node+"\n", "", 1)
 }
 
-// forced bypasses the scheduler.
-func (p *Pair) forced(name string) string {
+// boundDevicePod bypasses the scheduler.
+func (p *Pair) boundDevicePod(name string) string {
 	return p.pod(name, "resources: {limits: {"+null+": 1}}", "sleep")
 }
 
@@ -44,11 +44,11 @@ func TestDevices(t *testing.T) {
 	p := start(t, pairOptions{})
 	dp := p.plugin(2)
 	p.nodeHas("2", "2")
-	p.Apply(t, p.nulled("one"))
-	p.Apply(t, p.nulled("two"))
-	p.is("pod", "one", ready, "True")
-	p.is("pod", "two", ready, "True")
-	p.Apply(t, p.nulled("three"))
+	p.Apply(t, p.devicePod("one"))
+	p.Apply(t, p.devicePod("two"))
+	p.waitForField("pod", "one", ready, "True")
+	p.waitForField("pod", "two", ready, "True")
+	p.Apply(t, p.devicePod("three"))
 	p.until("the scheduler to miss a device", func() string {
 		if why := p.field("pod", "three", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(why,
 			"Insufficient "+null) {
@@ -56,9 +56,9 @@ func TestDevices(t *testing.T) {
 		}
 		return ""
 	})
-	p.Apply(t, p.forced("forced"))
-	p.is("pod", "forced", ".status.phase", "Failed")
-	p.is("pod", "forced", ".status.reason", "OutOf"+null)
+	p.Apply(t, p.boundDevicePod("forced"))
+	p.waitForField("pod", "forced", ".status.phase", "Failed")
+	p.waitForField("pod", "forced", ".status.reason", "OutOf"+null)
 	if got := p.field("pod", "forced", ".status.message"); !strings.Contains(got,
 		"Node didn't have enough resource: "+null+", requested: 1, used: 2, capacity: 2") {
 		t.Errorf("rejected with %q", got)
@@ -81,11 +81,11 @@ func TestDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.nodeHas("0", "0")
-	p.is("pod", "one", ".status.containerStatuses[0].state.waiting.reason", "DevicesNotReady")
+	p.waitForField("pod", "one", ".status.containerStatuses[0].state.waiting.reason", "DevicesNotReady")
 	p.plugin(2)
 	p.nodeHas("2", "2")
-	p.is("pod", "one", ready, "True")
-	p.is("pod", "two", ready, "True")
+	p.waitForField("pod", "one", ready, "True")
+	p.waitForField("pod", "two", ready, "True")
 	if now := p.field("pod", "one", ".metadata.uid"); now != uid {
 		t.Errorf("pod %s became %s", uid, now)
 	}

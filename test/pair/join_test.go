@@ -41,7 +41,7 @@ func TestNodeJoin(t *testing.T) {
 	p.joinHost(dir, pairOptions{})
 	p.nodeIs("Ready", "True")
 	p.Apply(t, p.pod("mine", "", "print", "hello", ",", "sleep"))
-	p.is("pod", "mine", ready, "True")
+	p.waitForField("pod", "mine", ready, "True")
 	p.until("the token in the pod", func() string {
 		path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "mine", ".metadata.uid"),
 			"volumes/kubernetes.io~projected/*/token")
@@ -72,7 +72,7 @@ func TestNodeJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Apply(t, p.pod("later", "", "sleep"))
-	p.is("pod", "later", ready, "True")
+	p.waitForField("pod", "later", ready, "True")
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 	p.deleted()
 }
@@ -113,22 +113,22 @@ func TestNodeJoinsAgain(t *testing.T) {
 	}}, "--server", "https://"+first.at)
 	p.nodeIs("Ready", "True")
 	p.Apply(t, p.pod("stays", "", "print", "hello", ",", "sleep"))
-	p.is("pod", "stays", ready, "True")
+	p.waitForField("pod", "stays", ready, "True")
 	p.until("the node's own kubeconfig", func() string {
 		if _, err := os.Stat(filepath.Join(dir, "kubeconfig")); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
-	had := p.kept("kubelet-client")
+	had := p.storedCertificate("kubelet-client")
 
 	first.cut() // permanently
 	if out := p.joinAgain(dir); strings.Contains(out, "put aside") {
 		t.Errorf("certificates of the same CA were moved: %s", out)
 	}
 	p.renewed(time.Now())
-	p.is("pod", "stays", ready, "True")
-	if now := p.kept("kubelet-client"); !now.Equal(had) {
+	p.waitForField("pod", "stays", ready, "True")
+	if now := p.storedCertificate("kubelet-client"); !now.Equal(had) {
 		t.Errorf("certificate valid from %s was replaced by one from %s", had.NotBefore, now.NotBefore)
 	}
 
@@ -139,7 +139,7 @@ func TestNodeJoinsAgain(t *testing.T) {
 	}
 	other.nodeIs("Ready", "True")
 	other.Apply(t, other.pod("theirs", "", "print", "hello", ",", "sleep"))
-	other.is("pod", "theirs", ready, "True")
+	other.waitForField("pod", "theirs", ready, "True")
 	other.until("logs through the node's certificate", func() string {
 		if out, err := other.TryKubectl(t, "", "logs", "theirs"); err != nil || !strings.Contains(out, "hello") {
 			return out
@@ -147,7 +147,7 @@ func TestNodeJoinsAgain(t *testing.T) {
 		return ""
 	})
 	p.until("the first server's pod to end", func() string {
-		return strings.Join(p.podsLeft("stays"), " ")
+		return strings.Join(p.leftoverPodDirs("stays"), " ")
 	})
 	other.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }

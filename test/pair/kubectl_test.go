@@ -63,7 +63,7 @@ spec:
 func TestKubectlReachesIntoPods(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{})
-	p.Apply(t, fmt.Sprintf(talking, p.Node, sizes+"sleep 1000", p.Node))
+	p.Apply(t, fmt.Sprintf(talking, p.Node, waitForSizes+"sleep 1000", p.Node))
 	p.waits()
 	p.commands()
 	p.terminal()
@@ -73,9 +73,9 @@ func TestKubectlReachesIntoPods(t *testing.T) {
 	p.follows()
 	p.forwards()
 	p.debugs()
-	p.proxies()
-	p.scrapes()
-	p.tops()
+	p.proxy()
+	p.scrape()
+	p.top()
 	p.describes()
 }
 
@@ -143,8 +143,8 @@ func (p *Pair) commands() {
 
 // terminal checks exec -it with a terminal that is resized.
 func (p *Pair) terminal() {
-	cmd, master, seen := p.onTerminal("exec", "-it", "talks", "-c", "c", "--", "sh", "-c", sizes+"exit 5")
-	p.types(master, seen)
+	cmd, master, seen := p.onTerminal("exec", "-it", "talks", "-c", "c", "--", "sh", "-c", waitForSizes+"exit 5")
+	p.typeInput(master, seen)
 	for seen("") { // until kubectl has exited
 	}
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
@@ -155,16 +155,16 @@ func (p *Pair) terminal() {
 // attachesOnTerminal checks attach -it with a terminal that is resized.
 func (p *Pair) attachesOnTerminal() {
 	cmd, master, seen := p.onTerminal("attach", "-it", "talks", "-c", "tty")
-	p.types(master, seen)
+	p.typeInput(master, seen)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 }
 
-// sizes is a program that waits for two terminal sizes and a line of input in between.
-const sizes = `until stty size | grep '33 77'; do sleep 0.1; done; read x; echo "read $x"; until stty size | grep '44 88'; do sleep 0.1; done; `
+// waitForSizes is a program that waits for two terminal sizes and a line of input in between.
+const waitForSizes = `until stty size | grep '33 77'; do sleep 0.1; done; read x; echo "read $x"; until stty size | grep '44 88'; do sleep 0.1; done; `
 
-// types provides what the program sizes waits for.
-func (p *Pair) types(master *os.File, seen func(string) bool) {
+// typeInput provides what the program sizes waits for.
+func (p *Pair) typeInput(master *os.File, seen func(string) bool) {
 	see := func(want string) {
 		if !seen(want) {
 			p.t.Errorf("%q not found in the terminal output", want)
@@ -316,8 +316,8 @@ func (p *Pair) debugs() {
 	})
 }
 
-// proxies sends requests to the node's API through the server.
-func (p *Pair) proxies() {
+// proxy sends requests to the node's API through the server.
+func (p *Pair) proxy() {
 	t := p.t
 	node := "/api/v1/nodes/" + p.Node + "/proxy"
 	var sum stats.Summary
@@ -376,9 +376,9 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: scraper}
 subjects: [{kind: ServiceAccount, name: scraper, namespace: default}]
 `
 
-// scrapes sends a request to the node with a service account token. The node authenticates and
+// scrape sends a request to the node with a service account token. The node authenticates and
 // authorizes it with the server.
-func (p *Pair) scrapes() {
+func (p *Pair) scrape() {
 	t := p.t
 	p.Apply(t, scraper)
 	token := strings.TrimSpace(p.Kubectl(t, "create", "token", "scraper"))
@@ -417,8 +417,8 @@ func (p *Pair) scrapes() {
 	}
 }
 
-// tops checks kubectl top for pods and nodes, based on the metrics of the node's API.
-func (p *Pair) tops() {
+// top checks kubectl top for pods and nodes, based on the metrics of the node's API.
+func (p *Pair) top() {
 	for args, want := range map[string]string{
 		"top pod talks --containers": `(?m)^talks +web +\d+m +[1-9]\d*Mi`, "top pod": `(?m)^talks +\d+m +[1-9]\d*Mi`,
 		"top node": `(?m)^` + p.Node + ` +\d+m +\d+% +[1-9]\d*Mi`,

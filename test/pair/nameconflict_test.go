@@ -19,11 +19,11 @@ func TestSecondNodeWithSameNameIsRejected(t *testing.T) {
 	first := start(t, pairOptions{Config: map[string]any{"nodeLeaseDurationSeconds": leaseSeconds}})
 	first.issueToken()
 	first.Apply(t, first.pod("stays", "", "sleep"))
-	first.is("pod", "stays", ready, "True")
+	first.waitForField("pod", "stays", ready, "True")
 	uid := first.field("node", first.Node, ".metadata.uid")
 	t.Run("with a token", func(t *testing.T) {
 		p := &Pair{t: t, Server: first.Server}
-		p.joinHost(t.TempDir(), pairOptions{Name: first.Node, Binary: elsewhere(t)})
+		p.joinHost(t.TempDir(), pairOptions{Name: first.Node, Binary: withOtherMachineID(t)})
 		missing := func(text string) string {
 			for _, want := range []string{"NodeNameInUse", "is running on another host", "--hostname-override=NAME",
 				"kubectl delete node " + first.Node} {
@@ -44,7 +44,7 @@ func TestSecondNodeWithSameNameIsRejected(t *testing.T) {
 	})
 	t.Run("with the administrator's kubeconfig", func(t *testing.T) {
 		p := &Pair{t: t, Server: first.Server}
-		p.host(pairOptions{Name: first.Node, Binary: elsewhere(t)}, "--kubeconfig", p.Kubeconfig)
+		p.host(pairOptions{Name: first.Node, Binary: withOtherMachineID(t)}, "--kubeconfig", p.Kubeconfig)
 		agent := p.Agent
 		p.Agent = nil // it exits with an error
 		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
@@ -65,8 +65,8 @@ func TestSecondNodeWithSameNameIsRejected(t *testing.T) {
 	}
 }
 
-// elsewhere returns the agent's program for a machine with another machine ID.
-func elsewhere(t *testing.T) string {
+// withOtherMachineID returns the agent's program for a machine with another machine ID.
+func withOtherMachineID(t *testing.T) string {
 	t.Helper()
 	made, err := artifacts()
 	if err != nil {

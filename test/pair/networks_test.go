@@ -37,7 +37,7 @@ func TestPodNetworkStatusAnnotation(t *testing.T) {
 		t.Fatalf("annotation not found in\n%s", manifest)
 	}
 	p.Apply(t, manifest)
-	p.is("pod", "more", ".status.phase", "Running")
+	p.waitForField("pod", "more", ".status.phase", "Running")
 	own := p.field("pod", "more", ".status.podIP")
 	p.until("its networks", func() string {
 		extra := p.field("pod", "more", `.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status`)

@@ -233,8 +233,8 @@ func (p *Pair) field(kind, name, path string) string {
 	return out.String()
 }
 
-// is waits until a field has a value.
-func (p *Pair) is(kind, name, path, want string) {
+// waitForField waits until a field has a value.
+func (p *Pair) waitForField(kind, name, path, want string) {
 	p.t.Helper()
 	p.until(kind+" "+name+" "+path+" to be "+want, func() string {
 		if got := p.field(kind, name, path); got != want {
@@ -246,7 +246,7 @@ func (p *Pair) is(kind, name, path, want string) {
 
 func (p *Pair) nodeIs(condition, want string) {
 	p.t.Helper()
-	p.is("node", p.Node, `.status.conditions[?(@.type=="`+condition+`")].status`, want)
+	p.waitForField("node", p.Node, `.status.conditions[?(@.type=="`+condition+`")].status`, want)
 }
 
 // pod is a manifest with one container that runs a program of the test image.
@@ -282,8 +282,8 @@ func (p *Pair) log(name string) string {
 	return string(text)
 }
 
-// podsLeft returns directories that are left over from the pod.
-func (p *Pair) podsLeft(name string) []string {
+// leftoverPodDirs returns directories that are left over from the pod.
+func (p *Pair) leftoverPodDirs(name string) []string {
 	left, _ := filepath.Glob(filepath.Join(p.Agent.LogsDir, "default_"+name+"_*"))
 	return left
 }

@@ -24,7 +24,7 @@ func TestNetworkPartition(t *testing.T) {
 	tolerating := func(name, tolerations string) {
 		t.Helper()
 		p.Apply(t, p.pod(name, "", "sleep")+"  tolerations: ["+tolerations+"]\n")
-		p.is("pod", name, ready, "True")
+		p.waitForField("pod", name, ready, "True")
 	}
 	tolerating("going", "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}")
 	tolerating("staying", "{operator: Exists, effect: NoExecute}")
@@ -38,7 +38,7 @@ func TestNetworkPartition(t *testing.T) {
 		}
 		return ""
 	})
-	p.is("pod", "staying", ready, "False")
+	p.waitForField("pod", "staying", ready, "False")
 	if at := p.field("pod", "staying", ending); at != "" {
 		t.Errorf("the tolerating pod has deletionTimestamp %s", at)
 	}
@@ -52,7 +52,7 @@ func TestNetworkPartition(t *testing.T) {
 		return strings.TrimSpace(p.field("node", p.Node, "range .spec.taints[*]}{.key}:{.effect} {end"))
 	})
 	p.until("the evicted pod to end", func() string { return p.field("pod", "going", ".metadata.name") })
-	p.is("pod", "staying", ready, "True")
+	p.waitForField("pod", "staying", ready, "True")
 	if now, n := p.field("pod", "staying", idOf), p.field("pod", "staying", restarts); now != id || n != "0" {
 		t.Errorf("container %s: got %s after %s restarts", id, now, n)
 	}

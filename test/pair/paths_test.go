@@ -51,7 +51,7 @@ func (p *Pair) paths() {
 			t.Fatal(err)
 		}
 		p.Apply(t, volume(", subPath: "+name, "hostPath: {path: "+dir+"}"))
-		p.is("pod", "sly", ".status.containerStatuses[0].state.waiting.reason", "CreateContainerConfigError")
+		p.waitForField("pod", "sly", ".status.containerStatuses[0].state.waiting.reason", "CreateContainerConfigError")
 		p.Kubectl(t, "delete", "pod", "sly", "--timeout=60s")
 	}
 	p.logPaths()

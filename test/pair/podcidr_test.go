@@ -44,7 +44,7 @@ func TestPodsUseNodePodCIDR(t *testing.T) {
 	}
 	for _, name := range []string{"one", "two"} {
 		p.Apply(t, p.pod(name, "", "sleep"))
-		p.is("pod", name, ready, "True")
+		p.waitForField("pod", name, ready, "True")
 		if ip := p.field("pod", name, ".status.podIP"); !given.Contains(addr(t, ip)) {
 			t.Errorf("pod %s: got address %q, want one in %s", name, ip, given)
 		}

@@ -24,9 +24,9 @@ import (
 	"berth/test/hosts"
 )
 
-// Apart is a server with two nodes on separate hosts in one network.
-type Apart struct {
-	*Two
+// TwoHosts is a server with two nodes on separate hosts in one network.
+type TwoHosts struct {
+	*TwoNodes
 	lan *hosts.LAN
 	// port of a server outside of the cluster, which has no route to pods and reports its clients'
 	// addresses
@@ -35,7 +35,7 @@ type Apart struct {
 
 var podRanges = []netip.Prefix{netip.MustParsePrefix("10.206.0.0/16"), netip.MustParsePrefix("fd42:206::/48")}
 
-func startApart(t *testing.T) *Apart {
+func startApart(t *testing.T) *TwoHosts {
 	t.Helper()
 	lan, err := hosts.NewLAN()
 	if err != nil {
@@ -50,7 +50,8 @@ func startApart(t *testing.T) *Apart {
 		c.Listen = netip.AddrPortFrom(lan.Machine, 0).String()
 		c.ClusterCIDRs = podRanges
 	})
-	w := &Apart{Two: &Two{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t, Server: server}}, lan: lan}
+	w := &TwoHosts{TwoNodes: &TwoNodes{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t,
+		Server: server}}, lan: lan}
 	w.listen()
 	w.A.issueToken()
 	for _, p := range []*Pair{w.A, w.B} {
@@ -63,7 +64,7 @@ func startApart(t *testing.T) *Apart {
 }
 
 // listen serves outside of the cluster until the test ends.
-func (w *Apart) listen() {
+func (w *TwoHosts) listen() {
 	var l net.Listener
 	err := w.lan.Outside(func() (err error) {
 		l, err = net.Listen("tcp", ":0")
@@ -88,7 +89,7 @@ func (w *Apart) listen() {
 }
 
 // addresses returns those of a pod or a node at a path, IPv4 first.
-func (w *Apart) addresses(kind, name, path string) (out []netip.Addr) {
+func (w *TwoHosts) addresses(kind, name, path string) (out []netip.Addr) {
 	w.t.Helper()
 	for text := range strings.FieldsSeq(w.Kubectl(w.t, "get", kind, name, "-o", "jsonpath={"+path+"}")) {
 		out = append(out, addr(w.t, text))
@@ -100,8 +101,8 @@ func (w *Apart) addresses(kind, name, path string) (out []netip.Addr) {
 	return out
 }
 
-// sees waits until the response to a pod's request at an address contains the client's address.
-func (w *Apart) sees(pod string, at netip.Addr, port, path string, want netip.Addr) {
+// waitForSource waits until the response to a pod's request at an address contains the client's address.
+func (w *TwoHosts) waitForSource(pod string, at netip.Addr, port, path string, want netip.Addr) {
 	w.t.Helper()
 	url := "http://" + net.JoinHostPort(at.String(), port) + path
 	w.A.until(pod+" at "+url+" to be "+want.String(), func() string {
@@ -114,7 +115,7 @@ func (w *Apart) sees(pod string, at netip.Addr, port, path string, want netip.Ad
 }
 
 // ns is the network namespace of a node's host.
-func (w *Apart) ns(p *Pair) netns.NsHandle {
+func (w *TwoHosts) ns(p *Pair) netns.NsHandle {
 	w.t.Helper()
 	ns, err := netns.GetFromName(p.Host.Name)
 	if err != nil {
@@ -124,9 +125,9 @@ func (w *Apart) ns(p *Pair) netns.NsHandle {
 	return ns
 }
 
-// made returns berth's routes and rules in the network namespace of a host, with the kernel's rule
+// installedRoutes returns berth's routes and rules in the network namespace of a host, with the kernel's rule
 // handles.
-func (w *Apart) made(p *Pair) string {
+func (w *TwoHosts) installedRoutes(p *Pair) string {
 	w.t.Helper()
 	h, err := netlink.NewHandleAt(w.ns(p), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -183,33 +184,33 @@ func TestPodNetworkAcrossHosts(t *testing.T) {
 	}
 	w.Apply(t, a.pod("a", "", "sleep"))
 	w.Apply(t, b.pod("b", "", "serve", "8080"))
-	a.is("pod", "a", ready, "True")
-	b.is("pod", "b", ready, "True")
+	a.waitForField("pod", "a", ready, "True")
+	b.waitForField("pod", "b", ready, "True")
 	fromA, toB := w.addresses("pod", "a", ".status.podIPs[*].ip"), w.addresses("pod", "b", ".status.podIPs[*].ip")
 	nodeA := w.addresses("node", a.Node, `.status.addresses[?(@.type=="InternalIP")].address`)
 	reached := func() {
 		t.Helper()
 		for i, outside := range []netip.Addr{w.lan.Outside4, w.lan.Outside6} {
-			w.sees("a", toB[i], "8080", "/peer", fromA[i])
-			w.sees("a", outside, w.outside, "/", nodeA[i])
+			w.waitForSource("a", toB[i], "8080", "/peer", fromA[i])
+			w.waitForSource("a", outside, w.outside, "/", nodeA[i])
 		}
 	}
 	reached()
 
 	// A restart and a crash of both agents.
-	before := w.made(a)
+	before := w.installedRoutes(a)
 	if strings.Count(before, " via ") != 2 || strings.Count(before, "rule ") != 2 {
 		t.Errorf("%s: got\n%s", a.Node, before)
 	}
-	changes := w.changes(a)
+	changes := w.monitorRoutes(a)
 	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
 	defer cancel()
 	if err := a.Agent.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
 	w.Apply(t, a.pod("later", "", "print", "up", ",", "sleep"))
-	a.is("pod", "later", ready, "True") // it has synced with the server
-	if got := append(changes(), w.made(a)); len(got) != 1 || got[0] != before {
+	a.waitForField("pod", "later", ready, "True") // it has synced with the server
+	if got := append(changes(), w.installedRoutes(a)); len(got) != 1 || got[0] != before {
 		t.Errorf("restart changed %s, before:\n%s", got, before)
 	}
 
@@ -220,7 +221,7 @@ func TestPodNetworkAcrossHosts(t *testing.T) {
 	reached()
 	w.Kubectl(t, "delete", "node", b.Node)
 	a.until("the way to the node that is gone to go", func() string {
-		if got := w.made(a); strings.Contains(got, " via ") {
+		if got := w.installedRoutes(a); strings.Contains(got, " via ") {
 			return got
 		}
 		return ""
@@ -229,17 +230,17 @@ func TestPodNetworkAcrossHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.until("the way to the node that has come back", func() string {
-		if got := w.made(a); strings.Count(got, " via ") != 2 {
+		if got := w.installedRoutes(a); strings.Count(got, " via ") != 2 {
 			return got
 		}
 		return ""
 	})
 	b.nodeIs("Ready", "True")
-	w.off(ctx)
+	w.disableRoutes(ctx)
 }
 
-// changes monitors the kernel. The returned function lists the changed routes of berth.
-func (w *Apart) changes(p *Pair) func() []string {
+// monitorRoutes monitors the kernel. The returned function lists the changed routes of berth.
+func (w *TwoHosts) monitorRoutes(p *Pair) func() []string {
 	w.t.Helper()
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
 	if err := netlink.RouteSubscribeAt(w.ns(p), updates, done); err != nil {
@@ -262,8 +263,8 @@ func (w *Apart) changes(p *Pair) func() []string {
 	}
 }
 
-// off disables routes on A in the configuration.
-func (w *Apart) off(ctx context.Context) {
+// disableRoutes disables routes on A in the configuration.
+func (w *TwoHosts) disableRoutes(ctx context.Context) {
 	w.t.Helper()
 	a := w.A
 	kept := filepath.Join(a.Agent.StateDir, gateway.FileName)
@@ -284,7 +285,7 @@ func (w *Apart) off(ctx context.Context) {
 		if _, err := os.Stat(kept); err == nil {
 			return kept + " is there"
 		}
-		return w.made(a)
+		return w.installedRoutes(a)
 	})
 	a.until("the bridge to masquerade", func() string {
 		if text, _ := os.ReadFile(filepath.Join(a.Host.ConfDir, "10-berth.conflist")); !strings.Contains(string(text),

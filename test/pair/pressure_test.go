@@ -16,7 +16,7 @@ func TestDiskPressure(t *testing.T) {
 		"evictionPressureTransitionPeriod": "15s",
 	}})
 	p.Apply(t, p.pod("before", "", "sleep"))
-	p.is("pod", "before", ".status.phase", "Running")
+	p.waitForField("pod", "before", ".status.phase", "Running")
 	p.nodeIs("DiskPressure", "False")
 	ballast := filepath.Join(p.Agent.RootDir, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 33<<20), 0o600); err != nil {
@@ -43,9 +43,9 @@ func TestDiskPressure(t *testing.T) {
 		return ""
 	})
 	p.Apply(t, p.pod("put", "", "sleep"))
-	p.is("pod", "put", ".status.phase", "Failed")
-	p.is("pod", "put", ".status.reason", "Evicted")
-	p.is("pod", "put", ".status.message", "Pod was rejected: The node had condition: [DiskPressure]. ")
+	p.waitForField("pod", "put", ".status.phase", "Failed")
+	p.waitForField("pod", "put", ".status.reason", "Evicted")
+	p.waitForField("pod", "put", ".status.message", "Pod was rejected: The node had condition: [DiskPressure]. ")
 	p.until("the event", func() string {
 		out := p.Kubectl(t, "get", "events", "-A", "--field-selector", "involvedObject.kind=Node", "-o",
 			`jsonpath={range .items[*]}{.reason} {end}`)
@@ -59,7 +59,7 @@ func TestDiskPressure(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.nodeIs("DiskPressure", "False")
-	p.is("pod", "waits", ".status.phase", "Running")
+	p.waitForField("pod", "waits", ".status.phase", "Running")
 	if has := taints(); strings.Contains(has, "pressure") {
 		t.Errorf("taint not removed: %s", has)
 	}

@@ -26,8 +26,8 @@ spec:
 		return strings.Fields(p.Kubectl(t, "get", "pods", "-l", "app=many", "-o",
 			"jsonpath={range .items[*]}{.metadata.name} {end}"))
 	}
-	p.is("replicationcontroller", "many", ".status.readyReplicas", "3")
-	p.is("replicationcontroller", "many", ".status.availableReplicas", "3")
+	p.waitForField("replicationcontroller", "many", ".status.readyReplicas", "3")
+	p.waitForField("replicationcontroller", "many", ".status.availableReplicas", "3")
 	first := names()[0]
 	p.Kubectl(t, "delete", "pod", first, "--timeout=60s")
 	p.until("another in place of "+first, func() string {
@@ -36,12 +36,12 @@ spec:
 		}
 		return ""
 	})
-	p.is("replicationcontroller", "many", ".status.readyReplicas", "3")
+	p.waitForField("replicationcontroller", "many", ".status.readyReplicas", "3")
 	p.Kubectl(t, "scale", "rc/many", "--replicas=1")
-	p.is("replicationcontroller", "many", ".status.replicas", "1")
+	p.waitForField("replicationcontroller", "many", ".status.replicas", "1")
 	p.Kubectl(t, "delete", "rc", "many", "--cascade=foreground", "--timeout=60s")
 	if left := names(); len(left) > 0 {
 		t.Errorf("the set was deleted before %v", left)
 	}
-	p.until("nothing to be left on the node", func() string { return strings.Join(p.podsLeft("many-*"), " ") })
+	p.until("nothing to be left on the node", func() string { return strings.Join(p.leftoverPodDirs("many-*"), " ") })
 }

@@ -90,7 +90,7 @@ type same struct{ uid, id string }
 
 func (p *Pair) runs(name string) same {
 	p.t.Helper()
-	p.is("pod", name, ready, "True")
+	p.waitForField("pod", name, ready, "True")
 	return same{p.field("pod", name, ".metadata.uid"), p.field("pod", name, idOf)}
 }
 
@@ -190,9 +190,9 @@ func (p *Pair) resizeWhole() {
 	p.Apply(t, manifest)
 	was := p.runs("whole")
 	p.resize("whole", `{"resources":{"requests":{"cpu":"40m"},"limits":{"memory":"96Mi","cpu":"300m"}}}`)
-	p.is("pod", "whole", ".status.resources.limits.memory", "96Mi")
-	p.is("pod", "whole", ".status.resources.limits.cpu", "300m")
-	p.is("pod", "whole", inProgress, "")
+	p.waitForField("pod", "whole", ".status.resources.limits.memory", "96Mi")
+	p.waitForField("pod", "whole", ".status.resources.limits.cpu", "300m")
+	p.waitForField("pod", "whole", inProgress, "")
 	p.still("whole", was)
 	if got, want := p.kernelOf(was.uid, ""), (kernel{"40", "30000", "100663296"}); got != want {
 		t.Errorf("got pod resources %+v, want %+v", got, want)
@@ -218,14 +218,14 @@ func (p *Pair) resizeDeferred() {
 	was := p.runs("small")
 	p.runs("big")
 	p.resize("small", ofContainer(`{"requests":{"cpu":"`+most+`"}}`))
-	p.is("pod", "small", pending+".reason", "Deferred")
+	p.waitForField("pod", "small", pending+".reason", "Deferred")
 	if message := p.field("pod", "small", pending+".message"); !strings.Contains(message, "cpu") {
 		t.Errorf("got message %q", message)
 	}
-	p.is("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", few)
+	p.waitForField("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", few)
 	p.Kubectl(t, "delete", "pod", "big", "--timeout=60s")
 	p.sized("small", most+" 8Mi")
-	p.is("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", most)
+	p.waitForField("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", most)
 	p.still("small", was)
 	p.Kubectl(t, "delete", "pod", "small", "--timeout=60s")
 }
@@ -235,8 +235,8 @@ func (p *Pair) resizeInfeasible() {
 	p.Apply(t, p.pod("vast", "resources: {requests: {cpu: 20m, memory: 8Mi}}", "sleep"))
 	was := p.runs("vast")
 	p.resize("vast", ofContainer(`{"requests":{"cpu":"1000"}}`))
-	p.is("pod", "vast", pending+".reason", "Infeasible")
-	p.is("pod", "vast", ".status.containerStatuses[0].allocatedResources.cpu", "20m")
+	p.waitForField("pod", "vast", pending+".reason", "Infeasible")
+	p.waitForField("pod", "vast", ".status.containerStatuses[0].allocatedResources.cpu", "20m")
 	p.resize("vast", ofContainer(`{"requests":{"cpu":"30m"}}`))
 	p.sized("vast", "30m 8Mi")
 	p.still("vast", was)

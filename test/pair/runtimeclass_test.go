@@ -69,7 +69,7 @@ func TestRuntimeClasses(t *testing.T) {
 		return ""
 	})
 	p.Kubectl(t, "label", "node", p.Node, "runtime=second")
-	p.is("pod", "boxed", ready, "True")
+	p.waitForField("pod", "boxed", ready, "True")
 	for path, want := range map[string]string{".spec.overhead": `{"cpu":"30m","memory":"24Mi"}`,
 		".spec.nodeSelector.runtime": "second", ".spec.nodeName": p.Node} {
 		if got := p.field("pod", "boxed", path); got != want {

@@ -12,22 +12,22 @@ import (
 	"berth/test/images"
 )
 
-// bootID returns an agent program that sees another boot ID than this machine's: that in the file
+// bootIDScript runs an agent program that sees another boot ID than this machine's: that in the file
 // boot_id next to the script. Mount propagation to pods is not changed.
-const bootID = `#!/bin/sh
+const bootIDScript = `#!/bin/sh
 exec unshare --mount --propagation unchanged /bin/sh -c '
 mount --make-rprivate /proc && mount --bind DIR/boot_id /proc/sys/kernel/random/boot_id && exec PROGRAM "$@"' sh "$@"
 `
 
-// goesDown is a pair whose host can be shut down and booted.
-type goesDown struct {
+// rebootableHost is a pair whose host can be shut down and booted.
+type rebootableHost struct {
 	*Pair
 	logind   *hosts.Logind
-	boot     string                      // file with the boot ID
+	bootFile string                      // file with the boot ID
 	released func(context.Context) error // held by the agent's last inhibitor lock
 }
 
-func startDown(t *testing.T) *goesDown {
+func startDown(t *testing.T) *rebootableHost {
 	t.Helper()
 	dir := t.TempDir()
 	l, err := hosts.StartLogind(dir)
@@ -43,10 +43,10 @@ func startDown(t *testing.T) *goesDown {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &goesDown{logind: l, boot: filepath.Join(dir, "boot_id")}
+	d := &rebootableHost{logind: l, bootFile: filepath.Join(dir, "boot_id")}
 	program := filepath.Join(dir, "berth")
-	script := strings.NewReplacer("DIR", dir, "PROGRAM", made.berth).Replace(bootID)
-	if err := errors.Join(hosts.WriteProgram(program, script), os.WriteFile(d.boot, []byte("boot-1\n"),
+	script := strings.NewReplacer("DIR", dir, "PROGRAM", made.berth).Replace(bootIDScript)
+	if err := errors.Join(hosts.WriteProgram(program, script), os.WriteFile(d.bootFile, []byte("boot-1\n"),
 		0o644)); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func startDown(t *testing.T) *goesDown {
 	return d
 }
 
-func (d *goesDown) lock() {
+func (d *rebootableHost) lock() {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), waitBound)
 	defer cancel()
@@ -69,7 +69,7 @@ func (d *goesDown) lock() {
 }
 
 // shutDown returns when logind can continue.
-func (d *goesDown) shutDown() {
+func (d *rebootableHost) shutDown() {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), waitBound)
 	defer cancel()
@@ -78,11 +78,11 @@ func (d *goesDown) shutDown() {
 	}
 }
 
-// boots completes the shutdown and boots again.
-func (d *goesDown) boots(id string) {
+// boot completes the shutdown and boots again.
+func (d *rebootableHost) boot(id string) {
 	d.t.Helper()
 	d.logind.Booted()
-	if err := errors.Join(d.Agent.Kill9(), d.Host.PowerLoss(), os.WriteFile(d.boot, []byte(id+"\n"), 0o644)); err != nil {
+	if err := errors.Join(d.Agent.Kill9(), d.Host.PowerLoss(), os.WriteFile(d.bootFile, []byte(id+"\n"), 0o644)); err != nil {
 		d.t.Fatal(err)
 	}
 	ctx := d.t.Context()
@@ -92,8 +92,8 @@ func (d *goesDown) boots(id string) {
 	d.lock()
 }
 
-// ended returns how the API object reports the end of a pod.
-func (d *goesDown) ended(pod string) string {
+// podEnd returns how the API object reports the end of a pod.
+func (d *rebootableHost) podEnd(pod string) string {
 	return strings.Join([]string{
 		d.field("pod", pod, ".status.phase"), d.field("pod", pod, ".status.reason"), d.field("pod", pod, ".status.message"),
 		d.field("pod", pod, `.status.conditions[?(@.type=="DisruptionTarget")].reason`),
@@ -118,12 +118,12 @@ func TestScenario26_ServerReceivesPodStatusAfterNodeShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Apply(t, d.pod("first", "", "sleep"))
-	d.is("pod", "first", ready, "True")
-	d.is("pod", filed, ready, "True")
-	d.is("node", d.Node, ".status.nodeInfo.bootID", "boot-1")
+	d.waitForField("pod", "first", ready, "True")
+	d.waitForField("pod", filed, ready, "True")
+	d.waitForField("node", d.Node, ".status.nodeInfo.bootID", "boot-1")
 	d.shutDown()
 	for _, name := range []string{"first", filed} {
-		if got := d.ended(name); got != endedWithNode {
+		if got := d.podEnd(name); got != endedWithNode {
 			t.Errorf("pod status at shutdown, %s:\n%s", name, got)
 		}
 	}
@@ -133,14 +133,14 @@ func TestScenario26_ServerReceivesPodStatusAfterNodeShutdown(t *testing.T) {
 		t.Errorf("node condition at shutdown: %s", got)
 	}
 
-	d.boots("boot-2")
+	d.boot("boot-2")
 	d.nodeIs("Ready", "True")
-	d.is("node", d.Node, ".status.nodeInfo.bootID", "boot-2")
-	d.is("pod", filed, ".status.containerStatuses[0].restartCount", "1")
-	d.is("pod", filed, ready, "True")
+	d.waitForField("node", d.Node, ".status.nodeInfo.bootID", "boot-2")
+	d.waitForField("pod", filed, ".status.containerStatuses[0].restartCount", "1")
+	d.waitForField("pod", filed, ready, "True")
 	d.Apply(t, d.pod("second", "", "sleep"))
-	d.is("pod", "second", ready, "True")
-	if got := d.ended("first"); got != endedWithNode {
+	d.waitForField("pod", "second", ready, "True")
+	if got := d.podEnd("first"); got != endedWithNode {
 		t.Errorf("after the boot, got status of the first pod\n%s", got)
 	}
 
@@ -149,20 +149,20 @@ func TestScenario26_ServerReceivesPodStatusAfterNodeShutdown(t *testing.T) {
 	if got := d.field("pod", "second", ".status.phase"); got != "Running" {
 		t.Errorf("second pod while the server was unreachable: got %s", got)
 	}
-	d.boots("boot-3")
+	d.boot("boot-3")
 	d.agentPods(filed)
 	d.wire.join()
 	d.until("how the second ended", func() string {
-		if got := d.ended("second"); got != endedWithNode {
+		if got := d.podEnd("second"); got != endedWithNode {
 			return got
 		}
 		return ""
 	})
 	d.nodeIs("Ready", "True")
-	d.is("node", d.Node, ".status.nodeInfo.bootID", "boot-3")
-	d.is("pod", filed, ".status.containerStatuses[0].restartCount", "2")
-	d.is("pod", filed, ready, "True")
-	if got := d.ended("first"); got != endedWithNode {
+	d.waitForField("node", d.Node, ".status.nodeInfo.bootID", "boot-3")
+	d.waitForField("pod", filed, ".status.containerStatuses[0].restartCount", "2")
+	d.waitForField("pod", filed, ready, "True")
+	if got := d.podEnd("first"); got != endedWithNode {
 		t.Errorf("after both boots, got status of the first pod\n%s", got)
 	}
 }

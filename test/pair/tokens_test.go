@@ -25,7 +25,7 @@ func TestServiceAccountTokenRefresh(t *testing.T) {
 		c.MaxTokenExpiration = 40 * time.Second
 	}}})
 	p.Apply(t, p.pod("holds", "", "sleep"))
-	p.is("pod", "holds", ready, "True")
+	p.waitForField("pod", "holds", ready, "True")
 	path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "holds", ".metadata.uid"),
 		"volumes/kubernetes.io~projected/*/token")
 	read := func() string {

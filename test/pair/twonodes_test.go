@@ -14,8 +14,8 @@ import (
 	"berth/test/images"
 )
 
-// Two is a server with two nodes that have joined with a token.
-type Two struct {
+// TwoNodes is a server with two nodes that have joined with a token.
+type TwoNodes struct {
 	*servers.Server
 	t    *testing.T
 	A, B *Pair
@@ -26,10 +26,10 @@ const (
 	leaseSeconds = 4                // so that a running node reports its status every second
 )
 
-func startTwo(t *testing.T) *Two {
+func startTwo(t *testing.T) *TwoNodes {
 	t.Helper()
 	server := servers.Start(t, func(c *control.Config) { c.NodeMonitorGracePeriod = lostAfter })
-	w := &Two{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t, Server: server}}
+	w := &TwoNodes{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t, Server: server}}
 	w.A.issueToken()
 	for _, p := range []*Pair{w.A, w.B} {
 		p.joinHost(t.TempDir(), pairOptions{Config: map[string]any{"nodeLeaseDurationSeconds": leaseSeconds}})
@@ -41,7 +41,7 @@ func startTwo(t *testing.T) *Two {
 }
 
 // free is a manifest of a pod that the scheduler places.
-func (w *Two) free(name, app, more string) string {
+func (w *TwoNodes) free(name, app, more string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: default, labels: {app: %s}}
@@ -69,7 +69,7 @@ tolerations:
 )
 
 // on returns the pods of an app on a node.
-func (w *Two) on(p *Pair, app string) []string {
+func (w *TwoNodes) on(p *Pair, app string) []string {
 	out, err := w.TryKubectl(w.t, "", "get", "pods", "-l", "app="+app, "--field-selector", "spec.nodeName="+p.Node, "-o",
 		`jsonpath={range .items[*]}{.metadata.name} {end}`)
 	if err != nil {
@@ -79,7 +79,7 @@ func (w *Two) on(p *Pair, app string) []string {
 }
 
 // taints returns the taints of a node in their order.
-func (w *Two) taints(p *Pair) string {
+func (w *TwoNodes) taints(p *Pair) string {
 	return strings.TrimSpace(p.field("node", p.Node, "range .spec.taints[*]}{.key}:{.effect} {end"))
 }
 
@@ -113,7 +113,7 @@ func TestTwoNodes(t *testing.T) {
 		w.Apply(t, w.free(fmt.Sprint("apart-", i), "apart", apart))
 	}
 	for _, name := range []string{"spread-0", "spread-1", "spread-2", "spread-3", "apart-0", "apart-1"} {
-		w.A.is("pod", name, ready, "True")
+		w.A.waitForField("pod", name, ready, "True")
 	}
 	for _, p := range []*Pair{w.A, w.B} {
 		if s, a := w.on(p, "spread"), w.on(p, "apart"); len(s) != 2 || len(a) != 1 {
@@ -127,7 +127,7 @@ func TestTwoNodes(t *testing.T) {
 }
 
 // lost kills the agent of B.
-func (w *Two) lost() {
+func (w *TwoNodes) lost() {
 	t, b := w.t, w.B
 	going, staying := w.on(b, "spread"), w.on(b, "apart")[0]
 	id := b.field("pod", staying, idOf)
@@ -139,7 +139,7 @@ func (w *Two) lost() {
 	if took := time.Since(killed); took < lostAfter-leaseSeconds*time.Second {
 		t.Errorf("the node became unreachable after %s", took)
 	}
-	b.is("node", b.Node, `.status.conditions[?(@.type=="Ready")].reason`, "NodeStatusUnknown")
+	b.waitForField("node", b.Node, `.status.conditions[?(@.type=="Ready")].reason`, "NodeStatusUnknown")
 	b.until("the taints", func() string {
 		if got := w.taints(b); got != "node.kubernetes.io/unreachable:NoSchedule node.kubernetes.io/unreachable:NoExecute" {
 			return got
@@ -153,12 +153,12 @@ func (w *Two) lost() {
 			}
 			return ""
 		})
-		b.is("pod", name, `.status.conditions[?(@.type=="DisruptionTarget")].reason`, "DeletionByTaintManager")
+		b.waitForField("pod", name, `.status.conditions[?(@.type=="DisruptionTarget")].reason`, "DeletionByTaintManager")
 	}
-	b.is("pod", staying, ready, "False") // no pod is scheduled there
+	b.waitForField("pod", staying, ready, "False") // no pod is scheduled there
 	w.Apply(t, w.free("late", "late", ""))
-	w.A.is("pod", "late", ".spec.nodeName", w.A.Node)
-	w.A.is("pod", "late", ready, "True")
+	w.A.waitForField("pod", "late", ".spec.nodeName", w.A.Node)
+	w.A.waitForField("pod", "late", ready, "True")
 	if got := w.on(b, "spread"); len(got) != 2 {
 		t.Errorf("got pods without eviction %v", got)
 	}
@@ -174,7 +174,7 @@ func (w *Two) lost() {
 }
 
 // back restarts the agent of B.
-func (w *Two) back() {
+func (w *TwoNodes) back() {
 	t, b := w.t, w.B
 	going, staying := w.on(b, "spread"), w.on(b, "apart")[0]
 	id := b.field("pod", staying, idOf)
@@ -188,7 +188,7 @@ func (w *Two) back() {
 	for _, name := range going {
 		b.until(name+" to end", func() string { return b.field("pod", name, ".metadata.name") })
 	}
-	b.is("pod", staying, ready, "True")
+	b.waitForField("pod", staying, ready, "True")
 	if now, n := b.field("pod", staying, idOf), b.field("pod", staying, restarts); now != id || n != "0" {
 		t.Errorf("container %s: got %s after %s restarts", id, now, n)
 	}
@@ -206,7 +206,7 @@ func (w *Two) back() {
 }
 
 // cordoned: B takes no new pods. Spreading is only preferred, so A takes all of them.
-func (w *Two) cordoned() {
+func (w *TwoNodes) cordoned() {
 	w.Kubectl(w.t, "cordon", w.B.Node)
 	w.A.until("the taint", func() string {
 		if got := w.taints(w.B); got != "node.kubernetes.io/unschedulable:NoSchedule" {
@@ -218,17 +218,17 @@ func (w *Two) cordoned() {
 		name := fmt.Sprint("soft-", i)
 		w.Apply(w.t, w.free(name, "soft", strings.ReplaceAll(strings.ReplaceAll(spread, "DoNotSchedule", "ScheduleAnyway"),
 			"app: spread", "app: soft")))
-		w.A.is("pod", name, ".spec.nodeName", w.A.Node)
+		w.A.waitForField("pod", name, ".spec.nodeName", w.A.Node)
 	}
 	w.Kubectl(w.t, "uncordon", w.B.Node)
 	w.A.until("the taint to go", func() string { return w.taints(w.B) })
 	w.Apply(w.t, w.free("soft-2", "soft", strings.ReplaceAll(spread, "app: spread", "app: soft")))
-	w.A.is("pod", "soft-2", ".spec.nodeName", w.B.Node)
-	w.A.is("pod", "soft-2", ready, "True")
+	w.A.waitForField("pod", "soft-2", ".spec.nodeName", w.B.Node)
+	w.A.waitForField("pod", "soft-2", ready, "True")
 }
 
 // drained drains B, including pods without a controller.
-func (w *Two) drained() {
+func (w *TwoNodes) drained() {
 	t, b := w.t, w.B
 	before := len(w.on(b, "apart")) + len(w.on(b, "soft"))
 	out, err := w.TryKubectl(t, "", "drain", b.Node, "--timeout=20s")

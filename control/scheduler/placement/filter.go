@@ -131,12 +131,12 @@ func (a *attempt) filter(node *nodeInfo, used admission.Used) *Rejection {
 
 // filterResources returns all insufficient resources.
 func filterResources(node *nodeInfo, used admission.Used, pod *corev1.Pod) *Rejection {
-	refusals := admission.Resources(node.Node, used, pod)
-	if len(refusals) == 0 {
+	insufficient := admission.Resources(node.Node, used, pod)
+	if len(insufficient) == 0 {
 		return nil
 	}
 	out := &Rejection{Filter: FilterNodeResourcesFit}
-	for _, r := range refusals {
+	for _, r := range insufficient {
 		reason := "Insufficient " + string(r.Resource)
 		if r.Resource == corev1.ResourcePods {
 			reason = reasonTooManyPods
