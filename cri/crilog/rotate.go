@@ -72,7 +72,7 @@ func (r Rotation) nextSuffix(path string, old []rotatedFile) string {
 	}
 	newest := strings.TrimPrefix(old[len(old)-1].path, path+".")
 	at, err := time.Parse(rotationTimeFormat, newest)
-	if err != nil || newest < stamp { // chain lists no name that cannot be read
+	if err != nil || newest < stamp { // rotatedFiles returns only names that parse
 		return stamp
 	}
 	return at.Add(time.Second).Format(rotationTimeFormat)
