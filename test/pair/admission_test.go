@@ -57,7 +57,10 @@ func TestAdmissionReasons(t *testing.T) {
 		Version: hosts.Version16, // it does not support supplementalGroupsPolicy
 		Config:  map[string]any{"maxPods": 9},
 		// Otherwise, pods without a toleration are evicted before they can be checked.
-		Server: []func(*control.Config){func(c *control.Config) { c.Controllers = append(c.Controllers, "-taint-eviction-controller") }},
+		Server: []func(*control.Config){func(c *control.Config) {
+			c.Controllers = append(c.Controllers,
+				"-taint-eviction-controller")
+		}},
 	})
 	const port = "ports: [{containerPort: 80, hostPort: 28080, hostIP: 127.0.0.1}]"
 	p.Apply(t, p.pod("holds", port, "sleep"))

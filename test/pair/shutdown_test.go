@@ -82,7 +82,8 @@ func (d *rebootableHost) shutDown() {
 func (d *rebootableHost) boot(id string) {
 	d.t.Helper()
 	d.logind.Booted()
-	if err := errors.Join(d.Agent.Kill9(), d.Host.PowerLoss(), os.WriteFile(d.bootFile, []byte(id+"\n"), 0o644)); err != nil {
+	if err := errors.Join(d.Agent.Kill9(), d.Host.PowerLoss(), os.WriteFile(d.bootFile, []byte(id+"\n"),
+		0o644)); err != nil {
 		d.t.Fatal(err)
 	}
 	ctx := d.t.Context()
