@@ -44,7 +44,10 @@ container that has one.`,
 }
 
 func (o attachOptions) run(cmd *cobra.Command, client *nodeapi.Client, pod *corev1.Pod, container string) error {
-	at, err := client.Attach(cmd.Context(), nodeapi.AttachRequest{Namespace: pod.Namespace, Pod: pod.Name, Container: container, Stdin: o.stdin})
+	at, err := client.Attach(
+		cmd.Context(),
+		nodeapi.AttachRequest{Namespace: pod.Namespace, Pod: pod.Name, Container: container, Stdin: o.stdin},
+	)
 	if err != nil {
 		return err
 	}

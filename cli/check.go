@@ -108,7 +108,13 @@ func writeCheck(w io.Writer, s screen, r nodeapi.CheckReport) error {
 	}
 	switch {
 	case failed > 0:
-		fmt.Fprintf(&b, "\n%s: %d of %d checks failed\n", s.paint(bad, "pods cannot run on this node"), failed, len(r.Items))
+		fmt.Fprintf(
+			&b,
+			"\n%s: %d of %d checks failed\n",
+			s.paint(bad, "pods cannot run on this node"),
+			failed,
+			len(r.Items),
+		)
 	case advice > 0:
 		fmt.Fprintf(&b, "\npods can run on this node: %d of %d checks returned a warning\n", advice, len(r.Items))
 	default:

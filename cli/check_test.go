@@ -15,7 +15,11 @@ import (
 
 func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 	t.Parallel()
-	broken := nodeapi.CheckReport{Items: []nodeapi.CheckItem{{Name: "runtime", Essential: true, Detail: "connection refused", Remedy: "start it"}}}
+	broken := nodeapi.CheckReport{
+		Items: []nodeapi.CheckItem{
+			{Name: "runtime", Essential: true, Detail: "connection refused", Remedy: "start it"},
+		},
+	}
 	for _, c := range []struct {
 		what           string
 		args           []string
@@ -25,10 +29,22 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 		code           int
 	}{
 		{"the first line says so", nil, checkReport(), nil, "berth is not running: the checks were run locally\n", "", 1},
-		{"what is missing is told", nil, broken, nil, "berth is not running: the checks were run locally\nFAIL  runtime  connection refused\n", "", 1},
-		{"programs read the report alone", []string{"-o", "json"}, broken, nil, "{", "berth is not running: the checks were run locally\n", 1},
-		{"the flags are its own", []string{"--config", "x"}, nodeapi.CheckReport{}, nil, "berth is not running: the checks were run locally\n\npods can run on this node\n", "", 0},
-		{"a configuration that is wrong is told", nil, nodeapi.CheckReport{}, errors.New("maxPods: is negative"), "", "error: maxPods: is negative\n", 1},
+		{
+			"what is missing is told", nil, broken, nil,
+			"berth is not running: the checks were run locally\nFAIL  runtime  connection refused\n", "", 1,
+		},
+		{
+			"programs read the report alone", []string{"-o", "json"}, broken, nil, "{",
+			"berth is not running: the checks were run locally\n", 1,
+		},
+		{
+			"the flags are its own", []string{"--config", "x"}, nodeapi.CheckReport{}, nil,
+			"berth is not running: the checks were run locally\n\npods can run on this node\n", "", 0,
+		},
+		{
+			"a configuration that is wrong is told", nil, nodeapi.CheckReport{}, errors.New("maxPods: is negative"), "",
+			"error: maxPods: is negative\n", 1,
+		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
@@ -37,7 +53,10 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 			root := commands(&factory{
 				dial: func() (*nodeapi.Client, error) { return nodeapi.Dial(filepath.Join(t.TempDir(), "none.sock")) },
 				now:  time.Now, screen: screenOf,
-				local: &LocalCheck{Flags: flags, Run: func(context.Context) (nodeapi.CheckReport, error) { return c.report, c.fails }},
+				local: &LocalCheck{
+					Flags: flags,
+					Run:   func(context.Context) (nodeapi.CheckReport, error) { return c.report, c.fails },
+				},
 			})
 			var stdout, stderr strings.Builder
 			code := -1
@@ -49,7 +68,9 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 					code = PrintError(&stderr, cmd.ExecuteContext(t.Context()))
 				}
 			}
-			if code != c.code || !strings.HasPrefix(stdout.String(), c.stdout) || !strings.HasPrefix(stderr.String(), c.stderr) || (c.stdout == "") != (stdout.String() == "") {
+			if code != c.code || !strings.HasPrefix(stdout.String(), c.stdout) ||
+				!strings.HasPrefix(stderr.String(), c.stderr) ||
+				(c.stdout == "") != (stdout.String() == "") {
 				t.Errorf("exit code %d\n%s\n%s", code, stdout.String(), stderr.String())
 			}
 		})

@@ -38,7 +38,8 @@ func Commands(o Options) []*cobra.Command {
 
 func commands(c *factory) []*cobra.Command {
 	all := []*cobra.Command{
-		c.ps(), c.describe(), c.logs(), c.exec(), c.why(), c.timeline(), c.probes(), c.plan(), c.check(), c.events(), c.version(),
+		c.ps(), c.describe(), c.logs(), c.exec(), c.why(), c.timeline(), c.probes(), c.plan(), c.check(), c.events(),
+		c.version(),
 		c.top(), c.attach(), c.portForward(), c.cp(),
 		c.debug(), c.restart(), c.evict(), c.images(), c.drain(),
 	}

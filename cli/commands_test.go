@@ -116,9 +116,13 @@ func world() nodeapi.Handlers {
 			if err != nil {
 				return nodeapi.Description{}, err
 			}
-			return nodeapi.Description{Pod: p, Events: eventsOf(namespace, name), Source: "/etc/berth/manifests/" + name + ".yaml",
+			return nodeapi.Description{
+				Pod:       p,
+				Events:    eventsOf(namespace, name),
+				Source:    "/etc/berth/manifests/" + name + ".yaml",
 				Warnings:  []nodeapi.Warning{{Field: "spec.schedulerName", Message: "has no meaning here"}},
-				NextRetry: map[string]time.Time{"app": now.Add(95 * time.Second), "log": now.Add(-time.Second)}}, nil
+				NextRetry: map[string]time.Time{"app": now.Add(95 * time.Second), "log": now.Add(-time.Second)},
+			}, nil
 		},
 		Events: func(_ context.Context, r nodeapi.EventsRequest) (*corev1.EventList, error) {
 			return &corev1.EventList{Items: eventsOf(r.Namespace, r.Pod)}, nil
@@ -222,7 +226,10 @@ func TestOutputs(t *testing.T) {
 		{"images-color", typing{args: []string{"images"}, screen: screen{width: 80, color: true}}},
 		{"images-json", typing{args: []string{"images", "-o", "json"}}},
 		{"evict", typing{args: []string{"evict", "--explain"}}},
-		{"evict-signal", typing{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, color: true}}},
+		{
+			"evict-signal",
+			typing{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, color: true}},
+		},
 		{"evict-json", typing{args: []string{"evict", "--explain", "--signal", "pid.available", "-o", "json"}}},
 		{"evict-without-explain", typing{args: []string{"evict"}}},
 		{"check-json", typing{args: []string{"check", "-o", "json"}}},
@@ -241,10 +248,20 @@ func TestOutputs(t *testing.T) {
 		{"logs-default", typing{args: []string{"logs", "web"}}},
 		{"logs-container", typing{args: []string{"logs", "web", "-c", "setup"}}},
 		{"logs-all-prefix", typing{args: []string{"logs", "web", "--all-containers", "--prefix"}}},
-		{"logs-flags", typing{args: []string{"logs", "web", "-c", "app", "-p", "--tail", "5", "--since", "90s", "--timestamps", "--limit-bytes", "7"}}},
+		{
+			"logs-flags",
+			typing{
+				args: []string{
+					"logs", "web", "-c", "app", "-p", "--tail", "5", "--since", "90s", "--timestamps", "--limit-bytes", "7",
+				},
+			},
+		},
 		{"logs-since-time", typing{args: []string{"logs", "web", "-c", "app", "--since-time", "2026-05-04T15:00:00Z"}}},
 		{"logs-labels", typing{args: []string{"logs", "-l", "app=web", "--limit-bytes", "9"}}},
-		{"logs-labels-all", typing{args: []string{"logs", "-l", "tier=front", "--all-containers", "--prefix", "--tail", "3"}}},
+		{
+			"logs-labels-all",
+			typing{args: []string{"logs", "-l", "tier=front", "--all-containers", "--prefix", "--tail", "3"}},
+		},
 		{"logs-labels-none", typing{args: []string{"logs", "-l", "app=other"}}},
 		{"logs-labels-and-pod", typing{args: []string{"logs", "web", "-l", "app=web"}}},
 		{"logs-unknown-container", typing{args: []string{"logs", "web", "-c", "nope"}}},
@@ -289,7 +306,10 @@ func TestLogsRejectsConflictingFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--since", "5s", "--since-time", "2026-05-04T15:00:00Z"}, "at most one of --since and --since-time may be used"},
+		{
+			[]string{"--since", "5s", "--since-time", "2026-05-04T15:00:00Z"},
+			"at most one of --since and --since-time may be used",
+		},
 		{[]string{"--since", "-5s"}, "--since must be greater than 0"},
 		{[]string{"--since-time", "noon"}, `--since-time: "noon" is not a time like 2006-01-02T15:04:05Z`},
 		{[]string{"--tail", "-2"}, "--tail must be greater than or equal to -1"},
@@ -331,7 +351,8 @@ func TestCommandsReportStoppedAgent(t *testing.T) {
 	for _, args := range [][]string{{"ps"}, {"ps", "-w"}, {"describe", "a"}, {"logs", "a"}, {"exec", "a", "--", "b"},
 		{"why", "a"}, {"timeline", "a"}, {"probes", "a"}, {"check"}, {"events"}, {"version"}} {
 		_, stderr, code := run(t, path, typing{args: args})
-		want := "error: unable to connect to the agent, is berth running? dial unix " + path + ": connect: no such file or directory\n"
+		want := "error: unable to connect to the agent, is berth running? dial " +
+			"unix " + path + ": connect: no such file or directory\n"
 		if stderr != want || code != 1 {
 			t.Errorf("%q gives %d %q", args, code, stderr)
 		}
@@ -345,7 +366,8 @@ func TestVersionPrintsClientAndAgent(t *testing.T) {
 	if !strings.HasPrefix(client, "Client: berth v0.1.0") || code != 0 {
 		t.Errorf("exit %d, the client says %q", code, client)
 	}
-	if want := "Agent:  berth v0.2.0 (0123456789ab), Kubernetes v0.37.2, go1.26.8, linux/amd64\nRuntime: containerd 1.6.20, CRI v1\n"; agent != want {
+	if want := "Agent:  berth v0.2.0 (0123456789ab), Kubernetes v0.37.2, go1.26.8, linux/amd64\nRuntime: " +
+		"containerd 1.6.20, CRI v1\n"; agent != want {
 		t.Errorf("the agent says %q, want %q", agent, want)
 	}
 	stdout, _, _ = run(t, path, typing{args: []string{"version", "-o", "json"}})
@@ -361,7 +383,9 @@ func TestVersionPrintsClientAndAgent(t *testing.T) {
 }
 
 func TestKubernetesRelease(t *testing.T) {
-	for module, want := range map[string]string{"v0.37.2": "v1.37.2", "v0.38.0-alpha.1": "v1.38.0-alpha.1", "(devel)": "(devel)"} {
+	for module, want := range map[string]string{
+		"v0.37.2": "v1.37.2", "v0.38.0-alpha.1": "v1.38.0-alpha.1", "(devel)": "(devel)",
+	} {
 		if got := kubernetesRelease(module); got != want {
 			t.Errorf("%s is of %s, want %s", module, got, want)
 		}
@@ -407,18 +431,48 @@ func TestV1PodTextCannotMoveCursor(t *testing.T) {
 	h := world()
 	evil := "\x1b[2J\x07\u009b31mred\nnext\xff"
 	h.Why = func(context.Context, string, string) (nodeapi.PodExplanation, error) {
-		return nodeapi.PodExplanation{Summary: evil, Name: evil, Syncs: 1, WaitingFor: []nodeapi.WaitReason{{Reason: evil, Target: evil, Message: evil, Details: []nodeapi.Detail{{Name: evil, Value: evil}}}},
-			InProgress: []nodeapi.Operation{{Action: evil, Detail: evil}}, Next: []nodeapi.Step{{Action: evil, After: evil}}, Reasons: []nodeapi.Reason{{Code: evil, Detail: evil}}}, nil
+		return nodeapi.PodExplanation{
+			Summary: evil,
+			Name:    evil,
+			Syncs:   1,
+			WaitingFor: []nodeapi.WaitReason{
+				{Reason: evil, Target: evil, Message: evil, Details: []nodeapi.Detail{{Name: evil, Value: evil}}},
+			},
+			InProgress: []nodeapi.Operation{
+				{Action: evil, Detail: evil},
+			},
+			Next:    []nodeapi.Step{{Action: evil, After: evil}},
+			Reasons: []nodeapi.Reason{{Code: evil, Detail: evil}},
+		}, nil
 	}
 	h.Timeline = func(context.Context, string, string) (nodeapi.Timeline, error) {
-		return nodeapi.Timeline{Name: evil, Spans: []nodeapi.Span{{ID: 1, Name: evil, Target: evil, Cause: evil, Error: evil, Start: now}}}, nil
+		return nodeapi.Timeline{
+			Name:  evil,
+			Spans: []nodeapi.Span{{ID: 1, Name: evil, Target: evil, Cause: evil, Error: evil, Start: now}},
+		}, nil
 	}
 	h.Probes = func(context.Context, string, string) (nodeapi.PodProbes, error) {
-		return nodeapi.PodProbes{Name: evil, Probes: []nodeapi.Probe{{Container: evil, Kind: evil, Action: evil, WaitingFor: evil, Recent: []nodeapi.ProbeRun{{Result: evil, Output: evil, At: now}}}}}, nil
+		return nodeapi.PodProbes{
+			Name: evil,
+			Probes: []nodeapi.Probe{
+				{
+					Container:  evil,
+					Kind:       evil,
+					Action:     evil,
+					WaitingFor: evil,
+					Recent:     []nodeapi.ProbeRun{{Result: evil, Output: evil, At: now}},
+				},
+			},
+		}, nil
 	}
 	h.Plan = func(context.Context, []byte) (nodeapi.PlanResult, error) {
-		return nodeapi.PlanResult{Warnings: []nodeapi.Warning{{Object: evil, Field: evil, Message: evil}}, Pods: []nodeapi.PodPlan{{Name: evil, Change: nodeapi.Change(evil), Rejection: evil,
-			Stages: []nodeapi.StagePlan{{Stage: evil, Actions: []nodeapi.PlannedAction{{Action: evil, Target: evil, Detail: evil}}}}, Reasons: []nodeapi.Reason{{Code: evil}}}}}, nil
+		return nodeapi.PlanResult{
+			Warnings: []nodeapi.Warning{{Object: evil, Field: evil, Message: evil}},
+			Pods: []nodeapi.PodPlan{{Name: evil, Change: nodeapi.Change(evil), Rejection: evil,
+				Stages: []nodeapi.StagePlan{
+					{Stage: evil, Actions: []nodeapi.PlannedAction{{Action: evil, Target: evil, Detail: evil}}},
+				}, Reasons: []nodeapi.Reason{{Code: evil}}}},
+		}, nil
 	}
 	h.Check = func(context.Context) (nodeapi.CheckReport, error) {
 		return nodeapi.CheckReport{Items: []nodeapi.CheckItem{{Name: evil, Detail: evil, Remedy: evil}}}, nil
@@ -442,9 +496,13 @@ func TestV1PodTextCannotMoveCursor(t *testing.T) {
 		return nil, fmt.Errorf("%s", evil)
 	}
 	path := socket(t, h)
-	for _, args := range [][]string{{"ps", "-o", "wide"}, {"ps", "-o", "name"}, {"describe", "x"}, {"why", "x"}, {"timeline", "x"}, {"probes", "x"}, {"plan", "-f", "/dev/null"}, {"check"}, {"version"}, {"events"}} {
+	for _, args := range [][]string{
+		{"ps", "-o", "wide"}, {"ps", "-o", "name"}, {"describe", "x"}, {"why", "x"}, {"timeline", "x"}, {"probes", "x"},
+		{"plan", "-f", "/dev/null"}, {"check"}, {"version"}, {"events"},
+	} {
 		stdout, stderr, _ := run(t, path, typing{args: args})
-		if out := stdout + stderr; strings.ContainsAny(out, "\x1b\x07\u009b") || strings.Contains(out, "\nnext") || !strings.Contains(out, "next") {
+		if out := stdout + stderr; strings.ContainsAny(out, "\x1b\x07\u009b") || strings.Contains(out, "\nnext") ||
+			!strings.Contains(out, "next") {
 			t.Errorf("%q prints %q", args, out)
 		}
 	}

@@ -58,7 +58,8 @@ in a directory of the container are not copied, and no file is written outside T
 	}
 	namespaceFlag(cmd, &o.namespace)
 	cmd.Flags().StringVarP(&o.container, "container", "c", "", "container name")
-	cmd.Flags().BoolVar(&o.noPreserve, "no-preserve", false, "do not preserve file modes, owners and times in the container")
+	cmd.Flags().
+		BoolVar(&o.noPreserve, "no-preserve", false, "do not preserve file modes, owners and times in the container")
 	for flag, f := range map[string]cobra.CompletionFunc{"namespace": c.completeNamespaces} {
 		if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 			panic(err) // registered twice: a programming error
@@ -203,7 +204,8 @@ func (r *remote) isDirectory() (bool, error) {
 		return false, nil
 	}
 	if err != nil && r.ctx.Err() == nil && !errors.Is(err, context.Canceled) {
-		if _, exit := errors.AsType[*ExitError](err); exit || strings.Contains(err.Error(), "executable file not found") {
+		if _, exit := errors.AsType[*ExitError](err); exit ||
+			strings.Contains(err.Error(), "executable file not found") {
 			return false, nil // no test binary: tar reports the problem
 		}
 	}

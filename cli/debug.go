@@ -53,7 +53,12 @@ manifest is not changed. --profile sets its security context:
 	f.StringVarP(&o.container, "container", "c", "", "name of the ephemeral container")
 	f.StringVar(&o.target, "target", "", "container whose process namespace is shared")
 	f.StringVar(&o.pull, "image-pull-policy", "", "image pull policy: Always, IfNotPresent or Never")
-	f.StringVar(&o.profile, "profile", "general", "security profile: general, baseline, restricted, netadmin or sysadmin")
+	f.StringVar(
+		&o.profile,
+		"profile",
+		"general",
+		"security profile: general, baseline, restricted, netadmin or sysadmin",
+	)
 	f.StringSliceVar(&o.env, "env", nil, "environment variables NAME=VALUE")
 	f.BoolVarP(&o.stdin, "stdin", "i", false, "keep stdin open and attach to the container")
 	f.BoolVarP(&o.tty, "tty", "t", false, "allocate a TTY")
@@ -102,8 +107,17 @@ func (o debugOptions) start(cmd *cobra.Command, c *factory, args []string) error
 	if err != nil {
 		return err
 	}
-	if !o.stdin || ephemeralStatus(pod, add.Name).State.Terminated != nil { // the log contains the complete output and ends with the container
-		return client.Logs(cmd.Context(), nodeapi.LogRequest{Namespace: t.namespace, Pod: t.name, Container: add.Name, Follow: true}, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	if !o.stdin ||
+		ephemeralStatus(
+			pod,
+			add.Name,
+		).State.Terminated != nil { // the log contains the complete output and ends with the container
+		return client.Logs(
+			cmd.Context(),
+			nodeapi.LogRequest{Namespace: t.namespace, Pod: t.name, Container: add.Name, Follow: true},
+			cmd.OutOrStdout(),
+			cmd.ErrOrStderr(),
+		)
 	}
 	return o.attachOptions.run(cmd, client, pod, add.Name)
 }
@@ -157,7 +171,10 @@ func profileContext(profile string) (*corev1.SecurityContext, error) {
 	case "sysadmin":
 		return &corev1.SecurityContext{Privileged: new(true)}, nil
 	}
-	return nil, fmt.Errorf("--profile accepts only general, baseline, restricted, netadmin and sysadmin, not %q", profile)
+	return nil, fmt.Errorf(
+		"--profile accepts only general, baseline, restricted, netadmin and sysadmin, not %q",
+		profile,
+	)
 }
 
 // randomName returns letters and digits that form no words.
@@ -186,7 +203,8 @@ func waitStarted(ctx context.Context, client *nodeapi.Client, t target, name str
 			return fmt.Errorf("pod %s has terminated", t.name)
 		}
 		st := ephemeralStatus(e.Pod, name)
-		if w := st.State.Waiting; w != nil && !slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, w.Reason) {
+		if w := st.State.Waiting; w != nil &&
+			!slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, w.Reason) {
 			return fmt.Errorf("container %s cannot be started: %s: %s", name, w.Reason, w.Message)
 		}
 		if st.State.Running == nil && st.State.Terminated == nil {

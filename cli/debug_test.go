@@ -23,7 +23,8 @@ func TestDebugProfiles(t *testing.T) {
 			t.Errorf("%s: %s %v, want %s", profile, got, err, want)
 		}
 	}
-	if _, err := (debugOptions{profile: "root"}).ephemeral(nil); err == nil || !strings.Contains(err.Error(), "--profile") {
+	if _, err := (debugOptions{profile: "root"}).ephemeral(nil); err == nil ||
+		!strings.Contains(err.Error(), "--profile") {
 		t.Errorf("an unknown profile: %v", err)
 	}
 }

@@ -35,15 +35,33 @@ func describeText(d nodeapi.Description, now time.Time) (string, error) {
 	var b strings.Builder
 	fields := podFields(d, now)
 	if len(p.Spec.InitContainers) > 0 {
-		fields = append(fields, field{key: "Init Containers", under: containerFields(p.Spec.InitContainers, p.Status.InitContainerStatuses, d.NextRetry, now)})
+		fields = append(
+			fields,
+			field{
+				key:   "Init Containers",
+				under: containerFields(p.Spec.InitContainers, p.Status.InitContainerStatuses, d.NextRetry, now),
+			},
+		)
 	}
-	fields = append(fields, field{key: "Containers", under: containerFields(p.Spec.Containers, p.Status.ContainerStatuses, d.NextRetry, now)})
+	fields = append(
+		fields,
+		field{
+			key:   "Containers",
+			under: containerFields(p.Spec.Containers, p.Status.ContainerStatuses, d.NextRetry, now),
+		},
+	)
 	if len(p.Spec.EphemeralContainers) > 0 {
 		debug := make([]corev1.Container, len(p.Spec.EphemeralContainers))
 		for i, e := range p.Spec.EphemeralContainers {
 			debug[i] = corev1.Container(e.EphemeralContainerCommon)
 		}
-		fields = append(fields, field{key: "Ephemeral Containers", under: containerFields(debug, p.Status.EphemeralContainerStatuses, d.NextRetry, now)})
+		fields = append(
+			fields,
+			field{
+				key:   "Ephemeral Containers",
+				under: containerFields(debug, p.Status.EphemeralContainerStatuses, d.NextRetry, now),
+			},
+		)
 	}
 	writeFields(&b, "", fields)
 	if err := writeConditions(&b, p.Status.Conditions); err != nil {
@@ -82,7 +100,10 @@ func podFields(d nodeapi.Description, now time.Time) []field {
 	}
 	fields = append(fields, field{key: "Status", value: orNone(status)})
 	if p.DeletionGracePeriodSeconds != nil {
-		fields = append(fields, field{key: "Termination Grace Period", value: fmt.Sprintf("%ds", *p.DeletionGracePeriodSeconds)})
+		fields = append(
+			fields,
+			field{key: "Termination Grace Period", value: fmt.Sprintf("%ds", *p.DeletionGracePeriodSeconds)},
+		)
 	}
 	if p.Status.Reason != "" {
 		fields = append(fields, field{key: "Reason", value: p.Status.Reason})
@@ -157,7 +178,11 @@ func tailFields(p *corev1.Pod) []field {
 	for _, t := range p.Spec.Tolerations {
 		tolerations = append(tolerations, tolerationText(t))
 	}
-	return append(fields, linesField("Node-Selectors", pairs(p.Spec.NodeSelector)), linesField("Tolerations", tolerations))
+	return append(
+		fields,
+		linesField("Node-Selectors", pairs(p.Spec.NodeSelector)),
+		linesField("Tolerations", tolerations),
+	)
 }
 
 func tolerationText(t corev1.Toleration) string {

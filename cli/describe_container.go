@@ -10,7 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func containerFields(specs []corev1.Container, statuses []corev1.ContainerStatus, next map[string]time.Time, now time.Time) []field {
+func containerFields(
+	specs []corev1.Container,
+	statuses []corev1.ContainerStatus,
+	next map[string]time.Time,
+	now time.Time,
+) []field {
 	var fields []field
 	for _, c := range specs {
 		f := field{key: c.Name}
@@ -93,7 +98,10 @@ func stateField(key string, s corev1.ContainerState, now time.Time) field {
 	switch {
 	case s.Running != nil:
 		return field{key: key, value: "Running", under: []field{
-			{key: "Started", value: moment(s.Running.StartedAt.Time) + " (" + ago(now, s.Running.StartedAt.Time) + " ago)"}}}
+			{
+				key:   "Started",
+				value: moment(s.Running.StartedAt.Time) + " (" + ago(now, s.Running.StartedAt.Time) + " ago)",
+			}}}
 	case s.Terminated != nil:
 		t := s.Terminated
 		f := field{key: key, value: "Terminated"}
@@ -167,7 +175,13 @@ func probeText(p *corev1.Probe) string {
 		if scheme == "" {
 			scheme = "http"
 		}
-		how = fmt.Sprintf("http-get %s://%s:%s/%s", scheme, p.HTTPGet.Host, p.HTTPGet.Port.String(), strings.TrimPrefix(p.HTTPGet.Path, "/"))
+		how = fmt.Sprintf(
+			"http-get %s://%s:%s/%s",
+			scheme,
+			p.HTTPGet.Host,
+			p.HTTPGet.Port.String(),
+			strings.TrimPrefix(p.HTTPGet.Path, "/"),
+		)
 	case p.TCPSocket != nil:
 		how = fmt.Sprintf("tcp-socket %s:%s", p.TCPSocket.Host, p.TCPSocket.Port.String())
 	case p.GRPC != nil:
@@ -282,23 +296,43 @@ func volumeFields(v corev1.VolumeSource) []field {
 		if v.EmptyDir.SizeLimit != nil {
 			limit = v.EmptyDir.SizeLimit.String()
 		}
-		return []field{{key: "Type", value: "EmptyDir"}, {key: "Medium", value: orNone(string(v.EmptyDir.Medium))}, {key: "SizeLimit", value: limit}}
+		return []field{
+			{key: "Type", value: "EmptyDir"},
+			{key: "Medium", value: orNone(string(v.EmptyDir.Medium))},
+			{key: "SizeLimit", value: limit},
+		}
 	case v.HostPath != nil:
 		kind := ""
 		if v.HostPath.Type != nil {
 			kind = string(*v.HostPath.Type)
 		}
-		return []field{{key: "Type", value: "HostPath"}, {key: "Path", value: v.HostPath.Path}, {key: "HostPathType", value: orNone(kind)}}
+		return []field{
+			{key: "Type", value: "HostPath"},
+			{key: "Path", value: v.HostPath.Path},
+			{key: "HostPathType", value: orNone(kind)},
+		}
 	case v.ConfigMap != nil:
-		return []field{{key: "Type", value: "ConfigMap"}, {key: "Name", value: v.ConfigMap.Name}, {key: "Optional", value: fmt.Sprint(isSet(v.ConfigMap.Optional))}}
+		return []field{
+			{key: "Type", value: "ConfigMap"},
+			{key: "Name", value: v.ConfigMap.Name},
+			{key: "Optional", value: fmt.Sprint(isSet(v.ConfigMap.Optional))},
+		}
 	case v.Secret != nil:
-		return []field{{key: "Type", value: "Secret"}, {key: "SecretName", value: v.Secret.SecretName}, {key: "Optional", value: fmt.Sprint(isSet(v.Secret.Optional))}}
+		return []field{
+			{key: "Type", value: "Secret"},
+			{key: "SecretName", value: v.Secret.SecretName},
+			{key: "Optional", value: fmt.Sprint(isSet(v.Secret.Optional))},
+		}
 	case v.DownwardAPI != nil:
 		return []field{{key: "Type", value: "DownwardAPI"}, {key: "Items", under: downwardFields(v.DownwardAPI.Items)}}
 	case v.Projected != nil:
 		return append([]field{{key: "Type", value: "Projected"}}, projectedFields(v.Projected.Sources)...)
 	case v.PersistentVolumeClaim != nil:
-		return []field{{key: "Type", value: "PersistentVolumeClaim"}, {key: "ClaimName", value: v.PersistentVolumeClaim.ClaimName}, {key: "ReadOnly", value: fmt.Sprint(v.PersistentVolumeClaim.ReadOnly)}}
+		return []field{
+			{key: "Type", value: "PersistentVolumeClaim"},
+			{key: "ClaimName", value: v.PersistentVolumeClaim.ClaimName},
+			{key: "ReadOnly", value: fmt.Sprint(v.PersistentVolumeClaim.ReadOnly)},
+		}
 	case v.CSI != nil:
 		return []field{{key: "Type", value: "CSI"}, {key: "Driver", value: v.CSI.Driver}}
 	case v.Image != nil:

@@ -29,7 +29,11 @@ berth does not terminate pods.`,
 				return err
 			}
 			if state != "stopping" {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "system state is %s, not stopping: no pods terminated\n", clean(state))
+				_, err := fmt.Fprintf(
+					cmd.OutOrStdout(),
+					"system state is %s, not stopping: no pods terminated\n",
+					clean(state),
+				)
 				return err
 			}
 			client, err := c.dial()
@@ -46,7 +50,12 @@ berth does not terminate pods.`,
 			case d.SkipReason != "":
 				text = "no pods terminated: " + d.SkipReason
 			case len(d.NotTerminated) > 0:
-				text = fmt.Sprintf("%d pods terminated in %s, still running after their grace period: %s", d.Pods, d.Duration.Round(100*time.Millisecond), strings.Join(d.NotTerminated, ", "))
+				text = fmt.Sprintf(
+					"%d pods terminated in %s, still running after their grace period: %s",
+					d.Pods,
+					d.Duration.Round(100*time.Millisecond),
+					strings.Join(d.NotTerminated, ", "),
+				)
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), clean(text))
 			return err
@@ -58,7 +67,8 @@ berth does not terminate pods.`,
 func systemState(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "systemctl", "is-system-running").Output()
 	state := strings.TrimSpace(string(out))
-	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || state == "") { // the exit code is nonzero for every state except running
+	if exit := (*exec.ExitError)(nil); err != nil &&
+		(!errors.As(err, &exit) || state == "") { // the exit code is nonzero for every state except running
 		return "", fmt.Errorf("get system state from systemd: %w", err)
 	}
 	return state, nil

@@ -38,7 +38,13 @@ func (c *factory) events() *cobra.Command {
 				return err
 			}
 			defer client.Close()
-			p := &eventPrinter{o: o, now: c.now, table: table{w: cmd.OutOrStdout(), bare: o.bare}, out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr()}
+			p := &eventPrinter{
+				o:     o,
+				now:   c.now,
+				table: table{w: cmd.OutOrStdout(), bare: o.bare},
+				out:   cmd.OutOrStdout(),
+				notes: cmd.ErrOrStderr(),
+			}
 			if o.watch {
 				return client.WatchEvents(cmd.Context(), req, p.one)
 			}
@@ -97,7 +103,8 @@ func (o eventOptions) request(cmd *cobra.Command, args []string) (req nodeapi.Ev
 }
 
 func (o eventOptions) takes(e *corev1.Event) bool {
-	return len(o.types) == 0 || slices.ContainsFunc(o.types, func(t string) bool { return strings.EqualFold(t, e.Type) })
+	return len(o.types) == 0 ||
+		slices.ContainsFunc(o.types, func(t string) bool { return strings.EqualFold(t, e.Type) })
 }
 
 // eventPrinter prints events in the requested format.
@@ -142,7 +149,9 @@ func (p *eventPrinter) one(n nodeapi.EventNotification) error {
 	if p.table.widths != nil {
 		rows = rows[1:]
 	} else {
-		for header, width := range map[string]int{"NAMESPACE": 12, "LAST SEEN": 22, "TYPE": len(corev1.EventTypeWarning), "REASON": 22, "OBJECT": 24} {
+		for header, width := range map[string]int{
+			"NAMESPACE": 12, "LAST SEEN": 22, "TYPE": len(corev1.EventTypeWarning), "REASON": 22, "OBJECT": 24,
+		} {
 			p.table.least(header, width)
 		}
 	}
@@ -153,7 +162,16 @@ func eventTable(events []corev1.Event, all bool, now time.Time) [][]string {
 	rows := [][]string{{"LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"}}
 	for _, e := range byLastSeen(events) {
 		o := e.InvolvedObject
-		rows = append(rows, []string{eventAge(e, now), e.Type, e.Reason, strings.ToLower(o.Kind) + "/" + o.Name, strings.TrimSpace(e.Message)})
+		rows = append(
+			rows,
+			[]string{
+				eventAge(e, now),
+				e.Type,
+				e.Reason,
+				strings.ToLower(o.Kind) + "/" + o.Name,
+				strings.TrimSpace(e.Message),
+			},
+		)
 	}
 	if all {
 		rows[0] = append([]string{"NAMESPACE"}, rows[0]...)

@@ -52,10 +52,26 @@ completely in time.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&explain, "explain", false, "show the eviction order")
-	f.StringVar(&signal, "signal", "", "eviction signal, as in evictionHard (default: the active signals, or memory, disk and processes)")
+	f.StringVar(
+		&signal,
+		"signal",
+		"",
+		"eviction signal, as in evictionHard (default: the active signals, or memory, disk and processes)",
+	)
 	f.StringVarP(&format, "output", "o", "", "output format: json or yaml")
-	fixed(cmd, "signal", "memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
-		"containerfs.available", "containerfs.inodesFree", "pid.available", "allocatableMemory.available")
+	fixed(
+		cmd,
+		"signal",
+		"memory.available",
+		"nodefs.available",
+		"nodefs.inodesFree",
+		"imagefs.available",
+		"imagefs.inodesFree",
+		"containerfs.available",
+		"containerfs.inodesFree",
+		"pid.available",
+		"allocatableMemory.available",
+	)
 	fixed(cmd, "output", "json", "yaml")
 	return cmd
 }

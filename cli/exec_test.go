@@ -47,10 +47,11 @@ func streamer(t *testing.T, streams int, run func(process) int) *httptest.Server
 			return
 		}
 		got := make(chan httpstream.Stream, streams)
-		conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, replied <-chan struct{}) error {
-			go func() { <-replied; got <- s }()
-			return nil
-		})
+		conn := spdy.NewResponseUpgrader().
+			UpgradeResponse(w, r, func(s httpstream.Stream, replied <-chan struct{}) error {
+				go func() { <-replied; got <- s }()
+				return nil
+			})
 		if conn == nil {
 			t.Error("the connection was not upgraded")
 			return
@@ -83,7 +84,9 @@ func exitStatus(code int) metav1.Status {
 		return metav1.Status{Status: metav1.StatusSuccess}
 	}
 	return metav1.Status{Status: metav1.StatusFailure, Reason: remotecommand.NonZeroExitCodeReason,
-		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: remotecommand.ExitCodeCauseType, Message: fmt.Sprint(code)}}}}
+		Details: &metav1.StatusDetails{
+			Causes: []metav1.StatusCause{{Type: remotecommand.ExitCodeCauseType, Message: fmt.Sprint(code)}},
+		}}
 }
 
 // execWorld is a world where commands run on srv; asked gets the request.
@@ -110,7 +113,14 @@ func TestExecPassesStreamsAndExitCode(t *testing.T) {
 			})
 			var asked nodeapi.ExecRequest
 			path := socket(t, execWorld(srv, &asked))
-			stdout, stderr, got := run(t, path, typing{args: []string{"exec", "web", "-c", "app", "-i", "--", "cat", "-n"}, stdin: strings.NewReader("hello")})
+			stdout, stderr, got := run(
+				t,
+				path,
+				typing{
+					args:  []string{"exec", "web", "-c", "app", "-i", "--", "cat", "-n"},
+					stdin: strings.NewReader("hello"),
+				},
+			)
 			want := "err\n"
 			if code != 0 {
 				want += fmt.Sprintf("command terminated with exit code %d\n", code)
@@ -129,7 +139,11 @@ func TestExecWithoutTerminalRequestsNoTTY(t *testing.T) {
 	srv := streamer(t, 4, func(p process) int { _, _ = io.Copy(io.Discard, p.stdin); return 0 })
 	var asked nodeapi.ExecRequest
 	path := socket(t, execWorld(srv, &asked))
-	_, stderr, code := run(t, path, typing{args: []string{"exec", "-it", "crash", "--", "sh"}, stdin: strings.NewReader("")})
+	_, stderr, code := run(
+		t,
+		path,
+		typing{args: []string{"exec", "-it", "crash", "--", "sh"}, stdin: strings.NewReader("")},
+	)
 	if asked.TTY || code != 0 || !strings.Contains(stderr, "Unable to use a TTY - input is not a terminal") {
 		t.Errorf("TTY %t, exit %d, stderr %q", asked.TTY, code, stderr)
 	}
@@ -141,9 +155,18 @@ func TestExecReportsStartErrors(t *testing.T) {
 		url      func(srv *httptest.Server) (string, error)
 		want     string
 	}{
-		{"the agent refuses", func(*httptest.Server) (string, error) { return "", nodeapi.NotFound("web") }, "Error from agent (NotFound): pods \"web\" not found\n"},
-		{"the URL is none", func(*httptest.Server) (string, error) { return "http://[", nil }, "error: parse streaming URL of the runtime: "},
-		{"the token has been used", func(srv *httptest.Server) (string, error) { return srv.URL + "/gone", nil }, "error: exec: "},
+		{
+			"the agent refuses", func(*httptest.Server) (string, error) { return "", nodeapi.NotFound("web") },
+			"Error from agent (NotFound): pods \"web\" not found\n",
+		},
+		{
+			"the URL is none", func(*httptest.Server) (string, error) { return "http://[", nil },
+			"error: parse streaming URL of the runtime: ",
+		},
+		{
+			"the token has been used", func(srv *httptest.Server) (string, error) { return srv.URL + "/gone", nil },
+			"error: exec: ",
+		},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			srv := httptest.NewServer(http.NotFoundHandler())
@@ -266,7 +289,7 @@ func TestV3TerminalIsRestoredWhenExecIsCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	srv := streamer(t, 4, func(p process) int {
 		cancel()
-		// Until the connection ends. It does not while a size is there that nobody reads.
+		// Until the connection ends. It does not while a terminal size is unread.
 		var sizes sync.WaitGroup
 		sizes.Go(func() { _, _ = io.Copy(io.Discard, p.resize) })
 		_, _ = io.Copy(io.Discard, bufio.NewReader(p.stdin))

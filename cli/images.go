@@ -56,7 +56,10 @@ func writeImages(w io.Writer, s screen, list nodeapi.Images) error {
 			used = "yes"
 		}
 		for _, name := range tagsOf(img.Names) {
-			rows = append(rows, []string{name[0], name[1], shortID(img.ID), decimal(img.Size), used, orNone(img.Pinned)})
+			rows = append(
+				rows,
+				[]string{name[0], name[1], shortID(img.ID), decimal(img.Size), used, orNone(img.Pinned)},
+			)
 		}
 	}
 	t := table{w: w}

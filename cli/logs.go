@@ -200,12 +200,15 @@ func chooseContainer(pod *corev1.Pod, name string, notes io.Writer) (string, err
 	all := containersOf(pod)
 	if name != "" {
 		if !slices.Contains(all, name) {
-			return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s, valid containers are: %s",
-				name, pod.Name, strings.Join(all, ", ")))
+			return "", apierrors.NewBadRequest(
+				fmt.Sprintf("container %s is not valid for pod %s, valid containers are: %s",
+					name, pod.Name, strings.Join(all, ", ")),
+			)
 		}
 		return name, nil
 	}
-	if marked := pod.Annotations["kubectl.kubernetes.io/default-container"]; marked != "" && slices.Contains(all, marked) {
+	if marked := pod.Annotations["kubectl.kubernetes.io/default-container"]; marked != "" &&
+		slices.Contains(all, marked) {
 		return marked, nil
 	}
 	if len(pod.Spec.Containers) == 0 {
@@ -213,7 +216,9 @@ func chooseContainer(pod *corev1.Pod, name string, notes io.Writer) (string, err
 	}
 	first := pod.Spec.Containers[0].Name
 	if len(all) > 1 {
-		if _, err := fmt.Fprintf(notes, "Defaulted container %q out of: %s\n", first, clean(strings.Join(describeContainers(pod), ", "))); err != nil {
+		if _, err := fmt.Fprintf(
+			notes, "Defaulted container %q out of: %s\n", first, clean(strings.Join(describeContainers(pod), ", ")),
+		); err != nil {
 			return "", err
 		}
 	}

@@ -16,7 +16,11 @@ func checkFormat(format string, possible ...string) error {
 	if format == "" || slices.Contains(possible, format) {
 		return nil
 	}
-	return fmt.Errorf("unable to match an output format for %q, allowed formats are: %s", format, strings.Join(possible, ","))
+	return fmt.Errorf(
+		"unable to match an output format for %q, allowed formats are: %s",
+		format,
+		strings.Join(possible, ","),
+	)
 }
 
 // encode writes v as JSON or YAML.

@@ -49,39 +49,136 @@ func TestPodStatusMatchesKubectl(t *testing.T) {
 		want       string // ready/total status restarts
 	}{
 		{sentence: "a pod of which nothing is known shows its phase", phase: "Pending", want: "0/2 Pending 0"},
-		{sentence: "a gated pod says so", phase: "Pending", conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Reason: "SchedulingGated"}}, want: "0/2 SchedulingGated 0"},
+		{
+			sentence: "a gated pod says so", phase: "Pending",
+			conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Reason: "SchedulingGated"}},
+			want:       "0/2 SchedulingGated 0",
+		},
 		{sentence: "a rejected pod shows the reason", phase: "Failed", reason: "OutOfcpu", want: "0/2 OutOfcpu 0"},
-		{sentence: "containers being made", phase: "Pending", main: []corev1.ContainerStatus{st(waiting("ContainerCreating", "")), st(waiting("ContainerCreating", ""))}, want: "0/2 ContainerCreating 0"},
-		{sentence: "all run and are ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)}, want: "2/2 Running 0"},
-		{sentence: "one is not ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), st(up)}, want: "1/2 Running 0"},
-		{sentence: "a crash loop is told and counted", phase: "Running", main: []corev1.ContainerStatus{ready(up), restarted(st(waiting("CrashLoopBackOff", "")), 4)}, want: "1/2 CrashLoopBackOff 4"},
-		{sentence: "the first container with a word has it", phase: "Running", main: []corev1.ContainerStatus{st(waiting("ErrImagePull", "")), st(waiting("CrashLoopBackOff", ""))}, want: "0/2 ErrImagePull 0"},
-		{sentence: "a kill for memory is told", phase: "Failed", main: []corev1.ContainerStatus{st(exited(137, "OOMKilled", 0))}, want: "0/2 OOMKilled 0"},
-		{sentence: "an exit without a reason shows its code", phase: "Failed", main: []corev1.ContainerStatus{st(exited(3, "", 0))}, want: "0/2 ExitCode:3 0"},
-		{sentence: "a signal without a reason is told", phase: "Failed", main: []corev1.ContainerStatus{st(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Signal: 9}})}, want: "0/2 Signal:9 0"},
-		{sentence: "completed", phase: "Succeeded", main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), st(exited(0, "Completed", 0))}, want: "0/2 Completed 0"},
-		{sentence: "one completed and the other goes on, ready", phase: "Running", conditions: true_(corev1.PodReady), main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), ready(up)}, want: "1/2 Running 0"},
-		{sentence: "one completed and the pod is not ready", phase: "Running", main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), ready(up)}, want: "1/2 NotReady 0"},
-		{sentence: "the first of two init containers runs", inits: inits(plain, plain), phase: "Pending", init: []corev1.ContainerStatus{st(up), st(waiting("PodInitializing", ""))}, main: []corev1.ContainerStatus{st(waiting("PodInitializing", ""))}, want: "0/2 Init:0/2 0"},
-		{sentence: "the second waits its turn", inits: inits(plain, plain), phase: "Pending", init: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), st(waiting("PodInitializing", ""))}, want: "0/2 Init:1/2 0"},
-		{sentence: "an init container in a crash loop", inits: inits(plain), phase: "Pending", init: []corev1.ContainerStatus{restarted(st(waiting("CrashLoopBackOff", "")), 2)}, want: "0/2 Init:CrashLoopBackOff 2"},
-		{sentence: "an init container that failed", inits: inits(plain), phase: "Failed", init: []corev1.ContainerStatus{st(exited(1, "Error", 0))}, want: "0/2 Init:Error 0"},
-		{sentence: "an init container that failed without a word", inits: inits(plain), phase: "Failed", init: []corev1.ContainerStatus{st(exited(4, "", 0))}, want: "0/2 Init:ExitCode:4 0"},
-		{sentence: "init is over, the mains are being made", inits: inits(plain), phase: "Pending", init: []corev1.ContainerStatus{st(exited(0, "Completed", 0))}, main: []corev1.ContainerStatus{st(waiting("PodInitializing", ""))}, want: "0/2 PodInitializing 0"},
-		{sentence: "a sidecar counts as a container", inits: inits(sidecar), phase: "Running", init: []corev1.ContainerStatus{ready(up)}, main: []corev1.ContainerStatus{ready(up), ready(up)}, want: "3/3 Running 0"},
-		{sentence: "a sidecar that has not started holds the rest", inits: inits(sidecar), phase: "Pending", init: []corev1.ContainerStatus{st(up)}, want: "0/3 Init:0/1 0"},
-		{sentence: "a sidecar that restarts later does not hide the mains", inits: inits(sidecar), phase: "Running", conditions: true_(corev1.PodInitialized), init: []corev1.ContainerStatus{restarted(st(waiting("CrashLoopBackOff", "")), 2)}, main: []corev1.ContainerStatus{restarted(ready(up), 1), ready(up)}, want: "2/3 Running 3"},
-		{sentence: "restarts of plain init containers are forgotten once they are over", inits: inits(plain), phase: "Running", init: []corev1.ContainerStatus{restarted(st(exited(0, "Completed", 0)), 7)}, main: []corev1.ContainerStatus{ready(up), ready(up)}, want: "2/2 Running 0"},
-		{sentence: "a deleted pod terminates", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)}, deleted: true, want: "2/2 Terminating 0"},
-		{sentence: "a deleted pod that has ended shows how", phase: "Succeeded", main: []corev1.ContainerStatus{st(exited(0, "Completed", 0))}, deleted: true, want: "0/2 Completed 0"},
-		{sentence: "a deleted pod of a lost node is unknown", phase: "Running", reason: "NodeLost", deleted: true, want: "0/2 Unknown 0"},
+		{
+			sentence: "containers being made", phase: "Pending",
+			main: []corev1.ContainerStatus{st(waiting("ContainerCreating", "")), st(waiting("ContainerCreating", ""))},
+			want: "0/2 ContainerCreating 0",
+		},
+		{
+			sentence: "all run and are ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
+			want: "2/2 Running 0",
+		},
+		{
+			sentence: "one is not ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), st(up)},
+			want: "1/2 Running 0",
+		},
+		{
+			sentence: "a crash loop is told and counted", phase: "Running",
+			main: []corev1.ContainerStatus{ready(up), restarted(st(waiting("CrashLoopBackOff", "")), 4)},
+			want: "1/2 CrashLoopBackOff 4",
+		},
+		{
+			sentence: "the first container with a word has it", phase: "Running",
+			main: []corev1.ContainerStatus{st(waiting("ErrImagePull", "")), st(waiting("CrashLoopBackOff", ""))},
+			want: "0/2 ErrImagePull 0",
+		},
+		{
+			sentence: "a kill for memory is told", phase: "Failed",
+			main: []corev1.ContainerStatus{st(exited(137, "OOMKilled", 0))}, want: "0/2 OOMKilled 0",
+		},
+		{
+			sentence: "an exit without a reason shows its code", phase: "Failed",
+			main: []corev1.ContainerStatus{st(exited(3, "", 0))}, want: "0/2 ExitCode:3 0",
+		},
+		{
+			sentence: "a signal without a reason is told", phase: "Failed",
+			main: []corev1.ContainerStatus{
+				st(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Signal: 9}}),
+			},
+			want: "0/2 Signal:9 0",
+		},
+		{
+			sentence: "completed", phase: "Succeeded",
+			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), st(exited(0, "Completed", 0))},
+			want: "0/2 Completed 0",
+		},
+		{
+			sentence: "one completed and the other goes on, ready", phase: "Running", conditions: true_(corev1.PodReady),
+			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), ready(up)}, want: "1/2 Running 0",
+		},
+		{
+			sentence: "one completed and the pod is not ready", phase: "Running",
+			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), ready(up)}, want: "1/2 NotReady 0",
+		},
+		{
+			sentence: "the first of two init containers runs", inits: inits(plain, plain), phase: "Pending",
+			init: []corev1.ContainerStatus{st(up), st(waiting("PodInitializing", ""))},
+			main: []corev1.ContainerStatus{st(waiting("PodInitializing", ""))}, want: "0/2 Init:0/2 0",
+		},
+		{
+			sentence: "the second waits its turn", inits: inits(plain, plain), phase: "Pending",
+			init: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), st(waiting("PodInitializing", ""))},
+			want: "0/2 Init:1/2 0",
+		},
+		{
+			sentence: "an init container in a crash loop", inits: inits(plain), phase: "Pending",
+			init: []corev1.ContainerStatus{restarted(st(waiting("CrashLoopBackOff", "")), 2)},
+			want: "0/2 Init:CrashLoopBackOff 2",
+		},
+		{
+			sentence: "an init container that failed", inits: inits(plain), phase: "Failed",
+			init: []corev1.ContainerStatus{st(exited(1, "Error", 0))}, want: "0/2 Init:Error 0",
+		},
+		{
+			sentence: "an init container that failed without a word", inits: inits(plain), phase: "Failed",
+			init: []corev1.ContainerStatus{st(exited(4, "", 0))}, want: "0/2 Init:ExitCode:4 0",
+		},
+		{
+			sentence: "init is over, the mains are being made", inits: inits(plain), phase: "Pending",
+			init: []corev1.ContainerStatus{st(exited(0, "Completed", 0))},
+			main: []corev1.ContainerStatus{st(waiting("PodInitializing", ""))}, want: "0/2 PodInitializing 0",
+		},
+		{
+			sentence: "a sidecar counts as a container", inits: inits(sidecar), phase: "Running",
+			init: []corev1.ContainerStatus{ready(up)}, main: []corev1.ContainerStatus{ready(up), ready(up)},
+			want: "3/3 Running 0",
+		},
+		{
+			sentence: "a sidecar that has not started holds the rest", inits: inits(sidecar), phase: "Pending",
+			init: []corev1.ContainerStatus{st(up)}, want: "0/3 Init:0/1 0",
+		},
+		{
+			sentence: "a sidecar that restarts later does not hide the mains", inits: inits(sidecar), phase: "Running",
+			conditions: true_(corev1.PodInitialized),
+			init:       []corev1.ContainerStatus{restarted(st(waiting("CrashLoopBackOff", "")), 2)},
+			main:       []corev1.ContainerStatus{restarted(ready(up), 1), ready(up)}, want: "2/3 Running 3",
+		},
+		{
+			sentence: "restarts of plain init containers are forgotten once they are over", inits: inits(plain),
+			phase: "Running", init: []corev1.ContainerStatus{restarted(st(exited(0, "Completed", 0)), 7)},
+			main: []corev1.ContainerStatus{ready(up), ready(up)}, want: "2/2 Running 0",
+		},
+		{
+			sentence: "a deleted pod terminates", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
+			deleted: true, want: "2/2 Terminating 0",
+		},
+		{
+			sentence: "a deleted pod that has ended shows how", phase: "Succeeded",
+			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0))}, deleted: true, want: "0/2 Completed 0",
+		},
+		{
+			sentence: "a deleted pod of a lost node is unknown", phase: "Running", reason: "NodeLost", deleted: true,
+			want: "0/2 Unknown 0",
+		},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			p := corev1.Pod{Spec: corev1.PodSpec{InitContainers: tt.inits, Containers: make([]corev1.Container, 2)}}
 			for i := range tt.init {
 				tt.init[i].Name = tt.inits[i].Name
 			}
-			p.Status = corev1.PodStatus{Phase: tt.phase, Reason: tt.reason, Conditions: tt.conditions, InitContainerStatuses: tt.init, ContainerStatuses: tt.main}
+			p.Status = corev1.PodStatus{
+				Phase:                 tt.phase,
+				Reason:                tt.reason,
+				Conditions:            tt.conditions,
+				InitContainerStatuses: tt.init,
+				ContainerStatuses:     tt.main,
+			}
 			if tt.deleted {
 				p.DeletionTimestamp = new(before(0))
 			}
@@ -98,8 +195,10 @@ func TestPodStatusMatchesKubectl(t *testing.T) {
 
 func TestShort(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0s", 310 * time.Nanosecond: "310ns", 310 * time.Microsecond: "310µs", 1234 * time.Microsecond: "1.23ms", 84*time.Millisecond + 400*time.Microsecond: "84ms",
-		1243 * time.Millisecond: "1.24s", 12340 * time.Millisecond: "12.3s", 125400 * time.Millisecond: "2m5s",
+		0: "0s", 310 * time.Nanosecond: "310ns", 310 * time.Microsecond: "310µs", 1234 * time.Microsecond: "1.23ms",
+		84*time.Millisecond + 400*time.Microsecond: "84ms",
+		1243 * time.Millisecond:                    "1.24s", 12340 * time.Millisecond: "12.3s",
+		125400 * time.Millisecond: "2m5s",
 	} {
 		if got := short(d); got != want {
 			t.Errorf("short(%d) = %s, want %s", d, got, want)

@@ -49,7 +49,10 @@ The command runs until it is interrupted.`,
 				return err
 			}
 			if pod.Status.Phase != corev1.PodRunning {
-				return fmt.Errorf("unable to forward port because pod is not running. Current status=%s", pod.Status.Phase)
+				return fmt.Errorf(
+					"unable to forward port because pod is not running. Current status=%s",
+					pod.Status.Phase,
+				)
 			}
 			ports, err := forwardsOf(pod, args[1:])
 			if err != nil {
@@ -59,7 +62,10 @@ The command runs until it is interrupted.`,
 		},
 	}
 	namespaceFlag(cmd, &o.namespace)
-	cmd.Flags().StringSliceVar(&o.addresses, "address", []string{"localhost"}, "local addresses to listen on: IP addresses or localhost")
+	cmd.Flags().
+		StringSliceVar(
+			&o.addresses, "address", []string{"localhost"}, "local addresses to listen on: IP addresses or localhost",
+		)
 	c.complete(cmd)
 	return cmd
 }
@@ -211,7 +217,12 @@ func (o forwardOptions) listen(ctx context.Context, p forward) ([]listening, err
 
 // accept serves connections until the listener is closed. A failed connection is reported and does
 // not affect others.
-func (l listening) accept(ctx context.Context, all *sync.WaitGroup, say, errs *lineLock, dial func(context.Context) (nodeapi.Stream, error)) {
+func (l listening) accept(
+	ctx context.Context,
+	all *sync.WaitGroup,
+	say, errs *lineLock,
+	dial func(context.Context) (nodeapi.Stream, error),
+) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {

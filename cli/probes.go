@@ -49,7 +49,9 @@ func probesText(p nodeapi.PodProbes, now time.Time) (string, error) {
 			}
 			runs = append(runs, []string{
 				clean(x.Container), clean(x.Kind), r.At.In(now.Location()).Format("15:04:05.000"), clean(result),
-				short(time.Duration(r.Seconds * float64(time.Second))), orNone(shortened(clean(strings.TrimSpace(r.Output)), maxOutput)),
+				short(
+					time.Duration(r.Seconds * float64(time.Second)),
+				), orNone(shortened(clean(strings.TrimSpace(r.Output)), maxOutput)),
 			})
 		}
 	}

@@ -32,7 +32,8 @@ func (c *factory) ps() *cobra.Command {
 		Short: "List the pods on this node",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for i, name := range args { // as in kubectl get, pod/web is web
-				if kind, bare, two := strings.Cut(name, "/"); two && slices.Contains([]string{"pod", "pods", "po"}, kind) {
+				if kind, bare, two := strings.Cut(name, "/"); two &&
+					slices.Contains([]string{"pod", "pods", "po"}, kind) {
 					args[i] = bare
 				}
 			}
@@ -230,12 +231,24 @@ func (p *podPrinter) row(pod *corev1.Pod) []string {
 	if s.restarts > 0 && !s.lastRestart.IsZero() {
 		restarts += " (" + ago(p.now(), s.lastRestart) + " ago)"
 	}
-	row := []string{pod.Name, fmt.Sprintf("%d/%d", s.ready, s.total), s.status, restarts, ago(p.now(), pod.CreationTimestamp.Time)}
+	row := []string{
+		pod.Name,
+		fmt.Sprintf("%d/%d", s.ready, s.total),
+		s.status,
+		restarts,
+		ago(p.now(), pod.CreationTimestamp.Time),
+	}
 	if p.o.all {
 		row = append([]string{pod.Namespace}, row...)
 	}
 	if p.o.format == "wide" {
-		row = append(row, orNone(pod.Status.PodIP), orNone(pod.Spec.NodeName), orNone(pod.Status.NominatedNodeName), gates(pod))
+		row = append(
+			row,
+			orNone(pod.Status.PodIP),
+			orNone(pod.Spec.NodeName),
+			orNone(pod.Status.NominatedNodeName),
+			gates(pod),
+		)
 	}
 	if p.o.labels {
 		row = append(row, orNone(labels.Set(pod.Labels).String()))

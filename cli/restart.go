@@ -40,7 +40,9 @@ in between.`,
 				return errors.New("POD/CONTAINER and -c cannot be used together")
 			}
 			names = append(names, containers...)
-			if err := client.Restart(cmd.Context(), nodeapi.RestartRequest{Namespace: t.namespace, Pod: t.name, Containers: names}); err != nil {
+			if err := client.Restart(
+				cmd.Context(), nodeapi.RestartRequest{Namespace: t.namespace, Pod: t.name, Containers: names},
+			); err != nil {
 				return err
 			}
 			what := "pod/" + t.name
@@ -84,7 +86,11 @@ func restartTarget(cmd *cobra.Command, client *nodeapi.Client, namespace, arg st
 }
 
 // completeRestart completes a pod, and after it the containers.
-func (c *factory) completeRestart(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *factory) completeRestart(
+	cmd *cobra.Command,
+	args []string,
+	typed string,
+) ([]string, cobra.ShellCompDirective) {
 	names, directive := c.completePods(cmd, args, typed)
 	if len(args) > 0 || !strings.Contains(typed, "/") {
 		return names, directive

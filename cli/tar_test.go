@@ -66,18 +66,30 @@ func TestV4UnpackedFilesStayBelowTarget(t *testing.T) {
 		err      string
 		note     string
 	}{
-		{"a directory goes into one that is there", []packed{{name: "./src/", kind: tar.TypeDir}, {name: "./src/a", text: "1"}, {name: "./src/b/c", text: "2"}}, nil, "src/a=1 src/b/c=2", "", ""},
-		{"a name that climbs is refused", []packed{{name: "./src/../../secret", text: "x"}}, nil, "", "does not start with src", ""},
+		{
+			"a directory goes into one that is there",
+			[]packed{{name: "./src/", kind: tar.TypeDir}, {name: "./src/a", text: "1"}, {name: "./src/b/c", text: "2"}}, nil,
+			"src/a=1 src/b/c=2", "", "",
+		},
+		{
+			"a name that climbs is refused", []packed{{name: "./src/../../secret", text: "x"}}, nil, "",
+			"does not start with src", "",
+		},
 		{"an absolute name is refused", []packed{{name: "/etc/passwd", text: "x"}}, nil, "", "does not start with src", ""},
 		{"links are left out, and what would go through them is a directory", []packed{
-			{name: "./src/out", link: "..", kind: tar.TypeSymlink}, {name: "./src/out/x", text: "1"}, {name: "./src/hard", link: "../secret", kind: tar.TypeLink},
+			{name: "./src/out", link: "..", kind: tar.TypeSymlink}, {name: "./src/out/x", text: "1"},
+			{name: "./src/hard", link: "../secret", kind: tar.TypeLink},
 		}, nil, "src/out/x=1", "", `skipping symlink: "src/out" -> ".."`},
-		{"a link that was there is not written through", []packed{{name: "./src", text: "new"}}, func(t *testing.T, top string) {
+		{"a link that was there is not written through", []packed{
+			{name: "./src", text: "new"},
+		}, func(t *testing.T, top string) {
 			if err := os.Symlink("../secret", filepath.Join(top, "target", "src")); err != nil {
 				t.Fatal(err)
 			}
 		}, "src=new", "", ""},
-		{"nor is a directory that is a link to elsewhere", []packed{{name: "./src/secret", text: "new"}}, func(t *testing.T, top string) {
+		{"nor is a directory that is a link to elsewhere", []packed{
+			{name: "./src/secret", text: "new"},
+		}, func(t *testing.T, top string) {
 			if err := os.Symlink("..", filepath.Join(top, "target", "src")); err != nil {
 				t.Fatal(err)
 			}

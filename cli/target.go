@@ -80,7 +80,11 @@ func (c *factory) completePods(cmd *cobra.Command, args []string, typed string) 
 }
 
 // completeNamespaces completes -n.
-func (c *factory) completeNamespaces(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *factory) completeNamespaces(
+	cmd *cobra.Command,
+	_ []string,
+	typed string,
+) ([]string, cobra.ShellCompDirective) {
 	pods, err := c.podsToComplete(cmd)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -93,7 +97,11 @@ func (c *factory) completeNamespaces(cmd *cobra.Command, _ []string, typed strin
 }
 
 // completeContainers completes -c with the containers of the given pod.
-func (c *factory) completeContainers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *factory) completeContainers(
+	cmd *cobra.Command,
+	args []string,
+	typed string,
+) ([]string, cobra.ShellCompDirective) {
 	pods, err := c.podsToComplete(cmd)
 	if err != nil || len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -141,7 +149,9 @@ func matching(names []string, typed string) []string {
 // flags.
 func (c *factory) complete(cmd *cobra.Command, but ...string) {
 	cmd.ValidArgsFunction = c.completePods
-	for flag, f := range map[string]cobra.CompletionFunc{"namespace": c.completeNamespaces, "container": c.completeContainers} {
+	for flag, f := range map[string]cobra.CompletionFunc{
+		"namespace": c.completeNamespaces, "container": c.completeContainers,
+	} {
 		if cmd.Flags().Lookup(flag) == nil || slices.Contains(but, flag) {
 			continue
 		}
@@ -153,9 +163,12 @@ func (c *factory) complete(cmd *cobra.Command, but ...string) {
 
 // fixed completes a flag with constant values.
 func fixed(cmd *cobra.Command, flag string, words ...string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		return matching(slices.Clone(words), typed), cobra.ShellCompDirectiveNoFileComp
-	})
+	err := cmd.RegisterFlagCompletionFunc(
+		flag,
+		func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+			return matching(slices.Clone(words), typed), cobra.ShellCompDirectiveNoFileComp
+		},
+	)
 	if err != nil {
 		panic(err) // registered twice: a programming error
 	}
@@ -179,7 +192,10 @@ func containersOf(p *corev1.Pod) []string {
 
 // dialContainer returns a client, a pod and a container chosen by chooseContainer. The caller
 // closes the client, unless there is an error.
-func (c *factory) dialContainer(cmd *cobra.Command, namespace, name, container string) (*nodeapi.Client, *corev1.Pod, string, error) {
+func (c *factory) dialContainer(
+	cmd *cobra.Command,
+	namespace, name, container string,
+) (*nodeapi.Client, *corev1.Pod, string, error) {
 	t, err := targetOf(cmd, namespace, name)
 	if err != nil {
 		return nil, nil, "", err

@@ -28,7 +28,10 @@ func terminalOf(in io.Reader) *terminal {
 
 // raw calls do with the terminal in raw mode. do receives the initial size of the terminal and each
 // change. The terminal is always restored.
-func (t *terminal) raw(ctx context.Context, do func(context.Context, remotecommand.TerminalSizeQueue) error) (err error) {
+func (t *terminal) raw(
+	ctx context.Context,
+	do func(context.Context, remotecommand.TerminalSizeQueue) error,
+) (err error) {
 	was, err := term.MakeRaw(t.fd)
 	if err != nil {
 		return fmt.Errorf("set terminal to raw mode: %w", err)

@@ -149,8 +149,17 @@ func timelineText(l nodeapi.Timeline, s screen, now time.Time) string {
 		now = l.Now.In(now.Location())
 	}
 	f := frameOf(l, now)
-	fmt.Fprintf(&b, "pod %s/%s, %s from %s to %s\n", clean(l.Namespace), clean(l.Name),
-		short(f.to.Sub(f.from)), f.from.In(now.Location()).Format("2006-01-02 15:04:05.000"), f.to.In(now.Location()).Format("15:04:05.000"))
+	fmt.Fprintf(
+		&b,
+		"pod %s/%s, %s from %s to %s\n",
+		clean(l.Namespace),
+		clean(l.Name),
+		short(
+			f.to.Sub(f.from),
+		),
+		f.from.In(now.Location()).Format("2006-01-02 15:04:05.000"),
+		f.to.In(now.Location()).Format("15:04:05.000"),
+	)
 	if l.Dropped > 0 {
 		fmt.Fprintf(&b, "(%d spans between the start and the newest spans are not available)\n", l.Dropped)
 	}
@@ -166,14 +175,27 @@ func timelineText(l nodeapi.Timeline, s screen, now time.Time) string {
 	names = min(names, max(s.width-starts-lengths-minBar-8, minName))
 	free := s.width - names - starts - lengths - 8
 	width := min(max(free*3/5, minBar), maxBar)
-	fmt.Fprintf(&b, "\n%s  %s  %s  %s  REASON\n", pad("OPERATION", names), lead("START", starts), lead("DURATION", lengths), strings.Repeat(" ", width+2))
+	fmt.Fprintf(
+		&b,
+		"\n%s  %s  %s  %s  REASON\n",
+		pad("OPERATION", names),
+		lead("START", starts),
+		lead("DURATION", lengths),
+		strings.Repeat(" ", width+2),
+	)
 	for i, r := range rows {
 		if i > 0 && act[i] != act[i-1] {
 			fmt.Fprintf(&b, "%s later:\n", short(frames[act[i]].from.Sub(frames[act[i-1]].to)))
 		}
 		bar := frames[act[i]].bar(r.span.Start, endOf(r.span.Span, now), width, r.mark)
-		line := fmt.Sprintf("%s  %s  %s  |%s|  %s", pad(cut(r.name, names), names), lead(r.start, starts), lead(r.length, lengths),
-			s.paint(r.color, bar), s.paint(r.color, r.cause))
+		line := fmt.Sprintf(
+			"%s  %s  %s  |%s|  %s",
+			pad(cut(r.name, names), names),
+			lead(r.start, starts),
+			lead(r.length, lengths),
+			s.paint(r.color, bar),
+			s.paint(r.color, r.cause),
+		)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	return b.String()

@@ -65,7 +65,10 @@ func (o topOptions) run(cmd *cobra.Command, c *factory, args []string) error {
 	if len(args) == 1 && (o.selector != "" || o.all) {
 		return errors.New("a pod and -l or -A cannot be used together")
 	}
-	req := nodeapi.TopRequest{PodsRequest: nodeapi.PodsRequest{Namespace: o.namespace, Selector: o.selector}, Window: o.window}
+	req := nodeapi.TopRequest{
+		PodsRequest: nodeapi.PodsRequest{Namespace: o.namespace, Selector: o.selector},
+		Window:      o.window,
+	}
 	if o.all {
 		req.Namespace = ""
 	}
@@ -94,7 +97,13 @@ func (o topOptions) run(cmd *cobra.Command, c *factory, args []string) error {
 }
 
 // fetch measures all pods, or one pod, which must exist.
-func (o topOptions) fetch(ctx context.Context, client *nodeapi.Client, cmd *cobra.Command, req nodeapi.TopRequest, args []string) (nodeapi.Top, error) {
+func (o topOptions) fetch(
+	ctx context.Context,
+	client *nodeapi.Client,
+	cmd *cobra.Command,
+	req nodeapi.TopRequest,
+	args []string,
+) (nodeapi.Top, error) {
 	if len(args) == 0 {
 		return client.Top(ctx, req)
 	}
@@ -127,7 +136,11 @@ func (o topOptions) sort(pods []nodeapi.PodTop) {
 		return 0
 	}
 	slices.SortStableFunc(pods, func(a, b nodeapi.PodTop) int {
-		return cmp.Or(cmp.Compare(key(b.Resources), key(a.Resources)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(
+			cmp.Compare(key(b.Resources), key(a.Resources)),
+			cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Name, b.Name),
+		)
 	})
 	for _, p := range pods {
 		slices.SortStableFunc(p.Containers, func(a, b nodeapi.ContainerTop) int {

@@ -40,5 +40,9 @@ func (c *Client) Attach(ctx context.Context, req AttachRequest) (AttachResponse,
 	if err != nil {
 		return AttachResponse{}, err
 	}
-	return fetch[AttachResponse](ctx, c, request{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/attach"), body: body})
+	return fetch[AttachResponse](
+		ctx,
+		c,
+		request{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/attach"), body: body},
+	)
 }

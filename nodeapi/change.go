@@ -32,7 +32,11 @@ func (c *Client) Restart(ctx context.Context, req RestartRequest) error {
 	if err != nil {
 		return err
 	}
-	_, err = fetch[struct{}](ctx, c, request{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/restart"), body: body})
+	_, err = fetch[struct{}](
+		ctx,
+		c,
+		request{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/restart"), body: body},
+	)
 	return err
 }
 
@@ -51,6 +55,10 @@ func (c *Client) Debug(ctx context.Context, namespace, pod string, add corev1.Ep
 	if err != nil {
 		return err
 	}
-	_, err = fetch[struct{}](ctx, c, request{method: http.MethodPost, path: podPath(namespace, pod, "/ephemeralcontainers"), body: body})
+	_, err = fetch[struct{}](
+		ctx,
+		c,
+		request{method: http.MethodPost, path: podPath(namespace, pod, "/ephemeralcontainers"), body: body},
+	)
 	return err
 }

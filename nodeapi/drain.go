@@ -8,8 +8,9 @@ import (
 
 // DrainResult is the result of a graceful node shutdown.
 type DrainResult struct {
-	Pods          int           `json:"pods"`              // number of pods that were terminated
-	NotTerminated []string      `json:"late,omitempty"`    // pods still running after their grace period, as namespace/name
+	Pods int `json:"pods"` // number of pods that were terminated
+	// pods still running after their grace period, as namespace/name
+	NotTerminated []string      `json:"late,omitempty"`
 	Duration      time.Duration `json:"took"`              // nanoseconds
 	SkipReason    string        `json:"nothing,omitempty"` // why no pod was terminated
 }

@@ -95,7 +95,10 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	l, err := s.h.Events(r.Context(), EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")})
 	if err == nil && !of.all { // a copy, because the agent may share the list that it returned
 		some := *l
-		some.Items = slices.DeleteFunc(slices.Clone(l.Items), func(e corev1.Event) bool { return !of.known[e.InvolvedObject.UID] })
+		some.Items = slices.DeleteFunc(
+			slices.Clone(l.Items),
+			func(e corev1.Event) bool { return !of.known[e.InvolvedObject.UID] },
+		)
 		l = &some
 	}
 	reply(w, l, err)
@@ -119,18 +122,22 @@ func (s *server) watchEvents(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	q := r.URL.Query()
 	out := &lineWriter{w: w, enc: json.NewEncoder(w), flush: http.NewResponseController(w)}
-	err = s.h.WatchEvents(ctx, EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")}, func(n EventNotification) error {
-		if n.Event != nil {
-			if takes, err := of.matchesEvent(ctx, n.Event); err != nil || !takes {
-				return err
+	err = s.h.WatchEvents(
+		ctx,
+		EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")},
+		func(n EventNotification) error {
+			if n.Event != nil {
+				if takes, err := of.matchesEvent(ctx, n.Event); err != nil || !takes {
+					return err
+				}
 			}
-		}
-		body, err := json.Marshal(n)
-		if err != nil {
-			return fmt.Errorf("encode an event: %w", err)
-		}
-		return out.line(watchLine{Type: eventLine, Object: body})
-	})
+			body, err := json.Marshal(n)
+			if err != nil {
+				return fmt.Errorf("encode an event: %w", err)
+			}
+			return out.line(watchLine{Type: eventLine, Object: body})
+		},
+	)
 	if err != nil && ctx.Err() == nil {
 		out.fail(err)
 	}

@@ -16,12 +16,13 @@ type EvictionPreview struct {
 
 // EvictionSignal is an eviction signal with the ranking of the pods for it.
 type EvictionSignal struct {
-	Signal        string         `json:"signal"`        // memory.available, …
-	Message       string         `json:"state"`         // one sentence with the current values
-	UnderPressure bool           `json:"short"`         // the node is under this pressure
-	Resource      string         `json:"resource"`      // what is compared between pods: memory, ephemeral-storage, inodes, pids
-	Requestable   bool           `json:"requestsCount"` // whether pods can request the resource
-	Order         []EvictionRank `json:"order"`         // in eviction order
+	Signal        string `json:"signal"` // memory.available, …
+	Message       string `json:"state"`  // one sentence with the current values
+	UnderPressure bool   `json:"short"`  // the node is under this pressure
+	// what is compared between pods: memory, ephemeral-storage, inodes, pids
+	Resource    string         `json:"resource"`
+	Requestable bool           `json:"requestsCount"` // whether pods can request the resource
+	Order       []EvictionRank `json:"order"`         // in eviction order
 }
 
 // EvictionRank is a pod in the eviction order. Amounts are in bytes, or counts for inodes and

@@ -115,7 +115,11 @@ func readFrames(r io.Reader, stdout, stderr io.Writer) error {
 		}
 		size := binary.BigEndian.Uint32(head[1:])
 		if size > maxFrame {
-			return fmt.Errorf("invalid response of the agent: frame of %d bytes exceeds the maximum of %d", size, maxFrame)
+			return fmt.Errorf(
+				"invalid response of the agent: frame of %d bytes exceeds the maximum of %d",
+				size,
+				maxFrame,
+			)
 		}
 		var to io.Writer
 		switch head[0] {

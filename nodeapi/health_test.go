@@ -36,8 +36,14 @@ func TestHealthPort(t *testing.T) {
 		{"health in a word", "/healthz", 200, "ok"},
 		{"health in detail", "/healthz?verbose", 200, "[+]store ok\n[!]disk: full\nhealthz check passed\n"},
 		{"what is mild fails who asks for it", "/healthz/disk", 500, "[-]disk failed: full\nhealthz check failed: disk\n"},
-		{"what is broken is always told", "/readyz", 500, "[+]store ok\n[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
-		{"a check can be left out", "/readyz?exclude=runtime&verbose", 200, "[+]store ok\n[+]runtime excluded: ok\nreadyz check passed\n"},
+		{
+			"what is broken is always told", "/readyz", 500,
+			"[+]store ok\n[-]runtime failed: no answer\nreadyz check failed: runtime\n",
+		},
+		{
+			"a check can be left out", "/readyz?exclude=runtime&verbose", 200,
+			"[+]store ok\n[+]runtime excluded: ok\nreadyz check passed\n",
+		},
 		{"a check can be asked alone", "/readyz/store", 200, "ok"},
 		{"alone it fails alone", "/readyz/runtime", 500, "[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
 		{"an unknown check is not found", "/readyz/moon", 404, "check \"moon\" not found\n"},
@@ -63,7 +69,8 @@ func TestHealthPort(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("ServeHealth: %v", err)
 	}
-	if _, err := http.Get("http://" + ln.Addr().String() + "/healthz"); err == nil { //nolint:bodyclose // there is no answer
+	// there is no answer
+	if _, err := http.Get("http://" + ln.Addr().String() + "/healthz"); err == nil { //nolint:bodyclose
 		t.Error("the port answers after its end")
 	}
 }

@@ -13,11 +13,12 @@ type Images struct {
 
 // Image is one image known to the runtime.
 type Image struct {
-	ID     string   `json:"id"`
-	Names  []string `json:"names,omitempty"`  // tags and digests, in full
-	Size   uint64   `json:"size"`             // compressed size in bytes
-	Pinned string   `json:"pinned,omitempty"` // why garbage collection keeps the image when it is unused; empty: it can be removed
-	InUse  bool     `json:"inUse"`            // by a pod or a container of the node
+	ID    string   `json:"id"`
+	Names []string `json:"names,omitempty"` // tags and digests, in full
+	Size  uint64   `json:"size"`            // compressed size in bytes
+	// why garbage collection keeps the image when it is unused; empty: it can be removed
+	Pinned string `json:"pinned,omitempty"`
+	InUse  bool   `json:"inUse"` // by a pod or a container of the node
 }
 
 // Archive is a file in the directory of image archives.

@@ -21,11 +21,13 @@ type PlanResult struct {
 
 // PodPlan is what would be done for one pod.
 type PodPlan struct {
-	Namespace       string      `json:"namespace"`
-	Name            string      `json:"name"`
-	Change          Change      `json:"change"`
-	Rejection       string      `json:"verdict,omitempty"` // the reason of a rejection by admission, with numbers; empty: the pod would be admitted
-	ResizeRejection string      `json:"resize,omitempty"`  // why the pod would keep its current CPU and memory: Deferred or Infeasible, with numbers
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Change    Change `json:"change"`
+	// the reason of a rejection by admission, with numbers; empty: the pod would be admitted
+	Rejection string `json:"verdict,omitempty"`
+	// why the pod would keep its current CPU and memory: Deferred or Infeasible, with numbers
+	ResizeRejection string      `json:"resize,omitempty"`
 	Stages          []StagePlan `json:"stages"`
 	Reasons         []Reason    `json:"reasons,omitempty"`
 }
@@ -66,7 +68,12 @@ type Reason struct {
 func (s *server) plan(w http.ResponseWriter, r *http.Request) {
 	manifest, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxManifest))
 	if err != nil {
-		writeError(w, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the manifest is too large: maximum %d bytes", maxManifest)))
+		writeError(
+			w,
+			apierrors.NewRequestEntityTooLargeError(
+				fmt.Sprintf("the manifest is too large: maximum %d bytes", maxManifest),
+			),
+		)
 		return
 	}
 	p, err := s.h.Plan(r.Context(), manifest)

@@ -64,7 +64,10 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request) {
 		_ = errors.Join(conn.Close(), pod.Close())
 		return
 	}
-	_, err = io.WriteString(client, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+upgradeTo+"\r\n\r\n")
+	_, err = io.WriteString(
+		client,
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+upgradeTo+"\r\n\r\n",
+	)
 	if err != nil {
 		_ = errors.Join(client.Close(), pod.Close())
 		return
@@ -142,7 +145,12 @@ func upgrade(conn net.Conn, path string) (Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	req := &http.Request{Method: http.MethodPost, URL: u, Host: u.Host, Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {upgradeTo}}}
+	req := &http.Request{
+		Method: http.MethodPost,
+		URL:    u,
+		Host:   u.Host,
+		Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {upgradeTo}},
+	}
 	if err := req.Write(conn); err != nil {
 		return nil, fmt.Errorf("request to the agent: %w", err)
 	}

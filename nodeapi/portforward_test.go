@@ -77,7 +77,12 @@ func TestForwardedConnectionDirectionsCloseSeparately(t *testing.T) {
 }
 
 func TestForwardedConnectionReportsDialError(t *testing.T) {
-	a := serving(t, Handlers{DialPort: func(context.Context, string, string, uint16) (Stream, error) { return nil, NotFound("web") }})
+	a := serving(
+		t,
+		Handlers{
+			DialPort: func(context.Context, string, string, uint16) (Stream, error) { return nil, NotFound("web") },
+		},
+	)
 	if _, err := a.client.PortForward(t.Context(), "ns", "web", 80); !apierrors.IsNotFound(err) {
 		t.Error(err)
 	}
@@ -88,7 +93,10 @@ func TestForwardedConnectionReportsDialError(t *testing.T) {
 
 func TestN4ForwardedConnectionEndsWithServer(t *testing.T) {
 	near, far := pair(t)
-	a := serving(t, Handlers{DialPort: func(context.Context, string, string, uint16) (Stream, error) { return near, nil }})
+	a := serving(
+		t,
+		Handlers{DialPort: func(context.Context, string, string, uint16) (Stream, error) { return near, nil }},
+	)
 	c, err := a.client.PortForward(t.Context(), "ns", "web", 80)
 	if err != nil {
 		t.Fatal(err)

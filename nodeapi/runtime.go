@@ -36,12 +36,19 @@ func NewRuntimeExecutor(target string) (remotecommand.Executor, error) {
 		DialContext:     j.dial,
 		Proxy:           nil, // the server is on this node: never use a proxy from the environment
 	}
-	upgrade, err := spdystream.NewRoundTripperWithConfig(spdystream.RoundTripperConfig{UpgradeTransport: transport, PingPeriod: 5 * time.Second})
+	upgrade, err := spdystream.NewRoundTripperWithConfig(
+		spdystream.RoundTripperConfig{UpgradeTransport: transport, PingPeriod: 5 * time.Second},
+	)
 	if err != nil {
 		return nil, fmt.Errorf("streaming server of the runtime: %w", err)
 	}
 	j.UpgradeRoundTripper = upgrade
-	j.Executor, err = remotecommand.NewSPDYExecutorForTransports(upgrade, spdy.NewUpgraderForStreaming(j), http.MethodPost, u)
+	j.Executor, err = remotecommand.NewSPDYExecutorForTransports(
+		upgrade,
+		spdy.NewUpgraderForStreaming(j),
+		http.MethodPost,
+		u,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("streaming server of the runtime: %w", err)
 	}
@@ -50,7 +57,9 @@ func NewRuntimeExecutor(target string) (remotecommand.Executor, error) {
 
 // ErrStdinNotRead is returned when the remote side has closed its outputs and no longer reads its
 // input.
-var ErrStdinNotRead = errors.New("the command closed its outputs and no longer reads its input, and the runtime does not report its exit")
+var ErrStdinNotRead = errors.New(
+	"the command closed its outputs and no longer reads its input, and the runtime does not report its exit",
+)
 
 // runtimeExecutor is an executor for one connection to the runtime's streaming server.
 type runtimeExecutor struct {

@@ -64,7 +64,9 @@ func servingOn(t *testing.T, ln net.Listener, path string, h Handlers) agent {
 }
 
 func pod(namespace, name, labels string) corev1.Pod {
-	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "-" + name)}}
+	p := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "-" + name)},
+	}
 	if key, value, ok := strings.Cut(labels, "="); ok {
 		p.Labels = map[string]string{key: value}
 	}
@@ -76,7 +78,10 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 	h := Handlers{
 		Version: func(context.Context) (Version, error) { return Version{Version: "v1"}, nil },
 		Node: func(context.Context) (NodeSummary, error) {
-			return NodeSummary{Name: "n", InvalidManifests: []InvalidManifest{{Path: "/a.yaml", Line: 3, Since: when}}}, nil
+			return NodeSummary{
+				Name:             "n",
+				InvalidManifests: []InvalidManifest{{Path: "/a.yaml", Line: 3, Since: when}},
+			}, nil
 		},
 		Check: func(context.Context) (CheckReport, error) {
 			return CheckReport{Items: []CheckItem{{Name: "cni", Essential: true}}}, nil
@@ -85,10 +90,15 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 			return DrainResult{Pods: 2, NotTerminated: []string{"a/b"}}, nil
 		},
 		Images: func(context.Context) (Images, error) {
-			return Images{Images: []Image{{ID: "sha256:1", Names: []string{"a:1"}, Size: 1, Pinned: "why"}}, Archives: []Archive{{Path: "/a.tar", State: "imported"}}}, nil
+			return Images{
+				Images:   []Image{{ID: "sha256:1", Names: []string{"a:1"}, Size: 1, Pinned: "why"}},
+				Archives: []Archive{{Path: "/a.tar", State: "imported"}},
+			}, nil
 		},
 		Eviction: func(_ context.Context, signal string) (EvictionPreview, error) {
-			return EvictionPreview{Signals: []EvictionSignal{{Signal: signal, Order: []EvictionRank{{Name: "p", Used: 1, UsedText: "1"}}}}}, nil
+			return EvictionPreview{
+				Signals: []EvictionSignal{{Signal: signal, Order: []EvictionRank{{Name: "p", Used: 1, UsedText: "1"}}}},
+			}, nil
 		},
 		Plan: func(_ context.Context, m []byte) (PlanResult, error) {
 			return PlanResult{Pods: []PodPlan{{Name: string(m), Change: Create}}}, nil
@@ -98,10 +108,19 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 			return Description{Pod: &p, Source: "/a.yaml"}, nil
 		},
 		Why: func(_ context.Context, ns, n string) (PodExplanation, error) {
-			return PodExplanation{Namespace: ns, Name: n, WaitingFor: []WaitReason{{Reason: "BackOff", Until: when}}}, nil
+			return PodExplanation{
+				Namespace:  ns,
+				Name:       n,
+				WaitingFor: []WaitReason{{Reason: "BackOff", Until: when}},
+			}, nil
 		},
 		Probes: func(_ context.Context, ns, n string) (PodProbes, error) {
-			return PodProbes{Namespace: ns, Name: n, Now: when, Probes: []Probe{{Kind: "liveness", NextRun: when, Recent: []ProbeRun{{At: when, Seconds: 0.25}}}}}, nil
+			return PodProbes{
+				Namespace: ns,
+				Name:      n,
+				Now:       when,
+				Probes:    []Probe{{Kind: "liveness", NextRun: when, Recent: []ProbeRun{{At: when, Seconds: 0.25}}}},
+			}, nil
 		},
 		Timeline: func(_ context.Context, ns, n string) (Timeline, error) {
 			return Timeline{Namespace: ns, Name: n, Spans: []Span{{ID: 1, Start: when}}}, nil
@@ -110,7 +129,15 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 			return &corev1.EventList{Items: []corev1.Event{{Message: r.Namespace + "/" + r.Pod}}}, nil
 		},
 		ExecURL: func(_ context.Context, r ExecRequest) (string, error) {
-			return fmt.Sprintf("http://x/%s/%s/%s/%q/%t/%t", r.Namespace, r.Pod, r.Container, r.Command, r.Stdin, r.TTY), nil
+			return fmt.Sprintf(
+				"http://x/%s/%s/%s/%q/%t/%t",
+				r.Namespace,
+				r.Pod,
+				r.Container,
+				r.Command,
+				r.Stdin,
+				r.TTY,
+			), nil
 		},
 	}
 	c, ctx := serving(t, h).client, t.Context()
@@ -148,7 +175,9 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 			return l.Items[0].Message, err
 		}, `"ns/web"`},
 		{"exec", func() (any, error) {
-			return c.ExecURL(ctx, ExecRequest{Namespace: "ns", Pod: "web", Container: "c", Command: []string{"ls", "-l a"}, TTY: true})
+			return c.ExecURL(
+				ctx, ExecRequest{Namespace: "ns", Pod: "web", Container: "c", Command: []string{"ls", "-l a"}, TTY: true},
+			)
 		}, `"http://x/ns/web/c/[\"ls\" \"-l a\"]/false/true"`},
 	} {
 		t.Run(tt.verb, func(t *testing.T) {
@@ -170,7 +199,9 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 func TestPodsAreSelectedByNamespaceLabelsAndName(t *testing.T) {
 	ending := pod("default", "web", "app=old")
 	ending.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-	all := corev1.PodList{Items: []corev1.Pod{ending, pod("default", "web", "app=web"), pod("kube-system", "dns", "app=dns")}}
+	all := corev1.PodList{
+		Items: []corev1.Pod{ending, pod("default", "web", "app=web"), pod("kube-system", "dns", "app=dns")},
+	}
 	c := serving(t, Handlers{Pods: func(context.Context) (*corev1.PodList, error) { return &all, nil }}).client
 	for _, tt := range []struct {
 		sentence string
@@ -205,7 +236,8 @@ func TestPodsAreSelectedByNamespaceLabelsAndName(t *testing.T) {
 	if err != nil || p.DeletionTimestamp != nil {
 		t.Errorf("of two incarnations the ending one was chosen: %v", err)
 	}
-	if _, err := c.Pod(t.Context(), "default", "nope"); !apierrors.IsNotFound(err) || err.Error() != `pods "nope" not found` {
+	if _, err := c.Pod(t.Context(), "default", "nope"); !apierrors.IsNotFound(err) ||
+		err.Error() != `pods "nope" not found` {
 		t.Errorf("an unknown pod gives %v", err)
 	}
 	if _, err := c.Pods(t.Context(), PodsRequest{Selector: "a b"}); !apierrors.IsBadRequest(err) {
@@ -301,7 +333,7 @@ func TestN2ActiveSocketIsNeverReplaced(t *testing.T) {
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another berth is listening on "+path) {
 		t.Fatalf("a second agent: %v", err)
 	}
-	// Left behind: the listener is gone, the file stays.
+	// A stale socket: the file without a listener.
 	first.(*net.UnixListener).SetUnlinkOnClose(false)
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -396,25 +428,53 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 		reason   metav1.StatusReason
 		message  string
 	}{
-		{"a reason of the agent survives", func() error { _, err := c.Why(ctx, "default", "x"); return err }, 404, metav1.StatusReasonNotFound, `look: pods "x" not found`},
-		{"an error without one is internal", func() error { _, err := c.Check(ctx); return err }, 500, metav1.StatusReasonInternalError, "the disk\nis full"},
-		{"a deadline is a timeout", func() error { _, err := c.Node(ctx); return err }, 504, metav1.StatusReasonTimeout, "context deadline exceeded"},
-		{"a question without an answer says so", func() error { _, err := c.Version(ctx); return err }, 501, metav1.StatusReasonMethodNotAllowed, "this agent does not implement /v1/version"},
+		{
+			"a reason of the agent survives", func() error { _, err := c.Why(ctx, "default", "x"); return err }, 404,
+			metav1.StatusReasonNotFound, `look: pods "x" not found`,
+		},
+		{
+			"an error without one is internal", func() error { _, err := c.Check(ctx); return err }, 500,
+			metav1.StatusReasonInternalError, "the disk\nis full",
+		},
+		{
+			"a deadline is a timeout", func() error { _, err := c.Node(ctx); return err }, 504, metav1.StatusReasonTimeout,
+			"context deadline exceeded",
+		},
+		{
+			"a question without an answer says so", func() error { _, err := c.Version(ctx); return err }, 501,
+			metav1.StatusReasonMethodNotAllowed, "this agent does not implement /v1/version",
+		},
 		{"an unknown question says so", func() error {
 			_, err := c.do(ctx, request{method: "GET", path: "/v1/moon"}) //nolint:bodyclose // there is none
 			return err
 		}, 404, metav1.StatusReasonNotFound, "unknown endpoint GET /v1/moon: the command may be newer than the agent"},
-		{"a manifest without end is refused", func() error { _, err := c.Plan(ctx, make([]byte, maxManifest+1)); return err }, 413, metav1.StatusReasonRequestEntityTooLarge, ""},
-		{"a command must be there", func() error { _, err := c.ExecURL(ctx, ExecRequest{Namespace: "a", Pod: "b"}); return err }, 400, metav1.StatusReasonBadRequest, "command: required"},
+		{
+			"a manifest without end is refused",
+			func() error { _, err := c.Plan(ctx, make([]byte, maxManifest+1)); return err }, 413,
+			metav1.StatusReasonRequestEntityTooLarge, "",
+		},
+		{
+			"a command must be there",
+			func() error { _, err := c.ExecURL(ctx, ExecRequest{Namespace: "a", Pod: "b"}); return err }, 400,
+			metav1.StatusReasonBadRequest, "command: required",
+		},
 		{"a body must be JSON", func() error {
-			_, err := c.do(ctx, request{method: "POST", path: podPath("a", "b", "/exec"), body: []byte("{")}) //nolint:bodyclose // there is none
+			// there is none
+			_, err := c.do(ctx, request{method: "POST", path: podPath("a", "b", "/exec"), body: []byte("{")}) //nolint:bodyclose
 			return err
 		}, 400, metav1.StatusReasonBadRequest, "decode request: unexpected EOF"},
 		{"a log that cannot begin says why", func() error {
 			return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b", Container: "c"}, io.Discard, io.Discard)
 		}, 400, metav1.StatusReasonBadRequest, "no log"},
-		{"a log needs a container", func() error { return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b"}, io.Discard, io.Discard) }, 400, metav1.StatusReasonBadRequest, "container: required"},
-		{"a watch that cannot begin says why", func() error { return c.WatchPods(ctx, PodsRequest{}, nil) }, 429, metav1.StatusReasonTooManyRequests, "later"},
+		{
+			"a log needs a container",
+			func() error { return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b"}, io.Discard, io.Discard) }, 400,
+			metav1.StatusReasonBadRequest, "container: required",
+		},
+		{
+			"a watch that cannot begin says why", func() error { return c.WatchPods(ctx, PodsRequest{}, nil) }, 429,
+			metav1.StatusReasonTooManyRequests, "later",
+		},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			err := tt.ask()
@@ -422,7 +482,8 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			if !ok {
 				t.Fatalf("%v (%T) is no Status", err, err)
 			}
-			if s := st.ErrStatus; s.Code != tt.code || s.Reason != tt.reason || (tt.message != "" && s.Message != tt.message) {
+			if s := st.ErrStatus; s.Code != tt.code || s.Reason != tt.reason ||
+				(tt.message != "" && s.Message != tt.message) {
 				t.Errorf("got %d %s %q, want %d %s %q", s.Code, s.Reason, s.Message, tt.code, tt.reason, tt.message)
 			}
 		})
@@ -548,7 +609,7 @@ func TestCanceledLogStreamEndsWithoutError(t *testing.T) {
 	if err != nil {
 		t.Errorf("Logs: %v", err)
 	}
-	<-ended // the server's side was told
+	<-ended // the handler's context was canceled
 }
 
 type writerFunc func([]byte) (int, error)
@@ -571,7 +632,10 @@ func TestN5TruncatedStreamIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/v1/watch/pods", func(w http.ResponseWriter, _ *http.Request) { cut(w, `{"type":"BOOKMARK"}`+"\n") })
+	mux.HandleFunc(
+		"/v1/watch/pods",
+		func(w http.ResponseWriter, _ *http.Request) { cut(w, `{"type":"BOOKMARK"}`+"\n") },
+	)
 	mux.HandleFunc(podPattern+"/log", func(w http.ResponseWriter, _ *http.Request) { cut(w, "\x01\x00\x00\x00\x02ab") })
 	srv := &http.Server{Handler: mux}
 	ended := make(chan error, 1)
@@ -582,7 +646,10 @@ func TestN5TruncatedStreamIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.WatchPods(t.Context(), PodsRequest{}, func(PodEvent) error { return nil }); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := c.WatchPods(t.Context(), PodsRequest{}, func(PodEvent) error { return nil }); !errors.Is(
+		err,
+		io.ErrUnexpectedEOF,
+	) {
 		t.Errorf("a watch that was cut off ends with %v", err)
 	}
 	var out bytes.Buffer
@@ -614,7 +681,10 @@ func TestClientReportsConnectionErrors(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
-	denied := &dialError{socket: gone, err: &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", unix.EACCES)}}
+	denied := &dialError{
+		socket: gone,
+		err:    &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", unix.EACCES)},
+	}
 	if got := denied.Error(); !strings.HasPrefix(got, "permission denied, only root can access the agent: ") {
 		t.Errorf("without permission: %s", got)
 	}

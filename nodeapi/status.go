@@ -30,7 +30,9 @@ func statusOf(err error) metav1.Status {
 		st = api.Status()
 		st.Message = err.Error() // includes the context of wrapped errors
 	} else {
-		st = metav1.Status{Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: err.Error()}
+		st = metav1.Status{
+			Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: err.Error(),
+		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			st.Code, st.Reason = http.StatusGatewayTimeout, metav1.StatusReasonTimeout
 		}

@@ -13,9 +13,10 @@ type Timeline struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
-	Now       time.Time `json:"now"`               // clock of the agent, used as the end of active spans
-	Spans     []Span    `json:"spans"`             // ordered by start
-	Dropped   int       `json:"dropped,omitempty"` // number of discarded spans between the start of the pod and the newest spans
+	Now       time.Time `json:"now"`   // clock of the agent, used as the end of active spans
+	Spans     []Span    `json:"spans"` // ordered by start
+	// number of discarded spans between the start of the pod and the newest spans
+	Dropped int `json:"dropped,omitempty"`
 }
 
 // SpanKind is the level of a span.

@@ -70,7 +70,10 @@ func (s *server) top(w http.ResponseWriter, r *http.Request) {
 	}
 	window, err := time.ParseDuration(r.URL.Query().Get("window"))
 	if err != nil || window <= 0 || window > maxWindow {
-		writeError(w, apierrors.NewBadRequest("window: must be a duration greater than 0s and at most "+maxWindow.String()))
+		writeError(
+			w,
+			apierrors.NewBadRequest("window: must be a duration greater than 0s and at most "+maxWindow.String()),
+		)
 		return
 	}
 	ctx, cancel := s.streaming(r)

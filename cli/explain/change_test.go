@@ -19,7 +19,10 @@ func TestChangeOf(t *testing.T) {
 	pod := func(uid types.UID, initImage, image string) *corev1.Pod {
 		p := &corev1.Pod{}
 		p.UID = uid
-		p.Annotations = map[string]string{source.AnnotationSource: source.File, source.AnnotationContent: initImage + image}
+		p.Annotations = map[string]string{
+			source.AnnotationSource:  source.File,
+			source.AnnotationContent: initImage + image,
+		}
 		p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: initImage}}
 		p.Spec.Containers = []corev1.Container{{Name: "c", Image: image}}
 		return p
@@ -34,18 +37,23 @@ func TestChangeOf(t *testing.T) {
 		over     bool
 		want     nodeapi.Change
 	}{
-		"a name that is free makes a pod":                  {nil, pod("1", "i", "c"), false, nodeapi.Create},
-		"another UID takes the place":                      {pod("1", "i", "c"), pod("2", "i", "c"), false, nodeapi.Replace},
-		"also with another image":                          {pod("1", "i", "c"), pod("2", "i", "d"), false, nodeapi.Replace},
-		"the same stays":                                   {pod("1", "i", "c"), pod("1", "i", "c"), false, nodeapi.Unchanged},
-		"also when it is over":                             {pod("1", "i", "c"), pod("1", "i", "c"), true, nodeapi.Unchanged},
-		"another image is changed in place":                {pod("1", "i", "c"), pod("1", "i", "d"), false, nodeapi.Update},
-		"but of one that is over":                          {pod("1", "i", "c"), pod("1", "i", "d"), true, nodeapi.Replace},
-		"that of an init container too":                    {pod("1", "i", "c"), pod("1", "j", "c"), false, nodeapi.Update},
-		"two that swap their images are a change":          {pod("1", "i", "c"), pod("1", "c", "i"), false, nodeapi.Update},
-		"another amount is a resize":                       {sized("40Mi"), sized("44Mi"), false, nodeapi.Resize},
-		"the same amount in other words is none":           {sized("1Gi"), sized("1024Mi"), false, nodeapi.Unchanged},
-		"an image and an amount are both changed in place": {sized("40Mi"), func() *corev1.Pod { p := sized("44Mi"); p.Spec.Containers[0].Image = "d"; return p }(), false, nodeapi.Update},
+		"a name that is free makes a pod": {nil, pod("1", "i", "c"), false, nodeapi.Create},
+		"another UID takes the place":     {pod("1", "i", "c"), pod("2", "i", "c"), false, nodeapi.Replace},
+		"also with another image":         {pod("1", "i", "c"), pod("2", "i", "d"), false, nodeapi.Replace},
+		"the same stays": {
+			pod("1", "i", "c"), pod("1", "i", "c"), false, nodeapi.Unchanged,
+		},
+		"also when it is over":                    {pod("1", "i", "c"), pod("1", "i", "c"), true, nodeapi.Unchanged},
+		"another image is changed in place":       {pod("1", "i", "c"), pod("1", "i", "d"), false, nodeapi.Update},
+		"but of one that is over":                 {pod("1", "i", "c"), pod("1", "i", "d"), true, nodeapi.Replace},
+		"that of an init container too":           {pod("1", "i", "c"), pod("1", "j", "c"), false, nodeapi.Update},
+		"two that swap their images are a change": {pod("1", "i", "c"), pod("1", "c", "i"), false, nodeapi.Update},
+		"another amount is a resize":              {sized("40Mi"), sized("44Mi"), false, nodeapi.Resize},
+		"the same amount in other words is none":  {sized("1Gi"), sized("1024Mi"), false, nodeapi.Unchanged},
+		"an image and an amount are both changed in place": {
+			sized("40Mi"), func() *corev1.Pod { p := sized("44Mi"); p.Spec.Containers[0].Image = "d"; return p }(), false,
+			nodeapi.Update,
+		},
 	} {
 		if got := ChangeOf(c.was, c.pod, c.over); got != c.want {
 			t.Errorf("%s: %v", what, got)
@@ -62,7 +70,9 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 			c := &p.Spec.Containers[0]
 			c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}
 			c.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}
-			c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: policy}}
+			c.ResizePolicy = []corev1.ContainerResizePolicy{
+				{ResourceName: corev1.ResourceMemory, RestartPolicy: policy},
+			}
 		}
 	}
 	for _, row := range []struct {
@@ -73,27 +83,44 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 		want   []string
 	}{
 		{
-			"it restarts the container", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer), plan.Verdict{State: plan.OK},
+			"it restarts the container", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer),
+			plan.Verdict{State: plan.OK},
 			[]string{"resize  ", "StopContainer a", "StartContainer a"},
 		},
-		{"it does not", corev1.NotRequired, memory("44Mi", corev1.NotRequired), plan.Verdict{State: plan.OK}, []string{"resize  ", "ResizeContainer a"}},
 		{
-			"there is no room now", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer), plan.Verdict{State: plan.Wait, Message: "full"},
+			"it does not", corev1.NotRequired, memory("44Mi", corev1.NotRequired), plan.Verdict{State: plan.OK},
+			[]string{"resize  ", "ResizeContainer a"},
+		},
+		{
+			"there is no room now", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer),
+			plan.Verdict{State: plan.Wait, Message: "full"},
 			[]string{"resize  Deferred: full"},
 		},
 		{
-			"there never is", corev1.RestartContainer, memory("900Gi", corev1.RestartContainer), plan.Verdict{State: plan.Rejected, Message: "too much"},
+			"there never is", corev1.RestartContainer, memory("900Gi", corev1.RestartContainer),
+			plan.Verdict{State: plan.Rejected, Message: "too much"},
 			[]string{"resize  Infeasible: too much"},
 		},
 		{
-			"another pod takes the place", corev1.NotRequired, func(p *corev1.Pod) { p.UID = "u2" }, plan.Verdict{State: plan.OK},
-			[]string{"replace 40Mi is gone ", "ending", "StopContainer a", "StopSandbox", "RemoveSandbox", "RunSandbox", "StartContainer a"},
+			"another pod takes the place", corev1.NotRequired, func(p *corev1.Pod) { p.UID = "u2" },
+			plan.Verdict{State: plan.OK},
+			[]string{
+				"replace 40Mi is gone ", "ending", "StopContainer a", "StopSandbox", "RemoveSandbox", "RunSandbox",
+				"StartContainer a",
+			},
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w := pod(memory("40Mi", row.policy)).settle()
 			x := w.subject()
-			snap := &agent.Snapshot{Pod: x.Pod, Verdict: plan.Verdict{State: plan.OK}, Status: x.Status, Seen: x.Observed, Memory: x.Memory, Passes: 1}
+			snap := &agent.Snapshot{
+				Pod:     x.Pod,
+				Verdict: plan.Verdict{State: plan.OK},
+				Status:  x.Status,
+				Seen:    x.Observed,
+				Memory:  x.Memory,
+				Passes:  1,
+			}
 			next := x.Pod.DeepCopy()
 			next.Generation++
 			row.change(next)

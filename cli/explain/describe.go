@@ -60,7 +60,9 @@ func StageOf(action plan.Action) string {
 
 // waitingOf returns the waiting containers with their states.
 func waitingOf(st *corev1.PodStatus) (out []corev1.ContainerStatus) {
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{
+		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses,
+	} {
 		for _, cs := range list {
 			if cs.State.Waiting != nil {
 				out = append(out, cs)

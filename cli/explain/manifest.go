@@ -14,12 +14,18 @@ import (
 
 // PlanContext is the state of the node against which a manifest is planned.
 type PlanContext struct {
-	Limits     plan.Limits
-	Find       func(namespace, name string) (*agent.Snapshot, bool)                                // the pod with that name
-	Objects    func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects           // the objects that a pod refers to
-	LocalImage func(pod *corev1.Pod, image string, objects plan.Objects) (img plan.Image, ok bool) // an image that the pod can use without a pull
-	Rejection  func(pod, gone *corev1.Pod) string                                                  // the reason for which admission would reject a new pod after the deletion of another one, which can be nil; empty: admitted
-	Resize     func(was, pod *corev1.Pod) plan.Verdict                                             // the result of admission for a resize of an admitted pod
+	Limits plan.Limits
+	// the pod with that name
+	Find func(namespace, name string) (*agent.Snapshot, bool)
+	// the objects that a pod refers to
+	Objects func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects
+	// an image that the pod can use without a pull
+	LocalImage func(pod *corev1.Pod, image string, objects plan.Objects) (img plan.Image, ok bool)
+	// the reason for which admission would reject a new pod after the deletion of another one, which
+	// can be nil; empty: admitted
+	Rejection func(pod, gone *corev1.Pod) string
+	// the result of admission for a resize of an admitted pod
+	Resize func(was, pod *corev1.Pod) plan.Verdict
 }
 
 // PlanManifest returns what applying a validated manifest would do, without doing it.

@@ -34,14 +34,27 @@ func (n Node) Summary() nodeapi.NodeSummary {
 		}
 	}
 	if n.WaitingForRuntime != "" {
-		message := fmt.Sprintf("%s (since %s); no pod is started before the state of the runtime is known", n.WaitingForRuntime, n.WaitingSince.UTC().Format(time.RFC3339))
+		message := fmt.Sprintf(
+			"%s (since %s); no pod is started before the state of the runtime is known",
+			n.WaitingForRuntime,
+			n.WaitingSince.UTC().Format(time.RFC3339),
+		)
 		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: message})
 	}
 	if n.WaitingForRuntime == "" && n.RuntimeProblem != "" {
-		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: n.RuntimeProblem + "; the reported pod states may be outdated"})
+		out.Warnings = append(
+			out.Warnings,
+			nodeapi.Warning{
+				Object:  "container runtime",
+				Message: n.RuntimeProblem + "; the reported pod states may be outdated",
+			},
+		)
 	}
 	if n.StoreProblem != "" {
-		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "local store", Message: "pod records are only in memory: " + n.StoreProblem})
+		out.Warnings = append(
+			out.Warnings,
+			nodeapi.Warning{Object: "local store", Message: "pod records are only in memory: " + n.StoreProblem},
+		)
 	}
 	return out
 }

@@ -19,19 +19,29 @@ func TestNodeSummaryReportsProblems(t *testing.T) {
 	pod := source.Warning{File: "/m/web.yaml", Message: "spec.x: not done"}
 	pod.Pod = types.NamespacedName{Namespace: "default", Name: "web"}
 	n := Node{
-		Name: "n", WaitingForRuntime: "waiting for the container runtime", WaitingSince: time.Unix(0, 0), StoreProblem: "disk full",
+		Name: "n", WaitingForRuntime: "waiting for the container runtime", WaitingSince: time.Unix(0, 0),
+		StoreProblem: "disk full",
 		Sources: []*source.Snapshot{{
-			FileErrors: []source.FileError{{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"}, {Path: "/m/kept-db2.yaml", LastGoodKept: true}},
-			Warnings:   []source.Warning{pod, {File: "/m/other.yaml", Message: "empty"}},
+			FileErrors: []source.FileError{
+				{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"},
+				{Path: "/m/kept-db2.yaml", LastGoodKept: true},
+			},
+			Warnings: []source.Warning{pod, {File: "/m/other.yaml", Message: "empty"}},
 		}},
 	}
 	got := n.Summary()
 	want := nodeapi.NodeSummary{
-		Name:             "n",
-		InvalidManifests: []nodeapi.InvalidManifest{{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"}, {Path: "/m/kept-db2.yaml", LastValidInUse: true}},
+		Name: "n",
+		InvalidManifests: []nodeapi.InvalidManifest{
+			{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"},
+			{Path: "/m/kept-db2.yaml", LastValidInUse: true},
+		},
 		Warnings: []nodeapi.Warning{
 			{Object: "pod/default/web", Message: "spec.x: not done"}, {Object: "/m/other.yaml", Message: "empty"},
-			{Object: "container runtime", Message: "waiting for the container runtime (since 1970-01-01T00:00:00Z); no pod is started before the state of the runtime is known"},
+			{
+				Object:  "container runtime",
+				Message: "waiting for the container runtime (since 1970-01-01T00:00:00Z); no pod is started before the state of the runtime is known",
+			},
 			{Object: "local store", Message: "pod records are only in memory: disk full"},
 		},
 	}
@@ -59,11 +69,18 @@ func TestRuntimeProblemIsFirstWaitReason(t *testing.T) {
 		t.Errorf("the node warns %+v", w)
 	}
 	why := func(phase corev1.PodPhase) *nodeapi.PodExplanation {
-		return &nodeapi.PodExplanation{Namespace: "default", Name: "web", Phase: phase, Summary: "well", WaitingFor: []nodeapi.WaitReason{{Reason: "X"}}}
+		return &nodeapi.PodExplanation{
+			Namespace:  "default",
+			Name:       "web",
+			Phase:      phase,
+			Summary:    "well",
+			WaitingFor: []nodeapi.WaitReason{{Reason: "X"}},
+		}
 	}
 	w := why(corev1.PodRunning)
 	n.AddRuntimeProblem(w)
-	if len(w.WaitingFor) != 2 || w.WaitingFor[0].Reason != "RuntimeNotReady" || w.Summary != "the state of default/web may be outdated: "+n.RuntimeProblem {
+	if len(w.WaitingFor) != 2 || w.WaitingFor[0].Reason != "RuntimeNotReady" ||
+		w.Summary != "the state of default/web may be outdated: "+n.RuntimeProblem {
 		t.Errorf("%+v", w)
 	}
 	for what, none := range map[string]func(w *nodeapi.PodExplanation){
@@ -109,7 +126,11 @@ func TestPlanManifestUsesNodeState(t *testing.T) {
 		{pod("2", "old"), nodeapi.Replace, 1},
 	} {
 		asked = 0
-		out := PlanManifest(&source.DesiredState{Pods: []*corev1.Pod{row.pod}, Warnings: []source.Warning{{File: "f", Message: "m"}}}, here, time.Unix(0, 0))
+		out := PlanManifest(
+			&source.DesiredState{Pods: []*corev1.Pod{row.pod}, Warnings: []source.Warning{{File: "f", Message: "m"}}},
+			here,
+			time.Unix(0, 0),
+		)
 		if len(out.Pods) != 1 || out.Pods[0].Change != row.change || asked != row.refusal || len(out.Warnings) != 1 {
 			t.Errorf("%s %s: %+v, asked %d times", row.pod.UID, row.pod.Spec.Containers[0].Image, out, asked)
 		}

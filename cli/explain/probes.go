@@ -25,7 +25,13 @@ type ProbeState struct {
 
 // Probes returns all probes of the pod, including those that are not running.
 func Probes(s PodState, made []ProbeState, now time.Time) nodeapi.PodProbes {
-	out := nodeapi.PodProbes{Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID, Now: now, Probes: []nodeapi.Probe{}}
+	out := nodeapi.PodProbes{
+		Namespace: s.Pod.Namespace,
+		Name:      s.Pod.Name,
+		UID:       s.Pod.UID,
+		Now:       now,
+		Probes:    []nodeapi.Probe{},
+	}
 	for _, list := range [][]corev1.Container{s.Pod.Spec.InitContainers, s.Pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
@@ -45,14 +51,18 @@ type specified struct {
 
 func probesIn(c *corev1.Container) []specified {
 	return slices.DeleteFunc([]specified{
-		{plan.StartupProbe, c.StartupProbe}, {plan.ReadinessProbe, c.ReadinessProbe}, {plan.LivenessProbe, c.LivenessProbe},
+		{
+			plan.StartupProbe,
+			c.StartupProbe,
+		}, {plan.ReadinessProbe, c.ReadinessProbe}, {plan.LivenessProbe, c.LivenessProbe},
 	}, func(p specified) bool { return p.spec == nil })
 }
 
 func probe(s PodState, c *corev1.Container, p specified, made []ProbeState) nodeapi.Probe {
 	out := nodeapi.Probe{
 		Container: c.Name, Kind: strings.ToLower(string(p.kind)), Action: probeAction(p.spec), State: nodeapi.ProbeWaiting,
-		InitialDelaySeconds: p.spec.InitialDelaySeconds, TimeoutSeconds: p.spec.TimeoutSeconds, PeriodSeconds: p.spec.PeriodSeconds,
+		InitialDelaySeconds: p.spec.InitialDelaySeconds, TimeoutSeconds: p.spec.TimeoutSeconds,
+		PeriodSeconds:    p.spec.PeriodSeconds,
 		SuccessThreshold: p.spec.SuccessThreshold, FailureThreshold: p.spec.FailureThreshold,
 	}
 	k, seen := newest(s.Observed, c.Name)
@@ -95,7 +105,13 @@ func probeAction(p *corev1.Probe) string {
 	case p.Exec != nil:
 		return "exec " + strings.Join(p.Exec.Command, " ")
 	case p.HTTPGet != nil:
-		return fmt.Sprintf("httpGet %s://%s:%s%s", strings.ToLower(string(p.HTTPGet.Scheme)), p.HTTPGet.Host, p.HTTPGet.Port.String(), p.HTTPGet.Path)
+		return fmt.Sprintf(
+			"httpGet %s://%s:%s%s",
+			strings.ToLower(string(p.HTTPGet.Scheme)),
+			p.HTTPGet.Host,
+			p.HTTPGet.Port.String(),
+			p.HTTPGet.Path,
+		)
 	case p.TCPSocket != nil:
 		return fmt.Sprintf("tcpSocket %s:%s", p.TCPSocket.Host, p.TCPSocket.Port.String())
 	case p.GRPC != nil && p.GRPC.Service != nil && *p.GRPC.Service != "":
@@ -136,13 +152,21 @@ func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health
 	was := h.Of(kind)
 	switch {
 	case was == nil && spec.InitialDelaySeconds > 0:
-		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet; initial delay %ds", text, probeAction(spec), spec.InitialDelaySeconds)
+		w.Message = fmt.Sprintf(
+			"%s (%s) has not succeeded yet; initial delay %ds",
+			text,
+			probeAction(spec),
+			spec.InitialDelaySeconds,
+		)
 	case was == nil || was.Run == 0 || was.OK:
 		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet", text, probeAction(spec))
 	default:
 		w.Message = joined(fmt.Sprintf("%s failing (%s)", text, probeAction(spec)), was.Failure)
 		w.Failures = int(was.Run)
-		w.Details = []nodeapi.Detail{{Name: "failureThreshold", Value: fmt.Sprint(spec.FailureThreshold)}, {Name: "period", Value: fmt.Sprintf("%ds", spec.PeriodSeconds)}}
+		w.Details = []nodeapi.Detail{
+			{Name: "failureThreshold", Value: fmt.Sprint(spec.FailureThreshold)},
+			{Name: "period", Value: fmt.Sprintf("%ds", spec.PeriodSeconds)},
+		}
 	}
 	return w
 }

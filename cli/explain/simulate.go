@@ -32,7 +32,8 @@ const (
 // without an external change.
 func simulate(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
 	d := simulation{in: plan.Input{
-		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, End: s.Termination, Seen: s.Observed, Refs: s.Refs,
+		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, End: s.Termination,
+		Seen: s.Observed, Refs: s.Refs,
 		Busy: map[plan.OpKey]plan.Action{}, Failed: maps.Clone(s.Failed), Memory: s.Memory, Limits: s.Limits,
 	}}
 	d.in.Limits.Probing = false // in the simulation all probes succeed
@@ -79,7 +80,9 @@ func (d *simulation) succeed(a plan.Action) {
 
 // finish completes the actions in progress.
 func (d *simulation) finish() {
-	for _, key := range slices.SortedFunc(maps.Keys(d.in.Busy), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, key := range slices.SortedFunc(
+		maps.Keys(d.in.Busy), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) },
+	) {
 		d.after = actionText(d.in.Busy[key])
 		d.succeed(d.in.Busy[key])
 	}
@@ -95,7 +98,8 @@ func (d *simulation) unblock(p plan.Plan) bool {
 		d.in.Verdict, d.after = plan.Verdict{State: plan.OK}, "admission by the node"
 		return true
 	}
-	if !d.in.Seen.Network.Ready && slices.ContainsFunc(p.Why, func(r plan.Reason) bool { return r.Code == "NetworkNotReady" }) {
+	if !d.in.Seen.Network.Ready &&
+		slices.ContainsFunc(p.Why, func(r plan.Reason) bool { return r.Code == "NetworkNotReady" }) {
 		d.in.Seen.Network, d.after = plan.NetworkSeen{Ready: true}, "the pod network is ready"
 		return true
 	}
@@ -141,7 +145,9 @@ func successOf(seen plan.Observed, action plan.Action, now time.Time) plan.Outco
 	out := plan.Outcome{Action: action, Began: now, Ended: now}
 	switch a := action.(type) {
 	case plan.RunSandbox:
-		out.Sandbox = &plan.Sandbox{ID: fmt.Sprint("imagined-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{"<pod IP>"}}
+		out.Sandbox = &plan.Sandbox{
+			ID: fmt.Sprint("imagined-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{"<pod IP>"},
+		}
 		for _, s := range seen.Sandboxes { // the runtime has created it already
 			if s.Attempt == a.Attempt {
 				out.Sandbox.ID = s.ID
@@ -150,7 +156,10 @@ func successOf(seen plan.Observed, action plan.Action, now time.Time) plan.Outco
 	case plan.PullImage:
 		out.Image = &plan.Image{ID: a.Image}
 	case plan.StartContainer:
-		k := plan.Container{ID: fmt.Sprintf("imagined-%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, Attempt: a.Attempt, CreatedAt: now}
+		k := plan.Container{
+			ID: fmt.Sprintf("imagined-%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, Attempt: a.Attempt,
+			CreatedAt: now,
+		}
 		if was, here := newest(seen, a.Name); here && was.Live() && was.Attempt == a.Attempt {
 			k = was
 		}
@@ -202,7 +211,8 @@ func planAfter(ending []step, s PodState, change nodeapi.Change, refused string,
 		p.ResizeRejection = s.Resize.Reason + ": " + s.Resize.Message
 	}
 	for i, r := range stopped {
-		if !redundant(stopped, i) && !strings.HasPrefix(r.Code, "Resize") { // the progress of a resize does not block anything
+		if !redundant(stopped, i) &&
+			!strings.HasPrefix(r.Code, "Resize") { // the progress of a resize does not block anything
 			p.Reasons = append(p.Reasons, reason(r, s.Failed))
 		}
 	}

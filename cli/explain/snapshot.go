@@ -16,7 +16,8 @@ import (
 // an action; empty: unknown.
 func FromSnapshot(s *agent.Snapshot, limits plan.Limits, progress func(plan.Action) string) PodState {
 	x := PodState{
-		Pod: s.Pod, Status: s.Status, Termination: s.End, Verdict: s.Verdict, Observed: s.Seen, Failed: s.Failed, Refs: s.Refs,
+		Pod: s.Pod, Status: s.Status, Termination: s.End, Verdict: s.Verdict, Observed: s.Seen, Failed: s.Failed,
+		Refs:   s.Refs,
 		Memory: s.Memory, Syncs: s.Passes, LastSync: s.At, NextSync: s.Wake, Limits: limits,
 	}
 	for _, t := range s.Why {

@@ -24,7 +24,9 @@ func waits(s PodState, steps []step, now time.Time) (out []nodeapi.WaitReason) {
 		switch {
 		case w.Reason == "" || w.Reason == plan.ReasonCreating || w.Reason == plan.ReasonInitializing:
 			continue
-		case slices.ContainsFunc(out, func(x nodeapi.WaitReason) bool { return x.Target == w.Target && x.Reason == w.Reason }):
+		case slices.ContainsFunc(
+			out, func(x nodeapi.WaitReason) bool { return x.Target == w.Target && x.Reason == w.Reason },
+		):
 			continue
 		}
 		w.Until = startOf(c.Name, steps, now)
@@ -66,7 +68,11 @@ func startOf(container string, steps []step, now time.Time) time.Time {
 func NextRetries(s PodState, now time.Time) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, w := range Why(s, now).WaitingFor {
-		if w.Target == "" || !w.Until.After(now) || !slices.ContainsFunc(waitingOf(&s.Status), func(c corev1.ContainerStatus) bool { return c.Name == w.Target }) {
+		if w.Target == "" || !w.Until.After(now) ||
+			!slices.ContainsFunc(
+				waitingOf(&s.Status),
+				func(c corev1.ContainerStatus) bool { return c.Name == w.Target },
+			) {
 			continue
 		}
 		if at, known := out[w.Target]; !known || w.Until.Before(at) {
@@ -164,9 +170,14 @@ func backOff(s PodState, w nodeapi.WaitReason) nodeapi.WaitReason {
 	if !k.FinishedAt.IsZero() && w.Until.After(k.FinishedAt) {
 		wait := w.Until.Sub(k.FinishedAt)
 		w.Since = k.FinishedAt
-		w.Details = append(w.Details,
+		w.Details = append(
+			w.Details,
 			nodeapi.Detail{Name: "back-off", Value: rounded(wait).String()},
-			nodeapi.Detail{Name: "back-off after the next exit", Value: rounded(min(2*wait, s.Limits.CrashMax)).String()})
+			nodeapi.Detail{
+				Name:  "back-off after the next exit",
+				Value: rounded(min(2*wait, s.Limits.CrashMax)).String(),
+			},
+		)
 	}
 	w.Details = append(w.Details, nodeapi.Detail{Name: "maximum back-off", Value: s.Limits.CrashMax.String()})
 	return w
@@ -179,13 +190,20 @@ func endings(s PodState) (out []nodeapi.WaitReason) {
 			by := s.Memory.Hooks[a.Name].By
 			out = append(out, nodeapi.WaitReason{
 				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: by,
-				Message: fmt.Sprintf("the preStop hook of container %s is running and is canceled at the end of the grace period", a.Name),
+				Message: fmt.Sprintf(
+					"the preStop hook of container %s is running and is canceled at the end of the grace period",
+					a.Name,
+				),
 			})
 		}
 		if a, stops := b.Action.(plan.StopContainer); stops {
 			out = append(out, nodeapi.WaitReason{
 				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: a.By,
-				Message: fmt.Sprintf("container %s is stopping and is killed at the end of its grace period of %s", a.Name, rounded(a.Grace)),
+				Message: fmt.Sprintf(
+					"container %s is stopping and is killed at the end of its grace period of %s",
+					a.Name,
+					rounded(a.Grace),
+				),
 			})
 		}
 	}
@@ -202,11 +220,21 @@ func initRunning(s PodState) (nodeapi.WaitReason, bool) {
 		w := nodeapi.WaitReason{Reason: plan.ReasonInitializing, Target: c.Name, Since: since}
 		kind := s.kindOf(c.Name)
 		if kind == plan.Init {
-			w.Message = fmt.Sprintf("init container %s %s is running since %s", c.Name, ordinal(s.Pod, c.Name), since.UTC().Format(time.RFC3339))
+			w.Message = fmt.Sprintf(
+				"init container %s %s is running since %s",
+				c.Name,
+				ordinal(s.Pod, c.Name),
+				since.UTC().Format(time.RFC3339),
+			)
 			return w, true
 		}
 		if c.Started != nil && !*c.Started && s.Status.Phase == corev1.PodPending {
-			w.Message = fmt.Sprintf("sidecar %s %s is running since %s, its startup probe has not succeeded", c.Name, ordinal(s.Pod, c.Name), since.UTC().Format(time.RFC3339))
+			w.Message = fmt.Sprintf(
+				"sidecar %s %s is running since %s, its startup probe has not succeeded",
+				c.Name,
+				ordinal(s.Pod, c.Name),
+				since.UTC().Format(time.RFC3339),
+			)
 			return w, true
 		}
 	}
@@ -229,7 +257,10 @@ func unready(s PodState) (out []nodeapi.WaitReason) {
 	}
 	for _, c := range s.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse {
-			out = append(out, nodeapi.WaitReason{Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time})
+			out = append(
+				out,
+				nodeapi.WaitReason{Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time},
+			)
 		}
 	}
 	return out

@@ -110,7 +110,13 @@ func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 	name := s.Pod.Namespace + "/" + s.Pod.Name
 	switch {
 	case s.Termination != nil && len(w.InProgress) > 0:
-		return fmt.Sprintf("%s is terminating (%s): %s, for %s", name, s.Termination.Reason, work(w.InProgress[0]), age(now, w.InProgress[0].Since))
+		return fmt.Sprintf(
+			"%s is terminating (%s): %s, for %s",
+			name,
+			s.Termination.Reason,
+			work(w.InProgress[0]),
+			age(now, w.InProgress[0].Since),
+		)
 	case s.Termination != nil && (s.Termination.Forget || !finished(s.Status.Phase)):
 		return fmt.Sprintf("%s is terminating (%s)", name, s.Termination.Reason)
 	case s.Status.Phase == corev1.PodSucceeded:
@@ -120,7 +126,11 @@ func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 	case len(w.WaitingFor) > 0:
 		x := w.WaitingFor[0]
 		if x.Reason == resizeDeferred || x.Reason == resizeInfeasible {
-			return fmt.Sprintf("%s keeps its current resources: the resize is %s", name, strings.TrimPrefix(x.Reason, "Resize"))
+			return fmt.Sprintf(
+				"%s keeps its current resources: the resize is %s",
+				name,
+				strings.TrimPrefix(x.Reason, "Resize"),
+			)
 		}
 		text := fmt.Sprintf("%s is waiting for %s", name, x.Reason)
 		if x.Target != "" {
@@ -139,7 +149,11 @@ func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 		return fmt.Sprintf("%s %s: %s, for %s", name, doing, work(w.InProgress[0]), age(now, w.InProgress[0].Since))
 	case len(waitingOf(&s.Status)) > 0:
 		c := waitingOf(&s.Status)[0]
-		return joined(fmt.Sprintf("%s: container %s is waiting", name, c.Name), c.State.Waiting.Reason, c.State.Waiting.Message)
+		return joined(
+			fmt.Sprintf("%s: container %s is waiting", name, c.Name),
+			c.State.Waiting.Reason,
+			c.State.Waiting.Message,
+		)
 	}
 	return name + " is up to date: waiting for nothing"
 }

@@ -38,7 +38,10 @@ func pod(opts ...func(*corev1.Pod)) *world {
 	}
 	return &world{simulation{in: plan.Input{
 		Now: t0, Pod: p, Verdict: plan.Verdict{State: plan.OK}, Limits: limits,
-		Seen: plan.Observed{Network: plan.NetworkSeen{Ready: true}, Images: map[string]plan.Image{"img": {ID: "sha:img"}}},
+		Seen: plan.Observed{
+			Network: plan.NetworkSeen{Ready: true},
+			Images:  map[string]plan.Image{"img": {ID: "sha:img"}},
+		},
 		Busy: map[plan.OpKey]plan.Action{}, Failed: map[plan.OpKey]plan.Failure{},
 	}}}
 }
@@ -54,17 +57,31 @@ func policy(x corev1.RestartPolicy) func(*corev1.Pod) {
 func inits(names ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		for _, n := range names {
-			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: n, Image: "img", ImagePullPolicy: corev1.PullIfNotPresent})
+			p.Spec.InitContainers = append(
+				p.Spec.InitContainers,
+				corev1.Container{Name: n, Image: "img", ImagePullPolicy: corev1.PullIfNotPresent},
+			)
 		}
 	}
 }
 
 func configMapEnv(p *corev1.Pod) {
-	p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}
+	p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
+		{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}},
+	}
 }
 
 func configMapVolume(p *corev1.Pod) {
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}}
+	p.Spec.Volumes = []corev1.Volume{
+		{
+			Name: "v",
+			VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "conf"},
+				},
+			},
+		},
+	}
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 }
 
@@ -136,7 +153,8 @@ func (w *world) obeys(but string) *world {
 func (w *world) subject() PodState {
 	p := plan.Decide(w.in)
 	s := PodState{
-		Pod: w.in.Pod, Status: p.Status, Termination: p.Memory.End, Verdict: w.in.Verdict, Observed: w.in.Seen, Failed: w.in.Failed, Refs: w.in.Refs,
+		Pod: w.in.Pod, Status: p.Status, Termination: p.Memory.End, Verdict: w.in.Verdict, Observed: w.in.Seen,
+		Failed: w.in.Failed, Refs: w.in.Refs,
 		Memory: p.Memory, Syncs: 1, LastSync: w.in.Now, NextSync: p.Wake, Limits: w.in.Limits,
 	}
 	for _, r := range p.Why {
@@ -193,8 +211,12 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 		w             *world
 	}{
 		{
-			"a container that crashes again and again", "default/web is waiting for CrashLoopBackOff of a: back-off 40s restarting failed container=a pod=web_default(u1) (next attempt in 35s)",
-			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) @1m16s; last exit code 3; restarts 3; consecutive exits 4; back-off 40s; back-off after the next exit 1m20s; maximum back-off 5m0s"},
+			"a container that crashes again and again",
+			"default/web is waiting for CrashLoopBackOff of a: back-off 40s restarting failed container=a " +
+				"pod=web_default(u1) (next attempt in 35s)",
+			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) @1m16s; last " +
+				"exit code 3; restarts 3; consecutive exits 4; back-off 40s; back-off after the next exit 1m20s; maximum " +
+				"back-off 5m0s"},
 			"StartContainer a @1m16s after the back-off\nRemoveContainer a @1m16s after StartContainer a",
 			func() *world {
 				w := pod().settle().after(time.Second)
@@ -206,64 +228,84 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 		}, {
 			"a resize that cannot be", "default/web keeps its current resources: the resize is Infeasible",
 			[]string{"ResizeInfeasible(): Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"},
-			"", pod().settle().resized("9", "Infeasible", "Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"),
+			"",
+			pod().settle().resized("9", "Infeasible", "Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"),
 		}, {
-			"a pull that is held back says what the registry said", "default/web is waiting for ImagePullBackOff of a: Back-off pulling image \"far\": ErrImagePull: registry says: no such tag (next attempt in 17s)",
+			"a pull that is held back says what the registry said",
+			"default/web is waiting for ImagePullBackOff of a: Back-off pulling image \"far\": ErrImagePull: registry " +
+				"says: no such tag (next attempt in 17s)",
 			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag @20s tries 2`},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(3 * time.Second),
 		}, {
-			"a pull that has just failed", "default/web is waiting for ErrImagePull of a: registry says: no such tag (next attempt in 19s)",
+			"a pull that has just failed",
+			"default/web is waiting for ErrImagePull of a: registry says: no such tag (next attempt in 19s)",
 			[]string{"ErrImagePull(a): registry says: no such tag @20s tries 2"},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(time.Second),
 		}, {
-			"an image name that nobody can read", "default/web is waiting for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid reference format: repository name (no/Name) must be lowercase",
-			[]string{`InvalidImageName(a): Failed to apply default image tag "no/Name": invalid reference format: repository name (no/Name) must be lowercase`},
+			"an invalid image name",
+			"default/web is waiting for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid " +
+				"reference format: repository name (no/Name) must be lowercase",
+			[]string{
+				`InvalidImageName(a): Failed to apply default image tag "no/Name": ` +
+					`invalid reference format: repository name (no/Name) must be lowercase`,
+			},
 			"", pod(image("no/Name")).settleHost(),
 		}, {
-			"an image name that the runtime cannot read", "default/web is waiting for InvalidImageName of a: cannot parse \"far\" (next attempt in 7s)",
+			"an image name that the runtime cannot read",
+			"default/web is waiting for InvalidImageName of a: cannot parse \"far\" (next attempt in 7s)",
 			[]string{`InvalidImageName(a): cannot parse "far" @10s tries 1`},
 			"PullImage a @10s after the back-off\nStartContainer a @10s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 1, broken).settleHost().after(3 * time.Second),
 		}, {
-			"a container that cannot be made", "default/web is waiting for CreateContainerError of a: no luck (next attempt in 4s)",
+			"a container that cannot be made",
+			"default/web is waiting for CreateContainerError of a: no luck (next attempt in 4s)",
 			[]string{"CreateContainerError(a): no luck @4s tries 3"},
 			"StartContainer a @4s after the back-off",
 			pod().settleHost().begin().fails("start/a", 3, luckless),
 		}, {
-			"a ConfigMap that the environment names", `default/web is waiting for CreateContainerConfigError of a: configmap "conf" not found`,
+			"a ConfigMap that the environment names",
+			`default/web is waiting for CreateContainerConfigError of a: configmap "conf" not found`,
 			[]string{`CreateContainerConfigError(a): configmap "conf" not found`}, "",
 			pod(configMapEnv).settle(),
 		}, {
-			"a ConfigMap that is to be a volume", `default/web is waiting for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
+			"a ConfigMap that is to be a volume",
+			`default/web is waiting for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
 			[]string{`FailedMount(v): MountVolume.SetUp failed for volume "v" : configmap "conf" not found`}, "",
 			pod(configMapVolume).settle(),
 		}, {
-			"a network that is not ready", "default/web is waiting for NetworkNotReady: network is not ready: no CNI configuration",
+			"a network that is not ready",
+			"default/web is waiting for NetworkNotReady: network is not ready: no CNI configuration",
 			[]string{"NetworkNotReady(): network is not ready: no CNI configuration"},
 			"RunSandbox after the pod network is ready\nStartContainer a after RunSandbox",
 			pod().without(),
 		}, {
-			"a device whose plugin is not there", "default/web is waiting for DevicesNotReady of a: example.com/gpu: no device plugin has registered it",
+			"a device whose plugin is not there",
+			"default/web is waiting for DevicesNotReady of a: example.com/gpu: no device plugin has registered it",
 			[]string{"DevicesNotReady(a): example.com/gpu: no device plugin has registered it"},
 			"StartContainer a after its devices are available",
 			pod().lacking("example.com/gpu: no device plugin has registered it").settle(),
 		}, {
 			"a node without room", "default/web is waiting for OutOfcpu: wanted 2, free 1",
 			[]string{"OutOfcpu(): wanted 2, free 1"},
-			strings.ReplaceAll(restOfStart, "\n", " after admission by the node\n") + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
+			strings.ReplaceAll(
+				restOfStart, "\n", " after admission by the node\n",
+			) + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
 			pod().judged(plan.Wait, "OutOfcpu", "wanted 2, free 1"),
 		}, {
 			"a node that has not answered", "default/web is waiting for Admission: admission is pending",
 			[]string{"Admission(): admission is pending"},
-			strings.ReplaceAll(restOfStart, "\n", " after admission by the node\n") + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
+			strings.ReplaceAll(
+				restOfStart, "\n", " after admission by the node\n",
+			) + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
 			pod().judged(plan.NotAsked, "", ""),
 		}, {
 			"a pod that may never run here", "default/web has failed: NodeAffinity: Pod was rejected: no match", nil, "",
 			pod().judged(plan.Rejected, "NodeAffinity", "no match"),
 		}, {
-			"an init container at work", "default/web is waiting for PodInitializing of i2: init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z",
+			"an init container at work",
+			"default/web is waiting for PodInitializing of i2: init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z",
 			[]string{"PodInitializing(i2): init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z"},
 			"StartContainer a after the exit of init container i2",
 			pod(inits("i1", "i2")).settle().exits("i1", 0).settle().after(7 * time.Second),
@@ -273,15 +315,18 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod(image("far")).settleHost().begin(),
 		}, {
 			"a pod that is deleted", "default/web is terminating (Deleted): StopContainer a (Deleted, grace period 20s), for 0s",
-			[]string{"Terminating(a): container a is stopping and is killed at the end of its grace period of 20s @19.999702606s"},
-			"StopSandbox after StopContainer a\nRemoveContainer a after StopContainer a\nRemoveCgroup after RemoveContainer a\nRemoveSandbox after RemoveContainer a\nRemoveDirs after RemoveSandbox",
+			[]string{"Terminating(a): container a is stopping and is killed at the end of its grace period of 20s " +
+				"@19.999702606s"},
+			"StopSandbox after StopContainer a\nRemoveContainer a after StopContainer a\nRemoveCgroup after " +
+				"RemoveContainer a\nRemoveSandbox after RemoveContainer a\nRemoveDirs after RemoveSandbox",
 			pod().settle().ended(19999702606 * time.Nanosecond),
 		}, {
 			"a pod that ran too long", "default/web has failed: DeadlineExceeded: too long", nil, "",
 			pod(policy(corev1.RestartPolicyNever)).settle().failed("DeadlineExceeded", "too long"),
 		}, {
 			"a pod that had to go and comes back",
-			"default/web has failed: Evicted: no room: it is made anew 1m0s after it had to go, once the node is short of nothing (in 1m0s)",
+			"default/web has failed: Evicted: no room: it is made anew 1m0s after it had to go, once the node is short " +
+				"of nothing (in 1m0s)",
 			[]string{"Returns(): it is made anew 1m0s after it had to go, once the node is short of nothing @1m0s"}, "",
 			pod(returning).settle().failed("Evicted", "no room"),
 		}, {
@@ -321,10 +366,17 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 func TestScenario24_NextRetryOfContainerInBackOff(t *testing.T) {
 	for name, row := range map[string]struct {
 		w    *world
-		want time.Duration // zero: nothing is told
+		want time.Duration // zero: no retry
 	}{
-		"one that crashes":                 {pod().settle().exits("a", 3).settle().exits("a", 3).settle().after(3 * time.Second), 7 * time.Second},
-		"one whose image cannot be had":    {pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: errors.New("no")}).settleHost().after(3 * time.Second), 17 * time.Second},
+		"one that crashes": {
+			pod().settle().exits("a", 3).settle().exits("a", 3).settle().after(3 * time.Second), 7 * time.Second,
+		},
+		"one whose image cannot be had": {
+			pod(image("far")).begin().obeys("pull/a").fails(
+				"pull/a", 2, &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: errors.New("no")},
+			).settleHost().after(3 * time.Second),
+			17 * time.Second,
+		},
 		"one that waits for a ConfigMap":   {pod(configMapEnv).settle(), 0},
 		"one that runs":                    {pod().settle(), 0},
 		"one that is ending has no next":   {pod().settle().ended(20 * time.Second), 0},
@@ -338,7 +390,7 @@ func TestScenario24_NextRetryOfContainerInBackOff(t *testing.T) {
 }
 
 // settleHost obeys until the sandbox runs, without pulls and starts.
-// resized is another wish for CPU, which the room has answered.
+// resized changes the CPU request. reason and message are the answer of the allocator.
 func (w *world) resized(cpu, reason, message string) *world {
 	w.in.Pod = w.in.Pod.DeepCopy()
 	w.in.Pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
@@ -350,12 +402,14 @@ func (w *world) resized(cpu, reason, message string) *world {
 func TestWhyReportsErrorOfPreviousAttempt(t *testing.T) {
 	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
 	w := pod().settleHost().begin()
-	if got := Why(w.subject(), w.in.Now); len(got.InProgress) != 1 || strings.Contains(got.InProgress[0].Detail, "previous attempt failed") {
+	if got := Why(w.subject(), w.in.Now); len(got.InProgress) != 1 ||
+		strings.Contains(got.InProgress[0].Detail, "previous attempt failed") {
 		t.Errorf("at first: %+v", got.InProgress)
 	}
 	w.fails("start/a", 1, luckless).after(time.Minute).begin()
 	got := Why(w.subject(), w.in.Now)
-	if len(got.InProgress) != 1 || !strings.HasSuffix(got.InProgress[0].Detail, "previous attempt failed: no luck") || !strings.Contains(got.Summary, "no luck") {
+	if len(got.InProgress) != 1 || !strings.HasSuffix(got.InProgress[0].Detail, "previous attempt failed: no luck") ||
+		!strings.Contains(got.Summary, "no luck") {
 		t.Errorf("%q, %+v", got.Summary, got.InProgress)
 	}
 }
@@ -415,9 +469,19 @@ func TestPlanReportsWhatBlocksIt(t *testing.T) {
 		opts                   []func(*corev1.Pod)
 	}{
 		{"a pod that lacks nothing", "MakeDirs EnsureCgroup RunSandbox StartContainer", "", nil},
-		{"a ConfigMap of the environment stops the container", "MakeDirs EnsureCgroup RunSandbox", `CreateContainerConfigError a: configmap "conf" not found`, []func(*corev1.Pod){configMapEnv}},
-		{"a ConfigMap volume stops all but the sandbox", "MakeDirs EnsureCgroup RunSandbox", `FailedMount v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`, []func(*corev1.Pod){configMapVolume}},
-		{"init containers come before the rest", "MakeDirs EnsureCgroup RunSandbox StartContainer StartContainer", "", []func(*corev1.Pod){inits("i")}},
+		{
+			"a ConfigMap of the environment stops the container", "MakeDirs EnsureCgroup RunSandbox",
+			`CreateContainerConfigError a: configmap "conf" not found`, []func(*corev1.Pod){configMapEnv},
+		},
+		{
+			"a ConfigMap volume stops all but the sandbox", "MakeDirs EnsureCgroup RunSandbox",
+			`FailedMount v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
+			[]func(*corev1.Pod){configMapVolume},
+		},
+		{
+			"init containers come before the rest", "MakeDirs EnsureCgroup RunSandbox StartContainer StartContainer", "",
+			[]func(*corev1.Pod){inits("i")},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w := pod(row.opts...)
@@ -452,17 +516,22 @@ func TestPlanOfChangedImageRestartsContainer(t *testing.T) {
 	s.Pod.Spec.Containers[0].Image = "img2"
 	p := PlanPod(s, nodeapi.Update, "", t0)
 	got := fmt.Sprint(p.Stages, p.Reasons)
-	if want := "[{configure []} {cleanup [{StopContainer a Changed, grace period 30s 1}]} {build-run [{PullImage a img2 2} {StartContainer a main, attempt 1 3}]}] []"; got != want {
+	if want := "[{configure []} {cleanup [{StopContainer a Changed, grace period 30s 1}]} {build-run [{PullImage " +
+		"a img2 2} {StartContainer a main, attempt 1 3}]}] []"; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 }
 
 func TestWhyPredictsNothingWithoutRuntime(t *testing.T) {
 	s := pod().judged(plan.NotAsked, "", "").subject()
-	s.Reasons = []TimedReason{{plan.Reason{Code: "RuntimeNotReady", Detail: "waiting for the container runtime: no socket"}, t0}}
+	s.Reasons = []TimedReason{
+		{plan.Reason{Code: "RuntimeNotReady", Detail: "waiting for the container runtime: no socket"}, t0},
+	}
 	s.InProgress = nil
 	y := Why(s, t0)
-	if want := "default/web is waiting for RuntimeNotReady: waiting for the container runtime: no socket"; y.Summary != want || len(y.Next) != 0 {
+	if want := "default/web is waiting for RuntimeNotReady: waiting for the container runtime: no " +
+		"socket"; y.Summary != want ||
+		len(y.Next) != 0 {
 		t.Errorf("got %q, next %v", y.Summary, y.Next)
 	}
 }

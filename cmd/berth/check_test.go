@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth/internal/nodeconfig"
+	"berth/node/check"
 	"berth/nodeapi"
 )
 
@@ -30,13 +31,22 @@ cniBinDirs: [` + dir + `/bin]
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check := func(more ...string) nodeapi.CheckReport {
+	runCheck := func(more ...string) nodeapi.CheckReport {
 		flags := &nodeconfig.Flags{}
-		args := []string{"--config", config, "--root-dir", dir + "/root", "--state-dir", dir + "/state", "--container-runtime-endpoint", "unix://" + dir + "/none.sock"}
+		args := []string{
+			"--config",
+			config,
+			"--root-dir",
+			dir + "/root",
+			"--state-dir",
+			dir + "/state",
+			"--container-runtime-endpoint",
+			"unix://" + dir + "/none.sock",
+		}
 		if err := localFlags(flags).Parse(append(args, more...)); err != nil {
 			t.Fatal(err)
 		}
-		r, err := checkLocally(t.Context(), flags)
+		r, err := check.Local(t.Context(), check.LocalOptions{Flags: flags, Version: version, StoreFile: storeFile})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,8 +59,9 @@ cniBinDirs: [` + dir + `/bin]
 		}
 		return r.Items[i]
 	}
-	r := check()
-	if it := item(r, "runtime"); it.OK || !it.Essential || !strings.Contains(it.Detail, "none.sock") || it.Remedy == "" {
+	r := runCheck()
+	if it := item(r, "runtime"); it.OK || !it.Essential || !strings.Contains(it.Detail, "none.sock") ||
+		it.Remedy == "" {
 		t.Errorf("%+v", it)
 	}
 	if it := item(r, "cni configuration"); it.OK {
@@ -64,7 +75,7 @@ cniBinDirs: [` + dir + `/bin]
 			t.Errorf("%+v", it)
 		}
 	}
-	if it := item(check("--cni-pod-cidr", "10.9.0.0/24"), "cni configuration"); !it.OK {
+	if it := item(runCheck("--cni-pod-cidr", "10.9.0.0/24"), "cni configuration"); !it.OK {
 		t.Errorf("with a pod range: %+v", it)
 	}
 	left, err := os.ReadDir(dir)
@@ -79,11 +90,20 @@ func TestCheckCommandAcceptsRunFlagsAndSocket(t *testing.T) {
 	var out, errs strings.Builder
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
-	cmd.SetArgs([]string{"check", "--socket", dir + "/berth.sock", "--container-runtime-endpoint", "unix://" + dir + "/none.sock"})
+	cmd.SetArgs(
+		[]string{
+			"check",
+			"--socket",
+			dir + "/berth.sock",
+			"--container-runtime-endpoint",
+			"unix://" + dir + "/none.sock",
+		},
+	)
 	if err := cmd.ExecuteContext(t.Context()); err == nil {
 		t.Error("pods can run without a runtime")
 	}
-	if !strings.HasPrefix(out.String(), "berth is not running: the checks were run locally\n") || !strings.Contains(out.String(), dir+"/none.sock") {
+	if !strings.HasPrefix(out.String(), "berth is not running: the checks were run locally\n") ||
+		!strings.Contains(out.String(), dir+"/none.sock") {
 		t.Errorf("%s\n%s", out.String(), errs.String())
 	}
 }
@@ -91,7 +111,12 @@ func TestCheckCommandAcceptsRunFlagsAndSocket(t *testing.T) {
 func TestCheckReportsUnreachableNameServers(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	c := checks{config: loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: "+file+"\n")}
+	c := check.Node{
+		Config: loaded(
+			t,
+			"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: "+file+"\n",
+		),
+	}
 	for _, row := range []struct {
 		text string
 		ok   bool
@@ -111,8 +136,9 @@ func TestCheckReportsUnreachableNameServers(t *testing.T) {
 			}
 		}
 		var r nodeapi.CheckReport
-		c.checkNameServers(adder(&r))
-		if len(r.Items) != 1 || r.Items[0].OK != row.ok || r.Items[0].Essential || !row.ok && r.Items[0].Remedy == "" || !strings.Contains(r.Items[0].Detail, file) {
+		c.CheckNameServers(check.Adder(&r))
+		if len(r.Items) != 1 || r.Items[0].OK != row.ok || r.Items[0].Essential || !row.ok && r.Items[0].Remedy == "" ||
+			!strings.Contains(r.Items[0].Detail, file) {
 			t.Errorf("%q: %+v", row.text, r.Items)
 		}
 	}
@@ -122,18 +148,25 @@ func TestCheckReportsUnreachableNameServers(t *testing.T) {
 // that they reach, whenever that is so; it is told once, and berth check says it.
 func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 	t.Parallel()
-	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"); c.Network.FallbackResolvConf != nodeconfig.SystemdResolvConf {
+	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: "+
+		"KubeletConfiguration\n"); c.Network.FallbackResolvConf != nodeconfig.SystemdResolvConf {
 		t.Errorf("nothing is set, and %q counts instead", c.Network.FallbackResolvConf)
 	}
-	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: /etc/resolv.conf\n"); c.Network.FallbackResolvConf != "" {
+	if c := loaded(
+		t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: /etc/resolv.conf\n",
+	); c.Network.FallbackResolvConf != "" {
 		t.Errorf("it is set, and %q counts instead", c.Network.FallbackResolvConf)
 	}
 	dir := t.TempDir()
-	network := nodeconfig.Network{ResolvConf: filepath.Join(dir, "stub"), FallbackResolvConf: filepath.Join(dir, "real")}
+	network := nodeconfig.Network{
+		ResolvConf:         filepath.Join(dir, "stub"),
+		FallbackResolvConf: filepath.Join(dir, "real"),
+	}
 	var told strings.Builder
 	h := &host{b: &berth{log: slog.New(slog.NewTextHandler(&told, nil))}}
-	h.nameServers.use(network)
-	const stub, resolved = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch example.org\n", "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"
+	h.resolvConf.SetPaths(network.ResolvConf, network.FallbackResolvConf)
+	const stub, resolved = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch " +
+		"example.org\n", "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"
 	for i, row := range []struct {
 		stub, real string // empty: there is no such file
 		servers    string
@@ -144,7 +177,11 @@ func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 		{stub, "", "127.0.0.53", "which pods cannot reach", 1}, // systemd-resolved begins
 		{stub, "nameserver 127.0.0.1\n", "127.0.0.53", "which pods cannot reach", 1},
 		{stub, "# none yet\n", "127.0.0.53", "which pods cannot reach", 1},
-		{stub, resolved, "192.0.2.1 2001:db8::1", "192.0.2.1, 2001:db8::1 in " + network.FallbackResolvConf + ": " + network.ResolvConf + " contains only loopback addresses", 2},
+		{
+			stub, resolved, "192.0.2.1 2001:db8::1",
+			"192.0.2.1, 2001:db8::1 in " + network.FallbackResolvConf + ": " + network.ResolvConf + " contains only loopback addresses",
+			2,
+		},
 		{stub, resolved, "192.0.2.1 2001:db8::1", "contains only loopback addresses", 2},
 		{"nameserver 192.0.2.9\n", resolved, "192.0.2.9", "192.0.2.9 in " + network.ResolvConf, 2},
 		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", resolved, "127.0.0.1 192.0.2.9", "in " + network.ResolvConf, 2},
@@ -165,7 +202,7 @@ func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 			t.Errorf("row %d: pods have %q, not %q", i, got, row.servers)
 		}
 		var r nodeapi.CheckReport
-		checks{config: &nodeconfig.Config{Network: network}}.checkNameServers(adder(&r))
+		check.Node{Config: &nodeconfig.Config{Network: network}}.CheckNameServers(check.Adder(&r))
 		if len(r.Items) != 1 || !strings.Contains(r.Items[0].Detail, row.checked) {
 			t.Errorf("row %d: berth check says %+v, not %q", i, r.Items, row.checked)
 		}

@@ -24,7 +24,12 @@ func TestTerminatedPodHoldsNoDevices(t *testing.T) {
 	for _, uid := range []string{"runs", "begins", "new", "done", "failed"} {
 		kept += `{"pod":"` + uid + `","container":"c","resource":"example.com/x","ids":["` + uid + `"]},`
 	}
-	d := devices.New(devices.Options{Checkpoint: []byte(kept + `{"pod":"unknown","container":"c","resource":"example.com/x","ids":["u"]}]}`), PodKnown: mayHoldDevices(records)})
+	d := devices.New(
+		devices.Options{
+			Checkpoint: []byte(kept + `{"pod":"unknown","container":"c","resource":"example.com/x","ids":["u"]}]}`),
+			PodKnown:   mayHoldDevices(records),
+		},
+	)
 	if f := d.Stats(); len(f) != 1 || f[0].Allocated != 3 {
 		t.Errorf("%+v, want 3 given", f)
 	}

@@ -50,9 +50,19 @@ cniPodCIDRs: [node]
 func TestPodsPerCoreLimitsNodePods(t *testing.T) {
 	t.Parallel()
 	cpus := goruntime.NumCPU()
-	for _, row := range []struct{ most, perCore, want int }{{110, 0, 110}, {100_000, 3, 3 * cpus}, {1, 3, 1}, {1<<31 - 1, 1<<31 - 1, 1<<31 - 1}} {
-		c := loaded(t, fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: %d\npodsPerCore: %d\n---\n"+
-			"apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nrootDir: %s\n", row.most, row.perCore, t.TempDir()))
+	for _, row := range []struct{ most, perCore, want int }{
+		{110, 0, 110}, {100_000, 3, 3 * cpus}, {1, 3, 1}, {1<<31 - 1, 1<<31 - 1, 1<<31 - 1},
+	} {
+		c := loaded(
+			t,
+			fmt.Sprintf(
+				"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: %d\npodsPerCore: %d\n---\n"+
+					"apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nrootDir: %s\n",
+				row.most,
+				row.perCore,
+				t.TempDir(),
+			),
+		)
 		h := &host{b: &berth{config: c}}
 		if err := h.measure(); err != nil {
 			t.Fatal(err)

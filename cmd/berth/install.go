@@ -47,8 +47,12 @@ kind: ` + nodeconfig.BerthKind + `
 // serviceSpec describes this program as a systemd service.
 func serviceSpec(from string) install.Spec {
 	return install.Spec{
-		Name: "berth", Source: from, Unit: systemd.Unit, Config: defaultConfig, ConfigFile: configFile, Layout: install.LocalLayout,
-		Dirs:       []install.Dir{{Path: configDir, Mode: 0o755}, {Path: manifests, Mode: 0o700}}, // can contain Secrets
+		Name: "berth", Source: from, Unit: systemd.Unit, Config: defaultConfig, ConfigFile: configFile,
+		Layout: install.LocalLayout,
+		Dirs: []install.Dir{
+			{Path: configDir, Mode: 0o755},
+			{Path: manifests, Mode: 0o700},
+		}, // can contain Secrets
 		ExtraUnits: []install.Unit{{Name: systemd.DrainUnitName, Content: systemd.DrainUnit}},
 	}
 }
@@ -104,7 +108,8 @@ func installService(ctx context.Context, out io.Writer, w install.Spec, dryRun b
 	if err := (&install.Executor{Context: ctx, Out: out}).Run(steps); err != nil || w.NoStart {
 		return err
 	}
-	if does := install.Status(ctx, w); does == statusWaitingForRuntime { // the service can be active before the runtime is available
+	// the service can be active before the runtime is available
+	if does := install.Status(ctx, w); does == statusWaitingForRuntime {
 		_, err = fmt.Fprintf(out, "%s is running, status: %s. For details run: berth check\n", w.Name, does)
 	}
 	return err
@@ -124,7 +129,13 @@ If berth was installed from a package, the command does nothing: use apt purge i
   berth uninstall --yes`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			u := uninstaller{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), dryRun: dryRun, yes: yes, keepConfig: keepConfig}
+			u := uninstaller{
+				in:         cmd.InOrStdin(),
+				out:        cmd.OutOrStdout(),
+				dryRun:     dryRun,
+				yes:        yes,
+				keepConfig: keepConfig,
+			}
 			return u.do(cmd.Context())
 		},
 	}
@@ -195,18 +206,31 @@ func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.Remov
 	}
 	l := install.RemovalSpec{
 		Spec: w,
-		BeforeRemove: []install.Step{{Kind: install.Custom, Description: "terminate all pods with their grace periods", Run: func(d *install.Executor) error {
-			return removeAllPods(d.Context, c, d.Out)
-		}}},
+		BeforeRemove: []install.Step{
+			{
+				Kind:        install.Custom,
+				Description: "terminate all pods with their grace periods",
+				Run: func(d *install.Executor) error {
+					return removeAllPods(d.Context, c, d.Out)
+				},
+			},
+		},
 		Trees:     below("pods", "device-plugins", "image_manager"),
 		EmptyDirs: []string{c.RootDir, c.PodLogsDir, logLinks},
 	}
 	addDirs(&l, c)
 	if file := systemd.InhibitDelayFile(systemd.LogindDropInDir); install.Exists(file) {
-		l.AfterRemove = append(l.AfterRemove, install.Step{Kind: install.Custom, Description: "remove " + file + " and reload the configuration of logind", Run: func(d *install.Executor) error {
-			_, err := systemd.RemoveInhibitDelay(d.Context, systemd.LogindDropInDir)
-			return err
-		}})
+		l.AfterRemove = append(
+			l.AfterRemove,
+			install.Step{
+				Kind:        install.Custom,
+				Description: "remove " + file + " and reload the configuration of logind",
+				Run: func(d *install.Executor) error {
+					_, err := systemd.RemoveInhibitDelay(d.Context, systemd.LogindDropInDir)
+					return err
+				},
+			},
+		)
 	}
 	if !u.keepConfig {
 		l.Trees = append(l.Trees, configDir)
@@ -239,7 +263,17 @@ func addDirs(l *install.RemovalSpec, c *nodeconfig.Config) {
 		at := filepath.Join(dir, networksDir)
 		l.EmptyDirs = append(l.EmptyDirs, filepath.Join(at, "results"), at, filepath.Join(dir, "images"))
 	}
-	whole(c.StateDir, nodeconfig.DefaultStateDir, storeFile, storeFile+".*", node.InstallationFile, importRecords, ".images-*", gateway.FileName, gateway.FileName+".new")
+	whole(
+		c.StateDir,
+		nodeconfig.DefaultStateDir,
+		storeFile,
+		storeFile+".*",
+		node.InstallationFile,
+		importRecords,
+		".images-*",
+		gateway.FileName,
+		gateway.FileName+".new",
+	)
 	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
 	keys := append(apiclient.CertificateFilePatterns(), server.SelfSignedFiles()...)
 	switch { // the default directory is also that of a kubelet

@@ -13,10 +13,13 @@ import (
 // A directory that the configuration names may be anybody's: /run, /etc/ssl.
 func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	usual := &nodeconfig.Config{
-		RootDir: nodeconfig.DefaultRootDir, StateDir: nodeconfig.DefaultStateDir, Socket: nodeconfig.DefaultSocket, CertDir: nodeconfig.DefaultCertDir,
+		RootDir: nodeconfig.DefaultRootDir, StateDir: nodeconfig.DefaultStateDir, Socket: nodeconfig.DefaultSocket,
+		CertDir: nodeconfig.DefaultCertDir,
 	}
 	l := uninstaller{}.removal(serviceSpec(""), usual)
-	for _, dir := range []string{"/var/lib/berth", "/run/berth", "/var/lib/kubelet/pki", "/var/lib/kubelet/pods", "/etc/berth"} {
+	for _, dir := range []string{
+		"/var/lib/berth", "/run/berth", "/var/lib/kubelet/pki", "/var/lib/kubelet/pods", "/etc/berth",
+	} {
 		if !slices.Contains(l.Trees, dir) {
 			t.Errorf("%s stays: %q go", dir, l.Trees)
 		}
@@ -27,11 +30,16 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	dir := t.TempDir()
 	state, socket, certs := filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "certs")
 	own := []string{
-		state + "/berth.db", state + "/berth.db.damaged-20260102T030405Z", state + "/installation", state + "/images.json", state + "/pod-routes.json", socket + "/b.sock",
-		certs + "/kubelet-client-2026-01-02-03-04-05.pem", certs + "/kubelet-client-current.pem", certs + "/kubelet-client.key.tmp",
-		certs + "/kubelet-server-2026-01-02-03-04-05.pem", certs + "/kubelet-server-current.pem", certs + "/kubelet.crt", certs + "/kubelet.key",
+		state + "/berth.db", state + "/berth.db.damaged-20260102T030405Z", state + "/installation", state + "/images.json",
+		state + "/pod-routes.json", socket + "/b.sock",
+		certs + "/kubelet-client-2026-01-02-03-04-05.pem", certs + "/kubelet-client-current.pem",
+		certs + "/kubelet-client.key.tmp",
+		certs + "/kubelet-server-2026-01-02-03-04-05.pem", certs + "/kubelet-server-current.pem", certs + "/kubelet.crt",
+		certs + "/kubelet.key",
 	}
-	for _, file := range append([]string{state + "/theirs.db", certs + "/theirs.pem", certs + "/kubelet-client.pem.txt"}, own...) {
+	for _, file := range append(
+		[]string{state + "/theirs.db", certs + "/theirs.pem", certs + "/kubelet-client.pem.txt"}, own...,
+	) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +47,12 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	chosen := &nodeconfig.Config{RootDir: "/data", StateDir: state, Socket: socket + "/b.sock", CertDir: certs}
 	l = uninstaller{keepConfig: true}.removal(serviceSpec(""), chosen)
 	usuals := []string{"/var/lib/berth", "/run/berth"} // in use before
-	if want := append([]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, usuals...); !slices.Equal(l.Trees, want) {
+	if want := append(
+		[]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, usuals...,
+	); !slices.Equal(
+		l.Trees,
+		want,
+	) {
 		t.Errorf("%q go with all in them, want %q", l.Trees, want)
 	}
 	slices.Sort(l.Files)
@@ -51,7 +64,8 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 			t.Errorf("%s stays, even empty: %q go", dir, l.EmptyDirs)
 		}
 	}
-	if slices.Index(l.EmptyDirs, state+"/networks/results") > slices.Index(l.EmptyDirs, state+"/networks") || slices.Index(l.EmptyDirs, state+"/networks") > slices.Index(l.EmptyDirs, state) {
+	if slices.Index(l.EmptyDirs, state+"/networks/results") > slices.Index(l.EmptyDirs, state+"/networks") ||
+		slices.Index(l.EmptyDirs, state+"/networks") > slices.Index(l.EmptyDirs, state) {
 		t.Errorf("a directory goes before what lies in it: %q", l.EmptyDirs)
 	}
 }

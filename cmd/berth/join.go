@@ -53,9 +53,19 @@ command. For other Kubernetes clusters run "kubeadm token create --print-join-co
 	f.StringVar(&j.token, "token", "", "bootstrap token")
 	f.StringVar(&j.hash, "ca-hash", "", "hash of the CA of the API server: sha256:…")
 	f.StringVar(&j.config, "config", "/etc/berth/config.yaml", "configuration file of the agent, created or updated")
-	f.StringVar(&j.kubeconfig, "kubeconfig", "/etc/berth/kubeconfig", "kubeconfig file that the agent writes when it has a client certificate")
+	f.StringVar(
+		&j.kubeconfig,
+		"kubeconfig",
+		"/etc/berth/kubeconfig",
+		"kubeconfig file that the agent writes when it has a client certificate",
+	)
 	f.StringVar(&j.certDir, "cert-dir", "", "directory of the agent's certificates (default: from the configuration)")
-	f.StringVar(&j.bootstrap, "bootstrap-kubeconfig", "/etc/berth/bootstrap.kubeconfig", "bootstrap kubeconfig file for the token")
+	f.StringVar(
+		&j.bootstrap,
+		"bootstrap-kubeconfig",
+		"/etc/berth/bootstrap.kubeconfig",
+		"bootstrap kubeconfig file for the token",
+	)
 	for _, name := range []string{"server", "token", "ca-hash"} {
 		_ = cmd.MarkFlagRequired(name) // defined above
 	}
@@ -70,14 +80,19 @@ func (j *joinOptions) do(ctx context.Context, out io.Writer) error {
 	if err := apiclient.CheckToken(ctx, server, j.token); err != nil {
 		return fmt.Errorf("--token: %w: run berth-control token create on the server for a new join command", err)
 	}
-	if err := apiclient.WriteKubeconfig(j.bootstrap, apiclient.NewKubeconfig(server, &clientcmdapi.AuthInfo{Token: j.token})); err != nil {
+	if err := apiclient.WriteKubeconfig(
+		j.bootstrap, apiclient.NewKubeconfig(server, &clientcmdapi.AuthInfo{Token: j.token}),
+	); err != nil {
 		return err
 	}
 	authority := filepath.Join(filepath.Dir(j.kubeconfig), "ca.crt")
 	if err := os.WriteFile(authority, server.CAData, 0o644); err != nil {
 		return fmt.Errorf("CA of the API server: %w", err)
 	}
-	c, err := nodeconfig.AddServer(j.config, nodeconfig.JoinSettings{Kubeconfig: j.kubeconfig, BootstrapKubeconfig: j.bootstrap, ClientCA: authority})
+	c, err := nodeconfig.AddServer(
+		j.config,
+		nodeconfig.JoinSettings{Kubeconfig: j.kubeconfig, BootstrapKubeconfig: j.bootstrap, ClientCA: authority},
+	)
 	if err != nil {
 		return err
 	}
@@ -86,15 +101,24 @@ func (j *joinOptions) do(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if len(aside) > 0 {
-		if _, err := fmt.Fprintf(out, "This node belonged to another CA. These files were renamed:\n  %s\n", strings.Join(aside, "\n  ")); err != nil {
+		if _, err := fmt.Fprintf(
+			out, "This node belonged to another CA. These files were renamed:\n  %s\n", strings.Join(aside, "\n  "),
+		); err != nil {
 			return err
 		}
 	}
 	if c.Server.ClientCAFile == "" {
-		if _, err := fmt.Fprintf(out, "Warning: the client CA in %s does not include the API server. For kubectl logs and exec set\nauthentication.x509.clientCAFile: %s\n", j.config, authority); err != nil {
+		if _, err := fmt.Fprintf(out, "Warning: the client CA in %s does not include the API server. For kubectl "+
+			"logs and exec set\nauthentication.x509.clientCAFile: %s\n", j.config, authority); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(out, "%s: API server set to %s\n\nRestart the agent:\n  systemctl restart berth\nThen check the node from the server:\n  kubectl get nodes\n", j.config, j.server)
+	_, err = fmt.Fprintf(
+		out,
+		"%s: API server set to %s\n\nRestart the agent:\n  systemctl restart berth\nThen check the node from the "+
+			"server:\n  kubectl get nodes\n",
+		j.config,
+		j.server,
+	)
 	return err
 }

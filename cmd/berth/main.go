@@ -48,13 +48,15 @@ access.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.PersistentFlags().StringVar(&socket, "socket", "/run/berth/berth.sock", "local socket of the agent on this node")
+	cmd.PersistentFlags().
+		StringVar(&socket, "socket", "/run/berth/berth.sock", "local socket of the agent on this node")
 	cmd.AddCommand(runCommand(), joinCommand(), installCommand(), uninstallCommand(), purgeCommand())
 	cmd.AddCommand(packagingCommands()...)
 	cmd.AddCommand(consoleCommands(&socket)...)
 	cmd.InitDefaultCompletionCmd()
 	if shells, _, err := cmd.Find([]string{"completion"}); err == nil {
-		shells.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // otherwise cobra prints help and succeeds for an unknown shell
+		// otherwise cobra prints help and succeeds for an unknown shell
+		shells.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
 	return cmd
 }

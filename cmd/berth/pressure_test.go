@@ -11,8 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/agent/plan"
-	"berth/agent/status"
 	"berth/cri"
 	"berth/cri/crifake"
 	"berth/internal/nodeconfig"
@@ -22,14 +20,21 @@ import (
 
 func TestEvictionThresholdsFromConfiguration(t *testing.T) {
 	t.Parallel()
-	const kubelet, own = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n", "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"
+	const kubelet, own = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: " +
+		"KubeletConfiguration\n", "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"
 	for _, row := range []struct{ config, want string }{
 		{kubelet + "evictionHard: {memory.available: 100Mi, nodefs.available: 10%}",
-			"[{memory.available true 104857600 0 0s 0 0} {nodefs.available true 0 10 0s 0 0} {allocatableMemory.available true 104857600 0 0s 0 0}] 5m0s false"},
-		{kubelet + "evictionHard: {memory.available: 100Mi}\nenforceNodeAllocatable: [none]", "[{memory.available true 104857600 0 0s 0 0}] 5m0s false"},
-		{kubelet + "evictionHard: {memory.available: 1Gi, allocatableMemory.available: 1Mi}\nevictionPressureTransitionPeriod: 30s\n" + own + "memoryPressureSources: workingSet",
+			"[{memory.available true 104857600 0 0s 0 0} {nodefs.available true 0 10 0s 0 0} " +
+				"{allocatableMemory.available true 104857600 0 0s 0 0}] 5m0s false"},
+		{
+			kubelet + "evictionHard: {memory.available: 100Mi}\nenforceNodeAllocatable: [none]",
+			"[{memory.available true 104857600 0 0s 0 0}] 5m0s false",
+		},
+		{kubelet + "evictionHard: {memory.available: 1Gi, allocatableMemory.available: " +
+			"1Mi}\nevictionPressureTransitionPeriod: 30s\n" + own + "memoryPressureSources: workingSet",
 			"[{allocatableMemory.available true 1048576 0 0s 0 0} {memory.available true 1073741824 0 0s 0 0}] 30s true"},
-		{kubelet + "evictionHard: {}\nevictionSoft: {pid.available: 5%}\nevictionSoftGracePeriod: {pid.available: 90s}\nevictionMinimumReclaim: {pid.available: \"10\"}",
+		{kubelet + "evictionHard: {}\nevictionSoft: {pid.available: 5%}\nevictionSoftGracePeriod: {pid.available: " +
+			"90s}\nevictionMinimumReclaim: {pid.available: \"10\"}",
 			"[{pid.available false 0 5 1m30s 10 0}] 5m0s false"},
 	} {
 		file := filepath.Join(t.TempDir(), "node.yaml")
@@ -62,7 +67,14 @@ func TestContainerfsLayouts(t *testing.T) {
 		return dir
 	}
 	volumes, images, third := disk(1<<20), disk(2<<20), disk(4<<20)
-	pod := pressure.Candidate{Pod: &corev1.Pod{}, Measured: true, Usage: pressure.Usage{Volumes: pressure.DiskUsage{Bytes: 100, Inodes: 10}, Layers: pressure.DiskUsage{Bytes: 1, Inodes: 2}}}
+	pod := pressure.Candidate{
+		Pod:      &corev1.Pod{},
+		Measured: true,
+		Usage: pressure.Usage{
+			Volumes: pressure.DiskUsage{Bytes: 100, Inodes: 10},
+			Layers:  pressure.DiskUsage{Bytes: 1, Inodes: 2},
+		},
+	}
 	for _, row := range []struct {
 		sentence, containers string
 		split                pressure.FileSystemLayout
@@ -72,8 +84,15 @@ func TestContainerfsLayouts(t *testing.T) {
 	}{
 		{"it does not say", "", pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
 		{"with the images", images, pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
-		{"with the volumes", volumes, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 1 << 20, "[containerfs.available nodefs.available]", 101, 101},
-		{"on neither", third, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 4 << 20, "[containerfs.available nodefs.available]", 100, 1},
+		{
+			"with the volumes", volumes,
+			pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 1 << 20,
+			"[containerfs.available nodefs.available]", 101, 101,
+		},
+		{
+			"on neither", third, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 4 << 20,
+			"[containerfs.available nodefs.available]", 100, 1,
+		},
 	} {
 		fake := crifake.New(crifake.Options{ImageFilesystem: images, ContainerFilesystem: row.containers})
 		client, err := cri.Dial(t.Context(), cri.Options{Conn: fake.Conn()})
@@ -87,10 +106,13 @@ func TestContainerfsLayouts(t *testing.T) {
 		if err != nil || r.Layout != row.split {
 			t.Errorf("%s: %+v, want %+v: %v", row.sentence, r.Layout, row.split, err)
 		}
-		if l, inodes := r.Levels[pressure.ContainerfsAvailable], r.Levels[pressure.ContainerfsInodesFree]; l.Capacity != row.size || inodes.Capacity == 0 {
+		if l, inodes := r.Levels[pressure.ContainerfsAvailable], r.Levels[pressure.ContainerfsInodesFree]; l.Capacity != row.size ||
+			inodes.Capacity == 0 {
 			t.Errorf("%s: %+v, %+v", row.sentence, l, inodes)
 		}
-		config := pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 1 << 30}}}
+		config := pressure.Config{
+			Thresholds: []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 1 << 30}},
+		}
 		_, v := config.Evaluate(pressure.State{}, r)
 		var met []pressure.Signal
 		for _, m := range v.Reclaim {
@@ -100,33 +122,14 @@ func TestContainerfsLayouts(t *testing.T) {
 			t.Errorf("%s: %s, want %s", row.sentence, got, row.met)
 		}
 		has := func(s pressure.Signal) int64 { return pressure.Rank(s, r.Layout, []pressure.Candidate{pod})[0].Used }
-		if n, c := has(pressure.NodefsAvailable), has(pressure.ContainerfsAvailable); n != row.nodefs || c != row.containerfs {
+		if n, c := has(pressure.NodefsAvailable), has(pressure.ContainerfsAvailable); n != row.nodefs ||
+			c != row.containerfs {
 			t.Errorf("%s: a pod has %d on nodefs and %d on containerfs", row.sentence, n, c)
 		}
 		for _, s := range []pressure.Signal{pressure.ContainerfsAvailable, pressure.ContainerfsInodesFree} {
 			if dir := at.of(s); !node.SameFileSystem(dir, cmp.Or(row.containers, images)) {
 				t.Errorf("%s: %s is read at %s", row.sentence, s, dir)
 			}
-		}
-	}
-}
-
-func TestDeadContainersLeft(t *testing.T) {
-	t.Parallel()
-	running, dead := plan.Container{Name: "a", State: plan.Running}, plan.Container{Name: "a", State: plan.Exited}
-	for _, row := range []struct {
-		phase corev1.PodPhase
-		seen  []plan.Container
-		want  bool
-	}{
-		{corev1.PodRunning, []plan.Container{running}, false}, {corev1.PodRunning, []plan.Container{running, dead}, true},
-		{corev1.PodRunning, []plan.Container{dead}, false}, {corev1.PodRunning, []plan.Container{dead, dead}, true},
-		{corev1.PodFailed, []plan.Container{dead}, true}, {corev1.PodSucceeded, nil, false},
-	} {
-		s := &status.Snapshot{Pod: &corev1.Pod{}}
-		s.Status.Phase, s.Seen.Containers = row.phase, row.seen
-		if got := deadLeft([]*status.Snapshot{s}); got != row.want {
-			t.Errorf("%s, %d containers: %t", row.phase, len(row.seen), got)
 		}
 	}
 }

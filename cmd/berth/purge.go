@@ -46,9 +46,14 @@ func purge(ctx context.Context, out io.Writer, file string) error {
 	if err := checkRuntime(ctx, config); err != nil {
 		// Without this, a purge could never succeed after the runtime was removed.
 		l.BeforeRemove = nil
-		doing.Skipped = append(doing.Skipped, fmt.Sprintf("containers, if any are running: the runtime is unavailable (%v)", err))
+		doing.Skipped = append(
+			doing.Skipped,
+			fmt.Sprintf("containers, if any are running: the runtime is unavailable (%v)", err),
+		)
 	}
-	if err := doing.Run(install.PlanRemoval(l, install.HostState{ExtraUnits: make([]install.UnitState, len(w.ExtraUnits))}, install.Exists)); err != nil {
+	if err := doing.Run(
+		install.PlanRemoval(l, install.HostState{ExtraUnits: make([]install.UnitState, len(w.ExtraUnits))}, install.Exists),
+	); err != nil {
 		return err
 	}
 	return u.report(doing, config)
@@ -56,7 +61,11 @@ func purge(ctx context.Context, out io.Writer, file string) error {
 
 // checkRuntime returns an error if nothing listens on the runtime endpoint.
 func checkRuntime(ctx context.Context, c *nodeconfig.Config) error {
-	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "unix", strings.TrimPrefix(c.RuntimeEndpoint, "unix://"))
+	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(
+		ctx,
+		"unix",
+		strings.TrimPrefix(c.RuntimeEndpoint, "unix://"),
+	)
 	if err != nil {
 		return err
 	}

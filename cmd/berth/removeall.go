@@ -47,7 +47,11 @@ func removeAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Wri
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.host.cgroups.RemoveRoot(ctx), gateway.Remove(b.routesFile(), b.log), cni.RemoveDefault(c.Network.CNIConfDir))
+	return errors.Join(
+		b.host.cgroups.RemoveRoot(ctx),
+		gateway.Remove(b.routesFile(), b.log),
+		cni.RemoveDefault(c.Network.CNIConfDir),
+	)
 }
 
 // waitForNoPods waits until neither the runtime nor the host has anything left of a pod.

@@ -25,6 +25,7 @@ import (
 	"berth/internal/telemetry"
 	"berth/node"
 	"berth/node/devices"
+	"berth/node/stats"
 	"berth/nodeapi"
 	"berth/nodeapi/server"
 	"berth/probes"
@@ -74,6 +75,7 @@ type berth struct {
 	agent                 *agent.Agent
 	devices               *devices.Manager
 	offering              *nodeOffer
+	stats                 *stats.Collector
 	pressure              *eviction.Monitor
 	reclaimer             *eviction.Reclaimer
 	limits                *eviction.LocalStorageEnforcer
@@ -108,10 +110,15 @@ func run(ctx context.Context, config *nodeconfig.Config, warnings []string) erro
 // assemble creates all components without starting them.
 func (b *berth) assemble(ctx context.Context) (err error) {
 	openedStore := b.openStore()
-	if b.traces, err = telemetry.NewTraces(ctx, telemetry.TraceOptions{Node: b.config.NodeName, Version: version}); err != nil {
+	if b.traces, err = telemetry.NewTraces(
+		ctx, telemetry.TraceOptions{Node: b.config.NodeName, Version: version},
+	); err != nil {
 		b.log.Warn("tracing disabled", "err", err) // tracing is optional
 	}
-	b.metrics = telemetry.NewMetrics(b.config.NodeName, telemetry.Build{Version: version, Commit: commit, Date: date, Kubernetes: kubernetesVersion()})
+	b.metrics = telemetry.NewMetrics(
+		b.config.NodeName,
+		telemetry.Build{Version: version, Commit: commit, Date: date, Kubernetes: kubernetesVersion()},
+	)
 	if b.runtime, err = newRuntime(ctx, b); err != nil {
 		return err
 	}
@@ -125,7 +132,11 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		return fmt.Errorf("open the local store: %w", err)
 	}
 	if aside != nil {
-		b.log.Warn("local store was unusable and has been replaced, pods are restored from the runtime and the manifests", "what", aside.String())
+		b.log.Warn(
+			"local store was unusable and has been replaced, pods are restored from the runtime and the manifests",
+			"what",
+			aside.String(),
+		)
 	}
 	records, err := b.store.Load()
 	if err != nil {
@@ -151,6 +162,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.startedDuringShutdown = b.shuttingDown(ctx)
 	b.agent = newAgent(b, records)
 	b.offering = &nodeOffer{node: b.offer(), tell: b.agent.SetNode}
+	b.stats = b.newStats()
 	b.limits = b.newLimits()
 	b.pressure = b.newPressure()
 	b.drain = b.newDrain()

@@ -11,8 +11,11 @@ import (
 	"berth/agent"
 	"berth/agent/allocator"
 	"berth/agent/checkpoint"
+	"berth/agent/leaks"
+	"berth/agent/metrics"
 	"berth/agent/plan"
 	"berth/agent/source"
+	"berth/agent/status"
 	"berth/agent/status/events"
 	"berth/node"
 	"berth/probes/lifecycle"
@@ -42,16 +45,36 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	}
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
-			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, DiskPressure: b.diskPressure.Load, HeldPull: r.images.WaitingForSpace, Devices: b.devices.Observe},
+			Prepare: agent.Prepare{
+				Runtime:           r,
+				Host:              h.volumes,
+				Cgroups:           h.cgroups,
+				Images:            r.images,
+				Network:           r.network,
+				RecursiveReadOnly: h.recursiveReadOnly,
+				DiskPressure:      b.diskPressure.Load,
+				HeldPull:          r.images.WaitingForSpace,
+				Devices:           b.devices.Observe,
+			},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
-			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, HostPorts: h, Sandboxes: attached{r.client, h}, Host: h.volumes, Cgroups: h.cgroups},
+			Cleanup: agent.Cleanup{
+				Containers: r.client,
+				Hooks:      run,
+				HostPorts:  h,
+				Sandboxes:  attached{r.client, h},
+				Host:       h.volumes,
+				Cgroups:    h.cgroups,
+			},
 			BuildRun: agent.BuildRun{
 				Images: r.images, Runtime: attached{r.client, h}, Mounts: h.volumes, Devices: b.devices, Hooks: run, HostPorts: h,
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},
 		},
 		Limits: plan.Limits{
-			CrashBase: min(10*time.Second, b.config.Pods.CrashLoopMax), CrashMax: b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
+			CrashBase: min(
+				10*time.Second,
+				b.config.Pods.CrashLoopMax,
+			), CrashMax: b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
 			PullBase: 10 * time.Second, PullMax: 5 * time.Minute,
 			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStop: 2 * time.Second,
 			DeadKept: b.config.DeadContainers.MaxPerContainer, DeadMinAge: b.config.DeadContainers.MinAge,
@@ -65,8 +88,9 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			// that wait for the disk do not leave a CPU idle.
 			Stalled: node.CPUPressure, From: b.config.StartPressure, Least: goruntime.NumCPU() + 1,
 		},
-		Runtime: r, Host: h, Leaks: &leakFinder{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
-		Metrics:   agentMetrics(b.metrics, b.host.runtimeHandler),
+		Runtime: r, Host: h, Leaks: b.leakFinder(), Sources: sources, Store: b.store, Records: records,
+		BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
+		Metrics:   metrics.New(b.metrics, b.host.runtimeHandler),
 		Fault:     fault,
 		Heartbeat: b.heartbeat,
 	})
@@ -79,7 +103,8 @@ func (b *berth) offer() admission.Node {
 		Allocatable:   withDevices(b.host.Allocatable(), b.devices.NodeResources().AdmissionCapacity),
 		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmorEnabled(),
 		LimitedSwap:  b.config.Cgroups.LimitedSwap && b.host.cgroups.V2() && b.host.cgroups.SwapLimits(),
-		ShuttingDown: b.startedDuringShutdown, Standalone: b.config.Standalone(), AllowUnlistedExtended: !b.config.Standalone(),
+		ShuttingDown: b.startedDuringShutdown, Standalone: b.config.Standalone(),
+		AllowUnlistedExtended: !b.config.Standalone(),
 	}
 }
 
@@ -96,4 +121,23 @@ func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.
 func (b *berth) warnOfPod(pod *corev1.Pod, reason, message string) {
 	b.log.Warn(message, "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
 	b.events.Record(events.RefOf(pod), events.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})
+}
+
+// invalidManifests counts the invalid manifest files.
+func (b *berth) invalidManifests() int {
+	bad := map[string]bool{}
+	for _, snap := range b.agent.Snapshots() {
+		for _, f := range snap.FileErrors {
+			bad[f.Path] = true
+		}
+	}
+	return len(bad)
+}
+
+// leakFinder finds leaks of the runtime and of the pod network.
+func (b *berth) leakFinder() *leaks.Finder {
+	return &leaks.Finder{
+		Runtime: b.runtime.client, Network: b.host.network, Networks: b.host.networks, OwnsCgroup: b.host.cgroups.Owns,
+		LogDir: b.config.PodLogsDir, Pods: func() []*status.Snapshot { return b.agent.StatusCache.All() },
+	}
 }

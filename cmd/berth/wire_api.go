@@ -21,6 +21,7 @@ import (
 	"berth/cli/explain"
 	"berth/internal/nodeconfig"
 	"berth/internal/strictyaml"
+	"berth/node/check"
 	"berth/nodeapi"
 )
 
@@ -30,7 +31,9 @@ func consoleCommands(socket *string) []*cobra.Command {
 		Dial: func() (*nodeapi.Client, error) { return nodeapi.Dial(*socket) },
 		Check: &cli.LocalCheck{
 			Flags: localFlags(flags),
-			Run:   func(ctx context.Context) (nodeapi.CheckReport, error) { return checkLocally(ctx, flags) },
+			Run: func(ctx context.Context) (nodeapi.CheckReport, error) {
+				return check.Local(ctx, check.LocalOptions{Flags: flags, Version: version, StoreFile: storeFile})
+			},
 		},
 	})
 }
@@ -111,7 +114,9 @@ func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.D
 		return nodeapi.Description{}, err
 	}
 	return nodeapi.Description{
-		Pod: b.host.withNetworks(s.Object()), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
+		Pod: b.host.withNetworks(
+			s.Object(),
+		), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
 		Warnings:  b.node().PodWarnings(namespace, name),
 		NextRetry: explain.NextRetries(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), time.Now()),
 	}, nil
@@ -128,7 +133,9 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.PodExp
 	w := explain.Why(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), time.Now())
 	for _, other := range b.agent.StatusCache.Named(namespace, name) {
 		if other.Pod.UID != s.Pod.UID && other.Passes == 0 {
-			w.OtherPods = append(w.OtherPods, explain.Why(explain.FromSnapshot(other, b.agent.Limits, b.runtime.progress), time.Now()).WaitingFor...)
+			w.OtherPods = append(
+				w.OtherPods,
+				explain.Why(explain.FromSnapshot(other, b.agent.Limits, b.runtime.progress), time.Now()).WaitingFor...)
 		}
 	}
 	node.AddRuntimeProblem(&w)
@@ -155,7 +162,9 @@ func (b *berth) timeline(ctx context.Context, namespace, name string) (nodeapi.T
 func manifestErrors(all strictyaml.Errors) error {
 	err := apierrors.NewBadRequest(fmt.Sprintf("the manifest has %d errors", len(all)))
 	err.ErrStatus.Details = &metav1.StatusDetails{}
-	for _, e := range slices.SortedStableFunc(slices.Values(all), func(x, y *strictyaml.Error) int { return x.Line - y.Line }) {
+	for _, e := range slices.SortedStableFunc(
+		slices.Values(all), func(x, y *strictyaml.Error) int { return x.Line - y.Line },
+	) {
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
 			metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: e.Field, Message: e.Error()})
 	}

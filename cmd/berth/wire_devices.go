@@ -14,6 +14,7 @@ import (
 	"berth/agent"
 	"berth/agent/checkpoint"
 	"berth/node"
+	"berth/node/check"
 	"berth/node/devices"
 )
 
@@ -27,11 +28,15 @@ func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Mana
 		b.log.Warn("device allocations are not available from the store, restoring them from the runtime", "err", err)
 	}
 	return devices.New(devices.Options{
-		Dir: filepath.Join(b.config.RootDir, "device-plugins"), BootID: node.SystemInfo().BootID, Joined: !b.config.Standalone(),
+		Dir: filepath.Join(
+			b.config.RootDir,
+			"device-plugins",
+		), BootID: node.SystemInfo().BootID, Joined: !b.config.Standalone(),
 		Checkpoint: kept, PodKnown: mayHoldDevices(records),
 		SaveCheckpoint: func(state []byte) { b.store.PutNodeValue(devicesNote, state) }, Flush: b.store.Flush,
-		OnChange: b.devicesChanged, OnRegister: b.metrics.CountDevicePluginRegistration, OnAllocate: b.metrics.ObserveDeviceAllocation,
-		Log: b.log,
+		OnChange: b.devicesChanged, OnRegister: b.metrics.CountDevicePluginRegistration,
+		OnAllocate: b.metrics.ObserveDeviceAllocation,
+		Log:        b.log,
 	})
 }
 
@@ -75,7 +80,7 @@ func (b *berth) recallDevices(uid types.UID, pod agent.RuntimePod) {
 }
 
 // checkDevices adds an item for every registered resource.
-func (b *berth) checkDevices(add addItem) {
+func (b *berth) checkDevices(add check.AddFunc) {
 	if err := b.devices.RegistrationError(); err != nil {
 		add("device plugins", false, err, "", "check the socket directory: no device plugin can register")
 	}
@@ -87,8 +92,13 @@ func (b *berth) checkDevices(add addItem) {
 		case f.Healthy < f.Listed:
 			err = fmt.Errorf("%d of %d devices are unhealthy", f.Listed-f.Healthy, f.Listed)
 		}
-		add("devices "+f.Resource, false, err, fmt.Sprintf("%d devices, %d healthy, %d allocated", f.Listed, f.Healthy, f.Allocated),
-			"see the log of the device plugin: pods that request such a device have to wait")
+		add(
+			"devices "+f.Resource,
+			false,
+			err,
+			fmt.Sprintf("%d devices, %d healthy, %d allocated", f.Listed, f.Healthy, f.Allocated),
+			"see the log of the device plugin: pods that request such a device have to wait",
+		)
 	}
 }
 

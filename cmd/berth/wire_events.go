@@ -21,7 +21,11 @@ func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev
 // eventBuffer is the number of events buffered for a slow watcher.
 const eventBuffer = 256
 
-func (b *berth) watchEvents(ctx context.Context, req nodeapi.EventsRequest, send func(nodeapi.EventNotification) error) error {
+func (b *berth) watchEvents(
+	ctx context.Context,
+	req nodeapi.EventsRequest,
+	send func(nodeapi.EventNotification) error,
+) error {
 	known, told := b.events.Subscribe(eventBuffer)
 	defer told.Close()
 	for _, e := range known {

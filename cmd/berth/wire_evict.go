@@ -26,13 +26,18 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 	}
 	for _, s := range signals {
 		x := nodeapi.EvictionSignal{
-			Signal: string(s), Message: b.pressure.Config.SignalMessage(s, v.Reading, v.Evaluation), UnderPressure: v.Has(s.Condition()), Resource: string(s.Resource()),
+			Signal: string(
+				s,
+			), Message: b.pressure.Config.SignalMessage(s, v.Reading, v.Evaluation),
+			UnderPressure: v.Has(s.Condition()), Resource: string(s.Resource()),
 			Requestable: s.Requestable(), Order: []nodeapi.EvictionRank{},
 		}
 		for _, r := range b.reclaimer.Rank(ctx, s, v.Layout) {
 			x.Order = append(x.Order, nodeapi.EvictionRank{
-				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Measured, Used: r.Used, Requested: r.Requested,
-				Partial: r.Usage.Partial, UsedText: r.UsageString(s), RequestedText: s.Format(r.Requested), ExceedsRequest: r.Exceeds, Priority: r.Priority,
+				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Measured, Used: r.Used,
+				Requested: r.Requested,
+				Partial:   r.Usage.Partial, UsedText: r.UsageString(s), RequestedText: s.Format(r.Requested),
+				ExceedsRequest: r.Exceeds, Priority: r.Priority,
 			})
 		}
 		out.Signals = append(out.Signals, x)

@@ -35,7 +35,12 @@ func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, e
 		return "", err
 	}
 	b.execs.TrackUserExec(k.ID, req.Command)
-	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !req.TTY, TTY: req.TTY})
+	return b.runtime.client.ExecURL(
+		ctx,
+		k.ID,
+		req.Command,
+		cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !req.TTY, TTY: req.TTY},
+	)
 }
 
 func (b *berth) attach(ctx context.Context, req nodeapi.AttachRequest) (nodeapi.AttachResponse, error) {
@@ -49,9 +54,16 @@ func (b *berth) attach(ctx context.Context, req nodeapi.AttachRequest) (nodeapi.
 	}
 	stdin, tty := s.Terminal(req.Container)
 	if req.Stdin && !stdin {
-		return nodeapi.AttachResponse{}, badRequest("container %q does not accept stdin: its pod does not set stdin: true", req.Container)
+		return nodeapi.AttachResponse{}, badRequest(
+			"container %q does not accept stdin: its pod does not set stdin: true",
+			req.Container,
+		)
 	}
-	url, err := b.runtime.client.AttachURL(ctx, k.ID, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !tty, TTY: tty})
+	url, err := b.runtime.client.AttachURL(
+		ctx,
+		k.ID,
+		cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !tty, TTY: tty},
+	)
 	return nodeapi.AttachResponse{URL: url, TTY: tty}, err
 }
 

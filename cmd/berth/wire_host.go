@@ -39,7 +39,8 @@ type host struct {
 	cgroups           *cgroups.Cgroups
 	network           *cni.Network
 	networks          *networks.Networks // additional networks
-	nameServers       nameServers
+	resolvConf        node.PodResolvConf
+	resolvConfFile    atomic.Pointer[string] // the file used last; empty: none could be read
 	userNamespaces    *userids.Allocator
 	userNamespacesErr error       // why user namespaces are not available
 	hasPodCIDRs       atomic.Bool // the API server has assigned pod CIDRs to the node
@@ -70,7 +71,9 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 		return nil, err
 	}
 	h.setOOMScore()
-	if h.userNamespaces, h.userNamespacesErr = userids.New(userids.Options{RootDir: c.RootDir, MaxPods: maxPods(c.Pods)}); h.userNamespacesErr != nil {
+	if h.userNamespaces, h.userNamespacesErr = userids.New(
+		userids.Options{RootDir: c.RootDir, MaxPods: c.Pods.Limit()},
+	); h.userNamespacesErr != nil {
 		b.log.Warn("user namespaces unavailable", "err", h.userNamespacesErr)
 	}
 	return h, h.makeVolumes()
@@ -79,13 +82,13 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 // measure determines capacity and allocatable.
 func (h *host) measure() (err error) {
 	c := h.b.config
-	if h.capacity, err = node.Capacity(c.RootDir, maxPods(c.Pods)); err != nil {
+	if h.capacity, err = node.Capacity(c.RootDir, c.Pods.Limit()); err != nil {
 		return err
 	}
 	if err := node.ValidateReserved(withPIDs(h.capacity), c.Reserved.System, c.Reserved.Kube); err != nil {
 		return err
 	}
-	h.allocatable = node.Allocatable(h.capacity, c.Reserved.System, c.Reserved.Kube, evictionReserve(c, h.capacity))
+	h.allocatable = node.Allocatable(h.capacity, c.Reserved.System, c.Reserved.Kube, c.Eviction.Reserve(h.capacity))
 	return nil
 }
 
@@ -99,12 +102,10 @@ func withPIDs(capacity corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// maxPods is the maximum number of pods on this host.
-func maxPods(p nodeconfig.Pods) int {
-	if p.PerCore == 0 {
-		return p.Max
-	}
-	return min(p.Max, p.PerCore*goruntime.NumCPU())
+// runtimeHandler returns the runtime handler of a pod; empty: the default one.
+func (h *host) runtimeHandler(pod *corev1.Pod) string {
+	name, _ := criconfig.RuntimeHandler(h.criNode(), pod)
+	return name
 }
 
 func (h *host) addresses() error {
@@ -124,7 +125,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	c := h.b.config.Cgroups
 	driver := c.Driver
 	if driver == "" {
-		driver, err = cgroupDriver(ctx, h.b.runtime.client)
+		driver, err = h.b.runtime.client.CgroupDriver(ctx)
 		h.driverAssumed.Store(err != nil)
 	}
 	h.cgroups, err = cgroups.New(cgroups.Options{
@@ -151,10 +152,11 @@ func (h *host) warnOfV1(c nodeconfig.Cgroups) {
 		return
 	}
 	for field, asked := range map[string]bool{
-		"memoryThrottlingFactor": c.MemoryThrottlingFactor > 0, "memoryReservationPolicy": c.TieredMemoryReservation, "memorySwap.swapBehavior": c.LimitedSwap,
+		"memoryThrottlingFactor": c.MemoryThrottlingFactor > 0, "memoryReservationPolicy": c.TieredMemoryReservation,
+		"memorySwap.swapBehavior": c.LimitedSwap,
 	} {
 		if asked {
-			h.b.log.Warn("this host has cgroup v1: " + field + " has no effect")
+			h.b.log.Warn("configuration field has no effect with cgroup v1", "field", field)
 		}
 	}
 }
@@ -224,9 +226,15 @@ func (h *host) PodIPsChanged(pod *corev1.Pod, ips []string) {
 func (h *host) makeVolumes() (err error) {
 	c := h.b.config
 	if err := volumes.EnsureSharedMount(c.RootDir); err != nil {
-		h.b.log.Warn("root directory is not a shared mount, mount propagation from pods is unavailable", "root", c.RootDir, "err", err)
+		h.b.log.Warn(
+			"root directory is not a shared mount, mount propagation from pods is unavailable",
+			"root",
+			c.RootDir,
+			"err",
+			err,
+		)
 	}
-	h.nameServers.use(c.Network)
+	h.resolvConf.SetPaths(c.Network.ResolvConf, c.Network.FallbackResolvConf)
 	_ = h.hostResolv() // logs a missing file immediately
 	h.volumes, err = volumes.New(volumes.Options{
 		RootDir: c.RootDir, PodLogsDir: c.PodLogsDir, NodeName: c.NodeName, HostIPs: h.ips, Allocatable: h.Allocatable,
@@ -240,14 +248,20 @@ func (h *host) makeVolumes() (err error) {
 // hostResolv returns the current resolver configuration of the host, which can change while berth
 // is running.
 func (h *host) hostResolv() criconfig.ResolvConf {
-	r, file, err := h.nameServers.now()
-	switch last := h.nameServers.lastFile.Swap(&file); {
+	r, file, err := h.resolvConf.Read()
+	switch last := h.resolvConfFile.Swap(&file); {
 	case err != nil:
 		if last == nil || *last != "" {
 			h.b.log.Warn("host resolver configuration unavailable", "err", err)
 		}
-	case file == h.nameServers.fallback.Path && file != "" && (last == nil || *last != file):
-		h.b.log.Info("host resolver uses a loopback address, pods get the fallback resolver configuration", "servers", r.Nameservers, "file", file)
+	case file == h.resolvConf.Fallback.Path && file != "" && (last == nil || *last != file):
+		h.b.log.Info(
+			"host resolver uses a loopback address, pods get the fallback resolver configuration",
+			"servers",
+			r.Nameservers,
+			"file",
+			file,
+		)
 	}
 	return r
 }
@@ -260,7 +274,13 @@ func (h *host) recursiveReadOnly(pod *corev1.Pod) bool {
 }
 
 // env returns a container's environment for subPathExpr.
-func (h *host) env(_ context.Context, pod *corev1.Pod, c *corev1.Container, objs plan.Objects, sb plan.Sandbox) (func(string) (string, bool), error) {
+func (h *host) env(
+	_ context.Context,
+	pod *corev1.Pod,
+	c *corev1.Container,
+	objs plan.Objects,
+	sb plan.Sandbox,
+) (func(string) (string, bool), error) {
 	vars, _, err := criconfig.Env(h.criNode(), pod, c, plan.ContainerSetup{
 		Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.allocatable, Files: h.volumes.EnvFiles(pod, c),
 	})
@@ -287,8 +307,10 @@ func (h *host) criNode() criconfig.Node {
 		NoBandwidthReason:  h.network.BandwidthUnsupportedReason(),
 		SeccompProfileRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
 		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), CanLimitSwap: h.cgroups.SwapLimits(),
-		CPUCFSQuotaDisabled: !c.Cgroups.CPUCFSQuota, CPUCFSQuotaPeriod: c.Cgroups.CPUCFSPeriod, SingleProcessOOMKill: c.Cgroups.SingleProcessOOMKill,
-		MemoryThrottlingFactor: c.Cgroups.MemoryThrottlingFactor, MemoryReservation: c.Cgroups.TieredMemoryReservation, PageSize: int64(os.Getpagesize()),
+		CPUCFSQuotaDisabled: !c.Cgroups.CPUCFSQuota, CPUCFSQuotaPeriod: c.Cgroups.CPUCFSPeriod,
+		SingleProcessOOMKill:   c.Cgroups.SingleProcessOOMKill,
+		MemoryThrottlingFactor: c.Cgroups.MemoryThrottlingFactor, MemoryReservation: c.Cgroups.TieredMemoryReservation,
+		PageSize: int64(os.Getpagesize()),
 	}
 	if c.Cgroups.LimitedSwap {
 		n.SwapCapacity = node.SwapTotal()
@@ -297,11 +319,15 @@ func (h *host) criNode() criconfig.Node {
 		n.ClusterDNS = append(n.ClusterDNS, ip.String())
 	}
 	if st := h.b.runtime.status.Load(); st != nil {
-		n.SupplementalGroupsPolicy, n.NoImageVolumesReason, n.NoCDIReason = st.SupplementalGroupsPolicy, st.NoImageVolumesReason, st.NoCDIReason
+		n.SupplementalGroupsPolicy = st.SupplementalGroupsPolicy
+		n.NoImageVolumesReason, n.NoCDIReason = st.NoImageVolumesReason, st.NoCDIReason
 		n.Features = make(map[string]criconfig.HandlerFeatures, len(st.Handlers))
 		n.Handlers = make(map[string]string, len(st.Handlers))
 		for name, f := range st.Handlers {
-			n.Features[name] = criconfig.HandlerFeatures{RecursiveReadOnlyMounts: f.RecursiveReadOnlyMounts, UserNamespaces: f.UserNamespaces}
+			n.Features[name] = criconfig.HandlerFeatures{
+				RecursiveReadOnlyMounts: f.RecursiveReadOnlyMounts,
+				UserNamespaces:          f.UserNamespaces,
+			}
 			if name != "" { // without an API server, a RuntimeClass is named after its handler
 				n.Handlers[name] = name
 			}
@@ -338,23 +364,4 @@ func (h *host) setOOMScore() {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(text), 0o644); err != nil {
 		h.b.log.Debug("oom_score_adj could not be set", "wanted", text, "err", err)
 	}
-}
-
-// evictionReserve returns the memory and disk of the hard eviction thresholds, which is not
-// allocatable.
-func evictionReserve(c *nodeconfig.Config, capacity corev1.ResourceList) corev1.ResourceList {
-	signals := map[string]corev1.ResourceName{"memory.available": corev1.ResourceMemory, "nodefs.available": corev1.ResourceEphemeralStorage}
-	out := corev1.ResourceList{}
-	for _, t := range c.Eviction.Thresholds {
-		name, of := signals[t.Signal]
-		switch {
-		case !of || !t.Hard:
-		case t.Quantity != nil:
-			out[name] = *t.Quantity
-		default:
-			whole := capacity[name]
-			out[name] = *resource.NewQuantity(int64(float64(whole.Value())*t.Percent/100), resource.BinarySI)
-		}
-	}
-	return out
 }

@@ -8,7 +8,6 @@ import (
 
 	"berth/images"
 	"berth/node"
-	"berth/node/pressure"
 )
 
 // collectImages runs image garbage collection until ctx ends.
@@ -28,8 +27,15 @@ func (b *berth) imagesCollected(c images.GCResult, err error) {
 		b.warnOfNode("ImageGCFailed", err.Error())
 	}
 	if c.Shortfall > 0 {
-		b.warnOfNode("FreeDiskSpaceFailed", fmt.Sprintf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.",
-			c.Needed, c.Needed-min(c.Needed, c.Shortfall)))
+		b.warnOfNode(
+			"FreeDiskSpaceFailed",
+			fmt.Sprintf(
+				"Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes "+
+					"eligible to free.",
+				c.Needed,
+				c.Needed-min(c.Needed, c.Shortfall),
+			),
+		)
 	}
 }
 
@@ -45,8 +51,11 @@ func (b *berth) warnOfNode(reason, message string) {
 func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	c := b.config.Images
 	return images.GCOptions{
-		HighThresholdPercent: c.HighThresholdPercent, LowThresholdPercent: c.LowThresholdPercent, MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge,
-		KeepNames: b.runtime.sandboxImage(ctx), Interval: c.GCPeriod, KeepPreloaded: true, Pinned: b.offline.Pinned, InUse: b.imagesInUse,
+		HighThresholdPercent: c.HighThresholdPercent, LowThresholdPercent: c.LowThresholdPercent, MinAge: c.MinimumGCAge,
+		MaxAge: c.MaximumGCAge,
+		KeepNames: b.runtime.sandboxImage(
+			ctx,
+		), Interval: c.GCPeriod, KeepPreloaded: true, Pinned: b.offline.Pinned, InUse: b.imagesInUse,
 	}
 }
 
@@ -56,25 +65,13 @@ func (b *berth) imageSpace() (images.DiskSpace, bool) {
 	if dir == nil {
 		return images.DiskSpace{}, false
 	}
-	disk, err := node.ReadDisk(*dir)
+	levels, free, err := node.ReadImageLevels(b.config.RootDir, *dir)
 	if err != nil {
 		b.log.Debug("image filesystem unavailable", "err", err)
 		return images.DiskSpace{}, false
 	}
-	bytes := pressure.Level{Available: int64(disk.Available), Capacity: int64(disk.Capacity)}
-	levels := map[pressure.Signal]pressure.Level{pressure.ImagefsAvailable: bytes}
-	inodes := pressure.Level{Available: int64(disk.InodesFree), Capacity: int64(disk.Inodes)}
-	if disk.Inodes > 0 {
-		levels[pressure.ImagefsInodesFree] = inodes
-	}
-	if node.SameFileSystem(b.config.RootDir, *dir) {
-		levels[pressure.NodefsAvailable] = bytes
-		if disk.Inodes > 0 {
-			levels[pressure.NodefsInodesFree] = inodes
-		}
-	}
-	keep, low := b.pressure.Config.PullBudget(levels)
-	s := images.DiskSpace{Free: disk.Available, Reserved: uint64(keep)}
+	reserved, low := b.pressure.Config.PullBudget(levels)
+	s := images.DiskSpace{Free: free, Reserved: uint64(reserved)}
 	if low != nil {
 		s.Pressure = low.String()
 	}

@@ -22,7 +22,8 @@ import (
 // notFound is a 404 error with a custom message.
 func notFound(format string, args ...any) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: fmt.Sprintf(format, args...),
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Message: fmt.Sprintf(format, args...),
 	}}
 }
 
@@ -70,7 +71,15 @@ func (b *berth) kubeletLogs(ctx context.Context, req server.LogRequest, stdout, 
 	if err != nil {
 		return badRequest("%s", err)
 	}
-	return b.writeLog(ctx, s, k, req.LogRequest, false, stdout, stderr) // stops with the container instance, like the kubelet
+	return b.writeLog(
+		ctx,
+		s,
+		k,
+		req.LogRequest,
+		false,
+		stdout,
+		stderr,
+	) // stops with the container instance, like the kubelet
 }
 
 // kubeletRunning returns the running instance of a container.
@@ -107,7 +116,8 @@ func (b *berth) kubeletAttach(ctx context.Context, req server.StreamRequest) (st
 	if err != nil {
 		return "", err
 	}
-	if _, tty := s.Terminal(req.Container); tty != req.TTY { // like the kubelet: the setting of the container has precedence
+	// like the kubelet: the setting of the container has precedence
+	if _, tty := s.Terminal(req.Container); tty != req.TTY {
 		req.TTY, req.Stderr = tty, req.Stderr && !tty
 	}
 	return b.runtime.client.AttachURL(ctx, k.ID, streamsOf(req))

@@ -21,8 +21,9 @@ func (b *berth) rotateLogs(ctx context.Context) {
 	changed, stop := b.agent.StatusCache.Changes()
 	defer stop()
 	r := &crilog.Rotator{
-		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, Workers: c.MaxWorkers, CompressDelay: time.Second, Interval: c.MonitorInterval,
-		Now: time.Now, Logs: b.runningLogs, Changed: changed, OnRotated: b.metrics.CountLogRotations,
+		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, Workers: c.MaxWorkers, CompressDelay: time.Second,
+		Interval: c.MonitorInterval,
+		Now:      time.Now, Logs: b.runningLogs, Changed: changed, OnRotated: b.metrics.CountLogRotations,
 	}
 	growth, err := crilog.NewInotifyWatcher()
 	if err != nil {
@@ -47,7 +48,15 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 				Reopen: func() error { return b.runtime.client.ReopenLog(context.Background(), k.ID) },
 				OnError: func(err error) {
 					if b.agent.StatusCache.Lives(uid, k.ID) {
-						b.log.Warn("container log rotation failed", "container", k.Name, "id", k.ID, "err", err)
+						b.log.Warn(
+							"container log rotation failed",
+							"containerName",
+							k.Name,
+							"containerID",
+							k.ID,
+							"err",
+							err,
+						)
 					}
 				},
 			})
@@ -60,7 +69,8 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 // upstream.
 func (b *berth) logCollector() *crilog.Collector {
 	return &crilog.Collector{
-		PodLogsDir: b.config.PodLogsDir, LinkDir: logLinks, Interval: time.Minute, MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
+		PodLogsDir: b.config.PodLogsDir, LinkDir: logLinks, Interval: time.Minute,
+		MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
 		Owners: b.keptLogs, Now: time.Now, OnCollected: b.logsCollected,
 	}
 }
@@ -118,7 +128,14 @@ func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr
 
 // writeLog writes the log of a container instance and, if follow and also are set, the logs of
 // later instances.
-func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Container, req nodeapi.LogRequest, also bool, stdout, stderr io.Writer) error {
+func (b *berth) writeLog(
+	ctx context.Context,
+	s *agent.Snapshot,
+	k plan.Container,
+	req nodeapi.LogRequest,
+	also bool,
+	stdout, stderr io.Writer,
+) error {
 	o := crilog.Options{
 		Path: k.LogPath, Follow: req.Follow, Tail: req.Tail, Since: req.SinceTime, Timestamps: req.Timestamps,
 		Stdout: stdout, Stderr: stderr,

@@ -24,7 +24,10 @@ const networksDir = "networks"
 func (b *berth) networksOptions() networks.Options {
 	c := b.config.Network
 	return networks.Options{
-		Dir: filepath.Join(b.config.StateDir, networksDir), ConfDir: filepath.Join(c.CNIConfDir, "networks.d"), BinDirs: c.CNIBinDirs,
+		Dir: filepath.Join(
+			b.config.StateDir,
+			networksDir,
+		), ConfDir: filepath.Join(c.CNIConfDir, "networks.d"), BinDirs: c.CNIBinDirs,
 	}
 }
 
@@ -96,7 +99,9 @@ func (b *berth) checkNetworks(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		for _, t := range b.host.networks.Check(ctx) {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: t.Pod.Namespace, Name: t.Pod.Name, UID: t.Pod.UID}}
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: t.Pod.Namespace, Name: t.Pod.Name, UID: t.Pod.UID},
+			}
 			b.warnOfPod(pod, "NetworkNotAsMade", t.Message)
 		}
 		select {
@@ -124,7 +129,9 @@ func (j *cluster) reportNetworks(ctx context.Context) {
 		case <-j.b.host.networks.StatusChanged():
 		case <-retry.C:
 		}
-		failed := j.b.host.networks.ReportStatuses(func(p networks.Pod, annotation string) error { return j.reportNetwork(ctx, p, annotation) })
+		failed := j.b.host.networks.ReportStatuses(
+			func(p networks.Pod, annotation string) error { return j.reportNetwork(ctx, p, annotation) },
+		)
 		if failed {
 			retry.Reset(networksRetryInterval)
 		}

@@ -28,7 +28,9 @@ func (j *cluster) serverSide() serverSide {
 			err := j.client.Create(ctx, apiclient.TokenReviews, "", r, r)
 			return r.Status, err
 		},
-		SubjectAccess: func(ctx context.Context, q authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+		SubjectAccess: func(
+			ctx context.Context, q authorizationv1.SubjectAccessReviewSpec,
+		) (authorizationv1.SubjectAccessReviewStatus, error) {
 			r := &authorizationv1.SubjectAccessReview{Spec: q}
 			err := j.client.Create(ctx, apiclient.SubjectAccessReviews, "", r, r)
 			return r.Status, err
@@ -125,7 +127,7 @@ func (b *berth) kubeletHandlers() server.Handlers {
 		Attach:         b.kubeletAttach,
 		CheckReachable: b.reachable,
 		DialPort:       b.kubeletDial,
-		Stats:          b.stats,
+		Stats:          b.nodeStats,
 		Metrics:        b.metrics.NodeHandler(),
 		Probes:         b.metrics.ProbesHandler(),
 		Config:         func() any { return b.config.Kubelet },

@@ -18,7 +18,8 @@ const importRecords = "images.json"
 // newOffline creates the import of image archives.
 func (b *berth) newOffline() *offline.Importer {
 	return offline.New(offline.Options{
-		Dir: b.config.Images.ArchiveDir, Records: filepath.Join(b.config.StateDir, importRecords), Runtime: importer{b.runtime.client}, Log: b.log,
+		Dir: b.config.Images.ArchiveDir, Records: filepath.Join(b.config.StateDir, importRecords),
+		Runtime: importer{b.runtime.client}, Log: b.log,
 		OnImported: func(file string, list []offline.Image) {
 			for _, img := range list {
 				b.log.Info("image imported", "file", file, "image", img.Name, "id", img.ID)
@@ -66,7 +67,10 @@ func (b *berth) listImages(ctx context.Context) (out nodeapi.Images, err error) 
 	}
 	out.Images = []nodeapi.Image{}
 	for _, img := range list {
-		out.Images = append(out.Images, nodeapi.Image{ID: img.ID, Names: img.Names, Size: img.Size, Pinned: img.Pinned, InUse: img.InUse})
+		out.Images = append(
+			out.Images,
+			nodeapi.Image{ID: img.ID, Names: img.Names, Size: img.Size, Pinned: img.Pinned, InUse: img.InUse},
+		)
 	}
 	for _, f := range b.offline.Files() {
 		a := nodeapi.Archive{Path: f.Path, State: string(f.State), Message: f.Message}

@@ -14,6 +14,7 @@ import (
 	"berth/agent/eviction"
 	"berth/internal/nodeconfig"
 	"berth/node"
+	"berth/node/check"
 	"berth/node/pressure"
 	"berth/nodeapi"
 )
@@ -80,10 +81,15 @@ func (b *berth) watchMemory(ctx context.Context) {
 
 // pressureConfig returns the eviction thresholds.
 func pressureConfig(c *nodeconfig.Config) pressure.Config {
-	out := pressure.Config{TransitionPeriod: c.Eviction.PressureTransitionPeriod, WorkingSetOnly: c.Eviction.WorkingSetOnly}
+	out := pressure.Config{
+		TransitionPeriod: c.Eviction.PressureTransitionPeriod,
+		WorkingSetOnly:   c.Eviction.WorkingSetOnly,
+	}
 	for _, t := range c.Eviction.Thresholds {
 		p := pressure.Threshold{
-			Signal: pressure.Signal(t.Signal), Hard: t.Hard, Percent: t.Percent, GracePeriod: t.Grace, MinReclaimPercent: t.MinReclaimPercent,
+			Signal: pressure.Signal(
+				t.Signal,
+			), Hard: t.Hard, Percent: t.Percent, GracePeriod: t.Grace, MinReclaimPercent: t.MinReclaimPercent,
 		}
 		if t.Quantity != nil {
 			p.Quantity = t.Quantity.Value()
@@ -158,7 +164,12 @@ func (p *places) containers() string { return cmp.Or(p.layers, p.images) }
 
 func (h *host) memoryOfPods() node.PodsMemory {
 	t := h.cgroups.PodsMemory()
-	m := node.PodsMemory{WorkingSet: t.WorkingSet, NonReclaimable: t.NonReclaimable, Limit: t.Limit, HasPSI: t.PSI != nil}
+	m := node.PodsMemory{
+		WorkingSet:     t.WorkingSet,
+		NonReclaimable: t.NonReclaimable,
+		Limit:          t.Limit,
+		HasPSI:         t.PSI != nil,
+	}
 	if t.PSI != nil {
 		m.StalledPercent = t.PSI.Full.Avg10
 	}
@@ -195,7 +206,7 @@ func (b *berth) pressureWarnings() (out []nodeapi.Warning) {
 }
 
 // checkPressure adds the pressure conditions with their values.
-func (b *berth) checkPressure(add addItem) {
+func (b *berth) checkPressure(add check.AddFunc) {
 	v := b.pressure.Latest()
 	if v == nil {
 		return
@@ -210,4 +221,5 @@ func (b *berth) checkPressure(add addItem) {
 	}
 }
 
-const pressureRemedy = "free resources or add capacity: until then new pods are rejected or have to wait, and pods are evicted"
+const pressureRemedy = "free resources or add capacity: until then new pods are rejected or have to wait, and " +
+	"pods are evicted"

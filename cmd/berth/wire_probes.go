@@ -19,7 +19,9 @@ const execsDir = "commands"
 
 // newExecTracker creates the tracker for commands of probes and hooks.
 func newExecTracker(b *berth) *exectracker.Tracker {
-	return exectracker.New(exectracker.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, execsDir), Log: b.log})
+	return exectracker.New(
+		exectracker.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, execsDir), Log: b.log},
+	)
 }
 
 // newProbes creates the probe manager.
@@ -27,9 +29,13 @@ func newProbes(b *berth) *probes.Manager {
 	return probes.New(probes.Options{
 		Runtime: b.execs, UserAgent: "kube-probe/" + kubernetesRelease(), OnStart: b.metrics.ObserveProbeDelay,
 		OnResult: func(s probes.Sample, of probes.Target) {
-			result := map[probes.Result]string{probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed", probes.Unknown: "unknown"}[s.Result]
+			result := map[probes.Result]string{
+				probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed", probes.Unknown: "unknown",
+			}[s.Result]
 			b.metrics.ObserveProbe(telemetry.ProbeLabels{
-				Kind: string(of.Kind), Container: of.Container, Pod: of.Pod.Name, Namespace: of.Pod.Namespace, UID: string(of.Pod.UID),
+				Kind: string(
+					of.Kind,
+				), Container: of.Container, Pod: of.Pod.Name, Namespace: of.Pod.Namespace, UID: string(of.Pod.UID),
 			}, result, s.Duration)
 		},
 		Heartbeat: func() { b.heartbeat("probes") },
@@ -45,9 +51,25 @@ func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.P
 	}
 	var made []explain.ProbeState
 	for _, r := range b.probes.Statuses(ctx, s.Pod.UID) {
-		x := explain.ProbeState{ContainerID: r.ContainerID, Probed: r.Probed, Passed: r.Passed, NextRun: r.NextRun, Running: r.Running, MissedPeriods: r.Missed}
+		x := explain.ProbeState{
+			ContainerID:   r.ContainerID,
+			Probed:        r.Probed,
+			Passed:        r.Passed,
+			NextRun:       r.NextRun,
+			Running:       r.Running,
+			MissedPeriods: r.Missed,
+		}
 		for _, run := range r.Recent {
-			x.Recent = append(x.Recent, nodeapi.ProbeRun{At: run.At, Seconds: run.Duration.Seconds(), Result: run.Result.String(), CountsTowardThreshold: run.Counted, Output: run.Output})
+			x.Recent = append(
+				x.Recent,
+				nodeapi.ProbeRun{
+					At:                    run.At,
+					Seconds:               run.Duration.Seconds(),
+					Result:                run.Result.String(),
+					CountsTowardThreshold: run.Counted,
+					Output:                run.Output,
+				},
+			)
 		}
 		made = append(made, x)
 	}

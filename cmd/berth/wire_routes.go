@@ -45,7 +45,11 @@ func (j *cluster) makeGateway() (err error) {
 		OnChange: func(s gateway.Status) {
 			for _, t := range s.Problems {
 				if !slices.Contains(last, t) {
-					j.events.OfNode(corev1.EventTypeWarning, "PodsNotReached", fmt.Sprintf("Pods of node %s are unreachable: %s", t.Node, t.Message))
+					j.events.OfNode(
+						corev1.EventTypeWarning,
+						"PodsNotReached",
+						fmt.Sprintf("Pods of node %s are unreachable: %s", t.Node, t.Message),
+					)
 				}
 			}
 			last = s.Problems
@@ -90,7 +94,9 @@ func (j *cluster) followNodes(ctx context.Context) {
 		},
 		OnError: func(err error) {
 			if apierrors.IsForbidden(err) {
-				j.gateway.SetNodesUnknown(fmt.Sprintf("%s: the node must be allowed to list and watch nodes, see networking.md", err))
+				j.gateway.SetNodesUnknown(
+					fmt.Sprintf("%s: the node must be allowed to list and watch nodes, see networking.md", err),
+				)
 			}
 		},
 	})
@@ -122,7 +128,8 @@ const (
 // networkUnavailableByBerth reports whether a berth agent has set the condition NetworkUnavailable.
 func networkUnavailableByBerth(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue && strings.HasPrefix(c.Reason, "BerthHas")
+		return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue &&
+			strings.HasPrefix(c.Reason, "BerthHas")
 	})
 }
 
@@ -131,7 +138,10 @@ func networkUnavailableByBerth(n *corev1.Node) bool {
 func (j *cluster) networkCondition() *registration.NetworkCondition {
 	if j.gateway == nil {
 		if j.networkUnavailable {
-			return &registration.NetworkCondition{Reason: reasonHasRoutes, Message: "the pod network is no longer managed by berth"}
+			return &registration.NetworkCondition{
+				Reason:  reasonHasRoutes,
+				Message: "the pod network is no longer managed by berth",
+			}
 		}
 		return nil
 	}
@@ -139,7 +149,8 @@ func (j *cluster) networkCondition() *registration.NetworkCondition {
 	n := &registration.NetworkCondition{Reason: reasonHasRoutes}
 	switch {
 	case !s.Enabled:
-		n.Message = "the pod network is not managed by berth: another configuration is used in " + j.b.config.Network.CNIConfDir
+		n.Message = "the pod network is not managed by berth: another configuration is " +
+			"used in " + j.b.config.Network.CNIConfDir
 	case s.Err != "":
 		n.Unavailable, n.Reason, n.Message = true, reasonHasNoRoutes, s.Err
 	case !j.b.host.hasPodCIDRs.Load() && j.gateway.LacksPodCIDRs():

@@ -33,7 +33,12 @@ type runtime struct {
 
 func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 	r := &runtime{b: b, recheck: make(chan struct{}, 1)}
-	r.exits = exits.New(exits.Options{Process: func(ctx context.Context, id string) (int, error) { return r.client.ContainerPID(ctx, id) }, Log: b.log})
+	r.exits = exits.New(
+		exits.Options{
+			Process: func(ctx context.Context, id string) (int, error) { return r.client.ContainerPID(ctx, id) },
+			Log:     b.log,
+		},
+	)
 	client, err := cri.Dial(ctx, cri.Options{
 		RuntimeEndpoint:   b.config.RuntimeEndpoint,
 		ImageEndpoint:     b.config.ImageEndpoint,
@@ -62,7 +67,8 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		Standalone:               b.config.Standalone(),
 		DownloadProgress:         r.downloadProgress,
 		Verify: images.Verification{
-			Policy: b.config.Images.VerificationPolicy, Allowlist: b.config.Images.VerificationAllowlist, RecordsDir: filepath.Join(b.config.RootDir, "image_manager"),
+			Policy: b.config.Images.VerificationPolicy, Allowlist: b.config.Images.VerificationAllowlist,
+			RecordsDir: filepath.Join(b.config.RootDir, "image_manager"),
 		},
 	})
 	return r, nil
@@ -253,4 +259,52 @@ func (r *runtime) Watch(ctx context.Context, tell func(types.UID, agent.RuntimeE
 	}
 	r.b.log.Info("runtime events unavailable, polling", "every", pollPeriod)
 	return r.client.Poll(ctx, pollPeriod, each)
+}
+
+// errCgroupDriverChanged restarts the agent with the runtime's cgroup driver.
+var errCgroupDriverChanged = fmt.Errorf(
+	"the runtime uses another cgroup driver than assumed while it was unavailable: %w",
+	errReload,
+)
+
+// verifyDriver verifies the cgroup driver that was assumed because the runtime was unavailable at
+// startup. No pod is changed before. A different driver requires a restart, because all components
+// were created for one driver. Pods keep running meanwhile.
+func (r *runtime) verifyDriver(ctx context.Context) error {
+	if !r.b.host.driverAssumed.Load() {
+		return nil
+	}
+	driver, err := r.client.CgroupDriver(ctx)
+	if err != nil {
+		return err
+	}
+	if mine := r.b.host.cgroups.Driver(); driver != mine {
+		return fmt.Errorf("%w (%s, not %s)", errCgroupDriverChanged, driver, mine)
+	}
+	r.b.host.driverAssumed.Store(false)
+	return nil
+}
+
+// socketsNote is the key of the directories of shim sockets in the store.
+const socketsNote = "shim-sockets"
+
+// rememberSockets lets the runtime client persist the directories of shim sockets.
+func (b *berth) rememberSockets() {
+	var dirs []string
+	kept, err := b.store.NodeValue(socketsNote)
+	if err == nil && kept != nil {
+		err = json.Unmarshal(kept, &dirs)
+	}
+	if err != nil {
+		b.log.Warn(
+			"shim socket directories are not available from the store, restoring them from the runtime",
+			"err",
+			err,
+		)
+	}
+	b.runtime.client.SetSocketDirs(dirs, func(dirs []string) {
+		if text, err := json.Marshal(dirs); err == nil { // marshaling strings cannot fail
+			b.store.PutNodeValue(socketsNote, text)
+		}
+	})
 }

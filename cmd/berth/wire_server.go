@@ -57,7 +57,8 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 	j := &cluster{b: b, nodeReceived: make(chan struct{}), nameSettled: make(chan struct{})}
 	var err error
 	j.identity, err = apiclient.NewIdentity(apiclient.IdentityOptions{
-		NodeName: b.config.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: b.config.Kubeconfig, Bootstrap: b.config.BootstrapKubeconfig, CertDir: b.config.CertDir,
+		NodeName: b.config.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: b.config.Kubeconfig,
+		Bootstrap: b.config.BootstrapKubeconfig, CertDir: b.config.CertDir,
 		Rotate: c.RotateCertificates, UserAgent: "berth/" + version, QPS: c.APIQPS, Burst: c.APIBurst, Log: b.log,
 	})
 	if err != nil {
@@ -86,13 +87,16 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 		Busy: j.statusManager.ComingUp,
 	})
 	j.source = sourceapi.New(sourceapi.Options{
-		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log, OnPod: j.statusManager.Heard, NodeRegistered: j.nodeReceived, NameUnique: j.nameSettled,
+		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log,
+		OnPod: j.statusManager.Heard, NodeRegistered: j.nodeReceived, NameUnique: j.nameSettled,
 	})
 	j.registration = registration.New(registration.Options{
 		Client: j.client, HeartbeatClient: heartbeat, Name: b.config.NodeName, Installation: installation,
 		RegisterNode: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
-		StatusUpdateFrequency: c.StatusUpdateFrequency, StatusReportFrequency: c.StatusReportFrequency, LeaseDuration: c.LeaseDuration,
-		Facts: j.facts, OnNameVerified: func() { close(j.nameSettled) }, OnNode: j.nodeUpdated, Log: b.log, RecordEvent: j.events.OfNode, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
+		StatusUpdateFrequency: c.StatusUpdateFrequency, StatusReportFrequency: c.StatusReportFrequency,
+		LeaseDuration: c.LeaseDuration,
+		Facts:         j.facts, OnNameVerified: func() { close(j.nameSettled) }, OnNode: j.nodeUpdated, Log: b.log,
+		RecordEvent: j.events.OfNode, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
 	})
 	return j, j.makeGateway()
 }
@@ -152,7 +156,10 @@ func (j *cluster) facts(ctx context.Context) registration.Facts {
 	offered := b.devices.NodeResources()
 	f := registration.Facts{
 		Labels: b.host.labels, System: node.SystemInfo(),
-		Capacity: withDevices(b.host.capacity, offered.Capacity), Allocatable: withDevices(b.host.Allocatable(), offered.Allocatable),
+		Capacity: withDevices(
+			b.host.capacity,
+			offered.Capacity,
+		), Allocatable: withDevices(b.host.Allocatable(), offered.Allocatable),
 		Addresses: []corev1.NodeAddress{},
 	}
 	for _, ip := range b.host.ips {
@@ -174,15 +181,27 @@ func (j *cluster) facts(ctx context.Context) registration.Facts {
 	f.Images = j.images
 	f.NotReady, f.Network = b.runtime.notReady(), j.networkCondition()
 	if b.drain.ShuttingDown() {
-		f.NotReady = strings.Join(slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }), "; ")
+		f.NotReady = strings.Join(
+			slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }),
+			"; ",
+		)
 	}
-	f.MemoryPressure, f.DiskPressure, f.PIDPressure = b.pressure.HasCondition(corev1.NodeMemoryPressure), b.pressure.HasCondition(corev1.NodeDiskPressure), b.pressure.HasCondition(corev1.NodePIDPressure)
+	f.MemoryPressure, f.DiskPressure, f.PIDPressure = b.pressure.HasCondition(
+		corev1.NodeMemoryPressure,
+	), b.pressure.HasCondition(
+		corev1.NodeDiskPressure,
+	), b.pressure.HasCondition(
+		corev1.NodePIDPressure,
+	)
 	if st := b.runtime.status.Load(); st != nil {
 		for _, name := range slices.Sorted(maps.Keys(st.Handlers)) {
 			h := st.Handlers[name]
-			f.RuntimeHandlers = append(f.RuntimeHandlers, corev1.NodeRuntimeHandler{Name: name, Features: &corev1.NodeRuntimeHandlerFeatures{
-				RecursiveReadOnlyMounts: &h.RecursiveReadOnlyMounts, UserNamespaces: &h.UserNamespaces,
-			}})
+			f.RuntimeHandlers = append(
+				f.RuntimeHandlers,
+				corev1.NodeRuntimeHandler{Name: name, Features: &corev1.NodeRuntimeHandlerFeatures{
+					RecursiveReadOnlyMounts: &h.RecursiveReadOnlyMounts, UserNamespaces: &h.UserNamespaces,
+				}},
+			)
 		}
 		f.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &st.SupplementalGroupsPolicy}
 	}

@@ -20,7 +20,8 @@ const (
 // newDrain creates the graceful node shutdown.
 func (b *berth) newDrain() *shutdown.Manager {
 	return shutdown.New(shutdown.Options{
-		Groups: b.shutdownGroups(), Statuses: b.agent.StatusCache, TerminatePod: b.agent.ShutdownPod, OnStarted: b.shutdownStarted, FlushStatus: b.flush, Log: b.log,
+		Groups: b.shutdownGroups(), Statuses: b.agent.StatusCache, TerminatePod: b.agent.ShutdownPod,
+		OnStarted: b.shutdownStarted, FlushStatus: b.flush, Log: b.log,
 	})
 }
 
@@ -62,7 +63,8 @@ func (b *berth) flush(ctx context.Context) {
 	if b.cluster == nil {
 		return
 	}
-	for end := time.Now().Add(reportTimeout); !(b.cluster.statusManager.Idle() && b.cluster.registration.StatusSynced()) && time.Now().Before(end); {
+	done := func() bool { return b.cluster.statusManager.Idle() && b.cluster.registration.StatusSynced() }
+	for end := time.Now().Add(reportTimeout); !done() && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
 			return
@@ -76,15 +78,25 @@ func (b *berth) watchShutdown(ctx context.Context) {
 	groups := b.shutdownGroups()
 	if len(groups) == 0 {
 		if was, err := systemd.RemoveInhibitDelay(ctx, systemd.LogindDropInDir); err != nil {
-			b.log.Warn("shutdown delay configured for logind could not be removed", "file", systemd.InhibitDelayFile(systemd.LogindDropInDir), "err", err)
+			b.log.Warn(
+				"shutdown delay configured for logind could not be removed",
+				"file",
+				systemd.InhibitDelayFile(systemd.LogindDropInDir),
+				"err",
+				err,
+			)
 		} else if was {
 			b.log.Info("shutdown delay of logind restored to its default")
 		}
 		return
 	}
 	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{
-		DelayNeeded: nodeshutdown.TotalGracePeriod(groups) + time.Duration(len(groups))*shutdown.KillSlack + reportTimeout,
-		DropInDir:   systemd.LogindDropInDir, Log: b.log,
+		DelayNeeded: nodeshutdown.TotalGracePeriod(
+			groups,
+		) + time.Duration(
+			len(groups),
+		)*shutdown.KillSlack + reportTimeout,
+		DropInDir: systemd.LogindDropInDir, Log: b.log,
 		OnCancel: b.shutdownCanceled,
 		Drain:    func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // fails only if ctx ends
 	})

@@ -23,7 +23,14 @@ import (
 
 // measureCall is an interceptor for runtime calls. It records metrics, the pod's timeline, and a
 // trace span if tracing is enabled.
-func (b *berth) measureCall(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (b *berth) measureCall(
+	ctx context.Context,
+	method string,
+	req, reply any,
+	conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	verb := path.Base(method)
 	end := agent.RuntimeCallSpan(ctx, verb)
 	began := time.Now()

@@ -21,7 +21,9 @@ import (
 // authorized.
 type Reviews struct {
 	Token         func(context.Context, authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error)
-	SubjectAccess func(context.Context, authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error)
+	SubjectAccess func(
+		context.Context, authorizationv1.SubjectAccessReviewSpec,
+	) (authorizationv1.SubjectAccessReviewStatus, error)
 }
 
 // auth authenticates and authorizes requests.
@@ -60,7 +62,12 @@ func (d *auth) require(need permission, next http.HandlerFunc) http.Handler {
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
 		}
-		what := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.name, need.verb(r.Method), need.subresources)
+		what := fmt.Sprintf(
+			"user=%s, verb=%s, resource=nodes, subresource(s)=%v",
+			u.name,
+			need.verb(r.Method),
+			need.subresources,
+		)
 		ok, err := d.authorize(r.Context(), u, need, r.Method)
 		switch {
 		case ok:
@@ -117,13 +124,17 @@ func (d *auth) byCertificate(chain []*x509.Certificate) (user, error) {
 }
 
 func (d *auth) byToken(ctx context.Context, token string) (user, error) {
-	st, err := d.tokens.get(ctx, sha256.Sum256([]byte(token)), func(ctx context.Context) (authenticationv1.TokenReviewStatus, time.Duration, error) {
-		st, err := d.reviews.Token(ctx, authenticationv1.TokenReviewSpec{Token: token})
-		if err != nil {
-			return st, 0, fmt.Errorf("token review: %w", err)
-		}
-		return st, d.tokenTTL, nil
-	})
+	st, err := d.tokens.get(
+		ctx,
+		sha256.Sum256([]byte(token)),
+		func(ctx context.Context) (authenticationv1.TokenReviewStatus, time.Duration, error) {
+			st, err := d.reviews.Token(ctx, authenticationv1.TokenReviewSpec{Token: token})
+			if err != nil {
+				return st, 0, fmt.Errorf("token review: %w", err)
+			}
+			return st, d.tokenTTL, nil
+		},
+	)
 	if err != nil {
 		return user{}, err
 	}

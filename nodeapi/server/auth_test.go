@@ -127,18 +127,35 @@ func TestUnauthenticatedRequestsAreRejected(t *testing.T) {
 		o.Reviews = reviews(map[string]authenticationv1.UserInfo{"good": {Username: "u"}, "nameless": {}}, nil)
 	})
 	bad := map[string]*http.Client{
-		"without credentials":             w.caller(t, nil, ""),
-		"with an unknown token":           w.caller(t, nil, "bad"),
-		"with a token without a user":     w.caller(t, nil, "nameless"),
-		"certificate of another CA":       w.caller(t, other.sign("admin", []string{masters}, nil), ""),
-		"expired certificate":             w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), ""),
-		"certificate not yet valid":       w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), ""),
-		"server certificate":              w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), ""),
+		"without credentials":         w.caller(t, nil, ""),
+		"with an unknown token":       w.caller(t, nil, "bad"),
+		"with a token without a user": w.caller(t, nil, "nameless"),
+		"certificate of another CA":   w.caller(t, other.sign("admin", []string{masters}, nil), ""),
+		"expired certificate": w.caller(
+			t,
+			w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }),
+			"",
+		),
+		"certificate not yet valid": w.caller(
+			t,
+			w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }),
+			"",
+		),
+		"server certificate": w.caller(
+			t,
+			w.clients.sign(
+				"admin",
+				nil,
+				func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} },
+			),
+			"",
+		),
 		"certificate without common name": w.caller(t, w.clients.sign("", []string{masters}, nil), ""),
 	}
 	for who, c := range bad {
 		for _, p := range paths {
-			if code, body := ask(t, c, p.method, w.url+p.path); code != http.StatusUnauthorized || strings.TrimSpace(body) != "Unauthorized" {
+			if code, body := ask(t, c, p.method, w.url+p.path); code != http.StatusUnauthorized ||
+				strings.TrimSpace(body) != "Unauthorized" {
 				t.Errorf("%s %s %s: %d %s", who, p.method, p.path, code, body)
 			}
 		}
@@ -160,7 +177,8 @@ func TestStandaloneServerAllowsOnlyMasters(t *testing.T) {
 		t.Errorf("member of system:masters gets %d", code)
 	}
 	code, body := ask(t, w.caller(t, w.clients.sign("jane", []string{"dev"}, nil), ""), "GET", w.url+"/pods")
-	if code != 403 || !strings.Contains(body, "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])") {
+	if code != 403 ||
+		!strings.Contains(body, "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])") {
 		t.Errorf("other user gets %d %s", code, body)
 	}
 	if code, _ := ask(t, w.caller(t, nil, "any"), "GET", w.url+"/pods"); code != 401 {
@@ -174,7 +192,8 @@ func TestDebuggingHandlersCanBeDisabled(t *testing.T) {
 	c := w.master(t)
 	for path, want := range map[string]int{
 		"/pods": 200, "/healthz": 200, "/metrics": 200, "/stats/summary": 200,
-		"/containerLogs/ns/p/c": 405, "/exec/ns/p/c": 405, "/logs/": 405, "/runningpods/": 405, "/configz": 405, "/portForward/ns/p": 405,
+		"/containerLogs/ns/p/c": 405, "/exec/ns/p/c": 405, "/logs/": 405, "/runningpods/": 405, "/configz": 405,
+		"/portForward/ns/p": 405,
 	} {
 		if code, body := ask(t, c, "GET", w.url+path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, body, want)
@@ -225,17 +244,27 @@ func TestReviewCacheExpiry(t *testing.T) {
 		var asked atomic.Int64
 		fail := errors.New("away")
 		var down atomic.Bool
-		d := newAuth(Options{NodeName: "node1", AuthorizedTTL: time.Minute, UnauthorizedTTL: time.Second, TokenTTL: time.Minute, Reviews: Reviews{
-			SubjectAccess: func(_ context.Context, q authorizationv1.SubjectAccessReviewSpec) (st authorizationv1.SubjectAccessReviewStatus, err error) {
-				asked.Add(1)
-				time.Sleep(10 * time.Millisecond)
-				if down.Load() {
-					return st, fail
-				}
-				st.Allowed = q.User == "good"
-				return st, nil
+		d := newAuth(
+			Options{
+				NodeName:        "node1",
+				AuthorizedTTL:   time.Minute,
+				UnauthorizedTTL: time.Second,
+				TokenTTL:        time.Minute,
+				Reviews: Reviews{
+					SubjectAccess: func(
+						_ context.Context, q authorizationv1.SubjectAccessReviewSpec,
+					) (st authorizationv1.SubjectAccessReviewStatus, err error) {
+						asked.Add(1)
+						time.Sleep(10 * time.Millisecond)
+						if down.Load() {
+							return st, fail
+						}
+						st.Allowed = q.User == "good"
+						return st, nil
+					},
+				},
 			},
-		}})
+		)
 		may := func(name string) bool {
 			ok, err := d.authorize(t.Context(), user{name: name}, permMetrics, "GET")
 			if err != nil && !errors.Is(err, fail) {
@@ -286,7 +315,10 @@ func TestReviewCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	a := newReviewCache[int, int](make(chan struct{}, 1))
 	for i := range 3 * maxCachedReviews {
-		if v, err := a.get(t.Context(), i, func(context.Context) (int, time.Duration, error) { return i, time.Hour, nil }); v != i || err != nil {
+		if v, err := a.get(
+			t.Context(), i, func(context.Context) (int, time.Duration, error) { return i, time.Hour, nil },
+		); v != i ||
+			err != nil {
 			t.Fatal(v, err)
 		}
 	}

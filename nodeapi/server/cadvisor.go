@@ -98,7 +98,11 @@ func secondsTotal(name, help string, of func(Usage) time.Duration) cgroupMetric 
 	}}
 }
 
-func usageMetric(kind func(string, string, ...string) metricDesc, name, help string, of func(Usage) uint64) cgroupMetric {
+func usageMetric(
+	kind func(string, string, ...string) metricDesc,
+	name, help string,
+	of func(Usage) uint64,
+) cgroupMetric {
 	return cgroupMetric{kind(name, help, cgroupLabels()...), func(g cgroup) (float64, bool) {
 		return float64(of(g.usage)), !g.isSandbox()
 	}}
@@ -162,7 +166,10 @@ var cadvisorMetrics = []cgroupMetric{
 	usageMetric(gauge, "container_threads", "Number of threads running inside the container",
 		func(u Usage) uint64 { return u.Threads }),
 	{
-		gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", cgroupLabels()...),
+		gauge(
+			"container_start_time_seconds",
+			"Start time of the container since unix epoch in seconds.",
+			cgroupLabels()...),
 		func(g cgroup) (float64, bool) { return seconds(g.started), !g.started.IsZero() },
 	},
 	{
@@ -201,16 +208,31 @@ var cadvisorNetworkMetrics = []struct {
 		func(i Interface) uint64 { return i.RxBytes }},
 	{networkCounter("container_network_receive_errors_total", "Cumulative count of errors encountered while receiving"),
 		func(i Interface) uint64 { return i.RxErrors }},
-	{networkCounter("container_network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving"),
-		func(i Interface) uint64 { return i.RxDropped }},
+	{
+		networkCounter(
+			"container_network_receive_packets_dropped_total",
+			"Cumulative count of packets dropped while receiving",
+		),
+		func(i Interface) uint64 { return i.RxDropped },
+	},
 	{networkCounter("container_network_receive_packets_total", "Cumulative count of packets received"),
 		func(i Interface) uint64 { return i.RxPackets }},
 	{networkCounter("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted"),
 		func(i Interface) uint64 { return i.TxBytes }},
-	{networkCounter("container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting"),
-		func(i Interface) uint64 { return i.TxErrors }},
-	{networkCounter("container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting"),
-		func(i Interface) uint64 { return i.TxDropped }},
+	{
+		networkCounter(
+			"container_network_transmit_errors_total",
+			"Cumulative count of errors encountered while transmitting",
+		),
+		func(i Interface) uint64 { return i.TxErrors },
+	},
+	{
+		networkCounter(
+			"container_network_transmit_packets_dropped_total",
+			"Cumulative count of packets dropped while transmitting",
+		),
+		func(i Interface) uint64 { return i.TxDropped },
+	},
 	{networkCounter("container_network_transmit_packets_total", "Cumulative count of packets transmitted"),
 		func(i Interface) uint64 { return i.TxPackets }},
 }

@@ -162,7 +162,10 @@ func (p *DynamicCertificate) serves(name string, addresses []string, now time.Ti
 	if leaf == nil || now.Before(leaf.NotBefore) || now.Add(selfSignedRenewal).After(leaf.NotAfter) {
 		return false
 	}
-	return !slices.ContainsFunc(append([]string{name}, addresses...), func(host string) bool { return leaf.VerifyHostname(host) != nil })
+	return !slices.ContainsFunc(
+		append([]string{name}, addresses...),
+		func(host string) bool { return leaf.VerifyHostname(host) != nil },
+	)
 }
 
 func signSelf(name string, addresses []string, now time.Time) (cert, key []byte, err error) {

@@ -84,7 +84,8 @@ func TestCertificateFilesAreReloaded(t *testing.T) {
 	serves("number two")
 
 	put("ca", []byte("rubbish"))
-	if _, err := NewDynamicCA(filepath.Join(dir, "ca")); err == nil || !strings.Contains(err.Error(), "no certificate found") {
+	if _, err := NewDynamicCA(filepath.Join(dir, "ca")); err == nil ||
+		!strings.Contains(err.Error(), "no certificate found") {
 		t.Errorf("invalid CA file: %v", err)
 	}
 	if _, err := NewDynamicCA(filepath.Join(dir, "none")); err == nil {

@@ -19,7 +19,9 @@ import (
 func streamRequestOf(r *http.Request) (StreamRequest, error) {
 	v := r.URL.Query()
 	req := StreamRequest{PodRef: podOf(r), Container: r.PathValue("container"), Command: v["command"]}
-	for name, to := range map[string]*bool{"input": &req.Stdin, "output": &req.Stdout, "error": &req.Stderr, "tty": &req.TTY} {
+	for name, to := range map[string]*bool{
+		"input": &req.Stdin, "output": &req.Stdout, "error": &req.Stderr, "tty": &req.TTY,
+	} {
 		text := v.Get(name)
 		if text == "" {
 			continue
@@ -63,10 +65,20 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) {
 }
 
 // stream connects the client's streams to those that prepare creates.
-func (s *server) stream(w http.ResponseWriter, r *http.Request, req StreamRequest, prepare func(context.Context, StreamRequest) (string, error)) {
+func (s *server) stream(
+	w http.ResponseWriter,
+	r *http.Request,
+	req StreamRequest,
+	prepare func(context.Context, StreamRequest) (string, error),
+) {
 	ws := websocket.IsWebSocketUpgrade(r)
 	if _, spoken := channelProtocol(r); ws && !spoken {
-		writeError(w, apierrors.NewBadRequest("no supported WebSocket protocol requested, supported: "+strings.Join(channelProtocols, ", ")))
+		writeError(
+			w,
+			apierrors.NewBadRequest(
+				"no supported WebSocket protocol requested, supported: "+strings.Join(channelProtocols, ", "),
+			),
+		)
 		return
 	}
 	if !ws && !httpstream.IsUpgradeRequest(r) {
@@ -93,7 +105,13 @@ const maxRun = 4 << 20
 // run runs a command and returns its output when it has exited.
 func (s *server) run(w http.ResponseWriter, r *http.Request) {
 	v := r.URL.Query()
-	req := StreamRequest{PodRef: podOf(r), Container: r.PathValue("container"), Command: v["command"], Stdout: true, Stderr: true}
+	req := StreamRequest{
+		PodRef:    podOf(r),
+		Container: r.PathValue("container"),
+		Command:   v["command"],
+		Stdout:    true,
+		Stderr:    true,
+	}
 	if cmd := v.Get("cmd"); len(req.Command) == 0 && cmd != "" {
 		req.Command = strings.Split(cmd, " ")
 	}

@@ -24,7 +24,8 @@ func (s *server) hostLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = root.Close() }()
-	http.StripPrefix("/logs", http.FileServer(logDir{root: root, path: filepath.Clean(s.h.SystemLogDir)})).ServeHTTP(w, r)
+	http.StripPrefix("/logs", http.FileServer(logDir{root: root, path: filepath.Clean(s.h.SystemLogDir)})).
+		ServeHTTP(w, r)
 }
 
 // logDir is a directory that cannot be escaped. Pods can write to it, and could create links to

@@ -58,7 +58,8 @@ func logRequestOf(r *http.Request) (req LogRequest, stream string, err error) {
 
 func unprocessable(err error) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: err.Error(),
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: err.Error(),
 	}}
 }
 

@@ -39,24 +39,37 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 		}
 	})
 	c := w.master(t)
-	code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/p/c?follow=true&previous=1&timestamps=true&tailLines=7&limitBytes=8&sinceSeconds=9&stream=Stderr")
+	code, body := ask(
+		t,
+		c,
+		"GET",
+		w.url+"/containerLogs/ns/p/c?follow=true&previous=1&timestamps=true&tailLines=7&limitBytes=8&sinceSeconds=9&stream=Stderr",
+	)
 	if code != 200 || body != "" || !got.Follow || !got.Previous || !got.Timestamps || *got.Tail != 7 || *got.LimitBytes != 8 ||
-		got.Since != 9*time.Second || got.Namespace != "ns" || got.Pod != "p" || got.Container != "c" || outs != [2]bool{false, true} {
+		got.Since != 9*time.Second || got.Namespace != "ns" || got.Pod != "p" ||
+		got.Container != "c" ||
+		outs != [2]bool{false, true} {
 		t.Errorf("%d %q: %+v %v", code, body, got, outs)
 	}
-	if ask(t, c, "GET", w.url+"/containerLogs/ns/p/c?sinceTime=2026-01-02T03:04:05Z"); got.SinceTime.Unix() != 1767323045 || outs != [2]bool{true, true} {
+	if ask(
+		t, c, "GET", w.url+"/containerLogs/ns/p/c?sinceTime=2026-01-02T03:04:05Z",
+	); got.SinceTime.Unix() != 1767323045 ||
+		outs != [2]bool{true, true} {
 		t.Errorf("%+v %v", got, outs)
 	}
 	for query, want := range map[string]string{
-		"tailLines=-1": "tailLines: must be greater than or equal to 0", "limitBytes=0": "limitBytes: must be greater than or equal to 1",
+		"tailLines=-1": "tailLines: must be greater than or equal to 0",
+		"limitBytes=0": "limitBytes: must be greater than or equal to 1",
 		"sinceSeconds=1&sinceTime=2026-01-02T03:04:05Z": "at most one of `sinceTime` or `sinceSeconds` may be specified",
 		"follow=perhaps": "follow: ", "stream=Both": `stream: "Both" must be one of`, "sinceTime=yesterday": "sinceTime: ",
 	} {
-		if code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/p/c?"+query); code != 422 || !strings.Contains(body, want) {
+		if code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/p/c?"+query); code != 422 ||
+			!strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", query, code, body)
 		}
 	}
-	if code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/bad/c"); code != 500 || !strings.Contains(body, "disk I/O error") {
+	if code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/bad/c"); code != 500 ||
+		!strings.Contains(body, "disk I/O error") {
 		t.Errorf("%d %s", code, body)
 	}
 	resp, err := c.Get(w.url + "/containerLogs/ns/torn/c")
@@ -108,19 +121,23 @@ func TestHostLogsServesNothingOutsideDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := serve(t, func(o *Options) { o.Handlers.SystemLogDir = logs })
-	for path, want := range map[string]string{"syslog": "a line", "pods/p/0.log": "of a pod", "container.log": "of a pod", "near.log": "of a pod"} {
+	for path, want := range map[string]string{
+		"syslog": "a line", "pods/p/0.log": "of a pod", "container.log": "of a pod", "near.log": "of a pod",
+	} {
 		if code, body := ask(t, w.master(t), "GET", w.url+"/logs/"+path); code != 200 || body != want {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
-	if code, body := ask(t, w.master(t), "GET", w.url+"/logs/"); code != 200 || !strings.Contains(body, "syslog") || !strings.Contains(body, "pods/") {
+	if code, body := ask(t, w.master(t), "GET", w.url+"/logs/"); code != 200 || !strings.Contains(body, "syslog") ||
+		!strings.Contains(body, "pods/") {
 		t.Errorf("directory: %d %q", code, body)
 	}
 	shadow := filepath.Base(outside) + "/shadow"
 	for _, path := range []string{
 		"abs", "rel", "dir/shadow", "root/etc/passwd", "dots", "twice", "chain", "pipe", "none",
 		"../" + shadow, "..%2f" + strings.ReplaceAll(shadow, "/", "%2f"), "%2e%2e/" + shadow, "pods/../../" + shadow,
-		"..%2f..%2f..%2f..%2f..%2f..%2fetc%2fpasswd", "%2fetc%2fpasswd", "/etc/passwd", "//etc/passwd", "dir%00/shadow", "..\\" + shadow,
+		"..%2f..%2f..%2f..%2f..%2f..%2fetc%2fpasswd", "%2fetc%2fpasswd", "/etc/passwd", "//etc/passwd", "dir%00/shadow",
+		"..\\" + shadow,
 	} {
 		for _, head := range []string{"GET", "HEAD"} {
 			code, body := raw(t, w, head, "/logs/"+path)

@@ -204,7 +204,10 @@ func (f *forwarder) forward(p *pair) {
 	if err != nil {
 		f.s.Log.Debug("port forwarding failed", "pod", f.pod.Namespace+"/"+f.pod.Name, "port", p.port, "err", err)
 		if gone := f.s.h.CheckReachable(f.ctx, f.pod); gone != nil {
-			_, _ = io.WriteString(p.fail, fmt.Sprintf("error forwarding port %d to pod %s: %v", p.port, f.pod.Name, gone))
+			_, _ = io.WriteString(
+				p.fail,
+				fmt.Sprintf("error forwarding port %d to pod %s: %v", p.port, f.pod.Name, gone),
+			)
 		}
 		_ = p.data.Reset()
 		return

@@ -70,7 +70,9 @@ func portsOf(r *http.Request) (ports []uint16, err error) {
 		}
 	}
 	if len(ports) == 0 || len(ports) > maxForwards {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("query parameter \"port\" is required, maximum %d", maxForwards))
+		return nil, apierrors.NewBadRequest(
+			fmt.Sprintf("query parameter \"port\" is required, maximum %d", maxForwards),
+		)
 	}
 	return ports, nil
 }

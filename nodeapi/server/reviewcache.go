@@ -33,7 +33,11 @@ func newReviewCache[K comparable, V any](asking chan struct{}) *reviewCache[K, V
 
 // get returns the result for key from the cache or from review, which also returns the TTL of its
 // result. Errors are not cached.
-func (a *reviewCache[K, V]) get(ctx context.Context, key K, ask func(context.Context) (V, time.Duration, error)) (V, error) {
+func (a *reviewCache[K, V]) get(
+	ctx context.Context,
+	key K,
+	ask func(context.Context) (V, time.Duration, error),
+) (V, error) {
 	var none V
 	for {
 		a.mu.Lock()
@@ -58,7 +62,12 @@ func (a *reviewCache[K, V]) get(ctx context.Context, key K, ask func(context.Con
 }
 
 // run runs a review for all waiters. It is not canceled when the first of them leaves.
-func (a *reviewCache[K, V]) run(ctx context.Context, key K, done chan struct{}, ask func(context.Context) (V, time.Duration, error)) (v V, err error) {
+func (a *reviewCache[K, V]) run(
+	ctx context.Context,
+	key K,
+	done chan struct{},
+	ask func(context.Context) (V, time.Duration, error),
+) (v V, err error) {
 	var good time.Duration
 	defer func() {
 		a.mu.Lock()

@@ -17,14 +17,32 @@ func measured(at *time.Time, cpu *time.Duration) func(context.Context, bool) (St
 	return func(_ context.Context, disks bool) (Stats, error) {
 		use := Usage{Timestamp: *at, CPU: *cpu, WorkingSet: 10 << 20, RSS: 5 << 20, Memory: 12 << 20, Processes: 2}
 		*at, *cpu = at.Add(2*time.Second), *cpu+time.Second
-		k := ContainerStats{Name: `odd"name\`, ID: "c1", Image: "docker.io/library/nginx:1", Started: time.Unix(1000, 5e8), Cgroup: "/kubepods/pod1/c1", Usage: use}
-		k.Usage.CPULimit, k.Usage.MemoryLimit = &CPULimit{Quota: 50 * time.Millisecond, Period: 100 * time.Millisecond}, 32<<20
+		k := ContainerStats{
+			Name:    `odd"name\`,
+			ID:      "c1",
+			Image:   "docker.io/library/nginx:1",
+			Started: time.Unix(1000, 5e8),
+			Cgroup:  "/kubepods/pod1/c1",
+			Usage:   use,
+		}
+		k.Usage.CPULimit, k.Usage.MemoryLimit = &CPULimit{
+			Quota:  50 * time.Millisecond,
+			Period: 100 * time.Millisecond,
+		}, 32<<20
 		k.Usage.Devices = []Device{{Name: "/dev/sda", ReadBytes: 7, WriteBytes: 8, ReadOps: 1, WriteOps: 2}}
 		p := PodStats{
-			Namespace: "ns", Name: "p", UID: "u", Started: time.Unix(900, 0), Cgroup: "/kubepods/pod1", Usage: use, Sandbox: "s1", SandboxCgroup: "/kubepods/pod1/s1",
+			Namespace: "ns", Name: "p", UID: "u", Started: time.Unix(900, 0), Cgroup: "/kubepods/pod1", Usage: use,
+			Sandbox: "s1", SandboxCgroup: "/kubepods/pod1/s1",
 			Interfaces: []Interface{{Name: "eth0", RxBytes: 3, TxBytes: 4}}, Containers: []ContainerStats{k},
 		}
-		n := NodeStats{Name: "node1", Started: time.Unix(1, 0), CPUs: 2, Memory: 1 << 30, Usage: use, Interfaces: []Interface{{Name: "eth0", RxBytes: 30}}}
+		n := NodeStats{
+			Name:       "node1",
+			Started:    time.Unix(1, 0),
+			CPUs:       2,
+			Memory:     1 << 30,
+			Usage:      use,
+			Interfaces: []Interface{{Name: "eth0", RxBytes: 30}},
+		}
 		if disks {
 			p.EphemeralStorage = &FsStats{Timestamp: use.Timestamp, Used: 9}
 			p.Volumes = []VolumeStats{{Name: "data", FsStats: FsStats{Timestamp: use.Timestamp, Used: 4}}}
@@ -57,7 +75,8 @@ func TestMetricsHaveCadvisorNamesAndLabels(t *testing.T) {
 	for _, line := range []string{
 		`container_cpu_usage_seconds_total{container="odd\"name\\",namespace="ns",pod="p"} 3601 5002000`,
 		`container_start_time_seconds{container="odd\"name\\",namespace="ns",pod="p"} 1000.5 5002000`,
-		`pod_memory_working_set_bytes{namespace="ns",pod="p"} 1.048576e+07 5002000`, `node_cpu_usage_seconds_total 3601 5002000`, `scrape_error 0`,
+		`pod_memory_working_set_bytes{namespace="ns",pod="p"} 1.048576e+07 5002000`,
+		`node_cpu_usage_seconds_total 3601 5002000`, `scrape_error 0`,
 	} {
 		if !strings.Contains(resource, line+"\n") {
 			t.Errorf("missing %s\n%s", line, resource)
@@ -82,20 +101,28 @@ func TestSummaryMeasuresBetweenRequests(t *testing.T) {
 			t.Fatal(code, err)
 		}
 		p := s.Pods[0]
-		for name, rate := range map[string]*uint64{"node": s.Node.CPU.UsageNanoCores, "pod": p.CPU.UsageNanoCores, "container": p.Containers[0].CPU.UsageNanoCores} {
+		for name, rate := range map[string]*uint64{
+			"node": s.Node.CPU.UsageNanoCores, "pod": p.CPU.UsageNanoCores, "container": p.Containers[0].CPU.UsageNanoCores,
+		} {
 			if rate == nil || *rate != 5e8 {
 				t.Errorf("%s: %v", name, rate)
 			}
 		}
 		if *s.Node.Memory.AvailableBytes != 1<<30-10<<20 || *p.Containers[0].Memory.AvailableBytes != 22<<20 || *p.Network.RxBytes != 3 ||
-			p.EphemeralStorage == nil || *p.EphemeralStorage.UsedBytes != 9 ||
-			len(p.VolumeStats) != 1 || p.VolumeStats[0].Name != "data" || *p.VolumeStats[0].UsedBytes != 4 {
+			p.EphemeralStorage == nil ||
+			*p.EphemeralStorage.UsedBytes != 9 ||
+			len(p.VolumeStats) != 1 ||
+			p.VolumeStats[0].Name != "data" ||
+			*p.VolumeStats[0].UsedBytes != 4 {
 			t.Errorf("%s", body)
 		}
 	}
 	_, body := ask(t, w.master(t), "GET", w.url+"/stats/summary?only_cpu_and_memory=true")
 	s = stats.Summary{}
-	if err := json.Unmarshal([]byte(body), &s); err != nil || s.Pods[0].Network != nil || s.Pods[0].EphemeralStorage != nil || s.Pods[0].VolumeStats != nil || s.Pods[0].CPU == nil {
+	if err := json.Unmarshal([]byte(body), &s); err != nil || s.Pods[0].Network != nil ||
+		s.Pods[0].EphemeralStorage != nil ||
+		s.Pods[0].VolumeStats != nil ||
+		s.Pods[0].CPU == nil {
 		t.Errorf("%v %s", err, body)
 	}
 }

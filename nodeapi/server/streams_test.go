@@ -107,7 +107,13 @@ func say(t *testing.T, port uint16, text string) (string, error) {
 }
 
 // forward runs client-go's port forwarder, over SPDY or over SPDY in a WebSocket.
-func forward(t *testing.T, c *rest.Config, target string, tunnel bool, ports ...string) (fw *portforward.PortForwarder, ended chan error) {
+func forward(
+	t *testing.T,
+	c *rest.Config,
+	target string,
+	tunnel bool,
+	ports ...string,
+) (fw *portforward.PortForwarder, ended chan error) {
 	t.Helper()
 	u, err := url.Parse(target)
 	if err != nil {
@@ -151,7 +157,14 @@ func TestFailedForwardedConnectionDoesNotAffectOthers(t *testing.T) {
 			t.Parallel()
 			w, gone := forwarded(t, 0)
 			good, bad := echo(t), closedPort(t)
-			fw, ended := forward(t, w.config(t), w.url+"/portForward/ns/p", tunnel, fmt.Sprintf("0:%d", good), fmt.Sprintf("0:%d", bad))
+			fw, ended := forward(
+				t,
+				w.config(t),
+				w.url+"/portForward/ns/p",
+				tunnel,
+				fmt.Sprintf("0:%d", good),
+				fmt.Sprintf("0:%d", bad),
+			)
 			ports, err := fw.GetPorts()
 			if err != nil {
 				t.Fatal(err)
@@ -275,7 +288,12 @@ func silent(t *testing.T) (target string, closed chan struct{}) {
 func upgrade(t *testing.T, w *testServer, path string) net.Conn {
 	t.Helper()
 	conn := upgradeTLS(t, w)
-	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n", path)
+	_, _ = fmt.Fprintf(
+		conn,
+		"POST %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: "+
+			"v4.channel.k8s.io\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n",
+		path,
+	)
 	return conn
 }
 
@@ -310,7 +328,8 @@ func TestIdleStreamEnds(t *testing.T) {
 	for _, path := range []string{"/exec/ns/p/c?command=x&output=1", "/portForward/ns/p"} {
 		began := time.Now()
 		all, err := io.ReadAll(upgrade(t, w, path))
-		if passed := time.Since(began); passed < idle || passed > 20*time.Second || !strings.Contains(string(all), "101 Switching") {
+		if passed := time.Since(began); passed < idle || passed > 20*time.Second ||
+			!strings.Contains(string(all), "101 Switching") {
 			t.Errorf("%s ended after %s (%v): %q", path, passed, err, all)
 		}
 	}

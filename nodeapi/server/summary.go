@@ -115,7 +115,11 @@ func nodeStats(n NodeStats, rate func(string) *uint64, only bool) stats.NodeStat
 	out := stats.NodeStats{
 		NodeName: n.Name, StartTime: metav1.NewTime(n.Started), SystemContainers: []stats.ContainerStats{},
 		CPU: cpuStats(n.Usage, rate("/")), Memory: memoryStats(n.Usage),
-		Swap: &stats.SwapStats{Time: metav1.NewTime(n.Usage.Timestamp), SwapUsageBytes: &n.Swap.Used, SwapAvailableBytes: &n.Swap.Free},
+		Swap: &stats.SwapStats{
+			Time:               metav1.NewTime(n.Usage.Timestamp),
+			SwapUsageBytes:     &n.Swap.Used,
+			SwapAvailableBytes: &n.Swap.Free,
+		},
 	}
 	if free := n.Memory - min(n.Usage.WorkingSet, n.Memory); out.Memory != nil {
 		out.Memory.AvailableBytes = &free
@@ -127,7 +131,11 @@ func nodeStats(n NodeStats, rate func(string) *uint64, only bool) stats.NodeStat
 	out.Network = networkStats(n.Interfaces, n.Usage.Timestamp)
 	out.Fs = fsStats(n.NodeFs)
 	out.Runtime = &stats.RuntimeStats{ImageFs: fsStats(n.ImageFs), ContainerFs: fsStats(n.ImageFs)}
-	out.Rlimit = &stats.RlimitStats{Time: metav1.NewTime(n.Usage.Timestamp), MaxPID: &n.MaxPID, NumOfRunningProcesses: &n.Processes}
+	out.Rlimit = &stats.RlimitStats{
+		Time:                  metav1.NewTime(n.Usage.Timestamp),
+		MaxPID:                &n.MaxPID,
+		NumOfRunningProcesses: &n.Processes,
+	}
 	return out
 }
 
@@ -218,7 +226,13 @@ func networkStats(all []Interface, at time.Time) *stats.NetworkStats {
 	}
 	out := &stats.NetworkStats{Time: metav1.NewTime(at)}
 	for _, i := range all {
-		one := stats.InterfaceStats{Name: i.Name, RxBytes: &i.RxBytes, RxErrors: &i.RxErrors, TxBytes: &i.TxBytes, TxErrors: &i.TxErrors}
+		one := stats.InterfaceStats{
+			Name:     i.Name,
+			RxBytes:  &i.RxBytes,
+			RxErrors: &i.RxErrors,
+			TxBytes:  &i.TxBytes,
+			TxErrors: &i.TxErrors,
+		}
 		out.Interfaces = append(out.Interfaces, one)
 		if i.Name == "eth0" || out.Name == "" {
 			out.InterfaceStats = one

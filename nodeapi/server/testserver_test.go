@@ -102,8 +102,10 @@ func serve(t *testing.T, change func(*Options)) *testServer {
 		t.Fatal(err)
 	}
 	o := Options{
-		NodeName: "node1", Certificate: pair.Certificate, ClientCA: ca, AuthorizationMode: ModeMastersOnly, EnableDebuggingHandlers: true,
-		TokenTTL: time.Minute, AuthorizedTTL: time.Minute, UnauthorizedTTL: time.Minute, Log: slog.New(slog.DiscardHandler),
+		NodeName: "node1", Certificate: pair.Certificate, ClientCA: ca, AuthorizationMode: ModeMastersOnly,
+		EnableDebuggingHandlers: true,
+		TokenTTL:                time.Minute, AuthorizedTTL: time.Minute, UnauthorizedTTL: time.Minute,
+		Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&o)
@@ -197,7 +199,9 @@ func reviews(users map[string]authenticationv1.UserInfo, rights map[string][]str
 			u, known := users[q.Token]
 			return authenticationv1.TokenReviewStatus{Authenticated: known, User: u}, nil
 		},
-		SubjectAccess: func(_ context.Context, q authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+		SubjectAccess: func(
+			_ context.Context, q authorizationv1.SubjectAccessReviewSpec,
+		) (authorizationv1.SubjectAccessReviewStatus, error) {
 			a := q.ResourceAttributes
 			var st authorizationv1.SubjectAccessReviewStatus
 			if a.Resource != "nodes" || a.Name != "node1" || a.Group != "" {

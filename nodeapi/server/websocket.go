@@ -31,7 +31,13 @@ const (
 
 // channelProtocols are the supported subprotocols. Those without a version are the oldest: they
 // report only a failed command, as plain text.
-var channelProtocols = []string{"v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"}
+var channelProtocols = []string{
+	"v5.channel.k8s.io",
+	"v4.channel.k8s.io",
+	"v4.base64.channel.k8s.io",
+	"channel.k8s.io",
+	"base64.channel.k8s.io",
+}
 
 // channelProtocol negotiates the subprotocol: the first choice of the client that is supported. A
 // client that requests none uses the oldest one.
@@ -67,7 +73,13 @@ func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string
 }
 
 // serveWebSocket connects the channels of a WebSocket to the streams at target.
-func (s *server) serveWebSocket(ctx context.Context, w http.ResponseWriter, r *http.Request, req StreamRequest, target string) {
+func (s *server) serveWebSocket(
+	ctx context.Context,
+	w http.ResponseWriter,
+	r *http.Request,
+	req StreamRequest,
+	target string,
+) {
 	protocol, _ := channelProtocol(r)
 	conn, err := upgradeWebSocket(w, r, []string{protocol})
 	if err != nil {
@@ -136,7 +148,9 @@ func statusOf(err error) metav1.Status {
 		return metav1.Status{
 			Status: metav1.StatusFailure, Reason: "NonZeroExitCode", // as upstream's remotecommand
 			Message: fmt.Sprintf("command terminated with exit code %d", code.Code),
-			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: "ExitCode", Message: fmt.Sprint(code.Code)}}},
+			Details: &metav1.StatusDetails{
+				Causes: []metav1.StatusCause{{Type: "ExitCode", Message: fmt.Sprint(code.Code)}},
+			},
 		}
 	}
 	return metav1.Status{
@@ -173,7 +187,10 @@ func newChannelConn(conn *websocket.Conn, leave func()) *channelConn {
 	protocol := conn.Subprotocol()
 	return &channelConn{
 		conn: conn, cancel: leave, active: func() {}, in: map[byte]*io.PipeWriter{},
-		base64: strings.Contains(protocol, "base64."), canClose: strings.HasPrefix(protocol, "v5."), plainStatus: !strings.HasPrefix(protocol, "v"),
+		base64: strings.Contains(
+			protocol,
+			"base64.",
+		), canClose: strings.HasPrefix(protocol, "v5."), plainStatus: !strings.HasPrefix(protocol, "v"),
 	}
 }
 
@@ -286,7 +303,11 @@ func (w channelWriter) Write(b []byte) (int, error) {
 // end sends the close message and waits a limited time for the client to close.
 func (c *channelConn) end(reading <-chan struct{}) {
 	c.writing.Lock()
-	_ = c.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(wsControlTimeout))
+	_ = c.conn.WriteControl(
+		websocket.CloseMessage,
+		websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
+		time.Now().Add(wsControlTimeout),
+	)
 	c.writing.Unlock()
 	for _, w := range c.in { // the command no longer reads: discard further input
 		_ = w.Close()

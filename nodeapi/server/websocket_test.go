@@ -21,7 +21,10 @@ func speaking(t *testing.T, code int) (target string) {
 	t.Helper()
 	status := `{"status":"Success"}`
 	if code != 0 {
-		status = fmt.Sprintf(`{"status":"Failure","reason":"NonZeroExitCode","message":"x","details":{"causes":[{"reason":"ExitCode","message":"%d"}]}}`, code)
+		status = fmt.Sprintf(
+			`{"status":"Failure","reason":"NonZeroExitCode","message":"x","details":{"causes":[{"reason":"ExitCode","message":"%d"}]}}`,
+			code,
+		)
 	}
 	var all sync.WaitGroup
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -29,7 +32,8 @@ func speaking(t *testing.T, code int) (target string) {
 			return
 		}
 		come := make(chan httpstream.Stream, 4)
-		conn := upgrader.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { come <- s; return nil })
+		conn := upgrader.NewResponseUpgrader().
+			UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { come <- s; return nil })
 		if conn == nil {
 			return
 		}
@@ -83,13 +87,17 @@ func heard(t *testing.T, ws *websocket.Conn, encoded bool) map[byte]string {
 func TestWebSocketChannelProtocols(t *testing.T) {
 	t.Parallel()
 	const words = "command terminated with exit code 3"
-	for _, protocol := range []string{"", "channel.k8s.io", "base64.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "v5.channel.k8s.io"} {
+	for _, protocol := range []string{
+		"", "channel.k8s.io", "base64.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "v5.channel.k8s.io",
+	} {
 		for _, code := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%q ends with %d", protocol, code), func(t *testing.T) {
 				t.Parallel()
 				target := speaking(t, code)
 				w := serve(t, func(o *Options) {
-					o.Handlers = Handlers{Exec: func(context.Context, StreamRequest) (string, error) { return target, nil }}
+					o.Handlers = Handlers{
+						Exec: func(context.Context, StreamRequest) (string, error) { return target, nil },
+					}
 				})
 				var asked []string
 				if protocol != "" {

@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"context"
@@ -10,23 +10,38 @@ import (
 )
 
 // checkFeatures checks optional features that some pods require.
-func (c checks) checkFeatures(ctx context.Context, add addItem) {
+func (c Node) checkFeatures(ctx context.Context, add AddFunc) {
 	shared, err := node.RootMountShared()
 	if err == nil && !shared {
-		err = errors.New("the root file system is a private mount: the runtime rejects volume mounts with mountPropagation Bidirectional outside shared mounts")
+		err = errors.New(
+			"the root file system is a private mount: the runtime rejects volume mounts with mountPropagation " +
+				"Bidirectional outside shared mounts",
+		)
 	}
-	add("mount propagation", false, err, "the root file system is a shared mount", "mount --make-rshared / before starting the runtime and berth (the default with systemd)")
+	add(
+		"mount propagation",
+		false,
+		err,
+		"the root file system is a shared mount",
+		"mount --make-rshared / before starting the runtime and berth (the default with systemd)",
+	)
 	armor := "enabled"
 	if !node.AppArmorEnabled() {
 		armor = "not enabled on this host: pods with an appArmorProfile are rejected"
 	}
 	add("apparmor", false, nil, armor, "")
-	_, err = userids.New(userids.Options{RootDir: c.config.RootDir, MaxPods: maxPods(c.config.Pods)})
+	_, err = userids.New(userids.Options{RootDir: c.Config.RootDir, MaxPods: c.Config.Pods.Limit()})
 	detail := "available for pods with hostUsers: false"
-	if st, asked := c.client.Status(ctx); asked == nil && !supportsUserNamespaces(st) {
+	if st, asked := c.Runtime.Status(ctx); asked == nil && !supportsUserNamespaces(st) {
 		detail = "not supported by the runtime: pods with hostUsers: false are rejected"
 	}
-	add("user namespaces", false, err, detail, "assign exactly one range to the user kubelet in both /etc/subuid and /etc/subgid, or none")
+	add(
+		"user namespaces",
+		false,
+		err,
+		detail,
+		"assign exactly one range to the user kubelet in both /etc/subuid and /etc/subgid, or none",
+	)
 }
 
 // supportsUserNamespaces reports whether a handler of the runtime supports user namespaces.

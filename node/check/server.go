@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"context"
@@ -21,51 +21,71 @@ import (
 
 // Server checks the API server of the cluster. Only the check of the node name is essential,
 // because existing pods keep running without an API server.
-type serverChecks struct {
-	config   *nodeconfig.Config
-	identity *apiclient.Identity
-	serving  *apiclient.Certificate // nil: not signed by the cluster
-	now      time.Time
+type Server struct {
+	Config   *nodeconfig.Config
+	Identity *apiclient.Identity
+	Serving  *apiclient.Certificate // nil: not signed by the cluster
+	Now      time.Time
 }
 
-// NewServer returns the checks for a node whose agent is not running, or nil for a standalone node.
-func servers(c *nodeconfig.Config) (*serverChecks, error) {
+// newServer returns the checks for a node whose agent is not running, or nil for a standalone node.
+func newServer(c *nodeconfig.Config, version string) (*Server, error) {
 	if c.Kubeconfig == "" && c.BootstrapKubeconfig == "" {
 		return nil, nil
 	}
 	id, err := apiclient.NewIdentity(apiclient.IdentityOptions{
-		NodeName: c.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: c.Kubeconfig, Bootstrap: c.BootstrapKubeconfig, CertDir: c.CertDir,
+		NodeName: c.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: c.Kubeconfig,
+		Bootstrap: c.BootstrapKubeconfig, CertDir: c.CertDir,
 		UserAgent: "berth/" + version, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &serverChecks{config: c, identity: id, now: time.Now()}
+	s := &Server{Config: c, Identity: id, Now: time.Now()}
 	if c.Server.ServerTLSBootstrap {
-		s.serving = id.ServingCertificate(nil)
+		s.Serving = id.ServingCertificate(nil)
 	}
 	return s, nil
 }
 
 const rejoin = "join again with the command that berth-control token create prints"
 
-func (s *serverChecks) check(ctx context.Context, add addItem) {
-	sight := s.identity.CheckServer(ctx)
-	add("server", false, sight.Err, sight.Server, "start the API server, or check the connection to it (address, route, firewall); existing pods keep running")
+// Check runs the checks.
+func (s *Server) Check(ctx context.Context, add AddFunc) {
+	sight := s.Identity.CheckServer(ctx)
+	add(
+		"server",
+		false,
+		sight.Err,
+		sight.Server,
+		"start the API server, or check the connection to it (address, route, firewall); existing pods keep running",
+	)
 	if sight.Err == nil {
 		detail := ""
 		if sight.TrustErr == nil {
 			detail = apiclient.CAHash(sight.CA) + " until " + day(sight.CA.NotAfter)
 		}
-		add("server authority", false, sight.TrustErr, detail,
-			"if the cluster was recreated, "+rejoin+"; if the serving certificate has expired or lacks this address, renew it on the server (--advertise-address)")
+		add(
+			"server authority",
+			false,
+			sight.TrustErr,
+			detail,
+			"if the cluster was recreated, "+rejoin+"; if the serving certificate has expired or lacks this address, "+
+				"renew it on the server (--advertise-address)",
+		)
 	}
 	if sight.HasDate {
 		var err error
 		if sight.ClockSkew.Abs() > maxClockSkew {
 			err = fmt.Errorf("the clock of this host is %s the clock of the API server", skewText(sight.ClockSkew))
 		}
-		add("server clock", false, err, "in sync with this host", "run chrony or systemd-timesyncd on both hosts: leases, tokens and certificates depend on the clock")
+		add(
+			"server clock",
+			false,
+			err,
+			"in sync with this host",
+			"run chrony or systemd-timesyncd on both hosts: leases, tokens and certificates depend on the clock",
+		)
 	}
 	s.certificates(add)
 	if sight.Err == nil && sight.TrustErr == nil {
@@ -83,34 +103,53 @@ func skewText(d time.Duration) string {
 	return d.Round(time.Second).String() + " ahead of"
 }
 
-func (s *serverChecks) certificates(add addItem) {
-	leaf, err := s.identity.Leaf()
+func (s *Server) certificates(add AddFunc) {
+	leaf, err := s.Identity.Leaf()
 	if err != nil || leaf != nil {
 		detail, bad := s.validity(leaf, err)
-		add("client certificate", false, bad, detail, "run kubectl get csr to see pending or denied requests; if the token is used or expired, "+rejoin)
+		add(
+			"client certificate",
+			false,
+			bad,
+			detail,
+			"run kubectl get csr to see pending or denied requests; if the token is used or expired, "+rejoin,
+		)
 	}
-	switch c := s.config.Server; {
+	switch c := s.Config.Server; {
 	case !c.Enabled:
-	case s.serving != nil:
-		detail, bad := s.validity(s.serving.Leaf())
-		add("serving certificate", false, bad, detail, "run kubectl get csr, and kubectl certificate approve for pending requests: kubectl logs and exec do not work on this node until then")
+	case s.Serving != nil:
+		detail, bad := s.validity(s.Serving.Leaf())
+		add(
+			"serving certificate",
+			false,
+			bad,
+			detail,
+			"run kubectl get csr, and kubectl certificate approve for pending requests: kubectl logs and exec do not "+
+				"work on this node until then",
+		)
 	case c.CertFile != "":
 		detail, bad := s.validity(leafOf(c.CertFile))
-		add("serving certificate", false, bad, detail, "renew "+c.CertFile+" (tlsCertFile), or set serverTLSBootstrap: true instead")
+		add(
+			"serving certificate",
+			false,
+			bad,
+			detail,
+			"renew "+c.CertFile+" (tlsCertFile), or set serverTLSBootstrap: true instead",
+		)
 	}
 }
 
 // validity returns an error for a certificate that is not valid, or whose renewal is overdue:
 // renewal starts when at most a third of the lifetime is left.
-func (s *serverChecks) validity(leaf *x509.Certificate, err error) (string, error) {
+func (s *Server) validity(leaf *x509.Certificate, err error) (string, error) {
 	if err != nil {
 		return "", err
 	}
 	until := "until " + leaf.NotAfter.UTC().Format(time.RFC3339)
-	switch left, life := leaf.NotAfter.Sub(s.now), leaf.NotAfter.Sub(leaf.NotBefore); {
+	switch left, life := leaf.NotAfter.Sub(s.Now), leaf.NotAfter.Sub(leaf.NotBefore); {
 	case left <= 0:
 		return "", errors.New("expired: it was valid " + until)
-	case s.now.Before(leaf.NotBefore):
+	case s.Now.Before(leaf.NotBefore):
 		return "", errors.New("not yet valid: from " + leaf.NotBefore.UTC().Format(time.RFC3339))
 	case left < life/20:
 		return "", errors.New("not renewed and about to expire: valid " + until)
@@ -130,18 +169,30 @@ func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 
 // checkName checks whether another host uses the same node name. If the API server does not reveal
 // that, the remedy points to the check to look at.
-func (s *serverChecks) checkName(ctx context.Context, add addItem) {
-	mark, _ := os.ReadFile(filepath.Join(s.config.StateDir, node.InstallationFile)) // not created yet
-	alive, err := registration.CheckNameConflict(ctx, s.identity.Client, s.config.NodeName, strings.TrimSpace(string(mark)), node.SystemInfo().MachineID)
+func (s *Server) checkName(ctx context.Context, add AddFunc) {
+	mark, _ := os.ReadFile(filepath.Join(s.Config.StateDir, node.InstallationFile)) // not created yet
+	alive, err := registration.CheckNameConflict(
+		ctx,
+		s.Identity.Client,
+		s.Config.NodeName,
+		strings.TrimSpace(string(mark)),
+		node.SystemInfo().MachineID,
+	)
 	remedy := "set another name with --hostname-override or, if this host replaces the other one, stop berth there first"
 	switch {
 	case alive != nil:
 		add("node name", true, alive, "", remedy)
 	case err == nil:
-		add("node name", true, nil, s.config.NodeName+": used by this node", "")
+		add("node name", true, nil, s.Config.NodeName+": used by this node", "")
 	case apierrors.IsNotFound(err):
-		add("node name", true, nil, s.config.NodeName+": available", "")
+		add("node name", true, nil, s.Config.NodeName+": available", "")
 	default:
-		add("node name", false, fmt.Errorf("%s: no access to the Node: %w", s.config.NodeName, err), "", "see the check of the client certificate")
+		add(
+			"node name",
+			false,
+			fmt.Errorf("%s: no access to the Node: %w", s.Config.NodeName, err),
+			"",
+			"see the check of the client certificate",
+		)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"fmt"
@@ -39,7 +39,7 @@ func fakeKernel(t *testing.T, k kernel, changed map[string]string) map[string]no
 		}
 	}
 	var r nodeapi.CheckReport
-	k.check(adder(&r))
+	k.check(Adder(&r))
 	failed := map[string]nodeapi.CheckItem{}
 	for _, it := range r.Items {
 		if !it.OK {
@@ -61,24 +61,64 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 	}{
 		{name: "all is well", k: kernel{v2: true, ipv6: true}},
 		{name: "all is well on v1"},
-		{"overcommit", kernel{v2: true}, "proc/sys/vm/overcommit_memory", "0\n", "sysctl vm.overcommit_memory", "is 0", "sysctl -w vm.overcommit_memory=1"},
-		{"panic on OOM", kernel{v2: true}, "proc/sys/vm/panic_on_oom", "2\n", "sysctl vm.panic_on_oom", "is 2", "sysctl -w vm.panic_on_oom=0"},
-		{"panic", kernel{v2: true}, "proc/sys/kernel/panic", "0\n", "sysctl kernel.panic", "is 0", "sysctl -w kernel.panic=1,"},
+		{
+			"overcommit", kernel{v2: true}, "proc/sys/vm/overcommit_memory", "0\n", "sysctl vm.overcommit_memory", "is 0",
+			"sysctl -w vm.overcommit_memory=1",
+		},
+		{
+			"panic on OOM", kernel{v2: true}, "proc/sys/vm/panic_on_oom", "2\n", "sysctl vm.panic_on_oom", "is 2",
+			"sysctl -w vm.panic_on_oom=0",
+		},
+		{
+			"panic", kernel{v2: true}, "proc/sys/kernel/panic", "0\n", "sysctl kernel.panic", "is 0",
+			"sysctl -w kernel.panic=1,",
+		},
 		{"oops", kernel{v2: true}, "proc/sys/kernel/panic_on_oops", "0\n", "sysctl kernel.panic_on_oops", "is 0", "=1"},
-		{"keys", kernel{v2: true}, "proc/sys/kernel/keys/root_maxkeys", "200\n", "sysctl kernel.keys.root_maxkeys", "is 200", "=1000000"},
-		{"bytes of keys", kernel{v2: true}, "proc/sys/kernel/keys/root_maxbytes", "20000\n", "sysctl kernel.keys.root_maxbytes", "is 20000", "=25000000"},
+		{
+			"keys", kernel{v2: true}, "proc/sys/kernel/keys/root_maxkeys", "200\n", "sysctl kernel.keys.root_maxkeys", "is 200",
+			"=1000000",
+		},
+		{
+			"bytes of keys", kernel{v2: true}, "proc/sys/kernel/keys/root_maxbytes", "20000\n",
+			"sysctl kernel.keys.root_maxbytes", "is 20000", "=25000000",
+		},
 		{"more is as good", kernel{v2: true}, "proc/sys/fs/inotify/max_user_watches", "1048576\n", "", "", ""},
-		{"watches", kernel{v2: true}, "proc/sys/fs/inotify/max_user_watches", "8192\n", "sysctl fs.inotify.max_user_watches", "is 8192", "=65536"},
-		{"instances", kernel{v2: true}, "proc/sys/fs/inotify/max_user_instances", "128\n", "sysctl fs.inotify.max_user_instances", "is 128", "=512"},
+		{
+			"watches", kernel{v2: true}, "proc/sys/fs/inotify/max_user_watches", "8192\n", "sysctl fs.inotify.max_user_watches",
+			"is 8192", "=65536",
+		},
+		{
+			"instances", kernel{v2: true}, "proc/sys/fs/inotify/max_user_instances", "128\n",
+			"sysctl fs.inotify.max_user_instances", "is 128", "=512",
+		},
 		{"forwarding", kernel{v2: true}, "proc/sys/net/ipv4/ip_forward", "0\n", "sysctl net.ipv4.ip_forward", "is 0", "=1"},
-		{"bridges", kernel{v2: true}, "proc/sys/net/bridge/bridge-nf-call-iptables", "0\n", "sysctl net.bridge.bridge-nf-call-iptables", "is 0", "=1"},
-		{"no bridges", kernel{v2: true}, "proc/sys/net/bridge/bridge-nf-call-iptables", "", "sysctl net.bridge.bridge-nf-call-iptables", "not available in the running kernel", "modprobe br_netfilter"},
+		{
+			"bridges", kernel{v2: true}, "proc/sys/net/bridge/bridge-nf-call-iptables", "0\n",
+			"sysctl net.bridge.bridge-nf-call-iptables", "is 0", "=1",
+		},
+		{
+			"no bridges", kernel{v2: true}, "proc/sys/net/bridge/bridge-nf-call-iptables", "",
+			"sysctl net.bridge.bridge-nf-call-iptables", "not available in the running kernel", "modprobe br_netfilter",
+		},
 		{"IPv6 without a range", kernel{v2: true}, "proc/sys/net/ipv6/conf/all/forwarding", "0\n", "", "", ""},
-		{"IPv6 with a range", kernel{v2: true, ipv6: true}, "proc/sys/net/ipv6/conf/all/forwarding", "0\n", "sysctl net.ipv6.conf.all.forwarding", "is 0", "=1"},
+		{
+			"IPv6 with a range", kernel{v2: true, ipv6: true}, "proc/sys/net/ipv6/conf/all/forwarding", "0\n",
+			"sysctl net.ipv6.conf.all.forwarding", "is 0", "=1",
+		},
 		{"no number", kernel{v2: true}, "proc/sys/kernel/panic", "x\n", "sysctl kernel.panic", "invalid syntax", "=1,"},
-		{"controllers of v2", kernel{v2: true}, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n", "cgroup controllers", "memory, pids missing", "cgroup_enable="},
-		{"no controllers of v2", kernel{v2: true}, "sys/fs/cgroup/cgroup.controllers", "", "cgroup controllers", "no such file", "Delegate=yes"},
-		{"controllers of v1", kernel{}, "proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\ncpuset\t2\t1\t1\nmemory\t0\t1\t0\npids\t4\t1\t1\n", "cgroup controllers", "memory missing", "cgroup_enable="},
+		{
+			"controllers of v2", kernel{v2: true}, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n", "cgroup controllers",
+			"memory, pids missing", "cgroup_enable=",
+		},
+		{
+			"no controllers of v2", kernel{v2: true}, "sys/fs/cgroup/cgroup.controllers", "", "cgroup controllers",
+			"no such file", "Delegate=yes",
+		},
+		{
+			"controllers of v1", kernel{}, "proc/cgroups",
+			"#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\ncpuset\t2\t1\t1\nmemory\t0\t1\t0\npids\t4\t1\t1\n",
+			"cgroup controllers", "memory missing", "cgroup_enable=",
+		},
 	} {
 		changed := map[string]string{}
 		if row.file != "" {
@@ -103,7 +143,19 @@ func TestCheckReportsSeparateImageService(t *testing.T) {
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r, err := checkLocally(t.Context(), &nodeconfig.Flags{Config: config, HostnameOverride: "n", StateDir: dir + "/state", RootDir: dir + "/root", RuntimeEndpoint: "unix://" + dir + "/none.sock"})
+		r, err := Local(
+			t.Context(),
+			LocalOptions{
+				Flags: &nodeconfig.Flags{
+					Config:           config,
+					HostnameOverride: "n",
+					StateDir:         dir + "/state",
+					RootDir:          dir + "/root",
+					RuntimeEndpoint:  "unix://" + dir + "/none.sock",
+				},
+				StoreFile: "berth.db",
+			},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,4 +176,18 @@ func TestIPv6PodCIDRRequiresForwarding(t *testing.T) {
 			t.Errorf("%s: %v", in, got)
 		}
 	}
+}
+
+// loaded is the configuration in a file with this text.
+func loaded(t *testing.T, text string) *nodeconfig.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := nodeconfig.Load(&nodeconfig.Flags{Config: file, HostnameOverride: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

@@ -1,4 +1,4 @@
-package main
+package stats
 
 import (
 	"context"
@@ -6,18 +6,17 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/node/cgroups"
 	"berth/nodeapi"
 )
 
-// top measures the usage of pods by reading their cgroups twice.
-func (b *berth) top(ctx context.Context, chosen nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
-	b.agent.WaitForSync(ctx, syncTimeout)
+// Top measures the usage of pods by reading their cgroups twice.
+func (sc *Collector) Top(ctx context.Context, chosen nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
 	ids := map[types.UID][]string{}
-	var pods []*agent.Snapshot
-	for _, s := range b.agent.StatusCache.All() {
+	var pods []*status.Snapshot
+	for _, s := range sc.Pods() {
 		if !chosen(s.Pod) {
 			continue
 		}
@@ -29,7 +28,7 @@ func (b *berth) top(ctx context.Context, chosen nodeapi.PodFilter, window time.D
 			}
 		}
 	}
-	before, after, err := b.host.cgroups.UsageOver(ctx, ids, window)
+	before, after, err := sc.Cgroups.UsageOver(ctx, ids, window)
 	if err != nil {
 		return nodeapi.Top{}, err
 	}
@@ -45,7 +44,10 @@ func (b *berth) top(ctx context.Context, chosen nodeapi.PodFilter, window time.D
 		}
 		for _, k := range s.Seen.Containers {
 			if u, there := now.Containers[k.ID]; there {
-				p.Containers = append(p.Containers, nodeapi.ContainerTop{Name: k.Name, ID: k.ID, Resources: resourcesOf(was.Containers[k.ID], u)})
+				p.Containers = append(
+					p.Containers,
+					nodeapi.ContainerTop{Name: k.Name, ID: k.ID, Resources: resourcesOf(was.Containers[k.ID], u)},
+				)
 			}
 		}
 		out.Pods = append(out.Pods, p)
@@ -56,7 +58,9 @@ func (b *berth) top(ctx context.Context, chosen nodeapi.PodFilter, window time.D
 func resourcesOf(was, now cgroups.Usage) nodeapi.Resources {
 	cpu, read, write := cgroups.UsageRate(was, now)
 	r := nodeapi.Resources{
-		CPUNanoCores: uint64(cpu * 1e9), CPUNanoSeconds: uint64(now.CPU), MemoryBytes: now.Memory, WorkingSetBytes: now.WorkingSet,
+		CPUNanoCores: uint64(
+			cpu * 1e9,
+		), CPUNanoSeconds: uint64(now.CPU), MemoryBytes: now.Memory, WorkingSetBytes: now.WorkingSet,
 		ReadBytesPerSecond: read, WriteBytesPerSecond: write, IOUnavailable: now.IOUnavailable, Processes: now.Processes,
 	}
 	if p := now.Pressure; p != nil {

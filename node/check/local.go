@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"berth/cni"
@@ -18,54 +17,68 @@ import (
 	"berth/nodeapi"
 )
 
-// checkLocally runs the checks without an agent, with the configuration that `berth run` would use
+// LocalOptions configures Local.
+type LocalOptions struct {
+	Flags     *nodeconfig.Flags
+	Version   string // of berth
+	StoreFile string // name of the local store in the state directory
+}
+
+// Local runs the checks without an agent, with the configuration that `berth run` would use
 // with the same flags. It takes no lock, and does not mount, write or start anything. An error
 // means that the configuration is invalid.
-func checkLocally(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckReport, err error) {
-	config, _, err := nodeconfig.Load(flags)
+func Local(ctx context.Context, o LocalOptions) (r nodeapi.CheckReport, err error) {
+	config, _, err := nodeconfig.Load(o.Flags)
 	if err != nil {
 		return r, err
 	}
-	client, err := cri.Dial(ctx, cri.Options{RuntimeEndpoint: config.RuntimeEndpoint, ImageEndpoint: config.ImageEndpoint})
+	client, err := cri.Dial(
+		ctx,
+		cri.Options{RuntimeEndpoint: config.RuntimeEndpoint, ImageEndpoint: config.ImageEndpoint},
+	)
 	if err != nil {
 		return r, err
 	}
 	defer func() { _ = client.Close() }() // read-only client
-	c := checks{config: config, client: client}
-	if c.network, err = cni.New(cni.Options{ConfDir: config.Network.CNIConfDir, BinDirs: config.Network.CNIBinDirs}); err != nil {
+	c := Node{Config: config, Runtime: client}
+	if c.Network, err = cni.New(
+		cni.Options{ConfDir: config.Network.CNIConfDir, BinDirs: config.Network.CNIBinDirs},
+	); err != nil {
 		return r, err
 	}
 	driver := config.Cgroups.Driver
 	if driver == "" {
-		driver, _ = cgroupDriver(ctx, client) // the report contains the error
+		driver, _ = client.CgroupDriver(ctx) // the report contains the error
 	}
-	if c.cgroups, err = cgroups.New(cgroups.Options{Root: config.Cgroups.Root, Driver: driver, CPUPeriod: config.Cgroups.CPUCFSPeriod}); err != nil {
+	if c.Cgroups, err = cgroups.New(
+		cgroups.Options{Root: config.Cgroups.Root, Driver: driver, CPUPeriod: config.Cgroups.CPUCFSPeriod},
+	); err != nil {
 		return r, fmt.Errorf("cgroups: %w", err)
 	}
-	r = c.report(ctx)
+	r = c.Report(ctx)
 	for i := range r.Items {
 		if it := &r.Items[i]; it.Name == "cni configuration" && !it.OK && len(config.Network.CNIPodCIDRs) > 0 {
 			it.OK, it.Remedy, it.Detail = true, "", "berth run creates one from cniPodCIDRs"
 		}
 	}
-	add := adder(&r)
+	add := Adder(&r)
 	var inTheWay error
 	if swap, err := node.SwapEnabled(); err == nil && swap && config.Cgroups.FailSwapOn {
 		inTheWay = errors.New("failSwapOn: this host has swap")
 	}
 	add("swap", true, inTheWay, "disabled or allowed", "swapoff -a, or set failSwapOn: false")
-	add("local store", false, storePlace(config.StateDir), config.StateDir, storeRemedy)
-	if s, err := servers(config); err != nil {
+	add("local store", false, storePlace(config.StateDir, o.StoreFile), config.StateDir, StoreRemedy)
+	if s, err := newServer(config, o.Version); err != nil {
 		add("server", false, err, "", rejoin)
 	} else if s != nil {
-		s.check(ctx, add)
+		s.Check(ctx, add)
 	}
 	return r, nil
 }
 
 // storePlace returns an error if the local store cannot be created in a directory, or would be
 // replaced.
-func storePlace(dir string) error {
+func storePlace(dir, storeFile string) error {
 	at := existingParent(dir)
 	if st, err := os.Stat(at); err == nil && !st.IsDir() {
 		return fmt.Errorf("%s is not a directory", at)
@@ -77,18 +90,4 @@ func storePlace(dir string) error {
 		return fmt.Errorf("write to %s: %w", at, err)
 	}
 	return nil
-}
-
-// localFlags returns the flags of `berth run` that configure the checks, without the socket flag,
-// which all commands have.
-func localFlags(flags *nodeconfig.Flags) *pflag.FlagSet {
-	all := pflag.NewFlagSet("run", pflag.ContinueOnError)
-	flags.AddTo(all)
-	some := pflag.NewFlagSet("check", pflag.ContinueOnError)
-	all.VisitAll(func(f *pflag.Flag) {
-		if f.Name != "socket" {
-			some.AddFlag(f)
-		}
-	})
-	return some
 }

@@ -1,8 +1,9 @@
-package main
+package stats
 
 import (
 	"context"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,19 +12,31 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/cri"
 	"berth/node"
 	"berth/node/cgroups"
 	"berth/nodeapi/server"
+	"berth/volumes"
 )
 
-// stats measures the usage of the node and its pods from the kernel. The runtime is queried only
+// Collector measures the resource usage of the node and its pods. It is safe for concurrent use.
+type Collector struct {
+	Cgroups  *cgroups.Cgroups
+	Volumes  *volumes.Volumes
+	Runtime  *cri.Client
+	Pods     func() []*status.Snapshot // the pods known to the agent
+	NodeName string
+	RootDir  string
+	CPUs     int
+	Log      *slog.Logger
+}
+
+// Stats measures the usage of the node and its pods from the kernel. The runtime is queried only
 // for file systems, if requested.
-func (b *berth) stats(ctx context.Context, disks bool) (server.Stats, error) {
-	b.agent.WaitForSync(ctx, syncTimeout)
-	all := b.agent.StatusCache.All()
+func (sc *Collector) Stats(ctx context.Context, disks bool) (server.Stats, error) {
+	all := sc.Pods()
 	ids := map[types.UID][]string{}
 	for _, s := range all {
 		for _, sb := range s.Seen.Sandboxes {
@@ -37,16 +50,16 @@ func (b *berth) stats(ctx context.Context, disks bool) (server.Stats, error) {
 			}
 		}
 	}
-	use, err := b.host.cgroups.Details(ctx, ids)
+	use, err := sc.Cgroups.Details(ctx, ids)
 	if err != nil {
 		return server.Stats{}, err
 	}
-	out := server.Stats{Node: b.nodeStats()}
+	out := server.Stats{Node: sc.nodeStats()}
 	var layers map[string]cri.WritableLayer
 	if disks {
-		out.Node.ImageFs = b.imageFs(ctx)
-		if layers, err = b.runtime.client.WritableLayers(ctx); err != nil {
-			b.log.Debug("writable layer usage unavailable", "err", err)
+		out.Node.ImageFs = sc.imageFs(ctx)
+		if layers, err = sc.Runtime.WritableLayers(ctx); err != nil {
+			sc.Log.Debug("writable layer usage unavailable", "err", err)
 		}
 	}
 	for _, s := range all {
@@ -56,30 +69,31 @@ func (b *berth) stats(ctx context.Context, disks bool) (server.Stats, error) {
 		}
 		p := podStats(s, u)
 		if disks {
-			b.addDisks(ctx, &p, s, layers, out.Node)
+			sc.addDisks(ctx, &p, s, layers, out.Node)
 		}
 		out.Pods = append(out.Pods, p)
 	}
 	return out, nil
 }
 
-func (b *berth) nodeStats() server.NodeStats {
-	whole := b.host.cgroups.RootDetail()
+func (sc *Collector) nodeStats() server.NodeStats {
+	whole := sc.Cgroups.RootDetail()
 	n := server.NodeStats{
-		Name: b.config.NodeName, Started: node.BootTime(), CPUs: int(b.host.capacity.Cpu().Value()),
+		Name: sc.NodeName, Started: node.BootTime(), CPUs: sc.CPUs,
 		Usage: usageOf(whole), Interfaces: interfacesOf(node.Interfaces(os.Getpid())),
 	}
 	if m, err := node.ReadMemory(); err == nil {
 		n.Memory, n.Swap = m.Total, server.Swap{Used: m.SwapUsed, Free: m.SwapFree}
-		n.Usage.Memory, n.Usage.WorkingSet, n.Usage.RSS, n.Usage.Cache, n.Usage.MappedFile = m.Used, m.WorkingSet, m.Anonymous, m.Cache, m.Mapped
+		n.Usage.Memory, n.Usage.WorkingSet, n.Usage.RSS = m.Used, m.WorkingSet, m.Anonymous
+		n.Usage.Cache, n.Usage.MappedFile = m.Cache, m.Mapped
 		n.Usage.MemoryLimit = 0
 	}
-	n.NodeFs = fsStatsOf(b.config.RootDir)
+	n.NodeFs = fsStatsOf(sc.RootDir)
 	n.Processes, n.MaxPID = node.Processes()
 	return n
 }
 
-func podStats(s *agent.Snapshot, u cgroups.PodDetail) server.PodStats {
+func podStats(s *status.Snapshot, u cgroups.PodDetail) server.PodStats {
 	p := server.PodStats{
 		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID), Cgroup: u.Pod.Path, Usage: usageOf(u.Pod),
 		Containers: []server.ContainerStats{},
@@ -125,7 +139,8 @@ func usageOf(d cgroups.Detail) server.Usage {
 	u := server.Usage{
 		Timestamp: d.At, CPU: d.CPU, User: d.User, System: d.System,
 		CFSPeriods: d.Periods, CFSThrottledPeriods: d.Throttled, CFSThrottledTime: d.ThrottledTime,
-		Memory: d.Memory, WorkingSet: d.WorkingSet, RSS: d.RSS, Cache: d.Cache, MappedFile: d.Mapped, MaxUsage: d.Peak, Swap: d.Swap,
+		Memory: d.Memory, WorkingSet: d.WorkingSet, RSS: d.RSS, Cache: d.Cache, MappedFile: d.Mapped, MaxUsage: d.Peak,
+		Swap:   d.Swap,
 		Faults: d.Faults, MajorFaults: d.MajorFaults, OOMKills: d.OOMKills,
 		Processes: uint64(d.Processes), Threads: uint64(d.Threads), CPUShares: d.Shares, MemoryLimit: d.MemoryLimit,
 	}
@@ -158,8 +173,8 @@ func fsStatsOf(path string) *server.FsStats {
 }
 
 // imageFs returns the runtime's image filesystem; nil: not reported.
-func (b *berth) imageFs(ctx context.Context) *server.FsStats {
-	i, err := b.runtime.client.ImageFilesystem(ctx)
+func (sc *Collector) imageFs(ctx context.Context) *server.FsStats {
+	i, err := sc.Runtime.ImageFilesystem(ctx)
 	if err != nil || i.Path == "" {
 		return nil
 	}
@@ -171,7 +186,13 @@ func (b *berth) imageFs(ctx context.Context) *server.FsStats {
 }
 
 // addDisks adds the disk usage of a pod: writable layers, logs and volumes.
-func (b *berth) addDisks(ctx context.Context, p *server.PodStats, s *agent.Snapshot, layers map[string]cri.WritableLayer, n server.NodeStats) {
+func (sc *Collector) addDisks(
+	ctx context.Context,
+	p *server.PodStats,
+	s *status.Snapshot,
+	layers map[string]cri.WritableLayer,
+	n server.NodeStats,
+) {
 	if n.NodeFs == nil {
 		return
 	}
@@ -191,7 +212,7 @@ func (b *berth) addDisks(ctx context.Context, p *server.PodStats, s *agent.Snaps
 		k.Logs = part(n.NodeFs, bytes, files)
 		used, inodes = used+bytes, inodes+files
 	}
-	for _, v := range b.volumeStats(ctx, s.Pod) {
+	for _, v := range sc.volumeStats(ctx, s.Pod) {
 		p.Volumes = append(p.Volumes, v)
 		if onDisk(s.Pod, v.Name) {
 			used, inodes = used+v.Used, inodes+v.InodesUsed
@@ -204,12 +225,12 @@ func (b *berth) addDisks(ctx context.Context, p *server.PodStats, s *agent.Snaps
 const volumesTimeout = 10 * time.Second
 
 // volumeStats measures the volumes of a pod.
-func (b *berth) volumeStats(ctx context.Context, pod *corev1.Pod) (out []server.VolumeStats) {
+func (sc *Collector) volumeStats(ctx context.Context, pod *corev1.Pod) (out []server.VolumeStats) {
 	ctx, cancel := context.WithTimeout(ctx, volumesTimeout)
 	defer cancel()
-	all, err := b.host.volumes.Usage(ctx, pod)
+	all, err := sc.Volumes.Usage(ctx, pod)
 	if err != nil {
-		b.log.Debug("volume usage measurement failed", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+		sc.Log.Debug("volume usage measurement failed", "pod", pod.Namespace+"/"+pod.Name, "err", err)
 	}
 	for _, v := range all {
 		if d := fsStatsOf(v.Dir); d != nil {
@@ -224,12 +245,13 @@ func (b *berth) volumeStats(ctx context.Context, pod *corev1.Pod) (out []server.
 // storage, as upstream. Other volumes with content of the API server are in memory there.
 func onDisk(pod *corev1.Pod, volume string) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.Name == volume && (v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault)
+		return v.Name == volume &&
+			(v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault)
 	})
 }
 
 // logsOf measures the logs of a container, including rotated ones.
-func logsOf(s *agent.Snapshot, container string) (bytes, files uint64) {
+func logsOf(s *status.Snapshot, container string) (bytes, files uint64) {
 	for _, k := range s.Seen.Containers {
 		if k.Name != container || k.LogPath == "" {
 			continue

@@ -1,24 +1,36 @@
-package main
+// Package leaks finds what the container runtime and the pod network have left behind: tasks that the
+// runtime no longer knows, unused shim sockets and leases, and network resources of sandboxes that no
+// longer exist. IDs that the agent knows are skipped, so a search without findings does not query the
+// runtime.
+package leaks
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"path/filepath"
 	"sync"
 
 	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/cni"
+	"berth/cni/networks"
 	"berth/cri"
 )
 
-// leakFinder finds leaks of the runtime: tasks that it no longer knows, and their network resources.
-// IDs known to the agent are skipped, so that a search without findings does not query the runtime.
-type leakFinder struct{ b *berth }
+// Finder implements agent.LeakFinder.
+type Finder struct {
+	Runtime    *cri.Client
+	Network    *cni.Network
+	Networks   *networks.Networks // additional networks of pods
+	OwnsCgroup func(cgroup string) bool
+	LogDir     string
+	Pods       func() []*status.Snapshot // the pods known to the agent
+}
 
-func (s *leakFinder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
-	client, network := s.b.runtime.client, s.b.host.network
+// Find returns the leaks. With deep it also searches where every result requires a scan.
+func (s *Finder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
+	client, network := s.Runtime, s.Network
 	facts, ok, err := client.Layout(ctx)
 	if err != nil || !ok {
 		return nil, err // another runtime uses other paths
@@ -26,7 +38,7 @@ func (s *leakFinder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) 
 	known := s.known()
 	tasks, err := client.LeakedTasks(ctx, cri.LeakSearch{
 		Known:      func(id string) bool { return known[id] },
-		OwnsCgroup: s.b.host.cgroups.Owns, LogDir: s.b.config.PodLogsDir, ScanProcesses: deep,
+		OwnsCgroup: s.OwnsCgroup, LogDir: s.LogDir, ScanProcesses: deep,
 	})
 	if err != nil {
 		return nil, err
@@ -63,7 +75,8 @@ func (s *leakFinder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) 
 	out = append(out, attached...)
 	leaks, err := network.Leaks(ctx, cni.LeakQuery{
 		Known: func(id string) bool { return known[id] }, PinKnown: s.pins(ctx),
-		FilterUnknown: client.UnknownIDs, AnnotationPrefix: berthMark, NetNSDir: facts.NetNSDir, ExclusiveNetNSDir: facts.PrivateNetNSDir, Deep: deep,
+		FilterUnknown: client.UnknownIDs, AnnotationPrefix: berthMark, NetNSDir: facts.NetNSDir,
+		ExclusiveNetNSDir: facts.PrivateNetNSDir, Deep: deep,
 	})
 	if err != nil {
 		return nil, err
@@ -79,9 +92,9 @@ func (s *leakFinder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) 
 }
 
 // attached returns networks that berth has attached to sandboxes that no longer exist.
-func (s *leakFinder) attached(ctx context.Context, known map[string]bool) (out []agent.Leak, err error) {
-	nets := s.b.host.networks
-	ids, err := s.b.runtime.client.UnknownIDs(ctx, nets.Orphaned(func(id string) bool { return known[id] }))
+func (s *Finder) attached(ctx context.Context, known map[string]bool) (out []agent.Leak, err error) {
+	nets := s.Networks
+	ids, err := s.Runtime.UnknownIDs(ctx, nets.Orphaned(func(id string) bool { return known[id] }))
 	for _, id := range ids {
 		out = append(out, agent.Leak{
 			Kind: "network", Name: id, Ownership: agent.Marked,
@@ -89,26 +102,6 @@ func (s *leakFinder) attached(ctx context.Context, known map[string]bool) (out [
 		})
 	}
 	return out, err
-}
-
-// socketsNote is the key of the directories of shim sockets in the store.
-const socketsNote = "shim-sockets"
-
-// rememberSockets lets the runtime client persist the directories of shim sockets.
-func (b *berth) rememberSockets() {
-	var dirs []string
-	kept, err := b.store.NodeValue(socketsNote)
-	if err == nil && kept != nil {
-		err = json.Unmarshal(kept, &dirs)
-	}
-	if err != nil {
-		b.log.Warn("shim socket directories are not available from the store, restoring them from the runtime", "err", err)
-	}
-	b.runtime.client.SetSocketDirs(dirs, func(dirs []string) {
-		if text, err := json.Marshal(dirs); err == nil { // marshaling strings cannot fail
-			b.store.PutNodeValue(socketsNote, text)
-		}
-	})
 }
 
 // berthMark is the prefix of berth's pod annotations.
@@ -126,9 +119,9 @@ func proof(marked, shared bool) agent.Ownership {
 }
 
 // known returns the IDs of the sandboxes and containers known to the agent.
-func (s *leakFinder) known() map[string]bool {
+func (s *Finder) known() map[string]bool {
 	ids := map[string]bool{}
-	for _, snap := range s.b.agent.StatusCache.All() {
+	for _, snap := range s.Pods() {
 		for _, sb := range snap.Seen.Sandboxes {
 			ids[sb.ID] = true
 		}
@@ -142,12 +135,12 @@ func (s *leakFinder) known() map[string]bool {
 // pins returns a function that reports whether a pinned network namespace belongs, or may belong,
 // to an existing sandbox. The runtime is queried only on the first call, and only for new
 // sandboxes.
-func (s *leakFinder) pins(ctx context.Context) func(path string) bool {
+func (s *Finder) pins(ctx context.Context) func(path string) bool {
 	names := sync.OnceValues(func() (map[string]bool, error) {
 		names := map[string]bool{}
-		for _, snap := range s.b.agent.StatusCache.All() {
+		for _, snap := range s.Pods() {
 			for _, sb := range snap.Seen.Sandboxes {
-				path, err := s.b.runtime.client.NetNS(ctx, sb.ID)
+				path, err := s.Runtime.NetNS(ctx, sb.ID)
 				if err != nil && plan.KindOf(err) != plan.NotFound {
 					return nil, err
 				}

@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"crypto/x509"
@@ -22,7 +22,10 @@ func TestCertificateValidity(t *testing.T) {
 		{-100 * day, -day, "expired: it was valid until 2025-12-31T00:00:00Z"},
 		{day, 100 * day, "not yet valid: from 2026-01-02T00:00:00Z"},
 	} {
-		detail, err := (&serverChecks{now: now}).validity(&x509.Certificate{NotBefore: now.Add(c.from), NotAfter: now.Add(c.to)}, nil)
+		detail, err := (&Server{Now: now}).validity(
+			&x509.Certificate{NotBefore: now.Add(c.from), NotAfter: now.Add(c.to)},
+			nil,
+		)
 		switch {
 		case c.want == "" && (err != nil || !strings.HasPrefix(detail, "valid until 2026-")):
 			t.Errorf("%+v: %s, %v", c, detail, err)
@@ -30,7 +33,7 @@ func TestCertificateValidity(t *testing.T) {
 			t.Errorf("%+v: %s, %v", c, detail, err)
 		}
 	}
-	if _, err := (&serverChecks{now: now}).validity(nil, errors.New("none yet")); err == nil {
+	if _, err := (&Server{Now: now}).validity(nil, errors.New("none yet")); err == nil {
 		t.Error("no certificate is good")
 	}
 }

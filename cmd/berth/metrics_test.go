@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/agent"
+	"berth/agent/metrics"
 	"berth/agent/plan"
 	"berth/cri/crilog"
 	"berth/internal/telemetry"
@@ -33,10 +34,19 @@ func TestCompletionRejectsUnknownShell(t *testing.T) {
 
 func TestAgentMetricsAreExported(t *testing.T) {
 	m := telemetry.NewMetrics("n1", telemetry.Build{})
-	meters := agentMetrics(m, func(*corev1.Pod) string { return "kata" })
+	meters := metrics.New(m, func(*corev1.Pod) string { return "kata" })
 	now := time.Now()
 	end := func(a plan.Action, err error) {
-		meters.ActionFinished(&corev1.Pod{}, plan.Outcome{Action: a, Began: now, Ended: now.Add(time.Second), Err: err, Image: &plan.Image{Size: 5 << 20}})
+		meters.ActionFinished(
+			&corev1.Pod{},
+			plan.Outcome{
+				Action: a,
+				Began:  now,
+				Ended:  now.Add(time.Second),
+				Err:    err,
+				Image:  &plan.Image{Size: 5 << 20},
+			},
+		)
 	}
 	canceled := &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
 	missing := &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no ConfigMap c")}
@@ -63,10 +73,23 @@ func TestAgentMetricsAreExported(t *testing.T) {
 	end(plan.RemoveCgroup{}, errors.New("busy"))
 	pod := &corev1.Pod{}
 	pod.CreationTimestamp.Time = now.Add(-time.Hour)
-	inits := corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-		StartedAt: metav1.NewTime(now), FinishedAt: metav1.NewTime(now.Add(time.Second)),
-	}}}}}
-	meters.PodStarted(agent.PodStart{Pod: pod, Status: inits, At: now, Total: 3 * time.Second, Overhead: 250 * time.Millisecond, Pulling: 500 * time.Millisecond})
+	inits := corev1.PodStatus{
+		InitContainerStatuses: []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				StartedAt: metav1.NewTime(now), FinishedAt: metav1.NewTime(now.Add(time.Second)),
+			}}},
+		},
+	}
+	meters.PodStarted(
+		agent.PodStart{
+			Pod:      pod,
+			Status:   inits,
+			At:       now,
+			Total:    3 * time.Second,
+			Overhead: 250 * time.Millisecond,
+			Pulling:  500 * time.Millisecond,
+		},
+	)
 	meters.PodRejected("OutOfcpu")
 	meters.AuditFinished()
 	meters.AuditFinished()

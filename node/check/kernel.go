@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"cmp"
@@ -36,15 +36,47 @@ var sysctls = []sysctl{
 	{name: "vm.panic_on_oom", value: 0, why: "the node crashes when it is out of memory"},
 	{name: "kernel.panic", value: 1, atLeast: true, why: "the node does not reboot after a kernel panic"},
 	{name: "kernel.panic_on_oops", value: 1, why: "the node continues with a corrupted kernel"},
-	{name: "kernel.keys.root_maxkeys", value: 1_000_000, atLeast: true, why: "containers cannot start when the kernel keys are used up", absent: "use a kernel with CONFIG_KEYS"},
-	{name: "kernel.keys.root_maxbytes", value: 25_000_000, atLeast: true, why: "containers cannot start when the kernel keys are used up", absent: "use a kernel with CONFIG_KEYS"},
-	{name: "fs.inotify.max_user_instances", value: 512, atLeast: true, why: "programs cannot watch files with many pods: too many open files"},
-	{name: "fs.inotify.max_user_watches", value: 65_536, atLeast: true, why: "programs cannot watch files with many pods: no space left on device"},
+	{
+		name:    "kernel.keys.root_maxkeys",
+		value:   1_000_000,
+		atLeast: true,
+		why:     "containers cannot start when the kernel keys are used up",
+		absent:  "use a kernel with CONFIG_KEYS",
+	},
+	{
+		name:    "kernel.keys.root_maxbytes",
+		value:   25_000_000,
+		atLeast: true,
+		why:     "containers cannot start when the kernel keys are used up",
+		absent:  "use a kernel with CONFIG_KEYS",
+	},
+	{
+		name:    "fs.inotify.max_user_instances",
+		value:   512,
+		atLeast: true,
+		why:     "programs cannot watch files with many pods: too many open files",
+	},
+	{
+		name:    "fs.inotify.max_user_watches",
+		value:   65_536,
+		atLeast: true,
+		why:     "programs cannot watch files with many pods: no space left on device",
+	},
 	{name: "net.ipv4.ip_forward", value: 1, why: "pods have no connectivity outside the node"},
-	{name: "net.bridge.bridge-nf-call-iptables", value: 1, why: "Service rules do not apply between pods on the same bridge", absent: "modprobe br_netfilter"},
+	{
+		name:   "net.bridge.bridge-nf-call-iptables",
+		value:  1,
+		why:    "Service rules do not apply between pods on the same bridge",
+		absent: "modprobe br_netfilter",
+	},
 }
 
-var sysctlIPv6Forwarding = sysctl{name: "net.ipv6.conf.all.forwarding", value: 1, why: "pods have no IPv6 connectivity outside the node", absent: "boot without ipv6.disable=1"}
+var sysctlIPv6Forwarding = sysctl{
+	name:   "net.ipv6.conf.all.forwarding",
+	value:  1,
+	why:    "pods have no IPv6 connectivity outside the node",
+	absent: "boot without ipv6.disable=1",
+}
 
 func usesIPv6(c *nodeconfig.Config) bool {
 	for _, p := range c.Network.CNIPodCIDRs {
@@ -61,7 +93,7 @@ func usesIPv6(c *nodeconfig.Config) bool {
 }
 
 // check adds an item for each setting and one for the cgroup controllers.
-func (k kernel) check(add addItem) {
+func (k kernel) check(add AddFunc) {
 	all := sysctls
 	if k.ipv6 {
 		all = append(slices.Clone(sysctls), sysctlIPv6Forwarding)
@@ -79,7 +111,14 @@ func (k kernel) check(add addItem) {
 	if err == nil && len(missing) > 0 {
 		err = fmt.Errorf("%s missing", strings.Join(missing, ", "))
 	}
-	add("cgroup controllers", false, err, strings.Join(controllers, ", "), "boot with cgroup_enable= for the missing controllers, and delegate them to the cgroup of berth (systemd: Delegate=yes): otherwise requests and limits of these resources are not enforced")
+	add(
+		"cgroup controllers",
+		false,
+		err,
+		strings.Join(controllers, ", "),
+		"boot with cgroup_enable= for the missing controllers, and delegate them to the cgroup of berth (systemd: "+
+			"Delegate=yes): otherwise requests and limits of these resources are not enforced",
+	)
 }
 
 func (k kernel) value(w sysctl) (now string, err error) {

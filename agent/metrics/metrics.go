@@ -1,4 +1,6 @@
-package main
+// Package metrics records what happens in package agent as Prometheus metrics, with upstream's names
+// where upstream has the metric.
+package metrics
 
 import (
 	"time"
@@ -7,13 +9,12 @@ import (
 
 	"berth/agent"
 	"berth/agent/plan"
-	"berth/cri/criconfig"
 	"berth/internal/telemetry"
 	"berth/podspec"
 )
 
-// agentMetrics connects the agent to the metrics. handler returns the runtime handler of a pod.
-func agentMetrics(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
+// New returns callbacks that record the metrics of an agent. handler returns the runtime handler of a pod.
+func New(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
 	return agent.Metrics{
 		SyncFinished:   func(d time.Duration) { m.ObserveSync("sync", d) },
 		ActionDuration: m.ObserveStage,
@@ -30,12 +31,6 @@ func agentMetrics(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.
 		EventStreamLost: m.CountRuntimeEventGap,
 		LeakRemoved:     m.CountLeakCleanup,
 	}
-}
-
-// runtimeHandler returns the runtime handler of a pod; empty: the default one.
-func (h *host) runtimeHandler(pod *corev1.Pod) string {
-	name, _ := criconfig.RuntimeHandler(h.criNode(), pod)
-	return name
 }
 
 // countStart records a pod start. A pod from an API server was created before this node observed
@@ -107,15 +102,4 @@ func containerType(k plan.ContainerKind) string {
 	case plan.Main:
 	}
 	return "container"
-}
-
-// invalidManifests counts the invalid manifest files.
-func (b *berth) invalidManifests() int {
-	bad := map[string]bool{}
-	for _, snap := range b.agent.Snapshots() {
-		for _, f := range snap.FileErrors {
-			bad[f.Path] = true
-		}
-	}
-	return len(bad)
 }

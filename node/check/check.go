@@ -1,0 +1,197 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/cni"
+	"berth/cri"
+	"berth/internal/nodeconfig"
+	"berth/node/cgroups"
+	"berth/nodeapi"
+)
+
+// StoreRemedy is the remedy for an unusable local store.
+const StoreRemedy = "free disk space, mount the file system writable, or remove the file that is in the place " +
+	"of the store: pod records are kept only in memory until then"
+
+// Node contains the checks that do not require a running agent: the configuration, the host and the
+// runtime. They change nothing.
+type Node struct {
+	Config  *nodeconfig.Config
+	Runtime *cri.Client
+	Network *cni.Network
+	Cgroups *cgroups.Cgroups
+}
+
+// Report runs the checks.
+func (c Node) Report(ctx context.Context) (r nodeapi.CheckReport) {
+	add := Adder(&r)
+	c.checkRuntime(ctx, add)
+	for _, item := range c.Network.Check(ctx).Items {
+		r.Items = append(
+			r.Items,
+			nodeapi.CheckItem{
+				Name:      "cni " + item.Name,
+				OK:        item.OK,
+				Essential: true,
+				Detail:    item.Detail,
+				Remedy:    item.Remedy,
+			},
+		)
+	}
+	c.CheckNameServers(add)
+	c.checkKernel(add)
+	c.checkFeatures(ctx, add)
+	c.checkDisks(add)
+	c.checkImageDisk(ctx, add)
+	add("privileges", true, rootOnly(), "running as root", "run berth as root: it mounts volumes and creates cgroups")
+	return r
+}
+
+// Adder returns a function that adds items to a report.
+func Adder(r *nodeapi.CheckReport) AddFunc {
+	return func(name string, essential bool, err error, detail, remedy string) {
+		item := nodeapi.CheckItem{Name: name, Essential: essential, OK: err == nil, Detail: detail}
+		if err != nil {
+			item.Detail, item.Remedy = err.Error(), remedy
+		}
+		r.Items = append(r.Items, item)
+	}
+}
+
+// AddFunc adds the result of a check. remedy is used only if err is not nil.
+type AddFunc func(name string, essential bool, err error, detail, remedy string)
+
+func (c Node) checkRuntime(ctx context.Context, add AddFunc) {
+	remedy := "start containerd, or set its socket with --container-runtime-endpoint"
+	name, version, err := c.Runtime.Version(ctx)
+	add("runtime", true, err, name+" "+version+" at "+c.Config.RuntimeEndpoint, remedy)
+	if at := c.Config.ImageEndpoint; at != c.Config.RuntimeEndpoint {
+		_, err := c.Runtime.ImageFilesystem(ctx)
+		add("image service", true, err, at, "start the image service at this address, or remove imageServiceEndpoint")
+	}
+	if err != nil {
+		return
+	}
+	st, err := c.Runtime.Status(ctx)
+	if err == nil && !st.Ready {
+		err = errors.New(st.Reason)
+	}
+	add("runtime status", true, err, "ready", remedy)
+	driver := c.Cgroups.Driver()
+	if theirs, err := c.Runtime.ReportedCgroupDriver(ctx); err == nil && theirs != "" && theirs != driver {
+		add(
+			"cgroup driver",
+			true,
+			fmt.Errorf("the runtime uses %s, berth uses %s", theirs, driver),
+			"",
+			"set cgroupDriver: "+theirs,
+		)
+	} else {
+		add("cgroup driver", true, nil, driver, "")
+	}
+}
+
+func (c Node) checkKernel(add AddFunc) {
+	version := "cgroup v1"
+	if c.Cgroups.V2() {
+		version = "cgroup v2"
+	}
+	var refused error
+	if c.Config.Cgroups.FailV1 && !c.Cgroups.V2() {
+		refused = errors.New("failCgroupV1: this host has cgroup v1")
+	}
+	add("cgroups", true, refused, version, "set failCgroupV1: false, or boot with cgroup v2")
+	kernel{v2: c.Cgroups.V2(), ipv6: usesIPv6(c.Config)}.check(add)
+	var tx unix.Timex
+	state, err := unix.Adjtimex(&tx)
+	if err == nil && state == unix.TIME_ERROR {
+		err = errors.New("the clock is not synchronized")
+	}
+	add(
+		"time",
+		false,
+		err,
+		time.Now().UTC().Format(time.RFC3339),
+		"run chrony or systemd-timesyncd: certificates and back-offs depend on the clock",
+	)
+}
+
+// checkDisks requires 10% of free space on each file system that berth writes to.
+func (c Node) checkDisks(add AddFunc) {
+	for _, d := range []struct{ name, dir string }{
+		{"root-dir", c.Config.RootDir}, {"state-dir", c.Config.StateDir}, {"pod logs", c.Config.PodLogsDir},
+	} {
+		used, detail, err := diskUsage(existingParent(d.dir), d.dir)
+		if err == nil && used > 90 {
+			err = errors.New(detail)
+		}
+		add("disk of "+d.name, false, err, detail, "free disk space: pods are at risk below 10%")
+	}
+}
+
+// checkImageDisk requires usage below the image garbage collection threshold, and at least 10% of
+// free space, on the runtime's image filesystem.
+func (c Node) checkImageDisk(ctx context.Context, add AddFunc) {
+	const name = "disk of images"
+	d, err := c.Runtime.ImageFilesystem(ctx)
+	if err == nil && d.Path == "" {
+		err = errors.New("the runtime does not report its image filesystem")
+	}
+	if err != nil {
+		add(name, false, err, "", "start the image service")
+		return
+	}
+	used, detail, err := diskUsage(d.Path, d.Path)
+	if high := c.Config.Images.HighThresholdPercent; err == nil && used >= min(high, 91) {
+		if high <= 90 {
+			detail += fmt.Sprintf(", unused images are removed from %d%% usage on", high)
+		}
+		err = errors.New(detail)
+	}
+	add(
+		name,
+		false,
+		err,
+		detail,
+		"free disk space, remove unused images, or move the runtime's root directory to a larger disk: images that "+
+			"do not fit cannot be pulled",
+	)
+}
+
+// diskUsage returns the usage of a directory's file system in percent, and as text with the given
+// name of the directory.
+func diskUsage(dir, name string) (percent int, words string, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, "", fmt.Errorf("statfs of %s: %w", name, err)
+	}
+	free := int(100 * st.Bavail / max(st.Blocks, 1))
+	return 100 - free, fmt.Sprintf("%s: %d%% free", name, free), nil
+}
+
+// existingParent returns the directory, or the closest parent that exists: berth creates its
+// directories when it starts.
+func existingParent(dir string) string {
+	for {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func rootOnly() error {
+	if os.Geteuid() != 0 {
+		return errors.New("not running as root")
+	}
+	return nil
+}
