@@ -61,8 +61,8 @@ func (s *Server) withStorageQuota(next http.Handler) http.Handler {
 // patches hardly change the size of an object: the garbage collector removes finalizers and owner
 // references from deleted objects.
 func isLoopbackRequest(r *http.Request) bool {
-	who, ok := apirequest.UserFrom(r.Context())
-	return ok && who.GetName() == user.APIServerUser && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
+	u, ok := apirequest.UserFrom(r.Context())
+	return ok && u.GetName() == user.APIServerUser && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
 }
 
 // exemptFromQuota reports whether a write passes regardless of the quota: it stores nothing,

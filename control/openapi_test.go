@@ -23,7 +23,7 @@ func TestDocumentCacheExpires(t *testing.T) {
 				fmt.Fprint(w, "document ", r.URL.Path)
 			})
 		}}
-		ask := func(path, known string, wantCode int, wantBody string, wantMade int) {
+		request := func(path, known string, wantCode int, wantBody string, wantMade int) {
 			t.Helper()
 			r, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
 			r.Header.Set("If-None-Match", known)
@@ -42,16 +42,16 @@ func TestDocumentCacheExpires(t *testing.T) {
 				)
 			}
 		}
-		ask("/openapi/v3", "", 200, "document /openapi/v3", 1)
-		ask("/openapi/v2", "", 200, "document /openapi/v2", 1)
+		request("/openapi/v3", "", 200, "document /openapi/v3", 1)
+		request("/openapi/v2", "", 200, "document /openapi/v2", 1)
 		time.Sleep(900 * time.Millisecond)
-		ask("/openapi/v3/api/v1", "", 200, "document /openapi/v3/api/v1", 1)
+		request("/openapi/v3/api/v1", "", 200, "document /openapi/v3/api/v1", 1)
 		time.Sleep(900 * time.Millisecond)
-		ask("/openapi/v2", "", 200, "document /openapi/v2", 1) // The TTL starts at the last request.
+		request("/openapi/v2", "", 200, "document /openapi/v2", 1) // The TTL starts at the last request.
 		time.Sleep(1100 * time.Millisecond)
-		ask("/openapi/v3", "", 200, "document /openapi/v3", 1)
-		ask("/openapi/v3", `"hash"`, 304, "", 1)
-		ask("/openapi/v2", "", 200, "document /openapi/v2", 2)
+		request("/openapi/v3", "", 200, "document /openapi/v3", 1)
+		request("/openapi/v3", `"hash"`, 304, "", 1)
+		request("/openapi/v2", "", 200, "document /openapi/v2", 2)
 		time.Sleep(2 * time.Second)
 		d.mu.Lock()
 		defer d.mu.Unlock()

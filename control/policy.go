@@ -58,8 +58,6 @@ func (a *Assembly) aggregateRoles(ctx context.Context) error {
 // runTokenCleaner lets single-use bootstrap tokens expire whose node has joined.
 func (a *Assembly) runTokenCleaner(ctx context.Context) error {
 	(&tokens.BootstrapTokenCleaner{Tokens: a.access.bootstrap,
-		Requests: a.Client.CertificatesV1().CertificateSigningRequests(), Log: a.Log}).Run(
-		ctx,
-	)
+		Requests: a.Client.CertificatesV1().CertificateSigningRequests(), Log: a.Log}).Run(ctx)
 	return nil
 }

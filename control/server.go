@@ -113,10 +113,9 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	servers := s.Etcd
 	if len(servers.Endpoints) == 0 {
 		s.member, err = storage.Start(ctx, storage.Options{
-			Dir: s.path(
-				"etcd",
-			), Log: s.Log, UnsafeNoFsync: s.UnsafeNoFsync, DefragmentationInterval: s.EtcdDefragmentationInterval,
-			QuotaBytes: s.EtcdQuotaBytes, EarlyCompactionInterval: s.EtcdCompactionInterval / earlyCompactionsPerInterval,
+			Dir: s.path("etcd"), Log: s.Log, UnsafeNoFsync: s.UnsafeNoFsync,
+			DefragmentationInterval: s.EtcdDefragmentationInterval,
+			QuotaBytes:              s.EtcdQuotaBytes, EarlyCompactionInterval: s.EtcdCompactionInterval / earlyCompactionsPerInterval,
 			WatchProgressInterval: min(s.EtcdCompactionInterval/bookmarksPerInterval, maxBookmarkInterval),
 		})
 		if err != nil {

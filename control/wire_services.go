@@ -146,7 +146,5 @@ func (a *Assembly) runServiceRepair(ctx context.Context) error {
 	events, stop := a.newEventRecorder(ctx, "service-repair")
 	defer stop()
 	return (&serviceips.Repairer{Etcd: a.EtcdClient, Client: a.Client, Ranges: a.Config.services(), Events: events,
-		Log: a.Log, Interval: a.ServiceRepairInterval}).Run(
-		ctx,
-	)
+		Log: a.Log, Interval: a.ServiceRepairInterval}).Run(ctx)
 }

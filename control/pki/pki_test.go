@@ -114,25 +114,23 @@ func TestNodeServingAuthority(t *testing.T) {
 		}
 		return n
 	}
-	text, _, err := of(
-		a,
-	).Issue(Subject{Name: "system:node:x", DNSNames: []string{"localhost"},
+	text, _, err := of(a).Issue(Subject{Name: "system:node:x", DNSNames: []string{"localhost"},
 		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, err := parseCertificate(text)
+	cert, err := parseCertificate(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	takes := func(pool *x509.CertPool) bool {
-		_, err := shown.Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost", CurrentTime: c.t})
+	trusts := func(pool *x509.CertPool) bool {
+		_, err := cert.Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost", CurrentTime: c.t})
 		return err == nil
 	}
-	if takes(a.Pool()) {
+	if trusts(a.Pool()) {
 		t.Error("clients of the API server trust a node's certificate")
 	}
-	if !takes(a.Pool(of(a))) {
+	if !trusts(a.Pool(of(a))) {
 		t.Error("the server does not trust the node's certificate")
 	}
 	first := of(a)
@@ -149,16 +147,16 @@ func TestNodeServingAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if other := of(open(t, copied, c)); !takes(other.Pool()) || other.Hash() != first.Hash() {
+	if other := of(open(t, copied, c)); !trusts(other.Pool()) || other.Hash() != first.Hash() {
 		t.Error("a server with the same keys does not trust the node")
 	}
-	if other := of(open(t, t.TempDir(), c)); takes(other.Pool()) || other.Hash() == first.Hash() {
+	if other := of(open(t, t.TempDir(), c)); trusts(other.Pool()) || other.Hash() == first.Hash() {
 		t.Error("a server with other keys trusts the node")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "nodes-ca.crt"), a.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if mended := of(a); !takes(mended.Pool()) {
+	if repaired := of(a); !trusts(repaired.Pool()) {
 		t.Error("the certificate of another authority was accepted")
 	}
 	c.t = c.t.Add(7 * 365 * 24 * time.Hour)

@@ -41,77 +41,77 @@ func (b *Binding) Create(
 	validate rest.ValidateObjectFunc,
 	options *metav1.CreateOptions,
 ) (runtime.Object, error) {
-	wish, ok := obj.(*corev1.Binding)
+	binding, ok := obj.(*corev1.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %#v", obj))
 	}
-	if name != wish.Name {
+	if name != binding.Name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	if errs := validateBinding(wish); len(errs) > 0 {
+	if errs := validateBinding(binding); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Binding").GroupKind(), name, errs)
 	}
 	if validate != nil {
-		if err := validate(ctx, wish.DeepCopyObject()); err != nil {
+		if err := validate(ctx, binding.DeepCopyObject()); err != nil {
 			return nil, err
 		}
 	}
-	if err := b.assign(ctx, wish, options != nil && dryrun.IsDryRun(options.DryRun)); err != nil {
+	if err := b.assign(ctx, binding, options != nil && dryrun.IsDryRun(options.DryRun)); err != nil {
 		return nil, err
 	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-func validateBinding(wish *corev1.Binding) field.ErrorList {
+func validateBinding(binding *corev1.Binding) field.ErrorList {
 	var errs field.ErrorList
 	at := field.NewPath("target")
-	if k := wish.Target.Kind; k != "" && k != "Node" {
+	if k := binding.Target.Kind; k != "" && k != "Node" {
 		errs = append(errs, field.NotSupported(at.Child("kind"), k, []string{"Node", "<empty>"}))
 	}
-	if wish.Target.Name == "" {
+	if binding.Target.Name == "" {
 		errs = append(errs, field.Required(at.Child("name"), ""))
 	} else {
-		for _, complaint := range validation.NameIsDNSSubdomain(wish.Target.Name, false) {
-			errs = append(errs, field.Invalid(at.Child("name"), wish.Target.Name, complaint))
+		for _, complaint := range validation.NameIsDNSSubdomain(binding.Target.Name, false) {
+			errs = append(errs, field.Invalid(at.Child("name"), binding.Target.Name, complaint))
 		}
 	}
 	return errs
 }
 
 // assign writes the node name to the pod.
-func (b *Binding) assign(ctx context.Context, wish *corev1.Binding, dry bool) error {
-	key, err := b.pods.KeyFunc(ctx, wish.Name)
+func (b *Binding) assign(ctx context.Context, binding *corev1.Binding, dryRun bool) error {
+	key, err := b.pods.KeyFunc(ctx, binding.Name)
 	if err != nil {
 		return err
 	}
 	var preconditions *storage.Preconditions
-	if wish.UID != "" || wish.ResourceVersion != "" {
+	if binding.UID != "" || binding.ResourceVersion != "" {
 		preconditions = &storage.Preconditions{}
-		if wish.UID != "" {
-			preconditions.UID = &wish.UID
+		if binding.UID != "" {
+			preconditions.UID = &binding.UID
 		}
-		if wish.ResourceVersion != "" {
-			preconditions.ResourceVersion = &wish.ResourceVersion
+		if binding.ResourceVersion != "" {
+			preconditions.ResourceVersion = &binding.ResourceVersion
 		}
 	}
 	var refused error
 	err = b.pods.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			pod := registry.MustCast[*corev1.Pod](obj)
-			refused = bind(pod, wish)
+			refused = bind(pod, binding)
 			return pod, refused
-		}), dry, nil)
+		}), dryRun, nil)
 	switch {
 	case err == nil:
 		return nil
 	case refused != nil:
-		return apierrors.NewConflict(bindings, wish.Name, refused)
+		return apierrors.NewConflict(bindings, binding.Name, refused)
 	}
-	return storeerr.InterpretUpdateError(err, bindings, wish.Name)
+	return storeerr.InterpretUpdateError(err, bindings, binding.Name)
 }
 
 // bind changes the pod, or returns an error if it cannot be bound.
-func bind(pod *corev1.Pod, wish *corev1.Binding) error {
+func bind(pod *corev1.Pod, binding *corev1.Binding) error {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return fmt.Errorf("pod %s is being deleted, cannot be assigned to a host", pod.Name)
@@ -120,10 +120,10 @@ func bind(pod *corev1.Pod, wish *corev1.Binding) error {
 	case len(pod.Spec.SchedulingGates) > 0:
 		return fmt.Errorf("pod %s has non-empty .spec.schedulingGates", pod.Name)
 	}
-	pod.Spec.NodeName = wish.Target.Name
+	pod.Spec.NodeName = binding.Target.Name
 	pod.Status.NominatedNodeName = ""
-	pod.Annotations = merged(pod.Annotations, wish.Annotations)
-	pod.Labels = merged(pod.Labels, wish.Labels)
+	pod.Annotations = merged(pod.Annotations, binding.Annotations)
+	pod.Labels = merged(pod.Labels, binding.Labels)
 	setCondition(
 		&pod.Status,
 		corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()},
@@ -183,9 +183,9 @@ func (b *Bindings) Create(
 	validate rest.ValidateObjectFunc,
 	options *metav1.CreateOptions,
 ) (runtime.Object, error) {
-	wish, ok := obj.(*corev1.Binding)
+	binding, ok := obj.(*corev1.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %#v", obj))
 	}
-	return b.binding.Create(ctx, wish.Name, obj, validate, options)
+	return b.binding.Create(ctx, binding.Name, obj, validate, options)
 }

@@ -62,14 +62,14 @@ func (e *Eviction) Create(
 	validate rest.ValidateObjectFunc,
 	options *metav1.CreateOptions,
 ) (runtime.Object, error) {
-	wish, ok := obj.(*policyv1.Eviction)
+	eviction, ok := obj.(*policyv1.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not an Eviction object: %#v", obj))
 	}
-	if name != wish.Name {
+	if name != eviction.Name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
 	}
-	deletion := wish.DeleteOptions
+	deletion := eviction.DeleteOptions
 	if deletion == nil {
 		deletion = &metav1.DeleteOptions{}
 	}
@@ -78,7 +78,7 @@ func (e *Eviction) Create(
 		deletion.DryRun = options.DryRun
 	}
 	if validate != nil {
-		if err := validate(ctx, wish.DeepCopyObject()); err != nil {
+		if err := validate(ctx, eviction.DeepCopyObject()); err != nil {
 			return nil, err
 		}
 	}

@@ -142,11 +142,11 @@ func TestEvictionRechecksChangedPod(t *testing.T) {
 			o.concurrentWrite = func() { o.change(row.meanwhile) }
 		}
 		e := newEviction(o, budget)
-		wish := &policyv1.Eviction{
+		request := &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Name: "p"},
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: row.named},
 		}
-		_, err := e.Create(genericapirequest.WithNamespace(t.Context(), "default"), "p", wish, nil, nil)
+		_, err := e.Create(genericapirequest.WithNamespace(t.Context(), "default"), "p", request, nil, nil)
 		if !row.want(err) || (err == nil) != (o.pod == nil) {
 			t.Errorf("%s: %v; pod exists: %v", sentence, err, o.pod != nil)
 		}

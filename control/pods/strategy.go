@@ -116,7 +116,7 @@ func (r podStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtim
 // specPartStrategy updates one part of a pod's spec.
 type specPartStrategy struct {
 	registry.Strategy
-	apply    func(pod, wish *corev1.Pod) // copies the part from the desired pod
+	apply    func(pod, desired *corev1.Pod) // copies the part from the desired pod
 	validate func(pod, old *corev1.Pod) field.ErrorList
 	fields   []string // the fields of the part in the spec
 }
@@ -127,7 +127,7 @@ func newEphemeralContainersStrategy(s registry.Strategy) specPartStrategy {
 		Strategy: s,
 		validate: podspec.ValidateEphemeralUpdate,
 		fields:   []string{"ephemeralContainers"},
-		apply:    func(pod, wish *corev1.Pod) { pod.Spec.EphemeralContainers = wish.Spec.EphemeralContainers },
+		apply:    func(pod, desired *corev1.Pod) { pod.Spec.EphemeralContainers = desired.Spec.EphemeralContainers },
 	}
 }
 
@@ -137,10 +137,10 @@ func newResizeStrategy(s registry.Strategy) specPartStrategy {
 		Strategy: s,
 		validate: podspec.ValidateResize,
 		fields:   []string{"containers", "initContainers", "resources"},
-		apply: func(pod, wish *corev1.Pod) {
-			copyResources(pod.Spec.Containers, wish.Spec.Containers)
-			copyResources(pod.Spec.InitContainers, wish.Spec.InitContainers)
-			pod.Spec.Resources = wish.Spec.Resources
+		apply: func(pod, desired *corev1.Pod) {
+			copyResources(pod.Spec.Containers, desired.Spec.Containers)
+			copyResources(pod.Spec.InitContainers, desired.Spec.InitContainers)
+			pod.Spec.Resources = desired.Spec.Resources
 		},
 	}
 }
@@ -152,19 +152,19 @@ func copyResources(to, from []corev1.Container) {
 		byName[from[i].Name] = &from[i]
 	}
 	for i := range to {
-		if wish := byName[to[i].Name]; wish != nil {
-			to[i].Resources, to[i].ResizePolicy = wish.Resources, wish.ResizePolicy
+		if desired := byName[to[i].Name]; desired != nil {
+			to[i].Resources, to[i].ResizePolicy = desired.Resources, desired.ResizePolicy
 		}
 	}
 }
 
 func (r specPartStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	pod, was := registry.MustCast[*corev1.Pod](obj), registry.MustCast[*corev1.Pod](old)
-	wish := pod.DeepCopy()
+	desired := pod.DeepCopy()
 	was.DeepCopyInto(pod)
-	pod.ResourceVersion = wish.ResourceVersion
-	pod.ManagedFields = wish.ManagedFields
-	r.apply(pod, wish)
+	pod.ResourceVersion = desired.ResourceVersion
+	pod.ManagedFields = desired.ManagedFields
+	r.apply(pod, desired)
 	if len(podspec.Differences("spec", was.Spec, pod.Spec)) > 0 {
 		pod.Generation = was.Generation + 1
 	}

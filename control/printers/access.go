@@ -19,13 +19,14 @@ func rbac(kind string) schema.GroupKind {
 var (
 	roleDefinitions = []metav1.TableColumnDefinition{
 		nameColumn,
-		stringColumn("Created At", "When the object was created."),
+		stringColumn("Created At", "Creation time."),
 	}
-	bindingDefinitions = []metav1.TableColumnDefinition{nameColumn, stringColumn("Role", "What is allowed."), ageColumn,
-		wideColumn(
-			stringColumn("Users", "The users who may."),
-		), wideColumn(stringColumn("Groups", "The groups who may.")),
-		wideColumn(stringColumn("ServiceAccounts", "The accounts that may."))}
+	bindingDefinitions = []metav1.TableColumnDefinition{
+		nameColumn, stringColumn("Role", "Role of the binding."), ageColumn,
+		wideColumn(stringColumn("Users", "Users in the role binding.")),
+		wideColumn(stringColumn("Groups", "Groups in the role binding.")),
+		wideColumn(stringColumn("ServiceAccounts", "Service accounts in the role binding.")),
+	}
 )
 
 var accessKinds = map[schema.GroupKind]Columns{
@@ -45,13 +46,13 @@ var accessKinds = map[schema.GroupKind]Columns{
 		requestRow,
 		nameColumn,
 		ageColumn,
-		stringColumn("SignerName", "Who is asked to sign."),
-		stringColumn("Requestor", "Who asks."),
+		stringColumn("SignerName", "Requested signer."),
+		stringColumn("Requestor", "User that created the request."),
 		stringColumn(
 			"RequestedDuration",
-			"How long the certificate should hold.",
+			"Requested validity of the certificate.",
 		),
-		stringColumn("Condition", "How far the request is."),
+		stringColumn("Condition", "State of the request."),
 	),
 }
 

@@ -113,9 +113,9 @@ var (
 		Name:        "Name",
 		Type:        "string",
 		Format:      "name",
-		Description: "The name, unique within its namespace.",
+		Description: "Name, unique within its namespace.",
 	}
-	ageColumn = stringColumn("Age", "How long ago the object was created.")
+	ageColumn = stringColumn("Age", "Time since the creation of the object.")
 )
 
 func stringColumn(name, why string) metav1.TableColumnDefinition {

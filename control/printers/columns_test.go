@@ -28,7 +28,7 @@ func empty(t *testing.T, kind schema.GroupKind) runtime.Object {
 			return obj
 		}
 	}
-	t.Fatalf("nobody knows %s", kind)
+	t.Fatalf("unknown kind %s", kind)
 	return nil
 }
 

@@ -17,67 +17,67 @@ func core(kind string) schema.GroupKind { return schema.GroupKind{Kind: kind} }
 
 var coreKinds = map[schema.GroupKind]Columns{
 	core("Pod"): podColumns,
-	core("PodTemplate"): columnsOf(podTemplateRow, nameColumn, stringColumn("Containers", "The names of the containers."),
-		stringColumn("Images", "The images of the containers."), stringColumn("Pod Labels", "The labels of the pods.")),
+	core("PodTemplate"): columnsOf(podTemplateRow, nameColumn, stringColumn("Containers", "Names of the containers."),
+		stringColumn("Images", "Images of the containers."), stringColumn("Pod Labels", "Labels of the pods.")),
 	core("Node"): columnsOf(
 		nodeRow,
 		nameColumn,
-		stringColumn("Status", "Whether the node is ready, and takes pods."),
-		stringColumn("Roles", "The roles of the node."),
+		stringColumn("Status", "Readiness and schedulability of the node."),
+		stringColumn("Roles", "Roles of the node."),
 		ageColumn,
-		stringColumn("Version", "The version of the node agent."),
+		stringColumn("Version", "Version of the node agent."),
 		wideColumn(
-			stringColumn("Internal-IP", "The address within the cluster."),
+			stringColumn("Internal-IP", "Address within the cluster."),
 		),
-		wideColumn(stringColumn("External-IP", "The address for the outside.")),
+		wideColumn(stringColumn("External-IP", "External address.")),
 		wideColumn(
-			stringColumn("OS-Image", "The operating system."),
+			stringColumn("OS-Image", "Operating system."),
 		),
-		wideColumn(stringColumn("Kernel-Version", "The kernel.")),
-		wideColumn(stringColumn("Container-Runtime", "The container runtime and its version.")),
+		wideColumn(stringColumn("Kernel-Version", "Kernel version.")),
+		wideColumn(stringColumn("Container-Runtime", "Container runtime and its version.")),
 	),
 	core("Namespace"): columnsOf(func(n *corev1.Namespace, now time.Time) []any {
 		return []any{n.Name, string(n.Status.Phase), age(n.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Status", "Whether the namespace is being deleted."), ageColumn),
+	}, nameColumn, stringColumn("Status", "Phase of the namespace."), ageColumn),
 	core("ConfigMap"): columnsOf(func(c *corev1.ConfigMap, now time.Time) []any {
 		return []any{c.Name, int64(len(c.Data) + len(c.BinaryData)), age(c.CreationTimestamp, now)}
-	}, nameColumn, integerColumn("Data", "How many keys there are."), ageColumn),
+	}, nameColumn, integerColumn("Data", "Number of keys."), ageColumn),
 	core("Secret"): columnsOf(func(s *corev1.Secret, now time.Time) []any {
 		return []any{s.Name, string(s.Type), int64(len(s.Data)), age(s.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Type", "What the keys mean."), integerColumn("Data", "How many keys there are."),
+	}, nameColumn, stringColumn("Type", "Type of the secret."), integerColumn("Data", "Number of keys."),
 		ageColumn),
 	core("ServiceAccount"): columnsOf(func(s *corev1.ServiceAccount, now time.Time) []any {
 		return []any{s.Name, int64(len(s.Secrets)), age(s.CreationTimestamp, now)}
-	}, nameColumn, integerColumn("Secrets", "How many Secrets the account lists."), ageColumn),
+	}, nameColumn, integerColumn("Secrets", "Number of listed secrets."), ageColumn),
 	core("Service"): columnsOf(
 		serviceRow,
 		nameColumn,
-		stringColumn("Type", "How the service is reached."),
-		stringColumn("Cluster-IP", "The address within the cluster."),
+		stringColumn("Type", "Type of the service."),
+		stringColumn("Cluster-IP", "Address within the cluster."),
 		stringColumn(
 			"External-IP",
-			"The addresses for the outside.",
+			"External addresses.",
 		),
-		stringColumn("Port(s)", "The ports, with those of the nodes."),
+		stringColumn("Port(s)", "Ports, with node ports."),
 		ageColumn,
-		wideColumn(stringColumn("Selector", "The pods that are served by.")),
+		wideColumn(stringColumn("Selector", "Selector of the pods.")),
 	),
 	core("Endpoints"): columnsOf(
 		func(e *corev1.Endpoints, now time.Time) []any { //nolint:staticcheck // served as long as upstream serves it
 			return []any{e.Name, endpoints(e), age(e.CreationTimestamp, now)}
 		},
 		nameColumn,
-		stringColumn("Endpoints", "The addresses that serve."),
+		stringColumn("Endpoints", "Ready addresses."),
 		ageColumn,
 	),
 	core("LimitRange"): columnsOf(func(l *corev1.LimitRange, _ time.Time) []any {
 		return []any{l.Name, l.CreationTimestamp.UTC().Format(time.RFC3339)}
-	}, nameColumn, stringColumn("Created At", "When the object was created.")),
+	}, nameColumn, stringColumn("Created At", "Creation time.")),
 	core("ResourceQuota"): columnsOf(
 		quotaRow,
 		nameColumn,
-		stringColumn("Request", "What is used and what may be, of requests."),
-		stringColumn("Limit", "What is used and what may be, of limits."),
+		stringColumn("Request", "Used and hard requests."),
+		stringColumn("Limit", "Used and hard limits."),
 		ageColumn,
 	),
 	core("ReplicationController"): columnsOf(func(r *corev1.ReplicationController, now time.Time) []any {

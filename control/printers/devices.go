@@ -15,7 +15,7 @@ var deviceKinds = map[schema.GroupKind]Columns{
 			return []any{c.Name, claimState(c), age(c.CreationTimestamp, now)}
 		},
 		nameColumn,
-		stringColumn("State", "Whether devices are allocated, and for somebody."),
+		stringColumn("State", "Allocation state of the claim."),
 		ageColumn,
 	),
 	{Group: resourcev1.GroupName, Kind: "ResourceSlice"}: columnsOf(
@@ -23,9 +23,9 @@ var deviceKinds = map[schema.GroupKind]Columns{
 			return []any{s.Name, valueOr(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name, age(s.CreationTimestamp, now)}
 		},
 		nameColumn,
-		stringColumn("Node", "The node that has the devices."),
-		stringColumn("Driver", "Who manages them."),
-		stringColumn("Pool", "What they are part of."),
+		stringColumn("Node", "Node of the devices."),
+		stringColumn("Driver", "Driver that manages the devices."),
+		stringColumn("Pool", "Pool of the devices."),
 		ageColumn,
 	),
 }

@@ -9,15 +9,15 @@ import (
 )
 
 var eventDefinitions = []metav1.TableColumnDefinition{
-	stringColumn("Last Seen", "When it happened last."),
-	stringColumn("Type", "Normal or Warning."),
-	stringColumn("Reason", "What happened, in a word."),
-	stringColumn("Object", "What it happened to."),
-	wideColumn(stringColumn("Subobject", "The part of the object.")),
-	wideColumn(stringColumn("Source", "Who tells.")),
-	stringColumn("Message", "What happened."),
-	wideColumn(stringColumn("First Seen", "When it happened first.")),
-	wideColumn(metav1.TableColumnDefinition{Name: "Count", Type: "integer", Description: "How often it happened."}),
+	stringColumn("Last Seen", "Time of the last occurrence."),
+	stringColumn("Type", "Type of the event, Normal or Warning."),
+	stringColumn("Reason", "Reason of the event."),
+	stringColumn("Object", "Involved object."),
+	wideColumn(stringColumn("Subobject", "Field of the involved object.")),
+	wideColumn(stringColumn("Source", "Component that reported the event.")),
+	stringColumn("Message", "Description of the event."),
+	wideColumn(stringColumn("First Seen", "Time of the first occurrence.")),
+	wideColumn(metav1.TableColumnDefinition{Name: "Count", Type: "integer", Description: "Number of occurrences."}),
 	wideColumn(nameColumn),
 }
 

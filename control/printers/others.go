@@ -20,13 +20,13 @@ var otherKinds = map[schema.GroupKind]Columns{
 	{Group: "events.k8s.io", Kind: "Event"}: eventColumns, // stored as core events
 	{Group: "coordination.k8s.io", Kind: "Lease"}: columnsOf(func(l *coordinationv1.Lease, now time.Time) []any {
 		return []any{l.Name, valueOr(l.Spec.HolderIdentity, ""), age(l.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Holder", "Who holds the lease."), ageColumn),
+	}, nameColumn, stringColumn("Holder", "Holder of the lease."), ageColumn),
 	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: columnsOf(
 		func(p *networkingv1.NetworkPolicy, now time.Time) []any {
 			return []any{p.Name, formatSelector(&p.Spec.PodSelector), age(p.CreationTimestamp, now)}
 		},
 		nameColumn,
-		stringColumn("Pod-Selector", "The pods that it is about."),
+		stringColumn("Pod-Selector", "Selector of the pods."),
 		ageColumn,
 	),
 	{Group: "storage.k8s.io", Kind: "StorageClass"}: storageClasses,
@@ -35,12 +35,12 @@ var otherKinds = map[schema.GroupKind]Columns{
 			return []any{c.Name, c.DriverName, age(c.CreationTimestamp, now)}
 		},
 		nameColumn,
-		stringColumn("DriverName", "Who changes the volumes."),
+		stringColumn("DriverName", "Name of the CSI driver."),
 		ageColumn,
 	),
 	{Group: "storage.k8s.io", Kind: "CSINode"}: columnsOf(func(n *storagev1.CSINode, now time.Time) []any {
 		return []any{n.Name, int64(len(n.Spec.Drivers)), age(n.CreationTimestamp, now)}
-	}, nameColumn, integerColumn("Drivers", "How many drivers the node has."), ageColumn),
+	}, nameColumn, integerColumn("Drivers", "Number of drivers on the node."), ageColumn),
 	{Group: "storage.k8s.io", Kind: "VolumeAttachment"}: columnsOf(
 		func(a *storagev1.VolumeAttachment, now time.Time) []any {
 			return []any{
@@ -53,23 +53,23 @@ var otherKinds = map[schema.GroupKind]Columns{
 			}
 		},
 		nameColumn,
-		stringColumn("Attacher", "Who attaches."),
-		stringColumn("PV", "The volume."),
-		stringColumn("Node", "The node that it is attached to."),
-		metav1.TableColumnDefinition{Name: "Attached", Type: "boolean", Description: "Whether it is."},
+		stringColumn("Attacher", "Name of the volume driver that handles the attachment."),
+		stringColumn("PV", "Persistent volume."),
+		stringColumn("Node", "Node of the attachment."),
+		metav1.TableColumnDefinition{Name: "Attached", Type: "boolean", Description: "Whether the volume is attached."},
 		ageColumn,
 	),
 	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: columnsOf(
 		sliceRow,
 		nameColumn,
-		stringColumn("AddressType", "What addresses are listed."),
-		stringColumn("Ports", "The ports."),
-		stringColumn("Endpoints", "The addresses that serve."),
+		stringColumn("AddressType", "Type of the addresses."),
+		stringColumn("Ports", "Ports of the endpoints."),
+		stringColumn("Endpoints", "Ready addresses."),
 		ageColumn,
 	),
 	{Group: "node.k8s.io", Kind: "RuntimeClass"}: columnsOf(func(r *nodev1.RuntimeClass, now time.Time) []any {
 		return []any{r.Name, r.Handler, age(r.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Handler", "The runtime's name for it."), ageColumn),
+	}, nameColumn, stringColumn("Handler", "Handler of the container runtime."), ageColumn),
 	{Group: "policy", Kind: "PodDisruptionBudget"}: columnsOf(func(p *policyv1.PodDisruptionBudget, now time.Time) []any {
 		low, high := any("N/A"), any("N/A")
 		if p.Spec.MinAvailable != nil {
@@ -79,22 +79,22 @@ var otherKinds = map[schema.GroupKind]Columns{
 			high = p.Spec.MaxUnavailable.String()
 		}
 		return []any{p.Name, low, high, int64(p.Status.DisruptionsAllowed), age(p.CreationTimestamp, now)}
-	}, nameColumn, stringColumn("Min Available", "How many pods must stay."),
-		stringColumn("Max Unavailable", "How many pods may be missing."),
-		integerColumn("Allowed Disruptions", "How many pods may be evicted now."), ageColumn),
+	}, nameColumn, stringColumn("Min Available", "Minimum number of available pods."),
+		stringColumn("Max Unavailable", "Maximum number of unavailable pods."),
+		integerColumn("Allowed Disruptions", "Number of pods that can be evicted now."), ageColumn),
 	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: columnsOf(
 		func(p *schedulingv1.PriorityClass, now time.Time) []any {
 			return []any{p.Name, int64(p.Value), p.GlobalDefault, age(p.CreationTimestamp, now), valueOr(p.PreemptionPolicy, "")}
 		},
 		nameColumn,
-		integerColumn("Value", "The priority."),
+		integerColumn("Value", "Priority of pods in the class."),
 		metav1.TableColumnDefinition{
 			Name:        "Global-Default",
 			Type:        "boolean",
-			Description: "Whether pods without a class get it.",
+			Description: "Whether it is the default for pods without a priority class.",
 		},
 		ageColumn,
-		stringColumn("PreemptionPolicy", "Whether pods of it push others out."),
+		stringColumn("PreemptionPolicy", "Whether pods of the class preempt others."),
 	),
 }
 
@@ -114,13 +114,13 @@ var storageClasses = columnsOf(
 		}
 	},
 	nameColumn,
-	stringColumn("Provisioner", "Who makes the volumes."),
-	stringColumn("ReclaimPolicy", "What becomes of them when they are released."),
-	stringColumn("VolumeBindingMode", "When a claim is bound."),
+	stringColumn("Provisioner", "Provisioner of the volumes."),
+	stringColumn("ReclaimPolicy", "What happens to released volumes."),
+	stringColumn("VolumeBindingMode", "When claims are bound."),
 	metav1.TableColumnDefinition{
 		Name:        "AllowVolumeExpansion",
 		Type:        "boolean",
-		Description: "Whether volumes can grow.",
+		Description: "Whether volumes can be expanded.",
 	},
 	ageColumn,
 )

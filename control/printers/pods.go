@@ -18,14 +18,14 @@ const nodeLost = "NodeLost"
 
 var podColumns = func() Columns {
 	c := columnsOf(podRow, nameColumn,
-		stringColumn("Ready", "How many of the containers are ready, of those that should be."),
-		stringColumn("Status", "What the pod is doing, in a word."),
-		stringColumn("Restarts", "How often containers were restarted, and when last."),
+		stringColumn("Ready", "Ready and total containers."),
+		stringColumn("Status", "Status of the pod."),
+		stringColumn("Restarts", "Number of container restarts and time of the last."),
 		ageColumn,
-		wideColumn(stringColumn("IP", "The pod's address.")),
-		wideColumn(stringColumn("Node", "The node that the pod is bound to.")),
-		wideColumn(stringColumn("Nominated Node", "The node where room is being made for the pod.")),
-		wideColumn(stringColumn("Readiness Gates", "How many of the conditions that the pod waits for are true.")))
+		wideColumn(stringColumn("IP", "IP address of the pod.")),
+		wideColumn(stringColumn("Node", "Node of the pod.")),
+		wideColumn(stringColumn("Nominated Node", "Node on which pods are preempted for this pod.")),
+		wideColumn(stringColumn("Readiness Gates", "Satisfied and total readiness gates.")))
 	c.conditions = podRowConditions
 	return c
 }()

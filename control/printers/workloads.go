@@ -19,16 +19,16 @@ func batch(kind string) schema.GroupKind { return schema.GroupKind{Group: "batch
 
 // Columns that describe a pod template.
 var (
-	containersColumn = wideColumn(stringColumn("Containers", "The names of the containers."))
-	imagesColumn     = wideColumn(stringColumn("Images", "The images of the containers."))
-	selectorColumn   = wideColumn(stringColumn("Selector", "Which pods belong to it."))
+	containersColumn = wideColumn(stringColumn("Containers", "Names of the containers."))
+	imagesColumn     = wideColumn(stringColumn("Images", "Images of the containers."))
+	selectorColumn   = wideColumn(stringColumn("Selector", "Selector of the pods."))
 )
 
 var replicaDefinitions = []metav1.TableColumnDefinition{
 	nameColumn,
-	integerColumn("Desired", "How many pods there should be."),
-	integerColumn("Current", "How many pods there are."),
-	integerColumn("Ready", "How many of them are ready."),
+	integerColumn("Desired", "Number of desired pods."),
+	integerColumn("Current", "Number of existing pods."),
+	integerColumn("Ready", "Number of ready pods."),
 	ageColumn,
 	containersColumn,
 	imagesColumn,
@@ -39,12 +39,12 @@ var workloadKinds = map[schema.GroupKind]Columns{
 	apps("Deployment"): columnsOf(
 		deploymentRow,
 		nameColumn,
-		stringColumn("Ready", "How many pods are ready, of those that should be."),
+		stringColumn("Ready", "Ready and desired pods."),
 		integerColumn(
 			"Up-to-date",
-			"How many pods are of the newest template.",
+			"Number of pods with the current template.",
 		),
-		integerColumn("Available", "How many pods have been ready long enough."),
+		integerColumn("Available", "Number of available pods."),
 		ageColumn,
 		containersColumn,
 		imagesColumn,
@@ -58,15 +58,15 @@ var workloadKinds = map[schema.GroupKind]Columns{
 	apps("DaemonSet"): columnsOf(
 		daemonSetRow,
 		nameColumn,
-		integerColumn("Desired", "On how many nodes a pod should run."),
-		integerColumn("Current", "On how many of them one runs."),
-		integerColumn("Ready", "On how many it is ready."),
+		integerColumn("Desired", "Number of nodes that should run a pod."),
+		integerColumn("Current", "Number of nodes that run a pod and should."),
+		integerColumn("Ready", "Number of nodes with a ready pod."),
 		integerColumn(
 			"Up-to-date",
-			"On how many it is of the newest template.",
+			"Number of nodes with a pod of the current template.",
 		),
-		integerColumn("Available", "On how many it has been ready long enough."),
-		stringColumn("Node Selector", "Which nodes are meant."),
+		integerColumn("Available", "Number of nodes with an available pod."),
+		stringColumn("Node Selector", "Selector of the nodes."),
 		ageColumn,
 		containersColumn,
 		imagesColumn,
@@ -81,16 +81,16 @@ var workloadKinds = map[schema.GroupKind]Columns{
 			names,
 			images,
 		}
-	}, nameColumn, stringColumn("Ready", "How many pods are ready, of those that should be."), ageColumn,
+	}, nameColumn, stringColumn("Ready", "Ready and desired pods."), ageColumn,
 		containersColumn, imagesColumn),
-	apps("ControllerRevision"): columnsOf(revisionRow, nameColumn, stringColumn("Controller", "Whose revision it is."),
-		integerColumn("Revision", "Which one it is."), ageColumn),
+	apps("ControllerRevision"): columnsOf(revisionRow, nameColumn, stringColumn("Controller", "Controller of the object."),
+		integerColumn("Revision", "Revision number."), ageColumn),
 	batch("Job"): columnsOf(
 		jobRow,
 		nameColumn,
-		stringColumn("Status", "How far the job is."),
-		stringColumn("Completions", "How many pods have succeeded, of those that should."),
-		stringColumn("Duration", "How long the job has taken."),
+		stringColumn("Status", "Status of the job."),
+		stringColumn("Completions", "Succeeded and desired completions."),
+		stringColumn("Duration", "Run time of the job."),
 		ageColumn,
 		containersColumn,
 		imagesColumn,
@@ -99,14 +99,14 @@ var workloadKinds = map[schema.GroupKind]Columns{
 	batch("CronJob"): columnsOf(
 		cronJobRow,
 		nameColumn,
-		stringColumn("Schedule", "When jobs are made."),
-		stringColumn("Timezone", "Where that time is meant."),
+		stringColumn("Schedule", "Schedule in cron format."),
+		stringColumn("Timezone", "Time zone of the schedule."),
 		stringColumn(
 			"Suspend",
-			"Whether it rests.",
+			"Whether the schedule is suspended.",
 		),
-		integerColumn("Active", "How many of its jobs run."),
-		stringColumn("Last Schedule", "When a job was made last."),
+		integerColumn("Active", "Number of running jobs."),
+		stringColumn("Last Schedule", "Time of the last scheduled job."),
 		ageColumn,
 		containersColumn,
 		imagesColumn,
@@ -114,8 +114,8 @@ var workloadKinds = map[schema.GroupKind]Columns{
 	),
 	{Group: "autoscaling", Kind: "Scale"}: columnsOf(func(s *autoscalingv1.Scale, now time.Time) []any {
 		return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), age(s.CreationTimestamp, now)}
-	}, nameColumn, integerColumn("Desired", "How many pods there should be."),
-		integerColumn("Available", "How many pods there are."), ageColumn),
+	}, nameColumn, integerColumn("Desired", "Number of desired pods."),
+		integerColumn("Available", "Number of existing pods."), ageColumn),
 }
 
 func deploymentRow(d *appsv1.Deployment, now time.Time) []any {
@@ -141,9 +141,7 @@ func daemonSetRow(d *appsv1.DaemonSet, now time.Time) []any {
 		int64(s.CurrentNumberScheduled),
 		int64(s.NumberReady),
 		int64(s.UpdatedNumberScheduled),
-		int64(
-			s.NumberAvailable,
-		),
+		int64(s.NumberAvailable),
 		formatLabels(d.Spec.Template.Spec.NodeSelector),
 		age(d.CreationTimestamp, now),
 		names,

@@ -15,15 +15,16 @@ import (
 
 // NewCertificateSigningRequests creates the store of CertificateSigningRequests with status and
 // approval. The server sets the requesting user in the spec.
-func NewCertificateSigningRequests(kind *Kind, place StoreOptions) (*Store, map[string]rest.Storage, error) {
-	main, err := NewStoreWithStrategy(kind, place, csrStrategy{NewStrategy(kind, place.Typer)})
+func NewCertificateSigningRequests(kind *Kind, storeOptions StoreOptions) (*Store, map[string]rest.Storage, error) {
+	main, err := NewStoreWithStrategy(kind, storeOptions, csrStrategy{NewStrategy(kind, storeOptions.Typer)})
 	if err != nil {
 		return nil, nil, err
 	}
 	return main, map[string]rest.Storage{
-		kind.Resource:               main,
-		kind.Resource + "/status":   NewSubresource(main, csrStatusStrategy{StatusStrategy{NewStrategy(kind, place.Typer)}}),
-		kind.Resource + "/approval": NewSubresource(main, csrApprovalStrategy{NewStrategy(kind, place.Typer)}),
+		kind.Resource: main,
+		kind.Resource + "/status": NewSubresource(main,
+			csrStatusStrategy{StatusStrategy{NewStrategy(kind, storeOptions.Typer)}}),
+		kind.Resource + "/approval": NewSubresource(main, csrApprovalStrategy{NewStrategy(kind, storeOptions.Typer)}),
 	}, nil
 }
 
@@ -60,11 +61,8 @@ type csrStatusStrategy struct{ StatusStrategy }
 // PrepareForUpdate keeps approval conditions.
 func (r csrStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.StatusStrategy.PrepareForUpdate(ctx, obj, old)
-	next, last := MustCast[*certificatesv1.CertificateSigningRequest](
-		obj,
-	), MustCast[*certificatesv1.CertificateSigningRequest](
-		old,
-	)
+	next := MustCast[*certificatesv1.CertificateSigningRequest](obj)
+	last := MustCast[*certificatesv1.CertificateSigningRequest](old)
 	for _, kind := range approvalConditions {
 		if now, was := findCondition(next, kind), findCondition(last, kind); now != nil && was != nil {
 			*now = *was
@@ -76,11 +74,8 @@ func (r csrStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtim
 // ValidateUpdate rejects new approval conditions.
 func (r csrStatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := r.StatusStrategy.ValidateUpdate(ctx, obj, old)
-	next, last := MustCast[*certificatesv1.CertificateSigningRequest](
-		obj,
-	), MustCast[*certificatesv1.CertificateSigningRequest](
-		old,
-	)
+	next := MustCast[*certificatesv1.CertificateSigningRequest](obj)
+	last := MustCast[*certificatesv1.CertificateSigningRequest](old)
 	for _, kind := range approvalConditions {
 		if findCondition(next, kind) != nil && findCondition(last, kind) == nil {
 			errs = append(
@@ -99,11 +94,8 @@ type csrApprovalStrategy struct{ Strategy }
 
 // PrepareForUpdate keeps everything except metadata and conditions.
 func (csrApprovalStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
-	next, last := MustCast[*certificatesv1.CertificateSigningRequest](
-		obj,
-	), MustCast[*certificatesv1.CertificateSigningRequest](
-		old,
-	)
+	next := MustCast[*certificatesv1.CertificateSigningRequest](obj)
+	last := MustCast[*certificatesv1.CertificateSigningRequest](old)
 	next.Spec = last.Spec
 	next.Status.Certificate = last.Status.Certificate
 	setConditionTimes(next, last)

@@ -143,8 +143,8 @@ func otherCoreKinds() []*Kind {
 }
 
 // podUpdateFunc adapts a validation function of pods to any object.
-func podUpdateFunc(judge func(pod, old *corev1.Pod) field.ErrorList) func(obj, old runtime.Object) field.ErrorList {
+func podUpdateFunc(validate func(pod, old *corev1.Pod) field.ErrorList) func(obj, old runtime.Object) field.ErrorList {
 	return func(obj, old runtime.Object) field.ErrorList {
-		return judge(MustCast[*corev1.Pod](obj), MustCast[*corev1.Pod](old))
+		return validate(MustCast[*corev1.Pod](obj), MustCast[*corev1.Pod](old))
 	}
 }

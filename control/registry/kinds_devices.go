@@ -113,9 +113,7 @@ func setTaintTime(t *resourcev1.DeviceTaint) {
 // updateTaintTime resets the time if the effect of a rule changes, unless the client sets it:
 // tolerations with a duration start again.
 func updateTaintTime(_ context.Context, obj, old runtime.Object) {
-	now, before := &MustCast[*resourcev1.DeviceTaintRule](
-		obj,
-	).Spec.Taint, MustCast[*resourcev1.DeviceTaintRule](
+	now, before := &MustCast[*resourcev1.DeviceTaintRule](obj).Spec.Taint, MustCast[*resourcev1.DeviceTaintRule](
 		old,
 	).Spec.Taint
 	if now.Effect != before.Effect && now.TimeAdded.Equal(before.TimeAdded) {

@@ -47,15 +47,15 @@ var consumers = map[schema.GroupResource]string{
 // same as in upstream.
 func TestDefaultGarbageCollectionPolicy(t *testing.T) {
 	t.Parallel()
-	var stay []string
+	var orphaning []string
 	for _, k := range All() {
 		if NewStrategy(k, nil).DefaultGarbageCollectionPolicy(t.Context()) == rest.OrphanDependents {
-			stay = append(stay, k.Resource)
+			orphaning = append(orphaning, k.Resource)
 		}
 	}
-	slices.Sort(stay)
-	if want := []string{"jobs", "replicationcontrollers"}; !slices.Equal(stay, want) {
-		t.Errorf("got %v, want %v", stay, want)
+	slices.Sort(orphaning)
+	if want := []string{"jobs", "replicationcontrollers"}; !slices.Equal(orphaning, want) {
+		t.Errorf("got %v, want %v", orphaning, want)
 	}
 }
 
@@ -65,20 +65,20 @@ func TestKindsWithoutConsumerWarn(t *testing.T) {
 	t.Parallel()
 	left := maps.Clone(consumers)
 	for _, k := range All() {
-		who, acted := left[k.GroupResource()]
+		consumer, acted := left[k.GroupResource()]
 		delete(left, k.GroupResource())
 		switch {
 		case acted && k.StoredOnlyWarning != "":
-			t.Errorf("%s warns %q, but is used by %s", k.Resource, k.StoredOnlyWarning, who)
+			t.Errorf("%s warns %q, but is used by %s", k.Resource, k.StoredOnlyWarning, consumer)
 		case !acted && !strings.HasSuffix(k.StoredOnlyWarning, " are stored by this server, which does not act on them"):
 			t.Errorf("nothing acts on %s, but the warning is %q", k.Resource, k.StoredOnlyWarning)
 		case !acted:
 			s := NewStrategy(k, nil)
-			if said := s.WarningsOnCreate(t.Context(), k.New()); !slices.Contains(said, k.StoredOnlyWarning) {
-				t.Errorf("warnings on create of %s: %q", k.Resource, said)
+			if warnings := s.WarningsOnCreate(t.Context(), k.New()); !slices.Contains(warnings, k.StoredOnlyWarning) {
+				t.Errorf("warnings on create of %s: %q", k.Resource, warnings)
 			}
-			if said := s.WarningsOnUpdate(t.Context(), k.New(), k.New()); !slices.Contains(said, k.StoredOnlyWarning) {
-				t.Errorf("warnings on update of %s: %q", k.Resource, said)
+			if warnings := s.WarningsOnUpdate(t.Context(), k.New(), k.New()); !slices.Contains(warnings, k.StoredOnlyWarning) {
+				t.Errorf("warnings on update of %s: %q", k.Resource, warnings)
 			}
 		}
 	}

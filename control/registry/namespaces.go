@@ -45,8 +45,8 @@ var (
 )
 
 // NewNamespaces creates the store with status and finalize.
-func NewNamespaces(kind *Kind, place StoreOptions) (*Store, map[string]rest.Storage, error) {
-	main, err := NewStoreWithStrategy(kind, place, namespaceStrategy{NewStrategy(kind, place.Typer)})
+func NewNamespaces(kind *Kind, storeOptions StoreOptions) (*Store, map[string]rest.Storage, error) {
+	main, err := NewStoreWithStrategy(kind, storeOptions, namespaceStrategy{NewStrategy(kind, storeOptions.Typer)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,8 +56,8 @@ func NewNamespaces(kind *Kind, place StoreOptions) (*Store, map[string]rest.Stor
 	}
 	return main, map[string]rest.Storage{
 		"namespaces":          &Namespaces{main},
-		"namespaces/status":   NewStatus(main, place),
-		"namespaces/finalize": NewSubresource(main, namespaceFinalizeStrategy{NewStrategy(kind, place.Typer)}),
+		"namespaces/status":   NewStatus(main, storeOptions),
+		"namespaces/finalize": NewSubresource(main, namespaceFinalizeStrategy{NewStrategy(kind, storeOptions.Typer)}),
 	}, nil
 }
 

@@ -35,8 +35,8 @@ type Store struct {
 
 // NewStore creates the store of a kind with the verbs get, list, watch, create, update, patch,
 // delete and deletecollection.
-func NewStore(kind *Kind, place StoreOptions) (*Store, error) {
-	return NewStoreWithStrategy(kind, place, NewStrategy(kind, place.Typer))
+func NewStore(kind *Kind, storeOptions StoreOptions) (*Store, error) {
+	return NewStoreWithStrategy(kind, storeOptions, NewStrategy(kind, storeOptions.Typer))
 }
 
 // StoreStrategy is the strategy of a main resource.
@@ -47,22 +47,22 @@ type StoreStrategy interface {
 }
 
 // NewStoreWithStrategy creates the store of a kind with another strategy than NewStrategy's.
-func NewStoreWithStrategy(kind *Kind, place StoreOptions, rules StoreStrategy) (*Store, error) {
+func NewStoreWithStrategy(kind *Kind, storeOptions StoreOptions, strategy StoreStrategy) (*Store, error) {
 	store := &genericregistry.Store{
 		NewFunc:                   kind.New,
 		NewListFunc:               kind.NewList,
 		DefaultQualifiedResource:  kind.GroupResource(),
 		SingularQualifiedResource: schema.GroupResource{Group: kind.GroupVersion.Group, Resource: kind.Singular},
-		CreateStrategy:            rules,
-		UpdateStrategy:            rules,
-		DeleteStrategy:            rules,
-		ResetFieldsStrategy:       rules,
+		CreateStrategy:            strategy,
+		UpdateStrategy:            strategy,
+		DeleteStrategy:            strategy,
+		ResetFieldsStrategy:       strategy,
 		TableConvertor:            TableConvertor{kind.Columns},
 	}
 	if kind.TTL > 0 {
 		store.TTLFunc = func(_ runtime.Object, _ uint64, _ bool) (uint64, error) { return uint64(kind.TTL.Seconds()), nil }
 	}
-	options := &generic.StoreOptions{RESTOptions: place.RESTOptions, AttrFunc: kind.attributes}
+	options := &generic.StoreOptions{RESTOptions: storeOptions.RESTOptions, AttrFunc: kind.attributes}
 	if name := kind.IndexField; name != "" {
 		value := func(obj runtime.Object) string { return kind.Fields(obj)[name] }
 		options.TriggerFunc = storage.IndexerFuncs{name: value}
@@ -127,8 +127,8 @@ type StatusStore struct {
 }
 
 // NewStatus creates the status subresource with the strategy of the kind.
-func NewStatus(main *Store, place StoreOptions) *StatusStore {
-	return NewSubresource(main, StatusStrategy{NewStrategy(main.Kind, place.Typer)})
+func NewStatus(main *Store, storeOptions StoreOptions) *StatusStore {
+	return NewSubresource(main, StatusStrategy{NewStrategy(main.Kind, storeOptions.Typer)})
 }
 
 // SubresourceStrategy is the strategy of a subresource.
@@ -138,10 +138,10 @@ type SubresourceStrategy interface {
 }
 
 // NewSubresource creates a subresource that updates the object with another strategy.
-func NewSubresource(main *Store, rules SubresourceStrategy) *StatusStore {
+func NewSubresource(main *Store, strategy SubresourceStrategy) *StatusStore {
 	store := *main.Store
-	store.UpdateStrategy = rules
-	store.ResetFieldsStrategy = rules
+	store.UpdateStrategy = strategy
+	store.ResetFieldsStrategy = strategy
 	return &StatusStore{store: &store}
 }
 

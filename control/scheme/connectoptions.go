@@ -17,38 +17,19 @@ import (
 // such as pods/exec.
 func addConnectOptions(s *runtime.Scheme) {
 	fromQuery(s, func(q queryValues, out *corev1.PodExecOptions) {
-		out.Stdin, out.Stdout, out.Stderr, out.TTY = q.boolean(
-			"stdin",
-		), q.boolean(
-			"stdout",
-		), q.boolean(
-			"stderr",
-		), q.boolean(
-			"tty",
-		)
+		out.Stdin, out.Stdout = q.boolean("stdin"), q.boolean("stdout")
+		out.Stderr, out.TTY = q.boolean("stderr"), q.boolean("tty")
 		out.Container, out.Command = q.str("container"), q.values["command"]
 	})
 	fromQuery(s, func(q queryValues, out *corev1.PodAttachOptions) {
-		out.Stdin, out.Stdout, out.Stderr, out.TTY = q.boolean(
-			"stdin",
-		), q.boolean(
-			"stdout",
-		), q.boolean(
-			"stderr",
-		), q.boolean(
-			"tty",
-		)
+		out.Stdin, out.Stdout = q.boolean("stdin"), q.boolean("stdout")
+		out.Stderr, out.TTY = q.boolean("stderr"), q.boolean("tty")
 		out.Container = q.str("container")
 	})
 	fromQuery(s, func(q queryValues, out *corev1.PodLogOptions) {
 		out.Container, out.Follow, out.Previous = q.str("container"), q.boolean("follow"), q.boolean("previous")
-		out.SinceSeconds, out.TailLines, out.LimitBytes = q.integer(
-			"sinceSeconds",
-		), q.integer(
-			"tailLines",
-		), q.integer(
-			"limitBytes",
-		)
+		out.SinceSeconds = q.integer("sinceSeconds")
+		out.TailLines, out.LimitBytes = q.integer("tailLines"), q.integer("limitBytes")
 		out.SinceTime, out.Timestamps = q.timestamp("sinceTime"), q.boolean("timestamps")
 		out.InsecureSkipTLSVerifyBackend = q.boolean("insecureSkipTLSVerifyBackend")
 		if q.has("stream") {

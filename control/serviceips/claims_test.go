@@ -80,13 +80,13 @@ func TestClaimStore(t *testing.T) {
 // the range is full.
 func TestAllocatorExhaustsRangeConcurrently(t *testing.T) {
 	t.Parallel()
-	const size, askers = 24, 40
+	const size, workers = 24, 40
 	client := newTestStore(t)
 	var mu sync.Mutex
 	var got []int64
 	var full atomic.Int32
 	var all sync.WaitGroup
-	for i := range askers {
+	for i := range workers {
 		all.Go(func() {
 			a := &allocator{claims: claimStore{client}, owner: types.UID(rune('A' + i)), service: "default/s"}
 			n, err := a.claimFree(
@@ -109,7 +109,7 @@ func TestAllocatorExhaustsRangeConcurrently(t *testing.T) {
 	}
 	all.Wait()
 	slices.Sort(got)
-	if len(got) != size || len(slices.Compact(got)) != size || full.Load() != askers-size {
+	if len(got) != size || len(slices.Compact(got)) != size || full.Load() != workers-size {
 		t.Errorf("%d got %v, %d failed", len(got), got, full.Load())
 	}
 }

@@ -53,7 +53,7 @@ type KubernetesService struct {
 // servers.
 func (k *KubernetesService) Run(ctx context.Context) error {
 	if !k.Address.IsValid() {
-		k.Log.Warn("server listens on loopback only or has no other address, not reachable for pods", "flag", "advertise-address")
+		k.Log.Warn("server not reachable for pods: no address except loopback", "flag", "advertise-address")
 	}
 	defer k.unpublish(ctx)
 	for {

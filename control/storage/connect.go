@@ -45,9 +45,9 @@ func Connect(ctx context.Context, s ClientConfig) (*kubernetes.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %v: %w", s.Endpoints, err)
 	}
-	ask, cancel := context.WithTimeout(ctx, connectTimeout)
+	pingCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if _, err := client.Client.Get(ask, "/health"); err != nil {
+	if _, err := client.Client.Get(pingCtx, "/health"); err != nil {
 		_ = client.Close()
 		return nil, fmt.Errorf("etcd at %v is not responding: %w", s.Endpoints, err)
 	}

@@ -51,7 +51,8 @@ func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	if e.Level >= zapcore.ErrorLevel {
 		c.fatal.record(e, fields)
 	}
-	c.log.Log(context.Background(), c.level(e.Level), "etcd message", append([]any{"message", e.Message}, slogArgs(fields)...)...)
+	args := append([]any{"message", e.Message}, slogArgs(fields)...)
+	c.log.Log(context.Background(), c.level(e.Level), "etcd message", args...)
 	return nil
 }
 

@@ -63,7 +63,7 @@ func TestSnapshotIsConsistent(t *testing.T) {
 // runWhileWriting calls a function while two keys are written, and returns the last revision.
 func runWhileWriting(ctx context.Context, t *testing.T, c *clientv3.Client, do func() error) (revision int64) {
 	t.Helper()
-	begun, stop := make(chan struct{}), make(chan struct{})
+	started, stop := make(chan struct{}), make(chan struct{})
 	var writer sync.WaitGroup
 	writer.Go(func() {
 		for n := 0; ; n++ {
@@ -75,7 +75,7 @@ func runWhileWriting(ctx context.Context, t *testing.T, c *clientv3.Client, do f
 				revision = done.Header.Revision
 			}
 			if n == 0 {
-				close(begun)
+				close(started)
 			}
 			select {
 			case <-stop:
@@ -84,7 +84,7 @@ func runWhileWriting(ctx context.Context, t *testing.T, c *clientv3.Client, do f
 			}
 		}
 	})
-	<-begun
+	<-started
 	err := do()
 	close(stop)
 	writer.Wait()

@@ -41,16 +41,12 @@ func init() { wal.SegmentSizeBytes = walSegmentSize }
 // maintain keeps the store within its limits until ctx is done. The API server library requests the
 // regular compactions, this only the early ones.
 func (m *Member) maintain(ctx context.Context) {
-	tidy, look, thin := time.NewTicker(
-		m.defragInterval,
-	), time.NewTicker(
-		freeSpaceCheckInterval,
-	), time.NewTicker(
-		m.compactInterval,
-	)
-	defer tidy.Stop()
-	defer look.Stop()
-	defer thin.Stop()
+	defrag := time.NewTicker(m.defragInterval)
+	freeSpace := time.NewTicker(freeSpaceCheckInterval)
+	compact := time.NewTicker(m.compactInterval)
+	defer defrag.Stop()
+	defer freeSpace.Stop()
+	defer compact.Stop()
 	p := compactionState{}
 	for {
 		m.checkFreeSpace()
@@ -58,10 +54,10 @@ func (m *Member) maintain(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
-		case <-tidy.C:
+		case <-freeSpace.C:
+		case <-defrag.C:
 			m.Defragment(minReclaimableBytes)
-		case <-thin.C:
+		case <-compact.C:
 			m.compactEarly(ctx, &p)
 		}
 	}

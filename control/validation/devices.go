@@ -72,12 +72,12 @@ var deviceRules = map[schema.GroupKind]Rules{
 }
 
 func (k *validator) deviceClass(c, old *resourcev1.DeviceClass) {
-	known := equality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors)
-	k.deviceSelectors(spec.Child("selectors"), c.Spec.Selectors, known)
-	known = equality.Semantic.DeepEqual(c.Spec.Config, old.Spec.Config)
+	stored := equality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors)
+	k.deviceSelectors(spec.Child("selectors"), c.Spec.Selectors, stored)
+	stored = equality.Semantic.DeepEqual(c.Spec.Config, old.Spec.Config)
 	if at := spec.Child("config"); k.atMost(at, len(c.Spec.Config), resourcev1.DeviceConfigMaxSize) {
 		for i := range c.Spec.Config {
-			k.deviceConfig(at.Index(i), &c.Spec.Config[i].DeviceConfiguration, known)
+			k.deviceConfig(at.Index(i), &c.Spec.Config[i].DeviceConfiguration, stored)
 		}
 	}
 	if n := c.Spec.ExtendedResourceName; n != nil && !podspec.IsExtended(corev1.ResourceName(*n)) {
@@ -139,7 +139,7 @@ func (k *validator) deviceTolerations(at *field.Path, list []resourcev1.DeviceTo
 }
 
 // deviceConfig validates driver parameters. stored means that they are unchanged stored parameters.
-func (k *validator) deviceConfig(at *field.Path, c *resourcev1.DeviceConfiguration, known bool) {
+func (k *validator) deviceConfig(at *field.Path, c *resourcev1.DeviceConfiguration, stored bool) {
 	at = at.Child("opaque")
 	if c.Opaque == nil {
 		k.required(at, "")
@@ -147,7 +147,7 @@ func (k *validator) deviceConfig(at *field.Path, c *resourcev1.DeviceConfigurati
 	}
 	k.driver(at.Child("driver"), c.Opaque.Driver)
 	longest := resourcev1.OpaqueParametersMaxLength
-	if known {
+	if stored {
 		longest = -1
 	}
 	k.jsonObject(at.Child("parameters"), c.Opaque.Parameters, longest)

@@ -12,7 +12,7 @@ import (
 
 // deviceSelectors validates device selectors. stored means that they are unchanged stored
 // selectors.
-func (k *validator) deviceSelectors(at *field.Path, list []resourcev1.DeviceSelector, known bool) {
+func (k *validator) deviceSelectors(at *field.Path, list []resourcev1.DeviceSelector, stored bool) {
 	if !k.atMost(at, len(list), resourcev1.DeviceSelectorsMaxSize) {
 		return
 	}
@@ -20,7 +20,7 @@ func (k *validator) deviceSelectors(at *field.Path, list []resourcev1.DeviceSele
 		at := at.Index(i).Child("cel")
 		if s.CEL == nil {
 			k.required(at, "")
-		} else if !known {
+		} else if !stored {
 			k.expression(at.Child("expression"), s.CEL.Expression, false)
 		}
 	}

@@ -74,7 +74,7 @@ func (d definition[T]) rules() Rules {
 			}
 		}
 	}
-	two := func(judge func(k *validator, obj, old T)) func(obj, old runtime.Object) field.ErrorList {
+	two := func(validate func(k *validator, obj, old T)) func(obj, old runtime.Object) field.ErrorList {
 		return func(obj, old runtime.Object) field.ErrorList {
 			t, ok := obj.(T)
 			before, too := old.(T)
@@ -83,11 +83,11 @@ func (d definition[T]) rules() Rules {
 			}
 			k := &validator{}
 			k.addAll(validation.ValidateObjectMetaAccessorUpdate(t, before, metadata))
-			judge(k, t, before)
+			validate(k, t, before)
 			return k.errs
 		}
 	}
-	judge := func(k *validator, t T) {
+	validate := func(k *validator, t T) {
 		k.addAll(validation.ValidateObjectMetaAccessor(t, !d.clusterScoped, d.validateName, metadata))
 		if d.validate != nil {
 			d.validate(k, t)
@@ -105,7 +105,7 @@ func (d definition[T]) rules() Rules {
 		Validate: func(obj runtime.Object) field.ErrorList {
 			k := &validator{}
 			if t, ok := obj.(T); ok {
-				judge(k, t)
+				validate(k, t)
 				if d.validateCreate != nil {
 					d.validateCreate(k, t)
 				}
@@ -113,7 +113,7 @@ func (d definition[T]) rules() Rules {
 			return k.errs
 		},
 		ValidateUpdate: two(func(k *validator, obj, old T) {
-			judge(k, obj)
+			validate(k, obj)
 			if d.validateUpdate != nil {
 				d.validateUpdate(k, obj, old)
 			}
