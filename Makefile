@@ -41,7 +41,7 @@ deps: ## what the tests need on a fresh Debian 12
 # The model world's seeds, each one goroutine's, run without the race detector; with it a tenth of them.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
 	go vet -race ./...
-	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent -seeds $(SEEDS)
+	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent/pod -seeds $(SEEDS)
 	mkdir -p .cache
 	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -timeout 40m $(TESTFLAGS) ./...; status=$$?; \
 		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; exit $$status
@@ -77,7 +77,7 @@ bench: deps build ## the figures of the project, the bare CRI calls beside them
 	go test -run '^$$' -bench FiveVolumes ./volumes
 
 sim: ## the model world, SEEDS=n
-	go test ./agent -run 'TestSim' -seeds $(SEEDS)
+	go test ./agent/pod -run 'TestSim' -seeds $(SEEDS)
 
 fuzz: ## every fuzz target for FUZZTIME
 	./test/fuzz.sh $(FUZZTIME)
@@ -114,8 +114,10 @@ up: deps build bin/kubectl ## everything set up, example pods running on real co
 down: ## takes away all that make up made
 	CGO_ENABLED=0 go run -trimpath ./test/up down
 
-generate: ## docs that are made from tables
+generate: ## reference pages and code that are generated
 	go generate ./...
+	CGO_ENABLED=0 go run -tags packaging ./cmd/berth reference >docs/reference/cli-berth.md
+	CGO_ENABLED=0 go run -tags packaging ./cmd/berth-control reference >docs/reference/cli-berth-control.md
 
 diagrams: ## draws docs/diagrams/*.svg from their sources with Graphviz
 	for f in docs/diagrams/*.dot; do dot -Tsvg $$f -o $${f%.dot}.svg; done

@@ -9,4 +9,4 @@ import (
 )
 
 // packagingCommands returns the commands that are used to build a package.
-func packagingCommands() []*cobra.Command { return []*cobra.Command{files.Command(defaultConfig)} }
+func packagingCommands() []*cobra.Command { return []*cobra.Command{files.Command(defaultConfig), files.Reference()} }
