@@ -115,8 +115,9 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		s.member, err = storage.Start(ctx, storage.Options{
 			Dir: s.path("etcd"), Log: s.Log, UnsafeNoFsync: s.UnsafeNoFsync,
 			DefragmentationInterval: s.EtcdDefragmentationInterval,
-			QuotaBytes:              s.EtcdQuotaBytes, EarlyCompactionInterval: s.EtcdCompactionInterval / earlyCompactionsPerInterval,
-			WatchProgressInterval: min(s.EtcdCompactionInterval/bookmarksPerInterval, maxBookmarkInterval),
+			QuotaBytes:              s.EtcdQuotaBytes,
+			EarlyCompactionInterval: s.EtcdCompactionInterval / earlyCompactionsPerInterval,
+			WatchProgressInterval:   min(s.EtcdCompactionInterval/bookmarksPerInterval, maxBookmarkInterval),
 		})
 		if err != nil {
 			return err
