@@ -16,37 +16,37 @@ import (
 	"berth/agent/plan"
 )
 
-// static makes the pod a file's.
-func static(pod *corev1.Pod) *corev1.Pod {
+// StaticPod makes the pod a file's.
+func StaticPod(pod *corev1.Pod) *corev1.Pod {
 	pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 	return pod
 }
 
 func TestRejectionOfAFilesPodEndsWithTheLife(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		filed, served := static(podOf("filed", "a")), podOf("served", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		filed, served := StaticPod(PodOf("filed", "a")), PodOf("served", "a")
 		for _, pod := range []*corev1.Pod{filed, served} {
 			pod.Spec.NodeSelector = map[string]string{"zone": "mars"}
 		}
-		failed := func(l *life, pod *corev1.Pod) bool {
-			s, ok := l.a.StatusCache.Get(pod.UID)
+		failed := func(l *agentFixture, pod *corev1.Pod) bool {
+			s, ok := l.agent.StatusCache.Get(pod.UID)
 			return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "NodeAffinity"
 		}
-		l := live(t, h, roomyNode(), nil, "file")
-		l.want("file", filed, served)
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.desire("file", filed, served)
 		l.until(time.Second, "both fail", func() bool { return failed(l, filed) && failed(l, served) })
-		l.leaving()
-		l = live(t, h, roomyNode(), l.records, "file")
-		l.want("file", filed, served)
+		l.stop()
+		l = startAgent(t, h, LargeNode(), l.records, "file")
+		l.desire("file", filed, served)
 		l.until(time.Second, "both fail again", func() bool { return failed(l, filed) && failed(l, served) })
-		l.leaving()
+		l.stop()
 
-		mars := roomyNode()
+		mars := LargeNode()
 		mars.Labels = map[string]string{"zone": "mars"}
-		l = live(t, h, mars, l.records, "file")
-		l.want("file", filed, served)
-		l.until(time.Second, "the file's runs", l.runs(filed))
-		s, _ := l.a.StatusCache.Get(filed.UID)
+		l = startAgent(t, h, mars, l.records, "file")
+		l.desire("file", filed, served)
+		l.until(time.Second, "the file's runs", l.isRunning(filed))
+		s, _ := l.agent.StatusCache.Get(filed.UID)
 		if s.Status.Reason != "" || s.Status.Message != "" {
 			t.Errorf("it runs with %q %q", s.Status.Reason, s.Status.Message)
 		}
@@ -76,22 +76,22 @@ func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
 		phase corev1.PodPhase
 		state plan.VerdictState
 	}{
-		{"a file's pod that never ran is asked for anew", static(podOf("p", "a")), rejected, RuntimePod{}, "", plan.NotAsked},
-		{"a server's pod is not", podOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
+		{"a file's pod that never ran is asked for anew", StaticPod(PodOf("p", "a")), rejected, RuntimePod{}, "", plan.NotAsked},
+		{"a server's pod is not", PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{
-			"one that has a sandbox keeps its fate", static(podOf("p", "a")), rejected,
+			"one that has a sandbox keeps its fate", StaticPod(PodOf("p", "a")), rejected,
 			RuntimePod{Sandboxes: []plan.Sandbox{{ID: "s"}}}, corev1.PodFailed, plan.Rejected,
 		},
-		{"one whose containers have ended too", static(podOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"one whose containers have ended too", StaticPod(PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.Exits = map[string]plan.Container{"a": {ID: "k"}}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
-		{"and one that is ending", static(podOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"and one that is ending", StaticPod(PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.End = &plan.End{Reason: "Deleted"}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
-		{"one that failed while it ran stays failed", static(podOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"one that failed while it ran stays failed", StaticPod(PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Verdict = plan.Verdict{State: plan.OK}
 		}), RuntimePod{}, corev1.PodFailed, plan.OK},
-		{"one that waited is asked for anew", static(podOf("p", "a")), checkpoint.Record{
+		{"one that waited is asked for anew", StaticPod(PodOf("p", "a")), checkpoint.Record{
 			Verdict: plan.Verdict{State: plan.Wait}, Memory: plan.Memory{Phase: corev1.PodPending},
 		}, RuntimePod{}, corev1.PodPending, plan.NotAsked},
 	} {
@@ -106,10 +106,10 @@ func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
 // judged again, on a node that is too small by now, but they wait for their turn as
 // new ones do; also if the agent dies when some have not come to theirs.
 func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		var pods []*corev1.Pod
 		for i := range 30 {
-			pod := static(podOf(fmt.Sprintf("p%02d", i), "a"))
+			pod := StaticPod(PodOf(fmt.Sprintf("p%02d", i), "a"))
 			pod.CreationTimestamp.Time = time.Unix(int64(i*7%30*60), 0)
 			switch i % 10 {
 			case 7:
@@ -120,62 +120,62 @@ func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
 			pods = append(pods, pod)
 		}
 		h.boot = "first"
-		l := live(t, h, roomyNode(), nil, "file")
-		l.want("file", pods...)
-		l.until(time.Minute, "all run", l.runs(pods...))
-		l.leaving()
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.desire("file", pods...)
+		l.until(time.Minute, "all run", l.isRunning(pods...))
+		l.stop()
 
 		order := slices.Clone(pods)
-		slices.SortFunc(order, l.a.allocator.Order)
+		slices.SortFunc(order, l.agent.allocator.Order)
 		if order[0] != pods[17] && order[0] != pods[7] && order[0] != pods[27] || order[3].Name[2] != '4' || order[6].Name != "p00" {
 			t.Fatalf("they are to start as %v", order)
 		}
-		h.losePower()
+		h.LosePower()
 		h.boot, h.slots = "second", 2
-		h.setTakes(func(call string, _ int) time.Duration {
-			if hasPrefix(call, "runSandbox", "stopSandbox") {
+		h.SetTakes(func(call string, _ int) time.Duration {
+			if HasPrefix(call, "runSandbox", "stopSandbox") {
 				return time.Second
 			}
 			return time.Millisecond
 		})
-		h.mu.Lock()
-		h.calls, h.most = nil, map[string]int{}
-		h.mu.Unlock()
-		small := roomyNode()
+		h.Mu.Lock()
+		h.Calls, h.MaxActive = nil, map[string]int{}
+		h.Mu.Unlock()
+		small := LargeNode()
 		small.Allocatable[corev1.ResourcePods] = resource.MustParse("1")
-		l = live(t, h, small, l.records, "file")
-		l.want("file", pods...)
-		l.until(time.Minute, "some run", func() bool { return h.happened("start ") >= 9 })
-		if s, _ := l.a.StatusCache.Get(order[29].UID); s.Verdict.Reason != "StartQueued" || s.Status.Phase != corev1.PodRunning {
+		l = startAgent(t, h, small, l.records, "file")
+		l.desire("file", pods...)
+		l.until(time.Minute, "some run", func() bool { return h.Happened("start ") >= 9 })
+		if s, _ := l.agent.StatusCache.Get(order[29].UID); s.Verdict.Reason != "StartQueued" || s.Status.Phase != corev1.PodRunning {
 			t.Errorf("the last: %+v, %s", s.Verdict, s.Status.Phase)
 		}
-		if n := h.atOnce("stopSandbox"); n != 2 { // clearing away what ran before is part of a start
+		if n := h.AtOnce("stopSandbox"); n != 2 { // clearing away what ran before is part of a start
 			t.Errorf("%d sandboxes were stopped at once", n)
 		}
-		l.leaving()
+		l.stop()
 		for _, pod := range pods {
 			if rec := l.records[pod.UID]; rec.Verdict.State != plan.OK {
 				t.Errorf("of %s is kept: %+v", pod.Name, rec.Verdict)
 			}
 		}
 
-		l = live(t, h, small, l.records, "file") // of the same boot
-		l.want("file", pods...)
-		l.until(time.Minute, "all run", l.runs(pods...))
-		h.mu.Lock()
+		l = startAgent(t, h, small, l.records, "file") // of the same boot
+		l.desire("file", pods...)
+		l.until(time.Minute, "all run", l.isRunning(pods...))
+		h.Mu.Lock()
 		var began []string
-		for _, c := range h.calls {
+		for _, c := range h.Calls {
 			if uid, ok := strings.CutPrefix(c.Call, "runSandbox "); ok && !slices.Contains(began, uid) {
 				began = append(began, uid)
 			}
 		}
-		h.mu.Unlock()
+		h.Mu.Unlock()
 		for i, pod := range order {
 			if at := slices.Index(began, string(pod.UID)); at < i-1 || at > i+1 { // two at once
 				t.Errorf("%s was to start as number %d and started as %d", pod.Name, i, at)
 			}
 		}
-		if n := h.atOnce("runSandbox"); n != 2 {
+		if n := h.AtOnce("runSandbox"); n != 2 {
 			t.Errorf("%d sandboxes were made at once", n)
 		}
 	})

@@ -12,14 +12,14 @@ import (
 	"berth/agent/plan"
 )
 
-// fromFile makes the pod a file's, in its first version.
-func fromFile(pod *corev1.Pod) *corev1.Pod {
-	static(pod).Annotations["berth.dev/config.content"] = "0"
+// FilePod makes the pod a file's, in its first version.
+func FilePod(pod *corev1.Pod) *corev1.Pod {
+	StaticPod(pod).Annotations["berth.dev/config.content"] = "0"
 	return pod
 }
 
-// edit is a file's pod as its next version has it.
-func edit(pod *corev1.Pod, change func(*corev1.Container)) *corev1.Pod {
+// EditedPod is a file's pod as its next version has it.
+func EditedPod(pod *corev1.Pod, change func(*corev1.Container)) *corev1.Pod {
 	p := pod.DeepCopy()
 	p.Generation++
 	p.Annotations["berth.dev/config.content"] = fmt.Sprint(p.Generation)
@@ -42,53 +42,53 @@ func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
 		what   string
 		pod    *corev1.Pod
 		change func(*corev1.Container)
-		before func(l *life, pod *corev1.Pod) // what it comes to its end by
+		before func(l *agentFixture, pod *corev1.Pod) // what it comes to its end by
 		phase  corev1.PodPhase
 		reason string
 	}{
-		{"it was rejected", needs("p", "2000"), amount, nil, corev1.PodFailed, "OutOfcpu"},
-		{"it failed", once(podOf("p", "a")), image, func(l *life, pod *corev1.Pod) {
-			l.until(time.Second, "runs", l.runs(pod))
-			l.h.kill(pod.UID, "a", 3, false)
+		{"it was rejected", PodRequesting("p", "2000"), amount, nil, corev1.PodFailed, "OutOfcpu"},
+		{"it failed", once(PodOf("p", "a")), image, func(l *agentFixture, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.isRunning(pod))
+			l.host.Kill(pod.UID, "a", 3, false)
 		}, corev1.PodFailed, ""},
-		{"it succeeded", once(needs("p", "1")), amount, func(l *life, pod *corev1.Pod) {
-			l.until(time.Second, "runs", l.runs(pod))
-			l.h.kill(pod.UID, "a", 0, false)
+		{"it succeeded", once(PodRequesting("p", "1")), amount, func(l *agentFixture, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.isRunning(pod))
+			l.host.Kill(pod.UID, "a", 0, false)
 		}, corev1.PodSucceeded, ""},
 		{"it was past its deadline", func() *corev1.Pod {
-			pod := podOf("p", "a")
+			pod := PodOf("p", "a")
 			pod.Spec.ActiveDeadlineSeconds = new(int64(5))
 			return pod
 		}(), image, nil, corev1.PodFailed, "DeadlineExceeded"},
-		{"it was evicted", podOf("p", "a"), image, func(l *life, pod *corev1.Pod) {
-			l.until(time.Second, "runs", l.runs(pod))
-			l.a.EvictPod(l.t.Context(), pod.UID, &plan.Excess{Message: "for the test"})
+		{"it was evicted", PodOf("p", "a"), image, func(l *agentFixture, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.isRunning(pod))
+			l.agent.EvictPod(l.t.Context(), pod.UID, &plan.Excess{Message: "for the test"})
 		}, corev1.PodFailed, "Evicted"},
 	} {
 		for _, away := range []bool{false, true} {
 			t.Run(c.what, func(t *testing.T) {
-				inLife(t, func(t *testing.T, h *fakeHost) {
-					pod := fromFile(c.pod.DeepCopy())
-					l := live(t, h, roomyNode(), nil, "file")
-					l.want("file", pod)
+				withHost(t, func(t *testing.T, h *Host) {
+					pod := FilePod(c.pod.DeepCopy())
+					l := startAgent(t, h, LargeNode(), nil, "file")
+					l.desire("file", pod)
 					if c.before != nil {
 						c.before(l, pod)
 					}
 					l.until(time.Minute, "over", func() bool {
-						s, ok := l.a.StatusCache.Get(pod.UID)
+						s, ok := l.agent.StatusCache.Get(pod.UID)
 						return ok && s.Status.Phase == c.phase && s.Status.Reason == c.reason
 					})
-					next := edit(pod, c.change)
+					next := EditedPod(pod, c.change)
 					if away {
-						l.leaving()
-						l = live(t, h, roomyNode(), l.records, "file")
+						l.stop()
+						l = startAgent(t, h, LargeNode(), l.records, "file")
 					}
-					l.want("file", next)
+					l.desire("file", next)
 					l.until(time.Minute, "runs as it is wanted now", func() bool {
-						s, ok := l.a.StatusCache.Get(pod.UID)
-						return l.runs(pod)() && ok && s.Pod == next && s.End == nil && s.Status.Reason == ""
+						s, ok := l.agent.StatusCache.Get(pod.UID)
+						return l.isRunning(pod)() && ok && s.Pod == next && s.End == nil && s.Status.Reason == ""
 					})
-					if s, _ := l.a.StatusCache.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
+					if s, _ := l.agent.StatusCache.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
 						t.Errorf("it is as if it had run before: %+v", s.Status.ContainerStatuses[0])
 					}
 				})
@@ -100,13 +100,13 @@ func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
 // An edit that comes while the room judges what was there before is not lost with
 // that judgement.
 func TestARejectionOfWhatIsWantedNoMore(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.room.SetNode(nodeOf("4", "10"))
-		pod := fromFile(needs("p", "100"))
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.allocator.SetNode(NodeOf("4", "10"))
+		pod := FilePod(PodRequesting("p", "100"))
 		w := r.start(pod)
-		next := edit(pod, func(c *corev1.Container) { c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1") })
+		next := EditedPod(pod, func(c *corev1.Container) { c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1") })
 		w.Update(Desired{Pod: next})
-		r.until(time.Second, "runs, or is to be made anew", func() bool { return r.isRunning(next)() || r.again.Load() > 0 })
+		r.until(time.Second, "runs, or is to be made anew", func() bool { return r.isRunning(next)() || r.recreated.Load() > 0 })
 	})
 	for _, c := range []struct {
 		what string
@@ -114,12 +114,12 @@ func TestARejectionOfWhatIsWantedNoMore(t *testing.T) {
 		v    plan.Verdict
 		want bool
 	}{
-		{"what was there before is rejected", fromFile(needs("p", "100")), plan.Verdict{State: plan.Rejected}, true},
+		{"what was there before is rejected", FilePod(PodRequesting("p", "100")), plan.Verdict{State: plan.Rejected}, true},
 		{"what is there is rejected", nil, plan.Verdict{State: plan.Rejected}, false},
-		{"what was there before waits", fromFile(needs("p", "100")), plan.Verdict{State: plan.Wait}, false},
+		{"what was there before waits", FilePod(PodRequesting("p", "100")), plan.Verdict{State: plan.Wait}, false},
 	} {
 		b := newState()
-		b.setDesired(Desired{Pod: edit(fromFile(needs("p", "1")), func(*corev1.Container) {})})
+		b.setDesired(Desired{Pod: EditedPod(FilePod(PodRequesting("p", "1")), func(*corev1.Container) {})})
 		a := admissionResult{pod: c.was, Verdict: c.v}
 		if a.pod == nil {
 			a.pod = b.desired.Pod
@@ -134,27 +134,27 @@ func TestARejectionOfWhatIsWantedNoMore(t *testing.T) {
 // What a server's pod has come to stays, whatever becomes of its object; and so
 // does a file's pod that has not been edited.
 func TestOnlyAnEditOfAFileMakesAPodAnew(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		filed, served := fromFile(podOf("filed", "a")), podOf("served", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		filed, served := FilePod(PodOf("filed", "a")), PodOf("served", "a")
 		for _, pod := range []*corev1.Pod{filed, served} {
 			pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 		}
 		served.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
-		l := live(t, h, roomyNode(), nil, "file")
-		l.want("file", filed, served)
-		l.until(time.Second, "both run", l.runs(filed, served))
-		h.kill(filed.UID, "a", 3, false)
-		h.kill(served.UID, "a", 3, false)
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.desire("file", filed, served)
+		l.until(time.Second, "both run", l.isRunning(filed, served))
+		h.Kill(filed.UID, "a", 3, false)
+		h.Kill(served.UID, "a", 3, false)
 		failed := func(pod *corev1.Pod) bool {
-			s, ok := l.a.StatusCache.Get(pod.UID)
+			s, ok := l.agent.StatusCache.Get(pod.UID)
 			return ok && s.Status.Phase == corev1.PodFailed && s.End == nil
 		}
 		l.until(time.Minute, "both have failed", func() bool { return failed(filed) && failed(served) })
-		l.want("file", filed.DeepCopy(), edit(served, func(c *corev1.Container) { c.Image = "another" }))
+		l.desire("file", filed.DeepCopy(), EditedPod(served, func(c *corev1.Container) { c.Image = "another" }))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if !failed(filed) || !failed(served) || h.happened("start") != 2 {
-			t.Errorf("one was started again: %v", h.calls)
+		if !failed(filed) || !failed(served) || h.Happened("start") != 2 {
+			t.Errorf("one was started again: %v", h.Calls)
 		}
 	})
 }

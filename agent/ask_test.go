@@ -15,8 +15,8 @@ import (
 )
 
 func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a", "b")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a", "b")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		var synced time.Time
@@ -33,7 +33,7 @@ func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
 			t.Errorf("answered %v, on disk at %v", err, synced)
 		}
 		again := func() bool {
-			s, _ := r.board.Get(pod.UID)
+			s, _ := r.statuses.Get(pod.UID)
 			for _, k := range s.Seen.Containers {
 				if k.Name == "b" && k.Attempt == 1 && k.State == plan.Running {
 					return true
@@ -42,7 +42,7 @@ func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
 			return false
 		}
 		r.until(time.Minute, "b runs again", again)
-		if at := r.h.when("stop"); len(at) != 1 || at[0].Before(synced) {
+		if at := r.host.When("stop"); len(at) != 1 || at[0].Before(synced) {
 			t.Errorf("stopped at %v, on disk at %v", at, synced)
 		}
 		w.inbox.put(func(p *messages) {
@@ -56,22 +56,22 @@ func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
 
 // TestNothingIsAddedToAPodThatIsOver: nobody would ever run it.
 func TestNothingIsAddedToAPodThatIsOver(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		h.exits = func(string) (time.Duration, int32, bool) { return time.Second, 0, true }
-		pod := podOf("p", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		h.Exits = func(string) (time.Duration, int32, bool) { return time.Second, 0, true }
+		pod := PodOf("p", "a")
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
-		l := live(t, h, roomyNode(), nil, "file")
-		l.want("file", pod)
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.desire("file", pod)
 		l.until(time.Minute, "it is over", func() bool {
-			s, ok := l.a.StatusCache.Get(pod.UID)
+			s, ok := l.agent.StatusCache.Get(pod.UID)
 			return ok && s.Status.Phase == corev1.PodSucceeded
 		})
 		e := corev1.EphemeralContainer{}
 		e.Name, e.Image = "debug", "x"
-		if err := l.a.AddEphemeralContainer(t.Context(), pod.UID, e); err == nil || !strings.Contains(err.Error(), "pod p is over") {
+		if err := l.agent.AddEphemeralContainer(t.Context(), pod.UID, e); err == nil || !strings.Contains(err.Error(), "pod p is over") {
 			t.Errorf("answered %v", err)
 		}
-		if got := l.a.desired.ephemeral[pod.UID]; len(got) != 0 {
+		if got := l.agent.desired.ephemeral[pod.UID]; len(got) != 0 {
 			t.Errorf("kept %v", got)
 		}
 	})
@@ -79,27 +79,27 @@ func TestNothingIsAddedToAPodThatIsOver(t *testing.T) {
 
 // TestWhatIsAddedIsOnDiskBeforeThatIsSaid: an agent that is killed right after has it.
 func TestWhatIsAddedIsOnDiskBeforeThatIsSaid(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		pod := podOf("p", "a")
-		l := live(t, h, roomyNode(), nil, "file")
-		l.want("file", pod)
-		l.until(time.Minute, "it runs", l.runs(pod))
+	withHost(t, func(t *testing.T, h *Host) {
+		pod := PodOf("p", "a")
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.desire("file", pod)
+		l.until(time.Minute, "it runs", l.isRunning(pod))
 		e := corev1.EphemeralContainer{}
 		e.Name, e.Image = "debug", "x"
-		if err := l.a.AddEphemeralContainer(t.Context(), pod.UID, e); err != nil {
+		if err := l.agent.AddEphemeralContainer(t.Context(), pod.UID, e); err != nil {
 			t.Fatal(err)
 		}
-		kept, err := l.a.Store.Load()
+		kept, err := l.agent.Store.Load()
 		if rec := kept[pod.UID].Pod; err != nil || rec == nil || len(rec.Spec.EphemeralContainers) != 1 {
 			t.Errorf("on disk is %+v, %v", rec, err)
 		}
-		l.until(time.Minute, "it runs too", func() bool { return len(h.running(pod.UID)) == 2 })
+		l.until(time.Minute, "it runs too", func() bool { return len(h.RunningContainers(pod.UID)) == 2 })
 	})
 }
 
 func TestAddedContainersStayOverANewSnapshotAndARestart(t *testing.T) {
 	t.Parallel()
-	pod := podOf("p", "a")
+	pod := PodOf("p", "a")
 	e := corev1.EphemeralContainer{}
 	e.Name = "debug"
 	s := newDesiredPods()

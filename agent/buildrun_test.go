@@ -14,14 +14,14 @@ import (
 // declares: that the name stands for another image by now changes nothing.
 func TestAContainerIsMadeOfTheImageThatItsStartNames(t *testing.T) {
 	t.Parallel()
-	h, pod := newFakeHost(), podOf("p", "a")
+	h, pod := NewHost(), PodOf("p", "a")
 	want := plan.Image{ID: "sha:old", Ref: "r@sha256:1", UID: new(int64(1000))}
 	on := actionContext{pod: pod, observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "sha:new"}}}}
 	stages := h.stages()
 	if err := stages.BuildRun.do(t.Context(), on, plan.StartContainer{Name: "a", Image: want}, &plan.Outcome{}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, h.setup.Image); diff != "" {
+	if diff := cmp.Diff(want, h.LastSetup.Image); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -47,11 +47,11 @@ func TestAStartTellsWhichImagesAreGone(t *testing.T) {
 	} {
 		t.Run(r.sentence, func(t *testing.T) {
 			t.Parallel()
-			h, pod := newFakeHost(), podOf("p", "a")
-			h.mounts = []plan.Mount{{HostPath: "/x"}, {Image: "vol"}}
-			h.fails = func(call string, _ int) error { return r.fails }
+			h, pod := NewHost(), PodOf("p", "a")
+			h.VolumeMounts = []plan.Mount{{HostPath: "/x"}, {Image: "vol"}}
+			h.Fails = func(call string, _ int) error { return r.fails }
 			for _, name := range r.here {
-				h.images[name] = true
+				h.HasImage[name] = true
 			}
 			on := actionContext{pod: pod, observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "seen"}, "vol": {ID: "seen"}}}}
 			var out plan.Outcome
@@ -60,8 +60,8 @@ func TestAStartTellsWhichImagesAreGone(t *testing.T) {
 			if !slices.Equal(out.Gone, r.gone) || (err == nil) != (r.mounted != "") {
 				t.Errorf("gone: %q, want %q; %v", out.Gone, r.gone, err)
 			}
-			if err == nil && (h.setup.Mounts[1].Image != r.mounted || h.setup.Mounts[0].Image != "") {
-				t.Errorf("mounted: %+v", h.setup.Mounts)
+			if err == nil && (h.LastSetup.Mounts[1].Image != r.mounted || h.LastSetup.Mounts[0].Image != "") {
+				t.Errorf("mounted: %+v", h.LastSetup.Mounts)
 			}
 		})
 	}

@@ -72,15 +72,15 @@ func TestWaitsAreOnTheTimeline(t *testing.T) {
 }
 
 func TestTheSpanOfAWaitEndsWithIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		r.h.kill(pod.UID, "a", 1, false)
-		r.until(time.Second, "restarted", func() bool { return r.h.happened("start uid-p/a") == 2 && len(r.h.running(pod.UID)) == 1 })
+		r.host.Kill(pod.UID, "a", 1, false)
+		r.until(time.Second, "restarted", func() bool { return r.host.Happened("start uid-p/a") == 2 && len(r.host.RunningContainers(pod.UID)) == 1 })
 		time.Sleep(10 * time.Millisecond)
-		r.h.kill(pod.UID, "a", 1, false)
-		r.until(time.Minute, "restarted after the back-off", func() bool { return r.h.happened("start uid-p/a") == 3 && len(r.h.running(pod.UID)) == 1 })
+		r.host.Kill(pod.UID, "a", 1, false)
+		r.until(time.Minute, "restarted after the back-off", func() bool { return r.host.Happened("start uid-p/a") == 3 && len(r.host.RunningContainers(pod.UID)) == 1 })
 		time.Sleep(10 * time.Millisecond)
 		took := map[string]time.Duration{}
 		causes := map[string]string{}
@@ -90,8 +90,8 @@ func TestTheSpanOfAWaitEndsWithIt(t *testing.T) {
 				took[s.Name], causes[s.Name] = s.End.Sub(s.Start), s.Cause
 			}
 		}
-		if d := took["back-off/a"]; d < simLimits.CrashBase/2 || d > simLimits.CrashBase {
-			t.Errorf("the back-off of %v took %v on the timeline", simLimits.CrashBase, d)
+		if d := took["back-off/a"]; d < Limits.CrashBase/2 || d > Limits.CrashBase {
+			t.Errorf("the back-off of %v took %v on the timeline", Limits.CrashBase, d)
 		}
 		if _, admitted := took["admit/"]; !admitted {
 			t.Errorf("the wait for admission is not on the timeline: %+v", spans)

@@ -12,31 +12,31 @@ import (
 )
 
 func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		pod := podOf("p", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		pod := PodOf("p", "a")
 		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-		l := live(t, h, roomyNode(), nil, "file")
-		l.want("file", pod)
-		l.until(time.Minute, "p runs", l.runs(pod))
-		if l.a.EvictPod(t.Context(), "nobody", &plan.Excess{Message: "full"}) {
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.desire("file", pod)
+		l.until(time.Minute, "p runs", l.isRunning(pod))
+		if l.agent.EvictPod(t.Context(), "nobody", &plan.Excess{Message: "full"}) {
 			t.Error("somebody was evicted")
 		}
-		if !l.a.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full"}) {
+		if !l.agent.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full"}) {
 			t.Error("the pod is not known")
 		}
-		failed := func(l *life) func() bool {
+		failed := func(l *agentFixture) func() bool {
 			return func() bool {
-				s, ok := l.a.StatusCache.Get(pod.UID)
+				s, ok := l.agent.StatusCache.Get(pod.UID)
 				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted" && s.Status.Message == "full" &&
-					len(s.Seen.Volumes) == 0 && len(h.running(pod.UID)) == 0
+					len(s.Seen.Volumes) == 0 && len(h.RunningContainers(pod.UID)) == 0
 			}
 		}
 		l.until(time.Minute, "p has failed and given its volume back", failed(l))
-		if s, _ := l.a.StatusCache.Get(pod.UID); s.Memory.End.Grace != time.Second { // it asks for 30 s
+		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Memory.End.Grace != time.Second { // it asks for 30 s
 			t.Errorf("it had %v", s.Memory.End.Grace)
 		}
 		told := 0
-		for _, e := range l.a.Events.List(pod.UID) {
+		for _, e := range l.agent.Events.List(pod.UID) {
 			if e.Reason == "Evicted" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "full") {
 				told++
 			}
@@ -44,20 +44,20 @@ func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
 		if told != 1 {
 			t.Errorf("%d events", told)
 		}
-		l.leaving()
+		l.stop()
 
-		l = live(t, h, roomyNode(), l.records, "file")
-		l.want("file", pod)
+		l = startAgent(t, h, LargeNode(), l.records, "file")
+		l.desire("file", pod)
 		l.until(time.Minute, "p is still failed", failed(l))
 		time.Sleep(10 * time.Minute)
 		if !failed(l)() {
 			t.Error("it was started again")
 		}
-		edited := another(pod, "uid-p-2")
-		l.want("file", edited)
-		l.until(time.Minute, "the new p runs", l.runs(edited))
-		l.until(time.Minute, "the old one is gone", l.gone(pod.UID))
-		l.leaving()
+		edited := withUID(pod, "uid-p-2")
+		l.desire("file", edited)
+		l.until(time.Minute, "the new p runs", l.isRunning(edited))
+		l.until(time.Minute, "the old one is gone", l.isDeleted(pod.UID))
+		l.stop()
 	})
 }
 
@@ -66,31 +66,31 @@ func TestAnEndIsNotLostBetweenTwoWishes(t *testing.T) {
 	t.Parallel()
 	w := &worker{inbox: inbox{ready: make(chan struct{}, 1)}}
 	w.Update(Desired{Termination: &plan.End{Reason: "Evicted"}})
-	w.Update(Desired{Pod: podOf("p", "a")})
+	w.Update(Desired{Pod: PodOf("p", "a")})
 	if p := w.inbox.take(); p.desired.Termination == nil || p.desired.Pod == nil {
 		t.Errorf("%+v", p.desired)
 	}
 }
 
 func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		l := live(t, h, nodeOf("4", "10"), nil, "file")
-		small, big, system := needs("small", "1"), needs("big", "3"), needs("system", "1")
+	withHost(t, func(t *testing.T, h *Host) {
+		l := startAgent(t, h, NodeOf("4", "10"), nil, "file")
+		small, big, system := PodRequesting("small", "1"), PodRequesting("big", "3"), PodRequesting("system", "1")
 		system.Spec.Priority = new(int32(2_000_000_000))
-		l.want("file", small, big)
-		l.until(time.Minute, "both run", func() bool { return l.runs(small)() && l.runs(big)() })
-		l.want("file", small, big, system)
-		l.until(time.Minute, "the critical one runs", l.runs(system))
-		check := func(l *life) {
+		l.desire("file", small, big)
+		l.until(time.Minute, "both run", func() bool { return l.isRunning(small)() && l.isRunning(big)() })
+		l.desire("file", small, big, system)
+		l.until(time.Minute, "the critical one runs", l.isRunning(system))
+		check := func(l *agentFixture) {
 			t.Helper()
-			s, ok := l.a.StatusCache.Get(small.UID)
-			if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Preempting" || len(h.running(small.UID)) != 0 || !l.runs(big)() {
+			s, ok := l.agent.StatusCache.Get(small.UID)
+			if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Preempting" || len(h.RunningContainers(small.UID)) != 0 || !l.isRunning(big)() {
 				t.Errorf("%+v", s)
 			}
 		}
 		check(l)
 		told := func(pod *corev1.Pod, kind, words string) (n int) {
-			for _, e := range l.a.Events.List(pod.UID) {
+			for _, e := range l.agent.Events.List(pod.UID) {
 				if e.Reason == "Preempting" && e.Type == kind && strings.Contains(e.Message, words) {
 					n++
 				}
@@ -98,98 +98,98 @@ func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
 			return n
 		}
 		if told(small, corev1.EventTypeWarning, "Preempted in order to admit critical pod default/system") != 1 || told(system, corev1.EventTypeNormal, "default/small") != 1 {
-			t.Errorf("%+v\n%+v", l.a.Events.List(small.UID), l.a.Events.List(system.UID))
+			t.Errorf("%+v\n%+v", l.agent.Events.List(small.UID), l.agent.Events.List(system.UID))
 		}
-		l.leaving()
+		l.stop()
 
-		l = live(t, h, nodeOf("4", "10"), l.records, "file")
-		l.want("file", small, big, system)
-		l.until(time.Minute, "both run", func() bool { return l.runs(system)() && l.runs(big)() })
+		l = startAgent(t, h, NodeOf("4", "10"), l.records, "file")
+		l.desire("file", small, big, system)
+		l.until(time.Minute, "both run", func() bool { return l.isRunning(system)() && l.isRunning(big)() })
 		time.Sleep(time.Minute)
 		check(l)
-		l.leaving()
+		l.stop()
 	})
 }
 
 // TestAFilesPodThatHadToGoReturns: nobody else makes another. It waits longer each time,
 // and for the node to be short of nothing; what it did itself is for good.
 func TestAFilesPodThatHadToGoReturns(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		node := roomyNode()
-		pod, guilty, once, served := static(podOf("p", "a")), static(podOf("guilty", "a")), static(podOf("once", "a")), podOf("served", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		node := LargeNode()
+		pod, guilty, once, served := StaticPod(PodOf("p", "a")), StaticPod(PodOf("guilty", "a")), StaticPod(PodOf("once", "a")), PodOf("served", "a")
 		once.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 		all := []*corev1.Pod{pod, guilty, once, served}
-		l := live(t, h, node, nil, "file")
-		l.want("file", all...)
-		l.until(time.Minute, "all run", l.runs(all...))
+		l := startAgent(t, h, node, nil, "file")
+		l.desire("file", all...)
+		l.until(time.Minute, "all run", l.isRunning(all...))
 		for _, p := range all[1:] {
-			l.a.EvictPod(t.Context(), p.UID, &plan.Excess{Message: "full", Node: p != guilty})
+			l.agent.EvictPod(t.Context(), p.UID, &plan.Excess{Message: "full", Node: p != guilty})
 		}
 		failed := func(p *corev1.Pod) func() bool {
 			return func() bool {
-				s, ok := l.a.StatusCache.Get(p.UID)
+				s, ok := l.agent.StatusCache.Get(p.UID)
 				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted"
 			}
 		}
 		for _, wait := range []int{1, 2, 4, 8, 10, 10} {
 			at := time.Now()
-			l.a.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
+			l.agent.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
 			l.until(10*time.Second, "it has failed", failed(pod))
-			l.until(time.Hour, "it runs again", l.runs(pod))
+			l.until(time.Hour, "it runs again", l.isRunning(pod))
 			if took := time.Since(at).Round(time.Minute); took != time.Duration(wait)*time.Minute {
 				t.Errorf("it ran again after %s, want %d min", took, wait)
 			}
 		}
-		if !slices.ContainsFunc(l.a.Events.List(pod.UID), func(e corev1.Event) bool { return e.Reason == "Evicted" }) {
-			t.Errorf("what befell it is forgotten: %+v", l.a.Events.List(pod.UID))
+		if !slices.ContainsFunc(l.agent.Events.List(pod.UID), func(e corev1.Event) bool { return e.Reason == "Evicted" }) {
+			t.Errorf("what befell it is forgotten: %+v", l.agent.Events.List(pod.UID))
 		}
 		time.Sleep(11 * time.Minute) // it has run for long: the next wait is short again
 		node.PressureConditions = []corev1.NodeConditionType{corev1.NodeDiskPressure}
-		l.a.SetNode(node)
-		l.a.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
+		l.agent.SetNode(node)
+		l.agent.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
 		l.until(10*time.Second, "it has failed", failed(pod))
 		time.Sleep(20 * time.Minute)
 		if !failed(pod)() {
 			t.Error("it runs while the node is short")
 		}
-		l.leaving()
-		l = live(t, h, node, l.records, "file") // of the next life too
-		l.a.SetNode(node)
-		l.want("file", all...)
+		l.stop()
+		l = startAgent(t, h, node, l.records, "file") // of the next life too
+		l.agent.SetNode(node)
+		l.desire("file", all...)
 		l.until(10*time.Second, "it is still failed", failed(pod))
 		node.PressureConditions = nil
-		l.a.SetNode(node)
-		l.until(10*time.Second, "it runs again", l.runs(pod))
+		l.agent.SetNode(node)
+		l.until(10*time.Second, "it runs again", l.isRunning(pod))
 		for _, p := range all[1:] {
 			if !failed(p)() {
 				t.Errorf("%s came back", p.Name)
 			}
 		}
-		l.leaving()
+		l.stop()
 	})
 }
 
 // TestAFilesPodThatWasPreemptedWaitsForRoom when it returns.
 func TestAFilesPodThatWasPreemptedWaitsForRoom(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		h.alone = true
-		l := live(t, h, nodeOf("4", "10"), nil, "file")
-		small, big, system := static(needs("small", "1")), static(needs("big", "3")), static(needs("system", "1"))
+		l := startAgent(t, h, NodeOf("4", "10"), nil, "file")
+		small, big, system := StaticPod(PodRequesting("small", "1")), StaticPod(PodRequesting("big", "3")), StaticPod(PodRequesting("system", "1"))
 		system.Spec.Priority = new(int32(2_000_000_000))
-		l.want("file", small, big)
-		l.until(time.Minute, "both run", l.runs(small, big))
-		l.want("file", small, big, system)
-		l.until(time.Minute, "the critical one runs", l.runs(system))
-		if s, _ := l.a.StatusCache.Get(small.UID); s.Status.Reason != "Preempting" {
+		l.desire("file", small, big)
+		l.until(time.Minute, "both run", l.isRunning(small, big))
+		l.desire("file", small, big, system)
+		l.until(time.Minute, "the critical one runs", l.isRunning(system))
+		if s, _ := l.agent.StatusCache.Get(small.UID); s.Status.Reason != "Preempting" {
 			t.Fatalf("%+v", s.Status)
 		}
 		l.until(2*time.Minute, "it waits for room", func() bool {
-			s, ok := l.a.StatusCache.Get(small.UID)
+			s, ok := l.agent.StatusCache.Get(small.UID)
 			return ok && s.Status.Phase == corev1.PodPending && s.Verdict.Reason == "OutOfcpu"
 		})
 		time.Sleep(10 * time.Minute)
-		l.want("file", small, big)
-		l.until(time.Minute, "both run", l.runs(small, big))
-		l.leaving()
+		l.desire("file", small, big)
+		l.until(time.Minute, "both run", l.isRunning(small, big))
+		l.stop()
 	})
 }

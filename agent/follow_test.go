@@ -20,7 +20,7 @@ import (
 func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := status.New()
-		pods := map[string]*corev1.Pod{"one": podOf("one", "a"), "two": podOf("two", "a"), "x": podOf("x", "a")}
+		pods := map[string]*corev1.Pod{"one": PodOf("one", "a"), "two": PodOf("two", "a"), "x": PodOf("x", "a")}
 		at := func(name string, passes int64, ip string) *Snapshot {
 			s := &Snapshot{Pod: pods[name], Passes: passes}
 			s.Status.PodIP = ip
@@ -86,12 +86,12 @@ func TestWhatIsNewRings(t *testing.T) {
 	silent := map[string]bool{"At": true, "Passes": true, "Wake": true}
 	for field := range reflect.TypeFor[Snapshot]().Fields() {
 		b := status.New()
-		pod := podOf("one", "a")
+		pod := PodOf("one", "a")
 		b.Put(&Snapshot{Pod: pod})
 		changed, stop := b.Changes()
 		s := &Snapshot{Pod: pod}
 		if v := reflect.ValueOf(s).Elem().FieldByIndex(field.Index); field.Name == "Pod" {
-			s.Pod = podOf("one", "b")
+			s.Pod = PodOf("one", "b")
 		} else if !other(v) {
 			t.Fatalf("no other value for %s", field.Name)
 		}
@@ -162,7 +162,7 @@ func TestInstanceOfAContainer(t *testing.T) {
 		{"another container's does not count", []plan.Container{{ID: "b", Name: "b"}}, false, `container "a" in pod "p" is waiting to start - no logs yet`},
 		{"nor one before it", nil, true, `previous terminated container "a" in pod "p" not found`},
 	} {
-		s := &Snapshot{Pod: podOf("p", "a"), Seen: plan.Observed{Containers: c.seen}}
+		s := &Snapshot{Pod: PodOf("p", "a"), Seen: plan.Observed{Containers: c.seen}}
 		got, err := s.Instance("a", c.previous)
 		if said := fmt.Sprint(got.ID, err); !strings.Contains(strings.TrimSuffix(said, "<nil>"), c.want) || (err == nil) != (got.ID == c.want) {
 			t.Errorf("%s: %s", c.what, said)
@@ -172,7 +172,7 @@ func TestInstanceOfAContainer(t *testing.T) {
 		"ContainerCreating": "ContainerCreating", "PodInitializing": "PodInitializing", "CreateContainerConfigError": "CreateContainerConfigError",
 		"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image",
 	} {
-		s := &Snapshot{Pod: podOf("p", "a")}
+		s := &Snapshot{Pod: PodOf("p", "a")}
 		s.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
 		if _, err := s.Instance("a", false); err == nil || err.Error() != `container "a" in pod "p" is waiting to start: `+want {
 			t.Errorf("%s: %v", reason, err)

@@ -57,8 +57,8 @@ func (f *fakeProber) forgot(pod *corev1.Pod) bool {
 	return slices.Contains(f.gone, pod.UID)
 }
 
-func readyIn(l *life, pod *corev1.Pod) corev1.ConditionStatus {
-	s, _ := l.a.StatusCache.Get(pod.UID)
+func readyIn(l *agentFixture, pod *corev1.Pod) corev1.ConditionStatus {
+	s, _ := l.agent.StatusCache.Get(pod.UID)
 	if s == nil {
 		return ""
 	}
@@ -71,13 +71,13 @@ func readyIn(l *life, pod *corev1.Pod) corev1.ConditionStatus {
 }
 
 func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		h.prober = newFakeProber()
-		pod := podOf("web", "a")
+		pod := PodOf("web", "a")
 		c := &pod.Spec.Containers[0]
 		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = &corev1.Probe{}, &corev1.Probe{}, &corev1.Probe{}
-		l := live(t, h, roomyNode(), nil, "file")
-		l.want("file", pod)
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.desire("file", pod)
 		l.until(time.Second, "it is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
 		w, tell := h.prober.of(pod)
 		if w[0].Name != "a" || w[0].Probes != (plan.Probes{Startup: true}) || w[0].StartedAt.IsZero() {
@@ -102,11 +102,11 @@ func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
 		if n := h.prober.asked() - calls; n != 0 {
 			t.Errorf("the prober was asked %d times more for the same", n)
 		}
-		l.leaving()
+		l.stop()
 
 		h.prober = newFakeProber()
-		l = begin(t, h, roomyNode(), l.records, "file")
-		changed, stop := l.a.StatusCache.Changes()
+		l = startAgentUnadopted(t, h, LargeNode(), l.records, "file")
+		changed, stop := l.agent.StatusCache.Changes()
 		enough, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -121,8 +121,8 @@ func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
 				}
 			}
 		}()
-		<-l.a.Ready()
-		l.want("file", pod)
+		<-l.agent.Ready()
+		l.desire("file", pod)
 		l.until(time.Second, "it is watched again", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
 		w, _ = h.prober.of(pod)
 		if w[0].Probes != (plan.Probes{Readiness: true, Liveness: true}) || !w[0].Health.Ready || len(w[0].Health.Probed) != 2 {
@@ -136,19 +136,19 @@ func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
 		close(enough)
 		<-done
 		stop()
-		l.want("file")
+		l.desire("file")
 		l.until(2*time.Minute, "nobody speaks of it any more", func() bool { return h.prober.forgot(pod) })
-		l.leaving()
+		l.stop()
 	})
 }
 
 func TestAContainerThatAProbeGivesUpIsReplaced(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		h.prober = newFakeProber()
-		pod := podOf("web", "a")
+		pod := PodOf("web", "a")
 		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
-		l := live(t, h, roomyNode(), nil, "file")
-		l.want("file", pod)
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.desire("file", pod)
 		l.until(time.Second, "it is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
 		w, tell := h.prober.of(pod)
 		tell(w[0].ID, plan.Health{Dead: true, Probe: "liveness", Message: "down"})
@@ -160,10 +160,10 @@ func TestAContainerThatAProbeGivesUpIsReplaced(t *testing.T) {
 		if now[0].Health.Dead {
 			t.Error("the new one inherits the death of the old one")
 		}
-		s, _ := l.a.StatusCache.Get(pod.UID)
+		s, _ := l.agent.StatusCache.Get(pod.UID)
 		if len(s.Memory.Health) > 1 {
 			t.Errorf("what the old one's probes said is kept: %+v", s.Memory.Health)
 		}
-		l.leaving()
+		l.stop()
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"berth/agent/plan"
 )
 
-func withHooks(pod *corev1.Pod, container int, start, stop bool) *corev1.Pod {
+func WithHooks(pod *corev1.Pod, container int, start, stop bool) *corev1.Pod {
 	hook := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
 	l := &corev1.Lifecycle{}
 	if start {
@@ -25,13 +25,13 @@ func withHooks(pod *corev1.Pod, container int, start, stop bool) *corev1.Pod {
 }
 
 func TestAHookIsOnDiskBeforeItRuns(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var startsAt, hooksAt []int // how many starts and hooks there were at each sync
 		r.sync = func(context.Context) error {
-			startsAt, hooksAt = append(startsAt, r.h.happened("start uid-p/a")), append(hooksAt, r.h.happened("hook"))
+			startsAt, hooksAt = append(startsAt, r.host.Happened("start uid-p/a")), append(hooksAt, r.host.Happened("hook"))
 			return errors.New("disk full") // which holds nothing up
 		}
-		pod := withHooks(podOf("p", "a", "b"), 0, true, true)
+		pod := WithHooks(PodOf("p", "a", "b"), 0, true, true)
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		if len(startsAt) == 0 || startsAt[0] != 0 {
@@ -41,13 +41,13 @@ func TestAHookIsOnDiskBeforeItRuns(t *testing.T) {
 		if hooksAt[running-1] != 1 {
 			t.Errorf("shown to be ready, and last synced after %d hooks: an agent that dies now would take it back", hooksAt[running-1])
 		}
-		start, hook, next := r.h.when("start uid-p/a"), r.h.when("hook"), r.h.when("start uid-p/b")
+		start, hook, next := r.host.When("start uid-p/a"), r.host.When("hook"), r.host.When("start uid-p/b")
 		if len(hook) != 1 || !start[0].Before(hook[0]) || !hook[0].Before(next[0]) {
 			t.Errorf("start %v, hook %v, the next one's start %v", start, hook, next)
 		}
-		r.end(pod, 10*time.Second)
-		r.until(time.Second, "gone", func() bool { return r.gone(pod) })
-		if n := r.h.happened("hook"); n != 2 || len(hooksAt) <= running || hooksAt[running] != 1 {
+		r.terminate(pod, 10*time.Second)
+		r.until(time.Second, "gone", func() bool { return r.isDone(pod) })
+		if n := r.host.Happened("hook"); n != 2 || len(hooksAt) <= running || hooksAt[running] != 1 {
 			t.Errorf("%d hooks, synced after %v", n, hooksAt)
 		}
 	})
@@ -56,65 +56,65 @@ func TestAHookIsOnDiskBeforeItRuns(t *testing.T) {
 // TestAReplacementIsOnDiskBeforeTheStop: an agent that dies in between would take the
 // end of a container that ends well for the pod's success.
 func TestAReplacementIsOnDiskBeforeTheStop(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		var stops []int // how many there were at each sync
 		r.sync = func(context.Context) error {
-			stops = append(stops, r.h.happened("stop uid-p/"))
+			stops = append(stops, r.host.Happened("stop uid-p/"))
 			return nil
 		}
 		edited := pod.DeepCopy()
 		edited.Spec.Containers[0].Image = "other"
 		w.Update(Desired{Pod: edited})
-		r.until(time.Minute, "runs again", func() bool { return r.h.happened("start uid-p/a") == 2 && r.isRunning(pod)() })
-		if r.h.happened("stop uid-p/") != 1 || len(stops) == 0 || stops[0] != 0 {
-			t.Errorf("%d stops, synced after %v", r.h.happened("stop uid-p/"), stops)
+		r.until(time.Minute, "runs again", func() bool { return r.host.Happened("start uid-p/a") == 2 && r.isRunning(pod)() })
+		if r.host.Happened("stop uid-p/") != 1 || len(stops) == 0 || stops[0] != 0 {
+			t.Errorf("%d stops, synced after %v", r.host.Happened("stop uid-p/"), stops)
 		}
 	})
 }
 
 func TestAHookThatHangsHoldsUpItsPodAlone(t *testing.T) {
-	inBubbleOf(t, 1, func(t *testing.T, r *rig) {
-		r.h.takes = takes(map[string]time.Duration{"hook": 1000 * time.Hour})
-		stuck, other := withHooks(podOf("stuck", "a", "b"), 0, true, true), podOf("other", "a")
+	withWorkersAndSlots(t, 1, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = DurationByCall(map[string]time.Duration{"hook": 1000 * time.Hour})
+		stuck, other := WithHooks(PodOf("stuck", "a", "b"), 0, true, true), PodOf("other", "a")
 		r.start(stuck)
-		r.until(time.Second, "the hook", func() bool { return r.h.happened("hook") == 1 })
+		r.until(time.Second, "the hook", func() bool { return r.host.Happened("hook") == 1 })
 		r.start(other)
 		r.until(time.Second, "the other runs", r.isRunning(other))
-		if got := r.phase(stuck); got != corev1.PodPending || r.h.happened("start uid-stuck/b") > 0 {
+		if got := r.phase(stuck); got != corev1.PodPending || r.host.Happened("start uid-stuck/b") > 0 {
 			t.Errorf("while its hook hangs the pod is %s", got)
 		}
 		// The hook that hangs at the end takes the grace, and no more.
 		began := time.Now()
-		r.end(stuck, 10*time.Second)
-		r.until(15*time.Second, "gone", func() bool { return r.gone(stuck) })
+		r.terminate(stuck, 10*time.Second)
+		r.until(15*time.Second, "gone", func() bool { return r.isDone(stuck) })
 		if took := time.Since(began); took < 10*time.Second || took > 13*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if stops := r.h.happened("stop uid-stuck/"); stops != 1 || r.h.happened("hook uid-stuck/a") != 2 {
-			t.Errorf("%d stops, %d hooks", stops, r.h.happened("hook"))
+		if stops := r.host.Happened("stop uid-stuck/"); stops != 1 || r.host.Happened("hook uid-stuck/a") != 2 {
+			t.Errorf("%d stops, %d hooks", stops, r.host.Happened("hook"))
 		}
 	})
 }
 
 func TestAFailedHookIsToldAndKillsItsContainer(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.fails = func(call string, n int) error {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Fails = func(call string, n int) error {
 			if call == "hook uid-p/a" && n <= 2 {
 				return &plan.Error{Err: errors.New("exit code 1")}
 			}
 			return nil
 		}
-		pod := withHooks(podOf("p", "a"), 0, true, true)
+		pod := WithHooks(PodOf("p", "a"), 0, true, true)
 		r.start(pod)
 		// The first is postStart, the second the same container's preStop.
 		r.until(time.Minute, "runs", r.isRunning(pod))
-		if r.toldOf("FailedPostStartHook") != 1 || r.toldOf("FailedPreStopHook") != 1 || r.toldOf("Killing") != 1 {
-			t.Errorf("told: %+v", r.told)
+		if r.reportedCount("FailedPostStartHook") != 1 || r.reportedCount("FailedPreStopHook") != 1 || r.reportedCount("Killing") != 1 {
+			t.Errorf("told: %+v", r.reported)
 		}
-		if n := r.h.happened("start uid-p/a"); n != 2 {
+		if n := r.host.Happened("start uid-p/a"); n != 2 {
 			t.Errorf("%d starts", n)
 		}
 	})

@@ -38,10 +38,10 @@ func TestStopwatchCountsWhatOverlapsOnce(t *testing.T) {
 }
 
 func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.takes = takes(map[string]time.Duration{"pull uid-p/a": time.Minute, "mount uid-p/conf": 70 * time.Second})
-		pod := withConfigMap(podOf("p", "a"), "c")
-		r.have(map[string]string{"c": "1"})
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = DurationByCall(map[string]time.Duration{"pull uid-p/a": time.Minute, "mount uid-p/conf": 70 * time.Second})
+		pod := WithConfigMap(PodOf("p", "a"), "c")
+		r.setConfigMaps(map[string]string{"c": "1"})
 		w := r.start(pod)
 		r.until(2*time.Minute, "it runs", r.isRunning(pod))
 		if got := time.Duration(r.overhead.Load()).Round(time.Second); got != 10*time.Second {
@@ -65,7 +65,7 @@ func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) 
 }
 
 func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		var mu sync.Mutex
 		n := map[string]int{}
 		count := func(what string) {
@@ -78,15 +78,15 @@ func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
 			defer mu.Unlock()
 			return n[what]
 		}
-		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Metrics = Metrics{ // before there are workers
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.agent.Metrics = Metrics{ // before there are workers
 			AuditFinished: func() { count("audit") }, EventStreamLost: func() { count("missed") }, PodRejected: func(r string) { count(r) },
 			ActionFinished: func(_ *corev1.Pod, r plan.Outcome) { count(r.Action.Key().Verb) },
 		}
-		pod, elsewhere := podOf("p", "a"), podOf("q", "a")
+		pod, elsewhere := PodOf("p", "a"), PodOf("q", "a")
 		elsewhere.Spec.NodeSelector = map[string]string{"no": "such"}
-		l.want("file", pod, elsewhere)
-		l.until(time.Second, "p runs", l.runs(pod))
+		l.desire("file", pod, elsewhere)
+		l.until(time.Second, "p runs", l.isRunning(pod))
 		time.Sleep(10 * time.Minute)
 		if got := counted("audit"); got != 13 {
 			t.Errorf("%d audits in 10 minutes", got)
@@ -100,17 +100,17 @@ func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
 		if n := counted("missed"); n != 0 {
 			t.Errorf("%d streams lost in peace", n)
 		}
-		l.hints("", RuntimeEvent{Incomplete: true})
-		l.hints("", RuntimeEvent{Listed: &RuntimePod{}}) // polled: there was no stream
+		l.event("", RuntimeEvent{Incomplete: true})
+		l.event("", RuntimeEvent{Listed: &RuntimePod{}}) // polled: there was no stream
 		l.until(time.Second, "the lost stream", func() bool { return counted("missed") == 1 })
-		l.leaving()
+		l.stop()
 	})
 }
 
 func TestFailureIsLoggedOnceAtItsLevel(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var log bytes.Buffer
-		w := &worker{state: newState(), log: slog.New(slog.NewTextHandler(&log, nil)), tell: func(_ *corev1.Pod, why plan.Reason) { r.told = append(r.told, why) }}
+		w := &worker{state: newState(), log: slog.New(slog.NewTextHandler(&log, nil)), tell: func(_ *corev1.Pod, why plan.Reason) { r.reported = append(r.reported, why) }}
 		broken := errors.New("it is broken")
 		for _, row := range []struct {
 			action      plan.Action
@@ -126,11 +126,11 @@ func TestFailureIsLoggedOnceAtItsLevel(t *testing.T) {
 			{plan.StartContainer{Name: "a"}, nil, 2, "INFO", `reason=Started on=a`, 2},
 		} {
 			log.Reset()
-			r.told = nil
+			r.reported = nil
 			w.reportOutcome(plan.Outcome{Action: row.action, Err: row.err})
 			if n := strings.Count(log.String(), "\n"); n != row.lines || strings.Count(log.String(), "level="+row.level) != n && n > 0 ||
-				!strings.Contains(log.String(), row.text) || strings.Contains(log.String(), `on=""`) || len(r.told) != row.told {
-				t.Errorf("%s, %v: told %d, log:\n%s", row.action.Key(), row.err, len(r.told), log.String())
+				!strings.Contains(log.String(), row.text) || strings.Contains(log.String(), `on=""`) || len(r.reported) != row.told {
+				t.Errorf("%s, %v: told %d, log:\n%s", row.action.Key(), row.err, len(r.reported), log.String())
 			}
 		}
 	})

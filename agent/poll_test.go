@@ -10,18 +10,18 @@ import (
 
 // polledRuntime makes the rig's runtime one without events: each second it
 // tells of what has changed, with the list.
-func (r *rig) polledRuntime(pods ...string) {
-	r.h.events = nil
+func (r *workerFixture) polledRuntime(pods ...string) {
+	r.host.Events = nil
 	r.polled.Store(true)
 	r.wg.Go(func() {
 		last := map[string]observation{}
 		for pause(r.ctx, time.Second) {
 			for _, name := range pods {
-				uid := podOf(name).UID
-				r.h.mu.Lock()
-				p := r.h.of(uid)
-				now := observation{sandboxes: p.sandboxes, containers: append([]plan.Container{}, p.containers...)}
-				r.h.mu.Unlock()
+				uid := PodOf(name).UID
+				r.host.Mu.Lock()
+				p := r.host.StateOf(uid)
+				now := observation{sandboxes: p.Sandboxes, containers: append([]plan.Container{}, p.Containers...)}
+				r.host.Mu.Unlock()
 				known := plan.Observed{Sandboxes: last[name].sandboxes, Containers: last[name].containers}
 				if known.Differences(now.sandboxes, now.containers) != "" {
 					r.workers[uid].Notify(RuntimeEvent{Incomplete: true, Listed: &RuntimePod{Sandboxes: now.sandboxes, Containers: now.containers}})
@@ -33,75 +33,75 @@ func (r *rig) polledRuntime(pods ...string) {
 }
 
 func TestOwnStepsOfAPolledRuntimeCostNoLook(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		r.h.takes = takes(map[string]time.Duration{"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond})
-		pod := podOf("p", "a", "b", "c")
+		r.host.Takes = DurationByCall(map[string]time.Duration{"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond})
+		pod := PodOf("p", "a", "b", "c")
 		r.start(pod)
 		r.until(10*time.Second, "runs", r.isRunning(pod))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := r.h.happened("look uid-p"); n > 0 {
+		if n := r.host.Happened("look uid-p"); n > 0 {
 			t.Errorf("%d looks", n)
 		}
-		if n := r.h.happened("status"); n != 3 {
+		if n := r.host.Happened("status"); n != 3 {
 			t.Errorf("%d reads after 3 starts", n)
 		}
 	})
 }
 
 func TestEndSoonAfterAStartIsSeenBeforeTheNextPoll(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		r.h.exits = func(string) (time.Duration, int32, bool) {
-			return 50 * time.Millisecond, 1, r.h.count["start uid-p/a"] == 1
+		r.host.Exits = func(string) (time.Duration, int32, bool) {
+			return 50 * time.Millisecond, 1, r.host.Count["start uid-p/a"] == 1
 		}
-		pod := podOf("p", "a")
+		pod := PodOf("p", "a")
 		r.start(pod)
-		r.until(400*time.Millisecond, "started again", func() bool { return r.h.happened("start") == 2 })
+		r.until(400*time.Millisecond, "started again", func() bool { return r.host.Happened("start") == 2 })
 		r.until(10*time.Second, "runs", r.isRunning(pod))
 	})
 }
 
 func TestEndIsSeenByAPollAndLookedIntoOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		pod := podOf("p", "a")
+		pod := PodOf("p", "a")
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		time.Sleep(5 * time.Second)
-		r.h.kill(pod.UID, "a", 1, false)
-		r.until(1100*time.Millisecond, "started again", func() bool { return r.h.happened("start") == 2 })
+		r.host.Kill(pod.UID, "a", 1, false)
+		r.until(1100*time.Millisecond, "started again", func() bool { return r.host.Happened("start") == 2 })
 		time.Sleep(5 * time.Second)
-		if n := r.h.happened("look uid-p"); n != 1 {
+		if n := r.host.Happened("look uid-p"); n != 1 {
 			t.Errorf("%d looks", n)
 		}
 	})
 }
 
 func TestEventsSpareTheReadAfterAStart(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a")
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		time.Sleep(time.Second)
-		if n := r.h.happened("status") + r.h.happened("look uid-p"); n > 0 {
+		if n := r.host.Happened("status") + r.host.Happened("look uid-p"); n > 0 {
 			t.Errorf("%d reads", n)
 		}
 	})
 }
 
 func TestSuspicionWaitsForActionsButNotForEver(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		r.h.takes = takes(map[string]time.Duration{"start uid-p/b": time.Hour}) // a postStart that hangs
-		pod := podOf("p", "a", "b")
+		r.host.Takes = DurationByCall(map[string]time.Duration{"start uid-p/b": time.Hour}) // a postStart that hangs
+		pod := PodOf("p", "a", "b")
 		r.start(pod)
-		r.until(time.Second, "a runs", func() bool { return len(r.h.running(pod.UID)) == 1 })
+		r.until(time.Second, "a runs", func() bool { return len(r.host.RunningContainers(pod.UID)) == 1 })
 		time.Sleep(5 * time.Second)
-		r.h.kill(pod.UID, "a", 3, false)
+		r.host.Kill(pod.UID, "a", 3, false)
 		r.until(time.Second+recheckDelay+50*time.Millisecond, "the end of a is known", func() bool {
-			s, _ := r.board.Get(pod.UID)
+			s, _ := r.statuses.Get(pod.UID)
 			return s.Status.ContainerStatuses[0].State.Running == nil
 		})
 	})

@@ -21,46 +21,46 @@ import (
 	"berth/agent/status/events"
 )
 
-// rig is workers on a fake host, in a bubble.
-type rig struct {
+// workerFixture is workers on a fake host, in a bubble.
+type workerFixture struct {
 	t        *testing.T
-	h        *fakeHost
-	room     *allocator.Room
-	board    *Board
+	host        *Host
+	allocator     *allocator.Room
+	statuses    *Board
 	objects  *objects
-	running  atomic.Int64 // times that a pod was metered as running
-	lost     atomic.Int64 // divergences
+	startedCount  atomic.Int64 // times that a pod was metered as running
+	divergences     atomic.Int64 // divergences
 	overhead atomic.Int64 // of the last pod that was metered as running
 	pulling  atomic.Int64 // likewise
-	again    atomic.Int64 // times that the pod was to be made anew
+	recreated    atomic.Int64 // times that the pod was to be made anew
 	polled   atomic.Bool
 	sync     func(context.Context) error
 	ctx      context.Context
 	wg       sync.WaitGroup
 	mu       sync.Mutex
 	workers  map[types.UID]*worker
-	over     map[types.UID]chan bool // what Run returned
-	told     []plan.Reason
+	finished     map[types.UID]chan bool // what Run returned
+	reported     []plan.Reason
 }
 
-// inBubble runs a test with a rig in a bubble: time is virtual, and every
+// withWorkers runs a test with a rig in a bubble: time is virtual, and every
 // goroutine must have ended when the test returns.
-func inBubble(t *testing.T, f func(t *testing.T, r *rig)) {
+func withWorkers(t *testing.T, f func(t *testing.T, r *workerFixture)) {
 	t.Helper()
-	inBubbleOf(t, 100, f)
+	withWorkersAndSlots(t, 100, f)
 }
 
-// inBubbleOf is inBubble with so many start slots.
-func inBubbleOf(t *testing.T, slots int, f func(t *testing.T, r *rig)) {
+// withWorkersAndSlots is inBubble with so many start slots.
+func withWorkersAndSlots(t *testing.T, slots int, f func(t *testing.T, r *workerFixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		r := &rig{
-			t: t, h: newFakeHost(), ctx: ctx, board: status.New(), workers: map[types.UID]*worker{}, over: map[types.UID]chan bool{},
-			room:    allocator.New(allocator.Config{Node: roomyNode(), Slots: slots}),
+		r := &workerFixture{
+			t: t, host: NewHost(), ctx: ctx, statuses: status.New(), workers: map[types.UID]*worker{}, finished: map[types.UID]chan bool{},
+			allocator:    allocator.New(allocator.Config{Node: LargeNode(), Slots: slots}),
 			objects: newDesiredPods().objects,
 		}
-		r.h.events = func(uid types.UID, h RuntimeEvent) {
+		r.host.Events = func(uid types.UID, h RuntimeEvent) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if w := r.workers[uid]; w != nil {
@@ -69,13 +69,13 @@ func inBubbleOf(t *testing.T, slots int, f func(t *testing.T, r *rig)) {
 		}
 		roomCtx, closeRoom := context.WithCancel(context.Background())
 		var seats sync.WaitGroup
-		seats.Go(func() { r.room.Run(roomCtx) })
+		seats.Go(func() { r.allocator.Run(roomCtx) })
 		defer func() {
 			cancel()
 			r.wg.Wait()
 			closeRoom()
 			seats.Wait()
-			for _, b := range r.h.broken {
+			for _, b := range r.host.Violations {
 				t.Error(b)
 			}
 		}()
@@ -84,9 +84,9 @@ func inBubbleOf(t *testing.T, slots int, f func(t *testing.T, r *rig)) {
 }
 
 // start runs a worker for the pod.
-func (r *rig) start(pod *corev1.Pod) *worker {
+func (r *workerFixture) start(pod *corev1.Pod) *worker {
 	w := &worker{
-		stages: r.h.stages(), limits: simLimits, room: r.room, objects: r.objects,
+		stages: r.host.stages(), limits: Limits, room: r.allocator, objects: r.objects,
 		keep: func(Desired, plan.Verdict, plan.Memory) {},
 		sync: func(ctx context.Context, _ Desired, _ plan.Verdict, _ plan.Memory) error {
 			if r.sync != nil {
@@ -94,42 +94,42 @@ func (r *rig) start(pod *corev1.Pod) *worker {
 			}
 			return nil
 		},
-		publish: r.board.Put,
+		publish: r.statuses.Put,
 		tell: func(_ *corev1.Pod, why plan.Reason) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.told = append(r.told, why)
+			r.reported = append(r.reported, why)
 		},
 		timeline: events.NewTimeline(events.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
-		again: func(context.Context, bool) { r.again.Add(1) },
+		again: func(context.Context, bool) { r.recreated.Add(1) },
 		meters: Metrics{PodStarted: func(s PodStart) {
-			r.running.Add(1)
+			r.startedCount.Add(1)
 			r.overhead.Store(int64(s.Overhead))
 			r.pulling.Store(int64(s.Pulling))
-		}, Divergence: func() { r.lost.Add(1) }},
+		}, Divergence: func() { r.divergences.Add(1) }},
 		now: time.Now, fault: func(string, plan.Action) {}, polled: r.polled.Load, sandboxes: newSandboxCalls(),
 		inbox: inbox{ready: make(chan struct{}, 1)}, state: newState(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
 	over := make(chan bool, 1)
 	r.mu.Lock()
-	r.workers[pod.UID], r.over[pod.UID] = w, over
+	r.workers[pod.UID], r.finished[pod.UID] = w, over
 	r.mu.Unlock()
 	w.Update(Desired{Pod: pod})
 	r.wg.Go(func() { over <- w.Run(r.ctx) })
 	return w
 }
 
-// end asks for the end of the pod for good.
-func (r *rig) end(pod *corev1.Pod, grace time.Duration) {
+// terminate asks for the end of the pod for good.
+func (r *workerFixture) terminate(pod *corev1.Pod, grace time.Duration) {
 	r.workers[pod.UID].Update(Desired{Pod: pod, Termination: &plan.End{Reason: "Deleted", Grace: grace, At: time.Now(), Forget: true}})
 }
 
-// gone reports whether the pod's worker has left because nothing is left.
-func (r *rig) gone(pod *corev1.Pod) bool {
+// isDone reports whether the pod's worker has left because nothing is left.
+func (r *workerFixture) isDone(pod *corev1.Pod) bool {
 	synctest.Wait()
 	select {
-	case done := <-r.over[pod.UID]:
-		r.over[pod.UID] <- done
+	case done := <-r.finished[pod.UID]:
+		r.finished[pod.UID] <- done
 		return done
 	default:
 		return false
@@ -137,7 +137,7 @@ func (r *rig) gone(pod *corev1.Pod) bool {
 }
 
 // until advances time until ok, at most by the bound, and fails then.
-func (r *rig) until(bound time.Duration, what string, ok func() bool) {
+func (r *workerFixture) until(bound time.Duration, what string, ok func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
 		synctest.Wait()
@@ -145,27 +145,27 @@ func (r *rig) until(bound time.Duration, what string, ok func() bool) {
 			return
 		}
 		if time.Now().After(end) {
-			r.t.Fatalf("not within %v: %s\n%+v", bound, what, r.h.calls)
+			r.t.Fatalf("not within %v: %s\n%+v", bound, what, r.host.Calls)
 		}
 	}
 }
 
-func (r *rig) phase(pod *corev1.Pod) corev1.PodPhase {
-	if s, ok := r.board.Get(pod.UID); ok {
+func (r *workerFixture) phase(pod *corev1.Pod) corev1.PodPhase {
+	if s, ok := r.statuses.Get(pod.UID); ok {
 		return s.Status.Phase
 	}
 	return ""
 }
 
-func (r *rig) isRunning(pod *corev1.Pod) func() bool {
+func (r *workerFixture) isRunning(pod *corev1.Pod) func() bool {
 	return func() bool { return r.phase(pod) == corev1.PodRunning }
 }
 
-// toldOf counts what was told under a code.
-func (r *rig) toldOf(code string) (n int) {
+// reportedCount counts what was told under a code.
+func (r *workerFixture) reportedCount(code string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, why := range r.told {
+	for _, why := range r.reported {
 		if why.Code == code {
 			n++
 		}
@@ -173,8 +173,8 @@ func (r *rig) toldOf(code string) (n int) {
 	return n
 }
 
-// have replaces the objects that there are.
-func (r *rig) have(versions map[string]string) {
+// setConfigMaps replaces the objects that there are.
+func (r *workerFixture) setConfigMaps(versions map[string]string) {
 	objs := map[source.ObjectKey]plan.Object{}
 	for name, v := range versions {
 		key := source.ObjectKey{Kind: plan.ConfigMap, NamespacedName: types.NamespacedName{Namespace: "default", Name: name}}
@@ -186,8 +186,8 @@ func (r *rig) have(versions map[string]string) {
 	}
 }
 
-// podOf makes a pod with containers of these names, each with an image of its own.
-func podOf(name string, containers ...string) *corev1.Pod {
+// PodOf makes a pod with containers of these names, each with an image of its own.
+func PodOf(name string, containers ...string) *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID("uid-"+name)
 	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
@@ -197,14 +197,14 @@ func podOf(name string, containers ...string) *corev1.Pod {
 	return pod
 }
 
-func needs(name, cpu string) *corev1.Pod {
-	pod := podOf(name, "a")
+func PodRequesting(name, cpu string) *corev1.Pod {
+	pod := PodOf(name, "a")
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	return pod
 }
 
-// withConfigMap mounts a ConfigMap into every container of the pod.
-func withConfigMap(pod *corev1.Pod, name string) *corev1.Pod {
+// WithConfigMap mounts a ConfigMap into every container of the pod.
+func WithConfigMap(pod *corev1.Pod, name string) *corev1.Pod {
 	vol := corev1.Volume{Name: "conf"}
 	vol.ConfigMap = &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, vol)
@@ -222,6 +222,6 @@ func gaps(at []time.Time) (d []time.Duration) {
 	return d
 }
 
-func hasPrefix(call string, prefixes ...string) bool {
+func HasPrefix(call string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return len(call) >= len(p) && call[:len(p)] == p })
 }

@@ -14,19 +14,19 @@ import (
 // TestAnImageBroughtByHandIsNoticed within seconds, by the pod that waits for it,
 // which asks for nothing else meanwhile and does not tell watchers each time.
 func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		l := live(t, h, roomyNode(), nil, "file")
-		pod, idle := podOf("p", "a", "b"), podOf("idle", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		pod, idle := PodOf("p", "a", "b"), PodOf("idle", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
-		l.want("file", pod, idle)
-		l.until(time.Second, "the other runs", l.runs(idle))
+		l.desire("file", pod, idle)
+		l.until(time.Second, "the other runs", l.isRunning(idle))
 		time.Sleep(time.Minute)
-		changed, stop := l.a.StatusCache.Changes()
+		changed, stop := l.agent.StatusCache.Changes()
 		defer stop()
-		h.mu.Lock()
-		asked, looks := h.asked["p-a"], h.count["lookAtHost uid-p"]
-		others := h.asked["idle-a"]
-		h.mu.Unlock()
+		h.Mu.Lock()
+		asked, looks := h.ImageChecks["p-a"], h.Count["lookAtHost uid-p"]
+		others := h.ImageChecks["idle-a"]
+		h.Mu.Unlock()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		select {
@@ -34,19 +34,19 @@ func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
 			t.Error("watchers were told of an image that is still not there")
 		default:
 		}
-		h.mu.Lock()
-		if n := h.asked["p-a"] - asked; n < 115 || n > 121 {
+		h.Mu.Lock()
+		if n := h.ImageChecks["p-a"] - asked; n < 115 || n > 121 {
 			t.Errorf("the node was asked %d times in ten minutes, want once in 5 s", n)
 		}
-		if n := h.count["lookAtHost uid-p"] - looks; n != 0 {
+		if n := h.Count["lookAtHost uid-p"] - looks; n != 0 {
 			t.Errorf("the host was looked at %d times", n)
 		}
-		if n := h.asked["idle-a"] - others; n != 0 {
+		if n := h.ImageChecks["idle-a"] - others; n != 0 {
 			t.Errorf("the node was asked %d times for what is running", n)
 		}
-		h.images["p-a"] = true
-		h.mu.Unlock()
-		l.until(5100*time.Millisecond, "it runs", l.runs(pod))
+		h.HasImage["p-a"] = true
+		h.Mu.Unlock()
+		l.until(5100*time.Millisecond, "it runs", l.isRunning(pod))
 		if spans := l.spans(pod.UID); len(spans) > 10 {
 			t.Errorf("the asking is on the timeline: %q", spans)
 		}
@@ -56,66 +56,66 @@ func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
 // TestAnImageThatCameIsUsedAtOnce, by the pods that wait for one, without waiting for
 // the next time that they would look.
 func TestAnImageThatCameIsUsedAtOnce(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		l := live(t, h, roomyNode(), nil, "file")
-		pod := podOf("p", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		pod := PodOf("p", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
-		l.want("file", pod)
+		l.desire("file", pod)
 		times := func() int {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			return h.asked["p-a"]
+			h.Mu.Lock()
+			defer h.Mu.Unlock()
+			return h.ImageChecks["p-a"]
 		}
 		time.Sleep(time.Minute)
 		before := times()
 		l.until(6*time.Second, "it has looked", func() bool { return times() > before })
-		h.mu.Lock()
-		h.images["p-a"] = true
-		h.mu.Unlock()
-		l.a.ImagesImported()
-		l.until(4*time.Second, "it runs before it would look again", l.runs(pod))
+		h.Mu.Lock()
+		h.HasImage["p-a"] = true
+		h.Mu.Unlock()
+		l.agent.ImagesImported()
+		l.until(4*time.Second, "it runs before it would look again", l.isRunning(pod))
 	})
 }
 
 // TestATagThatMovedIsFollowed by the next start under its name, of a pod that runs and
 // of a new one; nobody is restarted for it.
 func TestATagThatMovedIsFollowed(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		h.images["p-a"], h.images["p-b"] = true, true
-		l := live(t, h, roomyNode(), nil, "file")
-		pod := podOf("p", "a", "b")
+	withHost(t, func(t *testing.T, h *Host) {
+		h.HasImage["p-a"], h.HasImage["p-b"] = true, true
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		pod := PodOf("p", "a", "b")
 		pod.Spec.Containers[1].ImagePullPolicy = corev1.PullNever
-		l.want("file", pod)
-		l.until(time.Second, "runs", l.runs(pod))
+		l.desire("file", pod)
+		l.until(time.Second, "runs", l.isRunning(pod))
 		runs := func(name, image string, attempt uint32) func() bool {
 			return func() bool {
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				return slices.ContainsFunc(h.of(pod.UID).containers, func(k plan.Container) bool {
+				h.Mu.Lock()
+				defer h.Mu.Unlock()
+				return slices.ContainsFunc(h.StateOf(pod.UID).Containers, func(k plan.Container) bool {
 					return k.Name == name && k.State == plan.Running && k.Attempt == attempt && k.Image == image
 				})
 			}
 		}
-		h.mu.Lock()
-		h.moved["p-a"], h.moved["p-b"] = "@2", "@2"
-		h.mu.Unlock()
-		l.a.ImagesImported()
+		h.Mu.Lock()
+		h.Retagged["p-a"], h.Retagged["p-b"] = "@2", "@2"
+		h.Mu.Unlock()
+		l.agent.ImagesImported()
 		time.Sleep(time.Minute)
-		if n := h.happened("start"); n != 2 {
+		if n := h.Happened("start"); n != 2 {
 			t.Errorf("%d starts, want none for a tag that moved", n-2)
 		}
 		for _, c := range []string{"a", "b"} {
-			h.kill(pod.UID, c, 1, false)
+			h.Kill(pod.UID, c, 1, false)
 			l.until(time.Minute, "a restart takes the new image", runs(c, "sha:p-"+c+"@2", 1))
 		}
-		l.want("file")
-		l.until(time.Minute, "gone", l.gone(pod.UID))
-		h.mu.Lock()
-		h.moved["p-a"] = "@3"
-		h.mu.Unlock()
-		l.want("file", pod)
+		l.desire("file")
+		l.until(time.Minute, "gone", l.isDeleted(pod.UID))
+		h.Mu.Lock()
+		h.Retagged["p-a"] = "@3"
+		h.Mu.Unlock()
+		l.desire("file", pod)
 		l.until(time.Minute, "and so does a new pod", runs("a", "sha:p-a@3", 0))
-		if n := h.happened("pull"); n != 0 {
+		if n := h.Happened("pull"); n != 0 {
 			t.Errorf("%d pulls of what is here", n)
 		}
 	})
@@ -124,23 +124,23 @@ func TestATagThatMovedIsFollowed(t *testing.T) {
 // TestAnImageThatCannotBeLookedAtIsNotCalledAbsent where it is never pulled; it is
 // used once it can be.
 func TestAnImageThatCannotBeLookedAtIsNotCalledAbsent(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		h.images["p-a"], h.unclear = true, "connection refused"
-		l := live(t, h, roomyNode(), nil, "file")
-		pod := podOf("p", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		h.HasImage["p-a"], h.ImageError = true, "connection refused"
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		pod := PodOf("p", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
-		l.want("file", pod)
+		l.desire("file", pod)
 		why := func() string {
-			if s, ok := l.a.StatusCache.Get(pod.UID); ok && len(s.Status.ContainerStatuses) > 0 && s.Status.ContainerStatuses[0].State.Waiting != nil {
+			if s, ok := l.agent.StatusCache.Get(pod.UID); ok && len(s.Status.ContainerStatuses) > 0 && s.Status.ContainerStatuses[0].State.Waiting != nil {
 				return s.Status.ContainerStatuses[0].State.Waiting.Reason
 			}
 			return ""
 		}
 		l.until(time.Second, "it says so", func() bool { return why() == "ImageInspectError" })
-		h.mu.Lock()
-		h.unclear = ""
-		h.mu.Unlock()
-		l.until(6*time.Second, "it runs", l.runs(pod))
+		h.Mu.Lock()
+		h.ImageError = ""
+		h.Mu.Unlock()
+		l.until(6*time.Second, "it runs", l.isRunning(pod))
 		if told := l.events(pod.UID); told["ErrImageNeverPull"] != 0 {
 			t.Errorf("told %v", told)
 		}

@@ -28,7 +28,7 @@ var (
 	oneSeed = flag.Int("seed", -1, "run this seed only, and print its story")
 )
 
-var simLimits = plan.Limits{
+var Limits = plan.Limits{
 	CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
 	PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: time.Minute,
 	MinStop: 2 * time.Second,
@@ -50,11 +50,11 @@ func TestSim(t *testing.T) {
 	for range runtime.GOMAXPROCS(0) { // each world is one goroutine's, from its beginning to its end
 		wg.Go(func() {
 			for seed := next.Add(1) - 1; seed < to && !t.Failed(); seed = next.Add(1) - 1 {
-				s := newSim(uint64(seed))
+				s := newSimulation(uint64(seed))
 				s.verbose = *oneSeed >= 0
 				s.run()
-				if len(s.broken) > 0 {
-					t.Errorf("seed %d (go test ./agent -run TestSim -seed %d):\n%s\n%s", seed, seed, strings.Join(s.broken, "\n"), s.story.String())
+				if len(s.violations) > 0 {
+					t.Errorf("seed %d (go test ./agent -run TestSim -seed %d):\n%s\n%s", seed, seed, strings.Join(s.violations, "\n"), s.transcript.String())
 				}
 			}
 		})
@@ -66,11 +66,11 @@ func TestSim(t *testing.T) {
 func TestSimReplays(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(25) {
-		a, b := newSim(seed), newSim(seed)
+		a, b := newSimulation(seed), newSimulation(seed)
 		a.verbose, b.verbose = true, true
 		a.run()
 		b.run()
-		if a.story.String() != b.story.String() {
+		if a.transcript.String() != b.transcript.String() {
 			t.Fatalf("seed %d: two stories", seed)
 		}
 	}
@@ -80,13 +80,13 @@ func TestSimReplays(t *testing.T) {
 // with a double start, an early unmount, a sandbox for an ended pod, no hooks.
 func TestSimHasTeeth(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(*sim, *plan.Plan){
-		"I3": func(s *sim, p *plan.Plan) {
+	for name, spoil := range map[string]func(*simulation, *plan.Plan){
+		"I3": func(s *simulation, p *plan.Plan) {
 			if p.Memory.End != nil && len(s.sandboxes) == 0 {
 				p.BuildRun = append(p.BuildRun, plan.RunSandbox{Attempt: 77})
 			}
 		},
-		"I4": func(s *sim, p *plan.Plan) {
+		"I4": func(s *simulation, p *plan.Plan) {
 			for _, k := range s.containers {
 				a := plan.StartContainer{Name: k.Name, SandboxID: k.SandboxID, Attempt: k.Attempt + 9}
 				if k.State == plan.Running && len(s.book.inProgress) == 0 && p.Empty() {
@@ -95,14 +95,14 @@ func TestSimHasTeeth(t *testing.T) {
 				}
 			}
 		},
-		"I2": func(s *sim, p *plan.Plan) {
+		"I2": func(s *simulation, p *plan.Plan) {
 			if len(s.containers) > 0 && s.containers[0].State == plan.Running && p.Empty() && len(s.book.inProgress) == 0 {
 				p.Cleanup = append(p.Cleanup, plan.RemoveCgroup{})
 			}
 		},
-		"I5": func(s *sim, p *plan.Plan) { p.Cleanup, p.Done = nil, false },
-		"I9": func(s *sim, p *plan.Plan) { clear(p.Memory.Hooks) }, // as if no hook were to be run
-		"I10": func(s *sim, p *plan.Plan) {
+		"I5": func(s *simulation, p *plan.Plan) { p.Cleanup, p.Done = nil, false },
+		"I9": func(s *simulation, p *plan.Plan) { clear(p.Memory.Hooks) }, // as if no hook were to be run
+		"I10": func(s *simulation, p *plan.Plan) {
 			for i, a := range p.Cleanup {
 				if hook, ok := a.(plan.PreStop); ok {
 					p.Cleanup[i] = plan.StopContainer{ID: hook.ID, Name: hook.Name, Grace: time.Minute}
@@ -112,10 +112,10 @@ func TestSimHasTeeth(t *testing.T) {
 	} {
 		found := false
 		for seed := uint64(0); seed < 60 && !found; seed++ {
-			s := newSim(seed)
-			s.spoil = spoil
+			s := newSimulation(seed)
+			s.corrupt = spoil
 			s.run()
-			found = slices.ContainsFunc(s.broken, func(b string) bool { return strings.HasPrefix(b, name) })
+			found = slices.ContainsFunc(s.violations, func(b string) bool { return strings.HasPrefix(b, name) })
 		}
 		if !found {
 			t.Errorf("%s: a spoilt decision went unnoticed", name)
@@ -123,8 +123,8 @@ func TestSimHasTeeth(t *testing.T) {
 	}
 }
 
-// sim is one run.
-type sim struct {
+// simulation is one run.
+type simulation struct {
 	*world
 	book     *state
 	refs     map[plan.Ref]plan.Version
@@ -135,20 +135,20 @@ type sim struct {
 	last     plan.Plan
 	done     bool
 	verbose  bool
-	story    strings.Builder
-	spoil    func(*sim, *plan.Plan)
-	times    int // that I6 was checked
+	transcript    strings.Builder
+	corrupt    func(*simulation, *plan.Plan)
+	timeChecks    int // that I6 was checked
 }
 
-func newSim(seed uint64) *sim {
-	s := &sim{world: newWorld(seed), canceled: map[plan.OpKey]bool{}, restarts: map[string]int32{}}
+func newSimulation(seed uint64) *simulation {
+	s := &simulation{world: newWorld(seed), canceled: map[plan.OpKey]bool{}, restarts: map[string]int32{}}
 	s.refs = map[plan.Ref]plan.Version{{Kind: plan.ConfigMap, Name: "cm"}: {Version: "1"}}
-	s.wake()
+	s.restartAgent()
 	return s
 }
 
-// wake is a new life of the agent: it knows what the store had, and looks.
-func (s *sim) wake() {
+// restartAgent is a new life of the agent: it knows what the store had, and looks.
+func (s *simulation) restartAgent() {
 	s.book = newState()
 	s.book.memory = s.saved
 	s.book.setDesired(Desired{Pod: s.pod})
@@ -157,13 +157,13 @@ func (s *sim) wake() {
 	if s.cgroup { // the first look of a life sets its limits anew
 		s.size = plan.ResourcesOf(plan.WithResources(s.book.podWithAllocation(), s.saved.Sizes.Pod))
 	}
-	s.see()
+	s.observe()
 }
 
-// see looks until the look counts. Images are known by pulling only, so that
+// observe looks until the look counts. Images are known by pulling only, so that
 // every start has one to wait for.
-func (s *sim) see() {
-	l := s.look(s.book.outcomeSeq, !s.book.everObserved || s.book.hostStale)
+func (s *simulation) observe() {
+	l := s.observation(s.book.outcomeSeq, !s.book.everObserved || s.book.hostStale)
 	l.eventSeq = s.book.eventSeq
 	if !s.book.everObserved {
 		for name, img := range s.images {
@@ -173,47 +173,47 @@ func (s *sim) see() {
 	s.book.applyObservation(l)
 }
 
-func (s *sim) tell(format string, args ...any) {
+func (s *simulation) logf(format string, args ...any) {
 	if s.verbose {
-		fmt.Fprintf(&s.story, "%s  "+format+"\n", append([]any{s.now.Format("15:04:05")}, args...)...)
+		fmt.Fprintf(&s.transcript, "%s  "+format+"\n", append([]any{s.now.Format("15:04:05")}, args...)...)
 	}
 }
 
-func (s *sim) run() {
+func (s *simulation) run() {
 	const wild, calm = 150, 400
 	endAt := s.rng.IntN(wild)
 	for step := range wild {
-		if len(s.broken) > 0 || s.done {
+		if len(s.violations) > 0 || s.done {
 			return
 		}
-		s.happen(step == endAt && s.oneIn(2))
-		s.turn()
+		s.randomEvent(step == endAt && s.oneIn(2))
+		s.step()
 	}
-	s.obedient = true
-	s.tell("--- the world obeys from here ---")
-	s.answer(true)
-	s.turn()
+	s.healthy = true
+	s.logf("--- the world obeys from here ---")
+	s.allocatorVerdict(true)
+	s.step()
 	if !s.settle(calm) {
 		return
 	}
 	s.checkRest()
-	s.tell("--- deleted ---")
+	s.logf("--- deleted ---")
 	s.book.setDesired(Desired{Pod: s.pod, Termination: &plan.End{Reason: "Deleted", Grace: 30 * time.Second, At: s.now, Forget: true}})
-	s.turn()
+	s.step()
 	if s.settle(calm) && !s.done {
-		s.breaks("I5 a deleted pod is not done: %+v", s.book.observed)
+		s.violated("I5 a deleted pod is not done: %+v", s.book.observed)
 	}
 	if s.done && (len(s.sandboxes)+len(s.containers)+len(s.volumes) > 0 || s.dirs || s.cgroup) {
-		s.breaks("I5 left behind: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
+		s.violated("I5 left behind: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
 	}
 }
 
-// happen lets one thing happen.
-func (s *sim) happen(end bool) {
+// randomEvent lets one thing happen.
+func (s *simulation) randomEvent(end bool) {
 	s.now = s.now.Add(time.Duration(s.rng.IntN(3000)) * time.Millisecond)
 	if end {
 		e := &plan.End{Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, At: s.now, Forget: s.oneIn(2)}
-		s.tell("end asked for: %+v", *e)
+		s.logf("end asked for: %+v", *e)
 		s.book.setDesired(Desired{Pod: s.pod, Termination: e})
 		return
 	}
@@ -221,12 +221,12 @@ func (s *sim) happen(end bool) {
 	case 0, 1, 2, 3, 4, 5, 6:
 		s.finishOne()
 	case 7, 8:
-		s.hurt()
+		s.injectFault()
 		if !s.oneIn(4) { // else the hint is lost and the audit must find it
-			s.hint()
+			s.sendEvent()
 		}
 	case 9:
-		s.hint()
+		s.sendEvent()
 	case 10:
 		if !s.last.Wake.IsZero() && s.last.Wake.After(s.now) {
 			s.now = s.last.Wake
@@ -246,7 +246,7 @@ func (s *sim) happen(end bool) {
 		case 1:
 			s.editSize()
 		case 2:
-			s.answer(s.oneIn(2))
+			s.allocatorVerdict(s.oneIn(2))
 		}
 	case 15:
 		s.now = s.now.Add(time.Duration(s.rng.IntN(400)) * time.Second)
@@ -254,58 +254,58 @@ func (s *sim) happen(end bool) {
 }
 
 // crash is kill -9 of the agent: calls that were under way end on their own.
-func (s *sim) crash() {
+func (s *simulation) crash() {
 	for _, k := range s.busyKeys() {
 		if s.oneIn(2) {
 			s.world.finish(s.book.inProgress[k], s.oneIn(2))
 		}
 	}
-	s.tell("agent killed and started")
+	s.logf("agent killed and started")
 	clear(s.restarts) // what the store had not yet and the runtime has no more is lost
 	end := s.book.desired.Termination
-	s.wake()
+	s.restartAgent()
 	if end != nil && (s.saved.End == nil || s.oneIn(2)) {
 		s.book.setDesired(Desired{Pod: s.pod, Termination: end})
 	}
 }
 
-func (s *sim) editImage() {
+func (s *simulation) editImage() {
 	pod := s.pod.DeepCopy()
 	c := &pod.Spec.Containers[s.rng.IntN(len(pod.Spec.Containers))]
 	c.Image = fmt.Sprintf("img%d", s.rng.IntN(5))
 	s.pod = pod
-	s.tell("image of %s is now %s", c.Name, c.Image)
+	s.logf("image of %s is now %s", c.Name, c.Image)
 	s.book.setDesired(Desired{Pod: pod})
 }
 
 // editSize wants other resources, amounts added and taken away among them; the
 // room answers later.
-func (s *sim) editSize() {
+func (s *simulation) editSize() {
 	pod := s.pod.DeepCopy()
 	c := &pod.Spec.Containers[s.rng.IntN(len(pod.Spec.Containers))]
 	if s.oneIn(3) {
 		pod.Spec.Resources = new(s.drawSize())
-		s.tell("size of the pod is now %v", *pod.Spec.Resources)
+		s.logf("size of the pod is now %v", *pod.Spec.Resources)
 	} else {
 		c.Resources = s.drawSize()
-		s.tell("size of %s is now %v", c.Name, c.Resources)
+		s.logf("size of %s is now %v", c.Name, c.Resources)
 	}
 	pod.Generation++
 	s.pod = pod
 	s.book.setDesired(Desired{Pod: pod})
 }
 
-// answer is the room's: it holds what is wished, or it does not.
-func (s *sim) answer(fits bool) {
+// allocatorVerdict is the room's: it holds what is wished, or it does not.
+func (s *simulation) allocatorVerdict(fits bool) {
 	v := plan.Verdict{State: plan.Wait, Message: "full"}
 	if fits {
 		v = plan.Verdict{State: plan.OK}
 	}
-	s.tell("the room says %v", v)
+	s.logf("the room says %v", v)
 	s.book.applyVerdict(admissionResult{pod: s.pod, Verdict: v, resize: true})
 }
 
-func (s *sim) hint() {
+func (s *simulation) sendEvent() {
 	h := RuntimeEvent{Containers: slices.Clone(s.containers)}
 	if len(s.sandboxes) > 0 {
 		sb := s.sandboxes[0]
@@ -315,41 +315,41 @@ func (s *sim) hint() {
 }
 
 // audit looks as the worker does: only when nothing is under way.
-func (s *sim) audit() {
+func (s *simulation) audit() {
 	if len(s.book.inProgress) == 0 && s.book.canDecide() && s.differs() {
 		s.book.runtimeStale = true
 	}
 }
 
-func (s *sim) busyKeys() []plan.OpKey {
+func (s *simulation) busyKeys() []plan.OpKey {
 	return slices.SortedFunc(maps.Keys(s.book.inProgress), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // finishOne ends one action that is under way.
-func (s *sim) finishOne() {
+func (s *simulation) finishOne() {
 	keys := s.busyKeys()
 	if len(keys) == 0 {
 		return
 	}
 	key := keys[s.rng.IntN(len(keys))]
 	if !s.canceled[key] && s.hangs(s.book.inProgress[key]) {
-		s.tell("%s hangs", key)
+		s.logf("%s hangs", key)
 		return
 	}
 	out := s.world.finish(s.book.inProgress[key], s.canceled[key])
 	delete(s.canceled, key)
-	s.tell("%s ended: %v", key, out.Err)
+	s.logf("%s ended: %v", key, out.Err)
 	s.book.actionFinished(out)
 }
 
-// turn is the worker's turn without its goroutines.
-func (s *sim) turn() {
+// step is the worker's turn without its goroutines.
+func (s *simulation) step() {
 	if !s.book.canDecide() {
-		s.see()
+		s.observe()
 	}
 	s.book.setRefs(s.refs)
 	s.book.observed.Network = plan.NetworkSeen{Ready: true}
-	in := s.book.planInput(s.now, simLimits)
+	in := s.book.planInput(s.now, Limits)
 	sample := s.oneIn(10)
 	var before []byte
 	if sample {
@@ -358,15 +358,15 @@ func (s *sim) turn() {
 	p := plan.Decide(in)
 	if sample {
 		if string(frozen(in)) != string(before) {
-			s.breaks("I1 the input was changed")
+			s.violated("I1 the input was changed")
 		}
 		if !reflect.DeepEqual(p, plan.Decide(in)) {
-			s.breaks("I1 two answers to one question")
+			s.violated("I1 two answers to one question")
 		}
 	}
 	s.checkTime(in, p)
-	if s.spoil != nil {
-		s.spoil(s, &p)
+	if s.corrupt != nil {
+		s.corrupt(s, &p)
 	}
 	s.check(p)
 	s.book.applyPlan(p, s.now)
@@ -384,13 +384,13 @@ func (s *sim) turn() {
 	s.rng.Shuffle(len(as), func(i, j int) { as[i], as[j] = as[j], as[i] })
 	for _, a := range as {
 		if _, twice := s.book.inProgress[a.Key()]; twice {
-			s.breaks("I2 two actions under one key %s", a.Key())
+			s.violated("I2 two actions under one key %s", a.Key())
 			return
 		}
-		s.tell("begin %s %+v", a.Key(), a)
+		s.logf("begin %s %+v", a.Key(), a)
 		s.book.actionStarted(a, s.now)
-		s.begins(a)
-		s.ground[a.Key()] = s.book.podWithAllocation()
+		s.noteHookStart(a)
+		s.startedWith[a.Key()] = s.book.podWithAllocation()
 	}
 }
 
@@ -416,9 +416,9 @@ func hooking(p plan.Plan) bool {
 
 // settle lets everything end until nothing is left to do; false: it never
 // comes to rest.
-func (s *sim) settle(bound int) bool {
+func (s *simulation) settle(bound int) bool {
 	for range bound {
-		if len(s.broken) > 0 {
+		if len(s.violations) > 0 {
 			return false
 		}
 		switch {
@@ -429,21 +429,21 @@ func (s *sim) settle(bound int) bool {
 		case !s.last.Wake.IsZero():
 			s.now = maxTime(s.now, s.last.Wake)
 		case s.endInit():
-			s.hint()
+			s.sendEvent()
 		default:
 			s.audit()
 			if !s.book.runtimeStale {
 				return true
 			}
 		}
-		s.turn()
+		s.step()
 	}
-	s.breaks("I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.busyKeys(), s.last.Wake, s.last.Why)
+	s.violated("I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.busyKeys(), s.last.Wake, s.last.Why)
 	return false
 }
 
 // endInit lets an init container that still runs do its work and end.
-func (s *sim) endInit() bool {
+func (s *simulation) endInit() bool {
 	for i := range s.containers {
 		k := &s.containers[i]
 		c := podspec.FindContainer(s.pod, k.Name)
@@ -481,10 +481,10 @@ func frozen(in plan.Input) []byte {
 }
 
 // check holds one plan against the invariants.
-func (s *sim) check(p plan.Plan) {
+func (s *simulation) check(p plan.Plan) {
 	ended := p.Memory.End != nil || isTerminal(s.phase)
 	if ended && len(p.BuildRun)+len(p.Configure) > 0 {
-		s.breaks("I3 an ended pod gets %v %v", p.BuildRun, p.Configure)
+		s.violated("I3 an ended pod gets %v %v", p.BuildRun, p.Configure)
 	}
 	starts := 0
 	for _, a := range p.BuildRun {
@@ -498,19 +498,19 @@ func (s *sim) check(p plan.Plan) {
 		}
 	}
 	if starts > 1 {
-		s.breaks("I2 %d starts in one plan", starts)
+		s.violated("I2 %d starts in one plan", starts)
 	}
 	now := p.Status.Phase
 	if isTerminal(s.phase) && now != s.phase {
-		s.breaks("I8 phase went from %s to %s", s.phase, now)
+		s.violated("I8 phase went from %s to %s", s.phase, now)
 	}
 	if isTerminal(now) && slices.ContainsFunc(s.book.observed.Containers, plan.Container.Live) {
-		s.breaks("I8 %s with live containers", now)
+		s.violated("I8 %s with live containers", now)
 	}
 	s.phase = now
 	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if cs.RestartCount < s.restarts[cs.Name] {
-			s.breaks("I4 restart count of %s fell from %d to %d", cs.Name, s.restarts[cs.Name], cs.RestartCount)
+			s.violated("I4 restart count of %s fell from %d to %d", cs.Name, s.restarts[cs.Name], cs.RestartCount)
 		}
 		s.restarts[cs.Name] = cs.RestartCount
 		states := 0
@@ -520,31 +520,31 @@ func (s *sim) check(p plan.Plan) {
 			}
 		}
 		if states != 1 {
-			s.breaks("status of %s has %d states", cs.Name, states)
+			s.violated("status of %s has %d states", cs.Name, states)
 		}
 	}
 }
 
 // checkStop holds I10: what is told to stop with time to spare has had its
 // preStop hook.
-func (s *sim) checkStop(a plan.StopContainer) {
+func (s *simulation) checkStop(a plan.StopContainer) {
 	c := podspec.FindContainer(s.pod, a.Name)
-	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= simLimits.MinStop {
+	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= Limits.MinStop {
 		return
 	}
 	for _, k := range s.book.observed.Containers {
 		if k.Name != a.Name {
 			continue
 		}
-		if k.ID == a.ID && k.State == plan.Running && s.hooks[plan.PreStop{ID: a.ID}.Key()].begun == 0 {
-			s.breaks("I10 %s is told to stop within %s without its preStop hook", a.Name, a.Grace)
+		if k.ID == a.ID && k.State == plan.Running && s.hookRuns[plan.PreStop{ID: a.ID}.Key()].started == 0 {
+			s.violated("I10 %s is told to stop within %s without its preStop hook", a.Name, a.Grace)
 		}
 		return // an older double has none
 	}
 }
 
 // checkTime holds I6: before Wake, time alone changes nothing.
-func (s *sim) checkTime(in plan.Input, p plan.Plan) {
+func (s *simulation) checkTime(in plan.Input, p plan.Plan) {
 	if !p.Empty() {
 		return
 	}
@@ -557,8 +557,8 @@ func (s *sim) checkTime(in plan.Input, p plan.Plan) {
 		}
 	}
 	later := plan.Decide(in)
-	if s.times++; !later.Empty() || !sameStatus(&later.Status, &p.Status, s.times%8 == 0) {
-		s.breaks("I6 before %v time alone changes something: %v\n%s", p.Wake, later.Actions(), cmp.Diff(p.Status, later.Status))
+	if s.timeChecks++; !later.Empty() || !sameStatus(&later.Status, &p.Status, s.timeChecks%8 == 0) {
+		s.violated("I6 before %v time alone changes something: %v\n%s", p.Wake, later.Actions(), cmp.Diff(p.Status, later.Status))
 	}
 }
 
@@ -581,20 +581,20 @@ func encoded(m interface{ Marshal() ([]byte, error) }) []byte {
 
 // checkRenewed holds I11: after an exit that asked for a new round nothing of
 // the round before runs on.
-func (s *sim) checkRenewed() {
-	if s.renewer == "" {
+func (s *simulation) checkRenewed() {
+	if s.restartAllBy == "" {
 		return
 	}
 	for _, k := range s.containers {
-		if k.State == plan.Running && k.StartedAt.Before(s.renewed) {
-			s.breaks("I11 at rest, but %s runs since before all were to be restarted", k.Name)
+		if k.State == plan.Running && k.StartedAt.Before(s.restartAllAt) {
+			s.violated("I11 at rest, but %s runs since before all were to be restarted", k.Name)
 		}
 	}
 }
 
 // checkReplaced holds that what was stopped to be replaced was, unless the pod had
 // to end.
-func (s *sim) checkReplaced() {
+func (s *simulation) checkReplaced() {
 	for name, id := range s.replaced {
 		newest := s.book.memory.Exits[name]
 		for _, k := range s.containers {
@@ -604,27 +604,27 @@ func (s *sim) checkReplaced() {
 			}
 		}
 		if newest.ID == id {
-			s.breaks("I5 at rest, but %s was stopped to be replaced and is not", name)
+			s.violated("I5 at rest, but %s was stopped to be replaced and is not", name)
 		}
 	}
 }
 
 // checkSizes holds that a resize comes to its end.
-func (s *sim) checkSizes() {
+func (s *simulation) checkSizes() {
 	want := plan.ResourcesOf(s.pod)
 	if !s.size.Equal(want) {
-		s.breaks("I5 at rest, but the pod's cgroup has %v, want %v", s.size, want)
+		s.violated("I5 at rest, but the pod's cgroup has %v, want %v", s.size, want)
 	}
 	for _, k := range s.containers {
 		has, resizable := s.sizes[k.ID]
 		if should := want.For(k.Name); resizable && k.State == plan.Running && !has.Same(should) {
-			s.breaks("I5 at rest, but %s has %v, want %v", k.Name, has, should)
+			s.violated("I5 at rest, but %s has %v, want %v", k.Name, has, should)
 		}
 	}
 }
 
 // checkRest holds what an obedient world must have come to.
-func (s *sim) checkRest() {
+func (s *simulation) checkRest() {
 	if s.done {
 		return
 	}
@@ -633,11 +633,11 @@ func (s *sim) checkRest() {
 	}
 	if isTerminal(s.phase) || s.book.memory.End != nil {
 		if len(s.volumes) > 0 || s.cgroup {
-			s.breaks("I8 a pod that is %s holds %v cgroup=%v", s.phase, s.volumes, s.cgroup)
+			s.violated("I8 a pod that is %s holds %v cgroup=%v", s.phase, s.volumes, s.cgroup)
 		}
 		for _, sb := range s.sandboxes {
 			if sb.Ready {
-				s.breaks("I8 a pod that is %s has a live sandbox", s.phase)
+				s.violated("I8 a pod that is %s has a live sandbox", s.phase)
 			}
 		}
 		return
@@ -651,11 +651,11 @@ func (s *sim) checkRest() {
 		if k.State != plan.Running || c.Lifecycle == nil {
 			continue
 		}
-		if c.Lifecycle.PostStart != nil && s.hooks[plan.PostStart{ID: k.ID}.Key()].ended == 0 {
-			s.breaks("I9 at rest, but %s runs without its postStart hook having ended", k.Name)
+		if c.Lifecycle.PostStart != nil && s.hookRuns[plan.PostStart{ID: k.ID}.Key()].ended == 0 {
+			s.violated("I9 at rest, but %s runs without its postStart hook having ended", k.Name)
 		}
-		if s.hooks[plan.PreStop{ID: k.ID}.Key()].begun > 0 {
-			s.breaks("I10 at rest, but %s runs on though its preStop hook was run", k.Name)
+		if s.hookRuns[plan.PreStop{ID: k.ID}.Key()].started > 0 {
+			s.violated("I10 at rest, but %s runs on though its preStop hook was run", k.Name)
 		}
 	}
 	s.checkRenewed()
@@ -667,13 +667,13 @@ func (s *sim) checkRest() {
 			s.book.memory.Exits[c.Name].ID != ""
 		always := s.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && c.RestartPolicy == nil
 		if !live && (always || !over) {
-			s.breaks("I5 at rest, but %s does not run: %+v", c.Name, s.last.Why)
+			s.violated("I5 at rest, but %s does not run: %+v", c.Name, s.last.Why)
 		}
 	}
 }
 
 // differs reports whether the world is otherwise than what is known.
-func (s *sim) differs() bool {
-	now := s.look(0, false)
+func (s *simulation) differs() bool {
+	now := s.observation(0, false)
 	return s.book.observed.Differences(now.sandboxes, now.containers) != ""
 }

@@ -14,17 +14,17 @@ import (
 )
 
 // events returns how often each reason was told of a pod.
-func (l *life) events(uid types.UID) map[string]int32 {
+func (l *agentFixture) events(uid types.UID) map[string]int32 {
 	out := map[string]int32{}
-	for _, e := range l.a.Events.List(uid) {
+	for _, e := range l.agent.Events.List(uid) {
 		out[e.Reason] += e.Count
 	}
 	return out
 }
 
-func (l *life) spans(uid types.UID) (names []string) {
+func (l *agentFixture) spans(uid types.UID) (names []string) {
 	l.t.Helper()
-	line := l.a.Timeline(l.t.Context(), uid)
+	line := l.agent.Timeline(l.t.Context(), uid)
 	if line == nil {
 		l.t.Fatalf("no timeline of %s", uid)
 	}
@@ -36,32 +36,32 @@ func (l *life) spans(uid types.UID) (names []string) {
 }
 
 func TestTheStoryOfAPodGoesOnAfterARestart(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		l := live(t, h, roomyNode(), nil, "file")
-		pod, stuck := podOf("p", "a"), podOf("stuck", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		pod, stuck := PodOf("p", "a"), PodOf("stuck", "a")
 		stuck.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
-		l.want("file", pod, stuck)
-		l.until(time.Second, "run", l.runs(pod))
+		l.desire("file", pod, stuck)
+		l.until(time.Second, "run", l.isRunning(pod))
 		since := whySince(t, l, stuck, "ErrImageNeverPull")
 		time.Sleep(time.Hour)
-		l.leaving()
+		l.stop()
 		began := l.records[pod.UID]
 		if began.Timeline == nil || began.Events == nil || l.records[stuck.UID].Reported == nil {
 			t.Fatalf("the story is not in the store: %+v", l.records)
 		}
 
-		h.setDown(errors.New("connection refused"))
-		l = begin(t, h, roomyNode(), l.records, "file")
-		l.want("file", pod, stuck)
+		h.SetListError(errors.New("connection refused"))
+		l = startAgentUnadopted(t, h, LargeNode(), l.records, "file")
+		l.desire("file", pod, stuck)
 		if names := l.spans(pod.UID); !slices.Contains(names, "start/a") {
 			t.Errorf("before the runtime answers the timeline is %q", names)
 		}
 		if told := l.events(pod.UID); told["Started"] != 1 {
 			t.Errorf("before the runtime answers the events are %v", told)
 		}
-		h.setDown(nil)
-		<-l.a.Ready()
-		l.until(time.Second, "run", l.runs(pod))
+		h.SetListError(nil)
+		<-l.agent.Ready()
+		l.until(time.Second, "run", l.isRunning(pod))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		names := l.spans(pod.UID)
@@ -79,19 +79,19 @@ func TestTheStoryOfAPodGoesOnAfterARestart(t *testing.T) {
 			t.Errorf("it waits since %s, before the restart since %s", now, since)
 		}
 
-		l.want("file", stuck)
-		l.until(time.Minute, "gone", l.gone(pod.UID))
-		l.leaving()
+		l.desire("file", stuck)
+		l.until(time.Minute, "gone", l.isDeleted(pod.UID))
+		l.stop()
 		if _, kept := l.records[pod.UID]; kept {
 			t.Error("the story of a pod that is gone is kept")
 		}
 	})
 }
 
-func whySince(t *testing.T, l *life, pod *corev1.Pod, code string) time.Time {
+func whySince(t *testing.T, l *agentFixture, pod *corev1.Pod, code string) time.Time {
 	t.Helper()
 	synctest.Wait()
-	s, _ := l.a.StatusCache.Get(pod.UID)
+	s, _ := l.agent.StatusCache.Get(pod.UID)
 	i := slices.IndexFunc(s.Why, func(w Told) bool { return w.Code == code })
 	if i < 0 {
 		t.Fatalf("not told: %s, but %+v", code, s.Why)
@@ -100,21 +100,21 @@ func whySince(t *testing.T, l *life, pod *corev1.Pod, code string) time.Time {
 }
 
 func TestAStoryThatCannotBeReadCostsItselfOnly(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		l := live(t, h, roomyNode(), nil, "file")
-		pod := podOf("p", "a")
-		l.want("file", pod)
-		l.until(time.Second, "run", l.runs(pod))
-		l.leaving()
+	withHost(t, func(t *testing.T, h *Host) {
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		pod := PodOf("p", "a")
+		l.desire("file", pod)
+		l.until(time.Second, "run", l.isRunning(pod))
+		l.stop()
 		rec := l.records[pod.UID]
 		rec.History = checkpoint.History{Timeline: []byte("{"), Events: []byte(`{"version":7}`), Reported: []byte(`{"version":7}`)}
-		l = live(t, h, roomyNode(), map[types.UID]checkpoint.Record{pod.UID: rec}, "file")
-		l.want("file", pod)
-		l.until(time.Second, "run", l.runs(pod))
+		l = startAgent(t, h, LargeNode(), map[types.UID]checkpoint.Record{pod.UID: rec}, "file")
+		l.desire("file", pod)
+		l.until(time.Second, "run", l.isRunning(pod))
 		if names := l.spans(pod.UID); len(names) == 0 || names[0] != "restart/agent" {
 			t.Errorf("the timeline is %q", names)
 		}
-		if h.happened("start uid-p") != 1 {
+		if h.Happened("start uid-p") != 1 {
 			t.Error("it was started again")
 		}
 	})

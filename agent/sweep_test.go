@@ -78,18 +78,18 @@ func (f *fakeStrays) looked() (all, deep int) {
 }
 
 func TestStraysAreRemovedWhenTheyHaveBeenSeenForLongEnough(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		s := newFakeStrays()
 		s.put("marked", Marked)
 		s.put("deserted", Unreferenced)
 		s.put("shared", UnreferencedShared)
 		s.deeply["deserted"] = true
 		swept := 0
-		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Leaks, l.a.Metrics = s, Metrics{LeakRemoved: func(string) { swept++ }}
-		l.want("file")
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.agent.Leaks, l.agent.Metrics = s, Metrics{LeakRemoved: func(string) { swept++ }}
+		l.desire("file")
 		time.Sleep(10 * time.Minute)
-		l.leaving()
+		l.stop()
 		for name, p := range map[string]Ownership{"marked": Marked, "deserted": Unreferenced, "shared": UnreferencedShared} {
 			if got := s.after(name); got < p.patience() || got > p.patience()+2*sweepAgain {
 				t.Errorf("%s was removed after %v, its patience is %v", name, got, p.patience())
@@ -102,11 +102,11 @@ func TestStraysAreRemovedWhenTheyHaveBeenSeenForLongEnough(t *testing.T) {
 }
 
 func TestALookThatFindsNothingIsRareAndShallow(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		s := newFakeStrays()
-		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Leaks = s
-		l.want("file")
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.agent.Leaks = s
+		l.desire("file")
 		time.Sleep(time.Minute)
 		before, beforeDeep := s.looked()
 		if beforeDeep < 3 {
@@ -124,23 +124,23 @@ func TestALookThatFindsNothingIsRareAndShallow(t *testing.T) {
 }
 
 func TestWhatACallUnderWayMayHaveMadeIsLeftAlone(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		pod := podOf("p", "a")
-		h.takes = takes(map[string]time.Duration{"runSandbox uid-p": 3 * time.Minute})
+	withHost(t, func(t *testing.T, h *Host) {
+		pod := PodOf("p", "a")
+		h.Takes = DurationByCall(map[string]time.Duration{"runSandbox uid-p": 3 * time.Minute})
 		s := newFakeStrays()
-		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Leaks = s
-		l.want("file")
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.agent.Leaks = s
+		l.desire("file")
 		time.Sleep(30 * time.Second)
 		s.put("before", Marked)
 		time.Sleep(time.Minute) // two audits
 		if got := s.after("before"); got == 0 {
 			t.Error("what is older than any call was not removed")
 		}
-		l.want("file", pod)
+		l.desire("file", pod)
 		time.Sleep(time.Second)
 		s.put("made by it", Marked)
-		l.until(4*time.Minute, "p runs", l.runs(pod))
+		l.until(4*time.Minute, "p runs", l.isRunning(pod))
 		if got := s.after("made by it"); got != 0 && got < 2*time.Minute+58*time.Second {
 			t.Errorf("removed after %v, while the call was under way", got)
 		}
@@ -152,14 +152,14 @@ func TestWhatACallUnderWayMayHaveMadeIsLeftAlone(t *testing.T) {
 }
 
 func TestAFailedCallOrARuntimeThatCameBackHasStraysLookedFor(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		s := newFakeStrays()
-		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Leaks = s
-		l.want("file")
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.agent.Leaks = s
+		l.desire("file")
 		for what, reason := range map[string]func(){
-			"a failed call":    func() { l.a.sweeps.calls.ended(errors.New("cut off")) },
-			"the runtime back": func() { l.hints("", RuntimeEvent{Incomplete: true}) },
+			"a failed call":    func() { l.agent.sweeps.calls.ended(errors.New("cut off")) },
+			"the runtime back": func() { l.event("", RuntimeEvent{Incomplete: true}) },
 		} {
 			time.Sleep(2 * time.Minute)
 			_, before := s.looked()
@@ -173,13 +173,13 @@ func TestAFailedCallOrARuntimeThatCameBackHasStraysLookedFor(t *testing.T) {
 }
 
 func TestARemovalThatFailsIsTriedAgainInAWhile(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
+	withHost(t, func(t *testing.T, h *Host) {
 		s := newFakeStrays()
 		s.put("stuck", Marked)
 		s.broken["stuck"] = errors.New("a process survives")
-		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Leaks = s
-		l.want("file")
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		l.agent.Leaks = s
+		l.desire("file")
 		time.Sleep(10 * time.Minute)
 		if all, _ := s.looked(); all > 40 {
 			t.Errorf("%d looks in 10 minutes", all)

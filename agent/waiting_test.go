@@ -13,114 +13,114 @@ import (
 	"berth/agent/source"
 )
 
-// setDown has the runtime list nothing, with an error; nil: it is back.
-func (h *fakeHost) setDown(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.down = err
+// SetListError has the runtime list nothing, with an error; nil: it is back.
+func (h *Host) SetListError(err error) {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	h.ListError = err
 }
 
-// quiet fails if anything was done on the host.
-func (l *life) quiet(when string) {
+// checkNoCalls fails if anything was done on the host.
+func (l *agentFixture) checkNoCalls(when string) {
 	l.t.Helper()
 	synctest.Wait()
-	l.h.mu.Lock()
-	defer l.h.mu.Unlock()
-	if len(l.h.calls) > 0 {
-		l.t.Errorf("%s: done before the runtime has told what it has (A1): %v", when, l.h.calls)
+	l.host.Mu.Lock()
+	defer l.host.Mu.Unlock()
+	if len(l.host.Calls) > 0 {
+		l.t.Errorf("%s: done before the runtime has told what it has (A1): %v", when, l.host.Calls)
 	}
 }
 
 func TestWhatIsWantedIsShownWhileTheRuntimeIsAway(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		h.setDown(errors.New("connection refused"))
-		l := begin(t, h, roomyNode(), nil, "file", "api")
+	withHost(t, func(t *testing.T, h *Host) {
+		h.SetListError(errors.New("connection refused"))
+		l := startAgentUnadopted(t, h, LargeNode(), nil, "file", "api")
 		began := time.Now()
 		time.Sleep(time.Minute)
-		one, two, passing := podOf("one", "a"), podOf("two", "a"), podOf("passing", "a")
-		l.want("file", one, passing)
-		l.tell["file"](source.Snapshot{Source: "file", Ready: true, Pods: []*corev1.Pod{one, two}, FileErrors: []source.FileError{{Path: "bad.yaml"}}})
+		one, two, passing := PodOf("one", "a"), PodOf("two", "a"), PodOf("passing", "a")
+		l.desire("file", one, passing)
+		l.send["file"](source.Snapshot{Source: "file", Ready: true, Pods: []*corev1.Pod{one, two}, FileErrors: []source.FileError{{Path: "bad.yaml"}}})
 		time.Sleep(time.Minute)
-		l.quiet("with the runtime away")
-		if snaps := l.a.Snapshots(); len(snaps) != 1 || len(snaps[0].FileErrors) != 1 {
+		l.checkNoCalls("with the runtime away")
+		if snaps := l.agent.Snapshots(); len(snaps) != 1 || len(snaps[0].FileErrors) != 1 {
 			t.Errorf("snapshots: %+v", snaps)
 		}
-		if n := len(l.a.StatusCache.All()); n != 2 {
+		if n := len(l.agent.StatusCache.All()); n != 2 {
 			t.Errorf("%d pods are shown", n)
 		}
 		for _, pod := range []*corev1.Pod{one, two} {
-			s, ok := l.a.StatusCache.Get(pod.UID)
+			s, ok := l.agent.StatusCache.Get(pod.UID)
 			if !ok || s.Status.Phase != corev1.PodPending || s.Status.Reason != RuntimeNotReady || len(s.Why) != 1 ||
 				s.Why[0].Detail != "waiting for the container runtime: connection refused" || !s.Why[0].Since.Equal(began) {
 				t.Errorf("%s: %+v", pod.Name, s)
 			}
 		}
-		h.setDown(errors.New("it is starting"))
+		h.SetListError(errors.New("it is starting"))
 		time.Sleep(2 * time.Second)
-		if s, _ := l.a.StatusCache.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": it is starting") {
+		if s, _ := l.agent.StatusCache.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": it is starting") {
 			t.Errorf("an old cause is shown: %q", s.Status.Message)
 		}
-		if cause, since := l.a.WaitingForRuntime(); !strings.HasSuffix(cause, ": it is starting") || !since.Equal(began) {
+		if cause, since := l.agent.WaitingForRuntime(); !strings.HasSuffix(cause, ": it is starting") || !since.Equal(began) {
 			t.Errorf("waiting: %q since %v", cause, since)
 		}
-		l.quiet("after another cause")
+		l.checkNoCalls("after another cause")
 
-		h.setDown(nil)
-		l.until(2*time.Second, "both run", l.runs(one, two))
-		if h.happened("makeDirs uid-passing") != 0 {
+		h.SetListError(nil)
+		l.until(2*time.Second, "both run", l.isRunning(one, two))
+		if h.Happened("makeDirs uid-passing") != 0 {
 			t.Error("a pod was begun that is no longer wanted")
 		}
-		if cause, _ := l.a.WaitingForRuntime(); cause != "" {
+		if cause, _ := l.agent.WaitingForRuntime(); cause != "" {
 			t.Errorf("it still waits: %s", cause)
 		}
 	})
 }
 
 func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
-	inLife(t, func(t *testing.T, h *fakeHost) {
-		l := live(t, h, roomyNode(), nil, "file")
-		pod, once := podOf("p", "a"), podOf("once", "a")
+	withHost(t, func(t *testing.T, h *Host) {
+		l := startAgent(t, h, LargeNode(), nil, "file")
+		pod, once := PodOf("p", "a"), PodOf("once", "a")
 		once.Spec.RestartPolicy = corev1.RestartPolicyNever
-		l.want("file", pod, once)
-		l.until(time.Second, "run", l.runs(pod, once))
-		before, _ := l.a.StatusCache.Get(pod.UID)
+		l.desire("file", pod, once)
+		l.until(time.Second, "run", l.isRunning(pod, once))
+		before, _ := l.agent.StatusCache.Get(pod.UID)
 		if before.Status.PodIP == "" {
 			t.Fatal("it has no address")
 		}
-		h.kill(once.UID, "a", 3, true)
+		h.Kill(once.UID, "a", 3, true)
 		l.until(time.Minute, "one fails", func() bool {
-			s, ok := l.a.StatusCache.Get(once.UID)
+			s, ok := l.agent.StatusCache.Get(once.UID)
 			return ok && s.Status.Phase == corev1.PodFailed
 		})
-		l.leaving()
+		l.stop()
 
-		h.setDown(errors.New("connection refused"))
-		l = begin(t, h, roomyNode(), l.records, "file")
-		successor := another(pod, "uid-successor")
-		l.want("file", once, successor)
-		if s, ok := l.a.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Why) != 0 {
+		h.SetListError(errors.New("connection refused"))
+		l = startAgentUnadopted(t, h, LargeNode(), l.records, "file")
+		successor := withUID(pod, "uid-successor")
+		l.desire("file", once, successor)
+		if s, ok := l.agent.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Why) != 0 {
 			t.Errorf("what had failed is shown as %+v", s)
 		}
-		l.want("file", pod, once)
-		if s, ok := l.a.StatusCache.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady ||
+		l.desire("file", pod, once)
+		if s, ok := l.agent.StatusCache.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady ||
 			s.Status.PodIP != before.Status.PodIP || !slices.Equal(s.Status.PodIPs, before.Status.PodIPs) {
 			t.Errorf("what ran is shown as %+v", s)
 		}
-		if _, shown := l.a.StatusCache.Get(successor.UID); shown {
+		if _, shown := l.agent.StatusCache.Get(successor.UID); shown {
 			t.Error("what is no longer wanted is shown")
 		}
-		if events := l.a.Timeline(t.Context(), pod.UID); events == nil {
+		if events := l.agent.Timeline(t.Context(), pod.UID); events == nil {
 			t.Error("no timeline")
 		}
-		l.want("file", once, successor)
+		l.desire("file", once, successor)
 		time.Sleep(time.Minute)
-		h.setDown(nil)
-		<-l.a.Ready()
-		if s, shown := l.a.StatusCache.Get(successor.UID); !shown || s.Status.Reason != NameTaken {
+		h.SetListError(nil)
+		<-l.agent.Ready()
+		if s, shown := l.agent.StatusCache.Get(successor.UID); !shown || s.Status.Reason != NameTaken {
 			t.Errorf("the successor is shown as %+v", s)
 		}
-		l.until(time.Minute, "the successor runs", func() bool { return l.runs(successor)() && l.gone(pod.UID)() })
-		if n := h.happened("start uid-p/"); n != 1 {
+		l.until(time.Minute, "the successor runs", func() bool { return l.isRunning(successor)() && l.isDeleted(pod.UID)() })
+		if n := h.Happened("start uid-p/"); n != 1 {
 			t.Errorf("it was started %d times", n)
 		}
 	})

@@ -18,19 +18,19 @@ import (
 	"berth/agent/plan"
 )
 
-func roomyNode() admission.Node {
-	return nodeOf("1000", "1000")
+func LargeNode() admission.Node {
+	return NodeOf("1000", "1000")
 }
 
-func nodeOf(cpu, pods string) admission.Node {
+func NodeOf(cpu, pods string) admission.Node {
 	return admission.Node{Name: "n", Allocatable: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Ti"),
 		corev1.ResourcePods: resource.MustParse(pods),
 	}}
 }
 
-// takes gives calls that begin with a text a duration of their own.
-func takes(slow map[string]time.Duration) func(string, int) time.Duration {
+// DurationByCall gives calls that begin with a text a duration of their own.
+func DurationByCall(slow map[string]time.Duration) func(string, int) time.Duration {
 	return func(call string, _ int) time.Duration {
 		for prefix, d := range slow {
 			if strings.HasPrefix(call, prefix) {
@@ -42,39 +42,39 @@ func takes(slow map[string]time.Duration) func(string, int) time.Duration {
 }
 
 func TestPullsOfOnePodRunAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.takes = takes(map[string]time.Duration{"pull": time.Minute})
-		pod := podOf("p", "a", "b", "c")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = DurationByCall(map[string]time.Duration{"pull": time.Minute})
+		pod := PodOf("p", "a", "b", "c")
 		r.start(pod)
 		r.until(61*time.Second, "all run", r.isRunning(pod))
-		if n := r.h.atOnce("pull"); n != 3 {
+		if n := r.host.AtOnce("pull"); n != 3 {
 			t.Errorf("%d pulls at once", n)
 		}
-		if n := r.running.Load(); n != 1 {
+		if n := r.startedCount.Load(); n != 1 {
 			t.Errorf("metered as started %d times", n)
 		}
 	})
 }
 
 func TestScenario16_DeletedDuringALongPullNeverStartsAndIsGoneAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.takes = takes(map[string]time.Duration{"pull": 10 * time.Minute})
-		pod := withConfigMap(podOf("p", "a"), "conf") // whose ConfigMap is missing, beside
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = DurationByCall(map[string]time.Duration{"pull": 10 * time.Minute})
+		pod := WithConfigMap(PodOf("p", "a"), "conf") // whose ConfigMap is missing, beside
 		r.start(pod)
 		time.Sleep(5 * time.Second)
-		r.end(pod, 30*time.Second)
-		r.until(100*time.Millisecond, "gone", func() bool { return r.gone(pod) })
-		if n := r.h.happened("start"); n > 0 {
+		r.terminate(pod, 30*time.Second)
+		r.until(100*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
+		if n := r.host.Happened("start"); n > 0 {
 			t.Errorf("%d starts", n)
 		}
-		if left := r.h.left(pod.UID); left != "" {
+		if left := r.host.Left(pod.UID); left != "" {
 			t.Errorf("left: %s", left)
 		}
 	})
 }
 
-// graceful lets stops take the whole grace that they are given.
-func graceful(call string, _ int) time.Duration {
+// FullGrace lets stops take the whole grace that they are given.
+func FullGrace(call string, _ int) time.Duration {
 	if f := strings.Fields(call); f[0] == "stop" {
 		d, _ := time.ParseDuration(f[2])
 		return d
@@ -83,34 +83,34 @@ func graceful(call string, _ int) time.Duration {
 }
 
 func TestShorterGraceReplacesALongerOneUnderWay(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.takes = graceful
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = FullGrace
+		pod := PodOf("p", "a")
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		r.end(pod, 10*time.Minute)
+		r.terminate(pod, 10*time.Minute)
 		time.Sleep(10 * time.Second)
-		r.end(pod, time.Hour) // a longer one changes nothing
+		r.terminate(pod, time.Hour) // a longer one changes nothing
 		time.Sleep(10 * time.Second)
-		if n := r.h.happened("stop uid-p"); n != 1 {
+		if n := r.host.Happened("stop uid-p"); n != 1 {
 			t.Fatalf("%d stops after a longer grace", n)
 		}
-		r.end(pod, 5*time.Second)
-		r.until(5*time.Second+50*time.Millisecond, "gone", func() bool { return r.gone(pod) })
-		if n := r.h.happened("stop uid-p"); n != 2 {
+		r.terminate(pod, 5*time.Second)
+		r.until(5*time.Second+50*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
+		if n := r.host.Happened("stop uid-p"); n != 2 {
 			t.Errorf("%d stops", n)
 		}
 	})
 }
 
 func TestCrashLoopBacksOff(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.exits = func(string) (time.Duration, int32, bool) { return 10 * time.Millisecond, 1, true }
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Exits = func(string) (time.Duration, int32, bool) { return 10 * time.Millisecond, 1, true }
+		pod := PodOf("p", "a")
 		r.start(pod)
 		time.Sleep(25 * time.Minute)
 		synctest.Wait()
-		got := gaps(r.h.when("start"))
+		got := gaps(r.host.When("start"))
 		var want []time.Duration
 		for _, seconds := range []int{0, 10, 20, 40, 80, 160, 300, 300, 300} {
 			want = append(want, time.Duration(seconds)*time.Second)
@@ -118,7 +118,7 @@ func TestCrashLoopBacksOff(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("starts are %v apart, want %v", got, want)
 		}
-		s, _ := r.board.Get(pod.UID)
+		s, _ := r.statuses.Get(pod.UID)
 		if w := s.Status.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" {
 			t.Errorf("state %+v", s.Status.ContainerStatuses[0].State)
 		}
@@ -126,23 +126,23 @@ func TestCrashLoopBacksOff(t *testing.T) {
 }
 
 func TestLeavingKeepsThePodAndWaitsForEveryGoroutine(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.takes = takes(map[string]time.Duration{"pull uid-p/b": time.Hour})
-		pod := podOf("p", "a", "b")
-		r.h.images["p-a"] = true
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = DurationByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
+		pod := PodOf("p", "a", "b")
+		r.host.HasImage["p-a"] = true
 		ctx, leave := context.WithCancel(r.ctx)
 		r.ctx = ctx
 		r.start(pod)
-		r.until(time.Second, "a runs", func() bool { return len(r.h.running(pod.UID)) == 1 })
+		r.until(time.Second, "a runs", func() bool { return len(r.host.RunningContainers(pod.UID)) == 1 })
 		leave()
 		synctest.Wait()
-		if done := <-r.over[pod.UID]; done {
+		if done := <-r.finished[pod.UID]; done {
 			t.Error("the worker says that nothing is left")
 		}
-		if n := r.h.happened("stop"); n > 0 || len(r.h.running(pod.UID)) != 1 {
-			t.Errorf("%d stops, running %v", n, r.h.running(pod.UID))
+		if n := r.host.Happened("stop"); n > 0 || len(r.host.RunningContainers(pod.UID)) != 1 {
+			t.Errorf("%d stops, running %v", n, r.host.RunningContainers(pod.UID))
 		}
-		if r.h.now["pull"] != 0 {
+		if r.host.Active["pull"] != 0 {
 			t.Error("a pull goes on")
 		}
 	})
@@ -150,18 +150,18 @@ func TestLeavingKeepsThePodAndWaitsForEveryGoroutine(t *testing.T) {
 
 func TestOutcomeInDoubtIsLookedInto(t *testing.T) {
 	for _, verb := range []string{"start uid-p/a", "runSandbox uid-p"} {
-		inBubble(t, func(t *testing.T, r *rig) {
-			r.h.events = nil
-			r.h.loses = func(call string, n int) error {
+		withWorkers(t, func(t *testing.T, r *workerFixture) {
+			r.host.Events = nil
+			r.host.Loses = func(call string, n int) error {
 				if call == verb && n == 1 {
 					return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
 				}
 				return nil
 			}
-			pod := podOf("p", "a")
+			pod := PodOf("p", "a")
 			r.start(pod)
 			r.until(time.Second, "runs", r.isRunning(pod))
-			if n, looks := r.h.happened(verb), r.h.happened("look uid-p"); n != 1 || looks != 1 {
+			if n, looks := r.host.Happened(verb), r.host.Happened("look uid-p"); n != 1 || looks != 1 {
 				t.Errorf("%s: called %d times, looked %d times", verb, n, looks)
 			}
 		})
@@ -169,56 +169,56 @@ func TestOutcomeInDoubtIsLookedInto(t *testing.T) {
 }
 
 func TestLookOvertakenByAnEndIsRepeated(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.events = nil
-		r.h.images["p-a"] = true
-		r.h.takes = takes(map[string]time.Duration{"pull uid-p/b": 3 * time.Second, "look uid-p": 5 * time.Second})
-		r.h.loses = func(call string, n int) error {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Events = nil
+		r.host.HasImage["p-a"] = true
+		r.host.Takes = DurationByCall(map[string]time.Duration{"pull uid-p/b": 3 * time.Second, "look uid-p": 5 * time.Second})
+		r.host.Loses = func(call string, n int) error {
 			if call == "start uid-p/a" {
 				return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
 			}
 			return nil
 		}
-		pod := podOf("p", "a", "b")
+		pod := PodOf("p", "a", "b")
 		r.start(pod)
 		r.until(11*time.Second, "runs", r.isRunning(pod))
-		if n := r.h.happened("look uid-p"); n != 2 {
+		if n := r.host.Happened("look uid-p"); n != 2 {
 			t.Errorf("%d looks", n)
 		}
 	})
 }
 
 func TestHintDuringALookIsNotLostInIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a", "b")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a", "b")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		r.h.setTakes(takes(map[string]time.Duration{"look uid-p": time.Second}))
+		r.host.SetTakes(DurationByCall(map[string]time.Duration{"look uid-p": time.Second}))
 		w.Notify(RuntimeEvent{Incomplete: true}) // a look that reads "running" and takes its time
 		synctest.Wait()
-		r.h.kill(pod.UID, "a", 1, false)
-		r.until(100*time.Millisecond, "restarted", func() bool { return r.h.happened("start uid-p/a") == 2 })
+		r.host.Kill(pod.UID, "a", 1, false)
+		r.until(100*time.Millisecond, "restarted", func() bool { return r.host.Happened("start uid-p/a") == 2 })
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if s, _ := r.board.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 1 || len(r.h.running(pod.UID)) != 2 {
+		if s, _ := r.statuses.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 1 || len(r.host.RunningContainers(pod.UID)) != 2 {
 			t.Errorf("%+v", s.Status.ContainerStatuses[0])
 		}
 	})
 }
 
 func TestHintStormIsCoalesced(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		r.h.setTakes(takes(map[string]time.Duration{"look": 100 * time.Millisecond}))
+		r.host.SetTakes(DurationByCall(map[string]time.Duration{"look": 100 * time.Millisecond}))
 		for range 1000 {
 			for range 10 {
 				w.Notify(RuntimeEvent{Incomplete: true})
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if n := r.h.happened("look uid-p"); n < 5 || n > 15 {
+		if n := r.host.Happened("look uid-p"); n < 5 || n > 15 {
 			t.Errorf("%d looks in a second of storm", n)
 		}
 		most := 0
@@ -231,93 +231,93 @@ func TestHintStormIsCoalesced(t *testing.T) {
 		if most > 65 {
 			t.Errorf("%d hints in the mailbox", most)
 		}
-		r.h.kill(pod.UID, "a", 1, true)
+		r.host.Kill(pod.UID, "a", 1, true)
 		w.Notify(RuntimeEvent{Incomplete: true})
-		r.until(time.Second, "restarted", func() bool { return r.h.happened("start") == 2 })
+		r.until(time.Second, "restarted", func() bool { return r.host.Happened("start") == 2 })
 	})
 }
 
 func TestStormDoesNotHoldUpTheEnd(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.takes = takes(map[string]time.Duration{"look": 100 * time.Millisecond})
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = DurationByCall(map[string]time.Duration{"look": 100 * time.Millisecond})
+		pod := PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		for range 20 {
 			w.Notify(RuntimeEvent{Incomplete: true})
 			time.Sleep(time.Millisecond)
 		}
-		r.end(pod, 0)
-		r.until(50*time.Millisecond, "gone", func() bool { return r.gone(pod) })
+		r.terminate(pod, 0)
+		r.until(50*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
 	})
 }
 
 func TestNetworkGatesTheSandboxAndANudgeStartsIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.h.network = plan.NetworkSeen{Message: "no conflist"}
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.NetworkState = plan.NetworkSeen{Message: "no conflist"}
+		pod := PodOf("p", "a")
 		w := r.start(pod)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n, told := r.h.happened("runSandbox"), r.toldOf("NetworkNotReady"); n != 0 || told != 1 {
+		if n, told := r.host.Happened("runSandbox"), r.reportedCount("NetworkNotReady"); n != 0 || told != 1 {
 			t.Fatalf("%d sandboxes, told %d times", n, told)
 		}
-		r.h.setNetwork(plan.NetworkSeen{Ready: true})
+		r.host.SetNetwork(plan.NetworkSeen{Ready: true})
 		w.Sync()
 		r.until(50*time.Millisecond, "runs", r.isRunning(pod))
 	})
 }
 
 func TestChangedConfigMapIsProjected(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.have(map[string]string{"conf": "1"})
-		pod := withConfigMap(podOf("p", "a"), "conf")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.setConfigMaps(map[string]string{"conf": "1"})
+		pod := WithConfigMap(PodOf("p", "a"), "conf")
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		r.have(map[string]string{"conf": "2"})
-		r.until(50*time.Millisecond, "projected", func() bool { return r.h.happened("project uid-p/conf 2") == 1 })
+		r.setConfigMaps(map[string]string{"conf": "2"})
+		r.until(50*time.Millisecond, "projected", func() bool { return r.host.Happened("project uid-p/conf 2") == 1 })
 		time.Sleep(time.Minute)
-		if n := r.h.happened("project"); n != 1 {
+		if n := r.host.Happened("project"); n != 1 {
 			t.Errorf("%d projections", n)
 		}
 	})
 }
 
 func TestFailuresAreForgottenWhenObjectsChange(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		r.have(map[string]string{"conf": "bad"})
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.setConfigMaps(map[string]string{"conf": "bad"})
 		var good atomic.Bool
-		r.h.fails = func(call string, _ int) error {
+		r.host.Fails = func(call string, _ int) error {
 			if strings.HasPrefix(call, "start") && !good.Load() {
 				return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no key x")}
 			}
 			return nil
 		}
-		pod := withConfigMap(podOf("p", "a"), "conf")
+		pod := WithConfigMap(PodOf("p", "a"), "conf")
 		r.start(pod)
 		time.Sleep(10*time.Minute + 100*time.Millisecond) // the back-off is at its longest
 		synctest.Wait()
-		before := r.h.happened("start")
+		before := r.host.Happened("start")
 		if before < 5 || before > 20 {
 			t.Errorf("%d tries in ten minutes", before)
 		}
 		good.Store(true)
-		r.have(map[string]string{"conf": "good"})
+		r.setConfigMaps(map[string]string{"conf": "good"})
 		r.until(50*time.Millisecond, "runs", r.isRunning(pod))
 	})
 }
 
 func TestRuntimeThatIsBackIsTriedAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var away atomic.Bool
 		away.Store(true)
-		r.h.fails = func(call string, _ int) error {
-			if hasPrefix(call, "runSandbox", "look uid") && away.Load() {
+		r.host.Fails = func(call string, _ int) error {
+			if HasPrefix(call, "runSandbox", "look uid") && away.Load() {
 				return &plan.Error{Kind: plan.Unavailable, Err: errors.New("connection refused")}
 			}
 			return nil
 		}
-		pod := podOf("p", "a")
+		pod := PodOf("p", "a")
 		w := r.start(pod)
 		time.Sleep(time.Minute)
 		away.Store(false)
@@ -327,8 +327,8 @@ func TestRuntimeThatIsBackIsTriedAtOnce(t *testing.T) {
 }
 
 func TestEndIsOnDiskBeforeAnythingIsDestroyed(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a", "b")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a", "b")
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		var synced time.Time
@@ -337,12 +337,12 @@ func TestEndIsOnDiskBeforeAnythingIsDestroyed(t *testing.T) {
 			synced = time.Now()
 			return nil
 		}
-		r.end(pod, time.Second)
+		r.terminate(pod, time.Second)
 		time.Sleep(time.Second)
 		r.workers[pod.UID].Sync() // later passes wait as well
-		r.until(3*time.Second, "gone", func() bool { return r.gone(pod) })
+		r.until(3*time.Second, "gone", func() bool { return r.isDone(pod) })
 		for _, verb := range []string{"stop", "removeContainer", "unmount"} {
-			for _, at := range r.h.when(verb) {
+			for _, at := range r.host.When(verb) {
 				if synced.IsZero() || at.Before(synced) {
 					t.Errorf("%s at %v, on disk at %v", verb, at, synced)
 				}
@@ -352,20 +352,20 @@ func TestEndIsOnDiskBeforeAnythingIsDestroyed(t *testing.T) {
 }
 
 func TestQuietPodPassesAndRingsNoMore(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		changed, stop := r.board.Changes()
+		changed, stop := r.statuses.Changes()
 		defer stop()
-		was, _ := r.board.Get(pod.UID)
+		was, _ := r.statuses.Get(pod.UID)
 		time.Sleep(24 * time.Hour)
-		if now, _ := r.board.Get(pod.UID); now.Passes != was.Passes {
+		if now, _ := r.statuses.Get(pod.UID); now.Passes != was.Passes {
 			t.Errorf("%d passes in a day of rest", now.Passes-was.Passes)
 		}
 		w.Sync()
 		synctest.Wait()
-		if now, _ := r.board.Get(pod.UID); now.Passes != was.Passes+1 {
+		if now, _ := r.statuses.Get(pod.UID); now.Passes != was.Passes+1 {
 			t.Error("a nudge made no pass")
 		}
 		select {
@@ -377,11 +377,11 @@ func TestQuietPodPassesAndRingsNoMore(t *testing.T) {
 }
 
 func TestNothingWithoutWordsIsTold(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
-		pod := podOf("p", "a")
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := PodOf("p", "a")
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		for _, why := range r.told {
+		for _, why := range r.reported {
 			if why.Detail == "" {
 				t.Errorf("told: %+v", why)
 			}
@@ -397,49 +397,49 @@ func TestNothingWithoutWordsIsTold(t *testing.T) {
 func TestManySeedsOfFaults(t *testing.T) {
 	const seeds = 150
 	for seed := range seeds {
-		inBubble(t, func(t *testing.T, r *rig) {
+		withWorkers(t, func(t *testing.T, r *workerFixture) {
 			var obedient atomic.Bool
-			r.h.takes = func(call string, n int) time.Duration {
-				return time.Duration(drawn(seed, call, n, "takes")%3000) * time.Millisecond
+			r.host.Takes = func(call string, n int) time.Duration {
+				return time.Duration(Draw(seed, call, n, "takes")%3000) * time.Millisecond
 			}
-			r.h.fails = func(call string, n int) error {
-				if !obedient.Load() && drawn(seed, call, n, "fails")%5 == 0 {
-					return &plan.Error{Kind: []plan.Kind{plan.Other, plan.Unavailable, plan.Timeout}[drawn(seed, call, n, "kind")%3], Err: errors.New("no luck")}
+			r.host.Fails = func(call string, n int) error {
+				if !obedient.Load() && Draw(seed, call, n, "fails")%5 == 0 {
+					return &plan.Error{Kind: []plan.Kind{plan.Other, plan.Unavailable, plan.Timeout}[Draw(seed, call, n, "kind")%3], Err: errors.New("no luck")}
 				}
 				return nil
 			}
-			r.h.loses = func(call string, n int) error {
-				if !obedient.Load() && drawn(seed, call, n, "loses")%5 == 0 {
+			r.host.Loses = func(call string, n int) error {
+				if !obedient.Load() && Draw(seed, call, n, "loses")%5 == 0 {
 					return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
 				}
 				return nil
 			}
 			if seed%3 == 0 {
-				r.h.events = nil
+				r.host.Events = nil
 			}
-			pod := podOf("p", "a", "b", "c")
-			pod = withConfigMap(pod, "conf")
-			r.have(map[string]string{"conf": "1"})
+			pod := PodOf("p", "a", "b", "c")
+			pod = WithConfigMap(pod, "conf")
+			r.setConfigMaps(map[string]string{"conf": "1"})
 			w := r.start(pod)
 			for i := range 20 {
-				time.Sleep(time.Duration(drawn(seed, "sleep", i, "")%20000) * time.Millisecond)
-				names := r.h.running(pod.UID)
+				time.Sleep(time.Duration(Draw(seed, "sleep", i, "")%20000) * time.Millisecond)
+				names := r.host.RunningContainers(pod.UID)
 				if len(names) > 0 {
-					r.h.kill(pod.UID, names[drawn(seed, "kill", i, "")%uint64(len(names))], int32(i%2), i%3 == 0)
+					r.host.Kill(pod.UID, names[Draw(seed, "kill", i, "")%uint64(len(names))], int32(i%2), i%3 == 0)
 				}
 				if i%5 == 0 {
-					r.have(map[string]string{"conf": fmt.Sprint(i)})
+					r.setConfigMaps(map[string]string{"conf": fmt.Sprint(i)})
 				}
 			}
 			obedient.Store(true)
 			w.Notify(RuntimeEvent{Incomplete: true})
 			r.until(30*time.Minute, fmt.Sprintf("seed %d: all run", seed), func() bool {
 				time.Sleep(time.Second)
-				return len(r.h.running(pod.UID)) == 3 && r.phase(pod) == corev1.PodRunning
+				return len(r.host.RunningContainers(pod.UID)) == 3 && r.phase(pod) == corev1.PodRunning
 			})
-			r.end(pod, 5*time.Second)
-			r.until(5*time.Minute, fmt.Sprintf("seed %d: gone", seed), func() bool { return r.gone(pod) })
-			if left := r.h.left(pod.UID); left != "" {
+			r.terminate(pod, 5*time.Second)
+			r.until(5*time.Minute, fmt.Sprintf("seed %d: gone", seed), func() bool { return r.isDone(pod) })
+			if left := r.host.Left(pod.UID); left != "" {
 				t.Errorf("seed %d: left %s", seed, left)
 			}
 		})

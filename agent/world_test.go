@@ -31,25 +31,25 @@ type world struct {
 	dirs       bool
 	cgroup     bool
 	attempts   map[plan.OpKey]uint64
-	obedient   bool                       // no faults any more
-	hooks      map[plan.OpKey]hooked      // by the hook's action: what really happened
-	renewer    string                     // ID of the container whose exit asked for a new round last
-	renewed    time.Time                  // when
+	healthy   bool                       // no faults any more
+	hookRuns      map[plan.OpKey]hookRun      // by the hook's action: what really happened
+	restartAllBy    string                     // ID of the container whose exit asked for a new round last
+	restartAllAt    time.Time                  // when
 	replaced   map[string]string          // by container name: ID of the one that was stopped last to be replaced
 	sizes      map[string]plan.Given      // by container ID: what it really has
 	size       plan.Resources             // what the pod's cgroup really has
-	ground     map[plan.OpKey]*corev1.Pod // what an action was begun with
+	startedWith     map[plan.OpKey]*corev1.Pod // what an action was begun with
 	pod        *corev1.Pod
-	broken     []string // violated invariants
+	violations     []string // violated invariants
 }
 
-// hooked is how often a hook was begun and has ended well.
-type hooked struct{ begun, ended int }
+// hookRun is how often a hook was begun and has ended well.
+type hookRun struct{ started, ended int }
 
 func newWorld(seed uint64) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		replaced: map[string]string{}, sizes: map[string]plan.Given{}, ground: map[plan.OpKey]*corev1.Pod{}, hooks: map[plan.OpKey]hooked{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
+		replaced: map[string]string{}, sizes: map[string]plan.Given{}, startedWith: map[plan.OpKey]*corev1.Pod{}, hookRuns: map[plan.OpKey]hookRun{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
 	}
 	w.pod = w.drawPod()
 	return w
@@ -163,9 +163,9 @@ func (w *world) drawSize() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: q(), Limits: q()}
 }
 
-// within checks I12: no running container has more than the pod's cgroup holds
+// checkCgroupLimits checks I12: no running container has more than the pod's cgroup holds
 // for it.
-func (w *world) within(what string) {
+func (w *world) checkCgroupLimits(what string) {
 	for _, k := range w.containers {
 		has, sized := w.sizes[k.ID]
 		if k.State != plan.Running || !sized {
@@ -173,32 +173,32 @@ func (w *world) within(what string) {
 		}
 		for name, most := range w.size[k.Name].Limits {
 			if q, limited := has.Resources.Limits[name]; !limited || q.Cmp(most) > 0 {
-				w.breaks("I12 %s: %s has %s of %s (limited: %v), the pod's cgroup %s for it", what, k.Name, q.String(), name, limited, most.String())
+				w.violated("I12 %s: %s has %s of %s (limited: %v), the pod's cgroup %s for it", what, k.Name, q.String(), name, limited, most.String())
 			}
 		}
 		for name, most := range w.size[plan.WholePod].Limits {
 			_, own := has.Resources.Limits[name]
 			if q, limited := has.Inherited[name]; !own && (!limited || q.Cmp(most) > 0) {
-				w.breaks("I12 %s: %s has %s of %s from its pod (limited: %v), whose cgroup has %s", what, k.Name, q.String(), name, limited, most.String())
+				w.violated("I12 %s: %s has %s of %s from its pod (limited: %v), whose cgroup has %s", what, k.Name, q.String(), name, limited, most.String())
 			}
 		}
 	}
 }
 
-// exits notes that a container has ended by itself.
-func (w *world) exits(k plan.Container) {
+// noteExit notes that a container has ended by itself.
+func (w *world) noteExit(k plan.Container) {
 	if c := podspec.FindContainer(w.pod, k.Name); k.ExitCode == 1 && len(c.RestartPolicyRules) > 0 {
-		w.renewer, w.renewed = k.ID, k.FinishedAt
+		w.restartAllBy, w.restartAllAt = k.ID, k.FinishedAt
 	}
 }
 
-// begins notes that an action was begun.
-func (w *world) begins(a plan.Action) {
+// noteHookStart notes that an action was begun.
+func (w *world) noteHookStart(a plan.Action) {
 	switch a.(type) {
 	case plan.PostStart, plan.PreStop:
-		h := w.hooks[a.Key()]
-		h.begun++
-		w.hooks[a.Key()] = h
+		h := w.hookRuns[a.Key()]
+		h.started++
+		w.hookRuns[a.Key()] = h
 	}
 }
 
@@ -206,7 +206,7 @@ func (w *world) begins(a plan.Action) {
 func (w *world) hangs(a plan.Action) bool {
 	switch a.(type) {
 	case plan.PostStart, plan.PreStop:
-		return !w.obedient && w.chance(a, "hang")%3 == 0
+		return !w.healthy && w.chance(a, "hang")%3 == 0
 	}
 	return false
 }
@@ -218,9 +218,9 @@ func (w *world) hook(a plan.Action, id string, out *plan.Outcome) {
 		out.Err = errors.New("the container does not run")
 		return
 	}
-	h := w.hooks[a.Key()]
+	h := w.hookRuns[a.Key()]
 	h.ended++
-	w.hooks[a.Key()] = h
+	w.hookRuns[a.Key()] = h
 }
 
 func (w *world) container(id string) *plan.Container {
@@ -232,8 +232,8 @@ func (w *world) container(id string) *plan.Container {
 	return nil
 }
 
-// look is what a look at the host would find.
-func (w *world) look(at uint64, host bool) observation {
+// observation is what a look at the host would find.
+func (w *world) observation(at uint64, host bool) observation {
 	s := observation{
 		outcomeSeq: at, runtime: true, host: host,
 		sandboxes: slices.Clone(w.sandboxes), containers: slices.Clone(w.containers),
@@ -244,8 +244,8 @@ func (w *world) look(at uint64, host bool) observation {
 	return s
 }
 
-func (w *world) breaks(format string, args ...any) {
-	w.broken = append(w.broken, fmt.Sprintf(format, args...))
+func (w *world) violated(format string, args ...any) {
+	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 }
 
 // chance is a draw that depends on the seed, the action and its attempt only.
@@ -260,7 +260,7 @@ func (w *world) finish(a plan.Action, canceled bool) plan.Outcome {
 	w.attempts[a.Key()]++
 	out := plan.Outcome{Action: a, Began: w.now, Ended: w.now}
 	fault := uint64(9)
-	if !w.obedient {
+	if !w.healthy {
 		fault = w.chance(a, "fault") % 10
 	}
 	switch {
@@ -297,13 +297,13 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 		w.cgroup, w.size = true, a.Resources
 	case plan.ResizeCgroup:
 		w.size = a.Resources
-		w.within("the cgroup's resize")
+		w.checkCgroupLimits("the cgroup's resize")
 	case plan.ResizeContainer:
 		w.sizes[a.ID] = a.Given
-		w.within("a resize")
+		w.checkCgroupLimits("a resize")
 	case plan.MountVolume:
 		if !w.dirs {
-			w.breaks("I2 volume %s mounted before the directories were made", a.Volume)
+			w.violated("I2 volume %s mounted before the directories were made", a.Volume)
 		}
 		w.volumes[a.Volume] = plan.VolumeSeen{Version: a.Version}
 	case plan.ProjectVolume:
@@ -346,7 +346,7 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 	case plan.RemoveContainer:
 		w.containers = drop(w.containers, func(k plan.Container) bool {
 			if k.ID == a.ID && (k.State == plan.Running || k.State == plan.Unknown) {
-				w.breaks("I2 running container %s removed", k.Name)
+				w.violated("I2 running container %s removed", k.Name)
 			}
 			return k.ID == a.ID
 		})
@@ -367,7 +367,7 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 		w.cgroup = false
 	case plan.RemoveDirs:
 		if len(w.volumes) > 0 || len(w.containers) > 0 {
-			w.breaks("I2 directories removed under %v %v", w.volumes, w.containers)
+			w.violated("I2 directories removed under %v %v", w.volumes, w.containers)
 		}
 		w.dirs = false
 	default:
@@ -378,7 +378,7 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 func (w *world) noneLive(what string) {
 	for _, k := range w.containers {
 		if k.State == plan.Running {
-			w.breaks("I2 %s under running container %s", what, k.Name)
+			w.violated("I2 %s under running container %s", what, k.Name)
 		}
 	}
 }
@@ -386,10 +386,10 @@ func (w *world) noneLive(what string) {
 func (w *world) runSandbox(a plan.RunSandbox, id string, out *plan.Outcome) {
 	for _, s := range w.sandboxes {
 		if s.Ready {
-			w.breaks("I4 a second live sandbox")
+			w.violated("I4 a second live sandbox")
 		}
 		if s.Attempt == a.Attempt {
-			w.breaks("I4 a second sandbox of attempt %d", a.Attempt)
+			w.violated("I4 a second sandbox of attempt %d", a.Attempt)
 		}
 	}
 	s := plan.Sandbox{ID: id, Ready: true, Attempt: a.Attempt, CreatedAt: w.now, IPs: []string{"10.0.0.1"}}
@@ -401,10 +401,10 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	spec := podspec.FindContainer(w.pod, a.Name)
 	for _, k := range w.containers {
 		if k.Name == a.Name && k.Live() {
-			w.breaks("I4 second live %s", a.Name)
+			w.violated("I4 second live %s", a.Name)
 		}
 		if k.Name == a.Name && k.Attempt == a.Attempt {
-			w.breaks("I4 second attempt %d of %s", a.Attempt, a.Name)
+			w.violated("I4 second attempt %d of %s", a.Attempt, a.Name)
 		}
 	}
 	i := slices.IndexFunc(w.sandboxes, func(s plan.Sandbox) bool { return s.ID == a.SandboxID })
@@ -413,10 +413,10 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 		return
 	}
 	if a.Kind == plan.Main {
-		w.initsBehind(a)
+		w.checkInitsDone(a)
 	}
-	w.noneHalfStarted(a)
-	if w.imageOf(a, out); out.Err != nil {
+	w.checkPostStartBegan(a)
+	if w.checkImage(a, out); out.Err != nil {
 		return
 	}
 	k := plan.Container{
@@ -424,9 +424,9 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 		SpecHash: podspec.ContainerHash(spec), CreatedAt: w.now, StartedAt: w.now,
 	}
 	switch {
-	case w.obedient && a.Kind == plan.Init:
+	case w.healthy && a.Kind == plan.Init:
 		k.State, k.FinishedAt = plan.Exited, w.now
-	case w.obedient:
+	case w.healthy:
 	case w.chance(a, "start")%12 == 0: // created, not started
 		k.State, k.StartedAt = plan.Created, time.Time{}
 		out.Err = &plan.Error{Kind: plan.Other, Reason: "RunContainerError", Err: errors.New("no such file")}
@@ -434,44 +434,44 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 		k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.chance(a, "code")%3/2)
 	}
 	if a.Kind == plan.Main || a.Kind == plan.Sidecar {
-		w.sizes[id] = plan.ResourcesOf(w.ground[a.Key()]).For(a.Name)
+		w.sizes[id] = plan.ResourcesOf(w.startedWith[a.Key()]).For(a.Name)
 	}
 	delete(w.replaced, a.Name)
 	w.containers = append([]plan.Container{k}, w.containers...)
 	out.Container = &k
 }
 
-// imageOf checks that a container of an image that is not pulled for each start is
+// checkImage checks that a container of an image that is not pulled for each start is
 // made of what its name stands for: the name moves, and the image goes.
-func (w *world) imageOf(a plan.StartContainer, out *plan.Outcome) {
-	c := podspec.FindContainer(w.ground[a.Key()], a.Name)
+func (w *world) checkImage(a plan.StartContainer, out *plan.Outcome) {
+	c := podspec.FindContainer(w.startedWith[a.Key()], a.Name)
 	now, here := w.images[c.Image]
 	switch {
 	case c.ImagePullPolicy == corev1.PullAlways:
 	case a.Resolve && !here:
 		out.Err, out.Gone = &plan.Error{Kind: plan.ImageGone, Err: errors.New("no such image")}, []string{c.Image}
 	case !a.Resolve && a.Attempt > 0 && a.Image.ID != now.ID:
-		w.breaks("%s#%d is made of %s, and %s is %s", a.Name, a.Attempt, a.Image.ID, c.Image, now.ID)
+		w.violated("%s#%d is made of %s, and %s is %s", a.Name, a.Attempt, a.Image.ID, c.Image, now.ID)
 	}
 }
 
-// noneHalfStarted checks I9 against the truth: no container starts while an
+// checkPostStartBegan checks I9 against the truth: no container starts while an
 // earlier one's hook has not even been begun. (One that was begun may have
 // failed: its container is on its way out.)
-func (w *world) noneHalfStarted(a plan.StartContainer) {
+func (w *world) checkPostStartBegan(a plan.StartContainer) {
 	for _, k := range w.containers {
 		c := podspec.FindContainer(w.pod, k.Name)
 		if k.State != plan.Running || k.SandboxID != a.SandboxID || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 			continue
 		}
-		if w.hooks[plan.PostStart{ID: k.ID}.Key()].begun == 0 {
-			w.breaks("I9 %s started before the postStart hook of %s", a.Name, k.Name)
+		if w.hookRuns[plan.PostStart{ID: k.ID}.Key()].started == 0 {
+			w.violated("I9 %s started before the postStart hook of %s", a.Name, k.Name)
 		}
 	}
 }
 
-// initsBehind checks I7 against the truth.
-func (w *world) initsBehind(a plan.StartContainer) {
+// checkInitsDone checks I7 against the truth.
+func (w *world) checkInitsDone(a plan.StartContainer) {
 	for _, k := range w.containers {
 		if k.SandboxID == a.SandboxID && containerKind(w.pod, k.Name) == plan.Main {
 			return // the init chain is behind this sandbox
@@ -487,7 +487,7 @@ func (w *world) initsBehind(a plan.StartContainer) {
 			return c.RestartPolicy != nil || k.State == plan.Exited && k.ExitCode == 0
 		})
 		if !ok {
-			w.breaks("I7 %s started before %s was done", a.Name, c.Name)
+			w.violated("I7 %s started before %s was done", a.Name, c.Name)
 		}
 	}
 }
@@ -501,15 +501,15 @@ func containerKind(pod *corev1.Pod, name string) plan.ContainerKind {
 	return plan.Init
 }
 
-// hurt breaks something, as hosts do.
-func (w *world) hurt() {
+// injectFault breaks something, as hosts do.
+func (w *world) injectFault() {
 	if len(w.containers) > 0 {
 		k := &w.containers[w.rng.IntN(len(w.containers))]
 		switch w.rng.IntN(4) {
 		case 0, 1:
 			if k.State == plan.Running {
 				k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.rng.IntN(2))
-				w.exits(*k)
+				w.noteExit(*k)
 			}
 		case 2:
 			if k.State == plan.Running {
@@ -529,8 +529,8 @@ func (w *world) hurt() {
 	if w.oneIn(40) && len(w.containers) > 0 { // somebody removes a dead container by hand
 		i := w.rng.IntN(len(w.containers))
 		if w.containers[i].State == plan.Exited && containerKind(w.pod, w.containers[i].Name) == plan.Main {
-			if w.containers[i].ID == w.renewer {
-				w.renewer = "" // nobody may have seen its exit
+			if w.containers[i].ID == w.restartAllBy {
+				w.restartAllBy = "" // nobody may have seen its exit
 			}
 			w.containers = slices.Delete(w.containers, i, i+1)
 		}
