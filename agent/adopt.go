@@ -11,76 +11,93 @@ import (
 	"berth/agent/allocator"
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
+	"berth/agent/pod"
 	"berth/podspec"
 )
 
-// adopted is what the runtime had when the agent began, until workers have
-// taken it up. It belongs to the agent's goroutine.
+// adopted is what the runtime had when the agent started, until workers have taken it
+// over. It belongs to the agent's goroutine.
 type adopted struct {
-	pods map[types.UID]RuntimePod
-	at   time.Time // of the listing
-	old  map[types.UID]bool
+	pods   map[types.UID]RuntimePod
+	listed time.Time
+	stale  map[types.UID]bool // something has happened to the pod since
 }
 
-// adoptedFresh is how long the listing is believed without a look.
-const adoptedFresh = 5 * time.Second
+// adoptedValidity is how long the listing replaces an observation.
+const adoptedValidity = 5 * time.Second
 
-// adopt lists what the runtime has, however long it takes to answer: without
-// that nothing may be started, or it might be started twice.
+// adopt lists the pods that the runtime has, however long that takes: without the list
+// nothing may be started, or it might be started twice (A1).
 func (a *Agent) adopt(ctx context.Context) error {
-	for wait, told := 50*time.Millisecond, false; ; wait = min(2*wait, time.Second) {
-		began := time.Now()
+	logged := false
+	for delay := 50 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		started := time.Now()
 		pods, err := a.Runtime.Pods(ctx)
 		if err == nil {
-			a.Log.Info("adopted", "pods", len(pods))
-			a.adopted = adopted{pods: pods, at: began, old: map[types.UID]bool{}}
-			a.seatRecorded()
+			a.Log.Info("pods adopted", "pods", len(pods))
+			a.adopted = adopted{pods: pods, listed: started, stale: map[types.UID]bool{}}
+			a.reserveRecorded()
 			return nil
 		}
-		a.blocked(err)
-		if !told {
-			told = true
+		a.runtimeUnavailable(err)
+		if !logged {
+			logged = true
 			a.Log.Warn("waiting for the container runtime", "err", err)
 		}
-		if !pause(ctx, wait) {
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// seatRecorded gives the pods that were let in before the restart their places,
-// before anybody new can ask: a full node stays full, whichever source is the
-// first to tell.
-func (a *Agent) seatRecorded() {
+// reserveRecorded reserves the resources of the pods that were admitted before the
+// restart, before a new pod can request any (A7): a full node stays full, whichever
+// source is ready first.
+func (a *Agent) reserveRecorded() {
 	for _, rec := range a.Records {
-		if rec.Pod != nil && rec.Verdict.State == plan.OK && !isTerminal(rec.Memory.Phase) {
+		if rec.Pod != nil && rec.Verdict.State == plan.OK && !pod.IsTerminal(rec.Memory.Phase) {
 			a.allocator.Ask(allocator.Seat{
 				Pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), Admitted: true, Reply: func(plan.Verdict) {},
-				Ending: true, // as far as is known: its source may have let go of it meanwhile
+				Ending: true, // until its worker starts: its source may have removed it meanwhile
 			})
 		}
 	}
 }
 
-// restored is what of a record holds in this life. A verdict that bade the pod
-// wait is asked for anew. So is the rejection of a file's pod that never ran:
-// the file keeps its UID, and the node that refused it may have got other
-// labels, taints or room since. What ran keeps its fate.
-// A file's pod that a shutdown of the node has ended runs again after the boot: nobody
-// else makes it anew.
-func restored(pod *corev1.Pod, rec checkpoint.Record, seen RuntimePod, boot string) (plan.Memory, plan.Verdict) {
+// restored returns what is still valid of a record. The verdict Wait is requested
+// again. So is the rejection of a pod from a file that never ran: the file keeps its
+// UID, and the labels, taints or resources of the node may have changed. A pod that
+// ran keeps its outcome.
+// A pod from a file that was terminated by a node shutdown runs again after the
+// reboot: no controller recreates it.
+func restored(p *corev1.Pod, rec checkpoint.Record, listed RuntimePod, boot string) (plan.Memory, plan.Verdict) {
 	m := rec.Memory
-	if ended := m.End; ended != nil && ended.Reason == terminated && !ended.Forget && podspec.IsStatic(pod) && rec.BootID != boot {
+	shutDown := m.End != nil && m.End.Reason == shutdownReason && !m.End.Forget
+	if shutDown && podspec.IsStatic(p) && rec.BootID != boot {
 		return plan.AfterBoot(m), plan.Verdict{}
 	}
-	ran := len(seen.Sandboxes)+len(seen.Containers)+len(m.Exits)+len(m.Restarts)+len(m.IPs) > 0
+	ran := len(listed.Sandboxes)+len(listed.Containers)+len(m.Exits)+len(m.Restarts)+len(m.IPs) > 0
 	switch {
 	case rec.Verdict.State == plan.Wait:
 		return m, plan.Verdict{}
-	case rec.Verdict.State == plan.Rejected && podspec.IsStatic(pod) && !ran && m.End == nil:
+	case rec.Verdict.State == plan.Rejected && podspec.IsStatic(p) && !ran && m.End == nil:
 		return plan.Memory{Started: m.Started}, plan.Verdict{}
 	}
 	return m, rec.Verdict
+}
+
+// compareStart orders pods that existed before those that are new, and both in their
+// start order.
+func (a *Agent) compareStart(x, y *corev1.Pod) int {
+	rank := func(p *corev1.Pod) int {
+		if _, known := a.Records[p.UID]; known || a.adopted.has(p.UID) {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(rank(x)-rank(y), a.allocator.Order(x, y))
 }
 
 // has reports whether the runtime had anything of the pod.
@@ -89,31 +106,18 @@ func (d *adopted) has(uid types.UID) bool {
 	return ok
 }
 
-// first orders those that have been here before those that are new, and either as
-// they are to start.
-func (a *Agent) first(x, y *corev1.Pod) int {
-	is := func(pod *corev1.Pod) int {
-		if _, known := a.Records[pod.UID]; known || a.adopted.has(pod.UID) {
-			return 0
-		}
-		return 1
-	}
-	return cmp.Or(is(x)-is(y), a.allocator.Order(x, y))
-}
-
-// pick takes what was seen of a pod, and reports whether it may be believed as
-// it is.
-func (d *adopted) pick(uid types.UID) (seen RuntimePod, fresh bool) {
-	seen, ok := d.pods[uid]
-	fresh = !ok || !d.old[uid] && time.Since(d.at) < adoptedFresh
+// take removes and returns what was listed of a pod, and reports whether it is current.
+func (d *adopted) take(uid types.UID) (listed RuntimePod, current bool) {
+	listed, ok := d.pods[uid]
+	current = !ok || !d.stale[uid] && time.Since(d.listed) < adoptedValidity
 	delete(d.pods, uid)
-	delete(d.old, uid)
-	return seen, fresh
+	delete(d.stale, uid)
+	return listed, current
 }
 
-// stale notes that something has happened to a pod that nobody has taken up yet.
-func (d *adopted) stale(uid types.UID) {
+// markStale notes that something has happened to a pod that has no worker yet.
+func (d *adopted) markStale(uid types.UID) {
 	if d.has(uid) {
-		d.old[uid] = true
+		d.stale[uid] = true
 	}
 }

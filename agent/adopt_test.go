@@ -13,18 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/agent/checkpoint"
+	"berth/agent/hostfake"
 	"berth/agent/plan"
 )
 
-// StaticPod makes the pod a file's.
-func StaticPod(pod *corev1.Pod) *corev1.Pod {
-	pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
-	return pod
-}
-
 func TestRejectionOfAFilesPodEndsWithTheLife(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		filed, served := StaticPod(PodOf("filed", "a")), PodOf("served", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		filed, served := hostfake.StaticPod(hostfake.PodOf("filed", "a")), hostfake.PodOf("served", "a")
 		for _, pod := range []*corev1.Pod{filed, served} {
 			pod.Spec.NodeSelector = map[string]string{"zone": "mars"}
 		}
@@ -32,16 +27,16 @@ func TestRejectionOfAFilesPodEndsWithTheLife(t *testing.T) {
 			s, ok := l.agent.StatusCache.Get(pod.UID)
 			return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "NodeAffinity"
 		}
-		l := startAgent(t, h, LargeNode(), nil, "file")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", filed, served)
 		l.until(time.Second, "both fail", func() bool { return failed(l, filed) && failed(l, served) })
 		l.stop()
-		l = startAgent(t, h, LargeNode(), l.records, "file")
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", filed, served)
 		l.until(time.Second, "both fail again", func() bool { return failed(l, filed) && failed(l, served) })
 		l.stop()
 
-		mars := LargeNode()
+		mars := hostfake.LargeNode()
 		mars.Labels = map[string]string{"zone": "mars"}
 		l = startAgent(t, h, mars, l.records, "file")
 		l.desire("file", filed, served)
@@ -76,22 +71,22 @@ func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
 		phase corev1.PodPhase
 		state plan.VerdictState
 	}{
-		{"a file's pod that never ran is asked for anew", StaticPod(PodOf("p", "a")), rejected, RuntimePod{}, "", plan.NotAsked},
-		{"a server's pod is not", PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
+		{"a file's pod that never ran is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected, RuntimePod{}, "", plan.NotAsked},
+		{"a server's pod is not", hostfake.PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{
-			"one that has a sandbox keeps its fate", StaticPod(PodOf("p", "a")), rejected,
+			"one that has a sandbox keeps its fate", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
 			RuntimePod{Sandboxes: []plan.Sandbox{{ID: "s"}}}, corev1.PodFailed, plan.Rejected,
 		},
-		{"one whose containers have ended too", StaticPod(PodOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"one whose containers have ended too", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.Exits = map[string]plan.Container{"a": {ID: "k"}}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
-		{"and one that is ending", StaticPod(PodOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"and one that is ending", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.End = &plan.End{Reason: "Deleted"}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
-		{"one that failed while it ran stays failed", StaticPod(PodOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"one that failed while it ran stays failed", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Verdict = plan.Verdict{State: plan.OK}
 		}), RuntimePod{}, corev1.PodFailed, plan.OK},
-		{"one that waited is asked for anew", StaticPod(PodOf("p", "a")), checkpoint.Record{
+		{"one that waited is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), checkpoint.Record{
 			Verdict: plan.Verdict{State: plan.Wait}, Memory: plan.Memory{Phase: corev1.PodPending},
 		}, RuntimePod{}, corev1.PodPending, plan.NotAsked},
 	} {
@@ -106,10 +101,10 @@ func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
 // judged again, on a node that is too small by now, but they wait for their turn as
 // new ones do; also if the agent dies when some have not come to theirs.
 func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
+	withHost(t, func(t *testing.T, h *testHost) {
 		var pods []*corev1.Pod
 		for i := range 30 {
-			pod := StaticPod(PodOf(fmt.Sprintf("p%02d", i), "a"))
+			pod := hostfake.StaticPod(hostfake.PodOf(fmt.Sprintf("p%02d", i), "a"))
 			pod.CreationTimestamp.Time = time.Unix(int64(i*7%30*60), 0)
 			switch i % 10 {
 			case 7:
@@ -120,7 +115,7 @@ func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
 			pods = append(pods, pod)
 		}
 		h.boot = "first"
-		l := startAgent(t, h, LargeNode(), nil, "file")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pods...)
 		l.until(time.Minute, "all run", l.isRunning(pods...))
 		l.stop()
@@ -133,7 +128,7 @@ func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
 		h.LosePower()
 		h.boot, h.slots = "second", 2
 		h.SetTakes(func(call string, _ int) time.Duration {
-			if HasPrefix(call, "runSandbox", "stopSandbox") {
+			if hostfake.HasPrefix(call, "runSandbox", "stopSandbox") {
 				return time.Second
 			}
 			return time.Millisecond
@@ -141,7 +136,7 @@ func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
 		h.Mu.Lock()
 		h.Calls, h.MaxActive = nil, map[string]int{}
 		h.Mu.Unlock()
-		small := LargeNode()
+		small := hostfake.LargeNode()
 		small.Allocatable[corev1.ResourcePods] = resource.MustParse("1")
 		l = startAgent(t, h, small, l.records, "file")
 		l.desire("file", pods...)

@@ -18,25 +18,61 @@ import (
 	"berth/admission"
 	"berth/agent/allocator"
 	"berth/agent/checkpoint"
+	"berth/agent/hostfake"
 	"berth/agent/plan"
+	"berth/agent/pod"
 	"berth/agent/source"
 	"berth/agent/status"
 	"berth/agent/status/events"
 )
 
-// agentFixture is one life of an agent on a fake host.
+var objectVersions = pod.ObjectVersions
+
+const observeFailed = pod.ObserveFailed
+
+// Short names, for tests with a variable named pod.
+type (
+	runtimeEvent = pod.RuntimeEvent
+	listing      = pod.Listing
+	podMetrics   = pod.Metrics
+)
+
+// testHost is a fake host with what a test sets for its agents.
+type testHost struct {
+	*hostfake.Host
+	boot   string      // ID of the running kernel
+	alone  bool        // the node has no API server
+	slots  int         // pods that start at the same time; zero: 10
+	prober *fakeProber // nil: no probes run
+}
+
+func newTestHost() *testHost { return &testHost{Host: hostfake.NewHost()} }
+
+func (h *testHost) stages() *pod.Stages {
+	return &pod.Stages{
+		Prepare:   pod.Prepare{Runtime: h, Host: h, Cgroups: h.Cgroups(), Images: h.Images(), Network: h.Network},
+		Configure: pod.Configure{Dirs: h, Volumes: h, Cgroups: h.Cgroups()},
+		Cleanup:   pod.Cleanup{Containers: h, Sandboxes: h, Host: h, Hooks: h, Cgroups: h.Cgroups()},
+		BuildRun: pod.BuildRun{
+			Images: h.Images(), Runtime: h, Mounts: h, Hooks: h, CgroupParent: func(*corev1.Pod) string { return "" },
+			LogDir: func(*corev1.Pod) string { return "/logs" }, Allocatable: func() corev1.ResourceList { return nil },
+		},
+	}
+}
+
+// agentFixture is one run of an agent on a fake host.
 type agentFixture struct {
-	t       *testing.T
-	host       *Host
-	agent       *Agent
-	mu      sync.Mutex
-	send    map[string]func(source.Snapshot) // by source, once it runs
-	event   func(types.UID, RuntimeEvent)
-	stop func() // ends this life and waits
-	divergences    atomic.Int64
-	hostListDelay  time.Duration // how long the host's leftovers take to list
-	hostPods  []types.UID
-	records map[types.UID]checkpoint.Record // what the store has after leaving
+	t             *testing.T
+	host          *testHost
+	agent         *Agent
+	mu            sync.Mutex
+	send          map[string]func(source.Snapshot) // by source, once it runs
+	event         func(types.UID, runtimeEvent)
+	stop          func() // ends this life and waits
+	divergences   atomic.Int64
+	hostListDelay time.Duration // how long the host's leftovers take to list
+	hostPods      []types.UID
+	records       map[types.UID]checkpoint.Record // what the store has after leaving
 }
 
 type fakeSource struct {
@@ -72,8 +108,8 @@ func (r fakeRuntime) Pods(context.Context) (map[types.UID]RuntimePod, error) {
 
 func (r fakeRuntime) List(ctx context.Context) (map[types.UID]RuntimePod, error) { return r.Pods(ctx) }
 
-func (r fakeRuntime) Watch(ctx context.Context, tell func(types.UID, RuntimeEvent)) error {
-	tell("", RuntimeEvent{Incomplete: true})
+func (r fakeRuntime) Watch(ctx context.Context, tell func(types.UID, runtimeEvent)) error {
+	tell("", runtimeEvent{Incomplete: true})
 	r.l.event = tell
 	<-ctx.Done()
 	return nil
@@ -82,13 +118,16 @@ func (r fakeRuntime) Watch(ctx context.Context, tell func(types.UID, RuntimeEven
 type fakeLeft struct{ l *agentFixture }
 
 func (f fakeLeft) Pods(ctx context.Context) ([]types.UID, error) {
-	pause(ctx, f.l.hostListDelay)
+	select {
+	case <-time.After(f.l.hostListDelay):
+	case <-ctx.Done():
+	}
 	return f.l.hostPods, ctx.Err()
 }
 
 // startAgent begins a life: the node, the sources by name, and what the store had. It
 // has adopted what the runtime has.
-func startAgent(t *testing.T, h *Host, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *agentFixture {
+func startAgent(t *testing.T, h *testHost, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *agentFixture {
 	t.Helper()
 	l := startAgentUnadopted(t, h, node, records, sources...)
 	<-l.agent.Ready()
@@ -96,7 +135,7 @@ func startAgent(t *testing.T, h *Host, node admission.Node, records map[types.UI
 	return l
 }
 
-func startAgentUnadopted(t *testing.T, h *Host, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *agentFixture {
+func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *agentFixture {
 	t.Helper()
 	store, _, err := checkpoint.Open(checkpoint.Options{Path: filepath.Join(t.TempDir(), "store.db"), PreallocateBytes: -1})
 	if err != nil {
@@ -107,16 +146,16 @@ func startAgentUnadopted(t *testing.T, h *Host, node admission.Node, records map
 	for _, s := range sources {
 		all = append(all, fakeSource{l, s})
 	}
-	limits := Limits
+	limits := hostfake.Limits
 	limits.ReturnBase, limits.ReturnMax = time.Minute, 10*time.Minute
-	var prober Prober
+	var prober pod.Prober
 	if h.prober != nil {
 		prober, limits.Probing = h.prober, true
 	}
 	l.agent = New(Config{
 		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{Node: node, Slots: cmp.Or(h.slots, 10), Alone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
 		Sources: all, Store: store, Records: records, BootID: h.boot, Events: events.NewEvents(events.EventsOptions{}),
-		Metrics: Metrics{Divergence: func() { l.divergences.Add(1) }},
+		Metrics: Metrics{Pods: pod.Metrics{Divergence: func() { l.divergences.Add(1) }}},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	storeCtx, closeStore := context.WithCancel(context.Background())
@@ -139,10 +178,10 @@ func startAgentUnadopted(t *testing.T, h *Host, node admission.Node, records map
 	return l
 }
 
-func withHost(t *testing.T, f func(t *testing.T, h *Host)) {
+func withHost(t *testing.T, f func(t *testing.T, h *testHost)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		h := NewHost()
+		h := newTestHost()
 		f(t, h)
 		for _, b := range h.Violations {
 			t.Error(b)
@@ -190,15 +229,15 @@ func withUID(pod *corev1.Pod, uid string) *corev1.Pod {
 }
 
 func TestScenario02_AHangingPodDelaysNoOther(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		h.Takes = DurationByCall(map[string]time.Duration{"stop uid-bad": time.Hour, "look uid-bad": time.Hour, "removeCgroup uid-bad": time.Hour})
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		bad, good := PodOf("bad", "a"), PodOf("good", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid-bad": time.Hour, "look uid-bad": time.Hour, "removeCgroup uid-bad": time.Hour})
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		bad, good := hostfake.PodOf("bad", "a"), hostfake.PodOf("good", "a")
 		l.desire("file", bad, good)
 		l.until(time.Second, "both run", l.isRunning(bad, good))
-		l.event(bad.UID, RuntimeEvent{Incomplete: true})
+		l.event(bad.UID, runtimeEvent{Incomplete: true})
 		l.desire("file", good)
-		late := PodOf("late", "a")
+		late := hostfake.PodOf("late", "a")
 		l.desire("file", good, late)
 		l.until(50*time.Millisecond, "the late one runs", l.isRunning(late))
 		l.desire("file", late)
@@ -210,9 +249,9 @@ func TestScenario02_AHangingPodDelaysNoOther(t *testing.T) {
 }
 
 func TestLostHintIsFoundByTheAuditAndCounted(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod, idle := PodOf("p", "a"), PodOf("idle", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod, idle := hostfake.PodOf("p", "a"), hostfake.PodOf("idle", "a")
 		l.desire("file", pod, idle)
 		l.until(time.Second, "run", l.isRunning(pod, idle))
 		time.Sleep(10 * time.Minute)
@@ -229,10 +268,10 @@ func TestLostHintIsFoundByTheAuditAndCounted(t *testing.T) {
 }
 
 func TestAuditFindsWhatHappensBesideALongPull(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		h.Takes = DurationByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod := PodOf("p", "a", "b")
+	withHost(t, func(t *testing.T, h *testHost) {
+		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("p", "a", "b")
 		l.desire("file", pod)
 		l.until(time.Second, "a runs", func() bool { return len(h.RunningContainers(pod.UID)) == 1 })
 		time.Sleep(time.Minute)
@@ -242,10 +281,10 @@ func TestAuditFindsWhatHappensBesideALongPull(t *testing.T) {
 }
 
 func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		h.Takes = DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		one := PodOf("web", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		one := hostfake.PodOf("web", "a")
 		two, three := withUID(one, "uid-two"), withUID(one, "uid-three")
 		l.desire("file", one)
 		l.until(time.Second, "runs", l.isRunning(one))
@@ -272,10 +311,10 @@ func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
 }
 
 func TestPodWantedAgainWhileItEndsStartsAfresh(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		h.Takes = DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod := PodOf("p", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("p", "a")
 		l.desire("file", pod)
 		l.until(time.Second, "runs", l.isRunning(pod))
 		l.desire("file")
@@ -286,26 +325,26 @@ func TestPodWantedAgainWhileItEndsStartsAfresh(t *testing.T) {
 		time.Sleep(time.Second)
 		l.stop() // while it ends
 
-		l = startAgent(t, h, LargeNode(), l.records, "file")
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", pod) // wanted again by the next life
 		l.until(20*time.Second, "runs afresh", func() bool { return h.Happened("runSandbox") == 3 && l.isRunning(pod)() })
 	})
 }
 
 func TestScenario09_RestartKeepsVerdicts(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, NodeOf("2", "10"), nil, "file")
-		a, b := PodRequesting("a", "1"), PodRequesting("b", "1")
-		picky := PodOf("picky", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.NodeOf("2", "10"), nil, "file")
+		a, b := hostfake.PodRequesting("a", "1"), hostfake.PodRequesting("b", "1")
+		picky := hostfake.PodOf("picky", "a")
 		picky.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 		l.desire("file", a, b, picky)
 		l.until(time.Second, "run", l.isRunning(a, b))
 		for range 20 {
 			l.stop()
-			small := NodeOf("1", "1") // fuller than full
+			small := hostfake.NodeOf("1", "1") // fuller than full
 			small.Labels = map[string]string{"disk": "ssd"}
 			l = startAgent(t, h, small, l.records, "file")
-			l.desire("file", PodRequesting("new", "1"), picky, a, b)
+			l.desire("file", hostfake.PodRequesting("new", "1"), picky, a, b)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if !l.isRunning(a, b)() {
@@ -329,9 +368,9 @@ func TestScenario09_RestartKeepsVerdicts(t *testing.T) {
 }
 
 func TestOrphansEndOnceAllSourcesAreReady(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		kept, recorded, unknown, old := PodOf("kept", "a"), PodOf("recorded", "a"), PodOf("unknown", "a"), PodOf("web", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		kept, recorded, unknown, old := hostfake.PodOf("kept", "a"), hostfake.PodOf("recorded", "a"), hostfake.PodOf("unknown", "a"), hostfake.PodOf("web", "a")
 		l.desire("file", kept, recorded, unknown, old)
 		l.until(time.Second, "run", l.isRunning(kept, recorded, unknown, old))
 		l.stop()
@@ -339,7 +378,7 @@ func TestOrphansEndOnceAllSourcesAreReady(t *testing.T) {
 		delete(records, unknown.UID)
 		h.StateOf("uid-left").Dirs = true
 
-		l = startAgent(t, h, LargeNode(), records, "file", "api")
+		l = startAgent(t, h, hostfake.LargeNode(), records, "file", "api")
 		l.hostPods, l.hostListDelay = []types.UID{"uid-left", kept.UID}, 5*time.Second
 		successor := withUID(old, "uid-successor")
 		l.desire("file", successor)
@@ -351,7 +390,7 @@ func TestOrphansEndOnceAllSourcesAreReady(t *testing.T) {
 			t.Error("a successor began beside its predecessor from an earlier life")
 		}
 		l.desire("api", kept)
-		late := PodOf("late", "a") // the host's slow list holds nobody up
+		late := hostfake.PodOf("late", "a") // the host's slow list holds nobody up
 		l.desire("file", successor, late)
 		l.until(100*time.Millisecond, "the others are gone", func() bool {
 			return l.isDeleted(recorded.UID)() && l.isDeleted(unknown.UID)() && l.isDeleted(old.UID)() && l.isRunning(successor, kept, late)()
@@ -364,10 +403,10 @@ func TestOrphansEndOnceAllSourcesAreReady(t *testing.T) {
 }
 
 func TestPodOfNobodyIsFoundByTheAudit(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, LargeNode(), nil, "file")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file")
-		stray := PodOf("stray", "a")
+		stray := hostfake.PodOf("stray", "a")
 		h.Mu.Lock()
 		p := h.StateOf(stray.UID)
 		p.Pod, p.Sandboxes = stray, []plan.Sandbox{{ID: "sbx", Ready: true}}
@@ -383,9 +422,9 @@ func TestPodOfNobodyIsFoundByTheAudit(t *testing.T) {
 // A call that was cut off may be carried out long after: what it makes again on
 // the host is taken away without a restart.
 func TestWhatComesBackOnTheHostIsFoundByTheAudit(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod := PodOf("web", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("web", "a")
 		l.desire("file", pod)
 		l.until(time.Second, "runs", l.isRunning(pod))
 		l.desire("file")
@@ -399,13 +438,13 @@ func TestWhatComesBackOnTheHostIsFoundByTheAudit(t *testing.T) {
 }
 
 func TestAdoptedPodOfALateSourceIsLookedAtFirst(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod := PodOf("p", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("p", "a")
 		l.desire("file", pod)
 		l.until(time.Second, "runs", l.isRunning(pod))
 		l.stop()
-		l = startAgent(t, h, LargeNode(), l.records, "file")
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		time.Sleep(10 * time.Second)
 		h.Kill(pod.UID, "a", 7, true)
 		l.desire("file", pod)
@@ -418,17 +457,17 @@ func TestAdoptedPodOfALateSourceIsLookedAtFirst(t *testing.T) {
 
 func TestStoreTellsWhatChanged(t *testing.T) {
 	file := func(name, image, hash string) *corev1.Pod {
-		pod := PodOf(name, "a")
+		pod := hostfake.PodOf(name, "a")
 		pod.Spec.Containers[0].Image = image
 		pod.Annotations = map[string]string{"berth.dev/config.content": hash}
 		return pod
 	}
 	s := newDesiredPods()
-	names := func(c change) (run []string, gone []types.UID) {
-		for _, pod := range c.run {
+	names := func(c changes) (run []string, gone []types.UID) {
+		for _, pod := range c.changed {
 			run = append(run, pod.Name)
 		}
-		return run, c.gone
+		return run, c.removed
 	}
 	for _, step := range []struct {
 		what  string
@@ -455,7 +494,7 @@ func TestStoreTellsWhatChanged(t *testing.T) {
 }
 
 func TestObjectsAreReplacedAtOnce(t *testing.T) {
-	o := newDesiredPods().objects
+	o := newObjects()
 	key := func(n string) source.ObjectKey {
 		return source.ObjectKey{Kind: plan.ConfigMap, NamespacedName: types.NamespacedName{Namespace: "default", Name: n}}
 	}
@@ -463,7 +502,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 		obj := plan.Object{Version: plan.Version{Version: v}}
 		return &source.Snapshot{Source: "x", Objects: map[source.ObjectKey]plan.Object{key("c1"): obj, key("c2"): obj}}
 	}
-	pod := WithConfigMap(PodOf("p", "a"), "c1")
+	pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "c1")
 	vol := corev1.Volume{Name: "more"}
 	vol.ConfigMap = &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c2"}}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, vol)
@@ -480,7 +519,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 					return
 				default:
 				}
-				vs := slices.Collect(maps.Values(ObjectVersions(o.Of(pod))))
+				vs := slices.Collect(maps.Values(objectVersions(o.Of(pod))))
 				if len(vs) != 2 || vs[0] != vs[1] || vs[0].Missing {
 					t.Errorf("of two moments: %v", vs)
 					return
@@ -494,7 +533,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	o.replace(&source.Snapshot{Source: "x"})
-	if vs := ObjectVersions(o.Of(pod)); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
+	if vs := objectVersions(o.Of(pod)); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
 		t.Errorf("%v", vs)
 	}
 }
@@ -510,18 +549,18 @@ func TestBoardFindsTheWishedIncarnationAndRings(t *testing.T) {
 			return false
 		}
 	}
-	old := PodOf("p", "a")
-	b.Put(&Snapshot{Pod: old, Passes: 1, End: &plan.End{Forget: true}})
+	old := hostfake.PodOf("p", "a")
+	b.Put(&status.Snapshot{Pod: old, Passes: 1, End: &plan.End{Forget: true}})
 	if s, ok := b.Find("default", "p"); !ok || s.Pod != old || !rang() {
 		t.Error("the only one is not found, or nothing rang")
 	}
 	for _, uid := range []string{"0-before", "z-after"} {
 		now := withUID(old, uid)
-		b.Put(&Snapshot{Pod: now, Passes: 1})
+		b.Put(&status.Snapshot{Pod: now, Passes: 1})
 		if s, _ := b.Find("default", "p"); s.Pod != now || !rang() {
 			t.Errorf("%s is not found, or nothing rang", uid)
 		}
-		b.Put(&Snapshot{Pod: now, Passes: 2})
+		b.Put(&status.Snapshot{Pod: now, Passes: 2})
 		if s, _ := b.Get(now.UID); s.Passes != 2 || rang() {
 			t.Error("the newest is not there, or it rang for nothing")
 		}

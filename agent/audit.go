@@ -8,30 +8,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// audits are made one at a time. The struct belongs to the agent's goroutine.
+// audits run one at a time. The struct belongs to the agent's goroutine.
 type audits struct {
-	busy  bool
-	again bool                    // asked for while one was under way
-	gone  map[types.UID]time.Time // pods that have left lately: a list may still show them
+	running bool
+	again   bool                    // requested while one was running
+	deleted map[types.UID]time.Time // pods removed recently: a list may still have them
 }
 
-// audit lists the runtime beside all workers and lets each compare. What
-// nobody knows is ended.
+// audit lists the runtime, beside all workers, and lets each worker compare the list
+// with what it knows. An unknown pod is terminated.
 func (a *Agent) audit(ctx context.Context) {
-	if a.audits.busy {
+	if a.audits.running {
 		a.audits.again = true
 		return
 	}
-	a.audits.busy = true
-	began := time.Now()
+	a.audits.running = true
+	started := time.Now()
 	a.wg.Go(func() {
 		listed, err := a.Runtime.List(ctx)
 		a.call(ctx, func() {
-			a.audits.busy = false
+			a.audits.running = false
 			if err != nil {
-				a.Log.Debug("audit", "err", err)
+				a.Log.Debug("audit failed", "err", err)
 			} else {
-				a.audited(ctx, began, listed)
+				a.applyAudit(ctx, started, listed)
 			}
 			if a.audits.again {
 				a.audits.again = false
@@ -41,21 +41,19 @@ func (a *Agent) audit(ctx context.Context) {
 	})
 }
 
-func (a *Agent) audited(ctx context.Context, began time.Time, listed map[types.UID]RuntimePod) {
-	a.Metrics.audited()
-	for uid, e := range a.workers {
-		seen := listed[uid]
-		e.inbox.put(func(p *messages) {
-			p.audit = &observation{started: began, sandboxes: seen.Sandboxes, containers: seen.Containers}
-		})
+func (a *Agent) applyAudit(ctx context.Context, started time.Time, listed map[types.UID]RuntimePod) {
+	tick(a.Metrics.AuditFinished)
+	for uid, w := range a.workers {
+		w.Audit(started, listed[uid].listing())
 	}
-	maps.DeleteFunc(a.audits.gone, func(_ types.UID, at time.Time) bool { return at.Before(began) })
-	if a.desired.allReady(len(a.Sources)) {
-		for uid, seen := range listed {
-			if _, left := a.audits.gone[uid]; !left && seen.Pod != nil && a.unknown(uid) {
-				a.orphan(seen.Pod, "Orphaned")
-			}
+	maps.DeleteFunc(a.audits.deleted, func(_ types.UID, at time.Time) bool { return at.Before(started) })
+	if !a.desired.allReady(len(a.Sources)) {
+		return
+	}
+	for uid, p := range listed {
+		if _, removed := a.audits.deleted[uid]; !removed && p.Pod != nil && a.isOrphan(uid) {
+			a.terminateOrphan(p.Pod, "Orphaned")
 		}
-		a.sweepHost(ctx)
 	}
+	a.cleanHost(ctx)
 }

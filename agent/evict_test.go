@@ -8,14 +8,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/hostfake"
 	"berth/agent/plan"
 )
 
 func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		pod := PodOf("p", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		pod := hostfake.PodOf("p", "a")
 		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-		l := startAgent(t, h, LargeNode(), nil, "file")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pod)
 		l.until(time.Minute, "p runs", l.isRunning(pod))
 		if l.agent.EvictPod(t.Context(), "nobody", &plan.Excess{Message: "full"}) {
@@ -46,7 +47,7 @@ func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
 		}
 		l.stop()
 
-		l = startAgent(t, h, LargeNode(), l.records, "file")
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", pod)
 		l.until(time.Minute, "p is still failed", failed(l))
 		time.Sleep(10 * time.Minute)
@@ -61,21 +62,10 @@ func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
 	})
 }
 
-// A wish that comes before the worker has read of the end does not undo it.
-func TestAnEndIsNotLostBetweenTwoWishes(t *testing.T) {
-	t.Parallel()
-	w := &worker{inbox: inbox{ready: make(chan struct{}, 1)}}
-	w.Update(Desired{Termination: &plan.End{Reason: "Evicted"}})
-	w.Update(Desired{Pod: PodOf("p", "a")})
-	if p := w.inbox.take(); p.desired.Termination == nil || p.desired.Pod == nil {
-		t.Errorf("%+v", p.desired)
-	}
-}
-
 func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, NodeOf("4", "10"), nil, "file")
-		small, big, system := PodRequesting("small", "1"), PodRequesting("big", "3"), PodRequesting("system", "1")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.NodeOf("4", "10"), nil, "file")
+		small, big, system := hostfake.PodRequesting("small", "1"), hostfake.PodRequesting("big", "3"), hostfake.PodRequesting("system", "1")
 		system.Spec.Priority = new(int32(2_000_000_000))
 		l.desire("file", small, big)
 		l.until(time.Minute, "both run", func() bool { return l.isRunning(small)() && l.isRunning(big)() })
@@ -102,7 +92,7 @@ func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
 		}
 		l.stop()
 
-		l = startAgent(t, h, NodeOf("4", "10"), l.records, "file")
+		l = startAgent(t, h, hostfake.NodeOf("4", "10"), l.records, "file")
 		l.desire("file", small, big, system)
 		l.until(time.Minute, "both run", func() bool { return l.isRunning(system)() && l.isRunning(big)() })
 		time.Sleep(time.Minute)
@@ -114,9 +104,9 @@ func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
 // TestAFilesPodThatHadToGoReturns: nobody else makes another. It waits longer each time,
 // and for the node to be short of nothing; what it did itself is for good.
 func TestAFilesPodThatHadToGoReturns(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		node := LargeNode()
-		pod, guilty, once, served := StaticPod(PodOf("p", "a")), StaticPod(PodOf("guilty", "a")), StaticPod(PodOf("once", "a")), PodOf("served", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		node := hostfake.LargeNode()
+		pod, guilty, once, served := hostfake.StaticPod(hostfake.PodOf("p", "a")), hostfake.StaticPod(hostfake.PodOf("guilty", "a")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("served", "a")
 		once.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 		all := []*corev1.Pod{pod, guilty, once, served}
 		l := startAgent(t, h, node, nil, "file")
@@ -171,10 +161,10 @@ func TestAFilesPodThatHadToGoReturns(t *testing.T) {
 
 // TestAFilesPodThatWasPreemptedWaitsForRoom when it returns.
 func TestAFilesPodThatWasPreemptedWaitsForRoom(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
+	withHost(t, func(t *testing.T, h *testHost) {
 		h.alone = true
-		l := startAgent(t, h, NodeOf("4", "10"), nil, "file")
-		small, big, system := StaticPod(PodRequesting("small", "1")), StaticPod(PodRequesting("big", "3")), StaticPod(PodRequesting("system", "1"))
+		l := startAgent(t, h, hostfake.NodeOf("4", "10"), nil, "file")
+		small, big, system := hostfake.StaticPod(hostfake.PodRequesting("small", "1")), hostfake.StaticPod(hostfake.PodRequesting("big", "3")), hostfake.StaticPod(hostfake.PodRequesting("system", "1"))
 		system.Spec.Priority = new(int32(2_000_000_000))
 		l.desire("file", small, big)
 		l.until(time.Minute, "both run", l.isRunning(small, big))

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/hostfake"
 	"berth/agent/plan"
 	"berth/agent/status"
 )
@@ -20,9 +21,9 @@ import (
 func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := status.New()
-		pods := map[string]*corev1.Pod{"one": PodOf("one", "a"), "two": PodOf("two", "a"), "x": PodOf("x", "a")}
-		at := func(name string, passes int64, ip string) *Snapshot {
-			s := &Snapshot{Pod: pods[name], Passes: passes}
+		pods := map[string]*corev1.Pod{"one": hostfake.PodOf("one", "a"), "two": hostfake.PodOf("two", "a"), "x": hostfake.PodOf("x", "a")}
+		at := func(name string, passes int64, ip string) *status.Snapshot {
+			s := &status.Snapshot{Pod: pods[name], Passes: passes}
 			s.Status.PodIP = ip
 			return s
 		}
@@ -31,7 +32,7 @@ func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- b.Follow(ctx, func(n News) error {
+			done <- b.Follow(ctx, func(n status.News) error {
 				switch {
 				case n.Added != nil:
 					heard = append(heard, "+"+n.Added.Pod.Name)
@@ -56,7 +57,7 @@ func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 			{"a pass without news is none", func() { b.Put(at("two", 4, "2")) }, ""},
 			{"nor is what users do not see", func() {
 				s := at("two", 5, "2")
-				s.Why = []Told{{Reason: plan.Reason{Code: "C"}}}
+				s.Why = []status.Told{{Reason: plan.Reason{Code: "C"}}}
 				b.Put(s)
 			}, ""},
 			{"the end of a pod", func() { b.Remove("uid-one") }, "-one"},
@@ -74,7 +75,7 @@ func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 			t.Error(err)
 		}
 		full := errors.New("full")
-		if err := b.Follow(t.Context(), func(News) error { return full }); !errors.Is(err, full) {
+		if err := b.Follow(t.Context(), func(status.News) error { return full }); !errors.Is(err, full) {
 			t.Errorf("the listener's error is lost: %v", err)
 		}
 	})
@@ -84,14 +85,14 @@ func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 func TestWhatIsNewRings(t *testing.T) {
 	t.Parallel()
 	silent := map[string]bool{"At": true, "Passes": true, "Wake": true}
-	for field := range reflect.TypeFor[Snapshot]().Fields() {
+	for field := range reflect.TypeFor[status.Snapshot]().Fields() {
 		b := status.New()
-		pod := PodOf("one", "a")
-		b.Put(&Snapshot{Pod: pod})
+		pod := hostfake.PodOf("one", "a")
+		b.Put(&status.Snapshot{Pod: pod})
 		changed, stop := b.Changes()
-		s := &Snapshot{Pod: pod}
+		s := &status.Snapshot{Pod: pod}
 		if v := reflect.ValueOf(s).Elem().FieldByIndex(field.Index); field.Name == "Pod" {
-			s.Pod = PodOf("one", "b")
+			s.Pod = hostfake.PodOf("one", "b")
 		} else if !other(v) {
 			t.Fatalf("no other value for %s", field.Name)
 		}
@@ -162,7 +163,7 @@ func TestInstanceOfAContainer(t *testing.T) {
 		{"another container's does not count", []plan.Container{{ID: "b", Name: "b"}}, false, `container "a" in pod "p" is waiting to start - no logs yet`},
 		{"nor one before it", nil, true, `previous terminated container "a" in pod "p" not found`},
 	} {
-		s := &Snapshot{Pod: PodOf("p", "a"), Seen: plan.Observed{Containers: c.seen}}
+		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a"), Seen: plan.Observed{Containers: c.seen}}
 		got, err := s.Instance("a", c.previous)
 		if said := fmt.Sprint(got.ID, err); !strings.Contains(strings.TrimSuffix(said, "<nil>"), c.want) || (err == nil) != (got.ID == c.want) {
 			t.Errorf("%s: %s", c.what, said)
@@ -172,7 +173,7 @@ func TestInstanceOfAContainer(t *testing.T) {
 		"ContainerCreating": "ContainerCreating", "PodInitializing": "PodInitializing", "CreateContainerConfigError": "CreateContainerConfigError",
 		"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image",
 	} {
-		s := &Snapshot{Pod: PodOf("p", "a")}
+		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a")}
 		s.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
 		if _, err := s.Instance("a", false); err == nil || err.Error() != `container "a" in pod "p" is waiting to start: `+want {
 			t.Errorf("%s: %v", reason, err)

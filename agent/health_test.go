@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent/hostfake"
 	"berth/agent/plan"
 )
 
@@ -71,12 +72,12 @@ func readyIn(l *agentFixture, pod *corev1.Pod) corev1.ConditionStatus {
 }
 
 func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
+	withHost(t, func(t *testing.T, h *testHost) {
 		h.prober = newFakeProber()
-		pod := PodOf("web", "a")
+		pod := hostfake.PodOf("web", "a")
 		c := &pod.Spec.Containers[0]
 		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = &corev1.Probe{}, &corev1.Probe{}, &corev1.Probe{}
-		l := startAgent(t, h, LargeNode(), nil, "file")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pod)
 		l.until(time.Second, "it is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
 		w, tell := h.prober.of(pod)
@@ -105,7 +106,7 @@ func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
 		l.stop()
 
 		h.prober = newFakeProber()
-		l = startAgentUnadopted(t, h, LargeNode(), l.records, "file")
+		l = startAgentUnadopted(t, h, hostfake.LargeNode(), l.records, "file")
 		changed, stop := l.agent.StatusCache.Changes()
 		enough, done := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -143,11 +144,11 @@ func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
 }
 
 func TestAContainerThatAProbeGivesUpIsReplaced(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
+	withHost(t, func(t *testing.T, h *testHost) {
 		h.prober = newFakeProber()
-		pod := PodOf("web", "a")
+		pod := hostfake.PodOf("web", "a")
 		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
-		l := startAgent(t, h, LargeNode(), nil, "file")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pod)
 		l.until(time.Second, "it is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
 		w, tell := h.prober.of(pod)

@@ -8,77 +8,75 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
+	"berth/agent/pod"
 	"berth/podspec"
 )
 
-// endOrphans ends what was left by an earlier life and is not wanted by any
-// source: in the runtime, in the store, on the host. It runs once, when every
-// source has told all it knows.
-func (a *Agent) endOrphans(ctx context.Context) {
+// hostListTimeout bounds one listing of the pods on the host.
+const hostListTimeout = 30 * time.Second
+
+// terminateOrphans terminates the pods of the previous run that no source has: those in
+// the runtime, in the store and on the host. It runs once, when all sources are ready.
+func (a *Agent) terminateOrphans(ctx context.Context) {
 	for uid, rec := range a.Records {
-		if !a.unknown(uid) {
+		if !a.isOrphan(uid) {
 			continue
 		}
-		pod := rec.Pod
-		if pod == nil {
-			pod = a.adopted.pods[uid].Pod
+		p := rec.Pod
+		if p == nil {
+			p = a.adopted.pods[uid].Pod
 		}
-		if pod == nil {
-			pod = bare(uid)
+		if p == nil {
+			p = podFromUID(uid)
 		}
-		a.orphan(pod, "Deleted")
+		a.terminateOrphan(p, "Deleted")
 	}
-	for uid, seen := range a.adopted.pods {
-		if seen.Pod != nil && a.unknown(uid) {
-			a.orphan(seen.Pod, "Orphaned")
+	for uid, listed := range a.adopted.pods {
+		if listed.Pod != nil && a.isOrphan(uid) {
+			a.terminateOrphan(listed.Pod, "Orphaned")
 		}
 	}
 	a.adopted = adopted{}
-	a.sweepHost(ctx)
+	a.cleanHost(ctx)
 }
 
-// sweepHost ends what pods that nobody knows have left on the host: in an
-// earlier life, or since then, when the runtime went on with a call that was
-// cut off and made a cgroup again that was gone.
-func (a *Agent) sweepHost(ctx context.Context) {
+// cleanHost removes what unknown pods have on the host: from the previous run, or
+// because the runtime completed an interrupted call late and created a cgroup again.
+func (a *Agent) cleanHost(ctx context.Context) {
 	a.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, hostBound)
+		ctx, cancel := context.WithTimeout(ctx, hostListTimeout)
 		defer cancel()
-		left, err := a.Host.Pods(ctx)
+		uids, err := a.Host.Pods(ctx)
 		if err != nil {
-			a.Log.Warn("list what pods left on the host", "err", err)
+			a.Log.Warn("host pod list failed", "err", err)
 			return
 		}
 		a.call(ctx, func() {
-			for _, uid := range left {
-				if _, just := a.audits.gone[uid]; !just && a.unknown(uid) {
-					a.orphan(bare(uid), "Orphaned")
+			for _, uid := range uids {
+				if _, removed := a.audits.deleted[uid]; !removed && a.isOrphan(uid) {
+					a.terminateOrphan(podFromUID(uid), "Orphaned")
 				}
 			}
 		})
 	})
 }
 
-// hostBound bounds one reading of what is left on the host.
-const hostBound = 30 * time.Second
-
-// unknown reports whether nobody has the pod in hand and nobody wants it.
-func (a *Agent) unknown(uid types.UID) bool {
+// isOrphan reports whether a pod has no worker and no source.
+func (a *Agent) isOrphan(uid types.UID) bool {
 	_, known := a.workers[uid]
-	return !known && a.desired.wanted[uid] == nil
+	return !known && a.desired.pods[uid] == nil
 }
 
-// orphan ends a pod that nobody wants, with what is known of it.
-func (a *Agent) orphan(pod *corev1.Pod, reason string) {
-	a.Log.Info("ending a pod that nobody wants", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "reason", reason)
-	a.start(Desired{Pod: pod, Termination: &plan.End{Reason: reason, Grace: graceOf(pod), At: time.Now(), Forget: true}})
+// terminateOrphan terminates a pod that no source has, with what is known of it.
+func (a *Agent) terminateOrphan(p *corev1.Pod, reason string) {
+	a.Log.Info("stopping orphaned pod", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID), "reason", reason)
+	end := &plan.End{Reason: reason, Grace: podspec.GracePeriod(p), At: time.Now(), Forget: true}
+	a.startWorker(pod.Desired{Pod: p, Termination: end})
 }
 
-// bare is a pod of which only the UID is known.
-func bare(uid types.UID) *corev1.Pod {
-	pod := &corev1.Pod{}
-	pod.UID, pod.Name, pod.Namespace = uid, string(uid), "unknown"
-	return pod
+// podFromUID is a pod of which only the UID is known.
+func podFromUID(uid types.UID) *corev1.Pod {
+	p := &corev1.Pod{}
+	p.UID, p.Name, p.Namespace = uid, string(uid), "unknown"
+	return p
 }
-
-func graceOf(pod *corev1.Pod) time.Duration { return podspec.GracePeriod(pod) }

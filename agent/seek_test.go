@@ -8,15 +8,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/hostfake"
 	"berth/agent/plan"
 )
 
 // TestAnImageBroughtByHandIsNoticed within seconds, by the pod that waits for it,
 // which asks for nothing else meanwhile and does not tell watchers each time.
 func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod, idle := PodOf("p", "a", "b"), PodOf("idle", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod, idle := hostfake.PodOf("p", "a", "b"), hostfake.PodOf("idle", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		l.desire("file", pod, idle)
 		l.until(time.Second, "the other runs", l.isRunning(idle))
@@ -56,9 +57,9 @@ func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
 // TestAnImageThatCameIsUsedAtOnce, by the pods that wait for one, without waiting for
 // the next time that they would look.
 func TestAnImageThatCameIsUsedAtOnce(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod := PodOf("p", "a")
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("p", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		l.desire("file", pod)
 		times := func() int {
@@ -80,10 +81,10 @@ func TestAnImageThatCameIsUsedAtOnce(t *testing.T) {
 // TestATagThatMovedIsFollowed by the next start under its name, of a pod that runs and
 // of a new one; nobody is restarted for it.
 func TestATagThatMovedIsFollowed(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
+	withHost(t, func(t *testing.T, h *testHost) {
 		h.HasImage["p-a"], h.HasImage["p-b"] = true, true
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod := PodOf("p", "a", "b")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("p", "a", "b")
 		pod.Spec.Containers[1].ImagePullPolicy = corev1.PullNever
 		l.desire("file", pod)
 		l.until(time.Second, "runs", l.isRunning(pod))
@@ -124,10 +125,10 @@ func TestATagThatMovedIsFollowed(t *testing.T) {
 // TestAnImageThatCannotBeLookedAtIsNotCalledAbsent where it is never pulled; it is
 // used once it can be.
 func TestAnImageThatCannotBeLookedAtIsNotCalledAbsent(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
+	withHost(t, func(t *testing.T, h *testHost) {
 		h.HasImage["p-a"], h.ImageError = true, "connection refused"
-		l := startAgent(t, h, LargeNode(), nil, "file")
-		pod := PodOf("p", "a")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("p", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		l.desire("file", pod)
 		why := func() string {

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/hostfake"
 	"berth/agent/plan"
 )
 
@@ -30,13 +31,13 @@ func (l *agentFixture) isShutDown(pod *corev1.Pod) func() bool {
 // boot pods of files run again, whatever their policy and whatever they came to, and
 // pods of a server stay failed, for their controllers to see.
 func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
+	withHost(t, func(t *testing.T, h *testHost) {
 		h.boot = "first"
-		filed, once, served := StaticPod(PodOf("filed", "a", "b")), StaticPod(PodOf("once", "a")), PodOf("served", "a")
+		filed, once, served := hostfake.StaticPod(hostfake.PodOf("filed", "a", "b")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("served", "a")
 		served.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 		once.Spec.RestartPolicy = corev1.RestartPolicyNever
 		all := []*corev1.Pod{filed, once, served}
-		l := startAgent(t, h, LargeNode(), nil, "file")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", all...)
 		l.until(time.Minute, "all run", l.isRunning(all...))
 		if l.agent.ShutdownPod(t.Context(), "nobody", time.Second) {
@@ -56,7 +57,7 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 		}
 		l.stop()
 
-		l = startAgent(t, h, LargeNode(), l.records, "file") // an agent that begins anew while the host goes down
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file") // an agent that begins anew while the host goes down
 		l.desire("file", all...)
 		l.until(time.Minute, "all are still ended", ended(l))
 		time.Sleep(10 * time.Minute)
@@ -66,7 +67,7 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 		l.stop()
 
 		h.boot = "second"
-		l = startAgent(t, h, LargeNode(), l.records, "file")
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", all...)
 		l.until(30*time.Second, "those of files run", l.isRunning(filed, once))
 		for _, pod := range []*corev1.Pod{filed, once} {
@@ -81,7 +82,7 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 
 		// A new agent of the same boot has nothing to mend.
 		starts := h.Happened("start uid-filed")
-		l = startAgent(t, h, LargeNode(), l.records, "file")
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", all...)
 		l.until(time.Minute, "they run", l.isRunning(filed, once))
 		time.Sleep(10 * time.Minute)
@@ -95,12 +96,12 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 // TestScenario26_ANodeThatGoesDownTakesNoPods: a pod of a file waits for the boot, one of
 // a server is rejected in the kubelet's words.
 func TestScenario26_ANodeThatGoesDownTakesNoPods(t *testing.T) {
-	withHost(t, func(t *testing.T, h *Host) {
-		node := LargeNode()
+	withHost(t, func(t *testing.T, h *testHost) {
+		node := hostfake.LargeNode()
 		l := startAgent(t, h, node, nil, "file")
 		node.ShuttingDown = true
 		l.agent.SetNode(node)
-		filed, served := StaticPod(PodOf("filed", "a")), PodOf("served", "a")
+		filed, served := hostfake.StaticPod(hostfake.PodOf("filed", "a")), hostfake.PodOf("served", "a")
 		served.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 		l.desire("file", filed, served)
 		l.until(time.Minute, "the server's is rejected", func() bool {

@@ -39,6 +39,7 @@ func Decide(in Input) Plan {
 		d.bringUp()
 	}
 	d.status()
+	d.out.setDurability(in.Memory)
 	return d.out
 }
 

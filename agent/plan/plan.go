@@ -20,6 +20,10 @@ type Plan struct {
 	Done      bool      // nothing of the pod is left; the worker may leave
 	Again     bool      // it is over, and is to be made anew as soon as the node is short of nothing
 	Why       []Reason  // one per decision, for the log, `berth why` and the tests
+
+	// The durability contract, see durability.go.
+	Requirements       map[OpKey]Requirement // what must be on disk before the action of that key may start
+	MemoryBeforeStatus bool                  // Memory must be on disk before Status is published
 }
 
 // Probes says which probes of a running container are wanted now.

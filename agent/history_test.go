@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/checkpoint"
+	"berth/agent/hostfake"
+	"berth/agent/status"
+)
+
+// events returns how often each reason was told of a pod.
+func (l *agentFixture) events(uid types.UID) map[string]int32 {
+	out := map[string]int32{}
+	for _, e := range l.agent.Events.List(uid) {
+		out[e.Reason] += e.Count
+	}
+	return out
+}
+
+func (l *agentFixture) spans(uid types.UID) (names []string) {
+	l.t.Helper()
+	line := l.agent.Timeline(l.t.Context(), uid)
+	if line == nil {
+		l.t.Fatalf("no timeline of %s", uid)
+	}
+	spans, _ := line.Spans()
+	for _, s := range spans {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+func TestTheStoryOfAPodGoesOnAfterARestart(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod, stuck := hostfake.PodOf("p", "a"), hostfake.PodOf("stuck", "a")
+		stuck.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+		l.desire("file", pod, stuck)
+		l.until(time.Second, "run", l.isRunning(pod))
+		since := whySince(t, l, stuck, "ErrImageNeverPull")
+		time.Sleep(time.Hour)
+		l.stop()
+		began := l.records[pod.UID]
+		if began.Timeline == nil || began.Events == nil || l.records[stuck.UID].Reported == nil {
+			t.Fatalf("the story is not in the store: %+v", l.records)
+		}
+
+		h.SetListError(errors.New("connection refused"))
+		l = startAgentUnadopted(t, h, hostfake.LargeNode(), l.records, "file")
+		l.desire("file", pod, stuck)
+		if names := l.spans(pod.UID); !slices.Contains(names, "start/a") {
+			t.Errorf("before the runtime answers the timeline is %q", names)
+		}
+		if told := l.events(pod.UID); told["Started"] != 1 {
+			t.Errorf("before the runtime answers the events are %v", told)
+		}
+		h.SetListError(nil)
+		<-l.agent.Ready()
+		l.until(time.Second, "run", l.isRunning(pod))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		names := l.spans(pod.UID)
+		start, restart := slices.Index(names, "start/a"), slices.Index(names, "restart/agent")
+		if start < 0 || restart < start {
+			t.Errorf("the timeline is %q", names)
+		}
+		if told := l.events(pod.UID); told["Started"] != 1 {
+			t.Errorf("the events are %v", told)
+		}
+		if told := l.events(stuck.UID); told["ErrImageNeverPull"] != 1 {
+			t.Errorf("the events of what waits are %v", told)
+		}
+		if now := whySince(t, l, stuck, "ErrImageNeverPull"); !now.Equal(since) {
+			t.Errorf("it waits since %s, before the restart since %s", now, since)
+		}
+
+		l.desire("file", stuck)
+		l.until(time.Minute, "gone", l.isDeleted(pod.UID))
+		l.stop()
+		if _, kept := l.records[pod.UID]; kept {
+			t.Error("the story of a pod that is gone is kept")
+		}
+	})
+}
+
+func whySince(t *testing.T, l *agentFixture, pod *corev1.Pod, code string) time.Time {
+	t.Helper()
+	synctest.Wait()
+	s, _ := l.agent.StatusCache.Get(pod.UID)
+	i := slices.IndexFunc(s.Why, func(w status.Told) bool { return w.Code == code })
+	if i < 0 {
+		t.Fatalf("not told: %s, but %+v", code, s.Why)
+	}
+	return s.Why[i].Since
+}
+
+func TestAStoryThatCannotBeReadCostsItselfOnly(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("p", "a")
+		l.desire("file", pod)
+		l.until(time.Second, "run", l.isRunning(pod))
+		l.stop()
+		rec := l.records[pod.UID]
+		rec.History = checkpoint.History{Timeline: []byte("{"), Events: []byte(`{"version":7}`), Reported: []byte(`{"version":7}`)}
+		l = startAgent(t, h, hostfake.LargeNode(), map[types.UID]checkpoint.Record{pod.UID: rec}, "file")
+		l.desire("file", pod)
+		l.until(time.Second, "run", l.isRunning(pod))
+		if names := l.spans(pod.UID); len(names) == 0 || names[0] != "restart/agent" {
+			t.Errorf("the timeline is %q", names)
+		}
+		if h.Happened("start uid-p") != 1 {
+			t.Error("it was started again")
+		}
+	})
+}

@@ -1,0 +1,92 @@
+package pod
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/agent/hostfake"
+	"berth/agent/plan"
+	"berth/agent/status/events"
+)
+
+func TestStopwatchCountsWhatOverlapsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s events.Stopwatch
+		time.Sleep(time.Second)
+		one := s.Begin()
+		time.Sleep(2 * time.Second)
+		two := s.Begin()
+		time.Sleep(3 * time.Second)
+		one()
+		time.Sleep(4 * time.Second)
+		if got := s.Total(); got != 9*time.Second {
+			t.Errorf("%v while one is under way", got)
+		}
+		two()
+		time.Sleep(time.Second)
+		if got := s.Total(); got != 9*time.Second {
+			t.Errorf("%v in the end", got)
+		}
+	})
+}
+
+func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/a": time.Minute, "mount uid-p/conf": 70 * time.Second})
+		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "c")
+		r.setConfigMaps(map[string]string{"c": "1"})
+		w := r.start(pod)
+		r.until(2*time.Minute, "it runs", r.isRunning(pod))
+		if got := time.Duration(r.overhead.Load()).Round(time.Second); got != 10*time.Second {
+			t.Errorf("overhead %v, of which the mount takes 10 s after the pull", got)
+		}
+		if got := time.Duration(r.pulling.Load()).Round(time.Second); got != time.Minute {
+			t.Errorf("pulling took %v", got)
+		}
+		ctx, end := w.startSpan(t.Context(), "build-run", "start/a", "")
+		before := w.runtimeTime.Total()
+		for call, takes := range map[string]time.Duration{"ContainerStatus": time.Hour, "StartContainer": time.Second} {
+			ended := RuntimeCallSpan(ctx, call)
+			time.Sleep(takes)
+			ended(nil)
+		}
+		end(nil)
+		if got := w.runtimeTime.Total() - before; got != time.Second {
+			t.Errorf("%v of runtime calls", got)
+		}
+	})
+}
+
+func TestFailureIsLoggedOnceAtItsLevel(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		var log bytes.Buffer
+		w := &Worker{state: newState(), log: slog.New(slog.NewTextHandler(&log, nil)), agent: r}
+		broken := errors.New("it is broken")
+		for _, row := range []struct {
+			action      plan.Action
+			err         error
+			told        int
+			level, text string // of the lines; empty: none
+			lines       int
+		}{
+			{plan.PullImage{Container: "a", Image: "x"}, broken, 2, "WARN", `reason=Failed on=a action=pull/a`, 1},
+			{plan.RunSandbox{}, broken, 1, "WARN", `reason=FailedCreatePodSandBox action=run/sandbox`, 1},
+			{plan.RemoveSandbox{ID: "s"}, broken, 0, "WARN", `msg="action failed" action=remove/s`, 1},
+			{plan.RemoveSandbox{ID: "s"}, &plan.Error{Kind: plan.Canceled, Err: broken}, 0, "", "", 0},
+			{plan.StartContainer{Name: "a"}, nil, 2, "INFO", `reason=Started on=a`, 2},
+		} {
+			log.Reset()
+			r.reported = nil
+			w.reportOutcome(plan.Outcome{Action: row.action, Err: row.err})
+			if n := strings.Count(log.String(), "\n"); n != row.lines || strings.Count(log.String(), "level="+row.level) != n && n > 0 ||
+				!strings.Contains(log.String(), row.text) || strings.Contains(log.String(), `on=""`) || len(r.reported) != row.told {
+				t.Errorf("%s, %v: told %d, log:\n%s", row.action.Key(), row.err, len(r.reported), log.String())
+			}
+		}
+	})
+}

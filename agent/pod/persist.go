@@ -1,0 +1,129 @@
+package pod
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"berth/agent/plan"
+)
+
+// A full or failing disk must not keep pods from starting or terminating: a pass
+// or an action that waits for a record continues when its time is over. The
+// store reports the failure.
+const (
+	actionSaveTimeout = 2 * time.Second        // for the record that an action requires
+	healthSaveTimeout = 500 * time.Millisecond // for the record of a changed readiness
+)
+
+// saveRecord hands the record to the store if it has changed. Nothing waits for it
+// here.
+func (w *Worker) saveRecord(p plan.Plan) {
+	s := w.state
+	verdict := s.persistentVerdict()
+	r := Record{Pod: s.desired.Pod, Verdict: verdict, Memory: p.Memory}
+	now := savedState{desired: s.desired, refs: s.refs, memory: p.Memory}
+	if verdict.State == plan.OK || verdict.State == plan.Rejected { // any other is asked for again
+		now.verdict = verdict.State
+	}
+	if w.saved.equal(now) {
+		return
+	}
+	w.saved = now
+	w.agent.Save(r)
+}
+
+// savedState is what was last handed to Agent.Save, as far as a change of it has
+// to be saved.
+type savedState struct {
+	desired Desired
+	verdict plan.VerdictState
+	memory  plan.Memory
+	refs    map[plan.Ref]plan.Version
+}
+
+func (a savedState) equal(b savedState) bool {
+	return a.desired == b.desired && a.verdict == b.verdict && maps.Equal(a.refs, b.refs) &&
+		reflect.DeepEqual(a.memory, b.memory)
+}
+
+// durability carries out the durability contract of one plan.
+type durability struct {
+	plan                plan.Plan
+	memory, termination *durableRecord
+}
+
+// durability returns the records that the plan's actions require. The record of a
+// termination is shared with the later passes that have the same one: once it is
+// on disk, no cleanup action waits for it again.
+func (w *Worker) durability(p plan.Plan) durability {
+	d := durability{plan: p, memory: w.newDurableRecord()}
+	if end := p.Memory.End; end != nil {
+		if w.terminationRecord == nil || w.terminationRecord.termination != *end {
+			w.terminationRecord = w.newDurableRecord()
+			w.terminationRecord.termination = *end
+		}
+		d.termination = w.terminationRecord
+	}
+	return d
+}
+
+// before returns what the action has to wait for; nil: nothing.
+func (d durability) before(a plan.Action) func(context.Context) {
+	switch d.plan.Requires(a) {
+	case plan.MemoryOnDisk:
+		return d.memory.wait
+	case plan.TerminationOnDisk:
+		return d.termination.wait
+	default:
+		return nil
+	}
+}
+
+// durableRecord is a record that must be on disk. It was handed to the store
+// before, so that a flush makes it durable.
+type durableRecord struct {
+	termination plan.End // of the record shared by passes
+	started     atomic.Bool
+	done        chan struct{} // closed when flushed
+	flush       func(context.Context)
+}
+
+func (w *Worker) newDurableRecord() *durableRecord {
+	return &durableRecord{done: make(chan struct{}), flush: func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, actionSaveTimeout)
+		defer cancel()
+		if err := w.agent.Flush(ctx); err != nil {
+			w.log.Debug("required record not on disk", "err", err)
+		}
+	}}
+}
+
+// wait returns when the record is on disk, its time is over, or ctx has ended. The
+// first caller flushes.
+func (d *durableRecord) wait(ctx context.Context) {
+	if !d.started.Swap(true) {
+		d.flush(ctx)
+		close(d.done)
+	}
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+	}
+}
+
+// persistHealth waits for the disk before a changed readiness is published, if
+// the plan requires that: an agent that is killed right after must not report
+// the readiness of the time before.
+func (w *Worker) persistHealth(ctx context.Context, p plan.Plan) {
+	if !p.MemoryBeforeStatus {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthSaveTimeout)
+	defer cancel()
+	if err := w.agent.Flush(ctx); err != nil {
+		w.log.Debug("readiness not on disk", "err", err)
+	}
+}

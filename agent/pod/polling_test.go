@@ -1,0 +1,138 @@
+package pod
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/agent/hostfake"
+	"berth/agent/plan"
+)
+
+// polledRuntime makes the rig's runtime one without events: each second it
+// tells of what has changed, with the list.
+func (r *workerFixture) polledRuntime(pods ...string) {
+	r.host.Events = nil
+	r.polled.Store(true)
+	r.wg.Go(func() {
+		last := map[string]observation{}
+		for sleep(r.ctx, time.Second) {
+			for _, name := range pods {
+				uid := hostfake.PodOf(name).UID
+				r.host.Mu.Lock()
+				p := r.host.StateOf(uid)
+				now := observation{sandboxes: p.Sandboxes, containers: append([]plan.Container{}, p.Containers...)}
+				r.host.Mu.Unlock()
+				known := plan.Observed{Sandboxes: last[name].sandboxes, Containers: last[name].containers}
+				if known.Differences(now.sandboxes, now.containers) != "" {
+					r.workers[uid].Notify(RuntimeEvent{Incomplete: true, Listed: &Listing{Sandboxes: now.sandboxes, Containers: now.containers}})
+				}
+				last[name] = now
+			}
+		}
+	})
+}
+
+func TestOwnStepsOfAPolledRuntimeCostNoLook(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.polledRuntime("p")
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond})
+		pod := hostfake.PodOf("p", "a", "b", "c")
+		r.start(pod)
+		r.until(10*time.Second, "runs", r.isRunning(pod))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := r.host.Happened("look uid-p"); n > 0 {
+			t.Errorf("%d looks", n)
+		}
+		if n := r.host.Happened("status"); n != 3 {
+			t.Errorf("%d reads after 3 starts", n)
+		}
+	})
+}
+
+func TestEndSoonAfterAStartIsSeenBeforeTheNextPoll(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.polledRuntime("p")
+		r.host.Exits = func(string) (time.Duration, int32, bool) {
+			return 50 * time.Millisecond, 1, r.host.Count["start uid-p/a"] == 1
+		}
+		pod := hostfake.PodOf("p", "a")
+		r.start(pod)
+		r.until(400*time.Millisecond, "started again", func() bool { return r.host.Happened("start") == 2 })
+		r.until(10*time.Second, "runs", r.isRunning(pod))
+	})
+}
+
+func TestEndIsSeenByAPollAndLookedIntoOnce(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.polledRuntime("p")
+		pod := hostfake.PodOf("p", "a")
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		time.Sleep(5 * time.Second)
+		r.host.Kill(pod.UID, "a", 1, false)
+		r.until(1100*time.Millisecond, "started again", func() bool { return r.host.Happened("start") == 2 })
+		time.Sleep(5 * time.Second)
+		if n := r.host.Happened("look uid-p"); n != 1 {
+			t.Errorf("%d looks", n)
+		}
+	})
+}
+
+func TestEventsSpareTheReadAfterAStart(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := hostfake.PodOf("p", "a")
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		time.Sleep(time.Second)
+		if n := r.host.Happened("status") + r.host.Happened("look uid-p"); n > 0 {
+			t.Errorf("%d reads", n)
+		}
+	})
+}
+
+func TestSuspicionWaitsForActionsButNotForEver(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.polledRuntime("p")
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"start uid-p/b": time.Hour}) // a postStart that hangs
+		pod := hostfake.PodOf("p", "a", "b")
+		r.start(pod)
+		r.until(time.Second, "a runs", func() bool { return len(r.host.RunningContainers(pod.UID)) == 1 })
+		time.Sleep(5 * time.Second)
+		r.host.Kill(pod.UID, "a", 3, false)
+		r.until(time.Second+recheckDelay+50*time.Millisecond, "the end of a is known", func() bool {
+			s, _ := r.statuses.Get(pod.UID)
+			return s.Status.ContainerStatuses[0].State.Running == nil
+		})
+	})
+}
+
+func TestLateHintBringsNothingBackThatWasRemoved(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	b := newState()
+	b.everObserved = true
+	old, other := plan.Container{ID: "old", Name: "a", SandboxID: "sb", State: plan.Exited}, plan.Container{ID: "other", Name: "b", SandboxID: "sb", State: plan.Running}
+	sb := plan.Sandbox{ID: "sb", Ready: true}
+	b.observed = b.observed.Looked([]plan.Sandbox{sb}, []plan.Container{old, other})
+	remove := plan.RemoveContainer{ID: "old", Name: "a"}
+	b.actionStarted(remove, now)
+	dead := other
+	dead.State = plan.Exited
+	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
+	if b.isLive("other") {
+		t.Error("a hint during a removal was dropped")
+	}
+	b.actionFinished(plan.Outcome{Action: remove})
+	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
+	if b.hasContainer("old") {
+		t.Error("a late hint brought back what was removed")
+	}
+	gone := plan.RemoveSandbox{ID: "sb"}
+	b.actionStarted(gone, now)
+	b.actionFinished(plan.Outcome{Action: gone})
+	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{{ID: "more", SandboxID: "sb"}}}, now)
+	if b.hasSandbox("sb") || b.hasContainer("more") {
+		t.Error("a late hint brought back a sandbox")
+	}
+}

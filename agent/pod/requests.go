@@ -1,0 +1,79 @@
+package pod
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"berth/agent/plan"
+)
+
+// requestSaveTimeout is how long a user request waits for the disk at most.
+const requestSaveTimeout = 20 * time.Second
+
+// request is a user's request to restart containers, or to run an added one. It
+// is on disk before it is carried out and before it is answered: a restarted
+// agent continues with it.
+type request struct {
+	names     []string
+	apply     func(plan.Input, []string) (plan.Memory, error)
+	persisted bool
+	reply     chan<- error // capacity 1
+}
+
+// Restart restarts the named containers, or without names all main and sidecar
+// containers, see plan.AskRestart. The reply, which needs a capacity of 1, comes
+// when the request is on disk and in effect, or says why it cannot be done.
+func (w *Worker) Restart(names []string, reply chan<- error) {
+	w.inbox.put(func(m *messages) {
+		m.requests = append(m.requests, request{names: names, apply: plan.AskRestart, reply: reply})
+	})
+}
+
+// RunAdded replies, like Restart, when a desired state with one more ephemeral
+// container, which was sent by Update before, is on disk and in effect.
+func (w *Worker) RunAdded(name string, reply chan<- error) {
+	w.inbox.put(func(m *messages) {
+		m.requests = append(m.requests, request{names: []string{name}, apply: plan.AskMore, reply: reply})
+	})
+}
+
+// handleRequests handles the requests once the observed state is current.
+func (w *Worker) handleRequests(ctx context.Context) {
+	if !w.state.canDecide() {
+		return
+	}
+	requests := w.requests
+	w.requests = nil
+	for _, r := range requests {
+		w.handleRequest(ctx, r)
+	}
+}
+
+// handleRequest first saves a request to disk, then puts it into the memory that
+// the next decision is made with. An added container is already in the desired
+// pod.
+func (w *Worker) handleRequest(ctx context.Context, r request) {
+	s := w.state
+	memory, err := r.apply(s.planInput(w.now(), w.Limits), r.names)
+	switch {
+	case err != nil:
+		r.reply <- err
+	case !r.persisted:
+		record := Record{Pod: s.desired.Pod, Verdict: s.persistentVerdict(), Memory: memory}
+		w.ops.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, requestSaveTimeout)
+			defer cancel()
+			w.agent.Save(record)
+			if err := w.agent.Flush(ctx); err != nil { // it is carried out nevertheless
+				w.log.Debug("user request not on disk", "err", err)
+			}
+			r.persisted = true
+			w.inbox.put(func(m *messages) { m.requests = append(m.requests, r) })
+		})
+	default:
+		s.memory = memory
+		maps.DeleteFunc(s.failures, func(_ plan.OpKey, f plan.Failure) bool { return f.HoldsBack(r.names) })
+		r.reply <- nil
+	}
+}

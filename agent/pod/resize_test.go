@@ -1,0 +1,37 @@
+package pod
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/hostfake"
+)
+
+func TestAnEditOfAmountsResizesARunningPod(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.allocator.SetNode(hostfake.NodeOf("4", "10"))
+		pod := hostfake.PodRequesting("p", "1")
+		w := r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		for generation, cpu := range []string{"3", "8", "2"} {
+			pod = pod.DeepCopy()
+			pod.Generation = int64(generation + 2)
+			pod.Spec.Containers[0].Resources = hostfake.PodRequesting("p", cpu).Spec.Containers[0].Resources
+			w.Update(Desired{Pod: pod})
+			r.until(time.Second, cpu, func() bool {
+				s, _ := r.statuses.Get(pod.UID)
+				has := s.Status.ContainerStatuses[0]
+				if cpu == "8" {
+					return has.AllocatedResources.Cpu().String() == "3" && s.Status.Conditions[len(s.Status.Conditions)-1].Reason == corev1.PodReasonInfeasible
+				}
+				return has.AllocatedResources.Cpu().String() == cpu && has.Resources.Requests.Cpu().String() == cpu
+			})
+		}
+		r.until(time.Second, "the cgroup to follow", func() bool { return r.reportedCount("ResizeCompleted") == 2 })
+		if n := r.host.Happened("resize"); n != 2 || r.host.Happened("start uid-p") != 1 || r.reportedCount("ResizeInfeasible") != 1 {
+			t.Errorf("%d resizes, told %+v", n, r.reported)
+		}
+	})
+}

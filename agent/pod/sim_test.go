@@ -1,0 +1,745 @@
+package pod
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/hostfake"
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+var (
+	seeds   = flag.Int("seeds", usualSeeds, "seeds of the model world to run")
+	oneSeed = flag.Int("seed", -1, "run this seed only, and print its story")
+)
+
+// TestSim drives the worker's bookkeeping and plan.Decide through a model world
+// that fails, forgets, races and restarts, and holds every invariant against
+// what really happened.
+func TestSim(t *testing.T) {
+	t.Parallel()
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a world is small and soon forgotten
+	var next atomic.Int64
+	to := int64(*seeds)
+	if *oneSeed >= 0 {
+		next.Store(int64(*oneSeed))
+		to = int64(*oneSeed) + 1
+	}
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) { // each world is one goroutine's, from its beginning to its end
+		wg.Go(func() {
+			for seed := next.Add(1) - 1; seed < to && !t.Failed(); seed = next.Add(1) - 1 {
+				s := newSimulation(uint64(seed))
+				s.verbose = *oneSeed >= 0
+				s.run()
+				if len(s.violations) > 0 {
+					t.Errorf("seed %d (go test ./agent/pod -run TestSim -seed %d):\n%s\n%s", seed, seed, strings.Join(s.violations, "\n"), s.transcript.String())
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestSimReplays shows that a seed tells the same story twice.
+func TestSimReplays(t *testing.T) {
+	t.Parallel()
+	crashes := 0
+	for seed := range uint64(25) {
+		a, b := newSimulation(seed), newSimulation(seed)
+		a.verbose, b.verbose = true, true
+		a.run()
+		b.run()
+		crashes += a.crashes
+		if a.transcript.String() != b.transcript.String() {
+			t.Fatalf("seed %d: two different transcripts", seed)
+		}
+	}
+	if crashes == 0 {
+		t.Error("no agent was killed between a record and the action that requires it")
+	}
+}
+
+// TestSimHasTeeth shows that the checks see a decision that is wrong: plans
+// with a double start, an early unmount, a sandbox for an ended pod, no hooks.
+func TestSimHasTeeth(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*simulation, *plan.Plan){
+		"I3": func(s *simulation, p *plan.Plan) {
+			if p.Memory.End != nil && len(s.sandboxes) == 0 {
+				p.BuildRun = append(p.BuildRun, plan.RunSandbox{Attempt: 77})
+			}
+		},
+		"I4": func(s *simulation, p *plan.Plan) {
+			for _, k := range s.containers {
+				a := plan.StartContainer{Name: k.Name, SandboxID: k.SandboxID, Attempt: k.Attempt + 9}
+				if k.State == plan.Running && len(s.state.inProgress) == 0 && p.Empty() {
+					p.BuildRun = []plan.BuildRunAction{a}
+					return
+				}
+			}
+		},
+		"I2": func(s *simulation, p *plan.Plan) {
+			if len(s.containers) > 0 && s.containers[0].State == plan.Running && p.Empty() && len(s.state.inProgress) == 0 {
+				p.Cleanup = append(p.Cleanup, plan.RemoveCgroup{})
+			}
+		},
+		"I5": func(s *simulation, p *plan.Plan) { p.Cleanup, p.Done = nil, false },
+		"I9": func(s *simulation, p *plan.Plan) { // as if no hook had to run
+			s.ignoreDisk = true
+			clear(p.Memory.Hooks)
+		},
+		"A6": func(_ *simulation, p *plan.Plan) { clear(p.Requirements) }, // as if no action required a record
+		"I10": func(s *simulation, p *plan.Plan) {
+			for i, a := range p.Cleanup {
+				if hook, ok := a.(plan.PreStop); ok {
+					p.Cleanup[i] = plan.StopContainer{ID: hook.ID, Name: hook.Name, Grace: time.Minute}
+				}
+			}
+		},
+	} {
+		found := false
+		for seed := uint64(0); seed < 60 && !found; seed++ {
+			s := newSimulation(seed)
+			s.corrupt = spoil
+			s.run()
+			found = slices.ContainsFunc(s.violations, func(b string) bool { return strings.HasPrefix(b, name) })
+		}
+		if !found {
+			t.Errorf("%s: a spoilt decision went unnoticed", name)
+		}
+	}
+}
+
+// simulation is one run.
+type simulation struct {
+	*world
+	state      *state
+	refs       map[plan.Ref]plan.Version
+	canceled   map[plan.OpKey]bool
+	onDisk     plan.Memory         // what a crash leaves
+	pending    *plan.Memory        // handed to the store and not on disk yet
+	waiting    map[plan.OpKey]bool // actions that wait for pending to be on disk
+	crashes    int                 // crashes between a record and the action that requires it
+	ignoreDisk bool                // A6 is not checked
+	phase      corev1.PodPhase
+	restarts   map[string]int32
+	last       plan.Plan
+	done       bool
+	verbose    bool
+	transcript strings.Builder
+	corrupt    func(*simulation, *plan.Plan)
+	timeChecks int // that I6 was checked
+}
+
+func newSimulation(seed uint64) *simulation {
+	s := &simulation{world: newWorld(seed), canceled: map[plan.OpKey]bool{}, restarts: map[string]int32{}}
+	s.refs = map[plan.Ref]plan.Version{{Kind: plan.ConfigMap, Name: "cm"}: {Version: "1"}}
+	s.restartAgent()
+	return s
+}
+
+// restartAgent is a new life of the agent: it knows what the store had, and looks.
+func (s *simulation) restartAgent() {
+	s.state = newState()
+	s.state.memory = s.onDisk
+	s.state.setDesired(Desired{Pod: s.pod})
+	s.state.verdict = plan.Verdict{State: plan.OK}
+	s.canceled, s.waiting, s.pending = map[plan.OpKey]bool{}, map[plan.OpKey]bool{}, nil
+	if s.cgroup { // the first observation sets its limits again
+		s.size = plan.ResourcesOf(plan.WithResources(s.state.podWithAllocation(), s.onDisk.Sizes.Pod))
+	}
+	s.observe()
+}
+
+// observe looks until the look counts. Images are known by pulling only, so that
+// every start has one to wait for.
+func (s *simulation) observe() {
+	l := s.observation(s.state.outcomeSeq, !s.state.everObserved || s.state.hostStale)
+	l.eventSeq = s.state.eventSeq
+	if !s.state.everObserved {
+		for name, img := range s.images {
+			l.images[name] = plan.ImageSeen{Image: img, Here: true}
+		}
+	}
+	s.state.applyObservation(l)
+}
+
+func (s *simulation) logf(format string, args ...any) {
+	if s.verbose {
+		fmt.Fprintf(&s.transcript, "%s  "+format+"\n", append([]any{s.now.Format("15:04:05")}, args...)...)
+	}
+}
+
+func (s *simulation) run() {
+	const wild, calm = 150, 400
+	endAt := s.rng.IntN(wild)
+	for step := range wild {
+		if len(s.violations) > 0 || s.done {
+			return
+		}
+		s.randomEvent(step == endAt && s.oneIn(2))
+		s.step()
+	}
+	s.healthy = true
+	s.logf("--- the world obeys from here ---")
+	s.allocatorVerdict(true)
+	s.step()
+	if !s.settle(calm) {
+		return
+	}
+	s.checkRest()
+	s.logf("--- deleted ---")
+	s.state.setDesired(Desired{Pod: s.pod, Termination: &plan.End{Reason: "Deleted", Grace: 30 * time.Second, At: s.now, Forget: true}})
+	s.step()
+	if s.settle(calm) && !s.done {
+		s.violated("I5 a deleted pod is not done: %+v", s.state.observed)
+	}
+	if s.done && (len(s.sandboxes)+len(s.containers)+len(s.volumes) > 0 || s.dirs || s.cgroup) {
+		s.violated("I5 left behind: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
+	}
+}
+
+// randomEvent lets one thing happen.
+func (s *simulation) randomEvent(end bool) {
+	s.now = s.now.Add(time.Duration(s.rng.IntN(3000)) * time.Millisecond)
+	if end {
+		e := &plan.End{Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, At: s.now, Forget: s.oneIn(2)}
+		s.logf("end asked for: %+v", *e)
+		s.state.setDesired(Desired{Pod: s.pod, Termination: e})
+		return
+	}
+	switch s.rng.IntN(18) {
+	case 0, 1, 2, 3, 4, 5, 6:
+		s.finishOne()
+	case 7, 8:
+		s.injectFault()
+		if !s.oneIn(4) { // else the hint is lost and the audit must find it
+			s.sendEvent()
+		}
+	case 9:
+		s.sendEvent()
+	case 10:
+		if !s.last.Wake.IsZero() && s.last.Wake.After(s.now) {
+			s.now = s.last.Wake
+		}
+	case 11:
+		s.audit()
+	case 12:
+		s.refs = map[plan.Ref]plan.Version{{Kind: plan.ConfigMap, Name: "cm"}: {Version: fmt.Sprint(s.rng.IntN(4)), Missing: s.oneIn(3)}}
+	case 13:
+		if s.oneIn(3) {
+			s.crash()
+		}
+	case 14:
+		switch s.rng.IntN(4) {
+		case 0:
+			s.editImage()
+		case 1:
+			s.editSize()
+		case 2:
+			s.allocatorVerdict(s.oneIn(2))
+		}
+	case 15:
+		s.now = s.now.Add(time.Duration(s.rng.IntN(400)) * time.Second)
+	case 16, 17:
+		s.writeDisk()
+	}
+}
+
+// crash is kill -9 of the agent: calls that were under way end on their own.
+func (s *simulation) crash() {
+	for _, k := range s.inProgressKeys() {
+		if !s.waiting[k] && s.oneIn(2) {
+			s.world.finish(s.state.inProgress[k], s.oneIn(2))
+		}
+	}
+	s.logf("agent killed and started")
+	clear(s.restarts) // what the store had not yet and the runtime has no more is lost
+	end := s.state.desired.Termination
+	s.restartAgent()
+	if end != nil && (s.onDisk.End == nil || s.oneIn(2)) {
+		s.state.setDesired(Desired{Pod: s.pod, Termination: end})
+	}
+}
+
+func (s *simulation) editImage() {
+	pod := s.pod.DeepCopy()
+	c := &pod.Spec.Containers[s.rng.IntN(len(pod.Spec.Containers))]
+	c.Image = fmt.Sprintf("img%d", s.rng.IntN(5))
+	s.pod = pod
+	s.logf("image of %s is now %s", c.Name, c.Image)
+	s.state.setDesired(Desired{Pod: pod})
+}
+
+// editSize wants other resources, amounts added and taken away among them; the
+// room answers later.
+func (s *simulation) editSize() {
+	pod := s.pod.DeepCopy()
+	c := &pod.Spec.Containers[s.rng.IntN(len(pod.Spec.Containers))]
+	if s.oneIn(3) {
+		pod.Spec.Resources = new(s.drawSize())
+		s.logf("size of the pod is now %v", *pod.Spec.Resources)
+	} else {
+		c.Resources = s.drawSize()
+		s.logf("size of %s is now %v", c.Name, c.Resources)
+	}
+	pod.Generation++
+	s.pod = pod
+	s.state.setDesired(Desired{Pod: pod})
+}
+
+// allocatorVerdict is the room's: it holds what is wished, or it does not.
+func (s *simulation) allocatorVerdict(fits bool) {
+	v := plan.Verdict{State: plan.Wait, Message: "full"}
+	if fits {
+		v = plan.Verdict{State: plan.OK}
+	}
+	s.logf("the room says %v", v)
+	s.state.applyVerdict(admissionResult{pod: s.pod, Verdict: v, resize: true})
+}
+
+func (s *simulation) sendEvent() {
+	h := RuntimeEvent{Containers: slices.Clone(s.containers)}
+	if len(s.sandboxes) > 0 {
+		sb := s.sandboxes[0]
+		h.Sandbox = &sb
+	}
+	s.state.applyEvent(h, s.now)
+}
+
+// audit looks as the worker does: only when nothing is under way.
+func (s *simulation) audit() {
+	if len(s.state.inProgress) == 0 && s.state.canDecide() && s.differs() {
+		s.state.runtimeStale = true
+	}
+}
+
+func (s *simulation) inProgressKeys() []plan.OpKey {
+	return slices.SortedFunc(maps.Keys(s.state.inProgress), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// finishOne ends one action that is under way.
+func (s *simulation) finishOne() {
+	keys := s.inProgressKeys()
+	if len(keys) == 0 {
+		return
+	}
+	key := keys[s.rng.IntN(len(keys))]
+	if s.waiting[key] && !s.canceled[key] {
+		return
+	}
+	if s.waiting[key] { // canceled before it started
+		delete(s.waiting, key)
+		delete(s.canceled, key)
+		err := &plan.Error{Kind: plan.Canceled, Err: errors.New("canceled")}
+		s.state.actionFinished(plan.Outcome{Action: s.state.inProgress[key], Began: s.now, Ended: s.now, Err: err})
+		return
+	}
+	if !s.canceled[key] && s.hangs(s.state.inProgress[key]) {
+		s.logf("%s hangs", key)
+		return
+	}
+	out := s.world.finish(s.state.inProgress[key], s.canceled[key])
+	delete(s.canceled, key)
+	s.logf("%s ended: %v", key, out.Err)
+	s.state.actionFinished(out)
+}
+
+// step is the worker's turn without its goroutines.
+func (s *simulation) step() {
+	if !s.state.canDecide() {
+		s.observe()
+	}
+	s.state.setRefs(s.refs)
+	s.state.observed.Network = plan.NetworkSeen{Ready: true}
+	in := s.state.planInput(s.now, hostfake.Limits)
+	sample := s.oneIn(10)
+	var before []byte
+	if sample {
+		before = frozen(in)
+	}
+	p := plan.Decide(in)
+	if sample {
+		if string(frozen(in)) != string(before) {
+			s.violated("I1 the input was changed")
+		}
+		if !reflect.DeepEqual(p, plan.Decide(in)) {
+			s.violated("I1 two answers to one question")
+		}
+	}
+	s.checkTime(in, p)
+	if s.corrupt != nil {
+		s.corrupt(s, &p)
+	}
+	s.check(p)
+	s.state.applyPlan(p, s.now)
+	s.last, s.done = p, p.Done
+	s.pending = &p.Memory
+	for _, k := range p.Cancel {
+		s.canceled[k] = true
+	}
+	as := p.Actions()
+	s.rng.Shuffle(len(as), func(i, j int) { as[i], as[j] = as[j], as[i] })
+	for _, a := range as {
+		if _, twice := s.state.inProgress[a.Key()]; twice {
+			s.violated("I2 two actions under one key %s", a.Key())
+			return
+		}
+		s.logf("begin %s %+v", a.Key(), a)
+		s.state.actionStarted(a, s.now)
+		if p.Requires(a) == plan.Nothing || p.Requires(a) == plan.TerminationOnDisk && s.onDisk.End != nil && *s.onDisk.End == *p.Memory.End {
+			s.begin(a)
+		} else {
+			s.waiting[a.Key()] = true
+		}
+	}
+	if s.oneIn(3) {
+		s.writeDisk()
+	}
+}
+
+// begin lets an action start, which the durability contract allows by now.
+func (s *simulation) begin(a plan.Action) {
+	s.checkOnDisk(a)
+	s.noteHookStart(a)
+	s.startedWith[a.Key()] = s.state.podWithAllocation()
+}
+
+// writeDisk is the end of a disk write: the actions that wait for the record start.
+// Sometimes the agent is killed between the two.
+func (s *simulation) writeDisk() {
+	if s.pending == nil {
+		return
+	}
+	s.onDisk, s.pending = *s.pending, nil
+	if len(s.waiting) > 0 && !s.healthy && s.oneIn(8) {
+		s.crashes++
+		s.crash()
+		return
+	}
+	for _, key := range s.inProgressKeys() {
+		if s.waiting[key] && !s.canceled[key] {
+			delete(s.waiting, key)
+			s.begin(s.state.inProgress[key])
+		}
+	}
+}
+
+// checkOnDisk holds A6 against what is on disk: at the moment when an action starts,
+// a killed agent must be able to continue from the record. It does not look at what
+// the plan requires.
+func (s *simulation) checkOnDisk(a plan.Action) {
+	if s.ignoreDisk {
+		return
+	}
+	m := s.onDisk
+	if _, cleanup := a.(plan.CleanupAction); cleanup && s.state.memory.End != nil && m.End == nil {
+		s.violated("A6 %s starts, and the termination is not on disk", a.Key())
+	}
+	switch a := a.(type) {
+	case plan.PreStop:
+		if m.Hooks[a.Name].PreStop == plan.HookNone {
+			s.violated("A6 the preStop hook of %s starts, and that is not on disk", a.Name)
+		}
+	case plan.StartContainer:
+		c := podspec.FindContainer(s.pod, a.Name)
+		h := m.Hooks[a.Name]
+		if c.Lifecycle != nil && c.Lifecycle.PostStart != nil && (h.Attempt != a.Attempt || h.PostStart != plan.HookPending) {
+			s.violated("A6 %s starts, and its postStart hook is not on disk", a.Name)
+		}
+	case plan.StopContainer:
+		if a.Why != plan.WhyRenewed && a.Replaces() && m.Restarts[a.Name].Replaces != a.ID {
+			s.violated("A6 %s stops to be replaced, and that is not on disk", a.Name)
+		}
+		if a.Why == plan.WhyRenewed && len(m.Renewal.From) == 0 {
+			s.violated("A6 %s stops for a new round, and that is not on disk", a.Name)
+		}
+	case plan.ResizeContainer:
+		if want := s.state.memory.Sizes; !reflect.DeepEqual(m.Sizes.Containers[a.Name], want.Containers[a.Name]) {
+			s.violated("A6 %s is resized, and that is not on disk", a.Name)
+		}
+	}
+}
+
+// settle lets everything end until nothing is left to do; false: it never
+// comes to rest.
+func (s *simulation) settle(bound int) bool {
+	for range bound {
+		if len(s.violations) > 0 {
+			return false
+		}
+		s.writeDisk()
+		switch {
+		case s.done:
+			return true
+		case len(s.state.inProgress) > 0:
+			s.finishOne()
+		case !s.last.Wake.IsZero():
+			s.now = maxTime(s.now, s.last.Wake)
+		case s.endInit():
+			s.sendEvent()
+		default:
+			s.audit()
+			if !s.state.runtimeStale {
+				return true
+			}
+		}
+		s.step()
+	}
+	s.violated("I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.inProgressKeys(), s.last.Wake, s.last.Why)
+	return false
+}
+
+// endInit lets an init container that still runs do its work and end.
+func (s *simulation) endInit() bool {
+	for i := range s.containers {
+		k := &s.containers[i]
+		c := podspec.FindContainer(s.pod, k.Name)
+		if k.State == plan.Running && containerKind(s.pod, k.Name) == plan.Init && c.RestartPolicy == nil {
+			k.State, k.FinishedAt, k.ExitCode = plan.Exited, s.now, 0
+			return true
+		}
+	}
+	return false
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// frozen is the input as bytes: what Decide may not change.
+func frozen(in plan.Input) []byte {
+	h := fnv.New64a()
+	enc := json.NewEncoder(h)
+	_, _ = h.Write(encoded(in.Pod)) // a hash takes all
+	seen := struct {
+		plan.Observed
+		Hooks any // in its place: JSON cannot have its keys
+	}{Observed: in.Seen}
+	if err := enc.Encode(seen); err != nil {
+		panic(err)
+	}
+	_ = enc.Encode(in.Memory)
+	_ = enc.Encode(in.Health)
+	fmt.Fprint(h, in.Seen.Hooks, in.Refs, in.Busy, in.Failed, in.End, in.Verdict)
+	return h.Sum(nil)
+}
+
+// check holds one plan against the invariants.
+func (s *simulation) check(p plan.Plan) {
+	ended := p.Memory.End != nil || IsTerminal(s.phase)
+	if ended && len(p.BuildRun)+len(p.Configure) > 0 {
+		s.violated("I3 an ended pod gets %v %v", p.BuildRun, p.Configure)
+	}
+	starts := 0
+	for _, a := range p.BuildRun {
+		if _, ok := a.(plan.StartContainer); ok {
+			starts++
+		}
+	}
+	for _, a := range p.Cleanup {
+		if stop, ok := a.(plan.StopContainer); ok {
+			s.checkStop(stop)
+		}
+	}
+	if starts > 1 {
+		s.violated("I2 %d starts in one plan", starts)
+	}
+	now := p.Status.Phase
+	if IsTerminal(s.phase) && now != s.phase {
+		s.violated("I8 phase went from %s to %s", s.phase, now)
+	}
+	if IsTerminal(now) && slices.ContainsFunc(s.state.observed.Containers, plan.Container.Live) {
+		s.violated("I8 %s with live containers", now)
+	}
+	s.phase = now
+	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if cs.RestartCount < s.restarts[cs.Name] {
+			s.violated("I4 restart count of %s fell from %d to %d", cs.Name, s.restarts[cs.Name], cs.RestartCount)
+		}
+		s.restarts[cs.Name] = cs.RestartCount
+		states := 0
+		for _, set := range []bool{cs.State.Waiting != nil, cs.State.Running != nil, cs.State.Terminated != nil} {
+			if set {
+				states++
+			}
+		}
+		if states != 1 {
+			s.violated("status of %s has %d states", cs.Name, states)
+		}
+	}
+}
+
+// checkStop holds I10: what is told to stop with time to spare has had its
+// preStop hook.
+func (s *simulation) checkStop(a plan.StopContainer) {
+	c := podspec.FindContainer(s.pod, a.Name)
+	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= hostfake.Limits.MinStop {
+		return
+	}
+	for _, k := range s.state.observed.Containers {
+		if k.Name != a.Name {
+			continue
+		}
+		if k.ID == a.ID && k.State == plan.Running && s.hookRuns[plan.PreStop{ID: a.ID}.Key()].started == 0 {
+			s.violated("I10 %s is told to stop within %s without its preStop hook", a.Name, a.Grace)
+		}
+		return // an older double has none
+	}
+}
+
+// checkTime holds I6: before Wake, time alone changes nothing.
+func (s *simulation) checkTime(in plan.Input, p plan.Plan) {
+	if !p.Empty() {
+		return
+	}
+	in.Memory = p.Memory
+	in.Now = in.Now.Add(1000 * time.Hour)
+	if !p.Wake.IsZero() {
+		in.Now = p.Wake.Add(-time.Nanosecond)
+		if !in.Now.After(s.now) {
+			return
+		}
+	}
+	later := plan.Decide(in)
+	if s.timeChecks++; !later.Empty() || !sameStatus(&later.Status, &p.Status, s.timeChecks%8 == 0) {
+		s.violated("I6 before %v time alone changes something: %v\n%s", p.Wake, later.Actions(), cmp.Diff(p.Status, later.Status))
+	}
+}
+
+// sameStatus compares as users see it, to the second, or to the last bit, which
+// takes the race detector ten times as long.
+func sameStatus(a, b *corev1.PodStatus, exact bool) bool {
+	if exact {
+		return reflect.DeepEqual(a, b)
+	}
+	return string(encoded(a)) == string(encoded(b))
+}
+
+func encoded(m interface{ Marshal() ([]byte, error) }) []byte {
+	text, err := m.Marshal()
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// checkRenewed holds I11: after an exit that asked for a new round nothing of
+// the round before runs on.
+func (s *simulation) checkRenewed() {
+	if s.restartAllBy == "" {
+		return
+	}
+	for _, k := range s.containers {
+		if k.State == plan.Running && k.StartedAt.Before(s.restartAllAt) {
+			s.violated("I11 at rest, but %s runs since before all were to be restarted", k.Name)
+		}
+	}
+}
+
+// checkReplaced holds that what was stopped to be replaced was, unless the pod had
+// to end.
+func (s *simulation) checkReplaced() {
+	for name, id := range s.replaced {
+		newest := s.state.memory.Exits[name]
+		for _, k := range s.containers {
+			if k.Name == name {
+				newest = k
+				break
+			}
+		}
+		if newest.ID == id {
+			s.violated("I5 at rest, but %s was stopped to be replaced and is not", name)
+		}
+	}
+}
+
+// checkSizes holds that a resize comes to its end.
+func (s *simulation) checkSizes() {
+	want := plan.ResourcesOf(s.pod)
+	if !s.size.Equal(want) {
+		s.violated("I5 at rest, but the pod's cgroup has %v, want %v", s.size, want)
+	}
+	for _, k := range s.containers {
+		has, resizable := s.sizes[k.ID]
+		if should := want.For(k.Name); resizable && k.State == plan.Running && !has.Same(should) {
+			s.violated("I5 at rest, but %s has %v, want %v", k.Name, has, should)
+		}
+	}
+}
+
+// checkRest holds what an obedient world must have come to.
+func (s *simulation) checkRest() {
+	if s.done {
+		return
+	}
+	if s.state.memory.End == nil && s.phase != corev1.PodFailed {
+		s.checkReplaced()
+	}
+	if IsTerminal(s.phase) || s.state.memory.End != nil {
+		if len(s.volumes) > 0 || s.cgroup {
+			s.violated("I8 a pod that is %s holds %v cgroup=%v", s.phase, s.volumes, s.cgroup)
+		}
+		for _, sb := range s.sandboxes {
+			if sb.Ready {
+				s.violated("I8 a pod that is %s has a live sandbox", s.phase)
+			}
+		}
+		return
+	}
+	missing := s.refs[plan.Ref{Kind: plan.ConfigMap, Name: "cm"}].Missing
+	if missing {
+		return // it may rightly wait for ever
+	}
+	for _, k := range s.containers {
+		c := podspec.FindContainer(s.pod, k.Name)
+		if k.State != plan.Running || c.Lifecycle == nil {
+			continue
+		}
+		if c.Lifecycle.PostStart != nil && s.hookRuns[plan.PostStart{ID: k.ID}.Key()].ended == 0 {
+			s.violated("I9 at rest, but %s runs without its postStart hook having ended", k.Name)
+		}
+		if s.hookRuns[plan.PreStop{ID: k.ID}.Key()].started > 0 {
+			s.violated("I10 at rest, but %s runs on though its preStop hook was run", k.Name)
+		}
+	}
+	s.checkRenewed()
+	s.checkSizes()
+	for i := range s.pod.Spec.Containers {
+		c := &s.pod.Spec.Containers[i]
+		live := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Running })
+		over := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Exited }) ||
+			s.state.memory.Exits[c.Name].ID != ""
+		always := s.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && c.RestartPolicy == nil
+		if !live && (always || !over) {
+			s.violated("I5 at rest, but %s does not run: %+v", c.Name, s.last.Why)
+		}
+	}
+}
+
+// differs reports whether the world is otherwise than what is known.
+func (s *simulation) differs() bool {
+	now := s.observation(0, false)
+	return s.state.observed.Differences(now.sandboxes, now.containers) != ""
+}

@@ -1,0 +1,109 @@
+package pod
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/hostfake"
+	"berth/agent/plan"
+	"berth/agent/status"
+)
+
+func TestSpansNameThingsAndSayWhy(t *testing.T) {
+	end := &plan.End{Reason: "Evicted"}
+	seen := plan.Observed{
+		Sandboxes: []plan.Sandbox{{ID: "5b", Attempt: 1}},
+		Containers: []plan.Container{
+			{ID: "c2", Name: "app", Attempt: 2, State: plan.Exited, ExitCode: 7}, {ID: "c1", Name: "app", Attempt: 1, State: plan.Exited},
+			{ID: "n0", Name: "new", State: plan.Created},
+		},
+		Volumes: map[string]plan.VolumeSeen{"v": {Version: "1"}},
+	}
+	for _, row := range []struct {
+		a                 plan.Action
+		memory            plan.Memory
+		name, cause, what string
+	}{
+		{plan.StartContainer{Name: "db"}, plan.Memory{}, "start/db", "main, first start", "a container that never ran"},
+		{plan.StartContainer{Name: "app", Attempt: 3}, plan.Memory{}, "start/app (attempt 3)", "main, restart after exit 7", "a container that crashed"},
+		{plan.StartContainer{Name: "db", Attempt: 1}, plan.Memory{Exits: map[string]plan.Container{"db": {ID: "x", ExitCode: 2}}}, "start/db (attempt 1)", "main, restart after exit 2", "one that the runtime forgot"},
+		{plan.StartContainer{Name: "app", Attempt: 3}, plan.Memory{Restarts: map[string]plan.Restart{"app": {Replaces: "c2"}}}, "start/app (attempt 3)", "main, restart after a stop to apply a change", "one that was edited"},
+		{plan.StopContainer{ID: "c2", Name: "app", Why: "Deleted", Grace: 19999702606}, plan.Memory{}, "stop/app (attempt 2)", "Deleted, grace 20s", "a stop"},
+		{plan.RemoveContainer{ID: "c1", Name: "app"}, plan.Memory{}, "remove/app (attempt 1)", "replaced by a newer container", "an old instance"},
+		{plan.RemoveContainer{ID: "n0", Name: "new"}, plan.Memory{}, "remove/new", "created but never started", "a container that never ran"},
+		{plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{End: end}, "remove/app (attempt 2)", "the pod is terminating: Evicted", "an ending pod"},
+		{plan.StopSandbox{ID: "5b"}, plan.Memory{Phase: corev1.PodSucceeded}, "stop/sandbox (attempt 1)", "the pod has succeeded", "a pod that is done"},
+		{plan.RemoveSandbox{ID: "5b"}, plan.Memory{}, "remove/sandbox (attempt 1)", "replaced by a newer sandbox", "an old sandbox"},
+		{plan.RunSandbox{}, plan.Memory{}, "run/sandbox", "the pod has no sandbox", "the first sandbox"},
+		{plan.ProjectVolume{Volume: "v", Version: "2"}, plan.Memory{}, "project/v", "content 2 in place of 1", "new content"},
+		{plan.PullImage{Container: "app", Image: "img:1"}, plan.Memory{}, "pull/app", "img:1, not on this node", "a pull"},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			b := newState()
+			b.observed, b.memory = seen, row.memory
+			if name, cause := b.actionSpan(row.a); name != row.name || cause != row.cause {
+				t.Errorf("got %q because %q, want %q because %q", name, cause, row.name, row.cause)
+			}
+		})
+	}
+}
+
+func TestWaitsAreOnTheTimeline(t *testing.T) {
+	now := time.Now()
+	b := newState()
+	b.verdict = plan.Verdict{State: plan.Wait, Reason: "OutOfcpu"}
+	b.reported = []status.Told{
+		{Reason: plan.Reason{Code: "BackOff", On: "app", Detail: "it crashed", Until: now.Add(time.Second)}},
+		{Reason: plan.Reason{Code: "FailedMount", On: "mount/v", Detail: "no luck", Until: now.Add(time.Second)}},
+		{Reason: plan.Reason{Code: "Pulled", On: "app", Detail: "is here"}},
+	}
+	b.failures[plan.OpKey{Verb: "mount", On: "v"}] = plan.Failure{Action: plan.MountVolume{Volume: "v"}}
+	var got []string
+	for _, w := range b.currentWaits(true, now) {
+		got = append(got, w.name+": "+w.cause)
+	}
+	if want := "admit/: OutOfcpu, back-off/app: it crashed, back-off/mount v: no luck"; strings.Join(got, ", ") != want {
+		t.Errorf("got %s\nwant %s", strings.Join(got, ", "), want)
+	}
+	if later := b.currentWaits(true, now.Add(2*time.Second)); len(later) != 1 {
+		t.Errorf("after the back-off: %v", later)
+	}
+}
+
+func TestTheSpanOfAWaitEndsWithIt(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := hostfake.PodOf("p", "a")
+		w := r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		r.host.Kill(pod.UID, "a", 1, false)
+		r.until(time.Second, "restarted", func() bool {
+			return r.host.Happened("start uid-p/a") == 2 && len(r.host.RunningContainers(pod.UID)) == 1
+		})
+		time.Sleep(10 * time.Millisecond)
+		r.host.Kill(pod.UID, "a", 1, false)
+		r.until(time.Minute, "restarted after the back-off", func() bool {
+			return r.host.Happened("start uid-p/a") == 3 && len(r.host.RunningContainers(pod.UID)) == 1
+		})
+		time.Sleep(10 * time.Millisecond)
+		took := map[string]time.Duration{}
+		causes := map[string]string{}
+		spans, _ := w.timeline.Spans()
+		for _, s := range spans {
+			if !s.End.IsZero() {
+				took[s.Name], causes[s.Name] = s.End.Sub(s.Start), s.Cause
+			}
+		}
+		if d := took["back-off/a"]; d < hostfake.Limits.CrashBase/2 || d > hostfake.Limits.CrashBase {
+			t.Errorf("the back-off of %v took %v on the timeline", hostfake.Limits.CrashBase, d)
+		}
+		if _, admitted := took["admit/"]; !admitted {
+			t.Errorf("the wait for admission is not on the timeline: %+v", spans)
+		}
+		if got := causes["start/a (attempt 2)"]; got != "main, restart after exit 1" {
+			t.Errorf("the second restart because %q", got)
+		}
+	})
+}

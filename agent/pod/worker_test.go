@@ -1,0 +1,417 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/hostfake"
+	"berth/agent/plan"
+)
+
+func TestPullsOfOnePodRunAtOnce(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull": time.Minute})
+		pod := hostfake.PodOf("p", "a", "b", "c")
+		r.start(pod)
+		r.until(61*time.Second, "all run", r.isRunning(pod))
+		if n := r.host.AtOnce("pull"); n != 3 {
+			t.Errorf("%d pulls at once", n)
+		}
+		if n := r.startedCount.Load(); n != 1 {
+			t.Errorf("metered as started %d times", n)
+		}
+	})
+}
+
+func TestScenario16_DeletedDuringALongPullNeverStartsAndIsGoneAtOnce(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull": 10 * time.Minute})
+		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "conf") // whose ConfigMap is missing, beside
+		r.start(pod)
+		time.Sleep(5 * time.Second)
+		r.terminate(pod, 30*time.Second)
+		r.until(100*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
+		if n := r.host.Happened("start"); n > 0 {
+			t.Errorf("%d starts", n)
+		}
+		if left := r.host.Left(pod.UID); left != "" {
+			t.Errorf("left: %s", left)
+		}
+	})
+}
+
+func TestShorterGraceReplacesALongerOneUnderWay(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = hostfake.FullGrace
+		pod := hostfake.PodOf("p", "a")
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		r.terminate(pod, 10*time.Minute)
+		time.Sleep(10 * time.Second)
+		r.terminate(pod, time.Hour) // a longer one changes nothing
+		time.Sleep(10 * time.Second)
+		if n := r.host.Happened("stop uid-p"); n != 1 {
+			t.Fatalf("%d stops after a longer grace", n)
+		}
+		r.terminate(pod, 5*time.Second)
+		r.until(5*time.Second+50*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
+		if n := r.host.Happened("stop uid-p"); n != 2 {
+			t.Errorf("%d stops", n)
+		}
+	})
+}
+
+func TestCrashLoopBacksOff(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Exits = func(string) (time.Duration, int32, bool) { return 10 * time.Millisecond, 1, true }
+		pod := hostfake.PodOf("p", "a")
+		r.start(pod)
+		time.Sleep(25 * time.Minute)
+		synctest.Wait()
+		got := gaps(r.host.When("start"))
+		var want []time.Duration
+		for _, seconds := range []int{0, 10, 20, 40, 80, 160, 300, 300, 300} {
+			want = append(want, time.Duration(seconds)*time.Second)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("starts are %v apart, want %v", got, want)
+		}
+		s, _ := r.statuses.Get(pod.UID)
+		if w := s.Status.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" {
+			t.Errorf("state %+v", s.Status.ContainerStatuses[0].State)
+		}
+	})
+}
+
+func TestLeavingKeepsThePodAndWaitsForEveryGoroutine(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
+		pod := hostfake.PodOf("p", "a", "b")
+		r.host.HasImage["p-a"] = true
+		ctx, leave := context.WithCancel(r.ctx)
+		r.ctx = ctx
+		r.start(pod)
+		r.until(time.Second, "a runs", func() bool { return len(r.host.RunningContainers(pod.UID)) == 1 })
+		leave()
+		synctest.Wait()
+		if done := <-r.finished[pod.UID]; done {
+			t.Error("the worker says that nothing is left")
+		}
+		if n := r.host.Happened("stop"); n > 0 || len(r.host.RunningContainers(pod.UID)) != 1 {
+			t.Errorf("%d stops, running %v", n, r.host.RunningContainers(pod.UID))
+		}
+		if r.host.Active["pull"] != 0 {
+			t.Error("a pull goes on")
+		}
+	})
+}
+
+func TestOutcomeInDoubtIsLookedInto(t *testing.T) {
+	for _, verb := range []string{"start uid-p/a", "runSandbox uid-p"} {
+		withWorkers(t, func(t *testing.T, r *workerFixture) {
+			r.host.Events = nil
+			r.host.Loses = func(call string, n int) error {
+				if call == verb && n == 1 {
+					return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
+				}
+				return nil
+			}
+			pod := hostfake.PodOf("p", "a")
+			r.start(pod)
+			r.until(time.Second, "runs", r.isRunning(pod))
+			if n, looks := r.host.Happened(verb), r.host.Happened("look uid-p"); n != 1 || looks != 1 {
+				t.Errorf("%s: called %d times, looked %d times", verb, n, looks)
+			}
+		})
+	}
+}
+
+func TestLookOvertakenByAnEndIsRepeated(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Events = nil
+		r.host.HasImage["p-a"] = true
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/b": 3 * time.Second, "look uid-p": 5 * time.Second})
+		r.host.Loses = func(call string, n int) error {
+			if call == "start uid-p/a" {
+				return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
+			}
+			return nil
+		}
+		pod := hostfake.PodOf("p", "a", "b")
+		r.start(pod)
+		r.until(11*time.Second, "runs", r.isRunning(pod))
+		if n := r.host.Happened("look uid-p"); n != 2 {
+			t.Errorf("%d looks", n)
+		}
+	})
+}
+
+func TestHintDuringALookIsNotLostInIt(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := hostfake.PodOf("p", "a", "b")
+		w := r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		r.host.SetTakes(hostfake.DurationByCall(map[string]time.Duration{"look uid-p": time.Second}))
+		w.Notify(RuntimeEvent{Incomplete: true}) // a look that reads "running" and takes its time
+		synctest.Wait()
+		r.host.Kill(pod.UID, "a", 1, false)
+		r.until(100*time.Millisecond, "restarted", func() bool { return r.host.Happened("start uid-p/a") == 2 })
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if s, _ := r.statuses.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 1 || len(r.host.RunningContainers(pod.UID)) != 2 {
+			t.Errorf("%+v", s.Status.ContainerStatuses[0])
+		}
+	})
+}
+
+func TestHintStormIsCoalesced(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := hostfake.PodOf("p", "a")
+		w := r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		r.host.SetTakes(hostfake.DurationByCall(map[string]time.Duration{"look": 100 * time.Millisecond}))
+		for range 1000 {
+			for range 10 {
+				w.Notify(RuntimeEvent{Incomplete: true})
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if n := r.host.Happened("look uid-p"); n < 5 || n > 15 {
+			t.Errorf("%d looks in a second of storm", n)
+		}
+		most := 0
+		for range 1000 { // told faster than the worker reads
+			w.Notify(RuntimeEvent{Containers: []plan.Container{{ID: "x"}}, Incomplete: true})
+			w.inbox.mu.Lock()
+			most = max(most, len(w.inbox.messages.events))
+			w.inbox.mu.Unlock()
+		}
+		if most > 65 {
+			t.Errorf("%d hints in the mailbox", most)
+		}
+		r.host.Kill(pod.UID, "a", 1, true)
+		w.Notify(RuntimeEvent{Incomplete: true})
+		r.until(time.Second, "restarted", func() bool { return r.host.Happened("start") == 2 })
+	})
+}
+
+func TestStormDoesNotHoldUpTheEnd(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"look": 100 * time.Millisecond})
+		pod := hostfake.PodOf("p", "a")
+		w := r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		for range 20 {
+			w.Notify(RuntimeEvent{Incomplete: true})
+			time.Sleep(time.Millisecond)
+		}
+		r.terminate(pod, 0)
+		r.until(50*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
+	})
+}
+
+func TestNetworkGatesTheSandboxAndANudgeStartsIt(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.host.NetworkState = plan.NetworkSeen{Message: "no conflist"}
+		pod := hostfake.PodOf("p", "a")
+		w := r.start(pod)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n, told := r.host.Happened("runSandbox"), r.reportedCount("NetworkNotReady"); n != 0 || told != 1 {
+			t.Fatalf("%d sandboxes, told %d times", n, told)
+		}
+		r.host.SetNetwork(plan.NetworkSeen{Ready: true})
+		w.Sync()
+		r.until(50*time.Millisecond, "runs", r.isRunning(pod))
+	})
+}
+
+func TestChangedConfigMapIsProjected(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.setConfigMaps(map[string]string{"conf": "1"})
+		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "conf")
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		r.setConfigMaps(map[string]string{"conf": "2"})
+		r.until(50*time.Millisecond, "projected", func() bool { return r.host.Happened("project uid-p/conf 2") == 1 })
+		time.Sleep(time.Minute)
+		if n := r.host.Happened("project"); n != 1 {
+			t.Errorf("%d projections", n)
+		}
+	})
+}
+
+func TestFailuresAreForgottenWhenObjectsChange(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		r.setConfigMaps(map[string]string{"conf": "bad"})
+		var good atomic.Bool
+		r.host.Fails = func(call string, _ int) error {
+			if strings.HasPrefix(call, "start") && !good.Load() {
+				return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no key x")}
+			}
+			return nil
+		}
+		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "conf")
+		r.start(pod)
+		time.Sleep(10*time.Minute + 100*time.Millisecond) // the back-off is at its longest
+		synctest.Wait()
+		before := r.host.Happened("start")
+		if before < 5 || before > 20 {
+			t.Errorf("%d tries in ten minutes", before)
+		}
+		good.Store(true)
+		r.setConfigMaps(map[string]string{"conf": "good"})
+		r.until(50*time.Millisecond, "runs", r.isRunning(pod))
+	})
+}
+
+func TestRuntimeThatIsBackIsTriedAtOnce(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		var away atomic.Bool
+		away.Store(true)
+		r.host.Fails = func(call string, _ int) error {
+			if hostfake.HasPrefix(call, "runSandbox", "look uid") && away.Load() {
+				return &plan.Error{Kind: plan.Unavailable, Err: errors.New("connection refused")}
+			}
+			return nil
+		}
+		pod := hostfake.PodOf("p", "a")
+		w := r.start(pod)
+		time.Sleep(time.Minute)
+		away.Store(false)
+		w.RuntimeReconnected()
+		r.until(observeRetry+50*time.Millisecond, "runs", r.isRunning(pod))
+	})
+}
+
+func TestEndIsOnDiskBeforeAnythingIsDestroyed(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := hostfake.PodOf("p", "a", "b")
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		var synced time.Time
+		r.flush = func(ctx context.Context) error {
+			sleep(ctx, 1500*time.Millisecond)
+			synced = time.Now()
+			return nil
+		}
+		r.terminate(pod, time.Second)
+		time.Sleep(time.Second)
+		r.workers[pod.UID].Sync() // later passes wait as well
+		r.until(3*time.Second, "gone", func() bool { return r.isDone(pod) })
+		for _, verb := range []string{"stop", "removeContainer", "unmount"} {
+			for _, at := range r.host.When(verb) {
+				if synced.IsZero() || at.Before(synced) {
+					t.Errorf("%s at %v, on disk at %v", verb, at, synced)
+				}
+			}
+		}
+	})
+}
+
+func TestQuietPodPassesAndRingsNoMore(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := hostfake.PodOf("p", "a")
+		w := r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		changed, stop := r.statuses.Changes()
+		defer stop()
+		was, _ := r.statuses.Get(pod.UID)
+		time.Sleep(24 * time.Hour)
+		if now, _ := r.statuses.Get(pod.UID); now.Passes != was.Passes {
+			t.Errorf("%d passes in a day of rest", now.Passes-was.Passes)
+		}
+		w.Sync()
+		synctest.Wait()
+		if now, _ := r.statuses.Get(pod.UID); now.Passes != was.Passes+1 {
+			t.Error("a nudge made no pass")
+		}
+		select {
+		case <-changed:
+			t.Error("a pass that changed nothing rang")
+		default:
+		}
+	})
+}
+
+func TestNothingWithoutWordsIsTold(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		pod := hostfake.PodOf("p", "a")
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		for _, why := range r.reported {
+			if why.Detail == "" {
+				t.Errorf("told: %+v", why)
+			}
+		}
+		if len(r.workers[pod.UID].cancels) != 0 {
+			t.Error("cancels are left")
+		}
+	})
+}
+
+// TestManySeedsOfFaults lets calls fail, get lost and take their time by
+// hash(seed, call, turn), and then lets the host obey.
+func TestManySeedsOfFaults(t *testing.T) {
+	const seeds = 150
+	for seed := range seeds {
+		withWorkers(t, func(t *testing.T, r *workerFixture) {
+			var obedient atomic.Bool
+			r.host.Takes = func(call string, n int) time.Duration {
+				return time.Duration(hostfake.Draw(seed, call, n, "takes")%3000) * time.Millisecond
+			}
+			r.host.Fails = func(call string, n int) error {
+				if !obedient.Load() && hostfake.Draw(seed, call, n, "fails")%5 == 0 {
+					return &plan.Error{Kind: []plan.Kind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Draw(seed, call, n, "kind")%3], Err: errors.New("no luck")}
+				}
+				return nil
+			}
+			r.host.Loses = func(call string, n int) error {
+				if !obedient.Load() && hostfake.Draw(seed, call, n, "loses")%5 == 0 {
+					return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
+				}
+				return nil
+			}
+			if seed%3 == 0 {
+				r.host.Events = nil
+			}
+			pod := hostfake.PodOf("p", "a", "b", "c")
+			pod = hostfake.WithConfigMap(pod, "conf")
+			r.setConfigMaps(map[string]string{"conf": "1"})
+			w := r.start(pod)
+			for i := range 20 {
+				time.Sleep(time.Duration(hostfake.Draw(seed, "sleep", i, "")%20000) * time.Millisecond)
+				names := r.host.RunningContainers(pod.UID)
+				if len(names) > 0 {
+					r.host.Kill(pod.UID, names[hostfake.Draw(seed, "kill", i, "")%uint64(len(names))], int32(i%2), i%3 == 0)
+				}
+				if i%5 == 0 {
+					r.setConfigMaps(map[string]string{"conf": fmt.Sprint(i)})
+				}
+			}
+			obedient.Store(true)
+			w.Notify(RuntimeEvent{Incomplete: true})
+			r.until(30*time.Minute, fmt.Sprintf("seed %d: all run", seed), func() bool {
+				time.Sleep(time.Second)
+				return len(r.host.RunningContainers(pod.UID)) == 3 && r.phase(pod) == corev1.PodRunning
+			})
+			r.terminate(pod, 5*time.Second)
+			r.until(5*time.Minute, fmt.Sprintf("seed %d: gone", seed), func() bool { return r.isDone(pod) })
+			if left := r.host.Left(pod.UID); left != "" {
+				t.Errorf("seed %d: left %s", seed, left)
+			}
+		})
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}

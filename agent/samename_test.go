@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/hostfake"
+	"berth/agent/plan"
+	"berth/agent/status"
+)
+
+// checkPending fails unless the board has the pod with that reason, in its status and
+// in why, and with all of the words.
+func (l *agentFixture) checkPending(pod *corev1.Pod, reason string, words ...string) *status.Snapshot {
+	l.t.Helper()
+	synctest.Wait()
+	s, ok := l.agent.StatusCache.Get(pod.UID)
+	if !ok {
+		l.t.Fatalf("%s is not shown", pod.UID)
+	}
+	if s.Status.Phase != corev1.PodPending || s.Status.Reason != reason || len(s.Why) != 1 || s.Why[0].Code != reason {
+		l.t.Errorf("%s is %s %s, why %+v; want Pending %s", pod.UID, s.Status.Phase, s.Status.Reason, s.Why, reason)
+	}
+	for _, w := range words {
+		if !strings.Contains(s.Status.Message, w) {
+			l.t.Errorf("%s: %q does not say %q", pod.UID, s.Status.Message, w)
+		}
+	}
+	return s
+}
+
+func TestAPodThatWaitsForItsNameIsShown(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		one := hostfake.PodOf("web", "a")
+		two, three := withUID(one, "uid-two"), withUID(one, "uid-three")
+		l.desire("file", one)
+		l.until(time.Second, "runs", l.isRunning(one))
+		l.desire("file", two)
+		since := l.checkPending(two, NameTaken, "uid-web", "is terminating").Why[0].Since
+		time.Sleep(time.Second)
+		l.desire("file", withUID(two, "uid-two")) // edited in place
+		if s := l.checkPending(two, NameTaken); !s.Why[0].Since.Equal(since) {
+			t.Errorf("it waits since %s, was since %s", s.Why[0].Since, since)
+		}
+		if n := len(l.agent.StatusCache.Named("default", "web")); n != 2 {
+			t.Errorf("%d pods of the name are shown", n)
+		}
+		l.desire("file", three)
+		if _, shown := l.agent.StatusCache.Get(two.UID); shown {
+			t.Error("what is no longer wanted is shown")
+		}
+		l.checkPending(three, NameTaken, "uid-web")
+		l.until(time.Minute, "the third runs", l.isRunning(three))
+		if n := len(l.agent.StatusCache.All()); n != 1 {
+			t.Errorf("%d pods are shown", n)
+		}
+	})
+}
+
+func TestASecondSourcesPodWithAUsedNameIsShown(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "a", "b")
+		one := hostfake.PodOf("web", "a")
+		two := withUID(one, "uid-two")
+		l.desire("b", one)
+		l.until(time.Second, "runs", l.isRunning(one))
+		l.desire("a", two)
+		time.Sleep(time.Hour)
+		l.checkPending(two, NameTaken, "uid-web", "source b")
+		if s, _ := l.agent.StatusCache.Find("default", "web"); s.Pod.UID != one.UID {
+			t.Errorf("the name is that of %s", s.Pod.UID)
+		}
+		l.desire("a")
+		if _, shown := l.agent.StatusCache.Get(two.UID); shown {
+			t.Error("what is no longer wanted is shown")
+		}
+		l.desire("a", two)
+		l.desire("b")
+		l.until(time.Minute, "the second runs", l.isRunning(two))
+	})
+}
+
+func TestAPodThatCannotBeLookedAtIsShown(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		broken := true
+		h.Fails = func(call string, _ int) error {
+			if broken && strings.HasPrefix(call, "lookAtHost uid-p") {
+				return &plan.Error{Err: errors.New("input/output error")}
+			}
+			return nil
+		}
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod := hostfake.PodOf("p", "a")
+		l.desire("file", pod)
+		time.Sleep(time.Hour)
+		s := l.checkPending(pod, observeFailed, "input/output error")
+		if d := time.Since(s.Why[0].Since); d < time.Hour-time.Second {
+			t.Errorf("since %s only", d)
+		}
+		began := time.Now()
+		l.agent.WaitForSync(t.Context(), time.Minute)
+		if time.Since(began) > time.Second {
+			t.Error("questions wait for it")
+		}
+		if spans := l.spans(pod.UID); len(spans) != 1 {
+			t.Errorf("the timeline has %d spans of looks that failed alike", len(spans))
+		}
+		h.Mu.Lock()
+		broken = false
+		h.Mu.Unlock()
+		l.until(time.Second, "runs", l.isRunning(pod))
+		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Status.Reason != "" {
+			t.Errorf("it runs with %s", s.Status.Reason)
+		}
+	})
+}

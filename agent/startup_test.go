@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/hostfake"
+	"berth/agent/source"
+)
+
+// checkNoCalls fails if anything was done on the host.
+func (l *agentFixture) checkNoCalls(when string) {
+	l.t.Helper()
+	synctest.Wait()
+	l.host.Mu.Lock()
+	defer l.host.Mu.Unlock()
+	if len(l.host.Calls) > 0 {
+		l.t.Errorf("%s: done before the runtime has told what it has (A1): %v", when, l.host.Calls)
+	}
+}
+
+func TestWhatIsWantedIsShownWhileTheRuntimeIsAway(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		h.SetListError(errors.New("connection refused"))
+		l := startAgentUnadopted(t, h, hostfake.LargeNode(), nil, "file", "api")
+		began := time.Now()
+		time.Sleep(time.Minute)
+		one, two, passing := hostfake.PodOf("one", "a"), hostfake.PodOf("two", "a"), hostfake.PodOf("passing", "a")
+		l.desire("file", one, passing)
+		l.send["file"](source.Snapshot{Source: "file", Ready: true, Pods: []*corev1.Pod{one, two}, FileErrors: []source.FileError{{Path: "bad.yaml"}}})
+		time.Sleep(time.Minute)
+		l.checkNoCalls("with the runtime away")
+		if snaps := l.agent.Snapshots(); len(snaps) != 1 || len(snaps[0].FileErrors) != 1 {
+			t.Errorf("snapshots: %+v", snaps)
+		}
+		if n := len(l.agent.StatusCache.All()); n != 2 {
+			t.Errorf("%d pods are shown", n)
+		}
+		for _, pod := range []*corev1.Pod{one, two} {
+			s, ok := l.agent.StatusCache.Get(pod.UID)
+			if !ok || s.Status.Phase != corev1.PodPending || s.Status.Reason != RuntimeNotReady || len(s.Why) != 1 ||
+				s.Why[0].Detail != "waiting for the container runtime: connection refused" || !s.Why[0].Since.Equal(began) {
+				t.Errorf("%s: %+v", pod.Name, s)
+			}
+		}
+		h.SetListError(errors.New("it is starting"))
+		time.Sleep(2 * time.Second)
+		if s, _ := l.agent.StatusCache.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": it is starting") {
+			t.Errorf("an old cause is shown: %q", s.Status.Message)
+		}
+		if cause, since := l.agent.WaitingForRuntime(); !strings.HasSuffix(cause, ": it is starting") || !since.Equal(began) {
+			t.Errorf("waiting: %q since %v", cause, since)
+		}
+		l.checkNoCalls("after another cause")
+
+		h.SetListError(nil)
+		l.until(2*time.Second, "both run", l.isRunning(one, two))
+		if h.Happened("makeDirs uid-passing") != 0 {
+			t.Error("a pod was begun that is no longer wanted")
+		}
+		if cause, _ := l.agent.WaitingForRuntime(); cause != "" {
+			t.Errorf("it still waits: %s", cause)
+		}
+	})
+}
+
+func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		pod, once := hostfake.PodOf("p", "a"), hostfake.PodOf("once", "a")
+		once.Spec.RestartPolicy = corev1.RestartPolicyNever
+		l.desire("file", pod, once)
+		l.until(time.Second, "run", l.isRunning(pod, once))
+		before, _ := l.agent.StatusCache.Get(pod.UID)
+		if before.Status.PodIP == "" {
+			t.Fatal("it has no address")
+		}
+		h.Kill(once.UID, "a", 3, true)
+		l.until(time.Minute, "one fails", func() bool {
+			s, ok := l.agent.StatusCache.Get(once.UID)
+			return ok && s.Status.Phase == corev1.PodFailed
+		})
+		l.stop()
+
+		h.SetListError(errors.New("connection refused"))
+		l = startAgentUnadopted(t, h, hostfake.LargeNode(), l.records, "file")
+		successor := withUID(pod, "uid-successor")
+		l.desire("file", once, successor)
+		if s, ok := l.agent.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Why) != 0 {
+			t.Errorf("what had failed is shown as %+v", s)
+		}
+		l.desire("file", pod, once)
+		if s, ok := l.agent.StatusCache.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady ||
+			s.Status.PodIP != before.Status.PodIP || !slices.Equal(s.Status.PodIPs, before.Status.PodIPs) {
+			t.Errorf("what ran is shown as %+v", s)
+		}
+		if _, shown := l.agent.StatusCache.Get(successor.UID); shown {
+			t.Error("what is no longer wanted is shown")
+		}
+		if events := l.agent.Timeline(t.Context(), pod.UID); events == nil {
+			t.Error("no timeline")
+		}
+		l.desire("file", once, successor)
+		time.Sleep(time.Minute)
+		h.SetListError(nil)
+		<-l.agent.Ready()
+		if s, shown := l.agent.StatusCache.Get(successor.UID); !shown || s.Status.Reason != NameTaken {
+			t.Errorf("the successor is shown as %+v", s)
+		}
+		l.until(time.Minute, "the successor runs", func() bool { return l.isRunning(successor)() && l.isDeleted(pod.UID)() })
+		if n := h.Happened("start uid-p/"); n != 1 {
+			t.Errorf("it was started %d times", n)
+		}
+	})
+}
+
+func TestSnapshotsAreTakenOnceAndOnlyTheNewest(t *testing.T) {
+	a := New(Config{})
+	old, newest, other := &source.Snapshot{Source: "b"}, &source.Snapshot{Source: "b"}, &source.Snapshot{Source: "a"}
+	for _, s := range []*source.Snapshot{old, newest, other} {
+		a.holdSnapshot(s)
+	}
+	got := slices.Concat(a.newSnapshots(), a.newSnapshots())
+	if len(got) != 2 || got[0] != other || got[1] != newest {
+		t.Errorf("taken: %v", got)
+	}
+}

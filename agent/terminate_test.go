@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/agent/hostfake"
+	"berth/agent/plan"
+)
+
+// A pod that is over is made anew by an edit that keeps its UID, whether the agent
+// is there when it is edited or not.
+func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
+	image := func(c *corev1.Container) { c.Image = "another" }
+	amount := func(c *corev1.Container) {
+		c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+	}
+	once := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		return pod
+	}
+	for _, c := range []struct {
+		what   string
+		pod    *corev1.Pod
+		change func(*corev1.Container)
+		before func(l *agentFixture, pod *corev1.Pod) // what it comes to its end by
+		phase  corev1.PodPhase
+		reason string
+	}{
+		{"it was rejected", hostfake.PodRequesting("p", "2000"), amount, nil, corev1.PodFailed, "OutOfcpu"},
+		{"it failed", once(hostfake.PodOf("p", "a")), image, func(l *agentFixture, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.isRunning(pod))
+			l.host.Kill(pod.UID, "a", 3, false)
+		}, corev1.PodFailed, ""},
+		{"it succeeded", once(hostfake.PodRequesting("p", "1")), amount, func(l *agentFixture, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.isRunning(pod))
+			l.host.Kill(pod.UID, "a", 0, false)
+		}, corev1.PodSucceeded, ""},
+		{"it was past its deadline", func() *corev1.Pod {
+			pod := hostfake.PodOf("p", "a")
+			pod.Spec.ActiveDeadlineSeconds = new(int64(5))
+			return pod
+		}(), image, nil, corev1.PodFailed, "DeadlineExceeded"},
+		{"it was evicted", hostfake.PodOf("p", "a"), image, func(l *agentFixture, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.isRunning(pod))
+			l.agent.EvictPod(l.t.Context(), pod.UID, &plan.Excess{Message: "for the test"})
+		}, corev1.PodFailed, "Evicted"},
+	} {
+		for _, away := range []bool{false, true} {
+			t.Run(c.what, func(t *testing.T) {
+				withHost(t, func(t *testing.T, h *testHost) {
+					pod := hostfake.FilePod(c.pod.DeepCopy())
+					l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+					l.desire("file", pod)
+					if c.before != nil {
+						c.before(l, pod)
+					}
+					l.until(time.Minute, "over", func() bool {
+						s, ok := l.agent.StatusCache.Get(pod.UID)
+						return ok && s.Status.Phase == c.phase && s.Status.Reason == c.reason
+					})
+					next := hostfake.EditedPod(pod, c.change)
+					if away {
+						l.stop()
+						l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
+					}
+					l.desire("file", next)
+					l.until(time.Minute, "runs as it is wanted now", func() bool {
+						s, ok := l.agent.StatusCache.Get(pod.UID)
+						return l.isRunning(pod)() && ok && s.Pod == next && s.End == nil && s.Status.Reason == ""
+					})
+					if s, _ := l.agent.StatusCache.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
+						t.Errorf("it is as if it had run before: %+v", s.Status.ContainerStatuses[0])
+					}
+				})
+			})
+		}
+	}
+}
+
+// What a server's pod has come to stays, whatever becomes of its object; and so
+// does a file's pod that has not been edited.
+func TestOnlyAnEditOfAFileMakesAPodAnew(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		filed, served := hostfake.FilePod(hostfake.PodOf("filed", "a")), hostfake.PodOf("served", "a")
+		for _, pod := range []*corev1.Pod{filed, served} {
+			pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		}
+		served.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		l.desire("file", filed, served)
+		l.until(time.Second, "both run", l.isRunning(filed, served))
+		h.Kill(filed.UID, "a", 3, false)
+		h.Kill(served.UID, "a", 3, false)
+		failed := func(pod *corev1.Pod) bool {
+			s, ok := l.agent.StatusCache.Get(pod.UID)
+			return ok && s.Status.Phase == corev1.PodFailed && s.End == nil
+		}
+		l.until(time.Minute, "both have failed", func() bool { return failed(filed) && failed(served) })
+		l.desire("file", filed.DeepCopy(), hostfake.EditedPod(served, func(c *corev1.Container) { c.Image = "another" }))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !failed(filed) || !failed(served) || h.Happened("start") != 2 {
+			t.Errorf("one was started again: %v", h.Calls)
+		}
+	})
+}
