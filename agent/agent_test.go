@@ -26,8 +26,6 @@ import (
 	"berth/agent/status/events"
 )
 
-var objectVersions = pod.ObjectVersions
-
 const observeFailed = pod.ObserveFailed
 
 // Short names, for tests with a variable named pod.
@@ -519,7 +517,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 					return
 				default:
 				}
-				vs := slices.Collect(maps.Values(objectVersions(o.Of(pod))))
+				vs := slices.Collect(maps.Values(o.Of(pod).Versions()))
 				if len(vs) != 2 || vs[0] != vs[1] || vs[0].Missing {
 					t.Errorf("of two moments: %v", vs)
 					return
@@ -533,7 +531,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	o.replace(&source.Snapshot{Source: "x"})
-	if vs := objectVersions(o.Of(pod)); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
+	if vs := o.Of(pod).Versions(); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
 		t.Errorf("%v", vs)
 	}
 }

@@ -110,7 +110,7 @@ func (a *Agent) recreate(w *worker, why pod.RecreateCause) {
 // editedSince reports whether the manifest of a pod that had finished before an agent
 // restart was edited while no agent ran.
 func editedSince(rec checkpoint.Record, p *corev1.Pod, m plan.Memory, v plan.Verdict) bool {
-	return source.ManifestChanged(rec.Pod, p) && pod.HasFinished(m, v)
+	return source.ManifestChanged(rec.Pod, p) && plan.HasFinished(m, v)
 }
 
 func (w *worker) String() string { return w.pod.Namespace + "/" + w.pod.Name }

@@ -9,6 +9,7 @@ import (
 
 	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/pod"
 	"berth/internal/telemetry"
 	"berth/podspec"
 )
@@ -16,18 +17,20 @@ import (
 // New returns callbacks that record the metrics of an agent. handler returns the runtime handler of a pod.
 func New(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
 	return agent.Metrics{
-		SyncFinished:   func(d time.Duration) { m.ObserveSync("sync", d) },
-		ActionDuration: m.ObserveStage,
-		ActionFinished: func(pod *corev1.Pod, r plan.Outcome) {
-			if _, is := r.Action.(plan.RunSandbox); is && plan.KindOf(r.Err) != plan.Canceled {
-				m.ObserveRunPodSandbox(handler(pod), r.Ended.Sub(r.Began), r.Err)
-			}
-			countOutcome(m, r)
+		Pods: pod.Metrics{
+			SyncFinished:   func(d time.Duration) { m.ObserveSync("sync", d) },
+			ActionDuration: m.ObserveStage,
+			ActionFinished: func(p *corev1.Pod, r plan.Outcome) {
+				if _, is := r.Action.(plan.RunSandbox); is && plan.KindOf(r.Err) != plan.Canceled {
+					m.ObserveRunPodSandbox(handler(p), r.Ended.Sub(r.Began), r.Err)
+				}
+				countOutcome(m, r)
+			},
+			PodStarted:  func(s pod.PodStart) { countStart(m, s) },
+			PodRejected: m.CountAdmissionRejection,
+			Divergence:  m.CountDivergence,
 		},
-		PodStarted:      func(s agent.PodStart) { countStart(m, s) },
-		PodRejected:     m.CountAdmissionRejection,
 		AuditFinished:   m.CountAudit,
-		Divergence:      m.CountDivergence,
 		EventStreamLost: m.CountRuntimeEventGap,
 		LeakRemoved:     m.CountLeakCleanup,
 	}
@@ -35,7 +38,7 @@ func New(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
 
 // countStart records a pod start. A pod from an API server was created before this node observed
 // it.
-func countStart(m *telemetry.Metrics, s agent.PodStart) {
+func countStart(m *telemetry.Metrics, s pod.PodStart) {
 	m.ObservePodStart(s.Total, s.Overhead)
 	total := s.Total
 	if podspec.FromAPIServer(s.Pod) && !s.Pod.CreationTimestamp.IsZero() {

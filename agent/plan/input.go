@@ -251,3 +251,19 @@ func (s State) String() string {
 		return "unknown"
 	}
 }
+
+// HasFinished reports whether the outcome of a pod is final: it is terminating, its
+// phase is terminal, its work is complete, or it was rejected.
+func HasFinished(m Memory, v Verdict) bool {
+	terminal := m.Phase == corev1.PodSucceeded || m.Phase == corev1.PodFailed
+	return m.End != nil || terminal || !m.Finished.IsZero() || v.State == Rejected
+}
+
+// Versions is what Decide may know about objects.
+func (o Objects) Versions() map[Ref]Version {
+	out := make(map[Ref]Version, len(o))
+	for r, x := range o {
+		out[r] = x.Version
+	}
+	return out
+}

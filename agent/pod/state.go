@@ -291,17 +291,11 @@ func (s *state) restoreReports(reported []status.Told, now time.Time) {
 	s.restoredReports, s.restoredUntil = reported, now.Add(validity)
 }
 
-// HasFinished reports whether the outcome of a pod is final: it is terminating,
-// its phase is terminal, its work is complete, or it was rejected.
-func HasFinished(m plan.Memory, v plan.Verdict) bool {
-	return m.End != nil || IsTerminal(m.Phase) || !m.Finished.IsZero() || v.State == plan.Rejected
-}
-
 // mustRecreate reports whether a new desired state edits a pod from a file that
 // has finished: the pod is recreated (invariant A9).
 func (s *state) mustRecreate(d Desired) bool {
 	return d.Termination == nil && !s.deleting() && source.ManifestChanged(s.desired.Pod, d.Pod) &&
-		HasFinished(s.memory, s.verdict)
+		plan.HasFinished(s.memory, s.verdict)
 }
 
 // IsTerminal reports whether a phase is final.

@@ -27,7 +27,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 	now := w.now()
 
 	objs := w.agent.Objects(s.desired.Pod) // 1 prepare: what the worker does not know by itself
-	s.setRefs(ObjectVersions(objs))
+	s.setRefs(objs.Versions())
 	if s.hostStale {
 		w.Sync() // observe before the next decision
 	}
@@ -90,13 +90,4 @@ func (w *Worker) reportPodStart(p plan.Plan, now time.Time) {
 		Pod: w.state.desired.Pod, Status: p.Status, At: now,
 		Total: total, Overhead: max(0, total-w.runtimeTime.Total()), Pulling: w.pullTime.Total(),
 	})
-}
-
-// ObjectVersions is what plan.Decide may know about objects.
-func ObjectVersions(objs plan.Objects) map[plan.Ref]plan.Version {
-	out := make(map[plan.Ref]plan.Version, len(objs))
-	for r, o := range objs {
-		out[r] = o.Version
-	}
-	return out
 }

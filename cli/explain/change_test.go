@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent"
 	"berth/agent/plan"
 	"berth/agent/source"
+	"berth/agent/status"
 	"berth/nodeapi"
 )
 
@@ -113,7 +113,7 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			w := pod(memory("40Mi", row.policy)).settle()
 			x := w.subject()
-			snap := &agent.Snapshot{
+			snap := &status.Snapshot{
 				Pod:     x.Pod,
 				Verdict: plan.Verdict{State: plan.OK},
 				Status:  x.Status,
@@ -126,7 +126,7 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 			row.change(next)
 			here := PlanContext{
 				Limits:     limits,
-				Find:       func(string, string) (*agent.Snapshot, bool) { return snap, true },
+				Find:       func(string, string) (*status.Snapshot, bool) { return snap, true },
 				Objects:    func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects { return nil },
 				LocalImage: func(*corev1.Pod, string, plan.Objects) (plan.Image, bool) { return plan.Image{ID: "sha:img"}, true },
 				Rejection: func(_, gone *corev1.Pod) string {

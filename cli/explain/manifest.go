@@ -5,9 +5,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/agent"
 	"berth/agent/plan"
 	"berth/agent/source"
+	"berth/agent/status"
 	"berth/nodeapi"
 	"berth/podspec"
 )
@@ -16,7 +16,7 @@ import (
 type PlanContext struct {
 	Limits plan.Limits
 	// the pod with that name
-	Find func(namespace, name string) (*agent.Snapshot, bool)
+	Find func(namespace, name string) (*status.Snapshot, bool)
 	// the objects that a pod refers to
 	Objects func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects
 	// an image that the pod can use without a pull
@@ -41,12 +41,12 @@ func PlanManifest(wishes *source.DesiredState, here PlanContext, now time.Time) 
 
 func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now time.Time) nodeapi.PodPlan {
 	objects := h.Objects(pod, more)
-	s := PodState{Pod: pod, Limits: h.Limits, Refs: agent.ObjectVersions(objects)}
+	s := PodState{Pod: pod, Limits: h.Limits, Refs: objects.Versions()}
 	snap, found := h.Find(pod.Namespace, pod.Name)
 	if !found {
-		snap = &agent.Snapshot{}
+		snap = &status.Snapshot{}
 	}
-	ended := agent.HasFinished(snap.Memory, snap.Verdict) || finished(snap.Status.Phase)
+	ended := plan.HasFinished(snap.Memory, snap.Verdict) || finished(snap.Status.Phase)
 	holds := snap.Verdict.State == plan.OK && !ended // holds resources
 	var ending []step
 	refused := ""
@@ -81,7 +81,7 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 }
 
 // allocated is an existing pod with the resources that the allocator has reserved for it.
-func allocated(s *agent.Snapshot) *corev1.Pod {
+func allocated(s *status.Snapshot) *corev1.Pod {
 	return plan.WithResources(s.Pod, s.Memory.Sizes.Allocated)
 }
 
@@ -99,7 +99,7 @@ func (h PlanContext) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) 
 }
 
 // ending returns the steps that terminate an existing pod.
-func (h PlanContext) ending(snap *agent.Snapshot, now time.Time) []step {
+func (h PlanContext) ending(snap *status.Snapshot, now time.Time) []step {
 	s := FromSnapshot(snap, h.Limits, func(plan.Action) string { return "" })
 	s.Termination = &plan.End{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), At: now, Forget: true}
 	steps, _ := simulate(s, now)

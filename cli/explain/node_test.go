@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent"
 	"berth/agent/plan"
 	"berth/agent/source"
+	"berth/agent/status"
 	"berth/nodeapi"
 )
 
@@ -107,7 +107,7 @@ func TestPlanManifestUsesNodeState(t *testing.T) {
 	}
 	asked := 0
 	here := PlanContext{
-		Find: func(string, string) (*agent.Snapshot, bool) { return &agent.Snapshot{Pod: pod("1", "old")}, true },
+		Find: func(string, string) (*status.Snapshot, bool) { return &status.Snapshot{Pod: pod("1", "old")}, true },
 		Objects: func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects {
 			return nil
 		},

@@ -6,15 +6,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/agent/status/events"
 	"berth/nodeapi"
 )
 
 // FromSnapshot returns the state of a pod after its last sync. progress describes the progress of
 // an action; empty: unknown.
-func FromSnapshot(s *agent.Snapshot, limits plan.Limits, progress func(plan.Action) string) PodState {
+func FromSnapshot(s *status.Snapshot, limits plan.Limits, progress func(plan.Action) string) PodState {
 	x := PodState{
 		Pod: s.Pod, Status: s.Status, Termination: s.End, Verdict: s.Verdict, Observed: s.Seen, Failed: s.Failed,
 		Refs:   s.Refs,
@@ -30,7 +30,7 @@ func FromSnapshot(s *agent.Snapshot, limits plan.Limits, progress func(plan.Acti
 }
 
 // PodEvent converts a notification of the status cache to a watch event.
-func PodEvent(n agent.News) nodeapi.PodEvent {
+func PodEvent(n status.News) nodeapi.PodEvent {
 	switch {
 	case n.Added != nil:
 		return nodeapi.PodEvent{Type: nodeapi.Added, Pod: n.Added.Object()}

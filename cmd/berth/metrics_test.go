@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/agent"
 	"berth/agent/metrics"
 	"berth/agent/plan"
+	"berth/agent/pod"
 	"berth/cri/crilog"
 	"berth/internal/telemetry"
 )
@@ -37,7 +37,7 @@ func TestAgentMetricsAreExported(t *testing.T) {
 	meters := metrics.New(m, func(*corev1.Pod) string { return "kata" })
 	now := time.Now()
 	end := func(a plan.Action, err error) {
-		meters.ActionFinished(
+		meters.Pods.ActionFinished(
 			&corev1.Pod{},
 			plan.Outcome{
 				Action: a,
@@ -71,8 +71,8 @@ func TestAgentMetricsAreExported(t *testing.T) {
 	end(plan.EnsureCgroup{}, nil)
 	end(plan.ResizeCgroup{}, nil)
 	end(plan.RemoveCgroup{}, errors.New("busy"))
-	pod := &corev1.Pod{}
-	pod.CreationTimestamp.Time = now.Add(-time.Hour)
+	p := &corev1.Pod{}
+	p.CreationTimestamp.Time = now.Add(-time.Hour)
 	inits := corev1.PodStatus{
 		InitContainerStatuses: []corev1.ContainerStatus{
 			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
@@ -80,9 +80,9 @@ func TestAgentMetricsAreExported(t *testing.T) {
 			}}},
 		},
 	}
-	meters.PodStarted(
-		agent.PodStart{
-			Pod:      pod,
+	meters.Pods.PodStarted(
+		pod.PodStart{
+			Pod:      p,
 			Status:   inits,
 			At:       now,
 			Total:    3 * time.Second,
@@ -90,7 +90,7 @@ func TestAgentMetricsAreExported(t *testing.T) {
 			Pulling:  500 * time.Millisecond,
 		},
 	)
-	meters.PodRejected("OutOfcpu")
+	meters.Pods.PodRejected("OutOfcpu")
 	meters.AuditFinished()
 	meters.AuditFinished()
 	meters.EventStreamLost()

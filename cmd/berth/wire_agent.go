@@ -14,6 +14,7 @@ import (
 	"berth/agent/leaks"
 	"berth/agent/metrics"
 	"berth/agent/plan"
+	"berth/agent/pod"
 	"berth/agent/source"
 	"berth/agent/status"
 	"berth/agent/status/events"
@@ -44,8 +45,8 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		returns = time.Minute
 	}
 	return agent.New(agent.Config{
-		Stages: &agent.Stages{
-			Prepare: agent.Prepare{
+		Stages: &pod.Stages{
+			Prepare: pod.Prepare{
 				Runtime:           r,
 				Host:              h.volumes,
 				Cgroups:           h.cgroups,
@@ -56,8 +57,8 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 				HeldPull:          r.images.WaitingForSpace,
 				Devices:           b.devices.Observe,
 			},
-			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
-			Cleanup: agent.Cleanup{
+			Configure: pod.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
+			Cleanup: pod.Cleanup{
 				Containers: r.client,
 				Hooks:      run,
 				HostPorts:  h,
@@ -65,7 +66,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 				Host:       h.volumes,
 				Cgroups:    h.cgroups,
 			},
-			BuildRun: agent.BuildRun{
+			BuildRun: pod.BuildRun{
 				Images: r.images, Runtime: attached{r.client, h}, Mounts: h.volumes, Devices: b.devices, Hooks: run, HostPorts: h,
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},

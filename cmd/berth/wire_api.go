@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent"
 	"berth/agent/plan"
 	"berth/agent/source"
+	"berth/agent/status"
 	"berth/cli"
 	"berth/cli/explain"
 	"berth/internal/nodeconfig"
@@ -70,7 +70,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 // syncTimeout limits how long a request shortly after the start waits for the state of the pods.
 const syncTimeout = 2 * time.Second
 
-func (b *berth) find(ctx context.Context, namespace, name string) (*agent.Snapshot, error) {
+func (b *berth) find(ctx context.Context, namespace, name string) (*status.Snapshot, error) {
 	b.agent.WaitForSync(ctx, syncTimeout)
 	s, ok := b.agent.StatusCache.Find(namespace, name)
 	if !ok {
@@ -90,7 +90,7 @@ func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 
 func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error) error {
 	b.agent.WaitForSync(ctx, syncTimeout)
-	return b.agent.StatusCache.Follow(ctx, func(n agent.News) error { return send(explain.PodEvent(n)) })
+	return b.agent.StatusCache.Follow(ctx, func(n status.News) error { return send(explain.PodEvent(n)) })
 }
 
 // node returns the state of the node apart from its pods.

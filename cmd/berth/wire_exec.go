@@ -6,8 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/cni"
 	"berth/cri"
 	"berth/nodeapi"
@@ -81,7 +81,7 @@ func (b *berth) dialPod(ctx context.Context, namespace, name string, port uint16
 }
 
 // dialLocal connects to a port in the network namespace of a pod.
-func (b *berth) dialLocal(ctx context.Context, s *agent.Snapshot, port uint16) (nodeapi.Stream, error) {
+func (b *berth) dialLocal(ctx context.Context, s *status.Snapshot, port uint16) (nodeapi.Stream, error) {
 	sandbox, err := s.Network()
 	if err != nil {
 		return nil, badRequest("%s", err)

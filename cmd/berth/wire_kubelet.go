@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/cri"
 	"berth/nodeapi"
 	"berth/nodeapi/server"
@@ -28,7 +28,7 @@ func notFound(format string, args ...any) error {
 }
 
 // kubeletPod returns the requested pod.
-func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*agent.Snapshot, error) {
+func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*status.Snapshot, error) {
 	if ref.UID == "" {
 		return b.find(ctx, ref.Namespace, ref.Name)
 	}
@@ -83,7 +83,7 @@ func (b *berth) kubeletLogs(ctx context.Context, req server.LogRequest, stdout, 
 }
 
 // kubeletRunning returns the running instance of a container.
-func (b *berth) kubeletRunning(ctx context.Context, req server.StreamRequest) (*agent.Snapshot, plan.Container, error) {
+func (b *berth) kubeletRunning(ctx context.Context, req server.StreamRequest) (*status.Snapshot, plan.Container, error) {
 	s, err := b.kubeletPod(ctx, req.PodRef)
 	if err != nil {
 		return nil, plan.Container{}, err

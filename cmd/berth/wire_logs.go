@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/cri/crilog"
 	"berth/nodeapi"
 )
@@ -130,7 +130,7 @@ func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr
 // later instances.
 func (b *berth) writeLog(
 	ctx context.Context,
-	s *agent.Snapshot,
+	s *status.Snapshot,
 	k plan.Container,
 	req nodeapi.LogRequest,
 	also bool,

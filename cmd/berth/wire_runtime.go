@@ -14,6 +14,7 @@ import (
 
 	"berth/agent"
 	"berth/agent/plan"
+	"berth/agent/pod"
 	"berth/cri"
 	"berth/cri/criconfig"
 	"berth/images"
@@ -245,11 +246,11 @@ func (r *runtime) downloadProgress() string {
 }
 
 // Watch forwards the runtime's events, or polls a runtime without events.
-func (r *runtime) Watch(ctx context.Context, tell func(types.UID, agent.RuntimeEvent)) error {
+func (r *runtime) Watch(ctx context.Context, tell func(types.UID, pod.RuntimeEvent)) error {
 	each := func(e cri.Event) {
-		h := agent.RuntimeEvent{Sandbox: e.Sandbox, Containers: e.Containers, Incomplete: e.Hint}
+		h := pod.RuntimeEvent{Sandbox: e.Sandbox, Containers: e.Containers, Incomplete: e.Hint}
 		if e.Listed != nil {
-			h.Listed = &agent.RuntimePod{Sandboxes: e.Listed.Sandboxes, Containers: e.Listed.Containers}
+			h.Listed = &pod.Listing{Sandboxes: e.Listed.Sandboxes, Containers: e.Listed.Containers}
 		}
 		tell(e.UID, h)
 	}

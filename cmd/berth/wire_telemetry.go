@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"google.golang.org/grpc"
 
-	"berth/agent"
 	"berth/agent/allocator"
+	"berth/agent/pod"
 	"berth/systemd"
 )
 
@@ -32,12 +32,12 @@ func (b *berth) measureCall(
 	opts ...grpc.CallOption,
 ) error {
 	verb := path.Base(method)
-	end := agent.RuntimeCallSpan(ctx, verb)
+	end := pod.RuntimeCallSpan(ctx, verb)
 	began := time.Now()
 	var err error
 	if b.traces.On() {
 		spanCtx, span := b.traces.Tracer("berth/cri").Start(ctx, verb)
-		span.SetAttributes(attribute.String("berth.stage", agent.StageFromContext(ctx)))
+		span.SetAttributes(attribute.String("berth.stage", pod.StageFromContext(ctx)))
 		err = invoke(spanCtx, method, req, reply, conn, opts...)
 		if err != nil {
 			span.SetStatus(codes.Error, err.Error())

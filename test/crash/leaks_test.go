@@ -62,7 +62,7 @@ func TestScenario14_WhatNoSandboxHoldsAfterPowerLossIsCollected(t *testing.T) {
 				return strings.Contains(m, `berth_leftovers_swept_total{kind="attachment"}`) &&
 					strings.Contains(m, `berth_leftovers_swept_total{kind="address"}`)
 			})
-			if !strings.Contains(n.agent.Log(), "removed what a call that was cut off has left") {
+			if !strings.Contains(n.agent.Log(), "removed leftover of an interrupted CRI call") {
 				t.Error("what was collected is not logged")
 			}
 			_, err := n.host.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: foreign})

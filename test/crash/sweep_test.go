@@ -55,7 +55,7 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 			if !strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="lease"}`) {
 				t.Error("what became of the lease is not counted")
 			}
-			if log := n.agent.Log(); !strings.Contains(log, "removed what a call that was cut off has left") {
+			if log := n.agent.Log(); !strings.Contains(log, "removed leftover of an interrupted CRI call") {
 				t.Error("what was swept is not logged")
 			}
 		})
