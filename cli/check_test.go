@@ -25,12 +25,12 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 		args           []string
 		report         nodeapi.CheckReport
 		fails          error
-		stdout, stderr string // how they begin
+		stdout, stderr string // prefixes
 		code           int
 	}{
 		{"the first line says so", nil, checkReport(), nil, "berth is not running: the checks were run locally\n", "", 1},
 		{
-			"what is missing is told", nil, broken, nil,
+			"failed checks are printed", nil, broken, nil,
 			"berth is not running: the checks were run locally\nFAIL  runtime  connection refused\n", "", 1,
 		},
 		{
@@ -38,11 +38,11 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 			"berth is not running: the checks were run locally\n", 1,
 		},
 		{
-			"the flags are its own", []string{"--config", "x"}, nodeapi.CheckReport{}, nil,
+			"the command accepts the flags of the check", []string{"--config", "x"}, nodeapi.CheckReport{}, nil,
 			"berth is not running: the checks were run locally\n\npods can run on this node\n", "", 0,
 		},
 		{
-			"a configuration that is wrong is told", nil, nodeapi.CheckReport{}, errors.New("maxPods: is negative"), "",
+			"an invalid configuration is an error", nil, nodeapi.CheckReport{}, errors.New("maxPods: is negative"), "",
 			"error: maxPods: is negative\n", 1,
 		},
 	} {

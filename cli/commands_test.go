@@ -50,7 +50,7 @@ func serve(t *testing.T, ln net.Listener, h nodeapi.Handlers) {
 	})
 }
 
-// typing is one use of the program.
+// invocation is one invocation of the program.
 type typing struct {
 	args   []string
 	stdin  io.Reader
@@ -67,7 +67,7 @@ func rootOn(path string, s screen) *cobra.Command {
 	return root
 }
 
-// run types a command and returns what came out and the exit code.
+// run executes a command and returns its outputs and the exit code.
 func run(t *testing.T, path string, in typing) (stdout, stderr string, code int) {
 	t.Helper()
 	if in.screen.width == 0 {
@@ -83,7 +83,7 @@ func run(t *testing.T, path string, in typing) (stdout, stderr string, code int)
 	return out.String(), notes.String(), code
 }
 
-// golden compares got with testdata/name, or writes it with -rewrite.
+// golden compares got with testdata/name, or rewrites the file with -rewrite.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -102,7 +102,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// world is an agent with something of everything.
+// fakeAgent is an agent that implements most endpoints.
 func world() nodeapi.Handlers {
 	all := pods()
 	return nodeapi.Handlers{
@@ -368,7 +368,7 @@ func TestVersionPrintsClientAndAgent(t *testing.T) {
 	}
 	if want := "Agent:  berth v0.2.0 (0123456789ab), Kubernetes v0.37.2, go1.26.8, linux/amd64\nRuntime: " +
 		"containerd 1.6.20, CRI v1\n"; agent != want {
-		t.Errorf("the agent says %q, want %q", agent, want)
+		t.Errorf("agent version %q, want %q", agent, want)
 	}
 	stdout, _, _ = run(t, path, typing{args: []string{"version", "-o", "json"}})
 	for _, want := range []string{`"client": {`, `"agent": {`, `"runtime": "containerd 1.6.20"`} {
@@ -400,19 +400,19 @@ func TestCompletion(t *testing.T) {
 		want     string
 	}{
 		{"pods of the default namespace", []string{"why", ""}, "crash done web"},
-		{"those that begin so", []string{"describe", "c"}, "crash"},
-		{"those of another namespace", []string{"logs", "-n", "kube-system", ""}, "dns"},
-		{"with the kind in front", []string{"exec", "pod/w"}, "pod/web"},
-		{"with the namespace in front", []string{"timeline", "kube-system/"}, "kube-system/dns"},
+		{"pods with a prefix", []string{"describe", "c"}, "crash"},
+		{"pods of another namespace", []string{"logs", "-n", "kube-system", ""}, "dns"},
+		{"with a kind prefix", []string{"exec", "pod/w"}, "pod/web"},
+		{"with a namespace prefix", []string{"timeline", "kube-system/"}, "kube-system/dns"},
 		{"nothing after the pod", []string{"why", "web", ""}, ""},
 		{"namespaces", []string{"ps", "-n", ""}, "default kube-system"},
 		{"containers of the pod", []string{"logs", "web", "-c", ""}, "app log proxy setup"},
 		{"ps takes names", []string{"ps", ""}, "crash done web"},
 		{"containers of the pod to restart", []string{"restart", "web/"}, "web/app web/log web/proxy web/setup"},
 		{"… of another namespace", []string{"restart", "kube-system/dns/"}, "kube-system/dns/dns kube-system/dns/wait"},
-		{"no name that is taken for a new container", []string{"debug", "web", "-c", ""}, ""},
-		{"a container to look into", []string{"debug", "web", "--target", "a"}, "app"},
-		{"a pod whose events are shown", []string{"events", "--for", "w"}, "web"},
+		{"existing containers are not completed", []string{"debug", "web", "-c", ""}, ""},
+		{"target container", []string{"debug", "web", "--target", "a"}, "app"},
+		{"pods for events", []string{"events", "--for", "w"}, "web"},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			stdout, _, _ := run(t, path, typing{args: append([]string{"__complete"}, tt.typed...)})

@@ -12,8 +12,8 @@ import (
 	"berth/nodeapi"
 )
 
-// TestDrainTerminatesPodsOnlyDuringSystemShutdown: a unit that is stopped for any other reason,
-// as by an upgrade, ends none.
+// TestDrainTerminatesPodsOnlyDuringSystemShutdown covers stopping the unit for another reason, such
+// as an upgrade, which must not terminate pods.
 func TestDrainTerminatesPodsOnlyDuringSystemShutdown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := nodeapi.Listen(path)

@@ -27,15 +27,15 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// process is what runs behind the fake streaming server.
+// process runs behind the fake streaming server.
 type process struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	resize         io.Reader
 }
 
-// streamer is a runtime's streaming server: for each request it runs the
-// process and sends back the exit code.
+// streamer is a fake streaming server of the runtime: it runs the process for each request and
+// returns its exit code.
 func streamer(t *testing.T, streams int, run func(process) int) *httptest.Server {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -89,7 +89,7 @@ func exitStatus(code int) metav1.Status {
 		}}
 }
 
-// execWorld is a world where commands run on srv; asked gets the request.
+// execAgent is an agent whose commands run on srv. asked receives the request.
 func execWorld(srv *httptest.Server, asked *nodeapi.ExecRequest) nodeapi.Handlers {
 	h := world()
 	h.ExecURL = func(_ context.Context, r nodeapi.ExecRequest) (string, error) {
@@ -156,15 +156,15 @@ func TestExecReportsStartErrors(t *testing.T) {
 		want     string
 	}{
 		{
-			"the agent refuses", func(*httptest.Server) (string, error) { return "", nodeapi.NotFound("web") },
+			"the agent rejects the request", func(*httptest.Server) (string, error) { return "", nodeapi.NotFound("web") },
 			"Error from agent (NotFound): pods \"web\" not found\n",
 		},
 		{
-			"the URL is none", func(*httptest.Server) (string, error) { return "http://[", nil },
+			"the URL is invalid", func(*httptest.Server) (string, error) { return "http://[", nil },
 			"error: parse streaming URL of the runtime: ",
 		},
 		{
-			"the token has been used", func(srv *httptest.Server) (string, error) { return srv.URL + "/gone", nil },
+			"the token was already used", func(srv *httptest.Server) (string, error) { return srv.URL + "/gone", nil },
 			"error: exec: ",
 		},
 	} {
@@ -221,7 +221,7 @@ func TestV3ExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) {
 	var rawDuring bool
 	srv := streamer(t, 4, func(p process) int {
 		if p.stderr != nil {
-			t.Error("a terminal has one output, but stderr was asked for")
+			t.Error("stderr was requested for a terminal, which has one output")
 		}
 		tio, err := unix.IoctlGetTermios(int(program.Fd()), unix.TCGETS)
 		rawDuring = err == nil && tio.Lflag&(unix.ICANON|unix.ECHO) == 0
@@ -240,7 +240,7 @@ func TestV3ExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) {
 				}
 			}
 		}
-		// Ctrl-C: in raw mode it is a byte for the command, not a signal for us.
+		// Ctrl-C: in raw mode it is a byte for the command, not a signal.
 		if _, err := user.Write([]byte{3}); err != nil {
 			t.Error(err)
 		}
@@ -276,7 +276,7 @@ func TestV3ExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fmt.Sprint(*before) != fmt.Sprint(*after) {
-		t.Error("the terminal was not given back as it was")
+		t.Error("the terminal was not restored")
 	}
 }
 
@@ -289,7 +289,7 @@ func TestV3TerminalIsRestoredWhenExecIsCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	srv := streamer(t, 4, func(p process) int {
 		cancel()
-		// Until the connection ends. It does not while a terminal size is unread.
+		// Until the connection ends. It does not end while a terminal size is unread.
 		var sizes sync.WaitGroup
 		sizes.Go(func() { _, _ = io.Copy(io.Discard, p.resize) })
 		_, _ = io.Copy(io.Discard, bufio.NewReader(p.stdin))
@@ -310,6 +310,6 @@ func TestV3TerminalIsRestoredWhenExecIsCanceled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fmt.Sprint(*before) != fmt.Sprint(*after) {
-		t.Error("the terminal was not given back as it was")
+		t.Error("the terminal was not restored")
 	}
 }

@@ -215,8 +215,8 @@ func dnsPod() corev1.Pod {
 	return p
 }
 
-// watchSteps is a watch of all pods in which one container of web gets ready
-// and the pod is then deleted.
+// watchSteps is a watch of all pods in which one container of web becomes ready and the pod is then
+// deleted.
 func watchSteps(all []corev1.Pod, send func(nodeapi.PodEvent) error) error {
 	for i := range all {
 		if err := send(nodeapi.PodEvent{Type: nodeapi.Added, Pod: &all[i]}); err != nil {
@@ -300,7 +300,7 @@ func eventsOf(namespace, pod string) []corev1.Event {
 	})
 }
 
-// fakeLogs writes what it was asked for, in pieces that are no whole lines.
+// fakeLogs writes its arguments in pieces that are not complete lines.
 func fakeLogs(_ context.Context, q nodeapi.LogRequest, stdout, stderr io.Writer) error {
 	if q.Container == "dns" {
 		return apierrors.NewBadRequest(`container "dns" in pod "dns" is waiting to start: PodInitializing`)
@@ -534,7 +534,7 @@ func agentVersion() nodeapi.Version {
 	}
 }
 
-// topOf gives every pod usage that grows with its place in the list.
+// topOf gives every pod usage that grows with its index.
 func topOf(all []corev1.Pod, chosen nodeapi.PodFilter, window time.Duration) nodeapi.Top {
 	top := nodeapi.Top{At: now, Window: window, Pods: []nodeapi.PodTop{}}
 	for i := range all {

@@ -48,46 +48,46 @@ func TestPodStatusMatchesKubectl(t *testing.T) {
 		deleted    bool
 		want       string // ready/total status restarts
 	}{
-		{sentence: "a pod of which nothing is known shows its phase", phase: "Pending", want: "0/2 Pending 0"},
+		{sentence: "unknown state: the phase", phase: "Pending", want: "0/2 Pending 0"},
 		{
-			sentence: "a gated pod says so", phase: "Pending",
+			sentence: "scheduling gate", phase: "Pending",
 			conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Reason: "SchedulingGated"}},
 			want:       "0/2 SchedulingGated 0",
 		},
-		{sentence: "a rejected pod shows the reason", phase: "Failed", reason: "OutOfcpu", want: "0/2 OutOfcpu 0"},
+		{sentence: "rejected pod", phase: "Failed", reason: "OutOfcpu", want: "0/2 OutOfcpu 0"},
 		{
 			sentence: "containers being made", phase: "Pending",
 			main: []corev1.ContainerStatus{st(waiting("ContainerCreating", "")), st(waiting("ContainerCreating", ""))},
 			want: "0/2 ContainerCreating 0",
 		},
 		{
-			sentence: "all run and are ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
+			sentence: "all ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
 			want: "2/2 Running 0",
 		},
 		{
-			sentence: "one is not ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), st(up)},
+			sentence: "one not ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), st(up)},
 			want: "1/2 Running 0",
 		},
 		{
-			sentence: "a crash loop is told and counted", phase: "Running",
+			sentence: "crash loop with restarts", phase: "Running",
 			main: []corev1.ContainerStatus{ready(up), restarted(st(waiting("CrashLoopBackOff", "")), 4)},
 			want: "1/2 CrashLoopBackOff 4",
 		},
 		{
-			sentence: "the first container with a word has it", phase: "Running",
+			sentence: "reason of the first container that has one", phase: "Running",
 			main: []corev1.ContainerStatus{st(waiting("ErrImagePull", "")), st(waiting("CrashLoopBackOff", ""))},
 			want: "0/2 ErrImagePull 0",
 		},
 		{
-			sentence: "a kill for memory is told", phase: "Failed",
+			sentence: "OOM kill", phase: "Failed",
 			main: []corev1.ContainerStatus{st(exited(137, "OOMKilled", 0))}, want: "0/2 OOMKilled 0",
 		},
 		{
-			sentence: "an exit without a reason shows its code", phase: "Failed",
+			sentence: "exit without a reason", phase: "Failed",
 			main: []corev1.ContainerStatus{st(exited(3, "", 0))}, want: "0/2 ExitCode:3 0",
 		},
 		{
-			sentence: "a signal without a reason is told", phase: "Failed",
+			sentence: "signal without a reason", phase: "Failed",
 			main: []corev1.ContainerStatus{
 				st(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Signal: 9}}),
 			},
@@ -99,34 +99,34 @@ func TestPodStatusMatchesKubectl(t *testing.T) {
 			want: "0/2 Completed 0",
 		},
 		{
-			sentence: "one completed and the other goes on, ready", phase: "Running", conditions: true_(corev1.PodReady),
+			sentence: "one completed, one running, pod ready", phase: "Running", conditions: true_(corev1.PodReady),
 			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), ready(up)}, want: "1/2 Running 0",
 		},
 		{
-			sentence: "one completed and the pod is not ready", phase: "Running",
+			sentence: "one completed, one running, pod not ready", phase: "Running",
 			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), ready(up)}, want: "1/2 NotReady 0",
 		},
 		{
-			sentence: "the first of two init containers runs", inits: inits(plain, plain), phase: "Pending",
+			sentence: "first of two init containers running", inits: inits(plain, plain), phase: "Pending",
 			init: []corev1.ContainerStatus{st(up), st(waiting("PodInitializing", ""))},
 			main: []corev1.ContainerStatus{st(waiting("PodInitializing", ""))}, want: "0/2 Init:0/2 0",
 		},
 		{
-			sentence: "the second waits its turn", inits: inits(plain, plain), phase: "Pending",
+			sentence: "second init container waiting", inits: inits(plain, plain), phase: "Pending",
 			init: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), st(waiting("PodInitializing", ""))},
 			want: "0/2 Init:1/2 0",
 		},
 		{
-			sentence: "an init container in a crash loop", inits: inits(plain), phase: "Pending",
+			sentence: "init container in a crash loop", inits: inits(plain), phase: "Pending",
 			init: []corev1.ContainerStatus{restarted(st(waiting("CrashLoopBackOff", "")), 2)},
 			want: "0/2 Init:CrashLoopBackOff 2",
 		},
 		{
-			sentence: "an init container that failed", inits: inits(plain), phase: "Failed",
+			sentence: "failed init container", inits: inits(plain), phase: "Failed",
 			init: []corev1.ContainerStatus{st(exited(1, "Error", 0))}, want: "0/2 Init:Error 0",
 		},
 		{
-			sentence: "an init container that failed without a word", inits: inits(plain), phase: "Failed",
+			sentence: "failed init container without a reason", inits: inits(plain), phase: "Failed",
 			init: []corev1.ContainerStatus{st(exited(4, "", 0))}, want: "0/2 Init:ExitCode:4 0",
 		},
 		{
@@ -135,16 +135,16 @@ func TestPodStatusMatchesKubectl(t *testing.T) {
 			main: []corev1.ContainerStatus{st(waiting("PodInitializing", ""))}, want: "0/2 PodInitializing 0",
 		},
 		{
-			sentence: "a sidecar counts as a container", inits: inits(sidecar), phase: "Running",
+			sentence: "sidecars are counted", inits: inits(sidecar), phase: "Running",
 			init: []corev1.ContainerStatus{ready(up)}, main: []corev1.ContainerStatus{ready(up), ready(up)},
 			want: "3/3 Running 0",
 		},
 		{
-			sentence: "a sidecar that has not started holds the rest", inits: inits(sidecar), phase: "Pending",
+			sentence: "sidecar not started", inits: inits(sidecar), phase: "Pending",
 			init: []corev1.ContainerStatus{st(up)}, want: "0/3 Init:0/1 0",
 		},
 		{
-			sentence: "a sidecar that restarts later does not hide the mains", inits: inits(sidecar), phase: "Running",
+			sentence: "restarting sidecar after the start", inits: inits(sidecar), phase: "Running",
 			conditions: true_(corev1.PodInitialized),
 			init:       []corev1.ContainerStatus{restarted(st(waiting("CrashLoopBackOff", "")), 2)},
 			main:       []corev1.ContainerStatus{restarted(ready(up), 1), ready(up)}, want: "2/3 Running 3",
@@ -155,15 +155,15 @@ func TestPodStatusMatchesKubectl(t *testing.T) {
 			main: []corev1.ContainerStatus{ready(up), ready(up)}, want: "2/2 Running 0",
 		},
 		{
-			sentence: "a deleted pod terminates", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
+			sentence: "deleted pod", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
 			deleted: true, want: "2/2 Terminating 0",
 		},
 		{
-			sentence: "a deleted pod that has ended shows how", phase: "Succeeded",
+			sentence: "deleted pod that has terminated", phase: "Succeeded",
 			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0))}, deleted: true, want: "0/2 Completed 0",
 		},
 		{
-			sentence: "a deleted pod of a lost node is unknown", phase: "Running", reason: "NodeLost", deleted: true,
+			sentence: "deleted pod of a lost node", phase: "Running", reason: "NodeLost", deleted: true,
 			want: "0/2 Unknown 0",
 		},
 	} {

@@ -37,7 +37,7 @@ func archiveOf(t *testing.T, files ...packed) *bytes.Buffer {
 	return &b
 }
 
-// files lists what is below a directory, with what is in it.
+// files lists the files below a directory with their contents.
 func files(t *testing.T, dir string) string {
 	t.Helper()
 	var out []string
@@ -61,40 +61,40 @@ func TestV4UnpackedFilesStayBelowTarget(t *testing.T) {
 	for _, tt := range []struct {
 		sentence string
 		archive  []packed
-		prepare  func(t *testing.T, top string) // top/target is the target, top/secret lies beside it
+		prepare  func(t *testing.T, top string) // top/target is the target, top/secret is outside
 		want     string                         // in top/target
 		err      string
 		note     string
 	}{
 		{
-			"a directory goes into one that is there",
+			"directory into an existing directory",
 			[]packed{{name: "./src/", kind: tar.TypeDir}, {name: "./src/a", text: "1"}, {name: "./src/b/c", text: "2"}}, nil,
 			"src/a=1 src/b/c=2", "", "",
 		},
 		{
-			"a name that climbs is refused", []packed{{name: "./src/../../secret", text: "x"}}, nil, "",
+			"parent directory in a name is rejected", []packed{{name: "./src/../../secret", text: "x"}}, nil, "",
 			"does not start with src", "",
 		},
-		{"an absolute name is refused", []packed{{name: "/etc/passwd", text: "x"}}, nil, "", "does not start with src", ""},
+		{"absolute name is rejected", []packed{{name: "/etc/passwd", text: "x"}}, nil, "", "does not start with src", ""},
 		{"links are left out, and what would go through them is a directory", []packed{
 			{name: "./src/out", link: "..", kind: tar.TypeSymlink}, {name: "./src/out/x", text: "1"},
 			{name: "./src/hard", link: "../secret", kind: tar.TypeLink},
 		}, nil, "src/out/x=1", "", `skipping symlink: "src/out" -> ".."`},
-		{"a link that was there is not written through", []packed{
+		{"existing link is not followed", []packed{
 			{name: "./src", text: "new"},
 		}, func(t *testing.T, top string) {
 			if err := os.Symlink("../secret", filepath.Join(top, "target", "src")); err != nil {
 				t.Fatal(err)
 			}
 		}, "src=new", "", ""},
-		{"nor is a directory that is a link to elsewhere", []packed{
+		{"existing link to a directory is not followed", []packed{
 			{name: "./src/secret", text: "new"},
 		}, func(t *testing.T, top string) {
 			if err := os.Symlink("..", filepath.Join(top, "target", "src")); err != nil {
 				t.Fatal(err)
 			}
 		}, "-", "escapes", ""},
-		{"an archive cut off is an error", nil, nil, "", "no data received", ""},
+		{"truncated archive is an error", nil, nil, "", "no data received", ""},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			t.Parallel()
@@ -116,11 +116,11 @@ func TestV4UnpackedFilesStayBelowTarget(t *testing.T) {
 			}
 			if tt.want != "-" {
 				if got := files(t, target); got != tt.want {
-					t.Errorf("there is %q, want %q", got, tt.want)
+					t.Errorf("got %q, want %q", got, tt.want)
 				}
 			}
 			if got, _ := os.ReadFile(filepath.Join(top, "secret")); string(got) != "s" {
-				t.Errorf("what lies outside was changed to %q", got)
+				t.Errorf("a file outside was changed to %q", got)
 			}
 			if !strings.Contains(notes.String(), tt.note) {
 				t.Errorf("notes %q", notes.String())
@@ -148,6 +148,6 @@ func TestPackUnpackRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := files(t, filepath.Join(to, "fresh")), files(t, from); got != want {
-		t.Errorf("there is %q, want %q", got, want)
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -30,12 +30,11 @@ func TestTimelineFitsScreen(t *testing.T) {
 	}
 	if text := timelineText(l, screen{width: 80}, now); !strings.Contains(text, "stop ") ||
 		!strings.Contains(text, "(attempt 7)") {
-		t.Errorf("the ends of a long name are gone:\n%s", text)
+		t.Errorf("the ends of a long name are missing:\n%s", text)
 	}
 }
 
-// TestTimelinePeriodsHaveOwnScale: the start of a pod to which something was done an hour
-// later can be told apart still.
+// TestTimelinePeriodsHaveOwnScale covers a pod with an action an hour after its start.
 func TestTimelinePeriodsHaveOwnScale(t *testing.T) {
 	t.Parallel()
 	span := func(id, parent int, name string, from, to time.Duration) nodeapi.Span {

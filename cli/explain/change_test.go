@@ -37,20 +37,20 @@ func TestChangeOf(t *testing.T) {
 		over     bool
 		want     nodeapi.Change
 	}{
-		"a name that is free makes a pod": {nil, pod("1", "i", "c"), false, nodeapi.Create},
-		"another UID takes the place":     {pod("1", "i", "c"), pod("2", "i", "c"), false, nodeapi.Replace},
-		"also with another image":         {pod("1", "i", "c"), pod("2", "i", "d"), false, nodeapi.Replace},
-		"the same stays": {
+		"a new pod is created":         {nil, pod("1", "i", "c"), false, nodeapi.Create},
+		"another UID replaces the pod": {pod("1", "i", "c"), pod("2", "i", "c"), false, nodeapi.Replace},
+		"also with another image":      {pod("1", "i", "c"), pod("2", "i", "d"), false, nodeapi.Replace},
+		"an unchanged pod": {
 			pod("1", "i", "c"), pod("1", "i", "c"), false, nodeapi.Unchanged,
 		},
-		"also when it is over":                    {pod("1", "i", "c"), pod("1", "i", "c"), true, nodeapi.Unchanged},
-		"another image is changed in place":       {pod("1", "i", "c"), pod("1", "i", "d"), false, nodeapi.Update},
-		"but of one that is over":                 {pod("1", "i", "c"), pod("1", "i", "d"), true, nodeapi.Replace},
-		"that of an init container too":           {pod("1", "i", "c"), pod("1", "j", "c"), false, nodeapi.Update},
-		"two that swap their images are a change": {pod("1", "i", "c"), pod("1", "c", "i"), false, nodeapi.Update},
-		"another amount is a resize":              {sized("40Mi"), sized("44Mi"), false, nodeapi.Resize},
-		"the same amount in other words is none":  {sized("1Gi"), sized("1024Mi"), false, nodeapi.Unchanged},
-		"an image and an amount are both changed in place": {
+		"also when it is over":                               {pod("1", "i", "c"), pod("1", "i", "c"), true, nodeapi.Unchanged},
+		"another image is updated in place":                  {pod("1", "i", "c"), pod("1", "i", "d"), false, nodeapi.Update},
+		"but of one that is over":                            {pod("1", "i", "c"), pod("1", "i", "d"), true, nodeapi.Replace},
+		"that of an init container too":                      {pod("1", "i", "c"), pod("1", "j", "c"), false, nodeapi.Update},
+		"two that swap their images are a change":            {pod("1", "i", "c"), pod("1", "c", "i"), false, nodeapi.Update},
+		"another quantity is a resize":                       {sized("40Mi"), sized("44Mi"), false, nodeapi.Resize},
+		"an equal quantity in another notation is unchanged": {sized("1Gi"), sized("1024Mi"), false, nodeapi.Unchanged},
+		"an image and a quantity are updated in place": {
 			sized("40Mi"), func() *corev1.Pod { p := sized("44Mi"); p.Spec.Containers[0].Image = "d"; return p }(), false,
 			nodeapi.Update,
 		},
@@ -61,8 +61,8 @@ func TestChangeOf(t *testing.T) {
 	}
 }
 
-// TestPlanOfEditIsComplete: what a resize comes to by the room's answer, and what
-// ends of a pod before another takes its place.
+// TestPlanOfEditIsComplete covers resizes with all admission results, and the termination of a pod
+// that is replaced.
 func TestPlanOfEditIsComplete(t *testing.T) {
 	memory := func(amount string, policy corev1.ResourceResizeRestartPolicy) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -83,26 +83,26 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 		want   []string
 	}{
 		{
-			"it restarts the container", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer),
+			"resize with a restart", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer),
 			plan.Verdict{State: plan.OK},
 			[]string{"resize  ", "StopContainer a", "StartContainer a"},
 		},
 		{
-			"it does not", corev1.NotRequired, memory("44Mi", corev1.NotRequired), plan.Verdict{State: plan.OK},
+			"resize without a restart", corev1.NotRequired, memory("44Mi", corev1.NotRequired), plan.Verdict{State: plan.OK},
 			[]string{"resize  ", "ResizeContainer a"},
 		},
 		{
-			"there is no room now", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer),
+			"deferred resize", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer),
 			plan.Verdict{State: plan.Wait, Message: "full"},
 			[]string{"resize  Deferred: full"},
 		},
 		{
-			"there never is", corev1.RestartContainer, memory("900Gi", corev1.RestartContainer),
+			"infeasible resize", corev1.RestartContainer, memory("900Gi", corev1.RestartContainer),
 			plan.Verdict{State: plan.Rejected, Message: "too much"},
 			[]string{"resize  Infeasible: too much"},
 		},
 		{
-			"another pod takes the place", corev1.NotRequired, func(p *corev1.Pod) { p.UID = "u2" },
+			"replaced pod", corev1.NotRequired, func(p *corev1.Pod) { p.UID = "u2" },
 			plan.Verdict{State: plan.OK},
 			[]string{
 				"replace 40Mi is gone ", "ending", "StopContainer a", "StopSandbox", "RemoveSandbox", "RunSandbox",
@@ -160,7 +160,7 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 				}
 			}
 			if len(row.want) == 1 && len(got) != 1 {
-				t.Errorf("nothing is to be done: %q", got)
+				t.Errorf("unexpected plan without actions: %q", got)
 			}
 			if len(p.Reasons) > 0 {
 				t.Errorf("waits for %+v", p.Reasons)

@@ -55,7 +55,7 @@ func TestNodeSummaryReportsProblems(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	if why := n.InvalidManifest("db"); why == "" {
-		t.Error("the bad file is not named")
+		t.Error("the invalid manifest is not named")
 	}
 	if why := n.InvalidManifest("db2"); why != "" {
 		t.Errorf("%q: its last good version is kept", why)
@@ -66,7 +66,7 @@ func TestRuntimeProblemIsFirstWaitReason(t *testing.T) {
 	t.Parallel()
 	n := Node{RuntimeProblem: "container runtime is down: connection refused"}
 	if w := n.Summary().Warnings; len(w) != 1 || w[0].Object != "container runtime" {
-		t.Errorf("the node warns %+v", w)
+		t.Errorf("warnings of the node: %+v", w)
 	}
 	why := func(phase corev1.PodPhase) *nodeapi.PodExplanation {
 		return &nodeapi.PodExplanation{
@@ -84,9 +84,9 @@ func TestRuntimeProblemIsFirstWaitReason(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	for what, none := range map[string]func(w *nodeapi.PodExplanation){
-		"of a pod that is over":     func(w *nodeapi.PodExplanation) { w.Phase = corev1.PodSucceeded; n.AddRuntimeProblem(w) },
-		"of a runtime that is well": func(w *nodeapi.PodExplanation) { Node{}.AddRuntimeProblem(w) },
-		"of one that has told nothing yet, which is said anyway": func(w *nodeapi.PodExplanation) {
+		"finished pod":    func(w *nodeapi.PodExplanation) { w.Phase = corev1.PodSucceeded; n.AddRuntimeProblem(w) },
+		"healthy runtime": func(w *nodeapi.PodExplanation) { Node{}.AddRuntimeProblem(w) },
+		"runtime state unknown, which is reported separately": func(w *nodeapi.PodExplanation) {
 			Node{WaitingForRuntime: "w", RuntimeProblem: "r"}.AddRuntimeProblem(w)
 		},
 	} {

@@ -14,7 +14,7 @@ import (
 	"berth/podspec"
 )
 
-// probedSubject is a pod that runs and whose probes have come so far.
+// probedSubject is a running pod with the given probe state.
 func probedSubject(h plan.Health) PodState {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}}
 	get := func(path string) *corev1.Probe {
@@ -45,16 +45,16 @@ func TestWhyReportsFailingProbe(t *testing.T) {
 		h    plan.Health
 		want string // "": nothing
 	}{
-		{"nothing is known yet", plan.Health{}, "StartupProbe: startup probe (httpGet http://:80/s) has not succeeded yet"},
+		{"no result yet", plan.Health{}, "StartupProbe: startup probe (httpGet http://:80/s) has not succeeded yet"},
 		{
-			"the startup probe fails", plan.Health{Probed: bad(plan.StartupProbe)},
+			"failing startup probe", plan.Health{Probed: bad(plan.StartupProbe)},
 			"StartupProbe: startup probe failing (httpGet http://:80/s): HTTP probe failed with statuscode: 503",
 		},
 		{
-			"the readiness probe fails", plan.Health{Started: true, Probed: bad(plan.ReadinessProbe)},
+			"failing readiness probe", plan.Health{Started: true, Probed: bad(plan.ReadinessProbe)},
 			"ReadinessProbe: readiness probe failing (httpGet http://:80/r): HTTP probe failed with statuscode: 503",
 		},
-		{"all is well", plan.Health{Started: true, Ready: true}, ""},
+		{"all probes pass", plan.Health{Started: true, Ready: true}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
@@ -99,10 +99,10 @@ func TestProbesIncludesInactiveProbes(t *testing.T) {
 				"container to run",
 		},
 		{
-			"while it starts", states(probedSubject(plan.Health{}), made(plan.StartupProbe, false, nil)),
+			"while the container starts", states(probedSubject(plan.Health{}), made(plan.StartupProbe, false, nil)),
 			"startup pending , readiness waiting the startup probe, liveness waiting the startup probe",
 		},
-		{"when it has started", states(
+		{"after the container has started", states(
 			probedSubject(plan.Health{Started: true}), made(plan.StartupProbe, true, &yes),
 			made(plan.ReadinessProbe, false, &no), made(plan.LivenessProbe, true, &yes),
 		),

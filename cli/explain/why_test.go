@@ -26,7 +26,7 @@ var (
 	}
 )
 
-// world is a pod on a node, driven as a worker would drive it.
+// world is a pod on a simulated node, driven like by a worker.
 type world struct{ simulation }
 
 func pod(opts ...func(*corev1.Pod)) *world {
@@ -85,7 +85,7 @@ func configMapVolume(p *corev1.Pod) {
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 }
 
-// settle obeys until there is nothing to do.
+// settle executes actions until there are none left.
 func (w *world) settle() *world {
 	for range 50 {
 		p := plan.Decide(w.in)
@@ -97,10 +97,10 @@ func (w *world) settle() *world {
 			w.succeed(a)
 		}
 	}
-	panic("no rest")
+	panic("the simulation does not settle")
 }
 
-// lacking has container a wait for devices.
+// lacking sets devices that container a is waiting for.
 func (w *world) lacking(why string) *world {
 	w.in.Seen.Devices = map[string]plan.DevicesSeen{"a": {Waits: why}}
 	return w
@@ -108,17 +108,17 @@ func (w *world) lacking(why string) *world {
 
 func (w *world) after(d time.Duration) *world { w.in.Now = w.in.Now.Add(d); return w }
 
-// exits ends the running instance of a container.
+// exits terminates the running instance of a container.
 func (w *world) exits(name string, code int32) *world {
 	k, _ := newest(w.in.Seen, name)
 	k.State, k.ExitCode, k.FinishedAt = plan.Exited, code, w.in.Now
 	w.in.Seen = w.in.Seen.WithContainer(k)
-	p := plan.Decide(w.in) // counted
+	p := plan.Decide(w.in) // count the exit
 	w.in.Memory = p.Memory
 	return w
 }
 
-// begin has the node begin all that is asked for.
+// begin starts all planned actions.
 func (w *world) begin() *world {
 	p := plan.Decide(w.in)
 	w.in.Memory = p.Memory
@@ -128,7 +128,7 @@ func (w *world) begin() *world {
 	return w
 }
 
-// fails ends what is under way under a key badly, count times in a row.
+// fails lets the action in progress with this key fail, as the count-th consecutive failure.
 func (w *world) fails(key string, count int, err error) *world {
 	for k, a := range w.in.Busy {
 		if k.String() == key {
@@ -139,7 +139,7 @@ func (w *world) fails(key string, count int, err error) *world {
 	return w
 }
 
-// obeys ends all that is under way well, but for one key.
+// obeys completes all actions in progress except the one with the given key.
 func (w *world) obeys(but string) *world {
 	for k, a := range w.in.Busy {
 		if k.String() != but {
@@ -149,7 +149,7 @@ func (w *world) obeys(but string) *world {
 	return w
 }
 
-// subject is what a worker would publish of its next pass.
+// subject is the state that a worker would publish after its next sync.
 func (w *world) subject() PodState {
 	p := plan.Decide(w.in)
 	s := PodState{
@@ -163,7 +163,7 @@ func (w *world) subject() PodState {
 	for _, a := range w.in.Busy {
 		s.InProgress = append(s.InProgress, Operation{Action: a, Since: w.in.Now})
 	}
-	for _, a := range p.Actions() { // the pass begins them
+	for _, a := range p.Actions() { // started by this sync
 		s.InProgress = append(s.InProgress, Operation{Action: a, Since: w.in.Now})
 	}
 	return s
@@ -211,7 +211,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 		w             *world
 	}{
 		{
-			"a container that crashes again and again",
+			"a container in CrashLoopBackOff",
 			"default/web is waiting for CrashLoopBackOff of a: back-off 40s restarting failed container=a " +
 				"pod=web_default(u1) (next attempt in 35s)",
 			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) @1m16s; last " +
@@ -220,25 +220,25 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"StartContainer a @1m16s after the back-off\nRemoveContainer a @1m16s after StartContainer a",
 			func() *world {
 				w := pod().settle().after(time.Second)
-				w.exits("a", 3).settle().after(time.Second).exits("a", 3)           // at once
-				w.after(10*time.Second).settle().after(2*time.Second).exits("a", 3) // 10 s
+				w.exits("a", 3).settle().after(time.Second).exits("a", 3)           // immediate restart
+				w.after(10*time.Second).settle().after(2*time.Second).exits("a", 3) // restart after 10 s
 				w.after(20*time.Second).settle().after(2*time.Second).exits("a", 3)
 				return w.after(5 * time.Second)
 			}(),
 		}, {
-			"a resize that cannot be", "default/web keeps its current resources: the resize is Infeasible",
+			"an infeasible resize", "default/web keeps its current resources: the resize is Infeasible",
 			[]string{"ResizeInfeasible(): Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"},
 			"",
 			pod().settle().resized("9", "Infeasible", "Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"),
 		}, {
-			"a pull that is held back says what the registry said",
+			"an image pull in back-off",
 			"default/web is waiting for ImagePullBackOff of a: Back-off pulling image \"far\": ErrImagePull: registry " +
 				"says: no such tag (next attempt in 17s)",
 			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag @20s tries 2`},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(3 * time.Second),
 		}, {
-			"a pull that has just failed",
+			"a failed image pull",
 			"default/web is waiting for ErrImagePull of a: registry says: no such tag (next attempt in 19s)",
 			[]string{"ErrImagePull(a): registry says: no such tag @20s tries 2"},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
@@ -253,24 +253,24 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			},
 			"", pod(image("no/Name")).settleHost(),
 		}, {
-			"an image name that the runtime cannot read",
+			"an image name rejected by the runtime",
 			"default/web is waiting for InvalidImageName of a: cannot parse \"far\" (next attempt in 7s)",
 			[]string{`InvalidImageName(a): cannot parse "far" @10s tries 1`},
 			"PullImage a @10s after the back-off\nStartContainer a @10s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 1, broken).settleHost().after(3 * time.Second),
 		}, {
-			"a container that cannot be made",
+			"a container that cannot be created",
 			"default/web is waiting for CreateContainerError of a: no luck (next attempt in 4s)",
 			[]string{"CreateContainerError(a): no luck @4s tries 3"},
 			"StartContainer a @4s after the back-off",
 			pod().settleHost().begin().fails("start/a", 3, luckless),
 		}, {
-			"a ConfigMap that the environment names",
+			"a missing ConfigMap of the environment",
 			`default/web is waiting for CreateContainerConfigError of a: configmap "conf" not found`,
 			[]string{`CreateContainerConfigError(a): configmap "conf" not found`}, "",
 			pod(configMapEnv).settle(),
 		}, {
-			"a ConfigMap that is to be a volume",
+			"a missing ConfigMap of a volume",
 			`default/web is waiting for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
 			[]string{`FailedMount(v): MountVolume.SetUp failed for volume "v" : configmap "conf" not found`}, "",
 			pod(configMapVolume).settle(),
@@ -281,61 +281,61 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"RunSandbox after the pod network is ready\nStartContainer a after RunSandbox",
 			pod().without(),
 		}, {
-			"a device whose plugin is not there",
+			"a device without a plugin",
 			"default/web is waiting for DevicesNotReady of a: example.com/gpu: no device plugin has registered it",
 			[]string{"DevicesNotReady(a): example.com/gpu: no device plugin has registered it"},
 			"StartContainer a after its devices are available",
 			pod().lacking("example.com/gpu: no device plugin has registered it").settle(),
 		}, {
-			"a node without room", "default/web is waiting for OutOfcpu: wanted 2, free 1",
+			"a node without capacity", "default/web is waiting for OutOfcpu: wanted 2, free 1",
 			[]string{"OutOfcpu(): wanted 2, free 1"},
 			strings.ReplaceAll(
 				restOfStart, "\n", " after admission by the node\n",
 			) + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
 			pod().judged(plan.Wait, "OutOfcpu", "wanted 2, free 1"),
 		}, {
-			"a node that has not answered", "default/web is waiting for Admission: admission is pending",
+			"pending admission", "default/web is waiting for Admission: admission is pending",
 			[]string{"Admission(): admission is pending"},
 			strings.ReplaceAll(
 				restOfStart, "\n", " after admission by the node\n",
 			) + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
 			pod().judged(plan.NotAsked, "", ""),
 		}, {
-			"a pod that may never run here", "default/web has failed: NodeAffinity: Pod was rejected: no match", nil, "",
+			"a rejected pod", "default/web has failed: NodeAffinity: Pod was rejected: no match", nil, "",
 			pod().judged(plan.Rejected, "NodeAffinity", "no match"),
 		}, {
-			"an init container at work",
+			"a running init container",
 			"default/web is waiting for PodInitializing of i2: init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z",
 			[]string{"PodInitializing(i2): init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z"},
 			"StartContainer a after the exit of init container i2",
 			pod(inits("i1", "i2")).settle().exits("i1", 0).settle().after(7 * time.Second),
 		}, {
-			"an image on its way", "default/web is starting: PullImage a (far), for 0s", nil,
+			"a pull in progress", "default/web is starting: PullImage a (far), for 0s", nil,
 			"StartContainer a after PullImage a",
 			pod(image("far")).settleHost().begin(),
 		}, {
-			"a pod that is deleted", "default/web is terminating (Deleted): StopContainer a (Deleted, grace period 20s), for 0s",
+			"a deleted pod", "default/web is terminating (Deleted): StopContainer a (Deleted, grace period 20s), for 0s",
 			[]string{"Terminating(a): container a is stopping and is killed at the end of its grace period of 20s " +
 				"@19.999702606s"},
 			"StopSandbox after StopContainer a\nRemoveContainer a after StopContainer a\nRemoveCgroup after " +
 				"RemoveContainer a\nRemoveSandbox after RemoveContainer a\nRemoveDirs after RemoveSandbox",
 			pod().settle().ended(19999702606 * time.Nanosecond),
 		}, {
-			"a pod that ran too long", "default/web has failed: DeadlineExceeded: too long", nil, "",
+			"an exceeded active deadline", "default/web has failed: DeadlineExceeded: too long", nil, "",
 			pod(policy(corev1.RestartPolicyNever)).settle().failed("DeadlineExceeded", "too long"),
 		}, {
-			"a pod that had to go and comes back",
+			"an evicted pod that is recreated",
 			"default/web has failed: Evicted: no room: it is made anew 1m0s after it had to go, once the node is short " +
 				"of nothing (in 1m0s)",
 			[]string{"Returns(): it is made anew 1m0s after it had to go, once the node is short of nothing @1m0s"}, "",
 			pod(returning).settle().failed("Evicted", "no room"),
 		}, {
-			"a pod that runs", "default/web is up to date: waiting for nothing", nil, "", pod().settle(),
+			"a running pod", "default/web is up to date: waiting for nothing", nil, "", pod().settle(),
 		}, {
-			"a pod that has done its work", "default/web has succeeded: all containers have completed", nil, "",
+			"a succeeded pod", "default/web has succeeded: all containers have completed", nil, "",
 			pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 0).settle(),
 		}, {
-			"a pod that has failed", "default/web has failed: container a exited with code 3 (Error)", nil, "",
+			"a failed pod", "default/web has failed: container a exited with code 3 (Error)", nil, "",
 			pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(),
 		},
 	} {
@@ -368,19 +368,19 @@ func TestScenario24_NextRetryOfContainerInBackOff(t *testing.T) {
 		w    *world
 		want time.Duration // zero: no retry
 	}{
-		"one that crashes": {
+		"crashing container": {
 			pod().settle().exits("a", 3).settle().exits("a", 3).settle().after(3 * time.Second), 7 * time.Second,
 		},
-		"one whose image cannot be had": {
+		"failing image pull": {
 			pod(image("far")).begin().obeys("pull/a").fails(
 				"pull/a", 2, &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: errors.New("no")},
 			).settleHost().after(3 * time.Second),
 			17 * time.Second,
 		},
-		"one that waits for a ConfigMap":   {pod(configMapEnv).settle(), 0},
-		"one that runs":                    {pod().settle(), 0},
-		"one that is ending has no next":   {pod().settle().ended(20 * time.Second), 0},
-		"nor has one of a pod that failed": {pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(), 0},
+		"missing ConfigMap":         {pod(configMapEnv).settle(), 0},
+		"running container":         {pod().settle(), 0},
+		"terminating container":     {pod().settle().ended(20 * time.Second), 0},
+		"container of a failed pod": {pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(), 0},
 	} {
 		got := NextRetries(row.w.subject(), row.w.in.Now)
 		if at, told := got["a"]; told != (row.want > 0) || told && at.Sub(row.w.in.Now) != row.want || len(got) > 1 {
@@ -389,8 +389,8 @@ func TestScenario24_NextRetryOfContainerInBackOff(t *testing.T) {
 	}
 }
 
-// settleHost obeys until the sandbox runs, without pulls and starts.
-// resized changes the CPU request. reason and message are the answer of the allocator.
+// settleHost executes actions until the sandbox is running, without pulls and starts. resized
+// changes the CPU request. reason and message are the answer of the allocator.
 func (w *world) resized(cpu, reason, message string) *world {
 	w.in.Pod = w.in.Pod.DeepCopy()
 	w.in.Pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
@@ -398,7 +398,7 @@ func (w *world) resized(cpu, reason, message string) *world {
 	return w
 }
 
-// TestWhyHasNoJSON: an event of a resize has the pod's resources in it.
+// TestWhyHasNoJSON covers the events of a resize, which contain resources as JSON.
 func TestWhyReportsErrorOfPreviousAttempt(t *testing.T) {
 	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
 	w := pod().settleHost().begin()
@@ -458,7 +458,7 @@ func (w *world) failed(reason, message string) *world {
 	return w.settle()
 }
 
-// returning makes it a file's.
+// returning makes the pod a static pod.
 func returning(p *corev1.Pod) {
 	p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 }
@@ -468,13 +468,13 @@ func TestPlanReportsWhatBlocksIt(t *testing.T) {
 		name, actions, reasons string
 		opts                   []func(*corev1.Pod)
 	}{
-		{"a pod that lacks nothing", "MakeDirs EnsureCgroup RunSandbox StartContainer", "", nil},
+		{"complete pod", "MakeDirs EnsureCgroup RunSandbox StartContainer", "", nil},
 		{
-			"a ConfigMap of the environment stops the container", "MakeDirs EnsureCgroup RunSandbox",
+			"missing ConfigMap of the environment", "MakeDirs EnsureCgroup RunSandbox",
 			`CreateContainerConfigError a: configmap "conf" not found`, []func(*corev1.Pod){configMapEnv},
 		},
 		{
-			"a ConfigMap volume stops all but the sandbox", "MakeDirs EnsureCgroup RunSandbox",
+			"missing ConfigMap of a volume", "MakeDirs EnsureCgroup RunSandbox",
 			`FailedMount v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
 			[]func(*corev1.Pod){configMapVolume},
 		},

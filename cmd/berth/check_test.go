@@ -13,8 +13,7 @@ import (
 	"berth/nodeapi"
 )
 
-// TestLocalCheckChangesNothing has neither an agent nor a runtime, and
-// directories that are not there yet.
+// TestLocalCheckChangesNothing runs without an agent, a runtime and existing directories.
 func TestLocalCheckChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yaml")
@@ -55,7 +54,7 @@ cniBinDirs: [` + dir + `/bin]
 	item := func(r nodeapi.CheckReport, name string) nodeapi.CheckItem {
 		i := slices.IndexFunc(r.Items, func(it nodeapi.CheckItem) bool { return it.Name == name })
 		if i < 0 {
-			t.Fatalf("nothing about %s: %+v", name, r.Items)
+			t.Fatalf("no item %s: %+v", name, r.Items)
 		}
 		return r.Items[i]
 	}
@@ -76,11 +75,11 @@ cniBinDirs: [` + dir + `/bin]
 		}
 	}
 	if it := item(runCheck("--cni-pod-cidr", "10.9.0.0/24"), "cni configuration"); !it.OK {
-		t.Errorf("with a pod range: %+v", it)
+		t.Errorf("with a pod CIDR: %+v", it)
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 {
-		t.Errorf("it made something: %v %v", left, err)
+		t.Errorf("files were created: %v %v", left, err)
 	}
 }
 
@@ -121,7 +120,7 @@ func TestCheckReportsUnreachableNameServers(t *testing.T) {
 		text string
 		ok   bool
 	}{
-		{"nameserver 127.0.0.53\noptions edns0\n", false}, // systemd-resolved's stub
+		{"nameserver 127.0.0.53\noptions edns0\n", false}, // stub of systemd-resolved
 		{"nameserver ::1\nnameserver 127.0.0.1\n", false},
 		{"nameserver 127.0.0.1\nnameserver 192.0.2.1\n", true},
 		{"search example.org\n", false},
@@ -144,18 +143,19 @@ func TestCheckReportsUnreachableNameServers(t *testing.T) {
 	}
 }
 
-// TestPodsInheritNameServersBehindStubResolver of systemd-resolved, as long as there are some
-// that they reach, whenever that is so; it is told once, and berth check says it.
+// TestPodsInheritNameServersBehindStubResolver covers the stub of systemd-resolved: pods inherit
+// its servers as soon as they can be reached. The change is logged once and reported by berth
+// check.
 func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 	t.Parallel()
 	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: "+
 		"KubeletConfiguration\n"); c.Network.FallbackResolvConf != nodeconfig.SystemdResolvConf {
-		t.Errorf("nothing is set, and %q counts instead", c.Network.FallbackResolvConf)
+		t.Errorf("unset: fallback is %q", c.Network.FallbackResolvConf)
 	}
 	if c := loaded(
 		t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: /etc/resolv.conf\n",
 	); c.Network.FallbackResolvConf != "" {
-		t.Errorf("it is set, and %q counts instead", c.Network.FallbackResolvConf)
+		t.Errorf("set: fallback is %q", c.Network.FallbackResolvConf)
 	}
 	dir := t.TempDir()
 	network := nodeconfig.Network{
@@ -168,13 +168,13 @@ func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 	const stub, resolved = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch " +
 		"example.org\n", "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"
 	for i, row := range []struct {
-		stub, real string // empty: there is no such file
+		stub, real string // empty: no file
 		servers    string
 		checked    string // part of what berth check says
-		logged     int    // lines by now
+		logged     int    // log lines so far
 	}{
 		{"", "", "", "no such file", 1},
-		{stub, "", "127.0.0.53", "which pods cannot reach", 1}, // systemd-resolved begins
+		{stub, "", "127.0.0.53", "which pods cannot reach", 1}, // systemd-resolved is starting
 		{stub, "nameserver 127.0.0.1\n", "127.0.0.53", "which pods cannot reach", 1},
 		{stub, "# none yet\n", "127.0.0.53", "which pods cannot reach", 1},
 		{

@@ -11,8 +11,8 @@ import (
 	"berth/node/devices"
 )
 
-// TestTerminatedPodHoldsNoDevices: its end was kept, and the agent died before it had
-// kept that the devices are free.
+// TestTerminatedPodHoldsNoDevices covers an agent that stopped after it had persisted the end of
+// the pod and before it had persisted the release of its devices.
 func TestTerminatedPodHoldsNoDevices(t *testing.T) {
 	t.Parallel()
 	of := func(p corev1.PodPhase) checkpoint.Record { return checkpoint.Record{Memory: plan.Memory{Phase: p}} }

@@ -11,7 +11,7 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// loaded is the configuration that a file says.
+// loaded is the configuration in a file with this text.
 func loaded(t *testing.T, text string) *nodeconfig.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "node.yaml")

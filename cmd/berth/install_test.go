@@ -10,7 +10,7 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// A directory that the configuration names may be anybody's: /run, /etc/ssl.
+// A configured directory can contain files of others, such as /run and /etc/ssl.
 func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	usual := &nodeconfig.Config{
 		RootDir: nodeconfig.DefaultRootDir, StateDir: nodeconfig.DefaultStateDir, Socket: nodeconfig.DefaultSocket,
@@ -25,7 +25,7 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 		}
 	}
 	if slices.Contains(l.Trees, "/var/lib/kubelet") {
-		t.Error("what others keep in /var/lib/kubelet goes")
+		t.Error("files of others in /var/lib/kubelet are removed")
 	}
 	dir := t.TempDir()
 	state, socket, certs := filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "certs")
@@ -46,7 +46,7 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	}
 	chosen := &nodeconfig.Config{RootDir: "/data", StateDir: state, Socket: socket + "/b.sock", CertDir: certs}
 	l = uninstaller{keepConfig: true}.removal(serviceSpec(""), chosen)
-	usuals := []string{"/var/lib/berth", "/run/berth"} // in use before
+	usuals := []string{"/var/lib/berth", "/run/berth"} // the previous default
 	if want := append(
 		[]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, usuals...,
 	); !slices.Equal(
@@ -66,6 +66,6 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	}
 	if slices.Index(l.EmptyDirs, state+"/networks/results") > slices.Index(l.EmptyDirs, state+"/networks") ||
 		slices.Index(l.EmptyDirs, state+"/networks") > slices.Index(l.EmptyDirs, state) {
-		t.Errorf("a directory goes before what lies in it: %q", l.EmptyDirs)
+		t.Errorf("a directory is removed before its content: %q", l.EmptyDirs)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"berth/internal/telemetry"
 )
 
-// TestCompletionRejectsUnknownShell: help would read as success, and end up in a shell's file.
+// TestCompletionRejectsUnknownShell prevents that help is written to a completion file.
 func TestCompletionRejectsUnknownShell(t *testing.T) {
 	for shell, known := range map[string]bool{"bash": true, "fish": true, "": true, "tcsh": false} {
 		cmd := root()
@@ -64,7 +64,7 @@ func TestAgentMetricsAreExported(t *testing.T) {
 	end(plan.StopContainer{ID: "1"}, nil)
 	end(plan.RemoveContainer{ID: "1", Garbage: true}, nil)
 	end(plan.RemoveContainer{ID: "1", Garbage: true}, errors.New("busy"))
-	end(plan.RemoveContainer{ID: "2"}, nil) // its pod ends
+	end(plan.RemoveContainer{ID: "2"}, nil) // its pod is deleted
 	end(plan.RemoveSandbox{ID: "3", Garbage: true}, nil)
 	end(plan.RemoveSandbox{ID: "4"}, nil)
 	(&berth{metrics: m}).logsCollected(crilog.Collected{Links: 3, Logs: 2}, nil)
@@ -130,6 +130,6 @@ func TestAgentMetricsAreExported(t *testing.T) {
 		}
 	}
 	if strings.Contains(w.Body.String(), "ephemeral_container") {
-		t.Error("a start that was called off is counted")
+		t.Error("a canceled start is counted")
 	}
 }

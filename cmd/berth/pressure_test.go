@@ -52,10 +52,9 @@ func TestEvictionThresholdsFromConfiguration(t *testing.T) {
 	}
 }
 
-// TestContainerfsLayouts: it may be where images are (as
-// containerd has it), where volumes are (as CRI-O can), or on neither. Both signals of
-// containerfs are read there, judged by what nodefs must have where nothing else is
-// set, and pods go by what they have on that file system.
+// TestContainerfsLayouts covers writable layers on the image file system (as containerd does), on
+// nodefs (as CRI-O can do) and on neither. The containerfs signals are read there with the
+// thresholds of nodefs by default, and pods are ranked by their usage of that file system.
 func TestContainerfsLayouts(t *testing.T) {
 	t.Parallel()
 	disk := func(size int64) string {
@@ -80,9 +79,9 @@ func TestContainerfsLayouts(t *testing.T) {
 		split                pressure.FileSystemLayout
 		size                 int64 // of containerfs
 		met                  string
-		nodefs, containerfs  int64 // what a pod has there
+		nodefs, containerfs  int64 // usage of the pod
 	}{
-		{"it does not say", "", pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
+		{"not reported", "", pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
 		{"with the images", images, pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
 		{
 			"with the volumes", volumes,

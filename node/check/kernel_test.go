@@ -13,8 +13,8 @@ import (
 	"berth/nodeapi"
 )
 
-// fakeKernel has every setting as it should be, but for those that are given;
-// an empty value is a setting that is not there.
+// fakeKernel is a kernel with all recommended settings except the given ones. An empty value is a
+// missing setting.
 func fakeKernel(t *testing.T, k kernel, changed map[string]string) map[string]nodeapi.CheckItem {
 	t.Helper()
 	k.root = t.TempDir()
@@ -47,7 +47,7 @@ func fakeKernel(t *testing.T, k kernel, changed map[string]string) map[string]no
 		}
 	}
 	if r.Failed() {
-		t.Errorf("a setting that pods do without stops them: %+v", failed)
+		t.Errorf("a setting is essential: %+v", failed)
 	}
 	return failed
 }
@@ -57,10 +57,10 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 	for _, row := range []struct {
 		name                                string
 		k                                   kernel
-		file, value, item, detail, inRemedy string // no item: nothing is wrong
+		file, value, item, detail, inRemedy string // no item: no failure
 	}{
-		{name: "all is well", k: kernel{v2: true, ipv6: true}},
-		{name: "all is well on v1"},
+		{name: "all set", k: kernel{v2: true, ipv6: true}},
+		{name: "all set on v1"},
 		{
 			"overcommit", kernel{v2: true}, "proc/sys/vm/overcommit_memory", "0\n", "sysctl vm.overcommit_memory", "is 0",
 			"sysctl -w vm.overcommit_memory=1",

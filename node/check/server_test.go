@@ -14,7 +14,7 @@ func TestCertificateValidity(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {
 		from, to time.Duration
-		want     string // of what is wrong; empty: it is good
+		want     string // expected error; empty: none
 	}{
 		{-10 * day, 90 * day, ""},
 		{-90 * day, 10 * day, ""},
@@ -34,6 +34,6 @@ func TestCertificateValidity(t *testing.T) {
 		}
 	}
 	if _, err := (&Server{Now: now}).validity(nil, errors.New("none yet")); err == nil {
-		t.Error("no certificate is good")
+		t.Error("a missing certificate is valid")
 	}
 }
