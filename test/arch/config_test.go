@@ -22,9 +22,9 @@ var unread = map[string]string{
 func TestEverySettingIsRead(t *testing.T) {
 	all := sources(t)
 	known := known{}
-	known["berth/nodeconfig"] = checked(all, "internal/nodeconfig", known, nil)
+	known["berth/internal/nodeconfig"] = checked(all, "internal/nodeconfig", known, nil)
 	fields := map[*types.Var]string{}
-	settings(known["berth/nodeconfig"].Scope().Lookup("Config").Type(), fields)
+	settings(known["berth/internal/nodeconfig"].Scope().Lookup("Config").Type(), fields)
 	if len(fields) < 80 {
 		t.Fatalf("only %d settings are found", len(fields))
 	}
@@ -64,7 +64,7 @@ func TestEverySettingIsRead(t *testing.T) {
 func readers(all []source) (out []string) {
 	for _, s := range all {
 		for _, im := range s.file.Imports {
-			if im.Path.Value == `"berth/nodeconfig"` && path.Dir(s.pkg) != "test" && !slices.Contains(out, s.pkg) {
+			if im.Path.Value == `"berth/internal/nodeconfig"` && path.Dir(s.pkg) != "test" && !slices.Contains(out, s.pkg) {
 				out = append(out, s.pkg)
 			}
 		}
