@@ -165,3 +165,12 @@ func hugepages(dir string) map[int64]int64 {
 	}
 	return out
 }
+
+// MaxPods is the maximum number of pods on this host. perCore is the maximum per CPU; 0: no such
+// limit.
+func MaxPods(most, perCore int) int {
+	if perCore == 0 {
+		return most
+	}
+	return min(most, perCore*runtime.NumCPU())
+}

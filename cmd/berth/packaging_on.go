@@ -9,4 +9,6 @@ import (
 )
 
 // packagingCommands returns the commands that are used to build a package.
-func packagingCommands() []*cobra.Command { return []*cobra.Command{files.Command(defaultConfig), files.Reference()} }
+func packagingCommands() []*cobra.Command {
+	return []*cobra.Command{files.Command(defaultConfig), files.Reference()}
+}

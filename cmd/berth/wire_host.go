@@ -72,7 +72,7 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 	}
 	h.setOOMScore()
 	if h.userNamespaces, h.userNamespacesErr = userids.New(
-		userids.Options{RootDir: c.RootDir, MaxPods: c.Pods.Limit()},
+		userids.Options{RootDir: c.RootDir, MaxPods: node.MaxPods(c.Pods.Max, c.Pods.PerCore)},
 	); h.userNamespacesErr != nil {
 		b.log.Warn("user namespaces unavailable", "err", h.userNamespacesErr)
 	}
@@ -82,7 +82,7 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 // measure determines capacity and allocatable.
 func (h *host) measure() (err error) {
 	c := h.b.config
-	if h.capacity, err = node.Capacity(c.RootDir, c.Pods.Limit()); err != nil {
+	if h.capacity, err = node.Capacity(c.RootDir, node.MaxPods(c.Pods.Max, c.Pods.PerCore)); err != nil {
 		return err
 	}
 	if err := node.ValidateReserved(withPIDs(h.capacity), c.Reserved.System, c.Reserved.Kube); err != nil {

@@ -30,7 +30,8 @@ func (c Node) checkFeatures(ctx context.Context, add AddFunc) {
 		armor = "not enabled on this host: pods with an appArmorProfile are rejected"
 	}
 	add("apparmor", false, nil, armor, "")
-	_, err = userids.New(userids.Options{RootDir: c.Config.RootDir, MaxPods: c.Config.Pods.Limit()})
+	pods := c.Config.Pods
+	_, err = userids.New(userids.Options{RootDir: c.Config.RootDir, MaxPods: node.MaxPods(pods.Max, pods.PerCore)})
 	detail := "available for pods with hostUsers: false"
 	if st, asked := c.Runtime.Status(ctx); asked == nil && !supportsUserNamespaces(st) {
 		detail = "not supported by the runtime: pods with hostUsers: false are rejected"
