@@ -32,7 +32,8 @@ func fault(moment string, a plan.Action) {
 // stallFile contains the name of a main loop, which blocks as soon as it reads the file.
 const stallFile = "/run/berth/stall"
 
-func stall(loop string) {
+// hang blocks the main loop that stallFile names.
+func hang(loop string) {
 	if text, err := os.ReadFile(stallFile); err == nil && strings.TrimSpace(string(text)) == loop {
 		_ = os.Remove(stallFile) // block only once
 		select {}
