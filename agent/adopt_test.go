@@ -17,7 +17,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestRejectionOfAFilesPodEndsWithTheLife(t *testing.T) {
+func TestRejectedStaticPodIsAdmittedAgainAfterRestart(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		filed, served := hostfake.StaticPod(hostfake.PodOf("filed", "a")), hostfake.PodOf("served", "a")
 		for _, pod := range []*corev1.Pod{filed, served} {
@@ -53,7 +53,7 @@ func TestRejectionOfAFilesPodEndsWithTheLife(t *testing.T) {
 	})
 }
 
-func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
+func TestRestoredRecord(t *testing.T) {
 	rejected := checkpoint.Record{
 		Verdict: plan.Verdict{State: plan.Rejected, Reason: "NodeAffinity"},
 		Memory:  plan.Memory{Phase: corev1.PodFailed, Reason: "NodeAffinity", Finished: time.Unix(1, 0)},
@@ -97,10 +97,10 @@ func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
 	}
 }
 
-// TestAfterALossOfPowerPodsStartInTheirOrder: those that were let in before are not
+// TestPodsStartInOrderAfterPowerLoss: those that were let in before are not
 // judged again, on a node that is too small by now, but they wait for their turn as
 // new ones do; also if the agent dies when some have not come to theirs.
-func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
+func TestPodsStartInOrderAfterPowerLoss(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		var pods []*corev1.Pod
 		for i := range 30 {

@@ -66,11 +66,11 @@ type agentFixture struct {
 	mu            sync.Mutex
 	send          map[string]func(source.Snapshot) // by source, once it runs
 	event         func(types.UID, runtimeEvent)
-	stop          func() // ends this life and waits
+	stop          func() // stops the agent and waits
 	divergences   atomic.Int64
-	hostListDelay time.Duration // how long the host's leftovers take to list
+	hostListDelay time.Duration // how long the list of the pods on the host takes
 	hostPods      []types.UID
-	records       map[types.UID]checkpoint.Record // what the store has after leaving
+	records       map[types.UID]checkpoint.Record // what the store has after stop
 }
 
 type fakeSource struct {
@@ -123,8 +123,8 @@ func (f fakeLeft) Pods(ctx context.Context) ([]types.UID, error) {
 	return f.l.hostPods, ctx.Err()
 }
 
-// startAgent begins a life: the node, the sources by name, and what the store had. It
-// has adopted what the runtime has.
+// startAgent starts an agent with a node, sources by name and the records of the
+// store. It returns after the adoption.
 func startAgent(t *testing.T, h *testHost, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *agentFixture {
 	t.Helper()
 	l := startAgentUnadopted(t, h, node, records, sources...)
@@ -187,7 +187,7 @@ func withHost(t *testing.T, f func(t *testing.T, h *testHost)) {
 	})
 }
 
-// desire tells what a source wants.
+// desire sends the desired pods of a source.
 func (l *agentFixture) desire(src string, pods ...*corev1.Pod) {
 	l.send[src](source.Snapshot{Source: src, Ready: true, Pods: pods})
 	synctest.Wait()
@@ -226,7 +226,7 @@ func withUID(pod *corev1.Pod, uid string) *corev1.Pod {
 	return p
 }
 
-func TestScenario02_AHangingPodDelaysNoOther(t *testing.T) {
+func TestScenario02_HangingPodDelaysNoOther(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid-bad": time.Hour, "look uid-bad": time.Hour, "removeCgroup uid-bad": time.Hour})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -246,7 +246,7 @@ func TestScenario02_AHangingPodDelaysNoOther(t *testing.T) {
 	})
 }
 
-func TestLostHintIsFoundByTheAuditAndCounted(t *testing.T) {
+func TestAuditFindsAndCountsLostEvent(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod, idle := hostfake.PodOf("p", "a"), hostfake.PodOf("idle", "a")
@@ -265,7 +265,7 @@ func TestLostHintIsFoundByTheAuditAndCounted(t *testing.T) {
 	})
 }
 
-func TestAuditFindsWhatHappensBesideALongPull(t *testing.T) {
+func TestAuditFindsExitDuringLongPull(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -300,7 +300,7 @@ func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
 			t.Error("the second was begun, or the first is still there")
 		}
 		l.desire("file", two)
-		l.desire("file") // a successor that is no longer wanted is not begun
+		l.desire("file") // a removed successor does not start
 		time.Sleep(time.Minute)
 		if h.Happened("makeDirs uid-two") != 0 || len(l.agent.StatusCache.All()) != 0 {
 			t.Errorf("left: %v", l.agent.StatusCache.All())
@@ -308,7 +308,7 @@ func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
 	})
 }
 
-func TestPodWantedAgainWhileItEndsStartsAfresh(t *testing.T) {
+func TestPodDesiredAgainDuringTerminationStartsAgain(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -365,7 +365,7 @@ func TestScenario09_RestartKeepsVerdicts(t *testing.T) {
 	})
 }
 
-func TestOrphansEndOnceAllSourcesAreReady(t *testing.T) {
+func TestOrphansAreTerminatedWhenAllSourcesAreReady(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		kept, recorded, unknown, old := hostfake.PodOf("kept", "a"), hostfake.PodOf("recorded", "a"), hostfake.PodOf("unknown", "a"), hostfake.PodOf("web", "a")
@@ -388,7 +388,7 @@ func TestOrphansEndOnceAllSourcesAreReady(t *testing.T) {
 			t.Error("a successor began beside its predecessor from an earlier life")
 		}
 		l.desire("api", kept)
-		late := hostfake.PodOf("late", "a") // the host's slow list holds nobody up
+		late := hostfake.PodOf("late", "a") // the slow list of the host delays no pod
 		l.desire("file", successor, late)
 		l.until(100*time.Millisecond, "the others are gone", func() bool {
 			return l.isDeleted(recorded.UID)() && l.isDeleted(unknown.UID)() && l.isDeleted(old.UID)() && l.isRunning(successor, kept, late)()
@@ -400,7 +400,7 @@ func TestOrphansEndOnceAllSourcesAreReady(t *testing.T) {
 	})
 }
 
-func TestPodOfNobodyIsFoundByTheAudit(t *testing.T) {
+func TestAuditFindsOrphan(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file")
@@ -419,7 +419,7 @@ func TestPodOfNobodyIsFoundByTheAudit(t *testing.T) {
 
 // A call that was cut off may be carried out long after: what it makes again on
 // the host is taken away without a restart.
-func TestWhatComesBackOnTheHostIsFoundByTheAudit(t *testing.T) {
+func TestAuditFindsRecreatedCgroup(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod := hostfake.PodOf("web", "a")
@@ -435,7 +435,7 @@ func TestWhatComesBackOnTheHostIsFoundByTheAudit(t *testing.T) {
 	})
 }
 
-func TestAdoptedPodOfALateSourceIsLookedAtFirst(t *testing.T) {
+func TestAdoptedPodOfLateSourceIsObservedFirst(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod := hostfake.PodOf("p", "a")
@@ -453,7 +453,7 @@ func TestAdoptedPodOfALateSourceIsLookedAtFirst(t *testing.T) {
 	})
 }
 
-func TestStoreTellsWhatChanged(t *testing.T) {
+func TestDesiredPodsReportChanges(t *testing.T) {
 	file := func(name, image, hash string) *corev1.Pod {
 		pod := hostfake.PodOf(name, "a")
 		pod.Spec.Containers[0].Image = image
@@ -491,7 +491,7 @@ func TestStoreTellsWhatChanged(t *testing.T) {
 	}
 }
 
-func TestObjectsAreReplacedAtOnce(t *testing.T) {
+func TestObjectsAreReplacedAtomically(t *testing.T) {
 	o := newObjects()
 	key := func(n string) source.ObjectKey {
 		return source.ObjectKey{Kind: plan.ConfigMap, NamespacedName: types.NamespacedName{Namespace: "default", Name: n}}
@@ -536,7 +536,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 	}
 }
 
-func TestBoardFindsTheWishedIncarnationAndRings(t *testing.T) {
+func TestStatusCacheFindsDesiredPodAndNotifies(t *testing.T) {
 	b := status.New()
 	changed, stop := b.Changes()
 	rang := func() bool {

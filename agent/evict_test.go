@@ -12,7 +12,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
+func TestEvictedPodStaysFailedUntilManifestChanges(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		pod := hostfake.PodOf("p", "a")
 		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
@@ -62,7 +62,7 @@ func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
 	})
 }
 
-func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
+func TestCriticalPodPreemptsOthers(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.NodeOf("4", "10"), nil, "file")
 		small, big, system := hostfake.PodRequesting("small", "1"), hostfake.PodRequesting("big", "3"), hostfake.PodRequesting("system", "1")
@@ -101,9 +101,10 @@ func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
 	})
 }
 
-// TestAFilesPodThatHadToGoReturns: nobody else makes another. It waits longer each time,
-// and for the node to be short of nothing; what it did itself is for good.
-func TestAFilesPodThatHadToGoReturns(t *testing.T) {
+// A static pod that was evicted for the node returns, because no controller recreates it.
+// The back-off grows, and it waits until the node has no pressure. A pod that exceeded its
+// own limits stays failed.
+func TestEvictedStaticPodReturns(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		node := hostfake.LargeNode()
 		pod, guilty, once, served := hostfake.StaticPod(hostfake.PodOf("p", "a")), hostfake.StaticPod(hostfake.PodOf("guilty", "a")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("served", "a")
@@ -159,8 +160,8 @@ func TestAFilesPodThatHadToGoReturns(t *testing.T) {
 	})
 }
 
-// TestAFilesPodThatWasPreemptedWaitsForRoom when it returns.
-func TestAFilesPodThatWasPreemptedWaitsForRoom(t *testing.T) {
+// TestPreemptedStaticPodWaitsForResources when it returns.
+func TestPreemptedStaticPodWaitsForResources(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.alone = true
 		l := startAgent(t, h, hostfake.NodeOf("4", "10"), nil, "file")

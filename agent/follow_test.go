@@ -18,7 +18,7 @@ import (
 	"berth/agent/status"
 )
 
-func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
+func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := status.New()
 		pods := map[string]*corev1.Pod{"one": hostfake.PodOf("one", "a"), "two": hostfake.PodOf("two", "a"), "x": hostfake.PodOf("x", "a")}
@@ -81,8 +81,8 @@ func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 	})
 }
 
-// TestWhatIsNewRings: every field of a snapshot, but for those of the pass alone.
-func TestWhatIsNewRings(t *testing.T) {
+// TestStatusCacheNotifiesOnEveryField: every field of a snapshot, but for those of the pass alone.
+func TestStatusCacheNotifiesOnEveryField(t *testing.T) {
 	t.Parallel()
 	silent := map[string]bool{"At": true, "Passes": true, "Wake": true}
 	for field := range reflect.TypeFor[status.Snapshot]().Fields() {
@@ -144,7 +144,7 @@ func other(v reflect.Value) bool {
 	return true
 }
 
-func TestInstanceOfAContainer(t *testing.T) {
+func TestContainerInstance(t *testing.T) {
 	k := func(id string, state plan.State, attempt uint32) plan.Container {
 		return plan.Container{ID: id, Name: "a", State: state, Attempt: attempt}
 	}

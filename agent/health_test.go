@@ -71,7 +71,7 @@ func readyIn(l *agentFixture, pod *corev1.Pod) corev1.ConditionStatus {
 	return ""
 }
 
-func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
+func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.prober = newFakeProber()
 		pod := hostfake.PodOf("web", "a")
@@ -143,7 +143,7 @@ func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
 	})
 }
 
-func TestAContainerThatAProbeGivesUpIsReplaced(t *testing.T) {
+func TestContainerThatFailsLivenessProbeIsReplaced(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.prober = newFakeProber()
 		pod := hostfake.PodOf("web", "a")

@@ -15,7 +15,7 @@ import (
 	"berth/agent/status"
 )
 
-// events returns how often each reason was told of a pod.
+// events returns how often each event of a pod was recorded, by reason.
 func (l *agentFixture) events(uid types.UID) map[string]int32 {
 	out := map[string]int32{}
 	for _, e := range l.agent.Events.List(uid) {
@@ -37,7 +37,7 @@ func (l *agentFixture) spans(uid types.UID) (names []string) {
 	return names
 }
 
-func TestTheStoryOfAPodGoesOnAfterARestart(t *testing.T) {
+func TestHistoryContinuesAfterRestart(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod, stuck := hostfake.PodOf("p", "a"), hostfake.PodOf("stuck", "a")
@@ -101,7 +101,7 @@ func whySince(t *testing.T, l *agentFixture, pod *corev1.Pod, code string) time.
 	return s.Why[i].Since
 }
 
-func TestAStoryThatCannotBeReadCostsItselfOnly(t *testing.T) {
+func TestUnreadableHistoryIsDropped(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod := hostfake.PodOf("p", "a")

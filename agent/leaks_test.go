@@ -79,7 +79,7 @@ func (f *fakeStrays) looked() (all, deep int) {
 	return all, deep
 }
 
-func TestStraysAreRemovedWhenTheyHaveBeenSeenForLongEnough(t *testing.T) {
+func TestLeaksAreRemovedAfterMinAge(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		s := newFakeStrays()
 		s.put("marked", Marked)
@@ -103,7 +103,7 @@ func TestStraysAreRemovedWhenTheyHaveBeenSeenForLongEnough(t *testing.T) {
 	})
 }
 
-func TestALookThatFindsNothingIsRareAndShallow(t *testing.T) {
+func TestLeakScansWithoutLeaksAreRareAndShallow(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		s := newFakeStrays()
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -125,7 +125,7 @@ func TestALookThatFindsNothingIsRareAndShallow(t *testing.T) {
 	})
 }
 
-func TestWhatACallUnderWayMayHaveMadeIsLeftAlone(t *testing.T) {
+func TestLeakScanKeepsObjectsOfCallsInProgress(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		pod := hostfake.PodOf("p", "a")
 		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"runSandbox uid-p": 3 * time.Minute})
@@ -153,7 +153,7 @@ func TestWhatACallUnderWayMayHaveMadeIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestAFailedCallOrARuntimeThatCameBackHasStraysLookedFor(t *testing.T) {
+func TestFailedCallAndReconnectTriggerLeakScans(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		s := newFakeStrays()
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -174,7 +174,7 @@ func TestAFailedCallOrARuntimeThatCameBackHasStraysLookedFor(t *testing.T) {
 	})
 }
 
-func TestARemovalThatFailsIsTriedAgainInAWhile(t *testing.T) {
+func TestFailedLeakRemovalIsRetried(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		s := newFakeStrays()
 		s.put("stuck", Marked)

@@ -11,7 +11,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
+func TestAgentMetrics(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		var mu sync.Mutex
 		n := map[string]int{}

@@ -13,8 +13,7 @@ import (
 	"berth/agent/source"
 )
 
-// TestNothingIsAddedToAPodThatIsOver: nobody would ever run it.
-func TestNothingIsAddedToAPodThatIsOver(t *testing.T) {
+func TestFinishedPodGetsNoEphemeralContainer(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.Exits = func(string) (time.Duration, int32, bool) { return time.Second, 0, true }
 		pod := hostfake.PodOf("p", "a")
@@ -36,8 +35,8 @@ func TestNothingIsAddedToAPodThatIsOver(t *testing.T) {
 	})
 }
 
-// TestWhatIsAddedIsOnDiskBeforeThatIsSaid: an agent that is killed right after has it.
-func TestWhatIsAddedIsOnDiskBeforeThatIsSaid(t *testing.T) {
+// TestEphemeralContainerIsOnDiskBeforeReply: an agent that is killed right after has it.
+func TestEphemeralContainerIsOnDiskBeforeReply(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		pod := hostfake.PodOf("p", "a")
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -56,7 +55,7 @@ func TestWhatIsAddedIsOnDiskBeforeThatIsSaid(t *testing.T) {
 	})
 }
 
-func TestAddedContainersStayOverANewSnapshotAndARestart(t *testing.T) {
+func TestEphemeralContainersSurviveSnapshotAndRestart(t *testing.T) {
 	t.Parallel()
 	pod := hostfake.PodOf("p", "a")
 	e := corev1.EphemeralContainer{}

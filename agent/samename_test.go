@@ -34,7 +34,7 @@ func (l *agentFixture) checkPending(pod *corev1.Pod, reason string, words ...str
 	return s
 }
 
-func TestAPodThatWaitsForItsNameIsShown(t *testing.T) {
+func TestPodWaitingForItsNameIsPublished(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -64,7 +64,7 @@ func TestAPodThatWaitsForItsNameIsShown(t *testing.T) {
 	})
 }
 
-func TestASecondSourcesPodWithAUsedNameIsShown(t *testing.T) {
+func TestPodOfSecondSourceWithUsedNameIsPublished(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "a", "b")
 		one := hostfake.PodOf("web", "a")
@@ -87,7 +87,7 @@ func TestASecondSourcesPodWithAUsedNameIsShown(t *testing.T) {
 	})
 }
 
-func TestAPodThatCannotBeLookedAtIsShown(t *testing.T) {
+func TestPodThatCannotBeObservedIsPublished(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		broken := true
 		h.Fails = func(call string, _ int) error {

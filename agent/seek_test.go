@@ -12,9 +12,9 @@ import (
 	"berth/agent/plan"
 )
 
-// TestAnImageBroughtByHandIsNoticed within seconds, by the pod that waits for it,
+// TestImportedImageIsNoticed within seconds, by the pod that waits for it,
 // which asks for nothing else meanwhile and does not tell watchers each time.
-func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
+func TestImportedImageIsNoticed(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod, idle := hostfake.PodOf("p", "a", "b"), hostfake.PodOf("idle", "a")
@@ -54,9 +54,9 @@ func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
 	})
 }
 
-// TestAnImageThatCameIsUsedAtOnce, by the pods that wait for one, without waiting for
+// TestImportedImageIsUsedImmediately, by the pods that wait for one, without waiting for
 // the next time that they would look.
-func TestAnImageThatCameIsUsedAtOnce(t *testing.T) {
+func TestImportedImageIsUsedImmediately(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod := hostfake.PodOf("p", "a")
@@ -78,9 +78,9 @@ func TestAnImageThatCameIsUsedAtOnce(t *testing.T) {
 	})
 }
 
-// TestATagThatMovedIsFollowed by the next start under its name, of a pod that runs and
-// of a new one; nobody is restarted for it.
-func TestATagThatMovedIsFollowed(t *testing.T) {
+// The next start uses the image that a moved tag refers to, in a running pod and in a new
+// one. No container is restarted for it.
+func TestMovedTagIsFollowed(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.HasImage["p-a"], h.HasImage["p-b"] = true, true
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -122,9 +122,9 @@ func TestATagThatMovedIsFollowed(t *testing.T) {
 	})
 }
 
-// TestAnImageThatCannotBeLookedAtIsNotCalledAbsent where it is never pulled; it is
+// TestUninspectableImageIsNotReportedAbsent where it is never pulled; it is
 // used once it can be.
-func TestAnImageThatCannotBeLookedAtIsNotCalledAbsent(t *testing.T) {
+func TestUninspectableImageIsNotReportedAbsent(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.HasImage["p-a"], h.ImageError = true, "connection refused"
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")

@@ -26,11 +26,11 @@ func (l *agentFixture) isShutDown(pod *corev1.Pod) func() bool {
 	}
 }
 
-// TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot: what a shutdown has ended
+// TestScenario26_StaticPodsRunAgainAfterReboot: what a shutdown has ended
 // stays ended for as long as that kernel runs, whatever becomes of the agent; after the
 // boot pods of files run again, whatever their policy and whatever they came to, and
 // pods of a server stay failed, for their controllers to see.
-func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
+func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.boot = "first"
 		filed, once, served := hostfake.StaticPod(hostfake.PodOf("filed", "a", "b")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("served", "a")
@@ -57,7 +57,7 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 		}
 		l.stop()
 
-		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file") // an agent that begins anew while the host goes down
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file") // an agent that restarts while the host shuts down
 		l.desire("file", all...)
 		l.until(time.Minute, "all are still ended", ended(l))
 		time.Sleep(10 * time.Minute)
@@ -80,7 +80,7 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 		time.Sleep(time.Minute) // all containers run
 		l.stop()
 
-		// A new agent of the same boot has nothing to mend.
+		// After an agent restart in the same boot nothing changes.
 		starts := h.Happened("start uid-filed")
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", all...)
@@ -93,9 +93,9 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 	})
 }
 
-// TestScenario26_ANodeThatGoesDownTakesNoPods: a pod of a file waits for the boot, one of
+// TestScenario26_NodeShuttingDownAdmitsNoPods: a pod of a file waits for the boot, one of
 // a server is rejected in the kubelet's words.
-func TestScenario26_ANodeThatGoesDownTakesNoPods(t *testing.T) {
+func TestScenario26_NodeShuttingDownAdmitsNoPods(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		node := hostfake.LargeNode()
 		l := startAgent(t, h, node, nil, "file")

@@ -25,7 +25,7 @@ func (l *agentFixture) checkNoCalls(when string) {
 	}
 }
 
-func TestWhatIsWantedIsShownWhileTheRuntimeIsAway(t *testing.T) {
+func TestDesiredPodsArePublishedWhileRuntimeIsUnavailable(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.SetListError(errors.New("connection refused"))
 		l := startAgentUnadopted(t, h, hostfake.LargeNode(), nil, "file", "api")
@@ -70,7 +70,7 @@ func TestWhatIsWantedIsShownWhileTheRuntimeIsAway(t *testing.T) {
 	})
 }
 
-func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
+func TestRestartWithoutRuntimeStartsNothingTwice(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod, once := hostfake.PodOf("p", "a"), hostfake.PodOf("once", "a")
@@ -120,7 +120,7 @@ func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
 	})
 }
 
-func TestSnapshotsAreTakenOnceAndOnlyTheNewest(t *testing.T) {
+func TestNewestSnapshotsAreAppliedOnce(t *testing.T) {
 	a := New(Config{})
 	old, newest, other := &source.Snapshot{Source: "b"}, &source.Snapshot{Source: "b"}, &source.Snapshot{Source: "a"}
 	for _, s := range []*source.Snapshot{old, newest, other} {

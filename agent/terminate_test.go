@@ -12,9 +12,9 @@ import (
 	"berth/agent/plan"
 )
 
-// A pod that is over is made anew by an edit that keeps its UID, whether the agent
-// is there when it is edited or not.
-func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
+// An edit that keeps the UID recreates a finished pod, whether the agent runs at that time
+// or not.
+func TestEditRecreatesFinishedPod(t *testing.T) {
 	image := func(c *corev1.Container) { c.Image = "another" }
 	amount := func(c *corev1.Container) {
 		c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
@@ -84,7 +84,7 @@ func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
 
 // What a server's pod has come to stays, whatever becomes of its object; and so
 // does a file's pod that has not been edited.
-func TestOnlyAnEditOfAFileMakesAPodAnew(t *testing.T) {
+func TestOnlyManifestEditRecreatesPod(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		filed, served := hostfake.FilePod(hostfake.PodOf("filed", "a")), hostfake.PodOf("served", "a")
 		for _, pod := range []*corev1.Pod{filed, served} {

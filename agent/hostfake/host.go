@@ -23,31 +23,33 @@ import (
 // Host is a host with its runtime in memory, for many pods and many
 // goroutines, on whatever clock the test has.
 type Host struct {
-	// Set before use. They get "verb pod/object" and which time it is.
-	Takes  func(call string, n int) time.Duration
-	Fails  func(call string, n int) error // nothing was done
-	Loses  func(call string, n int) error // it was done, but nobody is told
-	Exits  func(container string) (after time.Duration, code int32, ok bool)
-	Events func(uid types.UID, sb *plan.Sandbox, ks []plan.Container) // called on every change; nil: a runtime without events
+	// Set before use. They get "verb pod/object" and the number of that call.
+	Takes func(call string, n int) time.Duration // how long it takes
+	Fails func(call string, n int) error         // it fails without effect
+	Loses func(call string, n int) error         // it fails after its effect
+	Exits func(container string) (after time.Duration, code int32, ok bool)
+	// Events is called on every change. Nil: a runtime without events.
+	Events func(uid types.UID, sb *plan.Sandbox, ks []plan.Container)
 
 	Mu           sync.Mutex
 	AllPods      map[types.UID]*PodState
 	HasImage     map[string]bool
 	ImageChecks  map[string]int      // for images
 	VolumeMounts []plan.Mount        // of every container
-	ImageError   string              // why it cannot be told which images are here; empty: it can
-	Retagged     map[string]string   // images whose names stand for others than at first: which
-	LastSetup    plan.ContainerSetup // of the container that was made last
+	ImageError   string              // why images cannot be inspected; empty: they can
+	Retagged     map[string]string   // images whose tags have moved: suffix of the new ID
+	LastSetup    plan.ContainerSetup // of the last created container
 	Calls        []Call
 	Count        map[string]int
-	Active       map[string]int // calls under way, by verb
-	MaxActive    map[string]int // the most of them at once
+	Active       map[string]int // calls in progress, by verb
+	MaxActive    map[string]int // the maximum of Active
 	n            int
 	Violations   []string
 	NetworkState plan.NetworkSeen
-	ListError    error // the runtime lists nothing
+	ListError    error // of lists of the runtime; nil: they succeed
 }
 
+// PodState is what exists of a pod.
 type PodState struct {
 	Pod        *corev1.Pod
 	Sandboxes  []plan.Sandbox
@@ -57,39 +59,44 @@ type PodState struct {
 	Cgroup     bool
 }
 
+// Call is one recorded call.
 type Call struct {
 	At   time.Time
 	Call string
 }
 
+// NewHost returns a host without pods.
 func NewHost() *Host {
 	return &Host{
 		Takes:   func(string, int) time.Duration { return time.Millisecond },
-		AllPods: map[types.UID]*PodState{}, HasImage: map[string]bool{}, ImageChecks: map[string]int{}, Retagged: map[string]string{}, Count: map[string]int{},
+		AllPods: map[types.UID]*PodState{}, HasImage: map[string]bool{}, ImageChecks: map[string]int{},
+		Retagged: map[string]string{}, Count: map[string]int{},
 		Active: map[string]int{}, MaxActive: map[string]int{}, NetworkState: plan.NetworkSeen{Ready: true},
 	}
 }
 
+// Network returns the state of the pod network.
 func (h *Host) Network() plan.NetworkSeen {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	return h.NetworkState
 }
 
+// SetNetwork changes the state of the pod network.
 func (h *Host) SetNetwork(n plan.NetworkSeen) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	h.NetworkState = n
 }
 
-// SetTakes changes how long calls take that begin from now on.
+// SetTakes changes how long later calls take.
 func (h *Host) SetTakes(f func(string, int) time.Duration) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	h.Takes = f
 }
 
-// StateOf returns what there is of a pod. The lock is held.
+// StateOf returns the state of a pod. The lock is held.
 func (h *Host) StateOf(uid types.UID) *PodState {
 	if h.AllPods[uid] == nil {
 		h.AllPods[uid] = &PodState{Volumes: map[string]plan.VolumeSeen{}}
@@ -152,7 +159,7 @@ func (h *Host) AtOnce(verb string) int {
 	return h.MaxActive[verb]
 }
 
-// Left says what there is of a pod; empty: nothing.
+// Left describes what exists of a pod; empty: nothing.
 func (h *Host) Left(uid types.UID) string {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -176,7 +183,7 @@ func (h *Host) RunningContainers(uid types.UID) (names []string) {
 	return names
 }
 
-// LosePower ends all that runs, and tells nobody.
+// LosePower ends everything that runs, without events.
 func (h *Host) LosePower() {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -208,7 +215,8 @@ func (h *Host) Kill(uid types.UID, name string, code int32, silent bool) {
 	}
 }
 
-// notify tells of a pod as it is. The lock is held: hints come in order.
+// notify sends an event with the current state of a pod. The lock is held: events are in
+// order.
 func (h *Host) notify(uid types.UID) {
 	if h.Events == nil {
 		return
@@ -397,7 +405,7 @@ func (h *Host) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, 
 	return slices.Clone(h.VolumeMounts), nil
 }
 
-// Run runs a hook, told as "hook pod/container".
+// Run runs a hook, recorded as "hook pod/container".
 func (h *Host) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, _ *corev1.LifecycleHandler, _ string, _ []string) error {
 	return h.act(ctx, "hook", string(pod.UID)+"/"+c.Name, func() error { return nil })
 }

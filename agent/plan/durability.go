@@ -1,13 +1,13 @@
 package plan
 
 // The durability contract of a Plan: which part of it must be on disk before which
-// of its actions may start, and before its status is published. Whoever executes
-// the plan hands Plan.Memory to the store first, then waits where the contract
+// of its actions may start, and before its status is published. The worker that
+// executes the plan hands Plan.Memory to the store first, then waits where the contract
 // says so, and starts everything else at once.
 //
 //	action                                        requires         without it, an agent killed in between
 //	any cleanup action of a terminating pod       termination      runs a pod again that is half removed
-//	PreStop                                       memory           does not continue a termination that has begun
+//	PreStop                                       memory           does not continue a started termination
 //	StopContainer that replaces the container     memory           takes its end for the container's own exit
 //	ResizeContainer                               memory           does not know which size the container has
 //	StartContainer of one with a postStart hook   memory           takes a container for started without its hook

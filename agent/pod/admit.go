@@ -25,7 +25,7 @@ type Admit struct {
 	}
 }
 
-// admission is what a worker has asked of the allocator and told it, each once.
+// admission is what a worker has requested of the allocator and reported to it, each once.
 type admission struct {
 	requested           bool
 	requestedFor        *corev1.Pod // whose resources the allocator knows

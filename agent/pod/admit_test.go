@@ -13,7 +13,7 @@ import (
 
 // An edit that comes while the room judges what was there before is not lost with
 // that judgement.
-func TestARejectionOfWhatIsWantedNoMore(t *testing.T) {
+func TestRejectionBeforeEditRecreatesPod(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.allocator.SetNode(hostfake.NodeOf("4", "10"))
 		pod := hostfake.FilePod(hostfake.PodRequesting("p", "100"))

@@ -11,9 +11,9 @@ import (
 	"berth/agent/plan"
 )
 
-// TestAContainerIsMadeOfTheImageThatItsStartNames, with the user that this image
+// TestContainerIsCreatedFromImageOfItsStart, with the user that this image
 // declares: that the name stands for another image by now changes nothing.
-func TestAContainerIsMadeOfTheImageThatItsStartNames(t *testing.T) {
+func TestContainerIsCreatedFromImageOfItsStart(t *testing.T) {
 	t.Parallel()
 	h, pod := hostfake.NewHost(), hostfake.PodOf("p", "a")
 	want := plan.Image{ID: "sha:old", Ref: "r@sha256:1", UID: new(int64(1000))}
@@ -27,9 +27,9 @@ func TestAContainerIsMadeOfTheImageThatItsStartNames(t *testing.T) {
 	}
 }
 
-// TestAStartTellsWhichImagesAreGone: its own, or those of its volumes; all that it
+// TestStartReportsMissingImages: its own, or those of its volumes; all that it
 // names where the runtime does not say which.
-func TestAStartTellsWhichImagesAreGone(t *testing.T) {
+func TestStartReportsMissingImages(t *testing.T) {
 	t.Parallel()
 	for _, r := range []struct {
 		sentence string

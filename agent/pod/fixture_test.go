@@ -195,7 +195,7 @@ func (r *workerFixture) isRunning(pod *corev1.Pod) func() bool {
 	return func() bool { return r.phase(pod) == corev1.PodRunning }
 }
 
-// reportedCount counts what was told under a code.
+// reportedCount counts the reports with that reason.
 func (r *workerFixture) reportedCount(code string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"berth/agent/checkpoint"
 )
 
-func TestHowTheEarlierLifeEndedIsSaid(t *testing.T) {
+func TestRestartCause(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for want, last := range map[string]checkpoint.PreviousRun{
 		"the agent started, its previous run is unknown":                                   {},

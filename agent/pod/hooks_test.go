@@ -12,7 +12,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestAHookIsOnDiskBeforeItRuns(t *testing.T) {
+func TestHookIsOnDiskBeforeItRuns(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var startsAt, hooksAt []int // how many starts and hooks there were at each sync
 		r.flush = func(context.Context) error {
@@ -41,9 +41,9 @@ func TestAHookIsOnDiskBeforeItRuns(t *testing.T) {
 	})
 }
 
-// TestAReplacementIsOnDiskBeforeTheStop: an agent that dies in between would take the
+// TestReplacementIsOnDiskBeforeStop: an agent that dies in between would take the
 // end of a container that ends well for the pod's success.
-func TestAReplacementIsOnDiskBeforeTheStop(t *testing.T) {
+func TestReplacementIsOnDiskBeforeStop(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
@@ -63,7 +63,7 @@ func TestAReplacementIsOnDiskBeforeTheStop(t *testing.T) {
 	})
 }
 
-func TestAHookThatHangsHoldsUpItsPodAlone(t *testing.T) {
+func TestHangingHookDelaysOnlyItsPod(t *testing.T) {
 	withWorkersAndSlots(t, 1, func(t *testing.T, r *workerFixture) {
 		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"hook": 1000 * time.Hour})
 		stuck, other := hostfake.WithHooks(hostfake.PodOf("stuck", "a", "b"), 0, true, true), hostfake.PodOf("other", "a")
@@ -87,7 +87,7 @@ func TestAHookThatHangsHoldsUpItsPodAlone(t *testing.T) {
 	})
 }
 
-func TestAFailedHookIsToldAndKillsItsContainer(t *testing.T) {
+func TestFailedHookKillsItsContainer(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Fails = func(call string, n int) error {
 			if call == "hook uid-p/a" && n <= 2 {

@@ -8,7 +8,7 @@ import (
 )
 
 // A wish that comes before the worker has read of the end does not undo it.
-func TestAnEndIsNotLostBetweenTwoWishes(t *testing.T) {
+func TestUpdateKeepsUnreadTermination(t *testing.T) {
 	t.Parallel()
 	w := &Worker{inbox: newInbox()}
 	w.Update(Desired{Termination: &plan.End{Reason: "Evicted"}})

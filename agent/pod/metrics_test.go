@@ -14,7 +14,7 @@ import (
 	"berth/agent/status/events"
 )
 
-func TestStopwatchCountsWhatOverlapsOnce(t *testing.T) {
+func TestStopwatchCountsOverlapOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s events.Stopwatch
 		time.Sleep(time.Second)
@@ -35,7 +35,7 @@ func TestStopwatchCountsWhatOverlapsOnce(t *testing.T) {
 	})
 }
 
-func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) {
+func TestStartOverheadExcludesPullsAndRuntimeChanges(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/a": time.Minute, "mount uid-p/conf": 70 * time.Second})
 		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "c")
@@ -62,7 +62,7 @@ func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) 
 	})
 }
 
-func TestFailureIsLoggedOnceAtItsLevel(t *testing.T) {
+func TestOutcomeIsLoggedOnce(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var log bytes.Buffer
 		w := &Worker{state: newState(), log: slog.New(slog.NewTextHandler(&log, nil)), agent: r}

@@ -9,8 +9,8 @@ import (
 	"berth/agent/plan"
 )
 
-// polledRuntime makes the rig's runtime one without events: each second it
-// tells of what has changed, with the list.
+// polledRuntime replaces the events of the runtime by a poll: each second it reports
+// changed pods, with the list.
 func (r *workerFixture) polledRuntime(pods ...string) {
 	r.host.Events = nil
 	r.polled.Store(true)
@@ -33,7 +33,7 @@ func (r *workerFixture) polledRuntime(pods ...string) {
 	})
 }
 
-func TestOwnStepsOfAPolledRuntimeCostNoLook(t *testing.T) {
+func TestOwnActionsCauseNoObservationOfPolledRuntime(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
 		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond})
@@ -51,7 +51,7 @@ func TestOwnStepsOfAPolledRuntimeCostNoLook(t *testing.T) {
 	})
 }
 
-func TestEndSoonAfterAStartIsSeenBeforeTheNextPoll(t *testing.T) {
+func TestEarlyExitIsNoticedBeforeNextPoll(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
 		r.host.Exits = func(string) (time.Duration, int32, bool) {
@@ -64,7 +64,7 @@ func TestEndSoonAfterAStartIsSeenBeforeTheNextPoll(t *testing.T) {
 	})
 }
 
-func TestEndIsSeenByAPollAndLookedIntoOnce(t *testing.T) {
+func TestExitFoundByPollIsObservedOnce(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
 		pod := hostfake.PodOf("p", "a")
@@ -80,7 +80,7 @@ func TestEndIsSeenByAPollAndLookedIntoOnce(t *testing.T) {
 	})
 }
 
-func TestEventsSpareTheReadAfterAStart(t *testing.T) {
+func TestEventsReplaceReadAfterStart(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a")
 		r.start(pod)
@@ -92,7 +92,7 @@ func TestEventsSpareTheReadAfterAStart(t *testing.T) {
 	})
 }
 
-func TestSuspicionWaitsForActionsButNotForEver(t *testing.T) {
+func TestRecheckDelayIsBounded(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
 		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"start uid-p/b": time.Hour}) // a postStart that hangs
@@ -108,7 +108,7 @@ func TestSuspicionWaitsForActionsButNotForEver(t *testing.T) {
 	})
 }
 
-func TestLateHintBringsNothingBackThatWasRemoved(t *testing.T) {
+func TestLateEventDoesNotRestoreRemovedObjects(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := newState()
 	b.everObserved = true

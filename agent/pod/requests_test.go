@@ -10,7 +10,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
+func TestRequestedRestartIsOnDiskBeforeStop(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a", "b")
 		w := r.start(pod)

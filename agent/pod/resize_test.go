@@ -9,7 +9,7 @@ import (
 	"berth/agent/hostfake"
 )
 
-func TestAnEditOfAmountsResizesARunningPod(t *testing.T) {
+func TestEditOfResourcesResizesRunningPod(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.allocator.SetNode(hostfake.NodeOf("4", "10"))
 		pod := hostfake.PodRequesting("p", "1")

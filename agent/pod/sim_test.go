@@ -27,12 +27,11 @@ import (
 
 var (
 	seeds   = flag.Int("seeds", usualSeeds, "seeds of the model world to run")
-	oneSeed = flag.Int("seed", -1, "run this seed only, and print its story")
+	oneSeed = flag.Int("seed", -1, "run this seed only, and print its transcript")
 )
 
-// TestSim drives the worker's bookkeeping and plan.Decide through a model world
-// that fails, forgets, races and restarts, and holds every invariant against
-// what really happened.
+// TestSim drives the worker's state and plan.Decide through a model world with failures,
+// races and restarts, and checks every invariant against what really happened.
 func TestSim(t *testing.T) {
 	t.Parallel()
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a world is small and soon forgotten
@@ -58,7 +57,7 @@ func TestSim(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSimReplays shows that a seed tells the same story twice.
+// TestSimReplays checks that a seed has the same transcript twice.
 func TestSimReplays(t *testing.T) {
 	t.Parallel()
 	crashes := 0
@@ -77,9 +76,9 @@ func TestSimReplays(t *testing.T) {
 	}
 }
 
-// TestSimHasTeeth shows that the checks see a decision that is wrong: plans
-// with a double start, an early unmount, a sandbox for an ended pod, no hooks.
-func TestSimHasTeeth(t *testing.T) {
+// TestSimDetectsWrongDecisions checks that the invariants catch wrong plans: a double
+// start, an early unmount, a sandbox for a terminated pod, no hooks, no durability.
+func TestSimDetectsWrongDecisions(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*simulation, *plan.Plan){
 		"I3": func(s *simulation, p *plan.Plan) {
@@ -123,7 +122,7 @@ func TestSimHasTeeth(t *testing.T) {
 			found = slices.ContainsFunc(s.violations, func(b string) bool { return strings.HasPrefix(b, name) })
 		}
 		if !found {
-			t.Errorf("%s: a spoilt decision went unnoticed", name)
+			t.Errorf("%s: a wrong decision was not detected", name)
 		}
 	}
 }
@@ -156,7 +155,7 @@ func newSimulation(seed uint64) *simulation {
 	return s
 }
 
-// restartAgent is a new life of the agent: it knows what the store had, and looks.
+// restartAgent starts a new agent: it has the record that was on disk, and observes.
 func (s *simulation) restartAgent() {
 	s.state = newState()
 	s.state.memory = s.onDisk
@@ -169,8 +168,8 @@ func (s *simulation) restartAgent() {
 	s.observe()
 }
 
-// observe looks until the look counts. Images are known by pulling only, so that
-// every start has one to wait for.
+// observe applies an observation. Images are known by pulling only, so that every start
+// waits for a pull.
 func (s *simulation) observe() {
 	l := s.observation(s.state.outcomeSeq, !s.state.everObserved || s.state.hostStale)
 	l.eventSeq = s.state.eventSeq
@@ -199,7 +198,7 @@ func (s *simulation) run() {
 		s.step()
 	}
 	s.healthy = true
-	s.logf("--- the world obeys from here ---")
+	s.logf("--- no faults from here ---")
 	s.allocatorVerdict(true)
 	s.step()
 	if !s.settle(calm) {
@@ -264,7 +263,7 @@ func (s *simulation) randomEvent(end bool) {
 	}
 }
 
-// crash is kill -9 of the agent: calls that were under way end on their own.
+// crash is kill -9 of the agent: calls in progress end on their own.
 func (s *simulation) crash() {
 	for _, k := range s.inProgressKeys() {
 		if !s.waiting[k] && s.oneIn(2) {
@@ -591,7 +590,7 @@ func (s *simulation) check(p plan.Plan) {
 	}
 }
 
-// checkStop holds I10: what is told to stop with time to spare has had its
+// checkStop checks I10: a container that is stopped with a grace period has had its
 // preStop hook.
 func (s *simulation) checkStop(a plan.StopContainer) {
 	c := podspec.FindContainer(s.pod, a.Name)

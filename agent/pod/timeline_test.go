@@ -12,7 +12,7 @@ import (
 	"berth/agent/status"
 )
 
-func TestSpansNameThingsAndSayWhy(t *testing.T) {
+func TestActionSpanNamesAndCauses(t *testing.T) {
 	end := &plan.End{Reason: "Evicted"}
 	seen := plan.Observed{
 		Sandboxes: []plan.Sandbox{{ID: "5b", Attempt: 1}},
@@ -51,7 +51,7 @@ func TestSpansNameThingsAndSayWhy(t *testing.T) {
 	}
 }
 
-func TestWaitsAreOnTheTimeline(t *testing.T) {
+func TestCurrentWaits(t *testing.T) {
 	now := time.Now()
 	b := newState()
 	b.verdict = plan.Verdict{State: plan.Wait, Reason: "OutOfcpu"}
@@ -73,7 +73,7 @@ func TestWaitsAreOnTheTimeline(t *testing.T) {
 	}
 }
 
-func TestTheSpanOfAWaitEndsWithIt(t *testing.T) {
+func TestWaitSpanEndsWithTheWait(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)

@@ -17,7 +17,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestPullsOfOnePodRunAtOnce(t *testing.T) {
+func TestPullsOfOnePodRunInParallel(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull": time.Minute})
 		pod := hostfake.PodOf("p", "a", "b", "c")
@@ -32,7 +32,7 @@ func TestPullsOfOnePodRunAtOnce(t *testing.T) {
 	})
 }
 
-func TestScenario16_DeletedDuringALongPullNeverStartsAndIsGoneAtOnce(t *testing.T) {
+func TestScenario16_PodDeletedDuringPullNeverStarts(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull": 10 * time.Minute})
 		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "conf") // whose ConfigMap is missing, beside
@@ -49,7 +49,7 @@ func TestScenario16_DeletedDuringALongPullNeverStartsAndIsGoneAtOnce(t *testing.
 	})
 }
 
-func TestShorterGraceReplacesALongerOneUnderWay(t *testing.T) {
+func TestShorterGraceReplacesLongerOne(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Takes = hostfake.FullGrace
 		pod := hostfake.PodOf("p", "a")
@@ -92,7 +92,7 @@ func TestCrashLoopBacksOff(t *testing.T) {
 	})
 }
 
-func TestLeavingKeepsThePodAndWaitsForEveryGoroutine(t *testing.T) {
+func TestShutdownKeepsPodAndWaitsForGoroutines(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
 		pod := hostfake.PodOf("p", "a", "b")
@@ -115,7 +115,7 @@ func TestLeavingKeepsThePodAndWaitsForEveryGoroutine(t *testing.T) {
 	})
 }
 
-func TestOutcomeInDoubtIsLookedInto(t *testing.T) {
+func TestUncertainOutcomeIsObserved(t *testing.T) {
 	for _, verb := range []string{"start uid-p/a", "runSandbox uid-p"} {
 		withWorkers(t, func(t *testing.T, r *workerFixture) {
 			r.host.Events = nil
@@ -135,7 +135,7 @@ func TestOutcomeInDoubtIsLookedInto(t *testing.T) {
 	}
 }
 
-func TestLookOvertakenByAnEndIsRepeated(t *testing.T) {
+func TestObservationOvertakenByOutcomeIsRepeated(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Events = nil
 		r.host.HasImage["p-a"] = true
@@ -155,7 +155,7 @@ func TestLookOvertakenByAnEndIsRepeated(t *testing.T) {
 	})
 }
 
-func TestHintDuringALookIsNotLostInIt(t *testing.T) {
+func TestEventDuringObservationIsKept(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a", "b")
 		w := r.start(pod)
@@ -173,7 +173,7 @@ func TestHintDuringALookIsNotLostInIt(t *testing.T) {
 	})
 }
 
-func TestHintStormIsCoalesced(t *testing.T) {
+func TestEventBurstIsCoalesced(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
@@ -189,7 +189,7 @@ func TestHintStormIsCoalesced(t *testing.T) {
 			t.Errorf("%d looks in a second of storm", n)
 		}
 		most := 0
-		for range 1000 { // told faster than the worker reads
+		for range 1000 { // sent faster than the worker reads
 			w.Notify(RuntimeEvent{Containers: []plan.Container{{ID: "x"}}, Incomplete: true})
 			w.inbox.mu.Lock()
 			most = max(most, len(w.inbox.messages.events))
@@ -204,7 +204,7 @@ func TestHintStormIsCoalesced(t *testing.T) {
 	})
 }
 
-func TestStormDoesNotHoldUpTheEnd(t *testing.T) {
+func TestEventBurstDoesNotDelayTermination(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"look": 100 * time.Millisecond})
 		pod := hostfake.PodOf("p", "a")
@@ -219,7 +219,7 @@ func TestStormDoesNotHoldUpTheEnd(t *testing.T) {
 	})
 }
 
-func TestNetworkGatesTheSandboxAndANudgeStartsIt(t *testing.T) {
+func TestSandboxWaitsForNetwork(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.NetworkState = plan.NetworkSeen{Message: "no conflist"}
 		pod := hostfake.PodOf("p", "a")
@@ -250,7 +250,7 @@ func TestChangedConfigMapIsProjected(t *testing.T) {
 	})
 }
 
-func TestFailuresAreForgottenWhenObjectsChange(t *testing.T) {
+func TestChangedObjectsClearFailures(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.setConfigMaps(map[string]string{"conf": "bad"})
 		var good atomic.Bool
@@ -274,7 +274,7 @@ func TestFailuresAreForgottenWhenObjectsChange(t *testing.T) {
 	})
 }
 
-func TestRuntimeThatIsBackIsTriedAtOnce(t *testing.T) {
+func TestReconnectRetriesImmediately(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var away atomic.Bool
 		away.Store(true)
@@ -293,7 +293,7 @@ func TestRuntimeThatIsBackIsTriedAtOnce(t *testing.T) {
 	})
 }
 
-func TestEndIsOnDiskBeforeAnythingIsDestroyed(t *testing.T) {
+func TestTerminationIsOnDiskBeforeCleanup(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a", "b")
 		r.start(pod)
@@ -318,7 +318,7 @@ func TestEndIsOnDiskBeforeAnythingIsDestroyed(t *testing.T) {
 	})
 }
 
-func TestQuietPodPassesAndRingsNoMore(t *testing.T) {
+func TestIdlePodHasNoSyncPass(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
@@ -343,7 +343,7 @@ func TestQuietPodPassesAndRingsNoMore(t *testing.T) {
 	})
 }
 
-func TestNothingWithoutWordsIsTold(t *testing.T) {
+func TestReportedReasonsHaveDetail(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		pod := hostfake.PodOf("p", "a")
 		r.start(pod)
@@ -359,9 +359,9 @@ func TestNothingWithoutWordsIsTold(t *testing.T) {
 	})
 }
 
-// TestManySeedsOfFaults lets calls fail, get lost and take their time by
+// TestRandomFaults lets calls fail, get lost and take their time by
 // hash(seed, call, turn), and then lets the host obey.
-func TestManySeedsOfFaults(t *testing.T) {
+func TestRandomFaults(t *testing.T) {
 	const seeds = 150
 	for seed := range seeds {
 		withWorkers(t, func(t *testing.T, r *workerFixture) {

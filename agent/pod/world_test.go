@@ -38,12 +38,12 @@ type world struct {
 	replaced     map[string]string          // by container name: ID of the one that was stopped last to be replaced
 	sizes        map[string]plan.Given      // by container ID: what it really has
 	size         plan.Resources             // what the pod's cgroup really has
-	startedWith  map[plan.OpKey]*corev1.Pod // what an action was begun with
+	startedWith  map[plan.OpKey]*corev1.Pod // the pod that an action was started with
 	pod          *corev1.Pod
 	violations   []string // violated invariants
 }
 
-// hookRun is how often a hook was begun and has ended well.
+// hookRun is how often a hook has started and has succeeded.
 type hookRun struct{ started, ended int }
 
 func newWorld(seed uint64) *world {
@@ -192,7 +192,7 @@ func (w *world) noteExit(k plan.Container) {
 	}
 }
 
-// noteHookStart notes that an action was begun.
+// noteHookStart notes that an action has started, if it is a hook.
 func (w *world) noteHookStart(a plan.Action) {
 	switch a.(type) {
 	case plan.PostStart, plan.PreStop:
@@ -202,7 +202,7 @@ func (w *world) noteHookStart(a plan.Action) {
 	}
 }
 
-// hangs reports whether a hook goes on for as long as nobody calls it off.
+// hangs reports whether a hook runs until it is canceled.
 func (w *world) hangs(a plan.Action) bool {
 	switch a.(type) {
 	case plan.PostStart, plan.PreStop:
@@ -334,8 +334,8 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 		for i := range w.containers {
 			if k := &w.containers[i]; k.ID == a.ID {
 				if k.Live() {
-					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.chance(a, "term")%2)) // some end well when told to
-					if a.Replaces() && a.Why != plan.WhyRenewed {                                              // of a new round I11 tells
+					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.chance(a, "term")%2)) // some exit with 0
+					if a.Replaces() && a.Why != plan.WhyRenewed {                                              // a new round is checked by I11
 						w.replaced[k.Name] = k.ID
 					}
 				}
@@ -458,9 +458,8 @@ func (w *world) checkImage(a plan.StartContainer, out *plan.Outcome) {
 	}
 }
 
-// checkPostStartBegan checks I9 against the truth: no container starts while an
-// earlier one's hook has not even been begun. (One that was begun may have
-// failed: its container is on its way out.)
+// checkPostStartBegan checks I9: no container starts before the hook of an earlier one
+// has started. A hook that has started may have failed, then its container is stopping.
 func (w *world) checkPostStartBegan(a plan.StartContainer) {
 	for _, k := range w.containers {
 		c := podspec.FindContainer(w.pod, k.Name)
@@ -504,7 +503,7 @@ func containerKind(pod *corev1.Pod, name string) plan.ContainerKind {
 	return plan.Init
 }
 
-// injectFault breaks something, as hosts do.
+// injectFault changes something without an action.
 func (w *world) injectFault() {
 	if len(w.containers) > 0 {
 		k := &w.containers[w.rng.IntN(len(w.containers))]
@@ -524,16 +523,16 @@ func (w *world) injectFault() {
 		w.sandboxes[0].Ready = false
 	}
 	switch name := fmt.Sprintf("img%d", w.rng.IntN(5)); w.rng.IntN(4) {
-	case 0: // somebody imports another image of that name
+	case 0: // another image is imported under that name
 		w.images[name] = plan.Image{ID: fmt.Sprintf("sha:%s@%d", name, w.rng.IntN(100))}
 	case 1:
 		delete(w.images, name)
 	}
-	if w.oneIn(40) && len(w.containers) > 0 { // somebody removes a dead container by hand
+	if w.oneIn(40) && len(w.containers) > 0 { // a dead container is removed by hand
 		i := w.rng.IntN(len(w.containers))
 		if w.containers[i].State == plan.Exited && containerKind(w.pod, w.containers[i].Name) == plan.Main {
 			if w.containers[i].ID == w.restartAllBy {
-				w.restartAllBy = "" // nobody may have seen its exit
+				w.restartAllBy = "" // its exit may not have been observed
 			}
 			w.containers = slices.Delete(w.containers, i, i+1)
 		}
