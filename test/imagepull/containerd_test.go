@@ -1,4 +1,4 @@
-package images
+package imagepull_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
+	"berth/images"
 	testimages "berth/test/images"
 )
 
@@ -191,7 +192,7 @@ func pulledAndFound(t *testing.T, c *containerd) {
 			t.Fatal(err)
 		}
 	}
-	i := newImages(t, Options{Service: c.service})
+	i := newImages(t, images.Options{Service: c.service})
 	if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/found/testbox", nil); here || err != nil {
 		t.Errorf("before the pull: present %v, %v", here, err)
 	}
@@ -215,7 +216,7 @@ func hundredAskers(t *testing.T, c *containerd) {
 	name := c.push(t, "hundred/a")
 	release := c.registry.Stall("hundred/a")
 	defer release()
-	i := newImages(t, Options{Service: c.service})
+	i := newImages(t, images.Options{Service: c.service})
 	ends := make([]<-chan error, 100)
 	for n := range ends {
 		ends[n] = startPull(t.Context(), i, newPod(fmt.Sprint("p", n), 0), name, nil)
@@ -237,7 +238,7 @@ func hundredAskers(t *testing.T, c *containerd) {
 
 func notThere(t *testing.T, c *containerd) {
 	c.push(t, "there/a")
-	i := newImages(t, Options{Service: c.service})
+	i := newImages(t, images.Options{Service: c.service})
 	for _, name := range []string{host + "/there/a:2", host + "/nowhere/a:1"} {
 		_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 		wantKind(t, err, plan.NotFound, "ErrImagePull")
@@ -251,7 +252,7 @@ func registryFails(t *testing.T, _ *containerd) {
 	c := startContainerd(t, testimages.RegistryOptions{})
 	name := c.push(t, "fails/a")
 	c.registry.Fail(1000, 503)
-	i := newImages(t, Options{Service: c.service})
+	i := newImages(t, images.Options{Service: c.service})
 	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 	wantKind(t, err, plan.Other, "ErrImagePull")
 	c.registry.Fail(0, 0)
@@ -266,7 +267,7 @@ func registryGone(t *testing.T, _ *containerd) {
 	if err := c.registry.Close(); err != nil {
 		t.Fatal(err)
 	}
-	i := newImages(t, Options{Service: c.service})
+	i := newImages(t, images.Options{Service: c.service})
 	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 	wantKind(t, err, plan.Other, "ErrImagePull")
 	if !strings.Contains(err.Error(), "connection refused") {
@@ -278,7 +279,7 @@ func calledOff(t *testing.T, c *containerd) {
 	name := c.push(t, "off/a")
 	release := c.registry.Stall("off/a")
 	defer release()
-	i := newImages(t, Options{Service: c.service})
+	i := newImages(t, images.Options{Service: c.service})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	end := startPull(ctx, i, newPod("p", 0), name, nil)
@@ -297,23 +298,23 @@ func calledOff(t *testing.T, c *containerd) {
 
 func collected(t *testing.T, _ *containerd) {
 	c := startContainerd(t, testimages.RegistryOptions{})
-	i := newImages(t, Options{Service: c.service})
-	var images []plan.Image
+	i := newImages(t, images.Options{Service: c.service})
+	var pulled []plan.Image
 	for _, repository := range []string{"gc/a", "gc/b"} {
 		img, err := i.Pull(t.Context(), newPod("p", 0), pullAction(c.push(t, repository)), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		images = append(images, img)
+		pulled = append(pulled, img)
 	}
 	used, capacity, err := i.Usage(t.Context())
 	if err != nil || used == 0 || used > capacity {
 		t.Errorf("usage %d of %d, %v", used, capacity, err)
 	}
 	done, err := i.FreeSpace(t.Context(),
-		GCOptions{InUse: func() map[string]bool { return map[string]bool{images[1].ID: true} }}, never)
-	if err != nil || len(done.Removed) != 1 || done.Removed[0].ID != images[0].ID {
-		t.Errorf("%+v %v: want %s removed", done, err, images[0].ID)
+		images.GCOptions{InUse: func() map[string]bool { return map[string]bool{pulled[1].ID: true} }}, func() bool { return false })
+	if err != nil || len(done.Removed) != 1 || done.Removed[0].ID != pulled[0].ID {
+		t.Errorf("%+v %v: want %s removed", done, err, pulled[0].ID)
 	}
 	for n, repository := range []string{"gc/a", "gc/b"} {
 		if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1", nil); here != (n == 1) ||
@@ -340,7 +341,7 @@ func fullDisk(t *testing.T, _ *containerd) {
 	if err := c.registry.PushImage(t.Context(), name, img); err != nil {
 		t.Fatal(err)
 	}
-	i := newImages(t, Options{Service: c.service})
+	i := newImages(t, images.Options{Service: c.service})
 	_, err = i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 	wantKind(t, err, plan.NoSpace, "ErrImagePull")
 }
@@ -353,7 +354,7 @@ func TestPullWithCredentialsAndContainerd(t *testing.T) {
 		secretRef("right"): dockerConfig(map[string]string{host: "right"}),
 		secretRef("other"): dockerConfig(map[string]string{"quay.io": "right"}),
 	}
-	i := newImages(t, Options{Service: c.service})
+	i := newImages(t, images.Options{Service: c.service})
 	for n, x := range []struct {
 		is      string
 		secrets []string
