@@ -26,10 +26,10 @@ export GORACE ?= atexit_sleep_ms=0
 .PHONY: build build-all deb test test-stress diagrams lint bench sim fuzz e2e torture conformance up down deps generate
 
 build: ## bin/berth and bin/berth-control for this machine, static
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth ./cmd/berth-control
+	GOWORK=off CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth ./cmd/berth-control
 
 build-all: ## the same below bin/linux-amd64 and bin/linux-arm64
-	for arch in amd64 arm64; do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o bin/linux-$$arch/ ./cmd/berth ./cmd/berth-control || exit 1; done
+	for arch in amd64 arm64; do GOWORK=off CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o bin/linux-$$arch/ ./cmd/berth ./cmd/berth-control || exit 1; done
 
 deb: ## dist/*.deb of berth and berth-control, ARCHS=amd64,arm64; one commit makes the same bytes each time
 	CGO_ENABLED=0 go run -trimpath ./packaging -describe '$(VERSION)' -time '$(shell git log -1 --format=%ct 2>/dev/null)' -ldflags '$(LDFLAGS)' -arch '$(ARCHS)'
@@ -40,10 +40,10 @@ deps: ## what the tests need on a fresh Debian 12
 # vet looks at packages as go test -race compiles them, so that this is done once.
 # The model world's seeds, each one goroutine's, run without the race detector; with it a tenth of them.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
-	go vet -race ./...
+	go vet -race ./... ./test/...
 	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent/pod -seeds $(SEEDS)
 	mkdir -p .cache
-	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -timeout 40m $(TESTFLAGS) ./...; status=$$?; \
+	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -timeout 40m $(TESTFLAGS) ./... ./test/...; status=$$?; \
 		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; exit $$status
 
 test-stress: deps $(GOTESTSUM) ## make test RUNS times beside LOAD busy processes
@@ -54,8 +54,8 @@ lint: $(GOLANGCI) $(VALE) ## gofmt, vet, golangci-lint, and the language of pros
 	go run ./test/lint commits .
 	go run ./test/lint strings .
 	$(VALE) --output line --no-wrap $$(git ls-files '*.md' '*.go' | grep -v zz_generated)
-	go vet ./...
-	$(GOLANGCI) run --concurrency 1 ./...
+	go vet ./... ./test/...
+	$(GOLANGCI) run --concurrency 1 ./... ./test/...
 
 $(GOLANGCI): # built once, which takes some minutes
 	mkdir -p $@.new
@@ -104,7 +104,7 @@ FOCUS ?=
 conformance: deps ## Kubernetes' own conformance tests of nodes and storage; SERVER=control|stock|both|mixed, FOCUS= a regular expression
 	go run -trimpath ./test/conformance -server '$(SERVER)' -focus '$(FOCUS)'
 
-bin/kubectl: go.mod test/kubectl/main.go # the stock kubectl, from its Go module
+bin/kubectl: test/go.mod test/kubectl/main.go # the stock kubectl, from its Go module
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $@ ./test/kubectl
 
 up: DISTRIBUTION := any
@@ -115,7 +115,7 @@ down: ## takes away all that make up made
 	CGO_ENABLED=0 go run -trimpath ./test/up down
 
 generate: ## reference pages and code that are generated
-	go generate ./...
+	go generate ./... ./test/...
 	CGO_ENABLED=0 go run -tags packaging ./cmd/berth reference >docs/reference/cli-berth.md
 	CGO_ENABLED=0 go run -tags packaging ./cmd/berth-control reference >docs/reference/cli-berth-control.md
 

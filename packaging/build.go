@@ -143,7 +143,7 @@ func (b *build) run(ctx context.Context, dir string, env []string, args ...strin
 		os.Environ(),
 		"CGO_ENABLED=0",
 		"GOFLAGS=-buildvcs=false",
-		"GOWORK=off",
+		"GOWORK=off", // the versions of go.mod, not those of the workspace with the tests
 		"TZ=UTC",
 		"SOURCE_DATE_EPOCH="+strconv.FormatInt(b.committed.Unix(), 10),
 	)

@@ -83,7 +83,7 @@ func copyright(ctx context.Context, program string) ([]byte, error) {
 func linked(ctx context.Context, program string) ([]module, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Module", "./cmd/"+program)
 	// Use a fixed architecture for a reproducible result.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
 	if err != nil {

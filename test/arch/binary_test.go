@@ -21,7 +21,7 @@ func TestTheBinaryStaysLean(t *testing.T) {
 		bin := filepath.Join(dir, arch)
 		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", flags, "-o", bin, "./cmd/berth")
 		build.Dir = root
-		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+		build.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("build for %s: %v\n%s", arch, err, out)
 		}
@@ -101,7 +101,7 @@ func linksNoClientset(t *testing.T) {
 	t.Helper()
 	deps := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/berth")
 	deps.Dir = root
-	deps.Env = append(os.Environ(), "CGO_ENABLED=0")
+	deps.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 	out, err := deps.Output()
 	if err != nil {
 		t.Fatal(err)

@@ -153,7 +153,7 @@ func Kubectl() (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	for _, f := range []string{"go.mod", "test/kubectl/main.go"} {
+	for _, f := range []string{"test/go.mod", "test/kubectl/main.go"} {
 		text, err := os.ReadFile(filepath.Join(repo, f))
 		if err != nil {
 			return "", err
