@@ -57,10 +57,10 @@ func (a *Agent) adopt(ctx context.Context) error {
 // source is ready first.
 func (a *Agent) reserveRecorded() {
 	for _, rec := range a.Records {
-		if rec.Pod != nil && rec.Verdict.State == plan.OK && !pod.IsTerminal(rec.Memory.Phase) {
-			a.allocator.Ask(allocator.Seat{
-				Pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), Admitted: true, Reply: func(plan.Verdict) {},
-				Ending: true, // until its worker starts: its source may have removed it meanwhile
+		if rec.Pod != nil && rec.Verdict.State == plan.Admitted && !pod.IsTerminal(rec.Memory.Phase) {
+			a.allocator.Submit(allocator.Request{
+				Pod: plan.WithResources(rec.Pod, rec.Memory.Resources.Allocated), Admitted: true, Reply: func(plan.Verdict) {},
+				Terminating: true, // until its worker starts: its source may have removed it meanwhile
 			})
 		}
 	}
@@ -74,16 +74,16 @@ func (a *Agent) reserveRecorded() {
 // reboot: no controller recreates it.
 func restored(p *corev1.Pod, rec checkpoint.Record, listed RuntimePod, boot string) (plan.Memory, plan.Verdict) {
 	m := rec.Memory
-	shutDown := m.End != nil && m.End.Reason == shutdownReason && !m.End.Forget
+	shutDown := m.Termination != nil && m.Termination.Reason == shutdownReason && !m.Termination.RemovePod
 	if shutDown && podspec.IsStatic(p) && rec.BootID != boot {
-		return plan.AfterBoot(m), plan.Verdict{}
+		return plan.MemoryAfterReboot(m), plan.Verdict{}
 	}
 	ran := len(listed.Sandboxes)+len(listed.Containers)+len(m.Exits)+len(m.Restarts)+len(m.IPs) > 0
 	switch {
 	case rec.Verdict.State == plan.Wait:
 		return m, plan.Verdict{}
-	case rec.Verdict.State == plan.Rejected && podspec.IsStatic(p) && !ran && m.End == nil:
-		return plan.Memory{Started: m.Started}, plan.Verdict{}
+	case rec.Verdict.State == plan.Rejected && podspec.IsStatic(p) && !ran && m.Termination == nil:
+		return plan.Memory{StartTime: m.StartTime}, plan.Verdict{}
 	}
 	return m, rec.Verdict
 }
@@ -97,7 +97,7 @@ func (a *Agent) compareStart(x, y *corev1.Pod) int {
 		}
 		return 1
 	}
-	return cmp.Or(rank(x)-rank(y), a.allocator.Order(x, y))
+	return cmp.Or(rank(x)-rank(y), a.allocator.Compare(x, y))
 }
 
 // has reports whether the runtime had anything of the pod.

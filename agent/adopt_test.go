@@ -56,7 +56,7 @@ func TestRejectedStaticPodIsAdmittedAgainAfterRestart(t *testing.T) {
 func TestRestoredRecord(t *testing.T) {
 	rejected := checkpoint.Record{
 		Verdict: plan.Verdict{State: plan.Rejected, Reason: "NodeAffinity"},
-		Memory:  plan.Memory{Phase: corev1.PodFailed, Reason: "NodeAffinity", Finished: time.Unix(1, 0)},
+		Memory:  plan.Memory{Phase: corev1.PodFailed, Reason: "NodeAffinity", FinishedAt: time.Unix(1, 0)},
 	}
 	with := func(f func(*checkpoint.Record)) checkpoint.Record {
 		r := rejected
@@ -71,7 +71,7 @@ func TestRestoredRecord(t *testing.T) {
 		phase corev1.PodPhase
 		state plan.VerdictState
 	}{
-		{"a file's pod that never ran is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected, RuntimePod{}, "", plan.NotAsked},
+		{"a file's pod that never ran is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected, RuntimePod{}, "", plan.NotRequested},
 		{"a server's pod is not", hostfake.PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{
 			"one that has a sandbox keeps its fate", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
@@ -81,14 +81,14 @@ func TestRestoredRecord(t *testing.T) {
 			r.Memory.Exits = map[string]plan.Container{"a": {ID: "k"}}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{"and one that is ending", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
-			r.Memory.End = &plan.End{Reason: "Deleted"}
+			r.Memory.Termination = &plan.Termination{Reason: "Deleted"}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{"one that failed while it ran stays failed", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
-			r.Verdict = plan.Verdict{State: plan.OK}
-		}), RuntimePod{}, corev1.PodFailed, plan.OK},
+			r.Verdict = plan.Verdict{State: plan.Admitted}
+		}), RuntimePod{}, corev1.PodFailed, plan.Admitted},
 		{"one that waited is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), checkpoint.Record{
 			Verdict: plan.Verdict{State: plan.Wait}, Memory: plan.Memory{Phase: corev1.PodPending},
-		}, RuntimePod{}, corev1.PodPending, plan.NotAsked},
+		}, RuntimePod{}, corev1.PodPending, plan.NotRequested},
 	} {
 		m, v := restored(c.pod, c.rec, c.seen, "boot")
 		if m.Phase != c.phase || v.State != c.state {
@@ -121,7 +121,7 @@ func TestPodsStartInOrderAfterPowerLoss(t *testing.T) {
 		l.stop()
 
 		order := slices.Clone(pods)
-		slices.SortFunc(order, l.agent.allocator.Order)
+		slices.SortFunc(order, l.agent.allocator.Compare)
 		if order[0] != pods[17] && order[0] != pods[7] && order[0] != pods[27] || order[3].Name[2] != '4' || order[6].Name != "p00" {
 			t.Fatalf("they are to start as %v", order)
 		}
@@ -149,7 +149,7 @@ func TestPodsStartInOrderAfterPowerLoss(t *testing.T) {
 		}
 		l.stop()
 		for _, pod := range pods {
-			if rec := l.records[pod.UID]; rec.Verdict.State != plan.OK {
+			if rec := l.records[pod.UID]; rec.Verdict.State != plan.Admitted {
 				t.Errorf("of %s is kept: %+v", pod.Name, rec.Verdict)
 			}
 		}

@@ -32,7 +32,7 @@ type Config struct {
 	Store         *checkpoint.Store
 	Records       map[types.UID]checkpoint.Record // of the previous run
 	BootID        string                          // of the host's running kernel; empty: unknown
-	Events        *events.Events
+	Events        *events.Recorder
 	Prober        pod.Prober    // nil: no probes run, see plan.Limits.Probing
 	AuditInterval time.Duration // zero: 45 s
 	Metrics       Metrics
@@ -96,9 +96,9 @@ func tick(f func()) {
 // below the line.
 type Agent struct {
 	Config
-	StatusCache *status.Board
+	StatusCache *status.Cache
 
-	allocator     *allocator.Room
+	allocator     *allocator.Allocator
 	calls         chan func()
 	ready         chan struct{} // closed after adoption
 	stopped       chan struct{} // closed when Run returns
@@ -134,7 +134,7 @@ func New(c Config) *Agent {
 		c.Heartbeat = func(string) {}
 	}
 	heartbeat := c.Heartbeat
-	c.Allocator.Pulse = func() { heartbeat("room") }
+	c.Allocator.Heartbeat = func() { heartbeat("room") }
 	room := allocator.New(c.Allocator)
 	var stages pod.Stages
 	if c.Stages != nil {
@@ -178,8 +178,8 @@ func (a *Agent) SetNode(n admission.Node) {
 }
 
 // AllocatorState returns what the allocator holds.
-func (a *Agent) AllocatorState(ctx context.Context) (allocator.Census, error) {
-	return a.allocator.Census(ctx)
+func (a *Agent) AllocatorState(ctx context.Context) (allocator.Snapshot, error) {
+	return a.allocator.Snapshot(ctx)
 }
 
 // Run is the agent's loop. It returns when ctx has ended and every goroutine that it
@@ -231,7 +231,7 @@ func (a *Agent) loop(ctx context.Context) {
 	defer a.leaks.timer.Stop()
 	audit := time.NewTicker(a.AuditInterval)
 	defer audit.Stop()
-	heartbeat := time.NewTicker(allocator.PulseEvery)
+	heartbeat := time.NewTicker(allocator.HeartbeatInterval)
 	defer heartbeat.Stop()
 	for {
 		a.Heartbeat("agent")

@@ -145,14 +145,14 @@ func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records
 		all = append(all, fakeSource{l, s})
 	}
 	limits := hostfake.Limits
-	limits.ReturnBase, limits.ReturnMax = time.Minute, 10*time.Minute
+	limits.RecreateBase, limits.RecreateMax = time.Minute, 10*time.Minute
 	var prober pod.Prober
 	if h.prober != nil {
 		prober, limits.Probing = h.prober, true
 	}
 	l.agent = New(Config{
-		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{Node: node, Slots: cmp.Or(h.slots, 10), Alone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
-		Sources: all, Store: store, Records: records, BootID: h.boot, Events: events.NewEvents(events.EventsOptions{}),
+		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{Node: node, StartSlots: cmp.Or(h.slots, 10), Standalone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+		Sources: all, Store: store, Records: records, BootID: h.boot, Events: events.NewRecorder(events.RecorderOptions{}),
 		Metrics: Metrics{Pods: pod.Metrics{Divergence: func() { l.divergences.Add(1) }}},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -302,8 +302,8 @@ func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
 		l.desire("file", two)
 		l.desire("file") // a removed successor does not start
 		time.Sleep(time.Minute)
-		if h.Happened("makeDirs uid-two") != 0 || len(l.agent.StatusCache.All()) != 0 {
-			t.Errorf("left: %v", l.agent.StatusCache.All())
+		if h.Happened("makeDirs uid-two") != 0 || len(l.agent.StatusCache.List()) != 0 {
+			t.Errorf("left: %v", l.agent.StatusCache.List())
 		}
 	})
 }
@@ -538,7 +538,7 @@ func TestObjectsAreReplacedAtomically(t *testing.T) {
 
 func TestStatusCacheFindsDesiredPodAndNotifies(t *testing.T) {
 	b := status.New()
-	changed, stop := b.Changes()
+	changed, stop := b.Subscribe()
 	rang := func() bool {
 		select {
 		case <-changed:
@@ -548,18 +548,18 @@ func TestStatusCacheFindsDesiredPodAndNotifies(t *testing.T) {
 		}
 	}
 	old := hostfake.PodOf("p", "a")
-	b.Put(&status.Snapshot{Pod: old, Passes: 1, End: &plan.End{Forget: true}})
+	b.Put(&status.Snapshot{Pod: old, Syncs: 1, Termination: &plan.Termination{RemovePod: true}})
 	if s, ok := b.Find("default", "p"); !ok || s.Pod != old || !rang() {
 		t.Error("the only one is not found, or nothing rang")
 	}
 	for _, uid := range []string{"0-before", "z-after"} {
 		now := withUID(old, uid)
-		b.Put(&status.Snapshot{Pod: now, Passes: 1})
+		b.Put(&status.Snapshot{Pod: now, Syncs: 1})
 		if s, _ := b.Find("default", "p"); s.Pod != now || !rang() {
 			t.Errorf("%s is not found, or nothing rang", uid)
 		}
-		b.Put(&status.Snapshot{Pod: now, Passes: 2})
-		if s, _ := b.Get(now.UID); s.Passes != 2 || rang() {
+		b.Put(&status.Snapshot{Pod: now, Syncs: 2})
+		if s, _ := b.Get(now.UID); s.Syncs != 2 || rang() {
 			t.Error("the newest is not there, or it rang for nothing")
 		}
 		b.Remove(now.UID)
@@ -569,7 +569,7 @@ func TestStatusCacheFindsDesiredPodAndNotifies(t *testing.T) {
 	}
 	stop()
 	b.Remove(old.UID)
-	if rang() || len(b.All()) != 0 {
+	if rang() || len(b.List()) != 0 {
 		t.Error("rang after it was given back")
 	}
 }

@@ -19,22 +19,22 @@ func TestEvictedPodStaysFailedUntilManifestChanges(t *testing.T) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pod)
 		l.until(time.Minute, "p runs", l.isRunning(pod))
-		if l.agent.EvictPod(t.Context(), "nobody", &plan.Excess{Message: "full"}) {
+		if l.agent.EvictPod(t.Context(), "nobody", &plan.Eviction{Message: "full"}) {
 			t.Error("somebody was evicted")
 		}
-		if !l.agent.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full"}) {
+		if !l.agent.EvictPod(t.Context(), pod.UID, &plan.Eviction{Message: "full"}) {
 			t.Error("the pod is not known")
 		}
 		failed := func(l *agentFixture) func() bool {
 			return func() bool {
 				s, ok := l.agent.StatusCache.Get(pod.UID)
 				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted" && s.Status.Message == "full" &&
-					len(s.Seen.Volumes) == 0 && len(h.RunningContainers(pod.UID)) == 0
+					len(s.Observed.Volumes) == 0 && len(h.RunningContainers(pod.UID)) == 0
 			}
 		}
 		l.until(time.Minute, "p has failed and given its volume back", failed(l))
-		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Memory.End.Grace != time.Second { // it asks for 30 s
-			t.Errorf("it had %v", s.Memory.End.Grace)
+		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Memory.Termination.Grace != time.Second { // it asks for 30 s
+			t.Errorf("it had %v", s.Memory.Termination.Grace)
 		}
 		told := 0
 		for _, e := range l.agent.Events.List(pod.UID) {
@@ -114,7 +114,7 @@ func TestEvictedStaticPodReturns(t *testing.T) {
 		l.desire("file", all...)
 		l.until(time.Minute, "all run", l.isRunning(all...))
 		for _, p := range all[1:] {
-			l.agent.EvictPod(t.Context(), p.UID, &plan.Excess{Message: "full", Node: p != guilty})
+			l.agent.EvictPod(t.Context(), p.UID, &plan.Eviction{Message: "full", NodeCaused: p != guilty})
 		}
 		failed := func(p *corev1.Pod) func() bool {
 			return func() bool {
@@ -124,7 +124,7 @@ func TestEvictedStaticPodReturns(t *testing.T) {
 		}
 		for _, wait := range []int{1, 2, 4, 8, 10, 10} {
 			at := time.Now()
-			l.agent.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
+			l.agent.EvictPod(t.Context(), pod.UID, &plan.Eviction{Message: "full", NodeCaused: true})
 			l.until(10*time.Second, "it has failed", failed(pod))
 			l.until(time.Hour, "it runs again", l.isRunning(pod))
 			if took := time.Since(at).Round(time.Minute); took != time.Duration(wait)*time.Minute {
@@ -137,7 +137,7 @@ func TestEvictedStaticPodReturns(t *testing.T) {
 		time.Sleep(11 * time.Minute) // it has run for long: the next wait is short again
 		node.PressureConditions = []corev1.NodeConditionType{corev1.NodeDiskPressure}
 		l.agent.SetNode(node)
-		l.agent.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
+		l.agent.EvictPod(t.Context(), pod.UID, &plan.Eviction{Message: "full", NodeCaused: true})
 		l.until(10*time.Second, "it has failed", failed(pod))
 		time.Sleep(20 * time.Minute)
 		if !failed(pod)() {

@@ -23,7 +23,7 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 		b := status.New()
 		pods := map[string]*corev1.Pod{"one": hostfake.PodOf("one", "a"), "two": hostfake.PodOf("two", "a"), "x": hostfake.PodOf("x", "a")}
 		at := func(name string, passes int64, ip string) *status.Snapshot {
-			s := &status.Snapshot{Pod: pods[name], Passes: passes}
+			s := &status.Snapshot{Pod: pods[name], Syncs: passes}
 			s.Status.PodIP = ip
 			return s
 		}
@@ -32,14 +32,14 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- b.Follow(ctx, func(n status.News) error {
+			done <- b.Watch(ctx, func(n status.Event) error {
 				switch {
 				case n.Added != nil:
 					heard = append(heard, "+"+n.Added.Pod.Name)
 				case n.Modified != nil:
 					heard = append(heard, "~"+n.Modified.Pod.Name+n.Modified.Status.PodIP)
-				case n.Gone != nil:
-					heard = append(heard, "-"+n.Gone.Pod.Name)
+				case n.Deleted != nil:
+					heard = append(heard, "-"+n.Deleted.Pod.Name)
 				case n.Synced:
 					heard = append(heard, "synced")
 				}
@@ -57,7 +57,7 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 			{"a pass without news is none", func() { b.Put(at("two", 4, "2")) }, ""},
 			{"nor is what users do not see", func() {
 				s := at("two", 5, "2")
-				s.Why = []status.Told{{Reason: plan.Reason{Code: "C"}}}
+				s.Reasons = []status.ReportedReason{{Reason: plan.Reason{Code: "C"}}}
 				b.Put(s)
 			}, ""},
 			{"the end of a pod", func() { b.Remove("uid-one") }, "-one"},
@@ -75,7 +75,7 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 			t.Error(err)
 		}
 		full := errors.New("full")
-		if err := b.Follow(t.Context(), func(status.News) error { return full }); !errors.Is(err, full) {
+		if err := b.Watch(t.Context(), func(status.Event) error { return full }); !errors.Is(err, full) {
 			t.Errorf("the listener's error is lost: %v", err)
 		}
 	})
@@ -89,7 +89,7 @@ func TestStatusCacheNotifiesOnEveryField(t *testing.T) {
 		b := status.New()
 		pod := hostfake.PodOf("one", "a")
 		b.Put(&status.Snapshot{Pod: pod})
-		changed, stop := b.Changes()
+		changed, stop := b.Subscribe()
 		s := &status.Snapshot{Pod: pod}
 		if v := reflect.ValueOf(s).Elem().FieldByIndex(field.Index); field.Name == "Pod" {
 			s.Pod = hostfake.PodOf("one", "b")
@@ -145,7 +145,7 @@ func other(v reflect.Value) bool {
 }
 
 func TestContainerInstance(t *testing.T) {
-	k := func(id string, state plan.State, attempt uint32) plan.Container {
+	k := func(id string, state plan.ContainerState, attempt uint32) plan.Container {
 		return plan.Container{ID: id, Name: "a", State: state, Attempt: attempt}
 	}
 	for _, c := range []struct {
@@ -163,7 +163,7 @@ func TestContainerInstance(t *testing.T) {
 		{"another container's does not count", []plan.Container{{ID: "b", Name: "b"}}, false, `container "a" in pod "p" is waiting to start - no logs yet`},
 		{"nor one before it", nil, true, `previous terminated container "a" in pod "p" not found`},
 	} {
-		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a"), Seen: plan.Observed{Containers: c.seen}}
+		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a"), Observed: plan.Observed{Containers: c.seen}}
 		got, err := s.Instance("a", c.previous)
 		if said := fmt.Sprint(got.ID, err); !strings.Contains(strings.TrimSuffix(said, "<nil>"), c.want) || (err == nil) != (got.ID == c.want) {
 			t.Errorf("%s: %s", c.what, said)

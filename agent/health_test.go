@@ -17,17 +17,17 @@ import (
 // fakeProber notes what is asked of it.
 type fakeProber struct {
 	mu    sync.Mutex
-	want  map[types.UID][]plan.Watch
+	want  map[types.UID][]plan.ProbeTarget
 	tell  map[types.UID]func(string, plan.Health)
 	calls int
 	gone  []types.UID
 }
 
 func newFakeProber() *fakeProber {
-	return &fakeProber{want: map[types.UID][]plan.Watch{}, tell: map[types.UID]func(string, plan.Health){}}
+	return &fakeProber{want: map[types.UID][]plan.ProbeTarget{}, tell: map[types.UID]func(string, plan.Health){}}
 }
 
-func (f *fakeProber) Watch(pod *corev1.Pod, want []plan.Watch, health func(string, plan.Health), _ func(plan.Reason)) {
+func (f *fakeProber) Watch(pod *corev1.Pod, want []plan.ProbeTarget, health func(string, plan.Health), _ func(plan.Reason)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
@@ -40,7 +40,7 @@ func (f *fakeProber) Forget(uid types.UID) {
 	f.gone = append(f.gone, uid)
 }
 
-func (f *fakeProber) of(pod *corev1.Pod) ([]plan.Watch, func(string, plan.Health)) {
+func (f *fakeProber) of(pod *corev1.Pod) ([]plan.ProbeTarget, func(string, plan.Health)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.want[pod.UID], f.tell[pod.UID]
@@ -84,7 +84,7 @@ func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 		if w[0].Name != "a" || w[0].Probes != (plan.Probes{Startup: true}) || w[0].StartedAt.IsZero() {
 			t.Errorf("%+v", w[0])
 		}
-		health := plan.Health{Started: true, Probed: []plan.Probed{{Kind: plan.StartupProbe, OK: true, Run: 1, Once: true, Phase: time.Now()}}}
+		health := plan.Health{Started: true, Probes: []plan.ProbeState{{Kind: plan.StartupProbe, OK: true, Consecutive: 1, Succeeded: true, Phase: time.Now()}}}
 		tell(w[0].ID, health)
 		l.until(time.Second, "the others are watched", func() bool {
 			w, _ := h.prober.of(pod)
@@ -94,7 +94,7 @@ func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 			t.Error("it is ready before its readiness probe has succeeded")
 		}
 		health.Ready = true
-		health.Probed = append(slices.Clone(health.Probed), plan.Probed{Kind: plan.ReadinessProbe, OK: true, Run: 1, Once: true, Phase: time.Now()})
+		health.Probes = append(slices.Clone(health.Probes), plan.ProbeState{Kind: plan.ReadinessProbe, OK: true, Consecutive: 1, Succeeded: true, Phase: time.Now()})
 		tell(w[0].ID, health)
 		l.until(time.Second, "it is ready", func() bool { return readyIn(l, pod) == corev1.ConditionTrue })
 		calls := h.prober.asked()
@@ -107,7 +107,7 @@ func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 
 		h.prober = newFakeProber()
 		l = startAgentUnadopted(t, h, hostfake.LargeNode(), l.records, "file")
-		changed, stop := l.agent.StatusCache.Changes()
+		changed, stop := l.agent.StatusCache.Subscribe()
 		enough, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -126,7 +126,7 @@ func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 		l.desire("file", pod)
 		l.until(time.Second, "it is watched again", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
 		w, _ = h.prober.of(pod)
-		if w[0].Probes != (plan.Probes{Readiness: true, Liveness: true}) || !w[0].Health.Ready || len(w[0].Health.Probed) != 2 {
+		if w[0].Probes != (plan.Probes{Readiness: true, Liveness: true}) || !w[0].Health.Ready || len(w[0].Health.Probes) != 2 {
 			t.Errorf("the prober is not told what was known: %+v", w[0])
 		}
 		time.Sleep(time.Minute)
@@ -152,13 +152,13 @@ func TestContainerThatFailsLivenessProbeIsReplaced(t *testing.T) {
 		l.desire("file", pod)
 		l.until(time.Second, "it is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
 		w, tell := h.prober.of(pod)
-		tell(w[0].ID, plan.Health{Dead: true, Probe: "liveness", Message: "down"})
+		tell(w[0].ID, plan.Health{Failed: true, FailedProbe: "liveness", Message: "down"})
 		l.until(2*time.Minute, "another is watched", func() bool {
 			now, _ := h.prober.of(pod)
 			return len(now) == 1 && now[0].ID != w[0].ID
 		})
 		now, _ := h.prober.of(pod)
-		if now[0].Health.Dead {
+		if now[0].Health.Failed {
 			t.Error("the new one inherits the death of the old one")
 		}
 		s, _ := l.agent.StatusCache.Get(pod.UID)

@@ -94,11 +94,11 @@ func whySince(t *testing.T, l *agentFixture, pod *corev1.Pod, code string) time.
 	t.Helper()
 	synctest.Wait()
 	s, _ := l.agent.StatusCache.Get(pod.UID)
-	i := slices.IndexFunc(s.Why, func(w status.Told) bool { return w.Code == code })
+	i := slices.IndexFunc(s.Reasons, func(w status.ReportedReason) bool { return w.Code == code })
 	if i < 0 {
-		t.Fatalf("not told: %s, but %+v", code, s.Why)
+		t.Fatalf("not told: %s, but %+v", code, s.Reasons)
 	}
-	return s.Why[i].Since
+	return s.Reasons[i].Since
 }
 
 func TestUnreadableHistoryIsDropped(t *testing.T) {

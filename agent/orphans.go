@@ -70,7 +70,7 @@ func (a *Agent) isOrphan(uid types.UID) bool {
 // terminateOrphan terminates a pod that no source has, with what is known of it.
 func (a *Agent) terminateOrphan(p *corev1.Pod, reason string) {
 	a.Log.Info("stopping orphaned pod", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID), "reason", reason)
-	end := &plan.End{Reason: reason, Grace: podspec.GracePeriod(p), At: time.Now(), Forget: true}
+	end := &plan.Termination{Reason: reason, Grace: podspec.GracePeriod(p), RequestedAt: time.Now(), RemovePod: true}
 	a.startWorker(pod.Desired{Pod: p, Termination: end})
 }
 

@@ -32,7 +32,7 @@ func (a *Agent) RestartContainers(ctx context.Context, uid types.UID, names []st
 func (a *Agent) AddEphemeralContainer(ctx context.Context, uid types.UID, c corev1.EphemeralContainer) error {
 	return a.requestWorker(ctx, uid, func(w *worker, reply chan<- error) {
 		s, known := a.StatusCache.Get(uid)
-		if known && (pod.IsTerminal(s.Status.Phase) || !s.Memory.Finished.IsZero()) {
+		if known && (pod.IsTerminal(s.Status.Phase) || !s.Memory.FinishedAt.IsZero()) {
 			reply <- fmt.Errorf("pod %s has finished", w.pod.Name)
 			return
 		}

@@ -51,9 +51,9 @@ func (a *Agent) queueForName(p, holder *corev1.Pod) {
 	if _, known := a.workers[p.UID]; known {
 		return // desired again while it terminates: its worker publishes that
 	}
-	why := status.Told{Reason: plan.Reason{Code: NameTaken, Detail: a.nameTakenMessage(holder)}, Since: time.Now()}
-	if before, shown := a.StatusCache.Get(p.UID); shown && len(before.Why) > 0 && before.Why[0].Code == NameTaken {
-		why.Since = before.Why[0].Since
+	why := status.ReportedReason{Reason: plan.Reason{Code: NameTaken, Message: a.nameTakenMessage(holder)}, Since: time.Now()}
+	if before, shown := a.StatusCache.Get(p.UID); shown && len(before.Reasons) > 0 && before.Reasons[0].Code == NameTaken {
+		why.Since = before.Reasons[0].Since
 	}
 	s := pod.UnsyncedSnapshot(p, plan.Verdict{}, plan.Memory{}, why)
 	s.At = time.Now()

@@ -23,8 +23,8 @@ func (l *agentFixture) checkPending(pod *corev1.Pod, reason string, words ...str
 	if !ok {
 		l.t.Fatalf("%s is not shown", pod.UID)
 	}
-	if s.Status.Phase != corev1.PodPending || s.Status.Reason != reason || len(s.Why) != 1 || s.Why[0].Code != reason {
-		l.t.Errorf("%s is %s %s, why %+v; want Pending %s", pod.UID, s.Status.Phase, s.Status.Reason, s.Why, reason)
+	if s.Status.Phase != corev1.PodPending || s.Status.Reason != reason || len(s.Reasons) != 1 || s.Reasons[0].Code != reason {
+		l.t.Errorf("%s is %s %s, why %+v; want Pending %s", pod.UID, s.Status.Phase, s.Status.Reason, s.Reasons, reason)
 	}
 	for _, w := range words {
 		if !strings.Contains(s.Status.Message, w) {
@@ -43,13 +43,13 @@ func TestPodWaitingForItsNameIsPublished(t *testing.T) {
 		l.desire("file", one)
 		l.until(time.Second, "runs", l.isRunning(one))
 		l.desire("file", two)
-		since := l.checkPending(two, NameTaken, "uid-web", "is terminating").Why[0].Since
+		since := l.checkPending(two, NameTaken, "uid-web", "is terminating").Reasons[0].Since
 		time.Sleep(time.Second)
 		l.desire("file", withUID(two, "uid-two")) // edited in place
-		if s := l.checkPending(two, NameTaken); !s.Why[0].Since.Equal(since) {
-			t.Errorf("it waits since %s, was since %s", s.Why[0].Since, since)
+		if s := l.checkPending(two, NameTaken); !s.Reasons[0].Since.Equal(since) {
+			t.Errorf("it waits since %s, was since %s", s.Reasons[0].Since, since)
 		}
-		if n := len(l.agent.StatusCache.Named("default", "web")); n != 2 {
+		if n := len(l.agent.StatusCache.ListByName("default", "web")); n != 2 {
 			t.Errorf("%d pods of the name are shown", n)
 		}
 		l.desire("file", three)
@@ -58,7 +58,7 @@ func TestPodWaitingForItsNameIsPublished(t *testing.T) {
 		}
 		l.checkPending(three, NameTaken, "uid-web")
 		l.until(time.Minute, "the third runs", l.isRunning(three))
-		if n := len(l.agent.StatusCache.All()); n != 1 {
+		if n := len(l.agent.StatusCache.List()); n != 1 {
 			t.Errorf("%d pods are shown", n)
 		}
 	})
@@ -101,7 +101,7 @@ func TestPodThatCannotBeObservedIsPublished(t *testing.T) {
 		l.desire("file", pod)
 		time.Sleep(time.Hour)
 		s := l.checkPending(pod, observeFailed, "input/output error")
-		if d := time.Since(s.Why[0].Since); d < time.Hour-time.Second {
+		if d := time.Since(s.Reasons[0].Since); d < time.Hour-time.Second {
 			t.Errorf("since %s only", d)
 		}
 		began := time.Now()

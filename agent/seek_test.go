@@ -22,7 +22,7 @@ func TestImportedImageIsNoticed(t *testing.T) {
 		l.desire("file", pod, idle)
 		l.until(time.Second, "the other runs", l.isRunning(idle))
 		time.Sleep(time.Minute)
-		changed, stop := l.agent.StatusCache.Changes()
+		changed, stop := l.agent.StatusCache.Subscribe()
 		defer stop()
 		h.Mu.Lock()
 		asked, looks := h.ImageChecks["p-a"], h.Count["lookAtHost uid-p"]

@@ -52,8 +52,8 @@ func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 			return func() bool { return l.isShutDown(filed)() && l.isShutDown(once)() && l.isShutDown(served)() }
 		}
 		l.until(time.Minute, "all have ended", ended(l))
-		if s, _ := l.agent.StatusCache.Get(filed.UID); s.Memory.End.Grace != 5*time.Second {
-			t.Errorf("it had %v", s.Memory.End.Grace)
+		if s, _ := l.agent.StatusCache.Get(filed.UID); s.Memory.Termination.Grace != 5*time.Second {
+			t.Errorf("it had %v", s.Memory.Termination.Grace)
 		}
 		l.stop()
 
@@ -72,7 +72,7 @@ func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 		l.until(30*time.Second, "those of files run", l.isRunning(filed, once))
 		for _, pod := range []*corev1.Pod{filed, once} {
 			s, _ := l.agent.StatusCache.Get(pod.UID)
-			if c := s.Status.ContainerStatuses[0]; c.RestartCount != 1 || s.Status.Reason != "" || s.End != nil {
+			if c := s.Status.ContainerStatuses[0]; c.RestartCount != 1 || s.Status.Reason != "" || s.Termination != nil {
 				t.Errorf("%s: %+v", pod.Name, s.Status)
 			}
 		}

@@ -104,7 +104,7 @@ func (a *Agent) synced() bool {
 		return cause != ""
 	}
 	unsynced := func(s *status.Snapshot) bool { return s.At.IsZero() }
-	return len(a.Snapshots()) == len(a.Sources) && !slices.ContainsFunc(a.StatusCache.All(), unsynced)
+	return len(a.Snapshots()) == len(a.Sources) && !slices.ContainsFunc(a.StatusCache.List(), unsynced)
 }
 
 // holdSnapshot keeps the newest snapshot of a source for the agent's loop. Before
@@ -155,8 +155,8 @@ func (a *Agent) pendingSnapshot(p *corev1.Pod) *status.Snapshot {
 	if rec, ok := a.Records[p.UID]; ok {
 		m, v = restored(p, rec, RuntimePod{}, a.BootID)
 	}
-	why := plan.Reason{Code: RuntimeNotReady, Detail: a.startup.message()}
-	return pod.UnsyncedSnapshot(p, v, m, status.Told{Reason: why, Since: a.startup.since})
+	why := plan.Reason{Code: RuntimeNotReady, Message: a.startup.message()}
+	return pod.UnsyncedSnapshot(p, v, m, status.ReportedReason{Reason: why, Since: a.startup.since})
 }
 
 // finishStartup applies the snapshots that have arrived by now, and removes the status

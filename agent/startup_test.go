@@ -39,13 +39,13 @@ func TestDesiredPodsArePublishedWhileRuntimeIsUnavailable(t *testing.T) {
 		if snaps := l.agent.Snapshots(); len(snaps) != 1 || len(snaps[0].FileErrors) != 1 {
 			t.Errorf("snapshots: %+v", snaps)
 		}
-		if n := len(l.agent.StatusCache.All()); n != 2 {
+		if n := len(l.agent.StatusCache.List()); n != 2 {
 			t.Errorf("%d pods are shown", n)
 		}
 		for _, pod := range []*corev1.Pod{one, two} {
 			s, ok := l.agent.StatusCache.Get(pod.UID)
-			if !ok || s.Status.Phase != corev1.PodPending || s.Status.Reason != RuntimeNotReady || len(s.Why) != 1 ||
-				s.Why[0].Detail != "waiting for the container runtime: connection refused" || !s.Why[0].Since.Equal(began) {
+			if !ok || s.Status.Phase != corev1.PodPending || s.Status.Reason != RuntimeNotReady || len(s.Reasons) != 1 ||
+				s.Reasons[0].Message != "waiting for the container runtime: connection refused" || !s.Reasons[0].Since.Equal(began) {
 				t.Errorf("%s: %+v", pod.Name, s)
 			}
 		}
@@ -92,7 +92,7 @@ func TestRestartWithoutRuntimeStartsNothingTwice(t *testing.T) {
 		l = startAgentUnadopted(t, h, hostfake.LargeNode(), l.records, "file")
 		successor := withUID(pod, "uid-successor")
 		l.desire("file", once, successor)
-		if s, ok := l.agent.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Why) != 0 {
+		if s, ok := l.agent.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Reasons) != 0 {
 			t.Errorf("what had failed is shown as %+v", s)
 		}
 		l.desire("file", pod, once)

@@ -16,10 +16,10 @@ import (
 
 // terminate terminates a pod, for whatever reason. It never takes back or delays an
 // earlier termination.
-func (a *Agent) terminate(w *worker, end plan.End) {
-	end.At = time.Now()
-	w.terminating = w.terminating || end.Forget
-	a.allocator.Ends(w.pod.UID) // before another pod requests its resources
+func (a *Agent) terminate(w *worker, end plan.Termination) {
+	end.RequestedAt = time.Now()
+	w.terminating = w.terminating || end.RemovePod
+	a.allocator.MarkTerminating(w.pod.UID) // before another pod requests its resources
 	w.Update(pod.Desired{Pod: w.pod, Termination: &end})
 }
 
@@ -58,19 +58,19 @@ const (
 // ShutdownPod terminates a pod because the node shuts down, and reports whether there
 // was such a pod.
 func (a *Agent) ShutdownPod(ctx context.Context, uid types.UID, grace time.Duration) (found bool) {
-	return a.terminateByUID(ctx, uid, plan.End{Reason: shutdownReason, Message: shutdownMessage, Grace: grace})
+	return a.terminateByUID(ctx, uid, plan.Termination{Reason: shutdownReason, Message: shutdownMessage, Grace: grace})
 }
 
 // EvictPod terminates a pod that uses too much, and reports whether there was such a
 // pod.
-func (a *Agent) EvictPod(ctx context.Context, uid types.UID, why *plan.Excess) (found bool) {
-	return a.terminateByUID(ctx, uid, plan.End{
-		Reason: "Evicted", Message: why.Message, Detail: why.Detail, Node: why.Node,
+func (a *Agent) EvictPod(ctx context.Context, uid types.UID, why *plan.Eviction) (found bool) {
+	return a.terminateByUID(ctx, uid, plan.Termination{
+		Reason: "Evicted", Message: why.Message, EventDetail: why.EventDetail, NodeCaused: why.NodeCaused,
 		Grace: cmp.Or(why.Grace, defaultEvictionGrace),
 	})
 }
 
-func (a *Agent) terminateByUID(ctx context.Context, uid types.UID, end plan.End) (found bool) {
+func (a *Agent) terminateByUID(ctx context.Context, uid types.UID, end plan.Termination) (found bool) {
 	reply := make(chan bool, 1)
 	a.call(ctx, func() {
 		w, known := a.workers[uid]
@@ -102,7 +102,7 @@ func (a *Agent) recreate(w *worker, why pod.RecreateCause) {
 	}
 	a.Log.Info("finished pod recreated", "pod", w.String(), "podUID", string(w.uid), "cause", string(why))
 	if s, shown := a.StatusCache.Get(w.uid); shown && !edited {
-		a.returned[w.uid] = a.Limits.Returned(s.Memory)
+		a.returned[w.uid] = a.Limits.RecreateCount(s.Memory)
 	}
 	a.terminate(w, *deletion(w.pod))
 }

@@ -47,7 +47,7 @@ func TestEditRecreatesFinishedPod(t *testing.T) {
 		}(), image, nil, corev1.PodFailed, "DeadlineExceeded"},
 		{"it was evicted", hostfake.PodOf("p", "a"), image, func(l *agentFixture, pod *corev1.Pod) {
 			l.until(time.Second, "runs", l.isRunning(pod))
-			l.agent.EvictPod(l.t.Context(), pod.UID, &plan.Excess{Message: "for the test"})
+			l.agent.EvictPod(l.t.Context(), pod.UID, &plan.Eviction{Message: "for the test"})
 		}, corev1.PodFailed, "Evicted"},
 	} {
 		for _, away := range []bool{false, true} {
@@ -71,7 +71,7 @@ func TestEditRecreatesFinishedPod(t *testing.T) {
 					l.desire("file", next)
 					l.until(time.Minute, "runs as it is wanted now", func() bool {
 						s, ok := l.agent.StatusCache.Get(pod.UID)
-						return l.isRunning(pod)() && ok && s.Pod == next && s.End == nil && s.Status.Reason == ""
+						return l.isRunning(pod)() && ok && s.Pod == next && s.Termination == nil && s.Status.Reason == ""
 					})
 					if s, _ := l.agent.StatusCache.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
 						t.Errorf("it is as if it had run before: %+v", s.Status.ContainerStatuses[0])
@@ -98,7 +98,7 @@ func TestOnlyManifestEditRecreatesPod(t *testing.T) {
 		h.Kill(served.UID, "a", 3, false)
 		failed := func(pod *corev1.Pod) bool {
 			s, ok := l.agent.StatusCache.Get(pod.UID)
-			return ok && s.Status.Phase == corev1.PodFailed && s.End == nil
+			return ok && s.Status.Phase == corev1.PodFailed && s.Termination == nil
 		}
 		l.until(time.Minute, "both have failed", func() bool { return failed(filed) && failed(served) })
 		l.desire("file", filed.DeepCopy(), hostfake.EditedPod(served, func(c *corev1.Container) { c.Image = "another" }))

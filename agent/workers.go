@@ -23,7 +23,7 @@ type worker struct {
 	*pod.Worker
 	agent    *Agent
 	uid      types.UID
-	ref      events.Ref
+	ref      events.PodRef
 	timeline *events.Timeline
 
 	// Below: the agent's goroutine only.
@@ -52,8 +52,8 @@ func (w *worker) Publish(s *status.Snapshot) { w.agent.StatusCache.Put(s) }
 
 // Report implements pod.Agent.
 func (w *worker) Report(p *corev1.Pod, r plan.Reason) {
-	if r.Event != "" {
-		w.agent.Events.Record(w.ref, events.EventOf(p, r))
+	if r.EventType != "" {
+		w.agent.Events.Record(w.ref, events.EventFromReason(p, r))
 	}
 	w.historyChanged()
 }
@@ -124,7 +124,7 @@ func (a *Agent) startWorker(d pod.Desired) {
 		r.History = &pod.History{History: rec.History, Last: a.Store.PreviousRun(), AgentStarted: a.startup.since}
 		delete(a.Records, p.UID)
 	} else {
-		r.Memory.Returned = a.returned[p.UID]
+		r.Memory.RecreateCount = a.returned[p.UID]
 		if a.Store.PreviousRun().EndedAt.IsZero() { // no previous run is known: the pod may have run in one
 			r.Memory.Restarts = checkpoint.AttemptsFromLogs(a.Stages.BuildRun.LogDir(p), a.startup.since)
 		}
@@ -132,17 +132,17 @@ func (a *Agent) startWorker(d pod.Desired) {
 	delete(a.returned, p.UID)
 	r.Observed, r.Current = listed.listing(), current
 	w := a.newWorker(d, r)
-	memoryEnd := r.Memory.End
-	w.terminating = d.Termination != nil || memoryEnd != nil && memoryEnd.Forget
+	memoryEnd := r.Memory.Termination
+	w.terminating = d.Termination != nil || memoryEnd != nil && memoryEnd.RemovePod
 	a.workers[p.UID] = w
 	a.runWorker(w)
 }
 
 func (a *Agent) newWorker(d pod.Desired, r pod.Restored) *worker {
 	p := d.Pod
-	w := &worker{agent: a, uid: p.UID, ref: events.RefOf(p), pod: p}
+	w := &worker{agent: a, uid: p.UID, ref: events.PodRefOf(p), pod: p}
 	containers := len(p.Spec.InitContainers) + len(p.Spec.Containers)
-	w.timeline = events.NewTimeline(events.OfContainers(containers, w.historyChanged))
+	w.timeline = events.NewTimeline(events.OptionsForContainers(containers, w.historyChanged))
 	c := pod.Config{
 		Stages: a.Stages, Limits: a.Limits, Prober: a.Prober, Metrics: a.Metrics.Pods, Fault: a.Fault,
 		ActionStarted: a.leaks.calls.actionStarted,
@@ -161,7 +161,7 @@ func (a *Agent) workerDone(w *worker) {
 	a.allocator.Release(p.UID)
 	a.Store.Delete(p.UID)
 	if _, returns := a.returned[p.UID]; !returns { // else its events must remain readable
-		a.Events.Forget(p.UID)
+		a.Events.PodDeleted(p.UID)
 	}
 	if a.Prober != nil {
 		a.Prober.Forget(p.UID)
@@ -246,8 +246,8 @@ func (a *Agent) history(uid types.UID, t *events.Timeline) checkpoint.History {
 	if h.Events, err = a.Events.Save(uid); err != nil {
 		a.Log.Debug("events not encoded", "podUID", string(uid), "err", err)
 	}
-	if snap, ok := a.StatusCache.Get(uid); ok && snap.Passes > 0 {
-		if h.Reported, err = pod.EncodeReasons(snap.Why); err != nil {
+	if snap, ok := a.StatusCache.Get(uid); ok && snap.Syncs > 0 {
+		if h.Reported, err = pod.EncodeReasons(snap.Reasons); err != nil {
 			a.Log.Debug("reasons not encoded", "podUID", string(uid), "err", err)
 		}
 	}
@@ -260,13 +260,13 @@ func (a *Agent) restoreEvents() {
 		if rec.Pod == nil || rec.Events == nil {
 			continue
 		}
-		if err := a.Events.Restore(events.RefOf(rec.Pod), rec.Events); err != nil {
+		if err := a.Events.Restore(events.PodRefOf(rec.Pod), rec.Events); err != nil {
 			a.Log.Warn("stored events unreadable", "podUID", string(uid), "err", err)
 		}
 	}
 }
 
 // deletion is the termination of a pod that is deleted, now.
-func deletion(p *corev1.Pod) *plan.End {
-	return &plan.End{Reason: "Deleted", Grace: podspec.GracePeriod(p), Forget: true, At: time.Now()}
+func deletion(p *corev1.Pod) *plan.Termination {
+	return &plan.Termination{Reason: "Deleted", Grace: podspec.GracePeriod(p), RemovePod: true, RequestedAt: time.Now()}
 }

@@ -100,7 +100,7 @@ func containerFromStatus(ctx context.Context, s *runtimeapi.ContainerStatus, san
 	if out.State == plan.Exited {
 		out.ExitCode, out.Reason = s.ExitCode, s.Reason
 		out.Message = terminationMessage(ctx, s, meta)
-		out.CutOff = startInterrupted(s)
+		out.Interrupted = startInterrupted(s)
 	}
 	return out, true
 }
@@ -137,7 +137,7 @@ func signalName(s runtimeapi.Signal) corev1.Signal {
 	return corev1.Signal(strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(name))
 }
 
-func containerState(s runtimeapi.ContainerState) plan.State {
+func containerState(s runtimeapi.ContainerState) plan.ContainerState {
 	switch s {
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
 		return plan.Created

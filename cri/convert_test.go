@@ -18,12 +18,12 @@ func TestWithNetworkState(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name, pod.UID = "ns", "p", "u-1"
-	plain, err := criconfig.Sandbox(criconfig.Node{}, pod, plan.SandboxSetup{})
+	plain, err := criconfig.Sandbox(criconfig.Node{}, pod, plan.SandboxConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pod.Annotations = map[string]string{podspec.NetworksAnnotation: "a"}
-	more, err := criconfig.Sandbox(criconfig.Node{}, pod, plan.SandboxSetup{})
+	more, err := criconfig.Sandbox(criconfig.Node{}, pod, plan.SandboxConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ var messageRules = [...]struct {
 	verb   verb // empty: any
 	text   string
 	unless string // the rule does not match if the message contains this; empty: no exception
-	kind   plan.Kind
+	kind   plan.ErrorKind
 }{
 	// ENOSPC and EDQUOT. The kernel also returns ENOSPC for a cgroup that it cannot create.
 	{"", "no space left on device", "cgroup", plan.NoSpace},
@@ -91,9 +91,9 @@ var messageRules = [...]struct {
 	// containerd 1.6 during startup. 2.x uses the code Unavailable.
 	{"", "server is not initialized yet", "", plan.Unavailable},
 	// A missing image has the same code NotFound as a missing sandbox.
-	{verbCreateContainer, "failed to resolve image", "", plan.ImageGone},
-	{verbCreateContainer, "failed to get image from containerd", "", plan.ImageGone},
-	{verbCreateContainer, "image not known", "", plan.ImageGone}, // CRI-O
+	{verbCreateContainer, "failed to resolve image", "", plan.ImageNotFound},
+	{verbCreateContainer, "failed to get image from containerd", "", plan.ImageNotFound},
+	{verbCreateContainer, "image not known", "", plan.ImageNotFound}, // CRI-O
 	// Errors of CNI plugins have no code.
 	{verbRunSandbox, "failed to setup network for sandbox", "", plan.Network},
 	{verbRunSandbox, "failed to create network namespace for sandbox", "", plan.Network},
@@ -136,7 +136,7 @@ func mapError(ctx context.Context, v verb, on string, err error) error {
 	return &plan.Error{Kind: errorKind(ctx, v, err), Reason: v.reason(), Err: fmt.Errorf("%s: %w", what, grpcMessage{err})}
 }
 
-func errorKind(ctx context.Context, v verb, err error) plan.Kind {
+func errorKind(ctx context.Context, v verb, err error) plan.ErrorKind {
 	code := status.Code(err)
 	if code == codes.Unknown {
 		code = status.FromContextError(err).Code()

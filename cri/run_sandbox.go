@@ -20,7 +20,7 @@ import (
 // replaced if it is not. If this call itself is interrupted, or the status of the new sandbox
 // cannot be read, the sandbox is returned together with the error if it exists. Its ID is empty
 // otherwise.
-func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error) {
+func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (plan.Sandbox, error) {
 	node := c.node()
 	handler, err := criconfig.RuntimeHandler(node, pod)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 // interrupted call left behind is replaced if it was never started. If it was started, it is
 // returned as is, because it is the requested instance.
 func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name string,
-	s plan.ContainerSetup) (plan.Container, error) {
+	s plan.ContainerConfig) (plan.Container, error) {
 	req, err := c.createRequest(ctx, pod, name, s)
 	if err != nil {
 		return plan.Container{}, err
@@ -70,7 +70,7 @@ type creation struct {
 }
 
 func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string,
-	s plan.ContainerSetup) (*runtimeapi.CreateContainerRequest, error) {
+	s plan.ContainerConfig) (*runtimeapi.CreateContainerRequest, error) {
 	spec := podspec.FindContainer(pod, name)
 	if spec == nil {
 		return nil, &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError",
@@ -83,8 +83,8 @@ func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string
 	}
 	c.reportWarnings(pod, criconfig.ContainerWarnings(node, pod, spec, s))
 	// The request includes the sandbox configuration.
-	sandbox, err := criconfig.Sandbox(node, pod, plan.SandboxSetup{
-		Attempt: s.Sandbox.Attempt, CgroupParent: s.CgroupPar, LogDir: s.LogDir,
+	sandbox, err := criconfig.Sandbox(node, pod, plan.SandboxConfig{
+		Attempt: s.Sandbox.Attempt, CgroupParent: s.CgroupParent, LogDir: s.LogDir,
 	})
 	if err != nil {
 		return nil, err

@@ -98,7 +98,7 @@ func (t *redactedError) Unwrap() error { return t.err }
 
 // classify maps the runtime's error of a pull. Runtimes pass most errors of a registry on as text
 // with the code Unknown, so the text has to be parsed. This is the only place that does.
-func classify(err error) (plan.Kind, string) {
+func classify(err error) (plan.ErrorKind, string) {
 	msg := strings.ToLower(text(err))
 	has := func(words ...string) bool {
 		for _, w := range words {

@@ -15,7 +15,7 @@ func TestClassify(t *testing.T) {
 	for _, c := range []struct {
 		is     string
 		err    error
-		kind   plan.Kind
+		kind   plan.ErrorKind
 		reason string
 	}{
 		{"the runtime is unavailable", status.Error(codes.Unavailable,

@@ -143,13 +143,13 @@ func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string,
 }
 
 // Observe is Present for several images.
-func (m *Manager) Observe(ctx context.Context, pod *corev1.Pod, images []string, secrets plan.Objects) plan.ImagesSeen {
-	observed := make(plan.ImagesSeen, len(images))
+func (m *Manager) Observe(ctx context.Context, pod *corev1.Pod, images []string, secrets plan.Objects) plan.ImageStatuses {
+	observed := make(plan.ImageStatuses, len(images))
 	for _, name := range images {
 		img, present, err := m.Present(ctx, pod, name, secrets)
-		s := plan.ImageSeen{Image: img, Here: present}
+		s := plan.ImageStatus{Image: img, Present: present}
 		if err != nil {
-			s.Unclear = err.Error()
+			s.Err = err.Error()
 		}
 		observed[name] = s
 	}
@@ -176,7 +176,7 @@ func (m *Manager) Resolve(ctx context.Context, pod *corev1.Pod, image string,
 	secrets plan.Objects) (plan.Image, error) {
 	img, present, err := m.Present(ctx, pod, image, secrets)
 	if err == nil && !present {
-		err = &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError",
+		err = &plan.Error{Kind: plan.ImageNotFound, Reason: "CreateContainerError",
 			Err: fmt.Errorf("image %q is no longer present on the node", image)}
 	}
 	return img, err
@@ -199,7 +199,7 @@ func (m *Manager) inspect(ctx context.Context, ref string, n podspec.ImageName) 
 		return imageStatus{}, errors.New("the runtime returned an image without an ID")
 	}
 	p := imageStatus{present: true, image: plan.Image{ID: img.GetId(), Ref: repoDigest(img, n), Size: img.GetSize(),
-		At: at}}
+		InspectedAt: at}}
 	if uid := img.GetUid(); uid != nil {
 		p.image.UID = &uid.Value
 	} else {

@@ -45,7 +45,7 @@ func TestResolveMissingImage(t *testing.T) {
 	f := newFake()
 	i := newImages(t, Options{Service: f})
 	_, err := i.Resolve(t.Context(), newPod("p", 0), "reg.io/a:1", nil)
-	wantKind(t, err, plan.ImageGone, "CreateContainerError")
+	wantKind(t, err, plan.ImageNotFound, "CreateContainerError")
 	f.statusErr = status.Error(codes.Unavailable, "connection refused")
 	_, err = i.Resolve(t.Context(), newPod("p", 0), "reg.io/a:1", nil)
 	wantKind(t, err, plan.Unavailable, "ImageInspectError")
@@ -93,13 +93,13 @@ func TestObserve(t *testing.T) {
 	i := newImages(t, Options{Service: f})
 	names := []string{"reg.io/a:1", "reg.io/b:1", "Not/A_Name"}
 	seen := i.Observe(t.Context(), newPod("p", 0), names, nil)
-	if a, b, c := seen[names[0]], seen[names[1]], seen[names[2]]; !a.Here || a.ID != "i" || a.Unclear != "" || b.Here ||
-		b.Unclear != "" || c.Here || c.Unclear == "" || len(seen) != 3 {
+	if a, b, c := seen[names[0]], seen[names[1]], seen[names[2]]; !a.Present || a.ID != "i" || a.Err != "" || b.Present ||
+		b.Err != "" || c.Present || c.Err == "" || len(seen) != 3 {
 		t.Errorf("%+v", seen)
 	}
 	f.statusErr = status.Error(codes.Unavailable, "connection refused")
-	if a := i.Observe(t.Context(), newPod("p", 0), names[:1], nil)[names[0]]; a.Here ||
-		!strings.Contains(a.Unclear, "connection refused") {
+	if a := i.Observe(t.Context(), newPod("p", 0), names[:1], nil)[names[0]]; a.Present ||
+		!strings.Contains(a.Err, "connection refused") {
 		t.Errorf("%+v", a)
 	}
 }

@@ -32,7 +32,7 @@ func askOnce(t *testing.T, spec corev1.Probe, ports ...corev1.ContainerPort) out
 	c := corev1.Container{Name: "c", Ports: ports}
 	o := New(Options{})
 	x := &probe{
-		in:      &instance{watch: plan.Watch{ID: "c-0", Name: "c"}},
+		in:      &instance{watch: plan.ProbeTarget{ID: "c-0", Name: "c"}},
 		spec:    &spec,
 		host:    "127.0.0.1",
 		timeout: time.Duration(spec.TimeoutSeconds) * time.Second,
@@ -229,7 +229,7 @@ func TestHTTP2OverTLS(t *testing.T) {
 	get := corev1.HTTPGetAction{Path: "/seen", Scheme: corev1.URISchemeHTTPS, Port: intstr.FromInt32(portIn(t, s.URL))}
 	o := New(Options{})
 	x := &probe{
-		in:      &instance{watch: plan.Watch{ID: "c-0", Name: "c"}},
+		in:      &instance{watch: plan.ProbeTarget{ID: "c-0", Name: "c"}},
 		spec:    &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &get}},
 		host:    "127.0.0.1",
 		timeout: 5 * time.Second,

@@ -63,7 +63,7 @@ type inbox struct {
 // watch is a call of Watch.
 type watch struct {
 	pod         *corev1.Pod
-	want        []plan.Watch
+	want        []plan.ProbeTarget
 	health      func(id string, h plan.Health)
 	recordEvent func(plan.Reason)
 }
@@ -77,7 +77,7 @@ type pod struct {
 // instance is a running container.
 type instance struct {
 	pod    *pod
-	watch  plan.Watch
+	watch  plan.ProbeTarget
 	health plan.Health
 	probes []*probe // by type
 }
@@ -156,7 +156,7 @@ func New(o Options) *Manager {
 // changes, event for results that are reported as events. Neither may block.
 func (o *Manager) Watch(
 	pod *corev1.Pod,
-	want []plan.Watch,
+	want []plan.ProbeTarget,
 	health func(id string, h plan.Health),
 	event func(plan.Reason),
 ) {
@@ -342,14 +342,14 @@ func (o *Manager) poolOf(p *probe) *workerPool {
 // recordEvent reports a result other than success as an event. Early failures are expected during
 // startup and not reported.
 func (p *probe) recordEvent(s Sample) {
-	r := plan.Reason{On: p.in.watch.Name, Event: corev1.EventTypeWarning}
+	r := plan.Reason{Target: p.in.watch.Name, EventType: corev1.EventTypeWarning}
 	switch {
 	case s.Result == Failure && s.Counted:
-		r.Code, r.Detail = "Unhealthy", fmt.Sprintf("%s probe failed: %s", p.Kind, s.Output)
+		r.Code, r.Message = "Unhealthy", fmt.Sprintf("%s probe failed: %s", p.Kind, s.Output)
 	case s.Result == Warning:
-		r.Code, r.Detail = "ProbeWarning", fmt.Sprintf("%s probe warning: %s", p.Kind, s.Output)
+		r.Code, r.Message = "ProbeWarning", fmt.Sprintf("%s probe warning: %s", p.Kind, s.Output)
 	case s.Result == Unknown:
-		r.Code, r.Detail = "Unhealthy", fmt.Sprintf(
+		r.Code, r.Message = "Unhealthy", fmt.Sprintf(
 			"%s probe errored and resulted in %s state: %s",
 			p.Kind,
 			s.Result,
@@ -364,19 +364,19 @@ func (p *probe) recordEvent(s Sample) {
 // updateHealth reports the combined result of the container's probes if it has changed.
 func (in *instance) updateHealth(p *probe) {
 	h := in.health
-	was := h.Of(p.Kind)
-	if was != nil && *was == p.Probed {
+	was := h.StateOf(p.Kind)
+	if was != nil && *was == p.ProbeState {
 		return
 	}
-	h.Probed = slices.DeleteFunc(slices.Clone(h.Probed), func(x plan.Probed) bool { return x.Kind == p.Kind })
-	h.Probed = append(h.Probed, p.Probed)
-	slices.SortFunc(h.Probed, func(a, b plan.Probed) int { return cmp.Compare(a.Kind, b.Kind) })
+	h.Probes = slices.DeleteFunc(slices.Clone(h.Probes), func(x plan.ProbeState) bool { return x.Kind == p.Kind })
+	h.Probes = append(h.Probes, p.ProbeState)
+	slices.SortFunc(h.Probes, func(a, b plan.ProbeState) int { return cmp.Compare(a.Kind, b.Kind) })
 	if p.passed != nil {
 		switch ok := *p.passed; {
 		case p.Kind == plan.ReadinessProbe:
 			h.Ready = ok
 		case !ok:
-			h.Dead, h.Probe, h.Message = true, kindText(p.Kind), p.Probed.Failure
+			h.Failed, h.FailedProbe, h.Message = true, kindText(p.Kind), p.ProbeState.Failure
 		case p.Kind == plan.StartupProbe:
 			h.Started = true
 		}

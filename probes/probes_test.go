@@ -86,21 +86,21 @@ func (r *rig) runner(x *probe, _ *corev1.Container) func(context.Context) outcom
 }
 
 // watch sets the probes of one pod.
-func (r *rig) watch(pod *corev1.Pod, want ...plan.Watch) {
+func (r *rig) watch(pod *corev1.Pod, want ...plan.ProbeTarget) {
 	r.o.Watch(pod, want, func(id string, h plan.Health) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.health[id] = h
 		r.told = append(
 			r.told,
-			fmt.Sprintf("%g %s started=%v ready=%v dead=%v", time.Since(r.began).Seconds(), id, h.Started, h.Ready, h.Dead),
+			fmt.Sprintf("%g %s started=%v ready=%v dead=%v", time.Since(r.began).Seconds(), id, h.Started, h.Ready, h.Failed),
 		)
 	}, func(reason plan.Reason) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.events = append(
 			r.events,
-			fmt.Sprintf("%g %s %s: %s", time.Since(r.began).Seconds(), reason.On, reason.Code, reason.Detail),
+			fmt.Sprintf("%g %s %s: %s", time.Since(r.began).Seconds(), reason.Target, reason.Code, reason.Message),
 		)
 	})
 }
@@ -123,8 +123,8 @@ func (r *rig) ran(key string) string {
 }
 
 // running is a watch of a container that has just started.
-func (r *rig) running(name string, want plan.Probes) plan.Watch {
-	return plan.Watch{ID: name + "-0", Name: name, StartedAt: time.Now(), Host: "10.0.0.1", Probes: want}
+func (r *rig) running(name string, want plan.Probes) plan.ProbeTarget {
+	return plan.ProbeTarget{ID: name + "-0", Name: name, StartedAt: time.Now(), Host: "10.0.0.1", Probes: want}
 }
 
 func probed(uid string, cs ...corev1.Container) *corev1.Pod {
@@ -225,7 +225,7 @@ func TestFailedLivenessProbeReportsOnce(t *testing.T) {
 		if got := r.ran("c/Liveness"); got != "0.00 1.00 2.00 3.00" {
 			t.Errorf("it ran at %s", got)
 		}
-		if h := r.health["c-0"]; !h.Dead || h.Probe != "liveness" || h.Message != "down" {
+		if h := r.health["c-0"]; !h.Failed || h.FailedProbe != "liveness" || h.Message != "down" {
 			t.Errorf("%+v", h)
 		}
 		// The replacement starts from the beginning.
@@ -305,7 +305,7 @@ func TestAgentRestartKeepsResults(t *testing.T) {
 		r.at(21 * time.Second)
 		kept = r.health["c-0"]
 	})
-	if l := kept.Of(plan.LivenessProbe); !kept.Ready || kept.Dead || l.Run != 2 {
+	if l := kept.StateOf(plan.LivenessProbe); !kept.Ready || kept.Failed || l.Consecutive != 2 {
 		t.Fatalf("%+v", kept)
 	}
 	inBubble(t, Options{}, func(t *testing.T, r *rig) {
@@ -325,7 +325,7 @@ func TestAgentRestartKeepsResults(t *testing.T) {
 			t.Error("it was not probed again soon")
 		}
 		r.at(11 * time.Second)
-		if h := r.health["c-0"]; !h.Dead || !h.Ready {
+		if h := r.health["c-0"]; !h.Failed || !h.Ready {
 			t.Errorf("the third failure in a row: %+v", h)
 		}
 	})
@@ -503,12 +503,12 @@ func TestPausedNodeDoesNotCountAgainstPod(t *testing.T) {
 			r.running("c", plan.Probes{Liveness: true}),
 		)
 		r.at(3500 * time.Millisecond)
-		if r.health["c-0"].Dead ||
+		if r.health["c-0"].Failed ||
 			!slices.ContainsFunc(r.events, func(e string) bool { return strings.Contains(e, "paused for 1.9s") }) {
 			t.Errorf("%+v %v", r.health["c-0"], r.events)
 		}
 		r.at(10 * time.Second)
-		if !r.health["c-0"].Dead {
+		if !r.health["c-0"].Failed {
 			t.Error("it is never given up")
 		}
 	})

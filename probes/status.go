@@ -22,7 +22,7 @@ type Sample struct {
 // Status describes one probe of a container instance.
 type Status struct {
 	Container, ContainerID string
-	Probed                 plan.Probed
+	Probed                 plan.ProbeState
 	Passed                 *bool     // result by thresholds; nil: none yet
 	NextRun                time.Time // zero: it will not run again
 	Running                bool
@@ -59,7 +59,7 @@ func (o *Manager) statuses(uid types.UID) (out []Status) {
 	for _, in := range p.instances {
 		for _, x := range in.probes {
 			r := Status{
-				Container: in.watch.Name, ContainerID: in.watch.ID, Probed: x.Probed,
+				Container: in.watch.Name, ContainerID: in.watch.ID, Probed: x.ProbeState,
 				Passed: x.passed, Running: x.run != nil, Missed: x.skipped, Recent: slices.Clone(x.recent),
 			}
 			if x.wanted && x.run == nil && (x.heapIndex >= 0 || x.queued) {

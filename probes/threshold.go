@@ -50,7 +50,7 @@ func thresholdsOf(spec *corev1.Probe, spread float64) thresholds {
 //	  └──success──► once ──► every period
 type probeState struct {
 	thresholds
-	plan.Probed
+	plan.ProbeState
 	due        time.Time     // next run
 	countsFrom time.Time     // earlier failures are not counted, nor are earlier successes of a series
 	backoff    time.Duration // after the last early run
@@ -64,13 +64,13 @@ func newState(kind plan.ProbeKind, r thresholds, started time.Time, delay time.D
 	if !started.IsZero() { // a start in the future means that the clock was set back
 		due = now.Add(min(max(delay-now.Sub(started), 0), delay))
 	}
-	return probeState{thresholds: r, Probed: plan.Probed{Kind: kind, Phase: due}, due: due, countsFrom: due.Add(r.period)}
+	return probeState{thresholds: r, ProbeState: plan.ProbeState{Kind: kind, Phase: due}, due: due, countsFrom: due.Add(r.period)}
 }
 
 // resumeState continues a probe of an earlier run of the agent. It runs soon and keeps its phase: a
 // failure counts when the next run would have been due, and so does a success within a series.
-func resumeState(p plan.Probed, r thresholds, passed *bool, now time.Time) probeState {
-	c := probeState{thresholds: r, Probed: p, passed: passed}
+func resumeState(p plan.ProbeState, r thresholds, passed *bool, now time.Time) probeState {
+	c := probeState{thresholds: r, ProbeState: p, passed: passed}
 	if c.Phase.IsZero() || c.Phase.After(now.Add(r.period)) { // the clock was set back
 		c.Phase = now
 	}
@@ -109,12 +109,12 @@ func (c *probeState) record(r Result, output string, began, ended time.Time) (co
 // series, as the first run after a restart may.
 func (c *probeState) succeeded(began, ended time.Time) (counted bool) {
 	c.backoff = 0
-	if c.Once && c.OK && c.Run < c.success && ended.Before(c.countsFrom) {
+	if c.Succeeded && c.OK && c.Consecutive < c.success && ended.Before(c.countsFrom) {
 		c.due = c.countsFrom
 		return false
 	}
-	if !c.Once {
-		c.Once = true
+	if !c.Succeeded {
+		c.Succeeded = true
 		c.Phase = ended.Add(c.period)
 		if c.success == 1 { // otherwise the next success would count too soon
 			c.Phase = ended.Add(time.Duration(c.spread * float64(c.period)))
@@ -131,14 +131,14 @@ func (c *probeState) succeeded(began, ended time.Time) (counted bool) {
 func (c *probeState) failed(output string, began, ended time.Time) (counted bool) {
 	if ended.Before(c.countsFrom) {
 		c.due = later(c.countsFrom, ended)
-		if c.early && !c.Once {
+		if c.early && !c.Succeeded {
 			c.due = c.retrySoon(ended, c.due)
 		}
 		return false
 	}
 	c.count(false, c.failure, output)
 	c.countsFrom = c.nextSlot(later(began, c.countsFrom))
-	if c.early && !c.Once {
+	if c.early && !c.Succeeded {
 		c.due = c.retrySoon(ended, later(c.countsFrom, ended))
 	} else {
 		c.due = later(c.nextSlot(began), ended)
@@ -148,14 +148,14 @@ func (c *probeState) failed(output string, began, ended time.Time) (counted bool
 
 // count adds a result to its series.
 func (c *probeState) count(ok bool, threshold int32, output string) {
-	if c.Run == 0 || c.OK != ok {
-		c.OK, c.Run = ok, 0
+	if c.Consecutive == 0 || c.OK != ok {
+		c.OK, c.Consecutive = ok, 0
 	}
-	if c.Run < threshold {
-		c.Run++
-		c.Probed.Failure = output // keep it stable: later outputs may vary
+	if c.Consecutive < threshold {
+		c.Consecutive++
+		c.ProbeState.Failure = output // keep it stable: later outputs may vary
 	}
-	if c.Run >= threshold {
+	if c.Consecutive >= threshold {
 		c.passed = &ok
 	}
 }

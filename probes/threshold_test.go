@@ -131,16 +131,16 @@ func TestProbeStateResumes(t *testing.T) {
 	for c.due.Before(at(20)) {
 		c.record(Failure, "down", c.due, c.due)
 	}
-	if c.Run != 2 || c.OK || c.due != at(22.5) {
+	if c.Consecutive != 2 || c.OK || c.due != at(22.5) {
 		t.Fatalf("%+v", c)
 	}
 	// Restarted at 15 s: the phase and the count are as they were; the run that is
 	// made at once counts for nothing if it fails.
-	got := play(resumeState(c.Probed, r, c.passed, at(15)), 40*time.Second, 0, between(0, 99, Failure, Failure))
+	got := play(resumeState(c.ProbeState, r, c.passed, at(15)), 40*time.Second, 0, between(0, 99, Failure, Failure))
 	if want := "15.25f 22.5-[false] 32.5-"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	got = play(resumeState(c.Probed, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
+	got = play(resumeState(c.ProbeState, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
 	if want := "15.25+ 22.5+"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -159,7 +159,7 @@ func TestProbeStateResumes(t *testing.T) {
 			c.record(Success, "", c.due, c.due)
 		}
 		got := play(
-			resumeState(c.Probed, three, c.passed, at(s.until+3)),
+			resumeState(c.ProbeState, three, c.passed, at(s.until+3)),
 			30*time.Second,
 			0,
 			between(0, 99, Success, Failure),
@@ -169,7 +169,7 @@ func TestProbeStateResumes(t *testing.T) {
 		}
 	}
 	// The clock was set back by a day: it does not wait for yesterday's tomorrow.
-	if c := resumeState(c.Probed, r, nil, at(-86400)); c.due.After(at(-86400 + 10)) {
+	if c := resumeState(c.ProbeState, r, nil, at(-86400)); c.due.After(at(-86400 + 10)) {
 		t.Errorf("it is due only %s later", c.due.Sub(at(-86400)))
 	}
 }
@@ -199,7 +199,7 @@ func TestFirstRunIgnoresClockChanges(t *testing.T) {
 		}
 	}
 	r := resumeState(
-		plan.Probed{Kind: plan.LivenessProbe, Phase: wall.Add(-time.Minute)},
+		plan.ProbeState{Kind: plan.LivenessProbe, Phase: wall.Add(-time.Minute)},
 		thresholds{period: time.Second},
 		nil,
 		now,

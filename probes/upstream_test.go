@@ -186,7 +186,7 @@ func TestAgentRestartFailsNoContainerEarlier(t *testing.T) {
 				r.at(restart)
 				kept = r.health["c-0"]
 			})
-			if kept.Dead {
+			if kept.Failed {
 				continue
 			}
 			inBubble(t, Options{}, func(_ *testing.T, r *rig) {

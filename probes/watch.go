@@ -49,7 +49,7 @@ func (o *Manager) setPod(w *watch, now time.Time) {
 	})
 }
 
-func (o *Manager) setContainer(in *instance, c *corev1.Container, want plan.Watch, now time.Time) {
+func (o *Manager) setContainer(in *instance, c *corev1.Container, want plan.ProbeTarget, now time.Time) {
 	in.watch.Probes, in.watch.Host = want.Probes, want.Host
 	for _, k := range []struct {
 		kind plan.ProbeKind
@@ -79,7 +79,7 @@ func (o *Manager) setContainer(in *instance, c *corev1.Container, want plan.Watc
 func (o *Manager) newProbe(in *instance, kind plan.ProbeKind, spec *corev1.Probe, now time.Time) *probe {
 	x := &probe{in: in, heapIndex: -1}
 	r := thresholdsOf(spec, phaseSpread(in.pod.pod.UID, in.watch.Name, kind))
-	if was := in.health.Of(kind); was != nil {
+	if was := in.health.StateOf(kind); was != nil {
 		x.probeState = resumeState(*was, r, passedBefore(in.health, kind, *was, r), now)
 		return x
 	}
@@ -88,9 +88,9 @@ func (o *Manager) newProbe(in *instance, kind plan.ProbeKind, spec *corev1.Probe
 }
 
 // passedBefore returns the result that an earlier run of the agent has determined.
-func passedBefore(h plan.Health, kind plan.ProbeKind, was plan.Probed, r thresholds) *bool {
+func passedBefore(h plan.Health, kind plan.ProbeKind, was plan.ProbeState, r thresholds) *bool {
 	switch {
-	case kind == plan.ReadinessProbe && (h.Ready || !was.OK && was.Run >= r.failure):
+	case kind == plan.ReadinessProbe && (h.Ready || !was.OK && was.Consecutive >= r.failure):
 		return &h.Ready
 	case kind == plan.StartupProbe && h.Started:
 		return &h.Started

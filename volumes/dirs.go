@@ -21,11 +21,11 @@ import (
 func (v *Volumes) Observe(
 	ctx context.Context,
 	pod *corev1.Pod,
-) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
+) (dirs bool, vols map[string]plan.VolumeStatus, err error) {
 	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID))); err != nil {
 		return false, nil, failed("", fmt.Errorf("read pod directories: %w", err))
 	}
-	vols = map[string]plan.VolumeSeen{}
+	vols = map[string]plan.VolumeStatus{}
 	there, err := exists(v.podDir(pod.UID))
 	if err != nil {
 		return false, nil, failed("", err)
@@ -39,7 +39,7 @@ func (v *Volumes) Observe(
 	}
 	err = v.eachVolume(pod.UID, pluginsDir, func(k kind, name string) error {
 		if m, ok := v.setUp(pod.UID, k, name); ok {
-			vols[name] = plan.VolumeSeen{Version: m.Version}
+			vols[name] = plan.VolumeStatus{Version: m.Version}
 		}
 		return nil
 	})

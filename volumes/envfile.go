@@ -38,24 +38,24 @@ func (v *Volumes) EnvFiles(pod *corev1.Pod, c *corev1.Container) plan.EnvFiles {
 	return files
 }
 
-func (v *Volumes) envFile(pod *corev1.Pod, file plan.EnvFile) plan.FileSeen {
+func (v *Volumes) envFile(pod *corev1.Pod, file plan.EnvFile) plan.EnvFileContent {
 	vol := volumeOf(pod, file.Volume)
 	if vol == nil || vol.EmptyDir == nil {
-		return plan.FileSeen{Err: "the pod has no such emptyDir"}
+		return plan.EnvFileContent{Err: "the pod has no such emptyDir"}
 	}
 	if err := checkSubPath(file.Path); err != nil {
-		return plan.FileSeen{Err: err.Error()}
+		return plan.EnvFileContent{Err: err.Error()}
 	}
 	content, err := readBeneath(v.volumeDir(pod.UID, emptyDir, vol.Name), file.Path)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return plan.FileSeen{Missing: true}
+		return plan.EnvFileContent{Missing: true}
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ELOOP):
-		return plan.FileSeen{Err: "path leads out of the volume"}
+		return plan.EnvFileContent{Err: "path leads out of the volume"}
 	case err != nil:
-		return plan.FileSeen{Err: err.Error()}
+		return plan.EnvFileContent{Err: err.Error()}
 	}
-	return plan.FileSeen{Content: content}
+	return plan.EnvFileContent{Content: content}
 }
 
 // readBeneath reads a regular file of a volume.

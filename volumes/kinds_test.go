@@ -127,7 +127,7 @@ func TestHostPathTypes(t *testing.T) {
 		typ  corev1.HostPathType
 		path string
 		err  string // empty: fine
-		kind plan.Kind
+		kind plan.ErrorKind
 	}{
 		{"", at("nothing"), "", 0},
 		{"Directory", at("dir"), "", 0},

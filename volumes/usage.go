@@ -19,7 +19,7 @@ import (
 
 // ExceededSizeLimit measures the pod's disk-backed emptyDirs with a sizeLimit and returns the first
 // that exceeds it, or nil. Volumes that are not set up use nothing.
-func (v *Volumes) ExceededSizeLimit(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error) {
+func (v *Volumes) ExceededSizeLimit(ctx context.Context, pod *corev1.Pod) (*plan.Eviction, error) {
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
 		limit := podspec.EmptyDirSizeLimit(vol)
@@ -31,7 +31,7 @@ func (v *Volumes) ExceededSizeLimit(ctx context.Context, pod *corev1.Pod) (*plan
 		}
 		used, err := usedBelow(ctx, v.volumeDir(pod.UID, emptyDir, vol.Name), limit.Value())
 		if used > limit.Value() { // even if the measurement is incomplete
-			return &plan.Excess{
+			return &plan.Eviction{
 				Signal:  "emptydirfs.limit",
 				Message: fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", vol.Name, limit.String()),
 			}, nil

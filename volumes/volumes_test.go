@@ -375,7 +375,7 @@ func TestRefusals(t *testing.T) {
 		vol("a/b", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
 		emptyDirVol("odd", corev1.EmptyDirVolumeSource{Medium: "Paper"}),
 	)
-	for name, want := range map[string]plan.Kind{"pvc": plan.Unsupported, "a/b": plan.Invalid, "odd": plan.Invalid, "none": plan.Invalid} {
+	for name, want := range map[string]plan.ErrorKind{"pvc": plan.Unsupported, "a/b": plan.Invalid, "odd": plan.Invalid, "none": plan.Invalid} {
 		err := v.Mount(t.Context(), odd, name, "", nil, nil)
 		if e, ok := errors.AsType[*plan.Error](err); !ok || e.Kind != want || e.Reason != "FailedMount" {
 			t.Errorf("mount %s: %v", name, err)

@@ -20,23 +20,23 @@ import (
 type crowd struct {
 	*lobby
 	mu   sync.Mutex
-	ends map[types.UID][]plan.End
+	ends map[types.UID][]plan.Termination
 }
 
 func inCrowd(t *testing.T, c Config, f func(*testing.T, *crowd)) {
 	t.Helper()
-	inRoom(t, c, func(t *testing.T, l *lobby) { f(t, &crowd{lobby: l, ends: map[types.UID][]plan.End{}}) })
+	inRoom(t, c, func(t *testing.T, l *lobby) { f(t, &crowd{lobby: l, ends: map[types.UID][]plan.Termination{}}) })
 }
 
 func (c *crowd) enter(pod *corev1.Pod, admitted bool) *corev1.Pod {
-	c.Ask(Seat{
+	c.Submit(Request{
 		Pod: pod, Admitted: admitted,
 		Reply: func(v plan.Verdict) {
 			c.lobby.mu.Lock()
 			defer c.lobby.mu.Unlock()
 			c.answers[pod.UID] = append(c.answers[pod.UID], v)
 		},
-		End: func(e plan.End) {
+		Preempt: func(e plan.Termination) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.ends[pod.UID] = append(c.ends[pod.UID], e)
@@ -55,7 +55,7 @@ func (c *crowd) told(t *testing.T, pod *corev1.Pod, times int) {
 		t.Errorf("%s was told to go %d times, want %d: %+v", pod.Name, len(all), times, all)
 	}
 	for _, e := range all {
-		if e.Reason != "Preempting" || e.Message != "Preempted in order to admit critical pod" || e.Forget || e.Grace != podspec.GracePeriod(pod) {
+		if e.Reason != "Preempting" || e.Message != "Preempted in order to admit critical pod" || e.RemovePod || e.Grace != podspec.GracePeriod(pod) {
 			t.Errorf("%s was told %+v", pod.Name, e)
 		}
 	}
@@ -67,7 +67,7 @@ func critical(pod *corev1.Pod) *corev1.Pod {
 }
 
 func TestOthersGoForACriticalPodAndItWaitsForTheirRoom(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 10, Alone: true}, func(t *testing.T, c *crowd) {
+	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
 		small, big := c.enter(needs("small", "1"), false), c.enter(needs("big", "3"), false)
 		system := c.enter(critical(needs("system", "1")), false)
 		c.told(t, small, 1)
@@ -77,17 +77,17 @@ func TestOthersGoForACriticalPodAndItWaitsForTheirRoom(t *testing.T) {
 		}
 		c.enter(system, false) // asking again changes nothing
 		c.told(t, small, 1)
-		c.Ends(small.UID)
+		c.MarkTerminating(small.UID)
 		c.Release(small.UID)
-		c.is(t, system, plan.OK, "")
+		c.is(t, system, plan.Admitted, "")
 		c.told(t, big, 0)
 	})
 }
 
 func TestWhatEndsAnywayIsRoomForACriticalPod(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 10, Alone: true}, func(t *testing.T, c *crowd) {
+	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
 		a, b := c.enter(needs("a", "2"), false), c.enter(needs("b", "2"), false)
-		c.Ends(a.UID)
+		c.MarkTerminating(a.UID)
 		system := c.enter(critical(needs("system", "2")), false)
 		if v, _ := c.last(system); v.State != plan.Wait || v.Preempts != "" {
 			t.Errorf("%+v", v)
@@ -96,17 +96,17 @@ func TestWhatEndsAnywayIsRoomForACriticalPod(t *testing.T) {
 		c.told(t, a, 0)
 		c.told(t, b, 0)
 		c.Release(a.UID)
-		c.is(t, system, plan.OK, "")
+		c.is(t, system, plan.Admitted, "")
 		c.told(t, b, 1)
 		c.Release(b.UID)
-		c.is(t, twin, plan.OK, "")
+		c.is(t, twin, plan.Admitted, "")
 	})
 }
 
 // TestNobodyLesserTakesTheRoomThatIsMade: room for two, of which one is free.
 func TestNobodyLesserTakesTheRoomThatIsMade(t *testing.T) {
 	for _, server := range []bool{false, true} {
-		inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 10, Alone: true}, func(t *testing.T, c *crowd) {
+		inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
 			victim := c.enter(needs("victim", "3"), false)
 			system := c.enter(critical(needs("system", "3")), false)
 			c.told(t, victim, 1)
@@ -117,7 +117,7 @@ func TestNobodyLesserTakesTheRoomThatIsMade(t *testing.T) {
 			free := needs("free", "1")
 			c.enter(thief, false)
 			c.enter(fits, false)
-			if v, _ := c.last(fits); v.State != plan.OK {
+			if v, _ := c.last(fits); v.State != plan.Admitted {
 				t.Errorf("there is room for both: %+v", v)
 			}
 			if v, _ := c.last(thief); server && v.State != plan.Rejected || !server && v.State != plan.Wait {
@@ -126,20 +126,20 @@ func TestNobodyLesserTakesTheRoomThatIsMade(t *testing.T) {
 			grows := free.DeepCopy()
 			grows.UID = fits.UID
 			grows.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1500m")
-			c.Ask(Seat{Pod: grows, Resize: true, Reply: func(v plan.Verdict) {
-				if v.State == plan.OK {
+			c.Submit(Request{Pod: grows, Resize: true, Reply: func(v plan.Verdict) {
+				if v.State == plan.Admitted {
 					t.Error("a resize has taken the room")
 				}
 			}})
 			c.Release(victim.UID)
-			c.is(t, system, plan.OK, "")
+			c.is(t, system, plan.Admitted, "")
 		})
 	}
 }
 
 // TestWhenItGoesItselfTheRoomIsFree: what was kept for it is others' at once.
 func TestWhenItGoesItselfTheRoomIsFree(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 10, Alone: true}, func(t *testing.T, c *crowd) {
+	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
 		victim := c.enter(needs("victim", "2"), false)
 		system := c.enter(critical(needs("system", "3")), false)
 		other := c.enter(needs("other", "2"), false)
@@ -148,12 +148,12 @@ func TestWhenItGoesItselfTheRoomIsFree(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		c.Release(system.UID)
-		c.is(t, other, plan.OK, "")
+		c.is(t, other, plan.Admitted, "")
 	})
 }
 
 func TestOnlyForResourcesAndOnlyForCriticalPods(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 10}, func(t *testing.T, c *crowd) { // joined: static pods are critical
+	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, c *crowd) { // joined: static pods are critical
 		low := c.enter(assigned(needs("low", "3")), false)
 		static := needs("static", "1")
 		static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
@@ -178,10 +178,10 @@ func TestOnlyForResourcesAndOnlyForCriticalPods(t *testing.T) {
 // TestWhoWasSeatedBeforeHeCouldBeToldGoesToo: so it is after every restart of the
 // agent, which seats the pods that it remembers before their workers ask for them.
 func TestWhoWasSeatedBeforeHeCouldBeToldGoesToo(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 10, Alone: true}, func(t *testing.T, c *crowd) {
+	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
 		stays, goes, ends := needs("stays", "1500m"), needs("goes", "1"), needs("ends", "1500m")
 		for _, pod := range []*corev1.Pod{stays, goes, ends} {
-			c.Ask(Seat{Pod: pod, Admitted: true, Ending: true, Reply: func(plan.Verdict) {}})
+			c.Submit(Request{Pod: pod, Admitted: true, Terminating: true, Reply: func(plan.Verdict) {}})
 		}
 		early := c.enter(critical(needs("early", "500m")), false)
 		if v, _ := c.last(early); v.State != plan.Wait || v.Preempts != "" {
@@ -190,11 +190,11 @@ func TestWhoWasSeatedBeforeHeCouldBeToldGoesToo(t *testing.T) {
 		c.enter(stays, true)
 		c.enter(goes, true)
 		// One that ends anyway is never said to stay in between: nobody goes instead.
-		c.Ask(Seat{Pod: ends, Admitted: true, Ending: true, Reply: func(plan.Verdict) {}, End: func(plan.End) { t.Error("it ends already") }})
+		c.Submit(Request{Pod: ends, Admitted: true, Terminating: true, Reply: func(plan.Verdict) {}, Preempt: func(plan.Termination) { t.Error("it ends already") }})
 		c.told(t, stays, 0)
 		c.told(t, goes, 0)
 		c.Release(ends.UID)
-		c.is(t, early, plan.OK, "")
+		c.is(t, early, plan.Admitted, "")
 		late := c.enter(critical(needs("late", "1500m")), false)
 		c.told(t, stays, 0)
 		c.told(t, goes, 1)
@@ -202,22 +202,22 @@ func TestWhoWasSeatedBeforeHeCouldBeToldGoesToo(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		c.Release(goes.UID)
-		c.is(t, late, plan.OK, "")
+		c.is(t, late, plan.Admitted, "")
 	})
 }
 
 // TestAPodThatWaitsForItsTurnMayHaveToGo: it does not start any more.
 func TestAPodThatWaitsForItsTurnMayHaveToGo(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 1, Alone: true}, func(t *testing.T, c *crowd) {
+	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 1, Standalone: true}, func(t *testing.T, c *crowd) {
 		first, queued := c.enter(needs("first", "3"), false), c.enter(needs("queued", "1"), false)
 		system := c.enter(critical(needs("system", "1")), false)
 		c.told(t, queued, 1)
-		c.Started(first.UID)
-		if v, _ := c.last(queued); v.State == plan.OK {
+		c.ReleaseStartSlot(first.UID)
+		if v, _ := c.last(queued); v.State == plan.Admitted {
 			t.Error("it starts although it has to go")
 		}
 		c.Release(queued.UID)
-		c.is(t, system, plan.OK, "")
+		c.is(t, system, plan.Admitted, "")
 	})
 }
 
@@ -225,7 +225,7 @@ func TestAPodThatWaitsForItsTurnMayHaveToGo(t *testing.T) {
 // node whose pods take any time to go.
 func TestManyCriticalPodsNeverOvercommitAndAllGetIn(t *testing.T) {
 	for seed := range uint64(20) {
-		inCrowd(t, Config{Node: nodeOf("10", "100"), Slots: 100, Alone: true}, func(t *testing.T, c *crowd) {
+		inCrowd(t, Config{Node: nodeOf("10", "100"), StartSlots: 100, Standalone: true}, func(t *testing.T, c *crowd) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			var low, high []*corev1.Pod
 			for i := range 30 {
@@ -240,7 +240,7 @@ func TestManyCriticalPodsNeverOvercommitAndAllGetIn(t *testing.T) {
 			wg.Wait()
 			for range low { // one after the other goes that was told to
 				c.last(high[0])
-				census, err := c.Census(t.Context())
+				census, err := c.Snapshot(t.Context())
 				if used := census.Used.Requests[corev1.ResourceCPU]; err != nil || used.Cmp(resource.MustParse("10")) > 0 {
 					t.Fatalf("seed %d: %s CPUs are used: %v", seed, used.String(), err)
 				}
@@ -250,12 +250,12 @@ func TestManyCriticalPodsNeverOvercommitAndAllGetIn(t *testing.T) {
 				}
 			}
 			for _, pod := range high {
-				c.is(t, pod, plan.OK, "")
+				c.is(t, pod, plan.Admitted, "")
 				c.told(t, pod, 0)
 			}
 			var used admission.Used
 			for _, pod := range low {
-				if v, _ := c.last(pod); v.State == plan.OK {
+				if v, _ := c.last(pod); v.State == plan.Admitted {
 					used.Add(pod)
 				}
 			}

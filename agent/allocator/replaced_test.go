@@ -53,14 +53,14 @@ func TestAPodOfAServerThatDoesNotFitIsRejected(t *testing.T) {
 			node.Allocatable["ephemeral-storage"] = resource.MustParse("10Gi")
 			node.Allocatable["example.com/gpu"] = resource.MustParse("1")
 			node.Allocatable["example.com/nic"] = resource.MustParse("0")
-			inRoom(t, Config{Node: node, Slots: 10}, func(t *testing.T, l *lobby) {
+			inRoom(t, Config{Node: node, StartSlots: 10}, func(t *testing.T, l *lobby) {
 				in := needs("in", "3")
 				for name, q := range map[corev1.ResourceName]string{"memory": "1Gi", "ephemeral-storage": "1Gi", "example.com/gpu": "1"} {
 					in.Spec.Containers[0].Resources.Requests[name] = resource.MustParse(q)
 				}
 				in.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
 				l.ask(in, false)
-				l.is(t, in, plan.OK, "")
+				l.is(t, in, plan.Admitted, "")
 				file, server := podOf("file", "a"), assigned(podOf("server", "a"))
 				c.with(file)
 				c.with(server)
@@ -74,7 +74,7 @@ func TestAPodOfAServerThatDoesNotFitIsRejected(t *testing.T) {
 }
 
 func TestAPodOfAServerWhenThereAreAsManyPodsAsMayBe(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "1"), Slots: 10}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("4", "1"), StartSlots: 10}, func(t *testing.T, l *lobby) {
 		l.ask(podOf("in", "a"), false)
 		file, server := podOf("file", "a"), assigned(podOf("server", "a"))
 		l.ask(file, false)
@@ -87,12 +87,12 @@ func TestAPodOfAServerWhenThereAreAsManyPodsAsMayBe(t *testing.T) {
 // TestNobodyIsRejectedForRoomThatComesFree: the server gives a pod's room to
 // another as soon as its object is gone; here it may still be ending.
 func TestNobodyIsRejectedForRoomThatComesFree(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), Slots: 10}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *lobby) {
 		old, stays := assigned(needs("old", "2")), assigned(needs("stays", "1"))
 		l.ask(old, false)
 		l.ask(stays, false)
-		l.Ends(old.UID)
-		l.Ends("nobody")
+		l.MarkTerminating(old.UID)
+		l.MarkTerminating("nobody")
 		next, tooMuch := assigned(needs("next", "3")), assigned(needs("too-much", "3500m"))
 		l.ask(next, false)
 		l.is(t, next, plan.Wait, "OutOfcpu")
@@ -102,7 +102,7 @@ func TestNobodyIsRejectedForRoomThatComesFree(t *testing.T) {
 			t.Errorf("it is told %q", v.Message)
 		}
 		l.Release(old.UID)
-		l.is(t, next, plan.OK, "")
+		l.is(t, next, plan.Admitted, "")
 		late := assigned(needs("late", "1"))
 		l.ask(late, false)
 		l.is(t, late, plan.Rejected, "OutOfcpu")
@@ -112,15 +112,15 @@ func TestNobodyIsRejectedForRoomThatComesFree(t *testing.T) {
 // TestWhoWaitsForRoomThatDoesNotComeFreeIsRejected: after a restart a place is
 // kept for who had it; then it is wanted again.
 func TestWhoWaitsForRoomThatDoesNotComeFreeIsRejected(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), Slots: 10}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *lobby) {
 		old, next := assigned(needs("old", "3")), assigned(needs("next", "2"))
 		l.ask(old, true)
-		l.Ends(old.UID)
+		l.MarkTerminating(old.UID)
 		l.ask(next, false)
 		l.is(t, next, plan.Wait, "OutOfcpu")
 		l.ask(old, true)
 		l.is(t, next, plan.Rejected, "OutOfcpu")
-		if c, _ := l.Census(t.Context()); c.Admitted != 1 || c.Waiting != 0 {
+		if c, _ := l.Snapshot(t.Context()); c.Admitted != 1 || c.Waiting != 0 {
 			t.Errorf("%+v", c)
 		}
 	})

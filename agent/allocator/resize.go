@@ -14,31 +14,31 @@ import (
 
 // resize judges what a pod wants now instead. One that is not in yet is judged
 // by it when its turn comes.
-func (f *floor) resize(s Seat) {
+func (f *state) resize(s Request) {
 	uid := s.Pod.UID
 	was, in := f.admitted[uid]
 	if !in {
 		if before, waits := f.waiting[uid]; waits {
-			s.Resize, s.told, s.preempts = false, before.told, before.preempts
-			f.enter(s)
+			s.Resize, s.lastReply, s.victims = false, before.lastReply, before.victims
+			f.handle(s)
 		}
 		return
 	}
-	turn := slices.IndexFunc(f.queue, func(q Seat) bool { return q.Pod.UID == uid })
-	if no := forbidden(f.node, was, s.Pod); turn < 0 && no != nil {
+	turn := slices.IndexFunc(f.queue, func(q Request) bool { return q.Pod.UID == uid })
+	if no := forbiddenResize(f.node, was, s.Pod); turn < 0 && no != nil {
 		delete(f.waiting, uid) // what it wanted before it wants no more
-		s.tell(*no)
+		s.reply(*no)
 		return
 	}
 	used := f.used
 	used.Remove(was)
-	if s.since = f.waiting[uid].since; s.since.IsZero() {
-		s.since = time.Now()
+	if s.deferredSince = f.waiting[uid].deferredSince; s.deferredSince.IsZero() {
+		s.deferredSince = time.Now()
 	}
 	delete(f.waiting, uid)
 	refusals := admission.Resources(f.node, used, s.Pod)
-	if len(refusals) == 0 && f.claimed(s.Pod) && !f.ending[uid] {
-		kept := f.later(s.Pod)
+	if len(refusals) == 0 && f.reservedByPreemption(s.Pod) && !f.terminating[uid] {
+		kept := f.usedLater(s.Pod)
 		kept.Remove(was)
 		refusals = admission.Resources(f.node, kept, s.Pod)
 	}
@@ -49,27 +49,27 @@ func (f *floor) resize(s Seat) {
 			f.queue[turn].Pod, f.queue[turn].Reply = s.Pod, s.Reply
 			return
 		}
-		s.tell(plan.Verdict{State: plan.OK})
+		s.reply(plan.Verdict{State: plan.Admitted})
 		return
 	}
-	v := unresized(refusals)
-	s.tell(v)
+	v := resizeVerdict(refusals)
+	s.reply(v)
 	if v.State == plan.Wait {
 		f.waiting[uid] = s
 	}
 }
 
-// forbidden is the answer to a resize that no room would help; nil: room would.
-func forbidden(node admission.Node, was, pod *corev1.Pod) *plan.Verdict {
-	why := cmp.Or(plan.Forbidden(was, pod), admission.SwapPreventsResize(node, was, pod))
+// forbiddenResize is the answer to a resize that no room would help; nil: room would.
+func forbiddenResize(node admission.Node, was, pod *corev1.Pod) *plan.Verdict {
+	why := cmp.Or(plan.ResizeForbidden(was, pod), admission.SwapPreventsResize(node, was, pod))
 	if why == "" {
 		return nil
 	}
 	return &plan.Verdict{State: plan.Rejected, Message: why}
 }
 
-// unresized is the answer to a resize that there is no room for, now or ever.
-func unresized(refusals []admission.Rejection) plan.Verdict {
+// resizeVerdict is the answer to a resize that there is no room for, now or ever.
+func resizeVerdict(refusals []admission.Rejection) plan.Verdict {
 	v := verdictOf(refusals)
 	if i := slices.IndexFunc(refusals, func(r admission.Rejection) bool { return !r.Recoverable }); i >= 0 {
 		r := refusals[i] // no matter what others use

@@ -17,7 +17,7 @@ import (
 	"berth/podspec"
 )
 
-// Room owns what concerns the whole node: who is admitted, what is allocated,
+// Allocator owns what concerns the whole node: who is admitted, what is allocated,
 // whose turn it is to start. One goroutine; a pod is checked and its resources
 // are reserved in one step, so that many pods asking at once never overcommit.
 //
@@ -26,89 +26,89 @@ import (
 //	  ├──full, and it is critical──► others are told to end for it──► Wait
 //	  ├──full, but pods are ending or it is a file's──► Wait (asked again when something is released)
 //	  └──full, and a server has assigned it; or it never fits──► Rejected
-type Room struct {
-	node    admission.Node
-	slots   int     // pods that may be starting at once
-	from    float64 // see Config
-	least   int     // see Config
-	stalled func() (percent float64, known bool)
-	bound   time.Duration // longest time that a start slot is held
-	alone   bool          // no control server: criticality goes by priority only
-	left    func(types.UID)
-	pulse   func() // nil: nobody
-	asks    chan Seat
-	frees   chan types.UID
-	starts  chan types.UID
-	ends    chan types.UID
-	nodes   chan admission.Node
-	census  chan chan Census
-	closed  chan struct{} // when Run has returned
+type Allocator struct {
+	node              admission.Node
+	startSlots        int     // pods that may be starting at once
+	pressureThreshold float64 // see Config
+	minStartSlots     int     // see Config
+	cpuPressure       func() (percent float64, known bool)
+	startTimeout      time.Duration // longest time that a start slot is held
+	standalone        bool          // no control server: criticality goes by priority only
+	released          func(types.UID)
+	heartbeat         func() // nil: nobody
+	requests          chan Request
+	releases          chan types.UID
+	slotReleases      chan types.UID
+	terminations      chan types.UID
+	nodeUpdates       chan admission.Node
+	snapshots         chan chan Snapshot
+	closed            chan struct{} // when Run has returned
 }
 
-// Seat is one pod in the room.
-type Seat struct {
-	Pod      *corev1.Pod
-	Admitted bool // let in before: no check
-	Ending   bool // of an Admitted one: it is on its way out, see Ends
-	Turn     bool // of an Admitted one: nothing of it runs, it waits for its turn to start
-	Resize   bool // known already: wants other resources
-	Reply    func(plan.Verdict)
-	End      func(plan.End) // tells the pod, once it is in, that it has to go for another; nil: it cannot be told
-	told     plan.Verdict   // the last answer: it is not given twice
-	since    time.Time      // when a Resize was first deferred
-	preempts string         // who has to go for it, by name
+// Request is one pod in the room.
+type Request struct {
+	Pod            *corev1.Pod
+	Admitted       bool // let in before: no check
+	Terminating    bool // of an Admitted one: it is on its way out, see Ends
+	NeedsStartSlot bool // of an Admitted one: nothing of it runs, it waits for its turn to start
+	Resize         bool // known already: wants other resources
+	Reply          func(plan.Verdict)
+	Preempt        func(plan.Termination) // tells the pod, once it is in, that it has to go for another; nil: it cannot be told
+	lastReply      plan.Verdict           // the last answer: it is not given twice
+	deferredSince  time.Time              // when a Resize was first deferred
+	victims        string                 // who has to go for it, by name
 }
 
-func (s *Seat) tell(v plan.Verdict) {
-	if v != s.told {
-		s.told = v
+func (s *Request) reply(v plan.Verdict) {
+	if v != s.lastReply {
+		s.lastReply = v
 		s.Reply(v)
 	}
 }
 
 // Config is what a room is made of.
 type Config struct {
-	Node  admission.Node
-	Slots int             // pods starting at once; at least 1
-	Bound time.Duration   // longest time that a start slot is held
-	Alone bool            // standalone node
-	Left  func(types.UID) // told of every pod that has given back what it held; must not wait; nil: nobody
+	Node         admission.Node
+	StartSlots   int             // pods starting at once; at least 1
+	StartTimeout time.Duration   // longest time that a start slot is held
+	Standalone   bool            // standalone node
+	Released     func(types.UID) // told of every pod that has given back what it held; must not wait; nil: nobody
 
-	// Stalled is the part of the time, in percent, in which tasks wait for a CPU (PSI,
+	// CPUPressure is the part of the time, in percent, in which tasks wait for a CPU (PSI,
 	// some avg10). While it is more than From fewer pods start at once, but Least all
 	// the same: see Pressed. Nil: nobody knows.
-	Stalled func() (percent float64, known bool)
-	From    float64
-	Least   int // default 1
+	CPUPressure          func() (percent float64, known bool)
+	CPUPressureThreshold float64
+	MinStartSlots        int // default 1
 
-	// Pulse is told that the room makes progress, every PulseEvery at least; nil:
+	// Heartbeat is told that the room makes progress, every PulseEvery at least; nil:
 	// nobody.
-	Pulse func()
+	Heartbeat func()
 }
 
-// PulseEvery is how often a loop shows that it makes progress when it has
+// HeartbeatInterval is how often a loop shows that it makes progress when it has
 // nothing to do.
-const PulseEvery = 5 * time.Second
+const HeartbeatInterval = 5 * time.Second
 
 // New returns a room that Run has to be called for.
-func New(c Config) *Room {
-	return &Room{
-		node: c.Node, slots: max(1, c.Slots), bound: cmp.Or(c.Bound, 30*time.Second), alone: c.Alone,
-		stalled: c.Stalled, from: c.From, least: c.Least, left: c.Left, pulse: c.Pulse,
-		asks: make(chan Seat), frees: make(chan types.UID), starts: make(chan types.UID), ends: make(chan types.UID),
-		nodes: make(chan admission.Node), census: make(chan chan Census), closed: make(chan struct{}),
+func New(c Config) *Allocator {
+	return &Allocator{
+		node: c.Node, startSlots: max(1, c.StartSlots), startTimeout: cmp.Or(c.StartTimeout, 30*time.Second), standalone: c.Standalone,
+		cpuPressure: c.CPUPressure, pressureThreshold: c.CPUPressureThreshold, minStartSlots: c.MinStartSlots, released: c.Released, heartbeat: c.Heartbeat,
+		requests: make(chan Request), releases: make(chan types.UID), slotReleases: make(chan types.UID), terminations: make(chan types.UID),
+		nodeUpdates: make(chan admission.Node), snapshots: make(chan chan Snapshot), closed: make(chan struct{}),
 	}
 }
 
-// Census is what the room holds.
-type Census struct {
+// Snapshot is what the room holds.
+type Snapshot struct {
 	Admitted, Starting, Waiting int
 	Used                        admission.Used
 	Node                        admission.Node
 }
 
-// Refusal says why a new pod would not be let in now; empty: it would.
-func (c Census) Refusal(pod *corev1.Pod) string {
+// Rejection says why a new pod would not be let in now; empty: it would.
+func (c Snapshot) Rejection(pod *corev1.Pod) string {
 	refusals := admission.Check(c.Node, c.Used, pod)
 	if len(refusals) == 0 {
 		return ""
@@ -117,123 +117,123 @@ func (c Census) Refusal(pod *corev1.Pod) string {
 }
 
 // Without is a census as if a pod were gone that has been let in.
-func (c Census) Without(pod *corev1.Pod) Census {
+func (c Snapshot) Without(pod *corev1.Pod) Snapshot {
 	c.Used.Remove(pod)
 	return c
 }
 
-// Resize says what a pod that has been let in would be answered if it wanted other
+// CheckResize says what a pod that has been let in would be answered if it wanted other
 // resources; was is the pod with what it holds.
-func (c Census) Resize(was, pod *corev1.Pod) plan.Verdict {
-	if no := forbidden(c.Node, was, pod); no != nil {
+func (c Snapshot) CheckResize(was, pod *corev1.Pod) plan.Verdict {
+	if no := forbiddenResize(c.Node, was, pod); no != nil {
 		return *no
 	}
 	rest := c.Without(was)
 	if refusals := admission.Resources(rest.Node, rest.Used, pod); len(refusals) > 0 {
-		return unresized(refusals)
+		return resizeVerdict(refusals)
 	}
-	return plan.Verdict{State: plan.OK}
+	return plan.Verdict{State: plan.Admitted}
 }
 
-// Ask asks for a pod. Answers come by Seat.Reply: one at least, more while the
+// Submit asks for a pod. Answers come by Seat.Reply: one at least, more while the
 // pod waits.
-func (r *Room) Ask(s Seat) { r.asks <- s }
+func (r *Allocator) Submit(s Request) { r.requests <- s }
 
 // Release gives back all that the pod holds.
-func (r *Room) Release(uid types.UID) { r.frees <- uid }
+func (r *Allocator) Release(uid types.UID) { r.releases <- uid }
 
-// Ends says that the pod is on its way out, or that nobody may want it any more:
+// MarkTerminating says that the pod is on its way out, or that nobody may want it any more:
 // it holds its room until Release, but nobody is rejected for want of that room.
 // Asking for it again as admitted and not Ending takes that back.
-func (r *Room) Ends(uid types.UID) { r.ends <- uid }
+func (r *Allocator) MarkTerminating(uid types.UID) { r.terminations <- uid }
 
-// Started gives the pod's start slot back.
-func (r *Room) Started(uid types.UID) { r.starts <- uid }
+// ReleaseStartSlot gives the pod's start slot back.
+func (r *Allocator) ReleaseStartSlot(uid types.UID) { r.slotReleases <- uid }
 
 // SetNode changes what the node offers. Nobody who is in is judged again.
-func (r *Room) SetNode(n admission.Node) {
+func (r *Allocator) SetNode(n admission.Node) {
 	select {
-	case r.nodes <- n:
+	case r.nodeUpdates <- n:
 	case <-r.closed:
 	}
 }
 
-// Census counts.
-func (r *Room) Census(ctx context.Context) (Census, error) {
-	reply := make(chan Census, 1)
+// Snapshot counts.
+func (r *Allocator) Snapshot(ctx context.Context) (Snapshot, error) {
+	reply := make(chan Snapshot, 1)
 	select {
-	case r.census <- reply:
+	case r.snapshots <- reply:
 		return <-reply, nil
 	case <-r.closed:
-		return Census{}, errors.New("the agent has left")
+		return Snapshot{}, errors.New("the agent has left")
 	case <-ctx.Done():
-		return Census{}, ctx.Err()
+		return Snapshot{}, ctx.Err()
 	}
 }
 
-// floor is the state that Run owns.
-type floor struct {
-	*Room
-	used     admission.Used
-	admitted map[types.UID]*corev1.Pod
-	tell     map[types.UID]func(plan.End) // of the admitted that can be told to go
-	ending   map[types.UID]bool           // of the admitted: their room comes free soon
-	waiting  map[types.UID]Seat           // does not fit now
-	queue    []Seat                       // admitted, waits for a start slot
-	starting map[types.UID]time.Time      // since when
-	fewer    bool                         // slots than there might be: the CPUs are under pressure
+// state is the state that Run owns.
+type state struct {
+	*Allocator
+	used         admission.Used
+	admitted     map[types.UID]*corev1.Pod
+	preemptFuncs map[types.UID]func(plan.Termination) // of the admitted that can be told to go
+	terminating  map[types.UID]bool                   // of the admitted: their room comes free soon
+	waiting      map[types.UID]Request                // does not fit now
+	queue        []Request                            // admitted, waits for a start slot
+	starting     map[types.UID]time.Time              // since when
+	throttled    bool                                 // slots than there might be: the CPUs are under pressure
 }
 
 // Run is the room's goroutine. It ends with ctx, which must outlive everybody
 // who asks, releases or starts.
-func (r *Room) Run(ctx context.Context) {
+func (r *Allocator) Run(ctx context.Context) {
 	defer close(r.closed)
-	f := &floor{
-		Room: r, admitted: map[types.UID]*corev1.Pod{}, tell: map[types.UID]func(plan.End){}, ending: map[types.UID]bool{},
-		waiting: map[types.UID]Seat{}, starting: map[types.UID]time.Time{},
+	f := &state{
+		Allocator: r, admitted: map[types.UID]*corev1.Pod{}, preemptFuncs: map[types.UID]func(plan.Termination){}, terminating: map[types.UID]bool{},
+		waiting: map[types.UID]Request{}, starting: map[types.UID]time.Time{},
 	}
 	tick := time.NewTimer(0)
 	defer tick.Stop()
-	pulse := time.NewTicker(PulseEvery)
+	pulse := time.NewTicker(HeartbeatInterval)
 	defer pulse.Stop()
 	for {
-		if r.pulse != nil {
-			r.pulse()
+		if r.heartbeat != nil {
+			r.heartbeat()
 		}
 		select {
 		case <-pulse.C:
 			continue
 		case <-ctx.Done():
 			return
-		case s := <-r.asks:
-			f.enter(s)
+		case s := <-r.requests:
+			f.handle(s)
 			if s.Resize { // it may have left room
-				f.again()
+				f.retryWaiting()
 			}
-		case uid := <-r.frees:
-			f.leave(uid)
-		case uid := <-r.ends:
+		case uid := <-r.releases:
+			f.release(uid)
+		case uid := <-r.terminations:
 			if f.admitted[uid] != nil {
-				f.ending[uid] = true
+				f.terminating[uid] = true
 			}
-		case uid := <-r.starts:
+		case uid := <-r.slotReleases:
 			delete(f.starting, uid)
-		case n := <-r.nodes:
+		case n := <-r.nodeUpdates:
 			r.node = n
-			f.again()
-		case c := <-r.census:
-			c <- Census{len(f.admitted), len(f.starting), len(f.waiting) + len(f.queue), f.used, r.node}
+			f.retryWaiting()
+		case c := <-r.snapshots:
+			c <- Snapshot{len(f.admitted), len(f.starting), len(f.waiting) + len(f.queue), f.used, r.node}
 		case <-tick.C:
-			f.expire()
+			f.expireStartSlots()
 		}
-		f.turn()
+		f.assignStartSlots()
 		if next := f.nextExpiry(); !next.IsZero() {
 			tick.Reset(time.Until(next))
 		}
 	}
 }
 
-func (f *floor) enter(s Seat) {
+func (f *state) handle(s Request) {
 	uid := s.Pod.UID
 	if s.Resize {
 		f.resize(s)
@@ -242,24 +242,24 @@ func (f *floor) enter(s Seat) {
 	if s.Admitted {
 		if _, in := f.admitted[uid]; !in {
 			f.admit(s)
-		} else if s.End != nil { // seated before anybody spoke for it
-			f.tell[uid] = s.End
+		} else if s.Preempt != nil { // seated before anybody spoke for it
+			f.preemptFuncs[uid] = s.Preempt
 		}
-		if s.Turn {
+		if s.NeedsStartSlot {
 			f.queue = append(f.queue, s)
 		} else {
-			s.tell(plan.Verdict{State: plan.OK})
+			s.reply(plan.Verdict{State: plan.Admitted})
 		}
 		switch {
-		case s.Ending:
-			f.ending[uid] = true
-		case f.ending[uid]: // it stays: who counts on its room is to hear of it
-			delete(f.ending, uid)
-			f.again()
+		case s.Terminating:
+			f.terminating[uid] = true
+		case f.terminating[uid]: // it stays: who counts on its room is to hear of it
+			delete(f.terminating, uid)
+			f.retryWaiting()
 		}
 		return
 	}
-	refusals := f.refusals(s.Pod)
+	refusals := f.rejections(s.Pod)
 	if len(refusals) == 0 {
 		delete(f.waiting, uid)
 		f.admit(s)
@@ -268,11 +268,11 @@ func (f *floor) enter(s Seat) {
 	}
 	f.preempt(&s)
 	v := verdictOf(refusals)
-	v.Preempts = s.preempts
+	v.Preempts = s.victims
 	if v.State == plan.Wait && podspec.FromAPIServer(s.Pod) {
-		v = f.orReplaced(v, s.Pod)
+		v = f.rejectReplaceable(v, s.Pod)
 	}
-	s.tell(v)
+	s.reply(v)
 	if v.State == plan.Wait {
 		f.waiting[uid] = s
 	} else {
@@ -280,19 +280,19 @@ func (f *floor) enter(s Seat) {
 	}
 }
 
-func (f *floor) admit(s Seat) {
+func (f *state) admit(s Request) {
 	f.admitted[s.Pod.UID] = s.Pod
 	f.used.Add(s.Pod)
-	if s.End != nil {
-		f.tell[s.Pod.UID] = s.End
+	if s.Preempt != nil {
+		f.preemptFuncs[s.Pod.UID] = s.Preempt
 	}
 }
 
-// orReplaced rejects a pod of a server that does not fit now: its controller has
+// rejectReplaceable rejects a pod of a server that does not fit now: its controller has
 // another made, which may fit elsewhere. It waits only for what comes by itself:
 // the room of pods that are ending, and devices that are not registered yet.
-func (f *floor) orReplaced(v plan.Verdict, pod *corev1.Pod) plan.Verdict {
-	for _, x := range admission.Check(f.node, f.later(pod), pod) {
+func (f *state) rejectReplaceable(v plan.Verdict, pod *corev1.Pod) plan.Verdict {
+	for _, x := range admission.Check(f.node, f.usedLater(pod), pod) {
 		if x.Resource != "" && x.Capacity == 0 && podspec.IsExtended(x.Resource) {
 			continue
 		}
@@ -319,58 +319,58 @@ func verdictOf(refusals []admission.Rejection) plan.Verdict {
 	return plan.Verdict{State: plan.Wait, Reason: refusals[0].Reason, Message: refusals[0].Message}
 }
 
-func (f *floor) leave(uid types.UID) {
-	if f.left != nil { // before anybody is let in for it
-		f.left(uid)
+func (f *state) release(uid types.UID) {
+	if f.released != nil { // before anybody is let in for it
+		f.released(uid)
 	}
-	claimed := f.waiting[uid].preempts != ""
+	claimed := f.waiting[uid].victims != ""
 	delete(f.waiting, uid)
 	delete(f.starting, uid)
-	f.queue = slices.DeleteFunc(f.queue, func(s Seat) bool { return s.Pod.UID == uid })
+	f.queue = slices.DeleteFunc(f.queue, func(s Request) bool { return s.Pod.UID == uid })
 	if pod, in := f.admitted[uid]; in {
 		delete(f.admitted, uid)
-		delete(f.tell, uid)
-		delete(f.ending, uid)
+		delete(f.preemptFuncs, uid)
+		delete(f.terminating, uid)
 		f.used.Remove(pod)
 		claimed = true
 	}
 	if claimed {
-		f.again()
+		f.retryWaiting()
 	}
 }
 
-// again asks for everybody who waits for room, the most important first.
-func (f *floor) again() {
-	waiting := make([]Seat, 0, len(f.waiting))
+// retryWaiting asks for everybody who waits for room, the most important first.
+func (f *state) retryWaiting() {
+	waiting := make([]Request, 0, len(f.waiting))
 	for _, s := range f.waiting {
 		waiting = append(waiting, s)
 	}
 	f.sort(waiting)
 	for _, s := range waiting {
-		f.enter(s)
+		f.handle(s)
 	}
 }
 
-// turn hands out free start slots: critical pods, then priority, then age.
-func (f *floor) turn() {
+// assignStartSlots hands out free start slots: critical pods, then priority, then age.
+func (f *state) assignStartSlots() {
 	if len(f.queue) == 0 {
 		return
 	}
 	f.sort(f.queue)
-	for f.free() > 0 && len(f.queue) > 0 {
+	for f.freeStartSlots() > 0 && len(f.queue) > 0 {
 		s := f.queue[0]
 		f.queue = f.queue[1:]
 		f.starting[s.Pod.UID] = time.Now()
-		s.tell(plan.Verdict{State: plan.OK})
+		s.reply(plan.Verdict{State: plan.Admitted})
 	}
 	for i := range f.queue {
-		f.queue[i].tell(queued(i, f.slots, f.fewer))
+		f.queue[i].reply(queuedVerdict(i, f.startSlots, f.throttled))
 	}
 }
 
-// queued is the answer to a pod with so many before it. The number is told
+// queuedVerdict is the answer to a pod with so many before it. The number is told
 // roughly, or every start would wake everybody who waits.
-func queued(before, slots int, fewer bool) plan.Verdict {
+func queuedVerdict(before, slots int, fewer bool) plan.Verdict {
 	words := "it is next"
 	if before > 0 {
 		words = fmt.Sprintf("fewer than %d others are before it", 1<<bits.Len(uint(before)))
@@ -385,19 +385,21 @@ func queued(before, slots int, fewer bool) plan.Verdict {
 	}
 }
 
-func (f *floor) sort(seats []Seat) {
-	slices.SortStableFunc(seats, func(a, b Seat) int {
-		return cmp.Or(f.weight(a.Pod, b.Pod), deferral(a, b), age(a.Pod, b.Pod))
+func (f *state) sort(seats []Request) {
+	slices.SortStableFunc(seats, func(a, b Request) int {
+		return cmp.Or(f.compareImportance(a.Pod, b.Pod), compareDeferred(a, b), compareAge(a.Pod, b.Pod))
 	})
 }
 
-// Order compares two pods by whose turn comes first: critical pods, then priority,
+// Compare compares two pods by whose turn comes first: critical pods, then priority,
 // then age.
-func (r *Room) Order(a, b *corev1.Pod) int { return cmp.Or(r.weight(a, b), age(a, b)) }
+func (r *Allocator) Compare(a, b *corev1.Pod) int {
+	return cmp.Or(r.compareImportance(a, b), compareAge(a, b))
+}
 
-func (r *Room) weight(a, b *corev1.Pod) int {
+func (r *Allocator) compareImportance(a, b *corev1.Pod) int {
 	critical := func(p *corev1.Pod) int {
-		if podspec.IsCritical(p, r.alone) {
+		if podspec.IsCritical(p, r.standalone) {
 			return 0
 		}
 		return 1
@@ -405,44 +407,44 @@ func (r *Room) weight(a, b *corev1.Pod) int {
 	return cmp.Or(cmp.Compare(critical(a), critical(b)), cmp.Compare(podspec.Priority(b), podspec.Priority(a)))
 }
 
-func age(a, b *corev1.Pod) int {
+func compareAge(a, b *corev1.Pod) int {
 	return cmp.Or(
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 		cmp.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name),
 	)
 }
 
-// deferral puts resizes that are deferred in upstream's order: by quality of
+// compareDeferred puts resizes that are deferred in upstream's order: by quality of
 // service, then the one that has waited longer.
-func deferral(a, b Seat) int {
+func compareDeferred(a, b Request) int {
 	if !a.Resize || !b.Resize {
 		return 0
 	}
 	rank := func(p *corev1.Pod) int {
 		return slices.Index([]corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}, podspec.QOSClass(p))
 	}
-	return cmp.Or(cmp.Compare(rank(a.Pod), rank(b.Pod)), a.since.Compare(b.since))
+	return cmp.Or(cmp.Compare(rank(a.Pod), rank(b.Pod)), a.deferredSince.Compare(b.deferredSince))
 }
 
-// expire takes the slot of a start that takes too long: a slow pull must not
+// expireStartSlots takes the slot of a start that takes too long: a slow pull must not
 // hold up the node.
-func (f *floor) expire() {
+func (f *state) expireStartSlots() {
 	for uid, since := range f.starting {
-		if time.Since(since) >= f.bound {
+		if time.Since(since) >= f.startTimeout {
 			delete(f.starting, uid)
 		}
 	}
 }
 
-func (f *floor) nextExpiry() (next time.Time) {
+func (f *state) nextExpiry() (next time.Time) {
 	if len(f.queue) == 0 {
 		return time.Time{}
 	}
-	if f.fewer {
-		next = time.Now().Add(lookAgain)
+	if f.throttled {
+		next = time.Now().Add(pressureInterval)
 	}
 	for _, since := range f.starting {
-		if at := since.Add(f.bound); next.IsZero() || at.Before(next) {
+		if at := since.Add(f.startTimeout); next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}

@@ -20,7 +20,7 @@ import (
 
 // lobby is a room with everybody's answers.
 type lobby struct {
-	*Room
+	*Allocator
 	mu      sync.Mutex
 	answers map[types.UID][]plan.Verdict
 }
@@ -28,21 +28,21 @@ type lobby struct {
 func inRoom(t *testing.T, c Config, f func(t *testing.T, l *lobby)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &lobby{Room: New(c), answers: map[types.UID][]plan.Verdict{}}
+		l := &lobby{Allocator: New(c), answers: map[types.UID][]plan.Verdict{}}
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		wg.Go(func() { l.Run(ctx) })
 		f(t, l)
 		cancel()
 		wg.Wait()
-		if _, err := l.Census(t.Context()); err == nil {
+		if _, err := l.Snapshot(t.Context()); err == nil {
 			t.Error("a census after the end")
 		}
 	})
 }
 
 func (l *lobby) ask(pod *corev1.Pod, admitted bool) {
-	l.Ask(Seat{Pod: pod, Admitted: admitted, Reply: func(v plan.Verdict) {
+	l.Submit(Request{Pod: pod, Admitted: admitted, Reply: func(v plan.Verdict) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.answers[pod.UID] = append(l.answers[pod.UID], v)
@@ -89,7 +89,7 @@ func podOf(name string, containers ...string) *corev1.Pod {
 }
 
 func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("10", "1000"), Slots: 1000}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("10", "1000"), StartSlots: 1000}, func(t *testing.T, l *lobby) {
 		var wg sync.WaitGroup
 		for i := range 200 {
 			pod := needs(fmt.Sprintf("p%d", i), "300m")
@@ -101,7 +101,7 @@ func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			for uid, vs := range l.answers {
-				if vs[len(vs)-1].State == plan.OK {
+				if vs[len(vs)-1].State == plan.Admitted {
 					ok = append(ok, uid)
 				}
 			}
@@ -118,7 +118,7 @@ func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
 		if n := len(ok()); n != 66 {
 			t.Errorf("%d are in after 33 left", n)
 		}
-		c, _ := l.Census(t.Context())
+		c, _ := l.Snapshot(t.Context())
 		if got := c.Used.Requests[corev1.ResourceCPU]; got.Cmp(resource.MustParse("9900m")) != 0 || c.Admitted != 33 || c.Waiting != 134 {
 			t.Errorf("%s used, %+v", got.String(), c)
 		}
@@ -126,7 +126,7 @@ func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
 }
 
 func TestSlotsGoByPriorityThenAge(t *testing.T) {
-	inRoom(t, Config{Node: roomyNode(), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: roomyNode(), StartSlots: 1}, func(t *testing.T, l *lobby) {
 		first := podOf("first", "a")
 		l.ask(first, false)
 		enter := func(name string, priority int32, age time.Duration) *corev1.Pod {
@@ -143,7 +143,7 @@ func TestSlotsGoByPriorityThenAge(t *testing.T) {
 		turn := []*corev1.Pod{first, critical, high, old, young}
 		for i, pod := range turn {
 			v, _ := l.last(pod)
-			if v.State != plan.OK {
+			if v.State != plan.Admitted {
 				t.Fatalf("it is not the turn of %s: %+v", pod.Name, v)
 			}
 			for _, next := range turn[i+1:] {
@@ -152,7 +152,7 @@ func TestSlotsGoByPriorityThenAge(t *testing.T) {
 				}
 			}
 			if i%2 == 0 {
-				l.Started(pod.UID)
+				l.ReleaseStartSlot(pod.UID)
 			} else {
 				l.Release(pod.UID)
 			}
@@ -163,9 +163,9 @@ func TestSlotsGoByPriorityThenAge(t *testing.T) {
 // TestWhoWasLetInBeforeWaitsForItsTurnToo: it has its place at once, whatever the node
 // has room for, and starts as a new one does.
 func TestWhoWasLetInBeforeWaitsForItsTurnToo(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("1", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("1", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
 		turn := func(pod *corev1.Pod) *corev1.Pod {
-			l.Ask(Seat{Pod: pod, Admitted: true, Turn: true, Reply: func(v plan.Verdict) {
+			l.Submit(Request{Pod: pod, Admitted: true, NeedsStartSlot: true, Reply: func(v plan.Verdict) {
 				l.mu.Lock()
 				defer l.mu.Unlock()
 				l.answers[pod.UID] = append(l.answers[pod.UID], v)
@@ -178,23 +178,23 @@ func TestWhoWasLetInBeforeWaitsForItsTurnToo(t *testing.T) {
 		runs := podOf("runs", "a")
 		l.ask(runs, true) // it waits for nothing
 		for pod, want := range map[*corev1.Pod]string{first: "", runs: "", last: "StartQueued", system: "StartQueued", fresh: "OutOfcpu"} {
-			if v, _ := l.last(pod); v.Reason != want || (v.State == plan.OK) != (want == "") {
+			if v, _ := l.last(pod); v.Reason != want || (v.State == plan.Admitted) != (want == "") {
 				t.Errorf("%s: %+v", pod.Name, v)
 			}
 		}
-		l.Started(first.UID)
-		if v, _ := l.last(system); v.State != plan.OK {
+		l.ReleaseStartSlot(first.UID)
+		if v, _ := l.last(system); v.State != plan.Admitted {
 			t.Errorf("%+v", v)
 		}
 		l.Release(system.UID)
-		if v, _ := l.last(last); v.State != plan.OK {
+		if v, _ := l.last(last); v.State != plan.Admitted {
 			t.Errorf("%+v", v)
 		}
 	})
 }
 
 func TestSlotIsGivenBackWhenAStartTakesTooLong(t *testing.T) {
-	inRoom(t, Config{Node: roomyNode(), Slots: 1, Bound: 30 * time.Second}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: roomyNode(), StartSlots: 1, StartTimeout: 30 * time.Second}, func(t *testing.T, l *lobby) {
 		slow, next := podOf("slow", "a"), podOf("next", "a")
 		l.ask(slow, false)
 		time.Sleep(10 * time.Second)
@@ -204,14 +204,14 @@ func TestSlotIsGivenBackWhenAStartTakesTooLong(t *testing.T) {
 			t.Fatalf("%+v", v)
 		}
 		time.Sleep(time.Second)
-		if v, _ := l.last(next); v.State != plan.OK {
+		if v, _ := l.last(next); v.State != plan.Admitted {
 			t.Errorf("%+v", v)
 		}
 	})
 }
 
 func TestAnswersAreGivenOnce(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("1000", "101"), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("1000", "101"), StartSlots: 1}, func(t *testing.T, l *lobby) {
 		var pods []*corev1.Pod
 		for i := range 101 {
 			pods = append(pods, podOf(fmt.Sprintf("p%03d", i), "a"))
@@ -220,10 +220,10 @@ func TestAnswersAreGivenOnce(t *testing.T) {
 		full := podOf("z", "a")
 		l.ask(full, false)
 		for _, pod := range pods[:100] {
-			l.Started(pod.UID)
-			l.Started(pod.UID)
+			l.ReleaseStartSlot(pod.UID)
+			l.ReleaseStartSlot(pod.UID)
 		}
-		if v, n := l.last(pods[100]); v.State != plan.OK || n > 9 {
+		if v, n := l.last(pods[100]); v.State != plan.Admitted || n > 9 {
 			t.Errorf("%d answers to the last of 101, %+v", n, v)
 		}
 		if v, n := l.last(full); v.Reason != "OutOfpods" || n != 1 {
@@ -233,13 +233,13 @@ func TestAnswersAreGivenOnce(t *testing.T) {
 }
 
 func TestWhoIsInIsNeverJudgedAgain(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("1", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("1", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
 		in, adopted, other, late := needs("in", "1"), needs("adopted", "5"), needs("other", "1"), needs("late", "100m")
 		other.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 		l.ask(in, false)
 		l.ask(adopted, true) // more than the node has
 		l.ask(other, false)
-		if v, _ := l.last(adopted); v.State != plan.OK {
+		if v, _ := l.last(adopted); v.State != plan.Admitted {
 			t.Errorf("adopted: %+v", v)
 		}
 		if v, _ := l.last(other); v.State != plan.Rejected || !strings.Contains(v.Reason, "Node") {
@@ -249,24 +249,24 @@ func TestWhoIsInIsNeverJudgedAgain(t *testing.T) {
 		shrunk.Labels = map[string]string{"disk": "ssd"}
 		l.SetNode(shrunk)
 		l.ask(late, false)
-		for pod, want := range map[*corev1.Pod]plan.VerdictState{in: plan.OK, adopted: plan.OK, other: plan.Rejected} {
+		for pod, want := range map[*corev1.Pod]plan.VerdictState{in: plan.Admitted, adopted: plan.Admitted, other: plan.Rejected} {
 			if v, n := l.last(pod); v.State != want || n != 1 {
 				t.Errorf("%s: %+v after %d answers", pod.Name, v, n)
 			}
 		}
-		if v, _ := l.last(late); v.State == plan.OK {
+		if v, _ := l.last(late); v.State == plan.Admitted {
 			t.Errorf("late: %+v", v)
 		}
 		l.SetNode(nodeOf("100", "10")) // a node that grows asks again
-		l.Started(in.UID)
-		if v, _ := l.last(late); v.State != plan.OK {
+		l.ReleaseStartSlot(in.UID)
+		if v, _ := l.last(late); v.State != plan.Admitted {
 			t.Errorf("late: %+v", v)
 		}
 	})
 }
 
 func TestTurnsOfStormsOfStarts(t *testing.T) {
-	inRoom(t, Config{Node: roomyNode(), Slots: 4}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: roomyNode(), StartSlots: 4}, func(t *testing.T, l *lobby) {
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		starting, most, done := 0, 0, 0
@@ -275,8 +275,8 @@ func TestTurnsOfStormsOfStarts(t *testing.T) {
 			wg.Go(func() {
 				ok := make(chan struct{})
 				var once sync.Once
-				l.Ask(Seat{Pod: pod, Reply: func(v plan.Verdict) {
-					if v.State == plan.OK {
+				l.Submit(Request{Pod: pod, Reply: func(v plan.Verdict) {
+					if v.State == plan.Admitted {
 						once.Do(func() { close(ok) })
 					}
 				}})
@@ -290,7 +290,7 @@ func TestTurnsOfStormsOfStarts(t *testing.T) {
 				starting--
 				done++
 				mu.Unlock()
-				l.Started(pod.UID)
+				l.ReleaseStartSlot(pod.UID)
 			})
 		}
 		wg.Wait()
@@ -314,7 +314,7 @@ func TestVerdictIsFinalAsSoonAsOneRefusalIs(t *testing.T) {
 
 // wants asks for other resources for a pod that is known already.
 func (l *lobby) wants(pod *corev1.Pod) {
-	l.Ask(Seat{Pod: pod, Resize: true, Reply: func(v plan.Verdict) {
+	l.Submit(Request{Pod: pod, Resize: true, Reply: func(v plan.Verdict) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.answers[pod.UID] = append(l.answers[pod.UID], v)
@@ -322,13 +322,13 @@ func (l *lobby) wants(pod *corev1.Pod) {
 }
 
 func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
 		is := func(name string, want plan.VerdictState, cpu string) {
 			t.Helper()
 			if v, _ := l.last(needs(name, "1")); v.State != want {
 				t.Errorf("%s: %+v, want %v", name, v, want)
 			}
-			c, err := l.Census(t.Context())
+			c, err := l.Snapshot(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -337,7 +337,7 @@ func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
 			}
 		}
 		l.ask(needs("a", "1"), false)
-		is("a", plan.OK, "1")
+		is("a", plan.Admitted, "1")
 		l.ask(needs("b", "2"), false) // admitted, waits for its turn to start
 		is("b", plan.Wait, "3")
 		l.wants(needs("a", "3")) // not now
@@ -348,26 +348,26 @@ func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
 			t.Errorf("what never can be had: %s", v.Message)
 		}
 		l.wants(needs("a", "2"))
-		is("a", plan.OK, "4")
+		is("a", plan.Admitted, "4")
 		l.wants(needs("b", "1")) // makes room, and no turn is given out for it
 		is("b", plan.Wait, "3")
 		l.ask(needs("c", "2"), false)
 		is("c", plan.Wait, "3")
 		l.wants(needs("a", "3")) // it fits exactly
-		is("a", plan.OK, "4")
+		is("a", plan.Admitted, "4")
 		l.wants(needs("a", "4"))
 		is("a", plan.Wait, "4")
-		l.Started("uid-a")
-		is("b", plan.OK, "4")
+		l.ReleaseStartSlot("uid-a")
+		is("b", plan.Admitted, "4")
 		l.Release("uid-b") // the one who was deferred and the one who waits both ask: no more is given than there is
 		time.Sleep(time.Second)
 		v, _ := l.last(needs("a", "1"))
 		w, _ := l.last(needs("c", "1"))
-		if v.State != plan.OK || w.State != plan.Wait {
+		if v.State != plan.Admitted || w.State != plan.Wait {
 			t.Errorf("a %+v, c %+v", v, w)
 		}
 		l.Release("uid-a")
-		is("c", plan.OK, "2")
+		is("c", plan.Admitted, "2")
 		l.wants(needs("d", "1")) // nobody knows it
 		is("d", 0, "2")
 	})
@@ -376,7 +376,7 @@ func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
 // TestDeferredResizesAreGrantedInTheirOrder has four pods wait for the same room,
 // which then comes for one after the other.
 func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("8", "10"), Slots: 9}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *lobby) {
 		wish := func(name, cpu string) *corev1.Pod {
 			pod := needs(name, cpu)
 			if c := &pod.Spec.Containers[0]; name == "guaranteed" {
@@ -406,7 +406,7 @@ func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
 			for j, name := range order {
 				want := plan.Wait
 				if j <= i {
-					want = plan.OK
+					want = plan.Admitted
 				}
 				if v, _ := l.last(needs(name, "1")); v.State != want {
 					t.Errorf("when %s is to be granted, %s has %+v", next, name, v)
@@ -419,7 +419,7 @@ func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
 // TestADeferredResizeOfHigherPriorityBlocksNoOther: what is free goes to the first in
 // order whom it is enough for.
 func TestADeferredResizeOfHigherPriorityBlocksNoOther(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("8", "10"), Slots: 9}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *lobby) {
 		wish := func(name, cpu string) *corev1.Pod {
 			pod := needs(name, cpu)
 			if name == "important" {
@@ -443,9 +443,9 @@ func TestADeferredResizeOfHigherPriorityBlocksNoOther(t *testing.T) {
 		l.wants(wish("small", "2"))
 		is("the node is full", plan.Wait, plan.Wait)
 		l.Release("uid-full")
-		is("two CPUs are free", plan.Wait, plan.OK)
+		is("two CPUs are free", plan.Wait, plan.Admitted)
 		l.Release("uid-fuller")
-		is("five are", plan.OK, plan.OK)
+		is("five are", plan.Admitted, plan.Admitted)
 	})
 }
 
@@ -454,7 +454,7 @@ func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
 	node := nodeOf("8", "10")
 	node.LimitedSwap = true
 	node.Allocatable[corev1.ResourceMemory] = resource.MustParse("1Gi")
-	inRoom(t, Config{Node: node, Slots: 9}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: node, StartSlots: 9}, func(t *testing.T, l *lobby) {
 		wish := func(name, memory string) *corev1.Pod {
 			pod := needs(name, "1")
 			c := &pod.Spec.Containers[0]
@@ -464,11 +464,11 @@ func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
 			}
 			return pod
 		}
-		for name, want := range map[string]plan.VerdictState{"stays": plan.Rejected, "restarts": plan.OK} {
+		for name, want := range map[string]plan.VerdictState{"stays": plan.Rejected, "restarts": plan.Admitted} {
 			l.ask(wish(name, "1Mi"), true)
 			synctest.Wait()
 			l.wants(wish(name, "2Mi"))
-			if v, _ := l.last(needs(name, "1")); v.State != want || (want == plan.OK) != (v.Message == "") {
+			if v, _ := l.last(needs(name, "1")); v.State != want || (want == plan.Admitted) != (v.Message == "") {
 				t.Errorf("%s: %+v, want %v", name, v, want)
 			}
 		}
@@ -476,7 +476,7 @@ func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
 }
 
 func TestTheRoomNeverTakesAnAmountAway(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
 		bare := needs("a", "1")
 		bare.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
 		more := needs("a", "2")
@@ -486,9 +486,9 @@ func TestTheRoomNeverTakesAnAmountAway(t *testing.T) {
 			pod  *corev1.Pod
 			want plan.VerdictState
 			cpu  string
-		}{{bare, plan.Rejected, "1"}, {more, plan.OK, "2"}, {needs("a", "2"), plan.Rejected, "2"}} {
+		}{{bare, plan.Rejected, "1"}, {more, plan.Admitted, "2"}, {needs("a", "2"), plan.Rejected, "2"}} {
 			l.wants(c.pod)
-			census, err := l.Census(t.Context())
+			census, err := l.Snapshot(t.Context())
 			if v, _ := l.last(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected && v.Message == "" {
 				t.Errorf("%+v %v, want %v", v, err, c.want)
 			}
@@ -502,7 +502,7 @@ func TestTheRoomNeverTakesAnAmountAway(t *testing.T) {
 // TestWhoLeavesIsTold: what is allocated outside of the room goes with the seat.
 func TestWhoLeavesIsTold(t *testing.T) {
 	var left []types.UID
-	inRoom(t, Config{Node: nodeOf("4", "1"), Slots: 5, Left: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("4", "1"), StartSlots: 5, Released: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *lobby) {
 		a, b := podOf("a", "1"), podOf("b", "1")
 		l.ask(a, false)
 		l.ask(b, false) // no place for it

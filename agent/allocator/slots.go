@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Pressed says how many of most pods may be starting at once while tasks wait for a
+// StartSlotsUnderPressure says how many of most pods may be starting at once while tasks wait for a
 // CPU in so many percent of the time: all up to from, then ever fewer, at 100 least.
-func Pressed(most, least int, stalled, from float64) int {
+func StartSlotsUnderPressure(most, least int, stalled, from float64) int {
 	if stalled <= from || from >= 100 {
 		return most
 	}
@@ -15,21 +15,21 @@ func Pressed(most, least int, stalled, from float64) int {
 	return min(most, max(1, least, int(math.Ceil(float64(most)*left))))
 }
 
-// lookAgain is how often it is looked whether the CPUs are still under pressure, while
+// pressureInterval is how often it is looked whether the CPUs are still under pressure, while
 // anybody waits for that.
-const lookAgain = time.Second
+const pressureInterval = time.Second
 
-// free is how many start slots there are now. The CPUs are asked only if anybody waits
+// freeStartSlots is how many start slots there are now. The CPUs are asked only if anybody waits
 // for a slot that they could take away.
-func (f *floor) free() int {
-	f.fewer = false
-	if f.stalled == nil || len(f.queue) == 0 || len(f.starting) == 0 {
-		return f.slots - len(f.starting)
+func (f *state) freeStartSlots() int {
+	f.throttled = false
+	if f.cpuPressure == nil || len(f.queue) == 0 || len(f.starting) == 0 {
+		return f.startSlots - len(f.starting)
 	}
-	slots := f.slots
-	if now, known := f.stalled(); known {
-		slots = Pressed(f.slots, f.least, now, f.from)
+	slots := f.startSlots
+	if now, known := f.cpuPressure(); known {
+		slots = StartSlotsUnderPressure(f.startSlots, f.minStartSlots, now, f.pressureThreshold)
 	}
-	f.fewer = slots < f.slots
+	f.throttled = slots < f.startSlots
 	return slots - len(f.starting)
 }

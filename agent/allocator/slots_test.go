@@ -31,7 +31,7 @@ func TestPressedIsNeverLessThanLeastAndNeverMoreUnderMorePressure(t *testing.T) 
 		{"what nobody set is one", 10, 0, 100, 80, 1},
 		{"a bound of 0 counts all pressure", 10, 1, 50, 0, 5},
 	} {
-		if got := Pressed(row.most, row.least, row.stalled, row.from); got != row.want {
+		if got := StartSlotsUnderPressure(row.most, row.least, row.stalled, row.from); got != row.want {
 			t.Errorf("%s: %d, want %d", row.what, got, row.want)
 		}
 	}
@@ -39,7 +39,7 @@ func TestPressedIsNeverLessThanLeastAndNeverMoreUnderMorePressure(t *testing.T) 
 		for from := 0.0; from <= 100; from += 5 {
 			last := most
 			for stalled := 0.0; stalled <= 110; stalled++ {
-				n := Pressed(most, 2, stalled, from)
+				n := StartSlotsUnderPressure(most, 2, stalled, from)
 				if n < min(2, most) || n > last {
 					t.Fatalf("Pressed(%d, 2, %v, %v) is %d after %d", most, stalled, from, n, last)
 				}
@@ -54,11 +54,11 @@ func TestPressedIsNeverLessThanLeastAndNeverMoreUnderMorePressure(t *testing.T) 
 func TestScenario07_FewerPodsStartWhileTheCPUsAreUnderPressure(t *testing.T) {
 	var stalled atomic.Int64
 	stalled.Store(100)
-	c := Config{Node: roomyNode(), Slots: 4, Bound: time.Hour, Stalled: func() (float64, bool) { return float64(stalled.Load()), true }, From: 80}
+	c := Config{Node: roomyNode(), StartSlots: 4, StartTimeout: time.Hour, CPUPressure: func() (float64, bool) { return float64(stalled.Load()), true }, CPUPressureThreshold: 80}
 	inRoom(t, c, func(t *testing.T, l *lobby) {
 		begun := func() (n int) {
 			for i := range 6 {
-				if v, _ := l.last(podOf(fmt.Sprint("p", i), "a")); v.State == plan.OK {
+				if v, _ := l.last(podOf(fmt.Sprint("p", i), "a")); v.State == plan.Admitted {
 					n++
 				}
 			}
@@ -78,20 +78,20 @@ func TestScenario07_FewerPodsStartWhileTheCPUsAreUnderPressure(t *testing.T) {
 			want    int
 		}{{96, 1}, {90, 2}, {81, 4}, {100, 4}} {
 			stalled.Store(step.stalled)
-			time.Sleep(2 * lookAgain)
+			time.Sleep(2 * pressureInterval)
 			if n := begun(); n != step.want {
 				t.Errorf("at %d%% %d have begun, want %d", step.stalled, n, step.want)
 			}
 		}
 		for i := range 4 { // under full pressure one after the other
-			l.Started(podOf(fmt.Sprint("p", i), "a").UID)
+			l.ReleaseStartSlot(podOf(fmt.Sprint("p", i), "a").UID)
 			if n, want := begun(), []int{4, 4, 4, 5}[i]; n != want {
 				t.Errorf("%d have begun after %d are done, want %d", n, i+1, want)
 			}
 		}
 		stalled.Store(0)
-		time.Sleep(2 * lookAgain)
-		if v, _ := l.last(podOf("p5", "a")); v.State != plan.OK {
+		time.Sleep(2 * pressureInterval)
+		if v, _ := l.last(podOf("p5", "a")); v.State != plan.Admitted {
 			t.Errorf("the last is told %+v on a calm node", v)
 		}
 	})

@@ -15,8 +15,8 @@ import (
 // container directories modified before the given time count. It serves pods that are known neither
 // to the store nor to the runtime. Their restart count then continues, and no log file receives the
 // output of two instances.
-func AttemptsFromLogs(dir string, before time.Time) map[string]plan.Restart {
-	var out map[string]plan.Restart
+func AttemptsFromLogs(dir string, before time.Time) map[string]plan.RestartState {
+	var out map[string]plan.RestartState
 	containers, _ := os.ReadDir(dir) // the directory does not exist before the first start
 	for _, c := range containers {
 		if at, err := c.Info(); err != nil || !at.ModTime().Before(before) {
@@ -29,11 +29,11 @@ func AttemptsFromLogs(dir string, before time.Time) map[string]plan.Restart {
 			if err != nil || rest != "log" && !strings.HasPrefix(rest, "log.") {
 				continue
 			}
-			if r := out[c.Name()]; r.Next <= uint32(n) {
+			if r := out[c.Name()]; r.NextAttempt <= uint32(n) {
 				if out == nil {
-					out = map[string]plan.Restart{}
+					out = map[string]plan.RestartState{}
 				}
-				out[c.Name()] = plan.Restart{Next: uint32(n) + 1}
+				out[c.Name()] = plan.RestartState{NextAttempt: uint32(n) + 1}
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func TestAttemptsFromLogs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := map[string]plan.Restart{"main": {Next: 11}, "side": {Next: 1}}
+	want := map[string]plan.RestartState{"main": {NextAttempt: 11}, "side": {NextAttempt: 1}}
 	if d := cmp.Diff(want, AttemptsFromLogs(dir, time.Now().Add(time.Minute))); d != "" {
 		t.Error(d)
 	}

@@ -87,7 +87,7 @@ type objectJSON struct {
 func objectList(objects plan.Objects) []objectJSON {
 	list := make([]objectJSON, 0, len(objects))
 	for ref, o := range objects {
-		if o.Late { // not fetched yet
+		if o.Pending { // not fetched yet
 			continue
 		}
 		list = append(list, objectJSON{Kind: ref.Kind, Name: ref.Name, Version: o.Version.Version,

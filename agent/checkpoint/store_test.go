@@ -31,11 +31,11 @@ func record(name string) Record {
 	return Record{
 		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name)},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "b:1"}}}},
-		Verdict: plan.Verdict{State: plan.OK, Reason: "R", Message: "m"},
+		Verdict: plan.Verdict{State: plan.Admitted, Reason: "R", Message: "m"},
 		Memory: plan.Memory{
-			End:      &plan.End{Reason: "Deleted", Grace: 3 * time.Second, At: at},
-			Restarts: map[string]plan.Restart{"a": {Count: 2, Next: 3, Until: at}},
-			Phase:    corev1.PodRunning, Started: at,
+			Termination: &plan.Termination{Reason: "Deleted", Grace: 3 * time.Second, RequestedAt: at},
+			Restarts:    map[string]plan.RestartState{"a": {Count: 2, NextAttempt: 3, NotBefore: at}},
+			Phase:       corev1.PodRunning, StartTime: at,
 			Exits: map[string]plan.Container{"a": {ID: "c1", State: plan.Exited, ExitCode: 7, FinishedAt: at}},
 			IPs:   []string{"10.0.0.1"},
 		},

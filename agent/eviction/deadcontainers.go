@@ -31,7 +31,7 @@ func hasDeadContainers(pods []*status.Snapshot) bool {
 	for _, s := range pods {
 		finished := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
 		newest := map[string]bool{}
-		for _, c := range s.Seen.Containers {
+		for _, c := range s.Observed.Containers {
 			if c.State == plan.Exited && (finished || newest[c.Name]) {
 				return true
 			}

@@ -22,7 +22,7 @@ func TestHasDeadContainers(t *testing.T) {
 		{corev1.PodFailed, []plan.Container{dead}, true}, {corev1.PodSucceeded, nil, false},
 	} {
 		s := &status.Snapshot{Pod: &corev1.Pod{}}
-		s.Status.Phase, s.Seen.Containers = row.phase, row.seen
+		s.Status.Phase, s.Observed.Containers = row.phase, row.seen
 		if got := hasDeadContainers([]*status.Snapshot{s}); got != row.want {
 			t.Errorf("%s, %d containers: %t", row.phase, len(row.seen), got)
 		}

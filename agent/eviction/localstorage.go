@@ -20,10 +20,10 @@ import (
 type LocalStorageOptions struct {
 	Pods func() []*status.Snapshot // all pods of the node
 	// ExceedsVolumeLimit measures the volumes of a pod. A nil result means that no limit is exceeded.
-	ExceedsVolumeLimit func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)
+	ExceedsVolumeLimit func(ctx context.Context, pod *corev1.Pod) (*plan.Eviction, error)
 	NewMeasurement     func(context.Context) MeasureFunc // starts a round of measurements
 	// Evict terminates the pod and reports whether it could.
-	Evict func(ctx context.Context, uid types.UID, why *plan.Excess) (ok bool)
+	Evict func(ctx context.Context, uid types.UID, why *plan.Eviction) (ok bool)
 
 	OnEvicted  func(signal string) // counts evictions
 	Standalone bool                // no API server: see podspec.IsCritical
@@ -158,7 +158,7 @@ func (l *LocalStorageEnforcer) exceeds(
 	ctx context.Context,
 	s *status.Snapshot,
 	use MeasureFunc,
-) (excess *plan.Excess, err error) {
+) (excess *plan.Eviction, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if podspec.HasEmptyDirSizeLimit(s.Pod) {
@@ -169,7 +169,7 @@ func (l *LocalStorageEnforcer) exceeds(
 	}
 	u, failed := use(ctx, s)
 	if x := pressure.ExceededLimit(s.Pod, u); x != nil { // a partial measurement is enough
-		return &plan.Excess{Signal: x.Signal, Message: x.Message}, nil
+		return &plan.Eviction{Signal: x.Signal, Message: x.Message}, nil
 	}
 	return nil, errors.Join(err, failed)
 }
@@ -177,7 +177,7 @@ func (l *LocalStorageEnforcer) exceeds(
 // evictable reports whether a pod may be evicted.
 func evictable(s *status.Snapshot, standalone bool) bool {
 	terminated := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed ||
-		!s.Memory.Finished.IsZero()
-	terminating := s.End != nil || s.Memory.End != nil
-	return s.Passes > 0 && !terminated && !terminating && !podspec.IsCritical(s.Pod, standalone)
+		!s.Memory.FinishedAt.IsZero()
+	terminating := s.Termination != nil || s.Memory.Termination != nil
+	return s.Syncs > 0 && !terminated && !terminating && !podspec.IsCritical(s.Pod, standalone)
 }

@@ -29,7 +29,7 @@ func shown(uid string, edit func(*status.Snapshot)) *status.Snapshot {
 	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 		EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("5Mi"))},
 	}}}
-	s := &status.Snapshot{Pod: pod, Passes: 1}
+	s := &status.Snapshot{Pod: pod, Syncs: 1}
 	s.Status.Phase = corev1.PodRunning
 	if edit != nil {
 		edit(s)
@@ -59,14 +59,14 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *LocalStorageEnforcer) {
 		began := time.Now()
 		l = NewLocalStorageEnforcer(LocalStorageOptions{
 			Pods: func() []*status.Snapshot { return s.pods },
-			ExceedsVolumeLimit: func(_ context.Context, pod *corev1.Pod) (*plan.Excess, error) {
+			ExceedsVolumeLimit: func(_ context.Context, pod *corev1.Pod) (*plan.Eviction, error) {
 				s.measured = append(s.measured, pod.Name)
 				s.at = append(s.at, fmt.Sprint(pod.Name, " ", time.Since(began)))
 				time.Sleep(s.takes[pod.Name])
 				if s.err != nil || s.taken > 0 {
 					return nil, s.err
 				}
-				return &plan.Excess{Signal: "emptydirfs.limit", Message: "full"}, nil
+				return &plan.Eviction{Signal: "emptydirfs.limit", Message: "full"}, nil
 			},
 			NewMeasurement: func(context.Context) MeasureFunc {
 				return func(_ context.Context, p *status.Snapshot) (pressure.Usage, error) {
@@ -74,7 +74,7 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *LocalStorageEnforcer) {
 					return pressure.Usage{Volumes: pressure.DiskUsage{Bytes: s.taken}}, s.err
 				}
 			},
-			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {
+			Evict: func(_ context.Context, uid types.UID, why *plan.Eviction) bool {
 				s.evicted = append(s.evicted, string(uid)+": "+why.Message)
 				return true
 			},
@@ -97,10 +97,10 @@ func TestEvictionCandidatesForLocalStorage(t *testing.T) {
 			func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory },
 		),
 		shown("failed", func(s *status.Snapshot) { s.Status.Phase = corev1.PodFailed }),
-		shown("done", func(s *status.Snapshot) { s.Memory.Finished = time.Unix(1, 0) }),
-		shown("ending", func(s *status.Snapshot) { s.End = &plan.End{Reason: "Deleted"} }),
-		shown("evicted-before", func(s *status.Snapshot) { s.Memory.End = &plan.End{Reason: "Evicted"} }),
-		shown("not-looked-at", func(s *status.Snapshot) { s.Passes = 0 }),
+		shown("done", func(s *status.Snapshot) { s.Memory.FinishedAt = time.Unix(1, 0) }),
+		shown("ending", func(s *status.Snapshot) { s.Termination = &plan.Termination{Reason: "Deleted"} }),
+		shown("evicted-before", func(s *status.Snapshot) { s.Memory.Termination = &plan.Termination{Reason: "Evicted"} }),
+		shown("not-looked-at", func(s *status.Snapshot) { s.Syncs = 0 }),
 		shown("critical", func(s *status.Snapshot) { s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
 	}}
 	s.run(t, 45*time.Second)

@@ -18,11 +18,11 @@ import (
 
 // ReclaimerOptions configures a Reclaimer. Every field is required.
 type ReclaimerOptions struct {
-	Statuses    *status.Board
+	Statuses    *status.Cache
 	Ready       func() bool // all pods of the node are known; nothing is reclaimed before
 	Measure     func(ctx context.Context, of pressure.Signal, pods []*status.Snapshot) []pressure.Candidate
 	Levels      []ReclaimLevel // tried in this order before pods are evicted
-	Evict       func(ctx context.Context, uid types.UID, why *plan.Excess) (ok bool)
+	Evict       func(ctx context.Context, uid types.UID, why *plan.Eviction) (ok bool)
 	OnEvicted   func(signal string)          // counts evictions
 	RecordEvent func(reason, message string) // records a warning event of the node
 
@@ -162,8 +162,8 @@ func (v Observation) thresholdMet(s pressure.Signal) (m pressure.ThresholdMet, s
 // concurrent use.
 func (r *Reclaimer) Rank(ctx context.Context, s pressure.Signal, split pressure.FileSystemLayout) []pressure.Ranked {
 	var pods []*status.Snapshot
-	for _, p := range r.Statuses.All() {
-		if p.Verdict.State == plan.OK && evictable(p, r.Standalone) {
+	for _, p := range r.Statuses.List() {
+		if p.Verdict.State == plan.Admitted && evictable(p, r.Standalone) {
 			pods = append(pods, p)
 		}
 	}
@@ -212,14 +212,14 @@ func (r *Reclaimer) evictionReason(
 	m pressure.ThresholdMet,
 	first pressure.Ranked,
 	all []pressure.Ranked,
-) *plan.Excess {
+) *plan.Eviction {
 	grace := minGrace
 	if !m.Hard {
 		grace = max(grace, min(r.MaxGrace, podspec.GracePeriod(first.Pod)))
 	}
-	return &plan.Excess{
-		Signal: string(m.Signal), Message: pressure.Message(m, first), Grace: grace, Node: true,
-		Detail: fmt.Sprintf("%s. Eviction ranking: %s", m, pressure.Explain(m.Signal, all, rankedInEvent)),
+	return &plan.Eviction{
+		Signal: string(m.Signal), Message: pressure.Message(m, first), Grace: grace, NodeCaused: true,
+		EventDetail: fmt.Sprintf("%s. Eviction ranking: %s", m, pressure.Explain(m.Signal, all, rankedInEvent)),
 	}
 }
 
@@ -242,13 +242,13 @@ func (v Observation) newHardThreshold(was Observation) bool {
 func (r *Reclaimer) stillPresent(uid types.UID) bool {
 	s, known := r.Statuses.Get(uid)
 	terminated := known && (s.Status.Phase == corev1.PodFailed || s.Status.Phase == corev1.PodSucceeded)
-	return known && (!terminated || len(s.Seen.Volumes) > 0)
+	return known && (!terminated || len(s.Observed.Volumes) > 0)
 }
 
 // waitForTermination waits until a pod has terminated and released its volumes, or the deadline.
 // Every 10 s it checks whether something more urgent has come up.
 func (r *Reclaimer) waitForTermination(ctx context.Context, uid types.UID, until time.Time, urgent func() bool) {
-	changed, stop := r.Statuses.Changes()
+	changed, stop := r.Statuses.Subscribe()
 	defer stop()
 	bound, tick := time.NewTimer(time.Until(until)), time.NewTicker(interval)
 	defer bound.Stop()

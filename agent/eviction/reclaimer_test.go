@@ -60,9 +60,9 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		}
 		for name := range s.pods {
 			b.Put(shown(name, func(x *status.Snapshot) {
-				x.Verdict.State = plan.OK
+				x.Verdict.State = plan.Admitted
 				x.Pod.Spec.TerminationGracePeriodSeconds = new(int64(600))
-				x.Seen.Volumes = map[string]plan.VolumeSeen{"data": {}}
+				x.Observed.Volumes = map[string]plan.VolumeStatus{"data": {}}
 				if name == s.critical {
 					x.Pod.Spec.Priority = new(int32(2_000_000_000))
 				}
@@ -110,18 +110,18 @@ func (s *short) run(t *testing.T, d time.Duration) {
 				rung("images"),
 				{Name: "other", AppliesTo: func(pressure.Signal) bool { return false }},
 			},
-			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {
+			Evict: func(_ context.Context, uid types.UID, why *plan.Eviction) bool {
 				if s.only != "" && why.Signal != string(s.only) {
 					return false
 				}
 				record("evict %s for %s, grace %s", uid, why.Signal, why.Grace)
 				was, _ := b.Get(uid)
 				now := *was
-				now.End = &plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail}
+				now.Termination = &plan.Termination{Reason: "Evicted", Message: why.Message, EventDetail: why.EventDetail}
 				b.Put(&now)
 				if !s.stuck {
 					over := now
-					over.Status.Phase, over.Seen.Volumes = corev1.PodFailed, nil
+					over.Status.Phase, over.Observed.Volumes = corev1.PodFailed, nil
 					takes := 2 * time.Second
 					if s.slow {
 						takes += why.Grace

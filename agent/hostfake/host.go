@@ -34,18 +34,18 @@ type Host struct {
 	Mu           sync.Mutex
 	AllPods      map[types.UID]*PodState
 	HasImage     map[string]bool
-	ImageChecks  map[string]int      // for images
-	VolumeMounts []plan.Mount        // of every container
-	ImageError   string              // why images cannot be inspected; empty: they can
-	Retagged     map[string]string   // images whose tags have moved: suffix of the new ID
-	LastSetup    plan.ContainerSetup // of the last created container
+	ImageChecks  map[string]int       // for images
+	VolumeMounts []plan.Mount         // of every container
+	ImageError   string               // why images cannot be inspected; empty: they can
+	Retagged     map[string]string    // images whose tags have moved: suffix of the new ID
+	LastSetup    plan.ContainerConfig // of the last created container
 	Calls        []Call
 	Count        map[string]int
 	Active       map[string]int // calls in progress, by verb
 	MaxActive    map[string]int // the maximum of Active
 	n            int
 	Violations   []string
-	NetworkState plan.NetworkSeen
+	NetworkState plan.NetworkStatus
 	ListError    error // of lists of the runtime; nil: they succeed
 }
 
@@ -54,7 +54,7 @@ type PodState struct {
 	Pod        *corev1.Pod
 	Sandboxes  []plan.Sandbox
 	Containers []plan.Container
-	Volumes    map[string]plan.VolumeSeen
+	Volumes    map[string]plan.VolumeStatus
 	Dirs       bool
 	Cgroup     bool
 }
@@ -71,19 +71,19 @@ func NewHost() *Host {
 		Takes:   func(string, int) time.Duration { return time.Millisecond },
 		AllPods: map[types.UID]*PodState{}, HasImage: map[string]bool{}, ImageChecks: map[string]int{},
 		Retagged: map[string]string{}, Count: map[string]int{},
-		Active: map[string]int{}, MaxActive: map[string]int{}, NetworkState: plan.NetworkSeen{Ready: true},
+		Active: map[string]int{}, MaxActive: map[string]int{}, NetworkState: plan.NetworkStatus{Ready: true},
 	}
 }
 
 // Network returns the state of the pod network.
-func (h *Host) Network() plan.NetworkSeen {
+func (h *Host) Network() plan.NetworkStatus {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	return h.NetworkState
 }
 
 // SetNetwork changes the state of the pod network.
-func (h *Host) SetNetwork(n plan.NetworkSeen) {
+func (h *Host) SetNetwork(n plan.NetworkStatus) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	h.NetworkState = n
@@ -99,7 +99,7 @@ func (h *Host) SetTakes(f func(string, int) time.Duration) {
 // StateOf returns the state of a pod. The lock is held.
 func (h *Host) StateOf(uid types.UID) *PodState {
 	if h.AllPods[uid] == nil {
-		h.AllPods[uid] = &PodState{Volumes: map[string]plan.VolumeSeen{}}
+		h.AllPods[uid] = &PodState{Volumes: map[string]plan.VolumeStatus{}}
 	}
 	return h.AllPods[uid]
 }
@@ -260,7 +260,7 @@ func (h *Host) Container(ctx context.Context, id string) (k plan.Container, err 
 	return k, err
 }
 
-func (h *Host) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
+func (h *Host) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeStatus, err error) {
 	err = h.act(ctx, "lookAtHost", name(pod), func() error {
 		dirs, vols = h.StateOf(pod.UID).Dirs, maps.Clone(h.StateOf(pod.UID).Volumes)
 		return nil
@@ -274,27 +274,27 @@ type Images struct{ *Host }
 // Images returns the adapter of images.
 func (h *Host) Images() Images { return Images{h} }
 
-func (h Images) Observe(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImagesSeen {
+func (h Images) Observe(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImageStatuses {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	seen := plan.ImagesSeen{}
+	seen := plan.ImageStatuses{}
 	for _, image := range names {
 		h.ImageChecks[image]++
-		seen[image] = plan.ImageSeen{Image: h.image(image), Here: h.HasImage[image], Unclear: h.ImageError}
+		seen[image] = plan.ImageStatus{Image: h.image(image), Present: h.HasImage[image], Err: h.ImageError}
 	}
 	return seen
 }
 
 // image is what a name stands for now. The lock is held.
 func (h *Host) image(name string) plan.Image {
-	return plan.Image{ID: "sha:" + name + h.Retagged[name], At: time.Now()}
+	return plan.Image{ID: "sha:" + name + h.Retagged[name], InspectedAt: time.Now()}
 }
 
 func (h *Host) Resolve(_ context.Context, _ *corev1.Pod, image string, _ plan.Objects) (plan.Image, error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	if h.Count["resolve "+image]++; !h.HasImage[image] {
-		return plan.Image{}, &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError", Err: errors.New("no such image")}
+		return plan.Image{}, &plan.Error{Kind: plan.ImageNotFound, Reason: "CreateContainerError", Err: errors.New("no such image")}
 	}
 	return h.image(image), nil
 }
@@ -307,14 +307,14 @@ func (h *Host) MakeDirs(ctx context.Context, pod *corev1.Pod) error {
 
 func (h *Host) Mount(ctx context.Context, pod *corev1.Pod, vol, version string, _ plan.Objects, _ []string) error {
 	return h.act(ctx, "mount", name(pod)+"/"+vol, func() error {
-		h.StateOf(pod.UID).Volumes[vol] = plan.VolumeSeen{Version: version}
+		h.StateOf(pod.UID).Volumes[vol] = plan.VolumeStatus{Version: version}
 		return nil
 	})
 }
 
 func (h *Host) Project(ctx context.Context, pod *corev1.Pod, vol, version string, objs plan.Objects, _ []string) error {
 	return h.act(ctx, "project", name(pod)+"/"+vol+" "+version, func() error {
-		h.StateOf(pod.UID).Volumes[vol] = plan.VolumeSeen{Version: version}
+		h.StateOf(pod.UID).Volumes[vol] = plan.VolumeStatus{Version: version}
 		return nil
 	})
 }
@@ -347,7 +347,7 @@ func (h *Host) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, _ pl
 	return img, err
 }
 
-func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (sb plan.Sandbox, err error) {
+func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (sb plan.Sandbox, err error) {
 	err = h.act(ctx, "runSandbox", name(pod), func() error {
 		p := h.StateOf(pod.UID)
 		p.Pod = pod
@@ -365,7 +365,7 @@ func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSe
 	return sb, err
 }
 
-func (h *Host) StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (k plan.Container, err error) {
+func (h *Host) StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerConfig) (k plan.Container, err error) {
 	err = h.act(ctx, "start", string(pod.UID)+"/"+name, func() error {
 		p := h.StateOf(pod.UID)
 		for _, x := range p.Containers {

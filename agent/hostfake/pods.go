@@ -116,5 +116,5 @@ func EditedPod(pod *corev1.Pod, change func(*corev1.Container)) *corev1.Pod {
 var Limits = plan.Limits{
 	CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
 	PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: time.Minute,
-	MinStop: 2 * time.Second,
+	MinStopGrace: 2 * time.Second,
 }

@@ -122,10 +122,10 @@ func proof(marked, shared bool) agent.Ownership {
 func (s *Finder) known() map[string]bool {
 	ids := map[string]bool{}
 	for _, snap := range s.Pods() {
-		for _, sb := range snap.Seen.Sandboxes {
+		for _, sb := range snap.Observed.Sandboxes {
 			ids[sb.ID] = true
 		}
-		for _, k := range snap.Seen.Containers {
+		for _, k := range snap.Observed.Containers {
 			ids[k.ID] = true
 		}
 	}
@@ -139,7 +139,7 @@ func (s *Finder) pins(ctx context.Context) func(path string) bool {
 	names := sync.OnceValues(func() (map[string]bool, error) {
 		names := map[string]bool{}
 		for _, snap := range s.Pods() {
-			for _, sb := range snap.Seen.Sandboxes {
+			for _, sb := range snap.Observed.Sandboxes {
 				path, err := s.Runtime.NetNS(ctx, sb.ID)
 				if err != nil && plan.KindOf(err) != plan.NotFound {
 					return nil, err

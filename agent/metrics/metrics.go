@@ -22,7 +22,7 @@ func New(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
 			ActionDuration: m.ObserveStage,
 			ActionFinished: func(p *corev1.Pod, r plan.Outcome) {
 				if _, is := r.Action.(plan.RunSandbox); is && plan.KindOf(r.Err) != plan.Canceled {
-					m.ObserveRunPodSandbox(handler(p), r.Ended.Sub(r.Began), r.Err)
+					m.ObserveRunPodSandbox(handler(p), r.FinishedAt.Sub(r.StartedAt), r.Err)
 				}
 				countOutcome(m, r)
 			},
@@ -69,11 +69,11 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 	case plan.RunSandbox:
 		m.CountPodStart(r.Err)
 	case plan.EnsureCgroup:
-		m.ObserveCgroupOperation("create", r.Ended.Sub(r.Began))
+		m.ObserveCgroupOperation("create", r.FinishedAt.Sub(r.StartedAt))
 	case plan.ResizeCgroup:
-		m.ObserveCgroupOperation("update", r.Ended.Sub(r.Began))
+		m.ObserveCgroupOperation("update", r.FinishedAt.Sub(r.StartedAt))
 	case plan.RemoveCgroup:
-		m.ObserveCgroupOperation("destroy", r.Ended.Sub(r.Began))
+		m.ObserveCgroupOperation("destroy", r.FinishedAt.Sub(r.StartedAt))
 	case plan.StartContainer:
 		code := ""
 		if r.Err != nil {
@@ -90,7 +90,7 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 		}
 	case plan.PullImage:
 		if r.Err == nil && r.Image != nil {
-			m.ObserveImagePull(r.Image.Size, r.Ended.Sub(r.Began))
+			m.ObserveImagePull(r.Image.Size, r.FinishedAt.Sub(r.StartedAt))
 		}
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"berth/podspec"
 )
 
-// AskRestart returns the memory with which the named containers run anew: what
+// RequestRestart returns the memory with which the named containers run anew: what
 // runs is stopped with the pod's grace first, whatever waits between two runs
 // waits no longer, and their restart policy is not asked. Without names these are
 // the main containers, the sidecars, and an init container that the pod is stuck
 // at. The error says in the user's words what cannot run anew. In needs Pod, Seen
 // and Memory.
-func AskRestart(in Input, names []string) (Memory, error) {
+func RequestRestart(in Input, names []string) (Memory, error) {
 	d := newDecider(in)
-	if d.mem.End != nil || in.End != nil {
+	if d.mem.Termination != nil || in.Termination != nil {
 		return in.Memory, fmt.Errorf("pod %s is ending", in.Pod.Name)
 	}
-	if d.terminal() || !d.mem.Finished.IsZero() {
+	if d.terminal() || !d.mem.FinishedAt.IsZero() {
 		return in.Memory, fmt.Errorf("pod %s is over: what its containers had to do is done", in.Pod.Name)
 	}
 	for _, name := range names {
@@ -35,23 +35,23 @@ func AskRestart(in Input, names []string) (Memory, error) {
 			continue // it is about to run for the first time
 		}
 		r := d.mem.Restarts[c.Name]
-		r.Asked, r.Replaces, r.Count = k.ID, k.ID, 0
+		r.RequestedFor, r.Replacing, r.Count = k.ID, k.ID, 0
 		if k.State == Exited { // its exit is counted already, and to be waited for no longer
-			r.SeenID, r.Hash = k.ID, podspec.ContainerHash(c.Container)
+			r.CountedID, r.SpecHash = k.ID, podspec.ContainerHash(c.Container)
 		}
-		r.Until = d.Now
+		r.NotBefore = d.Now
 		d.mem.Restarts[c.Name] = r
 	}
 	return d.out.Memory, nil
 }
 
-// AskMore returns the memory with which one more container runs: as it is, for that
+// KeepMemory returns the memory with which one more container runs: as it is, for that
 // is in the pod.
-func AskMore(in Input, _ []string) (Memory, error) { return in.Memory, nil }
+func KeepMemory(in Input, _ []string) (Memory, error) { return in.Memory, nil }
 
-// HoldsBack reports whether the failure keeps one of the named containers, or of all
+// DelaysStartOf reports whether the failure keeps one of the named containers, or of all
 // without names, from being started.
-func (f Failure) HoldsBack(names []string) bool {
+func (f Failure) DelaysStartOf(names []string) bool {
 	switch a := f.Action.(type) {
 	case PullImage:
 		return len(names) == 0 || slices.Contains(names, a.Container)

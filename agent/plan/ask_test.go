@@ -11,7 +11,7 @@ func TestAskedRestart(t *testing.T) {
 	two := mains(con("app"), con("b"))
 	ask := func(w *walk, names ...string) *walk {
 		return w.with(func(in *Input) {
-			m, err := AskRestart(*in, names)
+			m, err := RequestRestart(*in, names)
 			if err != nil {
 				panic(err)
 			}
@@ -42,7 +42,7 @@ func TestAskedRestart(t *testing.T) {
 		{"a pod that is over", up(never).exit("app", 0).settle(), nil, "is over"},
 	} {
 		before := tt.w.in.Memory.clone()
-		_, err := AskRestart(tt.w.in, tt.names)
+		_, err := RequestRestart(tt.w.in, tt.names)
 		if err == nil || !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: %v, want %q", tt.sentence, err, tt.err)
 		}
@@ -60,12 +60,12 @@ func TestDeadContainersKept(t *testing.T) {
 	crashes := func(n int, opts ...func(*Limits)) *walk {
 		w := up()
 		for range n {
-			w.with(func(in *Input) { in.Limits.DeadKept = 99 }).exit("app", 1)
+			w.with(func(in *Input) { in.Limits.MaxDeadContainers = 99 }).exit("app", 1)
 			w.in.Now = w.in.Now.Add(time.Hour)
 			w.begin().obey()
 		}
 		return w.with(func(in *Input) {
-			in.Limits.DeadKept = 0
+			in.Limits.MaxDeadContainers = 0
 			for _, o := range opts {
 				o(&in.Limits)
 			}
@@ -73,9 +73,9 @@ func TestDeadContainersKept(t *testing.T) {
 	}
 	check(t, []row{
 		{"one dead one is kept, older ones go", crashes(3), "remove app-1, remove app-0", nil},
-		{"more are kept where that is asked for", crashes(3, func(l *Limits) { l.DeadKept = 2 }), "remove app-0", nil},
-		{"one that ended a moment ago waits", crashes(3, func(l *Limits) { l.DeadMinAge = 24 * time.Hour }), "-", []string{"wake   at+24h"}},
-		{"until its time is over", crashes(3, func(l *Limits) { l.DeadMinAge = 90 * time.Minute }), "remove app-1, remove app-0", nil},
+		{"more are kept where that is asked for", crashes(3, func(l *Limits) { l.MaxDeadContainers = 2 }), "remove app-0", nil},
+		{"one that ended a moment ago waits", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 24 * time.Hour }), "-", []string{"wake   at+24h"}},
+		{"until its time is over", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 90 * time.Minute }), "remove app-1, remove app-0", nil},
 	})
 }
 
@@ -92,11 +92,11 @@ func TestReturns(t *testing.T) {
 		{"nor when the pod ends", up().asked("Deleted", time.Second).begin().exit("app", 0), false},
 		{"nor when it is over", up(onFailure).exit("app", 0).settle(), false},
 	} {
-		if got := Returns(tt.w.in, "app"); got != tt.want {
+		if got := WillRestart(tt.w.in, "app"); got != tt.want {
 			t.Errorf("%s: %t", tt.sentence, got)
 		}
 	}
-	if Returns(up().in, "nope") {
+	if WillRestart(up().in, "nope") {
 		t.Error("a container that is not there returns")
 	}
 }

@@ -20,14 +20,14 @@ import (
 // At most one start is under way: a container's postStart has ended before the
 // next one starts, as users of the field know it.
 
-// containers keeps every container of the pod as it should be.
-func (d *decider) containers(sb Sandbox) {
+// syncContainers keeps every container of the pod as it should be.
+func (d *decider) syncContainers(sb Sandbox) {
 	for _, c := range d.specs {
 		if c.kind == Ephemeral {
-			d.run(c, sb)
+			d.syncContainer(c, sb)
 		}
 	}
-	if !d.inits(sb) {
+	if !d.syncInitContainers(sb) {
 		return
 	}
 	inOrder := false
@@ -38,28 +38,28 @@ func (d *decider) containers(sb Sandbox) {
 		if _, seen := d.newest(c.Name); !seen && inOrder {
 			continue // an earlier one's image is on its way
 		}
-		inOrder = d.run(c, sb) == awaits || inOrder
+		inOrder = d.syncContainer(c, sb) == waitingForStart || inOrder
 	}
 }
 
-// inits walks the init chain and reports whether the mains may run.
-func (d *decider) inits(sb Sandbox) bool {
+// syncInitContainers walks the init chain and reports whether the mains may run.
+func (d *decider) syncInitContainers(sb Sandbox) bool {
 	through := d.initialized(sb)
-	behind := d.behind(sb)
+	behind := d.lastInitIndex(sb)
 	for i, c := range d.specs {
 		if c.kind != Init && c.kind != Sidecar {
 			continue
 		}
 		k, seen := d.newest(c.Name)
-		here := seen && d.here(k, sb)
+		here := seen && d.isCurrent(k, sb)
 		if c.kind == Init {
 			if through || i < behind || here && k.State == Exited && k.ExitCode == 0 {
 				continue
 			}
-			d.run(c, sb)
+			d.syncContainer(c, sb)
 			return false
 		}
-		d.run(c, sb)
+		d.syncContainer(c, sb)
 		if !through && i >= behind && !(here && d.started(c, k)) {
 			return false
 		}
@@ -67,16 +67,16 @@ func (d *decider) inits(sb Sandbox) bool {
 	return true
 }
 
-// behind is the position of the last init container or sidecar that was made in
+// lastInitIndex is the position of the last init container or sidecar that was made in
 // this sandbox. Those before it have succeeded or started once: an init
 // container of theirs is done with, and a sidecar that has crashed meanwhile
 // comes back without holding the others up.
-func (d *decider) behind(sb Sandbox) int {
+func (d *decider) lastInitIndex(sb Sandbox) int {
 	for i, c := range slices.Backward(d.specs) {
 		if c.kind != Init && c.kind != Sidecar {
 			continue
 		}
-		if k, seen := d.newest(c.Name); seen && d.here(k, sb) {
+		if k, seen := d.newest(c.Name); seen && d.isCurrent(k, sb) {
 			return i
 		}
 	}
@@ -91,7 +91,7 @@ func (d *decider) initialized(sb Sandbox) bool {
 			continue
 		}
 		for _, k := range d.byName[c.Name] {
-			if d.here(k, sb) {
+			if d.isCurrent(k, sb) {
 				return true
 			}
 		}
@@ -99,44 +99,44 @@ func (d *decider) initialized(sb Sandbox) bool {
 	return false
 }
 
-// verdictOnRun is what run found out about a container.
-type verdictOnRun int
+// syncResult is what run found out about a container.
+type syncResult int
 
 const (
-	settled verdictOnRun = iota // nothing to do, or it is being done
-	awaits                      // it would start if a pull under way had ended, or an answer had come
+	settled         syncResult = iota // nothing to do, or it is being done
+	waitingForStart                   // it would start if a pull under way had ended, or an answer had come
 )
 
-// run keeps one container as it should be.
-func (d *decider) run(c spec, sb Sandbox) verdictOnRun {
+// syncContainer keeps one container as it should be.
+func (d *decider) syncContainer(c spec, sb Sandbox) syncResult {
 	k, seen := d.newest(c.Name)
 	switch {
 	case !seen:
-		return d.start(c, sb, d.mem.Restarts[c.Name].Next)
+		return d.startContainer(c, sb, d.mem.Restarts[c.Name].NextAttempt)
 	case (k.State == Created || k.State == Running) && d.beingStarted(c.Name):
 		// an event was faster than the call's own answer
 	case k.State == Running && d.postStart(k):
 		// its hook is part of its start
 	case d.neverStarted(k): // left by an interrupted call
-		d.cleanup(RemoveContainer{ID: k.ID, Name: k.Name})
+		d.addCleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 	case k.State == Unknown:
-		d.end(k, "ContainerStatusUnknown", d.Now.Add(d.grace()), d.grace())
+		d.stop(k, "ContainerStatusUnknown", d.Now.Add(d.grace()), d.grace())
 	case k.State == Running:
-		d.look(c, k)
+		d.checkRunning(c, k)
 	case c.kind == Init && k.ExitCode == 0: // of an older sandbox: runs again
-		return d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
-	case d.mayRestart(c, k) && (lost(k, sb) || d.past(k) && k.ID != d.mem.Renewal.By):
-		d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
+		return d.startContainer(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].NextAttempt))
+	case d.mayRestart(c, k) && (lost(k, sb) || d.fromEarlierRound(k) && k.ID != d.mem.RestartAll.TriggeredBy):
+		d.startContainer(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].NextAttempt))
 	case d.mayRestart(c, k):
-		if until := d.backoff(c, k); d.Now.Before(until) {
-			d.why(Reason{
-				Code: "BackOff", On: c.Name, Until: until, Event: corev1.EventTypeWarning,
-				Detail: fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, d.fullName()),
+		if until := d.nextStart(c, k); d.Now.Before(until) {
+			d.report(Reason{
+				Code: "BackOff", Target: c.Name, Until: until, EventType: corev1.EventTypeWarning,
+				Message: fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, d.fullName()),
 			})
 			d.wakeAt(until)
 			return settled
 		}
-		d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
+		d.startContainer(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].NextAttempt))
 	}
 	return settled
 }
@@ -154,10 +154,10 @@ func (d *decider) neverStarted(k Container) bool {
 	case Created:
 		return true
 	case Exited:
-		return k.CutOff
+		return k.Interrupted
 	case Unknown:
-		sb, ok := d.current()
-		if !ok || k.SandboxID != sb.ID || !k.StartedAt.IsZero() || d.mem.Restarts[k.Name].Next > k.Attempt {
+		sb, ok := d.currentSandbox()
+		if !ok || k.SandboxID != sb.ID || !k.StartedAt.IsZero() || d.mem.Restarts[k.Name].NextAttempt > k.Attempt {
 			return false
 		}
 		return k.CreatedAt.IsZero() || d.restartsAfterLoss(k)
@@ -184,81 +184,81 @@ func (d *decider) restartsAfterLoss(k Container) bool {
 // runtime: the node lost its power. That is no crash of the container.
 func lost(k Container, sb Sandbox) bool { return k.SandboxID != sb.ID && k.Reason == "Unknown" }
 
-// look judges a running container.
-func (d *decider) look(c spec, k Container) {
+// checkRunning judges a running container.
+func (d *decider) checkRunning(c spec, k Container) {
 	h := d.mem.Health[k.ID]
 	hook := d.hookOf(k)
 	switch {
 	case hook.PreStop != HookNone: // it was told to stop, maybe by an agent that died since
-		d.end(k, hook.Why, hook.By, hook.Grace)
+		d.stop(k, hook.Reason, hook.Deadline, hook.Grace)
 	case (c.kind == Main || c.kind == Sidecar) && k.SpecHash != "" && k.SpecHash != podspec.ContainerHash(c.Container):
 		r := d.mem.Restarts[k.Name]
-		r.Replaces = k.ID
+		r.Replacing = k.ID
 		d.mem.Restarts[k.Name] = r
-		d.end(k, whyChanged, d.Now.Add(d.grace()), d.grace())
-	case c.kind != Ephemeral && d.mem.Restarts[k.Name].Asked == k.ID:
-		d.end(k, "RestartAsked", d.Now.Add(d.grace()), d.grace())
-	case d.Limits.Probing && h.Dead:
-		g := d.probeGrace(c, h.Probe)
-		d.end(k, "Unhealthy", d.Now.Add(g), g)
+		d.stop(k, stopReasonSpecChanged, d.Now.Add(d.grace()), d.grace())
+	case c.kind != Ephemeral && d.mem.Restarts[k.Name].RequestedFor == k.ID:
+		d.stop(k, "RestartAsked", d.Now.Add(d.grace()), d.grace())
+	case d.Limits.Probing && h.Failed:
+		g := d.probeGrace(c, h.FailedProbe)
+		d.stop(k, "Unhealthy", d.Now.Add(g), g)
 	case d.Limits.Probing:
 		d.probe(c, k, Probes{Startup: !h.Started, Readiness: true, Liveness: true})
 	}
 }
 
-// start asks for the container's image, then for the container.
-func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
+// startContainer asks for the container's image, then for the container.
+func (d *decider) startContainer(c spec, sb Sandbox, attempt uint32) syncResult {
 	if slices.ContainsFunc(d.byName[c.Name], Container.Live) {
 		return settled // an older instance lives, see collectDead
 	}
 	img, volumes := d.image(c, attempt), d.volumeImages(c)
 	if !img.ok || !volumes.ok {
-		if img.underWay || volumes.underWay {
-			return awaits
+		if img.pulling || volumes.pulling {
+			return waitingForStart
 		}
 		return settled
 	}
 	missing, late := d.missingEnv(c)
 	if missing != "" {
-		d.why(Reason{Code: "CreateContainerConfigError", On: c.Name, Detail: missing})
-		d.why(warning("Failed", c.Name, "Error: "+missing))
+		d.report(Reason{Code: "CreateContainerConfigError", Target: c.Name, Message: missing})
+		d.report(warning("Failed", c.Name, "Error: "+missing))
 		return settled
 	}
 	if late {
-		return awaits
+		return waitingForStart
 	}
-	if waits := d.Seen.Devices[c.Name].Waits; waits != "" {
-		d.why(warning(ReasonDevices, c.Name, waits))
+	if waits := d.Observed.Devices[c.Name].Pending; waits != "" {
+		d.report(warning(ReasonDevices, c.Name, waits))
 		return settled
 	}
-	unmounted := slices.ContainsFunc(c.volumes(), func(name string) bool { return slices.Contains(d.lacks, name) })
-	if unmounted || d.starting() {
+	unmounted := slices.ContainsFunc(c.volumes(), func(name string) bool { return slices.Contains(d.missingVolumes, name) })
+	if unmounted || d.startPlanned() {
 		return settled
 	}
 	a := StartContainer{
 		Name: c.Name, Kind: c.kind, SandboxID: sb.ID, Image: img.image, Attempt: attempt,
-		Resolve: attempt > 0 || d.Now.Sub(img.image.At) > seekEvery,
+		ResolveImage: attempt > 0 || d.Now.Sub(img.image.InspectedAt) > imageCheckInterval,
 	}
-	if !d.free(a) {
+	if !d.available(a) {
 		return settled
 	}
 	d.out.BuildRun = append(d.out.BuildRun, a)
-	d.armed(c, attempt)
-	if p, ok := d.Seen.Pulled[c.Name]; !ok || p.Attempt != attempt || p.Name != c.Image {
-		d.why(Reason{
-			Code: "Pulled", On: c.Name, Event: corev1.EventTypeNormal,
-			Detail: fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image),
+	d.recordStart(c, attempt)
+	if p, ok := d.Observed.PulledImages[c.Name]; !ok || p.Attempt != attempt || p.Name != c.Image {
+		d.report(Reason{
+			Code: "Pulled", Target: c.Name, EventType: corev1.EventTypeNormal,
+			Message: fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image),
 		})
 	}
 	return settled
 }
 
-// starting reports whether a start is under way or just asked for.
-func (d *decider) starting() bool {
-	if d.hooking() {
+// startPlanned reports whether a start is under way or just asked for.
+func (d *decider) startPlanned() bool {
+	if d.postStartInProgress() {
 		return true
 	}
-	for _, a := range d.Busy {
+	for _, a := range d.InProgress {
 		if _, ok := a.(StartContainer); ok {
 			return true
 		}
@@ -273,154 +273,154 @@ func (d *decider) starting() bool {
 
 // beingStarted reports whether the start of the named container is under way.
 func (d *decider) beingStarted(name string) bool {
-	_, busy := d.Busy[StartContainer{Name: name}.Key()]
+	_, busy := d.InProgress[StartContainer{Name: name}.Key()]
 	return busy
 }
 
-// imageAnswer is what is known of a container's image in this call.
-type imageAnswer struct {
+// imageState is what is known of a container's image in this call.
+type imageState struct {
 	image        Image
 	ok           bool
-	underWay     bool   // being pulled
+	pulling      bool   // being pulled
 	code, detail string // waiting reason when it failed
 }
 
-// pullAhead asks for the images of containers that never ran, beside the
+// prePull asks for the images of containers that never ran, beside the
 // sandbox and the volumes.
-func (d *decider) pullAhead() {
+func (d *decider) prePull() {
 	d.cancel(func(a Action) bool {
 		p, ok := a.(PullImage)
-		return ok && !d.wants(p)
+		return ok && !d.stillWanted(p)
 	})
 	for _, c := range d.specs {
 		if _, seen := d.newest(c.Name); !seen {
-			d.image(c, d.mem.Restarts[c.Name].Next)
+			d.image(c, d.mem.Restarts[c.Name].NextAttempt)
 			d.volumeImages(c)
 		}
 	}
 }
 
-func (d *decider) wants(p PullImage) bool { return d.pullWanted(p) == p.Image }
+func (d *decider) stillWanted(p PullImage) bool { return d.wantedImage(p) == p.Image }
 
 // image tells whether the container's image is there as its policy demands,
 // and asks for it otherwise.
-func (d *decider) image(c spec, attempt uint32) imageAnswer {
+func (d *decider) image(c spec, attempt uint32) imageState {
 	if a, asked := d.images[c.Name]; asked {
 		return a
 	}
-	a := d.askImage(c, attempt)
+	a := d.resolveImage(c, attempt)
 	d.images[c.Name] = a
 	return a
 }
 
-func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
+func (d *decider) resolveImage(c spec, attempt uint32) imageState {
 	if _, err := podspec.ParseImageName(c.Image); err != nil {
 		msg := fmt.Sprintf("Failed to apply default image tag %q: %s", c.Image, err)
-		d.why(warning("InspectFailed", c.Name, msg))
-		return d.noImage(c, "InvalidImageName", msg)
+		d.report(warning("InspectFailed", c.Name, msg))
+		return d.imageError(c, "InvalidImageName", msg)
 	}
-	have, present := d.Seen.Images[c.Image]
-	pulled := d.Seen.Pulled[c.Name]
+	have, present := d.Observed.Images[c.Image]
+	pulled := d.Observed.PulledImages[c.Name]
 	switch c.ImagePullPolicy {
 	case corev1.PullNever:
 		if present {
-			return imageAnswer{image: have, ok: true}
+			return imageState{image: have, ok: true}
 		}
-		d.seek(c.Image)
-		if why := d.Seen.Unclear[c.Image]; why != "" {
-			d.why(warning("InspectFailed", c.Name, why))
-			return d.noImage(c, "ImageInspectError", why)
+		d.checkImage(c.Image)
+		if why := d.Observed.ImageErrors[c.Image]; why != "" {
+			d.report(warning("InspectFailed", c.Name, why))
+			return d.imageError(c, "ImageInspectError", why)
 		}
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
-		d.why(warning("ErrImageNeverPull", c.Name, msg))
-		return d.noImage(c, "ErrImageNeverPull", msg)
+		d.report(warning("ErrImageNeverPull", c.Name, msg))
+		return d.imageError(c, "ErrImageNeverPull", msg)
 	case corev1.PullAlways:
 		if pulled.Image.ID != "" && pulled.Name == c.Image && pulled.Attempt == attempt {
-			return imageAnswer{image: pulled.Image, ok: true}
+			return imageState{image: pulled.Image, ok: true}
 		}
 	default:
 		if present {
-			return imageAnswer{image: have, ok: true}
+			return imageState{image: have, ok: true}
 		}
 	}
 	return d.pull(c, attempt)
 }
 
-// seekEvery is how long an image that is brought by hand may be there unnoticed,
+// imageCheckInterval is how long an image that is brought by hand may be there unnoticed,
 // for the first time or in place of another: nobody tells.
-const seekEvery = 5 * time.Second
+const imageCheckInterval = 5 * time.Second
 
-// seek has the node asked for an image again after a while.
-func (d *decider) seek(image string) {
-	if due := d.Sought.Add(seekEvery); d.Now.Before(due) {
+// checkImage has the node asked for an image again after a while.
+func (d *decider) checkImage(image string) {
+	if due := d.ImagesCheckedAt.Add(imageCheckInterval); d.Now.Before(due) {
 		d.wakeAt(due)
 		return
 	}
-	if !slices.Contains(d.out.Seek, image) {
-		d.out.Seek = append(d.out.Seek, image)
+	if !slices.Contains(d.out.CheckImages, image) {
+		d.out.CheckImages = append(d.out.CheckImages, image)
 	}
 }
 
-// noImage is the answer where trying again would not help.
-func (d *decider) noImage(c spec, code, msg string) imageAnswer {
-	d.why(warning("Failed", c.Name, "Error: "+code))
-	return imageAnswer{code: code, detail: msg}
+// imageError is the answer where trying again would not help.
+func (d *decider) imageError(c spec, code, msg string) imageState {
+	d.report(warning("Failed", c.Name, "Error: "+code))
+	return imageState{code: code, detail: msg}
 }
 
 // pull asks for a pull, unless one is under way or has failed a moment ago.
-func (d *decider) pull(c spec, attempt uint32) imageAnswer {
+func (d *decider) pull(c spec, attempt uint32) imageState {
 	a := PullImage{Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Attempt: attempt}
-	f, failed := d.Failed[a.Key()]
+	f, failed := d.Failures[a.Key()]
 	if old, ok := f.Action.(PullImage); failed && ok && old.Image != c.Image {
 		failed = false
 	}
-	answer := imageAnswer{underWay: true}
+	answer := imageState{pulling: true}
 	if failed && f.Kind != Canceled { // it shows until the pull has ended
-		answer.code, answer.detail = backingOff(c, f)
+		answer.code, answer.detail = pullWaitingReason(c, f)
 	}
-	if _, busy := d.Busy[a.Key()]; busy {
-		if why := d.Seen.Held[c.Image]; why != "" {
+	if _, busy := d.InProgress[a.Key()]; busy {
+		if why := d.Observed.HeldPulls[c.Image]; why != "" {
 			answer.code, answer.detail = "ImagePullNoSpace", fmt.Sprintf("the pull of image %q waits for room on the disk: %s", c.Image, why)
-			d.why(warning(answer.code, c.Name, answer.detail))
+			d.report(warning(answer.code, c.Name, answer.detail))
 		}
 		return answer
 	}
 	if failed && f.Kind != Canceled {
-		until := f.At.Add(doubled(d.Limits.PullBase, f.Count-1, d.Limits.PullMax))
+		until := f.At.Add(backoffDelay(d.Limits.PullBase, f.Count-1, d.Limits.PullMax))
 		if d.Now.Before(until) {
 			d.wakeAt(until)
-			return d.pullHeld(c, f, until)
+			return d.pullBackedOff(c, f, until)
 		}
 	}
 	d.out.BuildRun = append(d.out.BuildRun, a)
 	return answer
 }
 
-// pullHeld is the answer while a failed pull is held back: the error itself at
+// pullBackedOff is the answer while a failed pull is held back: the error itself at
 // first, then the back-off, so that both can be seen.
-func (d *decider) pullHeld(c spec, f Failure, until time.Time) imageAnswer {
+func (d *decider) pullBackedOff(c spec, f Failure, until time.Time) imageState {
 	if shown := f.At.Add(d.Limits.PullBase / 5); d.Now.Before(shown) {
 		d.wakeAt(shown)
-		return imageAnswer{code: cmpOr(f.Reason, "ErrImagePull"), detail: f.Message}
+		return imageState{code: firstNonEmpty(f.Reason, "ErrImagePull"), detail: f.Message}
 	}
-	code, detail := backingOff(c, f)
+	code, detail := pullWaitingReason(c, f)
 	if code == "ImagePullBackOff" {
-		d.why(Reason{Code: "BackOff", On: c.Name, Detail: pullBackOff(c), Event: corev1.EventTypeNormal, Until: until})
-		d.why(warning("Failed", c.Name, "Error: "+code))
+		d.report(Reason{Code: "BackOff", Target: c.Name, Message: pullBackOffMessage(c), EventType: corev1.EventTypeNormal, Until: until})
+		d.report(warning("Failed", c.Name, "Error: "+code))
 	}
-	return imageAnswer{code: code, detail: detail}
+	return imageState{code: code, detail: detail}
 }
 
-func pullBackOff(c spec) string { return fmt.Sprintf("Back-off pulling image %q", c.Image) }
+func pullBackOffMessage(c spec) string { return fmt.Sprintf("Back-off pulling image %q", c.Image) }
 
-// backingOff is the waiting reason and message between two pulls. What the
+// pullWaitingReason is the waiting reason and message between two pulls. What the
 // runtime could not even look at was not pulled: that is no back-off to users.
-func backingOff(c spec, f Failure) (code, detail string) {
-	reason := cmpOr(f.Reason, "ErrImagePull")
+func pullWaitingReason(c spec, f Failure) (code, detail string) {
+	reason := firstNonEmpty(f.Reason, "ErrImagePull")
 	if reason == "InvalidImageName" || reason == "ImageInspectError" {
 		return reason, f.Message
 	}
-	return "ImagePullBackOff", fmt.Sprintf("%s: %s: %s", pullBackOff(c), reason, f.Message)
+	return "ImagePullBackOff", fmt.Sprintf("%s: %s: %s", pullBackOffMessage(c), reason, f.Message)
 }
 
 // newest returns the newest instance of a container, a forgotten exit included.
@@ -431,27 +431,27 @@ func (d *decider) newest(name string) (Container, bool) {
 	return Container{}, false
 }
 
-// collectDead removes what nobody will look at again: per container name the
+// removeDeadContainers removes what nobody will look at again: per container name the
 // newest instance and so many dead ones before it (one, for logs -p) are kept; on a
 // node that is short of disk the newest only. An
 // older instance that lives is a double and is ended.
-func (d *decider) collectDead() {
+func (d *decider) removeDeadContainers() {
 	rank := make(map[string]int, len(d.specs))
-	for _, k := range d.Seen.Containers {
+	for _, k := range d.Observed.Containers {
 		n := rank[k.Name]
 		rank[k.Name]++
 		switch {
 		case n == 0:
 		case k.Live():
-			d.end(k, "Duplicate", d.Now.Add(d.grace()), d.grace())
-		case d.Seen.Short:
-			d.cleanup(RemoveContainer{k.ID, k.Name, true})
-		case n > max(d.Limits.DeadKept, 1):
-			if old := k.FinishedAt.Add(d.Limits.DeadMinAge); !k.FinishedAt.IsZero() && d.Now.Before(old) {
+			d.stop(k, "Duplicate", d.Now.Add(d.grace()), d.grace())
+		case d.Observed.DiskPressure:
+			d.addCleanup(RemoveContainer{k.ID, k.Name, true})
+		case n > max(d.Limits.MaxDeadContainers, 1):
+			if old := k.FinishedAt.Add(d.Limits.DeadContainerMinAge); !k.FinishedAt.IsZero() && d.Now.Before(old) {
 				d.wakeAt(old)
 				continue
 			}
-			d.cleanup(RemoveContainer{k.ID, k.Name, true})
+			d.addCleanup(RemoveContainer{k.ID, k.Name, true})
 		}
 	}
 }

@@ -17,26 +17,26 @@ import (
 // for one pod: read it top to bottom.
 func Decide(in Input) Plan {
 	d := newDecider(in)
-	d.remember()
-	d.hooksEnded()
+	d.updateMemory()
+	d.recordHookResults()
 	switch {
-	case d.mem.End != nil:
-		if live := d.takeDown(d.mem.End.At.Add(d.mem.End.Grace), d.mem.End.Grace, d.mem.End.Reason); !live {
-			d.comeBack()
+	case d.mem.Termination != nil:
+		if live := d.terminate(d.mem.Termination.RequestedAt.Add(d.mem.Termination.Grace), d.mem.Termination.Grace, d.mem.Termination.Reason); !live {
+			d.recreate()
 		}
 	case d.terminal(): // it ended by itself, was rejected or evicted; the object is still wanted
-		d.takeDown(in.Now.Add(d.grace()), d.grace(), string(d.mem.Phase))
+		d.terminate(in.Now.Add(d.grace()), d.grace(), string(d.mem.Phase))
 	case d.finished(): // its work is done: that needs no place on the node
 		d.finish()
 	case in.Verdict.State == Rejected:
 		d.reject()
-	case in.Verdict.State != OK: // not asked yet, or it has to wait: nothing begins, nothing ends
-		d.why(Reason{Code: cmpOr(in.Verdict.Reason, "NotAdmitted"), Detail: in.Verdict.Message})
+	case in.Verdict.State != Admitted: // not asked yet, or it has to wait: nothing begins, nothing ends
+		d.report(Reason{Code: firstNonEmpty(in.Verdict.Reason, "NotAdmitted"), Message: in.Verdict.Message})
 		if in.Verdict.Preempts != "" {
-			d.why(Reason{Code: "Preempting", Detail: "Preempts " + in.Verdict.Preempts + " in order to be admitted", Event: corev1.EventTypeNormal})
+			d.report(Reason{Code: "Preempting", Message: "Preempts " + in.Verdict.Preempts + " in order to be admitted", EventType: corev1.EventTypeNormal})
 		}
 	default:
-		d.bringUp()
+		d.start()
 	}
 	d.status()
 	d.out.setDurability(in.Memory)
@@ -45,16 +45,16 @@ func Decide(in Input) Plan {
 
 // decider is one call of Decide. It is never kept.
 type decider struct {
-	Input                          // Pod has what is allocated
-	desired *corev1.Pod            // as wished
-	want    Resources              // what is allocated
-	before  Resources              // what was when the call began
-	specs   []spec                 // all containers of the pod, init containers first, in spec order
-	byName  map[string][]Container // instances newest first, the forgotten last exit included
-	images  map[string]imageAnswer // by container name: asked once per call
-	lacks   []string               // volumes of ephemeral containers alone that are not there yet
-	mem     *Memory                // out.Memory
-	out     Plan
+	Input                                 // Pod has what is allocated
+	desired        *corev1.Pod            // as wished
+	allocated      Resources              // what is allocated
+	previous       Resources              // what was when the call began
+	specs          []spec                 // all containers of the pod, init containers first, in spec order
+	byName         map[string][]Container // instances newest first, the forgotten last exit included
+	images         map[string]imageState  // by container name: asked once per call
+	missingVolumes []string               // volumes of ephemeral containers alone that are not there yet
+	mem            *Memory                // out.Memory
+	out            Plan
 }
 
 // spec is one container of the pod with what Decide needs of it.
@@ -69,7 +69,7 @@ func (c spec) resizable() bool { return c.kind == Main || c.kind == Sidecar }
 func newDecider(in Input) *decider {
 	d := &decider{Input: in, desired: in.Pod, out: Plan{Memory: in.Memory.clone()}}
 	d.mem = &d.out.Memory
-	d.allocate()
+	d.applyAllocation()
 	ps := &d.Pod.Spec
 	d.specs = make([]spec, 0, len(ps.InitContainers)+len(ps.Containers)+len(ps.EphemeralContainers))
 	for i := range ps.InitContainers {
@@ -88,20 +88,20 @@ func newDecider(in Input) *decider {
 		c := corev1.Container(ps.EphemeralContainers[i].EphemeralContainerCommon)
 		d.specs = append(d.specs, spec{&c, Ephemeral})
 	}
-	d.images = make(map[string]imageAnswer, len(d.specs))
+	d.images = make(map[string]imageState, len(d.specs))
 	d.byName = make(map[string][]Container, len(d.specs))
-	d.group()
+	d.groupContainers()
 	return d
 }
 
-// group sorts the instances that are seen by the containers of the pod, all in
+// groupContainers sorts the instances that are seen by the containers of the pod, all in
 // one array.
-func (d *decider) group() {
-	all := make([]Container, 0, len(d.Seen.Containers))
+func (d *decider) groupContainers() {
+	all := make([]Container, 0, len(d.Observed.Containers))
 	for _, c := range d.specs {
 		from := len(all)
-		for i := range d.Seen.Containers {
-			if k := &d.Seen.Containers[i]; k.Name == c.Name {
+		for i := range d.Observed.Containers {
+			if k := &d.Observed.Containers[i]; k.Name == c.Name {
 				all = append(all, *k)
 			}
 		}
@@ -111,15 +111,15 @@ func (d *decider) group() {
 	}
 }
 
-// remember brings Memory up to what is seen: the end that was asked for, exits
+// updateMemory brings Memory up to what is seen: the end that was asked for, exits
 // that the runtime may forget, the addresses, the pod's first moment.
-func (d *decider) remember() {
+func (d *decider) updateMemory() {
 	m := d.mem
-	d.recall()
-	d.rememberHealth()
-	d.rememberEnd()
-	d.checkDeadline()
-	if sb, ok := d.current(); ok && len(sb.IPs) > 0 {
+	d.recallStatus()
+	d.recordHealth()
+	d.recordTermination()
+	d.checkActiveDeadline()
+	if sb, ok := d.currentSandbox(); ok && len(sb.IPs) > 0 {
 		m.IPs = sb.IPs
 	}
 	for name, ks := range d.byName {
@@ -130,13 +130,13 @@ func (d *decider) remember() {
 		} else if was, known := m.Exits[name]; k.State == Exited && (!known || was.Attempt <= k.Attempt) {
 			m.Exits[name] = k
 		}
-		if r := m.Restarts[name]; r.Next < next {
-			r.Next = next
+		if r := m.Restarts[name]; r.NextAttempt < next {
+			r.NextAttempt = next
 			m.Restarts[name] = r
 		}
 	}
 	for name, k := range m.Exits {
-		if k.CutOff { // recorded by an earlier release
+		if k.Interrupted { // recorded by an earlier release
 			delete(m.Exits, name)
 			continue
 		}
@@ -150,14 +150,14 @@ func (d *decider) remember() {
 	}
 }
 
-// recall fills a memory that is empty or older than what a control server has
+// recallStatus fills a memory that is empty or older than what a control server has
 // of the pod: a pod that it knows to be over is never run again.
-func (d *decider) recall() {
+func (d *decider) recallStatus() {
 	m, was := d.mem, &d.Pod.Status
-	if m.Started.IsZero() {
-		m.Started = d.firstSeen()
+	if m.StartTime.IsZero() {
+		m.StartTime = d.oldestCreation()
 		if was.StartTime != nil {
-			m.Started = was.StartTime.Time
+			m.StartTime = was.StartTime.Time
 		}
 	}
 	if !d.terminal() && (was.Phase == corev1.PodSucceeded || was.Phase == corev1.PodFailed) {
@@ -170,8 +170,8 @@ func (d *decider) recall() {
 			if c.RestartCount == 0 && (c.ContainerID == "" || !ran) {
 				continue
 			}
-			if r := m.Restarts[c.Name]; int64(r.Next) <= int64(c.RestartCount) {
-				r.Next = uint32(c.RestartCount) + 1
+			if r := m.Restarts[c.Name]; int64(r.NextAttempt) <= int64(c.RestartCount) {
+				r.NextAttempt = uint32(c.RestartCount) + 1
 				m.Restarts[c.Name] = r
 			}
 		}
@@ -181,131 +181,131 @@ func (d *decider) recall() {
 	}
 }
 
-// rememberEnd keeps the first reason and the earliest deadline ever asked for.
-func (d *decider) rememberEnd() {
-	if d.End == nil {
+// recordTermination keeps the first reason and the earliest deadline ever asked for.
+func (d *decider) recordTermination() {
+	if d.Termination == nil {
 		return
 	}
-	now := *d.End
-	if now.At.IsZero() {
-		now.At = d.Now
-		if d.mem.End != nil {
-			now.At = d.mem.End.At
+	now := *d.Termination
+	if now.RequestedAt.IsZero() {
+		now.RequestedAt = d.Now
+		if d.mem.Termination != nil {
+			now.RequestedAt = d.mem.Termination.RequestedAt
 		}
 	}
-	if d.mem.End == nil {
-		d.mem.End = &now
+	if d.mem.Termination == nil {
+		d.mem.Termination = &now
 		if (now.Reason == "Evicted" || now.Reason == "Preempting") && !d.terminal() {
-			d.why(Reason{Code: now.Reason, Detail: now.Message + now.Detail, Event: corev1.EventTypeWarning})
+			d.report(Reason{Code: now.Reason, Message: now.Message + now.EventDetail, EventType: corev1.EventTypeWarning})
 		}
 		return
 	}
-	was := *d.mem.End
-	was.Grace = max(0, min(was.Grace, now.At.Add(now.Grace).Sub(was.At)))
-	was.Forget = was.Forget || now.Forget
-	d.mem.End = &was
+	was := *d.mem.Termination
+	was.Grace = max(0, min(was.Grace, now.RequestedAt.Add(now.Grace).Sub(was.RequestedAt)))
+	was.RemovePod = was.RemovePod || now.RemovePod
+	d.mem.Termination = &was
 }
 
-// checkDeadline turns a passed activeDeadlineSeconds into an end.
-func (d *decider) checkDeadline() {
+// checkActiveDeadline turns a passed activeDeadlineSeconds into an end.
+func (d *decider) checkActiveDeadline() {
 	s := d.Pod.Spec.ActiveDeadlineSeconds
-	if s == nil || d.mem.End != nil || d.terminal() || !d.mem.Finished.IsZero() || d.Verdict.State == Rejected {
+	if s == nil || d.mem.Termination != nil || d.terminal() || !d.mem.FinishedAt.IsZero() || d.Verdict.State == Rejected {
 		return
 	}
-	at := d.mem.Started.Add(seconds(*s))
+	at := d.mem.StartTime.Add(seconds(*s))
 	if d.Now.Before(at) {
 		d.wakeAt(at)
 		return
 	}
-	d.mem.End = &End{
+	d.mem.Termination = &Termination{
 		Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
-		Grace: d.grace(), At: d.Now,
+		Grace: d.grace(), RequestedAt: d.Now,
 	}
-	d.why(Reason{Code: "DeadlineExceeded", Detail: d.mem.End.Message, Event: corev1.EventTypeNormal})
+	d.report(Reason{Code: "DeadlineExceeded", Message: d.mem.Termination.Message, EventType: corev1.EventTypeNormal})
 }
 
 // reject fails a pod that may not run here, and ends what may run of it.
 func (d *decider) reject() {
 	d.mem.Reason, d.mem.Message = d.Verdict.Reason, "Pod was rejected: "+d.Verdict.Message
-	d.why(Reason{Code: d.Verdict.Reason, Detail: d.Verdict.Message, Event: corev1.EventTypeWarning})
-	if !d.takeDown(d.Now.Add(d.grace()), d.grace(), d.Verdict.Reason) {
+	d.report(Reason{Code: d.Verdict.Reason, Message: d.Verdict.Message, EventType: corev1.EventTypeWarning})
+	if !d.terminate(d.Now.Add(d.grace()), d.grace(), d.Verdict.Reason) {
 		d.mem.Phase = corev1.PodFailed
 	}
 }
 
-// bringUp makes the pod run: host things, sandbox and images side by side,
+// start makes the pod run: host things, sandbox and images side by side,
 // then containers.
-func (d *decider) bringUp() {
-	d.sizedCgroup()
-	ready := d.configured()
-	d.pullAhead()
-	d.collectDead()
+func (d *decider) start() {
+	d.recordCgroup()
+	ready := d.configureHost()
+	d.prePull()
+	d.removeDeadContainers()
 	sb, ok := d.sandbox()
-	if !ok || d.renew() || !ready {
+	if !ok || d.restartAll() || !ready {
 		return
 	}
 	d.resize()
-	d.containers(sb)
+	d.syncContainers(sb)
 }
 
-// current returns the newest sandbox if it is ready.
-func (d *decider) current() (Sandbox, bool) {
-	if len(d.Seen.Sandboxes) > 0 && d.Seen.Sandboxes[0].Ready {
-		return d.Seen.Sandboxes[0], true
+// currentSandbox returns the newest sandbox if it is ready.
+func (d *decider) currentSandbox() (Sandbox, bool) {
+	if len(d.Observed.Sandboxes) > 0 && d.Observed.Sandboxes[0].Ready {
+		return d.Observed.Sandboxes[0], true
 	}
 	return Sandbox{}, false
 }
 
 // sandbox returns the one good sandbox, or asks for one once the old are gone.
 func (d *decider) sandbox() (Sandbox, bool) {
-	sb, ok := d.current()
+	sb, ok := d.currentSandbox()
 	// Without a sandbox all go, those too whose sandbox is not even listed.
 	empty := ok || !d.stopContainers(d.Now.Add(d.grace()), d.grace(), "SandboxChanged")
-	for i, s := range d.Seen.Sandboxes {
+	for i, s := range d.Observed.Sandboxes {
 		if ok && i == 0 {
 			continue
 		}
-		empty = d.retire(s, ok) && empty
+		empty = d.removeOldSandbox(s, ok) && empty
 	}
 	if ok {
-		return sb, d.addressed(sb)
+		return sb, d.hasAddress(sb)
 	}
-	if len(d.Seen.Sandboxes) > 0 {
-		d.why(Reason{Code: "SandboxChanged", Detail: "Pod sandbox changed, it will be killed and re-created.", Event: corev1.EventTypeNormal})
+	if len(d.Observed.Sandboxes) > 0 {
+		d.report(Reason{Code: "SandboxChanged", Message: "Pod sandbox changed, it will be killed and re-created.", EventType: corev1.EventTypeNormal})
 	}
 	switch {
-	case !empty || !d.Seen.Dirs || !d.Seen.Cgroup:
+	case !empty || !d.Observed.HasDirs || !d.Observed.HasCgroup:
 		return sb, false
-	case !d.Seen.Network.Ready && !d.Pod.Spec.HostNetwork:
-		d.why(Reason{Code: "NetworkNotReady", Detail: "network is not ready: " + d.Seen.Network.Message, Event: corev1.EventTypeWarning})
+	case !d.Observed.Network.Ready && !d.Pod.Spec.HostNetwork:
+		d.report(Reason{Code: "NetworkNotReady", Message: "network is not ready: " + d.Observed.Network.Message, EventType: corev1.EventTypeWarning})
 		return sb, false
 	}
 	next := uint32(0)
-	for _, s := range d.Seen.Sandboxes {
+	for _, s := range d.Observed.Sandboxes {
 		next = max(next, s.Attempt+1)
 	}
-	d.build(RunSandbox{Attempt: next})
+	d.addBuildRun(RunSandbox{Attempt: next})
 	return sb, false
 }
 
-// addressed reports whether the sandbox can take containers: an event may tell
+// hasAddress reports whether the sandbox can take containers: an event may tell
 // of one before its making has ended, without the address that containers see
 // in their environment and hosts file.
-func (d *decider) addressed(sb Sandbox) bool {
+func (d *decider) hasAddress(sb Sandbox) bool {
 	if d.Pod.Spec.HostNetwork || len(sb.IPs) > 0 {
 		return true
 	}
-	_, making := d.Busy[RunSandbox{}.Key()]
+	_, making := d.InProgress[RunSandbox{}.Key()]
 	return !making
 }
 
-// retire ends a sandbox beside the current one, if there is a current one, and
+// removeOldSandbox ends a sandbox beside the current one, if there is a current one, and
 // reports whether it holds nothing any more. Its network is released before another is made, or
 // the node would run out of addresses.
-func (d *decider) retire(s Sandbox, current bool) (empty bool) {
+func (d *decider) removeOldSandbox(s Sandbox, current bool) (empty bool) {
 	empty = true
 	holds := false
-	for _, k := range d.Seen.Containers {
+	for _, k := range d.Observed.Containers {
 		if k.SandboxID != s.ID {
 			continue
 		}
@@ -313,7 +313,7 @@ func (d *decider) retire(s Sandbox, current bool) (empty bool) {
 		if k.Live() {
 			empty = false
 			if current { // else all of them are being ended in their order
-				d.end(k, "SandboxChanged", d.Now.Add(d.grace()), d.grace())
+				d.stop(k, "SandboxChanged", d.Now.Add(d.grace()), d.grace())
 			}
 		}
 	}
@@ -321,9 +321,9 @@ func (d *decider) retire(s Sandbox, current bool) (empty bool) {
 	case !empty:
 	case !s.Stopped:
 		empty = false
-		d.cleanup(StopSandbox{s.ID})
+		d.addCleanup(StopSandbox{s.ID})
 	case !holds:
-		d.cleanup(RemoveSandbox{s.ID, true})
+		d.addCleanup(RemoveSandbox{s.ID, true})
 	}
 	return empty
 }
@@ -343,30 +343,30 @@ func (d *decider) terminal() bool {
 // The three ways to want something. Each drops what is already under way, and
 // holds back what failed a moment ago.
 
-func (d *decider) configure(a ConfigureAction) {
-	if d.free(a) {
+func (d *decider) addConfigure(a ConfigureAction) {
+	if d.available(a) {
 		d.out.Configure = append(d.out.Configure, a)
 	}
 }
 
-func (d *decider) cleanup(a CleanupAction) {
-	if d.free(a) {
+func (d *decider) addCleanup(a CleanupAction) {
+	if d.available(a) {
 		d.out.Cleanup = append(d.out.Cleanup, a)
 	}
 }
 
-func (d *decider) build(a BuildRunAction) {
-	if d.free(a) {
+func (d *decider) addBuildRun(a BuildRunAction) {
+	if d.available(a) {
 		d.out.BuildRun = append(d.out.BuildRun, a)
 	}
 }
 
-func (d *decider) free(a Action) bool {
+func (d *decider) available(a Action) bool {
 	key := a.Key()
-	if old, busy := d.Busy[key]; busy {
+	if old, busy := d.InProgress[key]; busy {
 		s, ok := a.(StopContainer)
 		t, ok2 := old.(StopContainer)
-		if ok && ok2 && s.By.Before(t.By) { // called off now, asked again when it has ended
+		if ok && ok2 && s.Deadline.Before(t.Deadline) { // called off now, asked again when it has ended
 			d.out.Cancel = append(d.out.Cancel, key)
 		}
 		return false
@@ -374,12 +374,12 @@ func (d *decider) free(a Action) bool {
 	if d.planned(key) {
 		return false
 	}
-	f, failed := d.Failed[key]
+	f, failed := d.Failures[key]
 	if !failed {
 		return true
 	}
-	if until := f.At.Add(d.Limits.retry(f)); d.Now.Before(until) {
-		d.why(Reason{Code: cmpOr(f.Reason, "Failed"), On: key.String(), Detail: f.Message, Until: until})
+	if until := f.At.Add(d.Limits.retryDelay(f)); d.Now.Before(until) {
+		d.report(Reason{Code: firstNonEmpty(f.Reason, "Failed"), Target: key.String(), Message: f.Message, Until: until})
 		d.wakeAt(until)
 		return false
 	}
@@ -388,7 +388,7 @@ func (d *decider) free(a Action) bool {
 
 // planned reports whether this plan asks for the action already: two rules may
 // want the same thing.
-func (d *decider) planned(key OpKey) bool {
+func (d *decider) planned(key ActionKey) bool {
 	for _, a := range d.out.Configure {
 		if a.Key() == key {
 			return true
@@ -407,35 +407,35 @@ func (d *decider) planned(key OpKey) bool {
 	return false
 }
 
-// retry is how long an action that failed is held back.
-func (l Limits) retry(f Failure) time.Duration {
+// retryDelay is how long an action that failed is held back.
+func (l Limits) retryDelay(f Failure) time.Duration {
 	switch f.Kind {
 	case Canceled:
 		return 0
 	case Unavailable: // nothing was done; the runtime comes back when it comes back
 		return l.RetryBase
 	default:
-		return doubled(l.RetryBase, f.Count-1, l.RetryMax)
+		return backoffDelay(l.RetryBase, f.Count-1, l.RetryMax)
 	}
 }
 
-// doubled is base × 2^n, at most limit.
-func doubled(base time.Duration, n int, limit time.Duration) time.Duration {
+// backoffDelay is base × 2^n, at most limit.
+func backoffDelay(base time.Duration, n int, limit time.Duration) time.Duration {
 	return min(base<<min(max(n, 0), 20), limit)
 }
 
 // cancel calls off what is under way and no longer wanted.
 func (d *decider) cancel(unwanted func(Action) bool) {
-	for key, a := range d.Busy {
+	for key, a := range d.InProgress {
 		if unwanted(a) {
 			d.out.Cancel = append(d.out.Cancel, key)
 		}
 	}
-	slices.SortFunc(d.out.Cancel, func(a, b OpKey) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(d.out.Cancel, func(a, b ActionKey) int { return strings.Compare(a.String(), b.String()) })
 	d.out.Cancel = slices.Compact(d.out.Cancel)
 }
 
-func (d *decider) why(r Reason) { d.out.Why = append(d.out.Why, r) }
+func (d *decider) report(r Reason) { d.out.Reasons = append(d.out.Reasons, r) }
 
 func (d *decider) wakeAt(t time.Time) {
 	if d.out.Wake.IsZero() || t.Before(d.out.Wake) {
@@ -447,14 +447,14 @@ func (d *decider) wakeAt(t time.Time) {
 func (m Memory) clone() Memory {
 	m.Restarts = maps.Clone(m.Restarts)
 	if m.Restarts == nil {
-		m.Restarts = map[string]Restart{}
+		m.Restarts = map[string]RestartState{}
 	}
 	m.Hooks = maps.Clone(m.Hooks)
 	if m.Hooks == nil {
-		m.Hooks = map[string]Hook{}
+		m.Hooks = map[string]HookStatus{}
 	}
-	m.Renewal = m.Renewal.clone()
-	m.Sizes = m.Sizes.clone()
+	m.RestartAll = m.RestartAll.clone()
+	m.Resources = m.Resources.clone()
 	m.Exits = maps.Clone(m.Exits)
 	if m.Exits == nil {
 		m.Exits = map[string]Container{}
@@ -462,7 +462,7 @@ func (m Memory) clone() Memory {
 	return m
 }
 
-func cmpOr(s, other string) string {
+func firstNonEmpty(s, other string) string {
 	if s != "" {
 		return s
 	}

@@ -29,22 +29,22 @@ func TestHostAndSandbox(t *testing.T) {
 			fresh(withVolume...).with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Err: "server is away"} }).begin().obey().begin().obey(), "-",
 			[]string{"server is away"}},
 		{"an object that is late holds up its volume alone, without a word",
-			fresh(withVolume...).with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Late: true} }).begin().obey(), "run sandbox#0",
+			fresh(withVolume...).with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Pending: true} }).begin().obey(), "run sandbox#0",
 			[]string{"waiting ContainerCreating"}},
 		{"services that are late hold up the containers alone, without a word",
-			fresh().with(func(in *Input) { in.Refs[Ref{Services, "linked"}] = Version{Late: true} }).begin().obey().begin().obey(), "-",
+			fresh().with(func(in *Input) { in.Refs[Ref{Services, "linked"}] = Version{Pending: true} }).begin().obey().begin().obey(), "-",
 			[]string{"waiting ContainerCreating"}},
 		{"a running pod keeps its content while an object is late",
-			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Late: true}} }), "-", []string{"Ready=True"}},
+			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Pending: true}} }), "-", []string{"Ready=True"}},
 		{"a new version of a ConfigMap is projected into the running pod",
 			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}} }), "project v@2", []string{"Ready=True"}},
 		{"a running pod keeps the content whose source has gone",
 			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Missing: true}} }), "-", []string{"Ready=True"}},
 		{"without a ready node network no sandbox is made",
-			fresh().begin().obey().with(func(in *Input) { in.Seen.Network = NetworkSeen{Message: "no CNI config"} }), "-",
+			fresh().begin().obey().with(func(in *Input) { in.Observed.Network = NetworkStatus{Message: "no CNI config"} }), "-",
 			[]string{`why    NetworkNotReady "network is not ready: no CNI config" (Warning)`}},
 		{"a host network pod does not wait for the node network",
-			fresh(func(p *corev1.Pod) { p.Spec.HostNetwork = true }).begin().obey().with(func(in *Input) { in.Seen.Network = NetworkSeen{} }), "run sandbox#0", nil},
+			fresh(func(p *corev1.Pod) { p.Spec.HostNetwork = true }).begin().obey().with(func(in *Input) { in.Observed.Network = NetworkStatus{} }), "run sandbox#0", nil},
 		{"a host network pod has the node's addresses", up(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), "-", []string{"ip=192.0.2.1"}},
 		{"a pod that was not judged yet gets nothing", fresh().with(func(in *Input) { in.Verdict = Verdict{} }), "-", []string{"pod    Pending", "NotAdmitted"}},
 		{"a pod that must wait gets nothing and says why",
@@ -92,18 +92,18 @@ func TestFailures(t *testing.T) {
 		{"and is bounded", failing(9).fails("run/sandbox", other), "-", []string{"wake   at+3m1s"}},  // 1+2+4+8+16+4×30, then 30
 		{"while the runtime is away the hold does not grow",
 			fresh().begin().obey().with(func(in *Input) {
-				in.Failed[OpKey{"run", "sandbox"}] = Failure{At: t0, Count: 50, Kind: Unavailable, Action: RunSandbox{}}
+				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 50, Kind: Unavailable, Action: RunSandbox{}}
 			}), "-", []string{"wake   at+1s"}},
 		{"what was called off is tried again at once",
 			fresh().begin().obey().with(func(in *Input) {
-				in.Failed[OpKey{"run", "sandbox"}] = Failure{At: t0, Count: 9, Kind: Canceled, Action: RunSandbox{}}
+				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 9, Kind: Canceled, Action: RunSandbox{}}
 			}), "run sandbox#0", nil},
 		{"one failing container does not hold the others up",
 			fresh(mains(con("a"), con("b"))).begin().obey().begin().obey().fails("start/a", other), "start b#0", []string{`a      waiting CreateContainerError "no luck"`}},
 		{"a start that failed after creating is cleared away first",
 			fresh().begin().obey().begin().obey().fails("start/app", &Error{Kind: Other, Reason: "RunContainerError", Err: errors.New("no such file")}).
 				with(func(in *Input) {
-					in.Seen = in.Seen.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Created})
+					in.Observed = in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Created})
 				}), "remove app-0", []string{`waiting RunContainerError "no such file"`, "pod    Pending"}},
 		{"an environment from a missing Secret says so",
 			fresh(mains(con("app", func(c *corev1.Container) {
@@ -112,13 +112,13 @@ func TestFailures(t *testing.T) {
 			[]string{`waiting CreateContainerConfigError "secret \"s\" not found"`, `why    Failed app "Error: secret \"s\" not found" (Warning)`}},
 		{"a container waits for its devices alone, and says so",
 			fresh(mains(con("a"), con("b"))).begin().obey().begin().obey().with(func(in *Input) {
-				in.Seen.Devices = map[string]DevicesSeen{"a": {Waits: "example.com/gpu: no device plugin has registered it"}, "b": {}}
+				in.Observed.Devices = map[string]DeviceStatus{"a": {Pending: "example.com/gpu: no device plugin has registered it"}, "b": {}}
 			}), "start b#0",
 			[]string{`a      waiting DevicesNotReady "example.com/gpu: no device plugin has registered it"`,
 				`why    DevicesNotReady a "example.com/gpu: no device plugin has registered it" (Warning)`}},
 		{"a running container does not mind that its device is away",
 			up().with(func(in *Input) {
-				in.Seen.Devices = map[string]DevicesSeen{"app": {Waits: "example.com/gpu: its device plugin does not answer"}}
+				in.Observed.Devices = map[string]DeviceStatus{"app": {Pending: "example.com/gpu: its device plugin does not answer"}}
 			}), "-", []string{"Ready=True", "!DevicesNotReady"}},
 		{"an optional one may be missing",
 			fresh(mains(con("app", func(c *corev1.Container) {
@@ -163,7 +163,7 @@ func TestOrder(t *testing.T) {
 			to(4, inits(sidecar("side", func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), con("two"))).
 				with(func(in *Input) {
 					in.Limits.Probing = true
-					in.Seen.Containers = in.Seen.Containers[len(in.Seen.Containers)-1:]
+					in.Observed.Containers = in.Observed.Containers[len(in.Observed.Containers)-1:]
 				}), "",
 			[]string{"!start two", "probe  side-0 {Startup:true Readiness:false Liveness:false}"}},
 		{"mains start when all init containers are done", to(5, chain), "start app#0", []string{"Initialized=True"}},
@@ -197,7 +197,7 @@ func TestPostStart(t *testing.T) {
 	hooking := func() *walk { // created and running, its start (with postStart) not ended
 		w := fresh(mains(con("app", func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }))).begin().obey().begin().obey().begin()
 		w.in.Limits.Probing = true
-		w.in.Seen = w.in.Seen.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Running, CreatedAt: t0, StartedAt: t0})
+		w.in.Observed = w.in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Running, CreatedAt: t0, StartedAt: t0})
 		return w
 	}
 	check(t, []row{

@@ -36,7 +36,7 @@ func (p *Plan) setDurability(before Memory) {
 			return
 		}
 		if p.Requirements == nil {
-			p.Requirements = map[OpKey]Requirement{}
+			p.Requirements = map[ActionKey]Requirement{}
 		}
 		p.Requirements[a.Key()] = r
 	}
@@ -46,7 +46,7 @@ func (p *Plan) setDurability(before Memory) {
 	for _, a := range p.BuildRun {
 		require(a, p.buildRunRequires(a))
 	}
-	p.MemoryBeforeStatus = !p.Memory.SameHealth(before)
+	p.MemoryBeforeStatus = !p.Memory.SameReadiness(before)
 }
 
 func (p *Plan) cleanupRequires(a CleanupAction) Requirement {
@@ -54,11 +54,11 @@ func (p *Plan) cleanupRequires(a CleanupAction) Requirement {
 	case PreStop:
 		return MemoryOnDisk
 	case StopContainer:
-		if a.Replaces() {
+		if a.IsReplacement() {
 			return MemoryOnDisk
 		}
 	}
-	if p.Memory.End != nil {
+	if p.Memory.Termination != nil {
 		return TerminationOnDisk
 	}
 	return Nothing

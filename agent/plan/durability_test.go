@@ -7,21 +7,21 @@ import (
 
 func TestDurabilityContract(t *testing.T) {
 	t.Parallel()
-	end := &End{Reason: "Deleted"}
-	pending := Memory{Hooks: map[string]Hook{"a": {PostStart: HookPending}}}
+	end := &Termination{Reason: "Deleted"}
+	pending := Memory{Hooks: map[string]HookStatus{"a": {PostStart: HookPending}}}
 	for _, c := range []struct {
 		name   string
 		action Action
 		memory Memory
 		want   Requirement
 	}{
-		{"the stop of a container of a running pod requires nothing", StopContainer{ID: "1", Why: "Unhealthy"}, Memory{}, Nothing},
-		{"the stop of a container of a terminating pod requires the termination", StopContainer{ID: "1", Why: "Deleted"}, Memory{End: end}, TerminationOnDisk},
-		{"the stop of a container to change it requires the memory", StopContainer{ID: "1", Why: whyChanged}, Memory{}, MemoryOnDisk},
-		{"the stop of a container to resize it requires the memory", StopContainer{ID: "1", Why: whyResized}, Memory{}, MemoryOnDisk},
-		{"the stop of a container for a new round requires the memory", StopContainer{ID: "1", Why: WhyRenewed}, Memory{}, MemoryOnDisk},
-		{"a preStop hook requires the memory", PreStop{ID: "1"}, Memory{End: end}, MemoryOnDisk},
-		{"the removal of the directories of a terminating pod requires the termination", RemoveDirs{}, Memory{End: end}, TerminationOnDisk},
+		{"the stop of a container of a running pod requires nothing", StopContainer{ID: "1", Reason: "Unhealthy"}, Memory{}, Nothing},
+		{"the stop of a container of a terminating pod requires the termination", StopContainer{ID: "1", Reason: "Deleted"}, Memory{Termination: end}, TerminationOnDisk},
+		{"the stop of a container to change it requires the memory", StopContainer{ID: "1", Reason: stopReasonSpecChanged}, Memory{}, MemoryOnDisk},
+		{"the stop of a container to resize it requires the memory", StopContainer{ID: "1", Reason: stopReasonResized}, Memory{}, MemoryOnDisk},
+		{"the stop of a container for a new round requires the memory", StopContainer{ID: "1", Reason: StopReasonRestartAll}, Memory{}, MemoryOnDisk},
+		{"a preStop hook requires the memory", PreStop{ID: "1"}, Memory{Termination: end}, MemoryOnDisk},
+		{"the removal of the directories of a terminating pod requires the termination", RemoveDirs{}, Memory{Termination: end}, TerminationOnDisk},
 		{"the removal of a dead container of a running pod requires nothing", RemoveContainer{ID: "1"}, Memory{}, Nothing},
 		{"the start of a container with a postStart hook requires the memory", StartContainer{Name: "a"}, pending, MemoryOnDisk},
 		{"the start of another container requires nothing", StartContainer{Name: "b"}, pending, Nothing},

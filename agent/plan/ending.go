@@ -18,17 +18,17 @@ import (
 //
 //	(*) only when the object is gone (End.Forget)
 
-// fails reports whether the pod fails whatever its containers have come to. A
+// failsPod reports whether the pod fails whatever its containers have come to. A
 // pod that is deleted is judged by them.
-func (e *End) fails() bool { return e.Reason != "Deleted" && e.Reason != "Orphaned" }
+func (e *Termination) failsPod() bool { return e.Reason != "Deleted" && e.Reason != "Orphaned" }
 
-// disrupts reports whether the node ended the pod for its own sake.
-func (e *End) disrupts() bool {
+// isDisruption reports whether the node ended the pod for its own sake.
+func (e *Termination) isDisruption() bool {
 	return e.Reason == "Evicted" || e.Reason == "Preempting" || e.Reason == "Terminated"
 }
 
-// disruption is the condition that tells of it.
-func (e *End) disruption() corev1.PodCondition {
+// disruptionCondition is the condition that tells of it.
+func (e *Termination) disruptionCondition() corev1.PodCondition {
 	c := corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 		Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message,
@@ -42,15 +42,15 @@ func (e *End) disruption() corev1.PodCondition {
 // finish is for a pod whose own work is over. It is remembered, so that
 // nothing starts again when the runtime forgets a container.
 func (d *decider) finish() {
-	if d.mem.Finished.IsZero() {
-		d.mem.Finished = d.Now
+	if d.mem.FinishedAt.IsZero() {
+		d.mem.FinishedAt = d.Now
 	}
-	d.takeDown(d.mem.Finished.Add(d.grace()), d.grace(), "Completed")
+	d.terminate(d.mem.FinishedAt.Add(d.grace()), d.grace(), "Completed")
 }
 
-// takeDown ends what runs of the pod by the given time and gives the host
+// terminate ends what runs of the pod by the given time and gives the host
 // back. It reports whether anything may still be running.
-func (d *decider) takeDown(by time.Time, grace time.Duration, why string) (live bool) {
+func (d *decider) terminate(by time.Time, grace time.Duration, why string) (live bool) {
 	d.cancel(func(a Action) bool {
 		_, giving := a.(CleanupAction)
 		return !giving
@@ -58,18 +58,18 @@ func (d *decider) takeDown(by time.Time, grace time.Duration, why string) (live 
 	if d.stopContainers(by, grace, why) {
 		return true
 	}
-	if d.making() {
-		d.why(Reason{Code: "Settling", Detail: "what was under way is called off; waiting for it to end"})
+	if d.nonCleanupInProgress() {
+		d.report(Reason{Code: "Settling", Message: "what was under way is called off; waiting for it to end"})
 		return true
 	}
-	d.giveBack()
+	d.releaseHost()
 	return false
 }
 
-// making reports whether an action is under way that may yet leave something
+// nonCleanupInProgress reports whether an action is under way that may yet leave something
 // behind.
-func (d *decider) making() bool {
-	for _, a := range d.Busy {
+func (d *decider) nonCleanupInProgress() bool {
+	for _, a := range d.InProgress {
 		if _, giving := a.(CleanupAction); !giving {
 			return true
 		}
@@ -86,10 +86,10 @@ func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) 
 			sidecar[c.Name] = true
 		}
 	}
-	for _, k := range d.Seen.Containers {
+	for _, k := range d.Observed.Containers {
 		if k.Live() && !sidecar[k.Name] {
 			live = true
-			d.end(k, why, by, grace)
+			d.stop(k, why, by, grace)
 		} else if k.State == Running && d.Limits.Probing {
 			d.keepReadiness(k)
 		}
@@ -103,84 +103,84 @@ func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) 
 		if c.kind != Sidecar {
 			continue
 		}
-		for _, k := range d.Seen.Containers {
+		for _, k := range d.Observed.Containers {
 			switch {
 			case k.Name != c.Name || !k.Live():
 			case waits: // for its turn to stop; its hook does not
 				d.preStop(k, why, by, grace)
 			default:
 				live = true
-				d.end(k, why, by, grace)
+				d.stop(k, why, by, grace)
 			}
 		}
 	}
 	return live
 }
 
-// end stops one container, or removes one that never started.
-func (d *decider) end(k Container, why string, by time.Time, grace time.Duration) {
+// stop stops one container, or removes one that never started.
+func (d *decider) stop(k Container, why string, by time.Time, grace time.Duration) {
 	if k.State == Created && d.beingStarted(k.Name) {
 		return // nobody can say yet what there is to end
 	}
 	if k.State == Created {
-		d.cleanup(RemoveContainer{ID: k.ID, Name: k.Name})
+		d.addCleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 		return
 	}
 	if d.preStop(k, why, by, grace) {
 		return
 	}
 	hook := d.hookOf(k)
-	if hook.PreStop != HookNone && hook.By.Before(by) { // what it took is gone from the grace
-		by = hook.By
+	if hook.PreStop != HookNone && hook.Deadline.Before(by) { // what it took is gone from the grace
+		by = hook.Deadline
 	}
 	left := min(by.Sub(d.Now), grace) // more only if the clock was set back
-	left = max(left, min(d.Limits.MinStop, grace), 0)
-	a := StopContainer{ID: k.ID, Name: k.Name, Why: why, Grace: left, By: d.Now.Add(left)}
+	left = max(left, min(d.Limits.MinStopGrace, grace), 0)
+	a := StopContainer{ID: k.ID, Name: k.Name, Reason: why, Grace: left, Deadline: d.Now.Add(left)}
 	d.keepReadiness(k)
-	if !d.free(a) {
+	if !d.available(a) {
 		return
 	}
 	d.out.Cleanup = append(d.out.Cleanup, a)
 	if hook.PreStop == HookNone { // else it was told before the hook
-		d.why(d.killing(k, why))
+		d.report(d.killingReason(k, why))
 	}
 }
 
 // Causes of a StopContainer after which another instance runs, whatever the policy:
 // the memory alone says so, and has to be on disk first.
 const (
-	whyChanged = "Changed" // the spec of the container
-	whyResized = "Resized" // by a restart, as its policy asks
+	stopReasonSpecChanged = "Changed" // the spec of the container
+	stopReasonResized     = "Resized" // by a restart, as its policy asks
 )
 
-// Replaces reports whether the container is stopped only to be replaced.
-func (a StopContainer) Replaces() bool {
-	return a.Why == WhyRenewed || a.Why == whyChanged || a.Why == whyResized
+// IsReplacement reports whether the container is stopped only to be replaced.
+func (a StopContainer) IsReplacement() bool {
+	return a.Reason == StopReasonRestartAll || a.Reason == stopReasonSpecChanged || a.Reason == stopReasonResized
 }
 
-// killing is what users are told when a container begins to end.
-func (d *decider) killing(k Container, why string) Reason {
+// killingReason is what users are told when a container begins to end.
+func (d *decider) killingReason(k Container, why string) Reason {
 	detail := "Stopping container " + k.Name
 	switch why {
 	case "FailedPostStartHook":
 		detail = why
-	case whyResized:
+	case stopReasonResized:
 		detail = fmt.Sprintf("Container %s resize requires restart", k.Name)
-	case whyChanged:
+	case stopReasonSpecChanged:
 		detail = fmt.Sprintf("Container %s definition changed, will be restarted", k.Name)
 	case "RestartAsked":
 		detail = fmt.Sprintf("Container %s is restarted because a user asked for it", k.Name)
 	case "Unhealthy":
-		detail = fmt.Sprintf("Container %s failed %s probe", k.Name, d.mem.Health[k.ID].Probe)
-		if d.returns(k) {
+		detail = fmt.Sprintf("Container %s failed %s probe", k.Name, d.mem.Health[k.ID].FailedProbe)
+		if d.restartsAfterKill(k) {
 			detail += ", will be restarted"
 		}
 	}
-	return Reason{Code: "Killing", On: k.Name, Detail: detail, Event: corev1.EventTypeNormal}
+	return Reason{Code: "Killing", Target: k.Name, Message: detail, EventType: corev1.EventTypeNormal}
 }
 
-// returns reports whether a container that is killed now will run again.
-func (d *decider) returns(k Container) bool {
+// restartsAfterKill reports whether a container that is killed now will run again.
+func (d *decider) restartsAfterKill(k Container) bool {
 	k.ExitCode = 137
 	for _, c := range d.specs {
 		if c.Name == k.Name {
@@ -202,50 +202,50 @@ func (d *decider) keepReadiness(k Container) {
 	}
 }
 
-// giveBack releases what the pod holds on the host, in parallel where one
+// releaseHost releases what the pod holds on the host, in parallel where one
 // thing does not need the other.
-func (d *decider) giveBack() {
-	forget := d.mem.End != nil && d.mem.End.Forget
+func (d *decider) releaseHost() {
+	forget := d.mem.Termination != nil && d.mem.Termination.RemovePod
 	left, network := false, false
-	for _, s := range d.Seen.Sandboxes {
+	for _, s := range d.Observed.Sandboxes {
 		if s.Ready || !s.Stopped {
 			left, network = true, true
-			d.cleanup(StopSandbox{s.ID})
+			d.addCleanup(StopSandbox{s.ID})
 		}
 	}
-	for _, v := range slices.Sorted(maps.Keys(d.Seen.Volumes)) {
+	for _, v := range slices.Sorted(maps.Keys(d.Observed.Volumes)) {
 		left = true
-		d.cleanup(UnmountVolume{v})
+		d.addCleanup(UnmountVolume{v})
 	}
-	if d.Seen.Cgroup {
+	if d.Observed.HasCgroup {
 		left = true
 		if !network { // the sandbox's own process is in it
-			d.cleanup(RemoveCgroup{})
+			d.addCleanup(RemoveCgroup{})
 		}
 	}
-	if !forget && d.Seen.Short && !left { // all that is to be known of them is known
-		for _, k := range d.Seen.Containers {
-			d.cleanup(RemoveContainer{k.ID, k.Name, true})
+	if !forget && d.Observed.DiskPressure && !left { // all that is to be known of them is known
+		for _, k := range d.Observed.Containers {
+			d.addCleanup(RemoveContainer{k.ID, k.Name, true})
 		}
 	}
 	if !forget {
 		return
 	}
-	for _, k := range d.Seen.Containers {
+	for _, k := range d.Observed.Containers {
 		left = true
-		d.cleanup(RemoveContainer{ID: k.ID, Name: k.Name})
+		d.addCleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 	}
-	for _, s := range d.Seen.Sandboxes {
+	for _, s := range d.Observed.Sandboxes {
 		left = true
-		if s.Stopped && !s.Ready && len(d.Seen.Containers) == 0 {
-			d.cleanup(RemoveSandbox{ID: s.ID})
+		if s.Stopped && !s.Ready && len(d.Observed.Containers) == 0 {
+			d.addCleanup(RemoveSandbox{ID: s.ID})
 		}
 	}
-	if d.Seen.Dirs {
+	if d.Observed.HasDirs {
 		if !left {
-			d.cleanup(RemoveDirs{})
+			d.addCleanup(RemoveDirs{})
 		}
 		left = true
 	}
-	d.out.Done = !left && len(d.Busy) == 0
+	d.out.Done = !left && len(d.InProgress) == 0
 }

@@ -31,7 +31,7 @@ func TestTermination(t *testing.T) {
 		{"and asks again with less", up().deleted(30*time.Second).begin().after(5*time.Second).asked("Evicted", 4*time.Second).begin().ends("stop/app-0", &Error{Kind: Canceled, Err: errors.New("x")}), "stop app-0 4s", nil},
 		{"a longer one changes nothing", up().deleted(10 * time.Second).begin().deleted(60 * time.Second), "-", nil},
 		{"the first reason is kept", up().asked("Evicted", 0).begin().deleted(0).obey().begin().obey().begin().obey().begin().obey(), "", []string{"pod    Failed Evicted"}},
-		{"an end is remembered though nobody asks any more", up().deleted(30 * time.Second).begin().with(func(in *Input) { in.End = nil }).obey(), "stop sb-0, remove app-0", nil},
+		{"an end is remembered though nobody asks any more", up().deleted(30 * time.Second).begin().with(func(in *Input) { in.Termination = nil }).obey(), "stop sb-0, remove app-0", nil},
 		{"a clock that is set back gives no longer grace", up().asked("Evicted", 10*time.Second).after(-time.Hour), "stop app-0 10s", nil},
 		{"what was being made is called off", fresh(mains(con("app", image("far")))).begin().deleted(0), "cancel make/cgroup, cancel make/dirs, cancel pull/app", []string{"why    Settling"}},
 		{"a created container is removed, not stopped", up().change("app", func(k *Container) { k.State = Created }).deleted(0), "remove app-0", nil},
@@ -40,19 +40,19 @@ func TestTermination(t *testing.T) {
 		{"the cgroup goes after the sandbox", up().deleted(0).begin().obey().begin().obey(), "remove cgroup, remove sb-0", nil},
 		{"directories and logs last", up().deleted(0).begin().obey().begin().obey().begin().obey(), "remove dirs", []string{"!  done"}},
 		{"then nothing is left", up().deleted(0).settle(), "-", []string{"  done"}},
-		{"a deleted pod whose containers end well has succeeded", up(grace(5)).deleted(5*time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.Busy) }), "", []string{"pod    Succeeded"}},
+		{"a deleted pod whose containers end well has succeeded", up(grace(5)).deleted(5*time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
 		{"a deleted pod that never ran fails", fresh().deleted(0), "-", []string{"pod    Failed", "  done"}},
-		{"an evicted pod fails with reason and message, whatever its exit codes", up().asked("Evicted", time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.Busy) }), "stop sb-0",
+		{"an evicted pod fails with reason and message, whatever its exit codes", up().asked("Evicted", time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.InProgress) }), "stop sb-0",
 			[]string{`pod    Failed Evicted "because"`, "DisruptionTarget=True/TerminationByKubelet", "Ready=False/PodFailed"}},
 		{"its event says why, once", up().asked("Evicted", time.Second), "stop app-0 1s", []string{`why    Evicted "because" (Warning)`}},
 		{"and is not told again", up().asked("Evicted", time.Second).begin(), "-", []string{"!why    Evicted"}},
 		{"a pod that was over before is not evicted", up(never).exit("app", 0).settle().asked("Evicted", time.Second), "-", []string{"pod    Succeeded", "!why    Evicted", "!DisruptionTarget"}},
 		{"it is not Failed while something of it may run", up().asked("Evicted", time.Second).begin(), "-", []string{"pod    Running", "!DisruptionTarget"}},
 		{"an evicted pod keeps directories and dead containers for its logs", up().asked("Evicted", 0).settle(), "-", []string{"!  done", "app    terminated Error 137"}},
-		{"on a node short of disk it keeps what is known of them only", up().asked("Evicted", 0).settle().with(func(in *Input) { in.Seen.Short = true }).settle(), "-",
+		{"on a node short of disk it keeps what is known of them only", up().asked("Evicted", 0).settle().with(func(in *Input) { in.Observed.DiskPressure = true }).settle(), "-",
 			[]string{"!  done", "app    terminated Error 137", "pod    Failed Evicted"}},
-		{"they go when all else was given back", up().asked("Evicted", 0).settle().with(func(in *Input) { in.Seen.Short = true }), "remove app-0", nil},
-		{"and so do those of a pod that has ended by itself", up(never).exit("app", 0).settle().with(func(in *Input) { in.Seen.Short = true }), "remove app-0", []string{"pod    Succeeded", "app    terminated Completed 0"}},
+		{"they go when all else was given back", up().asked("Evicted", 0).settle().with(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", nil},
+		{"and so do those of a pod that has ended by itself", up(never).exit("app", 0).settle().with(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", []string{"pod    Succeeded", "app    terminated Completed 0"}},
 		{"a pod that goes for a critical one has its own grace and says so", up().asked("Preempting", 30*time.Second), "stop app-0 30s", []string{`why    Preempting "because" (Warning)`}},
 		{"and has failed for it", up().asked("Preempting", 0).settle(), "-", []string{`pod    Failed Preempting "because"`, "DisruptionTarget=True/TerminationByKubelet"}},
 		{"a node shutdown is a disruption too", up().asked("Terminated", 0).settle(), "-", []string{"pod    Failed Terminated", "DisruptionTarget=True"}},
@@ -61,7 +61,7 @@ func TestTermination(t *testing.T) {
 		{"a stop that fails is tried again", up().deleted(30*time.Second).fails("stop/app-0", &Error{Kind: Timeout, Err: errors.New("slow")}).after(time.Second), "stop app-0 29s", nil},
 		{"an orphan's containers end though the pod names none of them",
 			up().edit(func(p *corev1.Pod) { p.Spec.Containers = nil }).with(func(in *Input) {
-				in.End = &End{Reason: "Orphaned", Grace: 30 * time.Second, At: in.Now, Forget: true}
+				in.Termination = &Termination{Reason: "Orphaned", Grace: 30 * time.Second, RequestedAt: in.Now, RemovePod: true}
 			}), "stop app-0 30s", nil},
 	})
 }

@@ -7,25 +7,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Begun tells what users are told when an action begins.
-func Begun(a Action) []Reason {
+// ActionStarted tells what users are told when an action begins.
+func ActionStarted(a Action) []Reason {
 	if p, ok := a.(PullImage); ok {
 		return []Reason{normal("Pulling", p.Container, fmt.Sprintf("Pulling image %q", p.Image))}
 	}
 	return nil
 }
 
-// Ended tells what users are told when an action has ended.
-func Ended(r Outcome) []Reason {
+// ActionFinished tells what users are told when an action has ended.
+func ActionFinished(r Outcome) []Reason {
 	if KindOf(r.Err) == Canceled {
 		return nil
 	}
 	if r.Err != nil {
-		return failed(r)
+		return failureReasons(r)
 	}
 	switch a := r.Action.(type) {
 	case PullImage:
-		msg := fmt.Sprintf("Successfully pulled image %q in %s", a.Image, r.Ended.Sub(r.Began).Round(time.Millisecond))
+		msg := fmt.Sprintf("Successfully pulled image %q in %s", a.Image, r.FinishedAt.Sub(r.StartedAt).Round(time.Millisecond))
 		if r.Image != nil && r.Image.Size > 0 {
 			msg += fmt.Sprintf(". Image size: %d bytes.", r.Image.Size)
 		}
@@ -39,13 +39,13 @@ func Ended(r Outcome) []Reason {
 	return nil
 }
 
-func failed(r Outcome) []Reason {
+func failureReasons(r Outcome) []Reason {
 	f := FailureOf(r, 0)
 	switch a := r.Action.(type) {
 	case PostStart: // the rest is for the log: what a hook prints may be secret
-		return hookFailed(f, "FailedPostStartHook", a.Name, "PostStartHook failed")
+		return hookFailureReasons(f, "FailedPostStartHook", a.Name, "PostStartHook failed")
 	case PreStop:
-		return hookFailed(f, "FailedPreStopHook", a.Name, "PreStopHook failed")
+		return hookFailureReasons(f, "FailedPreStopHook", a.Name, "PreStopHook failed")
 	case PullImage:
 		return []Reason{
 			warning("Failed", a.Container, fmt.Sprintf("Failed to pull image %q: %s", a.Image, f.Message)),
@@ -65,7 +65,7 @@ func failed(r Outcome) []Reason {
 		return []Reason{warning("FailedMount", a.Volume, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
 	case UnmountVolume:
 		return []Reason{warning("FailedUnMount", a.Volume, fmt.Sprintf("UnmountVolume.TearDown failed for volume %q : %s", a.Volume, f.Message))}
-	case MakeDirs:
+	case CreateDirs:
 		return []Reason{warning("FailedCreatePodContainer", "", "unable to make the pod's directories: "+f.Message)}
 	case EnsureCgroup:
 		return []Reason{warning("FailedCreatePodContainer", "", "unable to ensure the pod's cgroup exists: "+f.Message)}
@@ -81,9 +81,9 @@ func failed(r Outcome) []Reason {
 	return nil
 }
 
-// hookFailed is nothing for a hook that did not reach the runtime: it is run
+// hookFailureReasons is nothing for a hook that did not reach the runtime: it is run
 // again.
-func hookFailed(f Failure, code, on, detail string) []Reason {
+func hookFailureReasons(f Failure, code, on, detail string) []Reason {
 	if f.Kind == Unavailable {
 		return nil
 	}
@@ -91,17 +91,17 @@ func hookFailed(f Failure, code, on, detail string) []Reason {
 }
 
 func normal(code, on, detail string) Reason {
-	return Reason{Code: code, On: on, Detail: detail, Event: corev1.EventTypeNormal}
+	return Reason{Code: code, Target: on, Message: detail, EventType: corev1.EventTypeNormal}
 }
 
 func warning(code, on, detail string) Reason {
-	return Reason{Code: code, On: on, Detail: detail, Event: corev1.EventTypeWarning}
+	return Reason{Code: code, Target: on, Message: detail, EventType: corev1.EventTypeWarning}
 }
 
 // FailureOf turns the bad end of an action into data; before is the number of
 // failures in a row that came before it.
 func FailureOf(r Outcome, before int) Failure {
-	f := Failure{At: r.Ended, Count: before + 1, Kind: KindOf(r.Err), Message: r.Err.Error(), Action: r.Action}
+	f := Failure{At: r.FinishedAt, Count: before + 1, Kind: KindOf(r.Err), Message: r.Err.Error(), Action: r.Action}
 	f.Reason = reasonOf(r.Err)
 	if f.Reason == "" {
 		f.Reason = defaultReason(r.Action)

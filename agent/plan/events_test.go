@@ -21,7 +21,7 @@ func TestCreatedIsToldBeforeAFailedStart(t *testing.T) {
 		{"made and started", Outcome{Action: start, Container: &Container{ID: "1"}}, "Created Started"},
 	} {
 		said := ""
-		for _, r := range Ended(row.outcome) {
+		for _, r := range ActionFinished(row.outcome) {
 			said += " " + r.Code
 		}
 		if said != " "+row.want {

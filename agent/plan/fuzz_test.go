@@ -71,7 +71,7 @@ func decode(d dice) Input {
 	in.Verdict = Verdict{State: VerdictState(d.n(4)), Reason: "R"}
 	in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: "1", Missing: d.is()}
 	if d.is() {
-		in.End = &End{Reason: [...]string{"Deleted", "Evicted", "Orphaned"}[d.n(3)], Grace: time.Duration(d.n(40)-1) * time.Second, At: d.time(), Forget: d.is()}
+		in.Termination = &Termination{Reason: [...]string{"Deleted", "Evicted", "Orphaned"}[d.n(3)], Grace: time.Duration(d.n(40)-1) * time.Second, RequestedAt: d.time(), RemovePod: d.is()}
 	}
 	decodeSeen(&d, &in)
 	decodeBook(&d, &in)
@@ -85,44 +85,44 @@ var (
 )
 
 func decodeSeen(d *dice, in *Input) {
-	in.Seen.Dirs, in.Seen.Cgroup, in.Seen.Network.Ready = d.is(), d.is(), d.is()
+	in.Observed.HasDirs, in.Observed.HasCgroup, in.Observed.Network.Ready = d.is(), d.is(), d.is()
 	for i := range d.n(3) {
-		in.Seen.Sandboxes = append(in.Seen.Sandboxes, Sandbox{ID: "sb-" + names[i], Ready: d.is(), Attempt: uint32(3 - i), Stopped: d.is()})
+		in.Observed.Sandboxes = append(in.Observed.Sandboxes, Sandbox{ID: "sb-" + names[i], Ready: d.is(), Attempt: uint32(3 - i), Stopped: d.is()})
 	}
 	for i := range d.n(8) {
 		c := con(names[d.n(len(names))], image(images[d.n(3)]))
-		in.Seen.Containers = append(in.Seen.Containers, Container{
-			ID: "id-" + string(rune('a'+i)), Name: c.Name, SandboxID: "sb-" + names[d.n(3)], State: State(1 + d.n(4)), Attempt: uint32(8 - i),
+		in.Observed.Containers = append(in.Observed.Containers, Container{
+			ID: "id-" + string(rune('a'+i)), Name: c.Name, SandboxID: "sb-" + names[d.n(3)], State: ContainerState(1 + d.n(4)), Attempt: uint32(8 - i),
 			SpecHash: podspec.ContainerHash(&c), Image: c.Image, StartedAt: d.time(), FinishedAt: d.time(), ExitCode: int32(d.n(3)),
 		})
 	}
 	if d.is() {
-		in.Seen.Volumes = map[string]VolumeSeen{"v": {Version: "1"}, "gone": {}}
+		in.Observed.Volumes = map[string]VolumeStatus{"v": {Version: "1"}, "gone": {}}
 	}
 }
 
 func decodeBook(d *dice, in *Input) {
 	actions := []Action{
-		MakeDirs{}, EnsureCgroup{}, MountVolume{Volume: "v"}, RunSandbox{}, StopContainer{ID: "id-a", By: d.time()}, RemoveContainer{ID: "id-b"},
+		CreateDirs{}, EnsureCgroup{}, MountVolume{Volume: "v"}, RunSandbox{}, StopContainer{ID: "id-a", Deadline: d.time()}, RemoveContainer{ID: "id-b"},
 		PullImage{Container: "m0", Image: images[d.n(3)]}, StartContainer{Name: names[d.n(len(names))]}, StopSandbox{ID: "sb-i0"}, UnmountVolume{Volume: "gone"}, RemoveDirs{},
 	}
 	for range d.n(5) {
 		a := actions[d.n(len(actions))]
-		in.Busy[a.Key()] = a
+		in.InProgress[a.Key()] = a
 	}
 	for range d.n(5) {
 		a := actions[d.n(len(actions))]
-		in.Failed[a.Key()] = Failure{At: d.time(), Count: d.n(256) * 1000, Kind: Kind(d.n(11)), Message: "m", Action: a}
+		in.Failures[a.Key()] = Failure{At: d.time(), Count: d.n(256) * 1000, Kind: ErrorKind(d.n(11)), Message: "m", Action: a}
 	}
-	for _, k := range in.Seen.Containers {
+	for _, k := range in.Observed.Containers {
 		if d.is() {
-			in.Health[k.ID] = Health{Started: d.is(), Ready: d.is(), Dead: d.is(), Probe: "liveness"}
+			in.Health[k.ID] = Health{Started: d.is(), Ready: d.is(), Failed: d.is(), FailedProbe: "liveness"}
 		}
 	}
 	if d.is() {
 		in.Memory = Memory{
-			Phase: [...]corev1.PodPhase{"", "Pending", "Running", "Failed", "Succeeded"}[d.n(5)], Started: d.time(), Finished: d.time(),
-			Restarts: map[string]Restart{names[d.n(8)]: {Count: d.n(256), Next: uint32(d.n(9)), Until: d.time(), SeenID: "id-a", Replaces: "id-b"}},
+			Phase: [...]corev1.PodPhase{"", "Pending", "Running", "Failed", "Succeeded"}[d.n(5)], StartTime: d.time(), FinishedAt: d.time(),
+			Restarts: map[string]RestartState{names[d.n(8)]: {Count: d.n(256), NextAttempt: uint32(d.n(9)), NotBefore: d.time(), CountedID: "id-a", Replacing: "id-b"}},
 			Exits:    map[string]Container{names[d.n(8)]: {ID: "x", Name: names[3], State: Exited, Attempt: uint32(d.n(12))}},
 		}
 	}
@@ -148,7 +148,7 @@ func decodeSizes(d *dice, in *Input) {
 		if d.is() {
 			r = Resources{}
 			for range d.n(4) {
-				r[append(names[:], WholePod)[d.n(len(names)+1)]] = one()
+				r[append(names[:], PodLevel)[d.n(len(names)+1)]] = one()
 			}
 		}
 		return r
@@ -163,19 +163,19 @@ func decodeSizes(d *dice, in *Input) {
 	}
 	in.Reserved = some()
 	if d.is() {
-		in.Resize = Resize{Reason: corev1.PodReasonInfeasible, Message: "m"}
+		in.Resize = ResizeStatus{Reason: corev1.PodReasonInfeasible, Message: "m"}
 	}
-	s := &in.Memory.Sizes
-	s.Allocated, s.Pod, in.Seen.Sized, in.Seen.Unsized = some(), some(), some(), d.is()
+	s := &in.Memory.Resources
+	s.Allocated, s.Cgroup, in.Observed.CgroupResources, in.Observed.CgroupUncertain = some(), some(), some(), d.is()
 	if d.is() {
-		s.Whole = new(one())
+		s.PodLevel = new(one())
 	}
 	for range d.n(3) {
-		s.Containers = set(s.Containers, names[d.n(len(names))], Actual{Attempt: uint32(d.n(9)), Given: Given{one(), one().Limits}, Unsure: d.is()})
+		s.Containers = withKey(s.Containers, names[d.n(len(names))], ActualResources{Attempt: uint32(d.n(9)), ContainerResources: ContainerResources{one(), one().Limits}, Uncertain: d.is()})
 	}
-	for _, k := range in.Seen.Containers {
+	for _, k := range in.Observed.Containers {
 		if d.is() {
-			in.Seen.Resized = set(in.Seen.Resized, k.ID, Given{one(), one().Limits})
+			in.Observed.ResizedContainers = withKey(in.Observed.ResizedContainers, k.ID, ContainerResources{one(), one().Limits})
 		}
 	}
 }
@@ -220,15 +220,15 @@ func FuzzDecide(f *testing.F) {
 
 func soundActions(t *testing.T, in Input, p Plan) {
 	t.Helper()
-	seen := map[OpKey]bool{}
+	seen := map[ActionKey]bool{}
 	for _, a := range p.Actions() {
 		k := a.Key()
-		if _, busy := in.Busy[k]; busy || seen[k] {
+		if _, busy := in.InProgress[k]; busy || seen[k] {
 			t.Fatalf("I2 %s twice", k)
 		}
 		seen[k] = true
 		start, ok := a.(StartContainer)
-		for _, c := range in.Seen.Containers {
+		for _, c := range in.Observed.Containers {
 			if ok && c.Name == start.Name && c.Live() {
 				t.Fatalf("I4 %s beside a live instance", show(a))
 			}
@@ -237,7 +237,7 @@ func soundActions(t *testing.T, in Input, p Plan) {
 			t.Fatalf("%s", show(a))
 		}
 	}
-	over := in.End != nil || p.Memory.End != nil || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+	over := in.Termination != nil || p.Memory.Termination != nil || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
 	if over && len(p.BuildRun)+len(p.Configure) > 0 {
 		t.Fatalf("I3 I8 a pod that is over gets %s", showActions(p))
 	}

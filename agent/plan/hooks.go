@@ -18,8 +18,8 @@ import (
 // dies has left behind is finished by the next one. A hook that may have run is
 // run again: at least once, never half.
 
-// Hook is how far the hooks of one instance of a container have come.
-type Hook struct {
+// HookStatus is how far the hooks of one instance of a container have come.
+type HookStatus struct {
 	Attempt   uint32    `json:"Attempt"` // of the instance
 	PostStart HookState `json:"PostStart,omitempty"`
 	PreStop   HookState `json:"PreStop,omitempty"`
@@ -28,9 +28,9 @@ type Hook struct {
 	// Of an instance that is being ended, since PreStop is not HookNone: why, by
 	// when, and with how much grace it was first asked for. Sticky: an instance
 	// that was told to stop is ended, whatever becomes of the cause.
-	Why   string        `json:"Why,omitempty"`
-	By    time.Time     `json:"By,omitzero"`
-	Grace time.Duration `json:"Grace,omitempty"`
+	Reason   string        `json:"Why,omitempty"`
+	Deadline time.Time     `json:"By,omitzero"`
+	Grace    time.Duration `json:"Grace,omitempty"`
 }
 
 // HookState is how far one hook of one instance has come.
@@ -43,8 +43,8 @@ const (
 	HookFailed
 )
 
-// HookEnd is the end of a hook, as this agent has seen it.
-type HookEnd struct {
+// HookResult is the end of a hook, as this agent has seen it.
+type HookResult struct {
 	State   HookState // HookDone or HookFailed
 	Message string    // of a failure
 }
@@ -55,18 +55,18 @@ func hasPostStart(c *corev1.Container) bool {
 
 func hasPreStop(c *corev1.Container) bool { return c.Lifecycle != nil && c.Lifecycle.PreStop != nil }
 
-// hooksEnded takes the ends of hooks over into memory and calls off hooks of
+// recordHookResults takes the ends of hooks over into memory and calls off hooks of
 // containers that do not run any more.
-func (d *decider) hooksEnded() {
+func (d *decider) recordHookResults() {
 	for name, h := range d.mem.Hooks {
 		k, seen := d.newest(name)
 		if !seen || k.Attempt != h.Attempt {
 			continue
 		}
-		if e := d.Seen.Hooks[PostStart{ID: k.ID}.Key()]; e.State != HookNone && h.PostStart == HookPending {
+		if e := d.Observed.Hooks[PostStart{ID: k.ID}.Key()]; e.State != HookNone && h.PostStart == HookPending {
 			h.PostStart, h.Message = e.State, e.Message
 		}
-		if e := d.Seen.Hooks[PreStop{ID: k.ID}.Key()]; e.State != HookNone && h.PreStop == HookPending {
+		if e := d.Observed.Hooks[PreStop{ID: k.ID}.Key()]; e.State != HookNone && h.PreStop == HookPending {
 			h.PreStop = HookDone // whether it failed changes nothing any more
 		}
 		d.mem.Hooks[name] = h
@@ -74,35 +74,35 @@ func (d *decider) hooksEnded() {
 	d.cancel(func(a Action) bool {
 		switch a := a.(type) {
 		case PostStart:
-			return !d.runs(a.ID)
+			return !d.isRunning(a.ID)
 		case PreStop:
-			return !d.runs(a.ID)
+			return !d.isRunning(a.ID)
 		}
 		return false
 	})
 }
 
-// runs reports whether the container of that ID is running.
-func (d *decider) runs(id string) bool {
-	return slices.ContainsFunc(d.Seen.Containers, func(k Container) bool { return k.ID == id && k.State == Running })
+// isRunning reports whether the container of that ID is running.
+func (d *decider) isRunning(id string) bool {
+	return slices.ContainsFunc(d.Observed.Containers, func(k Container) bool { return k.ID == id && k.State == Running })
 }
 
 // hookOf is how far the hooks of this very instance have come.
-func (d *decider) hookOf(k Container) Hook {
+func (d *decider) hookOf(k Container) HookStatus {
 	if h := d.mem.Hooks[k.Name]; h.Attempt == k.Attempt {
 		return h
 	}
-	return Hook{Attempt: k.Attempt}
+	return HookStatus{Attempt: k.Attempt}
 }
 
-// armed notes what an instance that is about to be started is made with: its
+// recordStart notes what an instance that is about to be started is made with: its
 // resources, and whether it has a hook to run.
-func (d *decider) armed(c spec, attempt uint32) {
+func (d *decider) recordStart(c spec, attempt uint32) {
 	if c.resizable() {
-		d.mem.Sizes.Containers = set(d.mem.Sizes.Containers, c.Name, Actual{Attempt: attempt, Given: d.want.For(c.Name)})
+		d.mem.Resources.Containers = withKey(d.mem.Resources.Containers, c.Name, ActualResources{Attempt: attempt, ContainerResources: d.allocated.ForContainer(c.Name)})
 	}
 	if hasPostStart(c.Container) {
-		d.mem.Hooks[c.Name] = Hook{Attempt: attempt, PostStart: HookPending}
+		d.mem.Hooks[c.Name] = HookStatus{Attempt: attempt, PostStart: HookPending}
 	} else {
 		delete(d.mem.Hooks, c.Name)
 	}
@@ -117,26 +117,26 @@ func (d *decider) postStart(k Container) bool {
 	case h.PreStop != HookNone: // being ended
 		return false
 	case h.PostStart == HookPending:
-		d.build(PostStart{ID: k.ID, Name: k.Name})
+		d.addBuildRun(PostStart{ID: k.ID, Name: k.Name})
 		return true
 	case h.PostStart == HookFailed:
-		d.end(k, "FailedPostStartHook", d.Now.Add(d.grace()), d.grace())
+		d.stop(k, "FailedPostStartHook", d.Now.Add(d.grace()), d.grace())
 		return true
 	}
 	return false
 }
 
-// unstarted reports whether a running container's postStart hook has not ended
+// postStartUnfinished reports whether a running container's postStart hook has not ended
 // well.
-func (d *decider) unstarted(k Container) bool {
+func (d *decider) postStartUnfinished(k Container) bool {
 	s := d.hookOf(k).PostStart
 	return s == HookPending || s == HookFailed
 }
 
-// hooking reports whether a postStart hook is to run or under way: no other
+// postStartInProgress reports whether a postStart hook is to run or under way: no other
 // container of the pod is started meanwhile.
-func (d *decider) hooking() bool {
-	for _, a := range d.Busy {
+func (d *decider) postStartInProgress() bool {
+	for _, a := range d.InProgress {
 		if _, ok := a.(PostStart); ok {
 			return true
 		}
@@ -163,17 +163,17 @@ func (d *decider) preStop(k Container, why string, by time.Time, grace time.Dura
 		if grace <= 0 || !d.Now.Before(by) {
 			return false
 		}
-		h.PreStop, h.Why, h.By, h.Grace = HookPending, why, by, grace
-		d.why(d.killing(k, why))
+		h.PreStop, h.Reason, h.Deadline, h.Grace = HookPending, why, by, grace
+		d.report(d.killingReason(k, why))
 	}
-	if by.Before(h.By) {
-		h.By = by
+	if by.Before(h.Deadline) {
+		h.Deadline = by
 	}
-	if h.By.Sub(d.Now) > h.Grace { // the clock was set back
-		h.By = d.Now.Add(h.Grace)
+	if h.Deadline.Sub(d.Now) > h.Grace { // the clock was set back
+		h.Deadline = d.Now.Add(h.Grace)
 	}
 	a := PreStop{ID: k.ID, Name: k.Name}
-	if h.PreStop == HookPending && !d.Now.Before(h.By) {
+	if h.PreStop == HookPending && !d.Now.Before(h.Deadline) {
 		h.PreStop = HookDone
 		d.cancel(func(busy Action) bool { return busy.Key() == a.Key() })
 	}
@@ -182,8 +182,8 @@ func (d *decider) preStop(k Container, why string, by time.Time, grace time.Dura
 		return false
 	}
 	d.keepReadiness(k)
-	d.wakeAt(h.By)
-	d.cleanup(a)
+	d.wakeAt(h.Deadline)
+	d.addCleanup(a)
 	return true
 }
 

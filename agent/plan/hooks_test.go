@@ -28,7 +28,7 @@ func preStop(c *corev1.Container) {
 func ran(name string, opts ...func(*corev1.Pod)) *walk {
 	w := fresh(opts...)
 	for range 50 {
-		if w.begin(); w.in.Busy[OpKey{"start", name}] != nil {
+		if w.begin(); w.in.InProgress[ActionKey{"start", name}] != nil {
 			return w.ends("start/"+name, nil)
 		}
 		w.obey()
@@ -39,8 +39,8 @@ func ran(name string, opts ...func(*corev1.Pod)) *walk {
 // newAgent forgets what only one agent's life knows: what is under way, what
 // has failed and how hooks ended.
 func (w *walk) newAgent() *walk {
-	w.in.Busy, w.in.Failed, w.in.Health = map[OpKey]Action{}, map[OpKey]Failure{}, map[string]Health{}
-	w.in.Seen.Hooks, w.in.End = nil, nil
+	w.in.InProgress, w.in.Failures, w.in.Health = map[ActionKey]Action{}, map[ActionKey]Failure{}, map[string]Health{}
+	w.in.Observed.Hooks, w.in.Termination = nil, nil
 	return w
 }
 
@@ -54,7 +54,7 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 	stopping := mains(con("app", preStop))
 	cars := []func(*corev1.Pod){inits(sidecar("s1", preStop), sidecar("s2")), mains(con("app", preStop))}
 	dead := func(in *Input) {
-		in.Limits.Probing, in.Health = true, map[string]Health{"app-0": {Started: true, Dead: true, Probe: "liveness"}}
+		in.Limits.Probing, in.Health = true, map[string]Health{"app-0": {Started: true, Failed: true, FailedProbe: "liveness"}}
 	}
 	live := mains(con("app", preStop, func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }))
 	check(t, []row{
@@ -118,7 +118,7 @@ func TestHookEvents(t *testing.T) {
 	t.Parallel()
 	for _, r := range []struct {
 		a    Action
-		kind Kind
+		kind ErrorKind
 		want string
 	}{
 		{PostStart{"id", "app"}, Other, "FailedPostStartHook/PostStartHook failed"},
@@ -127,9 +127,9 @@ func TestHookEvents(t *testing.T) {
 		{PostStart{"id", "app"}, Canceled, ""},
 	} {
 		got := ""
-		for _, e := range Ended(Outcome{Action: r.a, Err: &Error{Kind: r.kind, Err: errors.New("secret output")}}) {
-			got += e.Code + "/" + e.Detail
-			if e.On != "app" || e.Event != corev1.EventTypeWarning {
+		for _, e := range ActionFinished(Outcome{Action: r.a, Err: &Error{Kind: r.kind, Err: errors.New("secret output")}}) {
+			got += e.Code + "/" + e.Message
+			if e.Target != "app" || e.EventType != corev1.EventTypeWarning {
 				t.Errorf("%+v", e)
 			}
 		}
@@ -145,7 +145,7 @@ func TestSameHealth(t *testing.T) {
 	since := func(kind corev1.PodConditionType, is corev1.ConditionStatus, at metav1.Time) corev1.PodCondition {
 		return corev1.PodCondition{Type: kind, Status: is, LastTransitionTime: at}
 	}
-	hook := func(s HookState) map[string]Hook { return map[string]Hook{"a": {PostStart: s}} }
+	hook := func(s HookState) map[string]HookStatus { return map[string]HookStatus{"a": {PostStart: s}} }
 	for name, row := range map[string]struct {
 		was, is Memory
 		same    bool
@@ -153,7 +153,7 @@ func TestSameHealth(t *testing.T) {
 		"the runtime tells it all": {Memory{}, Memory{Conditions: []corev1.PodCondition{since(corev1.PodReady, "True", at)}}, true},
 		"a hook is to run":         {Memory{}, Memory{Hooks: hook(HookPending)}, true},
 		"a hook has ended":         {Memory{Hooks: hook(HookPending)}, Memory{Hooks: hook(HookDone)}, false},
-		"of another instance":      {Memory{Hooks: hook(HookDone)}, Memory{Hooks: map[string]Hook{"a": {Attempt: 1, PostStart: HookDone}}}, false},
+		"of another instance":      {Memory{Hooks: hook(HookDone)}, Memory{Hooks: map[string]HookStatus{"a": {Attempt: 1, PostStart: HookDone}}}, false},
 		"a hook had ended":         {Memory{Hooks: hook(HookFailed)}, Memory{Hooks: hook(HookFailed)}, true},
 		"a probe has succeeded":    {Memory{Health: map[string]Health{"id": {}}}, Memory{Health: map[string]Health{"id": {Ready: true}}}, false},
 		"ready by another container's start": {
@@ -165,7 +165,7 @@ func TestSameHealth(t *testing.T) {
 			Memory{Hooks: hook(HookDone), Conditions: []corev1.PodCondition{since(corev1.PodReady, "True", at), since(corev1.PodInitialized, "True", at)}}, true,
 		},
 	} {
-		if got := row.is.SameHealth(row.was); got != row.same {
+		if got := row.is.SameReadiness(row.was); got != row.same {
 			t.Errorf("%s: same %v, want %v", name, got, row.same)
 		}
 	}

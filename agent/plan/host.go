@@ -13,28 +13,28 @@ import (
 	"berth/podspec"
 )
 
-// configured asks for what is missing on the host and reports whether all that
+// configureHost asks for what is missing on the host and reports whether all that
 // the pod's own containers need is there. The sandbox waits for directories and
 // cgroup only; volumes are set up beside it.
-func (d *decider) configured() bool {
+func (d *decider) configureHost() bool {
 	ok := true
-	if !d.Seen.Dirs {
+	if !d.Observed.HasDirs {
 		ok = false
-		d.configure(MakeDirs{})
+		d.addConfigure(CreateDirs{})
 	}
-	if !d.Seen.Cgroup {
+	if !d.Observed.HasCgroup {
 		ok = false
-		d.configure(EnsureCgroup{d.want})
+		d.addConfigure(EnsureCgroup{d.allocated})
 	}
 	used := d.usedVolumes()
 	for i := range d.Pod.Spec.Volumes {
 		v := &d.Pod.Spec.Volumes[i]
 		by, mounted := used[v.Name]
-		if !mounted || v.Image != nil || d.volume(v) {
+		if !mounted || v.Image != nil || d.syncVolume(v) {
 			continue
 		}
 		if by == Ephemeral {
-			d.lacks = append(d.lacks, v.Name)
+			d.missingVolumes = append(d.missingVolumes, v.Name)
 			continue
 		}
 		ok = false
@@ -42,26 +42,26 @@ func (d *decider) configured() bool {
 	return ok
 }
 
-// volume keeps one volume set up with its newest content.
-func (d *decider) volume(v *corev1.Volume) bool {
-	version, missing, late := volumeVersion(v, d.Pod, d.Refs)
-	seen, mounted := d.Seen.Volumes[v.Name]
+// syncVolume keeps one volume set up with its newest content.
+func (d *decider) syncVolume(v *corev1.Volume) bool {
+	version, missing, late := volumeContentVersion(v, d.Pod, d.Refs)
+	seen, mounted := d.Observed.Volumes[v.Name]
 	switch {
 	case mounted && (missing != "" || late || seen.Version == version):
 		return true // a running pod keeps the content whose source has gone
 	case missing != "":
-		d.why(Reason{
-			Code: "FailedMount", On: v.Name, Event: corev1.EventTypeWarning,
-			Detail: fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", v.Name, missing),
+		d.report(Reason{
+			Code: "FailedMount", Target: v.Name, EventType: corev1.EventTypeWarning,
+			Message: fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", v.Name, missing),
 		})
 		return false
-	case late, !d.Seen.Dirs:
+	case late, !d.Observed.HasDirs:
 		return false
 	case mounted:
-		d.configure(ProjectVolume{v.Name, version})
+		d.addConfigure(ProjectVolume{v.Name, version})
 		return true // the old content serves until the new is there
 	default:
-		d.configure(MountVolume{v.Name, version})
+		d.addConfigure(MountVolume{v.Name, version})
 		return false
 	}
 }
@@ -92,11 +92,11 @@ func (c spec) volumes() (names []string) {
 	return names
 }
 
-// volumeVersion stands for the content that the volume should have now; empty
+// volumeContentVersion stands for the content that the volume should have now; empty
 // for a volume whose content is the containers' own. missing says which object
 // there is not; an optional one may be missing. late: one is not known yet.
-func volumeVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string, late bool) {
-	c := content{pod: pod, refs: refs}
+func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string, late bool) {
+	c := contentVersion{pod: pod, refs: refs}
 	switch {
 	case v.ConfigMap != nil:
 		c.object(Ref{ConfigMap, v.ConfigMap.Name}, v.ConfigMap.Optional)
@@ -112,7 +112,7 @@ func volumeVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (ver
 			case s.Secret != nil:
 				c.object(Ref{Secret, s.Secret.Name}, s.Secret.Optional)
 			case s.ServiceAccountToken != nil:
-				c.object(Ref{Token, podspec.TokenName(s.ServiceAccountToken)}, nil)
+				c.object(Ref{ServiceAccountToken, podspec.TokenName(s.ServiceAccountToken)}, nil)
 			case s.DownwardAPI != nil:
 				c.metadata()
 			}
@@ -120,22 +120,22 @@ func volumeVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (ver
 	default:
 		return "", "", false
 	}
-	return strings.Join(c.parts, " "), strings.Join(c.missing, ", "), c.late
+	return strings.Join(c.parts, " "), strings.Join(c.missing, ", "), c.pending
 }
 
-// content collects the parts of a volume's version.
-type content struct {
+// contentVersion collects the parts of a volume's version.
+type contentVersion struct {
 	pod            *corev1.Pod
 	refs           map[Ref]Version
 	parts, missing []string
-	late           bool
+	pending        bool
 }
 
-func (c *content) object(r Ref, optional *bool) {
+func (c *contentVersion) object(r Ref, optional *bool) {
 	v, known := c.refs[r]
 	switch {
-	case v.Late:
-		c.late = true
+	case v.Pending:
+		c.pending = true
 	case v.Err != "":
 		c.missing = append(c.missing, v.Err)
 	case (!known || v.Missing) && (optional == nil || !*optional):
@@ -148,7 +148,7 @@ func (c *content) object(r Ref, optional *bool) {
 }
 
 // metadata stands for what of the pod a downward API file may show.
-func (c *content) metadata() {
+func (c *contentVersion) metadata() {
 	h := fnv.New64a()
 	for _, m := range []map[string]string{c.pod.Labels, c.pod.Annotations} {
 		for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -172,7 +172,7 @@ func (c *content) metadata() {
 // missingEnv says which object the container's environment names that is not
 // there; empty: none. late: one is not known yet.
 func (d *decider) missingEnv(c spec) (missing string, late bool) {
-	env := content{pod: d.Pod, refs: d.Refs}
+	env := contentVersion{pod: d.Pod, refs: d.Refs}
 	for i := range c.EnvFrom {
 		switch f := &c.EnvFrom[i]; {
 		case f.ConfigMapRef != nil:
@@ -191,7 +191,7 @@ func (d *decider) missingEnv(c spec) (missing string, late bool) {
 		}
 	}
 	for r, v := range d.Refs { // services are part of every container's
-		env.late = env.late || r.Kind == Services && v.Late
+		env.pending = env.pending || r.Kind == Services && v.Pending
 	}
-	return strings.Join(slices.Compact(env.missing), ", "), env.late
+	return strings.Join(slices.Compact(env.missing), ", "), env.pending
 }

@@ -32,17 +32,17 @@ func TestImages(t *testing.T) {
 		return w
 	}
 	noRoom := func(w *walk) *walk {
-		return w.with(func(in *Input) { in.Seen.Held = map[string]string{"far": "2 are free"} })
+		return w.with(func(in *Input) { in.Observed.HeldPulls = map[string]string{"far": "2 are free"} })
 	}
 	unclear := func(w *walk) *walk {
 		return w.with(func(in *Input) {
-			in.Seen = in.Seen.WithImages(ImagesSeen{"far": {Unclear: "no answer"}, "img": {Unclear: "no answer"}})
+			in.Observed = in.Observed.WithImages(ImageStatuses{"far": {Err: "no answer"}, "img": {Err: "no answer"}})
 		})
 	}
 	sought := func(ago time.Duration) *walk {
-		w := fresh(far(corev1.PullNever)).with(func(in *Input) { in.Sought = t0 }).after(ago)
+		w := fresh(far(corev1.PullNever)).with(func(in *Input) { in.ImagesCheckedAt = t0 }).after(ago)
 		if ago == 0 {
-			w.in.Sought = time.Time{}
+			w.in.ImagesCheckedAt = time.Time{}
 		}
 		return w
 	}
@@ -73,7 +73,7 @@ func TestImages(t *testing.T) {
 		{"a pull that waits for room says so, with the figures", noRoom(fresh(far(corev1.PullIfNotPresent)).begin()), "-",
 			[]string{`app    waiting ImagePullNoSpace "the pull of image \"far\" waits for room on the disk: 2 are free"`, `why    ImagePullNoSpace app "the pull of image \"far\" waits for room on the disk: 2 are free" (Warning)`}},
 		{"also after one that has failed", noRoom(failing(1).after(10 * time.Second).begin()), "-", []string{"app    waiting ImagePullNoSpace"}},
-		{"not if it is another image that waits", fresh(mains(con("app", image("near"), pulls(corev1.PullIfNotPresent)))).begin().with(func(in *Input) { in.Seen.Held = map[string]string{"far": "2 are free"} }), "-", []string{"!ImagePullNoSpace"}},
+		{"not if it is another image that waits", fresh(mains(con("app", image("near"), pulls(corev1.PullIfNotPresent)))).begin().with(func(in *Input) { in.Observed.HeldPulls = map[string]string{"far": "2 are free"} }), "-", []string{"!ImagePullNoSpace"}},
 		{"the second time it is held back 20 s", failing(2).after(2 * time.Second), "-", []string{"until+30s"}},
 		{"never more than 5 min", failing(9).after(2 * time.Second), "-", []string{"until+25m10s"}}, // 10+20+40+80+160+300×4
 		{"an image name that cannot be read is told and never pulled", fresh(mains(con("app", image("a/B")))).after(time.Hour), "make dirs, make cgroup", []string{
@@ -94,7 +94,7 @@ func TestImages(t *testing.T) {
 			fresh(inits(con("one")), far(corev1.PullIfNotPresent)).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox").ends("pull/app", refused), "start one#0",
 			[]string{"app    waiting PodInitializing"}},
 		{"an image that has vanished is pulled again",
-			failing(0).ends2("pull/app").fails("start/app", &Error{Kind: ImageGone, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
+			failing(0).ends2("pull/app").fails("start/app", &Error{Kind: ImageNotFound, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
 	})
 }
 
@@ -108,9 +108,9 @@ func TestAStartHasTheImageThatItsOwnPullBrought(t *testing.T) {
 		container string
 		brought   Image
 	}{{"a", first}, {"b", second}} {
-		a := w.in.Busy[OpKey{"pull", p.container}]
-		delete(w.in.Busy, a.Key())
-		w.in.Seen = w.in.Seen.After(Outcome{Action: a, Image: &p.brought})
+		a := w.in.InProgress[ActionKey{"pull", p.container}]
+		delete(w.in.InProgress, a.Key())
+		w.in.Observed = w.in.Observed.After(Outcome{Action: a, Image: &p.brought})
 	}
 	w.obey()
 	started := func() (out []Image) {
@@ -141,9 +141,9 @@ func TestAnImageIsLookedUpAgainBeforeAStart(t *testing.T) {
 		want     bool
 	}{
 		{"a first start takes what was seen when the pod came", ready(), false},
-		{"or what was pulled for it", ready(far).after(seekEvery), false},
-		{"but not what was seen before it had to wait", ready().after(seekEvery + 1), true},
-		{"nor what was pulled then", ready(far).after(seekEvery + 1), true},
+		{"or what was pulled for it", ready(far).after(imageCheckInterval), false},
+		{"but not what was seen before it had to wait", ready().after(imageCheckInterval + 1), true},
+		{"nor what was pulled then", ready(far).after(imageCheckInterval + 1), true},
 		{"a restart never takes what was seen before", up().exit("app", 1), true},
 	} {
 		t.Run(r.sentence, func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestAnImageIsLookedUpAgainBeforeAStart(t *testing.T) {
 				r.given.decide()
 				for _, a := range r.given.last.BuildRun {
 					if s, ok := a.(StartContainer); ok {
-						if s.Resolve != r.want {
-							t.Errorf("resolved: %v, want %v", s.Resolve, r.want)
+						if s.ResolveImage != r.want {
+							t.Errorf("resolved: %v, want %v", s.ResolveImage, r.want)
 						}
 						return
 					}
@@ -168,15 +168,15 @@ func TestAnImageIsLookedUpAgainBeforeAStart(t *testing.T) {
 func TestALookForImages(t *testing.T) {
 	t.Parallel()
 	a, b := Image{ID: "a"}, Image{ID: "b"}
-	o := Observed{Images: map[string]Image{"stays": a, "moves": a, "goes": a, "hides": a}, Unclear: map[string]string{"goes": "x", "other": "y"}}
-	now := o.WithImages(ImagesSeen{"moves": {Image: b, Here: true}, "goes": {}, "hides": {Unclear: "z"}, "comes": {Image: b, Here: true}})
+	o := Observed{Images: map[string]Image{"stays": a, "moves": a, "goes": a, "hides": a}, ImageErrors: map[string]string{"goes": "x", "other": "y"}}
+	now := o.WithImages(ImageStatuses{"moves": {Image: b, Present: true}, "goes": {}, "hides": {Err: "z"}, "comes": {Image: b, Present: true}})
 	if want := (map[string]Image{"stays": a, "moves": b, "hides": a, "comes": b}); !maps.Equal(now.Images, want) {
 		t.Errorf("%+v, want %+v", now.Images, want)
 	}
-	if want := (map[string]string{"other": "y", "hides": "z"}); !maps.Equal(now.Unclear, want) {
-		t.Errorf("%+v, want %+v", now.Unclear, want)
+	if want := (map[string]string{"other": "y", "hides": "z"}); !maps.Equal(now.ImageErrors, want) {
+		t.Errorf("%+v, want %+v", now.ImageErrors, want)
 	}
-	if len(o.Images) != 4 || o.Images["moves"] != a || len(o.Unclear) != 2 {
+	if len(o.Images) != 4 || o.Images["moves"] != a || len(o.ImageErrors) != 2 {
 		t.Errorf("what was seen before was changed: %+v", o)
 	}
 }

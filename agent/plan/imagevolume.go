@@ -11,10 +11,10 @@ import (
 // What is to be done for it is to have its image here before a container that
 // mounts it starts. That is a pull like any other, under a name that no
 // container can have.
-const volumePull = "volume/"
+const volumePullPrefix = "volume/"
 
 // VolumePull is the name under which the image of a volume is pulled.
-func VolumePull(volume string) string { return volumePull + volume }
+func VolumePull(volume string) string { return volumePullPrefix + volume }
 
 // imageVolumes lists the image volumes that a container mounts, as containers
 // whose images are wanted.
@@ -35,12 +35,12 @@ func (d *decider) imageVolumes(c spec) (out []spec) {
 
 // volumeImages tells whether the images of all volumes that a container mounts
 // are there, and asks for those that are not.
-func (d *decider) volumeImages(c spec) imageAnswer {
-	all := imageAnswer{ok: true}
+func (d *decider) volumeImages(c spec) imageState {
+	all := imageState{ok: true}
 	for _, v := range d.imageVolumes(c) {
 		a := d.image(v, 0)
 		all.ok = all.ok && a.ok
-		all.underWay = all.underWay || a.underWay
+		all.pulling = all.pulling || a.pulling
 		if all.code == "" {
 			all.code, all.detail = a.code, a.detail
 		}
@@ -48,10 +48,10 @@ func (d *decider) volumeImages(c spec) imageAnswer {
 	return all
 }
 
-// pullWanted is the image that is wanted under the name of a pull, a container's
+// wantedImage is the image that is wanted under the name of a pull, a container's
 // or a volume's; empty: none any more.
-func (d *decider) pullWanted(p PullImage) string {
-	if volume, ok := strings.CutPrefix(p.Container, volumePull); ok {
+func (d *decider) wantedImage(p PullImage) string {
+	if volume, ok := strings.CutPrefix(p.Container, volumePullPrefix); ok {
 		for i := range d.Pod.Spec.Volumes {
 			if v := &d.Pod.Spec.Volumes[i]; v.Name == volume && v.Image != nil {
 				return v.Image.Reference

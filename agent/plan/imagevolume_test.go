@@ -21,7 +21,7 @@ func TestImageVolumes(t *testing.T) {
 		return fresh(mains(con("app", mounts("data"))), volume("data", reference, policy))
 	}
 	none := &Error{Kind: NotFound, Reason: "ErrImagePull", Err: errors.New("no such image")}
-	gone := &Error{Kind: ImageGone, Err: errors.New("gone")}
+	gone := &Error{Kind: ImageNotFound, Err: errors.New("gone")}
 	check(t, []row{
 		{"its image is pulled beside all else, and nothing is mounted on the host", with("far", corev1.PullIfNotPresent), "make dirs, make cgroup, pull volume/data far", nil},
 		{"a container waits for it", with("far", corev1.PullIfNotPresent).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox"), "-",

@@ -56,7 +56,7 @@ func TestI2ActionsAreSafeInAnyOrder(t *testing.T) {
 			w.decide()
 			safe(t, name, w)
 			w.begin()
-			if len(w.in.Busy) == 0 {
+			if len(w.in.InProgress) == 0 {
 				break
 			}
 			w.obey()
@@ -113,7 +113,7 @@ func TestI3AnEndedPodGetsNothingNew(t *testing.T) {
 	}
 	// An end is kept though the one who asked has forgotten it.
 	w := up().deleted(0).begin()
-	w.in.End = nil
+	w.in.Termination = nil
 	if w.exit("app", 0); len(w.decide().BuildRun) > 0 {
 		t.Errorf("a forgotten end starts %s", showActions(w.last))
 	}
@@ -121,10 +121,10 @@ func TestI3AnEndedPodGetsNothingNew(t *testing.T) {
 
 func TestI4NeverTwoLiveInstances(t *testing.T) {
 	t.Parallel()
-	for _, state := range []State{Created, Running, Unknown} {
-		for _, newest := range []State{Created, Running, Exited, Unknown} {
+	for _, state := range []ContainerState{Created, Running, Unknown} {
+		for _, newest := range []ContainerState{Created, Running, Exited, Unknown} {
 			w := up()
-			w.in.Seen.Containers = []Container{
+			w.in.Observed.Containers = []Container{
 				{ID: "new", Name: "app", SandboxID: "sb-0", State: newest, Attempt: 5},
 				{ID: "old", Name: "app", SandboxID: "sb-0", State: state, Attempt: 4},
 			}
@@ -141,7 +141,7 @@ func TestI4NeverTwoLiveInstances(t *testing.T) {
 func TestI5AnObedientWorldComesToRest(t *testing.T) {
 	t.Parallel()
 	for name, w := range lives() {
-		w.in.Seen.Images = map[string]Image{"img": {ID: "sha:img"}, "far": {ID: "sha:far"}, "new": {ID: "sha:new"}}
+		w.in.Observed.Images = map[string]Image{"img": {ID: "sha:img"}, "far": {ID: "sha:far"}, "new": {ID: "sha:new"}}
 		for range 100 {
 			w.begin().obey()
 			if w.last.Empty() && !w.last.Wake.IsZero() {
@@ -197,7 +197,7 @@ func TestI7MainsAfterInits(t *testing.T) {
 	if got := fmt.Sprint(order); got != "[one side two a b]" {
 		t.Errorf("started in the order %s", got)
 	}
-	for _, state := range []State{Created, Running, Unknown} { // an init container in any state but success holds the mains
+	for _, state := range []ContainerState{Created, Running, Unknown} { // an init container in any state but success holds the mains
 		w := started("one", inits(con("one")))
 		w.change("one", func(k *Container) { k.State = state })
 		for _, a := range w.decide().BuildRun {
@@ -220,12 +220,12 @@ func TestI8ATerminalPodGivesBack(t *testing.T) {
 		if phase != corev1.PodSucceeded && phase != corev1.PodFailed {
 			t.Errorf("%s: %s", name, phase)
 		}
-		if len(w.in.Seen.Volumes) > 0 || w.in.Seen.Cgroup || w.in.Seen.Sandboxes[0].Ready {
-			t.Errorf("%s holds %+v", name, w.in.Seen)
+		if len(w.in.Observed.Volumes) > 0 || w.in.Observed.HasCgroup || w.in.Observed.Sandboxes[0].Ready {
+			t.Errorf("%s holds %+v", name, w.in.Observed)
 		}
 		// Nothing brings it back: not an edit, a lost sandbox, a forgetful runtime, another verdict, an empty store.
-		w.in.Seen.Containers, w.in.Seen.Sandboxes = nil, nil
-		w.in.Verdict = Verdict{State: OK}
+		w.in.Observed.Containers, w.in.Observed.Sandboxes = nil, nil
+		w.in.Verdict = Verdict{State: Admitted}
 		w.edit(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "new" })
 		if w.after(time.Hour).decide(); !w.last.Empty() || w.last.Status.Phase != phase {
 			t.Errorf("%s: comes back\n%s", name, w.text())

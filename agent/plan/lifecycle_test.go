@@ -25,7 +25,7 @@ func TestPodLifecyclePage(t *testing.T) {
 		{"Succeeded: all have ended in success and will not be restarted", up(onFailure, two).exit("app", 0).exit("b", 0), "", []string{"pod    Succeeded"}},
 		{"Failed: all have ended, at least one in failure and not set to restart", up(never, two).exit("app", 0).exit("b", 1), "", []string{"pod    Failed"}},
 		{"a deleted pod becomes Failed or Succeeded by its containers' exit codes before it goes: Failed", up().deleted(0).begin().obey(), "", []string{"pod    Failed"}},
-		{"… or Succeeded", up().deleted(9*time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.Busy) }), "", []string{"pod    Succeeded"}},
+		{"… or Succeeded", up().deleted(9*time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
 		{"a pod does not survive an eviction", up().asked("Evicted", 0).settle(), "", []string{"pod    Failed Evicted"}},
 		// Container states
 		{"Waiting has a reason that says why", fresh(mains(con("app", image("far")))).begin(), "", []string{"app    waiting ContainerCreating"}},
@@ -70,23 +70,23 @@ func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 	}
 	check(t, []row{
 		// Probes
-		{"a failed liveness probe kills the container", probed(Health{Started: true, Dead: true, Probe: "liveness"}, all), "stop app-0 30s", nil},
-		{"… which is then subject to its restart policy", probed(Health{Started: true, Dead: true, Probe: "liveness"}, all).begin().obey(), "start app#1", nil},
+		{"a failed liveness probe kills the container", probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all), "stop app-0 30s", nil},
+		{"… which is then subject to its restart policy", probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().obey(), "start app#1", nil},
 		{"readiness before the first result is failure", probed(Health{Started: true}, all), "-", []string{"!started ready"}},
 		{"without a readiness probe it is success", probed(Health{}), "-", []string{"started ready"}},
 		{"all other probes wait for the startup probe", probed(Health{}, all), "-", []string{"{Startup:true Readiness:false Liveness:false}"}},
 		{"a container that a probe kills again and again backs off like one that crashes",
-			probed(Health{Started: true, Dead: true, Probe: "liveness"}, all).begin().obey().settle().with(func(in *Input) {
-				in.Health = map[string]Health{"app-1": {Started: true, Dead: true, Probe: "liveness"}}
+			probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().obey().settle().with(func(in *Input) {
+				in.Health = map[string]Health{"app-1": {Started: true, Failed: true, FailedProbe: "liveness"}}
 			}).begin().obey(), "-", []string{"app    waiting CrashLoopBackOff"}},
-		{"a failed startup probe kills the container", probed(Health{Dead: true, Probe: "startup"}, all), "stop app-0 30s", nil},
+		{"a failed startup probe kills the container", probed(Health{Failed: true, FailedProbe: "startup"}, all), "stop app-0 30s", nil},
 		{"without a startup probe it is success", probed(Health{}), "-", []string{"started"}},
 		// Termination
 		{"containers get the grace period to end, 30 s unless said otherwise", up(never).sandboxLost(), "stop app-0 30s", nil},
 		{"after deletion nothing is restarted", up(two).deleted(30*time.Second).begin().exit("app", 1), "-", []string{"app    terminated Error 1"}},
 		{"the agent's restart does not start the grace anew: only what is left is given",
-			up().deleted(30 * time.Second).begin().after(10 * time.Second).with(func(in *Input) { in.Busy = map[OpKey]Action{} }), "stop app-0 20s", nil},
-		{"sidecars are not told to end before the last main has ended", up(inits(sidecar("side")), two).deleted(30*time.Second).begin().exit("app", 0).with(func(in *Input) { delete(in.Busy, OpKey{"stop", "app-0"}) }), "-", []string{"side   running"}},
+			up().deleted(30 * time.Second).begin().after(10 * time.Second).with(func(in *Input) { in.InProgress = map[ActionKey]Action{} }), "stop app-0 20s", nil},
+		{"sidecars are not told to end before the last main has ended", up(inits(sidecar("side")), two).deleted(30*time.Second).begin().exit("app", 0).with(func(in *Input) { delete(in.InProgress, ActionKey{"stop", "app-0"}) }), "-", []string{"side   running"}},
 		{"they end in the reverse of their order", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().obey(), "stop s2-0 30s", nil},
 		{"when the grace is over all that remain are ended together with a short grace", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().after(time.Minute), "stop s2-0 2s, stop s1-0 2s", nil},
 		{"an active deadline ends the pod", up(deadline).after(time.Minute), "stop app-0 30s", []string{"DeadlineExceeded"}},
@@ -124,7 +124,7 @@ func TestInitContainersPage(t *testing.T) {
 		{"their image's change does not run them again", up(pair).edit(inits(con("one", image("new")), con("two"))), "-", nil},
 		{"they are not run again when the runtime has lost their record",
 			up(pair).with(func(in *Input) {
-				in.Seen.Containers = without(in.Seen.Containers, func(k Container) bool { return k.Name != "app" })
+				in.Observed.Containers = filter(in.Observed.Containers, func(k Container) bool { return k.Name != "app" })
 				in.Memory.Exits = nil
 			}), "-", []string{"Initialized=True", "one    terminated Completed 0 ready"}},
 		{"the active deadline includes them", started("one", pair, func(p *corev1.Pod) { n := int64(5); p.Spec.ActiveDeadlineSeconds = &n }).after(5 * time.Second), "stop one-0 30s", nil},

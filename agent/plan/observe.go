@@ -30,30 +30,30 @@ func (o Observed) After(r Outcome) Observed {
 	case PostStart, PreStop:
 		return o.afterHook(r)
 	case EnsureCgroup:
-		o.Cgroup = o.Cgroup || r.Err == nil
-		return o.afterSizing(a.Resources, r)
+		o.HasCgroup = o.HasCgroup || r.Err == nil
+		return o.afterCgroup(a.Resources, r)
 	case ResizeCgroup:
-		return o.afterSizing(a.Resources, r)
+		return o.afterCgroup(a.Resources, r)
 	case ResizeContainer:
 		return o.afterResize(a, r)
 	}
 	if r.Err != nil {
 		return o
 	}
-	return o.afterDone(r)
+	return o.afterSuccess(r)
 }
 
-// afterDone is After for the actions that are done or not, nothing between.
-func (o Observed) afterDone(r Outcome) Observed {
+// afterSuccess is After for the actions that are done or not, nothing between.
+func (o Observed) afterSuccess(r Outcome) Observed {
 	switch a := r.Action.(type) {
-	case MakeDirs:
-		o.Dirs = true
+	case CreateDirs:
+		o.HasDirs = true
 	case MountVolume:
-		o.Volumes = set(o.Volumes, a.Volume, VolumeSeen{a.Version})
+		o.Volumes = withKey(o.Volumes, a.Volume, VolumeStatus{a.Version})
 	case ProjectVolume:
-		o.Volumes = set(o.Volumes, a.Volume, VolumeSeen{a.Version})
+		o.Volumes = withKey(o.Volumes, a.Volume, VolumeStatus{a.Version})
 	case RemoveContainer:
-		o.Containers = without(o.Containers, func(k Container) bool { return k.ID == a.ID })
+		o.Containers = filter(o.Containers, func(k Container) bool { return k.ID == a.ID })
 	case RunSandbox:
 		if r.Sandbox != nil {
 			return o.WithSandbox(*r.Sandbox)
@@ -66,14 +66,14 @@ func (o Observed) afterDone(r Outcome) Observed {
 			}
 		}
 	case RemoveSandbox:
-		o.Sandboxes = without(o.Sandboxes, func(s Sandbox) bool { return s.ID == a.ID })
+		o.Sandboxes = filter(o.Sandboxes, func(s Sandbox) bool { return s.ID == a.ID })
 	case UnmountVolume:
 		o.Volumes = maps.Clone(o.Volumes)
 		delete(o.Volumes, a.Volume)
 	case RemoveCgroup:
-		o.Cgroup = false
+		o.HasCgroup = false
 	case RemoveDirs:
-		o.Dirs = false
+		o.HasDirs = false
 	}
 	return o
 }
@@ -82,27 +82,27 @@ func (o Observed) afterStart(r Outcome) Observed {
 	if r.Container != nil {
 		o = o.WithContainer(*r.Container)
 	}
-	if len(r.Gone) > 0 {
-		o.Images, o.Pulled = maps.Clone(o.Images), maps.Clone(o.Pulled)
-		maps.DeleteFunc(o.Images, func(name string, _ Image) bool { return slices.Contains(r.Gone, name) })
-		maps.DeleteFunc(o.Pulled, func(_ string, p Pulled) bool { return slices.Contains(r.Gone, p.Name) })
+	if len(r.MissingImages) > 0 {
+		o.Images, o.PulledImages = maps.Clone(o.Images), maps.Clone(o.PulledImages)
+		maps.DeleteFunc(o.Images, func(name string, _ Image) bool { return slices.Contains(r.MissingImages, name) })
+		maps.DeleteFunc(o.PulledImages, func(_ string, p PulledImage) bool { return slices.Contains(r.MissingImages, p.Name) })
 	}
 	return o
 }
 
-// afterSizing keeps what the pod's cgroup was given: what is allocated may have
+// afterCgroup keeps what the pod's cgroup was given: what is allocated may have
 // changed since that began. After a failure nobody can say.
-func (o Observed) afterSizing(to Resources, r Outcome) Observed {
-	if o.Unsized = r.Err != nil; !o.Unsized {
-		o.Sized = to
+func (o Observed) afterCgroup(to Resources, r Outcome) Observed {
+	if o.CgroupUncertain = r.Err != nil; !o.CgroupUncertain {
+		o.CgroupResources = to
 	}
 	return o
 }
 
 // afterResize keeps what a container was given; after a failure nobody can say.
 func (o Observed) afterResize(a ResizeContainer, r Outcome) Observed {
-	o.Resized = set(o.Resized, a.ID, a.Given)
-	maps.DeleteFunc(o.Resized, func(id string, _ Given) bool {
+	o.ResizedContainers = withKey(o.ResizedContainers, a.ID, a.ContainerResources)
+	maps.DeleteFunc(o.ResizedContainers, func(id string, _ ContainerResources) bool {
 		gone := !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == id })
 		return gone || id == a.ID && r.Err != nil
 	})
@@ -112,16 +112,16 @@ func (o Observed) afterResize(a ResizeContainer, r Outcome) Observed {
 // afterHook keeps the end of a hook. One that was called off, or that did not
 // reach the runtime, has not ended: it is run again.
 func (o Observed) afterHook(r Outcome) Observed {
-	end := HookEnd{State: HookDone}
+	end := HookResult{State: HookDone}
 	switch kind := KindOf(r.Err); {
 	case r.Err != nil && (kind == Canceled || kind == Unavailable):
 		return o
 	case r.Err != nil:
-		end = HookEnd{HookFailed, r.Err.Error()}
+		end = HookResult{HookFailed, r.Err.Error()}
 	}
-	o.Hooks = set(o.Hooks, r.Action.Key(), end)
-	maps.DeleteFunc(o.Hooks, func(key OpKey, _ HookEnd) bool { // those of containers that are gone
-		return !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == key.On })
+	o.Hooks = withKey(o.Hooks, r.Action.Key(), end)
+	maps.DeleteFunc(o.Hooks, func(key ActionKey, _ HookResult) bool { // those of containers that are gone
+		return !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == key.Target })
 	})
 	return o
 }
@@ -130,23 +130,23 @@ func (o Observed) afterPull(a PullImage, r Outcome) Observed {
 	if r.Err != nil || r.Image == nil {
 		return o
 	}
-	o.Images = set(o.Images, a.Image, *r.Image)
-	o.Pulled = set(o.Pulled, a.Container, Pulled{Attempt: a.Attempt, Name: a.Image, Image: *r.Image})
+	o.Images = withKey(o.Images, a.Image, *r.Image)
+	o.PulledImages = withKey(o.PulledImages, a.Container, PulledImage{Attempt: a.Attempt, Name: a.Image, Image: *r.Image})
 	return o
 }
 
 // WithImages returns what is seen after a look for some images.
-func (o Observed) WithImages(seen ImagesSeen) Observed {
-	was, unclear := o.Images, o.Unclear
-	o.Images, o.Unclear = make(map[string]Image, len(was)+len(seen)), map[string]string{}
+func (o Observed) WithImages(seen ImageStatuses) Observed {
+	was, unclear := o.Images, o.ImageErrors
+	o.Images, o.ImageErrors = make(map[string]Image, len(was)+len(seen)), map[string]string{}
 	maps.Copy(o.Images, was)
-	maps.Copy(o.Unclear, unclear)
+	maps.Copy(o.ImageErrors, unclear)
 	for name, s := range seen {
-		delete(o.Unclear, name)
+		delete(o.ImageErrors, name)
 		switch {
-		case s.Unclear != "": // as far as is known it is where it was
-			o.Unclear[name] = s.Unclear
-		case s.Here:
+		case s.Err != "": // as far as is known it is where it was
+			o.ImageErrors[name] = s.Err
+		case s.Present:
 			o.Images[name] = s.Image
 		default:
 			delete(o.Images, name)
@@ -155,8 +155,8 @@ func (o Observed) WithImages(seen ImagesSeen) Observed {
 	return o
 }
 
-// Absent lists the images of the pod that were not here when they were last looked for.
-func (o Observed) Absent(pod *corev1.Pod) []string {
+// MissingImages lists the images of the pod that were not here when they were last looked for.
+func (o Observed) MissingImages(pod *corev1.Pod) []string {
 	if pod == nil {
 		return nil
 	}
@@ -166,10 +166,10 @@ func (o Observed) Absent(pod *corev1.Pod) []string {
 	})
 }
 
-// Doubtful reports whether the end of an action leaves open what the runtime or
+// NeedsObservation reports whether the end of an action leaves open what the runtime or
 // the host has made of it, so that it must be looked at: a call that failed or
 // was called off may have been carried out all the same.
-func Doubtful(r Outcome) (runtime, host bool) {
+func NeedsObservation(r Outcome) (runtime, host bool) {
 	if r.Err == nil {
 		return false, false
 	}
@@ -226,13 +226,13 @@ func (o Observed) WithSandbox(s Sandbox) Observed {
 	return o
 }
 
-// Looked returns what is seen after the runtime was read anew: its word counts
+// WithRuntime returns what is seen after the runtime was read anew: its word counts
 // for what exists; what only this agent knows of it is kept.
-func (o Observed) Looked(sandboxes []Sandbox, containers []Container) Observed {
+func (o Observed) WithRuntime(sandboxes []Sandbox, containers []Container) Observed {
 	was := o
 	o.Sandboxes, o.Containers = nil, slices.Clone(containers)
 	for _, s := range sandboxes {
-		known := Observed{Sandboxes: without(was.Sandboxes, func(x Sandbox) bool { return x.ID != s.ID })}
+		known := Observed{Sandboxes: filter(was.Sandboxes, func(x Sandbox) bool { return x.ID != s.ID })}
 		o.Sandboxes = append(o.Sandboxes, known.WithSandbox(s).Sandboxes...)
 	}
 	slices.SortStableFunc(o.Sandboxes, newestSandbox)
@@ -240,9 +240,9 @@ func (o Observed) Looked(sandboxes []Sandbox, containers []Container) Observed {
 	return o
 }
 
-// Differences says what a listing of the runtime shows otherwise than what is
+// Diff says what a listing of the runtime shows otherwise than what is
 // known; empty: nothing. Only existence and state are compared.
-func (o Observed) Differences(sandboxes []Sandbox, containers []Container) string {
+func (o Observed) Diff(sandboxes []Sandbox, containers []Container) string {
 	var diff []string
 	known := map[string]string{}
 	for _, x := range o.Sandboxes {
@@ -277,7 +277,7 @@ func newestSandbox(a, b Sandbox) int {
 	return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
 }
 
-func set[K comparable, V any](m map[K]V, k K, v V) map[K]V {
+func withKey[K comparable, V any](m map[K]V, k K, v V) map[K]V {
 	m = maps.Clone(m)
 	if m == nil {
 		m = map[K]V{}
@@ -286,7 +286,7 @@ func set[K comparable, V any](m map[K]V, k K, v V) map[K]V {
 	return m
 }
 
-func without[T any](s []T, drop func(T) bool) (out []T) {
+func filter[T any](s []T, drop func(T) bool) (out []T) {
 	for _, x := range s {
 		if !drop(x) {
 			out = append(out, x)
@@ -295,9 +295,9 @@ func without[T any](s []T, drop func(T) bool) (out []T) {
 	return out
 }
 
-// KeepEnds returns what a look has seen without taking back an end that is
+// KeepExits returns what a look has seen without taking back an end that is
 // known already: no container comes back from it.
-func KeepEnds(known, seen []Container) []Container {
+func KeepExits(known, seen []Container) []Container {
 	seen = slices.Clone(seen)
 	for i, k := range seen {
 		for _, was := range known {

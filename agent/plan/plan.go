@@ -8,22 +8,22 @@ import (
 
 // Plan is everything Decide wants.
 type Plan struct {
-	Configure []ConfigureAction // stage 3: give the pod what it needs on this host
-	Cleanup   []CleanupAction   // stage 4: take away what must not be there
-	BuildRun  []BuildRunAction  // stage 5: make what is missing
-	Cancel    []OpKey           // busy actions no longer wanted
-	Seek      []string          // images that only a hand can bring: ask the node for them again
-	Probes    map[string]Probes // which probes should run, by container ID
-	Status    corev1.PodStatus
-	Memory    Memory
-	Wake      time.Time // when time alone may change the answer; zero: never
-	Done      bool      // nothing of the pod is left; the worker may leave
-	Again     bool      // it is over, and is to be made anew as soon as the node is short of nothing
-	Why       []Reason  // one per decision, for the log, `berth why` and the tests
+	Configure   []ConfigureAction // stage 3: give the pod what it needs on this host
+	Cleanup     []CleanupAction   // stage 4: take away what must not be there
+	BuildRun    []BuildRunAction  // stage 5: make what is missing
+	Cancel      []ActionKey       // busy actions no longer wanted
+	CheckImages []string          // images that only a hand can bring: ask the node for them again
+	Probes      map[string]Probes // which probes should run, by container ID
+	Status      corev1.PodStatus
+	Memory      Memory
+	Wake        time.Time // when time alone may change the answer; zero: never
+	Done        bool      // nothing of the pod is left; the worker may leave
+	Recreate    bool      // it is over, and is to be made anew as soon as the node is short of nothing
+	Reasons     []Reason  // one per decision, for the log, `berth why` and the tests
 
 	// The durability contract, see durability.go.
-	Requirements       map[OpKey]Requirement // what must be on disk before the action of that key may start
-	MemoryBeforeStatus bool                  // Memory must be on disk before Status is published
+	Requirements       map[ActionKey]Requirement // what must be on disk before the action of that key may start
+	MemoryBeforeStatus bool                      // Memory must be on disk before Status is published
 }
 
 // Probes says which probes of a running container are wanted now.
@@ -32,11 +32,11 @@ type Probes struct{ Startup, Readiness, Liveness bool }
 // Reason is one decision in words. Two Reasons with equal Code, On and Detail
 // are the same decision: it is told once, however many passes repeat it.
 type Reason struct {
-	Code   string    `json:"Code"`   // CamelCase, as an event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
-	On     string    `json:"On"`     // container, volume or image it is about; empty: the pod
-	Detail string    `json:"Detail"` // for the user, one sentence, no secrets
-	Until  time.Time `json:"Until"`  // when it ends by itself; zero: when something changes
-	Event  string    `json:"Event"`  // corev1.EventTypeNormal or Warning if it is to be told as a Kubernetes event; empty: not
+	Code      string    `json:"Code"`   // CamelCase, as an event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
+	Target    string    `json:"On"`     // container, volume or image it is about; empty: the pod
+	Message   string    `json:"Detail"` // for the user, one sentence, no secrets
+	Until     time.Time `json:"Until"`  // when it ends by itself; zero: when something changes
+	EventType string    `json:"Event"`  // corev1.EventTypeNormal or Warning if it is to be told as a Kubernetes event; empty: not
 }
 
 // Actions returns all actions of the plan.
@@ -59,13 +59,13 @@ func (p Plan) Empty() bool {
 	return len(p.Configure)+len(p.Cleanup)+len(p.BuildRun)+len(p.Cancel) == 0
 }
 
-// OpKey names an action. At most one action per key is under way at a time.
-type OpKey struct{ Verb, On string }
+// ActionKey names an action. At most one action per key is under way at a time.
+type ActionKey struct{ Verb, Target string }
 
-func (k OpKey) String() string { return k.Verb + "/" + k.On }
+func (k ActionKey) String() string { return k.Verb + "/" + k.Target }
 
 // Action is one thing to do for a pod. The set is closed: see the three stages.
-type Action interface{ Key() OpKey }
+type Action interface{ Key() ActionKey }
 
 type (
 	// ConfigureAction is an action of stage 3.
@@ -87,8 +87,8 @@ type (
 
 // Stage configure.
 type (
-	// MakeDirs makes the pod's directories and its log directory.
-	MakeDirs struct{}
+	// CreateDirs makes the pod's directories and its log directory.
+	CreateDirs struct{}
 	// EnsureCgroup makes the pod's cgroup and sets its limits as for these resources.
 	EnsureCgroup struct{ Resources Resources }
 	// ResizeCgroup sets the limits of the pod's cgroup as for these resources.
@@ -104,9 +104,9 @@ type (
 	// StopContainer ends a container: stop signal, Grace, then SIGKILL.
 	StopContainer struct {
 		ID, Name string
-		Why      string // Reason.Code of the decision
+		Reason   string // Reason.Code of the decision
 		Grace    time.Duration
-		By       time.Time // when it must have ended; a busy stop with a later By is called off for an earlier one
+		Deadline time.Time // when it must have ended; a busy stop with a later By is called off for an earlier one
 	}
 	// PreStop runs the preStop hook of a container that is to be ended.
 	PreStop struct{ ID, Name string }
@@ -146,16 +146,16 @@ type (
 	// ResizeContainer changes the CPU and memory of a running container.
 	ResizeContainer struct {
 		ID, Name string
-		Given
+		ContainerResources
 	}
 	// StartContainer creates and starts a container.
 	StartContainer struct {
-		Name      string
-		Kind      ContainerKind
-		SandboxID string
-		Image     Image // whole: who runs by it is known, though another has taken its name since
-		Attempt   uint32
-		Resolve   bool // its image, unless it was pulled for it, and those of its volumes are looked up again: tags move
+		Name         string
+		Kind         ContainerKind
+		SandboxID    string
+		Image        Image // whole: who runs by it is known, though another has taken its name since
+		Attempt      uint32
+		ResolveImage bool // its image, unless it was pulled for it, and those of its volumes are looked up again: tags move
 	}
 )
 
@@ -173,26 +173,26 @@ func (k ContainerKind) String() string {
 	return [...]string{"main", "init", "sidecar", "ephemeral"}[k]
 }
 
-func (MakeDirs) Key() OpKey          { return OpKey{"make", "dirs"} }
-func (EnsureCgroup) Key() OpKey      { return OpKey{"make", "cgroup"} }
-func (ResizeCgroup) Key() OpKey      { return OpKey{"resize", "cgroup"} }
-func (a ResizeContainer) Key() OpKey { return OpKey{"resize", a.ID} }
-func (a MountVolume) Key() OpKey     { return OpKey{"mount", a.Volume} }
-func (a ProjectVolume) Key() OpKey   { return OpKey{"project", a.Volume} }
-func (a StopContainer) Key() OpKey   { return OpKey{"stop", a.ID} }
-func (a RemoveContainer) Key() OpKey { return OpKey{"remove", a.ID} }
-func (a PreStop) Key() OpKey         { return OpKey{"preStop", a.ID} }
-func (a PostStart) Key() OpKey       { return OpKey{"postStart", a.ID} }
-func (a StopSandbox) Key() OpKey     { return OpKey{"stop", a.ID} }
-func (a RemoveSandbox) Key() OpKey   { return OpKey{"remove", a.ID} }
-func (a UnmountVolume) Key() OpKey   { return OpKey{"unmount", a.Volume} }
-func (RemoveCgroup) Key() OpKey      { return OpKey{"remove", "cgroup"} }
-func (RemoveDirs) Key() OpKey        { return OpKey{"remove", "dirs"} }
-func (RunSandbox) Key() OpKey        { return OpKey{"run", "sandbox"} }
-func (a PullImage) Key() OpKey       { return OpKey{"pull", a.Container} }
-func (a StartContainer) Key() OpKey  { return OpKey{"start", a.Name} }
+func (CreateDirs) Key() ActionKey        { return ActionKey{"make", "dirs"} }
+func (EnsureCgroup) Key() ActionKey      { return ActionKey{"make", "cgroup"} }
+func (ResizeCgroup) Key() ActionKey      { return ActionKey{"resize", "cgroup"} }
+func (a ResizeContainer) Key() ActionKey { return ActionKey{"resize", a.ID} }
+func (a MountVolume) Key() ActionKey     { return ActionKey{"mount", a.Volume} }
+func (a ProjectVolume) Key() ActionKey   { return ActionKey{"project", a.Volume} }
+func (a StopContainer) Key() ActionKey   { return ActionKey{"stop", a.ID} }
+func (a RemoveContainer) Key() ActionKey { return ActionKey{"remove", a.ID} }
+func (a PreStop) Key() ActionKey         { return ActionKey{"preStop", a.ID} }
+func (a PostStart) Key() ActionKey       { return ActionKey{"postStart", a.ID} }
+func (a StopSandbox) Key() ActionKey     { return ActionKey{"stop", a.ID} }
+func (a RemoveSandbox) Key() ActionKey   { return ActionKey{"remove", a.ID} }
+func (a UnmountVolume) Key() ActionKey   { return ActionKey{"unmount", a.Volume} }
+func (RemoveCgroup) Key() ActionKey      { return ActionKey{"remove", "cgroup"} }
+func (RemoveDirs) Key() ActionKey        { return ActionKey{"remove", "dirs"} }
+func (RunSandbox) Key() ActionKey        { return ActionKey{"run", "sandbox"} }
+func (a PullImage) Key() ActionKey       { return ActionKey{"pull", a.Container} }
+func (a StartContainer) Key() ActionKey  { return ActionKey{"start", a.Name} }
 
-func (MakeDirs) configure()       {}
+func (CreateDirs) configure()     {}
 func (EnsureCgroup) configure()   {}
 func (ResizeCgroup) configure()   {}
 func (MountVolume) configure()    {}

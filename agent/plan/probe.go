@@ -17,8 +17,8 @@ const (
 	LivenessProbe  ProbeKind = "Liveness"
 )
 
-// Watch asks for the probes of one running container instance.
-type Watch struct {
+// ProbeTarget asks for the probes of one running container instance.
+type ProbeTarget struct {
 	ID, Name  string
 	StartedAt time.Time
 	Host      string // address of the pod; empty: unknown
@@ -26,45 +26,47 @@ type Watch struct {
 	Health Health // what was known when it was first asked for
 }
 
-// Probed is how far one probe of one container instance has come. It changes
+// ProbeState is how far one probe of one container instance has come. It changes
 // with what counts only, not with every result.
-type Probed struct {
-	Kind    ProbeKind `json:"Kind"`
-	OK      bool      `json:"OK"`                // the last result that counted
-	Run     int32     `json:"Run"`               // how many such came in a row, at most the threshold
-	Once    bool      `json:"Once"`              // it has succeeded since the container began
-	Phase   time.Time `json:"Phase"`             // a moment at which it was due; so it is every period after
-	Failure string    `json:"Failure,omitempty"` // what the failure that counted last said; empty: OK
+type ProbeState struct {
+	Kind        ProbeKind `json:"Kind"`
+	OK          bool      `json:"OK"`                // the last result that counted
+	Consecutive int32     `json:"Run"`               // how many such came in a row, at most the threshold
+	Succeeded   bool      `json:"Once"`              // it has succeeded since the container began
+	Phase       time.Time `json:"Phase"`             // a moment at which it was due; so it is every period after
+	Failure     string    `json:"Failure,omitempty"` // what the failure that counted last said; empty: OK
 }
 
-// Of returns how far a probe has come; nil: nothing is known of it.
-func (h Health) Of(kind ProbeKind) *Probed {
-	for i := range h.Probed {
-		if h.Probed[i].Kind == kind {
-			return &h.Probed[i]
+// StateOf returns how far a probe has come; nil: nothing is known of it.
+func (h Health) StateOf(kind ProbeKind) *ProbeState {
+	for i := range h.Probes {
+		if h.Probes[i].Kind == kind {
+			return &h.Probes[i]
 		}
 	}
 	return nil
 }
 
-// Same reports whether users see the same of both.
-func (h Health) Same(other Health) bool { return h.Ready == other.Ready && h.Started == other.Started }
+// SameStatus reports whether users see the same of both.
+func (h Health) SameStatus(other Health) bool {
+	return h.Ready == other.Ready && h.Started == other.Started
+}
 
-// SameHealth reports whether users see the same readiness by both memories, as
+// SameReadiness reports whether users see the same readiness by both memories, as
 // far as the runtime does not tell it: what probes and postStart hooks have made
 // of the containers, and since when the pod is ready by them.
-func (m Memory) SameHealth(other Memory) bool {
+func (m Memory) SameReadiness(other Memory) bool {
 	if len(m.Health)+len(m.Hooks) == 0 {
 		return true
 	}
-	return maps.EqualFunc(m.Health, other.Health, Health.Same) &&
-		!hooksEnded(m.Hooks, other.Hooks) &&
+	return maps.EqualFunc(m.Health, other.Health, Health.SameStatus) &&
+		!postStartFinished(m.Hooks, other.Hooks) &&
 		sameCondition(m.Conditions, other.Conditions, corev1.ContainersReady) &&
 		sameCondition(m.Conditions, other.Conditions, corev1.PodReady)
 }
 
-// hooksEnded reports whether a postStart hook has ended since.
-func hooksEnded(now, was map[string]Hook) bool {
+// postStartFinished reports whether a postStart hook has ended since.
+func postStartFinished(now, was map[string]HookStatus) bool {
 	for name, h := range now {
 		over := h.PostStart == HookDone || h.PostStart == HookFailed
 		if b := was[name]; over && (b.Attempt != h.Attempt || b.PostStart != h.PostStart) {
@@ -88,22 +90,22 @@ func sameCondition(a, b []corev1.PodCondition, kind corev1.PodConditionType) boo
 	return now.Status == was.Status && now.LastTransitionTime.Equal(&was.LastTransitionTime)
 }
 
-// Watches spells out which probes of which containers the plan wants.
-func (p Plan) Watches(seen Observed) (all []Watch) {
+// ProbeTargets spells out which probes of which containers the plan wants.
+func (p Plan) ProbeTargets(seen Observed) (all []ProbeTarget) {
 	for _, k := range seen.Containers {
 		if probes, wanted := p.Probes[k.ID]; wanted {
-			all = append(all, Watch{ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP, Probes: probes, Health: p.Memory.Health[k.ID]})
+			all = append(all, ProbeTarget{ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP, Probes: probes, Health: p.Memory.Health[k.ID]})
 		}
 	}
 	return all
 }
 
-// rememberHealth keeps what the probes of live containers add up to: after a
+// recordHealth keeps what the probes of live containers add up to: after a
 // restart of the agent it holds until they have run again.
-func (d *decider) rememberHealth() {
+func (d *decider) recordHealth() {
 	var all map[string]Health
 	if d.Limits.Probing {
-		for _, k := range d.Seen.Containers {
+		for _, k := range d.Observed.Containers {
 			h, known := d.Health[k.ID]
 			if !known {
 				h, known = d.mem.Health[k.ID]
@@ -137,7 +139,7 @@ func (d *decider) probe(c spec, k Container, p Probes) {
 // started reports whether a container counts as started: running, its postStart
 // hook ended, and past its startup probe.
 func (d *decider) started(c spec, k Container) bool {
-	if k.State != Running || d.beingStarted(k.Name) || d.unstarted(k) {
+	if k.State != Running || d.beingStarted(k.Name) || d.postStartUnfinished(k) {
 		return false
 	}
 	return !d.Limits.Probing || c.StartupProbe == nil || d.mem.Health[k.ID].Started

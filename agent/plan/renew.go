@@ -17,85 +17,89 @@ import (
 // disk before the first container is killed: an agent that dies goes on where
 // the border is, and never kills a container of the new round.
 
-// Renewal is the border between the last round of all containers and this one.
-type Renewal struct {
-	By   string            `json:"By"`   // ID of the container whose exit asked for it
-	From map[string]uint32 `json:"From"` // first attempt of this round, by container name; absent: 0
+// RestartAll is the border between the last round of all containers and this one.
+type RestartAll struct {
+	TriggeredBy   string            `json:"By"`   // ID of the container whose exit asked for it
+	FirstAttempts map[string]uint32 `json:"From"` // first attempt of this round, by container name; absent: 0
 }
 
-// WhyRenewed is the cause of a StopContainer for a new round.
-const WhyRenewed = string(corev1.ContainerRestartRuleActionRestartAllContainers)
+// StopReasonRestartAll is the cause of a StopContainer for a new round.
+const StopReasonRestartAll = string(corev1.ContainerRestartRuleActionRestartAllContainers)
 
-// renews reports whether the exit of a container asks for a new round.
-func renews(c spec, exit int32) bool {
-	action, ruled := byRule(c, exit)
+// triggersRestartAll reports whether the exit of a container asks for a new round.
+func triggersRestartAll(c spec, exit int32) bool {
+	action, ruled := restartRule(c, exit)
 	return ruled && action == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// past reports whether an instance belongs to an earlier round.
-func (d *decider) past(k Container) bool { return k.Attempt < d.mem.Renewal.From[k.Name] }
+// fromEarlierRound reports whether an instance belongs to an earlier round.
+func (d *decider) fromEarlierRound(k Container) bool {
+	return k.Attempt < d.mem.RestartAll.FirstAttempts[k.Name]
+}
 
-// here reports whether an instance was made in this sandbox and this round.
-func (d *decider) here(k Container, sb Sandbox) bool { return k.SandboxID == sb.ID && !d.past(k) }
+// isCurrent reports whether an instance was made in this sandbox and this round.
+func (d *decider) isCurrent(k Container, sb Sandbox) bool {
+	return k.SandboxID == sb.ID && !d.fromEarlierRound(k)
+}
 
-// renew lays the border down if an exit asks for it, ends what lives beyond it
+// restartAll lays the border down if an exit asks for it, ends what lives beyond it
 // and reports whether anything does.
-func (d *decider) renew() (underWay bool) {
+func (d *decider) restartAll() (underWay bool) {
 	for _, c := range d.specs {
 		k, seen := d.newest(c.Name)
-		if seen && k.State == Exited && !d.past(k) && renews(c, k.ExitCode) {
-			d.border(k)
+		if seen && k.State == Exited && !d.fromEarlierRound(k) && triggersRestartAll(c, k.ExitCode) {
+			d.startRound(k)
 			break
 		}
 	}
 	d.cancel(func(a Action) bool {
 		start, ok := a.(StartContainer)
-		if ok && start.Attempt < d.mem.Renewal.From[start.Name] {
+		if ok && start.Attempt < d.mem.RestartAll.FirstAttempts[start.Name] {
 			underWay = true
 			return true
 		}
 		return false
 	})
-	for _, k := range d.Seen.Containers {
-		if d.past(k) && k.Live() {
+	for _, k := range d.Observed.Containers {
+		if d.fromEarlierRound(k) && k.Live() {
 			underWay = true
-			d.end(k, WhyRenewed, d.Now, 0)
+			d.stop(k, StopReasonRestartAll, d.Now, 0)
 		}
 	}
 	return underWay
 }
 
-// border begins a new round after the exit of k.
-func (d *decider) border(k Container) {
+// startRound begins a new round after the exit of k.
+func (d *decider) startRound(k Container) {
 	from := make(map[string]uint32, len(d.specs))
 	for _, c := range d.specs {
-		if next := d.mem.Restarts[c.Name].Next; next > 0 {
+		if next := d.mem.Restarts[c.Name].NextAttempt; next > 0 {
 			from[c.Name] = next
 		}
-		if a, busy := d.Busy[StartContainer{Name: c.Name}.Key()].(StartContainer); busy {
+		if a, busy := d.InProgress[StartContainer{Name: c.Name}.Key()].(StartContainer); busy {
 			from[c.Name] = max(from[c.Name], a.Attempt+1)
 		}
 	}
-	d.mem.Renewal = Renewal{By: k.ID, From: from}
+	d.mem.RestartAll = RestartAll{TriggeredBy: k.ID, FirstAttempts: from}
 }
 
-// renewing reports whether anything of an earlier round is left.
-func (d *decider) renewing() bool {
-	for _, k := range d.Seen.Containers {
-		if d.past(k) && k.Live() {
+// earlierRoundRunning reports whether anything of an earlier round is left.
+func (d *decider) earlierRoundRunning() bool {
+	for _, k := range d.Observed.Containers {
+		if d.fromEarlierRound(k) && k.Live() {
 			return true
 		}
 	}
 	return false
 }
 
-func (r Renewal) clone() Renewal {
-	r.From = maps.Clone(r.From)
+func (r RestartAll) clone() RestartAll {
+	r.FirstAttempts = maps.Clone(r.FirstAttempts)
 	return r
 }
 
-// renewable reports whether any container of the pod may ask for a new round.
-func (d *decider) renewable() bool {
+// canRestartAll reports whether any container of the pod may ask for a new round.
+func (d *decider) canRestartAll() bool {
 	for _, c := range d.specs {
 		for _, r := range c.RestartPolicyRules {
 			if r.Action == corev1.ContainerRestartRuleActionRestartAllContainers {
@@ -106,15 +110,15 @@ func (d *decider) renewable() bool {
 	return false
 }
 
-// renewalCondition is the condition of pods that may be renewed.
-func (d *decider) renewalCondition(phase corev1.PodPhase) corev1.PodCondition {
+// restartAllCondition is the condition of pods that may be renewed.
+func (d *decider) restartAllCondition(phase corev1.PodPhase) corev1.PodCondition {
 	c := corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: corev1.ConditionFalse}
 	switch {
 	case phase == corev1.PodSucceeded:
 		c.Reason = "PodCompleted"
 	case phase == corev1.PodFailed:
 		c.Reason = "PodFailed"
-	case d.mem.End == nil && d.renewing():
+	case d.mem.Termination == nil && d.earlierRoundRunning():
 		c.Status = corev1.ConditionTrue
 	}
 	return c

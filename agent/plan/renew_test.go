@@ -56,7 +56,7 @@ func TestRestartAllContainers(t *testing.T) {
 	again := func() *walk { // until the trigger's place has come
 		w := up(full...).exit("b", 0).exit("side", 88)
 		for range 30 {
-			if w.begin(); w.in.Busy[OpKey{"start", "a"}] != nil {
+			if w.begin(); w.in.InProgress[ActionKey{"start", "a"}] != nil {
 				return w
 			}
 			w.obey()

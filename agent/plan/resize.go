@@ -25,8 +25,8 @@ import (
 // those of the pod itself.
 type Resources map[string]corev1.ResourceRequirements
 
-// WholePod is the name of what the pod itself asks for in spec.resources.
-const WholePod = ""
+// PodLevel is the name of what the pod itself asks for in spec.resources.
+const PodLevel = ""
 
 // ResourcesOf returns what may change in place of a pod: the CPU and memory of
 // its mains, its sidecars and the pod itself. Other containers and resources are
@@ -35,7 +35,7 @@ const WholePod = ""
 func ResourcesOf(pod *corev1.Pod) Resources {
 	out := Resources{}
 	eachResizable(pod, func(name string, r *corev1.ResourceRequirements) {
-		if requests, limits := computing(r.Requests), computing(r.Limits); len(requests)+len(limits) > 0 {
+		if requests, limits := cpuAndMemory(r.Requests), cpuAndMemory(r.Limits); len(requests)+len(limits) > 0 {
 			out[name] = corev1.ResourceRequirements{Requests: requests, Limits: limits}
 		}
 	})
@@ -45,7 +45,7 @@ func ResourcesOf(pod *corev1.Pod) Resources {
 // eachResizable calls f for all of a pod whose CPU and memory may change in place.
 func eachResizable(pod *corev1.Pod, f func(name string, r *corev1.ResourceRequirements)) {
 	if r := pod.Spec.Resources; r != nil {
-		f(WholePod, r)
+		f(PodLevel, r)
 	}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; podspec.IsSidecar(c) {
@@ -61,7 +61,7 @@ func eachResizable(pod *corev1.Pod, f func(name string, r *corev1.ResourceRequir
 // resizable are the resources that may change in place.
 var resizable = [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 
-func computing(list corev1.ResourceList) (out corev1.ResourceList) {
+func cpuAndMemory(list corev1.ResourceList) (out corev1.ResourceList) {
 	for _, name := range resizable {
 		if q, ok := list[name]; ok {
 			if out == nil {
@@ -101,10 +101,10 @@ func WithResources(pod *corev1.Pod, r Resources) *corev1.Pod {
 	if r == nil {
 		return pod
 	}
-	lacks := pod.Spec.Resources == nil && len(r[WholePod].Requests)+len(r[WholePod].Limits) > 0
+	lacks := pod.Spec.Resources == nil && len(r[PodLevel].Requests)+len(r[PodLevel].Limits) > 0
 	same := !lacks
 	eachResizable(pod, func(name string, own *corev1.ResourceRequirements) {
-		now := corev1.ResourceRequirements{Requests: computing(own.Requests), Limits: computing(own.Limits)}
+		now := corev1.ResourceRequirements{Requests: cpuAndMemory(own.Requests), Limits: cpuAndMemory(own.Limits)}
 		same = same && sameResources(now, r[name])
 	})
 	if same {
@@ -114,15 +114,15 @@ func WithResources(pod *corev1.Pod, r Resources) *corev1.Pod {
 	if lacks {
 		pod.Spec.Resources = &corev1.ResourceRequirements{}
 	}
-	eachResizable(pod, func(name string, own *corev1.ResourceRequirements) { exactly(own, r[name]) })
+	eachResizable(pod, func(name string, own *corev1.ResourceRequirements) { replaceCPUAndMemory(own, r[name]) })
 	if own := pod.Spec.Resources; own != nil && len(own.Requests)+len(own.Limits)+len(own.Claims) == 0 {
 		pod.Spec.Resources = nil // set but empty it would count instead of what the containers have
 	}
 	return pod
 }
 
-// exactly gives one the CPU and memory of r, and leaves it its other resources.
-func exactly(one *corev1.ResourceRequirements, r corev1.ResourceRequirements) {
+// replaceCPUAndMemory gives one the CPU and memory of r, and leaves it its other resources.
+func replaceCPUAndMemory(one *corev1.ResourceRequirements, r corev1.ResourceRequirements) {
 	list := func(all, own corev1.ResourceList) corev1.ResourceList {
 		for _, name := range resizable {
 			delete(all, name)
@@ -136,14 +136,14 @@ func exactly(one *corev1.ResourceRequirements, r corev1.ResourceRequirements) {
 	one.Requests, one.Limits = list(one.Requests, r.Requests), list(one.Limits, r.Limits)
 }
 
-// Forbidden says why a pod that has been let in can never be resized so, whatever
+// ResizeForbidden says why a pod that has been let in can never be resized so, whatever
 // the node has; empty: it can. No amount is taken away whole, and the quality of
 // service stays, because the kernel was told of both when the containers were made.
-func Forbidden(was, is *corev1.Pod) string {
+func ResizeForbidden(was, is *corev1.Pod) string {
 	before, now := ResourcesOf(was), ResourcesOf(is)
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		what := "container " + name
-		if name == WholePod {
+		if name == PodLevel {
 			what = "pod"
 		}
 		for _, part := range []struct {
@@ -164,22 +164,22 @@ func Forbidden(was, is *corev1.Pod) string {
 	return ""
 }
 
-// most is what leaves room for both.
-func most(a, b Resources) Resources {
+// maxResources is what leaves room for both.
+func maxResources(a, b Resources) Resources {
 	out := Resources{}
 	for _, r := range []Resources{a, b} {
 		for name := range r {
 			out[name] = corev1.ResourceRequirements{
-				Requests: larger(a[name].Requests, b[name].Requests),
-				Limits:   looser(a[name].Limits, b[name].Limits),
+				Requests: maxRequests(a[name].Requests, b[name].Requests),
+				Limits:   maxLimits(a[name].Limits, b[name].Limits),
 			}
 		}
 	}
 	return out
 }
 
-// larger is for each amount the larger of the two.
-func larger(a, b corev1.ResourceList) corev1.ResourceList {
+// maxRequests is for each amount the larger of the two.
+func maxRequests(a, b corev1.ResourceList) corev1.ResourceList {
 	out := maps.Clone(b)
 	for name, q := range a {
 		if other, ok := b[name]; !ok || other.Cmp(q) < 0 {
@@ -192,10 +192,10 @@ func larger(a, b corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// looser is for each limit the larger of the two. What one of them does not limit
+// maxLimits is for each limit the larger of the two. What one of them does not limit
 // is not limited: a limit that is added takes, it does not give.
-func looser(a, b corev1.ResourceList) corev1.ResourceList {
-	out := larger(a, b)
+func maxLimits(a, b corev1.ResourceList) corev1.ResourceList {
+	out := maxRequests(a, b)
 	maps.DeleteFunc(out, func(name corev1.ResourceName, _ resource.Quantity) bool {
 		_, here := a[name]
 		_, there := b[name]
@@ -204,15 +204,15 @@ func looser(a, b corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// Resize is what the room says of resources that differ from the allocated.
-type Resize struct{ Reason, Message string } // Deferred or Infeasible; zero: not asked, or granted
+// ResizeStatus is what the room says of resources that differ from the allocated.
+type ResizeStatus struct{ Reason, Message string } // Deferred or Infeasible; zero: not asked, or granted
 
-// allocate makes what the room holds the truth for the rest of the call.
-func (d *decider) allocate() {
-	s := &d.mem.Sizes
-	d.want = ResourcesOf(d.Pod)
-	d.before = d.want
-	if d.Verdict.State != OK {
+// applyAllocation makes what the room holds the truth for the rest of the call.
+func (d *decider) applyAllocation() {
+	s := &d.mem.Resources
+	d.allocated = ResourcesOf(d.Pod)
+	d.previous = d.allocated
+	if d.Verdict.State != Admitted {
 		return
 	}
 	was := s.Allocated
@@ -220,36 +220,38 @@ func (d *decider) allocate() {
 	case d.Reserved != nil:
 		s.Allocated = d.Reserved
 	case was == nil:
-		s.Allocated = d.want
+		s.Allocated = d.allocated
 	}
-	d.before = s.Allocated
+	d.previous = s.Allocated
 	if was != nil {
-		d.before = was
+		d.previous = was
 	}
-	if !d.want.Equal(s.Allocated) {
+	if !d.allocated.Equal(s.Allocated) {
 		d.Pod = WithResources(d.Pod, s.Allocated)
-		d.want = ResourcesOf(d.Pod)
+		d.allocated = ResourcesOf(d.Pod)
 	}
 	if was != nil && !was.Equal(s.Allocated) {
-		s.Resizing = d.desired.Generation
-		d.why(normal("ResizeStarted", "", d.resizeMessage("Pod resize started", "")))
+		s.ResizeGeneration = d.desired.Generation
+		d.report(normal("ResizeStarted", "", d.resizeMessage("Pod resize started", "")))
 	}
-	if r := d.Input.Resize; r.Reason != "" && d.pending() {
-		d.why(warning("Resize"+r.Reason, "", d.resizeMessage("Pod resize "+r.Reason, r.Message)))
+	if r := d.Input.Resize; r.Reason != "" && d.resizePending() {
+		d.report(warning("Resize"+r.Reason, "", d.resizeMessage("Pod resize "+r.Reason, r.Message)))
 	}
 }
 
-// pending reports whether more or less is desired than is allocated.
-func (d *decider) pending() bool { return d.Pod != d.desired && d.mem.End == nil && !d.terminal() }
+// resizePending reports whether more or less is desired than is allocated.
+func (d *decider) resizePending() bool {
+	return d.Pod != d.desired && d.mem.Termination == nil && !d.terminal()
+}
 
-// unanswered reports whether the room has not yet said what it has for the pod.
-func (d *decider) unanswered() bool { return d.pending() && d.Input.Resize.Reason == "" }
+// resizeUndecided reports whether the room has not yet said what it has for the pod.
+func (d *decider) resizeUndecided() bool { return d.resizePending() && d.Input.Resize.Reason == "" }
 
-// observes returns the generation of the spec that the status tells of. As long as
+// observedGeneration returns the generation of the spec that the status tells of. As long as
 // the room has not answered for new resources nothing is told of them, and whoever
 // waits for the generation must not take what was allocated before for the answer.
-func (d *decider) observes() int64 {
-	if d.unanswered() && len(d.mem.Conditions) > 0 {
+func (d *decider) observedGeneration() int64 {
+	if d.resizeUndecided() && len(d.mem.Conditions) > 0 {
 		return d.mem.Conditions[0].ObservedGeneration // of the last pass
 	}
 	return d.Pod.Generation
@@ -287,48 +289,48 @@ func (d *decider) resizeMessage(what, problem string) string {
 // resize brings the pod's cgroup and its running containers to what is
 // allocated: what grows from the outside in, what shrinks from the inside out.
 func (d *decider) resize() {
-	s, want := &d.mem.Sizes, d.want
-	s.Whole = d.whole()
-	pending, hold := d.unlike(want)
-	if d.startUnderWay() { // maybe of a container as it was to be before
-		hold = most(s.Pod, hold)
+	s, want := &d.mem.Resources, d.allocated
+	s.PodLevel = d.podLevelResources()
+	pending, hold := d.containersToResize(want)
+	if d.startInProgress() { // maybe of a container as it was to be before
+		hold = maxResources(s.Cgroup, hold)
 	}
 	switch {
-	case len(pending) > 0 && (d.Seen.Unsized || !most(s.Pod, hold).Equal(s.Pod)): // first the pod's cgroup holds both
-		d.configure(ResizeCgroup{hold})
+	case len(pending) > 0 && (d.Observed.CgroupUncertain || !maxResources(s.Cgroup, hold).Equal(s.Cgroup)): // first the pod's cgroup holds both
+		d.addConfigure(ResizeCgroup{hold})
 	case len(pending) > 0:
 		for _, c := range pending {
 			k, _ := d.newest(c.Name)
-			d.resizeContainer(c, k, d.actual(k, d.before), want.For(c.Name))
+			d.resizeContainer(c, k, d.actualResourcesOf(k, d.previous), want.ForContainer(c.Name))
 		}
-	case d.startUnderWay(): // maybe as it was to be before
-	case d.Seen.Unsized || !s.Pod.Equal(want):
-		d.configure(ResizeCgroup{want})
-	case s.Resizing != 0:
-		s.Resizing = 0
-		d.why(normal("ResizeCompleted", "", d.resizeMessage("Pod resize completed", "")))
+	case d.startInProgress(): // maybe as it was to be before
+	case d.Observed.CgroupUncertain || !s.Cgroup.Equal(want):
+		d.addConfigure(ResizeCgroup{want})
+	case s.ResizeGeneration != 0:
+		s.ResizeGeneration = 0
+		d.report(normal("ResizeCompleted", "", d.resizeMessage("Pod resize completed", "")))
 	}
 }
 
-// unlike returns the running containers that have other resources than wanted,
+// containersToResize returns the running containers that have other resources than wanted,
 // and what holds both.
-func (d *decider) unlike(want Resources) (pending []spec, hold Resources) {
+func (d *decider) containersToResize(want Resources) (pending []spec, hold Resources) {
 	holds := func(name string, now corev1.ResourceRequirements) {
 		hold = maps.Clone(hold)
-		maps.Copy(hold, most(Resources{name: hold[name]}, Resources{name: now}))
+		maps.Copy(hold, maxResources(Resources{name: hold[name]}, Resources{name: now}))
 	}
 	hold = want
-	if own, has := d.mem.Sizes.Pod[WholePod]; has || d.Pod.Spec.Resources != nil {
-		holds(WholePod, own)
+	if own, has := d.mem.Resources.Cgroup[PodLevel]; has || d.Pod.Spec.Resources != nil {
+		holds(PodLevel, own)
 	}
 	for _, c := range d.specs {
 		k, seen := d.newest(c.Name)
 		if !c.resizable() || !seen || k.State != Running {
 			continue
 		}
-		now := d.actual(k, d.before)
-		d.sized(c.Name, now)
-		if !now.Unsure && now.Same(want.For(c.Name)) {
+		now := d.actualResourcesOf(k, d.previous)
+		d.recordResources(c.Name, now)
+		if !now.Uncertain && now.Equal(want.ForContainer(c.Name)) {
 			continue
 		}
 		pending = append(pending, c)
@@ -337,8 +339,8 @@ func (d *decider) unlike(want Resources) (pending []spec, hold Resources) {
 	return pending, hold
 }
 
-func (d *decider) startUnderWay() bool {
-	for _, a := range d.Busy {
+func (d *decider) startInProgress() bool {
+	for _, a := range d.InProgress {
 		if _, ok := a.(StartContainer); ok {
 			return true
 		}
@@ -348,21 +350,21 @@ func (d *decider) startUnderWay() bool {
 
 // resizeContainer changes a running container, or ends it if its policy asks
 // for a restart. The policy is about what is the container's own.
-func (d *decider) resizeContainer(c spec, k Container, now Actual, want Given) {
+func (d *decider) resizeContainer(c spec, k Container, now ActualResources, want ContainerResources) {
 	for _, p := range c.ResizePolicy {
 		a, b := now.Resources, want.Resources
 		differs := changed(a.Requests, b.Requests, p.ResourceName) || changed(a.Limits, b.Limits, p.ResourceName)
 		if differs && p.RestartPolicy == corev1.RestartContainer {
 			r := d.mem.Restarts[k.Name]
-			r.Replaces = k.ID
+			r.Replacing = k.ID
 			d.mem.Restarts[k.Name] = r
-			d.end(k, whyResized, d.Now.Add(d.grace()), d.grace())
+			d.stop(k, stopReasonResized, d.Now.Add(d.grace()), d.grace())
 			return
 		}
 	}
-	now.Unsure = true
-	d.sized(c.Name, now)
-	d.build(ResizeContainer{ID: k.ID, Name: k.Name, Given: want})
+	now.Uncertain = true
+	d.recordResources(c.Name, now)
+	d.addBuildRun(ResizeContainer{ID: k.ID, Name: k.Name, ContainerResources: want})
 }
 
 func changed(a, b corev1.ResourceList, name corev1.ResourceName) bool {
@@ -372,22 +374,22 @@ func changed(a, b corev1.ResourceList, name corev1.ResourceName) bool {
 
 // resizeConditions are there while there is something to tell.
 func (d *decider) resizeConditions() (out []corev1.PodCondition) {
-	if d.terminal() || d.mem.End != nil {
+	if d.terminal() || d.mem.Termination != nil {
 		return nil
 	}
 	switch r := d.Input.Resize; {
-	case d.unanswered(): // what was said last holds, before a restart of the agent too
+	case d.resizeUndecided(): // what was said last holds, before a restart of the agent too
 		for _, c := range d.mem.Conditions {
 			if c.Type == corev1.PodResizePending {
 				out = append(out, c)
 			}
 		}
-	case d.pending():
+	case d.resizePending():
 		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: r.Reason, Message: r.Message})
 	}
-	if d.mem.Sizes.Resizing != 0 {
-		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, ObservedGeneration: d.mem.Sizes.Resizing}
-		for _, f := range d.Failed {
+	if d.mem.Resources.ResizeGeneration != 0 {
+		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, ObservedGeneration: d.mem.Resources.ResizeGeneration}
+		for _, f := range d.Failures {
 			switch f.Action.(type) {
 			case ResizeContainer, ResizeCgroup:
 				if c.Message == "" || f.Message < c.Message {

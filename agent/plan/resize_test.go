@@ -22,7 +22,7 @@ func size(mib int64, policies ...corev1.ContainerResizePolicy) func(*corev1.Cont
 
 // given is the room's yes to what is wished now.
 func (w *walk) given() *walk {
-	w.in.Reserved, w.in.Resize = ResourcesOf(w.in.Pod), Resize{}
+	w.in.Reserved, w.in.Resize = ResourcesOf(w.in.Pod), ResizeStatus{}
 	return w
 }
 
@@ -84,8 +84,8 @@ func TestResizePodResourcesPage(t *testing.T) {
 		{"a smaller one from the inside out", inherits(64, 32).given(), "resize app-0", nil},
 		{"… then the pod's cgroup", inherits(64, 32).given().begin().obey(), "resize cgroup", nil},
 		{"a container of a release that did not give it the pod's limit gets it", inherits(64, 64).with(func(in *Input) {
-			s := &in.Memory.Sizes
-			s.Containers = set(s.Containers, "app", Actual{})
+			s := &in.Memory.Resources
+			s.Containers = withKey(s.Containers, "app", ActualResources{})
 		}), "resize app-0", nil},
 		{"the container's policy is not asked about the pod's limit", up(whole(64), mains(con("app", restarts), con("b"))).edit(whole(128)).given().begin().obey(), "resize app-0, resize b-0", []string{"!Killing"}},
 	})
@@ -138,7 +138,7 @@ func TestResizePage(t *testing.T) {
 		return w
 	}
 	deferred := func(reason string) *walk {
-		return wants(128).with(func(in *Input) { in.Resize = Resize{Reason: reason, Message: "full"} })
+		return wants(128).with(func(in *Input) { in.Resize = ResizeStatus{Reason: reason, Message: "full"} })
 	}
 	refused := &Error{Err: errors.New("below current usage")}
 	check(t, []row{
@@ -166,9 +166,13 @@ func TestResizePage(t *testing.T) {
 		{"… after a while", wants(32).given().fails("resize/app-0", refused).after(time.Second), "resize app-0", nil},
 		{"taking it back ends it", wants(32).given().fails("resize/app-0", refused).edit(mains(con("app", size(64)), con("b"))).given().after(time.Second).begin().obey(), "-", []string{"!PodResizeInProgress"}},
 		{"a container that is not running starts with the new size", wants(128).exit("app", 1).given(), "resize cgroup, start app#1", nil},
-		{"an agent that died after the change looks no further", wants(128).given().begin().obey().begin().obey().begin().newAgent().with(func(in *Input) { in.Seen.Sized, in.Seen.Resized, in.Reserved = nil, nil, nil }), "-", []string{"!PodResizeInProgress"}},
-		{"one that died in the middle makes the change again", wants(128).given().begin().obey().begin().newAgent().with(func(in *Input) { in.Seen.Sized, in.Seen.Resized, in.Reserved = nil, nil, nil }), "resize app-0", []string{"PodResizeInProgress=True"}},
-		{"what was desired and not given before a restart is still not given, and shown to wait", deferred("Deferred").begin().newAgent().with(func(in *Input) { in.Resize = Resize{} }), "-", []string{"!PodResizeInProgress", "PodResizePending=True/Deferred"}},
+		{"an agent that died after the change looks no further", wants(128).given().begin().obey().begin().obey().begin().newAgent().with(func(in *Input) {
+			in.Observed.CgroupResources, in.Observed.ResizedContainers, in.Reserved = nil, nil, nil
+		}), "-", []string{"!PodResizeInProgress"}},
+		{"one that died in the middle makes the change again", wants(128).given().begin().obey().begin().newAgent().with(func(in *Input) {
+			in.Observed.CgroupResources, in.Observed.ResizedContainers, in.Reserved = nil, nil, nil
+		}), "resize app-0", []string{"PodResizeInProgress=True"}},
+		{"what was desired and not given before a restart is still not given, and shown to wait", deferred("Deferred").begin().newAgent().with(func(in *Input) { in.Resize = ResizeStatus{} }), "-", []string{"!PodResizeInProgress", "PodResizePending=True/Deferred"}},
 		{"an init container that ends cannot be resized", up(inits(con("one", size(64)))).edit(inits(con("one", size(128)))).given(), "-", []string{"!PodResize"}},
 		{"a pod that ends is not resized", wants(128).given().deleted(30 * time.Second), "stop b-0 30s, stop app-0 30s", []string{"!PodResize"}},
 	})
@@ -179,7 +183,7 @@ func TestResizePage(t *testing.T) {
 		})
 	}
 	infeasible := func(w *walk) *walk {
-		return w.with(func(in *Input) { in.Resize = Resize{Reason: "Infeasible", Message: "full"} })
+		return w.with(func(in *Input) { in.Resize = ResizeStatus{Reason: "Infeasible", Message: "full"} })
 	}
 	adds := func() *walk { return edited(con("b", size(128))) }
 	limit := func(c *corev1.Container) { size(32)(c); c.Resources.Requests = nil }
@@ -194,7 +198,7 @@ func TestResizePage(t *testing.T) {
 		{"… then the container, which goes on running", adds().given().begin().obey(), "resize b-0", []string{"b      running since+0s started ready restarts=0"}},
 		{"… then the limits of the pod", adds().given().begin().obey().begin().obey(), "resize cgroup", nil},
 		{"… then it is over", adds().given().begin().obey().begin().obey().begin().obey(), "-", []string{"!PodResizeInProgress", "why    ResizeCompleted"}},
-		{"a record of a release that did not note containers without amounts", adds().with(func(in *Input) { in.Memory.Sizes.Containers = nil }).given().begin().obey(), "resize b-0", nil},
+		{"a record of a release that did not note containers without amounts", adds().with(func(in *Input) { in.Memory.Resources.Containers = nil }).given().begin().obey(), "resize b-0", nil},
 		{"what is taken away is kept until somebody grants it", infeasible(removes()), "-", []string{"PodResizePending=True/Infeasible", "app    running since+0s started ready restarts=0"}},
 		{"… and taken away if somebody does", removes().given(), "resize cgroup", nil},
 		{"a pod's own amounts that are taken away are kept", infeasible(up(whole(64)).edit(func(p *corev1.Pod) { p.Spec.Resources = nil })), "-", []string{"PodResizePending=True/Infeasible"}},
@@ -235,7 +239,7 @@ func TestAGenerationIsObservedWithItsAnswer(t *testing.T) {
 			mains(con("app", size(128)))(pod)
 		})
 	}
-	full := func(in *Input) { in.Resize = Resize{Reason: "Deferred", Message: "full"} }
+	full := func(in *Input) { in.Resize = ResizeStatus{Reason: "Deferred", Message: "full"} }
 	for name, c := range map[string]struct {
 		walk *walk
 		want int64
@@ -294,7 +298,7 @@ func TestAResizeInProgressTellsOfTheGenerationThatBeganIt(t *testing.T) {
 	observed("begun", 2, 2, 0)
 	w.begin()
 	to(3, 1<<20)
-	w.with(func(in *Input) { in.Resize = Resize{Reason: "Infeasible", Message: "full"} })
+	w.with(func(in *Input) { in.Resize = ResizeStatus{Reason: "Infeasible", Message: "full"} })
 	observed("another that can never be", 3, 2, 3)
 	w.begin()
 	to(4, 256)
@@ -311,10 +315,10 @@ func TestACgroupThatWasBeingMadeIsResized(t *testing.T) {
 	}
 	for name, w := range map[string]*walk{
 		"made":                   making().ends("make/cgroup", nil),
-		"made, and nobody heard": making().ends("make/cgroup", &Error{Kind: Timeout, Err: errors.New("late")}).with(func(in *Input) { in.Seen.Cgroup = true }),
+		"made, and nobody heard": making().ends("make/cgroup", &Error{Kind: Timeout, Err: errors.New("late")}).with(func(in *Input) { in.Observed.HasCgroup = true }),
 	} {
-		if w.settle(); !w.in.Seen.Sized.Equal(ResourcesOf(w.in.Pod)) || w.in.Seen.Unsized {
-			t.Errorf("%s: at rest the cgroup has %v", name, w.in.Seen.Sized)
+		if w.settle(); !w.in.Observed.CgroupResources.Equal(ResourcesOf(w.in.Pod)) || w.in.Observed.CgroupUncertain {
+			t.Errorf("%s: at rest the cgroup has %v", name, w.in.Observed.CgroupResources)
 		}
 	}
 }
@@ -335,7 +339,7 @@ func TestForbidden(t *testing.T) {
 		{pod(con("app")), pod(con("app", size(64))), "Pod QOS Class may not change as a result of resizing"},
 		{fresh(whole(64)).in.Pod, fresh().in.Pod, "pod: resource limits cannot be removed (memory)"},
 	} {
-		if got := Forbidden(c.was, c.is); got != c.want {
+		if got := ResizeForbidden(c.was, c.is); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}

@@ -11,29 +11,29 @@ import (
 
 // mayRestart says whether a container that has exited is to run again.
 func (d *decider) mayRestart(c spec, k Container) bool {
-	return d.mem.Finished.IsZero() && d.mem.End == nil && d.restartable(c, k)
+	return d.mem.FinishedAt.IsZero() && d.mem.Termination == nil && d.policyAllowsRestart(c, k)
 }
 
-// restartable is mayRestart without regard to the pod being over.
-func (d *decider) restartable(c spec, k Container) bool {
+// policyAllowsRestart is mayRestart without regard to the pod being over.
+func (d *decider) policyAllowsRestart(c spec, k Container) bool {
 	switch c.kind {
 	case Ephemeral:
-		return k.CutOff // it runs once, and has not yet
+		return k.Interrupted // it runs once, and has not yet
 	case Sidecar:
 		return true
 	case Main, Init:
 	}
-	if k.ID != "" && d.mem.Restarts[k.Name].Replaces == k.ID {
+	if k.ID != "" && d.mem.Restarts[k.Name].Replacing == k.ID {
 		return true // stopped only to be replaced
 	}
-	if d.past(k) {
+	if d.fromEarlierRound(k) {
 		return true // a new round: all containers run again
 	}
-	if k.CutOff {
+	if k.Interrupted {
 		return true // it never ran, and no policy speaks of that
 	}
-	if action, ruled := byRule(c, k.ExitCode); ruled {
-		return action == corev1.ContainerRestartRuleActionRestart || renews(c, k.ExitCode)
+	if action, ruled := restartRule(c, k.ExitCode); ruled {
+		return action == corev1.ContainerRestartRuleActionRestart || triggersRestartAll(c, k.ExitCode)
 	}
 	policy := d.Pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {
@@ -49,11 +49,11 @@ func (d *decider) restartable(c spec, k Container) bool {
 	}
 }
 
-// Returns reports whether the named container, which has ended or is about to,
+// WillRestart reports whether the named container, which has ended or is about to,
 // runs again as things stand. The memory must be that of the last plan.
-func Returns(in Input, name string) bool {
+func WillRestart(in Input, name string) bool {
 	d := newDecider(in)
-	if d.terminal() || in.Verdict.State != OK {
+	if d.terminal() || in.Verdict.State != Admitted {
 		return false
 	}
 	for _, c := range d.specs {
@@ -69,9 +69,9 @@ func Returns(in Input, name string) bool {
 	return false
 }
 
-// byRule is the answer of the container's own restart rules; the first that
+// restartRule is the answer of the container's own restart rules; the first that
 // matches decides.
-func byRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, ruled bool) {
+func restartRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, ruled bool) {
 	for _, r := range c.RestartPolicyRules {
 		if r.ExitCodes == nil {
 			continue
@@ -84,52 +84,52 @@ func byRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, ruled
 	return "", false
 }
 
-// backoff counts one exit once and returns when the next start is allowed. The
+// nextStart counts one exit once and returns when the next start is allowed. The
 // first restart is at once, then base, doubling. A container that ran long
 // enough, or was given another image, starts afresh. One that was stopped only to
 // be replaced has not crashed: its exit counts for nothing.
-func (d *decider) backoff(c spec, k Container) time.Time {
+func (d *decider) nextStart(c spec, k Container) time.Time {
 	r := d.mem.Restarts[k.Name]
 	hash := podspec.ContainerHash(c.Container)
-	if r.SeenID == k.ID && r.Hash == hash {
-		if wait := d.Limits.crashWait(r); r.Until.Sub(d.Now) > wait { // the clock was set back
-			r.Until = d.Now.Add(wait)
+	if r.CountedID == k.ID && r.SpecHash == hash {
+		if wait := d.Limits.crashDelay(r); r.NotBefore.Sub(d.Now) > wait { // the clock was set back
+			r.NotBefore = d.Now.Add(wait)
 			d.mem.Restarts[k.Name] = r
 		}
-		return r.Until
+		return r.NotBefore
 	}
-	if r.Hash != hash || k.FinishedAt.Sub(k.StartedAt) >= d.Limits.CrashReset && !k.StartedAt.IsZero() {
+	if r.SpecHash != hash || k.FinishedAt.Sub(k.StartedAt) >= d.Limits.CrashReset && !k.StartedAt.IsZero() {
 		r.Count = 0
 	}
-	r.SeenID, r.Hash = k.ID, hash
-	if r.Replaces == k.ID {
-		r.Until = d.Now
+	r.CountedID, r.SpecHash = k.ID, hash
+	if r.Replacing == k.ID {
+		r.NotBefore = d.Now
 		d.mem.Restarts[k.Name] = r
-		return r.Until
+		return r.NotBefore
 	}
 	from := k.FinishedAt
 	if from.IsZero() || from.After(d.Now) { // the runtime does not know, or the clock was stepped
 		from = d.Now
 	}
 	r.Count++
-	r.Until = from.Add(d.Limits.crashWait(r))
+	r.NotBefore = from.Add(d.Limits.crashDelay(r))
 	d.mem.Restarts[k.Name] = r
-	return r.Until
+	return r.NotBefore
 }
 
-// crashWait is how long after the exit that was counted last the next start is
+// crashDelay is how long after the exit that was counted last the next start is
 // held back.
-func (l Limits) crashWait(r Restart) time.Duration {
+func (l Limits) crashDelay(r RestartState) time.Duration {
 	if r.Count < 2 {
 		return 0
 	}
-	return doubled(l.CrashBase, r.Count-2, l.CrashMax)
+	return backoffDelay(l.CrashBase, r.Count-2, l.CrashMax)
 }
 
 // finished reports whether the pod's own work is over: no main container will
 // ever run (again).
 func (d *decider) finished() bool {
-	if !d.mem.Finished.IsZero() || d.initFailed() {
+	if !d.mem.FinishedAt.IsZero() || d.initFailed() {
 		return true
 	}
 	mains := 0
@@ -151,7 +151,7 @@ func (d *decider) initFailed() bool {
 		if c.kind != Init {
 			continue
 		}
-		if k, seen := d.newest(c.Name); seen && k.State == Exited && k.ExitCode != 0 && !d.restartable(c, k) {
+		if k, seen := d.newest(c.Name); seen && k.State == Exited && k.ExitCode != 0 && !d.policyAllowsRestart(c, k) {
 			return true
 		}
 	}

@@ -23,15 +23,15 @@ func TestRestartPolicy(t *testing.T) {
 		{"OnFailure restarts after failure", up(onFailure).exit("app", 1), "start app#1", []string{"pod    Running"}},
 		{"OnFailure does not restart after success; the pod succeeds", up(onFailure).exit("app", 0), "stop sb-0", []string{"pod    Succeeded", "Ready=False/PodCompleted", "Initialized=True/PodCompleted"}},
 		{"Never does not restart after failure; the pod fails", up(never).exit("app", 3), "stop sb-0", []string{"pod    Failed", "app    terminated Error 3", "Ready=False/PodFailed"}},
-		{"Never does not keep a container from its first run whose start was cut off", up(never).exit("app", 128).with(func(in *Input) { in.Seen.Containers[0].CutOff = true }),
+		{"Never does not keep a container from its first run whose start was cut off", up(never).exit("app", 128).with(func(in *Input) { in.Observed.Containers[0].Interrupted = true }),
 			"remove app-0", []string{"pod    Running", "app    waiting ContainerCreating restarts=0"}},
 		{"nor is an ephemeral container's only run one that was cut off before it began",
-			up(ephemeral(con("debug"))).exit("debug", 128).change("debug", func(k *Container) { k.CutOff = true }), "remove debug-0", []string{"pod    Running", "debug  waiting ContainerCreating restarts=0", "Ready=True"}},
+			up(ephemeral(con("debug"))).exit("debug", 128).change("debug", func(k *Container) { k.Interrupted = true }), "remove debug-0", []string{"pod    Running", "debug  waiting ContainerCreating restarts=0", "Ready=True"}},
 		{"Never with another container running: the pod runs on", up(never, two).exit("app", 1), "-", []string{"pod    Running", "Ready=False/ContainersNotReady"}},
 		{"one failure among successes fails the pod", up(never, two).exit("app", 1).exit("b", 0), "", []string{"pod    Failed"}},
 		{"OnFailure with one done and one failed: the failed one runs again", up(onFailure, two).exit("app", 0).exit("b", 1), "start b#1", []string{"pod    Running"}},
 		{"an init container that fails under Never fails the pod, and the mains never run",
-			up(never, inits(con("one"), con("two"))).with(func(in *Input) { in.Seen.Containers, in.Memory = nil, Memory{} }).begin().obey().exit("one", 1), "stop sb-0",
+			up(never, inits(con("one"), con("two"))).with(func(in *Input) { in.Observed.Containers, in.Memory = nil, Memory{} }).begin().obey().exit("one", 1), "stop sb-0",
 			[]string{"pod    Failed", "two    waiting PodInitializing", "app    waiting PodInitializing", "Initialized=False/ContainersNotInitialized"}},
 		{"an init container that fails under Always is tried again", started("one", inits(con("one"))).exit("one", 1), "start one#1", []string{"pod    Pending"}},
 		{"a container's own Never beats the pod's Always", up(mains(con("app", own("Never")))).exit("app", 1), "stop sb-0", []string{"pod    Failed"}},
@@ -58,7 +58,7 @@ func TestInterruptedStartIsNotARestart(t *testing.T) {
 	}
 	creating := func(k *Container) { k.State, k.CreatedAt, k.StartedAt = Unknown, time.Time{}, time.Time{} }
 	starting := func(k *Container) { k.State, k.StartedAt = Unknown, time.Time{} }
-	cancelled := func(k *Container) { k.State, k.StartedAt, k.ExitCode, k.CutOff = Exited, time.Time{}, 128, true }
+	cancelled := func(k *Container) { k.State, k.StartedAt, k.ExitCode, k.Interrupted = Exited, time.Time{}, 128, true }
 	none := []string{"app    waiting ContainerCreating restarts=0"}
 	check(t, []row{
 		{"the runtime died during CreateContainer", interrupted(creating), "remove app-0", none},
@@ -114,19 +114,19 @@ func TestScenario24_CrashBackOff(t *testing.T) {
 		{"success counts as well as failure", crashed(1).exit("app", 0), "-", []string{"CrashLoopBackOff", "last=(terminated Completed 0)"}},
 		{"each container has its own", crashed(3, mains(con("app"), con("b"))).exit("b", 1), "start b#1", nil},
 		{"another image starts afresh", crashed(3).exit("app", 1).begin().edit(mains(con("app", image("new")))).
-			with(func(in *Input) { in.Seen.Images = map[string]Image{"new": {ID: "sha:new"}} }), "start app#4", nil},
+			with(func(in *Input) { in.Observed.Images = map[string]Image{"new": {ID: "sha:new"}} }), "start app#4", nil},
 		{"one exit is counted once however often it is looked at", crashed(1).exit("app", 1).begin().after(time.Second).begin().after(time.Second), "-", []string{"back-off 10s ", "wake   at+10s"}},
 		{"an exit time in the future counts from now", crashed(1).exit("app", 1).change("app", func(k *Container) { k.FinishedAt = t0.Add(5 * time.Second) }), "-", []string{"wake   at+10s"}},
 		{"an exit time that the runtime does not know counts from now", crashed(1).exit("app", 1).change("app", func(k *Container) { k.FinishedAt = time.Time{} }), "-", []string{"back-off 10s ", "wake   at+10s"}},
 		{"a clock that is set back does not lengthen the wait", crashed(1).exit("app", 1).begin().after(-time.Hour), "-", []string{"wake   at+-59m50s"}},
-		{"the back-off outlives the agent", crashed(2).exit("app", 1).begin().with(func(in *Input) { in.Failed, in.Seen.Pulled = nil, nil }), "-", []string{"back-off 20s "}},
+		{"the back-off outlives the agent", crashed(2).exit("app", 1).begin().with(func(in *Input) { in.Failures, in.Observed.PulledImages = nil, nil }), "-", []string{"back-off 20s "}},
 	})
 }
 
 func TestChangedImage(t *testing.T) {
 	t.Parallel()
 	edited := func(w *walk, names ...string) *walk {
-		w.in.Seen.Images = map[string]Image{"img": {ID: "sha:img"}, "new": {ID: "sha:new"}}
+		w.in.Observed.Images = map[string]Image{"img": {ID: "sha:img"}, "new": {ID: "sha:new"}}
 		return w.edit(func(p *corev1.Pod) {
 			for _, n := range names {
 				for i := range p.Spec.Containers {
@@ -179,35 +179,35 @@ func TestSandboxLoss(t *testing.T) {
 		{"what was lost with the node's power was no crash: it waits for no back-off", crashed(3).rebooted().begin().obey().begin().obey(), "start app#4", nil},
 		{"an ephemeral container of a lost sandbox does not come back", rebuilt(up(ephemeral(con("debug")))), "start app#1", nil},
 		{"an old sandbox without containers is removed", up().sandboxLost().begin().obey().begin().obey().begin().obey().
-			with(func(in *Input) { in.Seen.Containers = nil }), "remove sb-0, start app#1", nil},
+			with(func(in *Input) { in.Observed.Containers = nil }), "remove sb-0, start app#1", nil},
 		{"a container whose sandbox is not even listed is ended before a new one is made",
-			up().with(func(in *Input) { in.Seen.Sandboxes = nil }), "stop app-0 30s", nil},
+			up().with(func(in *Input) { in.Observed.Sandboxes = nil }), "stop app-0 30s", nil},
 		{"a sandbox that the runtime gave another attempt keeps attempts rising",
-			fresh().begin().obey().with(func(in *Input) { in.Seen.Sandboxes = []Sandbox{{ID: "x", Attempt: 6, Stopped: true}} }), "remove x, run sandbox#7", nil},
+			fresh().begin().obey().with(func(in *Input) { in.Observed.Sandboxes = []Sandbox{{ID: "x", Attempt: 6, Stopped: true}} }), "remove x, run sandbox#7", nil},
 	})
 }
 
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	add := func(w *walk, k Container) *walk {
-		return w.with(func(in *Input) { in.Seen = in.Seen.WithContainer(k) })
+		return w.with(func(in *Input) { in.Observed = in.Observed.WithContainer(k) })
 	}
 	twin := Container{ID: "twin", Name: "app", SandboxID: "sb-0", State: Running, Attempt: 3, StartedAt: t0, CreatedAt: t0}
 	check(t, []row{
-		{"a container left created by an agent that died is removed", up().with(func(in *Input) { in.Seen.Containers[0].State = Created }), "remove app-0", []string{"restarts=0"}},
-		{"and made again with the same attempt", up().with(func(in *Input) { in.Seen.Containers[0].State = Created; in.Memory = Memory{} }).begin().obey(), "start app#0", nil},
+		{"a container left created by an agent that died is removed", up().with(func(in *Input) { in.Observed.Containers[0].State = Created }), "remove app-0", []string{"restarts=0"}},
+		{"and made again with the same attempt", up().with(func(in *Input) { in.Observed.Containers[0].State = Created; in.Memory = Memory{} }).begin().obey(), "start app#0", nil},
 		{"a container in an unknown state is ended before it runs again", up().change("app", func(k *Container) { k.State = Unknown }), "stop app-0 30s", []string{"waiting ContainerStatusUnknown"}},
 		{"the older of two live instances is ended", add(up(), twin), "stop app-0 30s", nil},
 		{"nothing starts beside an older instance that lives",
 			add(up(), twin).change("app", func(k *Container) { k.State, k.ExitCode = Exited, 1 }), "stop app-0 30s", nil},
 		{"one dead instance is kept for its log, older ones go", crashed(1).exit("app", 1).begin().after(10 * time.Second).begin().obey(), "remove app-0", nil},
-		{"on a node short of disk none is kept but the newest", crashed(1).begin().after(10 * time.Second).begin().obey().with(func(in *Input) { in.Seen.Short = true }), "remove app-0", nil},
-		{"an exit that the runtime has forgotten is remembered", crashed(1).exit("app", 7).begin().with(func(in *Input) { in.Seen.Containers = nil }), "-",
+		{"on a node short of disk none is kept but the newest", crashed(1).begin().after(10 * time.Second).begin().obey().with(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", nil},
+		{"an exit that the runtime has forgotten is remembered", crashed(1).exit("app", 7).begin().with(func(in *Input) { in.Observed.Containers = nil }), "-",
 			[]string{"last=(terminated Error 7)", "CrashLoopBackOff", "restarts=1"}},
 		{"a pod that has succeeded is not run again when the runtime has forgotten it",
-			up(onFailure).exit("app", 0).settle().with(func(in *Input) { in.Seen = Observed{Network: NetworkSeen{Ready: true}} }), "-", []string{"pod    Succeeded", "app    terminated Completed 0"}},
+			up(onFailure).exit("app", 0).settle().with(func(in *Input) { in.Observed = Observed{Network: NetworkStatus{Ready: true}} }), "-", []string{"pod    Succeeded", "app    terminated Completed 0"}},
 		{"nor one that only the control server remembers",
 			fresh().edit(func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }), "-", []string{"pod    Failed Evicted"}},
-		{"a running container that somebody removed runs again", up().with(func(in *Input) { in.Seen.Containers = nil }), "start app#1", []string{"pod    Running"}},
+		{"a running container that somebody removed runs again", up().with(func(in *Input) { in.Observed.Containers = nil }), "start app#1", []string{"pod    Running"}},
 	})
 }

@@ -21,43 +21,43 @@ func TestWhoHadToGoComesBack(t *testing.T) {
 	}{
 		{"a file's pod after a minute", []func(*corev1.Pod){filed}, nil, time.Minute, true},
 		{"not before", []func(*corev1.Pod){filed}, nil, time.Minute - 1, false},
-		{"later if it went before", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.Returned = 2 }, 4*time.Minute - 1, false},
-		{"then it does too", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.Returned = 2 }, 4 * time.Minute, true},
-		{"at last after ten minutes", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.Returned = 99 }, 10 * time.Minute, true},
+		{"later if it went before", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 2 }, 4*time.Minute - 1, false},
+		{"then it does too", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 2 }, 4 * time.Minute, true},
+		{"at last after ten minutes", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 99 }, 10 * time.Minute, true},
 		{"another's never", nil, nil, time.Hour, false},
 		{"nor one that is to run once", []func(*corev1.Pod){filed, never}, nil, time.Hour, false},
-		{"nor what took more than it may", []func(*corev1.Pod){filed}, func(in *Input) { in.End.Node = false }, time.Hour, false},
-		{"nor where a server has it made anew", []func(*corev1.Pod){filed}, func(in *Input) { in.Limits.ReturnBase = 0 }, time.Hour, false},
-		{"nor what nobody wants any more", []func(*corev1.Pod){filed}, func(in *Input) { in.End.Forget = true }, time.Hour, false},
+		{"nor what took more than it may", []func(*corev1.Pod){filed}, func(in *Input) { in.Termination.NodeCaused = false }, time.Hour, false},
+		{"nor where a server has it made anew", []func(*corev1.Pod){filed}, func(in *Input) { in.Limits.RecreateBase = 0 }, time.Hour, false},
+		{"nor what nobody wants any more", []func(*corev1.Pod){filed}, func(in *Input) { in.Termination.RemovePod = true }, time.Hour, false},
 	} {
 		w := up(row.pod...).asked("Evicted", 0)
-		w.in.Limits.ReturnBase, w.in.Limits.ReturnMax = time.Minute, 10*time.Minute
-		w.in.End.Node = true
+		w.in.Limits.RecreateBase, w.in.Limits.RecreateMax = time.Minute, 10*time.Minute
+		w.in.Termination.NodeCaused = true
 		if row.more != nil {
 			row.more(&w.in)
 		}
-		if p := Decide(w.in); p.Again {
+		if p := Decide(w.in); p.Recreate {
 			t.Errorf("%s: while it ends", row.what)
 		}
 		w.settle()
-		w.after(row.after - w.in.Now.Sub(w.in.End.At))
+		w.after(row.after - w.in.Now.Sub(w.in.Termination.RequestedAt))
 		p := Decide(w.in)
-		if p.Again != row.want {
-			t.Errorf("%s: %t, why %+v", row.what, p.Again, p.Why)
+		if p.Recreate != row.want {
+			t.Errorf("%s: %t, why %+v", row.what, p.Recreate, p.Reasons)
 		}
 	}
-	l := Limits{ReturnMax: 10 * time.Minute}
+	l := Limits{RecreateMax: 10 * time.Minute}
 	from := time.Unix(1000, 0)
 	for _, row := range []struct {
 		m    Memory
 		want int
 	}{
-		{Memory{Started: from, Returned: 3}, 0},
-		{Memory{Started: from, Returned: 3, End: &End{At: from}}, 0},
-		{Memory{Started: from, Returned: 3, End: &End{At: from, Node: true}}, 4},
-		{Memory{Started: from, Returned: 3, End: &End{At: from.Add(10 * time.Minute), Node: true}}, 1},
+		{Memory{StartTime: from, RecreateCount: 3}, 0},
+		{Memory{StartTime: from, RecreateCount: 3, Termination: &Termination{RequestedAt: from}}, 0},
+		{Memory{StartTime: from, RecreateCount: 3, Termination: &Termination{RequestedAt: from, NodeCaused: true}}, 4},
+		{Memory{StartTime: from, RecreateCount: 3, Termination: &Termination{RequestedAt: from.Add(10 * time.Minute), NodeCaused: true}}, 1},
 	} {
-		if got := l.Returned(row.m); got != row.want {
+		if got := l.RecreateCount(row.m); got != row.want {
 			t.Errorf("%+v: %d times in a row", row.m, got)
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// since says when a condition became what it is: by what the runtime knows where
+// transitionTime says when a condition became what it is: by what the runtime knows where
 // that tells it, so that an agent whose memory is lost comes to the same time,
 // else now. A condition never goes back behind its last transition.
-func (d *decider) since(c corev1.PodCondition) time.Time {
+func (d *decider) transitionTime(c corev1.PodCondition) time.Time {
 	var was *corev1.PodCondition
 	for i := range d.mem.Conditions {
 		if d.mem.Conditions[i].Type == c.Type {
@@ -19,7 +19,7 @@ func (d *decider) since(c corev1.PodCondition) time.Time {
 	if was != nil && was.Status == c.Status {
 		return was.LastTransitionTime.Time
 	}
-	at := d.fact(c, was)
+	at := d.runtimeTime(c, was)
 	switch {
 	case at.IsZero(), at.After(d.Now):
 		return d.Now
@@ -29,15 +29,15 @@ func (d *decider) since(c corev1.PodCondition) time.Time {
 	return at
 }
 
-// fact is the time that the runtime's truth gives; zero: it gives none. was is
+// runtimeTime is the time that the runtime's truth gives; zero: it gives none. was is
 // the condition before, nil if that is not known: then the best guess will do.
-func (d *decider) fact(c corev1.PodCondition, was *corev1.PodCondition) time.Time {
+func (d *decider) runtimeTime(c corev1.PodCondition, was *corev1.PodCondition) time.Time {
 	yes := c.Status == corev1.ConditionTrue
 	switch c.Type {
 	case corev1.PodScheduled:
-		return d.mem.Started
+		return d.mem.StartTime
 	case corev1.PodReadyToStartContainers:
-		if sb, ok := d.current(); yes && ok {
+		if sb, ok := d.currentSandbox(); yes && ok {
 			return sb.CreatedAt
 		}
 	case corev1.PodInitialized:
@@ -49,13 +49,13 @@ func (d *decider) fact(c corev1.PodCondition, was *corev1.PodCondition) time.Tim
 		case yes && (was == nil || d.readyByStart()) && (c.Type == corev1.ContainersReady || was == nil || len(d.Pod.Spec.ReadinessGates) == 0):
 			return d.startedAt()
 		case !yes:
-			if at := d.firstEnd(was); !at.IsZero() {
+			if at := d.firstExit(was); !at.IsZero() {
 				return at
 			}
 		}
 	}
-	if !yes && was == nil && len(d.Seen.Sandboxes)+len(d.Seen.Containers) == 0 {
-		return d.mem.Started // it has never been otherwise
+	if !yes && was == nil && len(d.Observed.Sandboxes)+len(d.Observed.Containers) == 0 {
+		return d.mem.StartTime // it has never been otherwise
 	}
 	return time.Time{}
 }
@@ -63,7 +63,7 @@ func (d *decider) fact(c corev1.PodCondition, was *corev1.PodCondition) time.Tim
 // initializedAt is when the last init container ended or sidecar started; the
 // pod's first moment without any, zero if one of them is forgotten.
 func (d *decider) initializedAt() time.Time {
-	at := d.mem.Started
+	at := d.mem.StartTime
 	for _, c := range d.specs {
 		k, seen := d.newest(c.Name)
 		end := k.FinishedAt
@@ -108,9 +108,9 @@ func (d *decider) startedAt() (at time.Time) {
 	return at
 }
 
-// firstEnd is when the first of the containers that must be ready ended, of
+// firstExit is when the first of the containers that must be ready ended, of
 // those that ended since the condition was otherwise; zero: none has.
-func (d *decider) firstEnd(was *corev1.PodCondition) (at time.Time) {
+func (d *decider) firstExit(was *corev1.PodCondition) (at time.Time) {
 	for _, c := range d.specs {
 		if c.kind != Main && c.kind != Sidecar {
 			continue
@@ -126,16 +126,16 @@ func (d *decider) firstEnd(was *corev1.PodCondition) (at time.Time) {
 	return at
 }
 
-// firstSeen is the oldest thing that the runtime has of the pod; now if it has
+// oldestCreation is the oldest thing that the runtime has of the pod; now if it has
 // nothing.
-func (d *decider) firstSeen() time.Time {
+func (d *decider) oldestCreation() time.Time {
 	at := d.Now
-	for _, s := range d.Seen.Sandboxes {
+	for _, s := range d.Observed.Sandboxes {
 		if !s.CreatedAt.IsZero() && s.CreatedAt.Before(at) {
 			at = s.CreatedAt
 		}
 	}
-	for _, k := range d.Seen.Containers {
+	for _, k := range d.Observed.Containers {
 		if !k.CreatedAt.IsZero() && k.CreatedAt.Before(at) {
 			at = k.CreatedAt
 		}

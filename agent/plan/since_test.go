@@ -12,7 +12,7 @@ import (
 func slowly(opts ...func(*corev1.Pod)) *walk {
 	w := fresh(opts...)
 	for range 100 {
-		if w.begin(); len(w.in.Busy) == 0 {
+		if w.begin(); len(w.in.InProgress) == 0 {
 			return w
 		}
 		w.obey().after(1500 * time.Millisecond)
@@ -23,7 +23,7 @@ func slowly(opts ...func(*corev1.Pod)) *walk {
 // amnesia is an agent that was killed before anything was on disk, and looks at
 // the same node a minute later.
 func (w *walk) amnesia() *walk {
-	w.in.Memory, w.in.Busy, w.in.Failed = Memory{}, map[OpKey]Action{}, map[OpKey]Failure{}
+	w.in.Memory, w.in.InProgress, w.in.Failures = Memory{}, map[ActionKey]Action{}, map[ActionKey]Failure{}
 	return w.after(time.Minute)
 }
 

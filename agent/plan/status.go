@@ -17,11 +17,11 @@ import (
 // decisions above have left.
 func (d *decider) status() {
 	st := &d.out.Status
-	st.ObservedGeneration = d.observes()
+	st.ObservedGeneration = d.observedGeneration()
 	st.QOSClass = podspec.QOSClass(d.Pod)
-	st.StartTime = &metav1.Time{Time: d.mem.Started}
-	if r := d.Pod.Spec.Resources; r != nil && d.Verdict.State == OK {
-		st.Resources, st.AllocatedResources = d.actualWhole(r), r.Requests
+	st.StartTime = &metav1.Time{Time: d.mem.StartTime}
+	if r := d.Pod.Spec.Resources; r != nil && d.Verdict.State == Admitted {
+		st.Resources, st.AllocatedResources = d.actualPodLevel(r), r.Requests
 	}
 	d.addresses(st)
 	d.phase(st)
@@ -57,7 +57,7 @@ func (d *decider) addresses(st *corev1.PodStatus) {
 	ips := d.mem.IPs
 	if d.Pod.Spec.HostNetwork {
 		ips = nil
-		if len(d.Seen.Sandboxes) > 0 {
+		if len(d.Observed.Sandboxes) > 0 {
 			ips = d.Limits.HostIPs
 		}
 	}
@@ -75,9 +75,9 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	cs := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
 	ks := d.byName[c.Name]
 	cs.VolumeMounts = d.mountStatuses(c.VolumeMounts, ks)
-	cs.AllocatedResourcesStatus = d.Seen.Devices[c.Name].Given
+	cs.AllocatedResourcesStatus = d.Observed.Devices[c.Name].Allocated
 	started := false
-	if next := d.mem.Restarts[c.Name].Next; next > 0 {
+	if next := d.mem.Restarts[c.Name].NextAttempt; next > 0 {
 		cs.RestartCount = int32(next - 1)
 	}
 	if len(ks) == 0 {
@@ -91,7 +91,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 		return cs
 	}
 	k := ks[0]
-	cs.Image, cs.ImageID = cmpOr(cmpOr(k.ImageName, k.Image), c.Image), k.ImageID
+	cs.Image, cs.ImageID = firstNonEmpty(firstNonEmpty(k.ImageName, k.Image), c.Image), k.ImageID
 	cs.Resources, cs.AllocatedResources = d.actualResources(c, k), c.Resources.Requests
 	if k.User != nil {
 		cs.User = &corev1.ContainerUser{Linux: k.User}
@@ -114,7 +114,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	case again:
 		cs.State.Waiting = d.waiting(c)
 	case k.State == Running:
-		if d.beingStarted(c.Name) || d.unstarted(k) {
+		if d.beingStarted(c.Name) || d.postStartUnfinished(k) {
 			cs.State.Waiting = d.waiting(c)
 			break
 		}
@@ -123,7 +123,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 		cs.Ready = d.ready(c, k)
 	case k.State == Exited:
 		cs.Ready = c.kind == Init && k.ExitCode == 0
-		if wait := d.betweenRuns(c, k); wait != nil {
+		if wait := d.restartWaiting(c, k); wait != nil {
 			cs.State.Waiting = wait
 			cs.LastTerminationState.Terminated = d.terminated(k)
 		} else {
@@ -142,12 +142,12 @@ func (d *decider) actualResources(c spec, k Container) *corev1.ResourceRequireme
 	if !c.resizable() {
 		return &c.Resources
 	}
-	now := d.actual(k, d.want).Resources
-	if sameResources(now, d.want[c.Name]) {
+	now := d.actualResourcesOf(k, d.allocated).Resources
+	if sameResources(now, d.allocated[c.Name]) {
 		return &c.Resources
 	}
 	r := c.Resources.DeepCopy()
-	exactly(r, now)
+	replaceCPUAndMemory(r, now)
 	return r
 }
 
@@ -166,7 +166,7 @@ func (d *decider) mountStatuses(mounts []corev1.VolumeMount, ks []Container) []c
 			continue
 		}
 		asked := m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled
-		made := d.Seen.RecursiveReadOnly
+		made := d.Observed.RecursiveReadOnly
 		if len(ks) > 0 {
 			made = slices.ContainsFunc(ks[0].RecursiveReadOnly, func(p string) bool { return inContainer(p) == inContainer(m.MountPath) })
 		}
@@ -183,7 +183,7 @@ func (d *decider) mountStatuses(mounts []corev1.VolumeMount, ks []Container) []c
 func inContainer(p string) string { return path.Clean("/" + p) }
 
 func (d *decider) containerID(k Container) string {
-	return cmpOr(d.Limits.RuntimeName, "containerd") + "://" + k.ID
+	return firstNonEmpty(d.Limits.RuntimeName, "containerd") + "://" + k.ID
 }
 
 func (d *decider) terminated(k Container) *corev1.ContainerStateTerminated {
@@ -195,37 +195,37 @@ func (d *decider) terminated(k Container) *corev1.ContainerStateTerminated {
 		}
 	}
 	return &corev1.ContainerStateTerminated{
-		ExitCode: k.ExitCode, Reason: reason, Message: d.shareOfMessages(k.Message), ContainerID: d.containerID(k),
+		ExitCode: k.ExitCode, Reason: reason, Message: d.limitMessage(k.Message), ContainerID: d.containerID(k),
 		StartedAt: metav1.Time{Time: k.StartedAt}, FinishedAt: metav1.Time{Time: k.FinishedAt},
 	}
 }
 
-// podMessages bounds the termination messages of a pod, in bytes, as Kubernetes
+// maxPodMessages bounds the termination messages of a pod, in bytes, as Kubernetes
 // documents it: its containers share it evenly.
-const podMessages = 12 << 10
+const maxPodMessages = 12 << 10
 
-func (d *decider) shareOfMessages(text string) string {
-	share := podMessages / max(len(d.specs), 1)
+func (d *decider) limitMessage(text string) string {
+	share := maxPodMessages / max(len(d.specs), 1)
 	if len(text) <= share {
 		return text
 	}
 	return strings.ToValidUTF8(text[:share], "") // which may have cut a character
 }
 
-// betweenRuns is what a container that has exited waits for before it runs
+// restartWaiting is what a container that has exited waits for before it runs
 // again; nil: it does not, or is about to.
-func (d *decider) betweenRuns(c spec, k Container) *corev1.ContainerStateWaiting {
+func (d *decider) restartWaiting(c spec, k Container) *corev1.ContainerStateWaiting {
 	if !d.mayRestart(c, k) || d.terminal() || d.Verdict.State == Rejected {
 		return nil
 	}
-	if r := d.mem.Restarts[c.Name]; r.SeenID == k.ID && d.Now.Before(r.Until) {
-		d.wakeAt(r.Until)
+	if r := d.mem.Restarts[c.Name]; r.CountedID == k.ID && d.Now.Before(r.NotBefore) {
+		d.wakeAt(r.NotBefore)
 		return &corev1.ContainerStateWaiting{
 			Reason:  "CrashLoopBackOff",
-			Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", d.Limits.crashWait(r), c.Name, d.fullName()),
+			Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", d.Limits.crashDelay(r), c.Name, d.fullName()),
 		}
 	}
-	return d.heldUp(c)
+	return d.startFailure(c)
 }
 
 // Why a container that has never run waits while nothing is wrong.
@@ -244,7 +244,7 @@ func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 	if c.kind == Main && initializing && !d.initsDone() {
 		return &corev1.ContainerStateWaiting{Reason: ReasonInitializing}
 	}
-	if w := d.heldUp(c); w != nil {
+	if w := d.startFailure(c); w != nil {
 		return w
 	}
 	switch {
@@ -256,50 +256,50 @@ func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 	return &corev1.ContainerStateWaiting{Reason: ReasonCreating}
 }
 
-// heldUp is what keeps a container from being started; nil: nothing that has
+// startFailure is what keeps a container from being started; nil: nothing that has
 // gone wrong.
-func (d *decider) heldUp(c spec) *corev1.ContainerStateWaiting {
+func (d *decider) startFailure(c spec) *corev1.ContainerStateWaiting {
 	for _, wants := range append([]spec{c}, d.imageVolumes(c)...) {
 		if img := d.images[wants.Name]; img.code != "" {
 			return &corev1.ContainerStateWaiting{Reason: img.code, Message: img.detail}
 		}
 	}
-	for _, r := range d.out.Why {
-		if (r.Code == "CreateContainerConfigError" || r.Code == ReasonDevices) && r.On == c.Name {
-			return &corev1.ContainerStateWaiting{Reason: r.Code, Message: r.Detail}
+	for _, r := range d.out.Reasons {
+		if (r.Code == "CreateContainerConfigError" || r.Code == ReasonDevices) && r.Target == c.Name {
+			return &corev1.ContainerStateWaiting{Reason: r.Code, Message: r.Message}
 		}
 	}
-	if f, failed := d.Failed[(StartContainer{Name: c.Name}).Key()]; failed && f.Kind != Canceled {
-		return &corev1.ContainerStateWaiting{Reason: cmpOr(f.Reason, "CreateContainerError"), Message: f.Message}
+	if f, failed := d.Failures[(StartContainer{Name: c.Name}).Key()]; failed && f.Kind != Canceled {
+		return &corev1.ContainerStateWaiting{Reason: firstNonEmpty(f.Reason, "CreateContainerError"), Message: f.Message}
 	}
 	return nil
 }
 
 // initsDone reports whether the init chain is behind the pod.
 func (d *decider) initsDone() bool {
-	if len(d.Seen.Sandboxes) > 0 && d.initialized(d.Seen.Sandboxes[0]) {
+	if len(d.Observed.Sandboxes) > 0 && d.initialized(d.Observed.Sandboxes[0]) {
 		return true
 	}
 	for _, c := range d.specs {
-		if (c.kind == Init || c.kind == Sidecar) && !d.initDone(c) {
+		if (c.kind == Init || c.kind == Sidecar) && !d.initContainerDone(c) {
 			return false
 		}
 	}
 	return true
 }
 
-// initDone reports whether one init container has succeeded, or one sidecar has
+// initContainerDone reports whether one init container has succeeded, or one sidecar has
 // started, for the present sandbox.
-func (d *decider) initDone(c spec) bool {
+func (d *decider) initContainerDone(c spec) bool {
 	k, seen := d.newest(c.Name)
-	sb, ok := d.current()
+	sb, ok := d.currentSandbox()
 	switch {
-	case !seen || ok && !d.here(k, sb):
+	case !seen || ok && !d.isCurrent(k, sb):
 		return false
 	case c.kind == Init:
 		return k.State == Exited && k.ExitCode == 0
 	default: // one that has ended with the pod had started before
-		return d.started(c, k) || !d.mem.Finished.IsZero() || d.mem.End != nil
+		return d.started(c, k) || !d.mem.FinishedAt.IsZero() || d.mem.Termination != nil
 	}
 }
 
@@ -307,18 +307,18 @@ func (d *decider) initDone(c spec) bool {
 // anything could still run, and are never taken back.
 func (d *decider) phase(st *corev1.PodStatus) {
 	if !d.terminal() {
-		d.mem.Phase = d.judgePhase()
-		if e := d.mem.End; e != nil && e.fails() && d.terminal() {
+		d.mem.Phase = d.computePhase()
+		if e := d.mem.Termination; e != nil && e.failsPod() && d.terminal() {
 			d.mem.Reason, d.mem.Message = e.Reason, e.Message
 		}
 	}
 	st.Phase, st.Reason, st.Message = d.mem.Phase, d.mem.Reason, d.mem.Message
 }
 
-func (d *decider) judgePhase() corev1.PodPhase {
-	over := !d.mem.Finished.IsZero() || d.mem.End != nil || d.finished()
-	live := slices.ContainsFunc(d.Seen.Containers, Container.Live)
-	if over && !live && !d.making() {
+func (d *decider) computePhase() corev1.PodPhase {
+	over := !d.mem.FinishedAt.IsZero() || d.mem.Termination != nil || d.finished()
+	live := slices.ContainsFunc(d.Observed.Containers, Container.Live)
+	if over && !live && !d.nonCleanupInProgress() {
 		return d.outcome()
 	}
 	started, waiting := false, false
@@ -327,7 +327,7 @@ func (d *decider) judgePhase() corev1.PodPhase {
 			continue
 		}
 		k, seen := d.newest(c.Name)
-		if !seen || k.State == Created || k.State == Running && (d.beingStarted(c.Name) || d.unstarted(k)) {
+		if !seen || k.State == Created || k.State == Running && (d.beingStarted(c.Name) || d.postStartUnfinished(k)) {
 			waiting = true
 			continue
 		}
@@ -344,7 +344,7 @@ func (d *decider) judgePhase() corev1.PodPhase {
 
 // outcome is the phase of a pod that is over.
 func (d *decider) outcome() corev1.PodPhase {
-	if e := d.mem.End; e != nil && e.fails() {
+	if e := d.mem.Termination; e != nil && e.failsPod() {
 		return corev1.PodFailed
 	}
 	if d.initFailed() {
@@ -371,37 +371,37 @@ func OwnsCondition(t corev1.PodConditionType) bool {
 // conditions writes the conditions that the agent owns; all others are kept as
 // their owners wrote them.
 func (d *decider) conditions(st *corev1.PodStatus) {
-	sb, hasSandbox := d.current()
+	sb, hasSandbox := d.currentSandbox()
 	network := hasSandbox && (d.Pod.Spec.HostNetwork || len(sb.IPs) > 0 || len(d.mem.IPs) > 0)
 	containers := d.containersReady(st)
 	ready := containers
 	if ready.Status == corev1.ConditionTrue {
-		if closed := d.closedGates(); closed != "" {
+		if closed := d.falseReadinessGates(); closed != "" {
 			ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "ReadinessGatesNotReady", closed
 		}
 	}
 	containers.Type, ready.Type = corev1.ContainersReady, corev1.PodReady
 	all := []corev1.PodCondition{
-		{Type: corev1.PodReadyToStartContainers, Status: truth(network)},
+		{Type: corev1.PodReadyToStartContainers, Status: conditionStatus(network)},
 		d.initializedCondition(st),
 		ready,
 		containers,
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
 	}
 	all = append(all, d.resizeConditions()...)
-	if d.renewable() {
-		all = append(all, d.renewalCondition(st.Phase))
+	if d.canRestartAll() {
+		all = append(all, d.restartAllCondition(st.Phase))
 	}
-	if e := d.mem.End; e != nil && e.disrupts() && d.terminal() && d.mem.Reason == e.Reason { // else it was over before
-		all = append(all, e.disruption())
+	if e := d.mem.Termination; e != nil && e.isDisruption() && d.terminal() && d.mem.Reason == e.Reason { // else it was over before
+		all = append(all, e.disruptionCondition())
 	}
-	if c, held := d.teardown(); held {
+	if c, held := d.teardownCondition(); held {
 		all = append(all, c)
 	}
 	for i := range all {
 		c := &all[i]
 		c.ObservedGeneration = cmp.Or(c.ObservedGeneration, st.ObservedGeneration) // a resize under way tells of the one that began it
-		c.LastTransitionTime = metav1.Time{Time: d.since(*c)}
+		c.LastTransitionTime = metav1.Time{Time: d.transitionTime(*c)}
 	}
 	d.mem.Conditions = all
 	st.Conditions = slices.Clone(all)
@@ -452,7 +452,7 @@ func (d *decider) initializedCondition(st *corev1.PodStatus) corev1.PodCondition
 	}
 	var left []string
 	for _, x := range d.specs {
-		if (x.kind == Init || x.kind == Sidecar) && !d.initDone(x) {
+		if (x.kind == Init || x.kind == Sidecar) && !d.initContainerDone(x) {
 			left = append(left, x.Name)
 		}
 	}
@@ -461,8 +461,8 @@ func (d *decider) initializedCondition(st *corev1.PodStatus) corev1.PodCondition
 	return c
 }
 
-// closedGates says which readiness gates are not open; empty: all are.
-func (d *decider) closedGates() string {
+// falseReadinessGates says which readiness gates are not open; empty: all are.
+func (d *decider) falseReadinessGates() string {
 	var closed []string
 	for _, g := range d.Pod.Spec.ReadinessGates {
 		i := slices.IndexFunc(d.Pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType })
@@ -486,7 +486,7 @@ func (d *decider) kindOf(name string) ContainerKind {
 	return Main
 }
 
-func truth(b bool) corev1.ConditionStatus {
+func conditionStatus(b bool) corev1.ConditionStatus {
 	if b {
 		return corev1.ConditionTrue
 	}

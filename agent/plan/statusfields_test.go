@@ -70,7 +70,7 @@ func TestRecursiveReadOnlyTellsWhatIsOrWillBe(t *testing.T) {
 		{"to be made, the runtime cannot", fresh(asks), false, corev1.RecursiveReadOnlyDisabled},
 		{"made when the runtime could not", up(asks), true, corev1.RecursiveReadOnlyDisabled},
 	} {
-		row.w.in.Seen.RecursiveReadOnly = row.can
+		row.w.in.Observed.RecursiveReadOnly = row.can
 		got := row.w.decide().Status.ContainerStatuses[0].VolumeMounts
 		if len(got) != 1 || got[0].RecursiveReadOnly == nil || *got[0].RecursiveReadOnly != row.want {
 			t.Errorf("%s: %+v, want %s", row.name, got, row.want)

@@ -11,17 +11,17 @@ import (
 // with the usual pauses, and the condition goes when it has worked.
 const TeardownIncomplete corev1.PodConditionType = "TeardownIncomplete"
 
-// teardown is that condition. A runtime that is away is no cause of the pod's:
+// teardownCondition is that condition. A runtime that is away is no cause of the pod's:
 // the node tells of it.
-func (d *decider) teardown() (c corev1.PodCondition, held bool) {
-	if d.mem.End == nil && d.mem.Finished.IsZero() && !d.terminal() {
+func (d *decider) teardownCondition() (c corev1.PodCondition, held bool) {
+	if d.mem.Termination == nil && d.mem.FinishedAt.IsZero() && !d.terminal() {
 		return c, false
 	}
 	var first, text string
 	var cause Failure
 	n := 0
-	for key, f := range d.Failed {
-		what := kept(f.Action)
+	for key, f := range d.Failures {
+		what := leftoverMessage(f.Action)
 		if what == "" || f.Kind == Unavailable || f.Kind == Canceled {
 			continue
 		}
@@ -34,7 +34,7 @@ func (d *decider) teardown() (c corev1.PodCondition, held bool) {
 	}
 	c = corev1.PodCondition{
 		Type: TeardownIncomplete, Status: corev1.ConditionTrue,
-		Reason: cmpOr(cause.Reason, "Failed"), Message: text + ": " + cause.Message,
+		Reason: firstNonEmpty(cause.Reason, "Failed"), Message: text + ": " + cause.Message,
 	}
 	if n > 1 {
 		c.Message += fmt.Sprintf(" (and %d more)", n-1)
@@ -42,9 +42,9 @@ func (d *decider) teardown() (c corev1.PodCondition, held bool) {
 	return c, true
 }
 
-// kept says what the host still has when taking it away has failed; empty for
+// leftoverMessage says what the host still has when taking it away has failed; empty for
 // what a pod can end without.
-func kept(a Action) string {
+func leftoverMessage(a Action) string {
 	switch a := a.(type) {
 	case StopContainer:
 		return fmt.Sprintf("container %s cannot be stopped", a.Name)

@@ -26,7 +26,7 @@ func show(a Action) string {
 		return fmt.Sprintf("start %s#%d", a.Name, a.Attempt)
 	default:
 		k := a.Key()
-		return k.Verb + " " + k.On
+		return k.Verb + " " + k.Target
 	}
 }
 
@@ -54,18 +54,18 @@ func (w *walk) text() string {
 		fmt.Fprintf(&b, "  %-6s %s\n", cs.Name, showContainer(cs))
 	}
 	fmt.Fprintf(&b, "  conds  %s\n", showConditions(p.Status.Conditions))
-	for _, r := range p.Why {
-		line := joined(r.Code, r.On, quoted(r.Detail), since("until", r.Until))
-		if r.Event != "" {
-			line += " (" + r.Event + ")"
+	for _, r := range p.Reasons {
+		line := joined(r.Code, r.Target, quoted(r.Message), since("until", r.Until))
+		if r.EventType != "" {
+			line += " (" + r.EventType + ")"
 		}
 		fmt.Fprintf(&b, "  why    %s\n", line)
 	}
 	for _, id := range sorted(p.Probes) {
 		fmt.Fprintf(&b, "  probe  %s %+v\n", id, p.Probes[id])
 	}
-	if len(p.Seek) > 0 {
-		fmt.Fprintf(&b, "  seek   %s\n", strings.Join(p.Seek, " "))
+	if len(p.CheckImages) > 0 {
+		fmt.Fprintf(&b, "  seek   %s\n", strings.Join(p.CheckImages, " "))
 	}
 	if !p.Wake.IsZero() {
 		fmt.Fprintf(&b, "  wake   %s\n", since("at", p.Wake))

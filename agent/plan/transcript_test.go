@@ -75,7 +75,7 @@ func stories() []story {
 			{"the node comes up again", func(w *walk) { w.after(time.Minute).rebooted() }},
 		}},
 		{"orphan", up(inits(sidecar("side"))), []step{
-			{"nobody wants the pod any more", func(w *walk) { w.asked("Orphaned", 30*time.Second).in.End.Forget = true }},
+			{"nobody wants the pod any more", func(w *walk) { w.asked("Orphaned", 30*time.Second).in.Termination.RemovePod = true }},
 		}},
 	}
 }
@@ -116,7 +116,7 @@ func (s story) tell() string {
 			if w.begin(); w.text() != before {
 				b.WriteString(w.text())
 			}
-			if len(w.in.Busy) == 0 {
+			if len(w.in.InProgress) == 0 {
 				break
 			}
 			b.WriteString("\n")

@@ -33,13 +33,13 @@ func fresh(opts ...func(*corev1.Pod)) *walk {
 		o(pod)
 	}
 	w := &walk{in: Input{
-		Now: t0, Pod: pod, Verdict: Verdict{State: OK},
-		Seen:   Observed{Network: NetworkSeen{Ready: true}, Images: map[string]Image{"img": {ID: "sha:img", At: t0}}},
-		Health: map[string]Health{}, Busy: map[OpKey]Action{}, Failed: map[OpKey]Failure{}, Refs: map[Ref]Version{},
+		Now: t0, Pod: pod, Verdict: Verdict{State: Admitted},
+		Observed: Observed{Network: NetworkStatus{Ready: true}, Images: map[string]Image{"img": {ID: "sha:img", InspectedAt: t0}}},
+		Health:   map[string]Health{}, InProgress: map[ActionKey]Action{}, Failures: map[ActionKey]Failure{}, Refs: map[Ref]Version{},
 		Limits: Limits{
 			CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
 			PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: 30 * time.Second,
-			MinStop: 2 * time.Second, HostIPs: []string{"192.0.2.1"}, RuntimeName: "containerd",
+			MinStopGrace: 2 * time.Second, HostIPs: []string{"192.0.2.1"}, RuntimeName: "containerd",
 		},
 	}}
 	return w
@@ -121,14 +121,14 @@ func (w *walk) decide() Plan {
 // begin decides and puts everything that is wanted under way.
 func (w *walk) begin() *walk {
 	for _, a := range w.decide().Actions() {
-		w.in.Busy[a.Key()] = a
+		w.in.InProgress[a.Key()] = a
 	}
 	return w
 }
 
 // obey ends everything that is under way, well; what was called off ends so.
 func (w *walk) obey() *walk {
-	for _, k := range slices.SortedFunc(maps.Keys(w.in.Busy), func(a, b OpKey) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, k := range slices.SortedFunc(maps.Keys(w.in.InProgress), func(a, b ActionKey) int { return strings.Compare(a.String(), b.String()) }) {
 		w.ends(k.String(), nil)
 	}
 	return w
@@ -137,7 +137,7 @@ func (w *walk) obey() *walk {
 // settle decides and obeys until nothing is left to do.
 func (w *walk) settle() *walk {
 	for range 100 {
-		if w.begin(); len(w.in.Busy) == 0 {
+		if w.begin(); len(w.in.InProgress) == 0 {
 			return w
 		}
 		w.obey()
@@ -147,30 +147,30 @@ func (w *walk) settle() *walk {
 
 // ends ends one action that is under way, named by its key.
 func (w *walk) ends(key string, err error) *walk {
-	for k, a := range w.in.Busy {
+	for k, a := range w.in.InProgress {
 		if k.String() != key {
 			continue
 		}
-		delete(w.in.Busy, k)
+		delete(w.in.InProgress, k)
 		if err == nil && slices.Contains(w.last.Cancel, k) {
 			err = &Error{Kind: Canceled, Err: errors.New("called off")}
 		}
-		out := Outcome{Action: a, Began: w.in.Now, Ended: w.in.Now, Err: err}
+		out := Outcome{Action: a, StartedAt: w.in.Now, FinishedAt: w.in.Now, Err: err}
 		switch {
 		case err == nil:
-			delete(w.in.Failed, k)
+			delete(w.in.Failures, k)
 			w.do(a, &out)
-		case KindOf(err) == ImageGone: // of any that the container names
+		case KindOf(err) == ImageNotFound: // of any that the container names
 			c := w.spec(a.(StartContainer).Name)
-			out.Gone = []string{c.Image}
+			out.MissingImages = []string{c.Image}
 			for _, v := range newDecider(w.in).imageVolumes(spec{Container: c}) {
-				out.Gone = append(out.Gone, v.Image)
+				out.MissingImages = append(out.MissingImages, v.Image)
 			}
 			fallthrough
 		case KindOf(err) != Canceled:
-			w.in.Failed[k] = FailureOf(out, w.in.Failed[k].Count)
+			w.in.Failures[k] = FailureOf(out, w.in.Failures[k].Count)
 		}
-		w.in.Seen = w.in.Seen.After(out)
+		w.in.Observed = w.in.Observed.After(out)
 		return w
 	}
 	panic("not under way: " + key)
@@ -188,7 +188,7 @@ func (w *walk) do(a Action, out *Outcome) {
 	case RunSandbox:
 		out.Sandbox = &Sandbox{ID: fmt.Sprint("sb-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{fmt.Sprint("10.0.0.", a.Attempt+1)}}
 	case PullImage:
-		out.Image = &Image{ID: "sha:" + a.Image, At: now}
+		out.Image = &Image{ID: "sha:" + a.Image, InspectedAt: now}
 	case StartContainer:
 		c := w.spec(a.Name)
 		k := Container{
@@ -200,7 +200,7 @@ func (w *walk) do(a Action, out *Outcome) {
 		}
 		out.Container = &k
 	case StopContainer:
-		for _, k := range w.in.Seen.Containers {
+		for _, k := range w.in.Observed.Containers {
 			if k.ID == a.ID {
 				k.State, k.FinishedAt, k.ExitCode = Exited, now, 137
 				out.Container = &k
@@ -221,10 +221,10 @@ func (w *walk) spec(name string) *corev1.Container {
 
 // change edits what is seen of the newest instance of a container.
 func (w *walk) change(name string, f func(*Container)) *walk {
-	w.in.Seen.Containers = slices.Clone(w.in.Seen.Containers)
-	for i := range w.in.Seen.Containers {
-		if w.in.Seen.Containers[i].Name == name {
-			f(&w.in.Seen.Containers[i])
+	w.in.Observed.Containers = slices.Clone(w.in.Observed.Containers)
+	for i := range w.in.Observed.Containers {
+		if w.in.Observed.Containers[i].Name == name {
+			f(&w.in.Observed.Containers[i])
 			return w
 		}
 	}
@@ -265,30 +265,30 @@ func (w *walk) edit(f func(*corev1.Pod)) *walk {
 }
 
 func (w *walk) asked(reason string, grace time.Duration) *walk {
-	w.in.End = &End{Reason: reason, Message: "because", Grace: grace, At: w.in.Now}
+	w.in.Termination = &Termination{Reason: reason, Message: "because", Grace: grace, RequestedAt: w.in.Now}
 	return w
 }
 
 func (w *walk) deleted(grace time.Duration) *walk {
-	w.in.End = &End{Reason: "Deleted", Grace: grace, At: w.in.Now, Forget: true}
+	w.in.Termination = &Termination{Reason: "Deleted", Grace: grace, RequestedAt: w.in.Now, RemovePod: true}
 	return w
 }
 
 // sandboxLost is what a runtime shows after its sandbox process was killed.
 func (w *walk) sandboxLost() *walk {
-	w.in.Seen.Sandboxes = slices.Clone(w.in.Seen.Sandboxes)
-	w.in.Seen.Sandboxes[0].Ready = false
+	w.in.Observed.Sandboxes = slices.Clone(w.in.Observed.Sandboxes)
+	w.in.Observed.Sandboxes[0].Ready = false
 	return w
 }
 
 // rebooted is a node that came up again: nothing runs, the agent is new.
 func (w *walk) rebooted() *walk {
 	w.sandboxLost()
-	w.in.Busy, w.in.Failed, w.in.Health = map[OpKey]Action{}, map[OpKey]Failure{}, map[string]Health{}
-	w.in.Seen.Cgroup = false
-	w.in.Seen.Containers = slices.Clone(w.in.Seen.Containers)
-	for i := range w.in.Seen.Containers {
-		if k := &w.in.Seen.Containers[i]; k.Live() {
+	w.in.InProgress, w.in.Failures, w.in.Health = map[ActionKey]Action{}, map[ActionKey]Failure{}, map[string]Health{}
+	w.in.Observed.HasCgroup = false
+	w.in.Observed.Containers = slices.Clone(w.in.Observed.Containers)
+	for i := range w.in.Observed.Containers {
+		if k := &w.in.Observed.Containers[i]; k.Live() {
 			k.State, k.ExitCode, k.Reason, k.FinishedAt = Exited, 255, "Unknown", w.in.Now
 		}
 	}

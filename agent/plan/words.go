@@ -14,9 +14,9 @@ const (
 	ConfigMap RefKind = "ConfigMap"
 	Secret    RefKind = "Secret"
 	// Of pods that a server assigns, as package podspec names them.
-	Token        RefKind = "ServiceAccountToken"
-	Services     RefKind = "Services"
-	RuntimeClass RefKind = "RuntimeClass"
+	ServiceAccountToken RefKind = "ServiceAccountToken"
+	Services            RefKind = "Services"
+	RuntimeClass        RefKind = "RuntimeClass"
 )
 
 // Ref names an object that a pod uses, in the pod's own namespace.
@@ -32,7 +32,7 @@ type Version struct {
 	Version string // changes whenever the content does; empty with Missing or Err
 	Missing bool   // there is no such object
 	Err     string // it could not be read
-	Late    bool   // it has been asked for and will be known in a moment: what needs it waits, without a word
+	Pending bool   // it has been asked for and will be known in a moment: what needs it waits, without a word
 }
 
 // Object is the object behind a Ref: the field of its kind is set unless
@@ -49,27 +49,27 @@ type Object struct {
 // Objects holds the objects that a pod names, taken at one moment.
 type Objects map[Ref]Object
 
-// SandboxSetup is what RunSandbox needs beside the pod itself.
-type SandboxSetup struct {
+// SandboxConfig is what RunSandbox needs beside the pod itself.
+type SandboxConfig struct {
 	Attempt      uint32
 	CgroupParent string // as the runtime wants it: a path (cgroupfs) or a slice (systemd); empty: the runtime's default
 	LogDir       string // absolute
 }
 
-// ContainerSetup is what StartContainer needs beside the pod and the container.
-type ContainerSetup struct {
-	Kind        ContainerKind
-	Attempt     uint32
-	Sandbox     Sandbox
-	CgroupPar   string // CgroupParent of the sandbox: the runtime wants the same config again
-	LogDir      string // absolute log directory of the pod
-	Image       Image
-	HostIPs     []string
-	Objects     Objects             // for env and envFrom
-	Files       EnvFiles            // for env
-	Mounts      []Mount             // volumes, /etc/hosts, termination log
-	Allocatable corev1.ResourceList // of the node: what resourceFieldRef falls back to
-	Devices     Devices             // that it was given
+// ContainerConfig is what StartContainer needs beside the pod and the container.
+type ContainerConfig struct {
+	Kind         ContainerKind
+	Attempt      uint32
+	Sandbox      Sandbox
+	CgroupParent string // CgroupParent of the sandbox: the runtime wants the same config again
+	LogDir       string // absolute log directory of the pod
+	Image        Image
+	HostIPs      []string
+	Objects      Objects             // for env and envFrom
+	Files        EnvFiles            // for env
+	Mounts       []Mount             // volumes, /etc/hosts, termination log
+	Allocatable  corev1.ResourceList // of the node: what resourceFieldRef falls back to
+	Devices      Devices             // that it was given
 }
 
 // Devices is what device plugins give a container.
@@ -94,15 +94,15 @@ type EnvFile struct {
 	Path   string // relative, as in the spec
 }
 
-// FileSeen is what such a file held when it was read, just before a start.
-type FileSeen struct {
+// EnvFileContent is what such a file held when it was read, just before a start.
+type EnvFileContent struct {
 	Content string
 	Missing bool   // there is no such file
 	Err     string // it could not be read
 }
 
 // EnvFiles holds the files that a container's environment names.
-type EnvFiles map[EnvFile]FileSeen
+type EnvFiles map[EnvFile]EnvFileContent
 
 // Mount is one mount handed to a container.
 type Mount struct {
@@ -115,29 +115,29 @@ type Mount struct {
 	ImageSubPath            string
 }
 
-// Kind is what policy may ask of an error. Adapters map their errors to kinds
+// ErrorKind is what policy may ask of an error. Adapters map their errors to kinds
 // once; nobody looks at texts.
-type Kind int
+type ErrorKind int
 
 const (
-	Other       Kind = iota // may succeed when tried again
-	NotFound                // the object of the call does not exist (any more)
-	ImageGone               // the image is not on the node
-	Unavailable             // the runtime or its socket does not answer: nothing was done
-	Timeout                 // the deadline passed: it may or may not have been done
-	Canceled                // called off by us
-	Invalid                 // will never succeed with this pod: configuration
-	NoSpace                 // a disk is full
-	Network                 // the pod network could not be set up
-	Denied                  // the registry refused the credentials
-	Unsupported             // the runtime cannot do this
+	Other         ErrorKind = iota // may succeed when tried again
+	NotFound                       // the object of the call does not exist (any more)
+	ImageNotFound                  // the image is not on the node
+	Unavailable                    // the runtime or its socket does not answer: nothing was done
+	Timeout                        // the deadline passed: it may or may not have been done
+	Canceled                       // called off by us
+	Invalid                        // will never succeed with this pod: configuration
+	NoSpace                        // a disk is full
+	Network                        // the pod network could not be set up
+	Denied                         // the registry refused the credentials
+	Unsupported                    // the runtime cannot do this
 )
 
 // Error is an error with what policy and users need to know of it. Reason is
 // the CamelCase word shown as a waiting or event reason (ErrImagePull,
 // CreateContainerConfigError, FailedMount, …); empty: derived from the action.
 type Error struct {
-	Kind   Kind
+	Kind   ErrorKind
 	Reason string
 	Err    error
 }
@@ -146,7 +146,7 @@ func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
 // KindOf returns the kind of the first Error in err's chain.
-func KindOf(err error) Kind {
+func KindOf(err error) ErrorKind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
@@ -157,7 +157,7 @@ func KindOf(err error) Kind {
 type Failure struct {
 	At      time.Time
 	Count   int // in a row
-	Kind    Kind
+	Kind    ErrorKind
 	Reason  string
 	Message string
 	Action  Action // what failed: a failed pull of another image holds nothing back
@@ -165,14 +165,14 @@ type Failure struct {
 
 // Outcome is the end of an action, good or bad.
 type Outcome struct {
-	Action    Action
-	Began     time.Time
-	Ended     time.Time
-	Err       error
-	Sandbox   *Sandbox   // after RunSandbox
-	Container *Container // after StartContainer (also a failed one, if it was created) and StopContainer
-	Image     *Image     // after PullImage
-	Gone      []string   // names of images, any of which is not here: after a StartContainer that has failed for it
+	Action        Action
+	StartedAt     time.Time
+	FinishedAt    time.Time
+	Err           error
+	Sandbox       *Sandbox   // after RunSandbox
+	Container     *Container // after StartContainer (also a failed one, if it was created) and StopContainer
+	Image         *Image     // after PullImage
+	MissingImages []string   // names of images, any of which is not here: after a StartContainer that has failed for it
 }
 
 func reasonOf(err error) string {

@@ -68,7 +68,7 @@ func (w *Worker) startAction(ctx context.Context, stage string, a plan.Action, b
 	name, cause := w.state.actionSpan(a)
 	w.state.actionStarted(a, w.now())
 	pod := w.state.desired.Pod
-	for _, r := range plan.Begun(a) {
+	for _, r := range plan.ActionStarted(a) {
 		w.logAndReport(pod, r)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -76,7 +76,7 @@ func (w *Worker) startAction(ctx context.Context, stage string, a plan.Action, b
 	w.ops.Go(func() {
 		defer cancel()
 		ctx, end := w.startSpan(ctx, stage, name, cause)
-		out := plan.Outcome{Action: a, Began: w.now()}
+		out := plan.Outcome{Action: a, StartedAt: w.now()}
 		w.fault("before", a)
 		finished := w.measure(a)
 		if before != nil {
@@ -87,8 +87,8 @@ func (w *Worker) startAction(ctx context.Context, stage string, a plan.Action, b
 		}
 		finished(out.Err)
 		w.fault("after", a)
-		out.Ended = w.now()
-		w.metrics.actionDuration(stage, out.Ended.Sub(out.Began))
+		out.FinishedAt = w.now()
+		w.metrics.actionDuration(stage, out.FinishedAt.Sub(out.StartedAt))
 		if out.Err != nil && ctx.Err() != nil && plan.KindOf(out.Err) != plan.Canceled {
 			out.Err = &plan.Error{Kind: plan.Canceled, Err: out.Err}
 		}
@@ -107,7 +107,7 @@ func (w *Worker) fault(moment string, a plan.Action) {
 func (w *Worker) measure(a plan.Action) (finished func(error)) {
 	stop := func() {}
 	if _, pull := a.(plan.PullImage); pull { // pods may share a pull: the call is not a child of each pod's span
-		stopRuntime, stopPull := w.runtimeTime.Begin(), w.pullTime.Begin()
+		stopRuntime, stopPull := w.runtimeTime.Start(), w.pullTime.Start()
 		stop = func() { stopRuntime(); stopPull() }
 	}
 	done := func(error) {}
@@ -136,7 +136,7 @@ func (w *Worker) handleOutcome(ctx context.Context, r plan.Outcome) {
 // for each failure: the first reason, or the error if users get no reason.
 func (w *Worker) reportOutcome(r plan.Outcome) {
 	pod := w.state.desired.Pod
-	attrs := []any{"action", r.Action.Key().String(), "duration", r.Ended.Sub(r.Began)}
+	attrs := []any{"action", r.Action.Key().String(), "duration", r.FinishedAt.Sub(r.StartedAt)}
 	failed := r.Err != nil && plan.KindOf(r.Err) != plan.Canceled
 	switch r.Action.(type) {
 	case plan.PostStart, plan.PreStop: // the output of a hook is not reported to users
@@ -144,7 +144,7 @@ func (w *Worker) reportOutcome(r plan.Outcome) {
 			attrs = append(attrs, "err", r.Err)
 		}
 	}
-	reasons := plan.Ended(r)
+	reasons := plan.ActionFinished(r)
 	for i, reason := range reasons {
 		switch {
 		case !failed:
@@ -166,13 +166,13 @@ func (w *Worker) reportOutcome(r plan.Outcome) {
 // logAndReport logs a reason and reports it to users.
 func (w *Worker) logAndReport(pod *corev1.Pod, r plan.Reason, more ...any) {
 	level := slog.LevelInfo
-	if r.Event == corev1.EventTypeWarning {
+	if r.EventType == corev1.EventTypeWarning {
 		level = slog.LevelWarn
 	}
 	attrs := []any{"reason", r.Code}
-	if r.On != "" {
-		attrs = append(attrs, "on", r.On)
+	if r.Target != "" {
+		attrs = append(attrs, "on", r.Target)
 	}
-	w.log.Log(context.Background(), level, r.Detail, append(attrs, more...)...)
+	w.log.Log(context.Background(), level, r.Message, append(attrs, more...)...)
 	w.agent.Report(pod, r)
 }

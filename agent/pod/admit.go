@@ -14,12 +14,12 @@ import (
 // reconsidered, by the allocator itself.
 type Admit struct {
 	Allocator interface {
-		// Ask requests admission or a resize. The verdicts arrive by Seat.Reply.
-		Ask(s allocator.Seat)
-		// Started releases the pod's start slot.
-		Started(uid types.UID)
-		// Ends reports that the pod is terminating.
-		Ends(uid types.UID)
+		// Submit requests admission or a resize. The verdicts arrive by Seat.Reply.
+		Submit(s allocator.Request)
+		// ReleaseStartSlot releases the pod's start slot.
+		ReleaseStartSlot(uid types.UID)
+		// MarkTerminating reports that the pod is terminating.
+		MarkTerminating(uid types.UID)
 		// Release releases everything that is reserved for the pod.
 		Release(uid types.UID)
 	}
@@ -54,18 +54,18 @@ func (w *Worker) onVerdict(pod *corev1.Pod, resize bool) func(plan.Verdict) {
 func (w *Worker) claimResources(d Desired) {
 	s := w.state
 	running := d.Termination == nil && s.hasReadySandbox()
-	if IsTerminal(s.memory.Phase) || s.verdict.State != plan.OK && !running {
+	if IsTerminal(s.memory.Phase) || s.verdict.State != plan.Admitted && !running {
 		return
 	}
 	w.admission.requested = true
-	pod := plan.WithResources(d.Pod, s.memory.Sizes.Allocated)
-	terminating := d.Termination != nil || s.memory.End != nil
+	pod := plan.WithResources(d.Pod, s.memory.Resources.Allocated)
+	terminating := d.Termination != nil || s.memory.Termination != nil
 	if s.startQueued = !terminating && !s.anyRunning(); s.startQueued {
 		s.verdict = plan.Verdict{}
 	}
-	w.stages.Admit.Allocator.Ask(allocator.Seat{
-		Pod: pod, Admitted: true, Ending: terminating, Turn: s.startQueued,
-		Reply: w.onVerdict(pod, false), End: w.preempt,
+	w.stages.Admit.Allocator.Submit(allocator.Request{
+		Pod: pod, Admitted: true, Terminating: terminating, NeedsStartSlot: s.startQueued,
+		Reply: w.onVerdict(pod, false), Preempt: w.preempt,
 	})
 }
 
@@ -77,13 +77,13 @@ func (w *Worker) admit() {
 		w.admission.requested = true
 		w.admission.requestedFor = s.desired.Pod
 		pod := s.podWithAllocation()
-		w.stages.Admit.Allocator.Ask(allocator.Seat{
+		w.stages.Admit.Allocator.Submit(allocator.Request{
 			Pod: pod,
 			// A pod that runs here, or was admitted before a restart, is not checked
 			// again: a fuller or relabeled node never terminates it.
-			Admitted: s.hasReadySandbox() || s.verdict.State == plan.OK,
+			Admitted: s.hasReadySandbox() || s.verdict.State == plan.Admitted,
 			Reply:    w.onVerdict(pod, false),
-			End:      w.preempt,
+			Preempt:  w.preempt,
 		})
 	}
 	if w.admission.requested {
@@ -101,8 +101,8 @@ func (w *Worker) requestResize() {
 	w.admission.requestedFor = pod
 	changed := before != nil && !plan.ResourcesOf(before).Equal(plan.ResourcesOf(pod))
 	if changed || !plan.ResourcesOf(pod).Equal(plan.ResourcesOf(s.podWithAllocation())) {
-		s.resize = plan.Resize{}
-		w.stages.Admit.Allocator.Ask(allocator.Seat{Pod: pod, Resize: true, Reply: w.onVerdict(pod, true)})
+		s.resize = plan.ResizeStatus{}
+		w.stages.Admit.Allocator.Submit(allocator.Request{Pod: pod, Resize: true, Reply: w.onVerdict(pod, true)})
 	}
 }
 
@@ -115,36 +115,36 @@ func (w *Worker) releaseResources(p plan.Plan) {
 		return
 	}
 	uid := s.desired.Pod.UID
-	admitted := s.verdict.State == plan.OK
+	admitted := s.verdict.State == plan.Admitted
 	switch {
-	case IsTerminal(p.Status.Phase), p.Memory.End != nil && !admitted:
+	case IsTerminal(p.Status.Phase), p.Memory.Termination != nil && !admitted:
 		a.released = true
 		w.stages.Admit.Allocator.Release(uid)
 	case admitted && !a.startSlotReleased && !s.isStarting(): // the actions of the plan are in progress by now
 		a.startSlotReleased = true
-		w.stages.Admit.Allocator.Started(uid)
+		w.stages.Admit.Allocator.ReleaseStartSlot(uid)
 	}
-	terminating := s.desired.Termination != nil || p.Memory.End != nil
+	terminating := s.desired.Termination != nil || p.Memory.Termination != nil
 	if admitted && !a.terminationReported && !a.released && terminating {
 		a.terminationReported = true
-		w.stages.Admit.Allocator.Ends(uid)
+		w.stages.Admit.Allocator.MarkTerminating(uid)
 	}
 }
 
 // applyVerdict takes in a verdict. For an admitted pod it is about a resize.
 func (s *state) applyVerdict(r admissionResult) {
-	switch admitted := s.verdict.State == plan.OK || s.startQueued && r.resize; {
-	case r.State == plan.OK:
+	switch admitted := s.verdict.State == plan.Admitted || s.startQueued && r.resize; {
+	case r.State == plan.Admitted:
 		if !s.startQueued || r.resize { // else a resize may still be deferred
-			s.resize = plan.Resize{}
+			s.resize = plan.ResizeStatus{}
 		}
 		s.verdict, s.reserved, s.startQueued = r.Verdict, plan.ResourcesOf(r.pod), false
 	case !admitted:
 		s.verdict = r.Verdict
 	case r.State == plan.Wait:
-		s.resize = plan.Resize{Reason: corev1.PodReasonDeferred, Message: r.Message}
+		s.resize = plan.ResizeStatus{Reason: corev1.PodReasonDeferred, Message: r.Message}
 	default:
-		s.resize = plan.Resize{Reason: corev1.PodReasonInfeasible, Message: r.Message}
+		s.resize = plan.ResizeStatus{Reason: corev1.PodReasonInfeasible, Message: r.Message}
 	}
 }
 

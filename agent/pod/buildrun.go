@@ -19,8 +19,8 @@ type BuildRun struct {
 		Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, error)
 	}
 	Runtime interface {
-		RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error)
-		StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (plan.Container, error)
+		RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (plan.Sandbox, error)
+		StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerConfig) (plan.Container, error)
 		ResizeContainer(ctx context.Context, pod *corev1.Pod, name, id string) error
 	}
 	Mounts interface {
@@ -48,7 +48,7 @@ func (b *BuildRun) do(ctx context.Context, ac actionContext, action plan.BuildRu
 		}
 		return err
 	case plan.RunSandbox:
-		sb, err := b.Runtime.RunSandbox(ctx, ac.pod, plan.SandboxSetup{
+		sb, err := b.Runtime.RunSandbox(ctx, ac.pod, plan.SandboxConfig{
 			Attempt: a.Attempt, CgroupParent: b.CgroupParent(ac.pod), LogDir: b.LogDir(ac.pod),
 		})
 		if err == nil {
@@ -73,8 +73,8 @@ func (b *BuildRun) start(ctx context.Context, ac actionContext, a plan.StartCont
 		err := fmt.Errorf("container %q not found in pod", a.Name)
 		return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: err}
 	}
-	setup := plan.ContainerSetup{
-		Kind: a.Kind, Attempt: a.Attempt, CgroupPar: b.CgroupParent(ac.pod), LogDir: b.LogDir(ac.pod),
+	setup := plan.ContainerConfig{
+		Kind: a.Kind, Attempt: a.Attempt, CgroupParent: b.CgroupParent(ac.pod), LogDir: b.LogDir(ac.pod),
 		HostIPs: b.HostIPs, Objects: ac.objects, Allocatable: b.Allocatable(),
 		Image: a.Image,
 	}
@@ -83,7 +83,7 @@ func (b *BuildRun) start(ctx context.Context, ac actionContext, a plan.StartCont
 			setup.Sandbox = s
 		}
 	}
-	if a.Resolve && c.ImagePullPolicy != corev1.PullAlways {
+	if a.ResolveImage && c.ImagePullPolicy != corev1.PullAlways {
 		var err error
 		if setup.Image, err = b.resolve(ctx, ac, c.Image, out); err != nil {
 			return err
@@ -107,7 +107,7 @@ func (b *BuildRun) start(ctx context.Context, ac actionContext, a plan.StartCont
 		}
 		names = append(names, name)
 		img, seen := ac.observed.Images[name] // mount exactly the image that was pulled
-		if !seen || a.Resolve {
+		if !seen || a.ResolveImage {
 			if img, err = b.resolve(ctx, ac, name, out); err != nil {
 				return err
 			}
@@ -119,16 +119,16 @@ func (b *BuildRun) start(ctx context.Context, ac actionContext, a plan.StartCont
 	if k.ID != "" {
 		out.Container = &k
 	}
-	if plan.KindOf(err) == plan.ImageGone { // the error does not say which
-		out.Gone = names
+	if plan.KindOf(err) == plan.ImageNotFound { // the error does not say which
+		out.MissingImages = names
 	}
 	return err
 }
 
 func (b *BuildRun) resolve(ctx context.Context, ac actionContext, name string, out *plan.Outcome) (plan.Image, error) {
 	img, err := b.Images.Resolve(ctx, ac.pod, name, ac.objects)
-	if plan.KindOf(err) == plan.ImageGone {
-		out.Gone = []string{name}
+	if plan.KindOf(err) == plan.ImageNotFound {
+		out.MissingImages = []string{name}
 	}
 	return img, err
 }

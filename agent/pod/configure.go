@@ -25,7 +25,7 @@ type Configure struct {
 
 func (c *Configure) do(ctx context.Context, ac actionContext, action plan.ConfigureAction) error {
 	switch a := action.(type) {
-	case plan.MakeDirs:
+	case plan.CreateDirs:
 		return c.Dirs.MakeDirs(ctx, ac.pod)
 	case plan.EnsureCgroup:
 		return c.Cgroups.Ensure(ctx, plan.WithResources(ac.pod, a.Resources))

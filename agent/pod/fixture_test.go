@@ -24,8 +24,8 @@ import (
 type workerFixture struct {
 	t            *testing.T
 	host         *hostfake.Host
-	allocator    *allocator.Room
-	statuses     *status.Board
+	allocator    *allocator.Allocator
+	statuses     *status.Cache
 	startedCount atomic.Int64 // pods reported as started
 	divergences  atomic.Int64
 	overhead     atomic.Int64 // of the last started pod
@@ -80,7 +80,7 @@ func (r *workerFixture) RuntimePolled() bool { return r.polled.Load() }
 func (r *workerFixture) Recreate(context.Context, RecreateCause) { r.recreated.Add(1) }
 
 // stagesOf are the stages of a node whose adapters are the fake host.
-func stagesOf(h *hostfake.Host, a *allocator.Room) *Stages {
+func stagesOf(h *hostfake.Host, a *allocator.Allocator) *Stages {
 	return &Stages{
 		Prepare:   Prepare{Runtime: h, Host: h, Cgroups: h.Cgroups(), Images: h.Images(), Network: h.Network},
 		Admit:     Admit{Allocator: a},
@@ -108,7 +108,7 @@ func withWorkersAndSlots(t *testing.T, slots int, f func(t *testing.T, r *worker
 		r := &workerFixture{
 			t: t, host: hostfake.NewHost(), ctx: ctx, statuses: status.New(),
 			workers: map[types.UID]*Worker{}, finished: map[types.UID]chan bool{},
-			allocator: allocator.New(allocator.Config{Node: hostfake.LargeNode(), Slots: slots}),
+			allocator: allocator.New(allocator.Config{Node: hostfake.LargeNode(), StartSlots: slots}),
 		}
 		r.host.Events = func(uid types.UID, sb *plan.Sandbox, ks []plan.Container) {
 			r.mu.Lock()
@@ -155,7 +155,7 @@ func (r *workerFixture) start(pod *corev1.Pod) *Worker {
 
 // terminate asks for the end of the pod for good.
 func (r *workerFixture) terminate(pod *corev1.Pod, grace time.Duration) {
-	r.workers[pod.UID].Update(Desired{Pod: pod, Termination: &plan.End{Reason: "Deleted", Grace: grace, At: time.Now(), Forget: true}})
+	r.workers[pod.UID].Update(Desired{Pod: pod, Termination: &plan.Termination{Reason: "Deleted", Grace: grace, RequestedAt: time.Now(), RemovePod: true}})
 }
 
 // isDone reports whether the pod's worker has left because nothing is left.

@@ -12,12 +12,12 @@ import (
 
 // reasonsJSON is the stored form of the reported reasons, version 1.
 type reasonsJSON struct {
-	Version int           `json:"version"`
-	Reasons []status.Told `json:"told"`
+	Version int                     `json:"version"`
+	Reasons []status.ReportedReason `json:"told"`
 }
 
 // EncodeReasons encodes the reasons of a pod for its history.
-func EncodeReasons(reasons []status.Told) ([]byte, error) {
+func EncodeReasons(reasons []status.ReportedReason) ([]byte, error) {
 	return json.Marshal(reasonsJSON{1, reasons})
 }
 
@@ -37,7 +37,7 @@ func (w *Worker) restoreHistory(h History) {
 	default:
 		w.state.restoreReports(in.Reasons, w.now())
 	}
-	restart := events.Restart{Left: h.Last.EndedAt, Began: h.AgentStarted, Cause: restartCause(h.Last, h.AgentStarted)}
+	restart := events.Restart{StoppedAt: h.Last.EndedAt, StartedAt: h.AgentStarted, Cause: restartCause(h.Last, h.AgentStarted)}
 	w.timeline.Resume(restart)
 }
 

@@ -20,7 +20,7 @@ type messages struct {
 	desired        *Desired
 	events         []RuntimeEvent
 	verdicts       []admissionResult
-	termination    *plan.End // requested by the allocator
+	termination    *plan.Termination // requested by the allocator
 	outcomes       []plan.Outcome
 	observations   []observation
 	images         *imageCheck
@@ -66,8 +66,8 @@ func (w *Worker) Update(d Desired) {
 }
 
 // preempt terminates the pod in favor of another one. The allocator calls it.
-func (w *Worker) preempt(e plan.End) {
-	e.At = time.Now()
+func (w *Worker) preempt(e plan.Termination) {
+	e.RequestedAt = time.Now()
 	w.inbox.put(func(m *messages) { m.termination = &e })
 }
 
@@ -107,7 +107,7 @@ func (w *Worker) handleMessages(ctx context.Context, m messages) {
 		s.setDesired(Desired{Pod: s.desired.Pod, Termination: m.termination})
 	}
 	for _, r := range m.verdicts {
-		if r.State == plan.Rejected && s.verdict.State != plan.Rejected && s.verdict.State != plan.OK {
+		if r.State == plan.Rejected && s.verdict.State != plan.Rejected && s.verdict.State != plan.Admitted {
 			w.metrics.podRejected(r.Reason)
 		}
 		s.applyVerdict(r)
@@ -132,7 +132,7 @@ func (w *Worker) handleMessages(ctx context.Context, m messages) {
 	w.imagesImported = w.imagesImported || m.imagesImported
 	if w.imagesImported && !w.checkingImages && s.everObserved {
 		w.imagesImported = false
-		w.checkImages(ctx, s.observed.Absent(s.desired.Pod))
+		w.checkImages(ctx, s.observed.MissingImages(s.desired.Pod))
 	}
 	if m.health != nil {
 		w.applyHealth(m.health)

@@ -11,7 +11,7 @@ import (
 func TestUpdateKeepsUnreadTermination(t *testing.T) {
 	t.Parallel()
 	w := &Worker{inbox: newInbox()}
-	w.Update(Desired{Termination: &plan.End{Reason: "Evicted"}})
+	w.Update(Desired{Termination: &plan.Termination{Reason: "Evicted"}})
 	w.Update(Desired{Pod: hostfake.PodOf("p", "a")})
 	if p := w.inbox.take(); p.desired.Termination == nil || p.desired.Pod == nil {
 		t.Errorf("%+v", p.desired)

@@ -18,9 +18,9 @@ func TestStopwatchCountsOverlapOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s events.Stopwatch
 		time.Sleep(time.Second)
-		one := s.Begin()
+		one := s.Start()
 		time.Sleep(2 * time.Second)
-		two := s.Begin()
+		two := s.Start()
 		time.Sleep(3 * time.Second)
 		one()
 		time.Sleep(4 * time.Second)

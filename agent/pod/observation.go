@@ -34,10 +34,10 @@ type observation struct {
 	started    time.Time // of the observation, or of an audit's listing
 	sandboxes  []plan.Sandbox
 	containers []plan.Container
-	volumes    map[string]plan.VolumeSeen
+	volumes    map[string]plan.VolumeStatus
 	dirs       bool
 	cgroup     bool
-	images     plan.ImagesSeen
+	images     plan.ImageStatuses
 	runtime    bool // sandboxes and containers were read
 	host       bool // volumes, dirs, cgroup and images were read
 	err        error
@@ -54,13 +54,13 @@ func (s *state) applyObservation(o observation) {
 	}
 	if o.runtime {
 		if o.eventSeq != s.eventSeq { // an event arrived in the meantime and may be newer
-			o.containers = plan.KeepEnds(s.observed.Containers, o.containers)
+			o.containers = plan.KeepExits(s.observed.Containers, o.containers)
 			s.requestRecheck(nil, s.lastChange)
 		}
-		s.observed = s.observed.Looked(o.sandboxes, o.containers)
+		s.observed = s.observed.WithRuntime(o.sandboxes, o.containers)
 	}
 	if o.host {
-		s.observed.Volumes, s.observed.Dirs, s.observed.Cgroup = o.volumes, o.dirs, o.cgroup
+		s.observed.Volumes, s.observed.HasDirs, s.observed.HasCgroup = o.volumes, o.dirs, o.cgroup
 		s.applyImages(o.images, o.started)
 	}
 	s.everObserved = true
@@ -69,7 +69,7 @@ func (s *state) applyObservation(o observation) {
 }
 
 // applyImages takes in which images were present on the node at that time.
-func (s *state) applyImages(images plan.ImagesSeen, at time.Time) {
+func (s *state) applyImages(images plan.ImageStatuses, at time.Time) {
 	s.observed, s.imagesCheckedAt = s.observed.WithImages(images), at
 }
 
@@ -122,7 +122,7 @@ func (s *state) recheckDue(now time.Time) (due bool, later time.Time) {
 	switch {
 	case r == nil:
 		return false, time.Time{}
-	case r.listed != nil && s.observed.Differences(r.listed.sandboxes, r.listed.containers) == "":
+	case r.listed != nil && s.observed.Diff(r.listed.sandboxes, r.listed.containers) == "":
 		s.recheck = nil
 		return false, time.Time{}
 	case !s.changingRuntime() || now.Sub(r.since) >= recheckDelay:
@@ -167,7 +167,7 @@ const (
 func (w *Worker) observe(ctx context.Context, runtime bool) {
 	w.observing = true
 	s := w.state
-	pod, outcomeSeq, eventSeq := plan.WithResources(s.podWithAllocation(), s.memory.Sizes.Pod), s.outcomeSeq, s.eventSeq
+	pod, outcomeSeq, eventSeq := plan.WithResources(s.podWithAllocation(), s.memory.Resources.Cgroup), s.outcomeSeq, s.eventSeq
 	objs := w.agent.Objects(pod)
 	host := !s.everObserved || s.hostStale
 	if runtime {
@@ -209,7 +209,7 @@ func (w *Worker) checkImages(ctx context.Context, images []string) {
 // imageCheck is the result of asking the node for images.
 type imageCheck struct {
 	at     time.Time
-	images plan.ImagesSeen
+	images plan.ImageStatuses
 }
 
 // handleObservation takes in the result of an observation.
@@ -232,7 +232,7 @@ func (w *Worker) handleObservation(o observation) {
 	w.observeErr = ""
 	if w.auditPending && o.runtime && o.outcomeSeq == s.outcomeSeq {
 		w.auditPending = false
-		if diff := s.observed.Differences(o.sandboxes, o.containers); diff != "" {
+		if diff := s.observed.Diff(o.sandboxes, o.containers); diff != "" {
 			w.metrics.divergence()
 			w.log.Warn("runtime state differs from observed state", "diff", diff)
 		}
@@ -244,14 +244,14 @@ func (w *Worker) handleObservation(o observation) {
 // published snapshot or with what is known of it.
 func (w *Worker) publishObserveError() {
 	s := w.state
-	why := status.Told{Reason: plan.Reason{Code: ObserveFailed, Detail: w.observeErr}, Since: w.observeErrSince}
+	why := status.ReportedReason{Reason: plan.Reason{Code: ObserveFailed, Message: w.observeErr}, Since: w.observeErrSince}
 	snap := UnsyncedSnapshot(s.desired.Pod, s.verdict, s.memory, why)
-	if w.published != nil && w.published.Passes > 0 {
+	if w.published != nil && w.published.Syncs > 0 {
 		last := *w.published
-		last.Busy, last.Failed = s.activity()
+		last.InProgress, last.Failures = s.activity()
 		snap = &last
-		others := slices.DeleteFunc(slices.Clone(snap.Why), func(t status.Told) bool { return t.Code == ObserveFailed })
-		snap.Why = append(others, why)
+		others := slices.DeleteFunc(slices.Clone(snap.Reasons), func(t status.ReportedReason) bool { return t.Code == ObserveFailed })
+		snap.Reasons = append(others, why)
 	}
 	snap.At = w.now()
 	w.publish(snap)
@@ -262,7 +262,7 @@ func (w *Worker) publishObserveError() {
 // confirms it; there should be none.
 func (w *Worker) handleAudit(o observation) {
 	s := w.state
-	if !s.everObserved || s.runtimeStale || s.observed.Differences(o.sandboxes, o.containers) == "" {
+	if !s.everObserved || s.runtimeStale || s.observed.Diff(o.sandboxes, o.containers) == "" {
 		return
 	}
 	if s.changingRuntime() || !s.lastChange.Before(o.started) { // the listing may show the state before that

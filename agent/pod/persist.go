@@ -25,7 +25,7 @@ func (w *Worker) saveRecord(p plan.Plan) {
 	verdict := s.persistentVerdict()
 	r := Record{Pod: s.desired.Pod, Verdict: verdict, Memory: p.Memory}
 	now := savedState{desired: s.desired, refs: s.refs, memory: p.Memory}
-	if verdict.State == plan.OK || verdict.State == plan.Rejected { // any other is asked for again
+	if verdict.State == plan.Admitted || verdict.State == plan.Rejected { // any other is asked for again
 		now.verdict = verdict.State
 	}
 	if w.saved.equal(now) {
@@ -60,7 +60,7 @@ type durability struct {
 // on disk, no cleanup action waits for it again.
 func (w *Worker) durability(p plan.Plan) durability {
 	d := durability{plan: p, memory: w.newDurableRecord()}
-	if end := p.Memory.End; end != nil {
+	if end := p.Memory.Termination; end != nil {
 		if w.terminationRecord == nil || w.terminationRecord.termination != *end {
 			w.terminationRecord = w.newDurableRecord()
 			w.terminationRecord.termination = *end
@@ -85,7 +85,7 @@ func (d durability) before(a plan.Action) func(context.Context) {
 // durableRecord is a record that must be on disk. It was handed to the store
 // before, so that a flush makes it durable.
 type durableRecord struct {
-	termination plan.End // of the record shared by passes
+	termination plan.Termination // of the record shared by passes
 	started     atomic.Bool
 	done        chan struct{} // closed when flushed
 	flush       func(context.Context)

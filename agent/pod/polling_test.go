@@ -24,7 +24,7 @@ func (r *workerFixture) polledRuntime(pods ...string) {
 				now := observation{sandboxes: p.Sandboxes, containers: append([]plan.Container{}, p.Containers...)}
 				r.host.Mu.Unlock()
 				known := plan.Observed{Sandboxes: last[name].sandboxes, Containers: last[name].containers}
-				if known.Differences(now.sandboxes, now.containers) != "" {
+				if known.Diff(now.sandboxes, now.containers) != "" {
 					r.workers[uid].Notify(RuntimeEvent{Incomplete: true, Listed: &Listing{Sandboxes: now.sandboxes, Containers: now.containers}})
 				}
 				last[name] = now
@@ -114,7 +114,7 @@ func TestLateEventDoesNotRestoreRemovedObjects(t *testing.T) {
 	b.everObserved = true
 	old, other := plan.Container{ID: "old", Name: "a", SandboxID: "sb", State: plan.Exited}, plan.Container{ID: "other", Name: "b", SandboxID: "sb", State: plan.Running}
 	sb := plan.Sandbox{ID: "sb", Ready: true}
-	b.observed = b.observed.Looked([]plan.Sandbox{sb}, []plan.Container{old, other})
+	b.observed = b.observed.WithRuntime([]plan.Sandbox{sb}, []plan.Container{old, other})
 	remove := plan.RemoveContainer{ID: "old", Name: "a"}
 	b.actionStarted(remove, now)
 	dead := other

@@ -22,15 +22,15 @@ type Prepare struct {
 		Container(ctx context.Context, id string) (plan.Container, error)
 	}
 	Host interface {
-		Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, volumes map[string]plan.VolumeSeen, err error)
+		Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, volumes map[string]plan.VolumeStatus, err error)
 	}
 	Cgroups interface {
 		Exists(ctx context.Context, pod *corev1.Pod) (bool, error)
 	}
 	Images interface {
-		Observe(ctx context.Context, pod *corev1.Pod, names []string, secrets plan.Objects) plan.ImagesSeen
+		Observe(ctx context.Context, pod *corev1.Pod, names []string, secrets plan.Objects) plan.ImageStatuses
 	}
-	Network func() plan.NetworkSeen
+	Network func() plan.NetworkStatus
 	// RecursiveReadOnly reports whether the pod's runtime handler supports
 	// recursive read-only mounts. Nil: it does not.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
@@ -38,7 +38,7 @@ type Prepare struct {
 	HeldPull          func(image string) string // why a pull waits for disk space; empty: it does not. Nil: none waits
 	// Devices returns the devices that the pod's containers have, and what they
 	// wait for. Nil: the node has none.
-	Devices func(pod *corev1.Pod) map[string]plan.DevicesSeen
+	Devices func(pod *corev1.Pod) map[string]plan.DeviceStatus
 }
 
 // observe reads the state of the pod, of the host and of the runtime as requested.
@@ -75,21 +75,21 @@ func (p *Prepare) observeHost(ctx context.Context, pod *corev1.Pod, o *observati
 // refresh updates the part of the observed state that is available without waiting.
 func (p *Prepare) refresh(s *state) {
 	s.observed.Network = p.network()
-	s.observed.Short = p.DiskPressure != nil && p.DiskPressure()
-	s.observed.Held = p.heldPulls(s.inProgress)
+	s.observed.DiskPressure = p.DiskPressure != nil && p.DiskPressure()
+	s.observed.HeldPulls = p.heldPulls(s.inProgress)
 	s.observed.Devices = p.devices(s.desired.Pod)
 	s.observed.RecursiveReadOnly = p.recursiveReadOnly(s.desired.Pod)
 }
 
-func (p *Prepare) network() plan.NetworkSeen {
+func (p *Prepare) network() plan.NetworkStatus {
 	if p.Network == nil {
-		return plan.NetworkSeen{Ready: true}
+		return plan.NetworkStatus{Ready: true}
 	}
 	return p.Network()
 }
 
 // heldPulls returns which of the pulls in progress wait for disk space, and why.
-func (p *Prepare) heldPulls(inProgress map[plan.OpKey]plan.Action) (held map[string]string) {
+func (p *Prepare) heldPulls(inProgress map[plan.ActionKey]plan.Action) (held map[string]string) {
 	if p.HeldPull == nil {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (p *Prepare) recursiveReadOnly(pod *corev1.Pod) bool {
 	return false
 }
 
-func (p *Prepare) devices(pod *corev1.Pod) map[string]plan.DevicesSeen {
+func (p *Prepare) devices(pod *corev1.Pod) map[string]plan.DeviceStatus {
 	if p.Devices == nil {
 		return nil
 	}

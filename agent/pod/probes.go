@@ -14,7 +14,7 @@ type Prober interface {
 	// Watch runs exactly these probes of a pod from now on. It calls health when the
 	// combined result of a container's probes has changed, and event with what is
 	// reported to users. Both are called from any goroutine and do not block.
-	Watch(pod *corev1.Pod, want []plan.Watch, health func(id string, h plan.Health), event func(plan.Reason))
+	Watch(pod *corev1.Pod, want []plan.ProbeTarget, health func(id string, h plan.Health), event func(plan.Reason))
 	// Forget drops everything about a pod of which nothing is left.
 	Forget(uid types.UID)
 }
@@ -40,7 +40,7 @@ func (w *Worker) updateProbes(p plan.Plan) {
 	}
 	w.probed = probeRequest{pod, p.Status.PodIP, p.Probes}
 	report := func(r plan.Reason) { w.agent.Report(pod, r) }
-	w.Prober.Watch(pod, p.Watches(w.state.observed), w.onHealth, report)
+	w.Prober.Watch(pod, p.ProbeTargets(w.state.observed), w.onHealth, report)
 }
 
 // onHealth receives the combined result of a container's probes.
@@ -58,7 +58,7 @@ func (w *Worker) onHealth(id string, h plan.Health) {
 func (w *Worker) applyHealth(results map[string]plan.Health) {
 	s := w.state
 	for _, k := range s.observed.Containers {
-		if h, ok := results[k.ID]; ok && !h.Same(s.memory.Health[k.ID]) {
+		if h, ok := results[k.ID]; ok && !h.SameStatus(s.memory.Health[k.ID]) {
 			w.log.Info("container health changed", "containerName", k.Name, "started", h.Started, "ready", h.Ready)
 		}
 	}

@@ -26,7 +26,7 @@ type request struct {
 // when the request is on disk and in effect, or says why it cannot be done.
 func (w *Worker) Restart(names []string, reply chan<- error) {
 	w.inbox.put(func(m *messages) {
-		m.requests = append(m.requests, request{names: names, apply: plan.AskRestart, reply: reply})
+		m.requests = append(m.requests, request{names: names, apply: plan.RequestRestart, reply: reply})
 	})
 }
 
@@ -34,7 +34,7 @@ func (w *Worker) Restart(names []string, reply chan<- error) {
 // container, which was sent by Update before, is on disk and in effect.
 func (w *Worker) RunAdded(name string, reply chan<- error) {
 	w.inbox.put(func(m *messages) {
-		m.requests = append(m.requests, request{names: []string{name}, apply: plan.AskMore, reply: reply})
+		m.requests = append(m.requests, request{names: []string{name}, apply: plan.KeepMemory, reply: reply})
 	})
 }
 
@@ -73,7 +73,7 @@ func (w *Worker) handleRequest(ctx context.Context, r request) {
 		})
 	default:
 		s.memory = memory
-		maps.DeleteFunc(s.failures, func(_ plan.OpKey, f plan.Failure) bool { return f.HoldsBack(r.names) })
+		maps.DeleteFunc(s.failures, func(_ plan.ActionKey, f plan.Failure) bool { return f.DelaysStartOf(r.names) })
 		r.reply <- nil
 	}
 }

@@ -23,14 +23,14 @@ func TestRequestedRestartIsOnDiskBeforeStop(t *testing.T) {
 		}
 		reply := make(chan error, 1)
 		w.inbox.put(func(p *messages) {
-			p.requests = append(p.requests, request{names: []string{"b"}, apply: plan.AskRestart, reply: reply})
+			p.requests = append(p.requests, request{names: []string{"b"}, apply: plan.RequestRestart, reply: reply})
 		})
 		if err := <-reply; err != nil || synced.IsZero() {
 			t.Errorf("answered %v, on disk at %v", err, synced)
 		}
 		again := func() bool {
 			s, _ := r.statuses.Get(pod.UID)
-			for _, k := range s.Seen.Containers {
+			for _, k := range s.Observed.Containers {
 				if k.Name == "b" && k.Attempt == 1 && k.State == plan.Running {
 					return true
 				}
@@ -42,7 +42,7 @@ func TestRequestedRestartIsOnDiskBeforeStop(t *testing.T) {
 			t.Errorf("stopped at %v, on disk at %v", at, synced)
 		}
 		w.inbox.put(func(p *messages) {
-			p.requests = append(p.requests, request{names: []string{"c"}, apply: plan.AskRestart, reply: reply})
+			p.requests = append(p.requests, request{names: []string{"c"}, apply: plan.RequestRestart, reply: reply})
 		})
 		if err := <-reply; err == nil || !strings.Contains(err.Error(), "no container c") {
 			t.Errorf("answered %v", err)

@@ -82,7 +82,7 @@ func TestSimDetectsWrongDecisions(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*simulation, *plan.Plan){
 		"I3": func(s *simulation, p *plan.Plan) {
-			if p.Memory.End != nil && len(s.sandboxes) == 0 {
+			if p.Memory.Termination != nil && len(s.sandboxes) == 0 {
 				p.BuildRun = append(p.BuildRun, plan.RunSandbox{Attempt: 77})
 			}
 		},
@@ -132,12 +132,12 @@ type simulation struct {
 	*world
 	state      *state
 	refs       map[plan.Ref]plan.Version
-	canceled   map[plan.OpKey]bool
-	onDisk     plan.Memory         // what a crash leaves
-	pending    *plan.Memory        // handed to the store and not on disk yet
-	waiting    map[plan.OpKey]bool // actions that wait for pending to be on disk
-	crashes    int                 // crashes between a record and the action that requires it
-	ignoreDisk bool                // A6 is not checked
+	canceled   map[plan.ActionKey]bool
+	onDisk     plan.Memory             // what a crash leaves
+	pending    *plan.Memory            // handed to the store and not on disk yet
+	waiting    map[plan.ActionKey]bool // actions that wait for pending to be on disk
+	crashes    int                     // crashes between a record and the action that requires it
+	ignoreDisk bool                    // A6 is not checked
 	phase      corev1.PodPhase
 	restarts   map[string]int32
 	last       plan.Plan
@@ -149,7 +149,7 @@ type simulation struct {
 }
 
 func newSimulation(seed uint64) *simulation {
-	s := &simulation{world: newWorld(seed), canceled: map[plan.OpKey]bool{}, restarts: map[string]int32{}}
+	s := &simulation{world: newWorld(seed), canceled: map[plan.ActionKey]bool{}, restarts: map[string]int32{}}
 	s.refs = map[plan.Ref]plan.Version{{Kind: plan.ConfigMap, Name: "cm"}: {Version: "1"}}
 	s.restartAgent()
 	return s
@@ -160,10 +160,10 @@ func (s *simulation) restartAgent() {
 	s.state = newState()
 	s.state.memory = s.onDisk
 	s.state.setDesired(Desired{Pod: s.pod})
-	s.state.verdict = plan.Verdict{State: plan.OK}
-	s.canceled, s.waiting, s.pending = map[plan.OpKey]bool{}, map[plan.OpKey]bool{}, nil
+	s.state.verdict = plan.Verdict{State: plan.Admitted}
+	s.canceled, s.waiting, s.pending = map[plan.ActionKey]bool{}, map[plan.ActionKey]bool{}, nil
 	if s.cgroup { // the first observation sets its limits again
-		s.size = plan.ResourcesOf(plan.WithResources(s.state.podWithAllocation(), s.onDisk.Sizes.Pod))
+		s.size = plan.ResourcesOf(plan.WithResources(s.state.podWithAllocation(), s.onDisk.Resources.Cgroup))
 	}
 	s.observe()
 }
@@ -175,7 +175,7 @@ func (s *simulation) observe() {
 	l.eventSeq = s.state.eventSeq
 	if !s.state.everObserved {
 		for name, img := range s.images {
-			l.images[name] = plan.ImageSeen{Image: img, Here: true}
+			l.images[name] = plan.ImageStatus{Image: img, Present: true}
 		}
 	}
 	s.state.applyObservation(l)
@@ -206,7 +206,7 @@ func (s *simulation) run() {
 	}
 	s.checkRest()
 	s.logf("--- deleted ---")
-	s.state.setDesired(Desired{Pod: s.pod, Termination: &plan.End{Reason: "Deleted", Grace: 30 * time.Second, At: s.now, Forget: true}})
+	s.state.setDesired(Desired{Pod: s.pod, Termination: &plan.Termination{Reason: "Deleted", Grace: 30 * time.Second, RequestedAt: s.now, RemovePod: true}})
 	s.step()
 	if s.settle(calm) && !s.done {
 		s.violated("I5 a deleted pod is not done: %+v", s.state.observed)
@@ -220,7 +220,7 @@ func (s *simulation) run() {
 func (s *simulation) randomEvent(end bool) {
 	s.now = s.now.Add(time.Duration(s.rng.IntN(3000)) * time.Millisecond)
 	if end {
-		e := &plan.End{Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, At: s.now, Forget: s.oneIn(2)}
+		e := &plan.Termination{Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, RequestedAt: s.now, RemovePod: s.oneIn(2)}
 		s.logf("end asked for: %+v", *e)
 		s.state.setDesired(Desired{Pod: s.pod, Termination: e})
 		return
@@ -274,7 +274,7 @@ func (s *simulation) crash() {
 	clear(s.restarts) // what the store had not yet and the runtime has no more is lost
 	end := s.state.desired.Termination
 	s.restartAgent()
-	if end != nil && (s.onDisk.End == nil || s.oneIn(2)) {
+	if end != nil && (s.onDisk.Termination == nil || s.oneIn(2)) {
 		s.state.setDesired(Desired{Pod: s.pod, Termination: end})
 	}
 }
@@ -309,7 +309,7 @@ func (s *simulation) editSize() {
 func (s *simulation) allocatorVerdict(fits bool) {
 	v := plan.Verdict{State: plan.Wait, Message: "full"}
 	if fits {
-		v = plan.Verdict{State: plan.OK}
+		v = plan.Verdict{State: plan.Admitted}
 	}
 	s.logf("the room says %v", v)
 	s.state.applyVerdict(admissionResult{pod: s.pod, Verdict: v, resize: true})
@@ -331,8 +331,8 @@ func (s *simulation) audit() {
 	}
 }
 
-func (s *simulation) inProgressKeys() []plan.OpKey {
-	return slices.SortedFunc(maps.Keys(s.state.inProgress), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) })
+func (s *simulation) inProgressKeys() []plan.ActionKey {
+	return slices.SortedFunc(maps.Keys(s.state.inProgress), func(a, b plan.ActionKey) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // finishOne ends one action that is under way.
@@ -349,7 +349,7 @@ func (s *simulation) finishOne() {
 		delete(s.waiting, key)
 		delete(s.canceled, key)
 		err := &plan.Error{Kind: plan.Canceled, Err: errors.New("canceled")}
-		s.state.actionFinished(plan.Outcome{Action: s.state.inProgress[key], Began: s.now, Ended: s.now, Err: err})
+		s.state.actionFinished(plan.Outcome{Action: s.state.inProgress[key], StartedAt: s.now, FinishedAt: s.now, Err: err})
 		return
 	}
 	if !s.canceled[key] && s.hangs(s.state.inProgress[key]) {
@@ -368,7 +368,7 @@ func (s *simulation) step() {
 		s.observe()
 	}
 	s.state.setRefs(s.refs)
-	s.state.observed.Network = plan.NetworkSeen{Ready: true}
+	s.state.observed.Network = plan.NetworkStatus{Ready: true}
 	in := s.state.planInput(s.now, hostfake.Limits)
 	sample := s.oneIn(10)
 	var before []byte
@@ -404,7 +404,7 @@ func (s *simulation) step() {
 		}
 		s.logf("begin %s %+v", a.Key(), a)
 		s.state.actionStarted(a, s.now)
-		if p.Requires(a) == plan.Nothing || p.Requires(a) == plan.TerminationOnDisk && s.onDisk.End != nil && *s.onDisk.End == *p.Memory.End {
+		if p.Requires(a) == plan.Nothing || p.Requires(a) == plan.TerminationOnDisk && s.onDisk.Termination != nil && *s.onDisk.Termination == *p.Memory.Termination {
 			s.begin(a)
 		} else {
 			s.waiting[a.Key()] = true
@@ -450,7 +450,7 @@ func (s *simulation) checkOnDisk(a plan.Action) {
 		return
 	}
 	m := s.onDisk
-	if _, cleanup := a.(plan.CleanupAction); cleanup && s.state.memory.End != nil && m.End == nil {
+	if _, cleanup := a.(plan.CleanupAction); cleanup && s.state.memory.Termination != nil && m.Termination == nil {
 		s.violated("A6 %s starts, and the termination is not on disk", a.Key())
 	}
 	switch a := a.(type) {
@@ -465,14 +465,14 @@ func (s *simulation) checkOnDisk(a plan.Action) {
 			s.violated("A6 %s starts, and its postStart hook is not on disk", a.Name)
 		}
 	case plan.StopContainer:
-		if a.Why != plan.WhyRenewed && a.Replaces() && m.Restarts[a.Name].Replaces != a.ID {
+		if a.Reason != plan.StopReasonRestartAll && a.IsReplacement() && m.Restarts[a.Name].Replacing != a.ID {
 			s.violated("A6 %s stops to be replaced, and that is not on disk", a.Name)
 		}
-		if a.Why == plan.WhyRenewed && len(m.Renewal.From) == 0 {
+		if a.Reason == plan.StopReasonRestartAll && len(m.RestartAll.FirstAttempts) == 0 {
 			s.violated("A6 %s stops for a new round, and that is not on disk", a.Name)
 		}
 	case plan.ResizeContainer:
-		if want := s.state.memory.Sizes; !reflect.DeepEqual(m.Sizes.Containers[a.Name], want.Containers[a.Name]) {
+		if want := s.state.memory.Resources; !reflect.DeepEqual(m.Resources.Containers[a.Name], want.Containers[a.Name]) {
 			s.violated("A6 %s is resized, and that is not on disk", a.Name)
 		}
 	}
@@ -503,7 +503,7 @@ func (s *simulation) settle(bound int) bool {
 		}
 		s.step()
 	}
-	s.violated("I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.inProgressKeys(), s.last.Wake, s.last.Why)
+	s.violated("I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.inProgressKeys(), s.last.Wake, s.last.Reasons)
 	return false
 }
 
@@ -535,19 +535,19 @@ func frozen(in plan.Input) []byte {
 	seen := struct {
 		plan.Observed
 		Hooks any // in its place: JSON cannot have its keys
-	}{Observed: in.Seen}
+	}{Observed: in.Observed}
 	if err := enc.Encode(seen); err != nil {
 		panic(err)
 	}
 	_ = enc.Encode(in.Memory)
 	_ = enc.Encode(in.Health)
-	fmt.Fprint(h, in.Seen.Hooks, in.Refs, in.Busy, in.Failed, in.End, in.Verdict)
+	fmt.Fprint(h, in.Observed.Hooks, in.Refs, in.InProgress, in.Failures, in.Termination, in.Verdict)
 	return h.Sum(nil)
 }
 
 // check holds one plan against the invariants.
 func (s *simulation) check(p plan.Plan) {
-	ended := p.Memory.End != nil || IsTerminal(s.phase)
+	ended := p.Memory.Termination != nil || IsTerminal(s.phase)
 	if ended && len(p.BuildRun)+len(p.Configure) > 0 {
 		s.violated("I3 an ended pod gets %v %v", p.BuildRun, p.Configure)
 	}
@@ -594,7 +594,7 @@ func (s *simulation) check(p plan.Plan) {
 // preStop hook.
 func (s *simulation) checkStop(a plan.StopContainer) {
 	c := podspec.FindContainer(s.pod, a.Name)
-	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= hostfake.Limits.MinStop {
+	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= hostfake.Limits.MinStopGrace {
 		return
 	}
 	for _, k := range s.state.observed.Containers {
@@ -682,7 +682,7 @@ func (s *simulation) checkSizes() {
 	}
 	for _, k := range s.containers {
 		has, resizable := s.sizes[k.ID]
-		if should := want.For(k.Name); resizable && k.State == plan.Running && !has.Same(should) {
+		if should := want.ForContainer(k.Name); resizable && k.State == plan.Running && !has.Equal(should) {
 			s.violated("I5 at rest, but %s has %v, want %v", k.Name, has, should)
 		}
 	}
@@ -693,10 +693,10 @@ func (s *simulation) checkRest() {
 	if s.done {
 		return
 	}
-	if s.state.memory.End == nil && s.phase != corev1.PodFailed {
+	if s.state.memory.Termination == nil && s.phase != corev1.PodFailed {
 		s.checkReplaced()
 	}
-	if IsTerminal(s.phase) || s.state.memory.End != nil {
+	if IsTerminal(s.phase) || s.state.memory.Termination != nil {
 		if len(s.volumes) > 0 || s.cgroup {
 			s.violated("I8 a pod that is %s holds %v cgroup=%v", s.phase, s.volumes, s.cgroup)
 		}
@@ -732,7 +732,7 @@ func (s *simulation) checkRest() {
 			s.state.memory.Exits[c.Name].ID != ""
 		always := s.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && c.RestartPolicy == nil
 		if !live && (always || !over) {
-			s.violated("I5 at rest, but %s does not run: %+v", c.Name, s.last.Why)
+			s.violated("I5 at rest, but %s does not run: %+v", c.Name, s.last.Reasons)
 		}
 	}
 }
@@ -740,5 +740,5 @@ func (s *simulation) checkRest() {
 // differs reports whether the world is otherwise than what is known.
 func (s *simulation) differs() bool {
 	now := s.observation(0, false)
-	return s.state.observed.Differences(now.sandboxes, now.containers) != ""
+	return s.state.observed.Diff(now.sandboxes, now.containers) != ""
 }

@@ -15,8 +15,8 @@ import (
 
 // Desired is the desired state of one pod. A newer one replaces the older.
 type Desired struct {
-	Pod         *corev1.Pod // shared, read-only
-	Termination *plan.End   // nil: keep the pod running
+	Pod         *corev1.Pod       // shared, read-only
+	Termination *plan.Termination // nil: keep the pod running
 }
 
 // state is everything that a worker knows about its pod. It has no goroutine,
@@ -24,39 +24,39 @@ type Desired struct {
 type state struct {
 	desired     Desired
 	verdict     plan.Verdict
-	startQueued bool           // admitted before an agent restart, waits for a start slot
-	reserved    plan.Resources // what the allocator holds for the pod; nil: as in memory
-	resize      plan.Resize    // why the allocator does not hold the desired resources
+	startQueued bool              // admitted before an agent restart, waits for a start slot
+	reserved    plan.Resources    // what the allocator holds for the pod; nil: as in memory
+	resize      plan.ResizeStatus // why the allocator does not hold the desired resources
 	observed    plan.Observed
 	refs        map[plan.Ref]plan.Version
 	health      map[string]plan.Health
-	inProgress  map[plan.OpKey]plan.Action
-	failures    map[plan.OpKey]plan.Failure
+	inProgress  map[plan.ActionKey]plan.Action
+	failures    map[plan.ActionKey]plan.Failure
 	memory      plan.Memory
 
-	everObserved    bool                     // an observation was applied since the worker started
-	runtimeStale    bool                     // the runtime must be observed before the next decision
-	hostStale       bool                     // likewise the host
-	recheck         *recheck                 // a report that the observed state may miss
-	eventSeq        uint64                   // number of runtime events applied
-	outcomeSeq      uint64                   // number of actions finished
-	recentlyRemoved []string                 // IDs of removed objects, newest last: a late event does not restore them
-	lastChange      time.Time                // when an action last finished or an event last arrived
-	startedAt       map[plan.OpKey]time.Time // of the actions in progress
+	everObserved    bool                         // an observation was applied since the worker started
+	runtimeStale    bool                         // the runtime must be observed before the next decision
+	hostStale       bool                         // likewise the host
+	recheck         *recheck                     // a report that the observed state may miss
+	eventSeq        uint64                       // number of runtime events applied
+	outcomeSeq      uint64                       // number of actions finished
+	recentlyRemoved []string                     // IDs of removed objects, newest last: a late event does not restore them
+	lastChange      time.Time                    // when an action last finished or an event last arrived
+	startedAt       map[plan.ActionKey]time.Time // of the actions in progress
 
-	reported        []status.Told // reasons of the last pass: each is reported once
-	restoredReports []status.Told // reported before the agent restart and not decided again yet
-	restoredUntil   time.Time     // when restoredReports expire
+	reported        []status.ReportedReason // reasons of the last pass: each is reported once
+	restoredReports []status.ReportedReason // reported before the agent restart and not decided again yet
+	restoredUntil   time.Time               // when restoredReports expire
 	syncs           int64
 	imagesCheckedAt time.Time // when the node was last asked for images that were absent
 }
 
 func newState() *state {
 	return &state{
-		inProgress: map[plan.OpKey]plan.Action{},
-		failures:   map[plan.OpKey]plan.Failure{},
+		inProgress: map[plan.ActionKey]plan.Action{},
+		failures:   map[plan.ActionKey]plan.Failure{},
 		health:     map[string]plan.Health{},
-		startedAt:  map[plan.OpKey]time.Time{},
+		startedAt:  map[plan.ActionKey]time.Time{},
 	}
 }
 
@@ -68,22 +68,24 @@ func (s *state) canDecide() bool {
 // finishedOrTerminating reports whether the pod has finished or is terminating:
 // it needs no resources.
 func (s *state) finishedOrTerminating() bool {
-	return s.desired.Termination != nil || s.memory.End != nil || IsTerminal(s.memory.Phase)
+	return s.desired.Termination != nil || s.memory.Termination != nil || IsTerminal(s.memory.Phase)
 }
 
 // deleting reports whether the pod is terminating and nothing of it will remain.
-func (s *state) deleting() bool { return s.desired.Termination != nil && s.desired.Termination.Forget }
+func (s *state) deleting() bool {
+	return s.desired.Termination != nil && s.desired.Termination.RemovePod
+}
 
 // podWithAllocation is the desired pod with the resources that are allocated to it.
 func (s *state) podWithAllocation() *corev1.Pod {
-	return plan.WithResources(s.desired.Pod, s.memory.Sizes.Allocated)
+	return plan.WithResources(s.desired.Pod, s.memory.Resources.Allocated)
 }
 
 // persistentVerdict is the verdict to save: a pod that was admitted once is
 // never checked again, even if its start slot has not come yet.
 func (s *state) persistentVerdict() plan.Verdict {
 	if s.startQueued {
-		return plan.Verdict{State: plan.OK}
+		return plan.Verdict{State: plan.Admitted}
 	}
 	return s.verdict
 }
@@ -92,8 +94,8 @@ func (s *state) persistentVerdict() plan.Verdict {
 func (s *state) planInput(now time.Time, limits plan.Limits) plan.Input {
 	return plan.Input{
 		Now: now, Pod: s.desired.Pod, Verdict: s.verdict, Reserved: s.reserved, Resize: s.resize,
-		End: s.desired.Termination, Seen: s.observed, Refs: s.refs, Health: s.health, Busy: s.inProgress,
-		Failed: s.failures, Memory: s.memory, Sought: s.imagesCheckedAt, Limits: limits,
+		Termination: s.desired.Termination, Observed: s.observed, Refs: s.refs, Health: s.health, InProgress: s.inProgress,
+		Failures: s.failures, Memory: s.memory, ImagesCheckedAt: s.imagesCheckedAt, Limits: limits,
 	}
 }
 
@@ -127,7 +129,7 @@ func (s *state) actionFinished(r plan.Outcome) {
 		s.noteRemoval(r.Action)
 	}
 	s.outcomeSeq++
-	s.lastChange = r.Ended
+	s.lastChange = r.FinishedAt
 	switch {
 	case r.Err == nil:
 		delete(s.failures, key)
@@ -140,7 +142,7 @@ func (s *state) actionFinished(r plan.Outcome) {
 		s.failures[key] = plan.FailureOf(r, before.Count)
 	}
 	s.observed = s.observed.After(r)
-	runtime, host := plan.Doubtful(r)
+	runtime, host := plan.NeedsObservation(r)
 	s.runtimeStale, s.hostStale = s.runtimeStale || runtime, s.hostStale || host
 	s.pruneFailures()
 }
@@ -154,7 +156,7 @@ func sameTarget(before, now plan.Action) bool {
 
 // pruneFailures drops failures of objects that no longer exist.
 func (s *state) pruneFailures() {
-	maps.DeleteFunc(s.failures, func(_ plan.OpKey, f plan.Failure) bool {
+	maps.DeleteFunc(s.failures, func(_ plan.ActionKey, f plan.Failure) bool {
 		switch a := f.Action.(type) {
 		case plan.StopContainer:
 			return !s.isLive(a.ID)
@@ -237,7 +239,7 @@ func (s *state) setRefs(refs map[plan.Ref]plan.Version) {
 	if s.waitsForLocalImage() {
 		s.hostStale = true // the image may be present, and a Secret that gives access to it has arrived
 	}
-	maps.DeleteFunc(s.failures, func(_ plan.OpKey, f plan.Failure) bool {
+	maps.DeleteFunc(s.failures, func(_ plan.ActionKey, f plan.Failure) bool {
 		switch f.Action.(type) {
 		case plan.StartContainer, plan.MountVolume, plan.ProjectVolume, plan.PullImage:
 			return true
@@ -248,12 +250,12 @@ func (s *state) setRefs(refs map[plan.Ref]plan.Version) {
 
 // waitsForLocalImage reports whether a container waits for an image that is never pulled.
 func (s *state) waitsForLocalImage() bool {
-	return slices.ContainsFunc(s.reported, func(t status.Told) bool { return t.Code == "ErrImageNeverPull" })
+	return slices.ContainsFunc(s.reported, func(t status.ReportedReason) bool { return t.Code == "ErrImageNeverPull" })
 }
 
 // clearUnavailable drops failures that were caused only by an unavailable runtime.
 func (s *state) clearUnavailable() {
-	maps.DeleteFunc(s.failures, func(_ plan.OpKey, f plan.Failure) bool { return f.Kind == plan.Unavailable })
+	maps.DeleteFunc(s.failures, func(_ plan.ActionKey, f plan.Failure) bool { return f.Kind == plan.Unavailable })
 }
 
 // applyPlan keeps the memory of the plan and returns the reasons to report: those
@@ -261,14 +263,16 @@ func (s *state) clearUnavailable() {
 func (s *state) applyPlan(p plan.Plan, now time.Time) (report []plan.Reason) {
 	s.memory = p.Memory
 	s.syncs++
-	reported := make([]status.Told, 0, len(p.Why))
+	reported := make([]status.ReportedReason, 0, len(p.Reasons))
 	if now.After(s.restoredUntil) {
 		s.restoredReports = nil
 	}
 	before := slices.Concat(s.reported, s.restoredReports)
-	for _, r := range p.Why {
-		t := status.Told{Reason: r, Since: now}
-		same := func(t status.Told) bool { return t.Code == r.Code && t.On == r.On && t.Detail == r.Detail }
+	for _, r := range p.Reasons {
+		t := status.ReportedReason{Reason: r, Since: now}
+		same := func(t status.ReportedReason) bool {
+			return t.Code == r.Code && t.Target == r.Target && t.Message == r.Message
+		}
 		i := slices.IndexFunc(before, same)
 		if i >= 0 {
 			t.Since = before[i].Since
@@ -286,7 +290,7 @@ func (s *state) applyPlan(p plan.Plan, now time.Time) (report []plan.Reason) {
 // restoreReports restores the reasons that were reported before an agent restart.
 // A reason that is decided again within a short time keeps its timestamp; the
 // others have ended.
-func (s *state) restoreReports(reported []status.Told, now time.Time) {
+func (s *state) restoreReports(reported []status.ReportedReason, now time.Time) {
 	const validity = 10 * time.Second
 	s.restoredReports, s.restoredUntil = reported, now.Add(validity)
 }

@@ -38,7 +38,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 	before := s.memory.Phase
 	p := plan.Decide(s.planInput(now, w.Limits))
 	for _, r := range s.applyPlan(p, now) {
-		if r.Detail != "" || r.Event != "" { // else the verdict is pending: nothing to report yet
+		if r.Message != "" || r.EventType != "" { // else the verdict is pending: nothing to report yet
 			w.logAndReport(s.desired.Pod, r)
 		}
 	}
@@ -52,7 +52,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 			cancel()
 		}
 	}
-	w.checkImages(ctx, p.Seek)
+	w.checkImages(ctx, p.CheckImages)
 
 	ac := actionContext{pod: s.podWithAllocation(), observed: s.observed, objects: objs}
 	d := w.durability(p)
@@ -75,7 +75,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 	w.updateProbes(p)
 	w.releaseResources(p)
 	w.persistHealth(ctx, p)
-	if p.Again {
+	if p.Recreate {
 		w.agent.Recreate(ctx, Returned)
 	}
 	w.publish(newSnapshot(s, p, now))
@@ -85,7 +85,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 
 // reportPodStart measures how long the pod took to run.
 func (w *Worker) reportPodStart(p plan.Plan, now time.Time) {
-	total := now.Sub(p.Memory.Started)
+	total := now.Sub(p.Memory.StartTime)
 	w.metrics.podStarted(PodStart{
 		Pod: w.state.desired.Pod, Status: p.Status, At: now,
 		Total: total, Overhead: max(0, total-w.runtimeTime.Total()), Pulling: w.pullTime.Total(),

@@ -17,16 +17,16 @@ import (
 // know, and the cause of the action. It is called before the action starts.
 func (s *state) actionSpan(a plan.Action) (name, cause string) {
 	key := a.Key()
-	on := key.On
+	on := key.Target
 	switch a := a.(type) {
 	case plan.StopContainer:
 		on = withAttempt(a.Name, s.containerAttempt(a.ID))
-		cause = fmt.Sprintf("%s, grace %s", a.Why, a.Grace.Round(time.Millisecond))
+		cause = fmt.Sprintf("%s, grace %s", a.Reason, a.Grace.Round(time.Millisecond))
 		if a.Grace >= time.Second {
-			cause = fmt.Sprintf("%s, grace %s", a.Why, a.Grace.Round(time.Second))
+			cause = fmt.Sprintf("%s, grace %s", a.Reason, a.Grace.Round(time.Second))
 		}
 	case plan.PreStop:
-		on, cause = withAttempt(a.Name, s.containerAttempt(a.ID)), s.memory.Hooks[a.Name].Why
+		on, cause = withAttempt(a.Name, s.containerAttempt(a.ID)), s.memory.Hooks[a.Name].Reason
 	case plan.ResizeContainer:
 		on, cause = withAttempt(a.Name, s.containerAttempt(a.ID)), "the pod's resources have changed"
 	case plan.ResizeCgroup:
@@ -85,7 +85,7 @@ func (s *state) startCause(a plan.StartContainer) string {
 		return "first start"
 	case last.ID == "":
 		return "restart, last exit unknown"
-	case s.memory.Restarts[a.Name].Replaces == last.ID:
+	case s.memory.Restarts[a.Name].Replacing == last.ID:
 		return "restart after a stop to apply a change"
 	default:
 		return fmt.Sprintf("restart after exit %d", last.ExitCode)
@@ -95,13 +95,13 @@ func (s *state) startCause(a plan.StartContainer) string {
 // terminationCause returns why the pod terminates; otherwise other.
 func (s *state) terminationCause(other string) string {
 	switch {
-	case s.memory.End != nil:
-		return "the pod is terminating: " + s.memory.End.Reason
+	case s.memory.Termination != nil:
+		return "the pod is terminating: " + s.memory.Termination.Reason
 	case s.verdict.State == plan.Rejected:
 		return "the pod was rejected: " + s.verdict.Reason
 	case IsTerminal(s.memory.Phase):
 		return "the pod has " + strings.ToLower(string(s.memory.Phase))
-	case !s.memory.Finished.IsZero():
+	case !s.memory.FinishedAt.IsZero():
 		return "the pod has completed"
 	}
 	return other
@@ -147,17 +147,17 @@ type waitSpan struct{ stage, name, cause string }
 // currentWaits lists the waits that get a span: for admission, for the network,
 // and for the end of a back-off.
 func (s *state) currentWaits(requested bool, now time.Time) (out []waitSpan) {
-	if v := s.verdict; requested && !s.finishedOrTerminating() && v.State != plan.OK && v.State != plan.Rejected {
+	if v := s.verdict; requested && !s.finishedOrTerminating() && v.State != plan.Admitted && v.State != plan.Rejected {
 		out = append(out, waitSpan{"admit", "admit/", v.Reason})
 	}
 	for _, t := range s.reported {
 		switch {
 		case t.Code == "NetworkNotReady":
-			out = append(out, waitSpan{"build-run", "wait/network", t.Detail})
+			out = append(out, waitSpan{"build-run", "wait/network", t.Message})
 		case t.Until.After(now):
-			w := waitSpan{"build-run", "back-off/" + cmp.Or(t.On, "pod"), t.Detail}
+			w := waitSpan{"build-run", "back-off/" + cmp.Or(t.Target, "pod"), t.Message}
 			for key, f := range s.failures {
-				if key.String() == t.On && f.Action != nil { // the action itself backs off
+				if key.String() == t.Target && f.Action != nil { // the action itself backs off
 					name, _ := s.actionSpan(f.Action)
 					w.name = "back-off/" + strings.ReplaceAll(name, "/", " ")
 				}
@@ -218,7 +218,7 @@ func RuntimeCallSpan(ctx context.Context, name string) (end func(error)) {
 	if !changesRuntime(name) {
 		return func(err error) { parent.timeline.End(id, err) }
 	}
-	stop := parent.runtimeTime.Begin()
+	stop := parent.runtimeTime.Start()
 	return func(err error) {
 		stop()
 		parent.timeline.End(id, err)

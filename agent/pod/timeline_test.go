@@ -13,14 +13,14 @@ import (
 )
 
 func TestActionSpanNamesAndCauses(t *testing.T) {
-	end := &plan.End{Reason: "Evicted"}
+	end := &plan.Termination{Reason: "Evicted"}
 	seen := plan.Observed{
 		Sandboxes: []plan.Sandbox{{ID: "5b", Attempt: 1}},
 		Containers: []plan.Container{
 			{ID: "c2", Name: "app", Attempt: 2, State: plan.Exited, ExitCode: 7}, {ID: "c1", Name: "app", Attempt: 1, State: plan.Exited},
 			{ID: "n0", Name: "new", State: plan.Created},
 		},
-		Volumes: map[string]plan.VolumeSeen{"v": {Version: "1"}},
+		Volumes: map[string]plan.VolumeStatus{"v": {Version: "1"}},
 	}
 	for _, row := range []struct {
 		a                 plan.Action
@@ -30,11 +30,11 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 		{plan.StartContainer{Name: "db"}, plan.Memory{}, "start/db", "main, first start", "a container that never ran"},
 		{plan.StartContainer{Name: "app", Attempt: 3}, plan.Memory{}, "start/app (attempt 3)", "main, restart after exit 7", "a container that crashed"},
 		{plan.StartContainer{Name: "db", Attempt: 1}, plan.Memory{Exits: map[string]plan.Container{"db": {ID: "x", ExitCode: 2}}}, "start/db (attempt 1)", "main, restart after exit 2", "one that the runtime forgot"},
-		{plan.StartContainer{Name: "app", Attempt: 3}, plan.Memory{Restarts: map[string]plan.Restart{"app": {Replaces: "c2"}}}, "start/app (attempt 3)", "main, restart after a stop to apply a change", "one that was edited"},
-		{plan.StopContainer{ID: "c2", Name: "app", Why: "Deleted", Grace: 19999702606}, plan.Memory{}, "stop/app (attempt 2)", "Deleted, grace 20s", "a stop"},
+		{plan.StartContainer{Name: "app", Attempt: 3}, plan.Memory{Restarts: map[string]plan.RestartState{"app": {Replacing: "c2"}}}, "start/app (attempt 3)", "main, restart after a stop to apply a change", "one that was edited"},
+		{plan.StopContainer{ID: "c2", Name: "app", Reason: "Deleted", Grace: 19999702606}, plan.Memory{}, "stop/app (attempt 2)", "Deleted, grace 20s", "a stop"},
 		{plan.RemoveContainer{ID: "c1", Name: "app"}, plan.Memory{}, "remove/app (attempt 1)", "replaced by a newer container", "an old instance"},
 		{plan.RemoveContainer{ID: "n0", Name: "new"}, plan.Memory{}, "remove/new", "created but never started", "a container that never ran"},
-		{plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{End: end}, "remove/app (attempt 2)", "the pod is terminating: Evicted", "an ending pod"},
+		{plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{Termination: end}, "remove/app (attempt 2)", "the pod is terminating: Evicted", "an ending pod"},
 		{plan.StopSandbox{ID: "5b"}, plan.Memory{Phase: corev1.PodSucceeded}, "stop/sandbox (attempt 1)", "the pod has succeeded", "a pod that is done"},
 		{plan.RemoveSandbox{ID: "5b"}, plan.Memory{}, "remove/sandbox (attempt 1)", "replaced by a newer sandbox", "an old sandbox"},
 		{plan.RunSandbox{}, plan.Memory{}, "run/sandbox", "the pod has no sandbox", "the first sandbox"},
@@ -55,12 +55,12 @@ func TestCurrentWaits(t *testing.T) {
 	now := time.Now()
 	b := newState()
 	b.verdict = plan.Verdict{State: plan.Wait, Reason: "OutOfcpu"}
-	b.reported = []status.Told{
-		{Reason: plan.Reason{Code: "BackOff", On: "app", Detail: "it crashed", Until: now.Add(time.Second)}},
-		{Reason: plan.Reason{Code: "FailedMount", On: "mount/v", Detail: "no luck", Until: now.Add(time.Second)}},
-		{Reason: plan.Reason{Code: "Pulled", On: "app", Detail: "is here"}},
+	b.reported = []status.ReportedReason{
+		{Reason: plan.Reason{Code: "BackOff", Target: "app", Message: "it crashed", Until: now.Add(time.Second)}},
+		{Reason: plan.Reason{Code: "FailedMount", Target: "mount/v", Message: "no luck", Until: now.Add(time.Second)}},
+		{Reason: plan.Reason{Code: "Pulled", Target: "app", Message: "is here"}},
 	}
-	b.failures[plan.OpKey{Verb: "mount", On: "v"}] = plan.Failure{Action: plan.MountVolume{Volume: "v"}}
+	b.failures[plan.ActionKey{Verb: "mount", Target: "v"}] = plan.Failure{Action: plan.MountVolume{Volume: "v"}}
 	var got []string
 	for _, w := range b.currentWaits(true, now) {
 		got = append(got, w.name+": "+w.cause)

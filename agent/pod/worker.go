@@ -96,7 +96,7 @@ type Worker struct {
 
 	// Below: the worker's goroutine only.
 	state   *state
-	cancels map[plan.OpKey]context.CancelFunc
+	cancels map[plan.ActionKey]context.CancelFunc
 	ops     sync.WaitGroup
 
 	observing       bool
@@ -124,7 +124,7 @@ type Worker struct {
 func New(c Config, a Agent, d Desired, r Restored, timeline *events.Timeline, log *slog.Logger) *Worker {
 	w := &Worker{
 		Config: c, agent: a, stages: c.Stages, metrics: c.Metrics, now: c.Now, log: log, timeline: timeline,
-		inbox: newInbox(), state: newState(), cancels: map[plan.OpKey]context.CancelFunc{},
+		inbox: newInbox(), state: newState(), cancels: map[plan.ActionKey]context.CancelFunc{},
 	}
 	if w.now == nil {
 		w.now = time.Now
@@ -134,7 +134,7 @@ func New(c Config, a Agent, d Desired, r Restored, timeline *events.Timeline, lo
 	if r.History != nil {
 		w.restoreHistory(*r.History)
 	}
-	s.observed = s.observed.Looked(r.Observed.Sandboxes, r.Observed.Containers)
+	s.observed = s.observed.WithRuntime(r.Observed.Sandboxes, r.Observed.Containers)
 	// A termination acts on what exists now, not on what was listed earlier.
 	s.runtimeStale = !r.Current || d.Termination != nil
 	w.claimResources(d)

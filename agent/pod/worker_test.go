@@ -221,7 +221,7 @@ func TestEventBurstDoesNotDelayTermination(t *testing.T) {
 
 func TestSandboxWaitsForNetwork(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		r.host.NetworkState = plan.NetworkSeen{Message: "no conflist"}
+		r.host.NetworkState = plan.NetworkStatus{Message: "no conflist"}
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
 		time.Sleep(time.Minute)
@@ -229,7 +229,7 @@ func TestSandboxWaitsForNetwork(t *testing.T) {
 		if n, told := r.host.Happened("runSandbox"), r.reportedCount("NetworkNotReady"); n != 0 || told != 1 {
 			t.Fatalf("%d sandboxes, told %d times", n, told)
 		}
-		r.host.SetNetwork(plan.NetworkSeen{Ready: true})
+		r.host.SetNetwork(plan.NetworkStatus{Ready: true})
 		w.Sync()
 		r.until(50*time.Millisecond, "runs", r.isRunning(pod))
 	})
@@ -323,16 +323,16 @@ func TestIdlePodHasNoSyncPass(t *testing.T) {
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		changed, stop := r.statuses.Changes()
+		changed, stop := r.statuses.Subscribe()
 		defer stop()
 		was, _ := r.statuses.Get(pod.UID)
 		time.Sleep(24 * time.Hour)
-		if now, _ := r.statuses.Get(pod.UID); now.Passes != was.Passes {
-			t.Errorf("%d passes in a day of rest", now.Passes-was.Passes)
+		if now, _ := r.statuses.Get(pod.UID); now.Syncs != was.Syncs {
+			t.Errorf("%d passes in a day of rest", now.Syncs-was.Syncs)
 		}
 		w.Sync()
 		synctest.Wait()
-		if now, _ := r.statuses.Get(pod.UID); now.Passes != was.Passes+1 {
+		if now, _ := r.statuses.Get(pod.UID); now.Syncs != was.Syncs+1 {
 			t.Error("a nudge made no pass")
 		}
 		select {
@@ -349,7 +349,7 @@ func TestReportedReasonsHaveDetail(t *testing.T) {
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		for _, why := range r.reported {
-			if why.Detail == "" {
+			if why.Message == "" {
 				t.Errorf("told: %+v", why)
 			}
 		}
@@ -371,7 +371,7 @@ func TestRandomFaults(t *testing.T) {
 			}
 			r.host.Fails = func(call string, n int) error {
 				if !obedient.Load() && hostfake.Draw(seed, call, n, "fails")%5 == 0 {
-					return &plan.Error{Kind: []plan.Kind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Draw(seed, call, n, "kind")%3], Err: errors.New("no luck")}
+					return &plan.Error{Kind: []plan.ErrorKind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Draw(seed, call, n, "kind")%3], Err: errors.New("no luck")}
 				}
 				return nil
 			}

@@ -26,19 +26,19 @@ type world struct {
 	n            int
 	sandboxes    []plan.Sandbox
 	containers   []plan.Container
-	volumes      map[string]plan.VolumeSeen
+	volumes      map[string]plan.VolumeStatus
 	images       map[string]plan.Image
 	dirs         bool
 	cgroup       bool
-	attempts     map[plan.OpKey]uint64
-	healthy      bool                       // no faults any more
-	hookRuns     map[plan.OpKey]hookRun     // by the hook's action: what really happened
-	restartAllBy string                     // ID of the container whose exit asked for a new round last
-	restartAllAt time.Time                  // when
-	replaced     map[string]string          // by container name: ID of the one that was stopped last to be replaced
-	sizes        map[string]plan.Given      // by container ID: what it really has
-	size         plan.Resources             // what the pod's cgroup really has
-	startedWith  map[plan.OpKey]*corev1.Pod // the pod that an action was started with
+	attempts     map[plan.ActionKey]uint64
+	healthy      bool                               // no faults any more
+	hookRuns     map[plan.ActionKey]hookRun         // by the hook's action: what really happened
+	restartAllBy string                             // ID of the container whose exit asked for a new round last
+	restartAllAt time.Time                          // when
+	replaced     map[string]string                  // by container name: ID of the one that was stopped last to be replaced
+	sizes        map[string]plan.ContainerResources // by container ID: what it really has
+	size         plan.Resources                     // what the pod's cgroup really has
+	startedWith  map[plan.ActionKey]*corev1.Pod     // the pod that an action was started with
 	pod          *corev1.Pod
 	violations   []string // violated invariants
 }
@@ -49,7 +49,7 @@ type hookRun struct{ started, ended int }
 func newWorld(seed uint64) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		replaced: map[string]string{}, sizes: map[string]plan.Given{}, startedWith: map[plan.OpKey]*corev1.Pod{}, hookRuns: map[plan.OpKey]hookRun{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
+		replaced: map[string]string{}, sizes: map[string]plan.ContainerResources{}, startedWith: map[plan.ActionKey]*corev1.Pod{}, hookRuns: map[plan.ActionKey]hookRun{}, volumes: map[string]plan.VolumeStatus{}, images: map[string]plan.Image{}, attempts: map[plan.ActionKey]uint64{},
 	}
 	w.pod = w.drawPod()
 	return w
@@ -176,7 +176,7 @@ func (w *world) checkCgroupLimits(what string) {
 				w.violated("I12 %s: %s has %s of %s (limited: %v), the pod's cgroup %s for it", what, k.Name, q.String(), name, limited, most.String())
 			}
 		}
-		for name, most := range w.size[plan.WholePod].Limits {
+		for name, most := range w.size[plan.PodLevel].Limits {
 			_, own := has.Resources.Limits[name]
 			if q, limited := has.Inherited[name]; !own && (!limited || q.Cmp(most) > 0) {
 				w.violated("I12 %s: %s has %s of %s from its pod (limited: %v), whose cgroup has %s", what, k.Name, q.String(), name, limited, most.String())
@@ -239,7 +239,7 @@ func (w *world) observation(at uint64, host bool) observation {
 		sandboxes: slices.Clone(w.sandboxes), containers: slices.Clone(w.containers),
 	}
 	if host {
-		s.dirs, s.cgroup, s.volumes, s.images = w.dirs, w.cgroup, maps.Clone(w.volumes), plan.ImagesSeen{}
+		s.dirs, s.cgroup, s.volumes, s.images = w.dirs, w.cgroup, maps.Clone(w.volumes), plan.ImageStatuses{}
 	}
 	return s
 }
@@ -258,7 +258,7 @@ func (w *world) chance(a plan.Action, what string) uint64 {
 // finish ends an action that was under way: done or not, well or badly.
 func (w *world) finish(a plan.Action, canceled bool) plan.Outcome {
 	w.attempts[a.Key()]++
-	out := plan.Outcome{Action: a, Began: w.now, Ended: w.now}
+	out := plan.Outcome{Action: a, StartedAt: w.now, FinishedAt: w.now}
 	fault := uint64(9)
 	if !w.healthy {
 		fault = w.chance(a, "fault") % 10
@@ -291,7 +291,7 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 	w.n++
 	id := fmt.Sprintf("id%d", w.n)
 	switch a := a.(type) {
-	case plan.MakeDirs:
+	case plan.CreateDirs:
 		w.dirs = true
 	case plan.EnsureCgroup:
 		w.cgroup, w.size = true, a.Resources
@@ -299,15 +299,15 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 		w.size = a.Resources
 		w.checkCgroupLimits("the cgroup's resize")
 	case plan.ResizeContainer:
-		w.sizes[a.ID] = a.Given
+		w.sizes[a.ID] = a.ContainerResources
 		w.checkCgroupLimits("a resize")
 	case plan.MountVolume:
 		if !w.dirs {
 			w.violated("I2 volume %s mounted before the directories were made", a.Volume)
 		}
-		w.volumes[a.Volume] = plan.VolumeSeen{Version: a.Version}
+		w.volumes[a.Volume] = plan.VolumeStatus{Version: a.Version}
 	case plan.ProjectVolume:
-		w.volumes[a.Volume] = plan.VolumeSeen{Version: a.Version}
+		w.volumes[a.Volume] = plan.VolumeStatus{Version: a.Version}
 	case plan.RunSandbox:
 		w.runSandbox(a, id, out)
 	case plan.StartContainer:
@@ -321,7 +321,7 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 			w.images[a.Image] = plan.Image{ID: "sha:" + a.Image + "@" + id}
 		}
 		img := w.images[a.Image]
-		img.At = w.now
+		img.InspectedAt = w.now
 		out.Image = &img
 	default:
 		w.undo(a, out)
@@ -335,7 +335,7 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 			if k := &w.containers[i]; k.ID == a.ID {
 				if k.Live() {
 					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.chance(a, "term")%2)) // some exit with 0
-					if a.Replaces() && a.Why != plan.WhyRenewed {                                              // a new round is checked by I11
+					if a.IsReplacement() && a.Reason != plan.StopReasonRestartAll {                            // a new round is checked by I11
 						w.replaced[k.Name] = k.ID
 					}
 				}
@@ -437,7 +437,7 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 		k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.chance(a, "code")%3/2)
 	}
 	if a.Kind == plan.Main || a.Kind == plan.Sidecar {
-		w.sizes[id] = plan.ResourcesOf(w.startedWith[a.Key()]).For(a.Name)
+		w.sizes[id] = plan.ResourcesOf(w.startedWith[a.Key()]).ForContainer(a.Name)
 	}
 	delete(w.replaced, a.Name)
 	w.containers = append([]plan.Container{k}, w.containers...)
@@ -451,9 +451,9 @@ func (w *world) checkImage(a plan.StartContainer, out *plan.Outcome) {
 	now, here := w.images[c.Image]
 	switch {
 	case c.ImagePullPolicy == corev1.PullAlways:
-	case a.Resolve && !here:
-		out.Err, out.Gone = &plan.Error{Kind: plan.ImageGone, Err: errors.New("no such image")}, []string{c.Image}
-	case !a.Resolve && a.Attempt > 0 && a.Image.ID != now.ID:
+	case a.ResolveImage && !here:
+		out.Err, out.MissingImages = &plan.Error{Kind: plan.ImageNotFound, Err: errors.New("no such image")}, []string{c.Image}
+	case !a.ResolveImage && a.Attempt > 0 && a.Image.ID != now.ID:
 		w.violated("%s#%d is made of %s, and %s is %s", a.Name, a.Attempt, a.Image.ID, c.Image, now.ID)
 	}
 }

@@ -20,7 +20,7 @@ const KillSlack = time.Second
 // Options configures a Manager. Every field but FlushStatus is required.
 type Options struct {
 	Groups       []nodeshutdown.Group // in order; empty: pods are not terminated
-	Statuses     *status.Board
+	Statuses     *status.Cache
 	TerminatePod func(ctx context.Context, uid types.UID, grace time.Duration) bool
 	OnStarted    func()                    // called once before pods are terminated; the node admits no more pods
 	FlushStatus  func(ctx context.Context) // called after the last pod, waits until the status is reported; may be nil
@@ -93,7 +93,7 @@ func (m *Manager) run(ctx context.Context, done chan struct{}) {
 	m.o.Log.Info("graceful shutdown started", "period", nodeshutdown.TotalGracePeriod(m.o.Groups))
 	m.o.OnStarted()
 	var pods []*corev1.Pod
-	for _, s := range m.o.Statuses.All() {
+	for _, s := range m.o.Statuses.List() {
 		if !hasTerminated(s) && s.Verdict.Reason != "NodeShutdown" { // rejected, starts after the next boot
 			pods = append(pods, s.Pod)
 		}
@@ -116,7 +116,7 @@ func (m *Manager) run(ctx context.Context, done chan struct{}) {
 
 // terminateGroup terminates the pods of one group.
 func (m *Manager) terminateGroup(ctx context.Context, s nodeshutdown.Step, result *Result) {
-	changed, stop := m.o.Statuses.Changes()
+	changed, stop := m.o.Statuses.Subscribe()
 	defer stop()
 	pending := map[types.UID]string{}
 	for _, p := range s.Pods {
@@ -155,7 +155,7 @@ func hasTerminated(s *status.Snapshot) bool {
 	if s.Status.Phase != corev1.PodSucceeded && s.Status.Phase != corev1.PodFailed {
 		return false
 	}
-	for _, k := range s.Seen.Containers {
+	for _, k := range s.Observed.Containers {
 		if k.Live() {
 			return false
 		}

@@ -19,7 +19,7 @@ import (
 // world contains pods that terminate after a time, or never.
 type world struct {
 	mu    sync.Mutex
-	board *status.Board
+	board *status.Cache
 	takes map[types.UID]time.Duration // absent: never
 	ended []string
 	at    []time.Duration
@@ -31,7 +31,7 @@ func (w *world) put(name string, priority int32, phase corev1.PodPhase) {
 	p := &corev1.Pod{}
 	p.Namespace, p.Name, p.UID = "default", name, types.UID(name)
 	p.Spec.Priority = &priority
-	w.board.Put(&status.Snapshot{Pod: p, Status: corev1.PodStatus{Phase: phase}, Passes: 1, At: time.Now()})
+	w.board.Put(&status.Snapshot{Pod: p, Status: corev1.PodStatus{Phase: phase}, Syncs: 1, At: time.Now()})
 }
 
 func (w *world) end(_ context.Context, uid types.UID, grace time.Duration) bool {

@@ -38,7 +38,7 @@ type ObjectKey struct {
 // KeyOf returns the key of the object that a pod refers to. A token belongs to its pod.
 func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
 	key := ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
-	if ref.Kind == plan.Token {
+	if ref.Kind == plan.ServiceAccountToken {
 		key.Name = string(pod.UID) + "/" + ref.Name
 	}
 	return key

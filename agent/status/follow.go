@@ -12,27 +12,27 @@ import (
 	"berth/podspec"
 )
 
-// News is what one step of following the board brings. One of its fields is set.
-type News struct {
-	Added, Modified, Gone *Snapshot
-	Synced                bool // all that was there at first has been told
+// Event is what one step of following the board brings. One of its fields is set.
+type Event struct {
+	Added, Modified, Deleted *Snapshot
+	Synced                   bool // all that was there at first has been told
 }
 
-// Follow tells every pod of the board, and then what changes of it as users see
+// Watch tells every pod of the board, and then what changes of it as users see
 // it, see Object, until ctx ends or tell fails with the error that it returns.
 // Several changes of a pod may be told as one.
-func (b *Board) Follow(ctx context.Context, tell func(News) error) error {
-	changed, stop := b.Changes()
+func (b *Cache) Watch(ctx context.Context, tell func(Event) error) error {
+	changed, stop := b.Subscribe()
 	defer stop()
 	told := map[types.UID]*Snapshot{}
 	for first := true; ; first = false {
-		for _, n := range b.newer(told) {
+		for _, n := range b.changesSince(told) {
 			if err := tell(n); err != nil {
 				return err
 			}
 		}
 		if first {
-			if err := tell(News{Synced: true}); err != nil {
+			if err := tell(Event{Synced: true}); err != nil {
 				return err
 			}
 		}
@@ -44,9 +44,9 @@ func (b *Board) Follow(ctx context.Context, tell func(News) error) error {
 	}
 }
 
-// newer returns what the board has otherwise than told, and brings told up to
+// changesSince returns what the board has otherwise than told, and brings told up to
 // date. It is asked at every ring: what has not changed costs next to nothing.
-func (b *Board) newer(told map[types.UID]*Snapshot) (out []News) {
+func (b *Cache) changesSince(told map[types.UID]*Snapshot) (out []Event) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for uid, s := range b.pods {
@@ -54,17 +54,17 @@ func (b *Board) newer(told map[types.UID]*Snapshot) (out []News) {
 		told[uid] = s
 		switch {
 		case !known:
-			out = append(out, News{Added: s})
-		case was != s && !was.looksLike(s):
-			out = append(out, News{Modified: s})
+			out = append(out, Event{Added: s})
+		case was != s && !was.sameObject(s):
+			out = append(out, Event{Modified: s})
 		}
 	}
-	slices.SortFunc(out, func(x, y News) int { return cmp.Or(x.Added, x.Modified).compare(cmp.Or(y.Added, y.Modified)) })
+	slices.SortFunc(out, func(x, y Event) int { return cmp.Or(x.Added, x.Modified).compare(cmp.Or(y.Added, y.Modified)) })
 	if len(told) > len(b.pods) {
 		for uid, s := range told {
 			if b.pods[uid] == nil {
 				delete(told, uid)
-				out = append(out, News{Gone: s})
+				out = append(out, Event{Deleted: s})
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (b *Board) newer(told map[types.UID]*Snapshot) (out []News) {
 // error says in the user's words that there is none.
 func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) {
 	var ks []plan.Container
-	for _, k := range s.Seen.Containers {
+	for _, k := range s.Observed.Containers {
 		if k.Name == name {
 			ks = append(ks, k)
 		}
@@ -116,29 +116,29 @@ func (s *Snapshot) waiting(name string) string {
 	return " - no logs yet"
 }
 
-// Lives reports whether an instance of a pod's container is there and has not
+// IsLive reports whether an instance of a pod's container is there and has not
 // ended.
-func (b *Board) Lives(uid types.UID, id string) bool {
+func (b *Cache) IsLive(uid types.UID, id string) bool {
 	s, known := b.Get(uid)
-	return known && slices.ContainsFunc(s.Seen.Containers, func(k plan.Container) bool { return k.ID == id && k.Live() })
+	return known && slices.ContainsFunc(s.Observed.Containers, func(k plan.Container) bool { return k.ID == id && k.Live() })
 }
 
-// NextRun waits for the run of a container that came after the given one, which
+// WaitForNextRun waits for the run of a container that came after the given one, which
 // has ended. It is not there if the container will not run again, or ctx ends.
-func (b *Board) NextRun(ctx context.Context, uid types.UID, after plan.Container) (plan.Container, bool) {
-	changed, stop := b.Changes()
+func (b *Cache) WaitForNextRun(ctx context.Context, uid types.UID, after plan.Container) (plan.Container, bool) {
+	changed, stop := b.Subscribe()
 	defer stop()
 	for {
 		s, known := b.Get(uid)
 		if !known {
 			return plan.Container{}, false
 		}
-		for _, k := range slices.Backward(s.Seen.Containers) { // the oldest first: none is passed over
+		for _, k := range slices.Backward(s.Observed.Containers) { // the oldest first: none is passed over
 			if k.Name == after.Name && k.ID != after.ID && k.Attempt > after.Attempt && k.State != plan.Created {
 				return k, true
 			}
 		}
-		if !plan.Returns(plan.Input{Pod: s.Pod, Verdict: s.Verdict, Seen: s.Seen, Memory: s.Memory}, after.Name) {
+		if !plan.WillRestart(plan.Input{Pod: s.Pod, Verdict: s.Verdict, Observed: s.Observed, Memory: s.Memory}, after.Name) {
 			return plan.Container{}, false
 		}
 		select {
@@ -158,14 +158,14 @@ func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
 	return false, false
 }
 
-// Network is the ID of the sandbox whose network is the pod's; empty: it has the
+// NetworkSandbox is the ID of the sandbox whose network is the pod's; empty: it has the
 // host's. The error says in the user's words that there is none.
-func (s *Snapshot) Network() (sandbox string, err error) {
-	if len(s.Seen.Sandboxes) == 0 || !s.Seen.Sandboxes[0].Ready {
+func (s *Snapshot) NetworkSandbox() (sandbox string, err error) {
+	if len(s.Observed.Sandboxes) == 0 || !s.Observed.Sandboxes[0].Ready {
 		return "", fmt.Errorf("pod %q has no network now: it is %s", s.Pod.Namespace+"/"+s.Pod.Name, s.Status.Phase)
 	}
 	if s.Pod.Spec.HostNetwork {
 		return "", nil
 	}
-	return s.Seen.Sandboxes[0].ID, nil
+	return s.Observed.Sandboxes[0].ID, nil
 }

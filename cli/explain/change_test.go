@@ -84,11 +84,11 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 	}{
 		{
 			"resize with a restart", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer),
-			plan.Verdict{State: plan.OK},
+			plan.Verdict{State: plan.Admitted},
 			[]string{"resize  ", "StopContainer a", "StartContainer a"},
 		},
 		{
-			"resize without a restart", corev1.NotRequired, memory("44Mi", corev1.NotRequired), plan.Verdict{State: plan.OK},
+			"resize without a restart", corev1.NotRequired, memory("44Mi", corev1.NotRequired), plan.Verdict{State: plan.Admitted},
 			[]string{"resize  ", "ResizeContainer a"},
 		},
 		{
@@ -103,7 +103,7 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 		},
 		{
 			"replaced pod", corev1.NotRequired, func(p *corev1.Pod) { p.UID = "u2" },
-			plan.Verdict{State: plan.OK},
+			plan.Verdict{State: plan.Admitted},
 			[]string{
 				"replace 40Mi is gone ", "ending", "StopContainer a", "StopSandbox", "RemoveSandbox", "RunSandbox",
 				"StartContainer a",
@@ -114,12 +114,12 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 			w := pod(memory("40Mi", row.policy)).settle()
 			x := w.subject()
 			snap := &status.Snapshot{
-				Pod:     x.Pod,
-				Verdict: plan.Verdict{State: plan.OK},
-				Status:  x.Status,
-				Seen:    x.Observed,
-				Memory:  x.Memory,
-				Passes:  1,
+				Pod:      x.Pod,
+				Verdict:  plan.Verdict{State: plan.Admitted},
+				Status:   x.Status,
+				Observed: x.Observed,
+				Memory:   x.Memory,
+				Syncs:    1,
 			}
 			next := x.Pod.DeepCopy()
 			next.Generation++

@@ -22,7 +22,7 @@ func Describe(action plan.Action) (name, on, detail string) {
 	case plan.UnmountVolume:
 		on = a.Volume
 	case plan.StopContainer:
-		on, detail = a.Name, fmt.Sprintf("%s, grace period %s", a.Why, rounded(a.Grace))
+		on, detail = a.Name, fmt.Sprintf("%s, grace period %s", a.Reason, rounded(a.Grace))
 	case plan.PreStop:
 		on = a.Name
 	case plan.PostStart:
@@ -95,8 +95,8 @@ func redundant(all []plan.Reason, i int) bool {
 	}
 	for j, x := range all {
 		// The event of a waiting reason.
-		same := x.On == r.On && x.Code != r.Code && r.Code == "Failed" && strings.HasPrefix(r.Detail, "Error: ")
-		if j != i && (same || j < i && x.On == r.On && x.Code == r.Code && x.Detail == r.Detail) {
+		same := x.Target == r.Target && x.Code != r.Code && r.Code == "Failed" && strings.HasPrefix(r.Message, "Error: ")
+		if j != i && (same || j < i && x.Target == r.Target && x.Code == r.Code && x.Message == r.Message) {
 			return true
 		}
 	}
@@ -105,8 +105,8 @@ func redundant(all []plan.Reason, i int) bool {
 
 // reason converts a decision to its wire type. If it is about a failed action, the target is the
 // action instead of its key.
-func reason(r plan.Reason, failed map[plan.OpKey]plan.Failure) nodeapi.Reason {
-	out := nodeapi.Reason{Code: r.Code, Target: r.On, Detail: r.Detail, Until: r.Until}
+func reason(r plan.Reason, failed map[plan.ActionKey]plan.Failure) nodeapi.Reason {
+	out := nodeapi.Reason{Code: r.Code, Target: r.Target, Detail: r.Message, Until: r.Until}
 	if strings.HasPrefix(r.Code, "Resize") {
 		out.Detail = "" // JSON; the wait reason has the problem in readable form
 	}
@@ -117,9 +117,9 @@ func reason(r plan.Reason, failed map[plan.OpKey]plan.Failure) nodeapi.Reason {
 }
 
 // failureOf returns the failed action that a decision is about.
-func failureOf(r plan.Reason, failed map[plan.OpKey]plan.Failure) (plan.Failure, bool) {
+func failureOf(r plan.Reason, failed map[plan.ActionKey]plan.Failure) (plan.Failure, bool) {
 	for key, f := range failed {
-		if key.String() == r.On && f.Action != nil {
+		if key.String() == r.Target && f.Action != nil {
 			return f, true
 		}
 	}

@@ -47,7 +47,7 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 		snap = &status.Snapshot{}
 	}
 	ended := plan.HasFinished(snap.Memory, snap.Verdict) || finished(snap.Status.Phase)
-	holds := snap.Verdict.State == plan.OK && !ended // holds resources
+	holds := snap.Verdict.State == plan.Admitted && !ended // holds resources
 	var ending []step
 	refused := ""
 	change := ChangeOf(snap.Pod, pod, ended)
@@ -62,7 +62,7 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 		refused = h.Rejection(pod, gone)
 		ending = h.ending(snap, now)
 	case nodeapi.Unchanged, nodeapi.Update, nodeapi.Resize:
-		s.Observed, s.Status, s.Memory = snap.Seen, snap.Status, snap.Memory
+		s.Observed, s.Status, s.Memory = snap.Observed, snap.Status, snap.Memory
 		switch {
 		case !resized(snap.Pod, pod):
 		case holds:
@@ -82,26 +82,26 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 
 // allocated is an existing pod with the resources that the allocator has reserved for it.
 func allocated(s *status.Snapshot) *corev1.Pod {
-	return plan.WithResources(s.Pod, s.Memory.Sizes.Allocated)
+	return plan.WithResources(s.Pod, s.Memory.Resources.Allocated)
 }
 
 // resize returns the resources that the allocator would reserve for a pod, and why they differ from
 // the requested ones.
-func (h PlanContext) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) {
+func (h PlanContext) resize(was, pod *corev1.Pod) (plan.Resources, plan.ResizeStatus) {
 	switch v := h.Resize(was, pod); v.State {
-	case plan.OK:
-		return plan.ResourcesOf(pod), plan.Resize{}
+	case plan.Admitted:
+		return plan.ResourcesOf(pod), plan.ResizeStatus{}
 	case plan.Wait:
-		return plan.ResourcesOf(was), plan.Resize{Reason: corev1.PodReasonDeferred, Message: v.Message}
+		return plan.ResourcesOf(was), plan.ResizeStatus{Reason: corev1.PodReasonDeferred, Message: v.Message}
 	default:
-		return plan.ResourcesOf(was), plan.Resize{Reason: corev1.PodReasonInfeasible, Message: v.Message}
+		return plan.ResourcesOf(was), plan.ResizeStatus{Reason: corev1.PodReasonInfeasible, Message: v.Message}
 	}
 }
 
 // ending returns the steps that terminate an existing pod.
 func (h PlanContext) ending(snap *status.Snapshot, now time.Time) []step {
 	s := FromSnapshot(snap, h.Limits, func(plan.Action) string { return "" })
-	s.Termination = &plan.End{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), At: now, Forget: true}
+	s.Termination = &plan.Termination{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), RequestedAt: now, RemovePod: true}
 	steps, _ := simulate(s, now)
 	return steps
 }

@@ -15,7 +15,7 @@ import (
 // ProbeState is the state of one probe of a container instance.
 type ProbeState struct {
 	ContainerID   string // container ID
-	Probed        plan.Probed
+	Probed        plan.ProbeState
 	Passed        *bool // result according to the thresholds; nil: not determined yet
 	NextRun       time.Time
 	Running       bool
@@ -77,9 +77,9 @@ func probe(s PodState, c *corev1.Container, p specified, made []ProbeState) node
 		m := made[i]
 		out.NextRun, out.Running, out.MissedPeriods, out.Recent = m.NextRun, m.Running, m.MissedPeriods, m.Recent
 		if m.Probed.OK {
-			out.Successes = m.Probed.Run
+			out.Successes = m.Probed.Consecutive
 		} else {
-			out.Failures = m.Probed.Run
+			out.Failures = m.Probed.Consecutive
 		}
 	}
 	switch {
@@ -149,7 +149,7 @@ func unhealthy(s PodState) (out []nodeapi.WaitReason) {
 func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health, k plan.Container) nodeapi.WaitReason {
 	w := nodeapi.WaitReason{Reason: string(kind) + "Probe", Target: name, Since: k.StartedAt}
 	text := strings.ToLower(string(kind)) + " probe"
-	was := h.Of(kind)
+	was := h.StateOf(kind)
 	switch {
 	case was == nil && spec.InitialDelaySeconds > 0:
 		w.Message = fmt.Sprintf(
@@ -158,11 +158,11 @@ func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health
 			probeAction(spec),
 			spec.InitialDelaySeconds,
 		)
-	case was == nil || was.Run == 0 || was.OK:
+	case was == nil || was.Consecutive == 0 || was.OK:
 		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet", text, probeAction(spec))
 	default:
 		w.Message = joined(fmt.Sprintf("%s failing (%s)", text, probeAction(spec)), was.Failure)
-		w.Failures = int(was.Run)
+		w.Failures = int(was.Consecutive)
 		w.Details = []nodeapi.Detail{
 			{Name: "failureThreshold", Value: fmt.Sprint(spec.FailureThreshold)},
 			{Name: "period", Value: fmt.Sprintf("%ds", spec.PeriodSeconds)},

@@ -27,7 +27,7 @@ func probedSubject(h plan.Health) PodState {
 	}
 	podspec.SetDefaults(p)
 	return PodState{
-		Pod: p, LastSync: t0, Limits: limits, Verdict: plan.Verdict{State: plan.OK},
+		Pod: p, LastSync: t0, Limits: limits, Verdict: plan.Verdict{State: plan.Admitted},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 		Observed: plan.Observed{
 			Containers: []plan.Container{{ID: "a-0", Name: "a", State: plan.Running, StartedAt: t0.Add(-time.Minute)}},
@@ -37,8 +37,8 @@ func probedSubject(h plan.Health) PodState {
 }
 
 func TestWhyReportsFailingProbe(t *testing.T) {
-	bad := func(kind plan.ProbeKind) []plan.Probed {
-		return []plan.Probed{{Kind: kind, Run: 3, Failure: "HTTP probe failed with statuscode: 503"}}
+	bad := func(kind plan.ProbeKind) []plan.ProbeState {
+		return []plan.ProbeState{{Kind: kind, Consecutive: 3, Failure: "HTTP probe failed with statuscode: 503"}}
 	}
 	for _, c := range []struct {
 		name string
@@ -47,11 +47,11 @@ func TestWhyReportsFailingProbe(t *testing.T) {
 	}{
 		{"no result yet", plan.Health{}, "StartupProbe: startup probe (httpGet http://:80/s) has not succeeded yet"},
 		{
-			"failing startup probe", plan.Health{Probed: bad(plan.StartupProbe)},
+			"failing startup probe", plan.Health{Probes: bad(plan.StartupProbe)},
 			"StartupProbe: startup probe failing (httpGet http://:80/s): HTTP probe failed with statuscode: 503",
 		},
 		{
-			"failing readiness probe", plan.Health{Started: true, Probed: bad(plan.ReadinessProbe)},
+			"failing readiness probe", plan.Health{Started: true, Probes: bad(plan.ReadinessProbe)},
 			"ReadinessProbe: readiness probe failing (httpGet http://:80/r): HTTP probe failed with statuscode: 503",
 		},
 		{"all probes pass", plan.Health{Started: true, Ready: true}, ""},
@@ -78,7 +78,7 @@ func TestProbesIncludesInactiveProbes(t *testing.T) {
 	made := func(kind plan.ProbeKind, ok bool, passed *bool) ProbeState {
 		return ProbeState{
 			ContainerID: "a-0",
-			Probed:      plan.Probed{Kind: kind, OK: ok, Run: 1},
+			Probed:      plan.ProbeState{Kind: kind, OK: ok, Consecutive: 1},
 			Passed:      passed,
 			NextRun:     t0.Add(time.Second),
 		}

@@ -32,13 +32,13 @@ const (
 // without an external change.
 func simulate(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
 	d := simulation{in: plan.Input{
-		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, End: s.Termination,
-		Seen: s.Observed, Refs: s.Refs,
-		Busy: map[plan.OpKey]plan.Action{}, Failed: maps.Clone(s.Failed), Memory: s.Memory, Limits: s.Limits,
+		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, Termination: s.Termination,
+		Observed: s.Observed, Refs: s.Refs,
+		InProgress: map[plan.ActionKey]plan.Action{}, Failures: maps.Clone(s.Failed), Memory: s.Memory, Limits: s.Limits,
 	}}
 	d.in.Limits.Probing = false // in the simulation all probes succeed
 	for _, b := range s.InProgress {
-		d.in.Busy[b.Action.Key()] = b.Action
+		d.in.InProgress[b.Action.Key()] = b.Action
 	}
 	for n := 1; n <= maxPasses; n++ {
 		p := plan.Decide(d.in)
@@ -51,13 +51,13 @@ func simulate(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
 			d.succeed(a)
 		}
 		switch {
-		case len(d.in.Busy) > 0:
+		case len(d.in.InProgress) > 0:
 			d.finish()
 		case len(actions) > 0:
 			d.after = actionText(actions[len(actions)-1])
 		case d.unblock(p):
 		case p.Done || p.Wake.IsZero() || p.Wake.Sub(now) > maxTime:
-			return out, p.Why
+			return out, p.Reasons
 		default:
 			d.in.Now, d.after = p.Wake, "the back-off"
 		}
@@ -73,43 +73,43 @@ type simulation struct {
 
 // succeed applies the successful result of an action.
 func (d *simulation) succeed(a plan.Action) {
-	d.in.Seen = d.in.Seen.After(successOf(d.in.Seen, a, d.in.Now))
-	delete(d.in.Failed, a.Key())
-	delete(d.in.Busy, a.Key())
+	d.in.Observed = d.in.Observed.After(successOf(d.in.Observed, a, d.in.Now))
+	delete(d.in.Failures, a.Key())
+	delete(d.in.InProgress, a.Key())
 }
 
 // finish completes the actions in progress.
 func (d *simulation) finish() {
 	for _, key := range slices.SortedFunc(
-		maps.Keys(d.in.Busy), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) },
+		maps.Keys(d.in.InProgress), func(a, b plan.ActionKey) int { return strings.Compare(a.String(), b.String()) },
 	) {
-		d.after = actionText(d.in.Busy[key])
-		d.succeed(d.in.Busy[key])
+		d.after = actionText(d.in.InProgress[key])
+		d.succeed(d.in.InProgress[key])
 	}
 }
 
 // unblock resolves what the pod is waiting for without an action: admission, the network, the exit
 // of an init container. Missing objects stay missing, because a user has to create them.
 func (d *simulation) unblock(p plan.Plan) bool {
-	if d.in.End != nil || p.Done || !p.Memory.Finished.IsZero() || finished(p.Status.Phase) {
+	if d.in.Termination != nil || p.Done || !p.Memory.FinishedAt.IsZero() || finished(p.Status.Phase) {
 		return false
 	}
-	if d.in.Verdict.State == plan.Wait || d.in.Verdict.State == plan.NotAsked {
-		d.in.Verdict, d.after = plan.Verdict{State: plan.OK}, "admission by the node"
+	if d.in.Verdict.State == plan.Wait || d.in.Verdict.State == plan.NotRequested {
+		d.in.Verdict, d.after = plan.Verdict{State: plan.Admitted}, "admission by the node"
 		return true
 	}
-	if !d.in.Seen.Network.Ready &&
-		slices.ContainsFunc(p.Why, func(r plan.Reason) bool { return r.Code == "NetworkNotReady" }) {
-		d.in.Seen.Network, d.after = plan.NetworkSeen{Ready: true}, "the pod network is ready"
+	if !d.in.Observed.Network.Ready &&
+		slices.ContainsFunc(p.Reasons, func(r plan.Reason) bool { return r.Code == "NetworkNotReady" }) {
+		d.in.Observed.Network, d.after = plan.NetworkStatus{Ready: true}, "the pod network is ready"
 		return true
 	}
-	if slices.ContainsFunc(p.Why, func(r plan.Reason) bool { return r.Code == plan.ReasonDevices }) {
-		d.in.Seen.Devices, d.after = nil, "its devices are available"
+	if slices.ContainsFunc(p.Reasons, func(r plan.Reason) bool { return r.Code == plan.ReasonDevices }) {
+		d.in.Observed.Devices, d.after = nil, "its devices are available"
 		return true
 	}
-	if c, k, runs := runningInit(d.in.Pod, d.in.Seen); runs {
+	if c, k, runs := runningInit(d.in.Pod, d.in.Observed); runs {
 		k.State, k.ExitCode, k.FinishedAt = plan.Exited, 0, d.in.Now
-		d.in.Seen = d.in.Seen.WithContainer(k)
+		d.in.Observed = d.in.Observed.WithContainer(k)
 		d.after = fmt.Sprintf("the exit of init container %s", c.Name)
 		return true
 	}
@@ -142,7 +142,7 @@ func finished(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == 
 
 // successOf is the outcome of a successful action.
 func successOf(seen plan.Observed, action plan.Action, now time.Time) plan.Outcome {
-	out := plan.Outcome{Action: action, Began: now, Ended: now}
+	out := plan.Outcome{Action: action, StartedAt: now, FinishedAt: now}
 	switch a := action.(type) {
 	case plan.RunSandbox:
 		out.Sandbox = &plan.Sandbox{
@@ -199,9 +199,9 @@ func planAfter(ending []step, s PodState, change nodeapi.Change, refused string,
 		p.Stages = append(p.Stages, nodeapi.StagePlan{Stage: name})
 	}
 	if s.Verdict.State != plan.Rejected {
-		s.Verdict = plan.Verdict{State: plan.OK}
+		s.Verdict = plan.Verdict{State: plan.Admitted}
 	}
-	s.Observed.Network = plan.NetworkSeen{Ready: true}
+	s.Observed.Network = plan.NetworkStatus{Ready: true}
 	steps, stopped := simulate(s, now)
 	for _, st := range steps {
 		i := stages[StageOf(st.action)]

@@ -16,28 +16,28 @@ import (
 // an action; empty: unknown.
 func FromSnapshot(s *status.Snapshot, limits plan.Limits, progress func(plan.Action) string) PodState {
 	x := PodState{
-		Pod: s.Pod, Status: s.Status, Termination: s.End, Verdict: s.Verdict, Observed: s.Seen, Failed: s.Failed,
+		Pod: s.Pod, Status: s.Status, Termination: s.Termination, Verdict: s.Verdict, Observed: s.Observed, Failed: s.Failures,
 		Refs:   s.Refs,
-		Memory: s.Memory, Syncs: s.Passes, LastSync: s.At, NextSync: s.Wake, Limits: limits,
+		Memory: s.Memory, Syncs: s.Syncs, LastSync: s.At, NextSync: s.Wake, Limits: limits,
 	}
-	for _, t := range s.Why {
+	for _, t := range s.Reasons {
 		x.Reasons = append(x.Reasons, TimedReason{Reason: t.Reason, Since: t.Since})
 	}
-	for _, w := range s.Busy {
+	for _, w := range s.InProgress {
 		x.InProgress = append(x.InProgress, Operation{Action: w.Action, Since: w.Since, Progress: progress(w.Action)})
 	}
 	return x
 }
 
 // PodEvent converts a notification of the status cache to a watch event.
-func PodEvent(n status.News) nodeapi.PodEvent {
+func PodEvent(n status.Event) nodeapi.PodEvent {
 	switch {
 	case n.Added != nil:
 		return nodeapi.PodEvent{Type: nodeapi.Added, Pod: n.Added.Object()}
 	case n.Modified != nil:
 		return nodeapi.PodEvent{Type: nodeapi.Modified, Pod: n.Modified.Object()}
-	case n.Gone != nil:
-		return nodeapi.PodEvent{Type: nodeapi.Deleted, Pod: n.Gone.Object()}
+	case n.Deleted != nil:
+		return nodeapi.PodEvent{Type: nodeapi.Deleted, Pod: n.Deleted.Object()}
 	}
 	return nodeapi.PodEvent{Type: nodeapi.Synced}
 }

@@ -90,10 +90,10 @@ func decisions(s PodState) (out []nodeapi.WaitReason) {
 	}
 	for i, r := range s.Reasons {
 		f, failed := failureOf(r.Reason, s.Failed)
-		if redundant(all, i) || finished(s.Status.Phase) && !failed && r.Code != plan.ReasonReturns {
+		if redundant(all, i) || finished(s.Status.Phase) && !failed && r.Code != plan.ReasonRecreate {
 			continue
 		}
-		w := nodeapi.WaitReason{Reason: r.Code, Target: r.On, Message: r.Detail, Since: r.Since, Until: r.Until}
+		w := nodeapi.WaitReason{Reason: r.Code, Target: r.Target, Message: r.Message, Since: r.Since, Until: r.Until}
 		if failed {
 			name, on, _ := Describe(f.Action)
 			w.Target = on
@@ -102,7 +102,7 @@ func decisions(s PodState) (out []nodeapi.WaitReason) {
 			}
 		}
 		for key, f := range s.Failed {
-			if key.String() == r.On || key.On == r.On && r.On != "" {
+			if key.String() == r.Target || key.Target == r.Target && r.Target != "" {
 				w.Failures = f.Count
 				w.Since = earliest(w.Since, f.At)
 			}
@@ -164,7 +164,7 @@ func backOff(s PodState, w nodeapi.WaitReason) nodeapi.WaitReason {
 	w.Details = append(w.Details, nodeapi.Detail{Name: "last exit code", Value: fmt.Sprint(k.ExitCode)})
 	if counted {
 		w.Details = append(w.Details,
-			nodeapi.Detail{Name: "restarts", Value: fmt.Sprint(max(r.Next, 1) - 1)},
+			nodeapi.Detail{Name: "restarts", Value: fmt.Sprint(max(r.NextAttempt, 1) - 1)},
 			nodeapi.Detail{Name: "consecutive exits", Value: fmt.Sprint(r.Count)})
 	}
 	if !k.FinishedAt.IsZero() && w.Until.After(k.FinishedAt) {
@@ -187,7 +187,7 @@ func backOff(s PodState, w nodeapi.WaitReason) nodeapi.WaitReason {
 func endings(s PodState) (out []nodeapi.WaitReason) {
 	for _, b := range s.InProgress {
 		if a, hook := b.Action.(plan.PreStop); hook {
-			by := s.Memory.Hooks[a.Name].By
+			by := s.Memory.Hooks[a.Name].Deadline
 			out = append(out, nodeapi.WaitReason{
 				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: by,
 				Message: fmt.Sprintf(
@@ -198,7 +198,7 @@ func endings(s PodState) (out []nodeapi.WaitReason) {
 		}
 		if a, stops := b.Action.(plan.StopContainer); stops {
 			out = append(out, nodeapi.WaitReason{
-				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: a.By,
+				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: a.Deadline,
 				Message: fmt.Sprintf(
 					"container %s is stopping and is killed at the end of its grace period of %s",
 					a.Name,

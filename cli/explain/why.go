@@ -16,16 +16,16 @@ import (
 type PodState struct {
 	Pod         *corev1.Pod
 	Status      corev1.PodStatus
-	Termination *plan.End
+	Termination *plan.Termination
 	Verdict     plan.Verdict
 	Observed    plan.Observed
 	Reasons     []TimedReason
 	InProgress  []Operation
-	Failed      map[plan.OpKey]plan.Failure
+	Failed      map[plan.ActionKey]plan.Failure
 	Refs        map[plan.Ref]plan.Version
-	Memory      plan.Memory    // of the last sync
-	Reserved    plan.Resources // reserved by the allocator; nil: as in Memory
-	Resize      plan.Resize    // why a resize is not possible
+	Memory      plan.Memory       // of the last sync
+	Reserved    plan.Resources    // reserved by the allocator; nil: as in Memory
+	Resize      plan.ResizeStatus // why a resize is not possible
 	Syncs       int64
 	LastSync    time.Time
 	NextSync    time.Time
@@ -84,7 +84,7 @@ func unknown(s PodState) bool {
 
 // next returns the steps that the simulation predicts, without those in progress.
 func next(s PodState, steps []step, now time.Time) (out []nodeapi.Step) {
-	busy := map[plan.OpKey]bool{}
+	busy := map[plan.ActionKey]bool{}
 	for _, b := range s.InProgress {
 		busy[b.Action.Key()] = true
 	}
@@ -117,7 +117,7 @@ func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 			work(w.InProgress[0]),
 			age(now, w.InProgress[0].Since),
 		)
-	case s.Termination != nil && (s.Termination.Forget || !finished(s.Status.Phase)):
+	case s.Termination != nil && (s.Termination.RemovePod || !finished(s.Status.Phase)):
 		return fmt.Sprintf("%s is terminating (%s)", name, s.Termination.Reason)
 	case s.Status.Phase == corev1.PodSucceeded:
 		return name + " has succeeded: all containers have completed"
@@ -161,9 +161,9 @@ func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 // recreation describes when a terminated pod is created again; empty: never.
 func recreation(w nodeapi.PodExplanation, now time.Time) string {
 	for _, x := range w.WaitingFor {
-		if x.Reason == plan.ReasonReturns && x.Until.After(now) {
+		if x.Reason == plan.ReasonRecreate && x.Until.After(now) {
 			return fmt.Sprintf("%s (in %s)", x.Message, rounded(x.Until.Sub(now)))
-		} else if x.Reason == plan.ReasonReturns {
+		} else if x.Reason == plan.ReasonRecreate {
 			return x.Message
 		}
 	}

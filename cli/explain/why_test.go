@@ -21,8 +21,8 @@ var (
 	limits = plan.Limits{
 		CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
 		PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: 30 * time.Second,
-		ReturnBase: time.Minute, ReturnMax: 10 * time.Minute,
-		MinStop: 2 * time.Second, RuntimeName: "containerd", Probing: true,
+		RecreateBase: time.Minute, RecreateMax: 10 * time.Minute,
+		MinStopGrace: 2 * time.Second, RuntimeName: "containerd", Probing: true,
 	}
 )
 
@@ -37,12 +37,12 @@ func pod(opts ...func(*corev1.Pod)) *world {
 		o(p)
 	}
 	return &world{simulation{in: plan.Input{
-		Now: t0, Pod: p, Verdict: plan.Verdict{State: plan.OK}, Limits: limits,
-		Seen: plan.Observed{
-			Network: plan.NetworkSeen{Ready: true},
+		Now: t0, Pod: p, Verdict: plan.Verdict{State: plan.Admitted}, Limits: limits,
+		Observed: plan.Observed{
+			Network: plan.NetworkStatus{Ready: true},
 			Images:  map[string]plan.Image{"img": {ID: "sha:img"}},
 		},
-		Busy: map[plan.OpKey]plan.Action{}, Failed: map[plan.OpKey]plan.Failure{},
+		InProgress: map[plan.ActionKey]plan.Action{}, Failures: map[plan.ActionKey]plan.Failure{},
 	}}}
 }
 
@@ -102,7 +102,7 @@ func (w *world) settle() *world {
 
 // lacking sets devices that container a is waiting for.
 func (w *world) lacking(why string) *world {
-	w.in.Seen.Devices = map[string]plan.DevicesSeen{"a": {Waits: why}}
+	w.in.Observed.Devices = map[string]plan.DeviceStatus{"a": {Pending: why}}
 	return w
 }
 
@@ -110,9 +110,9 @@ func (w *world) after(d time.Duration) *world { w.in.Now = w.in.Now.Add(d); retu
 
 // exits terminates the running instance of a container.
 func (w *world) exits(name string, code int32) *world {
-	k, _ := newest(w.in.Seen, name)
+	k, _ := newest(w.in.Observed, name)
 	k.State, k.ExitCode, k.FinishedAt = plan.Exited, code, w.in.Now
-	w.in.Seen = w.in.Seen.WithContainer(k)
+	w.in.Observed = w.in.Observed.WithContainer(k)
 	p := plan.Decide(w.in) // count the exit
 	w.in.Memory = p.Memory
 	return w
@@ -123,17 +123,17 @@ func (w *world) begin() *world {
 	p := plan.Decide(w.in)
 	w.in.Memory = p.Memory
 	for _, a := range p.Actions() {
-		w.in.Busy[a.Key()] = a
+		w.in.InProgress[a.Key()] = a
 	}
 	return w
 }
 
 // fails lets the action in progress with this key fail, as the count-th consecutive failure.
 func (w *world) fails(key string, count int, err error) *world {
-	for k, a := range w.in.Busy {
+	for k, a := range w.in.InProgress {
 		if k.String() == key {
-			delete(w.in.Busy, k)
-			w.in.Failed[k] = plan.FailureOf(plan.Outcome{Action: a, Ended: w.in.Now, Err: err}, count-1)
+			delete(w.in.InProgress, k)
+			w.in.Failures[k] = plan.FailureOf(plan.Outcome{Action: a, FinishedAt: w.in.Now, Err: err}, count-1)
 		}
 	}
 	return w
@@ -141,7 +141,7 @@ func (w *world) fails(key string, count int, err error) *world {
 
 // obeys completes all actions in progress except the one with the given key.
 func (w *world) obeys(but string) *world {
-	for k, a := range w.in.Busy {
+	for k, a := range w.in.InProgress {
 		if k.String() != but {
 			w.succeed(a)
 		}
@@ -153,14 +153,14 @@ func (w *world) obeys(but string) *world {
 func (w *world) subject() PodState {
 	p := plan.Decide(w.in)
 	s := PodState{
-		Pod: w.in.Pod, Status: p.Status, Termination: p.Memory.End, Verdict: w.in.Verdict, Observed: w.in.Seen,
-		Failed: w.in.Failed, Refs: w.in.Refs,
+		Pod: w.in.Pod, Status: p.Status, Termination: p.Memory.Termination, Verdict: w.in.Verdict, Observed: w.in.Observed,
+		Failed: w.in.Failures, Refs: w.in.Refs,
 		Memory: p.Memory, Syncs: 1, LastSync: w.in.Now, NextSync: p.Wake, Limits: w.in.Limits,
 	}
-	for _, r := range p.Why {
+	for _, r := range p.Reasons {
 		s.Reasons = append(s.Reasons, TimedReason{r, w.in.Now})
 	}
-	for _, a := range w.in.Busy {
+	for _, a := range w.in.InProgress {
 		s.InProgress = append(s.InProgress, Operation{Action: a, Since: w.in.Now})
 	}
 	for _, a := range p.Actions() { // started by this sync
@@ -299,7 +299,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			strings.ReplaceAll(
 				restOfStart, "\n", " after admission by the node\n",
 			) + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
-			pod().judged(plan.NotAsked, "", ""),
+			pod().judged(plan.NotRequested, "", ""),
 		}, {
 			"a rejected pod", "default/web has failed: NodeAffinity: Pod was rejected: no match", nil, "",
 			pod().judged(plan.Rejected, "NodeAffinity", "no match"),
@@ -394,7 +394,7 @@ func TestScenario24_NextRetryOfContainerInBackOff(t *testing.T) {
 func (w *world) resized(cpu, reason, message string) *world {
 	w.in.Pod = w.in.Pod.DeepCopy()
 	w.in.Pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
-	w.in.Resize = plan.Resize{Reason: reason, Message: message}
+	w.in.Resize = plan.ResizeStatus{Reason: reason, Message: message}
 	return w
 }
 
@@ -439,7 +439,7 @@ func (w *world) settleHost() *world {
 }
 
 func (w *world) without() *world {
-	w.in.Seen.Network = plan.NetworkSeen{Message: "no CNI configuration"}
+	w.in.Observed.Network = plan.NetworkStatus{Message: "no CNI configuration"}
 	return w.settle()
 }
 
@@ -449,12 +449,12 @@ func (w *world) judged(state plan.VerdictState, reason, message string) *world {
 }
 
 func (w *world) ended(grace time.Duration) *world {
-	w.in.End = &plan.End{Reason: "Deleted", Grace: grace, At: w.in.Now, Forget: true}
+	w.in.Termination = &plan.Termination{Reason: "Deleted", Grace: grace, RequestedAt: w.in.Now, RemovePod: true}
 	return w
 }
 
 func (w *world) failed(reason, message string) *world {
-	w.in.End = &plan.End{Reason: reason, Message: message, At: w.in.Now, Node: reason == "Evicted"}
+	w.in.Termination = &plan.Termination{Reason: reason, Message: message, RequestedAt: w.in.Now, NodeCaused: reason == "Evicted"}
 	return w.settle()
 }
 
@@ -485,7 +485,7 @@ func TestPlanReportsWhatBlocksIt(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w := pod(row.opts...)
-			s := PodState{Pod: w.in.Pod, Limits: limits, Observed: plan.Observed{Images: w.in.Seen.Images}}
+			s := PodState{Pod: w.in.Pod, Limits: limits, Observed: plan.Observed{Images: w.in.Observed.Images}}
 			p := PlanPod(s, nodeapi.Create, "", t0)
 			var actions, reasons []string
 			for _, st := range p.Stages {
@@ -508,9 +508,9 @@ func TestPlanReportsWhatBlocksIt(t *testing.T) {
 
 func TestPlanOfChangedImageRestartsContainer(t *testing.T) {
 	w := pod().settle()
-	k, _ := newest(w.in.Seen, "a")
+	k, _ := newest(w.in.Observed, "a")
 	k.SpecHash = podspec.ContainerHash(&w.in.Pod.Spec.Containers[0])
-	w.in.Seen = w.in.Seen.WithContainer(k)
+	w.in.Observed = w.in.Observed.WithContainer(k)
 	s := w.subject()
 	s.Pod = s.Pod.DeepCopy()
 	s.Pod.Spec.Containers[0].Image = "img2"
@@ -523,9 +523,9 @@ func TestPlanOfChangedImageRestartsContainer(t *testing.T) {
 }
 
 func TestWhyPredictsNothingWithoutRuntime(t *testing.T) {
-	s := pod().judged(plan.NotAsked, "", "").subject()
+	s := pod().judged(plan.NotRequested, "", "").subject()
 	s.Reasons = []TimedReason{
-		{plan.Reason{Code: "RuntimeNotReady", Detail: "waiting for the container runtime: no socket"}, t0},
+		{plan.Reason{Code: "RuntimeNotReady", Message: "waiting for the container runtime: no socket"}, t0},
 	}
 	s.InProgress = nil
 	y := Why(s, t0)

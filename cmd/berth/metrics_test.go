@@ -40,11 +40,11 @@ func TestAgentMetricsAreExported(t *testing.T) {
 		meters.Pods.ActionFinished(
 			&corev1.Pod{},
 			plan.Outcome{
-				Action: a,
-				Began:  now,
-				Ended:  now.Add(time.Second),
-				Err:    err,
-				Image:  &plan.Image{Size: 5 << 20},
+				Action:     a,
+				StartedAt:  now,
+				FinishedAt: now.Add(time.Second),
+				Err:        err,
+				Image:      &plan.Image{Size: 5 << 20},
 			},
 		)
 	}

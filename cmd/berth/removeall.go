@@ -77,7 +77,7 @@ func (b *berth) waitForNoPods(ctx context.Context, served <-chan error, out io.W
 		if err != nil {
 			return err
 		}
-		left := max(len(known), len(host), len(b.agent.StatusCache.All()))
+		left := max(len(known), len(host), len(b.agent.StatusCache.List()))
 		if left == 0 {
 			return nil
 		}

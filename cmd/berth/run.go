@@ -68,7 +68,7 @@ type berth struct {
 	startedDuringShutdown bool            // started during a system shutdown
 	serveCtx              context.Context // context of serve, for work that outlives a request
 	store                 *checkpoint.Store
-	events                *events.Events
+	events                *events.Recorder
 	folder                *source.Directory // nil: no manifest directory
 	probes                *probes.Manager
 	execs                 *exectracker.Tracker
@@ -142,7 +142,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if err != nil {
 		b.log.Warn("local store partially unreadable", "err", err)
 	}
-	b.events = events.NewEvents(events.EventsOptions{Host: b.config.NodeName})
+	b.events = events.NewRecorder(events.RecorderOptions{Host: b.config.NodeName})
 	b.execs = newExecTracker(b)
 	b.probes = newProbes(b)
 	b.removeRoutes()
@@ -167,7 +167,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.pressure = b.newPressure()
 	b.drain = b.newDrain()
 	if b.cluster != nil {
-		b.agent.StatusCache.Tap = b.cluster.statusManager.Put
+		b.agent.StatusCache.OnChange = b.cluster.statusManager.SetPodStatus
 	}
 	b.metrics.RegisterStateGauges(b.invalidManifests, func() bool { bad, _ := b.store.Degraded(); return bad })
 	return nil

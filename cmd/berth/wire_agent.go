@@ -77,17 +77,17 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 				b.config.Pods.CrashLoopMax,
 			), CrashMax: b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
 			PullBase: 10 * time.Second, PullMax: 5 * time.Minute,
-			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStop: 2 * time.Second,
-			DeadKept: b.config.DeadContainers.MaxPerContainer, DeadMinAge: b.config.DeadContainers.MinAge,
+			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStopGrace: 2 * time.Second,
+			MaxDeadContainers: b.config.DeadContainers.MaxPerContainer, DeadContainerMinAge: b.config.DeadContainers.MinAge,
 			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
-			ReturnBase: returns, ReturnMax: 10 * time.Minute,
+			RecreateBase: returns, RecreateMax: 10 * time.Minute,
 		},
 		Allocator: allocator.Config{
-			Node:  b.offer(),
-			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(), Left: b.devices.Free,
+			Node:       b.offer(),
+			StartSlots: b.config.MaxParallelStarts, Standalone: b.config.Standalone(), Released: b.devices.Free,
 			// A start uses about one CPU. With one more than there are CPUs, starts
 			// that wait for the disk do not leave a CPU idle.
-			Stalled: node.CPUPressure, From: b.config.StartPressure, Least: goruntime.NumCPU() + 1,
+			CPUPressure: node.CPUPressure, CPUPressureThreshold: b.config.StartPressure, MinStartSlots: goruntime.NumCPU() + 1,
 		},
 		Runtime: r, Host: h, Leaks: b.leakFinder(), Sources: sources, Store: b.store, Records: records,
 		BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
@@ -121,7 +121,7 @@ func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.
 // warnOfPod logs a warning about a pod and records it as an event.
 func (b *berth) warnOfPod(pod *corev1.Pod, reason, message string) {
 	b.log.Warn(message, "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
-	b.events.Record(events.RefOf(pod), events.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})
+	b.events.Record(events.PodRefOf(pod), events.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})
 }
 
 // invalidManifests counts the invalid manifest files.
@@ -139,6 +139,6 @@ func (b *berth) invalidManifests() int {
 func (b *berth) leakFinder() *leaks.Finder {
 	return &leaks.Finder{
 		Runtime: b.runtime.client, Network: b.host.network, Networks: b.host.networks, OwnsCgroup: b.host.cgroups.Owns,
-		LogDir: b.config.PodLogsDir, Pods: func() []*status.Snapshot { return b.agent.StatusCache.All() },
+		LogDir: b.config.PodLogsDir, Pods: func() []*status.Snapshot { return b.agent.StatusCache.List() },
 	}
 }

@@ -82,7 +82,7 @@ func (b *berth) find(ctx context.Context, namespace, name string) (*status.Snaps
 func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 	b.agent.WaitForSync(ctx, syncTimeout)
 	list := &corev1.PodList{}
-	for _, s := range b.agent.StatusCache.All() {
+	for _, s := range b.agent.StatusCache.List() {
 		list.Items = append(list.Items, *b.host.withNetworks(s.Object()))
 	}
 	return list, nil
@@ -90,7 +90,7 @@ func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 
 func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error) error {
 	b.agent.WaitForSync(ctx, syncTimeout)
-	return b.agent.StatusCache.Follow(ctx, func(n status.News) error { return send(explain.PodEvent(n)) })
+	return b.agent.StatusCache.Watch(ctx, func(n status.Event) error { return send(explain.PodEvent(n)) })
 }
 
 // node returns the state of the node apart from its pods.
@@ -131,8 +131,8 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.PodExp
 		return nodeapi.PodExplanation{}, err
 	}
 	w := explain.Why(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), time.Now())
-	for _, other := range b.agent.StatusCache.Named(namespace, name) {
-		if other.Pod.UID != s.Pod.UID && other.Passes == 0 {
+	for _, other := range b.agent.StatusCache.ListByName(namespace, name) {
+		if other.Pod.UID != s.Pod.UID && other.Syncs == 0 {
 			w.OtherPods = append(
 				w.OtherPods,
 				explain.Why(explain.FromSnapshot(other, b.agent.Limits, b.runtime.progress), time.Now()).WaitingFor...)
@@ -205,14 +205,14 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 			if gone != nil {
 				census = census.Without(gone)
 			}
-			return census.Refusal(pod)
+			return census.Rejection(pod)
 		},
 		Resize: func(was, pod *corev1.Pod) plan.Verdict {
 			census, err := b.agent.AllocatorState(ctx)
 			if err != nil {
-				return plan.Verdict{State: plan.OK}
+				return plan.Verdict{State: plan.Admitted}
 			}
-			return census.Resize(was, pod)
+			return census.CheckResize(was, pod)
 		},
 	}
 	return explain.PlanManifest(wishes, here, now), nil

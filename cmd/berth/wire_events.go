@@ -40,7 +40,7 @@ func (b *berth) watchEvents(
 		case <-ctx.Done():
 			return nil
 		case e := <-told.C:
-			if missed := told.Missed(); missed > 0 {
+			if missed := told.Dropped(); missed > 0 {
 				if err := send(nodeapi.EventNotification{Missed: missed}); err != nil {
 					return err
 				}

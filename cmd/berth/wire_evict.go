@@ -42,7 +42,7 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 		}
 		out.Signals = append(out.Signals, x)
 	}
-	for _, s := range b.agent.StatusCache.All() {
+	for _, s := range b.agent.StatusCache.List() {
 		over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
 		if over || !podspec.IsCritical(s.Pod, b.config.Standalone()) {
 			continue

@@ -17,7 +17,7 @@ import (
 // newLimits creates the eviction of pods that exceed their ephemeral storage limits.
 func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 	return eviction.NewLocalStorageEnforcer(eviction.LocalStorageOptions{
-		Pods: b.agent.StatusCache.All, ExceedsVolumeLimit: b.host.volumes.ExceededSizeLimit, NewMeasurement: b.stats.Disk,
+		Pods: b.agent.StatusCache.List, ExceedsVolumeLimit: b.host.volumes.ExceededSizeLimit, NewMeasurement: b.stats.Disk,
 		Evict:     b.agent.EvictPod,
 		OnEvicted: b.metrics.CountEviction, Standalone: b.config.Standalone(), Log: b.log,
 	})
@@ -47,7 +47,7 @@ func (b *berth) newReclaimer(at *places) *eviction.Reclaimer {
 		},
 		RecordEvent: func(reason, message string) {
 			if b.cluster != nil {
-				b.cluster.events.OfNode(corev1.EventTypeWarning, reason, message)
+				b.cluster.events.RecordNodeEvent(corev1.EventTypeWarning, reason, message)
 			}
 		},
 		MaxGrace: b.config.Eviction.MaxPodGracePeriod, Standalone: b.config.Standalone(), Log: b.log,
@@ -57,8 +57,8 @@ func (b *berth) newReclaimer(at *places) *eviction.Reclaimer {
 // dropRotated deletes the rotated logs of all containers.
 func (b *berth) dropRotated(context.Context, func() bool) error {
 	var errs []error
-	for _, s := range b.agent.StatusCache.All() {
-		for _, k := range s.Seen.Containers {
+	for _, s := range b.agent.StatusCache.List() {
+		for _, k := range s.Observed.Containers {
 			if k.LogPath != "" {
 				errs = append(errs, crilog.RemoveRotated(k.LogPath))
 			}
@@ -70,11 +70,11 @@ func (b *berth) dropRotated(context.Context, func() bool) error {
 // dropDead lets the workers remove terminated containers while disk space is low, and then removes
 // orphaned logs.
 func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
-	changed, stop := b.agent.StatusCache.Changes()
+	changed, stop := b.agent.StatusCache.Subscribe()
 	defer stop()
 	b.diskPressure.Store(true)
 	b.agent.SyncAllPods()
-	eviction.AwaitDeadContainersRemoved(ctx, b.agent.StatusCache.All, changed)
+	eviction.AwaitDeadContainersRemoved(ctx, b.agent.StatusCache.List, changed)
 	logs := b.logCollector()
 	logs.MinAge = 0
 	_, err := logs.RunOnce(ctx)
@@ -96,7 +96,7 @@ func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*sta
 	}
 	out := make([]pressure.Candidate, 0, len(pods))
 	for _, s := range pods {
-		c := pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Sizes.Allocated)}
+		c := pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Resources.Allocated)}
 		var err error
 		if c.Usage, err = b.stats.Memory(ctx, s); err != nil {
 			b.log.Warn("pod usage measurement failed", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "err", err)

@@ -82,7 +82,7 @@ func (b *berth) dialPod(ctx context.Context, namespace, name string, port uint16
 
 // dialLocal connects to a port in the network namespace of a pod.
 func (b *berth) dialLocal(ctx context.Context, s *status.Snapshot, port uint16) (nodeapi.Stream, error) {
-	sandbox, err := s.Network()
+	sandbox, err := s.NetworkSandbox()
 	if err != nil {
 		return nil, badRequest("%s", err)
 	}

@@ -281,7 +281,7 @@ func (h *host) env(
 	objs plan.Objects,
 	sb plan.Sandbox,
 ) (func(string) (string, bool), error) {
-	vars, _, err := criconfig.Env(h.criNode(), pod, c, plan.ContainerSetup{
+	vars, _, err := criconfig.Env(h.criNode(), pod, c, plan.ContainerConfig{
 		Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.allocatable, Files: h.volumes.EnvFiles(pod, c),
 	})
 	if err != nil {

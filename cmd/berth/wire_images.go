@@ -43,7 +43,7 @@ func (b *berth) imagesCollected(c images.GCResult, err error) {
 func (b *berth) warnOfNode(reason, message string) {
 	b.log.Warn(message, "reason", reason)
 	if b.cluster != nil {
-		b.cluster.events.OfNode(corev1.EventTypeWarning, reason, message)
+		b.cluster.events.RecordNodeEvent(corev1.EventTypeWarning, reason, message)
 	}
 }
 
@@ -93,11 +93,11 @@ func (b *berth) makeRoomForPull(ctx context.Context, enough func() bool) {
 // imagesInUse returns the images of all pods by name, ID and digest.
 func (b *berth) imagesInUse() map[string]bool {
 	use := map[string]bool{}
-	for _, s := range b.agent.StatusCache.All() {
-		for _, k := range s.Seen.Containers {
+	for _, s := range b.agent.StatusCache.List() {
+		for _, k := range s.Observed.Containers {
 			use[k.Image], use[k.ImageID] = true, true
 		}
-		for name, img := range s.Seen.Images {
+		for name, img := range s.Observed.Images {
 			use[name], use[img.ID], use[img.Ref] = true, true, true
 		}
 	}

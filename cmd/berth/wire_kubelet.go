@@ -44,15 +44,15 @@ func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*status.Snap
 func (b *berth) runningPods(ctx context.Context) (*corev1.PodList, error) {
 	b.agent.WaitForSync(ctx, syncTimeout)
 	list := &corev1.PodList{}
-	for _, s := range b.agent.StatusCache.All() {
+	for _, s := range b.agent.StatusCache.List() {
 		pod := corev1.Pod{}
 		pod.Namespace, pod.Name, pod.UID = s.Pod.Namespace, s.Pod.Name, s.Pod.UID
-		for _, k := range s.Seen.Containers {
+		for _, k := range s.Observed.Containers {
 			if k.State == plan.Running {
 				pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: k.Name, Image: k.Image})
 			}
 		}
-		if len(pod.Spec.Containers) > 0 || len(s.Seen.Sandboxes) > 0 && s.Seen.Sandboxes[0].Ready {
+		if len(pod.Spec.Containers) > 0 || len(s.Observed.Sandboxes) > 0 && s.Observed.Sandboxes[0].Ready {
 			list.Items = append(list.Items, pod)
 		}
 	}
@@ -129,7 +129,7 @@ func (b *berth) reachable(ctx context.Context, ref server.PodRef) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.Network(); err != nil {
+	if _, err := s.NetworkSandbox(); err != nil {
 		return badRequest("%s", err)
 	}
 	return nil

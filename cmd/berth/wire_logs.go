@@ -18,7 +18,7 @@ import (
 // rotateLogs rotates the logs of running containers until ctx ends.
 func (b *berth) rotateLogs(ctx context.Context) {
 	c := b.config.Logs
-	changed, stop := b.agent.StatusCache.Changes()
+	changed, stop := b.agent.StatusCache.Subscribe()
 	defer stop()
 	r := &crilog.Rotator{
 		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, Workers: c.MaxWorkers, CompressDelay: time.Second,
@@ -36,8 +36,8 @@ func (b *berth) rotateLogs(ctx context.Context) {
 }
 
 func (b *berth) runningLogs() (logs []crilog.Log) {
-	for _, s := range b.agent.StatusCache.All() {
-		for _, k := range s.Seen.Containers {
+	for _, s := range b.agent.StatusCache.List() {
+		for _, k := range s.Observed.Containers {
 			if k.State != plan.Running || k.LogPath == "" {
 				continue
 			}
@@ -47,7 +47,7 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 				// A started rotation is completed. The call has its own timeout.
 				Reopen: func() error { return b.runtime.client.ReopenLog(context.Background(), k.ID) },
 				OnError: func(err error) {
-					if b.agent.StatusCache.Lives(uid, k.ID) {
+					if b.agent.StatusCache.IsLive(uid, k.ID) {
 						b.log.Warn(
 							"container log rotation failed",
 							"containerName",
@@ -86,14 +86,14 @@ func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
 		return crilog.Owners{}, err
 	}
 	kept := crilog.Owners{Pods: uids, Logs: map[string]map[string]bool{}}
-	for _, s := range b.agent.StatusCache.All() {
+	for _, s := range b.agent.StatusCache.List() {
 		uid := string(s.Pod.UID)
 		kept.Pods[uid] = true
-		if s.Passes == 0 { // not observed yet
+		if s.Syncs == 0 { // not observed yet
 			continue
 		}
 		logs := map[string]bool{}
-		for _, k := range s.Seen.Containers {
+		for _, k := range s.Observed.Containers {
 			logs[k.LogPath] = true
 		}
 		kept.Logs[uid] = logs
@@ -156,7 +156,7 @@ func (b *berth) writeLog(
 	o.Done = b.ended(ctx, &watches, s.Pod.UID, k.ID)
 	if also {
 		o.NextRun = func(ctx context.Context) (string, <-chan struct{}, bool) {
-			next, more := b.agent.StatusCache.NextRun(ctx, s.Pod.UID, k)
+			next, more := b.agent.StatusCache.WaitForNextRun(ctx, s.Pod.UID, k)
 			if !more {
 				return "", nil, false
 			}
@@ -170,11 +170,11 @@ func (b *berth) writeLog(
 // ended returns a channel that is closed when a container has terminated or is unknown.
 func (b *berth) ended(ctx context.Context, watches *sync.WaitGroup, uid types.UID, id string) <-chan struct{} {
 	done := make(chan struct{})
-	changed, stop := b.agent.StatusCache.Changes()
+	changed, stop := b.agent.StatusCache.Subscribe()
 	watches.Go(func() {
 		defer stop()
 		defer close(done)
-		for b.agent.StatusCache.Lives(uid, id) {
+		for b.agent.StatusCache.IsLive(uid, id) {
 			select {
 			case <-changed:
 			case <-ctx.Done():

@@ -38,7 +38,7 @@ type attached struct {
 	host *host
 }
 
-func (a attached) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error) {
+func (a attached) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (plan.Sandbox, error) {
 	nets := a.host.networks
 	wanted, err := nets.Resolve(pod)
 	if err != nil {

@@ -45,7 +45,7 @@ func (j *cluster) makeGateway() (err error) {
 		OnChange: func(s gateway.Status) {
 			for _, t := range s.Problems {
 				if !slices.Contains(last, t) {
-					j.events.OfNode(
+					j.events.RecordNodeEvent(
 						corev1.EventTypeWarning,
 						"PodsNotReached",
 						fmt.Sprintf("Pods of node %s are unreachable: %s", t.Node, t.Message),

@@ -155,21 +155,21 @@ func (r *runtime) sandboxImage(ctx context.Context) []string {
 }
 
 // network returns the network readiness of the runtime, with a more specific message if possible.
-func (r *runtime) network() plan.NetworkSeen {
+func (r *runtime) network() plan.NetworkStatus {
 	st := r.status.Load()
 	switch {
 	case st == nil:
-		return plan.NetworkSeen{Message: "the container runtime has not reported its status yet"}
+		return plan.NetworkStatus{Message: "the container runtime has not reported its status yet"}
 	case st.NetworkReady:
-		return plan.NetworkSeen{Ready: true}
+		return plan.NetworkStatus{Ready: true}
 	}
 	if ok, why := r.b.host.network.Ready(); !ok {
 		if r.b.config.Network.PodCIDRsFromNode && !r.b.host.hasPodCIDRs.Load() {
 			why += ": it is created when the API server assigns a pod CIDR to the node (spec.podCIDRs)"
 		}
-		return plan.NetworkSeen{Message: why}
+		return plan.NetworkStatus{Message: why}
 	}
-	return plan.NetworkSeen{Message: st.NetworkMessage}
+	return plan.NetworkStatus{Message: st.NetworkMessage}
 }
 
 // Pod returns the sandboxes and containers of one pod.

@@ -31,8 +31,8 @@ type cluster struct {
 	identity      *apiclient.Identity
 	serving       *apiclient.Certificate // serving certificate signed by the cluster; nil: not requested
 	source        *sourceapi.Source
-	statusManager *statusapi.Posts
-	events        *statusapi.Events
+	statusManager *statusapi.Manager
+	events        *statusapi.EventSender
 	registration  *registration.Registrar
 	gateway       *gateway.Gateway // nil: routes to pods of other nodes are not managed by berth
 
@@ -78,17 +78,17 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 	}
 	j.statusManager = statusapi.New(statusapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
-		NodeUID: func() types.UID { return j.registration.UID() }, Settled: func() bool { return b.agent.HasSynced() },
-		Posted: b.metrics.ObserveStatusSync,
+		NodeUID: func() types.UID { return j.registration.UID() }, SourcesReady: func() bool { return b.agent.HasSynced() },
+		StatusUpdated: b.metrics.ObserveStatusSync,
 	})
 	_, told := b.events.Subscribe(eventQueueSize)
-	j.events = statusapi.NewEvents(statusapi.EventsOptions{
-		Client: j.client, NodeName: b.config.NodeName, Told: told, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log,
-		Busy: j.statusManager.ComingUp,
+	j.events = statusapi.NewEventSender(statusapi.EventSenderOptions{
+		Client: j.client, NodeName: b.config.NodeName, Subscription: told, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log,
+		Busy: j.statusManager.PodsStarting,
 	})
 	j.source = sourceapi.New(sourceapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log,
-		OnPod: j.statusManager.Heard, NodeRegistered: j.nodeReceived, NameUnique: j.nameSettled,
+		OnPod: j.statusManager.PodUpdated, NodeRegistered: j.nodeReceived, NameUnique: j.nameSettled,
 	})
 	j.registration = registration.New(registration.Options{
 		Client: j.client, HeartbeatClient: heartbeat, Name: b.config.NodeName, Installation: installation,
@@ -96,7 +96,7 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 		StatusUpdateFrequency: c.StatusUpdateFrequency, StatusReportFrequency: c.StatusReportFrequency,
 		LeaseDuration: c.LeaseDuration,
 		Facts:         j.facts, OnNameVerified: func() { close(j.nameSettled) }, OnNode: j.nodeUpdated, Log: b.log,
-		RecordEvent: j.events.OfNode, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
+		RecordEvent: j.events.RecordNodeEvent, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
 	})
 	return j, j.makeGateway()
 }

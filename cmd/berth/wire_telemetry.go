@@ -95,7 +95,7 @@ func (b *berth) notify(ctx context.Context) {
 	case <-b.agent.Ready():
 	}
 	b.notifySystemd(systemd.Ready, systemd.Status(b.statusLine()))
-	changed, stop := b.agent.StatusCache.Changes()
+	changed, stop := b.agent.StatusCache.Subscribe()
 	defer stop()
 	for last := ""; ; {
 		select {
@@ -127,7 +127,7 @@ func (b *berth) heartbeat(name string) {
 		if name == storeLoop { // disk I/O can block for a long time
 			quiet *= 5
 		}
-		loop = b.loops.Watch(name, max(quiet, 4*allocator.PulseEvery))
+		loop = b.loops.Watch(name, max(quiet, 4*allocator.HeartbeatInterval))
 		b.loopsByName.Store(name, loop)
 	}
 	loop.(*systemd.Loop).Beat() // nolint:errcheck // pulses contains only loops
@@ -143,14 +143,14 @@ func (b *berth) notifySystemd(states ...systemd.State) {
 func (b *berth) statusLine() string {
 	phases := map[string]int{}
 	containers := map[string]int{}
-	all := b.agent.StatusCache.All()
+	all := b.agent.StatusCache.List()
 	running := 0
 	for _, s := range all {
 		phases[string(s.Status.Phase)]++
-		if len(s.Seen.Sandboxes) > 0 && s.Seen.Sandboxes[0].Ready {
+		if len(s.Observed.Sandboxes) > 0 && s.Observed.Sandboxes[0].Ready {
 			running++
 		}
-		for _, k := range s.Seen.Containers {
+		for _, k := range s.Observed.Containers {
 			containers[k.State.String()]++
 		}
 	}

@@ -96,7 +96,7 @@ func (n *Networks) Resolve(pod *corev1.Pod) ([]ResolvedNetwork, error) {
 	return out, nil
 }
 
-func planError(kind plan.Kind, err error) error {
+func planError(kind plan.ErrorKind, err error) error {
 	return &plan.Error{Kind: kind, Reason: "FailedCreatePodSandBox", Err: err}
 }
 

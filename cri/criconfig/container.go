@@ -14,7 +14,7 @@ import (
 // Container returns the configuration of a container. Errors are *plan.Error with reason
 // CreateContainerConfigError and name the field.
 func Container(node Node, pod *corev1.Pod, c *corev1.Container,
-	setup plan.ContainerSetup) (*runtimeapi.ContainerConfig, error) {
+	setup plan.ContainerConfig) (*runtimeapi.ContainerConfig, error) {
 	if c.Name == "" || c.Name == "." || c.Name == ".." || strings.Contains(c.Name, "/") {
 		return nil, invalid(reasonContainer, "container name %q cannot be the name of its log directory", c.Name)
 	}

@@ -35,7 +35,7 @@ func TestEnv(t *testing.T) {
 		want     []string
 		warns    string
 		err      string
-		kind     plan.Kind
+		kind     plan.ErrorKind
 	}{
 		{sentence: "an empty environment"},
 		{sentence: "values are in order", env: []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A", Value: "2"}},
@@ -438,7 +438,7 @@ func TestMounts(t *testing.T) {
 		class    string
 		mode     corev1.RecursiveReadOnlyMode
 		want     func(*runtimeapi.Mount) bool
-		kind     plan.Kind
+		kind     plan.ErrorKind
 		err      string
 	}{
 		{"recursive read-only if the runtime supports it", plan.Mount{ContainerPath: "/a", ReadOnly: true,

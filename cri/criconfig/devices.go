@@ -10,7 +10,7 @@ import (
 
 // withDevices adds the mounts of device plugins before those of the container, which take
 // precedence at the same path.
-func withDevices(setup plan.ContainerSetup) []plan.Mount {
+func withDevices(setup plan.ContainerConfig) []plan.Mount {
 	if len(setup.Devices.Mounts) == 0 {
 		return setup.Mounts
 	}

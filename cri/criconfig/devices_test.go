@@ -13,7 +13,7 @@ import (
 )
 
 // deviceSetup is a setup with devices of a device plugin.
-func deviceSetup() plan.ContainerSetup {
+func deviceSetup() plan.ContainerConfig {
 	s := testContainerSetup()
 	s.Mounts = []plan.Mount{{HostPath: "/own", ContainerPath: "/both"}}
 	s.Devices = plan.Devices{

@@ -19,7 +19,7 @@ import (
 // env. Each name occurs once, at the position of its last definition. The warnings name keys of
 // envFrom that were skipped, and why. Errors name the variable, never its value.
 func Env(node Node, pod *corev1.Pod, c *corev1.Container,
-	setup plan.ContainerSetup) ([]*runtimeapi.KeyValue, []Warning, error) {
+	setup plan.ContainerConfig) ([]*runtimeapi.KeyValue, []Warning, error) {
 	e := &environment{values: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(setup.Devices.Envs)) {
 		if why := invalidEnvName(name); why != "" {
@@ -149,7 +149,7 @@ func objectData(o plan.Object) map[string]string {
 
 // envValue returns the value of a variable. ok is false if its source is optional and missing. In
 // that case the variable is not set.
-func envValue(node Node, pod *corev1.Pod, c *corev1.Container, v *corev1.EnvVar, setup plan.ContainerSetup,
+func envValue(node Node, pod *corev1.Pod, c *corev1.Container, v *corev1.EnvVar, setup plan.ContainerConfig,
 	lookup func(string) (string, bool)) (value string, ok bool, err error) {
 	from := v.ValueFrom
 	switch {
@@ -238,7 +238,7 @@ func invalidEnvName(name string) string {
 	return ""
 }
 
-func downwardFacts(node Node, pod *corev1.Pod, setup plan.ContainerSetup) podspec.RuntimeInfo {
+func downwardFacts(node Node, pod *corev1.Pod, setup plan.ContainerConfig) podspec.RuntimeInfo {
 	f := podspec.RuntimeInfo{NodeName: node.Name, HostIPs: setup.HostIPs, PodIPs: setup.Sandbox.IPs}
 	if pod.Spec.HostNetwork {
 		f.PodIPs = setup.HostIPs
@@ -246,7 +246,7 @@ func downwardFacts(node Node, pod *corev1.Pod, setup plan.ContainerSetup) podspe
 	return f
 }
 
-func allocatable(node Node, setup plan.ContainerSetup) corev1.ResourceList {
+func allocatable(node Node, setup plan.ContainerConfig) corev1.ResourceList {
 	if len(setup.Allocatable) > 0 {
 		return setup.Allocatable
 	}

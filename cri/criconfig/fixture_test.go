@@ -37,12 +37,12 @@ func testNode() Node {
 	}
 }
 
-func testSandboxSetup() plan.SandboxSetup {
-	return plan.SandboxSetup{Attempt: 2, CgroupParent: "/kubepods/burstable/podu-1", LogDir: "/var/log/pods/shop_web_u-1"}
+func testSandboxSetup() plan.SandboxConfig {
+	return plan.SandboxConfig{Attempt: 2, CgroupParent: "/kubepods/burstable/podu-1", LogDir: "/var/log/pods/shop_web_u-1"}
 }
 
-func testContainerSetup() plan.ContainerSetup {
-	return plan.ContainerSetup{
+func testContainerSetup() plan.ContainerConfig {
+	return plan.ContainerConfig{
 		Attempt: 3,
 		Sandbox: plan.Sandbox{ID: "sandbox", IPs: []string{"10.1.0.5", "fd01::5"}},
 		LogDir:  "/var/log/pods/shop_web_u-1",
@@ -90,7 +90,7 @@ func makePod(change ...func(*corev1.Pod, *corev1.Container)) *corev1.Pod {
 }
 
 // appOf returns the configuration of the first container of a pod.
-func appOf(t *testing.T, node Node, pod *corev1.Pod, setup plan.ContainerSetup) *runtimeapi.ContainerConfig {
+func appOf(t *testing.T, node Node, pod *corev1.Pod, setup plan.ContainerConfig) *runtimeapi.ContainerConfig {
 	t.Helper()
 	config, err := Container(node, pod, &pod.Spec.Containers[0], setup)
 	if err != nil {
@@ -99,7 +99,7 @@ func appOf(t *testing.T, node Node, pod *corev1.Pod, setup plan.ContainerSetup) 
 	return config
 }
 
-func expectError(t *testing.T, err error, kind plan.Kind, text string) {
+func expectError(t *testing.T, err error, kind plan.ErrorKind, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
 		t.Fatalf("error %v, want one with %q", err, text)

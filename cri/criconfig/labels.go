@@ -190,7 +190,7 @@ func containerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
 	return out
 }
 
-func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) map[string]string {
+func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.ContainerConfig) map[string]string {
 	out := unreserved(setup.Devices.Annotations)
 	maps.Copy(out, map[string]string{
 		annotationHash:          podspec.ContainerHash(c),

@@ -11,7 +11,7 @@ import (
 
 // Sandbox returns the configuration of the pod's sandbox. Errors are *plan.Error with reason
 // FailedCreatePodSandBox and name the field.
-func Sandbox(node Node, pod *corev1.Pod, setup plan.SandboxSetup) (*runtimeapi.PodSandboxConfig, error) {
+func Sandbox(node Node, pod *corev1.Pod, setup plan.SandboxConfig) (*runtimeapi.PodSandboxConfig, error) {
 	hostname, err := sandboxHostname(node, pod)
 	if err != nil {
 		return nil, err

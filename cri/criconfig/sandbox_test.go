@@ -201,7 +201,7 @@ func TestSandboxErrors(t *testing.T) {
 		sentence string
 		change   func(*corev1.Pod, *corev1.Container)
 		node     func(*Node)
-		kind     plan.Kind
+		kind     plan.ErrorKind
 		err      string
 	}{
 		{"hostPID excludes shareProcessNamespace", func(p *corev1.Pod, _ *corev1.Container) {

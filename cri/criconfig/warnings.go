@@ -22,7 +22,7 @@ func warn(reason, format string, args ...any) Warning {
 }
 
 // ContainerWarnings returns the warnings for a container that Container has translated.
-func ContainerWarnings(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) []Warning {
+func ContainerWarnings(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerConfig) []Warning {
 	if len(c.EnvFrom) == 0 { // no other field causes warnings
 		return nil
 	}

@@ -189,7 +189,7 @@ func TestAllocateReturnsDevices(t *testing.T) {
 			Resources: []corev1.ResourceHealth{{ResourceID: "x", Health: corev1.ResourceHealthStatusHealthy}},
 		},
 	}
-	if diff := cmp.Diff(plan.DevicesSeen{Given: health}, seen); diff != "" {
+	if diff := cmp.Diff(plan.DeviceStatus{Allocated: health}, seen); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
 	}
 	if got := r.Observe(podOf("q", null)); got != nil {
@@ -204,7 +204,7 @@ func TestAllocateNeverSharesDevices(t *testing.T) {
 	r := start(t, nil)
 	waits := func(pod *corev1.Pod, want string) {
 		t.Helper()
-		if got := r.Observe(pod)["c0"].Waits; got != want {
+		if got := r.Observe(pod)["c0"].Pending; got != want {
 			t.Errorf("%s waits for %q, want %q", pod.Name, got, want)
 		}
 	}
@@ -226,11 +226,11 @@ func TestAllocateNeverSharesDevices(t *testing.T) {
 	if room := r.NodeResources().AdmissionCapacity[null]; room.Value() != 2 {
 		t.Errorf("admission counts with %s", room.String())
 	}
-	if got := r.Observe(p)["c1"].Given[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnhealthy {
+	if got := r.Observe(p)["c1"].Allocated[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnhealthy {
 		t.Errorf("the broken one is %s", got)
 	}
 	waits(p, "") // its own
-	if why := r.Observe(p)["c1"].Waits; why == "" {
+	if why := r.Observe(p)["c1"].Pending; why == "" {
 		t.Error("a broken device may be given again")
 	}
 	f.set([]string{"a", "b"}, nil)
@@ -239,7 +239,7 @@ func TestAllocateNeverSharesDevices(t *testing.T) {
 	r.has(null, 2, 0)
 	waits(q, "example.com/null: device plugin not responding")
 	waits(p, "") // what it has was made ready
-	if got := r.Observe(p)["c0"].Given[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnknown {
+	if got := r.Observe(p)["c0"].Allocated[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnknown {
 		t.Errorf("without its plugin a device is %s", got)
 	}
 	f.serve()
@@ -318,13 +318,13 @@ func TestRestartedContainerNeedsNoPlugin(t *testing.T) {
 		if err != nil || !slices.Equal(got.IDs[null], []string{"a", "b"}) || got.Envs["IDS"] != "a,b" {
 			t.Errorf("given %+v, %v", got, err)
 		}
-		if s := r.Observe(p)["c0"]; s.Waits != "" || len(s.Given) != 1 {
+		if s := r.Observe(p)["c0"]; s.Pending != "" || len(s.Allocated) != 1 {
 			t.Errorf("seen: %+v", s)
 		}
 		for _, pod := range []*corev1.Pod{hears, fresh, more} {
 			_, err := r.give(pod, 0)
 			if e, ok := errors.AsType[*plan.Error](err); !ok || e.Reason != plan.ReasonDevices || e.Error() != why ||
-				r.Observe(pod)["c0"].Waits != why {
+				r.Observe(pod)["c0"].Pending != why {
 				t.Errorf("%s, which wants %v: %v", pod.Name, pod.Spec.Containers[0].Resources.Limits, err)
 			}
 		}
@@ -367,7 +367,7 @@ func TestAllocationsSurviveAgentRestart(t *testing.T) {
 		if c, listed := r.NodeResources().Capacity[null]; !listed || c.Value() != 0 {
 			t.Errorf("before its plugin is back the node has %v", r.NodeResources().Capacity)
 		}
-		if why := r.Observe(p)["c0"].Waits; (why == "") != (boot == "boot-1") { // responses are valid for one boot
+		if why := r.Observe(p)["c0"].Pending; (why == "") != (boot == "boot-1") { // responses are valid for one boot
 			t.Errorf("in %s its pod waits for the plugin: %q", boot, why)
 		}
 		return r
@@ -448,7 +448,7 @@ func TestFailedAllocationMatchesKubeletError(t *testing.T) {
 		e.Error() != "Allocate failed due to rpc error: code = Unknown desc = burnt, which is unexpected" {
 		t.Errorf("%v", err)
 	}
-	if why := r.Observe(podOf("q", null, 1))["c0"].Waits; why == "" {
+	if why := r.Observe(podOf("q", null, 1))["c0"].Pending; why == "" {
 		t.Error("what may have been set up for one pod can be given to another")
 	}
 	f.mu.Lock()

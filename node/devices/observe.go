@@ -47,12 +47,12 @@ func (d *Manager) requested(pod *corev1.Pod, c *corev1.Container) []request {
 
 // Observe returns, by container name, the allocated devices and what a start would have to wait
 // for. Containers without requests are omitted. The result may be nil.
-func (d *Manager) Observe(pod *corev1.Pod) (out map[string]plan.DevicesSeen) {
+func (d *Manager) Observe(pod *corev1.Pod) (out map[string]plan.DeviceStatus) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			if ws := d.requested(pod, &list[i]); len(ws) > 0 {
 				if out == nil {
-					out = map[string]plan.DevicesSeen{}
+					out = map[string]plan.DeviceStatus{}
 				}
 				out[list[i].Name] = d.observe(pod, list[i].Name, ws)
 			}
@@ -61,7 +61,7 @@ func (d *Manager) Observe(pod *corev1.Pod) (out map[string]plan.DevicesSeen) {
 	return out
 }
 
-func (d *Manager) observe(pod *corev1.Pod, container string, ws []request) (s plan.DevicesSeen) {
+func (d *Manager) observe(pod *corev1.Pod, container string, ws []request) (s plan.DeviceStatus) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var waits []string
@@ -71,10 +71,10 @@ func (d *Manager) observe(pod *corev1.Pod, container string, ws []request) (s pl
 			waits = append(waits, why)
 		}
 		if h, holds := d.allocations[k]; holds {
-			s.Given = append(s.Given, d.statusOf(w.name, h.IDs))
+			s.Allocated = append(s.Allocated, d.statusOf(w.name, h.IDs))
 		}
 	}
-	s.Waits = strings.Join(waits, "; ")
+	s.Pending = strings.Join(waits, "; ")
 	return s
 }
 

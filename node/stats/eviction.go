@@ -19,7 +19,7 @@ import (
 // Memory measures the memory and the processes of a pod.
 func (sc *Collector) Memory(ctx context.Context, s *status.Snapshot) (u pressure.Usage, err error) {
 	ids := map[types.UID][]string{s.Pod.UID: nil}
-	for _, k := range s.Seen.Containers {
+	for _, k := range s.Observed.Containers {
 		if k.State == plan.Running {
 			ids[s.Pod.UID] = append(ids[s.Pod.UID], k.ID)
 		}
@@ -30,7 +30,7 @@ func (sc *Collector) Memory(ctx context.Context, s *status.Snapshot) (u pressure
 	}
 	now := all[s.Pod.UID] // a pod without a cgroup uses nothing
 	u.Memory, u.Tasks = int64(now.Pod.WorkingSet), int64(max(now.Pod.Tasks, now.Pod.Processes))
-	for _, k := range s.Seen.Containers {
+	for _, k := range s.Observed.Containers {
 		if c, there := now.Containers[k.ID]; there {
 			u.Containers = append(u.Containers, pressure.ContainerUsage{Name: k.Name, Memory: int64(c.WorkingSet)})
 		}
@@ -61,7 +61,7 @@ func (sc *Collector) podDisk(
 	u.Volumes.Bytes, u.Volumes.Inodes, err = sc.Volumes.DiskUsage(ctx, s.Pod)
 	written, unknown := layers()
 	logs := map[string]bool{}
-	for _, k := range s.Seen.Containers {
+	for _, k := range s.Observed.Containers {
 		l := written[k.ID]
 		u.Layers.Bytes, u.Layers.Inodes = u.Layers.Bytes+int64(l.Bytes), u.Layers.Inodes+int64(l.Inodes)
 		c := pressure.ContainerUsage{Name: k.Name, Disk: int64(l.Bytes), Layer: int64(l.Bytes)}

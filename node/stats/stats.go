@@ -39,12 +39,12 @@ func (sc *Collector) Stats(ctx context.Context, disks bool) (server.Stats, error
 	all := sc.Pods()
 	ids := map[types.UID][]string{}
 	for _, s := range all {
-		for _, sb := range s.Seen.Sandboxes {
+		for _, sb := range s.Observed.Sandboxes {
 			if sb.Ready {
 				ids[s.Pod.UID] = append(ids[s.Pod.UID], sb.ID)
 			}
 		}
-		for _, k := range s.Seen.Containers {
+		for _, k := range s.Observed.Containers {
 			if k.State == plan.Running {
 				ids[s.Pod.UID] = append(ids[s.Pod.UID], k.ID)
 			}
@@ -101,15 +101,15 @@ func podStats(s *status.Snapshot, u cgroups.PodDetail) server.PodStats {
 	if s.Status.StartTime != nil {
 		p.Started = s.Status.StartTime.Time
 	}
-	if len(s.Seen.Sandboxes) > 0 {
-		if d, there := u.Containers[s.Seen.Sandboxes[0].ID]; there {
-			p.Sandbox, p.SandboxCgroup = s.Seen.Sandboxes[0].ID, d.Path
+	if len(s.Observed.Sandboxes) > 0 {
+		if d, there := u.Containers[s.Observed.Sandboxes[0].ID]; there {
+			p.Sandbox, p.SandboxCgroup = s.Observed.Sandboxes[0].ID, d.Path
 			if d.PID > 0 && !s.Pod.Spec.HostNetwork {
 				p.Interfaces = interfacesOf(node.Interfaces(d.PID))
 			}
 		}
 	}
-	for _, k := range s.Seen.Containers {
+	for _, k := range s.Observed.Containers {
 		if d, there := u.Containers[k.ID]; there && k.State == plan.Running {
 			p.Containers = append(p.Containers, server.ContainerStats{
 				Name: k.Name, ID: k.ID, Image: imageOf(k), Started: k.StartedAt, Cgroup: d.Path, Usage: usageOf(d),
@@ -252,7 +252,7 @@ func onDisk(pod *corev1.Pod, volume string) bool {
 
 // logsOf measures the logs of a container, including rotated ones.
 func logsOf(s *status.Snapshot, container string) (bytes, files uint64) {
-	for _, k := range s.Seen.Containers {
+	for _, k := range s.Observed.Containers {
 		if k.Name != container || k.LogPath == "" {
 			continue
 		}

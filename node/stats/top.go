@@ -22,7 +22,7 @@ func (sc *Collector) Top(ctx context.Context, chosen nodeapi.PodFilter, window t
 		}
 		pods = append(pods, s)
 		ids[s.Pod.UID] = nil
-		for _, k := range s.Seen.Containers {
+		for _, k := range s.Observed.Containers {
 			if k.State == plan.Running {
 				ids[s.Pod.UID] = append(ids[s.Pod.UID], k.ID)
 			}
@@ -42,7 +42,7 @@ func (sc *Collector) Top(ctx context.Context, chosen nodeapi.PodFilter, window t
 			Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID),
 			Resources: resourcesOf(was.Pod, now.Pod), Containers: []nodeapi.ContainerTop{},
 		}
-		for _, k := range s.Seen.Containers {
+		for _, k := range s.Observed.Containers {
 			if u, there := now.Containers[k.ID]; there {
 				p.Containers = append(
 					p.Containers,

@@ -52,16 +52,16 @@ func files(t *testing.T, dir string) int {
 	return len(list)
 }
 
-func failed(k plan.Kind) error { return &plan.Error{Kind: k, Err: errors.New("so it is")} }
+func failed(k plan.ErrorKind) error { return &plan.Error{Kind: k, Err: errors.New("so it is")} }
 
 func TestExecSyncErrors(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		rt    runtime
 		limit time.Duration
-		gone  time.Duration // when the caller cancels
-		kind  plan.Kind     // of the error; Other: none
-		notes int           // that are left
+		gone  time.Duration  // when the caller cancels
+		kind  plan.ErrorKind // of the error; Other: none
+		notes int            // that are left
 	}{
 		{name: "by itself", limit: 2 * time.Second, kind: plan.Other},
 		{name: "by itself, with no limit", rt: runtime{takes: time.Hour}, kind: plan.Other},

@@ -64,7 +64,7 @@ func (x *bare) run(ctx context.Context, args ...string) error {
 	}
 	parent := filepath.Join(x.b.host.CgroupRoot, "bare", name)
 	node := criconfig.Node{Name: "bare"}
-	sandbox, err := criconfig.Sandbox(node, pod, plan.SandboxSetup{CgroupParent: parent, LogDir: logs})
+	sandbox, err := criconfig.Sandbox(node, pod, plan.SandboxConfig{CgroupParent: parent, LogDir: logs})
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,8 @@ func (x *bare) run(ctx context.Context, args ...string) error {
 	x.mu.Lock()
 	x.made = append(x.made, sb.PodSandboxId)
 	x.mu.Unlock()
-	config, err := criconfig.Container(node, pod, &pod.Spec.Containers[0], plan.ContainerSetup{
-		Sandbox: plan.Sandbox{ID: sb.PodSandboxId}, CgroupPar: parent, LogDir: logs, Image: plan.Image{ID: x.image},
+	config, err := criconfig.Container(node, pod, &pod.Spec.Containers[0], plan.ContainerConfig{
+		Sandbox: plan.Sandbox{ID: sb.PodSandboxId}, CgroupParent: parent, LogDir: logs, Image: plan.Image{ID: x.image},
 		Mounts: []plan.Mount{
 			{HostPath: hosts, ContainerPath: "/etc/hosts"},
 			{HostPath: message, ContainerPath: "/dev/termination-log"},

@@ -132,7 +132,7 @@ func testMissing(t *testing.T, h *host) {
 	setup := h.setup(pod, s, 0)
 	setup.Image.ID = "sha256:" + strings.Repeat("0", 64)
 	c, err := h.client.StartContainer(t.Context(), pod, "a", setup)
-	if plan.KindOf(err) != plan.ImageGone || reasonOf(err) != "CreateContainerError" || c.ID != "" {
+	if plan.KindOf(err) != plan.ImageNotFound || reasonOf(err) != "CreateContainerError" || c.ID != "" {
 		t.Errorf("without an image: %+v, kind %v, reason %q: %v", c, plan.KindOf(err), reasonOf(err), err)
 	}
 	if strings.Contains(err.Error(), "rpc error") {

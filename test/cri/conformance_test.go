@@ -237,12 +237,12 @@ func (h *host) clear(t *testing.T, uid types.UID) {
 
 func (h *host) logs(pod *corev1.Pod) string { return filepath.Join(h.dir, "logs", string(pod.UID)) }
 
-func (h *host) sandboxSetup(pod *corev1.Pod, attempt uint32) plan.SandboxSetup {
-	return plan.SandboxSetup{Attempt: attempt, CgroupParent: h.cgroup, LogDir: h.logs(pod)}
+func (h *host) sandboxSetup(pod *corev1.Pod, attempt uint32) plan.SandboxConfig {
+	return plan.SandboxConfig{Attempt: attempt, CgroupParent: h.cgroup, LogDir: h.logs(pod)}
 }
 
-func (h *host) setup(pod *corev1.Pod, s plan.Sandbox, attempt uint32) plan.ContainerSetup {
-	return plan.ContainerSetup{Attempt: attempt, Sandbox: s, CgroupPar: h.cgroup, LogDir: h.logs(pod), Image: h.image}
+func (h *host) setup(pod *corev1.Pod, s plan.Sandbox, attempt uint32) plan.ContainerConfig {
+	return plan.ContainerConfig{Attempt: attempt, Sandbox: s, CgroupParent: h.cgroup, LogDir: h.logs(pod), Image: h.image}
 }
 
 func (h *host) sandbox(t *testing.T, pod *corev1.Pod) plan.Sandbox {
@@ -254,7 +254,7 @@ func (h *host) sandbox(t *testing.T, pod *corev1.Pod) plan.Sandbox {
 	return s
 }
 
-func (h *host) container(t *testing.T, pod *corev1.Pod, name string, s plan.ContainerSetup) plan.Container {
+func (h *host) container(t *testing.T, pod *corev1.Pod, name string, s plan.ContainerConfig) plan.Container {
 	t.Helper()
 	c, err := h.client.StartContainer(t.Context(), pod, name, s)
 	if err != nil {

@@ -43,7 +43,7 @@ func smallPod() *corev1.Pod {
 
 func begin(t *testing.T, c *cri.Client, pod *corev1.Pod) (plan.Sandbox, plan.Container) {
 	t.Helper()
-	s, err := c.RunSandbox(t.Context(), pod, plan.SandboxSetup{})
+	s, err := c.RunSandbox(t.Context(), pod, plan.SandboxConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +54,8 @@ func begin(t *testing.T, c *cri.Client, pod *corev1.Pod) (plan.Sandbox, plan.Con
 	return s, a
 }
 
-func setupIn(s plan.Sandbox) plan.ContainerSetup {
-	return plan.ContainerSetup{Sandbox: s, Image: plan.Image{ID: "x:1"}}
+func setupIn(s plan.Sandbox) plan.ContainerConfig {
+	return plan.ContainerConfig{Sandbox: s, Image: plan.Image{ID: "x:1"}}
 }
 
 // TestResizeChecksOnlyLoweredMemoryLimit: a container that is near its limit
@@ -139,7 +139,7 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 			t.Errorf("an event: %+v", <-events)
 		}
 		// Its name conflicts with ours. Our call fails and the foreign sandbox is kept.
-		if got, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxSetup{}); err == nil || got.ID != "" {
+		if got, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxConfig{}); err == nil || got.ID != "" {
 			t.Errorf("sandbox with a conflicting name: %+v %v", got, err)
 		}
 		if all := fake.Sandboxes(); len(all) != 1 || !all[0].Ready {
@@ -155,7 +155,7 @@ func TestCanceledCallMayComplete(t *testing.T) {
 		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Delay: 19 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if s, err := c.RunSandbox(ctx, smallPod(), plan.SandboxSetup{}); !s.Ready { // no time remains for its status
+		if s, err := c.RunSandbox(ctx, smallPod(), plan.SandboxConfig{}); !s.Ready { // no time remains for its status
 			t.Errorf("a call that completes soon after: %+v, %v", s, err)
 		}
 		fake.Inject(crifake.Fault{RPC: "CreateContainer", Phase: crifake.Midway, Times: 1, Hang: true})
@@ -195,7 +195,7 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 					pod := smallPod()
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					defer cancel()
-					s, err := c.RunSandbox(ctx, pod, plan.SandboxSetup{})
+					s, err := c.RunSandbox(ctx, pod, plan.SandboxConfig{})
 					if err == nil {
 						_, err = c.StartContainer(ctx, pod, "a", setupIn(s))
 					}
@@ -225,7 +225,7 @@ func TestR2CanceledCallMayComplete(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				time.AfterFunc(time.Second, cancel)
-				s, err := c.RunSandbox(ctx, pod, plan.SandboxSetup{})
+				s, err := c.RunSandbox(ctx, pod, plan.SandboxConfig{})
 				if s.ID == "" {
 					t.Fatalf("sandbox: %+v %v", s, err)
 				}
@@ -252,7 +252,7 @@ func TestR2LeftoverIsReturnedWithError(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		s, err := c.RunSandbox(ctx, pod, plan.SandboxSetup{})
+		s, err := c.RunSandbox(ctx, pod, plan.SandboxConfig{})
 		if err == nil || s.ID == "" || !s.Ready {
 			t.Errorf("sandbox: %+v %v", s, err)
 		}
@@ -279,11 +279,11 @@ func TestR2NameReservedForeverFails(t *testing.T) {
 		defer lift()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.RunSandbox(ctx, smallPod(), plan.SandboxSetup{}); plan.KindOf(err) != plan.Timeout {
+		if _, err := c.RunSandbox(ctx, smallPod(), plan.SandboxConfig{}); plan.KindOf(err) != plan.Timeout {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		_, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxSetup{})
+		_, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxConfig{})
 		if err == nil || !strings.Contains(err.Error(), "earlier attempt is still in progress") ||
 			reasonOf(err) != "FailedCreatePodSandBox" {
 			t.Errorf("reason %q: %v", reasonOf(err), err)
@@ -329,7 +329,7 @@ func TestR4EveryCallHasDeadline(t *testing.T) {
 			{"version", 10 * time.Second, func(ctx context.Context) error { _, _, err := c.Version(ctx); return err }},
 			{"status", 10 * time.Second, func(ctx context.Context) error { _, err := c.Status(ctx); return err }},
 			{"run sandbox", 4*time.Minute + 2*time.Second, func(ctx context.Context) error {
-				_, err := c.RunSandbox(ctx, other, plan.SandboxSetup{})
+				_, err := c.RunSandbox(ctx, other, plan.SandboxConfig{})
 				return err
 			}},
 			{"stop sandbox", 2 * time.Minute, func(ctx context.Context) error { return c.StopSandbox(ctx, s.ID) }},
@@ -378,7 +378,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 		rpc    string
 		code   codes.Code
 		text   string
-		kind   plan.Kind
+		kind   plan.ErrorKind
 		reason string
 	}{
 		{"containerd cannot set up the network", sandbox, codes.Unknown,
@@ -394,11 +394,11 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 		{"the quota is exhausted", create, codes.Unknown, "mkdir: disk quota exceeded", plan.NoSpace, "CreateContainerError"},
 		{"a cgroup cannot be created, which the kernel also reports as ENOSPC", start, codes.Unknown,
 			"runc: mkdir /sys/fs/cgroup/x: no space left on device", plan.Other, "RunContainerError"},
-		{"the image does not exist", create, codes.NotFound, `failed to resolve image "x": not found`, plan.ImageGone,
+		{"the image does not exist", create, codes.NotFound, `failed to resolve image "x": not found`, plan.ImageNotFound,
 			"CreateContainerError"},
 		{"the content of the image does not exist", create, codes.NotFound,
 			`failed to get image from containerd "sha256:0": not found`,
-			plan.ImageGone, "CreateContainerError"},
+			plan.ImageNotFound, "CreateContainerError"},
 		{"the sandbox does not exist", create, codes.NotFound, `failed to find sandbox id "x": not found`, plan.NotFound,
 			"CreateContainerError"},
 		{"the configuration is rejected", create, codes.InvalidArgument, "bad", plan.Invalid, "CreateContainerError"},
@@ -424,7 +424,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 			bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 				pod := smallPod()
 				defer fake.Inject(crifake.Fault{RPC: row.rpc, Err: status.Error(row.code, row.text)})()
-				s, err := c.RunSandbox(t.Context(), pod, plan.SandboxSetup{})
+				s, err := c.RunSandbox(t.Context(), pod, plan.SandboxConfig{})
 				if err == nil {
 					_, err = c.StartContainer(t.Context(), pod, "a", setupIn(s))
 				}
@@ -447,7 +447,7 @@ func TestR5CanceledIsNotTimeout(t *testing.T) {
 		defer fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Hang: true})()
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := c.RunSandbox(ctx, smallPod(), plan.SandboxSetup{}); plan.KindOf(err) != plan.Canceled {
+		if _, err := c.RunSandbox(ctx, smallPod(), plan.SandboxConfig{}); plan.KindOf(err) != plan.Canceled {
 			t.Errorf("kind %v: %v", plan.KindOf(err), err)
 		}
 	})
@@ -624,11 +624,11 @@ func TestWarnPodReceivesWarnings(t *testing.T) {
 	}
 	pod := smallPod()
 	pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}}}
-	s, err := c.RunSandbox(t.Context(), pod, plan.SandboxSetup{})
+	s, err := c.RunSandbox(t.Context(), pod, plan.SandboxConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.StartContainer(t.Context(), pod, "a", plan.ContainerSetup{Sandbox: s, Image: plan.Image{ID: "x:1"},
+	_, err = c.StartContainer(t.Context(), pod, "a", plan.ContainerConfig{Sandbox: s, Image: plan.Image{ID: "x:1"},
 		Objects: plan.Objects{
 			{Kind: plan.ConfigMap, Name: "c"}: {ConfigMap: &corev1.ConfigMap{Data: map[string]string{"a=b": "1"}}}}})
 	if err != nil {

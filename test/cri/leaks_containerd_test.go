@@ -48,7 +48,7 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			logs := t.TempDir()
 			c := (&host{endpoint: p.Endpoint}).dial(t)
 			run := func(name, cgroup, logs string) string {
-				sb, err := c.RunSandbox(t.Context(), podNamed(name), plan.SandboxSetup{CgroupParent: p.CgroupRoot + cgroup,
+				sb, err := c.RunSandbox(t.Context(), podNamed(name), plan.SandboxConfig{CgroupParent: p.CgroupRoot + cgroup,
 					LogDir: filepath.Join(logs, name)})
 				if err != nil {
 					t.Fatal(err)

@@ -70,7 +70,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func wantKind(t *testing.T, err error, kind plan.Kind, reason string) {
+func wantKind(t *testing.T, err error, kind plan.ErrorKind, reason string) {
 	t.Helper()
 	e, ok := err.(*plan.Error) //nolint:errorlint // the outermost error carries the kind
 	if !ok {

@@ -23,10 +23,10 @@ func objects() plan.Objects {
 		{Kind: plan.Secret, Name: "key"}: {Secret: &corev1.Secret{
 			Data: map[string][]byte{"a": []byte("hush"), "pw": []byte("hush")}, StringData: map[string]string{"pw": "new"},
 		}},
-		{Kind: plan.Token, Name: "3600/vault"}: {Token: "hush"},
-		{Kind: plan.ConfigMap, Name: "gone"}:   {Version: plan.Version{Missing: true}},
-		{Kind: plan.Secret, Name: "gone"}:      {Version: plan.Version{Missing: true}},
-		{Kind: plan.ConfigMap, Name: "broken"}: {Version: plan.Version{Err: "server is away"}},
+		{Kind: plan.ServiceAccountToken, Name: "3600/vault"}: {Token: "hush"},
+		{Kind: plan.ConfigMap, Name: "gone"}:                 {Version: plan.Version{Missing: true}},
+		{Kind: plan.Secret, Name: "gone"}:                    {Version: plan.Version{Missing: true}},
+		{Kind: plan.ConfigMap, Name: "broken"}:               {Version: plan.Version{Err: "server is away"}},
 	}
 }
 
@@ -83,7 +83,7 @@ func TestBuild(t *testing.T) {
 		src  corev1.VolumeSource
 		want Files
 		err  string
-		kind plan.Kind
+		kind plan.ErrorKind
 	}{
 		"a configMap gives every key of data and binaryData": {
 			src:  cm("cfg", nil),

@@ -26,7 +26,7 @@ func (b *builder) object(src keyed) error {
 	kind := strings.ToLower(string(src.ref.Kind))
 	obj, ok := b.in.Objects[src.ref]
 	switch {
-	case !ok, obj.Late:
+	case !ok, obj.Pending:
 		return &plan.Error{Err: fmt.Errorf("%s %q has not been read yet", kind, src.ref.Name)}
 	case obj.Missing && !optional:
 		return notFound("%s %q not found", kind, src.ref.Name)

@@ -53,9 +53,9 @@ func (b *builder) projected(src *corev1.ProjectedVolumeSource) error {
 
 // token adds the service account token of the pod.
 func (b *builder) token(src *corev1.ServiceAccountTokenProjection, d defaults) error {
-	obj := b.in.Objects[plan.Ref{Kind: plan.Token, Name: podspec.TokenName(src)}]
+	obj := b.in.Objects[plan.Ref{Kind: plan.ServiceAccountToken, Name: podspec.TokenName(src)}]
 	switch {
-	case obj.Late:
+	case obj.Pending:
 		return &plan.Error{Err: errors.New("service account token not issued yet")}
 	case obj.Err != "":
 		return &plan.Error{Err: errors.New(obj.Err)}

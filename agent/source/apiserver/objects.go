@@ -39,10 +39,10 @@ func (s *Source) setReferences(h *trackedPod, keys []source.ObjectKey, known pla
 			u = &object{since: s.opt.Now()}
 			s.objects[key] = u
 			name := key.Name
-			if key.Kind == plan.Token {
+			if key.Kind == plan.ServiceAccountToken {
 				_, name, _ = strings.Cut(key.Name, "/")
 			}
-			if o, ok := known[plan.Ref{Kind: key.Kind, Name: name}]; ok && !o.Missing && !o.Late && o.Err == "" {
+			if o, ok := known[plan.Ref{Kind: key.Kind, Name: name}]; ok && !o.Missing && !o.Pending && o.Err == "" {
 				u.resolved, u.value = true, o
 			}
 			s.watchObject(key, u, h.pod)
@@ -70,7 +70,7 @@ func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 		s.watchSingle(ctx, key, u, apiclient.ConfigMaps)
 	case plan.Secret:
 		s.watchSingle(ctx, key, u, apiclient.Secrets)
-	case plan.Token:
+	case plan.ServiceAccountToken:
 		s.startToken(ctx, key, u, pod)
 	case plan.Services:
 		s.environment(key, u)
@@ -145,7 +145,7 @@ func (u *object) errorMessage(key source.ObjectKey) string {
 	switch key.Kind {
 	case plan.ConfigMap, plan.Secret:
 		return fmt.Sprintf("%s %q: %s", strings.ToLower(string(key.Kind)), key.Namespace+"/"+key.Name, why)
-	case plan.Token:
+	case plan.ServiceAccountToken:
 		return "failed to fetch token: " + why
 	default:
 		return fmt.Sprintf("%s %s: %s", key.Kind, key.Name, why)

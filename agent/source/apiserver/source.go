@@ -211,7 +211,7 @@ func (s *Source) snapshot() source.Snapshot {
 	for key, u := range s.objects {
 		out.Objects[key] = u.value
 		if !u.resolved {
-			out.Objects[key] = plan.Object{Version: plan.Version{Late: true}}
+			out.Objects[key] = plan.Object{Version: plan.Version{Pending: true}}
 		}
 	}
 	return out

@@ -245,7 +245,7 @@ func TestPodIsEmittedBeforeItsObjects(t *testing.T) {
 		Kind:           plan.ConfigMap,
 		NamespacedName: types.NamespacedName{Namespace: "default", Name: "conf"},
 	}
-	if len(*snaps) != 1 || len((*snaps)[0].Pods) != 1 || !(*snaps)[0].Objects[key].Late {
+	if len(*snaps) != 1 || len((*snaps)[0].Pods) != 1 || !(*snaps)[0].Objects[key].Pending {
 		t.Fatalf("%+v", *snaps)
 	}
 	if next.IsZero() || next.After(now.Add(objectTimeout)) {
@@ -254,7 +254,7 @@ func TestPodIsEmittedBeforeItsObjects(t *testing.T) {
 	now = now.Add(objectTimeout)
 	s.step()
 	last := (*snaps)[len(*snaps)-1]
-	if o := last.Objects[key]; len(last.Pods) != 1 || o.Missing || o.Late || o.Err == "" {
+	if o := last.Objects[key]; len(last.Pods) != 1 || o.Missing || o.Pending || o.Err == "" {
 		t.Errorf("%+v", last)
 	}
 }

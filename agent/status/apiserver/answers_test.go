@@ -68,7 +68,7 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // posting runs posts against a server, in a bubble.
-func posting(t *testing.T, s *server, test func(p *Posts)) {
+func posting(t *testing.T, s *server, test func(p *Manager)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := apiclient.New(apiclient.Options{Config: &rest.Config{
@@ -114,30 +114,30 @@ func TestAnObjectIsThereAsLongAsTheSourceShowsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := &server{answer: refusal}
-			posting(t, s, func(p *Posts) {
+			posting(t, s, func(p *Manager) {
 				snap := snapshot("u", running())
-				p.Heard(snap.Pod, false)
-				p.Put(snap, false)
+				p.PodUpdated(snap.Pod, false)
+				p.SetPodStatus(snap, false)
 				if n := len(s.after(time.Minute)); n < 2 || n > 15 {
 					t.Errorf("in a minute it is told %d times", n)
 				}
-				p.Heard(snap.Pod, false)
-				if n := len(s.after(retryLast)); n > 1 {
+				p.PodUpdated(snap.Pod, false)
+				if n := len(s.after(retryMax)); n > 1 {
 					t.Errorf("heard once more, it is told %d times at once", n)
 				}
 				s.answers(taken)
-				if n := len(s.after(retryLast)); n != 1 || !p.Idle() {
+				if n := len(s.after(retryMax)); n != 1 || !p.Idle() {
 					t.Errorf("when it is taken it is told %d times", n)
 				}
 				s.answers(refusal)
 				at := metav1.Now()
 				snap.Pod.DeletionTimestamp = &at
-				p.Put(snap, true)
+				p.SetPodStatus(snap, true)
 				if asked := s.after(time.Minute); len(asked) < 2 || len(asked) > 15 || asked[0] != http.MethodDelete {
 					t.Errorf("in a minute its deletion is asked for by %v", asked)
 				}
 				s.answers(taken)
-				if n := len(s.after(retryLast)); n != 1 || len(p.pods) > 0 {
+				if n := len(s.after(retryMax)); n != 1 || len(p.pods) > 0 {
 					t.Errorf("when it is taken its deletion is asked for %d times", n)
 				}
 			})
@@ -149,16 +149,16 @@ func TestAnObjectIsThereAsLongAsTheSourceShowsIt(t *testing.T) {
 func TestAnObjectIsGoneWhenTheSourceSaysSo(t *testing.T) {
 	t.Parallel()
 	s := &server{answer: answer{code: http.StatusNotFound}}
-	posting(t, s, func(p *Posts) {
+	posting(t, s, func(p *Manager) {
 		snap := snapshot("u", running())
-		p.Heard(snap.Pod, false)
-		p.Put(snap, false)
+		p.PodUpdated(snap.Pod, false)
+		p.SetPodStatus(snap, false)
 		s.after(time.Second)
-		p.Heard(snap.Pod, true)
+		p.PodUpdated(snap.Pod, true)
 		if n := len(s.after(time.Hour)); n > 0 {
 			t.Errorf("it is told %d times", n)
 		}
-		p.Put(snap, true)
+		p.SetPodStatus(snap, true)
 		if len(p.pods) > 0 {
 			t.Error("it is remembered")
 		}
@@ -170,14 +170,14 @@ func TestAnObjectIsGoneWhenTheSourceSaysSo(t *testing.T) {
 func TestAnObjectThatWasNeverShown(t *testing.T) {
 	t.Parallel()
 	s := &server{answer: answer{code: http.StatusNotFound}}
-	posting(t, s, func(p *Posts) {
+	posting(t, s, func(p *Manager) {
 		snap := snapshot("u", running())
-		p.Put(snap, false)
+		p.SetPodStatus(snap, false)
 		if n := len(s.after(time.Hour)); n != 1 {
 			t.Errorf("it is told %d times", n)
 		}
 		s.answers(taken)
-		p.Heard(snap.Pod, false)
+		p.PodUpdated(snap.Pod, false)
 		if n := len(s.after(time.Hour)); n != 1 || !p.Idle() {
 			t.Errorf("it is told %d times", n)
 		}
@@ -185,7 +185,7 @@ func TestAnObjectThatWasNeverShown(t *testing.T) {
 		last := snapshot("v", running())
 		at := metav1.Now()
 		last.Pod.DeletionTimestamp = &at
-		p.Put(last, true)
+		p.SetPodStatus(last, true)
 		s.after(time.Hour)
 		if _, kept := p.pods["v"]; kept {
 			t.Error("one that is over is remembered")
@@ -199,19 +199,19 @@ func TestWhatComesWhileAnotherIsRefusedIsTold(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{http.StatusUnprocessableEntity, http.StatusBadRequest} {
 		s := &server{answer: answer{code: code}}
-		posting(t, s, func(p *Posts) {
+		posting(t, s, func(p *Manager) {
 			snap := snapshot("u", running())
-			p.Heard(snap.Pod, false)
+			p.PodUpdated(snap.Pod, false)
 			s.next = func() {
-				p.Put(snapshot("u", corev1.PodStatus{Phase: corev1.PodSucceeded}), false)
+				p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodSucceeded}), false)
 				s.next = func() { s.answer = taken }
 			}
-			p.Put(snap, false)
-			if n := len(s.after(retryFirst)); n != 2 || !p.Idle() {
+			p.SetPodStatus(snap, false)
+			if n := len(s.after(retryBase)); n != 2 || !p.Idle() {
 				t.Errorf("%d: the last status is told %d times", code, n-1)
 			}
 			s.answers(answer{code: code})
-			p.Put(snap, false)
+			p.SetPodStatus(snap, false)
 			if n := len(s.after(time.Hour)); n != 1 {
 				t.Errorf("%d: what is refused is told %d times", code, n)
 			}

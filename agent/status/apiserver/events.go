@@ -18,77 +18,77 @@ import (
 	"berth/internal/apiclient"
 )
 
-// EventsOptions is what NewEvents needs.
-type EventsOptions struct {
-	Client   *apiclient.Client
-	NodeName string
-	Told     *events.Subscription // what is to be sent; closed by Run
-	QPS      int                  // events per second, beside Burst; 0: no limit
-	Burst    int
-	Log      *slog.Logger
-	Now      func() time.Time // default time.Now
+// EventSenderOptions is what NewEvents needs.
+type EventSenderOptions struct {
+	Client       *apiclient.Client
+	NodeName     string
+	Subscription *events.Subscription // what is to be sent; closed by Run
+	QPS          int                  // events per second, beside Burst; 0: no limit
+	Burst        int
+	Log          *slog.Logger
+	Now          func() time.Time // default time.Now
 
 	// Busy reports that the node and its server have something better to do: events
 	// wait for a while then. May be nil.
 	Busy func() bool
 }
 
-// Events sends events to the server. One that is told again while it waits is
+// EventSender sends events to the server. One that is told again while it waits is
 // sent once, with its newest count.
-type Events struct {
-	opt  EventsOptions
-	all  *bucket
-	more chan struct{} // capacity 1
+type EventSender struct {
+	opt     EventSenderOptions
+	limiter *tokenBucket
+	pending chan struct{} // capacity 1
 
-	mu      sync.Mutex
-	waiting map[string]*corev1.Event // by namespace and name
-	order   []queued
-	last    time.Time // when one was taken to be sent
-	about   map[types.UID]*bucket
+	mu             sync.Mutex
+	waiting        map[string]*corev1.Event // by namespace and name
+	order          []queuedEvent
+	lastSent       time.Time // when one was taken to be sent
+	objectLimiters map[types.UID]*tokenBucket
 }
 
 const (
-	mostWaiting = 1000
+	maxQueued = 1000
 	// How long an event lets what is better go first, and how often it looks. From
 	// then on they are told all the same, but slowly: those of fifty pods that start
 	// would cost as much as the statuses that somebody waits for. Many that wait do
 	// not wait any more.
-	polite     = 4 * time.Second
-	politeFor  = 50 * time.Millisecond
-	politePace = 100 * time.Millisecond
-	politeMost = mostWaiting / 2
+	maxDeferral      = 4 * time.Second
+	deferralPoll     = 50 * time.Millisecond
+	deferralInterval = 100 * time.Millisecond
+	maxDeferred      = maxQueued / 2
 	// What one object may have told of it: what is more is spam.
-	aboutBurst = 25
-	aboutEvery = 5 * time.Minute
-	mostAbout  = 1000
+	objectBurst       = 25
+	objectInterval    = 5 * time.Minute
+	maxObjectLimiters = 1000
 )
 
-// queued is an event that waits, by its key, and since when.
-type queued struct {
+// queuedEvent is an event that waits, by its key, and since when.
+type queuedEvent struct {
 	key   string
 	since time.Time
 }
 
-// NewEvents returns a sender that Run has to be called for.
-func NewEvents(o EventsOptions) *Events {
+// NewEventSender returns a sender that Run has to be called for.
+func NewEventSender(o EventSenderOptions) *EventSender {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Events{opt: o, more: make(chan struct{}, 1), waiting: map[string]*corev1.Event{}, about: map[types.UID]*bucket{}}
+	e := &EventSender{opt: o, pending: make(chan struct{}, 1), waiting: map[string]*corev1.Event{}, objectLimiters: map[types.UID]*tokenBucket{}}
 	if o.QPS > 0 {
-		e.all = &bucket{left: float64(o.Burst), most: float64(o.Burst), every: time.Second / time.Duration(o.QPS), at: o.Now()}
+		e.limiter = &tokenBucket{tokens: float64(o.Burst), capacity: float64(o.Burst), interval: time.Second / time.Duration(o.QPS), updatedAt: o.Now()}
 	}
 	return e
 }
 
-// OfNode tells an event of the node itself. It never waits.
-func (e *Events) OfNode(kind, reason, message string) {
+// RecordNodeEvent tells an event of the node itself. It never waits.
+func (e *EventSender) RecordNodeEvent(kind, reason, message string) {
 	now := metav1.NewTime(e.opt.Now())
-	e.take(&corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: e.opt.NodeName + "." + nameOf(reason, message, now.Time)},
+	e.enqueue(&corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: e.opt.NodeName + "." + eventName(reason, message, now.Time)},
 		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: e.opt.NodeName, UID: types.UID(e.opt.NodeName)}, // as upstream: the UID is not known at first
 		Type:           kind, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source:              corev1.EventSource{Component: "kubelet", Host: e.opt.NodeName},
@@ -97,105 +97,105 @@ func (e *Events) OfNode(kind, reason, message string) {
 }
 
 // Run sends until ctx ends.
-func (e *Events) Run(ctx context.Context) error {
+func (e *EventSender) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for ev := range e.opt.Told.C {
-			e.take(&ev)
+		for ev := range e.opt.Subscription.C {
+			e.enqueue(&ev)
 		}
 	})
 	defer wg.Wait()
-	defer e.opt.Told.Close()
-	for wait := retryFirst; ctx.Err() == nil; {
-		if e.lets() {
-			pause(ctx, politeFor)
+	defer e.opt.Subscription.Close()
+	for wait := retryBase; ctx.Err() == nil; {
+		if e.deferred() {
+			sleep(ctx, deferralPoll)
 			continue
 		}
 		ev := e.next()
 		if ev == nil {
 			select {
 			case <-ctx.Done():
-			case <-e.more:
+			case <-e.pending:
 			}
 			continue
 		}
-		if e.all != nil {
-			pause(ctx, e.all.take(e.opt.Now()))
+		if e.limiter != nil {
+			sleep(ctx, e.limiter.reserve(e.opt.Now()))
 		}
 		switch err := e.send(ctx, ev); {
 		case err == nil:
-			wait = retryFirst
-		case lasting(err):
+			wait = retryBase
+		case isPermanent(err):
 			e.opt.Log.Debug("the server does not take an event", "about", ev.InvolvedObject.Name, "reason", ev.Reason, "err", err)
 		default: // it is away: the event is as good later
-			e.back(ev)
-			pause(ctx, wait)
-			wait = min(2*wait, retryLast)
+			e.requeue(ev)
+			sleep(ctx, wait)
+			wait = min(2*wait, retryMax)
 		}
 	}
 	return nil
 }
 
-// take puts an event among those that wait.
-func (e *Events) take(ev *corev1.Event) {
+// enqueue puts an event among those that wait.
+func (e *EventSender) enqueue(ev *corev1.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := ev.Namespace + "/" + ev.Name
 	if _, waits := e.waiting[key]; !waits {
-		if !e.mayTell(ev.InvolvedObject.UID) {
+		if !e.withinObjectLimit(ev.InvolvedObject.UID) {
 			return
 		}
-		if len(e.order) >= mostWaiting { // the server has been away for long: the newest count
+		if len(e.order) >= maxQueued { // the server has been away for long: the newest count
 			delete(e.waiting, e.order[0].key)
 			e.order = e.order[1:]
 		}
-		e.order = append(e.order, queued{key, e.opt.Now()})
+		e.order = append(e.order, queuedEvent{key, e.opt.Now()})
 	}
 	e.waiting[key] = ev
 	select {
-	case e.more <- struct{}{}:
+	case e.pending <- struct{}{}:
 	default:
 	}
 }
 
-// mayTell reports whether an object has not had too much told of it.
-func (e *Events) mayTell(uid types.UID) bool {
-	b := e.about[uid]
+// withinObjectLimit reports whether an object has not had too much told of it.
+func (e *EventSender) withinObjectLimit(uid types.UID) bool {
+	b := e.objectLimiters[uid]
 	if b == nil {
-		if len(e.about) >= mostAbout {
-			clear(e.about) // a burst more for each is less than what is kept
+		if len(e.objectLimiters) >= maxObjectLimiters {
+			clear(e.objectLimiters) // a burst more for each is less than what is kept
 		}
-		b = &bucket{left: aboutBurst, most: aboutBurst, every: aboutEvery, at: e.opt.Now()}
-		e.about[uid] = b
+		b = &tokenBucket{tokens: objectBurst, capacity: objectBurst, interval: objectInterval, updatedAt: e.opt.Now()}
+		e.objectLimiters[uid] = b
 	}
-	return b.has(e.opt.Now())
+	return b.allow(e.opt.Now())
 }
 
-// lets reports whether the event whose turn it is lets something else go first.
-func (e *Events) lets() bool {
+// deferred reports whether the event whose turn it is lets something else go first.
+func (e *EventSender) deferred() bool {
 	e.mu.Lock()
 	now, n := e.opt.Now(), len(e.order)
-	waits := n > 0 && n <= politeMost && e.opt.Busy != nil && (now.Before(e.order[0].since.Add(polite)) || now.Before(e.last.Add(politePace)))
+	waits := n > 0 && n <= maxDeferred && e.opt.Busy != nil && (now.Before(e.order[0].since.Add(maxDeferral)) || now.Before(e.lastSent.Add(deferralInterval)))
 	e.mu.Unlock()
 	return waits && e.opt.Busy()
 }
 
-func (e *Events) next() *corev1.Event {
+func (e *EventSender) next() *corev1.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.order) == 0 {
 		return nil
 	}
 	key := e.order[0].key
-	e.order, e.last = e.order[1:], e.opt.Now()
+	e.order, e.lastSent = e.order[1:], e.opt.Now()
 	ev := e.waiting[key]
 	delete(e.waiting, key)
 	return ev
 }
 
-// back puts an event that could not be sent in front again, unless it was told
+// requeue puts an event that could not be sent in front again, unless it was told
 // anew meanwhile.
-func (e *Events) back(ev *corev1.Event) {
+func (e *EventSender) requeue(ev *corev1.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := ev.Namespace + "/" + ev.Name
@@ -203,12 +203,12 @@ func (e *Events) back(ev *corev1.Event) {
 		return
 	}
 	e.waiting[key] = ev
-	e.order = append([]queued{{key: key}}, e.order...) // it has waited
+	e.order = append([]queuedEvent{{key: key}}, e.order...) // it has waited
 }
 
 // send makes an event, or raises the count of one that is there.
-func (e *Events) send(ctx context.Context, ev *corev1.Event) error {
-	ctx, cancel := context.WithTimeout(ctx, requestBound)
+func (e *EventSender) send(ctx context.Context, ev *corev1.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	out := ev.DeepCopy()
 	out.TypeMeta = metav1.TypeMeta{}
@@ -233,47 +233,47 @@ func (e *Events) send(ctx context.Context, ev *corev1.Event) error {
 	return patch()
 }
 
-// lasting reports whether an error is the server's last word.
-func lasting(err error) bool {
+// isPermanent reports whether an error is the server's last word.
+func isPermanent(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) ||
 		apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
-// bucket has a token more every so often, up to a most.
-type bucket struct {
-	left, most float64
-	every      time.Duration
-	at         time.Time
+// tokenBucket has a token more every so often, up to a most.
+type tokenBucket struct {
+	tokens, capacity float64
+	interval         time.Duration
+	updatedAt        time.Time
 }
 
-func (b *bucket) fill(now time.Time) {
-	if d := now.Sub(b.at); d > 0 {
-		b.left = min(b.most, b.left+float64(d)/float64(b.every))
+func (b *tokenBucket) refill(now time.Time) {
+	if d := now.Sub(b.updatedAt); d > 0 {
+		b.tokens = min(b.capacity, b.tokens+float64(d)/float64(b.interval))
 	}
-	b.at = now
+	b.updatedAt = now
 }
 
-// has takes a token if there is one.
-func (b *bucket) has(now time.Time) bool {
-	b.fill(now)
-	if b.left < 1 {
+// allow takes a token if there is one.
+func (b *tokenBucket) allow(now time.Time) bool {
+	b.refill(now)
+	if b.tokens < 1 {
 		return false
 	}
-	b.left--
+	b.tokens--
 	return true
 }
 
-// take takes a token and returns how long it is until it is there.
-func (b *bucket) take(now time.Time) time.Duration {
-	b.fill(now)
-	b.left--
-	if b.left >= 0 {
+// reserve takes a token and returns how long it is until it is there.
+func (b *tokenBucket) reserve(now time.Time) time.Duration {
+	b.refill(now)
+	b.tokens--
+	if b.tokens >= 0 {
 		return 0
 	}
-	return time.Duration(-b.left * float64(b.every))
+	return time.Duration(-b.tokens * float64(b.interval))
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -285,8 +285,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// nameOf tells the events of one object apart.
-func nameOf(reason, message string, at time.Time) string {
+// eventName tells the events of one object apart.
+func eventName(reason, message string, at time.Time) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(reason + "\x00" + message + "\x00" + strconv.FormatInt(at.UnixNano(), 16))) // a hash never fails
 	return strconv.FormatUint(h.Sum64(), 16)

@@ -18,19 +18,19 @@ import (
 //
 //	none ──the file's pod is here──► made ──content differs, or users delete it──► deleted ──► none
 type mirror struct {
-	object *corev1.Pod // as the server has it; nil: it has none, as far as is known
-	busy   bool
-	tries  int
-	due    time.Time
-	refuse string // why the server does not take it, as it was last said
+	object    *corev1.Pod // as the server has it; nil: it has none, as far as is known
+	inFlight  bool
+	retries   int
+	notBefore time.Time
+	rejection string // why the server does not take it, as it was last said
 }
 
-// refusedAgain is how long after a refusal another try is made: what is refused
+// rejectedRetryInterval is how long after a refusal another try is made: what is refused
 // may be allowed some day.
-const refusedAgain = 5 * time.Minute
+const rejectedRetryInterval = 5 * time.Minute
 
-// heardMirror takes in a mirror pod as the server has it.
-func (p *Posts) heardMirror(pod *corev1.Pod, gone bool) {
+// mirrorUpdated takes in a mirror pod as the server has it.
+func (p *Manager) mirrorUpdated(pod *corev1.Pod, gone bool) {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	m := p.mirrors[name]
 	if m == nil {
@@ -40,75 +40,75 @@ func (p *Posts) heardMirror(pod *corev1.Pod, gone bool) {
 	switch {
 	case !gone:
 		m.object = pod
-		if e := p.static(name); e != nil && e.uid == pod.UID {
-			e.hears(pod, p.opt.Now())
+		if e := p.staticPod(name); e != nil && e.uid == pod.UID {
+			e.serverUpdated(pod, p.opt.Now())
 		}
 	case m.object != nil && m.object.UID == pod.UID:
-		m.object, m.due = nil, time.Time{}
+		m.object, m.notBefore = nil, time.Time{}
 	}
-	p.nudge()
+	p.wakeUp()
 }
 
-// static is the file's pod of that name that is here, not one that is over.
-func (p *Posts) static(name types.NamespacedName) *post {
+// staticPod is the file's pod of that name that is here, not one that is over.
+func (p *Manager) staticPod(name types.NamespacedName) *podStatus {
 	for _, e := range p.pods {
-		if e.static && !e.over && e.namespace == name.Namespace && e.name == name.Name {
+		if e.static && !e.removed && e.namespace == name.Namespace && e.name == name.Name {
 			return e
 		}
 	}
 	return nil
 }
 
-// beginMirrors makes the mirrors that are not there and deletes those that should
+// syncMirrors makes the mirrors that are not there and deletes those that should
 // not be as they are.
-func (p *Posts) beginMirrors(now time.Time, later func(time.Time), run func(func(context.Context) func())) {
+func (p *Manager) syncMirrors(now time.Time, later func(time.Time), run func(func(context.Context) func())) {
 	for uid, e := range p.pods {
 		name := types.NamespacedName{Namespace: e.namespace, Name: e.name}
 		switch {
 		case !e.static:
-		case e.over:
+		case e.removed:
 			delete(p.pods, uid)
 		case p.mirrors[name] == nil:
 			p.mirrors[name] = &mirror{}
 		}
 	}
 	for name, m := range p.mirrors {
-		e := p.static(name)
+		e := p.staticPod(name)
 		switch {
-		case m.busy:
-		case now.Before(m.due):
-			later(m.due)
+		case m.inFlight:
+		case now.Before(m.notBefore):
+			later(m.notBefore)
 		case e == nil && m.object == nil:
 			delete(p.mirrors, name)
-		case e == nil && !p.opt.Settled(): // its file may not be read yet
-			m.due = now.Add(settle)
-			later(m.due)
-		case e == nil, m.object != nil && m.object.DeletionTimestamp != nil, m.object != nil && !shows(m.object, e.mirrorOf):
+		case e == nil && !p.opt.SourcesReady(): // its file may not be read yet
+			m.notBefore = now.Add(settleDelay)
+			later(m.notBefore)
+		case e == nil, m.object != nil && m.object.DeletionTimestamp != nil, m.object != nil && !mirrorMatches(m.object, e.staticPod):
 			p.deleteMirror(name, m, run)
 		case m.object == nil:
-			p.makeMirror(name, m, e, later, run)
+			p.createMirror(name, m, e, later, run)
 		default:
-			p.show(e, m.object)
+			p.attachMirror(e, m.object)
 		}
 	}
 }
 
-// show has the status of a file's pod told to the mirror that there is.
-func (p *Posts) show(e *post, object *corev1.Pod) {
+// attachMirror has the status of a file's pod told to the mirror that there is.
+func (p *Manager) attachMirror(e *podStatus, object *corev1.Pod) {
 	if e.uid != object.UID {
-		e.uid, e.told, e.rewrite = object.UID, false, false
-		e.hears(object, p.opt.Now())
+		e.uid, e.synced, e.overwritten = object.UID, false, false
+		e.serverUpdated(object, p.opt.Now())
 	}
 }
 
-// shows reports whether a mirror is that of the pod as it is now.
-func shows(object, pod *corev1.Pod) bool {
+// mirrorMatches reports whether a mirror is that of the pod as it is now.
+func mirrorMatches(object, pod *corev1.Pod) bool {
 	return object.Annotations[corev1.MirrorPodAnnotationKey] == string(pod.UID) &&
 		object.Annotations[source.AnnotationContent] == pod.Annotations[source.AnnotationContent]
 }
 
-func (p *Posts) deleteMirror(name types.NamespacedName, m *mirror, run func(func(context.Context) func())) {
-	m.busy = true
+func (p *Manager) deleteMirror(name types.NamespacedName, m *mirror, run func(func(context.Context) func())) {
+	m.inFlight = true
 	uid := m.object.UID
 	for _, e := range p.pods {
 		if e.static && e.uid == uid {
@@ -124,20 +124,20 @@ func (p *Posts) deleteMirror(name types.NamespacedName, m *mirror, run func(func
 					m.object = nil
 				}
 			}
-			p.settleMirror(name, m, "delete mirror pod", err)
+			p.finishMirrorRequest(name, m, "delete mirror pod", err)
 		}
 	})
 }
 
-func (p *Posts) makeMirror(name types.NamespacedName, m *mirror, e *post, later func(time.Time), run func(func(context.Context) func())) {
+func (p *Manager) createMirror(name types.NamespacedName, m *mirror, e *podStatus, later func(time.Time), run func(func(context.Context) func())) {
 	owner := p.opt.NodeUID()
 	if owner == "" {
-		m.due = p.opt.Now().Add(retryFirst)
-		later(m.due)
+		m.notBefore = p.opt.Now().Add(retryBase)
+		later(m.notBefore)
 		return
 	}
-	m.busy = true
-	object := mirrorOf(e.mirrorOf, p.opt.NodeName, owner)
+	m.inFlight = true
+	object := newMirror(e.staticPod, p.opt.NodeName, owner)
 	run(func(ctx context.Context) func() {
 		out := &corev1.Pod{}
 		err := p.opt.Client.Create(ctx, apiclient.Pods, name.Namespace, object, out)
@@ -145,14 +145,14 @@ func (p *Posts) makeMirror(name types.NamespacedName, m *mirror, e *post, later 
 			if err == nil && m.object == nil {
 				m.object = out
 			}
-			p.settleMirror(name, m, "make mirror pod", err)
+			p.finishMirrorRequest(name, m, "make mirror pod", err)
 		}
 	})
 }
 
-// mirrorOf is the object that shows a file's pod. The Node owns it: that it may be
+// newMirror is the object that shows a file's pod. The Node owns it: that it may be
 // made by nobody else, and goes with the Node.
-func mirrorOf(pod *corev1.Pod, node string, owner types.UID) *corev1.Pod {
+func newMirror(pod *corev1.Pod, node string, owner types.UID) *corev1.Pod {
 	out := &corev1.Pod{Spec: *pod.Spec.DeepCopy()}
 	out.ObjectMeta = metav1.ObjectMeta{
 		Name: pod.Name, Namespace: pod.Namespace, Labels: maps.Clone(pod.Labels), Annotations: maps.Clone(pod.Annotations),
@@ -162,22 +162,22 @@ func mirrorOf(pod *corev1.Pod, node string, owner types.UID) *corev1.Pod {
 	return out
 }
 
-func (p *Posts) settleMirror(name types.NamespacedName, m *mirror, what string, err error) {
-	m.busy = false
+func (p *Manager) finishMirrorRequest(name types.NamespacedName, m *mirror, what string, err error) {
+	m.inFlight = false
 	switch {
 	case err == nil:
-		m.tries, m.due, m.refuse = 0, time.Time{}, ""
+		m.retries, m.notBefore, m.rejection = 0, time.Time{}, ""
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		if m.refuse != err.Error() {
-			m.refuse = err.Error()
+		if m.rejection != err.Error() {
+			m.rejection = err.Error()
 			p.opt.Log.Warn("the pod of a file runs and cannot be shown to the server's users", "pod", name.String(), "err", err)
 		}
-		m.due = p.opt.Now().Add(refusedAgain)
+		m.notBefore = p.opt.Now().Add(rejectedRetryInterval)
 	default: // one that is there will be heard of
-		if m.tries == 0 {
+		if m.retries == 0 {
 			p.opt.Log.Debug(what+" is tried again", "pod", name.String(), "err", err)
 		}
-		m.due = p.opt.Now().Add(min(retryFirst<<min(m.tries, 10), retryLast))
-		m.tries++
+		m.notBefore = p.opt.Now().Add(min(retryBase<<min(m.retries, 10), retryMax))
+		m.retries++
 	}
 }

@@ -10,43 +10,43 @@ import (
 	"berth/internal/apiclient"
 )
 
-// clearable are the fields of a status that are taken away by saying so: a merge
+// clearableFields are the fields of a status that are taken away by saying so: a merge
 // keeps what is not named.
-var clearable = []string{
+var clearableFields = []string{
 	"reason", "message", "hostIP", "podIP", "initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses",
 	"resources", "allocatedResources",
 }
 
-// addresses are lists that are merged by address unless told otherwise.
-var addresses = []string{"podIPs", "hostIPs"}
+// addressLists are lists that are merged by address unless told otherwise.
+var addressLists = []string{"podIPs", "hostIPs"}
 
-// patchOf is a strategic merge patch that makes a pod's status as given, whatever
+// statusPatch is a strategic merge patch that makes a pod's status as given, whatever
 // it was, but for the conditions that are not this node's. had names this node's
 // conditions that the server may have.
-func patchOf(uid types.UID, st *corev1.PodStatus, had map[corev1.PodConditionType]bool) ([]byte, error) {
+func statusPatch(uid types.UID, st *corev1.PodStatus, had map[corev1.PodConditionType]bool) ([]byte, error) {
 	status, err := apiclient.JSONMap(st)
 	if err != nil {
 		return nil, err
 	}
-	for _, field := range clearable {
+	for _, field := range clearableFields {
 		if _, set := status[field]; !set {
 			status[field] = nil
 		}
 	}
-	for _, field := range addresses {
+	for _, field := range addressLists {
 		list, _ := status[field].([]any)
 		status[field] = append(list, map[string]any{"$patch": "replace"})
 	}
-	status["conditions"] = conditions(st, had)
+	status["conditions"] = conditionPatches(st, had)
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": status})
 }
 
-// conditions are this node's own, each in full, and those that are not there any
+// conditionPatches are this node's own, each in full, and those that are not there any
 // more.
-func conditions(st *corev1.PodStatus, had map[corev1.PodConditionType]bool) (out []map[string]any) {
+func conditionPatches(st *corev1.PodStatus, had map[corev1.PodConditionType]bool) (out []map[string]any) {
 	now := map[corev1.PodConditionType]bool{}
 	for _, c := range st.Conditions {
-		if !ours(c) {
+		if !ownedByNode(c) {
 			continue
 		}
 		now[c.Type] = true
@@ -72,8 +72,8 @@ func conditions(st *corev1.PodStatus, had map[corev1.PodConditionType]bool) (out
 	return out
 }
 
-// ours reports whether a condition is written by this node. Others share one: of
+// ownedByNode reports whether a condition is written by this node. Others share one: of
 // a pod that is ended for the node's sake.
-func ours(c corev1.PodCondition) bool {
+func ownedByNode(c corev1.PodCondition) bool {
 	return plan.OwnsCondition(c.Type) || c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonTerminationByKubelet
 }

@@ -28,64 +28,64 @@ type Options struct {
 
 	// NodeUID is the UID of the Node, which owns mirror pods; empty: not known yet.
 	NodeUID func() types.UID
-	// Settled reports whether it is known which pods files want: a mirror of none
+	// SourcesReady reports whether it is known which pods files want: a mirror of none
 	// of them is deleted then.
-	Settled func() bool
-	// Posted hears how long a change of a status took from the pass that made it
+	SourcesReady func() bool
+	// StatusUpdated hears how long a change of a status took from the pass that made it
 	// to the server's answer. May be nil.
-	Posted func(took time.Duration)
+	StatusUpdated func(took time.Duration)
 }
 
-// Posts tells the server about pods. It is safe for concurrent use.
-type Posts struct {
+// Manager tells the server about pods. It is safe for concurrent use.
+type Manager struct {
 	opt  Options
 	wake chan struct{} // something is to be done; capacity 1
 
-	mu      sync.Mutex
-	pods    map[types.UID]*post
-	mirrors map[types.NamespacedName]*mirror
-	busy    int
-	between time.Time // not before then is a status told that is on the way
+	mu               sync.Mutex
+	pods             map[types.UID]*podStatus
+	mirrors          map[types.NamespacedName]*mirror
+	inFlight         int
+	nextTransitional time.Time // not before then is a status told that is on the way
 }
 
-// post is what is known of one pod's object.
-type post struct {
+// podStatus is what is known of one pod's object.
+type podStatus struct {
 	namespace, name string
 	uid             types.UID // of the object: a mirror pod has one of its own
 	static          bool
-	mirrorOf        *corev1.Pod // the file's pod; nil: an assigned one
+	staticPod       *corev1.Pod // the file's pod; nil: an assigned one
 
-	want    *corev1.PodStatus                // nil: nothing was decided yet
-	since   time.Time                        // of the pass that made it
-	told    bool                             // the server has answered with want
-	has     *corev1.PodStatus                // as the server has it; nil: not heard
-	had     map[corev1.PodConditionType]bool // this node's conditions that the server may have
-	sent    map[corev1.PodConditionType]bool // what it was ever told of them: what is heard may be older
-	over    bool                             // nothing of the pod is left
-	deleted bool                             // and its object waits for that
-	rewrite bool                             // what the server has was not what it was told
-	lost    bool                             // there is no such object any more, or was none when it was asked for
-	passing bool                             // want says only that the pod is on its way up
+	status           *corev1.PodStatus                // nil: nothing was decided yet
+	changedAt        time.Time                        // of the pass that made it
+	synced           bool                             // the server has answered with want
+	serverStatus     *corev1.PodStatus                // as the server has it; nil: not heard
+	serverConditions map[corev1.PodConditionType]bool // this node's conditions that the server may have
+	sentConditions   map[corev1.PodConditionType]bool // what it was ever told of them: what is heard may be older
+	removed          bool                             // nothing of the pod is left
+	deleteObject     bool                             // and its object waits for that
+	overwritten      bool                             // what the server has was not what it was told
+	notFound         bool                             // there is no such object any more, or was none when it was asked for
+	transitional     bool                             // want says only that the pod is on its way up
 
-	busy  bool
-	tries int
-	due   time.Time // not before then
+	inFlight  bool
+	retries   int
+	notBefore time.Time // not before then
 }
 
 const (
-	requestBound = 15 * time.Second
-	retryFirst   = 100 * time.Millisecond
-	retryLast    = 10 * time.Second
-	settle       = time.Second // before what others have written is written over
+	requestTimeout = 15 * time.Second
+	retryBase      = 100 * time.Millisecond
+	retryMax       = 10 * time.Second
+	settleDelay    = time.Second // before what others have written is written over
 
 	// A pod that is on its way up soon says something better: what it says until
 	// then is told only when it takes long, and one pod after the other.
-	passingAfter = time.Second
-	passingEvery = 250 * time.Millisecond
+	transitionalDelay    = time.Second
+	transitionalInterval = 250 * time.Millisecond
 )
 
 // New returns posts that Run has to be called for.
-func New(o Options) *Posts {
+func New(o Options) *Manager {
 	if o.Parallel == 0 {
 		o.Parallel = 8
 	}
@@ -95,70 +95,70 @@ func New(o Options) *Posts {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Posted == nil {
-		o.Posted = func(time.Duration) {}
+	if o.StatusUpdated == nil {
+		o.StatusUpdated = func(time.Duration) {}
 	}
-	if o.Settled == nil {
-		o.Settled = func() bool { return false }
+	if o.SourcesReady == nil {
+		o.SourcesReady = func() bool { return false }
 	}
 	if o.NodeUID == nil {
 		o.NodeUID = func() types.UID { return "" }
 	}
-	return &Posts{opt: o, wake: make(chan struct{}, 1), pods: map[types.UID]*post{}, mirrors: map[types.NamespacedName]*mirror{}}
+	return &Manager{opt: o, wake: make(chan struct{}, 1), pods: map[types.UID]*podStatus{}, mirrors: map[types.NamespacedName]*mirror{}}
 }
 
-// Put takes a pod as its last pass left it; gone: it was the last, and nothing of
+// SetPodStatus takes a pod as its last pass left it; gone: it was the last, and nothing of
 // the pod is here any more. It never waits.
-func (p *Posts) Put(s *status.Snapshot, gone bool) {
-	if s.Passes == 0 && !gone { // nothing was decided yet
+func (p *Manager) SetPodStatus(s *status.Snapshot, gone bool) {
+	if s.Syncs == 0 && !gone { // nothing was decided yet
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.pods[s.Pod.UID]
-	if e == nil || e.static && e.over && !gone { // a file's pod that was made anew has the UID that it had
-		e = &post{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.IsStatic(s.Pod)}
+	if e == nil || e.static && e.removed && !gone { // a file's pod that was made anew has the UID that it had
+		e = &podStatus{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.IsStatic(s.Pod)}
 		if e.static {
 			e.uid = "" // see show
 		}
 		p.pods[s.Pod.UID] = e
 	}
 	if e.static {
-		e.mirrorOf = s.Pod
+		e.staticPod = s.Pod
 	}
-	if s.Passes > 0 {
+	if s.Syncs > 0 {
 		st := s.Status
-		if e.want == nil || !sameStatus(e.want, &st) {
-			e.wants(&st, !gone && s.Pod.DeletionTimestamp == nil && comingUp(&st), p.opt.Now())
+		if e.status == nil || !sameStatus(e.status, &st) {
+			e.setStatus(&st, !gone && s.Pod.DeletionTimestamp == nil && isStarting(&st), p.opt.Now())
 		}
 	}
 	if gone {
-		e.over, e.deleted = true, s.Pod.DeletionTimestamp != nil
-		if !e.deleted && !e.static || e.lost {
+		e.removed, e.deleteObject = true, s.Pod.DeletionTimestamp != nil
+		if !e.deleteObject && !e.static || e.notFound {
 			delete(p.pods, s.Pod.UID)
 			return
 		}
 	}
-	p.nudge()
+	p.wakeUp()
 }
 
-// wants takes what is to be told next. What is passing waits for a while, counted
+// setStatus takes what is to be told next. What is passing waits for a while, counted
 // from the first that was not told.
-func (e *post) wants(st *corev1.PodStatus, passing bool, now time.Time) {
+func (e *podStatus) setStatus(st *corev1.PodStatus, passing bool, now time.Time) {
 	due := time.Time{}
 	switch {
 	case !passing:
-	case e.passing && !e.told && !e.busy && e.tries == 0:
-		due = e.due
+	case e.transitional && !e.synced && !e.inFlight && e.retries == 0:
+		due = e.notBefore
 	default:
-		due = now.Add(passingAfter)
+		due = now.Add(transitionalDelay)
 	}
-	e.want, e.since, e.passing, e.told, e.rewrite, e.tries, e.due = st, now, passing, false, false, 0, due
+	e.status, e.changedAt, e.transitional, e.synced, e.overwritten, e.retries, e.notBefore = st, now, passing, false, false, 0, due
 }
 
-// comingUp reports whether a status says no more than that nothing of the pod has
+// isStarting reports whether a status says no more than that nothing of the pod has
 // been started yet and all is well.
-func comingUp(st *corev1.PodStatus) bool {
+func isStarting(st *corev1.PodStatus) bool {
 	if st.Phase != corev1.PodPending || st.Reason != "" || len(st.EphemeralContainerStatuses) > 0 {
 		return false
 	}
@@ -176,24 +176,24 @@ func comingUp(st *corev1.PodStatus) bool {
 	return true
 }
 
-// ComingUp reports whether a pod is on its way up.
-func (p *Posts) ComingUp() bool {
+// PodsStarting reports whether a pod is on its way up.
+func (p *Manager) PodsStarting() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.pods {
-		if e.passing && !e.over && !e.lost {
+		if e.transitional && !e.removed && !e.notFound {
 			return true
 		}
 	}
 	return false
 }
 
-// Heard takes a pod as the server has it; gone: there is no such object any more.
-func (p *Posts) Heard(pod *corev1.Pod, gone bool) {
+// PodUpdated takes a pod as the server has it; gone: there is no such object any more.
+func (p *Manager) PodUpdated(pod *corev1.Pod, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if podspec.IsMirror(pod) {
-		p.heardMirror(pod, gone)
+		p.mirrorUpdated(pod, gone)
 		return
 	}
 	e := p.pods[pod.UID]
@@ -201,39 +201,39 @@ func (p *Posts) Heard(pod *corev1.Pod, gone bool) {
 		if gone {
 			return
 		}
-		e = &post{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
+		e = &podStatus{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
 		p.pods[pod.UID] = e
 	}
 	if gone {
-		e.lost = true
-		if e.over || e.want == nil {
+		e.notFound = true
+		if e.removed || e.status == nil {
 			delete(p.pods, pod.UID)
 		}
 		return
 	}
-	e.lost = false // whatever was answered when something was told
-	e.hears(pod, p.opt.Now())
-	p.nudge()
+	e.notFound = false // whatever was answered when something was told
+	e.serverUpdated(pod, p.opt.Now())
+	p.wakeUp()
 }
 
-// hears takes in what the server has of a status.
-func (e *post) hears(pod *corev1.Pod, now time.Time) {
+// serverUpdated takes in what the server has of a status.
+func (e *podStatus) serverUpdated(pod *corev1.Pod, now time.Time) {
 	st := pod.Status
-	e.has = &st
-	e.had = maps.Clone(e.sent)
+	e.serverStatus = &st
+	e.serverConditions = maps.Clone(e.sentConditions)
 	for _, c := range st.Conditions {
-		if ours(c) {
-			note(&e.had, c.Type)
+		if ownedByNode(c) {
+			addCondition(&e.serverConditions, c.Type)
 		}
 	}
-	if e.told && !e.busy && !agrees(e.want, e.has) { // another has written; or it is older than the answer
-		e.told, e.rewrite, e.due = false, true, now.Add(settle)
-	} else if !e.told && e.rewrite && agrees(e.want, e.has) {
-		e.told, e.rewrite = true, false
+	if e.synced && !e.inFlight && !serverMatches(e.status, e.serverStatus) { // another has written; or it is older than the answer
+		e.synced, e.overwritten, e.notBefore = false, true, now.Add(settleDelay)
+	} else if !e.synced && e.overwritten && serverMatches(e.status, e.serverStatus) {
+		e.synced, e.overwritten = true, false
 	}
 }
 
-func note(in *map[corev1.PodConditionType]bool, t corev1.PodConditionType) {
+func addCondition(in *map[corev1.PodConditionType]bool, t corev1.PodConditionType) {
 	if *in == nil {
 		*in = map[corev1.PodConditionType]bool{}
 	}
@@ -241,7 +241,7 @@ func note(in *map[corev1.PodConditionType]bool, t corev1.PodConditionType) {
 }
 
 // Run tells what is to be told until ctx ends, and waits for what is under way.
-func (p *Posts) Run(ctx context.Context) error {
+func (p *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	timer := time.NewTimer(0)
@@ -253,37 +253,37 @@ func (p *Posts) Run(ctx context.Context) error {
 		case <-p.wake:
 		case <-timer.C:
 		}
-		if next := p.begin(ctx, &wg); !next.IsZero() {
+		if next := p.startRequests(ctx, &wg); !next.IsZero() {
 			timer.Reset(max(0, next.Sub(p.opt.Now())))
 		}
 	}
 }
 
 // Idle reports whether the server has been told all that there is to tell.
-func (p *Posts) Idle() bool {
+func (p *Manager) Idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.busy > 0 {
+	if p.inFlight > 0 {
 		return false
 	}
 	for _, e := range p.pods {
-		if e.pending() {
+		if e.needsRequest() {
 			return false
 		}
 	}
 	return true
 }
 
-func (p *Posts) nudge() {
+func (p *Manager) wakeUp() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// begin begins what is due, as far as there is room for it, and returns when more
+// startRequests begins what is due, as far as there is room for it, and returns when more
 // will be.
-func (p *Posts) begin(ctx context.Context, wg *sync.WaitGroup) (next time.Time) {
+func (p *Manager) startRequests(ctx context.Context, wg *sync.WaitGroup) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.opt.Now()
@@ -293,71 +293,71 @@ func (p *Posts) begin(ctx context.Context, wg *sync.WaitGroup) (next time.Time) 
 		}
 	}
 	run := func(do func(ctx context.Context) func()) {
-		p.busy++
+		p.inFlight++
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, requestBound)
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
 			settle := do(ctx)
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.busy--
+			p.inFlight--
 			settle()
-			p.nudge()
+			p.wakeUp()
 		})
 	}
-	p.beginMirrors(now, later, run)
+	p.syncMirrors(now, later, run)
 	for uid, e := range p.pods {
-		if e.busy || !e.pending() {
+		if e.inFlight || !e.needsRequest() {
 			continue
 		}
-		if now.Before(e.due) {
-			later(e.due)
+		if now.Before(e.notBefore) {
+			later(e.notBefore)
 			continue
 		}
-		if e.passing && now.Before(p.between) {
-			later(p.between)
+		if e.transitional && now.Before(p.nextTransitional) {
+			later(p.nextTransitional)
 			continue
 		}
-		if p.busy >= p.opt.Parallel {
+		if p.inFlight >= p.opt.Parallel {
 			return next // the end of one begins the next
 		}
-		if e.passing {
-			p.between = now.Add(passingEvery)
+		if e.transitional {
+			p.nextTransitional = now.Add(transitionalInterval)
 		}
-		p.beginPost(uid, e, run)
+		p.startRequest(uid, e, run)
 	}
 	return next
 }
 
-// pending reports whether the server has something to be told.
-func (e *post) pending() bool {
+// needsRequest reports whether the server has something to be told.
+func (e *podStatus) needsRequest() bool {
 	switch {
-	case e.lost || e.uid == "":
+	case e.notFound || e.uid == "":
 		return false
-	case e.want != nil && !e.told:
+	case e.status != nil && !e.synced:
 		return true
 	default:
-		return e.over && e.deleted
+		return e.removed && e.deleteObject
 	}
 }
 
-// beginPost begins the next request about a pod: its status, or its deletion.
-func (p *Posts) beginPost(uid types.UID, e *post, run func(func(context.Context) func())) {
-	e.busy = true
-	namespace, name, object, want := e.namespace, e.name, e.uid, e.want
-	if e.told || e.want == nil {
+// startRequest begins the next request about a pod: its status, or its deletion.
+func (p *Manager) startRequest(uid types.UID, e *podStatus, run func(func(context.Context) func())) {
+	e.inFlight = true
+	namespace, name, object, want := e.namespace, e.name, e.uid, e.status
+	if e.synced || e.status == nil {
 		run(func(ctx context.Context) func() {
 			err := p.opt.Client.Delete(ctx, apiclient.Pods, namespace, name, apiclient.DeleteNow(object))
-			return func() { p.settle(uid, e, "delete pod", want, err, func() { delete(p.pods, uid) }) }
+			return func() { p.finishRequest(uid, e, "delete pod", want, err, func() { delete(p.pods, uid) }) }
 		})
 		return
 	}
-	since := e.since
-	patch, err := patchOf(object, want, e.had)
+	since := e.changedAt
+	patch, err := statusPatch(object, want, e.serverConditions)
 	for _, c := range want.Conditions {
 		if plan.OwnsCondition(c.Type) {
-			note(&e.sent, c.Type)
-			note(&e.had, c.Type)
+			addCondition(&e.sentConditions, c.Type)
+			addCondition(&e.serverConditions, c.Type)
 		}
 	}
 	run(func(ctx context.Context) func() {
@@ -365,52 +365,52 @@ func (p *Posts) beginPost(uid types.UID, e *post, run func(func(context.Context)
 			err = p.opt.Client.Patch(ctx, apiclient.Pods, namespace, name, types.StrategicMergePatchType, patch, nil, "status")
 		}
 		return func() {
-			p.settle(uid, e, "status of pod", want, err, func() {
-				e.told = e.want == want
-				p.opt.Posted(p.opt.Now().Sub(since))
+			p.finishRequest(uid, e, "status of pod", want, err, func() {
+				e.synced = e.status == want
+				p.opt.StatusUpdated(p.opt.Now().Sub(since))
 			})
 		}
 	})
 }
 
-// settle takes in the server's answer. That an object is not there is no more than a
+// finishRequest takes in the server's answer. That an object is not there is no more than a
 // failure while the source shows it: what is on the way to the server answers so, too,
 // and so do webhooks. When it is gone the source says so. want is what was to be told
 // when it was asked: what has come since is neither taken nor refused.
-func (p *Posts) settle(uid types.UID, e *post, what string, want *corev1.PodStatus, err error, done func()) {
-	e.busy = false
+func (p *Manager) finishRequest(uid types.UID, e *podStatus, what string, want *corev1.PodStatus, err error, done func()) {
+	e.inFlight = false
 	log := p.opt.Log.With("pod", e.namespace+"/"+e.name, "uid", string(uid))
 	switch {
 	case err == nil:
-		e.tries, e.due = 0, time.Time{}
+		e.retries, e.notBefore = 0, time.Time{}
 		done()
 	case e.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // the mirror is gone: that will be heard
-		e.due = p.opt.Now().Add(settle)
-	case e.has == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // it, or one of that UID, is gone
-		e.lost = true
-		if e.over {
+		e.notBefore = p.opt.Now().Add(settleDelay)
+	case e.serverStatus == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // it, or one of that UID, is gone
+		e.notFound = true
+		if e.removed {
 			delete(p.pods, uid)
 		}
 		log.Debug("the server has no such pod any more", "err", err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		log.Error("the server does not take the "+what, "err", err)
-		if e.want == want { // until it changes
-			e.told, e.due = true, p.opt.Now().Add(retryLast)
+		if e.status == want { // until it changes
+			e.synced, e.notBefore = true, p.opt.Now().Add(retryMax)
 		}
 	default:
-		if e.tries == 0 {
+		if e.retries == 0 {
 			log.Debug(what+" is tried again", "err", err)
 		}
-		e.due = p.opt.Now().Add(min(retryFirst<<min(e.tries, 10), retryLast))
-		e.tries++
+		e.notBefore = p.opt.Now().Add(min(retryBase<<min(e.retries, 10), retryMax))
+		e.retries++
 	}
 }
 
 // sameStatus compares what is told.
 func sameStatus(a, b *corev1.PodStatus) bool { return equality.Semantic.DeepEqual(a, b) }
 
-// agrees reports whether the server has what this node wants it to have.
-func agrees(want, has *corev1.PodStatus) bool {
+// serverMatches reports whether the server has what this node wants it to have.
+func serverMatches(want, has *corev1.PodStatus) bool {
 	if want == nil {
 		return true
 	}

@@ -39,7 +39,7 @@ func TestAPatchMakesTheStatusWhateverItWas(t *testing.T) {
 		Conditions:        []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, ""), condition("example.com/gate", corev1.ConditionFalse, "Older")},
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true}},
 	}
-	patch, err := patchOf("u", &want, map[corev1.PodConditionType]bool{corev1.PodReady: true, corev1.PodResizePending: true})
+	patch, err := statusPatch("u", &want, map[corev1.PodConditionType]bool{corev1.PodReady: true, corev1.PodResizePending: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestAPatchMakesTheStatusWhateverItWas(t *testing.T) {
 func snapshot(uid types.UID, st corev1.PodStatus) *status.Snapshot {
 	pod := &corev1.Pod{}
 	pod.UID, pod.Namespace, pod.Name = uid, "default", "p"
-	return &status.Snapshot{Pod: pod, Status: st, Passes: 1}
+	return &status.Snapshot{Pod: pod, Status: st, Syncs: 1}
 }
 
 // TestWhatOthersWroteOverIsWrittenAgain: P5, and what this node wrote itself is not.
@@ -89,29 +89,29 @@ func TestWhatOthersWroteOverIsWrittenAgain(t *testing.T) {
 	now := time.Now()
 	p := New(Options{Now: func() time.Time { return now }})
 	st := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, "")}}
-	p.Put(snapshot("u", st), false)
+	p.SetPodStatus(snapshot("u", st), false)
 	e := p.pods["u"]
-	if !e.pending() {
+	if !e.needsRequest() {
 		t.Fatal("nothing is to be told")
 	}
-	e.told = true
+	e.synced = true
 	heard := &corev1.Pod{Status: *st.DeepCopy()}
 	heard.UID, heard.Namespace, heard.Name = "u", "default", "p"
 	heard.Status.Conditions = append(heard.Status.Conditions, condition("example.com/x", corev1.ConditionTrue, "Theirs"))
-	p.Heard(heard, false)
-	if e.pending() {
+	p.PodUpdated(heard, false)
+	if e.needsRequest() {
 		t.Error("what others say of their own is written over")
 	}
 	heard = heard.DeepCopy()
 	heard.Status.Conditions[0].Status = corev1.ConditionFalse
-	p.Heard(heard, false)
-	if !e.pending() || !e.due.After(now) {
+	p.PodUpdated(heard, false)
+	if !e.needsRequest() || !e.notBefore.After(now) {
 		t.Errorf("a node that was thought lost does not say that its pod is ready: %+v", e)
 	}
 	heard = heard.DeepCopy()
 	heard.Status.Conditions[0].Status = corev1.ConditionTrue
-	p.Heard(heard, false)
-	if e.pending() {
+	p.PodUpdated(heard, false)
+	if e.needsRequest() {
 		t.Error("it is said again although it is so")
 	}
 }
@@ -121,12 +121,12 @@ func TestWhatOthersWroteOverIsWrittenAgain(t *testing.T) {
 func TestAConditionThatWasSentIsTakenBack(t *testing.T) {
 	t.Parallel()
 	p := New(Options{})
-	p.Put(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodResizeInProgress, corev1.ConditionTrue, "")}}), false)
+	p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodResizeInProgress, corev1.ConditionTrue, "")}}), false)
 	e := p.pods["u"]
 	older := snapshot("u", corev1.PodStatus{}).Pod
-	p.beginPost("u", e, func(func(context.Context) func()) {}) // its answer is on the way
-	p.Heard(older, false)
-	if patch, err := patchOf("u", &corev1.PodStatus{}, e.had); err != nil || !strings.Contains(string(patch), `{"$patch":"delete","type":"PodResizeInProgress"}`) {
+	p.startRequest("u", e, func(func(context.Context) func()) {}) // its answer is on the way
+	p.PodUpdated(older, false)
+	if patch, err := statusPatch("u", &corev1.PodStatus{}, e.serverConditions); err != nil || !strings.Contains(string(patch), `{"$patch":"delete","type":"PodResizeInProgress"}`) {
 		t.Errorf("%s, %v", patch, err)
 	}
 }
@@ -136,22 +136,22 @@ func TestAnObjectIsDeletedWhenAllIsToldAndNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	p := New(Options{})
 	s := snapshot("u", corev1.PodStatus{Phase: corev1.PodFailed})
-	p.Put(s, true) // the source no longer wants it: its object is gone
+	p.SetPodStatus(s, true) // the source no longer wants it: its object is gone
 	if len(p.pods) != 0 {
 		t.Error("a pod whose object is gone is remembered")
 	}
 	at := s.Pod.CreationTimestamp
 	s.Pod.DeletionTimestamp = &at
-	p.Put(s, true)
+	p.SetPodStatus(s, true)
 	e := p.pods["u"]
-	if e == nil || !e.pending() || e.told {
+	if e == nil || !e.needsRequest() || e.synced {
 		t.Fatalf("%+v", e)
 	}
-	e.told = true
-	if !e.pending() {
+	e.synced = true
+	if !e.needsRequest() {
 		t.Error("the object stays")
 	}
-	p.Heard(s.Pod, true)
+	p.PodUpdated(s.Pod, true)
 	if len(p.pods) != 0 {
 		t.Error("an object that is gone is remembered")
 	}
@@ -160,17 +160,17 @@ func TestAnObjectIsDeletedWhenAllIsToldAndNothingIsLeft(t *testing.T) {
 func TestABucketFillsWithTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	b := &bucket{left: 2, most: 2, every: time.Second, at: now}
+	b := &tokenBucket{tokens: 2, capacity: 2, interval: time.Second, updatedAt: now}
 	for range 2 {
-		if !b.has(now) {
+		if !b.allow(now) {
 			t.Error("it does not give what it has")
 		}
 	}
-	if b.has(now) || b.has(now.Add(900*time.Millisecond)) || !b.has(now.Add(1100*time.Millisecond)) {
+	if b.allow(now) || b.allow(now.Add(900*time.Millisecond)) || !b.allow(now.Add(1100*time.Millisecond)) {
 		t.Error("it gives what it does not have, or not what it has")
 	}
-	b = &bucket{left: 1, most: 1, every: time.Second, at: now}
-	if b.take(now) != 0 || b.take(now) != time.Second || b.take(now) != 2*time.Second {
+	b = &tokenBucket{tokens: 1, capacity: 1, interval: time.Second, updatedAt: now}
+	if b.reserve(now) != 0 || b.reserve(now) != time.Second || b.reserve(now) != 2*time.Second {
 		t.Error("who comes later waits for longer")
 	}
 }
@@ -216,7 +216,7 @@ func TestWhatIsOnlyComingUp(t *testing.T) {
 		}), false},
 		{"somebody looks in", change(func(st *corev1.PodStatus) { st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "e"}} }), false},
 	} {
-		if got := comingUp(&c.st); got != c.want {
+		if got := isStarting(&c.st); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
@@ -228,33 +228,33 @@ func TestAPodOnItsWayUpIsToldWhenThatTakesLong(t *testing.T) {
 	begin := time.Now()
 	now := begin
 	p := New(Options{Now: func() time.Time { return now }})
-	p.Put(snapshot("u", creating()), false)
+	p.SetPodStatus(snapshot("u", creating()), false)
 	e := p.pods["u"]
-	if !p.ComingUp() || !e.due.Equal(begin.Add(passingAfter)) {
-		t.Fatalf("told in %v", e.due.Sub(now))
+	if !p.PodsStarting() || !e.notBefore.Equal(begin.Add(transitionalDelay)) {
+		t.Fatalf("told in %v", e.notBefore.Sub(now))
 	}
-	now = now.Add(passingAfter / 2)
-	p.Put(snapshot("u", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))), false)
-	if !e.due.Equal(begin.Add(passingAfter)) {
-		t.Errorf("what changes on the way up is put off again: %v", e.due.Sub(begin))
+	now = now.Add(transitionalDelay / 2)
+	p.SetPodStatus(snapshot("u", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))), false)
+	if !e.notBefore.Equal(begin.Add(transitionalDelay)) {
+		t.Errorf("what changes on the way up is put off again: %v", e.notBefore.Sub(begin))
 	}
-	e.told = true
-	now = now.Add(passingAfter)
-	p.Put(snapshot("u", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))), false)
-	if !e.due.Equal(now.Add(passingAfter)) {
-		t.Errorf("the next is told in %v", e.due.Sub(now))
+	e.synced = true
+	now = now.Add(transitionalDelay)
+	p.SetPodStatus(snapshot("u", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))), false)
+	if !e.notBefore.Equal(now.Add(transitionalDelay)) {
+		t.Errorf("the next is told in %v", e.notBefore.Sub(now))
 	}
-	p.Put(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning}), false)
-	if !e.due.IsZero() || p.ComingUp() {
-		t.Errorf("that it runs waits for %v", e.due.Sub(now))
+	p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning}), false)
+	if !e.notBefore.IsZero() || p.PodsStarting() {
+		t.Errorf("that it runs waits for %v", e.notBefore.Sub(now))
 	}
 
-	p.Put(snapshot("v", creating()), false)
+	p.SetPodStatus(snapshot("v", creating()), false)
 	ending := snapshot("v", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, "")))
 	at := metav1.NewTime(now)
 	ending.Pod.DeletionTimestamp = &at
-	p.Put(ending, false)
-	if e := p.pods["v"]; !e.due.IsZero() || p.ComingUp() {
+	p.SetPodStatus(ending, false)
+	if e := p.pods["v"]; !e.notBefore.IsZero() || p.PodsStarting() {
 		t.Errorf("a pod that ends is on its way up: %+v", e)
 	}
 }
@@ -263,39 +263,39 @@ func TestAPodOnItsWayUpIsToldWhenThatTakesLong(t *testing.T) {
 func TestEventsLetStatusesGoFirst(t *testing.T) {
 	t.Parallel()
 	now, busy := time.Now(), true
-	e := NewEvents(EventsOptions{NodeName: "n", Now: func() time.Time { return now }, Busy: func() bool { return busy }})
-	if e.lets() {
+	e := NewEventSender(EventSenderOptions{NodeName: "n", Now: func() time.Time { return now }, Busy: func() bool { return busy }})
+	if e.deferred() {
 		t.Error("no event lets something go first")
 	}
-	e.OfNode(corev1.EventTypeNormal, "Starting", "")
-	if !e.lets() {
+	e.RecordNodeEvent(corev1.EventTypeNormal, "Starting", "")
+	if !e.deferred() {
 		t.Error("an event goes first")
 	}
 	busy = false
-	if e.lets() {
+	if e.deferred() {
 		t.Error("an event waits for nothing")
 	}
-	busy, now = true, now.Add(polite)
-	if e.lets() {
+	busy, now = true, now.Add(maxDeferral)
+	if e.deferred() {
 		t.Error("an event waits for ever")
 	}
 	ev := e.next()
-	e.back(ev)
-	if !e.lets() {
+	e.requeue(ev)
+	if !e.deferred() {
 		t.Error("events go one right after the other")
 	}
-	if now = now.Add(politePace); e.lets() {
+	if now = now.Add(deferralInterval); e.deferred() {
 		t.Error("an event that could not be sent waits as long again")
 	}
 	e.next()
-	for i := range politeMost {
+	for i := range maxDeferred {
 		n := strconv.Itoa(i)
-		e.take(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: n}, InvolvedObject: corev1.ObjectReference{UID: types.UID(n)}})
+		e.enqueue(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: n}, InvolvedObject: corev1.ObjectReference{UID: types.UID(n)}})
 	}
-	if !e.lets() {
+	if !e.deferred() {
 		t.Error("they go before what is better")
 	}
-	if e.OfNode(corev1.EventTypeNormal, "Started", ""); e.lets() {
+	if e.RecordNodeEvent(corev1.EventTypeNormal, "Started", ""); e.deferred() {
 		t.Error("too many wait")
 	}
 }
@@ -307,15 +307,15 @@ func TestAMirrorTellsOfItsPod(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{
 		source.AnnotationSource: source.File, source.AnnotationHash: "u", source.AnnotationContent: "c1",
 	}}}
-	mirror := mirrorOf(pod, "node", "owner")
-	if a := mirror.Annotations; a[source.AnnotationHash] != "u" || a[corev1.MirrorPodAnnotationKey] != "u" || !shows(mirror, pod) {
+	mirror := newMirror(pod, "node", "owner")
+	if a := mirror.Annotations; a[source.AnnotationHash] != "u" || a[corev1.MirrorPodAnnotationKey] != "u" || !mirrorMatches(mirror, pod) {
 		t.Errorf("annotations %v", a)
 	}
 	edited, another, earlier := pod.DeepCopy(), pod.DeepCopy(), mirror.DeepCopy()
 	edited.Annotations[source.AnnotationContent] = "c2"
 	another.UID = "v"
 	earlier.Annotations = map[string]string{source.AnnotationHash: "c1", corev1.MirrorPodAnnotationKey: "c1"} // of an earlier release
-	if shows(mirror, edited) || shows(mirror, another) || shows(earlier, pod) {
+	if mirrorMatches(mirror, edited) || mirrorMatches(mirror, another) || mirrorMatches(earlier, pod) {
 		t.Error("a mirror is kept that shows something else")
 	}
 }
@@ -325,15 +325,15 @@ func TestAPodThatIsMadeAnewIsTold(t *testing.T) {
 	t.Parallel()
 	p := New(Options{NodeName: "node"})
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{source.AnnotationSource: source.File}}}
-	put := func(gone bool) { p.Put(&status.Snapshot{Pod: pod, Passes: 1}, gone) }
+	put := func(gone bool) { p.SetPodStatus(&status.Snapshot{Pod: pod, Syncs: 1}, gone) }
 	name := types.NamespacedName{Namespace: "n", Name: "p"}
 	put(false)
 	put(true)
-	if p.static(name) != nil {
+	if p.staticPod(name) != nil {
 		t.Error("it is gone, and still shown")
 	}
 	put(false)
-	if p.static(name) == nil {
+	if p.staticPod(name) == nil {
 		t.Error("it is here again, and not shown")
 	}
 }

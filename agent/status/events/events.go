@@ -19,24 +19,24 @@ import (
 
 // Bounds that EventsOptions may lower or raise.
 const (
-	DefaultPerPod      = 100
-	DefaultPerPodBytes = 64 << 10
-	DefaultRetain      = time.Hour
-	DefaultGone        = 200
-	// MaxMessage is the longest message kept, in bytes, as the Kubernetes API
+	DefaultMaxPerPod      = 100
+	DefaultMaxBytesPerPod = 64 << 10
+	DefaultRetention      = time.Hour
+	DefaultMaxDeletedPods = 200
+	// MaxMessageBytes is the longest message kept, in bytes, as the Kubernetes API
 	// has it for events.
-	MaxMessage = 1024
+	MaxMessageBytes = 1024
 )
 
-// Ref says which pod an event is about.
-type Ref struct {
+// PodRef says which pod an event is about.
+type PodRef struct {
 	Namespace, Name string
 	UID             types.UID
 }
 
-// RefOf returns the Ref of a pod.
-func RefOf(pod *corev1.Pod) Ref {
-	return Ref{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+// PodRefOf returns the Ref of a pod.
+func PodRefOf(pod *corev1.Pod) PodRef {
+	return PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 }
 
 // Event is one thing worth telling about a pod.
@@ -62,40 +62,40 @@ func (e Event) fieldPath() string {
 	return "spec.containers{" + e.Container + "}"
 }
 
-// EventsOptions is what NewEvents needs. Every zero field has a default.
-type EventsOptions struct {
-	Now         func() time.Time // default time.Now
-	Component   string           // source.component; default "kubelet", which tools filter by
-	Host        string           // source.host: the node's name
-	PerPod      int              // events kept per pod
-	PerPodBytes int              // bytes of text kept per pod
-	Retain      time.Duration    // how long a pod that is gone is remembered
-	Gone        int              // how many such pods are remembered at most
+// RecorderOptions is what NewEvents needs. Every zero field has a default.
+type RecorderOptions struct {
+	Now            func() time.Time // default time.Now
+	Component      string           // source.component; default "kubelet", which tools filter by
+	Host           string           // source.host: the node's name
+	MaxPerPod      int              // events kept per pod
+	MaxBytesPerPod int              // bytes of text kept per pod
+	Retention      time.Duration    // how long a pod that is gone is remembered
+	MaxDeletedPods int              // how many such pods are remembered at most
 }
 
-// Events remembers the events of the node's pods. It is safe for concurrent use.
-type Events struct {
-	opt EventsOptions
+// Recorder remembers the events of the node's pods. It is safe for concurrent use.
+type Recorder struct {
+	opt RecorderOptions
 
-	mu    sync.Mutex
-	pods  map[types.UID]*podEvents
-	subs  map[*Subscription]struct{}
-	seq   uint64
-	ended int // pods with a gone time
+	mu          sync.Mutex
+	pods        map[types.UID]*podEvents
+	subs        map[*Subscription]struct{}
+	seq         uint64
+	deletedPods int // pods with a gone time
 }
 
 // podEvents holds the events of one pod, oldest telling first.
 type podEvents struct {
-	ref   Ref
-	list  []*entry
-	bytes int
-	gone  time.Time // zero: the pod is here
+	ref       PodRef
+	list      []*entry
+	bytes     int
+	deletedAt time.Time // zero: the pod is here
 }
 
 // entry is an event as it is kept: the text once, no Kubernetes object.
 type entry struct {
 	typ, reason, message, path string
-	like                       uint64 // see likeness
+	similarity                 uint64 // see likeness
 	count                      int32
 	first, last                time.Time
 	id                         uint64 // of the first telling: its name
@@ -104,33 +104,33 @@ type entry struct {
 
 func (e *entry) size() int { return len(e.reason) + len(e.message) + len(e.path) + 128 }
 
-// NewEvents returns an empty memory.
-func NewEvents(o EventsOptions) *Events {
+// NewRecorder returns an empty memory.
+func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	o.Component = cmp.Or(o.Component, "kubelet")
-	o.PerPod = cmp.Or(o.PerPod, DefaultPerPod)
-	o.PerPodBytes = cmp.Or(o.PerPodBytes, DefaultPerPodBytes)
-	o.Retain = cmp.Or(o.Retain, DefaultRetain)
-	o.Gone = cmp.Or(o.Gone, DefaultGone)
-	return &Events{opt: o, pods: map[types.UID]*podEvents{}, subs: map[*Subscription]struct{}{}}
+	o.MaxPerPod = cmp.Or(o.MaxPerPod, DefaultMaxPerPod)
+	o.MaxBytesPerPod = cmp.Or(o.MaxBytesPerPod, DefaultMaxBytesPerPod)
+	o.Retention = cmp.Or(o.Retention, DefaultRetention)
+	o.MaxDeletedPods = cmp.Or(o.MaxDeletedPods, DefaultMaxDeletedPods)
+	return &Recorder{opt: o, pods: map[types.UID]*podEvents{}, subs: map[*Subscription]struct{}{}}
 }
 
 // Record tells an event about a pod. The same type, reason, container and
 // message as one that is kept raises that one's count, and so does a message that
 // differs in IDs of the runtime only; the newest is kept. It never blocks.
-func (e *Events) Record(ref Ref, ev Event) {
+func (e *Recorder) Record(ref PodRef, ev Event) {
 	if ev.At.IsZero() {
 		ev.At = e.opt.Now()
 	}
 	ev.Type = cmp.Or(ev.Type, corev1.EventTypeNormal)
-	ev.Message = clip(ev.Message, MaxMessage)
-	ev.Reason = clip(ev.Reason, 128)
+	ev.Message = truncate(ev.Message, MaxMessageBytes)
+	ev.Reason = truncate(ev.Reason, 128)
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sweep(e.opt.Now())
+	e.expire(e.opt.Now())
 	p := e.pods[ref.UID]
 	if p == nil {
 		p = &podEvents{ref: ref}
@@ -138,7 +138,7 @@ func (e *Events) Record(ref Ref, ev Event) {
 	}
 	e.seq++
 	told := p.add(ev, e.seq)
-	p.bound(e.opt.PerPod, e.opt.PerPodBytes)
+	p.enforceLimits(e.opt.MaxPerPod, e.opt.MaxBytesPerPod)
 	if len(e.subs) == 0 {
 		return
 	}
@@ -151,12 +151,12 @@ func (e *Events) Record(ref Ref, ev Event) {
 // add puts ev among the events of the pod and returns its entry, which is now
 // the last of the list.
 func (p *podEvents) add(ev Event, seq uint64) *entry {
-	path, like := ev.fieldPath(), likeness(ev.Message)
+	path, like := ev.fieldPath(), similarityHash(ev.Message)
 	i := slices.IndexFunc(p.list, func(x *entry) bool {
-		return x.reason == ev.Reason && x.typ == ev.Type && x.path == path && x.like == like
+		return x.reason == ev.Reason && x.typ == ev.Type && x.path == path && x.similarity == like
 	})
 	if i < 0 {
-		x := &entry{typ: ev.Type, reason: ev.Reason, message: ev.Message, path: path, like: like,
+		x := &entry{typ: ev.Type, reason: ev.Reason, message: ev.Message, path: path, similarity: like,
 			count: 1, first: ev.At, last: ev.At, id: seq, version: seq}
 		p.list = append(p.list, x)
 		p.bytes += x.size()
@@ -174,13 +174,13 @@ func (p *podEvents) add(ev Event, seq uint64) *entry {
 	return x
 }
 
-// shortestID is the length from which on a row of hexadecimal digits is an ID that
+// minIDLength is the length from which on a row of hexadecimal digits is an ID that
 // the runtime has drawn.
-const shortestID = 32
+const minIDLength = 32
 
-// likeness is a hash of a message without such IDs: a command that cannot be
+// similarityHash is a hash of a message without such IDs: a command that cannot be
 // started has another one each time, and would else be another event each time.
-func likeness(message string) uint64 {
+func similarityHash(message string) uint64 {
 	h := fnv.New64a()
 	for rest := message; rest != ""; {
 		n := 0
@@ -189,7 +189,7 @@ func likeness(message string) uint64 {
 		}
 		part := rest[:max(n, 1)]
 		rest = rest[len(part):]
-		if n >= shortestID {
+		if n >= minIDLength {
 			part = "…"
 		}
 		_, _ = h.Write([]byte(part)) // a hash never fails
@@ -199,8 +199,8 @@ func likeness(message string) uint64 {
 
 func isHex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }
 
-// bound drops what was told longest ago. The newest always stays.
-func (p *podEvents) bound(count, bytes int) {
+// enforceLimits drops what was told longest ago. The newest always stays.
+func (p *podEvents) enforceLimits(count, bytes int) {
 	n := 0
 	for len(p.list)-n > 1 && (len(p.list)-n > count || p.bytes > bytes) {
 		p.bytes -= p.list[n].size()
@@ -210,10 +210,10 @@ func (p *podEvents) bound(count, bytes int) {
 }
 
 // List returns the events of one pod, the one told last at the end; nil: none.
-func (e *Events) List(uid types.UID) []corev1.Event {
+func (e *Recorder) List(uid types.UID) []corev1.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sweep(e.opt.Now())
+	e.expire(e.opt.Now())
 	p := e.pods[uid]
 	if p == nil {
 		return nil
@@ -223,16 +223,16 @@ func (e *Events) List(uid types.UID) []corev1.Event {
 
 // All returns the events of all pods, also of those gone within the retention,
 // in the order in which they were told last.
-func (e *Events) All() []corev1.Event {
+func (e *Recorder) All() []corev1.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.all()
 }
 
-func (e *Events) all() []corev1.Event {
-	e.sweep(e.opt.Now())
+func (e *Recorder) all() []corev1.Event {
+	e.expire(e.opt.Now())
 	type told struct {
-		ref Ref
+		ref PodRef
 		x   *entry
 	}
 	var list []told
@@ -249,47 +249,47 @@ func (e *Events) all() []corev1.Event {
 	return out
 }
 
-// Forget says that nothing is left of a pod: its events stay for the retention,
+// PodDeleted says that nothing is left of a pod: its events stay for the retention,
 // then they go. Telling something about it meanwhile does not prolong that.
-func (e *Events) Forget(uid types.UID) {
+func (e *Recorder) PodDeleted(uid types.UID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.opt.Now()
-	if p := e.pods[uid]; p != nil && p.gone.IsZero() {
-		p.gone = now
-		e.ended++
+	if p := e.pods[uid]; p != nil && p.deletedAt.IsZero() {
+		p.deletedAt = now
+		e.deletedPods++
 	}
-	e.sweep(now)
+	e.expire(now)
 }
 
-// sweep drops pods gone for longer than the retention, and the longest gone
+// expire drops pods gone for longer than the retention, and the longest gone
 // beyond the bound.
-func (e *Events) sweep(now time.Time) {
-	if e.ended == 0 {
+func (e *Recorder) expire(now time.Time) {
+	if e.deletedPods == 0 {
 		return
 	}
 	var gone []*podEvents
 	for uid, p := range e.pods {
 		switch {
-		case p.gone.IsZero():
-		case now.Sub(p.gone) >= e.opt.Retain:
+		case p.deletedAt.IsZero():
+		case now.Sub(p.deletedAt) >= e.opt.Retention:
 			delete(e.pods, uid)
-			e.ended--
+			e.deletedPods--
 		default:
 			gone = append(gone, p)
 		}
 	}
-	if len(gone) <= e.opt.Gone {
+	if len(gone) <= e.opt.MaxDeletedPods {
 		return
 	}
-	slices.SortFunc(gone, func(a, b *podEvents) int { return a.gone.Compare(b.gone) })
-	for _, p := range gone[:len(gone)-e.opt.Gone] {
+	slices.SortFunc(gone, func(a, b *podEvents) int { return a.deletedAt.Compare(b.deletedAt) })
+	for _, p := range gone[:len(gone)-e.opt.MaxDeletedPods] {
 		delete(e.pods, p.ref.UID)
-		e.ended--
+		e.deletedPods--
 	}
 }
 
-func (e *Events) objects(p *podEvents) []corev1.Event {
+func (e *Recorder) objects(p *podEvents) []corev1.Event {
 	out := make([]corev1.Event, 0, len(p.list))
 	for _, x := range p.list {
 		out = append(out, e.object(p.ref, x))
@@ -299,7 +299,7 @@ func (e *Events) objects(p *podEvents) []corev1.Event {
 
 // object makes the Kubernetes form. Its name is stable over repetitions, and
 // its resource version grows with each.
-func (e *Events) object(ref Ref, x *entry) corev1.Event {
+func (e *Recorder) object(ref PodRef, x *entry) corev1.Event {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(ref.UID)) // a hash never fails
 	return corev1.Event{
@@ -323,8 +323,8 @@ func (e *Events) object(ref Ref, x *entry) corev1.Event {
 	}
 }
 
-// clip shortens s to n bytes at a character's border and says that it did.
-func clip(s string, n int) string {
+// truncate shortens s to n bytes at a character's border and says that it did.
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
@@ -336,17 +336,17 @@ func clip(s string, n int) string {
 	return s[:n] + cut
 }
 
-// EventOf is a reason as users are told it.
-func EventOf(pod *corev1.Pod, r plan.Reason) Event {
-	ev := Event{Type: r.Event, Reason: r.Code, Message: r.Detail}
+// EventFromReason is a reason as users are told it.
+func EventFromReason(pod *corev1.Pod, r plan.Reason) Event {
+	ev := Event{Type: r.EventType, Reason: r.Code, Message: r.Message}
 	for i := range pod.Spec.InitContainers {
-		ev.Init = ev.Init || pod.Spec.InitContainers[i].Name == r.On
+		ev.Init = ev.Init || pod.Spec.InitContainers[i].Name == r.Target
 	}
 	for i := range pod.Spec.EphemeralContainers {
-		ev.Ephemeral = ev.Ephemeral || pod.Spec.EphemeralContainers[i].Name == r.On
+		ev.Ephemeral = ev.Ephemeral || pod.Spec.EphemeralContainers[i].Name == r.Target
 	}
-	if podspec.FindContainer(pod, r.On) != nil {
-		ev.Container = r.On
+	if podspec.FindContainer(pod, r.Target) != nil {
+		ev.Container = r.Target
 	}
 	return ev
 }

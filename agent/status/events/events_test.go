@@ -31,11 +31,11 @@ func (c *clock) add(d time.Duration) {
 
 func newClock() *clock { return &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
 
-var web = Ref{Namespace: "default", Name: "web", UID: "u1"}
+var web = PodRef{Namespace: "default", Name: "web", UID: "u1"}
 
 func TestSameReasonIsCounted(t *testing.T) { // R2
 	c := newClock()
-	e := NewEvents(EventsOptions{Now: c.Now, Host: "n1"})
+	e := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
 	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a", Container: "a"}
 	e.Record(web, back)
 	c.add(time.Minute)
@@ -72,7 +72,7 @@ func TestIDsOfTheRuntimeMakeNoOtherEvent(t *testing.T) { // R2
 		return Event{Type: corev1.EventTypeWarning, Reason: "Unhealthy", Container: "a",
 			Message: fmt.Sprintf("failed to start exec %q: exec: %q: executable file not found", fmt.Sprintf("%064x", id), program)}
 	}
-	e := NewEvents(EventsOptions{Now: newClock().Now})
+	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	for i := range 200 {
 		e.Record(web, fails(i, "nothing"))
 	}
@@ -81,7 +81,7 @@ func TestIDsOfTheRuntimeMakeNoOtherEvent(t *testing.T) { // R2
 	if err != nil {
 		t.Fatal(err)
 	}
-	e = NewEvents(EventsOptions{Now: newClock().Now})
+	e = NewRecorder(RecorderOptions{Now: newClock().Now})
 	if err := e.Restore(web, saved); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestIDsOfTheRuntimeMakeNoOtherEvent(t *testing.T) { // R2
 }
 
 func TestNameStaysAndVersionGrows(t *testing.T) {
-	e := NewEvents(EventsOptions{Now: newClock().Now})
+	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	e.Record(web, Event{Reason: "A"})
 	first := e.List("u1")[0]
 	e.Record(web, Event{Reason: "A"})
@@ -106,19 +106,19 @@ func TestNameStaysAndVersionGrows(t *testing.T) {
 	if first.Name != second.Name || first.ResourceVersion == second.ResourceVersion {
 		t.Errorf("names %s %s, versions %s %s", first.Name, second.Name, first.ResourceVersion, second.ResourceVersion)
 	}
-	e.Record(Ref{"default", "web", "u2"}, Event{Reason: "A"})
+	e.Record(PodRef{"default", "web", "u2"}, Event{Reason: "A"})
 	if n := e.List("u2")[0].Name; n == first.Name {
 		t.Errorf("two pods of one name share event name %s", n)
 	}
 }
 
 func TestPodIsBounded(t *testing.T) { // R1
-	e := NewEvents(EventsOptions{Now: newClock().Now})
+	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	for i := range 1000 {
 		e.Record(web, Event{Reason: "R", Message: fmt.Sprint(i)})
 	}
 	list := e.List("u1")
-	if len(list) != DefaultPerPod || list[0].Message != "900" || list[99].Message != "999" {
+	if len(list) != DefaultMaxPerPod || list[0].Message != "900" || list[99].Message != "999" {
 		t.Errorf("%d events from %s", len(list), list[0].Message)
 	}
 	for i := range 1000 {
@@ -127,20 +127,20 @@ func TestPodIsBounded(t *testing.T) { // R1
 	bytes := 0
 	for _, ev := range e.List("u1") {
 		bytes += len(ev.Message)
-		if len(ev.Message) > MaxMessage || !strings.HasSuffix(ev.Message, "é…") {
+		if len(ev.Message) > MaxMessageBytes || !strings.HasSuffix(ev.Message, "é…") {
 			t.Fatalf("a message of %d bytes that ends in %q", len(ev.Message), ev.Message[len(ev.Message)-8:])
 		}
 	}
-	if bytes > DefaultPerPodBytes || bytes < DefaultPerPodBytes/2 {
+	if bytes > DefaultMaxBytesPerPod || bytes < DefaultMaxBytesPerPod/2 {
 		t.Errorf("%d bytes are kept", bytes)
 	}
 }
 
 func TestGoneIsForgotten(t *testing.T) { // R4
 	c := newClock()
-	e := NewEvents(EventsOptions{Now: c.Now, Gone: 3})
+	e := NewRecorder(RecorderOptions{Now: c.Now, MaxDeletedPods: 3})
 	e.Record(web, Event{Reason: "Killing"})
-	e.Forget("u1")
+	e.PodDeleted("u1")
 	c.add(59 * time.Minute)
 	e.Record(web, Event{Reason: "Late"})
 	if n := len(e.List("u1")); n != 2 {
@@ -151,9 +151,9 @@ func TestGoneIsForgotten(t *testing.T) { // R4
 		t.Errorf("%d events after the retention", n)
 	}
 	for i := range 10 {
-		r := Ref{"default", "p", types.UID(fmt.Sprint("g", i))}
+		r := PodRef{"default", "p", types.UID(fmt.Sprint("g", i))}
 		e.Record(r, Event{Reason: "Killing"})
-		e.Forget(r.UID)
+		e.PodDeleted(r.UID)
 		c.add(time.Second)
 	}
 	e.Record(web, Event{Reason: "Started"})
@@ -164,9 +164,9 @@ func TestGoneIsForgotten(t *testing.T) { // R4
 }
 
 func TestAllIsInOrder(t *testing.T) {
-	e := NewEvents(EventsOptions{Now: newClock().Now})
+	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	for i := range 20 {
-		e.Record(Ref{"default", "p", types.UID(fmt.Sprint(i % 3))}, Event{Reason: "R", Message: fmt.Sprint(i)})
+		e.Record(PodRef{"default", "p", types.UID(fmt.Sprint(i % 3))}, Event{Reason: "R", Message: fmt.Sprint(i)})
 	}
 	for i, ev := range e.All() {
 		if ev.Message != fmt.Sprint(i) {
@@ -176,7 +176,7 @@ func TestAllIsInOrder(t *testing.T) {
 }
 
 func TestSlowSubscriberLosesTheOldest(t *testing.T) { // R3
-	e := NewEvents(EventsOptions{Now: newClock().Now})
+	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	e.Record(web, Event{Reason: "Before"})
 	known, s := e.Subscribe(2)
 	defer s.Close()
@@ -189,7 +189,7 @@ func TestSlowSubscriberLosesTheOldest(t *testing.T) { // R3
 	if a, b := (<-s.C).Message, (<-s.C).Message; a != "3" || b != "4" {
 		t.Errorf("got %s and %s, want 3 and 4", a, b)
 	}
-	if n := s.Missed(); n != 3 {
+	if n := s.Dropped(); n != 3 {
 		t.Errorf("missed %d, want 3", n)
 	}
 	s.Close()
@@ -200,24 +200,24 @@ func TestSlowSubscriberLosesTheOldest(t *testing.T) { // R3
 }
 
 func TestEventsTogether(t *testing.T) {
-	e := NewEvents(EventsOptions{})
+	e := NewRecorder(RecorderOptions{})
 	var told sync.WaitGroup
 	for i := range 4 {
 		told.Go(func() {
 			uid := types.UID(fmt.Sprint(i % 2))
 			for j := range 500 {
-				e.Record(Ref{"default", "p", uid}, Event{Reason: "R", Message: fmt.Sprint(i, j)})
+				e.Record(PodRef{"default", "p", uid}, Event{Reason: "R", Message: fmt.Sprint(i, j)})
 				if j%50 == 0 {
 					_, s := e.Subscribe(1)
 					e.All()
 					s.Close()
-					e.Forget(uid)
+					e.PodDeleted(uid)
 				}
 			}
 		})
 	}
 	told.Wait()
-	if n := len(e.All()); n > 2*DefaultPerPod {
+	if n := len(e.All()); n > 2*DefaultMaxPerPod {
 		t.Errorf("%d events are kept", n)
 	}
 }

@@ -30,13 +30,13 @@ type eventJSON struct {
 
 // Save writes the events of a pod in the form that Restore reads; nil: there are
 // none.
-func (e *Events) Save(uid types.UID) ([]byte, error) {
+func (e *Recorder) Save(uid types.UID) ([]byte, error) {
 	out := eventsJSON{Version: 1}
 	e.mu.Lock()
 	if p := e.pods[uid]; p != nil {
 		for _, x := range p.list {
 			out.Events = append(out.Events, eventJSON{Type: x.typ, Reason: x.reason, Message: x.message, Path: x.path,
-				Count: x.count, First: wall(x.first), Last: wall(x.last), ID: x.id, Order: x.version})
+				Count: x.count, First: wallTime(x.first), Last: wallTime(x.last), ID: x.id, Order: x.version})
 		}
 	}
 	e.mu.Unlock()
@@ -48,7 +48,7 @@ func (e *Events) Save(uid types.UID) ([]byte, error) {
 
 // Restore takes the events of a pod that an earlier life has saved, with their
 // names and counts, before those of this life. Subscribers are not told.
-func (e *Events) Restore(ref Ref, saved []byte) error {
+func (e *Recorder) Restore(ref PodRef, saved []byte) error {
 	var in eventsJSON
 	if err := json.Unmarshal(saved, &in); err != nil {
 		return fmt.Errorf("read events: %w", err)
@@ -66,9 +66,9 @@ func (e *Events) Restore(ref Ref, saved []byte) error {
 	var old []*entry
 	for _, x := range in.Events {
 		e.seq = max(e.seq, x.ID, x.Order)
-		message := clip(x.Message, MaxMessage)
+		message := truncate(x.Message, MaxMessageBytes)
 		old = append(old, &entry{
-			typ: cmp.Or(x.Type, "Normal"), reason: clip(x.Reason, 128), message: message, path: x.Path, like: likeness(message),
+			typ: cmp.Or(x.Type, "Normal"), reason: truncate(x.Reason, 128), message: message, path: x.Path, similarity: similarityHash(message),
 			count: max(x.Count, 1), first: x.First, last: x.Last, id: x.ID, version: x.Order,
 		})
 	}
@@ -76,6 +76,6 @@ func (e *Events) Restore(ref Ref, saved []byte) error {
 	for _, x := range old {
 		p.bytes += x.size()
 	}
-	p.bound(e.opt.PerPod, e.opt.PerPodBytes)
+	p.enforceLimits(e.opt.MaxPerPod, e.opt.MaxBytesPerPod)
 	return nil
 }

@@ -17,11 +17,11 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write testdata/events-v1.json")
 
 // told is a memory in which something happened to web, and to another pod.
-func told(c *clock) *Events {
-	e := NewEvents(EventsOptions{Now: c.Now, Host: "n1"})
+func told(c *clock) *Recorder {
+	e := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
 	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a", Container: "a"}
 	e.Record(web, Event{Reason: "Started", Message: "Started container a", Container: "a"})
-	e.Record(Ref{Namespace: "default", Name: "other", UID: "u2"}, back)
+	e.Record(PodRef{Namespace: "default", Name: "other", UID: "u2"}, back)
 	for range 3 {
 		c.add(time.Second)
 		e.Record(web, back)
@@ -46,7 +46,7 @@ func TestEventsOutliveTheirMemory(t *testing.T) { // R6
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := NewEvents(EventsOptions{Now: c.Now, Host: "n1"})
+	after := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
 	after.Record(web, Event{Reason: "Early", Message: "told before the restore"})
 	if err := after.Restore(web, first); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestEventsOutliveTheirMemory(t *testing.T) { // R6
 
 func TestEventsThatCannotBeRead(t *testing.T) {
 	for _, text := range []string{``, `[]`, `{"version":2,"events":[]}`, `{"version":1,"events":[{"id":-1}]}`} {
-		e := NewEvents(EventsOptions{})
+		e := NewRecorder(RecorderOptions{})
 		if err := e.Restore(web, []byte(text)); err == nil || !strings.HasPrefix(err.Error(), "read events: ") {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -90,12 +90,12 @@ func TestRestoredEventsAreBounded(t *testing.T) { // R1
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := NewEvents(EventsOptions{})
+	e := NewRecorder(RecorderOptions{})
 	if err := e.Restore(web, b); err != nil {
 		t.Fatal(err)
 	}
 	list := e.List("u1")
-	if len(list) > DefaultPerPod || list[len(list)-1].Reason != "R999" || len(list[0].Message) > MaxMessage {
+	if len(list) > DefaultMaxPerPod || list[len(list)-1].Reason != "R999" || len(list[0].Message) > MaxMessageBytes {
 		t.Errorf("%d events, the last is %s, messages of %d bytes", len(list), list[len(list)-1].Reason, len(list[0].Message))
 	}
 }
@@ -113,12 +113,12 @@ func TestATimelineGoesOnAfterARestart(t *testing.T) { // R6
 			t.Fatal(err)
 		}
 		changes := 0
-		line = NewTimeline(TimelineOptions{Now: c.Now, Changed: func() { changes++ }})
+		line = NewTimeline(TimelineOptions{Now: c.Now, OnChange: func() { changes++ }})
 		if err := json.Unmarshal(saved, line); err != nil {
 			t.Fatal(err)
 		}
 		c.add(time.Minute)
-		line.Resume(Restart{Left: left, Began: c.Now(), Cause: "it was killed"})
+		line.Resume(Restart{StoppedAt: left, StartedAt: c.Now(), Cause: "it was killed"})
 		left = c.Now()
 		look := line.Begin(Span{Name: "look", Stage: "prepare"})
 		line.End(look, nil)
@@ -132,12 +132,12 @@ func TestATimelineGoesOnAfterARestart(t *testing.T) { // R6
 		if s := spans[1]; s.ID != open || s.Err == "" || s.End.Sub(s.Start) != time.Second {
 			t.Errorf("what was under way: %+v", s)
 		}
-		if s := spans[2]; s.Name != restartName || s.End.Sub(s.Start) != time.Minute || int(s.Attempt) != life+1 {
+		if s := spans[2]; s.Name != restartSpan || s.End.Sub(s.Start) != time.Minute || int(s.Attempt) != life+1 {
 			t.Errorf("the restart: %+v", s)
 		}
 	}
 	line.Begin(Span{Name: "stop/a", Stage: "cleanup", End: c.Now()})
-	line.Resume(Restart{Began: c.Now(), Cause: "it left"})
+	line.Resume(Restart{StartedAt: c.Now(), Cause: "it left"})
 	spans, _ := line.Spans()
 	if len(spans) != 6 || spans[5].Attempt != 1 || spans[5].Cause != "it left" {
 		t.Errorf("after something was done in between: %+v", spans)

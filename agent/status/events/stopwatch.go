@@ -14,8 +14,8 @@ type Stopwatch struct {
 	sum   time.Duration
 }
 
-// Begin begins one thing; the function that it returns ends it.
-func (s *Stopwatch) Begin() (end func()) {
+// Start begins one thing; the function that it returns ends it.
+func (s *Stopwatch) Start() (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.n == 0 {

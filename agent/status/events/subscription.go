@@ -11,19 +11,19 @@ import (
 type Subscription struct {
 	C <-chan corev1.Event // closed by Close
 
-	events *Events
+	events *Recorder
 	c      chan corev1.Event
 	once   sync.Once
 
-	mu     sync.Mutex
-	missed int
-	closed bool
+	mu      sync.Mutex
+	dropped int
+	closed  bool
 }
 
 // Subscribe returns what is known and a subscription to what is told after
 // that, without a gap between the two. buffer is the number of events that may
 // wait; at least 1. Close it.
-func (e *Events) Subscribe(buffer int) ([]corev1.Event, *Subscription) {
+func (e *Recorder) Subscribe(buffer int) ([]corev1.Event, *Subscription) {
 	c := make(chan corev1.Event, max(buffer, 1))
 	s := &Subscription{C: c, c: c, events: e}
 	e.mu.Lock()
@@ -48,18 +48,18 @@ func (s *Subscription) offer(ev corev1.Event) {
 		}
 		select {
 		case <-s.c:
-			s.missed++
+			s.dropped++
 		default:
 		}
 	}
 }
 
-// Missed returns how many events this subscriber has lost since it last asked.
-func (s *Subscription) Missed() int {
+// Dropped returns how many events this subscriber has lost since it last asked.
+func (s *Subscription) Dropped() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.missed
-	s.missed = 0
+	n := s.dropped
+	s.dropped = 0
 	return n
 }
 

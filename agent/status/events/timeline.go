@@ -12,12 +12,12 @@ import (
 // Bounds that TimelineOptions may lower or raise. Together they keep the
 // timeline of a usual pod at rest below 8 KiB.
 const (
-	DefaultSpans      = 40
-	DefaultSpansBytes = 7 << 10
-	defaultStart      = 10
-	spansOfContainer  = 6 // of one more container's start: what is made, its calls, its pull
-	spanBytes         = 180
-	maxSpanText       = 256
+	DefaultMaxSpans     = 40
+	DefaultMaxSpanBytes = 7 << 10
+	defaultStartSpans   = 10
+	spansPerContainer   = 6 // of one more container's start: what is made, its calls, its pull
+	bytesPerSpan        = 180
+	maxSpanText         = 256
 )
 
 // SpanID names a span within one timeline; 0 is none.
@@ -41,12 +41,12 @@ func (s *Span) size() int { return len(s.Name) + len(s.Stage) + len(s.Cause) + l
 
 // TimelineOptions is what NewTimeline needs. Every zero field has a default.
 type TimelineOptions struct {
-	Now   func() time.Time // default time.Now
-	Spans int              // spans kept, at least 4
-	Bytes int              // bytes kept
-	Start int              // of the spans kept, those that tell how the pod was started; default a quarter
+	Now        func() time.Time // default time.Now
+	MaxSpans   int              // spans kept, at least 4
+	MaxBytes   int              // bytes kept
+	StartSpans int              // of the spans kept, those that tell how the pod was started; default a quarter
 
-	Changed func() // told after every change, on the goroutine that made it; nil: nobody
+	OnChange func() // told after every change, on the goroutine that made it; nil: nobody
 }
 
 // Timeline is the bounded list of the spans of one pod. It is safe for
@@ -61,12 +61,12 @@ type Timeline struct {
 	bytes   int
 }
 
-// OfContainers are the options of a pod with n containers: its whole start is kept,
+// OptionsForContainers are the options of a pod with n containers: its whole start is kept,
 // however many they are.
-func OfContainers(n int, changed func()) TimelineOptions {
-	more := max(n-1, 0) * spansOfContainer
+func OptionsForContainers(n int, changed func()) TimelineOptions {
+	more := max(n-1, 0) * spansPerContainer
 	return TimelineOptions{
-		Spans: DefaultSpans + more, Bytes: DefaultSpansBytes + more*spanBytes, Start: defaultStart + more, Changed: changed,
+		MaxSpans: DefaultMaxSpans + more, MaxBytes: DefaultMaxSpanBytes + more*bytesPerSpan, StartSpans: defaultStartSpans + more, OnChange: changed,
 	}
 }
 
@@ -75,11 +75,11 @@ func NewTimeline(o TimelineOptions) *Timeline {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.Spans = max(cmp.Or(o.Spans, DefaultSpans), 4)
-	o.Bytes = cmp.Or(o.Bytes, DefaultSpansBytes)
-	o.Start = cmp.Or(o.Start, o.Spans/4)
-	if o.Changed == nil {
-		o.Changed = func() {}
+	o.MaxSpans = max(cmp.Or(o.MaxSpans, DefaultMaxSpans), 4)
+	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxSpanBytes)
+	o.StartSpans = cmp.Or(o.StartSpans, o.MaxSpans/4)
+	if o.OnChange == nil {
+		o.OnChange = func() {}
 	}
 	return &Timeline{opt: o}
 }
@@ -90,10 +90,10 @@ func (t *Timeline) Begin(s Span) SpanID {
 	if s.Start.IsZero() {
 		s.Start = t.opt.Now()
 	}
-	s.Name, s.Stage = clip(s.Name, maxSpanText), clip(s.Stage, maxSpanText)
-	s.Cause, s.Err = clip(s.Cause, maxSpanText), clip(s.Err, maxSpanText)
-	s.Start, s.End = wall(s.Start), wall(s.End)
-	defer t.opt.Changed() // after the lock is given back
+	s.Name, s.Stage = truncate(s.Name, maxSpanText), truncate(s.Stage, maxSpanText)
+	s.Cause, s.Err = truncate(s.Cause, maxSpanText), truncate(s.Err, maxSpanText)
+	s.Start, s.End = wallTime(s.Start), wallTime(s.End)
+	defer t.opt.OnChange() // after the lock is given back
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,15 +109,15 @@ func (t *Timeline) add(s Span) SpanID {
 	}
 	t.spans = append(t.spans, s)
 	t.bytes += s.size()
-	t.bound()
+	t.enforceLimits()
 	return s.ID
 }
 
 // End ends a span; err nil means well. A span that is unknown, dropped or ended
 // is left as it is.
 func (t *Timeline) End(id SpanID, err error) {
-	now := wall(t.opt.Now())
-	defer t.opt.Changed()
+	now := wallTime(t.opt.Now())
+	defer t.opt.OnChange()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, ok := slices.BinarySearchFunc(t.spans, id, func(s Span, id SpanID) int { return cmp.Compare(s.ID, id) })
@@ -127,17 +127,17 @@ func (t *Timeline) End(id SpanID, err error) {
 	t.spans[i].End = now
 	if err != nil {
 		t.bytes -= len(t.spans[i].Err)
-		t.spans[i].Err = clip(err.Error(), maxSpanText)
+		t.spans[i].Err = truncate(err.Error(), maxSpanText)
 		t.bytes += len(t.spans[i].Err)
-		t.bound()
+		t.enforceLimits()
 	}
 }
 
-// bound drops from the middle: the first spans tell how the pod was started, the
+// enforceLimits drops from the middle: the first spans tell how the pod was started, the
 // last are the newest. A stage goes with the calls that it made.
-func (t *Timeline) bound() {
-	keep := t.opt.Start
-	for len(t.spans) > keep+1 && (len(t.spans) > t.opt.Spans || t.bytes > t.opt.Bytes) {
+func (t *Timeline) enforceLimits() {
+	keep := t.opt.StartSpans
+	for len(t.spans) > keep+1 && (len(t.spans) > t.opt.MaxSpans || t.bytes > t.opt.MaxBytes) {
 		at := keep
 		for at < len(t.spans)-1 && t.spans[at].Parent != 0 && t.spans[at].Parent <= t.spans[keep-1].ID {
 			at++ // its stage is kept
@@ -197,55 +197,55 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.opt.Now == nil {
-		t.opt = TimelineOptions{Now: time.Now, Spans: DefaultSpans, Bytes: DefaultSpansBytes, Start: defaultStart, Changed: func() {}}
+		t.opt = TimelineOptions{Now: time.Now, MaxSpans: DefaultMaxSpans, MaxBytes: DefaultMaxSpanBytes, StartSpans: defaultStartSpans, OnChange: func() {}}
 	}
 	t.spans, t.dropped, t.bytes, t.last = in.Spans, in.Dropped, 0, 0
 	for i := range t.spans {
 		t.bytes += t.spans[i].size()
 		t.last = max(t.last, t.spans[i].ID)
 	}
-	t.bound()
+	t.enforceLimits()
 	return nil
 }
 
 // Restart is the time between two lives of the agent.
 type Restart struct {
-	Left  time.Time // when the earlier life ended, as far as is known; zero: it is not
-	Began time.Time // of this life
-	Cause string    // how the earlier life ended
+	StoppedAt time.Time // when the earlier life ended, as far as is known; zero: it is not
+	StartedAt time.Time // of this life
+	Cause     string    // how the earlier life ended
 }
 
-// restartName is the name of the span of a restart.
-const restartName = "restart/agent"
+// restartSpan is the name of the span of a restart.
+const restartSpan = "restart/agent"
 
 // Resume goes on with a timeline of an earlier life of the agent: what was under
 // way then is ended with a note, and the restart gets a span. Restarts between
 // which nothing was done but to look share one, or those of a quiet pod would
 // push out everything else.
 func (t *Timeline) Resume(r Restart) {
-	r.Began = wall(r.Began)
-	if r.Left = wall(r.Left); r.Left.IsZero() || r.Left.After(r.Began) {
-		r.Left = r.Began
+	r.StartedAt = wallTime(r.StartedAt)
+	if r.StoppedAt = wallTime(r.StoppedAt); r.StoppedAt.IsZero() || r.StoppedAt.After(r.StartedAt) {
+		r.StoppedAt = r.StartedAt
 	}
-	defer t.opt.Changed()
+	defer t.opt.OnChange()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.spans {
 		if s := &t.spans[i]; s.End.IsZero() {
 			t.bytes -= s.size()
-			s.End, s.Err = later(s.Start, r.Left), "the agent ended before this did"
+			s.End, s.Err = latest(s.Start, r.StoppedAt), "the agent ended before this did"
 			t.bytes += s.size()
 		}
 	}
-	span := Span{Name: restartName, Stage: "prepare", Start: r.Left, End: r.Began, Cause: clip(r.Cause, maxSpanText), Attempt: 1}
+	span := Span{Name: restartSpan, Stage: "prepare", Start: r.StoppedAt, End: r.StartedAt, Cause: truncate(r.Cause, maxSpanText), Attempt: 1}
 	last := len(t.spans)
-	for last > 0 && t.spans[last-1].Name != restartName && t.spans[last-1].Stage == "prepare" {
+	for last > 0 && t.spans[last-1].Name != restartSpan && t.spans[last-1].Stage == "prepare" {
 		last--
 	}
-	if last > 0 && t.spans[last-1].Name == restartName {
+	if last > 0 && t.spans[last-1].Name == restartSpan {
 		last--
 		span.Attempt += t.spans[last].Attempt
-		span.Cause = clip(fmt.Sprintf("%s; restart %d with nothing done in between", r.Cause, span.Attempt), maxSpanText)
+		span.Cause = truncate(fmt.Sprintf("%s; restart %d with nothing done in between", r.Cause, span.Attempt), maxSpanText)
 		for _, s := range t.spans[last:] {
 			t.bytes -= s.size()
 		}
@@ -254,12 +254,12 @@ func (t *Timeline) Resume(r Restart) {
 	t.add(span)
 }
 
-func later(a, b time.Time) time.Time {
+func latest(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
 	return b
 }
 
-// wall drops the monotonic reading: spans outlive the process that made them.
-func wall(t time.Time) time.Time { return t.Round(0) }
+// wallTime drops the monotonic reading: spans outlive the process that made them.
+func wallTime(t time.Time) time.Time { return t.Round(0) }

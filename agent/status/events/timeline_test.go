@@ -34,7 +34,7 @@ func TestSpansBeginAndEnd(t *testing.T) {
 }
 
 func TestFullTimelineKeepsBothEnds(t *testing.T) { // R5
-	tl := NewTimeline(TimelineOptions{Now: newClock().Now, Spans: 8})
+	tl := NewTimeline(TimelineOptions{Now: newClock().Now, MaxSpans: 8})
 	first := tl.Begin(Span{Name: "0"})
 	for i := 1; i < 100; i++ {
 		tl.Begin(Span{Name: fmt.Sprint(i)})
@@ -55,7 +55,7 @@ func TestFullTimelineKeepsBothEnds(t *testing.T) { // R5
 
 func TestTheWholeStartOfManyContainersIsKept(t *testing.T) {
 	const containers = 20
-	o := OfContainers(containers, func() {})
+	o := OptionsForContainers(containers, func() {})
 	o.Now = newClock().Now
 	tl := NewTimeline(o)
 	var begun []SpanID
@@ -88,7 +88,7 @@ func TestTheWholeStartOfManyContainersIsKept(t *testing.T) {
 			t.Errorf("of the start of container %d: %d spans of 3", i, kept[id])
 		}
 	}
-	if len(spans) > o.Spans || len(spans)+dropped != 3*containers+2000 || spans[len(spans)-1].Name != "ListContainers" {
+	if len(spans) > o.MaxSpans || len(spans)+dropped != 3*containers+2000 || spans[len(spans)-1].Name != "ListContainers" {
 		t.Errorf("%d spans, %d dropped, the last is %q", len(spans), dropped, spans[len(spans)-1].Name)
 	}
 }
