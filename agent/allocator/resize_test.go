@@ -1,10 +1,204 @@
 package allocator
 
 import (
+	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
 )
+
+// wants asks for other resources for a pod that is known already.
+func (l *lobby) wants(pod *corev1.Pod) {
+	l.Submit(Request{Pod: pod, Resize: true, Reply: func(v plan.Verdict) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.answers[pod.UID] = append(l.answers[pod.UID], v)
+	}})
+}
+
+func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
+		is := func(name string, want plan.VerdictState, cpu string) {
+			t.Helper()
+			if v, _ := l.last(needs(name, "1")); v.State != want {
+				t.Errorf("%s: %+v, want %v", name, v, want)
+			}
+			c, err := l.Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if used := c.Used.Requests[corev1.ResourceCPU]; used.String() != cpu {
+				t.Errorf("%s of CPU is reserved, want %s", used.String(), cpu)
+			}
+		}
+		l.ask(needs("a", "1"), false)
+		is("a", plan.Admitted, "1")
+		l.ask(needs("b", "2"), false) // admitted, waits for its turn to start
+		is("b", plan.Wait, "3")
+		l.wants(needs("a", "3")) // not now
+		is("a", plan.Wait, "3")
+		l.wants(needs("a", "5")) // never
+		is("a", plan.Rejected, "3")
+		if v, _ := l.last(needs("a", "1")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
+			t.Errorf("what never can be had: %s", v.Message)
+		}
+		l.wants(needs("a", "2"))
+		is("a", plan.Admitted, "4")
+		l.wants(needs("b", "1")) // makes room, and no turn is given out for it
+		is("b", plan.Wait, "3")
+		l.ask(needs("c", "2"), false)
+		is("c", plan.Wait, "3")
+		l.wants(needs("a", "3")) // it fits exactly
+		is("a", plan.Admitted, "4")
+		l.wants(needs("a", "4"))
+		is("a", plan.Wait, "4")
+		l.ReleaseStartSlot("uid-a")
+		is("b", plan.Admitted, "4")
+		l.Release("uid-b") // the one who was deferred and the one who waits both ask: no more is given than there is
+		time.Sleep(time.Second)
+		v, _ := l.last(needs("a", "1"))
+		w, _ := l.last(needs("c", "1"))
+		if v.State != plan.Admitted || w.State != plan.Wait {
+			t.Errorf("a %+v, c %+v", v, w)
+		}
+		l.Release("uid-a")
+		is("c", plan.Admitted, "2")
+		l.wants(needs("d", "1")) // nobody knows it
+		is("d", 0, "2")
+	})
+}
+
+// TestDeferredResizesAreGrantedInTheirOrder has four pods wait for the same room,
+// which then comes for one after the other.
+func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, cpu string) *corev1.Pod {
+			pod := needs(name, cpu)
+			if c := &pod.Spec.Containers[0]; name == "guaranteed" {
+				c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Mi")
+				c.Resources.Limits = c.Resources.Requests.DeepCopy()
+			}
+			if name == "important" {
+				pod.Spec.Priority = new(int32(1000))
+			}
+			return pod
+		}
+		order := []string{"important", "guaranteed", "early", "late"}
+		for i := range 4 {
+			l.ask(needs(fmt.Sprint("full", i), "1"), true)
+		}
+		for _, name := range order {
+			l.ask(wish(name, "1"), true)
+		}
+		synctest.Wait()
+		for _, name := range []string{"early", "late", "guaranteed", "important"} {
+			l.wants(wish(name, "2"))
+			time.Sleep(time.Second)
+		}
+		l.wants(wish("early", "2")) // asking again does not lose its place
+		for i, next := range order {
+			l.Release(types.UID(fmt.Sprint("uid-full", i)))
+			for j, name := range order {
+				want := plan.Wait
+				if j <= i {
+					want = plan.Admitted
+				}
+				if v, _ := l.last(needs(name, "1")); v.State != want {
+					t.Errorf("when %s is to be granted, %s has %+v", next, name, v)
+				}
+			}
+		}
+	})
+}
+
+// TestADeferredResizeOfHigherPriorityBlocksNoOther: what is free goes to the first in
+// order whom it is enough for.
+func TestADeferredResizeOfHigherPriorityBlocksNoOther(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, cpu string) *corev1.Pod {
+			pod := needs(name, cpu)
+			if name == "important" {
+				pod.Spec.Priority = new(int32(1000))
+			}
+			return pod
+		}
+		for name, cpu := range map[string]string{"full": "2", "fuller": "4", "important": "1", "small": "1"} {
+			l.ask(wish(name, cpu), true)
+		}
+		synctest.Wait()
+		is := func(when string, important, small plan.VerdictState) {
+			t.Helper()
+			for name, want := range map[string]plan.VerdictState{"important": important, "small": small} {
+				if v, _ := l.last(needs(name, "1")); v.State != want {
+					t.Errorf("%s: %s has %+v", when, name, v)
+				}
+			}
+		}
+		l.wants(wish("important", "4"))
+		l.wants(wish("small", "2"))
+		is("the node is full", plan.Wait, plan.Wait)
+		l.Release("uid-full")
+		is("two CPUs are free", plan.Wait, plan.Admitted)
+		l.Release("uid-fuller")
+		is("five are", plan.Admitted, plan.Admitted)
+	})
+}
+
+// TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible without a restart.
+func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
+	node := nodeOf("8", "10")
+	node.LimitedSwap = true
+	node.Allocatable[corev1.ResourceMemory] = resource.MustParse("1Gi")
+	inRoom(t, Config{Node: node, StartSlots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, memory string) *corev1.Pod {
+			pod := needs(name, "1")
+			c := &pod.Spec.Containers[0]
+			c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse(memory)
+			if name == "restarts" {
+				c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+			}
+			return pod
+		}
+		for name, want := range map[string]plan.VerdictState{"stays": plan.Rejected, "restarts": plan.Admitted} {
+			l.ask(wish(name, "1Mi"), true)
+			synctest.Wait()
+			l.wants(wish(name, "2Mi"))
+			if v, _ := l.last(needs(name, "1")); v.State != want || (want == plan.Admitted) != (v.Message == "") {
+				t.Errorf("%s: %+v, want %v", name, v, want)
+			}
+		}
+	})
+}
+
+func TestTheRoomNeverTakesAnAmountAway(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
+		bare := needs("a", "1")
+		bare.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+		more := needs("a", "2")
+		more.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+		l.ask(needs("a", "1"), false)
+		for _, c := range []struct {
+			pod  *corev1.Pod
+			want plan.VerdictState
+			cpu  string
+		}{{bare, plan.Rejected, "1"}, {more, plan.Admitted, "2"}, {needs("a", "2"), plan.Rejected, "2"}} {
+			l.wants(c.pod)
+			census, err := l.Snapshot(t.Context())
+			if v, _ := l.last(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected && v.Message == "" {
+				t.Errorf("%+v %v, want %v", v, err, c.want)
+			}
+			if used := census.Used.Requests[corev1.ResourceCPU]; used.String() != c.cpu {
+				t.Errorf("%s of CPU is reserved, want %s", used.String(), c.cpu)
+			}
+		}
+	})
+}
 
 // A census tells what a resize and a replacement would be answered, and changes nothing.
 func TestACensusTellsOfAResize(t *testing.T) {

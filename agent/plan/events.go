@@ -97,33 +97,3 @@ func normal(code, on, detail string) Reason {
 func warning(code, on, detail string) Reason {
 	return Reason{Code: code, Target: on, Message: detail, EventType: corev1.EventTypeWarning}
 }
-
-// FailureOf turns the bad end of an action into data; before is the number of
-// failures in a row that came before it.
-func FailureOf(r Outcome, before int) Failure {
-	f := Failure{At: r.FinishedAt, Count: before + 1, Kind: KindOf(r.Err), Message: r.Err.Error(), Action: r.Action}
-	f.Reason = reasonOf(r.Err)
-	if f.Reason == "" {
-		f.Reason = defaultReason(r.Action)
-	}
-	return f
-}
-
-func defaultReason(a Action) string {
-	switch a.(type) {
-	case PullImage:
-		return "ErrImagePull"
-	case StartContainer:
-		return "CreateContainerError"
-	case RunSandbox:
-		return "FailedCreatePodSandBox"
-	case MountVolume, ProjectVolume:
-		return "FailedMount"
-	case UnmountVolume:
-		return "FailedUnMount"
-	case StopContainer, StopSandbox:
-		return "FailedKillPod"
-	default:
-		return "Failed"
-	}
-}

@@ -3,6 +3,8 @@ package plan
 import (
 	"errors"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // A container that was made is said to have been made, also when it could not
@@ -26,6 +28,31 @@ func TestCreatedIsToldBeforeAFailedStart(t *testing.T) {
 		}
 		if said != " "+row.want {
 			t.Errorf("%s:%s, want %s", row.sentence, said, row.want)
+		}
+	}
+}
+
+func TestHookEvents(t *testing.T) {
+	t.Parallel()
+	for _, r := range []struct {
+		a    Action
+		kind ErrorKind
+		want string
+	}{
+		{PostStart{"id", "app"}, Other, "FailedPostStartHook/PostStartHook failed"},
+		{PreStop{"id", "app"}, Other, "FailedPreStopHook/PreStopHook failed"},
+		{PreStop{"id", "app"}, Unavailable, ""},
+		{PostStart{"id", "app"}, Canceled, ""},
+	} {
+		got := ""
+		for _, e := range ActionFinished(Outcome{Action: r.a, Err: &Error{Kind: r.kind, Err: errors.New("secret output")}}) {
+			got += e.Code + "/" + e.Message
+			if e.Target != "app" || e.EventType != corev1.EventTypeWarning {
+				t.Errorf("%+v", e)
+			}
+		}
+		if got != r.want {
+			t.Errorf("%T %d: %q, want %q", r.a, r.kind, got, r.want)
 		}
 	}
 }

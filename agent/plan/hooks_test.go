@@ -114,31 +114,6 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 	})
 }
 
-func TestHookEvents(t *testing.T) {
-	t.Parallel()
-	for _, r := range []struct {
-		a    Action
-		kind ErrorKind
-		want string
-	}{
-		{PostStart{"id", "app"}, Other, "FailedPostStartHook/PostStartHook failed"},
-		{PreStop{"id", "app"}, Other, "FailedPreStopHook/PreStopHook failed"},
-		{PreStop{"id", "app"}, Unavailable, ""},
-		{PostStart{"id", "app"}, Canceled, ""},
-	} {
-		got := ""
-		for _, e := range ActionFinished(Outcome{Action: r.a, Err: &Error{Kind: r.kind, Err: errors.New("secret output")}}) {
-			got += e.Code + "/" + e.Message
-			if e.Target != "app" || e.EventType != corev1.EventTypeWarning {
-				t.Errorf("%+v", e)
-			}
-		}
-		if got != r.want {
-			t.Errorf("%T %d: %q, want %q", r.a, r.kind, got, r.want)
-		}
-	}
-}
-
 func TestSameHealth(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(time.Unix(1000, 0))

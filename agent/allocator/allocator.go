@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"math/bits"
 	"slices"
 	"time"
 
@@ -351,40 +349,6 @@ func (f *state) retryWaiting() {
 	}
 }
 
-// assignStartSlots hands out free start slots: critical pods, then priority, then age.
-func (f *state) assignStartSlots() {
-	if len(f.queue) == 0 {
-		return
-	}
-	f.sort(f.queue)
-	for f.freeStartSlots() > 0 && len(f.queue) > 0 {
-		s := f.queue[0]
-		f.queue = f.queue[1:]
-		f.starting[s.Pod.UID] = time.Now()
-		s.reply(plan.Verdict{State: plan.Admitted})
-	}
-	for i := range f.queue {
-		f.queue[i].reply(queuedVerdict(i, f.startSlots, f.throttled))
-	}
-}
-
-// queuedVerdict is the answer to a pod with so many before it. The number is told
-// roughly, or every start would wake everybody who waits.
-func queuedVerdict(before, slots int, fewer bool) plan.Verdict {
-	words := "it is next"
-	if before > 0 {
-		words = fmt.Sprintf("fewer than %d others are before it", 1<<bits.Len(uint(before)))
-	}
-	most := fmt.Sprintf("at most %d pods start at once", slots)
-	if fewer {
-		most += ", fewer while the CPUs are under pressure"
-	}
-	return plan.Verdict{
-		State: plan.Wait, Reason: "StartQueued",
-		Message: fmt.Sprintf("waits for its turn, because %s: %s", most, words),
-	}
-}
-
 func (f *state) sort(seats []Request) {
 	slices.SortStableFunc(seats, func(a, b Request) int {
 		return cmp.Or(f.compareImportance(a.Pod, b.Pod), compareDeferred(a, b), compareAge(a.Pod, b.Pod))
@@ -424,29 +388,4 @@ func compareDeferred(a, b Request) int {
 		return slices.Index([]corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}, podspec.QOSClass(p))
 	}
 	return cmp.Or(cmp.Compare(rank(a.Pod), rank(b.Pod)), a.deferredSince.Compare(b.deferredSince))
-}
-
-// expireStartSlots takes the slot of a start that takes too long: a slow pull must not
-// hold up the node.
-func (f *state) expireStartSlots() {
-	for uid, since := range f.starting {
-		if time.Since(since) >= f.startTimeout {
-			delete(f.starting, uid)
-		}
-	}
-}
-
-func (f *state) nextExpiry() (next time.Time) {
-	if len(f.queue) == 0 {
-		return time.Time{}
-	}
-	if f.throttled {
-		next = time.Now().Add(pressureInterval)
-	}
-	for _, since := range f.starting {
-		if at := since.Add(f.startTimeout); next.IsZero() || at.Before(next) {
-			next = at
-		}
-	}
-	return next
 }
