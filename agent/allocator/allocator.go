@@ -15,46 +15,46 @@ import (
 	"berth/podspec"
 )
 
-// Allocator owns what concerns the whole node: who is admitted, what is allocated,
-// whose turn it is to start. One goroutine; a pod is checked and its resources
-// are reserved in one step, so that many pods asking at once never overcommit.
+// Allocator admits pods, reserves their resources and assigns start slots. It checks a pod and
+// reserves its resources in one step on one goroutine, so that concurrent requests never overcommit
+// the node.
 //
-//	asked ──fits──► admitted, waits for its turn ──► OK ──started──► OK, slot given back
-//	  ├──let in before──► OK, or if nothing of it runs: admitted, waits for its turn
-//	  ├──full, and it is critical──► others are told to end for it──► Wait
-//	  ├──full, but pods are ending or it is a file's──► Wait (asked again when something is released)
-//	  └──full, and a server has assigned it; or it never fits──► Rejected
+//	request ──fits──► admitted, queued for a start slot ──► Admitted ──ReleaseStartSlot──► slot free
+//	  ├──admitted before──► Admitted, or queued for a start slot if none of its containers run
+//	  ├──no resources, critical pod──► other pods are preempted ──► Wait
+//	  ├──no resources, but pods are terminating or the pod is static──► Wait (retried after a release)
+//	  └──no resources, pod from an API server; or it can never fit──► Rejected
 type Allocator struct {
 	node              admission.Node
-	startSlots        int     // pods that may be starting at once
+	startSlots        int     // pods that may start at once
 	pressureThreshold float64 // see Config
 	minStartSlots     int     // see Config
 	cpuPressure       func() (percent float64, known bool)
 	startTimeout      time.Duration // longest time that a start slot is held
-	standalone        bool          // no control server: criticality goes by priority only
+	standalone        bool          // no API server: priority alone determines criticality
 	released          func(types.UID)
-	heartbeat         func() // nil: nobody
+	heartbeat         func() // nil: none
 	requests          chan Request
 	releases          chan types.UID
 	slotReleases      chan types.UID
 	terminations      chan types.UID
 	nodeUpdates       chan admission.Node
 	snapshots         chan chan Snapshot
-	closed            chan struct{} // when Run has returned
+	closed            chan struct{} // closed when Run has returned
 }
 
-// Request is one pod in the room.
+// Request asks to admit a pod, to register an admitted one or to resize one.
 type Request struct {
 	Pod            *corev1.Pod
-	Admitted       bool // let in before: no check
-	Terminating    bool // of an Admitted one: it is on its way out, see Ends
-	NeedsStartSlot bool // of an Admitted one: nothing of it runs, it waits for its turn to start
-	Resize         bool // known already: wants other resources
+	Admitted       bool // admitted before, so it is not checked again
+	Terminating    bool // with Admitted: see MarkTerminating
+	NeedsStartSlot bool // with Admitted: none of its containers run and it waits for a start slot
+	Resize         bool // the pod is known and wants other resources
 	Reply          func(plan.Verdict)
-	Preempt        func(plan.Termination) // tells the pod, once it is in, that it has to go for another; nil: it cannot be told
-	lastReply      plan.Verdict           // the last answer: it is not given twice
-	deferredSince  time.Time              // when a Resize was first deferred
-	victims        string                 // who has to go for it, by name
+	Preempt        func(plan.Termination) // terminates the admitted pod in favor of another one, nil: it cannot be preempted
+	lastReply      plan.Verdict           // last verdict, not sent twice
+	deferredSince  time.Time              // first deferral of a Resize
+	victims        string                 // names of the pods preempted for it
 }
 
 func (s *Request) reply(v plan.Verdict) {
@@ -64,31 +64,29 @@ func (s *Request) reply(v plan.Verdict) {
 	}
 }
 
-// Config is what a room is made of.
+// Config is the configuration of an Allocator.
 type Config struct {
 	Node         admission.Node
-	StartSlots   int             // pods starting at once; at least 1
+	StartSlots   int             // pods that may start at once, at least 1
 	StartTimeout time.Duration   // longest time that a start slot is held
-	Standalone   bool            // standalone node
-	Released     func(types.UID) // told of every pod that has given back what it held; must not wait; nil: nobody
+	Standalone   bool            // there is no API server
+	Released     func(types.UID) // called when a pod has released its resources, must not block, optional
 
-	// CPUPressure is the part of the time, in percent, in which tasks wait for a CPU (PSI,
-	// some avg10). While it is more than From fewer pods start at once, but Least all
-	// the same: see Pressed. Nil: nobody knows.
+	// CPUPressure returns the percentage of time in which tasks wait for a CPU (PSI some avg10).
+	// Above CPUPressureThreshold fewer pods start at once, but at least MinStartSlots, see
+	// StartSlotsUnderPressure. Optional.
 	CPUPressure          func() (percent float64, known bool)
 	CPUPressureThreshold float64
 	MinStartSlots        int // default 1
 
-	// Heartbeat is told that the room makes progress, every PulseEvery at least; nil:
-	// nobody.
+	// Heartbeat is called at least every HeartbeatInterval while Run makes progress. Optional.
 	Heartbeat func()
 }
 
-// HeartbeatInterval is how often a loop shows that it makes progress when it has
-// nothing to do.
+// HeartbeatInterval is the interval at which an idle loop reports progress.
 const HeartbeatInterval = 5 * time.Second
 
-// New returns a room that Run has to be called for.
+// New returns an Allocator. The caller must call Run.
 func New(c Config) *Allocator {
 	return &Allocator{
 		node: c.Node, startSlots: max(1, c.StartSlots), startTimeout: cmp.Or(c.StartTimeout, 30*time.Second), standalone: c.Standalone,
@@ -98,14 +96,14 @@ func New(c Config) *Allocator {
 	}
 }
 
-// Snapshot is what the room holds.
+// Snapshot is the state of the allocator at one time.
 type Snapshot struct {
 	Admitted, Starting, Waiting int
 	Used                        admission.Used
 	Node                        admission.Node
 }
 
-// Rejection says why a new pod would not be let in now; empty: it would.
+// Rejection returns why a new pod would not be admitted now, or "".
 func (c Snapshot) Rejection(pod *corev1.Pod) string {
 	refusals := admission.Check(c.Node, c.Used, pod)
 	if len(refusals) == 0 {
@@ -114,14 +112,13 @@ func (c Snapshot) Rejection(pod *corev1.Pod) string {
 	return refusals[0].String()
 }
 
-// Without is a census as if a pod were gone that has been let in.
+// Without returns the snapshot as if an admitted pod had released its resources.
 func (c Snapshot) Without(pod *corev1.Pod) Snapshot {
 	c.Used.Remove(pod)
 	return c
 }
 
-// CheckResize says what a pod that has been let in would be answered if it wanted other
-// resources; was is the pod with what it holds.
+// CheckResize returns the verdict for a resize of an admitted pod from was to pod.
 func (c Snapshot) CheckResize(was, pod *corev1.Pod) plan.Verdict {
 	if no := forbiddenResize(c.Node, was, pod); no != nil {
 		return *no
@@ -133,22 +130,22 @@ func (c Snapshot) CheckResize(was, pod *corev1.Pod) plan.Verdict {
 	return plan.Verdict{State: plan.Admitted}
 }
 
-// Submit asks for a pod. Answers come by Seat.Reply: one at least, more while the
-// pod waits.
+// Submit submits a request. Request.Reply is called at least once, and again when the verdict of a
+// waiting pod changes.
 func (r *Allocator) Submit(s Request) { r.requests <- s }
 
-// Release gives back all that the pod holds.
+// Release releases everything that the pod holds.
 func (r *Allocator) Release(uid types.UID) { r.releases <- uid }
 
-// MarkTerminating says that the pod is on its way out, or that nobody may want it any more:
-// it holds its room until Release, but nobody is rejected for want of that room.
-// Asking for it again as admitted and not Ending takes that back.
+// MarkTerminating records that the pod terminates or may no longer be desired. It keeps its
+// resources until Release, but no pod is rejected because of them. A request with Admitted and
+// without Terminating reverts it.
 func (r *Allocator) MarkTerminating(uid types.UID) { r.terminations <- uid }
 
-// ReleaseStartSlot gives the pod's start slot back.
+// ReleaseStartSlot releases the start slot of the pod.
 func (r *Allocator) ReleaseStartSlot(uid types.UID) { r.slotReleases <- uid }
 
-// SetNode changes what the node offers. Nobody who is in is judged again.
+// SetNode replaces the node. Admitted pods are not checked again.
 func (r *Allocator) SetNode(n admission.Node) {
 	select {
 	case r.nodeUpdates <- n:
@@ -156,7 +153,7 @@ func (r *Allocator) SetNode(n admission.Node) {
 	}
 }
 
-// Snapshot counts.
+// Snapshot returns the current state.
 func (r *Allocator) Snapshot(ctx context.Context) (Snapshot, error) {
 	reply := make(chan Snapshot, 1)
 	select {
@@ -169,21 +166,21 @@ func (r *Allocator) Snapshot(ctx context.Context) (Snapshot, error) {
 	}
 }
 
-// state is the state that Run owns.
+// state is the state owned by Run.
 type state struct {
 	*Allocator
 	used         admission.Used
 	admitted     map[types.UID]*corev1.Pod
-	preemptFuncs map[types.UID]func(plan.Termination) // of the admitted that can be told to go
-	terminating  map[types.UID]bool                   // of the admitted: their room comes free soon
-	waiting      map[types.UID]Request                // does not fit now
-	queue        []Request                            // admitted, waits for a start slot
-	starting     map[types.UID]time.Time              // since when
-	throttled    bool                                 // slots than there might be: the CPUs are under pressure
+	preemptFuncs map[types.UID]func(plan.Termination) // of admitted pods that can be preempted
+	terminating  map[types.UID]bool                   // of admitted pods: their resources will be released
+	waiting      map[types.UID]Request                // no resources at present
+	queue        []Request                            // admitted, waiting for a start slot
+	starting     map[types.UID]time.Time              // start times
+	throttled    bool                                 // fewer start slots because of CPU pressure
 }
 
-// Run is the room's goroutine. It ends with ctx, which must outlive everybody
-// who asks, releases or starts.
+// Run processes requests until ctx is done. No other method may be called after that, except
+// SetNode and Snapshot.
 func (r *Allocator) Run(ctx context.Context) {
 	defer close(r.closed)
 	f := &state{
@@ -205,7 +202,7 @@ func (r *Allocator) Run(ctx context.Context) {
 			return
 		case s := <-r.requests:
 			f.handle(s)
-			if s.Resize { // it may have left room
+			if s.Resize { // it may have released resources
 				f.retryWaiting()
 			}
 		case uid := <-r.releases:
@@ -240,7 +237,7 @@ func (f *state) handle(s Request) {
 	if s.Admitted {
 		if _, in := f.admitted[uid]; !in {
 			f.admit(s)
-		} else if s.Preempt != nil { // seated before anybody spoke for it
+		} else if s.Preempt != nil { // registered before its worker existed
 			f.preemptFuncs[uid] = s.Preempt
 		}
 		if s.NeedsStartSlot {
@@ -251,7 +248,7 @@ func (f *state) handle(s Request) {
 		switch {
 		case s.Terminating:
 			f.terminating[uid] = true
-		case f.terminating[uid]: // it stays: who counts on its room is to hear of it
+		case f.terminating[uid]: // its resources will not be released, so waiting pods are checked again
 			delete(f.terminating, uid)
 			f.retryWaiting()
 		}
@@ -286,15 +283,15 @@ func (f *state) admit(s Request) {
 	}
 }
 
-// rejectReplaceable rejects a pod of a server that does not fit now: its controller has
-// another made, which may fit elsewhere. It waits only for what comes by itself:
-// the room of pods that are ending, and devices that are not registered yet.
+// rejectReplaceable rejects a pod from an API server that does not fit now, because its controller
+// can replace it on another node. The pod only waits for resources of terminating pods and for
+// devices that are not registered yet.
 func (f *state) rejectReplaceable(v plan.Verdict, pod *corev1.Pod) plan.Verdict {
 	for _, x := range admission.Check(f.node, f.usedLater(pod), pod) {
 		if x.Resource != "" && x.Capacity == 0 && podspec.IsExtended(x.Resource) {
 			continue
 		}
-		// In the words of what is in the way now: what ends holds its room still.
+		// The message describes the present state, in which terminating pods still use resources.
 		for _, now := range admission.Check(f.node, f.used, pod) {
 			if now.Reason == x.Reason {
 				x = now
@@ -306,8 +303,7 @@ func (f *state) rejectReplaceable(v plan.Verdict, pod *corev1.Pod) plan.Verdict 
 	return v
 }
 
-// verdictOf is Rejected as soon as one refusal is for good: waiting for room
-// would be in vain.
+// verdictOf returns Rejected if any rejection is permanent, because waiting would be useless.
 func verdictOf(refusals []admission.Rejection) plan.Verdict {
 	for _, x := range refusals {
 		if !x.Recoverable {
@@ -318,7 +314,7 @@ func verdictOf(refusals []admission.Rejection) plan.Verdict {
 }
 
 func (f *state) release(uid types.UID) {
-	if f.released != nil { // before anybody is let in for it
+	if f.released != nil { // before another pod is admitted
 		f.released(uid)
 	}
 	claimed := f.waiting[uid].victims != ""
@@ -337,7 +333,7 @@ func (f *state) release(uid types.UID) {
 	}
 }
 
-// retryWaiting asks for everybody who waits for room, the most important first.
+// retryWaiting checks the waiting pods again in order of importance.
 func (f *state) retryWaiting() {
 	waiting := make([]Request, 0, len(f.waiting))
 	for _, s := range f.waiting {
@@ -355,8 +351,8 @@ func (f *state) sort(seats []Request) {
 	})
 }
 
-// Compare compares two pods by whose turn comes first: critical pods, then priority,
-// then age.
+// Compare orders pods for start slots and resources: critical pods first, then by priority, then by
+// age.
 func (r *Allocator) Compare(a, b *corev1.Pod) int {
 	return cmp.Or(r.compareImportance(a, b), compareAge(a, b))
 }
@@ -378,8 +374,7 @@ func compareAge(a, b *corev1.Pod) int {
 	)
 }
 
-// compareDeferred puts resizes that are deferred in upstream's order: by quality of
-// service, then the one that has waited longer.
+// compareDeferred orders deferred resizes as upstream: by QoS class, then by waiting time.
 func compareDeferred(a, b Request) int {
 	if !a.Resize || !b.Resize {
 		return 0

@@ -1,11 +1,10 @@
-// Package allocator owns what concerns the whole node: who is admitted, what is
-// allocated, whose turn it is to start.
+// Package allocator admits pods to the node, reserves their resources and assigns start slots.
 //
-// A pod is checked (package admission) and its resources are reserved in one
-// step, so that many pods asking at once never overcommit. Who is in is never
-// judged again; but one that is not critical may be told to go for one that is, and
-// then nobody lesser gets its room. It knows nothing of the runtime and of how a pod is doing: who
-// asks says when a pod has started and when it is over.
+// A pod is checked by package admission and its resources are reserved in one step, so that
+// concurrent requests never overcommit the node. An admitted pod is never checked again, but it may
+// be preempted by a critical pod, whose resources are then reserved. The package does not know the
+// runtime or the state of pods. Its callers report when a pod has started and when it has
+// terminated.
 //
-// Goroutines: Room.Run, which owns all state, of the agent's.
+// Goroutines: Allocator.Run owns all state and is started by package agent.
 package allocator

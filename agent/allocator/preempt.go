@@ -11,15 +11,15 @@ import (
 	"berth/podspec"
 )
 
-// ReasonPreempting is why a pod ends that has to go for a critical one, and what it is
-// told, in upstream's words.
+// ReasonPreempting and preemptionMessage are upstream's reason and message for the termination of a
+// preempted pod.
 const (
 	ReasonPreempting  = "Preempting"
 	preemptionMessage = "Preempted in order to admit critical pod"
 )
 
-// preempt has others go for a critical pod that lacks resources, unless those that
-// are ending already make room for it. What it needs is kept for it until it is in.
+// preempt terminates other pods for a critical pod that lacks resources, unless pods that terminate
+// already release enough. The resources remain reserved until the critical pod is admitted.
 func (f *state) preempt(s *Request) {
 	node := f.node
 	node.Standalone = f.standalone
@@ -45,14 +45,14 @@ func (f *state) preempt(s *Request) {
 			Reason: ReasonPreempting, Message: preemptionMessage, EventDetail: " " + s.Pod.Namespace + "/" + s.Pod.Name, Grace: podspec.GracePeriod(v), NodeCaused: true,
 		})
 	}
-	if s.victims != "" { // more than at first
+	if s.victims != "" { // an earlier preemption was not sufficient
 		names = append([]string{s.victims}, names...)
 	}
 	s.victims = strings.Join(names, ", ")
 }
 
-// rejections are why a pod does not fit now, or would take what is kept for one that
-// comes before it.
+// rejections returns why a pod does not fit now or would take resources reserved for a pod that
+// precedes it.
 func (f *state) rejections(pod *corev1.Pod) []admission.Rejection {
 	if now := admission.Check(f.node, f.used, pod); len(now) > 0 {
 		return now
@@ -63,8 +63,8 @@ func (f *state) rejections(pod *corev1.Pod) []admission.Rejection {
 	return admission.Check(f.node, f.usedLater(pod), pod)
 }
 
-// usedLater is what is used when all who are ending have gone and those have come, for
-// whom they go, that come before the pod.
+// usedLater returns the usage after the termination of all terminating pods and the admission of
+// the preemptors that precede the pod.
 func (f *state) usedLater(pod *corev1.Pod) admission.Used {
 	used := f.used
 	for uid := range f.terminating {
@@ -78,7 +78,8 @@ func (f *state) usedLater(pod *corev1.Pod) admission.Used {
 	return used
 }
 
-// reservedByPreemption reports whether room is kept that the pod may not have.
+// reservedByPreemption reports whether resources are reserved for a preemptor that precedes the
+// pod.
 func (f *state) reservedByPreemption(pod *corev1.Pod) bool {
 	for _, s := range f.waiting {
 		if f.precedes(s, pod) {
@@ -88,7 +89,7 @@ func (f *state) reservedByPreemption(pod *corev1.Pod) bool {
 	return false
 }
 
-// precedes reports whether others go for who waits there, and the pod comes after it.
+// precedes reports whether s is a waiting preemptor that comes before the pod.
 func (f *state) precedes(s Request, pod *corev1.Pod) bool {
 	if s.victims == "" || s.Pod.UID == pod.UID {
 		return false

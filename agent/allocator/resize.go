@@ -12,8 +12,8 @@ import (
 	"berth/agent/plan"
 )
 
-// resize judges what a pod wants now instead. One that is not in yet is judged
-// by it when its turn comes.
+// resize decides on the new resources of a pod. For a pod that is not admitted they replace the
+// requested ones.
 func (f *state) resize(s Request) {
 	uid := s.Pod.UID
 	was, in := f.admitted[uid]
@@ -26,7 +26,7 @@ func (f *state) resize(s Request) {
 	}
 	turn := slices.IndexFunc(f.queue, func(q Request) bool { return q.Pod.UID == uid })
 	if no := forbiddenResize(f.node, was, s.Pod); turn < 0 && no != nil {
-		delete(f.waiting, uid) // what it wanted before it wants no more
+		delete(f.waiting, uid) // the earlier request is obsolete
 		s.reply(*no)
 		return
 	}
@@ -45,7 +45,7 @@ func (f *state) resize(s Request) {
 	if len(refusals) == 0 {
 		used.Add(s.Pod)
 		f.used, f.admitted[uid] = used, s.Pod
-		if turn >= 0 { // its turn to start has not come: the answer then is for this pod
+		if turn >= 0 { // still queued: the verdict for the start slot is for this version of the pod
 			f.queue[turn].Pod, f.queue[turn].Reply = s.Pod, s.Reply
 			return
 		}
@@ -59,7 +59,8 @@ func (f *state) resize(s Request) {
 	}
 }
 
-// forbiddenResize is the answer to a resize that no room would help; nil: room would.
+// forbiddenResize returns the verdict on a resize that is impossible regardless of free resources,
+// or nil.
 func forbiddenResize(node admission.Node, was, pod *corev1.Pod) *plan.Verdict {
 	why := cmp.Or(plan.ResizeForbidden(was, pod), admission.SwapPreventsResize(node, was, pod))
 	if why == "" {
@@ -68,11 +69,11 @@ func forbiddenResize(node admission.Node, was, pod *corev1.Pod) *plan.Verdict {
 	return &plan.Verdict{State: plan.Rejected, Message: why}
 }
 
-// resizeVerdict is the answer to a resize that there is no room for, now or ever.
+// resizeVerdict returns the verdict on a resize that does not fit now or never fits.
 func resizeVerdict(refusals []admission.Rejection) plan.Verdict {
 	v := verdictOf(refusals)
 	if i := slices.IndexFunc(refusals, func(r admission.Rejection) bool { return !r.Recoverable }); i >= 0 {
-		r := refusals[i] // no matter what others use
+		r := refusals[i] // regardless of other pods
 		v.Message = fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", r.Resource, r.Requested, r.Capacity)
 	}
 	return v

@@ -9,8 +9,9 @@ import (
 	"berth/agent/plan"
 )
 
-// StartSlotsUnderPressure says how many of most pods may be starting at once while tasks wait for a
-// CPU in so many percent of the time: all up to from, then ever fewer, at 100 least.
+// StartSlotsUnderPressure returns how many of most pods may start at once while tasks wait for a
+// CPU for the given percentage of time: most up to the threshold from, then linearly fewer, and
+// least at 100.
 func StartSlotsUnderPressure(most, least int, stalled, from float64) int {
 	if stalled <= from || from >= 100 {
 		return most
@@ -19,12 +20,11 @@ func StartSlotsUnderPressure(most, least int, stalled, from float64) int {
 	return min(most, max(1, least, int(math.Ceil(float64(most)*left))))
 }
 
-// pressureInterval is how often it is looked whether the CPUs are still under pressure, while
-// anybody waits for that.
+// pressureInterval is the interval of checks of the CPU pressure while pods wait because of it.
 const pressureInterval = time.Second
 
-// freeStartSlots is how many start slots there are now. The CPUs are asked only if anybody waits
-// for a slot that they could take away.
+// freeStartSlots returns the number of free start slots. It reads the CPU pressure only if that can
+// delay a queued pod.
 func (f *state) freeStartSlots() int {
 	f.throttled = false
 	if f.cpuPressure == nil || len(f.queue) == 0 || len(f.starting) == 0 {
@@ -38,7 +38,7 @@ func (f *state) freeStartSlots() int {
 	return slots - len(f.starting)
 }
 
-// assignStartSlots hands out free start slots: critical pods, then priority, then age.
+// assignStartSlots assigns free start slots in the order of Compare.
 func (f *state) assignStartSlots() {
 	if len(f.queue) == 0 {
 		return
@@ -55,8 +55,8 @@ func (f *state) assignStartSlots() {
 	}
 }
 
-// queuedVerdict is the answer to a pod with so many before it. The number is told
-// roughly, or every start would wake everybody who waits.
+// queuedVerdict returns the verdict for a pod at a position in the queue. The position is rounded
+// so that a start does not update every queued pod.
 func queuedVerdict(before, slots int, fewer bool) plan.Verdict {
 	words := "it is next"
 	if before > 0 {
@@ -72,8 +72,8 @@ func queuedVerdict(before, slots int, fewer bool) plan.Verdict {
 	}
 }
 
-// expireStartSlots takes the slot of a start that takes too long: a slow pull must not
-// hold up the node.
+// expireStartSlots releases start slots that are held for too long, for example during a slow image
+// pull.
 func (f *state) expireStartSlots() {
 	for uid, since := range f.starting {
 		if time.Since(since) >= f.startTimeout {

@@ -2,52 +2,52 @@ package plan
 
 import corev1 "k8s.io/api/core/v1"
 
-// SandboxConfig is what RunSandbox needs beside the pod itself.
+// SandboxConfig is the input of RunSandbox in addition to the pod.
 type SandboxConfig struct {
 	Attempt      uint32
-	CgroupParent string // as the runtime wants it: a path (cgroupfs) or a slice (systemd); empty: the runtime's default
+	CgroupParent string // in the runtime's format: a path (cgroupfs) or a slice (systemd), default chosen by the runtime
 	LogDir       string // absolute
 }
 
-// ContainerConfig is what StartContainer needs beside the pod and the container.
+// ContainerConfig is the input of StartContainer in addition to the pod and the container.
 type ContainerConfig struct {
 	Kind         ContainerKind
 	Attempt      uint32
 	Sandbox      Sandbox
-	CgroupParent string // CgroupParent of the sandbox: the runtime wants the same config again
-	LogDir       string // absolute log directory of the pod
+	CgroupParent string // as in SandboxConfig, which the runtime expects unchanged
+	LogDir       string // log directory of the pod, absolute
 	Image        Image
 	HostIPs      []string
 	Objects      Objects             // for env and envFrom
 	Files        EnvFiles            // for env
 	Mounts       []Mount             // volumes, /etc/hosts, termination log
-	Allocatable  corev1.ResourceList // of the node: what resourceFieldRef falls back to
-	Devices      Devices             // that it was given
+	Allocatable  corev1.ResourceList // of the node, for resourceFieldRef without a limit
+	Devices      Devices
 }
 
-// Devices is what device plugins give a container.
+// Devices is the allocation of device plugins for a container.
 type Devices struct {
-	IDs         map[corev1.ResourceName][]string `json:",omitempty"` // which, by resource
-	Envs        map[string]string                `json:",omitempty"` // the spec's win
+	IDs         map[corev1.ResourceName][]string `json:",omitempty"` // device IDs by resource
+	Envs        map[string]string                `json:",omitempty"` // overridden by env of the spec
 	Mounts      []Mount                          `json:",omitempty"`
 	Nodes       []DeviceNode                     `json:",omitempty"`
-	Annotations map[string]string                `json:",omitempty"` // on the container in the runtime
+	Annotations map[string]string                `json:",omitempty"` // of the container in the runtime
 	CDI         []string                         `json:",omitempty"` // fully qualified names: vendor.com/gpu=0
 }
 
 // DeviceNode is a device node of the host in a container.
 type DeviceNode struct {
 	HostPath, ContainerPath string
-	Permissions             string // of the cgroup: r, w, m
+	Permissions             string // for the device cgroup: r, w, m
 }
 
-// Mount is one mount handed to a container.
+// Mount is one mount of a container.
 type Mount struct {
 	HostPath, ContainerPath string
 	ReadOnly                bool
 	RecursiveReadOnly       bool
 	SELinuxRelabel          bool
-	Propagation             corev1.MountPropagationMode // empty: None
-	Image                   string                      // image volume: image ID instead of HostPath
+	Propagation             corev1.MountPropagationMode // default None
+	Image                   string                      // image ID of an image volume, instead of HostPath
 	ImageSubPath            string
 }

@@ -9,17 +9,17 @@ import (
 	"berth/podspec"
 )
 
-// The containers of a pod, and what each waits for:
+// The order in which the containers of a pod start:
 //
-//	ephemeral ── as soon as there is a sandbox; a volume that it alone mounts
-//	             holds up nothing else
-//	init 1 ─succeeded─► init 2 ─► … ─► mains, in spec order
-//	sidecar ──started──► next init; restarted for as long as the pod lives
+//	ephemeral ── as soon as there is a sandbox; a volume that only ephemeral
+//	             containers mount does not delay other containers
+//	init 1 ─succeeded─► init 2 ─► … ─► app containers, in spec order
+//	sidecar ──started──► next init; restarted until the pod terminates
 //
-// At most one start is under way: a container's postStart has ended before the
-// next one starts, as users of the field know it.
+// At most one start is in progress. As in the kubelet, a container starts after the postStart hook
+// of the previous one has returned.
 
-// syncContainers keeps every container of the pod as it should be.
+// syncContainers starts, stops and restarts the containers of the pod.
 func (d *decider) syncContainers(sb Sandbox) {
 	for _, c := range d.specs {
 		if c.kind == Ephemeral {
@@ -35,13 +35,14 @@ func (d *decider) syncContainers(sb Sandbox) {
 			continue
 		}
 		if _, seen := d.newest(c.Name); !seen && inOrder {
-			continue // an earlier one's image is on its way
+			continue // the image of an earlier container is being pulled
 		}
 		inOrder = d.syncContainer(c, sb) == waitingForStart || inOrder
 	}
 }
 
-// syncInitContainers walks the init chain and reports whether the mains may run.
+// syncInitContainers runs the init containers in order and reports whether the app containers may
+// start.
 func (d *decider) syncInitContainers(sb Sandbox) bool {
 	through := d.initialized(sb)
 	behind := d.lastInitIndex(sb)
@@ -66,10 +67,9 @@ func (d *decider) syncInitContainers(sb Sandbox) bool {
 	return true
 }
 
-// lastInitIndex is the position of the last init container or sidecar that was made in
-// this sandbox. Those before it have succeeded or started once: an init
-// container of theirs is done with, and a sidecar that has crashed meanwhile
-// comes back without holding the others up.
+// lastInitIndex returns the position of the last init container or sidecar that was created in this
+// sandbox. The init containers before it have succeeded and the sidecars before it have started, so
+// a sidecar that has crashed since is restarted without delaying later containers.
 func (d *decider) lastInitIndex(sb Sandbox) int {
 	for i, c := range slices.Backward(d.specs) {
 		if c.kind != Init && c.kind != Sidecar {
@@ -82,8 +82,8 @@ func (d *decider) lastInitIndex(sb Sandbox) int {
 	return 0
 }
 
-// initialized reports whether a main container was made in this sandbox: the
-// init chain is then behind it, whatever became of the init containers.
+// initialized reports whether an app container was created in this sandbox, which proves that all
+// init containers have succeeded.
 func (d *decider) initialized(sb Sandbox) bool {
 	for _, c := range d.specs {
 		if c.kind != Main {
@@ -98,31 +98,31 @@ func (d *decider) initialized(sb Sandbox) bool {
 	return false
 }
 
-// syncResult is what run found out about a container.
+// syncResult is the result of syncContainer.
 type syncResult int
 
 const (
-	settled         syncResult = iota // nothing to do, or it is being done
-	waitingForStart                   // it would start if a pull under way had ended, or an answer had come
+	settled         syncResult = iota // nothing more to plan for the container
+	waitingForStart                   // start delayed by an image pull or an object that is being fetched
 )
 
-// syncContainer keeps one container as it should be.
+// syncContainer plans the next action for one container.
 func (d *decider) syncContainer(c spec, sb Sandbox) syncResult {
 	k, seen := d.newest(c.Name)
 	switch {
 	case !seen:
 		return d.startContainer(c, sb, d.mem.Restarts[c.Name].NextAttempt)
 	case (k.State == Created || k.State == Running) && d.beingStarted(c.Name):
-		// an event was faster than the call's own answer
+		// The event arrived before the response to StartContainer.
 	case k.State == Running && d.postStart(k):
-		// its hook is part of its start
+		// The start includes the postStart hook.
 	case d.neverStarted(k): // left by an interrupted call
 		d.addCleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 	case k.State == Unknown:
 		d.stop(k, "ContainerStatusUnknown", d.Now.Add(d.grace()), d.grace())
 	case k.State == Running:
 		d.checkRunning(c, k)
-	case c.kind == Init && k.ExitCode == 0: // of an older sandbox: runs again
+	case c.kind == Init && k.ExitCode == 0: // ran in an older sandbox
 		return d.startContainer(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].NextAttempt))
 	case d.mayRestart(c, k) && (lost(k, sb) || d.fromEarlierRound(k) && k.ID != d.mem.RestartAll.TriggeredBy):
 		d.startContainer(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].NextAttempt))
@@ -140,14 +140,14 @@ func (d *decider) syncContainer(c spec, sb Sandbox) syncResult {
 	return settled
 }
 
-// neverStarted reports whether the call that created or started an instance was interrupted before the
-// runtime had confirmed the start. Such an instance is removed and its attempt is made again, which is
-// not a restart.
+// neverStarted reports whether the call that created or started an instance was interrupted before
+// the runtime had confirmed the start. The instance is removed and its attempt is repeated, which
+// does not count as a restart.
 //
-// A runtime that dies during CreateContainer has no record of the creation afterwards and reports the
-// state Unknown without a creation time. One that dies during StartContainer reports Unknown without a
-// start time although the process may have run, so the attempt is repeated only where the restart policy
-// allows a second run.
+// A runtime that dies during CreateContainer has no record of the creation afterwards and reports
+// the state Unknown without a creation time. One that dies during StartContainer reports Unknown
+// without a start time although the process may have run, so the attempt is repeated only where the
+// restart policy allows a second run.
 func (d *decider) neverStarted(k Container) bool {
 	switch k.State {
 	case Created:
@@ -165,11 +165,12 @@ func (d *decider) neverStarted(k Container) bool {
 	return false
 }
 
-// lostExitCode is the exit code of a container whose end the runtime has lost, as containerd and the
-// kubelet report it.
+// lostExitCode is the exit code of a container whose exit the runtime did not see, as containerd
+// and the kubelet report it.
 const lostExitCode = 255
 
-// restartsAfterLoss reports whether a container runs again after an exit that the runtime has lost.
+// restartsAfterLoss reports whether a container runs again after an exit that the runtime did not
+// see.
 func (d *decider) restartsAfterLoss(k Container) bool {
 	i := slices.IndexFunc(d.specs, func(c spec) bool { return c.Name == k.Name })
 	if i < 0 || d.specs[i].kind == Ephemeral {
@@ -179,16 +180,16 @@ func (d *decider) restartsAfterLoss(k Container) bool {
 	return d.mayRestart(d.specs[i], k)
 }
 
-// lost reports whether a container was lost with its sandbox, unseen by the
-// runtime: the node lost its power. That is no crash of the container.
+// lost reports whether a container was lost together with its sandbox, for example in a power
+// failure. This does not count as a crash.
 func lost(k Container, sb Sandbox) bool { return k.SandboxID != sb.ID && k.Reason == "Unknown" }
 
-// checkRunning judges a running container.
+// checkRunning stops a running container that must be restarted, otherwise probes it.
 func (d *decider) checkRunning(c spec, k Container) {
 	h := d.mem.Health[k.ID]
 	hook := d.hookOf(k)
 	switch {
-	case hook.PreStop != HookNone: // it was told to stop, maybe by an agent that died since
+	case hook.PreStop != HookNone: // already stopping, maybe since before a restart of the agent
 		d.stop(k, hook.Reason, hook.Deadline, hook.Grace)
 	case (c.kind == Main || c.kind == Sidecar) && k.SpecHash != "" && k.SpecHash != podspec.ContainerHash(c.Container):
 		r := d.mem.Restarts[k.Name]
@@ -205,10 +206,10 @@ func (d *decider) checkRunning(c spec, k Container) {
 	}
 }
 
-// startContainer asks for the container's image, then for the container.
+// startContainer plans the image pull if necessary, then the start of the container.
 func (d *decider) startContainer(c spec, sb Sandbox, attempt uint32) syncResult {
 	if slices.ContainsFunc(d.byName[c.Name], Container.Live) {
-		return settled // an older instance lives, see collectDead
+		return settled // an older instance is still live, see removeDeadContainers
 	}
 	img, volumes := d.image(c, attempt), d.volumeImages(c)
 	if !img.ok || !volumes.ok {
@@ -252,7 +253,7 @@ func (d *decider) startContainer(c spec, sb Sandbox, attempt uint32) syncResult 
 	return settled
 }
 
-// startPlanned reports whether a start is under way or just asked for.
+// startPlanned reports whether a start is in progress or planned.
 func (d *decider) startPlanned() bool {
 	if d.postStartInProgress() {
 		return true
@@ -270,13 +271,13 @@ func (d *decider) startPlanned() bool {
 	return false
 }
 
-// beingStarted reports whether the start of the named container is under way.
+// beingStarted reports whether the start of the named container is in progress.
 func (d *decider) beingStarted(name string) bool {
 	_, busy := d.InProgress[StartContainer{Name: name}.Key()]
 	return busy
 }
 
-// newest returns the newest instance of a container, a forgotten exit included.
+// newest returns the newest instance of a container, including recorded exits.
 func (d *decider) newest(name string) (Container, bool) {
 	if ks := d.byName[name]; len(ks) > 0 {
 		return ks[0], true
@@ -284,10 +285,9 @@ func (d *decider) newest(name string) (Container, bool) {
 	return Container{}, false
 }
 
-// removeDeadContainers removes what nobody will look at again: per container name the
-// newest instance and so many dead ones before it (one, for logs -p) are kept; on a
-// node that is short of disk the newest only. An
-// older instance that lives is a double and is ended.
+// removeDeadContainers removes old dead instances. For each container name it keeps the newest
+// instance and MaxDeadContainers dead ones before it (at least one, for kubectl logs -p), or only
+// the newest one under disk pressure. An older instance that is still live is stopped.
 func (d *decider) removeDeadContainers() {
 	rank := make(map[string]int, len(d.specs))
 	for _, k := range d.Observed.Containers {

@@ -13,8 +13,7 @@ import (
 	"berth/podspec"
 )
 
-// Decide says what to do next for the pod. It is the whole policy of the agent
-// for one pod: read it top to bottom.
+// Decide returns the next plan for the pod. It is the complete policy of the agent for one pod.
 func Decide(in Input) Plan {
 	d := newDecider(in)
 	d.updateMemory()
@@ -24,13 +23,13 @@ func Decide(in Input) Plan {
 		if live := d.terminate(d.mem.Termination.RequestedAt.Add(d.mem.Termination.Grace), d.mem.Termination.Grace, d.mem.Termination.Reason); !live {
 			d.recreate()
 		}
-	case d.terminal(): // it ended by itself, was rejected or evicted; the object is still wanted
+	case d.terminal(): // completed, rejected or evicted while the pod is still desired
 		d.terminate(in.Now.Add(d.grace()), d.grace(), string(d.mem.Phase))
-	case d.finished(): // its work is done: that needs no place on the node
+	case d.finished(): // a completed pod needs no admission
 		d.finish()
 	case in.Verdict.State == Rejected:
 		d.reject()
-	case in.Verdict.State != Admitted: // not asked yet, or it has to wait: nothing begins, nothing ends
+	case in.Verdict.State != Admitted: // not admitted yet: nothing starts and nothing stops
 		d.report(Reason{Code: firstNonEmpty(in.Verdict.Reason, "NotAdmitted"), Message: in.Verdict.Message})
 		if in.Verdict.Preempts != "" {
 			d.report(Reason{Code: "Preempting", Message: "Preempts " + in.Verdict.Preempts + " in order to be admitted", EventType: corev1.EventTypeNormal})
@@ -43,27 +42,27 @@ func Decide(in Input) Plan {
 	return d.out
 }
 
-// decider is one call of Decide. It is never kept.
+// decider is the state of one call of Decide.
 type decider struct {
-	Input                                 // Pod has what is allocated
-	desired        *corev1.Pod            // as wished
-	allocated      Resources              // what is allocated
-	previous       Resources              // what was when the call began
-	specs          []spec                 // all containers of the pod, init containers first, in spec order
-	byName         map[string][]Container // instances newest first, the forgotten last exit included
-	images         map[string]imageState  // by container name: asked once per call
-	missingVolumes []string               // volumes of ephemeral containers alone that are not there yet
-	mem            *Memory                // out.Memory
+	Input                                 // Pod has the allocated resources
+	desired        *corev1.Pod            // the pod as the user wants it
+	allocated      Resources              // allocated resources
+	previous       Resources              // allocated resources when the call began
+	specs          []spec                 // all containers, init containers first, in spec order
+	byName         map[string][]Container // instances, newest first, including the last recorded exit
+	images         map[string]imageState  // by container name, resolved once per call
+	missingVolumes []string               // not mounted, used by ephemeral containers only
+	mem            *Memory
 	out            Plan
 }
 
-// spec is one container of the pod with what Decide needs of it.
+// spec is one container of the pod.
 type spec struct {
 	*corev1.Container
 	kind ContainerKind
 }
 
-// resizable reports whether its CPU and memory may change in place.
+// resizable reports whether the CPU and memory of the container can change in place.
 func (c spec) resizable() bool { return c.kind == Main || c.kind == Sidecar }
 
 func newDecider(in Input) *decider {
@@ -84,7 +83,7 @@ func newDecider(in Input) *decider {
 		d.specs = append(d.specs, spec{&ps.Containers[i], Main})
 	}
 	for i := range ps.EphemeralContainers {
-		// The two types have the same fields by their API contract.
+		// The API guarantees that both types have the same fields.
 		c := corev1.Container(ps.EphemeralContainers[i].EphemeralContainerCommon)
 		d.specs = append(d.specs, spec{&c, Ephemeral})
 	}
@@ -94,8 +93,7 @@ func newDecider(in Input) *decider {
 	return d
 }
 
-// groupContainers sorts the instances that are seen by the containers of the pod, all in
-// one array.
+// groupContainers groups the observed instances by container name. All groups share one array.
 func (d *decider) groupContainers() {
 	all := make([]Container, 0, len(d.Observed.Containers))
 	for _, c := range d.specs {
@@ -111,8 +109,8 @@ func (d *decider) groupContainers() {
 	}
 }
 
-// updateMemory brings Memory up to what is seen: the end that was asked for, exits
-// that the runtime may forget, the addresses, the pod's first moment.
+// updateMemory records what the observation adds to Memory: the termination, exits that the runtime
+// may lose, the pod IPs and the start time.
 func (d *decider) updateMemory() {
 	m := d.mem
 	d.recallStatus()
@@ -125,7 +123,7 @@ func (d *decider) updateMemory() {
 	for name, ks := range d.byName {
 		k := ks[0]
 		next := k.Attempt + 1
-		if d.neverStarted(k) { // its attempt is made again
+		if d.neverStarted(k) { // the same attempt is repeated
 			next = k.Attempt
 		} else if was, known := m.Exits[name]; k.State == Exited && (!known || was.Attempt <= k.Attempt) {
 			m.Exits[name] = k
@@ -150,8 +148,8 @@ func (d *decider) updateMemory() {
 	}
 }
 
-// recallStatus fills a memory that is empty or older than what a control server has
-// of the pod: a pod that it knows to be over is never run again.
+// recallStatus fills gaps in Memory from the status on the control server, for example after the
+// local store was lost. A pod that is terminal there never runs again.
 func (d *decider) recallStatus() {
 	m, was := d.mem, &d.Pod.Status
 	if m.StartTime.IsZero() {
@@ -181,7 +179,7 @@ func (d *decider) recallStatus() {
 	}
 }
 
-// recordTermination keeps the first reason and the earliest deadline ever asked for.
+// recordTermination keeps the first reason and the earliest deadline of all termination requests.
 func (d *decider) recordTermination() {
 	if d.Termination == nil {
 		return
@@ -206,7 +204,7 @@ func (d *decider) recordTermination() {
 	d.mem.Termination = &was
 }
 
-// checkActiveDeadline turns a passed activeDeadlineSeconds into an end.
+// checkActiveDeadline terminates a pod that has exceeded activeDeadlineSeconds.
 func (d *decider) checkActiveDeadline() {
 	s := d.Pod.Spec.ActiveDeadlineSeconds
 	if s == nil || d.mem.Termination != nil || d.terminal() || !d.mem.FinishedAt.IsZero() || d.Verdict.State == Rejected {
@@ -224,7 +222,7 @@ func (d *decider) checkActiveDeadline() {
 	d.report(Reason{Code: "DeadlineExceeded", Message: d.mem.Termination.Message, EventType: corev1.EventTypeNormal})
 }
 
-// reject fails a pod that may not run here, and ends what may run of it.
+// reject fails a pod that was rejected, after stopping its containers.
 func (d *decider) reject() {
 	d.mem.Reason, d.mem.Message = d.Verdict.Reason, "Pod was rejected: "+d.Verdict.Message
 	d.report(Reason{Code: d.Verdict.Reason, Message: d.Verdict.Message, EventType: corev1.EventTypeWarning})
@@ -233,8 +231,7 @@ func (d *decider) reject() {
 	}
 }
 
-// start makes the pod run: host things, sandbox and images side by side,
-// then containers.
+// start prepares the host, sandbox and images in parallel, then starts the containers.
 func (d *decider) start() {
 	d.recordCgroup()
 	ready := d.configureHost()
@@ -256,10 +253,11 @@ func (d *decider) currentSandbox() (Sandbox, bool) {
 	return Sandbox{}, false
 }
 
-// sandbox returns the one good sandbox, or asks for one once the old are gone.
+// sandbox returns the ready sandbox. Without one, it removes the old sandboxes and then plans a new
+// one.
 func (d *decider) sandbox() (Sandbox, bool) {
 	sb, ok := d.currentSandbox()
-	// Without a sandbox all go, those too whose sandbox is not even listed.
+	// Without a ready sandbox all containers are stopped, even if their sandbox is not listed.
 	empty := ok || !d.stopContainers(d.Now.Add(d.grace()), d.grace(), "SandboxChanged")
 	for i, s := range d.Observed.Sandboxes {
 		if ok && i == 0 {
@@ -288,9 +286,9 @@ func (d *decider) sandbox() (Sandbox, bool) {
 	return sb, false
 }
 
-// hasAddress reports whether the sandbox can take containers: an event may tell
-// of one before its making has ended, without the address that containers see
-// in their environment and hosts file.
+// hasAddress reports whether the sandbox has its pod IP. An event can report a new sandbox before
+// RunPodSandbox has returned. Containers must not start then because their environment and hosts
+// file need the IP.
 func (d *decider) hasAddress(sb Sandbox) bool {
 	if d.Pod.Spec.HostNetwork || len(sb.IPs) > 0 {
 		return true
@@ -299,9 +297,9 @@ func (d *decider) hasAddress(sb Sandbox) bool {
 	return !making
 }
 
-// removeOldSandbox ends a sandbox beside the current one, if there is a current one, and
-// reports whether it holds nothing any more. Its network is released before another is made, or
-// the node would run out of addresses.
+// removeOldSandbox stops and removes a sandbox other than the current one and reports whether it is
+// stopped and has no live containers. Its network is released before a new sandbox is created, so
+// that replaced sandboxes do not exhaust the pod CIDR.
 func (d *decider) removeOldSandbox(s Sandbox, current bool) (empty bool) {
 	empty = true
 	holds := false
@@ -312,7 +310,7 @@ func (d *decider) removeOldSandbox(s Sandbox, current bool) (empty bool) {
 		holds = true
 		if k.Live() {
 			empty = false
-			if current { // else all of them are being ended in their order
+			if current { // otherwise stopContainers stops all of them in order
 				d.stop(k, "SandboxChanged", d.Now.Add(d.grace()), d.grace())
 			}
 		}
@@ -328,10 +326,10 @@ func (d *decider) removeOldSandbox(s Sandbox, current bool) (empty bool) {
 	return empty
 }
 
-// grace is what the pod gets when nobody said otherwise.
+// grace is the default termination grace period of the pod.
 func (d *decider) grace() time.Duration { return podspec.GracePeriod(d.Pod) }
 
-// seconds is n seconds; more than a duration holds counts as the longest.
+// seconds converts n to a duration and saturates at the longest possible one.
 func seconds(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/int64(time.Second))) * time.Second
 }
@@ -340,8 +338,8 @@ func (d *decider) terminal() bool {
 	return d.mem.Phase == corev1.PodSucceeded || d.mem.Phase == corev1.PodFailed
 }
 
-// The three ways to want something. Each drops what is already under way, and
-// holds back what failed a moment ago.
+// addConfigure, addCleanup and addBuildRun plan an action unless it is in progress, already planned
+// or backing off.
 
 func (d *decider) addConfigure(a ConfigureAction) {
 	if d.available(a) {
@@ -366,7 +364,7 @@ func (d *decider) available(a Action) bool {
 	if old, busy := d.InProgress[key]; busy {
 		s, ok := a.(StopContainer)
 		t, ok2 := old.(StopContainer)
-		if ok && ok2 && s.Deadline.Before(t.Deadline) { // called off now, asked again when it has ended
+		if ok && ok2 && s.Deadline.Before(t.Deadline) { // the stop is repeated with the new deadline once it has returned
 			d.out.Cancel = append(d.out.Cancel, key)
 		}
 		return false
@@ -386,8 +384,7 @@ func (d *decider) available(a Action) bool {
 	return true
 }
 
-// planned reports whether this plan asks for the action already: two rules may
-// want the same thing.
+// planned reports whether the plan already contains the action.
 func (d *decider) planned(key ActionKey) bool {
 	for _, a := range d.out.Configure {
 		if a.Key() == key {
@@ -407,24 +404,24 @@ func (d *decider) planned(key ActionKey) bool {
 	return false
 }
 
-// retryDelay is how long an action that failed is held back.
+// retryDelay returns how long a failed action is delayed.
 func (l Limits) retryDelay(f Failure) time.Duration {
 	switch f.Kind {
 	case Canceled:
 		return 0
-	case Unavailable: // nothing was done; the runtime comes back when it comes back
+	case Unavailable: // nothing was done, and the runtime may return at any time
 		return l.RetryBase
 	default:
 		return backoffDelay(l.RetryBase, f.Count-1, l.RetryMax)
 	}
 }
 
-// backoffDelay is base × 2^n, at most limit.
+// backoffDelay returns base × 2^n, at most limit.
 func backoffDelay(base time.Duration, n int, limit time.Duration) time.Duration {
 	return min(base<<min(max(n, 0), 20), limit)
 }
 
-// cancel calls off what is under way and no longer wanted.
+// cancel cancels the actions in progress for which unwanted returns true.
 func (d *decider) cancel(unwanted func(Action) bool) {
 	for key, a := range d.InProgress {
 		if unwanted(a) {
@@ -443,7 +440,7 @@ func (d *decider) wakeAt(t time.Time) {
 	}
 }
 
-// clone copies what Decide may write to.
+// clone copies everything that Decide may modify.
 func (m Memory) clone() Memory {
 	m.Restarts = maps.Clone(m.Restarts)
 	if m.Restarts == nil {
@@ -469,7 +466,7 @@ func firstNonEmpty(s, other string) string {
 	return other
 }
 
-// fullName is how events name the pod.
+// fullName returns the pod name in the format used in events.
 func (d *decider) fullName() string {
 	return fmt.Sprintf("%s_%s(%s)", d.Pod.Name, d.Pod.Namespace, d.Pod.UID)
 }

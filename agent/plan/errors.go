@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// ErrorKind is what policy may ask of an error. Adapters map their errors to kinds
-// once; nobody looks at texts.
+// ErrorKind classifies an error for retry and back-off. Adapters map their errors to kinds.
+// Decisions never depend on the text of an error.
 type ErrorKind int
 
 const (
-	Other         ErrorKind = iota // may succeed when tried again
-	NotFound                       // the object of the call does not exist (any more)
-	ImageNotFound                  // the image is not on the node
-	Unavailable                    // the runtime or its socket does not answer: nothing was done
-	Timeout                        // the deadline passed: it may or may not have been done
-	Canceled                       // called off by us
-	Invalid                        // will never succeed with this pod: configuration
+	Other         ErrorKind = iota // may succeed when retried
+	NotFound                       // the object of the call does not exist
+	ImageNotFound                  // the image is not present on the node
+	Unavailable                    // the runtime does not respond, nothing was done
+	Timeout                        // the deadline was exceeded, the call may or may not have succeeded
+	Canceled                       // canceled by the agent
+	Invalid                        // the configuration is invalid, a retry cannot succeed
 	NoSpace                        // a disk is full
 	Network                        // the pod network could not be set up
-	Denied                         // the registry refused the credentials
-	Unsupported                    // the runtime cannot do this
+	Denied                         // the registry denied access
+	Unsupported                    // not supported by the runtime
 )
 
-// Error is an error with what policy and users need to know of it. Reason is
-// the CamelCase word shown as a waiting or event reason (ErrImagePull,
-// CreateContainerConfigError, FailedMount, …); empty: derived from the action.
+// Error is an error with its classification. Reason is the CamelCase reason of a waiting state or
+// event (ErrImagePull, CreateContainerConfigError, FailedMount, …). An empty reason is derived from
+// the action.
 type Error struct {
 	Kind   ErrorKind
 	Reason string
@@ -35,7 +35,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// KindOf returns the kind of the first Error in err's chain.
+// KindOf returns the kind of the first Error in the chain of err, or Other.
 func KindOf(err error) ErrorKind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
@@ -43,26 +43,26 @@ func KindOf(err error) ErrorKind {
 	return Other
 }
 
-// Failure is an error as data: retry and back-off are decided here.
+// Failure is the last error of an action.
 type Failure struct {
 	At      time.Time
-	Count   int // in a row
+	Count   int // consecutive failures
 	Kind    ErrorKind
 	Reason  string
 	Message string
-	Action  Action // what failed: a failed pull of another image holds nothing back
+	Action  Action // the failed action: a failed pull does not delay the pull of another image
 }
 
-// Outcome is the end of an action, good or bad.
+// Outcome is the result of an action.
 type Outcome struct {
 	Action        Action
 	StartedAt     time.Time
 	FinishedAt    time.Time
 	Err           error
-	Sandbox       *Sandbox   // after RunSandbox
-	Container     *Container // after StartContainer (also a failed one, if it was created) and StopContainer
-	Image         *Image     // after PullImage
-	MissingImages []string   // names of images, any of which is not here: after a StartContainer that has failed for it
+	Sandbox       *Sandbox   // of RunSandbox
+	Container     *Container // of StopContainer and StartContainer, also of a failed start that created the container
+	Image         *Image     // of PullImage
+	MissingImages []string   // of a StartContainer that failed with ImageNotFound: images of which at least one is missing
 }
 
 func reasonOf(err error) string {
@@ -72,8 +72,8 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// FailureOf turns the bad end of an action into data; before is the number of
-// failures in a row that came before it.
+// FailureOf returns the Failure of an outcome with an error. before is the number of consecutive
+// failures before it.
 func FailureOf(r Outcome, before int) Failure {
 	f := Failure{At: r.FinishedAt, Count: before + 1, Kind: KindOf(r.Err), Message: r.Err.Error(), Action: r.Action}
 	f.Reason = reasonOf(r.Err)

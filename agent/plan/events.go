@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ActionStarted tells what users are told when an action begins.
+// ActionStarted returns the events to record when an action starts.
 func ActionStarted(a Action) []Reason {
 	if p, ok := a.(PullImage); ok {
 		return []Reason{normal("Pulling", p.Container, fmt.Sprintf("Pulling image %q", p.Image))}
@@ -15,7 +15,7 @@ func ActionStarted(a Action) []Reason {
 	return nil
 }
 
-// ActionFinished tells what users are told when an action has ended.
+// ActionFinished returns the events to record when an action has finished.
 func ActionFinished(r Outcome) []Reason {
 	if KindOf(r.Err) == Canceled {
 		return nil
@@ -42,7 +42,7 @@ func ActionFinished(r Outcome) []Reason {
 func failureReasons(r Outcome) []Reason {
 	f := FailureOf(r, 0)
 	switch a := r.Action.(type) {
-	case PostStart: // the rest is for the log: what a hook prints may be secret
+	case PostStart: // details only in the log, the output of a hook may be confidential
 		return hookFailureReasons(f, "FailedPostStartHook", a.Name, "PostStartHook failed")
 	case PreStop:
 		return hookFailureReasons(f, "FailedPreStopHook", a.Name, "PreStopHook failed")
@@ -53,7 +53,7 @@ func failureReasons(r Outcome) []Reason {
 		}
 	case StartContainer:
 		why := []Reason{warning("Failed", a.Name, "Error: "+f.Message)}
-		if r.Container != nil && r.Container.ID != "" && f.Reason == "RunContainerError" { // made, and could not be started
+		if r.Container != nil && r.Container.ID != "" && f.Reason == "RunContainerError" { // created, but not started
 			why = append([]Reason{normal("Created", a.Name, "Created container "+a.Name)}, why...)
 		}
 		return why
@@ -81,8 +81,7 @@ func failureReasons(r Outcome) []Reason {
 	return nil
 }
 
-// hookFailureReasons is nothing for a hook that did not reach the runtime: it is run
-// again.
+// hookFailureReasons returns no event if the hook did not reach the runtime, because it is retried.
 func hookFailureReasons(f Failure, code, on, detail string) []Reason {
 	if f.Kind == Unavailable {
 		return nil

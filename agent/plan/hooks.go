@@ -7,46 +7,44 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The hooks of a container, and what waits for them:
+// The lifecycle hooks of a container:
 //
-//	start ─► Running ─► postStart ─ended─► started: the next container's turn
-//	                        └─failed─► ended, as the restart policy says from there
-//	to be ended ─► preStop ─ended, failed or out of time─► stop signal with what is left
+//	start ─► Running ─► postStart ─succeeded─► started: the next container starts
+//	                        └─failed─► stopped, then as the restart policy says
+//	stop ─► preStop ─returned or out of time─► stop signal with the remaining grace period
 //
-// Where a hook stands is kept in Memory.Hooks, by attempt: it is on disk before
-// the container is started or the hook is run, so that whatever an agent that
-// dies has left behind is finished by the next one. A hook that may have run is
-// run again: at least once, never half.
+// Memory.Hooks holds the progress by attempt. It is persisted before the container is started or
+// the hook is run, so that a restarted agent continues from there. A hook that may have run is run
+// again: hooks run at least once.
 
-// HookStatus is how far the hooks of one instance of a container have come.
+// HookStatus is the progress of the hooks of one container instance.
 type HookStatus struct {
 	Attempt   uint32    `json:"Attempt"` // of the instance
 	PostStart HookState `json:"PostStart,omitempty"`
 	PreStop   HookState `json:"PreStop,omitempty"`
-	Message   string    `json:"Message,omitempty"` // why postStart has failed
+	Message   string    `json:"Message,omitempty"` // error of postStart
 
-	// Of an instance that is being ended, since PreStop is not HookNone: why, by
-	// when, and with how much grace it was first asked for. Sticky: an instance
-	// that was told to stop is ended, whatever becomes of the cause.
+	// Reason, Deadline and Grace are those of the first stop request, set while PreStop is not
+	// HookNone. An instance whose stop has begun is stopped even if the cause disappears.
 	Reason   string        `json:"Why,omitempty"`
 	Deadline time.Time     `json:"By,omitzero"`
 	Grace    time.Duration `json:"Grace,omitempty"`
 }
 
-// HookState is how far one hook of one instance has come.
+// HookState is the progress of one hook of one instance.
 type HookState int
 
 const (
-	HookNone    HookState = iota // there is none, or it is not its time
-	HookPending                  // to be run, or being run
-	HookDone                     // has ended well, or its time was over
+	HookNone    HookState = iota // no hook, or not its time yet
+	HookPending                  // to be run, or running
+	HookDone                     // succeeded, or its time is over
 	HookFailed
 )
 
-// HookResult is the end of a hook, as this agent has seen it.
+// HookResult is the result of a hook that this agent process ran.
 type HookResult struct {
 	State   HookState // HookDone or HookFailed
-	Message string    // of a failure
+	Message string    // error message
 }
 
 func hasPostStart(c *corev1.Container) bool {
@@ -55,8 +53,8 @@ func hasPostStart(c *corev1.Container) bool {
 
 func hasPreStop(c *corev1.Container) bool { return c.Lifecycle != nil && c.Lifecycle.PreStop != nil }
 
-// recordHookResults takes the ends of hooks over into memory and calls off hooks of
-// containers that do not run any more.
+// recordHookResults records the results of hooks in Memory and cancels hooks of containers that no
+// longer run.
 func (d *decider) recordHookResults() {
 	for name, h := range d.mem.Hooks {
 		k, seen := d.newest(name)
@@ -67,7 +65,7 @@ func (d *decider) recordHookResults() {
 			h.PostStart, h.Message = e.State, e.Message
 		}
 		if e := d.Observed.Hooks[PreStop{ID: k.ID}.Key()]; e.State != HookNone && h.PreStop == HookPending {
-			h.PreStop = HookDone // whether it failed changes nothing any more
+			h.PreStop = HookDone // a failure makes no difference
 		}
 		d.mem.Hooks[name] = h
 	}
@@ -82,12 +80,12 @@ func (d *decider) recordHookResults() {
 	})
 }
 
-// isRunning reports whether the container of that ID is running.
+// isRunning reports whether the container with the ID is running.
 func (d *decider) isRunning(id string) bool {
 	return slices.ContainsFunc(d.Observed.Containers, func(k Container) bool { return k.ID == id && k.State == Running })
 }
 
-// hookOf is how far the hooks of this very instance have come.
+// hookOf returns the progress of the hooks of this instance.
 func (d *decider) hookOf(k Container) HookStatus {
 	if h := d.mem.Hooks[k.Name]; h.Attempt == k.Attempt {
 		return h
@@ -95,8 +93,7 @@ func (d *decider) hookOf(k Container) HookStatus {
 	return HookStatus{Attempt: k.Attempt}
 }
 
-// recordStart notes what an instance that is about to be started is made with: its
-// resources, and whether it has a hook to run.
+// recordStart records the resources and the postStart hook of an instance that is about to start.
 func (d *decider) recordStart(c spec, attempt uint32) {
 	if c.resizable() {
 		d.mem.Resources.Containers = withKey(d.mem.Resources.Containers, c.Name, ActualResources{Attempt: attempt, ContainerResources: d.allocated.ForContainer(c.Name)})
@@ -108,13 +105,13 @@ func (d *decider) recordStart(c spec, attempt uint32) {
 	}
 }
 
-// postStart runs the hook of a container that has just been started, and ends
-// the container if it has failed. It reports whether either is under way: the
-// container does not count as started then.
+// postStart runs the postStart hook of a container that has just started, and stops the container
+// if the hook has failed. It reports whether one of these is in progress. The container does not
+// count as started then.
 func (d *decider) postStart(k Container) bool {
 	h := d.hookOf(k)
 	switch {
-	case h.PreStop != HookNone: // being ended
+	case h.PreStop != HookNone: // stopping
 		return false
 	case h.PostStart == HookPending:
 		d.addBuildRun(PostStart{ID: k.ID, Name: k.Name})
@@ -126,15 +123,15 @@ func (d *decider) postStart(k Container) bool {
 	return false
 }
 
-// postStartUnfinished reports whether a running container's postStart hook has not ended
-// well.
+// postStartUnfinished reports whether a running container has a postStart hook that has not
+// succeeded.
 func (d *decider) postStartUnfinished(k Container) bool {
 	s := d.hookOf(k).PostStart
 	return s == HookPending || s == HookFailed
 }
 
-// postStartInProgress reports whether a postStart hook is to run or under way: no other
-// container of the pod is started meanwhile.
+// postStartInProgress reports whether a postStart hook is pending or running. No other container of
+// the pod starts meanwhile.
 func (d *decider) postStartInProgress() bool {
 	for _, a := range d.InProgress {
 		if _, ok := a.(PostStart); ok {
@@ -149,9 +146,9 @@ func (d *decider) postStartInProgress() bool {
 	return false
 }
 
-// preStop runs the hook of a container that is to be ended by the given time,
-// and reports whether it is under way: its stop waits for it. A container that
-// has ended or never ran gets none, nor does one that has no time left.
+// preStop runs the preStop hook of a container that must stop by the given time, and reports
+// whether the hook is in progress, which delays the stop. No hook runs in a container that is not
+// running or has no time left.
 func (d *decider) preStop(k Container, why string, by time.Time, grace time.Duration) (underWay bool) {
 	c, ok := d.specOf(k.Name)
 	newest, _ := d.newest(k.Name)
@@ -187,7 +184,7 @@ func (d *decider) preStop(k Container, why string, by time.Time, grace time.Dura
 	return true
 }
 
-// specOf finds a container of the pod by name.
+// specOf returns the container of the pod with the name.
 func (d *decider) specOf(name string) (spec, bool) {
 	for _, c := range d.specs {
 		if c.Name == name {

@@ -13,9 +13,9 @@ import (
 	"berth/podspec"
 )
 
-// configureHost asks for what is missing on the host and reports whether all that
-// the pod's own containers need is there. The sandbox waits for directories and
-// cgroup only; volumes are set up beside it.
+// configureHost plans what is missing on the host and reports whether everything that the pod's own
+// containers need is present. The sandbox needs only the directories and the cgroup. Volumes are
+// mounted in parallel with it.
 func (d *decider) configureHost() bool {
 	ok := true
 	if !d.Observed.HasDirs {
@@ -42,13 +42,14 @@ func (d *decider) configureHost() bool {
 	return ok
 }
 
-// syncVolume keeps one volume set up with its newest content.
+// syncVolume mounts a volume and keeps its content current. It reports whether the volume is
+// mounted.
 func (d *decider) syncVolume(v *corev1.Volume) bool {
 	version, missing, late := volumeContentVersion(v, d.Pod, d.Refs)
 	seen, mounted := d.Observed.Volumes[v.Name]
 	switch {
 	case mounted && (missing != "" || late || seen.Version == version):
-		return true // a running pod keeps the content whose source has gone
+		return true // a running pod keeps the content if the source is missing
 	case missing != "":
 		d.report(Reason{
 			Code: "FailedMount", Target: v.Name, EventType: corev1.EventTypeWarning,
@@ -59,19 +60,19 @@ func (d *decider) syncVolume(v *corev1.Volume) bool {
 		return false
 	case mounted:
 		d.addConfigure(ProjectVolume{v.Name, version})
-		return true // the old content serves until the new is there
+		return true // the old content remains available until it is replaced
 	default:
 		d.addConfigure(MountVolume{v.Name, version})
 		return false
 	}
 }
 
-// usedVolumes names the volumes that containers of the pod mount, and by what
-// kind. One that nobody mounts is not set up and holds nothing up; one that
-// ephemeral containers alone mount holds up only those.
+// usedVolumes returns the volumes that containers mount, with the kind of the first such container.
+// A volume that no container mounts is not set up. One that only ephemeral containers mount delays
+// only those.
 func (d *decider) usedVolumes() map[string]ContainerKind {
 	used := make(map[string]ContainerKind, len(d.Pod.Spec.Volumes))
-	for _, c := range d.specs { // those of the pod itself come first
+	for _, c := range d.specs { // ephemeral containers come last
 		for _, name := range c.volumes() {
 			if _, known := used[name]; !known {
 				used[name] = c.kind
@@ -81,7 +82,7 @@ func (d *decider) usedVolumes() map[string]ContainerKind {
 	return used
 }
 
-// volumes names what the container mounts.
+// volumes returns the names of the volumes that the container uses.
 func (c spec) volumes() (names []string) {
 	for _, m := range c.VolumeMounts {
 		names = append(names, m.Name)
@@ -92,9 +93,9 @@ func (c spec) volumes() (names []string) {
 	return names
 }
 
-// volumeContentVersion stands for the content that the volume should have now; empty
-// for a volume whose content is the containers' own. missing says which object
-// there is not; an optional one may be missing. late: one is not known yet.
+// volumeContentVersion returns the version of the content that the volume should have, or "" for a
+// volume without content. missing names required objects that do not exist. pending is set if an
+// object is being fetched.
 func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string, late bool) {
 	c := contentVersion{pod: pod, refs: refs}
 	switch {
@@ -123,7 +124,7 @@ func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Versio
 	return strings.Join(c.parts, " "), strings.Join(c.missing, ", "), c.pending
 }
 
-// contentVersion collects the parts of a volume's version.
+// contentVersion collects the parts of a content version.
 type contentVersion struct {
 	pod            *corev1.Pod
 	refs           map[Ref]Version
@@ -147,7 +148,7 @@ func (c *contentVersion) object(r Ref, optional *bool) {
 	}
 }
 
-// metadata stands for what of the pod a downward API file may show.
+// metadata adds a hash of everything that downward API files can show.
 func (c *contentVersion) metadata() {
 	h := fnv.New64a()
 	for _, m := range []map[string]string{c.pod.Labels, c.pod.Annotations} {
@@ -157,7 +158,7 @@ func (c *contentVersion) metadata() {
 		h.Write([]byte{1})
 	}
 	for _, list := range [][]corev1.Container{c.pod.Spec.InitContainers, c.pod.Spec.Containers} {
-		for i := range list { // what is allocated may change without the spec
+		for i := range list { // allocated resources can change without the spec
 			for _, r := range []corev1.ResourceList{list[i].Resources.Requests, list[i].Resources.Limits} {
 				for _, name := range slices.Sorted(maps.Keys(r)) {
 					q := r[name]
@@ -169,8 +170,8 @@ func (c *contentVersion) metadata() {
 	c.parts = append(c.parts, strconv.FormatUint(h.Sum64(), 16))
 }
 
-// missingEnv says which object the container's environment names that is not
-// there; empty: none. late: one is not known yet.
+// missingEnv returns the required objects of the container's environment that do not exist, or "".
+// pending is set if an object is being fetched.
 func (d *decider) missingEnv(c spec) (missing string, late bool) {
 	env := contentVersion{pod: d.Pod, refs: d.Refs}
 	for i := range c.EnvFrom {
@@ -190,7 +191,7 @@ func (d *decider) missingEnv(c spec) (missing string, late bool) {
 			env.object(Ref{Secret, f.SecretKeyRef.Name}, f.SecretKeyRef.Optional)
 		}
 	}
-	for r, v := range d.Refs { // services are part of every container's
+	for r, v := range d.Refs { // every container's environment includes the services
 		env.pending = env.pending || r.Kind == Services && v.Pending
 	}
 	return strings.Join(slices.Compact(env.missing), ", "), env.pending

@@ -11,16 +11,16 @@ import (
 	"berth/podspec"
 )
 
-// imageState is what is known of a container's image in this call.
+// imageState is the state of a container's image during one call of Decide.
 type imageState struct {
 	image        Image
 	ok           bool
-	pulling      bool   // being pulled
-	code, detail string // waiting reason when it failed
+	pulling      bool
+	code, detail string // waiting reason and message after a failure
 }
 
-// prePull asks for the images of containers that never ran, beside the
-// sandbox and the volumes.
+// prePull pulls the images of containers that have never run while the sandbox and the volumes are
+// prepared.
 func (d *decider) prePull() {
 	d.cancel(func(a Action) bool {
 		p, ok := a.(PullImage)
@@ -36,8 +36,8 @@ func (d *decider) prePull() {
 
 func (d *decider) stillWanted(p PullImage) bool { return d.wantedImage(p) == p.Image }
 
-// image tells whether the container's image is there as its policy demands,
-// and asks for it otherwise.
+// image reports whether the image is present as the pull policy requires, and plans a pull
+// otherwise.
 func (d *decider) image(c spec, attempt uint32) imageState {
 	if a, asked := d.images[c.Name]; asked {
 		return a
@@ -80,11 +80,11 @@ func (d *decider) resolveImage(c spec, attempt uint32) imageState {
 	return d.pull(c, attempt)
 }
 
-// imageCheckInterval is how long an image that is brought by hand may be there unnoticed,
-// for the first time or in place of another: nobody tells.
+// imageCheckInterval is the interval of checks for an image that cannot be pulled and may be
+// imported. No event reports an import.
 const imageCheckInterval = 5 * time.Second
 
-// checkImage has the node asked for an image again after a while.
+// checkImage plans a check for an image that may have been imported.
 func (d *decider) checkImage(image string) {
 	if due := d.ImagesCheckedAt.Add(imageCheckInterval); d.Now.Before(due) {
 		d.wakeAt(due)
@@ -95,13 +95,13 @@ func (d *decider) checkImage(image string) {
 	}
 }
 
-// imageError is the answer where trying again would not help.
+// imageError reports an error that a retry does not resolve.
 func (d *decider) imageError(c spec, code, msg string) imageState {
 	d.report(warning("Failed", c.Name, "Error: "+code))
 	return imageState{code: code, detail: msg}
 }
 
-// pull asks for a pull, unless one is under way or has failed a moment ago.
+// pull plans a pull unless one is in progress or backing off.
 func (d *decider) pull(c spec, attempt uint32) imageState {
 	a := PullImage{Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Attempt: attempt}
 	f, failed := d.Failures[a.Key()]
@@ -109,7 +109,7 @@ func (d *decider) pull(c spec, attempt uint32) imageState {
 		failed = false
 	}
 	answer := imageState{pulling: true}
-	if failed && f.Kind != Canceled { // it shows until the pull has ended
+	if failed && f.Kind != Canceled { // shown until the pull has succeeded
 		answer.code, answer.detail = pullWaitingReason(c, f)
 	}
 	if _, busy := d.InProgress[a.Key()]; busy {
@@ -130,8 +130,8 @@ func (d *decider) pull(c spec, attempt uint32) imageState {
 	return answer
 }
 
-// pullBackedOff is the answer while a failed pull is held back: the error itself at
-// first, then the back-off, so that both can be seen.
+// pullBackedOff returns the state during the back-off of a failed pull. The error is shown first,
+// then the back-off, so that both are visible.
 func (d *decider) pullBackedOff(c spec, f Failure, until time.Time) imageState {
 	if shown := f.At.Add(d.Limits.PullBase / 5); d.Now.Before(shown) {
 		d.wakeAt(shown)
@@ -147,8 +147,8 @@ func (d *decider) pullBackedOff(c spec, f Failure, until time.Time) imageState {
 
 func pullBackOffMessage(c spec) string { return fmt.Sprintf("Back-off pulling image %q", c.Image) }
 
-// pullWaitingReason is the waiting reason and message between two pulls. What the
-// runtime could not even look at was not pulled: that is no back-off to users.
+// pullWaitingReason returns the waiting reason and message between two pulls. An image that the
+// runtime could not inspect was never pulled, so that error is not reported as a back-off.
 func pullWaitingReason(c spec, f Failure) (code, detail string) {
 	reason := firstNonEmpty(f.Reason, "ErrImagePull")
 	if reason == "InvalidImageName" || reason == "ImageInspectError" {
@@ -157,21 +157,19 @@ func pullWaitingReason(c spec, f Failure) (code, detail string) {
 	return "ImagePullBackOff", fmt.Sprintf("%s: %s: %s", pullBackOffMessage(c), reason, f.Message)
 }
 
-// An image volume is nothing on the host: the runtime mounts the image itself.
-// What is to be done for it is to have its image here before a container that
-// mounts it starts. That is a pull like any other, under a name that no
-// container can have.
+// The runtime mounts an image volume itself. The agent only ensures that the image is present
+// before a container that mounts the volume starts. The pull uses a name that no container can
+// have.
 const volumePullPrefix = "volume/"
 
-// VolumePull is the name under which the image of a volume is pulled.
+// VolumePull returns the name under which the image of a volume is pulled, see PullImage.Container.
 func VolumePull(volume string) string { return volumePullPrefix + volume }
 
-// imageVolumes lists the image volumes that a container mounts, as containers
-// whose images are wanted.
+// imageVolumes returns the image volumes that a container mounts, as containers with these images.
 func (d *decider) imageVolumes(c spec) (out []spec) {
 	for i := range d.Pod.Spec.Volumes {
 		v := &d.Pod.Spec.Volumes[i]
-		if v.Image == nil || v.Image.Reference == "" { // without one it is left out
+		if v.Image == nil || v.Image.Reference == "" { // the API allows an empty reference: no volume
 			continue
 		}
 		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name }) {
@@ -183,8 +181,8 @@ func (d *decider) imageVolumes(c spec) (out []spec) {
 	return out
 }
 
-// volumeImages tells whether the images of all volumes that a container mounts
-// are there, and asks for those that are not.
+// volumeImages reports whether the images of all volumes that a container mounts are present, and
+// plans pulls otherwise.
 func (d *decider) volumeImages(c spec) imageState {
 	all := imageState{ok: true}
 	for _, v := range d.imageVolumes(c) {
@@ -198,8 +196,7 @@ func (d *decider) volumeImages(c spec) imageState {
 	return all
 }
 
-// wantedImage is the image that is wanted under the name of a pull, a container's
-// or a volume's; empty: none any more.
+// wantedImage returns the image now required under the name of a pull, or "" if there is none.
 func (d *decider) wantedImage(p PullImage) string {
 	if volume, ok := strings.CutPrefix(p.Container, volumePullPrefix); ok {
 		for i := range d.Pod.Spec.Volumes {

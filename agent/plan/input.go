@@ -6,97 +6,98 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Input is everything Decide may look at.
+// Input is everything that Decide depends on.
 type Input struct {
 	Now             time.Time
-	Pod             *corev1.Pod           // desired; shared with others, so read-only
-	Verdict         Verdict               // answer of stage admit; zero: not asked
-	Reserved        Resources             // what the room holds for the pod; nil: as Memory has it
-	Resize          ResizeStatus          // why the room does not give what is desired
-	Termination     *Termination          // nil: keep it running; else why and how it must end
-	Observed        Observed              // what stage prepare saw
-	Refs            map[Ref]Version       // the objects that the pod names: their version or why there is none
-	Health          map[string]Health     // probe results by container ID, thresholds already applied; none: as in Memory
-	InProgress      map[ActionKey]Action  // actions begun by earlier passes and not yet finished
+	Pod             *corev1.Pod           // the desired pod, shared and read-only
+	Verdict         Verdict               // result of stage admit, zero: not requested
+	Reserved        Resources             // resources reserved by the allocator, nil: as in Memory
+	Resize          ResizeStatus          // why the allocator does not grant the desired resources
+	Termination     *Termination          // nil: keep the pod running
+	Observed        Observed              // result of stage prepare
+	Refs            map[Ref]Version       // versions of the referenced objects
+	Health          map[string]Health     // probe results by container ID with thresholds applied, default as in Memory
+	InProgress      map[ActionKey]Action  // actions in progress
 	Failures        map[ActionKey]Failure // last failure of an action, until it succeeds
-	Memory          Memory                // Plan.Memory of the previous pass
-	ImagesCheckedAt time.Time             // when the node was last asked for images that it did not have; zero: never
-	Limits          Limits                // constants of this node
+	Memory          Memory                // Plan.Memory of the previous call
+	ImagesCheckedAt time.Time             // last check for missing images, zero: never
+	Limits          Limits                // configuration of the node
 }
 
-// VerdictState is what stage admit answered.
+// VerdictState is the result of admission.
 type VerdictState int
 
 const (
 	NotRequested VerdictState = iota
-	Admitted                  // may run; its resources are reserved
-	Wait                      // not now, for a local and recoverable cause; asked again when that changes
-	Rejected                  // never on this node: the pod fails
+	Admitted                  // may run, its resources are reserved
+	Wait                      // not now, the cause is local and recoverable: admission is repeated when it changes
+	Rejected                  // the pod fails
 )
 
-// Verdict is the answer of stage admit. Reason is CamelCase (OutOfcpu,
-// NodeAffinity, …), Message has the numbers.
+// Verdict is the result of stage admit. Reason is CamelCase (OutOfcpu, NodeAffinity, …). Message
+// contains the amounts.
 type Verdict struct {
 	State           VerdictState `json:"state"`
 	Reason, Message string       `json:",omitempty"`
-	Preempts        string       `json:"-"` // of Wait: who has to go for the pod, by name
+	Preempts        string       `json:"-"` // with Wait: names of the pods preempted for this one
 }
 
-// Termination says that the pod must stop and why. Once set it never becomes nil again
-// and its grace only shrinks.
+// Termination requests that the pod stops. It is never withdrawn, and its grace period only becomes
+// shorter.
 type Termination struct {
 	Reason      string        `json:"Reason"`           // Deleted, Evicted, Preempting, DeadlineExceeded, Terminated (node shutdown), Orphaned
 	Message     string        `json:"Message"`          // for the user
-	EventDetail string        `json:"Detail,omitempty"` // more for the event alone
-	Grace       time.Duration `json:"Grace"`            // from At; whoever asks fills it in (podspec.Grace)
-	RequestedAt time.Time     `json:"At"`               // when it was first asked
-	RemovePod   bool          `json:"Forget"`           // the object is gone: leave nothing of the pod behind
-	NodeCaused  bool          `json:"Node,omitempty"`   // it goes for what the node lacks, not for what it did
+	EventDetail string        `json:"Detail,omitempty"` // appended to the message of the event
+	Grace       time.Duration `json:"Grace"`            // counted from RequestedAt, set by the requester (see podspec.GracePeriod)
+	RequestedAt time.Time     `json:"At"`               // time of the first request
+	RemovePod   bool          `json:"Forget"`           // the desired pod is deleted: remove everything, including containers and logs
+	NodeCaused  bool          `json:"Node,omitempty"`   // because of a resource shortage of the node, not because of the pod's own behavior
 }
 
-// Eviction says that a pod takes more of the node than its own limits let it, or
-// than the node has.
+// Eviction is the reason to evict a pod that exceeds its limits or runs on a node under pressure.
 type Eviction struct {
-	Signal      string        // of the limit, as the kubelet's metrics name it
+	Signal      string        // eviction signal, as in the kubelet's metrics
 	Message     string        // for the user
-	EventDetail string        // more for the event alone; may be empty
-	Grace       time.Duration // zero: 1 s
-	NodeCaused  bool          // it is the node that is short
+	EventDetail string        // appended to the message of the event, optional
+	Grace       time.Duration // default 1 s
+	NodeCaused  bool          // the node is under pressure, the pod did not exceed its own limits
 }
 
-// Observed is the pod as the runtime and the host show it. It is the worker's
-// own cache: see After for how the outcome of an action advances it.
+// Observed is the state of the pod in the runtime and on the host. The worker caches it and updates
+// it with the outcome of actions, see After.
 type Observed struct {
 	Sandboxes         []Sandbox                     // newest first (by Attempt, then CreatedAt)
-	Containers        []Container                   // newest first; several instances per name
-	Volumes           map[string]VolumeStatus       // by volume name: those that are set up on the host, wanted or not
-	Images            map[string]Image              // by image name as in the spec; absent: not on this node
-	ImageErrors       map[string]string             // by image name as in the spec: why it cannot be told whether it is here
-	PulledImages      map[string]PulledImage        // by container name: the last pull made for it
-	HasDirs           bool                          // the pod's directories and log directory exist
-	HasCgroup         bool                          // the pod's cgroup exists
+	Containers        []Container                   // newest first, several instances per name
+	Volumes           map[string]VolumeStatus       // by volume name: volumes set up on the host, including unwanted ones
+	Images            map[string]Image              // by image name as in the spec: images present on the node
+	ImageErrors       map[string]string             // by image name as in the spec: why its presence is unknown
+	PulledImages      map[string]PulledImage        // by container name: the last pull for it
+	HasDirs           bool                          // pod directories and log directory exist
+	HasCgroup         bool                          // the pod cgroup exists
 	Network           NetworkStatus                 // of the node
-	HeldPulls         map[string]string             // by image name as in the spec: why its pull, which was asked for, waits for room on the disk
-	DiskPressure      bool                          // the node is short of disk: what has ended is not kept for its logs
-	CgroupResources   Resources                     // what the pod's cgroup was last made for or resized to; nil: it was not, in this agent's life
-	CgroupUncertain   bool                          // that failed since: what the pod's cgroup has is not known
-	ResizedContainers map[string]ContainerResources // by container ID: likewise
-	Devices           map[string]DeviceStatus       // by container name: those that want devices
-	Hooks             map[ActionKey]HookResult      // hooks that have ended, by the key of their action. Known to this agent's life only
+	HeldPulls         map[string]string             // by image name as in the spec: why its pull waits for disk space
+	DiskPressure      bool                          // the node is under disk pressure: dead containers are not kept for their logs
+	CgroupResources   Resources                     // last applied to the pod cgroup by this agent process, nil: none
+	CgroupUncertain   bool                          // a later change failed, so the resources of the cgroup are unknown
+	ResizedContainers map[string]ContainerResources // last applied by this agent process, by container ID
+	Devices           map[string]DeviceStatus       // by container name: containers that request devices
+	Hooks             map[ActionKey]HookResult      // results of hooks run by this agent process
 
-	RecursiveReadOnly bool // the pod's runtime handler can mount read-only with all that is mounted below
+	// RecursiveReadOnly is set if the runtime handler of the pod supports recursive read-only
+	// mounts.
+	RecursiveReadOnly bool
 }
 
-// NetworkStatus tells whether the node's pod network can take a new sandbox.
+// NetworkStatus reports whether the pod network of the node is ready for new sandboxes.
 type NetworkStatus struct {
 	Ready   bool
 	Message string // why it is not ready
 }
 
-// DeviceStatus is what a container has of devices.
+// DeviceStatus is the state of the devices of a container.
 type DeviceStatus struct {
-	Pending   string                  // what a start has to wait for; empty: nothing
-	Allocated []corev1.ResourceStatus // that it holds, and how they are
+	Pending   string                  // why a start has to wait, empty: ready
+	Allocated []corev1.ResourceStatus // allocated devices and their health
 }
 
 // Sandbox is one pod sandbox in the runtime.
@@ -105,18 +106,18 @@ type Sandbox struct {
 	Ready     bool
 	Attempt   uint32
 	CreatedAt time.Time
-	IPs       []string // primary first; empty with hostNetwork or while unknown
-	Stopped   bool     // StopSandbox has succeeded: its network is released. Known to this agent's life only
+	IPs       []string // primary first, empty with hostNetwork or while unknown
+	Stopped   bool     // StopPodSandbox has succeeded, so the network is released; known to this agent process only
 }
 
-// ContainerState is the runtime's view of a container.
+// ContainerState is the state of a container in the runtime.
 type ContainerState int
 
 const (
 	Created ContainerState = iota + 1
 	Running
 	Exited
-	Unknown // the runtime cannot say: treated as live
+	Unknown // treated as live
 )
 
 // Container is one container instance in the runtime.
@@ -125,118 +126,117 @@ type Container struct {
 	Name        string         `json:"Name"`
 	SandboxID   string         `json:"SandboxID"`
 	State       ContainerState `json:"State"`
-	Attempt     uint32         `json:"Attempt"`             // restarts before this instance
-	SpecHash    string         `json:"SpecHash"`            // SpecHash of the container spec it was made from
-	Image       string         `json:"Image"`               // image name as in the spec it was made from
-	ImageName   string         `json:"ImageName,omitempty"` // image name as the runtime writes it: docker.io/library/busybox:1.36; empty: unknown
-	ImageID     string         `json:"ImageID"`             // reference of the image the runtime resolved (repo@sha256:… where known)
+	Attempt     uint32         `json:"Attempt"`             // number of earlier instances
+	SpecHash    string         `json:"SpecHash"`            // hash of the container spec it was created from
+	Image       string         `json:"Image"`               // image name in the spec it was created from
+	ImageName   string         `json:"ImageName,omitempty"` // image name in the runtime (docker.io/library/busybox:1.36), empty: unknown
+	ImageID     string         `json:"ImageID"`             // image reference in the runtime, repo@sha256:… where known
 	CreatedAt   time.Time      `json:"CreatedAt"`
 	StartedAt   time.Time      `json:"StartedAt"`  // zero: never started
 	FinishedAt  time.Time      `json:"FinishedAt"` // zero: not finished
 	ExitCode    int32          `json:"ExitCode"`
-	Reason      string         `json:"Reason"`           // of the exit as the runtime says: Completed, Error, OOMKilled, …
+	Reason      string         `json:"Reason"`           // of the exit, from the runtime: Completed, Error, OOMKilled, …
 	Message     string         `json:"Message"`          // termination message, at most 4096 bytes
-	Interrupted bool           `json:"CutOff,omitempty"` // it has exited without a start: the runtime gave that up because nobody waited for it any more
-	LogPath     string         `json:"LogPath"`          // absolute path of its CRI log file
+	Interrupted bool           `json:"CutOff,omitempty"` // exited without a start because the runtime's start call was interrupted
+	LogPath     string         `json:"LogPath"`          // CRI log file, absolute
 
-	User              *corev1.LinuxContainerUser `json:"User,omitempty"`              // that its first process began with; nil: the runtime does not say
-	RecursiveReadOnly []string                   `json:"RecursiveReadOnly,omitempty"` // paths in it that are mounted read-only with all that is mounted below
-	StopSignal        corev1.Signal              `json:"StopSignal,omitempty"`        // that the runtime will send; empty: unknown
+	User              *corev1.LinuxContainerUser `json:"User,omitempty"`              // user of its first process, nil: not reported
+	RecursiveReadOnly []string                   `json:"RecursiveReadOnly,omitempty"` // paths of its recursive read-only mounts
+	StopSignal        corev1.Signal              `json:"StopSignal,omitempty"`        // empty: unknown
 
-	Kind    ContainerKind                    `json:"-"` // as it says itself; only from a full look
-	Devices map[corev1.ResourceName][]string `json:"-"` // that it was given, as it says itself; only from a full look
+	Kind    ContainerKind                    `json:"-"` // from its labels, set by a full listing only
+	Devices map[corev1.ResourceName][]string `json:"-"` // from its annotations, set by a full listing only
 }
 
-// Live reports whether the container may still have processes or be started.
+// Live reports whether the container may have processes or may still be started.
 func (c Container) Live() bool { return c.State == Created || c.State == Running || c.State == Unknown }
 
 // VolumeStatus is a volume that is set up on the host.
 type VolumeStatus struct {
-	Version string // the content version it was last projected with; empty: unknown or without content
+	Version string // version of its content, empty: unknown or without content
 }
 
 // Image is an image that is present on the node.
 type Image struct {
-	ID          string    // the runtime's image ID (sha256:…), what a container is created from
-	Ref         string    // repo digest for the status' imageID; ID where there is none
+	ID          string    // image ID in the runtime (sha256:…), used to create containers
+	Ref         string    // repo digest for imageID in the status, default ID
 	Size        uint64    // bytes on disk
-	UID         *int64    // user the image declares, if numeric
-	User        string    // user name the image declares, if not numeric
-	InspectedAt time.Time // when the runtime was asked: its name may stand for another since
+	UID         *int64    // numeric user of the image, nil: none
+	User        string    // user name of the image, if not numeric
+	InspectedAt time.Time // time of the lookup: the name may refer to another image since
 }
 
-// ImageStatuses is what a look for images has found, by name as in the spec.
+// ImageStatuses is the result of a check for images, by name as in the spec.
 type ImageStatuses map[string]ImageStatus
 
-// ImageStatus is what a look for one image has found.
+// ImageStatus is the result of a check for one image.
 type ImageStatus struct {
 	Image
 	Present bool
-	Err     string // why it cannot be told
+	Err     string // why its presence is unknown
 }
 
-// PulledImage says that a pull made for one container has succeeded.
+// PulledImage is the result of a pull for one container.
 type PulledImage struct {
-	Attempt uint32 // attempt of the container it was made for
-	Name    string // of the image, as in the spec
+	Attempt uint32 // of the container
+	Name    string // image name as in the spec
 	Image   Image
 }
 
-// Health is what the probes of one container instance add up to.
+// Health is the result of all probes of one container instance.
 type Health struct {
 	Started     bool   `json:"Started"` // the startup probe has succeeded
-	Ready       bool   `json:"Ready"`   // the readiness probe says so
-	Failed      bool   `json:"Dead"`    // the liveness or startup probe has failed for good
-	FailedProbe string `json:"Probe"`   // which probe killed it: liveness or startup
-	Message     string `json:"Message"` // last output of the probe that decided
+	Ready       bool   `json:"Ready"`   // the readiness probe succeeds
+	Failed      bool   `json:"Dead"`    // the liveness or startup probe has failed
+	FailedProbe string `json:"Probe"`   // the probe that failed: liveness or startup
+	Message     string `json:"Message"` // output of the decisive probe
 
-	Probes []ProbeState `json:"Probed,omitempty"` // per probe; never changed in place
+	Probes []ProbeState `json:"Probed,omitempty"` // per probe, immutable
 }
 
-// Memory is what Decide asks to be given back next time. Losing it must only
-// cost time.
+// Memory is the state that the next call of Decide receives back. Its loss only costs time.
 type Memory struct {
 	Termination   *Termination            `json:"End,omitempty"`
 	Restarts      map[string]RestartState `json:"Restarts,omitempty"` // by container name
-	Phase         corev1.PodPhase         `json:"Phase,omitempty"`    // never goes back from Succeeded or Failed
+	Phase         corev1.PodPhase         `json:"Phase,omitempty"`    // never changes after Succeeded or Failed
 	Reason        string                  `json:"Reason,omitempty"`   // of a Failed pod
 	Message       string                  `json:"Message,omitempty"`
-	StartTime     time.Time               `json:"Started"`              // first time the agent saw the pod: status.startTime
+	StartTime     time.Time               `json:"Started"`              // status.startTime: when the agent first saw the pod
 	Conditions    []corev1.PodCondition   `json:"Conditions,omitempty"` // for their transition times
-	Exits         map[string]Container    `json:"Exits,omitempty"`      // by container name: last known exit, for when the runtime forgets
-	IPs           []string                `json:"IPs,omitempty"`        // last known pod addresses
-	Health        map[string]Health       `json:"Health,omitempty"`     // by container ID, of live containers
-	FinishedAt    time.Time               `json:"Finished,omitzero"`    // when its own work was over: nothing of it will start again
-	Hooks         map[string]HookStatus   `json:"Hooks,omitempty"`      // by container name: of instances that have hooks to run
-	RestartAll    RestartAll              `json:"Renewal,omitzero"`     // of all containers in place
-	Resources     ResourceState           `json:"Sizes,omitzero"`       // CPU and memory, as far as they may differ from the spec
-	RecreateCount int                     `json:"Returned,omitempty"`   // how often in a row it was made anew after it had to go
+	Exits         map[string]Container    `json:"Exits,omitempty"`      // by container name: last known exit, in case the runtime loses it
+	IPs           []string                `json:"IPs,omitempty"`        // last known pod IPs
+	Health        map[string]Health       `json:"Health,omitempty"`     // of live containers, by container ID
+	FinishedAt    time.Time               `json:"Finished,omitzero"`    // when the pod completed, after which nothing starts again
+	Hooks         map[string]HookStatus   `json:"Hooks,omitempty"`      // by container name: instances with hooks to run
+	RestartAll    RestartAll              `json:"Renewal,omitzero"`     // current round of RestartAllContainers
+	Resources     ResourceState           `json:"Sizes,omitzero"`       // CPU and memory, where they may differ from the spec
+	RecreateCount int                     `json:"Returned,omitempty"`   // consecutive recreations, see Limits.RecreateCount
 }
 
 // RestartState is the crash back-off of one container name.
 type RestartState struct {
 	Count       int       `json:"Count"`  // exits counted since the last reset
-	NextAttempt uint32    `json:"Next"`   // attempt number of the next instance; status.restartCount is never lower than Next-1
-	SpecHash    string    `json:"Hash"`   // of the container spec that it counts for
-	CountedID   string    `json:"SeenID"` // the last exited instance that was counted
-	NotBefore   time.Time `json:"Until"`  // no start before
+	NextAttempt uint32    `json:"Next"`   // attempt of the next instance: status.restartCount is at least NextAttempt-1
+	SpecHash    string    `json:"Hash"`   // hash of the container spec that Count applies to
+	CountedID   string    `json:"SeenID"` // ID of the last exited instance that was counted
+	NotBefore   time.Time `json:"Until"`  // earliest next start
 
-	RequestedFor string `json:"Asked,omitempty"`    // the instance that a user wants another in place of
-	Replacing    string `json:"Replaces,omitempty"` // the instance that is stopped to be replaced: its exit is followed by a start whatever the policy
+	RequestedFor string `json:"Asked,omitempty"`    // ID of the instance that a user wants to restart
+	Replacing    string `json:"Replaces,omitempty"` // ID of the instance stopped for replacement: a start follows regardless of the policy
 }
 
-// Limits are constants of this node.
+// Limits is the configuration of the node.
 type Limits struct {
 	CrashBase, CrashMax, CrashReset time.Duration // 10 s, 300 s, 600 s
 	PullBase, PullMax               time.Duration // 10 s, 300 s
-	RetryBase, RetryMax             time.Duration // for everything else that fails
-	RecreateBase, RecreateMax       time.Duration // 60 s, 600 s: of a file's pod that had to go, before it is made anew; zero: never
-	MaxDeadContainers               int           // ended instances of a container kept beside its newest; 0 is 1
-	DeadContainerMinAge             time.Duration // since such an instance ended, before it is removed
-	MinStopGrace                    time.Duration // smallest grace handed to the runtime: 2 s (0 when grace is 0)
+	RetryBase, RetryMax             time.Duration // for all other failures
+	RecreateBase, RecreateMax       time.Duration // 60 s, 600 s: delay before a static pod is recreated after an eviction, zero: never
+	MaxDeadContainers               int           // dead instances kept per container besides the newest, default 1
+	DeadContainerMinAge             time.Duration // minimum age of a dead instance before it is removed
+	MinStopGrace                    time.Duration // shortest grace period passed to the runtime: 2 s, unless the grace period is 0
 	HostIPs                         []string
-	RuntimeName                     string // scheme of status.containerStatuses[].containerID: containerd
-	Probing                         bool   // false: nobody runs probes, so a running container counts as started and ready
+	RuntimeName                     string // scheme of status.containerStatuses[].containerID, default containerd
+	Probing                         bool   // false: probes are disabled, running containers count as started and ready
 }
 
 func (s ContainerState) String() string {

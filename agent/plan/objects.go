@@ -2,19 +2,19 @@ package plan
 
 import corev1 "k8s.io/api/core/v1"
 
-// RefKind is the kind of an object that a pod names.
+// RefKind is the kind of a referenced object.
 type RefKind string
 
 const (
 	ConfigMap RefKind = "ConfigMap"
 	Secret    RefKind = "Secret"
-	// Of pods that a server assigns, as package podspec names them.
+	// These kinds are used by pods from an API server only. Package podspec defines their names.
 	ServiceAccountToken RefKind = "ServiceAccountToken"
 	Services            RefKind = "Services"
 	RuntimeClass        RefKind = "RuntimeClass"
 )
 
-// Ref names an object that a pod uses, in the pod's own namespace.
+// Ref references an object in the namespace of the pod.
 type Ref struct {
 	Kind RefKind
 	Name string
@@ -22,40 +22,40 @@ type Ref struct {
 
 func (r Ref) String() string { return string(r.Kind) + " " + r.Name }
 
-// Version is what is known of the object behind a Ref.
+// Version is the state of a referenced object.
 type Version struct {
-	Version string // changes whenever the content does; empty with Missing or Err
-	Missing bool   // there is no such object
-	Err     string // it could not be read
-	Pending bool   // it has been asked for and will be known in a moment: what needs it waits, without a word
+	Version string // changes with the content, empty with Missing or Err
+	Missing bool   // the object does not exist
+	Err     string // the object could not be read
+	Pending bool   // the object is being fetched: whatever needs it waits and reports no reason
 }
 
-// Object is the object behind a Ref: the field of its kind is set unless
-// Version.Missing, Version.Err or Version.Late says why not. Shared, read-only.
+// Object is a referenced object. The field of its kind is set unless Version.Missing, Version.Err
+// or Version.Pending is set. It is shared and read-only.
 type Object struct {
 	Version
 	ConfigMap *corev1.ConfigMap
 	Secret    *corev1.Secret
-	Token     string          // of a service account, for this pod alone
-	Env       []corev1.EnvVar // that the cluster's services make, by name
-	Handler   string          // of a RuntimeClass, as the runtime knows it
+	Token     string          // service account token bound to this pod
+	Env       []corev1.EnvVar // environment variables of services, sorted by name
+	Handler   string          // handler of a RuntimeClass
 }
 
-// Objects holds the objects that a pod names, taken at one moment.
+// Objects holds the objects that a pod references, read at the same time.
 type Objects map[Ref]Object
 
-// EnvFile names a file of an emptyDir that holds variables of containers.
+// EnvFile names a file in an emptyDir with environment variables.
 type EnvFile struct {
 	Volume string
 	Path   string // relative, as in the spec
 }
 
-// EnvFileContent is what such a file held when it was read, just before a start.
+// EnvFileContent is the content of an EnvFile, read just before the start of the container.
 type EnvFileContent struct {
 	Content string
-	Missing bool   // there is no such file
-	Err     string // it could not be read
+	Missing bool   // the file does not exist
+	Err     string // the file could not be read
 }
 
-// EnvFiles holds the files that a container's environment names.
+// EnvFiles holds the files that the environment of a container references.
 type EnvFiles map[EnvFile]EnvFileContent

@@ -12,10 +12,11 @@ import (
 	"berth/podspec"
 )
 
-// After returns what is seen once an action has ended. The receiver is not
-// changed: snapshots of it may be in other hands.
+// After returns the state after an action has finished. It does not modify the receiver, which may
+// be shared with snapshots.
 //
-// An action that failed tells little: the worker looks again, see Doubtful.
+// A failed action leaves the state uncertain and the worker observes the pod again, see
+// NeedsObservation.
 func (o Observed) After(r Outcome) Observed {
 	switch a := r.Action.(type) {
 	case StartContainer:
@@ -43,7 +44,7 @@ func (o Observed) After(r Outcome) Observed {
 	return o.afterSuccess(r)
 }
 
-// afterSuccess is After for the actions that are done or not, nothing between.
+// afterSuccess is After for actions that either succeed completely or change nothing.
 func (o Observed) afterSuccess(r Outcome) Observed {
 	switch a := r.Action.(type) {
 	case CreateDirs:
@@ -90,8 +91,8 @@ func (o Observed) afterStart(r Outcome) Observed {
 	return o
 }
 
-// afterCgroup keeps what the pod's cgroup was given: what is allocated may have
-// changed since that began. After a failure nobody can say.
+// afterCgroup records the resources applied to the pod cgroup by the action. The allocation may
+// have changed since. After a failure they are unknown.
 func (o Observed) afterCgroup(to Resources, r Outcome) Observed {
 	if o.CgroupUncertain = r.Err != nil; !o.CgroupUncertain {
 		o.CgroupResources = to
@@ -99,7 +100,7 @@ func (o Observed) afterCgroup(to Resources, r Outcome) Observed {
 	return o
 }
 
-// afterResize keeps what a container was given; after a failure nobody can say.
+// afterResize records the resources applied to a container. After a failure they are unknown.
 func (o Observed) afterResize(a ResizeContainer, r Outcome) Observed {
 	o.ResizedContainers = withKey(o.ResizedContainers, a.ID, a.ContainerResources)
 	maps.DeleteFunc(o.ResizedContainers, func(id string, _ ContainerResources) bool {
@@ -109,8 +110,8 @@ func (o Observed) afterResize(a ResizeContainer, r Outcome) Observed {
 	return o
 }
 
-// afterHook keeps the end of a hook. One that was called off, or that did not
-// reach the runtime, has not ended: it is run again.
+// afterHook records the result of a hook. A hook that was canceled or did not reach the runtime has
+// no result and runs again.
 func (o Observed) afterHook(r Outcome) Observed {
 	end := HookResult{State: HookDone}
 	switch kind := KindOf(r.Err); {
@@ -120,7 +121,7 @@ func (o Observed) afterHook(r Outcome) Observed {
 		end = HookResult{HookFailed, r.Err.Error()}
 	}
 	o.Hooks = withKey(o.Hooks, r.Action.Key(), end)
-	maps.DeleteFunc(o.Hooks, func(key ActionKey, _ HookResult) bool { // those of containers that are gone
+	maps.DeleteFunc(o.Hooks, func(key ActionKey, _ HookResult) bool { // removed containers
 		return !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == key.Target })
 	})
 	return o
@@ -135,7 +136,7 @@ func (o Observed) afterPull(a PullImage, r Outcome) Observed {
 	return o
 }
 
-// WithImages returns what is seen after a look for some images.
+// WithImages returns the state after a check for images.
 func (o Observed) WithImages(seen ImageStatuses) Observed {
 	was, unclear := o.Images, o.ImageErrors
 	o.Images, o.ImageErrors = make(map[string]Image, len(was)+len(seen)), map[string]string{}
@@ -144,7 +145,7 @@ func (o Observed) WithImages(seen ImageStatuses) Observed {
 	for name, s := range seen {
 		delete(o.ImageErrors, name)
 		switch {
-		case s.Err != "": // as far as is known it is where it was
+		case s.Err != "": // the last known state remains
 			o.ImageErrors[name] = s.Err
 		case s.Present:
 			o.Images[name] = s.Image
@@ -155,7 +156,7 @@ func (o Observed) WithImages(seen ImageStatuses) Observed {
 	return o
 }
 
-// MissingImages lists the images of the pod that were not here when they were last looked for.
+// MissingImages returns the images of the pod that were not present at the last check.
 func (o Observed) MissingImages(pod *corev1.Pod) []string {
 	if pod == nil {
 		return nil
@@ -166,28 +167,26 @@ func (o Observed) MissingImages(pod *corev1.Pod) []string {
 	})
 }
 
-// NeedsObservation reports whether the end of an action leaves open what the runtime or
-// the host has made of it, so that it must be looked at: a call that failed or
-// was called off may have been carried out all the same.
+// NeedsObservation reports whether the runtime or the host must be observed again after an action.
+// A call that failed or was canceled may have taken effect.
 func NeedsObservation(r Outcome) (runtime, host bool) {
 	if r.Err == nil {
 		return false, false
 	}
 	switch r.Action.(type) {
 	case RunSandbox, StartContainer, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox, PostStart, PreStop, ResizeContainer:
-		return true, false // of a hook: most often its container has ended
-	case ResizeCgroup: // is done again
+		return true, false // after a hook the container has usually exited
+	case ResizeCgroup: // is repeated
 		return false, false
-	case PullImage: // a pull that was carried out is found by the next one
+	case PullImage: // a completed pull is detected by the next pull
 		return false, false
 	default:
 		return false, true
 	}
 }
 
-// WithContainer returns what is seen with a newer view of one container. A
-// view that is older than what is known (an event that came late) changes
-// nothing.
+// WithContainer returns the state with a newer observation of one container. An outdated
+// observation, for example from a late event, changes nothing.
 func (o Observed) WithContainer(k Container) Observed {
 	o.Containers = slices.Clone(o.Containers)
 	i := slices.IndexFunc(o.Containers, func(x Container) bool { return x.ID == k.ID })
@@ -197,11 +196,11 @@ func (o Observed) WithContainer(k Container) Observed {
 	case o.Containers[i].State == Exited && k.State != Exited, o.Containers[i].State == Running && k.State == Created:
 		return o
 	default:
-		if k.User == nil { // the end of a start does not tell what an event before it has told
+		if k.User == nil { // the response to StartContainer lacks what an earlier event reported
 			k.User = o.Containers[i].User
 		}
 		k.ImageName = cmp.Or(k.ImageName, o.Containers[i].ImageName)
-		k.StopSignal = cmp.Or(k.StopSignal, o.Containers[i].StopSignal) // the answer to a start has none
+		k.StopSignal = cmp.Or(k.StopSignal, o.Containers[i].StopSignal) // not part of the response to StartContainer
 		o.Containers[i] = k
 	}
 	slices.SortStableFunc(o.Containers, newestContainer)
@@ -215,7 +214,7 @@ func (o Observed) WithSandbox(s Sandbox) Observed {
 		was := o.Sandboxes[i]
 		s.Stopped = s.Stopped || was.Stopped
 		s.Ready = s.Ready && !s.Stopped
-		if len(s.IPs) == 0 { // an address that is missing from an answer is not lost
+		if len(s.IPs) == 0 { // a response without IPs does not remove them
 			s.IPs = was.IPs
 		}
 		o.Sandboxes[i] = s
@@ -226,8 +225,8 @@ func (o Observed) WithSandbox(s Sandbox) Observed {
 	return o
 }
 
-// WithRuntime returns what is seen after the runtime was read anew: its word counts
-// for what exists; what only this agent knows of it is kept.
+// WithRuntime returns the state after a full listing of the runtime. The listing determines what
+// exists. Fields known only to this agent process are preserved.
 func (o Observed) WithRuntime(sandboxes []Sandbox, containers []Container) Observed {
 	was := o
 	o.Sandboxes, o.Containers = nil, slices.Clone(containers)
@@ -240,8 +239,8 @@ func (o Observed) WithRuntime(sandboxes []Sandbox, containers []Container) Obser
 	return o
 }
 
-// Diff says what a listing of the runtime shows otherwise than what is
-// known; empty: nothing. Only existence and state are compared.
+// Diff describes the differences in existence and state between the known state and a listing of
+// the runtime, or returns "" if there are none.
 func (o Observed) Diff(sandboxes []Sandbox, containers []Container) string {
 	var diff []string
 	known := map[string]string{}
@@ -295,8 +294,8 @@ func filter[T any](s []T, drop func(T) bool) (out []T) {
 	return out
 }
 
-// KeepExits returns what a look has seen without taking back an end that is
-// known already: no container comes back from it.
+// KeepExits returns the observed containers, but keeps exits that are already known. An exited
+// container never runs again.
 func KeepExits(known, seen []Container) []Container {
 	seen = slices.Clone(seen)
 	for i, k := range seen {

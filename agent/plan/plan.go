@@ -6,37 +6,37 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Plan is everything Decide wants.
+// Plan is the result of Decide.
 type Plan struct {
-	Configure   []ConfigureAction // stage 3: give the pod what it needs on this host
-	Cleanup     []CleanupAction   // stage 4: take away what must not be there
-	BuildRun    []BuildRunAction  // stage 5: make what is missing
-	Cancel      []ActionKey       // busy actions no longer wanted
-	CheckImages []string          // images that only a hand can bring: ask the node for them again
-	Probes      map[string]Probes // which probes should run, by container ID
+	Configure   []ConfigureAction // stage 3: prepare the host
+	Cleanup     []CleanupAction   // stage 4: remove what must not exist
+	BuildRun    []BuildRunAction  // stage 5: create what is missing
+	Cancel      []ActionKey       // actions in progress to cancel
+	CheckImages []string          // images that cannot be pulled and may be imported: check for them
+	Probes      map[string]Probes // wanted probes by container ID
 	Status      corev1.PodStatus
 	Memory      Memory
-	Wake        time.Time // when time alone may change the answer; zero: never
-	Done        bool      // nothing of the pod is left; the worker may leave
-	Recreate    bool      // it is over, and is to be made anew as soon as the node is short of nothing
-	Reasons     []Reason  // one per decision, for the log, `berth why` and the tests
+	Wake        time.Time // when time alone may change the plan, zero: never
+	Done        bool      // nothing of the pod is left, so its worker may exit
+	Recreate    bool      // the pod has terminated and is to be recreated once the node has no pressure
+	Reasons     []Reason  // one per decision, for the log, `berth why` and tests
 
 	// The durability contract, see durability.go.
 	Requirements       map[ActionKey]Requirement // what must be on disk before the action of that key may start
 	MemoryBeforeStatus bool                      // Memory must be on disk before Status is published
 }
 
-// Probes says which probes of a running container are wanted now.
+// Probes is the set of probes of a running container to run now.
 type Probes struct{ Startup, Readiness, Liveness bool }
 
-// Reason is one decision in words. Two Reasons with equal Code, On and Detail
-// are the same decision: it is told once, however many passes repeat it.
+// Reason describes one decision. Two reasons with equal Code, Target and Message are the same
+// decision, which is reported once.
 type Reason struct {
-	Code      string    `json:"Code"`   // CamelCase, as an event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
-	Target    string    `json:"On"`     // container, volume or image it is about; empty: the pod
-	Message   string    `json:"Detail"` // for the user, one sentence, no secrets
-	Until     time.Time `json:"Until"`  // when it ends by itself; zero: when something changes
-	EventType string    `json:"Event"`  // corev1.EventTypeNormal or Warning if it is to be told as a Kubernetes event; empty: not
+	Code      string    `json:"Code"`   // CamelCase, the event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
+	Target    string    `json:"On"`     // container, volume or image, empty: the pod
+	Message   string    `json:"Detail"` // one sentence for the user, without secrets
+	Until     time.Time `json:"Until"`  // when it ends without a change, zero: unknown
+	EventType string    `json:"Event"`  // corev1.EventTypeNormal or EventTypeWarning, empty: no Kubernetes event
 }
 
 // Actions returns all actions of the plan.
@@ -54,17 +54,17 @@ func (p Plan) Actions() []Action {
 	return as
 }
 
-// Empty reports whether there is nothing to do now.
+// Empty reports whether the plan contains no actions and cancels none.
 func (p Plan) Empty() bool {
 	return len(p.Configure)+len(p.Cleanup)+len(p.BuildRun)+len(p.Cancel) == 0
 }
 
-// ActionKey names an action. At most one action per key is under way at a time.
+// ActionKey identifies an action. At most one action per key is in progress.
 type ActionKey struct{ Verb, Target string }
 
 func (k ActionKey) String() string { return k.Verb + "/" + k.Target }
 
-// Action is one thing to do for a pod. The set is closed: see the three stages.
+// Action is one operation on a pod. The types below, grouped by stage, are the only ones.
 type Action interface{ Key() ActionKey }
 
 type (
@@ -85,63 +85,62 @@ type (
 	}
 )
 
-// Stage configure.
+// Actions of stage configure.
 type (
-	// CreateDirs makes the pod's directories and its log directory.
+	// CreateDirs creates the pod directories and its log directory.
 	CreateDirs struct{}
-	// EnsureCgroup makes the pod's cgroup and sets its limits as for these resources.
+	// EnsureCgroup creates the pod cgroup and sets its limits for the resources.
 	EnsureCgroup struct{ Resources Resources }
-	// ResizeCgroup sets the limits of the pod's cgroup as for these resources.
+	// ResizeCgroup sets the limits of the pod cgroup for the resources.
 	ResizeCgroup struct{ Resources Resources }
-	// MountVolume sets a volume up on the host with content of that version.
+	// MountVolume sets up a volume on the host with the given content version.
 	MountVolume struct{ Volume, Version string }
-	// ProjectVolume replaces the content of a volume that is set up.
+	// ProjectVolume replaces the content of a mounted volume.
 	ProjectVolume struct{ Volume, Version string }
 )
 
-// Stage cleanup.
+// Actions of stage cleanup.
 type (
-	// StopContainer ends a container: stop signal, Grace, then SIGKILL.
+	// StopContainer stops a container: stop signal, Grace, then SIGKILL.
 	StopContainer struct {
 		ID, Name string
-		Reason   string // Reason.Code of the decision
+		Reason   string // Code of the Reason
 		Grace    time.Duration
-		Deadline time.Time // when it must have ended; a busy stop with a later By is called off for an earlier one
+		Deadline time.Time // latest stop time: a stop in progress with a later deadline is canceled for an earlier one
 	}
-	// PreStop runs the preStop hook of a container that is to be ended.
+	// PreStop runs the preStop hook of a container before it is stopped.
 	PreStop struct{ ID, Name string }
-	// RemoveContainer removes an exited or never started container.
+	// RemoveContainer removes a container that has exited or never started.
 	RemoveContainer struct {
 		ID, Name string
-		Garbage  bool // it is one too many of a pod that goes on or is kept; else the pod ends, or it never ran
+		Garbage  bool // an old instance of a pod that remains, not part of the pod's removal
 	}
-	// StopSandbox ends the sandbox and takes its network away.
+	// StopSandbox stops the sandbox and releases its network.
 	StopSandbox struct{ ID string }
 	// RemoveSandbox removes a stopped sandbox and its remaining containers.
 	RemoveSandbox struct {
 		ID      string
-		Garbage bool // likewise: another has taken its place
+		Garbage bool // a replaced sandbox of a pod that remains
 	}
-	// UnmountVolume takes a volume off the host.
+	// UnmountVolume removes a volume from the host.
 	UnmountVolume struct{ Volume string }
-	// RemoveCgroup removes the pod's cgroup.
+	// RemoveCgroup removes the pod cgroup.
 	RemoveCgroup struct{}
-	// RemoveDirs removes the pod's directories and its logs.
+	// RemoveDirs removes the pod directories and logs.
 	RemoveDirs struct{}
 )
 
-// Stage build-run.
+// Actions of stage build-run.
 type (
-	// RunSandbox makes the pod's sandbox with its network.
+	// RunSandbox creates the pod sandbox with its network.
 	RunSandbox struct{ Attempt uint32 }
-	// PullImage brings an image onto the node. Secret versions are not part
-	// of it: they are read when the pull begins.
+	// PullImage pulls an image. The pull secrets are read when the pull starts.
 	PullImage struct {
 		Container, Image string
 		Policy           corev1.PullPolicy
-		Attempt          uint32 // of the container it is for
+		Attempt          uint32 // of the container
 	}
-	// PostStart runs the postStart hook of a container that was just started.
+	// PostStart runs the postStart hook of a container that has just started.
 	PostStart struct{ ID, Name string }
 	// ResizeContainer changes the CPU and memory of a running container.
 	ResizeContainer struct {
@@ -153,19 +152,19 @@ type (
 		Name         string
 		Kind         ContainerKind
 		SandboxID    string
-		Image        Image // whole: who runs by it is known, though another has taken its name since
+		Image        Image // the complete image, because its name may refer to another image by now
 		Attempt      uint32
-		ResolveImage bool // its image, unless it was pulled for it, and those of its volumes are looked up again: tags move
+		ResolveImage bool // look up its image (unless pulled for this start) and volume images again, because tags move
 	}
 )
 
-// ContainerKind tells the four kinds of containers of a pod apart.
+// ContainerKind is the kind of a container in the pod spec.
 type ContainerKind int
 
 const (
 	Main ContainerKind = iota
 	Init
-	Sidecar // an init container with restartPolicy Always
+	Sidecar // init container with restartPolicy Always
 	Ephemeral
 )
 

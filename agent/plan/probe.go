@@ -7,8 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ProbeKind tells the three probes of a container apart. Its value is how
-// events and metrics name it.
+// ProbeKind is the kind of a probe, as named in events and metrics.
 type ProbeKind string
 
 const (
@@ -17,27 +16,27 @@ const (
 	LivenessProbe  ProbeKind = "Liveness"
 )
 
-// ProbeTarget asks for the probes of one running container instance.
+// ProbeTarget is a running container instance with the probes to run.
 type ProbeTarget struct {
 	ID, Name  string
 	StartedAt time.Time
-	Host      string // address of the pod; empty: unknown
+	Host      string // pod IP, empty: unknown
 	Probes
-	Health Health // what was known when it was first asked for
+	Health Health // result so far, when the probes start
 }
 
-// ProbeState is how far one probe of one container instance has come. It changes
-// with what counts only, not with every result.
+// ProbeState is the progress of one probe of one container instance. It changes only with decisive
+// results.
 type ProbeState struct {
 	Kind        ProbeKind `json:"Kind"`
-	OK          bool      `json:"OK"`                // the last result that counted
-	Consecutive int32     `json:"Run"`               // how many such came in a row, at most the threshold
-	Succeeded   bool      `json:"Once"`              // it has succeeded since the container began
-	Phase       time.Time `json:"Phase"`             // a moment at which it was due; so it is every period after
-	Failure     string    `json:"Failure,omitempty"` // what the failure that counted last said; empty: OK
+	OK          bool      `json:"OK"`                // last decisive result
+	Consecutive int32     `json:"Run"`               // consecutive results like it, at most the threshold
+	Succeeded   bool      `json:"Once"`              // has succeeded since the container started
+	Phase       time.Time `json:"Phase"`             // time of one run, runs are due at multiples of the period from it
+	Failure     string    `json:"Failure,omitempty"` // output of the last decisive failure, empty with OK
 }
 
-// StateOf returns how far a probe has come; nil: nothing is known of it.
+// StateOf returns the progress of a probe, or nil if it is unknown.
 func (h Health) StateOf(kind ProbeKind) *ProbeState {
 	for i := range h.Probes {
 		if h.Probes[i].Kind == kind {
@@ -47,14 +46,13 @@ func (h Health) StateOf(kind ProbeKind) *ProbeState {
 	return nil
 }
 
-// SameStatus reports whether users see the same of both.
+// SameStatus reports whether both result in the same container status.
 func (h Health) SameStatus(other Health) bool {
 	return h.Ready == other.Ready && h.Started == other.Started
 }
 
-// SameReadiness reports whether users see the same readiness by both memories, as
-// far as the runtime does not tell it: what probes and postStart hooks have made
-// of the containers, and since when the pod is ready by them.
+// SameReadiness reports whether both memories result in the same readiness, as far as it depends on
+// probes and postStart hooks and not on the runtime.
 func (m Memory) SameReadiness(other Memory) bool {
 	if len(m.Health)+len(m.Hooks) == 0 {
 		return true
@@ -65,7 +63,7 @@ func (m Memory) SameReadiness(other Memory) bool {
 		sameCondition(m.Conditions, other.Conditions, corev1.PodReady)
 }
 
-// postStartFinished reports whether a postStart hook has ended since.
+// postStartFinished reports whether a postStart hook has finished between was and now.
 func postStartFinished(now, was map[string]HookStatus) bool {
 	for name, h := range now {
 		over := h.PostStart == HookDone || h.PostStart == HookFailed
@@ -76,7 +74,7 @@ func postStartFinished(now, was map[string]HookStatus) bool {
 	return false
 }
 
-// sameCondition reports whether a condition is the same since the same moment.
+// sameCondition reports whether a condition has the same status and transition time.
 func sameCondition(a, b []corev1.PodCondition, kind corev1.PodConditionType) bool {
 	of := func(all []corev1.PodCondition) corev1.PodCondition {
 		for _, c := range all {
@@ -90,7 +88,7 @@ func sameCondition(a, b []corev1.PodCondition, kind corev1.PodConditionType) boo
 	return now.Status == was.Status && now.LastTransitionTime.Equal(&was.LastTransitionTime)
 }
 
-// ProbeTargets spells out which probes of which containers the plan wants.
+// ProbeTargets returns the probes of the plan by container.
 func (p Plan) ProbeTargets(seen Observed) (all []ProbeTarget) {
 	for _, k := range seen.Containers {
 		if probes, wanted := p.Probes[k.ID]; wanted {
@@ -100,8 +98,8 @@ func (p Plan) ProbeTargets(seen Observed) (all []ProbeTarget) {
 	return all
 }
 
-// recordHealth keeps what the probes of live containers add up to: after a
-// restart of the agent it holds until they have run again.
+// recordHealth records the probe results of live containers. After a restart of the agent they
+// apply until the probes have run again.
 func (d *decider) recordHealth() {
 	var all map[string]Health
 	if d.Limits.Probing {
@@ -122,7 +120,7 @@ func (d *decider) recordHealth() {
 	d.mem.Health = all
 }
 
-// probe says which probes of a container are wanted now.
+// probe plans the probes of a container.
 func (d *decider) probe(c spec, k Container, p Probes) {
 	p.Startup = p.Startup && c.StartupProbe != nil
 	p.Readiness = p.Readiness && c.ReadinessProbe != nil && !p.Startup
@@ -136,8 +134,8 @@ func (d *decider) probe(c spec, k Container, p Probes) {
 	d.out.Probes[k.ID] = p
 }
 
-// started reports whether a container counts as started: running, its postStart
-// hook ended, and past its startup probe.
+// started reports whether a container counts as started: it is running, its postStart hook has
+// succeeded and its startup probe has succeeded.
 func (d *decider) started(c spec, k Container) bool {
 	if k.State != Running || d.beingStarted(k.Name) || d.postStartUnfinished(k) {
 		return false
@@ -153,7 +151,7 @@ func (d *decider) ready(c spec, k Container) bool {
 	return !d.Limits.Probing || c.ReadinessProbe == nil || d.mem.Health[k.ID].Ready
 }
 
-// probeGrace is the grace of a container that a probe has given up.
+// probeGrace returns the grace period of a container whose probe has failed.
 func (d *decider) probeGrace(c spec, probe string) time.Duration {
 	var p *corev1.Probe
 	switch probe {

@@ -8,12 +8,12 @@ import (
 	"berth/podspec"
 )
 
-// ReasonRecreate is told of a pod that is over and runs again later.
+// ReasonRecreate is the reason of a terminated pod that will be recreated.
 const ReasonRecreate = "Returns"
 
-// recreate has a pod begin anew that went for what the node lacked, though nothing was
-// wrong with it: of a file on a node without a server nobody makes another. It waits
-// longer each time that it goes soon after.
+// recreate plans the recreation of a static pod on a standalone node that was terminated because of
+// a shortage on the node. No controller would replace it. The delay grows with each termination
+// that follows soon after the previous one.
 func (d *decider) recreate() {
 	e := d.mem.Termination
 	if !e.NodeCaused || e.RemovePod || d.Limits.RecreateBase == 0 || !podspec.IsStatic(d.Pod) || d.Pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
@@ -29,7 +29,7 @@ func (d *decider) recreate() {
 	d.out.Recreate = true
 }
 
-// RecreateCount is how often a pod that begins anew has done so in a row.
+// RecreateCount returns the number of consecutive recreations, including the next one.
 func (l Limits) RecreateCount(m Memory) int {
 	switch {
 	case m.Termination == nil || !m.Termination.NodeCaused:

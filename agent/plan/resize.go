@@ -12,26 +12,24 @@ import (
 	"berth/podspec"
 )
 
-// CPU and memory of containers change in place:
+// In-place resize of CPU and memory:
 //
-//	desired (the spec) ──the room has it──► allocated ──► pod's cgroup, as far as it grows
-//	   └──no──► PodResizePending                          ──► containers, or their restart
-//	                                                      ──► pod's cgroup, as far as it shrinks
-//	                                                      ──► actual: the resize is over
+//	desired (the spec) ──reserved──► allocated ──► pod cgroup, as far as it grows
+//	   └──no──► PodResizePending          ──► containers, or their restart
+//	                                      ──► pod cgroup, as far as it shrinks
+//	                                      ──► actual: the resize is completed
 //
-// Everything but the room's question looks at the pod with what is allocated.
+// All decisions except the request to the allocator use the allocated resources.
 
-// Resources are the CPU and memory of containers, by name, and under WholePod
-// those of the pod itself.
+// Resources holds the CPU and memory of containers by name, and of the pod itself under PodLevel.
 type Resources map[string]corev1.ResourceRequirements
 
-// PodLevel is the name of what the pod itself asks for in spec.resources.
+// PodLevel is the key of spec.resources of the pod.
 const PodLevel = ""
 
-// ResourcesOf returns what may change in place of a pod: the CPU and memory of
-// its mains, its sidecars and the pod itself. Other containers and resources are
-// not in it, nor are those that have none of either. It is never nil: to have
-// nothing is known, too.
+// ResourcesOf returns the resources of a pod that can change in place: CPU and memory of its app
+// containers, its sidecars and the pod itself. Containers without CPU and memory are not included.
+// The result is never nil.
 func ResourcesOf(pod *corev1.Pod) Resources {
 	out := Resources{}
 	eachResizable(pod, func(name string, r *corev1.ResourceRequirements) {
@@ -42,7 +40,7 @@ func ResourcesOf(pod *corev1.Pod) Resources {
 	return out
 }
 
-// eachResizable calls f for all of a pod whose CPU and memory may change in place.
+// eachResizable calls f for the pod and each container whose CPU and memory can change in place.
 func eachResizable(pod *corev1.Pod, f func(name string, r *corev1.ResourceRequirements)) {
 	if r := pod.Spec.Resources; r != nil {
 		f(PodLevel, r)
@@ -58,7 +56,7 @@ func eachResizable(pod *corev1.Pod, f func(name string, r *corev1.ResourceRequir
 	}
 }
 
-// resizable are the resources that may change in place.
+// resizable lists the resources that can change in place.
 var resizable = [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 
 func cpuAndMemory(list corev1.ResourceList) (out corev1.ResourceList) {
@@ -73,8 +71,8 @@ func cpuAndMemory(list corev1.ResourceList) (out corev1.ResourceList) {
 	return out
 }
 
-// Equal compares by amount, however it is written. To have no amounts and not to
-// be named is the same.
+// Equal compares amounts regardless of their notation. An entry without amounts equals a missing
+// entry.
 func (r Resources) Equal(other Resources) bool {
 	for name, own := range r {
 		if !sameResources(own, other[name]) {
@@ -94,9 +92,8 @@ func sameResources(a, b corev1.ResourceRequirements) bool {
 	return maps.EqualFunc(a.Requests, b.Requests, same) && maps.EqualFunc(a.Limits, b.Limits, same)
 }
 
-// WithResources is the pod with exactly the CPU and memory that r has, no more
-// and no less: the pod itself if that changes nothing or r is nil, which knows
-// nothing, else a copy.
+// WithResources returns the pod with exactly the CPU and memory of r. It returns the pod itself if
+// nothing changes or r is nil (unknown), otherwise a copy.
 func WithResources(pod *corev1.Pod, r Resources) *corev1.Pod {
 	if r == nil {
 		return pod
@@ -116,12 +113,12 @@ func WithResources(pod *corev1.Pod, r Resources) *corev1.Pod {
 	}
 	eachResizable(pod, func(name string, own *corev1.ResourceRequirements) { replaceCPUAndMemory(own, r[name]) })
 	if own := pod.Spec.Resources; own != nil && len(own.Requests)+len(own.Limits)+len(own.Claims) == 0 {
-		pod.Spec.Resources = nil // set but empty it would count instead of what the containers have
+		pod.Spec.Resources = nil // an empty value would override the resources of the containers
 	}
 	return pod
 }
 
-// replaceCPUAndMemory gives one the CPU and memory of r, and leaves it its other resources.
+// replaceCPUAndMemory sets CPU and memory as in r and preserves other resources.
 func replaceCPUAndMemory(one *corev1.ResourceRequirements, r corev1.ResourceRequirements) {
 	list := func(all, own corev1.ResourceList) corev1.ResourceList {
 		for _, name := range resizable {
@@ -136,9 +133,9 @@ func replaceCPUAndMemory(one *corev1.ResourceRequirements, r corev1.ResourceRequ
 	one.Requests, one.Limits = list(one.Requests, r.Requests), list(one.Limits, r.Limits)
 }
 
-// ResizeForbidden says why a pod that has been let in can never be resized so, whatever
-// the node has; empty: it can. No amount is taken away whole, and the quality of
-// service stays, because the kernel was told of both when the containers were made.
+// ResizeForbidden returns why an admitted pod can never be resized from was to is, regardless of
+// the node, or "". Requests and limits cannot be removed and the QoS class cannot change, because
+// the kernel settings of existing containers depend on them.
 func ResizeForbidden(was, is *corev1.Pod) string {
 	before, now := ResourcesOf(was), ResourcesOf(is)
 	for _, name := range slices.Sorted(maps.Keys(before)) {
@@ -164,7 +161,7 @@ func ResizeForbidden(was, is *corev1.Pod) string {
 	return ""
 }
 
-// maxResources is what leaves room for both.
+// maxResources returns the smallest resources that contain both.
 func maxResources(a, b Resources) Resources {
 	out := Resources{}
 	for _, r := range []Resources{a, b} {
@@ -178,7 +175,7 @@ func maxResources(a, b Resources) Resources {
 	return out
 }
 
-// maxRequests is for each amount the larger of the two.
+// maxRequests returns the larger of the two amounts for each resource.
 func maxRequests(a, b corev1.ResourceList) corev1.ResourceList {
 	out := maps.Clone(b)
 	for name, q := range a {
@@ -192,8 +189,8 @@ func maxRequests(a, b corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// maxLimits is for each limit the larger of the two. What one of them does not limit
-// is not limited: a limit that is added takes, it does not give.
+// maxLimits returns the larger of the two limits for each resource. A resource without a limit in
+// one of them has no limit in the result.
 func maxLimits(a, b corev1.ResourceList) corev1.ResourceList {
 	out := maxRequests(a, b)
 	maps.DeleteFunc(out, func(name corev1.ResourceName, _ resource.Quantity) bool {
@@ -204,10 +201,11 @@ func maxLimits(a, b corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// ResizeStatus is what the room says of resources that differ from the allocated.
-type ResizeStatus struct{ Reason, Message string } // Deferred or Infeasible; zero: not asked, or granted
+// ResizeStatus is the state of a resize that is not granted: PodReasonDeferred or
+// PodReasonInfeasible. Zero: not decided yet, or granted.
+type ResizeStatus struct{ Reason, Message string }
 
-// applyAllocation makes what the room holds the truth for the rest of the call.
+// applyAllocation replaces the resources of d.Pod by the allocated ones.
 func (d *decider) applyAllocation() {
 	s := &d.mem.Resources
 	d.allocated = ResourcesOf(d.Pod)
@@ -239,25 +237,25 @@ func (d *decider) applyAllocation() {
 	}
 }
 
-// resizePending reports whether more or less is desired than is allocated.
+// resizePending reports whether the desired resources differ from the allocated ones.
 func (d *decider) resizePending() bool {
 	return d.Pod != d.desired && d.mem.Termination == nil && !d.terminal()
 }
 
-// resizeUndecided reports whether the room has not yet said what it has for the pod.
+// resizeUndecided reports whether the allocator has not yet decided on the desired resources.
 func (d *decider) resizeUndecided() bool { return d.resizePending() && d.Input.Resize.Reason == "" }
 
-// observedGeneration returns the generation of the spec that the status tells of. As long as
-// the room has not answered for new resources nothing is told of them, and whoever
-// waits for the generation must not take what was allocated before for the answer.
+// observedGeneration returns the generation that the status reports. While the allocator has not
+// decided on new resources it remains at the previous generation. Otherwise a client that waits for
+// the generation would take the previous allocation for the result.
 func (d *decider) observedGeneration() int64 {
 	if d.resizeUndecided() && len(d.mem.Conditions) > 0 {
-		return d.mem.Conditions[0].ObservedGeneration // of the last pass
+		return d.mem.Conditions[0].ObservedGeneration // of the previous status
 	}
 	return d.Pod.Generation
 }
 
-// resizeMessage is an event's text as upstream writes it: the resources as JSON.
+// resizeMessage returns the event message in upstream's format, with the resources as JSON.
 func (d *decider) resizeMessage(what, problem string) string {
 	type one struct {
 		Name      string                      `json:"name"`
@@ -286,24 +284,24 @@ func (d *decider) resizeMessage(what, problem string) string {
 	return fmt.Sprintf("%s: %s", what, text)
 }
 
-// resize brings the pod's cgroup and its running containers to what is
-// allocated: what grows from the outside in, what shrinks from the inside out.
+// resize brings the pod cgroup and the running containers to the allocated resources. The cgroup
+// grows before the containers and shrinks after them.
 func (d *decider) resize() {
 	s, want := &d.mem.Resources, d.allocated
 	s.PodLevel = d.podLevelResources()
 	pending, hold := d.containersToResize(want)
-	if d.startInProgress() { // maybe of a container as it was to be before
+	if d.startInProgress() { // possibly with the previous resources
 		hold = maxResources(s.Cgroup, hold)
 	}
 	switch {
-	case len(pending) > 0 && (d.Observed.CgroupUncertain || !maxResources(s.Cgroup, hold).Equal(s.Cgroup)): // first the pod's cgroup holds both
+	case len(pending) > 0 && (d.Observed.CgroupUncertain || !maxResources(s.Cgroup, hold).Equal(s.Cgroup)): // the pod cgroup first has to hold both
 		d.addConfigure(ResizeCgroup{hold})
 	case len(pending) > 0:
 		for _, c := range pending {
 			k, _ := d.newest(c.Name)
 			d.resizeContainer(c, k, d.actualResourcesOf(k, d.previous), want.ForContainer(c.Name))
 		}
-	case d.startInProgress(): // maybe as it was to be before
+	case d.startInProgress(): // possibly with the previous resources
 	case d.Observed.CgroupUncertain || !s.Cgroup.Equal(want):
 		d.addConfigure(ResizeCgroup{want})
 	case s.ResizeGeneration != 0:
@@ -312,8 +310,8 @@ func (d *decider) resize() {
 	}
 }
 
-// containersToResize returns the running containers that have other resources than wanted,
-// and what holds both.
+// containersToResize returns the running containers whose resources differ from want, and the
+// resources that the cgroup must hold meanwhile.
 func (d *decider) containersToResize(want Resources) (pending []spec, hold Resources) {
 	holds := func(name string, now corev1.ResourceRequirements) {
 		hold = maps.Clone(hold)
@@ -348,8 +346,8 @@ func (d *decider) startInProgress() bool {
 	return false
 }
 
-// resizeContainer changes a running container, or ends it if its policy asks
-// for a restart. The policy is about what is the container's own.
+// resizeContainer resizes a running container, or stops it if its resize policy requires a restart.
+// The policy applies to the container's own resources only.
 func (d *decider) resizeContainer(c spec, k Container, now ActualResources, want ContainerResources) {
 	for _, p := range c.ResizePolicy {
 		a, b := now.Resources, want.Resources
@@ -372,13 +370,13 @@ func changed(a, b corev1.ResourceList, name corev1.ResourceName) bool {
 	return x.Cmp(y) != 0
 }
 
-// resizeConditions are there while there is something to tell.
+// resizeConditions returns the conditions PodResizePending and PodResizeInProgress if they apply.
 func (d *decider) resizeConditions() (out []corev1.PodCondition) {
 	if d.terminal() || d.mem.Termination != nil {
 		return nil
 	}
 	switch r := d.Input.Resize; {
-	case d.resizeUndecided(): // what was said last holds, before a restart of the agent too
+	case d.resizeUndecided(): // the previous condition remains, also after a restart of the agent
 		for _, c := range d.mem.Conditions {
 			if c.Type == corev1.PodResizePending {
 				out = append(out, c)

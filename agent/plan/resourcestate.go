@@ -6,30 +6,30 @@ import (
 	"berth/podspec"
 )
 
-// ResourceState are what the pod's resources are, as far as it may differ from the spec.
+// ResourceState is the state of the pod's resources, which may differ from the spec.
 type ResourceState struct {
-	Allocated        Resources                    `json:"Allocated,omitzero"`   // what the room holds for the pod; nil: nothing is known
-	Cgroup           Resources                    `json:"Pod,omitzero"`         // what the pod's cgroup was made for; nil: likewise
-	PodLevel         *corev1.ResourceRequirements `json:"Whole,omitempty"`      // what the pod itself was last given; nil: it asks for nothing
+	Allocated        Resources                    `json:"Allocated,omitzero"`   // reserved by the allocator, nil: unknown
+	Cgroup           Resources                    `json:"Pod,omitzero"`         // applied to the pod cgroup, nil: unknown
+	PodLevel         *corev1.ResourceRequirements `json:"Whole,omitempty"`      // last applied at pod level, nil: the pod has no pod-level resources
 	Containers       map[string]ActualResources   `json:"Containers,omitempty"` // by name: of the newest instance
-	ResizeGeneration int64                        `json:"Resizing,omitempty"`   // generation of the resize under way
+	ResizeGeneration int64                        `json:"Resizing,omitempty"`   // generation of the resize in progress
 }
 
-// ActualResources is what one instance was last given.
+// ActualResources are the resources last applied to one container instance.
 type ActualResources struct {
 	Attempt uint32 `json:"Attempt"`
 	ContainerResources
-	Uncertain bool `json:"Unsure,omitempty"` // a change was begun, and may or may not have been carried out
+	Uncertain bool `json:"Unsure,omitempty"` // a change may or may not have taken effect
 }
 
-// ContainerResources is what one container is given: its own CPU and memory, and the pod's limits
-// where it has none.
+// ContainerResources are the resources of one container: its own CPU and memory, and the pod's
+// limits that it inherits.
 type ContainerResources struct {
 	Resources corev1.ResourceRequirements `json:"Resources"`
 	Inherited corev1.ResourceList         `json:"Inherited,omitempty"`
 }
 
-// Equal reports whether a container that was given other has to be told nothing.
+// Equal reports whether both require the same settings of a container.
 func (g ContainerResources) Equal(other ContainerResources) bool {
 	inherited := func(g ContainerResources) corev1.ResourceRequirements {
 		return corev1.ResourceRequirements{Limits: g.Inherited}
@@ -37,16 +37,16 @@ func (g ContainerResources) Equal(other ContainerResources) bool {
 	return sameResources(g.Resources, other.Resources) && sameResources(inherited(g), inherited(other))
 }
 
-// ForContainer is what a container is to be given of a pod that has these resources.
+// ForContainer returns the resources of one container.
 func (r Resources) ForContainer(name string) ContainerResources {
 	whole := r[PodLevel]
 	return ContainerResources{Resources: r[name], Inherited: podspec.InheritedLimits(&whole, r[name].Limits)}
 }
 
-func (s ResourceState) clone() ResourceState { return s } // its maps are replaced, never changed
+func (s ResourceState) clone() ResourceState { return s } // its maps are replaced, never modified
 
-// actualResourcesOf is what an instance was last given; one of which nothing is known was
-// made with what is given as unknown.
+// actualResourcesOf returns the resources last applied to an instance. If nothing is recorded, the
+// instance was created with unknown.
 func (d *decider) actualResourcesOf(k Container, unknown Resources) ActualResources {
 	a, known := d.mem.Resources.Containers[k.Name]
 	if !known || a.Attempt != k.Attempt {
@@ -61,8 +61,8 @@ func (d *decider) actualResourcesOf(k Container, unknown Resources) ActualResour
 	return a
 }
 
-// recordCgroup keeps what the pod's cgroup is known to have. One of an earlier life
-// has what was allocated then.
+// recordCgroup records the resources of the pod cgroup. A cgroup from an earlier run of the agent
+// has the resources allocated then.
 func (d *decider) recordCgroup() {
 	switch s := &d.mem.Resources; {
 	case !d.Observed.HasCgroup:
@@ -73,8 +73,8 @@ func (d *decider) recordCgroup() {
 	}
 }
 
-// podLevelResources is what the pod itself was last given: the kernel may not have been asked
-// since for more or less, or may have refused it.
+// podLevelResources returns the resources last applied at pod level. They differ from the allocated
+// ones while a change is pending or after it has failed.
 func (d *decider) podLevelResources() *corev1.ResourceRequirements {
 	s := &d.mem.Resources
 	now, known := s.Cgroup[PodLevel]
@@ -82,16 +82,16 @@ func (d *decider) podLevelResources() *corev1.ResourceRequirements {
 	case d.Pod.Spec.Resources == nil:
 		return nil
 	case !known && len(d.allocated[PodLevel].Requests)+len(d.allocated[PodLevel].Limits) > 0:
-		return &corev1.ResourceRequirements{} // it is new to the cgroup
+		return &corev1.ResourceRequirements{} // added, and not yet applied
 	case !known:
 		return s.PodLevel
 	case s.PodLevel != nil && sameResources(*s.PodLevel, now):
-		return s.PodLevel // memory that stays as it is
+		return s.PodLevel // avoids a change that is not needed
 	}
 	return &now
 }
 
-// actualPodLevel is what the pod itself has, where that is not yet what is allocated.
+// actualPodLevel returns the actual pod-level resources.
 func (d *decider) actualPodLevel(allocated *corev1.ResourceRequirements) *corev1.ResourceRequirements {
 	own := d.mem.Resources.PodLevel
 	if own == nil || sameResources(*own, d.allocated[PodLevel]) {
@@ -102,7 +102,7 @@ func (d *decider) actualPodLevel(allocated *corev1.ResourceRequirements) *corev1
 	return actual
 }
 
-// recordResources keeps what is known of a container's size, if it is news.
+// recordResources records the resources of a container if they have changed.
 func (d *decider) recordResources(name string, now ActualResources) {
 	s := &d.mem.Resources
 	was, known := s.Containers[name]

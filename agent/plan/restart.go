@@ -9,28 +9,28 @@ import (
 	"berth/podspec"
 )
 
-// mayRestart says whether a container that has exited is to run again.
+// mayRestart reports whether a container that has exited runs again.
 func (d *decider) mayRestart(c spec, k Container) bool {
 	return d.mem.FinishedAt.IsZero() && d.mem.Termination == nil && d.policyAllowsRestart(c, k)
 }
 
-// policyAllowsRestart is mayRestart without regard to the pod being over.
+// policyAllowsRestart is mayRestart for a pod that may have completed.
 func (d *decider) policyAllowsRestart(c spec, k Container) bool {
 	switch c.kind {
 	case Ephemeral:
-		return k.Interrupted // it runs once, and has not yet
+		return k.Interrupted // it did not run yet
 	case Sidecar:
 		return true
 	case Main, Init:
 	}
 	if k.ID != "" && d.mem.Restarts[k.Name].Replacing == k.ID {
-		return true // stopped only to be replaced
+		return true // stopped for replacement
 	}
 	if d.fromEarlierRound(k) {
-		return true // a new round: all containers run again
+		return true // new round: all containers run again
 	}
 	if k.Interrupted {
-		return true // it never ran, and no policy speaks of that
+		return true // never ran, so no policy applies
 	}
 	if action, ruled := restartRule(c, k.ExitCode); ruled {
 		return action == corev1.ContainerRestartRuleActionRestart || triggersRestartAll(c, k.ExitCode)
@@ -44,13 +44,13 @@ func (d *decider) policyAllowsRestart(c spec, k Container) bool {
 		return false
 	case corev1.RestartPolicyOnFailure:
 		return k.ExitCode != 0
-	default: // Always; an init container that has succeeded is done
+	default: // Always, which is OnFailure for init containers
 		return c.kind != Init || k.ExitCode != 0
 	}
 }
 
-// WillRestart reports whether the named container, which has ended or is about to,
-// runs again as things stand. The memory must be that of the last plan.
+// WillRestart reports whether the named container, which has exited or is about to, will run again.
+// The input must contain the memory of the last plan.
 func WillRestart(in Input, name string) bool {
 	d := newDecider(in)
 	if d.terminal() || in.Verdict.State != Admitted {
@@ -69,8 +69,7 @@ func WillRestart(in Input, name string) bool {
 	return false
 }
 
-// restartRule is the answer of the container's own restart rules; the first that
-// matches decides.
+// restartRule returns the action of the first matching restart rule of the container.
 func restartRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, ruled bool) {
 	for _, r := range c.RestartPolicyRules {
 		if r.ExitCodes == nil {
@@ -84,10 +83,9 @@ func restartRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, 
 	return "", false
 }
 
-// nextStart counts one exit once and returns when the next start is allowed. The
-// first restart is at once, then base, doubling. A container that ran long
-// enough, or was given another image, starts afresh. One that was stopped only to
-// be replaced has not crashed: its exit counts for nothing.
+// nextStart counts an exit once and returns when the next start is allowed: immediately after the
+// first exit, then after CrashBase with doubling. The count restarts for a container that ran for
+// CrashReset or whose spec has changed. An exit for replacement does not count.
 func (d *decider) nextStart(c spec, k Container) time.Time {
 	r := d.mem.Restarts[k.Name]
 	hash := podspec.ContainerHash(c.Container)
@@ -108,7 +106,7 @@ func (d *decider) nextStart(c spec, k Container) time.Time {
 		return r.NotBefore
 	}
 	from := k.FinishedAt
-	if from.IsZero() || from.After(d.Now) { // the runtime does not know, or the clock was stepped
+	if from.IsZero() || from.After(d.Now) { // unknown, or the clock was set back
 		from = d.Now
 	}
 	r.Count++
@@ -117,8 +115,7 @@ func (d *decider) nextStart(c spec, k Container) time.Time {
 	return r.NotBefore
 }
 
-// crashDelay is how long after the exit that was counted last the next start is
-// held back.
+// crashDelay returns the delay between the last counted exit and the next start.
 func (l Limits) crashDelay(r RestartState) time.Duration {
 	if r.Count < 2 {
 		return 0
@@ -126,8 +123,7 @@ func (l Limits) crashDelay(r RestartState) time.Duration {
 	return backoffDelay(l.CrashBase, r.Count-2, l.CrashMax)
 }
 
-// finished reports whether the pod's own work is over: no main container will
-// ever run (again).
+// finished reports whether the pod has completed: no app container will run again.
 func (d *decider) finished() bool {
 	if !d.mem.FinishedAt.IsZero() || d.initFailed() {
 		return true
@@ -145,7 +141,7 @@ func (d *decider) finished() bool {
 	return mains > 0
 }
 
-// initFailed reports whether an init container failed and will not run again.
+// initFailed reports whether an init container has failed and will not run again.
 func (d *decider) initFailed() bool {
 	for _, c := range d.specs {
 		if c.kind != Init {

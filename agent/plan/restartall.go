@@ -6,27 +6,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A container whose exit matches a rule with the action RestartAllContainers
-// takes the whole pod with it, in place:
+// A container whose exit matches a rule with the action RestartAllContainers restarts the whole pod
+// in place:
 //
-//	exit ──► all that lives of this round is killed: no grace, no preStop
-//	     ──► a new round: init containers, sidecars and mains as on the first day,
-//	         in the same sandbox, with the same volumes, whatever their policies
+//	exit ──► all live containers of this round are killed: no grace period, no preStop
+//	     ──► a new round: init containers, sidecars and app containers as for a new pod,
+//	         in the same sandbox, with the same volumes, regardless of restart policies
 //
-// A round is a border between attempts, laid down when the exit is seen and on
-// disk before the first container is killed: an agent that dies goes on where
-// the border is, and never kills a container of the new round.
+// A round begins at an attempt number per container. These numbers are recorded when the exit is
+// observed and are persisted before the first container is killed. An agent that restarts meanwhile
+// continues from them and never kills a container of the new round.
 
-// RestartAll is the border between the last round of all containers and this one.
+// RestartAll is the start of the current round of all containers.
 type RestartAll struct {
-	TriggeredBy   string            `json:"By"`   // ID of the container whose exit asked for it
-	FirstAttempts map[string]uint32 `json:"From"` // first attempt of this round, by container name; absent: 0
+	TriggeredBy   string            `json:"By"`   // ID of the container whose exit triggered it
+	FirstAttempts map[string]uint32 `json:"From"` // first attempt of this round by container name, default 0
 }
 
-// StopReasonRestartAll is the cause of a StopContainer for a new round.
+// StopReasonRestartAll is the reason of a StopContainer for a new round.
 const StopReasonRestartAll = string(corev1.ContainerRestartRuleActionRestartAllContainers)
 
-// triggersRestartAll reports whether the exit of a container asks for a new round.
+// triggersRestartAll reports whether the exit code of a container triggers RestartAllContainers.
 func triggersRestartAll(c spec, exit int32) bool {
 	action, ruled := restartRule(c, exit)
 	return ruled && action == corev1.ContainerRestartRuleActionRestartAllContainers
@@ -37,13 +37,13 @@ func (d *decider) fromEarlierRound(k Container) bool {
 	return k.Attempt < d.mem.RestartAll.FirstAttempts[k.Name]
 }
 
-// isCurrent reports whether an instance was made in this sandbox and this round.
+// isCurrent reports whether an instance was created in this sandbox and round.
 func (d *decider) isCurrent(k Container, sb Sandbox) bool {
 	return k.SandboxID == sb.ID && !d.fromEarlierRound(k)
 }
 
-// restartAll lays the border down if an exit asks for it, ends what lives beyond it
-// and reports whether anything does.
+// restartAll starts a new round if an exit triggers one, stops the containers of earlier rounds and
+// reports whether any of them is still live.
 func (d *decider) restartAll() (underWay bool) {
 	for _, c := range d.specs {
 		k, seen := d.newest(c.Name)
@@ -69,7 +69,7 @@ func (d *decider) restartAll() (underWay bool) {
 	return underWay
 }
 
-// startRound begins a new round after the exit of k.
+// startRound starts a new round after the exit of k.
 func (d *decider) startRound(k Container) {
 	from := make(map[string]uint32, len(d.specs))
 	for _, c := range d.specs {
@@ -83,7 +83,7 @@ func (d *decider) startRound(k Container) {
 	d.mem.RestartAll = RestartAll{TriggeredBy: k.ID, FirstAttempts: from}
 }
 
-// earlierRoundRunning reports whether anything of an earlier round is left.
+// earlierRoundRunning reports whether a container of an earlier round is live.
 func (d *decider) earlierRoundRunning() bool {
 	for _, k := range d.Observed.Containers {
 		if d.fromEarlierRound(k) && k.Live() {
@@ -98,7 +98,7 @@ func (r RestartAll) clone() RestartAll {
 	return r
 }
 
-// canRestartAll reports whether any container of the pod may ask for a new round.
+// canRestartAll reports whether a container of the pod has a rule with RestartAllContainers.
 func (d *decider) canRestartAll() bool {
 	for _, c := range d.specs {
 		for _, r := range c.RestartPolicyRules {
@@ -110,7 +110,7 @@ func (d *decider) canRestartAll() bool {
 	return false
 }
 
-// restartAllCondition is the condition of pods that may be renewed.
+// restartAllCondition returns the condition AllContainersRestarting.
 func (d *decider) restartAllCondition(phase corev1.PodPhase) corev1.PodCondition {
 	c := corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: corev1.ConditionFalse}
 	switch {
@@ -124,9 +124,9 @@ func (d *decider) restartAllCondition(phase corev1.PodPhase) corev1.PodCondition
 	return c
 }
 
-// MemoryAfterReboot is what a pod that a shutdown of its node has ended goes on with after
-// the boot: a new round of all containers (see Renewal) in a new sandbox, whatever
-// they came to when they were told to end.
+// MemoryAfterReboot returns the memory of a pod that was terminated by a node shutdown, for after
+// the reboot: a new round of all containers (see RestartAll) in a new sandbox, regardless of their
+// exit codes.
 func MemoryAfterReboot(m Memory) Memory {
 	from := make(map[string]uint32, len(m.Restarts))
 	restarts := make(map[string]RestartState, len(m.Restarts))

@@ -7,12 +7,11 @@ import (
 	"berth/podspec"
 )
 
-// RequestRestart returns the memory with which the named containers run anew: what
-// runs is stopped with the pod's grace first, whatever waits between two runs
-// waits no longer, and their restart policy is not asked. Without names these are
-// the main containers, the sidecars, and an init container that the pod is stuck
-// at. The error says in the user's words what cannot run anew. In needs Pod, Seen
-// and Memory.
+// RequestRestart returns the memory after which the named containers are restarted regardless of
+// their restart policy and back-off. Running ones are stopped with the pod's grace period. Without
+// names it restarts the app containers, the sidecars and an init container that keeps failing. The
+// error names a container that cannot be restarted and is meant for the user. It uses only Pod,
+// Observed and Memory of the input.
 func RequestRestart(in Input, names []string) (Memory, error) {
 	d := newDecider(in)
 	if d.mem.Termination != nil || in.Termination != nil {
@@ -32,11 +31,11 @@ func RequestRestart(in Input, names []string) (Memory, error) {
 		}
 		k, seen := d.newest(c.Name)
 		if !seen {
-			continue // it is about to run for the first time
+			continue // about to run for the first time
 		}
 		r := d.mem.Restarts[c.Name]
 		r.RequestedFor, r.Replacing, r.Count = k.ID, k.ID, 0
-		if k.State == Exited { // its exit is counted already, and to be waited for no longer
+		if k.State == Exited { // its exit is already counted, and the back-off is skipped
 			r.CountedID, r.SpecHash = k.ID, podspec.ContainerHash(c.Container)
 		}
 		r.NotBefore = d.Now
@@ -45,12 +44,11 @@ func RequestRestart(in Input, names []string) (Memory, error) {
 	return d.out.Memory, nil
 }
 
-// KeepMemory returns the memory with which one more container runs: as it is, for that
-// is in the pod.
+// KeepMemory returns the memory unchanged. It is used for requests that change only the pod.
 func KeepMemory(in Input, _ []string) (Memory, error) { return in.Memory, nil }
 
-// DelaysStartOf reports whether the failure keeps one of the named containers, or of all
-// without names, from being started.
+// DelaysStartOf reports whether the back-off after the failure delays the start of one of the named
+// containers, or of any container if there are no names.
 func (f Failure) DelaysStartOf(names []string) bool {
 	switch a := f.Action.(type) {
 	case PullImage:
@@ -61,7 +59,7 @@ func (f Failure) DelaysStartOf(names []string) bool {
 	return false
 }
 
-// askable says why a container cannot run anew; nil: it can.
+// askable returns why a container cannot be restarted on request, or nil.
 func (d *decider) askable(name string) error {
 	for _, c := range d.specs {
 		if c.Name != name {

@@ -13,8 +13,7 @@ import (
 	"berth/podspec"
 )
 
-// status writes down the pod as users see it. It runs last: it tells what the
-// decisions above have left.
+// status writes the pod status. It runs after all decisions.
 func (d *decider) status() {
 	st := &d.out.Status
 	st.ObservedGeneration = d.observedGeneration()
@@ -28,8 +27,8 @@ func (d *decider) status() {
 	ps := &d.Pod.Spec
 	specs := d.specs
 	if d.Verdict.State == Rejected && len(d.byName) == 0 {
-		specs = nil // it never had containers: only the reason counts
-	} else { // once each; without any it stays nil
+		specs = nil // only the rejection matters, no container ever existed
+	} else { // remains nil without containers
 		st.InitContainerStatuses = slices.Grow(st.InitContainerStatuses, len(ps.InitContainers))
 		st.ContainerStatuses = slices.Grow(st.ContainerStatuses, len(ps.Containers))
 	}
@@ -69,8 +68,8 @@ func (d *decider) addresses(st *corev1.PodStatus) {
 	}
 }
 
-// containerStatus tells of one container: the newest instance is its state, the
-// exit before it the last state.
+// containerStatus returns the status of one container. The newest instance determines the state and
+// the exit before it the last state.
 func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	cs := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
 	ks := d.byName[c.Name]
@@ -82,7 +81,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	}
 	if len(ks) == 0 {
 		cs.Started = &started
-		if c.kind == Init && d.initsDone() { // a main that was made is the proof
+		if c.kind == Init && d.initsDone() { // proved by an app container
 			cs.Ready = true
 			cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", Message: "its record is lost; containers that wait for its success were made"}
 			return cs
@@ -136,8 +135,8 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	return cs
 }
 
-// actualResources is what the instance has: that of its spec but for the CPU and
-// memory that it was made with or resized to.
+// actualResources returns the resources of the instance: those of the spec, with the CPU and memory
+// last applied to it.
 func (d *decider) actualResources(c spec, k Container) *corev1.ResourceRequirements {
 	if !c.resizable() {
 		return &c.Resources
@@ -151,10 +150,9 @@ func (d *decider) actualResources(c spec, k Container) *corev1.ResourceRequireme
 	return r
 }
 
-// mountStatuses tells the mounts by the names of the spec, which the runtime does
-// not know. A mount that should be read-only with all below it has become so if
-// the container was made with it; one that is still to be made will, if the
-// runtime can.
+// mountStatuses returns the mounts with their names in the spec, which the runtime does not know.
+// Recursive read-only is reported as the container was created, or for a container that does not
+// exist yet as the runtime supports it.
 func (d *decider) mountStatuses(mounts []corev1.VolumeMount, ks []Container) []corev1.VolumeMountStatus {
 	if len(mounts) == 0 {
 		return nil
@@ -179,7 +177,7 @@ func (d *decider) mountStatuses(mounts []corev1.VolumeMount, ks []Container) []c
 	return all
 }
 
-// inContainer is a path of a container in one spelling.
+// inContainer normalizes a path in a container.
 func inContainer(p string) string { return path.Clean("/" + p) }
 
 func (d *decider) containerID(k Container) string {
@@ -200,8 +198,8 @@ func (d *decider) terminated(k Container) *corev1.ContainerStateTerminated {
 	}
 }
 
-// maxPodMessages bounds the termination messages of a pod, in bytes, as Kubernetes
-// documents it: its containers share it evenly.
+// maxPodMessages is the documented limit for all termination messages of a pod, in bytes. Each
+// container gets an equal share.
 const maxPodMessages = 12 << 10
 
 func (d *decider) limitMessage(text string) string {
@@ -209,11 +207,10 @@ func (d *decider) limitMessage(text string) string {
 	if len(text) <= share {
 		return text
 	}
-	return strings.ToValidUTF8(text[:share], "") // which may have cut a character
+	return strings.ToValidUTF8(text[:share], "") // removes a character that was cut
 }
 
-// restartWaiting is what a container that has exited waits for before it runs
-// again; nil: it does not, or is about to.
+// restartWaiting returns the waiting state of an exited container that will run again, or nil.
 func (d *decider) restartWaiting(c spec, k Container) *corev1.ContainerStateWaiting {
 	if !d.mayRestart(c, k) || d.terminal() || d.Verdict.State == Rejected {
 		return nil
@@ -228,14 +225,14 @@ func (d *decider) restartWaiting(c spec, k Container) *corev1.ContainerStateWait
 	return d.startFailure(c)
 }
 
-// Why a container that has never run waits while nothing is wrong.
+// Waiting reasons of a container that has never run.
 const (
 	ReasonCreating     = "ContainerCreating"
 	ReasonInitializing = "PodInitializing"
-	ReasonDevices      = "DevicesNotReady" // of a container that waits for its devices
+	ReasonDevices      = "DevicesNotReady" // the container waits for its devices
 )
 
-// waiting is the state of a container that has never run.
+// waiting returns the waiting state of a container that has never run.
 func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 	if k, seen := d.newest(c.Name); seen && k.State == Running && d.hookOf(k).PostStart == HookFailed {
 		return &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: d.hookOf(k).Message}
@@ -249,15 +246,14 @@ func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 	}
 	switch {
 	case d.terminal() && (c.kind == Main || c.kind == Ephemeral):
-		return &corev1.ContainerStateWaiting{} // nothing is being created any more
+		return &corev1.ContainerStateWaiting{} // nothing is created any more
 	case initializing:
 		return &corev1.ContainerStateWaiting{Reason: ReasonInitializing}
 	}
 	return &corev1.ContainerStateWaiting{Reason: ReasonCreating}
 }
 
-// startFailure is what keeps a container from being started; nil: nothing that has
-// gone wrong.
+// startFailure returns why a container cannot start, or nil.
 func (d *decider) startFailure(c spec) *corev1.ContainerStateWaiting {
 	for _, wants := range append([]spec{c}, d.imageVolumes(c)...) {
 		if img := d.images[wants.Name]; img.code != "" {
@@ -275,7 +271,7 @@ func (d *decider) startFailure(c spec) *corev1.ContainerStateWaiting {
 	return nil
 }
 
-// initsDone reports whether the init chain is behind the pod.
+// initsDone reports whether all init containers are done.
 func (d *decider) initsDone() bool {
 	if len(d.Observed.Sandboxes) > 0 && d.initialized(d.Observed.Sandboxes[0]) {
 		return true
@@ -288,8 +284,8 @@ func (d *decider) initsDone() bool {
 	return true
 }
 
-// initContainerDone reports whether one init container has succeeded, or one sidecar has
-// started, for the present sandbox.
+// initContainerDone reports whether an init container has succeeded or a sidecar has started in the
+// current sandbox.
 func (d *decider) initContainerDone(c spec) bool {
 	k, seen := d.newest(c.Name)
 	sb, ok := d.currentSandbox()
@@ -298,13 +294,13 @@ func (d *decider) initContainerDone(c spec) bool {
 		return false
 	case c.kind == Init:
 		return k.State == Exited && k.ExitCode == 0
-	default: // one that has ended with the pod had started before
+	default: // a sidecar that stopped with the pod had started
 		return d.started(c, k) || !d.mem.FinishedAt.IsZero() || d.mem.Termination != nil
 	}
 }
 
-// phase sums the containers up. Succeeded and Failed are withheld while
-// anything could still run, and are never taken back.
+// phase computes the pod phase. Succeeded and Failed require that no container can still run, and
+// they are final.
 func (d *decider) phase(st *corev1.PodStatus) {
 	if !d.terminal() {
 		d.mem.Phase = d.computePhase()
@@ -342,7 +338,7 @@ func (d *decider) computePhase() corev1.PodPhase {
 	return corev1.PodPending
 }
 
-// outcome is the phase of a pod that is over.
+// outcome returns the phase of a terminated pod.
 func (d *decider) outcome() corev1.PodPhase {
 	if e := d.mem.Termination; e != nil && e.failsPod() {
 		return corev1.PodFailed
@@ -358,7 +354,7 @@ func (d *decider) outcome() corev1.PodPhase {
 	return corev1.PodSucceeded
 }
 
-// OwnsCondition reports whether a condition is the agent's to write.
+// OwnsCondition reports whether the agent owns a condition type.
 func OwnsCondition(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
@@ -368,8 +364,7 @@ func OwnsCondition(t corev1.PodConditionType) bool {
 	return false
 }
 
-// conditions writes the conditions that the agent owns; all others are kept as
-// their owners wrote them.
+// conditions writes the conditions that the agent owns and preserves all others.
 func (d *decider) conditions(st *corev1.PodStatus) {
 	sb, hasSandbox := d.currentSandbox()
 	network := hasSandbox && (d.Pod.Spec.HostNetwork || len(sb.IPs) > 0 || len(d.mem.IPs) > 0)
@@ -392,7 +387,7 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	if d.canRestartAll() {
 		all = append(all, d.restartAllCondition(st.Phase))
 	}
-	if e := d.mem.Termination; e != nil && e.isDisruption() && d.terminal() && d.mem.Reason == e.Reason { // else it was over before
+	if e := d.mem.Termination; e != nil && e.isDisruption() && d.terminal() && d.mem.Reason == e.Reason { // otherwise it had terminated before
 		all = append(all, e.disruptionCondition())
 	}
 	if c, held := d.teardownCondition(); held {
@@ -400,20 +395,20 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	}
 	for i := range all {
 		c := &all[i]
-		c.ObservedGeneration = cmp.Or(c.ObservedGeneration, st.ObservedGeneration) // a resize under way tells of the one that began it
+		c.ObservedGeneration = cmp.Or(c.ObservedGeneration, st.ObservedGeneration) // a resize in progress has the generation that started it
 		c.LastTransitionTime = metav1.Time{Time: d.transitionTime(*c)}
 	}
 	d.mem.Conditions = all
 	st.Conditions = slices.Clone(all)
 	for _, c := range d.Pod.Status.Conditions {
 		ours := slices.ContainsFunc(all, func(x corev1.PodCondition) bool { return x.Type == c.Type })
-		if !ours && !OwnsCondition(c.Type) { // of those that it owns the agent has just said all
+		if !ours && !OwnsCondition(c.Type) { // a missing condition of the agent's own is outdated
 			st.Conditions = append(st.Conditions, c)
 		}
 	}
 }
 
-// containersReady is the condition without its type.
+// containersReady returns the condition ContainersReady without its type.
 func (d *decider) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 	switch st.Phase {
 	case corev1.PodSucceeded:
@@ -461,7 +456,7 @@ func (d *decider) initializedCondition(st *corev1.PodStatus) corev1.PodCondition
 	return c
 }
 
-// falseReadinessGates says which readiness gates are not open; empty: all are.
+// falseReadinessGates describes the readiness gates that are not True, or returns "".
 func (d *decider) falseReadinessGates() string {
 	var closed []string
 	for _, g := range d.Pod.Spec.ReadinessGates {

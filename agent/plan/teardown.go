@@ -6,13 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TeardownIncomplete is the condition of a pod that is over or to end and has
-// something that cannot be taken away: what, and the cause. It is tried again
-// with the usual pauses, and the condition goes when it has worked.
+// TeardownIncomplete is the condition of a terminated or terminating pod with resources that could
+// not be removed, with the cause. The removal is retried with back-off.
 const TeardownIncomplete corev1.PodConditionType = "TeardownIncomplete"
 
-// teardownCondition is that condition. A runtime that is away is no cause of the pod's:
-// the node tells of it.
+// teardownCondition returns the condition TeardownIncomplete. An unavailable runtime does not cause
+// it, because it is reported as a node condition.
 func (d *decider) teardownCondition() (c corev1.PodCondition, held bool) {
 	if d.mem.Termination == nil && d.mem.FinishedAt.IsZero() && !d.terminal() {
 		return c, false
@@ -25,7 +24,7 @@ func (d *decider) teardownCondition() (c corev1.PodCondition, held bool) {
 		if what == "" || f.Kind == Unavailable || f.Kind == Canceled {
 			continue
 		}
-		if n++; first == "" || key.String() < first { // always the same one of several
+		if n++; first == "" || key.String() < first { // deterministic choice
 			first, text, cause = key.String(), what, f
 		}
 	}
@@ -42,8 +41,8 @@ func (d *decider) teardownCondition() (c corev1.PodCondition, held bool) {
 	return c, true
 }
 
-// leftoverMessage says what the host still has when taking it away has failed; empty for
-// what a pod can end without.
+// leftoverMessage describes what remains on the host after a failed action, or returns "" if that
+// does not delay termination.
 func leftoverMessage(a Action) string {
 	switch a := a.(type) {
 	case StopContainer:

@@ -9,25 +9,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// How a pod ends, whoever asked for it:
+// Termination of a pod:
 //
-//	live ──mains and inits stopped, all at once──► sidecars, last first;
-//	     all that is left at once when the time is over
+//	live ──app and init containers stopped in parallel──► sidecars, last first;
+//	     after the grace period all remaining containers at once
 //	     ──► sandbox stopped, volumes unmounted, dead containers removed (*)
 //	     ──► cgroup, sandbox (*) ──► directories and logs (*) ──► Done (*)
 //
-//	(*) only when the object is gone (End.Forget)
+//	(*) only with Termination.RemovePod
 
-// failsPod reports whether the pod fails whatever its containers have come to. A
-// pod that is deleted is judged by them.
+// failsPod reports whether the pod fails regardless of its exit codes. The phase of a deleted pod
+// depends on them.
 func (e *Termination) failsPod() bool { return e.Reason != "Deleted" && e.Reason != "Orphaned" }
 
-// isDisruption reports whether the node ended the pod for its own sake.
+// isDisruption reports whether the pod was terminated in the interest of the node.
 func (e *Termination) isDisruption() bool {
 	return e.Reason == "Evicted" || e.Reason == "Preempting" || e.Reason == "Terminated"
 }
 
-// disruptionCondition is the condition that tells of it.
+// disruptionCondition returns the condition DisruptionTarget.
 func (e *Termination) disruptionCondition() corev1.PodCondition {
 	c := corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
@@ -39,8 +39,8 @@ func (e *Termination) disruptionCondition() corev1.PodCondition {
 	return c
 }
 
-// finish is for a pod whose own work is over. It is remembered, so that
-// nothing starts again when the runtime forgets a container.
+// finish terminates a completed pod. The completion is recorded, so that nothing starts again when
+// the runtime loses a container.
 func (d *decider) finish() {
 	if d.mem.FinishedAt.IsZero() {
 		d.mem.FinishedAt = d.Now
@@ -48,8 +48,8 @@ func (d *decider) finish() {
 	d.terminate(d.mem.FinishedAt.Add(d.grace()), d.grace(), "Completed")
 }
 
-// terminate ends what runs of the pod by the given time and gives the host
-// back. It reports whether anything may still be running.
+// terminate stops the containers by the given time, then releases the resources on the host. It
+// reports whether containers may still be running.
 func (d *decider) terminate(by time.Time, grace time.Duration, why string) (live bool) {
 	d.cancel(func(a Action) bool {
 		_, giving := a.(CleanupAction)
@@ -66,8 +66,7 @@ func (d *decider) terminate(by time.Time, grace time.Duration, why string) (live
 	return false
 }
 
-// nonCleanupInProgress reports whether an action is under way that may yet leave something
-// behind.
+// nonCleanupInProgress reports whether an action in progress may still create something.
 func (d *decider) nonCleanupInProgress() bool {
 	for _, a := range d.InProgress {
 		if _, giving := a.(CleanupAction); !giving {
@@ -77,8 +76,8 @@ func (d *decider) nonCleanupInProgress() bool {
 	return false
 }
 
-// stopContainers ends live containers: mains together, then sidecars in
-// reverse order. It reports whether any is left.
+// stopContainers stops live containers: app containers together, then sidecars in reverse order. It
+// reports whether any is left.
 func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) (live bool) {
 	sidecar := map[string]bool{}
 	for _, c := range d.specs {
@@ -106,7 +105,7 @@ func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) 
 		for _, k := range d.Observed.Containers {
 			switch {
 			case k.Name != c.Name || !k.Live():
-			case waits: // for its turn to stop; its hook does not
+			case waits: // the stop waits for its turn, the hook does not
 				d.preStop(k, why, by, grace)
 			default:
 				live = true
@@ -117,10 +116,10 @@ func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) 
 	return live
 }
 
-// stop stops one container, or removes one that never started.
+// stop stops a container, or removes one that was never started.
 func (d *decider) stop(k Container, why string, by time.Time, grace time.Duration) {
 	if k.State == Created && d.beingStarted(k.Name) {
-		return // nobody can say yet what there is to end
+		return // its state is known when the start has returned
 	}
 	if k.State == Created {
 		d.addCleanup(RemoveContainer{ID: k.ID, Name: k.Name})
@@ -130,10 +129,10 @@ func (d *decider) stop(k Container, why string, by time.Time, grace time.Duratio
 		return
 	}
 	hook := d.hookOf(k)
-	if hook.PreStop != HookNone && hook.Deadline.Before(by) { // what it took is gone from the grace
+	if hook.PreStop != HookNone && hook.Deadline.Before(by) { // the hook uses part of the grace period
 		by = hook.Deadline
 	}
-	left := min(by.Sub(d.Now), grace) // more only if the clock was set back
+	left := min(by.Sub(d.Now), grace) // longer only if the clock was set back
 	left = max(left, min(d.Limits.MinStopGrace, grace), 0)
 	a := StopContainer{ID: k.ID, Name: k.Name, Reason: why, Grace: left, Deadline: d.Now.Add(left)}
 	d.keepReadiness(k)
@@ -141,16 +140,16 @@ func (d *decider) stop(k Container, why string, by time.Time, grace time.Duratio
 		return
 	}
 	d.out.Cleanup = append(d.out.Cleanup, a)
-	if hook.PreStop == HookNone { // else it was told before the hook
+	if hook.PreStop == HookNone { // otherwise reported before the hook
 		d.report(d.killingReason(k, why))
 	}
 }
 
-// Causes of a StopContainer after which another instance runs, whatever the policy:
-// the memory alone says so, and has to be on disk first.
+// Reasons of a StopContainer after which a new instance starts regardless of the restart policy.
+// Only Memory records this, so it must be persisted first.
 const (
-	stopReasonSpecChanged = "Changed" // the spec of the container
-	stopReasonResized     = "Resized" // by a restart, as its policy asks
+	stopReasonSpecChanged = "Changed" // the container spec
+	stopReasonResized     = "Resized" // by a restart, as its resize policy requires
 )
 
 // IsReplacement reports whether the container is stopped only to be replaced.
@@ -158,7 +157,7 @@ func (a StopContainer) IsReplacement() bool {
 	return a.Reason == StopReasonRestartAll || a.Reason == stopReasonSpecChanged || a.Reason == stopReasonResized
 }
 
-// killingReason is what users are told when a container begins to end.
+// killingReason returns the Killing event of a container.
 func (d *decider) killingReason(k Container, why string) Reason {
 	detail := "Stopping container " + k.Name
 	switch why {
@@ -190,7 +189,7 @@ func (d *decider) restartsAfterKill(k Container) bool {
 	return false
 }
 
-// keepReadiness lets only the readiness probe of an ending container go on.
+// keepReadiness continues only the readiness probe of a terminating container.
 func (d *decider) keepReadiness(k Container) {
 	if !d.Limits.Probing || k.State != Running {
 		return
@@ -202,8 +201,7 @@ func (d *decider) keepReadiness(k Container) {
 	}
 }
 
-// releaseHost releases what the pod holds on the host, in parallel where one
-// thing does not need the other.
+// releaseHost releases the resources of the pod on the host, in parallel where possible.
 func (d *decider) releaseHost() {
 	forget := d.mem.Termination != nil && d.mem.Termination.RemovePod
 	left, network := false, false
@@ -219,11 +217,11 @@ func (d *decider) releaseHost() {
 	}
 	if d.Observed.HasCgroup {
 		left = true
-		if !network { // the sandbox's own process is in it
+		if !network { // it contains the sandbox process
 			d.addCleanup(RemoveCgroup{})
 		}
 	}
-	if !forget && d.Observed.DiskPressure && !left { // all that is to be known of them is known
+	if !forget && d.Observed.DiskPressure && !left { // the status of the containers is recorded
 		for _, k := range d.Observed.Containers {
 			d.addCleanup(RemoveContainer{k.ID, k.Name, true})
 		}

@@ -6,9 +6,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// transitionTime says when a condition became what it is: by what the runtime knows where
-// that tells it, so that an agent whose memory is lost comes to the same time,
-// else now. A condition never goes back behind its last transition.
+// transitionTime returns the transition time of a condition: the time known from the runtime if
+// there is one, otherwise now. An agent that has lost its memory therefore reports the same time.
+// It is never before the previous transition.
 func (d *decider) transitionTime(c corev1.PodCondition) time.Time {
 	var was *corev1.PodCondition
 	for i := range d.mem.Conditions {
@@ -29,8 +29,8 @@ func (d *decider) transitionTime(c corev1.PodCondition) time.Time {
 	return at
 }
 
-// runtimeTime is the time that the runtime's truth gives; zero: it gives none. was is
-// the condition before, nil if that is not known: then the best guess will do.
+// runtimeTime returns the transition time known from the runtime, or zero. was is the previous
+// condition, or nil if it is unknown, in which case an estimate is returned.
 func (d *decider) runtimeTime(c corev1.PodCondition, was *corev1.PodCondition) time.Time {
 	yes := c.Status == corev1.ConditionTrue
 	switch c.Type {
@@ -55,13 +55,13 @@ func (d *decider) runtimeTime(c corev1.PodCondition, was *corev1.PodCondition) t
 		}
 	}
 	if !yes && was == nil && len(d.Observed.Sandboxes)+len(d.Observed.Containers) == 0 {
-		return d.mem.StartTime // it has never been otherwise
+		return d.mem.StartTime // the condition never had another status
 	}
 	return time.Time{}
 }
 
-// initializedAt is when the last init container ended or sidecar started; the
-// pod's first moment without any, zero if one of them is forgotten.
+// initializedAt returns when the last init container finished or sidecar started. It is the pod's
+// start time without init containers and zero if one of the times is unknown.
 func (d *decider) initializedAt() time.Time {
 	at := d.mem.StartTime
 	for _, c := range d.specs {
@@ -81,7 +81,7 @@ func (d *decider) initializedAt() time.Time {
 	return at
 }
 
-// readyByStart reports whether the containers are ready as soon as they run.
+// readyByStart reports whether the containers become ready by being started.
 func (d *decider) readyByStart() bool {
 	for _, c := range d.specs {
 		if c.kind != Main && c.kind != Sidecar {
@@ -95,7 +95,7 @@ func (d *decider) readyByStart() bool {
 	return true
 }
 
-// startedAt is when the last of the containers that must be ready was started.
+// startedAt returns when the last container that must be ready started.
 func (d *decider) startedAt() (at time.Time) {
 	for _, c := range d.specs {
 		if c.kind != Main && c.kind != Sidecar {
@@ -108,8 +108,8 @@ func (d *decider) startedAt() (at time.Time) {
 	return at
 }
 
-// firstExit is when the first of the containers that must be ready ended, of
-// those that ended since the condition was otherwise; zero: none has.
+// firstExit returns when the first container that must be ready exited after the previous
+// transition, or zero.
 func (d *decider) firstExit(was *corev1.PodCondition) (at time.Time) {
 	for _, c := range d.specs {
 		if c.kind != Main && c.kind != Sidecar {
@@ -126,8 +126,7 @@ func (d *decider) firstExit(was *corev1.PodCondition) (at time.Time) {
 	return at
 }
 
-// oldestCreation is the oldest thing that the runtime has of the pod; now if it has
-// nothing.
+// oldestCreation returns the oldest creation time in the runtime, or now.
 func (d *decider) oldestCreation() time.Time {
 	at := d.Now
 	for _, s := range d.Observed.Sandboxes {

@@ -15,8 +15,7 @@ import (
 	"berth/agent/plan"
 )
 
-// Snapshot is one pod after one pass. Immutable: ps, why, describe, metrics and
-// eviction read it while the worker goes on.
+// Snapshot is the state of one pod after one sync. It is immutable.
 type Snapshot struct {
 	At          time.Time
 	Pod         *corev1.Pod
@@ -28,24 +27,24 @@ type Snapshot struct {
 	InProgress  []ActionInProgress
 	Failures    map[plan.ActionKey]plan.Failure
 	Reasons     []ReportedReason
-	Memory      plan.Memory // read-only: the next pass is given the same
+	Memory      plan.Memory // read-only: shared with the next sync
 	Syncs       int64
 	Wake        time.Time
 }
 
-// ActionInProgress is an action under way.
+// ActionInProgress is an action in progress.
 type ActionInProgress struct {
 	Action plan.Action
 	Since  time.Time
 }
 
-// ReportedReason is a decision and when it was first made.
+// ReportedReason is a decision and the time at which it was first made.
 type ReportedReason struct {
 	plan.Reason
 	Since time.Time
 }
 
-// Object returns the pod as users see it: the wish with its status.
+// Object returns the desired pod with its status, as users see it.
 func (s *Snapshot) Object() *corev1.Pod {
 	pod := *s.Pod
 	pod.Status = s.Status
@@ -59,7 +58,7 @@ func (s *Snapshot) Object() *corev1.Pod {
 	return &pod
 }
 
-// sameObject reports whether users see the same pod in another snapshot of it.
+// sameObject reports whether both snapshots result in the same object.
 func (s *Snapshot) sameObject(other *Snapshot) bool {
 	return s.Pod == other.Pod && reflect.DeepEqual(s.Termination, other.Termination) && reflect.DeepEqual(&s.Status, &other.Status)
 }
@@ -70,10 +69,10 @@ func (s *Snapshot) compare(other *Snapshot) int {
 	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
 }
 
-// Cache holds the newest snapshot of every pod.
+// Cache holds the newest snapshot of every pod. It is safe for concurrent use.
 type Cache struct {
-	// OnChange hears of every snapshot that is put, and with gone of the last one of a
-	// pod that is removed. It is set before the first and must not block.
+	// OnChange is called with every changed snapshot, and with gone and the last snapshot of a
+	// removed pod. It must be set before the first Put and must not block.
 	OnChange func(s *Snapshot, gone bool)
 
 	mu          sync.RWMutex
@@ -82,12 +81,12 @@ type Cache struct {
 	next        int
 }
 
-// New returns an empty board.
+// New returns an empty cache.
 func New() *Cache {
 	return &Cache{pods: map[types.UID]*Snapshot{}, subscribers: map[int]chan struct{}{}}
 }
 
-// Put replaces a pod's snapshot. It rings only if there is something new in it.
+// Put replaces the snapshot of a pod. Subscribers are notified only if its content has changed.
 func (b *Cache) Put(s *Snapshot) {
 	was, _ := b.Get(s.Pod.UID)
 	news := was == nil || !sameContent(was, s)
@@ -102,8 +101,8 @@ func (b *Cache) Put(s *Snapshot) {
 	}
 }
 
-// sameContent reports whether two snapshots differ in nothing but the passes that
-// made them: At, Passes and Wake. Nothing is copied: it is asked in every pass.
+// sameContent reports whether two snapshots differ only in At, Syncs and Wake. It runs in every
+// sync and must not copy the snapshots.
 func sameContent(a, b *Snapshot) bool {
 	return a.Verdict == b.Verdict && a.Pod == b.Pod && maps.Equal(a.Refs, b.Refs) &&
 		reflect.DeepEqual(&a.Status, &b.Status) && reflect.DeepEqual(&a.Observed, &b.Observed) &&
@@ -111,7 +110,7 @@ func sameContent(a, b *Snapshot) bool {
 		reflect.DeepEqual(a.Termination, b.Termination) && reflect.DeepEqual(&a.Memory, &b.Memory)
 }
 
-// Remove takes a pod that is gone off the board.
+// Remove removes a pod.
 func (b *Cache) Remove(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,8 +137,8 @@ func (b *Cache) List() []*Snapshot {
 	return slices.SortedFunc(maps.Values(b.pods), (*Snapshot).compare)
 }
 
-// Find returns the pod of that name: of two the one that has it, not one that
-// waits for it; then the one that is wished, not one that ends.
+// Find returns the pod with the name. If there are several, a pod that has been synced comes before
+// one that waits for the name, and a desired pod before a terminating one.
 func (b *Cache) Find(namespace, name string) (*Snapshot, bool) {
 	var found *Snapshot
 	for _, s := range b.ListByName(namespace, name) {
@@ -151,7 +150,8 @@ func (b *Cache) Find(namespace, name string) (*Snapshot, bool) {
 	return found, found != nil
 }
 
-// ListByName returns all pods of that name: one that ends or has it, one that waits.
+// ListByName returns all pods with the name, including terminating ones and those that wait for the
+// name.
 func (b *Cache) ListByName(namespace, name string) (all []*Snapshot) {
 	for _, s := range b.List() {
 		if s.Pod.Namespace == namespace && s.Pod.Name == name {
@@ -169,8 +169,7 @@ func (b *Cache) Get(uid types.UID) (*Snapshot, bool) {
 	return s, ok
 }
 
-// Subscribe returns a channel that is readable after the board has changed, and
-// a function to give it back.
+// Subscribe returns a channel that is readable after a change, and a function to unsubscribe.
 func (b *Cache) Subscribe() (<-chan struct{}, func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

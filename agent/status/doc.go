@@ -1,10 +1,9 @@
-// Package status holds the newest snapshot of every pod: what ps, why, logs,
-// metrics and eviction read while the workers go on.
+// Package status caches the newest snapshot of every pod for readers such as ps, why, logs, metrics
+// and eviction, so that they never wait for a worker.
 //
-// It owns snapshots, who follows them, and the answers that can be read off one:
-// which instance of a container is meant, where a pod's network is, whether
-// another run will come. Only package agent writes to it. It decides nothing and
-// asks nobody.
+// It owns the snapshots, their subscribers, and queries on a snapshot: the instance of a container,
+// the network of a pod, whether a container will run again. Only package agent writes to it. It
+// makes no decisions and calls no other component.
 //
-// Goroutines: none. Follow and NextRun wait on their caller's.
+// Goroutines: none. Watch and WaitForNextRun block the caller.
 package status

@@ -12,15 +12,14 @@ import (
 	"berth/podspec"
 )
 
-// Event is what one step of following the board brings. One of its fields is set.
+// Event is one event of Watch. Exactly one field is set.
 type Event struct {
 	Added, Modified, Deleted *Snapshot
-	Synced                   bool // all that was there at first has been told
+	Synced                   bool // all pods present at the start have been sent
 }
 
-// Watch tells every pod of the board, and then what changes of it as users see
-// it, see Object, until ctx ends or tell fails with the error that it returns.
-// Several changes of a pod may be told as one.
+// Watch sends every pod, then every change of the objects (see Snapshot.Object), until ctx is done
+// or handle fails with an error, which it returns. Several changes of a pod may be combined.
 func (b *Cache) Watch(ctx context.Context, tell func(Event) error) error {
 	changed, stop := b.Subscribe()
 	defer stop()
@@ -44,8 +43,8 @@ func (b *Cache) Watch(ctx context.Context, tell func(Event) error) error {
 	}
 }
 
-// changesSince returns what the board has otherwise than told, and brings told up to
-// date. It is asked at every ring: what has not changed costs next to nothing.
+// changesSince returns the changes since the last call and updates sent. It must be cheap for
+// unchanged pods because it runs on every notification.
 func (b *Cache) changesSince(told map[types.UID]*Snapshot) (out []Event) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -71,10 +70,9 @@ func (b *Cache) changesSince(told map[types.UID]*Snapshot) (out []Event) {
 	return out
 }
 
-// Instance returns an instance of a container: the newest or, with previous,
-// the one that ended before it. A container that has ended and was started
-// again before is its own previous one where the runtime keeps no older. The
-// error says in the user's words that there is none.
+// Instance returns an instance of a container: the newest one or, with previous, the one before it.
+// If the runtime keeps no older instance, an exited container that was restarted before is its own
+// previous instance. The error is meant for the user.
 func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) {
 	var ks []plan.Container
 	for _, k := range s.Observed.Containers {
@@ -96,8 +94,7 @@ func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) 
 	return plan.Container{}, fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
 }
 
-// waiting says what a container that has never run waits for, in the words that
-// users of kubectl logs know.
+// waiting describes in the words of kubectl logs what a container that has never run waits for.
 func (s *Snapshot) waiting(name string) string {
 	for _, c := range slices.Concat(s.Status.InitContainerStatuses, s.Status.ContainerStatuses, s.Status.EphemeralContainerStatuses) {
 		if c.Name != name || c.State.Waiting == nil {
@@ -116,15 +113,14 @@ func (s *Snapshot) waiting(name string) string {
 	return " - no logs yet"
 }
 
-// IsLive reports whether an instance of a pod's container is there and has not
-// ended.
+// IsLive reports whether the container instance exists and has not exited.
 func (b *Cache) IsLive(uid types.UID, id string) bool {
 	s, known := b.Get(uid)
 	return known && slices.ContainsFunc(s.Observed.Containers, func(k plan.Container) bool { return k.ID == id && k.Live() })
 }
 
-// WaitForNextRun waits for the run of a container that came after the given one, which
-// has ended. It is not there if the container will not run again, or ctx ends.
+// WaitForNextRun waits for the instance of a container that follows an exited one. It returns false
+// if the container will not run again or ctx is done.
 func (b *Cache) WaitForNextRun(ctx context.Context, uid types.UID, after plan.Container) (plan.Container, bool) {
 	changed, stop := b.Subscribe()
 	defer stop()
@@ -133,7 +129,7 @@ func (b *Cache) WaitForNextRun(ctx context.Context, uid types.UID, after plan.Co
 		if !known {
 			return plan.Container{}, false
 		}
-		for _, k := range slices.Backward(s.Observed.Containers) { // the oldest first: none is passed over
+		for _, k := range slices.Backward(s.Observed.Containers) { // oldest first, so that no run is skipped
 			if k.Name == after.Name && k.ID != after.ID && k.Attempt > after.Attempt && k.State != plan.Created {
 				return k, true
 			}
@@ -149,8 +145,7 @@ func (b *Cache) WaitForNextRun(ctx context.Context, uid types.UID, after plan.Co
 	}
 }
 
-// Terminal tells whether a container of the pod is made with a standard input
-// and with a terminal.
+// Terminal reports whether a container has stdin and tty set.
 func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
 	if c := podspec.FindContainer(s.Pod, name); c != nil {
 		return c.Stdin, c.TTY
@@ -158,8 +153,8 @@ func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
 	return false, false
 }
 
-// NetworkSandbox is the ID of the sandbox whose network is the pod's; empty: it has the
-// host's. The error says in the user's words that there is none.
+// NetworkSandbox returns the ID of the sandbox with the network of the pod, or "" for a pod in the
+// host network. The error is meant for the user.
 func (s *Snapshot) NetworkSandbox() (sandbox string, err error) {
 	if len(s.Observed.Sandboxes) == 0 || !s.Observed.Sandboxes[0].Ready {
 		return "", fmt.Errorf("pod %q has no network now: it is %s", s.Pod.Namespace+"/"+s.Pod.Name, s.Status.Phase)

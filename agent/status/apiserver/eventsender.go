@@ -18,23 +18,23 @@ import (
 	"berth/internal/apiclient"
 )
 
-// EventSenderOptions is what NewEvents needs.
+// EventSenderOptions are the options of NewEventSender.
 type EventSenderOptions struct {
 	Client       *apiclient.Client
 	NodeName     string
-	Subscription *events.Subscription // what is to be sent; closed by Run
-	QPS          int                  // events per second, beside Burst; 0: no limit
+	Subscription *events.Subscription // events to send, closed by Run
+	QPS          int                  // events per second, with Burst, 0: no limit
 	Burst        int
 	Log          *slog.Logger
 	Now          func() time.Time // default time.Now
 
-	// Busy reports that the node and its server have something better to do: events
-	// wait for a while then. May be nil.
+	// Busy reports that node and server have more important work. Events are then deferred for a
+	// while. Optional.
 	Busy func() bool
 }
 
-// EventSender sends events to the server. One that is told again while it waits is
-// sent once, with its newest count.
+// EventSender sends events to the server. Repetitions of an event that waits are sent once with the
+// newest count.
 type EventSender struct {
 	opt     EventSenderOptions
 	limiter *tokenBucket
@@ -43,33 +43,32 @@ type EventSender struct {
 	mu             sync.Mutex
 	waiting        map[string]*corev1.Event // by namespace and name
 	order          []queuedEvent
-	lastSent       time.Time // when one was taken to be sent
+	lastSent       time.Time // when the last event was dequeued
 	objectLimiters map[types.UID]*tokenBucket
 }
 
 const (
 	maxQueued = 1000
-	// How long an event lets what is better go first, and how often it looks. From
-	// then on they are told all the same, but slowly: those of fifty pods that start
-	// would cost as much as the statuses that somebody waits for. Many that wait do
-	// not wait any more.
+	// Events are deferred for maxDeferral while Busy, checked at deferralPoll, and are then sent at
+	// deferralInterval. The events of fifty starting pods would otherwise delay their statuses.
+	// More than maxDeferred waiting events are never deferred.
 	maxDeferral      = 4 * time.Second
 	deferralPoll     = 50 * time.Millisecond
 	deferralInterval = 100 * time.Millisecond
 	maxDeferred      = maxQueued / 2
-	// What one object may have told of it: what is more is spam.
+	// Rate limit per object, as in upstream's spam filter.
 	objectBurst       = 25
 	objectInterval    = 5 * time.Minute
 	maxObjectLimiters = 1000
 )
 
-// queuedEvent is an event that waits, by its key, and since when.
+// queuedEvent is the key of a waiting event and the time of its arrival.
 type queuedEvent struct {
 	key   string
 	since time.Time
 }
 
-// NewEventSender returns a sender that Run has to be called for.
+// NewEventSender returns an EventSender. The caller must call Run.
 func NewEventSender(o EventSenderOptions) *EventSender {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -84,19 +83,19 @@ func NewEventSender(o EventSenderOptions) *EventSender {
 	return e
 }
 
-// RecordNodeEvent tells an event of the node itself. It never waits.
+// RecordNodeEvent queues an event of the node. It never blocks.
 func (e *EventSender) RecordNodeEvent(kind, reason, message string) {
 	now := metav1.NewTime(e.opt.Now())
 	e.enqueue(&corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: e.opt.NodeName + "." + eventName(reason, message, now.Time)},
-		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: e.opt.NodeName, UID: types.UID(e.opt.NodeName)}, // as upstream: the UID is not known at first
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: e.opt.NodeName, UID: types.UID(e.opt.NodeName)}, // as upstream, which does not know the UID at startup
 		Type:           kind, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source:              corev1.EventSource{Component: "kubelet", Host: e.opt.NodeName},
 		ReportingController: "kubelet", ReportingInstance: e.opt.NodeName,
 	})
 }
 
-// Run sends until ctx ends.
+// Run sends events until ctx is done.
 func (e *EventSender) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -127,7 +126,7 @@ func (e *EventSender) Run(ctx context.Context) error {
 			wait = retryBase
 		case isPermanent(err):
 			e.opt.Log.Debug("the server does not take an event", "about", ev.InvolvedObject.Name, "reason", ev.Reason, "err", err)
-		default: // it is away: the event is as good later
+		default: // the server is unavailable: retry
 			e.requeue(ev)
 			sleep(ctx, wait)
 			wait = min(2*wait, retryMax)
@@ -136,7 +135,7 @@ func (e *EventSender) Run(ctx context.Context) error {
 	return nil
 }
 
-// enqueue puts an event among those that wait.
+// enqueue adds an event to the queue.
 func (e *EventSender) enqueue(ev *corev1.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,7 +144,7 @@ func (e *EventSender) enqueue(ev *corev1.Event) {
 		if !e.withinObjectLimit(ev.InvolvedObject.UID) {
 			return
 		}
-		if len(e.order) >= maxQueued { // the server has been away for long: the newest count
+		if len(e.order) >= maxQueued { // long outage: the newest events are kept
 			delete(e.waiting, e.order[0].key)
 			e.order = e.order[1:]
 		}
@@ -158,12 +157,12 @@ func (e *EventSender) enqueue(ev *corev1.Event) {
 	}
 }
 
-// withinObjectLimit reports whether an object has not had too much told of it.
+// withinObjectLimit reports whether the rate limit of an object permits another event.
 func (e *EventSender) withinObjectLimit(uid types.UID) bool {
 	b := e.objectLimiters[uid]
 	if b == nil {
 		if len(e.objectLimiters) >= maxObjectLimiters {
-			clear(e.objectLimiters) // a burst more for each is less than what is kept
+			clear(e.objectLimiters) // an additional burst per object is acceptable
 		}
 		b = &tokenBucket{tokens: objectBurst, capacity: objectBurst, interval: objectInterval, updatedAt: e.opt.Now()}
 		e.objectLimiters[uid] = b
@@ -171,7 +170,7 @@ func (e *EventSender) withinObjectLimit(uid types.UID) bool {
 	return b.allow(e.opt.Now())
 }
 
-// deferred reports whether the event whose turn it is lets something else go first.
+// deferred reports whether the next event is deferred.
 func (e *EventSender) deferred() bool {
 	e.mu.Lock()
 	now, n := e.opt.Now(), len(e.order)
@@ -193,8 +192,8 @@ func (e *EventSender) next() *corev1.Event {
 	return ev
 }
 
-// requeue puts an event that could not be sent in front again, unless it was told
-// anew meanwhile.
+// requeue puts an event that could not be sent at the head of the queue, unless a newer repetition
+// waits.
 func (e *EventSender) requeue(ev *corev1.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -203,10 +202,10 @@ func (e *EventSender) requeue(ev *corev1.Event) {
 		return
 	}
 	e.waiting[key] = ev
-	e.order = append([]queuedEvent{{key: key}}, e.order...) // it has waited
+	e.order = append([]queuedEvent{{key: key}}, e.order...) // zero: not deferred again
 }
 
-// send makes an event, or raises the count of one that is there.
+// send creates the event, or increases the count of the existing one.
 func (e *EventSender) send(ctx context.Context, ev *corev1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -225,7 +224,7 @@ func (e *EventSender) send(ctx context.Context, ev *corev1.Event) error {
 		if err := patch(); !apierrors.IsNotFound(err) {
 			return err
 		}
-		return create() // it was told before the server was in reach, or is too old to be kept
+		return create() // never sent before, or expired on the server
 	}
 	if err := create(); !apierrors.IsAlreadyExists(err) {
 		return err
@@ -233,13 +232,13 @@ func (e *EventSender) send(ctx context.Context, ev *corev1.Event) error {
 	return patch()
 }
 
-// isPermanent reports whether an error is the server's last word.
+// isPermanent reports whether a retry is useless.
 func isPermanent(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) ||
 		apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
-// tokenBucket has a token more every so often, up to a most.
+// tokenBucket is a token bucket with one new token per interval.
 type tokenBucket struct {
 	tokens, capacity float64
 	interval         time.Duration
@@ -253,7 +252,7 @@ func (b *tokenBucket) refill(now time.Time) {
 	b.updatedAt = now
 }
 
-// allow takes a token if there is one.
+// allow takes a token if one is available.
 func (b *tokenBucket) allow(now time.Time) bool {
 	b.refill(now)
 	if b.tokens < 1 {
@@ -263,7 +262,7 @@ func (b *tokenBucket) allow(now time.Time) bool {
 	return true
 }
 
-// reserve takes a token and returns how long it is until it is there.
+// reserve takes a token and returns the time until it is available.
 func (b *tokenBucket) reserve(now time.Time) time.Duration {
 	b.refill(now)
 	b.tokens--
@@ -285,9 +284,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// eventName tells the events of one object apart.
+// eventName returns a suffix that distinguishes the events of one object.
 func eventName(reason, message string, at time.Time) string {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(reason + "\x00" + message + "\x00" + strconv.FormatInt(at.UnixNano(), 16))) // a hash never fails
+	_, _ = h.Write([]byte(reason + "\x00" + message + "\x00" + strconv.FormatInt(at.UnixNano(), 16))) // never fails
 	return strconv.FormatUint(h.Sum64(), 16)
 }

@@ -18,73 +18,73 @@ import (
 	"berth/podspec"
 )
 
-// Options is what New needs.
+// Options are the options of New.
 type Options struct {
 	Client   *apiclient.Client
 	NodeName string
-	Parallel int // requests at once; default 8
+	Parallel int // maximum number of concurrent requests, default 8
 	Log      *slog.Logger
 	Now      func() time.Time // default time.Now
 
-	// NodeUID is the UID of the Node, which owns mirror pods; empty: not known yet.
+	// NodeUID returns the UID of the Node, the owner of mirror pods, or "" if it is unknown.
 	NodeUID func() types.UID
-	// SourcesReady reports whether it is known which pods files want: a mirror of none
-	// of them is deleted then.
+	// SourcesReady reports whether all manifest files have been read. Mirror pods without a static
+	// pod are deleted only then.
 	SourcesReady func() bool
-	// StatusUpdated hears how long a change of a status took from the pass that made it
-	// to the server's answer. May be nil.
+	// StatusUpdated is called with the time between a status change and the response to its patch.
+	// Optional.
 	StatusUpdated func(took time.Duration)
 }
 
-// Manager tells the server about pods. It is safe for concurrent use.
+// Manager synchronizes the status of pods with the server. It is safe for concurrent use.
 type Manager struct {
 	opt  Options
-	wake chan struct{} // something is to be done; capacity 1
+	wake chan struct{} // capacity 1
 
 	mu               sync.Mutex
 	pods             map[types.UID]*podStatus
 	mirrors          map[types.NamespacedName]*mirror
 	inFlight         int
-	nextTransitional time.Time // not before then is a status told that is on the way
+	nextTransitional time.Time // earliest time for the next status of a starting pod
 }
 
-// podStatus is what is known of one pod's object.
+// podStatus is the state of one pod's object.
 type podStatus struct {
 	namespace, name string
-	uid             types.UID // of the object: a mirror pod has one of its own
+	uid             types.UID // of the object, which differs from the pod's for a mirror pod
 	static          bool
-	staticPod       *corev1.Pod // the file's pod; nil: an assigned one
+	staticPod       *corev1.Pod // nil for a pod from the server
 
-	status           *corev1.PodStatus                // nil: nothing was decided yet
-	changedAt        time.Time                        // of the pass that made it
-	synced           bool                             // the server has answered with want
-	serverStatus     *corev1.PodStatus                // as the server has it; nil: not heard
+	status           *corev1.PodStatus                // to be sent, nil: none yet
+	changedAt        time.Time                        // time of the sync that produced it
+	synced           bool                             // status has been sent
+	serverStatus     *corev1.PodStatus                // as last reported by the source, nil: never reported
 	serverConditions map[corev1.PodConditionType]bool // this node's conditions that the server may have
-	sentConditions   map[corev1.PodConditionType]bool // what it was ever told of them: what is heard may be older
-	removed          bool                             // nothing of the pod is left
-	deleteObject     bool                             // and its object waits for that
-	overwritten      bool                             // what the server has was not what it was told
-	notFound         bool                             // there is no such object any more, or was none when it was asked for
-	transitional     bool                             // want says only that the pod is on its way up
+	sentConditions   map[corev1.PodConditionType]bool // conditions ever sent, because a report of the source may be older
+	removed          bool                             // nothing of the pod is left on the node
+	deleteObject     bool                             // after that, the object must be deleted
+	overwritten      bool                             // the server's status differs from what was sent
+	notFound         bool                             // the object does not exist
+	transitional     bool                             // status only says that the pod is starting
 
 	inFlight  bool
 	retries   int
-	notBefore time.Time // not before then
+	notBefore time.Time // earliest time of the next request
 }
 
 const (
 	requestTimeout = 15 * time.Second
 	retryBase      = 100 * time.Millisecond
 	retryMax       = 10 * time.Second
-	settleDelay    = time.Second // before what others have written is written over
+	settleDelay    = time.Second // before an overwritten status is sent again
 
-	// A pod that is on its way up soon says something better: what it says until
-	// then is told only when it takes long, and one pod after the other.
+	// The status of a starting pod changes soon, so it is sent with a delay and for one pod at a
+	// time.
 	transitionalDelay    = time.Second
 	transitionalInterval = 250 * time.Millisecond
 )
 
-// New returns posts that Run has to be called for.
+// New returns a Manager. The caller must call Run.
 func New(o Options) *Manager {
 	if o.Parallel == 0 {
 		o.Parallel = 8
@@ -107,19 +107,19 @@ func New(o Options) *Manager {
 	return &Manager{opt: o, wake: make(chan struct{}, 1), pods: map[types.UID]*podStatus{}, mirrors: map[types.NamespacedName]*mirror{}}
 }
 
-// SetPodStatus takes a pod as its last pass left it; gone: it was the last, and nothing of
-// the pod is here any more. It never waits.
+// SetPodStatus sets the status to send. With gone, s is the last snapshot and nothing of the pod is
+// left. It never blocks.
 func (p *Manager) SetPodStatus(s *status.Snapshot, gone bool) {
-	if s.Syncs == 0 && !gone { // nothing was decided yet
+	if s.Syncs == 0 && !gone { // no sync yet
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.pods[s.Pod.UID]
-	if e == nil || e.static && e.removed && !gone { // a file's pod that was made anew has the UID that it had
+	if e == nil || e.static && e.removed && !gone { // a recreated static pod has the same UID
 		e = &podStatus{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.IsStatic(s.Pod)}
 		if e.static {
-			e.uid = "" // see show
+			e.uid = "" // see attachMirror
 		}
 		p.pods[s.Pod.UID] = e
 	}
@@ -142,8 +142,8 @@ func (p *Manager) SetPodStatus(s *status.Snapshot, gone bool) {
 	p.wakeUp()
 }
 
-// setStatus takes what is to be told next. What is passing waits for a while, counted
-// from the first that was not told.
+// setStatus sets the next status. A transitional status is delayed, counted from the first one that
+// was not sent.
 func (e *podStatus) setStatus(st *corev1.PodStatus, passing bool, now time.Time) {
 	due := time.Time{}
 	switch {
@@ -156,8 +156,8 @@ func (e *podStatus) setStatus(st *corev1.PodStatus, passing bool, now time.Time)
 	e.status, e.changedAt, e.transitional, e.synced, e.overwritten, e.retries, e.notBefore = st, now, passing, false, false, 0, due
 }
 
-// isStarting reports whether a status says no more than that nothing of the pod has
-// been started yet and all is well.
+// isStarting reports whether the status only says that nothing has started yet and there is no
+// error.
 func isStarting(st *corev1.PodStatus) bool {
 	if st.Phase != corev1.PodPending || st.Reason != "" || len(st.EphemeralContainerStatuses) > 0 {
 		return false
@@ -176,7 +176,7 @@ func isStarting(st *corev1.PodStatus) bool {
 	return true
 }
 
-// PodsStarting reports whether a pod is on its way up.
+// PodsStarting reports whether any pod is starting.
 func (p *Manager) PodsStarting() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,7 +188,7 @@ func (p *Manager) PodsStarting() bool {
 	return false
 }
 
-// PodUpdated takes a pod as the server has it; gone: there is no such object any more.
+// PodUpdated is called with the pod on the server, and with gone when the object has been deleted.
 func (p *Manager) PodUpdated(pod *corev1.Pod, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,12 +211,12 @@ func (p *Manager) PodUpdated(pod *corev1.Pod, gone bool) {
 		}
 		return
 	}
-	e.notFound = false // whatever was answered when something was told
+	e.notFound = false // the report of the source overrides earlier responses
 	e.serverUpdated(pod, p.opt.Now())
 	p.wakeUp()
 }
 
-// serverUpdated takes in what the server has of a status.
+// serverUpdated records the status on the server.
 func (e *podStatus) serverUpdated(pod *corev1.Pod, now time.Time) {
 	st := pod.Status
 	e.serverStatus = &st
@@ -226,7 +226,7 @@ func (e *podStatus) serverUpdated(pod *corev1.Pod, now time.Time) {
 			addCondition(&e.serverConditions, c.Type)
 		}
 	}
-	if e.synced && !e.inFlight && !serverMatches(e.status, e.serverStatus) { // another has written; or it is older than the answer
+	if e.synced && !e.inFlight && !serverMatches(e.status, e.serverStatus) { // overwritten by another client, or older than the response
 		e.synced, e.overwritten, e.notBefore = false, true, now.Add(settleDelay)
 	} else if !e.synced && e.overwritten && serverMatches(e.status, e.serverStatus) {
 		e.synced, e.overwritten = true, false
@@ -240,7 +240,7 @@ func addCondition(in *map[corev1.PodConditionType]bool, t corev1.PodConditionTyp
 	(*in)[t] = true
 }
 
-// Run tells what is to be told until ctx ends, and waits for what is under way.
+// Run sends status updates until ctx is done, then waits for the requests in flight.
 func (p *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -259,7 +259,7 @@ func (p *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// Idle reports whether the server has been told all that there is to tell.
+// Idle reports whether the server is up to date.
 func (p *Manager) Idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -281,8 +281,8 @@ func (p *Manager) wakeUp() {
 	}
 }
 
-// startRequests begins what is due, as far as there is room for it, and returns when more
-// will be.
+// startRequests starts the requests that are due, up to the limit, and returns when the next one
+// is.
 func (p *Manager) startRequests(ctx context.Context, wg *sync.WaitGroup) (next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,7 +319,7 @@ func (p *Manager) startRequests(ctx context.Context, wg *sync.WaitGroup) (next t
 			continue
 		}
 		if p.inFlight >= p.opt.Parallel {
-			return next // the end of one begins the next
+			return next // the end of a request starts the next
 		}
 		if e.transitional {
 			p.nextTransitional = now.Add(transitionalInterval)
@@ -329,7 +329,7 @@ func (p *Manager) startRequests(ctx context.Context, wg *sync.WaitGroup) (next t
 	return next
 }
 
-// needsRequest reports whether the server has something to be told.
+// needsRequest reports whether a patch or deletion is pending.
 func (e *podStatus) needsRequest() bool {
 	switch {
 	case e.notFound || e.uid == "":
@@ -341,7 +341,7 @@ func (e *podStatus) needsRequest() bool {
 	}
 }
 
-// startRequest begins the next request about a pod: its status, or its deletion.
+// startRequest starts the next request for a pod: a patch of its status, or its deletion.
 func (p *Manager) startRequest(uid types.UID, e *podStatus, run func(func(context.Context) func())) {
 	e.inFlight = true
 	namespace, name, object, want := e.namespace, e.name, e.uid, e.status
@@ -373,10 +373,9 @@ func (p *Manager) startRequest(uid types.UID, e *podStatus, run func(func(contex
 	})
 }
 
-// finishRequest takes in the server's answer. That an object is not there is no more than a
-// failure while the source shows it: what is on the way to the server answers so, too,
-// and so do webhooks. When it is gone the source says so. want is what was to be told
-// when it was asked: what has come since is neither taken nor refused.
+// finishRequest processes the response. NotFound and Conflict are temporary errors while the source
+// reports the object, because proxies and webhooks return them too. want is the status that was
+// sent. A newer status is neither synced nor rejected by this response.
 func (p *Manager) finishRequest(uid types.UID, e *podStatus, what string, want *corev1.PodStatus, err error, done func()) {
 	e.inFlight = false
 	log := p.opt.Log.With("pod", e.namespace+"/"+e.name, "uid", string(uid))
@@ -384,9 +383,9 @@ func (p *Manager) finishRequest(uid types.UID, e *podStatus, what string, want *
 	case err == nil:
 		e.retries, e.notBefore = 0, time.Time{}
 		done()
-	case e.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // the mirror is gone: that will be heard
+	case e.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // the source will report that the mirror pod is gone
 		e.notBefore = p.opt.Now().Add(settleDelay)
-	case e.serverStatus == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // it, or one of that UID, is gone
+	case e.serverStatus == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // the pod with this UID is gone
 		e.notFound = true
 		if e.removed {
 			delete(p.pods, uid)
@@ -406,10 +405,10 @@ func (p *Manager) finishRequest(uid types.UID, e *podStatus, what string, want *
 	}
 }
 
-// sameStatus compares what is told.
+// sameStatus compares statuses semantically.
 func sameStatus(a, b *corev1.PodStatus) bool { return equality.Semantic.DeepEqual(a, b) }
 
-// serverMatches reports whether the server has what this node wants it to have.
+// serverMatches reports whether the server has the status of this node.
 func serverMatches(want, has *corev1.PodStatus) bool {
 	if want == nil {
 		return true
@@ -433,7 +432,7 @@ func serverMatches(want, has *corev1.PodStatus) bool {
 	return sameConditions(want.Conditions, has.Conditions)
 }
 
-// sameConditions compares those of this node alone.
+// sameConditions compares the conditions owned by this node.
 func sameConditions(want, has []corev1.PodCondition) bool {
 	mine := map[corev1.PodConditionType]corev1.PodCondition{}
 	for _, c := range has {

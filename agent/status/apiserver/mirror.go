@@ -14,22 +14,22 @@ import (
 	"berth/internal/apiclient"
 )
 
-// mirror is the object that shows a file's pod to the users of the server.
+// mirror is the mirror pod of a static pod.
 //
-//	none ──the file's pod is here──► made ──content differs, or users delete it──► deleted ──► none
+//	none ──static pod exists──► created ──content differs, or deleted by a user──► deleted ──► none
 type mirror struct {
-	object    *corev1.Pod // as the server has it; nil: it has none, as far as is known
+	object    *corev1.Pod // on the server, nil: none known
 	inFlight  bool
 	retries   int
 	notBefore time.Time
-	rejection string // why the server does not take it, as it was last said
+	rejection string // last logged error
 }
 
-// rejectedRetryInterval is how long after a refusal another try is made: what is refused
-// may be allowed some day.
+// rejectedRetryInterval is the retry interval after a permanent rejection, which a change of
+// permissions may resolve.
 const rejectedRetryInterval = 5 * time.Minute
 
-// mirrorUpdated takes in a mirror pod as the server has it.
+// mirrorUpdated records a mirror pod on the server.
 func (p *Manager) mirrorUpdated(pod *corev1.Pod, gone bool) {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	m := p.mirrors[name]
@@ -49,7 +49,7 @@ func (p *Manager) mirrorUpdated(pod *corev1.Pod, gone bool) {
 	p.wakeUp()
 }
 
-// staticPod is the file's pod of that name that is here, not one that is over.
+// staticPod returns the existing static pod with the name, or nil.
 func (p *Manager) staticPod(name types.NamespacedName) *podStatus {
 	for _, e := range p.pods {
 		if e.static && !e.removed && e.namespace == name.Namespace && e.name == name.Name {
@@ -59,8 +59,7 @@ func (p *Manager) staticPod(name types.NamespacedName) *podStatus {
 	return nil
 }
 
-// syncMirrors makes the mirrors that are not there and deletes those that should
-// not be as they are.
+// syncMirrors creates missing mirror pods and deletes obsolete ones.
 func (p *Manager) syncMirrors(now time.Time, later func(time.Time), run func(func(context.Context) func())) {
 	for uid, e := range p.pods {
 		name := types.NamespacedName{Namespace: e.namespace, Name: e.name}
@@ -80,7 +79,7 @@ func (p *Manager) syncMirrors(now time.Time, later func(time.Time), run func(fun
 			later(m.notBefore)
 		case e == nil && m.object == nil:
 			delete(p.mirrors, name)
-		case e == nil && !p.opt.SourcesReady(): // its file may not be read yet
+		case e == nil && !p.opt.SourcesReady(): // its file may not have been read yet
 			m.notBefore = now.Add(settleDelay)
 			later(m.notBefore)
 		case e == nil, m.object != nil && m.object.DeletionTimestamp != nil, m.object != nil && !mirrorMatches(m.object, e.staticPod):
@@ -93,7 +92,7 @@ func (p *Manager) syncMirrors(now time.Time, later func(time.Time), run func(fun
 	}
 }
 
-// attachMirror has the status of a file's pod told to the mirror that there is.
+// attachMirror starts to send the status of a static pod to its mirror pod.
 func (p *Manager) attachMirror(e *podStatus, object *corev1.Pod) {
 	if e.uid != object.UID {
 		e.uid, e.synced, e.overwritten = object.UID, false, false
@@ -101,7 +100,7 @@ func (p *Manager) attachMirror(e *podStatus, object *corev1.Pod) {
 	}
 }
 
-// mirrorMatches reports whether a mirror is that of the pod as it is now.
+// mirrorMatches reports whether the mirror pod belongs to the current version of the static pod.
 func mirrorMatches(object, pod *corev1.Pod) bool {
 	return object.Annotations[corev1.MirrorPodAnnotationKey] == string(pod.UID) &&
 		object.Annotations[source.AnnotationContent] == pod.Annotations[source.AnnotationContent]
@@ -150,15 +149,15 @@ func (p *Manager) createMirror(name types.NamespacedName, m *mirror, e *podStatu
 	})
 }
 
-// newMirror is the object that shows a file's pod. The Node owns it: that it may be
-// made by nobody else, and goes with the Node.
+// newMirror returns the mirror pod of a static pod. Its owner is the Node, which restricts its
+// creation to the node and deletes it together with the Node.
 func newMirror(pod *corev1.Pod, node string, owner types.UID) *corev1.Pod {
 	out := &corev1.Pod{Spec: *pod.Spec.DeepCopy()}
 	out.ObjectMeta = metav1.ObjectMeta{
 		Name: pod.Name, Namespace: pod.Namespace, Labels: maps.Clone(pod.Labels), Annotations: maps.Clone(pod.Annotations),
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: owner, Controller: new(true)}},
 	}
-	out.Annotations[corev1.MirrorPodAnnotationKey] = string(pod.UID) // under which users find its events, too
+	out.Annotations[corev1.MirrorPodAnnotationKey] = string(pod.UID) // under this UID clients find the events of the pod
 	return out
 }
 
@@ -173,7 +172,7 @@ func (p *Manager) finishMirrorRequest(name types.NamespacedName, m *mirror, what
 			p.opt.Log.Warn("the pod of a file runs and cannot be shown to the server's users", "pod", name.String(), "err", err)
 		}
 		m.notBefore = p.opt.Now().Add(rejectedRetryInterval)
-	default: // one that is there will be heard of
+	default: // the source will report an existing object
 		if m.retries == 0 {
 			p.opt.Log.Debug(what+" is tried again", "pod", name.String(), "err", err)
 		}

@@ -10,19 +10,18 @@ import (
 	"berth/internal/apiclient"
 )
 
-// clearableFields are the fields of a status that are taken away by saying so: a merge
-// keeps what is not named.
+// clearableFields are set to null if they are empty, because a merge patch preserves missing
+// fields.
 var clearableFields = []string{
 	"reason", "message", "hostIP", "podIP", "initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses",
 	"resources", "allocatedResources",
 }
 
-// addressLists are lists that are merged by address unless told otherwise.
+// addressLists are merged by address unless the patch replaces them.
 var addressLists = []string{"podIPs", "hostIPs"}
 
-// statusPatch is a strategic merge patch that makes a pod's status as given, whatever
-// it was, but for the conditions that are not this node's. had names this node's
-// conditions that the server may have.
+// statusPatch returns a strategic merge patch that replaces the status except for the conditions of
+// other writers. had is the set of this node's conditions that the server may have.
 func statusPatch(uid types.UID, st *corev1.PodStatus, had map[corev1.PodConditionType]bool) ([]byte, error) {
 	status, err := apiclient.JSONMap(st)
 	if err != nil {
@@ -41,8 +40,7 @@ func statusPatch(uid types.UID, st *corev1.PodStatus, had map[corev1.PodConditio
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": status})
 }
 
-// conditionPatches are this node's own, each in full, and those that are not there any
-// more.
+// conditionPatches returns the node's conditions, and deletions of those it no longer has.
 func conditionPatches(st *corev1.PodStatus, had map[corev1.PodConditionType]bool) (out []map[string]any) {
 	now := map[corev1.PodConditionType]bool{}
 	for _, c := range st.Conditions {
@@ -72,8 +70,8 @@ func conditionPatches(st *corev1.PodStatus, had map[corev1.PodConditionType]bool
 	return out
 }
 
-// ownedByNode reports whether a condition is written by this node. Others share one: of
-// a pod that is ended for the node's sake.
+// ownedByNode reports whether the condition was written by this node. Other components also write
+// DisruptionTarget.
 func ownedByNode(c corev1.PodCondition) bool {
 	return plan.OwnsCondition(c.Type) || c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonTerminationByKubelet
 }

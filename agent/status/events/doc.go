@@ -1,23 +1,21 @@
-// Package events keeps what a node tells its users about pods: the events of
-// each pod and the timeline of its start.
+// Package events records the Kubernetes events of the node's pods and the timeline of each pod.
 //
-// It owns two memories and nothing else: Events, Kubernetes events grouped per
-// pod, and Timeline, the spans of one pod's stages and runtime calls. It never
-// decides anything, never calls a server and starts no goroutine: a subscriber
-// brings its own.
+// It consists of Recorder, which keeps events grouped by pod, and Timeline, which keeps the spans
+// of the stages and runtime calls of one pod. It makes no decisions, calls no server and starts no
+// goroutines. Subscribers use their own.
 //
-// Invariants, each held by a test:
+// Invariants, each checked by a test:
 //
-//	R1 What is kept per pod is bounded in number and in bytes, whatever is told.
-//	R2 The same reason told twice is one event with a higher count, whatever IDs
-//	   the runtime has drawn for it.
-//	R3 Telling never blocks, however slow a subscriber is; a subscriber that
-//	   falls behind is told that it has missed something.
-//	R4 A pod that is gone is forgotten after the retention, and the number of
-//	   such pods is bounded too.
-//	R5 A full timeline keeps the first start and the newest spans and says how
-//	   many it has dropped from the middle.
-//	R6 What is kept of a pod can be written and taken up again by a later life of
-//	   the agent, with its counts and names; the restart is told. testdata holds
-//	   the written forms; every later release must read them.
+//	R1 The number and the size of the events kept per pod are limited.
+//	R2 A repeated reason is one event with a higher count, regardless of runtime
+//	   IDs in its message.
+//	R3 Recording never blocks on a slow subscriber. A subscriber that falls behind
+//	   loses the oldest events and can read their number.
+//	R4 The events of a deleted pod expire after the retention time, and the number
+//	   of such pods is limited.
+//	R5 A full timeline keeps the first start and the newest spans and counts the
+//	   spans dropped between them.
+//	R6 Events and timelines can be saved and restored by a later run of the agent
+//	   with their counts and names. The restart is a span. testdata contains the
+//	   encodings that every later release must read.
 package events

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// eventsJSON is the written form of a pod's events, version 1.
+// eventsJSON is version 1 of the encoding of a pod's events.
 type eventsJSON struct {
 	Version int         `json:"version"`
-	Events  []eventJSON `json:"events"` // the one told last at the end
+	Events  []eventJSON `json:"events"` // ordered by last occurrence
 }
 
 type eventJSON struct {
@@ -24,12 +24,11 @@ type eventJSON struct {
 	Count   int32     `json:"count"`
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
-	ID      uint64    `json:"id"`    // of the first telling
-	Order   uint64    `json:"order"` // of the last telling, among those of all pods
+	ID      uint64    `json:"id"`    // of the first occurrence
+	Order   uint64    `json:"order"` // of the last occurrence, among all pods
 }
 
-// Save writes the events of a pod in the form that Restore reads; nil: there are
-// none.
+// Save returns the encoded events of a pod for Restore, or nil if there are none.
 func (e *Recorder) Save(uid types.UID) ([]byte, error) {
 	out := eventsJSON{Version: 1}
 	e.mu.Lock()
@@ -46,8 +45,8 @@ func (e *Recorder) Save(uid types.UID) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Restore takes the events of a pod that an earlier life has saved, with their
-// names and counts, before those of this life. Subscribers are not told.
+// Restore adds saved events of a pod with their names and counts before the events recorded since.
+// Subscribers are not notified.
 func (e *Recorder) Restore(ref PodRef, saved []byte) error {
 	var in eventsJSON
 	if err := json.Unmarshal(saved, &in); err != nil {

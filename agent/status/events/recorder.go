@@ -17,37 +17,36 @@ import (
 	"berth/podspec"
 )
 
-// Bounds that EventsOptions may lower or raise.
+// Defaults of RecorderOptions.
 const (
 	DefaultMaxPerPod      = 100
 	DefaultMaxBytesPerPod = 64 << 10
 	DefaultRetention      = time.Hour
 	DefaultMaxDeletedPods = 200
-	// MaxMessageBytes is the longest message kept, in bytes, as the Kubernetes API
-	// has it for events.
+	// MaxMessageBytes is the limit of the Kubernetes API for the message of an event.
 	MaxMessageBytes = 1024
 )
 
-// PodRef says which pod an event is about.
+// PodRef references the pod of an event.
 type PodRef struct {
 	Namespace, Name string
 	UID             types.UID
 }
 
-// PodRefOf returns the Ref of a pod.
+// PodRefOf returns the PodRef of a pod.
 func PodRefOf(pod *corev1.Pod) PodRef {
 	return PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 }
 
-// Event is one thing worth telling about a pod.
+// Event is an event of a pod.
 type Event struct {
-	Type      string    // corev1.EventTypeNormal or EventTypeWarning; empty: Normal
-	Reason    string    // CamelCase, as the Kubernetes documentation has it: Started, BackOff, …
-	Message   string    // one sentence for the user, no secrets
-	Container string    // its name; empty: the event is about the pod
+	Type      string    // default corev1.EventTypeNormal
+	Reason    string    // CamelCase, as in Kubernetes: Started, BackOff, …
+	Message   string    // one sentence for the user, without secrets
+	Container string    // container name, empty: the event is about the pod
 	Init      bool      // Container is an init container
 	Ephemeral bool      // Container is an ephemeral container
-	At        time.Time // zero: now
+	At        time.Time // default now
 }
 
 func (e Event) fieldPath() string {
@@ -62,18 +61,18 @@ func (e Event) fieldPath() string {
 	return "spec.containers{" + e.Container + "}"
 }
 
-// RecorderOptions is what NewEvents needs. Every zero field has a default.
+// RecorderOptions are the options of NewRecorder. Every zero field has a default.
 type RecorderOptions struct {
 	Now            func() time.Time // default time.Now
-	Component      string           // source.component; default "kubelet", which tools filter by
-	Host           string           // source.host: the node's name
-	MaxPerPod      int              // events kept per pod
-	MaxBytesPerPod int              // bytes of text kept per pod
-	Retention      time.Duration    // how long a pod that is gone is remembered
-	MaxDeletedPods int              // how many such pods are remembered at most
+	Component      string           // source.component, default "kubelet", which clients filter for
+	Host           string           // source.host: the node name
+	MaxPerPod      int              // maximum number of events per pod
+	MaxBytesPerPod int              // maximum size of the event texts per pod
+	Retention      time.Duration    // how long the events of a deleted pod are kept
+	MaxDeletedPods int              // maximum number of deleted pods with events
 }
 
-// Recorder remembers the events of the node's pods. It is safe for concurrent use.
+// Recorder keeps the events of the node's pods. It is safe for concurrent use.
 type Recorder struct {
 	opt RecorderOptions
 
@@ -81,30 +80,30 @@ type Recorder struct {
 	pods        map[types.UID]*podEvents
 	subs        map[*Subscription]struct{}
 	seq         uint64
-	deletedPods int // pods with a gone time
+	deletedPods int // number of pods with deletedAt
 }
 
-// podEvents holds the events of one pod, oldest telling first.
+// podEvents holds the events of one pod, ordered by last occurrence.
 type podEvents struct {
 	ref       PodRef
 	list      []*entry
 	bytes     int
-	deletedAt time.Time // zero: the pod is here
+	deletedAt time.Time // zero: not deleted
 }
 
-// entry is an event as it is kept: the text once, no Kubernetes object.
+// entry is a compact event.
 type entry struct {
 	typ, reason, message, path string
-	similarity                 uint64 // see likeness
+	similarity                 uint64 // see similarityHash
 	count                      int32
 	first, last                time.Time
-	id                         uint64 // of the first telling: its name
-	version                    uint64 // of the last telling
+	id                         uint64 // sequence number of the first occurrence, part of the name
+	version                    uint64 // sequence number of the last occurrence
 }
 
 func (e *entry) size() int { return len(e.reason) + len(e.message) + len(e.path) + 128 }
 
-// NewRecorder returns an empty memory.
+// NewRecorder returns an empty Recorder.
 func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -117,9 +116,9 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return &Recorder{opt: o, pods: map[types.UID]*podEvents{}, subs: map[*Subscription]struct{}{}}
 }
 
-// Record tells an event about a pod. The same type, reason, container and
-// message as one that is kept raises that one's count, and so does a message that
-// differs in IDs of the runtime only; the newest is kept. It never blocks.
+// Record records an event of a pod. If an event with the same type, reason, container and message
+// is kept, its count is increased. Messages that differ only in runtime IDs count as equal, and the
+// newest is kept. Record never blocks.
 func (e *Recorder) Record(ref PodRef, ev Event) {
 	if ev.At.IsZero() {
 		ev.At = e.opt.Now()
@@ -148,8 +147,7 @@ func (e *Recorder) Record(ref PodRef, ev Event) {
 	}
 }
 
-// add puts ev among the events of the pod and returns its entry, which is now
-// the last of the list.
+// add adds ev to the events of the pod and returns its entry, the last one of the list.
 func (p *podEvents) add(ev Event, seq uint64) *entry {
 	path, like := ev.fieldPath(), similarityHash(ev.Message)
 	i := slices.IndexFunc(p.list, func(x *entry) bool {
@@ -174,12 +172,13 @@ func (p *podEvents) add(ev Event, seq uint64) *entry {
 	return x
 }
 
-// minIDLength is the length from which on a row of hexadecimal digits is an ID that
-// the runtime has drawn.
+// minIDLength is the minimum length of a sequence of hexadecimal digits that is considered a
+// runtime ID.
 const minIDLength = 32
 
-// similarityHash is a hash of a message without such IDs: a command that cannot be
-// started has another one each time, and would else be another event each time.
+// similarityHash returns a hash of the message without runtime IDs. Some messages contain a
+// different ID every time, for example that of an exec that cannot start, and each would be a new
+// event.
 func similarityHash(message string) uint64 {
 	h := fnv.New64a()
 	for rest := message; rest != ""; {
@@ -192,14 +191,14 @@ func similarityHash(message string) uint64 {
 		if n >= minIDLength {
 			part = "…"
 		}
-		_, _ = h.Write([]byte(part)) // a hash never fails
+		_, _ = h.Write([]byte(part)) // never fails
 	}
 	return h.Sum64()
 }
 
 func isHex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }
 
-// enforceLimits drops what was told longest ago. The newest always stays.
+// enforceLimits drops the events with the oldest last occurrence. The newest event always remains.
 func (p *podEvents) enforceLimits(count, bytes int) {
 	n := 0
 	for len(p.list)-n > 1 && (len(p.list)-n > count || p.bytes > bytes) {
@@ -209,7 +208,7 @@ func (p *podEvents) enforceLimits(count, bytes int) {
 	p.list = slices.Delete(p.list, 0, n)
 }
 
-// List returns the events of one pod, the one told last at the end; nil: none.
+// List returns the events of one pod ordered by last occurrence, or nil.
 func (e *Recorder) List(uid types.UID) []corev1.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -221,8 +220,8 @@ func (e *Recorder) List(uid types.UID) []corev1.Event {
 	return e.objects(p)
 }
 
-// All returns the events of all pods, also of those gone within the retention,
-// in the order in which they were told last.
+// All returns the events of all pods ordered by last occurrence, including those of recently
+// deleted pods.
 func (e *Recorder) All() []corev1.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -249,8 +248,7 @@ func (e *Recorder) all() []corev1.Event {
 	return out
 }
 
-// PodDeleted says that nothing is left of a pod: its events stay for the retention,
-// then they go. Telling something about it meanwhile does not prolong that.
+// PodDeleted starts the retention time of a pod's events. Later events of the pod do not extend it.
 func (e *Recorder) PodDeleted(uid types.UID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -262,8 +260,8 @@ func (e *Recorder) PodDeleted(uid types.UID) {
 	e.expire(now)
 }
 
-// expire drops pods gone for longer than the retention, and the longest gone
-// beyond the bound.
+// expire drops the events of pods deleted before the retention time, and of the oldest deleted pods
+// above the limit.
 func (e *Recorder) expire(now time.Time) {
 	if e.deletedPods == 0 {
 		return
@@ -297,11 +295,10 @@ func (e *Recorder) objects(p *podEvents) []corev1.Event {
 	return out
 }
 
-// object makes the Kubernetes form. Its name is stable over repetitions, and
-// its resource version grows with each.
+// object returns the Kubernetes event. Repetitions keep its name and increase its resource version.
 func (e *Recorder) object(ref PodRef, x *entry) corev1.Event {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(ref.UID)) // a hash never fails
+	_, _ = h.Write([]byte(ref.UID)) // never fails
 	return corev1.Event{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -323,7 +320,7 @@ func (e *Recorder) object(ref PodRef, x *entry) corev1.Event {
 	}
 }
 
-// truncate shortens s to n bytes at a character's border and says that it did.
+// truncate shortens s to at most n bytes at a character boundary and appends an ellipsis.
 func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -336,7 +333,7 @@ func truncate(s string, n int) string {
 	return s[:n] + cut
 }
 
-// EventFromReason is a reason as users are told it.
+// EventFromReason converts a Reason of a plan to an event.
 func EventFromReason(pod *corev1.Pod, r plan.Reason) Event {
 	ev := Event{Type: r.EventType, Reason: r.Code, Message: r.Message}
 	for i := range pod.Spec.InitContainers {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Stopwatch adds up the time during which at least one of many things is under
-// way: two at once count once.
+// Stopwatch measures the time during which at least one operation is in progress. Concurrent
+// operations count once. It is safe for concurrent use.
 type Stopwatch struct {
 	mu    sync.Mutex
 	n     int
@@ -14,7 +14,7 @@ type Stopwatch struct {
 	sum   time.Duration
 }
 
-// Start begins one thing; the function that it returns ends it.
+// Start starts an operation. The returned function ends it.
 func (s *Stopwatch) Start() (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,7 +32,7 @@ func (s *Stopwatch) Start() (end func()) {
 	}
 }
 
-// Total is the sum so far.
+// Total returns the time measured so far.
 func (s *Stopwatch) Total() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Subscription is a view of all events told from one moment on. It is bounded:
-// who does not keep up loses the oldest and is told so by Missed.
+// Subscription receives all events recorded after Subscribe. Its buffer is limited: a slow
+// subscriber loses the oldest events, see Dropped.
 type Subscription struct {
 	C <-chan corev1.Event // closed by Close
 
@@ -20,9 +20,9 @@ type Subscription struct {
 	closed  bool
 }
 
-// Subscribe returns what is known and a subscription to what is told after
-// that, without a gap between the two. buffer is the number of events that may
-// wait; at least 1. Close it.
+// Subscribe returns the known events and a subscription for later ones, without a gap between them.
+// buffer is the number of events that may be pending, at least 1. The caller must close the
+// subscription.
 func (e *Recorder) Subscribe(buffer int) ([]corev1.Event, *Subscription) {
 	c := make(chan corev1.Event, max(buffer, 1))
 	s := &Subscription{C: c, c: c, events: e}
@@ -32,8 +32,8 @@ func (e *Recorder) Subscribe(buffer int) ([]corev1.Event, *Subscription) {
 	return e.all(), s
 }
 
-// offer hands over an event without ever blocking. Only Record calls it, one
-// at a time, so that room made by dropping the oldest is not taken by another.
+// offer sends an event without blocking. Only Record calls it, one call at a time, so that the
+// space of a dropped event is not used by another one.
 func (s *Subscription) offer(ev corev1.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func (s *Subscription) offer(ev corev1.Event) {
 	}
 }
 
-// Dropped returns how many events this subscriber has lost since it last asked.
+// Dropped returns the number of events lost since the last call.
 func (s *Subscription) Dropped() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

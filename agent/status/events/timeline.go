@@ -9,60 +9,57 @@ import (
 	"time"
 )
 
-// Bounds that TimelineOptions may lower or raise. Together they keep the
-// timeline of a usual pod at rest below 8 KiB.
+// Defaults of TimelineOptions. With them the timeline of an ordinary pod is smaller than 8 KiB.
 const (
 	DefaultMaxSpans     = 40
 	DefaultMaxSpanBytes = 7 << 10
 	defaultStartSpans   = 10
-	spansPerContainer   = 6 // of one more container's start: what is made, its calls, its pull
+	spansPerContainer   = 6 // spans for the start of one more container: the start, its calls, its pull
 	bytesPerSpan        = 180
 	maxSpanText         = 256
 )
 
-// SpanID names a span within one timeline; 0 is none.
+// SpanID identifies a span of one timeline. 0 is none.
 type SpanID uint32
 
-// Span is something that took time while a pod was started, run or ended: a
-// stage, a runtime call, a wait.
+// Span is a timed operation of a pod: a stage, a runtime call or a wait.
 type Span struct {
 	ID      SpanID    `json:"id"`
 	Parent  SpanID    `json:"parent,omitempty"`
-	Name    string    `json:"name"`            // what was done: RunSandbox, PullImage web, …
+	Name    string    `json:"name"`            // RunSandbox, PullImage web, …
 	Stage   string    `json:"stage,omitempty"` // prepare, admit, configure, cleanup, build-run
 	Start   time.Time `json:"start"`
-	End     time.Time `json:"end,omitzero"`      // zero: under way
-	Cause   string    `json:"cause,omitempty"`   // why it was done or waited for
-	Err     string    `json:"error,omitempty"`   // why it went wrong; no secrets
+	End     time.Time `json:"end,omitzero"`      // zero: in progress
+	Cause   string    `json:"cause,omitempty"`   // reason of the operation or the wait
+	Err     string    `json:"error,omitempty"`   // error without secrets
 	Attempt uint32    `json:"attempt,omitempty"` // of the sandbox or container
 }
 
 func (s *Span) size() int { return len(s.Name) + len(s.Stage) + len(s.Cause) + len(s.Err) + 128 }
 
-// TimelineOptions is what NewTimeline needs. Every zero field has a default.
+// TimelineOptions are the options of NewTimeline. Every zero field has a default.
 type TimelineOptions struct {
 	Now        func() time.Time // default time.Now
-	MaxSpans   int              // spans kept, at least 4
-	MaxBytes   int              // bytes kept
-	StartSpans int              // of the spans kept, those that tell how the pod was started; default a quarter
+	MaxSpans   int              // maximum number of spans, at least 4
+	MaxBytes   int              // maximum size
+	StartSpans int              // spans reserved for the start of the pod, default a quarter of MaxSpans
 
-	OnChange func() // told after every change, on the goroutine that made it; nil: nobody
+	OnChange func() // called after every change on the same goroutine, optional
 }
 
-// Timeline is the bounded list of the spans of one pod. It is safe for
-// concurrent use. Make it with NewTimeline, or decode one from JSON.
+// Timeline is a limited list of the spans of one pod. It is safe for concurrent use. NewTimeline or
+// decoding from JSON creates it.
 type Timeline struct {
 	opt TimelineOptions
 
 	mu      sync.Mutex
-	spans   []Span // by ID, which is by Start
+	spans   []Span // ordered by ID, and thereby by Start
 	last    SpanID
 	dropped int
 	bytes   int
 }
 
-// OptionsForContainers are the options of a pod with n containers: its whole start is kept,
-// however many they are.
+// OptionsForContainers returns options that keep the complete start of a pod with n containers.
 func OptionsForContainers(n int, changed func()) TimelineOptions {
 	more := max(n-1, 0) * spansPerContainer
 	return TimelineOptions{
@@ -84,8 +81,8 @@ func NewTimeline(o TimelineOptions) *Timeline {
 	return &Timeline{opt: o}
 }
 
-// Begin adds a span and returns its ID for End and for Parent. The ID of the
-// argument is ignored; a zero Start is now. A span with an End is complete.
+// Begin adds a span and returns its ID for End and for Span.Parent. It ignores the ID of the
+// argument. The default of Start is now. A span with an End is complete.
 func (t *Timeline) Begin(s Span) SpanID {
 	if s.Start.IsZero() {
 		s.Start = t.opt.Now()
@@ -93,7 +90,7 @@ func (t *Timeline) Begin(s Span) SpanID {
 	s.Name, s.Stage = truncate(s.Name, maxSpanText), truncate(s.Stage, maxSpanText)
 	s.Cause, s.Err = truncate(s.Cause, maxSpanText), truncate(s.Err, maxSpanText)
 	s.Start, s.End = wallTime(s.Start), wallTime(s.End)
-	defer t.opt.OnChange() // after the lock is given back
+	defer t.opt.OnChange() // runs after the unlock
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +101,7 @@ func (t *Timeline) Begin(s Span) SpanID {
 func (t *Timeline) add(s Span) SpanID {
 	t.last++
 	s.ID = t.last
-	if len(t.spans) == cap(t.spans) { // append would double: pods are many
+	if len(t.spans) == cap(t.spans) { // append would double the capacity for each of many pods
 		t.spans = append(make([]Span, 0, len(t.spans)+8), t.spans...)
 	}
 	t.spans = append(t.spans, s)
@@ -113,8 +110,7 @@ func (t *Timeline) add(s Span) SpanID {
 	return s.ID
 }
 
-// End ends a span; err nil means well. A span that is unknown, dropped or ended
-// is left as it is.
+// End ends a span. It ignores a span that is unknown, dropped or has ended.
 func (t *Timeline) End(id SpanID, err error) {
 	now := wallTime(t.opt.Now())
 	defer t.opt.OnChange()
@@ -133,8 +129,8 @@ func (t *Timeline) End(id SpanID, err error) {
 	}
 }
 
-// enforceLimits drops from the middle: the first spans tell how the pod was started, the
-// last are the newest. A stage goes with the calls that it made.
+// enforceLimits drops spans after those of the start and before the newest ones. A stage is dropped
+// together with its calls.
 func (t *Timeline) enforceLimits() {
 	keep := t.opt.StartSpans
 	for len(t.spans) > keep+1 && (len(t.spans) > t.opt.MaxSpans || t.bytes > t.opt.MaxBytes) {
@@ -157,22 +153,21 @@ func (t *Timeline) enforceLimits() {
 	}
 }
 
-// Spans returns a copy of the spans, oldest first, and how many were dropped.
+// Spans returns a copy of the spans, oldest first, and the number of dropped ones.
 func (t *Timeline) Spans() ([]Span, int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.spans), t.dropped
 }
 
-// timelineJSON is the written form, version 1.
+// timelineJSON is version 1 of the encoding.
 type timelineJSON struct {
 	Version int    `json:"version"`
 	Dropped int    `json:"dropped,omitempty"`
 	Spans   []Span `json:"spans"`
 }
 
-// MarshalJSON writes the form that `berth timeline -o json` shows and the local
-// store keeps.
+// MarshalJSON returns the encoding for `berth timeline -o json` and the local store.
 func (t *Timeline) MarshalJSON() ([]byte, error) {
 	spans, dropped := t.Spans()
 	if spans == nil {
@@ -181,8 +176,7 @@ func (t *Timeline) MarshalJSON() ([]byte, error) {
 	return json.Marshal(timelineJSON{Version: 1, Dropped: dropped, Spans: spans})
 }
 
-// UnmarshalJSON replaces the content by what MarshalJSON wrote. Spans that were
-// under way stay without an end: the agent that would have ended them is gone.
+// UnmarshalJSON replaces the content. Spans that were in progress remain without an end.
 func (t *Timeline) UnmarshalJSON(b []byte) error {
 	var in timelineJSON
 	if err := json.Unmarshal(b, &in); err != nil {
@@ -208,20 +202,19 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Restart is the time between two lives of the agent.
+// Restart is a restart of the agent.
 type Restart struct {
-	StoppedAt time.Time // when the earlier life ended, as far as is known; zero: it is not
-	StartedAt time.Time // of this life
-	Cause     string    // how the earlier life ended
+	StoppedAt time.Time // last known time of the previous run, zero: unknown
+	StartedAt time.Time // of this run
+	Cause     string    // how the previous run ended
 }
 
 // restartSpan is the name of the span of a restart.
 const restartSpan = "restart/agent"
 
-// Resume goes on with a timeline of an earlier life of the agent: what was under
-// way then is ended with a note, and the restart gets a span. Restarts between
-// which nothing was done but to look share one, or those of a quiet pod would
-// push out everything else.
+// Resume continues the timeline of a previous run of the agent. Spans in progress end with an
+// error, and a span for the restart is added. Successive restarts with only observations between
+// them share one span, because otherwise they would displace all others of an idle pod.
 func (t *Timeline) Resume(r Restart) {
 	r.StartedAt = wallTime(r.StartedAt)
 	if r.StoppedAt = wallTime(r.StoppedAt); r.StoppedAt.IsZero() || r.StoppedAt.After(r.StartedAt) {
@@ -261,5 +254,5 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// wallTime drops the monotonic reading: spans outlive the process that made them.
+// wallTime removes the monotonic reading, which is meaningless in another process.
 func wallTime(t time.Time) time.Time { return t.Round(0) }
