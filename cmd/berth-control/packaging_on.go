@@ -9,4 +9,6 @@ import (
 )
 
 // packagingCommands returns the commands that are needed while a package is built.
-func packagingCommands() []*cobra.Command { return []*cobra.Command{files.Command(freshConfig), files.Reference()} }
+func packagingCommands() []*cobra.Command {
+	return []*cobra.Command{files.Command(freshConfig), files.Reference()}
+}

@@ -1,4 +1,5 @@
-// Package arch holds no code: its test is the map of who may import whom.
+// Package arch contains only tests of the source tree: allowed imports, pure packages, the size of the
+// binary, and the tests that the documentation names.
 package arch
 
 import (
@@ -17,9 +18,9 @@ import (
 
 const root = "../.."
 
-// may lists, per package of berth, the berth packages that it may import.
+// allowedImports lists, per package of berth, the berth packages that it may import.
 // "*" is for what joins everything: commands and tests.
-var may = map[string][]string{
+var allowedImports = map[string][]string{
 	"podspec":             {},
 	"internal/strictyaml": {},
 	"admission":           {"podspec"},
@@ -31,30 +32,42 @@ var may = map[string][]string{
 	"agent/allocator":     {"admission", "agent/plan", "podspec"},
 	"agent/eviction":      {"agent/status", "agent/plan", "node/pressure", "podspec"},
 	"agent/shutdown":      {"agent/status", "node/shutdown"},
-	"agent":               {"agent/pod", "agent/status", "agent/allocator", "agent/plan", "agent/source", "agent/status/events", "agent/checkpoint", "admission", "podspec"},
-	"agent/pod":           {"agent/status", "agent/allocator", "agent/plan", "agent/source", "agent/status/events", "agent/checkpoint", "podspec"},
-	"agent/hostfake":      {"agent/plan", "admission", "podspec"},
-	"cri":                 {"agent/plan", "podspec", "cri/criconfig", "cri/crilog"},
-	"cri/criconfig":       {"agent/plan", "podspec"},
-	"cri/crifake":         {"agent/plan", "podspec"},
-	"cri/crilog":          {},
-	"cni":                 {"agent/plan", "podspec"},
-	"cni/routes":          {},
-	"cni/gateway":         {"cni/routes"},
-	"cni/networks":        {"agent/plan", "podspec"},
-	"probes/lifecycle":    {"agent/plan"},
-	"images":              {"agent/plan", "podspec"},
-	"images/offline":      {"podspec"},
-	"volumes":             {"agent/plan", "podspec", "volumes/content"},
-	"volumes/content":     {"agent/plan", "podspec"},
-	"node/cgroups":        {"agent/plan", "podspec"},
-	"probes/exectracker":  {"agent/plan"},
-	"node/devices":        {"agent/plan", "podspec"},
-	"internal/exits":      {},
-	"probes":              {"agent/plan", "podspec"},
-	"node":                {"agent/plan", "cri/criconfig", "node/pressure", "podspec"},
-	"node/stats":          {"agent/eviction", "agent/plan", "agent/status", "cri", "node", "node/cgroups", "node/pressure", "nodeapi", "nodeapi/server", "volumes"},
-	"node/check":          {"cni", "cri", "internal/apiclient", "internal/nodeconfig", "internal/userids", "node", "node/cgroups", "node/registration", "nodeapi"},
+	"agent": {
+		"agent/pod", "agent/status", "agent/allocator", "agent/plan", "agent/source", "agent/status/events",
+		"agent/checkpoint", "admission", "podspec",
+	},
+	"agent/pod": {
+		"agent/status", "agent/allocator", "agent/plan", "agent/source", "agent/status/events",
+		"agent/checkpoint", "podspec",
+	},
+	"agent/hostfake":     {"agent/plan", "admission", "podspec"},
+	"cri":                {"agent/plan", "podspec", "cri/criconfig", "cri/crilog"},
+	"cri/criconfig":      {"agent/plan", "podspec"},
+	"cri/crifake":        {"agent/plan", "podspec"},
+	"cri/crilog":         {},
+	"cni":                {"agent/plan", "podspec"},
+	"cni/routes":         {},
+	"cni/gateway":        {"cni/routes"},
+	"cni/networks":       {"agent/plan", "podspec"},
+	"probes/lifecycle":   {"agent/plan"},
+	"images":             {"agent/plan", "podspec"},
+	"images/offline":     {"podspec"},
+	"volumes":            {"agent/plan", "podspec", "volumes/content"},
+	"volumes/content":    {"agent/plan", "podspec"},
+	"node/cgroups":       {"agent/plan", "podspec"},
+	"probes/exectracker": {"agent/plan"},
+	"node/devices":       {"agent/plan", "podspec"},
+	"internal/exits":     {},
+	"probes":             {"agent/plan", "podspec"},
+	"node":               {"agent/plan", "cri/criconfig", "node/pressure", "podspec"},
+	"node/stats": {
+		"agent/eviction", "agent/plan", "agent/status", "cri", "node", "node/cgroups", "node/pressure",
+		"nodeapi", "nodeapi/server", "volumes",
+	},
+	"node/check": {
+		"cni", "cri", "internal/apiclient", "internal/nodeconfig", "internal/userids", "node",
+		"node/cgroups", "node/registration", "nodeapi",
+	},
 	"agent/leaks":         {"agent", "agent/plan", "agent/status", "cni", "cni/networks", "cri"},
 	"agent/metrics":       {"agent", "agent/pod", "agent/plan", "internal/telemetry", "podspec"},
 	"node/pressure":       {"podspec"},
@@ -76,10 +89,13 @@ var may = map[string][]string{
 
 	"internal/apiclient":     {},
 	"agent/source/apiserver": {"agent/plan", "agent/source", "internal/apiclient", "podspec"},
-	"agent/status/apiserver": {"agent/status", "agent/plan", "agent/status/events", "agent/source", "internal/apiclient", "podspec"},
-	"node/registration":      {"internal/apiclient"},
+	"agent/status/apiserver": {
+		"agent/status", "agent/plan", "agent/status/events", "agent/source", "internal/apiclient",
+		"podspec",
+	},
+	"node/registration": {"internal/apiclient"},
 
-	"control":                {"*"}, // joins its own parts, as cmd/berth does
+	"control":                {"*"}, // wires its own packages, as cmd/berth does
 	"control/scheme":         {"control/scheme/openapi"},
 	"control/scheme/openapi": {},
 	"control/storage":        {},
@@ -103,16 +119,22 @@ var may = map[string][]string{
 	"control/admission": {"podspec", "control/authz", "control/quota", "control/tokens"},
 }
 
-// pure lists the packages that decide only: no clock, file, lock, log,
-// goroutine or variable of the package, and of the standard library only what
-// is pure itself.
-var pure = []string{"podspec", "admission", "agent/plan", "node/pressure", "node/shutdown", "cri/criconfig", "cni/routes", "control/printers", "control/validation", "control/scheduler/placement", "control/quota"}
-
-// impure is what no pure package may import.
-var impure = []string{
-	"context", "io/fs", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "os", "os/exec", "os/signal", "runtime", "sync",
-	"sync/atomic", "syscall", "testing", "golang.org/x/sys/unix", "google.golang.org/grpc", "k8s.io/klog/v2",
+// pure lists the packages without side effects: no clock, file, lock, log, goroutine or mutable package
+// variable, and only standard library packages that are pure themselves.
+var pure = []string{
+	"podspec", "admission", "agent/plan", "node/pressure", "node/shutdown", "cri/criconfig",
+	"cni/routes", "control/printers", "control/validation", "control/scheduler/placement",
+	"control/quota",
 }
+
+// impure lists the packages that no pure package may import.
+var impure = []string{
+	"context", "io/fs", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "os", "os/exec", "os/signal", "runtime",
+	"sync", "sync/atomic", "syscall", "testing", "golang.org/x/sys/unix", "google.golang.org/grpc", "k8s.io/klog/v2",
+}
+
+// clockFuncs lists the functions of package time that read the clock or wait.
+var clockFuncs = []string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker", "Tick"}
 
 // source is one parsed non-test file.
 type source struct {
@@ -121,8 +143,8 @@ type source struct {
 	fset      *token.FileSet
 }
 
-// sources parses the tree in this process, so that the test cache sees a
-// change; running "go list" as a child would let a cached "ok" hide one.
+// sources parses the tree in this process so that the test cache depends on all files. A child process
+// such as "go list" would let a cached "ok" hide a change.
 func sources(t *testing.T) (out []source) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -130,7 +152,8 @@ func sources(t *testing.T) (out []source) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "bin" || strings.HasPrefix(d.Name(), ".") && path != root) {
+		hidden := strings.HasPrefix(d.Name(), ".") && path != root
+		if d.IsDir() && (hidden || d.Name() == "testdata" || d.Name() == "bin") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -151,19 +174,19 @@ func sources(t *testing.T) (out []source) {
 		t.Fatal(err)
 	}
 	if len(out) < 20 {
-		t.Fatalf("only %d files found: the walk is broken", len(out))
+		t.Fatalf("found only %d files", len(out))
 	}
 	return out
 }
 
-func TestImportsFollowTheMap(t *testing.T) {
+func TestImportsAreAllowed(t *testing.T) {
 	for _, s := range sources(t) {
 		if strings.HasPrefix(s.pkg, "test/") {
 			continue
 		}
-		allowed, known := may[s.pkg]
+		allowed, known := allowedImports[s.pkg]
 		if !known {
-			t.Errorf("%s: package %s is not on the map", s.path, s.pkg)
+			t.Errorf("%s: package %s is missing in allowedImports", s.path, s.pkg)
 			continue
 		}
 		for _, im := range s.file.Imports {
@@ -176,7 +199,7 @@ func TestImportsFollowTheMap(t *testing.T) {
 	}
 }
 
-func TestPurePackagesArePure(t *testing.T) {
+func TestPurePackagesHaveNoSideEffects(t *testing.T) {
 	for _, s := range sources(t) {
 		if !slices.Contains(pure, s.pkg) {
 			continue
@@ -189,11 +212,11 @@ func TestPurePackagesArePure(t *testing.T) {
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.GoStmt:
-				t.Errorf("%s: a pure package starts no goroutine", s.fset.Position(n.Pos()))
+				t.Errorf("%s: a pure package must not start a goroutine", s.fset.Position(n.Pos()))
 			case *ast.SelectorExpr:
 				x, ok := n.X.(*ast.Ident)
-				if ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker", "Tick"}, n.Sel.Name) {
-					t.Errorf("%s: a pure package has no clock", s.fset.Position(n.Pos()))
+				if ok && x.Name == "time" && slices.Contains(clockFuncs, n.Sel.Name) {
+					t.Errorf("%s: a pure package must not read the clock", s.fset.Position(n.Pos()))
 				}
 			case *ast.AssignStmt:
 				return true
@@ -203,9 +226,9 @@ func TestPurePackagesArePure(t *testing.T) {
 	}
 }
 
-// TestNobodyWritesPackageVariables lets pure packages have tables, and nothing
-// that changes.
-func TestNobodyWritesPackageVariables(t *testing.T) {
+// TestPurePackagesDoNotWritePackageVariables allows constant tables in pure packages, but no mutable
+// state.
+func TestPurePackagesDoNotWritePackageVariables(t *testing.T) {
 	byPkg := map[string][]source{}
 	for _, s := range sources(t) {
 		if slices.Contains(pure, s.pkg) {
@@ -230,7 +253,7 @@ func TestNobodyWritesPackageVariables(t *testing.T) {
 				if a, ok := n.(*ast.AssignStmt); ok && a.Tok == token.ASSIGN {
 					for _, left := range a.Lhs {
 						if id := baseOf(left); id != nil && vars[id.Name] {
-							t.Errorf("%s: package variable %s is written", s.fset.Position(a.Pos()), id.Name)
+							t.Errorf("%s: package variable %s must not be written", s.fset.Position(a.Pos()), id.Name)
 						}
 					}
 				}
@@ -250,8 +273,8 @@ func baseOf(e ast.Expr) *ast.Ident {
 	return nil
 }
 
-// TestAgentPackageSizes limits packages agent and agent/pod to what one can read
-// in an afternoon. What grows beyond that moves down into the leaf packages.
+// TestAgentPackageSizes limits the size of packages agent and agent/pod. Code that grows moves into
+// subpackages.
 func TestAgentPackageSizes(t *testing.T) {
 	limits := map[string]int{"agent": 2000, "agent/pod": 2700}
 	lines := map[string]int{}
@@ -272,12 +295,12 @@ func TestAgentPackageSizes(t *testing.T) {
 	}
 }
 
-func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
-	said := map[string]bool{}
+func TestEveryPackageHasComment(t *testing.T) {
+	documented := map[string]bool{}
 	for _, s := range sources(t) {
-		said[s.pkg] = said[s.pkg] || s.file.Doc != nil
+		documented[s.pkg] = documented[s.pkg] || s.file.Doc != nil
 	}
-	for pkg, ok := range said {
+	for pkg, ok := range documented {
 		if !ok {
 			t.Errorf("package %s has no package comment", pkg)
 		}

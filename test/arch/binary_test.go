@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestTheBinaryStaysLean builds berth for both architectures as the Makefile does
-// and looks at what came of it.
-func TestTheBinaryStaysLean(t *testing.T) {
+// TestBinarySizeAndLinkedModules builds berth for both architectures with the flags of the
+// Makefile and checks linkage, size and linked modules.
+func TestBinarySizeAndLinkedModules(t *testing.T) {
 	const version = "v0.0.1-of-the-test"
 	flags := linkFlags(t, version)
 	dir := t.TempDir()
@@ -25,19 +25,20 @@ func TestTheBinaryStaysLean(t *testing.T) {
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("build for %s: %v\n%s", arch, err, out)
 		}
-		isStatic(t, bin, machine)
-		isLean(t, bin)
+		checkStatic(t, bin, machine)
+		checkSizeAndModules(t, bin)
 	}
-	linksNoClientset(t)
+	checkNoClientset(t)
 
-	// It exits with an error, because no agent answers, and tells its own version first.
-	out, _ := exec.CommandContext(t.Context(), filepath.Join(dir, runtime.GOARCH), "--socket", filepath.Join(dir, "none.sock"), "version").CombinedOutput()
+	// The command prints its own version, then exits with an error because no agent is running.
+	command := []string{"--socket", filepath.Join(dir, "none.sock"), "version"}
+	out, _ := exec.CommandContext(t.Context(), filepath.Join(dir, runtime.GOARCH), command...).CombinedOutput()
 	if !strings.Contains(string(out), version) {
-		t.Errorf("built with %s, berth version says\n%s", flags, out)
+		t.Errorf("built with %s, berth version prints\n%s", flags, out)
 	}
 }
 
-// linkFlags are the LDFLAGS of the Makefile for a version.
+// linkFlags returns the LDFLAGS of the Makefile for a version.
 func linkFlags(t *testing.T, version string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
@@ -46,15 +47,16 @@ func linkFlags(t *testing.T, version string) string {
 	}
 	for line := range strings.Lines(string(text)) {
 		if flags, ok := strings.CutPrefix(line, "LDFLAGS := "); ok {
-			return strings.NewReplacer("$(VERSION)", version, "$(COMMIT)", "abc1234", "$(DATE)", "2026-01-02T03:04:05Z").Replace(strings.TrimSpace(flags))
+			values := strings.NewReplacer("$(VERSION)", version, "$(COMMIT)", "abc1234", "$(DATE)", "2026-01-02T03:04:05Z")
+			return values.Replace(strings.TrimSpace(flags))
 		}
 	}
 	t.Fatal("the Makefile has no LDFLAGS")
 	return ""
 }
 
-// isStatic looks for what a dynamic loader would be needed for.
-func isStatic(t *testing.T, bin string, machine elf.Machine) {
+// checkStatic checks the machine type and that the binary needs no dynamic loader.
+func checkStatic(t *testing.T, bin string, machine elf.Machine) {
 	t.Helper()
 	f, err := elf.Open(bin)
 	if err != nil {
@@ -66,7 +68,7 @@ func isStatic(t *testing.T, bin string, machine elf.Machine) {
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			t.Errorf("%s asks for a dynamic loader", bin)
+			t.Errorf("%s requires a dynamic loader", bin)
 		}
 	}
 	if libs, err := f.ImportedLibraries(); err != nil || len(libs) > 0 {
@@ -74,8 +76,8 @@ func isStatic(t *testing.T, bin string, machine elf.Machine) {
 	}
 }
 
-// isLean looks at the size and at the modules that are linked.
-func isLean(t *testing.T, bin string) {
+// checkSizeAndModules checks the size of the binary and the linked modules.
+func checkSizeAndModules(t *testing.T, bin string) {
 	t.Helper()
 	info, err := os.Stat(bin)
 	if err != nil {
@@ -89,15 +91,17 @@ func isLean(t *testing.T, bin string) {
 		t.Fatal(err)
 	}
 	for _, m := range linked.Deps {
-		for _, no := range []string{"k8s.io/apiserver", "k8s.io/kubernetes", "go.etcd.io/etcd", "k8s.io/apiextensions-apiserver"} {
-			if strings.HasPrefix(m.Path, no) {
+		for _, forbidden := range []string{
+			"k8s.io/apiserver", "k8s.io/kubernetes", "go.etcd.io/etcd", "k8s.io/apiextensions-apiserver",
+		} {
+			if strings.HasPrefix(m.Path, forbidden) {
 				t.Errorf("%s links %s", bin, m.Path)
 			}
 		}
 	}
 }
 
-func linksNoClientset(t *testing.T) {
+func checkNoClientset(t *testing.T) {
 	t.Helper()
 	deps := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/berth")
 	deps.Dir = root

@@ -11,27 +11,29 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// unread are the fields of nodeconfig.Config that nobody reads yet, each with
-// the row of the table that says so.
+// unread maps fields of nodeconfig.Config that no package reads yet to the row of the field table
+// that documents this.
 var unread = map[string]string{
 	"Eviction.LocalStorageIsolation": "localStorageCapacityIsolation",
 }
 
-// TestEverySettingIsRead holds the table of the configuration to the truth: what
-// is resolved and read by no other package cannot be honoured.
-func TestEverySettingIsRead(t *testing.T) {
+const configPackage = "internal/nodeconfig"
+
+// TestEveryConfigFieldIsRead checks the field table of the configuration: a setting that is resolved
+// but read by no other package has no effect.
+func TestEveryConfigFieldIsRead(t *testing.T) {
 	all := sources(t)
 	known := known{}
-	known["berth/internal/nodeconfig"] = checked(all, "internal/nodeconfig", known, nil)
+	known["berth/"+configPackage] = checkPackage(all, configPackage, known, nil)
 	fields := map[*types.Var]string{}
-	settings(known["berth/internal/nodeconfig"].Scope().Lookup("Config").Type(), fields)
+	collectFields(known["berth/"+configPackage].Scope().Lookup("Config").Type(), fields)
 	if len(fields) < 80 {
-		t.Fatalf("only %d settings are found", len(fields))
+		t.Fatalf("found only %d fields", len(fields))
 	}
 	read := map[string]bool{}
 	for _, pkg := range readers(all) {
 		info := &types.Info{Selections: map[*ast.SelectorExpr]*types.Selection{}}
-		checked(all, pkg, known, info)
+		checkPackage(all, pkg, known, info)
 		for _, s := range info.Selections {
 			if v, is := s.Obj().(*types.Var); is && fields[v] != "" {
 				read[fields[v]] = true
@@ -46,25 +48,25 @@ func TestEverySettingIsRead(t *testing.T) {
 		row, excused := unread[name]
 		switch {
 		case excused && read[name]:
-			t.Errorf("%s is read: take it from the list of those that are not", name)
+			t.Errorf("%s is read: remove it from the list of unread fields", name)
 		case excused && class[row] != nodeconfig.Ignored:
-			t.Errorf("%s is read by nobody, and %s is %s", name, row, class[row])
+			t.Errorf("%s is not read, but the class of %s is %s", name, row, class[row])
 		case !excused && !read[name]:
-			t.Errorf("%s is resolved and read by nobody: what it comes from is not honoured", name)
+			t.Errorf("%s is resolved but not read: the setting has no effect", name)
 		}
 	}
 	for name := range unread {
 		if !slices.Contains(slices.Collect(maps.Values(fields)), name) {
-			t.Errorf("there is no %s", name)
+			t.Errorf("Config has no field %s", name)
 		}
 	}
 }
 
-// readers are the packages that import nodeconfig, less itself and tests' own.
+// readers lists the packages that import nodeconfig, except the test packages.
 func readers(all []source) (out []string) {
 	for _, s := range all {
 		for _, im := range s.file.Imports {
-			if im.Path.Value == `"berth/internal/nodeconfig"` && path.Dir(s.pkg) != "test" && !slices.Contains(out, s.pkg) {
+			if im.Path.Value == `"berth/`+configPackage+`"` && path.Dir(s.pkg) != "test" && !slices.Contains(out, s.pkg) {
 				out = append(out, s.pkg)
 			}
 		}
@@ -72,14 +74,14 @@ func readers(all []source) (out []string) {
 	return out
 }
 
-// settings collects the fields of a type of nodeconfig and of those in it, which
-// have values of their own: Pods.Max.
-func settings(t types.Type, into map[*types.Var]string) {
+// collectFields adds the fields of a nodeconfig type and of the types nested in it to into, named by
+// section and field, for example Pods.Max.
+func collectFields(t types.Type, into map[*types.Var]string) {
 	switch u := t.(type) {
 	case *types.Pointer:
-		settings(u.Elem(), into)
+		collectFields(u.Elem(), into)
 	case *types.Slice:
-		settings(u.Elem(), into)
+		collectFields(u.Elem(), into)
 	case *types.Named:
 		body, is := u.Underlying().(*types.Struct)
 		if !is {
@@ -89,13 +91,13 @@ func settings(t types.Type, into map[*types.Var]string) {
 			if _, seen := into[v]; !seen && !v.Embedded() {
 				into[v] = u.Obj().Name() + "." + v.Name()
 			}
-			settings(v.Type(), into)
+			collectFields(v.Type(), into)
 		}
 	}
 }
 
-// known are packages by path. Others are imported as empty ones: what comes from
-// them has no type then, and nothing of nodeconfig is lost by that.
+// known maps import paths to checked packages. All other packages are imported as empty ones. What
+// comes from them has no type, which does not affect the types of nodeconfig.
 type known map[string]*types.Package
 
 func (k known) Import(name string) (*types.Package, error) {
@@ -107,8 +109,8 @@ func (k known) Import(name string) (*types.Package, error) {
 	return p, nil
 }
 
-// checked finds the types of a package as far as they can be told.
-func checked(all []source, pkg string, k known, info *types.Info) *types.Package {
+// checkPackage type-checks a package as far as the known imports allow.
+func checkPackage(all []source, pkg string, k known, info *types.Info) *types.Package {
 	conf := types.Config{Importer: k, Error: func(error) {}}
 	var files []*ast.File
 	fset := all[0].fset
@@ -117,6 +119,6 @@ func checked(all []source, pkg string, k known, info *types.Info) *types.Package
 			files = append(files, s.file)
 		}
 	}
-	p, _ := conf.Check("berth/"+pkg, fset, files, info) // what is missing was not imported
+	p, _ := conf.Check("berth/"+pkg, fset, files, info) // errors are expected: most imports are empty
 	return p
 }

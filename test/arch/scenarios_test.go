@@ -14,10 +14,9 @@ const scenarios = 38
 
 var scenarioTest = regexp.MustCompile(`(?m)^func (TestScenario(\d\d)_\w+)\(`)
 
-// TestTheScenariosHaveTheirTests holds docs/contributing/scenarios.md to the tree, both ways:
-// every row has tests that are there, or a reason, and every test of a row's
-// number is in that row.
-func TestTheScenariosHaveTheirTests(t *testing.T) {
+// TestScenarioTableMatchesTests checks docs/contributing/scenarios.md in both directions: every
+// row names existing tests or a reason, and the row names every test of its number.
+func TestScenarioTableMatchesTests(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "docs/contributing/scenarios.md"))
 	if err != nil {
@@ -30,11 +29,11 @@ func TestTheScenariosHaveTheirTests(t *testing.T) {
 			continue
 		}
 		n, err := strconv.Atoi(strings.TrimSpace(cells[1]))
-		if err != nil { // the head
+		if err != nil { // table header
 			continue
 		}
 		if _, twice := rows[n]; twice {
-			t.Errorf("row %d is there twice", n)
+			t.Errorf("row %d is duplicated", n)
 		}
 		named, reason := strings.TrimSpace(cells[3]), strings.TrimSpace(cells[4])
 		rows[n] = named
@@ -43,7 +42,7 @@ func TestTheScenariosHaveTheirTests(t *testing.T) {
 		}
 		for test := range strings.SplitSeq(named, ", ") {
 			if named != "" {
-				tests.has(t, test)
+				tests.requireTest(t, test)
 			}
 		}
 	}
@@ -62,7 +61,7 @@ func TestTheScenariosHaveTheirTests(t *testing.T) {
 	}
 }
 
-// scenarioTests finds all tests of scenarios by package, each with its number.
+// scenarioTests returns all scenario tests by package, each with its number.
 func scenarioTests(t *testing.T) map[string][][]string {
 	t.Helper()
 	all, count := map[string][][]string{}, 0
@@ -88,7 +87,7 @@ func scenarioTests(t *testing.T) map[string][][]string {
 		t.Fatal(err)
 	}
 	if count < 40 {
-		t.Errorf("only %d tests of scenarios were found", count)
+		t.Errorf("found only %d scenario tests", count)
 	}
 	return all
 }

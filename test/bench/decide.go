@@ -33,7 +33,7 @@ func (b *bench) evictionDecide(ctx context.Context) error {
 
 // benchmark is the median time of one operation of a package's benchmark.
 func benchmark(ctx context.Context, name, pkg string) (time.Duration, error) {
-	repo, err := hosts.Repo()
+	repo, err := hosts.RepoRoot()
 	if err != nil {
 		return 0, err
 	}

@@ -114,7 +114,7 @@ func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (
 	if !slices.ContainsFunc(figures, figure.wanted) {
 		return nil
 	}
-	repo, err := hosts.Repo()
+	repo, err := hosts.RepoRoot()
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (
 	}
 	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: bin, Host: host, Config: map[string]any{
 		"healthzPort": health, "maxPods": 200, "crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"},
-	}, Berth: asUsersHaveIt})
+	}, BerthConfig: asUsersHaveIt})
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (p *pair) join(ctx context.Context) error {
 	}
 	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{
 		Binary: p.alone.Binary, Host: p.b.host, Name: node, NodeName: node,
-		Config: map[string]any{"maxPods": 200}, Berth: asUsersHaveIt, ExtraArgs: []string{"--kubeconfig", file},
+		Config: map[string]any{"maxPods": 200}, BerthConfig: asUsersHaveIt, ExtraArgs: []string{"--kubeconfig", file},
 	})
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func build(ctx context.Context) (*programs, error) {
 
 // buildUpstream builds Kubernetes' programs once per version of them and of Go.
 func buildUpstream(ctx context.Context) (dir string, err error) {
-	repo, err := hosts.Repo()
+	repo, err := hosts.RepoRoot()
 	if err != nil {
 		return "", err
 	}

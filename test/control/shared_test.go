@@ -147,7 +147,7 @@ func (l *logBuffer) last() string {
 }
 
 func TestMain(m *testing.M) {
-	hosts.SideBySide(3)
+	hosts.SetDefaultParallelism(3)
 	code := m.Run()
 	if failed := endShared(); code == 0 {
 		code = failed

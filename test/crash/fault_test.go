@@ -96,17 +96,17 @@ func TestScenario16_APodRemovedDuringAPullIsGoneAtOnce(t *testing.T) {
 			n := start(t, options{host: hosts.Options{Version: v}})
 			r := serve(t, pulled, images.Bash)
 			n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
-			release := r.Stall("berth/pulled")
+			release := r.BlockBlobs("berth/pulled")
 			for _, killed := range []bool{false, true} {
 				p := n.simple("slow")
 				p.Spec.Containers[0].Image = pulled
 				p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/slow.main; sleep 1000"}
 				n.putPod(p)
-				n.until("the pull to be held up", func() bool { return r.Counts("berth/pulled").Waiting > 0 && len(n.sandboxes("slow")) == 1 })
+				n.until("the pull to be held up", func() bool { return r.Counts("berth/pulled").Blocked > 0 && len(n.sandboxes("slow")) == 1 })
 				if killed {
 					n.kill()
 					n.launch()
-					n.until("the pull to be held up again", func() bool { return r.Counts("berth/pulled").Waiting > 0 })
+					n.until("the pull to be held up again", func() bool { return r.Counts("berth/pulled").Blocked > 0 })
 				}
 				n.drop("slow")
 				n.gone() // the pull is held up for far longer than is waited here
@@ -220,6 +220,6 @@ func (n *node) foreign() string {
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.host.CgroupRoot + "/foreign"},
 	}})
 	n.must("run a sandbox", err)
-	n.must("run a sandbox", n.host.Settle(n.Context()))
+	n.must("run a sandbox", n.host.WaitRuncInit(n.Context()))
 	return sb.PodSandboxId
 }

@@ -190,7 +190,7 @@ func (h *hour) runs(pid int) bool {
 // holdNetwork has the plugins of a new pod hang.
 func (h *hour) holdNetwork() func() bool {
 	name := fmt.Sprintf("held-%d", h.log.came+1)
-	release, err := h.host.HoldCNI(name)
+	release, err := h.host.BlockCNI(name)
 	h.must("hold the plugins", err)
 	h.create(name, serves)
 	return func() bool {

@@ -45,7 +45,7 @@ func TestScenario14_WhatNoSandboxHoldsAfterPowerLossIsCollected(t *testing.T) {
 			n.drop("lost")
 			n.halfMade(strings.Repeat("4e", 32))
 			n.must("containerd", n.host.Restart(t.Context()))
-			n.must("forget", n.host.Forget(t.Context(), ids...))
+			n.must("forget", n.host.DeleteRecords(t.Context(), ids...))
 			n.launch()
 			alive := append(late, "kept")
 			n.awaitRunning(alive...)

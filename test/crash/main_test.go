@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	hosts.SideBySide(4)
+	hosts.SetDefaultParallelism(4)
 	os.Exit(m.Run())
 }

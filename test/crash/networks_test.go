@@ -51,8 +51,8 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 			}
 			port := freePort(t)
 			n.begin(hosts.AgentOptions{
-				Config: map[string]any{"healthzPort": port},
-				Berth:  map[string]any{"cniBinDirs": []string{filepath.Join(dir, "bin"), n.host.BinDir}},
+				Config:      map[string]any{"healthzPort": port},
+				BerthConfig: map[string]any{"cniBinDirs": []string{filepath.Join(dir, "bin"), n.host.BinDir}},
 			})
 			asks := func(name string) *corev1.Pod {
 				p := n.simple(name)
@@ -100,7 +100,7 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 			n.awaitRunning("other")
 			n.kill()
 			n.drop("torn")
-			n.must("forget", n.host.Forget(t.Context(), n.ids("torn")[1:]...))
+			n.must("forget", n.host.DeleteRecords(t.Context(), n.ids("torn")[1:]...))
 			hang := filepath.Join(dir, "hang")
 			n.must("hang", os.WriteFile(hang, nil, 0o600))
 			checked := func() int { text, _ := os.ReadFile(filepath.Join(dir, "checking")); return len(text) }

@@ -26,7 +26,7 @@ func reportTo(t *testing.T) string {
 	if dir == "" || filepath.IsAbs(dir) {
 		return dir
 	}
-	repo, err := hosts.Repo()
+	repo, err := hosts.RepoRoot()
 	if err != nil {
 		t.Error(err)
 		return ""

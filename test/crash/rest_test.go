@@ -136,7 +136,7 @@ func (h *hour) least(what string, look func() figures, first figures, looks int)
 // inPassing is what can be looked at all the time; nothing of it needs the runtime.
 func (h *hour) inPassing() figures {
 	h.client.Close() // this program's idle connections are descriptors of the agent
-	t := h.host.Tally()
+	t := h.host.CountResources()
 	f := figures{
 		"goroutines": h.metric("go_goroutines"), "descriptors": int64(len(h.descriptors())), "mounts": int64(t.Mounts),
 		"network namespaces": int64(t.Namespaces), "cgroups": int64(t.Cgroups), "addresses": int64(t.Addresses), "notes": 0,
@@ -192,7 +192,7 @@ func (h *hour) atRest() figures {
 			}
 		}
 	}
-	held, layers, err := h.host.Keeps(h.Context())
+	held, layers, err := h.host.CountLeasesAndSnapshots(h.Context())
 	h.must("count what containerd keeps", err)
 	f["leases"], f["snapshots"] = int64(held), int64(layers)
 	return f

@@ -42,8 +42,8 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 			for _, s := range n.sandboxes("lost") {
 				ids = append(ids, s.Id)
 			}
-			n.must("forget", n.host.Forget(t.Context(), ids...))
-			n.must("leave a lease", n.host.LeaveLease(t.Context(), strings.Repeat("0c", 32)))
+			n.must("forget", n.host.DeleteRecords(t.Context(), ids...))
+			n.must("leave a lease", n.host.CreateLease(t.Context(), strings.Repeat("0c", 32)))
 			n.launch()
 			n.awaitRunning("kept")
 			n.drop("kept")

@@ -82,7 +82,7 @@ func TestANetworkPluginThatHangs(t *testing.T) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
-			release, err := n.host.HoldCNI("held")
+			release, err := n.host.BlockCNI("held")
 			n.must("hold the plugins", err)
 			n.putPod(n.simple("held"))
 			n.until("the sandbox to be under way", func() bool { return n.busyWith("held", "RunSandbox") })
@@ -114,7 +114,7 @@ func TestARegistryThatLies(t *testing.T) {
 			n := start(t, options{host: hosts.Options{Version: v}})
 			r := serve(t, pulled, images.Bash)
 			n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
-			r.Lie("berth/pulled", true)
+			r.CorruptBlobs("berth/pulled", true)
 			p := n.simple("deceived")
 			p.Spec.Containers[0].Image = pulled
 			p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/deceived.main; sleep 1000"}
@@ -126,7 +126,7 @@ func TestARegistryThatLies(t *testing.T) {
 			if ran := n.ran("deceived", "main"); ran != 0 {
 				t.Errorf("it ran %d times", ran)
 			}
-			r.Lie("berth/pulled", false)
+			r.CorruptBlobs("berth/pulled", false)
 			n.awaitRunning("deceived")
 			n.once("deceived")
 			n.drop("deceived")

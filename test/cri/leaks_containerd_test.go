@@ -65,7 +65,7 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Forget(t.Context(), whole, torn, struck, foreign, elsewhere); err != nil {
+			if err := p.DeleteRecords(t.Context(), whole, torn, struck, foreign, elsewhere); err != nil {
 				t.Fatal(err)
 			}
 			// CRI reads the records when it starts

@@ -333,7 +333,7 @@ func (c *configured) pulls() {
 	var release []func()
 	for i := range 3 {
 		repo := c.cold(c.Open, fmt.Sprint("serial-", i))
-		let := c.Open.Stall(repo)
+		let := c.Open.BlockBlobs(repo)
 		defer let()
 		repos, release = append(repos, repo), append(release, let)
 		spec.WriteString(imageBox(fmt.Sprint("c", i), repo+":1", "", "sleep"))
@@ -348,7 +348,7 @@ func (c *configured) pulls() {
 		var one string
 		err := hosts.WaitFor(c.t.Context(), "a pull", func() (bool, error) {
 			for repo := range left {
-				if c.Open.Counts(repo).Waiting > 0 {
+				if c.Open.Counts(repo).Blocked > 0 {
 					one = repo
 					return true, nil
 				}
@@ -455,14 +455,14 @@ func (s *Space) twoAtOnce() {
 	var repos []string
 	for i := range 3 {
 		repo := s.cold(s.Open, fmt.Sprint("two-", i))
-		defer s.Open.Stall(repo)()
+		defer s.Open.BlockBlobs(repo)()
 		repos = append(repos, repo)
 		spec.WriteString(imageBox(fmt.Sprint("c", i), repo+":1", "", "sleep"))
 	}
 	s.Pod("three", "containers:\n"+spec.String())
 	begun := func() (n int) {
 		for _, r := range repos {
-			if s.Open.Counts(r).Waiting > 0 {
+			if s.Open.Counts(r).Blocked > 0 {
 				n++
 			}
 		}

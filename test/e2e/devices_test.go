@@ -31,7 +31,7 @@ func (s *Space) plugin(count int, more ...string) *hosts.DevicePlugin {
 // tell has a plugin change its devices.
 func (s *Space) tellPlugin(p *hosts.DevicePlugin, line string) {
 	s.t.Helper()
-	if err := p.Tell(line); err != nil {
+	if err := p.Send(line); err != nil {
 		s.t.Fatal(err)
 	}
 }

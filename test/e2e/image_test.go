@@ -201,7 +201,7 @@ func TestPullSecretsFromFiles(t *testing.T) {
 		s.Running("right")
 		for _, name := range []string{"wrong", "none"} {
 			p := s.Wait(name, "refused", refusedPull)
-			if n := s.Private.Counts(s.ns + "/" + name); n.Refused == 0 || n.Blobs != 0 {
+			if n := s.Private.Counts(s.ns + "/" + name); n.Unauthorized == 0 || n.Blobs != 0 {
 				t.Errorf("%s: %+v", name, n)
 			}
 			s.contains(name, strings.Join(s.Events(name), "\n")+brief(p), privateHost)
@@ -221,7 +221,7 @@ func TestPullSecretsFromFiles(t *testing.T) {
 func TestScenario05_TwentyPodsOfOneColdImageMakeOnePull(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		repo := s.cold(s.Open, "shared")
-		release := s.Open.Stall(repo)
+		release := s.Open.BlockBlobs(repo)
 		defer release()
 		var list strings.Builder
 		for i := range 20 {
@@ -261,14 +261,14 @@ func TestScenario05_ColdImagesOfOnePodArePulledInParallel(t *testing.T) {
 		var repos []string
 		for i := range 5 {
 			repo := s.cold(s.Open, fmt.Sprintf("five-%d", i))
-			defer s.Open.Stall(repo)()
+			defer s.Open.BlockBlobs(repo)()
 			repos = append(repos, repo)
 			spec.WriteString(imageBox(fmt.Sprintf("c%d", i), repo+":1", "", "serve 808"+fmt.Sprint(i)))
 		}
 		s.Pod("five", "containers:\n"+spec.String())
 		err := hosts.WaitFor(t.Context(), "five pulls at once", func() (bool, error) {
 			for _, r := range repos {
-				if s.Open.Counts(r).Waiting == 0 {
+				if s.Open.Counts(r).Blocked == 0 {
 					return false, nil
 				}
 			}
@@ -286,7 +286,7 @@ func TestAPullSaysHowFarItIs(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		const size = 8 << 20
 		repo := s.large(s.Open, "large", size)
-		release := s.Open.StallHalf(repo)
+		release := s.Open.BlockBlobsHalfway(repo)
 		defer release()
 		s.Pod("large", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
 		said := regexp.MustCompile(regexp.QuoteMeta(repo) + `:1, for 1 pods; of what the runtime downloads now ([0-9.]+) of ([0-9.]+) MiB are here`)

@@ -29,7 +29,7 @@ const (
 const crashBase = 2 * time.Second
 
 func TestMain(m *testing.M) {
-	hosts.SideBySide(10)
+	hosts.SetDefaultParallelism(10)
 	code := m.Run()
 	for _, n := range shared.all() {
 		if err := n.stop(); err != nil {
@@ -192,7 +192,7 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 		maps.Copy(config, more)
 	}
 	n.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: made.berth, Host: n.Host, Config: config, Berth: o.Berth, Nodefs: o.Nodefs, FindIPs: o.LAN != nil,
+		Binary: made.berth, Host: n.Host, Config: config, BerthConfig: o.Berth, Nodefs: o.Nodefs, DetectNodeIPs: o.LAN != nil,
 		ExtraArgs: append([]string{"--node-labels", "zone=a,disk=ssd"}, o.Args...),
 		Env:       []string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 	})

@@ -68,7 +68,7 @@ func TestAHostsOtherAddressIsTheNodes(t *testing.T) {
 	if before.Status.HostIP != s.Host.Gateway.String() || before.Status.PodIP != before.Status.HostIP {
 		t.Fatalf("the host's address is %s: %s", s.Host.Gateway, brief(before))
 	}
-	other, err := s.Host.Readdress()
+	other, err := s.Host.ChangeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func lock(t *testing.T, l *hosts.Logind) (released func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
 	defer cancel()
-	wait, err := l.Lock(ctx)
+	wait, err := l.NextInhibitor(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestScenario26_PodsEndByGroupsBeforeTheHostGoesDown(t *testing.T) {
 		for _, name := range []string{"low", "deaf", "high"} {
 			s.Running(name)
 		}
-		if err := l.ShutDown(); err != nil {
+		if err := l.StartShutdown(); err != nil {
 			t.Fatal(err)
 		}
 		terminated := func(p *corev1.Pod) bool {

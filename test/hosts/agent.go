@@ -19,21 +19,21 @@ import (
 // AgentOptions say what berth is wanted. Only Binary and Host are needed: what
 // is empty lies below a directory that the host makes for the agent.
 type AgentOptions struct {
-	Binary      string // see BuildBerth
-	Host        *Host
-	Name        string // of the agent's directory; for a host with several. Default: agent
-	ManifestDir string
-	RootDir     string
-	Nodefs      string // options of a tmpfs that the root directory is, as size=64m; empty: it lies on the host's disk
-	StateDir    string
-	Socket      string
-	NodeName    string         // default: the host's name
-	Config      map[string]any // fields of KubeletConfiguration that win over the defaults here
-	Berth       map[string]any // fields of the second document, berth's own
-	FindIPs     bool           // it is not told the node's addresses
-	ExtraArgs   []string
-	Env         []string // added to the process' environment
-	Detached    bool     // it lives on when this process ends
+	Binary        string // see BuildBerth
+	Host          *Host
+	Name          string // of the agent's directory; for a host with several. Default: agent
+	ManifestDir   string
+	RootDir       string
+	Nodefs        string // options of a tmpfs that the root directory is, as size=64m; empty: it lies on the host's disk
+	StateDir      string
+	Socket        string
+	NodeName      string         // default: the host's name
+	Config        map[string]any // fields of KubeletConfiguration that win over the defaults here
+	BerthConfig   map[string]any // fields of the second document, berth's own
+	DetectNodeIPs bool           // it is not told the node's addresses
+	ExtraArgs     []string
+	Env           []string // added to the process' environment
+	Detached      bool     // it lives on when this process ends
 }
 
 // Agent is a berth that runs, or ran, on a host.
@@ -51,7 +51,7 @@ type Agent struct {
 	env  []string
 	logf string
 	mu   sync.Mutex
-	proc *exited
+	proc *childProcess
 }
 
 // StartAgent writes the agent's configuration and starts it. It does not wait:
@@ -84,7 +84,7 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 			return nil, err
 		}
 	}
-	if err := a.share(o.Nodefs); err != nil {
+	if err := a.mountRootDir(o.Nodefs); err != nil {
 		return nil, err
 	}
 	if err := a.writeConfig(o); err != nil {
@@ -94,7 +94,7 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 		"run", "--config", a.ConfigFile, "--root-dir", a.RootDir, "--state-dir", a.StateDir, "--socket", a.Socket,
 		"--container-runtime-endpoint", o.Host.Endpoint, "--pod-manifest-path", a.ManifestDir,
 		"--hostname-override", or(o.NodeName, o.Host.Name), "--cert-dir", filepath.Join(dir, "pki"),
-	}, o.Host.nodeIPs(o.FindIPs)...)
+	}, o.Host.nodeIPs(o.DetectNodeIPs)...)
 	a.Args = append(a.Args, o.ExtraArgs...)
 	o.Host.mu.Lock()
 	o.Host.agents = append(o.Host.agents, a)
@@ -102,9 +102,9 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	return a, a.Start(ctx)
 }
 
-// share makes the root directory a mount that propagates: on a machine whose
+// mountRootDir makes the root directory a mount that propagates: on a machine whose
 // file systems are mounted private, volumes could not otherwise.
-func (a *Agent) share(nodefs string) error {
+func (a *Agent) mountRootDir(nodefs string) error {
 	if a.Host.slot.LAN > 0 {
 		return nil // the agent does it itself, in the host's own mounts
 	}
@@ -115,7 +115,7 @@ func (a *Agent) share(nodefs string) error {
 	if err := unix.Mount(from, a.RootDir, kind, flags, nodefs); err != nil {
 		return fmt.Errorf("mount %s: %w", a.RootDir, err)
 	}
-	if err := a.Host.Below(a.RootDir); err != nil {
+	if err := a.Host.AddMountRoot(a.RootDir); err != nil {
 		return err
 	}
 	if err := unix.Mount("", a.RootDir, "", unix.MS_SHARED, ""); err != nil {
@@ -139,7 +139,7 @@ func (a *Agent) writeConfig(o AgentOptions) error {
 		"cniConfDir": a.Host.ConfDir, "cniBinDirs": []string{a.Host.BinDir},
 		"startPressurePercent": 100, // nor how busy its CPUs are
 	}
-	maps.Copy(own, o.Berth)
+	maps.Copy(own, o.BerthConfig)
 	first, err := yaml.Marshal(kubelet)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (a *Agent) Start(context.Context) error {
 	a.mu.Unlock()
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	proc, err := begin(cmd)
+	proc, err := startChild(cmd)
 	if err != nil {
 		return fmt.Errorf("start berth: %w", err)
 	}
@@ -186,7 +186,7 @@ func (a *Agent) SetEnv(env ...string) {
 	a.env = env
 }
 
-func (a *Agent) process() *exited {
+func (a *Agent) process() *childProcess {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.proc
@@ -235,7 +235,7 @@ func (a *Agent) Stop(ctx context.Context) error {
 		return err
 	}
 	if err := a.Wait(ctx); err != nil {
-		return fmt.Errorf("stop berth: %w\n%s", err, tail(a.logf))
+		return fmt.Errorf("stop berth: %w\n%s", err, logTail(a.logf))
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ func (a *Agent) WaitReady(ctx context.Context) error {
 		p := a.process()
 		select {
 		case <-p.done:
-			return false, fmt.Errorf("it ended: %v\n%s", p.err, tail(a.logf)) //nolint:errorlint // nil too
+			return false, fmt.Errorf("it ended: %v\n%s", p.err, logTail(a.logf)) //nolint:errorlint // nil too
 		default:
 		}
 		c, err := net.Dial("unix", a.Socket)

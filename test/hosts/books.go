@@ -22,9 +22,9 @@ import (
 
 var longID = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 
-// idsEver are all IDs that containerd has spoken of in its log: those of what it
+// loggedIDs are all IDs that containerd has spoken of in its log: those of what it
 // has forgotten too.
-func (r *record) idsEver() []string {
+func (r *record) loggedIDs() []string {
 	text, err := os.ReadFile(r.log())
 	if err != nil {
 		return nil
@@ -34,9 +34,9 @@ func (r *record) idsEver() []string {
 	return slices.Compact(ids)
 }
 
-// socketsEver are the sockets that shims of any of the IDs have left: their names
+// shimSocketsOf are the sockets that shims of any of the IDs have left: their names
 // are hashes.
-func (r *record) socketsEver(ids []string) (out []string) {
+func (r *record) shimSocketsOf(ids []string) (out []string) {
 	for _, id := range ids {
 		name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(r.socket(), "k8s.io", id))))
 		for _, dir := range []string{"/run/containerd/s", r.shimSockets()} {
@@ -48,9 +48,9 @@ func (r *record) socketsEver(ids []string) (out []string) {
 	return out
 }
 
-// chainsEver are the chains that plugins have left of any of the IDs, with or
+// chainsOf are the chains that plugins have left of any of the IDs, with or
 // without rules: their names are hashes.
-func (r *record) chainsEver(ids []string) (out []string) {
+func (r *record) chainsOf(ids []string) (out []string) {
 	saved, err := command("iptables-save", "-t", "nat")
 	if err != nil {
 		return []string{err.Error()}
@@ -75,9 +75,9 @@ func (r *record) chainsEver(ids []string) (out []string) {
 	return out
 }
 
-// onDisk are the directories that containerd and runc keep for sandboxes and
+// runtimeDirs are the directories that containerd and runc keep for sandboxes and
 // containers.
-func (r *record) onDisk() (out []string) {
+func (r *record) runtimeDirs() (out []string) {
 	for _, dir := range []string{
 		filepath.Join(r.state(), "io.containerd.runtime.v2.task", "k8s.io"), filepath.Join(r.root(), "io.containerd.runtime.v2.task", "k8s.io"),
 		filepath.Join(r.state(), "io.containerd.grpc.v1.cri", "sandboxes"), filepath.Join(r.root(), "io.containerd.grpc.v1.cri", "sandboxes"),
@@ -86,7 +86,7 @@ func (r *record) onDisk() (out []string) {
 	} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			if path := filepath.Join(dir, e.Name()); !debris(path) {
+			if path := filepath.Join(dir, e.Name()); !isContainerdDebris(path) {
 				out = append(out, path)
 			}
 		}
@@ -94,11 +94,11 @@ func (r *record) onDisk() (out []string) {
 	return out
 }
 
-// debris reports what containerd itself leaves of a task when it dies, or the
+// isContainerdDebris reports what containerd itself leaves of a task when it dies, or the
 // power fails, while it removes it: a bundle that it has hidden first, in a
 // directory that does not outlive a boot, and an empty directory to work in. It
 // holds nothing of a pod.
-func debris(path string) bool {
+func isContainerdDebris(path string) bool {
 	if strings.HasPrefix(filepath.Base(path), ".") {
 		return true
 	}
@@ -106,10 +106,10 @@ func debris(path string) bool {
 	return err == nil && len(inside) == 0 && strings.Contains(path, "/root/io.containerd.runtime.v2.task/")
 }
 
-// inBooks names what containerd itself lists of sandboxes and containers, which
+// containerdRecords names what containerd itself lists of sandboxes and containers, which
 // may be more than CRI does: records and leases. A snapshot that neither names is
 // garbage that containerd collects by itself, in its own time.
-func (h *Host) inBooks(ctx context.Context) (out []string) {
+func (h *Host) containerdRecords(ctx context.Context) (out []string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")

@@ -16,8 +16,8 @@ import (
 	"sync"
 )
 
-// Repo is the root of the checkout that this program runs in.
-func Repo() (string, error) {
+// RepoRoot is the root of the checkout that this program runs in.
+func RepoRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
@@ -33,7 +33,7 @@ func Repo() (string, error) {
 
 // cache is a folder in the checkout that git ignores.
 func cache(name string) (string, error) {
-	repo, err := Repo()
+	repo, err := RepoRoot()
 	if err != nil {
 		return "", err
 	}
@@ -75,7 +75,7 @@ func Cached(top, key string, fill func(dir string) error) (dir string, err error
 // once per version of the module file and of Go, whoever asks at the same time.
 // The folder's name tells one build from another.
 func Containerd2(ctx context.Context) (dir string, err error) {
-	repo, err := Repo()
+	repo, err := RepoRoot()
 	if err != nil {
 		return "", err
 	}
@@ -97,7 +97,7 @@ func Containerd2(ctx context.Context) (dir string, err error) {
 // Containerd2: Debian 12 has an older one. It is linked to this machine's C
 // library and libseccomp.
 func Runc(ctx context.Context) (dir string, err error) {
-	repo, err := Repo()
+	repo, err := RepoRoot()
 	if err != nil {
 		return "", err
 	}
@@ -148,7 +148,7 @@ func BuildProgram(ctx context.Context, program, folder string) error {
 
 // Kubectl is the path of the stock kubectl, built once per version of it.
 func Kubectl() (string, error) {
-	repo, err := Repo()
+	repo, err := RepoRoot()
 	if err != nil {
 		return "", err
 	}
@@ -173,11 +173,11 @@ type BuildOptions struct {
 	Tags []string
 }
 
-// readSources lists every folder of the checkout in this process. go test keeps
+// openSourceDirs lists every folder of the checkout in this process. go test keeps
 // the result of a test for as long as what the test itself has opened stays as
 // it is, and what its children read does not count: without this a change of
 // berth would find an old "ok".
-func readSources(repo string) error {
+func openSourceDirs(repo string) error {
 	return filepath.WalkDir(repo, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && path != repo && strings.HasPrefix(d.Name(), ".") {
 			return filepath.SkipDir
@@ -186,7 +186,7 @@ func readSources(repo string) error {
 	})
 }
 
-var built struct {
+var builtPrograms struct {
 	sync.Mutex
 	paths map[string]string
 }
@@ -215,16 +215,16 @@ func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (
 	if tags != "" {
 		key += "-" + strings.ReplaceAll(tags, ",", "-")
 	}
-	built.Lock()
-	defer built.Unlock()
-	if path, ok := built.paths[key]; ok {
+	builtPrograms.Lock()
+	defer builtPrograms.Unlock()
+	if path, ok := builtPrograms.paths[key]; ok {
 		return path, nil
 	}
-	repo, err := Repo()
+	repo, err := RepoRoot()
 	if err != nil {
 		return "", err
 	}
-	if err := readSources(repo); err != nil {
+	if err := openSourceDirs(repo); err != nil {
 		return "", err
 	}
 	dir, err := cache("berth")
@@ -249,9 +249,9 @@ func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (
 	if err := os.Rename(tmp, path); err != nil {
 		return "", err
 	}
-	if built.paths == nil {
-		built.paths = map[string]string{}
+	if builtPrograms.paths == nil {
+		builtPrograms.paths = map[string]string{}
 	}
-	built.paths[key] = path
+	builtPrograms.paths[key] = path
 	return path, nil
 }

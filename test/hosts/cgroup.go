@@ -51,7 +51,7 @@ func (r *record) makeCgroups() error {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return err
 			}
-			if err := seed(dir); err != nil {
+			if err := initCpuset(dir); err != nil {
 				return err
 			}
 		}
@@ -72,8 +72,8 @@ func (r *record) makeCgroups() error {
 	return nil
 }
 
-// seed fills in what a new v1 cpuset lacks; without it no process may enter.
-func seed(dir string) error {
+// initCpuset fills in what a new v1 cpuset lacks; without it no process may enter.
+func initCpuset(dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		file := filepath.Join(dir, name)
 		have, err := os.ReadFile(file)
@@ -102,7 +102,7 @@ func (r *record) joinScript() (string, error) {
 	for _, h := range append(v1, v2...) {
 		fmt.Fprintf(&b, "echo $$ > %q || exit 125\n", filepath.Join(h, r.name(), "runtime", "cgroup.procs"))
 	}
-	return b.String() + r.enter(), nil
+	return b.String() + r.nsenterScript(), nil
 }
 
 // cgroupDirs lists all cgroups of the host, children before parents: its own
@@ -113,7 +113,7 @@ func (r *record) cgroupDirs() ([]string, error) {
 		return nil, err
 	}
 	tops := []string{r.name()}
-	for _, p := range r.strayCgroups() {
+	for _, p := range r.orphanedCgroups() {
 		tops = append(tops, strings.TrimPrefix(p, "/"))
 	}
 	var out []string
@@ -165,7 +165,7 @@ func (r *record) killAll(bound time.Duration) error {
 		if err != nil {
 			return err
 		}
-		pids := append(pidsIn(dirs), r.servants()...)
+		pids := append(pidsIn(dirs), r.runtimeProcesses()...)
 		if len(pids) == 0 {
 			return nil
 		}
@@ -179,9 +179,9 @@ func (r *record) killAll(bound time.Duration) error {
 	}
 }
 
-// servants lists the processes that name the host's socket or configuration as
+// runtimeProcesses lists the processes that name the host's socket or configuration as
 // an argument: its containerd and its shims, wherever they are.
-func (r *record) servants() []int {
+func (r *record) runtimeProcesses() []int {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	var pids []int
 	for _, f := range files {
@@ -224,9 +224,9 @@ func (r *record) removeCgroups(bound time.Duration) error {
 	}
 }
 
-// strayCgroups lists the cgroups of containers that were made outside the host's
+// orphanedCgroups lists the cgroups of containers that were made outside the host's
 // own: those of a sandbox whose configuration names no parent.
-func (r *record) strayCgroups() []string {
+func (r *record) orphanedCgroups() []string {
 	bundles, _ := filepath.Glob(filepath.Join(r.state(), "io.containerd.runtime.v2.task", "*", "*", "config.json"))
 	var out []string
 	for _, f := range bundles {

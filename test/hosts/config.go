@@ -134,9 +134,9 @@ func (r *record) makePlugins() error {
 	return nil
 }
 
-// HoldCNI has the plugins of pods of one name hang, at ADD and at DEL, until the
+// BlockCNI has the plugins of pods of one name hang, at ADD and at DEL, until the
 // result is called.
-func (h *Host) HoldCNI(pod string) (release func() error, err error) {
+func (h *Host) BlockCNI(pod string) (release func() error, err error) {
 	hold := filepath.Join(h.plugins(), "hold-"+pod)
 	script := fmt.Sprintf(`#!/bin/sh
 case ";$CNI_ARGS;" in *";K8S_POD_NAME=%s;"*)

@@ -47,8 +47,8 @@ func (a *Agent) StartDevicePlugin(ctx context.Context, resource string, count in
 	return p, nil
 }
 
-// Tell changes its devices, see the program.
-func (p *DevicePlugin) Tell(line string) error {
+// Send changes its devices, see the program.
+func (p *DevicePlugin) Send(line string) error {
 	_, err := io.WriteString(p.input, line+"\n")
 	return err
 }

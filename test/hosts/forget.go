@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Forget strikes sandboxes and containers out of containerd's books and restarts
+// DeleteRecords strikes sandboxes and containers out of containerd's books and restarts
 // it, so that it knows no more of them than after a call that was cut off at a
 // bad moment: they run, and no list shows them.
-func (h *Host) Forget(ctx context.Context, ids ...string) error {
+func (h *Host) DeleteRecords(ctx context.Context, ids ...string) error {
 	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
 	for _, id := range ids {
 		_, err := containers.NewContainersClient(h.conn).Delete(inside, &containers.DeleteContainerRequest{ID: id})
@@ -33,9 +33,9 @@ func (h *Host) Forget(ctx context.Context, ids ...string) error {
 	return h.Restart(ctx)
 }
 
-// LeaveLease has containerd hold a lease for a sandbox that it never made, as after
+// CreateLease has containerd hold a lease for a sandbox that it never made, as after
 // its death in between.
-func (h *Host) LeaveLease(ctx context.Context, id string) error {
+func (h *Host) CreateLease(ctx context.Context, id string) error {
 	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
 	_, err := leases.NewLeasesClient(h.conn).Create(inside, &leases.CreateRequest{ID: id})
 	return err

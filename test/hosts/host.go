@@ -49,8 +49,8 @@ type Options struct {
 	LAN *LAN
 	// Detached hosts outlive the process that made them: see Open.
 	Detached bool
-	// For says whose a detached host is, for Open.
-	For string
+	// Owner says whose a detached host is, for Open.
+	Owner string
 }
 
 // Host is a private containerd with its network.
@@ -72,14 +72,14 @@ type Host struct {
 
 	conn   *grpc.ClientConn
 	mu     sync.Mutex
-	served *exited // the running containerd; nil: none, or not started by this process
+	daemon *childProcess // the running containerd; nil: none, or not started by this process
 	agents []*Agent
 
-	remains *[]string // what was left when it was stopped; nil: it was not
+	stoppedLeftovers *[]string // what was left when it was stopped; nil: it was not
 }
 
-// exited is a child process that somebody waits for.
-type exited struct {
+// childProcess is a child process that somebody waits for.
+type childProcess struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 	err  error // after done
@@ -105,15 +105,15 @@ func Start(ctx context.Context, o Options) (*Host, error) {
 
 func (h *Host) start(ctx context.Context, o Options) error {
 	r := &h.slot.record
-	if err := h.own(o); err != nil {
+	if err := h.initRecord(o); err != nil {
 		return err
 	}
-	if err := h.layOut(o); err != nil {
+	if err := h.createDirs(o); err != nil {
 		return err
 	}
 	connect := func(context.Context) error { return r.makeBridge() }
 	if r.LAN > 0 {
-		connect = h.plugIn
+		connect = h.connectLAN
 	}
 	if err := connect(ctx); err != nil {
 		return err
@@ -137,10 +137,10 @@ func (h *Host) start(ctx context.Context, o Options) error {
 	return h.Import(ctx, append([]string{pause.Path}, o.Images...)...)
 }
 
-// own notes in the record what is to be taken away again, before any of it is there.
-func (h *Host) own(o Options) (err error) {
+// initRecord notes in the record what is to be taken away again, before any of it is there.
+func (h *Host) initRecord(o Options) (err error) {
 	r := &h.slot.record
-	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached, r.For = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached, o.For
+	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached, r.For = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached, o.Owner
 	r.Handlers = o.Handlers
 	if o.LAN != nil {
 		r.LAN = o.LAN.n + 1
@@ -163,11 +163,11 @@ func (h *Host) own(o Options) (err error) {
 		h.lock.Close()
 		h.lock = nil
 	}
-	return h.fill()
+	return h.setFields()
 }
 
-// layOut makes the host's directories and puts into them what containerd reads.
-func (h *Host) layOut(o Options) error {
+// createDirs makes the host's directories and puts into them what containerd reads.
+func (h *Host) createDirs(o Options) error {
 	r := &h.slot.record
 	for _, dir := range []string{r.root(), r.state(), r.shimSockets(), filepath.Join(r.run(), "tmp"), r.confDir(), r.plugins(), r.addresses(), r.certsDir()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -178,7 +178,7 @@ func (h *Host) layOut(o Options) error {
 		if err := unix.Mount("tmpfs", r.root(), "tmpfs", 0, o.Disk); err != nil {
 			return fmt.Errorf("mount %s: %w", r.root(), err)
 		}
-		if err := h.Below(r.root()); err != nil {
+		if err := h.AddMountRoot(r.root()); err != nil {
 			return err
 		}
 	}
@@ -190,8 +190,8 @@ func (h *Host) layOut(o Options) error {
 	return errors.Join(os.WriteFile(r.configFile(), []byte(r.config()), 0o600), r.makePlugins(), r.makeCgroups())
 }
 
-// fill sets what follows from the record.
-func (h *Host) fill() (err error) {
+// setFields sets what follows from the record.
+func (h *Host) setFields() (err error) {
 	r := &h.slot.record
 	h.Name, h.Version, h.Dir, h.Socket, h.Endpoint = r.name(), r.Version, r.Dir, r.socket(), "unix://"+r.socket()
 	h.ConfDir, h.BinDir, h.CgroupRoot = r.confDir(), r.plugins(), "/"+r.name()
@@ -207,8 +207,8 @@ func (h *Host) fill() (err error) {
 	return nil
 }
 
-// Open returns the detached hosts of this machine that are somebody's.
-func Open(whose string) ([]*Host, error) {
+// OpenDetached returns the detached hosts of this machine that are somebody's.
+func OpenDetached(whose string) ([]*Host, error) {
 	all, err := records()
 	if err != nil {
 		return nil, err
@@ -219,7 +219,7 @@ func Open(whose string) ([]*Host, error) {
 			continue
 		}
 		h := &Host{slot: &slot{record: *r}}
-		if err := h.fill(); err != nil {
+		if err := h.setFields(); err != nil {
 			return nil, err
 		}
 		out = append(out, h)
@@ -227,9 +227,9 @@ func Open(whose string) ([]*Host, error) {
 	return out, nil
 }
 
-// Below makes mounts under a directory the host's: Stop unmounts them and
+// AddMountRoot makes mounts under a directory the host's: Stop unmounts them and
 // Leftovers names them. StartAgent does so for the agent's directories.
-func (h *Host) Below(dir string) error {
+func (h *Host) AddMountRoot(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.slot.Below = append(h.slot.Below, dir)
@@ -239,8 +239,8 @@ func (h *Host) Below(dir string) error {
 // Kill ends containerd with SIGKILL; shims and containers go on.
 func (h *Host) Kill() error {
 	h.mu.Lock()
-	served := h.served
-	h.served = nil
+	served := h.daemon
+	h.daemon = nil
 	h.mu.Unlock()
 	if served == nil {
 		return nil
@@ -257,10 +257,10 @@ func (h *Host) Kill() error {
 func (h *Host) Pid() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.served == nil {
+	if h.daemon == nil {
 		return 0
 	}
-	return h.served.cmd.Process.Pid
+	return h.daemon.cmd.Process.Pid
 }
 
 // Restart kills containerd, if it runs, starts it and waits until it is ready.
@@ -289,12 +289,12 @@ func (h *Host) Restart(ctx context.Context) error {
 	cmd.Env = append(os.Environ(), "PATH="+path+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NOTIFY_SOCKET=")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	served, err := begin(cmd)
+	served, err := startChild(cmd)
 	if err != nil {
 		return err
 	}
 	h.mu.Lock()
-	h.served = served
+	h.daemon = served
 	h.mu.Unlock()
 	return h.ready(ctx, served)
 }
@@ -315,12 +315,12 @@ func (h *Host) Upgrade(ctx context.Context, to Version) error {
 	return h.Restart(ctx)
 }
 
-// begin starts a process; its waiter ends with it.
-func begin(cmd *exec.Cmd) (*exited, error) {
+// startChild starts a process; its waiter ends with it.
+func startChild(cmd *exec.Cmd) (*childProcess, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	e := &exited{cmd: cmd, done: make(chan struct{})}
+	e := &childProcess{cmd: cmd, done: make(chan struct{})}
 	go func() {
 		e.err = cmd.Wait()
 		close(e.done)
@@ -329,12 +329,12 @@ func begin(cmd *exec.Cmd) (*exited, error) {
 }
 
 // ready waits until the runtime says that it is; the network is another matter.
-func (h *Host) ready(ctx context.Context, served *exited) error {
+func (h *Host) ready(ctx context.Context, served *childProcess) error {
 	var last error
 	err := WaitFor(ctx, "containerd", func() (bool, error) {
 		select {
 		case <-served.done:
-			return false, fmt.Errorf("it ended: %v\n%s", served.err, tail(h.log())) //nolint:errorlint // nil too
+			return false, fmt.Errorf("it ended: %v\n%s", served.err, logTail(h.log())) //nolint:errorlint // nil too
 		default:
 		}
 		one, cancel := context.WithTimeout(ctx, time.Second)
@@ -352,7 +352,7 @@ func (h *Host) ready(ctx context.Context, served *exited) error {
 		return false, nil
 	})
 	if err != nil && last != nil {
-		err = fmt.Errorf("%w (%w)\n%s", err, last, tail(h.log()))
+		err = fmt.Errorf("%w (%w)\n%s", err, last, logTail(h.log()))
 	}
 	return err
 }
@@ -361,9 +361,9 @@ func (h *Host) ready(ctx context.Context, served *exited) error {
 func (h *Host) Root() string { return h.slot.root() }
 
 // Log is the end of what containerd has said.
-func (h *Host) Log() string { return tail(h.log()) }
+func (h *Host) Log() string { return logTail(h.log()) }
 
-func tail(file string) string {
+func logTail(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err.Error()

@@ -42,11 +42,11 @@ func start(t *testing.T, o Options) *Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { stopped(t, h) })
+	t.Cleanup(func() { stopAndCheck(t, h) })
 	return h
 }
 
-func stopped(t *testing.T, h *Host) {
+func stopAndCheck(t *testing.T, h *Host) {
 	t.Helper()
 	if t.Failed() {
 		t.Logf("containerd says:\n%s", h.Log())
@@ -105,8 +105,8 @@ func runPod(t *testing.T, h *Host, name string, hostPort int32) *pod {
 	return p
 }
 
-// answers asks a web server until it answers.
-func answers(t *testing.T, address string) {
+// waitHTTP asks a web server until it answers.
+func waitHTTP(t *testing.T, address string) {
 	t.Helper()
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	err := WaitFor(t.Context(), "an answer from "+address, func() (bool, error) {
@@ -123,7 +123,7 @@ func answers(t *testing.T, address string) {
 	}
 }
 
-func TestBothContainerdsRunPodsAndLeaveNothing(t *testing.T) {
+func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 	t.Parallel()
 	for _, v := range Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -144,17 +144,17 @@ func TestBothContainerdsRunPodsAndLeaveNothing(t *testing.T) {
 			if ip := net.ParseIP(p.ip); ip == nil || !strings.HasPrefix(p.ip, strings.TrimSuffix(h.PodCIDR.Masked().Addr().String(), "0")) {
 				t.Errorf("address %q is not of %s", p.ip, h.PodCIDR)
 			}
-			answers(t, p.ip+":8080")
-			answers(t, h.Gateway.String()+":"+strconv.Itoa(int(hostPort)))
+			waitHTTP(t, p.ip+":8080")
+			waitHTTP(t, h.Gateway.String()+":"+strconv.Itoa(int(hostPort)))
 
 			if err := h.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			answers(t, p.ip+":8080")
+			waitHTTP(t, p.ip+":8080")
 			if err := h.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			answers(t, p.ip+":8080")
+			waitHTTP(t, p.ip+":8080")
 			kinds := map[string]bool{}
 			for _, l := range h.PodLeftovers() {
 				kinds[strings.Fields(l)[0]] = true
@@ -184,7 +184,7 @@ func TestBothContainerdsRunPodsAndLeaveNothing(t *testing.T) {
 	}
 }
 
-func TestWithoutCNITheNetworkIsNotReady(t *testing.T) {
+func TestNetworkNotReadyWithoutCNI(t *testing.T) {
 	t.Parallel()
 	h := start(t, Options{})
 	ready := func() bool {
@@ -210,12 +210,12 @@ func TestWithoutCNITheNetworkIsNotReady(t *testing.T) {
 	}
 }
 
-// TestSweepTakesAwayWhatADeadProcessLeft runs this test program as a process
+// TestSweepRemovesHostOfDeadProcess runs this test program as a process
 // that makes a host with a pod and dies.
-func TestSweepTakesAwayWhatADeadProcessLeft(t *testing.T) {
+func TestSweepRemovesHostOfDeadProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHelperThatDies$", "-test.count=1")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHelperDies$", "-test.count=1")
 	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir, "TMPDIR="+dir) // nobody removes its own
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "about to die") {
@@ -240,12 +240,12 @@ func TestSweepTakesAwayWhatADeadProcessLeft(t *testing.T) {
 	if left, err := os.ReadDir(h.record.Dir); err != nil || len(left) > 0 {
 		t.Errorf("files remain: %v %v", left, err)
 	}
-	if m := h.mounts(); len(m) > 0 && !reused(&h.record) {
+	if m := h.mounts(); len(m) > 0 && !slotReused(&h.record) {
 		t.Errorf("mounts remain: %v", m)
 	}
 }
 
-func TestHelperThatDies(t *testing.T) {
+func TestHelperDies(t *testing.T) {
 	dir := os.Getenv("HOSTS_TEST_DIE_IN")
 	if dir == "" {
 		return // it is a program for the test above
@@ -265,24 +265,24 @@ func TestHelperThatDies(t *testing.T) {
 	os.Exit(3)
 }
 
-func TestADetachedHostIsLeftAloneUntilItIsOpened(t *testing.T) {
+func TestSweepKeepsDetachedHost(t *testing.T) {
 	t.Parallel()
 	whose := t.TempDir() // a name that nobody else has
-	h, err := Start(t.Context(), Options{Detached: true, For: whose, CNI: true})
+	h, err := Start(t.Context(), Options{Detached: true, Owner: whose, CNI: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stopped(t, h)
+	defer stopAndCheck(t, h)
 	if err := Sweep(); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.WriteCNI(); err != nil {
 		t.Errorf("the sweep took it away: %v", err)
 	}
-	if others, err := Open(whose + "/other"); err != nil || len(others) > 0 {
+	if others, err := OpenDetached(whose + "/other"); err != nil || len(others) > 0 {
 		t.Errorf("somebody else opens %d hosts: %v", len(others), err)
 	}
-	all, err := Open(whose)
+	all, err := OpenDetached(whose)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestADetachedHostIsLeftAloneUntilItIsOpened(t *testing.T) {
 	}
 }
 
-func TestWaitForSaysWhatItWaitedFor(t *testing.T) {
+func TestWaitForErrorNamesCondition(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -35,11 +35,11 @@ const netnsDir = "/run/netns"
 
 func lanName(n int) string          { return "berth-lan-" + strconv.Itoa(n) }
 func lanLock(n int) string          { return filepath.Join(runDir, "lan-"+strconv.Itoa(n)+".lock") }
-func lanPlug(n int) string          { return "bhlan" + strconv.Itoa(n) } // of the machine
+func machineLANPort(n int) string   { return "bhlan" + strconv.Itoa(n) } // of the machine
 func lan4(n int, at byte) string    { return fmt.Sprintf("10.212.%d.%d", n, at) }
 func lan6(n int, at byte) string    { return fmt.Sprintf("fd12:%x::%x", n, at) }
 func (r *record) netns() string     { return r.name() }
-func (r *record) plug() string      { return "bhp" + strconv.Itoa(r.Number) } // in the LAN
+func (r *record) lanPort() string   { return "bhp" + strconv.Itoa(r.Number) } // in the LAN
 func (r *record) lan4() netip.Addr  { return netip.MustParseAddr(lan4(r.LAN-1, byte(r.Number+2))) }
 func (r *record) lan6() netip.Addr  { return netip.MustParseAddr(lan6(r.LAN-1, byte(r.Number+2))) }
 func (r *record) varLibCNI() string { return filepath.Join(r.Dir, "cni", "var") }
@@ -49,7 +49,7 @@ const (
 	routerAt  = 254
 	maxLANs   = 100
 
-	readdressed = 110 // how far a host's other address is from its first
+	secondAddressOffset = 110 // how far a host's other address is from its first
 )
 
 // NewLAN makes a network, after what dead owners left has been taken away.
@@ -100,10 +100,10 @@ func (l *LAN) make() error {
 		"-n " + ns + " addr add " + lan4(l.n, routerAt) + "/24 dev lan",
 		"-n " + ns + " addr add " + lan6(l.n, routerAt) + "/64 dev lan nodad",
 		"-n " + ns + " link set lan up",
-		"link add " + lanPlug(l.n) + " type veth peer name machine netns " + ns,
+		"link add " + machineLANPort(l.n) + " type veth peer name machine netns " + ns,
 		"-n " + ns + " link set machine master lan up",
-		"addr add " + lan4(l.n, machineAt) + "/24 dev " + lanPlug(l.n),
-		"link set " + lanPlug(l.n) + " up",
+		"addr add " + lan4(l.n, machineAt) + "/24 dev " + machineLANPort(l.n),
+		"link set " + machineLANPort(l.n) + " up",
 	} {
 		if _, err := command("ip", strings.Fields(args)...); err != nil {
 			return err
@@ -128,11 +128,11 @@ func removeNetNS(name string) error {
 	return err
 }
 
-// Outside calls f in the outside: what it listens on is there, also afterwards.
-func (l *LAN) Outside(f func() error) error { return inNetNS(lanName(l.n), f) }
+// RunOutside calls f in the outside: what it listens on is there, also afterwards.
+func (l *LAN) RunOutside(f func() error) error { return inNetNS(lanName(l.n), f) }
 
-// InNetwork calls f in the host's network, if it is one of a LAN.
-func (h *Host) InNetwork(f func() error) error { return inNetNS(h.slot.netns(), f) }
+// RunInNetwork calls f in the host's network, if it is one of a LAN.
+func (h *Host) RunInNetwork(f func() error) error { return inNetNS(h.slot.netns(), f) }
 
 func inNetNS(name string, f func() error) error {
 	ended := make(chan error, 1)
@@ -153,8 +153,8 @@ func inNetNS(name string, f func() error) error {
 	return <-ended
 }
 
-// plugIn makes the host's namespaces and its plug in the LAN.
-func (h *Host) plugIn(ctx context.Context) error {
+// connectLAN makes the host's namespaces and its plug in the LAN.
+func (h *Host) connectLAN(ctx context.Context) error {
 	r := &h.slot.record
 	n, ns, lan := r.LAN-1, r.netns(), lanName(r.LAN-1)
 	if err := os.MkdirAll(r.varLibCNI(), 0o755); err != nil {
@@ -163,8 +163,8 @@ func (h *Host) plugIn(ctx context.Context) error {
 	for _, args := range []string{
 		"netns add " + ns,
 		"-n " + ns + " link set lo up",
-		"-n " + lan + " link add " + r.plug() + " type veth peer name eth0 netns " + ns,
-		"-n " + lan + " link set " + r.plug() + " master lan up",
+		"-n " + lan + " link add " + r.lanPort() + " type veth peer name eth0 netns " + ns,
+		"-n " + lan + " link set " + r.lanPort() + " master lan up",
 		"-n " + ns + " addr add " + r.lan4().String() + "/24 dev eth0",
 		"-n " + ns + " addr add " + r.lan6().String() + "/64 dev eth0 nodad",
 		"-n " + ns + " link set eth0 up",
@@ -175,12 +175,12 @@ func (h *Host) plugIn(ctx context.Context) error {
 			return err
 		}
 	}
-	return h.hold(ctx)
+	return h.startMountHolder(ctx)
 }
 
-// hold starts the process that has the host's mounts. What the plugins and libcni
+// startMountHolder starts the process that has the host's mounts. What the plugins and libcni
 // keep in /var/lib/cni is each host's own.
-func (h *Host) hold(context.Context) error {
+func (h *Host) startMountHolder(context.Context) error {
 	r := &h.slot.record
 	r.Holder = 0
 	join, err := r.joinScript()
@@ -196,7 +196,7 @@ func (h *Host) hold(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err = begin(cmd); err != nil {
+	if _, err = startChild(cmd); err != nil {
 		return err
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
@@ -206,9 +206,9 @@ func (h *Host) hold(context.Context) error {
 	return h.write()
 }
 
-// enter is what joinScript ends with: from here on the shell's arguments are run in
+// nsenterScript is what joinScript ends with: from here on the shell's arguments are run in
 // the host's namespaces.
-func (r *record) enter() string {
+func (r *record) nsenterScript() string {
 	if r.LAN == 0 || r.Holder == 0 {
 		return ""
 	}
@@ -227,12 +227,12 @@ func (h *Host) nodeIPs(find bool) []string {
 	return []string{"--node-ip", r.lan4().String() + "," + r.lan6().String()}
 }
 
-// Readdress gives a host of a LAN another IPv4 address, as a DHCP server does, and
+// ChangeAddress gives a host of a LAN another IPv4 address, as a DHCP server does, and
 // returns it.
-func (h *Host) Readdress() (netip.Addr, error) {
+func (h *Host) ChangeAddress() (netip.Addr, error) {
 	r := &h.slot.record
 	n, ns := r.LAN-1, r.netns()
-	to := lan4(n, byte(r.Number+2+readdressed))
+	to := lan4(n, byte(r.Number+2+secondAddressOffset))
 	for _, args := range []string{
 		"-n " + ns + " addr del " + r.lan4().String() + "/24 dev eth0",
 		"-n " + ns + " addr add " + to + "/24 dev eth0",

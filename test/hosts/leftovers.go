@@ -16,7 +16,7 @@ import (
 // that number later may be another host's.
 func (h *Host) Leftovers() []string {
 	h.mu.Lock()
-	remains := h.remains
+	remains := h.stoppedLeftovers
 	h.mu.Unlock()
 	if remains != nil {
 		return *remains
@@ -26,8 +26,8 @@ func (h *Host) Leftovers() []string {
 
 func (h *Host) leftovers() []string {
 	r := &h.slot.record
-	out := h.ofPods()
-	for _, pid := range r.servants() {
+	out := h.podResources()
+	for _, pid := range r.runtimeProcesses() {
 		out = append(out, "process "+describe(pid))
 	}
 	for _, l := range r.links() {
@@ -55,7 +55,7 @@ func (h *Host) leftovers() []string {
 // pod.
 func (h *Host) PodLeftovers() []string {
 	r := &h.slot.record
-	out := h.ofPods()
+	out := h.podResources()
 	dirs, err := r.cgroupDirs()
 	if err != nil {
 		out = append(out, err.Error())
@@ -70,31 +70,31 @@ func (h *Host) PodLeftovers() []string {
 			out = append(out, "link "+l)
 		}
 	}
-	for _, dir := range r.onDisk() {
+	for _, dir := range r.runtimeDirs() {
 		out = append(out, "directory "+dir)
 	}
-	out = append(out, h.inBooks(context.Background())...)
-	ids := r.idsEver()
-	for _, socket := range r.socketsEver(ids) {
+	out = append(out, h.containerdRecords(context.Background())...)
+	ids := r.loggedIDs()
+	for _, socket := range r.shimSocketsOf(ids) {
 		out = append(out, "file "+socket)
 	}
-	for _, chain := range r.chainsEver(ids) {
+	for _, chain := range r.chainsOf(ids) {
 		out = append(out, "chain "+chain)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// Settle waits until what was started in pods has become what it is to be: a call
+// WaitRuncInit waits until what was started in pods has become what it is to be: a call
 // that starts something may be answered before runc's last step.
-func (h *Host) Settle(ctx context.Context) error {
+func (h *Host) WaitRuncInit(ctx context.Context) error {
 	return WaitFor(ctx, "runc to be done", func() (bool, error) {
-		return !slices.ContainsFunc(h.ofPods(), func(l string) bool { return strings.HasPrefix(l, "process ") && strings.HasSuffix(l, "runc init") }), nil
+		return !slices.ContainsFunc(h.podResources(), func(l string) bool { return strings.HasPrefix(l, "process ") && strings.HasSuffix(l, "runc init") }), nil
 	})
 }
 
-// ofPods names what only pods bring about.
-func (h *Host) ofPods() []string {
+// podResources names what only pods bring about.
+func (h *Host) podResources() []string {
 	r := &h.slot.record
 	var out []string
 	dirs, _ := r.cgroupDirs()
@@ -104,8 +104,8 @@ func (h *Host) ofPods() []string {
 	for _, a := range h.agents {
 		own[a.Pid()] = true
 	}
-	if h.served != nil {
-		own[h.served.cmd.Process.Pid] = true
+	if h.daemon != nil {
+		own[h.daemon.cmd.Process.Pid] = true
 	}
 	h.mu.Unlock()
 	for _, pid := range pidsIn(dirs) {
@@ -125,14 +125,14 @@ func (h *Host) ofPods() []string {
 	for _, a := range r.addressesInUse() {
 		out = append(out, "address "+a)
 	}
-	for _, f := range append(r.cniCache(), r.strayShimSockets()...) {
+	for _, f := range append(r.cniCache(), r.sharedDirShimSockets()...) {
 		out = append(out, "file "+f)
 	}
 	return out
 }
 
-// reused reports whether the slot of a stopped host is somebody else's by now.
-func reused(r *record) bool {
+// slotReused reports whether the slot of a stopped host is somebody else's by now.
+func slotReused(r *record) bool {
 	now, err := readRecord(r.Number)
 	return err == nil && (now.Owner != r.Owner || now.Dir != r.Dir)
 }

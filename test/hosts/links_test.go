@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestOnlyTheHostsOwnLogLinksGo(t *testing.T) {
+func TestLinksBelowMatchesWholeDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, to := range map[string]string{"own": "/tmp/host-1/logs/a", "other": "/tmp/host-10/logs/a", "elsewhere": "/var/log/pods/a"} {

@@ -33,8 +33,8 @@ type Logind struct {
 	preparing bool
 }
 
-// sentBound is when a lock that was given has been sent.
-const sentBound = 5 * time.Second
+// inhibitorTimeout is when a lock that was given has been sent.
+const inhibitorTimeout = 5 * time.Second
 
 // StartLogind starts a dbus-daemon with a stand-in for logind on it; it keeps what it
 // needs in dir.
@@ -99,7 +99,7 @@ func (l *Logind) inhibit(string, string, string, string) (dbus.UnixFD, *dbus.Err
 		return 0, dbus.MakeFailedError(err)
 	}
 	l.locks <- r
-	time.AfterFunc(sentBound, func() { w.Close() })
+	time.AfterFunc(inhibitorTimeout, func() { w.Close() })
 	return dbus.UnixFD(w.Fd()), nil
 }
 
@@ -112,24 +112,24 @@ func (l *Logind) get(_, name string) (dbus.Variant, *dbus.Error) {
 	return dbus.MakeVariant(uint64(time.Hour / time.Microsecond)), nil
 }
 
-// ShutDown has a shutdown begin, which then waits for the locks.
-func (l *Logind) ShutDown() error {
+// StartShutdown has a shutdown begin, which then waits for the locks.
+func (l *Logind) StartShutdown() error {
 	l.mu.Lock()
 	l.preparing = true
 	l.mu.Unlock()
 	return l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true)
 }
 
-// Booted forgets the shutdown.
-func (l *Logind) Booted() {
+// Reset forgets the shutdown.
+func (l *Logind) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.preparing = false
 }
 
-// Lock is the agent's next lock. Released returns nil when the agent has let go of it;
+// NextInhibitor is the agent's next lock. Released returns nil when the agent has let go of it;
 // it is called once.
-func (l *Logind) Lock(ctx context.Context) (released func(context.Context) error, err error) {
+func (l *Logind) NextInhibitor(ctx context.Context) (released func(context.Context) error, err error) {
 	select {
 	case f := <-l.locks:
 		return func(ctx context.Context) error {

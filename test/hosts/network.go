@@ -84,7 +84,7 @@ func (r *record) rules() (rules, chains []string) {
 		rules = append(rules, line)
 		f := strings.Fields(line)
 		for _, chain := range []string{f[1], f[len(f)-1]} {
-			if perPod(chain) && !known[chain] {
+			if isPodChain(chain) && !known[chain] {
 				known[chain] = true
 				chains = append(chains, chain)
 			}
@@ -93,12 +93,12 @@ func (r *record) rules() (rules, chains []string) {
 	return rules, chains
 }
 
-// perPod tells the chain of one sandbox from those that all share.
-func perPod(chain string) bool {
-	return !sharedChain(chain) && strings.HasPrefix(chain, "CNI-") && len(chain) > 10
+// isPodChain tells the chain of one sandbox from those that all share.
+func isPodChain(chain string) bool {
+	return !isSharedChain(chain) && strings.HasPrefix(chain, "CNI-") && len(chain) > 10
 }
 
-func sharedChain(chain string) bool {
+func isSharedChain(chain string) bool {
 	return strings.HasPrefix(chain, "CNI-HOSTPORT-")
 }
 
@@ -110,7 +110,7 @@ func (r *record) removeRules() error {
 	var b strings.Builder
 	b.WriteString("*nat\n")
 	inside := func(rule string) bool {
-		return perPod(strings.Fields(rule)[1])
+		return isPodChain(strings.Fields(rule)[1])
 	}
 	for _, c := range chains {
 		fmt.Fprintf(&b, "-F %s\n", c)
@@ -124,10 +124,10 @@ func (r *record) removeRules() error {
 		fmt.Fprintf(&b, "-X %s\n", c)
 	}
 	b.WriteString("COMMIT\n")
-	return restore(b.String())
+	return iptablesRestore(b.String())
 }
 
-func restore(text string) error {
+func iptablesRestore(text string) error {
 	cmd := exec.Command("iptables-restore", "--noflush", "--wait")
 	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -154,11 +154,11 @@ func removeSharedChains() error {
 			fmt.Fprintf(&drop, "-X %s\n", chain)
 		case strings.HasPrefix(line, "-A CNI-HOSTPORT-DNAT") && strings.Contains(line, "CNI-DN-"):
 			return nil // somebody else's host port
-		case strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "-A CNI-") && sharedChain(f[len(f)-1]):
+		case strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "-A CNI-") && isSharedChain(f[len(f)-1]):
 			fmt.Fprintf(&leave, "-D %s\n", strings.TrimPrefix(line, "-A "))
 		}
 	}
-	return restore("*nat\n" + leave.String() + flush.String() + drop.String() + "COMMIT\n")
+	return iptablesRestore("*nat\n" + leave.String() + flush.String() + drop.String() + "COMMIT\n")
 }
 
 // removeEmptyChains takes away the chains of single pods that a plugin left when
@@ -173,7 +173,7 @@ func removeEmptyChains() error {
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
 		switch {
-		case strings.HasPrefix(line, ":") && perPod(f[0][1:]):
+		case strings.HasPrefix(line, ":") && isPodChain(f[0][1:]):
 			empty = append(empty, f[0][1:])
 		case strings.HasPrefix(line, "-A "):
 			used[f[1]], used[f[len(f)-1]] = true, true
@@ -188,7 +188,7 @@ func removeEmptyChains() error {
 	if b.Len() == 0 {
 		return nil
 	}
-	return restore("*nat\n" + b.String() + "COMMIT\n")
+	return iptablesRestore("*nat\n" + b.String() + "COMMIT\n")
 }
 
 // cniCache lists what libcni remembers of attachments to the host's network and

@@ -25,10 +25,10 @@ func (h *Host) PowerLoss() error {
 	}
 	errs = errors.Join(errs, h.Kill())
 	r := &h.slot.record
-	if errs = errors.Join(errs, r.killAll(endBound)); errs != nil {
+	if errs = errors.Join(errs, r.killAll(teardownTimeout)); errs != nil {
 		return errs
 	}
-	stray := r.strayShimSockets()
+	stray := r.sharedDirShimSockets()
 	keep := map[string]bool{} // what a boot would mount again
 	for _, a := range agents {
 		keep[a.RootDir] = true
@@ -41,7 +41,7 @@ func (h *Host) PowerLoss() error {
 			errs = errors.Join(errs, err)
 		}
 	}
-	errs = errors.Join(errs, r.removeLinks(), r.removeRules(), r.removeCgroups(endBound))
+	errs = errors.Join(errs, r.removeLinks(), r.removeRules(), r.removeCgroups(teardownTimeout))
 	for _, f := range stray {
 		os.Remove(f)
 	}

@@ -81,7 +81,7 @@ func claim() (s *slot, err error) {
 				continue
 			}
 			s = &slot{record: record{Number: n, Owner: os.Getpid()}, lock: lock}
-			if !taken(s.podRange()) {
+			if !routeExists(s.podRange()) {
 				if err = os.MkdirAll(s.run(), 0o711); err == nil {
 					err = s.write()
 				}
@@ -117,7 +117,7 @@ func Sweep() error {
 			continue // somebody else was faster
 		}
 		h := &Host{slot: &slot{record: *r, lock: lock}}
-		if err := h.takeAway(); err != nil {
+		if err := h.teardown(); err != nil {
 			errs = errors.Join(errs, fmt.Errorf("take away what process %d left of host %d: %w", r.Owner, r.Number, err))
 		}
 	}
@@ -128,8 +128,8 @@ func (r *record) podRange() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte(r.Number), 0}), 24)
 }
 
-// taken reports whether the machine already has a route into a range.
-func taken(p netip.Prefix) bool {
+// routeExists reports whether the machine already has a route into a range.
+func routeExists(p netip.Prefix) bool {
 	out, err := command("ip", "-4", "route", "show", "root", p.String())
 	return err != nil || strings.TrimSpace(out) != ""
 }

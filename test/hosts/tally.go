@@ -15,17 +15,17 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Tally is how much pods have on a host that runs. Unlike PodLeftovers it is taken
+// ResourceCounts is how much pods have on a host that runs. Unlike PodLeftovers it is taken
 // in a moment and asks nobody: also of a host whose containerd is away.
-type Tally struct {
+type ResourceCounts struct {
 	Mounts     int // but for namespaces and the agents' own directories
 	Namespaces int // of the network, pinned by a mount
 	Cgroups    int // of pods and containers, in all hierarchies
 	Addresses  int // given out
 }
 
-// Tally counts.
-func (h *Host) Tally() (t Tally) {
+// CountResources counts.
+func (h *Host) CountResources() (t ResourceCounts) {
 	r := &h.slot.record
 	for _, m := range r.mounts() {
 		switch {
@@ -51,11 +51,11 @@ func podCgroup(dir string) bool {
 	return strings.HasPrefix(name, "pod") || strings.Contains(name, "-pod") || len(name) == 64
 }
 
-// Keeps counts what containerd holds for pods and images, after it has collected its
+// CountLeasesAndSnapshots counts what containerd holds for pods and images, after it has collected its
 // garbage: leases and snapshots. Leases that end by themselves are not among it:
 // containerd takes one for each call of its own and leaves it, with a snapshot that it
 // was making, for a day if it dies. While there is such a one layers is -1: unknown.
-func (h *Host) Keeps(ctx context.Context) (held, layers int, err error) {
+func (h *Host) CountLeasesAndSnapshots(ctx context.Context) (held, layers int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")

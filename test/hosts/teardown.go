@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// endBound is far longer than a kill and an unmount take on an idle machine.
-const endBound = 2 * time.Minute
+// teardownTimeout is far longer than a kill and an unmount take on an idle machine.
+const teardownTimeout = 2 * time.Minute
 
 // Stop takes the host away with all that ran on it. It may be called twice.
 func (h *Host) Stop() error {
@@ -29,20 +29,20 @@ func (h *Host) Stop() error {
 	if h.conn != nil {
 		h.conn.Close()
 	}
-	return errors.Join(errs, h.takeAway())
+	return errors.Join(errs, h.teardown())
 }
 
-// takeAway needs nothing but the record: it ends what is left of the host's
+// teardown needs nothing but the record: it ends what is left of the host's
 // processes and removes what they made.
-func (h *Host) takeAway() error {
+func (h *Host) teardown() error {
 	r := &h.slot.record
-	if h.gone() {
+	if h.alreadyRemoved() {
 		return nil
 	}
 	if r.Dir == "" { // it never got further than its number
 		return h.release()
 	}
-	if err := r.killAll(endBound); err != nil {
+	if err := r.killAll(teardownTimeout); err != nil {
 		return err
 	}
 	if r.LAN > 0 {
@@ -50,8 +50,8 @@ func (h *Host) takeAway() error {
 			return err
 		}
 	}
-	sockets := slices.Concat(r.strayShimSockets(), r.socketsEver(r.idsEver()), linksBelow(containerLogs, r.Dir))
-	errs := errors.Join(r.unmountAll(), r.removeLinks(), r.removeRules(), r.removeCgroups(endBound))
+	sockets := slices.Concat(r.sharedDirShimSockets(), r.shimSocketsOf(r.loggedIDs()), linksBelow(containerLogs, r.Dir))
+	errs := errors.Join(r.unmountAll(), r.removeLinks(), r.removeRules(), r.removeCgroups(teardownTimeout))
 	for _, f := range append(sockets, r.cniCache()...) {
 		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = errors.Join(errs, err)
@@ -64,13 +64,13 @@ func (h *Host) takeAway() error {
 	if errs != nil {
 		return errs
 	}
-	h.look()
+	h.recordLeftovers()
 	return h.release()
 }
 
-// gone reports whether the host was taken away already, by this Stop or by
+// alreadyRemoved reports whether the host was taken away already, by this Stop or by
 // another process that opened it: what bears its number now is not it.
-func (h *Host) gone() bool {
+func (h *Host) alreadyRemoved() bool {
 	r := &h.slot.record
 	now, err := readRecord(r.Number)
 	if err == nil && now.Owner == r.Owner && (now.Dir == r.Dir || now.Dir == "") {
@@ -78,18 +78,18 @@ func (h *Host) gone() bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.remains == nil { // whoever took it away has looked
-		h.remains = new([]string)
+	if h.stoppedLeftovers == nil { // whoever took it away has looked
+		h.stoppedLeftovers = new([]string)
 	}
 	return true
 }
 
-// look notes what is left of the host while its number is still its own.
-func (h *Host) look() {
+// recordLeftovers notes what is left of the host while its number is still its own.
+func (h *Host) recordLeftovers() {
 	remains := h.leftovers()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.remains = &remains
+	h.stoppedLeftovers = &remains
 }
 
 // removeDir removes what the host made in its directory, and the directory if
@@ -148,9 +148,9 @@ func (r *record) unmountAll() error {
 	return fmt.Errorf("mounts come back: %v", r.mounts())
 }
 
-// strayShimSockets lists the sockets that shims of containerd 1.6 put into a
+// sharedDirShimSockets lists the sockets that shims of containerd 1.6 put into a
 // directory that all containerds of a machine share.
-func (r *record) strayShimSockets() []string {
+func (r *record) sharedDirShimSockets() []string {
 	files, _ := filepath.Glob(filepath.Join(r.state(), "io.containerd.runtime.v2.task", "*", "*", "address"))
 	var out []string
 	for _, f := range files {

@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	pollEvery  = 20 * time.Millisecond
-	pollAtMost = 500 * time.Millisecond
-	waitBound  = 4 * time.Minute // for a ctx that has no deadline
+	minPollInterval    = 20 * time.Millisecond
+	maxPollInterval    = 500 * time.Millisecond
+	defaultWaitTimeout = 4 * time.Minute // for a ctx that has no deadline
 )
 
-// pause is how long to wait after a look that took so long: a look that costs much
+// pollInterval is how long to wait after a look that took so long: a look that costs much
 // is not repeated at once, or those who wait would take the CPUs from those who
 // are waited for.
-func pause(took time.Duration) time.Duration {
-	return min(max(pollEvery, 4*took), pollAtMost)
+func pollInterval(took time.Duration) time.Duration {
+	return min(max(minPollInterval, 4*took), maxPollInterval)
 }
 
 // WaitFor asks cond again and again until it says true. It fails with what was
@@ -25,7 +25,7 @@ func pause(took time.Duration) time.Duration {
 func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error {
 	if _, bound := ctx.Deadline(); !bound {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, waitBound)
+		ctx, cancel = context.WithTimeout(ctx, defaultWaitTimeout)
 		defer cancel()
 	}
 	began := time.Now()
@@ -41,7 +41,7 @@ func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error 
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: still not after %s: %w", what, time.Since(began).Round(time.Millisecond), context.Cause(ctx))
-		case <-time.After(pause(time.Since(looked))):
+		case <-time.After(pollInterval(time.Since(looked))):
 		}
 	}
 }

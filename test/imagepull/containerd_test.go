@@ -214,7 +214,7 @@ func pulledAndFound(t *testing.T, c *containerd) {
 
 func hundredAskers(t *testing.T, c *containerd) {
 	name := c.push(t, "hundred/a")
-	release := c.registry.Stall("hundred/a")
+	release := c.registry.BlockBlobs("hundred/a")
 	defer release()
 	i := newImages(t, images.Options{Service: c.service})
 	ends := make([]<-chan error, 100)
@@ -223,7 +223,7 @@ func hundredAskers(t *testing.T, c *containerd) {
 	}
 	until(t, "all pulls wait for a stalled blob", func() bool {
 		p := i.ActivePulls()
-		return len(p) == 1 && len(p[0].Pods) == len(ends) && c.registry.Counts("hundred/a").Waiting > 0
+		return len(p) == 1 && len(p[0].Pods) == len(ends) && c.registry.Counts("hundred/a").Blocked > 0
 	})
 	release()
 	for _, end := range ends {
@@ -277,16 +277,16 @@ func registryGone(t *testing.T, _ *containerd) {
 
 func calledOff(t *testing.T, c *containerd) {
 	name := c.push(t, "off/a")
-	release := c.registry.Stall("off/a")
+	release := c.registry.BlockBlobs("off/a")
 	defer release()
 	i := newImages(t, images.Options{Service: c.service})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	end := startPull(ctx, i, newPod("p", 0), name, nil)
-	until(t, "the blob is stalled", func() bool { return c.registry.Counts("off/a").Waiting > 0 })
+	until(t, "the blob is stalled", func() bool { return c.registry.Counts("off/a").Blocked > 0 })
 	cancel()
 	wantKind(t, <-end, plan.Canceled, "ErrImagePull")
-	until(t, "the runtime has closed the download", func() bool { return c.registry.Counts("off/a").Waiting == 0 })
+	until(t, "the runtime has closed the download", func() bool { return c.registry.Counts("off/a").Blocked == 0 })
 	if _, here, err := i.Present(t.Context(), newPod("p", 0), name, nil); here || err != nil {
 		t.Errorf("a canceled pull left an image: %v %v", here, err)
 	}

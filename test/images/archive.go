@@ -198,20 +198,20 @@ func Load(path string) (v1.Image, error) {
 	if len(index.Manifests) != 1 {
 		return nil, fmt.Errorf("image archive %s holds %d images, not one", path, len(index.Manifests))
 	}
-	img, err := partial.CompressedToImage(&archived{files: files, top: index.Manifests[0]})
+	img, err := partial.CompressedToImage(&loadedImage{files: files, top: index.Manifests[0]})
 	if err != nil {
 		return nil, fmt.Errorf("read image archive %s: %w", path, err)
 	}
 	return img, nil
 }
 
-// archived is an image in memory, by the files of its OCI layout.
-type archived struct {
+// loadedImage is an image in memory, by the files of its OCI layout.
+type loadedImage struct {
 	files map[string][]byte
 	top   v1.Descriptor
 }
 
-func (a *archived) blob(h v1.Hash) ([]byte, error) {
+func (a *loadedImage) blob(h v1.Hash) ([]byte, error) {
 	data, ok := a.files["blobs/"+strings.Replace(h.String(), ":", "/", 1)]
 	if !ok {
 		return nil, fmt.Errorf("no blob %s in the archive", h)
@@ -219,10 +219,10 @@ func (a *archived) blob(h v1.Hash) ([]byte, error) {
 	return data, nil
 }
 
-func (a *archived) MediaType() (types.MediaType, error) { return a.top.MediaType, nil }
-func (a *archived) RawManifest() ([]byte, error)        { return a.blob(a.top.Digest) }
+func (a *loadedImage) MediaType() (types.MediaType, error) { return a.top.MediaType, nil }
+func (a *loadedImage) RawManifest() ([]byte, error)        { return a.blob(a.top.Digest) }
 
-func (a *archived) RawConfigFile() ([]byte, error) {
+func (a *loadedImage) RawConfigFile() ([]byte, error) {
 	m, err := a.manifest()
 	if err != nil {
 		return nil, err
@@ -230,7 +230,7 @@ func (a *archived) RawConfigFile() ([]byte, error) {
 	return a.blob(m.Config.Digest)
 }
 
-func (a *archived) manifest() (*v1.Manifest, error) {
+func (a *loadedImage) manifest() (*v1.Manifest, error) {
 	raw, err := a.RawManifest()
 	if err != nil {
 		return nil, err
@@ -238,22 +238,22 @@ func (a *archived) manifest() (*v1.Manifest, error) {
 	return v1.ParseManifest(bytes.NewReader(raw))
 }
 
-func (a *archived) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
+func (a *loadedImage) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
 	data, err := a.blob(h)
 	if err != nil {
 		return nil, err
 	}
-	return archivedLayer{h, data}, nil
+	return loadedLayer{h, data}, nil
 }
 
-type archivedLayer struct {
+type loadedLayer struct {
 	hash v1.Hash
 	data []byte
 }
 
-func (l archivedLayer) Digest() (v1.Hash, error)            { return l.hash, nil }
-func (l archivedLayer) Size() (int64, error)                { return int64(len(l.data)), nil }
-func (l archivedLayer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
-func (l archivedLayer) Compressed() (io.ReadCloser, error) {
+func (l loadedLayer) Digest() (v1.Hash, error)            { return l.hash, nil }
+func (l loadedLayer) Size() (int64, error)                { return int64(len(l.data)), nil }
+func (l loadedLayer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
+func (l loadedLayer) Compressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(l.data)), nil
 }

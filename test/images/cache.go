@@ -52,7 +52,7 @@ func (r recipe) get(ctx context.Context, dir string) (Archive, error) {
 	if err != nil {
 		return a, fmt.Errorf("image %s: %w", r.ref, err)
 	}
-	if present(a.Path) {
+	if fileExists(a.Path) {
 		return a, nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -63,7 +63,7 @@ func (r recipe) get(ctx context.Context, dir string) (Archive, error) {
 		return a, fmt.Errorf("image %s: %w", r.ref, err)
 	}
 	defer unlock()
-	if present(a.Path) {
+	if fileExists(a.Path) {
 		return a, nil
 	}
 	work, err := os.MkdirTemp(dir, ".work-*")
@@ -90,7 +90,7 @@ func (r recipe) path(dir string) (Archive, error) {
 	return Archive{Ref: r.ref, Path: filepath.Join(dir, name)}, nil
 }
 
-func present(path string) bool {
+func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-func TestTheSameInputsGiveTheSameBytes(t *testing.T) {
+func TestBuildIsReproducible(t *testing.T) {
 	t.Parallel()
 	var archives [2][]byte
 	for i := range archives {
@@ -39,7 +39,7 @@ func TestTheSameInputsGiveTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestAnArchiveIsMadeOnce(t *testing.T) {
+func TestArchiveIsBuiltOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	made := 0
@@ -59,7 +59,7 @@ func TestAnArchiveIsMadeOnce(t *testing.T) {
 	}
 }
 
-func TestAFailedRecipeLeavesNoArchive(t *testing.T) {
+func TestFailedRecipeLeavesNoArchive(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := busybox("docker.io/library/broken:1")
@@ -183,7 +183,7 @@ func get(ctx context.Context, r *Registry, path, user, password string) (int, er
 
 const manifest = "/v2/library/busybox/manifests/1.36"
 
-func TestARegistryCountsAndPushesAside(t *testing.T) {
+func TestRegistryDoesNotCountPushes(t *testing.T) {
 	t.Parallel()
 	r := pushed(t, RegistryOptions{})
 	if c := r.Counts("library/busybox"); c != (Counts{}) {
@@ -205,7 +205,7 @@ func TestARegistryCountsAndPushesAside(t *testing.T) {
 	}
 }
 
-func TestARegistryAsksForCredentials(t *testing.T) {
+func TestRegistryRequiresCredentials(t *testing.T) {
 	t.Parallel()
 	r := pushed(t, RegistryOptions{User: "u", Password: "p"})
 	for _, c := range []struct {
@@ -216,12 +216,12 @@ func TestARegistryAsksForCredentials(t *testing.T) {
 			t.Errorf("%q with %q got %d (%v), want %d", c.user, c.password, got, err, c.status)
 		}
 	}
-	if c := r.Counts("library/busybox"); c.Refused != 2 || c.Manifests != 1 {
+	if c := r.Counts("library/busybox"); c.Unauthorized != 2 || c.Manifests != 1 {
 		t.Errorf("counted %+v", c)
 	}
 }
 
-func TestARegistryFailsAsOftenAsTold(t *testing.T) {
+func TestRegistryFailsNRequests(t *testing.T) {
 	t.Parallel()
 	r := pushed(t, RegistryOptions{})
 	r.Fail(2, 503)
@@ -232,10 +232,10 @@ func TestARegistryFailsAsOftenAsTold(t *testing.T) {
 	}
 }
 
-func TestAStalledBlobWaitsForItsRelease(t *testing.T) {
+func TestBlockedBlobWaitsForRelease(t *testing.T) {
 	t.Parallel()
 	r := pushed(t, RegistryOptions{})
-	release := r.Stall("library/busybox")
+	release := r.BlockBlobs("library/busybox")
 	defer release()
 	a, err := Busybox(t.Context(), t.TempDir())
 	if err != nil {
@@ -253,15 +253,15 @@ func TestAStalledBlobWaitsForItsRelease(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { _, err := get(ctx, r, path, "", ""); gone <- err }()
-	until(t, func() bool { return r.Counts("library/busybox").Waiting == 1 })
+	waitUntil(t, func() bool { return r.Counts("library/busybox").Blocked == 1 })
 	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("an asker who gave up got %v", err)
 	}
-	until(t, func() bool { return r.Counts("library/busybox").Waiting == 0 })
+	waitUntil(t, func() bool { return r.Counts("library/busybox").Blocked == 0 })
 	served := make(chan int, 1)
 	go func() { status, _ := get(t.Context(), r, path, "", ""); served <- status }()
-	until(t, func() bool { return r.Counts("library/busybox").Waiting == 1 })
+	waitUntil(t, func() bool { return r.Counts("library/busybox").Blocked == 1 })
 	release()
 	if got := <-served; got != 200 {
 		t.Errorf("after the release got %d", got)
@@ -281,8 +281,8 @@ func TestHostsTomlPointsAtTheRegistry(t *testing.T) {
 	}
 }
 
-// until waits for a condition.
-func until(t *testing.T, ok func() bool) {
+// waitUntil waits for a condition.
+func waitUntil(t *testing.T, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

@@ -40,20 +40,20 @@ type Registry struct {
 	server *http.Server
 	served sync.WaitGroup
 
-	mu      sync.Mutex
-	counts  map[string]Counts
-	stalled map[string]chan struct{} // by repository: closed when released
-	halved  map[string]bool          // repositories of which half a blob comes before it is held up
-	lies    map[string]bool          // repositories whose blobs are not what their digests say
-	fail    failing
+	mu          sync.Mutex
+	counts      map[string]Counts
+	blocked     map[string]chan struct{} // by repository: closed when released
+	halfBlocked map[string]bool          // repositories of which half a blob comes before it is held up
+	corrupt     map[string]bool          // repositories whose blobs are not what their digests say
+	fail        failing
 }
 
 // Counts are the requests that one repository got, answered or not.
 type Counts struct {
-	Manifests int // GETs of a manifest
-	Blobs     int // GETs of a config or a layer
-	Waiting   int // GETs of a blob that are held up by Stall now
-	Refused   int // requests without the right credentials
+	Manifests    int // GETs of a manifest
+	Blobs        int // GETs of a config or a layer
+	Blocked      int // GETs of a blob that are held up by Stall now
+	Unauthorized int // requests without the right credentials
 }
 
 type failing struct{ left, status int }
@@ -73,10 +73,10 @@ func NewRegistry(o RegistryOptions) (*Registry, error) {
 		opts: o,
 		inner: registry.New(registry.Logger(log.New(io.Discard, "", 0)),
 			registry.WithBlobHandler(registry.NewDiskBlobHandler(blobs))),
-		blobs:   blobs,
-		counts:  map[string]Counts{},
-		stalled: map[string]chan struct{}{},
-		halved:  map[string]bool{},
+		blobs:       blobs,
+		counts:      map[string]Counts{},
+		blocked:     map[string]chan struct{}{},
+		halfBlocked: map[string]bool{},
 	}
 	r.server = &http.Server{Handler: http.HandlerFunc(r.serve)}
 	r.served.Go(func() { _ = r.server.Serve(l) })
@@ -86,9 +86,9 @@ func NewRegistry(o RegistryOptions) (*Registry, error) {
 // Close ends the registry and all requests that are under way.
 func (r *Registry) Close() error {
 	r.mu.Lock()
-	for repo, gate := range r.stalled {
+	for repo, gate := range r.blocked {
 		close(gate)
-		delete(r.stalled, repo)
+		delete(r.blocked, repo)
 	}
 	r.mu.Unlock()
 	err := r.server.Close()
@@ -109,7 +109,7 @@ func (r *Registry) Push(ctx context.Context, a Archive) error {
 // PushImage puts any image into the registry under the repository and tag of
 // ref. It passes by the registry's credentials, counts and faults.
 func (r *Registry) PushImage(ctx context.Context, ref string, img v1.Image) error {
-	return push(ctx, ref, r.Addr, img, remote.WithTransport(direct{r.inner}))
+	return push(ctx, ref, r.Addr, img, remote.WithTransport(handlerTransport{r.inner}))
 }
 
 // Push puts the archive's image into any registry that needs no credentials at
@@ -137,10 +137,10 @@ func push(ctx context.Context, ref, host string, img v1.Image, opts ...remote.Op
 	return nil
 }
 
-// direct is a transport that asks a handler without a network.
-type direct struct{ handler http.Handler }
+// handlerTransport is a transport that asks a handler without a network.
+type handlerTransport struct{ handler http.Handler }
 
-func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
+func (d handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body == nil {
 		req.Body = http.NoBody
 	}
@@ -158,48 +158,48 @@ func (r *Registry) Counts(repository string) Counts {
 	return r.counts[repository]
 }
 
-// Stall holds up every GET of a blob of the repository until release is called
+// BlockBlobs holds up every GET of a blob of the repository until release is called
 // (once or more often) or the asker gives up.
-func (r *Registry) Stall(repository string) (release func()) {
+func (r *Registry) BlockBlobs(repository string) (release func()) {
 	gate := make(chan struct{})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if old, ok := r.stalled[repository]; ok {
+	if old, ok := r.blocked[repository]; ok {
 		close(old)
 	}
-	r.stalled[repository] = gate
+	r.blocked[repository] = gate
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.stalled[repository] == gate {
-			delete(r.stalled, repository)
+		if r.blocked[repository] == gate {
+			delete(r.blocked, repository)
 			close(gate)
 		}
 	}
 }
 
-// StallHalf is Stall, but blobs of less than a MiB come, and of others the first half.
-func (r *Registry) StallHalf(repository string) (release func()) {
+// BlockBlobsHalfway is Stall, but blobs of less than a MiB come, and of others the first half.
+func (r *Registry) BlockBlobsHalfway(repository string) (release func()) {
 	r.mu.Lock()
-	r.halved[repository] = true
+	r.halfBlocked[repository] = true
 	r.mu.Unlock()
-	return r.Stall(repository)
+	return r.BlockBlobs(repository)
 }
 
-func (r *Registry) half(repository string) bool {
+func (r *Registry) isHalfBlocked(repository string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.halved[repository]
+	return r.halfBlocked[repository]
 }
 
-// halfway is an answer that is held up when half of it has been sent.
-type halfway struct {
+// halfWriter is an answer that is held up when half of it has been sent.
+type halfWriter struct {
 	http.ResponseWriter
 	hold func()
 	left int64 // to be sent before that; negative: it is not held up any more
 }
 
-func (h *halfway) WriteHeader(status int) {
+func (h *halfWriter) WriteHeader(status int) {
 	h.left = -1
 	if n, err := strconv.ParseInt(h.Header().Get("Content-Length"), 10, 64); err == nil && n >= 1<<20 {
 		h.left = n / 2
@@ -207,7 +207,7 @@ func (h *halfway) WriteHeader(status int) {
 	h.ResponseWriter.WriteHeader(status)
 }
 
-func (h *halfway) Write(b []byte) (int, error) {
+func (h *halfWriter) Write(b []byte) (int, error) {
 	if h.left < 0 || int64(len(b)) <= h.left {
 		h.left -= min(int64(len(b)), max(h.left, 0))
 		return h.ResponseWriter.Write(b)
@@ -232,27 +232,27 @@ func (r *Registry) Fail(n, status int) {
 	r.fail = failing{n, status}
 }
 
-// Lie has the blobs of a repository come with other bytes than their digests say,
+// CorruptBlobs has the blobs of a repository come with other bytes than their digests say,
 // or no longer.
-func (r *Registry) Lie(repository string, on bool) {
+func (r *Registry) CorruptBlobs(repository string, on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lies == nil {
-		r.lies = map[string]bool{}
+	if r.corrupt == nil {
+		r.corrupt = map[string]bool{}
 	}
-	r.lies[repository] = on
+	r.corrupt[repository] = on
 }
 
-func (r *Registry) lying(repository string) bool {
+func (r *Registry) isCorrupt(repository string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lies[repository]
+	return r.corrupt[repository]
 }
 
-// liar turns every byte that is written through it round.
-type liar struct{ http.ResponseWriter }
+// corruptingWriter turns every byte that is written through it round.
+type corruptingWriter struct{ http.ResponseWriter }
 
-func (l liar) Write(b []byte) (int, error) {
+func (l corruptingWriter) Write(b []byte) (int, error) {
 	other := make([]byte, len(b))
 	for i := range b {
 		other[i] = ^b[i]
@@ -278,10 +278,10 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	repo, kind := target(req.URL.Path)
 	get := req.Method == http.MethodGet
 	authorized := r.authorized(req)
-	gate, status := r.note(repo, func(c *Counts) {
+	gate, status := r.record(repo, func(c *Counts) {
 		switch {
 		case !authorized:
-			c.Refused++
+			c.Unauthorized++
 		case get && kind == "manifests":
 			c.Manifests++
 		case get && kind == "blobs":
@@ -290,27 +290,27 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	})
 	switch {
 	case status != 0:
-		refuse(w, status, "UNAVAILABLE", "fails, as told")
+		writeError(w, status, "UNAVAILABLE", "fails, as told")
 		return
 	case !authorized:
 		w.Header().Set("WWW-Authenticate", `Basic realm="test registry"`)
-		refuse(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
+		writeError(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
 		return
-	case gate != nil && get && kind == "blobs" && r.half(repo):
-		w = &halfway{ResponseWriter: w, hold: func() { r.hold(req.Context(), repo, gate) }}
+	case gate != nil && get && kind == "blobs" && r.isHalfBlocked(repo):
+		w = &halfWriter{ResponseWriter: w, hold: func() { r.waitReleased(req.Context(), repo, gate) }}
 	case gate != nil && get && kind == "blobs":
-		r.hold(req.Context(), repo, gate)
-	case get && kind == "blobs" && r.lying(repo):
-		w = liar{w}
+		r.waitReleased(req.Context(), repo, gate)
+	case get && kind == "blobs" && r.isCorrupt(repo):
+		w = corruptingWriter{w}
 	}
 	if req.Context().Err() == nil {
 		r.inner.ServeHTTP(w, req)
 	}
 }
 
-// note changes the counts of a repository and returns what is to happen: a gate
+// record changes the counts of a repository and returns what is to happen: a gate
 // to wait at, a status to fail with.
-func (r *Registry) note(repo string, change func(*Counts)) (gate chan struct{}, status int) {
+func (r *Registry) record(repo string, change func(*Counts)) (gate chan struct{}, status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.counts[repo]
@@ -320,23 +320,23 @@ func (r *Registry) note(repo string, change func(*Counts)) (gate chan struct{}, 
 		r.fail.left--
 		status = r.fail.status
 	}
-	return r.stalled[repo], status
+	return r.blocked[repo], status
 }
 
-func (r *Registry) hold(ctx context.Context, repo string, gate chan struct{}) {
-	r.wait(repo, 1)
-	defer r.wait(repo, -1)
+func (r *Registry) waitReleased(ctx context.Context, repo string, gate chan struct{}) {
+	r.addBlocked(repo, 1)
+	defer r.addBlocked(repo, -1)
 	select {
 	case <-gate:
 	case <-ctx.Done():
 	}
 }
 
-func (r *Registry) wait(repo string, by int) {
+func (r *Registry) addBlocked(repo string, by int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.counts[repo]
-	c.Waiting += by
+	c.Blocked += by
 	r.counts[repo] = c
 }
 
@@ -356,7 +356,7 @@ func target(path string) (repository, kind string) {
 	return "", ""
 }
 
-func refuse(w http.ResponseWriter, status int, code, message string) {
+func writeError(w http.ResponseWriter, status int, code, message string) {
 	var body bytes.Buffer
 	fmt.Fprintf(&body, `{"errors":[{"code":%q,"message":%q}]}`, code, message)
 	w.Header().Set("Content-Type", "application/json")

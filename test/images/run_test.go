@@ -59,7 +59,7 @@ func unpack(name string, h *tar.Header, r io.Reader) error {
 	return err
 }
 
-func TestTheProgramsRunInTheirImages(t *testing.T) {
+func TestProgramsRunInTheirImages(t *testing.T) {
 	t.Parallel()
 	dir, err := CacheDir()
 	if err != nil {
@@ -106,7 +106,7 @@ func TestTheProgramsRunInTheirImages(t *testing.T) {
 	}
 }
 
-func TestPauseAndTestboxEndOnTERM(t *testing.T) {
+func TestPauseAndTestboxExitOnTERM(t *testing.T) {
 	t.Parallel()
 	dir, err := CacheDir()
 	if err != nil {

@@ -58,9 +58,9 @@ func standIn(ctx context.Context, name, ref, programs string) (v1.Image, error) 
 		base.file("/usr/local/bin/nnp", fs.ModeSetuid|fs.ModeSetgid|0o755, data)
 		config.Cmd = []string{"nnp"}
 	case "nginx":
-		return made(ctx, nginx(ref))
+		return buildRecipe(ctx, nginx(ref))
 	case "pause":
-		return made(ctx, pause())
+		return buildRecipe(ctx, pause())
 	default:
 		return nil, nil
 	}
@@ -70,8 +70,8 @@ func standIn(ctx context.Context, name, ref, programs string) (v1.Image, error) 
 	return build(config, base)
 }
 
-// made makes a recipe's image.
-func made(ctx context.Context, r recipe) (v1.Image, error) {
+// buildRecipe makes a recipe's image.
+func buildRecipe(ctx context.Context, r recipe) (v1.Image, error) {
 	work, err := os.MkdirTemp("", "berth-image-")
 	if err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ func TestDevices(t *testing.T) {
 		"Node didn't have enough resource: "+null+", requested: 1, used: 2, capacity: 2") {
 		t.Errorf("rejected with %q", got)
 	}
-	if err := dp.Tell("unhealthy null-1"); err != nil {
+	if err := dp.Send("unhealthy null-1"); err != nil {
 		t.Fatal(err)
 	}
 	p.nodeHas("2", "1")

@@ -35,7 +35,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	hosts.SideBySide(3)
+	hosts.SetDefaultParallelism(3)
 	os.Exit(m.Run())
 }
 
@@ -136,7 +136,7 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	config := p.trust()
 	maps.Copy(config, o.Config)
 	p.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: cmp.Or(o.Binary, made.berth), Host: p.Host, NodeName: p.Node, Config: config, Berth: o.Berth,
+		Binary: cmp.Or(o.Binary, made.berth), Host: p.Host, NodeName: p.Node, Config: config, BerthConfig: o.Berth,
 		Nodefs:    o.Nodefs,
 		ExtraArgs: append(join, o.Args...), Env: append([]string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 			o.Env...),

@@ -66,7 +66,7 @@ func startApart(t *testing.T) *TwoHosts {
 // listen serves outside of the cluster until the test ends.
 func (w *TwoHosts) listen() {
 	var l net.Listener
-	err := w.lan.Outside(func() (err error) {
+	err := w.lan.RunOutside(func() (err error) {
 		l, err = net.Listen("tcp", ":0")
 		return err
 	})

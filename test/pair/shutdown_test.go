@@ -63,7 +63,7 @@ func (d *rebootableHost) lock() {
 	ctx, cancel := context.WithTimeout(d.t.Context(), waitBound)
 	defer cancel()
 	var err error
-	if d.released, err = d.logind.Lock(ctx); err != nil {
+	if d.released, err = d.logind.NextInhibitor(ctx); err != nil {
 		d.t.Fatal(err)
 	}
 }
@@ -73,7 +73,7 @@ func (d *rebootableHost) shutDown() {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), waitBound)
 	defer cancel()
-	if err := errors.Join(d.logind.ShutDown(), d.released(ctx)); err != nil {
+	if err := errors.Join(d.logind.StartShutdown(), d.released(ctx)); err != nil {
 		d.t.Fatal(err)
 	}
 }
@@ -81,7 +81,7 @@ func (d *rebootableHost) shutDown() {
 // boot completes the shutdown and boots again.
 func (d *rebootableHost) boot(id string) {
 	d.t.Helper()
-	d.logind.Booted()
+	d.logind.Reset()
 	if err := errors.Join(d.Agent.Kill9(), d.Host.PowerLoss(), os.WriteFile(d.bootFile, []byte(id+"\n"),
 		0o644)); err != nil {
 		d.t.Fatal(err)

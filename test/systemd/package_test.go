@@ -60,7 +60,7 @@ func run(m *testing.M) int {
 // packages makes packages for this machine, as make deb does, in a new directory below
 // another, and returns their paths by program.
 func packages(ctx context.Context, below, describe, programs, umask string) (map[string]string, error) {
-	repo, err := hosts.Repo()
+	repo, err := hosts.RepoRoot()
 	if err != nil {
 		return nil, err
 	}

@@ -172,7 +172,7 @@ func (q *quickstart) foreign() string {
 		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: q.host.CgroupRoot + "/foreign"},
 	}})
 	if err == nil {
-		err = q.host.Settle(q.Context())
+		err = q.host.WaitRuncInit(q.Context())
 	}
 	if err != nil {
 		q.Fatal(err)

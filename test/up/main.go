@@ -52,7 +52,7 @@ func up(ctx context.Context, running string) error {
 	if err := down(ctx); err != nil { // a second `make up` starts afresh
 		return err
 	}
-	repo, err := hosts.Repo()
+	repo, err := hosts.RepoRoot()
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func start(ctx context.Context, repo, running string, archives []images.Archive,
 	for _, a := range archives {
 		paths = append(paths, a.Path)
 	}
-	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, Images: paths, CNI: true, Detached: true, For: home})
+	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, Images: paths, CNI: true, Detached: true, Owner: home})
 	if err != nil {
 		return nil, err
 	}
@@ -191,11 +191,11 @@ func (n *node) berth(ctx context.Context, args ...string) error {
 
 // down ends every pod of the quick start and takes away all that was made.
 func down(ctx context.Context) error {
-	repo, err := hosts.Repo()
+	repo, err := hosts.RepoRoot()
 	if err != nil {
 		return err
 	}
-	open, err := hosts.Open(home)
+	open, err := hosts.OpenDetached(home)
 	if err != nil {
 		return err
 	}

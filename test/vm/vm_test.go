@@ -61,7 +61,7 @@ func checked(ctx context.Context, t *testing.T, m *machine, word string) {
 func tested(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	repo, err := hosts.Repo()
+	repo, err := hosts.RepoRoot()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ import (
 
 var namedTest = regexp.MustCompile(`^([a-z0-9/-]+) (Test\w+)$`)
 
-// TestTheSentencesHaveTheirTests holds docs/reference/pod-behavior.md to the tree: every test
-// that it names is there, in the package that it says.
-func TestTheSentencesHaveTheirTests(t *testing.T) {
+// TestPodBehaviorTableMatchesTests checks that every test that docs/reference/pod-behavior.md
+// names exists in the named package.
+func TestPodBehaviorTableMatchesTests(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "docs/reference/pod-behavior.md"))
 	if err != nil {
@@ -27,23 +27,23 @@ func TestTheSentencesHaveTheirTests(t *testing.T) {
 		}
 		rows++
 		for test := range strings.SplitSeq(strings.TrimSpace(cells[2]), ", ") {
-			tests.has(t, test)
+			tests.requireTest(t, test)
 		}
 	}
 	if rows < 60 {
-		t.Errorf("only %d rows were read", rows)
+		t.Errorf("found only %d rows", rows)
 	}
 }
 
-// testSources are the sources of packages' tests, read when they are asked for.
+// testSources caches the test sources of packages.
 type testSources map[string]string
 
-// has wants a test, written "package TestName", to be there.
-func (s testSources) has(t *testing.T, test string) {
+// requireTest fails the test unless a test, written "package TestName", exists.
+func (s testSources) requireTest(t *testing.T, test string) {
 	t.Helper()
 	m := namedTest.FindStringSubmatch(test)
 	if m == nil {
-		t.Errorf("%q names no test", test)
+		t.Errorf("%q does not have the form PACKAGE TESTNAME", test)
 		return
 	}
 	if _, read := s[m[1]]; !read {
