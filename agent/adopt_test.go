@@ -71,7 +71,10 @@ func TestRestoredRecord(t *testing.T) {
 		phase corev1.PodPhase
 		state plan.VerdictState
 	}{
-		{"a file's pod that never ran is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected, RuntimePod{}, "", plan.NotRequested},
+		{
+			"a file's pod that never ran is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
+			RuntimePod{}, "", plan.NotRequested,
+		},
 		{"a server's pod is not", hostfake.PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{
 			"one that has a sandbox keeps its fate", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,

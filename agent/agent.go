@@ -37,7 +37,7 @@ type Config struct {
 	AuditInterval time.Duration // zero: 45 s
 	Metrics       Metrics
 	Log           *slog.Logger
-	Fault         func(moment string, a plan.Action) // called "before" and "after" every action, for crash tests; nil: none
+	Fault         func(moment string, a plan.Action) // called "before" and "after" every action, for crash tests
 	// Heartbeat is called by the loops of the agent and the allocator while they make
 	// progress, at least every allocator.PulseEvery. Nil: none.
 	Heartbeat func(loop string)

@@ -135,7 +135,9 @@ func startAgent(t *testing.T, h *testHost, node admission.Node, records map[type
 
 func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *agentFixture {
 	t.Helper()
-	store, _, err := checkpoint.Open(checkpoint.Options{Path: filepath.Join(t.TempDir(), "store.db"), PreallocateBytes: -1})
+	store, _, err := checkpoint.Open(checkpoint.Options{
+		Path: filepath.Join(t.TempDir(), "store.db"), PreallocateBytes: -1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +153,9 @@ func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records
 		prober, limits.Probing = h.prober, true
 	}
 	l.agent = New(Config{
-		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{Node: node, StartSlots: cmp.Or(h.slots, 10), Standalone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{
+			Node: node, StartSlots: cmp.Or(h.slots, 10), Standalone: h.alone,
+		}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
 		Sources: all, Store: store, Records: records, BootID: h.boot, Events: events.NewRecorder(events.RecorderOptions{}),
 		Metrics: Metrics{Pods: pod.Metrics{Divergence: func() { l.divergences.Add(1) }}},
 	})
@@ -228,7 +232,9 @@ func withUID(pod *corev1.Pod, uid string) *corev1.Pod {
 
 func TestScenario02_HangingPodDelaysNoOther(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid-bad": time.Hour, "look uid-bad": time.Hour, "removeCgroup uid-bad": time.Hour})
+		h.Takes = hostfake.DurationByCall(map[string]time.Duration{
+			"stop uid-bad": time.Hour, "look uid-bad": time.Hour, "removeCgroup uid-bad": time.Hour,
+		})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		bad, good := hostfake.PodOf("bad", "a"), hostfake.PodOf("good", "a")
 		l.desire("file", bad, good)
@@ -474,11 +480,25 @@ func TestDesiredPodsReportChanges(t *testing.T) {
 		gone  []types.UID
 		ready bool
 	}{
-		{"new pods", source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "1", "h"), file("b", "1", "h")}}, []string{"a", "b"}, nil, false},
-		{"the same again", source.Snapshot{Source: "x", Ready: true, Pods: []*corev1.Pod{file("a", "1", "h"), file("b", "1", "h")}}, nil, nil, false},
+		{
+			"new pods", source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "1", "h"), file("b", "1", "h")}},
+			[]string{"a", "b"}, nil, false,
+		},
+		{
+			"the same again",
+			source.Snapshot{Source: "x", Ready: true, Pods: []*corev1.Pod{file("a", "1", "h"), file("b", "1", "h")}},
+			nil, nil, false,
+		},
 		{"another source wants nothing of it", source.Snapshot{Source: "y", Ready: true}, nil, nil, true},
-		{"a new image is the same pod", source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "2", "h"), file("b", "1", "h")}}, []string{"a"}, nil, true},
-		{"one is gone", source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "2", "h")}}, nil, []types.UID{"uid-b"}, true},
+		{
+			"a new image is the same pod",
+			source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "2", "h"), file("b", "1", "h")}},
+			[]string{"a"}, nil, true,
+		},
+		{
+			"one is gone", source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "2", "h")}}, nil,
+			[]types.UID{"uid-b"}, true,
+		},
 		{"all are gone", source.Snapshot{Source: "x"}, nil, []types.UID{"uid-a"}, true},
 	} {
 		run, gone := names(s.apply(&step.snap))

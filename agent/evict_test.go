@@ -15,7 +15,9 @@ import (
 func TestEvictedPodStaysFailedUntilManifestChanges(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		pod := hostfake.PodOf("p", "a")
-		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		pod.Spec.Volumes = []corev1.Volume{{
+			Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		}}
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pod)
 		l.until(time.Minute, "p runs", l.isRunning(pod))

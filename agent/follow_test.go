@@ -21,7 +21,9 @@ import (
 func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := status.New()
-		pods := map[string]*corev1.Pod{"one": hostfake.PodOf("one", "a"), "two": hostfake.PodOf("two", "a"), "x": hostfake.PodOf("x", "a")}
+		pods := map[string]*corev1.Pod{
+			"one": hostfake.PodOf("one", "a"), "two": hostfake.PodOf("two", "a"), "x": hostfake.PodOf("x", "a"),
+		}
 		at := func(name string, passes int64, ip string) *status.Snapshot {
 			s := &status.Snapshot{Pod: pods[name], Syncs: passes}
 			s.Status.PodIP = ip
@@ -160,7 +162,10 @@ func TestContainerInstance(t *testing.T) {
 		{"an ended one whose forerunner is gone", []plan.Container{k("2", plan.Exited, 1)}, true, "2"},
 		{"no one was before the first", []plan.Container{k("1", plan.Exited, 0)}, true, "previous terminated container"},
 		{"nor is a running one its own", []plan.Container{k("2", plan.Running, 1)}, true, "previous terminated container"},
-		{"another container's does not count", []plan.Container{{ID: "b", Name: "b"}}, false, `container "a" in pod "p" is waiting to start - no logs yet`},
+		{
+			"another container's does not count", []plan.Container{{ID: "b", Name: "b"}}, false,
+			`container "a" in pod "p" is waiting to start - no logs yet`,
+		},
 		{"nor one before it", nil, true, `previous terminated container "a" in pod "p" not found`},
 	} {
 		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a"), Observed: plan.Observed{Containers: c.seen}}
@@ -174,7 +179,9 @@ func TestContainerInstance(t *testing.T) {
 		"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image",
 	} {
 		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a")}
-		s.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+		s.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "a", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+		}}
 		if _, err := s.Instance("a", false); err == nil || err.Error() != `container "a" in pod "p" is waiting to start: `+want {
 			t.Errorf("%s: %v", reason, err)
 		}

@@ -84,7 +84,10 @@ func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 		if w[0].Name != "a" || w[0].Probes != (plan.Probes{Startup: true}) || w[0].StartedAt.IsZero() {
 			t.Errorf("%+v", w[0])
 		}
-		health := plan.Health{Started: true, Probes: []plan.ProbeState{{Kind: plan.StartupProbe, OK: true, Consecutive: 1, Succeeded: true, Phase: time.Now()}}}
+		health := plan.Health{
+			Started: true,
+			Probes:  []plan.ProbeState{{Kind: plan.StartupProbe, OK: true, Consecutive: 1, Succeeded: true, Phase: time.Now()}},
+		}
 		tell(w[0].ID, health)
 		l.until(time.Second, "the others are watched", func() bool {
 			w, _ := h.prober.of(pod)
@@ -94,7 +97,10 @@ func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 			t.Error("it is ready before its readiness probe has succeeded")
 		}
 		health.Ready = true
-		health.Probes = append(slices.Clone(health.Probes), plan.ProbeState{Kind: plan.ReadinessProbe, OK: true, Consecutive: 1, Succeeded: true, Phase: time.Now()})
+		health.Probes = append(
+			slices.Clone(health.Probes),
+			plan.ProbeState{Kind: plan.ReadinessProbe, OK: true, Consecutive: 1, Succeeded: true, Phase: time.Now()},
+		)
 		tell(w[0].ID, health)
 		l.until(time.Second, "it is ready", func() bool { return readyIn(l, pod) == corev1.ConditionTrue })
 		calls := h.prober.asked()

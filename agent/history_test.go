@@ -49,7 +49,7 @@ func TestHistoryContinuesAfterRestart(t *testing.T) {
 		l.stop()
 		began := l.records[pod.UID]
 		if began.Timeline == nil || began.Events == nil || l.records[stuck.UID].Reported == nil {
-			t.Fatalf("the story is not in the store: %+v", l.records)
+			t.Fatalf("the history is not in the store: %+v", l.records)
 		}
 
 		h.SetListError(errors.New("connection refused"))
@@ -85,7 +85,7 @@ func TestHistoryContinuesAfterRestart(t *testing.T) {
 		l.until(time.Minute, "gone", l.isDeleted(pod.UID))
 		l.stop()
 		if _, kept := l.records[pod.UID]; kept {
-			t.Error("the story of a pod that is gone is kept")
+			t.Error("the history of a removed pod is kept")
 		}
 	})
 }
@@ -109,7 +109,9 @@ func TestUnreadableHistoryIsDropped(t *testing.T) {
 		l.until(time.Second, "run", l.isRunning(pod))
 		l.stop()
 		rec := l.records[pod.UID]
-		rec.History = checkpoint.History{Timeline: []byte("{"), Events: []byte(`{"version":7}`), Reported: []byte(`{"version":7}`)}
+		rec.History = checkpoint.History{
+			Timeline: []byte("{"), Events: []byte(`{"version":7}`), Reported: []byte(`{"version":7}`),
+		}
 		l = startAgent(t, h, hostfake.LargeNode(), map[types.UID]checkpoint.Record{pod.UID: rec}, "file")
 		l.desire("file", pod)
 		l.until(time.Second, "run", l.isRunning(pod))

@@ -137,7 +137,7 @@ func TestLeakScanKeepsObjectsOfCallsInProgress(t *testing.T) {
 		s.put("before", Marked)
 		time.Sleep(time.Minute) // two audits
 		if got := s.after("before"); got == 0 {
-			t.Error("what is older than any call was not removed")
+			t.Error("an object older than any call was not removed")
 		}
 		l.desire("file", pod)
 		time.Sleep(time.Second)

@@ -48,7 +48,7 @@ func TestAgentMetrics(t *testing.T) {
 			t.Errorf("%d sandboxes, %d containers started", run, start)
 		}
 		if n := counted("missed"); n != 0 {
-			t.Errorf("%d streams lost in peace", n)
+			t.Errorf("%d streams lost without a cause", n)
 		}
 		l.event("", runtimeEvent{Incomplete: true})
 		l.event("", runtimeEvent{Listed: &listing{}}) // polled: there was no stream

@@ -71,9 +71,9 @@ func TestEphemeralContainersSurviveSnapshotAndRestart(t *testing.T) {
 		}
 	}
 	if len(pod.Spec.EphemeralContainers) != 0 {
-		t.Error("the source's pod was changed")
+		t.Error("the pod of the source was changed")
 	}
 	if again := s.withEphemeralContainers(kept); again != kept {
-		t.Error("what has it already is dressed again")
+		t.Error("a pod that has the containers already was copied")
 	}
 }

@@ -21,7 +21,7 @@ func (l *agentFixture) checkPending(pod *corev1.Pod, reason string, words ...str
 	synctest.Wait()
 	s, ok := l.agent.StatusCache.Get(pod.UID)
 	if !ok {
-		l.t.Fatalf("%s is not shown", pod.UID)
+		l.t.Fatalf("%s is not published", pod.UID)
 	}
 	if s.Status.Phase != corev1.PodPending || s.Status.Reason != reason || len(s.Reasons) != 1 || s.Reasons[0].Code != reason {
 		l.t.Errorf("%s is %s %s, why %+v; want Pending %s", pod.UID, s.Status.Phase, s.Status.Reason, s.Reasons, reason)
@@ -54,7 +54,7 @@ func TestPodWaitingForItsNameIsPublished(t *testing.T) {
 		}
 		l.desire("file", three)
 		if _, shown := l.agent.StatusCache.Get(two.UID); shown {
-			t.Error("what is no longer wanted is shown")
+			t.Error("a removed pod is published")
 		}
 		l.checkPending(three, NameTaken, "uid-web")
 		l.until(time.Minute, "the third runs", l.isRunning(three))
@@ -79,7 +79,7 @@ func TestPodOfSecondSourceWithUsedNameIsPublished(t *testing.T) {
 		}
 		l.desire("a")
 		if _, shown := l.agent.StatusCache.Get(two.UID); shown {
-			t.Error("what is no longer wanted is shown")
+			t.Error("a removed pod is published")
 		}
 		l.desire("a", two)
 		l.desire("b")
@@ -107,7 +107,7 @@ func TestPodThatCannotBeObservedIsPublished(t *testing.T) {
 		began := time.Now()
 		l.agent.WaitForSync(t.Context(), time.Minute)
 		if time.Since(began) > time.Second {
-			t.Error("questions wait for it")
+			t.Error("queries wait for it")
 		}
 		if spans := l.spans(pod.UID); len(spans) != 1 {
 			t.Errorf("the timeline has %d spans of looks that failed alike", len(spans))

@@ -32,7 +32,7 @@ func TestImportedImageIsNoticed(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-changed:
-			t.Error("watchers were told of an image that is still not there")
+			t.Error("watchers were notified of an image that is still absent")
 		default:
 		}
 		h.Mu.Lock()

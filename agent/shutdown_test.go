@@ -62,7 +62,7 @@ func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 		l.until(time.Minute, "all are still ended", ended(l))
 		time.Sleep(10 * time.Minute)
 		if !ended(l)() {
-			t.Error("one was started again")
+			t.Error("a pod was started again")
 		}
 		l.stop()
 

@@ -33,7 +33,10 @@ func TestDesiredPodsArePublishedWhileRuntimeIsUnavailable(t *testing.T) {
 		time.Sleep(time.Minute)
 		one, two, passing := hostfake.PodOf("one", "a"), hostfake.PodOf("two", "a"), hostfake.PodOf("passing", "a")
 		l.desire("file", one, passing)
-		l.send["file"](source.Snapshot{Source: "file", Ready: true, Pods: []*corev1.Pod{one, two}, FileErrors: []source.FileError{{Path: "bad.yaml"}}})
+		l.send["file"](source.Snapshot{
+			Source: "file", Ready: true, Pods: []*corev1.Pod{one, two},
+			FileErrors: []source.FileError{{Path: "bad.yaml"}},
+		})
 		time.Sleep(time.Minute)
 		l.checkNoCalls("with the runtime away")
 		if snaps := l.agent.Snapshots(); len(snaps) != 1 || len(snaps[0].FileErrors) != 1 {
@@ -52,7 +55,7 @@ func TestDesiredPodsArePublishedWhileRuntimeIsUnavailable(t *testing.T) {
 		h.SetListError(errors.New("it is starting"))
 		time.Sleep(2 * time.Second)
 		if s, _ := l.agent.StatusCache.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": it is starting") {
-			t.Errorf("an old cause is shown: %q", s.Status.Message)
+			t.Errorf("an old cause is published: %q", s.Status.Message)
 		}
 		if cause, since := l.agent.WaitingForRuntime(); !strings.HasSuffix(cause, ": it is starting") || !since.Equal(began) {
 			t.Errorf("waiting: %q since %v", cause, since)
@@ -62,10 +65,10 @@ func TestDesiredPodsArePublishedWhileRuntimeIsUnavailable(t *testing.T) {
 		h.SetListError(nil)
 		l.until(2*time.Second, "both run", l.isRunning(one, two))
 		if h.Happened("makeDirs uid-passing") != 0 {
-			t.Error("a pod was begun that is no longer wanted")
+			t.Error("a removed pod was started")
 		}
 		if cause, _ := l.agent.WaitingForRuntime(); cause != "" {
-			t.Errorf("it still waits: %s", cause)
+			t.Errorf("still waiting: %s", cause)
 		}
 	})
 }
@@ -101,7 +104,7 @@ func TestRestartWithoutRuntimeStartsNothingTwice(t *testing.T) {
 			t.Errorf("what ran is shown as %+v", s)
 		}
 		if _, shown := l.agent.StatusCache.Get(successor.UID); shown {
-			t.Error("what is no longer wanted is shown")
+			t.Error("a removed pod is published")
 		}
 		if events := l.agent.Timeline(t.Context(), pod.UID); events == nil {
 			t.Error("no timeline")

@@ -40,7 +40,7 @@ func TestEditRecreatesFinishedPod(t *testing.T) {
 			l.until(time.Second, "runs", l.isRunning(pod))
 			l.host.Kill(pod.UID, "a", 0, false)
 		}, corev1.PodSucceeded, ""},
-		{"it was past its deadline", func() *corev1.Pod {
+		{"it exceeded its deadline", func() *corev1.Pod {
 			pod := hostfake.PodOf("p", "a")
 			pod.Spec.ActiveDeadlineSeconds = new(int64(5))
 			return pod
@@ -69,12 +69,12 @@ func TestEditRecreatesFinishedPod(t *testing.T) {
 						l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 					}
 					l.desire("file", next)
-					l.until(time.Minute, "runs as it is wanted now", func() bool {
+					l.until(time.Minute, "runs as desired now", func() bool {
 						s, ok := l.agent.StatusCache.Get(pod.UID)
 						return l.isRunning(pod)() && ok && s.Pod == next && s.Termination == nil && s.Status.Reason == ""
 					})
 					if s, _ := l.agent.StatusCache.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
-						t.Errorf("it is as if it had run before: %+v", s.Status.ContainerStatuses[0])
+						t.Errorf("it has the restart count of the previous pod: %+v", s.Status.ContainerStatuses[0])
 					}
 				})
 			})
@@ -105,7 +105,7 @@ func TestOnlyManifestEditRecreatesPod(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !failed(filed) || !failed(served) || h.Happened("start") != 2 {
-			t.Errorf("one was started again: %v", h.Calls)
+			t.Errorf("a pod was started again: %v", h.Calls)
 		}
 	})
 }

@@ -294,7 +294,9 @@ func (h *Host) Resolve(_ context.Context, _ *corev1.Pod, image string, _ plan.Ob
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	if h.Count["resolve "+image]++; !h.HasImage[image] {
-		return plan.Image{}, &plan.Error{Kind: plan.ImageNotFound, Reason: "CreateContainerError", Err: errors.New("no such image")}
+		return plan.Image{}, &plan.Error{
+			Kind: plan.ImageNotFound, Reason: "CreateContainerError", Err: errors.New("no such image"),
+		}
 	}
 	return h.image(image), nil
 }
@@ -343,7 +345,10 @@ func (c Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 
 func (h *Host) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, _ plan.Objects) (plan.Image, error) {
 	var img plan.Image
-	err := h.act(ctx, "pull", name(pod)+"/"+a.Container, func() error { h.HasImage[a.Image], img = true, h.image(a.Image); return nil })
+	err := h.act(
+		ctx, "pull", name(pod)+"/"+a.Container,
+		func() error { h.HasImage[a.Image], img = true, h.image(a.Image); return nil },
+	)
 	return img, err
 }
 
@@ -357,7 +362,10 @@ func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxCo
 			}
 		}
 		h.n++
-		sb = plan.Sandbox{ID: fmt.Sprintf("sb%d", h.n), Ready: true, Attempt: s.Attempt, CreatedAt: time.Now(), IPs: []string{"10.0.0.1"}}
+		sb = plan.Sandbox{
+			ID: fmt.Sprintf("sb%d", h.n), Ready: true, Attempt: s.Attempt, CreatedAt: time.Now(),
+			IPs: []string{"10.0.0.1"},
+		}
 		p.Sandboxes = append([]plan.Sandbox{sb}, p.Sandboxes...)
 		h.notify(pod.UID)
 		return nil
@@ -398,7 +406,10 @@ func (h *Host) EnvFiles(*corev1.Pod, *corev1.Container) plan.EnvFiles { return n
 
 func (h *Host) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, _ string) error {
 	c := podspec.FindContainer(pod, name)
-	return h.act(ctx, "resize", string(pod.UID)+"/"+name+" "+c.Resources.Limits.Memory().String(), func() error { return nil })
+	return h.act(
+		ctx, "resize", string(pod.UID)+"/"+name+" "+c.Resources.Limits.Memory().String(),
+		func() error { return nil },
+	)
 }
 
 func (h *Host) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, uint32, plan.Objects, plan.Sandbox) ([]plan.Mount, error) {

@@ -20,7 +20,10 @@ func PodOf(name string, containers ...string) *corev1.Pod {
 	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID("uid-"+name)
 	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	for _, c := range containers {
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, Image: name + "-" + c, ImagePullPolicy: corev1.PullIfNotPresent})
+		pod.Spec.Containers = append(
+			pod.Spec.Containers,
+			corev1.Container{Name: c, Image: name + "-" + c, ImagePullPolicy: corev1.PullIfNotPresent},
+		)
 	}
 	return pod
 }

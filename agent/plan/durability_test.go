@@ -15,15 +15,36 @@ func TestDurabilityContract(t *testing.T) {
 		memory Memory
 		want   Requirement
 	}{
-		{"the stop of a container of a running pod requires nothing", StopContainer{ID: "1", Reason: "Unhealthy"}, Memory{}, Nothing},
-		{"the stop of a container of a terminating pod requires the termination", StopContainer{ID: "1", Reason: "Deleted"}, Memory{Termination: end}, TerminationOnDisk},
-		{"the stop of a container to change it requires the memory", StopContainer{ID: "1", Reason: stopReasonSpecChanged}, Memory{}, MemoryOnDisk},
-		{"the stop of a container to resize it requires the memory", StopContainer{ID: "1", Reason: stopReasonResized}, Memory{}, MemoryOnDisk},
-		{"the stop of a container for a new round requires the memory", StopContainer{ID: "1", Reason: StopReasonRestartAll}, Memory{}, MemoryOnDisk},
+		{
+			"the stop of a container of a running pod requires nothing", StopContainer{ID: "1", Reason: "Unhealthy"},
+			Memory{}, Nothing,
+		},
+		{
+			"the stop of a container of a terminating pod requires the termination",
+			StopContainer{ID: "1", Reason: "Deleted"}, Memory{Termination: end}, TerminationOnDisk,
+		},
+		{
+			"the stop of a container to change it requires the memory",
+			StopContainer{ID: "1", Reason: stopReasonSpecChanged}, Memory{}, MemoryOnDisk,
+		},
+		{
+			"the stop of a container to resize it requires the memory",
+			StopContainer{ID: "1", Reason: stopReasonResized}, Memory{}, MemoryOnDisk,
+		},
+		{
+			"the stop of a container for a new round requires the memory",
+			StopContainer{ID: "1", Reason: StopReasonRestartAll}, Memory{}, MemoryOnDisk,
+		},
 		{"a preStop hook requires the memory", PreStop{ID: "1"}, Memory{Termination: end}, MemoryOnDisk},
-		{"the removal of the directories of a terminating pod requires the termination", RemoveDirs{}, Memory{Termination: end}, TerminationOnDisk},
+		{
+			"the removal of the directories of a terminating pod requires the termination", RemoveDirs{},
+			Memory{Termination: end}, TerminationOnDisk,
+		},
 		{"the removal of a dead container of a running pod requires nothing", RemoveContainer{ID: "1"}, Memory{}, Nothing},
-		{"the start of a container with a postStart hook requires the memory", StartContainer{Name: "a"}, pending, MemoryOnDisk},
+		{
+			"the start of a container with a postStart hook requires the memory", StartContainer{Name: "a"}, pending,
+			MemoryOnDisk,
+		},
 		{"the start of another container requires nothing", StartContainer{Name: "b"}, pending, Nothing},
 		{"a resize requires the memory", ResizeContainer{ID: "1"}, Memory{}, MemoryOnDisk},
 		{"a pull requires nothing", PullImage{Container: "a"}, pending, Nothing},

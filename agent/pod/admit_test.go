@@ -18,9 +18,14 @@ func TestRejectionBeforeEditRecreatesPod(t *testing.T) {
 		r.allocator.SetNode(hostfake.NodeOf("4", "10"))
 		pod := hostfake.FilePod(hostfake.PodRequesting("p", "100"))
 		w := r.start(pod)
-		next := hostfake.EditedPod(pod, func(c *corev1.Container) { c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1") })
+		next := hostfake.EditedPod(
+			pod, func(c *corev1.Container) { c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1") },
+		)
 		w.Update(Desired{Pod: next})
-		r.until(time.Second, "runs, or is to be made anew", func() bool { return r.isRunning(next)() || r.recreated.Load() > 0 })
+		r.until(
+			time.Second, "runs, or is recreated",
+			func() bool { return r.isRunning(next)() || r.recreated.Load() > 0 },
+		)
 	})
 	for _, c := range []struct {
 		what string
@@ -28,12 +33,20 @@ func TestRejectionBeforeEditRecreatesPod(t *testing.T) {
 		v    plan.Verdict
 		want bool
 	}{
-		{"what was there before is rejected", hostfake.FilePod(hostfake.PodRequesting("p", "100")), plan.Verdict{State: plan.Rejected}, true},
-		{"what is there is rejected", nil, plan.Verdict{State: plan.Rejected}, false},
-		{"what was there before waits", hostfake.FilePod(hostfake.PodRequesting("p", "100")), plan.Verdict{State: plan.Wait}, false},
+		{
+			"the pod before the edit is rejected", hostfake.FilePod(hostfake.PodRequesting("p", "100")),
+			plan.Verdict{State: plan.Rejected}, true,
+		},
+		{"the edited pod is rejected", nil, plan.Verdict{State: plan.Rejected}, false},
+		{
+			"the pod before the edit waits", hostfake.FilePod(hostfake.PodRequesting("p", "100")),
+			plan.Verdict{State: plan.Wait}, false,
+		},
 	} {
 		b := newState()
-		b.setDesired(Desired{Pod: hostfake.EditedPod(hostfake.FilePod(hostfake.PodRequesting("p", "1")), func(*corev1.Container) {})})
+		b.setDesired(Desired{Pod: hostfake.EditedPod(
+			hostfake.FilePod(hostfake.PodRequesting("p", "1")), func(*corev1.Container) {},
+		)})
 		a := admissionResult{pod: c.was, Verdict: c.v}
 		if a.pod == nil {
 			a.pod = b.desired.Pod

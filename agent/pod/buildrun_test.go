@@ -43,7 +43,10 @@ func TestStartReportsMissingImages(t *testing.T) {
 		{"the volume's is", []string{"p-a"}, true, nil, []string{"vol"}, ""},
 		{"its own is", []string{"vol"}, true, nil, []string{"p-a"}, ""},
 		{"what was seen a moment ago is taken as it was", nil, false, nil, nil, "seen"},
-		{"and the runtime does not have it", nil, false, &plan.Error{Kind: plan.ImageNotFound, Err: errors.New("gone")}, []string{"p-a", "vol"}, ""},
+		{
+			"and the runtime does not have it", nil, false,
+			&plan.Error{Kind: plan.ImageNotFound, Err: errors.New("gone")}, []string{"p-a", "vol"}, "",
+		},
 		{"which is another thing than that it fails", nil, false, errors.New("no"), nil, ""},
 	} {
 		t.Run(r.sentence, func(t *testing.T) {
@@ -54,10 +57,16 @@ func TestStartReportsMissingImages(t *testing.T) {
 			for _, name := range r.here {
 				h.HasImage[name] = true
 			}
-			on := actionContext{pod: pod, observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "seen"}, "vol": {ID: "seen"}}}}
+			on := actionContext{
+				pod:      pod,
+				observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "seen"}, "vol": {ID: "seen"}}},
+			}
 			var out plan.Outcome
 			stages := stagesOf(h, nil)
-			err := stages.BuildRun.do(t.Context(), on, plan.StartContainer{Name: "a", Image: plan.Image{ID: "seen"}, ResolveImage: r.resolve}, &out)
+			err := stages.BuildRun.do(
+				t.Context(), on,
+				plan.StartContainer{Name: "a", Image: plan.Image{ID: "seen"}, ResolveImage: r.resolve}, &out,
+			)
 			if !slices.Equal(out.MissingImages, r.gone) || (err == nil) != (r.mounted != "") {
 				t.Errorf("gone: %q, want %q; %v", out.MissingImages, r.gone, err)
 			}

@@ -155,7 +155,10 @@ func (r *workerFixture) start(pod *corev1.Pod) *Worker {
 
 // terminate asks for the end of the pod for good.
 func (r *workerFixture) terminate(pod *corev1.Pod, grace time.Duration) {
-	r.workers[pod.UID].Update(Desired{Pod: pod, Termination: &plan.Termination{Reason: "Deleted", Grace: grace, RequestedAt: time.Now(), RemovePod: true}})
+	r.workers[pod.UID].Update(Desired{
+		Pod:         pod,
+		Termination: &plan.Termination{Reason: "Deleted", Grace: grace, RequestedAt: time.Now(), RemovePod: true},
+	})
 }
 
 // isDone reports whether the pod's worker has left because nothing is left.

@@ -27,7 +27,10 @@ func TestHookIsOnDiskBeforeItRuns(t *testing.T) {
 		}
 		running := len(hooksAt)
 		if hooksAt[running-1] != 1 {
-			t.Errorf("shown to be ready, and last synced after %d hooks: an agent that dies now would take it back", hooksAt[running-1])
+			t.Errorf(
+				"published as ready, and last on disk after %d hooks",
+				hooksAt[running-1],
+			)
 		}
 		start, hook, next := r.host.When("start uid-p/a"), r.host.When("hook"), r.host.When("start uid-p/b")
 		if len(hook) != 1 || !start[0].Before(hook[0]) || !hook[0].Before(next[0]) {

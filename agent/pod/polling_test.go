@@ -25,7 +25,9 @@ func (r *workerFixture) polledRuntime(pods ...string) {
 				r.host.Mu.Unlock()
 				known := plan.Observed{Sandboxes: last[name].sandboxes, Containers: last[name].containers}
 				if known.Diff(now.sandboxes, now.containers) != "" {
-					r.workers[uid].Notify(RuntimeEvent{Incomplete: true, Listed: &Listing{Sandboxes: now.sandboxes, Containers: now.containers}})
+					r.workers[uid].Notify(RuntimeEvent{
+						Incomplete: true, Listed: &Listing{Sandboxes: now.sandboxes, Containers: now.containers},
+					})
 				}
 				last[name] = now
 			}
@@ -36,7 +38,9 @@ func (r *workerFixture) polledRuntime(pods ...string) {
 func TestOwnActionsCauseNoObservationOfPolledRuntime(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond})
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{
+			"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond,
+		})
 		pod := hostfake.PodOf("p", "a", "b", "c")
 		r.start(pod)
 		r.until(10*time.Second, "runs", r.isRunning(pod))
@@ -112,7 +116,9 @@ func TestLateEventDoesNotRestoreRemovedObjects(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := newState()
 	b.everObserved = true
-	old, other := plan.Container{ID: "old", Name: "a", SandboxID: "sb", State: plan.Exited}, plan.Container{ID: "other", Name: "b", SandboxID: "sb", State: plan.Running}
+	old, other := plan.Container{ID: "old", Name: "a", SandboxID: "sb", State: plan.Exited}, plan.Container{
+		ID: "other", Name: "b", SandboxID: "sb", State: plan.Running,
+	}
 	sb := plan.Sandbox{ID: "sb", Ready: true}
 	b.observed = b.observed.WithRuntime([]plan.Sandbox{sb}, []plan.Container{old, other})
 	remove := plan.RemoveContainer{ID: "old", Name: "a"}

@@ -49,7 +49,10 @@ func TestSim(t *testing.T) {
 				s.verbose = *oneSeed >= 0
 				s.run()
 				if len(s.violations) > 0 {
-					t.Errorf("seed %d (go test ./agent/pod -run TestSim -seed %d):\n%s\n%s", seed, seed, strings.Join(s.violations, "\n"), s.transcript.String())
+					t.Errorf(
+						"seed %d (go test ./agent/pod -run TestSim -seed %d):\n%s\n%s", seed, seed,
+						strings.Join(s.violations, "\n"), s.transcript.String(),
+					)
 				}
 			}
 		})
@@ -206,7 +209,10 @@ func (s *simulation) run() {
 	}
 	s.checkRest()
 	s.logf("--- deleted ---")
-	s.state.setDesired(Desired{Pod: s.pod, Termination: &plan.Termination{Reason: "Deleted", Grace: 30 * time.Second, RequestedAt: s.now, RemovePod: true}})
+	s.state.setDesired(Desired{
+		Pod:         s.pod,
+		Termination: &plan.Termination{Reason: "Deleted", Grace: 30 * time.Second, RequestedAt: s.now, RemovePod: true},
+	})
 	s.step()
 	if s.settle(calm) && !s.done {
 		s.violated("I5 a deleted pod is not done: %+v", s.state.observed)
@@ -220,7 +226,10 @@ func (s *simulation) run() {
 func (s *simulation) randomEvent(end bool) {
 	s.now = s.now.Add(time.Duration(s.rng.IntN(3000)) * time.Millisecond)
 	if end {
-		e := &plan.Termination{Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, RequestedAt: s.now, RemovePod: s.oneIn(2)}
+		e := &plan.Termination{
+			Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, RequestedAt: s.now,
+			RemovePod: s.oneIn(2),
+		}
 		s.logf("end asked for: %+v", *e)
 		s.state.setDesired(Desired{Pod: s.pod, Termination: e})
 		return
@@ -242,7 +251,9 @@ func (s *simulation) randomEvent(end bool) {
 	case 11:
 		s.audit()
 	case 12:
-		s.refs = map[plan.Ref]plan.Version{{Kind: plan.ConfigMap, Name: "cm"}: {Version: fmt.Sprint(s.rng.IntN(4)), Missing: s.oneIn(3)}}
+		s.refs = map[plan.Ref]plan.Version{{Kind: plan.ConfigMap, Name: "cm"}: {
+			Version: fmt.Sprint(s.rng.IntN(4)), Missing: s.oneIn(3),
+		}}
 	case 13:
 		if s.oneIn(3) {
 			s.crash()
@@ -332,7 +343,10 @@ func (s *simulation) audit() {
 }
 
 func (s *simulation) inProgressKeys() []plan.ActionKey {
-	return slices.SortedFunc(maps.Keys(s.state.inProgress), func(a, b plan.ActionKey) int { return strings.Compare(a.String(), b.String()) })
+	return slices.SortedFunc(
+		maps.Keys(s.state.inProgress),
+		func(a, b plan.ActionKey) int { return strings.Compare(a.String(), b.String()) },
+	)
 }
 
 // finishOne ends one action that is under way.
@@ -503,7 +517,10 @@ func (s *simulation) settle(bound int) bool {
 		}
 		s.step()
 	}
-	s.violated("I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.inProgressKeys(), s.last.Wake, s.last.Reasons)
+	s.violated(
+		"I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.inProgressKeys(), s.last.Wake,
+		s.last.Reasons,
+	)
 	return false
 }
 
@@ -623,7 +640,10 @@ func (s *simulation) checkTime(in plan.Input, p plan.Plan) {
 	}
 	later := plan.Decide(in)
 	if s.timeChecks++; !later.Empty() || !sameStatus(&later.Status, &p.Status, s.timeChecks%8 == 0) {
-		s.violated("I6 before %v time alone changes something: %v\n%s", p.Wake, later.Actions(), cmp.Diff(p.Status, later.Status))
+		s.violated(
+			"I6 before %v time alone changes something: %v\n%s", p.Wake, later.Actions(),
+			cmp.Diff(p.Status, later.Status),
+		)
 	}
 }
 
@@ -727,8 +747,12 @@ func (s *simulation) checkRest() {
 	s.checkSizes()
 	for i := range s.pod.Spec.Containers {
 		c := &s.pod.Spec.Containers[i]
-		live := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Running })
-		over := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Exited }) ||
+		live := slices.ContainsFunc(
+			s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Running },
+		)
+		over := slices.ContainsFunc(
+			s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Exited },
+		) ||
 			s.state.memory.Exits[c.Name].ID != ""
 		always := s.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && c.RestartPolicy == nil
 		if !live && (always || !over) {

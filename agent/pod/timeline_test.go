@@ -17,7 +17,9 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 	seen := plan.Observed{
 		Sandboxes: []plan.Sandbox{{ID: "5b", Attempt: 1}},
 		Containers: []plan.Container{
-			{ID: "c2", Name: "app", Attempt: 2, State: plan.Exited, ExitCode: 7}, {ID: "c1", Name: "app", Attempt: 1, State: plan.Exited},
+			{
+				ID: "c2", Name: "app", Attempt: 2, State: plan.Exited, ExitCode: 7,
+			}, {ID: "c1", Name: "app", Attempt: 1, State: plan.Exited},
 			{ID: "n0", Name: "new", State: plan.Created},
 		},
 		Volumes: map[string]plan.VolumeStatus{"v": {Version: "1"}},
@@ -28,15 +30,44 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 		name, cause, what string
 	}{
 		{plan.StartContainer{Name: "db"}, plan.Memory{}, "start/db", "main, first start", "a container that never ran"},
-		{plan.StartContainer{Name: "app", Attempt: 3}, plan.Memory{}, "start/app (attempt 3)", "main, restart after exit 7", "a container that crashed"},
-		{plan.StartContainer{Name: "db", Attempt: 1}, plan.Memory{Exits: map[string]plan.Container{"db": {ID: "x", ExitCode: 2}}}, "start/db (attempt 1)", "main, restart after exit 2", "one that the runtime forgot"},
-		{plan.StartContainer{Name: "app", Attempt: 3}, plan.Memory{Restarts: map[string]plan.RestartState{"app": {Replacing: "c2"}}}, "start/app (attempt 3)", "main, restart after a stop to apply a change", "one that was edited"},
-		{plan.StopContainer{ID: "c2", Name: "app", Reason: "Deleted", Grace: 19999702606}, plan.Memory{}, "stop/app (attempt 2)", "Deleted, grace 20s", "a stop"},
-		{plan.RemoveContainer{ID: "c1", Name: "app"}, plan.Memory{}, "remove/app (attempt 1)", "replaced by a newer container", "an old instance"},
-		{plan.RemoveContainer{ID: "n0", Name: "new"}, plan.Memory{}, "remove/new", "created but never started", "a container that never ran"},
-		{plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{Termination: end}, "remove/app (attempt 2)", "the pod is terminating: Evicted", "an ending pod"},
-		{plan.StopSandbox{ID: "5b"}, plan.Memory{Phase: corev1.PodSucceeded}, "stop/sandbox (attempt 1)", "the pod has succeeded", "a pod that is done"},
-		{plan.RemoveSandbox{ID: "5b"}, plan.Memory{}, "remove/sandbox (attempt 1)", "replaced by a newer sandbox", "an old sandbox"},
+		{
+			plan.StartContainer{Name: "app", Attempt: 3}, plan.Memory{}, "start/app (attempt 3)",
+			"main, restart after exit 7", "a container that crashed",
+		},
+		{
+			plan.StartContainer{Name: "db", Attempt: 1},
+			plan.Memory{Exits: map[string]plan.Container{"db": {ID: "x", ExitCode: 2}}}, "start/db (attempt 1)",
+			"main, restart after exit 2", "one that the runtime forgot",
+		},
+		{
+			plan.StartContainer{Name: "app", Attempt: 3},
+			plan.Memory{Restarts: map[string]plan.RestartState{"app": {Replacing: "c2"}}}, "start/app (attempt 3)",
+			"main, restart after a stop to apply a change", "one that was edited",
+		},
+		{
+			plan.StopContainer{ID: "c2", Name: "app", Reason: "Deleted", Grace: 19999702606}, plan.Memory{},
+			"stop/app (attempt 2)", "Deleted, grace 20s", "a stop",
+		},
+		{
+			plan.RemoveContainer{ID: "c1", Name: "app"}, plan.Memory{}, "remove/app (attempt 1)",
+			"replaced by a newer container", "an old instance",
+		},
+		{
+			plan.RemoveContainer{ID: "n0", Name: "new"}, plan.Memory{}, "remove/new", "created but never started",
+			"a container that never ran",
+		},
+		{
+			plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{Termination: end}, "remove/app (attempt 2)",
+			"the pod is terminating: Evicted", "an ending pod",
+		},
+		{
+			plan.StopSandbox{ID: "5b"}, plan.Memory{Phase: corev1.PodSucceeded}, "stop/sandbox (attempt 1)",
+			"the pod has succeeded", "a pod that is done",
+		},
+		{
+			plan.RemoveSandbox{ID: "5b"}, plan.Memory{}, "remove/sandbox (attempt 1)", "replaced by a newer sandbox",
+			"an old sandbox",
+		},
 		{plan.RunSandbox{}, plan.Memory{}, "run/sandbox", "the pod has no sandbox", "the first sandbox"},
 		{plan.ProjectVolume{Volume: "v", Version: "2"}, plan.Memory{}, "project/v", "content 2 in place of 1", "new content"},
 		{plan.PullImage{Container: "app", Image: "img:1"}, plan.Memory{}, "pull/app", "img:1, not on this node", "a pull"},

@@ -139,7 +139,9 @@ func TestObservationOvertakenByOutcomeIsRepeated(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Events = nil
 		r.host.HasImage["p-a"] = true
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/b": 3 * time.Second, "look uid-p": 5 * time.Second})
+		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{
+			"pull uid-p/b": 3 * time.Second, "look uid-p": 5 * time.Second,
+		})
 		r.host.Loses = func(call string, n int) error {
 			if call == "start uid-p/a" {
 				return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
@@ -371,7 +373,10 @@ func TestRandomFaults(t *testing.T) {
 			}
 			r.host.Fails = func(call string, n int) error {
 				if !obedient.Load() && hostfake.Draw(seed, call, n, "fails")%5 == 0 {
-					return &plan.Error{Kind: []plan.ErrorKind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Draw(seed, call, n, "kind")%3], Err: errors.New("no luck")}
+					return &plan.Error{
+						Kind: []plan.ErrorKind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Draw(seed, call, n, "kind")%3],
+						Err:  errors.New("no luck"),
+					}
 				}
 				return nil
 			}

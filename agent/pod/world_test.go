@@ -62,14 +62,19 @@ func (w *world) drawPod() *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "p", "default", "u"
 	s := &pod.Spec
-	s.RestartPolicy = []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[w.rng.IntN(3)]
+	s.RestartPolicy = []corev1.RestartPolicy{
+		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever,
+	}[w.rng.IntN(3)]
 	s.HostNetwork = w.oneIn(4)
 	if w.oneIn(8) {
 		d := int64(60 + w.rng.IntN(600))
 		s.ActiveDeadlineSeconds = &d
 	}
 	if w.oneIn(2) {
-		s.Volumes = append(s.Volumes, corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		s.Volumes = append(
+			s.Volumes,
+			corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		)
 	}
 	if w.oneIn(2) {
 		s.Volumes = append(s.Volumes, corev1.Volume{Name: "conf", VolumeSource: corev1.VolumeSource{
@@ -129,7 +134,9 @@ func (w *world) drawHooks(c *corev1.Container) {
 	if w.oneIn(2) {
 		c.Resources = w.drawSize()
 		if w.oneIn(3) {
-			c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+			c.ResizePolicy = []corev1.ContainerResizePolicy{{
+				ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer,
+			}}
 		}
 	}
 	if w.oneIn(12) {
@@ -137,8 +144,10 @@ func (w *world) drawHooks(c *corev1.Container) {
 			c.RestartPolicy = new(corev1.ContainerRestartPolicyNever)
 		}
 		c.RestartPolicyRules = []corev1.ContainerRestartRule{{
-			Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
-			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
+			Action: corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+				Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1},
+			},
 		}}
 	}
 }
@@ -173,13 +182,19 @@ func (w *world) checkCgroupLimits(what string) {
 		}
 		for name, most := range w.size[k.Name].Limits {
 			if q, limited := has.Resources.Limits[name]; !limited || q.Cmp(most) > 0 {
-				w.violated("I12 %s: %s has %s of %s (limited: %v), the pod's cgroup %s for it", what, k.Name, q.String(), name, limited, most.String())
+				w.violated(
+					"I12 %s: %s has %s of %s (limited: %v), the pod's cgroup %s for it", what, k.Name, q.String(),
+					name, limited, most.String(),
+				)
 			}
 		}
 		for name, most := range w.size[plan.PodLevel].Limits {
 			_, own := has.Resources.Limits[name]
 			if q, limited := has.Inherited[name]; !own && (!limited || q.Cmp(most) > 0) {
-				w.violated("I12 %s: %s has %s of %s from its pod (limited: %v), whose cgroup has %s", what, k.Name, q.String(), name, limited, most.String())
+				w.violated(
+					"I12 %s: %s has %s of %s from its pod (limited: %v), whose cgroup has %s", what, k.Name,
+					q.String(), name, limited, most.String(),
+				)
 			}
 		}
 	}
