@@ -51,10 +51,11 @@ type Request struct {
 	NeedsStartSlot bool // with Admitted: none of its containers run and it waits for a start slot
 	Resize         bool // the pod is known and wants other resources
 	Reply          func(plan.Verdict)
-	Preempt        func(plan.Termination) // terminates the admitted pod in favor of another one, nil: it cannot be preempted
-	lastReply      plan.Verdict           // last verdict, not sent twice
-	deferredSince  time.Time              // first deferral of a Resize
-	victims        string                 // names of the pods preempted for it
+	// terminates the admitted pod in favor of another one, nil: it cannot be preempted
+	Preempt       func(plan.Termination)
+	lastReply     plan.Verdict // last verdict, not sent twice
+	deferredSince time.Time    // first deferral of a Resize
+	victims       string       // names of the pods preempted for it
 }
 
 func (s *Request) reply(v plan.Verdict) {
@@ -89,10 +90,13 @@ const HeartbeatInterval = 5 * time.Second
 // New returns an Allocator. The caller must call Run.
 func New(c Config) *Allocator {
 	return &Allocator{
-		node: c.Node, startSlots: max(1, c.StartSlots), startTimeout: cmp.Or(c.StartTimeout, 30*time.Second), standalone: c.Standalone,
-		cpuPressure: c.CPUPressure, pressureThreshold: c.CPUPressureThreshold, minStartSlots: c.MinStartSlots, released: c.Released, heartbeat: c.Heartbeat,
-		requests: make(chan Request), releases: make(chan types.UID), slotReleases: make(chan types.UID), terminations: make(chan types.UID),
-		nodeUpdates: make(chan admission.Node), snapshots: make(chan chan Snapshot), closed: make(chan struct{}),
+		node: c.Node, startSlots: max(1, c.StartSlots), startTimeout: cmp.Or(c.StartTimeout, 30*time.Second),
+		standalone:  c.Standalone,
+		cpuPressure: c.CPUPressure, pressureThreshold: c.CPUPressureThreshold, minStartSlots: c.MinStartSlots,
+		released: c.Released, heartbeat: c.Heartbeat,
+		requests: make(chan Request), releases: make(chan types.UID), slotReleases: make(chan types.UID),
+		terminations: make(chan types.UID),
+		nodeUpdates:  make(chan admission.Node), snapshots: make(chan chan Snapshot), closed: make(chan struct{}),
 	}
 }
 
@@ -184,8 +188,9 @@ type state struct {
 func (r *Allocator) Run(ctx context.Context) {
 	defer close(r.closed)
 	f := &state{
-		Allocator: r, admitted: map[types.UID]*corev1.Pod{}, preemptFuncs: map[types.UID]func(plan.Termination){}, terminating: map[types.UID]bool{},
-		waiting: map[types.UID]Request{}, starting: map[types.UID]time.Time{},
+		Allocator: r, admitted: map[types.UID]*corev1.Pod{}, preemptFuncs: map[types.UID]func(plan.Termination){},
+		terminating: map[types.UID]bool{},
+		waiting:     map[types.UID]Request{}, starting: map[types.UID]time.Time{},
 	}
 	tick := time.NewTimer(0)
 	defer tick.Stop()
@@ -380,7 +385,8 @@ func compareDeferred(a, b Request) int {
 		return 0
 	}
 	rank := func(p *corev1.Pod) int {
-		return slices.Index([]corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}, podspec.QOSClass(p))
+		return slices.Index([]corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort},
+			podspec.QOSClass(p))
 	}
 	return cmp.Or(cmp.Compare(rank(a.Pod), rank(b.Pod)), a.deferredSince.Compare(b.deferredSince))
 }

@@ -42,7 +42,8 @@ func (f *state) preempt(s *Request) {
 		f.terminating[v.UID] = true
 		f.queue = slices.DeleteFunc(f.queue, func(q Request) bool { return q.Pod.UID == v.UID })
 		f.preemptFuncs[v.UID](plan.Termination{
-			Reason: ReasonPreempting, Message: preemptionMessage, EventDetail: " " + s.Pod.Namespace + "/" + s.Pod.Name, Grace: podspec.GracePeriod(v), NodeCaused: true,
+			Reason: ReasonPreempting, Message: preemptionMessage, EventDetail: " " + s.Pod.Namespace + "/" + s.Pod.Name,
+			Grace: podspec.GracePeriod(v), NodeCaused: true,
 		})
 	}
 	if s.victims != "" { // an earlier preemption was not sufficient

@@ -74,7 +74,8 @@ func resizeVerdict(refusals []admission.Rejection) plan.Verdict {
 	v := verdictOf(refusals)
 	if i := slices.IndexFunc(refusals, func(r admission.Rejection) bool { return !r.Recoverable }); i >= 0 {
 		r := refusals[i] // regardless of other pods
-		v.Message = fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", r.Resource, r.Requested, r.Capacity)
+		v.Message = fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", r.Resource, r.Requested,
+			r.Capacity)
 	}
 	return v
 }

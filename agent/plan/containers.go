@@ -231,7 +231,8 @@ func (d *decider) startContainer(c spec, sb Sandbox, attempt uint32) syncResult 
 		d.report(warning(ReasonDevices, c.Name, waits))
 		return settled
 	}
-	unmounted := slices.ContainsFunc(c.volumes(), func(name string) bool { return slices.Contains(d.missingVolumes, name) })
+	unmounted := slices.ContainsFunc(c.volumes(),
+		func(name string) bool { return slices.Contains(d.missingVolumes, name) })
 	if unmounted || d.startPlanned() {
 		return settled
 	}

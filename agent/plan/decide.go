@@ -20,7 +20,8 @@ func Decide(in Input) Plan {
 	d.recordHookResults()
 	switch {
 	case d.mem.Termination != nil:
-		if live := d.terminate(d.mem.Termination.RequestedAt.Add(d.mem.Termination.Grace), d.mem.Termination.Grace, d.mem.Termination.Reason); !live {
+		if live := d.terminate(d.mem.Termination.RequestedAt.Add(d.mem.Termination.Grace), d.mem.Termination.Grace,
+			d.mem.Termination.Reason); !live {
 			d.recreate()
 		}
 	case d.terminal(): // completed, rejected or evicted while the pod is still desired
@@ -32,7 +33,8 @@ func Decide(in Input) Plan {
 	case in.Verdict.State != Admitted: // not admitted yet: nothing starts and nothing stops
 		d.report(Reason{Code: firstNonEmpty(in.Verdict.Reason, "NotAdmitted"), Message: in.Verdict.Message})
 		if in.Verdict.Preempts != "" {
-			d.report(Reason{Code: "Preempting", Message: "Preempts " + in.Verdict.Preempts + " in order to be admitted", EventType: corev1.EventTypeNormal})
+			d.report(Reason{Code: "Preempting", Message: "Preempts " + in.Verdict.Preempts + " in order to be admitted",
+				EventType: corev1.EventTypeNormal})
 		}
 	default:
 		d.start()
@@ -161,7 +163,8 @@ func (d *decider) recallStatus() {
 	if !d.terminal() && (was.Phase == corev1.PodSucceeded || was.Phase == corev1.PodFailed) {
 		m.Phase, m.Reason, m.Message = was.Phase, was.Reason, was.Message
 	}
-	for _, list := range [...][]corev1.ContainerStatus{was.InitContainerStatuses, was.ContainerStatuses, was.EphemeralContainerStatuses} {
+	for _, list := range [...][]corev1.ContainerStatus{was.InitContainerStatuses, was.ContainerStatuses,
+		was.EphemeralContainerStatuses} {
 		for i := range list {
 			c := &list[i]
 			ran := c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
@@ -269,13 +272,15 @@ func (d *decider) sandbox() (Sandbox, bool) {
 		return sb, d.hasAddress(sb)
 	}
 	if len(d.Observed.Sandboxes) > 0 {
-		d.report(Reason{Code: "SandboxChanged", Message: "Pod sandbox changed, it will be killed and re-created.", EventType: corev1.EventTypeNormal})
+		d.report(Reason{Code: "SandboxChanged", Message: "Pod sandbox changed, it will be killed and re-created.",
+			EventType: corev1.EventTypeNormal})
 	}
 	switch {
 	case !empty || !d.Observed.HasDirs || !d.Observed.HasCgroup:
 		return sb, false
 	case !d.Observed.Network.Ready && !d.Pod.Spec.HostNetwork:
-		d.report(Reason{Code: "NetworkNotReady", Message: "network is not ready: " + d.Observed.Network.Message, EventType: corev1.EventTypeWarning})
+		d.report(Reason{Code: "NetworkNotReady", Message: "network is not ready: " + d.Observed.Network.Message,
+			EventType: corev1.EventTypeWarning})
 		return sb, false
 	}
 	next := uint32(0)

@@ -25,7 +25,8 @@ func ActionFinished(r Outcome) []Reason {
 	}
 	switch a := r.Action.(type) {
 	case PullImage:
-		msg := fmt.Sprintf("Successfully pulled image %q in %s", a.Image, r.FinishedAt.Sub(r.StartedAt).Round(time.Millisecond))
+		msg := fmt.Sprintf("Successfully pulled image %q in %s", a.Image,
+			r.FinishedAt.Sub(r.StartedAt).Round(time.Millisecond))
 		if r.Image != nil && r.Image.Size > 0 {
 			msg += fmt.Sprintf(". Image size: %d bytes.", r.Image.Size)
 		}
@@ -60,11 +61,14 @@ func failureReasons(r Outcome) []Reason {
 	case RunSandbox:
 		return []Reason{warning("FailedCreatePodSandBox", "", "Failed to create pod sandbox: "+f.Message)}
 	case MountVolume:
-		return []Reason{warning("FailedMount", a.Volume, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
+		return []Reason{warning("FailedMount", a.Volume,
+			fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
 	case ProjectVolume:
-		return []Reason{warning("FailedMount", a.Volume, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
+		return []Reason{warning("FailedMount", a.Volume,
+			fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
 	case UnmountVolume:
-		return []Reason{warning("FailedUnMount", a.Volume, fmt.Sprintf("UnmountVolume.TearDown failed for volume %q : %s", a.Volume, f.Message))}
+		return []Reason{warning("FailedUnMount", a.Volume,
+			fmt.Sprintf("UnmountVolume.TearDown failed for volume %q : %s", a.Volume, f.Message))}
 	case CreateDirs:
 		return []Reason{warning("FailedCreatePodContainer", "", "unable to make the pod's directories: "+f.Message)}
 	case EnsureCgroup:

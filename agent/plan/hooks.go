@@ -96,7 +96,8 @@ func (d *decider) hookOf(k Container) HookStatus {
 // recordStart records the resources and the postStart hook of an instance that is about to start.
 func (d *decider) recordStart(c spec, attempt uint32) {
 	if c.resizable() {
-		d.mem.Resources.Containers = withKey(d.mem.Resources.Containers, c.Name, ActualResources{Attempt: attempt, ContainerResources: d.allocated.ForContainer(c.Name)})
+		d.mem.Resources.Containers = withKey(d.mem.Resources.Containers, c.Name,
+			ActualResources{Attempt: attempt, ContainerResources: d.allocated.ForContainer(c.Name)})
 	}
 	if hasPostStart(c.Container) {
 		d.mem.Hooks[c.Name] = HookStatus{Attempt: attempt, PostStart: HookPending}

@@ -96,7 +96,8 @@ func (c spec) volumes() (names []string) {
 // volumeContentVersion returns the version of the content that the volume should have, or "" for a
 // volume without content. missing names required objects that do not exist. pending is set if an
 // object is being fetched.
-func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string, late bool) {
+func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string,
+	late bool) {
 	c := contentVersion{pod: pod, refs: refs}
 	switch {
 	case v.ConfigMap != nil:

@@ -114,7 +114,8 @@ func (d *decider) pull(c spec, attempt uint32) imageState {
 	}
 	if _, busy := d.InProgress[a.Key()]; busy {
 		if why := d.Observed.HeldPulls[c.Image]; why != "" {
-			answer.code, answer.detail = "ImagePullNoSpace", fmt.Sprintf("the pull of image %q waits for room on the disk: %s", c.Image, why)
+			answer.code, answer.detail = "ImagePullNoSpace",
+				fmt.Sprintf("the pull of image %q waits for room on the disk: %s", c.Image, why)
 			d.report(warning(answer.code, c.Name, answer.detail))
 		}
 		return answer
@@ -139,7 +140,8 @@ func (d *decider) pullBackedOff(c spec, f Failure, until time.Time) imageState {
 	}
 	code, detail := pullWaitingReason(c, f)
 	if code == "ImagePullBackOff" {
-		d.report(Reason{Code: "BackOff", Target: c.Name, Message: pullBackOffMessage(c), EventType: corev1.EventTypeNormal, Until: until})
+		d.report(Reason{Code: "BackOff", Target: c.Name, Message: pullBackOffMessage(c), EventType: corev1.EventTypeNormal,
+			Until: until})
 		d.report(warning("Failed", c.Name, "Error: "+code))
 	}
 	return imageState{code: code, detail: detail}

@@ -45,13 +45,17 @@ type Verdict struct {
 // Termination requests that the pod stops. It is never withdrawn, and its grace period only becomes
 // shorter.
 type Termination struct {
-	Reason      string        `json:"Reason"`           // Deleted, Evicted, Preempting, DeadlineExceeded, Terminated (node shutdown), Orphaned
-	Message     string        `json:"Message"`          // for the user
-	EventDetail string        `json:"Detail,omitempty"` // appended to the message of the event
-	Grace       time.Duration `json:"Grace"`            // counted from RequestedAt, set by the requester (see podspec.GracePeriod)
-	RequestedAt time.Time     `json:"At"`               // time of the first request
-	RemovePod   bool          `json:"Forget"`           // the desired pod is deleted: remove everything, including containers and logs
-	NodeCaused  bool          `json:"Node,omitempty"`   // because of a resource shortage of the node, not because of the pod's own behavior
+	// Deleted, Evicted, Preempting, DeadlineExceeded, Terminated (node shutdown), Orphaned
+	Reason      string `json:"Reason"`
+	Message     string `json:"Message"`          // for the user
+	EventDetail string `json:"Detail,omitempty"` // appended to the message of the event
+	// counted from RequestedAt, set by the requester (see podspec.GracePeriod)
+	Grace       time.Duration `json:"Grace"`
+	RequestedAt time.Time     `json:"At"` // time of the first request
+	// the desired pod is deleted: remove everything, including containers and logs
+	RemovePod bool `json:"Forget"`
+	// because of a resource shortage of the node, not because of the pod's own behavior
+	NodeCaused bool `json:"Node,omitempty"`
 }
 
 // Eviction is the reason to evict a pod that exceeds its limits or runs on a node under pressure.
@@ -66,17 +70,18 @@ type Eviction struct {
 // Observed is the state of the pod in the runtime and on the host. The worker caches it and updates
 // it with the outcome of actions, see After.
 type Observed struct {
-	Sandboxes         []Sandbox                     // newest first (by Attempt, then CreatedAt)
-	Containers        []Container                   // newest first, several instances per name
-	Volumes           map[string]VolumeStatus       // by volume name: volumes set up on the host, including unwanted ones
-	Images            map[string]Image              // by image name as in the spec: images present on the node
-	ImageErrors       map[string]string             // by image name as in the spec: why its presence is unknown
-	PulledImages      map[string]PulledImage        // by container name: the last pull for it
-	HasDirs           bool                          // pod directories and log directory exist
-	HasCgroup         bool                          // the pod cgroup exists
-	Network           NetworkStatus                 // of the node
-	HeldPulls         map[string]string             // by image name as in the spec: why its pull waits for disk space
-	DiskPressure      bool                          // the node is under disk pressure: dead containers are not kept for their logs
+	Sandboxes    []Sandbox               // newest first (by Attempt, then CreatedAt)
+	Containers   []Container             // newest first, several instances per name
+	Volumes      map[string]VolumeStatus // by volume name: volumes set up on the host, including unwanted ones
+	Images       map[string]Image        // by image name as in the spec: images present on the node
+	ImageErrors  map[string]string       // by image name as in the spec: why its presence is unknown
+	PulledImages map[string]PulledImage  // by container name: the last pull for it
+	HasDirs      bool                    // pod directories and log directory exist
+	HasCgroup    bool                    // the pod cgroup exists
+	Network      NetworkStatus           // of the node
+	HeldPulls    map[string]string       // by image name as in the spec: why its pull waits for disk space
+	// the node is under disk pressure: dead containers are not kept for their logs
+	DiskPressure      bool
 	CgroupResources   Resources                     // last applied to the pod cgroup by this agent process, nil: none
 	CgroupUncertain   bool                          // a later change failed, so the resources of the cgroup are unknown
 	ResizedContainers map[string]ContainerResources // last applied by this agent process, by container ID
@@ -122,27 +127,31 @@ const (
 
 // Container is one container instance in the runtime.
 type Container struct {
-	ID          string         `json:"ID"`
-	Name        string         `json:"Name"`
-	SandboxID   string         `json:"SandboxID"`
-	State       ContainerState `json:"State"`
-	Attempt     uint32         `json:"Attempt"`             // number of earlier instances
-	SpecHash    string         `json:"SpecHash"`            // hash of the container spec it was created from
-	Image       string         `json:"Image"`               // image name in the spec it was created from
-	ImageName   string         `json:"ImageName,omitempty"` // image name in the runtime (docker.io/library/busybox:1.36), empty: unknown
-	ImageID     string         `json:"ImageID"`             // image reference in the runtime, repo@sha256:… where known
-	CreatedAt   time.Time      `json:"CreatedAt"`
-	StartedAt   time.Time      `json:"StartedAt"`  // zero: never started
-	FinishedAt  time.Time      `json:"FinishedAt"` // zero: not finished
-	ExitCode    int32          `json:"ExitCode"`
-	Reason      string         `json:"Reason"`           // of the exit, from the runtime: Completed, Error, OOMKilled, …
-	Message     string         `json:"Message"`          // termination message, at most 4096 bytes
-	Interrupted bool           `json:"CutOff,omitempty"` // exited without a start because the runtime's start call was interrupted
-	LogPath     string         `json:"LogPath"`          // CRI log file, absolute
+	ID        string         `json:"ID"`
+	Name      string         `json:"Name"`
+	SandboxID string         `json:"SandboxID"`
+	State     ContainerState `json:"State"`
+	Attempt   uint32         `json:"Attempt"`  // number of earlier instances
+	SpecHash  string         `json:"SpecHash"` // hash of the container spec it was created from
+	Image     string         `json:"Image"`    // image name in the spec it was created from
+	// image name in the runtime (docker.io/library/busybox:1.36), empty: unknown
+	ImageName  string    `json:"ImageName,omitempty"`
+	ImageID    string    `json:"ImageID"` // image reference in the runtime, repo@sha256:… where known
+	CreatedAt  time.Time `json:"CreatedAt"`
+	StartedAt  time.Time `json:"StartedAt"`  // zero: never started
+	FinishedAt time.Time `json:"FinishedAt"` // zero: not finished
+	ExitCode   int32     `json:"ExitCode"`
+	Reason     string    `json:"Reason"`  // of the exit, from the runtime: Completed, Error, OOMKilled, …
+	Message    string    `json:"Message"` // termination message, at most 4096 bytes
+	// exited without a start because the runtime's start call was interrupted
+	Interrupted bool   `json:"CutOff,omitempty"`
+	LogPath     string `json:"LogPath"` // CRI log file, absolute
 
-	User              *corev1.LinuxContainerUser `json:"User,omitempty"`              // user of its first process, nil: not reported
-	RecursiveReadOnly []string                   `json:"RecursiveReadOnly,omitempty"` // paths of its recursive read-only mounts
-	StopSignal        corev1.Signal              `json:"StopSignal,omitempty"`        // empty: unknown
+	// user of its first process, nil: not reported
+	User *corev1.LinuxContainerUser `json:"User,omitempty"`
+	// paths of its recursive read-only mounts
+	RecursiveReadOnly []string      `json:"RecursiveReadOnly,omitempty"`
+	StopSignal        corev1.Signal `json:"StopSignal,omitempty"` // empty: unknown
 
 	Kind    ContainerKind                    `json:"-"` // from its labels, set by a full listing only
 	Devices map[corev1.ResourceName][]string `json:"-"` // from its annotations, set by a full listing only
@@ -196,21 +205,26 @@ type Health struct {
 
 // Memory is the state that the next call of Decide receives back. Its loss only costs time.
 type Memory struct {
-	Termination   *Termination            `json:"End,omitempty"`
-	Restarts      map[string]RestartState `json:"Restarts,omitempty"` // by container name
-	Phase         corev1.PodPhase         `json:"Phase,omitempty"`    // never changes after Succeeded or Failed
-	Reason        string                  `json:"Reason,omitempty"`   // of a Failed pod
-	Message       string                  `json:"Message,omitempty"`
-	StartTime     time.Time               `json:"Started"`              // status.startTime: when the agent first saw the pod
-	Conditions    []corev1.PodCondition   `json:"Conditions,omitempty"` // for their transition times
-	Exits         map[string]Container    `json:"Exits,omitempty"`      // by container name: last known exit, in case the runtime loses it
-	IPs           []string                `json:"IPs,omitempty"`        // last known pod IPs
-	Health        map[string]Health       `json:"Health,omitempty"`     // of live containers, by container ID
-	FinishedAt    time.Time               `json:"Finished,omitzero"`    // when the pod completed, after which nothing starts again
-	Hooks         map[string]HookStatus   `json:"Hooks,omitempty"`      // by container name: instances with hooks to run
-	RestartAll    RestartAll              `json:"Renewal,omitzero"`     // current round of RestartAllContainers
-	Resources     ResourceState           `json:"Sizes,omitzero"`       // CPU and memory, where they may differ from the spec
-	RecreateCount int                     `json:"Returned,omitempty"`   // consecutive recreations, see Limits.RecreateCount
+	Termination *Termination            `json:"End,omitempty"`
+	Restarts    map[string]RestartState `json:"Restarts,omitempty"` // by container name
+	Phase       corev1.PodPhase         `json:"Phase,omitempty"`    // never changes after Succeeded or Failed
+	Reason      string                  `json:"Reason,omitempty"`   // of a Failed pod
+	Message     string                  `json:"Message,omitempty"`
+	// status.startTime: when the agent first saw the pod
+	StartTime  time.Time             `json:"Started"`
+	Conditions []corev1.PodCondition `json:"Conditions,omitempty"` // for their transition times
+	// by container name: last known exit, in case the runtime loses it
+	Exits  map[string]Container `json:"Exits,omitempty"`
+	IPs    []string             `json:"IPs,omitempty"`    // last known pod IPs
+	Health map[string]Health    `json:"Health,omitempty"` // of live containers, by container ID
+	// when the pod completed, after which nothing starts again
+	FinishedAt time.Time             `json:"Finished,omitzero"`
+	Hooks      map[string]HookStatus `json:"Hooks,omitempty"`  // by container name: instances with hooks to run
+	RestartAll RestartAll            `json:"Renewal,omitzero"` // current round of RestartAllContainers
+	// CPU and memory, where they may differ from the spec
+	Resources ResourceState `json:"Sizes,omitzero"`
+	// consecutive recreations, see Limits.RecreateCount
+	RecreateCount int `json:"Returned,omitempty"`
 }
 
 // RestartState is the crash back-off of one container name.
@@ -221,8 +235,9 @@ type RestartState struct {
 	CountedID   string    `json:"SeenID"` // ID of the last exited instance that was counted
 	NotBefore   time.Time `json:"Until"`  // earliest next start
 
-	RequestedFor string `json:"Asked,omitempty"`    // ID of the instance that a user wants to restart
-	Replacing    string `json:"Replaces,omitempty"` // ID of the instance stopped for replacement: a start follows regardless of the policy
+	RequestedFor string `json:"Asked,omitempty"` // ID of the instance that a user wants to restart
+	// ID of the instance stopped for replacement: a start follows regardless of the policy
+	Replacing string `json:"Replaces,omitempty"`
 }
 
 // Limits is the configuration of the node.
@@ -230,13 +245,15 @@ type Limits struct {
 	CrashBase, CrashMax, CrashReset time.Duration // 10 s, 300 s, 600 s
 	PullBase, PullMax               time.Duration // 10 s, 300 s
 	RetryBase, RetryMax             time.Duration // for all other failures
-	RecreateBase, RecreateMax       time.Duration // 60 s, 600 s: delay before a static pod is recreated after an eviction, zero: never
-	MaxDeadContainers               int           // dead instances kept per container besides the newest, default 1
-	DeadContainerMinAge             time.Duration // minimum age of a dead instance before it is removed
-	MinStopGrace                    time.Duration // shortest grace period passed to the runtime: 2 s, unless the grace period is 0
-	HostIPs                         []string
-	RuntimeName                     string // scheme of status.containerStatuses[].containerID, default containerd
-	Probing                         bool   // false: probes are disabled, running containers count as started and ready
+	// 60 s, 600 s: delay before a static pod is recreated after an eviction, zero: never
+	RecreateBase, RecreateMax time.Duration
+	MaxDeadContainers         int           // dead instances kept per container besides the newest, default 1
+	DeadContainerMinAge       time.Duration // minimum age of a dead instance before it is removed
+	// shortest grace period passed to the runtime: 2 s, unless the grace period is 0
+	MinStopGrace time.Duration
+	HostIPs      []string
+	RuntimeName  string // scheme of status.containerStatuses[].containerID, default containerd
+	Probing      bool   // false: probes are disabled, running containers count as started and ready
 }
 
 func (s ContainerState) String() string {

@@ -86,7 +86,8 @@ func (o Observed) afterStart(r Outcome) Observed {
 	if len(r.MissingImages) > 0 {
 		o.Images, o.PulledImages = maps.Clone(o.Images), maps.Clone(o.PulledImages)
 		maps.DeleteFunc(o.Images, func(name string, _ Image) bool { return slices.Contains(r.MissingImages, name) })
-		maps.DeleteFunc(o.PulledImages, func(_ string, p PulledImage) bool { return slices.Contains(r.MissingImages, p.Name) })
+		maps.DeleteFunc(o.PulledImages,
+			func(_ string, p PulledImage) bool { return slices.Contains(r.MissingImages, p.Name) })
 	}
 	return o
 }
@@ -174,7 +175,8 @@ func NeedsObservation(r Outcome) (runtime, host bool) {
 		return false, false
 	}
 	switch r.Action.(type) {
-	case RunSandbox, StartContainer, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox, PostStart, PreStop, ResizeContainer:
+	case RunSandbox, StartContainer, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox, PostStart, PreStop,
+		ResizeContainer:
 		return true, false // after a hook the container has usually exited
 	case ResizeCgroup: // is repeated
 		return false, false

@@ -32,7 +32,8 @@ type Probes struct{ Startup, Readiness, Liveness bool }
 // Reason describes one decision. Two reasons with equal Code, Target and Message are the same
 // decision, which is reported once.
 type Reason struct {
-	Code      string    `json:"Code"`   // CamelCase, the event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
+	// CamelCase, the event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
+	Code      string    `json:"Code"`
 	Target    string    `json:"On"`     // container, volume or image, empty: the pod
 	Message   string    `json:"Detail"` // one sentence for the user, without secrets
 	Until     time.Time `json:"Until"`  // when it ends without a change, zero: unknown

@@ -16,12 +16,14 @@ const ReasonRecreate = "Returns"
 // that follows soon after the previous one.
 func (d *decider) recreate() {
 	e := d.mem.Termination
-	if !e.NodeCaused || e.RemovePod || d.Limits.RecreateBase == 0 || !podspec.IsStatic(d.Pod) || d.Pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
+	if !e.NodeCaused || e.RemovePod || d.Limits.RecreateBase == 0 || !podspec.IsStatic(d.Pod) ||
+		d.Pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
 		return
 	}
 	wait := backoffDelay(d.Limits.RecreateBase, d.mem.RecreateCount, d.Limits.RecreateMax)
 	at := e.RequestedAt.Add(wait)
-	d.report(Reason{Code: ReasonRecreate, Message: fmt.Sprintf("it is made anew %s after it had to go, once the node is short of nothing", wait), Until: at})
+	d.report(Reason{Code: ReasonRecreate,
+		Message: fmt.Sprintf("it is made anew %s after it had to go, once the node is short of nothing", wait), Until: at})
 	if d.Now.Before(at) {
 		d.wakeAt(at)
 		return

@@ -294,7 +294,8 @@ func (d *decider) resize() {
 		hold = maxResources(s.Cgroup, hold)
 	}
 	switch {
-	case len(pending) > 0 && (d.Observed.CgroupUncertain || !maxResources(s.Cgroup, hold).Equal(s.Cgroup)): // the pod cgroup first has to hold both
+	case len(pending) > 0 && (d.Observed.CgroupUncertain || !maxResources(s.Cgroup, hold).Equal(s.Cgroup)):
+		// the pod cgroup first has to hold both
 		d.addConfigure(ResizeCgroup{hold})
 	case len(pending) > 0:
 		for _, c := range pending {
@@ -383,10 +384,12 @@ func (d *decider) resizeConditions() (out []corev1.PodCondition) {
 			}
 		}
 	case d.resizePending():
-		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: r.Reason, Message: r.Message})
+		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: r.Reason,
+			Message: r.Message})
 	}
 	if d.mem.Resources.ResizeGeneration != 0 {
-		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, ObservedGeneration: d.mem.Resources.ResizeGeneration}
+		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue,
+			ObservedGeneration: d.mem.Resources.ResizeGeneration}
 		for _, f := range d.Failures {
 			switch f.Action.(type) {
 			case ResizeContainer, ResizeCgroup:

@@ -8,9 +8,10 @@ import (
 
 // ResourceState is the state of the pod's resources, which may differ from the spec.
 type ResourceState struct {
-	Allocated        Resources                    `json:"Allocated,omitzero"`   // reserved by the allocator, nil: unknown
-	Cgroup           Resources                    `json:"Pod,omitzero"`         // applied to the pod cgroup, nil: unknown
-	PodLevel         *corev1.ResourceRequirements `json:"Whole,omitempty"`      // last applied at pod level, nil: the pod has no pod-level resources
+	Allocated Resources `json:"Allocated,omitzero"` // reserved by the allocator, nil: unknown
+	Cgroup    Resources `json:"Pod,omitzero"`       // applied to the pod cgroup, nil: unknown
+	// last applied at pod level, nil: the pod has no pod-level resources
+	PodLevel         *corev1.ResourceRequirements `json:"Whole,omitempty"`
 	Containers       map[string]ActualResources   `json:"Containers,omitempty"` // by name: of the newest instance
 	ResizeGeneration int64                        `json:"Resizing,omitempty"`   // generation of the resize in progress
 }

@@ -136,5 +136,6 @@ func MemoryAfterReboot(m Memory) Memory {
 			from[name] = r.NextAttempt
 		}
 	}
-	return Memory{StartTime: m.StartTime, Restarts: restarts, Exits: maps.Clone(m.Exits), RestartAll: RestartAll{FirstAttempts: from}}
+	return Memory{StartTime: m.StartTime, Restarts: restarts, Exits: maps.Clone(m.Exits),
+		RestartAll: RestartAll{FirstAttempts: from}}
 }

@@ -83,7 +83,8 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 		cs.Started = &started
 		if c.kind == Init && d.initsDone() { // proved by an app container
 			cs.Ready = true
-			cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", Message: "its record is lost; containers that wait for its success were made"}
+			cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed",
+				Message: "its record is lost; containers that wait for its success were made"}
 			return cs
 		}
 		cs.State.Waiting = d.waiting(c)
@@ -129,7 +130,8 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 			cs.State.Terminated = d.terminated(k)
 		}
 	default:
-		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerStatusUnknown", Message: "the runtime cannot say what became of the container"}
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerStatusUnknown",
+			Message: "the runtime cannot say what became of the container"}
 	}
 	cs.Started = &started
 	return cs
@@ -166,7 +168,8 @@ func (d *decider) mountStatuses(mounts []corev1.VolumeMount, ks []Container) []c
 		asked := m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled
 		made := d.Observed.RecursiveReadOnly
 		if len(ks) > 0 {
-			made = slices.ContainsFunc(ks[0].RecursiveReadOnly, func(p string) bool { return inContainer(p) == inContainer(m.MountPath) })
+			made = slices.ContainsFunc(ks[0].RecursiveReadOnly,
+				func(p string) bool { return inContainer(p) == inContainer(m.MountPath) })
 		}
 		mode := corev1.RecursiveReadOnlyDisabled
 		if asked && made {
@@ -218,8 +221,9 @@ func (d *decider) restartWaiting(c spec, k Container) *corev1.ContainerStateWait
 	if r := d.mem.Restarts[c.Name]; r.CountedID == k.ID && d.Now.Before(r.NotBefore) {
 		d.wakeAt(r.NotBefore)
 		return &corev1.ContainerStateWaiting{
-			Reason:  "CrashLoopBackOff",
-			Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", d.Limits.crashDelay(r), c.Name, d.fullName()),
+			Reason: "CrashLoopBackOff",
+			Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", d.Limits.crashDelay(r), c.Name,
+				d.fullName()),
 		}
 	}
 	return d.startFailure(c)
@@ -357,7 +361,8 @@ func (d *decider) outcome() corev1.PodPhase {
 // OwnsCondition reports whether the agent owns a condition type.
 func OwnsCondition(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
+	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady,
+		corev1.PodReady,
 		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting, TeardownIncomplete:
 		return true
 	}
@@ -387,7 +392,8 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	if d.canRestartAll() {
 		all = append(all, d.restartAllCondition(st.Phase))
 	}
-	if e := d.mem.Termination; e != nil && e.isDisruption() && d.terminal() && d.mem.Reason == e.Reason { // otherwise it had terminated before
+	if e := d.mem.Termination; e != nil && e.isDisruption() && d.terminal() && d.mem.Reason == e.Reason {
+		// otherwise it had terminated before
 		all = append(all, e.disruptionCondition())
 	}
 	if c, held := d.teardownCondition(); held {
@@ -395,7 +401,8 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	}
 	for i := range all {
 		c := &all[i]
-		c.ObservedGeneration = cmp.Or(c.ObservedGeneration, st.ObservedGeneration) // a resize in progress has the generation that started it
+		// a resize in progress has the generation that started it
+		c.ObservedGeneration = cmp.Or(c.ObservedGeneration, st.ObservedGeneration)
 		c.LastTransitionTime = metav1.Time{Time: d.transitionTime(*c)}
 	}
 	d.mem.Conditions = all
@@ -463,7 +470,8 @@ func (d *decider) falseReadinessGates() string {
 		i := slices.IndexFunc(d.Pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType })
 		switch {
 		case i < 0:
-			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", string(g.ConditionType)))
+			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.",
+				string(g.ConditionType)))
 		case d.Pod.Status.Conditions[i].Status != corev1.ConditionTrue:
 			closed = append(closed, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %s",
 				string(g.ConditionType), d.Pod.Status.Conditions[i].Status))

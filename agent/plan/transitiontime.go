@@ -46,7 +46,8 @@ func (d *decider) runtimeTime(c corev1.PodCondition, was *corev1.PodCondition) t
 		}
 	case corev1.ContainersReady, corev1.PodReady:
 		switch {
-		case yes && (was == nil || d.readyByStart()) && (c.Type == corev1.ContainersReady || was == nil || len(d.Pod.Spec.ReadinessGates) == 0):
+		case yes && (was == nil || d.readyByStart()) &&
+			(c.Type == corev1.ContainersReady || was == nil || len(d.Pod.Spec.ReadinessGates) == 0):
 			return d.startedAt()
 		case !yes:
 			if at := d.firstExit(was); !at.IsZero() {
@@ -116,7 +117,8 @@ func (d *decider) firstExit(was *corev1.PodCondition) (at time.Time) {
 			continue
 		}
 		k, seen := d.newest(c.Name)
-		if !seen || k.State != Exited || k.FinishedAt.IsZero() || was != nil && k.FinishedAt.Before(was.LastTransitionTime.Time) {
+		if !seen || k.State != Exited || k.FinishedAt.IsZero() || was != nil &&
+			k.FinishedAt.Before(was.LastTransitionTime.Time) {
 			continue
 		}
 		if at.IsZero() || k.FinishedAt.Before(at) {

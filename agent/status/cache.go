@@ -60,7 +60,8 @@ func (s *Snapshot) Object() *corev1.Pod {
 
 // sameObject reports whether both snapshots result in the same object.
 func (s *Snapshot) sameObject(other *Snapshot) bool {
-	return s.Pod == other.Pod && reflect.DeepEqual(s.Termination, other.Termination) && reflect.DeepEqual(&s.Status, &other.Status)
+	return s.Pod == other.Pod && reflect.DeepEqual(s.Termination, other.Termination) &&
+		reflect.DeepEqual(&s.Status, &other.Status)
 }
 
 // compare orders by namespace and name.
@@ -106,7 +107,8 @@ func (b *Cache) Put(s *Snapshot) {
 func sameContent(a, b *Snapshot) bool {
 	return a.Verdict == b.Verdict && a.Pod == b.Pod && maps.Equal(a.Refs, b.Refs) &&
 		reflect.DeepEqual(&a.Status, &b.Status) && reflect.DeepEqual(&a.Observed, &b.Observed) &&
-		reflect.DeepEqual(a.InProgress, b.InProgress) && reflect.DeepEqual(a.Failures, b.Failures) && reflect.DeepEqual(a.Reasons, b.Reasons) &&
+		reflect.DeepEqual(a.InProgress, b.InProgress) && reflect.DeepEqual(a.Failures, b.Failures) &&
+		reflect.DeepEqual(a.Reasons, b.Reasons) &&
 		reflect.DeepEqual(a.Termination, b.Termination) && reflect.DeepEqual(&a.Memory, &b.Memory)
 }
 

@@ -96,7 +96,8 @@ func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) 
 
 // waiting describes in the words of kubectl logs what a container that has never run waits for.
 func (s *Snapshot) waiting(name string) string {
-	for _, c := range slices.Concat(s.Status.InitContainerStatuses, s.Status.ContainerStatuses, s.Status.EphemeralContainerStatuses) {
+	for _, c := range slices.Concat(s.Status.InitContainerStatuses, s.Status.ContainerStatuses,
+		s.Status.EphemeralContainerStatuses) {
 		if c.Name != name || c.State.Waiting == nil {
 			continue
 		}
@@ -116,7 +117,8 @@ func (s *Snapshot) waiting(name string) string {
 // IsLive reports whether the container instance exists and has not exited.
 func (b *Cache) IsLive(uid types.UID, id string) bool {
 	s, known := b.Get(uid)
-	return known && slices.ContainsFunc(s.Observed.Containers, func(k plan.Container) bool { return k.ID == id && k.Live() })
+	return known && slices.ContainsFunc(s.Observed.Containers,
+		func(k plan.Container) bool { return k.ID == id && k.Live() })
 }
 
 // WaitForNextRun waits for the instance of a container that follows an exited one. It returns false

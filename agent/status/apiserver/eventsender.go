@@ -76,9 +76,11 @@ func NewEventSender(o EventSenderOptions) *EventSender {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &EventSender{opt: o, pending: make(chan struct{}, 1), waiting: map[string]*corev1.Event{}, objectLimiters: map[types.UID]*tokenBucket{}}
+	e := &EventSender{opt: o, pending: make(chan struct{}, 1), waiting: map[string]*corev1.Event{},
+		objectLimiters: map[types.UID]*tokenBucket{}}
 	if o.QPS > 0 {
-		e.limiter = &tokenBucket{tokens: float64(o.Burst), capacity: float64(o.Burst), interval: time.Second / time.Duration(o.QPS), updatedAt: o.Now()}
+		e.limiter = &tokenBucket{tokens: float64(o.Burst), capacity: float64(o.Burst),
+			interval: time.Second / time.Duration(o.QPS), updatedAt: o.Now()}
 	}
 	return e
 }
@@ -87,8 +89,10 @@ func NewEventSender(o EventSenderOptions) *EventSender {
 func (e *EventSender) RecordNodeEvent(kind, reason, message string) {
 	now := metav1.NewTime(e.opt.Now())
 	e.enqueue(&corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: e.opt.NodeName + "." + eventName(reason, message, now.Time)},
-		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: e.opt.NodeName, UID: types.UID(e.opt.NodeName)}, // as upstream, which does not know the UID at startup
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
+			Name: e.opt.NodeName + "." + eventName(reason, message, now.Time)},
+		// as upstream, which does not know the UID at startup
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: e.opt.NodeName, UID: types.UID(e.opt.NodeName)},
 		Type:           kind, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source:              corev1.EventSource{Component: "kubelet", Host: e.opt.NodeName},
 		ReportingController: "kubelet", ReportingInstance: e.opt.NodeName,
@@ -125,7 +129,8 @@ func (e *EventSender) Run(ctx context.Context) error {
 		case err == nil:
 			wait = retryBase
 		case isPermanent(err):
-			e.opt.Log.Debug("the server does not take an event", "about", ev.InvolvedObject.Name, "reason", ev.Reason, "err", err)
+			e.opt.Log.Debug("the server does not take an event", "about", ev.InvolvedObject.Name, "reason", ev.Reason, "err",
+				err)
 		default: // the server is unavailable: retry
 			e.requeue(ev)
 			sleep(ctx, wait)
@@ -174,7 +179,8 @@ func (e *EventSender) withinObjectLimit(uid types.UID) bool {
 func (e *EventSender) deferred() bool {
 	e.mu.Lock()
 	now, n := e.opt.Now(), len(e.order)
-	waits := n > 0 && n <= maxDeferred && e.opt.Busy != nil && (now.Before(e.order[0].since.Add(maxDeferral)) || now.Before(e.lastSent.Add(deferralInterval)))
+	waits := n > 0 && n <= maxDeferred && e.opt.Busy != nil &&
+		(now.Before(e.order[0].since.Add(maxDeferral)) || now.Before(e.lastSent.Add(deferralInterval)))
 	e.mu.Unlock()
 	return waits && e.opt.Busy()
 }
@@ -214,7 +220,8 @@ func (e *EventSender) send(ctx context.Context, ev *corev1.Event) error {
 	out.ObjectMeta = metav1.ObjectMeta{Namespace: ev.Namespace, Name: ev.Name}
 	create := func() error { return e.opt.Client.Create(ctx, apiclient.Events, out.Namespace, out, nil) }
 	patch := func() error {
-		text, err := json.Marshal(map[string]any{"count": out.Count, "lastTimestamp": out.LastTimestamp, "message": out.Message})
+		text, err := json.Marshal(map[string]any{"count": out.Count, "lastTimestamp": out.LastTimestamp,
+			"message": out.Message})
 		if err != nil {
 			return err
 		}
@@ -234,7 +241,8 @@ func (e *EventSender) send(ctx context.Context, ev *corev1.Event) error {
 
 // isPermanent reports whether a retry is useless.
 func isPermanent(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) ||
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsNotFound(err) ||
 		apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 

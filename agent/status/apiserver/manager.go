@@ -104,7 +104,8 @@ func New(o Options) *Manager {
 	if o.NodeUID == nil {
 		o.NodeUID = func() types.UID { return "" }
 	}
-	return &Manager{opt: o, wake: make(chan struct{}, 1), pods: map[types.UID]*podStatus{}, mirrors: map[types.NamespacedName]*mirror{}}
+	return &Manager{opt: o, wake: make(chan struct{}, 1), pods: map[types.UID]*podStatus{},
+		mirrors: map[types.NamespacedName]*mirror{}}
 }
 
 // SetPodStatus sets the status to send. With gone, s is the last snapshot and nothing of the pod is
@@ -153,7 +154,8 @@ func (e *podStatus) setStatus(st *corev1.PodStatus, passing bool, now time.Time)
 	default:
 		due = now.Add(transitionalDelay)
 	}
-	e.status, e.changedAt, e.transitional, e.synced, e.overwritten, e.retries, e.notBefore = st, now, passing, false, false, 0, due
+	e.status, e.changedAt, e.transitional, e.synced, e.overwritten, e.retries, e.notBefore = st, now, passing, false,
+		false, 0, due
 }
 
 // isStarting reports whether the status only says that nothing has started yet and there is no
@@ -226,7 +228,8 @@ func (e *podStatus) serverUpdated(pod *corev1.Pod, now time.Time) {
 			addCondition(&e.serverConditions, c.Type)
 		}
 	}
-	if e.synced && !e.inFlight && !serverMatches(e.status, e.serverStatus) { // overwritten by another client, or older than the response
+	if e.synced && !e.inFlight && !serverMatches(e.status, e.serverStatus) {
+		// overwritten by another client, or older than the response
 		e.synced, e.overwritten, e.notBefore = false, true, now.Add(settleDelay)
 	} else if !e.synced && e.overwritten && serverMatches(e.status, e.serverStatus) {
 		e.synced, e.overwritten = true, false
@@ -376,16 +379,19 @@ func (p *Manager) startRequest(uid types.UID, e *podStatus, run func(func(contex
 // finishRequest processes the response. NotFound and Conflict are temporary errors while the source
 // reports the object, because proxies and webhooks return them too. want is the status that was
 // sent. A newer status is neither synced nor rejected by this response.
-func (p *Manager) finishRequest(uid types.UID, e *podStatus, what string, want *corev1.PodStatus, err error, done func()) {
+func (p *Manager) finishRequest(uid types.UID, e *podStatus, what string, want *corev1.PodStatus, err error,
+	done func()) {
 	e.inFlight = false
 	log := p.opt.Log.With("pod", e.namespace+"/"+e.name, "uid", string(uid))
 	switch {
 	case err == nil:
 		e.retries, e.notBefore = 0, time.Time{}
 		done()
-	case e.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // the source will report that the mirror pod is gone
+	case e.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
+		// the source will report that the mirror pod is gone
 		e.notBefore = p.opt.Now().Add(settleDelay)
-	case e.serverStatus == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // the pod with this UID is gone
+	case e.serverStatus == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
+		// the pod with this UID is gone
 		e.notFound = true
 		if e.removed {
 			delete(p.pods, uid)
@@ -413,7 +419,8 @@ func serverMatches(want, has *corev1.PodStatus) bool {
 	if want == nil {
 		return true
 	}
-	if want.Phase != has.Phase || want.Reason != has.Reason || want.Message != has.Message || want.PodIP != has.PodIP || want.HostIP != has.HostIP {
+	if want.Phase != has.Phase || want.Reason != has.Reason || want.Message != has.Message || want.PodIP != has.PodIP ||
+		want.HostIP != has.HostIP {
 		return false
 	}
 	for _, lists := range [][2][]corev1.ContainerStatus{
@@ -424,7 +431,8 @@ func serverMatches(want, has *corev1.PodStatus) bool {
 			return false
 		}
 		for i := range lists[0] {
-			if a, b := &lists[0][i], &lists[1][i]; a.Name != b.Name || a.Ready != b.Ready || a.RestartCount != b.RestartCount || a.ContainerID != b.ContainerID {
+			if a, b := &lists[0][i], &lists[1][i]; a.Name != b.Name || a.Ready != b.Ready || a.RestartCount != b.RestartCount ||
+				a.ContainerID != b.ContainerID {
 				return false
 			}
 		}

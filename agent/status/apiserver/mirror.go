@@ -82,7 +82,8 @@ func (p *Manager) syncMirrors(now time.Time, later func(time.Time), run func(fun
 		case e == nil && !p.opt.SourcesReady(): // its file may not have been read yet
 			m.notBefore = now.Add(settleDelay)
 			later(m.notBefore)
-		case e == nil, m.object != nil && m.object.DeletionTimestamp != nil, m.object != nil && !mirrorMatches(m.object, e.staticPod):
+		case e == nil, m.object != nil && m.object.DeletionTimestamp != nil, m.object != nil &&
+			!mirrorMatches(m.object, e.staticPod):
 			p.deleteMirror(name, m, run)
 		case m.object == nil:
 			p.createMirror(name, m, e, later, run)
@@ -128,7 +129,8 @@ func (p *Manager) deleteMirror(name types.NamespacedName, m *mirror, run func(fu
 	})
 }
 
-func (p *Manager) createMirror(name types.NamespacedName, m *mirror, e *podStatus, later func(time.Time), run func(func(context.Context) func())) {
+func (p *Manager) createMirror(name types.NamespacedName, m *mirror, e *podStatus, later func(time.Time),
+	run func(func(context.Context) func())) {
 	owner := p.opt.NodeUID()
 	if owner == "" {
 		m.notBefore = p.opt.Now().Add(retryBase)
@@ -155,7 +157,8 @@ func newMirror(pod *corev1.Pod, node string, owner types.UID) *corev1.Pod {
 	out := &corev1.Pod{Spec: *pod.Spec.DeepCopy()}
 	out.ObjectMeta = metav1.ObjectMeta{
 		Name: pod.Name, Namespace: pod.Namespace, Labels: maps.Clone(pod.Labels), Annotations: maps.Clone(pod.Annotations),
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: owner, Controller: new(true)}},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: owner,
+			Controller: new(true)}},
 	}
 	out.Annotations[corev1.MirrorPodAnnotationKey] = string(pod.UID) // under this UID clients find the events of the pod
 	return out

@@ -49,7 +49,8 @@ func conditionPatches(st *corev1.PodStatus, had map[corev1.PodConditionType]bool
 		}
 		now[c.Type] = true
 		one := map[string]any{
-			"type": c.Type, "status": c.Status, "lastProbeTime": nil, "lastTransitionTime": c.LastTransitionTime, "reason": nil, "message": nil,
+			"type": c.Type, "status": c.Status, "lastProbeTime": nil, "lastTransitionTime": c.LastTransitionTime, "reason": nil,
+			"message": nil,
 		}
 		if c.Reason != "" {
 			one["reason"] = c.Reason
@@ -73,5 +74,6 @@ func conditionPatches(st *corev1.PodStatus, had map[corev1.PodConditionType]bool
 // ownedByNode reports whether the condition was written by this node. Other components also write
 // DisruptionTarget.
 func ownedByNode(c corev1.PodCondition) bool {
-	return plan.OwnsCondition(c.Type) || c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonTerminationByKubelet
+	return plan.OwnsCondition(c.Type) || c.Type == corev1.DisruptionTarget &&
+		c.Reason == corev1.PodReasonTerminationByKubelet
 }

@@ -67,8 +67,9 @@ func (e *Recorder) Restore(ref PodRef, saved []byte) error {
 		e.seq = max(e.seq, x.ID, x.Order)
 		message := truncate(x.Message, MaxMessageBytes)
 		old = append(old, &entry{
-			typ: cmp.Or(x.Type, "Normal"), reason: truncate(x.Reason, 128), message: message, path: x.Path, similarity: similarityHash(message),
-			count: max(x.Count, 1), first: x.First, last: x.Last, id: x.ID, version: x.Order,
+			typ: cmp.Or(x.Type, "Normal"), reason: truncate(x.Reason, 128), message: message, path: x.Path,
+			similarity: similarityHash(message),
+			count:      max(x.Count, 1), first: x.First, last: x.Last, id: x.ID, version: x.Order,
 		})
 	}
 	p.list = slices.Concat(old, p.list)

@@ -63,7 +63,8 @@ type Timeline struct {
 func OptionsForContainers(n int, changed func()) TimelineOptions {
 	more := max(n-1, 0) * spansPerContainer
 	return TimelineOptions{
-		MaxSpans: DefaultMaxSpans + more, MaxBytes: DefaultMaxSpanBytes + more*bytesPerSpan, StartSpans: defaultStartSpans + more, OnChange: changed,
+		MaxSpans: DefaultMaxSpans + more, MaxBytes: DefaultMaxSpanBytes + more*bytesPerSpan,
+		StartSpans: defaultStartSpans + more, OnChange: changed,
 	}
 }
 
@@ -191,7 +192,8 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.opt.Now == nil {
-		t.opt = TimelineOptions{Now: time.Now, MaxSpans: DefaultMaxSpans, MaxBytes: DefaultMaxSpanBytes, StartSpans: defaultStartSpans, OnChange: func() {}}
+		t.opt = TimelineOptions{Now: time.Now, MaxSpans: DefaultMaxSpans, MaxBytes: DefaultMaxSpanBytes,
+			StartSpans: defaultStartSpans, OnChange: func() {}}
 	}
 	t.spans, t.dropped, t.bytes, t.last = in.Spans, in.Dropped, 0, 0
 	for i := range t.spans {
@@ -230,7 +232,8 @@ func (t *Timeline) Resume(r Restart) {
 			t.bytes += s.size()
 		}
 	}
-	span := Span{Name: restartSpan, Stage: "prepare", Start: r.StoppedAt, End: r.StartedAt, Cause: truncate(r.Cause, maxSpanText), Attempt: 1}
+	span := Span{Name: restartSpan, Stage: "prepare", Start: r.StoppedAt, End: r.StartedAt,
+		Cause: truncate(r.Cause, maxSpanText), Attempt: 1}
 	last := len(t.spans)
 	for last > 0 && t.spans[last-1].Name != restartSpan && t.spans[last-1].Stage == "prepare" {
 		last--
