@@ -58,10 +58,10 @@ type Request struct {
 	victims       string       // names of the pods preempted for it
 }
 
-func (s *Request) reply(v plan.Verdict) {
-	if v != s.lastReply {
-		s.lastReply = v
-		s.Reply(v)
+func (r *Request) reply(v plan.Verdict) {
+	if v != r.lastReply {
+		r.lastReply = v
+		r.Reply(v)
 	}
 }
 
@@ -108,62 +108,62 @@ type Snapshot struct {
 }
 
 // Rejection returns why a new pod would not be admitted now, or "".
-func (c Snapshot) Rejection(pod *corev1.Pod) string {
-	refusals := admission.Check(c.Node, c.Used, pod)
-	if len(refusals) == 0 {
+func (s Snapshot) Rejection(pod *corev1.Pod) string {
+	rejections := admission.Check(s.Node, s.Used, pod)
+	if len(rejections) == 0 {
 		return ""
 	}
-	return refusals[0].String()
+	return rejections[0].String()
 }
 
 // Without returns the snapshot as if an admitted pod had released its resources.
-func (c Snapshot) Without(pod *corev1.Pod) Snapshot {
-	c.Used.Remove(pod)
-	return c
+func (s Snapshot) Without(pod *corev1.Pod) Snapshot {
+	s.Used.Remove(pod)
+	return s
 }
 
 // CheckResize returns the verdict for a resize of an admitted pod from was to pod.
-func (c Snapshot) CheckResize(was, pod *corev1.Pod) plan.Verdict {
-	if no := forbiddenResize(c.Node, was, pod); no != nil {
-		return *no
+func (s Snapshot) CheckResize(was, pod *corev1.Pod) plan.Verdict {
+	if verdict := forbiddenResize(s.Node, was, pod); verdict != nil {
+		return *verdict
 	}
-	rest := c.Without(was)
-	if refusals := admission.Resources(rest.Node, rest.Used, pod); len(refusals) > 0 {
-		return resizeVerdict(refusals)
+	rest := s.Without(was)
+	if rejections := admission.Resources(rest.Node, rest.Used, pod); len(rejections) > 0 {
+		return resizeVerdict(rejections)
 	}
 	return plan.Verdict{State: plan.Admitted}
 }
 
 // Submit submits a request. Request.Reply is called at least once, and again when the verdict of a
 // waiting pod changes.
-func (r *Allocator) Submit(s Request) { r.requests <- s }
+func (a *Allocator) Submit(r Request) { a.requests <- r }
 
 // Release releases everything that the pod holds.
-func (r *Allocator) Release(uid types.UID) { r.releases <- uid }
+func (a *Allocator) Release(uid types.UID) { a.releases <- uid }
 
 // MarkTerminating records that the pod terminates or may no longer be desired. It keeps its
 // resources until Release, but no pod is rejected because of them. A request with Admitted and
 // without Terminating reverts it.
-func (r *Allocator) MarkTerminating(uid types.UID) { r.terminations <- uid }
+func (a *Allocator) MarkTerminating(uid types.UID) { a.terminations <- uid }
 
 // ReleaseStartSlot releases the start slot of the pod.
-func (r *Allocator) ReleaseStartSlot(uid types.UID) { r.slotReleases <- uid }
+func (a *Allocator) ReleaseStartSlot(uid types.UID) { a.slotReleases <- uid }
 
 // SetNode replaces the node. Admitted pods are not checked again.
-func (r *Allocator) SetNode(n admission.Node) {
+func (a *Allocator) SetNode(n admission.Node) {
 	select {
-	case r.nodeUpdates <- n:
-	case <-r.closed:
+	case a.nodeUpdates <- n:
+	case <-a.closed:
 	}
 }
 
 // Snapshot returns the current state.
-func (r *Allocator) Snapshot(ctx context.Context) (Snapshot, error) {
+func (a *Allocator) Snapshot(ctx context.Context) (Snapshot, error) {
 	reply := make(chan Snapshot, 1)
 	select {
-	case r.snapshots <- reply:
+	case a.snapshots <- reply:
 		return <-reply, nil
-	case <-r.closed:
+	case <-a.closed:
 		return Snapshot{}, errors.New("the agent has left")
 	case <-ctx.Done():
 		return Snapshot{}, ctx.Err()
@@ -185,119 +185,119 @@ type state struct {
 
 // Run processes requests until ctx is done. No other method may be called after that, except
 // SetNode and Snapshot.
-func (r *Allocator) Run(ctx context.Context) {
-	defer close(r.closed)
-	f := &state{
-		Allocator: r, admitted: map[types.UID]*corev1.Pod{}, preemptFuncs: map[types.UID]func(plan.Termination){},
+func (a *Allocator) Run(ctx context.Context) {
+	defer close(a.closed)
+	s := &state{
+		Allocator: a, admitted: map[types.UID]*corev1.Pod{}, preemptFuncs: map[types.UID]func(plan.Termination){},
 		terminating: map[types.UID]bool{},
 		waiting:     map[types.UID]Request{}, starting: map[types.UID]time.Time{},
 	}
-	tick := time.NewTimer(0)
-	defer tick.Stop()
-	pulse := time.NewTicker(HeartbeatInterval)
-	defer pulse.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	heartbeat := time.NewTicker(HeartbeatInterval)
+	defer heartbeat.Stop()
 	for {
-		if r.heartbeat != nil {
-			r.heartbeat()
+		if a.heartbeat != nil {
+			a.heartbeat()
 		}
 		select {
-		case <-pulse.C:
+		case <-heartbeat.C:
 			continue
 		case <-ctx.Done():
 			return
-		case s := <-r.requests:
-			f.handle(s)
-			if s.Resize { // it may have released resources
-				f.retryWaiting()
+		case r := <-a.requests:
+			s.handle(r)
+			if r.Resize { // it may have released resources
+				s.retryWaiting()
 			}
-		case uid := <-r.releases:
-			f.release(uid)
-		case uid := <-r.terminations:
-			if f.admitted[uid] != nil {
-				f.terminating[uid] = true
+		case uid := <-a.releases:
+			s.release(uid)
+		case uid := <-a.terminations:
+			if s.admitted[uid] != nil {
+				s.terminating[uid] = true
 			}
-		case uid := <-r.slotReleases:
-			delete(f.starting, uid)
-		case n := <-r.nodeUpdates:
-			r.node = n
-			f.retryWaiting()
-		case c := <-r.snapshots:
-			c <- Snapshot{len(f.admitted), len(f.starting), len(f.waiting) + len(f.queue), f.used, r.node}
-		case <-tick.C:
-			f.expireStartSlots()
+		case uid := <-a.slotReleases:
+			delete(s.starting, uid)
+		case n := <-a.nodeUpdates:
+			a.node = n
+			s.retryWaiting()
+		case c := <-a.snapshots:
+			c <- Snapshot{len(s.admitted), len(s.starting), len(s.waiting) + len(s.queue), s.used, a.node}
+		case <-timer.C:
+			s.expireStartSlots()
 		}
-		f.assignStartSlots()
-		if next := f.nextExpiry(); !next.IsZero() {
-			tick.Reset(time.Until(next))
+		s.assignStartSlots()
+		if next := s.nextExpiry(); !next.IsZero() {
+			timer.Reset(time.Until(next))
 		}
 	}
 }
 
-func (f *state) handle(s Request) {
-	uid := s.Pod.UID
-	if s.Resize {
-		f.resize(s)
+func (s *state) handle(r Request) {
+	uid := r.Pod.UID
+	if r.Resize {
+		s.resize(r)
 		return
 	}
-	if s.Admitted {
-		if _, in := f.admitted[uid]; !in {
-			f.admit(s)
-		} else if s.Preempt != nil { // registered before its worker existed
-			f.preemptFuncs[uid] = s.Preempt
+	if r.Admitted {
+		if _, in := s.admitted[uid]; !in {
+			s.admit(r)
+		} else if r.Preempt != nil { // registered before its worker existed
+			s.preemptFuncs[uid] = r.Preempt
 		}
-		if s.NeedsStartSlot {
-			f.queue = append(f.queue, s)
+		if r.NeedsStartSlot {
+			s.queue = append(s.queue, r)
 		} else {
-			s.reply(plan.Verdict{State: plan.Admitted})
+			r.reply(plan.Verdict{State: plan.Admitted})
 		}
 		switch {
-		case s.Terminating:
-			f.terminating[uid] = true
-		case f.terminating[uid]: // its resources will not be released, so waiting pods are checked again
-			delete(f.terminating, uid)
-			f.retryWaiting()
+		case r.Terminating:
+			s.terminating[uid] = true
+		case s.terminating[uid]: // its resources will not be released, so waiting pods are checked again
+			delete(s.terminating, uid)
+			s.retryWaiting()
 		}
 		return
 	}
-	refusals := f.rejections(s.Pod)
-	if len(refusals) == 0 {
-		delete(f.waiting, uid)
-		f.admit(s)
-		f.queue = append(f.queue, s)
+	rejections := s.rejections(r.Pod)
+	if len(rejections) == 0 {
+		delete(s.waiting, uid)
+		s.admit(r)
+		s.queue = append(s.queue, r)
 		return
 	}
-	f.preempt(&s)
-	v := verdictOf(refusals)
-	v.Preempts = s.victims
-	if v.State == plan.Wait && podspec.FromAPIServer(s.Pod) {
-		v = f.rejectReplaceable(v, s.Pod)
+	s.preempt(&r)
+	v := verdictOf(rejections)
+	v.Preempts = r.victims
+	if v.State == plan.Wait && podspec.FromAPIServer(r.Pod) {
+		v = s.rejectReplaceable(v, r.Pod)
 	}
-	s.reply(v)
+	r.reply(v)
 	if v.State == plan.Wait {
-		f.waiting[uid] = s
+		s.waiting[uid] = r
 	} else {
-		delete(f.waiting, uid)
+		delete(s.waiting, uid)
 	}
 }
 
-func (f *state) admit(s Request) {
-	f.admitted[s.Pod.UID] = s.Pod
-	f.used.Add(s.Pod)
-	if s.Preempt != nil {
-		f.preemptFuncs[s.Pod.UID] = s.Preempt
+func (s *state) admit(r Request) {
+	s.admitted[r.Pod.UID] = r.Pod
+	s.used.Add(r.Pod)
+	if r.Preempt != nil {
+		s.preemptFuncs[r.Pod.UID] = r.Preempt
 	}
 }
 
 // rejectReplaceable rejects a pod from an API server that does not fit now, because its controller
 // can replace it on another node. The pod only waits for resources of terminating pods and for
 // devices that are not registered yet.
-func (f *state) rejectReplaceable(v plan.Verdict, pod *corev1.Pod) plan.Verdict {
-	for _, x := range admission.Check(f.node, f.usedLater(pod), pod) {
+func (s *state) rejectReplaceable(v plan.Verdict, pod *corev1.Pod) plan.Verdict {
+	for _, x := range admission.Check(s.node, s.usedLater(pod), pod) {
 		if x.Resource != "" && x.Capacity == 0 && podspec.IsExtended(x.Resource) {
 			continue
 		}
 		// The message describes the present state, in which terminating pods still use resources.
-		for _, now := range admission.Check(f.node, f.used, pod) {
+		for _, now := range admission.Check(s.node, s.used, pod) {
 			if now.Reason == x.Reason {
 				x = now
 				break
@@ -309,67 +309,67 @@ func (f *state) rejectReplaceable(v plan.Verdict, pod *corev1.Pod) plan.Verdict 
 }
 
 // verdictOf returns Rejected if any rejection is permanent, because waiting would be useless.
-func verdictOf(refusals []admission.Rejection) plan.Verdict {
-	for _, x := range refusals {
+func verdictOf(rejections []admission.Rejection) plan.Verdict {
+	for _, x := range rejections {
 		if !x.Recoverable {
 			return plan.Verdict{State: plan.Rejected, Reason: x.Reason, Message: x.Message}
 		}
 	}
-	return plan.Verdict{State: plan.Wait, Reason: refusals[0].Reason, Message: refusals[0].Message}
+	return plan.Verdict{State: plan.Wait, Reason: rejections[0].Reason, Message: rejections[0].Message}
 }
 
-func (f *state) release(uid types.UID) {
-	if f.released != nil { // before another pod is admitted
-		f.released(uid)
+func (s *state) release(uid types.UID) {
+	if s.released != nil { // before another pod is admitted
+		s.released(uid)
 	}
-	claimed := f.waiting[uid].victims != ""
-	delete(f.waiting, uid)
-	delete(f.starting, uid)
-	f.queue = slices.DeleteFunc(f.queue, func(s Request) bool { return s.Pod.UID == uid })
-	if pod, in := f.admitted[uid]; in {
-		delete(f.admitted, uid)
-		delete(f.preemptFuncs, uid)
-		delete(f.terminating, uid)
-		f.used.Remove(pod)
-		claimed = true
+	retry := s.waiting[uid].victims != ""
+	delete(s.waiting, uid)
+	delete(s.starting, uid)
+	s.queue = slices.DeleteFunc(s.queue, func(r Request) bool { return r.Pod.UID == uid })
+	if pod, in := s.admitted[uid]; in {
+		delete(s.admitted, uid)
+		delete(s.preemptFuncs, uid)
+		delete(s.terminating, uid)
+		s.used.Remove(pod)
+		retry = true
 	}
-	if claimed {
-		f.retryWaiting()
+	if retry {
+		s.retryWaiting()
 	}
 }
 
 // retryWaiting checks the waiting pods again in order of importance.
-func (f *state) retryWaiting() {
-	waiting := make([]Request, 0, len(f.waiting))
-	for _, s := range f.waiting {
-		waiting = append(waiting, s)
+func (s *state) retryWaiting() {
+	waiting := make([]Request, 0, len(s.waiting))
+	for _, r := range s.waiting {
+		waiting = append(waiting, r)
 	}
-	f.sort(waiting)
-	for _, s := range waiting {
-		f.handle(s)
+	s.sort(waiting)
+	for _, r := range waiting {
+		s.handle(r)
 	}
 }
 
-func (f *state) sort(seats []Request) {
-	slices.SortStableFunc(seats, func(a, b Request) int {
-		return cmp.Or(f.compareImportance(a.Pod, b.Pod), compareDeferred(a, b), compareAge(a.Pod, b.Pod))
+func (s *state) sort(requests []Request) {
+	slices.SortStableFunc(requests, func(a, b Request) int {
+		return cmp.Or(s.compareImportance(a.Pod, b.Pod), compareDeferred(a, b), compareAge(a.Pod, b.Pod))
 	})
 }
 
 // Compare orders pods for start slots and resources: critical pods first, then by priority, then by
 // age.
-func (r *Allocator) Compare(a, b *corev1.Pod) int {
-	return cmp.Or(r.compareImportance(a, b), compareAge(a, b))
+func (a *Allocator) Compare(x, y *corev1.Pod) int {
+	return cmp.Or(a.compareImportance(x, y), compareAge(x, y))
 }
 
-func (r *Allocator) compareImportance(a, b *corev1.Pod) int {
+func (a *Allocator) compareImportance(x, y *corev1.Pod) int {
 	critical := func(p *corev1.Pod) int {
-		if podspec.IsCritical(p, r.standalone) {
+		if podspec.IsCritical(p, a.standalone) {
 			return 0
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(critical(a), critical(b)), cmp.Compare(podspec.Priority(b), podspec.Priority(a)))
+	return cmp.Or(cmp.Compare(critical(x), critical(y)), cmp.Compare(podspec.Priority(y), podspec.Priority(x)))
 }
 
 func compareAge(a, b *corev1.Pod) int {

@@ -18,17 +18,17 @@ import (
 	"berth/agent/plan"
 )
 
-// lobby is a room with everybody's answers.
-type lobby struct {
+// testAllocator is a room with everybody's answers.
+type testAllocator struct {
 	*Allocator
-	mu      sync.Mutex
-	answers map[types.UID][]plan.Verdict
+	mu       sync.Mutex
+	verdicts map[types.UID][]plan.Verdict
 }
 
-func inRoom(t *testing.T, c Config, f func(t *testing.T, l *lobby)) {
+func runAllocator(t *testing.T, c Config, f func(t *testing.T, l *testAllocator)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &lobby{Allocator: New(c), answers: map[types.UID][]plan.Verdict{}}
+		l := &testAllocator{Allocator: New(c), verdicts: map[types.UID][]plan.Verdict{}}
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		wg.Go(func() { l.Run(ctx) })
@@ -41,33 +41,33 @@ func inRoom(t *testing.T, c Config, f func(t *testing.T, l *lobby)) {
 	})
 }
 
-func (l *lobby) ask(pod *corev1.Pod, admitted bool) {
+func (l *testAllocator) submit(pod *corev1.Pod, admitted bool) {
 	l.Submit(Request{Pod: pod, Admitted: admitted, Reply: func(v plan.Verdict) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.answers[pod.UID] = append(l.answers[pod.UID], v)
+		l.verdicts[pod.UID] = append(l.verdicts[pod.UID], v)
 	}})
 }
 
-// last is the newest answer to a pod, and how many there were.
-func (l *lobby) last(pod *corev1.Pod) (plan.Verdict, int) {
+// lastVerdict is the newest answer to a pod, and how many there were.
+func (l *testAllocator) lastVerdict(pod *corev1.Pod) (plan.Verdict, int) {
 	synctest.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := l.answers[pod.UID]
+	all := l.verdicts[pod.UID]
 	if len(all) == 0 {
 		return plan.Verdict{}, 0
 	}
 	return all[len(all)-1], len(all)
 }
 
-func needs(name, cpu string) *corev1.Pod {
+func podWithCPU(name, cpu string) *corev1.Pod {
 	pod := podOf(name, "a")
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	return pod
 }
 
-func roomyNode() admission.Node {
+func largeNode() admission.Node {
 	return nodeOf("1000", "1000")
 }
 
@@ -88,19 +88,19 @@ func podOf(name string, containers ...string) *corev1.Pod {
 	return pod
 }
 
-func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("10", "1000"), StartSlots: 1000}, func(t *testing.T, l *lobby) {
+func TestConcurrentRequestsNeverOvercommit(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("10", "1000"), StartSlots: 1000}, func(t *testing.T, l *testAllocator) {
 		var wg sync.WaitGroup
 		for i := range 200 {
-			pod := needs(fmt.Sprintf("p%d", i), "300m")
-			wg.Go(func() { l.ask(pod, false) })
+			pod := podWithCPU(fmt.Sprintf("p%d", i), "300m")
+			wg.Go(func() { l.submit(pod, false) })
 		}
 		wg.Wait()
 		ok := func() (ok []types.UID) {
 			synctest.Wait()
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			for uid, vs := range l.answers {
+			for uid, vs := range l.verdicts {
 				if vs[len(vs)-1].State == plan.Admitted {
 					ok = append(ok, uid)
 				}
@@ -125,15 +125,15 @@ func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
 	})
 }
 
-func TestSlotsGoByPriorityThenAge(t *testing.T) {
-	inRoom(t, Config{Node: roomyNode(), StartSlots: 1}, func(t *testing.T, l *lobby) {
+func TestStartSlotsByPriorityThenAge(t *testing.T) {
+	runAllocator(t, Config{Node: largeNode(), StartSlots: 1}, func(t *testing.T, l *testAllocator) {
 		first := podOf("first", "a")
-		l.ask(first, false)
+		l.submit(first, false)
 		enter := func(name string, priority int32, age time.Duration) *corev1.Pod {
 			pod := podOf(name, "a")
 			pod.Spec.Priority = &priority
 			pod.CreationTimestamp.Time = time.Now().Add(-age)
-			l.ask(pod, false)
+			l.submit(pod, false)
 			return pod
 		}
 		young := enter("young", 0, time.Minute)
@@ -142,12 +142,12 @@ func TestSlotsGoByPriorityThenAge(t *testing.T) {
 		critical := enter("critical", 2000000000, 0)
 		turn := []*corev1.Pod{first, critical, high, old, young}
 		for i, pod := range turn {
-			v, _ := l.last(pod)
+			v, _ := l.lastVerdict(pod)
 			if v.State != plan.Admitted {
 				t.Fatalf("it is not the turn of %s: %+v", pod.Name, v)
 			}
 			for _, next := range turn[i+1:] {
-				if v, _ := l.last(next); v.State != plan.Wait || v.Reason != "StartQueued" || v.Message == "" {
+				if v, _ := l.lastVerdict(next); v.State != plan.Wait || v.Reason != "StartQueued" || v.Message == "" {
 					t.Errorf("%s: %+v", next.Name, v)
 				}
 			}
@@ -160,113 +160,113 @@ func TestSlotsGoByPriorityThenAge(t *testing.T) {
 	})
 }
 
-// TestWhoWasLetInBeforeWaitsForItsTurnToo: it has its place at once, whatever the node
+// TestAdmittedPodQueuesForStartSlot: it has its place at once, whatever the node
 // has room for, and starts as a new one does.
-func TestWhoWasLetInBeforeWaitsForItsTurnToo(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("1", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
+func TestAdmittedPodQueuesForStartSlot(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("1", "10"), StartSlots: 1}, func(t *testing.T, l *testAllocator) {
 		turn := func(pod *corev1.Pod) *corev1.Pod {
 			l.Submit(Request{Pod: pod, Admitted: true, NeedsStartSlot: true, Reply: func(v plan.Verdict) {
 				l.mu.Lock()
 				defer l.mu.Unlock()
-				l.answers[pod.UID] = append(l.answers[pod.UID], v)
+				l.verdicts[pod.UID] = append(l.verdicts[pod.UID], v)
 			}})
 			return pod
 		}
-		first, last, system := turn(needs("first", "1")), turn(needs("last", "1")), turn(critical(needs("system", "1")))
-		fresh := needs("fresh", "1")
-		l.ask(fresh, false)
+		first, last, system := turn(podWithCPU("first", "1")), turn(podWithCPU("last", "1")), turn(critical(podWithCPU("system", "1")))
+		fresh := podWithCPU("fresh", "1")
+		l.submit(fresh, false)
 		runs := podOf("runs", "a")
-		l.ask(runs, true) // it waits for nothing
+		l.submit(runs, true) // it waits for nothing
 		for pod, want := range map[*corev1.Pod]string{first: "", runs: "", last: "StartQueued", system: "StartQueued", fresh: "OutOfcpu"} {
-			if v, _ := l.last(pod); v.Reason != want || (v.State == plan.Admitted) != (want == "") {
+			if v, _ := l.lastVerdict(pod); v.Reason != want || (v.State == plan.Admitted) != (want == "") {
 				t.Errorf("%s: %+v", pod.Name, v)
 			}
 		}
 		l.ReleaseStartSlot(first.UID)
-		if v, _ := l.last(system); v.State != plan.Admitted {
+		if v, _ := l.lastVerdict(system); v.State != plan.Admitted {
 			t.Errorf("%+v", v)
 		}
 		l.Release(system.UID)
-		if v, _ := l.last(last); v.State != plan.Admitted {
+		if v, _ := l.lastVerdict(last); v.State != plan.Admitted {
 			t.Errorf("%+v", v)
 		}
 	})
 }
 
-func TestSlotIsGivenBackWhenAStartTakesTooLong(t *testing.T) {
-	inRoom(t, Config{Node: roomyNode(), StartSlots: 1, StartTimeout: 30 * time.Second}, func(t *testing.T, l *lobby) {
+func TestStartSlotExpires(t *testing.T) {
+	runAllocator(t, Config{Node: largeNode(), StartSlots: 1, StartTimeout: 30 * time.Second}, func(t *testing.T, l *testAllocator) {
 		slow, next := podOf("slow", "a"), podOf("next", "a")
-		l.ask(slow, false)
+		l.submit(slow, false)
 		time.Sleep(10 * time.Second)
-		l.ask(next, false)
+		l.submit(next, false)
 		time.Sleep(19 * time.Second)
-		if v, _ := l.last(next); v.State != plan.Wait {
+		if v, _ := l.lastVerdict(next); v.State != plan.Wait {
 			t.Fatalf("%+v", v)
 		}
 		time.Sleep(time.Second)
-		if v, _ := l.last(next); v.State != plan.Admitted {
+		if v, _ := l.lastVerdict(next); v.State != plan.Admitted {
 			t.Errorf("%+v", v)
 		}
 	})
 }
 
-func TestAnswersAreGivenOnce(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("1000", "101"), StartSlots: 1}, func(t *testing.T, l *lobby) {
+func TestVerdictsSentOnce(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("1000", "101"), StartSlots: 1}, func(t *testing.T, l *testAllocator) {
 		var pods []*corev1.Pod
 		for i := range 101 {
 			pods = append(pods, podOf(fmt.Sprintf("p%03d", i), "a"))
-			l.ask(pods[i], false)
+			l.submit(pods[i], false)
 		}
 		full := podOf("z", "a")
-		l.ask(full, false)
+		l.submit(full, false)
 		for _, pod := range pods[:100] {
 			l.ReleaseStartSlot(pod.UID)
 			l.ReleaseStartSlot(pod.UID)
 		}
-		if v, n := l.last(pods[100]); v.State != plan.Admitted || n > 9 {
+		if v, n := l.lastVerdict(pods[100]); v.State != plan.Admitted || n > 9 {
 			t.Errorf("%d answers to the last of 101, %+v", n, v)
 		}
-		if v, n := l.last(full); v.Reason != "OutOfpods" || n != 1 {
+		if v, n := l.lastVerdict(full); v.Reason != "OutOfpods" || n != 1 {
 			t.Errorf("%d answers to a pod for which there is no room: %+v", n, v)
 		}
 	})
 }
 
-func TestWhoIsInIsNeverJudgedAgain(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("1", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
-		in, adopted, other, late := needs("in", "1"), needs("adopted", "5"), needs("other", "1"), needs("late", "100m")
+func TestAdmittedPodsNotCheckedAgain(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("1", "10"), StartSlots: 1}, func(t *testing.T, l *testAllocator) {
+		in, adopted, other, late := podWithCPU("in", "1"), podWithCPU("adopted", "5"), podWithCPU("other", "1"), podWithCPU("late", "100m")
 		other.Spec.NodeSelector = map[string]string{"disk": "ssd"}
-		l.ask(in, false)
-		l.ask(adopted, true) // more than the node has
-		l.ask(other, false)
-		if v, _ := l.last(adopted); v.State != plan.Admitted {
+		l.submit(in, false)
+		l.submit(adopted, true) // more than the node has
+		l.submit(other, false)
+		if v, _ := l.lastVerdict(adopted); v.State != plan.Admitted {
 			t.Errorf("adopted: %+v", v)
 		}
-		if v, _ := l.last(other); v.State != plan.Rejected || !strings.Contains(v.Reason, "Node") {
+		if v, _ := l.lastVerdict(other); v.State != plan.Rejected || !strings.Contains(v.Reason, "Node") {
 			t.Fatalf("other: %+v", v)
 		}
 		shrunk := nodeOf("500m", "2")
 		shrunk.Labels = map[string]string{"disk": "ssd"}
 		l.SetNode(shrunk)
-		l.ask(late, false)
+		l.submit(late, false)
 		for pod, want := range map[*corev1.Pod]plan.VerdictState{in: plan.Admitted, adopted: plan.Admitted, other: plan.Rejected} {
-			if v, n := l.last(pod); v.State != want || n != 1 {
+			if v, n := l.lastVerdict(pod); v.State != want || n != 1 {
 				t.Errorf("%s: %+v after %d answers", pod.Name, v, n)
 			}
 		}
-		if v, _ := l.last(late); v.State == plan.Admitted {
+		if v, _ := l.lastVerdict(late); v.State == plan.Admitted {
 			t.Errorf("late: %+v", v)
 		}
 		l.SetNode(nodeOf("100", "10")) // a node that grows asks again
 		l.ReleaseStartSlot(in.UID)
-		if v, _ := l.last(late); v.State != plan.Admitted {
+		if v, _ := l.lastVerdict(late); v.State != plan.Admitted {
 			t.Errorf("late: %+v", v)
 		}
 	})
 }
 
-func TestTurnsOfStormsOfStarts(t *testing.T) {
-	inRoom(t, Config{Node: roomyNode(), StartSlots: 4}, func(t *testing.T, l *lobby) {
+func TestStartSlotsLimitConcurrentStarts(t *testing.T) {
+	runAllocator(t, Config{Node: largeNode(), StartSlots: 4}, func(t *testing.T, l *testAllocator) {
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		starting, most, done := 0, 0, 0
@@ -300,7 +300,7 @@ func TestTurnsOfStormsOfStarts(t *testing.T) {
 	})
 }
 
-func TestVerdictIsFinalAsSoonAsOneRefusalIs(t *testing.T) {
+func TestPermanentRejectionWins(t *testing.T) {
 	wait, never := admission.Rejection{Reason: "OutOfcpu", Message: "m", Recoverable: true}, admission.Rejection{Reason: "NodeAffinity", Message: "n"}
 	for _, refusals := range [][]admission.Rejection{{wait, never}, {never, wait}} {
 		if v := verdictOf(slices.Clone(refusals)); v.State != plan.Rejected || v.Reason != "NodeAffinity" {
@@ -312,13 +312,13 @@ func TestVerdictIsFinalAsSoonAsOneRefusalIs(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesIsTold: what is allocated outside of the room goes with the seat.
-func TestWhoLeavesIsTold(t *testing.T) {
+// TestReleasedCallback: what is allocated outside of the room goes with the seat.
+func TestReleasedCallback(t *testing.T) {
 	var left []types.UID
-	inRoom(t, Config{Node: nodeOf("4", "1"), StartSlots: 5, Released: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *lobby) {
+	runAllocator(t, Config{Node: nodeOf("4", "1"), StartSlots: 5, Released: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *testAllocator) {
 		a, b := podOf("a", "1"), podOf("b", "1")
-		l.ask(a, false)
-		l.ask(b, false) // no place for it
+		l.submit(a, false)
+		l.submit(b, false) // no place for it
 		l.Release(b.UID)
 		l.Release(a.UID)
 		synctest.Wait()

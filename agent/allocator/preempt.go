@@ -20,60 +20,60 @@ const (
 
 // preempt terminates other pods for a critical pod that lacks resources, unless pods that terminate
 // already release enough. The resources remain reserved until the critical pod is admitted.
-func (f *state) preempt(s *Request) {
-	node := f.node
-	node.Standalone = f.standalone
-	if !podspec.IsCritical(s.Pod, f.standalone) {
+func (s *state) preempt(r *Request) {
+	node := s.node
+	node.Standalone = s.standalone
+	if !podspec.IsCritical(r.Pod, s.standalone) {
 		return
 	}
 	var in []*corev1.Pod
-	for uid, pod := range f.admitted {
-		if f.preemptFuncs[uid] != nil && !f.terminating[uid] {
+	for uid, pod := range s.admitted {
+		if s.preemptFuncs[uid] != nil && !s.terminating[uid] {
 			in = append(in, pod)
 		}
 	}
-	victims := admission.PodsToPreempt(node, f.usedLater(s.Pod), s.Pod, in)
+	victims := admission.PodsToPreempt(node, s.usedLater(r.Pod), r.Pod, in)
 	if len(victims) == 0 {
 		return
 	}
 	names := make([]string, len(victims))
 	for i, v := range victims {
 		names[i] = v.Namespace + "/" + v.Name
-		f.terminating[v.UID] = true
-		f.queue = slices.DeleteFunc(f.queue, func(q Request) bool { return q.Pod.UID == v.UID })
-		f.preemptFuncs[v.UID](plan.Termination{
-			Reason: ReasonPreempting, Message: preemptionMessage, EventDetail: " " + s.Pod.Namespace + "/" + s.Pod.Name,
+		s.terminating[v.UID] = true
+		s.queue = slices.DeleteFunc(s.queue, func(q Request) bool { return q.Pod.UID == v.UID })
+		s.preemptFuncs[v.UID](plan.Termination{
+			Reason: ReasonPreempting, Message: preemptionMessage, EventDetail: " " + r.Pod.Namespace + "/" + r.Pod.Name,
 			Grace: podspec.GracePeriod(v), NodeCaused: true,
 		})
 	}
-	if s.victims != "" { // an earlier preemption was not sufficient
-		names = append([]string{s.victims}, names...)
+	if r.victims != "" { // an earlier preemption was not sufficient
+		names = append([]string{r.victims}, names...)
 	}
-	s.victims = strings.Join(names, ", ")
+	r.victims = strings.Join(names, ", ")
 }
 
 // rejections returns why a pod does not fit now or would take resources reserved for a pod that
 // precedes it.
-func (f *state) rejections(pod *corev1.Pod) []admission.Rejection {
-	if now := admission.Check(f.node, f.used, pod); len(now) > 0 {
+func (s *state) rejections(pod *corev1.Pod) []admission.Rejection {
+	if now := admission.Check(s.node, s.used, pod); len(now) > 0 {
 		return now
 	}
-	if !f.reservedByPreemption(pod) {
+	if !s.reservedByPreemption(pod) {
 		return nil
 	}
-	return admission.Check(f.node, f.usedLater(pod), pod)
+	return admission.Check(s.node, s.usedLater(pod), pod)
 }
 
 // usedLater returns the usage after the termination of all terminating pods and the admission of
 // the preemptors that precede the pod.
-func (f *state) usedLater(pod *corev1.Pod) admission.Used {
-	used := f.used
-	for uid := range f.terminating {
-		used.Remove(f.admitted[uid])
+func (s *state) usedLater(pod *corev1.Pod) admission.Used {
+	used := s.used
+	for uid := range s.terminating {
+		used.Remove(s.admitted[uid])
 	}
-	for _, s := range f.waiting {
-		if f.precedes(s, pod) {
-			used.Add(s.Pod)
+	for _, r := range s.waiting {
+		if s.precedes(r, pod) {
+			used.Add(r.Pod)
 		}
 	}
 	return used
@@ -81,9 +81,9 @@ func (f *state) usedLater(pod *corev1.Pod) admission.Used {
 
 // reservedByPreemption reports whether resources are reserved for a preemptor that precedes the
 // pod.
-func (f *state) reservedByPreemption(pod *corev1.Pod) bool {
-	for _, s := range f.waiting {
-		if f.precedes(s, pod) {
+func (s *state) reservedByPreemption(pod *corev1.Pod) bool {
+	for _, r := range s.waiting {
+		if s.precedes(r, pod) {
 			return true
 		}
 	}
@@ -91,11 +91,11 @@ func (f *state) reservedByPreemption(pod *corev1.Pod) bool {
 }
 
 // precedes reports whether s is a waiting preemptor that comes before the pod.
-func (f *state) precedes(s Request, pod *corev1.Pod) bool {
-	if s.victims == "" || s.Pod.UID == pod.UID {
+func (s *state) precedes(r Request, pod *corev1.Pod) bool {
+	if r.victims == "" || r.Pod.UID == pod.UID {
 		return false
 	}
-	two := []Request{{Pod: pod}, s}
-	f.sort(two)
-	return two[0].Pod.UID == s.Pod.UID
+	two := []Request{{Pod: pod}, r}
+	s.sort(two)
+	return two[0].Pod.UID == r.Pod.UID
 }

@@ -16,41 +16,43 @@ import (
 	"berth/podspec"
 )
 
-// crowd is a lobby whose pods can be told to go.
-type crowd struct {
-	*lobby
-	mu   sync.Mutex
-	ends map[types.UID][]plan.Termination
+// preemptionTest is a lobby whose pods can be told to go.
+type preemptionTest struct {
+	*testAllocator
+	mu           sync.Mutex
+	terminations map[types.UID][]plan.Termination
 }
 
-func inCrowd(t *testing.T, c Config, f func(*testing.T, *crowd)) {
+func runPreemptionTest(t *testing.T, c Config, f func(*testing.T, *preemptionTest)) {
 	t.Helper()
-	inRoom(t, c, func(t *testing.T, l *lobby) { f(t, &crowd{lobby: l, ends: map[types.UID][]plan.Termination{}}) })
+	runAllocator(t, c, func(t *testing.T, l *testAllocator) {
+		f(t, &preemptionTest{testAllocator: l, terminations: map[types.UID][]plan.Termination{}})
+	})
 }
 
-func (c *crowd) enter(pod *corev1.Pod, admitted bool) *corev1.Pod {
+func (c *preemptionTest) submitPreemptible(pod *corev1.Pod, admitted bool) *corev1.Pod {
 	c.Submit(Request{
 		Pod: pod, Admitted: admitted,
 		Reply: func(v plan.Verdict) {
-			c.lobby.mu.Lock()
-			defer c.lobby.mu.Unlock()
-			c.answers[pod.UID] = append(c.answers[pod.UID], v)
+			c.testAllocator.mu.Lock()
+			defer c.testAllocator.mu.Unlock()
+			c.verdicts[pod.UID] = append(c.verdicts[pod.UID], v)
 		},
 		Preempt: func(e plan.Termination) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			c.ends[pod.UID] = append(c.ends[pod.UID], e)
+			c.terminations[pod.UID] = append(c.terminations[pod.UID], e)
 		},
 	})
 	return pod
 }
 
-func (c *crowd) told(t *testing.T, pod *corev1.Pod, times int) {
+func (c *preemptionTest) expectPreempted(t *testing.T, pod *corev1.Pod, times int) {
 	t.Helper()
-	c.last(pod) // waits until all is quiet
+	c.lastVerdict(pod) // waits until all is quiet
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := c.ends[pod.UID]
+	all := c.terminations[pod.UID]
 	if len(all) != times {
 		t.Errorf("%s was told to go %d times, want %d: %+v", pod.Name, len(all), times, all)
 	}
@@ -66,61 +68,61 @@ func critical(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-func TestOthersGoForACriticalPodAndItWaitsForTheirRoom(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
-		small, big := c.enter(needs("small", "1"), false), c.enter(needs("big", "3"), false)
-		system := c.enter(critical(needs("system", "1")), false)
-		c.told(t, small, 1)
-		c.told(t, big, 0)
-		if v, n := c.last(system); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Preempts != "default/small" || n != 1 {
+func TestCriticalPodPreemptsAndWaits(t *testing.T) {
+	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *preemptionTest) {
+		small, big := c.submitPreemptible(podWithCPU("small", "1"), false), c.submitPreemptible(podWithCPU("big", "3"), false)
+		system := c.submitPreemptible(critical(podWithCPU("system", "1")), false)
+		c.expectPreempted(t, small, 1)
+		c.expectPreempted(t, big, 0)
+		if v, n := c.lastVerdict(system); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Preempts != "default/small" || n != 1 {
 			t.Errorf("%d answers, the last %+v", n, v)
 		}
-		c.enter(system, false) // asking again changes nothing
-		c.told(t, small, 1)
+		c.submitPreemptible(system, false) // asking again changes nothing
+		c.expectPreempted(t, small, 1)
 		c.MarkTerminating(small.UID)
 		c.Release(small.UID)
-		c.is(t, system, plan.Admitted, "")
-		c.told(t, big, 0)
+		c.expectVerdict(t, system, plan.Admitted, "")
+		c.expectPreempted(t, big, 0)
 	})
 }
 
-func TestWhatEndsAnywayIsRoomForACriticalPod(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
-		a, b := c.enter(needs("a", "2"), false), c.enter(needs("b", "2"), false)
+func TestTerminatingPodsAvoidPreemption(t *testing.T) {
+	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *preemptionTest) {
+		a, b := c.submitPreemptible(podWithCPU("a", "2"), false), c.submitPreemptible(podWithCPU("b", "2"), false)
 		c.MarkTerminating(a.UID)
-		system := c.enter(critical(needs("system", "2")), false)
-		if v, _ := c.last(system); v.State != plan.Wait || v.Preempts != "" {
+		system := c.submitPreemptible(critical(podWithCPU("system", "2")), false)
+		if v, _ := c.lastVerdict(system); v.State != plan.Wait || v.Preempts != "" {
 			t.Errorf("%+v", v)
 		}
-		twin := c.enter(critical(needs("twin", "2")), false) // the room of one is not room for two
-		c.told(t, a, 0)
-		c.told(t, b, 0)
+		twin := c.submitPreemptible(critical(podWithCPU("twin", "2")), false) // the room of one is not room for two
+		c.expectPreempted(t, a, 0)
+		c.expectPreempted(t, b, 0)
 		c.Release(a.UID)
-		c.is(t, system, plan.Admitted, "")
-		c.told(t, b, 1)
+		c.expectVerdict(t, system, plan.Admitted, "")
+		c.expectPreempted(t, b, 1)
 		c.Release(b.UID)
-		c.is(t, twin, plan.Admitted, "")
+		c.expectVerdict(t, twin, plan.Admitted, "")
 	})
 }
 
-// TestNobodyLesserTakesTheRoomThatIsMade: room for two, of which one is free.
-func TestNobodyLesserTakesTheRoomThatIsMade(t *testing.T) {
+// TestPreemptedResourcesReservedForCriticalPod: room for two, of which one is free.
+func TestPreemptedResourcesReservedForCriticalPod(t *testing.T) {
 	for _, server := range []bool{false, true} {
-		inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
-			victim := c.enter(needs("victim", "3"), false)
-			system := c.enter(critical(needs("system", "3")), false)
-			c.told(t, victim, 1)
-			thief, fits := needs("thief", "1500m"), needs("fits", "1")
+		runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *preemptionTest) {
+			victim := c.submitPreemptible(podWithCPU("victim", "3"), false)
+			system := c.submitPreemptible(critical(podWithCPU("system", "3")), false)
+			c.expectPreempted(t, victim, 1)
+			thief, fits := podWithCPU("thief", "1500m"), podWithCPU("fits", "1")
 			if server {
-				thief, fits = assigned(thief), assigned(fits)
+				thief, fits = fromAPIServer(thief), fromAPIServer(fits)
 			}
-			free := needs("free", "1")
-			c.enter(thief, false)
-			c.enter(fits, false)
-			if v, _ := c.last(fits); v.State != plan.Admitted {
+			free := podWithCPU("free", "1")
+			c.submitPreemptible(thief, false)
+			c.submitPreemptible(fits, false)
+			if v, _ := c.lastVerdict(fits); v.State != plan.Admitted {
 				t.Errorf("there is room for both: %+v", v)
 			}
-			if v, _ := c.last(thief); server && v.State != plan.Rejected || !server && v.State != plan.Wait {
+			if v, _ := c.lastVerdict(thief); server && v.State != plan.Rejected || !server && v.State != plan.Wait {
 				t.Errorf("server %v: %+v", server, v)
 			}
 			grows := free.DeepCopy()
@@ -132,130 +134,130 @@ func TestNobodyLesserTakesTheRoomThatIsMade(t *testing.T) {
 				}
 			}})
 			c.Release(victim.UID)
-			c.is(t, system, plan.Admitted, "")
+			c.expectVerdict(t, system, plan.Admitted, "")
 		})
 	}
 }
 
-// TestWhenItGoesItselfTheRoomIsFree: what was kept for it is others' at once.
-func TestWhenItGoesItselfTheRoomIsFree(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
-		victim := c.enter(needs("victim", "2"), false)
-		system := c.enter(critical(needs("system", "3")), false)
-		other := c.enter(needs("other", "2"), false)
-		c.told(t, victim, 1)
-		if v, _ := c.last(other); v.State != plan.Wait {
+// TestReservationEndsWithCriticalPod: what was kept for it is others' at once.
+func TestReservationEndsWithCriticalPod(t *testing.T) {
+	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *preemptionTest) {
+		victim := c.submitPreemptible(podWithCPU("victim", "2"), false)
+		system := c.submitPreemptible(critical(podWithCPU("system", "3")), false)
+		other := c.submitPreemptible(podWithCPU("other", "2"), false)
+		c.expectPreempted(t, victim, 1)
+		if v, _ := c.lastVerdict(other); v.State != plan.Wait {
 			t.Errorf("%+v", v)
 		}
 		c.Release(system.UID)
-		c.is(t, other, plan.Admitted, "")
+		c.expectVerdict(t, other, plan.Admitted, "")
 	})
 }
 
-func TestOnlyForResourcesAndOnlyForCriticalPods(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, c *crowd) { // joined: static pods are critical
-		low := c.enter(assigned(needs("low", "3")), false)
-		static := needs("static", "1")
+func TestPreemptionOnlyForResourcesAndCriticalPods(t *testing.T) {
+	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, c *preemptionTest) { // joined: static pods are critical
+		low := c.submitPreemptible(fromAPIServer(podWithCPU("low", "3")), false)
+		static := podWithCPU("static", "1")
 		static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
-		c.enter(static, false)
+		c.submitPreemptible(static, false)
 		ports := []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
-		web := assigned(podOf("web", "a"))
+		web := fromAPIServer(podOf("web", "a"))
 		web.Spec.Containers[0].Ports = ports
-		c.enter(web, false)
+		c.submitPreemptible(web, false)
 		web2 := critical(podOf("web2", "a"))
 		web2.Spec.Containers[0].Ports = ports
-		c.enter(web2, false)
-		c.enter(assigned(needs("more", "1")), false)
+		c.submitPreemptible(web2, false)
+		c.submitPreemptible(fromAPIServer(podWithCPU("more", "1")), false)
 		for _, pod := range []*corev1.Pod{low, static, web} {
-			c.told(t, pod, 0)
+			c.expectPreempted(t, pod, 0)
 		}
-		c.enter(critical(assigned(needs("system", "2"))), false)
-		c.told(t, low, 1)
-		c.told(t, static, 0)
+		c.submitPreemptible(critical(fromAPIServer(podWithCPU("system", "2"))), false)
+		c.expectPreempted(t, low, 1)
+		c.expectPreempted(t, static, 0)
 	})
 }
 
-// TestWhoWasSeatedBeforeHeCouldBeToldGoesToo: so it is after every restart of the
+// TestRestoredPodsArePreemptible: so it is after every restart of the
 // agent, which seats the pods that it remembers before their workers ask for them.
-func TestWhoWasSeatedBeforeHeCouldBeToldGoesToo(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *crowd) {
-		stays, goes, ends := needs("stays", "1500m"), needs("goes", "1"), needs("ends", "1500m")
+func TestRestoredPodsArePreemptible(t *testing.T) {
+	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *preemptionTest) {
+		stays, goes, ends := podWithCPU("stays", "1500m"), podWithCPU("goes", "1"), podWithCPU("ends", "1500m")
 		for _, pod := range []*corev1.Pod{stays, goes, ends} {
 			c.Submit(Request{Pod: pod, Admitted: true, Terminating: true, Reply: func(plan.Verdict) {}})
 		}
-		early := c.enter(critical(needs("early", "500m")), false)
-		if v, _ := c.last(early); v.State != plan.Wait || v.Preempts != "" {
+		early := c.submitPreemptible(critical(podWithCPU("early", "500m")), false)
+		if v, _ := c.lastVerdict(early); v.State != plan.Wait || v.Preempts != "" {
 			t.Errorf("nobody is known to stay: %+v", v)
 		}
-		c.enter(stays, true)
-		c.enter(goes, true)
+		c.submitPreemptible(stays, true)
+		c.submitPreemptible(goes, true)
 		// One that ends anyway is never said to stay in between: nobody goes instead.
 		c.Submit(Request{Pod: ends, Admitted: true, Terminating: true, Reply: func(plan.Verdict) {}, Preempt: func(plan.Termination) { t.Error("it ends already") }})
-		c.told(t, stays, 0)
-		c.told(t, goes, 0)
+		c.expectPreempted(t, stays, 0)
+		c.expectPreempted(t, goes, 0)
 		c.Release(ends.UID)
-		c.is(t, early, plan.Admitted, "")
-		late := c.enter(critical(needs("late", "1500m")), false)
-		c.told(t, stays, 0)
-		c.told(t, goes, 1)
-		if v, _ := c.last(late); v.State != plan.Wait || v.Preempts != "default/goes" {
+		c.expectVerdict(t, early, plan.Admitted, "")
+		late := c.submitPreemptible(critical(podWithCPU("late", "1500m")), false)
+		c.expectPreempted(t, stays, 0)
+		c.expectPreempted(t, goes, 1)
+		if v, _ := c.lastVerdict(late); v.State != plan.Wait || v.Preempts != "default/goes" {
 			t.Errorf("%+v", v)
 		}
 		c.Release(goes.UID)
-		c.is(t, late, plan.Admitted, "")
+		c.expectVerdict(t, late, plan.Admitted, "")
 	})
 }
 
-// TestAPodThatWaitsForItsTurnMayHaveToGo: it does not start any more.
-func TestAPodThatWaitsForItsTurnMayHaveToGo(t *testing.T) {
-	inCrowd(t, Config{Node: nodeOf("4", "10"), StartSlots: 1, Standalone: true}, func(t *testing.T, c *crowd) {
-		first, queued := c.enter(needs("first", "3"), false), c.enter(needs("queued", "1"), false)
-		system := c.enter(critical(needs("system", "1")), false)
-		c.told(t, queued, 1)
+// TestQueuedPodIsPreemptible: it does not start any more.
+func TestQueuedPodIsPreemptible(t *testing.T) {
+	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 1, Standalone: true}, func(t *testing.T, c *preemptionTest) {
+		first, queued := c.submitPreemptible(podWithCPU("first", "3"), false), c.submitPreemptible(podWithCPU("queued", "1"), false)
+		system := c.submitPreemptible(critical(podWithCPU("system", "1")), false)
+		c.expectPreempted(t, queued, 1)
 		c.ReleaseStartSlot(first.UID)
-		if v, _ := c.last(queued); v.State == plan.Admitted {
+		if v, _ := c.lastVerdict(queued); v.State == plan.Admitted {
 			t.Error("it starts although it has to go")
 		}
 		c.Release(queued.UID)
-		c.is(t, system, plan.Admitted, "")
+		c.expectVerdict(t, system, plan.Admitted, "")
 	})
 }
 
-// TestManyCriticalPodsNeverOvercommitAndAllGetIn has them ask at once on a full
+// TestConcurrentCriticalPodsNeverOvercommit has them ask at once on a full
 // node whose pods take any time to go.
-func TestManyCriticalPodsNeverOvercommitAndAllGetIn(t *testing.T) {
+func TestConcurrentCriticalPodsNeverOvercommit(t *testing.T) {
 	for seed := range uint64(20) {
-		inCrowd(t, Config{Node: nodeOf("10", "100"), StartSlots: 100, Standalone: true}, func(t *testing.T, c *crowd) {
+		runPreemptionTest(t, Config{Node: nodeOf("10", "100"), StartSlots: 100, Standalone: true}, func(t *testing.T, c *preemptionTest) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			var low, high []*corev1.Pod
 			for i := range 30 {
-				low = append(low, c.enter(needs(fmt.Sprintf("low%d", i), fmt.Sprintf("%dm", 100+r.IntN(500))), false))
+				low = append(low, c.submitPreemptible(podWithCPU(fmt.Sprintf("low%d", i), fmt.Sprintf("%dm", 100+r.IntN(500))), false))
 			}
 			var wg sync.WaitGroup
 			for i := range 9 {
-				pod := critical(needs(fmt.Sprintf("high%d", i), "1"))
+				pod := critical(podWithCPU(fmt.Sprintf("high%d", i), "1"))
 				high = append(high, pod)
-				wg.Go(func() { c.enter(pod, false) })
+				wg.Go(func() { c.submitPreemptible(pod, false) })
 			}
 			wg.Wait()
 			for range low { // one after the other goes that was told to
-				c.last(high[0])
+				c.lastVerdict(high[0])
 				census, err := c.Snapshot(t.Context())
 				if used := census.Used.Requests[corev1.ResourceCPU]; err != nil || used.Cmp(resource.MustParse("10")) > 0 {
 					t.Fatalf("seed %d: %s CPUs are used: %v", seed, used.String(), err)
 				}
-				if i := slices.IndexFunc(low, func(p *corev1.Pod) bool { return len(c.ends[p.UID]) > 0 }); i >= 0 {
+				if i := slices.IndexFunc(low, func(p *corev1.Pod) bool { return len(c.terminations[p.UID]) > 0 }); i >= 0 {
 					c.Release(low[i].UID)
 					low = slices.Delete(low, i, i+1)
 				}
 			}
 			for _, pod := range high {
-				c.is(t, pod, plan.Admitted, "")
-				c.told(t, pod, 0)
+				c.expectVerdict(t, pod, plan.Admitted, "")
+				c.expectPreempted(t, pod, 0)
 			}
 			var used admission.Used
 			for _, pod := range low {
-				if v, _ := c.last(pod); v.State == plan.Admitted {
+				if v, _ := c.lastVerdict(pod); v.State == plan.Admitted {
 					used.Add(pod)
 				}
 			}

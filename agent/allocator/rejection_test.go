@@ -10,22 +10,22 @@ import (
 	"berth/agent/plan"
 )
 
-// assigned has a server have assigned the pod.
-func assigned(pod *corev1.Pod) *corev1.Pod {
+// fromAPIServer has a server have assigned the pod.
+func fromAPIServer(pod *corev1.Pod) *corev1.Pod {
 	pod.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 	return pod
 }
 
-func (l *lobby) is(t *testing.T, pod *corev1.Pod, state plan.VerdictState, reason string) {
+func (l *testAllocator) expectVerdict(t *testing.T, pod *corev1.Pod, state plan.VerdictState, reason string) {
 	t.Helper()
-	if v, _ := l.last(pod); v.State != state || v.Reason != reason {
+	if v, _ := l.lastVerdict(pod); v.State != state || v.Reason != reason {
 		t.Errorf("%s: %+v, want %v %s", pod.Name, v, state, reason)
 	}
 }
 
-// TestAPodOfAServerThatDoesNotFitIsRejected: its controller has another made;
+// TestAllocatorRejectsAPIServerPodThatDoesNotFit: its controller has another made;
 // nobody would replace a file's.
-func TestAPodOfAServerThatDoesNotFitIsRejected(t *testing.T) {
+func TestAllocatorRejectsAPIServerPodThatDoesNotFit(t *testing.T) {
 	asks := func(name corev1.ResourceName, q string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{name: resource.MustParse(q)}
@@ -53,73 +53,73 @@ func TestAPodOfAServerThatDoesNotFitIsRejected(t *testing.T) {
 			node.Allocatable["ephemeral-storage"] = resource.MustParse("10Gi")
 			node.Allocatable["example.com/gpu"] = resource.MustParse("1")
 			node.Allocatable["example.com/nic"] = resource.MustParse("0")
-			inRoom(t, Config{Node: node, StartSlots: 10}, func(t *testing.T, l *lobby) {
-				in := needs("in", "3")
+			runAllocator(t, Config{Node: node, StartSlots: 10}, func(t *testing.T, l *testAllocator) {
+				in := podWithCPU("in", "3")
 				for name, q := range map[corev1.ResourceName]string{"memory": "1Gi", "ephemeral-storage": "1Gi", "example.com/gpu": "1"} {
 					in.Spec.Containers[0].Resources.Requests[name] = resource.MustParse(q)
 				}
 				in.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
-				l.ask(in, false)
-				l.is(t, in, plan.Admitted, "")
-				file, server := podOf("file", "a"), assigned(podOf("server", "a"))
+				l.submit(in, false)
+				l.expectVerdict(t, in, plan.Admitted, "")
+				file, server := podOf("file", "a"), fromAPIServer(podOf("server", "a"))
 				c.with(file)
 				c.with(server)
-				l.ask(file, false)
-				l.ask(server, false)
-				l.is(t, file, c.file, c.reason)
-				l.is(t, server, c.server, c.reason)
+				l.submit(file, false)
+				l.submit(server, false)
+				l.expectVerdict(t, file, c.file, c.reason)
+				l.expectVerdict(t, server, c.server, c.reason)
 			})
 		})
 	}
 }
 
-func TestAPodOfAServerWhenThereAreAsManyPodsAsMayBe(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "1"), StartSlots: 10}, func(t *testing.T, l *lobby) {
-		l.ask(podOf("in", "a"), false)
-		file, server := podOf("file", "a"), assigned(podOf("server", "a"))
-		l.ask(file, false)
-		l.ask(server, false)
-		l.is(t, file, plan.Wait, "OutOfpods")
-		l.is(t, server, plan.Rejected, "OutOfpods")
+func TestAllocatorRejectsAPIServerPodAboveMaxPods(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("4", "1"), StartSlots: 10}, func(t *testing.T, l *testAllocator) {
+		l.submit(podOf("in", "a"), false)
+		file, server := podOf("file", "a"), fromAPIServer(podOf("server", "a"))
+		l.submit(file, false)
+		l.submit(server, false)
+		l.expectVerdict(t, file, plan.Wait, "OutOfpods")
+		l.expectVerdict(t, server, plan.Rejected, "OutOfpods")
 	})
 }
 
-// TestNobodyIsRejectedForRoomThatComesFree: the server gives a pod's room to
+// TestPodWaitsForTerminatingPods: the server gives a pod's room to
 // another as soon as its object is gone; here it may still be ending.
-func TestNobodyIsRejectedForRoomThatComesFree(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *lobby) {
-		old, stays := assigned(needs("old", "2")), assigned(needs("stays", "1"))
-		l.ask(old, false)
-		l.ask(stays, false)
+func TestPodWaitsForTerminatingPods(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *testAllocator) {
+		old, stays := fromAPIServer(podWithCPU("old", "2")), fromAPIServer(podWithCPU("stays", "1"))
+		l.submit(old, false)
+		l.submit(stays, false)
 		l.MarkTerminating(old.UID)
 		l.MarkTerminating("nobody")
-		next, tooMuch := assigned(needs("next", "3")), assigned(needs("too-much", "3500m"))
-		l.ask(next, false)
-		l.is(t, next, plan.Wait, "OutOfcpu")
-		l.ask(tooMuch, false) // beside the one that stays
-		l.is(t, tooMuch, plan.Rejected, "OutOfcpu")
-		if v, _ := l.last(tooMuch); !strings.HasSuffix(v.Message, "cpu, requested: 3500, used: 3000, capacity: 4000") {
+		next, tooMuch := fromAPIServer(podWithCPU("next", "3")), fromAPIServer(podWithCPU("too-much", "3500m"))
+		l.submit(next, false)
+		l.expectVerdict(t, next, plan.Wait, "OutOfcpu")
+		l.submit(tooMuch, false) // beside the one that stays
+		l.expectVerdict(t, tooMuch, plan.Rejected, "OutOfcpu")
+		if v, _ := l.lastVerdict(tooMuch); !strings.HasSuffix(v.Message, "cpu, requested: 3500, used: 3000, capacity: 4000") {
 			t.Errorf("it is told %q", v.Message)
 		}
 		l.Release(old.UID)
-		l.is(t, next, plan.Admitted, "")
-		late := assigned(needs("late", "1"))
-		l.ask(late, false)
-		l.is(t, late, plan.Rejected, "OutOfcpu")
+		l.expectVerdict(t, next, plan.Admitted, "")
+		late := fromAPIServer(podWithCPU("late", "1"))
+		l.submit(late, false)
+		l.expectVerdict(t, late, plan.Rejected, "OutOfcpu")
 	})
 }
 
-// TestWhoWaitsForRoomThatDoesNotComeFreeIsRejected: after a restart a place is
+// TestWaitingPodRejectedWhenTerminationReverted: after a restart a place is
 // kept for who had it; then it is wanted again.
-func TestWhoWaitsForRoomThatDoesNotComeFreeIsRejected(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *lobby) {
-		old, next := assigned(needs("old", "3")), assigned(needs("next", "2"))
-		l.ask(old, true)
+func TestWaitingPodRejectedWhenTerminationReverted(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *testAllocator) {
+		old, next := fromAPIServer(podWithCPU("old", "3")), fromAPIServer(podWithCPU("next", "2"))
+		l.submit(old, true)
 		l.MarkTerminating(old.UID)
-		l.ask(next, false)
-		l.is(t, next, plan.Wait, "OutOfcpu")
-		l.ask(old, true)
-		l.is(t, next, plan.Rejected, "OutOfcpu")
+		l.submit(next, false)
+		l.expectVerdict(t, next, plan.Wait, "OutOfcpu")
+		l.submit(old, true)
+		l.expectVerdict(t, next, plan.Rejected, "OutOfcpu")
 		if c, _ := l.Snapshot(t.Context()); c.Admitted != 1 || c.Waiting != 0 {
 			t.Errorf("%+v", c)
 		}

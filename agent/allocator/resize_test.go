@@ -13,20 +13,20 @@ import (
 	"berth/agent/plan"
 )
 
-// wants asks for other resources for a pod that is known already.
-func (l *lobby) wants(pod *corev1.Pod) {
+// submitResize asks for other resources for a pod that is known already.
+func (l *testAllocator) submitResize(pod *corev1.Pod) {
 	l.Submit(Request{Pod: pod, Resize: true, Reply: func(v plan.Verdict) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.answers[pod.UID] = append(l.answers[pod.UID], v)
+		l.verdicts[pod.UID] = append(l.verdicts[pod.UID], v)
 	}})
 }
 
-func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
+func TestResizeReservesResources(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("4", "10"), StartSlots: 1}, func(t *testing.T, l *testAllocator) {
 		is := func(name string, want plan.VerdictState, cpu string) {
 			t.Helper()
-			if v, _ := l.last(needs(name, "1")); v.State != want {
+			if v, _ := l.lastVerdict(podWithCPU(name, "1")); v.State != want {
 				t.Errorf("%s: %+v, want %v", name, v, want)
 			}
 			c, err := l.Snapshot(t.Context())
@@ -37,49 +37,49 @@ func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
 				t.Errorf("%s of CPU is reserved, want %s", used.String(), cpu)
 			}
 		}
-		l.ask(needs("a", "1"), false)
+		l.submit(podWithCPU("a", "1"), false)
 		is("a", plan.Admitted, "1")
-		l.ask(needs("b", "2"), false) // admitted, waits for its turn to start
+		l.submit(podWithCPU("b", "2"), false) // admitted, waits for its turn to start
 		is("b", plan.Wait, "3")
-		l.wants(needs("a", "3")) // not now
+		l.submitResize(podWithCPU("a", "3")) // not now
 		is("a", plan.Wait, "3")
-		l.wants(needs("a", "5")) // never
+		l.submitResize(podWithCPU("a", "5")) // never
 		is("a", plan.Rejected, "3")
-		if v, _ := l.last(needs("a", "1")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
+		if v, _ := l.lastVerdict(podWithCPU("a", "1")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
 			t.Errorf("what never can be had: %s", v.Message)
 		}
-		l.wants(needs("a", "2"))
+		l.submitResize(podWithCPU("a", "2"))
 		is("a", plan.Admitted, "4")
-		l.wants(needs("b", "1")) // makes room, and no turn is given out for it
+		l.submitResize(podWithCPU("b", "1")) // makes room, and no turn is given out for it
 		is("b", plan.Wait, "3")
-		l.ask(needs("c", "2"), false)
+		l.submit(podWithCPU("c", "2"), false)
 		is("c", plan.Wait, "3")
-		l.wants(needs("a", "3")) // it fits exactly
+		l.submitResize(podWithCPU("a", "3")) // it fits exactly
 		is("a", plan.Admitted, "4")
-		l.wants(needs("a", "4"))
+		l.submitResize(podWithCPU("a", "4"))
 		is("a", plan.Wait, "4")
 		l.ReleaseStartSlot("uid-a")
 		is("b", plan.Admitted, "4")
 		l.Release("uid-b") // the one who was deferred and the one who waits both ask: no more is given than there is
 		time.Sleep(time.Second)
-		v, _ := l.last(needs("a", "1"))
-		w, _ := l.last(needs("c", "1"))
+		v, _ := l.lastVerdict(podWithCPU("a", "1"))
+		w, _ := l.lastVerdict(podWithCPU("c", "1"))
 		if v.State != plan.Admitted || w.State != plan.Wait {
 			t.Errorf("a %+v, c %+v", v, w)
 		}
 		l.Release("uid-a")
 		is("c", plan.Admitted, "2")
-		l.wants(needs("d", "1")) // nobody knows it
+		l.submitResize(podWithCPU("d", "1")) // nobody knows it
 		is("d", 0, "2")
 	})
 }
 
-// TestDeferredResizesAreGrantedInTheirOrder has four pods wait for the same room,
+// TestDeferredResizesGrantedInOrder has four pods wait for the same room,
 // which then comes for one after the other.
-func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *lobby) {
+func TestDeferredResizesGrantedInOrder(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *testAllocator) {
 		wish := func(name, cpu string) *corev1.Pod {
-			pod := needs(name, cpu)
+			pod := podWithCPU(name, cpu)
 			if c := &pod.Spec.Containers[0]; name == "guaranteed" {
 				c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Mi")
 				c.Resources.Limits = c.Resources.Requests.DeepCopy()
@@ -91,17 +91,17 @@ func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
 		}
 		order := []string{"important", "guaranteed", "early", "late"}
 		for i := range 4 {
-			l.ask(needs(fmt.Sprint("full", i), "1"), true)
+			l.submit(podWithCPU(fmt.Sprint("full", i), "1"), true)
 		}
 		for _, name := range order {
-			l.ask(wish(name, "1"), true)
+			l.submit(wish(name, "1"), true)
 		}
 		synctest.Wait()
 		for _, name := range []string{"early", "late", "guaranteed", "important"} {
-			l.wants(wish(name, "2"))
+			l.submitResize(wish(name, "2"))
 			time.Sleep(time.Second)
 		}
-		l.wants(wish("early", "2")) // asking again does not lose its place
+		l.submitResize(wish("early", "2")) // asking again does not lose its place
 		for i, next := range order {
 			l.Release(types.UID(fmt.Sprint("uid-full", i)))
 			for j, name := range order {
@@ -109,7 +109,7 @@ func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
 				if j <= i {
 					want = plan.Admitted
 				}
-				if v, _ := l.last(needs(name, "1")); v.State != want {
+				if v, _ := l.lastVerdict(podWithCPU(name, "1")); v.State != want {
 					t.Errorf("when %s is to be granted, %s has %+v", next, name, v)
 				}
 			}
@@ -117,31 +117,31 @@ func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
 	})
 }
 
-// TestADeferredResizeOfHigherPriorityBlocksNoOther: what is free goes to the first in
+// TestDeferredResizeDoesNotBlockOthers: what is free goes to the first in
 // order whom it is enough for.
-func TestADeferredResizeOfHigherPriorityBlocksNoOther(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *lobby) {
+func TestDeferredResizeDoesNotBlockOthers(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *testAllocator) {
 		wish := func(name, cpu string) *corev1.Pod {
-			pod := needs(name, cpu)
+			pod := podWithCPU(name, cpu)
 			if name == "important" {
 				pod.Spec.Priority = new(int32(1000))
 			}
 			return pod
 		}
 		for name, cpu := range map[string]string{"full": "2", "fuller": "4", "important": "1", "small": "1"} {
-			l.ask(wish(name, cpu), true)
+			l.submit(wish(name, cpu), true)
 		}
 		synctest.Wait()
 		is := func(when string, important, small plan.VerdictState) {
 			t.Helper()
 			for name, want := range map[string]plan.VerdictState{"important": important, "small": small} {
-				if v, _ := l.last(needs(name, "1")); v.State != want {
+				if v, _ := l.lastVerdict(podWithCPU(name, "1")); v.State != want {
 					t.Errorf("%s: %s has %+v", when, name, v)
 				}
 			}
 		}
-		l.wants(wish("important", "4"))
-		l.wants(wish("small", "2"))
+		l.submitResize(wish("important", "4"))
+		l.submitResize(wish("small", "2"))
 		is("the node is full", plan.Wait, plan.Wait)
 		l.Release("uid-full")
 		is("two CPUs are free", plan.Wait, plan.Admitted)
@@ -150,14 +150,14 @@ func TestADeferredResizeOfHigherPriorityBlocksNoOther(t *testing.T) {
 	})
 }
 
-// TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible without a restart.
-func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
+// TestMemoryResizeWithSwapInfeasible without a restart.
+func TestMemoryResizeWithSwapInfeasible(t *testing.T) {
 	node := nodeOf("8", "10")
 	node.LimitedSwap = true
 	node.Allocatable[corev1.ResourceMemory] = resource.MustParse("1Gi")
-	inRoom(t, Config{Node: node, StartSlots: 9}, func(t *testing.T, l *lobby) {
+	runAllocator(t, Config{Node: node, StartSlots: 9}, func(t *testing.T, l *testAllocator) {
 		wish := func(name, memory string) *corev1.Pod {
-			pod := needs(name, "1")
+			pod := podWithCPU(name, "1")
 			c := &pod.Spec.Containers[0]
 			c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse(memory)
 			if name == "restarts" {
@@ -166,31 +166,31 @@ func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
 			return pod
 		}
 		for name, want := range map[string]plan.VerdictState{"stays": plan.Rejected, "restarts": plan.Admitted} {
-			l.ask(wish(name, "1Mi"), true)
+			l.submit(wish(name, "1Mi"), true)
 			synctest.Wait()
-			l.wants(wish(name, "2Mi"))
-			if v, _ := l.last(needs(name, "1")); v.State != want || (want == plan.Admitted) != (v.Message == "") {
+			l.submitResize(wish(name, "2Mi"))
+			if v, _ := l.lastVerdict(podWithCPU(name, "1")); v.State != want || (want == plan.Admitted) != (v.Message == "") {
 				t.Errorf("%s: %+v, want %v", name, v, want)
 			}
 		}
 	})
 }
 
-func TestTheRoomNeverTakesAnAmountAway(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 1}, func(t *testing.T, l *lobby) {
-		bare := needs("a", "1")
+func TestResizeCannotRemoveResources(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("4", "10"), StartSlots: 1}, func(t *testing.T, l *testAllocator) {
+		bare := podWithCPU("a", "1")
 		bare.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
-		more := needs("a", "2")
+		more := podWithCPU("a", "2")
 		more.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
-		l.ask(needs("a", "1"), false)
+		l.submit(podWithCPU("a", "1"), false)
 		for _, c := range []struct {
 			pod  *corev1.Pod
 			want plan.VerdictState
 			cpu  string
-		}{{bare, plan.Rejected, "1"}, {more, plan.Admitted, "2"}, {needs("a", "2"), plan.Rejected, "2"}} {
-			l.wants(c.pod)
+		}{{bare, plan.Rejected, "1"}, {more, plan.Admitted, "2"}, {podWithCPU("a", "2"), plan.Rejected, "2"}} {
+			l.submitResize(c.pod)
 			census, err := l.Snapshot(t.Context())
-			if v, _ := l.last(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected && v.Message == "" {
+			if v, _ := l.lastVerdict(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected && v.Message == "" {
 				t.Errorf("%+v %v, want %v", v, err, c.want)
 			}
 			if used := census.Used.Requests[corev1.ResourceCPU]; used.String() != c.cpu {
@@ -201,28 +201,28 @@ func TestTheRoomNeverTakesAnAmountAway(t *testing.T) {
 }
 
 // A census tells what a resize and a replacement would be answered, and changes nothing.
-func TestACensusTellsOfAResize(t *testing.T) {
-	inRoom(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *lobby) {
-		p, q := needs("p", "1"), needs("q", "2")
-		l.ask(p, false)
-		l.ask(q, false)
-		l.last(q)
+func TestSnapshotCheckResize(t *testing.T) {
+	runAllocator(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *testAllocator) {
+		p, q := podWithCPU("p", "1"), podWithCPU("q", "2")
+		l.submit(p, false)
+		l.submit(q, false)
+		l.lastVerdict(q)
 		c, err := l.Snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for cpu, want := range map[string]plan.VerdictState{"2": plan.Admitted, "3": plan.Wait, "5": plan.Rejected} {
-			if v := c.CheckResize(p, needs("p", cpu)); v.State != want {
+			if v := c.CheckResize(p, podWithCPU("p", cpu)); v.State != want {
 				t.Errorf("to %s: %+v", cpu, v)
 			}
 		}
-		if v := c.CheckResize(p, needs("p", "5")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
+		if v := c.CheckResize(p, podWithCPU("p", "5")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
 			t.Errorf("to what never can be had: %s", v.Message)
 		}
 		if v := c.CheckResize(p, podOf("p", "a")); v.State != plan.Rejected {
 			t.Errorf("to nothing: %+v", v)
 		}
-		if c.Rejection(needs("r", "2")) == "" || c.Without(p).Rejection(needs("r", "2")) != "" || c.Rejection(needs("r", "2")) == "" {
+		if c.Rejection(podWithCPU("r", "2")) == "" || c.Without(p).Rejection(podWithCPU("r", "2")) != "" || c.Rejection(podWithCPU("r", "2")) == "" {
 			t.Error("the room of a pod that is replaced does not count, or counts twice")
 		}
 	})

@@ -25,72 +25,72 @@ const pressureInterval = time.Second
 
 // freeStartSlots returns the number of free start slots. It reads the CPU pressure only if that can
 // delay a queued pod.
-func (f *state) freeStartSlots() int {
-	f.throttled = false
-	if f.cpuPressure == nil || len(f.queue) == 0 || len(f.starting) == 0 {
-		return f.startSlots - len(f.starting)
+func (s *state) freeStartSlots() int {
+	s.throttled = false
+	if s.cpuPressure == nil || len(s.queue) == 0 || len(s.starting) == 0 {
+		return s.startSlots - len(s.starting)
 	}
-	slots := f.startSlots
-	if now, known := f.cpuPressure(); known {
-		slots = StartSlotsUnderPressure(f.startSlots, f.minStartSlots, now, f.pressureThreshold)
+	slots := s.startSlots
+	if now, known := s.cpuPressure(); known {
+		slots = StartSlotsUnderPressure(s.startSlots, s.minStartSlots, now, s.pressureThreshold)
 	}
-	f.throttled = slots < f.startSlots
-	return slots - len(f.starting)
+	s.throttled = slots < s.startSlots
+	return slots - len(s.starting)
 }
 
 // assignStartSlots assigns free start slots in the order of Compare.
-func (f *state) assignStartSlots() {
-	if len(f.queue) == 0 {
+func (s *state) assignStartSlots() {
+	if len(s.queue) == 0 {
 		return
 	}
-	f.sort(f.queue)
-	for f.freeStartSlots() > 0 && len(f.queue) > 0 {
-		s := f.queue[0]
-		f.queue = f.queue[1:]
-		f.starting[s.Pod.UID] = time.Now()
-		s.reply(plan.Verdict{State: plan.Admitted})
+	s.sort(s.queue)
+	for s.freeStartSlots() > 0 && len(s.queue) > 0 {
+		r := s.queue[0]
+		s.queue = s.queue[1:]
+		s.starting[r.Pod.UID] = time.Now()
+		r.reply(plan.Verdict{State: plan.Admitted})
 	}
-	for i := range f.queue {
-		f.queue[i].reply(queuedVerdict(i, f.startSlots, f.throttled))
+	for i := range s.queue {
+		s.queue[i].reply(queuedVerdict(i, s.startSlots, s.throttled))
 	}
 }
 
 // queuedVerdict returns the verdict for a pod at a position in the queue. The position is rounded
 // so that a start does not update every queued pod.
-func queuedVerdict(before, slots int, fewer bool) plan.Verdict {
-	words := "it is next"
-	if before > 0 {
-		words = fmt.Sprintf("fewer than %d others are before it", 1<<bits.Len(uint(before)))
+func queuedVerdict(position, slots int, throttled bool) plan.Verdict {
+	place := "it is next"
+	if position > 0 {
+		place = fmt.Sprintf("fewer than %d others are before it", 1<<bits.Len(uint(position)))
 	}
-	most := fmt.Sprintf("at most %d pods start at once", slots)
-	if fewer {
-		most += ", fewer while the CPUs are under pressure"
+	limit := fmt.Sprintf("at most %d pods start at once", slots)
+	if throttled {
+		limit += ", fewer while the CPUs are under pressure"
 	}
 	return plan.Verdict{
 		State: plan.Wait, Reason: "StartQueued",
-		Message: fmt.Sprintf("waits for its turn, because %s: %s", most, words),
+		Message: fmt.Sprintf("waits for its turn, because %s: %s", limit, place),
 	}
 }
 
 // expireStartSlots releases start slots that are held for too long, for example during a slow image
 // pull.
-func (f *state) expireStartSlots() {
-	for uid, since := range f.starting {
-		if time.Since(since) >= f.startTimeout {
-			delete(f.starting, uid)
+func (s *state) expireStartSlots() {
+	for uid, since := range s.starting {
+		if time.Since(since) >= s.startTimeout {
+			delete(s.starting, uid)
 		}
 	}
 }
 
-func (f *state) nextExpiry() (next time.Time) {
-	if len(f.queue) == 0 {
+func (s *state) nextExpiry() (next time.Time) {
+	if len(s.queue) == 0 {
 		return time.Time{}
 	}
-	if f.throttled {
+	if s.throttled {
 		next = time.Now().Add(pressureInterval)
 	}
-	for _, since := range f.starting {
-		if at := since.Add(f.startTimeout); next.IsZero() || at.Before(next) {
+	for _, since := range s.starting {
+		if at := since.Add(s.startTimeout); next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestPressedIsNeverLessThanLeastAndNeverMoreUnderMorePressure(t *testing.T) {
+func TestStartSlotsUnderPressure(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		what          string
@@ -49,28 +49,28 @@ func TestPressedIsNeverLessThanLeastAndNeverMoreUnderMorePressure(t *testing.T) 
 	}
 }
 
-// TestScenario07_FewerPodsStartWhileTheCPUsAreUnderPressure: at first one slot of
+// TestScenario07_FewerStartsUnderCPUPressure: at first one slot of
 // four; the others are handed out as the pressure falls, without anybody leaving.
-func TestScenario07_FewerPodsStartWhileTheCPUsAreUnderPressure(t *testing.T) {
+func TestScenario07_FewerStartsUnderCPUPressure(t *testing.T) {
 	var stalled atomic.Int64
 	stalled.Store(100)
-	c := Config{Node: roomyNode(), StartSlots: 4, StartTimeout: time.Hour, CPUPressure: func() (float64, bool) { return float64(stalled.Load()), true }, CPUPressureThreshold: 80}
-	inRoom(t, c, func(t *testing.T, l *lobby) {
+	c := Config{Node: largeNode(), StartSlots: 4, StartTimeout: time.Hour, CPUPressure: func() (float64, bool) { return float64(stalled.Load()), true }, CPUPressureThreshold: 80}
+	runAllocator(t, c, func(t *testing.T, l *testAllocator) {
 		begun := func() (n int) {
 			for i := range 6 {
-				if v, _ := l.last(podOf(fmt.Sprint("p", i), "a")); v.State == plan.Admitted {
+				if v, _ := l.lastVerdict(podOf(fmt.Sprint("p", i), "a")); v.State == plan.Admitted {
 					n++
 				}
 			}
 			return n
 		}
 		for i := range 6 {
-			l.ask(podOf(fmt.Sprint("p", i), "a"), false)
+			l.submit(podOf(fmt.Sprint("p", i), "a"), false)
 		}
 		if n := begun(); n != 1 {
 			t.Errorf("%d begin under full pressure, want 1", n)
 		}
-		if v, _ := l.last(podOf("p5", "a")); v.Reason != "StartQueued" || !strings.Contains(v.Message, "at most 4 pods start at once, fewer while the CPUs are under pressure") {
+		if v, _ := l.lastVerdict(podOf("p5", "a")); v.Reason != "StartQueued" || !strings.Contains(v.Message, "at most 4 pods start at once, fewer while the CPUs are under pressure") {
 			t.Errorf("the last is told %+v", v)
 		}
 		for _, step := range []struct {
@@ -91,7 +91,7 @@ func TestScenario07_FewerPodsStartWhileTheCPUsAreUnderPressure(t *testing.T) {
 		}
 		stalled.Store(0)
 		time.Sleep(2 * pressureInterval)
-		if v, _ := l.last(podOf("p5", "a")); v.State != plan.Admitted {
+		if v, _ := l.lastVerdict(podOf("p5", "a")); v.State != plan.Admitted {
 			t.Errorf("the last is told %+v on a calm node", v)
 		}
 	})

@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// twenty is a pod of 20 containers that runs: 2 init containers, 3 sidecars and
+// twentyContainers is a pod of 20 containers that runs: 2 init containers, 3 sidecars and
 // 15 mains, with volumes and environments from objects.
-func twenty() Input {
+func twentyContainers() Input {
 	w := up(func(p *corev1.Pod) {
 		for i := range 5 {
 			name := fmt.Sprint("init", i)
@@ -29,18 +29,18 @@ func twenty() Input {
 	return w.in
 }
 
-func BenchmarkDecide20(b *testing.B) {
-	in := twenty()
+func BenchmarkDecide20Containers(b *testing.B) {
+	in := twentyContainers()
 	b.ReportAllocs()
 	for b.Loop() {
 		Decide(in)
 	}
 }
 
-// TestDecide20Allocates holds the cost of a pass that changes nothing where it
+// TestDecide20ContainersAllocations holds the cost of a pass that changes nothing where it
 // can be held without a clock.
-func TestDecide20Allocates(t *testing.T) {
-	in := twenty()
+func TestDecide20ContainersAllocations(t *testing.T) {
+	in := twentyContainers()
 	if p := Decide(in); !p.Empty() || p.Status.Phase != corev1.PodRunning {
 		t.Fatalf("not steady: %s %s", showActions(p), p.Status.Phase)
 	}

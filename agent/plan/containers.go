@@ -172,7 +172,7 @@ const lostExitCode = 255
 // restartsAfterLoss reports whether a container runs again after an exit that the runtime did not
 // see.
 func (d *decider) restartsAfterLoss(k Container) bool {
-	i := slices.IndexFunc(d.specs, func(c spec) bool { return c.Name == k.Name })
+	i := slices.IndexFunc(d.specs, func(s spec) bool { return s.Name == k.Name })
 	if i < 0 || d.specs[i].kind == Ephemeral {
 		return false
 	}
@@ -199,8 +199,8 @@ func (d *decider) checkRunning(c spec, k Container) {
 	case c.kind != Ephemeral && d.mem.Restarts[k.Name].RequestedFor == k.ID:
 		d.stop(k, "RestartAsked", d.Now.Add(d.grace()), d.grace())
 	case d.Limits.Probing && h.Failed:
-		g := d.probeGrace(c, h.FailedProbe)
-		d.stop(k, "Unhealthy", d.Now.Add(g), g)
+		grace := d.probeGrace(c, h.FailedProbe)
+		d.stop(k, "Unhealthy", d.Now.Add(grace), grace)
 	case d.Limits.Probing:
 		d.probe(c, k, Probes{Startup: !h.Started, Readiness: true, Liveness: true})
 	}
@@ -218,13 +218,13 @@ func (d *decider) startContainer(c spec, sb Sandbox, attempt uint32) syncResult 
 		}
 		return settled
 	}
-	missing, late := d.missingEnv(c)
+	missing, pending := d.missingEnv(c)
 	if missing != "" {
 		d.report(Reason{Code: "CreateContainerConfigError", Target: c.Name, Message: missing})
 		d.report(warning("Failed", c.Name, "Error: "+missing))
 		return settled
 	}
-	if late {
+	if pending {
 		return waitingForStart
 	}
 	if waits := d.Observed.Devices[c.Name].Pending; waits != "" {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func TestContainerStatusShowsResourcesMountsAndTheImagesFullName(t *testing.T) {
+func TestContainerStatusFields(t *testing.T) {
 	t.Parallel()
 	w := up(func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]
@@ -52,7 +52,7 @@ func TestContainerStatusShowsResourcesMountsAndTheImagesFullName(t *testing.T) {
 
 // Users read the mounts of a container before it is made, too, and what became
 // of one that was made with less than the runtime can do by now.
-func TestRecursiveReadOnlyTellsWhatIsOrWillBe(t *testing.T) {
+func TestRecursiveReadOnlyMountStatus(t *testing.T) {
 	t.Parallel()
 	asks := func(p *corev1.Pod) {
 		emptyDir("v")(p)
@@ -62,7 +62,7 @@ func TestRecursiveReadOnlyTellsWhatIsOrWillBe(t *testing.T) {
 	}
 	for _, row := range []struct {
 		name string
-		w    *walk
+		w    *driver
 		can  bool
 		want corev1.RecursiveReadOnlyMode
 	}{
@@ -78,7 +78,7 @@ func TestRecursiveReadOnlyTellsWhatIsOrWillBe(t *testing.T) {
 	}
 }
 
-func TestTheEndOfAStartKeepsWhatAnEventHasTold(t *testing.T) {
+func TestStartResponseKeepsEventFields(t *testing.T) {
 	t.Parallel()
 	told := Container{ID: "c", Name: "app", State: Running, ImageName: "docker.io/library/app:1", User: &corev1.LinuxContainerUser{UID: 7}}
 	o := Observed{}.WithContainer(told).WithContainer(Container{ID: "c", Name: "app", State: Running})

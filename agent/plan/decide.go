@@ -141,10 +141,10 @@ func (d *decider) updateMemory() {
 			continue
 		}
 		ks := d.byName[name]
-		gone := !slices.ContainsFunc(ks, func(x Container) bool { return x.ID == k.ID })
-		if gone && (len(ks) == 0 || ks[0].Attempt < k.Attempt) {
+		missing := !slices.ContainsFunc(ks, func(x Container) bool { return x.ID == k.ID })
+		if missing && (len(ks) == 0 || ks[0].Attempt < k.Attempt) {
 			d.byName[name] = append([]Container{k}, ks...)
-		} else if gone {
+		} else if missing {
 			d.byName[name] = append(slices.Clip(ks), k)
 		}
 	}
@@ -187,24 +187,24 @@ func (d *decider) recordTermination() {
 	if d.Termination == nil {
 		return
 	}
-	now := *d.Termination
-	if now.RequestedAt.IsZero() {
-		now.RequestedAt = d.Now
+	requested := *d.Termination
+	if requested.RequestedAt.IsZero() {
+		requested.RequestedAt = d.Now
 		if d.mem.Termination != nil {
-			now.RequestedAt = d.mem.Termination.RequestedAt
+			requested.RequestedAt = d.mem.Termination.RequestedAt
 		}
 	}
 	if d.mem.Termination == nil {
-		d.mem.Termination = &now
-		if (now.Reason == "Evicted" || now.Reason == "Preempting") && !d.terminal() {
-			d.report(Reason{Code: now.Reason, Message: now.Message + now.EventDetail, EventType: corev1.EventTypeWarning})
+		d.mem.Termination = &requested
+		if (requested.Reason == "Evicted" || requested.Reason == "Preempting") && !d.terminal() {
+			d.report(Reason{Code: requested.Reason, Message: requested.Message + requested.EventDetail, EventType: corev1.EventTypeWarning})
 		}
 		return
 	}
-	was := *d.mem.Termination
-	was.Grace = max(0, min(was.Grace, now.RequestedAt.Add(now.Grace).Sub(was.RequestedAt)))
-	was.RemovePod = was.RemovePod || now.RemovePod
-	d.mem.Termination = &was
+	previous := *d.mem.Termination
+	previous.Grace = max(0, min(previous.Grace, requested.RequestedAt.Add(requested.Grace).Sub(previous.RequestedAt)))
+	previous.RemovePod = previous.RemovePod || requested.RemovePod
+	d.mem.Termination = &previous
 }
 
 // checkActiveDeadline terminates a pod that has exceeded activeDeadlineSeconds.

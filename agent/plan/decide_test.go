@@ -10,71 +10,71 @@ import (
 
 func TestHostAndSandbox(t *testing.T) {
 	t.Parallel()
-	vol := func(w *walk) *walk {
-		return w.with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: "1"} })
+	vol := func(w *driver) *driver {
+		return w.input(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: "1"} })
 	}
 	withVolume := []func(*corev1.Pod){mains(con("app", mounts("v"))), configMapVolume("v", "cm")}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"host things come first; a pull runs beside them", fresh(mains(con("app", image("far")))), "make dirs, make cgroup, pull app far",
 			[]string{"pod    Pending", `app    waiting ContainerCreating restarts=0`, "PodReadyToStartContainers=False", "Initialized=True"}},
 		{"the sandbox waits for directories and cgroup only",
-			vol(fresh(withVolume...)).begin().obey(), "mount v@1, run sandbox#0", nil},
-		{"a container waits for its volumes", vol(fresh(withVolume...)).begin().obey().begin().ends2("run/sandbox"), "-",
+			vol(fresh(withVolume...)).begin().finish(), "mount v@1, run sandbox#0", nil},
+		{"a container waits for its volumes", vol(fresh(withVolume...)).begin().finish().begin().succeed("run/sandbox"), "-",
 			[]string{"PodReadyToStartContainers=True", "waiting ContainerCreating"}},
-		{"a container starts once sandbox, volumes and image are there", vol(fresh(withVolume...)).begin().obey().begin().obey(), "start app#0", nil},
-		{"a volume that nobody mounts is not set up", fresh(emptyDir("idle")).begin().obey(), "run sandbox#0", nil},
-		{"a missing ConfigMap of a volume holds the containers up, and says so", fresh(withVolume...).begin().obey().begin().obey(), "-",
+		{"a container starts once sandbox, volumes and image are there", vol(fresh(withVolume...)).begin().finish().begin().finish(), "start app#0", nil},
+		{"a volume that nobody mounts is not set up", fresh(emptyDir("idle")).begin().finish(), "run sandbox#0", nil},
+		{"a missing ConfigMap of a volume holds the containers up, and says so", fresh(withVolume...).begin().finish().begin().finish(), "-",
 			[]string{`why    FailedMount v "MountVolume.SetUp failed for volume \"v\" : configmap \"cm\" not found" (Warning)`}},
 		{"an object that could not be read holds the volume up with its error",
-			fresh(withVolume...).with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Err: "server is away"} }).begin().obey().begin().obey(), "-",
+			fresh(withVolume...).input(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Err: "server is away"} }).begin().finish().begin().finish(), "-",
 			[]string{"server is away"}},
 		{"an object that is late holds up its volume alone, without a word",
-			fresh(withVolume...).with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Pending: true} }).begin().obey(), "run sandbox#0",
+			fresh(withVolume...).input(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Pending: true} }).begin().finish(), "run sandbox#0",
 			[]string{"waiting ContainerCreating"}},
 		{"services that are late hold up the containers alone, without a word",
-			fresh().with(func(in *Input) { in.Refs[Ref{Services, "linked"}] = Version{Pending: true} }).begin().obey().begin().obey(), "-",
+			fresh().input(func(in *Input) { in.Refs[Ref{Services, "linked"}] = Version{Pending: true} }).begin().finish().begin().finish(), "-",
 			[]string{"waiting ContainerCreating"}},
 		{"a running pod keeps its content while an object is late",
-			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Pending: true}} }), "-", []string{"Ready=True"}},
+			vol(fresh(withVolume...)).settle().input(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Pending: true}} }), "-", []string{"Ready=True"}},
 		{"a new version of a ConfigMap is projected into the running pod",
-			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}} }), "project v@2", []string{"Ready=True"}},
+			vol(fresh(withVolume...)).settle().input(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}} }), "project v@2", []string{"Ready=True"}},
 		{"a running pod keeps the content whose source has gone",
-			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Missing: true}} }), "-", []string{"Ready=True"}},
+			vol(fresh(withVolume...)).settle().input(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Missing: true}} }), "-", []string{"Ready=True"}},
 		{"without a ready node network no sandbox is made",
-			fresh().begin().obey().with(func(in *Input) { in.Observed.Network = NetworkStatus{Message: "no CNI config"} }), "-",
+			fresh().begin().finish().input(func(in *Input) { in.Observed.Network = NetworkStatus{Message: "no CNI config"} }), "-",
 			[]string{`why    NetworkNotReady "network is not ready: no CNI config" (Warning)`}},
 		{"a host network pod does not wait for the node network",
-			fresh(func(p *corev1.Pod) { p.Spec.HostNetwork = true }).begin().obey().with(func(in *Input) { in.Observed.Network = NetworkStatus{} }), "run sandbox#0", nil},
+			fresh(func(p *corev1.Pod) { p.Spec.HostNetwork = true }).begin().finish().input(func(in *Input) { in.Observed.Network = NetworkStatus{} }), "run sandbox#0", nil},
 		{"a host network pod has the node's addresses", up(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), "-", []string{"ip=192.0.2.1"}},
-		{"a pod that was not judged yet gets nothing", fresh().with(func(in *Input) { in.Verdict = Verdict{} }), "-", []string{"pod    Pending", "NotAdmitted"}},
+		{"a pod that was not judged yet gets nothing", fresh().input(func(in *Input) { in.Verdict = Verdict{} }), "-", []string{"pod    Pending", "NotAdmitted"}},
 		{"a pod that must wait gets nothing and says why",
-			fresh().with(func(in *Input) {
+			fresh().input(func(in *Input) {
 				in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu", Message: "4 wanted, 2 free"}
 			}), "-", []string{"pod    Pending", `why    OutOfcpu "4 wanted, 2 free"`}},
-		{"a pod for which others go tells who", fresh().with(func(in *Input) { in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu", Preempts: "a/b"} }), "-",
+		{"a pod for which others go tells who", fresh().input(func(in *Input) { in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu", Preempts: "a/b"} }), "-",
 			[]string{`why    Preempting "Preempts a/b in order to be admitted" (Normal)`, "pod    Pending"}},
-		{"a pod that must wait keeps what runs of it", up().with(func(in *Input) { in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu"} }), "-", []string{"pod    Running", "Ready=True"}},
+		{"a pod that must wait keeps what runs of it", up().input(func(in *Input) { in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu"} }), "-", []string{"pod    Running", "Ready=True"}},
 		{"a pod whose work is done needs no place: it is given back though it was not judged yet",
-			up(never).exit("app", 0).with(func(in *Input) { in.Verdict = Verdict{} }), "stop sb-0", []string{"pod    Succeeded"}},
+			up(never).exit("app", 0).input(func(in *Input) { in.Verdict = Verdict{} }), "stop sb-0", []string{"pod    Succeeded"}},
 		{"nor can it be rejected any more",
-			up(never).exit("app", 0).with(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }), "stop sb-0", []string{"pod    Succeeded", "!rejected"}},
+			up(never).exit("app", 0).input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }), "stop sb-0", []string{"pod    Succeeded", "!rejected"}},
 		{"a rejected pod fails at once and makes nothing",
-			fresh().with(func(in *Input) {
+			fresh().input(func(in *Input) {
 				in.Verdict = Verdict{State: Rejected, Reason: "OutOfcpu", Message: "4 wanted, 2 there"}
 			}), "-", []string{`pod    Failed OutOfcpu "Pod was rejected: 4 wanted, 2 there"`, "!ContainerCreating", `why    OutOfcpu "4 wanted, 2 there" (Warning)`, "Ready=False/PodFailed"}},
 		{"what runs of a rejected pod is ended before it fails",
-			up().with(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "OutOfcpu", Message: "m"} }), "stop app-0 30s", []string{"pod    Running"}},
+			up().input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "OutOfcpu", Message: "m"} }), "stop app-0 30s", []string{"pod    Running"}},
 	})
 }
 
-// ends2 is ends without an error, for use in a chain of tables.
-func (w *walk) ends2(key string) *walk { return w.ends(key, nil) }
+// succeed is ends without an error, for use in a chain of tables.
+func (w *driver) succeed(key string) *driver { return w.ends(key, nil) }
 
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	other := &Error{Kind: Other, Err: errors.New("no luck")}
-	failing := func(n int) *walk {
-		w := fresh().begin().obey()
+	failing := func(n int) *driver {
+		w := fresh().begin().finish()
 		for range n {
 			w.fails("run/sandbox", other)
 			w.decide()
@@ -84,40 +84,40 @@ func TestFailures(t *testing.T) {
 		}
 		return w
 	}
-	check(t, []row{
-		{"what failed is held back, told with its reason, and tried again by itself", fresh().begin().obey().fails("run/sandbox", other), "-",
+	runCases(t, []testCase{
+		{"what failed is held back, told with its reason, and tried again by itself", fresh().begin().finish().fails("run/sandbox", other), "-",
 			[]string{`why    FailedCreatePodSandBox run/sandbox "no luck" until+1s`, "wake   at+1s"}},
 		{"when its time is over it is tried again", failing(1), "run sandbox#0", nil},
 		{"the hold doubles", failing(3).fails("run/sandbox", other), "-", []string{"wake   at+15s"}}, // 1+2+4, then 8
 		{"and is bounded", failing(9).fails("run/sandbox", other), "-", []string{"wake   at+3m1s"}},  // 1+2+4+8+16+4×30, then 30
 		{"while the runtime is away the hold does not grow",
-			fresh().begin().obey().with(func(in *Input) {
+			fresh().begin().finish().input(func(in *Input) {
 				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 50, Kind: Unavailable, Action: RunSandbox{}}
 			}), "-", []string{"wake   at+1s"}},
 		{"what was called off is tried again at once",
-			fresh().begin().obey().with(func(in *Input) {
+			fresh().begin().finish().input(func(in *Input) {
 				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 9, Kind: Canceled, Action: RunSandbox{}}
 			}), "run sandbox#0", nil},
 		{"one failing container does not hold the others up",
-			fresh(mains(con("a"), con("b"))).begin().obey().begin().obey().fails("start/a", other), "start b#0", []string{`a      waiting CreateContainerError "no luck"`}},
+			fresh(mains(con("a"), con("b"))).begin().finish().begin().finish().fails("start/a", other), "start b#0", []string{`a      waiting CreateContainerError "no luck"`}},
 		{"a start that failed after creating is cleared away first",
-			fresh().begin().obey().begin().obey().fails("start/app", &Error{Kind: Other, Reason: "RunContainerError", Err: errors.New("no such file")}).
-				with(func(in *Input) {
+			fresh().begin().finish().begin().finish().fails("start/app", &Error{Kind: Other, Reason: "RunContainerError", Err: errors.New("no such file")}).
+				input(func(in *Input) {
 					in.Observed = in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Created})
 				}), "remove app-0", []string{`waiting RunContainerError "no such file"`, "pod    Pending"}},
 		{"an environment from a missing Secret says so",
 			fresh(mains(con("app", func(c *corev1.Container) {
 				c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
-			}))).begin().obey().begin().obey(), "-",
+			}))).begin().finish().begin().finish(), "-",
 			[]string{`waiting CreateContainerConfigError "secret \"s\" not found"`, `why    Failed app "Error: secret \"s\" not found" (Warning)`}},
 		{"a container waits for its devices alone, and says so",
-			fresh(mains(con("a"), con("b"))).begin().obey().begin().obey().with(func(in *Input) {
+			fresh(mains(con("a"), con("b"))).begin().finish().begin().finish().input(func(in *Input) {
 				in.Observed.Devices = map[string]DeviceStatus{"a": {Pending: "example.com/gpu: no device plugin has registered it"}, "b": {}}
 			}), "start b#0",
 			[]string{`a      waiting DevicesNotReady "example.com/gpu: no device plugin has registered it"`,
 				`why    DevicesNotReady a "example.com/gpu: no device plugin has registered it" (Warning)`}},
 		{"a running container does not mind that its device is away",
-			up().with(func(in *Input) {
+			up().input(func(in *Input) {
 				in.Observed.Devices = map[string]DeviceStatus{"app": {Pending: "example.com/gpu: its device plugin does not answer"}}
 			}), "-", []string{"Ready=True", "!DevicesNotReady"}},
 		{"an optional one may be missing",
@@ -125,21 +125,21 @@ func TestFailures(t *testing.T) {
 				yes := true
 				c.Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
 					LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Key: "k", Optional: &yes}}}}
-			}))).begin().obey().begin().obey(), "start app#0", nil},
+			}))).begin().finish().begin().finish(), "start app#0", nil},
 	})
 }
 
-func TestOrder(t *testing.T) {
+func TestContainerStartOrder(t *testing.T) {
 	t.Parallel()
 	chain := inits(con("one"), sidecar("side"), con("two"))
 	// running shows an init container that has started and goes on.
-	running := func(w *walk, name string) *walk {
+	running := func(w *driver, name string) *driver {
 		return w.change(name, func(k *Container) { k.State, k.FinishedAt = Running, time.Time{} })
 	}
-	to := func(n int, opts ...func(*corev1.Pod)) *walk { // n passes of an obedient world
+	to := func(n int, opts ...func(*corev1.Pod)) *driver { // n passes of an obedient world
 		w := fresh(opts...)
 		for range n {
-			w.begin().obey()
+			w.begin().finish()
 		}
 		return w
 	}
@@ -147,21 +147,21 @@ func TestOrder(t *testing.T) {
 	mounting := ephemeral(con("debug", mounts("v")))
 	// withDebug is a pod that runs when an ephemeral container is added to it that
 	// mounts a volume of its own, whose ConfigMap has that version; empty: there is none.
-	withDebug := func(version string) *walk {
+	withDebug := func(version string) *driver {
 		w := up(mains(con("app", func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} })), configMapVolume("v", "cm")).edit(mounting)
 		if version != "" {
 			w.in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: version}
 		}
 		return w
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"the first init container starts alone", to(2, chain), "start one#0", []string{"Initialized=False/ContainersNotInitialized", "app    waiting PodInitializing"}},
 		{"the second waits while the first runs", running(to(3, chain), "one"), "-", []string{"pod    Pending", "one    running"}},
 		{"after it has succeeded the next starts", to(3, chain), "start side#0", []string{"one    terminated Completed 0 ready"}},
 		{"a sidecar that has started lets the next one go", to(4, chain), "start two#0", []string{"side   running since+0s started ready"}},
 		{"a sidecar whose startup probe has not succeeded does not",
 			to(4, inits(sidecar("side", func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), con("two"))).
-				with(func(in *Input) {
+				input(func(in *Input) {
 					in.Limits.Probing = true
 					in.Observed.Containers = in.Observed.Containers[len(in.Observed.Containers)-1:]
 				}), "",
@@ -169,23 +169,23 @@ func TestOrder(t *testing.T) {
 		{"mains start when all init containers are done", to(5, chain), "start app#0", []string{"Initialized=True"}},
 		{"a pod with a running sidecar and waiting mains is Pending", to(4, chain), "", []string{"pod    Pending"}},
 		{"a failed init container is tried again, the next one waits", to(3, chain).exit("one", 1), "start one#1", []string{"one    terminated Error 1"}},
-		{"the second failure waits for the back-off", to(3, chain).exit("one", 1).begin().obey().exit("one", 1), "-",
+		{"the second failure waits for the back-off", to(3, chain).exit("one", 1).begin().finish().exit("one", 1), "-",
 			[]string{`one    waiting CrashLoopBackOff "back-off 10s restarting failed container=one pod=web_default(u1)" restarts=1 last=(terminated Error 1)`, "pod    Pending"}},
 		{"a sidecar that crashes while a later init container runs comes back and holds nothing up",
-			to(5, chain).exit("side", 1).begin().obey().exit("side", 1), "start app#0",
+			to(5, chain).exit("side", 1).begin().finish().exit("side", 1), "start app#0",
 			[]string{"side   waiting CrashLoopBackOff"}},
 		{"mains start one at a time in spec order", to(2, mains(con("a"), con("b"))), "start a#0", nil},
 		{"the next one starts when the start before has ended", to(3, mains(con("a"), con("b"))), "start b#0", nil},
 		{"while a start is under way no other begins", to(2, mains(con("a"), con("b"))).begin(), "-", nil},
-		{"a main whose image is on its way holds the ones after it", to(2, slow).begin().ends2("start/app"), "start b#0", nil},
+		{"a main whose image is on its way holds the ones after it", to(2, slow).begin().succeed("start/app"), "start b#0", nil},
 		{"an ephemeral container starts beside the init chain", to(2, chain, ephemeral(con("debug"))), "start debug#0", nil},
 		{"and does not hold it up", to(3, chain, ephemeral(con("debug"))), "start one#0", []string{"debug  running"}},
 		{"an ephemeral container never runs twice", up(ephemeral(con("debug"))).exit("debug", 1), "-", []string{"debug  terminated Error 1", "pod    Running", "Ready=True"}},
 		{"one whose volume cannot be set up holds up nothing else: what crashes runs again", withDebug("").exit("app", 1), "start app#1", []string{"why    FailedMount v", "debug  waiting ContainerCreating"}},
-		{"… and what runs is probed", withDebug("").with(func(in *Input) { in.Limits.Probing = true }), "-", []string{"probe  app-0 {Startup:false Readiness:false Liveness:true}"}},
+		{"… and what runs is probed", withDebug("").input(func(in *Input) { in.Limits.Probing = true }), "-", []string{"probe  app-0 {Startup:false Readiness:false Liveness:true}"}},
 		{"… and what has never run runs", to(2, chain, mounting, configMapVolume("v", "cm")), "start one#0", nil},
 		{"it starts itself when the volume is there, not before", withDebug("1"), "mount v@1", nil},
-		{"… then at once", withDebug("1").begin().obey(), "start debug#0", nil},
+		{"… then at once", withDebug("1").begin().finish(), "start debug#0", nil},
 		{"a volume that another container mounts too holds the pod up", to(3, mains(con("app", mounts("v"))), mounting, configMapVolume("v", "cm")), "-", []string{"app    waiting ContainerCreating"}},
 		{"a sidecar that exits 0 runs again", up(inits(sidecar("side"))).exit("side", 0), "start side#1", []string{"pod    Running", "Initialized=True"}},
 		{"an init container that has succeeded does not run again", up(chain).after(time.Hour), "-", []string{"one    terminated Completed 0 ready"}},
@@ -194,13 +194,13 @@ func TestOrder(t *testing.T) {
 
 func TestPostStart(t *testing.T) {
 	t.Parallel()
-	hooking := func() *walk { // created and running, its start (with postStart) not ended
-		w := fresh(mains(con("app", func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }))).begin().obey().begin().obey().begin()
+	hooking := func() *driver { // created and running, its start (with postStart) not ended
+		w := fresh(mains(con("app", func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }))).begin().finish().begin().finish().begin()
 		w.in.Limits.Probing = true
 		w.in.Observed = w.in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Running, CreatedAt: t0, StartedAt: t0})
 		return w
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"a container whose postStart hook has not ended is not Running, and is not probed", hooking(), "-",
 			[]string{"app    waiting ContainerCreating", "pod    Pending", "!probe"}},
 		{"deleting the pod meanwhile calls the start off and stops the container", hooking().deleted(30 * time.Second), "cancel start/app, stop app-0 30s", nil},

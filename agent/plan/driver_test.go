@@ -16,15 +16,15 @@ import (
 
 var t0 = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 
-// walk drives Decide through a pod's life by hand: a test says what happens,
+// driver drives Decide through a pod's life by hand: a test says what happens,
 // the walk keeps what a worker would keep.
-type walk struct {
+type driver struct {
 	in   Input
 	last Plan
 }
 
 // fresh is a pod that was admitted a moment ago on a node that has its images.
-func fresh(opts ...func(*corev1.Pod)) *walk {
+func fresh(opts ...func(*corev1.Pod)) *driver {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "web", "default", "u1"
 	pod.Spec.Containers = []corev1.Container{con("app")}
@@ -32,7 +32,7 @@ func fresh(opts ...func(*corev1.Pod)) *walk {
 	for _, o := range opts {
 		o(pod)
 	}
-	w := &walk{in: Input{
+	w := &driver{in: Input{
 		Now: t0, Pod: pod, Verdict: Verdict{State: Admitted},
 		Observed: Observed{Network: NetworkStatus{Ready: true}, Images: map[string]Image{"img": {ID: "sha:img", InspectedAt: t0}}},
 		Health:   map[string]Health{}, InProgress: map[ActionKey]Action{}, Failures: map[ActionKey]Failure{}, Refs: map[Ref]Version{},
@@ -46,7 +46,7 @@ func fresh(opts ...func(*corev1.Pod)) *walk {
 }
 
 // up is a pod that runs: every init container has succeeded.
-func up(opts ...func(*corev1.Pod)) *walk { return fresh(opts...).settle() }
+func up(opts ...func(*corev1.Pod)) *driver { return fresh(opts...).settle() }
 
 func con(name string, opts ...func(*corev1.Container)) corev1.Container {
 	c := corev1.Container{Name: name, Image: "img", ImagePullPolicy: corev1.PullIfNotPresent}
@@ -112,22 +112,22 @@ func emptyDir(name string) func(*corev1.Pod) {
 }
 
 // decide asks once and keeps the answer's memory; nothing is begun.
-func (w *walk) decide() Plan {
+func (w *driver) decide() Plan {
 	w.last = Decide(w.in)
 	w.in.Memory = w.last.Memory
 	return w.last
 }
 
 // begin decides and puts everything that is wanted under way.
-func (w *walk) begin() *walk {
+func (w *driver) begin() *driver {
 	for _, a := range w.decide().Actions() {
 		w.in.InProgress[a.Key()] = a
 	}
 	return w
 }
 
-// obey ends everything that is under way, well; what was called off ends so.
-func (w *walk) obey() *walk {
+// finish ends everything that is under way, well; what was called off ends so.
+func (w *driver) finish() *driver {
 	for _, k := range slices.SortedFunc(maps.Keys(w.in.InProgress), func(a, b ActionKey) int { return strings.Compare(a.String(), b.String()) }) {
 		w.ends(k.String(), nil)
 	}
@@ -135,18 +135,18 @@ func (w *walk) obey() *walk {
 }
 
 // settle decides and obeys until nothing is left to do.
-func (w *walk) settle() *walk {
+func (w *driver) settle() *driver {
 	for range 100 {
 		if w.begin(); len(w.in.InProgress) == 0 {
 			return w
 		}
-		w.obey()
+		w.finish()
 	}
 	panic("no rest: " + w.text())
 }
 
 // ends ends one action that is under way, named by its key.
-func (w *walk) ends(key string, err error) *walk {
+func (w *driver) ends(key string, err error) *driver {
 	for k, a := range w.in.InProgress {
 		if k.String() != key {
 			continue
@@ -177,12 +177,12 @@ func (w *walk) ends(key string, err error) *walk {
 }
 
 // fails puts one action under way and ends it with that error.
-func (w *walk) fails(key string, e *Error) *walk {
+func (w *driver) fails(key string, e *Error) *driver {
 	w.begin()
 	return w.ends(key, e)
 }
 
-func (w *walk) do(a Action, out *Outcome) {
+func (w *driver) do(a Action, out *Outcome) {
 	now := w.in.Now
 	switch a := a.(type) {
 	case RunSandbox:
@@ -209,7 +209,7 @@ func (w *walk) do(a Action, out *Outcome) {
 	}
 }
 
-func (w *walk) spec(name string) *corev1.Container {
+func (w *driver) spec(name string) *corev1.Container {
 	d := newDecider(w.in)
 	for _, c := range d.specs {
 		if c.Name == name {
@@ -220,7 +220,7 @@ func (w *walk) spec(name string) *corev1.Container {
 }
 
 // change edits what is seen of the newest instance of a container.
-func (w *walk) change(name string, f func(*Container)) *walk {
+func (w *driver) change(name string, f func(*Container)) *driver {
 	w.in.Observed.Containers = slices.Clone(w.in.Observed.Containers)
 	for i := range w.in.Observed.Containers {
 		if w.in.Observed.Containers[i].Name == name {
@@ -232,14 +232,14 @@ func (w *walk) change(name string, f func(*Container)) *walk {
 }
 
 // exit ends the newest instance of a container by itself.
-func (w *walk) exit(name string, code int32) *walk {
+func (w *driver) exit(name string, code int32) *driver {
 	return w.change(name, func(k *Container) {
 		k.State, k.ExitCode, k.FinishedAt = Exited, code, w.in.Now
 	})
 }
 
 // crash is one round of a crash loop: exit, back-off, running again.
-func (w *walk) crash(name string) *walk {
+func (w *driver) crash(name string) *driver {
 	w.exit(name, 1).begin()
 	if !w.last.Wake.IsZero() {
 		w.in.Now = w.last.Wake
@@ -247,42 +247,42 @@ func (w *walk) crash(name string) *walk {
 	return w.settle()
 }
 
-func (w *walk) after(d time.Duration) *walk {
+func (w *driver) after(d time.Duration) *driver {
 	w.in.Now = w.in.Now.Add(d)
 	return w
 }
 
-func (w *walk) with(f func(*Input)) *walk {
+func (w *driver) input(f func(*Input)) *driver {
 	f(&w.in)
 	return w
 }
 
 // edit replaces the pod by an edited copy.
-func (w *walk) edit(f func(*corev1.Pod)) *walk {
+func (w *driver) edit(f func(*corev1.Pod)) *driver {
 	w.in.Pod = w.in.Pod.DeepCopy()
 	f(w.in.Pod)
 	return w
 }
 
-func (w *walk) asked(reason string, grace time.Duration) *walk {
+func (w *driver) terminate(reason string, grace time.Duration) *driver {
 	w.in.Termination = &Termination{Reason: reason, Message: "because", Grace: grace, RequestedAt: w.in.Now}
 	return w
 }
 
-func (w *walk) deleted(grace time.Duration) *walk {
+func (w *driver) deleted(grace time.Duration) *driver {
 	w.in.Termination = &Termination{Reason: "Deleted", Grace: grace, RequestedAt: w.in.Now, RemovePod: true}
 	return w
 }
 
 // sandboxLost is what a runtime shows after its sandbox process was killed.
-func (w *walk) sandboxLost() *walk {
+func (w *driver) sandboxLost() *driver {
 	w.in.Observed.Sandboxes = slices.Clone(w.in.Observed.Sandboxes)
 	w.in.Observed.Sandboxes[0].Ready = false
 	return w
 }
 
 // rebooted is a node that came up again: nothing runs, the agent is new.
-func (w *walk) rebooted() *walk {
+func (w *driver) rebooted() *driver {
 	w.sandboxLost()
 	w.in.InProgress, w.in.Failures, w.in.Health = map[ActionKey]Action{}, map[ActionKey]Failure{}, map[string]Health{}
 	w.in.Observed.HasCgroup = false
@@ -295,8 +295,8 @@ func (w *walk) rebooted() *walk {
 	return w
 }
 
-// wants fails the test unless the next answer asks for exactly these actions.
-func (w *walk) wants(t *testing.T, want string) *walk {
+// wantActions fails the test unless the next answer asks for exactly these actions.
+func (w *driver) wantActions(t *testing.T, want string) *driver {
 	t.Helper()
 	w.decide()
 	if got := showActions(w.last); got != want {
@@ -305,8 +305,8 @@ func (w *walk) wants(t *testing.T, want string) *walk {
 	return w
 }
 
-// says fails the test unless the last answer's text has all of these.
-func (w *walk) says(t *testing.T, parts ...string) *walk {
+// wantText fails the test unless the last answer's text has all of these.
+func (w *driver) wantText(t *testing.T, parts ...string) *driver {
 	t.Helper()
 	text := w.text()
 	for _, p := range parts {
@@ -317,28 +317,28 @@ func (w *walk) says(t *testing.T, parts ...string) *walk {
 	return w
 }
 
-// row is one sentence about a decision: given a pod's life so far, the actions
+// testCase is one sentence about a decision: given a pod's life so far, the actions
 // that Decide asks for ("" is unchecked, "-" is none) and parts of its text
 // (with ! those that it must not have).
-type row struct {
-	sentence string
-	given    *walk
-	want     string
-	says     []string
+type testCase struct {
+	name   string
+	driver *driver
+	want   string
+	text   []string
 }
 
-func check(t *testing.T, rows []row) {
+func runCases(t *testing.T, rows []testCase) {
 	t.Helper()
 	for _, r := range rows {
-		t.Run(r.sentence, func(t *testing.T) {
+		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			w := r.given
+			w := r.driver
 			if r.want == "" {
 				w.decide()
 			} else {
-				w.wants(t, r.want)
+				w.wantActions(t, r.want)
 			}
-			w.says(t, r.says...)
+			w.wantText(t, r.text...)
 		})
 	}
 }

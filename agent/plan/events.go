@@ -53,11 +53,11 @@ func failureReasons(r Outcome) []Reason {
 			warning("Failed", a.Container, "Error: "+f.Reason),
 		}
 	case StartContainer:
-		why := []Reason{warning("Failed", a.Name, "Error: "+f.Message)}
+		reasons := []Reason{warning("Failed", a.Name, "Error: "+f.Message)}
 		if r.Container != nil && r.Container.ID != "" && f.Reason == "RunContainerError" { // created, but not started
-			why = append([]Reason{normal("Created", a.Name, "Created container "+a.Name)}, why...)
+			reasons = append([]Reason{normal("Created", a.Name, "Created container "+a.Name)}, reasons...)
 		}
-		return why
+		return reasons
 	case RunSandbox:
 		return []Reason{warning("FailedCreatePodSandBox", "", "Failed to create pod sandbox: "+f.Message)}
 	case MountVolume:

@@ -9,7 +9,7 @@ import (
 
 // A container that was made is said to have been made, also when it could not
 // be started; one of which nobody knows is not.
-func TestCreatedIsToldBeforeAFailedStart(t *testing.T) {
+func TestCreatedEventPrecedesFailedStart(t *testing.T) {
 	t.Parallel()
 	start := StartContainer{Name: "app"}
 	for _, row := range []struct {

@@ -45,7 +45,7 @@ func showActions(p Plan) string {
 }
 
 // text is the last answer as a transcript shows it. Times are seconds since t0.
-func (w *walk) text() string {
+func (w *driver) text() string {
 	var b strings.Builder
 	p := w.last
 	fmt.Fprintf(&b, "  do     %s\n", showActions(p))

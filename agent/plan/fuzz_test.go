@@ -11,10 +11,10 @@ import (
 	"berth/podspec"
 )
 
-// dice draws from fuzz data; when they are used up everything is zero.
-type dice []byte
+// byteSource draws from fuzz data; when they are used up everything is zero.
+type byteSource []byte
 
-func (d *dice) n(sides int) int {
+func (d *byteSource) n(sides int) int {
 	if len(*d) == 0 {
 		return 0
 	}
@@ -23,18 +23,18 @@ func (d *dice) n(sides int) int {
 	return int(b) % sides
 }
 
-func (d *dice) is() bool { return d.n(2) == 1 }
+func (d *byteSource) is() bool { return d.n(2) == 1 }
 
-func (d *dice) time() time.Time {
+func (d *byteSource) time() time.Time {
 	return [...]time.Time{{}, t0, t0.Add(time.Hour), t0.Add(-time.Hour), t0.Add(10 * time.Second)}[d.n(5)]
 }
 
-func (d *dice) seconds() int64 {
+func (d *byteSource) seconds() int64 {
 	return [...]int64{0, 1, 30, 1 << 62, -5}[d.n(5)]
 }
 
 // decode makes an input of bytes: any pod, any sight, any memory.
-func decode(d dice) Input {
+func decode(d byteSource) Input {
 	w := fresh(func(p *corev1.Pod) {
 		p.Spec.RestartPolicy = [...]corev1.RestartPolicy{"Always", "OnFailure", "Never", ""}[d.n(4)]
 		p.Spec.HostNetwork = d.is()
@@ -73,9 +73,9 @@ func decode(d dice) Input {
 	if d.is() {
 		in.Termination = &Termination{Reason: [...]string{"Deleted", "Evicted", "Orphaned"}[d.n(3)], Grace: time.Duration(d.n(40)-1) * time.Second, RequestedAt: d.time(), RemovePod: d.is()}
 	}
-	decodeSeen(&d, &in)
-	decodeBook(&d, &in)
-	decodeSizes(&d, &in)
+	decodeObserved(&d, &in)
+	decodeProgress(&d, &in)
+	decodeResources(&d, &in)
 	return in
 }
 
@@ -84,7 +84,7 @@ var (
 	images = [...]string{"img", "far", "new"}
 )
 
-func decodeSeen(d *dice, in *Input) {
+func decodeObserved(d *byteSource, in *Input) {
 	in.Observed.HasDirs, in.Observed.HasCgroup, in.Observed.Network.Ready = d.is(), d.is(), d.is()
 	for i := range d.n(3) {
 		in.Observed.Sandboxes = append(in.Observed.Sandboxes, Sandbox{ID: "sb-" + names[i], Ready: d.is(), Attempt: uint32(3 - i), Stopped: d.is()})
@@ -101,7 +101,7 @@ func decodeSeen(d *dice, in *Input) {
 	}
 }
 
-func decodeBook(d *dice, in *Input) {
+func decodeProgress(d *byteSource, in *Input) {
 	actions := []Action{
 		CreateDirs{}, EnsureCgroup{}, MountVolume{Volume: "v"}, RunSandbox{}, StopContainer{ID: "id-a", Deadline: d.time()}, RemoveContainer{ID: "id-b"},
 		PullImage{Container: "m0", Image: images[d.n(3)]}, StartContainer{Name: names[d.n(len(names))]}, StopSandbox{ID: "sb-i0"}, UnmountVolume{Volume: "gone"}, RemoveDirs{},
@@ -128,9 +128,9 @@ func decodeBook(d *dice, in *Input) {
 	}
 }
 
-// decodeSizes gives the pod, what is known of it and what the room says of it
+// decodeResources gives the pod, what is known of it and what the room says of it
 // amounts that need not fit together.
-func decodeSizes(d *dice, in *Input) {
+func decodeResources(d *byteSource, in *Input) {
 	one := func() (r corev1.ResourceRequirements) {
 		for _, list := range []*corev1.ResourceList{&r.Requests, &r.Limits} {
 			for _, name := range resizable {
@@ -200,7 +200,7 @@ func FuzzDecide(f *testing.F) {
 		if !reflect.DeepEqual(p, Decide(in)) {
 			t.Fatal("I1 two answers to one question")
 		}
-		soundActions(t, in, p)
+		checkActions(t, in, p)
 		for _, cs := range p.Status.ContainerStatuses {
 			if s := cs.State; s.Waiting == nil && s.Running == nil && s.Terminated == nil {
 				t.Fatalf("%s has no state", cs.Name)
@@ -218,7 +218,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-func soundActions(t *testing.T, in Input, p Plan) {
+func checkActions(t *testing.T, in Input, p Plan) {
 	t.Helper()
 	seen := map[ActionKey]bool{}
 	for _, a := range p.Actions() {

@@ -150,7 +150,7 @@ func (d *decider) postStartInProgress() bool {
 // preStop runs the preStop hook of a container that must stop by the given time, and reports
 // whether the hook is in progress, which delays the stop. No hook runs in a container that is not
 // running or has no time left.
-func (d *decider) preStop(k Container, why string, by time.Time, grace time.Duration) (underWay bool) {
+func (d *decider) preStop(k Container, reason string, deadline time.Time, grace time.Duration) (inProgress bool) {
 	c, ok := d.specOf(k.Name)
 	newest, _ := d.newest(k.Name)
 	if !ok || !hasPreStop(c.Container) || k.State != Running || newest.ID != k.ID {
@@ -158,14 +158,14 @@ func (d *decider) preStop(k Container, why string, by time.Time, grace time.Dura
 	}
 	h := d.hookOf(k)
 	if h.PreStop == HookNone {
-		if grace <= 0 || !d.Now.Before(by) {
+		if grace <= 0 || !d.Now.Before(deadline) {
 			return false
 		}
-		h.PreStop, h.Reason, h.Deadline, h.Grace = HookPending, why, by, grace
-		d.report(d.killingReason(k, why))
+		h.PreStop, h.Reason, h.Deadline, h.Grace = HookPending, reason, deadline, grace
+		d.report(d.killingReason(k, reason))
 	}
-	if by.Before(h.Deadline) {
-		h.Deadline = by
+	if deadline.Before(h.Deadline) {
+		h.Deadline = deadline
 	}
 	if h.Deadline.Sub(d.Now) > h.Grace { // the clock was set back
 		h.Deadline = d.Now.Add(h.Grace)

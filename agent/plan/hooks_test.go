@@ -23,22 +23,22 @@ func preStop(c *corev1.Container) {
 	c.Lifecycle.PreStop = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
 }
 
-// ran is a pod of which the named container has just been started, its hook not
+// justStarted is a pod of which the named container has just been started, its hook not
 // yet.
-func ran(name string, opts ...func(*corev1.Pod)) *walk {
+func justStarted(name string, opts ...func(*corev1.Pod)) *driver {
 	w := fresh(opts...)
 	for range 50 {
 		if w.begin(); w.in.InProgress[ActionKey{"start", name}] != nil {
 			return w.ends("start/"+name, nil)
 		}
-		w.obey()
+		w.finish()
 	}
 	panic("never started: " + w.text())
 }
 
-// newAgent forgets what only one agent's life knows: what is under way, what
+// restartAgent forgets what only one agent's life knows: what is under way, what
 // has failed and how hooks ended.
-func (w *walk) newAgent() *walk {
+func (w *driver) restartAgent() *driver {
 	w.in.InProgress, w.in.Failures, w.in.Health = map[ActionKey]Action{}, map[ActionKey]Failure{}, map[string]Health{}
 	w.in.Observed.Hooks, w.in.Termination = nil, nil
 	return w
@@ -57,37 +57,37 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 		in.Limits.Probing, in.Health = true, map[string]Health{"app-0": {Started: true, Failed: true, FailedProbe: "liveness"}}
 	}
 	live := mains(con("app", preStop, func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }))
-	check(t, []row{
+	runCases(t, []testCase{
 		// postStart
-		{"postStart is run immediately after a container is created", ran("app", two), "postStart app-0", nil},
-		{"the container does not become running before it has ended", ran("app", two).begin(), "-", []string{"app    waiting ContainerCreating", "pod    Pending"}},
-		{"the next container waits for it too", ran("app", two).begin(), "-", []string{"b      waiting ContainerCreating"}},
-		{"when it has ended the next one starts", ran("app", two).begin().obey(), "start b#0", []string{"app    running"}},
-		{"without a hook there is nothing to wait for", ran("b", two), "-", []string{"pod    Running"}},
-		{"a sidecar has started when its hook has ended", ran("side", inits(sidecar("side", postStart))), "postStart side-0", nil},
-		{"… only then the init chain goes on", ran("side", inits(sidecar("side", postStart), con("two"))).begin().obey(), "start two#0", nil},
-		{"if it fails the container is killed", ran("app", two).fails("postStart/app-0", errHook), "stop app-0 30s, start b#0",
+		{"postStart is run immediately after a container is created", justStarted("app", two), "postStart app-0", nil},
+		{"the container does not become running before it has ended", justStarted("app", two).begin(), "-", []string{"app    waiting ContainerCreating", "pod    Pending"}},
+		{"the next container waits for it too", justStarted("app", two).begin(), "-", []string{"b      waiting ContainerCreating"}},
+		{"when it has ended the next one starts", justStarted("app", two).begin().finish(), "start b#0", []string{"app    running"}},
+		{"without a hook there is nothing to wait for", justStarted("b", two), "-", []string{"pod    Running"}},
+		{"a sidecar has started when its hook has ended", justStarted("side", inits(sidecar("side", postStart))), "postStart side-0", nil},
+		{"… only then the init chain goes on", justStarted("side", inits(sidecar("side", postStart), con("two"))).begin().finish(), "start two#0", nil},
+		{"if it fails the container is killed", justStarted("app", two).fails("postStart/app-0", errHook), "stop app-0 30s, start b#0",
 			[]string{`why    Killing app "FailedPostStartHook" (Normal)`, "app    waiting PostStartHookError \"exit code 1: no luck\""}},
-		{"… and then goes by its restart policy: Always", ran("app", two).fails("postStart/app-0", errHook).begin().obey(), "start app#1", nil},
-		{"… Never", ran("app", never, mains(con("app", postStart))).fails("postStart/app-0", errHook).settle(), "-", []string{"pod    Failed", "app    terminated Error 137"}},
-		{"the restarted container's hook runs again", ran("app", two).fails("postStart/app-0", errHook).begin().obey().begin().obey(), "postStart app-1", nil},
+		{"… and then goes by its restart policy: Always", justStarted("app", two).fails("postStart/app-0", errHook).begin().finish(), "start app#1", nil},
+		{"… Never", justStarted("app", never, mains(con("app", postStart))).fails("postStart/app-0", errHook).settle(), "-", []string{"pod    Failed", "app    terminated Error 137"}},
+		{"the restarted container's hook runs again", justStarted("app", two).fails("postStart/app-0", errHook).begin().finish().begin().finish(), "postStart app-1", nil},
 		{"a container that ends during its hook is restarted when the hook has been called off",
-			ran("app", mains(con("app", postStart))).begin().exit("app", 1), "cancel postStart/app-0", nil},
-		{"… then", ran("app", mains(con("app", postStart))).begin().exit("app", 1).begin().obey(), "start app#1", nil},
-		{"a hook that hangs is called off when the pod ends", ran("app", two).begin().deleted(30 * time.Second), "cancel postStart/app-0, stop app-0 30s", nil},
-		{"one that did not reach the runtime is run again", ran("app", two).fails("postStart/app-0", &Error{Kind: Unavailable, Err: errors.New("x")}).after(time.Second), "postStart app-0", nil},
-		{"at least once: an agent that died during it runs it again", ran("app", two).begin().newAgent(), "postStart app-0", nil},
-		{"… also one that died before it began", ran("app", two).newAgent(), "postStart app-0", nil},
-		{"… but not one that had ended", ran("app", two).begin().obey().begin().newAgent(), "start b#0", nil},
-		{"a failure is not forgotten either", ran("app", two).fails("postStart/app-0", errHook).begin().newAgent(), "stop app-0 30s, start b#0", nil},
-		{"a container of which nothing is known, the store being lost, is not hooked again", up(two).newAgent().with(func(in *Input) { in.Memory = Memory{} }), "-", []string{"app    running"}},
+			justStarted("app", mains(con("app", postStart))).begin().exit("app", 1), "cancel postStart/app-0", nil},
+		{"… then", justStarted("app", mains(con("app", postStart))).begin().exit("app", 1).begin().finish(), "start app#1", nil},
+		{"a hook that hangs is called off when the pod ends", justStarted("app", two).begin().deleted(30 * time.Second), "cancel postStart/app-0, stop app-0 30s", nil},
+		{"one that did not reach the runtime is run again", justStarted("app", two).fails("postStart/app-0", &Error{Kind: Unavailable, Err: errors.New("x")}).after(time.Second), "postStart app-0", nil},
+		{"at least once: an agent that died during it runs it again", justStarted("app", two).begin().restartAgent(), "postStart app-0", nil},
+		{"… also one that died before it began", justStarted("app", two).restartAgent(), "postStart app-0", nil},
+		{"… but not one that had ended", justStarted("app", two).begin().finish().begin().restartAgent(), "start b#0", nil},
+		{"a failure is not forgotten either", justStarted("app", two).fails("postStart/app-0", errHook).begin().restartAgent(), "stop app-0 30s, start b#0", nil},
+		{"a container of which nothing is known, the store being lost, is not hooked again", up(two).restartAgent().input(func(in *Input) { in.Memory = Memory{} }), "-", []string{"app    running"}},
 
 		// preStop
 		{"preStop is called before the container is told to end", up(stopping).deleted(30 * time.Second), "preStop app-0", []string{`why    Killing app "Stopping container app" (Normal)`}},
 		{"the stop signal waits for it", up(stopping).deleted(30 * time.Second).begin().after(10 * time.Second), "-", []string{"wake   at+30s", "app    running", "!Killing"}},
-		{"the grace began before it: what is left is given", up(stopping).deleted(30 * time.Second).begin().after(10 * time.Second).obey(), "stop app-0 20s", []string{"!Killing"}},
+		{"the grace began before it: what is left is given", up(stopping).deleted(30 * time.Second).begin().after(10 * time.Second).finish(), "stop app-0 20s", []string{"!Killing"}},
 		{"when the grace is over the hook is called off and 2 s remain", up(stopping).deleted(30 * time.Second).begin().after(30 * time.Second), "cancel preStop/app-0, stop app-0 2s", nil},
-		{"a hook that ends late leaves 2 s too", up(stopping).deleted(30 * time.Second).begin().after(29 * time.Second).obey(), "stop app-0 2s", nil},
+		{"a hook that ends late leaves 2 s too", up(stopping).deleted(30 * time.Second).begin().after(29 * time.Second).finish(), "stop app-0 2s", nil},
 		{"a failed one changes nothing", up(stopping).deleted(30*time.Second).fails("preStop/app-0", errHook), "stop app-0 30s", nil},
 		{"a shorter grace asked for meanwhile counts", up(stopping).deleted(30 * time.Second).begin().deleted(5 * time.Second).after(5 * time.Second), "cancel preStop/app-0, stop app-0 2s", nil},
 		{"a longer one does not", up(stopping).deleted(5 * time.Second).begin().deleted(30 * time.Second).after(5 * time.Second), "cancel preStop/app-0, stop app-0 2s", nil},
@@ -96,25 +96,25 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 		{"nor one that ends during it: the hook is called off", up(stopping).deleted(30*time.Second).begin().exit("app", 0), "cancel preStop/app-0, stop sb-0, remove app-0", nil},
 		{"nor one that was created and never started", up(stopping).change("app", func(k *Container) { k.State = Created }).deleted(30 * time.Second), "remove app-0", nil},
 		{"hooks of all containers run at once, sidecars' too", up(cars...).deleted(30 * time.Second), "preStop app-0, preStop s1-0", nil},
-		{"… but sidecars are told to end in their order", up(cars...).deleted(30 * time.Second).begin().obey(), "stop app-0 30s", nil},
-		{"… the last first", up(cars...).deleted(30 * time.Second).begin().obey().begin().obey(), "stop s2-0 30s", nil},
-		{"… and the first with what is left", up(cars...).deleted(30 * time.Second).begin().obey().begin().obey().begin().after(10 * time.Second).obey(), "stop s1-0 20s", nil},
-		{"a liveness failure runs it too", up(live).with(dead), "preStop app-0", []string{`Killing app "Container app failed liveness probe, will be restarted"`}},
-		{"… and the container is ended though the probe is not run any more", up(live).with(dead).begin().with(func(in *Input) { in.Health = nil }).after(10 * time.Second).obey(), "stop app-0 20s", nil},
+		{"… but sidecars are told to end in their order", up(cars...).deleted(30 * time.Second).begin().finish(), "stop app-0 30s", nil},
+		{"… the last first", up(cars...).deleted(30 * time.Second).begin().finish().begin().finish(), "stop s2-0 30s", nil},
+		{"… and the first with what is left", up(cars...).deleted(30 * time.Second).begin().finish().begin().finish().begin().after(10 * time.Second).finish(), "stop s1-0 20s", nil},
+		{"a liveness failure runs it too", up(live).input(dead), "preStop app-0", []string{`Killing app "Container app failed liveness probe, will be restarted"`}},
+		{"… and the container is ended though the probe is not run any more", up(live).input(dead).begin().input(func(in *Input) { in.Health = nil }).after(10 * time.Second).finish(), "stop app-0 20s", nil},
 		{"an image change runs it too", up(stopping).edit(mains(con("app", preStop, image("new")))), "preStop app-0", nil},
-		{"… its time counts against the grace of the change", up(stopping).edit(mains(con("app", preStop, image("new")))).begin().after(10 * time.Second).obey(), "stop app-0 20s", nil},
+		{"… its time counts against the grace of the change", up(stopping).edit(mains(con("app", preStop, image("new")))).begin().after(10 * time.Second).finish(), "stop app-0 20s", nil},
 		{"a job's sidecar is hooked when the job is done", up(never, inits(sidecar("s", preStop))).exit("app", 0), "preStop s-0", nil},
-		{"a failed postStart runs it as well", ran("app", mains(con("app", postStart, preStop))).fails("postStart/app-0", errHook), "preStop app-0", nil},
+		{"a failed postStart runs it as well", justStarted("app", mains(con("app", postStart, preStop))).fails("postStart/app-0", errHook), "preStop app-0", nil},
 		{"at least once: an agent that died during it runs it again, with the same end",
-			up(stopping).deleted(30 * time.Second).begin().newAgent().after(10 * time.Second), "preStop app-0", []string{"wake   at+30s", "!Killing"}},
-		{"… also when the pod itself goes on", up(live).with(dead).begin().newAgent().after(10 * time.Second), "preStop app-0", []string{"wake   at+30s"}},
-		{"one that ended is not run again", up(stopping).deleted(30 * time.Second).begin().obey().begin().newAgent(), "stop app-0 30s", nil},
+			up(stopping).deleted(30 * time.Second).begin().restartAgent().after(10 * time.Second), "preStop app-0", []string{"wake   at+30s", "!Killing"}},
+		{"… also when the pod itself goes on", up(live).input(dead).begin().restartAgent().after(10 * time.Second), "preStop app-0", []string{"wake   at+30s"}},
+		{"one that ended is not run again", up(stopping).deleted(30 * time.Second).begin().finish().begin().restartAgent(), "stop app-0 30s", nil},
 		{"one that did not reach the runtime is tried again in its time", up(stopping).deleted(30*time.Second).fails("preStop/app-0", &Error{Kind: Unavailable, Err: errors.New("x")}).after(time.Second), "preStop app-0", nil},
-		{"a clock that is set back gives it no longer", up(stopping).asked("Evicted", 10*time.Second).begin().after(-time.Hour).begin().after(10 * time.Second), "cancel preStop/app-0, stop app-0 2s", nil},
+		{"a clock that is set back gives it no longer", up(stopping).terminate("Evicted", 10*time.Second).begin().after(-time.Hour).begin().after(10 * time.Second), "cancel preStop/app-0, stop app-0 2s", nil},
 	})
 }
 
-func TestSameHealth(t *testing.T) {
+func TestMemorySameReadiness(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(time.Unix(1000, 0))
 	since := func(kind corev1.PodConditionType, is corev1.ConditionStatus, at metav1.Time) corev1.PodCondition {

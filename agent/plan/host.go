@@ -29,11 +29,11 @@ func (d *decider) configureHost() bool {
 	used := d.usedVolumes()
 	for i := range d.Pod.Spec.Volumes {
 		v := &d.Pod.Spec.Volumes[i]
-		by, mounted := used[v.Name]
+		kind, mounted := used[v.Name]
 		if !mounted || v.Image != nil || d.syncVolume(v) {
 			continue
 		}
-		if by == Ephemeral {
+		if kind == Ephemeral {
 			d.missingVolumes = append(d.missingVolumes, v.Name)
 			continue
 		}
@@ -45,10 +45,10 @@ func (d *decider) configureHost() bool {
 // syncVolume mounts a volume and keeps its content current. It reports whether the volume is
 // mounted.
 func (d *decider) syncVolume(v *corev1.Volume) bool {
-	version, missing, late := volumeContentVersion(v, d.Pod, d.Refs)
+	version, missing, pending := volumeContentVersion(v, d.Pod, d.Refs)
 	seen, mounted := d.Observed.Volumes[v.Name]
 	switch {
-	case mounted && (missing != "" || late || seen.Version == version):
+	case mounted && (missing != "" || pending || seen.Version == version):
 		return true // a running pod keeps the content if the source is missing
 	case missing != "":
 		d.report(Reason{
@@ -56,7 +56,7 @@ func (d *decider) syncVolume(v *corev1.Volume) bool {
 			Message: fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", v.Name, missing),
 		})
 		return false
-	case late, !d.Observed.HasDirs:
+	case pending, !d.Observed.HasDirs:
 		return false
 	case mounted:
 		d.addConfigure(ProjectVolume{v.Name, version})
@@ -97,7 +97,7 @@ func (c spec) volumes() (names []string) {
 // volume without content. missing names required objects that do not exist. pending is set if an
 // object is being fetched.
 func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string,
-	late bool) {
+	pending bool) {
 	c := contentVersion{pod: pod, refs: refs}
 	switch {
 	case v.ConfigMap != nil:
@@ -173,7 +173,7 @@ func (c *contentVersion) metadata() {
 
 // missingEnv returns the required objects of the container's environment that do not exist, or "".
 // pending is set if an object is being fetched.
-func (d *decider) missingEnv(c spec) (missing string, late bool) {
+func (d *decider) missingEnv(c spec) (missing string, pending bool) {
 	env := contentVersion{pod: d.Pod, refs: d.Refs}
 	for i := range c.EnvFrom {
 		switch f := &c.EnvFrom[i]; {

@@ -108,17 +108,17 @@ func (d *decider) pull(c spec, attempt uint32) imageState {
 	if old, ok := f.Action.(PullImage); failed && ok && old.Image != c.Image {
 		failed = false
 	}
-	answer := imageState{pulling: true}
+	state := imageState{pulling: true}
 	if failed && f.Kind != Canceled { // shown until the pull has succeeded
-		answer.code, answer.detail = pullWaitingReason(c, f)
+		state.code, state.detail = pullWaitingReason(c, f)
 	}
 	if _, busy := d.InProgress[a.Key()]; busy {
 		if why := d.Observed.HeldPulls[c.Image]; why != "" {
-			answer.code, answer.detail = "ImagePullNoSpace",
+			state.code, state.detail = "ImagePullNoSpace",
 				fmt.Sprintf("the pull of image %q waits for room on the disk: %s", c.Image, why)
-			d.report(warning(answer.code, c.Name, answer.detail))
+			d.report(warning(state.code, c.Name, state.detail))
 		}
-		return answer
+		return state
 	}
 	if failed && f.Kind != Canceled {
 		until := f.At.Add(backoffDelay(d.Limits.PullBase, f.Count-1, d.Limits.PullMax))
@@ -128,7 +128,7 @@ func (d *decider) pull(c spec, attempt uint32) imageState {
 		}
 	}
 	d.out.BuildRun = append(d.out.BuildRun, a)
-	return answer
+	return state
 }
 
 // pullBackedOff returns the state during the back-off of a failed pull. The error is shown first,

@@ -16,8 +16,8 @@ func TestImages(t *testing.T) {
 		return mains(con("app", image("far"), pulls(p)))
 	}
 	refused := &Error{Kind: Denied, Reason: "ErrImagePull", Err: errors.New("no such image")}
-	failing := func(n int) *walk { // n pulls have failed, the last a moment ago
-		w := fresh(far(corev1.PullIfNotPresent)).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox")
+	failing := func(n int) *driver { // n pulls have failed, the last a moment ago
+		w := fresh(far(corev1.PullIfNotPresent)).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox")
 		for i := range n {
 			if i > 0 {
 				w.decide()
@@ -31,34 +31,34 @@ func TestImages(t *testing.T) {
 		}
 		return w
 	}
-	noRoom := func(w *walk) *walk {
-		return w.with(func(in *Input) { in.Observed.HeldPulls = map[string]string{"far": "2 are free"} })
+	noRoom := func(w *driver) *driver {
+		return w.input(func(in *Input) { in.Observed.HeldPulls = map[string]string{"far": "2 are free"} })
 	}
-	unclear := func(w *walk) *walk {
-		return w.with(func(in *Input) {
+	unclear := func(w *driver) *driver {
+		return w.input(func(in *Input) {
 			in.Observed = in.Observed.WithImages(ImageStatuses{"far": {Err: "no answer"}, "img": {Err: "no answer"}})
 		})
 	}
-	sought := func(ago time.Duration) *walk {
-		w := fresh(far(corev1.PullNever)).with(func(in *Input) { in.ImagesCheckedAt = t0 }).after(ago)
+	sought := func(ago time.Duration) *driver {
+		w := fresh(far(corev1.PullNever)).input(func(in *Input) { in.ImagesCheckedAt = t0 }).after(ago)
 		if ago == 0 {
 			w.in.ImagesCheckedAt = time.Time{}
 		}
 		return w
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"IfNotPresent uses what is there", fresh(), "make dirs, make cgroup", nil},
 		{"IfNotPresent pulls what is not", fresh(far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far", nil},
 		{"Always pulls though it is there", fresh(mains(con("app", pulls(corev1.PullAlways)))), "make dirs, make cgroup, pull app img", nil},
 		{"Always pulls once per start", up(mains(con("app", pulls(corev1.PullAlways)))), "-", nil},
 		{"Always pulls again before a restart", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1), "pull app img", nil},
-		{"and starts what that pull brought", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1).begin().obey(), "start app#1", []string{"!already present"}},
-		{"Never uses what is there", fresh(mains(con("app", pulls(corev1.PullNever)))).begin().obey().begin().obey(), "start app#0", []string{`why    Pulled app "Container image \"img\" already present on machine and can be accessed by the pod" (Normal)`}},
+		{"and starts what that pull brought", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1).begin().finish(), "start app#1", []string{"!already present"}},
+		{"Never uses what is there", fresh(mains(con("app", pulls(corev1.PullNever)))).begin().finish().begin().finish(), "start app#0", []string{`why    Pulled app "Container image \"img\" already present on machine and can be accessed by the pod" (Normal)`}},
 		{"Never says that it is not there", fresh(far(corev1.PullNever)), "make dirs, make cgroup",
 			[]string{`app    waiting ErrImageNeverPull "Container image \"far\" is not present with pull policy of Never"`, "why    ErrImageNeverPull app", `why    Failed app "Error: ErrImageNeverPull" (Warning)`}},
 		{"nor that it is not there when that cannot be told", unclear(fresh(far(corev1.PullNever))), "make dirs, make cgroup",
 			[]string{`app    waiting ImageInspectError "no answer"`, `why    InspectFailed app "no answer" (Warning)`, `why    Failed app "Error: ImageInspectError" (Warning)`, "!ErrImageNeverPull", "seek   far"}},
-		{"one that is believed here is tried", unclear(fresh(mains(con("app", pulls(corev1.PullNever))))).begin().obey().begin().obey(), "start app#0", nil},
+		{"one that is believed here is tried", unclear(fresh(mains(con("app", pulls(corev1.PullNever))))).begin().finish().begin().finish(), "start app#0", nil},
 		{"what may be pulled is: that says why", unclear(fresh(far(corev1.PullIfNotPresent))), "make dirs, make cgroup, pull app far", []string{"!InspectFailed"}},
 		{"and has it looked for again, as nobody tells when it is brought", sought(0), "", []string{"seek   far"}},
 		{"after a few seconds, not at once", sought(4 * time.Second), "", []string{"!seek", "wake   at+5s"}},
@@ -73,7 +73,7 @@ func TestImages(t *testing.T) {
 		{"a pull that waits for room says so, with the figures", noRoom(fresh(far(corev1.PullIfNotPresent)).begin()), "-",
 			[]string{`app    waiting ImagePullNoSpace "the pull of image \"far\" waits for room on the disk: 2 are free"`, `why    ImagePullNoSpace app "the pull of image \"far\" waits for room on the disk: 2 are free" (Warning)`}},
 		{"also after one that has failed", noRoom(failing(1).after(10 * time.Second).begin()), "-", []string{"app    waiting ImagePullNoSpace"}},
-		{"not if it is another image that waits", fresh(mains(con("app", image("near"), pulls(corev1.PullIfNotPresent)))).begin().with(func(in *Input) { in.Observed.HeldPulls = map[string]string{"far": "2 are free"} }), "-", []string{"!ImagePullNoSpace"}},
+		{"not if it is another image that waits", fresh(mains(con("app", image("near"), pulls(corev1.PullIfNotPresent)))).begin().input(func(in *Input) { in.Observed.HeldPulls = map[string]string{"far": "2 are free"} }), "-", []string{"!ImagePullNoSpace"}},
 		{"the second time it is held back 20 s", failing(2).after(2 * time.Second), "-", []string{"until+30s"}},
 		{"never more than 5 min", failing(9).after(2 * time.Second), "-", []string{"until+25m10s"}}, // 10+20+40+80+160+300×4
 		{"an image name that cannot be read is told and never pulled", fresh(mains(con("app", image("a/B")))).after(time.Hour), "make dirs, make cgroup", []string{
@@ -84,23 +84,23 @@ func TestImages(t *testing.T) {
 			[]string{`waiting InvalidImageName "bad"`, "!BackOff"}},
 		{"nor one that the runtime cannot look at", failing(0).ends("pull/app", &Error{Reason: "ImageInspectError", Err: errors.New("bad")}).after(9 * time.Second), "-",
 			[]string{`waiting ImageInspectError "bad"`, "!BackOff"}},
-		{"a registry that answers again recovers the pod", failing(3).after(time.Minute).begin().obey(), "start app#0", nil},
+		{"a registry that answers again recovers the pod", failing(3).after(time.Minute).begin().finish(), "start app#0", nil},
 		{"a pull that was called off is not held back", failing(0).ends("pull/app", &Error{Kind: Canceled, Err: errors.New("x")}), "pull app far", nil},
 		{"another image is pulled at once though the first failed", failing(4).edit(far(corev1.PullIfNotPresent)).edit(mains(con("app", image("other")))), "pull app other", nil},
 		{"a pull of an image that is no longer wanted is called off", failing(0).edit(mains(con("app", image("other")))), "cancel pull/app", nil},
 		{"the images of one pod are pulled side by side", fresh(mains(con("a", image("x")), con("b", image("y")))), "make dirs, make cgroup, pull a x, pull b y", nil},
 		{"an app's image is pulled while init containers run", fresh(inits(con("one")), far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far", nil},
 		{"a failing app image does not hold init containers up, nor hide that they run",
-			fresh(inits(con("one")), far(corev1.PullIfNotPresent)).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox").ends("pull/app", refused), "start one#0",
+			fresh(inits(con("one")), far(corev1.PullIfNotPresent)).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox").ends("pull/app", refused), "start one#0",
 			[]string{"app    waiting PodInitializing"}},
 		{"an image that has vanished is pulled again",
-			failing(0).ends2("pull/app").fails("start/app", &Error{Kind: ImageNotFound, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
+			failing(0).succeed("pull/app").fails("start/app", &Error{Kind: ImageNotFound, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
 	})
 }
 
-// TestAStartHasTheImageThatItsOwnPullBrought whole, with who runs by it, though the
+// TestStartUsesImageOfOwnPull whole, with who runs by it, though the
 // name has moved on since: what another container's pull brought is another image.
-func TestAStartHasTheImageThatItsOwnPullBrought(t *testing.T) {
+func TestStartUsesImageOfOwnPull(t *testing.T) {
 	t.Parallel()
 	w := fresh(mains(con("a", image("far"), pulls(corev1.PullAlways)), con("b", image("far"), pulls(corev1.PullAlways)))).begin()
 	first, second := Image{ID: "sha:1", UID: new(int64(7))}, Image{ID: "sha:2", User: "web"}
@@ -112,7 +112,7 @@ func TestAStartHasTheImageThatItsOwnPullBrought(t *testing.T) {
 		delete(w.in.InProgress, a.Key())
 		w.in.Observed = w.in.Observed.After(Outcome{Action: a, Image: &p.brought})
 	}
-	w.obey()
+	w.finish()
 	started := func() (out []Image) {
 		for range 10 {
 			for _, a := range w.begin().last.BuildRun {
@@ -120,7 +120,7 @@ func TestAStartHasTheImageThatItsOwnPullBrought(t *testing.T) {
 					out = append(out, s.Image)
 				}
 			}
-			w.obey()
+			w.finish()
 		}
 		return out
 	}
@@ -129,15 +129,15 @@ func TestAStartHasTheImageThatItsOwnPullBrought(t *testing.T) {
 	}
 }
 
-// TestAnImageIsLookedUpAgainBeforeAStart unless that was done a moment ago: its name
+// TestStartResolvesOldImageAgain unless that was done a moment ago: its name
 // may stand for another one since.
-func TestAnImageIsLookedUpAgainBeforeAStart(t *testing.T) {
+func TestStartResolvesOldImageAgain(t *testing.T) {
 	t.Parallel()
-	ready := func(opts ...func(*corev1.Pod)) *walk { return fresh(opts...).begin().obey().begin().obey() }
+	ready := func(opts ...func(*corev1.Pod)) *driver { return fresh(opts...).begin().finish().begin().finish() }
 	far := mains(con("app", image("far")))
 	for _, r := range []struct {
 		sentence string
-		given    *walk
+		given    *driver
 		want     bool
 	}{
 		{"a first start takes what was seen when the pod came", ready(), false},
@@ -158,14 +158,14 @@ func TestAnImageIsLookedUpAgainBeforeAStart(t *testing.T) {
 						return
 					}
 				}
-				r.given.begin().obey()
+				r.given.begin().finish()
 			}
 			t.Error("it was never started")
 		})
 	}
 }
 
-func TestALookForImages(t *testing.T) {
+func TestObservedWithImages(t *testing.T) {
 	t.Parallel()
 	a, b := Image{ID: "a"}, Image{ID: "b"}
 	o := Observed{Images: map[string]Image{"stays": a, "moves": a, "goes": a, "hides": a}, ImageErrors: map[string]string{"goes": "x", "other": "y"}}
@@ -190,23 +190,23 @@ func TestImageVolumes(t *testing.T) {
 			}})
 		}
 	}
-	with := func(reference string, policy corev1.PullPolicy) *walk {
+	with := func(reference string, policy corev1.PullPolicy) *driver {
 		return fresh(mains(con("app", mounts("data"))), volume("data", reference, policy))
 	}
 	none := &Error{Kind: NotFound, Reason: "ErrImagePull", Err: errors.New("no such image")}
 	gone := &Error{Kind: ImageNotFound, Err: errors.New("gone")}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"its image is pulled beside all else, and nothing is mounted on the host", with("far", corev1.PullIfNotPresent), "make dirs, make cgroup, pull volume/data far", nil},
-		{"a container waits for it", with("far", corev1.PullIfNotPresent).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox"), "-",
+		{"a container waits for it", with("far", corev1.PullIfNotPresent).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox"), "-",
 			[]string{"app    waiting ContainerCreating"}},
-		{"and starts when it is there", with("far", corev1.PullIfNotPresent).begin().obey().begin().obey(), "start app#0", nil},
+		{"and starts when it is there", with("far", corev1.PullIfNotPresent).begin().finish().begin().finish(), "start app#0", nil},
 		{"one that is here is not pulled", with("img", corev1.PullIfNotPresent), "make dirs, make cgroup", nil},
-		{"Always pulls it once", with("img", corev1.PullAlways).begin().obey().begin().obey(), "start app#0", nil},
-		{"Never says that it is missing", with("far", corev1.PullNever).begin().obey().begin().obey(), "-", []string{"app    waiting ErrImageNeverPull"}},
-		{"a pull that fails shows at the container", with("far", corev1.PullIfNotPresent).begin().ends2("make/dirs").ends2("make/cgroup").fails("pull/volume/data", none), "",
+		{"Always pulls it once", with("img", corev1.PullAlways).begin().finish().begin().finish(), "start app#0", nil},
+		{"Never says that it is missing", with("far", corev1.PullNever).begin().finish().begin().finish(), "-", []string{"app    waiting ErrImageNeverPull"}},
+		{"a pull that fails shows at the container", with("far", corev1.PullIfNotPresent).begin().succeed("make/dirs").succeed("make/cgroup").fails("pull/volume/data", none), "",
 			[]string{"app    waiting ErrImagePull"}},
-		{"one that has vanished is pulled again, with all that the container needs", with("far", corev1.PullIfNotPresent).begin().obey().begin().obey().fails("start/app", gone).after(time.Second), "pull app img, pull volume/data far", nil},
-		{"also where it is pulled always", with("far", corev1.PullAlways).begin().obey().begin().obey().fails("start/app", gone).after(time.Second), "pull app img, pull volume/data far", nil},
+		{"one that has vanished is pulled again, with all that the container needs", with("far", corev1.PullIfNotPresent).begin().finish().begin().finish().fails("start/app", gone).after(time.Second), "pull app img, pull volume/data far", nil},
+		{"also where it is pulled always", with("far", corev1.PullAlways).begin().finish().begin().finish().fails("start/app", gone).after(time.Second), "pull app img, pull volume/data far", nil},
 		{"one that nobody mounts is not pulled", fresh(volume("data", "far", corev1.PullIfNotPresent)), "make dirs, make cgroup", nil},
 	})
 }

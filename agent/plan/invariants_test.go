@@ -13,32 +13,32 @@ import (
 // The tests of this file are small and pointed; breadth is the model world's, in
 // package agent.
 
-// lives are pods in all their ages, each a fresh one.
-func lives() map[string]*walk {
+// samplePods are pods in all their ages, each a fresh one.
+func samplePods() map[string]*driver {
 	full := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("a", mounts("v")), con("b")), emptyDir("v"), ephemeral(con("debug"))}
-	return map[string]*walk{
+	return map[string]*driver{
 		"fresh":         fresh(full...),
 		"pulling":       fresh(mains(con("a", image("far")))).begin(),
-		"starting":      fresh(full...).begin().obey().begin().obey().begin(),
+		"starting":      fresh(full...).begin().finish().begin().finish().begin(),
 		"up":            up(full...),
 		"crashing":      crashed(3).exit("app", 1),
 		"changed":       up().edit(mains(con("app", image("new")))),
 		"sandbox lost":  up(full...).sandboxLost(),
 		"rebooted":      up(full...).rebooted(),
 		"deleted":       up(full...).deleted(30 * time.Second),
-		"evicted":       up(full...).asked("Evicted", time.Second),
+		"evicted":       up(full...).terminate("Evicted", time.Second),
 		"done":          up(never).exit("app", 0),
 		"failed":        up(never).exit("app", 1).settle(),
-		"rejected":      fresh(full...).with(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "OutOfcpu"} }),
-		"waiting":       fresh(full...).with(func(in *Input) { in.Verdict = Verdict{State: Wait} }),
+		"rejected":      fresh(full...).input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "OutOfcpu"} }),
+		"waiting":       fresh(full...).input(func(in *Input) { in.Verdict = Verdict{State: Wait} }),
 		"past deadline": up(func(p *corev1.Pod) { n := int64(1); p.Spec.ActiveDeadlineSeconds = &n }).after(time.Second),
 	}
 }
 
-func TestI1InputIsNeverChanged(t *testing.T) {
+func TestI1InputUnchanged(t *testing.T) {
 	t.Parallel()
-	twins := lives()
-	for name, w := range lives() {
+	twins := samplePods()
+	for name, w := range samplePods() {
 		first := Decide(w.in)
 		if diff := cmp.Diff(twins[name].in, w.in); diff != "" {
 			t.Errorf("%s: the input was changed:\n%s", name, diff)
@@ -51,22 +51,22 @@ func TestI1InputIsNeverChanged(t *testing.T) {
 
 func TestI2ActionsAreSafeInAnyOrder(t *testing.T) {
 	t.Parallel()
-	for name, w := range lives() {
+	for name, w := range samplePods() {
 		for range 40 {
 			w.decide()
-			safe(t, name, w)
+			checkSafe(t, name, w)
 			w.begin()
 			if len(w.in.InProgress) == 0 {
 				break
 			}
-			w.obey()
+			w.finish()
 		}
 	}
 }
 
-// safe fails the test if one action of the last plan needs another one of it,
+// checkSafe fails the test if one action of the last plan needs another one of it,
 // or takes away what another one needs.
-func safe(t *testing.T, name string, w *walk) {
+func checkSafe(t *testing.T, name string, w *driver) {
 	t.Helper()
 	has := map[string]bool{}
 	starts := 0
@@ -94,9 +94,9 @@ func safe(t *testing.T, name string, w *walk) {
 	}
 }
 
-func TestI3AnEndedPodGetsNothingNew(t *testing.T) {
+func TestI3TerminatingPodStartsNothing(t *testing.T) {
 	t.Parallel()
-	for name, w := range lives() {
+	for name, w := range samplePods() {
 		w.deleted(30 * time.Second)
 		for range 40 {
 			if w.begin(); len(w.last.BuildRun)+len(w.last.Configure) > 0 {
@@ -105,7 +105,7 @@ func TestI3AnEndedPodGetsNothingNew(t *testing.T) {
 			if w.last.Done {
 				break
 			}
-			w.obey()
+			w.finish()
 		}
 		if !w.last.Done {
 			t.Errorf("%s: not done\n%s", name, w.text())
@@ -119,7 +119,7 @@ func TestI3AnEndedPodGetsNothingNew(t *testing.T) {
 	}
 }
 
-func TestI4NeverTwoLiveInstances(t *testing.T) {
+func TestI4SingleLiveInstance(t *testing.T) {
 	t.Parallel()
 	for _, state := range []ContainerState{Created, Running, Unknown} {
 		for _, newest := range []ContainerState{Created, Running, Exited, Unknown} {
@@ -138,12 +138,12 @@ func TestI4NeverTwoLiveInstances(t *testing.T) {
 	}
 }
 
-func TestI5AnObedientWorldComesToRest(t *testing.T) {
+func TestI5PlansBecomeEmpty(t *testing.T) {
 	t.Parallel()
-	for name, w := range lives() {
+	for name, w := range samplePods() {
 		w.in.Observed.Images = map[string]Image{"img": {ID: "sha:img"}, "far": {ID: "sha:far"}, "new": {ID: "sha:new"}}
 		for range 100 {
-			w.begin().obey()
+			w.begin().finish()
 			if w.last.Empty() && !w.last.Wake.IsZero() {
 				w.in.Now = w.last.Wake
 			} else if w.last.Empty() {
@@ -156,9 +156,9 @@ func TestI5AnObedientWorldComesToRest(t *testing.T) {
 	}
 }
 
-func TestI6TimeAloneChangesNothingBeforeWake(t *testing.T) {
+func TestI6NoChangeBeforeWake(t *testing.T) {
 	t.Parallel()
-	for name, w := range lives() {
+	for name, w := range samplePods() {
 		w.begin()
 		for range 10 {
 			now := w.decide()
@@ -181,7 +181,7 @@ func TestI6TimeAloneChangesNothingBeforeWake(t *testing.T) {
 	}
 }
 
-func TestI7MainsAfterInits(t *testing.T) {
+func TestI7AppContainersStartAfterInitContainers(t *testing.T) {
 	t.Parallel()
 	w := fresh(inits(con("one"), sidecar("side"), con("two")), mains(con("a"), con("b")))
 	var order []string
@@ -192,7 +192,7 @@ func TestI7MainsAfterInits(t *testing.T) {
 				order = append(order, s.Name)
 			}
 		}
-		w.obey()
+		w.finish()
 	}
 	if got := fmt.Sprint(order); got != "[one side two a b]" {
 		t.Errorf("started in the order %s", got)
@@ -206,13 +206,13 @@ func TestI7MainsAfterInits(t *testing.T) {
 	}
 }
 
-func TestI8ATerminalPodGivesBack(t *testing.T) {
+func TestI8TerminalPodReleasesResources(t *testing.T) {
 	t.Parallel()
-	over := map[string]*walk{
+	over := map[string]*driver{
 		"succeeded": up(onFailure, emptyDir("v"), mains(con("app", mounts("v")))).exit("app", 0),
 		"failed":    up(never, emptyDir("v"), mains(con("app", mounts("v")))).exit("app", 1),
-		"evicted":   up(emptyDir("v"), mains(con("app", mounts("v")))).asked("Evicted", 0),
-		"rejected":  up(emptyDir("v"), mains(con("app", mounts("v")))).with(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }),
+		"evicted":   up(emptyDir("v"), mains(con("app", mounts("v")))).terminate("Evicted", 0),
+		"rejected":  up(emptyDir("v"), mains(con("app", mounts("v")))).input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }),
 	}
 	for name, w := range over {
 		w.settle()
@@ -241,7 +241,7 @@ func TestI8ATerminalPodGivesBack(t *testing.T) {
 	if p := w.decide().Status.Phase; p != corev1.PodRunning {
 		t.Errorf("phase %s beside a running container", p)
 	}
-	w = fresh(mains(con("app", image("far")))).begin().asked("Evicted", 0)
+	w = fresh(mains(con("app", image("far")))).begin().terminate("Evicted", 0)
 	if p := w.decide().Status.Phase; p != corev1.PodPending {
 		t.Errorf("phase %s while the sandbox may still be made", p)
 	}

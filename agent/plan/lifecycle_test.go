@@ -18,15 +18,15 @@ func TestPodLifecyclePage(t *testing.T) {
 	gated := func(p *corev1.Pod) {
 		p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/feature"}}
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		// Pod phase
 		{"Pending: one or more containers have not been made ready to run, downloading included", fresh(mains(con("app", image("far")))).begin(), "-", []string{"pod    Pending"}},
 		{"Running: all containers have been created, at least one runs or is starting or restarting", up(two).exit("app", 1), "", []string{"pod    Running"}},
 		{"Succeeded: all have ended in success and will not be restarted", up(onFailure, two).exit("app", 0).exit("b", 0), "", []string{"pod    Succeeded"}},
 		{"Failed: all have ended, at least one in failure and not set to restart", up(never, two).exit("app", 0).exit("b", 1), "", []string{"pod    Failed"}},
-		{"a deleted pod becomes Failed or Succeeded by its containers' exit codes before it goes: Failed", up().deleted(0).begin().obey(), "", []string{"pod    Failed"}},
-		{"… or Succeeded", up().deleted(9*time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
-		{"a pod does not survive an eviction", up().asked("Evicted", 0).settle(), "", []string{"pod    Failed Evicted"}},
+		{"a deleted pod becomes Failed or Succeeded by its containers' exit codes before it goes: Failed", up().deleted(0).begin().finish(), "", []string{"pod    Failed"}},
+		{"… or Succeeded", up().deleted(9*time.Second).begin().exit("app", 0).input(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
+		{"a pod does not survive an eviction", up().terminate("Evicted", 0).settle(), "", []string{"pod    Failed Evicted"}},
 		// Container states
 		{"Waiting has a reason that says why", fresh(mains(con("app", image("far")))).begin(), "", []string{"app    waiting ContainerCreating"}},
 		{"Running tells when it began", up(), "", []string{"running since+0s"}},
@@ -62,39 +62,39 @@ func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 	t.Parallel()
 	two := mains(con("app"), con("b"))
 	deadline := func(p *corev1.Pod) { n := int64(60); p.Spec.ActiveDeadlineSeconds = &n }
-	probed := func(h Health, opts ...func(*corev1.Container)) *walk {
-		return up(mains(con("app", opts...))).with(func(in *Input) { in.Limits.Probing, in.Health = true, map[string]Health{"app-0": h} })
+	probed := func(h Health, opts ...func(*corev1.Container)) *driver {
+		return up(mains(con("app", opts...))).input(func(in *Input) { in.Limits.Probing, in.Health = true, map[string]Health{"app-0": h} })
 	}
 	all := func(c *corev1.Container) {
 		c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = &corev1.Probe{}, &corev1.Probe{}, &corev1.Probe{}
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		// Probes
 		{"a failed liveness probe kills the container", probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all), "stop app-0 30s", nil},
-		{"… which is then subject to its restart policy", probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().obey(), "start app#1", nil},
+		{"… which is then subject to its restart policy", probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().finish(), "start app#1", nil},
 		{"readiness before the first result is failure", probed(Health{Started: true}, all), "-", []string{"!started ready"}},
 		{"without a readiness probe it is success", probed(Health{}), "-", []string{"started ready"}},
 		{"all other probes wait for the startup probe", probed(Health{}, all), "-", []string{"{Startup:true Readiness:false Liveness:false}"}},
 		{"a container that a probe kills again and again backs off like one that crashes",
-			probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().obey().settle().with(func(in *Input) {
+			probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().finish().settle().input(func(in *Input) {
 				in.Health = map[string]Health{"app-1": {Started: true, Failed: true, FailedProbe: "liveness"}}
-			}).begin().obey(), "-", []string{"app    waiting CrashLoopBackOff"}},
+			}).begin().finish(), "-", []string{"app    waiting CrashLoopBackOff"}},
 		{"a failed startup probe kills the container", probed(Health{Failed: true, FailedProbe: "startup"}, all), "stop app-0 30s", nil},
 		{"without a startup probe it is success", probed(Health{}), "-", []string{"started"}},
 		// Termination
 		{"containers get the grace period to end, 30 s unless said otherwise", up(never).sandboxLost(), "stop app-0 30s", nil},
 		{"after deletion nothing is restarted", up(two).deleted(30*time.Second).begin().exit("app", 1), "-", []string{"app    terminated Error 1"}},
 		{"the agent's restart does not start the grace anew: only what is left is given",
-			up().deleted(30 * time.Second).begin().after(10 * time.Second).with(func(in *Input) { in.InProgress = map[ActionKey]Action{} }), "stop app-0 20s", nil},
-		{"sidecars are not told to end before the last main has ended", up(inits(sidecar("side")), two).deleted(30*time.Second).begin().exit("app", 0).with(func(in *Input) { delete(in.InProgress, ActionKey{"stop", "app-0"}) }), "-", []string{"side   running"}},
-		{"they end in the reverse of their order", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().obey(), "stop s2-0 30s", nil},
+			up().deleted(30 * time.Second).begin().after(10 * time.Second).input(func(in *Input) { in.InProgress = map[ActionKey]Action{} }), "stop app-0 20s", nil},
+		{"sidecars are not told to end before the last main has ended", up(inits(sidecar("side")), two).deleted(30*time.Second).begin().exit("app", 0).input(func(in *Input) { delete(in.InProgress, ActionKey{"stop", "app-0"}) }), "-", []string{"side   running"}},
+		{"they end in the reverse of their order", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().finish(), "stop s2-0 30s", nil},
 		{"when the grace is over all that remain are ended together with a short grace", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().after(time.Minute), "stop s2-0 2s, stop s1-0 2s", nil},
 		{"an active deadline ends the pod", up(deadline).after(time.Minute), "stop app-0 30s", []string{"DeadlineExceeded"}},
 	})
 }
 
-// TestATerminatedContainerTellsItsTimes is that page's sentence on the state.
-func TestATerminatedContainerTellsItsTimes(t *testing.T) {
+// TestTerminatedContainerTimes is that page's sentence on the state.
+func TestTerminatedContainerTimes(t *testing.T) {
 	t.Parallel()
 	w := up(never).after(time.Minute).exit("app", 2)
 	st := w.decide().Status.ContainerStatuses[0].State.Terminated
@@ -108,22 +108,22 @@ func TestInitContainersPage(t *testing.T) {
 	t.Parallel()
 	pair := inits(con("one"), con("two"))
 	volumes := []func(*corev1.Pod){inits(con("one", mounts("v"))), emptyDir("v")}
-	check(t, []row{
-		{"init containers wait until networking and storage are ready", fresh(volumes...).begin().obey().begin().ends2("run/sandbox"), "-", []string{"one    waiting PodInitializing"}},
+	runCases(t, []testCase{
+		{"init containers wait until networking and storage are ready", fresh(volumes...).begin().finish().begin().succeed("run/sandbox"), "-", []string{"one    waiting PodInitializing"}},
 		{"they run in the order of the spec", started("one", pair), "-", nil},
 		{"each must succeed before the next starts", started("one", pair).exit("one", 0), "start two#0", nil},
 		{"when all have run the app containers start", started("two", pair).exit("two", 0), "start app#0", nil},
 		{"one that fails is retried by the restart policy", started("one", pair).exit("one", 1), "start one#1", nil},
-		{"one that cannot be started is retried too", fresh(pair).begin().obey().begin().obey().fails("start/one", &Error{Err: errors.New("x")}).after(time.Second), "start one#0", nil},
+		{"one that cannot be started is retried too", fresh(pair).begin().finish().begin().finish().fails("start/one", &Error{Err: errors.New("x")}).after(time.Second), "start one#0", nil},
 		{"policy Always is OnFailure for them: one that has succeeded stays done", started("one", pair).exit("one", 0), "start two#0", nil},
 		{"under Never a failure fails the whole pod", started("one", never, pair).exit("one", 1), "stop sb-0", []string{"pod    Failed"}},
 		{"a pod cannot be Ready before all have succeeded", started("two", pair), "-", []string{" Ready=False"}},
 		{"a pod that is initializing is Pending", started("two", pair), "-", []string{"pod    Pending", "Initialized=False"}},
-		{"if the pod's sandbox restarts all of them run again", up(pair).rebooted().begin().obey().begin().obey(), "start one#1", nil},
+		{"if the pod's sandbox restarts all of them run again", up(pair).rebooted().begin().finish().begin().finish(), "start one#1", nil},
 		{"a change of an app container's image restarts that container only", up(pair).edit(mains(con("app", image("new")))), "stop app-0 30s", nil},
 		{"their image's change does not run them again", up(pair).edit(inits(con("one", image("new")), con("two"))), "-", nil},
 		{"they are not run again when the runtime has lost their record",
-			up(pair).with(func(in *Input) {
+			up(pair).input(func(in *Input) {
 				in.Observed.Containers = filter(in.Observed.Containers, func(k Container) bool { return k.Name != "app" })
 				in.Memory.Exits = nil
 			}), "-", []string{"Initialized=True", "one    terminated Completed 0 ready"}},
@@ -135,12 +135,12 @@ func TestInitContainersPage(t *testing.T) {
 func TestSidecarContainersPage(t *testing.T) {
 	t.Parallel()
 	mixed := inits(con("one"), sidecar("side"), con("two"))
-	check(t, []row{
+	runCases(t, []testCase{
 		{"a sidecar remains running during the pod's life", up(mixed).after(time.Hour), "-", []string{"side   running"}},
 		{"the next init container starts when it has started, not ended", started("side", mixed), "start two#0", nil},
 		{"it can be restarted without touching the others", up(mixed).exit("side", 1), "start side#1", []string{"app    running"}},
-		{"a startup probe of it holds the next one up", started("side", inits(con("one"), sidecar("side", func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), con("two"))).with(func(in *Input) { in.Limits.Probing = true }), "-", []string{"two    waiting PodInitializing"}},
-		{"its readiness probe decides the pod's readiness", up(inits(sidecar("side", func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }))).with(func(in *Input) { in.Limits.Probing = true }), "-", []string{" Ready=False/ContainersNotReady"}},
+		{"a startup probe of it holds the next one up", started("side", inits(con("one"), sidecar("side", func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), con("two"))).input(func(in *Input) { in.Limits.Probing = true }), "-", []string{"two    waiting PodInitializing"}},
+		{"its readiness probe decides the pod's readiness", up(inits(sidecar("side", func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }))).input(func(in *Input) { in.Limits.Probing = true }), "-", []string{" Ready=False/ContainersNotReady"}},
 		{"its readiness decides the pod's readiness", up(mixed).exit("side", 1), "", []string{" Ready=False/ContainersNotReady"}},
 		{"it does not keep a job from completing", up(never, mixed).exit("app", 0).settle(), "-", []string{"pod    Succeeded"}},
 		{"its exit code at the pod's end is ignored", up(never, mixed).exit("app", 0).settle(), "-", []string{"pod    Succeeded", "side   terminated Error 137"}},

@@ -105,8 +105,8 @@ func (o Observed) afterCgroup(to Resources, r Outcome) Observed {
 func (o Observed) afterResize(a ResizeContainer, r Outcome) Observed {
 	o.ResizedContainers = withKey(o.ResizedContainers, a.ID, a.ContainerResources)
 	maps.DeleteFunc(o.ResizedContainers, func(id string, _ ContainerResources) bool {
-		gone := !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == id })
-		return gone || id == a.ID && r.Err != nil
+		removed := !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == id })
+		return removed || id == a.ID && r.Err != nil
 	})
 	return o
 }

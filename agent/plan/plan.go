@@ -63,7 +63,7 @@ func (p Plan) Empty() bool {
 // ActionKey identifies an action. At most one action per key is in progress.
 type ActionKey struct{ Verb, Target string }
 
-func (k ActionKey) String() string { return k.Verb + "/" + k.Target }
+func (key ActionKey) String() string { return key.Verb + "/" + key.Target }
 
 // Action is one operation on a pod. The types below, grouped by stage, are the only ones.
 type Action interface{ Key() ActionKey }

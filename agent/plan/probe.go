@@ -66,8 +66,8 @@ func (m Memory) SameReadiness(other Memory) bool {
 // postStartFinished reports whether a postStart hook has finished between was and now.
 func postStartFinished(now, was map[string]HookStatus) bool {
 	for name, h := range now {
-		over := h.PostStart == HookDone || h.PostStart == HookFailed
-		if b := was[name]; over && (b.Attempt != h.Attempt || b.PostStart != h.PostStart) {
+		finished := h.PostStart == HookDone || h.PostStart == HookFailed
+		if b := was[name]; finished && (b.Attempt != h.Attempt || b.PostStart != h.PostStart) {
 			return true
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestWhoHadToGoComesBack has pods of every kind evicted and looks when they are to be
+// TestRecreateAfterEviction has pods of every kind evicted and looks when they are to be
 // made anew.
-func TestWhoHadToGoComesBack(t *testing.T) {
+func TestRecreateAfterEviction(t *testing.T) {
 	t.Parallel()
 	filed := func(p *corev1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} }
 	for _, row := range []struct {
@@ -30,7 +30,7 @@ func TestWhoHadToGoComesBack(t *testing.T) {
 		{"nor where a server has it made anew", []func(*corev1.Pod){filed}, func(in *Input) { in.Limits.RecreateBase = 0 }, time.Hour, false},
 		{"nor what nobody wants any more", []func(*corev1.Pod){filed}, func(in *Input) { in.Termination.RemovePod = true }, time.Hour, false},
 	} {
-		w := up(row.pod...).asked("Evicted", 0)
+		w := up(row.pod...).terminate("Evicted", 0)
 		w.in.Limits.RecreateBase, w.in.Limits.RecreateMax = time.Minute, 10*time.Minute
 		w.in.Termination.NodeCaused = true
 		if row.more != nil {

@@ -31,13 +31,13 @@ const PodLevel = ""
 // containers, its sidecars and the pod itself. Containers without CPU and memory are not included.
 // The result is never nil.
 func ResourcesOf(pod *corev1.Pod) Resources {
-	out := Resources{}
+	resources := Resources{}
 	eachResizable(pod, func(name string, r *corev1.ResourceRequirements) {
 		if requests, limits := cpuAndMemory(r.Requests), cpuAndMemory(r.Limits); len(requests)+len(limits) > 0 {
-			out[name] = corev1.ResourceRequirements{Requests: requests, Limits: limits}
+			resources[name] = corev1.ResourceRequirements{Requests: requests, Limits: limits}
 		}
 	})
-	return out
+	return resources
 }
 
 // eachResizable calls f for the pod and each container whose CPU and memory can change in place.
@@ -256,7 +256,7 @@ func (d *decider) observedGeneration() int64 {
 }
 
 // resizeMessage returns the event message in upstream's format, with the resources as JSON.
-func (d *decider) resizeMessage(what, problem string) string {
+func (d *decider) resizeMessage(message, problem string) string {
 	type one struct {
 		Name      string                      `json:"name"`
 		Resources corev1.ResourceRequirements `json:"resources"`
@@ -279,9 +279,9 @@ func (d *decider) resizeMessage(what, problem string) string {
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
-		return what
+		return message
 	}
-	return fmt.Sprintf("%s: %s", what, text)
+	return fmt.Sprintf("%s: %s", message, text)
 }
 
 // resize brings the pod cgroup and the running containers to the allocated resources. The cgroup

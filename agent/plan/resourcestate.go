@@ -31,11 +31,11 @@ type ContainerResources struct {
 }
 
 // Equal reports whether both require the same settings of a container.
-func (g ContainerResources) Equal(other ContainerResources) bool {
-	inherited := func(g ContainerResources) corev1.ResourceRequirements {
-		return corev1.ResourceRequirements{Limits: g.Inherited}
+func (r ContainerResources) Equal(other ContainerResources) bool {
+	inherited := func(r ContainerResources) corev1.ResourceRequirements {
+		return corev1.ResourceRequirements{Limits: r.Inherited}
 	}
-	return sameResources(g.Resources, other.Resources) && sameResources(inherited(g), inherited(other))
+	return sameResources(r.Resources, other.Resources) && sameResources(inherited(r), inherited(other))
 }
 
 // ForContainer returns the resources of one container.

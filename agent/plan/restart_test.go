@@ -17,13 +17,13 @@ func TestRestartPolicy(t *testing.T) {
 	}
 	in, notIn := corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn
 	two := mains(con("app"), con("b"))
-	check(t, []row{
+	runCases(t, []testCase{
 		{"Always restarts after success", up().exit("app", 0), "start app#1", []string{"pod    Running", "app    terminated Completed 0 restarts=0"}},
 		{"Always restarts after failure", up().exit("app", 1), "start app#1", nil},
 		{"OnFailure restarts after failure", up(onFailure).exit("app", 1), "start app#1", []string{"pod    Running"}},
 		{"OnFailure does not restart after success; the pod succeeds", up(onFailure).exit("app", 0), "stop sb-0", []string{"pod    Succeeded", "Ready=False/PodCompleted", "Initialized=True/PodCompleted"}},
 		{"Never does not restart after failure; the pod fails", up(never).exit("app", 3), "stop sb-0", []string{"pod    Failed", "app    terminated Error 3", "Ready=False/PodFailed"}},
-		{"Never does not keep a container from its first run whose start was cut off", up(never).exit("app", 128).with(func(in *Input) { in.Observed.Containers[0].Interrupted = true }),
+		{"Never does not keep a container from its first run whose start was cut off", up(never).exit("app", 128).input(func(in *Input) { in.Observed.Containers[0].Interrupted = true }),
 			"remove app-0", []string{"pod    Running", "app    waiting ContainerCreating restarts=0"}},
 		{"nor is an ephemeral container's only run one that was cut off before it began",
 			up(ephemeral(con("debug"))).exit("debug", 128).change("debug", func(k *Container) { k.Interrupted = true }), "remove debug-0", []string{"pod    Running", "debug  waiting ContainerCreating restarts=0", "Ready=True"}},
@@ -31,7 +31,7 @@ func TestRestartPolicy(t *testing.T) {
 		{"one failure among successes fails the pod", up(never, two).exit("app", 1).exit("b", 0), "", []string{"pod    Failed"}},
 		{"OnFailure with one done and one failed: the failed one runs again", up(onFailure, two).exit("app", 0).exit("b", 1), "start b#1", []string{"pod    Running"}},
 		{"an init container that fails under Never fails the pod, and the mains never run",
-			up(never, inits(con("one"), con("two"))).with(func(in *Input) { in.Observed.Containers, in.Memory = nil, Memory{} }).begin().obey().exit("one", 1), "stop sb-0",
+			up(never, inits(con("one"), con("two"))).input(func(in *Input) { in.Observed.Containers, in.Memory = nil, Memory{} }).begin().finish().exit("one", 1), "stop sb-0",
 			[]string{"pod    Failed", "two    waiting PodInitializing", "app    waiting PodInitializing", "Initialized=False/ContainersNotInitialized"}},
 		{"an init container that fails under Always is tried again", started("one", inits(con("one"))).exit("one", 1), "start one#1", []string{"pod    Pending"}},
 		{"a container's own Never beats the pod's Always", up(mains(con("app", own("Never")))).exit("app", 1), "stop sb-0", []string{"pod    Failed"}},
@@ -49,24 +49,24 @@ func TestRestartPolicy(t *testing.T) {
 	})
 }
 
-// TestInterruptedStartIsNotARestart holds what follows when the runtime dies while it creates or starts a
+// TestInterruptedStartIsNotCounted holds what follows when the runtime dies while it creates or starts a
 // container: the instance is removed and the same attempt is made again.
-func TestInterruptedStartIsNotARestart(t *testing.T) {
+func TestInterruptedStartIsNotCounted(t *testing.T) {
 	t.Parallel()
-	interrupted := func(change func(*Container), opts ...func(*corev1.Pod)) *walk {
+	interrupted := func(change func(*Container), opts ...func(*corev1.Pod)) *driver {
 		return started("app", opts...).change("app", change)
 	}
 	creating := func(k *Container) { k.State, k.CreatedAt, k.StartedAt = Unknown, time.Time{}, time.Time{} }
 	starting := func(k *Container) { k.State, k.StartedAt = Unknown, time.Time{} }
 	cancelled := func(k *Container) { k.State, k.StartedAt, k.ExitCode, k.Interrupted = Exited, time.Time{}, 128, true }
 	none := []string{"app    waiting ContainerCreating restarts=0"}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"the runtime died during CreateContainer", interrupted(creating), "remove app-0", none},
-		{"the same attempt is made again", interrupted(creating).begin().obey(), "start app#0", none},
-		{"also where the policy is Never, since it cannot have run", interrupted(creating, never).begin().obey(), "start app#0", none},
-		{"the runtime died during StartContainer", interrupted(starting).begin().obey(), "start app#0", none},
+		{"the same attempt is made again", interrupted(creating).begin().finish(), "start app#0", none},
+		{"also where the policy is Never, since it cannot have run", interrupted(creating, never).begin().finish(), "start app#0", none},
+		{"the runtime died during StartContainer", interrupted(starting).begin().finish(), "start app#0", none},
 		{"where the policy is Never it may have run and is stopped", interrupted(starting, never), "stop app-0 30s", nil},
-		{"the runtime gave up the start", interrupted(cancelled).begin().obey(), "start app#0", none},
+		{"the runtime gave up the start", interrupted(cancelled).begin().finish(), "start app#0", none},
 		{"one that was seen running has run", up().change("app", creating), "stop app-0 30s", nil},
 		{"one that has a start time has run", interrupted(func(k *Container) { k.State, k.StartedAt = Unknown, k.CreatedAt }), "stop app-0 30s", nil},
 	})
@@ -74,10 +74,10 @@ func TestInterruptedStartIsNotARestart(t *testing.T) {
 
 // started is a pod at the start of its first containers, the named one
 // running: an init container that has not ended.
-func started(name string, opts ...func(*corev1.Pod)) *walk {
+func started(name string, opts ...func(*corev1.Pod)) *driver {
 	w := fresh(opts...)
 	for range 20 {
-		w.begin().obey()
+		w.begin().finish()
 		if _, seen := newDecider(w.in).newest(name); seen {
 			return w.change(name, func(k *Container) { k.State, k.FinishedAt = Running, time.Time{} })
 		}
@@ -85,7 +85,7 @@ func started(name string, opts ...func(*corev1.Pod)) *walk {
 	panic(name + " never starts")
 }
 
-func crashed(n int, opts ...func(*corev1.Pod)) *walk {
+func crashed(n int, opts ...func(*corev1.Pod)) *driver {
 	w := up(opts...)
 	for range n {
 		w.crash("app")
@@ -95,10 +95,10 @@ func crashed(n int, opts ...func(*corev1.Pod)) *walk {
 
 func TestScenario24_CrashBackOff(t *testing.T) {
 	t.Parallel()
-	fast := func(w *walk) *walk {
-		return w.with(func(in *Input) { in.Limits.CrashMax, in.Limits.CrashBase = 4*time.Second, 4*time.Second })
+	fast := func(w *driver) *driver {
+		return w.input(func(in *Input) { in.Limits.CrashMax, in.Limits.CrashBase = 4*time.Second, 4*time.Second })
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"the first restart is at once", up().exit("app", 1), "start app#1", nil},
 		{"the second waits 10 s from the exit", crashed(1).exit("app", 1).after(4 * time.Second), "-",
 			[]string{`app    waiting CrashLoopBackOff "back-off 10s restarting failed container=app pod=web_default(u1)" restarts=1 last=(terminated Error 1)`,
@@ -114,18 +114,18 @@ func TestScenario24_CrashBackOff(t *testing.T) {
 		{"success counts as well as failure", crashed(1).exit("app", 0), "-", []string{"CrashLoopBackOff", "last=(terminated Completed 0)"}},
 		{"each container has its own", crashed(3, mains(con("app"), con("b"))).exit("b", 1), "start b#1", nil},
 		{"another image starts afresh", crashed(3).exit("app", 1).begin().edit(mains(con("app", image("new")))).
-			with(func(in *Input) { in.Observed.Images = map[string]Image{"new": {ID: "sha:new"}} }), "start app#4", nil},
+			input(func(in *Input) { in.Observed.Images = map[string]Image{"new": {ID: "sha:new"}} }), "start app#4", nil},
 		{"one exit is counted once however often it is looked at", crashed(1).exit("app", 1).begin().after(time.Second).begin().after(time.Second), "-", []string{"back-off 10s ", "wake   at+10s"}},
 		{"an exit time in the future counts from now", crashed(1).exit("app", 1).change("app", func(k *Container) { k.FinishedAt = t0.Add(5 * time.Second) }), "-", []string{"wake   at+10s"}},
 		{"an exit time that the runtime does not know counts from now", crashed(1).exit("app", 1).change("app", func(k *Container) { k.FinishedAt = time.Time{} }), "-", []string{"back-off 10s ", "wake   at+10s"}},
 		{"a clock that is set back does not lengthen the wait", crashed(1).exit("app", 1).begin().after(-time.Hour), "-", []string{"wake   at+-59m50s"}},
-		{"the back-off outlives the agent", crashed(2).exit("app", 1).begin().with(func(in *Input) { in.Failures, in.Observed.PulledImages = nil, nil }), "-", []string{"back-off 20s "}},
+		{"the back-off outlives the agent", crashed(2).exit("app", 1).begin().input(func(in *Input) { in.Failures, in.Observed.PulledImages = nil, nil }), "-", []string{"back-off 20s "}},
 	})
 }
 
-func TestChangedImage(t *testing.T) {
+func TestContainerSpecChange(t *testing.T) {
 	t.Parallel()
-	edited := func(w *walk, names ...string) *walk {
+	edited := func(w *driver, names ...string) *driver {
 		w.in.Observed.Images = map[string]Image{"img": {ID: "sha:img"}, "new": {ID: "sha:new"}}
 		return w.edit(func(p *corev1.Pod) {
 			for _, n := range names {
@@ -142,72 +142,72 @@ func TestChangedImage(t *testing.T) {
 			}
 		})
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"a container whose image changed is stopped", edited(up(), "app"), "stop app-0 30s", []string{`why    Killing app "Container app definition changed, will be restarted" (Normal)`}},
-		{"and started with the new one at once", edited(up(), "app").begin().obey(), "start app#1", nil},
-		{"whatever the policy: under Never", edited(up(never), "app").begin().obey(), "start app#1", []string{"pod    Running"}},
-		{"whatever the policy: under OnFailure, though it ended well", edited(up(onFailure), "app").begin().obey().change("app", func(k *Container) { k.ExitCode = 0 }), "start app#1", nil},
+		{"and started with the new one at once", edited(up(), "app").begin().finish(), "start app#1", nil},
+		{"whatever the policy: under Never", edited(up(never), "app").begin().finish(), "start app#1", []string{"pod    Running"}},
+		{"whatever the policy: under OnFailure, though it ended well", edited(up(onFailure), "app").begin().finish().change("app", func(k *Container) { k.ExitCode = 0 }), "start app#1", nil},
 		{"a container that had ended before the edit stays ended under Never", edited(up(never, mains(con("app"), con("b"))).exit("app", 0).begin(), "app"), "-", nil},
 		{"the other containers are left alone", edited(up(mains(con("app"), con("b"))), "b"), "stop b-0 30s", nil},
 		{"a sidecar is restarted likewise", edited(up(never, inits(sidecar("side"))), "side"), "stop side-0 30s", nil},
 		{"an init container that has run is not", edited(up(inits(con("one"))), "one"), "-", nil},
 		{"a container that was made before hashes were kept is left alone", edited(up().change("app", func(k *Container) { k.SpecHash = "" }), "app"), "-", nil},
-		{"a pod that is ended meanwhile starts nothing", edited(up(never), "app").begin().obey().deleted(30 * time.Second), "stop sb-0, remove app-0", nil},
+		{"a pod that is ended meanwhile starts nothing", edited(up(never), "app").begin().finish().deleted(30 * time.Second), "stop sb-0, remove app-0", nil},
 	})
 }
 
 func TestSandboxLoss(t *testing.T) {
 	t.Parallel()
 	full := []func(*corev1.Pod){inits(con("one"), sidecar("side"))}
-	rebuilt := func(w *walk) *walk { // old containers ended, the old sandbox down, a new one up
-		return w.sandboxLost().begin().obey().begin().obey().begin().obey()
+	rebuilt := func(w *driver) *driver { // old containers ended, the old sandbox down, a new one up
+		return w.sandboxLost().begin().finish().begin().finish().begin().finish()
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"what still runs of a lost sandbox is ended first", up(full...).sandboxLost(), "stop app-0 30s",
 			[]string{`why    SandboxChanged "Pod sandbox changed, it will be killed and re-created." (Normal)`, "PodReadyToStartContainers=False"}},
-		{"then its sidecars", up(full...).sandboxLost().begin().obey(), "stop side-0 30s", nil},
-		{"then its network is released", up(full...).sandboxLost().begin().obey().begin().obey(), "stop sb-0", nil},
-		{"then there is a new one, of the next attempt", up(full...).sandboxLost().begin().obey().begin().obey().begin().obey(), "run sandbox#1", nil},
-		{"init containers run again in the new one", rebuilt(up(full...)).begin().obey(), "start one#1", []string{"Initialized=False", "ip=10.0.0.2"}},
-		{"and the mains after them", rebuilt(up(full...)).begin().obey().begin().obey().begin().obey(), "start app#1", []string{"one    terminated Completed 0 ready restarts=1"}},
+		{"then its sidecars", up(full...).sandboxLost().begin().finish(), "stop side-0 30s", nil},
+		{"then its network is released", up(full...).sandboxLost().begin().finish().begin().finish(), "stop sb-0", nil},
+		{"then there is a new one, of the next attempt", up(full...).sandboxLost().begin().finish().begin().finish().begin().finish(), "run sandbox#1", nil},
+		{"init containers run again in the new one", rebuilt(up(full...)).begin().finish(), "start one#1", []string{"Initialized=False", "ip=10.0.0.2"}},
+		{"and the mains after them", rebuilt(up(full...)).begin().finish().begin().finish().begin().finish(), "start app#1", []string{"one    terminated Completed 0 ready restarts=1"}},
 		{"under OnFailure what had succeeded stays done", rebuilt(up(onFailure, mains(con("app"), con("b"))).exit("app", 0)), "start b#1", nil},
 		{"under OnFailure a pod of which all had succeeded gets no new sandbox", up(onFailure).exit("app", 0).begin().sandboxLost(), "-", []string{"pod    Succeeded"}},
-		{"under Never what was killed with the sandbox fails the pod", up(never).sandboxLost().begin().obey(), "stop sb-0", []string{"pod    Failed"}},
-		{"under Never a pod that had run nothing yet gets a new one", fresh(never).begin().obey().begin().obey().sandboxLost().begin().obey(), "remove sb-0, run sandbox#1", nil},
-		{"after a reboot of the node the pod comes back, its restarts counted", up().rebooted().begin().obey().begin().obey(), "start app#1", nil},
-		{"and at once, however often the container had crashed", crashed(3).rebooted().begin().obey().begin().obey(), "start app#4", nil},
-		{"what was lost with the node's power was no crash: it waits for no back-off", crashed(3).rebooted().begin().obey().begin().obey(), "start app#4", nil},
+		{"under Never what was killed with the sandbox fails the pod", up(never).sandboxLost().begin().finish(), "stop sb-0", []string{"pod    Failed"}},
+		{"under Never a pod that had run nothing yet gets a new one", fresh(never).begin().finish().begin().finish().sandboxLost().begin().finish(), "remove sb-0, run sandbox#1", nil},
+		{"after a reboot of the node the pod comes back, its restarts counted", up().rebooted().begin().finish().begin().finish(), "start app#1", nil},
+		{"and at once, however often the container had crashed", crashed(3).rebooted().begin().finish().begin().finish(), "start app#4", nil},
+		{"what was lost with the node's power was no crash: it waits for no back-off", crashed(3).rebooted().begin().finish().begin().finish(), "start app#4", nil},
 		{"an ephemeral container of a lost sandbox does not come back", rebuilt(up(ephemeral(con("debug")))), "start app#1", nil},
-		{"an old sandbox without containers is removed", up().sandboxLost().begin().obey().begin().obey().begin().obey().
-			with(func(in *Input) { in.Observed.Containers = nil }), "remove sb-0, start app#1", nil},
+		{"an old sandbox without containers is removed", up().sandboxLost().begin().finish().begin().finish().begin().finish().
+			input(func(in *Input) { in.Observed.Containers = nil }), "remove sb-0, start app#1", nil},
 		{"a container whose sandbox is not even listed is ended before a new one is made",
-			up().with(func(in *Input) { in.Observed.Sandboxes = nil }), "stop app-0 30s", nil},
+			up().input(func(in *Input) { in.Observed.Sandboxes = nil }), "stop app-0 30s", nil},
 		{"a sandbox that the runtime gave another attempt keeps attempts rising",
-			fresh().begin().obey().with(func(in *Input) { in.Observed.Sandboxes = []Sandbox{{ID: "x", Attempt: 6, Stopped: true}} }), "remove x, run sandbox#7", nil},
+			fresh().begin().finish().input(func(in *Input) { in.Observed.Sandboxes = []Sandbox{{ID: "x", Attempt: 6, Stopped: true}} }), "remove x, run sandbox#7", nil},
 	})
 }
 
-func TestLeftovers(t *testing.T) {
+func TestLeftoverContainers(t *testing.T) {
 	t.Parallel()
-	add := func(w *walk, k Container) *walk {
-		return w.with(func(in *Input) { in.Observed = in.Observed.WithContainer(k) })
+	add := func(w *driver, k Container) *driver {
+		return w.input(func(in *Input) { in.Observed = in.Observed.WithContainer(k) })
 	}
 	twin := Container{ID: "twin", Name: "app", SandboxID: "sb-0", State: Running, Attempt: 3, StartedAt: t0, CreatedAt: t0}
-	check(t, []row{
-		{"a container left created by an agent that died is removed", up().with(func(in *Input) { in.Observed.Containers[0].State = Created }), "remove app-0", []string{"restarts=0"}},
-		{"and made again with the same attempt", up().with(func(in *Input) { in.Observed.Containers[0].State = Created; in.Memory = Memory{} }).begin().obey(), "start app#0", nil},
+	runCases(t, []testCase{
+		{"a container left created by an agent that died is removed", up().input(func(in *Input) { in.Observed.Containers[0].State = Created }), "remove app-0", []string{"restarts=0"}},
+		{"and made again with the same attempt", up().input(func(in *Input) { in.Observed.Containers[0].State = Created; in.Memory = Memory{} }).begin().finish(), "start app#0", nil},
 		{"a container in an unknown state is ended before it runs again", up().change("app", func(k *Container) { k.State = Unknown }), "stop app-0 30s", []string{"waiting ContainerStatusUnknown"}},
 		{"the older of two live instances is ended", add(up(), twin), "stop app-0 30s", nil},
 		{"nothing starts beside an older instance that lives",
 			add(up(), twin).change("app", func(k *Container) { k.State, k.ExitCode = Exited, 1 }), "stop app-0 30s", nil},
-		{"one dead instance is kept for its log, older ones go", crashed(1).exit("app", 1).begin().after(10 * time.Second).begin().obey(), "remove app-0", nil},
-		{"on a node short of disk none is kept but the newest", crashed(1).begin().after(10 * time.Second).begin().obey().with(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", nil},
-		{"an exit that the runtime has forgotten is remembered", crashed(1).exit("app", 7).begin().with(func(in *Input) { in.Observed.Containers = nil }), "-",
+		{"one dead instance is kept for its log, older ones go", crashed(1).exit("app", 1).begin().after(10 * time.Second).begin().finish(), "remove app-0", nil},
+		{"on a node short of disk none is kept but the newest", crashed(1).begin().after(10 * time.Second).begin().finish().input(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", nil},
+		{"an exit that the runtime has forgotten is remembered", crashed(1).exit("app", 7).begin().input(func(in *Input) { in.Observed.Containers = nil }), "-",
 			[]string{"last=(terminated Error 7)", "CrashLoopBackOff", "restarts=1"}},
 		{"a pod that has succeeded is not run again when the runtime has forgotten it",
-			up(onFailure).exit("app", 0).settle().with(func(in *Input) { in.Observed = Observed{Network: NetworkStatus{Ready: true}} }), "-", []string{"pod    Succeeded", "app    terminated Completed 0"}},
+			up(onFailure).exit("app", 0).settle().input(func(in *Input) { in.Observed = Observed{Network: NetworkStatus{Ready: true}} }), "-", []string{"pod    Succeeded", "app    terminated Completed 0"}},
 		{"nor one that only the control server remembers",
 			fresh().edit(func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }), "-", []string{"pod    Failed Evicted"}},
-		{"a running container that somebody removed runs again", up().with(func(in *Input) { in.Observed.Containers = nil }), "start app#1", []string{"pod    Running"}},
+		{"a running container that somebody removed runs again", up().input(func(in *Input) { in.Observed.Containers = nil }), "start app#1", []string{"pod    Running"}},
 	})
 }

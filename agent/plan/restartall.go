@@ -44,7 +44,7 @@ func (d *decider) isCurrent(k Container, sb Sandbox) bool {
 
 // restartAll starts a new round if an exit triggers one, stops the containers of earlier rounds and
 // reports whether any of them is still live.
-func (d *decider) restartAll() (underWay bool) {
+func (d *decider) restartAll() (inProgress bool) {
 	for _, c := range d.specs {
 		k, seen := d.newest(c.Name)
 		if seen && k.State == Exited && !d.fromEarlierRound(k) && triggersRestartAll(c, k.ExitCode) {
@@ -55,18 +55,18 @@ func (d *decider) restartAll() (underWay bool) {
 	d.cancel(func(a Action) bool {
 		start, ok := a.(StartContainer)
 		if ok && start.Attempt < d.mem.RestartAll.FirstAttempts[start.Name] {
-			underWay = true
+			inProgress = true
 			return true
 		}
 		return false
 	})
 	for _, k := range d.Observed.Containers {
 		if d.fromEarlierRound(k) && k.Live() {
-			underWay = true
+			inProgress = true
 			d.stop(k, StopReasonRestartAll, d.Now, 0)
 		}
 	}
-	return underWay
+	return inProgress
 }
 
 // startRound starts a new round after the exit of k.

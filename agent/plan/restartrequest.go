@@ -21,12 +21,12 @@ func RequestRestart(in Input, names []string) (Memory, error) {
 		return in.Memory, fmt.Errorf("pod %s is over: what its containers had to do is done", in.Pod.Name)
 	}
 	for _, name := range names {
-		if err := d.askable(name); err != nil {
+		if err := d.restartError(name); err != nil {
 			return in.Memory, err
 		}
 	}
 	for _, c := range d.specs {
-		if len(names) == 0 && d.askable(c.Name) != nil || len(names) > 0 && !slices.Contains(names, c.Name) {
+		if len(names) == 0 && d.restartError(c.Name) != nil || len(names) > 0 && !slices.Contains(names, c.Name) {
 			continue
 		}
 		k, seen := d.newest(c.Name)
@@ -59,8 +59,8 @@ func (f Failure) DelaysStartOf(names []string) bool {
 	return false
 }
 
-// askable returns why a container cannot be restarted on request, or nil.
-func (d *decider) askable(name string) error {
+// restartError returns why a container cannot be restarted on request, or nil.
+func (d *decider) restartError(name string) error {
 	for _, c := range d.specs {
 		if c.Name != name {
 			continue

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-func TestAskedRestart(t *testing.T) {
+func TestRequestRestart(t *testing.T) {
 	t.Parallel()
 	two := mains(con("app"), con("b"))
-	ask := func(w *walk, names ...string) *walk {
-		return w.with(func(in *Input) {
+	ask := func(w *driver, names ...string) *driver {
+		return w.input(func(in *Input) {
 			m, err := RequestRestart(*in, names)
 			if err != nil {
 				panic(err)
@@ -18,19 +18,19 @@ func TestAskedRestart(t *testing.T) {
 			in.Memory = m
 		})
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"what runs is stopped with the pod's grace", ask(up(two), "b"), "stop b-0 30s", []string{`why    Killing b "Container b is restarted because a user asked for it" (Normal)`}},
 		{"and started again, also under Never", ask(up(never, two), "b").begin().exit("b", 143), "start b#1", []string{"pod    Running"}},
 		{"without names all mains and sidecars", ask(up(inits(con("one"), sidecar("side")), two)), "stop side-0 30s, stop app-0 30s, stop b-0 30s", nil},
 		{"a crash back-off is skipped", ask(crashed(5).exit("app", 1), "app"), "start app#6", []string{"!CrashLoopBackOff"}},
-		{"and begins from the start after it", ask(crashed(5).exit("app", 1), "app").begin().obey().exit("app", 1), "remove app-4, start app#7", nil},
+		{"and begins from the start after it", ask(crashed(5).exit("app", 1), "app").begin().finish().exit("app", 1), "remove app-4, start app#7", nil},
 		{"what has ended for good runs again while the pod does", ask(up(never, two).exit("app", 0), "app"), "start app#1", nil},
-		{"a stuck init container is tried at once", ask(started("one", inits(con("one"))).exit("one", 1).begin().obey().exit("one", 1)), "start one#2", nil},
-		{"an asked restart is made once", ask(up(two), "b").begin().exit("b", 0).begin().obey(), "-", nil},
+		{"a stuck init container is tried at once", ask(started("one", inits(con("one"))).exit("one", 1).begin().finish().exit("one", 1)), "start one#2", nil},
+		{"an asked restart is made once", ask(up(two), "b").begin().exit("b", 0).begin().finish(), "-", nil},
 	})
 	for _, tt := range []struct {
 		sentence string
-		w        *walk
+		w        *driver
 		names    []string
 		err      string
 	}{
@@ -38,7 +38,7 @@ func TestAskedRestart(t *testing.T) {
 		{"an ephemeral container", up(ephemeral(con("debug"))), []string{"debug"}, "it runs once"},
 		{"an init container behind the pod", up(inits(con("one"))), []string{"one"}, "has done its work"},
 		{"an init container at work", started("one", inits(con("one"))), []string{"one"}, "is at work"},
-		{"a pod that ends", up().asked("Deleted", time.Second), nil, "is ending"},
+		{"a pod that ends", up().terminate("Deleted", time.Second), nil, "is ending"},
 		{"a pod that is over", up(never).exit("app", 0).settle(), nil, "is over"},
 	} {
 		before := tt.w.in.Memory.clone()
@@ -52,26 +52,26 @@ func TestAskedRestart(t *testing.T) {
 	}
 }
 
-// TestDeadContainersKept is upstream's garbage collection of containers.
-func TestDeadContainersKept(t *testing.T) {
+// TestDeadContainersRemoved is upstream's garbage collection of containers.
+func TestDeadContainersRemoved(t *testing.T) {
 	t.Parallel()
 	// crashes is a container that runs after n exits, all of which the runtime
 	// still has.
-	crashes := func(n int, opts ...func(*Limits)) *walk {
+	crashes := func(n int, opts ...func(*Limits)) *driver {
 		w := up()
 		for range n {
-			w.with(func(in *Input) { in.Limits.MaxDeadContainers = 99 }).exit("app", 1)
+			w.input(func(in *Input) { in.Limits.MaxDeadContainers = 99 }).exit("app", 1)
 			w.in.Now = w.in.Now.Add(time.Hour)
-			w.begin().obey()
+			w.begin().finish()
 		}
-		return w.with(func(in *Input) {
+		return w.input(func(in *Input) {
 			in.Limits.MaxDeadContainers = 0
 			for _, o := range opts {
 				o(&in.Limits)
 			}
 		})
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"one dead one is kept, older ones go", crashes(3), "remove app-1, remove app-0", nil},
 		{"more are kept where that is asked for", crashes(3, func(l *Limits) { l.MaxDeadContainers = 2 }), "remove app-0", nil},
 		{"one that ended a moment ago waits", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 24 * time.Hour }), "-", []string{"wake   at+24h"}},
@@ -79,17 +79,17 @@ func TestDeadContainersKept(t *testing.T) {
 	})
 }
 
-func TestReturns(t *testing.T) {
+func TestWillRestart(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		sentence string
-		w        *walk
+		w        *driver
 		want     bool
 	}{
 		{"what runs may go on", up(), true},
 		{"what crashed under Always comes back", up().exit("app", 1), true},
 		{"under Never it does not", up(never).exit("app", 1), false},
-		{"nor when the pod ends", up().asked("Deleted", time.Second).begin().exit("app", 0), false},
+		{"nor when the pod ends", up().terminate("Deleted", time.Second).begin().exit("app", 0), false},
 		{"nor when it is over", up(onFailure).exit("app", 0).settle(), false},
 	} {
 		if got := WillRestart(tt.w.in, "app"); got != tt.want {

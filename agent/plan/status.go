@@ -259,8 +259,8 @@ func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 
 // startFailure returns why a container cannot start, or nil.
 func (d *decider) startFailure(c spec) *corev1.ContainerStateWaiting {
-	for _, wants := range append([]spec{c}, d.imageVolumes(c)...) {
-		if img := d.images[wants.Name]; img.code != "" {
+	for _, x := range append([]spec{c}, d.imageVolumes(c)...) {
+		if img := d.images[x.Name]; img.code != "" {
 			return &corev1.ContainerStateWaiting{Reason: img.code, Message: img.detail}
 		}
 	}
@@ -308,17 +308,17 @@ func (d *decider) initContainerDone(c spec) bool {
 func (d *decider) phase(st *corev1.PodStatus) {
 	if !d.terminal() {
 		d.mem.Phase = d.computePhase()
-		if e := d.mem.Termination; e != nil && e.failsPod() && d.terminal() {
-			d.mem.Reason, d.mem.Message = e.Reason, e.Message
+		if termination := d.mem.Termination; termination != nil && termination.failsPod() && d.terminal() {
+			d.mem.Reason, d.mem.Message = termination.Reason, termination.Message
 		}
 	}
 	st.Phase, st.Reason, st.Message = d.mem.Phase, d.mem.Reason, d.mem.Message
 }
 
 func (d *decider) computePhase() corev1.PodPhase {
-	over := !d.mem.FinishedAt.IsZero() || d.mem.Termination != nil || d.finished()
+	finished := !d.mem.FinishedAt.IsZero() || d.mem.Termination != nil || d.finished()
 	live := slices.ContainsFunc(d.Observed.Containers, Container.Live)
-	if over && !live && !d.nonCleanupInProgress() {
+	if finished && !live && !d.nonCleanupInProgress() {
 		return d.outcome()
 	}
 	started, waiting := false, false
@@ -396,7 +396,7 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 		// otherwise it had terminated before
 		all = append(all, e.disruptionCondition())
 	}
-	if c, held := d.teardownCondition(); held {
+	if c, found := d.teardownCondition(); found {
 		all = append(all, c)
 	}
 	for i := range all {

@@ -24,8 +24,8 @@ func TestStatus(t *testing.T) {
 		}
 	}
 	two := mains(con("app"), con("b"))
-	half := func() *walk { return fresh(two).begin().obey().begin().obey().begin().obey() } // app runs, b does not yet
-	check(t, []row{
+	half := func() *driver { return fresh(two).begin().finish().begin().finish().begin().finish() } // app runs, b does not yet
+	runCases(t, []testCase{
 		{"a pod is Pending until every main has started", half(), "start b#0", []string{"pod    Pending", "app    running", "Ready=False/ContainersNotReady"}},
 		{"then it is Running and Ready", up(two), "-", []string{"pod    Running", "Ready=True", "ContainersReady=True", "app    running since+0s started ready restarts=0"}},
 		{"a pod whose containers all wait to be restarted is Running", crashed(1).exit("app", 1), "", []string{"pod    Running"}},
@@ -97,10 +97,10 @@ func TestProbes(t *testing.T) {
 	probed := mains(con("app", func(c *corev1.Container) {
 		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = probe, probe, &corev1.Probe{TerminationGracePeriodSeconds: &short}
 	}))
-	with := func(w *walk, h Health) *walk {
-		return w.with(func(in *Input) { in.Limits.Probing = true; in.Health = map[string]Health{"app-0": h} })
+	with := func(w *driver, h Health) *driver {
+		return w.input(func(in *Input) { in.Limits.Probing = true; in.Health = map[string]Health{"app-0": h} })
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"where nobody probes a running container is started and ready", up(probed), "-", []string{"app    running since+0s started ready", "!probe"}},
 		{"at first only the startup probe runs", with(up(probed), Health{}), "-", []string{"probe  app-0 {Startup:true Readiness:false Liveness:false}", "Ready=False/ContainersNotReady", "!started"}},
 		{"when it has succeeded the others run", with(up(probed), Health{Started: true}), "-", []string{"probe  app-0 {Startup:false Readiness:true Liveness:true}", "started restarts", "Ready=False"}},
@@ -110,7 +110,7 @@ func TestProbes(t *testing.T) {
 			[]string{`why    Killing app "Container app failed liveness probe, will be restarted" (Normal)`}},
 		{"a startup probe that has failed stops it with the pod's grace", with(up(probed), Health{Failed: true, FailedProbe: "startup"}), "stop app-0 30s", nil},
 		{"under Never it is not said to be restarted", with(up(never, probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}), "stop app-0 3s", []string{`"Container app failed liveness probe" (Normal)`}},
-		{"then it is restarted as after any exit", with(up(probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}).begin().obey(), "start app#1", nil},
+		{"then it is restarted as after any exit", with(up(probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}).begin().finish(), "start app#1", nil},
 		{"of an ending container only readiness is probed", with(up(probed), Health{Started: true, Ready: true}).deleted(30 * time.Second), "stop app-0 30s",
 			[]string{"probe  app-0 {Startup:false Readiness:true Liveness:false}", " Ready=True"}},
 		{"a sidecar's readiness counts for the pod",
@@ -119,7 +119,7 @@ func TestProbes(t *testing.T) {
 	})
 }
 
-func TestContainersShareTheMessagesOfTheirPod(t *testing.T) {
+func TestTerminationMessagesShareLimit(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]int{1: 4096, 3: 4096, 4: 3072, 12: 1024} {
 		all := []corev1.Container{con("app")}

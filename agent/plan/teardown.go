@@ -12,7 +12,7 @@ const TeardownIncomplete corev1.PodConditionType = "TeardownIncomplete"
 
 // teardownCondition returns the condition TeardownIncomplete. An unavailable runtime does not cause
 // it, because it is reported as a node condition.
-func (d *decider) teardownCondition() (c corev1.PodCondition, held bool) {
+func (d *decider) teardownCondition() (c corev1.PodCondition, found bool) {
 	if d.mem.Termination == nil && d.mem.FinishedAt.IsZero() && !d.terminal() {
 		return c, false
 	}

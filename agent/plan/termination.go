@@ -50,12 +50,12 @@ func (d *decider) finish() {
 
 // terminate stops the containers by the given time, then releases the resources on the host. It
 // reports whether containers may still be running.
-func (d *decider) terminate(by time.Time, grace time.Duration, why string) (live bool) {
+func (d *decider) terminate(deadline time.Time, grace time.Duration, reason string) (live bool) {
 	d.cancel(func(a Action) bool {
-		_, giving := a.(CleanupAction)
-		return !giving
+		_, cleanup := a.(CleanupAction)
+		return !cleanup
 	})
-	if d.stopContainers(by, grace, why) {
+	if d.stopContainers(deadline, grace, reason) {
 		return true
 	}
 	if d.nonCleanupInProgress() {
@@ -69,7 +69,7 @@ func (d *decider) terminate(by time.Time, grace time.Duration, why string) (live
 // nonCleanupInProgress reports whether an action in progress may still create something.
 func (d *decider) nonCleanupInProgress() bool {
 	for _, a := range d.InProgress {
-		if _, giving := a.(CleanupAction); !giving {
+		if _, cleanup := a.(CleanupAction); !cleanup {
 			return true
 		}
 	}
@@ -78,7 +78,7 @@ func (d *decider) nonCleanupInProgress() bool {
 
 // stopContainers stops live containers: app containers together, then sidecars in reverse order. It
 // reports whether any is left.
-func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) (live bool) {
+func (d *decider) stopContainers(deadline time.Time, grace time.Duration, reason string) (live bool) {
 	sidecar := map[string]bool{}
 	for _, c := range d.specs {
 		if c.kind == Sidecar {
@@ -88,16 +88,16 @@ func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) 
 	for _, k := range d.Observed.Containers {
 		if k.Live() && !sidecar[k.Name] {
 			live = true
-			d.stop(k, why, by, grace)
+			d.stop(k, reason, deadline, grace)
 		} else if k.State == Running && d.Limits.Probing {
 			d.keepReadiness(k)
 		}
 	}
-	late := !d.Now.Before(by)
+	expired := !d.Now.Before(deadline)
 	for _, c := range slices.Backward(d.specs) {
-		waits := live && !late
+		waits := live && !expired
 		if waits {
-			d.wakeAt(by)
+			d.wakeAt(deadline)
 		}
 		if c.kind != Sidecar {
 			continue
@@ -106,10 +106,10 @@ func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) 
 			switch {
 			case k.Name != c.Name || !k.Live():
 			case waits: // the stop waits for its turn, the hook does not
-				d.preStop(k, why, by, grace)
+				d.preStop(k, reason, deadline, grace)
 			default:
 				live = true
-				d.stop(k, why, by, grace)
+				d.stop(k, reason, deadline, grace)
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) 
 }
 
 // stop stops a container, or removes one that was never started.
-func (d *decider) stop(k Container, why string, by time.Time, grace time.Duration) {
+func (d *decider) stop(k Container, reason string, deadline time.Time, grace time.Duration) {
 	if k.State == Created && d.beingStarted(k.Name) {
 		return // its state is known when the start has returned
 	}
@@ -125,23 +125,23 @@ func (d *decider) stop(k Container, why string, by time.Time, grace time.Duratio
 		d.addCleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 		return
 	}
-	if d.preStop(k, why, by, grace) {
+	if d.preStop(k, reason, deadline, grace) {
 		return
 	}
 	hook := d.hookOf(k)
-	if hook.PreStop != HookNone && hook.Deadline.Before(by) { // the hook uses part of the grace period
-		by = hook.Deadline
+	if hook.PreStop != HookNone && hook.Deadline.Before(deadline) { // the hook uses part of the grace period
+		deadline = hook.Deadline
 	}
-	left := min(by.Sub(d.Now), grace) // longer only if the clock was set back
+	left := min(deadline.Sub(d.Now), grace) // longer only if the clock was set back
 	left = max(left, min(d.Limits.MinStopGrace, grace), 0)
-	a := StopContainer{ID: k.ID, Name: k.Name, Reason: why, Grace: left, Deadline: d.Now.Add(left)}
+	a := StopContainer{ID: k.ID, Name: k.Name, Reason: reason, Grace: left, Deadline: d.Now.Add(left)}
 	d.keepReadiness(k)
 	if !d.available(a) {
 		return
 	}
 	d.out.Cleanup = append(d.out.Cleanup, a)
 	if hook.PreStop == HookNone { // otherwise reported before the hook
-		d.report(d.killingReason(k, why))
+		d.report(d.killingReason(k, reason))
 	}
 }
 
@@ -158,11 +158,11 @@ func (a StopContainer) IsReplacement() bool {
 }
 
 // killingReason returns the Killing event of a container.
-func (d *decider) killingReason(k Container, why string) Reason {
+func (d *decider) killingReason(k Container, reason string) Reason {
 	detail := "Stopping container " + k.Name
-	switch why {
+	switch reason {
 	case "FailedPostStartHook":
-		detail = why
+		detail = reason
 	case stopReasonResized:
 		detail = fmt.Sprintf("Container %s resize requires restart", k.Name)
 	case stopReasonSpecChanged:
@@ -203,47 +203,47 @@ func (d *decider) keepReadiness(k Container) {
 
 // releaseHost releases the resources of the pod on the host, in parallel where possible.
 func (d *decider) releaseHost() {
-	forget := d.mem.Termination != nil && d.mem.Termination.RemovePod
-	left, network := false, false
+	removePod := d.mem.Termination != nil && d.mem.Termination.RemovePod
+	remaining, network := false, false
 	for _, s := range d.Observed.Sandboxes {
 		if s.Ready || !s.Stopped {
-			left, network = true, true
+			remaining, network = true, true
 			d.addCleanup(StopSandbox{s.ID})
 		}
 	}
 	for _, v := range slices.Sorted(maps.Keys(d.Observed.Volumes)) {
-		left = true
+		remaining = true
 		d.addCleanup(UnmountVolume{v})
 	}
 	if d.Observed.HasCgroup {
-		left = true
+		remaining = true
 		if !network { // it contains the sandbox process
 			d.addCleanup(RemoveCgroup{})
 		}
 	}
-	if !forget && d.Observed.DiskPressure && !left { // the status of the containers is recorded
+	if !removePod && d.Observed.DiskPressure && !remaining { // the status of the containers is recorded
 		for _, k := range d.Observed.Containers {
 			d.addCleanup(RemoveContainer{k.ID, k.Name, true})
 		}
 	}
-	if !forget {
+	if !removePod {
 		return
 	}
 	for _, k := range d.Observed.Containers {
-		left = true
+		remaining = true
 		d.addCleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 	}
 	for _, s := range d.Observed.Sandboxes {
-		left = true
+		remaining = true
 		if s.Stopped && !s.Ready && len(d.Observed.Containers) == 0 {
 			d.addCleanup(RemoveSandbox{ID: s.ID})
 		}
 	}
 	if d.Observed.HasDirs {
-		if !left {
+		if !remaining {
 			d.addCleanup(RemoveDirs{})
 		}
-		left = true
+		remaining = true
 	}
-	d.out.Done = !left && len(d.InProgress) == 0
+	d.out.Done = !remaining && len(d.InProgress) == 0
 }

@@ -15,64 +15,64 @@ func TestTermination(t *testing.T) {
 		return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &n }
 	}
 	full := []func(*corev1.Pod){inits(sidecar("s1"), sidecar("s2")), mains(con("a"), con("b"))}
-	stuck := func(w *walk) *walk { // the mains do not end within the grace
+	stuck := func(w *driver) *driver { // the mains do not end within the grace
 		return w.deleted(30 * time.Second).begin().after(30 * time.Second)
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"mains are stopped all at once, sidecars not yet", up(full...).deleted(30 * time.Second), "stop b-0 30s, stop a-0 30s", []string{`why    Killing a "Stopping container a" (Normal)`, "pod    Running"}},
-		{"the last sidecar is stopped when the mains have ended", up(full...).deleted(30 * time.Second).begin().obey(), "stop s2-0 30s", nil},
-		{"the first one after it, with what is left of the grace", up(full...).deleted(30 * time.Second).begin().obey().begin().after(20 * time.Second).obey(), "stop s1-0 10s", nil},
-		{"when the grace is used up at least 2 s are left", up(full...).deleted(30 * time.Second).begin().after(29 * time.Second).obey(), "stop s2-0 2s", nil},
+		{"the last sidecar is stopped when the mains have ended", up(full...).deleted(30 * time.Second).begin().finish(), "stop s2-0 30s", nil},
+		{"the first one after it, with what is left of the grace", up(full...).deleted(30 * time.Second).begin().finish().begin().after(20 * time.Second).finish(), "stop s1-0 10s", nil},
+		{"when the grace is used up at least 2 s are left", up(full...).deleted(30 * time.Second).begin().after(29 * time.Second).finish(), "stop s2-0 2s", nil},
 		{"when it is over all that is left is stopped at once", stuck(up(full...)), "stop s2-0 2s, stop s1-0 2s", nil},
 		{"and the pass comes by itself", up(full...).deleted(30 * time.Second).begin(), "-", []string{"wake   at+30s"}},
 		{"a grace of 1 s is kept", up().deleted(time.Second), "stop app-0 1s", nil},
 		{"a grace of 0 kills at once, sidecars too", up(full...).deleted(0), "stop b-0 0s, stop a-0 0s, stop s2-0 0s, stop s1-0 0s", nil},
-		{"a shorter grace calls the stop under way off", up().deleted(30*time.Second).begin().after(5*time.Second).asked("Evicted", time.Second), "cancel stop/app-0", nil},
-		{"and asks again with less", up().deleted(30*time.Second).begin().after(5*time.Second).asked("Evicted", 4*time.Second).begin().ends("stop/app-0", &Error{Kind: Canceled, Err: errors.New("x")}), "stop app-0 4s", nil},
+		{"a shorter grace calls the stop under way off", up().deleted(30*time.Second).begin().after(5*time.Second).terminate("Evicted", time.Second), "cancel stop/app-0", nil},
+		{"and asks again with less", up().deleted(30*time.Second).begin().after(5*time.Second).terminate("Evicted", 4*time.Second).begin().ends("stop/app-0", &Error{Kind: Canceled, Err: errors.New("x")}), "stop app-0 4s", nil},
 		{"a longer one changes nothing", up().deleted(10 * time.Second).begin().deleted(60 * time.Second), "-", nil},
-		{"the first reason is kept", up().asked("Evicted", 0).begin().deleted(0).obey().begin().obey().begin().obey().begin().obey(), "", []string{"pod    Failed Evicted"}},
-		{"an end is remembered though nobody asks any more", up().deleted(30 * time.Second).begin().with(func(in *Input) { in.Termination = nil }).obey(), "stop sb-0, remove app-0", nil},
-		{"a clock that is set back gives no longer grace", up().asked("Evicted", 10*time.Second).after(-time.Hour), "stop app-0 10s", nil},
+		{"the first reason is kept", up().terminate("Evicted", 0).begin().deleted(0).finish().begin().finish().begin().finish().begin().finish(), "", []string{"pod    Failed Evicted"}},
+		{"an end is remembered though nobody asks any more", up().deleted(30 * time.Second).begin().input(func(in *Input) { in.Termination = nil }).finish(), "stop sb-0, remove app-0", nil},
+		{"a clock that is set back gives no longer grace", up().terminate("Evicted", 10*time.Second).after(-time.Hour), "stop app-0 10s", nil},
 		{"what was being made is called off", fresh(mains(con("app", image("far")))).begin().deleted(0), "cancel make/cgroup, cancel make/dirs, cancel pull/app", []string{"why    Settling"}},
 		{"a created container is removed, not stopped", up().change("app", func(k *Container) { k.State = Created }).deleted(0), "remove app-0", nil},
 		{"when nothing runs sandbox, volumes and containers go side by side",
-			up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().obey(), "stop sb-0, unmount v, remove app-0", []string{"pod    Failed"}},
-		{"the cgroup goes after the sandbox", up().deleted(0).begin().obey().begin().obey(), "remove cgroup, remove sb-0", nil},
-		{"directories and logs last", up().deleted(0).begin().obey().begin().obey().begin().obey(), "remove dirs", []string{"!  done"}},
+			up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().finish(), "stop sb-0, unmount v, remove app-0", []string{"pod    Failed"}},
+		{"the cgroup goes after the sandbox", up().deleted(0).begin().finish().begin().finish(), "remove cgroup, remove sb-0", nil},
+		{"directories and logs last", up().deleted(0).begin().finish().begin().finish().begin().finish(), "remove dirs", []string{"!  done"}},
 		{"then nothing is left", up().deleted(0).settle(), "-", []string{"  done"}},
-		{"a deleted pod whose containers end well has succeeded", up(grace(5)).deleted(5*time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
+		{"a deleted pod whose containers end well has succeeded", up(grace(5)).deleted(5*time.Second).begin().exit("app", 0).input(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
 		{"a deleted pod that never ran fails", fresh().deleted(0), "-", []string{"pod    Failed", "  done"}},
-		{"an evicted pod fails with reason and message, whatever its exit codes", up().asked("Evicted", time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.InProgress) }), "stop sb-0",
+		{"an evicted pod fails with reason and message, whatever its exit codes", up().terminate("Evicted", time.Second).begin().exit("app", 0).input(func(in *Input) { clear(in.InProgress) }), "stop sb-0",
 			[]string{`pod    Failed Evicted "because"`, "DisruptionTarget=True/TerminationByKubelet", "Ready=False/PodFailed"}},
-		{"its event says why, once", up().asked("Evicted", time.Second), "stop app-0 1s", []string{`why    Evicted "because" (Warning)`}},
-		{"and is not told again", up().asked("Evicted", time.Second).begin(), "-", []string{"!why    Evicted"}},
-		{"a pod that was over before is not evicted", up(never).exit("app", 0).settle().asked("Evicted", time.Second), "-", []string{"pod    Succeeded", "!why    Evicted", "!DisruptionTarget"}},
-		{"it is not Failed while something of it may run", up().asked("Evicted", time.Second).begin(), "-", []string{"pod    Running", "!DisruptionTarget"}},
-		{"an evicted pod keeps directories and dead containers for its logs", up().asked("Evicted", 0).settle(), "-", []string{"!  done", "app    terminated Error 137"}},
-		{"on a node short of disk it keeps what is known of them only", up().asked("Evicted", 0).settle().with(func(in *Input) { in.Observed.DiskPressure = true }).settle(), "-",
+		{"its event says why, once", up().terminate("Evicted", time.Second), "stop app-0 1s", []string{`why    Evicted "because" (Warning)`}},
+		{"and is not told again", up().terminate("Evicted", time.Second).begin(), "-", []string{"!why    Evicted"}},
+		{"a pod that was over before is not evicted", up(never).exit("app", 0).settle().terminate("Evicted", time.Second), "-", []string{"pod    Succeeded", "!why    Evicted", "!DisruptionTarget"}},
+		{"it is not Failed while something of it may run", up().terminate("Evicted", time.Second).begin(), "-", []string{"pod    Running", "!DisruptionTarget"}},
+		{"an evicted pod keeps directories and dead containers for its logs", up().terminate("Evicted", 0).settle(), "-", []string{"!  done", "app    terminated Error 137"}},
+		{"on a node short of disk it keeps what is known of them only", up().terminate("Evicted", 0).settle().input(func(in *Input) { in.Observed.DiskPressure = true }).settle(), "-",
 			[]string{"!  done", "app    terminated Error 137", "pod    Failed Evicted"}},
-		{"they go when all else was given back", up().asked("Evicted", 0).settle().with(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", nil},
-		{"and so do those of a pod that has ended by itself", up(never).exit("app", 0).settle().with(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", []string{"pod    Succeeded", "app    terminated Completed 0"}},
-		{"a pod that goes for a critical one has its own grace and says so", up().asked("Preempting", 30*time.Second), "stop app-0 30s", []string{`why    Preempting "because" (Warning)`}},
-		{"and has failed for it", up().asked("Preempting", 0).settle(), "-", []string{`pod    Failed Preempting "because"`, "DisruptionTarget=True/TerminationByKubelet"}},
-		{"a node shutdown is a disruption too", up().asked("Terminated", 0).settle(), "-", []string{"pod    Failed Terminated", "DisruptionTarget=True"}},
+		{"they go when all else was given back", up().terminate("Evicted", 0).settle().input(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", nil},
+		{"and so do those of a pod that has ended by itself", up(never).exit("app", 0).settle().input(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", []string{"pod    Succeeded", "app    terminated Completed 0"}},
+		{"a pod that goes for a critical one has its own grace and says so", up().terminate("Preempting", 30*time.Second), "stop app-0 30s", []string{`why    Preempting "because" (Warning)`}},
+		{"and has failed for it", up().terminate("Preempting", 0).settle(), "-", []string{`pod    Failed Preempting "because"`, "DisruptionTarget=True/TerminationByKubelet"}},
+		{"a node shutdown is a disruption too", up().terminate("Terminated", 0).settle(), "-", []string{"pod    Failed Terminated", "DisruptionTarget=True"}},
 		{"deletion is none", up().deleted(0).settle(), "-", []string{"!DisruptionTarget"}},
-		{"an evicted pod that is then deleted leaves nothing and stays Failed", up().asked("Evicted", 0).settle().deleted(0).settle(), "-", []string{"pod    Failed Evicted", "  done"}},
+		{"an evicted pod that is then deleted leaves nothing and stays Failed", up().terminate("Evicted", 0).settle().deleted(0).settle(), "-", []string{"pod    Failed Evicted", "  done"}},
 		{"a stop that fails is tried again", up().deleted(30*time.Second).fails("stop/app-0", &Error{Kind: Timeout, Err: errors.New("slow")}).after(time.Second), "stop app-0 29s", nil},
 		{"an orphan's containers end though the pod names none of them",
-			up().edit(func(p *corev1.Pod) { p.Spec.Containers = nil }).with(func(in *Input) {
+			up().edit(func(p *corev1.Pod) { p.Spec.Containers = nil }).input(func(in *Input) {
 				in.Termination = &Termination{Reason: "Orphaned", Grace: 30 * time.Second, RequestedAt: in.Now, RemovePod: true}
 			}), "stop app-0 30s", nil},
 	})
 }
 
-// TestScenario16_AnEndThatIsHeldUpSaysSo: the condition names what cannot be taken
+// TestScenario16_TeardownIncompleteCondition: the condition names what cannot be taken
 // away and the cause, and goes when it has worked.
-func TestScenario16_AnEndThatIsHeldUpSaysSo(t *testing.T) {
+func TestScenario16_TeardownIncompleteCondition(t *testing.T) {
 	t.Parallel()
 	slow := &Error{Kind: Timeout, Err: errors.New("slow")}
 	busy := &Error{Kind: Other, Reason: "FailedUnMount", Err: errors.New("device or resource busy")}
-	told := func(w *walk, want string) {
+	told := func(w *driver, want string) {
 		t.Helper()
 		got := ""
 		for _, c := range w.decide().Status.Conditions {
@@ -84,33 +84,33 @@ func TestScenario16_AnEndThatIsHeldUpSaysSo(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"a stop that fails", up().deleted(30*time.Second).fails("stop/app-0", slow), "-", []string{"TeardownIncomplete=True/FailedKillPod", "pod    Running"}},
 		{"while it is tried again", up().deleted(30*time.Second).fails("stop/app-0", slow).after(time.Second).begin(), "-", []string{"TeardownIncomplete=True"}},
-		{"when it has worked", up().deleted(30*time.Second).fails("stop/app-0", slow).after(time.Second).begin().obey(), "stop sb-0, remove app-0", []string{"!TeardownIncomplete"}},
+		{"when it has worked", up().deleted(30*time.Second).fails("stop/app-0", slow).after(time.Second).begin().finish(), "stop sb-0, remove app-0", []string{"!TeardownIncomplete"}},
 		{"a runtime that is away is told by the node", up().deleted(30*time.Second).fails("stop/app-0", &Error{Kind: Unavailable, Err: errors.New("away")}), "", []string{"!TeardownIncomplete"}},
 		{"of a pod that is not over it is none", up(mains(con("app"), con("b"))).change("app", func(k *Container) { k.State = Unknown }).begin().fails("stop/app-0", slow), "", []string{"!TeardownIncomplete"}},
-		{"a pod that is Failed shows it too", up(emptyDir("v"), mains(con("app", mounts("v")))).asked("Evicted", 0).begin().obey().fails("unmount/v", busy), "-", []string{"TeardownIncomplete=True/FailedUnMount", "pod    Failed Evicted"}},
+		{"a pod that is Failed shows it too", up(emptyDir("v"), mains(con("app", mounts("v")))).terminate("Evicted", 0).begin().finish().fails("unmount/v", busy), "-", []string{"TeardownIncomplete=True/FailedUnMount", "pod    Failed Evicted"}},
 	})
-	two := up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().obey()
+	two := up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().finish()
 	told(two, "")
 	told(two.fails("unmount/v", busy), "True FailedUnMount volume v cannot be unmounted: device or resource busy")
 	told(two.fails("stop/sb-0", slow), "True FailedKillPod the pod sandbox cannot be stopped: slow (and 1 more)")
 }
 
-func TestDeadline(t *testing.T) {
+func TestActiveDeadline(t *testing.T) {
 	t.Parallel()
 	within := func(n int64) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = &n }
 	}
-	check(t, []row{
+	runCases(t, []testCase{
 		{"the end of the time wakes the pod", up(within(60)), "-", []string{"wake   at+1m0s"}},
 		{"then it is ended with its grace", up(within(60)).after(time.Minute), "stop app-0 30s", []string{"why    DeadlineExceeded"}},
 		{"and fails", up(within(60)).after(time.Minute).settle(), "-", []string{`pod    Failed DeadlineExceeded "Pod was active on the node longer than the specified deadline"`, "!DisruptionTarget"}},
 		{"init containers are within it", started("one", inits(con("one")), within(60)).after(time.Minute), "stop one-0 30s", nil},
 		{"it counts from the start time that the control server knows",
 			fresh(within(60), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: t0.Add(-50 * time.Second)} }), "", []string{"wake   at+10s"}},
-		{"a pod that has done its work is not failed by it", up(never, inits(sidecar("side")), within(60)).exit("app", 0).begin().after(time.Minute).obey(), "", []string{"pod    Succeeded"}},
+		{"a pod that has done its work is not failed by it", up(never, inits(sidecar("side")), within(60)).exit("app", 0).begin().after(time.Minute).finish(), "", []string{"pod    Succeeded"}},
 		{"an immense one never comes", up(within(1 << 62)), "-", []string{"pod    Running"}},
 	})
 }

@@ -16,66 +16,66 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/*.txt anew")
 
-// story is a pod's life as a transcript: each step lets something happen and
+// transcript is a pod's life as a transcript: each step lets something happen and
 // then every pass is written down until the pod has come to rest.
-type story struct {
+type transcript struct {
 	name  string
-	walk  *walk
+	walk  *driver
 	steps []step
 }
 
 type step struct {
 	what string
-	do   func(*walk)
+	do   func(*driver)
 }
 
-// obedient lets an obedient world do what is wanted; each pass is printed.
-func obedient(*walk) {}
+// noChange lets an obedient world do what is wanted; each pass is printed.
+func noChange(*driver) {}
 
-func stories() []story {
+func transcripts() []transcript {
 	chain := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("app", mounts("conf"))), configMapVolume("conf", "cm")}
-	toTime := func(w *walk) { w.in.Now = w.last.Wake }
-	cm := func(w *walk) *walk {
-		return w.with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: "1"} })
+	toTime := func(w *driver) { w.in.Now = w.last.Wake }
+	cm := func(w *driver) *driver {
+		return w.input(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: "1"} })
 	}
-	pullFails := func(w *walk) {
+	pullFails := func(w *driver) {
 		w.begin().ends("pull/app", &Error{Kind: Denied, Reason: "ErrImagePull", Err: errors.New("registry says no")})
 	}
-	return []story{
-		{"simple-web-pod", fresh(), []step{{"the pod is admitted", obedient}, {"an hour passes", func(w *walk) { w.after(time.Hour) }}}},
+	return []transcript{
+		{"simple-web-pod", fresh(), []step{{"the pod is admitted", noChange}, {"an hour passes", func(w *driver) { w.after(time.Hour) }}}},
 		{"init-sidecar-main", cm(fresh(chain...)), []step{
-			{"the pod is admitted", obedient},
-			{"the ConfigMap changes", func(w *walk) { w.in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}} }},
-			{"the sidecar crashes", func(w *walk) { w.after(time.Minute).exit("side", 1) }},
-			{"the pod is deleted", func(w *walk) { w.deleted(30 * time.Second) }},
+			{"the pod is admitted", noChange},
+			{"the ConfigMap changes", func(w *driver) { w.in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}} }},
+			{"the sidecar crashes", func(w *driver) { w.after(time.Minute).exit("side", 1) }},
+			{"the pod is deleted", func(w *driver) { w.deleted(30 * time.Second) }},
 		}},
 		{"crash-loop", up(), []step{
-			{"it crashes", func(w *walk) { w.exit("app", 1) }},
-			{"it crashes again", func(w *walk) { w.after(time.Second).exit("app", 1) }},
+			{"it crashes", func(w *driver) { w.exit("app", 1) }},
+			{"it crashes again", func(w *driver) { w.after(time.Second).exit("app", 1) }},
 			{"the back-off is over", toTime},
-			{"it crashes a third time", func(w *walk) { w.after(time.Second).exit("app", 2) }},
+			{"it crashes a third time", func(w *driver) { w.after(time.Second).exit("app", 2) }},
 			{"the back-off is over", toTime},
-			{"it runs for ten minutes and crashes", func(w *walk) { w.after(10*time.Minute).exit("app", 1) }},
+			{"it runs for ten minutes and crashes", func(w *driver) { w.after(10*time.Minute).exit("app", 1) }},
 		}},
-		{"pull-fails-and-recovers", fresh(mains(con("app", image("far")))).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox"), []step{
+		{"pull-fails-and-recovers", fresh(mains(con("app", image("far")))).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox"), []step{
 			{"the pull fails", pullFails},
 			{"two seconds later", toTime},
-			{"the back-off is over, the pull fails again", func(w *walk) { toTime(w); pullFails(w) }},
+			{"the back-off is over, the pull fails again", func(w *driver) { toTime(w); pullFails(w) }},
 			{"a moment later", toTime},
 			{"the back-off is over, the registry answers", toTime},
 		}},
 		{"image-change", up(never, mains(con("app"), con("b"))), []step{
-			{"the image of app is edited", func(w *walk) { w.edit(mains(con("app", image("new")), con("b"))) }},
+			{"the image of app is edited", func(w *driver) { w.edit(mains(con("app", image("new")), con("b"))) }},
 		}},
-		{"eviction-during-a-pull", fresh(mains(con("app", image("far"))), emptyDir("v")).begin().ends2("make/dirs").ends2("make/cgroup").begin(), []step{
-			{"the node runs out of memory", func(w *walk) { w.asked("Evicted", 0) }},
-			{"the pod is deleted", func(w *walk) { w.deleted(0) }},
+		{"eviction-during-a-pull", fresh(mains(con("app", image("far"))), emptyDir("v")).begin().succeed("make/dirs").succeed("make/cgroup").begin(), []step{
+			{"the node runs out of memory", func(w *driver) { w.terminate("Evicted", 0) }},
+			{"the pod is deleted", func(w *driver) { w.deleted(0) }},
 		}},
 		{"node-reboot", up(inits(con("one"), sidecar("side"))), []step{
-			{"the node comes up again", func(w *walk) { w.after(time.Minute).rebooted() }},
+			{"the node comes up again", func(w *driver) { w.after(time.Minute).rebooted() }},
 		}},
 		{"orphan", up(inits(sidecar("side"))), []step{
-			{"nobody wants the pod any more", func(w *walk) { w.asked("Orphaned", 30*time.Second).in.Termination.RemovePod = true }},
+			{"nobody wants the pod any more", func(w *driver) { w.terminate("Orphaned", 30*time.Second).in.Termination.RemovePod = true }},
 		}},
 	}
 }
@@ -84,11 +84,11 @@ func stories() []story {
 // in the diff what a change to a decision changes.
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
-	for _, s := range stories() {
+	for _, s := range transcripts() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join("testdata", s.name+".txt")
-			got := s.tell()
+			got := s.render()
 			if *rewrite {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -105,7 +105,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-func (s story) tell() string {
+func (s transcript) render() string {
 	var b strings.Builder
 	w := s.walk
 	for _, st := range s.steps {
@@ -120,7 +120,7 @@ func (s story) tell() string {
 				break
 			}
 			b.WriteString("\n")
-			w.obey()
+			w.finish()
 		}
 		b.WriteString("\n")
 	}

@@ -19,14 +19,14 @@ func (d *decider) transitionTime(c corev1.PodCondition) time.Time {
 	if was != nil && was.Status == c.Status {
 		return was.LastTransitionTime.Time
 	}
-	at := d.runtimeTime(c, was)
+	t := d.runtimeTime(c, was)
 	switch {
-	case at.IsZero(), at.After(d.Now):
+	case t.IsZero(), t.After(d.Now):
 		return d.Now
-	case was != nil && at.Before(was.LastTransitionTime.Time):
+	case was != nil && t.Before(was.LastTransitionTime.Time):
 		return was.LastTransitionTime.Time
 	}
-	return at
+	return t
 }
 
 // runtimeTime returns the transition time known from the runtime, or zero. was is the previous

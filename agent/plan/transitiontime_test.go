@@ -7,45 +7,45 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// slowly settles a pod on a node where everything takes its time: what an action
+// slowPod settles a pod on a node where everything takes its time: what an action
 // does shows at once, its end is noticed 1.5 s later.
-func slowly(opts ...func(*corev1.Pod)) *walk {
+func slowPod(opts ...func(*corev1.Pod)) *driver {
 	w := fresh(opts...)
 	for range 100 {
 		if w.begin(); len(w.in.InProgress) == 0 {
 			return w
 		}
-		w.obey().after(1500 * time.Millisecond)
+		w.finish().after(1500 * time.Millisecond)
 	}
 	panic("no rest: " + w.text())
 }
 
-// amnesia is an agent that was killed before anything was on disk, and looks at
+// forgetMemory is an agent that was killed before anything was on disk, and looks at
 // the same node a minute later.
-func (w *walk) amnesia() *walk {
+func (w *driver) forgetMemory() *driver {
 	w.in.Memory, w.in.InProgress, w.in.Failures = Memory{}, map[ActionKey]Action{}, map[ActionKey]Failure{}
 	return w.after(time.Minute)
 }
 
-// TestTransitionTimesOutliveTheMemory: an agent that remembers nothing shows the
+// TestTransitionTimesWithoutMemory: an agent that remembers nothing shows the
 // times that the one before has shown, as far as the runtime knows them.
-func TestTransitionTimesOutliveTheMemory(t *testing.T) {
+func TestTransitionTimesWithoutMemory(t *testing.T) {
 	t.Parallel()
 	rich := func(p *corev1.Pod) {
 		inits(con("first"), sidecar("side"))(p)
 		mains(con("app"), con("b"))(p)
 	}
-	for name, w := range map[string]*walk{
-		"a pod that runs":               slowly(),
-		"one with init containers":      slowly(rich),
-		"one that was started again":    slowly().after(time.Hour).exit("app", 1).after(time.Second).settle().after(time.Minute).settle(),
-		"one whose container has ended": slowly(never, mains(con("app"), con("b"))).after(time.Hour).exit("app", 3).after(3 * time.Second).settle(),
-		"one that has succeeded":        slowly(never).after(time.Hour).exit("app", 0).after(3 * time.Second).settle(),
+	for name, w := range map[string]*driver{
+		"a pod that runs":               slowPod(),
+		"one with init containers":      slowPod(rich),
+		"one that was started again":    slowPod().after(time.Hour).exit("app", 1).after(time.Second).settle().after(time.Minute).settle(),
+		"one whose container has ended": slowPod(never, mains(con("app"), con("b"))).after(time.Hour).exit("app", 3).after(3 * time.Second).settle(),
+		"one that has succeeded":        slowPod(never).after(time.Hour).exit("app", 0).after(3 * time.Second).settle(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			before := w.decide().Status
-			after := w.amnesia().decide().Status
+			after := w.forgetMemory().decide().Status
 			for i, was := range before.Conditions {
 				is := after.Conditions[i]
 				if was.Type == corev1.PodReadyToStartContainers && was.Status == corev1.ConditionFalse {
@@ -76,29 +76,29 @@ func TestTransitionTimes(t *testing.T) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}}
 	}
 	probed := func(p *corev1.Pod) { p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{} }
-	with := func(w *walk, h Health) *walk {
-		return w.with(func(in *Input) { in.Limits.Probing = true; in.Health = map[string]Health{"app-0": h} })
+	with := func(w *driver, h Health) *driver {
+		return w.input(func(in *Input) { in.Limits.Probing = true; in.Health = map[string]Health{"app-0": h} })
 	}
 	gate := func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "open"}} }
 	opened := func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: "open", Status: corev1.ConditionTrue}}
 	}
 	later := time.Hour
-	unknown := slowly().change("app", func(k *Container) { k.StartedAt = time.Time{} })
-	ahead := slowly().change("app", func(k *Container) { k.StartedAt = t0.Add(24 * time.Hour) })
-	back := slowly().after(later).exit("app", 1)
+	unknown := slowPod().change("app", func(k *Container) { k.StartedAt = time.Time{} })
+	ahead := slowPod().change("app", func(k *Container) { k.StartedAt = t0.Add(24 * time.Hour) })
+	back := slowPod().after(later).exit("app", 1)
 	back.decide()
 	back.change("app", func(k *Container) { k.State, k.StartedAt, k.FinishedAt, k.ID = Running, t0, time.Time{}, "x" }).after(time.Second)
-	check(t, []row{
-		{"a pod is ready from the start of its containers on", slowly(), "-", []string{" Ready=True+3s", "ContainersReady=True+3s"}},
-		{"its network from the making of its sandbox on", slowly(), "-", []string{"PodReadyToStartContainers=True+1.5s"}},
-		{"with a postStart hook from the moment it is seen to have ended", slowly(hook), "-", []string{" Ready=True+6s"}},
-		{"with a readiness probe from the moment it is heard to have succeeded", with(with(slowly(probed), Health{}).begin().after(later), Health{Ready: true}), "-", []string{" Ready=True+1h0m4.5s"}},
-		{"an agent without memory takes the start for it", with(slowly(probed), Health{Ready: true}).amnesia(), "-", []string{" Ready=True+3s"}},
-		{"with a readiness gate from the moment it is seen to be open", slowly(gate).after(later).edit(opened), "-", []string{" Ready=True+1h0m4.5s", "ContainersReady=True+3s"}},
-		{"it is not ready from the end of a container on", slowly(never).after(later).exit("app", 1).after(time.Second), "stop sb-0", []string{" Ready=False/PodFailed+1h0m4.5s"}},
-		{"where the runtime does not know, from now on", unknown.amnesia(), "-", []string{" Ready=True+1m4.5s"}},
-		{"a time to come is not believed", ahead.amnesia(), "-", []string{" Ready=True+1m4.5s"}},
+	runCases(t, []testCase{
+		{"a pod is ready from the start of its containers on", slowPod(), "-", []string{" Ready=True+3s", "ContainersReady=True+3s"}},
+		{"its network from the making of its sandbox on", slowPod(), "-", []string{"PodReadyToStartContainers=True+1.5s"}},
+		{"with a postStart hook from the moment it is seen to have ended", slowPod(hook), "-", []string{" Ready=True+6s"}},
+		{"with a readiness probe from the moment it is heard to have succeeded", with(with(slowPod(probed), Health{}).begin().after(later), Health{Ready: true}), "-", []string{" Ready=True+1h0m4.5s"}},
+		{"an agent without memory takes the start for it", with(slowPod(probed), Health{Ready: true}).forgetMemory(), "-", []string{" Ready=True+3s"}},
+		{"with a readiness gate from the moment it is seen to be open", slowPod(gate).after(later).edit(opened), "-", []string{" Ready=True+1h0m4.5s", "ContainersReady=True+3s"}},
+		{"it is not ready from the end of a container on", slowPod(never).after(later).exit("app", 1).after(time.Second), "stop sb-0", []string{" Ready=False/PodFailed+1h0m4.5s"}},
+		{"where the runtime does not know, from now on", unknown.forgetMemory(), "-", []string{" Ready=True+1m4.5s"}},
+		{"a time to come is not believed", ahead.forgetMemory(), "-", []string{" Ready=True+1m4.5s"}},
 		{"a transition does not come before the last one", back, "-", []string{" Ready=True+1h0m4.5s"}},
 	})
 }

@@ -88,17 +88,17 @@ func New() *Cache {
 }
 
 // Put replaces the snapshot of a pod. Subscribers are notified only if its content has changed.
-func (b *Cache) Put(s *Snapshot) {
-	was, _ := b.Get(s.Pod.UID)
-	news := was == nil || !sameContent(was, s)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.pods[s.Pod.UID] = s
-	if news {
-		b.notify()
+func (c *Cache) Put(s *Snapshot) {
+	was, _ := c.Get(s.Pod.UID)
+	changed := was == nil || !sameContent(was, s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pods[s.Pod.UID] = s
+	if changed {
+		c.notify()
 	}
-	if news && b.OnChange != nil {
-		b.OnChange(s, false)
+	if changed && c.OnChange != nil {
+		c.OnChange(s, false)
 	}
 }
 
@@ -113,37 +113,37 @@ func sameContent(a, b *Snapshot) bool {
 }
 
 // Remove removes a pod.
-func (b *Cache) Remove(uid types.UID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s, there := b.pods[uid]; there && b.OnChange != nil {
-		b.OnChange(s, true)
+func (c *Cache) Remove(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s, known := c.pods[uid]; known && c.OnChange != nil {
+		c.OnChange(s, true)
 	}
-	delete(b.pods, uid)
-	b.notify()
+	delete(c.pods, uid)
+	c.notify()
 }
 
-func (b *Cache) notify() {
-	for _, c := range b.subscribers {
+func (c *Cache) notify() {
+	for _, ch := range c.subscribers {
 		select {
-		case c <- struct{}{}:
+		case ch <- struct{}{}:
 		default:
 		}
 	}
 }
 
 // List returns the newest snapshots, ordered by namespace and name.
-func (b *Cache) List() []*Snapshot {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(b.pods), (*Snapshot).compare)
+func (c *Cache) List() []*Snapshot {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(c.pods), (*Snapshot).compare)
 }
 
 // Find returns the pod with the name. If there are several, a pod that has been synced comes before
 // one that waits for the name, and a desired pod before a terminating one.
-func (b *Cache) Find(namespace, name string) (*Snapshot, bool) {
+func (c *Cache) Find(namespace, name string) (*Snapshot, bool) {
 	var found *Snapshot
-	for _, s := range b.ListByName(namespace, name) {
+	for _, s := range c.ListByName(namespace, name) {
 		has, had := s.Syncs > 0, found != nil && found.Syncs > 0
 		if found == nil || has && !had || has == had && s.Termination == nil {
 			found = s
@@ -154,8 +154,8 @@ func (b *Cache) Find(namespace, name string) (*Snapshot, bool) {
 
 // ListByName returns all pods with the name, including terminating ones and those that wait for the
 // name.
-func (b *Cache) ListByName(namespace, name string) (all []*Snapshot) {
-	for _, s := range b.List() {
+func (c *Cache) ListByName(namespace, name string) (all []*Snapshot) {
+	for _, s := range c.List() {
 		if s.Pod.Namespace == namespace && s.Pod.Name == name {
 			all = append(all, s)
 		}
@@ -164,23 +164,23 @@ func (b *Cache) ListByName(namespace, name string) (all []*Snapshot) {
 }
 
 // Get returns the newest snapshot of a pod.
-func (b *Cache) Get(uid types.UID) (*Snapshot, bool) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	s, ok := b.pods[uid]
+func (c *Cache) Get(uid types.UID) (*Snapshot, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s, ok := c.pods[uid]
 	return s, ok
 }
 
 // Subscribe returns a channel that is readable after a change, and a function to unsubscribe.
-func (b *Cache) Subscribe() (<-chan struct{}, func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	id, c := b.next, make(chan struct{}, 1)
-	b.next++
-	b.subscribers[id] = c
-	return c, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.subscribers, id)
+func (c *Cache) Subscribe() (<-chan struct{}, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, ch := c.next, make(chan struct{}, 1)
+	c.next++
+	c.subscribers[id] = ch
+	return ch, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.subscribers, id)
 	}
 }

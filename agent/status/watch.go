@@ -20,18 +20,18 @@ type Event struct {
 
 // Watch sends every pod, then every change of the objects (see Snapshot.Object), until ctx is done
 // or handle fails with an error, which it returns. Several changes of a pod may be combined.
-func (b *Cache) Watch(ctx context.Context, tell func(Event) error) error {
-	changed, stop := b.Subscribe()
+func (c *Cache) Watch(ctx context.Context, handle func(Event) error) error {
+	changed, stop := c.Subscribe()
 	defer stop()
-	told := map[types.UID]*Snapshot{}
+	sent := map[types.UID]*Snapshot{}
 	for first := true; ; first = false {
-		for _, n := range b.changesSince(told) {
-			if err := tell(n); err != nil {
+		for _, n := range c.changesSince(sent) {
+			if err := handle(n); err != nil {
 				return err
 			}
 		}
 		if first {
-			if err := tell(Event{Synced: true}); err != nil {
+			if err := handle(Event{Synced: true}); err != nil {
 				return err
 			}
 		}
@@ -45,12 +45,12 @@ func (b *Cache) Watch(ctx context.Context, tell func(Event) error) error {
 
 // changesSince returns the changes since the last call and updates sent. It must be cheap for
 // unchanged pods because it runs on every notification.
-func (b *Cache) changesSince(told map[types.UID]*Snapshot) (out []Event) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for uid, s := range b.pods {
-		was, known := told[uid]
-		told[uid] = s
+func (c *Cache) changesSince(sent map[types.UID]*Snapshot) (out []Event) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for uid, s := range c.pods {
+		was, known := sent[uid]
+		sent[uid] = s
 		switch {
 		case !known:
 			out = append(out, Event{Added: s})
@@ -59,10 +59,10 @@ func (b *Cache) changesSince(told map[types.UID]*Snapshot) (out []Event) {
 		}
 	}
 	slices.SortFunc(out, func(x, y Event) int { return cmp.Or(x.Added, x.Modified).compare(cmp.Or(y.Added, y.Modified)) })
-	if len(told) > len(b.pods) {
-		for uid, s := range told {
-			if b.pods[uid] == nil {
-				delete(told, uid)
+	if len(sent) > len(c.pods) {
+		for uid, s := range sent {
+			if c.pods[uid] == nil {
+				delete(sent, uid)
 				out = append(out, Event{Deleted: s})
 			}
 		}
@@ -115,19 +115,19 @@ func (s *Snapshot) waiting(name string) string {
 }
 
 // IsLive reports whether the container instance exists and has not exited.
-func (b *Cache) IsLive(uid types.UID, id string) bool {
-	s, known := b.Get(uid)
+func (c *Cache) IsLive(uid types.UID, id string) bool {
+	s, known := c.Get(uid)
 	return known && slices.ContainsFunc(s.Observed.Containers,
 		func(k plan.Container) bool { return k.ID == id && k.Live() })
 }
 
 // WaitForNextRun waits for the instance of a container that follows an exited one. It returns false
 // if the container will not run again or ctx is done.
-func (b *Cache) WaitForNextRun(ctx context.Context, uid types.UID, after plan.Container) (plan.Container, bool) {
-	changed, stop := b.Subscribe()
+func (c *Cache) WaitForNextRun(ctx context.Context, uid types.UID, after plan.Container) (plan.Container, bool) {
+	changed, stop := c.Subscribe()
 	defer stop()
 	for {
-		s, known := b.Get(uid)
+		s, known := c.Get(uid)
 		if !known {
 			return plan.Container{}, false
 		}

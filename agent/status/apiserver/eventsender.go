@@ -86,53 +86,53 @@ func NewEventSender(o EventSenderOptions) *EventSender {
 }
 
 // RecordNodeEvent queues an event of the node. It never blocks.
-func (e *EventSender) RecordNodeEvent(kind, reason, message string) {
-	now := metav1.NewTime(e.opt.Now())
-	e.enqueue(&corev1.Event{
+func (s *EventSender) RecordNodeEvent(kind, reason, message string) {
+	now := metav1.NewTime(s.opt.Now())
+	s.enqueue(&corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
-			Name: e.opt.NodeName + "." + eventName(reason, message, now.Time)},
+			Name: s.opt.NodeName + "." + eventName(reason, message, now.Time)},
 		// as upstream, which does not know the UID at startup
-		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: e.opt.NodeName, UID: types.UID(e.opt.NodeName)},
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: s.opt.NodeName, UID: types.UID(s.opt.NodeName)},
 		Type:           kind, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
-		Source:              corev1.EventSource{Component: "kubelet", Host: e.opt.NodeName},
-		ReportingController: "kubelet", ReportingInstance: e.opt.NodeName,
+		Source:              corev1.EventSource{Component: "kubelet", Host: s.opt.NodeName},
+		ReportingController: "kubelet", ReportingInstance: s.opt.NodeName,
 	})
 }
 
 // Run sends events until ctx is done.
-func (e *EventSender) Run(ctx context.Context) error {
+func (s *EventSender) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for ev := range e.opt.Subscription.C {
-			e.enqueue(&ev)
+		for ev := range s.opt.Subscription.C {
+			s.enqueue(&ev)
 		}
 	})
 	defer wg.Wait()
-	defer e.opt.Subscription.Close()
+	defer s.opt.Subscription.Close()
 	for wait := retryBase; ctx.Err() == nil; {
-		if e.deferred() {
+		if s.deferred() {
 			sleep(ctx, deferralPoll)
 			continue
 		}
-		ev := e.next()
+		ev := s.next()
 		if ev == nil {
 			select {
 			case <-ctx.Done():
-			case <-e.pending:
+			case <-s.pending:
 			}
 			continue
 		}
-		if e.limiter != nil {
-			sleep(ctx, e.limiter.reserve(e.opt.Now()))
+		if s.limiter != nil {
+			sleep(ctx, s.limiter.reserve(s.opt.Now()))
 		}
-		switch err := e.send(ctx, ev); {
+		switch err := s.send(ctx, ev); {
 		case err == nil:
 			wait = retryBase
 		case isPermanent(err):
-			e.opt.Log.Debug("the server does not take an event", "about", ev.InvolvedObject.Name, "reason", ev.Reason, "err",
+			s.opt.Log.Debug("the server does not take an event", "about", ev.InvolvedObject.Name, "reason", ev.Reason, "err",
 				err)
 		default: // the server is unavailable: retry
-			e.requeue(ev)
+			s.requeue(ev)
 			sleep(ctx, wait)
 			wait = min(2*wait, retryMax)
 		}
@@ -141,91 +141,91 @@ func (e *EventSender) Run(ctx context.Context) error {
 }
 
 // enqueue adds an event to the queue.
-func (e *EventSender) enqueue(ev *corev1.Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (s *EventSender) enqueue(ev *corev1.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	key := ev.Namespace + "/" + ev.Name
-	if _, waits := e.waiting[key]; !waits {
-		if !e.withinObjectLimit(ev.InvolvedObject.UID) {
+	if _, waits := s.waiting[key]; !waits {
+		if !s.withinObjectLimit(ev.InvolvedObject.UID) {
 			return
 		}
-		if len(e.order) >= maxQueued { // long outage: the newest events are kept
-			delete(e.waiting, e.order[0].key)
-			e.order = e.order[1:]
+		if len(s.order) >= maxQueued { // long outage: the newest events are kept
+			delete(s.waiting, s.order[0].key)
+			s.order = s.order[1:]
 		}
-		e.order = append(e.order, queuedEvent{key, e.opt.Now()})
+		s.order = append(s.order, queuedEvent{key, s.opt.Now()})
 	}
-	e.waiting[key] = ev
+	s.waiting[key] = ev
 	select {
-	case e.pending <- struct{}{}:
+	case s.pending <- struct{}{}:
 	default:
 	}
 }
 
 // withinObjectLimit reports whether the rate limit of an object permits another event.
-func (e *EventSender) withinObjectLimit(uid types.UID) bool {
-	b := e.objectLimiters[uid]
+func (s *EventSender) withinObjectLimit(uid types.UID) bool {
+	b := s.objectLimiters[uid]
 	if b == nil {
-		if len(e.objectLimiters) >= maxObjectLimiters {
-			clear(e.objectLimiters) // an additional burst per object is acceptable
+		if len(s.objectLimiters) >= maxObjectLimiters {
+			clear(s.objectLimiters) // an additional burst per object is acceptable
 		}
-		b = &tokenBucket{tokens: objectBurst, capacity: objectBurst, interval: objectInterval, updatedAt: e.opt.Now()}
-		e.objectLimiters[uid] = b
+		b = &tokenBucket{tokens: objectBurst, capacity: objectBurst, interval: objectInterval, updatedAt: s.opt.Now()}
+		s.objectLimiters[uid] = b
 	}
-	return b.allow(e.opt.Now())
+	return b.allow(s.opt.Now())
 }
 
 // deferred reports whether the next event is deferred.
-func (e *EventSender) deferred() bool {
-	e.mu.Lock()
-	now, n := e.opt.Now(), len(e.order)
-	waits := n > 0 && n <= maxDeferred && e.opt.Busy != nil &&
-		(now.Before(e.order[0].since.Add(maxDeferral)) || now.Before(e.lastSent.Add(deferralInterval)))
-	e.mu.Unlock()
-	return waits && e.opt.Busy()
+func (s *EventSender) deferred() bool {
+	s.mu.Lock()
+	now, n := s.opt.Now(), len(s.order)
+	waits := n > 0 && n <= maxDeferred && s.opt.Busy != nil &&
+		(now.Before(s.order[0].since.Add(maxDeferral)) || now.Before(s.lastSent.Add(deferralInterval)))
+	s.mu.Unlock()
+	return waits && s.opt.Busy()
 }
 
-func (e *EventSender) next() *corev1.Event {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.order) == 0 {
+func (s *EventSender) next() *corev1.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.order) == 0 {
 		return nil
 	}
-	key := e.order[0].key
-	e.order, e.lastSent = e.order[1:], e.opt.Now()
-	ev := e.waiting[key]
-	delete(e.waiting, key)
+	key := s.order[0].key
+	s.order, s.lastSent = s.order[1:], s.opt.Now()
+	ev := s.waiting[key]
+	delete(s.waiting, key)
 	return ev
 }
 
 // requeue puts an event that could not be sent at the head of the queue, unless a newer repetition
 // waits.
-func (e *EventSender) requeue(ev *corev1.Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (s *EventSender) requeue(ev *corev1.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	key := ev.Namespace + "/" + ev.Name
-	if _, newer := e.waiting[key]; newer {
+	if _, newer := s.waiting[key]; newer {
 		return
 	}
-	e.waiting[key] = ev
-	e.order = append([]queuedEvent{{key: key}}, e.order...) // zero: not deferred again
+	s.waiting[key] = ev
+	s.order = append([]queuedEvent{{key: key}}, s.order...) // zero: not deferred again
 }
 
 // send creates the event, or increases the count of the existing one.
-func (e *EventSender) send(ctx context.Context, ev *corev1.Event) error {
+func (s *EventSender) send(ctx context.Context, ev *corev1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	out := ev.DeepCopy()
 	out.TypeMeta = metav1.TypeMeta{}
 	out.ObjectMeta = metav1.ObjectMeta{Namespace: ev.Namespace, Name: ev.Name}
-	create := func() error { return e.opt.Client.Create(ctx, apiclient.Events, out.Namespace, out, nil) }
+	create := func() error { return s.opt.Client.Create(ctx, apiclient.Events, out.Namespace, out, nil) }
 	patch := func() error {
 		text, err := json.Marshal(map[string]any{"count": out.Count, "lastTimestamp": out.LastTimestamp,
 			"message": out.Message})
 		if err != nil {
 			return err
 		}
-		return e.opt.Client.Patch(ctx, apiclient.Events, out.Namespace, out.Name, types.MergePatchType, text, nil)
+		return s.opt.Client.Patch(ctx, apiclient.Events, out.Namespace, out.Name, types.MergePatchType, text, nil)
 	}
 	if out.Count > 1 {
 		if err := patch(); !apierrors.IsNotFound(err) {

@@ -110,51 +110,51 @@ func New(o Options) *Manager {
 
 // SetPodStatus sets the status to send. With gone, s is the last snapshot and nothing of the pod is
 // left. It never blocks.
-func (p *Manager) SetPodStatus(s *status.Snapshot, gone bool) {
+func (m *Manager) SetPodStatus(s *status.Snapshot, gone bool) {
 	if s.Syncs == 0 && !gone { // no sync yet
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e := p.pods[s.Pod.UID]
-	if e == nil || e.static && e.removed && !gone { // a recreated static pod has the same UID
-		e = &podStatus{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.IsStatic(s.Pod)}
-		if e.static {
-			e.uid = "" // see attachMirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ps := m.pods[s.Pod.UID]
+	if ps == nil || ps.static && ps.removed && !gone { // a recreated static pod has the same UID
+		ps = &podStatus{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.IsStatic(s.Pod)}
+		if ps.static {
+			ps.uid = "" // see attachMirror
 		}
-		p.pods[s.Pod.UID] = e
+		m.pods[s.Pod.UID] = ps
 	}
-	if e.static {
-		e.staticPod = s.Pod
+	if ps.static {
+		ps.staticPod = s.Pod
 	}
 	if s.Syncs > 0 {
 		st := s.Status
-		if e.status == nil || !sameStatus(e.status, &st) {
-			e.setStatus(&st, !gone && s.Pod.DeletionTimestamp == nil && isStarting(&st), p.opt.Now())
+		if ps.status == nil || !sameStatus(ps.status, &st) {
+			ps.setStatus(&st, !gone && s.Pod.DeletionTimestamp == nil && isStarting(&st), m.opt.Now())
 		}
 	}
 	if gone {
-		e.removed, e.deleteObject = true, s.Pod.DeletionTimestamp != nil
-		if !e.deleteObject && !e.static || e.notFound {
-			delete(p.pods, s.Pod.UID)
+		ps.removed, ps.deleteObject = true, s.Pod.DeletionTimestamp != nil
+		if !ps.deleteObject && !ps.static || ps.notFound {
+			delete(m.pods, s.Pod.UID)
 			return
 		}
 	}
-	p.wakeUp()
+	m.wakeUp()
 }
 
 // setStatus sets the next status. A transitional status is delayed, counted from the first one that
 // was not sent.
-func (e *podStatus) setStatus(st *corev1.PodStatus, passing bool, now time.Time) {
+func (ps *podStatus) setStatus(st *corev1.PodStatus, transitional bool, now time.Time) {
 	due := time.Time{}
 	switch {
-	case !passing:
-	case e.transitional && !e.synced && !e.inFlight && e.retries == 0:
-		due = e.notBefore
+	case !transitional:
+	case ps.transitional && !ps.synced && !ps.inFlight && ps.retries == 0:
+		due = ps.notBefore
 	default:
 		due = now.Add(transitionalDelay)
 	}
-	e.status, e.changedAt, e.transitional, e.synced, e.overwritten, e.retries, e.notBefore = st, now, passing, false,
+	ps.status, ps.changedAt, ps.transitional, ps.synced, ps.overwritten, ps.retries, ps.notBefore = st, now, transitional, false,
 		false, 0, due
 }
 
@@ -179,11 +179,11 @@ func isStarting(st *corev1.PodStatus) bool {
 }
 
 // PodsStarting reports whether any pod is starting.
-func (p *Manager) PodsStarting() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, e := range p.pods {
-		if e.transitional && !e.removed && !e.notFound {
+func (m *Manager) PodsStarting() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, ps := range m.pods {
+		if ps.transitional && !ps.removed && !ps.notFound {
 			return true
 		}
 	}
@@ -191,48 +191,48 @@ func (p *Manager) PodsStarting() bool {
 }
 
 // PodUpdated is called with the pod on the server, and with gone when the object has been deleted.
-func (p *Manager) PodUpdated(pod *corev1.Pod, gone bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (m *Manager) PodUpdated(pod *corev1.Pod, gone bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if podspec.IsMirror(pod) {
-		p.mirrorUpdated(pod, gone)
+		m.mirrorUpdated(pod, gone)
 		return
 	}
-	e := p.pods[pod.UID]
-	if e == nil {
+	ps := m.pods[pod.UID]
+	if ps == nil {
 		if gone {
 			return
 		}
-		e = &podStatus{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
-		p.pods[pod.UID] = e
+		ps = &podStatus{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
+		m.pods[pod.UID] = ps
 	}
 	if gone {
-		e.notFound = true
-		if e.removed || e.status == nil {
-			delete(p.pods, pod.UID)
+		ps.notFound = true
+		if ps.removed || ps.status == nil {
+			delete(m.pods, pod.UID)
 		}
 		return
 	}
-	e.notFound = false // the report of the source overrides earlier responses
-	e.serverUpdated(pod, p.opt.Now())
-	p.wakeUp()
+	ps.notFound = false // the report of the source overrides earlier responses
+	ps.serverUpdated(pod, m.opt.Now())
+	m.wakeUp()
 }
 
 // serverUpdated records the status on the server.
-func (e *podStatus) serverUpdated(pod *corev1.Pod, now time.Time) {
+func (ps *podStatus) serverUpdated(pod *corev1.Pod, now time.Time) {
 	st := pod.Status
-	e.serverStatus = &st
-	e.serverConditions = maps.Clone(e.sentConditions)
+	ps.serverStatus = &st
+	ps.serverConditions = maps.Clone(ps.sentConditions)
 	for _, c := range st.Conditions {
 		if ownedByNode(c) {
-			addCondition(&e.serverConditions, c.Type)
+			addCondition(&ps.serverConditions, c.Type)
 		}
 	}
-	if e.synced && !e.inFlight && !serverMatches(e.status, e.serverStatus) {
+	if ps.synced && !ps.inFlight && !serverMatches(ps.status, ps.serverStatus) {
 		// overwritten by another client, or older than the response
-		e.synced, e.overwritten, e.notBefore = false, true, now.Add(settleDelay)
-	} else if !e.synced && e.overwritten && serverMatches(e.status, e.serverStatus) {
-		e.synced, e.overwritten = true, false
+		ps.synced, ps.overwritten, ps.notBefore = false, true, now.Add(settleDelay)
+	} else if !ps.synced && ps.overwritten && serverMatches(ps.status, ps.serverStatus) {
+		ps.synced, ps.overwritten = true, false
 	}
 }
 
@@ -244,7 +244,7 @@ func addCondition(in *map[corev1.PodConditionType]bool, t corev1.PodConditionTyp
 }
 
 // Run sends status updates until ctx is done, then waits for the requests in flight.
-func (p *Manager) Run(ctx context.Context) error {
+func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	timer := time.NewTimer(0)
@@ -253,124 +253,124 @@ func (p *Manager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.wake:
+		case <-m.wake:
 		case <-timer.C:
 		}
-		if next := p.startRequests(ctx, &wg); !next.IsZero() {
-			timer.Reset(max(0, next.Sub(p.opt.Now())))
+		if next := m.startRequests(ctx, &wg); !next.IsZero() {
+			timer.Reset(max(0, next.Sub(m.opt.Now())))
 		}
 	}
 }
 
 // Idle reports whether the server is up to date.
-func (p *Manager) Idle() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.inFlight > 0 {
+func (m *Manager) Idle() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inFlight > 0 {
 		return false
 	}
-	for _, e := range p.pods {
-		if e.needsRequest() {
+	for _, ps := range m.pods {
+		if ps.needsRequest() {
 			return false
 		}
 	}
 	return true
 }
 
-func (p *Manager) wakeUp() {
+func (m *Manager) wakeUp() {
 	select {
-	case p.wake <- struct{}{}:
+	case m.wake <- struct{}{}:
 	default:
 	}
 }
 
 // startRequests starts the requests that are due, up to the limit, and returns when the next one
 // is.
-func (p *Manager) startRequests(ctx context.Context, wg *sync.WaitGroup) (next time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.opt.Now()
+func (m *Manager) startRequests(ctx context.Context, wg *sync.WaitGroup) (next time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.opt.Now()
 	later := func(at time.Time) {
 		if next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}
 	run := func(do func(ctx context.Context) func()) {
-		p.inFlight++
+		m.inFlight++
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
 			settle := do(ctx)
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.inFlight--
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.inFlight--
 			settle()
-			p.wakeUp()
+			m.wakeUp()
 		})
 	}
-	p.syncMirrors(now, later, run)
-	for uid, e := range p.pods {
-		if e.inFlight || !e.needsRequest() {
+	m.syncMirrors(now, later, run)
+	for uid, ps := range m.pods {
+		if ps.inFlight || !ps.needsRequest() {
 			continue
 		}
-		if now.Before(e.notBefore) {
-			later(e.notBefore)
+		if now.Before(ps.notBefore) {
+			later(ps.notBefore)
 			continue
 		}
-		if e.transitional && now.Before(p.nextTransitional) {
-			later(p.nextTransitional)
+		if ps.transitional && now.Before(m.nextTransitional) {
+			later(m.nextTransitional)
 			continue
 		}
-		if p.inFlight >= p.opt.Parallel {
+		if m.inFlight >= m.opt.Parallel {
 			return next // the end of a request starts the next
 		}
-		if e.transitional {
-			p.nextTransitional = now.Add(transitionalInterval)
+		if ps.transitional {
+			m.nextTransitional = now.Add(transitionalInterval)
 		}
-		p.startRequest(uid, e, run)
+		m.startRequest(uid, ps, run)
 	}
 	return next
 }
 
 // needsRequest reports whether a patch or deletion is pending.
-func (e *podStatus) needsRequest() bool {
+func (ps *podStatus) needsRequest() bool {
 	switch {
-	case e.notFound || e.uid == "":
+	case ps.notFound || ps.uid == "":
 		return false
-	case e.status != nil && !e.synced:
+	case ps.status != nil && !ps.synced:
 		return true
 	default:
-		return e.removed && e.deleteObject
+		return ps.removed && ps.deleteObject
 	}
 }
 
 // startRequest starts the next request for a pod: a patch of its status, or its deletion.
-func (p *Manager) startRequest(uid types.UID, e *podStatus, run func(func(context.Context) func())) {
-	e.inFlight = true
-	namespace, name, object, want := e.namespace, e.name, e.uid, e.status
-	if e.synced || e.status == nil {
+func (m *Manager) startRequest(uid types.UID, ps *podStatus, run func(func(context.Context) func())) {
+	ps.inFlight = true
+	namespace, name, object, want := ps.namespace, ps.name, ps.uid, ps.status
+	if ps.synced || ps.status == nil {
 		run(func(ctx context.Context) func() {
-			err := p.opt.Client.Delete(ctx, apiclient.Pods, namespace, name, apiclient.DeleteNow(object))
-			return func() { p.finishRequest(uid, e, "delete pod", want, err, func() { delete(p.pods, uid) }) }
+			err := m.opt.Client.Delete(ctx, apiclient.Pods, namespace, name, apiclient.DeleteNow(object))
+			return func() { m.finishRequest(uid, ps, "delete pod", want, err, func() { delete(m.pods, uid) }) }
 		})
 		return
 	}
-	since := e.changedAt
-	patch, err := statusPatch(object, want, e.serverConditions)
+	since := ps.changedAt
+	patch, err := statusPatch(object, want, ps.serverConditions)
 	for _, c := range want.Conditions {
 		if plan.OwnsCondition(c.Type) {
-			addCondition(&e.sentConditions, c.Type)
-			addCondition(&e.serverConditions, c.Type)
+			addCondition(&ps.sentConditions, c.Type)
+			addCondition(&ps.serverConditions, c.Type)
 		}
 	}
 	run(func(ctx context.Context) func() {
 		if err == nil {
-			err = p.opt.Client.Patch(ctx, apiclient.Pods, namespace, name, types.StrategicMergePatchType, patch, nil, "status")
+			err = m.opt.Client.Patch(ctx, apiclient.Pods, namespace, name, types.StrategicMergePatchType, patch, nil, "status")
 		}
 		return func() {
-			p.finishRequest(uid, e, "status of pod", want, err, func() {
-				e.synced = e.status == want
-				p.opt.StatusUpdated(p.opt.Now().Sub(since))
+			m.finishRequest(uid, ps, "status of pod", want, err, func() {
+				ps.synced = ps.status == want
+				m.opt.StatusUpdated(m.opt.Now().Sub(since))
 			})
 		}
 	})
@@ -379,35 +379,35 @@ func (p *Manager) startRequest(uid types.UID, e *podStatus, run func(func(contex
 // finishRequest processes the response. NotFound and Conflict are temporary errors while the source
 // reports the object, because proxies and webhooks return them too. want is the status that was
 // sent. A newer status is neither synced nor rejected by this response.
-func (p *Manager) finishRequest(uid types.UID, e *podStatus, what string, want *corev1.PodStatus, err error,
+func (m *Manager) finishRequest(uid types.UID, ps *podStatus, action string, want *corev1.PodStatus, err error,
 	done func()) {
-	e.inFlight = false
-	log := p.opt.Log.With("pod", e.namespace+"/"+e.name, "uid", string(uid))
+	ps.inFlight = false
+	log := m.opt.Log.With("pod", ps.namespace+"/"+ps.name, "uid", string(uid))
 	switch {
 	case err == nil:
-		e.retries, e.notBefore = 0, time.Time{}
+		ps.retries, ps.notBefore = 0, time.Time{}
 		done()
-	case e.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
+	case ps.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
 		// the source will report that the mirror pod is gone
-		e.notBefore = p.opt.Now().Add(settleDelay)
-	case e.serverStatus == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
+		ps.notBefore = m.opt.Now().Add(settleDelay)
+	case ps.serverStatus == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
 		// the pod with this UID is gone
-		e.notFound = true
-		if e.removed {
-			delete(p.pods, uid)
+		ps.notFound = true
+		if ps.removed {
+			delete(m.pods, uid)
 		}
 		log.Debug("the server has no such pod any more", "err", err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		log.Error("the server does not take the "+what, "err", err)
-		if e.status == want { // until it changes
-			e.synced, e.notBefore = true, p.opt.Now().Add(retryMax)
+		log.Error("the server does not take the "+action, "err", err)
+		if ps.status == want { // until it changes
+			ps.synced, ps.notBefore = true, m.opt.Now().Add(retryMax)
 		}
 	default:
-		if e.retries == 0 {
-			log.Debug(what+" is tried again", "err", err)
+		if ps.retries == 0 {
+			log.Debug(action+" is tried again", "err", err)
 		}
-		e.notBefore = p.opt.Now().Add(min(retryBase<<min(e.retries, 10), retryMax))
-		e.retries++
+		ps.notBefore = m.opt.Now().Add(min(retryBase<<min(ps.retries, 10), retryMax))
+		ps.retries++
 	}
 }
 
@@ -415,17 +415,17 @@ func (p *Manager) finishRequest(uid types.UID, e *podStatus, what string, want *
 func sameStatus(a, b *corev1.PodStatus) bool { return equality.Semantic.DeepEqual(a, b) }
 
 // serverMatches reports whether the server has the status of this node.
-func serverMatches(want, has *corev1.PodStatus) bool {
+func serverMatches(want, server *corev1.PodStatus) bool {
 	if want == nil {
 		return true
 	}
-	if want.Phase != has.Phase || want.Reason != has.Reason || want.Message != has.Message || want.PodIP != has.PodIP ||
-		want.HostIP != has.HostIP {
+	if want.Phase != server.Phase || want.Reason != server.Reason || want.Message != server.Message || want.PodIP != server.PodIP ||
+		want.HostIP != server.HostIP {
 		return false
 	}
 	for _, lists := range [][2][]corev1.ContainerStatus{
-		{want.ContainerStatuses, has.ContainerStatuses}, {want.InitContainerStatuses, has.InitContainerStatuses},
-		{want.EphemeralContainerStatuses, has.EphemeralContainerStatuses},
+		{want.ContainerStatuses, server.ContainerStatuses}, {want.InitContainerStatuses, server.InitContainerStatuses},
+		{want.EphemeralContainerStatuses, server.EphemeralContainerStatuses},
 	} {
 		if len(lists[0]) != len(lists[1]) {
 			return false
@@ -437,15 +437,15 @@ func serverMatches(want, has *corev1.PodStatus) bool {
 			}
 		}
 	}
-	return sameConditions(want.Conditions, has.Conditions)
+	return sameConditions(want.Conditions, server.Conditions)
 }
 
 // sameConditions compares the conditions owned by this node.
-func sameConditions(want, has []corev1.PodCondition) bool {
-	mine := map[corev1.PodConditionType]corev1.PodCondition{}
-	for _, c := range has {
+func sameConditions(want, server []corev1.PodCondition) bool {
+	owned := map[corev1.PodConditionType]corev1.PodCondition{}
+	for _, c := range server {
 		if plan.OwnsCondition(c.Type) {
-			mine[c.Type] = c
+			owned[c.Type] = c
 		}
 	}
 	n := 0
@@ -454,9 +454,9 @@ func sameConditions(want, has []corev1.PodCondition) bool {
 			continue
 		}
 		n++
-		if h, there := mine[c.Type]; !there || h.Status != c.Status || h.Reason != c.Reason || h.Message != c.Message {
+		if h, found := owned[c.Type]; !found || h.Status != c.Status || h.Reason != c.Reason || h.Message != c.Message {
 			return false
 		}
 	}
-	return n == len(mine)
+	return n == len(owned)
 }

@@ -22,8 +22,8 @@ func condition(t corev1.PodConditionType, status corev1.ConditionStatus, reason 
 	return corev1.PodCondition{Type: t, Status: status, Reason: reason}
 }
 
-// TestAPatchMakesTheStatusWhateverItWas applies patches as a server does. P2, P3.
-func TestAPatchMakesTheStatusWhateverItWas(t *testing.T) {
+// TestStatusPatchReplacesStatus applies patches as a server does. P2, P3.
+func TestStatusPatchReplacesStatus(t *testing.T) {
 	t.Parallel()
 	was := corev1.Pod{Status: corev1.PodStatus{
 		Phase: corev1.PodPending, Reason: "Old", Message: "old", PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
@@ -83,8 +83,8 @@ func snapshot(uid types.UID, st corev1.PodStatus) *status.Snapshot {
 	return &status.Snapshot{Pod: pod, Status: st, Syncs: 1}
 }
 
-// TestWhatOthersWroteOverIsWrittenAgain: P5, and what this node wrote itself is not.
-func TestWhatOthersWroteOverIsWrittenAgain(t *testing.T) {
+// TestOverwrittenStatusSentAgain: P5, and what this node wrote itself is not.
+func TestOverwrittenStatusSentAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	p := New(Options{Now: func() time.Time { return now }})
@@ -116,9 +116,9 @@ func TestWhatOthersWroteOverIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// TestAConditionThatWasSentIsTakenBack although the server was last heard without
+// TestSentConditionDeleted although the server was last heard without
 // it: what is heard may be older than what was sent.
-func TestAConditionThatWasSentIsTakenBack(t *testing.T) {
+func TestSentConditionDeleted(t *testing.T) {
 	t.Parallel()
 	p := New(Options{})
 	p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodResizeInProgress, corev1.ConditionTrue, "")}}), false)
@@ -131,8 +131,8 @@ func TestAConditionThatWasSentIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestAnObjectIsDeletedWhenAllIsToldAndNothingIsLeft: P4.
-func TestAnObjectIsDeletedWhenAllIsToldAndNothingIsLeft(t *testing.T) {
+// TestObjectDeletedAfterLastStatus: P4.
+func TestObjectDeletedAfterLastStatus(t *testing.T) {
 	t.Parallel()
 	p := New(Options{})
 	s := snapshot("u", corev1.PodStatus{Phase: corev1.PodFailed})
@@ -157,7 +157,7 @@ func TestAnObjectIsDeletedWhenAllIsToldAndNothingIsLeft(t *testing.T) {
 	}
 }
 
-func TestABucketFillsWithTime(t *testing.T) {
+func TestTokenBucket(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	b := &tokenBucket{tokens: 2, capacity: 2, interval: time.Second, updatedAt: now}
@@ -175,21 +175,21 @@ func TestABucketFillsWithTime(t *testing.T) {
 	}
 }
 
-// creating is a status of a pod of which nothing has started.
-func creating(more ...corev1.PodCondition) corev1.PodStatus {
+// startingStatus is a status of a pod of which nothing has started.
+func startingStatus(more ...corev1.PodCondition) corev1.PodStatus {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: plan.ReasonCreating}}
 	return corev1.PodStatus{Phase: corev1.PodPending, Conditions: more, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: waiting}}}
 }
 
-func TestWhatIsOnlyComingUp(t *testing.T) {
+func TestIsStarting(t *testing.T) {
 	t.Parallel()
 	waits := func(reason, message string) corev1.PodStatus {
-		st := creating()
+		st := startingStatus()
 		st.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: message}
 		return st
 	}
 	change := func(f func(*corev1.PodStatus)) corev1.PodStatus {
-		st := creating()
+		st := startingStatus()
 		f(&st)
 		return st
 	}
@@ -200,7 +200,7 @@ func TestWhatIsOnlyComingUp(t *testing.T) {
 		want bool
 	}{
 		{"nothing is known yet", corev1.PodStatus{Phase: corev1.PodPending}, true},
-		{"a container is being created", creating(), true},
+		{"a container is being created", startingStatus(), true},
 		{"it waits for init containers", waits(plan.ReasonInitializing, ""), true},
 		{"an image cannot be pulled", waits("ErrImagePull", "no such image"), false},
 		{"a container cannot be created", waits(plan.ReasonCreating, "no such volume"), false},
@@ -222,25 +222,25 @@ func TestWhatIsOnlyComingUp(t *testing.T) {
 	}
 }
 
-// TestAPodOnItsWayUpIsToldWhenThatTakesLong: P7.
-func TestAPodOnItsWayUpIsToldWhenThatTakesLong(t *testing.T) {
+// TestStartingPodStatusDelayed: P7.
+func TestStartingPodStatusDelayed(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
 	now := begin
 	p := New(Options{Now: func() time.Time { return now }})
-	p.SetPodStatus(snapshot("u", creating()), false)
+	p.SetPodStatus(snapshot("u", startingStatus()), false)
 	e := p.pods["u"]
 	if !p.PodsStarting() || !e.notBefore.Equal(begin.Add(transitionalDelay)) {
 		t.Fatalf("told in %v", e.notBefore.Sub(now))
 	}
 	now = now.Add(transitionalDelay / 2)
-	p.SetPodStatus(snapshot("u", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))), false)
+	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))), false)
 	if !e.notBefore.Equal(begin.Add(transitionalDelay)) {
 		t.Errorf("what changes on the way up is put off again: %v", e.notBefore.Sub(begin))
 	}
 	e.synced = true
 	now = now.Add(transitionalDelay)
-	p.SetPodStatus(snapshot("u", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))), false)
+	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))), false)
 	if !e.notBefore.Equal(now.Add(transitionalDelay)) {
 		t.Errorf("the next is told in %v", e.notBefore.Sub(now))
 	}
@@ -249,8 +249,8 @@ func TestAPodOnItsWayUpIsToldWhenThatTakesLong(t *testing.T) {
 		t.Errorf("that it runs waits for %v", e.notBefore.Sub(now))
 	}
 
-	p.SetPodStatus(snapshot("v", creating()), false)
-	ending := snapshot("v", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, "")))
+	p.SetPodStatus(snapshot("v", startingStatus()), false)
+	ending := snapshot("v", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, "")))
 	at := metav1.NewTime(now)
 	ending.Pod.DeletionTimestamp = &at
 	p.SetPodStatus(ending, false)
@@ -259,8 +259,8 @@ func TestAPodOnItsWayUpIsToldWhenThatTakesLong(t *testing.T) {
 	}
 }
 
-// TestEventsLetStatusesGoFirst for a while, and no longer.
-func TestEventsLetStatusesGoFirst(t *testing.T) {
+// TestEventsDeferredWhileBusy for a while, and no longer.
+func TestEventsDeferredWhileBusy(t *testing.T) {
 	t.Parallel()
 	now, busy := time.Now(), true
 	e := NewEventSender(EventSenderOptions{NodeName: "n", Now: func() time.Time { return now }, Busy: func() bool { return busy }})
@@ -300,9 +300,9 @@ func TestEventsLetStatusesGoFirst(t *testing.T) {
 	}
 }
 
-// TestAMirrorTellsOfItsPod has shippers of logs find the pod's directory by it, and
+// TestMirrorMatches has shippers of logs find the pod's directory by it, and
 // a mirror of another content or of another pod made anew.
-func TestAMirrorTellsOfItsPod(t *testing.T) {
+func TestMirrorMatches(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{
 		source.AnnotationSource: source.File, source.AnnotationHash: "u", source.AnnotationContent: "c1",
@@ -321,7 +321,7 @@ func TestAMirrorTellsOfItsPod(t *testing.T) {
 }
 
 // A file's pod that is made anew has the UID that it had: its mirror goes on.
-func TestAPodThatIsMadeAnewIsTold(t *testing.T) {
+func TestRecreatedStaticPod(t *testing.T) {
 	t.Parallel()
 	p := New(Options{NodeName: "node"})
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{source.AnnotationSource: source.File}}}

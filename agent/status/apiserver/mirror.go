@@ -30,74 +30,74 @@ type mirror struct {
 const rejectedRetryInterval = 5 * time.Minute
 
 // mirrorUpdated records a mirror pod on the server.
-func (p *Manager) mirrorUpdated(pod *corev1.Pod, gone bool) {
+func (m *Manager) mirrorUpdated(pod *corev1.Pod, gone bool) {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	m := p.mirrors[name]
-	if m == nil {
-		m = &mirror{}
-		p.mirrors[name] = m
+	mp := m.mirrors[name]
+	if mp == nil {
+		mp = &mirror{}
+		m.mirrors[name] = mp
 	}
 	switch {
 	case !gone:
-		m.object = pod
-		if e := p.staticPod(name); e != nil && e.uid == pod.UID {
-			e.serverUpdated(pod, p.opt.Now())
+		mp.object = pod
+		if ps := m.staticPod(name); ps != nil && ps.uid == pod.UID {
+			ps.serverUpdated(pod, m.opt.Now())
 		}
-	case m.object != nil && m.object.UID == pod.UID:
-		m.object, m.notBefore = nil, time.Time{}
+	case mp.object != nil && mp.object.UID == pod.UID:
+		mp.object, mp.notBefore = nil, time.Time{}
 	}
-	p.wakeUp()
+	m.wakeUp()
 }
 
 // staticPod returns the existing static pod with the name, or nil.
-func (p *Manager) staticPod(name types.NamespacedName) *podStatus {
-	for _, e := range p.pods {
-		if e.static && !e.removed && e.namespace == name.Namespace && e.name == name.Name {
-			return e
+func (m *Manager) staticPod(name types.NamespacedName) *podStatus {
+	for _, ps := range m.pods {
+		if ps.static && !ps.removed && ps.namespace == name.Namespace && ps.name == name.Name {
+			return ps
 		}
 	}
 	return nil
 }
 
 // syncMirrors creates missing mirror pods and deletes obsolete ones.
-func (p *Manager) syncMirrors(now time.Time, later func(time.Time), run func(func(context.Context) func())) {
-	for uid, e := range p.pods {
-		name := types.NamespacedName{Namespace: e.namespace, Name: e.name}
+func (m *Manager) syncMirrors(now time.Time, later func(time.Time), run func(func(context.Context) func())) {
+	for uid, ps := range m.pods {
+		name := types.NamespacedName{Namespace: ps.namespace, Name: ps.name}
 		switch {
-		case !e.static:
-		case e.removed:
-			delete(p.pods, uid)
-		case p.mirrors[name] == nil:
-			p.mirrors[name] = &mirror{}
+		case !ps.static:
+		case ps.removed:
+			delete(m.pods, uid)
+		case m.mirrors[name] == nil:
+			m.mirrors[name] = &mirror{}
 		}
 	}
-	for name, m := range p.mirrors {
-		e := p.staticPod(name)
+	for name, mp := range m.mirrors {
+		ps := m.staticPod(name)
 		switch {
-		case m.inFlight:
-		case now.Before(m.notBefore):
-			later(m.notBefore)
-		case e == nil && m.object == nil:
-			delete(p.mirrors, name)
-		case e == nil && !p.opt.SourcesReady(): // its file may not have been read yet
-			m.notBefore = now.Add(settleDelay)
-			later(m.notBefore)
-		case e == nil, m.object != nil && m.object.DeletionTimestamp != nil, m.object != nil &&
-			!mirrorMatches(m.object, e.staticPod):
-			p.deleteMirror(name, m, run)
-		case m.object == nil:
-			p.createMirror(name, m, e, later, run)
+		case mp.inFlight:
+		case now.Before(mp.notBefore):
+			later(mp.notBefore)
+		case ps == nil && mp.object == nil:
+			delete(m.mirrors, name)
+		case ps == nil && !m.opt.SourcesReady(): // its file may not have been read yet
+			mp.notBefore = now.Add(settleDelay)
+			later(mp.notBefore)
+		case ps == nil, mp.object != nil && mp.object.DeletionTimestamp != nil, mp.object != nil &&
+			!mirrorMatches(mp.object, ps.staticPod):
+			m.deleteMirror(name, mp, run)
+		case mp.object == nil:
+			m.createMirror(name, mp, ps, later, run)
 		default:
-			p.attachMirror(e, m.object)
+			m.attachMirror(ps, mp.object)
 		}
 	}
 }
 
 // attachMirror starts to send the status of a static pod to its mirror pod.
-func (p *Manager) attachMirror(e *podStatus, object *corev1.Pod) {
-	if e.uid != object.UID {
-		e.uid, e.synced, e.overwritten = object.UID, false, false
-		e.serverUpdated(object, p.opt.Now())
+func (m *Manager) attachMirror(ps *podStatus, object *corev1.Pod) {
+	if ps.uid != object.UID {
+		ps.uid, ps.synced, ps.overwritten = object.UID, false, false
+		ps.serverUpdated(object, m.opt.Now())
 	}
 }
 
@@ -107,46 +107,46 @@ func mirrorMatches(object, pod *corev1.Pod) bool {
 		object.Annotations[source.AnnotationContent] == pod.Annotations[source.AnnotationContent]
 }
 
-func (p *Manager) deleteMirror(name types.NamespacedName, m *mirror, run func(func(context.Context) func())) {
-	m.inFlight = true
-	uid := m.object.UID
-	for _, e := range p.pods {
-		if e.static && e.uid == uid {
-			e.uid = ""
+func (m *Manager) deleteMirror(name types.NamespacedName, mp *mirror, run func(func(context.Context) func())) {
+	mp.inFlight = true
+	uid := mp.object.UID
+	for _, ps := range m.pods {
+		if ps.static && ps.uid == uid {
+			ps.uid = ""
 		}
 	}
 	run(func(ctx context.Context) func() {
-		err := p.opt.Client.Delete(ctx, apiclient.Pods, name.Namespace, name.Name, apiclient.DeleteNow(uid))
+		err := m.opt.Client.Delete(ctx, apiclient.Pods, name.Namespace, name.Name, apiclient.DeleteNow(uid))
 		return func() {
 			if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 				err = nil
-				if m.object != nil && m.object.UID == uid {
-					m.object = nil
+				if mp.object != nil && mp.object.UID == uid {
+					mp.object = nil
 				}
 			}
-			p.finishMirrorRequest(name, m, "delete mirror pod", err)
+			m.finishMirrorRequest(name, mp, "delete mirror pod", err)
 		}
 	})
 }
 
-func (p *Manager) createMirror(name types.NamespacedName, m *mirror, e *podStatus, later func(time.Time),
+func (m *Manager) createMirror(name types.NamespacedName, mp *mirror, ps *podStatus, later func(time.Time),
 	run func(func(context.Context) func())) {
-	owner := p.opt.NodeUID()
+	owner := m.opt.NodeUID()
 	if owner == "" {
-		m.notBefore = p.opt.Now().Add(retryBase)
-		later(m.notBefore)
+		mp.notBefore = m.opt.Now().Add(retryBase)
+		later(mp.notBefore)
 		return
 	}
-	m.inFlight = true
-	object := newMirror(e.staticPod, p.opt.NodeName, owner)
+	mp.inFlight = true
+	object := newMirror(ps.staticPod, m.opt.NodeName, owner)
 	run(func(ctx context.Context) func() {
 		out := &corev1.Pod{}
-		err := p.opt.Client.Create(ctx, apiclient.Pods, name.Namespace, object, out)
+		err := m.opt.Client.Create(ctx, apiclient.Pods, name.Namespace, object, out)
 		return func() {
-			if err == nil && m.object == nil {
-				m.object = out
+			if err == nil && mp.object == nil {
+				mp.object = out
 			}
-			p.finishMirrorRequest(name, m, "make mirror pod", err)
+			m.finishMirrorRequest(name, mp, "make mirror pod", err)
 		}
 	})
 }
@@ -164,22 +164,22 @@ func newMirror(pod *corev1.Pod, node string, owner types.UID) *corev1.Pod {
 	return out
 }
 
-func (p *Manager) finishMirrorRequest(name types.NamespacedName, m *mirror, what string, err error) {
-	m.inFlight = false
+func (m *Manager) finishMirrorRequest(name types.NamespacedName, mp *mirror, action string, err error) {
+	mp.inFlight = false
 	switch {
 	case err == nil:
-		m.retries, m.notBefore, m.rejection = 0, time.Time{}, ""
+		mp.retries, mp.notBefore, mp.rejection = 0, time.Time{}, ""
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		if m.rejection != err.Error() {
-			m.rejection = err.Error()
-			p.opt.Log.Warn("the pod of a file runs and cannot be shown to the server's users", "pod", name.String(), "err", err)
+		if mp.rejection != err.Error() {
+			mp.rejection = err.Error()
+			m.opt.Log.Warn("the pod of a file runs and cannot be shown to the server's users", "pod", name.String(), "err", err)
 		}
-		m.notBefore = p.opt.Now().Add(rejectedRetryInterval)
+		mp.notBefore = m.opt.Now().Add(rejectedRetryInterval)
 	default: // the source will report an existing object
-		if m.retries == 0 {
-			p.opt.Log.Debug(what+" is tried again", "pod", name.String(), "err", err)
+		if mp.retries == 0 {
+			m.opt.Log.Debug(action+" is tried again", "pod", name.String(), "err", err)
 		}
-		m.notBefore = p.opt.Now().Add(min(retryBase<<min(m.retries, 10), retryMax))
-		m.retries++
+		mp.notBefore = m.opt.Now().Add(min(retryBase<<min(mp.retries, 10), retryMax))
+		mp.retries++
 	}
 }

@@ -22,7 +22,7 @@ var addressLists = []string{"podIPs", "hostIPs"}
 
 // statusPatch returns a strategic merge patch that replaces the status except for the conditions of
 // other writers. had is the set of this node's conditions that the server may have.
-func statusPatch(uid types.UID, st *corev1.PodStatus, had map[corev1.PodConditionType]bool) ([]byte, error) {
+func statusPatch(uid types.UID, st *corev1.PodStatus, serverConditions map[corev1.PodConditionType]bool) ([]byte, error) {
 	status, err := apiclient.JSONMap(st)
 	if err != nil {
 		return nil, err
@@ -36,12 +36,12 @@ func statusPatch(uid types.UID, st *corev1.PodStatus, had map[corev1.PodConditio
 		list, _ := status[field].([]any)
 		status[field] = append(list, map[string]any{"$patch": "replace"})
 	}
-	status["conditions"] = conditionPatches(st, had)
+	status["conditions"] = conditionPatches(st, serverConditions)
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": status})
 }
 
 // conditionPatches returns the node's conditions, and deletions of those it no longer has.
-func conditionPatches(st *corev1.PodStatus, had map[corev1.PodConditionType]bool) (out []map[string]any) {
+func conditionPatches(st *corev1.PodStatus, serverConditions map[corev1.PodConditionType]bool) (out []map[string]any) {
 	now := map[corev1.PodConditionType]bool{}
 	for _, c := range st.Conditions {
 		if !ownedByNode(c) {
@@ -63,7 +63,7 @@ func conditionPatches(st *corev1.PodStatus, had map[corev1.PodConditionType]bool
 		}
 		out = append(out, one)
 	}
-	for t := range had {
+	for t := range serverConditions {
 		if !now[t] {
 			out = append(out, map[string]any{"$patch": "delete", "type": t})
 		}

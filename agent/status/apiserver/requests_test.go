@@ -18,32 +18,32 @@ import (
 	"berth/internal/apiclient"
 )
 
-// server answers every request about a pod with one code.
-type server struct {
+// fakeServer answers every request about a pod with one code.
+type fakeServer struct {
 	mu sync.Mutex
-	answer
-	asked []string // methods, in order
-	next  func()   // is called before the next answer; nil: nothing is
+	response
+	methods []string // methods, in order
+	next    func()   // is called before the next answer; nil: nothing is
 }
 
-type answer struct {
+type response struct {
 	code int
 	bare bool // as what is on the way to a server does
 }
 
-var taken = answer{code: http.StatusOK}
+var accepted = response{code: http.StatusOK}
 
-// answers has it answer otherwise from now on.
-func (s *server) answers(a answer) {
+// respond has it answer otherwise from now on.
+func (s *fakeServer) respond(a response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answer = a
+	s.response = a
 }
 
-func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked = append(s.asked, r.Method)
+	s.methods = append(s.methods, r.Method)
 	if next := s.next; next != nil {
 		s.next = nil
 		next()
@@ -67,8 +67,8 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	return out, err
 }
 
-// posting runs posts against a server, in a bubble.
-func posting(t *testing.T, s *server, test func(p *Manager)) {
+// runManager runs posts against a server, in a bubble.
+func runManager(t *testing.T, s *fakeServer, test func(p *Manager)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := apiclient.New(apiclient.Options{Config: &rest.Config{
@@ -89,55 +89,55 @@ func posting(t *testing.T, s *server, test func(p *Manager)) {
 	})
 }
 
-// after lets time pass and returns what has been asked since the last time.
-func (s *server) after(d time.Duration) []string {
+// advance lets time pass and returns what has been asked since the last time.
+func (s *fakeServer) advance(d time.Duration) []string {
 	time.Sleep(d)
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	asked := s.asked
-	s.asked = nil
+	asked := s.methods
+	s.methods = nil
 	return asked
 }
 
-func running() corev1.PodStatus { return corev1.PodStatus{Phase: corev1.PodRunning} }
+func runningStatus() corev1.PodStatus { return corev1.PodStatus{Phase: corev1.PodRunning} }
 
-// TestAnObjectIsThereAsLongAsTheSourceShowsIt: P8. Whatever is answered, its status is
+// TestRequestsRetriedWhileSourceReportsObject: P8. Whatever is answered, its status is
 // told and it is deleted in the end; and nobody is asked without a pause.
-func TestAnObjectIsThereAsLongAsTheSourceShowsIt(t *testing.T) {
+func TestRequestsRetriedWhileSourceReportsObject(t *testing.T) {
 	t.Parallel()
-	for name, refusal := range map[string]answer{
+	for name, refusal := range map[string]response{
 		"a way that knows no such path": {code: http.StatusNotFound, bare: true},
 		"a server that lags behind":     {code: http.StatusNotFound},
 		"a webhook that objects":        {code: http.StatusConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &server{answer: refusal}
-			posting(t, s, func(p *Manager) {
-				snap := snapshot("u", running())
+			s := &fakeServer{response: refusal}
+			runManager(t, s, func(p *Manager) {
+				snap := snapshot("u", runningStatus())
 				p.PodUpdated(snap.Pod, false)
 				p.SetPodStatus(snap, false)
-				if n := len(s.after(time.Minute)); n < 2 || n > 15 {
+				if n := len(s.advance(time.Minute)); n < 2 || n > 15 {
 					t.Errorf("in a minute it is told %d times", n)
 				}
 				p.PodUpdated(snap.Pod, false)
-				if n := len(s.after(retryMax)); n > 1 {
+				if n := len(s.advance(retryMax)); n > 1 {
 					t.Errorf("heard once more, it is told %d times at once", n)
 				}
-				s.answers(taken)
-				if n := len(s.after(retryMax)); n != 1 || !p.Idle() {
+				s.respond(accepted)
+				if n := len(s.advance(retryMax)); n != 1 || !p.Idle() {
 					t.Errorf("when it is taken it is told %d times", n)
 				}
-				s.answers(refusal)
+				s.respond(refusal)
 				at := metav1.Now()
 				snap.Pod.DeletionTimestamp = &at
 				p.SetPodStatus(snap, true)
-				if asked := s.after(time.Minute); len(asked) < 2 || len(asked) > 15 || asked[0] != http.MethodDelete {
+				if asked := s.advance(time.Minute); len(asked) < 2 || len(asked) > 15 || asked[0] != http.MethodDelete {
 					t.Errorf("in a minute its deletion is asked for by %v", asked)
 				}
-				s.answers(taken)
-				if n := len(s.after(retryMax)); n != 1 || len(p.pods) > 0 {
+				s.respond(accepted)
+				if n := len(s.advance(retryMax)); n != 1 || len(p.pods) > 0 {
 					t.Errorf("when it is taken its deletion is asked for %d times", n)
 				}
 			})
@@ -145,17 +145,17 @@ func TestAnObjectIsThereAsLongAsTheSourceShowsIt(t *testing.T) {
 	}
 }
 
-// TestAnObjectIsGoneWhenTheSourceSaysSo: P8.
-func TestAnObjectIsGoneWhenTheSourceSaysSo(t *testing.T) {
+// TestNoRequestsAfterSourceReportsDeletion: P8.
+func TestNoRequestsAfterSourceReportsDeletion(t *testing.T) {
 	t.Parallel()
-	s := &server{answer: answer{code: http.StatusNotFound}}
-	posting(t, s, func(p *Manager) {
-		snap := snapshot("u", running())
+	s := &fakeServer{response: response{code: http.StatusNotFound}}
+	runManager(t, s, func(p *Manager) {
+		snap := snapshot("u", runningStatus())
 		p.PodUpdated(snap.Pod, false)
 		p.SetPodStatus(snap, false)
-		s.after(time.Second)
+		s.advance(time.Second)
 		p.PodUpdated(snap.Pod, true)
-		if n := len(s.after(time.Hour)); n > 0 {
+		if n := len(s.advance(time.Hour)); n > 0 {
 			t.Errorf("it is told %d times", n)
 		}
 		p.SetPodStatus(snap, true)
@@ -165,54 +165,54 @@ func TestAnObjectIsGoneWhenTheSourceSaysSo(t *testing.T) {
 	})
 }
 
-// TestAnObjectThatWasNeverShown and is not there is told no more, until it is shown
+// TestNotFoundWithoutSourceReport and is not there is told no more, until it is shown
 // after all: P8.
-func TestAnObjectThatWasNeverShown(t *testing.T) {
+func TestNotFoundWithoutSourceReport(t *testing.T) {
 	t.Parallel()
-	s := &server{answer: answer{code: http.StatusNotFound}}
-	posting(t, s, func(p *Manager) {
-		snap := snapshot("u", running())
+	s := &fakeServer{response: response{code: http.StatusNotFound}}
+	runManager(t, s, func(p *Manager) {
+		snap := snapshot("u", runningStatus())
 		p.SetPodStatus(snap, false)
-		if n := len(s.after(time.Hour)); n != 1 {
+		if n := len(s.advance(time.Hour)); n != 1 {
 			t.Errorf("it is told %d times", n)
 		}
-		s.answers(taken)
+		s.respond(accepted)
 		p.PodUpdated(snap.Pod, false)
-		if n := len(s.after(time.Hour)); n != 1 || !p.Idle() {
+		if n := len(s.advance(time.Hour)); n != 1 || !p.Idle() {
 			t.Errorf("it is told %d times", n)
 		}
-		s.answers(answer{code: http.StatusNotFound})
-		last := snapshot("v", running())
+		s.respond(response{code: http.StatusNotFound})
+		last := snapshot("v", runningStatus())
 		at := metav1.Now()
 		last.Pod.DeletionTimestamp = &at
 		p.SetPodStatus(last, true)
-		s.after(time.Hour)
+		s.advance(time.Hour)
 		if _, kept := p.pods["v"]; kept {
 			t.Error("one that is over is remembered")
 		}
 	})
 }
 
-// TestWhatComesWhileAnotherIsRefusedIsTold: P1, P6. What is refused itself is not told
+// TestNewestStatusSentAfterRejection: P1, P6. What is refused itself is not told
 // again.
-func TestWhatComesWhileAnotherIsRefusedIsTold(t *testing.T) {
+func TestNewestStatusSentAfterRejection(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{http.StatusUnprocessableEntity, http.StatusBadRequest} {
-		s := &server{answer: answer{code: code}}
-		posting(t, s, func(p *Manager) {
-			snap := snapshot("u", running())
+		s := &fakeServer{response: response{code: code}}
+		runManager(t, s, func(p *Manager) {
+			snap := snapshot("u", runningStatus())
 			p.PodUpdated(snap.Pod, false)
 			s.next = func() {
 				p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodSucceeded}), false)
-				s.next = func() { s.answer = taken }
+				s.next = func() { s.response = accepted }
 			}
 			p.SetPodStatus(snap, false)
-			if n := len(s.after(retryBase)); n != 2 || !p.Idle() {
+			if n := len(s.advance(retryBase)); n != 2 || !p.Idle() {
 				t.Errorf("%d: the last status is told %d times", code, n-1)
 			}
-			s.answers(answer{code: code})
+			s.respond(response{code: code})
 			p.SetPodStatus(snap, false)
-			if n := len(s.after(time.Hour)); n != 1 {
+			if n := len(s.advance(time.Hour)); n != 1 {
 				t.Errorf("%d: what is refused is told %d times", code, n)
 			}
 		})

@@ -29,16 +29,16 @@ type eventJSON struct {
 }
 
 // Save returns the encoded events of a pod for Restore, or nil if there are none.
-func (e *Recorder) Save(uid types.UID) ([]byte, error) {
+func (r *Recorder) Save(uid types.UID) ([]byte, error) {
 	out := eventsJSON{Version: 1}
-	e.mu.Lock()
-	if p := e.pods[uid]; p != nil {
+	r.mu.Lock()
+	if p := r.pods[uid]; p != nil {
 		for _, x := range p.list {
 			out.Events = append(out.Events, eventJSON{Type: x.typ, Reason: x.reason, Message: x.message, Path: x.path,
 				Count: x.count, First: wallTime(x.first), Last: wallTime(x.last), ID: x.id, Order: x.version})
 		}
 	}
-	e.mu.Unlock()
+	r.mu.Unlock()
 	if len(out.Events) == 0 {
 		return nil, nil
 	}
@@ -47,7 +47,7 @@ func (e *Recorder) Save(uid types.UID) ([]byte, error) {
 
 // Restore adds saved events of a pod with their names and counts before the events recorded since.
 // Subscribers are not notified.
-func (e *Recorder) Restore(ref PodRef, saved []byte) error {
+func (r *Recorder) Restore(ref PodRef, saved []byte) error {
 	var in eventsJSON
 	if err := json.Unmarshal(saved, &in); err != nil {
 		return fmt.Errorf("read events: %w", err)
@@ -55,16 +55,16 @@ func (e *Recorder) Restore(ref PodRef, saved []byte) error {
 	if in.Version != 1 {
 		return fmt.Errorf("read events: version %d is not known", in.Version)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p := e.pods[ref.UID]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.pods[ref.UID]
 	if p == nil {
 		p = &podEvents{ref: ref}
-		e.pods[ref.UID] = p
+		r.pods[ref.UID] = p
 	}
 	var old []*entry
 	for _, x := range in.Events {
-		e.seq = max(e.seq, x.ID, x.Order)
+		r.seq = max(r.seq, x.ID, x.Order)
 		message := truncate(x.Message, MaxMessageBytes)
 		old = append(old, &entry{
 			typ: cmp.Or(x.Type, "Normal"), reason: truncate(x.Reason, 128), message: message, path: x.Path,
@@ -76,6 +76,6 @@ func (e *Recorder) Restore(ref PodRef, saved []byte) error {
 	for _, x := range old {
 		p.bytes += x.size()
 	}
-	p.enforceLimits(e.opt.MaxPerPod, e.opt.MaxBytesPerPod)
+	p.enforceLimits(r.opt.MaxPerPod, r.opt.MaxBytesPerPod)
 	return nil
 }

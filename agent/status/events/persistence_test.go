@@ -16,8 +16,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/events-v1.json")
 
-// told is a memory in which something happened to web, and to another pod.
-func told(c *clock) *Recorder {
+// recordedEvents is a memory in which something happened to web, and to another pod.
+func recordedEvents(c *clock) *Recorder {
 	e := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
 	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a", Container: "a"}
 	e.Record(web, Event{Reason: "Started", Message: "Started container a", Container: "a"})
@@ -29,9 +29,9 @@ func told(c *clock) *Recorder {
 	return e
 }
 
-func TestEventsOutliveTheirMemory(t *testing.T) { // R6
+func TestRecorderSaveRestore(t *testing.T) { // R6
 	c := newClock()
-	before := told(c)
+	before := recordedEvents(c)
 	saved, err := before.Save("u1")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestEventsOutliveTheirMemory(t *testing.T) { // R6
 	}
 }
 
-func TestEventsThatCannotBeRead(t *testing.T) {
+func TestRestoreInvalidEvents(t *testing.T) {
 	for _, text := range []string{``, `[]`, `{"version":2,"events":[]}`, `{"version":1,"events":[{"id":-1}]}`} {
 		e := NewRecorder(RecorderOptions{})
 		if err := e.Restore(web, []byte(text)); err == nil || !strings.HasPrefix(err.Error(), "read events: ") {
@@ -81,7 +81,7 @@ func TestEventsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestRestoredEventsAreBounded(t *testing.T) { // R1
+func TestRestoreLimitsEvents(t *testing.T) { // R1
 	in := eventsJSON{Version: 1}
 	for i := range 1000 {
 		in.Events = append(in.Events, eventJSON{Reason: fmt.Sprint("R", i), Message: strings.Repeat("x", 1<<12), ID: uint64(i)})
@@ -100,7 +100,7 @@ func TestRestoredEventsAreBounded(t *testing.T) { // R1
 	}
 }
 
-func TestATimelineGoesOnAfterARestart(t *testing.T) { // R6
+func TestTimelineResume(t *testing.T) { // R6
 	c := newClock()
 	line := NewTimeline(TimelineOptions{Now: c.Now})
 	line.Begin(Span{Name: "start/a", Stage: "build-run", End: c.Now()})

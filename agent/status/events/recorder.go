@@ -119,30 +119,30 @@ func NewRecorder(o RecorderOptions) *Recorder {
 // Record records an event of a pod. If an event with the same type, reason, container and message
 // is kept, its count is increased. Messages that differ only in runtime IDs count as equal, and the
 // newest is kept. Record never blocks.
-func (e *Recorder) Record(ref PodRef, ev Event) {
+func (r *Recorder) Record(ref PodRef, ev Event) {
 	if ev.At.IsZero() {
-		ev.At = e.opt.Now()
+		ev.At = r.opt.Now()
 	}
 	ev.Type = cmp.Or(ev.Type, corev1.EventTypeNormal)
 	ev.Message = truncate(ev.Message, MaxMessageBytes)
 	ev.Reason = truncate(ev.Reason, 128)
 
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.expire(e.opt.Now())
-	p := e.pods[ref.UID]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(r.opt.Now())
+	p := r.pods[ref.UID]
 	if p == nil {
 		p = &podEvents{ref: ref}
-		e.pods[ref.UID] = p
+		r.pods[ref.UID] = p
 	}
-	e.seq++
-	told := p.add(ev, e.seq)
-	p.enforceLimits(e.opt.MaxPerPod, e.opt.MaxBytesPerPod)
-	if len(e.subs) == 0 {
+	r.seq++
+	recorded := p.add(ev, r.seq)
+	p.enforceLimits(r.opt.MaxPerPod, r.opt.MaxBytesPerPod)
+	if len(r.subs) == 0 {
 		return
 	}
-	out := e.object(p.ref, told)
-	for s := range e.subs {
+	out := r.object(p.ref, recorded)
+	for s := range r.subs {
 		s.offer(out)
 	}
 }
@@ -209,33 +209,33 @@ func (p *podEvents) enforceLimits(count, bytes int) {
 }
 
 // List returns the events of one pod ordered by last occurrence, or nil.
-func (e *Recorder) List(uid types.UID) []corev1.Event {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.expire(e.opt.Now())
-	p := e.pods[uid]
+func (r *Recorder) List(uid types.UID) []corev1.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(r.opt.Now())
+	p := r.pods[uid]
 	if p == nil {
 		return nil
 	}
-	return e.objects(p)
+	return r.objects(p)
 }
 
 // All returns the events of all pods ordered by last occurrence, including those of recently
 // deleted pods.
-func (e *Recorder) All() []corev1.Event {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.all()
+func (r *Recorder) All() []corev1.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all()
 }
 
-func (e *Recorder) all() []corev1.Event {
-	e.expire(e.opt.Now())
+func (r *Recorder) all() []corev1.Event {
+	r.expire(r.opt.Now())
 	type told struct {
 		ref PodRef
 		x   *entry
 	}
 	var list []told
-	for _, p := range e.pods {
+	for _, p := range r.pods {
 		for _, x := range p.list {
 			list = append(list, told{p.ref, x})
 		}
@@ -243,60 +243,60 @@ func (e *Recorder) all() []corev1.Event {
 	slices.SortFunc(list, func(a, b told) int { return cmp.Compare(a.x.version, b.x.version) })
 	out := make([]corev1.Event, 0, len(list))
 	for _, t := range list {
-		out = append(out, e.object(t.ref, t.x))
+		out = append(out, r.object(t.ref, t.x))
 	}
 	return out
 }
 
 // PodDeleted starts the retention time of a pod's events. Later events of the pod do not extend it.
-func (e *Recorder) PodDeleted(uid types.UID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := e.opt.Now()
-	if p := e.pods[uid]; p != nil && p.deletedAt.IsZero() {
+func (r *Recorder) PodDeleted(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.opt.Now()
+	if p := r.pods[uid]; p != nil && p.deletedAt.IsZero() {
 		p.deletedAt = now
-		e.deletedPods++
+		r.deletedPods++
 	}
-	e.expire(now)
+	r.expire(now)
 }
 
 // expire drops the events of pods deleted before the retention time, and of the oldest deleted pods
 // above the limit.
-func (e *Recorder) expire(now time.Time) {
-	if e.deletedPods == 0 {
+func (r *Recorder) expire(now time.Time) {
+	if r.deletedPods == 0 {
 		return
 	}
-	var gone []*podEvents
-	for uid, p := range e.pods {
+	var expired []*podEvents
+	for uid, p := range r.pods {
 		switch {
 		case p.deletedAt.IsZero():
-		case now.Sub(p.deletedAt) >= e.opt.Retention:
-			delete(e.pods, uid)
-			e.deletedPods--
+		case now.Sub(p.deletedAt) >= r.opt.Retention:
+			delete(r.pods, uid)
+			r.deletedPods--
 		default:
-			gone = append(gone, p)
+			expired = append(expired, p)
 		}
 	}
-	if len(gone) <= e.opt.MaxDeletedPods {
+	if len(expired) <= r.opt.MaxDeletedPods {
 		return
 	}
-	slices.SortFunc(gone, func(a, b *podEvents) int { return a.deletedAt.Compare(b.deletedAt) })
-	for _, p := range gone[:len(gone)-e.opt.MaxDeletedPods] {
-		delete(e.pods, p.ref.UID)
-		e.deletedPods--
+	slices.SortFunc(expired, func(a, b *podEvents) int { return a.deletedAt.Compare(b.deletedAt) })
+	for _, p := range expired[:len(expired)-r.opt.MaxDeletedPods] {
+		delete(r.pods, p.ref.UID)
+		r.deletedPods--
 	}
 }
 
-func (e *Recorder) objects(p *podEvents) []corev1.Event {
+func (r *Recorder) objects(p *podEvents) []corev1.Event {
 	out := make([]corev1.Event, 0, len(p.list))
 	for _, x := range p.list {
-		out = append(out, e.object(p.ref, x))
+		out = append(out, r.object(p.ref, x))
 	}
 	return out
 }
 
 // object returns the Kubernetes event. Repetitions keep its name and increase its resource version.
-func (e *Recorder) object(ref PodRef, x *entry) corev1.Event {
+func (r *Recorder) object(ref PodRef, x *entry) corev1.Event {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(ref.UID)) // never fails
 	return corev1.Event{
@@ -314,9 +314,9 @@ func (e *Recorder) object(ref PodRef, x *entry) corev1.Event {
 		Reason: x.reason, Message: x.message, Type: x.typ, Count: x.count,
 		FirstTimestamp:      metav1.NewTime(x.first),
 		LastTimestamp:       metav1.NewTime(x.last),
-		Source:              corev1.EventSource{Component: e.opt.Component, Host: e.opt.Host},
-		ReportingController: e.opt.Component,
-		ReportingInstance:   e.opt.Host,
+		Source:              corev1.EventSource{Component: r.opt.Component, Host: r.opt.Host},
+		ReportingController: r.opt.Component,
+		ReportingInstance:   r.opt.Host,
 	}
 }
 

@@ -33,7 +33,7 @@ func newClock() *clock { return &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, ti
 
 var web = PodRef{Namespace: "default", Name: "web", UID: "u1"}
 
-func TestSameReasonIsCounted(t *testing.T) { // R2
+func TestRecorderCountsRepetitions(t *testing.T) { // R2
 	c := newClock()
 	e := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
 	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a", Container: "a"}
@@ -65,9 +65,9 @@ func TestSameReasonIsCounted(t *testing.T) { // R2
 	}
 }
 
-// TestIDsOfTheRuntimeMakeNoOtherEvent has a command fail to start again and again,
+// TestRecorderIgnoresRuntimeIDs has a command fail to start again and again,
 // each time under another ID, over a restart of the agent too.
-func TestIDsOfTheRuntimeMakeNoOtherEvent(t *testing.T) { // R2
+func TestRecorderIgnoresRuntimeIDs(t *testing.T) { // R2
 	fails := func(id int, program string) Event {
 		return Event{Type: corev1.EventTypeWarning, Reason: "Unhealthy", Container: "a",
 			Message: fmt.Sprintf("failed to start exec %q: exec: %q: executable file not found", fmt.Sprintf("%064x", id), program)}
@@ -97,7 +97,7 @@ func TestIDsOfTheRuntimeMakeNoOtherEvent(t *testing.T) { // R2
 	}
 }
 
-func TestNameStaysAndVersionGrows(t *testing.T) {
+func TestEventNameStableVersionIncreases(t *testing.T) {
 	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	e.Record(web, Event{Reason: "A"})
 	first := e.List("u1")[0]
@@ -112,7 +112,7 @@ func TestNameStaysAndVersionGrows(t *testing.T) {
 	}
 }
 
-func TestPodIsBounded(t *testing.T) { // R1
+func TestRecorderLimitsEventsPerPod(t *testing.T) { // R1
 	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	for i := range 1000 {
 		e.Record(web, Event{Reason: "R", Message: fmt.Sprint(i)})
@@ -136,7 +136,7 @@ func TestPodIsBounded(t *testing.T) { // R1
 	}
 }
 
-func TestGoneIsForgotten(t *testing.T) { // R4
+func TestDeletedPodEventsExpire(t *testing.T) { // R4
 	c := newClock()
 	e := NewRecorder(RecorderOptions{Now: c.Now, MaxDeletedPods: 3})
 	e.Record(web, Event{Reason: "Killing"})
@@ -163,7 +163,7 @@ func TestGoneIsForgotten(t *testing.T) { // R4
 	}
 }
 
-func TestAllIsInOrder(t *testing.T) {
+func TestRecorderAllOrdered(t *testing.T) {
 	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	for i := range 20 {
 		e.Record(PodRef{"default", "p", types.UID(fmt.Sprint(i % 3))}, Event{Reason: "R", Message: fmt.Sprint(i)})
@@ -175,7 +175,7 @@ func TestAllIsInOrder(t *testing.T) {
 	}
 }
 
-func TestSlowSubscriberLosesTheOldest(t *testing.T) { // R3
+func TestSlowSubscriberDropsOldest(t *testing.T) { // R3
 	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	e.Record(web, Event{Reason: "Before"})
 	known, s := e.Subscribe(2)
@@ -199,7 +199,7 @@ func TestSlowSubscriberLosesTheOldest(t *testing.T) { // R3
 	}
 }
 
-func TestEventsTogether(t *testing.T) {
+func TestRecorderConcurrent(t *testing.T) {
 	e := NewRecorder(RecorderOptions{})
 	var told sync.WaitGroup
 	for i := range 4 {

@@ -23,13 +23,13 @@ type Subscription struct {
 // Subscribe returns the known events and a subscription for later ones, without a gap between them.
 // buffer is the number of events that may be pending, at least 1. The caller must close the
 // subscription.
-func (e *Recorder) Subscribe(buffer int) ([]corev1.Event, *Subscription) {
+func (r *Recorder) Subscribe(buffer int) ([]corev1.Event, *Subscription) {
 	c := make(chan corev1.Event, max(buffer, 1))
-	s := &Subscription{C: c, c: c, events: e}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.subs[s] = struct{}{}
-	return e.all(), s
+	s := &Subscription{C: c, c: c, events: r}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.subs[s] = struct{}{}
+	return r.all(), s
 }
 
 // offer sends an event without blocking. Only Record calls it, one call at a time, so that the

@@ -142,9 +142,9 @@ func (t *Timeline) enforceLimits() {
 		if at == len(t.spans)-1 {
 			at = keep
 		}
-		gone := t.spans[at].ID
+		dropped := t.spans[at].ID
 		t.spans = slices.DeleteFunc(t.spans, func(s Span) bool {
-			if s.ID != gone && s.Parent != gone {
+			if s.ID != dropped && s.Parent != dropped {
 				return false
 			}
 			t.bytes -= s.size()

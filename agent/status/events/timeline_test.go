@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestSpansBeginAndEnd(t *testing.T) {
+func TestTimelineSpans(t *testing.T) {
 	c := newClock()
 	tl := NewTimeline(TimelineOptions{Now: c.Now})
 	stage := tl.Begin(Span{Name: "build-run", Stage: "build-run", Cause: "pod added"})
@@ -33,7 +33,7 @@ func TestSpansBeginAndEnd(t *testing.T) {
 	}
 }
 
-func TestFullTimelineKeepsBothEnds(t *testing.T) { // R5
+func TestFullTimelineKeepsStartAndNewest(t *testing.T) { // R5
 	tl := NewTimeline(TimelineOptions{Now: newClock().Now, MaxSpans: 8})
 	first := tl.Begin(Span{Name: "0"})
 	for i := 1; i < 100; i++ {
@@ -53,7 +53,7 @@ func TestFullTimelineKeepsBothEnds(t *testing.T) { // R5
 	}
 }
 
-func TestTheWholeStartOfManyContainersIsKept(t *testing.T) {
+func TestTimelineKeepsStartOfManyContainers(t *testing.T) {
 	const containers = 20
 	o := OptionsForContainers(containers, func() {})
 	o.Now = newClock().Now
@@ -93,7 +93,7 @@ func TestTheWholeStartOfManyContainersIsKept(t *testing.T) {
 	}
 }
 
-func TestTimelineOutlivesTheProcess(t *testing.T) {
+func TestTimelineJSON(t *testing.T) {
 	c := newClock()
 	tl := NewTimeline(TimelineOptions{Now: c.Now})
 	tl.End(tl.Begin(Span{Name: "a", Cause: "x"}), errors.New("y"))
@@ -128,7 +128,7 @@ func TestTimelineOutlivesTheProcess(t *testing.T) {
 	}
 }
 
-func TestPodAtRestIsLean(t *testing.T) { // R1
+func TestTimelineSize(t *testing.T) { // R1
 	for _, tt := range []struct {
 		name, cause string
 		most        uint64
