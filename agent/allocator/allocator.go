@@ -164,7 +164,7 @@ func (a *Allocator) Snapshot(ctx context.Context) (Snapshot, error) {
 	case a.snapshots <- reply:
 		return <-reply, nil
 	case <-a.closed:
-		return Snapshot{}, errors.New("the agent has left")
+		return Snapshot{}, errors.New("the allocator has stopped")
 	case <-ctx.Done():
 		return Snapshot{}, ctx.Err()
 	}

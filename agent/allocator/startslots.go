@@ -58,9 +58,9 @@ func (s *state) assignStartSlots() {
 // queuedVerdict returns the verdict for a pod at a position in the queue. The position is rounded
 // so that a start does not update every queued pod.
 func queuedVerdict(position, slots int, throttled bool) plan.Verdict {
-	place := "it is next"
+	place := "next in the queue"
 	if position > 0 {
-		place = fmt.Sprintf("fewer than %d others are before it", 1<<bits.Len(uint(position)))
+		place = fmt.Sprintf("fewer than %d pods are ahead", 1<<bits.Len(uint(position)))
 	}
 	limit := fmt.Sprintf("at most %d pods start at once", slots)
 	if throttled {
@@ -68,7 +68,7 @@ func queuedVerdict(position, slots int, throttled bool) plan.Verdict {
 	}
 	return plan.Verdict{
 		State: plan.Wait, Reason: "StartQueued",
-		Message: fmt.Sprintf("waits for its turn, because %s: %s", limit, place),
+		Message: fmt.Sprintf("waiting for a start slot, %s: %s", limit, place),
 	}
 }
 

@@ -29,7 +29,7 @@ func twentyContainers() Input {
 	return w.in
 }
 
-func BenchmarkDecide20Containers(b *testing.B) {
+func BenchmarkDecide20(b *testing.B) {
 	in := twentyContainers()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -37,9 +37,9 @@ func BenchmarkDecide20Containers(b *testing.B) {
 	}
 }
 
-// TestDecide20ContainersAllocations holds the cost of a pass that changes nothing where it
+// TestDecide20Allocations holds the cost of a pass that changes nothing where it
 // can be held without a clock.
-func TestDecide20ContainersAllocations(t *testing.T) {
+func TestDecide20Allocations(t *testing.T) {
 	in := twentyContainers()
 	if p := Decide(in); !p.Empty() || p.Status.Phase != corev1.PodRunning {
 		t.Fatalf("not steady: %s %s", showActions(p), p.Status.Phase)

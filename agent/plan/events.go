@@ -70,7 +70,7 @@ func failureReasons(r Outcome) []Reason {
 		return []Reason{warning("FailedUnMount", a.Volume,
 			fmt.Sprintf("UnmountVolume.TearDown failed for volume %q : %s", a.Volume, f.Message))}
 	case CreateDirs:
-		return []Reason{warning("FailedCreatePodContainer", "", "unable to make the pod's directories: "+f.Message)}
+		return []Reason{warning("FailedCreatePodContainer", "", "unable to create the pod's directories: "+f.Message)}
 	case EnsureCgroup:
 		return []Reason{warning("FailedCreatePodContainer", "", "unable to ensure the pod's cgroup exists: "+f.Message)}
 	case ResizeContainer:

@@ -15,10 +15,10 @@ import (
 func RequestRestart(in Input, names []string) (Memory, error) {
 	d := newDecider(in)
 	if d.mem.Termination != nil || in.Termination != nil {
-		return in.Memory, fmt.Errorf("pod %s is ending", in.Pod.Name)
+		return in.Memory, fmt.Errorf("pod %s is terminating", in.Pod.Name)
 	}
 	if d.terminal() || !d.mem.FinishedAt.IsZero() {
-		return in.Memory, fmt.Errorf("pod %s is over: what its containers had to do is done", in.Pod.Name)
+		return in.Memory, fmt.Errorf("pod %s has completed", in.Pod.Name)
 	}
 	for _, name := range names {
 		if err := d.restartError(name); err != nil {
@@ -68,11 +68,11 @@ func (d *decider) restartError(name string) error {
 		k, seen := d.newest(name)
 		switch {
 		case c.kind == Ephemeral:
-			return fmt.Errorf("container %s is an ephemeral one: it runs once", name)
+			return fmt.Errorf("ephemeral container %s cannot be restarted", name)
 		case c.kind == Init && (d.initsDone() || seen && k.State == Exited && k.ExitCode == 0):
-			return fmt.Errorf("init container %s has done its work", name)
+			return fmt.Errorf("init container %s has completed", name)
 		case c.kind == Init && seen && k.Live():
-			return fmt.Errorf("init container %s is at work: only one that has failed is tried again", name)
+			return fmt.Errorf("init container %s is running: only a failed one can be restarted", name)
 		}
 		return nil
 	}

@@ -35,11 +35,11 @@ func TestRequestRestart(t *testing.T) {
 		err      string
 	}{
 		{"a name that is not there", up(), []string{"nope"}, "pod web has no container nope"},
-		{"an ephemeral container", up(ephemeral(con("debug"))), []string{"debug"}, "it runs once"},
-		{"an init container behind the pod", up(inits(con("one"))), []string{"one"}, "has done its work"},
-		{"an init container at work", started("one", inits(con("one"))), []string{"one"}, "is at work"},
-		{"a pod that ends", up().terminate("Deleted", time.Second), nil, "is ending"},
-		{"a pod that is over", up(never).exit("app", 0).settle(), nil, "is over"},
+		{"an ephemeral container", up(ephemeral(con("debug"))), []string{"debug"}, "cannot be restarted"},
+		{"an init container behind the pod", up(inits(con("one"))), []string{"one"}, "has completed"},
+		{"an init container at work", started("one", inits(con("one"))), []string{"one"}, "is running"},
+		{"a pod that ends", up().terminate("Deleted", time.Second), nil, "is terminating"},
+		{"a pod that is over", up(never).exit("app", 0).settle(), nil, "has completed"},
 	} {
 		before := tt.w.in.Memory.clone()
 		_, err := RequestRestart(tt.w.in, tt.names)

@@ -84,7 +84,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 		if c.kind == Init && d.initsDone() { // proved by an app container
 			cs.Ready = true
 			cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed",
-				Message: "its record is lost; containers that wait for its success were made"}
+				Message: "the exit was lost; containers that start after its success exist"}
 			return cs
 		}
 		cs.State.Waiting = d.waiting(c)
@@ -131,7 +131,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 		}
 	default:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerStatusUnknown",
-			Message: "the runtime cannot say what became of the container"}
+			Message: "the state of the container is unknown to the runtime"}
 	}
 	cs.Started = &started
 	return cs

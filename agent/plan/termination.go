@@ -59,7 +59,7 @@ func (d *decider) terminate(deadline time.Time, grace time.Duration, reason stri
 		return true
 	}
 	if d.nonCleanupInProgress() {
-		d.report(Reason{Code: "Settling", Message: "what was under way is called off; waiting for it to end"})
+		d.report(Reason{Code: "Settling", Message: "waiting for canceled actions to finish"})
 		return true
 	}
 	d.releaseHost()

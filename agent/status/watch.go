@@ -159,7 +159,7 @@ func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
 // host network. The error is meant for the user.
 func (s *Snapshot) NetworkSandbox() (sandbox string, err error) {
 	if len(s.Observed.Sandboxes) == 0 || !s.Observed.Sandboxes[0].Ready {
-		return "", fmt.Errorf("pod %q has no network now: it is %s", s.Pod.Namespace+"/"+s.Pod.Name, s.Status.Phase)
+		return "", fmt.Errorf("pod %q has no network: its phase is %s", s.Pod.Namespace+"/"+s.Pod.Name, s.Status.Phase)
 	}
 	if s.Pod.Spec.HostNetwork {
 		return "", nil

@@ -129,7 +129,7 @@ func (s *EventSender) Run(ctx context.Context) error {
 		case err == nil:
 			wait = retryBase
 		case isPermanent(err):
-			s.opt.Log.Debug("the server does not take an event", "about", ev.InvolvedObject.Name, "reason", ev.Reason, "err",
+			s.opt.Log.Debug("event rejected", "object", ev.InvolvedObject.Name, "reason", ev.Reason, "err",
 				err)
 		default: // the server is unavailable: retry
 			s.requeue(ev)

@@ -368,7 +368,7 @@ func (m *Manager) startRequest(uid types.UID, ps *podStatus, run func(func(conte
 			err = m.opt.Client.Patch(ctx, apiclient.Pods, namespace, name, types.StrategicMergePatchType, patch, nil, "status")
 		}
 		return func() {
-			m.finishRequest(uid, ps, "status of pod", want, err, func() {
+			m.finishRequest(uid, ps, "patch pod status", want, err, func() {
 				ps.synced = ps.status == want
 				m.opt.StatusUpdated(m.opt.Now().Sub(since))
 			})
@@ -382,7 +382,7 @@ func (m *Manager) startRequest(uid types.UID, ps *podStatus, run func(func(conte
 func (m *Manager) finishRequest(uid types.UID, ps *podStatus, action string, want *corev1.PodStatus, err error,
 	done func()) {
 	ps.inFlight = false
-	log := m.opt.Log.With("pod", ps.namespace+"/"+ps.name, "uid", string(uid))
+	log := m.opt.Log.With("pod", ps.namespace+"/"+ps.name, "podUID", string(uid))
 	switch {
 	case err == nil:
 		ps.retries, ps.notBefore = 0, time.Time{}
@@ -396,15 +396,15 @@ func (m *Manager) finishRequest(uid types.UID, ps *podStatus, action string, wan
 		if ps.removed {
 			delete(m.pods, uid)
 		}
-		log.Debug("the server has no such pod any more", "err", err)
+		log.Debug("pod not found on the server", "err", err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		log.Error("the server does not take the "+action, "err", err)
+		log.Error("request rejected", "action", action, "err", err)
 		if ps.status == want { // until it changes
 			ps.synced, ps.notBefore = true, m.opt.Now().Add(retryMax)
 		}
 	default:
 		if ps.retries == 0 {
-			log.Debug(action+" is tried again", "err", err)
+			log.Debug("request failed, retrying", "action", action, "err", err)
 		}
 		ps.notBefore = m.opt.Now().Add(min(retryBase<<min(ps.retries, 10), retryMax))
 		ps.retries++

@@ -146,7 +146,7 @@ func (m *Manager) createMirror(name types.NamespacedName, mp *mirror, ps *podSta
 			if err == nil && mp.object == nil {
 				mp.object = out
 			}
-			m.finishMirrorRequest(name, mp, "make mirror pod", err)
+			m.finishMirrorRequest(name, mp, "create mirror pod", err)
 		}
 	})
 }
@@ -172,12 +172,12 @@ func (m *Manager) finishMirrorRequest(name types.NamespacedName, mp *mirror, act
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		if mp.rejection != err.Error() {
 			mp.rejection = err.Error()
-			m.opt.Log.Warn("the pod of a file runs and cannot be shown to the server's users", "pod", name.String(), "err", err)
+			m.opt.Log.Warn("mirror pod rejected", "pod", name.String(), "err", err)
 		}
 		mp.notBefore = m.opt.Now().Add(rejectedRetryInterval)
 	default: // the source will report an existing object
 		if mp.retries == 0 {
-			m.opt.Log.Debug(action+" is tried again", "pod", name.String(), "err", err)
+			m.opt.Log.Debug("request failed, retrying", "action", action, "pod", name.String(), "err", err)
 		}
 		mp.notBefore = m.opt.Now().Add(min(retryBase<<min(mp.retries, 10), retryMax))
 		mp.retries++

@@ -53,7 +53,7 @@ func (r *Recorder) Restore(ref PodRef, saved []byte) error {
 		return fmt.Errorf("read events: %w", err)
 	}
 	if in.Version != 1 {
-		return fmt.Errorf("read events: version %d is not known", in.Version)
+		return fmt.Errorf("read events: unknown version %d", in.Version)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -184,7 +184,7 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("read timeline: %w", err)
 	}
 	if in.Version != 1 {
-		return fmt.Errorf("read timeline: version %d is not known", in.Version)
+		return fmt.Errorf("read timeline: unknown version %d", in.Version)
 	}
 	slices.SortStableFunc(in.Spans, func(a, b Span) int { return cmp.Compare(a.ID, b.ID) })
 	in.Spans = slices.CompactFunc(in.Spans, func(a, b Span) bool { return a.ID == b.ID })
@@ -228,7 +228,7 @@ func (t *Timeline) Resume(r Restart) {
 	for i := range t.spans {
 		if s := &t.spans[i]; s.End.IsZero() {
 			t.bytes -= s.size()
-			s.End, s.Err = latest(s.Start, r.StoppedAt), "the agent ended before this did"
+			s.End, s.Err = latest(s.Start, r.StoppedAt), "the agent stopped before the operation finished"
 			t.bytes += s.size()
 		}
 	}
@@ -241,7 +241,7 @@ func (t *Timeline) Resume(r Restart) {
 	if last > 0 && t.spans[last-1].Name == restartSpan {
 		last--
 		span.Attempt += t.spans[last].Attempt
-		span.Cause = truncate(fmt.Sprintf("%s; restart %d with nothing done in between", r.Cause, span.Attempt), maxSpanText)
+		span.Cause = truncate(fmt.Sprintf("%s; restart %d without actions in between", r.Cause, span.Attempt), maxSpanText)
 		for _, s := range t.spans[last:] {
 			t.bytes -= s.size()
 		}
