@@ -483,7 +483,7 @@ func planOf(manifest string) nodeapi.PlanResult {
 				{
 					Stage: "configure",
 					Actions: []nodeapi.PlannedAction{
-						{Action: "MakeDirs", Sync: 1},
+						{Action: "CreateDirs", Sync: 1},
 						{Action: "MountVolume", Target: "data", Sync: 1},
 					},
 				},

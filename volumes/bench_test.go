@@ -80,7 +80,7 @@ func (s *samples) add(b *testing.B, v *Volumes, uid string) {
 	)
 	pod.UID = types.UID(uid)
 	began, cpu := time.Now(), cpuTime(b)
-	must(b, v.MakeDirs(b.Context(), pod))
+	must(b, v.CreateDirs(b.Context(), pod))
 	for _, vol := range pod.Spec.Volumes {
 		mustMount(b, v, pod, vol.Name, "v1", objs)
 	}

@@ -94,10 +94,10 @@ func invalidUIDRune(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.", r)
 }
 
-// MakeDirs creates the pod's directory and its log directory, each with one directory per
+// CreateDirs creates the pod's directory and its log directory, each with one directory per
 // container. The pod's own directory is created first and removed last, so that a pod with anything
 // on the host is found by it.
-func (v *Volumes) MakeDirs(ctx context.Context, pod *corev1.Pod) error {
+func (v *Volumes) CreateDirs(ctx context.Context, pod *corev1.Pod) error {
 	if err := errors.Join(ctx.Err(), v.makeDirs(pod)); err != nil {
 		return failed("FailedMakePodDataDirectories", fmt.Errorf("make pod data directories: %w", err))
 	}

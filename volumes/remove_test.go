@@ -111,7 +111,7 @@ func TestRemoveOrphan(t *testing.T) {
 		newPod(emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}), secretVol("key")),
 		sub("memory", "x"),
 	)
-	must(t, v.MakeDirs(t.Context(), pod))
+	must(t, v.CreateDirs(t.Context(), pod))
 	mustMount(t, v, pod, "memory", "", nil)
 	mustMount(t, v, pod, "key", "v1", objectsWith(nil))
 	_, err := only(t, v, pod, c)
@@ -154,7 +154,7 @@ func TestRemoveOrphan(t *testing.T) {
 func TestRemoveInterrupted(t *testing.T) {
 	t.Parallel()
 	v, pod := newVolumes(t), newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}))
-	must(t, v.MakeDirs(t.Context(), pod))
+	must(t, v.CreateDirs(t.Context(), pod))
 	mustMount(t, v, pod, "disk", "", nil)
 	must(t, os.Rename(v.podDir(pod.UID), v.podTrash(pod.UID)))
 	dirs, vols, err := v.Observe(t.Context(), pod)
@@ -165,7 +165,7 @@ func TestRemoveInterrupted(t *testing.T) {
 		t.Errorf("leftovers %v", uids)
 	}
 	// The pod may have been made again under the same UID.
-	must(t, v.MakeDirs(t.Context(), pod))
+	must(t, v.CreateDirs(t.Context(), pod))
 	must(t, v.RemoveDirs(t.Context(), pod))
 	if dirs, _, err = v.Observe(t.Context(), pod); err != nil || dirs {
 		t.Errorf("dirs %v, %v", dirs, err)
@@ -182,7 +182,7 @@ func TestRemoveCanceled(t *testing.T) {
 	mustMount(t, v, pod, "disk", "", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, err := range []error{v.Unmount(ctx, pod, "disk"), v.RemoveDirs(ctx, pod), v.MakeDirs(ctx, pod), v.Mount(ctx, pod, "disk", "x", nil, nil)} {
+	for _, err := range []error{v.Unmount(ctx, pod, "disk"), v.RemoveDirs(ctx, pod), v.CreateDirs(ctx, pod), v.Mount(ctx, pod, "disk", "x", nil, nil)} {
 		if plan.KindOf(err) != plan.Canceled {
 			t.Errorf("kind %d of %v", plan.KindOf(err), err)
 		}

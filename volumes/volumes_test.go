@@ -201,8 +201,8 @@ func TestLifecycleOfEveryKind(t *testing.T) {
 	if err != nil || dirs || len(vols) != 0 {
 		t.Fatalf("before: dirs %v, volumes %v, %v", dirs, vols, err)
 	}
-	must(t, v.MakeDirs(t.Context(), pod))
-	must(t, v.MakeDirs(t.Context(), pod))
+	must(t, v.CreateDirs(t.Context(), pod))
+	must(t, v.CreateDirs(t.Context(), pod))
 	for range 2 { // the second time is without effect
 		for _, vol := range pod.Spec.Volumes {
 			mustMount(t, v, pod, vol.Name, "v1", objs)
@@ -384,7 +384,7 @@ func TestRefusals(t *testing.T) {
 	for _, uid := range []string{"", ".", "..", "../../etc", ".trash-x", "a/b"} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}}
 		_, _, err := v.Observe(t.Context(), pod)
-		for _, err := range []error{err, v.RemoveDirs(t.Context(), pod), v.MakeDirs(t.Context(), pod), v.Unmount(t.Context(), pod, "x")} {
+		for _, err := range []error{err, v.RemoveDirs(t.Context(), pod), v.CreateDirs(t.Context(), pod), v.Unmount(t.Context(), pod, "x")} {
 			if plan.KindOf(err) != plan.Invalid {
 				t.Errorf("UID %q: %v", uid, err)
 			}

@@ -303,7 +303,7 @@ func (h *Host) Resolve(_ context.Context, _ *corev1.Pod, image string, _ plan.Ob
 
 // --- configure
 
-func (h *Host) MakeDirs(ctx context.Context, pod *corev1.Pod) error {
+func (h *Host) CreateDirs(ctx context.Context, pod *corev1.Pod) error {
 	return h.act(ctx, "makeDirs", name(pod), func() error { h.StateOf(pod.UID).Dirs = true; return nil })
 }
 

@@ -12,7 +12,7 @@ import (
 // Configure is stage 3: it gives the pod directories, a cgroup and volumes.
 type Configure struct {
 	Dirs interface {
-		MakeDirs(ctx context.Context, pod *corev1.Pod) error
+		CreateDirs(ctx context.Context, pod *corev1.Pod) error
 	}
 	Volumes interface {
 		Mount(ctx context.Context, pod *corev1.Pod, name, version string, objs plan.Objects, podIPs []string) error
@@ -26,7 +26,7 @@ type Configure struct {
 func (c *Configure) do(ctx context.Context, ac actionContext, action plan.ConfigureAction) error {
 	switch a := action.(type) {
 	case plan.CreateDirs:
-		return c.Dirs.MakeDirs(ctx, ac.pod)
+		return c.Dirs.CreateDirs(ctx, ac.pod)
 	case plan.EnsureCgroup:
 		return c.Cgroups.Ensure(ctx, plan.WithResources(ac.pod, a.Resources))
 	case plan.ResizeCgroup: // the same call for an existing cgroup

@@ -203,7 +203,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 	refused := &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: fmt.Errorf("registry says: no such tag")}
 	broken := &plan.Error{Kind: plan.Invalid, Reason: "InvalidImageName", Err: fmt.Errorf("cannot parse %q", "far")}
 	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
-	restOfStart := "MakeDirs\nEnsureCgroup"
+	restOfStart := "CreateDirs\nEnsureCgroup"
 	for _, row := range []struct {
 		name, summary string
 		waiting       []string
@@ -468,18 +468,18 @@ func TestPlanReportsWhatBlocksIt(t *testing.T) {
 		name, actions, reasons string
 		opts                   []func(*corev1.Pod)
 	}{
-		{"complete pod", "MakeDirs EnsureCgroup RunSandbox StartContainer", "", nil},
+		{"complete pod", "CreateDirs EnsureCgroup RunSandbox StartContainer", "", nil},
 		{
-			"missing ConfigMap of the environment", "MakeDirs EnsureCgroup RunSandbox",
+			"missing ConfigMap of the environment", "CreateDirs EnsureCgroup RunSandbox",
 			`CreateContainerConfigError a: configmap "conf" not found`, []func(*corev1.Pod){configMapEnv},
 		},
 		{
-			"missing ConfigMap of a volume", "MakeDirs EnsureCgroup RunSandbox",
+			"missing ConfigMap of a volume", "CreateDirs EnsureCgroup RunSandbox",
 			`FailedMount v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
 			[]func(*corev1.Pod){configMapVolume},
 		},
 		{
-			"init containers come before the rest", "MakeDirs EnsureCgroup RunSandbox StartContainer StartContainer", "",
+			"init containers come before the rest", "CreateDirs EnsureCgroup RunSandbox StartContainer StartContainer", "",
 			[]func(*corev1.Pod){inits("i")},
 		},
 	} {

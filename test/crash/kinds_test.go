@@ -15,7 +15,7 @@ import (
 // plan has. A kind that is in neither table has to say in unkilled why not.
 var (
 	walked = []string{ // by TestKilledAtEveryBoundary, which proves it
-		"MakeDirs", "EnsureCgroup", "MountVolume", "RunSandbox", "StartContainer",
+		"CreateDirs", "EnsureCgroup", "MountVolume", "RunSandbox", "StartContainer",
 		"StopContainer", "StopSandbox", "RemoveContainer", "RemoveSandbox", "UnmountVolume", "RemoveCgroup", "RemoveDirs",
 	}
 	unkilled = map[string]string{}
