@@ -69,7 +69,7 @@ func TestScenario20_AFullDiskForTheState(t *testing.T) {
 		n.putPod(p)
 	}
 	n.awaitRunning("full-1", "full-2", "full-3", "full-4")
-	n.until("the log to say it", func() bool { return strings.Contains(n.agent.Log(), "kept in memory only") })
+	n.until("the log to say it", func() bool { return strings.Contains(n.agent.Log(), "local store is in memory only") })
 	n.drop("full-1") // an end has to be on disk first, and cannot
 	n.until("full-1 to go", func() bool { return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0 })
 	n.kill()
@@ -87,7 +87,7 @@ func TestScenario20_AFullDiskForTheState(t *testing.T) {
 	n.awaitRunning("last")
 	n.until("the store to be written again", func() bool {
 		log := n.agent.Log()
-		return strings.LastIndex(log, "store is written again") > strings.LastIndex(log, "kept in memory only")
+		return strings.LastIndex(log, "local store available again") > strings.LastIndex(log, "local store is in memory only")
 	})
 	n.stillLiving(before)
 	n.once("before")

@@ -57,7 +57,7 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 		n.once("plain")
 		n.stillLiving(before)
 		log := n.agent.Log()[said:]
-		aside := strings.Contains(log, "could not be used") || strings.Contains(log, "in memory only")
+		aside := strings.Contains(log, "local store was unusable") || strings.Contains(log, "in memory only")
 		if wanted := what != "missing" && what != "empty" && what != "of a mode for none"; wanted && !aside {
 			t.Errorf("a store that is %s: the log does not say what became of it:\n%s", what, log)
 		}
@@ -126,9 +126,9 @@ func TestAStoreThatCannotBeSetAside(t *testing.T) {
 	n.stillLiving(before)
 	n.putPod(n.simple("late"))
 	n.awaitRunning("late")
-	n.says([]string{"ps"}, "in memory only", "cannot be set aside")
-	n.says([]string{"check"}, "local store", "cannot be set aside", "remove the file that is in the place of the store")
-	if log := n.agent.Log(); !strings.Contains(log, "kept in memory only") {
+	n.says([]string{"ps"}, "in memory only", "quarantine failed")
+	n.says([]string{"check"}, "local store", "quarantine failed", "remove the file that is in the place of the store")
+	if log := n.agent.Log(); !strings.Contains(log, "local store is in memory only") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
 	n.must("unmount", unix.Unmount(file, 0))

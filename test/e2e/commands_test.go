@@ -153,7 +153,7 @@ func TestScenario37_DescribeWhyTimelineAndPlanTellOfAPod(t *testing.T) {
 		s.contains("plan of another command", plan(strings.ReplaceAll(same, "ready", "steady")), "would be replaced by a new pod",
 			"ending", "StopContainer main", "RemoveSandbox", "RunSandbox")
 		s.contains("plan of another amount", plan(strings.ReplaceAll(same, "memory: 16Mi", "memory: 17Mi")), "would be resized in place", "ResizeContainer main")
-		if out := plan(strings.ReplaceAll(same, "memory: 16Mi", "memory: 900Gi")); !strings.Contains(out, "would keep the CPU and memory that it has: Infeasible: ") || strings.Contains(out, "ResizeContainer") {
+		if out := plan(strings.ReplaceAll(same, "memory: 16Mi", "memory: 900Gi")); !strings.Contains(out, "would keep its current CPU and memory: Infeasible: ") || strings.Contains(out, "ResizeContainer") {
 			t.Errorf("plan of what is too much for the node:\n%s", out)
 		}
 		s.contains("plan of too much", plan(podYAML("fresh", "", "containers:\n"+box("c", "resources: {requests: {cpu: 900}}", "sleep"))), "cpu")

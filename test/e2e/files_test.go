@@ -100,7 +100,7 @@ func TestANewFileTakesNoPodFromAnother(t *testing.T) {
 		s.Put("a", strings.Replace(text, "name: c", "name: d", 1))
 		same := func(when string) {
 			t.Helper()
-			if f := s.badFile("a"); f.Message != "Pod "+s.ns+"/taken is in "+s.path("m")+" already" {
+			if f := s.badFile("a"); f.Message != "Pod "+s.ns+"/taken is already defined in "+s.path("m") {
 				t.Errorf("%s: %+v", when, f)
 			}
 			s.notBad("m")

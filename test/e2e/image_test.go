@@ -289,7 +289,7 @@ func TestAPullSaysHowFarItIs(t *testing.T) {
 		release := s.Open.BlockBlobsHalfway(repo)
 		defer release()
 		s.Pod("large", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
-		said := regexp.MustCompile(regexp.QuoteMeta(repo) + `:1, for 1 pods; of what the runtime downloads now ([0-9.]+) of ([0-9.]+) MiB are here`)
+		said := regexp.MustCompile(regexp.QuoteMeta(repo) + `:1, for 1 pods; downloads of the runtime: ([0-9.]+) of ([0-9.]+) MiB`)
 		var out string
 		err := hosts.WaitFor(t.Context(), "half of the image to be here", func() (bool, error) {
 			out, _ = s.Try("why", "-n", s.ns, "large")

@@ -91,7 +91,7 @@ func (s *Space) evicted(name, signal, message string) {
 		s.t.Errorf("reason %q, message %q: %s", p.Status.Reason, p.Status.Message, brief(p))
 	}
 	event := s.Event(name, "Evicted: The node was low on resource: ")
-	for _, want := range []string{signal + " is ", "The order of going: 1. " + s.ns + "/" + name + ": uses ", "; 2. " + s.ns + "/"} {
+	for _, want := range []string{signal + " is ", "Eviction ranking: 1. " + s.ns + "/" + name + ": uses ", "; 2. " + s.ns + "/"} {
 		if !strings.Contains(event, want) {
 			s.t.Errorf("%q is not in the event\n%s", want, event)
 		}

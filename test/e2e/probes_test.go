@@ -280,7 +280,7 @@ func TestAReadinessGateThatNobodyOpens(t *testing.T) {
 		s.Pod("gated", "readinessGates: [{conditionType: example.com/open}]\ncontainers:\n"+box("c", "readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}", "serve"))
 		p := s.Wait("gated", "with its containers ready", func(p *corev1.Pod) bool { return condition(p, corev1.ContainersReady) == corev1.ConditionTrue })
 		reason, message, ready := conditionOf(p, corev1.PodReady)
-		s.contains("the log", s.Agent.Log(), "spec.readinessGates: nobody sets the conditions")
+		s.contains("the log", s.Agent.Log(), "spec.readinessGates: the conditions of readiness gates are not set on a standalone node")
 		if ready || reason != "ReadinessGatesNotReady" || message != `corresponding condition of pod readiness gate "example.com/open" does not exist.` {
 			t.Errorf("Ready %v %s: %s", ready, reason, message)
 		}

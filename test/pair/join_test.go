@@ -123,7 +123,7 @@ func TestNodeJoinsAgain(t *testing.T) {
 	had := p.storedCertificate("kubelet-client")
 
 	first.cut() // permanently
-	if out := p.joinAgain(dir); strings.Contains(out, "put aside") {
+	if out := p.joinAgain(dir); strings.Contains(out, "belonged to another CA") {
 		t.Errorf("certificates of the same CA were moved: %s", out)
 	}
 	p.renewed(time.Now())

@@ -176,7 +176,7 @@ func TestPodNetworkAcrossHosts(t *testing.T) {
 		p.until("the routes of "+p.Node, func() string {
 			got := p.field("node", p.Node, `.status.conditions[?(@.type=="NetworkUnavailable")]`)
 			if strings.Contains(got, `"status":"False"`) && strings.Contains(got, "BerthHasRoutes") && strings.Contains(got,
-				"pods of 1 of 1 other nodes are reached") {
+				"pods of 1 of 1 other nodes are reachable") {
 				return ""
 			}
 			return got

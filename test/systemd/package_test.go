@@ -379,7 +379,7 @@ func isUpgraded(o operator) {
 // isRemoved leaves the containers as stopping the service does.
 func isRemoved(o operator) {
 	before := o.tasks()
-	if said := o.sh("dpkg -r berth"); !strings.Contains(said, "containers go on") {
+	if said := o.sh("dpkg -r berth"); !strings.Contains(said, "containers keep running") {
 		o.Errorf("that they do is not said:\n%s", said)
 	}
 	o.unharmed(before)

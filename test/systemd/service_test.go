@@ -227,7 +227,7 @@ func reloads(o operator) {
 	o.sh("sed -i 's/^# cniPodCIDRs:/cniPodCIDRs:/; " + anyDisk + "' /etc/berth/config.yaml && systemctl reload berth")
 	o.until("the network that the configuration asks for", "test -e /etc/cni/net.d/10-berth.conflist && systemctl is-active berth")
 	o.sh("echo 'noSuchField: 1' >>/etc/berth/config.yaml && systemctl reload berth")
-	o.until("the complaint", "journalctl -u berth -o cat --no-pager | grep 'configuration is bad' | grep noSuchField && systemctl is-active berth")
+	o.until("the complaint", "journalctl -u berth -o cat --no-pager | grep 'configuration reload failed' | grep noSuchField && systemctl is-active berth")
 	o.sh("sed -i '/noSuchField/d' /etc/berth/config.yaml && systemctl reload berth")
 	o.until("the good one again", "systemctl show --value -p StatusText berth | grep '^0 pods' && systemctl is-active berth")
 	if now := o.show("MainPID"); now != pid || o.number("NRestarts") != 0 {
@@ -407,7 +407,7 @@ func goesDownAlone(o operator) {
 	o.sh("systemctl restart berth berth-drain")
 	o.running()
 	o.unharmed(before)
-	o.until("berth to say so", "journalctl -b -u berth -o cat --no-pager | grep 'pods end in time only by the drain unit'")
+	o.until("berth to say so", "journalctl -b -u berth -o cat --no-pager | grep 'only the drain unit delays a shutdown'")
 	endsInOrder(o)
 	o.sh("systemctl unmask systemd-logind && systemctl start systemd-logind")
 }
@@ -417,8 +417,8 @@ func endsInOrder(o operator) {
 	o.Helper()
 	reboots(o)
 	log := o.sh("journalctl -b -1 -u berth -o cat --no-pager")
-	ended := log[strings.Index(log, "the node goes down: its pods are ended")+1:]
-	if !strings.Contains(ended, `msg="the node's pods have been ended" pods=1 late=[]`) {
+	ended := log[strings.Index(log, "graceful shutdown started")+1:]
+	if !strings.Contains(ended, `msg="graceful shutdown finished" pods=1 overdue=[]`) {
 		o.Errorf("before the boot it said\n%s", log)
 	}
 	if got := o.sh("berth ps"); !strings.Contains(got, "Running") {
@@ -514,7 +514,7 @@ func (o operator) masquerading() (n int) {
 // servesTheAPI is the control server's turn, on the host that the agent has left.
 func servesTheAPI(o operator) {
 	o.sh("/root/berth-control install")
-	if state, status := o.sh("systemctl is-active berth-control"), o.sh("systemctl show --value -p StatusText berth-control"); state != "active" || status != "serves the API on [::]:6443" {
+	if state, status := o.sh("systemctl is-active berth-control"), o.sh("systemctl show --value -p StatusText berth-control"); state != "active" || status != "serving the API on [::]:6443" {
 		o.Errorf("it is %s with status %q", state, status)
 	}
 	// Whoever runs it wants the token's line next.

@@ -41,7 +41,7 @@ func evict(t *testing.T) {
 	if hog.Status.Reason != "Evicted" || !strings.HasPrefix(hog.Status.Message, fmt.Sprintf("The node was low on resource: memory. Threshold quantity: %dMi, available: ", least)) {
 		t.Errorf("%s", brief(hog))
 	}
-	contains(t, "its events", output(t, "berth", "describe", "hog"), "emory.available is ", "by the working set and by ", "The order of going: 1. default/hog")
+	contains(t, "its events", output(t, "berth", "describe", "hog"), "emory.available is ", "by the working set and by ", "Eviction ranking: 1. default/hog")
 	wait(t, "the pressure to end", func() (bool, string) {
 		out := output(t, "berth", "ps")
 		return !strings.Contains(out, "MemoryPressure"), out
