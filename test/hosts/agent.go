@@ -16,37 +16,37 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// AgentOptions say what berth is wanted. Only Binary and Host are needed: what
-// is empty lies below a directory that the host makes for the agent.
+// AgentOptions describe an agent. Only Binary and Host are required. Empty paths are below a
+// directory that the host creates for the agent.
 type AgentOptions struct {
 	Binary        string // see BuildBerth
 	Host          *Host
-	Name          string // of the agent's directory; for a host with several. Default: agent
+	Name          string // name of the agent's directory, for a host with several agents; default: agent
 	ManifestDir   string
 	RootDir       string
-	Nodefs        string // options of a tmpfs that the root directory is, as size=64m; empty: it lies on the host's disk
+	Nodefs        string // mount options of a tmpfs for the root directory, such as size=64m; empty: the host's disk
 	StateDir      string
 	Socket        string
 	NodeName      string         // default: the host's name
-	Config        map[string]any // fields of KubeletConfiguration that win over the defaults here
-	BerthConfig   map[string]any // fields of the second document, berth's own
-	DetectNodeIPs bool           // it is not told the node's addresses
+	Config        map[string]any // fields of KubeletConfiguration that override the defaults of this package
+	BerthConfig   map[string]any // fields of BerthConfiguration
+	DetectNodeIPs bool           // start the agent without --node-ip
 	ExtraArgs     []string
-	Env           []string // added to the process' environment
-	Detached      bool     // it lives on when this process ends
+	Env           []string // added to the environment of the process
+	Detached      bool     // the agent outlives this process
 }
 
-// Agent is a berth that runs, or ran, on a host.
+// Agent is a running or stopped berth on a host.
 type Agent struct {
 	Host        *Host
 	ManifestDir string
 	RootDir     string
 	StateDir    string
 	Socket      string
-	LogsDir     string // of the pods
+	LogsDir     string // logs of the pods
 	ConfigFile  string
 	Binary      string
-	Args        []string // of the program
+	Args        []string // arguments of the program
 
 	env  []string
 	logf string
@@ -54,14 +54,14 @@ type Agent struct {
 	proc *childProcess
 }
 
-// StartAgent writes the agent's configuration and starts it. It does not wait:
-// see WaitReady and Exited. The agent ends with its host at the latest.
+// StartAgent writes the agent's configuration and starts it. It does not wait: see WaitReady and
+// Exited. The agent ends with its host at the latest.
 func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	if o.Name == "" {
 		o.Name = "agent"
 	}
 	dir := filepath.Join(o.Host.Dir, o.Name)
-	short := filepath.Join(o.Host.run(), o.Name) // a socket's path has to be short
+	short := filepath.Join(o.Host.run(), o.Name) // the path of a socket must be short
 	or := func(s, other string) string {
 		if s != "" {
 			return s
@@ -102,11 +102,11 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	return a, a.Start(ctx)
 }
 
-// mountRootDir makes the root directory a mount that propagates: on a machine whose
-// file systems are mounted private, volumes could not otherwise.
+// mountRootDir makes the root directory a shared mount. On a machine with private mounts, volumes
+// could otherwise not propagate.
 func (a *Agent) mountRootDir(nodefs string) error {
 	if a.Host.slot.LAN > 0 {
-		return nil // the agent does it itself, in the host's own mounts
+		return nil // the agent does it itself in the host's mount namespace
 	}
 	from, kind, flags := a.RootDir, "", uintptr(unix.MS_BIND)
 	if nodefs != "" {
@@ -130,14 +130,14 @@ func (a *Agent) writeConfig(o AgentOptions) error {
 		"cgroupRoot": a.Host.CgroupRoot, "cgroupDriver": "cgroupfs", "podLogsDir": a.LogsDir,
 		"healthzPort": 0, "failSwapOn": false, "failCgroupV1": false,
 		"address": a.Host.Gateway.String(), // port 10250 of each host
-		// How full the machine's own disk is must decide no test.
+		// Disk usage of the machine must not affect tests.
 		"evictionHard": map[string]string{"memory.available": "100Mi"}, "imageGCHighThresholdPercent": 100,
 	}
 	maps.Copy(kubelet, o.Config)
 	own := map[string]any{
 		"apiVersion": "berth.dev/v1alpha1", "kind": "BerthConfiguration",
 		"cniConfDir": a.Host.ConfDir, "cniBinDirs": []string{a.Host.BinDir},
-		"startPressurePercent": 100, // nor how busy its CPUs are
+		"startPressurePercent": 100, // nor its CPU pressure
 	}
 	maps.Copy(own, o.BerthConfig)
 	first, err := yaml.Marshal(kubelet)
@@ -151,7 +151,7 @@ func (a *Agent) writeConfig(o AgentOptions) error {
 	return os.WriteFile(a.ConfigFile, append(append(first, "---\n"...), second...), 0o644)
 }
 
-// Start starts the agent again after it ended.
+// Start starts the agent again after it exited.
 func (a *Agent) Start(context.Context) error {
 	join, err := a.Host.joinScript()
 	if err != nil {
@@ -178,8 +178,7 @@ func (a *Agent) Start(context.Context) error {
 	return nil
 }
 
-// SetEnv replaces what Env of the options added to the process' environment,
-// from the next Start on.
+// SetEnv replaces the Env of the options from the next Start on.
 func (a *Agent) SetEnv(env ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -192,7 +191,7 @@ func (a *Agent) process() *childProcess {
 	return a.proc
 }
 
-// Pid is the agent's process; 0: it never started.
+// Pid returns the process ID of the agent. 0: it was never started.
 func (a *Agent) Pid() int {
 	if p := a.process(); p != nil {
 		return p.cmd.Process.Pid
@@ -200,21 +199,21 @@ func (a *Agent) Pid() int {
 	return 0
 }
 
-// Exited is closed when the agent's process has ended.
+// Exited returns a channel that is closed when the process has exited.
 func (a *Agent) Exited() <-chan struct{} { return a.process().done }
 
-// Wait returns how the agent's process ended: nil for exit code 0.
+// Wait returns the exit error of the process: nil for exit code 0.
 func (a *Agent) Wait(ctx context.Context) error {
 	p := a.process()
 	select {
 	case <-p.done:
 		return p.err
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the agent's end: %w", ctx.Err())
+		return fmt.Errorf("wait for the agent to exit: %w", ctx.Err())
 	}
 }
 
-// Kill9 ends the agent as a crash would. Its pods go on.
+// Kill9 ends the agent with SIGKILL. Its pods keep running.
 func (a *Agent) Kill9() error {
 	p := a.process()
 	if p == nil {
@@ -228,7 +227,7 @@ func (a *Agent) Kill9() error {
 	return err
 }
 
-// Stop asks the agent to leave and waits until it has. Its pods go on. An exit
+// Stop sends SIGTERM to the agent and waits until it has exited. Its pods keep running. An exit
 // code other than 0 is an error.
 func (a *Agent) Stop(ctx context.Context) error {
 	if err := a.process().cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -240,7 +239,7 @@ func (a *Agent) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Restart stops the agent, starts it and waits until it answers.
+// Restart stops the agent, starts it and waits until it is ready.
 func (a *Agent) Restart(ctx context.Context) error {
 	if err := a.Stop(ctx); err != nil {
 		return err
@@ -251,13 +250,13 @@ func (a *Agent) Restart(ctx context.Context) error {
 	return a.WaitReady(ctx)
 }
 
-// WaitReady waits until the agent answers on its socket.
+// WaitReady waits until the agent accepts connections on its socket.
 func (a *Agent) WaitReady(ctx context.Context) error {
-	return WaitFor(ctx, "berth to answer on "+a.Socket, func() (bool, error) {
+	return WaitFor(ctx, "berth to listen on "+a.Socket, func() (bool, error) {
 		p := a.process()
 		select {
 		case <-p.done:
-			return false, fmt.Errorf("it ended: %v\n%s", p.err, logTail(a.logf)) //nolint:errorlint // nil too
+			return false, fmt.Errorf("berth exited: %v\n%s", p.err, logTail(a.logf)) //nolint:errorlint // nil too
 		default:
 		}
 		c, err := net.Dial("unix", a.Socket)
@@ -268,12 +267,12 @@ func (a *Agent) WaitReady(ctx context.Context) error {
 	})
 }
 
-// Command is a call of the program's other commands on this agent's node.
+// Command returns a call of another command of the program on this agent's node.
 func (a *Agent) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, a.Binary, append([]string{"--socket", a.Socket}, args...)...)
 }
 
-// Log is all that the agent has said, over all its starts.
+// Log returns the log of the agent over all its starts.
 func (a *Agent) Log() string {
 	text, err := os.ReadFile(a.logf)
 	if err != nil {

@@ -14,9 +14,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 )
 
-// RepoRoot is the root of the checkout that this program runs in.
+// RepoRoot returns the root of the checkout that this program runs in.
 func RepoRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -31,7 +32,7 @@ func RepoRoot() (string, error) {
 	return "", errors.New("not below a checkout of berth: no go.mod with module berth above the working directory")
 }
 
-// cache is a folder in the checkout that git ignores.
+// cache returns a directory in the checkout that git ignores.
 func cache(name string) (string, error) {
 	repo, err := RepoRoot()
 	if err != nil {
@@ -43,9 +44,9 @@ func cache(name string) (string, error) {
 
 const containerdModule = "github.com/containerd/containerd/v2"
 
-// Cached returns the folder top/key of the checkout's cache. The first who asks
-// has fill make its content, in a folder that gets its name when fill succeeds;
-// all others wait, in other processes too.
+// Cached returns the directory top/key of the checkout's cache. The first caller has fill create
+// its content, in a directory that is renamed when fill succeeds. All other callers wait, in other
+// processes too.
 func Cached(top, key string, fill func(dir string) error) (dir string, err error) {
 	above, err := cache(top)
 	if err != nil {
@@ -71,9 +72,9 @@ func Cached(top, key string, fill func(dir string) error) (dir string, err error
 	})
 }
 
-// Containerd2 returns a directory with containerd 2.x, its shim and ctr, built at most
-// once per version of the module file and of Go, whoever asks at the same time.
-// The folder's name tells one build from another.
+// Containerd2 returns a directory with containerd 2.x, its shim and ctr, built at most once per
+// version of the module file and of Go, also with concurrent callers. Different builds have
+// different directory names.
 func Containerd2(ctx context.Context) (dir string, err error) {
 	repo, err := RepoRoot()
 	if err != nil {
@@ -93,9 +94,8 @@ func Containerd2(ctx context.Context) (dir string, err error) {
 	})
 }
 
-// Runc returns a folder with a runc that knows user namespaces, built like
-// Containerd2: Debian 12 has an older one. It is linked to this machine's C
-// library and libseccomp.
+// Runc returns a directory with a runc that supports user namespaces, built like Containerd2.
+// Debian 12 has an older one. It is linked to this machine's C library and libseccomp.
 func Runc(ctx context.Context) (dir string, err error) {
 	repo, err := RepoRoot()
 	if err != nil {
@@ -107,14 +107,15 @@ func Runc(ctx context.Context) (dir string, err error) {
 		return "", err
 	}
 	return Cached("runc", key, func(dir string) error {
-		if err := goBuild(ctx, module, "1", "-trimpath", "-tags", "seccomp", "-ldflags", "-s -w", "-o", dir+"/", "github.com/opencontainers/runc"); err != nil {
+		if err := goBuild(ctx, module, "1", "-trimpath", "-tags", "seccomp", "-ldflags", "-s -w", "-o", dir+"/",
+			"github.com/opencontainers/runc"); err != nil {
 			return fmt.Errorf("build runc: %w", err)
 		}
 		return nil
 	})
 }
 
-// ModuleKey names a build after the module's versions, Go and the build tags.
+// ModuleKey returns a name for a build from the module's versions, Go and the build tags.
 func ModuleKey(module, tags string) (string, error) {
 	sum := sha256.New()
 	for _, f := range []string{"go.mod", "go.sum"} {
@@ -140,13 +141,12 @@ func goBuild(ctx context.Context, dir, cgo string, args ...string) error {
 	return nil
 }
 
-// BuildProgram builds the package in a folder of the checkout as a static
-// program.
+// BuildProgram builds the package in a directory of the checkout as a static program.
 func BuildProgram(ctx context.Context, program, folder string) error {
 	return goBuild(ctx, folder, "0", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
 }
 
-// Kubectl is the path of the stock kubectl, built once per version of it.
+// Kubectl returns the path of the stock kubectl, built once per version.
 func Kubectl() (string, error) {
 	repo, err := RepoRoot()
 	if err != nil {
@@ -167,16 +167,15 @@ func Kubectl() (string, error) {
 	return filepath.Join(dir, "kubectl"), err
 }
 
-// BuildOptions say which berth is wanted.
+// BuildOptions select the variant of berth to build.
 type BuildOptions struct {
 	Race bool
 	Tags []string
 }
 
-// openSourceDirs lists every folder of the checkout in this process. go test keeps
-// the result of a test for as long as what the test itself has opened stays as
-// it is, and what its children read does not count: without this a change of
-// berth would find an old "ok".
+// openSourceDirs lists every directory of the checkout in this process. go test caches the result
+// of a test until a file that the test process itself opened changes. Files that its children read
+// do not count, and without this a change of berth would leave an old "ok" valid.
 func openSourceDirs(repo string) error {
 	return filepath.WalkDir(repo, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && path != repo && strings.HasPrefix(d.Name(), ".") {
@@ -191,13 +190,13 @@ var builtPrograms struct {
 	paths map[string]string
 }
 
-// BuildBerth builds cmd/berth, once per process and kind, and returns the path
-// of the program. Go's own cache makes the second process fast.
+// BuildBerth builds cmd/berth, once per process and variant, and returns the path of the program.
+// Go's build cache makes a second process fast.
 func BuildBerth(ctx context.Context, o BuildOptions) (string, error) {
 	return buildCommand(ctx, "berth", o)
 }
 
-// BuildControl does the same for cmd/berth-control.
+// BuildControl builds cmd/berth-control in the same way.
 func BuildControl(ctx context.Context, o BuildOptions) (string, error) {
 	return buildCommand(ctx, "berth-control", o)
 }
@@ -233,9 +232,8 @@ func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (
 	}
 	tmp := filepath.Join(dir, fmt.Sprintf(".%s-%d", key, os.Getpid()))
 	defer os.Remove(tmp)
-	// Either kind is built with the flags with which something else is: the race
-	// detector's with those of go test -race, the other with those of make build. What
-	// both need is then compiled once.
+	// The race build uses the flags of go test -race and the other build those of make build,
+	// to share their cached packages.
 	args, cgo := []string{"-trimpath"}, "0"
 	if o.Race {
 		args, cgo = []string{"-race"}, "1"
@@ -245,7 +243,7 @@ func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (
 		return "", err
 	}
 	path := filepath.Join(dir, key)
-	// Whoever runs the old one goes on doing so: the name changes, not the file.
+	// Running processes keep the old file: rename replaces the name only.
 	if err := os.Rename(tmp, path); err != nil {
 		return "", err
 	}
@@ -254,4 +252,13 @@ func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (
 	}
 	builtPrograms.paths[key] = path
 	return path, nil
+}
+
+// WriteProgram writes a program or script to execute. It blocks forks meanwhile: a child that is
+// forked at that moment holds the file open for writing until its exec, and a file that is open for
+// writing cannot be executed ("text file busy").
+func WriteProgram(path, text string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(text), 0o755)
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hierarchies lists where cgroup file systems are mounted on this machine.
+// hierarchies lists the mount points of cgroup file systems on this machine.
 func hierarchies() (v1, v2 []string, err error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -38,8 +38,8 @@ func hierarchies() (v1, v2 []string, err error) {
 	return v1, v2, nil
 }
 
-// makeCgroups makes the host's cgroup in every hierarchy with a child for its
-// own processes; the agent makes its pods' beside that.
+// makeCgroups creates the host's cgroup in every hierarchy with a child for its own processes. The
+// agent creates the cgroups of pods beside that child.
 func (r *record) makeCgroups() error {
 	v1, v2, err := hierarchies()
 	if err != nil {
@@ -72,7 +72,8 @@ func (r *record) makeCgroups() error {
 	return nil
 }
 
-// initCpuset fills in what a new v1 cpuset lacks; without it no process may enter.
+// initCpuset copies cpus and mems of the parent to a new v1 cpuset. Without them no process may
+// enter.
 func initCpuset(dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		file := filepath.Join(dir, name)
@@ -82,7 +83,7 @@ func initCpuset(dir string) error {
 		}
 		above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
 		if err != nil {
-			continue // the root of cgroup v2 has none: inherited
+			continue // the root of cgroup v2 has none: they are inherited
 		}
 		if err := os.WriteFile(file, above, 0o644); err != nil {
 			return fmt.Errorf("seed %s: %w", file, err)
@@ -91,8 +92,8 @@ func initCpuset(dir string) error {
 	return nil
 }
 
-// joinScript is a shell prefix that puts the shell into the host's cgroup for
-// its own processes, so that all it becomes and starts is there from the start.
+// joinScript returns a shell prefix that moves the shell into the host's cgroup for its own
+// processes. All processes that it starts are then in that cgroup from the start.
 func (r *record) joinScript() (string, error) {
 	v1, v2, err := hierarchies()
 	if err != nil {
@@ -105,8 +106,8 @@ func (r *record) joinScript() (string, error) {
 	return b.String() + r.nsenterScript(), nil
 }
 
-// cgroupDirs lists all cgroups of the host, children before parents: its own
-// trees, and what containers were made with outside them.
+// cgroupDirs lists all cgroups of the host, children before parents: its own trees, and cgroups
+// that containers have outside of them.
 func (r *record) cgroupDirs() ([]string, error) {
 	v1, v2, err := hierarchies()
 	if err != nil {
@@ -123,7 +124,7 @@ func (r *record) cgroupDirs() ([]string, error) {
 				if err == nil && d.IsDir() {
 					out = append(out, path)
 				}
-				return nil // what vanishes while we look is gone
+				return nil // removed during the walk
 			})
 		}
 	}
@@ -149,8 +150,8 @@ func pidsIn(dirs []string) []int {
 	return slices.Compact(pids)
 }
 
-// thaw lets frozen processes run, or they could not die. Each hierarchy has one
-// of the files, or none.
+// thaw resumes frozen processes, which could otherwise not be killed. Each hierarchy has one of the
+// files, or none.
 func thaw(dirs []string) {
 	for _, dir := range dirs {
 		_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0o644)
@@ -158,7 +159,7 @@ func thaw(dirs []string) {
 	}
 }
 
-// killAll ends every process of the host and waits until they are gone.
+// killAll kills every process of the host and waits until all have exited.
 func (r *record) killAll(bound time.Duration) error {
 	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
 		dirs, err := r.cgroupDirs()
@@ -179,8 +180,8 @@ func (r *record) killAll(bound time.Duration) error {
 	}
 }
 
-// runtimeProcesses lists the processes that name the host's socket or configuration as
-// an argument: its containerd and its shims, wherever they are.
+// runtimeProcesses lists the processes that have the host's socket or configuration file as an
+// argument: its containerd and its shims, in whatever cgroup.
 func (r *record) runtimeProcesses() []int {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	var pids []int
@@ -198,8 +199,8 @@ func (r *record) runtimeProcesses() []int {
 	return pids
 }
 
-// removeCgroups removes the host's cgroups. A killed process leaves its cgroup a
-// moment after it is no longer listed, so busy ones are tried again.
+// removeCgroups removes the host's cgroups. A killed process leaves its cgroup a moment after it is
+// no longer listed, therefore busy ones are retried.
 func (r *record) removeCgroups(bound time.Duration) error {
 	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
 		dirs, err := r.cgroupDirs()
@@ -216,7 +217,7 @@ func (r *record) removeCgroups(bound time.Duration) error {
 			}
 		}
 		if failed == nil {
-			continue // look once more
+			continue // check again
 		}
 		if time.Now().After(end) {
 			return failed
@@ -224,8 +225,8 @@ func (r *record) removeCgroups(bound time.Duration) error {
 	}
 }
 
-// orphanedCgroups lists the cgroups of containers that were made outside the host's
-// own: those of a sandbox whose configuration names no parent.
+// orphanedCgroups lists the cgroups of containers that were created outside of the host's own:
+// those of a sandbox whose configuration names no parent.
 func (r *record) orphanedCgroups() []string {
 	bundles, _ := filepath.Glob(filepath.Join(r.state(), "io.containerd.runtime.v2.task", "*", "*", "config.json"))
 	var out []string
@@ -238,8 +239,8 @@ func (r *record) orphanedCgroups() []string {
 		if json.Unmarshal(text, &spec) != nil || spec.Linux == nil {
 			continue
 		}
-		// One that is the host's own is found anyway, and a path without a
-		// container of its own at the end is somebody else's.
+		// The host's own cgroups are found in its tree. A path that does not end with the
+		// container ID belongs to another owner.
 		p := filepath.Clean("/" + spec.Linux.CgroupsPath)
 		if filepath.Base(p) == filepath.Base(filepath.Dir(f)) && !strings.HasPrefix(p, "/"+r.name()+"/") {
 			out = append(out, p)

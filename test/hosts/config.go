@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Version is a kind of containerd.
+// Version selects a containerd.
 type Version string
 
 const (
@@ -18,7 +18,7 @@ const (
 	Version2  Version = "2.x" // built from the module in containerd2/
 )
 
-// Versions are all kinds that the project is tested with.
+// Versions lists the containerd versions that the project is tested with.
 func Versions() []Version { return []Version{Version16, Version2} }
 
 const cniBinDir = "/usr/lib/cni" // Debian's
@@ -26,8 +26,8 @@ const cniBinDir = "/usr/lib/cni" // Debian's
 func (r *record) configFile() string { return filepath.Join(r.run(), "config.toml") }
 func (r *record) certsDir() string   { return filepath.Join(r.Dir, "certs.d") }
 
-// config is containerd's configuration. Whatever it would write outside the
-// host's directories by default is put inside them.
+// config returns containerd's configuration. Everything that containerd would write outside of the
+// host's directories by default is moved inside.
 func (r *record) config() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -47,8 +47,8 @@ func (r *record) config() string {
 	line("[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q", filepath.Join(r.Dir, "opt"))
 	line("[%s]\nrestrict_oom_score_adj = true\nnetns_mounts_under_state_dir = true", cri)
 	if r.Version == Version2 {
-		// Nobody asks this containerd for usage: berth reads cgroup files. By
-		// default it reads them all once a second, 4 % of a core for 50 pods.
+		// berth reads usage from cgroup files and does not query containerd. By default
+		// containerd collects it once a second, 4 % of a core for 50 pods.
 		line("stats_collect_period = \"1m\"")
 	}
 	bin := fmt.Sprintf("bin_dir = %q", r.plugins())
@@ -57,10 +57,10 @@ func (r *record) config() string {
 	} else {
 		bin = fmt.Sprintf("bin_dirs = [%q]\nuse_internal_loopback = true", r.plugins())
 		line("[%s.pinned_images]\nsandbox = %q", images, r.Sandbox)
-		// Its default holds for all images together: three pulls that stand still
-		// would keep all others from being made.
+		// The default limit applies to all images together: three stalled pulls would block
+		// all others.
 		line("[plugins.\"io.containerd.transfer.v1.local\"]\nmax_concurrent_downloads = 32")
-		if !r.Upgraded { // the shims of before listen where 1.6 has them all
+		if !r.Upgraded { // shims from before the upgrade listen in the directory of 1.6
 			line("[plugins.\"io.containerd.shim.v1.manager\"]\nsocket_dir = %q", r.shimSockets())
 		}
 	}
@@ -77,13 +77,13 @@ func (r *record) config() string {
 
 func (r *record) handlerDir(name string) string { return filepath.Join(r.run(), "runc-"+name) }
 
-// HandlerDir is where runc, as the handler of that name, keeps its containers.
+// HandlerDir returns the directory in which runc, as the named handler, keeps its containers.
 func (h *Host) HandlerDir(name string) string {
 	return filepath.Join(h.slot.handlerDir(name), "k8s.io")
 }
 
-// conflist is the host's network: a bridge of its own, addresses of its own
-// range kept in its own directory, host ports.
+// conflist returns the host's network configuration: its own bridge, addresses of its own range
+// stored in its own directory, and host ports.
 func (r *record) conflist() ([]byte, error) {
 	return json.MarshalIndent(map[string]any{
 		"cniVersion": "1.0.0",
@@ -104,14 +104,14 @@ func (r *record) conflist() ([]byte, error) {
 
 func (r *record) conflistFile() string { return filepath.Join(r.confDir(), "10-berth-host.conflist") }
 
-// WriteCNI puts the host's network configuration in place.
+// WriteCNI writes the host's network configuration.
 func (h *Host) WriteCNI() error {
 	text, err := h.conflist()
 	if err != nil {
 		return err
 	}
-	// In the same directory: containerd 1.6 overlooks a file that is moved in
-	// from elsewhere, but not one that changes its name.
+	// The temporary file is in the same directory: containerd 1.6 misses a file that is moved
+	// in from another directory.
 	tmp := h.conflistFile() + ".tmp"
 	if err := os.WriteFile(tmp, text, 0o644); err != nil {
 		return err
@@ -119,8 +119,8 @@ func (h *Host) WriteCNI() error {
 	return os.Rename(tmp, h.conflistFile())
 }
 
-// makePlugins gives the host the machine's CNI plugins, by links, so that a test
-// can put one of its own in a plugin's place.
+// makePlugins links the machine's CNI plugins into the host's directory, where a test can replace a
+// plugin.
 func (r *record) makePlugins() error {
 	all, err := os.ReadDir(cniBinDir)
 	if err != nil {
@@ -134,8 +134,7 @@ func (r *record) makePlugins() error {
 	return nil
 }
 
-// BlockCNI has the plugins of pods of one name hang, at ADD and at DEL, until the
-// result is called.
+// BlockCNI makes the plugins of pods with one name hang at ADD and DEL until release is called.
 func (h *Host) BlockCNI(pod string) (release func() error, err error) {
 	hold := filepath.Join(h.plugins(), "hold-"+pod)
 	script := fmt.Sprintf(`#!/bin/sh
@@ -150,15 +149,15 @@ exec %s/portmap
 			return nil, err
 		}
 	}
-	return func() error { return os.Remove(hold) }, os.Rename(filepath.Join(h.plugins(), "portmap.new"), filepath.Join(h.plugins(), "portmap"))
+	release = func() error { return os.Remove(hold) }
+	return release, os.Rename(filepath.Join(h.plugins(), "portmap.new"), filepath.Join(h.plugins(), "portmap"))
 }
 
-// RemoveCNI takes the host's network configuration away: no new sandbox gets a
-// network, those that run keep theirs.
+// RemoveCNI removes the host's network configuration. New sandboxes get no network, running ones
+// keep theirs.
 func (h *Host) RemoveCNI() error { return os.Remove(h.conflistFile()) }
 
-// SetRegistry has containerd pull the images of a registry's host as a hosts.toml
-// says. It holds for the next pull.
+// SetRegistry writes the hosts.toml for a registry host. It applies to the next pull.
 func (h *Host) SetRegistry(host, hostsToml string) error {
 	dir := filepath.Join(h.certsDir(), host)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -167,5 +166,5 @@ func (h *Host) SetRegistry(host, hostsToml string) error {
 	return os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hostsToml), 0o644)
 }
 
-// CertsDir is the directory of registries' hosts.toml files: HOST/hosts.toml.
+// CertsDir returns the directory of the hosts.toml files: HOST/hosts.toml.
 func (h *Host) CertsDir() string { return h.certsDir() }

@@ -9,18 +9,17 @@ import (
 	"syscall"
 )
 
-// What berth's own network configuration names: there is one of each per machine.
+// Names from berth's own network configuration. A machine has one of each.
 const (
 	defaultBridge    = "cni0"
 	defaultAddresses = "/var/lib/cni/networks/berth"
 )
 
-// ClaimDefaultNetwork waits until no other test has the network whose
-// configuration berth writes itself: hosts that use it cannot run side by side.
-// release takes the bridge and the kept addresses away; it is for after the
-// host's end.
+// ClaimDefaultNetwork waits until no other test uses the network whose configuration berth writes
+// itself: hosts that use it cannot run in parallel. release removes the bridge and the stored
+// addresses. Call it after the host has stopped.
 func ClaimDefaultNetwork(ctx context.Context) (release func() error, err error) {
-	// A name without a file, which goes with this process.
+	// An abstract socket, which disappears with this process.
 	var held *net.UnixListener
 	err = WaitFor(ctx, "the default network to be free", func() (bool, error) {
 		held, err = net.ListenUnix("unix", &net.UnixAddr{Name: "@berth-hosts-default-network", Net: "unix"})
@@ -33,13 +32,13 @@ func ClaimDefaultNetwork(ctx context.Context) (release func() error, err error) 
 		return nil, err
 	}
 	if _, err := os.Stat("/sys/class/net/" + defaultBridge); err == nil {
-		return nil, errors.Join(fmt.Errorf("this machine has a bridge %s already", defaultBridge), held.Close())
+		return nil, errors.Join(fmt.Errorf("this machine already has a bridge %s", defaultBridge), held.Close())
 	}
 	return func() error {
-		var gone error
+		var errDelete error
 		if _, err := os.Stat("/sys/class/net/" + defaultBridge); err == nil {
-			_, gone = command("ip", "link", "delete", defaultBridge)
+			_, errDelete = command("ip", "link", "delete", defaultBridge)
 		}
-		return errors.Join(gone, os.RemoveAll(defaultAddresses), held.Close())
+		return errors.Join(errDelete, os.RemoveAll(defaultAddresses), held.Close())
 	}, nil
 }

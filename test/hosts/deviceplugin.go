@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// DevicePlugin is a device plugin in a process of its own: test/deviceplugin.
+// DevicePlugin is a device plugin in its own process: test/deviceplugin.
 type DevicePlugin struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
@@ -22,10 +22,12 @@ func BuildDevicePlugin(ctx context.Context) (string, error) {
 	return buildPackage(ctx, "deviceplugin", "./test/deviceplugin", BuildOptions{})
 }
 
-// StartDevicePlugin starts a plugin of so many devices, null-0, null-1, …, beside
-// an agent that may run or not; more is for the program. It does not wait. It ends with this process at
-// the latest.
-func (a *Agent) StartDevicePlugin(ctx context.Context, resource string, count int, more ...string) (*DevicePlugin, error) {
+// StartDevicePlugin starts a plugin with count devices, null-0, null-1, …, for an agent that may or
+// may not be running. more are further arguments of the program. It does not wait for the
+// registration. The plugin ends with this process at the latest.
+func (a *Agent) StartDevicePlugin(
+	ctx context.Context, resource string, count int, more ...string,
+) (*DevicePlugin, error) {
 	program, err := BuildDevicePlugin(ctx)
 	if err != nil {
 		return nil, err
@@ -36,7 +38,8 @@ func (a *Agent) StartDevicePlugin(ctx context.Context, resource string, count in
 		return nil, err
 	}
 	defer log.Close()
-	p.cmd = exec.Command(program, append([]string{filepath.Join(a.RootDir, "device-plugins"), resource, strconv.Itoa(count)}, more...)...)
+	args := []string{filepath.Join(a.RootDir, "device-plugins"), resource, strconv.Itoa(count)}
+	p.cmd = exec.Command(program, append(args, more...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if p.input, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -47,19 +50,19 @@ func (a *Agent) StartDevicePlugin(ctx context.Context, resource string, count in
 	return p, nil
 }
 
-// Send changes its devices, see the program.
+// Send writes a line to the program to change its devices. See the program for the syntax.
 func (p *DevicePlugin) Send(line string) error {
 	_, err := io.WriteString(p.input, line+"\n")
 	return err
 }
 
-// Kill ends it as a crash would.
+// Kill ends the process with SIGKILL.
 func (p *DevicePlugin) Kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // it may have exited
 	_ = p.cmd.Wait()         // killed
 }
 
-// Log is all that plugins of this agent have said.
+// Log returns the output of all plugins of this agent.
 func (p *DevicePlugin) Log() string {
 	text, err := os.ReadFile(p.logf)
 	if err != nil {

@@ -22,32 +22,31 @@ import (
 	"berth/test/images"
 )
 
-// Options say what host is wanted. The zero value is one with Debian's
-// containerd and no network.
+// Options describe a host. The zero value is a host with Debian's containerd and no network.
 type Options struct {
 	Version Version
-	// Dir is for what grows: images, containers, logs. Empty: a new directory.
-	// It is empty again after Stop, and gone if it was new.
+	// Dir holds images, containers and logs. Empty: a new directory. Stop empties it, and
+	// removes it if it was new.
 	Dir string
-	// Disk is options of a tmpfs, as size=64m, for images and what containers write;
-	// empty: they lie on the machine's disk. See Host.Root.
+	// Disk is the mount options of a tmpfs, such as size=64m, for images and the writable layers
+	// of containers. Empty: the machine's disk. See Host.Root.
 	Disk string
-	// Images are archives to import. The pause image is always there.
+	// Images are archives to import. The pause image is always imported.
 	Images []string
-	// CNI puts the network configuration in place; else WriteCNI does it later.
+	// CNI writes the network configuration at the start. Otherwise call WriteCNI.
 	CNI bool
-	// PodCIDR instead of the one that goes with the host's number. IPv4.
+	// PodCIDR replaces the IPv4 range that follows from the host's number.
 	PodCIDR netip.Prefix
-	// Registries has a hosts.toml for the host name of each registry.
+	// Registries maps host names of registries to the content of hosts.toml.
 	Registries map[string]string
-	// Handlers are names under which runc is there once more, for RuntimeClasses; each
-	// keeps its containers below a directory of its own, see HandlerDir.
+	// Handlers are the names of further runc handlers for RuntimeClasses. Each has its own
+	// directory of containers, see HandlerDir.
 	Handlers []string
-	// LAN is a network to plug the host into. Such a host's containerd and agents live
-	// in namespaces of its own, of the network and of mounts; it has no bridge before
-	// its network makes one, and neither Detached nor PowerLoss.
+	// LAN is a network to connect the host to. Containerd and agents of such a host run in its
+	// own network and mount namespaces. It has no bridge before its pod network creates one, and
+	// supports neither Detached nor PowerLoss.
 	LAN *LAN
-	// Detached hosts outlive the process that made them: see Open.
+	// Detached hosts outlive the process that created them: see OpenDetached.
 	Detached bool
 	// Owner says whose a detached host is, for Open.
 	Owner string
@@ -78,15 +77,14 @@ type Host struct {
 	stoppedLeftovers *[]string // what was left when it was stopped; nil: it was not
 }
 
-// childProcess is a child process that somebody waits for.
+// childProcess is a child process with a goroutine that waits for it.
 type childProcess struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 	err  error // after done
 }
 
-// Start makes a host and waits until its runtime is ready. When it fails,
-// nothing remains.
+// Start creates a host and waits until its runtime is ready. When it fails, nothing remains.
 func Start(ctx context.Context, o Options) (*Host, error) {
 	if o.Version == "" {
 		o.Version = Version16
@@ -137,7 +135,7 @@ func (h *Host) start(ctx context.Context, o Options) error {
 	return h.Import(ctx, append([]string{pause.Path}, o.Images...)...)
 }
 
-// initRecord notes in the record what is to be taken away again, before any of it is there.
+// initRecord stores in the record what teardown has to remove, before any of it exists.
 func (h *Host) initRecord(o Options) (err error) {
 	r := &h.slot.record
 	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached, r.For = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached, o.Owner
@@ -158,7 +156,7 @@ func (h *Host) initRecord(o Options) (err error) {
 	if err := h.write(); err != nil {
 		return err
 	}
-	if r.Detached && h.lock != nil { // from now on the record alone holds the slot
+	if r.Detached && h.lock != nil { // from here on the record alone reserves the slot
 		os.Remove(slotLock(r.Number))
 		h.lock.Close()
 		h.lock = nil
@@ -166,7 +164,7 @@ func (h *Host) initRecord(o Options) (err error) {
 	return h.setFields()
 }
 
-// createDirs makes the host's directories and puts into them what containerd reads.
+// createDirs creates the host's directories and the files that containerd reads.
 func (h *Host) createDirs(o Options) error {
 	r := &h.slot.record
 	for _, dir := range []string{r.root(), r.state(), r.shimSockets(), filepath.Join(r.run(), "tmp"), r.confDir(), r.plugins(), r.addresses(), r.certsDir()} {
@@ -190,7 +188,7 @@ func (h *Host) createDirs(o Options) error {
 	return errors.Join(os.WriteFile(r.configFile(), []byte(r.config()), 0o600), r.makePlugins(), r.makeCgroups())
 }
 
-// setFields sets what follows from the record.
+// setFields sets the exported fields from the record.
 func (h *Host) setFields() (err error) {
 	r := &h.slot.record
 	h.Name, h.Version, h.Dir, h.Socket, h.Endpoint = r.name(), r.Version, r.Dir, r.socket(), "unix://"+r.socket()
@@ -207,7 +205,7 @@ func (h *Host) setFields() (err error) {
 	return nil
 }
 
-// OpenDetached returns the detached hosts of this machine that are somebody's.
+// OpenDetached returns the detached hosts of this machine with the given owner.
 func OpenDetached(whose string) ([]*Host, error) {
 	all, err := records()
 	if err != nil {
@@ -227,8 +225,8 @@ func OpenDetached(whose string) ([]*Host, error) {
 	return out, nil
 }
 
-// AddMountRoot makes mounts under a directory the host's: Stop unmounts them and
-// Leftovers names them. StartAgent does so for the agent's directories.
+// AddMountRoot assigns the mounts below a directory to the host: Stop unmounts them and Leftovers
+// lists them. StartAgent calls it for the directories of the agent.
 func (h *Host) AddMountRoot(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -236,7 +234,7 @@ func (h *Host) AddMountRoot(dir string) error {
 	return h.write()
 }
 
-// Kill ends containerd with SIGKILL; shims and containers go on.
+// Kill ends containerd with SIGKILL. Shims and containers keep running.
 func (h *Host) Kill() error {
 	h.mu.Lock()
 	served := h.daemon
@@ -253,7 +251,7 @@ func (h *Host) Kill() error {
 	return err
 }
 
-// Pid is containerd's process; 0: it does not run, or another process started it.
+// Pid returns the process ID of containerd. 0: it does not run, or another process started it.
 func (h *Host) Pid() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -263,7 +261,7 @@ func (h *Host) Pid() int {
 	return h.daemon.cmd.Process.Pid
 }
 
-// Restart kills containerd, if it runs, starts it and waits until it is ready.
+// Restart kills containerd if it runs, starts it and waits until it is ready.
 func (h *Host) Restart(ctx context.Context) error {
 	if err := h.Kill(); err != nil {
 		return err
@@ -299,8 +297,8 @@ func (h *Host) Restart(ctx context.Context) error {
 	return h.ready(ctx, served)
 }
 
-// Upgrade kills containerd and starts that of another version on the same
-// directories, as a package's upgrade does; shims and containers go on.
+// Upgrade kills containerd and starts another version on the same directories, as a package upgrade
+// does. Shims and containers keep running.
 func (h *Host) Upgrade(ctx context.Context, to Version) error {
 	if err := h.Kill(); err != nil {
 		return err
@@ -315,7 +313,7 @@ func (h *Host) Upgrade(ctx context.Context, to Version) error {
 	return h.Restart(ctx)
 }
 
-// startChild starts a process; its waiter ends with it.
+// startChild starts a process and a goroutine that waits for it.
 func startChild(cmd *exec.Cmd) (*childProcess, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -328,13 +326,13 @@ func startChild(cmd *exec.Cmd) (*childProcess, error) {
 	return e, nil
 }
 
-// ready waits until the runtime says that it is; the network is another matter.
+// ready waits for the condition RuntimeReady. The network need not be ready.
 func (h *Host) ready(ctx context.Context, served *childProcess) error {
 	var last error
 	err := WaitFor(ctx, "containerd", func() (bool, error) {
 		select {
 		case <-served.done:
-			return false, fmt.Errorf("it ended: %v\n%s", served.err, logTail(h.log())) //nolint:errorlint // nil too
+			return false, fmt.Errorf("containerd exited: %v\n%s", served.err, logTail(h.log())) //nolint:errorlint // nil too
 		default:
 		}
 		one, cancel := context.WithTimeout(ctx, time.Second)
@@ -357,10 +355,10 @@ func (h *Host) ready(ctx context.Context, served *childProcess) error {
 	return err
 }
 
-// Root is where containerd has images and what containers write.
+// Root returns containerd's directory of images and writable layers.
 func (h *Host) Root() string { return h.slot.root() }
 
-// Log is the end of what containerd has said.
+// Log returns the end of containerd's log.
 func (h *Host) Log() string { return logTail(h.log()) }
 
 func logTail(file string) string {
@@ -376,8 +374,7 @@ func logTail(file string) string {
 
 var unpacking = regexp.MustCompile(`(?m)^unpacking (\S+) \(`)
 
-// Import brings image archives onto the host and waits until the runtime's CRI
-// side knows them.
+// Import loads image archives and waits until the CRI plugin lists the images.
 func (h *Host) Import(ctx context.Context, archives ...string) error {
 	for _, a := range archives {
 		out, err := h.Ctr(ctx, "images", "import", a)

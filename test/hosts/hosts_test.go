@@ -21,7 +21,7 @@ import (
 	"berth/test/images"
 )
 
-// testbox is the path of the test program's image.
+// testbox returns the path of the archive with the test program.
 func testbox(t *testing.T) string {
 	t.Helper()
 	dir, err := images.CacheDir()
@@ -35,7 +35,7 @@ func testbox(t *testing.T) string {
 	return a.Path
 }
 
-// start makes a host that is gone at the end of the test, and proves it.
+// start creates a host, stops it at the end of the test and checks that nothing is left.
 func start(t *testing.T, o Options) *Host {
 	t.Helper()
 	h, err := Start(t.Context(), o)
@@ -59,7 +59,7 @@ func stopAndCheck(t *testing.T, h *Host) {
 	}
 }
 
-// pod is a sandbox with one container, made by bare CRI calls.
+// pod is a sandbox with one container, created by plain CRI calls.
 type pod struct {
 	config  *runtimeapi.PodSandboxConfig
 	sandbox string
@@ -105,11 +105,11 @@ func runPod(t *testing.T, h *Host, name string, hostPort int32) *pod {
 	return p
 }
 
-// waitHTTP asks a web server until it answers.
+// waitHTTP waits until a web server responds with status 200.
 func waitHTTP(t *testing.T, address string) {
 	t.Helper()
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	err := WaitFor(t.Context(), "an answer from "+address, func() (bool, error) {
+	err := WaitFor(t.Context(), "a response from "+address, func() (bool, error) {
 		r, err := client.Get("http://" + address + "/")
 		if err != nil {
 			return false, nil
@@ -137,12 +137,12 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 				t.Errorf("containerd is %s, want %s", version.RuntimeVersion, major)
 			}
 			if left := h.PodLeftovers(); len(left) > 0 {
-				t.Errorf("a host without pods has %v", left)
+				t.Errorf("PodLeftovers of a host without pods: %v", left)
 			}
 			hostPort := 20000 + int32(h.Number)*10
 			p := runPod(t, h, "web", hostPort)
 			if ip := net.ParseIP(p.ip); ip == nil || !strings.HasPrefix(p.ip, strings.TrimSuffix(h.PodCIDR.Masked().Addr().String(), "0")) {
-				t.Errorf("address %q is not of %s", p.ip, h.PodCIDR)
+				t.Errorf("address %q is not in %s", p.ip, h.PodCIDR)
 			}
 			waitHTTP(t, p.ip+":8080")
 			waitHTTP(t, h.Gateway.String()+":"+strconv.Itoa(int(hostPort)))
@@ -161,23 +161,23 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 			}
 			for _, want := range []string{"process", "mount", "rule", "address", "cgroup", "link"} {
 				if !kinds[want] {
-					t.Errorf("PodLeftovers overlooks the running pod's %s", want)
+					t.Errorf("PodLeftovers does not list the %s of the running pod", want)
 				}
 			}
 			if v == Version2 {
-				return // Stop has to cope with a pod that runs
+				return // Stop must cope with a running pod
 			}
 			if _, err := h.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox}); err != nil {
 				t.Fatal(err)
 			}
-			// The pod's own cgroup is its agent's business: here it is ours.
+			// The agent removes the cgroup of a pod. This test has no agent.
 			dirs, _ := h.cgroupDirs()
 			for _, d := range dirs {
 				if filepath.Base(d) == "podweb" {
 					os.Remove(d)
 				}
 			}
-			if err := WaitFor(t.Context(), "the pod to be gone", func() (bool, error) { return len(h.PodLeftovers()) == 0, nil }); err != nil {
+			if err := WaitFor(t.Context(), "the pod to be removed", func() (bool, error) { return len(h.PodLeftovers()) == 0, nil }); err != nil {
 				t.Errorf("%v: %v", err, h.PodLeftovers())
 			}
 		})
@@ -210,18 +210,18 @@ func TestNetworkNotReadyWithoutCNI(t *testing.T) {
 	}
 }
 
-// TestSweepRemovesHostOfDeadProcess runs this test program as a process
-// that makes a host with a pod and dies.
+// TestSweepRemovesHostOfDeadProcess runs this test program as a process that creates a host with a
+// pod and dies.
 func TestSweepRemovesHostOfDeadProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHelperDies$", "-test.count=1")
-	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir, "TMPDIR="+dir) // nobody removes its own
+	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir, "TMPDIR="+dir) // the dead process does not remove its own directory
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "about to die") {
 		t.Fatalf("the other process: %v\n%s", err, out)
 	}
-	// It may have been swept by a test beside this one already.
+	// A parallel test may have removed it already.
 	if err := Sweep(); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestSweepRemovesHostOfDeadProcess(t *testing.T) {
 	}
 	h := &Host{slot: &slot{record: record{Number: n, Owner: cmd.Process.Pid, Dir: filepath.Join(dir, "host")}}}
 	if r, err := readRecord(n); err == nil && r.Owner == cmd.Process.Pid {
-		t.Error("its slot is still taken")
+		t.Error("its slot is still in use")
 	}
 	if left, err := os.ReadDir(h.record.Dir); err != nil || len(left) > 0 {
 		t.Errorf("files remain: %v %v", left, err)
@@ -248,7 +248,7 @@ func TestSweepRemovesHostOfDeadProcess(t *testing.T) {
 func TestHelperDies(t *testing.T) {
 	dir := os.Getenv("HOSTS_TEST_DIE_IN")
 	if dir == "" {
-		return // it is a program for the test above
+		return // only for TestSweepRemovesHostOfDeadProcess
 	}
 	if err := os.Mkdir(filepath.Join(dir, "host"), 0o755); err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestHelperDies(t *testing.T) {
 
 func TestSweepKeepsDetachedHost(t *testing.T) {
 	t.Parallel()
-	whose := t.TempDir() // a name that nobody else has
+	whose := t.TempDir() // a unique owner name
 	h, err := Start(t.Context(), Options{Detached: true, Owner: whose, CNI: true})
 	if err != nil {
 		t.Fatal(err)
@@ -277,10 +277,10 @@ func TestSweepKeepsDetachedHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := h.WriteCNI(); err != nil {
-		t.Errorf("the sweep took it away: %v", err)
+		t.Errorf("Sweep removed the detached host: %v", err)
 	}
 	if others, err := OpenDetached(whose + "/other"); err != nil || len(others) > 0 {
-		t.Errorf("somebody else opens %d hosts: %v", len(others), err)
+		t.Errorf("another owner opens %d hosts: %v", len(others), err)
 	}
 	all, err := OpenDetached(whose)
 	if err != nil {
@@ -288,7 +288,7 @@ func TestSweepKeepsDetachedHost(t *testing.T) {
 	}
 	at := slices.IndexFunc(all, func(o *Host) bool { return o.Name == h.Name })
 	if at < 0 {
-		t.Fatal("it cannot be opened")
+		t.Fatal("OpenDetached does not return the host")
 	}
 	if _, err := all[at].Runtime.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {
 		t.Error(err)
@@ -302,17 +302,17 @@ func TestSweepKeepsDetachedHost(t *testing.T) {
 	other := &slot{record: record{Number: h.Number, Detached: true, For: whose, Dir: t.TempDir()}}
 	if err := withRunDir(func() error {
 		if _, err := readRecord(h.Number); err == nil {
-			return nil // its number is somebody else's by now as it is
+			return nil // another host already has the number
 		}
 		return errors.Join(os.MkdirAll(other.run(), 0o711), other.write())
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Stop(); err != nil {
-		t.Errorf("stopped again: %v", err)
+		t.Errorf("second Stop: %v", err)
 	}
 	if r, err := readRecord(h.Number); err != nil {
-		t.Errorf("stopped again, it took away what bears its number now: %v", err)
+		t.Errorf("the second Stop removed the host that has the number now: %v", err)
 	} else if r.Dir == other.Dir {
 		if err := other.release(); err != nil {
 			t.Error(err)
@@ -324,10 +324,10 @@ func TestWaitForErrorNamesCondition(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	asked := 0
-	err := WaitFor(ctx, "the moon", func() (bool, error) { asked++; return false, nil })
-	if err == nil || !strings.Contains(err.Error(), "wait for the moon: still not after") || asked < 2 {
-		t.Errorf("after %d questions: %v", asked, err)
+	calls := 0
+	err := WaitFor(ctx, "the moon", func() (bool, error) { calls++; return false, nil })
+	if err == nil || !strings.Contains(err.Error(), "wait for the moon: still not after") || calls < 2 {
+		t.Errorf("after %d calls: %v", calls, err)
 	}
 	err = WaitFor(ctx, "the sun", func() (bool, error) { return false, os.ErrPermission })
 	if err == nil || err.Error() != "wait for the sun: permission denied" {

@@ -17,17 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LAN is a network of hosts: a bridge in a network namespace of its own. Hosts of
-// it have namespaces too, of the network and of mounts, and one plug each; so does
-// the machine itself, by way of which a server and kubectl reach the hosts and they
-// the server. The bridge is their router to the outside, which lies behind it and
-// knows no way back to any pod.
+// LAN is a network of hosts: a bridge in its own network namespace. Each of its hosts has a network
+// and a mount namespace and one port. The machine itself has a port too, through which a server and
+// kubectl reach the hosts and the hosts reach the server. The bridge is the router to the outside
+// network, which has no route back to any pod.
 type LAN struct {
 	n    int
 	lock *os.File
 
-	Machine  netip.Addr // this machine's on the LAN
-	Outside4 netip.Addr // of the outside: see Outside
+	Machine  netip.Addr // address of this machine on the LAN
+	Outside4 netip.Addr // addresses in the outside network: see RunOutside
 	Outside6 netip.Addr
 }
 
@@ -35,11 +34,11 @@ const netnsDir = "/run/netns"
 
 func lanName(n int) string          { return "berth-lan-" + strconv.Itoa(n) }
 func lanLock(n int) string          { return filepath.Join(runDir, "lan-"+strconv.Itoa(n)+".lock") }
-func machineLANPort(n int) string   { return "bhlan" + strconv.Itoa(n) } // of the machine
+func machineLANPort(n int) string   { return "bhlan" + strconv.Itoa(n) } // port of the machine
 func lan4(n int, at byte) string    { return fmt.Sprintf("10.212.%d.%d", n, at) }
 func lan6(n int, at byte) string    { return fmt.Sprintf("fd12:%x::%x", n, at) }
 func (r *record) netns() string     { return r.name() }
-func (r *record) lanPort() string   { return "bhp" + strconv.Itoa(r.Number) } // in the LAN
+func (r *record) lanPort() string   { return "bhp" + strconv.Itoa(r.Number) } // port of the host on the LAN
 func (r *record) lan4() netip.Addr  { return netip.MustParseAddr(lan4(r.LAN-1, byte(r.Number+2))) }
 func (r *record) lan6() netip.Addr  { return netip.MustParseAddr(lan6(r.LAN-1, byte(r.Number+2))) }
 func (r *record) varLibCNI() string { return filepath.Join(r.Dir, "cni", "var") }
@@ -49,10 +48,10 @@ const (
 	routerAt  = 254
 	maxLANs   = 100
 
-	secondAddressOffset = 110 // how far a host's other address is from its first
+	secondAddressOffset = 110 // distance of a host's second address from its first
 )
 
-// NewLAN makes a network, after what dead owners left has been taken away.
+// NewLAN creates a network after removing the leftovers of dead owners.
 func NewLAN() (l *LAN, err error) {
 	err = withRunDir(func() error {
 		left, _ := filepath.Glob(filepath.Join(runDir, "lan-*.lock"))
@@ -75,10 +74,13 @@ func NewLAN() (l *LAN, err error) {
 			if lock == nil {
 				continue
 			}
-			l = &LAN{n: n, lock: lock, Machine: netip.MustParseAddr(lan4(n, machineAt)), Outside4: netip.MustParseAddr("192.0.2.1"), Outside6: netip.MustParseAddr("2001:db8::1")}
+			l = &LAN{
+				n: n, lock: lock, Machine: netip.MustParseAddr(lan4(n, machineAt)),
+				Outside4: netip.MustParseAddr("192.0.2.1"), Outside6: netip.MustParseAddr("2001:db8::1"),
+			}
 			return nil
 		}
-		return fmt.Errorf("all %d networks are taken", maxLANs)
+		return fmt.Errorf("all %d networks are in use", maxLANs)
 	})
 	if err != nil {
 		return nil, err
@@ -112,26 +114,26 @@ func (l *LAN) make() error {
 	return nil
 }
 
-// Close takes the network away; its hosts must have been stopped.
+// Close removes the network. Its hosts must have been stopped.
 func (l *LAN) Close() error {
 	err := errors.Join(removeNetNS(lanName(l.n)), os.Remove(lanLock(l.n)), l.lock.Close())
-	os.Remove(runDir) // stays unless this was the last
+	os.Remove(runDir) // fails unless this was the last one
 	return err
 }
 
-// removeNetNS takes a network namespace away with all that is in it.
+// removeNetNS removes a network namespace with everything in it.
 func removeNetNS(name string) error {
 	if _, err := os.Stat(filepath.Join(netnsDir, name)); err != nil {
-		return nil //nolint:nilerr // there is none
+		return nil //nolint:nilerr // it does not exist
 	}
 	_, err := command("ip", "netns", "del", name)
 	return err
 }
 
-// RunOutside calls f in the outside: what it listens on is there, also afterwards.
+// RunOutside calls f in the outside network. Sockets that f opens stay in that network.
 func (l *LAN) RunOutside(f func() error) error { return inNetNS(lanName(l.n), f) }
 
-// RunInNetwork calls f in the host's network, if it is one of a LAN.
+// RunInNetwork calls f in the network namespace of a host on a LAN.
 func (h *Host) RunInNetwork(f func() error) error { return inNetNS(h.slot.netns(), f) }
 
 func inNetNS(name string, f func() error) error {
@@ -153,7 +155,7 @@ func inNetNS(name string, f func() error) error {
 	return <-ended
 }
 
-// connectLAN makes the host's namespaces and its plug in the LAN.
+// connectLAN creates the host's namespaces and its port on the LAN.
 func (h *Host) connectLAN(ctx context.Context) error {
 	r := &h.slot.record
 	n, ns, lan := r.LAN-1, r.netns(), lanName(r.LAN-1)
@@ -178,8 +180,8 @@ func (h *Host) connectLAN(ctx context.Context) error {
 	return h.startMountHolder(ctx)
 }
 
-// startMountHolder starts the process that has the host's mounts. What the plugins and libcni
-// keep in /var/lib/cni is each host's own.
+// startMountHolder starts the process that holds the host's mount namespace. It gives each host its
+// own /var/lib/cni.
 func (h *Host) startMountHolder(context.Context) error {
 	r := &h.slot.record
 	r.Holder = 0
@@ -188,8 +190,8 @@ func (h *Host) startMountHolder(context.Context) error {
 		return err
 	}
 	const script = `mkdir -p /var/lib/cni && mount --bind "$1" /var/lib/cni && echo held && exec sleep infinity`
-	cmd := exec.Command("/bin/sh", "-c", join+`exec nsenter --net="$1" unshare --mount --propagation private /bin/sh -c "$2" sh "$3"`,
-		"sh", filepath.Join(netnsDir, r.netns()), script, r.varLibCNI())
+	enter := `exec nsenter --net="$1" unshare --mount --propagation private /bin/sh -c "$2" sh "$3"`
+	cmd := exec.Command("/bin/sh", "-c", join+enter, "sh", filepath.Join(netnsDir, r.netns()), script, r.varLibCNI())
 	cmd.Stderr, cmd.Dir = os.Stderr, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
@@ -200,14 +202,14 @@ func (h *Host) startMountHolder(context.Context) error {
 		return err
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
-		return fmt.Errorf("the host's mounts could not be made: %q %w", line, err)
+		return fmt.Errorf("create the mount namespace of the host: %q %w", line, err)
 	}
 	r.Holder = cmd.Process.Pid
 	return h.write()
 }
 
-// nsenterScript is what joinScript ends with: from here on the shell's arguments are run in
-// the host's namespaces.
+// nsenterScript returns the end of joinScript: from there on the shell's arguments run in the
+// host's namespaces.
 func (r *record) nsenterScript() string {
 	if r.LAN == 0 || r.Holder == 0 {
 		return ""
@@ -215,7 +217,7 @@ func (r *record) nsenterScript() string {
 	return fmt.Sprintf("set -- nsenter --net=%s --mount=/proc/%d/ns/mnt -- \"$@\"\n", filepath.Join(netnsDir, r.netns()), r.Holder)
 }
 
-// nodeIPs is the agent's --node-ip, unless it is to find them.
+// nodeIPs returns the agent's --node-ip flag, or nothing if the agent is to detect its addresses.
 func (h *Host) nodeIPs(find bool) []string {
 	r := &h.slot.record
 	switch {
@@ -227,8 +229,7 @@ func (h *Host) nodeIPs(find bool) []string {
 	return []string{"--node-ip", r.lan4().String() + "," + r.lan6().String()}
 }
 
-// ChangeAddress gives a host of a LAN another IPv4 address, as a DHCP server does, and
-// returns it.
+// ChangeAddress gives a host on a LAN another IPv4 address, as a DHCP server does, and returns it.
 func (h *Host) ChangeAddress() (netip.Addr, error) {
 	r := &h.slot.record
 	n, ns := r.LAN-1, r.netns()

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Leftovers names what remains of a stopped host: processes, mounts, network
-// namespaces, links, rules, cgroups, addresses, files. Empty is as it should be.
+// Leftovers lists what remains of a stopped host: processes, mounts, network namespaces, links,
+// rules, cgroups, addresses, files. It should be empty.
 //
-// It is looked at by Stop, before the host's number is given back: what bears
-// that number later may be another host's.
+// Stop records the list before it releases the host's number, because another host may reuse the
+// number later.
 func (h *Host) Leftovers() []string {
 	h.mu.Lock()
 	remains := h.stoppedLeftovers
@@ -49,10 +49,9 @@ func (h *Host) leftovers() []string {
 	return slices.Compact(out)
 }
 
-// PodLeftovers names what remains of pods on a host that runs: shims, processes,
-// mounts, network namespaces, ports of the bridge, rules, addresses, directories,
-// what containerd lists, and cgroups of pods. It is empty when the host has no
-// pod.
+// PodLeftovers lists what remains of pods on a running host: shims, processes, mounts, network
+// namespaces, ports of the bridge, rules, addresses, directories, records of containerd, and
+// cgroups of pods. It is empty when the host has no pod.
 func (h *Host) PodLeftovers() []string {
 	r := &h.slot.record
 	out := h.podResources()
@@ -85,15 +84,16 @@ func (h *Host) PodLeftovers() []string {
 	return slices.Compact(out)
 }
 
-// WaitRuncInit waits until what was started in pods has become what it is to be: a call
-// that starts something may be answered before runc's last step.
+// WaitRuncInit waits until no process is in runc init any more: a start may return before the last
+// step of runc.
 func (h *Host) WaitRuncInit(ctx context.Context) error {
-	return WaitFor(ctx, "runc to be done", func() (bool, error) {
-		return !slices.ContainsFunc(h.podResources(), func(l string) bool { return strings.HasPrefix(l, "process ") && strings.HasSuffix(l, "runc init") }), nil
+	isInit := func(l string) bool { return strings.HasPrefix(l, "process ") && strings.HasSuffix(l, "runc init") }
+	return WaitFor(ctx, "runc init to end", func() (bool, error) {
+		return !slices.ContainsFunc(h.podResources(), isInit), nil
 	})
 }
 
-// podResources names what only pods bring about.
+// podResources lists the resources that only pods cause.
 func (h *Host) podResources() []string {
 	r := &h.slot.record
 	var out []string
@@ -131,7 +131,7 @@ func (h *Host) podResources() []string {
 	return out
 }
 
-// slotReused reports whether the slot of a stopped host is somebody else's by now.
+// slotReused reports whether another host has the slot of a stopped host.
 func slotReused(r *record) bool {
 	now, err := readRecord(r.Number)
 	return err == nil && (now.Owner != r.Owner || now.Dir != r.Dir)

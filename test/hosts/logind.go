@@ -21,23 +21,22 @@ const (
 	logindPath    = dbus.ObjectPath("/org/freedesktop/login1")
 )
 
-// Logind stands in for logind on a bus of its own: it gives locks and tells of a
-// shutdown, and never carries one out.
+// Logind is a fake logind on a private D-Bus. It hands out inhibitor locks and announces a
+// shutdown, but never performs one.
 type Logind struct {
-	Env string // has an agent speak to it
+	Env string // environment variable that points an agent to the bus
 
 	daemon    *exec.Cmd
 	conn      *dbus.Conn
-	locks     chan *os.File // our ends: reading ends when the agent has let go
+	locks     chan *os.File // read ends of the locks: a read ends when the agent releases the lock
 	mu        sync.Mutex
 	preparing bool
 }
 
-// inhibitorTimeout is when a lock that was given has been sent.
+// inhibitorTimeout is the time after which an inhibitor lock has certainly been sent.
 const inhibitorTimeout = 5 * time.Second
 
-// StartLogind starts a dbus-daemon with a stand-in for logind on it; it keeps what it
-// needs in dir.
+// StartLogind starts a dbus-daemon with a fake logind on it. Its files are in dir.
 func StartLogind(dir string) (*Logind, error) {
 	address := "unix:path=" + filepath.Join(dir, "bus")
 	config := filepath.Join(dir, "bus.conf")
@@ -57,13 +56,13 @@ func StartLogind(dir string) (*Logind, error) {
 		return nil, err
 	}
 	if err := l.serve(out, address); err != nil {
-		return nil, errors.Join(fmt.Errorf("a stand-in for logind: %w", err), l.Close())
+		return nil, errors.Join(fmt.Errorf("start fake logind: %w", err), l.Close())
 	}
 	return l, nil
 }
 
 func (l *Logind) serve(out io.Reader, address string) (err error) {
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it listens
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // printed when the daemon listens
 		return err
 	}
 	if l.conn, err = dbus.Connect(address); err != nil {
@@ -75,7 +74,7 @@ func (l *Logind) serve(out io.Reader, address string) (err error) {
 		l.conn.ExportMethodTable(map[string]any{"Get": l.get}, logindPath, "org.freedesktop.DBus.Properties"))
 }
 
-// Close ends it.
+// Close stops the daemon.
 func (l *Logind) Close() error {
 	var err error
 	if l.conn != nil {
@@ -112,7 +111,7 @@ func (l *Logind) get(_, name string) (dbus.Variant, *dbus.Error) {
 	return dbus.MakeVariant(uint64(time.Hour / time.Microsecond)), nil
 }
 
-// StartShutdown has a shutdown begin, which then waits for the locks.
+// StartShutdown announces a shutdown, which then waits for the inhibitor locks.
 func (l *Logind) StartShutdown() error {
 	l.mu.Lock()
 	l.preparing = true
@@ -120,15 +119,15 @@ func (l *Logind) StartShutdown() error {
 	return l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true)
 }
 
-// Reset forgets the shutdown.
+// Reset cancels the shutdown.
 func (l *Logind) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.preparing = false
 }
 
-// NextInhibitor is the agent's next lock. Released returns nil when the agent has let go of it;
-// it is called once.
+// NextInhibitor returns the agent's next inhibitor lock. released returns nil when the agent has
+// released it and is called once.
 func (l *Logind) NextInhibitor(ctx context.Context) (released func(context.Context) error, err error) {
 	select {
 	case f := <-l.locks:
@@ -136,11 +135,11 @@ func (l *Logind) NextInhibitor(ctx context.Context) (released func(context.Conte
 			defer f.Close()
 			defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Now()) })()
 			if n, err := f.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
-				return fmt.Errorf("the agent does not let logind go on: %w", err)
+				return fmt.Errorf("the agent does not release its inhibitor lock: %w", err)
 			}
 			return nil
 		}, nil
 	case <-ctx.Done():
-		return nil, errors.New("the agent has not asked logind to wait")
+		return nil, errors.New("the agent has not taken an inhibitor lock")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// command runs a program and returns what it prints.
+// command runs a program and returns its standard output.
 func command(name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	var errs bytes.Buffer
@@ -22,8 +22,8 @@ func command(name string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// makeBridge makes the bridge before the first pod does, so that the host has an
-// address that is not loopback from the start.
+// makeBridge creates the bridge before the first pod does, to give the host a non-loopback address
+// from the start.
 func (r *record) makeBridge() error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (r *record) makeBridge() error {
 	return nil
 }
 
-// links lists the host's bridge and what is plugged into it.
+// links lists the host's bridge and its ports.
 func (r *record) links() []string {
 	out := []string{}
 	ports, _ := filepath.Glob(filepath.Join("/sys/class/net", r.bridge(), "brif", "*"))
@@ -56,7 +56,7 @@ func (r *record) links() []string {
 func (r *record) removeLinks() error {
 	var errs error
 	for _, l := range r.links() {
-		// A port goes by itself with its network namespace, perhaps just now.
+		// A port disappears with its network namespace, possibly at this moment.
 		if _, err := command("ip", "link", "del", l); err != nil {
 			if _, gone := os.Stat("/sys/class/net/" + l); gone == nil {
 				errs = errors.Join(errs, err)
@@ -66,9 +66,9 @@ func (r *record) removeLinks() error {
 	return errs
 }
 
-// rules lists the nat rules that the plugins made for the host's pods, and the
-// chains of single pods that they fill or lead to. The plugins name network and
-// sandbox in a comment of every rule but those inside a host port's chain.
+// rules lists the nat rules that the CNI plugins created for the host's pods, and the per-pod
+// chains that these rules fill or jump to. The plugins name network and sandbox in the comment of
+// every rule except those inside the chain of a host port.
 func (r *record) rules() (rules, chains []string) {
 	out, err := command("iptables-save", "-t", "nat")
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *record) rules() (rules, chains []string) {
 	return rules, chains
 }
 
-// isPodChain tells the chain of one sandbox from those that all share.
+// isPodChain reports whether a chain belongs to one sandbox instead of being shared by all.
 func isPodChain(chain string) bool {
 	return !isSharedChain(chain) && strings.HasPrefix(chain, "CNI-") && len(chain) > 10
 }
@@ -136,8 +136,8 @@ func iptablesRestore(text string) error {
 	return nil
 }
 
-// removeSharedChains takes away what the port mapping plugin makes once per
-// machine. Only the last host does so, and only when nothing leads through them.
+// removeSharedChains removes the chains that the portmap plugin creates once per machine. Only the
+// last host calls it, and it does nothing while a rule jumps through them.
 func removeSharedChains() error {
 	out, err := command("iptables-save", "-t", "nat")
 	if err != nil || !strings.Contains(out, "CNI-HOSTPORT-") {
@@ -153,7 +153,7 @@ func removeSharedChains() error {
 			fmt.Fprintf(&flush, "-F %s\n", chain)
 			fmt.Fprintf(&drop, "-X %s\n", chain)
 		case strings.HasPrefix(line, "-A CNI-HOSTPORT-DNAT") && strings.Contains(line, "CNI-DN-"):
-			return nil // somebody else's host port
+			return nil // host port of another runtime
 		case strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "-A CNI-") && isSharedChain(f[len(f)-1]):
 			fmt.Fprintf(&leave, "-D %s\n", strings.TrimPrefix(line, "-A "))
 		}
@@ -161,9 +161,9 @@ func removeSharedChains() error {
 	return iptablesRestore("*nat\n" + leave.String() + flush.String() + drop.String() + "COMMIT\n")
 }
 
-// removeEmptyChains takes away the chains of single pods that a plugin left when
-// it was killed between its steps: nothing is in them and nothing leads to them,
-// so that nobody can tell whose they were. Only the last host does so.
+// removeEmptyChains removes per-pod chains that a plugin left when it was killed between its steps.
+// They are empty and no rule jumps to them, therefore their owner is unknown. Only the last host
+// calls it.
 func removeEmptyChains() error {
 	out, err := command("iptables-save", "-t", "nat")
 	if err != nil {
@@ -191,8 +191,8 @@ func removeEmptyChains() error {
 	return iptablesRestore("*nat\n" + b.String() + "COMMIT\n")
 }
 
-// cniCache lists what libcni remembers of attachments to the host's network and
-// of the loopbacks of its sandboxes, which say where the namespace was pinned.
+// cniCache lists libcni's cached results of attachments to the host's network and of the loopbacks
+// of its sandboxes, which name the path of the namespace.
 func (r *record) cniCache() []string {
 	out, _ := filepath.Glob(filepath.Join("/var/lib/cni/results", r.network()+"-*"))
 	lo, _ := filepath.Glob("/var/lib/cni/results/cni-loopback-*")
@@ -204,7 +204,7 @@ func (r *record) cniCache() []string {
 	return out
 }
 
-// addressesInUse lists the addresses that host-local has given out.
+// addressesInUse lists the addresses that host-local has allocated.
 func (r *record) addressesInUse() []string {
 	files, _ := filepath.Glob(filepath.Join(r.addresses(), r.network(), "*"))
 	var out []string

@@ -7,15 +7,15 @@ import (
 	"net"
 )
 
-// FreePort is a port of 127.0.0.1 that nobody has now, below those that the kernel
-// gives to outgoing connections: those would take it at any moment.
+// FreePort returns an unused port of 127.0.0.1 below the range that the kernel uses for outgoing
+// connections, which could otherwise take it at any moment.
 func FreePort() (int, error) {
 	const low, high, tries = 10000, 30000, 100
 	var last error
 	for range tries {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", low+rand.IntN(high-low)))
 		if err != nil {
-			last = err // somebody has it
+			last = err // the port is in use
 			continue
 		}
 		at, ok := l.Addr().(*net.TCPAddr)

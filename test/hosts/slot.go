@@ -18,24 +18,24 @@ const (
 	maxSlots = 200 // of 10.213.0.0/16
 )
 
-// record is what a slot's file says of its host: all that is needed to take the
-// host away without the process that made it.
+// record is the content of a slot's file: everything needed to remove the host without the process
+// that created it.
 type record struct {
 	Number   int
-	Owner    int // process ID, for the reader; the lock decides
+	Owner    int // process ID, for information only: the lock decides
 	Detached bool
-	For      string // whose it is, if detached
+	For      string // owner name of a detached host
 	Version  Version
-	Upgraded bool     // from another version
-	Dir      string   // of the host
-	OwnDir   bool     // Dir was made by this package
-	Below    []string // further directories whose mounts are the host's
+	Upgraded bool     // upgraded from another version
+	Dir      string   // directory of the host
+	OwnDir   bool     // Dir was created by this package
+	Below    []string // further directories whose mounts belong to the host
 	PodCIDR  netip.Prefix
 	CNI      bool
 	Handlers []string
 	Sandbox  string // image of the sandboxes
-	LAN      int    // number of the network that the host is plugged into, from 1; 0: none
-	Holder   int    // process that has its mounts, if it is of a LAN
+	LAN      int    // number of the LAN that the host is connected to, from 1; 0: none
+	Holder   int    // process that holds the mount namespace of a host on a LAN
 }
 
 // slot is a number that belongs to one host of this machine.
@@ -63,7 +63,7 @@ func slotDir(n int) string  { return filepath.Join(runDir, strconv.Itoa(n)) }
 func slotLock(n int) string { return slotDir(n) + ".lock" }
 func slotFile(n int) string { return filepath.Join(slotDir(n), "host.json") }
 
-// claim takes a free slot after what dead owners left has been taken away.
+// claim takes a free slot after removing the leftovers of dead owners.
 func claim() (s *slot, err error) {
 	if err := Sweep(); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func claim() (s *slot, err error) {
 	})
 }
 
-// Sweep takes away the hosts whose owner died without stopping them.
+// Sweep removes the hosts whose owner died without stopping them.
 func Sweep() error {
 	left, err := records()
 	if err != nil {
@@ -108,17 +108,17 @@ func Sweep() error {
 		lock, err := tryLock(slotLock(r.Number))
 		if lock == nil {
 			errs = errors.Join(errs, err)
-			continue // its owner lives
+			continue // the owner is alive
 		}
 		n := r.Number
 		if r, err = readRecord(n); err != nil {
 			os.Remove(slotLock(n))
 			lock.Close()
-			continue // somebody else was faster
+			continue // another process removed it
 		}
 		h := &Host{slot: &slot{record: *r, lock: lock}}
 		if err := h.teardown(); err != nil {
-			errs = errors.Join(errs, fmt.Errorf("take away what process %d left of host %d: %w", r.Owner, r.Number, err))
+			errs = errors.Join(errs, fmt.Errorf("remove leftovers of process %d on host %d: %w", r.Owner, r.Number, err))
 		}
 	}
 	return errs
@@ -128,13 +128,13 @@ func (r *record) podRange() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte(r.Number), 0}), 24)
 }
 
-// routeExists reports whether the machine already has a route into a range.
+// routeExists reports whether the machine already has a route into the CIDR.
 func routeExists(p netip.Prefix) bool {
 	out, err := command("ip", "-4", "route", "show", "root", p.String())
 	return err != nil || strings.TrimSpace(out) != ""
 }
 
-// write keeps the record for whoever has to clean up.
+// write stores the record for the process that cleans up.
 func (s *slot) write() error {
 	text, err := json.MarshalIndent(&s.record, "", "  ")
 	if err != nil {
@@ -147,8 +147,8 @@ func (s *slot) write() error {
 	return os.Rename(tmp, slotFile(s.Number))
 }
 
-// release gives the number back; the slot's directory must be free of mounts.
-// Whoever is last takes the rules away that all hosts share.
+// release frees the number. The slot's directory must be free of mounts. The last host also removes
+// the rules that all hosts share.
 func (s *slot) release() error {
 	err := withRunDir(func() error {
 		errs := os.RemoveAll(s.run())
@@ -210,7 +210,7 @@ func tryLock(name string) (*os.File, error) {
 			}
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
-		// Its last holder may have removed the file between our open and lock.
+		// The last holder may have removed the file between open and lock.
 		mine, err1 := f.Stat()
 		there, err2 := os.Stat(name)
 		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
@@ -220,8 +220,8 @@ func tryLock(name string) (*os.File, error) {
 	}
 }
 
-// withRunDir holds the lock of all slots while it calls do. The lock is on the
-// directory itself, so that nothing remains of it.
+// withRunDir holds the lock of all slots while it calls do. The lock is on the directory itself,
+// which leaves no lock file behind.
 func withRunDir(do func() error) error {
 	for {
 		if err := os.MkdirAll(runDir, 0o711); err != nil {
@@ -246,7 +246,7 @@ func withRunDir(do func() error) error {
 	}
 }
 
-// withLock holds the machine-wide lock of this package while it calls do.
+// withLock holds a machine-wide lock file of this package while it calls do.
 func withLock(name string, do func() error) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // teardownTimeout is far longer than a kill and an unmount take on an idle machine.
 const teardownTimeout = 2 * time.Minute
 
-// Stop takes the host away with all that ran on it. It may be called twice.
+// Stop removes the host with everything that ran on it. It may be called twice.
 func (h *Host) Stop() error {
 	h.mu.Lock()
 	agents := slices.Clone(h.agents)
@@ -32,14 +32,14 @@ func (h *Host) Stop() error {
 	return errors.Join(errs, h.teardown())
 }
 
-// teardown needs nothing but the record: it ends what is left of the host's
-// processes and removes what they made.
+// teardown needs only the record: it kills the remaining processes of the host and removes what
+// they created.
 func (h *Host) teardown() error {
 	r := &h.slot.record
 	if h.alreadyRemoved() {
 		return nil
 	}
-	if r.Dir == "" { // it never got further than its number
+	if r.Dir == "" { // only the number was claimed
 		return h.release()
 	}
 	if err := r.killAll(teardownTimeout); err != nil {
@@ -68,8 +68,8 @@ func (h *Host) teardown() error {
 	return h.release()
 }
 
-// alreadyRemoved reports whether the host was taken away already, by this Stop or by
-// another process that opened it: what bears its number now is not it.
+// alreadyRemoved reports whether the host was removed before, by this Stop or by another process
+// that opened it. The host that has its number now is then another one.
 func (h *Host) alreadyRemoved() bool {
 	r := &h.slot.record
 	now, err := readRecord(r.Number)
@@ -78,13 +78,13 @@ func (h *Host) alreadyRemoved() bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.stoppedLeftovers == nil { // whoever took it away has looked
+	if h.stoppedLeftovers == nil { // the process that removed it recorded the leftovers
 		h.stoppedLeftovers = new([]string)
 	}
 	return true
 }
 
-// recordLeftovers notes what is left of the host while its number is still its own.
+// recordLeftovers stores what is left of the host while it still owns its number.
 func (h *Host) recordLeftovers() {
 	remains := h.leftovers()
 	h.mu.Lock()
@@ -92,8 +92,8 @@ func (h *Host) recordLeftovers() {
 	h.stoppedLeftovers = &remains
 }
 
-// removeDir removes what the host made in its directory, and the directory if
-// it was made for it.
+// removeDir removes what the host created in its directory, and the directory itself if it was
+// created for the host.
 func (r *record) removeDir() error {
 	if r.OwnDir {
 		return os.RemoveAll(r.Dir)
@@ -105,8 +105,7 @@ func (r *record) removeDir() error {
 	return errs
 }
 
-// mounts lists what is mounted below the host's directories, the innermost
-// first.
+// mounts lists the mount points below the host's directories, innermost first.
 func (r *record) mounts() []string {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -115,7 +114,8 @@ func (r *record) mounts() []string {
 	var out []string
 	for line := range strings.Lines(string(text)) {
 		at := unescape(strings.Fields(line)[4])
-		if slices.ContainsFunc(r.mountRoots(), func(dir string) bool { return dir != "" && (at == dir || strings.HasPrefix(at, dir+"/")) }) {
+		below := func(dir string) bool { return dir != "" && (at == dir || strings.HasPrefix(at, dir+"/")) }
+		if slices.ContainsFunc(r.mountRoots(), below) {
 			out = append(out, at)
 		}
 	}
@@ -123,14 +123,14 @@ func (r *record) mounts() []string {
 	return out
 }
 
-// unescape turns the kernel's octal escapes of a path back.
+// unescape decodes the octal escapes of a path in mountinfo.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 func (r *record) unmountAll() error {
 	var errs error
-	for range 100 { // one mount may hide another at the same place
+	for range 100 { // one mount may hide another at the same path
 		all := r.mounts()
 		if len(all) == 0 {
 			return nil
@@ -148,24 +148,25 @@ func (r *record) unmountAll() error {
 	return fmt.Errorf("mounts come back: %v", r.mounts())
 }
 
-// sharedDirShimSockets lists the sockets that shims of containerd 1.6 put into a
-// directory that all containerds of a machine share.
+// sharedDirShimSockets lists the sockets that shims of containerd 1.6 create in a directory that
+// all containerds of a machine share.
 func (r *record) sharedDirShimSockets() []string {
 	files, _ := filepath.Glob(filepath.Join(r.state(), "io.containerd.runtime.v2.task", "*", "*", "address"))
 	var out []string
 	for _, f := range files {
 		text, err := os.ReadFile(f)
-		if path, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "unix://"); err == nil && ok && strings.HasPrefix(path, "/run/containerd/s/") {
+		path, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "unix://")
+		if err == nil && ok && strings.HasPrefix(path, "/run/containerd/s/") {
 			out = append(out, path)
 		}
 	}
 	return slices.DeleteFunc(out, func(f string) bool { _, err := os.Lstat(f); return err != nil })
 }
 
-// containerLogs is where agents link to their containers' logs.
+// containerLogs is the directory in which agents create links to container logs.
 const containerLogs = "/var/log/containers"
 
-// linksBelow lists the links of a directory that lead below another.
+// linksBelow lists the symbolic links in directory links that point below another directory.
 func linksBelow(links, below string) []string {
 	files, _ := filepath.Glob(filepath.Join(links, "*"))
 	return slices.DeleteFunc(files, func(f string) bool {
@@ -174,8 +175,8 @@ func linksBelow(links, below string) []string {
 	})
 }
 
-// removeSharedCgroups removes the parent that containerd makes for containers
-// whose sandbox names none. It stays while it holds anybody's.
+// removeSharedCgroups removes the parent cgroup that containerd creates for containers whose
+// sandbox names none. It stays while it has children.
 func removeSharedCgroups() error {
 	v1, v2, err := hierarchies()
 	for _, h := range append(v1, v2...) {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal opens a terminal of our own: what is written to one end a program
-// reads from the other. Both are the caller's to close.
+// Terminal opens a pseudo-terminal. What is written to one end can be read from the other. The
+// caller closes both.
 func Terminal() (master, slave *os.File, err error) {
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -2,26 +2,27 @@ package hosts
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"strconv"
 	"time"
 )
 
 const (
 	minPollInterval    = 20 * time.Millisecond
 	maxPollInterval    = 500 * time.Millisecond
-	defaultWaitTimeout = 4 * time.Minute // for a ctx that has no deadline
+	defaultWaitTimeout = 4 * time.Minute // for a context without deadline
 )
 
-// pollInterval is how long to wait after a look that took so long: a look that costs much
-// is not repeated at once, or those who wait would take the CPUs from those who
-// are waited for.
+// pollInterval returns the time until the next check from the duration of the last one. An
+// expensive check is repeated less often, to leave the CPUs to the processes under test.
 func pollInterval(took time.Duration) time.Duration {
 	return min(max(minPollInterval, 4*took), maxPollInterval)
 }
 
-// WaitFor asks cond again and again until it says true. It fails with what was
-// waited for when cond fails, when ctx ends, and after four minutes if ctx has no
-// deadline. An error that may pass belongs into cond as (false, nil).
+// WaitFor calls cond until it returns true. It fails with the name of the condition when cond
+// fails, when ctx ends, and after four minutes if ctx has no deadline. For a transient error cond
+// returns (false, nil).
 func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error {
 	if _, bound := ctx.Deadline(); !bound {
 		var cancel context.CancelFunc
@@ -40,8 +41,19 @@ func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: still not after %s: %w", what, time.Since(began).Round(time.Millisecond), context.Cause(ctx))
+			took := time.Since(began).Round(time.Millisecond)
+			return fmt.Errorf("wait for %s: still not after %s: %w", what, took, context.Cause(ctx))
 		case <-time.After(pollInterval(time.Since(looked))):
 		}
+	}
+}
+
+// SetDefaultParallelism runs n tests of this program at once unless -parallel is set. Tests on real
+// hosts mostly wait, and the default is the number of CPUs. It parses the flags of the program and
+// is called from TestMain.
+func SetDefaultParallelism(n int) {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is always valid
 	}
 }

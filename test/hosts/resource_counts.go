@@ -15,16 +15,16 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// ResourceCounts is how much pods have on a host that runs. Unlike PodLeftovers it is taken
-// in a moment and asks nobody: also of a host whose containerd is away.
+// ResourceCounts are the resources of pods on a running host. Unlike PodLeftovers they need no
+// running containerd and are fast to collect.
 type ResourceCounts struct {
-	Mounts     int // but for namespaces and the agents' own directories
-	Namespaces int // of the network, pinned by a mount
-	Cgroups    int // of pods and containers, in all hierarchies
-	Addresses  int // given out
+	Mounts     int // except namespaces and the agents' own directories
+	Namespaces int // network namespaces pinned by a mount
+	Cgroups    int // cgroups of pods and containers, in all hierarchies
+	Addresses  int // allocated addresses
 }
 
-// CountResources counts.
+// CountResources counts the resources of pods.
 func (h *Host) CountResources() (t ResourceCounts) {
 	r := &h.slot.record
 	for _, m := range r.mounts() {
@@ -45,30 +45,30 @@ func (h *Host) CountResources() (t ResourceCounts) {
 	return t
 }
 
-// podCgroup reports whether a cgroup of the host is a pod's or a container's.
+// podCgroup reports whether a cgroup of the host belongs to a pod or container.
 func podCgroup(dir string) bool {
 	name := filepath.Base(dir)
 	return strings.HasPrefix(name, "pod") || strings.Contains(name, "-pod") || len(name) == 64
 }
 
-// CountLeasesAndSnapshots counts what containerd holds for pods and images, after it has collected its
-// garbage: leases and snapshots. Leases that end by themselves are not among it:
-// containerd takes one for each call of its own and leaves it, with a snapshot that it
-// was making, for a day if it dies. While there is such a one layers is -1: unknown.
+// CountLeasesAndSnapshots counts containerd's leases and snapshots after a garbage collection. It
+// skips leases with an expiry: containerd takes one for each of its own calls and, if it dies,
+// leaves it for a day, with the snapshot in progress. While there is such a lease, layers is -1 for
+// unknown.
 func (h *Host) CountLeasesAndSnapshots(ctx context.Context) (held, layers int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
-	books := leases.NewLeasesClient(h.conn)
-	made, err := books.Create(ctx, &leases.CreateRequest{ID: fmt.Sprintf("tally-%d", time.Now().UnixNano())})
+	client := leases.NewLeasesClient(h.conn)
+	lease, err := client.Create(ctx, &leases.CreateRequest{ID: fmt.Sprintf("tally-%d", time.Now().UnixNano())})
 	if err != nil {
-		return 0, 0, fmt.Errorf("make a lease: %w", err)
+		return 0, 0, fmt.Errorf("create lease: %w", err)
 	}
-	// Sync is what has it collect at once.
-	if _, err := books.Delete(ctx, &leases.DeleteRequest{ID: made.GetLease().GetID(), Sync: true}); err != nil {
+	// Sync triggers the garbage collection.
+	if _, err := client.Delete(ctx, &leases.DeleteRequest{ID: lease.GetLease().GetID(), Sync: true}); err != nil {
 		return 0, 0, fmt.Errorf("collect garbage: %w", err)
 	}
-	all, err := books.List(ctx, &leases.ListRequest{})
+	all, err := client.List(ctx, &leases.ListRequest{})
 	if err != nil {
 		return 0, 0, fmt.Errorf("list leases: %w", err)
 	}
@@ -91,5 +91,5 @@ func (h *Host) CountLeasesAndSnapshots(ctx context.Context) (held, layers int, e
 	return held, layers, nil
 }
 
-// Addresses are those that the network has given out.
+// Addresses returns the addresses that the network has allocated.
 func (h *Host) Addresses() []string { return h.slot.addressesInUse() }

@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PowerLoss leaves the host as a machine is found after its power came back:
-// no process, mount, network namespace, link or cgroup, nothing of what lies in
-// memory; and all that was on disk: containerd's root, the addresses that the
-// network gave out, the agents' directories. Restart starts containerd again,
-// Agent.Start an agent.
+// PowerLoss puts the host into the state of a machine after a power failure: no process, mount,
+// network namespace, link or cgroup, and nothing that is kept in memory. What was on disk remains:
+// containerd's root, allocated addresses, the directories of the agents. Restart starts containerd
+// again, Agent.Start an agent.
 func (h *Host) PowerLoss() error {
 	h.mu.Lock()
 	agents := slices.Clone(h.agents)
@@ -28,8 +27,8 @@ func (h *Host) PowerLoss() error {
 	if errs = errors.Join(errs, r.killAll(teardownTimeout)); errs != nil {
 		return errs
 	}
-	stray := r.sharedDirShimSockets()
-	keep := map[string]bool{} // what a boot would mount again
+	sockets := r.sharedDirShimSockets()
+	keep := map[string]bool{} // a boot would mount these again
 	for _, a := range agents {
 		keep[a.RootDir] = true
 	}
@@ -42,14 +41,16 @@ func (h *Host) PowerLoss() error {
 		}
 	}
 	errs = errors.Join(errs, r.removeLinks(), r.removeRules(), r.removeCgroups(teardownTimeout))
-	for _, f := range stray {
+	for _, f := range sockets {
 		os.Remove(f)
 	}
 	for _, dir := range []string{r.state(), r.shimSockets(), filepath.Join(r.run(), "runc")} {
-		if below := slices.ContainsFunc(r.mounts(), func(at string) bool { return strings.HasPrefix(at, dir+"/") }); below {
+		below := func(at string) bool { return strings.HasPrefix(at, dir+"/") }
+		if slices.ContainsFunc(r.mounts(), below) {
 			return errors.Join(errs, errors.New("something is still mounted below "+dir))
 		}
 		errs = errors.Join(errs, os.RemoveAll(dir))
 	}
-	return errors.Join(errs, os.MkdirAll(r.state(), 0o711), os.MkdirAll(r.shimSockets(), 0o711), r.makeCgroups(), r.makeBridge())
+	return errors.Join(errs, os.MkdirAll(r.state(), 0o711), os.MkdirAll(r.shimSockets(), 0o711),
+		r.makeCgroups(), r.makeBridge())
 }

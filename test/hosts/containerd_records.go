@@ -22,8 +22,7 @@ import (
 
 var longID = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 
-// loggedIDs are all IDs that containerd has spoken of in its log: those of what it
-// has forgotten too.
+// loggedIDs returns all IDs in containerd's log, including those of objects that no longer exist.
 func (r *record) loggedIDs() []string {
 	text, err := os.ReadFile(r.log())
 	if err != nil {
@@ -34,8 +33,7 @@ func (r *record) loggedIDs() []string {
 	return slices.Compact(ids)
 }
 
-// shimSocketsOf are the sockets that shims of any of the IDs have left: their names
-// are hashes.
+// shimSocketsOf returns the existing shim sockets of the IDs. Their names are hashes of the IDs.
 func (r *record) shimSocketsOf(ids []string) (out []string) {
 	for _, id := range ids {
 		name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(r.socket(), "k8s.io", id))))
@@ -48,8 +46,8 @@ func (r *record) shimSocketsOf(ids []string) (out []string) {
 	return out
 }
 
-// chainsOf are the chains that plugins have left of any of the IDs, with or
-// without rules: their names are hashes.
+// chainsOf returns the existing iptables chains of the IDs, with or without rules. Their names are
+// hashes of the IDs.
 func (r *record) chainsOf(ids []string) (out []string) {
 	saved, err := command("iptables-save", "-t", "nat")
 	if err != nil {
@@ -75,13 +73,15 @@ func (r *record) chainsOf(ids []string) (out []string) {
 	return out
 }
 
-// runtimeDirs are the directories that containerd and runc keep for sandboxes and
-// containers.
+// runtimeDirs returns the directories of sandboxes and containers that containerd and runc have.
 func (r *record) runtimeDirs() (out []string) {
 	for _, dir := range []string{
-		filepath.Join(r.state(), "io.containerd.runtime.v2.task", "k8s.io"), filepath.Join(r.root(), "io.containerd.runtime.v2.task", "k8s.io"),
-		filepath.Join(r.state(), "io.containerd.grpc.v1.cri", "sandboxes"), filepath.Join(r.root(), "io.containerd.grpc.v1.cri", "sandboxes"),
-		filepath.Join(r.state(), "io.containerd.grpc.v1.cri", "containers"), filepath.Join(r.root(), "io.containerd.grpc.v1.cri", "containers"),
+		filepath.Join(r.state(), "io.containerd.runtime.v2.task", "k8s.io"),
+		filepath.Join(r.root(), "io.containerd.runtime.v2.task", "k8s.io"),
+		filepath.Join(r.state(), "io.containerd.grpc.v1.cri", "sandboxes"),
+		filepath.Join(r.root(), "io.containerd.grpc.v1.cri", "sandboxes"),
+		filepath.Join(r.state(), "io.containerd.grpc.v1.cri", "containers"),
+		filepath.Join(r.root(), "io.containerd.grpc.v1.cri", "containers"),
 		filepath.Join(r.run(), "runc", "k8s.io"),
 	} {
 		entries, _ := os.ReadDir(dir)
@@ -94,10 +94,9 @@ func (r *record) runtimeDirs() (out []string) {
 	return out
 }
 
-// isContainerdDebris reports what containerd itself leaves of a task when it dies, or the
-// power fails, while it removes it: a bundle that it has hidden first, in a
-// directory that does not outlive a boot, and an empty directory to work in. It
-// holds nothing of a pod.
+// isContainerdDebris reports whether a path is what containerd leaves of a task when it dies, or
+// the power fails, during the removal: a bundle renamed to a hidden name, in a directory that does
+// not survive a boot, and an empty work directory. It contains nothing of a pod.
 func isContainerdDebris(path string) bool {
 	if strings.HasPrefix(filepath.Base(path), ".") {
 		return true
@@ -106,35 +105,64 @@ func isContainerdDebris(path string) bool {
 	return err == nil && len(inside) == 0 && strings.Contains(path, "/root/io.containerd.runtime.v2.task/")
 }
 
-// containerdRecords names what containerd itself lists of sandboxes and containers, which
-// may be more than CRI does: records and leases. A snapshot that neither names is
-// garbage that containerd collects by itself, in its own time.
+// containerdRecords lists containerd's records and leases of sandboxes and containers, which may be
+// more than CRI lists. It skips snapshots that no record references: containerd collects them as
+// garbage.
 func (h *Host) containerdRecords(ctx context.Context) (out []string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
-	say := func(kind, id string) { out = append(out, kind+" "+id) }
+	add := func(kind, id string) { out = append(out, kind+" "+id) }
 	fail := func(err error) {
 		if err != nil && status.Code(err) != codes.Unimplemented {
-			say("error", err.Error())
+			add("error", err.Error())
 		}
 	}
 	all, err := containers.NewContainersClient(h.conn).List(ctx, &containers.ListContainersRequest{})
 	fail(err)
 	for _, c := range all.GetContainers() {
-		say("record of container", c.ID)
+		add("record of container", c.ID)
 	}
 	stored, err := sandboxapi.NewStoreClient(h.conn).List(ctx, &sandboxapi.StoreListRequest{})
 	fail(err)
 	for _, s := range stored.GetList() {
-		say("record of sandbox", s.SandboxID)
+		add("record of sandbox", s.SandboxID)
 	}
 	held, err := leases.NewLeasesClient(h.conn).List(ctx, &leases.ListRequest{})
 	fail(err)
 	for _, l := range held.GetLeases() {
 		if longID.MatchString(l.ID) {
-			say("lease", l.ID)
+			add("lease", l.ID)
 		}
 	}
 	return out
+}
+
+// DeleteRecords deletes the records of sandboxes and containers from containerd's metadata store
+// and restarts it. The containers keep running, but no list shows them, as after a call that was
+// interrupted at a bad moment.
+func (h *Host) DeleteRecords(ctx context.Context, ids ...string) error {
+	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+	for _, id := range ids {
+		_, err := containers.NewContainersClient(h.conn).Delete(inside, &containers.DeleteContainerRequest{ID: id})
+		if err != nil {
+			return fmt.Errorf("delete record of container %s: %w", id, err)
+		}
+		if h.Version == Version16 {
+			continue // 1.6 has no sandbox store
+		}
+		_, err = sandboxapi.NewStoreClient(h.conn).Delete(inside, &sandboxapi.StoreDeleteRequest{SandboxID: id})
+		if err != nil && status.Code(err) != codes.NotFound { // a container
+			return fmt.Errorf("delete record of sandbox %s: %w", id, err)
+		}
+	}
+	return h.Restart(ctx)
+}
+
+// CreateLease creates a containerd lease for a sandbox that does not exist, as after a crash during
+// its creation.
+func (h *Host) CreateLease(ctx context.Context, id string) error {
+	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+	_, err := leases.NewLeasesClient(h.conn).Create(inside, &leases.CreateRequest{ID: id})
+	return err
 }
