@@ -130,7 +130,7 @@ func (b *bench) controlMemory(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	if err := pause(ctx, rests); err != nil {
+	if err := pause(ctx, idleWait); err != nil {
 		return err
 	}
 	got, err := s.rss()
@@ -155,7 +155,7 @@ func (b *bench) controlMemory(ctx context.Context) (err error) {
 			}
 		}()
 	}
-	if err := pause(ctx, rests); err != nil {
+	if err := pause(ctx, idleWait); err != nil {
 		return err
 	}
 	if got, err = s.rss(); err != nil {

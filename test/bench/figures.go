@@ -27,14 +27,14 @@ func (b *bench) binary(context.Context) error {
 	return nil
 }
 
-// rests is how long an agent that has nothing to do is left alone before its
+// idleWait is how long an agent that has nothing to do is left alone before its
 // memory is looked at: it gives back what it can some seconds after a start or a
 // burst, and takes some again for what it does then.
-const rests = time.Minute
+const idleWait = time.Minute
 
 // memoryIdle is that of an agent without pods.
 func (b *bench) memoryIdle(ctx context.Context) error {
-	if err := pause(ctx, rests); err != nil {
+	if err := pause(ctx, idleWait); err != nil {
 		return err
 	}
 	now, err := b.rss()
@@ -147,7 +147,7 @@ func (b *bench) burst(ctx context.Context) error {
 		return err
 	}
 	var start, startLimit, end, endLimit []time.Duration
-	var ours, limit spent
+	var ours, limit cpuTimes
 	for i := range *rounds {
 		took, err := limit.in(b, func() (time.Duration, error) { return x.burst(ctx, *burst, 8, "ignore-term", ",", "sleep", "1h") })
 		if err != nil {
@@ -196,7 +196,7 @@ func (b *bench) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, max(rests-*idle, 0)); err != nil {
+	if err := pause(ctx, max(idleWait-*idle, 0)); err != nil {
 		return err
 	}
 	rest, err := b.rss()
@@ -283,12 +283,12 @@ func (b *bench) cpu() (agent, daemon time.Duration, err error) {
 	return agent, daemon, err
 }
 
-// spent is the processor time of a burst, run by run: of the agent, of
+// cpuTimes is the processor time of a burst, run by run: of the agent, of
 // containerd and of this program.
-type spent struct{ agent, daemon, asker []time.Duration }
+type cpuTimes struct{ agent, daemon, asker []time.Duration }
 
 // in runs f and adds what it took of each.
-func (s *spent) in(b *bench, f func() (time.Duration, error)) (time.Duration, error) {
+func (s *cpuTimes) in(b *bench, f func() (time.Duration, error)) (time.Duration, error) {
 	agent, daemon, err := b.cpu()
 	if err != nil {
 		return 0, err

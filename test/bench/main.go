@@ -89,8 +89,8 @@ func run(ctx context.Context) (err error) {
 	return b.print()
 }
 
-// asUsersHaveIt takes back what the tests' agents have for want of a quiet machine.
-var asUsersHaveIt = map[string]any{"startPressurePercent": 90}
+// defaultSettings takes back what the tests' agents have for want of a quiet machine.
+var defaultSettings = map[string]any{"startPressurePercent": 90}
 
 // versions are what -containerd names.
 var versions = map[string]hosts.Version{"2": hosts.Version2, "1.6": hosts.Version16}
@@ -145,7 +145,7 @@ func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (
 	}
 	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: bin, Host: host, Config: map[string]any{
 		"healthzPort": health, "maxPods": 200, "crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"},
-	}, BerthConfig: asUsersHaveIt})
+	}, BerthConfig: defaultSettings})
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (
 
 // print prints the table, and which goals were missed.
 func (b *bench) print() error {
-	summary, failed := judge(b.rows)
+	summary, failed := markMissed(b.rows)
 	fmt.Printf("\nberth bench, %s, %d CPUs, %s, containerd %s\n\n", time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), runtime.GOARCH, *version)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "FIGURE\tBERTH\tBARE CRI\tRATIO\tGOAL")

@@ -140,7 +140,7 @@ func (p *pair) join(ctx context.Context) error {
 	}
 	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{
 		Binary: p.alone.Binary, Host: p.b.host, Name: node, NodeName: node,
-		Config: map[string]any{"maxPods": 200}, BerthConfig: asUsersHaveIt, ExtraArgs: []string{"--kubeconfig", file},
+		Config: map[string]any{"maxPods": 200}, BerthConfig: defaultSettings, ExtraArgs: []string{"--kubeconfig", file},
 	})
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (p *pair) join(ctx context.Context) error {
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
-		if err != nil || len(n.Spec.Taints) > 0 || !takesPods(n) {
+		if err != nil || len(n.Spec.Taints) > 0 || !isSchedulable(n) {
 			return false, err
 		}
 		_, err = p.kube.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
@@ -168,7 +168,7 @@ func (p *pair) join(ctx context.Context) error {
 	})
 }
 
-func takesPods(n *corev1.Node) bool {
+func isSchedulable(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			return c.Status == corev1.ConditionTrue
@@ -208,14 +208,14 @@ func podNamed(name string, args ...string) *corev1.Pod {
 	}
 }
 
-// walk is when the last of some pods got how far, since the first was wanted.
-type walk struct{ created, bound, running time.Duration }
+// podTimes is when the last of some pods got how far, since the first was wanted.
+type podTimes struct{ created, bound, running time.Duration }
 
 // burst creates pods from to to-1 at once and waits until the watcher has seen
 // all of them run.
-func (p *pair) burst(ctx context.Context, from, to int, args ...string) (walk, error) {
+func (p *pair) burst(ctx context.Context, from, to int, args ...string) (podTimes, error) {
 	began := time.Now()
-	var w walk
+	var w podTimes
 	errs := make(chan error, to-from)
 	for i := from; i < to; i++ {
 		go func() { // each sends one error, and all are received below

@@ -133,7 +133,7 @@ func (b *bench) pairMemory(ctx context.Context, p *pair) error {
 			}
 			have = step.pods
 		}
-		if err := pause(ctx, rests); err != nil {
+		if err := pause(ctx, idleWait); err != nil {
 			return err
 		}
 		agent, err := b.rss()

@@ -200,14 +200,14 @@ func (b *bench) probesExec(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		bare, err := b.barely(ctx)
+		bare, err := b.execBaseline(ctx)
 		if err != nil {
 			return err
 		}
 		ours, limit, ratio = append(ours, made), append(limit, bare), append(ratio, made/bare)
 	}
 	b.add(fmt.Sprintf("exec probes per second, as many as the machine can, median of %d pairs of slices", len(ratio)),
-		fmt.Sprintf("%.1f", middle(ours)), fmt.Sprintf("%.1f", middle(limit)), fmt.Sprintf("%.2f x", middle(ratio)), ">= 0.95 x")
+		fmt.Sprintf("%.1f", medianFloat(ours)), fmt.Sprintf("%.1f", medianFloat(limit)), fmt.Sprintf("%.2f x", medianFloat(ratio)), ">= 0.95 x")
 	for i := range pods {
 		if err := p.remove(fmt.Sprintf("exec%d", i)); err != nil {
 			return err
@@ -216,7 +216,7 @@ func (b *bench) probesExec(ctx context.Context) error {
 	return p.until(ctx, pods, gone)
 }
 
-func middle(of []float64) float64 {
+func medianFloat(of []float64) float64 {
 	of = slices.Sorted(slices.Values(of))
 	return of[len(of)/2]
 }
@@ -245,9 +245,9 @@ func (b *bench) probesMade(ctx context.Context) (float64, error) {
 	return (last - first) / took.Seconds(), err
 }
 
-// barely is how many commands per second the runtime makes while the agent
+// execBaseline is how many commands per second the runtime makes while the agent
 // stands still, as many at once as the agent has under way.
-func (b *bench) barely(ctx context.Context) (rate float64, err error) {
+func (b *bench) execBaseline(ctx context.Context) (rate float64, err error) {
 	if err := syscall.Kill(b.agent.Pid(), syscall.SIGSTOP); err != nil {
 		return 0, err
 	}

@@ -10,9 +10,9 @@ import (
 	"berth/test/images"
 )
 
-// stormy is a pod that crashes as often as it may, prints 2,000 lines a second, and
+// crashLoopPod is a pod that crashes as often as it may, prints 2,000 lines a second, and
 // fails every probe of its own, of which one has it restarted.
-var stormy = fmt.Sprintf(`apiVersion: v1
+var crashLoopPod = fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: storm}
 spec:
@@ -38,10 +38,10 @@ func (b *bench) storm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.put("storm", stormy); err != nil {
+	if err := p.put("storm", crashLoopPod); err != nil {
 		return err
 	}
-	if err := p.until(ctx, 1, raging); err != nil {
+	if err := p.until(ctx, 1, isCrashLooping); err != nil {
 		return fmt.Errorf("the storm: %w", err)
 	}
 	beside, err := b.parts(ctx, p)
@@ -60,8 +60,8 @@ func (b *bench) storm(ctx context.Context) error {
 	return nil
 }
 
-// raging: its containers have crashed again and again.
-func raging(e nodeapi.PodEvent) bool {
+// isCrashLooping: its containers have crashed again and again.
+func isCrashLooping(e nodeapi.PodEvent) bool {
 	restarts := int32(0)
 	for _, c := range e.Pod.Status.ContainerStatuses {
 		restarts += c.RestartCount

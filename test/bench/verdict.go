@@ -42,9 +42,9 @@ func (r row) missed() (bool, error) {
 	return goal[1] == "<=" && is > limit || goal[1] == ">=" && is < limit, nil
 }
 
-// judge adds to each row that misses its goal that it does, and says in one line
+// markMissed adds to each row that misses its goal that it does, and says in one line
 // which do.
-func judge(rows []row) (summary string, err error) {
+func markMissed(rows []row) (summary string, err error) {
 	judged := 0
 	var missed []string
 	for i, r := range rows {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAMissedGoalIsMarked(t *testing.T) {
+func TestMissedGoalIsMarked(t *testing.T) {
 	t.Parallel()
 	rows := []row{
 		{"warm", "160.0 ms", "148.0 ms", "1.08 x", "<= 1.10 x"},
@@ -21,7 +21,7 @@ func TestAMissedGoalIsMarked(t *testing.T) {
 		{"said", "3.0 %", "0", "", "reported"},
 		{"part", "3.0 ms", "-", "", ""},
 	}
-	summary, err := judge(rows)
+	summary, err := markMissed(rows)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestAMissedGoalIsMarked(t *testing.T) {
 	if summary != want {
 		t.Errorf("said: %s", summary)
 	}
-	if s, err := judge(rows[:1]); err != nil || s != "All 1 figures that have a goal reach it." {
+	if s, err := markMissed(rows[:1]); err != nil || s != "All 1 figures that have a goal reach it." {
 		t.Errorf("said: %s %v", s, err)
 	}
 	for _, r := range []row{{"unit", "1.0 s", "-", "", "<= 1500 ms"}, {"no ratio", "1.0 ms", "-", "", "<= 1.10 x"}, {"text", "much", "-", "", "<= 1 %"}} {
@@ -48,7 +48,7 @@ func TestAMissedGoalIsMarked(t *testing.T) {
 	}
 }
 
-func TestTimesOfBenchmarksAreRead(t *testing.T) {
+func TestBenchmarkTimesAreParsed(t *testing.T) {
 	t.Parallel()
 	took, err := perOp("goos: linux\nBenchmarkDecide20-2   \t   32421\t     37012 ns/op\t   24792 B/op\nBenchmarkDecide20 \t 100\t 812.5 ns/op\nPASS\n")
 	if err != nil || len(took) != 2 || took[0] != 37012 || took[1] != 812 {

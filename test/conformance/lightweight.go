@@ -11,13 +11,13 @@ import (
 )
 
 // lightweight is berth-control with a token for a node.
-func lightweight(ctx context.Context, p *programs, dir string, flags ...string) (*plane, error) {
+func lightweight(ctx context.Context, p *programs, dir string, flags ...string) (*controlPlane, error) {
 	port, err := hosts.FreePort()
 	if err != nil {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	pl := &plane{kubectl: p.kubectl, kubeconfig: filepath.Join(data, "admin.kubeconfig"), server: fmt.Sprintf("https://127.0.0.1:%d", port), dir: dir}
+	pl := &controlPlane{kubectl: p.kubectl, kubeconfig: filepath.Join(data, "admin.kubeconfig"), server: fmt.Sprintf("https://127.0.0.1:%d", port), dir: dir}
 	if err := pl.start(ctx, "berth-control", p.control, append([]string{"serve", "--data-dir", data, "--listen", fmt.Sprintf("127.0.0.1:%d", port)}, flags...)...); err != nil {
 		return pl, err
 	}

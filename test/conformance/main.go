@@ -37,10 +37,12 @@ func main() {
 }
 
 // planes are the control planes that a node can join, by the flag's name.
-var planes = map[string]func(ctx context.Context, p *programs, dir string) (*plane, error){
-	"control": func(ctx context.Context, p *programs, dir string) (*plane, error) { return lightweight(ctx, p, dir) },
-	"mixed":   mixed,
-	"stock":   stock,
+var planes = map[string]func(ctx context.Context, p *programs, dir string) (*controlPlane, error){
+	"control": func(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
+		return lightweight(ctx, p, dir)
+	},
+	"mixed": mixed,
+	"stock": stock,
 }
 
 func run(ctx context.Context, server, focus, logs string) (err error) {
@@ -65,12 +67,12 @@ func run(ctx context.Context, server, focus, logs string) (err error) {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return err
 	}
-	say("building (Kubernetes' own programs take a quarter of an hour the first time)")
+	logStep("building (Kubernetes' own programs take a quarter of an hour the first time)")
 	p, err := build(ctx)
 	if err != nil {
 		return err
 	}
-	say("making stand-ins of the tests' images")
+	logStep("making stand-ins of the tests' images")
 	registry, err := standIns(ctx, p, logs)
 	if err != nil {
 		return err
@@ -78,7 +80,7 @@ func run(ctx context.Context, server, focus, logs string) (err error) {
 	defer func() { err = errors.Join(err, registry.Close()) }()
 	var failed []string
 	for _, name := range names {
-		all, err := against(ctx, name, p, registry, focus, filepath.Join(logs, name))
+		all, err := runAgainst(ctx, name, p, registry, focus, filepath.Join(logs, name))
 		if err != nil {
 			return fmt.Errorf("%s (see %s): %w", name, logs, err)
 		}
@@ -94,25 +96,25 @@ func run(ctx context.Context, server, focus, logs string) (err error) {
 	return nil
 }
 
-// against runs the tests with one control plane and a node that has joined it.
-func against(ctx context.Context, name string, p *programs, registry *images.Registry, focus, dir string) (all results, err error) {
+// runAgainst runs the tests with one control plane and a node that has joined it.
+func runAgainst(ctx context.Context, name string, p *programs, registry *images.Registry, focus, dir string) (all results, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	say("starting the control plane: " + name)
+	logStep("starting the control plane: " + name)
 	pl, err := planes[name](ctx, p, dir)
 	if err != nil {
 		return nil, errors.Join(err, pl.stop())
 	}
 	defer func() { err = errors.Join(err, pl.stop()) }()
-	say("joining a node")
+	logStep("joining a node")
 	n, err := join(ctx, p, pl, registry, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, n.stop()) }()
-	say("running the tests")
+	logStep("running the tests")
 	return test(ctx, p, pl, focus, dir)
 }
 
-func say(text string) { fmt.Fprintln(os.Stderr, "==>", text) }
+func logStep(text string) { fmt.Fprintln(os.Stderr, "==>", text) }

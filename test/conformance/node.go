@@ -55,7 +55,7 @@ type node struct {
 }
 
 // join makes a node of the plane as an operator does: berth join, then the agent.
-func join(ctx context.Context, p *programs, pl *plane, registry *images.Registry, dir string) (*node, error) {
+func join(ctx context.Context, p *programs, pl *controlPlane, registry *images.Registry, dir string) (*node, error) {
 	config := filepath.Join(dir, "node")
 	toml, err := hostsToml(registry, filepath.Join(config, "certs"))
 	if err != nil {
@@ -85,22 +85,22 @@ func join(ctx context.Context, p *programs, pl *plane, registry *images.Registry
 }
 
 // settle waits for the node to be Ready and to have its certificates.
-func (n *node) settle(ctx context.Context, pl *plane) error {
+func (n *node) settle(ctx context.Context, pl *controlPlane) error {
 	const ready = `jsonpath={.status.conditions[?(@.type=="Ready")].status}`
 	if err := pl.ready(ctx, "the node to be Ready", "True", "get", "node", nodeName, "-o", ready); err != nil {
 		return err
 	}
 	return hosts.WaitFor(ctx, "the node's serving certificate", func() (bool, error) {
 		if pl.approve {
-			waiting, err := pl.ask(ctx, "", "get", "csr", "-o", "name", "--field-selector", "spec.signerName=kubernetes.io/kubelet-serving")
+			waiting, err := pl.kubectlOutput(ctx, "", "get", "csr", "-o", "name", "--field-selector", "spec.signerName=kubernetes.io/kubelet-serving")
 			if err != nil || waiting == "" {
 				return false, err
 			}
-			if _, err := pl.ask(ctx, "", append([]string{"certificate", "approve"}, strings.Fields(waiting)...)...); err != nil {
+			if _, err := pl.kubectlOutput(ctx, "", append([]string{"certificate", "approve"}, strings.Fields(waiting)...)...); err != nil {
 				return false, err
 			}
 		}
-		_, err := pl.ask(ctx, "", "get", "--raw", "/api/v1/nodes/"+nodeName+"/proxy/healthz")
+		_, err := pl.kubectlOutput(ctx, "", "get", "--raw", "/api/v1/nodes/"+nodeName+"/proxy/healthz")
 		return err == nil, nil
 	})
 }

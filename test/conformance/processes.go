@@ -15,11 +15,11 @@ import (
 	"berth/test/hosts"
 )
 
-// farewell is how long a program may take to end.
-const farewell = 30 * time.Second
+// stopTimeout is how long a program may take to end.
+const stopTimeout = 30 * time.Second
 
-// plane is a control plane that runs.
-type plane struct {
+// controlPlane is a control plane that runs.
+type controlPlane struct {
 	kubectl, kubeconfig string
 	server              string   // URL
 	join                []string // of berth join: --server, --token, --ca-hash
@@ -29,7 +29,7 @@ type plane struct {
 }
 
 // start runs a program whose log is its name's. For the main goroutine: see main.
-func (p *plane) start(ctx context.Context, name, program string, args ...string) error {
+func (p *controlPlane) start(ctx context.Context, name, program string, args ...string) error {
 	log, err := os.Create(filepath.Join(p.dir, name+".log"))
 	if err != nil {
 		return err
@@ -46,13 +46,13 @@ func (p *plane) start(ctx context.Context, name, program string, args ...string)
 }
 
 // stop ends what was started, the last first, and waits for it.
-func (p *plane) stop() (err error) {
+func (p *controlPlane) stop() (err error) {
 	if p == nil {
 		return nil
 	}
 	for _, cmd := range slices.Backward(p.running) {
 		err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
-		late := time.AfterFunc(farewell, func() { _ = cmd.Process.Kill() })
+		late := time.AfterFunc(stopTimeout, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait() // that it was told to end is its error
 		late.Stop()
 	}
@@ -60,8 +60,8 @@ func (p *plane) stop() (err error) {
 	return err
 }
 
-// ask runs kubectl and returns what it writes.
-func (p *plane) ask(ctx context.Context, input string, args ...string) (string, error) {
+// kubectlOutput runs kubectl and returns what it writes.
+func (p *controlPlane) kubectlOutput(ctx context.Context, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, p.kubectl, append([]string{"--kubeconfig", p.kubeconfig}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(p.dir, "kubecache"))
 	cmd.Stdin = strings.NewReader(input)
@@ -73,9 +73,9 @@ func (p *plane) ask(ctx context.Context, input string, args ...string) (string, 
 }
 
 // ready waits until kubectl says what is wanted.
-func (p *plane) ready(ctx context.Context, what, want string, args ...string) error {
+func (p *controlPlane) ready(ctx context.Context, what, want string, args ...string) error {
 	return hosts.WaitFor(ctx, what, func() (bool, error) {
-		got, err := p.ask(ctx, "", args...)
+		got, err := p.kubectlOutput(ctx, "", args...)
 		return err == nil && got == want, nil
 	})
 }

@@ -36,9 +36,9 @@ var parts = [][]part{
 	{{"serial", `\[sig-(node|storage)\]`, ``, alone}},
 }
 
-// apart are tests, by the beginnings of their names, that fail for the stand-ins whoever
+// standInFailures are tests, by the beginnings of their names, that fail for the stand-ins whoever
 // runs them. They count as neither passed nor failed.
-var apart = map[string]string{
+var standInFailures = map[string]string{
 	"[sig-node] Kubelet when scheduling a read only busybox container should not write": "it wants the words of busybox's shell; the stand-in has bash, for busybox's drops variables that other tests set",
 }
 
@@ -53,7 +53,7 @@ type result struct {
 type results []result
 
 // test runs the tests and reads their reports.
-func test(ctx context.Context, p *programs, pl *plane, focus, dir string) (results, error) {
+func test(ctx context.Context, p *programs, pl *controlPlane, focus, dir string) (results, error) {
 	all, todo := results(nil), parts
 	if focus != "" {
 		todo = [][]part{{{"focus", focus, "", "Conformance"}}}
@@ -72,7 +72,7 @@ func test(ctx context.Context, p *programs, pl *plane, focus, dir string) (resul
 	return all, nil
 }
 
-func together(ctx context.Context, p *programs, pl *plane, some []part, dir string) (results, error) {
+func together(ctx context.Context, p *programs, pl *controlPlane, some []part, dir string) (results, error) {
 	each, errs := make([]results, len(some)), make([]error, len(some))
 	var wg sync.WaitGroup
 	for i, one := range some {
@@ -83,7 +83,7 @@ func together(ctx context.Context, p *programs, pl *plane, some []part, dir stri
 }
 
 // run runs one process. That tests fail is no error: its report says it.
-func (o part) run(ctx context.Context, p *programs, pl *plane, dir string) (results, error) {
+func (o part) run(ctx context.Context, p *programs, pl *controlPlane, dir string) (results, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -126,16 +126,16 @@ func read(file string) (all results, err error) {
 		for _, c := range s.Cases {
 			if name, is := strings.CutPrefix(c.Name, "[It] "); is && c.Status != "skipped" {
 				c.Name = name
-				all = append(all, c.judged())
+				all = append(all, c.classified())
 			}
 		}
 	}
 	return all, nil
 }
 
-// judged is the result with what is known of the stand-ins.
-func (r result) judged() result {
-	for name, why := range apart {
+// classified is the result with what is known of the stand-ins.
+func (r result) classified() result {
+	for name, why := range standInFailures {
 		if r.Status == "failed" && strings.HasPrefix(r.Name, name) {
 			r.Status, r.Failure = "apart", why
 		}

@@ -17,7 +17,7 @@ got y</failure></testcase>
   <testcase name="[It] [sig-node] Pods c [Conformance]" status="skipped" time="0"></testcase>
 </testsuite></testsuites>`
 
-func TestReportsAreRead(t *testing.T) {
+func TestReadReports(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "junit_01.xml")
 	if err := os.WriteFile(file, []byte(report), 0o600); err != nil {

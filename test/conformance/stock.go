@@ -27,7 +27,7 @@ var objects string
 const bootstrap = "abcdef.0123456789abcdef"
 
 // stock is a control plane of Kubernetes' own programs.
-func stock(ctx context.Context, p *programs, dir string) (*plane, error) {
+func stock(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
 	var ports [5]int // of etcd's clients and peers, the API, the controllers, the scheduler
 	for i := range ports {
 		var err error
@@ -37,7 +37,7 @@ func stock(ctx context.Context, p *programs, dir string) (*plane, error) {
 	}
 	local := func(scheme string, i int) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, ports[i]) }
 	keys := filepath.Join(dir, "pki")
-	pl := &plane{kubectl: p.kubectl, kubeconfig: filepath.Join(keys, "admin.kubeconfig"), server: local("https", 2), dir: dir, approve: true}
+	pl := &controlPlane{kubectl: p.kubectl, kubeconfig: filepath.Join(keys, "admin.kubeconfig"), server: local("https", 2), dir: dir, approve: true}
 	authority, err := certificates(keys, pl)
 	if err != nil {
 		return pl, err
@@ -73,13 +73,13 @@ func stock(ctx context.Context, p *programs, dir string) (*plane, error) {
 	}
 	id, secret, _ := strings.Cut(bootstrap, ".")
 	text := strings.NewReplacer("$ID", id, "$SECRET", secret, "$SERVER", pl.server, "$CA", base64.StdEncoding.EncodeToString(authority.PEM())).Replace(objects)
-	_, err = pl.ask(ctx, text, "apply", "-f", "-")
+	_, err = pl.kubectlOutput(ctx, text, "apply", "-f", "-")
 	return pl, err
 }
 
 // certificates makes the authority, what it signs, and the administrator's
 // kubeconfig.
-func certificates(dir string, pl *plane) (*pki.Authority, error) {
+func certificates(dir string, pl *controlPlane) (*pki.Authority, error) {
 	authority, err := pki.Open(dir, time.Now)
 	if err != nil {
 		return nil, err

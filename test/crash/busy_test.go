@@ -36,7 +36,7 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 	if in.edit > 0 {
 		m.Env = []corev1.EnvVar{{Name: "EDIT", Value: strconv.Itoa(in.edit)}}
 	}
-	m.Args[1] = "/witness/" + witnessOf(p) + ".main"
+	m.Args[1] = "/witness/" + witnessPrefix(p) + ".main"
 	// What the machine is too busy for is none of what is tested.
 	probe := func(period int32, h corev1.ProbeHandler) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: period, FailureThreshold: 10, TimeoutSeconds: 20}
@@ -50,7 +50,7 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 	if in.kind%2 == 0 {
 		hook := func(name string) *corev1.LifecycleHandler {
 			return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{
-				"/bin/testbox", "append", "/witness/" + witnessOf(p) + "." + name, "began", ",", "sleep", "50ms"}}}
+				"/bin/testbox", "append", "/witness/" + witnessPrefix(p) + "." + name, "began", ",", "sleep", "50ms"}}}
 		}
 		m.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
 		p.Spec.TerminationGracePeriodSeconds = new(int64(hookGrace)) // for a hook to get its turn on a busy machine
@@ -65,14 +65,14 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 // hookGrace is in seconds. It runs on while the agent is dead.
 const hookGrace = 180
 
-// hooked reports whether a pod has hooks, and time for them.
-func hooked(p *corev1.Pod) bool {
+// hasHooks reports whether a pod has hooks, and time for them.
+func hasHooks(p *corev1.Pod) bool {
 	return p.Spec.Containers[0].Lifecycle != nil && *p.Spec.TerminationGracePeriodSeconds >= hookGrace
 }
 
-// witnessOf is the first part of the names of the files in which an incarnation
+// witnessPrefix is the first part of the names of the files in which an incarnation
 // of a pod leaves that it ran.
-func witnessOf(p *corev1.Pod) string {
+func witnessPrefix(p *corev1.Pod) string {
 	for _, e := range p.Spec.Containers[0].Env {
 		if e.Name == "EDIT" {
 			return p.Name + "." + e.Value
@@ -81,11 +81,11 @@ func witnessOf(p *corev1.Pod) string {
 	return p.Name
 }
 
-// hangs is in the command of a probe that is always under way.
-const hangs = "this-hangs"
+// hangMarker is in the command of a probe that is always under way.
+const hangMarker = "this-hangs"
 
-// hanging gives a pod probes, of which one never answers in the agent's lifetime.
-func (c *churn) hanging(objects []any) []any {
+// withHangingProbe gives a pod probes, of which one never answers in the agent's lifetime.
+func (c *churn) withHangingProbe(objects []any) []any {
 	for _, o := range objects {
 		p, ok := o.(*corev1.Pod)
 		if !ok {
@@ -96,15 +96,15 @@ func (c *churn) hanging(objects []any) []any {
 				Exec: &corev1.ExecAction{Command: append([]string{"/bin/testbox"}, steps...)}}}
 		}
 		p.Spec.Containers[0].ReadinessProbe = run("sleep", "100ms")
-		p.Spec.Containers[1].LivenessProbe = run("sleep", "1h", ",", "print", hangs)
+		p.Spec.Containers[1].LivenessProbe = run("sleep", "1h", ",", "print", hangMarker)
 		podspec.SetDefaults(p)
 	}
 	return objects
 }
 
-// commands runs a command in a pod, one after the other, until the function that
+// runExecs runs a command in a pod, one after the other, until the function that
 // it returns is called. One that has begun goes on when the agent dies.
-func (c *churn) commands(pods []string) (stop func()) {
+func (c *churn) runExecs(pods []string) (stop func()) {
 	ctx, cancel := context.WithCancel(c.Context())
 	var wg sync.WaitGroup
 	whole, survived, refused := 0, 0, 0
@@ -116,7 +116,7 @@ func (c *churn) commands(pods []string) (stop func()) {
 			if _, err := c.client.Version(ctx); err != nil {
 				continue // the agent is dead just now
 			}
-			said, overKill, err := c.command(pods[i%len(pods)])
+			said, overKill, err := c.execOnce(pods[i%len(pods)])
 			switch {
 			case err == nil && said == "began\nended\n":
 				whole++
@@ -140,11 +140,11 @@ func (c *churn) commands(pods []string) (stop func()) {
 	}
 }
 
-// command runs one for a second, and reports whether the agent was killed
+// execOnce runs one for a second, and reports whether the agent was killed
 // meanwhile.
-func (c *churn) command(pod string) (said string, overKill bool, err error) {
+func (c *churn) execOnce(pod string) (said string, overKill bool, err error) {
 	cmd := c.agent.Command(c.Context(), "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "began", ",", "sleep", "1s", ",", "print", "ended")
-	out := &begun{note: func() { c.under.Store(true) }}
+	out := &firstWrite{note: func() { c.under.Store(true) }}
 	cmd.Stdout, cmd.Stderr = out, out
 	kills := c.kills.Load()
 	defer c.under.Store(false)
@@ -152,13 +152,13 @@ func (c *churn) command(pod string) (said string, overKill bool, err error) {
 	return out.said.String(), c.kills.Load() > kills, err
 }
 
-// begun notes the first that is written.
-type begun struct {
+// firstWrite notes the first that is written.
+type firstWrite struct {
 	said bytes.Buffer // no part of it: io.Copy would fill it by itself
 	note func()
 }
 
-func (b *begun) Write(p []byte) (int, error) {
+func (b *firstWrite) Write(p []byte) (int, error) {
 	b.note()
 	return b.said.Write(p)
 }

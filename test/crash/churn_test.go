@@ -18,8 +18,8 @@ import (
 	"berth/test/images"
 )
 
-// setting is a number that the environment may give.
-func setting(t *testing.T, name string, normal, torture int64) int64 {
+// intSetting is a number that the environment may give.
+func intSetting(t *testing.T, name string, normal, torture int64) int64 {
 	t.Helper()
 	if text := os.Getenv(name); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
@@ -34,13 +34,13 @@ func setting(t *testing.T, name string, normal, torture int64) int64 {
 	return normal
 }
 
-// TestKilledAtRandomUnderChurn kills the agent at random moments while pods are
+// TestRandomKillsUnderChurn kills the agent at random moments while pods are
 // made, edited and removed beside pods that nobody touches. All are probed, many
 // have hooks, and commands are run in them all the time.
-func TestKilledAtRandomUnderChurn(t *testing.T) {
+func TestRandomKillsUnderChurn(t *testing.T) {
 	t.Parallel()
-	kills := setting(t, "BERTH_KILLS", 100, 4000)
-	seed := setting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
+	kills := intSetting(t, "BERTH_KILLS", 100, 4000)
+	seed := intSetting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
 	for i, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
@@ -68,14 +68,14 @@ type churn struct {
 	edits map[string]int32 // of the image, by incarnation
 }
 
-const stable = 3 // pods that nobody touches
+const stablePods = 3 // pods that nobody touches
 
 func (c *churn) run(kills int) {
-	names := make([]string, stable)
+	names := make([]string, stablePods)
 	for i := range names {
 		names[i] = fmt.Sprintf("stable-%d", i)
 		if i == 0 {
-			c.put(names[i], c.hanging(c.rich(names[i]))...)
+			c.put(names[i], c.withHangingProbe(c.rich(names[i]))...)
 		} else {
 			c.putPod(c.pod(&incarnation{name: names[i], kind: (i - 1) * 3, image: images.TestboxRef}))
 		}
@@ -83,56 +83,56 @@ func (c *churn) run(kills int) {
 	c.awaitRunning(names...)
 	c.must("restart the agent", c.agent.Restart(c.Context())) // what it leaves behind is on disk
 	c.awaitRunning(names...)
-	before, status := c.living(""), c.pods()
-	watch := c.vigil(c.edited, func(was, is *corev1.Pod) {
+	before, status := c.liveObjects(""), c.pods()
+	watch := c.watchStatus(c.editCount, func(was, is *corev1.Pod) {
 		if slices.Contains(names, is.Name) {
-			c.compare(was, is)
+			c.compareStatus(was, is)
 		}
 	})
-	commands := c.commands(names)
+	commands := c.runExecs(names)
 	for i := range kills {
 		for range 1 + c.rand.IntN(3) {
 			c.step()
 		}
 		if i%5 == 4 {
-			c.until("a command to run", c.under.Load)
+			c.waitFor("a command to run", c.under.Load)
 		}
 		// From before the first look at the runtime to long after the dust settled.
 		// The one sleep of this package that is no wait: a random moment.
 		time.Sleep(time.Duration(c.rand.ExpFloat64() * float64(250*time.Millisecond)))
 		c.kill()
 		c.kills.Add(1)
-		c.noDoubles()
+		c.checkNoDuplicates()
 		if c.rand.IntN(4) == 0 {
 			c.step() // nobody sees it
 		}
 		c.must("start the agent", c.agent.Start(c.Context()))
 		if c.rand.IntN(3) == 0 {
-			lives := watch.seenLives()
-			c.until("the agent to be heard", func() bool { return watch.seenLives() > lives })
+			lives := watch.agentStarts()
+			c.waitFor("the agent to be heard", func() bool { return watch.agentStarts() > lives })
 		}
 		if c.Failed() {
 			c.Fatalf("after %d kills", i+1)
 		}
 	}
-	c.ready()
+	c.waitReady()
 	commands()
 	c.settle()
-	c.stillLiving(before)
-	c.until("of the commands that hang no more than one to be left", func() bool { return c.processes(hangs) <= 1 })
+	c.checkStillLive(before)
+	c.waitFor("of the commands that hang no more than one to be left", func() bool { return c.processes(hangMarker) <= 1 })
 	for _, name := range names {
-		c.once(name)
+		c.checkRanOnce(name)
 		if p := c.pods()[name]; p.Status.PodIP != status[name].Status.PodIP {
 			c.Errorf("%s has the address %s, had %s", name, p.Status.PodIP, status[name].Status.PodIP)
 		}
 	}
 	watch.end()
 	for _, name := range slices.Concat(names, slices.Collect(maps.Keys(c.wanted))) {
-		c.drop(name)
+		c.removeManifest(name)
 	}
-	c.gone()
+	c.waitNothingLeft()
 	for _, p := range watch.first { // they were ended while they were Ready
-		if of := witnessOf(p); hooked(p) && c.ran(of, "preStop") == 0 {
+		if of := witnessPrefix(p); hasHooks(p) && c.startCount(of, "preStop") == 0 {
 			c.Errorf("preStop of %s never ran", of)
 		}
 	}
@@ -160,7 +160,7 @@ func (c *churn) step() {
 		}
 		made := c.pod(p)
 		c.mu.Lock()
-		c.edits[witnessOf(made)]++
+		c.edits[witnessPrefix(made)]++
 		c.mu.Unlock()
 		c.putPod(made)
 	case 1: // another incarnation
@@ -168,39 +168,39 @@ func (c *churn) step() {
 		c.putPod(c.pod(p))
 	case 2:
 		delete(c.wanted, name)
-		c.drop(name)
+		c.removeManifest(name)
 	}
 }
 
-// edited is how often the image of an incarnation was edited so far.
-func (c *churn) edited(p *corev1.Pod) int32 {
+// editCount is how often the image of an incarnation was edited so far.
+func (c *churn) editCount(p *corev1.Pod) int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.edits[witnessOf(p)]
+	return c.edits[witnessPrefix(p)]
 }
 
-// noDoubles looks at the runtime while the agent is dead.
-func (c *churn) noDoubles() {
+// checkNoDuplicates looks at the runtime while the agent is dead.
+func (c *churn) checkNoDuplicates() {
 	c.Helper()
 	live := map[string]int{}
-	for _, what := range c.living("") {
+	for _, what := range c.liveObjects("") {
 		if live[what]++; live[what] > 1 {
 			c.Errorf("%s lives %d times", what, live[what])
 		}
 	}
 }
 
-// settling is how long what churned may take to come to rest: back-offs of several
+// settleTimeout is how long what churned may take to come to rest: back-offs of several
 // pods are over by then.
-const settling = 3 * time.Minute
+const settleTimeout = 3 * time.Minute
 
 // settle waits until all that is wanted runs as it is wanted and nothing else, and
 // looks how often it really began.
 func (c *churn) settle() {
 	c.Helper()
-	if !c.within(settling, "what is wanted to run and nothing else", func() bool {
+	if !c.pollUntil(settleTimeout, "what is wanted to run and nothing else", func() bool {
 		pods := c.pods()
-		if len(pods) != len(c.wanted)+stable {
+		if len(pods) != len(c.wanted)+stablePods {
 			return false
 		}
 		for name, want := range c.wanted {
@@ -213,22 +213,22 @@ func (c *churn) settle() {
 	}) {
 		c.FailNow()
 	}
-	c.noDoubles()
+	c.checkNoDuplicates()
 	for name, p := range c.pods() {
-		of := witnessOf(&p)
+		of := witnessPrefix(&p)
 		// What a cut-off start has made may never have run.
 		starts := int(p.Status.ContainerStatuses[0].RestartCount) + 1
-		if ran := c.ranOnce(of, "main"); ran < 1 || ran > starts {
+		if ran := c.waitRan(of, "main"); ran < 1 || ran > starts {
 			c.Errorf("%s really began %d times, and its status says %d", name, ran, starts)
 		}
-		if hooked(&p) && c.ran(of, "postStart") == 0 {
+		if hasHooks(&p) && c.startCount(of, "postStart") == 0 {
 			c.Errorf("the postStart hook of %s never ran", name)
 		}
 	}
 }
 
-// compare finds regressions of a pod that nobody touched.
-func (n *node) compare(was, is *corev1.Pod) {
+// compareStatus finds regressions of a pod that nobody touched.
+func (n *node) compareStatus(was, is *corev1.Pod) {
 	if !isReady(is) {
 		n.Errorf("%s: phase %s, not ready any more: %v", is.Name, is.Status.Phase, is.Status.Conditions)
 	}

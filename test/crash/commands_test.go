@@ -35,10 +35,10 @@ func (n *node) sleepers(secs string) (pids []int) {
 	return pids
 }
 
-// TestScenario21_CommandsThatWereCutOffLeaveNoProcess: the agent, the runtime or
+// TestScenario21_InterruptedExecsLeaveNoProcess: the agent, the runtime or
 // both die, or the agent leaves, while a probe and a hook hang that have started
 // more. Of them nothing is left, and what runs instead is left alone.
-func TestScenario21_CommandsThatWereCutOffLeaveNoProcess(t *testing.T) {
+func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -63,8 +63,8 @@ func TestScenario21_CommandsThatWereCutOffLeaveNoProcess(t *testing.T) {
 			podspec.SetDefaults(p)
 			n.putPod(p)
 			under := func() (all []int) { return slices.Concat(n.sleepers(probed), n.sleepers(hooked)) }
-			n.until("a probe and a hook to hang", func() bool { return len(n.sleepers(probed)) == 3 && len(n.sleepers(hooked)) == 3 })
-			before, daemons := n.living(""), n.sleepers(own)
+			n.waitFor("a probe and a hook to hang", func() bool { return len(n.sleepers(probed)) == 3 && len(n.sleepers(hooked)) == 3 })
+			before, daemons := n.liveObjects(""), n.sleepers(own)
 			restart := func() { n.must("start containerd", n.host.Restart(n.Context())) }
 			for _, c := range []struct {
 				what string
@@ -83,7 +83,7 @@ func TestScenario21_CommandsThatWereCutOffLeaveNoProcess(t *testing.T) {
 				old := under()
 				c.do()
 				var now []int
-				n.until(c.what+": the old commands to end, and new ones to run", func() bool {
+				n.waitFor(c.what+": the old commands to end, and new ones to run", func() bool {
 					now = under()
 					return len(now) == 6 && !slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(old, pid) })
 				})
@@ -92,13 +92,13 @@ func TestScenario21_CommandsThatWereCutOffLeaveNoProcess(t *testing.T) {
 						t.Fatalf("%s: what ran instead was %v and is now %v", c.what, now, under())
 					}
 				}
-				n.stillLiving(before)
+				n.checkStillLive(before)
 				if got := n.sleepers(own); !slices.Equal(got, daemons) {
 					t.Errorf("%s: of the containers' own processes %v %v are left", c.what, daemons, got)
 				}
 			}
-			n.drop("hangs")
-			n.gone()
+			n.removeManifest("hangs")
+			n.waitNothingLeft()
 			if left := slices.Concat(under(), n.sleepers(own)); len(left) > 0 {
 				t.Errorf("%v are left of the pod", left)
 			}

@@ -19,14 +19,14 @@ import (
 // once since the power is back, and as many addresses are in use as pods live.
 func TestPowerCuts(t *testing.T) {
 	t.Parallel()
-	cuts := setting(t, "BERTH_CUTS", 4, 50)
-	pods := setting(t, "BERTH_PODS", 8, 50)
-	seed := setting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
-	all := make([]*darkness, len(hosts.Versions()))
+	cuts := intSetting(t, "BERTH_CUTS", 4, 50)
+	pods := intSetting(t, "BERTH_PODS", 8, 50)
+	seed := intSetting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
+	all := make([]*powerCuts, len(hosts.Versions()))
 	began := time.Now()
 	t.Cleanup(func() { reportCuts(t, seed, int(pods), began, all) })
 	for i, v := range hosts.Versions() {
-		all[i] = &darkness{version: v}
+		all[i] = &powerCuts{version: v}
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			t.Logf("seed %d: BERTH_SEED=%d replays what is done, not when the power goes", seed, seed)
@@ -37,19 +37,19 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// darkness is one run.
-type darkness struct {
+// powerCuts is one run.
+type powerCuts struct {
 	*node
 	version hosts.Version
 	rand    *rand.Rand
 	wanted  []string
 	made    int
 	passed  bool
-	rounds  []outage
+	rounds  []cutRound
 }
 
-// outage is one loss of power.
-type outage struct {
+// cutRound is one loss of power.
+type cutRound struct {
 	into       time.Duration // since pods began to be replaced
 	half       int           // sandboxes that were there when it happened, also those that are not ready
 	begun      int           // of the new pods, before
@@ -58,8 +58,8 @@ type outage struct {
 	addresses  int
 }
 
-func (d *darkness) run(cuts, pods int) {
-	d.make(pods)
+func (d *powerCuts) run(cuts, pods int) {
+	d.createPods(pods)
 	for i := range cuts {
 		d.cut(pods)
 		if d.Failed() {
@@ -67,16 +67,16 @@ func (d *darkness) run(cuts, pods int) {
 		}
 	}
 	for _, name := range d.wanted {
-		d.drop(name)
+		d.removeManifest(name)
 	}
-	d.gone()
+	d.waitNothingLeft()
 	d.passed = !d.Failed()
 	d.Logf("%d cuts, %d pods came and went", cuts, d.made)
 }
 
-// make wants that many more pods; every tenth has an init container, a sidecar and
+// createPods wants that many more pods; every tenth has an init container, a sidecar and
 // volumes.
-func (d *darkness) make(pods int) {
+func (d *powerCuts) createPods(pods int) {
 	d.Helper()
 	for range pods {
 		d.made++
@@ -99,26 +99,26 @@ func containersOf(p *corev1.Pod) (names []string) {
 }
 
 // cut is one round.
-func (d *darkness) cut(pods int) {
+func (d *powerCuts) cut(pods int) {
 	d.Helper()
 	began := time.Now()
 	for range pods / 3 {
 		at := d.rand.IntN(len(d.wanted))
-		d.drop(d.wanted[at])
+		d.removeManifest(d.wanted[at])
 		d.wanted = slices.Delete(d.wanted, at, at+1)
 	}
 	fresh := len(d.wanted)
-	d.make(pods - fresh)
+	d.createPods(pods - fresh)
 	// A random moment: somewhere between two of the new pods' beginnings, on however
 	// busy a machine, from before the agent has heard of them to when all have begun.
-	d.passes(d.wanted[fresh:], d.rand.IntN(pods-fresh+2)-1)
+	d.waitStarted(d.wanted[fresh:], d.rand.IntN(pods-fresh+2)-1)
 	time.Sleep(time.Duration(d.rand.Float64() * float64(300*time.Millisecond)))
-	c := outage{into: time.Since(began), half: len(d.sandboxes("")), agentFirst: d.rand.IntN(2) == 0}
+	c := cutRound{into: time.Since(began), half: len(d.sandboxes("")), agentFirst: d.rand.IntN(2) == 0}
 	d.must("power loss", d.host.PowerLoss())
 	dark := map[string]int{} // how often a container had begun when the light went out
 	for i, name := range d.wanted {
 		for _, container := range []string{"init", "side", "main", "second"} {
-			dark[name+"."+container] = d.ran(name, container)
+			dark[name+"."+container] = d.startCount(name, container)
 		}
 		if i >= fresh {
 			c.begun += min(dark[name+".main"], 1)
@@ -132,10 +132,10 @@ func (d *darkness) cut(pods int) {
 	if !c.agentFirst {
 		d.must("agent", d.agent.Start(d.Context()))
 	}
-	d.ready()
+	d.waitReady()
 	amiss := ""
-	if !d.within(settling, "all to run again, once, and as many addresses as pods", func() bool {
-		amiss = d.amiss(dark)
+	if !d.pollUntil(settleTimeout, "all to run again, once, and as many addresses as pods", func() bool {
+		amiss = d.mismatch(dark)
 		return amiss == ""
 	}) {
 		d.Fatalf("after a cut %s into it, the agent first %v: %s\nin use: %v", c.into, c.agentFirst, amiss, d.addresses())
@@ -146,16 +146,16 @@ func (d *darkness) cut(pods int) {
 		len(d.rounds), c.into.Round(time.Millisecond), c.half, c.begun, c.agentFirst, c.back.Round(time.Millisecond))
 }
 
-// passes waits until so many of the pods have begun; below 0: for nothing.
-func (d *darkness) passes(names []string, many int) {
+// waitStarted waits until so many of the pods have begun; below 0: for nothing.
+func (d *powerCuts) waitStarted(names []string, many int) {
 	d.Helper()
 	if many < 0 {
 		return
 	}
-	if !d.within(settling, fmt.Sprintf("%d of the new pods to begin", many), func() bool {
+	if !d.pollUntil(settleTimeout, fmt.Sprintf("%d of the new pods to begin", many), func() bool {
 		begun := 0
 		for _, name := range names {
-			begun += min(d.ran(name, "main"), 1)
+			begun += min(d.startCount(name, "main"), 1)
 		}
 		return begun >= many
 	}) {
@@ -163,9 +163,9 @@ func (d *darkness) passes(names []string, many int) {
 	}
 }
 
-// amiss says what is not as it is to be; empty: nothing. That a container began more
+// mismatch says what is not as it is to be; empty: nothing. That a container began more
 // than once since the power is back cannot become right again.
-func (d *darkness) amiss(dark map[string]int) string {
+func (d *powerCuts) mismatch(dark map[string]int) string {
 	pods := d.pods()
 	for _, name := range d.wanted {
 		p, ok := pods[name]
@@ -173,7 +173,7 @@ func (d *darkness) amiss(dark map[string]int) string {
 			return fmt.Sprintf("%s is %s", name, p.Status.Phase)
 		}
 		for _, container := range containersOf(&p) {
-			switch again := d.ran(name, container) - dark[name+"."+container]; {
+			switch again := d.startCount(name, container) - dark[name+"."+container]; {
 			case again > 1:
 				d.Fatalf("%s/%s began %d times since the power is back", name, container, again)
 			case again < 1:
@@ -185,7 +185,7 @@ func (d *darkness) amiss(dark map[string]int) string {
 		return fmt.Sprintf("%d pods are known, and %d are wanted", len(pods), len(d.wanted))
 	}
 	live := map[string]int{}
-	for _, what := range d.living("") {
+	for _, what := range d.liveObjects("") {
 		if live[what]++; live[what] > 1 {
 			return what + " lives twice"
 		}
@@ -206,9 +206,9 @@ func (d *darkness) amiss(dark map[string]int) string {
 }
 
 // reportCuts writes the report of power cuts, if one is asked for.
-func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*darkness) {
+func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*powerCuts) {
 	t.Helper()
-	dir := reportTo(t)
+	dir := reportDir(t)
 	if dir == "" {
 		return
 	}
@@ -230,7 +230,7 @@ func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*dark
 		if len(d.rounds) == 0 {
 			continue
 		}
-		into, back := d.spread(func(c outage) time.Duration { return c.into }), d.spread(func(c outage) time.Duration { return c.back })
+		into, back := d.sortedTimes(func(c cutRound) time.Duration { return c.into }), d.sortedTimes(func(c cutRound) time.Duration { return c.back })
 		begun, first, addresses := []int{}, 0, []int{}
 		for _, c := range d.rounds {
 			begun, addresses = append(begun, c.begun), append(addresses, c.addresses)
@@ -250,8 +250,8 @@ func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*dark
 	writeReport(t, dir, date+"-power-cuts.md", b.String())
 }
 
-// spread is one time of all rounds, sorted.
-func (d *darkness) spread(of func(outage) time.Duration) (out []time.Duration) {
+// sortedTimes is one time of all rounds, sorted.
+func (d *powerCuts) sortedTimes(of func(cutRound) time.Duration) (out []time.Duration) {
 	for _, c := range d.rounds {
 		out = append(out, of(c))
 	}

@@ -39,7 +39,7 @@ func fill(t *testing.T, dir string) string {
 	defer f.Close()
 	for _, size := range []int64{1 << 20, 4096, 1} {
 		for err = nil; err == nil; {
-			_, err = io.CopyN(f, zeroes{}, size)
+			_, err = io.CopyN(f, zeroReader{}, size)
 		}
 		if !errors.Is(err, unix.ENOSPC) {
 			t.Fatal(err)
@@ -48,19 +48,19 @@ func fill(t *testing.T, dir string) string {
 	return f.Name()
 }
 
-type zeroes struct{}
+type zeroReader struct{}
 
-func (zeroes) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+func (zeroReader) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestScenario20_AFullDiskForTheState: pods come, go and survive; what cannot be
+// TestScenario20_StateDiskFull: pods come, go and survive; what cannot be
 // written is kept in memory, said, and written when there is room again.
-func TestScenario20_AFullDiskForTheState(t *testing.T) {
+func TestScenario20_StateDiskFull(t *testing.T) {
 	t.Parallel()
 	state := smallDisk(t, "1m")
 	n := start(t, options{agent: hosts.AgentOptions{StateDir: state}})
 	n.putPod(n.simple("before"))
 	n.awaitRunning("before")
-	before := n.living("")
+	before := n.liveObjects("")
 	ballast := fill(t, state)
 	// More than the space that the store has in reserve.
 	for _, name := range []string{"full-1", "full-2", "full-3", "full-4"} {
@@ -69,42 +69,42 @@ func TestScenario20_AFullDiskForTheState(t *testing.T) {
 		n.putPod(p)
 	}
 	n.awaitRunning("full-1", "full-2", "full-3", "full-4")
-	n.until("the log to say it", func() bool { return strings.Contains(n.agent.Log(), "local store is in memory only") })
-	n.drop("full-1") // an end has to be on disk first, and cannot
-	n.until("full-1 to go", func() bool { return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0 })
+	n.waitFor("the log to say it", func() bool { return strings.Contains(n.agent.Log(), "local store is in memory only") })
+	n.removeManifest("full-1") // an end has to be on disk first, and cannot
+	n.waitFor("full-1 to go", func() bool { return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0 })
 	n.kill()
 	n.launch()
 	n.awaitRunning("before", "full-2", "full-3", "full-4")
-	n.once("full-2")
-	n.once("before")
+	n.checkRanOnce("full-2")
+	n.checkRanOnce("before")
 	n.putPod(n.simple("after"))
 	n.awaitRunning("after")
 	n.must("make room", os.Remove(ballast))
 	for _, name := range []string{"full-2", "full-3", "full-4"} {
-		n.drop(name) // all four would not fit
+		n.removeManifest(name) // all four would not fit
 	}
 	n.putPod(n.simple("last"))
 	n.awaitRunning("last")
-	n.until("the store to be written again", func() bool {
+	n.waitFor("the store to be written again", func() bool {
 		log := n.agent.Log()
 		return strings.LastIndex(log, "local store available again") > strings.LastIndex(log, "local store is in memory only")
 	})
-	n.stillLiving(before)
-	n.once("before")
+	n.checkStillLive(before)
+	n.checkRanOnce("before")
 }
 
-// TestScenario20_AFullDiskForThePods: a pod that cannot get its directories says
+// TestScenario20_PodDiskFull: a pod that cannot get its directories says
 // so, and starts by itself when there is room. The others do not notice.
-func TestScenario20_AFullDiskForThePods(t *testing.T) {
+func TestScenario20_PodDiskFull(t *testing.T) {
 	t.Parallel()
 	root := smallDisk(t, "4m")
 	n := start(t, options{agent: hosts.AgentOptions{RootDir: root}})
 	n.put("before", n.rich("before")...)
 	n.awaitRunning("before")
-	before := n.living("")
+	before := n.liveObjects("")
 	ballast := fill(t, root)
 	n.put("poor", n.rich("poor")...)
-	n.until("the pod to say what it lacks", func() bool {
+	n.waitFor("the pod to say what it lacks", func() bool {
 		why, err := n.client.Why(t.Context(), "default", "poor")
 		if err != nil {
 			return false
@@ -126,10 +126,10 @@ func TestScenario20_AFullDiskForThePods(t *testing.T) {
 	}
 	n.must("make room", os.Remove(ballast))
 	n.awaitRunning("poor")
-	n.once("poor")
-	n.once("before")
-	n.stillLiving(before)
-	n.drop("poor")
-	n.drop("before")
-	n.gone()
+	n.checkRanOnce("poor")
+	n.checkRanOnce("before")
+	n.checkStillLive(before)
+	n.removeManifest("poor")
+	n.removeManifest("before")
+	n.waitNothingLeft()
 }

@@ -11,7 +11,7 @@
 // see kinds_test.go. What the agent says of pods is watched over all its lives by
 // a vigil, which knows which edits may restart a container.
 //
-// TestAnHourOfChurn lets the agent live while all else goes wrong around it, and
+// TestLongChurn lets the agent live while all else goes wrong around it, and
 // looks at rest points whether anything grows: memory, goroutines, descriptors, and
 // what pods have on the host. TestPowerCuts takes the light away in the middle.
 //

@@ -21,9 +21,9 @@ func (n *node) addresses() []string {
 	return slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return !strings.HasPrefix(l, "address ") })
 }
 
-// waitsFor reports whether a pod says, to `berth why` and in its status, that it
+// waitingMessageContains reports whether a pod says, to `berth why` and in its status, that it
 // waits, with a text in the message.
-func (n *node) waitsFor(name, text string) bool {
+func (n *node) waitingMessageContains(name, text string) bool {
 	why, err := n.client.Why(n.Context(), "default", name)
 	if err != nil {
 		return false
@@ -47,10 +47,10 @@ func (n *node) waitingReason(name string) string {
 	return ""
 }
 
-// serve makes a registry that has an image under another name, and with a label
+// newRegistry makes a registry that has an image under another name, and with a label
 // of that name, so that it is no image that the runtime has already. A runtime
 // that has its layers will not ask for them.
-func serve(t *testing.T, ref string, image func(context.Context, string) (images.Archive, error)) *images.Registry {
+func newRegistry(t *testing.T, ref string, image func(context.Context, string) (images.Archive, error)) *images.Registry {
 	t.Helper()
 	r, err := images.NewRegistry(images.RegistryOptions{})
 	if err != nil {
@@ -84,74 +84,74 @@ func serve(t *testing.T, ref string, image func(context.Context, string) (images
 	return r
 }
 
-const pulled = "registry.example/berth/pulled:1"
+const pulledRef = "registry.example/berth/pulled:1"
 
-// TestScenario16_APodRemovedDuringAPullIsGoneAtOnce, and nothing of it starts
+// TestScenario16_PodDeletedDuringPullTerminatesAtOnce, and nothing of it starts
 // when the pull is over.
-func TestScenario16_APodRemovedDuringAPullIsGoneAtOnce(t *testing.T) {
+func TestScenario16_PodDeletedDuringPullTerminatesAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
-			r := serve(t, pulled, images.Bash)
+			r := newRegistry(t, pulledRef, images.Bash)
 			n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
 			release := r.BlockBlobs("berth/pulled")
 			for _, killed := range []bool{false, true} {
 				p := n.simple("slow")
-				p.Spec.Containers[0].Image = pulled
+				p.Spec.Containers[0].Image = pulledRef
 				p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/slow.main; sleep 1000"}
 				n.putPod(p)
-				n.until("the pull to be held up", func() bool { return r.Counts("berth/pulled").Blocked > 0 && len(n.sandboxes("slow")) == 1 })
+				n.waitFor("the pull to be held up", func() bool { return r.Counts("berth/pulled").Blocked > 0 && len(n.sandboxes("slow")) == 1 })
 				if killed {
 					n.kill()
 					n.launch()
-					n.until("the pull to be held up again", func() bool { return r.Counts("berth/pulled").Blocked > 0 })
+					n.waitFor("the pull to be held up again", func() bool { return r.Counts("berth/pulled").Blocked > 0 })
 				}
-				n.drop("slow")
-				n.gone() // the pull is held up for far longer than is waited here
+				n.removeManifest("slow")
+				n.waitNothingLeft() // the pull is held up for far longer than is waited here
 			}
 			release()
 			// Somebody else's start is the proof that nothing is waited for.
 			n.putPod(n.simple("next"))
 			n.awaitRunning("next")
-			if ran := n.ran("slow", "main"); ran != 0 {
+			if ran := n.startCount("slow", "main"); ran != 0 {
 				t.Errorf("it ran %d times", ran)
 			}
-			n.drop("next")
-			n.gone()
+			n.removeManifest("next")
+			n.waitNothingLeft()
 		})
 	}
 }
 
-// TestAPodWithoutARegistryWaitsAndRecovers: it says what it waits for, and
+// TestPodRecoversFromUnreachableRegistry: it says what it waits for, and
 // starts by itself once there is a registry. The others do not notice.
-func TestAPodWithoutARegistryWaitsAndRecovers(t *testing.T) {
+func TestPodRecoversFromUnreachableRegistry(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	n.putPod(n.simple("calm"))
 	n.awaitRunning("calm")
-	r := serve(t, pulled, images.Testbox)
+	r := newRegistry(t, pulledRef, images.Testbox)
 	n.must("no registry", n.host.SetRegistry("registry.example", "server = \"http://127.0.0.1:1\"\n"))
 	p := n.simple("poor")
-	p.Spec.Containers[0].Image = pulled
+	p.Spec.Containers[0].Image = pulledRef
 	n.putPod(p)
-	n.until("the reason", func() bool {
+	n.waitFor("the reason", func() bool {
 		reason := n.waitingReason("poor")
-		return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitsFor("poor", "registry.example/berth/pulled:1")
+		return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitingMessageContains("poor", "registry.example/berth/pulled:1")
 	})
 	n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
 	n.awaitRunning("poor", "calm")
-	n.once("poor")
-	n.once("calm")
-	n.drop("poor")
-	n.drop("calm")
-	n.gone()
+	n.checkRanOnce("poor")
+	n.checkRanOnce("calm")
+	n.removeManifest("poor")
+	n.removeManifest("calm")
+	n.waitNothingLeft()
 }
 
-// TestAPodWithoutANetworkWaitsAndRecovers: the network's configuration goes away
+// TestPodRecoversFromMissingNetwork: the network's configuration goes away
 // while pods run, and comes back.
-func TestAPodWithoutANetworkWaitsAndRecovers(t *testing.T) {
+func TestPodRecoversFromMissingNetwork(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -159,13 +159,13 @@ func TestAPodWithoutANetworkWaitsAndRecovers(t *testing.T) {
 			n := start(t, options{host: hosts.Options{Version: v}})
 			n.putPod(n.simple("calm"))
 			n.awaitRunning("calm")
-			before := n.living("")
+			before := n.liveObjects("")
 			n.must("remove the network", n.host.RemoveCNI())
-			n.until("the agent to know it", func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
+			n.waitFor("the agent to know it", func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
 			n.putPod(n.simple("poor"))
-			n.until("the reason", func() bool {
+			n.waitFor("the reason", func() bool {
 				p := n.pods()["poor"]
-				return p.Status.Phase == corev1.PodPending && n.waitsFor("poor", "NetworkNotReady")
+				return p.Status.Phase == corev1.PodPending && n.waitingMessageContains("poor", "NetworkNotReady")
 			})
 			if s := n.sandboxes("poor"); len(s) > 0 {
 				t.Errorf("a sandbox without a network: %v", s)
@@ -175,23 +175,23 @@ func TestAPodWithoutANetworkWaitsAndRecovers(t *testing.T) {
 			n.awaitRunning("calm")
 			n.must("network", n.host.WriteCNI())
 			n.awaitRunning("poor", "calm")
-			n.once("poor")
-			n.once("calm")
-			n.stillLiving(before)
-			n.drop("poor")
-			n.drop("calm")
-			n.gone()
+			n.checkRanOnce("poor")
+			n.checkRanOnce("calm")
+			n.checkStillLive(before)
+			n.removeManifest("poor")
+			n.removeManifest("calm")
+			n.waitNothingLeft()
 		})
 	}
 }
 
-// TestScenario18_WhatBerthDidNotMakeIsLeftAlone: sandboxes of others in the same
+// TestScenario18_ForeignSandboxesAreNotTouched: sandboxes of others in the same
 // runtime, and directories that are not of pods.
-func TestScenario18_WhatBerthDidNotMakeIsLeftAlone(t *testing.T) {
+func TestScenario18_ForeignSandboxesAreNotTouched(t *testing.T) {
 	t.Parallel()
-	n := start(t, options{dozing: true})
-	foreign := n.foreign()
-	n.begin(hosts.AgentOptions{})
+	n := start(t, options{noStart: true})
+	foreign := n.runForeignSandbox()
+	n.startAgent(hosts.AgentOptions{})
 	n.putPod(n.simple("ours"))
 	n.awaitRunning("ours")
 	keep := filepath.Join(n.agent.RootDir, "pods", "not a pod")
@@ -199,16 +199,16 @@ func TestScenario18_WhatBerthDidNotMakeIsLeftAlone(t *testing.T) {
 	n.kill()
 	n.launch()
 	n.awaitRunning("ours")
-	n.drop("ours")
-	n.until("ours to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("ours")) == 0 })
-	n.stillLiving(map[string]string{foreign: "the sandbox of somebody else"})
+	n.removeManifest("ours")
+	n.waitFor("ours to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("ours")) == 0 })
+	n.checkStillLive(map[string]string{foreign: "the sandbox of somebody else"})
 	if _, err := os.Stat(keep); err != nil {
 		t.Error(err)
 	}
 }
 
-// foreign makes a sandbox as another agent would.
-func (n *node) foreign() string {
+// runForeignSandbox makes a sandbox as another agent would.
+func (n *node) runForeignSandbox() string {
 	n.Helper()
 	sb, err := n.host.Runtime.RunPodSandbox(n.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "default", Uid: "8e1b8b3e-0000-4000-8000-000000000001"},

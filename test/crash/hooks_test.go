@@ -9,9 +9,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestHooksOverAKill kills the agent in the middle of each hook: the hook is run
+// TestKillDuringHooks kills the agent in the middle of each hook: the hook is run
 // again, the container is not, and no pod is left half started or half ended.
-func TestHooksOverAKill(t *testing.T) {
+func TestKillDuringHooks(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -28,37 +28,37 @@ func TestHooksOverAKill(t *testing.T) {
 			c.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
 			p.Spec.Containers = append(p.Spec.Containers, n.witnessed("hooked", "second", "sleep"))
 			n.putPod(p)
-			n.killedInHook("postStart")
-			if ran := n.ran("hooked", "second"); ran != 0 {
+			n.killDuringHook("postStart")
+			if ran := n.startCount("hooked", "second"); ran != 0 {
 				t.Errorf("the second container ran %d times before the hook of the first had ended", ran)
 			}
-			n.goOn("postStart")
+			n.releaseHook("postStart")
 			n.awaitRunning("hooked")
-			n.once("hooked")
+			n.checkRanOnce("hooked")
 
-			n.drop("hooked")
-			n.killedInHook("preStop")
-			n.goOn("preStop")
-			n.gone()
-			if ran := n.ran("hooked", "main"); ran != 1 {
+			n.removeManifest("hooked")
+			n.killDuringHook("preStop")
+			n.releaseHook("preStop")
+			n.waitNothingLeft()
+			if ran := n.startCount("hooked", "main"); ran != 1 {
 				t.Errorf("the container ran %d times", ran)
 			}
 		})
 	}
 }
 
-// killedInHook kills the agent while a hook runs, and waits until the next one
+// killDuringHook kills the agent while a hook runs, and waits until the next one
 // has begun it again.
-func (n *node) killedInHook(hook string) {
+func (n *node) killDuringHook(hook string) {
 	n.Helper()
-	n.until(hook+" to begin", func() bool { return n.ran("hooked", hook) == 1 })
+	n.waitFor(hook+" to begin", func() bool { return n.startCount("hooked", hook) == 1 })
 	n.kill()
 	n.launch()
-	n.until(hook+" to be run again", func() bool { return n.ran("hooked", hook) == 2 })
+	n.waitFor(hook+" to be run again", func() bool { return n.startCount("hooked", hook) == 2 })
 }
 
-// goOn lets a hook end.
-func (n *node) goOn(hook string) {
+// releaseHook lets a hook end.
+func (n *node) releaseHook(hook string) {
 	n.Helper()
 	n.must("go on", os.WriteFile(n.witness+"/go-"+hook, nil, 0o644))
 }

@@ -16,65 +16,65 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// trouble is a fault.
-type trouble struct {
+// faultKind is a fault.
+type faultKind struct {
 	kind string
 	// begin brings it about and returns how it is let go, which reports whether it
 	// has struck. nil: it cannot be brought about just now.
-	begin func(h *hour) (letGo func() bool)
+	begin func(h *longChurn) (letGo func() bool)
 }
 
-var troubles = []trouble{
-	{"none, for comparison", func(*hour) func() bool { return always }},
-	{"containerd killed", (*hour).killRuntime},
-	{"containerd stands still", (*hour).stopRuntime},
-	{"a pod's shim killed", (*hour).killShim},
-	{"a container killed", (*hour).killContainer},
-	{"a CNI plugin hangs", (*hour).holdNetwork},
-	{"no network configuration", (*hour).takeNetwork},
-	{"the state's disk full", (*hour).fillState},
-	{"rubbish among the manifests", (*hour).rubbish},
-	{"a call's answer lost", func(h *hour) func() bool { return h.spoil(cut) }},
-	{"calls fail", func(h *hour) func() bool { return h.spoil(fail) }},
-	{"a call hangs", func(h *hour) func() bool { return h.spoil(hang) }},
+var faultKinds = []faultKind{
+	{"none, for comparison", func(*longChurn) func() bool { return always }},
+	{"containerd killed", (*longChurn).killRuntime},
+	{"containerd stands still", (*longChurn).stopRuntime},
+	{"a pod's shim killed", (*longChurn).killShim},
+	{"a container killed", (*longChurn).killContainer},
+	{"a CNI plugin hangs", (*longChurn).blockNetwork},
+	{"no network configuration", (*longChurn).removeNetwork},
+	{"the state's disk full", (*longChurn).fillState},
+	{"rubbish among the manifests", (*longChurn).addInvalidManifests},
+	{"a call's answer lost", func(h *longChurn) func() bool { return h.injectCallFault(cut) }},
+	{"calls fail", func(h *longChurn) func() bool { return h.injectCallFault(fail) }},
+	{"a call hangs", func(h *longChurn) func() bool { return h.injectCallFault(hang) }},
 }
 
 func always() bool { return true }
 
-// strike brings a fault about, the next of the deck if it is none, goes on changing
+// injectFault brings a fault about, the next of the deck if it is none, goes on changing
 // what is wanted, lets it go, and waits until all is as it is wanted.
-func (h *hour) strike(t trouble) {
+func (h *longChurn) injectFault(t faultKind) {
 	h.Helper()
 	letGo := func() bool { return false }
 	if t.begin != nil {
 		letGo = t.begin(h)
 	}
 	for letGo == nil || t.begin == nil {
-		if len(h.deck) == 0 {
-			h.deck = h.rand.Perm(len(troubles))
+		if len(h.pendingFaults) == 0 {
+			h.pendingFaults = h.rand.Perm(len(faultKinds))
 		}
-		t, h.deck = troubles[h.deck[0]], h.deck[1:]
+		t, h.pendingFaults = faultKinds[h.pendingFaults[0]], h.pendingFaults[1:]
 		letGo = t.begin(h)
 	}
-	at, hold := h.since(), time.Duration(h.rand.ExpFloat64()*float64(h.patience()))
-	for end := time.Now().Add(min(hold, 3*h.patience())); ; {
+	at, hold := h.elapsed(), time.Duration(h.rand.ExpFloat64()*float64(h.faultDuration()))
+	for end := time.Now().Add(min(hold, 3*h.faultDuration())); ; {
 		h.step()
-		h.breathe()
+		h.randomSleep()
 		if time.Now().After(end) {
 			break
 		}
 	}
 	struck := letGo()
-	held, free := h.since()-at, time.Now()
-	h.settled("all to be as it is wanted after: " + t.kind)
+	held, free := h.elapsed()-at, time.Now()
+	h.waitSettled("all to be as it is wanted after: " + t.kind)
 	if struck {
-		h.log.struck = append(h.log.struck, blow{kind: t.kind, at: at, held: held, recovery: time.Since(free)})
+		h.log.faults = append(h.log.faults, faultRecord{kind: t.kind, at: at, held: held, recovery: time.Since(free)})
 		h.Logf("%s %s for %s, recovered in %s", at.Round(time.Second), t.kind, held.Round(time.Millisecond), time.Since(free).Round(time.Millisecond))
 	}
 }
 
-// patience is how long a fault lasts on average.
-func (h *hour) patience() time.Duration {
+// faultDuration is how long a fault lasts on average.
+func (h *longChurn) faultDuration() time.Duration {
 	if h.length < 5*time.Minute {
 		return time.Second
 	}
@@ -83,10 +83,10 @@ func (h *hour) patience() time.Duration {
 
 // killAgent ends the agent's first life. The runtime's calls go through a proxy in
 // the second.
-func (h *hour) killAgent() func() bool {
+func (h *longChurn) killAgent() func() bool {
 	h.kill()
 	return func() bool {
-		h.noDoubles()
+		h.checkNoDuplicates()
 		h.proxy = newProxy(h.T, h.host.Endpoint)
 		h.agent.Args = append(h.agent.Args, "--container-runtime-endpoint", h.proxy.endpoint)
 		h.life++
@@ -95,7 +95,7 @@ func (h *hour) killAgent() func() bool {
 	}
 }
 
-func (h *hour) killRuntime() func() bool {
+func (h *longChurn) killRuntime() func() bool {
 	h.must("kill containerd", h.host.Kill())
 	return func() bool {
 		h.must("start containerd", h.host.Restart(h.Context()))
@@ -104,7 +104,7 @@ func (h *hour) killRuntime() func() bool {
 }
 
 // stopRuntime has containerd answer nobody: it lives, and its socket takes calls.
-func (h *hour) stopRuntime() func() bool {
+func (h *longChurn) stopRuntime() func() bool {
 	pid := h.host.Pid()
 	h.must("stop containerd", unix.Kill(pid, unix.SIGSTOP))
 	return func() bool {
@@ -113,29 +113,29 @@ func (h *hour) stopRuntime() func() bool {
 	}
 }
 
-// struckPod chooses a pod that may be struck: one that serves, as it is wanted now.
-func (h *hour) struckPod() (w *wish, p corev1.Pod) {
+// pickVictim chooses a pod that may be struck: one that serves, as it is wanted now.
+func (h *longChurn) pickVictim() (w *desiredPod, p corev1.Pod) {
 	pods := h.pods()
-	names := slices.Sorted(maps.Keys(h.wants))
+	names := slices.Sorted(maps.Keys(h.desired))
 	names = slices.DeleteFunc(names, func(name string) bool {
 		p, ok := pods[name]
-		return !ok || h.wants[name].fate > exposed || h.wants[name].amiss(&p) != ""
+		return !ok || h.desired[name].fate > exposed || h.desired[name].mismatch(&p) != ""
 	})
 	if len(names) == 0 {
 		return nil, p
 	}
-	w = h.wants[names[h.rand.IntN(len(names))]]
-	h.excuse(w)
+	w = h.desired[names[h.rand.IntN(len(names))]]
+	h.excuseRestart(w)
 	return w, pods[w.name]
 }
 
-// wasStruck has a pod tell of one restart more.
-func (w *wish) wasStruck(p *corev1.Pod) {
+// expectRestart has a pod tell of one restart more.
+func (w *desiredPod) expectRestart(p *corev1.Pod) {
 	w.restarts = p.Status.ContainerStatuses[0].RestartCount + 1
 }
 
-func (h *hour) killShim() func() bool {
-	w, p := h.struckPod()
+func (h *longChurn) killShim() func() bool {
+	w, p := h.pickVictim()
 	if w == nil {
 		return nil
 	}
@@ -155,13 +155,13 @@ func (h *hour) killShim() func() bool {
 	if !killed {
 		return nil
 	}
-	w.wasStruck(&p)
+	w.expectRestart(&p)
 	return always
 }
 
 // killContainer kills a container's first process from outside.
-func (h *hour) killContainer() func() bool {
-	w, p := h.struckPod()
+func (h *longChurn) killContainer() func() bool {
+	w, p := h.pickVictim()
 	if w == nil {
 		return nil
 	}
@@ -174,21 +174,21 @@ func (h *hour) killContainer() func() bool {
 	digits, _, _ := strings.Cut(rest, ",")
 	pid, err := strconv.Atoi(strings.TrimSpace(digits))
 	h.must("a container's process", err)
-	if pid <= 1 || !h.runs(pid) || unix.Kill(pid, unix.SIGKILL) != nil {
+	if pid <= 1 || !h.isHostProcess(pid) || unix.Kill(pid, unix.SIGKILL) != nil {
 		return nil // likewise
 	}
-	w.wasStruck(&p)
+	w.expectRestart(&p)
 	return always
 }
 
-// runs reports whether a process is one of the host's.
-func (h *hour) runs(pid int) bool {
+// isHostProcess reports whether a process is one of the host's.
+func (h *longChurn) isHostProcess(pid int) bool {
 	groups, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	return strings.Contains(string(groups), h.host.CgroupRoot+"/")
 }
 
-// holdNetwork has the plugins of a new pod hang.
-func (h *hour) holdNetwork() func() bool {
+// blockNetwork has the plugins of a new pod hang.
+func (h *longChurn) blockNetwork() func() bool {
 	name := fmt.Sprintf("held-%d", h.log.came+1)
 	release, err := h.host.BlockCNI(name)
 	h.must("hold the plugins", err)
@@ -199,7 +199,7 @@ func (h *hour) holdNetwork() func() bool {
 	}
 }
 
-func (h *hour) takeNetwork() func() bool {
+func (h *longChurn) removeNetwork() func() bool {
 	h.must("remove the network", h.host.RemoveCNI())
 	return func() bool {
 		h.must("write the network", h.host.WriteCNI())
@@ -207,7 +207,7 @@ func (h *hour) takeNetwork() func() bool {
 	}
 }
 
-func (h *hour) fillState() func() bool {
+func (h *longChurn) fillState() func() bool {
 	ballast := fill(h.T, h.agent.StateDir)
 	return func() bool {
 		h.must("make room", os.Remove(ballast))
@@ -215,8 +215,8 @@ func (h *hour) fillState() func() bool {
 	}
 }
 
-// rubbish lies in the folder of manifests for a while.
-func (h *hour) rubbish() func() bool {
+// addInvalidManifests lies in the folder of manifests for a while.
+func (h *longChurn) addInvalidManifests() func() bool {
 	in := func(name string) string { return filepath.Join(h.agent.ManifestDir, name) }
 	for name, text := range map[string]string{
 		"rubbish-text.yaml": "{{{ not: [yaml", "rubbish-bytes.yaml": strings.Repeat("\x00\xff\x7f", 5000), "rubbish-empty.yaml": "",
@@ -240,9 +240,9 @@ func (h *hour) rubbish() func() bool {
 	}
 }
 
-// spoil has a call fare badly, a few times unless it hangs: one that makes, starts,
+// injectCallFault has a call fare badly, a few times unless it hangs: one that makes, starts,
 // stops or removes. Of the pods that nobody touches there is no such call.
-func (h *hour) spoil(f fault) func() bool {
+func (h *longChurn) injectCallFault(f fault) func() bool {
 	if h.proxy == nil {
 		return nil
 	}

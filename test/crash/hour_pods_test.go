@@ -18,24 +18,24 @@ import (
 	"berth/test/images"
 )
 
-// fate is what becomes of a pod of the hour.
-type fate int
+// podKind is what becomes of a pod of the hour.
+type podKind int
 
 const (
-	serves  fate = iota // one of the churn's kinds, with volumes of many kinds and a memory limit
-	exposed             // the same with a port of the host
-	rich                // an init container, a sidecar and two containers
-	works               // ends well
-	fails               // ends badly, for good
-	crashes             // ends badly, and begins again
-	poor                // its image is not to be had
+	serves  podKind = iota // one of the churn's kinds, with volumes of many kinds and a memory limit
+	exposed                // the same with a port of the host
+	rich                   // an init container, a sidecar and two containers
+	works                  // ends well
+	fails                  // ends badly, for good
+	crashes                // ends badly, and begins again
+	poor                   // its image is not to be had
 	fates
 )
 
-// wish is a pod of the hour as it is wanted now.
-type wish struct {
+// desiredPod is a pod of the hour as it is wanted now.
+type desiredPod struct {
 	incarnation
-	fate     fate
+	fate     podKind
 	config   int   // what its ConfigMap says; 0: it has none
 	memory   int64 // MiB that its container may have; 0: no limit
 	restarts int32 // that its status tells at least: something outside struck its containers
@@ -46,24 +46,24 @@ const (
 	nowhere      = "registry.example/berth/none:1"
 )
 
-func (w *wish) begins() bool { return w.fate != poor }
+func (w *desiredPod) canStart() bool { return w.fate != poor }
 
-func (w *wish) text() string { return "is at " + strconv.Itoa(w.config) }
+func (w *desiredPod) configText() string { return "is at " + strconv.Itoa(w.config) }
 
 // witness is what witnessOf makes of its pod.
-func (w *wish) witness() string {
+func (w *desiredPod) witness() string {
 	if w.edit > 0 {
 		return fmt.Sprintf("%s.%d", w.name, w.edit)
 	}
 	return w.name
 }
 
-// amiss says how a pod is not as it is wanted; empty: it is.
-func (w *wish) amiss(p *corev1.Pod) string {
+// mismatch says how a pod is not as it is wanted; empty: it is.
+func (w *desiredPod) mismatch(p *corev1.Pod) string {
 	if p.DeletionTimestamp != nil {
 		return "it is being deleted"
 	}
-	if witnessOf(p) != w.witness() {
+	if witnessPrefix(p) != w.witness() {
 		return "it is not yet the pod of the last edit"
 	}
 	var main corev1.ContainerStatus
@@ -94,21 +94,21 @@ func (w *wish) amiss(p *corev1.Pod) string {
 	return ""
 }
 
-// projected is what the file of a pod's ConfigMap says.
-func (h *hour) projected(p *corev1.Pod) string {
+// configMapFile is what the file of a pod's ConfigMap says.
+func (h *longChurn) configMapFile(p *corev1.Pod) string {
 	text, _ := os.ReadFile(filepath.Join(h.agent.RootDir, "pods", string(p.UID), "volumes/kubernetes.io~configmap/config/key"))
 	return string(text)
 }
 
 // step changes what is wanted.
-func (h *hour) step() {
+func (h *longChurn) step() {
 	h.Helper()
-	names := slices.Sorted(maps.Keys(h.wants))
+	names := slices.Sorted(maps.Keys(h.desired))
 	if len(names) < fewest || len(names) < most && h.rand.IntN(2) == 0 {
-		h.create(fmt.Sprintf("churn-%d", h.log.came+1), fate(h.rand.IntN(int(fates))))
+		h.create(fmt.Sprintf("churn-%d", h.log.came+1), podKind(h.rand.IntN(int(fates))))
 		return
 	}
-	w := h.wants[names[h.rand.IntN(len(names))]]
+	w := h.desired[names[h.rand.IntN(len(names))]]
 	const changes = 5
 	switch what := h.rand.IntN(changes + 1); {
 	case what == changes || w.fate > rich: // those that end or wait are not edited
@@ -123,7 +123,7 @@ func (h *hour) step() {
 		} else {
 			w.image = images.TestboxRef
 		}
-		h.excuse(w)
+		h.excuseRestart(w)
 		h.edit(w, "image, in place")
 	case what == 2:
 		w.edit++
@@ -136,11 +136,11 @@ func (h *hour) step() {
 }
 
 // create wants one more pod.
-func (h *hour) create(name string, f fate) {
+func (h *longChurn) create(name string, f podKind) {
 	h.Helper()
 	h.log.came++
-	w := &wish{incarnation: incarnation{name: name, kind: h.rand.IntN(kinds), image: images.TestboxRef}, fate: f}
-	for _, other := range h.wants {
+	w := &desiredPod{incarnation: incarnation{name: name, kind: h.rand.IntN(kinds), image: images.TestboxRef}, fate: f}
+	for _, other := range h.desired {
 		if other.fate == exposed && f == exposed {
 			w.fate = serves // there is one port
 		}
@@ -148,37 +148,37 @@ func (h *hour) create(name string, f fate) {
 	if w.fate <= rich {
 		w.config = 1
 	} else {
-		h.excuse(w) // it is Ready for as long as it runs
+		h.excuseRestart(w) // it is Ready for as long as it runs
 	}
 	if w.fate < rich {
 		w.memory = 64
 	}
-	h.wants[name] = w
+	h.desired[name] = w
 	h.put(name, h.objects(w)...)
 }
 
-func (h *hour) remove(name string) {
+func (h *longChurn) remove(name string) {
 	h.Helper()
-	delete(h.wants, name)
-	h.drop(name)
+	delete(h.desired, name)
+	h.removeManifest(name)
 }
 
-func (h *hour) edit(w *wish, what string) {
+func (h *longChurn) edit(w *desiredPod, what string) {
 	h.Helper()
 	h.log.edits[what]++
 	h.put(w.name, h.objects(w)...)
 }
 
-// excuse has the vigil not mind that an incarnation is not Ready any more, or begins
+// excuseRestart has the vigil not mind that an incarnation is not Ready any more, or begins
 // again.
-func (h *hour) excuse(w *wish) {
+func (h *longChurn) excuseRestart(w *desiredPod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.edits[w.witness()]++
 }
 
 // objects are the pod and what it names.
-func (h *hour) objects(w *wish) []any {
+func (h *longChurn) objects(w *desiredPod) []any {
 	never := func(p *corev1.Pod) []any {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		return []any{p}
@@ -198,17 +198,17 @@ func (h *hour) objects(w *wish) []any {
 		all := h.rich(w.name)
 		for _, o := range all {
 			if m, ok := o.(*corev1.ConfigMap); ok {
-				m.Data["key"] = w.text()
+				m.Data["key"] = w.configText()
 			}
 		}
 		return all
 	default:
-		return h.laden(w)
+		return h.podWithVolumes(w)
 	}
 }
 
-// laden is one of the churn's pods with volumes of many kinds and a memory limit.
-func (h *hour) laden(w *wish) []any {
+// podWithVolumes is one of the churn's pods with volumes of many kinds and a memory limit.
+func (h *longChurn) podWithVolumes(w *desiredPod) []any {
 	p := h.pod(&w.incarnation)
 	m := &p.Spec.Containers[0]
 	ref := corev1.LocalObjectReference{Name: w.name}
@@ -244,7 +244,7 @@ func (h *hour) laden(w *wish) []any {
 	podspec.SetDefaults(p)
 	meta := metav1.ObjectMeta{Name: w.name, Namespace: "default"}
 	return []any{
-		&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: map[string]string{"key": w.text()}},
+		&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: map[string]string{"key": w.configText()}},
 		&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta, StringData: map[string]string{"key": "secret"}},
 		p,
 	}

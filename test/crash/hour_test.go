@@ -22,8 +22,8 @@ const (
 	wholeHour = time.Hour
 )
 
-// lasting is a length of time that the environment may give.
-func lasting(t *testing.T, name string, normal, torture time.Duration) time.Duration {
+// durationSetting is a length of time that the environment may give.
+func durationSetting(t *testing.T, name string, normal, torture time.Duration) time.Duration {
 	t.Helper()
 	if text := os.Getenv(name); text != "" {
 		d, err := time.ParseDuration(text)
@@ -38,7 +38,7 @@ func lasting(t *testing.T, name string, normal, torture time.Duration) time.Dura
 	return normal
 }
 
-// TestAnHourOfChurn has pods of all kinds come, change and go, and users look at
+// TestLongChurn has pods of all kinds come, change and go, and users look at
 // them and run commands in them, for an hour, while one fault after another strikes
 // and is let go. It goes by legs. After each all pods but three go, that nobody
 // touches and that never notice anything, and the agent and the host come to rest:
@@ -47,21 +47,21 @@ func lasting(t *testing.T, name string, normal, torture time.Duration) time.Dura
 //
 // The agent lives as long as half of the run, so that what it loses can be seen; in
 // its second life a proxy stands between it and the runtime, which loses calls.
-func TestAnHourOfChurn(t *testing.T) {
+func TestLongChurn(t *testing.T) {
 	t.Parallel()
-	length := lasting(t, "BERTH_HOUR", shortHour, wholeHour)
-	seed := setting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
-	all := make([]*chronicle, len(hosts.Versions()))
+	length := durationSetting(t, "BERTH_HOUR", shortHour, wholeHour)
+	seed := intSetting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
+	all := make([]*runRecord, len(hosts.Versions()))
 	t.Cleanup(func() { reportHour(t, seed, length, all) })
 	for i, v := range hosts.Versions() {
-		all[i] = &chronicle{version: v, edits: map[string]int{}}
+		all[i] = &runRecord{version: v, edits: map[string]int{}}
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			t.Logf("seed %d: BERTH_SEED=%d replays what is done, not when it strikes", seed, seed)
 			n := start(t, options{host: hosts.Options{Version: v}, agent: hosts.AgentOptions{StateDir: smallDisk(t, "64m")}})
-			h := &hour{
+			h := &longChurn{
 				churn: &churn{node: n, rand: rand.New(rand.NewPCG(uint64(seed), uint64(i))), edits: map[string]int32{}},
-				log:   all[i], length: length, wants: map[string]*wish{}, port: freePort(t),
+				log:   all[i], length: length, desired: map[string]*desiredPod{}, port: freePort(t),
 			}
 			h.legs = min(max(int(length/(6*time.Minute)), 4), 12)
 			h.run()
@@ -69,27 +69,27 @@ func TestAnHourOfChurn(t *testing.T) {
 	}
 }
 
-// hour is one run.
-type hour struct {
-	*churn // its makers of pods and who judges them
-	log    *chronicle
-	length time.Duration
-	legs   int
-	life   int    // of the agent, from 0
-	proxy  *proxy // in its second life; nil: it talks to the runtime itself
-	began  time.Time
-	wants  map[string]*wish
-	port   int   // of the host, for one pod at a time
-	deck   []int // of troubles, not yet dealt
+// longChurn is one run.
+type longChurn struct {
+	*churn        // its makers of pods and who judges them
+	log           *runRecord
+	length        time.Duration
+	legs          int
+	life          int    // of the agent, from 0
+	proxy         *proxy // in its second life; nil: it talks to the runtime itself
+	began         time.Time
+	desired       map[string]*desiredPod
+	port          int   // of the host, for one pod at a time
+	pendingFaults []int // of troubles, not yet dealt
 }
 
-func (h *hour) run() {
+func (h *longChurn) run() {
 	h.must("no registry", h.host.SetRegistry("registry.example", "server = \"http://127.0.0.1:1\"\n"))
-	names := h.calm()
-	before, status := h.living(""), h.pods()
-	watch := h.vigil(h.edited, func(was, is *corev1.Pod) {
+	names := h.createStablePods()
+	before, status := h.liveObjects(""), h.pods()
+	watch := h.watchStatus(h.editCount, func(was, is *corev1.Pod) {
 		if slices.Contains(names, is.Name) {
-			h.compare(was, is)
+			h.compareStatus(was, is)
 		}
 	})
 	v, err := h.host.Runtime.Version(h.Context(), &runtimeapi.VersionRequest{})
@@ -98,21 +98,21 @@ func (h *hour) run() {
 	h.began = time.Now()
 	h.log.began = h.began
 	samples := h.sampling()
-	h.rest() // before anything
+	h.recordRestPoint() // before anything
 	for leg := range h.legs {
-		h.leg(leg, names)
-		h.rest()
+		h.runLeg(leg, names)
+		h.recordRestPoint()
 		if h.Failed() {
 			h.Fatalf("in leg %d of %d", leg+1, h.legs)
 		}
 	}
 	samples()
 	h.log.took = time.Since(h.began)
-	h.flat()
-	h.stillLiving(before)
-	h.until("of the commands that hang no more than one to be left", func() bool { return h.processes(hangs) <= 1 })
+	h.checkMemoryGrowth()
+	h.checkStillLive(before)
+	h.waitFor("of the commands that hang no more than one to be left", func() bool { return h.processes(hangMarker) <= 1 })
 	for _, name := range names {
-		h.once(name)
+		h.checkRanOnce(name)
 		if p := h.pods()[name]; p.Status.PodIP != status[name].Status.PodIP {
 			h.Errorf("%s has the address %s, had %s", name, p.Status.PodIP, status[name].Status.PodIP)
 		}
@@ -120,21 +120,21 @@ func (h *hour) run() {
 	watch.end()
 	h.log.answers, h.log.wereReady = watch.told, len(watch.first)
 	for _, name := range names {
-		h.drop(name)
+		h.removeManifest(name)
 	}
-	h.gone()
+	h.waitNothingLeft()
 	h.log.passed = !h.Failed()
-	h.Logf("%d pods came and went in %s under %d faults; users: %s", h.log.came, h.log.took.Round(time.Second), len(h.log.struck), h.log.users.said())
+	h.Logf("%d pods came and went in %s under %d faults; users: %s", h.log.came, h.log.took.Round(time.Second), len(h.log.faults), h.log.users.summary())
 }
 
-// calm makes the pods that nobody touches.
-func (h *hour) calm() []string {
+// createStablePods makes the pods that nobody touches.
+func (h *longChurn) createStablePods() []string {
 	h.Helper()
-	names := make([]string, stable)
+	names := make([]string, stablePods)
 	for i := range names {
 		names[i] = fmt.Sprintf("stable-%d", i)
 		if i == 0 {
-			h.put(names[i], h.hanging(h.rich(names[i]))...)
+			h.put(names[i], h.withHangingProbe(h.rich(names[i]))...)
 		} else {
 			h.putPod(h.pod(&incarnation{name: names[i], kind: (i - 1) * 3, image: images.TestboxRef}))
 		}
@@ -142,63 +142,63 @@ func (h *hour) calm() []string {
 	h.awaitRunning(names...)
 	h.must("restart the agent", h.agent.Restart(h.Context())) // what it leaves behind is on disk
 	h.awaitRunning(names...)
-	h.until("the probe that hangs to be under way", func() bool { return h.processes(hangs) == 1 })
+	h.waitFor("the probe that hangs to be under way", func() bool { return h.processes(hangMarker) == 1 })
 	return names
 }
 
-// leg churns until its share of the time is over, and for some steps and a fault at
+// runLeg churns until its share of the time is over, and for some steps and a fault at
 // least; then all that it wanted goes. In the middle of the run the agent is killed.
-func (h *hour) leg(number int, names []string) {
+func (h *longChurn) runLeg(number int, names []string) {
 	h.Helper()
-	users := h.users(names)
+	users := h.runUsers(names)
 	end := h.began.Add(h.length * time.Duration(number+1) / time.Duration(h.legs))
 	for struck := 0; struck == 0 || time.Now().Before(end); struck++ {
 		for range 3 + h.rand.IntN(12) {
 			h.step()
-			h.breathe()
+			h.randomSleep()
 		}
 		if number == h.legs/2 && h.life == 0 {
-			h.strike(trouble{"agent killed", (*hour).killAgent})
+			h.injectFault(faultKind{"agent killed", (*longChurn).killAgent})
 		} else {
-			h.strike(trouble{})
+			h.injectFault(faultKind{})
 		}
 		if h.Failed() {
 			break // it says in which leg
 		}
 	}
 	users()
-	for _, name := range slices.Sorted(maps.Keys(h.wants)) {
+	for _, name := range slices.Sorted(maps.Keys(h.desired)) {
 		h.remove(name)
 	}
-	h.settled("all pods but those that stay to go")
+	h.waitSettled("all pods but those that stay to go")
 }
 
-// breathe waits for a random moment: users are not as fast as a loop. The second
+// randomSleep waits for a random moment: users are not as fast as a loop. The second
 // sleep of this package that is no wait for anything.
-func (h *hour) breathe() {
+func (h *longChurn) randomSleep() {
 	d := time.Duration(h.rand.ExpFloat64() * float64(500*time.Millisecond))
 	time.Sleep(min(d, 3*time.Second))
 }
 
-func (h *hour) since() time.Duration { return time.Since(h.began) }
+func (h *longChurn) elapsed() time.Duration { return time.Since(h.began) }
 
-// settled waits until all that is wanted is as it is wanted, and looks how often it
+// waitSettled waits until all that is wanted is as it is wanted, and looks how often it
 // really began.
-func (h *hour) settled(what string) {
+func (h *longChurn) waitSettled(what string) {
 	h.Helper()
 	amiss := ""
-	if !h.within(settling, what, func() bool { amiss = h.amiss(); return amiss == "" }) {
+	if !h.pollUntil(settleTimeout, what, func() bool { amiss = h.mismatch(); return amiss == "" }) {
 		h.Fatalf("%s: %s", what, amiss)
 	}
-	h.noDoubles()
+	h.checkNoDuplicates()
 	ran := map[string]int{}
-	for name, w := range h.wants {
-		if w.begins() {
-			ran[name] = h.ranOnce(w.witness(), "main")
+	for name, w := range h.desired {
+		if w.canStart() {
+			ran[name] = h.waitRan(w.witness(), "main")
 		}
 	}
 	pods := h.pods()
-	for name, w := range h.wants {
+	for name, w := range h.desired {
 		p, ok := pods[name]
 		if !ok || len(p.Status.ContainerStatuses) == 0 {
 			h.Errorf("%s is not known any more", name)
@@ -209,8 +209,8 @@ func (h *hour) settled(what string) {
 			starts++ // it may be beginning again just now
 		}
 		switch {
-		case !w.begins():
-			if h.ran(w.witness(), "main") > 0 {
+		case !w.canStart():
+			if h.startCount(w.witness(), "main") > 0 {
 				h.Errorf("%s ran, and has no image", name)
 			}
 		case ran[name] < 1 || ran[name] > starts:
@@ -218,38 +218,38 @@ func (h *hour) settled(what string) {
 		case (w.fate == works || w.fate == fails) && ran[name] != 1:
 			h.Errorf("%s is to run once, and really began %d times", name, ran[name])
 		}
-		if hooked(&p) && h.ran(w.witness(), "postStart") == 0 {
+		if hasHooks(&p) && h.startCount(w.witness(), "postStart") == 0 {
 			h.Errorf("the postStart hook of %s never ran", name)
 		}
 	}
 }
 
-// amiss says what is not as it is wanted; empty: nothing.
-func (h *hour) amiss() string {
+// mismatch says what is not as it is wanted; empty: nothing.
+func (h *longChurn) mismatch() string {
 	pods := h.pods()
 	if pods == nil {
 		return "the agent does not answer"
 	}
-	for name, w := range h.wants {
+	for name, w := range h.desired {
 		p, ok := pods[name]
 		if !ok {
 			return name + " is not known"
 		}
-		if why := w.amiss(&p); why != "" {
+		if why := w.mismatch(&p); why != "" {
 			return name + ": " + why
 		}
-		if want, is := w.text(), h.projected(&p); w.config > 0 && is != want {
+		if want, is := w.configText(), h.configMapFile(&p); w.config > 0 && is != want {
 			return fmt.Sprintf("%s: its ConfigMap says %q and is to say %q", name, is, want)
 		}
 	}
-	if want := len(h.wants) + stable; len(pods) != want {
+	if want := len(h.desired) + stablePods; len(pods) != want {
 		return fmt.Sprintf("%d pods are known, and %d are wanted", len(pods), want)
 	}
 	return ""
 }
 
-// chronicle is what one run leaves for the report.
-type chronicle struct {
+// runRecord is what one run leaves for the report.
+type runRecord struct {
 	version   hosts.Version
 	runtime   string // as containerd says
 	began     time.Time
@@ -257,29 +257,29 @@ type chronicle struct {
 	passed    bool
 	came      int
 	edits     map[string]int
-	struck    []blow
+	faults    []faultRecord
 	rests     []restPoint
-	users     visits
+	users     userRequests
 	answers   int // about pods that had been Ready
 	wereReady int // pods that were
 	samples   []sample
 }
 
-// blow is a fault that struck.
-type blow struct {
+// faultRecord is a fault that struck.
+type faultRecord struct {
 	kind     string
 	at, held time.Duration
 	recovery time.Duration // from when it was let go until all was as wanted
 }
 
-// blows are those of each kind, by name.
-func (c *chronicle) blows() (kinds []string, of map[string][]blow) {
-	of = map[string][]blow{}
-	for _, b := range c.struck {
+// faultsByKind are those of each kind, by name.
+func (c *runRecord) faultsByKind() (kinds []string, of map[string][]faultRecord) {
+	of = map[string][]faultRecord{}
+	for _, b := range c.faults {
 		of[b.kind] = append(of[b.kind], b)
 	}
 	for _, all := range of {
-		slices.SortFunc(all, func(a, b blow) int { return cmp.Compare(a.recovery, b.recovery) })
+		slices.SortFunc(all, func(a, b faultRecord) int { return cmp.Compare(a.recovery, b.recovery) })
 	}
 	return slices.Sorted(maps.Keys(of)), of
 }

@@ -11,17 +11,19 @@ import (
 	"berth/nodeapi"
 )
 
-// visits counts what users did, and how much of it had its answer: the rest was cut
+// userRequests counts what users did, and how much of it had its answer: the rest was cut
 // off by themselves, or asked while the agent or the runtime was away.
-type visits struct{ asked, answered map[string]int }
+type userRequests struct{ asked, answered map[string]int }
 
-func (v visits) said() string { return fmt.Sprintf("asked %v, answered %v", v.asked, v.answered) }
+func (v userRequests) summary() string {
+	return fmt.Sprintf("asked %v, answered %v", v.asked, v.answered)
+}
 
-// users look at pods, read and follow logs, run commands, forward ports, and leave in
+// runUsers look at pods, read and follow logs, run commands, forward ports, and leave in
 // the middle of half of what they do, until the function that it returns is called.
-func (h *hour) users(stable []string) (stop func()) {
+func (h *longChurn) runUsers(stable []string) (stop func()) {
 	if h.log.users.asked == nil {
-		h.log.users = visits{asked: map[string]int{}, answered: map[string]int{}}
+		h.log.users = userRequests{asked: map[string]int{}, answered: map[string]int{}}
 	}
 	random := rand.New(rand.NewPCG(h.rand.Uint64(), 0)) // its own: how much is asked is a matter of time
 	ctx, cancel := context.WithCancel(h.Context())
@@ -29,7 +31,7 @@ func (h *hour) users(stable []string) (stop func()) {
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			one, leave := context.WithTimeout(ctx, time.Duration(50+random.IntN(2000))*time.Millisecond)
-			what, err := h.visit(one, random, stable[random.IntN(len(stable))])
+			what, err := h.userRequest(one, random, stable[random.IntN(len(stable))])
 			leave()
 			h.log.users.asked[what]++
 			if err == nil {
@@ -46,7 +48,7 @@ func (h *hour) users(stable []string) (stop func()) {
 	return stop
 }
 
-func (h *hour) visit(ctx context.Context, random *rand.Rand, pod string) (what string, err error) {
+func (h *longChurn) userRequest(ctx context.Context, random *rand.Rand, pod string) (what string, err error) {
 	switch random.IntN(8) {
 	case 0:
 		return "exec", h.agent.Command(ctx, "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "began", ",", "sleep", "300ms").Run()
@@ -55,7 +57,7 @@ func (h *hour) visit(ctx context.Context, random *rand.Rand, pod string) (what s
 	case 2:
 		return "logs", h.client.Logs(ctx, nodeapi.LogRequest{Namespace: "default", Pod: pod, Container: "main", Follow: random.IntN(2) == 0}, io.Discard, io.Discard)
 	case 3:
-		return "port-forward", h.forwarded(ctx, pod)
+		return "port-forward", h.portForward(ctx, pod)
 	case 4:
 		_, err = h.client.Describe(ctx, "default", pod)
 		return "describe", err
@@ -70,9 +72,9 @@ func (h *hour) visit(ctx context.Context, random *rand.Rand, pod string) (what s
 	}
 }
 
-// forwarded asks the pod's web server one thing. It is closed in the middle when ctx
+// portForward asks the pod's web server one thing. It is closed in the middle when ctx
 // ends.
-func (h *hour) forwarded(ctx context.Context, pod string) error {
+func (h *longChurn) portForward(ctx context.Context, pod string) error {
 	s, err := h.client.PortForward(ctx, "default", pod, 8080)
 	if err != nil {
 		return err

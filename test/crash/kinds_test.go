@@ -14,19 +14,19 @@ import (
 // Where the agent is killed before and after each kind of action that package
 // plan has. A kind that is in neither table has to say in unkilled why not.
 var (
-	walked = []string{ // by TestKilledAtEveryBoundary, which proves it
+	walked = []string{ // by TestKillAtEveryActionBoundary, which proves it
 		"CreateDirs", "EnsureCgroup", "MountVolume", "RunSandbox", "StartContainer",
 		"StopContainer", "StopSandbox", "RemoveContainer", "RemoveSandbox", "UnmountVolume", "RemoveCgroup", "RemoveDirs",
 	}
 	unkilled = map[string]string{}
 )
 
-// TestEveryKindOfActionHasAKillPoint: a kind that is added to package plan is
+// TestEveryActionHasKillPoint: a kind that is added to package plan is
 // killed at, too.
-func TestEveryKindOfActionHasAKillPoint(t *testing.T) {
+func TestEveryActionHasKillPoint(t *testing.T) {
 	t.Parallel()
 	covered := slices.Concat(walked, slices.Collect(maps.Keys(unkilled)))
-	for _, s := range wholeLife {
+	for _, s := range lifecycleStages {
 		covered = append(covered, s.kind)
 	}
 	kinds := actionKinds(t)

@@ -12,20 +12,20 @@ import (
 	"berth/test/hosts"
 )
 
-// TestScenario14_WhatNoSandboxHoldsAfterPowerLossIsCollected: the power goes while
+// TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss: the power goes while
 // sandboxes are being made, and containerd comes back without one that it had.
 // In the end addresses are in use by the pods that run and by the sandbox of
 // another agent, which containerd still lists, and by nothing else.
-func TestScenario14_WhatNoSandboxHoldsAfterPowerLossIsCollected(t *testing.T) {
+func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			n := start(t, options{host: hosts.Options{Version: v}, dozing: true})
-			foreign := n.foreign()
+			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
+			foreign := n.runForeignSandbox()
 			theirs := n.addresses()
 			port := freePort(t)
-			n.begin(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
+			n.startAgent(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
 			n.putPod(n.simple("lost"))
 			n.putPod(n.simple("kept"))
 			n.awaitRunning("lost", "kept")
@@ -40,16 +40,16 @@ func TestScenario14_WhatNoSandboxHoldsAfterPowerLossIsCollected(t *testing.T) {
 			for _, name := range late {
 				n.putPod(n.simple(name))
 			}
-			n.until("an address of a sandbox that is being made", func() bool { return len(n.addresses()) > len(theirs)+2 })
+			n.waitFor("an address of a sandbox that is being made", func() bool { return len(n.addresses()) > len(theirs)+2 })
 			n.must("power loss", n.host.PowerLoss())
-			n.drop("lost")
-			n.halfMade(strings.Repeat("4e", 32))
+			n.removeManifest("lost")
+			n.leaveOrphanedAddress(strings.Repeat("4e", 32))
 			n.must("containerd", n.host.Restart(t.Context()))
 			n.must("forget", n.host.DeleteRecords(t.Context(), ids...))
 			n.launch()
 			alive := append(late, "kept")
 			n.awaitRunning(alive...)
-			if !n.within(sweptBound, "as many addresses as pods that run", func() bool {
+			if !n.pollUntil(cleanupTimeout, "as many addresses as pods that run", func() bool {
 				return len(n.addresses()) == len(alive)+len(theirs)
 			}) {
 				n.Fatalf("in use: %v", n.addresses())
@@ -57,7 +57,7 @@ func TestScenario14_WhatNoSandboxHoldsAfterPowerLossIsCollected(t *testing.T) {
 			if !slices.Contains(n.addresses(), theirs[0]) {
 				n.Errorf("the other agent's %s was taken: %v", theirs[0], n.addresses())
 			}
-			n.until("what was collected to be counted", func() bool {
+			n.waitFor("what was collected to be counted", func() bool {
 				m := n.metrics(port)
 				return strings.Contains(m, `berth_leftovers_swept_total{kind="attachment"}`) &&
 					strings.Contains(m, `berth_leftovers_swept_total{kind="address"}`)
@@ -68,16 +68,16 @@ func TestScenario14_WhatNoSandboxHoldsAfterPowerLossIsCollected(t *testing.T) {
 			_, err := n.host.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: foreign})
 			n.must("remove the other agent's sandbox", err)
 			for _, name := range alive {
-				n.drop(name)
+				n.removeManifest(name)
 			}
-			n.gone()
+			n.waitNothingLeft()
 		})
 	}
 }
 
-// halfMade leaves an address as host-local does when the power goes before ADD has
+// leaveOrphanedAddress leaves an address as host-local does when the power goes before ADD has
 // ended: libcni remembers nothing of it, and no list shows the sandbox.
-func (n *node) halfMade(id string) {
+func (n *node) leaveOrphanedAddress(id string) {
 	n.Helper()
 	stores, err := filepath.Glob(filepath.Join(n.host.Dir, "cni", "addresses", "*"))
 	n.must("find the addresses", err)

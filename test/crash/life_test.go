@@ -18,9 +18,9 @@ import (
 	"berth/test/images"
 )
 
-// whole is a pod with all that not every pod has: an image to pull, hooks, a
+// lifecyclePod is a pod with all that not every pod has: an image to pull, hooks, a
 // projected volume that changes, resources that change.
-type whole struct {
+type lifecyclePod struct {
 	*node
 	name   string
 	repo   string
@@ -32,39 +32,39 @@ type whole struct {
 	uid    string
 }
 
-// stage is one action at which the agent dies, in the order of a pod's life.
-type stage struct {
-	kind  string         // of package plan
-	cause func(w *whole) // makes the agent do it; nil: it comes by itself
-	dead  func(w *whole) // looks at what there is before the agent comes back
-	right func(w *whole) // waits until what it was to bring about is there; nil: the next stage tells
+// killStage is one action at which the agent dies, in the order of a pod's life.
+type killStage struct {
+	kind  string                // of package plan
+	cause func(w *lifecyclePod) // makes the agent do it; nil: it comes by itself
+	dead  func(w *lifecyclePod) // looks at what there is before the agent comes back
+	right func(w *lifecyclePod) // waits until what it was to bring about is there; nil: the next stage tells
 }
 
-// wholeLife are the kinds of actions that TestKilledAtEveryBoundary does not
+// lifecycleStages are the kinds of actions that TestKillAtEveryActionBoundary does not
 // meet.
-var wholeLife = []stage{
-	{kind: "PullImage", cause: (*whole).put, dead: (*whole).noted},
-	{kind: "PostStart", right: (*whole).runs},
-	{kind: "ProjectVolume", cause: (*whole).reconfigure, right: (*whole).reconfigured},
-	{kind: "ResizeCgroup", cause: (*whole).grow},
-	{kind: "ResizeContainer", right: (*whole).grown},
-	{kind: "PreStop", cause: func(w *whole) { w.drop(w.name) }, right: (*whole).ended},
+var lifecycleStages = []killStage{
+	{kind: "PullImage", cause: (*lifecyclePod).writeManifest, dead: (*lifecyclePod).checkPullAfterKill},
+	{kind: "PostStart", right: (*lifecyclePod).checkRunning},
+	{kind: "ProjectVolume", cause: (*lifecyclePod).editConfigMap, right: (*lifecyclePod).checkConfigMap},
+	{kind: "ResizeCgroup", cause: (*lifecyclePod).requestResize},
+	{kind: "ResizeContainer", right: (*lifecyclePod).checkResized},
+	{kind: "PreStop", cause: func(w *lifecyclePod) { w.removeManifest(w.name) }, right: (*lifecyclePod).checkTerminated},
 }
 
-// TestKilledAllThroughAWholeLife kills the agent at each action of a life that
+// TestKillAtEveryLifecycleStage kills the agent at each action of a life that
 // has more than one container's start and end in it: first after each, then
 // before each.
-func TestKilledAllThroughAWholeLife(t *testing.T) {
+func TestKillAtEveryLifecycleStage(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, tags: []string{"crashpoints"}})
 			for _, moment := range []string{"after", "before"} {
-				w := n.whole(moment)
-				watch := n.vigil(nil, n.compare)
-				for _, s := range wholeLife {
-					w.killedAt(moment, s)
+				w := n.newLifecyclePod(moment)
+				watch := n.watchStatus(nil, n.compareStatus)
+				for _, s := range lifecycleStages {
+					w.killAt(moment, s)
 				}
 				watch.end()
 			}
@@ -72,15 +72,15 @@ func TestKilledAllThroughAWholeLife(t *testing.T) {
 	}
 }
 
-func (w *whole) killedAt(moment string, s stage) {
+func (w *lifecyclePod) killAt(moment string, s killStage) {
 	w.Helper()
 	point := moment + " " + s.kind + " "
-	w.relaunch("BERTH_CRASH=" + point)
+	w.restartWithEnv("BERTH_CRASH=" + point)
 	if s.cause != nil {
 		s.cause(w)
 	}
-	if !w.diesOr("half a minute to pass", func() bool { return false }) || !strings.HasPrefix(w.died(), point) {
-		w.Fatalf("the agent died at %q, and was to die %q", w.died(), point)
+	if !w.waitExitOr("half a minute to pass", func() bool { return false }) || !strings.HasPrefix(w.lastKillPoint(), point) {
+		w.Fatalf("the agent died at %q, and was to die %q", w.lastKillPoint(), point)
 	}
 	if s.dead != nil {
 		s.dead(w)
@@ -92,16 +92,16 @@ func (w *whole) killedAt(moment string, s stage) {
 	w.launch()
 	s.right(w)
 	if w.Failed() {
-		w.Fatalf("killed at %s", w.died())
+		w.Fatalf("killed at %s", w.lastKillPoint())
 	}
 }
 
-// whole makes the pod, and the registry that has its image.
-func (n *node) whole(moment string) *whole {
+// newLifecyclePod makes the pod, and the registry that has its image.
+func (n *node) newLifecyclePod(moment string) *lifecyclePod {
 	n.Helper()
-	w := &whole{node: n, name: "whole-" + moment, repo: "berth/whole-" + moment}
+	w := &lifecyclePod{node: n, name: "whole-" + moment, repo: "berth/whole-" + moment}
 	ref := "registry.example/" + w.repo + ":1"
-	w.store = serve(n.T, ref, images.Bash)
+	w.store = newRegistry(n.T, ref, images.Bash)
 	n.must("registry", w.store.HostsToml(n.host.CertsDir(), "registry.example"))
 	p := n.simple(w.name)
 	p.Spec.TerminationGracePeriodSeconds = new(int64(60))
@@ -135,59 +135,59 @@ func (n *node) whole(moment string) *whole {
 	return w
 }
 
-func (w *whole) put() { w.Helper(); w.node.put(w.name, w.config, w.pod) }
+func (w *lifecyclePod) writeManifest() { w.Helper(); w.node.put(w.name, w.config, w.pod) }
 
 // pulledBlobs are those that the registry was asked for.
-func (w *whole) pulledBlobs() int { return w.store.Counts(w.repo).Blobs }
+func (w *lifecyclePod) pulledBlobs() int { return w.store.Counts(w.repo).Blobs }
 
-// noted looks at what the agent left behind when it died at the pull.
-func (w *whole) noted() {
+// checkPullAfterKill looks at what the agent left behind when it died at the pull.
+func (w *lifecyclePod) checkPullAfterKill() {
 	w.Helper()
 	st, err := w.host.Image.ImageStatus(w.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: w.pod.Spec.Containers[0].Image}})
 	w.must("image status", err)
-	if after := strings.HasPrefix(w.died(), "after"); after != (st.Image != nil) {
-		w.Errorf("the agent died %s, and the image is there: %v", w.died(), st.Image != nil)
+	if after := strings.HasPrefix(w.lastKillPoint(), "after"); after != (st.Image != nil) {
+		w.Errorf("the agent died %s, and the image is there: %v", w.lastKillPoint(), st.Image != nil)
 	}
 	w.blobs = w.pulledBlobs()
 }
 
-// runs: the image was pulled, once if the pull was over, the hook ran, and each
+// checkRunning: the image was pulled, once if the pull was over, the hook ran, and each
 // container began one time.
-func (w *whole) runs() {
+func (w *lifecyclePod) checkRunning() {
 	w.Helper()
 	w.awaitRunning(w.name)
-	w.once(w.name)
+	w.checkRanOnce(w.name)
 	if c := w.store.Counts(w.repo); c.Manifests == 0 || w.blobs > 0 && c.Blobs != w.blobs {
 		w.Errorf("the registry was asked for %+v, and for %d blobs when the agent died", c, w.blobs)
 	}
-	if ran := w.ran(w.name, "postStart"); ran < 1 || ran > 2 {
+	if ran := w.startCount(w.name, "postStart"); ran < 1 || ran > 2 {
 		w.Errorf("postStart ran %d times", ran)
 	}
-	w.before, w.uid = w.living(w.name), string(w.pods()[w.name].UID)
+	w.before, w.uid = w.liveObjects(w.name), string(w.pods()[w.name].UID)
 }
 
-func (w *whole) same() {
+func (w *lifecyclePod) checkUnchanged() {
 	w.Helper()
-	w.stillLiving(w.before)
-	w.once(w.name)
+	w.checkStillLive(w.before)
+	w.checkRanOnce(w.name)
 	if uid := string(w.pods()[w.name].UID); uid != w.uid {
 		w.Errorf("the pod has the UID %s, had %s", uid, w.uid)
 	}
 }
 
-func (w *whole) reconfigure() {
+func (w *lifecyclePod) editConfigMap() {
 	w.Helper()
 	w.awaitRunning(w.name)
 	w.config.Data["key"] = "new"
-	w.put()
+	w.writeManifest()
 }
 
-// reconfigured: the containers see the new content, and of the old nothing is
+// checkConfigMap: the containers see the new content, and of the old nothing is
 // left.
-func (w *whole) reconfigured() {
+func (w *lifecyclePod) checkConfigMap() {
 	w.Helper()
 	dir := filepath.Join(w.agent.RootDir, "pods", w.uid, "volumes/kubernetes.io~configmap/config")
-	w.until("the new content", func() bool {
+	w.waitFor("the new content", func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "key"))
 		return err == nil && string(text) == "new"
 	})
@@ -196,34 +196,34 @@ func (w *whole) reconfigured() {
 			w.Errorf("container %s sees %q", c, got)
 		}
 	}
-	w.until("the old content to go", func() bool {
+	w.waitFor("the old content to go", func() bool {
 		entries, err := os.ReadDir(dir)
 		return err == nil && len(entries) == 3 // ..data, what it leads to, key
 	})
 	w.awaitRunning(w.name)
-	w.same()
+	w.checkUnchanged()
 }
 
-func (w *whole) exec(container string, command ...string) string {
+func (w *lifecyclePod) exec(container string, command ...string) string {
 	w.Helper()
 	out, err := w.agent.Command(w.Context(), append([]string{"exec", w.name, "-c", container, "--"}, command...)...).CombinedOutput()
 	w.must(fmt.Sprintf("exec %v: %s", command, out), err)
 	return strings.TrimSpace(string(out))
 }
 
-func (w *whole) grow() {
+func (w *lifecyclePod) requestResize() {
 	w.Helper()
 	w.awaitRunning(w.name)
 	w.pod.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory] = resource.MustParse("128Mi")
 	w.pod.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("96Mi")
-	w.put()
+	w.writeManifest()
 }
 
-// grown: the kernel limits the container and the pod to what is asked for, and
+// checkResized: the kernel limits the container and the pod to what is asked for, and
 // the status says so.
-func (w *whole) grown() {
+func (w *lifecyclePod) checkResized() {
 	w.Helper()
-	w.until("the resize to be over", func() bool {
+	w.waitFor("the resize to be over", func() bool {
 		p := w.pods()[w.name]
 		resizing := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodResizeInProgress || c.Type == corev1.PodResizePending
@@ -239,11 +239,11 @@ func (w *whole) grown() {
 	if got := w.podLimit(); got != fmt.Sprint(192<<20) {
 		w.Errorf("the pod is limited to %s", got)
 	}
-	w.same()
+	w.checkUnchanged()
 }
 
 // podLimit is the memory limit of the pod's own cgroup.
-func (w *whole) podLimit() string {
+func (w *lifecyclePod) podLimit() string {
 	w.Helper()
 	below := filepath.Join(w.host.CgroupRoot, "kubepods/burstable/pod"+w.uid)
 	for _, file := range []string{"/sys/fs/cgroup/memory" + below + "/memory.limit_in_bytes", "/sys/fs/cgroup" + below + "/memory.max"} {
@@ -255,15 +255,15 @@ func (w *whole) podLimit() string {
 	return ""
 }
 
-// ended: the hook ran before the end, no container began again.
-func (w *whole) ended() {
+// checkTerminated: the hook ran before the end, no container began again.
+func (w *lifecyclePod) checkTerminated() {
 	w.Helper()
-	w.gone()
-	if ran := w.ran(w.name, "preStop"); ran < 1 || ran > 2 {
+	w.waitNothingLeft()
+	if ran := w.startCount(w.name, "preStop"); ran < 1 || ran > 2 {
 		w.Errorf("preStop ran %d times", ran)
 	}
 	for _, c := range []string{"main", "second"} {
-		if ran := w.ran(w.name, c); ran != 1 {
+		if ran := w.startCount(w.name, c); ran != 1 {
 			w.Errorf("%s really ran %d times", c, ran)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"berth/test/hosts"
 )
 
-// holding is a plugin that waits in ADD as long as a file is there.
-const holding = `#!/bin/sh
+// blockAddScript is a plugin that waits in ADD as long as a file is there.
+const blockAddScript = `#!/bin/sh
 cat >/dev/null
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
@@ -21,8 +21,8 @@ ADD) : >DIR/adding; while [ -e DIR/hold ]; do sleep 0.05; done; echo '{"cniVersi
 esac
 `
 
-// hanging is a plugin that hangs in CHECK as long as a file is there.
-const hanging = `#!/bin/sh
+// hangCheckScript is a plugin that hangs in CHECK as long as a file is there.
+const hangCheckScript = `#!/bin/sh
 cat >/dev/null
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
@@ -31,26 +31,26 @@ CHECK) echo >>DIR/checking; while [ -e DIR/hang ]; do sleep 0.05; done ;;
 esac
 `
 
-// TestScenario14_NetworksOfPodsComeWholeAndLeakNothing: the agent is killed while it
+// TestScenario14_PodNetworksAttachCompletelyAndLeakNothing: the agent is killed while it
 // attaches a pod to a network that it asks for, after it has done so and before a
 // container runs; containerd forgets such a pod while the plugins of two others hang in
 // CHECK; the power goes. A pod runs with all of its networks or not at all, and no address
 // is lost.
-func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
+func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			n := start(t, options{host: hosts.Options{Version: v}, dozing: true})
+			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
 			dir := t.TempDir()
-			n.side(dir)
+			n.installSideNetworks(dir)
 			held := func() []string {
 				all, err := filepath.Glob(filepath.Join(dir, "addresses", "side", "10.*"))
 				n.must("list addresses", err)
 				return all
 			}
 			port := freePort(t)
-			n.begin(hosts.AgentOptions{
+			n.startAgent(hosts.AgentOptions{
 				Config:      map[string]any{"healthzPort": port},
 				BerthConfig: map[string]any{"cniBinDirs": []string{filepath.Join(dir, "bin"), n.host.BinDir}},
 			})
@@ -63,7 +63,7 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 			hold := filepath.Join(dir, "hold")
 			n.must("hold", os.WriteFile(hold, nil, 0o600))
 			n.putPod(asks("torn"))
-			n.until("ADD to be under way", func() bool { _, err := os.Stat(filepath.Join(dir, "adding")); return err == nil })
+			n.waitFor("ADD to be under way", func() bool { _, err := os.Stat(filepath.Join(dir, "adding")); return err == nil })
 			if len(held()) != 1 {
 				t.Errorf("in use: %v", held())
 			}
@@ -71,8 +71,8 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 			n.must("let go", os.Remove(hold))
 			n.launch()
 			n.awaitRunning("torn")
-			n.alone("torn")
-			n.until("one address in use", func() bool { return len(held()) == 1 })
+			n.checkSingleInstance("torn")
+			n.waitFor("one address in use", func() bool { return len(held()) == 1 })
 
 			// Between ADD and the start of a container.
 			late := asks("late")
@@ -80,7 +80,7 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 			late.Spec.Containers[0].Image = "docker.io/berth/nowhere:1"
 			late.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 			n.putPod(late)
-			n.until("its networks", func() bool {
+			n.waitFor("its networks", func() bool {
 				p := n.pods()["late"]
 				return strings.Contains(p.Annotations["k8s.v1.cni.cncf.io/network-status"], "side")
 			})
@@ -90,7 +90,7 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 			late.Spec.Containers[0].Image = image
 			n.putPod(late)
 			n.awaitRunning("late")
-			n.alone("late")
+			n.checkSingleInstance("late")
 			if len(n.sandboxes("late")) != 1 || strings.Join(held(), " ") != strings.Join(before, " ") {
 				t.Errorf("%d sandboxes; addresses %v, before %v", len(n.sandboxes("late")), held(), before)
 			}
@@ -99,26 +99,26 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 			n.putPod(asks("other"))
 			n.awaitRunning("other")
 			n.kill()
-			n.drop("torn")
-			n.must("forget", n.host.DeleteRecords(t.Context(), n.ids("torn")[1:]...))
+			n.removeManifest("torn")
+			n.must("forget", n.host.DeleteRecords(t.Context(), n.runtimeIDs("torn")[1:]...))
 			hang := filepath.Join(dir, "hang")
 			n.must("hang", os.WriteFile(hang, nil, 0o600))
 			checked := func() int { text, _ := os.ReadFile(filepath.Join(dir, "checking")); return len(text) }
 			first := checked()
 			n.launch()
 			n.awaitRunning("late")
-			n.until("two CHECKs that hang", func() bool { return checked() >= first+2 })
-			if !n.within(sweptBound, "what was forgotten to be collected", func() bool { return len(held()) == 2 }) {
+			n.waitFor("two CHECKs that hang", func() bool { return checked() >= first+2 })
+			if !n.pollUntil(cleanupTimeout, "what was forgotten to be collected", func() bool { return len(held()) == 2 }) {
 				n.Fatalf("in use: %v", held())
 			}
 			n.must("let go", os.Remove(hang))
-			n.until("what CHECK finds to be told", func() bool { // the last plugin's ADD has told of nothing
+			n.waitFor("what CHECK finds to be told", func() bool { // the last plugin's ADD has told of nothing
 				out, err := n.agent.Command(t.Context(), "describe", "late").CombinedOutput()
 				return err == nil && strings.Contains(string(out), "NetworkNotAsMade")
 			})
-			n.drop("other")
-			n.until("one address in use", func() bool { return len(held()) == 1 })
-			n.until("it to be counted", func() bool {
+			n.removeManifest("other")
+			n.waitFor("one address in use", func() bool { return len(held()) == 1 })
+			n.waitFor("it to be counted", func() bool {
 				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="network"} 1`)
 			})
 
@@ -126,10 +126,10 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 			n.must("power loss", n.host.PowerLoss())
 			n.must("containerd", n.host.Restart(t.Context()))
 			n.launch()
-			n.until("the pod to run again", func() bool { return n.ran("late", "main") == 2 && n.running("late") })
-			n.until("one address in use", func() bool { return len(held()) == 1 })
-			n.drop("late")
-			n.gone()
+			n.waitFor("the pod to run again", func() bool { return n.startCount("late", "main") == 2 && n.running("late") })
+			n.waitFor("one address in use", func() bool { return len(held()) == 1 })
+			n.removeManifest("late")
+			n.waitNothingLeft()
 			left, err := filepath.Glob(filepath.Join(n.agent.StateDir, "networks", "*.json"))
 			if err != nil || len(left)+len(held()) > 0 {
 				t.Errorf("left %v %v, %v", left, held(), err)
@@ -138,9 +138,9 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 	}
 }
 
-// side gives the node a network beside its own whose addresses and plugin lie in
+// installSideNetworks gives the node a network beside its own whose addresses and plugin lie in
 // a directory.
-func (n *node) side(dir string) {
+func (n *node) installSideNetworks(dir string) {
 	n.Helper()
 	text, err := json.Marshal(map[string]any{
 		"cniVersion": "1.0.0", "name": "side", "plugins": []any{
@@ -157,7 +157,7 @@ func (n *node) side(dir string) {
 	n.must("network", os.MkdirAll(conf, 0o755))
 	n.must("network", os.MkdirAll(bin, 0o755))
 	n.must("network", os.WriteFile(filepath.Join(conf, "side.conflist"), text, 0o644))
-	for name, text := range map[string]string{"hanging": hanging, "holding": holding} {
+	for name, text := range map[string]string{"hanging": hangCheckScript, "holding": blockAddScript} {
 		n.must("plugin", hosts.WriteProgram(filepath.Join(bin, name), strings.ReplaceAll(text, "DIR", dir)))
 	}
 }

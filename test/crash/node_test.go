@@ -29,8 +29,8 @@ type node struct {
 	client  *nodeapi.Client
 	witness string // folder on the host; see the package's doc
 
-	mu    sync.Mutex
-	wrong []string
+	mu       sync.Mutex
+	failures []string
 }
 
 // Error, Errorf and Fatalf keep what is wrong: it is said again after the long logs of
@@ -43,7 +43,7 @@ func (n *node) Error(args ...any) {
 func (n *node) Errorf(format string, args ...any) {
 	n.Helper()
 	n.mu.Lock()
-	n.wrong = append(n.wrong, fmt.Sprintf(format, args...))
+	n.failures = append(n.failures, fmt.Sprintf(format, args...))
 	n.mu.Unlock()
 	n.T.Errorf(format, args...)
 }
@@ -56,10 +56,10 @@ func (n *node) Fatalf(format string, args ...any) {
 
 // options of a node; the zero value has Debian's containerd and the plain agent.
 type options struct {
-	host   hosts.Options
-	agent  hosts.AgentOptions
-	tags   []string
-	dozing bool // the agent is not started: see begin
+	host    hosts.Options
+	agent   hosts.AgentOptions
+	tags    []string
+	noStart bool // the agent is not started: see begin
 }
 
 // otherImage is the test program under a second name, for edits of an image.
@@ -86,7 +86,7 @@ func imagesOf(t *testing.T) []string {
 // start makes a node that is gone at the end of the test, and proves it.
 func start(t *testing.T, o options) *node {
 	t.Helper()
-	binary, err := hosts.BuildBerth(t.Context(), hosts.BuildOptions{Tags: o.tags, Race: raced})
+	binary, err := hosts.BuildBerth(t.Context(), hosts.BuildOptions{Tags: o.tags, Race: raceEnabled})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,23 +97,23 @@ func start(t *testing.T, o options) *node {
 		t.Fatal(err)
 	}
 	n := &node{T: t, host: h, witness: t.TempDir()}
-	t.Cleanup(n.stopped)
+	t.Cleanup(n.stopAndCheck)
 	if out, err := h.Ctr(t.Context(), "images", "tag", images.TestboxRef, otherImage); err != nil {
 		t.Fatalf("tag an image: %v: %s", err, out)
 	}
-	if !o.dozing {
+	if !o.noStart {
 		o.agent.Binary = binary
-		n.begin(o.agent)
+		n.startAgent(o.agent)
 	}
 	return n
 }
 
-// begin starts the node's agent for the first time.
-func (n *node) begin(o hosts.AgentOptions) {
+// startAgent starts the node's agent for the first time.
+func (n *node) startAgent(o hosts.AgentOptions) {
 	n.Helper()
 	var err error
 	if o.Binary == "" {
-		if o.Binary, err = hosts.BuildBerth(n.Context(), hosts.BuildOptions{Race: raced}); err != nil {
+		if o.Binary, err = hosts.BuildBerth(n.Context(), hosts.BuildOptions{Race: raceEnabled}); err != nil {
 			n.Fatal(err)
 		}
 	}
@@ -124,10 +124,10 @@ func (n *node) begin(o hosts.AgentOptions) {
 	if n.client, err = nodeapi.Dial(n.agent.Socket); err != nil {
 		n.Fatal(err)
 	}
-	n.ready()
+	n.waitReady()
 }
 
-func (n *node) stopped() {
+func (n *node) stopAndCheck() {
 	if n.agent != nil {
 		log := n.agent.Log()
 		if at := strings.Index(log, "DATA RACE"); at >= 0 {
@@ -163,7 +163,7 @@ func (n *node) stopped() {
 		}
 	}
 	if n.Failed() {
-		n.Logf("what was wrong:\n%s", strings.Join(n.wrong, "\n"))
+		n.Logf("what was wrong:\n%s", strings.Join(n.failures, "\n"))
 	}
 }
 
@@ -175,24 +175,28 @@ func (n *node) must(what string, err error) {
 	}
 }
 
-func (n *node) ready()  { n.Helper(); n.must("agent", n.agent.WaitReady(n.Context())) }
-func (n *node) launch() { n.Helper(); n.must("start the agent", n.agent.Start(n.Context())); n.ready() }
-func (n *node) kill()   { n.Helper(); n.must("kill the agent", n.agent.Kill9()) }
+func (n *node) waitReady() { n.Helper(); n.must("agent", n.agent.WaitReady(n.Context())) }
+func (n *node) launch() {
+	n.Helper()
+	n.must("start the agent", n.agent.Start(n.Context()))
+	n.waitReady()
+}
+func (n *node) kill() { n.Helper(); n.must("kill the agent", n.agent.Kill9()) }
 
-// bound is how long anything is waited for: far longer than it takes on an idle
+// waitTimeout is how long anything is waited for: far longer than it takes on an idle
 // machine, because the machine may not be idle, and less than a call to the
 // runtime may take, so that what hangs behind another's call is seen.
-const bound = 80 * time.Second
+const waitTimeout = 80 * time.Second
 
-// until waits for a condition.
-func (n *node) until(what string, cond func() bool) {
+// waitFor waits for a condition.
+func (n *node) waitFor(what string, cond func() bool) {
 	n.Helper()
-	if !n.within(bound, what, cond) {
+	if !n.pollUntil(waitTimeout, what, cond) {
 		n.FailNow()
 	}
 }
 
-func (n *node) within(bound time.Duration, what string, cond func() bool) bool {
+func (n *node) pollUntil(bound time.Duration, what string, cond func() bool) bool {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), bound)
 	defer cancel()
@@ -246,7 +250,7 @@ func (n *node) put(name string, objects ...any) {
 
 func (n *node) putPod(p *corev1.Pod) { n.Helper(); n.put(p.Name, p) }
 
-func (n *node) drop(name string) {
+func (n *node) removeManifest(name string) {
 	n.Helper()
 	n.must("remove manifest", os.Remove(filepath.Join(n.agent.ManifestDir, name+".yaml")))
 }
@@ -285,7 +289,7 @@ func (n *node) running(names ...string) bool {
 // awaitRunning waits until every pod named is Running and Ready.
 func (n *node) awaitRunning(names ...string) {
 	n.Helper()
-	n.until(strings.Join(names, ", ")+" to run", func() bool { return n.running(names...) })
+	n.waitFor(strings.Join(names, ", ")+" to run", func() bool { return n.running(names...) })
 }
 
 func isReady(p *corev1.Pod) bool {
@@ -298,23 +302,23 @@ func statuses(p *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 }
 
-// sweptBound is how long it may take until nothing is left of pods whose calls
+// cleanupTimeout is how long it may take until nothing is left of pods whose calls
 // were cut off: what the runtime has forgotten is watched for a while before it
 // is removed.
-const sweptBound = 3 * time.Minute
+const cleanupTimeout = 3 * time.Minute
 
-// gone waits until nothing of any pod is left: in the agent, in the runtime, on
+// waitNothingLeft waits until nothing of any pod is left: in the agent, in the runtime, on
 // the host. What a call that was cut off may have left in containerd's keeping has
 // longer than the bound; nothing may stay.
-func (n *node) gone() {
+func (n *node) waitNothingLeft() {
 	n.Helper()
 	var left []string
 	for _, wait := range []struct {
 		bound   time.Duration
 		ignored func(leftover string) bool
-	}{{bound, ofContainerd}, {sweptBound, func(string) bool { return false }}} {
-		if !n.within(wait.bound, "nothing to be left", func() bool {
-			left = slices.DeleteFunc(n.left(), wait.ignored)
+	}{{waitTimeout, isContainerdLeftover}, {cleanupTimeout, func(string) bool { return false }}} {
+		if !n.pollUntil(wait.bound, "nothing to be left", func() bool {
+			left = slices.DeleteFunc(n.leftovers(), wait.ignored)
 			return len(left) == 0
 		}) {
 			n.Fatalf("left:\n%s", strings.Join(left, "\n"))
@@ -322,10 +326,10 @@ func (n *node) gone() {
 	}
 }
 
-// ofContainerd reports whether containerd, or a plugin that it runs, would take a
+// isContainerdLeftover reports whether containerd, or a plugin that it runs, would take a
 // leftover away if it had not been cut off. What runs in a pod is not among it,
 // nor a cgroup or a directory of the agent.
-func ofContainerd(leftover string) bool {
+func isContainerdLeftover(leftover string) bool {
 	kind, what, _ := strings.Cut(leftover, " ")
 	switch kind {
 	case "pod", "pod:", "sandbox", "container", "cgroup":
@@ -340,7 +344,7 @@ func ofContainerd(leftover string) bool {
 	return true // addresses, links, rules, chains, containerd's books and directories
 }
 
-func (n *node) left() []string {
+func (n *node) leftovers() []string {
 	pods := n.pods()
 	if pods == nil {
 		return []string{"pod: the agent does not answer"}
@@ -395,9 +399,9 @@ func (n *node) containers(pod string) []*runtimeapi.Container {
 	})
 }
 
-// living are the ready sandboxes and running containers of a pod, or of all, by
+// liveObjects are the ready sandboxes and running containers of a pod, or of all, by
 // ID. Containers named init are left out: they end by themselves.
-func (n *node) living(pod string) map[string]string {
+func (n *node) liveObjects(pod string) map[string]string {
 	n.Helper()
 	live := map[string]string{}
 	for _, s := range n.sandboxes(pod) {
@@ -413,10 +417,10 @@ func (n *node) living(pod string) map[string]string {
 	return live
 }
 
-// stillLiving tells which of before do not run any more.
-func (n *node) stillLiving(before map[string]string) {
+// checkStillLive tells which of before do not run any more.
+func (n *node) checkStillLive(before map[string]string) {
 	n.Helper()
-	now := n.living("")
+	now := n.liveObjects("")
 	for id, what := range before {
 		if _, ok := now[id]; !ok {
 			n.Errorf("%s, %.12s, ran before and does not any more", what, id)
@@ -424,25 +428,25 @@ func (n *node) stillLiving(before map[string]string) {
 	}
 }
 
-// ranOnce waits for the witness of a container that has begun only just now, and
+// waitRan waits for the witness of a container that has begun only just now, and
 // returns how often it really ran.
-func (n *node) ranOnce(pod, container string) int {
+func (n *node) waitRan(pod, container string) int {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), bound)
+	ctx, cancel := context.WithTimeout(n.Context(), waitTimeout)
 	defer cancel()
-	_ = hosts.WaitFor(ctx, "the witness", func() (bool, error) { return n.ran(pod, container) > 0, nil }) // the count says it
-	return n.ran(pod, container)
+	_ = hosts.WaitFor(ctx, "the witness", func() (bool, error) { return n.startCount(pod, container) > 0, nil }) // the count says it
+	return n.startCount(pod, container)
 }
 
-// ran counts how often a container of a pod really ran.
-func (n *node) ran(pod, container string) int {
+// startCount counts how often a container of a pod really ran.
+func (n *node) startCount(pod, container string) int {
 	text, _ := os.ReadFile(filepath.Join(n.witness, pod+"."+container))
 	return strings.Count(string(text), "\n")
 }
 
-// once checks that a pod that runs has run once: no restart, one object per
+// checkRanOnce checks that a pod that runs has run once: no restart, one object per
 // container, one sandbox, each container begun one time.
-func (n *node) once(name string) {
+func (n *node) checkRanOnce(name string) {
 	n.Helper()
 	p, ok := n.pods()[name]
 	if !ok {
@@ -466,7 +470,7 @@ func (n *node) once(name string) {
 		if seen[s.Name] != 1 {
 			n.Errorf("pod %s: %d containers of the name %s", name, seen[s.Name], s.Name)
 		}
-		if ran := n.ranOnce(name, s.Name); ran != 1 {
+		if ran := n.waitRan(name, s.Name); ran != 1 {
 			n.Errorf("pod %s: %s really ran %d times", name, s.Name, ran)
 		}
 	}

@@ -26,8 +26,8 @@ type line struct {
 	dots   bool // single points, not joined
 }
 
-// panel is one plot over time. Ticks are moments at which something struck.
-type panel struct {
+// chartPanel is one plot over time. Ticks are moments at which something struck.
+type chartPanel struct {
 	title string
 	lines []line
 	ticks []time.Duration
@@ -45,7 +45,7 @@ const (
 var colours = []string{"#1f6fb4", "#c8641e", "#2f8f4e", "#7a4fa3"}
 
 // draw makes an SVG of panels, one below the other, with one axis of time.
-func draw(length time.Duration, panels []panel) string {
+func draw(length time.Duration, panels []chartPanel) string {
 	var b strings.Builder
 	height := panelHeight * len(panels)
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="%s" font-size="12" fill="%s">`+"\n",
@@ -60,7 +60,7 @@ func draw(length time.Duration, panels []panel) string {
 	return b.String()
 }
 
-func (p *panel) draw(b *strings.Builder, length time.Duration) {
+func (p *chartPanel) draw(b *strings.Builder, length time.Duration) {
 	top := 1.0
 	for _, l := range p.lines {
 		for _, at := range l.points {
@@ -135,11 +135,11 @@ func niceStep(least float64) float64 {
 	}
 }
 
-// TestThePlotIsWhole: what is drawn is well-formed, nothing lies outside, and a gap
+// TestPlotIsWellFormed: what is drawn is well-formed, nothing lies outside, and a gap
 // is one.
-func TestThePlotIsWhole(t *testing.T) {
+func TestPlotIsWellFormed(t *testing.T) {
 	t.Parallel()
-	text := draw(time.Hour, []panel{
+	text := draw(time.Hour, []chartPanel{
 		{title: "a < b & c", lines: []line{
 			{name: "joined", points: []point{{0, 0}, {time.Minute, 40}, {2 * time.Minute, -1}, {3 * time.Minute, 130}, {time.Hour, 7}}},
 			{name: "single", dots: true, points: []point{{time.Hour, 130}}},

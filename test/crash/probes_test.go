@@ -46,20 +46,20 @@ func (n *node) probedPod(name string) *corev1.Pod {
 	hangs := *c.DeepCopy()
 	hangs.Name, hangs.Args = "hangs", []string{"sleep"}
 	hangs.StartupProbe, hangs.ReadinessProbe = nil, nil
-	hangs.LivenessProbe = each(run("sleep", "1h", ",", "print", name+goesOn))
+	hangs.LivenessProbe = each(run("sleep", "1h", ",", "print", name+longProbeMarker))
 	hangs.LivenessProbe.TimeoutSeconds = 3600
 	p.Spec.Containers = append(p.Spec.Containers, more, hangs)
 	podspec.SetDefaults(p)
 	return p
 }
 
-// goesOn ends the command line of the command that goes on.
-const goesOn = "-goes-on"
+// longProbeMarker ends the command line of the command that goes on.
+const longProbeMarker = "-goes-on"
 
-// TestScenario10_KillsWithProbesInFlightFlipNothing: kill -9 of the agent at any
+// TestScenario10_KillsDuringProbesKeepReadiness: kill -9 of the agent at any
 // moment, and a stop for longer than every timeout, while probes of every kind
 // are under way. The commands that are it then do not pile up.
-func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
+func TestScenario10_KillsDuringProbesKeepReadiness(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 				n.putPod(n.probedPod(name))
 			}
 			n.awaitRunning(names...)
-			before, first := n.living(""), n.pods()
+			before, first := n.liveObjects(""), n.pods()
 			for i := range 15 {
 				flips := n.watchReady(names)
 				time.Sleep(time.Duration(i*53) * time.Millisecond) // each time at another moment of the probes
@@ -81,13 +81,13 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 					n.must("let it go on", syscall.Kill(pid, syscall.SIGCONT))
 				}
 				flips.end(n)
-				n.until("a command of each pod to be under way", func() bool { return n.processes(goesOn) == len(names) })
-				cutOff := n.pids(goesOn)
+				n.waitFor("a command of each pod to be under way", func() bool { return n.processes(longProbeMarker) == len(names) })
+				cutOff := n.pids(longProbeMarker)
 				n.kill()
 				n.launch()
 				flips = n.watchReady(names)
 				n.awaitRunning(names...)
-				n.until("the agent to have looked", func() bool {
+				n.waitFor("the agent to have looked", func() bool {
 					for _, p := range n.pods() {
 						if len(p.Status.ContainerStatuses) == 0 { // until then it shows what it remembers
 							return false
@@ -96,30 +96,30 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 					return true
 				})
 				flips.end(n)
-				n.until("the commands to be gone that nobody waits for", func() bool {
-					return !slices.ContainsFunc(n.pids(goesOn), func(pid string) bool { return slices.Contains(cutOff, pid) })
+				n.waitFor("the commands to be gone that nobody waits for", func() bool {
+					return !slices.ContainsFunc(n.pids(longProbeMarker), func(pid string) bool { return slices.Contains(cutOff, pid) })
 				})
 				now := n.pods()
 				for _, name := range names {
 					was, is := first[name], now[name]
-					n.compare(&was, &is)
+					n.compareStatus(&was, &is)
 				}
 				if t.Failed() {
 					t.Fatalf("after %d kills", i+1)
 				}
 			}
-			n.stillLiving(before)
+			n.checkStillLive(before)
 			for _, name := range names {
-				n.drop(name)
+				n.removeManifest(name)
 			}
-			n.gone()
+			n.waitNothingLeft()
 		})
 	}
 }
 
-// TestACommandThatTheRuntimeCannotEndHasFailed: one that hangs with its shim does not
+// TestHungExecProbeFails: one that hangs with its shim does not
 // keep its pod Ready for ever. A runtime that hangs altogether says nothing of a pod.
-func TestACommandThatTheRuntimeCannotEndHasFailed(t *testing.T) {
+func TestHungExecProbeFails(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -135,38 +135,38 @@ func TestACommandThatTheRuntimeCannotEndHasFailed(t *testing.T) {
 			ready := func(want corev1.ConditionStatus) func() bool {
 				return func() bool { p := n.pods()["stuck"]; return readyOf(&p).Status == want }
 			}
-			n.until("the pod to be Ready", ready(corev1.ConditionTrue))
+			n.waitFor("the pod to be Ready", ready(corev1.ConditionTrue))
 			shims := n.shims(n.sandboxes("stuck")[0].Id)
 			if len(shims) != 1 {
 				t.Fatalf("the shims are %v", shims)
 			}
 			flips := n.watchReady([]string{"stuck"})
-			goOn := n.halt(n.host.Pid())
-			n.until("a probe that could not be made", func() bool {
+			goOn := n.stopProcess(n.host.Pid())
+			n.waitFor("a probe that could not be made", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
 				return err == nil && len(probes.Probes) == 1 && slices.ContainsFunc(probes.Probes[0].Recent, func(r nodeapi.ProbeRun) bool {
 					return r.Result == "unknown" && strings.Contains(r.Output, "runtime interrupted the command")
 				})
 			})
 			goOn()
-			n.until("the next to succeed", func() bool {
+			n.waitFor("the next to succeed", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
 				return err == nil && len(probes.Probes) == 1 && len(probes.Probes[0].Recent) > 0 && probes.Probes[0].Recent[0].Result == "success"
 			})
 			flips.end(n)
-			goOn = n.halt(shims[0])
-			n.until("the pod not to be Ready", ready(corev1.ConditionFalse))
+			goOn = n.stopProcess(shims[0])
+			n.waitFor("the pod not to be Ready", ready(corev1.ConditionFalse))
 			goOn()
-			n.until("the pod to be Ready again", ready(corev1.ConditionTrue))
-			n.once("stuck")
-			n.drop("stuck")
-			n.gone()
+			n.waitFor("the pod to be Ready again", ready(corev1.ConditionTrue))
+			n.checkRanOnce("stuck")
+			n.removeManifest("stuck")
+			n.waitNothingLeft()
 		})
 	}
 }
 
-// halt stops a process until goOn is called, or the test ends.
-func (n *node) halt(pid int) (goOn func()) {
+// stopProcess stops a process until goOn is called, or the test ends.
+func (n *node) stopProcess(pid int) (goOn func()) {
 	n.Helper()
 	n.must("stop a process", syscall.Kill(pid, syscall.SIGSTOP))
 	goOn = sync.OnceFunc(func() { n.must("let it go on", syscall.Kill(pid, syscall.SIGCONT)) })
@@ -174,17 +174,17 @@ func (n *node) halt(pid int) (goOn func()) {
 	return goOn
 }
 
-// flips watches pods that are ready for not being ready.
-type flips struct {
+// readinessWatch watches pods that are ready for not being ready.
+type readinessWatch struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 	mu   sync.Mutex
 	seen []string
 }
 
-func (n *node) watchReady(names []string) *flips {
+func (n *node) watchReady(names []string) *readinessWatch {
 	ctx, cancel := context.WithCancel(n.Context())
-	f := &flips{stop: cancel}
+	f := &readinessWatch{stop: cancel}
 	ours := map[string]bool{}
 	for _, name := range names {
 		ours[name] = true
@@ -207,7 +207,7 @@ func (n *node) watchReady(names []string) *flips {
 	return f
 }
 
-func (f *flips) end(n *node) {
+func (f *readinessWatch) end(n *node) {
 	n.Helper()
 	f.stop()
 	f.wg.Wait()

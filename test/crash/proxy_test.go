@@ -100,8 +100,8 @@ func (p *proxy) hit() int {
 	return p.hits
 }
 
-// holds tells whether a call hangs now.
-func (p *proxy) holds() bool {
+// isHolding tells whether a call hangs now.
+func (p *proxy) isHolding() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held > 0
@@ -124,7 +124,7 @@ func (p *proxy) hold(ctx context.Context, changed chan struct{}) error {
 	}
 }
 
-func (p *proxy) look(verb string, request []byte) (r *rule, changed chan struct{}) {
+func (p *proxy) match(verb string, request []byte) (r *rule, changed chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, r := range p.rules {
@@ -147,7 +147,7 @@ func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 	if err := in.RecvMsg(&request); err != nil {
 		return err
 	}
-	r, changed := p.look(method[strings.LastIndex(method, "/")+1:], request)
+	r, changed := p.match(method[strings.LastIndex(method, "/")+1:], request)
 	ctx := in.Context()
 	if told, ok := metadata.FromIncomingContext(ctx); ok { // for containerd's own services
 		ctx = metadata.NewOutgoingContext(ctx, metadata.MD{"containerd-namespace": told.Get("containerd-namespace")})
@@ -189,13 +189,13 @@ func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 	}
 }
 
-// behind is a node whose agent talks to its runtime through a proxy.
-func behind(t *testing.T, o options) (*node, *proxy) {
+// startWithProxy is a node whose agent talks to its runtime through a proxy.
+func startWithProxy(t *testing.T, o options) (*node, *proxy) {
 	t.Helper()
-	o.dozing = true
+	o.noStart = true
 	n := start(t, o)
 	p := newProxy(t, n.host.Endpoint)
 	o.agent.ExtraArgs = append(o.agent.ExtraArgs, "--container-runtime-endpoint", p.endpoint)
-	n.begin(o.agent)
+	n.startAgent(o.agent)
 	return n, p
 }

@@ -2,5 +2,5 @@
 
 package crash
 
-// raced says that the agent is built as this test is: without the race detector.
-const raced = false
+// raceEnabled says that the agent is built as this test is: without the race detector.
+const raceEnabled = false

@@ -2,5 +2,5 @@
 
 package crash
 
-// raced says that the agent is built as this test is: with the race detector.
-const raced = true
+// raceEnabled says that the agent is built as this test is: with the race detector.
+const raceEnabled = true

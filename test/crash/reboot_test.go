@@ -10,10 +10,10 @@ import (
 	"berth/test/hosts"
 )
 
-// TestScenario14_AfterPowerLossPodsComeBackOnce: the node loses its power and
+// TestScenario14_PodsRestartOnceAfterPowerLoss: the node loses its power and
 // comes back, several times. Pods run again by themselves, init containers
 // first; what was over stays over; no address is lost.
-func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
+func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -29,8 +29,8 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 				n.putPod(p)
 			}
 			n.awaitRunning(append(names, "cut-short")...)
-			n.exited("done", 0)
-			n.exited("failed", 7)
+			n.checkExited("done", 0)
+			n.checkExited("failed", 7)
 			n.must("restart the agent", n.agent.Restart(t.Context())) // so that all is on disk
 			for loss := 1; loss <= 3; loss++ {
 				n.must("power loss", n.host.PowerLoss())
@@ -42,14 +42,14 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 				if loss%2 != 0 {
 					n.must("agent", n.agent.Start(t.Context()))
 				}
-				n.ready()
+				n.waitReady()
 				// Before the runtime answers, the agent shows what it last knew.
-				n.until("every container to have begun again", func() bool {
+				n.waitFor("every container to have begun again", func() bool {
 					pods := n.pods()
 					return !slices.ContainsFunc(names, func(name string) bool {
 						p := pods[name]
 						ss := statuses(&p)
-						return len(ss) == 0 || slices.ContainsFunc(ss, func(s corev1.ContainerStatus) bool { return n.ran(name, s.Name) <= loss })
+						return len(ss) == 0 || slices.ContainsFunc(ss, func(s corev1.ContainerStatus) bool { return n.startCount(name, s.Name) <= loss })
 					})
 				})
 				n.awaitRunning(names...)
@@ -61,7 +61,7 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 				for _, name := range names {
 					p := n.pods()[name]
 					for _, s := range statuses(&p) {
-						if ran := n.ran(name, s.Name); ran != loss+1 {
+						if ran := n.startCount(name, s.Name); ran != loss+1 {
 							t.Errorf("%s/%s ran %d times after %d losses of power", name, s.Name, ran, loss)
 						}
 						if s.State.Running != nil && s.RestartCount != int32(loss) {
@@ -69,23 +69,23 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 						}
 					}
 				}
-				n.exited("done", 0)
-				n.exited("failed", 7)
-				n.until("the pod that must not restart to have failed", func() bool {
+				n.checkExited("done", 0)
+				n.checkExited("failed", 7)
+				n.waitFor("the pod that must not restart to have failed", func() bool {
 					return n.pods()["cut-short"].Status.Phase == corev1.PodFailed
 				})
-				if ran := n.ran("cut-short", "main"); ran != 1 {
+				if ran := n.startCount("cut-short", "main"); ran != 1 {
 					t.Errorf("a pod with restartPolicy Never ran %d times", ran)
 				}
-				n.until("as many addresses as pods that run", func() bool { return len(n.addresses()) == len(names) })
+				n.waitFor("as many addresses as pods that run", func() bool { return len(n.addresses()) == len(names) })
 				if t.Failed() {
 					t.Fatalf("after loss %d", loss)
 				}
 			}
 			for _, name := range append(names, "done", "failed", "cut-short") {
-				n.drop(name)
+				n.removeManifest(name)
 			}
-			n.gone()
+			n.waitNothingLeft()
 		})
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"berth/test/hosts"
 )
 
-// reportTo is where a run is to leave its report; empty: nowhere.
-func reportTo(t *testing.T) string {
+// reportDir is where a run is to leave its report; empty: nowhere.
+func reportDir(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("BERTH_REPORT")
 	if dir == "" || filepath.IsAbs(dir) {
@@ -66,7 +66,7 @@ func machine() string {
 	}
 	load, _ := os.ReadFile("/proc/loadavg")
 	built := "without"
-	if raced {
+	if raceEnabled {
 		built = "with"
 	}
 	return fmt.Sprintf("%d CPUs (%s), %s of memory, Linux %s, cgroup %s, %s; commit %s; built with %s, %s the race detector; load at the end %s.",
@@ -92,21 +92,21 @@ func verdict(passed bool) string {
 }
 
 // reportHour writes the report of an hour of churn, if one is asked for.
-func reportHour(t *testing.T, seed int64, length time.Duration, all []*chronicle) {
+func reportHour(t *testing.T, seed int64, length time.Duration, all []*runRecord) {
 	t.Helper()
-	dir := reportTo(t)
+	dir := reportDir(t)
 	if dir == "" {
 		return
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(c *chronicle) bool { return c == nil || len(c.rests) == 0 })
+	all = slices.DeleteFunc(slices.Clone(all), func(c *runRecord) bool { return c == nil || len(c.rests) == 0 })
 	if len(all) == 0 {
 		return
 	}
 	date := all[0].began.UTC().Format(time.DateOnly)
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p("# %s of churn under faults, %s\n", spoken(length), date)
-	p("`BERTH_HOUR=%s BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestAnHourOfChurn ./test/crash` wrote this.", length, seed)
+	p("# %s of churn under faults, %s\n", formatLength(length), date)
+	p("`BERTH_HOUR=%s BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestLongChurn ./test/crash` wrote this.", length, seed)
 	p("%s\n", machine())
 	p("Pods of seven kinds are made, edited (image and memory in place, ConfigMap, another pod of the name) and removed at random beside three that")
 	p("nobody touches, users look at those and run commands in them, and one fault after another strikes and is let go. After each leg all but the")
@@ -114,13 +114,13 @@ func reportHour(t *testing.T, seed int64, length time.Duration, all []*chronicle
 	p("| containerd | time | pods that came and went | edits | faults | users' questions, answered | answers about pods that had been Ready | result |")
 	p("|---|---|---|---|---|---|---|---|")
 	for _, c := range all {
-		p("| %s | %s | %d | %d | %d | %d, %d | %d about %d | %s |", c.runtime, c.took.Round(time.Second), c.came, total(c.edits), len(c.struck),
+		p("| %s | %s | %d | %d | %d | %d, %d | %d about %d | %s |", c.runtime, c.took.Round(time.Second), c.came, total(c.edits), len(c.faults),
 			total(c.users.asked), total(c.users.answered), c.answers, c.wereReady, verdict(c.passed))
 	}
 	p("\n![the agent's memory, goroutines, descriptors and pods over time; faults are vertical lines](%s-hour.svg)\n", date)
 	for _, c := range all {
-		c.restsTo(p)
-		c.blowsTo(p)
+		c.writeRestPoints(p)
+		c.writeFaults(p)
 	}
 	p("## What is judged\n")
 	p("At each rest point there is of everything that is counted no more than at the first, before any churn: the least of several looks, because a probe")
@@ -134,7 +134,7 @@ func reportHour(t *testing.T, seed int64, length time.Duration, all []*chronicle
 	writeReport(t, dir, date+"-hour.svg", drawHour(all))
 }
 
-func spoken(length time.Duration) string {
+func formatLength(length time.Duration) string {
 	if length == time.Hour {
 		return "An hour"
 	}
@@ -148,10 +148,10 @@ func total(of map[string]int) (sum int) {
 	return sum
 }
 
-// restsTo writes the table of rest points.
-func (c *chronicle) restsTo(p func(format string, args ...any)) {
+// writeRestPoints writes the table of rest points.
+func (c *runRecord) writeRestPoints(p func(format string, args ...any)) {
 	p("## containerd %s\n", c.runtime)
-	counts := slices.Concat(passing, resting)
+	counts := slices.Concat(cheapNames, restNames)
 	p("| rest point | the agent's life | pods so far | heap, KiB | stacks | resident | store | %s |", strings.Join(counts, " | "))
 	p("|%s", strings.Repeat("---|", 7+len(counts)))
 	for _, r := range c.rests {
@@ -167,20 +167,20 @@ func (c *chronicle) restsTo(p func(format string, args ...any)) {
 	p("\n-1: not to be told, because containerd holds something for a day for a call of its own that its death cut off.\n")
 }
 
-// blowsTo writes the table of faults.
-func (c *chronicle) blowsTo(p func(format string, args ...any)) {
+// writeFaults writes the table of faults.
+func (c *runRecord) writeFaults(p func(format string, args ...any)) {
 	p("| fault, containerd %s | times | held up to | recovery, median | worst |", c.runtime)
 	p("|---|---|---|---|---|")
-	kinds, of := c.blows()
+	kinds, of := c.faultsByKind()
 	for _, kind := range kinds {
 		all := of[kind]
-		longest := slices.MaxFunc(all, func(a, b blow) int { return cmp.Compare(a.held, b.held) })
+		longest := slices.MaxFunc(all, func(a, b faultRecord) int { return cmp.Compare(a.held, b.held) })
 		p("| %s | %d | %.1f s | %.1f s | %.1f s |", kind, len(all), longest.held.Seconds(), all[len(all)/2].recovery.Seconds(), all[len(all)-1].recovery.Seconds())
 	}
-	p("\nEdits: %s. Users: %s.\n", tell(c.edits), c.users.tell())
+	p("\nEdits: %s. Users: %s.\n", countsText(c.edits), c.users.table())
 }
 
-func tell(of map[string]int) string {
+func countsText(of map[string]int) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(of)) {
 		out = append(out, fmt.Sprintf("%s %d", k, of[k]))
@@ -188,7 +188,7 @@ func tell(of map[string]int) string {
 	return strings.Join(out, ", ")
 }
 
-func (v visits) tell() string {
+func (v userRequests) table() string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(v.asked)) {
 		out = append(out, fmt.Sprintf("%s %d of %d", k, v.answered[k], v.asked[k]))
@@ -197,8 +197,8 @@ func (v visits) tell() string {
 }
 
 // drawHour is the plot: three panels of each run.
-func drawHour(all []*chronicle) string {
-	var panels []panel
+func drawHour(all []*runRecord) string {
+	var panels []chartPanel
 	length := time.Duration(0)
 	for _, c := range all {
 		length = max(length, c.took)
@@ -223,18 +223,18 @@ func drawHour(all []*chronicle) string {
 			heap = append(heap, point{r.at, float64(r.sizes["heap"]) / (1 << 20)})
 		}
 		var ticks []time.Duration
-		for _, s := range c.struck {
+		for _, s := range c.faults {
 			ticks = append(ticks, s.at)
 		}
 		name := "containerd " + c.runtime
 		panels = append(panels,
-			panel{title: name + ": memory of the agent, MiB", ticks: ticks, lines: []line{
+			chartPanel{title: name + ": memory of the agent, MiB", ticks: ticks, lines: []line{
 				{name: "resident", points: of("resident", 1<<20)}, {name: "heap at rest points", points: heap, dots: true},
 			}},
-			panel{title: name + ": of the agent", ticks: ticks, lines: []line{
+			chartPanel{title: name + ": of the agent", ticks: ticks, lines: []line{
 				{name: "goroutines", points: of("goroutines", 1)}, {name: "descriptors", points: of("descriptors", 1)},
 			}},
-			panel{title: name + ": on the host", ticks: ticks, lines: []line{
+			chartPanel{title: name + ": on the host", ticks: ticks, lines: []line{
 				{name: "pods that run", points: of("pods", 1)}, {name: "addresses", points: of("addresses", 1)}, {name: "network namespaces", points: of("network namespaces", 1)},
 			}},
 		)

@@ -28,8 +28,8 @@ type figures map[string]int64
 // What is counted at a rest point, and must be what it was: first what costs little
 // to look at, and is looked at all the time too.
 var (
-	passing = []string{"goroutines", "descriptors", "mounts", "network namespaces", "cgroups", "addresses", "files", "notes"}
-	resting = []string{"processes", "rules", "chains", "links", "attachments", "directories", "leases", "snapshots"}
+	cheapNames = []string{"goroutines", "descriptors", "mounts", "network namespaces", "cgroups", "addresses", "files", "notes"}
+	restNames  = []string{"processes", "rules", "chains", "links", "attachments", "directories", "leases", "snapshots"}
 )
 
 const (
@@ -53,12 +53,12 @@ type sample struct {
 	figures figures
 }
 
-// rest waits until the agent and the host have come to rest, with as much of
+// recordRestPoint waits until the agent and the host have come to rest, with as much of
 // everything as at the first time, and notes what there is.
-func (h *hour) rest() {
+func (h *longChurn) recordRestPoint() {
 	h.Helper()
-	h.until("only the pods that stay to be in the runtime", func() bool {
-		return len(h.pods()) == stable && len(h.sandboxes("")) == stable
+	h.waitFor("only the pods that stay to be in the runtime", func() bool {
+		return len(h.pods()) == stablePods && len(h.sandboxes("")) == stablePods
 	})
 	p := restPoint{life: h.life, came: h.log.came}
 	first := figures{}
@@ -68,26 +68,26 @@ func (h *hour) rest() {
 	if short := h.length < 5*time.Minute; short || len(h.log.rests) < h.legs {
 		delete(first, "notes") // a user's command is noted for a minute, which is waited for at the end only
 	}
-	p.counts = h.least("what is looked at in passing to be what it was", h.inPassing, first, 10)
-	maps.Copy(p.counts, h.least("what stays to be what it was", h.atRest, first, 3))
+	p.counts = h.pollMinimum("what is looked at in passing to be what it was", h.cheapFigures, first, 10)
+	maps.Copy(p.counts, h.pollMinimum("what stays to be what it was", h.restFigures, first, 3))
 	// What a leg has left to be given back is given back some seconds after it.
 	resident := int64(0)
 	for _, was := range h.log.rests[min(1, len(h.log.rests)):] {
-		if was.life == h.life && !raced { // the race detector keeps a memory of its own
+		if was.life == h.life && !raceEnabled { // the race detector keeps a memory of its own
 			resident = was.sizes["resident"] + residentSlack
 			break
 		}
 	}
 	p.sizes = h.memory()
 	if resident > 0 && p.sizes["resident"] > resident {
-		ctx, cancel := context.WithTimeout(h.Context(), bound)
+		ctx, cancel := context.WithTimeout(h.Context(), waitTimeout)
 		_ = hosts.WaitFor(ctx, "memory to be given back", func() (bool, error) { // whether it was enough is judged at the end
 			p.sizes["resident"] = min(p.sizes["resident"], residentOf(h.agent.Pid()))
 			return p.sizes["resident"] <= resident, nil
 		})
 		cancel()
 	}
-	p.at = h.since()
+	p.at = h.elapsed()
 	h.log.rests = append(h.log.rests, p)
 	h.Logf("rest point after %s, %d pods: %v, in KiB %v", p.at.Round(time.Second), p.came, p.counts, p.sizes.inKiB())
 }
@@ -100,10 +100,10 @@ func (f figures) inKiB() figures {
 	return out
 }
 
-// least looks time and again until of nothing there is more than at first; the first
+// pollMinimum looks time and again until of nothing there is more than at first; the first
 // time it looks so many times. What is under way at one look, as a probe, is not at
 // the next: the least of each is what stays.
-func (h *hour) least(what string, look func() figures, first figures, looks int) figures {
+func (h *longChurn) pollMinimum(what string, look func() figures, first figures, looks int) figures {
 	h.Helper()
 	least := figures{}
 	over := func() (out []string) {
@@ -115,7 +115,7 @@ func (h *hour) least(what string, look func() figures, first figures, looks int)
 		}
 		return out
 	}
-	if !h.within(sweptBound, what, func() bool {
+	if !h.pollUntil(cleanupTimeout, what, func() bool {
 		for name, n := range look() {
 			if old, seen := least[name]; !seen || n < old {
 				least[name] = n
@@ -125,7 +125,7 @@ func (h *hour) least(what string, look func() figures, first figures, looks int)
 		return looks < 0 && len(first) == 0 || len(first) > 0 && len(over()) == 0
 	}) {
 		h.Errorf("more than at first: %s", strings.Join(over(), ", "))
-		h.Logf("goroutines:\n%s", h.ask("/debug/pprof/goroutine?debug=1"))
+		h.Logf("goroutines:\n%s", h.getPage("/debug/pprof/goroutine?debug=1"))
 		h.Logf("descriptors: %v", h.descriptors())
 		h.Logf("files:\n%s", strings.Join(h.files(), "\n"))
 		h.Logf("of pods:\n%s", strings.Join(h.host.PodLeftovers(), "\n"))
@@ -133,8 +133,8 @@ func (h *hour) least(what string, look func() figures, first figures, looks int)
 	return least
 }
 
-// inPassing is what can be looked at all the time; nothing of it needs the runtime.
-func (h *hour) inPassing() figures {
+// cheapFigures is what can be looked at all the time; nothing of it needs the runtime.
+func (h *longChurn) cheapFigures() figures {
 	h.client.Close() // this program's idle connections are descriptors of the agent
 	t := h.host.CountResources()
 	f := figures{
@@ -154,7 +154,7 @@ func (h *hour) inPassing() figures {
 // files are those of the agent and of what it keeps for pods, but for the names of
 // images whose pull was called off: one stays each, until images are collected,
 // because nobody knows whether it came.
-func (h *hour) files() []string {
+func (h *longChurn) files() []string {
 	out := h.logLinks()
 	for _, dir := range []string{h.agent.RootDir, h.agent.LogsDir, h.agent.StateDir} {
 		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -167,11 +167,11 @@ func (h *hour) files() []string {
 	return out
 }
 
-// atRest is what else pods have on the host, and what containerd keeps.
-func (h *hour) atRest() figures {
+// restFigures is what else pods have on the host, and what containerd keeps.
+func (h *longChurn) restFigures() figures {
 	h.Helper()
 	f := figures{}
-	for _, name := range resting {
+	for _, name := range restNames {
 		f[name] = 0
 	}
 	for _, l := range h.host.PodLeftovers() {
@@ -199,7 +199,7 @@ func (h *hour) atRest() figures {
 }
 
 // descriptors are what the agent's lead to.
-func (h *hour) descriptors() (to []string) {
+func (h *longChurn) descriptors() (to []string) {
 	dir := fmt.Sprintf("/proc/%d/fd", h.agent.Pid())
 	all, _ := os.ReadDir(dir)
 	for _, d := range all {
@@ -213,11 +213,11 @@ func (h *hour) descriptors() (to []string) {
 
 // memory is what the agent has after it collected its garbage, the least of several
 // times: of what is in use for a moment a part is found each time.
-func (h *hour) memory() figures {
+func (h *longChurn) memory() figures {
 	h.Helper()
 	f := figures{}
 	for range 5 {
-		text := h.ask("/debug/pprof/heap?gc=1&debug=1")
+		text := h.getPage("/debug/pprof/heap?gc=1&debug=1")
 		for name, mark := range map[string]string{"heap": "# HeapAlloc = ", "stacks": "# Stack = "} {
 			_, rest, found := strings.Cut(text, mark)
 			digits, _, _ := strings.Cut(rest, "\n")
@@ -237,8 +237,8 @@ func (h *hour) memory() figures {
 	}
 	if dir := os.Getenv("BERTH_CRASH_LOGS"); dir != "" { // GODEBUG=memprofilerate=… has it say more
 		file := fmt.Sprintf("hour-%s-%02d.", h.host.Version, len(h.log.rests))
-		h.must("keep a profile", os.WriteFile(filepath.Join(dir, file+"heap"), []byte(h.ask("/debug/pprof/heap?gc=1")), 0o644))
-		h.must("keep a profile", os.WriteFile(filepath.Join(dir, file+"goroutines"), []byte(h.ask("/debug/pprof/goroutine?debug=1")), 0o644))
+		h.must("keep a profile", os.WriteFile(filepath.Join(dir, file+"heap"), []byte(h.getPage("/debug/pprof/heap?gc=1")), 0o644))
+		h.must("keep a profile", os.WriteFile(filepath.Join(dir, file+"goroutines"), []byte(h.getPage("/debug/pprof/goroutine?debug=1")), 0o644))
 	}
 	return f
 }
@@ -257,8 +257,8 @@ func residentOf(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// ask asks the agent for a page on a connection of its own; empty: no answer.
-func (h *hour) ask(path string) string {
+// getPage asks the agent for a page on a connection of its own; empty: no answer.
+func (h *longChurn) getPage(path string) string {
 	ctx, cancel := context.WithTimeout(h.Context(), 10*time.Second)
 	defer cancel()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -278,8 +278,8 @@ func (h *hour) ask(path string) string {
 }
 
 // metric is a number that the agent tells; -1: it does not answer.
-func (h *hour) metric(name string) int64 {
-	lines := bufio.NewScanner(strings.NewReader(h.ask("/metrics")))
+func (h *longChurn) metric(name string) int64 {
+	lines := bufio.NewScanner(strings.NewReader(h.getPage("/metrics")))
 	for lines.Scan() {
 		if v, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
 			n, err := strconv.ParseFloat(v, 64)
@@ -293,7 +293,7 @@ func (h *hour) metric(name string) int64 {
 }
 
 // sampling looks in passing until the function that it returns is called.
-func (h *hour) sampling() (stop func()) {
+func (h *longChurn) sampling() (stop func()) {
 	every := min(max(h.length/360, time.Second), 10*time.Second)
 	ctx, cancel := context.WithCancel(h.Context())
 	var wg sync.WaitGroup
@@ -301,7 +301,7 @@ func (h *hour) sampling() (stop func()) {
 		again := time.NewTicker(every)
 		defer again.Stop()
 		for {
-			f := h.inPassing()
+			f := h.cheapFigures()
 			f["resident"] = residentOf(h.agent.Pid())
 			f["pods"] = -1
 			if pods := h.pods(); pods != nil {
@@ -312,7 +312,7 @@ func (h *hour) sampling() (stop func()) {
 					}
 				}
 			}
-			h.log.samples = append(h.log.samples, sample{at: h.since(), figures: f})
+			h.log.samples = append(h.log.samples, sample{at: h.elapsed(), figures: f})
 			select {
 			case <-ctx.Done():
 				return
@@ -325,13 +325,13 @@ func (h *hour) sampling() (stop func()) {
 	return stop
 }
 
-// flat judges the memory of each life: from the first rest point that churn came
+// checkMemoryGrowth judges the memory of each life: from the first rest point that churn came
 // before to the last. Counts were waited for to be what they were.
 //
 // heapSlack is what the agent's memories of pods that are gone may still grow by: the
 // events of 200 of them are kept for an hour, some 4 KiB each, and the first leg may
 // have had a quarter of as many.
-func (h *hour) flat() {
+func (h *longChurn) checkMemoryGrowth() {
 	h.Helper()
 	for life := range h.life + 1 {
 		var of []restPoint
@@ -342,7 +342,7 @@ func (h *hour) flat() {
 		}
 		first, last := of[0], of[len(of)-1]
 		for what, slack := range map[string]int64{"heap": heapSlack, "resident": residentSlack} {
-			if what == "resident" && raced {
+			if what == "resident" && raceEnabled {
 				continue
 			}
 			if grown := last.sizes[what] - first.sizes[what]; grown > slack {

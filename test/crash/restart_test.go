@@ -27,10 +27,10 @@ func (n *node) configure(old, now string) {
 	n.must("configure", os.WriteFile(n.agent.ConfigFile, []byte(strings.Replace(string(text), old, now, 1)), 0o644))
 }
 
-// TestScenario09_NoRestartOfTheAgentAdmitsAgain: the node has become smaller,
+// TestScenario09_AgentRestartDoesNotReadmitPods: the node has become smaller,
 // has other labels and a taint that no pod tolerates. What runs goes on, over a
 // hundred restarts of which half are kills.
-func TestScenario09_NoRestartOfTheAgentAdmitsAgain(t *testing.T) {
+func TestScenario09_AgentRestartDoesNotReadmitPods(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{agent: hosts.AgentOptions{
 		Config:    map[string]any{"maxPods": 3},
@@ -46,10 +46,10 @@ func TestScenario09_NoRestartOfTheAgentAdmitsAgain(t *testing.T) {
 	n.awaitRunning(names...)
 	late := n.simple("late")
 	n.putPod(late)
-	n.until("the fourth pod to wait", func() bool { _, known := n.pods()["late"]; return known })
+	n.waitFor("the fourth pod to wait", func() bool { _, known := n.pods()["late"]; return known })
 	n.must("restart the agent", n.agent.Restart(t.Context()))
 	n.awaitRunning(names...)
-	before, first := n.living(""), n.pods()
+	before, first := n.liveObjects(""), n.pods()
 
 	n.configure("maxPods: 3", "maxPods: 1\nsystemReserved: {cpu: 1500m}")
 	for i, arg := range n.agent.Args {
@@ -65,11 +65,11 @@ func TestScenario09_NoRestartOfTheAgentAdmitsAgain(t *testing.T) {
 			n.kill()
 		}
 		n.launch()
-		n.until("the pods to be known", func() bool { return len(n.pods()) == 4 })
+		n.waitFor("the pods to be known", func() bool { return len(n.pods()) == 4 })
 		now := n.pods()
 		for _, name := range names {
 			was, is := first[name], now[name]
-			n.compare(&was, &is)
+			n.compareStatus(&was, &is)
 		}
 		if p := now["late"]; p.Status.Phase != corev1.PodPending || len(n.sandboxes("late")) > 0 {
 			t.Errorf("the pod that had no room: %s %s", p.Status.Phase, p.Status.Message)
@@ -78,15 +78,15 @@ func TestScenario09_NoRestartOfTheAgentAdmitsAgain(t *testing.T) {
 			t.Fatalf("after %d restarts", i+1)
 		}
 	}
-	n.stillLiving(before)
+	n.checkStillLive(before)
 	for _, name := range names {
-		n.once(name)
+		n.checkRanOnce(name)
 	}
 }
 
-// TestScenario12_ExitCodesOfTheAgentsAbsence: a container that ended while the
+// TestScenario12_ExitCodesWhileAgentWasDown: a container that ended while the
 // agent was away is told with the exit code that it had.
-func TestScenario12_ExitCodesOfTheAgentsAbsence(t *testing.T) {
+func TestScenario12_ExitCodesWhileAgentWasDown(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -101,44 +101,44 @@ func TestScenario12_ExitCodesOfTheAgentsAbsence(t *testing.T) {
 				}
 			}
 			n.awaitRunning("agent-zero", "agent-seven", "runtime-zero", "runtime-seven", "both-zero", "both-seven")
-			n.endsWithout("agent", n.kill)
+			n.terminateDuring("agent", n.kill)
 			n.launch()
-			n.exited("agent-zero", 0) // a runtime that is killed before it has kept an exit has lost it
-			n.exited("agent-seven", 7)
-			n.endsWithout("runtime", func() { n.must("kill containerd", n.host.Kill()) })
+			n.checkExited("agent-zero", 0) // a runtime that is killed before it has kept an exit has lost it
+			n.checkExited("agent-seven", 7)
+			n.terminateDuring("runtime", func() { n.must("kill containerd", n.host.Kill()) })
 			back := time.Now()
 			n.must("restart containerd", n.host.Restart(t.Context()))
-			if v == hosts.Version16 || kernelTellsExits(t) { // the agent was there, and holds the processes
+			if v == hosts.Version16 || kernelReportsExits(t) { // the agent was there, and holds the processes
 				for name, code := range codes {
-					n.exited("runtime-"+name, code)
+					n.checkExited("runtime-"+name, code)
 					end := n.pods()["runtime-"+name].Status.ContainerStatuses[0].State.Terminated
 					if v == hosts.Version2 && end.FinishedAt.After(back) {
 						t.Errorf("%s ended at %s, and the runtime was back at %s only", name, end.FinishedAt, back)
 					}
 				}
 			}
-			n.endsWithout("both", func() { n.kill(); n.must("kill containerd", n.host.Kill()) })
+			n.terminateDuring("both", func() { n.kill(); n.must("kill containerd", n.host.Kill()) })
 			n.must("restart containerd", n.host.Restart(t.Context()))
 			n.launch()
 			for name, code := range codes {
 				for _, when := range []string{"agent", "runtime", "both"} {
-					if v == hosts.Version2 && when != "agent" && n.lost(when+"-"+name) {
+					if v == hosts.Version2 && when != "agent" && n.exitCodeLost(when+"-"+name) {
 						continue
 					}
-					n.exited(when+"-"+name, code)
+					n.checkExited(when+"-"+name, code)
 				}
 			}
 		})
 	}
 }
 
-// endsWithout lets the pods of a kind end while something is away.
-func (n *node) endsWithout(when string, without func()) {
+// terminateDuring lets the pods of a kind end while something is away.
+func (n *node) terminateDuring(when string, without func()) {
 	n.Helper()
 	without()
 	n.must("go", os.WriteFile(n.witness+"/go-"+when, nil, 0o644))
 	// Nobody can be asked: the processes themselves are looked for.
-	n.until("the containers to end", func() bool { return n.processes("go-"+when) == 0 })
+	n.waitFor("the containers to end", func() bool { return n.processes("go-"+when) == 0 })
 }
 
 // processes counts what pids lists.
@@ -161,9 +161,9 @@ func (n *node) pids(suffix string) (all []string) {
 	return all
 }
 
-func (n *node) exited(name string, code int32) {
+func (n *node) checkExited(name string, code int32) {
 	n.Helper()
-	n.until(name+" to be over", func() bool {
+	n.waitFor(name+" to be over", func() bool {
 		p := n.pods()[name]
 		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	})
@@ -172,14 +172,14 @@ func (n *node) exited(name string, code int32) {
 	if end == nil || end.ExitCode != code || end.FinishedAt.IsZero() || end.StartedAt.IsZero() || (p.Status.Phase == corev1.PodSucceeded) != (code == 0) {
 		n.Errorf("%s: phase %s, %+v, want exit code %d", name, p.Status.Phase, end, code)
 	}
-	if ran := n.ran(name, "main"); ran != 1 {
+	if ran := n.startCount(name, "main"); ran != 1 {
 		n.Errorf("%s ran %d times", name, ran)
 	}
 }
 
-// kernelTellsExits reports whether this kernel tells of a process that it held,
+// kernelReportsExits reports whether this kernel tells of a process that it held,
 // and that another has reaped, how it ended: Linux 6.15.
-func kernelTellsExits(t *testing.T) bool {
+func kernelReportsExits(t *testing.T) bool {
 	t.Helper()
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -192,23 +192,23 @@ func kernelTellsExits(t *testing.T) bool {
 	return major > 6 || major == 6 && minor >= 15
 }
 
-// lost reports whether the runtime says that it does not know how a container
+// exitCodeLost reports whether the runtime says that it does not know how a container
 // ended. When it starts, containerd 2.x deletes the task of a container that
 // ended in its absence ("cleaning leaked shim process") before it has asked for
 // the exit code. Where the kernel is too old to be asked instead, or the agent was
 // away too, nobody else has it: 255 and Unknown are the truth then.
-func (n *node) lost(name string) bool {
+func (n *node) exitCodeLost(name string) bool {
 	n.Helper()
-	n.until(name+" to be over", func() bool {
+	n.waitFor(name+" to be over", func() bool {
 		return n.pods()[name].Status.Phase == corev1.PodFailed || n.pods()[name].Status.Phase == corev1.PodSucceeded
 	})
 	end := n.pods()[name].Status.ContainerStatuses[0].State.Terminated
 	return end != nil && end.ExitCode == 255 && end.Reason == "Unknown"
 }
 
-// TestScenario17_ARestartOfContainerdRecreatesNothing: with and without the
+// TestScenario17_ContainerdRestartRecreatesNothing: with and without the
 // agent, and while pods come and go.
-func TestScenario17_ARestartOfContainerdRecreatesNothing(t *testing.T) {
+func TestScenario17_ContainerdRestartRecreatesNothing(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -221,13 +221,13 @@ func TestScenario17_ARestartOfContainerdRecreatesNothing(t *testing.T) {
 			n.awaitRunning(names...)
 			n.must("restart the agent", n.agent.Restart(t.Context()))
 			n.awaitRunning(names...)
-			before, first := n.living(""), n.pods()
+			before, first := n.liveObjects(""), n.pods()
 			same := func() {
 				t.Helper()
 				now := n.pods()
 				for _, name := range names {
 					was, is := first[name], now[name]
-					n.compare(&was, &is)
+					n.compareStatus(&was, &is)
 				}
 			}
 			for round, way := range []func(){
@@ -235,7 +235,7 @@ func TestScenario17_ARestartOfContainerdRecreatesNothing(t *testing.T) {
 				func() { // away for a while: the agent has to ask again and again
 					n.must("containerd", n.host.Kill())
 					n.putPod(n.simple("after-b"))
-					n.until("the agent to know a new pod", func() bool { return n.pods()["after-b"].Name != "" })
+					n.waitFor("the agent to know a new pod", func() bool { return n.pods()["after-b"].Name != "" })
 					same()
 					n.must("containerd", n.host.Restart(t.Context()))
 				},
@@ -256,9 +256,9 @@ func TestScenario17_ARestartOfContainerdRecreatesNothing(t *testing.T) {
 				witness := n.simple("after-" + string('a'+rune(round)))
 				n.putPod(witness) // again, the second time
 				n.awaitRunning(append(names, witness.Name)...)
-				n.once(witness.Name)
+				n.checkRanOnce(witness.Name)
 				same()
-				n.stillLiving(before)
+				n.checkStillLive(before)
 				if t.Failed() {
 					t.Fatalf("after way %d", round)
 				}
@@ -267,22 +267,22 @@ func TestScenario17_ARestartOfContainerdRecreatesNothing(t *testing.T) {
 			for i := range 5 {
 				name := "moving-" + string('a'+rune(i))
 				n.putPod(n.simple(name))
-				n.until("the pod to be known", func() bool { return n.pods()[name].Name != "" })
+				n.waitFor("the pod to be known", func() bool { return n.pods()[name].Name != "" })
 				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // each time elsewhere on the way up
 				n.must("containerd", n.host.Restart(t.Context()))
 				n.awaitRunning(name)
-				n.once(name)
-				n.drop(name)
+				n.checkRanOnce(name)
+				n.removeManifest(name)
 				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // and on the way down
 				n.must("containerd", n.host.Restart(t.Context()))
 			}
 			same()
-			n.stillLiving(before)
+			n.checkStillLive(before)
 			for _, name := range append(names, "after-a", "after-b", "after-c", "after-d") {
-				n.once(name)
-				n.drop(name)
+				n.checkRanOnce(name)
+				n.removeManifest(name)
 			}
-			n.gone()
+			n.waitNothingLeft()
 		})
 	}
 }

@@ -13,15 +13,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestATornOrAlienStoreIsSetAside: the pods go on, and the log says what became
+// TestInvalidStoreIsQuarantined: the pods go on, and the log says what became
 // of the store.
-func TestATornOrAlienStoreIsSetAside(t *testing.T) {
+func TestInvalidStoreIsQuarantined(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	n.put("rich", n.rich("rich")...)
 	n.putPod(n.simple("plain"))
 	n.awaitRunning("rich", "plain")
-	before := n.living("")
+	before := n.liveObjects("")
 	file := filepath.Join(n.agent.StateDir, "berth.db")
 	for what, spoil := range map[string]func() error{
 		"garbage": func() error { return os.WriteFile(file, []byte(strings.Repeat("garbage ", 9000)), 0o600) },
@@ -53,9 +53,9 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 		n.must(what, spoil())
 		n.launch()
 		n.awaitRunning("rich", "plain")
-		n.once("rich")
-		n.once("plain")
-		n.stillLiving(before)
+		n.checkRanOnce("rich")
+		n.checkRanOnce("plain")
+		n.checkStillLive(before)
 		log := n.agent.Log()[said:]
 		aside := strings.Contains(log, "local store was unusable") || strings.Contains(log, "in memory only")
 		if wanted := what != "missing" && what != "empty" && what != "of a mode for none"; wanted && !aside {
@@ -64,19 +64,19 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 		n.kill()
 		n.launch()
 		n.awaitRunning("rich", "plain")
-		n.stillLiving(before)
+		n.checkStillLive(before)
 		if t.Failed() {
 			t.Fatalf("with a store that is %s", what)
 		}
 	}
-	n.drop("rich")
-	n.drop("plain")
-	n.gone()
+	n.removeManifest("rich")
+	n.removeManifest("plain")
+	n.waitNothingLeft()
 }
 
-// TestRestartsGoOnWhenTheStoreAndTheRuntimeHaveLostThem: what is left of a pod is
+// TestRestartCountIsRecoveredFromLogs: what is left of a pod is
 // its logs, and they say how often it began.
-func TestRestartsGoOnWhenTheStoreAndTheRuntimeHaveLostThem(t *testing.T) {
+func TestRestartCountIsRecoveredFromLogs(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	n.putPod(n.simple("counted"))
@@ -87,8 +87,8 @@ func TestRestartsGoOnWhenTheStoreAndTheRuntimeHaveLostThem(t *testing.T) {
 			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil && p.Status.ContainerStatuses[0].RestartCount == times
 		}
 	}
-	n.says([]string{"restart", "counted"})
-	n.until("a restart", restarted(1))
+	n.checkOutput([]string{"restart", "counted"})
+	n.waitFor("a restart", restarted(1))
 	n.must("stop the agent", n.agent.Stop(t.Context()))
 	n.must("lose the store", os.Remove(filepath.Join(n.agent.StateDir, "berth.db")))
 	for _, s := range n.sandboxes("counted") {
@@ -98,23 +98,23 @@ func TestRestartsGoOnWhenTheStoreAndTheRuntimeHaveLostThem(t *testing.T) {
 		n.must("remove the sandbox", err)
 	}
 	n.launch()
-	n.until("the count to go on", restarted(2))
-	n.drop("counted")
-	n.gone()
+	n.waitFor("the count to go on", restarted(2))
+	n.removeManifest("counted")
+	n.waitNothingLeft()
 	n.putPod(n.simple("counted")) // another pod of that name begins anew, though logs of the first may be left
-	n.until("a pod of the same name", restarted(0))
-	n.drop("counted")
-	n.gone()
+	n.waitFor("a pod of the same name", restarted(0))
+	n.removeManifest("counted")
+	n.waitNothingLeft()
 }
 
-// TestAStoreThatCannotBeSetAside: something is mounted in its place. The agent
+// TestStoreThatCannotBeQuarantined: something is mounted in its place. The agent
 // goes on in memory and says so wherever one would look.
-func TestAStoreThatCannotBeSetAside(t *testing.T) {
+func TestStoreThatCannotBeQuarantined(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	n.putPod(n.simple("plain"))
 	n.awaitRunning("plain")
-	before := n.living("")
+	before := n.liveObjects("")
 	file := filepath.Join(n.agent.StateDir, "berth.db")
 	n.must("stop the agent", n.agent.Stop(t.Context()))
 	n.must("take the store away", os.Remove(file))
@@ -123,19 +123,19 @@ func TestAStoreThatCannotBeSetAside(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
 	n.launch()
 	n.awaitRunning("plain")
-	n.stillLiving(before)
+	n.checkStillLive(before)
 	n.putPod(n.simple("late"))
 	n.awaitRunning("late")
-	n.says([]string{"ps"}, "in memory only", "quarantine failed")
-	n.says([]string{"check"}, "local store", "quarantine failed", "remove the file that is in the place of the store")
+	n.checkOutput([]string{"ps"}, "in memory only", "quarantine failed")
+	n.checkOutput([]string{"check"}, "local store", "quarantine failed", "remove the file that is in the place of the store")
 	if log := n.agent.Log(); !strings.Contains(log, "local store is in memory only") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
 	n.must("unmount", unix.Unmount(file, 0))
-	n.until("the store to be there", func() bool { st, err := os.Stat(file); return err == nil && st.Mode().IsRegular() })
+	n.waitFor("the store to be there", func() bool { st, err := os.Stat(file); return err == nil && st.Mode().IsRegular() })
 	for _, name := range []string{"plain", "late"} {
-		n.once(name)
-		n.drop(name)
+		n.checkRanOnce(name)
+		n.removeManifest(name)
 	}
-	n.gone()
+	n.waitNothingLeft()
 }

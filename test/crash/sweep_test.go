@@ -16,25 +16,25 @@ import (
 	"berth/test/hosts"
 )
 
-// TestWhatContainerdForgotIsSwept has containerd forget pods of berth and the
+// TestRecordsLostByContainerdAreCleanedUp has containerd forget pods of berth and the
 // sandbox of another agent. Of berth's nothing is left, in containerd, on the
 // host and in the network; the other's, forgotten or not, is as it was.
-func TestWhatContainerdForgotIsSwept(t *testing.T) {
+func TestRecordsLostByContainerdAreCleanedUp(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			n := start(t, options{host: hosts.Options{Version: v}, dozing: true})
-			foreign := n.foreign()
+			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
+			foreign := n.runForeignSandbox()
 			others := n.host.PodLeftovers()
 			port := freePort(t)
-			n.begin(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
+			n.startAgent(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
 			n.putPod(n.simple("lost"))
 			n.putPod(n.simple("kept"))
 			n.awaitRunning("lost", "kept")
-			before := n.living("kept")
+			before := n.liveObjects("kept")
 			n.kill()
-			n.drop("lost")
+			n.removeManifest("lost")
 			ids := []string{foreign}
 			for _, k := range n.containers("lost") {
 				ids = append(ids, k.Id)
@@ -46,10 +46,10 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 			n.must("leave a lease", n.host.CreateLease(t.Context(), strings.Repeat("0c", 32)))
 			n.launch()
 			n.awaitRunning("kept")
-			n.drop("kept")
-			n.until("the pods to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
-			n.stillForeign(before, others, foreign)
-			n.until("what was swept to be counted", func() bool {
+			n.removeManifest("kept")
+			n.waitFor("the pods to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
+			n.checkForeignIntact(before, others, foreign)
+			n.waitFor("what was swept to be counted", func() bool {
 				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="attachment"} 1`)
 			})
 			if !strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="lease"}`) {
@@ -62,15 +62,15 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 	}
 }
 
-// TestASocketIsSweptByAnAgentThatHasSeenNoShim: the last pod went in an earlier
+// TestOrphanedShimSocketIsRemoved: the last pod went in an earlier
 // life, and its shim has left its socket, in a directory that no list names.
-func TestASocketIsSweptByAnAgentThatHasSeenNoShim(t *testing.T) {
+func TestOrphanedShimSocketIsRemoved(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{host: hosts.Options{Version: hosts.Version2}})
 	n.putPod(n.simple("early"))
 	n.awaitRunning("early")
-	n.drop("early")
-	n.gone()
+	n.removeManifest("early")
+	n.waitNothingLeft()
 	n.kill()
 	socket := filepath.Join(filepath.Dir(n.host.Socket), "s", strings.Repeat("0d", 32))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
@@ -78,41 +78,41 @@ func TestASocketIsSweptByAnAgentThatHasSeenNoShim(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	n.must("end as a shim that is killed", l.Close())
 	n.launch()
-	n.until("the socket to go", func() bool { _, err := os.Lstat(socket); return errors.Is(err, fs.ErrNotExist) })
+	n.waitFor("the socket to go", func() bool { _, err := os.Lstat(socket); return errors.Is(err, fs.ErrNotExist) })
 }
 
-// stillForeign waits until nothing is left but what another agent's sandbox had,
+// checkForeignIntact waits until nothing is left but what another agent's sandbox had,
 // and looks that this has all that makes it live.
-func (n *node) stillForeign(gone map[string]string, others []string, id string) {
+func (n *node) checkForeignIntact(gone map[string]string, others []string, id string) {
 	n.Helper()
 	var extra []string
-	if !n.within(sweptBound, "nothing of ours to be left", func() bool {
+	if !n.pollUntil(cleanupTimeout, "nothing of ours to be left", func() bool {
 		extra = slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return slices.Contains(others, l) })
 		return len(extra) == 0
 	}) {
 		n.Fatalf("left:\n%s", strings.Join(extra, "\n"))
 	}
 	for id, what := range gone {
-		if _, there := n.living("")[id]; there {
+		if _, there := n.liveObjects("")[id]; there {
 			n.Errorf("%s, %.12s, still lives", what, id)
 		}
 	}
 	now := n.host.PodLeftovers()
 	for _, l := range others {
-		if !livesOn(l) || slices.Contains(now, l) {
+		if !survivesRecordLoss(l) || slices.Contains(now, l) {
 			continue
 		}
 		n.Errorf("of the other agent's sandbox %.12s this is gone: %s", id, l)
 	}
-	if alive := slices.DeleteFunc(others, func(l string) bool { return !livesOn(l) }); len(alive) < 8 {
+	if alive := slices.DeleteFunc(others, func(l string) bool { return !survivesRecordLoss(l) }); len(alive) < 8 {
 		n.Errorf("the other agent's sandbox had only %v", alive)
 	}
 }
 
-// livesOn reports whether what a sandbox has is to outlive that containerd has
+// survivesRecordLoss reports whether what a sandbox has is to outlive that containerd has
 // forgotten it: what runs, and its network. containerd itself takes directories,
 // mounts and records of what it does not know away when it starts.
-func livesOn(leftover string) bool {
+func survivesRecordLoss(leftover string) bool {
 	kind, what, _ := strings.Cut(leftover, " ")
 	switch kind {
 	case "process", "address", "rule", "chain", "link", "cgroup":

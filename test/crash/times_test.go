@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestKilledRightAfterReady: the agent dies before its memory of the pod is on
+// TestKillRightAfterReady: the agent dies before its memory of the pod is on
 // disk, and shows the same transition times afterwards: they are the runtime's. Before,
 // they are those at which its calls came back, a moment later: whole seconds are told, so
 // that moment may be one second. When the pod came is told by its sandbox then.
-func TestKilledRightAfterReady(t *testing.T) {
+func TestKillRightAfterReady(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	for i := range 8 {
@@ -24,9 +24,9 @@ func TestKilledRightAfterReady(t *testing.T) {
 		n.launch()
 		n.awaitRunning(name)
 		is := n.pods()[name]
-		ready := since(&was, corev1.PodReady)
+		ready := transitionTime(&was, corev1.PodReady)
 		for _, b := range was.Status.Conditions {
-			old, now, latest := b.LastTransitionTime.Time, since(&is, b.Type), b.LastTransitionTime.Time
+			old, now, latest := b.LastTransitionTime.Time, transitionTime(&is, b.Type), b.LastTransitionTime.Time
 			if b.Type == corev1.PodScheduled || b.Type == corev1.PodInitialized {
 				latest = ready
 			}
@@ -34,17 +34,17 @@ func TestKilledRightAfterReady(t *testing.T) {
 				t.Errorf("%s: %s since %s, was since %s, ready since %s", name, b.Type, now, old, ready)
 			}
 		}
-		n.once(name)
+		n.checkRanOnce(name)
 		if t.Failed() {
 			return
 		}
-		n.drop(name)
+		n.removeManifest(name)
 	}
-	n.gone()
+	n.waitNothingLeft()
 }
 
-// since is when a condition of the pod became what it is; zero without it.
-func since(p *corev1.Pod, which corev1.PodConditionType) time.Time {
+// transitionTime is when a condition of the pod became what it is; zero without it.
+func transitionTime(p *corev1.Pod, which corev1.PodConditionType) time.Time {
 	for _, c := range p.Status.Conditions {
 		if c.Type == which {
 			return c.LastTransitionTime.Time

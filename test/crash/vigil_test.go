@@ -11,9 +11,9 @@ import (
 	"berth/nodeapi"
 )
 
-// vigil watches all pods of a node over any number of the agent's lives. Of each
+// statusWatch watches all pods of a node over any number of the agent's lives. Of each
 // incarnation of a pod it knows what it last was while it was Ready.
-type vigil struct {
+type statusWatch struct {
 	*node
 	edits func(p *corev1.Pod) int32 // how often its image was edited: then its container may begin again; nil: never
 	also  func(was, is *corev1.Pod) // more to compare with what was first Ready; nil: nothing
@@ -26,10 +26,10 @@ type vigil struct {
 	lives int                       // how often the agent was there to be asked
 }
 
-// vigil begins one, which lasts until end.
-func (n *node) vigil(edits func(p *corev1.Pod) int32, also func(was, is *corev1.Pod)) *vigil {
+// watchStatus begins one, which lasts until end.
+func (n *node) watchStatus(edits func(p *corev1.Pod) int32, also func(was, is *corev1.Pod)) *statusWatch {
 	ctx, cancel := context.WithCancel(n.Context())
-	v := &vigil{node: n, edits: edits, also: also, stop: cancel, first: map[types.UID]*corev1.Pod{}}
+	v := &statusWatch{node: n, edits: edits, also: also, stop: cancel, first: map[types.UID]*corev1.Pod{}}
 	v.wg.Go(func() {
 		again := time.NewTicker(5 * time.Millisecond)
 		defer again.Stop()
@@ -42,7 +42,7 @@ func (n *node) vigil(edits func(p *corev1.Pod) int32, also func(was, is *corev1.
 				case e.Type == nodeapi.Synced:
 					v.lives++
 				case e.Pod != nil && e.Type != nodeapi.Deleted:
-					v.see(e.Pod)
+					v.check(e.Pod)
 				}
 				return nil
 			})
@@ -55,15 +55,15 @@ func (n *node) vigil(edits func(p *corev1.Pod) int32, also func(was, is *corev1.
 	return v
 }
 
-// seenLives is how often the agent was there to be asked so far.
-func (v *vigil) seenLives() int {
+// agentStarts is how often the agent was there to be asked so far.
+func (v *statusWatch) agentStarts() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.lives
 }
 
-// see judges what the agent says of a pod.
-func (v *vigil) see(p *corev1.Pod) {
+// check judges what the agent says of a pod.
+func (v *statusWatch) check(p *corev1.Pod) {
 	if p.DeletionTimestamp != nil {
 		return
 	}
@@ -85,7 +85,7 @@ func (v *vigil) see(p *corev1.Pod) {
 // compareReady finds that a pod is not Ready any more, or was not for a while, or
 // that a container has begun again. That of one that was never Ready may: a start
 // that the agent's death has cut off is made again, and counted.
-func (v *vigil) compareReady(was, is *corev1.Pod) {
+func (v *statusWatch) compareReady(was, is *corev1.Pod) {
 	before := map[string]corev1.ContainerStatus{}
 	for _, s := range statuses(was) {
 		before[s.Name] = s
@@ -98,7 +98,7 @@ func (v *vigil) compareReady(was, is *corev1.Pod) {
 	v.compareCondition(was, is)
 }
 
-func (v *vigil) compareCondition(was, is *corev1.Pod) {
+func (v *statusWatch) compareCondition(was, is *corev1.Pod) {
 	before, now := readyOf(was), readyOf(is)
 	if now.Status != corev1.ConditionTrue || !now.LastTransitionTime.Equal(&before.LastTransitionTime) {
 		v.Errorf("%s: Ready=%s since %s (%s %s), was Ready since %s", is.Name, now.Status, now.LastTransitionTime, now.Reason, now.Message, before.LastTransitionTime)
@@ -118,7 +118,7 @@ func readyOf(p *corev1.Pod) corev1.PodCondition {
 }
 
 // end ends the vigil, which must have seen something.
-func (v *vigil) end() {
+func (v *statusWatch) end() {
 	v.Helper()
 	v.stop()
 	v.wg.Wait()

@@ -36,13 +36,13 @@ func program(repo, name string) string {
 	return filepath.Join(cmp.Or(programs, filepath.Join(repo, "bin")), name)
 }
 
-// adopt starts the agent on a containerd that somebody else runs.
-func adopt(ctx context.Context, endpoint, binary string, archives []images.Archive, join []string) (*node, error) {
+// startOnRunning starts the agent on a containerd that somebody else runs.
+func startOnRunning(ctx context.Context, endpoint, binary string, archives []images.Archive, join []string) (*node, error) {
 	socket, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok {
 		return nil, fmt.Errorf("CONTAINERD=%s: want unix:///path/of/its/socket", endpoint)
 	}
-	say("importing images into the containerd at " + socket)
+	logStep("importing images into the containerd at " + socket)
 	for _, a := range archives {
 		if err := ctr(ctx, socket, "images", "import", a.Path); err != nil {
 			return nil, err
@@ -70,7 +70,7 @@ evictionHard: {memory.available: 100Mi}
 	if err := os.WriteFile(path("config.yaml"), []byte(config), 0o644); err != nil {
 		return nil, err
 	}
-	say("starting berth")
+	logStep("starting berth")
 	args := append([]string{"run", "--config", path("config.yaml"), "--root-dir", path("kubelet"), "--state-dir", path("state"),
 		"--socket", path("berth.sock"), "--container-runtime-endpoint", endpoint, "--pod-manifest-path", path("manifests"),
 		"--cert-dir", path("node"), "--hostname-override", "quickstart"}, join...)
@@ -78,11 +78,11 @@ evictionHard: {memory.available: 100Mi}
 		return nil, err
 	}
 	n := &node{binary, path("berth.sock"), path("manifests")}
-	return n, n.answer(ctx)
+	return n, n.waitAnswer(ctx)
 }
 
-// answer waits until the agent answers.
-func (n *node) answer(ctx context.Context) error {
+// waitAnswer waits until the agent answers.
+func (n *node) waitAnswer(ctx context.Context) error {
 	client, err := nodeapi.Dial(n.socket)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func endPods(ctx context.Context, repo string) error {
 	if pid, err := running("berth-control"); err != nil {
 		return err
 	} else if pid == 0 { // it has died: only the server's word ends its pods
-		if s, err = begin(ctx, repo); err != nil {
+		if s, err = startServer(ctx, repo); err != nil {
 			return err
 		}
 	}

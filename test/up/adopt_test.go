@@ -28,10 +28,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestARunningContainerdIsUsedAndLeftAsItWas is `make up CONTAINERD=unix://…` and
+// TestRunningContainerdIsUsedAndRestored is `make up CONTAINERD=unix://…` and
 // `make down`: the examples run in a containerd that somebody else runs, and what
 // that had before it has after.
-func TestARunningContainerdIsUsedAndLeftAsItWas(t *testing.T) {
+func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -69,12 +69,12 @@ func TestARunningContainerdIsUsedAndLeftAsItWas(t *testing.T) {
 			if n := q.running(); n < 3 { // nginx, its writer, the clock
 				t.Errorf("%d containers run in the containerd that was named", n)
 			}
-			if !q.lives(foreign) || h.Pid() != pid {
+			if !q.isRunning(foreign) || h.Pid() != pid {
 				t.Error("what ran there before does not run any more")
 			}
 
 			q.run("down")
-			if !q.lives(foreign) || h.Pid() != pid {
+			if !q.isRunning(foreign) || h.Pid() != pid {
 				t.Error("what ran there before does not run any more")
 			}
 			if n := q.running(); n > 0 {
@@ -180,7 +180,7 @@ func (q *quickstart) foreign() string {
 	return sb.PodSandboxId
 }
 
-func (q *quickstart) lives(sandbox string) bool {
+func (q *quickstart) isRunning(sandbox string) bool {
 	st, err := q.host.Runtime.PodSandboxStatus(q.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox})
 	return err == nil && st.Status.State == runtimeapi.PodSandboxState_SANDBOX_READY
 }

@@ -26,9 +26,9 @@ func newServer(repo string) *server {
 	return &server{program(repo, "kubectl"), path("control/admin.kubeconfig")}
 }
 
-// begin starts berth-control in home, where make down finds it again.
-func begin(ctx context.Context, repo string) (*server, error) {
-	say("starting berth-control")
+// startServer starts berth-control in home, where make down finds it again.
+func startServer(ctx context.Context, repo string) (*server, error) {
+	logStep("starting berth-control")
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func begin(ctx context.Context, repo string) (*server, error) {
 // join joins this host by the line that the server prints, and returns the
 // flags by which its agent finds what the joining has written.
 func (s *server) join(ctx context.Context, repo string) ([]string, error) {
-	say("joining the node with a token")
+	logStep("joining the node with a token")
 	url, err := s.run(ctx, "config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}")
 	if err != nil {
 		return nil, err

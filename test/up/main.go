@@ -56,7 +56,7 @@ func up(ctx context.Context, running string) error {
 	if err != nil {
 		return err
 	}
-	say("making images from local files")
+	logStep("making images from local files")
 	dir, err := images.CacheDir()
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func up(ctx context.Context, running string) error {
 	if err != nil {
 		return err
 	}
-	s, err := begin(ctx, repo)
+	s, err := startServer(ctx, repo)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func up(ctx context.Context, running string) error {
 	if err := n.copy(filepath.Join(repo, "examples", "node")); err != nil {
 		return err
 	}
-	say("applying examples/ with kubectl")
+	logStep("applying examples/ with kubectl")
 	if err := s.print(ctx, "apply", "-f", filepath.Join(repo, "examples")); err != nil {
 		return err
 	}
@@ -95,9 +95,9 @@ type node struct {
 func start(ctx context.Context, repo, running string, archives []images.Archive, join []string) (*node, error) {
 	binary := program(repo, "berth")
 	if running != "" {
-		return adopt(ctx, running, binary, archives, join)
+		return startOnRunning(ctx, running, binary, archives, join)
 	}
-	say("starting a private containerd (the first time it is built from its Go module)")
+	logStep("starting a private containerd (the first time it is built from its Go module)")
 	var paths []string
 	for _, a := range archives {
 		paths = append(paths, a.Path)
@@ -106,7 +106,7 @@ func start(ctx context.Context, repo, running string, archives []images.Archive,
 	if err != nil {
 		return nil, err
 	}
-	say("starting berth")
+	logStep("starting berth")
 	a, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: binary, Host: h, NodeName: "quickstart", ExtraArgs: join, Detached: true,
 		Config: map[string]any{
 			"serverTLSBootstrap": true, "authentication": map[string]any{"x509": map[string]any{"clientCAFile": path("ca.crt")}},
@@ -207,4 +207,4 @@ func down(ctx context.Context) error {
 	return release(ctx, repo)
 }
 
-func say(text string) { fmt.Fprintln(os.Stderr, "==>", text) }
+func logStep(text string) { fmt.Fprintln(os.Stderr, "==>", text) }
