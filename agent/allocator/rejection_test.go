@@ -40,12 +40,12 @@ func TestAllocatorRejectsAPIServerPodThatDoesNotFit(t *testing.T) {
 		{"too little memory is left", "OutOfmemory", asks("memory", "1Ti"), plan.Wait, plan.Rejected},
 		{"too little disk is left", "OutOfephemeral-storage", asks("ephemeral-storage", "10Gi"), plan.Wait, plan.Rejected},
 		{"all devices are taken", "OutOfexample.com/gpu", asks("example.com/gpu", "1"), plan.Wait, plan.Rejected},
-		{"it wants more devices than there are", "OutOfexample.com/gpu", asks("example.com/gpu", "9"), plan.Wait, plan.Rejected},
+		{"more devices than the node has", "OutOfexample.com/gpu", asks("example.com/gpu", "9"), plan.Wait, plan.Rejected},
 		{"the device is not registered yet", "OutOfexample.com/nic", asks("example.com/nic", "1"), plan.Wait, plan.Wait},
 		{"a port is taken", "NodePorts", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
 		}, plan.Wait, plan.Rejected},
-		{"the node never has so much", "OutOfcpu", asks("cpu", "5"), plan.Rejected, plan.Rejected},
+		{"more than the capacity of the node", "OutOfcpu", asks("cpu", "5"), plan.Rejected, plan.Rejected},
 		{"it is for another node", "NodeName", func(p *corev1.Pod) { p.Spec.NodeName = "other" }, plan.Rejected, plan.Rejected},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -18,18 +18,18 @@ func TestStartSlotsUnderPressure(t *testing.T) {
 		stalled, from float64
 		want          int
 	}{
-		{"a calm node starts as many as it may", 10, 1, 0, 80, 10},
-		{"up to the bound", 10, 1, 80, 80, 10},
-		{"beyond it fewer", 10, 1, 90, 80, 5},
+		{"no pressure: all slots", 10, 1, 0, 80, 10},
+		{"all slots up to the threshold", 10, 1, 80, 80, 10},
+		{"fewer above it", 10, 1, 90, 80, 5},
 		{"rounded up", 10, 1, 91, 80, 5},
-		{"one when something waits all the time", 10, 1, 100, 80, 1},
-		{"one, whatever the kernel says", 10, 1, 130, 80, 1},
-		{"one is never made less", 1, 1, 99, 80, 1},
-		{"a bound of 100 is none", 10, 1, 100, 100, 10},
-		{"as many as the CPUs can take, when something waits all the time", 10, 3, 100, 80, 3},
-		{"nor more than there may be", 2, 3, 100, 80, 2},
-		{"what nobody set is one", 10, 0, 100, 80, 1},
-		{"a bound of 0 counts all pressure", 10, 1, 50, 0, 5},
+		{"one slot at 100%", 10, 1, 100, 80, 1},
+		{"one slot above 100%", 10, 1, 130, 80, 1},
+		{"one slot is never reduced", 1, 1, 99, 80, 1},
+		{"a threshold of 100 disables it", 10, 1, 100, 100, 10},
+		{"the minimum at 100%", 10, 3, 100, 80, 3},
+		{"at most all slots", 2, 3, 100, 80, 2},
+		{"the default minimum is one", 10, 0, 100, 80, 1},
+		{"a threshold of 0 counts all pressure", 10, 1, 50, 0, 5},
 	} {
 		if got := StartSlotsUnderPressure(row.most, row.least, row.stalled, row.from); got != row.want {
 			t.Errorf("%s: %d, want %d", row.what, got, row.want)

@@ -66,9 +66,9 @@ func TestRecursiveReadOnlyMountStatus(t *testing.T) {
 		can  bool
 		want corev1.RecursiveReadOnlyMode
 	}{
-		{"to be made, the runtime can", fresh(asks), true, corev1.RecursiveReadOnlyEnabled},
-		{"to be made, the runtime cannot", fresh(asks), false, corev1.RecursiveReadOnlyDisabled},
-		{"made when the runtime could not", up(asks), true, corev1.RecursiveReadOnlyDisabled},
+		{"not created yet, supported by the runtime", fresh(asks), true, corev1.RecursiveReadOnlyEnabled},
+		{"not created yet, not supported by the runtime", fresh(asks), false, corev1.RecursiveReadOnlyDisabled},
+		{"created when the runtime did not support it", up(asks), true, corev1.RecursiveReadOnlyDisabled},
 	} {
 		row.w.in.Observed.RecursiveReadOnly = row.can
 		got := row.w.decide().Status.ContainerStatuses[0].VolumeMounts

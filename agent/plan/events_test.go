@@ -17,10 +17,10 @@ func TestCreatedEventPrecedesFailedStart(t *testing.T) {
 		outcome  Outcome
 		want     string
 	}{
-		{"made, not started", Outcome{Action: start, Container: &Container{ID: "1"}, Err: &Error{Reason: "RunContainerError", Err: errors.New("no such file")}}, "Created Failed"},
-		{"not made", Outcome{Action: start, Container: &Container{}, Err: &Error{Reason: "CreateContainerError", Err: errors.New("no profile")}}, "Failed"},
-		{"nothing known", Outcome{Action: start, Err: &Error{Reason: "RunContainerError", Err: errors.New("gone")}}, "Failed"},
-		{"made and started", Outcome{Action: start, Container: &Container{ID: "1"}}, "Created Started"},
+		{"created, not started", Outcome{Action: start, Container: &Container{ID: "1"}, Err: &Error{Reason: "RunContainerError", Err: errors.New("no such file")}}, "Created Failed"},
+		{"not created", Outcome{Action: start, Container: &Container{}, Err: &Error{Reason: "CreateContainerError", Err: errors.New("no profile")}}, "Failed"},
+		{"unknown", Outcome{Action: start, Err: &Error{Reason: "RunContainerError", Err: errors.New("gone")}}, "Failed"},
+		{"created and started", Outcome{Action: start, Container: &Container{ID: "1"}}, "Created Started"},
 	} {
 		said := ""
 		for _, r := range ActionFinished(row.outcome) {

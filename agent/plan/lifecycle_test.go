@@ -20,24 +20,24 @@ func TestPodLifecyclePage(t *testing.T) {
 	}
 	runCases(t, []testCase{
 		// Pod phase
-		{"Pending: one or more containers have not been made ready to run, downloading included", fresh(mains(con("app", image("far")))).begin(), "-", []string{"pod    Pending"}},
-		{"Running: all containers have been created, at least one runs or is starting or restarting", up(two).exit("app", 1), "", []string{"pod    Running"}},
-		{"Succeeded: all have ended in success and will not be restarted", up(onFailure, two).exit("app", 0).exit("b", 0), "", []string{"pod    Succeeded"}},
-		{"Failed: all have ended, at least one in failure and not set to restart", up(never, two).exit("app", 0).exit("b", 1), "", []string{"pod    Failed"}},
-		{"a deleted pod becomes Failed or Succeeded by its containers' exit codes before it goes: Failed", up().deleted(0).begin().finish(), "", []string{"pod    Failed"}},
+		{"Pending: one or more containers are not ready to run, including image downloads", fresh(mains(con("app", image("far")))).begin(), "-", []string{"pod    Pending"}},
+		{"Running: all containers are created, at least one is running, starting or restarting", up(two).exit("app", 1), "", []string{"pod    Running"}},
+		{"Succeeded: all containers have terminated in success and will not be restarted", up(onFailure, two).exit("app", 0).exit("b", 0), "", []string{"pod    Succeeded"}},
+		{"Failed: all containers have terminated, at least one in failure and without restart", up(never, two).exit("app", 0).exit("b", 1), "", []string{"pod    Failed"}},
+		{"the exit codes of a deleted pod determine its phase: Failed", up().deleted(0).begin().finish(), "", []string{"pod    Failed"}},
 		{"… or Succeeded", up().deleted(9*time.Second).begin().exit("app", 0).input(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
 		{"a pod does not survive an eviction", up().terminate("Evicted", 0).settle(), "", []string{"pod    Failed Evicted"}},
 		// Container states
-		{"Waiting has a reason that says why", fresh(mains(con("app", image("far")))).begin(), "", []string{"app    waiting ContainerCreating"}},
-		{"Running tells when it began", up(), "", []string{"running since+0s"}},
+		{"Waiting has a reason", fresh(mains(con("app", image("far")))).begin(), "", []string{"app    waiting ContainerCreating"}},
+		{"Running has a start time", up(), "", []string{"running since+0s"}},
 		{"Terminated has a reason and an exit code", up(never).exit("app", 2), "", []string{"terminated Error 2"}},
 		// Problems with containers
-		{"an initial crash is restarted at once", up().exit("app", 1), "start app#1", nil},
+		{"an initial crash is restarted immediately", up().exit("app", 1), "start app#1", nil},
 		{"repeated crashes are delayed exponentially: 10 s", crashed(1).exit("app", 1), "-", []string{"back-off 10s"}},
 		{"… 20 s", crashed(2).exit("app", 1), "-", []string{"back-off 20s"}},
 		{"… 40 s", crashed(3).exit("app", 1), "-", []string{"back-off 40s"}},
 		{"the delay is capped at 5 minutes", crashed(20).exit("app", 1), "-", []string{"back-off 5m0s"}},
-		{"CrashLoopBackOff says that the delay is in effect", crashed(1).exit("app", 1), "-", []string{"waiting CrashLoopBackOff"}},
+		{"CrashLoopBackOff reports the delay", crashed(1).exit("app", 1), "-", []string{"waiting CrashLoopBackOff"}},
 		{"after 10 minutes without problems a crash counts as the first", crashed(20).after(10*time.Minute).exit("app", 1), "start app#21", nil},
 		{"restartPolicy Always restarts after any termination", up().exit("app", 0), "start app#1", nil},
 		{"OnFailure only after an error", up(onFailure).exit("app", 0), "stop sb-0", nil},
@@ -48,8 +48,8 @@ func TestPodLifecyclePage(t *testing.T) {
 		// Conditions
 		{"PodScheduled: the pod is on a node", fresh(), "", []string{"PodScheduled=True"}},
 		{"PodReadyToStartContainers is False before there is a sandbox", fresh(), "", []string{"PodReadyToStartContainers=False"}},
-		{"… True once sandbox and network are there", up(), "", []string{"PodReadyToStartContainers=True"}},
-		{"… False again when the sandbox is gone after a reboot", up().rebooted(), "", []string{"PodReadyToStartContainers=False"}},
+		{"… True once sandbox and network exist", up(), "", []string{"PodReadyToStartContainers=True"}},
+		{"… False again without the sandbox after a reboot", up().rebooted(), "", []string{"PodReadyToStartContainers=False"}},
 		{"without init containers Initialized is True before there is a sandbox", fresh(), "", []string{"Initialized=True"}},
 		{"with init containers it is True when they have succeeded", up(inits(con("one"))), "", []string{"Initialized=True"}},
 		{"ContainersReady: all containers are ready", up(two), "", []string{"ContainersReady=True"}},
@@ -75,21 +75,21 @@ func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 		{"readiness before the first result is failure", probed(Health{Started: true}, all), "-", []string{"!started ready"}},
 		{"without a readiness probe it is success", probed(Health{}), "-", []string{"started ready"}},
 		{"all other probes wait for the startup probe", probed(Health{}, all), "-", []string{"{Startup:true Readiness:false Liveness:false}"}},
-		{"a container that a probe kills again and again backs off like one that crashes",
+		{"repeated kills by a probe cause a crash back-off",
 			probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().finish().settle().input(func(in *Input) {
 				in.Health = map[string]Health{"app-1": {Started: true, Failed: true, FailedProbe: "liveness"}}
 			}).begin().finish(), "-", []string{"app    waiting CrashLoopBackOff"}},
 		{"a failed startup probe kills the container", probed(Health{Failed: true, FailedProbe: "startup"}, all), "stop app-0 30s", nil},
 		{"without a startup probe it is success", probed(Health{}), "-", []string{"started"}},
 		// Termination
-		{"containers get the grace period to end, 30 s unless said otherwise", up(never).sandboxLost(), "stop app-0 30s", nil},
+		{"containers get the grace period to stop, default 30 s", up(never).sandboxLost(), "stop app-0 30s", nil},
 		{"after deletion nothing is restarted", up(two).deleted(30*time.Second).begin().exit("app", 1), "-", []string{"app    terminated Error 1"}},
-		{"the agent's restart does not start the grace anew: only what is left is given",
+		{"after a restart of the agent only the rest of the grace period remains",
 			up().deleted(30 * time.Second).begin().after(10 * time.Second).input(func(in *Input) { in.InProgress = map[ActionKey]Action{} }), "stop app-0 20s", nil},
-		{"sidecars are not told to end before the last main has ended", up(inits(sidecar("side")), two).deleted(30*time.Second).begin().exit("app", 0).input(func(in *Input) { delete(in.InProgress, ActionKey{"stop", "app-0"}) }), "-", []string{"side   running"}},
-		{"they end in the reverse of their order", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().finish(), "stop s2-0 30s", nil},
-		{"when the grace is over all that remain are ended together with a short grace", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().after(time.Minute), "stop s2-0 2s, stop s1-0 2s", nil},
-		{"an active deadline ends the pod", up(deadline).after(time.Minute), "stop app-0 30s", []string{"DeadlineExceeded"}},
+		{"sidecars are not stopped before the last app container has terminated", up(inits(sidecar("side")), two).deleted(30*time.Second).begin().exit("app", 0).input(func(in *Input) { delete(in.InProgress, ActionKey{"stop", "app-0"}) }), "-", []string{"side   running"}},
+		{"sidecars stop in reverse order", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().finish(), "stop s2-0 30s", nil},
+		{"after the grace period all remaining containers are stopped together", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().after(time.Minute), "stop s2-0 2s, stop s1-0 2s", nil},
+		{"an active deadline terminates the pod", up(deadline).after(time.Minute), "stop app-0 30s", []string{"DeadlineExceeded"}},
 	})
 }
 
@@ -112,17 +112,17 @@ func TestInitContainersPage(t *testing.T) {
 		{"init containers wait until networking and storage are ready", fresh(volumes...).begin().finish().begin().succeed("run/sandbox"), "-", []string{"one    waiting PodInitializing"}},
 		{"they run in the order of the spec", started("one", pair), "-", nil},
 		{"each must succeed before the next starts", started("one", pair).exit("one", 0), "start two#0", nil},
-		{"when all have run the app containers start", started("two", pair).exit("two", 0), "start app#0", nil},
-		{"one that fails is retried by the restart policy", started("one", pair).exit("one", 1), "start one#1", nil},
+		{"the app containers start after all of them", started("two", pair).exit("two", 0), "start app#0", nil},
+		{"a failed one is retried by the restart policy", started("one", pair).exit("one", 1), "start one#1", nil},
 		{"one that cannot be started is retried too", fresh(pair).begin().finish().begin().finish().fails("start/one", &Error{Err: errors.New("x")}).after(time.Second), "start one#0", nil},
-		{"policy Always is OnFailure for them: one that has succeeded stays done", started("one", pair).exit("one", 0), "start two#0", nil},
+		{"policy Always is OnFailure for them: a completed one is not restarted", started("one", pair).exit("one", 0), "start two#0", nil},
 		{"under Never a failure fails the whole pod", started("one", never, pair).exit("one", 1), "stop sb-0", []string{"pod    Failed"}},
 		{"a pod cannot be Ready before all have succeeded", started("two", pair), "-", []string{" Ready=False"}},
 		{"a pod that is initializing is Pending", started("two", pair), "-", []string{"pod    Pending", "Initialized=False"}},
 		{"if the pod's sandbox restarts all of them run again", up(pair).rebooted().begin().finish().begin().finish(), "start one#1", nil},
 		{"a change of an app container's image restarts that container only", up(pair).edit(mains(con("app", image("new")))), "stop app-0 30s", nil},
 		{"their image's change does not run them again", up(pair).edit(inits(con("one", image("new")), con("two"))), "-", nil},
-		{"they are not run again when the runtime has lost their record",
+		{"they are not run again when the runtime loses their records",
 			up(pair).input(func(in *Input) {
 				in.Observed.Containers = filter(in.Observed.Containers, func(k Container) bool { return k.Name != "app" })
 				in.Memory.Exits = nil
@@ -136,16 +136,16 @@ func TestSidecarContainersPage(t *testing.T) {
 	t.Parallel()
 	mixed := inits(con("one"), sidecar("side"), con("two"))
 	runCases(t, []testCase{
-		{"a sidecar remains running during the pod's life", up(mixed).after(time.Hour), "-", []string{"side   running"}},
-		{"the next init container starts when it has started, not ended", started("side", mixed), "start two#0", nil},
+		{"a sidecar remains running as long as the pod", up(mixed).after(time.Hour), "-", []string{"side   running"}},
+		{"the next init container starts when it has started", started("side", mixed), "start two#0", nil},
 		{"it can be restarted without touching the others", up(mixed).exit("side", 1), "start side#1", []string{"app    running"}},
-		{"a startup probe of it holds the next one up", started("side", inits(con("one"), sidecar("side", func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), con("two"))).input(func(in *Input) { in.Limits.Probing = true }), "-", []string{"two    waiting PodInitializing"}},
+		{"its startup probe delays the next one", started("side", inits(con("one"), sidecar("side", func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), con("two"))).input(func(in *Input) { in.Limits.Probing = true }), "-", []string{"two    waiting PodInitializing"}},
 		{"its readiness probe decides the pod's readiness", up(inits(sidecar("side", func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }))).input(func(in *Input) { in.Limits.Probing = true }), "-", []string{" Ready=False/ContainersNotReady"}},
 		{"its readiness decides the pod's readiness", up(mixed).exit("side", 1), "", []string{" Ready=False/ContainersNotReady"}},
 		{"it does not keep a job from completing", up(never, mixed).exit("app", 0).settle(), "-", []string{"pod    Succeeded"}},
-		{"its exit code at the pod's end is ignored", up(never, mixed).exit("app", 0).settle(), "-", []string{"pod    Succeeded", "side   terminated Error 137"}},
-		{"it ends after the mains", up(mixed).deleted(30 * time.Second), "stop app-0 30s", nil},
-		{"when the mains have taken all the time it has almost none", up(mixed).deleted(30 * time.Second).begin().after(30 * time.Second), "stop side-0 2s", nil},
+		{"its exit code is ignored when the pod terminates", up(never, mixed).exit("app", 0).settle(), "-", []string{"pod    Succeeded", "side   terminated Error 137"}},
+		{"it stops after the app containers", up(mixed).deleted(30 * time.Second), "stop app-0 30s", nil},
+		{"it gets 2 s if the app containers have used the grace period", up(mixed).deleted(30 * time.Second).begin().after(30 * time.Second), "stop side-0 2s", nil},
 		{"a change of its image restarts it and not the pod", up(mixed).edit(inits(con("one"), sidecar("side", image("new")), con("two"))), "stop side-0 30s", []string{"app    running"}},
 	})
 }

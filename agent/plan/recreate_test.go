@@ -19,16 +19,16 @@ func TestRecreateAfterEviction(t *testing.T) {
 		after time.Duration
 		want  bool
 	}{
-		{"a file's pod after a minute", []func(*corev1.Pod){filed}, nil, time.Minute, true},
-		{"not before", []func(*corev1.Pod){filed}, nil, time.Minute - 1, false},
-		{"later if it went before", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 2 }, 4*time.Minute - 1, false},
-		{"then it does too", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 2 }, 4 * time.Minute, true},
-		{"at last after ten minutes", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 99 }, 10 * time.Minute, true},
-		{"another's never", nil, nil, time.Hour, false},
-		{"nor one that is to run once", []func(*corev1.Pod){filed, never}, nil, time.Hour, false},
-		{"nor what took more than it may", []func(*corev1.Pod){filed}, func(in *Input) { in.Termination.NodeCaused = false }, time.Hour, false},
-		{"nor where a server has it made anew", []func(*corev1.Pod){filed}, func(in *Input) { in.Limits.RecreateBase = 0 }, time.Hour, false},
-		{"nor what nobody wants any more", []func(*corev1.Pod){filed}, func(in *Input) { in.Termination.RemovePod = true }, time.Hour, false},
+		{"a static pod after a minute", []func(*corev1.Pod){filed}, nil, time.Minute, true},
+		{"not earlier", []func(*corev1.Pod){filed}, nil, time.Minute - 1, false},
+		{"later after repeated evictions", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 2 }, 4*time.Minute - 1, false},
+		{"after the longer delay", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 2 }, 4 * time.Minute, true},
+		{"at most ten minutes later", []func(*corev1.Pod){filed}, func(in *Input) { in.Memory.RecreateCount = 99 }, 10 * time.Minute, true},
+		{"not a pod from an API server", nil, nil, time.Hour, false},
+		{"not a pod that runs once", []func(*corev1.Pod){filed, never}, nil, time.Hour, false},
+		{"not a pod that exceeded its limits", []func(*corev1.Pod){filed}, func(in *Input) { in.Termination.NodeCaused = false }, time.Hour, false},
+		{"not on a node with an API server", []func(*corev1.Pod){filed}, func(in *Input) { in.Limits.RecreateBase = 0 }, time.Hour, false},
+		{"not a deleted pod", []func(*corev1.Pod){filed}, func(in *Input) { in.Termination.RemovePod = true }, time.Hour, false},
 	} {
 		w := up(row.pod...).terminate("Evicted", 0)
 		w.in.Limits.RecreateBase, w.in.Limits.RecreateMax = time.Minute, 10*time.Minute

@@ -19,14 +19,14 @@ func TestRequestRestart(t *testing.T) {
 		})
 	}
 	runCases(t, []testCase{
-		{"what runs is stopped with the pod's grace", ask(up(two), "b"), "stop b-0 30s", []string{`why    Killing b "Container b is restarted because a user asked for it" (Normal)`}},
-		{"and started again, also under Never", ask(up(never, two), "b").begin().exit("b", 143), "start b#1", []string{"pod    Running"}},
-		{"without names all mains and sidecars", ask(up(inits(con("one"), sidecar("side")), two)), "stop side-0 30s, stop app-0 30s, stop b-0 30s", nil},
+		{"a running container is stopped with the pod's grace period", ask(up(two), "b"), "stop b-0 30s", []string{`why    Killing b "Container b is restarted because a user asked for it" (Normal)`}},
+		{"… and started again, also under Never", ask(up(never, two), "b").begin().exit("b", 143), "start b#1", []string{"pod    Running"}},
+		{"without names all app containers and sidecars", ask(up(inits(con("one"), sidecar("side")), two)), "stop side-0 30s, stop app-0 30s, stop b-0 30s", nil},
 		{"a crash back-off is skipped", ask(crashed(5).exit("app", 1), "app"), "start app#6", []string{"!CrashLoopBackOff"}},
-		{"and begins from the start after it", ask(crashed(5).exit("app", 1), "app").begin().finish().exit("app", 1), "remove app-4, start app#7", nil},
-		{"what has ended for good runs again while the pod does", ask(up(never, two).exit("app", 0), "app"), "start app#1", nil},
-		{"a stuck init container is tried at once", ask(started("one", inits(con("one"))).exit("one", 1).begin().finish().exit("one", 1)), "start one#2", nil},
-		{"an asked restart is made once", ask(up(two), "b").begin().exit("b", 0).begin().finish(), "-", nil},
+		{"… and starts from zero afterwards", ask(crashed(5).exit("app", 1), "app").begin().finish().exit("app", 1), "remove app-4, start app#7", nil},
+		{"a completed container of a running pod runs again", ask(up(never, two).exit("app", 0), "app"), "start app#1", nil},
+		{"a failing init container is retried immediately", ask(started("one", inits(con("one"))).exit("one", 1).begin().finish().exit("one", 1)), "start one#2", nil},
+		{"a requested restart happens once", ask(up(two), "b").begin().exit("b", 0).begin().finish(), "-", nil},
 	})
 	for _, tt := range []struct {
 		sentence string
@@ -34,12 +34,12 @@ func TestRequestRestart(t *testing.T) {
 		names    []string
 		err      string
 	}{
-		{"a name that is not there", up(), []string{"nope"}, "pod web has no container nope"},
+		{"an unknown name", up(), []string{"nope"}, "pod web has no container nope"},
 		{"an ephemeral container", up(ephemeral(con("debug"))), []string{"debug"}, "cannot be restarted"},
-		{"an init container behind the pod", up(inits(con("one"))), []string{"one"}, "has completed"},
-		{"an init container at work", started("one", inits(con("one"))), []string{"one"}, "is running"},
-		{"a pod that ends", up().terminate("Deleted", time.Second), nil, "is terminating"},
-		{"a pod that is over", up(never).exit("app", 0).settle(), nil, "has completed"},
+		{"a completed init container", up(inits(con("one"))), []string{"one"}, "has completed"},
+		{"a running init container", started("one", inits(con("one"))), []string{"one"}, "is running"},
+		{"a terminating pod", up().terminate("Deleted", time.Second), nil, "is terminating"},
+		{"a completed pod", up(never).exit("app", 0).settle(), nil, "has completed"},
 	} {
 		before := tt.w.in.Memory.clone()
 		_, err := RequestRestart(tt.w.in, tt.names)
@@ -72,10 +72,10 @@ func TestDeadContainersRemoved(t *testing.T) {
 		})
 	}
 	runCases(t, []testCase{
-		{"one dead one is kept, older ones go", crashes(3), "remove app-1, remove app-0", nil},
-		{"more are kept where that is asked for", crashes(3, func(l *Limits) { l.MaxDeadContainers = 2 }), "remove app-0", nil},
-		{"one that ended a moment ago waits", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 24 * time.Hour }), "-", []string{"wake   at+24h"}},
-		{"until its time is over", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 90 * time.Minute }), "remove app-1, remove app-0", nil},
+		{"one dead instance is kept", crashes(3), "remove app-1, remove app-0", nil},
+		{"the number of dead instances is configurable", crashes(3, func(l *Limits) { l.MaxDeadContainers = 2 }), "remove app-0", nil},
+		{"a recent dead instance is kept", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 24 * time.Hour }), "-", []string{"wake   at+24h"}},
+		{"… until its minimum age", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 90 * time.Minute }), "remove app-1, remove app-0", nil},
 	})
 }
 
@@ -86,11 +86,11 @@ func TestWillRestart(t *testing.T) {
 		w        *driver
 		want     bool
 	}{
-		{"what runs may go on", up(), true},
-		{"what crashed under Always comes back", up().exit("app", 1), true},
-		{"under Never it does not", up(never).exit("app", 1), false},
-		{"nor when the pod ends", up().terminate("Deleted", time.Second).begin().exit("app", 0), false},
-		{"nor when it is over", up(onFailure).exit("app", 0).settle(), false},
+		{"a running container", up(), true},
+		{"a crash under Always", up().exit("app", 1), true},
+		{"a crash under Never", up(never).exit("app", 1), false},
+		{"a terminating pod", up().terminate("Deleted", time.Second).begin().exit("app", 0), false},
+		{"a completed pod", up(onFailure).exit("app", 0).settle(), false},
 	} {
 		if got := WillRestart(tt.w.in, "app"); got != tt.want {
 			t.Errorf("%s: %t", tt.sentence, got)

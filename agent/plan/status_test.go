@@ -26,27 +26,27 @@ func TestStatus(t *testing.T) {
 	two := mains(con("app"), con("b"))
 	half := func() *driver { return fresh(two).begin().finish().begin().finish().begin().finish() } // app runs, b does not yet
 	runCases(t, []testCase{
-		{"a pod is Pending until every main has started", half(), "start b#0", []string{"pod    Pending", "app    running", "Ready=False/ContainersNotReady"}},
+		{"a pod is Pending until every app container has started", half(), "start b#0", []string{"pod    Pending", "app    running", "Ready=False/ContainersNotReady"}},
 		{"then it is Running and Ready", up(two), "-", []string{"pod    Running", "Ready=True", "ContainersReady=True", "app    running since+0s started ready restarts=0"}},
-		{"a pod whose containers all wait to be restarted is Running", crashed(1).exit("app", 1), "", []string{"pod    Running"}},
-		{"a condition keeps its transition time while it does not change", up().after(time.Hour), "-", []string{"Ready=True+0s"}},
-		{"and has a new one when it does", up(never, two).after(time.Hour).exit("app", 0), "-", []string{"Ready=False/ContainersNotReady+1h0m0s", "PodScheduled=True+0s"}},
-		{"transition times that the control server has are kept by an agent that knows nothing",
+		{"a pod whose containers all wait for a restart is Running", crashed(1).exit("app", 1), "", []string{"pod    Running"}},
+		{"an unchanged condition keeps its transition time", up().after(time.Hour), "-", []string{"Ready=True+0s"}},
+		{"… and a changed one has a new time", up(never, two).after(time.Hour).exit("app", 0), "-", []string{"Ready=False/ContainersNotReady+1h0m0s", "PodScheduled=True+0s"}},
+		{"transition times on the control server are preserved without Memory",
 			fresh(func(p *corev1.Pod) {
 				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: t0.Add(-time.Hour)}}}
 			}), "", []string{"PodScheduled=True+-1h0m0s"}},
-		{"restart counts that the control server has never fall",
+		{"restart counts on the control server never decrease",
 			fresh(func(p *corev1.Pod) {
 				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: "containerd://x", RestartCount: 7}}
 			}), "", []string{"restarts=7"}},
-		{"foreign conditions are kept", up(set("Unknown", "example.com/mine")), "-", []string{"example.com/mine=Unknown"}},
-		{"our own are not taken from the object", up(set("False", corev1.PodScheduled)), "-", []string{"!PodScheduled=False"}},
-		{"nor those of a resize that is over", up(set("True", corev1.PodResizePending, corev1.PodResizeInProgress)), "-", []string{"!PodResizePending", "!PodResizeInProgress"}},
-		{"a readiness gate without a condition keeps the pod from being Ready", up(gate), "-", []string{"ContainersReady=True", "Ready=False/ReadinessGatesNotReady"}},
-		{"an open gate and a closed one", up(gate, set("True", "example.com/lb"), set("False", "example.com/dns")), "-", []string{"Ready=False/ReadinessGatesNotReady"}},
-		{"all gates open", up(gate, set("True", "example.com/lb", "example.com/dns")), "-", []string{" Ready=True"}},
-		{"an exit reason and message of the runtime are shown", up(never).exit("app", 137).change("app", func(k *Container) { k.Reason = "OOMKilled" }), "", []string{"terminated OOMKilled 137"}},
-		{"the exit before the one that shows is the last state", crashed(1).exit("app", 5).change("app", func(k *Container) { k.FinishedAt = t0.Add(-time.Minute) }), "start app#2",
+		{"conditions of other writers are preserved", up(set("Unknown", "example.com/mine")), "-", []string{"example.com/mine=Unknown"}},
+		{"the agent's own conditions are not read from the object", up(set("False", corev1.PodScheduled)), "-", []string{"!PodScheduled=False"}},
+		{"… nor those of a completed resize", up(set("True", corev1.PodResizePending, corev1.PodResizeInProgress)), "-", []string{"!PodResizePending", "!PodResizeInProgress"}},
+		{"a readiness gate without a condition makes the pod unready", up(gate), "-", []string{"ContainersReady=True", "Ready=False/ReadinessGatesNotReady"}},
+		{"one true readiness gate and one false", up(gate, set("True", "example.com/lb"), set("False", "example.com/dns")), "-", []string{"Ready=False/ReadinessGatesNotReady"}},
+		{"all readiness gates true", up(gate, set("True", "example.com/lb", "example.com/dns")), "-", []string{" Ready=True"}},
+		{"the reason of an exit in the runtime is reported", up(never).exit("app", 137).change("app", func(k *Container) { k.Reason = "OOMKilled" }), "", []string{"terminated OOMKilled 137"}},
+		{"the previous exit is the last state", crashed(1).exit("app", 5).change("app", func(k *Container) { k.FinishedAt = t0.Add(-time.Minute) }), "start app#2",
 			[]string{"app    terminated Error 5 restarts=1 last=(terminated Error 1)"}},
 	})
 }
@@ -101,19 +101,19 @@ func TestProbes(t *testing.T) {
 		return w.input(func(in *Input) { in.Limits.Probing = true; in.Health = map[string]Health{"app-0": h} })
 	}
 	runCases(t, []testCase{
-		{"where nobody probes a running container is started and ready", up(probed), "-", []string{"app    running since+0s started ready", "!probe"}},
+		{"without probes a running container is started and ready", up(probed), "-", []string{"app    running since+0s started ready", "!probe"}},
 		{"at first only the startup probe runs", with(up(probed), Health{}), "-", []string{"probe  app-0 {Startup:true Readiness:false Liveness:false}", "Ready=False/ContainersNotReady", "!started"}},
-		{"when it has succeeded the others run", with(up(probed), Health{Started: true}), "-", []string{"probe  app-0 {Startup:false Readiness:true Liveness:true}", "started restarts", "Ready=False"}},
+		{"… and after it the others", with(up(probed), Health{Started: true}), "-", []string{"probe  app-0 {Startup:false Readiness:true Liveness:true}", "started restarts", "Ready=False"}},
 		{"a readiness probe that has succeeded makes the container ready", with(up(probed), Health{Started: true, Ready: true}), "-", []string{"started ready", " Ready=True"}},
 		{"a container without a readiness probe is ready when it runs", with(up(), Health{}), "-", []string{"started ready"}},
-		{"a liveness probe that has failed stops the container with the probe's own grace", with(up(probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}), "stop app-0 3s",
+		{"a failed liveness probe stops the container with the probe's grace period", with(up(probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}), "stop app-0 3s",
 			[]string{`why    Killing app "Container app failed liveness probe, will be restarted" (Normal)`}},
-		{"a startup probe that has failed stops it with the pod's grace", with(up(probed), Health{Failed: true, FailedProbe: "startup"}), "stop app-0 30s", nil},
-		{"under Never it is not said to be restarted", with(up(never, probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}), "stop app-0 3s", []string{`"Container app failed liveness probe" (Normal)`}},
-		{"then it is restarted as after any exit", with(up(probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}).begin().finish(), "start app#1", nil},
-		{"of an ending container only readiness is probed", with(up(probed), Health{Started: true, Ready: true}).deleted(30 * time.Second), "stop app-0 30s",
+		{"a failed startup probe stops it with the pod's grace period", with(up(probed), Health{Failed: true, FailedProbe: "startup"}), "stop app-0 30s", nil},
+		{"under Never the event does not announce a restart", with(up(never, probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}), "stop app-0 3s", []string{`"Container app failed liveness probe" (Normal)`}},
+		{"then it is restarted like after any exit", with(up(probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}).begin().finish(), "start app#1", nil},
+		{"in a terminating container only the readiness probe runs", with(up(probed), Health{Started: true, Ready: true}).deleted(30 * time.Second), "stop app-0 30s",
 			[]string{"probe  app-0 {Startup:false Readiness:true Liveness:false}", " Ready=True"}},
-		{"a sidecar's readiness counts for the pod",
+		{"the readiness of a sidecar counts for the pod",
 			with(up(inits(sidecar("side", func(c *corev1.Container) { c.ReadinessProbe = probe }))), Health{}), "-", []string{" Ready=False/ContainersNotReady"}},
 		{"an exited container is not probed", with(up(probed), Health{}).exit("app", 1).begin(), "-", []string{"!probe"}},
 	})

@@ -204,17 +204,17 @@ func TestIsStarting(t *testing.T) {
 		{"it waits for init containers", waits(plan.ReasonInitializing, ""), true},
 		{"an image cannot be pulled", waits("ErrImagePull", "no such image"), false},
 		{"a container cannot be created", waits(plan.ReasonCreating, "no such volume"), false},
-		{"the pod is held up", change(func(st *corev1.PodStatus) { st.Reason = "Held" }), false},
-		{"it runs", change(func(st *corev1.PodStatus) { st.Phase, st.ContainerStatuses[0].State = corev1.PodRunning, running }), false},
-		{"it has failed", change(func(st *corev1.PodStatus) { st.Phase = corev1.PodFailed }), false},
+		{"the pod has a reason", change(func(st *corev1.PodStatus) { st.Reason = "Held" }), false},
+		{"the pod runs", change(func(st *corev1.PodStatus) { st.Phase, st.ContainerStatuses[0].State = corev1.PodRunning, running }), false},
+		{"the pod has failed", change(func(st *corev1.PodStatus) { st.Phase = corev1.PodFailed }), false},
 		{"an init container runs", change(func(st *corev1.PodStatus) {
 			st.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: running}}
 		}), false},
-		{"a container was there before", change(func(st *corev1.PodStatus) { st.ContainerStatuses[0].RestartCount = 1 }), false},
-		{"a container has ended", change(func(st *corev1.PodStatus) {
+		{"a container was restarted", change(func(st *corev1.PodStatus) { st.ContainerStatuses[0].RestartCount = 1 }), false},
+		{"a container has terminated before", change(func(st *corev1.PodStatus) {
 			st.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{}
 		}), false},
-		{"somebody looks in", change(func(st *corev1.PodStatus) { st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "e"}} }), false},
+		{"an ephemeral container", change(func(st *corev1.PodStatus) { st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "e"}} }), false},
 	} {
 		if got := isStarting(&c.st); got != c.want {
 			t.Errorf("%s: %v", c.name, got)

@@ -107,9 +107,9 @@ func runningStatus() corev1.PodStatus { return corev1.PodStatus{Phase: corev1.Po
 func TestRequestsRetriedWhileSourceReportsObject(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]response{
-		"a way that knows no such path": {code: http.StatusNotFound, bare: true},
-		"a server that lags behind":     {code: http.StatusNotFound},
-		"a webhook that objects":        {code: http.StatusConflict},
+		"a proxy without this path": {code: http.StatusNotFound, bare: true},
+		"an outdated server":        {code: http.StatusNotFound},
+		"a webhook that rejects it": {code: http.StatusConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

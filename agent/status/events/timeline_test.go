@@ -133,8 +133,8 @@ func TestTimelineSize(t *testing.T) { // R1
 		name, cause string
 		most        uint64
 	}{
-		{"a pod like any other", "image is present", 8 << 10},
-		{"a pod with a lot to say", strings.Repeat("long", 1000), 10 << 10},
+		{"an ordinary pod", "image is present", 8 << 10},
+		{"a pod with long texts", strings.Repeat("long", 1000), 10 << 10},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			const pods = 200
