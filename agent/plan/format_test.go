@@ -65,7 +65,7 @@ func (w *driver) text() string {
 		fmt.Fprintf(&b, "  probe  %s %+v\n", id, p.Probes[id])
 	}
 	if len(p.CheckImages) > 0 {
-		fmt.Fprintf(&b, "  seek   %s\n", strings.Join(p.CheckImages, " "))
+		fmt.Fprintf(&b, "  check  %s\n", strings.Join(p.CheckImages, " "))
 	}
 	if !p.Wake.IsZero() {
 		fmt.Fprintf(&b, "  wake   %s\n", since("at", p.Wake))

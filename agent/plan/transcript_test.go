@@ -52,17 +52,17 @@ func transcripts() []transcript {
 		{"crash-loop", up(), []step{
 			{"it crashes", func(w *driver) { w.exit("app", 1) }},
 			{"it crashes again", func(w *driver) { w.after(time.Second).exit("app", 1) }},
-			{"the back-off is over", toTime},
+			{"the back-off ends", toTime},
 			{"it crashes a third time", func(w *driver) { w.after(time.Second).exit("app", 2) }},
-			{"the back-off is over", toTime},
+			{"the back-off ends", toTime},
 			{"it runs for ten minutes and crashes", func(w *driver) { w.after(10*time.Minute).exit("app", 1) }},
 		}},
 		{"pull-fails-and-recovers", fresh(mains(con("app", image("far")))).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox"), []step{
 			{"the pull fails", pullFails},
 			{"two seconds later", toTime},
-			{"the back-off is over, the pull fails again", func(w *driver) { toTime(w); pullFails(w) }},
+			{"the back-off ends, the pull fails again", func(w *driver) { toTime(w); pullFails(w) }},
 			{"a moment later", toTime},
-			{"the back-off is over, the registry answers", toTime},
+			{"the back-off ends, the registry responds", toTime},
 		}},
 		{"image-change", up(never, mains(con("app"), con("b"))), []step{
 			{"the image of app is edited", func(w *driver) { w.edit(mains(con("app", image("new")), con("b"))) }},
@@ -72,10 +72,10 @@ func transcripts() []transcript {
 			{"the pod is deleted", func(w *driver) { w.deleted(0) }},
 		}},
 		{"node-reboot", up(inits(con("one"), sidecar("side"))), []step{
-			{"the node comes up again", func(w *driver) { w.after(time.Minute).rebooted() }},
+			{"the node has rebooted", func(w *driver) { w.after(time.Minute).rebooted() }},
 		}},
 		{"orphan", up(inits(sidecar("side"))), []step{
-			{"nobody wants the pod any more", func(w *driver) { w.terminate("Orphaned", 30*time.Second).in.Termination.RemovePod = true }},
+			{"the pod is orphaned", func(w *driver) { w.terminate("Orphaned", 30*time.Second).in.Termination.RemovePod = true }},
 		}},
 	}
 }
