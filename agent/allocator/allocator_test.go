@@ -18,7 +18,7 @@ import (
 	"berth/agent/plan"
 )
 
-// testAllocator is a room with everybody's answers.
+// testAllocator is an allocator that records all verdicts.
 type testAllocator struct {
 	*Allocator
 	mu       sync.Mutex
@@ -36,7 +36,7 @@ func runAllocator(t *testing.T, c Config, f func(t *testing.T, l *testAllocator)
 		cancel()
 		wg.Wait()
 		if _, err := l.Snapshot(t.Context()); err == nil {
-			t.Error("a census after the end")
+			t.Error("Snapshot succeeded after Run had returned")
 		}
 	})
 }
@@ -49,7 +49,7 @@ func (l *testAllocator) submit(pod *corev1.Pod, admitted bool) {
 	}})
 }
 
-// lastVerdict is the newest answer to a pod, and how many there were.
+// lastVerdict returns the newest verdict on a pod and the number of verdicts.
 func (l *testAllocator) lastVerdict(pod *corev1.Pod) (plan.Verdict, int) {
 	synctest.Wait()
 	l.mu.Lock()
@@ -109,14 +109,14 @@ func TestConcurrentRequestsNeverOvercommit(t *testing.T) {
 		}
 		in := ok()
 		if len(in) != 33 {
-			t.Fatalf("%d of 33 are in", len(in))
+			t.Fatalf("%d of 33 pods admitted", len(in))
 		}
-		for _, uid := range in { // the room of each goes to one who waits
+		for _, uid := range in { // the resources of each go to a waiting pod
 			wg.Go(func() { l.Release(uid) })
 		}
 		wg.Wait()
 		if n := len(ok()); n != 66 {
-			t.Errorf("%d are in after 33 left", n)
+			t.Errorf("%d pods admitted after 33 releases", n)
 		}
 		c, _ := l.Snapshot(t.Context())
 		if got := c.Used.Requests[corev1.ResourceCPU]; got.Cmp(resource.MustParse("9900m")) != 0 || c.Admitted != 33 || c.Waiting != 134 {
@@ -144,7 +144,7 @@ func TestStartSlotsByPriorityThenAge(t *testing.T) {
 		for i, pod := range turn {
 			v, _ := l.lastVerdict(pod)
 			if v.State != plan.Admitted {
-				t.Fatalf("it is not the turn of %s: %+v", pod.Name, v)
+				t.Fatalf("%s has no start slot: %+v", pod.Name, v)
 			}
 			for _, next := range turn[i+1:] {
 				if v, _ := l.lastVerdict(next); v.State != plan.Wait || v.Reason != "StartQueued" || v.Message == "" {
@@ -160,8 +160,8 @@ func TestStartSlotsByPriorityThenAge(t *testing.T) {
 	})
 }
 
-// TestAdmittedPodQueuesForStartSlot: it has its place at once, whatever the node
-// has room for, and starts as a new one does.
+// TestAdmittedPodQueuesForStartSlot checks that an admitted pod gets its resources immediately,
+// regardless of the node's capacity, and queues for a start slot.
 func TestAdmittedPodQueuesForStartSlot(t *testing.T) {
 	runAllocator(t, Config{Node: nodeOf("1", "10"), StartSlots: 1}, func(t *testing.T, l *testAllocator) {
 		turn := func(pod *corev1.Pod) *corev1.Pod {
@@ -176,7 +176,7 @@ func TestAdmittedPodQueuesForStartSlot(t *testing.T) {
 		fresh := podWithCPU("fresh", "1")
 		l.submit(fresh, false)
 		runs := podOf("runs", "a")
-		l.submit(runs, true) // it waits for nothing
+		l.submit(runs, true)
 		for pod, want := range map[*corev1.Pod]string{first: "", runs: "", last: "StartQueued", system: "StartQueued", fresh: "OutOfcpu"} {
 			if v, _ := l.lastVerdict(pod); v.Reason != want || (v.State == plan.Admitted) != (want == "") {
 				t.Errorf("%s: %+v", pod.Name, v)
@@ -224,10 +224,10 @@ func TestVerdictsSentOnce(t *testing.T) {
 			l.ReleaseStartSlot(pod.UID)
 		}
 		if v, n := l.lastVerdict(pods[100]); v.State != plan.Admitted || n > 9 {
-			t.Errorf("%d answers to the last of 101, %+v", n, v)
+			t.Errorf("%d verdicts on the last of 101, %+v", n, v)
 		}
 		if v, n := l.lastVerdict(full); v.Reason != "OutOfpods" || n != 1 {
-			t.Errorf("%d answers to a pod for which there is no room: %+v", n, v)
+			t.Errorf("%d verdicts on a pod that does not fit: %+v", n, v)
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestAdmittedPodsNotCheckedAgain(t *testing.T) {
 		in, adopted, other, late := podWithCPU("in", "1"), podWithCPU("adopted", "5"), podWithCPU("other", "1"), podWithCPU("late", "100m")
 		other.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 		l.submit(in, false)
-		l.submit(adopted, true) // more than the node has
+		l.submit(adopted, true) // more than the capacity
 		l.submit(other, false)
 		if v, _ := l.lastVerdict(adopted); v.State != plan.Admitted {
 			t.Errorf("adopted: %+v", v)
@@ -251,13 +251,13 @@ func TestAdmittedPodsNotCheckedAgain(t *testing.T) {
 		l.submit(late, false)
 		for pod, want := range map[*corev1.Pod]plan.VerdictState{in: plan.Admitted, adopted: plan.Admitted, other: plan.Rejected} {
 			if v, n := l.lastVerdict(pod); v.State != want || n != 1 {
-				t.Errorf("%s: %+v after %d answers", pod.Name, v, n)
+				t.Errorf("%s: %+v after %d verdicts", pod.Name, v, n)
 			}
 		}
 		if v, _ := l.lastVerdict(late); v.State == plan.Admitted {
 			t.Errorf("late: %+v", v)
 		}
-		l.SetNode(nodeOf("100", "10")) // a node that grows asks again
+		l.SetNode(nodeOf("100", "10")) // waiting pods are checked again
 		l.ReleaseStartSlot(in.UID)
 		if v, _ := l.lastVerdict(late); v.State != plan.Admitted {
 			t.Errorf("late: %+v", v)
@@ -312,18 +312,18 @@ func TestPermanentRejectionWins(t *testing.T) {
 	}
 }
 
-// TestReleasedCallback: what is allocated outside of the room goes with the seat.
+// TestReleasedCallback checks that resources allocated by other packages are released with the pod.
 func TestReleasedCallback(t *testing.T) {
 	var left []types.UID
 	runAllocator(t, Config{Node: nodeOf("4", "1"), StartSlots: 5, Released: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *testAllocator) {
 		a, b := podOf("a", "1"), podOf("b", "1")
 		l.submit(a, false)
-		l.submit(b, false) // no place for it
+		l.submit(b, false) // rejected
 		l.Release(b.UID)
 		l.Release(a.UID)
 		synctest.Wait()
 		if !slices.Equal(left, []types.UID{b.UID, a.UID}) {
-			t.Errorf("told %v", left)
+			t.Errorf("released %v", left)
 		}
 	})
 }

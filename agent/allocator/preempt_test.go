@@ -16,7 +16,7 @@ import (
 	"berth/podspec"
 )
 
-// preemptionTest is a lobby whose pods can be told to go.
+// preemptionTest is a testAllocator with preemptible pods.
 type preemptionTest struct {
 	*testAllocator
 	mu           sync.Mutex
@@ -49,16 +49,16 @@ func (c *preemptionTest) submitPreemptible(pod *corev1.Pod, admitted bool) *core
 
 func (c *preemptionTest) expectPreempted(t *testing.T, pod *corev1.Pod, times int) {
 	t.Helper()
-	c.lastVerdict(pod) // waits until all is quiet
+	c.lastVerdict(pod) // waits until the allocator is idle
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := c.terminations[pod.UID]
 	if len(all) != times {
-		t.Errorf("%s was told to go %d times, want %d: %+v", pod.Name, len(all), times, all)
+		t.Errorf("%s was preempted %d times, want %d: %+v", pod.Name, len(all), times, all)
 	}
 	for _, e := range all {
 		if e.Reason != "Preempting" || e.Message != "Preempted in order to admit critical pod" || e.RemovePod || e.Grace != podspec.GracePeriod(pod) {
-			t.Errorf("%s was told %+v", pod.Name, e)
+			t.Errorf("%s was terminated with %+v", pod.Name, e)
 		}
 	}
 }
@@ -75,9 +75,9 @@ func TestCriticalPodPreemptsAndWaits(t *testing.T) {
 		c.expectPreempted(t, small, 1)
 		c.expectPreempted(t, big, 0)
 		if v, n := c.lastVerdict(system); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Preempts != "default/small" || n != 1 {
-			t.Errorf("%d answers, the last %+v", n, v)
+			t.Errorf("%d verdicts, the last %+v", n, v)
 		}
-		c.submitPreemptible(system, false) // asking again changes nothing
+		c.submitPreemptible(system, false) // a repeated request changes nothing
 		c.expectPreempted(t, small, 1)
 		c.MarkTerminating(small.UID)
 		c.Release(small.UID)
@@ -94,7 +94,7 @@ func TestTerminatingPodsAvoidPreemption(t *testing.T) {
 		if v, _ := c.lastVerdict(system); v.State != plan.Wait || v.Preempts != "" {
 			t.Errorf("%+v", v)
 		}
-		twin := c.submitPreemptible(critical(podWithCPU("twin", "2")), false) // the room of one is not room for two
+		twin := c.submitPreemptible(critical(podWithCPU("twin", "2")), false) // the released resources suffice for one of the pods
 		c.expectPreempted(t, a, 0)
 		c.expectPreempted(t, b, 0)
 		c.Release(a.UID)
@@ -105,24 +105,24 @@ func TestTerminatingPodsAvoidPreemption(t *testing.T) {
 	})
 }
 
-// TestPreemptedResourcesReservedForCriticalPod: room for two, of which one is free.
+// TestPreemptedResourcesReservedForCriticalPod uses a node with room for one of two pods.
 func TestPreemptedResourcesReservedForCriticalPod(t *testing.T) {
 	for _, server := range []bool{false, true} {
 		runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *preemptionTest) {
 			victim := c.submitPreemptible(podWithCPU("victim", "3"), false)
 			system := c.submitPreemptible(critical(podWithCPU("system", "3")), false)
 			c.expectPreempted(t, victim, 1)
-			thief, fits := podWithCPU("thief", "1500m"), podWithCPU("fits", "1")
+			tooBig, fits := podWithCPU("too-big", "1500m"), podWithCPU("fits", "1")
 			if server {
-				thief, fits = fromAPIServer(thief), fromAPIServer(fits)
+				tooBig, fits = fromAPIServer(tooBig), fromAPIServer(fits)
 			}
 			free := podWithCPU("free", "1")
-			c.submitPreemptible(thief, false)
+			c.submitPreemptible(tooBig, false)
 			c.submitPreemptible(fits, false)
 			if v, _ := c.lastVerdict(fits); v.State != plan.Admitted {
-				t.Errorf("there is room for both: %+v", v)
+				t.Errorf("a pod that fits was not admitted: %+v", v)
 			}
-			if v, _ := c.lastVerdict(thief); server && v.State != plan.Rejected || !server && v.State != plan.Wait {
+			if v, _ := c.lastVerdict(tooBig); server && v.State != plan.Rejected || !server && v.State != plan.Wait {
 				t.Errorf("server %v: %+v", server, v)
 			}
 			grows := free.DeepCopy()
@@ -130,7 +130,7 @@ func TestPreemptedResourcesReservedForCriticalPod(t *testing.T) {
 			grows.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1500m")
 			c.Submit(Request{Pod: grows, Resize: true, Reply: func(v plan.Verdict) {
 				if v.State == plan.Admitted {
-					t.Error("a resize has taken the room")
+					t.Error("a resize took reserved resources")
 				}
 			}})
 			c.Release(victim.UID)
@@ -139,7 +139,8 @@ func TestPreemptedResourcesReservedForCriticalPod(t *testing.T) {
 	}
 }
 
-// TestReservationEndsWithCriticalPod: what was kept for it is others' at once.
+// TestReservationEndsWithCriticalPod checks that reserved resources become available when the
+// critical pod is deleted.
 func TestReservationEndsWithCriticalPod(t *testing.T) {
 	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *preemptionTest) {
 		victim := c.submitPreemptible(podWithCPU("victim", "2"), false)
@@ -155,7 +156,7 @@ func TestReservationEndsWithCriticalPod(t *testing.T) {
 }
 
 func TestPreemptionOnlyForResourcesAndCriticalPods(t *testing.T) {
-	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, c *preemptionTest) { // joined: static pods are critical
+	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, c *preemptionTest) { // joined to a cluster, where static pods are critical
 		low := c.submitPreemptible(fromAPIServer(podWithCPU("low", "3")), false)
 		static := podWithCPU("static", "1")
 		static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
@@ -177,8 +178,8 @@ func TestPreemptionOnlyForResourcesAndCriticalPods(t *testing.T) {
 	})
 }
 
-// TestRestoredPodsArePreemptible: so it is after every restart of the
-// agent, which seats the pods that it remembers before their workers ask for them.
+// TestRestoredPodsArePreemptible covers a restart of the agent, which registers the restored pods
+// before their workers submit requests.
 func TestRestoredPodsArePreemptible(t *testing.T) {
 	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 10, Standalone: true}, func(t *testing.T, c *preemptionTest) {
 		stays, goes, ends := podWithCPU("stays", "1500m"), podWithCPU("goes", "1"), podWithCPU("ends", "1500m")
@@ -187,12 +188,12 @@ func TestRestoredPodsArePreemptible(t *testing.T) {
 		}
 		early := c.submitPreemptible(critical(podWithCPU("early", "500m")), false)
 		if v, _ := c.lastVerdict(early); v.State != plan.Wait || v.Preempts != "" {
-			t.Errorf("nobody is known to stay: %+v", v)
+			t.Errorf("no pod can be preempted yet: %+v", v)
 		}
 		c.submitPreemptible(stays, true)
 		c.submitPreemptible(goes, true)
-		// One that ends anyway is never said to stay in between: nobody goes instead.
-		c.Submit(Request{Pod: ends, Admitted: true, Terminating: true, Reply: func(plan.Verdict) {}, Preempt: func(plan.Termination) { t.Error("it ends already") }})
+		// A terminating pod never counts as remaining, so no other pod is preempted.
+		c.Submit(Request{Pod: ends, Admitted: true, Terminating: true, Reply: func(plan.Verdict) {}, Preempt: func(plan.Termination) { t.Error("a terminating pod was preempted") }})
 		c.expectPreempted(t, stays, 0)
 		c.expectPreempted(t, goes, 0)
 		c.Release(ends.UID)
@@ -208,7 +209,7 @@ func TestRestoredPodsArePreemptible(t *testing.T) {
 	})
 }
 
-// TestQueuedPodIsPreemptible: it does not start any more.
+// TestQueuedPodIsPreemptible checks that a preempted pod in the queue does not start.
 func TestQueuedPodIsPreemptible(t *testing.T) {
 	runPreemptionTest(t, Config{Node: nodeOf("4", "10"), StartSlots: 1, Standalone: true}, func(t *testing.T, c *preemptionTest) {
 		first, queued := c.submitPreemptible(podWithCPU("first", "3"), false), c.submitPreemptible(podWithCPU("queued", "1"), false)
@@ -216,15 +217,15 @@ func TestQueuedPodIsPreemptible(t *testing.T) {
 		c.expectPreempted(t, queued, 1)
 		c.ReleaseStartSlot(first.UID)
 		if v, _ := c.lastVerdict(queued); v.State == plan.Admitted {
-			t.Error("it starts although it has to go")
+			t.Error("a preempted pod started")
 		}
 		c.Release(queued.UID)
 		c.expectVerdict(t, system, plan.Admitted, "")
 	})
 }
 
-// TestConcurrentCriticalPodsNeverOvercommit has them ask at once on a full
-// node whose pods take any time to go.
+// TestConcurrentCriticalPodsNeverOvercommit submits critical pods concurrently on a full node whose
+// pods terminate one by one.
 func TestConcurrentCriticalPodsNeverOvercommit(t *testing.T) {
 	for seed := range uint64(20) {
 		runPreemptionTest(t, Config{Node: nodeOf("10", "100"), StartSlots: 100, Standalone: true}, func(t *testing.T, c *preemptionTest) {
@@ -240,11 +241,11 @@ func TestConcurrentCriticalPodsNeverOvercommit(t *testing.T) {
 				wg.Go(func() { c.submitPreemptible(pod, false) })
 			}
 			wg.Wait()
-			for range low { // one after the other goes that was told to
+			for range low { // the preempted pods terminate one after the other
 				c.lastVerdict(high[0])
-				census, err := c.Snapshot(t.Context())
-				if used := census.Used.Requests[corev1.ResourceCPU]; err != nil || used.Cmp(resource.MustParse("10")) > 0 {
-					t.Fatalf("seed %d: %s CPUs are used: %v", seed, used.String(), err)
+				snapshot, err := c.Snapshot(t.Context())
+				if used := snapshot.Used.Requests[corev1.ResourceCPU]; err != nil || used.Cmp(resource.MustParse("10")) > 0 {
+					t.Fatalf("seed %d: %s CPUs used: %v", seed, used.String(), err)
 				}
 				if i := slices.IndexFunc(low, func(p *corev1.Pod) bool { return len(c.terminations[p.UID]) > 0 }); i >= 0 {
 					c.Release(low[i].UID)
@@ -261,8 +262,8 @@ func TestConcurrentCriticalPodsNeverOvercommit(t *testing.T) {
 					used.Add(pod)
 				}
 			}
-			if left := used.Requests[corev1.ResourceCPU]; left.Cmp(resource.MustParse("400m")) < 0 { // else too many had to go
-				t.Errorf("seed %d: only %s is left to others", seed, left.String())
+			if left := used.Requests[corev1.ResourceCPU]; left.Cmp(resource.MustParse("400m")) < 0 { // otherwise too many were preempted
+				t.Errorf("seed %d: only %s CPUs remain for other pods", seed, left.String())
 			}
 		})
 	}

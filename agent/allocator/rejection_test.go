@@ -10,7 +10,7 @@ import (
 	"berth/agent/plan"
 )
 
-// fromAPIServer has a server have assigned the pod.
+// fromAPIServer marks the pod as assigned by an API server.
 func fromAPIServer(pod *corev1.Pod) *corev1.Pod {
 	pod.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 	return pod
@@ -23,8 +23,8 @@ func (l *testAllocator) expectVerdict(t *testing.T, pod *corev1.Pod, state plan.
 	}
 }
 
-// TestAllocatorRejectsAPIServerPodThatDoesNotFit: its controller has another made;
-// nobody would replace a file's.
+// TestAllocatorRejectsAPIServerPodThatDoesNotFit compares pods from an API server, which a
+// controller replaces, with static pods.
 func TestAllocatorRejectsAPIServerPodThatDoesNotFit(t *testing.T) {
 	asks := func(name corev1.ResourceName, q string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -84,22 +84,22 @@ func TestAllocatorRejectsAPIServerPodAboveMaxPods(t *testing.T) {
 	})
 }
 
-// TestPodWaitsForTerminatingPods: the server gives a pod's room to
-// another as soon as its object is gone; here it may still be ending.
+// TestPodWaitsForTerminatingPods covers a scheduler that assigns the resources of a deleted pod
+// while the pod still terminates on the node.
 func TestPodWaitsForTerminatingPods(t *testing.T) {
 	runAllocator(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *testAllocator) {
 		old, stays := fromAPIServer(podWithCPU("old", "2")), fromAPIServer(podWithCPU("stays", "1"))
 		l.submit(old, false)
 		l.submit(stays, false)
 		l.MarkTerminating(old.UID)
-		l.MarkTerminating("nobody")
+		l.MarkTerminating("unknown")
 		next, tooMuch := fromAPIServer(podWithCPU("next", "3")), fromAPIServer(podWithCPU("too-much", "3500m"))
 		l.submit(next, false)
 		l.expectVerdict(t, next, plan.Wait, "OutOfcpu")
-		l.submit(tooMuch, false) // beside the one that stays
+		l.submit(tooMuch, false) // in addition to the remaining pod
 		l.expectVerdict(t, tooMuch, plan.Rejected, "OutOfcpu")
 		if v, _ := l.lastVerdict(tooMuch); !strings.HasSuffix(v.Message, "cpu, requested: 3500, used: 3000, capacity: 4000") {
-			t.Errorf("it is told %q", v.Message)
+			t.Errorf("message %q", v.Message)
 		}
 		l.Release(old.UID)
 		l.expectVerdict(t, next, plan.Admitted, "")
@@ -109,8 +109,8 @@ func TestPodWaitsForTerminatingPods(t *testing.T) {
 	})
 }
 
-// TestWaitingPodRejectedWhenTerminationReverted: after a restart a place is
-// kept for who had it; then it is wanted again.
+// TestWaitingPodRejectedWhenTerminationReverted covers a restart, after which restored pods count
+// as terminating until they are confirmed.
 func TestWaitingPodRejectedWhenTerminationReverted(t *testing.T) {
 	runAllocator(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *testAllocator) {
 		old, next := fromAPIServer(podWithCPU("old", "3")), fromAPIServer(podWithCPU("next", "2"))

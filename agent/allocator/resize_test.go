@@ -13,7 +13,7 @@ import (
 	"berth/agent/plan"
 )
 
-// submitResize asks for other resources for a pod that is known already.
+// submitResize requests other resources for a known pod.
 func (l *testAllocator) submitResize(pod *corev1.Pod) {
 	l.Submit(Request{Pod: pod, Resize: true, Reply: func(v plan.Verdict) {
 		l.mu.Lock()
@@ -34,33 +34,33 @@ func TestResizeReservesResources(t *testing.T) {
 				t.Fatal(err)
 			}
 			if used := c.Used.Requests[corev1.ResourceCPU]; used.String() != cpu {
-				t.Errorf("%s of CPU is reserved, want %s", used.String(), cpu)
+				t.Errorf("%s CPUs reserved, want %s", used.String(), cpu)
 			}
 		}
 		l.submit(podWithCPU("a", "1"), false)
 		is("a", plan.Admitted, "1")
-		l.submit(podWithCPU("b", "2"), false) // admitted, waits for its turn to start
+		l.submit(podWithCPU("b", "2"), false) // admitted and queued for a start slot
 		is("b", plan.Wait, "3")
-		l.submitResize(podWithCPU("a", "3")) // not now
+		l.submitResize(podWithCPU("a", "3")) // does not fit now
 		is("a", plan.Wait, "3")
-		l.submitResize(podWithCPU("a", "5")) // never
+		l.submitResize(podWithCPU("a", "5")) // never fits
 		is("a", plan.Rejected, "3")
 		if v, _ := l.lastVerdict(podWithCPU("a", "1")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
-			t.Errorf("what never can be had: %s", v.Message)
+			t.Errorf("resize above the capacity: %s", v.Message)
 		}
 		l.submitResize(podWithCPU("a", "2"))
 		is("a", plan.Admitted, "4")
-		l.submitResize(podWithCPU("b", "1")) // makes room, and no turn is given out for it
+		l.submitResize(podWithCPU("b", "1")) // releases resources but not the start slot
 		is("b", plan.Wait, "3")
 		l.submit(podWithCPU("c", "2"), false)
 		is("c", plan.Wait, "3")
-		l.submitResize(podWithCPU("a", "3")) // it fits exactly
+		l.submitResize(podWithCPU("a", "3")) // fits exactly
 		is("a", plan.Admitted, "4")
 		l.submitResize(podWithCPU("a", "4"))
 		is("a", plan.Wait, "4")
 		l.ReleaseStartSlot("uid-a")
 		is("b", plan.Admitted, "4")
-		l.Release("uid-b") // the one who was deferred and the one who waits both ask: no more is given than there is
+		l.Release("uid-b") // the deferred and the waiting pod compete for the resources
 		time.Sleep(time.Second)
 		v, _ := l.lastVerdict(podWithCPU("a", "1"))
 		w, _ := l.lastVerdict(podWithCPU("c", "1"))
@@ -69,16 +69,15 @@ func TestResizeReservesResources(t *testing.T) {
 		}
 		l.Release("uid-a")
 		is("c", plan.Admitted, "2")
-		l.submitResize(podWithCPU("d", "1")) // nobody knows it
+		l.submitResize(podWithCPU("d", "1")) // unknown pod
 		is("d", 0, "2")
 	})
 }
 
-// TestDeferredResizesGrantedInOrder has four pods wait for the same room,
-// which then comes for one after the other.
+// TestDeferredResizesGrantedInOrder releases resources step by step for four deferred resizes.
 func TestDeferredResizesGrantedInOrder(t *testing.T) {
 	runAllocator(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *testAllocator) {
-		wish := func(name, cpu string) *corev1.Pod {
+		podWith := func(name, cpu string) *corev1.Pod {
 			pod := podWithCPU(name, cpu)
 			if c := &pod.Spec.Containers[0]; name == "guaranteed" {
 				c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Mi")
@@ -94,14 +93,14 @@ func TestDeferredResizesGrantedInOrder(t *testing.T) {
 			l.submit(podWithCPU(fmt.Sprint("full", i), "1"), true)
 		}
 		for _, name := range order {
-			l.submit(wish(name, "1"), true)
+			l.submit(podWith(name, "1"), true)
 		}
 		synctest.Wait()
 		for _, name := range []string{"early", "late", "guaranteed", "important"} {
-			l.submitResize(wish(name, "2"))
+			l.submitResize(podWith(name, "2"))
 			time.Sleep(time.Second)
 		}
-		l.submitResize(wish("early", "2")) // asking again does not lose its place
+		l.submitResize(podWith("early", "2")) // a repeated request keeps its position
 		for i, next := range order {
 			l.Release(types.UID(fmt.Sprint("uid-full", i)))
 			for j, name := range order {
@@ -110,18 +109,18 @@ func TestDeferredResizesGrantedInOrder(t *testing.T) {
 					want = plan.Admitted
 				}
 				if v, _ := l.lastVerdict(podWithCPU(name, "1")); v.State != want {
-					t.Errorf("when %s is to be granted, %s has %+v", next, name, v)
+					t.Errorf("after the release for %s, %s has %+v", next, name, v)
 				}
 			}
 		}
 	})
 }
 
-// TestDeferredResizeDoesNotBlockOthers: what is free goes to the first in
-// order whom it is enough for.
+// TestDeferredResizeDoesNotBlockOthers checks that resources go to the first deferred resize that
+// fits.
 func TestDeferredResizeDoesNotBlockOthers(t *testing.T) {
 	runAllocator(t, Config{Node: nodeOf("8", "10"), StartSlots: 9}, func(t *testing.T, l *testAllocator) {
-		wish := func(name, cpu string) *corev1.Pod {
+		podWith := func(name, cpu string) *corev1.Pod {
 			pod := podWithCPU(name, cpu)
 			if name == "important" {
 				pod.Spec.Priority = new(int32(1000))
@@ -129,7 +128,7 @@ func TestDeferredResizeDoesNotBlockOthers(t *testing.T) {
 			return pod
 		}
 		for name, cpu := range map[string]string{"full": "2", "fuller": "4", "important": "1", "small": "1"} {
-			l.submit(wish(name, cpu), true)
+			l.submit(podWith(name, cpu), true)
 		}
 		synctest.Wait()
 		is := func(when string, important, small plan.VerdictState) {
@@ -140,23 +139,23 @@ func TestDeferredResizeDoesNotBlockOthers(t *testing.T) {
 				}
 			}
 		}
-		l.submitResize(wish("important", "4"))
-		l.submitResize(wish("small", "2"))
-		is("the node is full", plan.Wait, plan.Wait)
+		l.submitResize(podWith("important", "4"))
+		l.submitResize(podWith("small", "2"))
+		is("full node", plan.Wait, plan.Wait)
 		l.Release("uid-full")
-		is("two CPUs are free", plan.Wait, plan.Admitted)
+		is("two free CPUs", plan.Wait, plan.Admitted)
 		l.Release("uid-fuller")
-		is("five are", plan.Admitted, plan.Admitted)
+		is("five free CPUs", plan.Admitted, plan.Admitted)
 	})
 }
 
-// TestMemoryResizeWithSwapInfeasible without a restart.
+// TestMemoryResizeWithSwapInfeasible checks that such a resize requires a restart.
 func TestMemoryResizeWithSwapInfeasible(t *testing.T) {
 	node := nodeOf("8", "10")
 	node.LimitedSwap = true
 	node.Allocatable[corev1.ResourceMemory] = resource.MustParse("1Gi")
 	runAllocator(t, Config{Node: node, StartSlots: 9}, func(t *testing.T, l *testAllocator) {
-		wish := func(name, memory string) *corev1.Pod {
+		podWith := func(name, memory string) *corev1.Pod {
 			pod := podWithCPU(name, "1")
 			c := &pod.Spec.Containers[0]
 			c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse(memory)
@@ -166,9 +165,9 @@ func TestMemoryResizeWithSwapInfeasible(t *testing.T) {
 			return pod
 		}
 		for name, want := range map[string]plan.VerdictState{"stays": plan.Rejected, "restarts": plan.Admitted} {
-			l.submit(wish(name, "1Mi"), true)
+			l.submit(podWith(name, "1Mi"), true)
 			synctest.Wait()
-			l.submitResize(wish(name, "2Mi"))
+			l.submitResize(podWith(name, "2Mi"))
 			if v, _ := l.lastVerdict(podWithCPU(name, "1")); v.State != want || (want == plan.Admitted) != (v.Message == "") {
 				t.Errorf("%s: %+v, want %v", name, v, want)
 			}
@@ -189,18 +188,19 @@ func TestResizeCannotRemoveResources(t *testing.T) {
 			cpu  string
 		}{{bare, plan.Rejected, "1"}, {more, plan.Admitted, "2"}, {podWithCPU("a", "2"), plan.Rejected, "2"}} {
 			l.submitResize(c.pod)
-			census, err := l.Snapshot(t.Context())
+			snapshot, err := l.Snapshot(t.Context())
 			if v, _ := l.lastVerdict(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected && v.Message == "" {
 				t.Errorf("%+v %v, want %v", v, err, c.want)
 			}
-			if used := census.Used.Requests[corev1.ResourceCPU]; used.String() != c.cpu {
-				t.Errorf("%s of CPU is reserved, want %s", used.String(), c.cpu)
+			if used := snapshot.Used.Requests[corev1.ResourceCPU]; used.String() != c.cpu {
+				t.Errorf("%s CPUs reserved, want %s", used.String(), c.cpu)
 			}
 		}
 	})
 }
 
-// A census tells what a resize and a replacement would be answered, and changes nothing.
+// TestSnapshotCheckResize checks the verdicts of a snapshot on a resize and a replacement, which do
+// not change the state.
 func TestSnapshotCheckResize(t *testing.T) {
 	runAllocator(t, Config{Node: nodeOf("4", "10"), StartSlots: 10}, func(t *testing.T, l *testAllocator) {
 		p, q := podWithCPU("p", "1"), podWithCPU("q", "2")
@@ -217,13 +217,13 @@ func TestSnapshotCheckResize(t *testing.T) {
 			}
 		}
 		if v := c.CheckResize(p, podWithCPU("p", "5")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
-			t.Errorf("to what never can be had: %s", v.Message)
+			t.Errorf("to resize above the capacity: %s", v.Message)
 		}
 		if v := c.CheckResize(p, podOf("p", "a")); v.State != plan.Rejected {
-			t.Errorf("to nothing: %+v", v)
+			t.Errorf("removal: %+v", v)
 		}
 		if c.Rejection(podWithCPU("r", "2")) == "" || c.Without(p).Rejection(podWithCPU("r", "2")) != "" || c.Rejection(podWithCPU("r", "2")) == "" {
-			t.Error("the room of a pod that is replaced does not count, or counts twice")
+			t.Error("the resources of the replaced pod count wrongly")
 		}
 	})
 }

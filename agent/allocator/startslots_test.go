@@ -41,7 +41,7 @@ func TestStartSlotsUnderPressure(t *testing.T) {
 			for stalled := 0.0; stalled <= 110; stalled++ {
 				n := StartSlotsUnderPressure(most, 2, stalled, from)
 				if n < min(2, most) || n > last {
-					t.Fatalf("Pressed(%d, 2, %v, %v) is %d after %d", most, stalled, from, n, last)
+					t.Fatalf("StartSlotsUnderPressure(%d, 2, %v, %v) is %d after %d", most, stalled, from, n, last)
 				}
 				last = n
 			}
@@ -49,14 +49,14 @@ func TestStartSlotsUnderPressure(t *testing.T) {
 	}
 }
 
-// TestScenario07_FewerStartsUnderCPUPressure: at first one slot of
-// four; the others are handed out as the pressure falls, without anybody leaving.
+// TestScenario07_FewerStartsUnderCPUPressure starts with one of four slots. The others become
+// available as the pressure decreases.
 func TestScenario07_FewerStartsUnderCPUPressure(t *testing.T) {
 	var stalled atomic.Int64
 	stalled.Store(100)
 	c := Config{Node: largeNode(), StartSlots: 4, StartTimeout: time.Hour, CPUPressure: func() (float64, bool) { return float64(stalled.Load()), true }, CPUPressureThreshold: 80}
 	runAllocator(t, c, func(t *testing.T, l *testAllocator) {
-		begun := func() (n int) {
+		started := func() (n int) {
 			for i := range 6 {
 				if v, _ := l.lastVerdict(podOf(fmt.Sprint("p", i), "a")); v.State == plan.Admitted {
 					n++
@@ -67,11 +67,11 @@ func TestScenario07_FewerStartsUnderCPUPressure(t *testing.T) {
 		for i := range 6 {
 			l.submit(podOf(fmt.Sprint("p", i), "a"), false)
 		}
-		if n := begun(); n != 1 {
-			t.Errorf("%d begin under full pressure, want 1", n)
+		if n := started(); n != 1 {
+			t.Errorf("%d started under full pressure, want 1", n)
 		}
 		if v, _ := l.lastVerdict(podOf("p5", "a")); v.Reason != "StartQueued" || !strings.Contains(v.Message, "at most 4 pods start at once, fewer while the CPUs are under pressure") {
-			t.Errorf("the last is told %+v", v)
+			t.Errorf("the last pod has %+v", v)
 		}
 		for _, step := range []struct {
 			stalled int64
@@ -79,20 +79,20 @@ func TestScenario07_FewerStartsUnderCPUPressure(t *testing.T) {
 		}{{96, 1}, {90, 2}, {81, 4}, {100, 4}} {
 			stalled.Store(step.stalled)
 			time.Sleep(2 * pressureInterval)
-			if n := begun(); n != step.want {
-				t.Errorf("at %d%% %d have begun, want %d", step.stalled, n, step.want)
+			if n := started(); n != step.want {
+				t.Errorf("at %d%% %d pods started, want %d", step.stalled, n, step.want)
 			}
 		}
 		for i := range 4 { // under full pressure one after the other
 			l.ReleaseStartSlot(podOf(fmt.Sprint("p", i), "a").UID)
-			if n, want := begun(), []int{4, 4, 4, 5}[i]; n != want {
-				t.Errorf("%d have begun after %d are done, want %d", n, i+1, want)
+			if n, want := started(), []int{4, 4, 4, 5}[i]; n != want {
+				t.Errorf("%d pods started after %d releases, want %d", n, i+1, want)
 			}
 		}
 		stalled.Store(0)
 		time.Sleep(2 * pressureInterval)
 		if v, _ := l.lastVerdict(podOf("p5", "a")); v.State != plan.Admitted {
-			t.Errorf("the last is told %+v on a calm node", v)
+			t.Errorf("the last pod has %+v without pressure", v)
 		}
 	})
 }

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// twentyContainers is a pod of 20 containers that runs: 2 init containers, 3 sidecars and
-// 15 mains, with volumes and environments from objects.
+// twentyContainers is a running pod with 20 containers: 2 init containers, 3 sidecars and 15 app
+// containers with volumes.
 func twentyContainers() Input {
 	w := up(func(p *corev1.Pod) {
 		for i := range 5 {
@@ -37,14 +37,13 @@ func BenchmarkDecide20(b *testing.B) {
 	}
 }
 
-// TestDecide20Allocations holds the cost of a pass that changes nothing where it
-// can be held without a clock.
+// TestDecide20Allocations limits the allocations of a call of Decide that changes nothing.
 func TestDecide20Allocations(t *testing.T) {
 	in := twentyContainers()
 	if p := Decide(in); !p.Empty() || p.Status.Phase != corev1.PodRunning {
-		t.Fatalf("not steady: %s %s", showActions(p), p.Status.Phase)
+		t.Fatalf("not idle: %s %s", showActions(p), p.Status.Phase)
 	}
 	if n := testing.AllocsPerRun(100, func() { Decide(in) }); n > 200 {
-		t.Errorf("%v allocations for a steady pod of 20 containers", n)
+		t.Errorf("%v allocations for an idle pod of 20 containers", n)
 	}
 }

@@ -24,7 +24,7 @@ func TestContainerStatusFields(t *testing.T) {
 	})
 	spec := w.in.Pod.Spec.Containers[0]
 	if got := w.decide().Status.ContainerStatuses[0].Image; got != spec.Image {
-		t.Errorf("image %s of a runtime that names none, want %s", got, spec.Image)
+		t.Errorf("image %s without an image name in the runtime, want %s", got, spec.Image)
 	}
 	user := &corev1.LinuxContainerUser{UID: 1000, GID: 3000, SupplementalGroups: []int64{3000, 4000}}
 	w.change("app", func(k *Container) {
@@ -50,8 +50,8 @@ func TestContainerStatusFields(t *testing.T) {
 	}
 }
 
-// Users read the mounts of a container before it is made, too, and what became
-// of one that was made with less than the runtime can do by now.
+// TestRecursiveReadOnlyMountStatus checks the mount status of containers that do not exist yet and
+// of those created with an older runtime.
 func TestRecursiveReadOnlyMountStatus(t *testing.T) {
 	t.Parallel()
 	asks := func(p *corev1.Pod) {
@@ -80,9 +80,9 @@ func TestRecursiveReadOnlyMountStatus(t *testing.T) {
 
 func TestStartResponseKeepsEventFields(t *testing.T) {
 	t.Parallel()
-	told := Container{ID: "c", Name: "app", State: Running, ImageName: "docker.io/library/app:1", User: &corev1.LinuxContainerUser{UID: 7}}
-	o := Observed{}.WithContainer(told).WithContainer(Container{ID: "c", Name: "app", State: Running})
-	if got := o.Containers[0]; got.User == nil || got.User.UID != 7 || got.ImageName != told.ImageName {
+	event := Container{ID: "c", Name: "app", State: Running, ImageName: "docker.io/library/app:1", User: &corev1.LinuxContainerUser{UID: 7}}
+	o := Observed{}.WithContainer(event).WithContainer(Container{ID: "c", Name: "app", State: Running})
+	if got := o.Containers[0]; got.User == nil || got.User.UID != 7 || got.ImageName != event.ImageName {
 		t.Errorf("%+v", got)
 	}
 }

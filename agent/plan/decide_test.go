@@ -67,12 +67,12 @@ func TestHostAndSandbox(t *testing.T) {
 	})
 }
 
-// succeed is ends without an error, for use in a chain of tables.
+// succeed finishes an action without an error.
 func (w *driver) succeed(key string) *driver { return w.ends(key, nil) }
 
 func TestFailures(t *testing.T) {
 	t.Parallel()
-	other := &Error{Kind: Other, Err: errors.New("no luck")}
+	other := &Error{Kind: Other, Err: errors.New("failed")}
 	failing := func(n int) *driver {
 		w := fresh().begin().finish()
 		for range n {
@@ -86,7 +86,7 @@ func TestFailures(t *testing.T) {
 	}
 	runCases(t, []testCase{
 		{"a failed action is delayed, reported with its reason and retried", fresh().begin().finish().fails("run/sandbox", other), "-",
-			[]string{`why    FailedCreatePodSandBox run/sandbox "no luck" until+1s`, "wake   at+1s"}},
+			[]string{`why    FailedCreatePodSandBox run/sandbox "failed" until+1s`, "wake   at+1s"}},
 		{"a failed action is retried after its delay", failing(1), "run sandbox#0", nil},
 		{"the delay doubles", failing(3).fails("run/sandbox", other), "-", []string{"wake   at+15s"}},     // 1+2+4, then 8
 		{"the delay is limited", failing(9).fails("run/sandbox", other), "-", []string{"wake   at+3m1s"}}, // 1+2+4+8+16+4×30, then 30
@@ -99,7 +99,7 @@ func TestFailures(t *testing.T) {
 				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 9, Kind: Canceled, Action: RunSandbox{}}
 			}), "run sandbox#0", nil},
 		{"a failing container does not delay the others",
-			fresh(mains(con("a"), con("b"))).begin().finish().begin().finish().fails("start/a", other), "start b#0", []string{`a      waiting CreateContainerError "no luck"`}},
+			fresh(mains(con("a"), con("b"))).begin().finish().begin().finish().fails("start/a", other), "start b#0", []string{`a      waiting CreateContainerError "failed"`}},
 		{"a container left by a failed start is removed first",
 			fresh().begin().finish().begin().finish().fails("start/app", &Error{Kind: Other, Reason: "RunContainerError", Err: errors.New("no such file")}).
 				input(func(in *Input) {
@@ -132,11 +132,11 @@ func TestFailures(t *testing.T) {
 func TestContainerStartOrder(t *testing.T) {
 	t.Parallel()
 	chain := inits(con("one"), sidecar("side"), con("two"))
-	// running shows an init container that has started and goes on.
+	// running shows an init container that is still running.
 	running := func(w *driver, name string) *driver {
 		return w.change(name, func(k *Container) { k.State, k.FinishedAt = Running, time.Time{} })
 	}
-	to := func(n int, opts ...func(*corev1.Pod)) *driver { // n passes of an obedient world
+	to := func(n int, opts ...func(*corev1.Pod)) *driver { // n syncs in which all actions succeed
 		w := fresh(opts...)
 		for range n {
 			w.begin().finish()
@@ -145,8 +145,8 @@ func TestContainerStartOrder(t *testing.T) {
 	}
 	slow := mains(con("app"), con("b", image("far")), con("c"))
 	mounting := ephemeral(con("debug", mounts("v")))
-	// withDebug is a pod that runs when an ephemeral container is added to it that
-	// mounts a volume of its own, whose ConfigMap has that version; empty: there is none.
+	// withDebug is a running pod with a new ephemeral container that mounts a volume from a
+	// ConfigMap of the given version, or without the ConfigMap if it is empty.
 	withDebug := func(version string) *driver {
 		w := up(mains(con("app", func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} })), configMapVolume("v", "cm")).edit(mounting)
 		if version != "" {
@@ -194,17 +194,17 @@ func TestContainerStartOrder(t *testing.T) {
 
 func TestPostStart(t *testing.T) {
 	t.Parallel()
-	hooking := func() *driver { // created and running, its start (with postStart) not ended
+	starting := func() *driver { // created and running, but StartContainer has not returned
 		w := fresh(mains(con("app", func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }))).begin().finish().begin().finish().begin()
 		w.in.Limits.Probing = true
 		w.in.Observed = w.in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Running, CreatedAt: t0, StartedAt: t0})
 		return w
 	}
 	runCases(t, []testCase{
-		{"a container whose postStart hook has not finished is not Running and not probed", hooking(), "-",
+		{"a container whose postStart hook has not finished is not Running and not probed", starting(), "-",
 			[]string{"app    waiting ContainerCreating", "pod    Pending", "!probe"}},
-		{"deleting the pod cancels the start and stops the container", hooking().deleted(30 * time.Second), "cancel start/app, stop app-0 30s", nil},
+		{"deleting the pod cancels the start and stops the container", starting().deleted(30 * time.Second), "cancel start/app, stop app-0 30s", nil},
 		{"a created container is not removed while its start is in progress",
-			hooking().change("app", func(k *Container) { k.State = Created }).deleted(0), "cancel start/app", nil},
+			starting().change("app", func(k *Container) { k.State = Created }).deleted(0), "cancel start/app", nil},
 	})
 }

@@ -16,14 +16,14 @@ import (
 
 var t0 = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 
-// driver drives Decide through a pod's life by hand: a test says what happens,
-// the walk keeps what a worker would keep.
+// driver calls Decide for the life of one pod. A test describes what happens to the pod, and driver
+// keeps the state that a worker would keep.
 type driver struct {
 	in   Input
 	last Plan
 }
 
-// fresh is a pod that was admitted a moment ago on a node that has its images.
+// fresh is a pod that was just admitted to a node with its images.
 func fresh(opts ...func(*corev1.Pod)) *driver {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "web", "default", "u1"
@@ -45,7 +45,7 @@ func fresh(opts ...func(*corev1.Pod)) *driver {
 	return w
 }
 
-// up is a pod that runs: every init container has succeeded.
+// up is a running pod. Its init containers have succeeded.
 func up(opts ...func(*corev1.Pod)) *driver { return fresh(opts...).settle() }
 
 func con(name string, opts ...func(*corev1.Container)) corev1.Container {
@@ -111,14 +111,14 @@ func emptyDir(name string) func(*corev1.Pod) {
 	}
 }
 
-// decide asks once and keeps the answer's memory; nothing is begun.
+// decide calls Decide and keeps the memory. It starts no actions.
 func (w *driver) decide() Plan {
 	w.last = Decide(w.in)
 	w.in.Memory = w.last.Memory
 	return w.last
 }
 
-// begin decides and puts everything that is wanted under way.
+// begin decides and starts all actions of the plan.
 func (w *driver) begin() *driver {
 	for _, a := range w.decide().Actions() {
 		w.in.InProgress[a.Key()] = a
@@ -126,7 +126,7 @@ func (w *driver) begin() *driver {
 	return w
 }
 
-// finish ends everything that is under way, well; what was called off ends so.
+// finish finishes all actions in progress successfully, and canceled ones with Canceled.
 func (w *driver) finish() *driver {
 	for _, k := range slices.SortedFunc(maps.Keys(w.in.InProgress), func(a, b ActionKey) int { return strings.Compare(a.String(), b.String()) }) {
 		w.ends(k.String(), nil)
@@ -134,7 +134,7 @@ func (w *driver) finish() *driver {
 	return w
 }
 
-// settle decides and obeys until nothing is left to do.
+// settle starts and finishes actions until none is left.
 func (w *driver) settle() *driver {
 	for range 100 {
 		if w.begin(); len(w.in.InProgress) == 0 {
@@ -142,10 +142,10 @@ func (w *driver) settle() *driver {
 		}
 		w.finish()
 	}
-	panic("no rest: " + w.text())
+	panic("not idle: " + w.text())
 }
 
-// ends ends one action that is under way, named by its key.
+// ends finishes the action in progress with the key.
 func (w *driver) ends(key string, err error) *driver {
 	for k, a := range w.in.InProgress {
 		if k.String() != key {
@@ -160,7 +160,7 @@ func (w *driver) ends(key string, err error) *driver {
 		case err == nil:
 			delete(w.in.Failures, k)
 			w.do(a, &out)
-		case KindOf(err) == ImageNotFound: // of any that the container names
+		case KindOf(err) == ImageNotFound: // any of the container's images
 			c := w.spec(a.(StartContainer).Name)
 			out.MissingImages = []string{c.Image}
 			for _, v := range newDecider(w.in).imageVolumes(spec{Container: c}) {
@@ -173,10 +173,10 @@ func (w *driver) ends(key string, err error) *driver {
 		w.in.Observed = w.in.Observed.After(out)
 		return w
 	}
-	panic("not under way: " + key)
+	panic("not in progress: " + key)
 }
 
-// fails puts one action under way and ends it with that error.
+// fails starts the actions of the plan and finishes one with an error.
 func (w *driver) fails(key string, e *Error) *driver {
 	w.begin()
 	return w.ends(key, e)
@@ -219,7 +219,7 @@ func (w *driver) spec(name string) *corev1.Container {
 	panic("no container " + name)
 }
 
-// change edits what is seen of the newest instance of a container.
+// change modifies the newest instance of a container as observed.
 func (w *driver) change(name string, f func(*Container)) *driver {
 	w.in.Observed.Containers = slices.Clone(w.in.Observed.Containers)
 	for i := range w.in.Observed.Containers {
@@ -231,14 +231,14 @@ func (w *driver) change(name string, f func(*Container)) *driver {
 	panic("no instance of " + name)
 }
 
-// exit ends the newest instance of a container by itself.
+// exit lets the newest instance of a container exit.
 func (w *driver) exit(name string, code int32) *driver {
 	return w.change(name, func(k *Container) {
 		k.State, k.ExitCode, k.FinishedAt = Exited, code, w.in.Now
 	})
 }
 
-// crash is one round of a crash loop: exit, back-off, running again.
+// crash runs one cycle of a crash loop: exit, back-off, restart.
 func (w *driver) crash(name string) *driver {
 	w.exit(name, 1).begin()
 	if !w.last.Wake.IsZero() {
@@ -274,14 +274,14 @@ func (w *driver) deleted(grace time.Duration) *driver {
 	return w
 }
 
-// sandboxLost is what a runtime shows after its sandbox process was killed.
+// sandboxLost is the state after the sandbox process was killed.
 func (w *driver) sandboxLost() *driver {
 	w.in.Observed.Sandboxes = slices.Clone(w.in.Observed.Sandboxes)
 	w.in.Observed.Sandboxes[0].Ready = false
 	return w
 }
 
-// rebooted is a node that came up again: nothing runs, the agent is new.
+// rebooted is the state after a reboot of the node with a new agent.
 func (w *driver) rebooted() *driver {
 	w.sandboxLost()
 	w.in.InProgress, w.in.Failures, w.in.Health = map[ActionKey]Action{}, map[ActionKey]Failure{}, map[string]Health{}
@@ -295,7 +295,7 @@ func (w *driver) rebooted() *driver {
 	return w
 }
 
-// wantActions fails the test unless the next answer asks for exactly these actions.
+// wantActions checks that the next plan has exactly these actions.
 func (w *driver) wantActions(t *testing.T, want string) *driver {
 	t.Helper()
 	w.decide()
@@ -305,21 +305,20 @@ func (w *driver) wantActions(t *testing.T, want string) *driver {
 	return w
 }
 
-// wantText fails the test unless the last answer's text has all of these.
+// wantText checks that the text of the last plan contains all parts.
 func (w *driver) wantText(t *testing.T, parts ...string) *driver {
 	t.Helper()
 	text := w.text()
 	for _, p := range parts {
 		if absent, not := strings.CutPrefix(p, "!"); not && strings.Contains(text, absent) || !not && !strings.Contains(text, p) {
-			t.Errorf("%q is not as expected in\n%s", p, text)
+			t.Errorf("unexpected presence or absence of %q in\n%s", p, text)
 		}
 	}
 	return w
 }
 
-// testCase is one sentence about a decision: given a pod's life so far, the actions
-// that Decide asks for ("" is unchecked, "-" is none) and parts of its text
-// (with ! those that it must not have).
+// testCase checks one decision: the actions planned for the driver's state ("" is unchecked, "-" is
+// none) and parts of the plan's text (with ! for parts that it must not contain).
 type testCase struct {
 	name   string
 	driver *driver

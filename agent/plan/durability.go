@@ -1,34 +1,32 @@
 package plan
 
-// The durability contract of a Plan: which part of it must be on disk before which
-// of its actions may start, and before its status is published. The worker that
-// executes the plan hands Plan.Memory to the store first, then waits where the contract
-// says so, and starts everything else at once.
+// The durability contract of a Plan defines which part of it must be on disk before an action may
+// start, and before its status is published. The worker first passes Plan.Memory to the store, then
+// waits as the contract requires, and starts all other actions immediately.
 //
 //	action                                        requires         without it, an agent killed in between
-//	any cleanup action of a terminating pod       termination      runs a pod again that is half removed
-//	PreStop                                       memory           does not continue a started termination
-//	StopContainer that replaces the container     memory           takes its end for the container's own exit
-//	ResizeContainer                               memory           does not know which size the container has
+//	any cleanup action of a terminating pod       termination      runs a partially removed pod again
+//	PreStop                                       memory           does not continue the termination
+//	StopContainer that replaces the container     memory           takes its stop for the container's own exit
+//	ResizeContainer                               memory           does not know the size of the container
 //	StartContainer of one with a postStart hook   memory           takes a container for started without its hook
 //
-// The wait is bounded: a full or failing disk delays an action and does not block
-// it.
+// The wait is bounded: a full or failing disk delays an action and does not block it.
 
 // Requirement is what must be on disk before an action may start.
 type Requirement int
 
 const (
 	Nothing           Requirement = iota
-	TerminationOnDisk             // Memory.End of this plan; that of an earlier plan will do if it is equal
-	MemoryOnDisk                  // Memory of this plan, which includes its End
+	TerminationOnDisk             // Memory.Termination of this plan, or an equal one of an earlier plan
+	MemoryOnDisk                  // Memory of this plan, including its Termination
 )
 
 // Requires returns what must be on disk before an action of the plan may start.
 func (p Plan) Requires(a Action) Requirement { return p.Requirements[a.Key()] }
 
-// setDurability fills in the durability contract. before is the memory of the
-// previous plan, or what was restored from disk.
+// setDurability sets the durability contract. before is the memory of the previous plan, or the
+// memory restored from disk.
 func (p *Plan) setDurability(before Memory) {
 	p.Requirements = nil
 	require := func(a Action, r Requirement) {

@@ -7,27 +7,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A container that was made is said to have been made, also when it could not
-// be started; one of which nobody knows is not.
+// TestCreatedEventPrecedesFailedStart checks that the event Created is recorded if and only if the
+// container was created, also when its start fails.
 func TestCreatedEventPrecedesFailedStart(t *testing.T) {
 	t.Parallel()
 	start := StartContainer{Name: "app"}
 	for _, row := range []struct {
-		sentence string
-		outcome  Outcome
-		want     string
+		name    string
+		outcome Outcome
+		want    string
 	}{
 		{"created, not started", Outcome{Action: start, Container: &Container{ID: "1"}, Err: &Error{Reason: "RunContainerError", Err: errors.New("no such file")}}, "Created Failed"},
 		{"not created", Outcome{Action: start, Container: &Container{}, Err: &Error{Reason: "CreateContainerError", Err: errors.New("no profile")}}, "Failed"},
 		{"unknown", Outcome{Action: start, Err: &Error{Reason: "RunContainerError", Err: errors.New("gone")}}, "Failed"},
 		{"created and started", Outcome{Action: start, Container: &Container{ID: "1"}}, "Created Started"},
 	} {
-		said := ""
+		got := ""
 		for _, r := range ActionFinished(row.outcome) {
-			said += " " + r.Code
+			got += " " + r.Code
 		}
-		if said != " "+row.want {
-			t.Errorf("%s:%s, want %s", row.sentence, said, row.want)
+		if got != " "+row.want {
+			t.Errorf("%s:%s, want %s", row.name, got, row.want)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// show is an action in short.
+// show formats an action.
 func show(a Action) string {
 	switch a := a.(type) {
 	case MountVolume:
@@ -44,7 +44,7 @@ func showActions(p Plan) string {
 	return strings.Join(out, ", ")
 }
 
-// text is the last answer as a transcript shows it. Times are seconds since t0.
+// text formats the last plan for transcripts. Times are relative to t0.
 func (w *driver) text() string {
 	var b strings.Builder
 	p := w.last

@@ -11,7 +11,7 @@ import (
 	"berth/podspec"
 )
 
-// byteSource draws from fuzz data; when they are used up everything is zero.
+// byteSource returns values from fuzz data, and zeros after its end.
 type byteSource []byte
 
 func (d *byteSource) n(sides int) int {
@@ -33,7 +33,7 @@ func (d *byteSource) seconds() int64 {
 	return [...]int64{0, 1, 30, 1 << 62, -5}[d.n(5)]
 }
 
-// decode makes an input of bytes: any pod, any sight, any memory.
+// decode returns an arbitrary input: pod, observation and memory.
 func decode(d byteSource) Input {
 	w := fresh(func(p *corev1.Pod) {
 		p.Spec.RestartPolicy = [...]corev1.RestartPolicy{"Always", "OnFailure", "Never", ""}[d.n(4)]
@@ -128,8 +128,8 @@ func decodeProgress(d *byteSource, in *Input) {
 	}
 }
 
-// decodeResources gives the pod, what is known of it and what the room says of it
-// amounts that need not fit together.
+// decodeResources adds arbitrary resources to the pod, the observation, the memory and the
+// reservation.
 func decodeResources(d *byteSource, in *Input) {
 	one := func() (r corev1.ResourceRequirements) {
 		for _, list := range []*corev1.ResourceList{&r.Requests, &r.Limits} {
@@ -180,7 +180,7 @@ func decodeResources(d *byteSource, in *Input) {
 	}
 }
 
-// FuzzDecide asks about worlds that no test has thought of.
+// FuzzDecide checks invariants with arbitrary input.
 func FuzzDecide(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("a pod that runs and has seen much of the world: 0123456789abcdefghijklmnopqrstuvwxyz"))
@@ -195,10 +195,10 @@ func FuzzDecide(f *testing.F) {
 		in := decode(data)
 		p := Decide(in)
 		if twin := decode(data); !reflect.DeepEqual(in, twin) {
-			t.Fatal("I1 the input was changed")
+			t.Fatal("I1 the input was modified")
 		}
 		if !reflect.DeepEqual(p, Decide(in)) {
-			t.Fatal("I1 two answers to one question")
+			t.Fatal("I1 two results for one input")
 		}
 		checkActions(t, in, p)
 		for _, cs := range p.Status.ContainerStatuses {
@@ -213,7 +213,7 @@ func FuzzDecide(f *testing.F) {
 			in.Now = in.Now.Add(1000 * time.Hour)
 		}
 		if later := Decide(in); p.Empty() && in.Now.After(t0) && (!later.Empty() || !reflect.DeepEqual(later.Status, p.Status)) {
-			t.Fatalf("I6 before %v time alone changes something: %s", p.Wake, showActions(later))
+			t.Fatalf("I6 before %v time alone changes the plan: %s", p.Wake, showActions(later))
 		}
 	})
 }
@@ -239,6 +239,6 @@ func checkActions(t *testing.T, in Input, p Plan) {
 	}
 	over := in.Termination != nil || p.Memory.Termination != nil || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
 	if over && len(p.BuildRun)+len(p.Configure) > 0 {
-		t.Fatalf("I3 I8 a pod that is over gets %s", showActions(p))
+		t.Fatalf("I3 I8 a terminated pod gets %s", showActions(p))
 	}
 }

@@ -23,8 +23,7 @@ func preStop(c *corev1.Container) {
 	c.Lifecycle.PreStop = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
 }
 
-// justStarted is a pod of which the named container has just been started, its hook not
-// yet.
+// justStarted is a pod whose named container has just started, before its hook.
 func justStarted(name string, opts ...func(*corev1.Pod)) *driver {
 	w := fresh(opts...)
 	for range 50 {
@@ -36,18 +35,18 @@ func justStarted(name string, opts ...func(*corev1.Pod)) *driver {
 	panic("never started: " + w.text())
 }
 
-// restartAgent forgets what only one agent's life knows: what is under way, what
-// has failed and how hooks ended.
+// restartAgent drops the state of one agent process: actions in progress, failures and results of
+// hooks.
 func (w *driver) restartAgent() *driver {
 	w.in.InProgress, w.in.Failures, w.in.Health = map[ActionKey]Action{}, map[ActionKey]Failure{}, map[string]Health{}
 	w.in.Observed.Hooks, w.in.Termination = nil, nil
 	return w
 }
 
-var errHook = &Error{Err: errors.New("exit code 1: no luck")}
+var errHook = &Error{Err: errors.New("exit code 1: failed")}
 
-// TestContainerLifecycleHooksPage is concepts/containers/container-lifecycle-hooks,
-// and the sentences on hooks of the task page that attaches handlers.
+// TestContainerLifecycleHooksPage covers concepts/containers/container-lifecycle-hooks and the
+// statements on hooks in the task page on attaching handlers.
 func TestContainerLifecycleHooksPage(t *testing.T) {
 	t.Parallel()
 	two := mains(con("app", postStart), con("b"))
@@ -67,7 +66,7 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 		{"a sidecar has started when its hook has finished", justStarted("side", inits(sidecar("side", postStart))), "postStart side-0", nil},
 		{"… and only then the next init container starts", justStarted("side", inits(sidecar("side", postStart), con("two"))).begin().finish(), "start two#0", nil},
 		{"the container is killed if the hook fails", justStarted("app", two).fails("postStart/app-0", errHook), "stop app-0 30s, start b#0",
-			[]string{`why    Killing app "FailedPostStartHook" (Normal)`, "app    waiting PostStartHookError \"exit code 1: no luck\""}},
+			[]string{`why    Killing app "FailedPostStartHook" (Normal)`, "app    waiting PostStartHookError \"exit code 1: failed\""}},
 		{"… and then restarted by its policy: Always", justStarted("app", two).fails("postStart/app-0", errHook).begin().finish(), "start app#1", nil},
 		{"… Never", justStarted("app", never, mains(con("app", postStart))).fails("postStart/app-0", errHook).settle(), "-", []string{"pod    Failed", "app    terminated Error 137"}},
 		{"the restarted container's hook runs again", justStarted("app", two).fails("postStart/app-0", errHook).begin().finish().begin().finish(), "postStart app-1", nil},

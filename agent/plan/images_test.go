@@ -16,12 +16,12 @@ func TestImages(t *testing.T) {
 		return mains(con("app", image("far"), pulls(p)))
 	}
 	refused := &Error{Kind: Denied, Reason: "ErrImagePull", Err: errors.New("no such image")}
-	failing := func(n int) *driver { // n pulls have failed, the last a moment ago
+	failing := func(n int) *driver { // n pulls have failed, the last one just now
 		w := fresh(far(corev1.PullIfNotPresent)).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox")
 		for i := range n {
 			if i > 0 {
 				w.decide()
-				for w.last.Empty() { // over the moment that the error is shown, to the end of the back-off
+				for w.last.Empty() { // from the display of the error to the end of the back-off
 					w.in.Now = w.last.Wake
 					w.decide()
 				}
@@ -98,8 +98,8 @@ func TestImages(t *testing.T) {
 	})
 }
 
-// TestStartUsesImageOfOwnPull whole, with who runs by it, though the
-// name has moved on since: what another container's pull brought is another image.
+// TestStartUsesImageOfOwnPull checks that a container starts with the complete image that its own
+// pull returned, even if a later pull for another container returned a different one.
 func TestStartUsesImageOfOwnPull(t *testing.T) {
 	t.Parallel()
 	w := fresh(mains(con("a", image("far"), pulls(corev1.PullAlways)), con("b", image("far"), pulls(corev1.PullAlways)))).begin()
@@ -129,16 +129,16 @@ func TestStartUsesImageOfOwnPull(t *testing.T) {
 	}
 }
 
-// TestStartResolvesOldImageAgain unless that was done a moment ago: its name
-// may stand for another one since.
+// TestStartResolvesOldImageAgain checks that an image is resolved again before a start unless that
+// was done recently, because its name may refer to another image.
 func TestStartResolvesOldImageAgain(t *testing.T) {
 	t.Parallel()
 	ready := func(opts ...func(*corev1.Pod)) *driver { return fresh(opts...).begin().finish().begin().finish() }
 	far := mains(con("app", image("far")))
 	for _, r := range []struct {
-		sentence string
-		given    *driver
-		want     bool
+		name  string
+		given *driver
+		want  bool
 	}{
 		{"a first start uses the image observed when the pod was added", ready(), false},
 		{"… or the one pulled for it", ready(far).after(imageCheckInterval), false},
@@ -146,7 +146,7 @@ func TestStartResolvesOldImageAgain(t *testing.T) {
 		{"… also one pulled before it", ready(far).after(imageCheckInterval + 1), true},
 		{"a restart resolves the image again", up().exit("app", 1), true},
 	} {
-		t.Run(r.sentence, func(t *testing.T) {
+		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			for range 10 {
 				r.given.decide()
@@ -160,7 +160,7 @@ func TestStartResolvesOldImageAgain(t *testing.T) {
 				}
 				r.given.begin().finish()
 			}
-			t.Error("it was never started")
+			t.Error("the container was never started")
 		})
 	}
 }
@@ -177,7 +177,7 @@ func TestObservedWithImages(t *testing.T) {
 		t.Errorf("%+v, want %+v", now.ImageErrors, want)
 	}
 	if len(o.Images) != 4 || o.Images["moves"] != a || len(o.ImageErrors) != 2 {
-		t.Errorf("what was seen before was changed: %+v", o)
+		t.Errorf("the receiver was modified: %+v", o)
 	}
 }
 

@@ -10,10 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The tests of this file are small and pointed; breadth is the model world's, in
-// package agent.
+// The tests in this file are small. The model world of package agent covers the breadth.
 
-// samplePods are pods in all their ages, each a fresh one.
+// samplePods returns pods in all stages of their life.
 func samplePods() map[string]*driver {
 	full := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("a", mounts("v")), con("b")), emptyDir("v"), ephemeral(con("debug"))}
 	return map[string]*driver{
@@ -41,10 +40,10 @@ func TestI1InputUnchanged(t *testing.T) {
 	for name, w := range samplePods() {
 		first := Decide(w.in)
 		if diff := cmp.Diff(twins[name].in, w.in); diff != "" {
-			t.Errorf("%s: the input was changed:\n%s", name, diff)
+			t.Errorf("%s: the input was modified:\n%s", name, diff)
 		}
 		if again := Decide(w.in); !reflect.DeepEqual(first, again) {
-			t.Errorf("%s: two answers to one question:\n%s", name, cmp.Diff(first, again))
+			t.Errorf("%s: two results for one input:\n%s", name, cmp.Diff(first, again))
 		}
 	}
 }
@@ -64,8 +63,7 @@ func TestI2ActionsAreSafeInAnyOrder(t *testing.T) {
 	}
 }
 
-// checkSafe fails the test if one action of the last plan needs another one of it,
-// or takes away what another one needs.
+// checkSafe checks that no action of the last plan depends on another one or conflicts with it.
 func checkSafe(t *testing.T, name string, w *driver) {
 	t.Helper()
 	has := map[string]bool{}
@@ -100,7 +98,7 @@ func TestI3TerminatingPodStartsNothing(t *testing.T) {
 		w.deleted(30 * time.Second)
 		for range 40 {
 			if w.begin(); len(w.last.BuildRun)+len(w.last.Configure) > 0 {
-				t.Errorf("%s: an ended pod gets %s", name, showActions(w.last))
+				t.Errorf("%s: a terminating pod gets %s", name, showActions(w.last))
 			}
 			if w.last.Done {
 				break
@@ -111,11 +109,11 @@ func TestI3TerminatingPodStartsNothing(t *testing.T) {
 			t.Errorf("%s: not done\n%s", name, w.text())
 		}
 	}
-	// An end is kept though the one who asked has forgotten it.
+	// A termination remains without a further request.
 	w := up().deleted(0).begin()
 	w.in.Termination = nil
 	if w.exit("app", 0); len(w.decide().BuildRun) > 0 {
-		t.Errorf("a forgotten end starts %s", showActions(w.last))
+		t.Errorf("without a further request the pod starts %s", showActions(w.last))
 	}
 }
 
@@ -134,7 +132,7 @@ func TestI4SingleLiveInstance(t *testing.T) {
 		}
 	}
 	if w := up().exit("app", 1).begin(); len(w.decide().BuildRun) > 0 {
-		t.Errorf("a start under way is asked for again: %s", showActions(w.last))
+		t.Errorf("a start in progress is planned again: %s", showActions(w.last))
 	}
 }
 
@@ -151,7 +149,7 @@ func TestI5PlansBecomeEmpty(t *testing.T) {
 			}
 		}
 		if !w.last.Empty() {
-			t.Errorf("%s: no rest\n%s", name, w.text())
+			t.Errorf("%s: not idle\n%s", name, w.text())
 		}
 	}
 }
@@ -197,7 +195,7 @@ func TestI7AppContainersStartAfterInitContainers(t *testing.T) {
 	if got := fmt.Sprint(order); got != "[one side two a b]" {
 		t.Errorf("started in the order %s", got)
 	}
-	for _, state := range []ContainerState{Created, Running, Unknown} { // an init container in any state but success holds the mains
+	for _, state := range []ContainerState{Created, Running, Unknown} { // an init container in any state except success delays the app containers
 		w := started("one", inits(con("one")))
 		w.change("one", func(k *Container) { k.State = state })
 		for _, a := range w.decide().BuildRun {
@@ -223,26 +221,27 @@ func TestI8TerminalPodReleasesResources(t *testing.T) {
 		if len(w.in.Observed.Volumes) > 0 || w.in.Observed.HasCgroup || w.in.Observed.Sandboxes[0].Ready {
 			t.Errorf("%s holds %+v", name, w.in.Observed)
 		}
-		// Nothing brings it back: not an edit, a lost sandbox, a forgetful runtime, another verdict, an empty store.
+		// Nothing restarts the pod: an edit, a lost sandbox, a runtime without records, another
+		// verdict, a lost store.
 		w.in.Observed.Containers, w.in.Observed.Sandboxes = nil, nil
 		w.in.Verdict = Verdict{State: Admitted}
 		w.edit(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "new" })
 		if w.after(time.Hour).decide(); !w.last.Empty() || w.last.Status.Phase != phase {
-			t.Errorf("%s: comes back\n%s", name, w.text())
+			t.Errorf("%s: restarts\n%s", name, w.text())
 		}
 		w.edit(func(p *corev1.Pod) { p.Status = w.last.Status })
 		w.in.Memory = Memory{}
 		if w.decide(); !w.last.Empty() || w.last.Status.Phase != phase {
-			t.Errorf("%s: comes back without its memory\n%s", name, w.text())
+			t.Errorf("%s: restarts without memory\n%s", name, w.text())
 		}
 	}
-	// Terminal is withheld while something may run or is still being made.
+	// The phase is not terminal while a container may run or is being created.
 	w := up(never, mains(con("app"), con("b"))).exit("app", 1)
 	if p := w.decide().Status.Phase; p != corev1.PodRunning {
 		t.Errorf("phase %s beside a running container", p)
 	}
 	w = fresh(mains(con("app", image("far")))).begin().terminate("Evicted", 0)
 	if p := w.decide().Status.Phase; p != corev1.PodPending {
-		t.Errorf("phase %s while the sandbox may still be made", p)
+		t.Errorf("phase %s while the sandbox may still be created", p)
 	}
 }

@@ -8,10 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The Kubernetes documentation's pages on pods, sentence by sentence, in our own
-// words: those sentences that a decision of the node agent makes true.
+// The statements of the Kubernetes documentation on pods that depend on decisions of the node
+// agent, paraphrased.
 
-// TestPodLifecyclePage is concepts/workloads/pods/pod-lifecycle.
+// TestPodLifecyclePage covers concepts/workloads/pods/pod-lifecycle.
 func TestPodLifecyclePage(t *testing.T) {
 	t.Parallel()
 	two := mains(con("app"), con("b"))
@@ -57,7 +57,7 @@ func TestPodLifecyclePage(t *testing.T) {
 	})
 }
 
-// TestPodLifecyclePageProbesAndTermination is the second half of that page.
+// TestPodLifecyclePageProbesAndTermination covers the second half of that page.
 func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 	t.Parallel()
 	two := mains(con("app"), con("b"))
@@ -93,7 +93,7 @@ func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 	})
 }
 
-// TestTerminatedContainerTimes is that page's sentence on the state.
+// TestTerminatedContainerTimes covers that page's statement on the state Terminated.
 func TestTerminatedContainerTimes(t *testing.T) {
 	t.Parallel()
 	w := up(never).after(time.Minute).exit("app", 2)
@@ -103,7 +103,7 @@ func TestTerminatedContainerTimes(t *testing.T) {
 	}
 }
 
-// TestInitContainersPage is concepts/workloads/pods/init-containers.
+// TestInitContainersPage covers concepts/workloads/pods/init-containers.
 func TestInitContainersPage(t *testing.T) {
 	t.Parallel()
 	pair := inits(con("one"), con("two"))
@@ -131,7 +131,7 @@ func TestInitContainersPage(t *testing.T) {
 	})
 }
 
-// TestSidecarContainersPage is concepts/workloads/pods/sidecar-containers.
+// TestSidecarContainersPage covers concepts/workloads/pods/sidecar-containers.
 func TestSidecarContainersPage(t *testing.T) {
 	t.Parallel()
 	mixed := inits(con("one"), sidecar("side"), con("two"))

@@ -7,8 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestRecreateAfterEviction has pods of every kind evicted and looks when they are to be
-// made anew.
+// TestRecreateAfterEviction checks which evicted pods are recreated, and when.
 func TestRecreateAfterEviction(t *testing.T) {
 	t.Parallel()
 	filed := func(p *corev1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} }
@@ -37,13 +36,13 @@ func TestRecreateAfterEviction(t *testing.T) {
 			row.more(&w.in)
 		}
 		if p := Decide(w.in); p.Recreate {
-			t.Errorf("%s: while it ends", row.what)
+			t.Errorf("%s: recreated while terminating", row.what)
 		}
 		w.settle()
 		w.after(row.after - w.in.Now.Sub(w.in.Termination.RequestedAt))
 		p := Decide(w.in)
 		if p.Recreate != row.want {
-			t.Errorf("%s: %t, why %+v", row.what, p.Recreate, p.Reasons)
+			t.Errorf("%s: %t, reasons %+v", row.what, p.Recreate, p.Reasons)
 		}
 	}
 	l := Limits{RecreateMax: 10 * time.Minute}
@@ -58,7 +57,7 @@ func TestRecreateAfterEviction(t *testing.T) {
 		{Memory{StartTime: from, RecreateCount: 3, Termination: &Termination{RequestedAt: from.Add(10 * time.Minute), NodeCaused: true}}, 1},
 	} {
 		if got := l.RecreateCount(row.m); got != row.want {
-			t.Errorf("%+v: %d times in a row", row.m, got)
+			t.Errorf("%+v: %d recreations", row.m, got)
 		}
 	}
 }

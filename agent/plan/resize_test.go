@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// size gives a container a memory request and limit of so many MiB.
+// size sets the memory request and limit of a container in MiB.
 func size(mib int64, policies ...corev1.ContainerResizePolicy) func(*corev1.Container) {
 	return func(c *corev1.Container) {
 		q := func() corev1.ResourceList {
@@ -20,13 +20,13 @@ func size(mib int64, policies ...corev1.ContainerResizePolicy) func(*corev1.Cont
 	}
 }
 
-// grantResize is the room's yes to what is wished now.
+// grantResize reserves the desired resources.
 func (w *driver) grantResize() *driver {
 	w.in.Reserved, w.in.Resize = ResourcesOf(w.in.Pod), ResizeStatus{}
 	return w
 }
 
-// whole gives the pod itself a memory request and limit of so many MiB.
+// whole sets the memory request and limit of the pod in MiB.
 func whole(mib int64) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		var c corev1.Container
@@ -35,8 +35,8 @@ func whole(mib int64) func(*corev1.Pod) {
 	}
 }
 
-// TestResizePodResourcesPage is tasks/configure-pod-container/resize-pod-resources,
-// and what concepts/workloads/pods/sidecar-containers says of resizing them.
+// TestResizePodResourcesPage covers tasks/configure-pod-container/resize-pod-resources and the
+// statements on resizing in concepts/workloads/pods/sidecar-containers.
 func TestResizePodResourcesPage(t *testing.T) {
 	t.Parallel()
 	wants := func(was, is, app int64) *driver {
@@ -109,8 +109,8 @@ func TestResizePodResourcesPage(t *testing.T) {
 	}
 }
 
-// TestResizePage is tasks/configure-pod-container/resize-container-resources and
-// the part on resizing of concepts/workloads/pods.
+// TestResizePage covers tasks/configure-pod-container/resize-container-resources and the section on
+// resizing in concepts/workloads/pods.
 func TestResizePage(t *testing.T) {
 	t.Parallel()
 	restart := corev1.ContainerResizePolicy{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}
@@ -129,7 +129,7 @@ func TestResizePage(t *testing.T) {
 	both := func(p ...corev1.ContainerResizePolicy) *driver {
 		return up(mains(sized(64, 100, p...), con("b"))).edit(mains(sized(128, 200, p...), con("b"))).grantResize().begin().finish()
 	}
-	// again is a container that runs anew for the n-th resize of its memory.
+	// again is a container that was restarted for n resizes of its memory.
 	again := func(n int) *driver {
 		w := up(mains(con("app", size(64, restart)), con("b")))
 		for i := range n {
@@ -206,29 +206,29 @@ func TestResizePage(t *testing.T) {
 	})
 	for _, w := range []*driver{adds(), infeasible(adds()), edited(con("b", limit))} {
 		if st := w.decide().Status.ContainerStatuses[1]; len(st.AllocatedResources)+len(st.Resources.Requests)+len(st.Resources.Limits) > 0 {
-			t.Errorf("what was not given is shown: %+v", st)
+			t.Errorf("status contains resources that were not granted: %+v", st)
 		}
 	}
 	st := adds().grantResize().decide().Status.ContainerStatuses[1]
 	if len(st.AllocatedResources) != 1 || len(st.Resources.Requests)+len(st.Resources.Limits) > 0 {
-		t.Errorf("while an addition is made: %+v", st)
+		t.Errorf("while the addition is applied: %+v", st)
 	}
 	st = infeasible(removes()).decide().Status.ContainerStatuses[0]
 	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "64Mi" || r.String() != "64Mi" {
-		t.Errorf("what is taken away unasked: allocated %s, actual %s", a, r)
+		t.Errorf("removal that was not granted: allocated %s, actual %s", a, r)
 	}
 	st = wants(128).decide().Status.ContainerStatuses[0]
 	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "64Mi" || r.String() != "64Mi" {
-		t.Errorf("before it is given: allocated %s, actual %s", a, r)
+		t.Errorf("before it is granted: allocated %s, actual %s", a, r)
 	}
 	st = wants(128).grantResize().decide().Status.ContainerStatuses[0]
 	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "128Mi" || r.String() != "64Mi" {
-		t.Errorf("while it is made: allocated %s, actual %s", a, r)
+		t.Errorf("while it is applied: allocated %s, actual %s", a, r)
 	}
 }
 
-// TestObservedGenerationFollowsResizeDecision: who waits for the generation of a resize finds
-// what became of it.
+// TestObservedGenerationFollowsResizeDecision checks that a client that waits for the generation of
+// a resize observes the decision.
 func TestObservedGenerationFollowsResizeDecision(t *testing.T) {
 	t.Parallel()
 	second := func() *driver {
@@ -253,7 +253,7 @@ func TestObservedGenerationFollowsResizeDecision(t *testing.T) {
 	} {
 		st := c.walk.decide().Status
 		if st.ObservedGeneration != c.want {
-			t.Errorf("%s: generation %d is observed, want %d", name, st.ObservedGeneration, c.want)
+			t.Errorf("%s: generation %d observed, want %d", name, st.ObservedGeneration, c.want)
 		}
 		for _, cond := range st.Conditions {
 			if cond.ObservedGeneration != c.want {
@@ -263,8 +263,8 @@ func TestObservedGenerationFollowsResizeDecision(t *testing.T) {
 	}
 }
 
-// TestResizeInProgressGeneration: what is desired after that waits
-// for an answer of its own.
+// TestResizeInProgressGeneration checks the generation of the conditions while a second resize is
+// pending.
 func TestResizeInProgressGeneration(t *testing.T) {
 	t.Parallel()
 	w := up(mains(con("app", size(64)))).edit(func(pod *corev1.Pod) { pod.Generation = 1 })
@@ -306,8 +306,8 @@ func TestResizeInProgressGeneration(t *testing.T) {
 	observed("another that can", 4, 4, 0)
 }
 
-// TestCgroupResizedAfterCreationInProgress: it is made for what was allocated when that
-// began, or nobody knows for what.
+// TestCgroupResizedAfterCreationInProgress checks that a cgroup whose creation was in progress
+// during a resize gets the new resources.
 func TestCgroupResizedAfterCreationInProgress(t *testing.T) {
 	t.Parallel()
 	making := func() *driver {
@@ -318,12 +318,12 @@ func TestCgroupResizedAfterCreationInProgress(t *testing.T) {
 		"created, outcome unknown": making().ends("make/cgroup", &Error{Kind: Timeout, Err: errors.New("late")}).input(func(in *Input) { in.Observed.HasCgroup = true }),
 	} {
 		if w.settle(); !w.in.Observed.CgroupResources.Equal(ResourcesOf(w.in.Pod)) || w.in.Observed.CgroupUncertain {
-			t.Errorf("%s: at rest the cgroup has %v", name, w.in.Observed.CgroupResources)
+			t.Errorf("%s: when idle the cgroup has %v", name, w.in.Observed.CgroupResources)
 		}
 	}
 }
 
-// TestResizeForbidden is what no room makes good.
+// TestResizeForbidden checks resizes that are impossible regardless of the node.
 func TestResizeForbidden(t *testing.T) {
 	t.Parallel()
 	pod := func(c corev1.Container) *corev1.Pod { return fresh(mains(c)).in.Pod }

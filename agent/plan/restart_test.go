@@ -49,8 +49,8 @@ func TestRestartPolicy(t *testing.T) {
 	})
 }
 
-// TestInterruptedStartIsNotCounted holds what follows when the runtime dies while it creates or starts a
-// container: the instance is removed and the same attempt is made again.
+// TestInterruptedStartIsNotCounted checks that an instance is removed and its attempt is repeated
+// when the runtime dies while it creates or starts a container.
 func TestInterruptedStartIsNotCounted(t *testing.T) {
 	t.Parallel()
 	interrupted := func(change func(*Container), opts ...func(*corev1.Pod)) *driver {
@@ -72,8 +72,8 @@ func TestInterruptedStartIsNotCounted(t *testing.T) {
 	})
 }
 
-// started is a pod at the start of its first containers, the named one
-// running: an init container that has not ended.
+// started is a pod whose named container is the newest one and still running, also if it is an init
+// container.
 func started(name string, opts ...func(*corev1.Pod)) *driver {
 	w := fresh(opts...)
 	for range 20 {
@@ -82,7 +82,7 @@ func started(name string, opts ...func(*corev1.Pod)) *driver {
 			return w.change(name, func(k *Container) { k.State, k.FinishedAt = Running, time.Time{} })
 		}
 	}
-	panic(name + " never starts")
+	panic(name + " never started")
 }
 
 func crashed(n int, opts ...func(*corev1.Pod)) *driver {
@@ -159,7 +159,7 @@ func TestContainerSpecChange(t *testing.T) {
 func TestSandboxLoss(t *testing.T) {
 	t.Parallel()
 	full := []func(*corev1.Pod){inits(con("one"), sidecar("side"))}
-	rebuilt := func(w *driver) *driver { // old containers ended, the old sandbox down, a new one up
+	rebuilt := func(w *driver) *driver { // old containers and sandbox stopped, new sandbox running
 		return w.sandboxLost().begin().finish().begin().finish().begin().finish()
 	}
 	runCases(t, []testCase{

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// rule gives a container restart rules, each for one exit code.
+// rule adds a restart rule for exit codes to a container.
 func rule(action corev1.ContainerRestartRuleAction, op corev1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) func(*corev1.Container) {
 	return func(c *corev1.Container) {
 		if c.RestartPolicy == nil {
@@ -27,8 +27,8 @@ const (
 	restartEveryContainer = corev1.ContainerRestartRuleActionRestartAllContainers
 )
 
-// TestRestartRules is the part of concepts/workloads/pods/pod-lifecycle on
-// restart policies and rules of single containers.
+// TestRestartRules covers the section on restart policies and rules of containers in
+// concepts/workloads/pods/pod-lifecycle.
 func TestRestartRules(t *testing.T) {
 	t.Parallel()
 	policy := func(p corev1.ContainerRestartPolicy) func(*corev1.Container) {
@@ -47,13 +47,13 @@ func TestRestartRules(t *testing.T) {
 	})
 }
 
-// TestRestartAllContainers is that page's part on RestartAllContainers.
+// TestRestartAllContainers covers the section on RestartAllContainers of that page.
 func TestRestartAllContainers(t *testing.T) {
 	t.Parallel()
 	full := []func(*corev1.Pod){never, inits(con("one"), sidecar("side", rule(restartEveryContainer, in, 88))), mains(con("a", preStop), con("b")), ephemeral(con("debug"))}
 	exited := func() *driver { return up(full...).exit("side", 88) }
 	dead := func() *driver { return exited().begin().finish() }
-	again := func() *driver { // until the trigger's place has come
+	again := func() *driver { // until the first app container starts
 		w := up(full...).exit("b", 0).exit("side", 88)
 		for range 30 {
 			if w.begin(); w.in.InProgress[ActionKey{"start", "a"}] != nil {

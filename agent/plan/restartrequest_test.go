@@ -29,10 +29,10 @@ func TestRequestRestart(t *testing.T) {
 		{"a requested restart happens once", ask(up(two), "b").begin().exit("b", 0).begin().finish(), "-", nil},
 	})
 	for _, tt := range []struct {
-		sentence string
-		w        *driver
-		names    []string
-		err      string
+		name  string
+		w     *driver
+		names []string
+		err   string
 	}{
 		{"an unknown name", up(), []string{"nope"}, "pod web has no container nope"},
 		{"an ephemeral container", up(ephemeral(con("debug"))), []string{"debug"}, "cannot be restarted"},
@@ -44,19 +44,18 @@ func TestRequestRestart(t *testing.T) {
 		before := tt.w.in.Memory.clone()
 		_, err := RequestRestart(tt.w.in, tt.names)
 		if err == nil || !strings.Contains(err.Error(), tt.err) {
-			t.Errorf("%s: %v, want %q", tt.sentence, err, tt.err)
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.err)
 		}
 		if len(before.Restarts) != len(tt.w.in.Memory.Restarts) {
-			t.Errorf("%s: the memory was changed", tt.sentence)
+			t.Errorf("%s: the memory was modified", tt.name)
 		}
 	}
 }
 
-// TestDeadContainersRemoved is upstream's garbage collection of containers.
+// TestDeadContainersRemoved covers upstream's garbage collection of containers.
 func TestDeadContainersRemoved(t *testing.T) {
 	t.Parallel()
-	// crashes is a container that runs after n exits, all of which the runtime
-	// still has.
+	// crashes is a running container with n dead instances.
 	crashes := func(n int, opts ...func(*Limits)) *driver {
 		w := up()
 		for range n {
@@ -82,9 +81,9 @@ func TestDeadContainersRemoved(t *testing.T) {
 func TestWillRestart(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		sentence string
-		w        *driver
-		want     bool
+		name string
+		w    *driver
+		want bool
 	}{
 		{"a running container", up(), true},
 		{"a crash under Always", up().exit("app", 1), true},
@@ -93,10 +92,10 @@ func TestWillRestart(t *testing.T) {
 		{"a completed pod", up(onFailure).exit("app", 0).settle(), false},
 	} {
 		if got := WillRestart(tt.w.in, "app"); got != tt.want {
-			t.Errorf("%s: %t", tt.sentence, got)
+			t.Errorf("%s: %t", tt.name, got)
 		}
 	}
 	if WillRestart(up().in, "nope") {
-		t.Error("a container that is not there returns")
+		t.Error("an unknown container restarts")
 	}
 }

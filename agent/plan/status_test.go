@@ -24,7 +24,7 @@ func TestStatus(t *testing.T) {
 		}
 	}
 	two := mains(con("app"), con("b"))
-	half := func() *driver { return fresh(two).begin().finish().begin().finish().begin().finish() } // app runs, b does not yet
+	half := func() *driver { return fresh(two).begin().finish().begin().finish().begin().finish() } // app runs, b has not started
 	runCases(t, []testCase{
 		{"a pod is Pending until every app container has started", half(), "start b#0", []string{"pod    Pending", "app    running", "Ready=False/ContainersNotReady"}},
 		{"then it is Running and Ready", up(two), "-", []string{"pod    Running", "Ready=True", "ContainersReady=True", "app    running since+0s started ready restarts=0"}},

@@ -15,7 +15,7 @@ func TestTermination(t *testing.T) {
 		return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &n }
 	}
 	full := []func(*corev1.Pod){inits(sidecar("s1"), sidecar("s2")), mains(con("a"), con("b"))}
-	stuck := func(w *driver) *driver { // the mains do not end within the grace
+	stuck := func(w *driver) *driver { // the app containers do not stop within the grace period
 		return w.deleted(30 * time.Second).begin().after(30 * time.Second)
 	}
 	runCases(t, []testCase{
@@ -66,13 +66,13 @@ func TestTermination(t *testing.T) {
 	})
 }
 
-// TestScenario16_TeardownIncompleteCondition: the condition names what cannot be taken
-// away and the cause, and goes when it has worked.
+// TestScenario16_TeardownIncompleteCondition checks that the condition names the resource that
+// cannot be removed and the cause, and disappears after success.
 func TestScenario16_TeardownIncompleteCondition(t *testing.T) {
 	t.Parallel()
 	slow := &Error{Kind: Timeout, Err: errors.New("slow")}
 	busy := &Error{Kind: Other, Reason: "FailedUnMount", Err: errors.New("device or resource busy")}
-	told := func(w *driver, want string) {
+	wantCondition := func(w *driver, want string) {
 		t.Helper()
 		got := ""
 		for _, c := range w.decide().Status.Conditions {
@@ -93,9 +93,9 @@ func TestScenario16_TeardownIncompleteCondition(t *testing.T) {
 		{"a Failed pod", up(emptyDir("v"), mains(con("app", mounts("v")))).terminate("Evicted", 0).begin().finish().fails("unmount/v", busy), "-", []string{"TeardownIncomplete=True/FailedUnMount", "pod    Failed Evicted"}},
 	})
 	two := up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().finish()
-	told(two, "")
-	told(two.fails("unmount/v", busy), "True FailedUnMount volume v cannot be unmounted: device or resource busy")
-	told(two.fails("stop/sb-0", slow), "True FailedKillPod the pod sandbox cannot be stopped: slow (and 1 more)")
+	wantCondition(two, "")
+	wantCondition(two.fails("unmount/v", busy), "True FailedUnMount volume v cannot be unmounted: device or resource busy")
+	wantCondition(two.fails("stop/sb-0", slow), "True FailedKillPod the pod sandbox cannot be stopped: slow (and 1 more)")
 }
 
 func TestActiveDeadline(t *testing.T) {

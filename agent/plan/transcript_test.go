@@ -14,10 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write testdata/*.txt anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt")
 
-// transcript is a pod's life as a transcript: each step lets something happen and
-// then every pass is written down until the pod has come to rest.
+// transcript is the life of a pod. After each step, all syncs until the pod is idle are recorded.
 type transcript struct {
 	name  string
 	walk  *driver
@@ -29,7 +28,7 @@ type step struct {
 	do   func(*driver)
 }
 
-// noChange lets an obedient world do what is wanted; each pass is printed.
+// noChange is a step in which only the planned actions happen.
 func noChange(*driver) {}
 
 func transcripts() []transcript {
@@ -80,8 +79,8 @@ func transcripts() []transcript {
 	}
 }
 
-// TestTranscripts holds whole lives against testdata: go test -rewrite shows
-// in the diff what a change to a decision changes.
+// TestTranscripts compares transcripts with testdata. After go test -rewrite the diff shows the
+// effect of a change.
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
 	for _, s := range transcripts() {
@@ -99,7 +98,7 @@ func TestTranscripts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("%s (go test -rewrite, if it is right):\n%s", path, diff)
+				t.Errorf("%s (run go test -rewrite if the change is intended):\n%s", path, diff)
 			}
 		})
 	}

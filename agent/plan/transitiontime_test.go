@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// slowPod settles a pod on a node where everything takes its time: what an action
-// does shows at once, its end is noticed 1.5 s later.
+// slowPod settles a pod on a node where each action takes effect immediately and finishes 1.5 s
+// later.
 func slowPod(opts ...func(*corev1.Pod)) *driver {
 	w := fresh(opts...)
 	for range 100 {
@@ -17,18 +17,17 @@ func slowPod(opts ...func(*corev1.Pod)) *driver {
 		}
 		w.finish().after(1500 * time.Millisecond)
 	}
-	panic("no rest: " + w.text())
+	panic("not idle: " + w.text())
 }
 
-// forgetMemory is an agent that was killed before anything was on disk, and looks at
-// the same node a minute later.
+// forgetMemory is an agent that lost its memory and observes the same pod a minute later.
 func (w *driver) forgetMemory() *driver {
 	w.in.Memory, w.in.InProgress, w.in.Failures = Memory{}, map[ActionKey]Action{}, map[ActionKey]Failure{}
 	return w.after(time.Minute)
 }
 
-// TestTransitionTimesWithoutMemory: an agent that remembers nothing shows the
-// times that the one before has shown, as far as the runtime knows them.
+// TestTransitionTimesWithoutMemory checks that an agent without memory reports the same transition
+// times as before, as far as the runtime knows them.
 func TestTransitionTimesWithoutMemory(t *testing.T) {
 	t.Parallel()
 	rich := func(p *corev1.Pod) {
@@ -49,12 +48,12 @@ func TestTransitionTimesWithoutMemory(t *testing.T) {
 			for i, was := range before.Conditions {
 				is := after.Conditions[i]
 				if was.Type == corev1.PodReadyToStartContainers && was.Status == corev1.ConditionFalse {
-					continue // nobody knows when a sandbox was stopped
+					continue // the runtime does not know when a sandbox was stopped
 				}
 				if is.Type != was.Type || is.Status != was.Status {
 					t.Fatalf("%s is %s, was %s %s", is.Type, is.Status, was.Type, was.Status)
 				}
-				// The pod's first moment is that of its sandbox then: two steps later here.
+				// The start time is then that of the sandbox, which is two steps later here.
 				slack := time.Duration(0)
 				if is.Type == corev1.PodScheduled || is.Type == corev1.PodInitialized && len(w.in.Pod.Spec.InitContainers) == 0 {
 					slack = 3 * time.Second

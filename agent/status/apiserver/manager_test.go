@@ -22,17 +22,17 @@ func condition(t corev1.PodConditionType, status corev1.ConditionStatus, reason 
 	return corev1.PodCondition{Type: t, Status: status, Reason: reason}
 }
 
-// TestStatusPatchReplacesStatus applies patches as a server does. P2, P3.
+// TestStatusPatchReplacesStatus applies patches as a server does (P2, P3).
 func TestStatusPatchReplacesStatus(t *testing.T) {
 	t.Parallel()
 	was := corev1.Pod{Status: corev1.PodStatus{
 		Phase: corev1.PodPending, Reason: "Old", Message: "old", PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
 		Conditions: []corev1.PodCondition{
 			condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady"), condition(corev1.PodResizePending, corev1.ConditionTrue, "Deferred"),
-			condition("example.com/gate", corev1.ConditionTrue, "Theirs"),
+			condition("example.com/gate", corev1.ConditionTrue, "Other"),
 		},
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "gone"}, {Name: "c"}},
-		NominatedNodeName: "theirs",
+		NominatedNodeName: "other",
 	}}
 	want := corev1.PodStatus{
 		Phase: corev1.PodRunning, PodIP: "10.0.0.9", PodIPs: []corev1.PodIP{{IP: "10.0.0.9"}},
@@ -62,7 +62,7 @@ func TestStatusPatchReplacesStatus(t *testing.T) {
 	if st.Phase != corev1.PodRunning || st.Reason != "" || st.Message != "" || len(st.PodIPs) != 1 || st.PodIPs[0].IP != "10.0.0.9" {
 		t.Errorf("%+v", st)
 	}
-	if len(st.ContainerStatuses) != 1 || !st.ContainerStatuses[0].Ready || st.NominatedNodeName != "theirs" {
+	if len(st.ContainerStatuses) != 1 || !st.ContainerStatuses[0].Ready || st.NominatedNodeName != "other" {
 		t.Errorf("%+v", st)
 	}
 	byType := map[corev1.PodConditionType]corev1.PodCondition{}
@@ -72,7 +72,7 @@ func TestStatusPatchReplacesStatus(t *testing.T) {
 	if c := byType[corev1.PodReady]; c.Status != corev1.ConditionTrue || c.Reason != "" {
 		t.Errorf("ready: %+v", c)
 	}
-	if c := byType["example.com/gate"]; c.Status != corev1.ConditionTrue || c.Reason != "Theirs" || len(byType) != 2 {
+	if c := byType["example.com/gate"]; c.Status != corev1.ConditionTrue || c.Reason != "Other" || len(byType) != 2 {
 		t.Errorf("conditions: %+v", st.Conditions)
 	}
 }
@@ -83,7 +83,7 @@ func snapshot(uid types.UID, st corev1.PodStatus) *status.Snapshot {
 	return &status.Snapshot{Pod: pod, Status: st, Syncs: 1}
 }
 
-// TestOverwrittenStatusSentAgain: P5, and what this node wrote itself is not.
+// TestOverwrittenStatusSentAgain checks P5.
 func TestOverwrittenStatusSentAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -92,53 +92,53 @@ func TestOverwrittenStatusSentAgain(t *testing.T) {
 	p.SetPodStatus(snapshot("u", st), false)
 	e := p.pods["u"]
 	if !e.needsRequest() {
-		t.Fatal("nothing is to be told")
+		t.Fatal("no request is pending")
 	}
 	e.synced = true
-	heard := &corev1.Pod{Status: *st.DeepCopy()}
-	heard.UID, heard.Namespace, heard.Name = "u", "default", "p"
-	heard.Status.Conditions = append(heard.Status.Conditions, condition("example.com/x", corev1.ConditionTrue, "Theirs"))
-	p.PodUpdated(heard, false)
+	reported := &corev1.Pod{Status: *st.DeepCopy()}
+	reported.UID, reported.Namespace, reported.Name = "u", "default", "p"
+	reported.Status.Conditions = append(reported.Status.Conditions, condition("example.com/x", corev1.ConditionTrue, "Other"))
+	p.PodUpdated(reported, false)
 	if e.needsRequest() {
-		t.Error("what others say of their own is written over")
+		t.Error("a change of another writer's condition causes a patch")
 	}
-	heard = heard.DeepCopy()
-	heard.Status.Conditions[0].Status = corev1.ConditionFalse
-	p.PodUpdated(heard, false)
+	reported = reported.DeepCopy()
+	reported.Status.Conditions[0].Status = corev1.ConditionFalse
+	p.PodUpdated(reported, false)
 	if !e.needsRequest() || !e.notBefore.After(now) {
-		t.Errorf("a node that was thought lost does not say that its pod is ready: %+v", e)
+		t.Errorf("an overwritten condition is not sent again: %+v", e)
 	}
-	heard = heard.DeepCopy()
-	heard.Status.Conditions[0].Status = corev1.ConditionTrue
-	p.PodUpdated(heard, false)
+	reported = reported.DeepCopy()
+	reported.Status.Conditions[0].Status = corev1.ConditionTrue
+	p.PodUpdated(reported, false)
 	if e.needsRequest() {
-		t.Error("it is said again although it is so")
+		t.Error("a correct condition is sent again")
 	}
 }
 
-// TestSentConditionDeleted although the server was last heard without
-// it: what is heard may be older than what was sent.
+// TestSentConditionDeleted checks that a condition is deleted even if the last report of the
+// source, which may be outdated, lacks it.
 func TestSentConditionDeleted(t *testing.T) {
 	t.Parallel()
 	p := New(Options{})
 	p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodResizeInProgress, corev1.ConditionTrue, "")}}), false)
 	e := p.pods["u"]
 	older := snapshot("u", corev1.PodStatus{}).Pod
-	p.startRequest("u", e, func(func(context.Context) func()) {}) // its answer is on the way
+	p.startRequest("u", e, func(func(context.Context) func()) {}) // the response is pending
 	p.PodUpdated(older, false)
 	if patch, err := statusPatch("u", &corev1.PodStatus{}, e.serverConditions); err != nil || !strings.Contains(string(patch), `{"$patch":"delete","type":"PodResizeInProgress"}`) {
 		t.Errorf("%s, %v", patch, err)
 	}
 }
 
-// TestObjectDeletedAfterLastStatus: P4.
+// TestObjectDeletedAfterLastStatus checks P4.
 func TestObjectDeletedAfterLastStatus(t *testing.T) {
 	t.Parallel()
 	p := New(Options{})
 	s := snapshot("u", corev1.PodStatus{Phase: corev1.PodFailed})
-	p.SetPodStatus(s, true) // the source no longer wants it: its object is gone
+	p.SetPodStatus(s, true) // the object has been deleted
 	if len(p.pods) != 0 {
-		t.Error("a pod whose object is gone is remembered")
+		t.Error("a pod without an object is still known")
 	}
 	at := s.Pod.CreationTimestamp
 	s.Pod.DeletionTimestamp = &at
@@ -149,11 +149,11 @@ func TestObjectDeletedAfterLastStatus(t *testing.T) {
 	}
 	e.synced = true
 	if !e.needsRequest() {
-		t.Error("the object stays")
+		t.Error("the object is not deleted")
 	}
 	p.PodUpdated(s.Pod, true)
 	if len(p.pods) != 0 {
-		t.Error("an object that is gone is remembered")
+		t.Error("a deleted object is still known")
 	}
 }
 
@@ -163,19 +163,19 @@ func TestTokenBucket(t *testing.T) {
 	b := &tokenBucket{tokens: 2, capacity: 2, interval: time.Second, updatedAt: now}
 	for range 2 {
 		if !b.allow(now) {
-			t.Error("it does not give what it has")
+			t.Error("an available token was refused")
 		}
 	}
 	if b.allow(now) || b.allow(now.Add(900*time.Millisecond)) || !b.allow(now.Add(1100*time.Millisecond)) {
-		t.Error("it gives what it does not have, or not what it has")
+		t.Error("wrong number of tokens")
 	}
 	b = &tokenBucket{tokens: 1, capacity: 1, interval: time.Second, updatedAt: now}
 	if b.reserve(now) != 0 || b.reserve(now) != time.Second || b.reserve(now) != 2*time.Second {
-		t.Error("who comes later waits for longer")
+		t.Error("later reservations must wait longer")
 	}
 }
 
-// startingStatus is a status of a pod of which nothing has started.
+// startingStatus is the status of a pod before any container has started.
 func startingStatus(more ...corev1.PodCondition) corev1.PodStatus {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: plan.ReasonCreating}}
 	return corev1.PodStatus{Phase: corev1.PodPending, Conditions: more, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: waiting}}}
@@ -222,7 +222,7 @@ func TestIsStarting(t *testing.T) {
 	}
 }
 
-// TestStartingPodStatusDelayed: P7.
+// TestStartingPodStatusDelayed checks P7.
 func TestStartingPodStatusDelayed(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
@@ -231,22 +231,22 @@ func TestStartingPodStatusDelayed(t *testing.T) {
 	p.SetPodStatus(snapshot("u", startingStatus()), false)
 	e := p.pods["u"]
 	if !p.PodsStarting() || !e.notBefore.Equal(begin.Add(transitionalDelay)) {
-		t.Fatalf("told in %v", e.notBefore.Sub(now))
+		t.Fatalf("sent in %v", e.notBefore.Sub(now))
 	}
 	now = now.Add(transitionalDelay / 2)
 	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))), false)
 	if !e.notBefore.Equal(begin.Add(transitionalDelay)) {
-		t.Errorf("what changes on the way up is put off again: %v", e.notBefore.Sub(begin))
+		t.Errorf("a change while starting extends the delay: %v", e.notBefore.Sub(begin))
 	}
 	e.synced = true
 	now = now.Add(transitionalDelay)
 	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))), false)
 	if !e.notBefore.Equal(now.Add(transitionalDelay)) {
-		t.Errorf("the next is told in %v", e.notBefore.Sub(now))
+		t.Errorf("the next status is sent in %v", e.notBefore.Sub(now))
 	}
 	p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning}), false)
 	if !e.notBefore.IsZero() || p.PodsStarting() {
-		t.Errorf("that it runs waits for %v", e.notBefore.Sub(now))
+		t.Errorf("the status Running is delayed by %v", e.notBefore.Sub(now))
 	}
 
 	p.SetPodStatus(snapshot("v", startingStatus()), false)
@@ -255,37 +255,37 @@ func TestStartingPodStatusDelayed(t *testing.T) {
 	ending.Pod.DeletionTimestamp = &at
 	p.SetPodStatus(ending, false)
 	if e := p.pods["v"]; !e.notBefore.IsZero() || p.PodsStarting() {
-		t.Errorf("a pod that ends is on its way up: %+v", e)
+		t.Errorf("a terminating pod counts as starting: %+v", e)
 	}
 }
 
-// TestEventsDeferredWhileBusy for a while, and no longer.
+// TestEventsDeferredWhileBusy checks that the deferral is limited.
 func TestEventsDeferredWhileBusy(t *testing.T) {
 	t.Parallel()
 	now, busy := time.Now(), true
 	e := NewEventSender(EventSenderOptions{NodeName: "n", Now: func() time.Time { return now }, Busy: func() bool { return busy }})
 	if e.deferred() {
-		t.Error("no event lets something go first")
+		t.Error("deferred without events")
 	}
 	e.RecordNodeEvent(corev1.EventTypeNormal, "Starting", "")
 	if !e.deferred() {
-		t.Error("an event goes first")
+		t.Error("an event is not deferred while busy")
 	}
 	busy = false
 	if e.deferred() {
-		t.Error("an event waits for nothing")
+		t.Error("an event is deferred although not busy")
 	}
 	busy, now = true, now.Add(maxDeferral)
 	if e.deferred() {
-		t.Error("an event waits for ever")
+		t.Error("an event is deferred for too long")
 	}
 	ev := e.next()
 	e.requeue(ev)
 	if !e.deferred() {
-		t.Error("events go one right after the other")
+		t.Error("events are sent without an interval")
 	}
 	if now = now.Add(deferralInterval); e.deferred() {
-		t.Error("an event that could not be sent waits as long again")
+		t.Error("a requeued event is deferred again")
 	}
 	e.next()
 	for i := range maxDeferred {
@@ -293,15 +293,15 @@ func TestEventsDeferredWhileBusy(t *testing.T) {
 		e.enqueue(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: n}, InvolvedObject: corev1.ObjectReference{UID: types.UID(n)}})
 	}
 	if !e.deferred() {
-		t.Error("they go before what is better")
+		t.Error("queued events are not deferred")
 	}
 	if e.RecordNodeEvent(corev1.EventTypeNormal, "Started", ""); e.deferred() {
-		t.Error("too many wait")
+		t.Error("events above the limit are deferred")
 	}
 }
 
-// TestMirrorMatches has shippers of logs find the pod's directory by it, and
-// a mirror of another content or of another pod made anew.
+// TestMirrorMatches checks the annotations of a mirror pod, which log shippers use to find the log
+// directory, and that an outdated mirror pod does not match.
 func TestMirrorMatches(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{
@@ -314,13 +314,14 @@ func TestMirrorMatches(t *testing.T) {
 	edited, another, earlier := pod.DeepCopy(), pod.DeepCopy(), mirror.DeepCopy()
 	edited.Annotations[source.AnnotationContent] = "c2"
 	another.UID = "v"
-	earlier.Annotations = map[string]string{source.AnnotationHash: "c1", corev1.MirrorPodAnnotationKey: "c1"} // of an earlier release
+	earlier.Annotations = map[string]string{source.AnnotationHash: "c1", corev1.MirrorPodAnnotationKey: "c1"} // from an earlier release
 	if mirrorMatches(mirror, edited) || mirrorMatches(mirror, another) || mirrorMatches(earlier, pod) {
-		t.Error("a mirror is kept that shows something else")
+		t.Error("an outdated mirror pod matches")
 	}
 }
 
-// A file's pod that is made anew has the UID that it had: its mirror goes on.
+// TestRecreatedStaticPod checks that a recreated static pod, which has the same UID, keeps its
+// mirror pod.
 func TestRecreatedStaticPod(t *testing.T) {
 	t.Parallel()
 	p := New(Options{NodeName: "node"})
@@ -330,10 +331,10 @@ func TestRecreatedStaticPod(t *testing.T) {
 	put(false)
 	put(true)
 	if p.staticPod(name) != nil {
-		t.Error("it is gone, and still shown")
+		t.Error("a removed static pod has a mirror pod")
 	}
 	put(false)
 	if p.staticPod(name) == nil {
-		t.Error("it is here again, and not shown")
+		t.Error("a recreated static pod has no mirror pod")
 	}
 }

@@ -18,22 +18,22 @@ import (
 	"berth/internal/apiclient"
 )
 
-// fakeServer answers every request about a pod with one code.
+// fakeServer sends the same response to every request.
 type fakeServer struct {
 	mu sync.Mutex
 	response
-	methods []string // methods, in order
-	next    func()   // is called before the next answer; nil: nothing is
+	methods []string // received methods, in order
+	next    func()   // called once before the next response
 }
 
 type response struct {
 	code int
-	bare bool // as what is on the way to a server does
+	bare bool // without a Status body, as from a proxy
 }
 
 var accepted = response{code: http.StatusOK}
 
-// respond has it answer otherwise from now on.
+// respond changes the response.
 func (s *fakeServer) respond(a response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return out, err
 }
 
-// runManager runs posts against a server, in a bubble.
+// runManager runs a Manager with a server in a synctest bubble.
 func runManager(t *testing.T, s *fakeServer, test func(p *Manager)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -89,7 +89,7 @@ func runManager(t *testing.T, s *fakeServer, test func(p *Manager)) {
 	})
 }
 
-// advance lets time pass and returns what has been asked since the last time.
+// advance advances the time and returns the methods received since the last call.
 func (s *fakeServer) advance(d time.Duration) []string {
 	time.Sleep(d)
 	synctest.Wait()
@@ -102,50 +102,50 @@ func (s *fakeServer) advance(d time.Duration) []string {
 
 func runningStatus() corev1.PodStatus { return corev1.PodStatus{Phase: corev1.PodRunning} }
 
-// TestRequestsRetriedWhileSourceReportsObject: P8. Whatever is answered, its status is
-// told and it is deleted in the end; and nobody is asked without a pause.
+// TestRequestsRetriedWhileSourceReportsObject checks P8: after any temporary error the status is
+// sent and the object is deleted in the end, with pauses between requests.
 func TestRequestsRetriedWhileSourceReportsObject(t *testing.T) {
 	t.Parallel()
-	for name, refusal := range map[string]response{
+	for name, rejection := range map[string]response{
 		"a proxy without this path": {code: http.StatusNotFound, bare: true},
 		"an outdated server":        {code: http.StatusNotFound},
 		"a webhook that rejects it": {code: http.StatusConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &fakeServer{response: refusal}
+			s := &fakeServer{response: rejection}
 			runManager(t, s, func(p *Manager) {
 				snap := snapshot("u", runningStatus())
 				p.PodUpdated(snap.Pod, false)
 				p.SetPodStatus(snap, false)
 				if n := len(s.advance(time.Minute)); n < 2 || n > 15 {
-					t.Errorf("in a minute it is told %d times", n)
+					t.Errorf("%d patches in a minute", n)
 				}
 				p.PodUpdated(snap.Pod, false)
 				if n := len(s.advance(retryMax)); n > 1 {
-					t.Errorf("heard once more, it is told %d times at once", n)
+					t.Errorf("%d patches after a repeated report", n)
 				}
 				s.respond(accepted)
 				if n := len(s.advance(retryMax)); n != 1 || !p.Idle() {
-					t.Errorf("when it is taken it is told %d times", n)
+					t.Errorf("%d patches until accepted", n)
 				}
-				s.respond(refusal)
+				s.respond(rejection)
 				at := metav1.Now()
 				snap.Pod.DeletionTimestamp = &at
 				p.SetPodStatus(snap, true)
 				if asked := s.advance(time.Minute); len(asked) < 2 || len(asked) > 15 || asked[0] != http.MethodDelete {
-					t.Errorf("in a minute its deletion is asked for by %v", asked)
+					t.Errorf("requests for the deletion in a minute: %v", asked)
 				}
 				s.respond(accepted)
 				if n := len(s.advance(retryMax)); n != 1 || len(p.pods) > 0 {
-					t.Errorf("when it is taken its deletion is asked for %d times", n)
+					t.Errorf("%d deletions until accepted", n)
 				}
 			})
 		})
 	}
 }
 
-// TestNoRequestsAfterSourceReportsDeletion: P8.
+// TestNoRequestsAfterSourceReportsDeletion checks P8.
 func TestNoRequestsAfterSourceReportsDeletion(t *testing.T) {
 	t.Parallel()
 	s := &fakeServer{response: response{code: http.StatusNotFound}}
@@ -156,17 +156,16 @@ func TestNoRequestsAfterSourceReportsDeletion(t *testing.T) {
 		s.advance(time.Second)
 		p.PodUpdated(snap.Pod, true)
 		if n := len(s.advance(time.Hour)); n > 0 {
-			t.Errorf("it is told %d times", n)
+			t.Errorf("%d patches", n)
 		}
 		p.SetPodStatus(snap, true)
 		if len(p.pods) > 0 {
-			t.Error("it is remembered")
+			t.Error("the pod is still known")
 		}
 	})
 }
 
-// TestNotFoundWithoutSourceReport and is not there is told no more, until it is shown
-// after all: P8.
+// TestNotFoundWithoutSourceReport checks P8 for an object that the source has not reported.
 func TestNotFoundWithoutSourceReport(t *testing.T) {
 	t.Parallel()
 	s := &fakeServer{response: response{code: http.StatusNotFound}}
@@ -174,12 +173,12 @@ func TestNotFoundWithoutSourceReport(t *testing.T) {
 		snap := snapshot("u", runningStatus())
 		p.SetPodStatus(snap, false)
 		if n := len(s.advance(time.Hour)); n != 1 {
-			t.Errorf("it is told %d times", n)
+			t.Errorf("%d patches", n)
 		}
 		s.respond(accepted)
 		p.PodUpdated(snap.Pod, false)
 		if n := len(s.advance(time.Hour)); n != 1 || !p.Idle() {
-			t.Errorf("it is told %d times", n)
+			t.Errorf("%d patches", n)
 		}
 		s.respond(response{code: http.StatusNotFound})
 		last := snapshot("v", runningStatus())
@@ -188,13 +187,12 @@ func TestNotFoundWithoutSourceReport(t *testing.T) {
 		p.SetPodStatus(last, true)
 		s.advance(time.Hour)
 		if _, kept := p.pods["v"]; kept {
-			t.Error("one that is over is remembered")
+			t.Error("a removed pod is still known")
 		}
 	})
 }
 
-// TestNewestStatusSentAfterRejection: P1, P6. What is refused itself is not told
-// again.
+// TestNewestStatusSentAfterRejection checks P1 and P6. A rejected status is not sent again.
 func TestNewestStatusSentAfterRejection(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{http.StatusUnprocessableEntity, http.StatusBadRequest} {
@@ -208,12 +206,12 @@ func TestNewestStatusSentAfterRejection(t *testing.T) {
 			}
 			p.SetPodStatus(snap, false)
 			if n := len(s.advance(retryBase)); n != 2 || !p.Idle() {
-				t.Errorf("%d: the last status is told %d times", code, n-1)
+				t.Errorf("%d: %d patches of the last status", code, n-1)
 			}
 			s.respond(response{code: code})
 			p.SetPodStatus(snap, false)
 			if n := len(s.advance(time.Hour)); n != 1 {
-				t.Errorf("%d: what is refused is told %d times", code, n)
+				t.Errorf("%d: %d patches of a rejected status", code, n)
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/events-v1.json")
 
-// recordedEvents is a memory in which something happened to web, and to another pod.
+// recordedEvents returns a Recorder with events of web and another pod.
 func recordedEvents(c *clock) *Recorder {
 	e := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
 	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a", Container: "a"}
@@ -42,12 +42,12 @@ func TestRecorderSaveRestore(t *testing.T) { // R6
 			t.Fatal(err)
 		}
 	}
-	first, err := os.ReadFile(golden) // as the first release writes it; every later one must read it
+	first, err := os.ReadFile(golden) // as written by the first release
 	if err != nil {
 		t.Fatal(err)
 	}
 	after := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
-	after.Record(web, Event{Reason: "Early", Message: "told before the restore"})
+	after.Record(web, Event{Reason: "Early", Message: "recorded before the restore"})
 	if err := after.Restore(web, first); err != nil {
 		t.Fatal(err)
 	}
@@ -62,10 +62,10 @@ func TestRecorderSaveRestore(t *testing.T) { // R6
 	after.Record(web, Event{Type: corev1.EventTypeWarning, Reason: back.Reason, Message: back.Message, Container: "a"})
 	list = after.List("u1")
 	if got := list[2]; got.Name != back.Name || got.Count != back.Count+1 || len(list) != 3 {
-		t.Errorf("told again it is %s ×%d, was %s ×%d", got.Name, got.Count, back.Name, back.Count)
+		t.Errorf("after a repetition %s ×%d, was %s ×%d", got.Name, got.Count, back.Name, back.Count)
 	}
 	if none, err := after.Save("nobody"); none != nil || err != nil {
-		t.Errorf("the events of nobody: %s, %v", none, err)
+		t.Errorf("events of an unknown pod: %s, %v", none, err)
 	}
 }
 
@@ -106,8 +106,8 @@ func TestTimelineResume(t *testing.T) { // R6
 	line.Begin(Span{Name: "start/a", Stage: "build-run", End: c.Now()})
 	open := line.Begin(Span{Name: "start/b", Stage: "build-run"})
 	c.add(time.Second)
-	left := c.Now()
-	for life := range 3 {
+	stopped := c.Now()
+	for run := range 3 {
 		saved, err := json.Marshal(line)
 		if err != nil {
 			t.Fatal(err)
@@ -118,28 +118,28 @@ func TestTimelineResume(t *testing.T) { // R6
 			t.Fatal(err)
 		}
 		c.add(time.Minute)
-		line.Resume(Restart{StoppedAt: left, StartedAt: c.Now(), Cause: "it was killed"})
-		left = c.Now()
-		look := line.Begin(Span{Name: "look", Stage: "prepare"})
-		line.End(look, nil)
+		line.Resume(Restart{StoppedAt: stopped, StartedAt: c.Now(), Cause: "killed"})
+		stopped = c.Now()
+		observe := line.Begin(Span{Name: "observe", Stage: "prepare"})
+		line.End(observe, nil)
 		if changes != 3 {
-			t.Errorf("%d changes were told, want 3", changes)
+			t.Errorf("%d changes reported, want 3", changes)
 		}
 		spans, _ := line.Spans()
 		if len(spans) != 4 {
-			t.Fatalf("life %d: %d spans, want the two, the restarts as one, and the look: %+v", life, len(spans), spans)
+			t.Fatalf("run %d: %d spans, want the two, one for the restarts, and the observation: %+v", run, len(spans), spans)
 		}
 		if s := spans[1]; s.ID != open || s.Err == "" || s.End.Sub(s.Start) != time.Second {
-			t.Errorf("what was under way: %+v", s)
+			t.Errorf("span in progress: %+v", s)
 		}
-		if s := spans[2]; s.Name != restartSpan || s.End.Sub(s.Start) != time.Minute || int(s.Attempt) != life+1 {
+		if s := spans[2]; s.Name != restartSpan || s.End.Sub(s.Start) != time.Minute || int(s.Attempt) != run+1 {
 			t.Errorf("the restart: %+v", s)
 		}
 	}
 	line.Begin(Span{Name: "stop/a", Stage: "cleanup", End: c.Now()})
-	line.Resume(Restart{StartedAt: c.Now(), Cause: "it left"})
+	line.Resume(Restart{StartedAt: c.Now(), Cause: "stopped"})
 	spans, _ := line.Spans()
-	if len(spans) != 6 || spans[5].Attempt != 1 || spans[5].Cause != "it left" {
-		t.Errorf("after something was done in between: %+v", spans)
+	if len(spans) != 6 || spans[5].Attempt != 1 || spans[5].Cause != "stopped" {
+		t.Errorf("after another action: %+v", spans)
 	}
 }

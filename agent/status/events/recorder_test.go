@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// clock is a time that tests move by hand.
+// clock is a manual clock.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -65,8 +65,8 @@ func TestRecorderCountsRepetitions(t *testing.T) { // R2
 	}
 }
 
-// TestRecorderIgnoresRuntimeIDs has a command fail to start again and again,
-// each time under another ID, over a restart of the agent too.
+// TestRecorderIgnoresRuntimeIDs records the same failure with different runtime IDs, also after a
+// restart.
 func TestRecorderIgnoresRuntimeIDs(t *testing.T) { // R2
 	fails := func(id int, program string) Event {
 		return Event{Type: corev1.EventTypeWarning, Reason: "Unhealthy", Container: "a",
@@ -93,7 +93,7 @@ func TestRecorderIgnoresRuntimeIDs(t *testing.T) { // R2
 	e.Record(web, Event{Reason: "Killing", Message: "deadbeef"})
 	e.Record(web, Event{Reason: "Killing", Message: "deadbeee"})
 	if n := len(e.List("u1")); n != 4 {
-		t.Errorf("%d events: words that are no IDs tell events apart", n)
+		t.Errorf("%d events: short hexadecimal words are not IDs", n)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestRecorderLimitsEventsPerPod(t *testing.T) { // R1
 		}
 	}
 	if bytes > DefaultMaxBytesPerPod || bytes < DefaultMaxBytesPerPod/2 {
-		t.Errorf("%d bytes are kept", bytes)
+		t.Errorf("%d bytes kept", bytes)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestDeletedPodEventsExpire(t *testing.T) { // R4
 	e.Record(web, Event{Reason: "Started"})
 	all := e.All()
 	if len(all) != 4 || all[0].InvolvedObject.UID != "g7" {
-		t.Errorf("%d pods are remembered, the first is %s; want the last 3 and the live one", len(all), all[0].InvolvedObject.UID)
+		t.Errorf("%d pods kept, the first is %s, want the last 3 and the live one", len(all), all[0].InvolvedObject.UID)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestSlowSubscriberDropsOldest(t *testing.T) { // R3
 		t.Errorf("got %s and %s, want 3 and 4", a, b)
 	}
 	if n := s.Dropped(); n != 3 {
-		t.Errorf("missed %d, want 3", n)
+		t.Errorf("dropped %d, want 3", n)
 	}
 	s.Close()
 	e.Record(web, Event{Reason: "After"})
@@ -201,9 +201,9 @@ func TestSlowSubscriberDropsOldest(t *testing.T) { // R3
 
 func TestRecorderConcurrent(t *testing.T) {
 	e := NewRecorder(RecorderOptions{})
-	var told sync.WaitGroup
+	var wg sync.WaitGroup
 	for i := range 4 {
-		told.Go(func() {
+		wg.Go(func() {
 			uid := types.UID(fmt.Sprint(i % 2))
 			for j := range 500 {
 				e.Record(PodRef{"default", "p", uid}, Event{Reason: "R", Message: fmt.Sprint(i, j)})
@@ -216,8 +216,8 @@ func TestRecorderConcurrent(t *testing.T) {
 			}
 		})
 	}
-	told.Wait()
+	wg.Wait()
 	if n := len(e.All()); n > 2*DefaultMaxPerPod {
-		t.Errorf("%d events are kept", n)
+		t.Errorf("%d events kept", n)
 	}
 }

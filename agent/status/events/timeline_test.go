@@ -20,7 +20,7 @@ func TestTimelineSpans(t *testing.T) {
 	call := tl.Begin(Span{Name: "RunSandbox", Parent: stage, Attempt: 1})
 	c.add(time.Second)
 	tl.End(call, errors.New("no network"))
-	tl.End(call, nil) // too late
+	tl.End(call, nil) // has ended already
 	tl.End(99, nil)
 	t0 := newClock().now
 	want := []Span{
@@ -58,19 +58,19 @@ func TestTimelineKeepsStartOfManyContainers(t *testing.T) {
 	o := OptionsForContainers(containers, func() {})
 	o.Now = newClock().Now
 	tl := NewTimeline(o)
-	var begun []SpanID
+	var starts []SpanID
 	for i := range containers {
 		stage := tl.Begin(Span{Name: fmt.Sprintf("start c%d", i), Stage: "build-run", Cause: "c, first start"})
-		begun = append(begun, stage)
+		starts = append(starts, stage)
 		for _, call := range []string{"CreateContainer", "StartContainer"} {
 			tl.End(tl.Begin(Span{Name: call, Parent: stage}), nil)
 		}
 		tl.End(stage, nil)
 	}
 	for range 1000 {
-		look := tl.Begin(Span{Name: "look", Stage: "prepare"})
-		tl.End(tl.Begin(Span{Name: "ListContainers", Parent: look}), nil)
-		tl.End(look, nil)
+		observe := tl.Begin(Span{Name: "observe", Stage: "prepare"})
+		tl.End(tl.Begin(Span{Name: "ListContainers", Parent: observe}), nil)
+		tl.End(observe, nil)
 	}
 	kept := map[SpanID]int{}
 	spans, dropped := tl.Spans()
@@ -80,12 +80,12 @@ func TestTimelineKeepsStartOfManyContainers(t *testing.T) {
 			continue
 		}
 		if kept[s.Parent]++; kept[s.Parent] == 1 {
-			t.Errorf("span %d of %d, %s, is there without its stage", i, len(spans), s.Name)
+			t.Errorf("span %d of %d, %s, is kept without its stage", i, len(spans), s.Name)
 		}
 	}
-	for i, id := range begun {
+	for i, id := range starts {
 		if kept[id] != 3 {
-			t.Errorf("of the start of container %d: %d spans of 3", i, kept[id])
+			t.Errorf("start of container %d: %d of 3 spans", i, kept[id])
 		}
 	}
 	if len(spans) > o.MaxSpans || len(spans)+dropped != 3*containers+2000 || spans[len(spans)-1].Name != "ListContainers" {
@@ -113,10 +113,10 @@ func TestTimelineJSON(t *testing.T) {
 	if id := next.Begin(Span{Name: "c"}); id != 3 {
 		t.Errorf("the next span has ID %d, want 3", id)
 	}
-	var alien Timeline
+	var invalid Timeline
 	for _, in := range []string{`{"version":2}`, `[]`, `{"version":1,"spans":[{"id":-1}]}`} {
-		if json.Unmarshal([]byte(in), &alien) == nil {
-			t.Errorf("%s was taken", in)
+		if json.Unmarshal([]byte(in), &invalid) == nil {
+			t.Errorf("%s was accepted", in)
 		}
 	}
 	var empty Timeline
@@ -124,7 +124,7 @@ func TestTimelineJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id := empty.Begin(Span{Name: "d"}); id != 3 {
-		t.Errorf("a timeline from JSON alone goes on with %d", id)
+		t.Errorf("a timeline from JSON continues with %d", id)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestTimelineSize(t *testing.T) { // R1
 
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // what other tests have pooled goes with the second
+	runtime.GC() // frees the objects pooled by other tests
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
