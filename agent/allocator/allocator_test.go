@@ -83,7 +83,8 @@ func podOf(name string, containers ...string) *corev1.Pod {
 	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID("uid-"+name)
 	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	for _, c := range containers {
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, Image: name + "-" + c, ImagePullPolicy: corev1.PullIfNotPresent})
+		pod.Spec.Containers = append(pod.Spec.Containers,
+			corev1.Container{Name: c, Image: name + "-" + c, ImagePullPolicy: corev1.PullIfNotPresent})
 	}
 	return pod
 }
@@ -119,7 +120,8 @@ func TestConcurrentRequestsNeverOvercommit(t *testing.T) {
 			t.Errorf("%d pods admitted after 33 releases", n)
 		}
 		c, _ := l.Snapshot(t.Context())
-		if got := c.Used.Requests[corev1.ResourceCPU]; got.Cmp(resource.MustParse("9900m")) != 0 || c.Admitted != 33 || c.Waiting != 134 {
+		if got := c.Used.Requests[corev1.ResourceCPU]; got.Cmp(resource.MustParse("9900m")) != 0 || c.Admitted != 33 ||
+			c.Waiting != 134 {
 			t.Errorf("%s used, %+v", got.String(), c)
 		}
 	})
@@ -172,12 +174,14 @@ func TestAdmittedPodQueuesForStartSlot(t *testing.T) {
 			}})
 			return pod
 		}
-		first, last, system := turn(podWithCPU("first", "1")), turn(podWithCPU("last", "1")), turn(critical(podWithCPU("system", "1")))
+		first, last, system := turn(podWithCPU("first", "1")), turn(podWithCPU("last", "1")),
+			turn(critical(podWithCPU("system", "1")))
 		fresh := podWithCPU("fresh", "1")
 		l.submit(fresh, false)
 		runs := podOf("runs", "a")
 		l.submit(runs, true)
-		for pod, want := range map[*corev1.Pod]string{first: "", runs: "", last: "StartQueued", system: "StartQueued", fresh: "OutOfcpu"} {
+		for pod, want := range map[*corev1.Pod]string{first: "", runs: "", last: "StartQueued", system: "StartQueued",
+			fresh: "OutOfcpu"} {
 			if v, _ := l.lastVerdict(pod); v.Reason != want || (v.State == plan.Admitted) != (want == "") {
 				t.Errorf("%s: %+v", pod.Name, v)
 			}
@@ -194,20 +198,21 @@ func TestAdmittedPodQueuesForStartSlot(t *testing.T) {
 }
 
 func TestStartSlotExpires(t *testing.T) {
-	runAllocator(t, Config{Node: largeNode(), StartSlots: 1, StartTimeout: 30 * time.Second}, func(t *testing.T, l *testAllocator) {
-		slow, next := podOf("slow", "a"), podOf("next", "a")
-		l.submit(slow, false)
-		time.Sleep(10 * time.Second)
-		l.submit(next, false)
-		time.Sleep(19 * time.Second)
-		if v, _ := l.lastVerdict(next); v.State != plan.Wait {
-			t.Fatalf("%+v", v)
-		}
-		time.Sleep(time.Second)
-		if v, _ := l.lastVerdict(next); v.State != plan.Admitted {
-			t.Errorf("%+v", v)
-		}
-	})
+	runAllocator(t, Config{Node: largeNode(), StartSlots: 1, StartTimeout: 30 * time.Second},
+		func(t *testing.T, l *testAllocator) {
+			slow, next := podOf("slow", "a"), podOf("next", "a")
+			l.submit(slow, false)
+			time.Sleep(10 * time.Second)
+			l.submit(next, false)
+			time.Sleep(19 * time.Second)
+			if v, _ := l.lastVerdict(next); v.State != plan.Wait {
+				t.Fatalf("%+v", v)
+			}
+			time.Sleep(time.Second)
+			if v, _ := l.lastVerdict(next); v.State != plan.Admitted {
+				t.Errorf("%+v", v)
+			}
+		})
 }
 
 func TestVerdictsSentOnce(t *testing.T) {
@@ -234,7 +239,8 @@ func TestVerdictsSentOnce(t *testing.T) {
 
 func TestAdmittedPodsNotCheckedAgain(t *testing.T) {
 	runAllocator(t, Config{Node: nodeOf("1", "10"), StartSlots: 1}, func(t *testing.T, l *testAllocator) {
-		in, adopted, other, late := podWithCPU("in", "1"), podWithCPU("adopted", "5"), podWithCPU("other", "1"), podWithCPU("late", "100m")
+		in, adopted, other, late := podWithCPU("in", "1"), podWithCPU("adopted", "5"), podWithCPU("other", "1"),
+			podWithCPU("late", "100m")
 		other.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 		l.submit(in, false)
 		l.submit(adopted, true) // more than the capacity
@@ -249,7 +255,8 @@ func TestAdmittedPodsNotCheckedAgain(t *testing.T) {
 		shrunk.Labels = map[string]string{"disk": "ssd"}
 		l.SetNode(shrunk)
 		l.submit(late, false)
-		for pod, want := range map[*corev1.Pod]plan.VerdictState{in: plan.Admitted, adopted: plan.Admitted, other: plan.Rejected} {
+		for pod, want := range map[*corev1.Pod]plan.VerdictState{in: plan.Admitted, adopted: plan.Admitted,
+			other: plan.Rejected} {
 			if v, n := l.lastVerdict(pod); v.State != want || n != 1 {
 				t.Errorf("%s: %+v after %d verdicts", pod.Name, v, n)
 			}
@@ -301,7 +308,8 @@ func TestStartSlotsLimitConcurrentStarts(t *testing.T) {
 }
 
 func TestPermanentRejectionWins(t *testing.T) {
-	wait, never := admission.Rejection{Reason: "OutOfcpu", Message: "m", Recoverable: true}, admission.Rejection{Reason: "NodeAffinity", Message: "n"}
+	wait, never := admission.Rejection{Reason: "OutOfcpu", Message: "m", Recoverable: true},
+		admission.Rejection{Reason: "NodeAffinity", Message: "n"}
 	for _, refusals := range [][]admission.Rejection{{wait, never}, {never, wait}} {
 		if v := verdictOf(slices.Clone(refusals)); v.State != plan.Rejected || v.Reason != "NodeAffinity" {
 			t.Errorf("%+v", v)
@@ -315,7 +323,8 @@ func TestPermanentRejectionWins(t *testing.T) {
 // TestReleasedCallback checks that resources allocated by other packages are released with the pod.
 func TestReleasedCallback(t *testing.T) {
 	var left []types.UID
-	runAllocator(t, Config{Node: nodeOf("4", "1"), StartSlots: 5, Released: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *testAllocator) {
+	runAllocator(t, Config{Node: nodeOf("4", "1"), StartSlots: 5,
+		Released: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *testAllocator) {
 		a, b := podOf("a", "1"), podOf("b", "1")
 		l.submit(a, false)
 		l.submit(b, false) // rejected

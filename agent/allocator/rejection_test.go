@@ -46,7 +46,8 @@ func TestAllocatorRejectsAPIServerPodThatDoesNotFit(t *testing.T) {
 			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
 		}, plan.Wait, plan.Rejected},
 		{"more than the capacity of the node", "OutOfcpu", asks("cpu", "5"), plan.Rejected, plan.Rejected},
-		{"it is for another node", "NodeName", func(p *corev1.Pod) { p.Spec.NodeName = "other" }, plan.Rejected, plan.Rejected},
+		{"it is for another node", "NodeName", func(p *corev1.Pod) { p.Spec.NodeName = "other" }, plan.Rejected,
+			plan.Rejected},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			node := nodeOf("4", "10")
@@ -55,10 +56,12 @@ func TestAllocatorRejectsAPIServerPodThatDoesNotFit(t *testing.T) {
 			node.Allocatable["example.com/nic"] = resource.MustParse("0")
 			runAllocator(t, Config{Node: node, StartSlots: 10}, func(t *testing.T, l *testAllocator) {
 				in := podWithCPU("in", "3")
-				for name, q := range map[corev1.ResourceName]string{"memory": "1Gi", "ephemeral-storage": "1Gi", "example.com/gpu": "1"} {
+				for name, q := range map[corev1.ResourceName]string{"memory": "1Gi", "ephemeral-storage": "1Gi",
+					"example.com/gpu": "1"} {
 					in.Spec.Containers[0].Resources.Requests[name] = resource.MustParse(q)
 				}
-				in.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
+				in.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80,
+					Protocol: corev1.ProtocolTCP}}
 				l.submit(in, false)
 				l.expectVerdict(t, in, plan.Admitted, "")
 				file, server := podOf("file", "a"), fromAPIServer(podOf("server", "a"))

@@ -45,7 +45,8 @@ func TestResizeReservesResources(t *testing.T) {
 		is("a", plan.Wait, "3")
 		l.submitResize(podWithCPU("a", "5")) // never fits
 		is("a", plan.Rejected, "3")
-		if v, _ := l.lastVerdict(podWithCPU("a", "1")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
+		if v, _ := l.lastVerdict(podWithCPU("a",
+			"1")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
 			t.Errorf("resize above the capacity: %s", v.Message)
 		}
 		l.submitResize(podWithCPU("a", "2"))
@@ -160,7 +161,8 @@ func TestMemoryResizeWithSwapInfeasible(t *testing.T) {
 			c := &pod.Spec.Containers[0]
 			c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse(memory)
 			if name == "restarts" {
-				c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+				c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory,
+					RestartPolicy: corev1.RestartContainer}}
 			}
 			return pod
 		}
@@ -216,13 +218,15 @@ func TestSnapshotCheckResize(t *testing.T) {
 				t.Errorf("to %s: %+v", cpu, v)
 			}
 		}
-		if v := c.CheckResize(p, podWithCPU("p", "5")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
+		if v := c.CheckResize(p, podWithCPU("p",
+			"5")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
 			t.Errorf("to resize above the capacity: %s", v.Message)
 		}
 		if v := c.CheckResize(p, podOf("p", "a")); v.State != plan.Rejected {
 			t.Errorf("removal: %+v", v)
 		}
-		if c.Rejection(podWithCPU("r", "2")) == "" || c.Without(p).Rejection(podWithCPU("r", "2")) != "" || c.Rejection(podWithCPU("r", "2")) == "" {
+		if c.Rejection(podWithCPU("r", "2")) == "" || c.Without(p).Rejection(podWithCPU("r", "2")) != "" ||
+			c.Rejection(podWithCPU("r", "2")) == "" {
 			t.Error("the resources of the replaced pod count wrongly")
 		}
 	})

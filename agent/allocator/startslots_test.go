@@ -54,7 +54,8 @@ func TestStartSlotsUnderPressure(t *testing.T) {
 func TestScenario07_FewerStartsUnderCPUPressure(t *testing.T) {
 	var stalled atomic.Int64
 	stalled.Store(100)
-	c := Config{Node: largeNode(), StartSlots: 4, StartTimeout: time.Hour, CPUPressure: func() (float64, bool) { return float64(stalled.Load()), true }, CPUPressureThreshold: 80}
+	c := Config{Node: largeNode(), StartSlots: 4, StartTimeout: time.Hour,
+		CPUPressure: func() (float64, bool) { return float64(stalled.Load()), true }, CPUPressureThreshold: 80}
 	runAllocator(t, c, func(t *testing.T, l *testAllocator) {
 		started := func() (n int) {
 			for i := range 6 {
@@ -70,7 +71,8 @@ func TestScenario07_FewerStartsUnderCPUPressure(t *testing.T) {
 		if n := started(); n != 1 {
 			t.Errorf("%d started under full pressure, want 1", n)
 		}
-		if v, _ := l.lastVerdict(podOf("p5", "a")); v.Reason != "StartQueued" || !strings.Contains(v.Message, "at most 4 pods start at once, fewer while the CPUs are under pressure") {
+		if v, _ := l.lastVerdict(podOf("p5", "a")); v.Reason != "StartQueued" ||
+			!strings.Contains(v.Message, "at most 4 pods start at once, fewer while the CPUs are under pressure") {
 			t.Errorf("the last pod has %+v", v)
 		}
 		for _, step := range []struct {

@@ -34,7 +34,8 @@ func TestContainerStatusFields(t *testing.T) {
 	if got.Image != "docker.io/library/app:1" {
 		t.Errorf("image %s", got.Image)
 	}
-	if got.Resources == nil || cmp.Diff(*got.Resources, spec.Resources) != "" || cmp.Diff(got.AllocatedResources, spec.Resources.Requests) != "" {
+	if got.Resources == nil || cmp.Diff(*got.Resources, spec.Resources) != "" ||
+		cmp.Diff(got.AllocatedResources, spec.Resources.Requests) != "" {
 		t.Errorf("resources %v, allocated %v", got.Resources, got.AllocatedResources)
 	}
 	if diff := cmp.Diff([]corev1.VolumeMountStatus{
@@ -80,7 +81,8 @@ func TestRecursiveReadOnlyMountStatus(t *testing.T) {
 
 func TestStartResponseKeepsEventFields(t *testing.T) {
 	t.Parallel()
-	event := Container{ID: "c", Name: "app", State: Running, ImageName: "docker.io/library/app:1", User: &corev1.LinuxContainerUser{UID: 7}}
+	event := Container{ID: "c", Name: "app", State: Running, ImageName: "docker.io/library/app:1",
+		User: &corev1.LinuxContainerUser{UID: 7}}
 	o := Observed{}.WithContainer(event).WithContainer(Container{ID: "c", Name: "app", State: Running})
 	if got := o.Containers[0]; got.User == nil || got.User.UID != 7 || got.ImageName != event.ImageName {
 		t.Errorf("%+v", got)

@@ -197,7 +197,8 @@ func (d *decider) recordTermination() {
 	if d.mem.Termination == nil {
 		d.mem.Termination = &requested
 		if (requested.Reason == "Evicted" || requested.Reason == "Preempting") && !d.terminal() {
-			d.report(Reason{Code: requested.Reason, Message: requested.Message + requested.EventDetail, EventType: corev1.EventTypeWarning})
+			d.report(Reason{Code: requested.Reason, Message: requested.Message + requested.EventDetail,
+				EventType: corev1.EventTypeWarning})
 		}
 		return
 	}

@@ -34,8 +34,10 @@ func fresh(opts ...func(*corev1.Pod)) *driver {
 	}
 	w := &driver{in: Input{
 		Now: t0, Pod: pod, Verdict: Verdict{State: Admitted},
-		Observed: Observed{Network: NetworkStatus{Ready: true}, Images: map[string]Image{"img": {ID: "sha:img", InspectedAt: t0}}},
-		Health:   map[string]Health{}, InProgress: map[ActionKey]Action{}, Failures: map[ActionKey]Failure{}, Refs: map[Ref]Version{},
+		Observed: Observed{Network: NetworkStatus{Ready: true},
+			Images: map[string]Image{"img": {ID: "sha:img", InspectedAt: t0}}},
+		Health: map[string]Health{}, InProgress: map[ActionKey]Action{}, Failures: map[ActionKey]Failure{},
+		Refs: map[Ref]Version{},
 		Limits: Limits{
 			CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
 			PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: 30 * time.Second,
@@ -128,7 +130,8 @@ func (w *driver) begin() *driver {
 
 // finish finishes all actions in progress successfully, and canceled ones with Canceled.
 func (w *driver) finish() *driver {
-	for _, k := range slices.SortedFunc(maps.Keys(w.in.InProgress), func(a, b ActionKey) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, k := range slices.SortedFunc(maps.Keys(w.in.InProgress),
+		func(a, b ActionKey) int { return strings.Compare(a.String(), b.String()) }) {
 		w.ends(k.String(), nil)
 	}
 	return w
@@ -186,13 +189,15 @@ func (w *driver) do(a Action, out *Outcome) {
 	now := w.in.Now
 	switch a := a.(type) {
 	case RunSandbox:
-		out.Sandbox = &Sandbox{ID: fmt.Sprint("sb-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{fmt.Sprint("10.0.0.", a.Attempt+1)}}
+		out.Sandbox = &Sandbox{ID: fmt.Sprint("sb-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now,
+			IPs: []string{fmt.Sprint("10.0.0.", a.Attempt+1)}}
 	case PullImage:
 		out.Image = &Image{ID: "sha:" + a.Image, InspectedAt: now}
 	case StartContainer:
 		c := w.spec(a.Name)
 		k := Container{
-			ID: fmt.Sprintf("%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, State: Running, Attempt: a.Attempt,
+			ID: fmt.Sprintf("%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, State: Running,
+			Attempt:  a.Attempt,
 			SpecHash: podspec.ContainerHash(c), Image: c.Image, ImageID: a.Image.ID, CreatedAt: now, StartedAt: now,
 		}
 		if a.Kind == Init {
@@ -310,7 +315,8 @@ func (w *driver) wantText(t *testing.T, parts ...string) *driver {
 	t.Helper()
 	text := w.text()
 	for _, p := range parts {
-		if absent, not := strings.CutPrefix(p, "!"); not && strings.Contains(text, absent) || !not && !strings.Contains(text, p) {
+		if absent, not := strings.CutPrefix(p, "!"); not && strings.Contains(text, absent) || !not &&
+			!strings.Contains(text, p) {
 			t.Errorf("unexpected presence or absence of %q in\n%s", p, text)
 		}
 	}

@@ -17,8 +17,10 @@ func TestCreatedEventPrecedesFailedStart(t *testing.T) {
 		outcome Outcome
 		want    string
 	}{
-		{"created, not started", Outcome{Action: start, Container: &Container{ID: "1"}, Err: &Error{Reason: "RunContainerError", Err: errors.New("no such file")}}, "Created Failed"},
-		{"not created", Outcome{Action: start, Container: &Container{}, Err: &Error{Reason: "CreateContainerError", Err: errors.New("no profile")}}, "Failed"},
+		{"created, not started", Outcome{Action: start, Container: &Container{ID: "1"},
+			Err: &Error{Reason: "RunContainerError", Err: errors.New("no such file")}}, "Created Failed"},
+		{"not created", Outcome{Action: start, Container: &Container{},
+			Err: &Error{Reason: "CreateContainerError", Err: errors.New("no profile")}}, "Failed"},
 		{"unknown", Outcome{Action: start, Err: &Error{Reason: "RunContainerError", Err: errors.New("gone")}}, "Failed"},
 		{"created and started", Outcome{Action: start, Container: &Container{ID: "1"}}, "Created Started"},
 	} {

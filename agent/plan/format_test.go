@@ -49,8 +49,10 @@ func (w *driver) text() string {
 	var b strings.Builder
 	p := w.last
 	fmt.Fprintf(&b, "  do     %s\n", showActions(p))
-	fmt.Fprintf(&b, "  pod    %s\n", joined(string(p.Status.Phase), p.Status.Reason, quoted(p.Status.Message), "ip="+p.Status.PodIP))
-	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses) {
+	fmt.Fprintf(&b, "  pod    %s\n",
+		joined(string(p.Status.Phase), p.Status.Reason, quoted(p.Status.Message), "ip="+p.Status.PodIP))
+	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses,
+		p.Status.EphemeralContainerStatuses) {
 		fmt.Fprintf(&b, "  %-6s %s\n", cs.Name, showContainer(cs))
 	}
 	fmt.Fprintf(&b, "  conds  %s\n", showConditions(p.Status.Conditions))

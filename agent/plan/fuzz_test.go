@@ -46,7 +46,8 @@ func decode(d byteSource) Input {
 			}
 		}
 		for i := range d.n(3) {
-			p.Spec.Containers = append(p.Spec.Containers, con(names[3+i], image(images[d.n(3)]), pulls([...]corev1.PullPolicy{"Always", "IfNotPresent", "Never"}[d.n(3)]), mounts("v")))
+			p.Spec.Containers = append(p.Spec.Containers, con(names[3+i], image(images[d.n(3)]),
+				pulls([...]corev1.PullPolicy{"Always", "IfNotPresent", "Never"}[d.n(3)]), mounts("v")))
 		}
 		if d.is() {
 			ephemeral(con("debug"))(p)
@@ -71,7 +72,8 @@ func decode(d byteSource) Input {
 	in.Verdict = Verdict{State: VerdictState(d.n(4)), Reason: "R"}
 	in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: "1", Missing: d.is()}
 	if d.is() {
-		in.Termination = &Termination{Reason: [...]string{"Deleted", "Evicted", "Orphaned"}[d.n(3)], Grace: time.Duration(d.n(40)-1) * time.Second, RequestedAt: d.time(), RemovePod: d.is()}
+		in.Termination = &Termination{Reason: [...]string{"Deleted", "Evicted", "Orphaned"}[d.n(3)],
+			Grace: time.Duration(d.n(40)-1) * time.Second, RequestedAt: d.time(), RemovePod: d.is()}
 	}
 	decodeObserved(&d, &in)
 	decodeProgress(&d, &in)
@@ -87,13 +89,16 @@ var (
 func decodeObserved(d *byteSource, in *Input) {
 	in.Observed.HasDirs, in.Observed.HasCgroup, in.Observed.Network.Ready = d.is(), d.is(), d.is()
 	for i := range d.n(3) {
-		in.Observed.Sandboxes = append(in.Observed.Sandboxes, Sandbox{ID: "sb-" + names[i], Ready: d.is(), Attempt: uint32(3 - i), Stopped: d.is()})
+		in.Observed.Sandboxes = append(in.Observed.Sandboxes,
+			Sandbox{ID: "sb-" + names[i], Ready: d.is(), Attempt: uint32(3 - i), Stopped: d.is()})
 	}
 	for i := range d.n(8) {
 		c := con(names[d.n(len(names))], image(images[d.n(3)]))
 		in.Observed.Containers = append(in.Observed.Containers, Container{
-			ID: "id-" + string(rune('a'+i)), Name: c.Name, SandboxID: "sb-" + names[d.n(3)], State: ContainerState(1 + d.n(4)), Attempt: uint32(8 - i),
-			SpecHash: podspec.ContainerHash(&c), Image: c.Image, StartedAt: d.time(), FinishedAt: d.time(), ExitCode: int32(d.n(3)),
+			ID: "id-" + string(rune('a'+i)), Name: c.Name, SandboxID: "sb-" + names[d.n(3)], State: ContainerState(1 + d.n(4)),
+			Attempt:  uint32(8 - i),
+			SpecHash: podspec.ContainerHash(&c), Image: c.Image, StartedAt: d.time(), FinishedAt: d.time(),
+			ExitCode: int32(d.n(3)),
 		})
 	}
 	if d.is() {
@@ -103,8 +108,10 @@ func decodeObserved(d *byteSource, in *Input) {
 
 func decodeProgress(d *byteSource, in *Input) {
 	actions := []Action{
-		CreateDirs{}, EnsureCgroup{}, MountVolume{Volume: "v"}, RunSandbox{}, StopContainer{ID: "id-a", Deadline: d.time()}, RemoveContainer{ID: "id-b"},
-		PullImage{Container: "m0", Image: images[d.n(3)]}, StartContainer{Name: names[d.n(len(names))]}, StopSandbox{ID: "sb-i0"}, UnmountVolume{Volume: "gone"}, RemoveDirs{},
+		CreateDirs{}, EnsureCgroup{}, MountVolume{Volume: "v"}, RunSandbox{}, StopContainer{ID: "id-a", Deadline: d.time()},
+		RemoveContainer{ID: "id-b"},
+		PullImage{Container: "m0", Image: images[d.n(3)]}, StartContainer{Name: names[d.n(len(names))]},
+		StopSandbox{ID: "sb-i0"}, UnmountVolume{Volume: "gone"}, RemoveDirs{},
 	}
 	for range d.n(5) {
 		a := actions[d.n(len(actions))]
@@ -112,7 +119,8 @@ func decodeProgress(d *byteSource, in *Input) {
 	}
 	for range d.n(5) {
 		a := actions[d.n(len(actions))]
-		in.Failures[a.Key()] = Failure{At: d.time(), Count: d.n(256) * 1000, Kind: ErrorKind(d.n(11)), Message: "m", Action: a}
+		in.Failures[a.Key()] = Failure{At: d.time(), Count: d.n(256) * 1000, Kind: ErrorKind(d.n(11)), Message: "m",
+			Action: a}
 	}
 	for _, k := range in.Observed.Containers {
 		if d.is() {
@@ -121,9 +129,11 @@ func decodeProgress(d *byteSource, in *Input) {
 	}
 	if d.is() {
 		in.Memory = Memory{
-			Phase: [...]corev1.PodPhase{"", "Pending", "Running", "Failed", "Succeeded"}[d.n(5)], StartTime: d.time(), FinishedAt: d.time(),
-			Restarts: map[string]RestartState{names[d.n(8)]: {Count: d.n(256), NextAttempt: uint32(d.n(9)), NotBefore: d.time(), CountedID: "id-a", Replacing: "id-b"}},
-			Exits:    map[string]Container{names[d.n(8)]: {ID: "x", Name: names[3], State: Exited, Attempt: uint32(d.n(12))}},
+			Phase: [...]corev1.PodPhase{"", "Pending", "Running", "Failed", "Succeeded"}[d.n(5)], StartTime: d.time(),
+			FinishedAt: d.time(),
+			Restarts: map[string]RestartState{names[d.n(8)]: {Count: d.n(256), NextAttempt: uint32(d.n(9)), NotBefore: d.time(),
+				CountedID: "id-a", Replacing: "id-b"}},
+			Exits: map[string]Container{names[d.n(8)]: {ID: "x", Name: names[3], State: Exited, Attempt: uint32(d.n(12))}},
 		}
 	}
 }
@@ -171,7 +181,8 @@ func decodeResources(d *byteSource, in *Input) {
 		s.PodLevel = new(one())
 	}
 	for range d.n(3) {
-		s.Containers = withKey(s.Containers, names[d.n(len(names))], ActualResources{Attempt: uint32(d.n(9)), ContainerResources: ContainerResources{one(), one().Limits}, Uncertain: d.is()})
+		s.Containers = withKey(s.Containers, names[d.n(len(names))], ActualResources{Attempt: uint32(d.n(9)),
+			ContainerResources: ContainerResources{one(), one().Limits}, Uncertain: d.is()})
 	}
 	for _, k := range in.Observed.Containers {
 		if d.is() {
@@ -212,7 +223,8 @@ func FuzzDecide(f *testing.F) {
 		} else {
 			in.Now = in.Now.Add(1000 * time.Hour)
 		}
-		if later := Decide(in); p.Empty() && in.Now.After(t0) && (!later.Empty() || !reflect.DeepEqual(later.Status, p.Status)) {
+		if later := Decide(in); p.Empty() && in.Now.After(t0) &&
+			(!later.Empty() || !reflect.DeepEqual(later.Status, p.Status)) {
 			t.Fatalf("I6 before %v time alone changes the plan: %s", p.Wake, showActions(later))
 		}
 	})
@@ -237,7 +249,8 @@ func checkActions(t *testing.T, in Input, p Plan) {
 			t.Fatalf("%s", show(a))
 		}
 	}
-	over := in.Termination != nil || p.Memory.Termination != nil || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+	over := in.Termination != nil || p.Memory.Termination != nil || p.Status.Phase == corev1.PodFailed ||
+		p.Status.Phase == corev1.PodSucceeded
 	if over && len(p.BuildRun)+len(p.Configure) > 0 {
 		t.Fatalf("I3 I8 a terminated pod gets %s", showActions(p))
 	}

@@ -17,7 +17,8 @@ func TestImages(t *testing.T) {
 	}
 	refused := &Error{Kind: Denied, Reason: "ErrImagePull", Err: errors.New("no such image")}
 	failing := func(n int) *driver { // n pulls have failed, the last one just now
-		w := fresh(far(corev1.PullIfNotPresent)).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox")
+		w := fresh(far(corev1.PullIfNotPresent)).begin().succeed("make/dirs").succeed("make/cgroup").begin().
+			succeed("run/sandbox")
 		for i := range n {
 			if i > 0 {
 				w.decide()
@@ -48,53 +49,88 @@ func TestImages(t *testing.T) {
 	}
 	runCases(t, []testCase{
 		{"IfNotPresent uses a present image", fresh(), "make dirs, make cgroup", nil},
-		{"IfNotPresent pulls a missing image", fresh(far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far", nil},
-		{"Always pulls a present image", fresh(mains(con("app", pulls(corev1.PullAlways)))), "make dirs, make cgroup, pull app img", nil},
+		{"IfNotPresent pulls a missing image", fresh(far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far",
+			nil},
+		{"Always pulls a present image", fresh(mains(con("app", pulls(corev1.PullAlways)))),
+			"make dirs, make cgroup, pull app img", nil},
 		{"Always pulls once per start", up(mains(con("app", pulls(corev1.PullAlways)))), "-", nil},
-		{"Always pulls again before a restart", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1), "pull app img", nil},
-		{"… and starts the pulled image", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1).begin().finish(), "start app#1", []string{"!already present"}},
-		{"Never uses a present image", fresh(mains(con("app", pulls(corev1.PullNever)))).begin().finish().begin().finish(), "start app#0", []string{`why    Pulled app "Container image \"img\" already present on machine and can be accessed by the pod" (Normal)`}},
+		{"Always pulls again before a restart", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1),
+			"pull app img", nil},
+		{"… and starts the pulled image", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1).begin().finish(),
+			"start app#1", []string{"!already present"}},
+		{"Never uses a present image", fresh(mains(con("app", pulls(corev1.PullNever)))).begin().finish().begin().finish(),
+			"start app#0", []string{`why    Pulled app "Container image \"img\" already present on machine and can be accessed by the pod" (Normal)`}},
 		{"Never reports a missing image", fresh(far(corev1.PullNever)), "make dirs, make cgroup",
-			[]string{`app    waiting ErrImageNeverPull "Container image \"far\" is not present with pull policy of Never"`, "why    ErrImageNeverPull app", `why    Failed app "Error: ErrImageNeverPull" (Warning)`}},
+			[]string{`app    waiting ErrImageNeverPull "Container image \"far\" is not present with pull policy of Never"`,
+				"why    ErrImageNeverPull app", `why    Failed app "Error: ErrImageNeverPull" (Warning)`}},
 		{"… unless its presence is unknown", unclear(fresh(far(corev1.PullNever))), "make dirs, make cgroup",
-			[]string{`app    waiting ImageInspectError "no answer"`, `why    InspectFailed app "no answer" (Warning)`, `why    Failed app "Error: ImageInspectError" (Warning)`, "!ErrImageNeverPull", "check  far"}},
-		{"an image last known to be present is used", unclear(fresh(mains(con("app", pulls(corev1.PullNever))))).begin().finish().begin().finish(), "start app#0", nil},
-		{"an image of unknown presence is pulled if the policy permits", unclear(fresh(far(corev1.PullIfNotPresent))), "make dirs, make cgroup, pull app far", []string{"!InspectFailed"}},
+			[]string{`app    waiting ImageInspectError "no answer"`, `why    InspectFailed app "no answer" (Warning)`,
+				`why    Failed app "Error: ImageInspectError" (Warning)`, "!ErrImageNeverPull", "check  far"}},
+		{"an image last known to be present is used", unclear(fresh(mains(con("app",
+			pulls(corev1.PullNever))))).begin().finish().begin().finish(), "start app#0", nil},
+		{"an image of unknown presence is pulled if the policy permits", unclear(fresh(far(corev1.PullIfNotPresent))),
+			"make dirs, make cgroup, pull app far", []string{"!InspectFailed"}},
 		{"a missing image that cannot be pulled is checked for", sought(0), "", []string{"check  far"}},
 		{"… after a few seconds", sought(4 * time.Second), "", []string{"!check", "wake   at+5s"}},
 		{"… repeatedly", sought(5 * time.Second), "", []string{"check  far"}},
-		{"an image of two containers is checked once", fresh(mains(con("app", image("far"), pulls(corev1.PullNever)), con("b", image("far"), pulls(corev1.PullNever)))), "", []string{"check  far\n"}},
+		{"an image of two containers is checked once", fresh(mains(con("app", image("far"), pulls(corev1.PullNever)),
+			con("b", image("far"), pulls(corev1.PullNever)))), "", []string{"check  far\n"}},
 		{"a terminated pod checks for no images", sought(time.Hour).deleted(0), "", []string{"!check"}},
-		{"a failed pull first shows its error", failing(1), "-", []string{`app    waiting ErrImagePull "no such image"`, "wake   at+2s"}},
+		{"a failed pull first shows its error", failing(1), "-",
+			[]string{`app    waiting ErrImagePull "no such image"`, "wake   at+2s"}},
 		{"… then the back-off with the error", failing(1).after(2 * time.Second), "-",
-			[]string{`app    waiting ImagePullBackOff "Back-off pulling image \"far\": ErrImagePull: no such image"`, `why    BackOff app "Back-off pulling image \"far\"" until+10s (Normal)`, `why    Failed app "Error: ImagePullBackOff" (Warning)`, "wake   at+10s", "pod    Pending"}},
-		{"… and is then retried", failing(1).after(10 * time.Second), "pull app far", []string{"app    waiting ImagePullBackOff"}},
-		{"… still showing the back-off", failing(1).after(10 * time.Second).begin(), "-", []string{"app    waiting ImagePullBackOff"}},
-		{"a pull that waits for disk space is reported with the amounts", noRoom(fresh(far(corev1.PullIfNotPresent)).begin()), "-",
-			[]string{`app    waiting ImagePullNoSpace "the pull of image \"far\" waits for room on the disk: 2 are free"`, `why    ImagePullNoSpace app "the pull of image \"far\" waits for room on the disk: 2 are free" (Warning)`}},
-		{"… also after a failed pull", noRoom(failing(1).after(10 * time.Second).begin()), "-", []string{"app    waiting ImagePullNoSpace"}},
-		{"… but not for another image", fresh(mains(con("app", image("near"), pulls(corev1.PullIfNotPresent)))).begin().input(func(in *Input) { in.Observed.HeldPulls = map[string]string{"far": "2 are free"} }), "-", []string{"!ImagePullNoSpace"}},
+			[]string{`app    waiting ImagePullBackOff "Back-off pulling image \"far\": ErrImagePull: no such image"`,
+				`why    BackOff app "Back-off pulling image \"far\"" until+10s (Normal)`,
+				`why    Failed app "Error: ImagePullBackOff" (Warning)`, "wake   at+10s", "pod    Pending"}},
+		{"… and is then retried", failing(1).after(10 * time.Second), "pull app far",
+			[]string{"app    waiting ImagePullBackOff"}},
+		{"… still showing the back-off", failing(1).after(10 * time.Second).begin(), "-",
+			[]string{"app    waiting ImagePullBackOff"}},
+		{"a pull that waits for disk space is reported with the amounts",
+			noRoom(fresh(far(corev1.PullIfNotPresent)).begin()), "-",
+			[]string{`app    waiting ImagePullNoSpace "the pull of image \"far\" waits for room on the disk: 2 are free"`,
+				`why    ImagePullNoSpace app "the pull of image \"far\" waits for room on the disk: 2 are free" (Warning)`}},
+		{"… also after a failed pull", noRoom(failing(1).after(10 * time.Second).begin()), "-",
+			[]string{"app    waiting ImagePullNoSpace"}},
+		{"… but not for another image",
+			fresh(mains(con("app", image("near"),
+				pulls(corev1.PullIfNotPresent)))).begin().
+				input(func(in *Input) { in.Observed.HeldPulls = map[string]string{"far": "2 are free"} }), "-",
+			[]string{"!ImagePullNoSpace"}},
 		{"the second back-off is 20 s", failing(2).after(2 * time.Second), "-", []string{"until+30s"}},
-		{"the back-off is at most 5 min", failing(9).after(2 * time.Second), "-", []string{"until+25m10s"}}, // 10+20+40+80+160+300×4
-		{"an invalid image name is reported and never pulled", fresh(mains(con("app", image("a/B")))).after(time.Hour), "make dirs, make cgroup", []string{
-			`app    waiting InvalidImageName "Failed to apply default image tag \"a/B\": invalid reference format:`,
-			`why    InspectFailed app "Failed to apply default image tag \"a/B\": `, `why    Failed app "Error: InvalidImageName" (Warning)`,
-		}},
-		{"a name that only the runtime rejects is not reported as a back-off", failing(0).ends("pull/app", &Error{Kind: Invalid, Reason: "InvalidImageName", Err: errors.New("bad")}).after(9 * time.Second), "-",
+		// 10+20+40+80+160+300×4
+		{"the back-off is at most 5 min", failing(9).after(2 * time.Second), "-", []string{"until+25m10s"}},
+		{"an invalid image name is reported and never pulled", fresh(mains(con("app", image("a/B")))).after(time.Hour),
+			"make dirs, make cgroup", []string{
+				`app    waiting InvalidImageName "Failed to apply default image tag \"a/B\": invalid reference format:`,
+				`why    InspectFailed app "Failed to apply default image tag \"a/B\": `,
+				`why    Failed app "Error: InvalidImageName" (Warning)`,
+			}},
+		{"a name that only the runtime rejects is not reported as a back-off", failing(0).ends("pull/app",
+			&Error{Kind: Invalid, Reason: "InvalidImageName", Err: errors.New("bad")}).after(9 * time.Second), "-",
 			[]string{`waiting InvalidImageName "bad"`, "!BackOff"}},
-		{"an image that cannot be inspected is not reported as a back-off", failing(0).ends("pull/app", &Error{Reason: "ImageInspectError", Err: errors.New("bad")}).after(9 * time.Second), "-",
+		{"an image that cannot be inspected is not reported as a back-off", failing(0).ends("pull/app",
+			&Error{Reason: "ImageInspectError", Err: errors.New("bad")}).after(9 * time.Second), "-",
 			[]string{`waiting ImageInspectError "bad"`, "!BackOff"}},
-		{"the pod recovers when the registry responds again", failing(3).after(time.Minute).begin().finish(), "start app#0", nil},
-		{"a canceled pull is retried immediately", failing(0).ends("pull/app", &Error{Kind: Canceled, Err: errors.New("x")}), "pull app far", nil},
-		{"another image is pulled immediately after a failed pull", failing(4).edit(far(corev1.PullIfNotPresent)).edit(mains(con("app", image("other")))), "pull app other", nil},
-		{"a pull of an image that is no longer wanted is canceled", failing(0).edit(mains(con("app", image("other")))), "cancel pull/app", nil},
-		{"the images of a pod are pulled in parallel", fresh(mains(con("a", image("x")), con("b", image("y")))), "make dirs, make cgroup, pull a x, pull b y", nil},
-		{"the image of an app container is pulled while init containers run", fresh(inits(con("one")), far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far", nil},
+		{"the pod recovers when the registry responds again", failing(3).after(time.Minute).begin().finish(), "start app#0",
+			nil},
+		{"a canceled pull is retried immediately", failing(0).ends("pull/app", &Error{Kind: Canceled, Err: errors.New("x")}),
+			"pull app far", nil},
+		{"another image is pulled immediately after a failed pull",
+			failing(4).edit(far(corev1.PullIfNotPresent)).edit(mains(con("app", image("other")))), "pull app other", nil},
+		{"a pull of an image that is no longer wanted is canceled", failing(0).edit(mains(con("app", image("other")))),
+			"cancel pull/app", nil},
+		{"the images of a pod are pulled in parallel", fresh(mains(con("a", image("x")), con("b", image("y")))),
+			"make dirs, make cgroup, pull a x, pull b y", nil},
+		{"the image of an app container is pulled while init containers run",
+			fresh(inits(con("one")), far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far", nil},
 		{"a failing app image neither delays init containers nor hides them",
-			fresh(inits(con("one")), far(corev1.PullIfNotPresent)).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox").ends("pull/app", refused), "start one#0",
+			fresh(inits(con("one")), far(corev1.PullIfNotPresent)).begin().succeed("make/dirs").succeed("make/cgroup").begin().
+				succeed("run/sandbox").ends("pull/app", refused), "start one#0",
 			[]string{"app    waiting PodInitializing"}},
 		{"a removed image is pulled again",
-			failing(0).succeed("pull/app").fails("start/app", &Error{Kind: ImageNotFound, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
+			failing(0).succeed("pull/app").fails("start/app",
+				&Error{Kind: ImageNotFound, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
 	})
 }
 
@@ -102,7 +138,8 @@ func TestImages(t *testing.T) {
 // pull returned, even if a later pull for another container returned a different one.
 func TestStartUsesImageOfOwnPull(t *testing.T) {
 	t.Parallel()
-	w := fresh(mains(con("a", image("far"), pulls(corev1.PullAlways)), con("b", image("far"), pulls(corev1.PullAlways)))).begin()
+	w := fresh(mains(con("a", image("far"), pulls(corev1.PullAlways)),
+		con("b", image("far"), pulls(corev1.PullAlways)))).begin()
 	first, second := Image{ID: "sha:1", UID: new(int64(7))}, Image{ID: "sha:2", User: "web"}
 	for _, p := range []struct {
 		container string
@@ -168,8 +205,10 @@ func TestStartResolvesOldImageAgain(t *testing.T) {
 func TestObservedWithImages(t *testing.T) {
 	t.Parallel()
 	a, b := Image{ID: "a"}, Image{ID: "b"}
-	o := Observed{Images: map[string]Image{"stays": a, "moves": a, "goes": a, "hides": a}, ImageErrors: map[string]string{"goes": "x", "other": "y"}}
-	now := o.WithImages(ImageStatuses{"moves": {Image: b, Present: true}, "goes": {}, "hides": {Err: "z"}, "comes": {Image: b, Present: true}})
+	o := Observed{Images: map[string]Image{"stays": a, "moves": a, "goes": a, "hides": a},
+		ImageErrors: map[string]string{"goes": "x", "other": "y"}}
+	now := o.WithImages(ImageStatuses{"moves": {Image: b, Present: true}, "goes": {}, "hides": {Err: "z"},
+		"comes": {Image: b, Present: true}})
 	if want := (map[string]Image{"stays": a, "moves": b, "hides": a, "comes": b}); !maps.Equal(now.Images, want) {
 		t.Errorf("%+v, want %+v", now.Images, want)
 	}
@@ -196,17 +235,27 @@ func TestImageVolumes(t *testing.T) {
 	none := &Error{Kind: NotFound, Reason: "ErrImagePull", Err: errors.New("no such image")}
 	gone := &Error{Kind: ImageNotFound, Err: errors.New("gone")}
 	runCases(t, []testCase{
-		{"the image is pulled in parallel and nothing is mounted on the host", with("far", corev1.PullIfNotPresent), "make dirs, make cgroup, pull volume/data far", nil},
-		{"a container waits for the image", with("far", corev1.PullIfNotPresent).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox"), "-",
+		{"the image is pulled in parallel and nothing is mounted on the host", with("far", corev1.PullIfNotPresent),
+			"make dirs, make cgroup, pull volume/data far", nil},
+		{"a container waits for the image", with("far",
+			corev1.PullIfNotPresent).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox"), "-",
 			[]string{"app    waiting ContainerCreating"}},
-		{"… and starts when it is present", with("far", corev1.PullIfNotPresent).begin().finish().begin().finish(), "start app#0", nil},
+		{"… and starts when it is present", with("far", corev1.PullIfNotPresent).begin().finish().begin().finish(),
+			"start app#0", nil},
 		{"a present image is not pulled", with("img", corev1.PullIfNotPresent), "make dirs, make cgroup", nil},
 		{"Always pulls it once", with("img", corev1.PullAlways).begin().finish().begin().finish(), "start app#0", nil},
-		{"Never reports a missing image", with("far", corev1.PullNever).begin().finish().begin().finish(), "-", []string{"app    waiting ErrImageNeverPull"}},
-		{"a failed pull is reported for the container", with("far", corev1.PullIfNotPresent).begin().succeed("make/dirs").succeed("make/cgroup").fails("pull/volume/data", none), "",
+		{"Never reports a missing image", with("far", corev1.PullNever).begin().finish().begin().finish(), "-",
+			[]string{"app    waiting ErrImageNeverPull"}},
+		{"a failed pull is reported for the container", with("far",
+			corev1.PullIfNotPresent).begin().succeed("make/dirs").succeed("make/cgroup").fails("pull/volume/data", none), "",
 			[]string{"app    waiting ErrImagePull"}},
-		{"a removed image is pulled again together with the container's image", with("far", corev1.PullIfNotPresent).begin().finish().begin().finish().fails("start/app", gone).after(time.Second), "pull app img, pull volume/data far", nil},
-		{"… also with pull policy Always", with("far", corev1.PullAlways).begin().finish().begin().finish().fails("start/app", gone).after(time.Second), "pull app img, pull volume/data far", nil},
-		{"an image volume that no container mounts is not pulled", fresh(volume("data", "far", corev1.PullIfNotPresent)), "make dirs, make cgroup", nil},
+		{"a removed image is pulled again together with the container's image",
+			with("far", corev1.PullIfNotPresent).begin().finish().begin().finish().fails("start/app", gone).after(time.Second),
+			"pull app img, pull volume/data far", nil},
+		{"… also with pull policy Always",
+			with("far", corev1.PullAlways).begin().finish().begin().finish().fails("start/app", gone).after(time.Second),
+			"pull app img, pull volume/data far", nil},
+		{"an image volume that no container mounts is not pulled", fresh(volume("data", "far", corev1.PullIfNotPresent)),
+			"make dirs, make cgroup", nil},
 	})
 }

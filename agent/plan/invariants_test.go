@@ -14,7 +14,8 @@ import (
 
 // samplePods returns pods in all stages of their life.
 func samplePods() map[string]*driver {
-	full := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("a", mounts("v")), con("b")), emptyDir("v"), ephemeral(con("debug"))}
+	full := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("a", mounts("v")), con("b")), emptyDir("v"),
+		ephemeral(con("debug"))}
 	return map[string]*driver{
 		"fresh":         fresh(full...),
 		"pulling":       fresh(mains(con("a", image("far")))).begin(),
@@ -195,7 +196,8 @@ func TestI7AppContainersStartAfterInitContainers(t *testing.T) {
 	if got := fmt.Sprint(order); got != "[one side two a b]" {
 		t.Errorf("started in the order %s", got)
 	}
-	for _, state := range []ContainerState{Created, Running, Unknown} { // an init container in any state except success delays the app containers
+	for _, state := range []ContainerState{Created, Running, Unknown} {
+		// an init container in any state except success delays the app containers
 		w := started("one", inits(con("one")))
 		w.change("one", func(k *Container) { k.State = state })
 		for _, a := range w.decide().BuildRun {
@@ -210,7 +212,8 @@ func TestI8TerminalPodReleasesResources(t *testing.T) {
 		"succeeded": up(onFailure, emptyDir("v"), mains(con("app", mounts("v")))).exit("app", 0),
 		"failed":    up(never, emptyDir("v"), mains(con("app", mounts("v")))).exit("app", 1),
 		"evicted":   up(emptyDir("v"), mains(con("app", mounts("v")))).terminate("Evicted", 0),
-		"rejected":  up(emptyDir("v"), mains(con("app", mounts("v")))).input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }),
+		"rejected": up(emptyDir("v"),
+			mains(con("app", mounts("v")))).input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }),
 	}
 	for name, w := range over {
 		w.settle()

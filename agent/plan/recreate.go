@@ -23,7 +23,8 @@ func (d *decider) recreate() {
 	wait := backoffDelay(d.Limits.RecreateBase, d.mem.RecreateCount, d.Limits.RecreateMax)
 	at := e.RequestedAt.Add(wait)
 	d.report(Reason{Code: ReasonRecreate,
-		Message: fmt.Sprintf("the pod will be recreated %s after its termination, once the node has no pressure", wait), Until: at})
+		Message: fmt.Sprintf("the pod will be recreated %s after its termination, once the node has no pressure", wait),
+		Until:   at})
 	if d.Now.Before(at) {
 		d.wakeAt(at)
 		return

@@ -54,22 +54,30 @@ func TestResizePodResourcesPage(t *testing.T) {
 	}
 	refused := &Error{Err: errors.New("below current usage")}
 	restarts := func(c *corev1.Container) {
-		c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+		c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory,
+			RestartPolicy: corev1.RestartContainer}}
 	}
 	runCases(t, []testCase{
 		{"nothing changes before the resources are reserved", wants(64, 128, 16), "-", []string{"!PodResize"}},
-		{"pod-level resources grow in the cgroup only", wants(64, 128, 16).grantResize(), "resize cgroup", []string{"PodResizeInProgress=True", "app    running since+0s started ready restarts=0"}},
-		{"… then the resize is completed", wants(64, 128, 16).grantResize().begin().finish(), "-", []string{"!PodResizeInProgress", "why    ResizeCompleted"}},
+		{"pod-level resources grow in the cgroup only", wants(64, 128, 16).grantResize(), "resize cgroup",
+			[]string{"PodResizeInProgress=True", "app    running since+0s started ready restarts=0"}},
+		{"… then the resize is completed", wants(64, 128, 16).grantResize().begin().finish(), "-",
+			[]string{"!PodResizeInProgress", "why    ResizeCompleted"}},
 		{"pod-level resources shrink in the cgroup only", wants(64, 32, 16).grantResize(), "resize cgroup", nil},
 		{"the pod grows before its container", wants(64, 128, 32).grantResize(), "resize cgroup", nil},
 		{"… then the container", wants(64, 128, 32).grantResize().begin().finish(), "resize app-0", nil},
 		{"the container shrinks before the pod", wants(64, 32, 8).grantResize(), "resize app-0", nil},
 		{"… then the pod", wants(64, 32, 8).grantResize().begin().finish(), "resize cgroup", nil},
-		{"a limit below the usage is refused and reported", wants(64, 32, 16).grantResize().fails("resize/cgroup", refused), "-", []string{"PodResizeInProgress=True/Error"}},
-		{"… and retried", wants(64, 32, 16).grantResize().fails("resize/cgroup", refused).after(time.Second), "resize cgroup", nil},
-		{"… until it is reverted", wants(64, 32, 16).grantResize().fails("resize/cgroup", refused).edit(whole(64)).grantResize().after(time.Second).begin().finish(), "-", []string{"!PodResizeInProgress"}},
+		{"a limit below the usage is refused and reported", wants(64, 32, 16).grantResize().fails("resize/cgroup", refused),
+			"-", []string{"PodResizeInProgress=True/Error"}},
+		{"… and retried", wants(64, 32, 16).grantResize().fails("resize/cgroup", refused).after(time.Second),
+			"resize cgroup", nil},
+		{"… until it is reverted",
+			wants(64, 32, 16).grantResize().fails("resize/cgroup",
+				refused).edit(whole(64)).grantResize().after(time.Second).begin().finish(), "-", []string{"!PodResizeInProgress"}},
 		{"a sidecar is resized like an app container", carWants(128).grantResize().begin().finish(), "resize car-0", nil},
-		{"… and continues to run", carWants(128).grantResize().begin().finish().begin().finish(), "-", []string{"car    running since+0s started ready restarts=0", "ResizeCompleted"}},
+		{"… and continues to run", carWants(128).grantResize().begin().finish().begin().finish(), "-",
+			[]string{"car    running since+0s started ready restarts=0", "ResizeCompleted"}},
 	})
 	inherits := func(was, is int64) *driver {
 		return up(whole(was), mains(con("app"), con("b", size(8)))).edit(func(pod *corev1.Pod) {
@@ -78,16 +86,20 @@ func TestResizePodResourcesPage(t *testing.T) {
 		})
 	}
 	runCases(t, []testCase{
-		{"a container without a limit inherits the pod's, which grows first", inherits(64, 128).grantResize(), "resize cgroup", nil},
-		{"… then the container, which continues to run", inherits(64, 128).grantResize().begin().finish(), "resize app-0", []string{"app    running since+0s started ready restarts=0"}},
-		{"… then the resize is completed", inherits(64, 128).grantResize().begin().finish().begin().finish(), "-", []string{"!PodResizeInProgress", "why    ResizeCompleted"}},
+		{"a container without a limit inherits the pod's, which grows first", inherits(64, 128).grantResize(),
+			"resize cgroup", nil},
+		{"… then the container, which continues to run", inherits(64, 128).grantResize().begin().finish(), "resize app-0",
+			[]string{"app    running since+0s started ready restarts=0"}},
+		{"… then the resize is completed", inherits(64, 128).grantResize().begin().finish().begin().finish(), "-",
+			[]string{"!PodResizeInProgress", "why    ResizeCompleted"}},
 		{"a smaller pod limit applies to the container first", inherits(64, 32).grantResize(), "resize app-0", nil},
 		{"… then to the pod cgroup", inherits(64, 32).grantResize().begin().finish(), "resize cgroup", nil},
 		{"a container from a release without inherited limits gets the pod's limit", inherits(64, 64).input(func(in *Input) {
 			s := &in.Memory.Resources
 			s.Containers = withKey(s.Containers, "app", ActualResources{})
 		}), "resize app-0", nil},
-		{"the container's resize policy does not apply to the pod's limit", up(whole(64), mains(con("app", restarts), con("b"))).edit(whole(128)).grantResize().begin().finish(), "resize app-0, resize b-0", []string{"!Killing"}},
+		{"the container's resize policy does not apply to the pod's limit", up(whole(64), mains(con("app", restarts),
+			con("b"))).edit(whole(128)).grantResize().begin().finish(), "resize app-0, resize b-0", []string{"!Killing"}},
 	})
 	amounts := func(w *driver) string {
 		st := w.decide().Status
@@ -127,7 +139,8 @@ func TestResizePage(t *testing.T) {
 		return c
 	}
 	both := func(p ...corev1.ContainerResizePolicy) *driver {
-		return up(mains(sized(64, 100, p...), con("b"))).edit(mains(sized(128, 200, p...), con("b"))).grantResize().begin().finish()
+		return up(mains(sized(64, 100, p...), con("b"))).edit(mains(sized(128, 200, p...),
+			con("b"))).grantResize().begin().finish()
 	}
 	// again is a container that was restarted for n resizes of its memory.
 	again := func(n int) *driver {
@@ -143,38 +156,64 @@ func TestResizePage(t *testing.T) {
 	refused := &Error{Err: errors.New("below current usage")}
 	runCases(t, []testCase{
 		{"nothing changes before the resources are reserved", wants(128), "-", []string{"!PodResize"}},
-		{"a resize that does not fit now is Deferred", deferred("Deferred"), "-", []string{"PodResizePending=True/Deferred", "why    ResizeDeferred", "app    running since+0s started ready restarts=0"}},
+		{"a resize that does not fit now is Deferred", deferred("Deferred"), "-", []string{"PodResizePending=True/Deferred",
+			"why    ResizeDeferred", "app    running since+0s started ready restarts=0"}},
 		{"a resize that never fits is Infeasible", deferred("Infeasible"), "-", []string{"PodResizePending=True/Infeasible"}},
-		{"the pod cgroup grows first", wants(128).grantResize(), "resize cgroup", []string{"PodResizeInProgress=True", "why    ResizeStarted"}},
-		{"… then the container, which continues to run", wants(128).grantResize().begin().finish(), "resize app-0", []string{"app    running since+0s started ready restarts=0"}},
-		{"… then the resize is completed", wants(128).grantResize().begin().finish().begin().finish(), "-", []string{"!PodResizeInProgress", "why    ResizeCompleted"}},
+		{"the pod cgroup grows first", wants(128).grantResize(), "resize cgroup",
+			[]string{"PodResizeInProgress=True", "why    ResizeStarted"}},
+		{"… then the container, which continues to run", wants(128).grantResize().begin().finish(), "resize app-0",
+			[]string{"app    running since+0s started ready restarts=0"}},
+		{"… then the resize is completed", wants(128).grantResize().begin().finish().begin().finish(), "-",
+			[]string{"!PodResizeInProgress", "why    ResizeCompleted"}},
 		{"the container shrinks first", wants(32).grantResize(), "resize app-0", nil},
-		{"… then the pod cgroup", wants(32).grantResize().begin().finish(), "resize cgroup", []string{"PodResizeInProgress=True"}},
-		{"a policy RestartContainer for the resource restarts the container", wants(32, restart).grantResize(), "stop app-0 30s", []string{"Killing app \"Container app resize requires restart\""}},
-		{"… regardless of the pod's restart policy", wants(32, restart).edit(never).grantResize().begin().finish(), "resize cgroup, start app#1", nil},
-		{"… and the new instance has the allocated resources", wants(32, restart).grantResize().begin().finish().begin().finish(), "-", []string{"!PodResizeInProgress", "ResizeCompleted"}},
-		{"… without back-off for the second resize", again(1).edit(mains(con("app", size(16, restart)), con("b"))).grantResize().begin().finish(), "resize cgroup, start app#2", []string{"!CrashLoopBackOff"}},
-		{"… or the third", again(2).edit(mains(con("app", size(16, restart)), con("b"))).grantResize().begin().finish(), "resize cgroup, start app#3", []string{"!CrashLoopBackOff"}},
+		{"… then the pod cgroup", wants(32).grantResize().begin().finish(), "resize cgroup",
+			[]string{"PodResizeInProgress=True"}},
+		{"a policy RestartContainer for the resource restarts the container", wants(32, restart).grantResize(),
+			"stop app-0 30s", []string{"Killing app \"Container app resize requires restart\""}},
+		{"… regardless of the pod's restart policy", wants(32, restart).edit(never).grantResize().begin().finish(),
+			"resize cgroup, start app#1", nil},
+		{"… and the new instance has the allocated resources",
+			wants(32, restart).grantResize().begin().finish().begin().finish(), "-",
+			[]string{"!PodResizeInProgress", "ResizeCompleted"}},
+		{"… without back-off for the second resize", again(1).edit(mains(con("app", size(16, restart)),
+			con("b"))).grantResize().begin().finish(), "resize cgroup, start app#2", []string{"!CrashLoopBackOff"}},
+		{"… or the third", again(2).edit(mains(con("app", size(16, restart)), con("b"))).grantResize().begin().finish(),
+			"resize cgroup, start app#3", []string{"!CrashLoopBackOff"}},
 		{"… and a crash after them is the first", again(3).exit("app", 1), "start app#4", nil},
-		{"… but a previous crash loop continues", again(1).crash("app").crash("app").edit(mains(con("app", size(16, restart)), con("b"))).grantResize().settle().exit("app", 1), "-", []string{"back-off 20s "}},
+		{"… but a previous crash loop continues", again(1).crash("app").crash("app").edit(mains(con("app",
+			size(16, restart)), con("b"))).grantResize().settle().exit("app", 1), "-", []string{"back-off 20s "}},
 		{"a policy for another resource does not restart it", wants(32, other).grantResize(), "resize app-0", nil},
-		{"a change of CPU and memory restarts it if the policy of memory requires it", both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, restart), "stop app-0 30s", []string{"Killing app \"Container app resize requires restart\""}},
-		{"… and CPU alone does not", both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, restart).edit(func(pod *corev1.Pod) {
+		{"a change of CPU and memory restarts it if the policy of memory requires it",
+			both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, restart),
+			"stop app-0 30s", []string{"Killing app \"Container app resize requires restart\""}},
+		{"… and CPU alone does not", both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU,
+			RestartPolicy: corev1.NotRequired}, restart).edit(func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Resources = sized(64, 200, restart).Resources
 		}).grantResize(), "resize app-0", []string{"app    running since+0s started ready restarts=0"}},
-		{"a failed change is reported", wants(32).grantResize().fails("resize/app-0", refused), "-", []string{"PodResizeInProgress=True/Error", "app    running"}},
-		{"… and retried later", wants(32).grantResize().fails("resize/app-0", refused).after(time.Second), "resize app-0", nil},
-		{"reverting the change completes the resize", wants(32).grantResize().fails("resize/app-0", refused).edit(mains(con("app", size(64)), con("b"))).grantResize().after(time.Second).begin().finish(), "-", []string{"!PodResizeInProgress"}},
-		{"a stopped container starts with the new resources", wants(128).exit("app", 1).grantResize(), "resize cgroup, start app#1", nil},
-		{"an agent restarted after the change does nothing", wants(128).grantResize().begin().finish().begin().finish().begin().restartAgent().input(func(in *Input) {
-			in.Observed.CgroupResources, in.Observed.ResizedContainers, in.Reserved = nil, nil, nil
-		}), "-", []string{"!PodResizeInProgress"}},
-		{"an agent restarted during the change repeats it", wants(128).grantResize().begin().finish().begin().restartAgent().input(func(in *Input) {
-			in.Observed.CgroupResources, in.Observed.ResizedContainers, in.Reserved = nil, nil, nil
-		}), "resize app-0", []string{"PodResizeInProgress=True"}},
-		{"a pending resize is still pending after a restart of the agent", deferred("Deferred").begin().restartAgent().input(func(in *Input) { in.Resize = ResizeStatus{} }), "-", []string{"!PodResizeInProgress", "PodResizePending=True/Deferred"}},
-		{"an init container cannot be resized", up(inits(con("one", size(64)))).edit(inits(con("one", size(128)))).grantResize(), "-", []string{"!PodResize"}},
-		{"a terminating pod is not resized", wants(128).grantResize().deleted(30 * time.Second), "stop b-0 30s, stop app-0 30s", []string{"!PodResize"}},
+		{"a failed change is reported", wants(32).grantResize().fails("resize/app-0", refused), "-",
+			[]string{"PodResizeInProgress=True/Error", "app    running"}},
+		{"… and retried later", wants(32).grantResize().fails("resize/app-0", refused).after(time.Second), "resize app-0",
+			nil},
+		{"reverting the change completes the resize",
+			wants(32).grantResize().fails("resize/app-0", refused).edit(mains(con("app", size(64)),
+				con("b"))).grantResize().after(time.Second).begin().finish(), "-", []string{"!PodResizeInProgress"}},
+		{"a stopped container starts with the new resources", wants(128).exit("app", 1).grantResize(),
+			"resize cgroup, start app#1", nil},
+		{"an agent restarted after the change does nothing",
+			wants(128).grantResize().begin().finish().begin().finish().begin().restartAgent().input(func(in *Input) {
+				in.Observed.CgroupResources, in.Observed.ResizedContainers, in.Reserved = nil, nil, nil
+			}), "-", []string{"!PodResizeInProgress"}},
+		{"an agent restarted during the change repeats it",
+			wants(128).grantResize().begin().finish().begin().restartAgent().input(func(in *Input) {
+				in.Observed.CgroupResources, in.Observed.ResizedContainers, in.Reserved = nil, nil, nil
+			}), "resize app-0", []string{"PodResizeInProgress=True"}},
+		{"a pending resize is still pending after a restart of the agent",
+			deferred("Deferred").begin().restartAgent().input(func(in *Input) { in.Resize = ResizeStatus{} }), "-",
+			[]string{"!PodResizeInProgress", "PodResizePending=True/Deferred"}},
+		{"an init container cannot be resized",
+			up(inits(con("one", size(64)))).edit(inits(con("one", size(128)))).grantResize(), "-", []string{"!PodResize"}},
+		{"a terminating pod is not resized", wants(128).grantResize().deleted(30 * time.Second),
+			"stop b-0 30s, stop app-0 30s", []string{"!PodResize"}},
 	})
 	edited := func(c corev1.Container) *driver {
 		return up(mains(con("app", size(64)), con("b"))).edit(func(pod *corev1.Pod) {
@@ -190,18 +229,31 @@ func TestResizePage(t *testing.T) {
 	removes := func() *driver { return wants(64).edit(mains(con("app"), con("b"))) }
 	runCases(t, []testCase{
 		{"added resources are not applied before they are reserved", adds(), "-", []string{"!PodResize"}},
-		{"… and the resize is pending", infeasible(adds()), "-", []string{"PodResizePending=True/Infeasible", "why    ResizeInfeasible"}},
-		{"… also after a restart of the agent", infeasible(adds()).begin().restartAgent().input(func(in *Input) { in.Reserved = nil }), "-", []string{"PodResizePending=True/Infeasible"}},
-		{"an added limit is applied to the container first", edited(con("b", limit)).grantResize(), "resize b-0", []string{"PodResizeInProgress=True"}},
+		{"… and the resize is pending", infeasible(adds()), "-",
+			[]string{"PodResizePending=True/Infeasible", "why    ResizeInfeasible"}},
+		{"… also after a restart of the agent",
+			infeasible(adds()).begin().restartAgent().input(func(in *Input) { in.Reserved = nil }), "-",
+			[]string{"PodResizePending=True/Infeasible"}},
+		{"an added limit is applied to the container first", edited(con("b", limit)).grantResize(), "resize b-0",
+			[]string{"PodResizeInProgress=True"}},
 		{"… then to the pod cgroup", edited(con("b", limit)).grantResize().begin().finish(), "resize cgroup", nil},
-		{"an added request is applied to the pod cgroup first", adds().grantResize(), "resize cgroup", []string{"PodResizeInProgress=True"}},
-		{"… then to the container, which continues to run", adds().grantResize().begin().finish(), "resize b-0", []string{"b      running since+0s started ready restarts=0"}},
-		{"… then the limits of the pod are set", adds().grantResize().begin().finish().begin().finish(), "resize cgroup", nil},
-		{"… then the resize is completed", adds().grantResize().begin().finish().begin().finish().begin().finish(), "-", []string{"!PodResizeInProgress", "why    ResizeCompleted"}},
-		{"a record of a release that did not record containers without resources", adds().input(func(in *Input) { in.Memory.Resources.Containers = nil }).grantResize().begin().finish(), "resize b-0", nil},
-		{"removed resources remain until the removal is granted", infeasible(removes()), "-", []string{"PodResizePending=True/Infeasible", "app    running since+0s started ready restarts=0"}},
+		{"an added request is applied to the pod cgroup first", adds().grantResize(), "resize cgroup",
+			[]string{"PodResizeInProgress=True"}},
+		{"… then to the container, which continues to run", adds().grantResize().begin().finish(), "resize b-0",
+			[]string{"b      running since+0s started ready restarts=0"}},
+		{"… then the limits of the pod are set", adds().grantResize().begin().finish().begin().finish(), "resize cgroup",
+			nil},
+		{"… then the resize is completed", adds().grantResize().begin().finish().begin().finish().begin().finish(), "-",
+			[]string{"!PodResizeInProgress", "why    ResizeCompleted"}},
+		{"a record of a release that did not record containers without resources",
+			adds().input(func(in *Input) { in.Memory.Resources.Containers = nil }).grantResize().begin().finish(), "resize b-0",
+			nil},
+		{"removed resources remain until the removal is granted", infeasible(removes()), "-",
+			[]string{"PodResizePending=True/Infeasible", "app    running since+0s started ready restarts=0"}},
 		{"… and are then removed", removes().grantResize(), "resize cgroup", nil},
-		{"removed pod-level resources remain", infeasible(up(whole(64)).edit(func(p *corev1.Pod) { p.Spec.Resources = nil })), "-", []string{"PodResizePending=True/Infeasible"}},
+		{"removed pod-level resources remain",
+			infeasible(up(whole(64)).edit(func(p *corev1.Pod) { p.Spec.Resources = nil })), "-",
+			[]string{"PodResizePending=True/Infeasible"}},
 		{"… and added ones are pending", infeasible(up().edit(whole(64))), "-", []string{"PodResizePending=True/Infeasible"}},
 	})
 	for _, w := range []*driver{adds(), infeasible(adds()), edited(con("b", limit))} {
@@ -222,7 +274,8 @@ func TestResizePage(t *testing.T) {
 		t.Errorf("before it is granted: allocated %s, actual %s", a, r)
 	}
 	st = wants(128).grantResize().decide().Status.ContainerStatuses[0]
-	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "128Mi" || r.String() != "64Mi" {
+	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "128Mi" ||
+		r.String() != "64Mi" {
 		t.Errorf("while it is applied: allocated %s, actual %s", a, r)
 	}
 }
@@ -249,7 +302,8 @@ func TestObservedGenerationFollowsResizeDecision(t *testing.T) {
 		"refused":                    {second().input(full), 2},
 		"other changes are observed": {second().edit(mains(con("app", size(64)))), 2},
 		"the pod is deleted":         {second().deleted(30 * time.Second), 2},
-		"before any status":          {fresh(mains(con("app", size(64)))).edit(func(pod *corev1.Pod) { pod.Generation = 2 }), 2},
+		"before any status": {fresh(mains(con("app", size(64)))).edit(func(pod *corev1.Pod) { pod.Generation = 2 }),
+			2},
 	} {
 		st := c.walk.decide().Status
 		if st.ObservedGeneration != c.want {
@@ -314,8 +368,9 @@ func TestCgroupResizedAfterCreationInProgress(t *testing.T) {
 		return fresh(mains(con("app", size(64)))).begin().edit(mains(con("app", size(128)))).grantResize().begin()
 	}
 	for name, w := range map[string]*driver{
-		"made":                     making().ends("make/cgroup", nil),
-		"created, outcome unknown": making().ends("make/cgroup", &Error{Kind: Timeout, Err: errors.New("late")}).input(func(in *Input) { in.Observed.HasCgroup = true }),
+		"made": making().ends("make/cgroup", nil),
+		"created, outcome unknown": making().ends("make/cgroup",
+			&Error{Kind: Timeout, Err: errors.New("late")}).input(func(in *Input) { in.Observed.HasCgroup = true }),
 	} {
 		if w.settle(); !w.in.Observed.CgroupResources.Equal(ResourcesOf(w.in.Pod)) || w.in.Observed.CgroupUncertain {
 			t.Errorf("%s: when idle the cgroup has %v", name, w.in.Observed.CgroupResources)

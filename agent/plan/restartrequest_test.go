@@ -19,13 +19,18 @@ func TestRequestRestart(t *testing.T) {
 		})
 	}
 	runCases(t, []testCase{
-		{"a running container is stopped with the pod's grace period", ask(up(two), "b"), "stop b-0 30s", []string{`why    Killing b "Container b is restarted because a user asked for it" (Normal)`}},
-		{"… and started again, also under Never", ask(up(never, two), "b").begin().exit("b", 143), "start b#1", []string{"pod    Running"}},
-		{"without names all app containers and sidecars", ask(up(inits(con("one"), sidecar("side")), two)), "stop side-0 30s, stop app-0 30s, stop b-0 30s", nil},
+		{"a running container is stopped with the pod's grace period", ask(up(two), "b"), "stop b-0 30s",
+			[]string{`why    Killing b "Container b is restarted because a user asked for it" (Normal)`}},
+		{"… and started again, also under Never", ask(up(never, two), "b").begin().exit("b", 143), "start b#1",
+			[]string{"pod    Running"}},
+		{"without names all app containers and sidecars", ask(up(inits(con("one"), sidecar("side")), two)),
+			"stop side-0 30s, stop app-0 30s, stop b-0 30s", nil},
 		{"a crash back-off is skipped", ask(crashed(5).exit("app", 1), "app"), "start app#6", []string{"!CrashLoopBackOff"}},
-		{"… and starts from zero afterwards", ask(crashed(5).exit("app", 1), "app").begin().finish().exit("app", 1), "remove app-4, start app#7", nil},
+		{"… and starts from zero afterwards", ask(crashed(5).exit("app", 1), "app").begin().finish().exit("app", 1),
+			"remove app-4, start app#7", nil},
 		{"a completed container of a running pod runs again", ask(up(never, two).exit("app", 0), "app"), "start app#1", nil},
-		{"a failing init container is retried immediately", ask(started("one", inits(con("one"))).exit("one", 1).begin().finish().exit("one", 1)), "start one#2", nil},
+		{"a failing init container is retried immediately",
+			ask(started("one", inits(con("one"))).exit("one", 1).begin().finish().exit("one", 1)), "start one#2", nil},
 		{"a requested restart happens once", ask(up(two), "b").begin().exit("b", 0).begin().finish(), "-", nil},
 	})
 	for _, tt := range []struct {
@@ -72,9 +77,12 @@ func TestDeadContainersRemoved(t *testing.T) {
 	}
 	runCases(t, []testCase{
 		{"one dead instance is kept", crashes(3), "remove app-1, remove app-0", nil},
-		{"the number of dead instances is configurable", crashes(3, func(l *Limits) { l.MaxDeadContainers = 2 }), "remove app-0", nil},
-		{"a recent dead instance is kept", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 24 * time.Hour }), "-", []string{"wake   at+24h"}},
-		{"… until its minimum age", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 90 * time.Minute }), "remove app-1, remove app-0", nil},
+		{"the number of dead instances is configurable", crashes(3, func(l *Limits) { l.MaxDeadContainers = 2 }),
+			"remove app-0", nil},
+		{"a recent dead instance is kept", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 24 * time.Hour }), "-",
+			[]string{"wake   at+24h"}},
+		{"… until its minimum age", crashes(3, func(l *Limits) { l.DeadContainerMinAge = 90 * time.Minute }),
+			"remove app-1, remove app-0", nil},
 	})
 }
 

@@ -32,7 +32,8 @@ type step struct {
 func noChange(*driver) {}
 
 func transcripts() []transcript {
-	chain := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("app", mounts("conf"))), configMapVolume("conf", "cm")}
+	chain := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("app", mounts("conf"))),
+		configMapVolume("conf", "cm")}
 	toTime := func(w *driver) { w.in.Now = w.last.Wake }
 	cm := func(w *driver) *driver {
 		return w.input(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: "1"} })
@@ -41,7 +42,8 @@ func transcripts() []transcript {
 		w.begin().ends("pull/app", &Error{Kind: Denied, Reason: "ErrImagePull", Err: errors.New("registry says no")})
 	}
 	return []transcript{
-		{"simple-web-pod", fresh(), []step{{"the pod is admitted", noChange}, {"an hour passes", func(w *driver) { w.after(time.Hour) }}}},
+		{"simple-web-pod", fresh(),
+			[]step{{"the pod is admitted", noChange}, {"an hour passes", func(w *driver) { w.after(time.Hour) }}}},
 		{"init-sidecar-main", cm(fresh(chain...)), []step{
 			{"the pod is admitted", noChange},
 			{"the ConfigMap changes", func(w *driver) { w.in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}} }},
@@ -56,7 +58,8 @@ func transcripts() []transcript {
 			{"the back-off ends", toTime},
 			{"it runs for ten minutes and crashes", func(w *driver) { w.after(10*time.Minute).exit("app", 1) }},
 		}},
-		{"pull-fails-and-recovers", fresh(mains(con("app", image("far")))).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox"), []step{
+		{"pull-fails-and-recovers", fresh(mains(con("app",
+			image("far")))).begin().succeed("make/dirs").succeed("make/cgroup").begin().succeed("run/sandbox"), []step{
 			{"the pull fails", pullFails},
 			{"two seconds later", toTime},
 			{"the back-off ends, the pull fails again", func(w *driver) { toTime(w); pullFails(w) }},
@@ -66,7 +69,8 @@ func transcripts() []transcript {
 		{"image-change", up(never, mains(con("app"), con("b"))), []step{
 			{"the image of app is edited", func(w *driver) { w.edit(mains(con("app", image("new")), con("b"))) }},
 		}},
-		{"eviction-during-a-pull", fresh(mains(con("app", image("far"))), emptyDir("v")).begin().succeed("make/dirs").succeed("make/cgroup").begin(), []step{
+		{"eviction-during-a-pull", fresh(mains(con("app", image("far"))),
+			emptyDir("v")).begin().succeed("make/dirs").succeed("make/cgroup").begin(), []step{
 			{"the node runs out of memory", func(w *driver) { w.terminate("Evicted", 0) }},
 			{"the pod is deleted", func(w *driver) { w.deleted(0) }},
 		}},

@@ -35,11 +35,13 @@ func TestTransitionTimesWithoutMemory(t *testing.T) {
 		mains(con("app"), con("b"))(p)
 	}
 	for name, w := range map[string]*driver{
-		"a running pod":                    slowPod(),
-		"a pod with init containers":       slowPod(rich),
-		"a pod with a restarted container": slowPod().after(time.Hour).exit("app", 1).after(time.Second).settle().after(time.Minute).settle(),
-		"a pod with an exited container":   slowPod(never, mains(con("app"), con("b"))).after(time.Hour).exit("app", 3).after(3 * time.Second).settle(),
-		"a succeeded pod":                  slowPod(never).after(time.Hour).exit("app", 0).after(3 * time.Second).settle(),
+		"a running pod":              slowPod(),
+		"a pod with init containers": slowPod(rich),
+		"a pod with a restarted container": slowPod().after(time.Hour).exit("app",
+			1).after(time.Second).settle().after(time.Minute).settle(),
+		"a pod with an exited container": slowPod(never, mains(con("app"), con("b"))).after(time.Hour).exit("app",
+			3).after(3 * time.Second).settle(),
+		"a succeeded pod": slowPod(never).after(time.Hour).exit("app", 0).after(3 * time.Second).settle(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -87,15 +89,24 @@ func TestTransitionTimes(t *testing.T) {
 	ahead := slowPod().change("app", func(k *Container) { k.StartedAt = t0.Add(24 * time.Hour) })
 	back := slowPod().after(later).exit("app", 1)
 	back.decide()
-	back.change("app", func(k *Container) { k.State, k.StartedAt, k.FinishedAt, k.ID = Running, t0, time.Time{}, "x" }).after(time.Second)
+	back.change("app", func(k *Container) {
+		k.State, k.StartedAt, k.FinishedAt, k.ID = Running, t0, time.Time{},
+			"x"
+	}).after(time.Second)
 	runCases(t, []testCase{
-		{"a pod is ready from the start of its containers", slowPod(), "-", []string{" Ready=True+3s", "ContainersReady=True+3s"}},
-		{"the network is ready from the creation of the sandbox", slowPod(), "-", []string{"PodReadyToStartContainers=True+1.5s"}},
+		{"a pod is ready from the start of its containers", slowPod(), "-",
+			[]string{" Ready=True+3s", "ContainersReady=True+3s"}},
+		{"the network is ready from the creation of the sandbox", slowPod(), "-",
+			[]string{"PodReadyToStartContainers=True+1.5s"}},
 		{"with a postStart hook from its observed end", slowPod(hook), "-", []string{" Ready=True+6s"}},
-		{"with a readiness probe from its observed success", with(with(slowPod(probed), Health{}).begin().after(later), Health{Ready: true}), "-", []string{" Ready=True+1h0m4.5s"}},
-		{"without Memory from the start of the container", with(slowPod(probed), Health{Ready: true}).forgetMemory(), "-", []string{" Ready=True+3s"}},
-		{"with a readiness gate from its observed change", slowPod(gate).after(later).edit(opened), "-", []string{" Ready=True+1h0m4.5s", "ContainersReady=True+3s"}},
-		{"a pod is not ready from the exit of a container", slowPod(never).after(later).exit("app", 1).after(time.Second), "stop sb-0", []string{" Ready=False/PodFailed+1h0m4.5s"}},
+		{"with a readiness probe from its observed success", with(with(slowPod(probed), Health{}).begin().after(later),
+			Health{Ready: true}), "-", []string{" Ready=True+1h0m4.5s"}},
+		{"without Memory from the start of the container", with(slowPod(probed), Health{Ready: true}).forgetMemory(), "-",
+			[]string{" Ready=True+3s"}},
+		{"with a readiness gate from its observed change", slowPod(gate).after(later).edit(opened), "-",
+			[]string{" Ready=True+1h0m4.5s", "ContainersReady=True+3s"}},
+		{"a pod is not ready from the exit of a container", slowPod(never).after(later).exit("app", 1).after(time.Second),
+			"stop sb-0", []string{" Ready=False/PodFailed+1h0m4.5s"}},
 		{"without a time in the runtime from now", unknown.forgetMemory(), "-", []string{" Ready=True+1m4.5s"}},
 		{"a time in the future is ignored", ahead.forgetMemory(), "-", []string{" Ready=True+1m4.5s"}},
 		{"a transition is not before the previous one", back, "-", []string{" Ready=True+1h0m4.5s"}},

@@ -154,7 +154,8 @@ func (ps *podStatus) setStatus(st *corev1.PodStatus, transitional bool, now time
 	default:
 		due = now.Add(transitionalDelay)
 	}
-	ps.status, ps.changedAt, ps.transitional, ps.synced, ps.overwritten, ps.retries, ps.notBefore = st, now, transitional, false,
+	ps.status, ps.changedAt, ps.transitional, ps.synced, ps.overwritten, ps.retries, ps.notBefore = st, now, transitional,
+		false,
 		false, 0, due
 }
 
@@ -419,7 +420,8 @@ func serverMatches(want, server *corev1.PodStatus) bool {
 	if want == nil {
 		return true
 	}
-	if want.Phase != server.Phase || want.Reason != server.Reason || want.Message != server.Message || want.PodIP != server.PodIP ||
+	if want.Phase != server.Phase || want.Reason != server.Reason || want.Message != server.Message ||
+		want.PodIP != server.PodIP ||
 		want.HostIP != server.HostIP {
 		return false
 	}

@@ -26,9 +26,11 @@ func condition(t corev1.PodConditionType, status corev1.ConditionStatus, reason 
 func TestStatusPatchReplacesStatus(t *testing.T) {
 	t.Parallel()
 	was := corev1.Pod{Status: corev1.PodStatus{
-		Phase: corev1.PodPending, Reason: "Old", Message: "old", PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
+		Phase: corev1.PodPending, Reason: "Old", Message: "old", PodIP: "10.0.0.1",
+		PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
 		Conditions: []corev1.PodCondition{
-			condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady"), condition(corev1.PodResizePending, corev1.ConditionTrue, "Deferred"),
+			condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady"),
+			condition(corev1.PodResizePending, corev1.ConditionTrue, "Deferred"),
 			condition("example.com/gate", corev1.ConditionTrue, "Other"),
 		},
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "gone"}, {Name: "c"}},
@@ -36,10 +38,12 @@ func TestStatusPatchReplacesStatus(t *testing.T) {
 	}}
 	want := corev1.PodStatus{
 		Phase: corev1.PodRunning, PodIP: "10.0.0.9", PodIPs: []corev1.PodIP{{IP: "10.0.0.9"}},
-		Conditions:        []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, ""), condition("example.com/gate", corev1.ConditionFalse, "Older")},
+		Conditions: []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, ""),
+			condition("example.com/gate", corev1.ConditionFalse, "Older")},
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true}},
 	}
-	patch, err := statusPatch("u", &want, map[corev1.PodConditionType]bool{corev1.PodReady: true, corev1.PodResizePending: true})
+	patch, err := statusPatch("u", &want,
+		map[corev1.PodConditionType]bool{corev1.PodReady: true, corev1.PodResizePending: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +63,8 @@ func TestStatusPatchReplacesStatus(t *testing.T) {
 	if now.UID != "u" {
 		t.Errorf("the patch names UID %q", now.UID)
 	}
-	if st.Phase != corev1.PodRunning || st.Reason != "" || st.Message != "" || len(st.PodIPs) != 1 || st.PodIPs[0].IP != "10.0.0.9" {
+	if st.Phase != corev1.PodRunning || st.Reason != "" || st.Message != "" || len(st.PodIPs) != 1 ||
+		st.PodIPs[0].IP != "10.0.0.9" {
 		t.Errorf("%+v", st)
 	}
 	if len(st.ContainerStatuses) != 1 || !st.ContainerStatuses[0].Ready || st.NominatedNodeName != "other" {
@@ -88,7 +93,8 @@ func TestOverwrittenStatusSentAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	p := New(Options{Now: func() time.Time { return now }})
-	st := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, "")}}
+	st := corev1.PodStatus{Phase: corev1.PodRunning,
+		Conditions: []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, "")}}
 	p.SetPodStatus(snapshot("u", st), false)
 	e := p.pods["u"]
 	if !e.needsRequest() {
@@ -97,7 +103,8 @@ func TestOverwrittenStatusSentAgain(t *testing.T) {
 	e.synced = true
 	reported := &corev1.Pod{Status: *st.DeepCopy()}
 	reported.UID, reported.Namespace, reported.Name = "u", "default", "p"
-	reported.Status.Conditions = append(reported.Status.Conditions, condition("example.com/x", corev1.ConditionTrue, "Other"))
+	reported.Status.Conditions = append(reported.Status.Conditions,
+		condition("example.com/x", corev1.ConditionTrue, "Other"))
 	p.PodUpdated(reported, false)
 	if e.needsRequest() {
 		t.Error("a change of another writer's condition causes a patch")
@@ -121,12 +128,14 @@ func TestOverwrittenStatusSentAgain(t *testing.T) {
 func TestSentConditionDeleted(t *testing.T) {
 	t.Parallel()
 	p := New(Options{})
-	p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodResizeInProgress, corev1.ConditionTrue, "")}}), false)
+	p.SetPodStatus(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning,
+		Conditions: []corev1.PodCondition{condition(corev1.PodResizeInProgress, corev1.ConditionTrue, "")}}), false)
 	e := p.pods["u"]
 	older := snapshot("u", corev1.PodStatus{}).Pod
 	p.startRequest("u", e, func(func(context.Context) func()) {}) // the response is pending
 	p.PodUpdated(older, false)
-	if patch, err := statusPatch("u", &corev1.PodStatus{}, e.serverConditions); err != nil || !strings.Contains(string(patch), `{"$patch":"delete","type":"PodResizeInProgress"}`) {
+	if patch, err := statusPatch("u", &corev1.PodStatus{}, e.serverConditions); err != nil ||
+		!strings.Contains(string(patch), `{"$patch":"delete","type":"PodResizeInProgress"}`) {
 		t.Errorf("%s, %v", patch, err)
 	}
 }
@@ -178,7 +187,8 @@ func TestTokenBucket(t *testing.T) {
 // startingStatus is the status of a pod before any container has started.
 func startingStatus(more ...corev1.PodCondition) corev1.PodStatus {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: plan.ReasonCreating}}
-	return corev1.PodStatus{Phase: corev1.PodPending, Conditions: more, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: waiting}}}
+	return corev1.PodStatus{Phase: corev1.PodPending, Conditions: more,
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: waiting}}}
 }
 
 func TestIsStarting(t *testing.T) {
@@ -205,7 +215,10 @@ func TestIsStarting(t *testing.T) {
 		{"an image cannot be pulled", waits("ErrImagePull", "no such image"), false},
 		{"a container cannot be created", waits(plan.ReasonCreating, "no such volume"), false},
 		{"the pod has a reason", change(func(st *corev1.PodStatus) { st.Reason = "Held" }), false},
-		{"the pod runs", change(func(st *corev1.PodStatus) { st.Phase, st.ContainerStatuses[0].State = corev1.PodRunning, running }), false},
+		{"the pod runs", change(func(st *corev1.PodStatus) {
+			st.Phase, st.ContainerStatuses[0].State = corev1.PodRunning,
+				running
+		}), false},
 		{"the pod has failed", change(func(st *corev1.PodStatus) { st.Phase = corev1.PodFailed }), false},
 		{"an init container runs", change(func(st *corev1.PodStatus) {
 			st.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: running}}
@@ -214,7 +227,8 @@ func TestIsStarting(t *testing.T) {
 		{"a container has terminated before", change(func(st *corev1.PodStatus) {
 			st.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{}
 		}), false},
-		{"an ephemeral container", change(func(st *corev1.PodStatus) { st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "e"}} }), false},
+		{"an ephemeral container",
+			change(func(st *corev1.PodStatus) { st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "e"}} }), false},
 	} {
 		if got := isStarting(&c.st); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
@@ -234,13 +248,15 @@ func TestStartingPodStatusDelayed(t *testing.T) {
 		t.Fatalf("sent in %v", e.notBefore.Sub(now))
 	}
 	now = now.Add(transitionalDelay / 2)
-	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))), false)
+	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))),
+		false)
 	if !e.notBefore.Equal(begin.Add(transitionalDelay)) {
 		t.Errorf("a change while starting extends the delay: %v", e.notBefore.Sub(begin))
 	}
 	e.synced = true
 	now = now.Add(transitionalDelay)
-	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))), false)
+	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))),
+		false)
 	if !e.notBefore.Equal(now.Add(transitionalDelay)) {
 		t.Errorf("the next status is sent in %v", e.notBefore.Sub(now))
 	}
@@ -263,7 +279,8 @@ func TestStartingPodStatusDelayed(t *testing.T) {
 func TestEventsDeferredWhileBusy(t *testing.T) {
 	t.Parallel()
 	now, busy := time.Now(), true
-	e := NewEventSender(EventSenderOptions{NodeName: "n", Now: func() time.Time { return now }, Busy: func() bool { return busy }})
+	e := NewEventSender(EventSenderOptions{NodeName: "n", Now: func() time.Time { return now },
+		Busy: func() bool { return busy }})
 	if e.deferred() {
 		t.Error("deferred without events")
 	}
@@ -290,7 +307,8 @@ func TestEventsDeferredWhileBusy(t *testing.T) {
 	e.next()
 	for i := range maxDeferred {
 		n := strconv.Itoa(i)
-		e.enqueue(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: n}, InvolvedObject: corev1.ObjectReference{UID: types.UID(n)}})
+		e.enqueue(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: n},
+			InvolvedObject: corev1.ObjectReference{UID: types.UID(n)}})
 	}
 	if !e.deferred() {
 		t.Error("queued events are not deferred")
@@ -308,13 +326,15 @@ func TestMirrorMatches(t *testing.T) {
 		source.AnnotationSource: source.File, source.AnnotationHash: "u", source.AnnotationContent: "c1",
 	}}}
 	mirror := newMirror(pod, "node", "owner")
-	if a := mirror.Annotations; a[source.AnnotationHash] != "u" || a[corev1.MirrorPodAnnotationKey] != "u" || !mirrorMatches(mirror, pod) {
+	if a := mirror.Annotations; a[source.AnnotationHash] != "u" || a[corev1.MirrorPodAnnotationKey] != "u" ||
+		!mirrorMatches(mirror, pod) {
 		t.Errorf("annotations %v", a)
 	}
 	edited, another, earlier := pod.DeepCopy(), pod.DeepCopy(), mirror.DeepCopy()
 	edited.Annotations[source.AnnotationContent] = "c2"
 	another.UID = "v"
-	earlier.Annotations = map[string]string{source.AnnotationHash: "c1", corev1.MirrorPodAnnotationKey: "c1"} // from an earlier release
+	// from an earlier release
+	earlier.Annotations = map[string]string{source.AnnotationHash: "c1", corev1.MirrorPodAnnotationKey: "c1"}
 	if mirrorMatches(mirror, edited) || mirrorMatches(mirror, another) || mirrorMatches(earlier, pod) {
 		t.Error("an outdated mirror pod matches")
 	}
@@ -325,7 +345,8 @@ func TestMirrorMatches(t *testing.T) {
 func TestRecreatedStaticPod(t *testing.T) {
 	t.Parallel()
 	p := New(Options{NodeName: "node"})
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{source.AnnotationSource: source.File}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u",
+		Annotations: map[string]string{source.AnnotationSource: source.File}}}
 	put := func(gone bool) { p.SetPodStatus(&status.Snapshot{Pod: pod, Syncs: 1}, gone) }
 	name := types.NamespacedName{Namespace: "n", Name: "p"}
 	put(false)

@@ -22,7 +22,8 @@ var addressLists = []string{"podIPs", "hostIPs"}
 
 // statusPatch returns a strategic merge patch that replaces the status except for the conditions of
 // other writers. had is the set of this node's conditions that the server may have.
-func statusPatch(uid types.UID, st *corev1.PodStatus, serverConditions map[corev1.PodConditionType]bool) ([]byte, error) {
+func statusPatch(uid types.UID, st *corev1.PodStatus, serverConditions map[corev1.PodConditionType]bool) ([]byte,
+	error) {
 	status, err := apiclient.JSONMap(st)
 	if err != nil {
 		return nil, err

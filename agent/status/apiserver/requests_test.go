@@ -48,7 +48,8 @@ func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		s.next = nil
 		next()
 	}
-	out := &http.Response{StatusCode: s.code, Header: http.Header{"Content-Type": {"text/plain"}}, Body: http.NoBody, Request: r}
+	out := &http.Response{StatusCode: s.code, Header: http.Header{"Content-Type": {"text/plain"}}, Body: http.NoBody,
+		Request: r}
 	if s.bare {
 		return out, nil
 	}
@@ -57,7 +58,8 @@ func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		body = metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(s.code),
 			Reason: map[int]metav1.StatusReason{
-				http.StatusBadRequest: metav1.StatusReasonBadRequest, http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusConflict: metav1.StatusReasonConflict, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
+				http.StatusBadRequest: metav1.StatusReasonBadRequest, http.StatusNotFound: metav1.StatusReasonNotFound,
+				http.StatusConflict: metav1.StatusReasonConflict, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
 			}[s.code],
 		}
 	}

@@ -19,7 +19,8 @@ var rewrite = flag.Bool("rewrite", false, "write testdata/events-v1.json")
 // recordedEvents returns a Recorder with events of web and another pod.
 func recordedEvents(c *clock) *Recorder {
 	e := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
-	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a", Container: "a"}
+	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a",
+		Container: "a"}
 	e.Record(web, Event{Reason: "Started", Message: "Started container a", Container: "a"})
 	e.Record(PodRef{Namespace: "default", Name: "other", UID: "u2"}, back)
 	for range 3 {
@@ -84,7 +85,8 @@ func TestRestoreInvalidEvents(t *testing.T) {
 func TestRestoreLimitsEvents(t *testing.T) { // R1
 	in := eventsJSON{Version: 1}
 	for i := range 1000 {
-		in.Events = append(in.Events, eventJSON{Reason: fmt.Sprint("R", i), Message: strings.Repeat("x", 1<<12), ID: uint64(i)})
+		in.Events = append(in.Events,
+			eventJSON{Reason: fmt.Sprint("R", i), Message: strings.Repeat("x", 1<<12), ID: uint64(i)})
 	}
 	b, err := json.Marshal(in)
 	if err != nil {

@@ -36,7 +36,8 @@ var web = PodRef{Namespace: "default", Name: "web", UID: "u1"}
 func TestRecorderCountsRepetitions(t *testing.T) { // R2
 	c := newClock()
 	e := NewRecorder(RecorderOptions{Now: c.Now, Host: "n1"})
-	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a", Container: "a"}
+	back := Event{Type: corev1.EventTypeWarning, Reason: "BackOff", Message: "Back-off restarting failed container a",
+		Container: "a"}
 	e.Record(web, back)
 	c.add(time.Minute)
 	e.Record(web, Event{Reason: "Pulled", Message: "Image is present", Container: "a"})
@@ -70,7 +71,8 @@ func TestRecorderCountsRepetitions(t *testing.T) { // R2
 func TestRecorderIgnoresRuntimeIDs(t *testing.T) { // R2
 	fails := func(id int, program string) Event {
 		return Event{Type: corev1.EventTypeWarning, Reason: "Unhealthy", Container: "a",
-			Message: fmt.Sprintf("failed to start exec %q: exec: %q: executable file not found", fmt.Sprintf("%064x", id), program)}
+			Message: fmt.Sprintf("failed to start exec %q: exec: %q: executable file not found", fmt.Sprintf("%064x", id),
+				program)}
 	}
 	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	for i := range 200 {
@@ -87,7 +89,8 @@ func TestRecorderIgnoresRuntimeIDs(t *testing.T) { // R2
 	}
 	e.Record(web, fails(201, "nothing"))
 	list := e.List("u1")
-	if len(list) != 2 || list[0].Message != fails(7, "none").Message || list[1].Count != 201 || list[1].Message != fails(201, "nothing").Message {
+	if len(list) != 2 || list[0].Message != fails(7, "none").Message || list[1].Count != 201 ||
+		list[1].Message != fails(201, "nothing").Message {
 		t.Errorf("%d events: %+v", len(list), list)
 	}
 	e.Record(web, Event{Reason: "Killing", Message: "deadbeef"})

@@ -25,7 +25,8 @@ func TestTimelineSpans(t *testing.T) {
 	t0 := newClock().now
 	want := []Span{
 		{ID: 1, Name: "build-run", Stage: "build-run", Cause: "pod added", Start: t0},
-		{ID: 2, Parent: 1, Name: "RunSandbox", Attempt: 1, Start: t0.Add(time.Second), End: t0.Add(2 * time.Second), Err: "no network"},
+		{ID: 2, Parent: 1, Name: "RunSandbox", Attempt: 1, Start: t0.Add(time.Second), End: t0.Add(2 * time.Second),
+			Err: "no network"},
 	}
 	got, dropped := tl.Spans()
 	if d := cmp.Diff(want, got); d != "" || dropped != 0 {
@@ -143,7 +144,8 @@ func TestTimelineSize(t *testing.T) { // R1
 			for i := range keep {
 				tl := NewTimeline(TimelineOptions{})
 				for j := range 500 {
-					tl.End(tl.Begin(Span{Name: fmt.Sprint("StartContainer c", j), Stage: "build-run", Cause: tt.cause}), errors.New("it failed"))
+					tl.End(tl.Begin(Span{Name: fmt.Sprint("StartContainer c", j), Stage: "build-run", Cause: tt.cause}),
+						errors.New("it failed"))
 				}
 				keep[i] = tl
 			}
