@@ -145,19 +145,24 @@ func TestFailures(t *testing.T) {
 				}), "remove app-0", []string{`waiting RunContainerError "no such file"`, "pod    Pending"}},
 		{"a missing Secret of the environment is reported",
 			fresh(mains(con("app", func(c *corev1.Container) {
-				c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
+				secret := corev1.LocalObjectReference{Name: "s"}
+				c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: secret}}}
 			}))).begin().finish().begin().finish(), "-",
 			[]string{`waiting CreateContainerConfigError "secret \"s\" not found"`,
 				`why    Failed app "Error: secret \"s\" not found" (Warning)`}},
 		{"only the container with the missing device waits, and the reason is reported",
 			fresh(mains(con("a"), con("b"))).begin().finish().begin().finish().input(func(in *Input) {
-				in.Observed.Devices = map[string]DeviceStatus{"a": {Pending: "example.com/gpu: no device plugin has registered it"}, "b": {}}
+				in.Observed.Devices = map[string]DeviceStatus{
+					"a": {Pending: "example.com/gpu: no device plugin has registered it"}, "b": {},
+				}
 			}), "start b#0",
 			[]string{`a      waiting DevicesNotReady "example.com/gpu: no device plugin has registered it"`,
 				`why    DevicesNotReady a "example.com/gpu: no device plugin has registered it" (Warning)`}},
 		{"a running container is not affected by a missing device",
 			up().input(func(in *Input) {
-				in.Observed.Devices = map[string]DeviceStatus{"app": {Pending: "example.com/gpu: its device plugin does not answer"}}
+				in.Observed.Devices = map[string]DeviceStatus{
+					"app": {Pending: "example.com/gpu: its device plugin does not answer"},
+				}
 			}), "-", []string{"Ready=True", "!DevicesNotReady"}},
 		{"an optional object may be missing",
 			fresh(mains(con("app", func(c *corev1.Container) {

@@ -28,8 +28,8 @@
 //	I9 A container with a postStart hook has started when the hook has succeeded,
 //	   not before. A container whose hook has failed is stopped.
 //	I10 The preStop hook of a running container runs before the container is
-//	   stopped, within its grace period. Once the hook has begun, the container
-//	   is stopped.
+//	   stopped, within its grace period. Once the hook has started, the
+//	   container is stopped.
 //	I11 An exit that triggers RestartAllContainers starts exactly one new round
 //	   of all containers. No container of the new round is killed for that exit.
 //	I12 A resize never gives a container more than the pod's cgroup allows, and

@@ -25,7 +25,7 @@ type HookStatus struct {
 	Message   string    `json:"Message,omitempty"` // error of postStart
 
 	// Reason, Deadline and Grace are those of the first stop request, set while PreStop is not
-	// HookNone. An instance whose stop has begun is stopped even if the cause disappears.
+	// HookNone. An instance whose stop has started is stopped even if the cause disappears.
 	Reason   string        `json:"Why,omitempty"`
 	Deadline time.Time     `json:"By,omitzero"`
 	Grace    time.Duration `json:"Grace,omitempty"`

@@ -263,7 +263,7 @@ func (d *decider) resizeMessage(message, problem string) string {
 	}
 	var all struct {
 		Init       []one  `json:"initContainers,omitempty"`
-		Mains      []one  `json:"containers,omitempty"`
+		Containers []one  `json:"containers,omitempty"`
 		Generation int64  `json:"generation"`
 		Error      string `json:"error,omitempty"`
 	}
@@ -275,7 +275,7 @@ func (d *decider) resizeMessage(message, problem string) string {
 	}
 	for i := range d.desired.Spec.Containers {
 		c := &d.desired.Spec.Containers[i]
-		all.Mains = append(all.Mains, one{c.Name, c.Resources})
+		all.Containers = append(all.Containers, one{c.Name, c.Resources})
 	}
 	text, err := json.Marshal(all)
 	if err != nil {

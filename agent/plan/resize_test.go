@@ -257,7 +257,8 @@ func TestResizePage(t *testing.T) {
 		{"… and added ones are pending", infeasible(up().edit(whole(64))), "-", []string{"PodResizePending=True/Infeasible"}},
 	})
 	for _, w := range []*driver{adds(), infeasible(adds()), edited(con("b", limit))} {
-		if st := w.decide().Status.ContainerStatuses[1]; len(st.AllocatedResources)+len(st.Resources.Requests)+len(st.Resources.Limits) > 0 {
+		st := w.decide().Status.ContainerStatuses[1]
+		if len(st.AllocatedResources)+len(st.Resources.Requests)+len(st.Resources.Limits) > 0 {
 			t.Errorf("status contains resources that were not granted: %+v", st)
 		}
 	}
@@ -349,7 +350,7 @@ func TestResizeInProgressGeneration(t *testing.T) {
 	w.begin()
 	to(2, 128)
 	w.grantResize()
-	observed("begun", 2, 2, 0)
+	observed("started", 2, 2, 0)
 	w.begin()
 	to(3, 1<<20)
 	w.input(func(in *Input) { in.Resize = ResizeStatus{Reason: "Infeasible", Message: "full"} })

@@ -165,14 +165,14 @@ func (d *decider) mountStatuses(mounts []corev1.VolumeMount, ks []Container) []c
 		if !m.ReadOnly {
 			continue
 		}
-		asked := m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled
-		made := d.Observed.RecursiveReadOnly
+		requested := m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled
+		supported := d.Observed.RecursiveReadOnly
 		if len(ks) > 0 {
-			made = slices.ContainsFunc(ks[0].RecursiveReadOnly,
+			supported = slices.ContainsFunc(ks[0].RecursiveReadOnly,
 				func(p string) bool { return inContainer(p) == inContainer(m.MountPath) })
 		}
 		mode := corev1.RecursiveReadOnlyDisabled
-		if asked && made {
+		if requested && supported {
 			mode = corev1.RecursiveReadOnlyEnabled
 		}
 		all[i].RecursiveReadOnly = &mode
