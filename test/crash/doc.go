@@ -1,23 +1,20 @@
-// Package crash proves that nothing is lost: the agent, the runtime or a call
-// between them dies at any moment, and no container restarts, none doubles,
-// nothing leaks. It holds tests only. They run the real program on a real
-// private containerd; see package berth/test/hosts.
+// Package crash tests that the agent, the runtime or a call between them can die at any moment: no
+// container restarts or is duplicated, and nothing leaks. It contains tests only. They run the real
+// program on a private containerd, see package berth/test/hosts.
 //
-// How it is seen that a container never ran twice: every container of these
-// tests adds a line to a file of its own on the host as its first act, the
-// witness. What the runtime and the agent say is compared with that.
+// Every container of these tests first adds a line to its own file on the host, the witness file.
+// Tests compare it with what the runtime and the agent report, to detect containers that ran twice.
 //
-// Every kind of action of package plan has a point at which the agent is killed:
-// see kinds_test.go. What the agent says of pods is watched over all its lives by
-// a vigil, which knows which edits may restart a container.
+// Every action of package plan has a point at which the agent is killed: see kinds_test.go. A
+// statusWatch checks the pod statuses over all restarts of the agent. It knows which edits may
+// restart a container.
 //
-// TestLongChurn lets the agent live while all else goes wrong around it, and
-// looks at rest points whether anything grows: memory, goroutines, descriptors, and
-// what pods have on the host. TestPowerCuts takes the light away in the middle.
+// TestLongChurn keeps the agent running while it injects faults, and checks at rest points that
+// nothing grows: memory, goroutines, descriptors, and the resources of pods on the host.
+// TestPowerCuts simulates power failures.
 //
-// BERTH_TORTURE=1 makes the loops long; BERTH_KILLS sets the number of kills,
-// BERTH_HOUR how long the hour is, BERTH_CUTS and BERTH_PODS how often the power
-// goes and below how many pods, and BERTH_SEED replays a random run. BERTH_REPORT is
-// a folder, from the top of the checkout, into which the hour and the power cuts
-// write their report; BERTH_CRASH_LOGS one for logs and profiles.
+// BERTH_TORTURE=1 makes the loops long. BERTH_KILLS sets the number of kills, BERTH_HOUR the
+// duration of TestLongChurn, BERTH_CUTS and BERTH_PODS the number of power cuts and pods.
+// BERTH_SEED replays a random run. BERTH_REPORT is a directory, relative to the root of the
+// checkout, for reports. BERTH_CRASH_LOGS is a directory for logs and profiles.
 package crash

@@ -151,15 +151,15 @@ func (d handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Counts returns what was asked of a repository (library/busybox) so far.
+// Counts returns the requests for a repository (library/busybox) so far.
 func (r *Registry) Counts(repository string) Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.counts[repository]
 }
 
-// BlockBlobs holds up every GET of a blob of the repository until release is called
-// (once or more often) or the asker gives up.
+// BlockBlobs blocks every GET of a blob of the repository until release is called or the client
+// gives up. release may be called more than once.
 func (r *Registry) BlockBlobs(repository string) (release func()) {
 	gate := make(chan struct{})
 	r.mu.Lock()
@@ -178,7 +178,8 @@ func (r *Registry) BlockBlobs(repository string) (release func()) {
 	}
 }
 
-// BlockBlobsHalfway is Stall, but blobs of less than a MiB come, and of others the first half.
+// BlockBlobsHalfway is BlockBlobs, but sends blobs below one MiB completely and the first half of
+// others.
 func (r *Registry) BlockBlobsHalfway(repository string) (release func()) {
 	r.mu.Lock()
 	r.halfBlocked[repository] = true
@@ -232,8 +233,7 @@ func (r *Registry) Fail(n, status int) {
 	r.fail = failing{n, status}
 }
 
-// CorruptBlobs has the blobs of a repository come with other bytes than their digests say,
-// or no longer.
+// CorruptBlobs makes the blobs of a repository differ from their digests, or stops doing so.
 func (r *Registry) CorruptBlobs(repository string, on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,7 +249,7 @@ func (r *Registry) isCorrupt(repository string) bool {
 	return r.corrupt[repository]
 }
 
-// corruptingWriter turns every byte that is written through it round.
+// corruptingWriter inverts every byte that is written through it.
 type corruptingWriter struct{ http.ResponseWriter }
 
 func (l corruptingWriter) Write(b []byte) (int, error) {
