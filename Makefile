@@ -88,7 +88,7 @@ e2e: deps ## the end-to-end tests alone
 # A part that ends within a given time: make torture PIECE=Churn KILLS=500 BOUND=30m, or PIECES=./test/e2e PIECE=FullNode.
 # The hour and the power cuts alone, with their reports: make torture PIECE='AnHour|PowerCuts' REPORT=docs/reports
 PIECE  ?= .
-PIECES ?= ./test/crash ./test/e2e
+PIECES ?= ./test/crash ./test/e2e ./agent/checkpoint
 KILLS  ?=
 HOUR   ?=
 CUTS   ?=
