@@ -51,7 +51,7 @@ func TestEveryActionHasKillPoint(t *testing.T) {
 }
 
 // actionKinds are the types of package plan that are actions: those with a
-// method Key that returns an OpKey.
+// method Key that returns an ActionKey.
 func actionKinds(t *testing.T) (kinds []string) {
 	t.Helper()
 	noTests := func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }
@@ -71,7 +71,7 @@ func actionKinds(t *testing.T) (kinds []string) {
 			if star, ok := receiver.(*ast.StarExpr); ok {
 				receiver = star.X
 			}
-			if name, ok := receiver.(*ast.Ident); ok && result != nil && result.Name == "OpKey" {
+			if name, ok := receiver.(*ast.Ident); ok && result != nil && result.Name == "ActionKey" {
 				kinds = append(kinds, name.Name)
 			}
 		}
