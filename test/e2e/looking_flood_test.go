@@ -23,7 +23,7 @@ const flood = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i
 // The maximum size and number of files keep far less than what is printed.
 func TestScenario30_AFloodIsHeldToItsBoundsAndKeepsItsLastLine(t *testing.T) {
 	o := nodeOptions{
-		Config: map[string]any{"containerLogMaxSize": "256Ki", "containerLogMaxFiles": 12, "containerLogMonitorInterval": "1h"},
+		Config: map[string]any{"containerLogMaxSize": "256Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "1h"},
 	}
 	alone(t, o, func(t *testing.T, s *Space) {
 		for i := range 4 {
