@@ -95,7 +95,7 @@ func TestTheOrderOfGoingIsShownWithoutAnybodyGoing(t *testing.T) {
 				t.Errorf("%q is not in\n%s", want, out)
 			}
 		}
-		if out, err := s.Try("evict", "--explain", "--signal", "nodefs.full"); err == nil || !strings.Contains(out, `there is no "nodefs.full"`) {
+		if out, err := s.Try("evict", "--explain", "--signal", "nodefs.full"); err == nil || !strings.Contains(out, `unknown signal "nodefs.full"`) {
 			t.Errorf("%v: %s", err, out)
 		}
 		if now := s.metric(`kubelet_evictions{eviction_signal="nodefs.available"}`); now != before {

@@ -67,7 +67,7 @@ func TestACrashingContainerBacksOffAndSaysSo(t *testing.T) {
 		}
 		await(t, "describe to tell the next try", func() bool { // at other times it is being tried
 			_, rest, told := strings.Cut(s.Berth("describe", "-n", s.ns, "crash"), "CrashLoopBackOff")
-			return told && strings.Contains(strings.Split(rest, "Last State:")[0], "Next Try:")
+			return told && strings.Contains(strings.Split(rest, "Last State:")[0], "Next Retry:")
 		})
 		p = s.Wait("crash", "restarted three times", func(p *corev1.Pod) bool { return status(p, "c").RestartCount >= 3 })
 		if status(p, "good").RestartCount != 0 {
