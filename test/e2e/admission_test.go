@@ -56,7 +56,7 @@ func (s *Space) whySays(pod string, parts ...string) {
 	}
 }
 
-func TestAPodForAnotherNodeFails(t *testing.T) {
+func TestPodForAnotherNodeFails(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("here", "nodeSelector: {zone: a, disk: ssd}\ncontainers:\n"+box("c", "", "sleep"))
 		s.Running("here")
@@ -77,7 +77,7 @@ func TestAPodForAnotherNodeFails(t *testing.T) {
 	})
 }
 
-func TestAPodWithoutRoomWaitsAndStartsWhenThereIs(t *testing.T) {
+func TestPodWaitsForResources(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		most := runtime.NumCPU()*1000 - 300
 		cpu := func(m int) string { return fmt.Sprintf("resources: {requests: {cpu: %dm}}", m) }
@@ -96,9 +96,9 @@ func TestAPodWithoutRoomWaitsAndStartsWhenThereIs(t *testing.T) {
 	})
 }
 
-// TestOthersGoForACriticalPod fills a node with pods of three qualities:
+// TestCriticalPodPreemptsOthers fills a node with pods of three qualities:
 // one of the lesser that is enough goes for the critical pod, and no other.
-func TestOthersGoForACriticalPod(t *testing.T) {
+func TestCriticalPodPreemptsOthers(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		all := runtime.NumCPU() * 1000
 		cpu := func(m int) string { return fmt.Sprintf("resources: {requests: {cpu: %dm}}", m) }

@@ -44,9 +44,9 @@ var over = []struct {
 
 func ready(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning && status(p, "c").Ready }
 
-// TestAnEditBringsBackAPodThatIsOver edits images and amounts, which keep the UID of
+// TestEditRestartsFinishedPod edits images and amounts, which keep the UID of
 // a pod that runs, of pods that do not run any more.
-func TestAnEditBringsBackAPodThatIsOver(t *testing.T) {
+func TestEditRestartsFinishedPod(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		for _, row := range over {
 			s.Pod(row.name, row.spec)
@@ -66,8 +66,8 @@ func TestAnEditBringsBackAPodThatIsOver(t *testing.T) {
 	})
 }
 
-// TestAnEditWhileTheAgentIsAwayBringsBackAPodThatIsOver has the next life find it.
-func TestAnEditWhileTheAgentIsAwayBringsBackAPodThatIsOver(t *testing.T) {
+// TestEditWhileAgentIsStoppedRestartsFinishedPod has the next life find it.
+func TestEditWhileAgentIsStoppedRestartsFinishedPod(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		s.Pod("other", "containers:\n"+box("c", "", "sleep"))
 		other := s.Running("other")

@@ -51,9 +51,9 @@ func TestBandwidthIsLimitedOnTheHost(t *testing.T) {
 	}
 }
 
-// TestBandwidthThatNobodyLimitsIsTold: the network of the other tests has no
+// TestUnsupportedBandwidthLimitIsReported: the network of the other tests has no
 // plugin for it. The pod runs, and says so.
-func TestBandwidthThatNobodyLimitsIsTold(t *testing.T) {
+func TestUnsupportedBandwidthLimitIsReported(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Put("told", podYAML("told", limited, "containers:\n"+box("c", "", "sleep")))
 		s.Running("told")

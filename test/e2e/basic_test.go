@@ -37,7 +37,7 @@ func (s *Space) answer(url string) string {
 	return body
 }
 
-func TestAPodRunsAndItsStatusSaysSo(t *testing.T) {
+func TestPodRunsAndReportsStatus(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		began := time.Now().Truncate(time.Second)
 		order, events := map[string]int{}, 0 // in which event a condition was first True: one may tell of several

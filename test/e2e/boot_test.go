@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestARefusedFileIsJudgedAnewByTheNextLife has the node get the label that the
+// TestRejectedFileIsValidatedAgainAfterRestart has the node get the label that the
 // pod asks for; the file stays as it is, and with it the pod's UID.
-func TestARefusedFileIsJudgedAnewByTheNextLife(t *testing.T) {
+func TestRejectedFileIsValidatedAgainAfterRestart(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		s.Pod("martian", "nodeSelector: {zone: mars}\ncontainers:\n"+box("c", "", "sleep"))
 		was := s.Phase("martian", corev1.PodFailed)
@@ -26,9 +26,9 @@ func TestARefusedFileIsJudgedAnewByTheNextLife(t *testing.T) {
 	})
 }
 
-// TestWithoutARuntimeAtItsStartTheNodeSaysWhatItWaitsFor begins the agent's
+// TestStartupWithoutRuntimeReportsReason begins the agent's
 // second life with containerd down, beside a pod of its first.
-func TestWithoutARuntimeAtItsStartTheNodeSaysWhatItWaitsFor(t *testing.T) {
+func TestStartupWithoutRuntimeReportsReason(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		s.Pod("old", "containers:\n"+box("c", "", "sleep"))
 		was := s.Running("old")

@@ -22,7 +22,7 @@ import (
 	"berth/test/hosts"
 )
 
-func TestPsPrintsAKubernetesListAndATable(t *testing.T) {
+func TestPsPrintsKubernetesListAndTable(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("one", "containers:\n"+box("c", "", "sleep"))
 		p := s.Running("one")
@@ -101,7 +101,7 @@ func TestPsFollowsPodsFromStartToEnd(t *testing.T) {
 	})
 }
 
-func TestScenario37_DescribeWhyTimelineAndPlanTellOfAPod(t *testing.T) {
+func TestScenario37_DescribeWhyTimelineAndPlan(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Put("told", podYAML("told", "labels: {app: told}", `
 			initContainers:
@@ -166,7 +166,7 @@ func TestScenario37_DescribeWhyTimelineAndPlanTellOfAPod(t *testing.T) {
 	})
 }
 
-func TestCheckAndVersionTellOfTheNode(t *testing.T) {
+func TestCheckAndVersion(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		var r nodeapi.CheckReport
 		out := s.Berth("check", "-o", "json")
@@ -185,7 +185,7 @@ func TestCheckAndVersionTellOfTheNode(t *testing.T) {
 	})
 }
 
-func TestExecRunsACommandWithItsStreamsAndExitCode(t *testing.T) {
+func TestExecStreamsAndExitCode(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("shell", "containers:\n"+sh("a", "", "sleep 1000")+box("b", "", "sleep"))
 		s.Running("shell")
@@ -283,7 +283,7 @@ func pty(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-func TestLogsPrintFollowAndPickLines(t *testing.T) {
+func TestLogsFollowAndSelectLines(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("talks", `
 			volumes: [{name: gate, emptyDir: {}}]

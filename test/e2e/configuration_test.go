@@ -162,9 +162,9 @@ type configured struct {
 	logs, resolved string
 }
 
-// TestANodeIsAsItsConfigurationSays gives an agent most fields that a node without
+// TestNodeConfiguration gives an agent most fields that a node without
 // a server has an effect of, and looks for each from outside and from inside.
-func TestANodeIsAsItsConfigurationSays(t *testing.T) {
+func TestNodeConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -406,9 +406,9 @@ func (s *Space) pulling(pod string, standing ...string) {
 	}
 }
 
-// TestASoftThreshold: a pod goes for it after its grace, and has no longer to end
+// TestSoftEvictionThreshold: a pod goes for it after its grace, and has no longer to end
 // than such pods may have. Beside it, fields that have two values worth a look.
-func TestASoftThreshold(t *testing.T) {
+func TestSoftEvictionThreshold(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -479,9 +479,9 @@ func (s *Space) twoAtOnce() {
 	s.Gone("three")
 }
 
-// TestAHostThatIsNotWanted: an agent that is told so does not start, and names the
+// TestUnsupportedHostIsRejected: an agent that is told so does not start, and names the
 // field.
-func TestAHostThatIsNotWanted(t *testing.T) {
+func TestUnsupportedHostIsRejected(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		made, err := artifacts()
 		if err != nil {

@@ -48,7 +48,7 @@ func (s *Space) given(pod string) string {
 	return strings.TrimSpace(s.Exec(pod, "c", "/bin/testbox", "env", "NULL_DEVICES"))
 }
 
-func TestDevicesOfAPlugin(t *testing.T) {
+func TestDevicePlugin(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		p := s.plugin(2)
 		s.devices("healthy", 2)
@@ -115,9 +115,9 @@ func health(p *corev1.Pod) string {
 	return strings.Join(out, " ")
 }
 
-// TestDevicesOverRestartsOfTheAgent kills the agent: who has what stays, and the
+// TestDevicesAcrossAgentRestarts kills the agent: who has what stays, and the
 // plugin registers again when its socket is made anew.
-func TestDevicesOverRestartsOfTheAgent(t *testing.T) {
+func TestDevicesAcrossAgentRestarts(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		s.plugin(2)
 		s.Pod("crashes", "restartPolicy: Always\ncontainers:\n"+box("c", nulls(1), "print NULL", "env NULL_DEVICES", end, "await /tmp/x", "exit 1"))
@@ -170,9 +170,9 @@ func TestDevicesOverRestartsOfTheAgent(t *testing.T) {
 	})
 }
 
-// TestAContainerStartsAgainWithoutItsDevicePlugin has the container end while the plugin
+// TestContainerRestartsWithoutDevicePlugin has the container end while the plugin
 // is away, in the agent's life that gave it its device and in the next.
-func TestAContainerStartsAgainWithoutItsDevicePlugin(t *testing.T) {
+func TestContainerRestartsWithoutDevicePlugin(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		p := s.plugin(2, "quiet")
 		s.devices("healthy", 2)
@@ -207,9 +207,9 @@ func TestAContainerStartsAgainWithoutItsDevicePlugin(t *testing.T) {
 	})
 }
 
-// TestDevicesAreGivenOnceHoweverOftenTheAgentDies has more pods than devices come
+// TestDevicesAreAllocatedOnceDespiteAgentCrashes has more pods than devices come
 // and go while the agent is killed again and again.
-func TestDevicesAreGivenOnceHoweverOftenTheAgentDies(t *testing.T) {
+func TestDevicesAreAllocatedOnceDespiteAgentCrashes(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		const devices, rounds = 3, 5
 		s.plugin(devices)
@@ -258,9 +258,9 @@ func (s *Space) running() (names []string) {
 	return names
 }
 
-// TestScenario19_AfterABootPodsWaitForTheirDevices has the node lose its power
+// TestScenario19_PodsWaitForDevicesAfterReboot has the node lose its power
 // and boot with the plugin coming last.
-func TestScenario19_AfterABootPodsWaitForTheirDevices(t *testing.T) {
+func TestScenario19_PodsWaitForDevicesAfterReboot(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		p := s.plugin(1)
 		s.Pod("wants", "containers:\n"+box("c", nulls(1), "sleep"))

@@ -1,11 +1,9 @@
-// Package e2e runs the real program on real containerds and looks at what
-// becomes of pods: from outside (status, files, cgroups, the network) and from
-// inside (what a container sees).
+// Package e2e runs berth with real versions of containerd and checks pods from the outside (status,
+// files, cgroups, network) and from the inside (what a container observes).
 //
-// Tests share one host per kind of containerd, with one agent each; both runs a
-// test's body on either. Each body has a namespace of its own and takes its
-// manifests away at the end, waiting until the pods are gone. When all tests
-// have ended, nothing of any pod may remain on the hosts.
+// Tests share one host and one agent for each kind of containerd. The function both runs the body of
+// a test on each. Each body has its own namespace, removes its manifests at the end and waits until
+// the pods are deleted. When all tests have finished, nothing of any pod may remain on the hosts.
 //
-// A test for a row of the scenario list carries the row's number in its name.
+// A test of a row of the scenario list has the number of the row in its name.
 package e2e

@@ -78,7 +78,7 @@ func (s *Space) Docs(file, text string) {
 	s.Put(file, text)
 }
 
-func TestTheDocumentationsNginxPodAnswers(t *testing.T) {
+func TestDocumentationNginxPodResponds(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Docs("nginx", docsNginx)
 		p := s.Running("nginx")
@@ -114,7 +114,7 @@ func (s *Space) cgroupIs(p *corev1.Pod, container, controller, file, want string
 	}
 }
 
-func TestTheDocumentationsMemoryPodRunsWithinItsLimit(t *testing.T) {
+func TestDocumentationMemoryPodRunsWithinLimit(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Docs("memory-demo", docsMemory)
 		p := s.Running("memory-demo")
@@ -133,7 +133,7 @@ func TestTheDocumentationsMemoryPodRunsWithinItsLimit(t *testing.T) {
 	})
 }
 
-func TestTheDocumentationsMemoryPodRunsBesideAWebServer(t *testing.T) {
+func TestDocumentationMemoryPodRunsBesideWebServer(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Docs("two", strings.Replace(docsMemory, "memory-demo\n", "memory-demo-two\n", 1)+`  - name: web
     image: nginx
@@ -157,7 +157,7 @@ func TestTheDocumentationsMemoryPodRunsBesideAWebServer(t *testing.T) {
 	})
 }
 
-func TestTheDocumentationsGreedyPodIsOOMKilledAndBacksOff(t *testing.T) {
+func TestDocumentationGreedyPodIsOOMKilledAndBacksOff(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Docs("memory-demo-2", docsMemory2)
 		killed := func(st corev1.ContainerState) bool {

@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestScenario29_APodThatOverfillsAnEmptyDirIsEvicted is the part of that row that is
+// TestScenario29_PodOverEmptyDirLimitIsEvicted is the part of that row that is
 // about emptyDirs: what they hold counts, and the event has the figures.
-func TestScenario29_APodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
+func TestScenario29_PodOverEmptyDirLimitIsEvicted(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		mount := "volumeMounts: [{name: data, mountPath: /data}]"
 		text := podYAML("full", "", `
@@ -59,9 +59,9 @@ func TestScenario29_APodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
 	})
 }
 
-// TestTheOrderOfGoingIsShownWithoutAnybodyGoing asks for it on a node that has
+// TestEvictExplainShowsRankingWithoutEviction asks for it on a node that has
 // enough of everything.
-func TestTheOrderOfGoingIsShownWithoutAnybodyGoing(t *testing.T) {
+func TestEvictExplainShowsRankingWithoutEviction(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		fills := func(name, more, with string, mib int) {
 			s.Pod(name, more+"volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
@@ -104,9 +104,9 @@ func TestTheOrderOfGoingIsShownWithoutAnybodyGoing(t *testing.T) {
 	})
 }
 
-// TestScenario29_LimitsOfWhatContainersWrite has pods exceed the two limits of
+// TestScenario29_ContainerStorageLimits has pods exceed the two limits of
 // ephemeral-storage, on their containers' own file systems, in logs and in volumes.
-func TestScenario29_LimitsOfWhatContainersWrite(t *testing.T) {
+func TestScenario29_ContainerStorageLimits(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		limit := func(mib int) string {
 			return fmt.Sprintf("resources: {limits: {ephemeral-storage: %dMi}}", mib)

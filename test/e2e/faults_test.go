@@ -14,10 +14,10 @@ import (
 	"berth/test/hosts"
 )
 
-// TestADiskThatTurnsReadOnly is what a kernel makes of a file system with errors: what
+// TestDiskBecomesReadOnly is what a kernel makes of a file system with errors: what
 // runs goes on, what is to start waits and says why, and both that and what was to end
 // is done when the disk can be written again.
-func TestADiskThatTurnsReadOnly(t *testing.T) {
+func TestDiskBecomesReadOnly(t *testing.T) {
 	alone(t, nodeOptions{CNI: true, Nodefs: "size=64m"}, func(t *testing.T, s *Space) {
 		const spec = "terminationGracePeriodSeconds: 1\nvolumes: [{name: data, emptyDir: {}}]\ncontainers:\n"
 		pod := spec + box("c", "volumeMounts: [{name: data, mountPath: /data}], readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep")
@@ -57,9 +57,9 @@ func TestADiskThatTurnsReadOnly(t *testing.T) {
 	})
 }
 
-// TestANodeOfAnotherName: its pods from files are others then, as for a kubelet, and
+// TestNodeIsRenamed: its pods from files are others then, as for a kubelet, and
 // those of the old name end first. Under its first name again it begins anew too.
-func TestANodeOfAnotherName(t *testing.T) {
+func TestNodeIsRenamed(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		s.Pod("stays", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep"))
 		p := s.Running("stays")
@@ -86,9 +86,9 @@ func TestANodeOfAnotherName(t *testing.T) {
 	})
 }
 
-// TestNoProcessIsLeftForPods: none may be begun in the cgroup of all pods. Who runs is
+// TestProcessLimitIsExhausted: none may be begun in the cgroup of all pods. Who runs is
 // left alone, who is to start says what it lacks, and starts when there is room.
-func TestNoProcessIsLeftForPods(t *testing.T) {
+func TestProcessLimitIsExhausted(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		// A program of one thread: one that wants another later does not live without.
 		s.Pod("before", "containers:\n"+sh("c", "", "echo up; exec sleep 1000"))
@@ -130,9 +130,9 @@ func (s *Space) noneOf(p *corev1.Pod) {
 	}
 }
 
-// TestManyPodsThatCrash all at once, and again and again: one more pod starts beside
+// TestManyCrashingPods all at once, and again and again: one more pod starts beside
 // them and is left alone, and they end when they are to. With BERTH_TORTURE they are 110.
-func TestManyPodsThatCrash(t *testing.T) {
+func TestManyCrashingPods(t *testing.T) {
 	most := 12
 	if os.Getenv("BERTH_TORTURE") != "" {
 		most = 110

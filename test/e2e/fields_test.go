@@ -28,9 +28,9 @@ func mountsOf(log string) map[string]string {
 	return out
 }
 
-// TestPartsOfProcAreKeptFromContainers: procMount Unmasked needs users of the pod's
+// TestProcPathsAreMasked: procMount Unmasked needs users of the pod's
 // own, which Debian 12's runc does not know: here it is only refused without them.
-func TestPartsOfProcAreKeptFromContainers(t *testing.T) {
+func TestProcPathsAreMasked(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("proc", "containers:\n"+
 			sh("plain", "", "cat /proc/self/mountinfo; head -c 1 /proc/kcore | wc -c | sed 's/^/kcore /'; echo 1 > /proc/sys/vm/drop_caches; ls -A /sys/firmware | wc -l | sed 's/^/firmware /'; echo --end--; sleep 1000")+
@@ -79,7 +79,7 @@ func TestPartsOfProcAreKeptFromContainers(t *testing.T) {
 	})
 }
 
-func TestMountsPropagateAsAsked(t *testing.T) {
+func TestMountPropagation(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := filepath.Join(s.Agent.RootDir, "propagates-"+s.ns) // of a mount that is shared
 		onHost, inPod := filepath.Join(dir, "host"), filepath.Join(dir, "pod")
@@ -127,8 +127,8 @@ func TestMountsPropagateAsAsked(t *testing.T) {
 	})
 }
 
-// TestGroupsOfTheImageAsThePolicySays: in the image user 1001 is a member of group 2001.
-func TestGroupsOfTheImageAsThePolicySays(t *testing.T) {
+// TestSupplementalGroupsPolicy: in the image user 1001 is a member of group 2001.
+func TestSupplementalGroupsPolicy(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		const who = "runAsUser: 1001, runAsGroup: 1200, supplementalGroups: [1400]"
 		s.Pod("merge", "securityContext: {"+who+", supplementalGroupsPolicy: Merge}\ncontainers:\n"+box("c", "", "id", end, "sleep"))
@@ -143,7 +143,7 @@ func TestGroupsOfTheImageAsThePolicySays(t *testing.T) {
 	})
 }
 
-func TestAHostPortOfUDPReachesThePod(t *testing.T) {
+func TestUDPHostPortReachesPod(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		port := 21002 + s.Host.Number*20
 		s.Pod("udp", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 5353, hostPort: %d, protocol: UDP}]", "udp 5353"), port))
@@ -185,7 +185,7 @@ func datagram(at, text string) (string, error) {
 	return string(buf[:n]), err
 }
 
-func TestAnInputIsClosedAfterTheFirstWhoHasIt(t *testing.T) {
+func TestStdinOnceClosesAfterFirstAttach(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("input", "restartPolicy: Never\ncontainers:\n"+
 			box("once", "stdin: true, stdinOnce: true", "stdin", "print closed", end)+

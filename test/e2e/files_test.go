@@ -52,7 +52,7 @@ func (s *Space) notBad(file string) {
 	}
 }
 
-func TestABadEditLeavesTheLastGoodVersionRunning(t *testing.T) {
+func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		good := podYAML("keep", "", "containers:\n"+box("c", "", "sleep"))
 		s.Put("keep", good)
@@ -90,9 +90,9 @@ func TestABadEditLeavesTheLastGoodVersionRunning(t *testing.T) {
 	})
 }
 
-// TestANewFileTakesNoPodFromAnother adds one that comes first by name, and has the
+// TestNewFileDoesNotTakeOverPod adds one that comes first by name, and has the
 // agent begin anew.
-func TestANewFileTakesNoPodFromAnother(t *testing.T) {
+func TestNewFileDoesNotTakeOverPod(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		text := podYAML("taken", "", "containers:\n"+box("c", "", "sleep"))
 		s.Put("m", text)
@@ -119,7 +119,7 @@ func TestANewFileTakesNoPodFromAnother(t *testing.T) {
 	})
 }
 
-func TestTwoHundredRubbishFilesHarmNothing(t *testing.T) {
+func TestManyInvalidFilesAreHarmless(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		s.Pod("good", "containers:\n"+box("c", "", "sleep"))
 		was := s.Running("good")
@@ -165,7 +165,7 @@ func TestTwoHundredRubbishFilesHarmNothing(t *testing.T) {
 	})
 }
 
-func TestManifestsOfManyForms(t *testing.T) {
+func TestManifestFormats(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		pod := func(name string) string { return podYAML(name, "", "containers:\n"+box("c", "", "sleep")) }
 		s.Put("several", pod("first")+"---\n"+configMap("cm", "a: b")+"---\n# nothing but a remark\n---\n"+pod("second"))

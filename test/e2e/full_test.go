@@ -17,11 +17,11 @@ import (
 // others use too.
 const fullBound = 12 * time.Minute
 
-// TestAFullNode starts as many pods at once as a node takes, each probed every
+// TestFullNode starts as many pods at once as a node takes, each probed every
 // second in another way, from its start on: all run, none is restarted or loses its readiness,
 // one more waits its turn, and all end cleanly. With BERTH_TORTURE it is the 110
 // of a node's default.
-func TestAFullNode(t *testing.T) {
+func TestFullNode(t *testing.T) {
 	most, config := 40, map[string]any{"maxPods": 40}
 	if os.Getenv("BERTH_TORTURE") != "" {
 		most, config = 110, nil

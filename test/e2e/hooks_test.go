@@ -13,7 +13,7 @@ import (
 	"berth/test/hosts"
 )
 
-func TestPostStartIsPartOfStarting(t *testing.T) {
+func TestPostStartDelaysRunning(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
@@ -41,7 +41,7 @@ func TestPostStartIsPartOfStarting(t *testing.T) {
 	})
 }
 
-func TestAFailedPostStartKillsTheContainer(t *testing.T) {
+func TestFailedPostStartKillsContainer(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		bad := "lifecycle: {postStart: {exec: {command: [sh, -c, 'echo no luck; exit 3']}}}"
 		s.Pod("never", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", bad, "sleep 1000"))
@@ -153,7 +153,7 @@ func TestPreStopSleeps(t *testing.T) {
 	})
 }
 
-func TestHTTPHooksReachThePod(t *testing.T) {
+func TestHTTPHooksReachPod(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
 		s.Pod("web", `

@@ -13,10 +13,10 @@ import (
 	"berth/test/hosts"
 )
 
-// TestAClientOfUDPIsLedToThePodThatHasThePort: a client that goes on sending from
+// TestUDPClientReachesNewPodOfHostPort: a client that goes on sending from
 // one port of its own is answered by the pod that has the host port now. No flow
 // leads to a pod that is gone, and none that began while there was none is kept.
-func TestAClientOfUDPIsLedToThePodThatHasThePort(t *testing.T) {
+func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		port := 21003 + s.Host.Number*20
 		pod := func(name string) string {

@@ -111,7 +111,7 @@ func TestImagePullPolicies(t *testing.T) {
 	})
 }
 
-func TestAMissingImageBacksOffAndRecovers(t *testing.T) {
+func TestMissingImageBacksOffAndRecovers(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		image := s.ns + "/late:1"
 		s.Pod("late", "containers:\n"+imageBox("c", image, "", "sleep"))
@@ -128,7 +128,7 @@ func TestAMissingImageBacksOffAndRecovers(t *testing.T) {
 	})
 }
 
-func TestAnImageNameThatIsNoneIsToldAtOnce(t *testing.T) {
+func TestInvalidImageNameIsReported(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("odd", "containers:\n"+imageBox("c", "Not/An_Image:UP:CASE", "", "sleep"))
 		p := s.Waiting("odd", "c", "InvalidImageName")
@@ -155,7 +155,7 @@ func refusedPull(p *corev1.Pod) bool {
 	return w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff")
 }
 
-func TestAPrivateImageIsOnlyForPodsWithCredentials(t *testing.T) {
+func TestPrivateImageRequiresCredentials(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		repo := s.cold(s.Private, "mine")
 		image := privateHost + "/" + repo + ":1"
@@ -218,7 +218,7 @@ func TestPullSecretsFromFiles(t *testing.T) {
 	})
 }
 
-func TestScenario05_TwentyPodsOfOneColdImageMakeOnePull(t *testing.T) {
+func TestScenario05_TwentyPodsShareOnePull(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		repo := s.cold(s.Open, "shared")
 		release := s.Open.BlockBlobs(repo)
@@ -255,7 +255,7 @@ func TestScenario05_TwentyPodsOfOneColdImageMakeOnePull(t *testing.T) {
 	})
 }
 
-func TestScenario05_ColdImagesOfOnePodArePulledInParallel(t *testing.T) {
+func TestScenario05_ImagesOfPodArePulledInParallel(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		var spec strings.Builder
 		var repos []string
@@ -281,8 +281,8 @@ func TestScenario05_ColdImagesOfOnePodArePulledInParallel(t *testing.T) {
 	})
 }
 
-// TestAPullSaysHowFarItIs: of a large image of which half has come.
-func TestAPullSaysHowFarItIs(t *testing.T) {
+// TestPullReportsProgress: of a large image of which half has come.
+func TestPullReportsProgress(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		const size = 8 << 20
 		repo := s.large(s.Open, "large", size)

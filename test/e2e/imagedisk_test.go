@@ -94,11 +94,11 @@ func (s *Space) withoutRoom(name, container, ref string, words ...string) {
 	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for room on the disk: `), words...)
 }
 
-// TestAnImageThatDoesNotFitWaitsForRoom: a real disk is full in the middle of
+// TestPullOfTooLargeImageWaitsForDiskSpace: a real disk is full in the middle of
 // pulls, of one while it comes, of the other while it is unpacked. The pods say so,
 // others run on and new ones of images that are there start; no pull is tried in
 // vain again, and when there is room the pods start by themselves.
-func TestAnImageThatDoesNotFitWaitsForRoom(t *testing.T) {
+func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 	alone(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Space) {
 		s.Pod("before", "containers:\n"+box("c", "", "sleep"))
 		id := status(s.Running("before"), "c").ContainerID
@@ -134,10 +134,10 @@ func TestAnImageThatDoesNotFitWaitsForRoom(t *testing.T) {
 	})
 }
 
-// TestScenario28_PullsWaitWhileTheDiskOfImagesIsLow: below a threshold of imagefs no
+// TestScenario28_PullsWaitWhileImageDiskIsLow: below a threshold of imagefs no
 // image comes but a critical pod's; as soon as there is room again, without regard to
 // how long the pressure lasts yet, the others come too.
-func TestScenario28_PullsWaitWhileTheDiskOfImagesIsLow(t *testing.T) {
+func TestScenario28_PullsWaitWhileImageDiskIsLow(t *testing.T) {
 	o := nodeOptions{CNI: true, Disk: "size=256m", Config: map[string]any{
 		"evictionSoft":                     map[string]string{"imagefs.available": "30%"},
 		"evictionSoftGracePeriod":          map[string]string{"imagefs.available": "24h"},
@@ -170,10 +170,10 @@ func TestScenario28_PullsWaitWhileTheDiskOfImagesIsLow(t *testing.T) {
 	})
 }
 
-// TestScenario28_RoomIsMadeForAPullOfKnownSize: what this node has pulled before and
+// TestScenario28_SpaceIsFreedForPullOfKnownSize: what this node has pulled before and
 // does not fit now has images removed that nobody uses; only when those are gone it
 // waits, and it never runs into the full disk.
-func TestScenario28_RoomIsMadeForAPullOfKnownSize(t *testing.T) {
+func TestScenario28_SpaceIsFreedForPullOfKnownSize(t *testing.T) {
 	alone(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Space) {
 		refs := map[string]string{}
 		for _, name := range []string{"old", "again"} {
@@ -225,10 +225,10 @@ func (s *Space) imagesHere() (names []string) {
 	return names
 }
 
-// TestUnusedImagesMakeRoom: on a real disk that gets too full the images go that
+// TestUnusedImagesAreRemoved: on a real disk that gets too full the images go that
 // nobody uses, the least recently used first and no more than it takes; those in
 // use, the sandbox's and what was not pulled stay, however full the disk is.
-func TestUnusedImagesMakeRoom(t *testing.T) {
+func TestUnusedImagesAreRemoved(t *testing.T) {
 	o := nodeOptions{CNI: true, Disk: "size=256m",
 		Config: map[string]any{"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 75, "imageMinimumGCAge": "1s"},
 		Berth:  map[string]any{"imageGCPeriod": "1s"},
@@ -286,10 +286,10 @@ func TestUnusedImagesMakeRoom(t *testing.T) {
 	})
 }
 
-// TestScenario28_TheLadderTakesNoMoreImagesThanItMust: under pressure the images that
+// TestScenario28_ReclaimRemovesOnlyNeededImages: under pressure the images that
 // nobody uses go one by one, the least recently used first, until there is as much
 // room as the threshold and its minimum reclaim ask for.
-func TestScenario28_TheLadderTakesNoMoreImagesThanItMust(t *testing.T) {
+func TestScenario28_ReclaimRemovesOnlyNeededImages(t *testing.T) {
 	const mib = 16 // twice that on the disk
 	o := nodeOptions{CNI: true, Disk: "size=256m", Config: map[string]any{
 		"evictionHard":                     map[string]string{"imagefs.available": "64Mi"},

@@ -146,7 +146,7 @@ func (a *asked) executor(ws bool, path string) remotecommand.Executor {
 	return e
 }
 
-func TestTheNodesAPIServesAsTheKubelets(t *testing.T) {
+func TestKubeletAPI(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {

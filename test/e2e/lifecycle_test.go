@@ -44,7 +44,7 @@ func TestRestartPolicies(t *testing.T) {
 	})
 }
 
-func TestACrashingContainerBacksOffAndSaysSo(t *testing.T) {
+func TestCrashLoopBackOffIsReported(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("crash", "containers:\n"+box("c", "", "print bye", "exit 7")+box("good", "", "sleep"))
 		p := s.Waiting("crash", "c", "CrashLoopBackOff")
@@ -77,7 +77,7 @@ func TestACrashingContainerBacksOffAndSaysSo(t *testing.T) {
 	})
 }
 
-func TestInitContainersRunInOrderAndAreTriedAgain(t *testing.T) {
+func TestInitContainersRunInOrderAndAreRetried(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		s.Pod("order", `
@@ -151,7 +151,7 @@ func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) 
 	})
 }
 
-func TestAPodPastItsDeadlineFails(t *testing.T) {
+func TestActiveDeadlineFailsPod(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		// A deadline counts from the start of the pod, which on a busy node may be
 		// long before its container runs: such a pod is right to fail too, and
@@ -174,7 +174,7 @@ func TestAPodPastItsDeadlineFails(t *testing.T) {
 	})
 }
 
-func TestAnotherImageRestartsTheContainerInPlace(t *testing.T) {
+func TestImageChangeRestartsContainerInPlace(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		text := podYAML("edit", "", "containers:\n"+box("c", "", "id", end, "sleep")+box("d", "", "sleep"))
 		s.Put("edit", text)
@@ -194,7 +194,7 @@ func TestAnotherImageRestartsTheContainerInPlace(t *testing.T) {
 	})
 }
 
-func TestScenario13_AnotherEditMakesANewPodAndNeverTwoAtOnce(t *testing.T) {
+func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		text := func(n int) string {
 			return podYAML("edit", "", fmt.Sprintf("terminationGracePeriodSeconds: 5\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "on-term 300ms", "sleep"), n))
@@ -238,7 +238,7 @@ func TestScenario13_AnotherEditMakesANewPodAndNeverTwoAtOnce(t *testing.T) {
 	})
 }
 
-func TestAPodThatWaitsForItsNameIsShown(t *testing.T) {
+func TestPodWaitingForItsNameIsShown(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		text := func(n int) string {
 			return podYAML("held", "", fmt.Sprintf("terminationGracePeriodSeconds: 8\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "sleep"), n))
@@ -269,7 +269,7 @@ func TestAPodThatWaitsForItsNameIsShown(t *testing.T) {
 	})
 }
 
-func TestADeletedFileEndsThePodWithItsGrace(t *testing.T) {
+func TestDeletedFileTerminatesPodWithGracePeriod(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"

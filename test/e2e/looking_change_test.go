@@ -14,7 +14,7 @@ import (
 	"berth/test/hosts"
 )
 
-func TestScenario24_RestartRunsContainersAnewAndSkipsTheBackOff(t *testing.T) {
+func TestScenario24_RestartSkipsBackOff(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("stays", "containers:\n"+box("a", "", "print up", "sleep")+box("b", "", "sleep"))
 		before := s.Running("stays")
@@ -49,7 +49,7 @@ func TestScenario24_RestartRunsContainersAnewAndSkipsTheBackOff(t *testing.T) {
 	})
 }
 
-func TestDebugAddsAContainerThatSeesTheTarget(t *testing.T) {
+func TestDebugContainerSharesTargetProcesses(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("plain", "containers:\n"+box("app", "", "write /made here", "sleep"))
 		before := s.Running("plain")
@@ -83,9 +83,9 @@ func TestDebugAddsAContainerThatSeesTheTarget(t *testing.T) {
 	})
 }
 
-// TestDebugGivesTheRightsOfAProfile looks at capabilities from inside: those of
+// TestDebugProfiles looks at capabilities from inside: those of
 // tracing (19), of administering the network (12) and of the system (21).
-func TestDebugGivesTheRightsOfAProfile(t *testing.T) {
+func TestDebugProfiles(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("rights", "containers:\n"+box("app", "", "sleep"))
 		s.Running("rights")
@@ -113,8 +113,8 @@ func TestDebugGivesTheRightsOfAProfile(t *testing.T) {
 	})
 }
 
-// TestLogsAndEventsOfPodsWithALabel asks for two of three pods.
-func TestLogsAndEventsOfPodsWithALabel(t *testing.T) {
+// TestLogsAndEventsByLabel asks for two of three pods.
+func TestLogsAndEventsByLabel(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		for name, app := range map[string]string{"one": "a", "two": "a", "three": "b"} {
 			s.Put(name, podYAML(name, "labels: {app: "+app+"}", "containers:\n"+box("c", "", "print this-is-"+name, "sleep")))
@@ -141,10 +141,10 @@ func (s *Space) created(name string) (bool, error) {
 	return len(list.GetContainers()) > 0, err
 }
 
-// TestAskedChangesSurviveTheAgent kills the agent right after it has taken a
+// TestRequestedChangesSurviveAgentRestart kills the agent right after it has taken a
 // restart and debug containers on: in the midst of their starts, some of which the
 // kill cuts off.
-func TestAskedChangesSurviveTheAgent(t *testing.T) {
+func TestRequestedChangesSurviveAgentRestart(t *testing.T) {
 	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {
 		s.Pod("keeps", "hostNetwork: true\nterminationGracePeriodSeconds: 3\ncontainers:\n"+box("slow", "", "ignore-term", "sleep")+box("b", "", "sleep"))
 		s.Running("keeps")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestEventsAreFollowedAsTheyAreTold(t *testing.T) {
+func TestEventsFollow(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("early", "containers:\n"+box("c", "", "sleep"))
 		s.Running("early")
@@ -44,7 +44,7 @@ func TestEventsAreFollowedAsTheyAreTold(t *testing.T) {
 	})
 }
 
-func TestCompletionIsMadeForTheUsualShells(t *testing.T) {
+func TestCompletion(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		for shell, part := range map[string]string{"bash": "__start_berth", "zsh": "#compdef berth", "fish": "complete -c berth"} {
 			s.contains("completion "+shell, s.Berth("completion", shell), part)

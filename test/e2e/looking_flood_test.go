@@ -18,10 +18,10 @@ const floodLines = 200_000
 
 const flood = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i=$((i+1)); sleep 0.3; done; echo last words; exit 3`
 
-// TestScenario30_AFloodIsHeldToItsBoundsAndKeepsItsLastLine has a container print about ten MiB in
+// TestScenario30_LogFloodStaysWithinLimits has a container print about ten MiB in
 // seconds and crash. Audits run once an hour, so only the growth of the log triggers its rotation.
 // The maximum size and number of files keep far less than what is printed.
-func TestScenario30_AFloodIsHeldToItsBoundsAndKeepsItsLastLine(t *testing.T) {
+func TestScenario30_LogFloodStaysWithinLimits(t *testing.T) {
 	o := nodeOptions{
 		Config: map[string]any{"containerLogMaxSize": "256Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "1h"},
 	}

@@ -10,7 +10,7 @@ import (
 	"berth/test/images"
 )
 
-func TestImageVolumesAreMountedWhereTheRuntimeCan(t *testing.T) {
+func TestImageVolumes(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("reads", "volumes:\n- {name: tools, image: {reference: 'busybox:1.36'}}\n- {name: far, image: {reference: '"+images.StressRef+"'}}\ncontainers:\n"+
 			box("c", "volumeMounts: [{name: tools, mountPath: /tools}, {name: tools, mountPath: /bin-only, subPath: bin}, {name: far, mountPath: /far}]",

@@ -19,9 +19,9 @@ import (
 // file, and crashes right after its last words.
 const chatter = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; done; echo last words; exit 3`
 
-// TestScenario30_LogsLoseNothingOverRotationsAndRestarts is row 30 of the scenarios: a
+// TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts is row 30 of the scenarios: a
 // follower, and whoever asks later, gets every line of every run.
-func TestScenario30_LogsLoseNothingOverRotationsAndRestarts(t *testing.T) {
+func TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts(t *testing.T) {
 	o := nodeOptions{CNI: false, Config: map[string]any{
 		"containerLogMaxSize": "20Ki", "containerLogMaxFiles": 50, "containerLogMaxWorkers": 2, "containerLogMonitorInterval": "3s",
 	}}
@@ -118,9 +118,9 @@ func (s *Space) rotatedLogs(pod string) {
 	s.counted("berth_container_logs_rotated_total", atLeast(2))
 }
 
-// TestLogsOfWhatIsGoneAreCollected leaves the folder of a pod that is no more,
+// TestLogsOfDeletedPodsAreRemoved leaves the folder of a pod that is no more,
 // and lets a container crash often enough that an instance of it is removed.
-func TestLogsOfWhatIsGoneAreCollected(t *testing.T) {
+func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		old := time.Now().Add(-time.Hour)
 		orphan := filepath.Join(s.Agent.LogsDir, s.ns+"_gone_11111111-2222-3333-4444-555555555555")

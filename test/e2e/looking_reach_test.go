@@ -22,7 +22,7 @@ import (
 	"berth/test/hosts"
 )
 
-func TestTopMeasuresPodsAndContainers(t *testing.T) {
+func TestTop(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Put("uses", podYAML("uses", "labels: {app: uses}", "containers:\n"+
 			box("busy", "resources: {limits: {cpu: 100m}}", "print on", "spin")+box("big", "", "alloc 24", "sleep")))
@@ -63,7 +63,7 @@ func TestTopMeasuresPodsAndContainers(t *testing.T) {
 	})
 }
 
-func TestAttachJoinsTheRunningProcess(t *testing.T) {
+func TestAttachJoinsRunningProcess(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("echoes", "containers:\n"+
 			sh("plain", "stdin: true", `while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
@@ -162,8 +162,8 @@ func (s *Space) attachTTY() {
 
 var forwarding = regexp.MustCompile(`^Forwarding from (\S+) -> (\d+)$`)
 
-// TestScenario36_PortForwardKeepsConnectionsApart is row 36 of the scenarios.
-func TestScenario36_PortForwardKeepsConnectionsApart(t *testing.T) {
+// TestScenario36_PortForwardSeparatesConnections is row 36 of the scenarios.
+func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("far", "containers:\n"+box("c", "ports: [{name: echo, containerPort: 7000}]", "tcp 7000"))
 		s.Pod("near", "hostNetwork: true\ncontainers:\n"+box("c", "", "tcp "+hostPort(s)))
@@ -273,7 +273,7 @@ func dialTCP(t *testing.T, address string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-func TestCpCopiesBothWaysAndFollowsNoLinkOut(t *testing.T) {
+func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("holds", "containers:\n"+sh("c", "", "sleep 1000")+box("bare", "", "sleep"))
 		s.Running("holds")
@@ -343,9 +343,9 @@ func sparse(t *testing.T, path string, size int64) string {
 	return path
 }
 
-// TestInputThatNobodyReadsHoldsNobodyUp has a command end, and a user lose
+// TestUnreadInputBlocksNothing has a command end, and a user lose
 // patience, while more input is on its way than anybody takes.
-func TestInputThatNobodyReadsHoldsNobodyUp(t *testing.T) {
+func TestUnreadInputBlocksNothing(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("full", "containers:\n"+sh("c", "", "sleep 1000"))
 		s.Running("full")

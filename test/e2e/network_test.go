@@ -13,9 +13,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestTheFlagMakesTheNetwork: on a host without a network --cni-pod-cidr writes its
+// TestFlagConfiguresNetwork: on a host without a network --cni-pod-cidr writes its
 // configuration, and pods get addresses of that range that can be reached.
-func TestTheFlagMakesTheNetwork(t *testing.T) {
+func TestFlagConfiguresNetwork(t *testing.T) {
 	t.Parallel()
 	const cidr = "10.209.0.0/24"
 	for _, v := range hosts.Versions() { // in turn: there is one such network per machine
@@ -49,9 +49,9 @@ func TestTheFlagMakesTheNetwork(t *testing.T) {
 	}
 }
 
-// TestAHostsOtherAddressIsTheNodes: a host gets another address while pods run on
+// TestNodeUsesOtherHostAddress: a host gets another address while pods run on
 // it. Their status tells it, and nothing restarts.
-func TestAHostsOtherAddressIsTheNodes(t *testing.T) {
+func TestNodeUsesOtherHostAddress(t *testing.T) {
 	t.Parallel()
 	lan, err := hosts.NewLAN()
 	if err != nil {

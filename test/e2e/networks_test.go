@@ -36,10 +36,10 @@ func (s *Space) side(name, subnet string) (addresses string) {
 	return filepath.Join(addresses, name)
 }
 
-// TestAPodHasTheNetworksItAsksFor, in both forms of the annotation: with the
+// TestPodHasRequestedNetworks, in both forms of the annotation: with the
 // interface, addresses and hardware address that it names; what it got is told in
 // another annotation. They go with the pod.
-func TestAPodHasTheNetworksItAsksFor(t *testing.T) {
+func TestPodHasRequestedNetworks(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		name := s.ns + "-side"
 		subnet := fmt.Sprintf("10.251.%d", s.Host.Number%200)
@@ -85,9 +85,9 @@ func TestAPodHasTheNetworksItAsksFor(t *testing.T) {
 	})
 }
 
-// TestAPodWaitsForANetworkThatIsNotThere and says for which; a mistake in the
+// TestPodWaitsForMissingNetwork and says for which; a mistake in the
 // annotation is said as well.
-func TestAPodWaitsForANetworkThatIsNotThere(t *testing.T) {
+func TestPodWaitsForMissingNetwork(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		name := s.ns + "-late"
 		sleeps := "containers:\n" + box("c", "", "sleep")

@@ -102,10 +102,10 @@ func (s *Space) imports(ref string) (n int) {
 	return n
 }
 
-// TestImagesOfArchivesAreImported: pods that wait for an image that no registry has
+// TestImageArchivesAreImported: pods that wait for an image that no registry has
 // run as soon as an archive with it is in the folder; what was imported is not again,
 // also by a new agent, unless the image has gone.
-func TestImagesOfArchivesAreImported(t *testing.T) {
+func TestImageArchivesAreImported(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		saved, layout := "docker.io/"+s.ns+"/saved:1", "docker.io/"+s.ns+"/layout:1"
 		s.Pod("never", "containers:\n"+imageBox("c", s.ns+"/saved:1", "imagePullPolicy: Never", "sleep"))
@@ -167,9 +167,9 @@ func TestImagesOfArchivesAreImported(t *testing.T) {
 	})
 }
 
-// TestATagThatMovedIsFollowedByTheNextStart: an archive brings another image of a name
+// TestMovedTagIsUsedByNextStart: an archive brings another image of a name
 // that pods run. They run on; a restart, and a pod that comes again, take the new one.
-func TestATagThatMovedIsFollowedByTheNextStart(t *testing.T) {
+func TestMovedTagIsUsedByNextStart(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		ref := "docker.io/" + s.ns + "/app:1"
 		for _, label := range []string{"1", "2"} {

@@ -11,10 +11,10 @@ import (
 	"berth/test/images"
 )
 
-// TestScenario18_WhatOthersRunInTheSameContainerdIsLeftAlone has a sandbox with
+// TestScenario18_OtherContainersInContainerdAreKept has a sandbox with
 // a container that berth did not make, through its start, pods' lives and a
 // restart.
-func TestScenario18_WhatOthersRunInTheSameContainerdIsLeftAlone(t *testing.T) {
+func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		config := &runtimeapi.PodSandboxConfig{
 			Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "theirs", Uid: "12345"},
@@ -75,7 +75,7 @@ func TestScenario18_WhatOthersRunInTheSameContainerdIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestWithoutANetworkPodsWaitAndRecoverByThemselves(t *testing.T) {
+func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {
 		t.Cleanup(func() { _ = s.Host.WriteCNI() }) // else no pod could end
 		s.Pod("waits", "containers:\n"+box("c", "ports: [{containerPort: 8080}]", "serve"))
@@ -115,8 +115,8 @@ func TestWithoutANetworkPodsWaitAndRecoverByThemselves(t *testing.T) {
 	})
 }
 
-// TestARegistryThatIsAwayIsWaitedFor has the registry answer with errors first.
-func TestARegistryThatIsAwayIsWaitedFor(t *testing.T) {
+// TestPodsWaitForUnreachableRegistry has the registry answer with errors first.
+func TestPodsWaitForUnreachableRegistry(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		repo := s.cold(s.Open, "away")
 		s.Open.Fail(1000, 503)

@@ -51,8 +51,8 @@ func (s *Space) pressed(condition string, is bool) {
 	}
 }
 
-// TestDiskPressureIsShownAndNewPodsWait fills a node's own small file system.
-func TestDiskPressureIsShownAndNewPodsWait(t *testing.T) {
+// TestDiskPressureIsReportedAndNewPodsWait fills a node's own small file system.
+func TestDiskPressureIsReportedAndNewPodsWait(t *testing.T) {
 	alone(t, shortOfDisk, func(t *testing.T, s *Space) {
 		s.pressed("DiskPressure", false)
 		remove := s.ballast(33)
@@ -99,9 +99,9 @@ func (s *Space) evicted(name, signal, message string) {
 	s.counted(`kubelet_evictions{eviction_signal="`+signal+`"}`, is(1))
 }
 
-// TestScenario28_TheRightPodGoesForDisk has three pods fill a node's small file
+// TestScenario28_DiskPressureEvictsRightPod has three pods fill a node's small file
 // system: the one that has most goes, and its disk comes back.
-func TestScenario28_TheRightPodGoesForDisk(t *testing.T) {
+func TestScenario28_DiskPressureEvictsRightPod(t *testing.T) {
 	alone(t, shortOfDisk, func(t *testing.T, s *Space) {
 		fills := func(name, more string, mib int) {
 			s.Pod(name, more+"volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
@@ -125,10 +125,10 @@ func TestScenario28_TheRightPodGoesForDisk(t *testing.T) {
 	})
 }
 
-// TestScenario27_TheRightPodGoesForMemory gives all pods together 256 MiB, of which
+// TestScenario27_MemoryPressureEvictsRightPod gives all pods together 256 MiB, of which
 // 100 must be free: the pod goes that has most beyond its request, and no process is
 // killed for want of memory.
-func TestScenario27_TheRightPodGoesForMemory(t *testing.T) {
+func TestScenario27_MemoryPressureEvictsRightPod(t *testing.T) {
 	whole, err := node.ReadMemory()
 	if err != nil {
 		t.Fatal(err)
@@ -158,10 +158,10 @@ func TestScenario27_TheRightPodGoesForMemory(t *testing.T) {
 	})
 }
 
-// TestScenario28_EachSignalEndsThePodThatTakesMost: beside bytes of the pods' own
+// TestScenario28_EachSignalEvictsLargestUser: beside bytes of the pods' own
 // file system, inodes, the file system of images and containers, and processes.
 // Each row has a pod that takes little and one that takes much; the second goes.
-func TestScenario28_EachSignalEndsThePodThatTakesMost(t *testing.T) {
+func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 	t.Parallel()
 	_, most := node.Processes()
 	const layer, volume = "", "volumes: [{name: data, emptyDir: {}}]\n"

@@ -37,7 +37,7 @@ func isReady(want corev1.ConditionStatus) func(*corev1.Pod) bool {
 
 const everySecond = "periodSeconds: 1, failureThreshold: 1"
 
-func TestAReadinessProbeOverHTTPMakesReadyAndUnready(t *testing.T) {
+func TestHTTPReadinessProbe(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("web", "containers:\n"+box("c", "ports: [{name: web, containerPort: 8080}], readinessProbe: {httpGet: {path: /healthz, port: web}, "+everySecond+"}", "serve"))
 		p := s.Running("web")
@@ -61,7 +61,7 @@ func TestAReadinessProbeOverHTTPMakesReadyAndUnready(t *testing.T) {
 	})
 }
 
-func TestAFailedLivenessProbeRestartsWithItsOwnGrace(t *testing.T) {
+func TestFailedLivenessProbeRestartsWithProbeGracePeriod(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("web", "terminationGracePeriodSeconds: 15\ncontainers:\n"+
 			box("c", "livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+everySecond+"}", "ignore-term", "serve")+
@@ -81,7 +81,7 @@ func TestAFailedLivenessProbeRestartsWithItsOwnGrace(t *testing.T) {
 	})
 }
 
-func TestAStartupProbeGatesTheOthersAndKillsWhatNeverStarts(t *testing.T) {
+func TestStartupProbeDelaysOthersAndKillsContainer(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}], "
@@ -118,7 +118,7 @@ func TestAStartupProbeGatesTheOthersAndKillsWhatNeverStarts(t *testing.T) {
 	})
 }
 
-func TestReadinessOverTCPGRPCAndByCommand(t *testing.T) {
+func TestTCPGRPCAndExecReadinessProbes(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		for kind, c := range map[string]struct{ probe, steps, says string }{
 			"tcp":  {"tcpSocket: {port: 9000}", "tcp 9000 /v/up", "connect: connection refused"},
@@ -151,9 +151,9 @@ func TestReadinessOverTCPGRPCAndByCommand(t *testing.T) {
 	})
 }
 
-// TestProbesOverTLSAndEveryKindAtStart has what no other test has: a server whose
+// TestTLSAndStartupProbesOfEachKind has what no other test has: a server whose
 // certificate nobody knows, and startup and liveness by gRPC and TCP.
-func TestProbesOverTLSAndEveryKindAtStart(t *testing.T) {
+func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}], "
@@ -220,7 +220,7 @@ func hostProcesses(t *testing.T, args ...string) (n int) {
 	return n
 }
 
-func TestScenario21_ATimedOutCommandLeavesNoProcess(t *testing.T) {
+func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		// A number that no other test sleeps for; one below it for the daemon of the
 		// container itself, which nobody may touch.
@@ -272,10 +272,10 @@ func TestScenario21_ATimedOutCommandLeavesNoProcess(t *testing.T) {
 	})
 }
 
-// TestAReadinessGateThatNobodyOpens: of a pod of a file nobody can set a condition,
+// TestUnsetReadinessGateKeepsPodUnready: of a pod of a file nobody can set a condition,
 // so its gates stay shut, and what is seen says why. That an open gate makes it
 // ready is for nodes that have a server.
-func TestAReadinessGateThatNobodyOpens(t *testing.T) {
+func TestUnsetReadinessGateKeepsPodUnready(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("gated", "readinessGates: [{conditionType: example.com/open}]\ncontainers:\n"+box("c", "readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}", "serve"))
 		p := s.Wait("gated", "with its containers ready", func(p *corev1.Pod) bool { return condition(p, corev1.ContainersReady) == corev1.ConditionTrue })
@@ -322,7 +322,7 @@ func TestSidecarsAreProbed(t *testing.T) {
 	})
 }
 
-func TestWhileAPodEndsOnlyReadinessIsProbed(t *testing.T) {
+func TestTerminatingPodRunsOnlyReadinessProbe(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		probe := "{httpGet: {path: /healthz, port: 8080}, " + everySecond + "}"
 		s.Pod("web", "terminationGracePeriodSeconds: 60\ncontainers:\n"+
@@ -343,7 +343,7 @@ func TestWhileAPodEndsOnlyReadinessIsProbed(t *testing.T) {
 	})
 }
 
-func TestARedirectToAnotherHostIsNotFollowed(t *testing.T) {
+func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("web", "containers:\n"+box("c", "readinessProbe: {httpGet: {path: '/redirect?to=http://192.0.2.1/', port: 8080}, "+everySecond+"}, "+
 			"livenessProbe: {httpGet: {path: '/redirect?to=/healthz', port: 8080}, "+everySecond+"}", "serve"))
@@ -357,9 +357,9 @@ func TestARedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	})
 }
 
-// TestACommandThatIsNotThereIsOneEvent: that it cannot be run counts for nothing,
+// TestMissingProbeCommandCausesOneEvent: that it cannot be run counts for nothing,
 // and is told in one event, though the runtime has another ID for each try.
-func TestACommandThatIsNotThereIsOneEvent(t *testing.T) {
+func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		probe := "{exec: {command: [/no/such]}, " + everySecond + "}"
 		s.Pod("lacks", "containers:\n"+box("c", "readinessProbe: "+probe+", livenessProbe: "+probe, "sleep"))
@@ -384,7 +384,7 @@ func TestACommandThatIsNotThereIsOneEvent(t *testing.T) {
 	})
 }
 
-func TestBadProbesAreRefusedByTheirField(t *testing.T) {
+func TestInvalidProbesAreRejectedByField(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		for name, c := range map[string]struct{ probe, says string }{
 			"period": {"livenessProbe: {tcpSocket: {port: 1}, periodSeconds: -1}", "spec.containers[0].livenessProbe.periodSeconds"},

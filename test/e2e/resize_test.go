@@ -85,9 +85,9 @@ func TestResizeInPlace(t *testing.T) {
 	})
 }
 
-// TestADeferredResizeIsMadeWhenThereIsRoom: what the node has, but another pod
+// TestDeferredResizeCompletesWhenResourcesAreFree: what the node has, but another pod
 // holds, is given when that goes, over a restart of the agent too.
-func TestADeferredResizeIsMadeWhenThereIsRoom(t *testing.T) {
+func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
 	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {
 		put := func(name string, milli int) {
 			s.Pod(name, "hostNetwork: true\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
@@ -166,9 +166,9 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 	})
 }
 
-// TestResizeOfThePodAndOfASidecar: spec.resources and a restartable init container
+// TestResizeOfPodAndSidecar: spec.resources and a restartable init container
 // change in place, both at once too.
-func TestResizeOfThePodAndOfASidecar(t *testing.T) {
+func TestResizeOfPodAndSidecar(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		put := func(pod, car string) {
 			s.Pod("whole", `

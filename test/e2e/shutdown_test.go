@@ -45,10 +45,10 @@ func lock(t *testing.T, l *hosts.Logind) (released func()) {
 	}
 }
 
-// TestScenario26_PodsEndByGroupsBeforeTheHostGoesDown: logind is made to wait until the
+// TestScenario26_GracefulShutdownTerminatesPodsByGroup: logind is made to wait until the
 // pods have ended, the lesser ones first, each with its time; nothing new starts, and an
 // agent that begins anew meanwhile brings none of them back.
-func TestScenario26_PodsEndByGroupsBeforeTheHostGoesDown(t *testing.T) {
+func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 	groups := []map[string]any{{"priority": 0, "shutdownGracePeriodSeconds": 60}, {"priority": 1000, "shutdownGracePeriodSeconds": 20}}
 	alone(t, nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}, func(t *testing.T, s *Space) {
 		l := withLogind(t)

@@ -90,7 +90,7 @@ func TestEnvironment(t *testing.T) {
 	})
 }
 
-func TestCommandAndArgsOverTheImagesOwn(t *testing.T) {
+func TestCommandAndArgsOverrideImage(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("words", `
 			restartPolicy: Never
@@ -125,7 +125,7 @@ func hostNamespace(t *testing.T, kind string) string {
 	return kind + " " + target
 }
 
-func TestNamespacesOfTheHostAndOfThePod(t *testing.T) {
+func TestHostAndPodNamespaces(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		port := 21000 + s.Host.Number*20
 		s.Pod("host", fmt.Sprintf("hostNetwork: true\nhostPID: true\nhostIPC: true\ncontainers:\n"+
@@ -165,7 +165,7 @@ func TestNamespacesOfTheHostAndOfThePod(t *testing.T) {
 	})
 }
 
-func TestAHostPortReachesThePod(t *testing.T) {
+func TestHostPortReachesPod(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		port := 21001 + s.Host.Number*20
 		s.Pod("port", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"), port))
@@ -288,9 +288,9 @@ func TestSysctls(t *testing.T) {
 	})
 }
 
-// TestPodsHaveNoNameServersOfTheHostWhereResolvConfIsEmpty, and none that the runtime
+// TestEmptyResolvConfYieldsNoNameServers, and none that the runtime
 // would take from it.
-func TestPodsHaveNoNameServersOfTheHostWhereResolvConfIsEmpty(t *testing.T) {
+func TestEmptyResolvConfYieldsNoNameServers(t *testing.T) {
 	alone(t, nodeOptions{CNI: true, Config: map[string]any{"resolvConf": ""}}, func(t *testing.T, s *Space) {
 		s.Pod("alone", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
 		s.Running("alone")
@@ -345,7 +345,7 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 	})
 }
 
-func TestResourcesAreInTheCgroups(t *testing.T) {
+func TestResourcesAreAppliedToCgroups(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("guaranteed", "containers:\n"+box("c", "resources: {limits: {cpu: 300m, memory: 48Mi}}", "sleep"))
 		s.Pod("burstable", "containers:\n"+box("c", "resources: {requests: {cpu: 200m, memory: 16Mi}}", "sleep")+box("d", "resources: {limits: {memory: 32Mi}}", "sleep"))
@@ -383,7 +383,7 @@ func TestResourcesAreInTheCgroups(t *testing.T) {
 	})
 }
 
-func TestATerminalAndAnInput(t *testing.T) {
+func TestTTYAndStdin(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("tty", "containers:\n"+box("with", "tty: true, stdin: true", "tty", end, "sleep")+box("without", "", "tty", end, "sleep"))
 		s.contains("with a tty", s.Report("tty", "with"), "tty ")
@@ -408,7 +408,7 @@ func TestOOMScores(t *testing.T) {
 	})
 }
 
-func TestPodsCgroupsAreWhereTheKubeletHasThem(t *testing.T) {
+func TestPodCgroupPathsMatchKubelet(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("where", "containers:\n"+box("c", "", "sleep"))
 		p := s.Running("where")

@@ -20,7 +20,7 @@ func secretOf(name, data string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\nstringData: {%s}\n", name, data)
 }
 
-func TestEmptyDirsOnDiskAndInMemory(t *testing.T) {
+func TestEmptyDirOnDiskAndInMemory(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		mounts := "volumeMounts: [{name: disk, mountPath: /disk}, {name: mem, mountPath: /mem}]"
 		s.Pod("empty", `
@@ -127,7 +127,7 @@ func TestContentVolumes(t *testing.T) {
 	})
 }
 
-func TestScenario08_AChangedConfigMapReachesTheFileAtOnce(t *testing.T) {
+func TestScenario08_ConfigMapChangeReachesFile(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Put("cm", configMap("cm", "word: first"))
 		s.Pod("reads", `
@@ -153,7 +153,7 @@ func TestScenario08_AChangedConfigMapReachesTheFileAtOnce(t *testing.T) {
 	})
 }
 
-func TestAMissingConfigMapIsNamedAndWaitedFor(t *testing.T) {
+func TestPodWaitsForMissingConfigMap(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("env", "containers:\n"+box("c", "env: [{name: X, valueFrom: {configMapKeyRef: {name: later, key: x}}}]", "env X", end, "sleep"))
 		s.Pod("volume", "volumes: [{name: v, configMap: {name: later}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "cat /v/x", "print", end, "sleep"))
@@ -189,7 +189,7 @@ func TestSubPathsReadOnlyAndFSGroup(t *testing.T) {
 	})
 }
 
-func TestASubPathDoesNotLeaveItsVolume(t *testing.T) {
+func TestSubPathStaysInVolume(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
 		if err := os.Symlink("/etc", dir+"/out"); err != nil {
@@ -206,7 +206,7 @@ func TestASubPathDoesNotLeaveItsVolume(t *testing.T) {
 
 // After the documentation's page "Define Environment Variable Values Using An
 // Init Container": the container that uses the file does not mount it.
-func TestVariablesFromAFileThatAnInitContainerWrote(t *testing.T) {
+func TestEnvFromFileOfInitContainer(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		env := func(key, more string) string {
 			return "env: [{name: DB, valueFrom: {fileKeyRef: {volumeName: config, path: data/app.env, key: " + key + more + "}}}, {name: URL, value: 'db://$(DB)'}]"
@@ -264,7 +264,7 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 	})
 }
 
-func TestAVolumeThatBerthDoesNotKnowIsRefusedByName(t *testing.T) {
+func TestUnsupportedVolumeIsRejectedByField(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("nfs", "volumes: [{name: v, nfs: {server: files.example, path: /}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		if f := s.badFile("nfs"); f.Field != "spec.volumes[0].nfs" && !strings.Contains(f.Message, "spec.volumes[0].nfs") || !strings.Contains(f.Message, "not supported") {

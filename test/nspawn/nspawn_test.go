@@ -30,9 +30,9 @@ func started(t *testing.T) *Host {
 	return h
 }
 
-// TestN4WhatWasWrittenSurvivesAPowerLossAndAReboot goes through the life of a
+// TestN4WritesSurvivePowerLossAndReboot goes through the life of a
 // host once: each boot takes a second or two.
-func TestN4WhatWasWrittenSurvivesAPowerLossAndAReboot(t *testing.T) {
+func TestN4WritesSurvivePowerLossAndReboot(t *testing.T) {
 	t.Parallel()
 	h := started(t)
 	boots := func() string {
@@ -70,7 +70,7 @@ func TestN4WhatWasWrittenSurvivesAPowerLossAndAReboot(t *testing.T) {
 	}
 }
 
-func TestABootThatFailsSaysWhy(t *testing.T) {
+func TestFailedBootReportsReason(t *testing.T) {
 	t.Parallel()
 	h := started(t)
 	if err := h.PowerLoss(t.Context()); err != nil {
@@ -87,8 +87,8 @@ func TestABootThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
-// TestN3WhatADeadOwnerLeftIsTakenAway kills a process that has a host.
-func TestN3WhatADeadOwnerLeftIsTakenAway(t *testing.T) {
+// TestN3LeftoversOfDeadOwnerAreRemoved kills a process that has a host.
+func TestN3LeftoversOfDeadOwnerAreRemoved(t *testing.T) {
 	if os.Getenv("BERTH_NSPAWN_OWNER") != "" {
 		h, err := Start(context.Background(), Options{})
 		if err != nil {

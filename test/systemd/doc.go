@@ -1,7 +1,6 @@
-// Package systemd holds no code: its tests take berth through an operator's
-// year on a host of test/nspawn, with the commands of docs/install.md. Installed,
-// configured, crashed, hung, upgraded, rebooted, without power, and away again:
-// no container is restarted that need not be, and nothing remains. And once more
-// by the Debian packages. And a host on which nothing was done follows
-// docs/operate.md by its own lines.
+// Package systemd contains only tests. They run berth as a service on a host of test/nspawn, with
+// the commands of docs/install.md: installation, configuration, crashes, hung loops, upgrades,
+// reboots, power loss and removal. No container is restarted without need, and nothing remains
+// after removal. The same tests run with the Debian packages. On another host, the tests follow
+// docs/operate.md line by line.
 package systemd

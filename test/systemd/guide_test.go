@@ -81,8 +81,8 @@ func TestOperatorGuide(t *testing.T) {
 	}
 }
 
-// TestTheGuidesReader notices when a guide and what happens differ.
-func TestTheGuidesReader(t *testing.T) {
+// TestGuideParser notices when a guide and what happens differ.
+func TestGuideParser(t *testing.T) {
 	t.Parallel()
 	sections, err := guide("a\n## B\n```sh\nberth ps\nls x\n```\n```text\nhello … Running…\nweb\n```\n```sh elsewhere\nrm x\n```\n### C\n```sh fails\nrm x\n```\n")
 	if err != nil || len(sections) != 3 || len(sections[1].blocks) != 1 || len(sections[2].blocks) != 1 {

@@ -86,9 +86,9 @@ func packages(ctx context.Context, below, describe, programs, umask string) (map
 	return made, nil
 }
 
-// TestTheDebianPackages is a host on which berth was installed by itself, and
+// TestDebianPackages is a host on which berth was installed by itself, and
 // what packages do there, in order.
-func TestTheDebianPackages(t *testing.T) {
+func TestDebianPackages(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()

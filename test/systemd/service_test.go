@@ -125,9 +125,9 @@ spec:
   - {name: scratch, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
 `
 
-// TestAnOperatorsYear is one host and what happens to it, in order: each part
+// TestServiceLifecycle is one host and what happens to it, in order: each part
 // finds the host as the one before has left it.
-func TestAnOperatorsYear(t *testing.T) {
+func TestServiceLifecycle(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
