@@ -20,7 +20,7 @@ var ErrPodNotFound = errors.New("pod not found on this node")
 const requestTimeout = 30 * time.Second
 
 // RestartContainers restarts the named containers of a pod, or without names all
-// main and sidecar containers, see plan.AskRestart. It returns when the restart is
+// main and sidecar containers, see plan.RequestRestart. It returns when the restart is
 // on disk and has started.
 func (a *Agent) RestartContainers(ctx context.Context, uid types.UID, names []string) error {
 	return a.requestWorker(ctx, uid, func(w *worker, reply chan<- error) { w.Restart(names, reply) })

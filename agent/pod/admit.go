@@ -14,7 +14,7 @@ import (
 // reconsidered, by the allocator itself.
 type Admit struct {
 	Allocator interface {
-		// Submit requests admission or a resize. The verdicts arrive by Seat.Reply.
+		// Submit requests admission or a resize. The verdicts arrive by Request.Reply.
 		Submit(s allocator.Request)
 		// ReleaseStartSlot releases the pod's start slot.
 		ReleaseStartSlot(uid types.UID)

@@ -22,7 +22,7 @@ type request struct {
 }
 
 // Restart restarts the named containers, or without names all main and sidecar
-// containers, see plan.AskRestart. The reply, which needs a capacity of 1, comes
+// containers, see plan.RequestRestart. The reply, which needs a capacity of 1, comes
 // when the request is on disk and in effect, or says why it cannot be done.
 func (w *Worker) Restart(names []string, reply chan<- error) {
 	w.inbox.put(func(m *messages) {

@@ -325,9 +325,9 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod(policy(corev1.RestartPolicyNever)).settle().failed("DeadlineExceeded", "too long"),
 		}, {
 			"an evicted pod that is recreated",
-			"default/web has failed: Evicted: no room: it is made anew 1m0s after it had to go, once the node is short " +
-				"of nothing (in 1m0s)",
-			[]string{"Returns(): it is made anew 1m0s after it had to go, once the node is short of nothing @1m0s"}, "",
+			"default/web has failed: Evicted: no room: the pod will be recreated 1m0s after its " +
+				"termination, once the node has no pressure (in 1m0s)",
+			[]string{"Returns(): the pod will be recreated 1m0s after its termination, once the node has no pressure @1m0s"}, "",
 			pod(returning).settle().failed("Evicted", "no room"),
 		}, {
 			"a running pod", "default/web is up to date: waiting for nothing", nil, "", pod().settle(),
