@@ -10,7 +10,7 @@
 // Adapters import it only for these types.
 //
 // Invariants. Each of I1 to I8 has a test of its name in this package. FuzzDecide checks I1 to I4
-// and I6 against arbitrary input. The model world of package agent (TestSim) checks all twelve
+// and I6 against arbitrary input. The model world of package agent/pod (TestSim) checks all twelve
 // against the state of a host that fails and loses state:
 //
 //	I1 Decide never changes its Input.

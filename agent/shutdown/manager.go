@@ -108,7 +108,7 @@ func (m *Manager) run(ctx context.Context, done chan struct{}) {
 	}
 	result.Duration = time.Since(start)
 	m.o.Log.Info("graceful shutdown finished", "pods", result.Pods, "overdue", result.Overdue,
-		"duration", result.Duration)
+		"took", result.Duration)
 	m.mu.Lock()
 	m.result = result
 	m.mu.Unlock()
