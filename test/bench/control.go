@@ -202,7 +202,7 @@ func (s *controlServer) load(ctx context.Context) error {
 }
 
 // beat makes the leases of load's nodes and renews each every ten seconds, as its
-// agent would, until ctx ends. Without that all nodes would be lost in the midst of what is measured.
+// agent would, until ctx ends. Without that all nodes would be lost during what is measured.
 func (s *controlServer) beat(ctx context.Context) error {
 	leases := s.client.CoordinationV1().Leases("kube-node-lease")
 	lasts := int32(40)

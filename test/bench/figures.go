@@ -219,7 +219,7 @@ func (b *bench) idle(ctx context.Context) error {
 	b.add(fmt.Sprintf("resident memory, %d pods", *burst), mib(rest), "-", "", "<= 38 MiB")
 	b.add(fmt.Sprintf("resident memory, %d pods, when the last has come up", *burst), mib(rss), "-", "", "<= 38 MiB")
 	b.add(fmt.Sprintf("CPU with %d idle pods, agent", *burst), percent(agent), "0", "", "<= 0.3 %")
-	// containerd 2.x is told to read the usage of containers once a minute instead
+	// containerd 2.x is configured to read the usage of containers once a minute instead
 	// of once a second (test/hosts): by its default it misses this goal by itself.
 	how, goal := ", its stats_collect_period set to 1m", "<= 1 %"
 	if b.host.Version == hosts.Version16 {
@@ -394,8 +394,8 @@ func (b *bench) exits(ctx context.Context) error {
 	return nil
 }
 
-// stopped tells when the runtime's own event of a container's end arrives here,
-// beside the agent's: nobody can know of it earlier.
+// stopped reports when the runtime's own event of a container's end arrives here,
+// beside the agent's: it cannot be known earlier.
 func (b *bench) stopped(ctx context.Context) (at <-chan time.Time, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	out, ended := make(chan time.Time, 1000), make(chan struct{})

@@ -224,7 +224,7 @@ func medianFloat(of []float64) float64 {
 const (
 	execSlices = 4 // of each side per round
 	execSlice  = 3 * time.Second
-	execPause  = 500 * time.Millisecond // for what the other side has begun to end
+	execPause  = 500 * time.Millisecond // for what the other side has started to end
 )
 
 // probesMade is how many probes by command the agent makes per second.

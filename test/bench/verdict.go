@@ -16,7 +16,7 @@ var (
 )
 
 // missed reports whether a figure misses its goal. A figure that cannot be
-// compared with its goal is an error: nobody would notice that it is missed.
+// compared with its goal is an error: a missed goal would go unnoticed.
 func (r row) missed() (bool, error) {
 	goal := bound.FindStringSubmatch(r.goal)
 	if goal == nil {

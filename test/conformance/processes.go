@@ -23,7 +23,7 @@ type controlPlane struct {
 	kubectl, kubeconfig string
 	server              string   // URL
 	join                []string // of berth join: --server, --token, --ca-hash
-	approve             bool     // nobody but an administrator approves nodes' serving certificates
+	approve             bool     // only an administrator approves nodes' serving certificates
 	dir                 string
 	running             []*exec.Cmd // in the order of their starts
 }
@@ -53,7 +53,7 @@ func (p *controlPlane) stop() (err error) {
 	for _, cmd := range slices.Backward(p.running) {
 		err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
 		late := time.AfterFunc(stopTimeout, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait() // that it was told to end is its error
+		_ = cmd.Wait() // its error is that it was stopped
 		late.Stop()
 	}
 	p.running = nil

@@ -36,7 +36,7 @@ var parts = [][]part{
 	{{"serial", `\[sig-(node|storage)\]`, ``, alone}},
 }
 
-// standInFailures are tests, by the beginnings of their names, that fail for the stand-ins whoever
+// standInFailures are tests, by the beginnings of their names, that fail for the stand-ins whatever
 // runs them. They count as neither passed nor failed.
 var standInFailures = map[string]string{
 	"[sig-node] Kubelet when scheduling a read only busybox container should not write": "it wants the words of busybox's shell; the stand-in has bash, for busybox's drops variables that other tests set",

@@ -103,7 +103,7 @@ func (c *churn) withHangingProbe(objects []any) []any {
 }
 
 // runExecs runs a command in a pod, one after the other, until the function that
-// it returns is called. One that has begun goes on when the agent dies.
+// it returns is called. One that has started goes on when the agent dies.
 func (c *churn) runExecs(pods []string) (stop func()) {
 	ctx, cancel := context.WithCancel(c.Context())
 	var wg sync.WaitGroup

@@ -35,7 +35,7 @@ func intSetting(t *testing.T, name string, normal, torture int64) int64 {
 }
 
 // TestRandomKillsUnderChurn kills the agent at random moments while pods are
-// made, edited and removed beside pods that nobody touches. All are probed, many
+// made, edited and removed beside untouched pods. All are probed, many
 // have hooks, and commands are run in them all the time.
 func TestRandomKillsUnderChurn(t *testing.T) {
 	t.Parallel()
@@ -62,13 +62,13 @@ type churn struct {
 	wanted map[string]*incarnation
 	made   int
 	kills  atomic.Int32
-	under  atomic.Bool // a command that somebody asked for is running in a pod
+	under  atomic.Bool // a command of a user is running in a pod
 
 	mu    sync.Mutex
 	edits map[string]int32 // of the image, by incarnation
 }
 
-const stablePods = 3 // pods that nobody touches
+const stablePods = 3 // untouched pods
 
 func (c *churn) run(kills int) {
 	names := make([]string, stablePods)
@@ -104,7 +104,7 @@ func (c *churn) run(kills int) {
 		c.kills.Add(1)
 		c.checkNoDuplicates()
 		if c.rand.IntN(4) == 0 {
-			c.step() // nobody sees it
+			c.step() // not visible to tests
 		}
 		c.must("start the agent", c.agent.Start(c.Context()))
 		if c.rand.IntN(3) == 0 {
@@ -227,7 +227,7 @@ func (c *churn) settle() {
 	}
 }
 
-// compareStatus finds regressions of a pod that nobody touched.
+// compareStatus finds regressions of a pod that was not changed.
 func (n *node) compareStatus(was, is *corev1.Pod) {
 	if !isReady(is) {
 		n.Errorf("%s: phase %s, not ready any more: %v", is.Name, is.Status.Phase, is.Status.Conditions)

@@ -15,7 +15,7 @@ import (
 
 // TestPowerCuts has a third of many pods replaced by others, cuts the power somewhere
 // in the middle of it, has the runtime and the agent come back in either order, and
-// does it again. Each time all pods that are wanted run, each container has begun
+// does it again. Each time all pods that are wanted run, each container has started
 // once since the power is back, and as many addresses are in use as pods live.
 func TestPowerCuts(t *testing.T) {
 	t.Parallel()
@@ -110,12 +110,12 @@ func (d *powerCuts) cut(pods int) {
 	fresh := len(d.wanted)
 	d.createPods(pods - fresh)
 	// A random moment: somewhere between two of the new pods' beginnings, on however
-	// busy a machine, from before the agent has heard of them to when all have begun.
+	// busy a machine, from before the agent knows them to when all have started.
 	d.waitStarted(d.wanted[fresh:], d.rand.IntN(pods-fresh+2)-1)
 	time.Sleep(time.Duration(d.rand.Float64() * float64(300*time.Millisecond)))
 	c := cutRound{into: time.Since(began), half: len(d.sandboxes("")), agentFirst: d.rand.IntN(2) == 0}
 	d.must("power loss", d.host.PowerLoss())
-	dark := map[string]int{} // how often a container had begun when the light went out
+	dark := map[string]int{} // how often a container had started when the light went out
 	for i, name := range d.wanted {
 		for _, container := range []string{"init", "side", "main", "second"} {
 			dark[name+"."+container] = d.startCount(name, container)
@@ -146,7 +146,7 @@ func (d *powerCuts) cut(pods int) {
 		len(d.rounds), c.into.Round(time.Millisecond), c.half, c.begun, c.agentFirst, c.back.Round(time.Millisecond))
 }
 
-// waitStarted waits until so many of the pods have begun; below 0: for nothing.
+// waitStarted waits until so many of the pods have started; below 0: for nothing.
 func (d *powerCuts) waitStarted(names []string, many int) {
 	d.Helper()
 	if many < 0 {

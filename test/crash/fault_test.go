@@ -112,7 +112,7 @@ func TestScenario16_PodDeletedDuringPullTerminatesAtOnce(t *testing.T) {
 				n.waitNothingLeft() // the pull is held up for far longer than is waited here
 			}
 			release()
-			// Somebody else's start is the proof that nothing is waited for.
+			// The start of another pod proves that nothing is waited for.
 			n.putPod(n.simple("next"))
 			n.awaitRunning("next")
 			if ran := n.startCount("slow", "main"); ran != 0 {

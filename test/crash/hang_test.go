@@ -82,7 +82,7 @@ func TestScenario02_HangingCallBlocksNoOtherPod(t *testing.T) {
 			for verb, tries := range map[string]int{
 				"StopContainer": 1, "StopPodSandbox": 1, "RemovePodSandbox": 1,
 				"RemoveContainer": 0, // removing the sandbox may do
-				"ContainerStatus": 5, // an event may have told how it ended before anybody asks
+				"ContainerStatus": 5, // an event may have reported the exit before any query
 			} {
 				hung := false
 				for try := 0; !hung && try < max(1, tries); try++ {
@@ -178,7 +178,7 @@ func TestScenario14_LostResponsesCauseNoDuplicatesOrLeaks(t *testing.T) {
 					name := fmt.Sprintf("down-%d-%s", f, strings.ToLower(verb))
 					n.putPod(n.simple(name))
 					n.awaitRunning(name)
-					n.waitRan(name, "main") // Running is said before the process has run far enough to tell
+					n.waitRan(name, "main") // Running is reported before the process has run far enough to report
 					p.set(&rule{verb: verb, fault: f, times: 2})
 					n.removeManifest(name)
 					n.waitNothingLeft()
@@ -193,7 +193,7 @@ func TestScenario14_LostResponsesCauseNoDuplicatesOrLeaks(t *testing.T) {
 }
 
 // checkSingleInstance checks that a pod runs once, whatever was tried before: one live
-// sandbox, one live container, begun one time.
+// sandbox, one live container, started once.
 func (n *node) checkSingleInstance(name string) {
 	n.Helper()
 	live := map[string]int{}

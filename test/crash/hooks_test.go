@@ -48,7 +48,7 @@ func TestKillDuringHooks(t *testing.T) {
 }
 
 // killDuringHook kills the agent while a hook runs, and waits until the next one
-// has begun it again.
+// has started it again.
 func (n *node) killDuringHook(hook string) {
 	n.Helper()
 	n.waitFor(hook+" to begin", func() bool { return n.startCount("hooked", hook) == 1 })

@@ -103,7 +103,7 @@ func (h *longChurn) killRuntime() func() bool {
 	}
 }
 
-// stopRuntime has containerd answer nobody: it lives, and its socket takes calls.
+// stopRuntime has containerd stop answering: it lives, and its socket takes calls.
 func (h *longChurn) stopRuntime() func() bool {
 	pid := h.host.Pid()
 	h.must("stop containerd", unix.Kill(pid, unix.SIGSTOP))
@@ -129,7 +129,7 @@ func (h *longChurn) pickVictim() (w *desiredPod, p corev1.Pod) {
 	return w, pods[w.name]
 }
 
-// expectRestart has a pod tell of one restart more.
+// expectRestart waits until a pod reports one more restart.
 func (w *desiredPod) expectRestart(p *corev1.Pod) {
 	w.restarts = p.Status.ContainerStatuses[0].RestartCount + 1
 }
@@ -241,7 +241,7 @@ func (h *longChurn) addInvalidManifests() func() bool {
 }
 
 // injectCallFault has a call fare badly, a few times unless it hangs: one that makes, starts,
-// stops or removes. Of the pods that nobody touches there is no such call.
+// stops or removes. For untouched pods there is no such call.
 func (h *longChurn) injectCallFault(f fault) func() bool {
 	if h.proxy == nil {
 		return nil

@@ -42,7 +42,7 @@ type desiredPod struct {
 }
 
 const (
-	fewest, most = 3, 8 // pods beside those that nobody touches
+	fewest, most = 3, 8 // pods beside the untouched ones
 	nowhere      = "registry.example/berth/none:1"
 )
 

@@ -40,7 +40,7 @@ func durationSetting(t *testing.T, name string, normal, torture time.Duration) t
 
 // TestLongChurn has pods of all kinds come, change and go, and users look at
 // them and run commands in them, for an hour, while one fault after another strikes
-// and is let go. It goes by legs. After each all pods but three go, that nobody
+// and is let go. It goes by legs. After each leg all pods but three end, which no test
 // touches and that never notice anything, and the agent and the host come to rest:
 // then there is as much of everything as before the first leg, and the agent's
 // memory does not grow from leg to leg.
@@ -127,7 +127,7 @@ func (h *longChurn) run() {
 	h.Logf("%d pods came and went in %s under %d faults; users: %s", h.log.came, h.log.took.Round(time.Second), len(h.log.faults), h.log.users.summary())
 }
 
-// createStablePods makes the pods that nobody touches.
+// createStablePods makes the untouched pods.
 func (h *longChurn) createStablePods() []string {
 	h.Helper()
 	names := make([]string, stablePods)

@@ -112,7 +112,7 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 				n.Fatalf("in use: %v", held())
 			}
 			n.must("let go", os.Remove(hang))
-			n.waitFor("what CHECK finds to be told", func() bool { // the last plugin's ADD has told of nothing
+			n.waitFor("what CHECK finds to be told", func() bool { // the last plugin's ADD has reported nothing
 				out, err := n.agent.Command(t.Context(), "describe", "late").CombinedOutput()
 				return err == nil && strings.Contains(string(out), "NetworkNotAsMade")
 			})

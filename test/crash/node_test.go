@@ -33,7 +33,7 @@ type node struct {
 	failures []string
 }
 
-// Error, Errorf and Fatalf keep what is wrong: it is said again after the long logs of
+// Error, Errorf and Fatalf keep what is wrong: it is repeated after the long logs of
 // a test that has failed, where it is found.
 func (n *node) Error(args ...any) {
 	n.Helper()
@@ -417,7 +417,7 @@ func (n *node) liveObjects(pod string) map[string]string {
 	return live
 }
 
-// checkStillLive tells which of before do not run any more.
+// checkStillLive reports which of the objects before no longer run.
 func (n *node) checkStillLive(before map[string]string) {
 	n.Helper()
 	now := n.liveObjects("")
@@ -428,7 +428,7 @@ func (n *node) checkStillLive(before map[string]string) {
 	}
 }
 
-// waitRan waits for the witness of a container that has begun only just now, and
+// waitRan waits for the witness of a container that has started only just now, and
 // returns how often it really ran.
 func (n *node) waitRan(pod, container string) int {
 	n.Helper()
@@ -445,7 +445,7 @@ func (n *node) startCount(pod, container string) int {
 }
 
 // checkRanOnce checks that a pod that runs has run once: no restart, one object per
-// container, one sandbox, each container begun one time.
+// container, one sandbox, each container started once.
 func (n *node) checkRanOnce(name string) {
 	n.Helper()
 	p, ok := n.pods()[name]
@@ -478,7 +478,7 @@ func (n *node) checkRanOnce(name string) {
 
 // ---- pods
 
-// witnessed makes a container that tells that it runs and then does steps.
+// witnessed makes a container that reports that it runs and then does steps.
 func (n *node) witnessed(pod, name string, steps ...string) corev1.Container {
 	return corev1.Container{
 		Name: name, Image: images.TestboxRef,

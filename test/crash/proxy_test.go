@@ -100,7 +100,7 @@ func (p *proxy) hit() int {
 	return p.hits
 }
 
-// isHolding tells whether a call hangs now.
+// isHolding reports whether a call hangs now.
 func (p *proxy) isHolding() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -37,7 +37,7 @@ const (
 	residentSlack = 8 << 20
 )
 
-// restPoint is what there was after a leg, when only the pods that nobody touches
+// restPoint is what there was after a leg, when only the untouched pods
 // were left.
 type restPoint struct {
 	at     time.Duration
@@ -153,7 +153,7 @@ func (h *longChurn) cheapFigures() figures {
 
 // files are those of the agent and of what it keeps for pods, but for the names of
 // images whose pull was called off: one stays each, until images are collected,
-// because nobody knows whether it came.
+// because the outcome is unknown.
 func (h *longChurn) files() []string {
 	out := h.logLinks()
 	for _, dir := range []string{h.agent.RootDir, h.agent.LogsDir, h.agent.StateDir} {

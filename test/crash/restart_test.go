@@ -85,7 +85,7 @@ func TestScenario09_AgentRestartDoesNotReadmitPods(t *testing.T) {
 }
 
 // TestScenario12_ExitCodesWhileAgentWasDown: a container that ended while the
-// agent was away is told with the exit code that it had.
+// agent was away is reported with the exit code that it had.
 func TestScenario12_ExitCodesWhileAgentWasDown(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -137,7 +137,7 @@ func (n *node) terminateDuring(when string, without func()) {
 	n.Helper()
 	without()
 	n.must("go", os.WriteFile(n.witness+"/go-"+when, nil, 0o644))
-	// Nobody can be asked: the processes themselves are looked for.
+	// No component knows: search for the processes themselves.
 	n.waitFor("the containers to end", func() bool { return n.processes("go-"+when) == 0 })
 }
 
@@ -177,7 +177,7 @@ func (n *node) checkExited(name string, code int32) {
 	}
 }
 
-// kernelReportsExits reports whether this kernel tells of a process that it held,
+// kernelReportsExits reports whether this kernel reports the exit of a process that it held,
 // and that another has reaped, how it ended: Linux 6.15.
 func kernelReportsExits(t *testing.T) bool {
 	t.Helper()
@@ -196,7 +196,7 @@ func kernelReportsExits(t *testing.T) bool {
 // ended. When it starts, containerd 2.x deletes the task of a container that
 // ended in its absence ("cleaning leaked shim process") before it has asked for
 // the exit code. Where the kernel is too old to be asked instead, or the agent was
-// away too, nobody else has it: 255 and Unknown are the truth then.
+// away too, no other component has it: 255 and Unknown are the truth then.
 func (n *node) exitCodeLost(name string) bool {
 	n.Helper()
 	n.waitFor(name+" to be over", func() bool {

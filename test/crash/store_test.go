@@ -101,7 +101,7 @@ func TestRestartCountIsRecoveredFromLogs(t *testing.T) {
 	n.waitFor("the count to go on", restarted(2))
 	n.removeManifest("counted")
 	n.waitNothingLeft()
-	n.putPod(n.simple("counted")) // another pod of that name begins anew, though logs of the first may be left
+	n.putPod(n.simple("counted")) // another pod of that name restarts, though logs of the first may be left
 	n.waitFor("a pod of the same name", restarted(0))
 	n.removeManifest("counted")
 	n.waitNothingLeft()

@@ -125,7 +125,7 @@ func survivesRecordLoss(leftover string) bool {
 	return false
 }
 
-// freePort is a port of loopback that nobody listens on at this moment.
+// freePort is a port of loopback without a listener.
 func freePort(t *testing.T) int {
 	t.Helper()
 	port, err := hosts.FreePort()

@@ -10,8 +10,8 @@ import (
 
 // TestKillRightAfterReady: the agent dies before its memory of the pod is on
 // disk, and shows the same transition times afterwards: they are the runtime's. Before,
-// they are those at which its calls came back, a moment later: whole seconds are told, so
-// that moment may be one second. When the pod came is told by its sandbox then.
+// they are those at which its calls came back, a moment later: times are in whole seconds, so
+// that moment may be one second. The sandbox has the pod's creation time then.
 func TestKillRightAfterReady(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})

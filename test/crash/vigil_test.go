@@ -69,7 +69,7 @@ func (v *statusWatch) check(p *corev1.Pod) {
 	}
 	was := v.first[p.UID]
 	switch {
-	case v.edits != nil && v.edits(p) > 0: // it begins again, nobody knows when
+	case v.edits != nil && v.edits(p) > 0: // it begins again, at an unknown time
 		delete(v.first, p.UID)
 	case was == nil && isReady(p):
 		v.first[p.UID] = p
@@ -83,7 +83,7 @@ func (v *statusWatch) check(p *corev1.Pod) {
 }
 
 // compareReady finds that a pod is not Ready any more, or was not for a while, or
-// that a container has begun again. That of one that was never Ready may: a start
+// that a container has restarted. That of one that was never Ready may: a start
 // that the agent's death has cut off is made again, and counted.
 func (v *statusWatch) compareReady(was, is *corev1.Pod) {
 	before := map[string]corev1.ContainerStatus{}

@@ -3,7 +3,7 @@
 //
 //	deviceplugin DIR RESOURCE COUNT [quiet]
 //
-// DIR is the directory of the sockets. A quiet one does not want to hear of each start
+// DIR is the directory of the sockets. A quiet one does not require a call at each start
 // of a container. It registers whenever kubelet.sock is made
 // there, as plugins in the field do, and says so on its output. Lines on its
 // input change its devices: "unhealthy null-0", "healthy null-0"; "refuse TEXT"
@@ -143,7 +143,7 @@ func (p *plugin) change(line string) {
 	p.changed = make(chan struct{})
 }
 
-// serve makes the plugin's socket anew.
+// serve makes the plugin's socket again.
 func (p *plugin) serve(old *grpc.Server) *grpc.Server {
 	if old != nil {
 		old.Stop()

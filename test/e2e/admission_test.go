@@ -153,7 +153,7 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 		// An edit that keeps its UID brings it back.
 		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(1), "sleep"))
 		s.Running("small")
-		// Nobody else makes what had to go: it comes back by itself, and waits for room.
+		// No controller recreates the evicted pod: it comes back by itself, and waits for room.
 		s.whyHas("large", "OutOfcpu")
 		s.Remove("second")
 		if p := s.Running("large"); string(p.UID) != before["large"] || p.Status.Reason != "" {

@@ -40,7 +40,7 @@ func (s *Space) answer(url string) string {
 func TestPodRunsAndReportsStatus(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		began := time.Now().Truncate(time.Second)
-		order, events := map[string]int{}, 0 // in which event a condition was first True: one may tell of several
+		order, events := map[string]int{}, 0 // in which event a condition was first True: one may report several
 		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
 		defer cancel()
 		s.Pod("web", `

@@ -90,7 +90,7 @@ func TestPsFollowsPodsFromStartToEnd(t *testing.T) {
 				}
 			}
 		}
-		// One that is there shows that the watch has begun.
+		// One that is there shows that the watch has started.
 		s.Pod("early", "containers:\n"+box("c", "", "sleep"))
 		expect("early", "1/1", "Running")
 		s.Pod("seen", "containers:\n"+box("c", "", "sleep"))

@@ -73,7 +73,7 @@ func greet(t *testing.T, address string, c *tls.Config) (tls.ConnectionState, er
 	return conn.(*tls.Conn).ConnectionState(), nil
 }
 
-// opened waits until somebody listens at an address.
+// opened waits until there is a listener at an address.
 func opened(t *testing.T, address string) {
 	t.Helper()
 	if err := hosts.WaitFor(t.Context(), address, func() (bool, error) { return !closed(t, address), nil }); err != nil {
@@ -81,7 +81,7 @@ func opened(t *testing.T, address string) {
 	}
 }
 
-// closed reports whether nobody listens at an address.
+// closed reports whether there is no listener at an address.
 func closed(t *testing.T, address string) bool {
 	t.Helper()
 	ctx, cancel := withBound(t)
@@ -93,7 +93,7 @@ func closed(t *testing.T, address string) bool {
 	return err != nil
 }
 
-// doorman lets whoever dials its socket through to another one, and counts.
+// doorman forwards connections of its socket to another one, and counts.
 type doorman struct {
 	path string
 	ln   net.Listener
@@ -267,7 +267,7 @@ func (c *configured) serves() {
 }
 
 // reserves looks at what of the node pods may use: a container without limits is
-// told all of that.
+// reported all of that.
 func (c *configured) reserves() {
 	whole, err := node.ReadMemory()
 	if err != nil {
@@ -299,7 +299,7 @@ func (c *configured) network() {
 	c.Pod("host-names", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
 	c.hasLines(c.Report("names", "c"), "nameserver 10.96.7.7", "search "+c.ns+".svc.k8s.example svc.k8s.example k8s.example node.example")
 	c.hasLines(c.Report("host-names", "c"), "nameserver 192.0.2.53", "search node.example", "options rotate")
-	// The host is told of other name servers while berth runs, as by DHCP.
+	// The host gets other name servers while berth runs, as by DHCP.
 	if err := os.WriteFile(c.resolved, []byte("nameserver 192.0.2.54\n"), 0o644); err != nil {
 		c.t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func (c *configured) bounds() {
 	})
 }
 
-// pulls looks at how images come and, when nobody has used them for too long, go.
+// pulls looks at how images come and, when they have not been used for too long, go.
 func (c *configured) pulls() {
 	var spec strings.Builder
 	var repos []string
@@ -479,7 +479,7 @@ func (s *Space) twoAtOnce() {
 	s.Gone("three")
 }
 
-// TestUnsupportedHostIsRejected: an agent that is told so does not start, and names the
+// TestUnsupportedHostIsRejected: an agent with that setting does not start, and names the
 // field.
 func TestUnsupportedHostIsRejected(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
@@ -487,7 +487,7 @@ func TestUnsupportedHostIsRejected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The same program where the kernel tells of swap.
+		// The same program where the kernel reports swap.
 		dir := t.TempDir()
 		swaps, wrapped := filepath.Join(dir, "swaps"), filepath.Join(dir, "berth")
 		err = errors.Join(

@@ -77,7 +77,7 @@ func TestDevicePlugin(t *testing.T) {
 		if got := s.given("three"); got != "null-1" {
 			t.Errorf("given %q", got)
 		}
-		// One breaks: who has it keeps it, and hears of it.
+		// One breaks: who has it keeps it, and is informed.
 		s.tellPlugin(p, "unhealthy null-0")
 		s.Wait("one", "unhealthy in the status", func(p *corev1.Pod) bool { return health(p) == "null-0=Unhealthy" })
 		s.devices("healthy", 1)
@@ -116,7 +116,7 @@ func health(p *corev1.Pod) string {
 }
 
 // TestDevicesAcrossAgentRestarts kills the agent: who has what stays, and the
-// plugin registers again when its socket is made anew.
+// plugin registers again when its socket is recreated.
 func TestDevicesAcrossAgentRestarts(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		s.plugin(2)

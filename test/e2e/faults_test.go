@@ -58,7 +58,7 @@ func TestDiskBecomesReadOnly(t *testing.T) {
 }
 
 // TestNodeIsRenamed: its pods from files are others then, as for a kubelet, and
-// those of the old name end first. Under its first name again it begins anew too.
+// those of the old name end first. Under its first name again it restarts too.
 func TestNodeIsRenamed(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		s.Pod("stays", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep"))
@@ -86,7 +86,7 @@ func TestNodeIsRenamed(t *testing.T) {
 	})
 }
 
-// TestProcessLimitIsExhausted: none may be begun in the cgroup of all pods. Who runs is
+// TestProcessLimitIsExhausted: none may be started in the cgroup of all pods. Who runs is
 // left alone, who is to start says what it lacks, and starts when there is room.
 func TestProcessLimitIsExhausted(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {

@@ -14,7 +14,7 @@ import (
 	"berth/test/hosts"
 )
 
-// badFile waits until the node tells of a bad file of the test.
+// badFile waits until the node reports an invalid file of the test.
 func (s *Space) badFile(file string) nodeapi.InvalidManifest {
 	s.t.Helper()
 	path := s.path(file)
@@ -91,7 +91,7 @@ func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 }
 
 // TestNewFileDoesNotTakeOverPod adds one that comes first by name, and has the
-// agent begin anew.
+// agent restart.
 func TestNewFileDoesNotTakeOverPod(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		text := podYAML("taken", "", "containers:\n"+box("c", "", "sleep"))

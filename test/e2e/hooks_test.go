@@ -31,7 +31,7 @@ func TestPostStartDelaysRunning(t *testing.T) {
 			t.Errorf("while a hook runs: %s", brief(p))
 		}
 		s.Put("other", podYAML("other", "", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep")))
-		s.Running("other") // nobody else waits for it
+		s.Running("other") // no other pod waits for it
 		write(t, dir+"/go")
 		s.Running("gate")
 		got := strings.Fields(readFile(t, dir+"/log"))
@@ -99,7 +99,7 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 			}
 		}
 
-		// One that fails is told and changes nothing else; one that hangs costs the
+		// One that fails is reported and changes nothing else; one that hangs costs the
 		// grace and 2 s.
 		s.Pod("fails", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'exit 1']}}}", life("fails")))
@@ -181,7 +181,7 @@ func TestHTTPHooksReachPod(t *testing.T) {
 		}
 		s.contains("requests", readFile(t, dir+"/log"), "url:/started", "response:404")
 
-		// TLS that nobody knows will do; a server that speaks none is asked without.
+		// An unknown TLS certificate is accepted; a server that speaks none is asked without.
 		before := s.metric("kubelet_lifecycle_handler_http_fallbacks_total")
 		s.Pod("tls", "terminationGracePeriodSeconds: 1\ninitContainers:\n"+
 			box("srv", "restartPolicy: Always, startupProbe: {tcpSocket: {port: 8443}, periodSeconds: 1, failureThreshold: 600}", "serve 8080 8443")+"containers:\n"+

@@ -24,7 +24,7 @@ func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 			return s.Running(name).Status.PodIP
 		}
 		at := &net.UDPAddr{IP: s.Host.Gateway.AsSlice(), Port: port}
-		// Without a peer: a socket that has one is told that nobody listens.
+		// Without a peer: a socket that has one gets an error without a listener.
 		client, err := net.ListenUDP("udp", &net.UDPAddr{IP: s.Host.Gateway.AsSlice()})
 		if err != nil {
 			t.Fatal(err)

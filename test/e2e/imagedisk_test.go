@@ -171,7 +171,7 @@ func TestScenario28_PullsWaitWhileImageDiskIsLow(t *testing.T) {
 }
 
 // TestScenario28_SpaceIsFreedForPullOfKnownSize: what this node has pulled before and
-// does not fit now has images removed that nobody uses; only when those are gone it
+// does not fit now has unused images removed; only when those are gone it
 // waits, and it never runs into the full disk.
 func TestScenario28_SpaceIsFreedForPullOfKnownSize(t *testing.T) {
 	alone(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Space) {
@@ -226,7 +226,7 @@ func (s *Space) imagesHere() (names []string) {
 }
 
 // TestUnusedImagesAreRemoved: on a real disk that gets too full the images go that
-// nobody uses, the least recently used first and no more than it takes; those in
+// unused, the least recently used first and no more than it takes; those in
 // use, the sandbox's and what was not pulled stay, however full the disk is.
 func TestUnusedImagesAreRemoved(t *testing.T) {
 	o := nodeOptions{CNI: true, Disk: "size=256m",
@@ -287,7 +287,7 @@ func TestUnusedImagesAreRemoved(t *testing.T) {
 }
 
 // TestScenario28_ReclaimRemovesOnlyNeededImages: under pressure the images that
-// nobody uses go one by one, the least recently used first, until there is as much
+// unused images are removed one by one, the least recently used first, until there is as much
 // room as the threshold and its minimum reclaim ask for.
 func TestScenario28_ReclaimRemovesOnlyNeededImages(t *testing.T) {
 	const mib = 16 // twice that on the disk

@@ -66,7 +66,7 @@ func newClients(t *testing.T) *clients {
 	return c
 }
 
-// config is for somebody of a group at a port of this machine.
+// config is for a user of a group at a port of this machine.
 func (c *clients) config(t *testing.T, port int, name, group string) *rest.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -142,7 +142,7 @@ func (s *Space) created(name string) (bool, error) {
 }
 
 // TestRequestedChangesSurviveAgentRestart kills the agent right after it has taken a
-// restart and debug containers on: in the midst of their starts, some of which the
+// restart and debug containers on: during their starts, some of which the
 // kill cuts off.
 func TestRequestedChangesSurviveAgentRestart(t *testing.T) {
 	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {

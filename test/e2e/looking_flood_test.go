@@ -99,7 +99,7 @@ func (s *Space) flooded(name, followed string) {
 		s.t.Logf("%s: %d bytes", filepath.Base(f), st.Size())
 		left += st.Size()
 	}
-	if left > printed/2 { // no bound of time is asked for: only that somebody looked in between
+	if left > printed/2 { // no bound of time is asked for: only that the log was checked in between
 		s.t.Errorf("of %d bytes %d are on the disk", printed, left)
 	}
 	s.counted("berth_container_logs_rotated_total", atLeast(3))

@@ -20,7 +20,7 @@ import (
 const chatter = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; done; echo last words; exit 3`
 
 // TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts is row 30 of the scenarios: a
-// follower, and whoever asks later, gets every line of every run.
+// follower, and later readers, get every line of every run.
 func TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts(t *testing.T) {
 	o := nodeOptions{CNI: false, Config: map[string]any{
 		"containerLogMaxSize": "20Ki", "containerLogMaxFiles": 50, "containerLogMaxWorkers": 2, "containerLogMonitorInterval": "3s",

@@ -171,7 +171,7 @@ func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 		s.Running("near")
 		local, errs := s.forward("far", ":echo", ":7001")
 		a, b := dialTCP(t, local["7000"]), dialTCP(t, local["7000"])
-		// A connection to where nobody listens fails by itself.
+		// A connection to a port without a listener fails by itself.
 		lost := dialTCP(t, local["7001"])
 		if n, err := lost.Read(make([]byte, 1)); err == nil {
 			t.Errorf("%d bytes came from where nobody listens", n)
@@ -325,7 +325,7 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 			"No such file":                {"-c", "c", "holds:/no/such", back},
 			"must contain the tar binary": {"-c", "bare", "holds:/etc", back},
 			"no such file":                {"-c", "c", filepath.Join(dir, "nothing"), "holds:/tmp/x"},
-			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of it nobody reads
+			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of it is not read
 		} {
 			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, what) {
 				t.Errorf("cp %v: %v %s, want %q", args, err, out, what)

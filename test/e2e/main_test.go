@@ -55,7 +55,7 @@ const (
 	privatePassword = "s3cret-word"
 )
 
-// shared are the nodes that most tests use, made by whoever asks first.
+// shared are the nodes that most tests use, made by the first test that needs them.
 var shared = &pool{made: map[hosts.Version]func() (*Node, error){}, nodes: map[hosts.Version]*Node{}}
 
 type pool struct {

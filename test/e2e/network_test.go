@@ -50,7 +50,7 @@ func TestFlagConfiguresNetwork(t *testing.T) {
 }
 
 // TestNodeUsesOtherHostAddress: a host gets another address while pods run on
-// it. Their status tells it, and nothing restarts.
+// it. Their status shows it, and nothing restarts.
 func TestNodeUsesOtherHostAddress(t *testing.T) {
 	t.Parallel()
 	lan, err := hosts.NewLAN()
@@ -76,7 +76,7 @@ func TestNodeUsesOtherHostAddress(t *testing.T) {
 	err = hosts.WaitFor(t.Context(), "the pod to be at "+other.String(), func() (bool, error) {
 		list, err := s.Client.Pods(t.Context(), nodeapi.PodsRequest{Namespace: s.ns})
 		if err != nil || len(list.Items) != 1 {
-			return false, nil //nolint:nilerr // the agent is not there while it begins anew
+			return false, nil //nolint:nilerr // the agent is not there while it restarts
 		}
 		after = &list.Items[0]
 		return after.Status.HostIP == other.String() && after.Status.PodIP == other.String(), nil

@@ -37,7 +37,7 @@ func (s *Space) side(name, subnet string) (addresses string) {
 }
 
 // TestPodHasRequestedNetworks, in both forms of the annotation: with the
-// interface, addresses and hardware address that it names; what it got is told in
+// interface, addresses and hardware address that it names; the result is in
 // another annotation. They go with the pod.
 func TestPodHasRequestedNetworks(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
@@ -86,7 +86,7 @@ func TestPodHasRequestedNetworks(t *testing.T) {
 }
 
 // TestPodWaitsForMissingNetwork and says for which; a mistake in the
-// annotation is said as well.
+// annotation is reported as well.
 func TestPodWaitsForMissingNetwork(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		name := s.ns + "-late"

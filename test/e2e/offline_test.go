@@ -72,7 +72,7 @@ func (s *Space) archive(path, state string) (found nodeapi.Archive, all nodeapi.
 	err := hosts.WaitFor(s.t.Context(), path+" to be "+state, func() (bool, error) {
 		out, err := s.Agent.Command(s.t.Context(), "images", "-o", "json").Output()
 		if err != nil {
-			return false, nil //nolint:nilerr // the agent begins anew
+			return false, nil //nolint:nilerr // the agent restarts
 		}
 		all = nodeapi.Images{}
 		if err := json.Unmarshal(out, &all); err != nil {

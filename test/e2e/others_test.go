@@ -69,7 +69,7 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 		}
 		for _, root := range []string{"/sys/fs/cgroup/*", "/sys/fs/cgroup"} {
 			for _, dir := range glob(t, root+s.Host.CgroupRoot+"/foreign") {
-				_ = os.Remove(dir) // whoever made the sandbox made its cgroup
+				_ = os.Remove(dir) // the creator of the sandbox created its cgroup
 			}
 		}
 	})

@@ -105,7 +105,7 @@ func TestStartupProbeDelaysOthersAndKillsContainer(t *testing.T) {
 		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		// Now the liveness probe counts, of which nobody took notice before.
+		// Now the liveness probe counts, which had no effect before.
 		s.Event("slow", "Killing: Container c failed liveness probe, will be restarted")
 		s.Wait("slow", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
 
@@ -152,7 +152,7 @@ func TestTCPGRPCAndExecReadinessProbes(t *testing.T) {
 }
 
 // TestTLSAndStartupProbesOfEachKind has what no other test has: a server whose
-// certificate nobody knows, and startup and liveness by gRPC and TCP.
+// unknown certificate, and startup and liveness by gRPC and TCP.
 func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
@@ -223,7 +223,7 @@ func hostProcesses(t *testing.T, args ...string) (n int) {
 func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		// A number that no other test sleeps for; one below it for the daemon of the
-		// container itself, which nobody may touch.
+		// container itself, which must not change.
 		secs := fmt.Sprint(100000 + time.Now().UnixNano()%100000)
 		own := secs + ".5"
 		// Those of the second container leave their session: with its outputs, without
@@ -272,7 +272,7 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 	})
 }
 
-// TestUnsetReadinessGateKeepsPodUnready: of a pod of a file nobody can set a condition,
+// TestUnsetReadinessGateKeepsPodUnready: no client can set a condition of a pod of a file,
 // so its gates stay shut, and what is seen says why. That an open gate makes it
 // ready is for nodes that have a server.
 func TestUnsetReadinessGateKeepsPodUnready(t *testing.T) {
@@ -358,7 +358,7 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 }
 
 // TestMissingProbeCommandCausesOneEvent: that it cannot be run counts for nothing,
-// and is told in one event, though the runtime has another ID for each try.
+// and is reported in one event, though the runtime has another ID for each try.
 func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		probe := "{exec: {command: [/no/such]}, " + everySecond + "}"

@@ -47,7 +47,7 @@ func lock(t *testing.T, l *hosts.Logind) (released func()) {
 
 // TestScenario26_GracefulShutdownTerminatesPodsByGroup: logind is made to wait until the
 // pods have ended, the lesser ones first, each with its time; nothing new starts, and an
-// agent that begins anew meanwhile brings none of them back.
+// agent that restarts meanwhile brings none of them back.
 func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 	groups := []map[string]any{{"priority": 0, "shutdownGracePeriodSeconds": 60}, {"priority": 1000, "shutdownGracePeriodSeconds": 20}}
 	alone(t, nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}, func(t *testing.T, s *Space) {

@@ -3,7 +3,7 @@
 // on loopback where a real pull is wanted.
 //
 // It owns the recipes (what is in each image) and a cache folder of OCI
-// archives. It never talks to a runtime: whoever runs one imports an Archive
+// archives. It never talks to a runtime: the user of one imports an Archive
 // with
 //
 //	ctr -n k8s.io images import PATH

@@ -260,7 +260,7 @@ func (l corruptingWriter) Write(b []byte) (int, error) {
 	return l.ResponseWriter.Write(other)
 }
 
-// HostsToml tells a containerd whose registry config_path is dir (certs.d) to
+// HostsToml configures a containerd whose registry config_path is dir (certs.d) to
 // ask this registry whenever it pulls from host (docker.io, quay.io,
 // registry.example:5000).
 func (r *Registry) HostsToml(dir, host string) error {

@@ -48,7 +48,7 @@ func unpack(name string, h *tar.Header, r io.Reader) error {
 	case tar.TypeSymlink:
 		return os.Symlink(h.Linkname, name)
 	}
-	syscall.ForkLock.RLock() // or a child that is begun now has it open as another runs it
+	syscall.ForkLock.RLock() // or a child that is started now has it open as another runs it
 	defer syscall.ForkLock.RUnlock()
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, h.FileInfo().Mode().Perm())
 	if err != nil {

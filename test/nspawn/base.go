@@ -50,7 +50,7 @@ func files(sandbox string) map[string]string {
 	return map[string]string{
 		"etc/machine-id":             "", // each host gets its own at the first boot
 		"etc/containerd/config.toml": fmt.Sprintf(containerdConfig, sandbox),
-		// A journal in memory would not tell of the boot before.
+		// A journal in memory would not contain the previous boot.
 		"etc/systemd/journald.conf.d/keep.conf": "[Journal]\nStorage=persistent\nSyncIntervalSec=1s\n",
 	}
 }
@@ -84,7 +84,7 @@ func fill(ctx context.Context, dir, sandbox string) error {
 	}
 	root := filepath.Join(dir, "root")
 	cmd := exec.CommandContext(ctx, program, "--variant=minbase", "--include="+strings.Join(packages, ","), suite, root, mirror)
-	// A base that is lost in a crash is made anew: nothing has to be synced.
+	// A base that is lost in a crash is recreated: nothing has to be synced.
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "DPKG_FORCE=unsafe-io", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		log, _ := os.ReadFile(filepath.Join(root, "debootstrap", "debootstrap.log"))

@@ -17,7 +17,7 @@
 //	   one leaves behind reaches neither the base nor another host.
 //	N2 Stop leaves nothing: no process, mount, namespace, cgroup or file.
 //	N3 A slot is locked by its owner's process. When that dies its hosts die
-//	   with it, and whoever starts the next one takes away what is left.
+//	   with it, and the next start removes leftovers.
 //	N4 A power loss is the SIGKILL of the host's process 1, in the middle of
 //	   whatever it does; what was written before is there at the next boot.
 package nspawn

@@ -101,7 +101,7 @@ func (h *Host) start(ctx context.Context, o Options) error {
 }
 
 // makeNetwork gives the host a link of its own, both ends of which are in its
-// namespace: it reaches nobody, and has an address that is not loopback.
+// namespace: it reaches no other host, and has an address that is not loopback.
 func (h *Host) makeNetwork(ctx context.Context) error {
 	h.Address = fmt.Sprintf("10.214.%d.2", h.Number)
 	for _, args := range [][]string{

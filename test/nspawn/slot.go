@@ -110,7 +110,7 @@ func Sweep() error {
 		}
 		if errors.Is(err, os.ErrNotExist) {
 			lock.Close()
-			continue // somebody else was faster
+			continue // another process was faster
 		}
 		if err == nil {
 			err = r.takeAway()

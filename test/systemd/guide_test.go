@@ -198,7 +198,7 @@ func guide(text string) (sections []section, err error) {
 	return sections, nil
 }
 
-// reader is somebody who follows the guide in one shell.
+// reader follows the guide in one shell.
 type reader struct{ operator }
 
 const shellState = "/root/.guide-shell"
@@ -247,7 +247,7 @@ func (b block) judge(out string, err error) error {
 	return nil
 }
 
-// holds tells whether a text has the parts between … in their order.
+// holds reports whether a text has the parts between … in their order.
 func holds(text, pattern string) bool {
 	for part := range strings.SplitSeq(pattern, "…") {
 		_, rest, found := strings.Cut(text, strings.TrimSpace(part))
@@ -265,7 +265,7 @@ var looking = []string{
 	"berth version", "berth timeline ", "berth probes ", "systemctl is-active ", "systemctl show ", "journalctl ", "ls ", "cat ", "berth-control token list",
 }
 
-// looks tells whether a block may be done again.
+// looks reports whether a block may be done again.
 func (b block) looks() bool {
 	for line := range strings.Lines(b.commands) {
 		known := false

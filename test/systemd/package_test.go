@@ -21,7 +21,7 @@ import (
 	"berth/test/hosts"
 )
 
-// A commit as git would tell of it.
+// A commit as git would describe it.
 const (
 	describe  = "v0.9.0"
 	committed = "1767323045"
@@ -356,7 +356,7 @@ func keepsOff(o operator) {
 
 func isUpgraded(o operator) {
 	before, pid, config := o.tasks(), o.show("MainPID"), o.sh("cat /etc/berth/config.yaml")
-	o.sh("dpkg -i /root/newer.deb </dev/null") // nobody is asked
+	o.sh("dpkg -i /root/newer.deb </dev/null") // no prompt
 	o.running()
 	o.unharmed(before)
 	if now := o.show("MainPID"); now == pid {

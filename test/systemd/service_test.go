@@ -23,7 +23,7 @@ import (
 // tests too.
 const bound = 3 * time.Minute
 
-// operator is somebody with a shell on a host.
+// operator is a user with a shell on a host.
 type operator struct {
 	*testing.T
 	host *nspawn.Host
@@ -136,7 +136,7 @@ func TestServiceLifecycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Another program, which can be told to hang.
+	// Another program, which can be made to hang.
 	newer, err := hosts.BuildBerth(ctx, hosts.BuildOptions{Tags: []string{"crashpoints"}})
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func installs(o operator) {
 	if did := o.sh("/root/berth install"); did != would {
 		o.Errorf("it did\n%s\nand would have done\n%s", did, would)
 	}
-	// Its start is over when systemctl start returns: READY has been told by then.
+	// Its start is over when systemctl start returns: READY has been sent by then.
 	if state, status := o.show("ActiveState"), o.show("StatusText"); state != "active" || !strings.HasPrefix(status, "0 pods") {
 		o.Errorf("it is %s with status %q\n%s", state, status, o.journal())
 	}
@@ -332,7 +332,7 @@ func upgrades(o operator) {
 	if now := o.show("MainPID"); now == pid {
 		o.Error("the old program runs still")
 	}
-	for _, half := range []struct{ what, line, want string }{ // done by somebody who did not go on
+	for _, half := range []struct{ what, line, want string }{ // done by an interrupted operator
 		{"a program was swapped", "install /root/berth /usr/local/bin/.next && mv /usr/local/bin/.next /usr/local/bin/berth", "systemctl restart berth.service"},
 		{"it was swapped again", "install /root/newer/berth /usr/local/bin/.next && mv /usr/local/bin/.next /usr/local/bin/berth", "systemctl restart berth.service"},
 		{"a unit was changed", "touch /etc/systemd/system/berth.service", "systemctl daemon-reload\nsystemctl restart berth.service"},
@@ -517,7 +517,7 @@ func servesTheAPI(o operator) {
 	if state, status := o.sh("systemctl is-active berth-control"), o.sh("systemctl show --value -p StatusText berth-control"); state != "active" || status != "serving the API on [::]:6443" {
 		o.Errorf("it is %s with status %q", state, status)
 	}
-	// Whoever runs it wants the token's line next.
+	// The operator wants the token's line next.
 	if line := o.sh("berth-control token create"); !strings.Contains(line, "berth join --server") {
 		o.Errorf("a token: %s", line)
 	}

@@ -36,7 +36,7 @@ func program(repo, name string) string {
 	return filepath.Join(cmp.Or(programs, filepath.Join(repo, "bin")), name)
 }
 
-// startOnRunning starts the agent on a containerd that somebody else runs.
+// startOnRunning starts the agent on a containerd of another owner.
 func startOnRunning(ctx context.Context, endpoint, binary string, archives []images.Archive, join []string) (*node, error) {
 	socket, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok {
@@ -131,7 +131,7 @@ func nameSandboxImage(ctx context.Context, socket, endpoint string) error {
 }
 
 // release ends the pods that adopt's agent runs, then the agent and the control
-// server, and removes their files. Images stay: they may be somebody's by now.
+// server, and removes their files. Images stay: they may be in use by now.
 func release(ctx context.Context, repo string) error {
 	pid, err := running("berth")
 	if err != nil {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestRunningContainerdIsUsedAndRestored is `make up CONTAINERD=unix://…` and
-// `make down`: the examples run in a containerd that somebody else runs, and what
+// `make down`: the examples run in a containerd of another owner, and what
 // that had before it has after.
 func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 	t.Parallel()
@@ -125,7 +125,7 @@ func (q *quickstart) build() {
 	}
 }
 
-// copyProgram has nobody fork meanwhile: see hosts.WriteProgram.
+// copyProgram prevents forks meanwhile: see hosts.WriteProgram.
 func copyProgram(to, from string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -87,7 +87,7 @@ func up(ctx context.Context, running string) error {
 	return n.show(ctx, s)
 }
 
-// node is the agent that runs, whoever owns its containerd.
+// node is the agent that runs, on any containerd.
 type node struct {
 	binary, socket, manifests string
 }
@@ -121,7 +121,7 @@ func start(ctx context.Context, repo, running string, archives []images.Archive,
 }
 
 // copy gives the node the pods of its own: one file after the other, by rename,
-// so that none is seen half written.
+// so that no partial file is read.
 func (n *node) copy(folder string) error {
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil {

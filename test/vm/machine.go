@@ -16,7 +16,7 @@ import (
 
 const (
 	bootBound  = 600 * time.Second // of one boot with all its checks
-	comesUp    = 75 * time.Second  // the checks have begun by then, or never will
+	comesUp    = 75 * time.Second  // the checks have started by then, or never will
 	program    = "qemu-system-x86_64"
 	install    = "test/deps.sh installs it"
 	kernelArgs = "console=ttyS0 rw quiet mitigations=off panic=-1 systemd.unified_cgroup_hierarchy=1 " +
@@ -63,7 +63,7 @@ const boots = 3
 // boot starts the machine with a word for the checks, waits until it has ended
 // and returns what the checks wrote. Without KVM a machine does not come up now
 // and then, or its kernel dies among the checks: then it is booted again, with the
-// disk that it had. died is told each time what was seen of it.
+// disk that it had. died is called each time with what was seen.
 func (m *machine) boot(ctx context.Context, word string, died func(string)) (text string, err error) {
 	if err := run(ctx, "cp", "--sparse=always", "--reflink=auto", m.file("root.img"), m.file("before.img")); err != nil {
 		return "", fmt.Errorf("keep the disk: %w", err)
@@ -127,7 +127,7 @@ func favour(pid int) {
 }
 
 // follow waits for the end of the machine, or ends it when the checks have not
-// begun in time.
+// started in time.
 func (m *machine) follow(end context.CancelFunc, ended <-chan error) (string, error) {
 	late := time.NewTimer(comesUp)
 	defer late.Stop()

@@ -99,7 +99,7 @@ func depends(ctx context.Context, name, prefix string) (out []string, err error)
 // to usr/bin, dpkg would replace it by a folder.
 const unpackOne = `dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink -C "$2"`
 
-// unpack unpacks packages over each other, without what nobody reads there.
+// unpack unpacks packages over each other, without unread files.
 func unpack(ctx context.Context, root string, debs []string) error {
 	work := make(chan string)
 	var wg sync.WaitGroup

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// result is one check as the machine told of it.
+// result is one check as the machine reported it.
 type result struct {
 	name string
 	took string // in seconds, as "2.17s"; empty: it never ended

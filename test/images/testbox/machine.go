@@ -131,7 +131,7 @@ func addrs([]string) error {
 	return err
 }
 
-// tty tells whether stdin is a terminal and its size.
+// tty reports whether stdin is a terminal and its size.
 func tty([]string) error {
 	var size struct{ Rows, Cols, X, Y uint16 }
 	_, _, e := syscall.Syscall(syscall.SYS_IOCTL, os.Stdin.Fd(), syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size)))

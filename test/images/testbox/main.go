@@ -23,7 +23,7 @@
 //	exit [N]               end with exit code N
 //	crash                  end with a panic (exit code 2)
 //	sleep [D]              sleep for D, or for ever; TERM ends it with 143
-//	ignore-term            from here on TERM is told on stdout and ignored
+//	ignore-term            from here TERM is reported on stdout and ignored
 //	on-term D [N]          from here on TERM ends it with exit code N after D
 //	write FILE TEXT…       replace the content of FILE
 //	append FILE TEXT…      add a line to FILE

@@ -91,7 +91,7 @@ func serve(a []string) error {
 }
 
 // serveTLS serves with a certificate that it has signed itself, of a name that
-// nobody asks for.
+// no test asks for.
 func serveTLS(port string, h http.Handler) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 const light = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, \"trap '' TERM; while true; do sleep 1; done\"]\n" +
 	"    readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n    livenessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n"
 
-// clock is stepped forth and back: nobody is restarted or loses its readiness, a pod
+// clock is stepped forth and back: no pod is restarted or loses its readiness, a pod
 // that ends meanwhile has no longer or shorter for it, and new ones run.
 func clock(t *testing.T) {
 	put(t, map[string]string{"timed": light})

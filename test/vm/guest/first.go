@@ -56,7 +56,7 @@ func active(t *testing.T) {
 	})
 }
 
-// slices are the names of the systemd driver, which nobody configured: berth
+// slices are the names of the systemd driver, which is the default: berth
 // asked the runtime.
 func slices(t *testing.T) {
 	steady, exact, poor := running(t, "steady"), running(t, "exact"), running(t, "poor")
@@ -118,7 +118,7 @@ func allPods(t *testing.T, dir string) {
 
 // reload has systemd read its units again, which writes the limits that it
 // knows of. Containers' own are the runtime's: systemd 252 rounds their quota and
-// takes memory.oom.group away, whoever made the pod.
+// takes memory.oom.group away, for any pod.
 func reload(t *testing.T) {
 	steady, exact := podSlice(tier, running(t, "steady")), podSlice("kubepods.slice", running(t, "exact"))
 	look := func() map[string]string {

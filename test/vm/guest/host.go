@@ -100,7 +100,7 @@ func same(t *testing.T, what string, before, after map[string]string) {
 	}
 }
 
-// lives are the running containers of pods: who was restarted or made anew has
+// lives are the running containers of pods: who was restarted or recreated has
 // another.
 func lives(pods ...*corev1.Pod) map[string]string {
 	out := map[string]string{}

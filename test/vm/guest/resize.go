@@ -11,13 +11,13 @@ import (
 	"berth/nodeapi"
 )
 
-// busy takes all CPU that its limit lets it have until it is told to stop. The
+// busy takes all CPU that its limit lets it have until it is stopped. The
 // verbs are the CPU that it requests and is limited to, and its memory.
 const busy = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n" +
 	"    command: [sh, -c, 'dd if=/dev/zero of=/dev/shm/x bs=1M count=20 2>/dev/null; until [ -e /stop ]; do :; done; sleep 1000000']\n" +
 	"    resources: {requests: {cpu: %s, memory: 32Mi}, limits: {cpu: %s, memory: %s}}\n"
 
-// top tells what a pod uses, and that it waits for more.
+// top shows a pod's usage and that it waits for more.
 func top(t *testing.T) {
 	loadProfile(t, "berth-vm")
 	put(t, later)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// reboot is what was there before it: the same pods, made anew.
+// reboot is what was there before it: the same pods, recreated.
 func reboot(t *testing.T) {
 	active(t)
 	for _, name := range []string{"steady", "exact"} {
@@ -31,7 +31,7 @@ var second = map[string]string{
 
 // changeDriver ends all pods, then has the runtime use cgroupfs. The agent comes
 // up before the runtime answers, takes systemd for granted, hears otherwise, and
-// begins anew before it touches a pod.
+// restarts before it touches a pod.
 func changeDriver(t *testing.T) {
 	drop(t, "steady", "exact")
 	edit(t, "/etc/containerd/config.toml", "SystemdCgroup = true", "SystemdCgroup = false")

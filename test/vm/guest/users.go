@@ -11,7 +11,7 @@ import (
 )
 
 // later are the pods of the last checks. In mapped a user who is not root works
-// with volumes of each kind; rooted is root in there and nobody out here.
+// with volumes of each kind; rooted is root in there and no client out here.
 var later = map[string]string{
 	"mapped": "  hostUsers: false\n  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 2000}\n  containers:\n  - name: c\n" + box +
 		"    volumeMounts:\n    - {name: data, mountPath: /data}\n    - {name: memory, mountPath: /memory}\n" +

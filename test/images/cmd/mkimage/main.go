@@ -4,7 +4,7 @@
 //	mkimage [-dir DIR] [NAME…]
 //
 // With -serve it then serves them from a registry on that loopback address until
-// it is told to end, and tells containerd, in -certs, to pull them from there:
+// it is stopped, and configures containerd, in -certs, to pull them from there:
 //
 //	mkimage -serve 127.0.0.1:5000 -certs /etc/containerd/certs.d
 package main
