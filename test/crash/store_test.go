@@ -126,7 +126,7 @@ func TestStoreThatCannotBeQuarantined(t *testing.T) {
 	n.checkStillLive(before)
 	n.putPod(n.simple("late"))
 	n.awaitRunning("late")
-	n.checkOutput([]string{"ps"}, "in memory only", "quarantine failed")
+	n.checkOutput([]string{"ps"}, "only in memory", "quarantine failed")
 	n.checkOutput([]string{"check"}, "local store", "quarantine failed", "remove the file that is in the place of the store")
 	if log := n.agent.Log(); !strings.Contains(log, "local store is in memory only") {
 		t.Errorf("the log does not say so:\n%s", log)
