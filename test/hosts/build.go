@@ -202,10 +202,11 @@ func BuildControl(ctx context.Context, o BuildOptions) (string, error) {
 }
 
 func buildCommand(ctx context.Context, command string, o BuildOptions) (string, error) {
-	return buildPackage(ctx, command, "./cmd/"+command, o)
+	return buildPackage(ctx, command, ".", "./cmd/"+command, o)
 }
 
-func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (string, error) {
+// buildPackage builds the package pkg of the module in the directory module of the checkout.
+func buildPackage(ctx context.Context, command, module, pkg string, o BuildOptions) (string, error) {
 	tags := strings.Join(slices.Sorted(slices.Values(o.Tags)), ",")
 	key := command
 	if o.Race {
@@ -238,8 +239,8 @@ func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (
 	if o.Race {
 		args, cgo = []string{"-race"}, "1"
 	}
-	args = append(args, "-ldflags", "-s -w", "-tags", tags, "-o", tmp, folder)
-	if err := goBuild(ctx, repo, cgo, args...); err != nil {
+	args = append(args, "-ldflags", "-s -w", "-tags", tags, "-o", tmp, pkg)
+	if err := goBuild(ctx, filepath.Join(repo, module), cgo, args...); err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, key)

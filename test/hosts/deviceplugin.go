@@ -19,7 +19,7 @@ type DevicePlugin struct {
 
 // BuildDevicePlugin builds test/deviceplugin, once per process.
 func BuildDevicePlugin(ctx context.Context) (string, error) {
-	return buildPackage(ctx, "deviceplugin", "./test/deviceplugin", BuildOptions{})
+	return buildPackage(ctx, "deviceplugin", "test", "./deviceplugin", BuildOptions{})
 }
 
 // StartDevicePlugin starts a plugin with count devices, null-0, null-1, …, for an agent that may or
