@@ -86,7 +86,7 @@ e2e: deps ## the end-to-end tests alone
 	go test -race -count=1 -timeout 30m ./test/e2e ./test/crash
 
 # A part that ends within a given time: make torture PIECE=Churn KILLS=500 BOUND=30m, or PIECES=./test/e2e PIECE=FullNode.
-# The hour and the power cuts alone, with their reports: make torture PIECE='AnHour|PowerCuts' REPORT=docs/reports
+# The long churn and the power cuts alone, with their reports: make torture PIECE='LongChurn|PowerCuts' REPORT=docs/reports
 PIECE  ?= .
 PIECES ?= ./test/crash ./test/e2e ./agent/checkpoint
 KILLS  ?=

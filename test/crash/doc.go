@@ -5,7 +5,7 @@
 // Every container of these tests first adds a line to its own file on the host, the witness file.
 // Tests compare it with what the runtime and the agent report, to detect containers that ran twice.
 //
-// Every action of package plan has a point at which the agent is killed: see kinds_test.go. A
+// Every action of package plan has a point at which the agent is killed: see killpoints_coverage_test.go. A
 // statusWatch checks the pod statuses over all restarts of the agent. It knows which edits may
 // restart a container.
 //
