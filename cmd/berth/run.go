@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -204,7 +207,7 @@ func (b *berth) serve(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	b.serveCtx = ctx
-	parts := &group{stop: stop}
+	parts := &group{stop: stop, running: map[string]bool{}}
 	storeCtx, closeStore := context.WithCancel(context.WithoutCancel(ctx))
 	var store sync.WaitGroup
 	store.Go(func() { // stops after the agent, whose final records it writes
@@ -245,7 +248,7 @@ func (b *berth) serve(ctx context.Context) error {
 		parts.run("network status", func() error { b.cluster.reportNetworks(ctx); return nil })
 	}
 	parts.run("agent", func() error { return b.agent.Run(ctx) })
-	err = parts.wait()
+	err = parts.wait(ctx, b.log)
 	closeStore()
 	store.Wait()
 	b.log.Info("agent stopped, pods keep running")
@@ -261,28 +264,58 @@ func closeIf(ln net.Listener) error {
 
 // group runs components that stop together: the first failure stops all.
 type group struct {
-	stop context.CancelCauseFunc
-	wg   sync.WaitGroup
-	mu   sync.Mutex
-	err  error
+	stop    context.CancelCauseFunc
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	running map[string]bool // by name
+	err     error
 }
 
 func (g *group) run(name string, f func() error) {
+	g.mu.Lock()
+	g.running[name] = true
+	g.mu.Unlock()
 	g.wg.Go(func() {
 		err := f()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.running, name)
 		if err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
 			return
 		}
-		g.mu.Lock()
 		if g.err == nil {
 			g.err = fmt.Errorf("%s: %w", name, err)
 		}
-		g.mu.Unlock()
 		g.stop(err)
 	})
 }
 
-func (g *group) wait() error {
-	g.wg.Wait()
-	return g.err
+// stopReportInterval is how often components that are still running after the stop are logged.
+const stopReportInterval = 10 * time.Second
+
+// wait returns when all components have ended. Once ctx has ended, it logs those that take long.
+func (g *group) wait(ctx context.Context, log *slog.Logger) error {
+	ended := make(chan struct{})
+	go func() {
+		g.wg.Wait()
+		close(ended)
+	}()
+	defer func() { <-ended }()
+	select {
+	case <-ended:
+		return g.err
+	case <-ctx.Done():
+	}
+	log.Info("agent stopping")
+	for {
+		select {
+		case <-ended:
+			return g.err
+		case <-time.After(stopReportInterval):
+			g.mu.Lock()
+			names := slices.Sorted(maps.Keys(g.running))
+			g.mu.Unlock()
+			log.Warn("components have not stopped yet", "components", names)
+		}
+	}
 }

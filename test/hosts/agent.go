@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
@@ -228,16 +229,48 @@ func (a *Agent) Kill9() error {
 }
 
 // Stop sends SIGTERM to the agent and waits until it has exited. Its pods keep running. An exit
-// code other than 0 is an error.
+// code other than 0 is an error. An agent that does not exit has to print its goroutines.
 func (a *Agent) Stop(ctx context.Context) error {
-	if err := a.process().cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	p := a.process()
+	if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	if err := a.Wait(ctx); err != nil {
-		return fmt.Errorf("stop berth: %w\n%s", err, logTail(a.logf))
+	err := a.Wait(ctx)
+	if err == nil {
+		return nil
 	}
-	return nil
+	tail := logTail(a.logf)
+	if ctx.Err() != nil {
+		tail = a.goroutines(p)
+	}
+	return fmt.Errorf("stop berth: %w\n%s", err, tail)
 }
+
+// goroutines ends the agent with SIGQUIT and returns what it logs from then on: the stacks of all
+// goroutines.
+func (a *Agent) goroutines(p *childProcess) string {
+	before, err := os.Stat(a.logf)
+	if err == nil {
+		err = p.cmd.Process.Signal(unix.SIGQUIT)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dumpTimeout)
+	defer cancel()
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+	}
+	text, err := os.ReadFile(a.logf)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, before.Size()-8<<10):])
+}
+
+// dumpTimeout limits the wait for the stacks of an agent that does not exit.
+const dumpTimeout = 30 * time.Second
 
 // Restart stops the agent, starts it and waits until it is ready.
 func (a *Agent) Restart(ctx context.Context) error {
