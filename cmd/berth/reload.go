@@ -52,8 +52,13 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	}
 	leave(nil)
 	<-done
-	if err != nil || !reload || ctx.Err() != nil {
+	if err != nil || !reload {
 		return err
+	}
+	// From here on SIGTERM ends the process. One that was handled before has ended ctx.
+	signal.Reset(syscall.SIGINT, syscall.SIGTERM)
+	if ctx.Err() != nil {
+		return nil
 	}
 	return reexec()
 }
