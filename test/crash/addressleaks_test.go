@@ -12,10 +12,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss: the power goes while
-// sandboxes are being made, and containerd comes back without one that it had.
-// In the end addresses are in use by the pods that run and by the sandbox of
-// another agent, which containerd still lists, and by nothing else.
+// TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss: the power fails while containerd
+// creates sandboxes, and containerd has lost the records of one sandbox afterwards. Finally, only running
+// pods and the sandbox of another agent, which containerd still lists, hold addresses.
 func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -23,7 +22,7 @@ func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
 			foreign := n.runForeignSandbox()
-			theirs := n.addresses()
+			foreignAddresses := n.addresses()
 			port := freePort(t)
 			n.startAgent(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
 			n.putPod(n.simple("lost"))
@@ -36,34 +35,34 @@ func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.
 			for _, s := range n.sandboxes("lost") {
 				ids = append(ids, s.Id)
 			}
-			late := []string{"late-1", "late-2", "late-3"}
-			for _, name := range late {
+			latePods := []string{"late-1", "late-2", "late-3"}
+			for _, name := range latePods {
 				n.putPod(n.simple(name))
 			}
-			n.waitFor("an address of a sandbox that is being made", func() bool { return len(n.addresses()) > len(theirs)+2 })
+			n.waitFor("address of a sandbox that is being created", func() bool { return len(n.addresses()) > len(foreignAddresses)+2 })
 			n.must("power loss", n.host.PowerLoss())
 			n.removeManifest("lost")
 			n.leaveOrphanedAddress(strings.Repeat("4e", 32))
-			n.must("containerd", n.host.Restart(t.Context()))
-			n.must("forget", n.host.DeleteRecords(t.Context(), ids...))
+			n.must("restart containerd", n.host.Restart(t.Context()))
+			n.must("delete the records of pod lost", n.host.DeleteRecords(t.Context(), ids...))
 			n.launch()
-			alive := append(late, "kept")
+			alive := append(latePods, "kept")
 			n.awaitRunning(alive...)
-			if !n.pollUntil(cleanupTimeout, "as many addresses as pods that run", func() bool {
-				return len(n.addresses()) == len(alive)+len(theirs)
+			if !n.pollUntil(cleanupTimeout, "one address per running pod", func() bool {
+				return len(n.addresses()) == len(alive)+len(foreignAddresses)
 			}) {
-				n.Fatalf("in use: %v", n.addresses())
+				n.Fatalf("addresses in use: %v", n.addresses())
 			}
-			if !slices.Contains(n.addresses(), theirs[0]) {
-				n.Errorf("the other agent's %s was taken: %v", theirs[0], n.addresses())
+			if !slices.Contains(n.addresses(), foreignAddresses[0]) {
+				n.Errorf("address %s of the other agent was released; in use: %v", foreignAddresses[0], n.addresses())
 			}
-			n.waitFor("what was collected to be counted", func() bool {
+			n.waitFor("metric berth_leftovers_swept_total for attachments and addresses", func() bool {
 				m := n.metrics(port)
 				return strings.Contains(m, `berth_leftovers_swept_total{kind="attachment"}`) &&
 					strings.Contains(m, `berth_leftovers_swept_total{kind="address"}`)
 			})
 			if !strings.Contains(n.agent.Log(), "removed leftover of an interrupted CRI call") {
-				t.Error("what was collected is not logged")
+				t.Error("no log message for the removed leftovers")
 			}
 			_, err := n.host.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: foreign})
 			n.must("remove the other agent's sandbox", err)
@@ -75,18 +74,18 @@ func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.
 	}
 }
 
-// leaveOrphanedAddress leaves an address as host-local does when the power goes before ADD has
-// ended: libcni remembers nothing of it, and no list shows the sandbox.
+// leaveOrphanedAddress reserves an address as host-local does when the power fails during ADD: libcni
+// has no cached result for it, and containerd does not list the sandbox.
 func (n *node) leaveOrphanedAddress(id string) {
 	n.Helper()
-	stores, err := filepath.Glob(filepath.Join(n.host.Dir, "cni", "addresses", "*"))
-	n.must("find the addresses", err)
-	if len(stores) != 1 {
-		n.Fatalf("stores of addresses: %v", stores)
+	dirs, err := filepath.Glob(filepath.Join(n.host.Dir, "cni", "addresses", "*"))
+	n.must("list address directories", err)
+	if len(dirs) != 1 {
+		n.Fatalf("got address directories %v, want one", dirs)
 	}
 	a := n.host.PodCIDR.Addr()
-	for range 200 { // far from those that are given out
+	for range 200 { // an address that host-local does not assign during the test
 		a = a.Next()
 	}
-	n.must("leave an address", os.WriteFile(filepath.Join(stores[0], a.String()), []byte(id+"\r\neth0"), 0o644))
+	n.must("reserve an address", os.WriteFile(filepath.Join(dirs[0], a.String()), []byte(id+"\r\neth0"), 0o644))
 }

@@ -11,8 +11,8 @@ import (
 	"berth/test/hosts"
 )
 
-// runtimeIDs are what calls about a pod contain: its name and UID, and the IDs of what
-// it has in the runtime.
+// runtimeIDs returns the strings that identify a pod in CRI requests: its name and the IDs of its
+// sandboxes and containers.
 func (n *node) runtimeIDs(pod string) []string {
 	n.Helper()
 	ids := []string{pod}
@@ -25,84 +25,84 @@ func (n *node) runtimeIDs(pod string) []string {
 	return ids
 }
 
-// TestScenario02_HangingCallBlocksNoOtherPod, verb by verb: while
-// it hangs, others start and end as ever, and the pod goes on when it is over.
+// TestScenario02_HangingCallBlocksNoOtherPod: while a CRI call of one pod hangs, other pods start and
+// terminate. The pod continues when the call returns. The test repeats this for each CRI method.
 func TestScenario02_HangingCallBlocksNoOtherPod(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n, p := startWithProxy(t, options{host: hosts.Options{Version: v}})
-			n.putPod(n.simple("calm"))
-			n.awaitRunning("calm")
+			n.putPod(n.simple("stable"))
+			n.awaitRunning("stable")
 			before := n.liveObjects("")
-			others := func(name string) {
+			checkOtherPods := func(name string) {
 				t.Helper()
 				n.putPod(n.simple(name))
 				n.awaitRunning(name)
 				n.checkRanOnce(name)
 				n.removeManifest(name)
-				n.waitFor(name+" to go", func() bool { return n.pods()[name].Name == "" })
-				if !n.running("calm") {
-					t.Error("a pod that nobody touched is not ready any more")
+				n.waitFor("pod "+name+" to be deleted", func() bool { return n.pods()[name].Name == "" })
+				if !n.running("stable") {
+					t.Error("pod stable is not Ready, but only other pods changed")
 				}
 			}
-			for _, verb := range []string{"RunPodSandbox", "CreateContainer", "StartContainer", "PodSandboxStatus"} {
-				name := "up-" + strings.ToLower(verb)
-				p.set(&rule{verb: verb, fault: hang, times: 1}) // no other pod makes such a call just now
+			for _, method := range []string{"RunPodSandbox", "CreateContainer", "StartContainer", "PodSandboxStatus"} {
+				name := "up-" + strings.ToLower(method)
+				p.set(&rule{method: method, fault: hang, times: 1}) // no other pod makes this call at the moment
 				n.putPod(n.simple(name))
-				n.waitFor(verb+" to hang", func() bool { return p.hit() > 0 })
-				others(fmt.Sprint("other-", len(n.agent.Log())))
-				if !p.isHolding() { // the others may have waited for its deadline
-					t.Errorf("%s hung no more when the other pod had come and gone", verb)
+				n.waitFor(method+" to hang", func() bool { return p.hitCount() > 0 })
+				checkOtherPods(fmt.Sprint("other-", len(n.agent.Log())))
+				if !p.isHanging() { // otherwise the other pods may have waited for its deadline
+					t.Errorf("%s returned before the other pod was started and deleted", method)
 				}
 				p.set()
 				n.awaitRunning(name)
 				n.checkRanOnce(name)
 				n.removeManifest(name)
-				n.waitFor(name+" to go", func() bool { return n.pods()[name].Name == "" })
+				n.waitFor("pod "+name+" to be deleted", func() bool { return n.pods()[name].Name == "" })
 			}
-			down := func(name, verb string) (hung bool) {
+			terminatePod := func(name, method string) (hung bool) {
 				t.Helper()
 				n.putPod(n.simple(name))
 				n.awaitRunning(name)
 				var rules []*rule
 				for _, id := range n.runtimeIDs(name) {
-					rules = append(rules, &rule{verb: verb, about: id, fault: hang})
+					rules = append(rules, &rule{method: method, contains: id, fault: hang})
 				}
 				p.set(rules...)
 				n.removeManifest(name)
-				n.waitFor(verb+" to hang, or the pod to go without", func() bool { return p.hit() > 0 || n.pods()[name].Name == "" })
-				hung = p.hit() > 0
-				others(fmt.Sprint("other-", len(n.agent.Log())))
+				n.waitFor(method+" to hang or the pod to be deleted", func() bool { return p.hitCount() > 0 || n.pods()[name].Name == "" })
+				hung = p.hitCount() > 0
+				checkOtherPods(fmt.Sprint("other-", len(n.agent.Log())))
 				p.set()
-				n.waitFor(name+" to go", func() bool { return n.pods()[name].Name == "" })
+				n.waitFor("pod "+name+" to be deleted", func() bool { return n.pods()[name].Name == "" })
 				return hung
 			}
-			for verb, tries := range map[string]int{
+			for method, attempts := range map[string]int{
 				"StopContainer": 1, "StopPodSandbox": 1, "RemovePodSandbox": 1,
-				"RemoveContainer": 0, // removing the sandbox may do
+				"RemoveContainer": 0, // RemovePodSandbox removes containers too
 				"ContainerStatus": 5, // an event may have reported the exit before any query
 			} {
 				hung := false
-				for try := 0; !hung && try < max(1, tries); try++ {
-					hung = down(fmt.Sprintf("down-%s-%d", strings.ToLower(verb), try), verb)
+				for attempt := 0; !hung && attempt < max(1, attempts); attempt++ {
+					hung = terminatePod(fmt.Sprintf("down-%s-%d", strings.ToLower(method), attempt), method)
 				}
-				if !hung && tries > 0 {
-					t.Errorf("%s was not asked of %d pods that ended", verb, tries)
+				if !hung && attempts > 0 {
+					t.Errorf("%s was not called for any of %d terminated pods", method, attempts)
 				}
 			}
 			n.checkStillLive(before)
-			n.checkRanOnce("calm")
-			n.removeManifest("calm")
+			n.checkRanOnce("stable")
+			n.removeManifest("stable")
 			n.waitNothingLeft()
 		})
 	}
 }
 
-// TestScenario16_PodThatCannotTerminateReportsWhy: its condition names what cannot be taken
-// away and the runtime's own words, others come and go beside it, and it ends
-// when the cause is gone.
+// TestScenario16_PodThatCannotTerminateReportsWhy: the condition of the pod names the object that
+// cannot be stopped and contains the runtime's error. Other pods start and terminate meanwhile. The pod
+// terminates when the fault is removed.
 func TestScenario16_PodThatCannotTerminateReportsWhy(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -113,31 +113,31 @@ func TestScenario16_PodThatCannotTerminateReportsWhy(t *testing.T) {
 			n.awaitRunning("stuck")
 			var rules []*rule
 			for _, id := range n.runtimeIDs("stuck") {
-				rules = append(rules, &rule{verb: "StopContainer", about: id, fault: fail}, &rule{verb: "StopPodSandbox", about: id, fault: fail})
+				rules = append(rules, &rule{method: "StopContainer", contains: id, fault: fail}, &rule{method: "StopPodSandbox", contains: id, fault: fail})
 			}
 			p.set(rules...)
 			n.removeManifest("stuck")
-			n.waitFor("the condition", func() bool { return n.terminationBlockedMessage("stuck") != "" })
-			if got := n.terminationBlockedMessage("stuck"); !strings.HasPrefix(got, "KillContainerError: container main cannot be stopped: ") || !strings.HasSuffix(got, "fails, as told") {
-				t.Errorf("the condition is %q", got)
+			n.waitFor("condition TeardownIncomplete", func() bool { return n.terminationBlockedMessage("stuck") != "" })
+			if got := n.terminationBlockedMessage("stuck"); !strings.HasPrefix(got, "KillContainerError: container main cannot be stopped: ") || !strings.HasSuffix(got, "injected fault") {
+				t.Errorf("condition: got %q", got)
 			}
 			n.checkOutput([]string{"describe", "stuck"}, "TeardownIncomplete", "container main cannot be stopped: ", "FailedKillPod", "error killing container main")
-			n.checkOutput([]string{"why", "stuck"}, "fails, as told")
+			n.checkOutput([]string{"why", "stuck"}, "injected fault")
 			n.putPod(n.simple("other"))
 			n.awaitRunning("other")
 			n.removeManifest("other")
-			n.waitFor("other to go", func() bool { return n.pods()["other"].Name == "" })
-			n.kill() // the next agent comes to the same
+			n.waitFor("pod other to be deleted", func() bool { return n.pods()["other"].Name == "" })
+			n.kill() // the next agent reports the same condition
 			n.launch()
-			n.waitFor("the condition of the next agent", func() bool { return n.terminationBlockedMessage("stuck") != "" })
+			n.waitFor("condition TeardownIncomplete after the agent restart", func() bool { return n.terminationBlockedMessage("stuck") != "" })
 			p.set()
 			n.waitNothingLeft()
 		})
 	}
 }
 
-// terminationBlockedMessage is what a pod's condition says that keeps it from its end; empty:
-// nothing does.
+// terminationBlockedMessage returns the reason and message of a pod's TeardownIncomplete condition.
+// It returns an empty string if the condition is not True.
 func (n *node) terminationBlockedMessage(pod string) string {
 	n.Helper()
 	p := n.pods()[pod]
@@ -149,42 +149,42 @@ func (n *node) terminationBlockedMessage(pod string) string {
 	return ""
 }
 
-// TestScenario14_LostResponsesCauseNoDuplicatesOrLeaks: the runtime carries
-// a call out and the agent gets an error for it, or it fails, time and again.
+// TestScenario14_LostResponsesCauseNoDuplicatesOrLeaks: a CRI call fails repeatedly, or the runtime
+// executes it and the agent gets an error instead of the response.
 func TestScenario14_LostResponsesCauseNoDuplicatesOrLeaks(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n, p := startWithProxy(t, options{host: hosts.Options{Version: v}})
-			for _, f := range []fault{cut, fail} {
-				for _, verb := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
-					name := fmt.Sprintf("up-%d-%s", f, strings.ToLower(verb))
-					about := name
-					if verb == "StartContainer" {
-						about = "" // it is the only pod, and nothing else starts
+			for _, f := range []fault{dropResponse, fail} {
+				for _, method := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
+					name := fmt.Sprintf("up-%d-%s", f, strings.ToLower(method))
+					contains := name
+					if method == "StartContainer" {
+						contains = "" // the request contains only a container ID; no other container starts
 					}
-					p.set(&rule{verb: verb, about: about, fault: f, times: 2})
+					p.set(&rule{method: method, contains: contains, fault: f, times: 2})
 					n.putPod(n.simple(name))
 					n.awaitRunning(name)
-					if p.hit() == 0 {
-						t.Errorf("%s was never called", verb)
+					if p.hitCount() == 0 {
+						t.Errorf("%s was never called", method)
 					}
 					n.checkSingleInstance(name)
 					n.removeManifest(name)
 					n.waitNothingLeft()
 				}
-				for _, verb := range []string{"StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"} {
-					name := fmt.Sprintf("down-%d-%s", f, strings.ToLower(verb))
+				for _, method := range []string{"StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"} {
+					name := fmt.Sprintf("down-%d-%s", f, strings.ToLower(method))
 					n.putPod(n.simple(name))
 					n.awaitRunning(name)
-					n.waitRan(name, "main") // Running is reported before the process has run far enough to report
-					p.set(&rule{verb: verb, fault: f, times: 2})
+					n.waitRan(name, "main") // the pod is Running before the process has written the witness file
+					p.set(&rule{method: method, fault: f, times: 2})
 					n.removeManifest(name)
 					n.waitNothingLeft()
 					p.set()
 					if ran := n.startCount(name, "main"); ran != 1 {
-						t.Errorf("%s ran %d times", name, ran)
+						t.Errorf("pod %s: container main started %d times, want 1", name, ran)
 					}
 				}
 			}
@@ -192,23 +192,23 @@ func TestScenario14_LostResponsesCauseNoDuplicatesOrLeaks(t *testing.T) {
 	}
 }
 
-// checkSingleInstance checks that a pod runs once, whatever was tried before: one live
-// sandbox, one live container, started once.
+// checkSingleInstance checks that a pod has one ready sandbox and one running container, which started
+// once, regardless of failed attempts.
 func (n *node) checkSingleInstance(name string) {
 	n.Helper()
 	live := map[string]int{}
 	for _, what := range n.liveObjects(name) {
 		if live[what]++; live[what] > 1 {
-			n.Errorf("%s lives twice", what)
+			n.Errorf("%s: %d instances, want 1", what, live[what])
 		}
 	}
 	if ran := n.waitRan(name, "main"); ran != 1 {
-		n.Errorf("%s ran %d times", name, ran)
+		n.Errorf("pod %s: container main started %d times, want 1", name, ran)
 	}
 	p := n.pods()[name]
 	for _, s := range statuses(&p) {
 		if s.RestartCount != 0 {
-			n.Errorf("%s/%s has %d restarts", name, s.Name, s.RestartCount)
+			n.Errorf("%s/%s: restart count %d, want 0", name, s.Name, s.RestartCount)
 		}
 	}
 }

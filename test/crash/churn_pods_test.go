@@ -14,20 +14,20 @@ import (
 	"berth/podspec"
 )
 
-// incarnation says how a pod of the churn is made.
+// incarnation describes one incarnation of a churn pod.
 type incarnation struct {
 	name  string
-	kind  int // below kinds
-	edit  int // each makes another pod of the name
+	kind  int // 0 to kinds-1
+	edit  int // each value results in another pod of the same name
 	image string
 }
 
-const kinds = 6 // of pods: hooks or not, either way to be probed, and how they take TERM
+const kinds = 6 // pod kinds: with or without hooks, HTTP or exec liveness probe, handling of SIGTERM
 
-// pod makes it: probed by HTTP and by a command, every other one with hooks.
+// pod returns the pod of an incarnation. All pods have an HTTP and an exec probe, half of them have hooks.
 func (c *churn) pod(in *incarnation) *corev1.Pod {
 	steps := []string{"serve", "8080"}
-	if in.kind%3 == 2 { // one that takes its time to leave
+	if in.kind%3 == 2 { // ignores SIGTERM and is killed after its grace period
 		steps = append([]string{"ignore-term", ","}, steps...)
 	}
 	p := c.simple(in.name, steps...)
@@ -37,7 +37,7 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 		m.Env = []corev1.EnvVar{{Name: "EDIT", Value: strconv.Itoa(in.edit)}}
 	}
 	m.Args[1] = "/witness/" + witnessPrefix(p) + ".main"
-	// What the machine is too busy for is none of what is tested.
+	// The thresholds are high: probes must not fail on a busy machine.
 	probe := func(period int32, h corev1.ProbeHandler) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: period, FailureThreshold: 10, TimeoutSeconds: 20}
 	}
@@ -53,7 +53,7 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 				"/bin/testbox", "append", "/witness/" + witnessPrefix(p) + "." + name, "began", ",", "sleep", "50ms"}}}
 		}
 		m.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
-		p.Spec.TerminationGracePeriodSeconds = new(int64(hookGrace)) // for a hook to get its turn on a busy machine
+		p.Spec.TerminationGracePeriodSeconds = new(int64(hookGrace)) // time for the hook on a busy machine
 		if in.kind%3 == 2 {
 			p.Spec.TerminationGracePeriodSeconds = new(int64(4))
 		}
@@ -62,16 +62,15 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 	return p
 }
 
-// hookGrace is in seconds. It runs on while the agent is dead.
+// hookGrace is a grace period in seconds. It continues while the agent is down.
 const hookGrace = 180
 
-// hasHooks reports whether a pod has hooks, and time for them.
+// hasHooks reports whether a pod has hooks and a grace period that is long enough for them.
 func hasHooks(p *corev1.Pod) bool {
 	return p.Spec.Containers[0].Lifecycle != nil && *p.Spec.TerminationGracePeriodSeconds >= hookGrace
 }
 
-// witnessPrefix is the first part of the names of the files in which an incarnation
-// of a pod leaves that it ran.
+// witnessPrefix returns the first part of the names of the witness files of an incarnation.
 func witnessPrefix(p *corev1.Pod) string {
 	for _, e := range p.Spec.Containers[0].Env {
 		if e.Name == "EDIT" {
@@ -81,10 +80,10 @@ func witnessPrefix(p *corev1.Pod) string {
 	return p.Name
 }
 
-// hangMarker is in the command of a probe that is always under way.
+// hangMarker is part of the command of a probe that is always in progress.
 const hangMarker = "this-hangs"
 
-// withHangingProbe gives a pod probes, of which one never answers in the agent's lifetime.
+// withHangingProbe adds probes to the pod in objects. One of them does not return while the test runs.
 func (c *churn) withHangingProbe(objects []any) []any {
 	for _, o := range objects {
 		p, ok := o.(*corev1.Pod)
@@ -102,63 +101,63 @@ func (c *churn) withHangingProbe(objects []any) []any {
 	return objects
 }
 
-// runExecs runs a command in a pod, one after the other, until the function that
-// it returns is called. One that has started goes on when the agent dies.
+// runExecs runs commands in the pods, one at a time, until stop is called. A command that has started
+// must complete even if the agent is killed.
 func (c *churn) runExecs(pods []string) (stop func()) {
 	ctx, cancel := context.WithCancel(c.Context())
 	var wg sync.WaitGroup
-	whole, survived, refused := 0, 0, 0
+	completed, survived, failed := 0, 0, 0
 	wg.Go(func() {
-		again := time.NewTicker(20 * time.Millisecond)
-		defer again.Stop()
+		ticker := time.NewTicker(20 * time.Millisecond)
+		defer ticker.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
-			<-again.C
+			<-ticker.C
 			if _, err := c.client.Version(ctx); err != nil {
-				continue // the agent is dead just now
+				continue // the agent is down
 			}
-			said, overKill, err := c.execOnce(pods[i%len(pods)])
+			output, agentKilled, err := c.execOnce(pods[i%len(pods)])
 			switch {
-			case err == nil && said == "began\nended\n":
-				whole++
-				if overKill {
+			case err == nil && output == "began\nended\n":
+				completed++
+				if agentKilled {
 					survived++
 				}
-			case strings.Contains(said, "began"):
-				c.Errorf("a command in %s was cut off: %v: %s", pods[i%len(pods)], err, said)
-			default: // it has died meanwhile
-				refused++
+			case strings.Contains(output, "began"):
+				c.Errorf("exec in %s was interrupted: %v: %s", pods[i%len(pods)], err, output)
+			default: // the agent was killed before the command started
+				failed++
 			}
 		}
 	})
 	return func() {
 		cancel()
 		wg.Wait()
-		c.Logf("%d commands ran, %d of them over a kill of the agent; %d did not begin because it was dead", whole, survived, refused)
+		c.Logf("%d execs completed, %d of them across an agent kill; %d did not start because the agent was down", completed, survived, failed)
 		if survived == 0 {
-			c.Error("no command ever was under way when the agent was killed")
+			c.Error("no exec was in progress during an agent kill")
 		}
 	}
 }
 
-// execOnce runs one for a second, and reports whether the agent was killed
+// execOnce runs a command that takes a second. It returns the output and whether the agent was killed
 // meanwhile.
-func (c *churn) execOnce(pod string) (said string, overKill bool, err error) {
+func (c *churn) execOnce(pod string) (output string, agentKilled bool, err error) {
 	cmd := c.agent.Command(c.Context(), "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "began", ",", "sleep", "1s", ",", "print", "ended")
-	out := &firstWrite{note: func() { c.under.Store(true) }}
+	out := &firstWrite{onWrite: func() { c.execRunning.Store(true) }}
 	cmd.Stdout, cmd.Stderr = out, out
 	kills := c.kills.Load()
-	defer c.under.Store(false)
+	defer c.execRunning.Store(false)
 	err = cmd.Run()
-	return out.said.String(), c.kills.Load() > kills, err
+	return out.output.String(), c.kills.Load() > kills, err
 }
 
-// firstWrite notes the first that is written.
+// firstWrite buffers output and calls onWrite on each write.
 type firstWrite struct {
-	said bytes.Buffer // no part of it: io.Copy would fill it by itself
-	note func()
+	output  bytes.Buffer // not embedded: io.Copy would use its ReadFrom and bypass Write
+	onWrite func()
 }
 
 func (b *firstWrite) Write(p []byte) (int, error) {
-	b.note()
-	return b.said.Write(p)
+	b.onWrite()
+	return b.output.Write(p)
 }

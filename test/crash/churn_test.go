@@ -18,7 +18,8 @@ import (
 	"berth/test/images"
 )
 
-// intSetting is a number that the environment may give.
+// intSetting returns the integer in an environment variable. The defaults are torture with BERTH_TORTURE
+// and normal otherwise.
 func intSetting(t *testing.T, name string, normal, torture int64) int64 {
 	t.Helper()
 	if text := os.Getenv(name); text != "" {
@@ -34,9 +35,9 @@ func intSetting(t *testing.T, name string, normal, torture int64) int64 {
 	return normal
 }
 
-// TestRandomKillsUnderChurn kills the agent at random moments while pods are
-// made, edited and removed beside untouched pods. All are probed, many
-// have hooks, and commands are run in them all the time.
+// TestRandomKillsUnderChurn kills the agent at random moments while it creates, edits and removes pods.
+// Stable pods that are never changed run beside them. All pods have probes, many have hooks, and execs run
+// in the stable pods all the time.
 func TestRandomKillsUnderChurn(t *testing.T) {
 	t.Parallel()
 	kills := intSetting(t, "BERTH_KILLS", 100, 4000)
@@ -44,31 +45,31 @@ func TestRandomKillsUnderChurn(t *testing.T) {
 	for i, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			t.Logf("seed %d: BERTH_SEED=%d replays it", seed, seed)
+			t.Logf("seed %d: set BERTH_SEED=%d to repeat", seed, seed)
 			c := &churn{
 				node: start(t, options{host: hosts.Options{Version: v}}), rand: rand.New(rand.NewPCG(uint64(seed), uint64(i))),
-				wanted: map[string]*incarnation{}, edits: map[string]int32{},
+				incarnations: map[string]*incarnation{}, edits: map[string]int32{},
 			}
-			share := int(kills) / len(hosts.Versions())
-			c.run(share)
+			killsPerVersion := int(kills) / len(hosts.Versions())
+			c.run(killsPerVersion)
 		})
 	}
 }
 
-// churn is one random run.
+// churn is one run with random changes and kills.
 type churn struct {
 	*node
-	rand   *rand.Rand
-	wanted map[string]*incarnation
-	made   int
-	kills  atomic.Int32
-	under  atomic.Bool // a command of a user is running in a pod
+	rand         *rand.Rand
+	incarnations map[string]*incarnation
+	created      int
+	kills        atomic.Int32
+	execRunning  atomic.Bool // an exec is running in a pod
 
 	mu    sync.Mutex
-	edits map[string]int32 // of the image, by incarnation
+	edits map[string]int32 // number of image edits by witness prefix
 }
 
-const stablePods = 3 // untouched pods
+const stablePods = 3 // number of pods that are never changed
 
 func (c *churn) run(kills int) {
 	names := make([]string, stablePods)
@@ -81,76 +82,75 @@ func (c *churn) run(kills int) {
 		}
 	}
 	c.awaitRunning(names...)
-	c.must("restart the agent", c.agent.Restart(c.Context())) // what it leaves behind is on disk
+	c.must("restart the agent", c.agent.Restart(c.Context())) // writes its state to disk
 	c.awaitRunning(names...)
 	before, status := c.liveObjects(""), c.pods()
-	watch := c.watchStatus(c.editCount, func(was, is *corev1.Pod) {
-		if slices.Contains(names, is.Name) {
-			c.compareStatus(was, is)
+	watch := c.watchStatus(c.editCount, func(oldPod, newPod *corev1.Pod) {
+		if slices.Contains(names, newPod.Name) {
+			c.compareStatus(oldPod, newPod)
 		}
 	})
-	commands := c.runExecs(names)
+	stopExecs := c.runExecs(names)
 	for i := range kills {
 		for range 1 + c.rand.IntN(3) {
 			c.step()
 		}
 		if i%5 == 4 {
-			c.waitFor("a command to run", c.under.Load)
+			c.waitFor("exec to run", c.execRunning.Load)
 		}
-		// From before the first look at the runtime to long after the dust settled.
-		// The one sleep of this package that is no wait: a random moment.
+		// A random moment between the start of the agent and the completion of all syncs.
 		time.Sleep(time.Duration(c.rand.ExpFloat64() * float64(250*time.Millisecond)))
 		c.kill()
 		c.kills.Add(1)
 		c.checkNoDuplicates()
 		if c.rand.IntN(4) == 0 {
-			c.step() // not visible to tests
+			c.step() // while the agent is down
 		}
 		c.must("start the agent", c.agent.Start(c.Context()))
 		if c.rand.IntN(3) == 0 {
-			lives := watch.agentStarts()
-			c.waitFor("the agent to be heard", func() bool { return watch.agentStarts() > lives })
+			starts := watch.agentStarts()
+			c.waitFor("agent to serve the pod watch", func() bool { return watch.agentStarts() > starts })
 		}
 		if c.Failed() {
 			c.Fatalf("after %d kills", i+1)
 		}
 	}
 	c.waitReady()
-	commands()
+	stopExecs()
 	c.settle()
 	c.checkStillLive(before)
-	c.waitFor("of the commands that hang no more than one to be left", func() bool { return c.processes(hangMarker) <= 1 })
+	c.waitFor("at most one hanging probe command to remain", func() bool { return c.processes(hangMarker) <= 1 })
 	for _, name := range names {
 		c.checkRanOnce(name)
 		if p := c.pods()[name]; p.Status.PodIP != status[name].Status.PodIP {
-			c.Errorf("%s has the address %s, had %s", name, p.Status.PodIP, status[name].Status.PodIP)
+			c.Errorf("%s: pod IP %s, want %s", name, p.Status.PodIP, status[name].Status.PodIP)
 		}
 	}
-	watch.end()
-	for _, name := range slices.Concat(names, slices.Collect(maps.Keys(c.wanted))) {
+	watch.finish()
+	for _, name := range slices.Concat(names, slices.Collect(maps.Keys(c.incarnations))) {
 		c.removeManifest(name)
 	}
 	c.waitNothingLeft()
-	for _, p := range watch.first { // they were ended while they were Ready
-		if of := witnessPrefix(p); hasHooks(p) && c.startCount(of, "preStop") == 0 {
-			c.Errorf("preStop of %s never ran", of)
+	for _, p := range watch.firstReady { // these pods were Ready when they were deleted
+		if prefix := witnessPrefix(p); hasHooks(p) && c.startCount(prefix, "preStop") == 0 {
+			c.Errorf("preStop hook of %s did not run", prefix)
 		}
 	}
-	c.Logf("%d kills, %d pods came and went", kills, c.made)
+	c.Logf("%d kills, %d pods created and deleted", kills, c.created)
 }
 
-// step changes what is wanted.
+// step creates, edits or removes one random pod.
 func (c *churn) step() {
-	names := slices.Sorted(maps.Keys(c.wanted))
+	names := slices.Sorted(maps.Keys(c.incarnations))
 	if len(names) < 3 || len(names) < 6 && c.rand.IntN(2) == 0 {
-		c.made++
-		p := &incarnation{name: fmt.Sprintf("churn-%d", c.made), kind: c.rand.IntN(kinds), image: images.TestboxRef}
-		c.wanted[p.name] = p
+		c.created++
+		p := &incarnation{name: fmt.Sprintf("churn-%d", c.created), kind: c.rand.IntN(kinds), image: images.TestboxRef}
+		c.incarnations[p.name] = p
 		c.putPod(c.pod(p))
 		return
 	}
 	name := names[c.rand.IntN(len(names))]
-	p := c.wanted[name]
+	p := c.incarnations[name]
 	switch c.rand.IntN(3) {
 	case 0: // in place
 		if p.image == images.TestboxRef {
@@ -158,52 +158,52 @@ func (c *churn) step() {
 		} else {
 			p.image = images.TestboxRef
 		}
-		made := c.pod(p)
+		pod := c.pod(p)
 		c.mu.Lock()
-		c.edits[witnessPrefix(made)]++
+		c.edits[witnessPrefix(pod)]++
 		c.mu.Unlock()
-		c.putPod(made)
+		c.putPod(pod)
 	case 1: // another incarnation
 		p.edit++
 		c.putPod(c.pod(p))
 	case 2:
-		delete(c.wanted, name)
+		delete(c.incarnations, name)
 		c.removeManifest(name)
 	}
 }
 
-// editCount is how often the image of an incarnation was edited so far.
+// editCount returns the number of image edits of an incarnation so far.
 func (c *churn) editCount(p *corev1.Pod) int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.edits[witnessPrefix(p)]
 }
 
-// checkNoDuplicates looks at the runtime while the agent is dead.
+// checkNoDuplicates checks that the runtime has at most one live instance of each sandbox and container.
 func (c *churn) checkNoDuplicates() {
 	c.Helper()
 	live := map[string]int{}
 	for _, what := range c.liveObjects("") {
 		if live[what]++; live[what] > 1 {
-			c.Errorf("%s lives %d times", what, live[what])
+			c.Errorf("%s: %d instances, want 1", what, live[what])
 		}
 	}
 }
 
-// settleTimeout is how long what churned may take to come to rest: back-offs of several
-// pods are over by then.
+// settleTimeout limits how long the pods may take to reach the desired state. It includes the back-offs
+// of several pods.
 const settleTimeout = 3 * time.Minute
 
-// settle waits until all that is wanted runs as it is wanted and nothing else, and
-// looks how often it really began.
+// settle waits until exactly the desired pods run. It then compares the number of starts in the witness
+// files with the restart counts.
 func (c *churn) settle() {
 	c.Helper()
-	if !c.pollUntil(settleTimeout, "what is wanted to run and nothing else", func() bool {
+	if !c.pollUntil(settleTimeout, "exactly the desired pods to run", func() bool {
 		pods := c.pods()
-		if len(pods) != len(c.wanted)+stablePods {
+		if len(pods) != len(c.incarnations)+stablePods {
 			return false
 		}
-		for name, want := range c.wanted {
+		for name, want := range c.incarnations {
 			p, ok := pods[name]
 			if !ok || !isReady(&p) || p.DeletionTimestamp != nil || p.Spec.Containers[0].Image != want.image {
 				return false
@@ -215,40 +215,40 @@ func (c *churn) settle() {
 	}
 	c.checkNoDuplicates()
 	for name, p := range c.pods() {
-		of := witnessPrefix(&p)
-		// What a cut-off start has made may never have run.
+		prefix := witnessPrefix(&p)
+		// A container whose start was interrupted counts as a restart but may not have run.
 		starts := int(p.Status.ContainerStatuses[0].RestartCount) + 1
-		if ran := c.waitRan(of, "main"); ran < 1 || ran > starts {
-			c.Errorf("%s really began %d times, and its status says %d", name, ran, starts)
+		if ran := c.waitRan(prefix, "main"); ran < 1 || ran > starts {
+			c.Errorf("%s: got %d starts, want 1 to %d according to its status", name, ran, starts)
 		}
-		if hasHooks(&p) && c.startCount(of, "postStart") == 0 {
-			c.Errorf("the postStart hook of %s never ran", name)
+		if hasHooks(&p) && c.startCount(prefix, "postStart") == 0 {
+			c.Errorf("postStart hook of %s did not run", name)
 		}
 	}
 }
 
-// compareStatus finds regressions of a pod that was not changed.
-func (n *node) compareStatus(was, is *corev1.Pod) {
-	if !isReady(is) {
-		n.Errorf("%s: phase %s, not ready any more: %v", is.Name, is.Status.Phase, is.Status.Conditions)
+// compareStatus reports status changes of a pod that was not edited.
+func (n *node) compareStatus(oldPod, newPod *corev1.Pod) {
+	if !isReady(newPod) {
+		n.Errorf("%s: phase %s, no longer Ready: %v", newPod.Name, newPod.Status.Phase, newPod.Status.Conditions)
 	}
-	if is.Status.PodIP != was.Status.PodIP {
-		n.Errorf("%s: address %q, was %q", is.Name, is.Status.PodIP, was.Status.PodIP)
+	if newPod.Status.PodIP != oldPod.Status.PodIP {
+		n.Errorf("%s: pod IP %q, was %q", newPod.Name, newPod.Status.PodIP, oldPod.Status.PodIP)
 	}
 	before := map[string]corev1.ContainerStatus{}
-	for _, s := range statuses(was) {
+	for _, s := range statuses(oldPod) {
 		before[s.Name] = s
 	}
-	for _, s := range statuses(is) {
+	for _, s := range statuses(newPod) {
 		if b := before[s.Name]; s.ContainerID != b.ContainerID || s.RestartCount != b.RestartCount || s.Ready != b.Ready {
-			n.Errorf("%s/%s: %s restarts=%d ready=%v, was %s restarts=%d ready=%v", is.Name, s.Name,
+			n.Errorf("%s/%s: %s restarts=%d ready=%v, was %s restarts=%d ready=%v", newPod.Name, s.Name,
 				s.ContainerID, s.RestartCount, s.Ready, b.ContainerID, b.RestartCount, b.Ready)
 		}
 	}
-	for _, c := range is.Status.Conditions {
-		for _, b := range was.Status.Conditions {
+	for _, c := range newPod.Status.Conditions {
+		for _, b := range oldPod.Status.Conditions {
 			if b.Type == c.Type && (b.Status != c.Status || !b.LastTransitionTime.Equal(&c.LastTransitionTime)) {
-				n.Errorf("%s: condition %s is %s since %s, was %s since %s", is.Name, c.Type, c.Status, c.LastTransitionTime, b.Status, b.LastTransitionTime)
+				n.Errorf("%s: condition %s is %s since %s, was %s since %s", newPod.Name, c.Type, c.Status, c.LastTransitionTime, b.Status, b.LastTransitionTime)
 			}
 		}
 	}

@@ -20,24 +20,24 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// fault is what a proxy does to a call.
+// fault is an error that a proxy injects into a CRI call.
 type fault int
 
 const (
-	hang fault = iota // the call does not return until the fault is taken away
-	fail              // it fails and is not carried out
-	cut               // it is carried out, and its answer is lost
+	hang         fault = iota // the call hangs until the rules change
+	fail                      // the call returns an error without reaching the runtime
+	dropResponse              // the runtime executes the call and the response is lost
 )
 
-// rule says which calls fare how. The runtime sees those that no rule is for.
+// rule selects calls and the fault to inject into them. The proxy forwards calls that match no rule.
 type rule struct {
-	verb  string // of the CRI; empty: every
-	about string // what the request contains: a pod's name or UID, an ID
-	fault fault
-	times int // how often; 0: always
+	method   string // CRI method; empty: all
+	contains string // substring of the request: a pod name, a UID, an ID
+	fault    fault
+	times    int // number of calls; 0: unlimited
 }
 
-// proxy stands between an agent and its runtime.
+// proxy forwards CRI calls from an agent to its runtime and injects faults.
 type proxy struct {
 	endpoint string
 	server   *grpc.Server
@@ -47,10 +47,10 @@ type proxy struct {
 	rules   []*rule
 	changed chan struct{} // closed when rules change
 	hits    int
-	held    int // calls that hang now
+	hanging int // number of calls that hang now
 }
 
-// bytesCodec hands messages on as they are.
+// bytesCodec passes messages through without decoding them.
 type bytesCodec struct{}
 
 func (bytesCodec) Name() string                       { return "proto" }
@@ -59,9 +59,10 @@ func (bytesCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = bytes.Clo
 
 func newProxy(t *testing.T, endpoint string) *proxy {
 	t.Helper()
-	soon := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, MaxDelay: 500 * time.Millisecond} // or it would hold up a runtime that is back
+	// With the default backoff, the proxy would reconnect long after the runtime is back.
+	reconnect := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, MaxDelay: 500 * time.Millisecond}
 	backend, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{}), grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		t.Fatal(err)
@@ -73,18 +74,18 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 	}
 	p := &proxy{endpoint: "unix://" + socket, backend: backend, changed: make(chan struct{})}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(bytesCodec{}), grpc.UnknownServiceHandler(p.handle), grpc.MaxRecvMsgSize(64<<20))
-	var served sync.WaitGroup
-	served.Go(func() { _ = p.server.Serve(l) }) // ends with Stop
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = p.server.Serve(l) }) // ends with Stop
 	t.Cleanup(func() {
 		p.set()
 		p.server.Stop()
-		served.Wait()
+		wg.Wait()
 		backend.Close()
 	})
 	return p
 }
 
-// set replaces the rules.
+// set replaces the rules, releases calls that hang and resets the hit count.
 func (p *proxy) set(rules ...*rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,26 +94,26 @@ func (p *proxy) set(rules ...*rule) {
 	p.changed = make(chan struct{})
 }
 
-// hit counts the calls that a rule was for since set.
-func (p *proxy) hit() int {
+// hitCount returns the number of calls that matched a rule since the last set.
+func (p *proxy) hitCount() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.hits
 }
 
-// isHolding reports whether a call hangs now.
-func (p *proxy) isHolding() bool {
+// isHanging reports whether a call hangs now.
+func (p *proxy) isHanging() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.held > 0
+	return p.hanging > 0
 }
 
-// hold keeps a call until the rules change; an error: its caller went away first.
-func (p *proxy) hold(ctx context.Context, changed chan struct{}) error {
+// waitForChange blocks a call until the rules change. It returns an error if the caller cancels first.
+func (p *proxy) waitForChange(ctx context.Context, changed chan struct{}) error {
 	count := func(by int) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.held += by
+		p.hanging += by
 	}
 	count(1)
 	defer count(-1)
@@ -124,11 +125,11 @@ func (p *proxy) hold(ctx context.Context, changed chan struct{}) error {
 	}
 }
 
-func (p *proxy) match(verb string, request []byte) (r *rule, changed chan struct{}) {
+func (p *proxy) match(method string, request []byte) (r *rule, changed chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, r := range p.rules {
-		if (r.verb == "" || r.verb == verb) && bytes.Contains(request, []byte(r.about)) {
+		if (r.method == "" || r.method == method) && bytes.Contains(request, []byte(r.contains)) {
 			p.hits++
 			if r.times--; r.times == 0 {
 				p.rules = append(p.rules[:i:i], p.rules[i+1:]...)
@@ -139,8 +140,8 @@ func (p *proxy) match(verb string, request []byte) (r *rule, changed chan struct
 	return nil, nil
 }
 
-// handle serves every call: of the CRI all have one request and one or, for
-// events, many answers.
+// handle serves every call. CRI methods have one request and one response, except GetContainerEvents,
+// which streams responses.
 func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(in)
 	var request []byte
@@ -149,21 +150,21 @@ func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 	}
 	r, changed := p.match(method[strings.LastIndex(method, "/")+1:], request)
 	ctx := in.Context()
-	if told, ok := metadata.FromIncomingContext(ctx); ok { // for containerd's own services
-		ctx = metadata.NewOutgoingContext(ctx, metadata.MD{"containerd-namespace": told.Get("containerd-namespace")})
+	if md, ok := metadata.FromIncomingContext(ctx); ok { // containerd's own services need the namespace
+		ctx = metadata.NewOutgoingContext(ctx, metadata.MD{"containerd-namespace": md.Get("containerd-namespace")})
 	}
 	switch {
 	case r == nil:
 	case r.fault == hang:
-		if err := p.hold(ctx, changed); err != nil {
+		if err := p.waitForChange(ctx, changed); err != nil {
 			return err
 		}
 	case r.fault == fail:
-		return status.Error(codes.Unknown, "fails, as told")
-	case r.fault == cut:
+		return status.Error(codes.Unknown, "injected fault")
+	case r.fault == dropResponse:
 		ctx = context.WithoutCancel(ctx)
-		var answer []byte
-		if err := p.backend.Invoke(ctx, method, &request, &answer); err != nil {
+		var response []byte
+		if err := p.backend.Invoke(ctx, method, &request, &response); err != nil {
 			return err
 		}
 		return status.Error(codes.Unavailable, "error reading from server: EOF")
@@ -176,20 +177,20 @@ func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 		return err
 	}
 	for {
-		var answer []byte
-		switch err := out.RecvMsg(&answer); {
+		var response []byte
+		switch err := out.RecvMsg(&response); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err
 		}
-		if err := in.SendMsg(&answer); err != nil {
+		if err := in.SendMsg(&response); err != nil {
 			return err
 		}
 	}
 }
 
-// startWithProxy is a node whose agent talks to its runtime through a proxy.
+// startWithProxy starts a node whose agent reaches its runtime through a proxy.
 func startWithProxy(t *testing.T, o options) (*node, *proxy) {
 	t.Helper()
 	o.noStart = true

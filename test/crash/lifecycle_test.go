@@ -66,7 +66,7 @@ func TestKillAtEveryLifecycleStage(t *testing.T) {
 				for _, s := range lifecycleStages {
 					w.killAt(moment, s)
 				}
-				watch.end()
+				watch.finish()
 			}
 		})
 	}

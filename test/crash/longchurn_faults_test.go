@@ -34,7 +34,7 @@ var faultKinds = []faultKind{
 	{"no network configuration", (*longChurn).removeNetwork},
 	{"the state's disk full", (*longChurn).fillState},
 	{"rubbish among the manifests", (*longChurn).addInvalidManifests},
-	{"a call's answer lost", func(h *longChurn) func() bool { return h.injectCallFault(cut) }},
+	{"a call's answer lost", func(h *longChurn) func() bool { return h.injectCallFault(dropResponse) }},
 	{"calls fail", func(h *longChurn) func() bool { return h.injectCallFault(fail) }},
 	{"a call hangs", func(h *longChurn) func() bool { return h.injectCallFault(hang) }},
 }
@@ -246,15 +246,15 @@ func (h *longChurn) injectCallFault(f fault) func() bool {
 	if h.proxy == nil {
 		return nil
 	}
-	verbs := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"}
+	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"}
 	times := 1
 	if f != hang {
 		times = 1 + h.rand.IntN(3)
 	}
-	h.proxy.set(&rule{verb: verbs[h.rand.IntN(len(verbs))], fault: f, times: times})
+	h.proxy.set(&rule{method: methods[h.rand.IntN(len(methods))], fault: f, times: times})
 	return func() bool {
-		hit := h.proxy.hit() > 0
+		hitCount := h.proxy.hitCount() > 0
 		h.proxy.set()
-		return hit
+		return hitCount
 	}
 }

@@ -117,8 +117,8 @@ func (h *longChurn) run() {
 			h.Errorf("%s has the address %s, had %s", name, p.Status.PodIP, status[name].Status.PodIP)
 		}
 	}
-	watch.end()
-	h.log.answers, h.log.wereReady = watch.told, len(watch.first)
+	watch.finish()
+	h.log.answers, h.log.wereReady = watch.comparisons, len(watch.firstReady)
 	for _, name := range names {
 		h.removeManifest(name)
 	}

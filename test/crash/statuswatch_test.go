@@ -11,100 +11,100 @@ import (
 	"berth/nodeapi"
 )
 
-// statusWatch watches all pods of a node over any number of the agent's lives. Of each
-// incarnation of a pod it knows what it last was while it was Ready.
+// statusWatch watches all pods of a node across agent restarts. It compares each status with the status
+// that the incarnation had when it first was Ready.
 type statusWatch struct {
 	*node
-	edits func(p *corev1.Pod) int32 // how often its image was edited: then its container may begin again; nil: never
-	also  func(was, is *corev1.Pod) // more to compare with what was first Ready; nil: nothing
+	// edits returns the number of edits that permit a restart of the pod's containers; nil: none.
+	edits       func(p *corev1.Pod) int32
+	compareMore func(oldPod, newPod *corev1.Pod) // additional comparison; may be nil
 
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
-	mu    sync.Mutex
-	first map[types.UID]*corev1.Pod // as it was when it was first Ready
-	told  int                       // what was said of pods that had been Ready
-	lives int                       // how often the agent was there to be asked
+	stop        context.CancelFunc
+	wg          sync.WaitGroup
+	mu          sync.Mutex
+	firstReady  map[types.UID]*corev1.Pod // the pod when it first was Ready
+	comparisons int                       // number of compared statuses
+	syncs       int                       // number of times the watch was established
 }
 
-// watchStatus begins one, which lasts until end.
-func (n *node) watchStatus(edits func(p *corev1.Pod) int32, also func(was, is *corev1.Pod)) *statusWatch {
+// watchStatus starts a statusWatch. It runs until finish.
+func (n *node) watchStatus(edits func(p *corev1.Pod) int32, compareMore func(oldPod, newPod *corev1.Pod)) *statusWatch {
 	ctx, cancel := context.WithCancel(n.Context())
-	v := &statusWatch{node: n, edits: edits, also: also, stop: cancel, first: map[types.UID]*corev1.Pod{}}
-	v.wg.Go(func() {
-		again := time.NewTicker(5 * time.Millisecond)
-		defer again.Stop()
+	w := &statusWatch{node: n, edits: edits, compareMore: compareMore, stop: cancel, firstReady: map[types.UID]*corev1.Pod{}}
+	w.wg.Go(func() {
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
 		for ctx.Err() == nil {
-			// It breaks off when the agent dies, and fails while that is dead.
+			// The watch ends when the agent is killed, and fails while the agent is down.
 			_ = n.client.WatchPods(ctx, nodeapi.PodsRequest{}, func(e nodeapi.PodEvent) error {
-				v.mu.Lock()
-				defer v.mu.Unlock()
+				w.mu.Lock()
+				defer w.mu.Unlock()
 				switch {
 				case e.Type == nodeapi.Synced:
-					v.lives++
+					w.syncs++
 				case e.Pod != nil && e.Type != nodeapi.Deleted:
-					v.check(e.Pod)
+					w.check(e.Pod)
 				}
 				return nil
 			})
 			select {
 			case <-ctx.Done():
-			case <-again.C:
+			case <-ticker.C:
 			}
 		}
 	})
-	return v
+	return w
 }
 
-// agentStarts is how often the agent was there to be asked so far.
-func (v *statusWatch) agentStarts() int {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.lives
+// agentStarts returns how often the watch was established so far, which is once per run of the agent.
+func (w *statusWatch) agentStarts() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.syncs
 }
 
-// check judges what the agent says of a pod.
-func (v *statusWatch) check(p *corev1.Pod) {
+// check compares a reported pod with its first Ready status.
+func (w *statusWatch) check(p *corev1.Pod) {
 	if p.DeletionTimestamp != nil {
 		return
 	}
-	was := v.first[p.UID]
+	oldPod := w.firstReady[p.UID]
 	switch {
-	case v.edits != nil && v.edits(p) > 0: // it begins again, at an unknown time
-		delete(v.first, p.UID)
-	case was == nil && isReady(p):
-		v.first[p.UID] = p
-	case was != nil:
-		v.told++
-		v.compareReady(was, p)
-		if v.also != nil {
-			v.also(was, p)
+	case w.edits != nil && w.edits(p) > 0: // its container restarts at an unknown time
+		delete(w.firstReady, p.UID)
+	case oldPod == nil && isReady(p):
+		w.firstReady[p.UID] = p
+	case oldPod != nil:
+		w.comparisons++
+		w.compareReady(oldPod, p)
+		if w.compareMore != nil {
+			w.compareMore(oldPod, p)
 		}
 	}
 }
 
-// compareReady finds that a pod is not Ready any more, or was not for a while, or
-// that a container has restarted. That of one that was never Ready may: a start
-// that the agent's death has cut off is made again, and counted.
-func (v *statusWatch) compareReady(was, is *corev1.Pod) {
+// compareReady reports if a pod is or was no longer Ready, or if a container has restarted. Before the
+// pod is Ready, restarts are permitted: an interrupted start is repeated and counted as a restart.
+func (w *statusWatch) compareReady(oldPod, newPod *corev1.Pod) {
 	before := map[string]corev1.ContainerStatus{}
-	for _, s := range statuses(was) {
+	for _, s := range statuses(oldPod) {
 		before[s.Name] = s
 	}
-	for _, s := range statuses(is) {
+	for _, s := range statuses(newPod) {
 		if b := before[s.Name]; s.RestartCount != b.RestartCount || s.ContainerID != b.ContainerID {
-			v.Errorf("%s/%s: %d restarts, %s, was %d, %s", is.Name, s.Name, s.RestartCount, s.ContainerID, b.RestartCount, b.ContainerID)
+			w.Errorf("%s/%s: restart count %d, ID %s, was %d, %s", newPod.Name, s.Name, s.RestartCount, s.ContainerID, b.RestartCount, b.ContainerID)
 		}
 	}
-	v.compareCondition(was, is)
+	w.compareCondition(oldPod, newPod)
 }
 
-func (v *statusWatch) compareCondition(was, is *corev1.Pod) {
-	before, now := readyOf(was), readyOf(is)
+func (w *statusWatch) compareCondition(oldPod, newPod *corev1.Pod) {
+	before, now := readyOf(oldPod), readyOf(newPod)
 	if now.Status != corev1.ConditionTrue || !now.LastTransitionTime.Equal(&before.LastTransitionTime) {
-		v.Errorf("%s: Ready=%s since %s (%s %s), was Ready since %s", is.Name, now.Status, now.LastTransitionTime, now.Reason, now.Message, before.LastTransitionTime)
+		w.Errorf("%s: Ready=%s since %s (%s %s), was Ready since %s", newPod.Name, now.Status, now.LastTransitionTime, now.Reason, now.Message, before.LastTransitionTime)
 	}
-	if is.Status.PodIP != was.Status.PodIP {
-		v.Errorf("%s: address %q, was %q", is.Name, is.Status.PodIP, was.Status.PodIP)
+	if newPod.Status.PodIP != oldPod.Status.PodIP {
+		w.Errorf("%s: pod IP %q, was %q", newPod.Name, newPod.Status.PodIP, oldPod.Status.PodIP)
 	}
 }
 
@@ -114,16 +114,16 @@ func readyOf(p *corev1.Pod) corev1.PodCondition {
 			return c
 		}
 	}
-	return corev1.PodCondition{Status: "not told"}
+	return corev1.PodCondition{Status: "missing"}
 }
 
-// end ends the vigil, which must have seen something.
-func (v *statusWatch) end() {
-	v.Helper()
-	v.stop()
-	v.wg.Wait()
-	v.Logf("%d pods were Ready, and were told of %d times in %d lives of the agent", len(v.first), v.told, v.lives)
-	if len(v.first) == 0 || v.told == 0 {
-		v.Error("no pod was ever seen Ready, and again later")
+// finish stops the watch. It reports an error if no status was compared.
+func (w *statusWatch) finish() {
+	w.Helper()
+	w.stop()
+	w.wg.Wait()
+	w.Logf("%d pods were Ready; compared %d statuses in %d runs of the agent", len(w.firstReady), w.comparisons, w.syncs)
+	if len(w.firstReady) == 0 || w.comparisons == 0 {
+		w.Error("no status of a pod that had been Ready was compared")
 	}
 }
