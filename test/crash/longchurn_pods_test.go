@@ -18,39 +18,39 @@ import (
 	"berth/test/images"
 )
 
-// podKind is what becomes of a pod of the hour.
-type podKind int
+// podBehavior is the behavior of a pod in TestLongChurn.
+type podBehavior int
 
 const (
-	serves  podKind = iota // one of the churn's kinds, with volumes of many kinds and a memory limit
-	exposed                // the same with a port of the host
-	rich                   // an init container, a sidecar and two containers
-	works                  // ends well
-	fails                  // ends badly, for good
-	crashes                // ends badly, and begins again
-	poor                   // its image is not to be had
-	fates
+	serving      podBehavior = iota // a churn pod with volumes of many types and a memory limit
+	hostPort                        // like serving, with a host port
+	rich                            // an init container, a sidecar and two containers
+	succeeds                        // exits with 0 and does not restart
+	fails                           // exits with an error and does not restart
+	crashLoops                      // exits with an error and restarts
+	imageMissing                    // its image cannot be pulled
+	behaviors
 )
 
-// desiredPod is a pod of the hour as it is wanted now.
+// desiredPod is the desired state of a pod in TestLongChurn.
 type desiredPod struct {
 	incarnation
-	fate     podKind
-	config   int   // what its ConfigMap says; 0: it has none
-	memory   int64 // MiB that its container may have; 0: no limit
-	restarts int32 // that its status tells at least: something outside struck its containers
+	behavior podBehavior
+	config   int   // revision of its ConfigMap; 0: no ConfigMap
+	memory   int64 // memory limit of its container in MiB; 0: no limit
+	restarts int32 // minimum restart count, because a fault killed its containers
 }
 
 const (
-	fewest, most = 3, 8 // pods beside the untouched ones
-	nowhere      = "registry.example/berth/none:1"
+	minPods, maxPods = 3, 8 // number of pods besides the stable ones
+	missingImage     = "registry.example/berth/none:1"
 )
 
-func (w *desiredPod) canStart() bool { return w.fate != poor }
+func (w *desiredPod) canStart() bool { return w.behavior != imageMissing }
 
-func (w *desiredPod) configText() string { return "is at " + strconv.Itoa(w.config) }
+func (w *desiredPod) configText() string { return "revision " + strconv.Itoa(w.config) }
 
-// witness is what witnessOf makes of its pod.
+// witness returns the witnessPrefix of its pod.
 func (w *desiredPod) witness() string {
 	if w.edit > 0 {
 		return fmt.Sprintf("%s.%d", w.name, w.edit)
@@ -58,63 +58,63 @@ func (w *desiredPod) witness() string {
 	return w.name
 }
 
-// mismatch says how a pod is not as it is wanted; empty: it is.
+// mismatch describes how a pod differs from its desired state. It returns an empty string if it does not.
 func (w *desiredPod) mismatch(p *corev1.Pod) string {
 	if p.DeletionTimestamp != nil {
-		return "it is being deleted"
+		return "is being deleted"
 	}
 	if witnessPrefix(p) != w.witness() {
-		return "it is not yet the pod of the last edit"
+		return "has not been replaced by the last edit"
 	}
 	var main corev1.ContainerStatus
 	if len(p.Status.ContainerStatuses) > 0 {
 		main = p.Status.ContainerStatuses[0]
 	}
 	var good bool
-	switch w.fate {
-	case works:
+	switch w.behavior {
+	case succeeds:
 		good = p.Status.Phase == corev1.PodSucceeded
 	case fails:
 		good = p.Status.Phase == corev1.PodFailed
-	case crashes:
+	case crashLoops:
 		good = main.State.Terminated != nil || main.LastTerminationState.Terminated != nil
-	case poor:
+	case imageMissing:
 		good = main.State.Waiting != nil && (main.State.Waiting.Reason == "ErrImagePull" || main.State.Waiting.Reason == "ImagePullBackOff")
 	default:
 		good = isReady(p) && p.Spec.Containers[0].Image == w.image
 	}
 	switch {
 	case !good:
-		return fmt.Sprintf("it is %s, its first container %+v", p.Status.Phase, main.State)
+		return fmt.Sprintf("phase %s, first container %+v", p.Status.Phase, main.State)
 	case main.RestartCount < w.restarts:
-		return fmt.Sprintf("%d restarts, and its containers were struck: at least %d", main.RestartCount, w.restarts)
+		return fmt.Sprintf("got %d restarts, want at least %d", main.RestartCount, w.restarts)
 	case w.memory > 0 && (main.Resources == nil || main.Resources.Limits.Memory().Value() != w.memory<<20):
-		return fmt.Sprintf("its container has %+v and is to have %d MiB", main.Resources, w.memory)
+		return fmt.Sprintf("container resources: got %+v, want a memory limit of %d MiB", main.Resources, w.memory)
 	}
 	return ""
 }
 
-// configMapFile is what the file of a pod's ConfigMap says.
+// configMapFile returns the content of the file in a pod's ConfigMap volume.
 func (h *longChurn) configMapFile(p *corev1.Pod) string {
 	text, _ := os.ReadFile(filepath.Join(h.agent.RootDir, "pods", string(p.UID), "volumes/kubernetes.io~configmap/config/key"))
 	return string(text)
 }
 
-// step changes what is wanted.
+// step creates, edits or removes one random pod.
 func (h *longChurn) step() {
 	h.Helper()
 	names := slices.Sorted(maps.Keys(h.desired))
-	if len(names) < fewest || len(names) < most && h.rand.IntN(2) == 0 {
-		h.create(fmt.Sprintf("churn-%d", h.log.came+1), podKind(h.rand.IntN(int(fates))))
+	if len(names) < minPods || len(names) < maxPods && h.rand.IntN(2) == 0 {
+		h.create(fmt.Sprintf("churn-%d", h.log.created+1), podBehavior(h.rand.IntN(int(behaviors))))
 		return
 	}
 	w := h.desired[names[h.rand.IntN(len(names))]]
 	const changes = 5
 	switch what := h.rand.IntN(changes + 1); {
-	case what == changes || w.fate > rich: // those that end or wait are not edited
+	case what == changes || w.behavior > rich: // pods that exit or wait are not edited
 		h.remove(w.name)
 		return
-	case what == 0 || w.fate == rich:
+	case what == 0 || w.behavior == rich:
 		w.config++
 		h.edit(w, "ConfigMap")
 	case what == 1:
@@ -123,34 +123,34 @@ func (h *longChurn) step() {
 		} else {
 			w.image = images.TestboxRef
 		}
-		h.excuseRestart(w)
-		h.edit(w, "image, in place")
+		h.allowRestart(w)
+		h.edit(w, "image in place")
 	case what == 2:
 		w.edit++
 		w.restarts = 0
-		h.edit(w, "another pod of the name")
+		h.edit(w, "replacement by a pod of the same name")
 	default:
 		w.memory = 64 + 32*(w.memory/32%3) // 64, 96, 128 in turn
 		h.edit(w, "resize")
 	}
 }
 
-// create wants one more pod.
-func (h *longChurn) create(name string, f podKind) {
+// create creates a pod.
+func (h *longChurn) create(name string, f podBehavior) {
 	h.Helper()
-	h.log.came++
-	w := &desiredPod{incarnation: incarnation{name: name, kind: h.rand.IntN(kinds), image: images.TestboxRef}, fate: f}
+	h.log.created++
+	w := &desiredPod{incarnation: incarnation{name: name, kind: h.rand.IntN(kinds), image: images.TestboxRef}, behavior: f}
 	for _, other := range h.desired {
-		if other.fate == exposed && f == exposed {
-			w.fate = serves // there is one port
+		if other.behavior == hostPort && f == hostPort {
+			w.behavior = serving // there is only one port
 		}
 	}
-	if w.fate <= rich {
+	if w.behavior <= rich {
 		w.config = 1
 	} else {
-		h.excuseRestart(w) // it is Ready for as long as it runs
+		h.allowRestart(w) // the pod is Ready only while it runs
 	}
-	if w.fate < rich {
+	if w.behavior < rich {
 		w.memory = 64
 	}
 	h.desired[name] = w
@@ -169,30 +169,29 @@ func (h *longChurn) edit(w *desiredPod, what string) {
 	h.put(w.name, h.objects(w)...)
 }
 
-// excuseRestart has the vigil not mind that an incarnation is not Ready any more, or begins
-// again.
-func (h *longChurn) excuseRestart(w *desiredPod) {
+// allowRestart tells the statusWatch that the incarnation may become not Ready or restart.
+func (h *longChurn) allowRestart(w *desiredPod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.edits[w.witness()]++
 }
 
-// objects are the pod and what it names.
+// objects returns the pod and the objects that it refers to.
 func (h *longChurn) objects(w *desiredPod) []any {
 	never := func(p *corev1.Pod) []any {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		return []any{p}
 	}
-	switch w.fate {
-	case works:
+	switch w.behavior {
+	case succeeds:
 		return never(h.simple(w.name, "print", "works", ",", "sleep", "300ms"))
 	case fails:
 		return never(h.simple(w.name, "exit", "3"))
-	case crashes:
+	case crashLoops:
 		return []any{h.simple(w.name, "sleep", "200ms", ",", "exit", "1")}
-	case poor:
+	case imageMissing:
 		p := h.simple(w.name)
-		p.Spec.Containers[0].Image = nowhere
+		p.Spec.Containers[0].Image = missingImage
 		return []any{p}
 	case rich:
 		all := h.rich(w.name)
@@ -207,7 +206,7 @@ func (h *longChurn) objects(w *desiredPod) []any {
 	}
 }
 
-// podWithVolumes is one of the churn's pods with volumes of many kinds and a memory limit.
+// podWithVolumes returns a churn pod with volumes of many types and a memory limit.
 func (h *longChurn) podWithVolumes(w *desiredPod) []any {
 	p := h.pod(&w.incarnation)
 	m := &p.Spec.Containers[0]
@@ -227,7 +226,7 @@ func (h *longChurn) podWithVolumes(w *desiredPod) []any {
 		m.VolumeMounts = append(m.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
 	}
 	m.VolumeMounts = append(m.VolumeMounts, corev1.VolumeMount{Name: "disk", MountPath: "/part", SubPath: "part/of"})
-	// In one order, or each edit would make another pod.
+	// In a fixed order, because otherwise each edit would replace the pod.
 	slices.SortFunc(p.Spec.Volumes, func(a, b corev1.Volume) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(m.VolumeMounts, func(a, b corev1.VolumeMount) int { return strings.Compare(a.MountPath, b.MountPath) })
 	limit := corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(w.memory<<20, resource.BinarySI)}
@@ -238,7 +237,7 @@ func (h *longChurn) podWithVolumes(w *desiredPod) []any {
 			PeriodSeconds: 1, FailureThreshold: 60,
 		}
 	}
-	if w.fate == exposed {
+	if w.behavior == hostPort {
 		m.Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: int32(h.port)}}
 	}
 	podspec.SetDefaults(p)

@@ -22,138 +22,136 @@ import (
 	"berth/test/hosts"
 )
 
-// figures are counts and sizes by what they are of.
-type figures map[string]int64
+// measurements are counts and sizes by name.
+type measurements map[string]int64
 
-// What is counted at a rest point, and must be what it was: first what costs little
-// to look at, and is looked at all the time too.
+// Names of the counts at a rest point. They must not exceed the baseline. The cheap ones are sampled during
+// the whole run too.
 var (
-	cheapNames = []string{"goroutines", "descriptors", "mounts", "network namespaces", "cgroups", "addresses", "files", "notes"}
+	cheapNames = []string{"goroutines", "descriptors", "mounts", "network namespaces", "cgroups", "addresses", "files", "exec records"}
 	restNames  = []string{"processes", "rules", "chains", "links", "attachments", "directories", "leases", "snapshots"}
 )
 
 const (
-	heapSlack     = 1 << 20 // of what is in use at a rest point, from leg to leg: see flat
+	heapSlack     = 1 << 20 // permitted growth between rest points: see checkMemoryGrowth
 	residentSlack = 8 << 20
 )
 
-// restPoint is what there was after a leg, when only the untouched pods
-// were left.
+// restPoint contains the measurements after a leg, when only the stable pods run.
 type restPoint struct {
-	at     time.Duration
-	life   int
-	came   int // pods so far
-	counts figures
-	sizes  figures // bytes: heap, stacks, resident, store
+	at       time.Duration
+	agentRun int
+	created  int // number of pods created so far
+	counts   measurements
+	sizes    measurements // bytes: heap, stacks, resident, store
 }
 
-// sample is a look in passing; -1: not to be had.
+// sample contains measurements during a leg. The value -1 means that it could not be measured.
 type sample struct {
-	at      time.Duration
-	figures figures
+	at           time.Duration
+	measurements measurements
 }
 
-// recordRestPoint waits until the agent and the host have come to rest, with as much of
-// everything as at the first time, and notes what there is.
+// recordRestPoint waits until only the stable pods run and no count exceeds the baseline, and records the
+// measurements.
 func (h *longChurn) recordRestPoint() {
 	h.Helper()
-	h.waitFor("only the pods that stay to be in the runtime", func() bool {
+	h.waitFor("only the stable pods to remain in the runtime", func() bool {
 		return len(h.pods()) == stablePods && len(h.sandboxes("")) == stablePods
 	})
-	p := restPoint{life: h.life, came: h.log.came}
-	first := figures{}
-	if len(h.log.rests) > 0 {
-		first = maps.Clone(h.log.rests[0].counts)
+	p := restPoint{agentRun: h.agentRun, created: h.log.created}
+	first := measurements{}
+	if len(h.log.restPoints) > 0 {
+		first = maps.Clone(h.log.restPoints[0].counts)
 	}
-	if short := h.length < 5*time.Minute; short || len(h.log.rests) < h.legs {
-		delete(first, "notes") // a user's command is noted for a minute, which is waited for at the end only
+	if short := h.duration < 5*time.Minute; short || len(h.log.restPoints) < h.legs {
+		// The agent keeps the record of an exec for a minute. Only the last rest point waits for its removal.
+		delete(first, "exec records")
 	}
-	p.counts = h.pollMinimum("what is looked at in passing to be what it was", h.cheapFigures, first, 10)
-	maps.Copy(p.counts, h.pollMinimum("what stays to be what it was", h.restFigures, first, 3))
-	// What a leg has left to be given back is given back some seconds after it.
-	resident := int64(0)
-	for _, was := range h.log.rests[min(1, len(h.log.rests)):] {
-		if was.life == h.life && !raceEnabled { // the race detector keeps a memory of its own
-			resident = was.sizes["resident"] + residentSlack
+	p.counts = h.pollMinimum("cheap counts to return to the baseline", h.measureCheap, first, 10)
+	maps.Copy(p.counts, h.pollMinimum("other counts to return to the baseline", h.measureAtRest, first, 3))
+	// The agent returns memory to the OS some seconds after a leg.
+	residentLimit := int64(0)
+	for _, old := range h.log.restPoints[min(1, len(h.log.restPoints)):] {
+		if old.agentRun == h.agentRun && !raceEnabled { // the race detector has its own memory
+			residentLimit = old.sizes["resident"] + residentSlack
 			break
 		}
 	}
 	p.sizes = h.memory()
-	if resident > 0 && p.sizes["resident"] > resident {
+	if residentLimit > 0 && p.sizes["resident"] > residentLimit {
 		ctx, cancel := context.WithTimeout(h.Context(), waitTimeout)
-		_ = hosts.WaitFor(ctx, "memory to be given back", func() (bool, error) { // whether it was enough is judged at the end
-			p.sizes["resident"] = min(p.sizes["resident"], residentOf(h.agent.Pid()))
-			return p.sizes["resident"] <= resident, nil
+		_ = hosts.WaitFor(ctx, "memory to be returned to the OS", func() (bool, error) { // checkMemoryGrowth checks the result
+			p.sizes["resident"] = min(p.sizes["resident"], residentBytes(h.agent.Pid()))
+			return p.sizes["resident"] <= residentLimit, nil
 		})
 		cancel()
 	}
 	p.at = h.elapsed()
-	h.log.rests = append(h.log.rests, p)
-	h.Logf("rest point after %s, %d pods: %v, in KiB %v", p.at.Round(time.Second), p.came, p.counts, p.sizes.inKiB())
+	h.log.restPoints = append(h.log.restPoints, p)
+	h.Logf("rest point after %s, %d pods: %v, sizes in KiB %v", p.at.Round(time.Second), p.created, p.counts, p.sizes.inKiB())
 }
 
-func (f figures) inKiB() figures {
-	out := figures{}
+func (f measurements) inKiB() measurements {
+	out := measurements{}
 	for k, v := range f {
 		out[k] = v >> 10
 	}
 	return out
 }
 
-// pollMinimum looks time and again until of nothing there is more than at first; the first
-// time it looks so many times. What is under way at one look, as a probe, is not at
-// the next: the least of each is what stays.
-func (h *longChurn) pollMinimum(what string, look func() figures, first figures, looks int) figures {
+// pollMinimum measures until no count exceeds the baseline first. Without a baseline, it measures the given
+// number of rounds. It returns the minimum of each count, because short activities such as probes are part
+// of some measurements only.
+func (h *longChurn) pollMinimum(what string, measure func() measurements, first measurements, rounds int) measurements {
 	h.Helper()
-	least := figures{}
-	over := func() (out []string) {
+	minimum := measurements{}
+	exceeded := func() (out []string) {
 		for _, name := range slices.Sorted(maps.Keys(first)) {
-			if is, looked := least[name]; looked && is > first[name] {
-				was := first[name]
-				out = append(out, fmt.Sprintf("%d %s, at first %d", is, name, was))
+			if n, ok := minimum[name]; ok && n > first[name] {
+				out = append(out, fmt.Sprintf("%s: got %d, want at most %d", name, n, first[name]))
 			}
 		}
 		return out
 	}
 	if !h.pollUntil(cleanupTimeout, what, func() bool {
-		for name, n := range look() {
-			if old, seen := least[name]; !seen || n < old {
-				least[name] = n
+		for name, n := range measure() {
+			if old, seen := minimum[name]; !seen || n < old {
+				minimum[name] = n
 			}
 		}
-		looks--
-		return looks < 0 && len(first) == 0 || len(first) > 0 && len(over()) == 0
+		rounds--
+		return rounds < 0 && len(first) == 0 || len(first) > 0 && len(exceeded()) == 0
 	}) {
-		h.Errorf("more than at first: %s", strings.Join(over(), ", "))
-		h.Logf("goroutines:\n%s", h.getPage("/debug/pprof/goroutine?debug=1"))
+		h.Errorf("counts exceed the baseline: %s", strings.Join(exceeded(), ", "))
+		h.Logf("goroutines:\n%s", h.httpGet("/debug/pprof/goroutine?debug=1"))
 		h.Logf("descriptors: %v", h.descriptors())
 		h.Logf("files:\n%s", strings.Join(h.files(), "\n"))
-		h.Logf("of pods:\n%s", strings.Join(h.host.PodLeftovers(), "\n"))
+		h.Logf("pod resources on the host:\n%s", strings.Join(h.host.PodLeftovers(), "\n"))
 	}
-	return least
+	return minimum
 }
 
-// cheapFigures is what can be looked at all the time; nothing of it needs the runtime.
-func (h *longChurn) cheapFigures() figures {
-	h.client.Close() // this program's idle connections are descriptors of the agent
+// measureCheap returns the counts that do not require a call to the runtime.
+func (h *longChurn) measureCheap() measurements {
+	h.client.Close() // idle connections of the test count as descriptors of the agent
 	t := h.host.CountResources()
-	f := figures{
+	f := measurements{
 		"goroutines": h.metric("go_goroutines"), "descriptors": int64(len(h.descriptors())), "mounts": int64(t.Mounts),
-		"network namespaces": int64(t.Namespaces), "cgroups": int64(t.Cgroups), "addresses": int64(t.Addresses), "notes": 0,
+		"network namespaces": int64(t.Namespaces), "cgroups": int64(t.Cgroups), "addresses": int64(t.Addresses), "exec records": 0,
 	}
 	all := h.files()
 	for _, file := range all {
 		if strings.HasPrefix(file, h.agent.StateDir+"/commands/") {
-			f["notes"]++ // of commands under way
+			f["exec records"]++ // of execs in progress
 		}
 	}
-	f["files"] = int64(len(all)) - f["notes"]
+	f["files"] = int64(len(all)) - f["exec records"]
 	return f
 }
 
-// files are those of the agent and of what it keeps for pods, but for the names of
-// images whose pull was called off: one stays each, until images are collected,
-// because the outcome is unknown.
+// files returns the files of the agent and its pods. It ignores the records of canceled image pulls: the
+// agent keeps them until image garbage collection because the outcome of the pull is unknown.
 func (h *longChurn) files() []string {
 	out := h.logLinks()
 	for _, dir := range []string{h.agent.RootDir, h.agent.LogsDir, h.agent.StateDir} {
@@ -161,16 +159,16 @@ func (h *longChurn) files() []string {
 			if err == nil && !d.IsDir() && !strings.Contains(path, "/image_manager/pulling/") {
 				out = append(out, path)
 			}
-			return nil // what vanishes meanwhile is gone
+			return nil // files may disappear during the walk
 		})
 	}
 	return out
 }
 
-// restFigures is what else pods have on the host, and what containerd keeps.
-func (h *longChurn) restFigures() figures {
+// measureAtRest returns the counts of other pod resources on the host and of containerd's resources.
+func (h *longChurn) measureAtRest() measurements {
 	h.Helper()
-	f := figures{}
+	f := measurements{}
 	for _, name := range restNames {
 		f[name] = 0
 	}
@@ -193,58 +191,58 @@ func (h *longChurn) restFigures() figures {
 		}
 	}
 	held, layers, err := h.host.CountLeasesAndSnapshots(h.Context())
-	h.must("count what containerd keeps", err)
+	h.must("count leases and snapshots", err)
 	f["leases"], f["snapshots"] = int64(held), int64(layers)
 	return f
 }
 
-// descriptors are what the agent's lead to.
-func (h *longChurn) descriptors() (to []string) {
+// descriptors returns the targets of the agent's file descriptors, sorted.
+func (h *longChurn) descriptors() (targets []string) {
 	dir := fmt.Sprintf("/proc/%d/fd", h.agent.Pid())
 	all, _ := os.ReadDir(dir)
 	for _, d := range all {
 		if l, err := os.Readlink(filepath.Join(dir, d.Name())); err == nil {
-			to = append(to, l)
+			targets = append(targets, l)
 		}
 	}
-	slices.Sort(to)
-	return to
+	slices.Sort(targets)
+	return targets
 }
 
-// memory is what the agent has after it collected its garbage, the least of several
-// times: of what is in use for a moment a part is found each time.
-func (h *longChurn) memory() figures {
+// memory returns the agent's memory sizes in bytes after a garbage collection. The heap and stack sizes are
+// the minimum of several measurements, because each one includes some short-lived memory.
+func (h *longChurn) memory() measurements {
 	h.Helper()
-	f := figures{}
+	f := measurements{}
 	for range 5 {
-		text := h.getPage("/debug/pprof/heap?gc=1&debug=1")
-		for name, mark := range map[string]string{"heap": "# HeapAlloc = ", "stacks": "# Stack = "} {
-			_, rest, found := strings.Cut(text, mark)
+		text := h.httpGet("/debug/pprof/heap?gc=1&debug=1")
+		for name, marker := range map[string]string{"heap": "# HeapAlloc = ", "stacks": "# Stack = "} {
+			_, rest, found := strings.Cut(text, marker)
 			digits, _, _ := strings.Cut(rest, "\n")
 			digits, _, _ = strings.Cut(digits, " ")
 			n, err := strconv.ParseInt(digits, 10, 64)
 			if !found || err != nil {
-				h.Fatalf("%s: %v in %.200q", mark, err, text)
+				h.Fatalf("%s: %v in %.200q", marker, err, text)
 			}
 			if old, seen := f[name]; !seen || n < old {
 				f[name] = n
 			}
 		}
 	}
-	f["resident"] = residentOf(h.agent.Pid())
+	f["resident"] = residentBytes(h.agent.Pid())
 	if st, err := os.Stat(filepath.Join(h.agent.StateDir, "berth.db")); err == nil {
 		f["store"] = st.Size()
 	}
-	if dir := os.Getenv("BERTH_CRASH_LOGS"); dir != "" { // GODEBUG=memprofilerate=… has it say more
-		file := fmt.Sprintf("hour-%s-%02d.", h.host.Version, len(h.log.rests))
-		h.must("keep a profile", os.WriteFile(filepath.Join(dir, file+"heap"), []byte(h.getPage("/debug/pprof/heap?gc=1")), 0o644))
-		h.must("keep a profile", os.WriteFile(filepath.Join(dir, file+"goroutines"), []byte(h.getPage("/debug/pprof/goroutine?debug=1")), 0o644))
+	if dir := os.Getenv("BERTH_CRASH_LOGS"); dir != "" { // set GODEBUG=memprofilerate=… for more detail
+		file := fmt.Sprintf("hour-%s-%02d.", h.host.Version, len(h.log.restPoints))
+		h.must("write a profile", os.WriteFile(filepath.Join(dir, file+"heap"), []byte(h.httpGet("/debug/pprof/heap?gc=1")), 0o644))
+		h.must("write a profile", os.WriteFile(filepath.Join(dir, file+"goroutines"), []byte(h.httpGet("/debug/pprof/goroutine?debug=1")), 0o644))
 	}
 	return f
 }
 
-// residentOf is the resident memory of a process in bytes; -1: it has none.
-func residentOf(pid int) int64 {
+// residentBytes returns the resident memory of a process in bytes, or -1 if there is no such process.
+func residentBytes(pid int) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	f := strings.Fields(string(text))
 	if len(f) < 2 {
@@ -257,8 +255,8 @@ func residentOf(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// getPage asks the agent for a page on a connection of its own; empty: no answer.
-func (h *longChurn) getPage(path string) string {
+// httpGet gets a page from the agent over a new connection. It returns an empty string on error.
+func (h *longChurn) httpGet(path string) string {
 	ctx, cancel := context.WithTimeout(h.Context(), 10*time.Second)
 	defer cancel()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -277,9 +275,9 @@ func (h *longChurn) getPage(path string) string {
 	return string(text)
 }
 
-// metric is a number that the agent tells; -1: it does not answer.
+// metric returns the value of one of the agent's metrics, or -1 if it is not available.
 func (h *longChurn) metric(name string) int64 {
-	lines := bufio.NewScanner(strings.NewReader(h.getPage("/metrics")))
+	lines := bufio.NewScanner(strings.NewReader(h.httpGet("/metrics")))
 	for lines.Scan() {
 		if v, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
 			n, err := strconv.ParseFloat(v, 64)
@@ -292,17 +290,17 @@ func (h *longChurn) metric(name string) int64 {
 	return -1
 }
 
-// sampling looks in passing until the function that it returns is called.
-func (h *longChurn) sampling() (stop func()) {
-	every := min(max(h.length/360, time.Second), 10*time.Second)
+// startSampling takes samples until stop is called.
+func (h *longChurn) startSampling() (stop func()) {
+	every := min(max(h.duration/360, time.Second), 10*time.Second)
 	ctx, cancel := context.WithCancel(h.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		again := time.NewTicker(every)
-		defer again.Stop()
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
 		for {
-			f := h.cheapFigures()
-			f["resident"] = residentOf(h.agent.Pid())
+			f := h.measureCheap()
+			f["resident"] = residentBytes(h.agent.Pid())
 			f["pods"] = -1
 			if pods := h.pods(); pods != nil {
 				f["pods"] = 0
@@ -312,41 +310,40 @@ func (h *longChurn) sampling() (stop func()) {
 					}
 				}
 			}
-			h.log.samples = append(h.log.samples, sample{at: h.elapsed(), figures: f})
+			h.log.samples = append(h.log.samples, sample{at: h.elapsed(), measurements: f})
 			select {
 			case <-ctx.Done():
 				return
-			case <-again.C:
+			case <-ticker.C:
 			}
 		}
 	})
 	stop = func() { cancel(); wg.Wait() }
-	h.Cleanup(stop) // of a test that fails before
+	h.Cleanup(stop) // in case the test fails before
 	return stop
 }
 
-// checkMemoryGrowth judges the memory of each life: from the first rest point that churn came
-// before to the last. Counts were waited for to be what they were.
+// checkMemoryGrowth checks the memory growth in each run of the agent, from the first rest point after churn
+// to the last. recordRestPoint checks the counts.
 //
-// heapSlack is what the agent's memories of pods that are gone may still grow by: the
-// events of 200 of them are kept for an hour, some 4 KiB each, and the first leg may
-// have had a quarter of as many.
+// heapSlack permits the growth of the event history: the agent keeps the events of 200 deleted pods for an
+// hour, about 4 KiB each, and the first leg may have had a quarter of these pods.
 func (h *longChurn) checkMemoryGrowth() {
 	h.Helper()
-	for life := range h.life + 1 {
-		var of []restPoint
-		for _, p := range h.log.rests[1:] {
-			if p.life == life {
-				of = append(of, p)
+	for agentRun := range h.agentRun + 1 {
+		var points []restPoint
+		for _, p := range h.log.restPoints[1:] {
+			if p.agentRun == agentRun {
+				points = append(points, p)
 			}
 		}
-		first, last := of[0], of[len(of)-1]
+		first, last := points[0], points[len(points)-1]
 		for what, slack := range map[string]int64{"heap": heapSlack, "resident": residentSlack} {
 			if what == "resident" && raceEnabled {
 				continue
 			}
-			if grown := last.sizes[what] - first.sizes[what]; grown > slack {
-				h.Errorf("%s has grown by %d KiB over %d pods in life %d: %d KiB, was %d", what, grown>>10, last.came-first.came, life+1, last.sizes[what]>>10, first.sizes[what]>>10)
+			if growth := last.sizes[what] - first.sizes[what]; growth > slack {
+				h.Errorf("%s memory grew by %d KiB over %d pods in run %d of the agent: %d KiB, was %d KiB", what, growth>>10, last.created-first.created, agentRun+1, last.sizes[what]>>10, first.sizes[what]>>10)
 			}
 		}
 	}

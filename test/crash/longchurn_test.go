@@ -18,17 +18,18 @@ import (
 )
 
 const (
-	shortHour = 45 * time.Second // in make test
-	wholeHour = time.Hour
+	defaultDuration = 45 * time.Second // in make test
+	tortureDuration = time.Hour
 )
 
-// durationSetting is a length of time that the environment may give.
+// durationSetting returns the duration in an environment variable. The defaults are torture with
+// BERTH_TORTURE and normal otherwise.
 func durationSetting(t *testing.T, name string, normal, torture time.Duration) time.Duration {
 	t.Helper()
 	if text := os.Getenv(name); text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
-			t.Fatalf("%s: %q is no length of time: %v", name, text, err)
+			t.Fatalf("%s: invalid duration %q: %v", name, text, err)
 		}
 		return d
 	}
@@ -38,67 +39,66 @@ func durationSetting(t *testing.T, name string, normal, torture time.Duration) t
 	return normal
 }
 
-// TestLongChurn has pods of all kinds come, change and go, and users look at
-// them and run commands in them, for an hour, while one fault after another strikes
-// and is let go. It goes by legs. After each leg all pods but three end, which no test
-// touches and that never notice anything, and the agent and the host come to rest:
-// then there is as much of everything as before the first leg, and the agent's
-// memory does not grow from leg to leg.
+// TestLongChurn creates, edits and removes pods of all kinds, sends user requests, and injects and
+// reverts one fault after another, for an hour with BERTH_TORTURE. Three stable pods are never changed and
+// must not be affected. The run consists of legs. After each leg, all other pods are deleted and the test
+// records a rest point: all resource counts must be those before the first leg, and the agent's memory
+// must not grow from leg to leg.
 //
-// The agent lives as long as half of the run, so that what it loses can be seen; in
-// its second life a proxy stands between it and the runtime, which loses calls.
+// The test restarts the agent only once, in the middle, so that leaks become visible. In its second run,
+// the agent reaches the runtime through a proxy that injects faults.
 func TestLongChurn(t *testing.T) {
 	t.Parallel()
-	length := durationSetting(t, "BERTH_HOUR", shortHour, wholeHour)
+	duration := durationSetting(t, "BERTH_HOUR", defaultDuration, tortureDuration)
 	seed := intSetting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
 	all := make([]*runRecord, len(hosts.Versions()))
-	t.Cleanup(func() { reportHour(t, seed, length, all) })
+	t.Cleanup(func() { writeChurnReport(t, seed, duration, all) })
 	for i, v := range hosts.Versions() {
 		all[i] = &runRecord{version: v, edits: map[string]int{}}
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			t.Logf("seed %d: BERTH_SEED=%d replays what is done, not when it strikes", seed, seed)
+			t.Logf("seed %d: set BERTH_SEED=%d to repeat the actions, though not their timing", seed, seed)
 			n := start(t, options{host: hosts.Options{Version: v}, agent: hosts.AgentOptions{StateDir: smallDisk(t, "64m")}})
 			h := &longChurn{
 				churn: &churn{node: n, rand: rand.New(rand.NewPCG(uint64(seed), uint64(i))), edits: map[string]int32{}},
-				log:   all[i], length: length, desired: map[string]*desiredPod{}, port: freePort(t),
+				log:   all[i], duration: duration, desired: map[string]*desiredPod{}, port: freePort(t),
 			}
-			h.legs = min(max(int(length/(6*time.Minute)), 4), 12)
+			h.legs = min(max(int(duration/(6*time.Minute)), 4), 12)
 			h.run()
 		})
 	}
 }
 
-// longChurn is one run.
+// longChurn is one run of TestLongChurn on one version of containerd.
 type longChurn struct {
-	*churn        // its makers of pods and who judges them
+	*churn        // creates and checks pods
 	log           *runRecord
-	length        time.Duration
+	duration      time.Duration
 	legs          int
-	life          int    // of the agent, from 0
-	proxy         *proxy // in its second life; nil: it talks to the runtime itself
-	began         time.Time
+	agentRun      int    // index of the agent's run: 0 or 1
+	proxy         *proxy // in the second run; nil: the agent uses the runtime's socket
+	started       time.Time
 	desired       map[string]*desiredPod
-	port          int   // of the host, for one pod at a time
-	pendingFaults []int // of troubles, not yet dealt
+	port          int   // host port for one pod at a time
+	pendingFaults []int // shuffled indexes into faultKinds
 }
 
 func (h *longChurn) run() {
 	h.must("no registry", h.host.SetRegistry("registry.example", "server = \"http://127.0.0.1:1\"\n"))
 	names := h.createStablePods()
 	before, status := h.liveObjects(""), h.pods()
-	watch := h.watchStatus(h.editCount, func(was, is *corev1.Pod) {
-		if slices.Contains(names, is.Name) {
-			h.compareStatus(was, is)
+	watch := h.watchStatus(h.editCount, func(oldPod, newPod *corev1.Pod) {
+		if slices.Contains(names, newPod.Name) {
+			h.compareStatus(oldPod, newPod)
 		}
 	})
 	v, err := h.host.Runtime.Version(h.Context(), &runtimeapi.VersionRequest{})
 	h.must("version of containerd", err)
 	h.log.runtime, h.log.passed = v.RuntimeVersion, false
-	h.began = time.Now()
-	h.log.began = h.began
-	samples := h.sampling()
-	h.recordRestPoint() // before anything
+	h.started = time.Now()
+	h.log.started = h.started
+	stopSampling := h.startSampling()
+	h.recordRestPoint() // the baseline
 	for leg := range h.legs {
 		h.runLeg(leg, names)
 		h.recordRestPoint()
@@ -106,28 +106,28 @@ func (h *longChurn) run() {
 			h.Fatalf("in leg %d of %d", leg+1, h.legs)
 		}
 	}
-	samples()
-	h.log.took = time.Since(h.began)
+	stopSampling()
+	h.log.duration = time.Since(h.started)
 	h.checkMemoryGrowth()
 	h.checkStillLive(before)
-	h.waitFor("of the commands that hang no more than one to be left", func() bool { return h.processes(hangMarker) <= 1 })
+	h.waitFor("at most one hanging probe command to remain", func() bool { return h.processes(hangMarker) <= 1 })
 	for _, name := range names {
 		h.checkRanOnce(name)
 		if p := h.pods()[name]; p.Status.PodIP != status[name].Status.PodIP {
-			h.Errorf("%s has the address %s, had %s", name, p.Status.PodIP, status[name].Status.PodIP)
+			h.Errorf("%s: pod IP %s, want %s", name, p.Status.PodIP, status[name].Status.PodIP)
 		}
 	}
 	watch.finish()
-	h.log.answers, h.log.wereReady = watch.comparisons, len(watch.firstReady)
+	h.log.comparisons, h.log.readyPods = watch.comparisons, len(watch.firstReady)
 	for _, name := range names {
 		h.removeManifest(name)
 	}
 	h.waitNothingLeft()
 	h.log.passed = !h.Failed()
-	h.Logf("%d pods came and went in %s under %d faults; users: %s", h.log.came, h.log.took.Round(time.Second), len(h.log.faults), h.log.users.summary())
+	h.Logf("%d pods created and deleted in %s with %d faults; user requests: %s", h.log.created, h.log.duration.Round(time.Second), len(h.log.faults), h.log.users.summary())
 }
 
-// createStablePods makes the untouched pods.
+// createStablePods creates the pods that are never changed.
 func (h *longChurn) createStablePods() []string {
 	h.Helper()
 	names := make([]string, stablePods)
@@ -140,55 +140,54 @@ func (h *longChurn) createStablePods() []string {
 		}
 	}
 	h.awaitRunning(names...)
-	h.must("restart the agent", h.agent.Restart(h.Context())) // what it leaves behind is on disk
+	h.must("restart the agent", h.agent.Restart(h.Context())) // writes its state to disk
 	h.awaitRunning(names...)
-	h.waitFor("the probe that hangs to be under way", func() bool { return h.processes(hangMarker) == 1 })
+	h.waitFor("hanging probe command to run", func() bool { return h.processes(hangMarker) == 1 })
 	return names
 }
 
-// runLeg churns until its share of the time is over, and for some steps and a fault at
-// least; then all that it wanted goes. In the middle of the run the agent is killed.
+// runLeg runs steps and faults until its share of the time is over, at least one fault. It then removes
+// all pods except the stable ones. The middle leg kills the agent.
 func (h *longChurn) runLeg(number int, names []string) {
 	h.Helper()
-	users := h.runUsers(names)
-	end := h.began.Add(h.length * time.Duration(number+1) / time.Duration(h.legs))
-	for struck := 0; struck == 0 || time.Now().Before(end); struck++ {
+	stopUsers := h.runUsers(names)
+	end := h.started.Add(h.duration * time.Duration(number+1) / time.Duration(h.legs))
+	for faults := 0; faults == 0 || time.Now().Before(end); faults++ {
 		for range 3 + h.rand.IntN(12) {
 			h.step()
 			h.randomSleep()
 		}
-		if number == h.legs/2 && h.life == 0 {
+		if number == h.legs/2 && h.agentRun == 0 {
 			h.injectFault(faultKind{"agent killed", (*longChurn).killAgent})
 		} else {
 			h.injectFault(faultKind{})
 		}
 		if h.Failed() {
-			break // it says in which leg
+			break // run reports the leg
 		}
 	}
-	users()
+	stopUsers()
 	for _, name := range slices.Sorted(maps.Keys(h.desired)) {
 		h.remove(name)
 	}
-	h.waitSettled("all pods but those that stay to go")
+	h.waitSettled("all pods except the stable ones to be deleted")
 }
 
-// randomSleep waits for a random moment: users are not as fast as a loop. The second
-// sleep of this package that is no wait for anything.
+// randomSleep pauses between steps for a random time of at most 3 s: users are slower than a loop.
 func (h *longChurn) randomSleep() {
 	d := time.Duration(h.rand.ExpFloat64() * float64(500*time.Millisecond))
 	time.Sleep(min(d, 3*time.Second))
 }
 
-func (h *longChurn) elapsed() time.Duration { return time.Since(h.began) }
+func (h *longChurn) elapsed() time.Duration { return time.Since(h.started) }
 
-// waitSettled waits until all that is wanted is as it is wanted, and looks how often it
-// really began.
+// waitSettled waits until all pods are in their desired state. It then compares the number of starts in the
+// witness files with the restart counts.
 func (h *longChurn) waitSettled(what string) {
 	h.Helper()
-	amiss := ""
-	if !h.pollUntil(settleTimeout, what, func() bool { amiss = h.mismatch(); return amiss == "" }) {
-		h.Fatalf("%s: %s", what, amiss)
+	reason := ""
+	if !h.pollUntil(settleTimeout, what, func() bool { reason = h.mismatch(); return reason == "" }) {
+		h.Fatalf("%s: %s", what, reason)
 	}
 	h.checkNoDuplicates()
 	ran := map[string]int{}
@@ -201,30 +200,31 @@ func (h *longChurn) waitSettled(what string) {
 	for name, w := range h.desired {
 		p, ok := pods[name]
 		if !ok || len(p.Status.ContainerStatuses) == 0 {
-			h.Errorf("%s is not known any more", name)
+			h.Errorf("%s: missing from the pod list or without container status", name)
 			continue
 		}
 		starts := int(p.Status.ContainerStatuses[0].RestartCount) + 1
-		if w.fate == crashes {
-			starts++ // it may be beginning again just now
+		if w.behavior == crashLoops {
+			starts++ // it may be restarting now
 		}
 		switch {
 		case !w.canStart():
 			if h.startCount(w.witness(), "main") > 0 {
-				h.Errorf("%s ran, and has no image", name)
+				h.Errorf("%s started without an image", name)
 			}
 		case ran[name] < 1 || ran[name] > starts:
-			h.Errorf("%s really began %d times, and its status says %d", name, ran[name], starts)
-		case (w.fate == works || w.fate == fails) && ran[name] != 1:
-			h.Errorf("%s is to run once, and really began %d times", name, ran[name])
+			h.Errorf("%s: got %d starts, want 1 to %d according to its status", name, ran[name], starts)
+		case (w.behavior == succeeds || w.behavior == fails) && ran[name] != 1:
+			h.Errorf("%s: got %d starts, want 1", name, ran[name])
 		}
 		if hasHooks(&p) && h.startCount(w.witness(), "postStart") == 0 {
-			h.Errorf("the postStart hook of %s never ran", name)
+			h.Errorf("postStart hook of %s did not run", name)
 		}
 	}
 }
 
-// mismatch says what is not as it is wanted; empty: nothing.
+// mismatch describes the first difference from the desired state. It returns an empty string if there is
+// none.
 func (h *longChurn) mismatch() string {
 	pods := h.pods()
 	if pods == nil {
@@ -233,46 +233,46 @@ func (h *longChurn) mismatch() string {
 	for name, w := range h.desired {
 		p, ok := pods[name]
 		if !ok {
-			return name + " is not known"
+			return name + ": not in the pod list"
 		}
 		if why := w.mismatch(&p); why != "" {
 			return name + ": " + why
 		}
-		if want, is := w.configText(), h.configMapFile(&p); w.config > 0 && is != want {
-			return fmt.Sprintf("%s: its ConfigMap says %q and is to say %q", name, is, want)
+		if want, got := w.configText(), h.configMapFile(&p); w.config > 0 && got != want {
+			return fmt.Sprintf("%s: ConfigMap content: got %q, want %q", name, got, want)
 		}
 	}
 	if want := len(h.desired) + stablePods; len(pods) != want {
-		return fmt.Sprintf("%d pods are known, and %d are wanted", len(pods), want)
+		return fmt.Sprintf("got %d pods, want %d", len(pods), want)
 	}
 	return ""
 }
 
-// runRecord is what one run leaves for the report.
+// runRecord collects the results of one run for the report.
 type runRecord struct {
-	version   hosts.Version
-	runtime   string // as containerd says
-	began     time.Time
-	took      time.Duration
-	passed    bool
-	came      int
-	edits     map[string]int
-	faults    []faultRecord
-	rests     []restPoint
-	users     userRequests
-	answers   int // about pods that had been Ready
-	wereReady int // pods that were
-	samples   []sample
+	version     hosts.Version
+	runtime     string // version reported by containerd
+	started     time.Time
+	duration    time.Duration
+	passed      bool
+	created     int
+	edits       map[string]int
+	faults      []faultRecord
+	restPoints  []restPoint
+	users       userRequests
+	comparisons int // number of compared statuses of pods that had been Ready
+	readyPods   int // number of pods that had been Ready
+	samples     []sample
 }
 
-// faultRecord is a fault that struck.
+// faultRecord is a fault that took effect.
 type faultRecord struct {
-	kind     string
-	at, held time.Duration
-	recovery time.Duration // from when it was let go until all was as wanted
+	kind         string
+	at, duration time.Duration
+	recovery     time.Duration // from the revert until all pods were in their desired state
 }
 
-// faultsByKind are those of each kind, by name.
+// faultsByKind groups the faults by kind, each group sorted by recovery time.
 func (c *runRecord) faultsByKind() (kinds []string, of map[string][]faultRecord) {
 	of = map[string][]faultRecord{}
 	for _, b := range c.faults {

@@ -11,31 +11,31 @@ import (
 	"berth/nodeapi"
 )
 
-// userRequests counts what users did, and how much of it had its answer: the rest was cut
-// off by themselves, or asked while the agent or the runtime was away.
-type userRequests struct{ asked, answered map[string]int }
+// userRequests counts user requests by type, and how many of them succeeded. The others were canceled by
+// the user, or were sent while the agent or the runtime was down.
+type userRequests struct{ sent, succeeded map[string]int }
 
-func (v userRequests) summary() string {
-	return fmt.Sprintf("asked %v, answered %v", v.asked, v.answered)
+func (r userRequests) summary() string {
+	return fmt.Sprintf("sent %v, succeeded %v", r.sent, r.succeeded)
 }
 
-// runUsers look at pods, read and follow logs, run commands, forward ports, and leave in
-// the middle of half of what they do, until the function that it returns is called.
+// runUsers sends user requests (describe, logs, exec, port-forward and others) until stop is called. It
+// cancels many of them while they are in progress.
 func (h *longChurn) runUsers(stable []string) (stop func()) {
-	if h.log.users.asked == nil {
-		h.log.users = userRequests{asked: map[string]int{}, answered: map[string]int{}}
+	if h.log.users.sent == nil {
+		h.log.users = userRequests{sent: map[string]int{}, succeeded: map[string]int{}}
 	}
-	random := rand.New(rand.NewPCG(h.rand.Uint64(), 0)) // its own: how much is asked is a matter of time
+	random := rand.New(rand.NewPCG(h.rand.Uint64(), 0)) // separate, because the number of requests depends on timing
 	ctx, cancel := context.WithCancel(h.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ctx.Err() == nil {
-			one, leave := context.WithTimeout(ctx, time.Duration(50+random.IntN(2000))*time.Millisecond)
-			what, err := h.userRequest(one, random, stable[random.IntN(len(stable))])
-			leave()
-			h.log.users.asked[what]++
+			requestCtx, cancelRequest := context.WithTimeout(ctx, time.Duration(50+random.IntN(2000))*time.Millisecond)
+			what, err := h.userRequest(requestCtx, random, stable[random.IntN(len(stable))])
+			cancelRequest()
+			h.log.users.sent[what]++
 			if err == nil {
-				h.log.users.answered[what]++
+				h.log.users.succeeded[what]++
 			}
 			select {
 			case <-ctx.Done():
@@ -44,7 +44,7 @@ func (h *longChurn) runUsers(stable []string) (stop func()) {
 		}
 	})
 	stop = func() { cancel(); wg.Wait() }
-	h.Cleanup(stop) // of a test that fails before
+	h.Cleanup(stop) // in case the test fails before
 	return stop
 }
 
@@ -72,18 +72,18 @@ func (h *longChurn) userRequest(ctx context.Context, random *rand.Rand, pod stri
 	}
 }
 
-// portForward asks the pod's web server one thing. It is closed in the middle when ctx
-// ends.
+// portForward sends one request to the pod's web server through a port-forward. It closes the stream when
+// ctx is canceled.
 func (h *longChurn) portForward(ctx context.Context, pod string) error {
-	s, err := h.client.PortForward(ctx, "default", pod, 8080)
+	stream, err := h.client.PortForward(ctx, "default", pod, 8080)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	defer context.AfterFunc(ctx, func() { s.Close() })()
-	if _, err := io.WriteString(s, "GET /delay?d=100ms HTTP/1.0\r\n\r\n"); err != nil {
+	defer stream.Close()
+	defer context.AfterFunc(ctx, func() { stream.Close() })()
+	if _, err := io.WriteString(stream, "GET /delay?d=100ms HTTP/1.0\r\n\r\n"); err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, s)
+	_, err = io.Copy(io.Discard, stream)
 	return err
 }

@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// point is one of a line; a value below 0 is a gap.
+// point is a point of a line. A negative value is a gap.
 type point struct {
 	at    time.Duration
 	value float64
 }
 
-// line is one of a panel.
+// line is a line or a set of dots in a chartPanel.
 type line struct {
 	name   string
 	points []point
 	dots   bool // single points, not joined
 }
 
-// chartPanel is one plot over time. Ticks are moments at which something struck.
+// chartPanel is a plot over time. Ticks mark the times of faults.
 type chartPanel struct {
 	title string
 	lines []line
@@ -44,8 +44,8 @@ const (
 
 var colours = []string{"#1f6fb4", "#c8641e", "#2f8f4e", "#7a4fa3"}
 
-// draw makes an SVG of panels, one below the other, with one axis of time.
-func draw(length time.Duration, panels []chartPanel) string {
+// draw returns an SVG of panels, one below the other, with the same time axis.
+func draw(duration time.Duration, panels []chartPanel) string {
 	var b strings.Builder
 	height := panelHeight * len(panels)
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="%s" font-size="12" fill="%s">`+"\n",
@@ -53,29 +53,29 @@ func draw(length time.Duration, panels []chartPanel) string {
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="%s"/>`+"\n", plotWidth, height, background)
 	for i, p := range panels {
 		fmt.Fprintf(&b, `<g transform="translate(0 %d)">`+"\n", i*panelHeight)
-		p.draw(&b, length)
+		p.draw(&b, duration)
 		b.WriteString("</g>\n")
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
 }
 
-func (p *chartPanel) draw(b *strings.Builder, length time.Duration) {
-	top := 1.0
+func (p *chartPanel) draw(b *strings.Builder, duration time.Duration) {
+	maxValue := 1.0
 	for _, l := range p.lines {
 		for _, at := range l.points {
-			top = max(top, at.value)
+			maxValue = max(maxValue, at.value)
 		}
 	}
-	step := niceStep(top / 4)
-	top = math.Ceil(top/step) * step
+	step := niceStep(maxValue / 4)
+	maxValue = math.Ceil(maxValue/step) * step
 	x := func(at time.Duration) float64 {
-		return marginLeft + innerWidth*float64(at)/float64(max(length, time.Second))
+		return marginLeft + innerWidth*float64(at)/float64(max(duration, time.Second))
 	}
-	y := func(v float64) float64 { return marginTop + innerHeight*(1-v/top) }
+	y := func(v float64) float64 { return marginTop + innerHeight*(1-v/maxValue) }
 
 	fmt.Fprintf(b, `<text x="%d" y="18" font-weight="bold">%s</text>`+"\n", marginLeft, html.EscapeString(p.title))
-	for v := 0.0; v <= top+step/2; v += step {
+	for v := 0.0; v <= maxValue+step/2; v += step {
 		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="%s"/>`, marginLeft, plotWidth-marginRight, y(v), y(v), gridColour)
 		fmt.Fprintf(b, `<text x="%d" y="%.1f" text-anchor="end">%g</text>`+"\n", marginLeft-6, y(v)+4, v)
 	}
@@ -83,11 +83,11 @@ func (p *chartPanel) draw(b *strings.Builder, length time.Duration) {
 		fmt.Fprintf(b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="%s"/>`+"\n", x(at), x(at), marginTop, marginTop+innerHeight, tickColour)
 	}
 	unit, name := time.Minute, "min"
-	if length < 5*time.Minute {
+	if duration < 5*time.Minute {
 		unit, name = time.Second, "s"
 	}
-	every := niceStep(float64(length/unit) / 8)
-	for v := 0.0; v <= float64(length)/float64(unit); v += every {
+	every := niceStep(float64(duration/unit) / 8)
+	for v := 0.0; v <= float64(duration)/float64(unit); v += every {
 		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%g %s</text>`+"\n", x(time.Duration(v*float64(unit))), panelHeight-8, v, name)
 	}
 	legend := marginLeft + 8*len(p.title) + 20
@@ -124,7 +124,7 @@ func (l *line) draw(b *strings.Builder, colour string, x func(time.Duration) flo
 	}
 }
 
-// niceStep is the least of 1, 2, 5, 10, 20 and so on that is no less.
+// niceStep returns the smallest of 1, 2, 5, 10, 20 and so on that is not less than least.
 func niceStep(least float64) float64 {
 	for step := 1.0; ; step *= 10 {
 		for _, m := range []float64{1, 2, 5} {
@@ -135,8 +135,8 @@ func niceStep(least float64) float64 {
 	}
 }
 
-// TestPlotIsWellFormed: what is drawn is well-formed, nothing lies outside, and a gap
-// is one.
+// TestPlotIsWellFormed: the SVG is well-formed, all points are inside the panel, and a gap interrupts its
+// line.
 func TestPlotIsWellFormed(t *testing.T) {
 	t.Parallel()
 	text := draw(time.Hour, []chartPanel{
@@ -167,12 +167,12 @@ func TestPlotIsWellFormed(t *testing.T) {
 			for pair := range strings.FieldsSeq(a.Value) {
 				var x, y float64
 				if _, err := fmt.Sscanf(pair, "%g,%g", &x, &y); err != nil || x < marginLeft || x > plotWidth-marginRight || y < marginTop || y > marginTop+innerHeight {
-					t.Errorf("a point at %s: %v", pair, err)
+					t.Errorf("point outside of the panel: %s, %v", pair, err)
 				}
 			}
 		}
 	}
 	if count["polyline"] != 2 || count["circle"] != 1 || count["g"] != 2 || !strings.Contains(text, "a &lt; b &amp; c") {
-		t.Errorf("%v in\n%s", count, text)
+		t.Errorf("unexpected element counts %v in\n%s", count, text)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"berth/test/hosts"
 )
 
-// reportDir is where a run is to leave its report; empty: nowhere.
+// reportDir returns the directory for reports, or an empty string if none is requested.
 func reportDir(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("BERTH_REPORT")
@@ -34,7 +34,7 @@ func reportDir(t *testing.T) string {
 	return filepath.Join(repo, dir)
 }
 
-// writeReport writes a file of a report.
+// writeReport writes a file in the report directory.
 func writeReport(t *testing.T, dir, name, text string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -47,10 +47,10 @@ func writeReport(t *testing.T, dir, name, text string) {
 	t.Logf("report: %s", filepath.Join(dir, name))
 }
 
-// machine says where and with what a run was made.
+// machine describes the machine and the build of a run.
 func machine() string {
 	var u unix.Utsname
-	_ = unix.Uname(&u) // then it is empty
+	_ = unix.Uname(&u) // empty on error
 	field := func(file, name string) string {
 		text, _ := os.ReadFile(file)
 		for l := range strings.Lines(string(text)) {
@@ -69,7 +69,7 @@ func machine() string {
 	if raceEnabled {
 		built = "with"
 	}
-	return fmt.Sprintf("%d CPUs (%s), %s of memory, Linux %s, cgroup %s, %s; commit %s; built with %s, %s the race detector; load at the end %s.",
+	return fmt.Sprintf("%d CPUs (%s), %s of memory, Linux %s, cgroup %s, %s; commit %s; built with %s, %s the race detector; load average at the end %s.",
 		runtime.NumCPU(), field("/proc/cpuinfo", "model name"), field("/proc/meminfo", "MemTotal"), unix.ByteSliceToString(u.Release[:]), groups,
 		runtime.GOARCH, commit(), runtime.Version(), built, strings.Join(strings.Fields(string(load))[:3], " "))
 }
@@ -91,54 +91,57 @@ func verdict(passed bool) string {
 	return "**failed**"
 }
 
-// reportHour writes the report of an hour of churn, if one is asked for.
-func reportHour(t *testing.T, seed int64, length time.Duration, all []*runRecord) {
+// writeChurnReport writes the report of TestLongChurn if BERTH_REPORT is set.
+func writeChurnReport(t *testing.T, seed int64, duration time.Duration, all []*runRecord) {
 	t.Helper()
 	dir := reportDir(t)
 	if dir == "" {
 		return
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(c *runRecord) bool { return c == nil || len(c.rests) == 0 })
+	all = slices.DeleteFunc(slices.Clone(all), func(c *runRecord) bool { return c == nil || len(c.restPoints) == 0 })
 	if len(all) == 0 {
 		return
 	}
-	date := all[0].began.UTC().Format(time.DateOnly)
+	date := all[0].started.UTC().Format(time.DateOnly)
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p("# %s of churn under faults, %s\n", formatLength(length), date)
-	p("`BERTH_HOUR=%s BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestLongChurn ./test/crash` wrote this.", length, seed)
+	p("# %s of churn with faults, %s\n", formatDuration(duration), date)
+	p("`BERTH_HOUR=%s BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestLongChurn ./test/crash` generated this report.", duration, seed)
 	p("%s\n", machine())
-	p("Pods of seven kinds are made, edited (image and memory in place, ConfigMap, another pod of the name) and removed at random beside three that")
-	p("nobody touches, users look at those and run commands in them, and one fault after another strikes and is let go. After each leg all but the")
-	p("three go, and what is left is counted. All versions of containerd ran side by side.\n")
-	p("| containerd | time | pods that came and went | edits | faults | users' questions, answered | answers about pods that had been Ready | result |")
+	p("The test creates, edits and removes pods with seven behaviors at random. Edits change the image or the memory limit in place, change the ConfigMap,")
+	p("or replace the pod by one of the same name. Three stable pods are never changed. User requests and execs use the stable pods. The test injects and reverts")
+	p("one fault after another. After each leg, it deletes all other pods and counts the remaining resources. All versions of containerd run in parallel.\n")
+	p("| containerd | duration | pods created and deleted | edits | faults | user requests sent, succeeded | compared statuses of pods that had been Ready | result |")
 	p("|---|---|---|---|---|---|---|---|")
 	for _, c := range all {
-		p("| %s | %s | %d | %d | %d | %d, %d | %d about %d | %s |", c.runtime, c.took.Round(time.Second), c.came, total(c.edits), len(c.faults),
-			total(c.users.asked), total(c.users.answered), c.answers, c.wereReady, verdict(c.passed))
+		p("| %s | %s | %d | %d | %d | %d, %d | %d of %d pods | %s |", c.runtime, c.duration.Round(time.Second), c.created, total(c.edits), len(c.faults),
+			total(c.users.sent), total(c.users.succeeded), c.comparisons, c.readyPods, verdict(c.passed))
 	}
-	p("\n![the agent's memory, goroutines, descriptors and pods over time; faults are vertical lines](%s-hour.svg)\n", date)
+	p("\n![memory, goroutines and descriptors of the agent, and pods, over time; vertical lines are faults](%s-hour.svg)\n", date)
 	for _, c := range all {
 		c.writeRestPoints(p)
 		c.writeFaults(p)
 	}
-	p("## What is judged\n")
-	p("At each rest point there is of everything that is counted no more than at the first, before any churn: the least of several looks, because a probe")
-	p("that is under way is none the next time. From the first rest point with churn behind it to the last of the same life of the agent its heap, after")
-	p("garbage is collected, grows by %d KiB at most and its resident memory by %d: it remembers the events of up to 200 pods that are gone for an hour.", heapSlack>>10, residentSlack>>10)
-	p("Of the untouched pods no container restarts and no condition ever changes; of the others that were Ready none is said not to be, or to have another")
-	p("container or address, unless its image was edited or a fault struck it by name; every pod really begins as often as its status says, or less. After every")
-	p("fault all comes to be as it is wanted: that is the recovery")
-	p("below, which includes the starts of pods that were just made; the row \"none\" says how long those take by themselves. At the end nothing is left.")
+	p("## Criteria\n")
+	p("* No count at a rest point exceeds the first rest point, before any churn. The count is the minimum of several measurements, because some of")
+	p("  them include short activities such as probes.")
+	p("* From the first rest point after churn to the last one in the same run of the agent, the heap after a garbage collection grows by at most %d KiB and", heapSlack>>10)
+	p("  the resident memory by at most %d KiB. The agent keeps the events of up to 200 deleted pods for an hour.", residentSlack>>10)
+	p("* No container of a stable pod restarts, and no condition of a stable pod changes.")
+	p("* Other pods stay Ready and keep their containers and address, unless their image was edited or a fault targeted them.")
+	p("* No container starts more often than its status reports.")
+	p("* After each fault, all pods reach their desired state. The recovery time includes the starts of pods that were just created. The row \"none\"")
+	p("  shows how long these starts take without a fault.")
+	p("* At the end, no resources remain.")
 	writeReport(t, dir, date+"-hour.md", b.String())
-	writeReport(t, dir, date+"-hour.svg", drawHour(all))
+	writeReport(t, dir, date+"-hour.svg", drawChurnPlot(all))
 }
 
-func formatLength(length time.Duration) string {
-	if length == time.Hour {
+func formatDuration(duration time.Duration) string {
+	if duration == time.Hour {
 		return "An hour"
 	}
-	return length.String()
+	return duration.String()
 }
 
 func total(of map[string]int) (sum int) {
@@ -148,14 +151,14 @@ func total(of map[string]int) (sum int) {
 	return sum
 }
 
-// writeRestPoints writes the table of rest points.
+// writeRestPoints writes the table of rest points of one run.
 func (c *runRecord) writeRestPoints(p func(format string, args ...any)) {
 	p("## containerd %s\n", c.runtime)
 	counts := slices.Concat(cheapNames, restNames)
-	p("| rest point | the agent's life | pods so far | heap, KiB | stacks | resident | store | %s |", strings.Join(counts, " | "))
+	p("| rest point | run of the agent | pods so far | heap, KiB | stacks, KiB | resident, KiB | store, KiB | %s |", strings.Join(counts, " | "))
 	p("|%s", strings.Repeat("---|", 7+len(counts)))
-	for _, r := range c.rests {
-		row := fmt.Sprintf("| %s | %d | %d |", r.at.Round(time.Second), r.life+1, r.came)
+	for _, r := range c.restPoints {
+		row := fmt.Sprintf("| %s | %d | %d |", r.at.Round(time.Second), r.agentRun+1, r.created)
 		for _, s := range []string{"heap", "stacks", "resident", "store"} {
 			row += fmt.Sprintf(" %d |", r.sizes[s]>>10)
 		}
@@ -164,20 +167,20 @@ func (c *runRecord) writeRestPoints(p func(format string, args ...any)) {
 		}
 		p("%s", row)
 	}
-	p("\n-1: not to be told, because containerd holds something for a day for a call of its own that its death cut off.\n")
+	p("\n-1: unknown, because containerd keeps resources of an interrupted call for a day.\n")
 }
 
-// writeFaults writes the table of faults.
+// writeFaults writes the table of faults of one run.
 func (c *runRecord) writeFaults(p func(format string, args ...any)) {
-	p("| fault, containerd %s | times | held up to | recovery, median | worst |", c.runtime)
+	p("| fault, containerd %s | count | maximum duration | recovery, median | recovery, maximum |", c.runtime)
 	p("|---|---|---|---|---|")
 	kinds, of := c.faultsByKind()
 	for _, kind := range kinds {
 		all := of[kind]
-		longest := slices.MaxFunc(all, func(a, b faultRecord) int { return cmp.Compare(a.held, b.held) })
-		p("| %s | %d | %.1f s | %.1f s | %.1f s |", kind, len(all), longest.held.Seconds(), all[len(all)/2].recovery.Seconds(), all[len(all)-1].recovery.Seconds())
+		longest := slices.MaxFunc(all, func(a, b faultRecord) int { return cmp.Compare(a.duration, b.duration) })
+		p("| %s | %d | %.1f s | %.1f s | %.1f s |", kind, len(all), longest.duration.Seconds(), all[len(all)/2].recovery.Seconds(), all[len(all)-1].recovery.Seconds())
 	}
-	p("\nEdits: %s. Users: %s.\n", countsText(c.edits), c.users.table())
+	p("\nEdits: %s. User requests: %s.\n", countsText(c.edits), c.users.table())
 }
 
 func countsText(of map[string]int) string {
@@ -188,38 +191,38 @@ func countsText(of map[string]int) string {
 	return strings.Join(out, ", ")
 }
 
-func (v userRequests) table() string {
+func (r userRequests) table() string {
 	var out []string
-	for _, k := range slices.Sorted(maps.Keys(v.asked)) {
-		out = append(out, fmt.Sprintf("%s %d of %d", k, v.answered[k], v.asked[k]))
+	for _, k := range slices.Sorted(maps.Keys(r.sent)) {
+		out = append(out, fmt.Sprintf("%s %d of %d", k, r.succeeded[k], r.sent[k]))
 	}
-	return strings.Join(out, ", ") + " were answered; the rest they left themselves, or something was away"
+	return strings.Join(out, ", ") + " succeeded; the others were canceled, or the agent or the runtime was down"
 }
 
-// drawHour is the plot: three panels of each run.
-func drawHour(all []*runRecord) string {
+// drawChurnPlot returns an SVG with three panels per run.
+func drawChurnPlot(all []*runRecord) string {
 	var panels []chartPanel
-	length := time.Duration(0)
+	duration := time.Duration(0)
 	for _, c := range all {
-		length = max(length, c.took)
+		duration = max(duration, c.duration)
 		for _, s := range c.samples {
-			length = max(length, s.at)
+			duration = max(duration, s.at)
 		}
-		for _, r := range c.rests {
-			length = max(length, r.at)
+		for _, r := range c.restPoints {
+			duration = max(duration, r.at)
 		}
 		of := func(name string, per float64) (out []point) {
 			for _, s := range c.samples {
-				v := float64(s.figures[name]) / per
-				if s.figures["goroutines"] < 0 {
-					v = -1 // the agent was dead
+				v := float64(s.measurements[name]) / per
+				if s.measurements["goroutines"] < 0 {
+					v = -1 // the agent was down
 				}
 				out = append(out, point{s.at, v})
 			}
 			return out
 		}
 		var heap []point
-		for _, r := range c.rests {
+		for _, r := range c.restPoints {
 			heap = append(heap, point{r.at, float64(r.sizes["heap"]) / (1 << 20)})
 		}
 		var ticks []time.Duration
@@ -228,16 +231,16 @@ func drawHour(all []*runRecord) string {
 		}
 		name := "containerd " + c.runtime
 		panels = append(panels,
-			chartPanel{title: name + ": memory of the agent, MiB", ticks: ticks, lines: []line{
+			chartPanel{title: name + ": agent memory, MiB", ticks: ticks, lines: []line{
 				{name: "resident", points: of("resident", 1<<20)}, {name: "heap at rest points", points: heap, dots: true},
 			}},
-			chartPanel{title: name + ": of the agent", ticks: ticks, lines: []line{
+			chartPanel{title: name + ": agent resources", ticks: ticks, lines: []line{
 				{name: "goroutines", points: of("goroutines", 1)}, {name: "descriptors", points: of("descriptors", 1)},
 			}},
-			chartPanel{title: name + ": on the host", ticks: ticks, lines: []line{
-				{name: "pods that run", points: of("pods", 1)}, {name: "addresses", points: of("addresses", 1)}, {name: "network namespaces", points: of("network namespaces", 1)},
+			chartPanel{title: name + ": host resources", ticks: ticks, lines: []line{
+				{name: "running pods", points: of("pods", 1)}, {name: "addresses", points: of("addresses", 1)}, {name: "network namespaces", points: of("network namespaces", 1)},
 			}},
 		)
 	}
-	return draw(length, panels)
+	return draw(duration, panels)
 }
