@@ -13,7 +13,7 @@ import (
 	"berth/test/hosts"
 )
 
-// smallDisk mounts a small disk of its own for the length of the test.
+// smallDisk mounts a tmpfs of the given size until the end of the test and returns its directory.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -21,7 +21,7 @@ func smallDisk(t *testing.T, size string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// The host may have taken it away with the agent's directories.
+		// The host may have unmounted it with the agent's directories.
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			t.Error(err)
 		}
@@ -29,10 +29,10 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-// fill writes until the disk is full; the file that it returns is the ballast.
-func fill(t *testing.T, dir string) string {
+// fillDisk writes a file until the disk is full and returns its path.
+func fillDisk(t *testing.T, dir string) string {
 	t.Helper()
-	f, err := os.Create(filepath.Join(dir, "ballast"))
+	f, err := os.Create(filepath.Join(dir, "filler"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +52,8 @@ type zeroReader struct{}
 
 func (zeroReader) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestScenario20_StateDiskFull: pods come, go and survive; what cannot be
-// written is kept in memory, said, and written when there is room again.
+// TestScenario20_StateDiskFull: pods start, run and terminate while the state disk is full. The agent keeps
+// its state in memory, logs this, and writes the state to disk when space is available.
 func TestScenario20_StateDiskFull(t *testing.T) {
 	t.Parallel()
 	state := smallDisk(t, "1m")
@@ -61,17 +61,17 @@ func TestScenario20_StateDiskFull(t *testing.T) {
 	n.putPod(n.simple("before"))
 	n.awaitRunning("before")
 	before := n.liveObjects("")
-	ballast := fill(t, state)
-	// More than the space that the store has in reserve.
+	filler := fillDisk(t, state)
+	// Exceed the space that the store has preallocated.
 	for _, name := range []string{"full-1", "full-2", "full-3", "full-4"} {
 		p := n.simple(name)
-		p.Annotations = map[string]string{"weight": strings.Repeat("x", 200<<10)}
+		p.Annotations = map[string]string{"padding": strings.Repeat("x", 200<<10)}
 		n.putPod(p)
 	}
 	n.awaitRunning("full-1", "full-2", "full-3", "full-4")
-	n.waitFor("the log to say it", func() bool { return strings.Contains(n.agent.Log(), "local store is in memory only") })
-	n.removeManifest("full-1") // an end has to be on disk first, and cannot
-	n.waitFor("full-1 to go", func() bool { return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0 })
+	n.waitFor("log message about the store in memory", func() bool { return strings.Contains(n.agent.Log(), "local store is in memory only") })
+	n.removeManifest("full-1") // termination is persisted first, which fails
+	n.waitFor("pod full-1 to be deleted", func() bool { return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0 })
 	n.kill()
 	n.launch()
 	n.awaitRunning("before", "full-2", "full-3", "full-4")
@@ -79,13 +79,13 @@ func TestScenario20_StateDiskFull(t *testing.T) {
 	n.checkRanOnce("before")
 	n.putPod(n.simple("after"))
 	n.awaitRunning("after")
-	n.must("make room", os.Remove(ballast))
+	n.must("free disk space", os.Remove(filler))
 	for _, name := range []string{"full-2", "full-3", "full-4"} {
-		n.removeManifest(name) // all four would not fit
+		n.removeManifest(name) // the disk has no space for all four
 	}
 	n.putPod(n.simple("last"))
 	n.awaitRunning("last")
-	n.waitFor("the store to be written again", func() bool {
+	n.waitFor("store to be written to disk again", func() bool {
 		log := n.agent.Log()
 		return strings.LastIndex(log, "local store available again") > strings.LastIndex(log, "local store is in memory only")
 	})
@@ -93,8 +93,8 @@ func TestScenario20_StateDiskFull(t *testing.T) {
 	n.checkRanOnce("before")
 }
 
-// TestScenario20_PodDiskFull: a pod that cannot get its directories says
-// so, and starts by itself when there is room. The others do not notice.
+// TestScenario20_PodDiskFull: a pod whose directories cannot be created reports this, and starts when space
+// is available. Other pods are not affected.
 func TestScenario20_PodDiskFull(t *testing.T) {
 	t.Parallel()
 	root := smallDisk(t, "4m")
@@ -102,10 +102,10 @@ func TestScenario20_PodDiskFull(t *testing.T) {
 	n.put("before", n.rich("before")...)
 	n.awaitRunning("before")
 	before := n.liveObjects("")
-	ballast := fill(t, root)
-	n.put("poor", n.rich("poor")...)
-	n.waitFor("the pod to say what it lacks", func() bool {
-		why, err := n.client.Why(t.Context(), "default", "poor")
+	filler := fillDisk(t, root)
+	n.put("no-space", n.rich("no-space")...)
+	n.waitFor("pod to report the full disk", func() bool {
+		why, err := n.client.Why(t.Context(), "default", "no-space")
 		if err != nil {
 			return false
 		}
@@ -116,20 +116,20 @@ func TestScenario20_PodDiskFull(t *testing.T) {
 		}
 		return false
 	})
-	p := n.pods()["poor"]
-	said := false
+	p := n.pods()["no-space"]
+	hasReason := false
 	for _, s := range statuses(&p) {
-		said = said || s.State.Waiting != nil && s.State.Waiting.Reason != ""
+		hasReason = hasReason || s.State.Waiting != nil && s.State.Waiting.Reason != ""
 	}
-	if !said {
-		t.Errorf("the status gives no reason: %+v", p.Status)
+	if !hasReason {
+		t.Errorf("status has no waiting reason: %+v", p.Status)
 	}
-	n.must("make room", os.Remove(ballast))
-	n.awaitRunning("poor")
-	n.checkRanOnce("poor")
+	n.must("free disk space", os.Remove(filler))
+	n.awaitRunning("no-space")
+	n.checkRanOnce("no-space")
 	n.checkRanOnce("before")
 	n.checkStillLive(before)
-	n.removeManifest("poor")
+	n.removeManifest("no-space")
 	n.removeManifest("before")
 	n.waitNothingLeft()
 }

@@ -9,8 +9,8 @@ import (
 	"berth/test/hosts"
 )
 
-// TestKillDuringHooks kills the agent in the middle of each hook: the hook is run
-// again, the container is not, and no pod is left half started or half ended.
+// TestKillDuringHooks kills the agent during each hook. The agent runs the hook again and does not restart
+// the container. The pod starts and terminates completely.
 func TestKillDuringHooks(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -24,13 +24,13 @@ func TestKillDuringHooks(t *testing.T) {
 					"/bin/testbox", "append", "/witness/hooked." + name, "began", ",", "await", "/witness/go-" + name}}}
 			}
 			c := &p.Spec.Containers[0]
-			c.Args = append(c.Args[:4:4], "follow", "/witness/none") // ends at TERM
+			c.Args = append(c.Args[:4:4], "follow", "/witness/none") // exits on SIGTERM
 			c.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
 			p.Spec.Containers = append(p.Spec.Containers, n.witnessed("hooked", "second", "sleep"))
 			n.putPod(p)
 			n.killDuringHook("postStart")
 			if ran := n.startCount("hooked", "second"); ran != 0 {
-				t.Errorf("the second container ran %d times before the hook of the first had ended", ran)
+				t.Errorf("container second started %d times before the PostStart hook of main had finished", ran)
 			}
 			n.releaseHook("postStart")
 			n.awaitRunning("hooked")
@@ -41,24 +41,24 @@ func TestKillDuringHooks(t *testing.T) {
 			n.releaseHook("preStop")
 			n.waitNothingLeft()
 			if ran := n.startCount("hooked", "main"); ran != 1 {
-				t.Errorf("the container ran %d times", ran)
+				t.Errorf("container main: got %d starts, want 1", ran)
 			}
 		})
 	}
 }
 
-// killDuringHook kills the agent while a hook runs, and waits until the next one
-// has started it again.
+// killDuringHook kills the agent while a hook runs, restarts it, and waits until it has started the hook
+// again.
 func (n *node) killDuringHook(hook string) {
 	n.Helper()
-	n.waitFor(hook+" to begin", func() bool { return n.startCount("hooked", hook) == 1 })
+	n.waitFor(hook+" hook to start", func() bool { return n.startCount("hooked", hook) == 1 })
 	n.kill()
 	n.launch()
-	n.waitFor(hook+" to be run again", func() bool { return n.startCount("hooked", hook) == 2 })
+	n.waitFor(hook+" hook to start again", func() bool { return n.startCount("hooked", hook) == 2 })
 }
 
-// releaseHook lets a hook end.
+// releaseHook lets a hook finish.
 func (n *node) releaseHook(hook string) {
 	n.Helper()
-	n.must("go on", os.WriteFile(n.witness+"/go-"+hook, nil, 0o644))
+	n.must("release the hook", os.WriteFile(n.witness+"/go-"+hook, nil, 0o644))
 }

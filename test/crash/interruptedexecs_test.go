@@ -18,9 +18,8 @@ import (
 	"berth/test/images"
 )
 
-// sleepers are the processes of the host that sleep for so many seconds, by
-// number.
-func (n *node) sleepers(secs string) (pids []int) {
+// sleepingPIDs returns the PIDs of the host's processes `sleep secs`.
+func (n *node) sleepingPIDs(secs string) (pids []int) {
 	n.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	n.must("list processes", err)
@@ -28,79 +27,79 @@ func (n *node) sleepers(secs string) (pids []int) {
 		line, err := os.ReadFile(f)
 		if err == nil && slices.Equal(strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00"), []string{"sleep", secs}) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-			n.must("a process' number", err)
+			n.must("parse a PID", err)
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// TestScenario21_InterruptedExecsLeaveNoProcess: the agent, the runtime or
-// both die, or the agent leaves, while a probe and a hook hang that have started
-// more. Of them nothing is left, and what runs instead is left alone.
+// TestScenario21_InterruptedExecsLeaveNoProcess: the agent is stopped, or the agent, the runtime or both are
+// killed, while a probe and a hook hang that have child processes. Their processes are killed. The processes
+// of the repeated probe and hook, and other processes of the containers, keep running.
 func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
-			// Numbers that no other test sleeps for.
-			probed := fmt.Sprint(200000 + time.Now().UnixNano()%100000)
-			hooked, own := probed+".1", probed+".2"
-			hangs := func(secs string) []string { // one of the three leaves their session
+			// Durations that no other test uses.
+			probeSecs := fmt.Sprint(200000 + time.Now().UnixNano()%100000)
+			hookSecs, daemonSecs := probeSecs+".1", probeSecs+".2"
+			hangingCommand := func(secs string) []string { // three processes, one of them in its own session
 				return []string{"sh", "-c", "sleep " + secs + " & setsid sleep " + secs + " & sleep " + secs + "; true"}
 			}
 			p := n.simple("hangs")
-			idle := []string{"sh", "-c", "(sleep " + own + " &); while :; do sleep 0.1; done"}
+			idle := []string{"sh", "-c", "(sleep " + daemonSecs + " &); while :; do sleep 0.1; done"}
 			p.Spec.Containers = []corev1.Container{
 				{Name: "probed", Image: images.BusyboxRef, Command: idle, ReadinessProbe: &corev1.Probe{
-					ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: hangs(probed)}}, TimeoutSeconds: 600,
+					ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: hangingCommand(probeSecs)}}, TimeoutSeconds: 600,
 				}},
 				{Name: "hooked", Image: images.BusyboxRef, Command: idle, Lifecycle: &corev1.Lifecycle{
-					PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: hangs(hooked)}},
+					PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: hangingCommand(hookSecs)}},
 				}},
 			}
 			podspec.SetDefaults(p)
 			n.putPod(p)
-			under := func() (all []int) { return slices.Concat(n.sleepers(probed), n.sleepers(hooked)) }
-			n.waitFor("a probe and a hook to hang", func() bool { return len(n.sleepers(probed)) == 3 && len(n.sleepers(hooked)) == 3 })
-			before, daemons := n.liveObjects(""), n.sleepers(own)
+			execPIDs := func() (all []int) { return slices.Concat(n.sleepingPIDs(probeSecs), n.sleepingPIDs(hookSecs)) }
+			n.waitFor("probe and hook to hang", func() bool { return len(n.sleepingPIDs(probeSecs)) == 3 && len(n.sleepingPIDs(hookSecs)) == 3 })
+			before, daemons := n.liveObjects(""), n.sleepingPIDs(daemonSecs)
 			restart := func() { n.must("start containerd", n.host.Restart(n.Context())) }
 			for _, c := range []struct {
-				what string
-				do   func()
+				what      string
+				interrupt func()
 			}{
-				{"the agent is killed", func() { n.kill(); n.launch() }},
-				{"the agent leaves", func() { n.must("stop the agent", n.agent.Stop(n.Context())); n.launch() }},
-				{"the runtime is killed", func() { n.must("kill containerd", n.host.Kill()); restart() }},
-				{"both are killed", func() {
+				{"agent killed", func() { n.kill(); n.launch() }},
+				{"agent stopped", func() { n.must("stop the agent", n.agent.Stop(n.Context())); n.launch() }},
+				{"runtime killed", func() { n.must("kill containerd", n.host.Kill()); restart() }},
+				{"agent and runtime killed", func() {
 					n.kill()
 					n.must("kill containerd", n.host.Kill())
 					n.launch()
 					restart()
 				}},
 			} {
-				old := under()
-				c.do()
+				old := execPIDs()
+				c.interrupt()
 				var now []int
-				n.waitFor(c.what+": the old commands to end, and new ones to run", func() bool {
-					now = under()
+				n.waitFor(c.what+": old commands to be killed and new ones to run", func() bool {
+					now = execPIDs()
 					return len(now) == 6 && !slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(old, pid) })
 				})
-				for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // for that long nothing may happen
-					if !slices.Equal(now, under()) {
-						t.Fatalf("%s: what ran instead was %v and is now %v", c.what, now, under())
+				for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // the new processes must keep running
+					if !slices.Equal(now, execPIDs()) {
+						t.Fatalf("%s: PIDs of the new commands changed: got %v, want %v", c.what, execPIDs(), now)
 					}
 				}
 				n.checkStillLive(before)
-				if got := n.sleepers(own); !slices.Equal(got, daemons) {
-					t.Errorf("%s: of the containers' own processes %v %v are left", c.what, daemons, got)
+				if got := n.sleepingPIDs(daemonSecs); !slices.Equal(got, daemons) {
+					t.Errorf("%s: PIDs of the containers' own processes: got %v, want %v", c.what, got, daemons)
 				}
 			}
 			n.removeManifest("hangs")
 			n.waitNothingLeft()
-			if left := slices.Concat(under(), n.sleepers(own)); len(left) > 0 {
-				t.Errorf("%v are left of the pod", left)
+			if left := slices.Concat(execPIDs(), n.sleepingPIDs(daemonSecs)); len(left) > 0 {
+				t.Errorf("processes of the deleted pod still run: %v", left)
 			}
 		})
 	}

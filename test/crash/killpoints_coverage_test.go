@@ -11,47 +11,47 @@ import (
 	"testing"
 )
 
-// Where the agent is killed before and after each kind of action that package
-// plan has. A kind that is in neither table has to say in unkilled why not.
+// Tests kill the agent before and after each kind of action in package plan. A kind must be listed in
+// boundaryKinds or lifecycleStages, or in exemptKinds with the reason.
 var (
-	walked = []string{ // by TestKillAtEveryActionBoundary, which proves it
+	boundaryKinds = []string{ // killed by TestKillAtEveryActionBoundary, which checks this
 		"CreateDirs", "EnsureCgroup", "MountVolume", "RunSandbox", "StartContainer",
 		"StopContainer", "StopSandbox", "RemoveContainer", "RemoveSandbox", "UnmountVolume", "RemoveCgroup", "RemoveDirs",
 	}
-	unkilled = map[string]string{}
+	exemptKinds = map[string]string{}
 )
 
-// TestEveryActionHasKillPoint: a kind that is added to package plan is
-// killed at, too.
+// TestEveryActionHasKillPoint: tests kill the agent at every kind of action in package plan, including those
+// that are added later.
 func TestEveryActionHasKillPoint(t *testing.T) {
 	t.Parallel()
-	covered := slices.Concat(walked, slices.Collect(maps.Keys(unkilled)))
+	covered := slices.Concat(boundaryKinds, slices.Collect(maps.Keys(exemptKinds)))
 	for _, s := range lifecycleStages {
 		covered = append(covered, s.kind)
 	}
 	kinds := actionKinds(t)
 	if len(kinds) < 18 {
-		t.Fatalf("package plan seems to have only these kinds of actions: %v", kinds)
+		t.Fatalf("got action kinds %v, want at least 18", kinds)
 	}
 	for _, kind := range kinds {
 		if !slices.Contains(covered, kind) {
-			t.Errorf("plan.%s: nothing is killed before and after it, and unkilled does not say why", kind)
+			t.Errorf("plan.%s: no test kills the agent at this action, and exemptKinds gives no reason", kind)
 		}
 	}
 	for _, kind := range covered {
 		if !slices.Contains(kinds, kind) {
-			t.Errorf("%s is no kind of action of package plan", kind)
+			t.Errorf("plan.%s is not an action", kind)
 		}
 	}
-	for kind, why := range unkilled {
+	for kind, why := range exemptKinds {
 		if len(why) < 20 {
-			t.Errorf("plan.%s: %q is no reason", kind, why)
+			t.Errorf("plan.%s: reason %q is too short", kind, why)
 		}
 	}
 }
 
-// actionKinds are the types of package plan that are actions: those with a
-// method Key that returns an ActionKey.
+// actionKinds returns the names of the action types in package plan: the types with a method Key that
+// returns an ActionKey.
 func actionKinds(t *testing.T) (kinds []string) {
 	t.Helper()
 	noTests := func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }

@@ -9,124 +9,124 @@ import (
 	"berth/test/hosts"
 )
 
-// TestKillAtEveryActionBoundary kills the agent before and after every action of a
-// pod's way up and of its way down, one after the other, and by name after those
-// of the kinds walked that came about elsewhere each time: what a pod does at
-// once has no order.
+// TestKillAtEveryActionBoundary kills the agent before and after every action of a pod's start and of its
+// termination, one kill point at a time. The order of concurrent actions varies, so a kind in boundaryKinds
+// may be missed. The test then kills the agent after an action of this kind by name.
 func TestKillAtEveryActionBoundary(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, tags: []string{"crashpoints"}})
-			ups, downs, after := 0, 0, map[string]int{}
-			for point, up, down := 1, true, true; up || down; point++ {
+			startKills, stopKills, killedAfter := 0, 0, map[string]int{}
+			for point, onStart, onStop := 1, true, true; onStart || onStop; point++ {
 				if point > 200 {
-					t.Fatal("the points do not come to an end")
+					t.Fatal("got more than 200 kill points")
 				}
-				up, down = n.killOnce(fmt.Sprintf("walk-%d", point), fmt.Sprint(point), up, down, after)
-				if up {
-					ups++
+				onStart, onStop = n.killOnce(fmt.Sprintf("walk-%d", point), fmt.Sprint(point), onStart, onStop, killedAfter)
+				if onStart {
+					startKills++
 				}
-				if down {
-					downs++
+				if onStop {
+					stopKills++
 				}
 				if t.Failed() {
 					return
 				}
 			}
-			for _, kind := range walked {
-				if after[kind] == 0 {
-					n.killOnce("walk-"+strings.ToLower(kind), "after "+kind+" ", true, true, after)
+			for _, kind := range boundaryKinds {
+				if killedAfter[kind] == 0 {
+					n.killOnce("walk-"+strings.ToLower(kind), "after "+kind+" ", true, true, killedAfter)
 				}
-				if after[kind] == 0 {
-					t.Errorf("never killed after %s", kind)
+				if killedAfter[kind] == 0 {
+					t.Errorf("no kill after action %s", kind)
 				}
 			}
-			t.Logf("killed at %d points on the way up, %d on the way down; after %v", ups, downs, after)
-			if ups < 20 || downs < 20 {
-				t.Error("there are fewer points than actions: the agent was not built with them?")
+			t.Logf("kills: %d during start, %d during termination; after actions: %v", startKills, stopKills, killedAfter)
+			if startKills < 20 || stopKills < 20 {
+				t.Error("got fewer kill points than actions; the agent may have been built without the tag crashpoints")
 			}
 		})
 	}
 }
 
-// killOnce has a pod come and go, and the agent die at a point of its way up, of its
-// way down, or of both. It reports whether there were such points, and counts
-// after what the agent has died.
-func (n *node) killOnce(name, point string, up, down bool, after map[string]int) (upToo, downToo bool) {
+// killOnce starts and terminates a pod. It kills the agent at the kill point during the start, the
+// termination, or both. It returns whether the kill point was reached in each of them. It counts the actions
+// that the agent was killed after in killedAfter.
+func (n *node) killOnce(name, point string, onStart, onStop bool, killedAfter map[string]int) (hitOnStart, hitOnStop bool) {
 	n.Helper()
-	note := func(died bool) bool {
-		if kind, ok := strings.CutPrefix(n.lastKillPoint(), "after "); died && ok {
+	record := func(exited bool) bool {
+		if kind, ok := strings.CutPrefix(n.lastKillPoint(), "after "); exited && ok {
 			kind, _, _ = strings.Cut(kind, " ")
-			after[kind]++
+			killedAfter[kind]++
 		}
-		return died
+		return exited
 	}
-	if up && !note(n.killDuringStart(name, point)) {
-		up = false
+	if onStart && !record(n.killDuringStart(name, point)) {
+		onStart = false
 	}
 	if n.pods()[name].Name == "" {
 		n.put(name, n.rich(name)...)
 		n.awaitRunning(name)
 	}
-	if down && !note(n.killDuringStop(name, point)) {
-		down = false
+	if onStop && !record(n.killDuringStop(name, point)) {
+		onStop = false
 	}
 	if n.pods()[name].Name != "" {
 		n.removeManifest(name)
 	}
 	n.waitNothingLeft()
-	return up, down
+	return onStart, onStop
 }
 
-// killDuringStart reports whether the pod has that point on its way up.
+// killDuringStart starts a pod and reports whether the agent was killed at the kill point.
 func (n *node) killDuringStart(name, point string) bool {
 	n.Helper()
 	n.restartWithEnv("BERTH_CRASH=" + point)
 	n.put(name, n.rich(name)...)
-	died := n.waitExitOr(name+" runs", func() bool { return n.running(name) })
+	exited := n.waitExitOr(name+" to run", func() bool { return n.running(name) })
 	var before map[string]string
-	if died {
+	if exited {
 		before = n.liveObjects(name)
 		n.agent.SetEnv()
 		n.launch()
 	} else {
-		n.restartWithEnv() // else it might die on the way down
+		n.restartWithEnv() // otherwise the kill point may be hit during termination
 	}
 	n.awaitRunning(name)
 	n.checkStillLive(before)
 	n.checkRanOnce(name)
 	if n.Failed() {
-		n.Fatalf("killed on the way up at %s", n.lastKillPoint())
+		n.Fatalf("killed during start at %s", n.lastKillPoint())
 	}
-	return died
+	return exited
 }
 
+// killDuringStop terminates a pod and reports whether the agent was killed at the kill point.
 func (n *node) killDuringStop(name, point string) bool {
 	n.Helper()
 	n.restartWithEnv("BERTH_CRASH=" + point)
 	n.awaitRunning(name)
 	n.checkRanOnce(name)
 	n.removeManifest(name)
-	died := n.waitExitOr(name+" is gone", func() bool { p := n.pods(); return p != nil && p[name].Name == "" })
-	if died {
+	exited := n.waitExitOr(name+" to be deleted", func() bool { p := n.pods(); return p != nil && p[name].Name == "" })
+	if exited {
 		n.agent.SetEnv()
 		n.launch()
 	}
 	n.waitNothingLeft()
 	for _, c := range []string{"init", "side", "main", "second"} {
 		if ran := n.startCount(name, c); ran != 1 {
-			n.Errorf("%s of %s really ran %d times", c, name, ran)
+			n.Errorf("%s/%s: got %d starts, want 1", name, c, ran)
 		}
 	}
 	if n.Failed() {
-		n.Fatalf("killed on the way down at %s", n.lastKillPoint())
+		n.Fatalf("killed during termination at %s", n.lastKillPoint())
 	}
-	return died
+	return exited
 }
 
-// restartWithEnv kills the agent and starts it in another environment.
+// restartWithEnv kills the agent and starts it with other environment variables.
 func (n *node) restartWithEnv(env ...string) {
 	n.Helper()
 	n.kill()
@@ -134,16 +134,16 @@ func (n *node) restartWithEnv(env ...string) {
 	n.launch()
 }
 
-// waitExitOr waits for the agent's death or for a condition.
-func (n *node) waitExitOr(what string, cond func() bool) (died bool) {
+// waitExitOr waits until the agent exits or a condition is true. It reports whether the agent exited.
+func (n *node) waitExitOr(what string, cond func() bool) (exited bool) {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), waitTimeout)
 	defer cancel()
-	exited := n.agent.Exited()
-	err := hosts.WaitFor(ctx, "the agent to die, or "+what, func() (bool, error) {
+	exit := n.agent.Exited()
+	err := hosts.WaitFor(ctx, "agent to exit or "+what, func() (bool, error) {
 		select {
-		case <-exited:
-			died = true
+		case <-exit:
+			exited = true
 			return true, nil
 		default:
 			return cond(), nil
@@ -152,10 +152,10 @@ func (n *node) waitExitOr(what string, cond func() bool) (died bool) {
 	if err != nil {
 		n.Fatalf("%v\n%s", err, n.describe())
 	}
-	return died
+	return exited
 }
 
-// lastKillPoint is the point at which the agent died last: "after StopSandbox stop/ID".
+// lastKillPoint returns the last kill point that the agent logged, such as "after StopSandbox stop/ID".
 func (n *node) lastKillPoint() string {
 	log := n.agent.Log()
 	if at := strings.LastIndex(log, "crash at point "); at >= 0 {
@@ -163,5 +163,5 @@ func (n *node) lastKillPoint() string {
 		_, point, _ := strings.Cut(line, " ")
 		return point
 	}
-	return "no point"
+	return "no kill point"
 }

@@ -16,9 +16,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestRecordsLostByContainerdAreCleanedUp has containerd forget pods of berth and the
-// sandbox of another agent. Of berth's nothing is left, in containerd, on the
-// host and in the network; the other's, forgotten or not, is as it was.
+// TestRecordsLostByContainerdAreCleanedUp deletes containerd's records of berth's pods and of another
+// agent's sandbox. The agent removes all resources of its pods from containerd, the host and the network. It
+// does not touch the sandbox of the other agent.
 func TestRecordsLostByContainerdAreCleanedUp(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -26,7 +26,7 @@ func TestRecordsLostByContainerdAreCleanedUp(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
 			foreign := n.runForeignSandbox()
-			others := n.host.PodLeftovers()
+			foreignLeftovers := n.host.PodLeftovers()
 			port := freePort(t)
 			n.startAgent(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
 			n.putPod(n.simple("lost"))
@@ -42,28 +42,28 @@ func TestRecordsLostByContainerdAreCleanedUp(t *testing.T) {
 			for _, s := range n.sandboxes("lost") {
 				ids = append(ids, s.Id)
 			}
-			n.must("forget", n.host.DeleteRecords(t.Context(), ids...))
-			n.must("leave a lease", n.host.CreateLease(t.Context(), strings.Repeat("0c", 32)))
+			n.must("delete records", n.host.DeleteRecords(t.Context(), ids...))
+			n.must("create a lease", n.host.CreateLease(t.Context(), strings.Repeat("0c", 32)))
 			n.launch()
 			n.awaitRunning("kept")
 			n.removeManifest("kept")
-			n.waitFor("the pods to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
-			n.checkForeignIntact(before, others, foreign)
-			n.waitFor("what was swept to be counted", func() bool {
+			n.waitFor("pods to be deleted", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
+			n.checkForeignIntact(before, foreignLeftovers, foreign)
+			n.waitFor("metric berth_leftovers_swept_total for the attachment", func() bool {
 				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="attachment"} 1`)
 			})
 			if !strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="lease"}`) {
-				t.Error("what became of the lease is not counted")
+				t.Error("metric berth_leftovers_swept_total does not count the lease")
 			}
 			if log := n.agent.Log(); !strings.Contains(log, "removed leftover of an interrupted CRI call") {
-				t.Error("what was swept is not logged")
+				t.Error("no log message for the removed leftovers")
 			}
 		})
 	}
 }
 
-// TestOrphanedShimSocketIsRemoved: the last pod went in an earlier
-// life, and its shim has left its socket, in a directory that no list names.
+// TestOrphanedShimSocketIsRemoved: the last pod was deleted in an earlier run of the agent, and the socket of
+// its shim remains. containerd lists no object for it.
 func TestOrphanedShimSocketIsRemoved(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{host: hosts.Options{Version: hosts.Version2}})
@@ -76,42 +76,42 @@ func TestOrphanedShimSocketIsRemoved(t *testing.T) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
 	n.must("listen as a shim", err)
 	l.SetUnlinkOnClose(false)
-	n.must("end as a shim that is killed", l.Close())
+	n.must("close without unlinking, like a killed shim", l.Close())
 	n.launch()
-	n.waitFor("the socket to go", func() bool { _, err := os.Lstat(socket); return errors.Is(err, fs.ErrNotExist) })
+	n.waitFor("socket to be removed", func() bool { _, err := os.Lstat(socket); return errors.Is(err, fs.ErrNotExist) })
 }
 
-// checkForeignIntact waits until nothing is left but what another agent's sandbox had,
-// and looks that this has all that makes it live.
-func (n *node) checkForeignIntact(gone map[string]string, others []string, id string) {
+// checkForeignIntact waits until only the leftovers of another agent's sandbox remain. It checks that the
+// deleted objects do not run, and that everything the foreign sandbox needs to run is left.
+func (n *node) checkForeignIntact(deleted map[string]string, foreignLeftovers []string, id string) {
 	n.Helper()
 	var extra []string
-	if !n.pollUntil(cleanupTimeout, "nothing of ours to be left", func() bool {
-		extra = slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return slices.Contains(others, l) })
+	if !n.pollUntil(cleanupTimeout, "all leftovers of berth to be removed", func() bool {
+		extra = slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return slices.Contains(foreignLeftovers, l) })
 		return len(extra) == 0
 	}) {
-		n.Fatalf("left:\n%s", strings.Join(extra, "\n"))
+		n.Fatalf("leftovers:\n%s", strings.Join(extra, "\n"))
 	}
-	for id, what := range gone {
-		if _, there := n.liveObjects("")[id]; there {
-			n.Errorf("%s, %.12s, still lives", what, id)
+	for id, what := range deleted {
+		if _, ok := n.liveObjects("")[id]; ok {
+			n.Errorf("%s (%.12s) still runs", what, id)
 		}
 	}
-	now := n.host.PodLeftovers()
-	for _, l := range others {
-		if !survivesRecordLoss(l) || slices.Contains(now, l) {
+	current := n.host.PodLeftovers()
+	for _, l := range foreignLeftovers {
+		if !survivesRecordLoss(l) || slices.Contains(current, l) {
 			continue
 		}
-		n.Errorf("of the other agent's sandbox %.12s this is gone: %s", id, l)
+		n.Errorf("foreign sandbox %.12s: %s was removed", id, l)
 	}
-	if alive := slices.DeleteFunc(others, func(l string) bool { return !survivesRecordLoss(l) }); len(alive) < 8 {
-		n.Errorf("the other agent's sandbox had only %v", alive)
+	if surviving := slices.DeleteFunc(foreignLeftovers, func(l string) bool { return !survivesRecordLoss(l) }); len(surviving) < 8 {
+		n.Errorf("foreign sandbox: got leftovers %v, want at least 8", surviving)
 	}
 }
 
-// survivesRecordLoss reports whether what a sandbox has is to outlive that containerd has
-// forgotten it: what runs, and its network. containerd itself takes directories,
-// mounts and records of what it does not know away when it starts.
+// survivesRecordLoss reports whether a resource of a sandbox must remain after containerd has lost its
+// record: processes and network. containerd removes directories, mounts and records of unknown sandboxes
+// when it starts.
 func survivesRecordLoss(leftover string) bool {
 	kind, what, _ := strings.Cut(leftover, " ")
 	switch kind {
@@ -125,7 +125,7 @@ func survivesRecordLoss(leftover string) bool {
 	return false
 }
 
-// freePort is a port of loopback without a listener.
+// freePort returns a loopback port without a listener.
 func freePort(t *testing.T) int {
 	t.Helper()
 	port, err := hosts.FreePort()
@@ -135,13 +135,13 @@ func freePort(t *testing.T) int {
 	return port
 }
 
-// metrics is what the agent's health port tells.
+// metrics returns the metrics page of the agent's health port.
 func (n *node) metrics(port int) string {
 	n.Helper()
 	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
-	n.must("metrics", err)
+	n.must("get metrics", err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	n.must("metrics", err)
+	n.must("get metrics", err)
 	return string(text)
 }

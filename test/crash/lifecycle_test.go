@@ -18,53 +18,51 @@ import (
 	"berth/test/images"
 )
 
-// lifecyclePod is a pod with all that not every pod has: an image to pull, hooks, a
-// projected volume that changes, resources that change.
+// lifecyclePod is a pod with an image to pull, hooks, a ConfigMap volume that is updated, and resources that
+// are resized.
 type lifecyclePod struct {
 	*node
-	name   string
-	repo   string
-	store  *images.Registry
-	pod    *corev1.Pod
-	config *corev1.ConfigMap
-	blobs  int               // that were asked for when the agent died after the pull
-	before map[string]string // what lived when it last was Ready
-	uid    string
+	name            string
+	repo            string
+	registry        *images.Registry
+	pod             *corev1.Pod
+	config          *corev1.ConfigMap
+	blobsBeforeKill int               // number of blob requests when the agent was killed
+	before          map[string]string // live objects when it was last Ready
+	uid             string
 }
 
-// killStage is one action at which the agent dies, in the order of a pod's life.
+// killStage is an action at which the agent is killed. The stages are in the order of a pod's lifecycle.
 type killStage struct {
-	kind  string                // of package plan
-	cause func(w *lifecyclePod) // makes the agent do it; nil: it comes by itself
-	dead  func(w *lifecyclePod) // looks at what there is before the agent comes back
-	right func(w *lifecyclePod) // waits until what it was to bring about is there; nil: the next stage tells
+	kind           string                // action type in package plan
+	trigger        func(w *lifecyclePod) // triggers the action; nil: it follows from the previous stage
+	checkWhileDown func(w *lifecyclePod) // checks the state before the agent restarts; may be nil
+	verify         func(w *lifecyclePod) // waits for the result of the action; nil: the next stage does
 }
 
-// lifecycleStages are the kinds of actions that TestKillAtEveryActionBoundary does not
-// meet.
+// lifecycleStages contains the kinds of actions that TestKillAtEveryActionBoundary does not reach.
 var lifecycleStages = []killStage{
-	{kind: "PullImage", cause: (*lifecyclePod).writeManifest, dead: (*lifecyclePod).checkPullAfterKill},
-	{kind: "PostStart", right: (*lifecyclePod).checkRunning},
-	{kind: "ProjectVolume", cause: (*lifecyclePod).editConfigMap, right: (*lifecyclePod).checkConfigMap},
-	{kind: "ResizeCgroup", cause: (*lifecyclePod).requestResize},
-	{kind: "ResizeContainer", right: (*lifecyclePod).checkResized},
-	{kind: "PreStop", cause: func(w *lifecyclePod) { w.removeManifest(w.name) }, right: (*lifecyclePod).checkTerminated},
+	{kind: "PullImage", trigger: (*lifecyclePod).writeManifest, checkWhileDown: (*lifecyclePod).checkPullAfterKill},
+	{kind: "PostStart", verify: (*lifecyclePod).checkRunning},
+	{kind: "ProjectVolume", trigger: (*lifecyclePod).editConfigMap, verify: (*lifecyclePod).checkConfigMap},
+	{kind: "ResizeCgroup", trigger: (*lifecyclePod).requestResize},
+	{kind: "ResizeContainer", verify: (*lifecyclePod).checkResized},
+	{kind: "PreStop", trigger: func(w *lifecyclePod) { w.removeManifest(w.name) }, verify: (*lifecyclePod).checkTerminated},
 }
 
-// TestKillAtEveryLifecycleStage kills the agent at each action of a life that
-// has more than one container's start and end in it: first after each, then
-// before each.
+// TestKillAtEveryLifecycleStage kills the agent at image pull, hooks, volume update, resize and termination
+// of a pod: first after each action, then before each action.
 func TestKillAtEveryLifecycleStage(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, tags: []string{"crashpoints"}})
-			for _, moment := range []string{"after", "before"} {
-				w := n.newLifecyclePod(moment)
+			for _, boundary := range []string{"after", "before"} {
+				w := n.newLifecyclePod(boundary)
 				watch := n.watchStatus(nil, n.compareStatus)
 				for _, s := range lifecycleStages {
-					w.killAt(moment, s)
+					w.killAt(boundary, s)
 				}
 				watch.finish()
 			}
@@ -72,37 +70,37 @@ func TestKillAtEveryLifecycleStage(t *testing.T) {
 	}
 }
 
-func (w *lifecyclePod) killAt(moment string, s killStage) {
+func (w *lifecyclePod) killAt(boundary string, s killStage) {
 	w.Helper()
-	point := moment + " " + s.kind + " "
+	point := boundary + " " + s.kind + " "
 	w.restartWithEnv("BERTH_CRASH=" + point)
-	if s.cause != nil {
-		s.cause(w)
+	if s.trigger != nil {
+		s.trigger(w)
 	}
-	if !w.waitExitOr("half a minute to pass", func() bool { return false }) || !strings.HasPrefix(w.lastKillPoint(), point) {
-		w.Fatalf("the agent died at %q, and was to die %q", w.lastKillPoint(), point)
+	if !w.waitExitOr("the timeout", func() bool { return false }) || !strings.HasPrefix(w.lastKillPoint(), point) {
+		w.Fatalf("agent was killed at %q, want %q", w.lastKillPoint(), point)
 	}
-	if s.dead != nil {
-		s.dead(w)
+	if s.checkWhileDown != nil {
+		s.checkWhileDown(w)
 	}
-	if s.right == nil {
+	if s.verify == nil {
 		return
 	}
 	w.agent.SetEnv()
 	w.launch()
-	s.right(w)
+	s.verify(w)
 	if w.Failed() {
 		w.Fatalf("killed at %s", w.lastKillPoint())
 	}
 }
 
-// newLifecyclePod makes the pod, and the registry that has its image.
-func (n *node) newLifecyclePod(moment string) *lifecyclePod {
+// newLifecyclePod returns a pod, whose manifest is not written yet, and starts a registry with its image.
+func (n *node) newLifecyclePod(boundary string) *lifecyclePod {
 	n.Helper()
-	w := &lifecyclePod{node: n, name: "whole-" + moment, repo: "berth/whole-" + moment}
+	w := &lifecyclePod{node: n, name: "lifecycle-" + boundary, repo: "berth/lifecycle-" + boundary}
 	ref := "registry.example/" + w.repo + ":1"
-	w.store = newRegistry(n.T, ref, images.Bash)
-	n.must("registry", w.store.HostsToml(n.host.CertsDir(), "registry.example"))
+	w.registry = newRegistry(n.T, ref, images.Bash)
+	n.must("configure the registry", w.registry.HostsToml(n.host.CertsDir(), "registry.example"))
 	p := n.simple(w.name)
 	p.Spec.TerminationGracePeriodSeconds = new(int64(60))
 	hook := func(name string) *corev1.LifecycleHandler {
@@ -137,31 +135,32 @@ func (n *node) newLifecyclePod(moment string) *lifecyclePod {
 
 func (w *lifecyclePod) writeManifest() { w.Helper(); w.node.put(w.name, w.config, w.pod) }
 
-// pulledBlobs are those that the registry was asked for.
-func (w *lifecyclePod) pulledBlobs() int { return w.store.Counts(w.repo).Blobs }
+// pulledBlobs returns the number of blob requests to the registry.
+func (w *lifecyclePod) pulledBlobs() int { return w.registry.Counts(w.repo).Blobs }
 
-// checkPullAfterKill looks at what the agent left behind when it died at the pull.
+// checkPullAfterKill checks the state after the agent was killed at the pull: the image is present if the
+// agent was killed after it.
 func (w *lifecyclePod) checkPullAfterKill() {
 	w.Helper()
 	st, err := w.host.Image.ImageStatus(w.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: w.pod.Spec.Containers[0].Image}})
 	w.must("image status", err)
 	if after := strings.HasPrefix(w.lastKillPoint(), "after"); after != (st.Image != nil) {
-		w.Errorf("the agent died %s, and the image is there: %v", w.lastKillPoint(), st.Image != nil)
+		w.Errorf("agent was killed %s; image is present: %v", w.lastKillPoint(), st.Image != nil)
 	}
-	w.blobs = w.pulledBlobs()
+	w.blobsBeforeKill = w.pulledBlobs()
 }
 
-// checkRunning: the image was pulled, once if the pull was over, the hook ran, and each
-// container began one time.
+// checkRunning checks that the image was pulled (only once if the pull had finished before the kill), the
+// PostStart hook ran, and each container started once.
 func (w *lifecyclePod) checkRunning() {
 	w.Helper()
 	w.awaitRunning(w.name)
 	w.checkRanOnce(w.name)
-	if c := w.store.Counts(w.repo); c.Manifests == 0 || w.blobs > 0 && c.Blobs != w.blobs {
-		w.Errorf("the registry was asked for %+v, and for %d blobs when the agent died", c, w.blobs)
+	if c := w.registry.Counts(w.repo); c.Manifests == 0 || w.blobsBeforeKill > 0 && c.Blobs != w.blobsBeforeKill {
+		w.Errorf("registry requests: got %+v; %d blobs before the kill", c, w.blobsBeforeKill)
 	}
 	if ran := w.startCount(w.name, "postStart"); ran < 1 || ran > 2 {
-		w.Errorf("postStart ran %d times", ran)
+		w.Errorf("postStart: got %d runs, want 1 or 2", ran)
 	}
 	w.before, w.uid = w.liveObjects(w.name), string(w.pods()[w.name].UID)
 }
@@ -171,7 +170,7 @@ func (w *lifecyclePod) checkUnchanged() {
 	w.checkStillLive(w.before)
 	w.checkRanOnce(w.name)
 	if uid := string(w.pods()[w.name].UID); uid != w.uid {
-		w.Errorf("the pod has the UID %s, had %s", uid, w.uid)
+		w.Errorf("pod UID: got %s, want %s", uid, w.uid)
 	}
 }
 
@@ -182,23 +181,22 @@ func (w *lifecyclePod) editConfigMap() {
 	w.writeManifest()
 }
 
-// checkConfigMap: the containers see the new content, and of the old nothing is
-// left.
+// checkConfigMap checks that the containers see the new content and that the old content is deleted.
 func (w *lifecyclePod) checkConfigMap() {
 	w.Helper()
 	dir := filepath.Join(w.agent.RootDir, "pods", w.uid, "volumes/kubernetes.io~configmap/config")
-	w.waitFor("the new content", func() bool {
+	w.waitFor("new content of the ConfigMap volume", func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "key"))
 		return err == nil && string(text) == "new"
 	})
 	for c, command := range map[string][]string{"main": {"cat", "/config/key"}, "second": {"/bin/testbox", "cat", "/config/key"}} {
 		if got := w.exec(c, command...); got != "new" {
-			w.Errorf("container %s sees %q", c, got)
+			w.Errorf("container %s: ConfigMap content: got %q, want \"new\"", c, got)
 		}
 	}
-	w.waitFor("the old content to go", func() bool {
+	w.waitFor("old content to be deleted", func() bool {
 		entries, err := os.ReadDir(dir)
-		return err == nil && len(entries) == 3 // ..data, what it leads to, key
+		return err == nil && len(entries) == 3 // ..data, its target, key
 	})
 	w.awaitRunning(w.name)
 	w.checkUnchanged()
@@ -219,11 +217,10 @@ func (w *lifecyclePod) requestResize() {
 	w.writeManifest()
 }
 
-// checkResized: the kernel limits the container and the pod to what is asked for, and
-// the status says so.
+// checkResized checks the new memory limits in the status, the container's cgroup and the pod's cgroup.
 func (w *lifecyclePod) checkResized() {
 	w.Helper()
-	w.waitFor("the resize to be over", func() bool {
+	w.waitFor("resize to complete", func() bool {
 		p := w.pods()[w.name]
 		resizing := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodResizeInProgress || c.Type == corev1.PodResizePending
@@ -234,37 +231,37 @@ func (w *lifecyclePod) checkResized() {
 	})
 	got := w.exec("main", "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max")
 	if got != fmt.Sprint(128<<20) {
-		w.Errorf("the container is limited to %s", got)
+		w.Errorf("memory limit of the container: got %s, want 128 MiB", got)
 	}
 	if got := w.podLimit(); got != fmt.Sprint(192<<20) {
-		w.Errorf("the pod is limited to %s", got)
+		w.Errorf("memory limit of the pod: got %s, want 192 MiB", got)
 	}
 	w.checkUnchanged()
 }
 
-// podLimit is the memory limit of the pod's own cgroup.
+// podLimit returns the memory limit of the pod's cgroup.
 func (w *lifecyclePod) podLimit() string {
 	w.Helper()
-	below := filepath.Join(w.host.CgroupRoot, "kubepods/burstable/pod"+w.uid)
-	for _, file := range []string{"/sys/fs/cgroup/memory" + below + "/memory.limit_in_bytes", "/sys/fs/cgroup" + below + "/memory.max"} {
+	path := filepath.Join(w.host.CgroupRoot, "kubepods/burstable/pod"+w.uid)
+	for _, file := range []string{"/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes", "/sys/fs/cgroup" + path + "/memory.max"} {
 		if text, err := os.ReadFile(file); err == nil {
 			return strings.TrimSpace(string(text))
 		}
 	}
-	w.Fatalf("the pod has no memory cgroup %s", below)
+	w.Fatalf("memory cgroup %s not found", path)
 	return ""
 }
 
-// checkTerminated: the hook ran before the end, no container began again.
+// checkTerminated checks that the PreStop hook ran, no container restarted, and nothing is left.
 func (w *lifecyclePod) checkTerminated() {
 	w.Helper()
 	w.waitNothingLeft()
 	if ran := w.startCount(w.name, "preStop"); ran < 1 || ran > 2 {
-		w.Errorf("preStop ran %d times", ran)
+		w.Errorf("preStop: got %d runs, want 1 or 2", ran)
 	}
 	for _, c := range []string{"main", "second"} {
 		if ran := w.startCount(w.name, c); ran != 1 {
-			w.Errorf("%s really ran %d times", c, ran)
+			w.Errorf("container %s: got %d starts, want 1", c, ran)
 		}
 	}
 }

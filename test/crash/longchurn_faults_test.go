@@ -208,9 +208,9 @@ func (h *longChurn) removeNetwork() func() bool {
 }
 
 func (h *longChurn) fillState() func() bool {
-	ballast := fill(h.T, h.agent.StateDir)
+	filler := fillDisk(h.T, h.agent.StateDir)
 	return func() bool {
-		h.must("free disk space", os.Remove(ballast))
+		h.must("free disk space", os.Remove(filler))
 		return true
 	}
 }
