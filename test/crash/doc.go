@@ -1,9 +1,9 @@
-// Package crash tests that the agent, the runtime or a call between them can die at any moment: no
-// container restarts or is duplicated, and nothing leaks. It contains tests only. They run the real
-// program on a private containerd, see package berth/test/hosts.
+// Package crash tests that no container restarts, is duplicated or leaks if the agent or the runtime is
+// killed, or a CRI call fails, at any moment. It contains tests only. They run the berth binary on a
+// private containerd, see package berth/test/hosts.
 //
 // Every container of these tests first adds a line to its own file on the host, the witness file.
-// Tests compare it with what the runtime and the agent report, to detect containers that ran twice.
+// Tests compare it with what the runtime and the agent report, to detect containers that started twice.
 //
 // Every action of package plan has a point at which the agent is killed: see killpoints_coverage_test.go. A
 // statusWatch checks the pod statuses over all restarts of the agent. It knows which edits may

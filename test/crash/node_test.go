@@ -21,20 +21,20 @@ import (
 	"berth/test/images"
 )
 
-// node is a host with an agent, in the hands of one test.
+// node is a host with an agent, for one test.
 type node struct {
 	*testing.T
 	host    *hosts.Host
 	agent   *hosts.Agent
 	client  *nodeapi.Client
-	witness string // folder on the host; see the package's doc
+	witness string // directory for witness files on the host; see doc.go
 
 	mu       sync.Mutex
 	failures []string
 }
 
-// Error, Errorf and Fatalf keep what is wrong: it is repeated after the long logs of
-// a test that has failed, where it is found.
+// Error, Errorf and Fatalf record the failures. stopAndCheck repeats them at the end of the output, because
+// the logs of a failed test are long.
 func (n *node) Error(args ...any) {
 	n.Helper()
 	n.Errorf("%s", fmt.Sprintln(args...))
@@ -54,19 +54,19 @@ func (n *node) Fatalf(format string, args ...any) {
 	n.FailNow()
 }
 
-// options of a node; the zero value has Debian's containerd and the plain agent.
+// options configures a node. The zero value uses Debian's containerd and an agent without build tags.
 type options struct {
 	host    hosts.Options
 	agent   hosts.AgentOptions
 	tags    []string
-	noStart bool // the agent is not started: see begin
+	noStart bool // the test calls startAgent
 }
 
-// otherImage is the test program under a second name, for edits of an image.
+// otherImage is a second name for the testbox image, for image edits.
 const otherImage = "docker.io/berth/testbox:other"
 
-// imagesOf are the archives that every node of these tests has.
-func imagesOf(t *testing.T) []string {
+// testImages returns the paths of the image archives that every node loads.
+func testImages(t *testing.T) []string {
 	t.Helper()
 	dir, err := images.CacheDir()
 	if err != nil {
@@ -83,7 +83,7 @@ func imagesOf(t *testing.T) []string {
 	return paths
 }
 
-// start makes a node that is gone at the end of the test, and proves it.
+// start starts a node. At the end of the test, it stops the node and checks that nothing is left.
 func start(t *testing.T, o options) *node {
 	t.Helper()
 	binary, err := hosts.BuildBerth(t.Context(), hosts.BuildOptions{Tags: o.tags, Race: raceEnabled})
@@ -91,7 +91,7 @@ func start(t *testing.T, o options) *node {
 		t.Fatal(err)
 	}
 	o.host.CNI = true
-	o.host.Images = append(o.host.Images, imagesOf(t)...)
+	o.host.Images = append(o.host.Images, testImages(t)...)
 	h, err := hosts.Start(t.Context(), o.host)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func start(t *testing.T, o options) *node {
 	n := &node{T: t, host: h, witness: t.TempDir()}
 	t.Cleanup(n.stopAndCheck)
 	if out, err := h.Ctr(t.Context(), "images", "tag", images.TestboxRef, otherImage); err != nil {
-		t.Fatalf("tag an image: %v: %s", err, out)
+		t.Fatalf("tag image: %v: %s", err, out)
 	}
 	if !o.noStart {
 		o.agent.Binary = binary
@@ -127,27 +127,28 @@ func (n *node) startAgent(o hosts.AgentOptions) {
 	n.waitReady()
 }
 
+// stopAndCheck stops the node. It reports data races, panics and leftovers, and logs the failures.
 func (n *node) stopAndCheck() {
 	if n.agent != nil {
 		log := n.agent.Log()
 		if at := strings.Index(log, "DATA RACE"); at >= 0 {
-			n.Errorf("the agent has a race:\n%.4000s", log[at:])
+			n.Errorf("data race in the agent:\n%.4000s", log[at:])
 		}
 		if at := strings.Index(log, "panic: "); at >= 0 {
-			n.Errorf("the agent panicked:\n%.4000s", log[at:])
+			n.Errorf("panic in the agent:\n%.4000s", log[at:])
 		}
 		if n.Failed() {
 			if file := os.Getenv("BERTH_CRASH_LOGS"); file != "" {
-				said, _ := os.ReadFile(filepath.Join(n.host.Dir, "containerd.log"))
-				for suffix, text := range map[string][]byte{".log": []byte(log), ".containerd.log": said} {
+				containerdLog, _ := os.ReadFile(filepath.Join(n.host.Dir, "containerd.log"))
+				for suffix, text := range map[string][]byte{".log": []byte(log), ".containerd.log": containerdLog} {
 					if err := os.WriteFile(filepath.Join(file, strings.ReplaceAll(n.Name(), "/", "_")+suffix), text, 0o600); err != nil {
 						n.Log(err)
 					}
 				}
 			}
-			said := n.host.Log()
-			n.Logf("containerd says:\n%s", said[max(0, len(said)-2000):])
-			n.Logf("berth says:\n%s", log[max(0, len(log)-6000):])
+			containerdLog := n.host.Log()
+			n.Logf("containerd log:\n%s", containerdLog[max(0, len(containerdLog)-2000):])
+			n.Logf("berth log:\n%s", log[max(0, len(log)-6000):])
 		}
 		n.client.Close()
 	}
@@ -155,19 +156,19 @@ func (n *node) stopAndCheck() {
 		n.Error(err)
 	}
 	if left := n.host.Leftovers(); len(left) > 0 {
-		n.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+		n.Errorf("leftovers:\n%s", strings.Join(left, "\n"))
 	}
-	if n.agent != nil { // links of pods that ran until the end
+	if n.agent != nil { // log links of pods that ran until the end
 		for _, l := range n.logLinks() {
 			os.Remove(l)
 		}
 	}
 	if n.Failed() {
-		n.Logf("what was wrong:\n%s", strings.Join(n.failures, "\n"))
+		n.Logf("failures:\n%s", strings.Join(n.failures, "\n"))
 	}
 }
 
-// must fails the test with what was being done.
+// must fails the test if err is not nil. what describes the failed operation.
 func (n *node) must(what string, err error) {
 	n.Helper()
 	if err != nil {
@@ -175,20 +176,23 @@ func (n *node) must(what string, err error) {
 	}
 }
 
-func (n *node) waitReady() { n.Helper(); n.must("agent", n.agent.WaitReady(n.Context())) }
+func (n *node) waitReady() { n.Helper(); n.must("wait for the agent", n.agent.WaitReady(n.Context())) }
+
+// launch starts the agent and waits until it is ready.
 func (n *node) launch() {
 	n.Helper()
 	n.must("start the agent", n.agent.Start(n.Context()))
 	n.waitReady()
 }
+
+// kill sends SIGKILL to the agent and waits until it has exited.
 func (n *node) kill() { n.Helper(); n.must("kill the agent", n.agent.Kill9()) }
 
-// waitTimeout is how long anything is waited for: far longer than it takes on an idle
-// machine, because the machine may not be idle, and less than a call to the
-// runtime may take, so that what hangs behind another's call is seen.
+// waitTimeout limits every wait. It is long enough for a busy machine. It is shorter than the deadline of a
+// CRI call, so that a test detects a pod that is blocked by the call of another pod.
 const waitTimeout = 80 * time.Second
 
-// waitFor waits for a condition.
+// waitFor waits until cond is true and fails the test after waitTimeout. what completes "wait for".
 func (n *node) waitFor(what string, cond func() bool) {
 	n.Helper()
 	if !n.pollUntil(waitTimeout, what, cond) {
@@ -196,9 +200,9 @@ func (n *node) waitFor(what string, cond func() bool) {
 	}
 }
 
-func (n *node) pollUntil(bound time.Duration, what string, cond func() bool) bool {
+func (n *node) pollUntil(timeout time.Duration, what string, cond func() bool) bool {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), bound)
+	ctx, cancel := context.WithTimeout(n.Context(), timeout)
 	defer cancel()
 	if err := hosts.WaitFor(ctx, what, func() (bool, error) { return cond(), nil }); err != nil {
 		n.Errorf("%v\n%s", err, n.describe())
@@ -207,7 +211,7 @@ func (n *node) pollUntil(bound time.Duration, what string, cond func() bool) boo
 	return true
 }
 
-// describe says what the agent and the runtime have, for a failed wait.
+// describe returns the pods of the agent and the objects of the runtime, for a failed wait.
 func (n *node) describe() string {
 	var b strings.Builder
 	for name, p := range n.pods() {
@@ -232,7 +236,7 @@ func (n *node) describe() string {
 	return b.String()
 }
 
-// put writes a manifest as a careful user would: it appears complete.
+// put writes a manifest atomically: the agent never reads an incomplete file.
 func (n *node) put(name string, objects ...any) {
 	n.Helper()
 	var text []byte
@@ -255,7 +259,7 @@ func (n *node) removeManifest(name string) {
 	n.must("remove manifest", os.Remove(filepath.Join(n.agent.ManifestDir, name+".yaml")))
 }
 
-// pods is what `berth ps -A` is made of, by name; nil: the agent does not answer.
+// pods returns all pods that the agent reports, by name. It returns nil if the agent does not respond.
 func (n *node) pods() map[string]corev1.Pod {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -268,13 +272,14 @@ func (n *node) pods() map[string]corev1.Pod {
 	}
 	out := map[string]corev1.Pod{}
 	for _, p := range list.Items {
-		if old, twice := out[p.Name]; !twice || old.DeletionTimestamp != nil {
+		if old, exists := out[p.Name]; !exists || old.DeletionTimestamp != nil {
 			out[p.Name] = p
 		}
 	}
 	return out
 }
 
+// running reports whether every pod named is Running and Ready and not being deleted.
 func (n *node) running(names ...string) bool {
 	all := n.pods()
 	for _, name := range names {
@@ -289,7 +294,7 @@ func (n *node) running(names ...string) bool {
 // awaitRunning waits until every pod named is Running and Ready.
 func (n *node) awaitRunning(names ...string) {
 	n.Helper()
-	n.waitFor(strings.Join(names, ", ")+" to run", func() bool { return n.running(names...) })
+	n.waitFor(strings.Join(names, ", ")+" to be Ready", func() bool { return n.running(names...) })
 }
 
 func isReady(p *corev1.Pod) bool {
@@ -302,33 +307,30 @@ func statuses(p *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 }
 
-// cleanupTimeout is how long it may take until nothing is left of pods whose calls
-// were cut off: what the runtime has forgotten is watched for a while before it
-// is removed.
+// cleanupTimeout limits how long the cleanup after interrupted CRI calls may take. The agent observes objects
+// that the runtime has lost for some time before it removes them.
 const cleanupTimeout = 3 * time.Minute
 
-// waitNothingLeft waits until nothing of any pod is left: in the agent, in the runtime, on
-// the host. What a call that was cut off may have left in containerd's keeping has
-// longer than the bound; nothing may stay.
+// waitNothingLeft waits until nothing of any pod is left in the agent, in the runtime and on the host. The
+// timeout for leftovers of interrupted CRI calls is cleanupTimeout, and waitTimeout for everything else.
 func (n *node) waitNothingLeft() {
 	n.Helper()
 	var left []string
 	for _, wait := range []struct {
-		bound   time.Duration
+		timeout time.Duration
 		ignored func(leftover string) bool
 	}{{waitTimeout, isContainerdLeftover}, {cleanupTimeout, func(string) bool { return false }}} {
-		if !n.pollUntil(wait.bound, "nothing to be left", func() bool {
+		if !n.pollUntil(wait.timeout, "all leftovers to be removed", func() bool {
 			left = slices.DeleteFunc(n.leftovers(), wait.ignored)
 			return len(left) == 0
 		}) {
-			n.Fatalf("left:\n%s", strings.Join(left, "\n"))
+			n.Fatalf("leftovers:\n%s", strings.Join(left, "\n"))
 		}
 	}
 }
 
-// isContainerdLeftover reports whether containerd, or a plugin that it runs, would take a
-// leftover away if it had not been cut off. What runs in a pod is not among it,
-// nor a cgroup or a directory of the agent.
+// isContainerdLeftover reports whether an interrupted call of containerd or its CNI plugins may have left a
+// resource behind. Container processes, cgroups and directories of the agent are not such resources.
 func isContainerdLeftover(leftover string) bool {
 	kind, what, _ := strings.Cut(leftover, " ")
 	switch kind {
@@ -341,13 +343,14 @@ func isContainerdLeftover(leftover string) bool {
 	case "mount":
 		return strings.Contains(what, "/netns/cni-") || strings.Contains(what, "/io.containerd.")
 	}
-	return true // addresses, links, rules, chains, containerd's books and directories
+	return true // addresses, links, rules, chains, records and directories of containerd
 }
 
+// leftovers returns the remaining resources of all pods.
 func (n *node) leftovers() []string {
 	pods := n.pods()
 	if pods == nil {
-		return []string{"pod: the agent does not answer"}
+		return []string{"pod: agent does not respond"}
 	}
 	var left []string
 	for name := range pods {
@@ -373,7 +376,7 @@ func (n *node) leftovers() []string {
 	return left
 }
 
-// logLinks are the links of this node's containers in /var/log/containers.
+// logLinks returns the links of this node's containers in /var/log/containers.
 func (n *node) logLinks() []string {
 	links, _ := filepath.Glob("/var/log/containers/*")
 	return slices.DeleteFunc(links, func(l string) bool {
@@ -382,7 +385,7 @@ func (n *node) logLinks() []string {
 	})
 }
 
-// sandboxes of a pod as the runtime has them; empty name: of all.
+// sandboxes returns the sandboxes of a pod in the runtime, or all sandboxes if the name is empty.
 func (n *node) sandboxes(pod string) []*runtimeapi.PodSandbox {
 	n.Helper()
 	list, err := n.host.Runtime.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{})
@@ -390,6 +393,7 @@ func (n *node) sandboxes(pod string) []*runtimeapi.PodSandbox {
 	return slices.DeleteFunc(list.Items, func(s *runtimeapi.PodSandbox) bool { return pod != "" && s.Metadata.Name != pod })
 }
 
+// containers returns the containers of a pod in the runtime, or all containers if the name is empty.
 func (n *node) containers(pod string) []*runtimeapi.Container {
 	n.Helper()
 	list, err := n.host.Runtime.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{})
@@ -399,8 +403,8 @@ func (n *node) containers(pod string) []*runtimeapi.Container {
 	})
 }
 
-// liveObjects are the ready sandboxes and running containers of a pod, or of all, by
-// ID. Containers named init are left out: they end by themselves.
+// liveObjects describes the ready sandboxes and running containers of a pod by ID. With an empty name, it
+// returns those of all pods. It ignores containers named init because they exit.
 func (n *node) liveObjects(pod string) map[string]string {
 	n.Helper()
 	live := map[string]string{}
@@ -417,68 +421,68 @@ func (n *node) liveObjects(pod string) map[string]string {
 	return live
 }
 
-// checkStillLive reports which of the objects before no longer run.
+// checkStillLive reports an error for each object in before that no longer runs.
 func (n *node) checkStillLive(before map[string]string) {
 	n.Helper()
 	now := n.liveObjects("")
 	for id, what := range before {
 		if _, ok := now[id]; !ok {
-			n.Errorf("%s, %.12s, ran before and does not any more", what, id)
+			n.Errorf("%s (%.12s) no longer runs", what, id)
 		}
 	}
 }
 
-// waitRan waits for the witness of a container that has started only just now, and
-// returns how often it really ran.
+// waitRan waits until a container has written its witness file and returns the number of its starts. It
+// returns 0 after waitTimeout.
 func (n *node) waitRan(pod, container string) int {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), waitTimeout)
 	defer cancel()
-	_ = hosts.WaitFor(ctx, "the witness", func() (bool, error) { return n.startCount(pod, container) > 0, nil }) // the count says it
+	_ = hosts.WaitFor(ctx, "witness file", func() (bool, error) { return n.startCount(pod, container) > 0, nil }) // on timeout, startCount returns 0
 	return n.startCount(pod, container)
 }
 
-// startCount counts how often a container of a pod really ran.
+// startCount returns how often a container of a pod has started, according to its witness file.
 func (n *node) startCount(pod, container string) int {
 	text, _ := os.ReadFile(filepath.Join(n.witness, pod+"."+container))
 	return strings.Count(string(text), "\n")
 }
 
-// checkRanOnce checks that a pod that runs has run once: no restart, one object per
-// container, one sandbox, each container started once.
+// checkRanOnce checks that a running pod has started once: no restarts, one sandbox, and one container per
+// name, which started once.
 func (n *node) checkRanOnce(name string) {
 	n.Helper()
 	p, ok := n.pods()[name]
 	if !ok {
-		n.Errorf("pod %s: not in ps", name)
+		n.Errorf("pod %s: not in the pod list", name)
 		return
 	}
 	if s := n.sandboxes(name); len(s) != 1 {
-		n.Errorf("pod %s has %d sandboxes: %v", name, len(s), s)
+		n.Errorf("pod %s: got %d sandboxes, want 1: %v", name, len(s), s)
 	}
-	seen := map[string]int{}
+	counts := map[string]int{}
 	for _, c := range n.containers(name) {
-		seen[c.Metadata.Name]++
+		counts[c.Metadata.Name]++
 		if c.State == runtimeapi.ContainerState_CONTAINER_CREATED {
-			n.Errorf("pod %s: container %s was left Created", name, c.Metadata.Name)
+			n.Errorf("pod %s: container %s is still Created", name, c.Metadata.Name)
 		}
 	}
 	for _, s := range statuses(&p) {
 		if s.RestartCount != 0 {
-			n.Errorf("pod %s: %s has %d restarts", name, s.Name, s.RestartCount)
+			n.Errorf("pod %s: container %s: restart count %d, want 0", name, s.Name, s.RestartCount)
 		}
-		if seen[s.Name] != 1 {
-			n.Errorf("pod %s: %d containers of the name %s", name, seen[s.Name], s.Name)
+		if counts[s.Name] != 1 {
+			n.Errorf("pod %s: got %d containers named %s, want 1", name, counts[s.Name], s.Name)
 		}
 		if ran := n.waitRan(name, s.Name); ran != 1 {
-			n.Errorf("pod %s: %s really ran %d times", name, s.Name, ran)
+			n.Errorf("pod %s: container %s: got %d starts, want 1", name, s.Name, ran)
 		}
 	}
 }
 
 // ---- pods
 
-// witnessed makes a container that reports that it runs and then does steps.
+// witnessed returns a container that appends a line to its witness file and then executes the steps.
 func (n *node) witnessed(pod, name string, steps ...string) corev1.Container {
 	return corev1.Container{
 		Name: name, Image: images.TestboxRef,
@@ -487,7 +491,7 @@ func (n *node) witnessed(pod, name string, steps ...string) corev1.Container {
 	}
 }
 
-// simple is a pod of one container.
+// simple returns a pod with one container, which executes the steps or sleeps.
 func (n *node) simple(name string, steps ...string) *corev1.Pod {
 	if len(steps) == 0 {
 		steps = []string{"sleep"}
@@ -502,8 +506,8 @@ func (n *node) simple(name string, steps ...string) *corev1.Pod {
 	return p
 }
 
-// rich is a pod with an init container, a sidecar, two containers and volumes
-// of several kinds, with the objects that it names.
+// rich returns a pod with an init container, a sidecar, two containers and volumes of several types, and the
+// objects that it refers to.
 func (n *node) rich(name string) []any {
 	p := n.simple(name)
 	always := corev1.ContainerRestartPolicyAlways

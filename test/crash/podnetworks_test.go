@@ -12,7 +12,7 @@ import (
 	"berth/test/hosts"
 )
 
-// blockAddScript is a plugin that waits in ADD as long as a file is there.
+// blockAddScript is a CNI plugin that blocks ADD while the file DIR/hold exists.
 const blockAddScript = `#!/bin/sh
 cat >/dev/null
 case $CNI_COMMAND in
@@ -21,7 +21,7 @@ ADD) : >DIR/adding; while [ -e DIR/hold ]; do sleep 0.05; done; echo '{"cniVersi
 esac
 `
 
-// hangCheckScript is a plugin that hangs in CHECK as long as a file is there.
+// hangCheckScript is a CNI plugin that blocks CHECK while the file DIR/hang exists.
 const hangCheckScript = `#!/bin/sh
 cat >/dev/null
 case $CNI_COMMAND in
@@ -31,11 +31,12 @@ CHECK) echo >>DIR/checking; while [ -e DIR/hang ]; do sleep 0.05; done ;;
 esac
 `
 
-// TestScenario14_PodNetworksAttachCompletelyAndLeakNothing: the agent is killed while it
-// attaches a pod to a network that it asks for, after it has done so and before a
-// container runs; containerd forgets such a pod while the plugins of two others hang in
-// CHECK; the power goes. A pod runs with all of its networks or not at all, and no address
-// is lost.
+// TestScenario14_PodNetworksAttachCompletelyAndLeakNothing: a pod runs only if all of its additional networks
+// are attached, and no address leaks, in these cases:
+//   - The agent is killed while it attaches a network.
+//   - The agent is killed between the attachment and the start of a container.
+//   - containerd loses the records of a pod while the CNI plugins of two other pods hang in CHECK.
+//   - The power fails.
 func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -44,7 +45,7 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
 			dir := t.TempDir()
 			n.installSideNetworks(dir)
-			held := func() []string {
+			addressesInUse := func() []string {
 				all, err := filepath.Glob(filepath.Join(dir, "addresses", "side", "10.*"))
 				n.must("list addresses", err)
 				return all
@@ -54,92 +55,91 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 				Config:      map[string]any{"healthzPort": port},
 				BerthConfig: map[string]any{"cniBinDirs": []string{filepath.Join(dir, "bin"), n.host.BinDir}},
 			})
-			asks := func(name string) *corev1.Pod {
+			podWithNetwork := func(name string) *corev1.Pod {
 				p := n.simple(name)
 				p.Annotations = map[string]string{"k8s.v1.cni.cncf.io/networks": "side"}
 				return p
 			}
-			// In ADD: an address is held, and the agent has not heard of it.
-			hold := filepath.Join(dir, "hold")
-			n.must("hold", os.WriteFile(hold, nil, 0o600))
-			n.putPod(asks("torn"))
-			n.waitFor("ADD to be under way", func() bool { _, err := os.Stat(filepath.Join(dir, "adding")); return err == nil })
-			if len(held()) != 1 {
-				t.Errorf("in use: %v", held())
+			// During ADD: an address is in use, and the agent does not have the result yet.
+			blockFile := filepath.Join(dir, "hold")
+			n.must("block ADD", os.WriteFile(blockFile, nil, 0o600))
+			n.putPod(podWithNetwork("interrupted"))
+			n.waitFor("ADD to be in progress", func() bool { _, err := os.Stat(filepath.Join(dir, "adding")); return err == nil })
+			if len(addressesInUse()) != 1 {
+				t.Errorf("addresses in use: got %v, want one", addressesInUse())
 			}
 			n.kill()
-			n.must("let go", os.Remove(hold))
+			n.must("release ADD", os.Remove(blockFile))
 			n.launch()
-			n.awaitRunning("torn")
-			n.checkSingleInstance("torn")
-			n.waitFor("one address in use", func() bool { return len(held()) == 1 })
+			n.awaitRunning("interrupted")
+			n.checkSingleInstance("interrupted")
+			n.waitFor("one address in use", func() bool { return len(addressesInUse()) == 1 })
 
 			// Between ADD and the start of a container.
-			late := asks("late")
+			late := podWithNetwork("late")
 			image := late.Spec.Containers[0].Image
-			late.Spec.Containers[0].Image = "docker.io/berth/nowhere:1"
+			late.Spec.Containers[0].Image = "docker.io/berth/missing:1"
 			late.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 			n.putPod(late)
-			n.waitFor("its networks", func() bool {
+			n.waitFor("network status of pod late", func() bool {
 				p := n.pods()["late"]
 				return strings.Contains(p.Annotations["k8s.v1.cni.cncf.io/network-status"], "side")
 			})
-			before := held()
+			before := addressesInUse()
 			n.kill()
 			n.launch()
 			late.Spec.Containers[0].Image = image
 			n.putPod(late)
 			n.awaitRunning("late")
 			n.checkSingleInstance("late")
-			if len(n.sandboxes("late")) != 1 || strings.Join(held(), " ") != strings.Join(before, " ") {
-				t.Errorf("%d sandboxes; addresses %v, before %v", len(n.sandboxes("late")), held(), before)
+			if len(n.sandboxes("late")) != 1 || strings.Join(addressesInUse(), " ") != strings.Join(before, " ") {
+				t.Errorf("got %d sandboxes, want 1; addresses: got %v, want %v", len(n.sandboxes("late")), addressesInUse(), before)
 			}
 
-			// Forgotten by containerd. What plugins do meanwhile holds nothing up.
-			n.putPod(asks("other"))
+			// containerd loses the records of a pod. Hanging plugins do not block the cleanup.
+			n.putPod(podWithNetwork("other"))
 			n.awaitRunning("other")
 			n.kill()
-			n.removeManifest("torn")
-			n.must("forget", n.host.DeleteRecords(t.Context(), n.runtimeIDs("torn")[1:]...))
-			hang := filepath.Join(dir, "hang")
-			n.must("hang", os.WriteFile(hang, nil, 0o600))
-			checked := func() int { text, _ := os.ReadFile(filepath.Join(dir, "checking")); return len(text) }
-			first := checked()
+			n.removeManifest("interrupted")
+			n.must("delete records", n.host.DeleteRecords(t.Context(), n.runtimeIDs("interrupted")[1:]...))
+			hangFile := filepath.Join(dir, "hang")
+			n.must("block CHECK", os.WriteFile(hangFile, nil, 0o600))
+			checkCalls := func() int { text, _ := os.ReadFile(filepath.Join(dir, "checking")); return len(text) }
+			first := checkCalls()
 			n.launch()
 			n.awaitRunning("late")
-			n.waitFor("two CHECKs that hang", func() bool { return checked() >= first+2 })
-			if !n.pollUntil(cleanupTimeout, "what was forgotten to be collected", func() bool { return len(held()) == 2 }) {
-				n.Fatalf("in use: %v", held())
+			n.waitFor("two hanging CHECK calls", func() bool { return checkCalls() >= first+2 })
+			if !n.pollUntil(cleanupTimeout, "address of the lost pod to be released", func() bool { return len(addressesInUse()) == 2 }) {
+				n.Fatalf("addresses in use: %v", addressesInUse())
 			}
-			n.must("let go", os.Remove(hang))
-			n.waitFor("what CHECK finds to be told", func() bool { // the last plugin's ADD has reported nothing
+			n.must("release CHECK", os.Remove(hangFile))
+			n.waitFor("event NetworkNotAsMade", func() bool { // the last plugin's ADD returned an empty result
 				out, err := n.agent.Command(t.Context(), "describe", "late").CombinedOutput()
 				return err == nil && strings.Contains(string(out), "NetworkNotAsMade")
 			})
 			n.removeManifest("other")
-			n.waitFor("one address in use", func() bool { return len(held()) == 1 })
-			n.waitFor("it to be counted", func() bool {
+			n.waitFor("one address in use", func() bool { return len(addressesInUse()) == 1 })
+			n.waitFor("metric berth_leftovers_swept_total for the network", func() bool {
 				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="network"} 1`)
 			})
 
-			// The power goes: DEL has no namespace to work in.
+			// After a power loss, the network namespaces do not exist for DEL.
 			n.must("power loss", n.host.PowerLoss())
-			n.must("containerd", n.host.Restart(t.Context()))
+			n.must("restart containerd", n.host.Restart(t.Context()))
 			n.launch()
-			n.waitFor("the pod to run again", func() bool { return n.startCount("late", "main") == 2 && n.running("late") })
-			n.waitFor("one address in use", func() bool { return len(held()) == 1 })
+			n.waitFor("pod late to run again", func() bool { return n.startCount("late", "main") == 2 && n.running("late") })
+			n.waitFor("one address in use", func() bool { return len(addressesInUse()) == 1 })
 			n.removeManifest("late")
 			n.waitNothingLeft()
 			left, err := filepath.Glob(filepath.Join(n.agent.StateDir, "networks", "*.json"))
-			if err != nil || len(left)+len(held()) > 0 {
-				t.Errorf("left %v %v, %v", left, held(), err)
+			if err != nil || len(left)+len(addressesInUse()) > 0 {
+				t.Errorf("leftovers: files %v, addresses %v, %v", left, addressesInUse(), err)
 			}
 		})
 	}
 }
 
-// installSideNetworks gives the node a network beside its own whose addresses and plugin lie in
-// a directory.
+// installSideNetworks configures an additional network named side. Its plugins and addresses are in dir.
 func (n *node) installSideNetworks(dir string) {
 	n.Helper()
 	text, err := json.Marshal(map[string]any{
@@ -152,12 +152,12 @@ func (n *node) installSideNetworks(dir string) {
 			map[string]any{"type": "holding"},
 		},
 	})
-	n.must("network", err)
+	n.must("encode the network configuration", err)
 	conf, bin := filepath.Join(n.host.ConfDir, "networks.d"), filepath.Join(dir, "bin")
-	n.must("network", os.MkdirAll(conf, 0o755))
-	n.must("network", os.MkdirAll(bin, 0o755))
-	n.must("network", os.WriteFile(filepath.Join(conf, "side.conflist"), text, 0o644))
+	n.must("create the configuration directory", os.MkdirAll(conf, 0o755))
+	n.must("create the plugin directory", os.MkdirAll(bin, 0o755))
+	n.must("write the network configuration", os.WriteFile(filepath.Join(conf, "side.conflist"), text, 0o644))
 	for name, text := range map[string]string{"hanging": hangCheckScript, "holding": blockAddScript} {
-		n.must("plugin", hosts.WriteProgram(filepath.Join(bin, name), strings.ReplaceAll(text, "DIR", dir)))
+		n.must("write a plugin", hosts.WriteProgram(filepath.Join(bin, name), strings.ReplaceAll(text, "DIR", dir)))
 	}
 }

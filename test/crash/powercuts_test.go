@@ -13,10 +13,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestPowerCuts has a third of many pods replaced by others, cuts the power somewhere
-// in the middle of it, has the runtime and the agent come back in either order, and
-// does it again. Each time all pods that are wanted run, each container has started
-// once since the power is back, and as many addresses are in use as pods live.
+// TestPowerCuts replaces a third of the pods, simulates a power cut at a random moment meanwhile, and starts
+// the runtime and the agent in random order. It repeats this BERTH_CUTS times. Each time, all desired pods
+// run, each container has started once since the power cut, and one address per pod is in use.
 func TestPowerCuts(t *testing.T) {
 	t.Parallel()
 	cuts := intSetting(t, "BERTH_CUTS", 4, 50)
@@ -29,7 +28,7 @@ func TestPowerCuts(t *testing.T) {
 		all[i] = &powerCuts{version: v}
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			t.Logf("seed %d: BERTH_SEED=%d replays what is done, not when the power goes", seed, seed)
+			t.Logf("seed %d: set BERTH_SEED=%d to repeat the actions, though not the times of the power cuts", seed, seed)
 			d := all[i]
 			d.node, d.rand = start(t, options{host: hosts.Options{Version: v}}), rand.New(rand.NewPCG(uint64(seed), uint64(i)))
 			d.run(int(cuts)/len(hosts.Versions()), int(pods))
@@ -37,52 +36,51 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// powerCuts is one run.
+// powerCuts is one run of TestPowerCuts on one version of containerd.
 type powerCuts struct {
 	*node
 	version hosts.Version
 	rand    *rand.Rand
-	wanted  []string
-	made    int
+	desired []string
+	created int
 	passed  bool
 	rounds  []cutRound
 }
 
-// cutRound is one loss of power.
+// cutRound is one power cut.
 type cutRound struct {
-	into       time.Duration // since pods began to be replaced
-	half       int           // sandboxes that were there when it happened, also those that are not ready
-	begun      int           // of the new pods, before
+	elapsed    time.Duration // time from the first replaced pod to the power cut
+	sandboxes  int           // number of sandboxes at the power cut, including those that are not ready
+	started    int           // number of new pods that had started before the power cut
 	agentFirst bool
-	back       time.Duration // until all was as it is to be
+	recovery   time.Duration // time until all pods were in their desired state
 	addresses  int
 }
 
 func (d *powerCuts) run(cuts, pods int) {
 	d.createPods(pods)
 	for i := range cuts {
-		d.cut(pods)
+		d.powerCut(pods)
 		if d.Failed() {
-			d.Fatalf("after %d cuts", i+1)
+			d.Fatalf("after %d power cuts", i+1)
 		}
 	}
-	for _, name := range d.wanted {
+	for _, name := range d.desired {
 		d.removeManifest(name)
 	}
 	d.waitNothingLeft()
 	d.passed = !d.Failed()
-	d.Logf("%d cuts, %d pods came and went", cuts, d.made)
+	d.Logf("%d power cuts, %d pods created and deleted", cuts, d.created)
 }
 
-// createPods wants that many more pods; every tenth has an init container, a sidecar and
-// volumes.
+// createPods creates pods. Every tenth has an init container, a sidecar and volumes.
 func (d *powerCuts) createPods(pods int) {
 	d.Helper()
 	for range pods {
-		d.made++
-		name := fmt.Sprintf("lit-%d", d.made)
-		d.wanted = append(d.wanted, name)
-		if d.made%10 == 0 {
+		d.created++
+		name := fmt.Sprintf("pod-%d", d.created)
+		d.desired = append(d.desired, name)
+		if d.created%10 == 0 {
 			d.put(name, d.rich(name)...)
 		} else {
 			d.putPod(d.simple(name))
@@ -90,7 +88,7 @@ func (d *powerCuts) createPods(pods int) {
 	}
 }
 
-// containersOf are the names of a pod's containers.
+// containersOf returns the names of a pod's containers.
 func containersOf(p *corev1.Pod) (names []string) {
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		names = append(names, c.Name)
@@ -98,114 +96,114 @@ func containersOf(p *corev1.Pod) (names []string) {
 	return names
 }
 
-// cut is one round.
-func (d *powerCuts) cut(pods int) {
+// powerCut replaces pods, cuts the power and waits until all pods run again.
+func (d *powerCuts) powerCut(pods int) {
 	d.Helper()
 	began := time.Now()
 	for range pods / 3 {
-		at := d.rand.IntN(len(d.wanted))
-		d.removeManifest(d.wanted[at])
-		d.wanted = slices.Delete(d.wanted, at, at+1)
+		at := d.rand.IntN(len(d.desired))
+		d.removeManifest(d.desired[at])
+		d.desired = slices.Delete(d.desired, at, at+1)
 	}
-	fresh := len(d.wanted)
-	d.createPods(pods - fresh)
-	// A random moment: somewhere between two of the new pods' beginnings, on however
-	// busy a machine, from before the agent knows them to when all have started.
-	d.waitStarted(d.wanted[fresh:], d.rand.IntN(pods-fresh+2)-1)
+	firstNew := len(d.desired)
+	d.createPods(pods - firstNew)
+	// A random moment between the first manifest and the start of the last new pod. Counting started pods
+	// makes it independent of the speed of the machine.
+	d.waitStarted(d.desired[firstNew:], d.rand.IntN(pods-firstNew+2)-1)
 	time.Sleep(time.Duration(d.rand.Float64() * float64(300*time.Millisecond)))
-	c := cutRound{into: time.Since(began), half: len(d.sandboxes("")), agentFirst: d.rand.IntN(2) == 0}
+	c := cutRound{elapsed: time.Since(began), sandboxes: len(d.sandboxes("")), agentFirst: d.rand.IntN(2) == 0}
 	d.must("power loss", d.host.PowerLoss())
-	dark := map[string]int{} // how often a container had started when the light went out
-	for i, name := range d.wanted {
+	startsBefore := map[string]int{} // number of starts by container at the power cut
+	for i, name := range d.desired {
 		for _, container := range []string{"init", "side", "main", "second"} {
-			dark[name+"."+container] = d.startCount(name, container)
+			startsBefore[name+"."+container] = d.startCount(name, container)
 		}
-		if i >= fresh {
-			c.begun += min(dark[name+".main"], 1)
+		if i >= firstNew {
+			c.started += min(startsBefore[name+".main"], 1)
 		}
 	}
-	light := time.Now()
+	powerOn := time.Now()
 	if c.agentFirst {
-		d.must("agent", d.agent.Start(d.Context()))
+		d.must("start the agent", d.agent.Start(d.Context()))
 	}
-	d.must("containerd", d.host.Restart(d.Context()))
+	d.must("restart containerd", d.host.Restart(d.Context()))
 	if !c.agentFirst {
-		d.must("agent", d.agent.Start(d.Context()))
+		d.must("start the agent", d.agent.Start(d.Context()))
 	}
 	d.waitReady()
-	amiss := ""
-	if !d.pollUntil(settleTimeout, "all to run again, once, and as many addresses as pods", func() bool {
-		amiss = d.mismatch(dark)
-		return amiss == ""
+	reason := ""
+	if !d.pollUntil(settleTimeout, "all pods to run again, once, with one address each", func() bool {
+		reason = d.mismatch(startsBefore)
+		return reason == ""
 	}) {
-		d.Fatalf("after a cut %s into it, the agent first %v: %s\nin use: %v", c.into, c.agentFirst, amiss, d.addresses())
+		d.Fatalf("after a power cut at %s, agent started first %v: %s\naddresses in use: %v", c.elapsed, c.agentFirst, reason, d.addresses())
 	}
-	c.back, c.addresses = time.Since(light), len(d.addresses())
+	c.recovery, c.addresses = time.Since(powerOn), len(d.addresses())
 	d.rounds = append(d.rounds, c)
-	d.Logf("cut %d: %s into it, %d sandboxes were there, %d of the new pods had begun; the agent first %v; all was right after %s",
-		len(d.rounds), c.into.Round(time.Millisecond), c.half, c.begun, c.agentFirst, c.back.Round(time.Millisecond))
+	d.Logf("power cut %d at %s: %d sandboxes, %d new pods started; agent started first %v; recovered in %s",
+		len(d.rounds), c.elapsed.Round(time.Millisecond), c.sandboxes, c.started, c.agentFirst, c.recovery.Round(time.Millisecond))
 }
 
-// waitStarted waits until so many of the pods have started; below 0: for nothing.
-func (d *powerCuts) waitStarted(names []string, many int) {
+// waitStarted waits until count of the pods have started. It returns at once if count is negative.
+func (d *powerCuts) waitStarted(names []string, count int) {
 	d.Helper()
-	if many < 0 {
+	if count < 0 {
 		return
 	}
-	if !d.pollUntil(settleTimeout, fmt.Sprintf("%d of the new pods to begin", many), func() bool {
-		begun := 0
+	if !d.pollUntil(settleTimeout, fmt.Sprintf("%d new pods to start", count), func() bool {
+		started := 0
 		for _, name := range names {
-			begun += min(d.startCount(name, "main"), 1)
+			started += min(d.startCount(name, "main"), 1)
 		}
-		return begun >= many
+		return started >= count
 	}) {
 		d.FailNow()
 	}
 }
 
-// mismatch says what is not as it is to be; empty: nothing. That a container began more
-// than once since the power is back cannot become right again.
-func (d *powerCuts) mismatch(dark map[string]int) string {
+// mismatch describes the first difference from the desired state. It returns an empty string if there is none.
+// It fails the test if a container has started more than once since the power cut, because that is final.
+func (d *powerCuts) mismatch(startsBefore map[string]int) string {
 	pods := d.pods()
-	for _, name := range d.wanted {
+	for _, name := range d.desired {
 		p, ok := pods[name]
 		if !ok || !isReady(&p) || p.DeletionTimestamp != nil {
-			return fmt.Sprintf("%s is %s", name, p.Status.Phase)
+			return fmt.Sprintf("%s: phase %s, not Ready", name, p.Status.Phase)
 		}
 		for _, container := range containersOf(&p) {
-			switch again := d.startCount(name, container) - dark[name+"."+container]; {
-			case again > 1:
-				d.Fatalf("%s/%s began %d times since the power is back", name, container, again)
-			case again < 1:
-				return fmt.Sprintf("%s/%s has not begun again", name, container)
+			switch restarts := d.startCount(name, container) - startsBefore[name+"."+container]; {
+			case restarts > 1:
+				d.Fatalf("%s/%s: got %d starts since the power cut, want 1", name, container, restarts)
+			case restarts < 1:
+				return fmt.Sprintf("%s/%s has not started since the power cut", name, container)
 			}
 		}
 	}
-	if len(pods) != len(d.wanted) {
-		return fmt.Sprintf("%d pods are known, and %d are wanted", len(pods), len(d.wanted))
+	if len(pods) != len(d.desired) {
+		return fmt.Sprintf("got %d pods, want %d", len(pods), len(d.desired))
 	}
 	live := map[string]int{}
 	for _, what := range d.liveObjects("") {
 		if live[what]++; live[what] > 1 {
-			return what + " lives twice"
+			return what + ": two instances, want one"
 		}
 	}
-	sandboxes := 0 // those of before the cut, which are kept for their logs, are not ready
+	sandboxes := 0 // without the old ones, which are kept for their logs and not ready
 	for what := range live {
 		if strings.HasPrefix(what, "sandbox of ") {
 			sandboxes++
 		}
 	}
-	if sandboxes != len(d.wanted) {
-		return fmt.Sprintf("%d sandboxes for %d pods", sandboxes, len(d.wanted))
+	if sandboxes != len(d.desired) {
+		return fmt.Sprintf("got %d ready sandboxes, want %d", sandboxes, len(d.desired))
 	}
-	if n := len(d.host.Addresses()); n != len(d.wanted) {
-		return fmt.Sprintf("%d addresses for %d pods", n, len(d.wanted))
+	if n := len(d.host.Addresses()); n != len(d.desired) {
+		return fmt.Sprintf("got %d addresses, want %d", n, len(d.desired))
 	}
 	return ""
 }
 
-// reportCuts writes the report of power cuts, if one is asked for.
+// reportCuts writes the report of TestPowerCuts if BERTH_REPORT is set.
 func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*powerCuts) {
 	t.Helper()
 	dir := reportDir(t)
@@ -220,37 +218,37 @@ func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*powe
 		cuts += len(d.rounds)
 	}
 	p("# %d power cuts with %d pods, %s\n", cuts, pods, date)
-	p("`BERTH_CUTS=%d BERTH_PODS=%d BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestPowerCuts ./test/crash` wrote this.", cuts, pods, seed)
+	p("`BERTH_CUTS=%d BERTH_PODS=%d BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestPowerCuts ./test/crash` generated this report.", cuts, pods, seed)
 	p("%s\n", machine())
-	p("On each host %d pods are wanted, every tenth with an init container, a sidecar and volumes. A third of them is replaced by new ones, the power", pods)
-	p("is cut somewhere between the beginnings of the new ones, and the runtime and the agent come back in either order. The versions of containerd share the cuts.\n")
-	p("| containerd | cuts | of them the agent came first | into the replacing, median and latest | new pods that had begun by then, fewest, median and most | all right again after, median and worst | addresses in use, of %d pods that live | result |", pods)
+	p("Each host runs %d pods. Every tenth pod has an init container, a sidecar and volumes. The test replaces a third of the pods, cuts the power at a random", pods)
+	p("moment between the starts of the new pods, and starts the runtime and the agent in random order. The power cuts are divided among the versions of containerd.\n")
+	p("| containerd | power cuts | agent started first | time of the cut, median, maximum | new pods started before, minimum, median, maximum | recovery, median, maximum | addresses in use by %d pods | result |", pods)
 	p("|---|---|---|---|---|---|---|---|")
 	for _, d := range all {
 		if len(d.rounds) == 0 {
 			continue
 		}
-		into, back := d.sortedTimes(func(c cutRound) time.Duration { return c.into }), d.sortedTimes(func(c cutRound) time.Duration { return c.back })
-		begun, first, addresses := []int{}, 0, []int{}
+		elapsed, recovery := d.sortedTimes(func(c cutRound) time.Duration { return c.elapsed }), d.sortedTimes(func(c cutRound) time.Duration { return c.recovery })
+		started, first, addresses := []int{}, 0, []int{}
 		for _, c := range d.rounds {
-			begun, addresses = append(begun, c.begun), append(addresses, c.addresses)
+			started, addresses = append(started, c.started), append(addresses, c.addresses)
 			if c.agentFirst {
 				first++
 			}
 		}
-		slices.Sort(begun)
+		slices.Sort(started)
 		slices.Sort(addresses)
 		p("| %s | %d | %d | %.1f s, %.1f s | %d, %d, %d | %.1f s, %.1f s | %d to %d | %s |", d.version, len(d.rounds), first,
-			into[len(into)/2].Seconds(), into[len(into)-1].Seconds(), begun[0], begun[len(begun)/2], begun[len(begun)-1], back[len(back)/2].Seconds(), back[len(back)-1].Seconds(),
+			elapsed[len(elapsed)/2].Seconds(), elapsed[len(elapsed)-1].Seconds(), started[0], started[len(started)/2], started[len(started)-1], recovery[len(recovery)/2].Seconds(), recovery[len(recovery)-1].Seconds(),
 			addresses[0], addresses[len(addresses)-1], verdict(d.passed))
 	}
-	p("\nRight means: every wanted pod is Ready, each of its containers has begun exactly once since the power is back, no container lives twice, there is")
-	p("one sandbox and one address for each of them and none besides. At the end nothing is left of any pod. How long it takes includes the start of containerd")
-	p("and of the agent, and what the other host's boot takes from the same CPUs.")
+	p("\nCriteria: every desired pod is Ready, and each of its containers has started exactly once since the power cut. There is one instance of each container")
+	p("and exactly one sandbox and one address per pod. At the end, no resources of any pod remain. The recovery time includes the starts of containerd and the")
+	p("agent. The other host uses the same CPUs.")
 	writeReport(t, dir, date+"-power-cuts.md", b.String())
 }
 
-// sortedTimes is one time of all rounds, sorted.
+// sortedTimes returns one duration of each round, sorted.
 func (d *powerCuts) sortedTimes(of func(cutRound) time.Duration) (out []time.Duration) {
 	for _, c := range d.rounds {
 		out = append(out, of(c))

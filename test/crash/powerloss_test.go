@@ -10,9 +10,8 @@ import (
 	"berth/test/hosts"
 )
 
-// TestScenario14_PodsRestartOnceAfterPowerLoss: the node loses its power and
-// comes back, several times. Pods run again by themselves, init containers
-// first; what was over stays over; no address is lost.
+// TestScenario14_PodsRestartOnceAfterPowerLoss: after each of several power losses, pods restart once, init
+// containers first. Finished pods do not restart, and no address leaks.
 func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -31,20 +30,20 @@ func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 			n.awaitRunning(append(names, "cut-short")...)
 			n.checkExited("done", 0)
 			n.checkExited("failed", 7)
-			n.must("restart the agent", n.agent.Restart(t.Context())) // so that all is on disk
+			n.must("restart the agent", n.agent.Restart(t.Context())) // writes its state to disk
 			for loss := 1; loss <= 3; loss++ {
 				n.must("power loss", n.host.PowerLoss())
 				began := time.Now()
-				if loss%2 == 0 { // the agent comes first
-					n.must("agent", n.agent.Start(t.Context()))
+				if loss%2 == 0 { // the agent starts first
+					n.must("start the agent", n.agent.Start(t.Context()))
 				}
-				n.must("containerd", n.host.Restart(t.Context()))
+				n.must("restart containerd", n.host.Restart(t.Context()))
 				if loss%2 != 0 {
-					n.must("agent", n.agent.Start(t.Context()))
+					n.must("start the agent", n.agent.Start(t.Context()))
 				}
 				n.waitReady()
-				// Before the runtime answers, the agent shows what it last knew.
-				n.waitFor("every container to have begun again", func() bool {
+				// Before the runtime responds, the agent reports the status that it has persisted.
+				n.waitFor("all containers to restart", func() bool {
 					pods := n.pods()
 					return !slices.ContainsFunc(names, func(name string) bool {
 						p := pods[name]
@@ -53,33 +52,33 @@ func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 					})
 				})
 				n.awaitRunning(names...)
-				took := time.Since(began).Round(time.Millisecond)
-				t.Logf("all pods run %s after the power came back", took)
-				if took > 15*time.Second {
-					t.Error("that is too long")
+				recovery := time.Since(began).Round(time.Millisecond)
+				t.Logf("all pods were Ready %s after the power loss", recovery)
+				if recovery > 15*time.Second {
+					t.Errorf("recovery took %s, want at most 15s", recovery)
 				}
 				for _, name := range names {
 					p := n.pods()[name]
 					for _, s := range statuses(&p) {
 						if ran := n.startCount(name, s.Name); ran != loss+1 {
-							t.Errorf("%s/%s ran %d times after %d losses of power", name, s.Name, ran, loss)
+							t.Errorf("%s/%s: got %d starts after %d power losses", name, s.Name, ran, loss)
 						}
 						if s.State.Running != nil && s.RestartCount != int32(loss) {
-							t.Errorf("%s/%s has %d restarts after %d losses of power", name, s.Name, s.RestartCount, loss)
+							t.Errorf("%s/%s: restart count %d after %d power losses", name, s.Name, s.RestartCount, loss)
 						}
 					}
 				}
 				n.checkExited("done", 0)
 				n.checkExited("failed", 7)
-				n.waitFor("the pod that must not restart to have failed", func() bool {
+				n.waitFor("pod with restartPolicy Never to fail", func() bool {
 					return n.pods()["cut-short"].Status.Phase == corev1.PodFailed
 				})
 				if ran := n.startCount("cut-short", "main"); ran != 1 {
-					t.Errorf("a pod with restartPolicy Never ran %d times", ran)
+					t.Errorf("pod with restartPolicy Never: got %d starts, want 1", ran)
 				}
-				n.waitFor("as many addresses as pods that run", func() bool { return len(n.addresses()) == len(names) })
+				n.waitFor("one address per running pod", func() bool { return len(n.addresses()) == len(names) })
 				if t.Failed() {
-					t.Fatalf("after loss %d", loss)
+					t.Fatalf("after power loss %d", loss)
 				}
 			}
 			for _, name := range append(names, "done", "failed", "cut-short") {

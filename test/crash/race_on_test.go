@@ -2,5 +2,5 @@
 
 package crash
 
-// raceEnabled says that the agent is built as this test is: with the race detector.
+// raceEnabled reports whether the test and the agent are built with the race detector.
 const raceEnabled = true
