@@ -18,12 +18,12 @@ import (
 	"berth/test/hosts"
 )
 
-// probedPod is a pod whose containers are probed each second in every way. One
-// command goes on for longer than the test, so that some is always under way.
+// probedPod returns a pod with probes of all types that run every second. The command of one probe does not
+// return during the test, so that an exec is always in progress.
 func (n *node) probedPod(name string) *corev1.Pod {
 	n.Helper()
 	p := n.simple(name, "serve", "8080")
-	each := func(h corev1.ProbeHandler) *corev1.Probe {
+	everySecond := func(h corev1.ProbeHandler) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 3, TimeoutSeconds: 2}
 	}
 	get := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/delay?d=200ms", Port: intstr.FromInt32(8080)}}
@@ -32,33 +32,33 @@ func (n *node) probedPod(name string) *corev1.Pod {
 		return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: append([]string{"/bin/testbox"}, steps...)}}
 	}
 	c := &p.Spec.Containers[0]
-	c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = each(tcp), each(get), each(tcp)
+	c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = everySecond(tcp), everySecond(get), everySecond(tcp)
 	c.StartupProbe.FailureThreshold = 60
-	more := *c.DeepCopy()
-	more.Name = "commands"
-	more.Args = []string{"grpc", "9000"}
-	more.StartupProbe = each(run("print", "up"))
-	more.ReadinessProbe = each(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9000}})
-	more.LivenessProbe = each(run("sleep", "700ms", ",", "print", name+"-alive"))
-	more.LivenessProbe.TimeoutSeconds = 20
-	more.LivenessProbe.FailureThreshold = 5
-	more.StartupProbe.TimeoutSeconds, more.StartupProbe.FailureThreshold = 20, 60
-	hangs := *c.DeepCopy()
-	hangs.Name, hangs.Args = "hangs", []string{"sleep"}
-	hangs.StartupProbe, hangs.ReadinessProbe = nil, nil
-	hangs.LivenessProbe = each(run("sleep", "1h", ",", "print", name+longProbeMarker))
-	hangs.LivenessProbe.TimeoutSeconds = 3600
-	p.Spec.Containers = append(p.Spec.Containers, more, hangs)
+	commands := *c.DeepCopy()
+	commands.Name = "commands"
+	commands.Args = []string{"grpc", "9000"}
+	commands.StartupProbe = everySecond(run("print", "up"))
+	commands.ReadinessProbe = everySecond(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9000}})
+	commands.LivenessProbe = everySecond(run("sleep", "700ms", ",", "print", name+"-alive"))
+	commands.LivenessProbe.TimeoutSeconds = 20
+	commands.LivenessProbe.FailureThreshold = 5
+	commands.StartupProbe.TimeoutSeconds, commands.StartupProbe.FailureThreshold = 20, 60
+	hanging := *c.DeepCopy()
+	hanging.Name, hanging.Args = "hangs", []string{"sleep"}
+	hanging.StartupProbe, hanging.ReadinessProbe = nil, nil
+	hanging.LivenessProbe = everySecond(run("sleep", "1h", ",", "print", name+longProbeMarker))
+	hanging.LivenessProbe.TimeoutSeconds = 3600
+	p.Spec.Containers = append(p.Spec.Containers, commands, hanging)
 	podspec.SetDefaults(p)
 	return p
 }
 
-// longProbeMarker ends the command line of the command that goes on.
-const longProbeMarker = "-goes-on"
+// longProbeMarker is the end of the command line of the probe that does not return.
+const longProbeMarker = "-long-probe"
 
-// TestScenario10_KillsDuringProbesKeepReadiness: kill -9 of the agent at any
-// moment, and a stop for longer than every timeout, while probes of every kind
-// are under way. The commands that are it then do not pile up.
+// TestScenario10_KillsDuringProbesKeepReadiness kills the agent while probes of all types are in progress, and
+// stops its process for longer than every probe timeout. Pods stay Ready. Probe commands that were interrupted
+// are killed.
 func TestScenario10_KillsDuringProbesKeepReadiness(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -70,39 +70,39 @@ func TestScenario10_KillsDuringProbesKeepReadiness(t *testing.T) {
 				n.putPod(n.probedPod(name))
 			}
 			n.awaitRunning(names...)
-			before, first := n.liveObjects(""), n.pods()
+			before, firstStatus := n.liveObjects(""), n.pods()
 			for i := range 15 {
-				flips := n.watchReady(names)
-				time.Sleep(time.Duration(i*53) * time.Millisecond) // each time at another moment of the probes
+				watch := n.watchReady(names)
+				time.Sleep(time.Duration(i*53) * time.Millisecond) // a different phase of the probes each time
 				if i%5 == 4 {
 					pid := n.agent.Pid()
-					n.must("stop the agent's process", syscall.Kill(pid, syscall.SIGSTOP))
-					time.Sleep(3500 * time.Millisecond) // longer than a timeout and two periods: that is what is tested
-					n.must("let it go on", syscall.Kill(pid, syscall.SIGCONT))
+					n.must("send SIGSTOP to the agent", syscall.Kill(pid, syscall.SIGSTOP))
+					time.Sleep(3500 * time.Millisecond) // longer than a timeout and two periods
+					n.must("send SIGCONT to the agent", syscall.Kill(pid, syscall.SIGCONT))
 				}
-				flips.end(n)
-				n.waitFor("a command of each pod to be under way", func() bool { return n.processes(longProbeMarker) == len(names) })
-				cutOff := n.pids(longProbeMarker)
+				watch.finish(n)
+				n.waitFor("probe command of each pod to run", func() bool { return n.processes(longProbeMarker) == len(names) })
+				interrupted := n.pids(longProbeMarker)
 				n.kill()
 				n.launch()
-				flips = n.watchReady(names)
+				watch = n.watchReady(names)
 				n.awaitRunning(names...)
-				n.waitFor("the agent to have looked", func() bool {
+				n.waitFor("agent to report container statuses", func() bool {
 					for _, p := range n.pods() {
-						if len(p.Status.ContainerStatuses) == 0 { // until then it shows what it remembers
+						if len(p.Status.ContainerStatuses) == 0 { // the agent has not observed the runtime yet
 							return false
 						}
 					}
 					return true
 				})
-				flips.end(n)
-				n.waitFor("the commands to be gone that nobody waits for", func() bool {
-					return !slices.ContainsFunc(n.pids(longProbeMarker), func(pid string) bool { return slices.Contains(cutOff, pid) })
+				watch.finish(n)
+				n.waitFor("interrupted probe commands to be killed", func() bool {
+					return !slices.ContainsFunc(n.pids(longProbeMarker), func(pid string) bool { return slices.Contains(interrupted, pid) })
 				})
 				now := n.pods()
 				for _, name := range names {
-					was, is := first[name], now[name]
-					n.compareStatus(&was, &is)
+					oldPod, newPod := firstStatus[name], now[name]
+					n.compareStatus(&oldPod, &newPod)
 				}
 				if t.Failed() {
 					t.Fatalf("after %d kills", i+1)
@@ -117,8 +117,8 @@ func TestScenario10_KillsDuringProbesKeepReadiness(t *testing.T) {
 	}
 }
 
-// TestHungExecProbeFails: one that hangs with its shim does not
-// keep its pod Ready for ever. A runtime that hangs altogether says nothing of a pod.
+// TestHungExecProbeFails: an exec probe that hangs because its shim hangs fails, and the pod becomes not Ready.
+// If the whole runtime hangs, the result is unknown and the pod stays Ready.
 func TestHungExecProbeFails(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -135,29 +135,29 @@ func TestHungExecProbeFails(t *testing.T) {
 			ready := func(want corev1.ConditionStatus) func() bool {
 				return func() bool { p := n.pods()["stuck"]; return readyOf(&p).Status == want }
 			}
-			n.waitFor("the pod to be Ready", ready(corev1.ConditionTrue))
+			n.waitFor("pod to be Ready", ready(corev1.ConditionTrue))
 			shims := n.shims(n.sandboxes("stuck")[0].Id)
 			if len(shims) != 1 {
-				t.Fatalf("the shims are %v", shims)
+				t.Fatalf("got shims %v, want one", shims)
 			}
-			flips := n.watchReady([]string{"stuck"})
-			goOn := n.stopProcess(n.host.Pid())
-			n.waitFor("a probe that could not be made", func() bool {
+			watch := n.watchReady([]string{"stuck"})
+			resume := n.stopProcess(n.host.Pid())
+			n.waitFor("probe with an unknown result", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
 				return err == nil && len(probes.Probes) == 1 && slices.ContainsFunc(probes.Probes[0].Recent, func(r nodeapi.ProbeRun) bool {
 					return r.Result == "unknown" && strings.Contains(r.Output, "runtime interrupted the command")
 				})
 			})
-			goOn()
-			n.waitFor("the next to succeed", func() bool {
+			resume()
+			n.waitFor("next probe to succeed", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
 				return err == nil && len(probes.Probes) == 1 && len(probes.Probes[0].Recent) > 0 && probes.Probes[0].Recent[0].Result == "success"
 			})
-			flips.end(n)
-			goOn = n.stopProcess(shims[0])
-			n.waitFor("the pod not to be Ready", ready(corev1.ConditionFalse))
-			goOn()
-			n.waitFor("the pod to be Ready again", ready(corev1.ConditionTrue))
+			watch.finish(n)
+			resume = n.stopProcess(shims[0])
+			n.waitFor("pod not to be Ready", ready(corev1.ConditionFalse))
+			resume()
+			n.waitFor("pod to be Ready again", ready(corev1.ConditionTrue))
 			n.checkRanOnce("stuck")
 			n.removeManifest("stuck")
 			n.waitNothingLeft()
@@ -165,39 +165,40 @@ func TestHungExecProbeFails(t *testing.T) {
 	}
 }
 
-// stopProcess stops a process until goOn is called, or the test ends.
-func (n *node) stopProcess(pid int) (goOn func()) {
+// stopProcess sends SIGSTOP to a process. It continues when resume is called or the test ends.
+func (n *node) stopProcess(pid int) (resume func()) {
 	n.Helper()
-	n.must("stop a process", syscall.Kill(pid, syscall.SIGSTOP))
-	goOn = sync.OnceFunc(func() { n.must("let it go on", syscall.Kill(pid, syscall.SIGCONT)) })
-	n.Cleanup(goOn)
-	return goOn
+	n.must("send SIGSTOP", syscall.Kill(pid, syscall.SIGSTOP))
+	resume = sync.OnceFunc(func() { n.must("send SIGCONT", syscall.Kill(pid, syscall.SIGCONT)) })
+	n.Cleanup(resume)
+	return resume
 }
 
-// readinessWatch watches pods that are ready for not being ready.
+// readinessWatch records statuses of Ready pods that are not Ready.
 type readinessWatch struct {
-	stop context.CancelFunc
-	wg   sync.WaitGroup
-	mu   sync.Mutex
-	seen []string
+	stop        context.CancelFunc
+	wg          sync.WaitGroup
+	mu          sync.Mutex
+	transitions []string
 }
 
+// watchReady starts a readinessWatch for the pods named. It runs until finish.
 func (n *node) watchReady(names []string) *readinessWatch {
 	ctx, cancel := context.WithCancel(n.Context())
 	f := &readinessWatch{stop: cancel}
-	ours := map[string]bool{}
+	watched := map[string]bool{}
 	for _, name := range names {
-		ours[name] = true
+		watched[name] = true
 	}
 	f.wg.Go(func() {
 		_ = n.client.WatchPods(ctx, nodeapi.PodsRequest{}, func(e nodeapi.PodEvent) error {
-			if e.Pod == nil || !ours[e.Pod.Name] {
+			if e.Pod == nil || !watched[e.Pod.Name] {
 				return nil
 			}
 			for _, c := range e.Pod.Status.Conditions {
 				if c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue {
 					f.mu.Lock()
-					f.seen = append(f.seen, fmt.Sprintf("%s %s: Ready=%s %s", time.Now().Format("15:04:05.000"), e.Pod.Name, c.Status, c.Message))
+					f.transitions = append(f.transitions, fmt.Sprintf("%s %s: Ready=%s %s", time.Now().Format("15:04:05.000"), e.Pod.Name, c.Status, c.Message))
 					f.mu.Unlock()
 				}
 			}
@@ -207,11 +208,12 @@ func (n *node) watchReady(names []string) *readinessWatch {
 	return f
 }
 
-func (f *readinessWatch) end(n *node) {
+// finish stops the watch and reports the recorded statuses as errors.
+func (f *readinessWatch) finish(n *node) {
 	n.Helper()
 	f.stop()
 	f.wg.Wait()
-	for _, s := range f.seen {
+	for _, s := range f.transitions {
 		n.Error(s)
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"berth/test/images"
 )
 
-// addresses are those that the network has given out.
+// addresses returns the addresses in use on the node's network.
 func (n *node) addresses() []string {
 	return slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return !strings.HasPrefix(l, "address ") })
 }
 
-// waitingMessageContains reports whether a pod says, to `berth why` and in its status, that it
-// waits, with a text in the message.
+// waitingMessageContains reports whether `berth why` contains a text in its summary or in a reason that the pod
+// waits for.
 func (n *node) waitingMessageContains(name, text string) bool {
 	why, err := n.client.Why(n.Context(), "default", name)
 	if err != nil {
@@ -36,7 +36,7 @@ func (n *node) waitingMessageContains(name, text string) bool {
 	return strings.Contains(why.Summary, text)
 }
 
-// waitingReason is what the status gives as the reason of the first container.
+// waitingReason returns the reason of the first waiting container, or an empty string.
 func (n *node) waitingReason(name string) string {
 	p := n.pods()[name]
 	for _, s := range p.Status.ContainerStatuses {
@@ -47,9 +47,8 @@ func (n *node) waitingReason(name string) string {
 	return ""
 }
 
-// newRegistry makes a registry that has an image under another name, and with a label
-// of that name, so that it is no image that the runtime has already. A runtime
-// that has its layers will not ask for them.
+// newRegistry starts a registry that serves an image as ref. A label makes it different from the images that
+// the runtime has. The runtime does not pull layers that it already has.
 func newRegistry(t *testing.T, ref string, image func(context.Context, string) (images.Archive, error)) *images.Registry {
 	t.Helper()
 	r, err := images.NewRegistry(images.RegistryOptions{})
@@ -86,8 +85,8 @@ func newRegistry(t *testing.T, ref string, image func(context.Context, string) (
 
 const pulledRef = "registry.example/berth/pulled:1"
 
-// TestScenario16_PodDeletedDuringPullTerminatesAtOnce, and nothing of it starts
-// when the pull is over.
+// TestScenario16_PodDeletedDuringPullTerminatesAtOnce: a pod that is deleted during its image pull terminates
+// without waiting for the pull. No container starts after the pull.
 func TestScenario16_PodDeletedDuringPullTerminatesAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -95,28 +94,28 @@ func TestScenario16_PodDeletedDuringPullTerminatesAtOnce(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
 			r := newRegistry(t, pulledRef, images.Bash)
-			n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
+			n.must("configure the registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
 			release := r.BlockBlobs("berth/pulled")
-			for _, killed := range []bool{false, true} {
+			for _, killAgent := range []bool{false, true} {
 				p := n.simple("slow")
 				p.Spec.Containers[0].Image = pulledRef
 				p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/slow.main; sleep 1000"}
 				n.putPod(p)
-				n.waitFor("the pull to be held up", func() bool { return r.Counts("berth/pulled").Blocked > 0 && len(n.sandboxes("slow")) == 1 })
-				if killed {
+				n.waitFor("pull to be blocked", func() bool { return r.Counts("berth/pulled").Blocked > 0 && len(n.sandboxes("slow")) == 1 })
+				if killAgent {
 					n.kill()
 					n.launch()
-					n.waitFor("the pull to be held up again", func() bool { return r.Counts("berth/pulled").Blocked > 0 })
+					n.waitFor("pull to be blocked again", func() bool { return r.Counts("berth/pulled").Blocked > 0 })
 				}
 				n.removeManifest("slow")
-				n.waitNothingLeft() // the pull is held up for far longer than is waited here
+				n.waitNothingLeft() // the pull is still blocked
 			}
 			release()
-			// The start of another pod proves that nothing is waited for.
+			// When another pod runs, the agent has processed the end of the pull.
 			n.putPod(n.simple("next"))
 			n.awaitRunning("next")
 			if ran := n.startCount("slow", "main"); ran != 0 {
-				t.Errorf("it ran %d times", ran)
+				t.Errorf("container main of the deleted pod: got %d starts, want 0", ran)
 			}
 			n.removeManifest("next")
 			n.waitNothingLeft()
@@ -124,69 +123,69 @@ func TestScenario16_PodDeletedDuringPullTerminatesAtOnce(t *testing.T) {
 	}
 }
 
-// TestPodRecoversFromUnreachableRegistry: it says what it waits for, and
-// starts by itself once there is a registry. The others do not notice.
+// TestPodRecoversFromUnreachableRegistry: a pod whose registry is unreachable reports the reason, and starts
+// when the registry is available. Other pods are not affected.
 func TestPodRecoversFromUnreachableRegistry(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
-	n.putPod(n.simple("calm"))
-	n.awaitRunning("calm")
+	n.putPod(n.simple("stable"))
+	n.awaitRunning("stable")
 	r := newRegistry(t, pulledRef, images.Testbox)
-	n.must("no registry", n.host.SetRegistry("registry.example", "server = \"http://127.0.0.1:1\"\n"))
-	p := n.simple("poor")
+	n.must("configure an unreachable registry", n.host.SetRegistry("registry.example", "server = \"http://127.0.0.1:1\"\n"))
+	p := n.simple("pending")
 	p.Spec.Containers[0].Image = pulledRef
 	n.putPod(p)
-	n.waitFor("the reason", func() bool {
-		reason := n.waitingReason("poor")
-		return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitingMessageContains("poor", "registry.example/berth/pulled:1")
+	n.waitFor("reason that the pod is pending", func() bool {
+		reason := n.waitingReason("pending")
+		return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitingMessageContains("pending", "registry.example/berth/pulled:1")
 	})
-	n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
-	n.awaitRunning("poor", "calm")
-	n.checkRanOnce("poor")
-	n.checkRanOnce("calm")
-	n.removeManifest("poor")
-	n.removeManifest("calm")
+	n.must("configure the registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
+	n.awaitRunning("pending", "stable")
+	n.checkRanOnce("pending")
+	n.checkRanOnce("stable")
+	n.removeManifest("pending")
+	n.removeManifest("stable")
 	n.waitNothingLeft()
 }
 
-// TestPodRecoversFromMissingNetwork: the network's configuration goes away
-// while pods run, and comes back.
+// TestPodRecoversFromMissingNetwork: the CNI configuration is removed while pods run and is written again. A new
+// pod waits for it, and running pods are not affected.
 func TestPodRecoversFromMissingNetwork(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
-			n.putPod(n.simple("calm"))
-			n.awaitRunning("calm")
+			n.putPod(n.simple("stable"))
+			n.awaitRunning("stable")
 			before := n.liveObjects("")
-			n.must("remove the network", n.host.RemoveCNI())
-			n.waitFor("the agent to know it", func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
-			n.putPod(n.simple("poor"))
-			n.waitFor("the reason", func() bool {
-				p := n.pods()["poor"]
-				return p.Status.Phase == corev1.PodPending && n.waitingMessageContains("poor", "NetworkNotReady")
+			n.must("remove the CNI configuration", n.host.RemoveCNI())
+			n.waitFor("agent to report that the network is not ready", func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
+			n.putPod(n.simple("pending"))
+			n.waitFor("reason that the pod is pending", func() bool {
+				p := n.pods()["pending"]
+				return p.Status.Phase == corev1.PodPending && n.waitingMessageContains("pending", "NetworkNotReady")
 			})
-			if s := n.sandboxes("poor"); len(s) > 0 {
-				t.Errorf("a sandbox without a network: %v", s)
+			if s := n.sandboxes("pending"); len(s) > 0 {
+				t.Errorf("got sandboxes %v without a network, want none", s)
 			}
 			n.kill()
 			n.launch()
-			n.awaitRunning("calm")
-			n.must("network", n.host.WriteCNI())
-			n.awaitRunning("poor", "calm")
-			n.checkRanOnce("poor")
-			n.checkRanOnce("calm")
+			n.awaitRunning("stable")
+			n.must("write the CNI configuration", n.host.WriteCNI())
+			n.awaitRunning("pending", "stable")
+			n.checkRanOnce("pending")
+			n.checkRanOnce("stable")
 			n.checkStillLive(before)
-			n.removeManifest("poor")
-			n.removeManifest("calm")
+			n.removeManifest("pending")
+			n.removeManifest("stable")
 			n.waitNothingLeft()
 		})
 	}
 }
 
-// TestScenario18_ForeignSandboxesAreNotTouched: sandboxes of others in the same
-// runtime, and directories that are not of pods.
+// TestScenario18_ForeignSandboxesAreNotTouched: the agent does not touch sandboxes of other clients of the
+// runtime, nor directories that do not belong to a pod.
 func TestScenario18_ForeignSandboxesAreNotTouched(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{noStart: true})
@@ -194,20 +193,20 @@ func TestScenario18_ForeignSandboxesAreNotTouched(t *testing.T) {
 	n.startAgent(hosts.AgentOptions{})
 	n.putPod(n.simple("ours"))
 	n.awaitRunning("ours")
-	keep := filepath.Join(n.agent.RootDir, "pods", "not a pod")
-	n.must("a folder", os.MkdirAll(keep, 0o700))
+	foreignDir := filepath.Join(n.agent.RootDir, "pods", "not a pod")
+	n.must("create a directory", os.MkdirAll(foreignDir, 0o700))
 	n.kill()
 	n.launch()
 	n.awaitRunning("ours")
 	n.removeManifest("ours")
-	n.waitFor("ours to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("ours")) == 0 })
-	n.checkStillLive(map[string]string{foreign: "the sandbox of somebody else"})
-	if _, err := os.Stat(keep); err != nil {
+	n.waitFor("pod ours to be deleted", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("ours")) == 0 })
+	n.checkStillLive(map[string]string{foreign: "foreign sandbox"})
+	if _, err := os.Stat(foreignDir); err != nil {
 		t.Error(err)
 	}
 }
 
-// runForeignSandbox makes a sandbox as another agent would.
+// runForeignSandbox creates a sandbox as another agent would, without berth's owner label. It returns its ID.
 func (n *node) runForeignSandbox() string {
 	n.Helper()
 	sb, err := n.host.Runtime.RunPodSandbox(n.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{

@@ -15,21 +15,20 @@ import (
 	"berth/test/hosts"
 )
 
-// configure changes the text of the agent's configuration; it holds from the
-// next start on.
-func (n *node) configure(old, now string) {
+// configure replaces a text in the agent's configuration file. The change takes effect at the next start.
+func (n *node) configure(old, replacement string) {
 	n.Helper()
 	text, err := os.ReadFile(n.agent.ConfigFile)
 	n.must("read the configuration", err)
 	if !strings.Contains(string(text), old) {
-		n.Fatalf("no %q in the configuration:\n%s", old, text)
+		n.Fatalf("%q not found in the configuration:\n%s", old, text)
 	}
-	n.must("configure", os.WriteFile(n.agent.ConfigFile, []byte(strings.Replace(string(text), old, now, 1)), 0o644))
+	n.must("write the configuration", os.WriteFile(n.agent.ConfigFile, []byte(strings.Replace(string(text), old, replacement, 1)), 0o644))
 }
 
-// TestScenario09_AgentRestartDoesNotReadmitPods: the node has become smaller,
-// has other labels and a taint that no pod tolerates. What runs goes on, over a
-// hundred restarts of which half are kills.
+// TestScenario09_AgentRestartDoesNotReadmitPods: after a configuration change, the node has less allocatable
+// capacity, other labels, and taints that no pod tolerates. Running pods continue to run across a hundred agent
+// restarts, half of which are kills.
 func TestScenario09_AgentRestartDoesNotReadmitPods(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{agent: hosts.AgentOptions{
@@ -46,7 +45,7 @@ func TestScenario09_AgentRestartDoesNotReadmitPods(t *testing.T) {
 	n.awaitRunning(names...)
 	late := n.simple("late")
 	n.putPod(late)
-	n.waitFor("the fourth pod to wait", func() bool { _, known := n.pods()["late"]; return known })
+	n.waitFor("fourth pod to be known", func() bool { _, known := n.pods()["late"]; return known })
 	n.must("restart the agent", n.agent.Restart(t.Context()))
 	n.awaitRunning(names...)
 	before, first := n.liveObjects(""), n.pods()
@@ -65,14 +64,14 @@ func TestScenario09_AgentRestartDoesNotReadmitPods(t *testing.T) {
 			n.kill()
 		}
 		n.launch()
-		n.waitFor("the pods to be known", func() bool { return len(n.pods()) == 4 })
+		n.waitFor("pods to be known", func() bool { return len(n.pods()) == 4 })
 		now := n.pods()
 		for _, name := range names {
-			was, is := first[name], now[name]
-			n.compareStatus(&was, &is)
+			oldPod, newPod := first[name], now[name]
+			n.compareStatus(&oldPod, &newPod)
 		}
 		if p := now["late"]; p.Status.Phase != corev1.PodPending || len(n.sandboxes("late")) > 0 {
-			t.Errorf("the pod that had no room: %s %s", p.Status.Phase, p.Status.Message)
+			t.Errorf("pod late, which exceeds maxPods: got phase %s (%s), want Pending without a sandbox", p.Status.Phase, p.Status.Message)
 		}
 		if t.Failed() {
 			t.Fatalf("after %d restarts", i+1)
@@ -84,8 +83,8 @@ func TestScenario09_AgentRestartDoesNotReadmitPods(t *testing.T) {
 	}
 }
 
-// TestScenario12_ExitCodesWhileAgentWasDown: a container that ended while the
-// agent was away is reported with the exit code that it had.
+// TestScenario12_ExitCodesWhileAgentWasDown: the agent reports the exit code of a container that exited while
+// the agent, the runtime or both were down.
 func TestScenario12_ExitCodesWhileAgentWasDown(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -103,17 +102,17 @@ func TestScenario12_ExitCodesWhileAgentWasDown(t *testing.T) {
 			n.awaitRunning("agent-zero", "agent-seven", "runtime-zero", "runtime-seven", "both-zero", "both-seven")
 			n.terminateDuring("agent", n.kill)
 			n.launch()
-			n.checkExited("agent-zero", 0) // a runtime that is killed before it has kept an exit has lost it
+			n.checkExited("agent-zero", 0) // before the runtime is killed, which may lose the exit code
 			n.checkExited("agent-seven", 7)
 			n.terminateDuring("runtime", func() { n.must("kill containerd", n.host.Kill()) })
-			back := time.Now()
+			restarted := time.Now()
 			n.must("restart containerd", n.host.Restart(t.Context()))
-			if v == hosts.Version16 || kernelReportsExits(t) { // the agent was there, and holds the processes
+			if v == hosts.Version16 || kernelReportsExits(t) { // the agent holds pidfds of the processes
 				for name, code := range codes {
 					n.checkExited("runtime-"+name, code)
-					end := n.pods()["runtime-"+name].Status.ContainerStatuses[0].State.Terminated
-					if v == hosts.Version2 && end.FinishedAt.After(back) {
-						t.Errorf("%s ended at %s, and the runtime was back at %s only", name, end.FinishedAt, back)
+					terminated := n.pods()["runtime-"+name].Status.ContainerStatuses[0].State.Terminated
+					if v == hosts.Version2 && terminated.FinishedAt.After(restarted) {
+						t.Errorf("%s: finishedAt is %s, after the restart of the runtime at %s", name, terminated.FinishedAt, restarted)
 					}
 				}
 			}
@@ -132,20 +131,20 @@ func TestScenario12_ExitCodesWhileAgentWasDown(t *testing.T) {
 	}
 }
 
-// terminateDuring lets the pods of a kind end while something is away.
-func (n *node) terminateDuring(when string, without func()) {
+// terminateDuring calls stop and then lets the pods with the prefix when exit. It waits until their processes
+// have exited.
+func (n *node) terminateDuring(when string, stop func()) {
 	n.Helper()
-	without()
-	n.must("go", os.WriteFile(n.witness+"/go-"+when, nil, 0o644))
-	// No component knows: search for the processes themselves.
-	n.waitFor("the containers to end", func() bool { return n.processes("go-"+when) == 0 })
+	stop()
+	n.must("release the containers", os.WriteFile(n.witness+"/go-"+when, nil, 0o644))
+	// The agent or the runtime is down, so search for the processes.
+	n.waitFor("containers to exit", func() bool { return n.processes("go-"+when) == 0 })
 }
 
-// processes counts what pids lists.
+// processes returns the number of processes that pids returns.
 func (n *node) processes(suffix string) int { return len(n.pids(suffix)) }
 
-// pids are the machine's processes with an argument that ends so and that lie below
-// the host's cgroup, by number.
+// pids returns the PIDs of the processes below the host's cgroup with an argument that ends with suffix.
 func (n *node) pids(suffix string) (all []string) {
 	dirs, _ := os.ReadDir("/proc")
 	for _, d := range dirs {
@@ -161,24 +160,25 @@ func (n *node) pids(suffix string) (all []string) {
 	return all
 }
 
+// checkExited waits until a pod has finished. It checks the exit code, and that the container started once.
 func (n *node) checkExited(name string, code int32) {
 	n.Helper()
-	n.waitFor(name+" to be over", func() bool {
+	n.waitFor("pod "+name+" to finish", func() bool {
 		p := n.pods()[name]
 		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	})
 	p := n.pods()[name]
-	end := p.Status.ContainerStatuses[0].State.Terminated
-	if end == nil || end.ExitCode != code || end.FinishedAt.IsZero() || end.StartedAt.IsZero() || (p.Status.Phase == corev1.PodSucceeded) != (code == 0) {
-		n.Errorf("%s: phase %s, %+v, want exit code %d", name, p.Status.Phase, end, code)
+	terminated := p.Status.ContainerStatuses[0].State.Terminated
+	if terminated == nil || terminated.ExitCode != code || terminated.FinishedAt.IsZero() || terminated.StartedAt.IsZero() || (p.Status.Phase == corev1.PodSucceeded) != (code == 0) {
+		n.Errorf("%s: phase %s, %+v, want exit code %d", name, p.Status.Phase, terminated, code)
 	}
 	if ran := n.startCount(name, "main"); ran != 1 {
-		n.Errorf("%s ran %d times", name, ran)
+		n.Errorf("pod %s: container main: got %d starts, want 1", name, ran)
 	}
 }
 
-// kernelReportsExits reports whether this kernel reports the exit of a process that it held,
-// and that another has reaped, how it ended: Linux 6.15.
+// kernelReportsExits reports whether the kernel returns the exit code of a process that another process has
+// reaped, through a pidfd. This requires Linux 6.15.
 func kernelReportsExits(t *testing.T) bool {
 	t.Helper()
 	var name unix.Utsname
@@ -192,22 +192,21 @@ func kernelReportsExits(t *testing.T) bool {
 	return major > 6 || major == 6 && minor >= 15
 }
 
-// exitCodeLost reports whether the runtime says that it does not know how a container
-// ended. When it starts, containerd 2.x deletes the task of a container that
-// ended in its absence ("cleaning leaked shim process") before it has asked for
-// the exit code. Where the kernel is too old to be asked instead, or the agent was
-// away too, no other component has it: 255 and Unknown are the truth then.
+// exitCodeLost waits until a pod has finished and reports whether its exit code is unknown. When containerd 2.x
+// starts, it deletes the task of a container that exited while it was down ("cleaning leaked shim process")
+// before it reads the exit code. No other component has it if the kernel is too old or the agent was down too.
+// The correct status is then exit code 255 with the reason Unknown.
 func (n *node) exitCodeLost(name string) bool {
 	n.Helper()
-	n.waitFor(name+" to be over", func() bool {
+	n.waitFor("pod "+name+" to finish", func() bool {
 		return n.pods()[name].Status.Phase == corev1.PodFailed || n.pods()[name].Status.Phase == corev1.PodSucceeded
 	})
-	end := n.pods()[name].Status.ContainerStatuses[0].State.Terminated
-	return end != nil && end.ExitCode == 255 && end.Reason == "Unknown"
+	terminated := n.pods()[name].Status.ContainerStatuses[0].State.Terminated
+	return terminated != nil && terminated.ExitCode == 255 && terminated.Reason == "Unknown"
 }
 
-// TestScenario17_ContainerdRestartRecreatesNothing: with and without the
-// agent, and while pods come and go.
+// TestScenario17_ContainerdRestartRecreatesNothing: a restart of containerd does not restart or recreate
+// containers. The test restarts containerd with and without the agent, and while pods start and terminate.
 func TestScenario17_ContainerdRestartRecreatesNothing(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -222,61 +221,61 @@ func TestScenario17_ContainerdRestartRecreatesNothing(t *testing.T) {
 			n.must("restart the agent", n.agent.Restart(t.Context()))
 			n.awaitRunning(names...)
 			before, first := n.liveObjects(""), n.pods()
-			same := func() {
+			checkUnchanged := func() {
 				t.Helper()
 				now := n.pods()
 				for _, name := range names {
-					was, is := first[name], now[name]
-					n.compareStatus(&was, &is)
+					oldPod, newPod := first[name], now[name]
+					n.compareStatus(&oldPod, &newPod)
 				}
 			}
-			for round, way := range []func(){
-				func() { n.must("containerd", n.host.Restart(t.Context())) },
-				func() { // away for a while: the agent has to ask again and again
-					n.must("containerd", n.host.Kill())
+			for round, restart := range []func(){
+				func() { n.must("restart containerd", n.host.Restart(t.Context())) },
+				func() { // down for some time: the agent retries its calls
+					n.must("kill containerd", n.host.Kill())
 					n.putPod(n.simple("after-b"))
-					n.waitFor("the agent to know a new pod", func() bool { return n.pods()["after-b"].Name != "" })
-					same()
-					n.must("containerd", n.host.Restart(t.Context()))
+					n.waitFor("agent to know the new pod", func() bool { return n.pods()["after-b"].Name != "" })
+					checkUnchanged()
+					n.must("restart containerd", n.host.Restart(t.Context()))
 				},
-				func() { // the agent comes first
+				func() { // the agent starts first
 					n.kill()
-					n.must("containerd", n.host.Kill())
-					n.must("agent", n.agent.Start(t.Context()))
-					n.must("containerd", n.host.Restart(t.Context()))
+					n.must("kill containerd", n.host.Kill())
+					n.must("start the agent", n.agent.Start(t.Context()))
+					n.must("restart containerd", n.host.Restart(t.Context()))
 				},
-				func() { // containerd comes first
+				func() { // containerd starts first
 					n.kill()
-					n.must("containerd", n.host.Restart(t.Context()))
-					n.must("agent", n.agent.Start(t.Context()))
+					n.must("restart containerd", n.host.Restart(t.Context()))
+					n.must("start the agent", n.agent.Start(t.Context()))
 				},
 			} {
-				way()
-				// A new pod proves that the agent is at work again.
-				witness := n.simple("after-" + string('a'+rune(round)))
-				n.putPod(witness) // again, the second time
-				n.awaitRunning(append(names, witness.Name)...)
-				n.checkRanOnce(witness.Name)
-				same()
+				restart()
+				// When a new pod runs, the agent has reconnected to the runtime.
+				newPod := n.simple("after-" + string('a'+rune(round)))
+				n.putPod(newPod) // in round 1, the pod already exists
+				n.awaitRunning(append(names, newPod.Name)...)
+				n.checkRanOnce(newPod.Name)
+				checkUnchanged()
 				n.checkStillLive(before)
 				if t.Failed() {
-					t.Fatalf("after way %d", round)
+					t.Fatalf("in round %d", round)
 				}
 			}
-			// While pods come and go.
+			// While pods start and terminate.
 			for i := range 5 {
 				name := "moving-" + string('a'+rune(i))
 				n.putPod(n.simple(name))
-				n.waitFor("the pod to be known", func() bool { return n.pods()[name].Name != "" })
-				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // each time elsewhere on the way up
-				n.must("containerd", n.host.Restart(t.Context()))
+				n.waitFor("pod to be known", func() bool { return n.pods()[name].Name != "" })
+				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // at a different point of the start each time
+				n.must("restart containerd", n.host.Restart(t.Context()))
 				n.awaitRunning(name)
 				n.checkRanOnce(name)
 				n.removeManifest(name)
-				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // and on the way down
-				n.must("containerd", n.host.Restart(t.Context()))
+				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // and of the termination
+				n.must("restart containerd", n.host.Restart(t.Context()))
 			}
-			same()
+			checkUnchanged()
 			n.checkStillLive(before)
 			for _, name := range append(names, "after-a", "after-b", "after-c", "after-d") {
 				n.checkRanOnce(name)

@@ -15,7 +15,7 @@ import (
 	"berth/test/images"
 )
 
-// shims are the processes that hold a sandbox's containers.
+// shims returns the PIDs of the shims of a sandbox.
 func (n *node) shims(sandbox string) (pids []int) {
 	n.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -31,27 +31,27 @@ func (n *node) shims(sandbox string) (pids []int) {
 	return pids
 }
 
-// TestPodRestartsAfterShimKill: its containers have gone with the shim. No
-// other pod notices, and nothing of the first sandbox stays.
+// TestPodRestartsAfterShimKill: after its shim is killed, a pod restarts in a new sandbox. Other pods are not
+// affected, and no resource of the old sandbox leaks.
 func TestPodRestartsAfterShimKill(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
-			n.putPod(n.simple("struck"))
-			n.putPod(n.simple("beside"))
-			n.awaitRunning("struck", "beside")
-			beside, before := n.liveObjects("beside"), n.liveObjects("struck")
-			was := n.sandboxes("struck")[0].Id
-			pids := n.shims(was)
+			n.putPod(n.simple("killed"))
+			n.putPod(n.simple("other"))
+			n.awaitRunning("killed", "other")
+			other, before := n.liveObjects("other"), n.liveObjects("killed")
+			oldSandbox := n.sandboxes("killed")[0].Id
+			pids := n.shims(oldSandbox)
 			if len(pids) != 1 {
-				t.Fatalf("the sandbox %s has the shims %v", was, pids)
+				t.Fatalf("sandbox %s: got shims %v, want one", oldSandbox, pids)
 			}
 			n.must("kill the shim", unix.Kill(pids[0], unix.SIGKILL))
-			n.waitFor("the pod to run anew", func() bool {
-				p := n.pods()["struck"]
-				now := n.liveObjects("struck")
+			n.waitFor("pod to run in a new sandbox", func() bool {
+				p := n.pods()["killed"]
+				now := n.liveObjects("killed")
 				for id := range before {
 					if now[id] != "" {
 						return false
@@ -59,84 +59,84 @@ func TestPodRestartsAfterShimKill(t *testing.T) {
 				}
 				return len(now) == 2 && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Ready && p.Status.ContainerStatuses[0].RestartCount == 1
 			})
-			n.checkStillLive(beside)
-			n.checkRanOnce("beside")
-			n.removeManifest("struck")
-			n.removeManifest("beside")
+			n.checkStillLive(other)
+			n.checkRanOnce("other")
+			n.removeManifest("killed")
+			n.removeManifest("other")
 			n.waitNothingLeft()
 		})
 	}
 }
 
-// actionInProgress reports whether berth why says that an action is under way for a pod.
+// actionInProgress reports whether `berth why` lists an action of a pod as in progress.
 func (n *node) actionInProgress(name, action string) bool {
 	why, err := n.client.Why(n.Context(), "default", name)
 	return err == nil && slices.ContainsFunc(why.InProgress, func(w nodeapi.Operation) bool { return w.Action == action })
 }
 
-// TestHangingCNIPlugin holds up the pod that it is called for and no other,
-// over a kill of the agent too, and that pod runs once when it answers.
-func TestHangingCNIPlugin(t *testing.T) {
+// TestHangingCNIPluginBlocksOnlyItsPod: a hanging CNI plugin blocks its pod and no other, also after the agent is
+// killed. The pod starts once when the plugin returns.
+func TestHangingCNIPluginBlocksOnlyItsPod(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
-			release, err := n.host.BlockCNI("held")
-			n.must("hold the plugins", err)
-			n.putPod(n.simple("held"))
-			n.waitFor("the sandbox to be under way", func() bool { return n.actionInProgress("held", "RunSandbox") })
-			n.putPod(n.simple("beside"))
-			n.awaitRunning("beside")
+			release, err := n.host.BlockCNI("blocked")
+			n.must("block the CNI plugins", err)
+			n.putPod(n.simple("blocked"))
+			n.waitFor("RunSandbox to be in progress", func() bool { return n.actionInProgress("blocked", "RunSandbox") })
+			n.putPod(n.simple("other"))
+			n.awaitRunning("other")
 			n.kill()
 			n.launch()
-			n.awaitRunning("beside")
-			n.waitFor("the sandbox to be under way again", func() bool { return n.actionInProgress("held", "RunSandbox") })
-			n.must("let the plugins go", release())
-			n.awaitRunning("held")
-			n.waitFor("one sandbox to be left", func() bool { return len(n.sandboxes("held")) == 1 })
-			n.checkRanOnce("held")
-			n.checkRanOnce("beside")
-			n.removeManifest("held")
-			n.removeManifest("beside")
+			n.awaitRunning("other")
+			n.waitFor("RunSandbox to be in progress again", func() bool { return n.actionInProgress("blocked", "RunSandbox") })
+			n.must("release the CNI plugins", release())
+			n.awaitRunning("blocked")
+			n.waitFor("one sandbox to remain", func() bool { return len(n.sandboxes("blocked")) == 1 })
+			n.checkRanOnce("blocked")
+			n.checkRanOnce("other")
+			n.removeManifest("blocked")
+			n.removeManifest("other")
 			n.waitNothingLeft()
 		})
 	}
 }
 
-// TestCorruptRegistry gives bytes that are not what their digest says: nothing
-// of them runs, the pod says so, and runs when the registry is honest again.
-func TestCorruptRegistry(t *testing.T) {
+// TestCorruptBlobIsRejected: a registry serves blobs that do not match their digest. The pod does not start and
+// reports the error. It starts when the registry serves the correct blobs.
+func TestCorruptBlobIsRejected(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
 			r := newRegistry(t, pulledRef, images.Bash)
-			n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
+			n.must("configure the registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
 			r.CorruptBlobs("berth/pulled", true)
-			p := n.simple("deceived")
+			p := n.simple("corrupt")
 			p.Spec.Containers[0].Image = pulledRef
-			p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/deceived.main; sleep 1000"}
+			p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/corrupt.main; sleep 1000"}
 			n.putPod(p)
-			n.waitFor("the lie to be told", func() bool {
-				reason := n.waitingReason("deceived")
-				return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitingMessageContains("deceived", "digest")
+			n.waitFor("pod to report the digest mismatch", func() bool {
+				reason := n.waitingReason("corrupt")
+				return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitingMessageContains("corrupt", "digest")
 			})
-			if ran := n.startCount("deceived", "main"); ran != 0 {
-				t.Errorf("it ran %d times", ran)
+			if ran := n.startCount("corrupt", "main"); ran != 0 {
+				t.Errorf("container with a corrupt image: got %d starts, want 0", ran)
 			}
 			r.CorruptBlobs("berth/pulled", false)
-			n.awaitRunning("deceived")
-			n.checkRanOnce("deceived")
-			n.removeManifest("deceived")
+			n.awaitRunning("corrupt")
+			n.checkRanOnce("corrupt")
+			n.removeManifest("corrupt")
 			n.waitNothingLeft()
 		})
 	}
 }
 
-// TestContainerdUpgrade from 1.6 to 2.x below pods that run: they go on, and
-// what is done to them afterwards is done by the new one.
+// TestContainerdUpgrade upgrades containerd from 1.6 to 2.x while pods run. The pods continue to run, and the new
+// version can restart and delete them.
 func TestContainerdUpgrade(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
@@ -145,15 +145,15 @@ func TestContainerdUpgrade(t *testing.T) {
 	n.awaitRunning("rich", "plain")
 	before := n.liveObjects("")
 	n.must("kill containerd", n.host.Kill())
-	n.waitFor("its absence to be told", func() bool { return n.waitingMessageContains("plain", "container runtime is down") })
+	n.waitFor("agent to report that the runtime is down", func() bool { return n.waitingMessageContains("plain", "container runtime is down") })
 	n.checkOutput([]string{"ps"}, "container runtime is down", "plain", "Running")
 	n.must("upgrade containerd", n.host.Upgrade(t.Context(), hosts.Version2))
-	n.waitFor("the new one to be noticed", func() bool {
+	n.waitFor("agent to report the new version", func() bool {
 		v, err := n.client.Version(t.Context())
 		return err == nil && (strings.Contains(v.Runtime, " 2.") || strings.Contains(v.Runtime, " v2."))
 	})
 	n.awaitRunning("rich", "plain")
-	n.waitFor("its return to be told", func() bool { return !n.waitingMessageContains("plain", "container runtime") })
+	n.waitFor("agent to report that the runtime is available", func() bool { return !n.waitingMessageContains("plain", "container runtime") })
 	n.checkStillLive(before)
 	n.checkRanOnce("rich")
 	n.checkRanOnce("plain")
@@ -161,7 +161,7 @@ func TestContainerdUpgrade(t *testing.T) {
 	n.awaitRunning("rich", "plain")
 	n.checkStillLive(before)
 	n.checkOutput([]string{"restart", "plain"})
-	n.waitFor("a restart by the new one", func() bool {
+	n.waitFor("container to restart", func() bool {
 		p := n.pods()["plain"]
 		return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil && p.Status.ContainerStatuses[0].RestartCount == 1
 	})

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestInvalidStoreIsQuarantined: the pods go on, and the log says what became
-// of the store.
+// TestInvalidStoreIsQuarantined: if the store is invalid, the agent logs what it does with it, and pods continue
+// to run.
 func TestInvalidStoreIsQuarantined(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
@@ -23,11 +23,11 @@ func TestInvalidStoreIsQuarantined(t *testing.T) {
 	n.awaitRunning("rich", "plain")
 	before := n.liveObjects("")
 	file := filepath.Join(n.agent.StateDir, "berth.db")
-	for what, spoil := range map[string]func() error{
-		"garbage": func() error { return os.WriteFile(file, []byte(strings.Repeat("garbage ", 9000)), 0o600) },
-		"empty":   func() error { return os.Truncate(file, 0) },
-		"torn":    func() error { return os.Truncate(file, 9000) },
-		"alien":   func() error { return os.WriteFile(file, []byte("SQLite format 3\x00"), 0o600) },
+	for state, corrupt := range map[string]func() error{
+		"garbage":        func() error { return os.WriteFile(file, []byte(strings.Repeat("garbage ", 9000)), 0o600) },
+		"empty":          func() error { return os.Truncate(file, 0) },
+		"truncated":      func() error { return os.Truncate(file, 9000) },
+		"another format": func() error { return os.WriteFile(file, []byte("SQLite format 3\x00"), 0o600) },
 		"newer": func() error {
 			db, err := bbolt.Open(file, 0o600, &bbolt.Options{Timeout: time.Second})
 			if err != nil {
@@ -39,34 +39,34 @@ func TestInvalidStoreIsQuarantined(t *testing.T) {
 			}
 			return db.Close()
 		},
-		"missing":      func() error { return os.RemoveAll(file) },
-		"a directory":  func() error { return errors.Join(os.Remove(file), os.MkdirAll(file+"/deep", 0o700)) },
-		"a named pipe": func() error { return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)) },
-		"a device": func() error {
+		"missing":    func() error { return os.RemoveAll(file) },
+		"directory":  func() error { return errors.Join(os.Remove(file), os.MkdirAll(file+"/deep", 0o700)) },
+		"named pipe": func() error { return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)) },
+		"device": func() error {
 			return errors.Join(os.Remove(file), unix.Mknod(file, unix.S_IFCHR, int(unix.Mkdev(1, 3))))
 		},
-		"a link to itself":   func() error { return errors.Join(os.Remove(file), os.Symlink(file, file)) },
-		"of a mode for none": func() error { return os.Chmod(file, 0) }, // root reads it all the same
+		"link to itself":      func() error { return errors.Join(os.Remove(file), os.Symlink(file, file)) },
+		"without permissions": func() error { return os.Chmod(file, 0) }, // root can read it
 	} {
 		n.must("stop the agent", n.agent.Stop(t.Context()))
-		said := len(n.agent.Log())
-		n.must(what, spoil())
+		logStart := len(n.agent.Log())
+		n.must(state, corrupt())
 		n.launch()
 		n.awaitRunning("rich", "plain")
 		n.checkRanOnce("rich")
 		n.checkRanOnce("plain")
 		n.checkStillLive(before)
-		log := n.agent.Log()[said:]
-		aside := strings.Contains(log, "local store was unusable") || strings.Contains(log, "in memory only")
-		if wanted := what != "missing" && what != "empty" && what != "of a mode for none"; wanted && !aside {
-			t.Errorf("a store that is %s: the log does not say what became of it:\n%s", what, log)
+		log := n.agent.Log()[logStart:]
+		reported := strings.Contains(log, "local store was unusable") || strings.Contains(log, "in memory only")
+		if mustReport := state != "missing" && state != "empty" && state != "without permissions"; mustReport && !reported {
+			t.Errorf("store %s: no log message about the unusable store:\n%s", state, log)
 		}
 		n.kill()
 		n.launch()
 		n.awaitRunning("rich", "plain")
 		n.checkStillLive(before)
 		if t.Failed() {
-			t.Fatalf("with a store that is %s", what)
+			t.Fatalf("store: %s", state)
 		}
 	}
 	n.removeManifest("rich")
@@ -74,8 +74,8 @@ func TestInvalidStoreIsQuarantined(t *testing.T) {
 	n.waitNothingLeft()
 }
 
-// TestRestartCountIsRecoveredFromLogs: what is left of a pod is
-// its logs, and they say how often it began.
+// TestRestartCountIsRecoveredFromLogs: after the store and the sandbox of a pod are lost, the agent derives the
+// restart count from the pod's log files.
 func TestRestartCountIsRecoveredFromLogs(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
@@ -90,7 +90,7 @@ func TestRestartCountIsRecoveredFromLogs(t *testing.T) {
 	n.checkOutput([]string{"restart", "counted"})
 	n.waitFor("a restart", restarted(1))
 	n.must("stop the agent", n.agent.Stop(t.Context()))
-	n.must("lose the store", os.Remove(filepath.Join(n.agent.StateDir, "berth.db")))
+	n.must("remove the store", os.Remove(filepath.Join(n.agent.StateDir, "berth.db")))
 	for _, s := range n.sandboxes("counted") {
 		_, err := n.host.Runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.Id})
 		n.must("stop the sandbox", err)
@@ -98,18 +98,18 @@ func TestRestartCountIsRecoveredFromLogs(t *testing.T) {
 		n.must("remove the sandbox", err)
 	}
 	n.launch()
-	n.waitFor("the count to go on", restarted(2))
+	n.waitFor("restart count to continue", restarted(2))
 	n.removeManifest("counted")
 	n.waitNothingLeft()
-	n.putPod(n.simple("counted")) // another pod of that name restarts, though logs of the first may be left
-	n.waitFor("a pod of the same name", restarted(0))
+	n.putPod(n.simple("counted")) // counts from 0, although logs of the first pod may remain
+	n.waitFor("new pod of the same name", restarted(0))
 	n.removeManifest("counted")
 	n.waitNothingLeft()
 }
 
-// TestStoreThatCannotBeQuarantined: something is mounted in its place. The agent
-// goes on in memory and says so wherever one would look.
-func TestStoreThatCannotBeQuarantined(t *testing.T) {
+// TestAgentRunsInMemoryIfQuarantineFails: a file system is mounted at the path of the store, so the agent cannot
+// quarantine it. The agent keeps its state in memory and reports this in the log, `berth ps` and `berth check`.
+func TestAgentRunsInMemoryIfQuarantineFails(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	n.putPod(n.simple("plain"))
@@ -117,8 +117,8 @@ func TestStoreThatCannotBeQuarantined(t *testing.T) {
 	before := n.liveObjects("")
 	file := filepath.Join(n.agent.StateDir, "berth.db")
 	n.must("stop the agent", n.agent.Stop(t.Context()))
-	n.must("take the store away", os.Remove(file))
-	n.must("make a directory", os.Mkdir(file, 0o700))
+	n.must("remove the store", os.Remove(file))
+	n.must("create a directory", os.Mkdir(file, 0o700))
 	n.must("mount", unix.Mount("tmpfs", file, "tmpfs", 0, "size=64k"))
 	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
 	n.launch()
@@ -129,10 +129,10 @@ func TestStoreThatCannotBeQuarantined(t *testing.T) {
 	n.checkOutput([]string{"ps"}, "only in memory", "quarantine failed")
 	n.checkOutput([]string{"check"}, "local store", "quarantine failed", "remove the file that is in the place of the store")
 	if log := n.agent.Log(); !strings.Contains(log, "local store is in memory only") {
-		t.Errorf("the log does not say so:\n%s", log)
+		t.Errorf("no log message about the store in memory:\n%s", log)
 	}
 	n.must("unmount", unix.Unmount(file, 0))
-	n.waitFor("the store to be there", func() bool { st, err := os.Stat(file); return err == nil && st.Mode().IsRegular() })
+	n.waitFor("store to be created", func() bool { st, err := os.Stat(file); return err == nil && st.Mode().IsRegular() })
 	for _, name := range []string{"plain", "late"} {
 		n.checkRanOnce(name)
 		n.removeManifest(name)

@@ -8,58 +8,57 @@ import (
 	"time"
 )
 
-// TestTimelineAndEventsSurviveAgentRestart: its timeline and events are there after a
-// clean restart and after a kill, with the restart.
+// TestTimelineAndEventsSurviveAgentRestart: the timeline and the events of a pod are kept across a stop and a kill
+// of the agent. The timeline contains the restart of the agent.
 func TestTimelineAndEventsSurviveAgentRestart(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
-	n.putPod(n.simple("told"))
-	n.awaitRunning("told")
+	n.putPod(n.simple("web"))
+	n.awaitRunning("web")
 	n.waitStoreIdle()
 	for _, c := range []struct {
-		what, cause string
-		end         func()
+		how, cause string
+		stop       func()
 	}{
 		{"killed", "the agent was killed or crashed", n.kill},
 		{"stopped", "the agent was stopped and started again", func() { n.must("stop the agent", n.agent.Stop(t.Context())) }},
 		{"killed again", "the agent was killed or crashed", n.kill},
 	} {
 		n.waitStoreIdle()
-		c.end()
+		c.stop()
 		n.launch()
-		n.awaitRunning("told")
-		n.checkOutput([]string{"timeline", "told"}, "start main", "RunPodSandbox", "StartContainer", "restart agent", c.cause)
-		events := n.checkOutput([]string{"describe", "told"}, "Events:", "Pulled", "Created", "Started")
+		n.awaitRunning("web")
+		n.checkOutput([]string{"timeline", "web"}, "start main", "RunPodSandbox", "StartContainer", "restart agent", c.cause)
+		events := n.checkOutput([]string{"describe", "web"}, "Events:", "Pulled", "Created", "Started")
 		if k := strings.Count(events, "Started container"); k != 1 {
-			t.Errorf("after the agent was %s: told %d times that the container started\n%s", c.what, k, events)
+			t.Errorf("agent was %s: got %d Started events, want 1\n%s", c.how, k, events)
 		}
 		if t.Failed() {
-			t.Fatalf("after the agent was %s", c.what)
+			t.Fatalf("agent was %s", c.how)
 		}
 	}
-	n.checkRanOnce("told")
-	n.removeManifest("told")
+	n.checkRanOnce("web")
+	n.removeManifest("web")
 	n.waitNothingLeft()
 }
 
-// waitStoreIdle waits until the store is not written to any more: whatever has happened
-// is in it.
+// waitStoreIdle waits until the store has not been written for 1.5 s, so that it contains all events.
 func (n *node) waitStoreIdle() {
 	n.Helper()
-	n.waitFor("the store to be written", func() bool {
+	n.waitFor("store to be idle", func() bool {
 		st, err := os.Stat(filepath.Join(n.agent.StateDir, "berth.db"))
 		return err == nil && time.Since(st.ModTime()) > 1500*time.Millisecond
 	})
 }
 
-// checkOutput runs a command of berth and wants all those words in its answer.
+// checkOutput runs a berth command and checks that its output contains all words. It returns the output.
 func (n *node) checkOutput(args []string, words ...string) string {
 	n.Helper()
 	out, err := n.agent.Command(n.Context(), args...).CombinedOutput()
 	n.must(strings.Join(args, " "), err)
 	for _, w := range words {
 		if !strings.Contains(string(out), w) {
-			n.Errorf("berth %s does not say %q:\n%s", strings.Join(args, " "), w, out)
+			n.Errorf("berth %s: output does not contain %q:\n%s", strings.Join(args, " "), w, out)
 		}
 	}
 	return string(out)

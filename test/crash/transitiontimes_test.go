@@ -8,30 +8,30 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestKillRightAfterReady: the agent dies before its memory of the pod is on
-// disk, and shows the same transition times afterwards: they are the runtime's. Before,
-// they are those at which its calls came back, a moment later: times are in whole seconds, so
-// that moment may be one second. The sandbox has the pod's creation time then.
-func TestKillRightAfterReady(t *testing.T) {
+// TestTransitionTimesSurviveKillAfterReady kills the agent before it has persisted the status of a Ready pod. The
+// new agent derives the transition times of the conditions from the runtime. They may differ by a second,
+// because the killed agent used the times at which its calls returned, and times are in whole seconds.
+// PodScheduled and PodInitialized may change up to the time at which the pod was Ready.
+func TestTransitionTimesSurviveKillAfterReady(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	for i := range 8 {
 		name := fmt.Sprint("quick-", i)
 		n.putPod(n.simple(name))
 		n.awaitRunning(name)
-		was := n.pods()[name]
+		oldPod := n.pods()[name]
 		n.kill()
 		n.launch()
 		n.awaitRunning(name)
-		is := n.pods()[name]
-		ready := transitionTime(&was, corev1.PodReady)
-		for _, b := range was.Status.Conditions {
-			old, now, latest := b.LastTransitionTime.Time, transitionTime(&is, b.Type), b.LastTransitionTime.Time
-			if b.Type == corev1.PodScheduled || b.Type == corev1.PodInitialized {
+		newPod := n.pods()[name]
+		ready := transitionTime(&oldPod, corev1.PodReady)
+		for _, c := range oldPod.Status.Conditions {
+			before, after, latest := c.LastTransitionTime.Time, transitionTime(&newPod, c.Type), c.LastTransitionTime.Time
+			if c.Type == corev1.PodScheduled || c.Type == corev1.PodInitialized {
 				latest = ready
 			}
-			if now.Before(old.Add(-time.Second)) || now.After(latest.Add(time.Second)) {
-				t.Errorf("%s: %s since %s, was since %s, ready since %s", name, b.Type, now, old, ready)
+			if after.Before(before.Add(-time.Second)) || after.After(latest.Add(time.Second)) {
+				t.Errorf("%s: condition %s since %s, want %s; Ready since %s", name, c.Type, after, before, ready)
 			}
 		}
 		n.checkRanOnce(name)
@@ -43,7 +43,7 @@ func TestKillRightAfterReady(t *testing.T) {
 	n.waitNothingLeft()
 }
 
-// transitionTime is when a condition of the pod became what it is; zero without it.
+// transitionTime returns the last transition time of a condition, or the zero time if the condition is missing.
 func transitionTime(p *corev1.Pod, which corev1.PodConditionType) time.Time {
 	for _, c := range p.Status.Conditions {
 		if c.Type == which {
