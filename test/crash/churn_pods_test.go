@@ -50,7 +50,7 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 	if in.kind%2 == 0 {
 		hook := func(name string) *corev1.LifecycleHandler {
 			return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{
-				"/bin/testbox", "append", "/witness/" + witnessPrefix(p) + "." + name, "began", ",", "sleep", "50ms"}}}
+				"/bin/testbox", "append", "/witness/" + witnessPrefix(p) + "." + name, "started", ",", "sleep", "50ms"}}}
 		}
 		m.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
 		p.Spec.TerminationGracePeriodSeconds = new(int64(hookGrace)) // time for the hook on a busy machine
@@ -117,12 +117,12 @@ func (c *churn) runExecs(pods []string) (stop func()) {
 			}
 			output, agentKilled, err := c.execOnce(pods[i%len(pods)])
 			switch {
-			case err == nil && output == "began\nended\n":
+			case err == nil && output == "started\nended\n":
 				completed++
 				if agentKilled {
 					survived++
 				}
-			case strings.Contains(output, "began"):
+			case strings.Contains(output, "started"):
 				c.Errorf("exec in %s was interrupted: %v: %s", pods[i%len(pods)], err, output)
 			default: // the agent was killed before the command started
 				failed++
@@ -142,7 +142,7 @@ func (c *churn) runExecs(pods []string) (stop func()) {
 // execOnce runs a command that takes a second. It returns the output and whether the agent was killed
 // meanwhile.
 func (c *churn) execOnce(pod string) (output string, agentKilled bool, err error) {
-	cmd := c.agent.Command(c.Context(), "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "began", ",", "sleep", "1s", ",", "print", "ended")
+	cmd := c.agent.Command(c.Context(), "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "started", ",", "sleep", "1s", ",", "print", "ended")
 	out := &firstWrite{onWrite: func() { c.execRunning.Store(true) }}
 	cmd.Stdout, cmd.Stderr = out, out
 	kills := c.kills.Load()

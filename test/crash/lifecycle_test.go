@@ -108,7 +108,7 @@ func (n *node) newLifecyclePod(boundary string) *lifecyclePod {
 	}
 	c := &p.Spec.Containers[0]
 	c.Image, c.Args = ref, nil
-	c.Command = []string{"sh", "-c", "trap 'exit 0' TERM; echo began >>/witness/" + w.name + ".main; while :; do sleep 1000 & wait; done"}
+	c.Command = []string{"sh", "-c", "trap 'exit 0' TERM; echo started >>/witness/" + w.name + ".main; while :; do sleep 1000 & wait; done"}
 	c.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
 	c.ReadinessProbe = &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "test -e /config/key"}}},

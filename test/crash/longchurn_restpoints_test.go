@@ -116,7 +116,7 @@ func (h *longChurn) pollMinimum(what string, measure func() measurements, first 
 	}
 	if !h.pollUntil(cleanupTimeout, what, func() bool {
 		for name, n := range measure() {
-			if old, seen := minimum[name]; !seen || n < old {
+			if old, ok := minimum[name]; !ok || n < old {
 				minimum[name] = n
 			}
 		}
@@ -190,9 +190,9 @@ func (h *longChurn) measureAtRest() measurements {
 			}
 		}
 	}
-	held, layers, err := h.host.CountLeasesAndSnapshots(h.Context())
+	leases, snapshots, err := h.host.CountLeasesAndSnapshots(h.Context())
 	h.must("count leases and snapshots", err)
-	f["leases"], f["snapshots"] = int64(held), int64(layers)
+	f["leases"], f["snapshots"] = int64(leases), int64(snapshots)
 	return f
 }
 
@@ -224,7 +224,7 @@ func (h *longChurn) memory() measurements {
 			if !found || err != nil {
 				h.Fatalf("%s: %v in %.200q", marker, err, text)
 			}
-			if old, seen := f[name]; !seen || n < old {
+			if old, ok := f[name]; !ok || n < old {
 				f[name] = n
 			}
 		}

@@ -486,7 +486,7 @@ func (n *node) checkRanOnce(name string) {
 func (n *node) witnessed(pod, name string, steps ...string) corev1.Container {
 	return corev1.Container{
 		Name: name, Image: images.TestboxRef,
-		Args:         append([]string{"append", "/witness/" + pod + "." + name, "began", ","}, steps...),
+		Args:         append([]string{"append", "/witness/" + pod + "." + name, "started", ","}, steps...),
 		VolumeMounts: []corev1.VolumeMount{{Name: "witness", MountPath: "/witness"}},
 	}
 }

@@ -22,8 +22,8 @@ func TestPowerCuts(t *testing.T) {
 	pods := intSetting(t, "BERTH_PODS", 8, 50)
 	seed := intSetting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
 	all := make([]*powerCuts, len(hosts.Versions()))
-	began := time.Now()
-	t.Cleanup(func() { reportCuts(t, seed, int(pods), began, all) })
+	startTime := time.Now()
+	t.Cleanup(func() { reportCuts(t, seed, int(pods), startTime, all) })
 	for i, v := range hosts.Versions() {
 		all[i] = &powerCuts{version: v}
 		t.Run(string(v), func(t *testing.T) {
@@ -99,7 +99,7 @@ func containersOf(p *corev1.Pod) (names []string) {
 // powerCut replaces pods, cuts the power and waits until all pods run again.
 func (d *powerCuts) powerCut(pods int) {
 	d.Helper()
-	began := time.Now()
+	startTime := time.Now()
 	for range pods / 3 {
 		at := d.rand.IntN(len(d.desired))
 		d.removeManifest(d.desired[at])
@@ -111,7 +111,7 @@ func (d *powerCuts) powerCut(pods int) {
 	// makes it independent of the speed of the machine.
 	d.waitStarted(d.desired[firstNew:], d.rand.IntN(pods-firstNew+2)-1)
 	time.Sleep(time.Duration(d.rand.Float64() * float64(300*time.Millisecond)))
-	c := cutRound{elapsed: time.Since(began), sandboxes: len(d.sandboxes("")), agentFirst: d.rand.IntN(2) == 0}
+	c := cutRound{elapsed: time.Since(startTime), sandboxes: len(d.sandboxes("")), agentFirst: d.rand.IntN(2) == 0}
 	d.must("power loss", d.host.PowerLoss())
 	startsBefore := map[string]int{} // number of starts by container at the power cut
 	for i, name := range d.desired {
@@ -204,13 +204,13 @@ func (d *powerCuts) mismatch(startsBefore map[string]int) string {
 }
 
 // reportCuts writes the report of TestPowerCuts if BERTH_REPORT is set.
-func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*powerCuts) {
+func reportCuts(t *testing.T, seed int64, pods int, startTime time.Time, all []*powerCuts) {
 	t.Helper()
 	dir := reportDir(t)
 	if dir == "" {
 		return
 	}
-	date := began.UTC().Format(time.DateOnly)
+	date := startTime.UTC().Format(time.DateOnly)
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	cuts := 0

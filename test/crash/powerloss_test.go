@@ -33,7 +33,7 @@ func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 			n.must("restart the agent", n.agent.Restart(t.Context())) // writes its state to disk
 			for loss := 1; loss <= 3; loss++ {
 				n.must("power loss", n.host.PowerLoss())
-				began := time.Now()
+				startTime := time.Now()
 				if loss%2 == 0 { // the agent starts first
 					n.must("start the agent", n.agent.Start(t.Context()))
 				}
@@ -52,7 +52,7 @@ func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 					})
 				})
 				n.awaitRunning(names...)
-				recovery := time.Since(began).Round(time.Millisecond)
+				recovery := time.Since(startTime).Round(time.Millisecond)
 				t.Logf("all pods were Ready %s after the power loss", recovery)
 				if recovery > 15*time.Second {
 					t.Errorf("recovery took %s, want at most 15s", recovery)

@@ -99,7 +99,7 @@ func TestScenario16_PodDeletedDuringPullTerminatesAtOnce(t *testing.T) {
 			for _, killAgent := range []bool{false, true} {
 				p := n.simple("slow")
 				p.Spec.Containers[0].Image = pulledRef
-				p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/slow.main; sleep 1000"}
+				p.Spec.Containers[0].Command = []string{"sh", "-c", "echo started >>/witness/slow.main; sleep 1000"}
 				n.putPod(p)
 				n.waitFor("pull to be blocked", func() bool { return r.Counts("berth/pulled").Blocked > 0 && len(n.sandboxes("slow")) == 1 })
 				if killAgent {

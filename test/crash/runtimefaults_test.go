@@ -117,7 +117,7 @@ func TestCorruptBlobIsRejected(t *testing.T) {
 			r.CorruptBlobs("berth/pulled", true)
 			p := n.simple("corrupt")
 			p.Spec.Containers[0].Image = pulledRef
-			p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/corrupt.main; sleep 1000"}
+			p.Spec.Containers[0].Command = []string{"sh", "-c", "echo started >>/witness/corrupt.main; sleep 1000"}
 			n.putPod(p)
 			n.waitFor("pod to report the digest mismatch", func() bool {
 				reason := n.waitingReason("corrupt")
