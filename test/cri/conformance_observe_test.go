@@ -34,21 +34,21 @@ func testForeign(t *testing.T, h *host) {
 			t.Error(err)
 		}
 	}()
-	if seen, err := h.client.Pod(t.Context(), "uid-foreign"); err != nil || len(seen.Sandboxes) != 0 {
-		t.Errorf("foreign pod: %+v %v", seen, err)
+	if observed, err := h.client.Pod(t.Context(), "uid-foreign"); err != nil || len(observed.Sandboxes) != 0 {
+		t.Errorf("foreign pod: %+v %v", observed, err)
 	}
 	all, err := h.client.Pods(t.Context())
-	if _, there := all["uid-foreign"]; err != nil || there {
-		t.Errorf("foreign pod is listed: %v %v", there, err)
+	if _, ok := all["uid-foreign"]; err != nil || ok {
+		t.Errorf("foreign pod is listed: %v %v", ok, err)
 	}
 }
 
 func testPods(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep", "exit")
 	s := h.sandbox(t, pod)
-	a := h.container(t, pod, "a", h.setup(pod, s, 0))
-	b := h.container(t, pod, "b", h.setup(pod, s, 1))
-	h.ended(t, b.ID)
+	a := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
+	b := h.container(t, pod, "b", h.containerConfig(pod, s, 1))
+	h.waitExited(t, b.ID)
 	all, err := h.dial(t).Pods(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func testPods(t *testing.T, h *host) {
 func testExec(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
-	c := h.container(t, pod, "a", h.setup(pod, s, 0))
+	c := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
 	out, errs, code, err := h.client.ExecSync(t.Context(), c.ID,
 		strings.Fields("/bin/testbox print out , warn err , exit 5"), 20*time.Second)
 	if err != nil || string(out) != "out\n" || string(errs) != "err\n" || code != 5 {
@@ -96,7 +96,7 @@ func testExec(t *testing.T, h *host) {
 func testStreams(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
-	c := h.container(t, pod, "a", h.setup(pod, s, 0))
+	c := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
 	url, err := h.client.ExecURL(t.Context(), c.ID, []string{"/bin/testbox"}, cri.Streams{Stdout: true})
 	if err != nil || !strings.HasPrefix(url, "http") {
 		t.Errorf("exec: %q %v", url, err)
@@ -111,8 +111,9 @@ func testStreams(t *testing.T, h *host) {
 	}
 }
 
-// follow runs a source of events and returns the events of one pod.
-func follow(t *testing.T, uid types.UID,
+// watchEvents runs a source of events. It returns the events of one pod, and a channel that receives a value
+// for each resync.
+func watchEvents(t *testing.T, uid types.UID,
 	source func(context.Context, func(cri.Event)) error) (events chan cri.Event, synced chan bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	events, synced = make(chan cri.Event, 1000), make(chan bool, 1000)
@@ -130,14 +131,14 @@ func follow(t *testing.T, uid types.UID,
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("events ended with %v", err)
+			t.Errorf("event stream failed: %v", err)
 		}
 	})
 	return events, synced
 }
 
-// until waits for a matching event.
-func until(t *testing.T, events <-chan cri.Event, what string, matches func(cri.Event) bool) cri.Event {
+// waitForEvent waits for a matching event and returns it.
+func waitForEvent(t *testing.T, events <-chan cri.Event, what string, matches func(cri.Event) bool) cri.Event {
 	t.Helper()
 	limit := time.After(30 * time.Second)
 	for {
@@ -160,18 +161,18 @@ func testEvents(t *testing.T, h *host) {
 		return
 	}
 	pod := h.pod(t, "exit 3")
-	events, synced := follow(t, pod.UID, h.client.Events)
+	events, synced := watchEvents(t, pod.UID, h.client.Events)
 	<-synced
 	s := h.sandbox(t, pod)
-	e := until(t, events, "sandbox is ready", func(e cri.Event) bool {
+	e := waitForEvent(t, events, "sandbox is ready", func(e cri.Event) bool {
 		return e.Kind == cri.Started &&
 			e.Sandbox != nil && e.Sandbox.Ready
 	})
 	if e.Hint || e.Sandbox.ID != s.ID || time.Since(e.At) > time.Minute {
 		t.Errorf("start of the sandbox: %+v", e)
 	}
-	c := h.container(t, pod, "a", h.setup(pod, s, 0))
-	e = until(t, events, "container has exited", func(e cri.Event) bool {
+	c := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
+	e = waitForEvent(t, events, "container has exited", func(e cri.Event) bool {
 		return e.Kind == cri.Stopped && len(e.Containers) == 1 && e.Containers[0].State == plan.Exited
 	})
 	if e.Containers[0].ID != c.ID || e.Containers[0].ExitCode != 3 || e.Containers[0].SandboxID != s.ID ||
@@ -181,7 +182,7 @@ func testEvents(t *testing.T, h *host) {
 	if err := h.client.RemoveContainer(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
 	}
-	until(t, events, "container is deleted", func(e cri.Event) bool {
+	waitForEvent(t, events, "container is deleted", func(e cri.Event) bool {
 		return e.Kind == cri.Deleted &&
 			len(e.Containers) == 0
 	})
@@ -189,28 +190,28 @@ func testEvents(t *testing.T, h *host) {
 
 func testPoll(t *testing.T, h *host) {
 	pod := h.pod(t, "print ready , sleep")
-	events, synced := follow(t, pod.UID, func(ctx context.Context, tell func(cri.Event)) error {
-		return h.client.Poll(ctx, 20*time.Millisecond, tell)
+	events, synced := watchEvents(t, pod.UID, func(ctx context.Context, report func(cri.Event)) error {
+		return h.client.Poll(ctx, 20*time.Millisecond, report)
 	})
 	<-synced
 	changed := func(e cri.Event) bool { return e.Hint && e.Kind == cri.Changed }
 	s := h.sandbox(t, pod)
-	until(t, events, "sandbox", changed)
-	c := h.container(t, pod, "a", h.setup(pod, s, 0))
-	until(t, events, "container", changed)
-	h.ready(t, c) // process 1 ignores a signal before it has a handler
+	waitForEvent(t, events, "sandbox", changed)
+	c := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
+	waitForEvent(t, events, "container", changed)
+	h.ready(t, c) // the init process ignores signals until it has a handler
 	if _, err := h.client.StopContainer(t.Context(), c.ID, 20*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	until(t, events, "end of the container", changed)
-	h.clear(t, pod.UID)
-	until(t, events, "pod is deleted", func(e cri.Event) bool { return e.Kind == cri.Deleted })
+	waitForEvent(t, events, "end of the container", changed)
+	h.removePod(t, pod.UID)
+	waitForEvent(t, events, "pod is deleted", func(e cri.Event) bool { return e.Kind == cri.Deleted })
 }
 
 func testUpdate(t *testing.T, h *host) {
 	pod := h.pod(t, "print ready , sleep")
 	s := h.sandbox(t, pod)
-	c := h.container(t, pod, "a", h.setup(pod, s, 0))
+	c := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
 	if err := h.client.UpdateResources(t.Context(), c.ID,
 		&runtimeapi.LinuxContainerResources{CpuShares: 512}); err != nil {
 		t.Error(err)

@@ -18,8 +18,8 @@ func testRepeat(t *testing.T, h *host) {
 	if again := h.sandbox(t, pod); again.ID != s.ID || !again.Ready {
 		t.Errorf("repeated RunSandbox: %+v, was %+v", again, s)
 	}
-	c := h.container(t, pod, "a", h.setup(pod, s, 0))
-	if again := h.container(t, pod, "a", h.setup(pod, s, 0)); again.ID != c.ID || again.State != plan.Running {
+	c := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
+	if again := h.container(t, pod, "a", h.containerConfig(pod, s, 0)); again.ID != c.ID || again.State != plan.Running {
 		t.Errorf("repeated StartContainer: %+v, was %+v", again, c)
 	}
 	// A stopped sandbox keeps its name until it is replaced.
@@ -29,9 +29,9 @@ func testRepeat(t *testing.T, h *host) {
 	if again := h.sandbox(t, pod); again.ID == s.ID || !again.Ready {
 		t.Errorf("replacement of a stopped sandbox: %+v, was %+v", again, s)
 	}
-	if seen, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(seen.Sandboxes) != 1 ||
-		len(seen.Containers) != 0 {
-		t.Errorf("remaining objects: %+v %v", seen, err)
+	if observed, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(observed.Sandboxes) != 1 ||
+		len(observed.Containers) != 0 {
+		t.Errorf("remaining objects: %+v %v", observed, err)
 	}
 }
 
@@ -39,7 +39,7 @@ func testInterrupted(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	for after := time.Millisecond; after < 300*time.Millisecond; after *= 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
-		if s, err := h.client.RunSandbox(ctx, pod, h.sandboxSetup(pod, 0)); err == nil {
+		if s, err := h.client.RunSandbox(ctx, pod, h.sandboxConfig(pod, 0)); err == nil {
 			t.Logf("sandbox %s after %v", s.ID, after)
 		} else if k := plan.KindOf(err); k != plan.Timeout {
 			t.Errorf("interrupted after %v: kind %v: %v", after, k, err)
@@ -49,7 +49,7 @@ func testInterrupted(t *testing.T, h *host) {
 	s := h.sandbox(t, pod)
 	for after := time.Millisecond; after < 300*time.Millisecond; after *= 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
-		_, err := h.client.StartContainer(ctx, pod, "a", h.setup(pod, s, 0))
+		_, err := h.client.StartContainer(ctx, pod, "a", h.containerConfig(pod, s, 0))
 		cancel()
 		if err == nil {
 			break
@@ -58,27 +58,27 @@ func testInterrupted(t *testing.T, h *host) {
 			t.Errorf("interrupted after %v: kind %v: %v", after, k, err)
 		}
 	}
-	c, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
+	c, err := h.client.StartContainer(t.Context(), pod, "a", h.containerConfig(pod, s, 0))
 	if c.ID == "" {
 		t.Fatalf("interrupted container: %v", err)
 	}
 	eventually(t, "one sandbox and one container remain", func() bool {
-		seen, err := h.client.Pod(t.Context(), pod.UID)
-		return err == nil && len(seen.Sandboxes) == 1 && seen.Sandboxes[0].ID == s.ID && len(seen.Containers) == 1 &&
-			seen.Containers[0].ID == c.ID
+		observed, err := h.client.Pod(t.Context(), pod.UID)
+		return err == nil && len(observed.Sandboxes) == 1 && observed.Sandboxes[0].ID == s.ID && len(observed.Containers) == 1 &&
+			observed.Containers[0].ID == c.ID
 	})
 }
 
 func testLeftover(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
-	setup := h.setup(pod, s, 1)
+	containerConfig := h.containerConfig(pod, s, 1)
 	node := criconfig.Node{Name: "node"}
-	config, err := criconfig.Container(node, pod, &pod.Spec.Containers[0], setup)
+	config, err := criconfig.Container(node, pod, &pod.Spec.Containers[0], containerConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sandbox, err := criconfig.Sandbox(node, pod, h.sandboxSetup(pod, 0))
+	sandbox, err := criconfig.Sandbox(node, pod, h.sandboxConfig(pod, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,11 +87,11 @@ func testLeftover(t *testing.T, h *host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen, err := h.client.Container(t.Context(), left.ContainerId)
-	if err != nil || seen.State != plan.Created {
-		t.Errorf("before: %+v %v", seen, err)
+	observed, err := h.client.Container(t.Context(), left.ContainerId)
+	if err != nil || observed.State != plan.Created {
+		t.Errorf("before: %+v %v", observed, err)
 	}
-	c := h.container(t, pod, "a", setup)
+	c := h.container(t, pod, "a", containerConfig)
 	if c.ID == left.ContainerId {
 		t.Error("the leftover was started although its configuration may be outdated")
 	}
@@ -105,11 +105,11 @@ func testFailedEarlier(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	pod.Spec.Containers[0].Command = []string{"/no/such/command"}
 	s := h.sandbox(t, pod)
-	first, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
+	first, err := h.client.StartContainer(t.Context(), pod, "a", h.containerConfig(pod, s, 0))
 	if err == nil {
 		t.Fatalf("started: %+v", first)
 	}
-	again, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
+	again, err := h.client.StartContainer(t.Context(), pod, "a", h.containerConfig(pod, s, 0))
 	if again.ID != first.ID || again.State != plan.Exited || reasonOf(err) != "RunContainerError" ||
 		!strings.Contains(err.Error(), "/no/such/command") {
 		t.Errorf("again: %+v %v, was %+v", again, err, first)

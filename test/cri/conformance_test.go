@@ -28,9 +28,9 @@ type host struct {
 	endpoint string
 	dir      string // for logs and other files
 	cgroup   string
-	old      bool               // without events and RuntimeConfig: containerd 1.6
-	kill     func(t *testing.T) // of the runtime alone
-	start    func(t *testing.T) // again
+	old      bool               // containerd 1.6: no events, no RuntimeConfig
+	kill     func(t *testing.T) // kills the runtime, not its pods
+	start    func(t *testing.T) // restarts the runtime after kill
 
 	client *cri.Client
 	raw    runtimeapi.RuntimeServiceClient
@@ -132,8 +132,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// conformance is the suite: the behavior of a runtime that berth relies on, and the behavior of this
-// package that a runtime relies on.
+// conformance runs the suite: the behavior of a runtime that package cri relies on, and the behavior of
+// package cri that a runtime relies on.
 func conformance(t *testing.T, h *host) {
 	h.client = h.dial(t)
 	conn, err := grpc.NewClient("unix://"+strings.TrimPrefix(h.endpoint, "unix://"),
@@ -152,9 +152,9 @@ func conformance(t *testing.T, h *host) {
 	t.Run("parallel", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *host){
 			"version and status are reported":                                           testStatus,
-			"life cycle of a sandbox":                                                   testSandbox,
+			"lifecycle of a sandbox":                                                    testSandbox,
 			"a sandbox with its own network has an address and a namespace":             testNetwork,
-			"life cycle of a container":                                                 testContainer,
+			"lifecycle of a container":                                                  testContainer,
 			"exit code of a container":                                                  testExit,
 			"a container that ignores the stop signal is killed after its grace period": testKill,
 			"the termination message is read from the file or the log":                  testMessage,
@@ -175,10 +175,11 @@ func conformance(t *testing.T, h *host) {
 			t.Run(name, func(t *testing.T) { t.Parallel(); test(t, h) })
 		}
 	})
-	// Not in parallel, because it disturbs the others.
-	t.Run("a killed and restarted runtime has lost nothing", func(t *testing.T) { testRestart(t, h) })
+	// Not in parallel, because it interrupts the other tests.
+	t.Run("objects survive a kill and restart of the runtime", func(t *testing.T) { testRestart(t, h) })
 }
 
+// dial returns a client that reports warnings as test errors.
 func (h *host) dial(t *testing.T) *cri.Client {
 	t.Helper()
 	c, err := cri.Dial(t.Context(), cri.Options{
@@ -193,7 +194,7 @@ func (h *host) dial(t *testing.T) *cri.Client {
 	return c
 }
 
-// pod returns a pod with one container per entry, which executes those steps.
+// pod returns a pod with one container per entry of steps. Each container executes its steps.
 func (h *host) pod(t *testing.T, steps ...string) *corev1.Pod {
 	name := strings.ToLower(strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -213,19 +214,19 @@ func (h *host) pod(t *testing.T, steps ...string) *corev1.Pod {
 			TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 		})
 	}
-	t.Cleanup(func() { h.clear(t, p.UID) })
+	t.Cleanup(func() { h.removePod(t, p.UID) })
 	return p
 }
 
-// clear removes all objects of a pod.
-func (h *host) clear(t *testing.T, uid types.UID) {
+// removePod removes all objects of a pod.
+func (h *host) removePod(t *testing.T, uid types.UID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
 	defer cancel()
-	seen, err := h.client.Pod(ctx, uid)
+	observed, err := h.client.Pod(ctx, uid)
 	if err != nil {
 		t.Errorf("list remaining objects: %v", err)
 	}
-	for _, s := range seen.Sandboxes {
+	for _, s := range observed.Sandboxes {
 		if err := h.client.StopSandbox(ctx, s.ID); err != nil {
 			t.Error(err)
 		}
@@ -237,17 +238,17 @@ func (h *host) clear(t *testing.T, uid types.UID) {
 
 func (h *host) logs(pod *corev1.Pod) string { return filepath.Join(h.dir, "logs", string(pod.UID)) }
 
-func (h *host) sandboxSetup(pod *corev1.Pod, attempt uint32) plan.SandboxConfig {
+func (h *host) sandboxConfig(pod *corev1.Pod, attempt uint32) plan.SandboxConfig {
 	return plan.SandboxConfig{Attempt: attempt, CgroupParent: h.cgroup, LogDir: h.logs(pod)}
 }
 
-func (h *host) setup(pod *corev1.Pod, s plan.Sandbox, attempt uint32) plan.ContainerConfig {
+func (h *host) containerConfig(pod *corev1.Pod, s plan.Sandbox, attempt uint32) plan.ContainerConfig {
 	return plan.ContainerConfig{Attempt: attempt, Sandbox: s, CgroupParent: h.cgroup, LogDir: h.logs(pod), Image: h.image}
 }
 
 func (h *host) sandbox(t *testing.T, pod *corev1.Pod) plan.Sandbox {
 	t.Helper()
-	s, err := h.client.RunSandbox(t.Context(), pod, h.sandboxSetup(pod, 0))
+	s, err := h.client.RunSandbox(t.Context(), pod, h.sandboxConfig(pod, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,8 +264,8 @@ func (h *host) container(t *testing.T, pod *corev1.Pod, name string, s plan.Cont
 	return c
 }
 
-// ended waits until the container has exited.
-func (h *host) ended(t *testing.T, id string) (c plan.Container) {
+// waitExited waits until the container has exited.
+func (h *host) waitExited(t *testing.T, id string) (c plan.Container) {
 	t.Helper()
 	eventually(t, "container has exited", func() bool {
 		var err error
@@ -306,12 +307,12 @@ func testStatus(t *testing.T, h *host) {
 
 func testSandbox(t *testing.T, h *host) {
 	pod := h.pod(t)
-	s, err := h.client.RunSandbox(t.Context(), pod, h.sandboxSetup(pod, 3))
+	s, err := h.client.RunSandbox(t.Context(), pod, h.sandboxConfig(pod, 3))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.ID == "" || !s.Ready || s.Attempt != 3 || time.Since(s.CreatedAt) > time.Minute || len(s.IPs) != 0 {
-		t.Errorf("on the host's network: %+v", s)
+		t.Errorf("sandbox on the host network: %+v", s)
 	}
 	if path, err := h.client.NetNS(t.Context(), s.ID); err != nil || path != "" {
 		t.Errorf("network namespace on the host network: %q %v", path, err)
@@ -319,11 +320,11 @@ func testSandbox(t *testing.T, h *host) {
 	if err := h.client.StopSandbox(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := h.client.Pod(t.Context(), pod.UID)
-	if err != nil || len(seen.Sandboxes) != 1 || seen.Sandboxes[0].Ready || seen.Sandboxes[0].ID != s.ID {
-		t.Errorf("stopped: %+v %v", seen, err)
+	observed, err := h.client.Pod(t.Context(), pod.UID)
+	if err != nil || len(observed.Sandboxes) != 1 || observed.Sandboxes[0].Ready || observed.Sandboxes[0].ID != s.ID {
+		t.Errorf("stopped: %+v %v", observed, err)
 	}
-	for range 2 { // missing objects are no error (R3)
+	for range 2 { // a missing object is not an error: R3 in package cri
 		if err := h.client.RemoveSandbox(t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -331,8 +332,8 @@ func testSandbox(t *testing.T, h *host) {
 			t.Fatal(err)
 		}
 	}
-	if seen, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(seen.Sandboxes) != 0 {
-		t.Errorf("removed: %+v %v", seen, err)
+	if observed, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(observed.Sandboxes) != 0 {
+		t.Errorf("removed: %+v %v", observed, err)
 	}
 }
 
@@ -347,11 +348,11 @@ func testNetwork(t *testing.T, h *host) {
 	if err != nil || !filepath.IsAbs(path) {
 		t.Errorf("network namespace: %q %v", path, err)
 	}
-	// Another client sees the same.
+	// Another client gets the same result.
 	other := h.dial(t)
-	seen, err := other.Pod(t.Context(), pod.UID)
-	if err != nil || len(seen.Sandboxes) != 1 || !slices.Equal(seen.Sandboxes[0].IPs, s.IPs) {
-		t.Errorf("second client: %+v %v, want %+v", seen.Sandboxes, err, s)
+	observed, err := other.Pod(t.Context(), pod.UID)
+	if err != nil || len(observed.Sandboxes) != 1 || !slices.Equal(observed.Sandboxes[0].IPs, s.IPs) {
+		t.Errorf("second client: %+v %v, want %+v", observed.Sandboxes, err, s)
 	}
 	if again, err := other.NetNS(t.Context(), s.ID); err != nil || again != path {
 		t.Errorf("network namespace, second client: %q %v, want %q", again, err, path)
@@ -361,28 +362,29 @@ func testNetwork(t *testing.T, h *host) {
 func testRestart(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
-	c := h.container(t, pod, "a", h.setup(pod, s, 0))
+	c := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
 	h.kill(t)
 	if _, err := h.client.Pods(t.Context()); plan.KindOf(err) != plan.Unavailable {
 		t.Errorf("list while the runtime is down: kind %v: %v", plan.KindOf(err), err)
 	}
-	if _, err := h.client.RunSandbox(t.Context(), pod, h.sandboxSetup(pod, 1)); plan.KindOf(err) != plan.Unavailable {
+	if _, err := h.client.RunSandbox(t.Context(), pod, h.sandboxConfig(pod, 1)); plan.KindOf(err) != plan.Unavailable {
 		t.Errorf("run while the runtime is down: kind %v: %v", plan.KindOf(err), err)
 	}
 	h.start(t)
 	eventually(t, "the runtime is available again", func() bool {
-		seen, err := h.client.Pod(t.Context(), pod.UID)
+		observed, err := h.client.Pod(t.Context(), pod.UID)
 		if err != nil {
 			return false
 		}
-		if len(seen.Sandboxes) != 1 || len(seen.Containers) != 1 {
-			t.Fatalf("lost: %+v", seen)
+		if len(observed.Sandboxes) != 1 || len(observed.Containers) != 1 {
+			t.Fatalf("lost: %+v", observed)
 		}
-		return seen.Sandboxes[0].Ready && seen.Sandboxes[0].ID == s.ID && seen.Containers[0].ID == c.ID &&
-			seen.Containers[0].State == plan.Running
+		return observed.Sandboxes[0].Ready && observed.Sandboxes[0].ID == s.ID && observed.Containers[0].ID == c.ID &&
+			observed.Containers[0].State == plan.Running
 	})
 }
 
+// reasonOf returns the reason of the first *plan.Error in the chain.
 func reasonOf(err error) string {
 	for err != nil {
 		if e, ok := err.(*plan.Error); ok { //nolint:errorlint // every error in the chain is checked

@@ -32,12 +32,12 @@ func TestEventsResyncFollowsSubscription(t *testing.T) {
 		h := &host{endpoint: "unix://" + socket, dir: t.TempDir(), cgroup: "/test"}
 		h.client = h.dial(t)
 		pod := h.pod(t, "sleep")
-		events, synced := follow(t, pod.UID, h.client.Events)
+		events, synced := watchEvents(t, pod.UID, h.client.Events)
 		<-synced
 		if fake.EventSubscribers() != 1 {
 			t.Fatalf("stream started after %s: %d subscribers at the Resync", late, fake.EventSubscribers())
 		}
 		h.sandbox(t, pod)
-		until(t, events, "sandbox is ready", func(e cri.Event) bool { return e.Kind == cri.Started })
+		waitForEvent(t, events, "sandbox is ready", func(e cri.Event) bool { return e.Kind == cri.Started })
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"berth/cri/crifake"
 )
 
-// bubble runs a test with a fake runtime in virtual time.
-func bubble(t *testing.T, o crifake.Options, test func(t *testing.T, fake *crifake.Runtime, c *cri.Client)) {
+// withFakeRuntime runs a test with a fake runtime in the virtual time of a synctest bubble.
+func withFakeRuntime(t *testing.T, o crifake.Options, test func(t *testing.T, fake *crifake.Runtime, c *cri.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		fake := crifake.New(o)
@@ -34,27 +34,27 @@ func bubble(t *testing.T, o crifake.Options, test func(t *testing.T, fake *crifa
 	})
 }
 
-func smallPod() *corev1.Pod {
+func newPod() *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "web", "default", "uid-web"
 	pod.Spec.Containers = []corev1.Container{{Name: "a", Image: "x:1"}}
 	return pod
 }
 
-func begin(t *testing.T, c *cri.Client, pod *corev1.Pod) (plan.Sandbox, plan.Container) {
+func startPod(t *testing.T, c *cri.Client, pod *corev1.Pod) (plan.Sandbox, plan.Container) {
 	t.Helper()
 	s, err := c.RunSandbox(t.Context(), pod, plan.SandboxConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := c.StartContainer(t.Context(), pod, "a", setupIn(s))
+	a, err := c.StartContainer(t.Context(), pod, "a", containerConfigIn(s))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s, a
 }
 
-func setupIn(s plan.Sandbox) plan.ContainerConfig {
+func containerConfigIn(s plan.Sandbox) plan.ContainerConfig {
 	return plan.ContainerConfig{Sandbox: s, Image: plan.Image{ID: "x:1"}}
 }
 
@@ -62,14 +62,14 @@ func setupIn(s plan.Sandbox) plan.ContainerConfig {
 // can get more CPU or memory.
 func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 	for _, old := range []bool{false, true} {
-		bubble(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-			pod := smallPod()
+		withFakeRuntime(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+			pod := newPod()
 			limits := func(memory, cpu string) {
 				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory),
 					corev1.ResourceCPU: resource.MustParse(cpu)}
 			}
 			limits("64Mi", "1")
-			_, a := begin(t, c, pod)
+			_, a := startPod(t, c, pod)
 			for _, row := range []struct {
 				memory, cpu string
 				used        uint64
@@ -96,16 +96,16 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 			limits("64Mi", "1")
 			fake.SetMemoryUsage(a.ID, 64<<20)
 			if err := c.ResizeContainer(t.Context(), pod, "a", a.ID); err == nil {
-				t.Errorf("old %v: a container without a limit got one below its usage", old)
+				t.Errorf("old %v: a new limit below the usage was accepted", old)
 			}
 		})
 	}
 }
 
 func TestR1ForeignObjectsAreIgnored(t *testing.T) {
-	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		raw := runtimeapi.NewRuntimeServiceClient(fake.Conn())
-		events, synced := follow(t, "uid-web", c.Events)
+		events, synced := watchEvents(t, "uid-web", c.Events)
 		<-synced
 		// A pod of the kubelet: the same labels except the owner label.
 		config := &runtimeapi.PodSandboxConfig{
@@ -125,21 +125,21 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if seen, err := c.Pod(t.Context(), "uid-web"); err != nil || len(seen.Sandboxes)+len(seen.Containers) != 0 {
-			t.Errorf("pod: %+v %v", seen, err)
+		if observed, err := c.Pod(t.Context(), "uid-web"); err != nil || len(observed.Sandboxes)+len(observed.Containers) != 0 {
+			t.Errorf("pod: %+v %v", observed, err)
 		}
 		if all, err := c.Pods(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("pods: %+v %v", all, err)
 		}
-		if seen, err := c.Container(t.Context(), a.ContainerId); plan.KindOf(err) != plan.NotFound {
-			t.Errorf("container: %+v %v", seen, err)
+		if observed, err := c.Container(t.Context(), a.ContainerId); plan.KindOf(err) != plan.NotFound {
+			t.Errorf("container: %+v %v", observed, err)
 		}
 		synctest.Wait()
 		if len(events) != 0 {
-			t.Errorf("an event: %+v", <-events)
+			t.Errorf("got event %+v for a foreign pod, want none", <-events)
 		}
 		// Its name conflicts with ours. Our call fails and the foreign sandbox is kept.
-		if got, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxConfig{}); err == nil || got.ID != "" {
+		if got, err := c.RunSandbox(t.Context(), newPod(), plan.SandboxConfig{}); err == nil || got.ID != "" {
 			t.Errorf("sandbox with a conflicting name: %+v %v", got, err)
 		}
 		if all := fake.Sandboxes(); len(all) != 1 || !all[0].Ready {
@@ -151,20 +151,20 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 // TestCanceledCallMayComplete: after the caller cancels, the runtime gets time to complete the call.
 // Otherwise it leaks shims.
 func TestCanceledCallMayComplete(t *testing.T) {
-	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Delay: 19 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if s, err := c.RunSandbox(ctx, smallPod(), plan.SandboxConfig{}); !s.Ready { // no time remains for its status
-			t.Errorf("a call that completes soon after: %+v, %v", s, err)
+		if s, err := c.RunSandbox(ctx, newPod(), plan.SandboxConfig{}); !s.Ready { // no time remains for its status
+			t.Errorf("call that completes after the cancellation: %+v, %v", s, err)
 		}
 		fake.Inject(crifake.Fault{RPC: "CreateContainer", Phase: crifake.Midway, Times: 1, Hang: true})
-		began := time.Now()
+		startTime := time.Now()
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := c.StartContainer(ctx, smallPod(), "a", setupIn(plan.Sandbox{ID: fake.Sandboxes()[0].ID}))
-		if took := time.Since(began); plan.KindOf(err) != plan.Timeout || took < 21*time.Second || took > 24*time.Second {
-			t.Errorf("a call that never completes: %v after %s", err, took)
+		_, err := c.StartContainer(ctx, newPod(), "a", containerConfigIn(plan.Sandbox{ID: fake.Sandboxes()[0].ID}))
+		if took := time.Since(startTime); plan.KindOf(err) != plan.Timeout || took < 21*time.Second || took > 24*time.Second {
+			t.Errorf("call that never completes: %v after %s", err, took)
 		}
 	})
 }
@@ -188,21 +188,21 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 				continue // a failed start is not rolled back: see the conformance suite
 			}
 			t.Run(rpc+": "+row.what, func(t *testing.T) {
-				bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+				withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 					fault := row.fault
 					fault.RPC = rpc
 					fake.Inject(fault)
-					pod := smallPod()
+					pod := newPod()
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					defer cancel()
 					s, err := c.RunSandbox(ctx, pod, plan.SandboxConfig{})
 					if err == nil {
-						_, err = c.StartContainer(ctx, pod, "a", setupIn(s))
+						_, err = c.StartContainer(ctx, pod, "a", containerConfigIn(s))
 					}
 					if plan.KindOf(err) != plan.Timeout {
 						t.Fatalf("interrupted: kind %v: %v", plan.KindOf(err), err)
 					}
-					_, a := begin(t, c, pod)
+					_, a := startPod(t, c, pod)
 					sandboxes, containers := fake.Sandboxes(), fake.Containers()
 					if len(sandboxes) != 1 || !sandboxes[0].Ready || len(containers) != 1 || containers[0].ID != a.ID ||
 						containers[0].State != runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -214,14 +214,14 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 	}
 }
 
-// A runtime that is interrupted halfway leaves more behind than one that may
-// complete the call.
+// TestR2CanceledCallMayComplete: the runtime may complete a canceled call, because an interrupted one leaves more
+// behind.
 func TestR2CanceledCallMayComplete(t *testing.T) {
 	for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 		t.Run(rpc, func(t *testing.T) {
-			bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+			withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 				fake.Inject(crifake.Fault{RPC: rpc, Phase: crifake.Midway, Times: 1, Delay: 1500 * time.Millisecond})
-				pod := smallPod()
+				pod := newPod()
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				time.AfterFunc(time.Second, cancel)
@@ -232,7 +232,7 @@ func TestR2CanceledCallMayComplete(t *testing.T) {
 				if rpc == "RunPodSandbox" {
 					return
 				}
-				a, err := c.StartContainer(ctx, pod, "a", setupIn(s))
+				a, err := c.StartContainer(ctx, pod, "a", containerConfigIn(s))
 				switch {
 				case rpc == "StartContainer" && (err != nil || a.State != plan.Running):
 					t.Errorf("started: %+v %v", a, err)
@@ -245,8 +245,8 @@ func TestR2CanceledCallMayComplete(t *testing.T) {
 }
 
 func TestR2LeftoverIsReturnedWithError(t *testing.T) {
-	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		pod := smallPod()
+	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		pod := newPod()
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 			fake.Inject(crifake.Fault{RPC: rpc, Phase: crifake.After, Times: 1, Hang: true})
 		}
@@ -259,13 +259,13 @@ func TestR2LeftoverIsReturnedWithError(t *testing.T) {
 		ctx, cancel = context.WithCancel(t.Context())
 		defer cancel()
 		time.AfterFunc(time.Second, cancel)
-		a, err := c.StartContainer(ctx, pod, "a", setupIn(s))
+		a, err := c.StartContainer(ctx, pod, "a", containerConfigIn(s))
 		if plan.KindOf(err) != plan.Canceled || a.ID == "" || a.State != plan.Created {
 			t.Errorf("created: %+v, kind %v: %v", a, plan.KindOf(err), err)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		b, err := c.StartContainer(ctx, pod, "a", setupIn(s))
+		b, err := c.StartContainer(ctx, pod, "a", containerConfigIn(s))
 		if plan.KindOf(err) != plan.Timeout || b.ID == "" || b.ID == a.ID || b.State != plan.Running {
 			t.Errorf("started: %+v, kind %v: %v", b, plan.KindOf(err), err)
 		}
@@ -273,30 +273,30 @@ func TestR2LeftoverIsReturnedWithError(t *testing.T) {
 }
 
 func TestR2NameReservedForeverFails(t *testing.T) {
-	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		lift := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Hang: true,
+	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		removeFault := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Hang: true,
 			IgnoreCancel: true})
-		defer lift()
+		defer removeFault()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.RunSandbox(ctx, smallPod(), plan.SandboxConfig{}); plan.KindOf(err) != plan.Timeout {
+		if _, err := c.RunSandbox(ctx, newPod(), plan.SandboxConfig{}); plan.KindOf(err) != plan.Timeout {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		_, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxConfig{})
+		startTime := time.Now()
+		_, err := c.RunSandbox(t.Context(), newPod(), plan.SandboxConfig{})
 		if err == nil || !strings.Contains(err.Error(), "earlier attempt is still in progress") ||
 			reasonOf(err) != "FailedCreatePodSandBox" {
 			t.Errorf("reason %q: %v", reasonOf(err), err)
 		}
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("gave up only after %v", took)
+		if took := time.Since(startTime); took > 10*time.Second {
+			t.Errorf("failed after %v, want at most 10s", took)
 		}
 	})
 }
 
 func TestR3StopAndRemoveMissingObjectSucceed(t *testing.T) {
 	for _, old := range []bool{false, true} {
-		bubble(t, crifake.Options{Containerd16: old}, func(t *testing.T, _ *crifake.Runtime, c *cri.Client) {
+		withFakeRuntime(t, crifake.Options{Containerd16: old}, func(t *testing.T, _ *crifake.Runtime, c *cri.Client) {
 			id := strings.Repeat("0", 64)
 			if a, err := c.StopContainer(t.Context(), id, time.Second); err != nil || a.ID != "" {
 				t.Errorf("stop container: %+v %v", a, err)
@@ -315,15 +315,15 @@ func TestR3StopAndRemoveMissingObjectSucceed(t *testing.T) {
 }
 
 func TestR4EveryCallHasDeadline(t *testing.T) {
-	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		pod := smallPod()
-		s, a := begin(t, c, pod)
+	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		pod := newPod()
+		s, a := startPod(t, c, pod)
 		defer fake.Inject(crifake.Fault{Hang: true})()
-		other := smallPod()
+		other := newPod()
 		other.UID, other.Name = "uid-other", "other"
 		for _, row := range []struct {
 			what string
-			by   time.Duration
+			want time.Duration
 			call func(ctx context.Context) error
 		}{
 			{"version", 10 * time.Second, func(ctx context.Context) error { _, _, err := c.Version(ctx); return err }},
@@ -335,7 +335,7 @@ func TestR4EveryCallHasDeadline(t *testing.T) {
 			{"stop sandbox", 2 * time.Minute, func(ctx context.Context) error { return c.StopSandbox(ctx, s.ID) }},
 			{"remove sandbox", 2 * time.Minute, func(ctx context.Context) error { return c.RemoveSandbox(ctx, s.ID) }},
 			{"start container", 2*time.Minute + 2*time.Second, func(ctx context.Context) error {
-				_, err := c.StartContainer(ctx, pod, "a", setupIn(s))
+				_, err := c.StartContainer(ctx, pod, "a", containerConfigIn(s))
 				return err
 			}},
 			{"stop container with a grace period of 30 s", 90 * time.Second, func(ctx context.Context) error {
@@ -362,17 +362,17 @@ func TestR4EveryCallHasDeadline(t *testing.T) {
 			{"update", 30 * time.Second, func(ctx context.Context) error { return c.UpdateResources(ctx, a.ID, nil) }},
 			{"reopen log", 30 * time.Second, func(ctx context.Context) error { return c.ReopenLog(ctx, a.ID) }},
 		} {
-			began := time.Now()
+			startTime := time.Now()
 			err := row.call(t.Context())
-			if took := time.Since(began); plan.KindOf(err) != plan.Timeout || took != row.by {
-				t.Errorf("%s: after %v, want %v: kind %v: %v", row.what, took, row.by, plan.KindOf(err), err)
+			if took := time.Since(startTime); plan.KindOf(err) != plan.Timeout || took != row.want {
+				t.Errorf("%s: after %v, want %v: kind %v: %v", row.what, took, row.want, plan.KindOf(err), err)
 			}
 		}
 	})
 }
 
 func TestR5EveryErrorHasAKind(t *testing.T) {
-	const sandbox, create, start, look = "RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox"
+	const sandbox, create, start, list = "RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox"
 	for _, row := range []struct {
 		what   string
 		rpc    string
@@ -403,7 +403,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 			"CreateContainerError"},
 		{"the configuration is rejected", create, codes.InvalidArgument, "bad", plan.Invalid, "CreateContainerError"},
 		{"runc cannot start it", start, codes.Unknown, "OCI runtime create failed", plan.Other, "RunContainerError"},
-		{"the runtime does not implement the call", look, codes.Unimplemented, "unknown method", plan.Unsupported, ""},
+		{"the runtime does not implement the call", list, codes.Unimplemented, "unknown method", plan.Unsupported, ""},
 		{"the runtime is starting", create, codes.Unavailable, "server is not initialized yet: unavailable", plan.Unavailable,
 			"CreateContainerError"},
 		{"the runtime is starting, 1.6", create, codes.Unknown, "server is not initialized yet", plan.Unavailable,
@@ -413,20 +413,20 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 		{"the connection broke during a mutating call", start, codes.Unavailable, "error reading from server: EOF",
 			plan.Timeout,
 			"RunContainerError"},
-		{"the connection broke during a read", look, codes.Unavailable, "error reading from server: EOF", plan.Unavailable,
+		{"the connection broke during a read", list, codes.Unavailable, "error reading from server: EOF", plan.Unavailable,
 			""},
 		{"the runtime's own deadline expired", sandbox, codes.DeadlineExceeded, "context deadline exceeded", plan.Timeout,
 			"FailedCreatePodSandBox"},
 		{"the runtime canceled the call", start, codes.Canceled, "context canceled", plan.Timeout, "RunContainerError"},
-		{"a response is too large", look, codes.ResourceExhausted, "received message larger than max", plan.Other, ""},
+		{"a response is too large", list, codes.ResourceExhausted, "received message larger than max", plan.Other, ""},
 	} {
 		t.Run(row.what, func(t *testing.T) {
-			bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-				pod := smallPod()
+			withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+				pod := newPod()
 				defer fake.Inject(crifake.Fault{RPC: row.rpc, Err: status.Error(row.code, row.text)})()
 				s, err := c.RunSandbox(t.Context(), pod, plan.SandboxConfig{})
 				if err == nil {
-					_, err = c.StartContainer(t.Context(), pod, "a", setupIn(s))
+					_, err = c.StartContainer(t.Context(), pod, "a", containerConfigIn(s))
 				}
 				if err == nil {
 					_, err = c.Pods(t.Context())
@@ -443,22 +443,22 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 }
 
 func TestR5CanceledIsNotTimeout(t *testing.T) {
-	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		defer fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Hang: true})()
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := c.RunSandbox(ctx, smallPod(), plan.SandboxConfig{}); plan.KindOf(err) != plan.Canceled {
+		if _, err := c.RunSandbox(ctx, newPod(), plan.SandboxConfig{}); plan.KindOf(err) != plan.Canceled {
 			t.Errorf("kind %v: %v", plan.KindOf(err), err)
 		}
 	})
 }
 
 func TestR6EventStreamLossIsRecovered(t *testing.T) {
-	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		pod := smallPod()
-		events, synced := follow(t, pod.UID, c.Events)
+	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		pod := newPod()
+		events, synced := watchEvents(t, pod.UID, c.Events)
 		<-synced
-		_, a := begin(t, c, pod)
+		_, a := startPod(t, c, pod)
 		fake.Down()
 		synctest.Wait()
 		if err := fake.Exit(a.ID, 4, "OOMKilled"); err != nil {
@@ -466,18 +466,18 @@ func TestR6EventStreamLossIsRecovered(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if n := fake.CallCount("GetContainerEvents"); n < 10 || n > 25 {
-			t.Errorf("tried %d times in a minute", n)
+			t.Errorf("got %d subscriptions in a minute, want 10 to 25", n)
 		}
 		fake.Up()
-		began := time.Now()
+		startTime := time.Now()
 		<-synced // a resync: observe the pod
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("resubscribed after %v", took)
+		if took := time.Since(startTime); took > 5*time.Second {
+			t.Errorf("resubscribed after %v, want at most 5s", took)
 		}
-		seen, err := c.Pod(t.Context(), pod.UID)
-		if err != nil || len(seen.Containers) != 1 || seen.Containers[0].ExitCode != 4 ||
-			seen.Containers[0].Reason != "OOMKilled" {
-			t.Errorf("seen: %+v %v", seen, err)
+		observed, err := c.Pod(t.Context(), pod.UID)
+		if err != nil || len(observed.Containers) != 1 || observed.Containers[0].ExitCode != 4 ||
+			observed.Containers[0].Reason != "OOMKilled" {
+			t.Errorf("pod after the outage: %+v %v", observed, err)
 		}
 		for len(events) > 0 {
 			if e := <-events; e.Kind == cri.Stopped {
@@ -494,17 +494,17 @@ func TestR6EventStreamLossIsRecovered(t *testing.T) {
 }
 
 func TestPollReportsOnlyChanges(t *testing.T) {
-	bubble(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		pod := smallPod()
-		events, synced := follow(t, pod.UID, func(ctx context.Context, tell func(cri.Event)) error {
+	withFakeRuntime(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		pod := newPod()
+		events, synced := watchEvents(t, pod.UID, func(ctx context.Context, report func(cri.Event)) error {
 			return c.Poll(ctx,
-				time.Second, tell)
+				time.Second, report)
 		})
 		<-synced
-		_, a := begin(t, c, pod)
+		_, a := startPod(t, c, pod)
 		time.Sleep(time.Minute)
 		if len(events) != 1 {
-			t.Errorf("%d events for a pod that was created once", len(events))
+			t.Errorf("got %d events for one change, want 1", len(events))
 		}
 		<-events
 		fake.Down()
@@ -523,18 +523,18 @@ func TestPollReportsOnlyChanges(t *testing.T) {
 }
 
 func TestPollResyncsAfterOutage(t *testing.T) {
-	bubble(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFakeRuntime(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		resyncs := make(chan cri.Event, 10)
-		over := make(chan error, 1)
+		done := make(chan error, 1)
 		go func() {
-			over <- c.Poll(ctx, time.Second, func(e cri.Event) {
+			done <- c.Poll(ctx, time.Second, func(e cri.Event) {
 				if e.Kind == cri.Resync {
 					resyncs <- e
 				}
 			})
 		}()
-		for _, want := range []int{1, 2, 3} { // number of times that it became available
+		for _, want := range []int{1, 2, 3} { // number of times the runtime became available
 			time.Sleep(time.Minute)
 			if len(resyncs) != want {
 				t.Errorf("%d resyncs, want %d", len(resyncs), want)
@@ -544,14 +544,14 @@ func TestPollResyncsAfterOutage(t *testing.T) {
 			fake.Up()
 		}
 		cancel()
-		if err := <-over; err != nil {
+		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 func TestStatusCachesCgroupDriver(t *testing.T) {
-	bubble(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
+	withFakeRuntime(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
 		func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 			fake.SetNetworkNotReady("no networks found in /etc/cni/net.d")
 			for range 3 {
@@ -562,23 +562,23 @@ func TestStatusCachesCgroupDriver(t *testing.T) {
 				}
 			}
 			if n := fake.CallCount("RuntimeConfig"); n != 1 {
-				t.Errorf("called %d times", n)
+				t.Errorf("got %d RuntimeConfig calls, want 1", n)
 			}
-			// After an outage, the runtime may be another one.
+			// After an outage, the runtime may be a different one.
 			fake.Down()
 			if _, err := c.Status(t.Context()); plan.KindOf(err) != plan.Unavailable {
 				t.Error(err)
 			}
 			fake.Up()
 			if _, err := c.Status(t.Context()); err != nil || fake.CallCount("RuntimeConfig") != 2 {
-				t.Errorf("called %d times: %v", fake.CallCount("RuntimeConfig"), err)
+				t.Errorf("got %d RuntimeConfig calls, want 2: %v", fake.CallCount("RuntimeConfig"), err)
 			}
 		})
 }
 
 func TestPodStartCallCounts(t *testing.T) {
-	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		begin(t, c, smallPod())
+	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		startPod(t, c, newPod())
 		for rpc, want := range map[string]int{"RunPodSandbox": 1, "PodSandboxStatus": 1, "CreateContainer": 1,
 			"StartContainer":  1,
 			"ContainerStatus": 0, "ListContainers": 0, "ListPodSandbox": 0} {
@@ -607,22 +607,22 @@ func TestDialRejectsInvalidEndpoint(t *testing.T) {
 	}
 }
 
-// Features that a running pod does not get are reported for the pod, because users do not read
-// the agent's log.
+// TestWarnPodReceivesWarnings: missing features of a running pod are reported for the pod, because users do not
+// read the agent's log.
 func TestWarnPodReceivesWarnings(t *testing.T) {
 	t.Parallel()
 	fake := crifake.New(crifake.Options{})
 	defer fake.Close()
 	fake.AddImage("x:1")
-	var told []string
+	var warnings []string
 	c, err := cri.Dial(t.Context(), cri.Options{
 		Conn:    fake.Conn(),
-		WarnPod: func(pod *corev1.Pod, reason, _ string) { told = append(told, pod.Name+" "+reason) },
+		WarnPod: func(pod *corev1.Pod, reason, _ string) { warnings = append(warnings, pod.Name+" "+reason) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod := smallPod()
+	pod := newPod()
 	pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}}}
 	s, err := c.RunSandbox(t.Context(), pod, plan.SandboxConfig{})
 	if err != nil {
@@ -634,7 +634,7 @@ func TestWarnPodReceivesWarnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(told, ", "); got != "web MissingClusterDNS, web InvalidEnvironmentVariableNames" {
-		t.Errorf("warnings %q", got)
+	if got := strings.Join(warnings, ", "); got != "web MissingClusterDNS, web InvalidEnvironmentVariableNames" {
+		t.Errorf("got warnings %q", got)
 	}
 }

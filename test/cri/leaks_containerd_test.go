@@ -27,8 +27,8 @@ import (
 	"berth/test/hosts"
 )
 
-// TestR7LeakedTasksOfBerthAreDeleted makes a real containerd lose
-// sandboxes: of berth, with and without a bundle, and of another agent.
+// TestR7LeakedTasksOfBerthAreDeleted deletes a real containerd's records of sandboxes: of berth, with and without
+// a bundle, and of another agent.
 func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 	for _, version := range hosts.Versions() {
 		t.Run(string(version), func(t *testing.T) {
@@ -48,27 +48,27 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			logs := t.TempDir()
 			c := (&host{endpoint: p.Endpoint}).dial(t)
 			run := func(name, cgroup, logs string) string {
-				sb, err := c.RunSandbox(t.Context(), podNamed(name), plan.SandboxConfig{CgroupParent: p.CgroupRoot + cgroup,
+				sb, err := c.RunSandbox(t.Context(), newNamedPod(name), plan.SandboxConfig{CgroupParent: p.CgroupRoot + cgroup,
 					LogDir: filepath.Join(logs, name)})
 				if err != nil {
 					t.Fatal(err)
 				}
 				return sb.ID
 			}
-			struck := run("struck", "/kubepods/podstruck", logs)
-			whole, torn, alive := run("whole", "/kubepods/podwhole", logs), run("torn", "/kubepods/podtorn",
-				logs), run("alive", "/kubepods/podalive", logs)
-			foreign, elsewhere := run("foreign", "/foreign/x", t.TempDir()), run("elsewhere", "/kubepods/podelsewhere",
+			recreated := run("recreated", "/kubepods/podrecreated", logs)
+			withBundle, withoutBundle, listed := run("with-bundle", "/kubepods/podwithbundle", logs), run("without-bundle", "/kubepods/podwithoutbundle",
+				logs), run("listed", "/kubepods/podlisted", logs)
+			foreign, otherLogDir := run("foreign", "/foreign/x", t.TempDir()), run("other-log-dir", "/kubepods/podotherlogdir",
 				t.TempDir())
-			containerService := containersOf(t, p.Endpoint)
-			record, err := containerService.Get(withCRINamespace(t), &containers.GetContainerRequest{ID: struck})
+			containerService := containersClient(t, p.Endpoint)
+			record, err := containerService.Get(withCRINamespace(t), &containers.GetContainerRequest{ID: recreated})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := p.DeleteRecords(t.Context(), whole, torn, struck, foreign, elsewhere); err != nil {
+			if err := p.DeleteRecords(t.Context(), withBundle, withoutBundle, recreated, foreign, otherLogDir); err != nil {
 				t.Fatal(err)
 			}
-			// CRI reads the records when it starts
+			// The CRI plugin reads the records only when it starts, so it does not list this one.
 			if _, err := containerService.Create(withCRINamespace(t),
 				&containers.CreateContainerRequest{Container: record.Container}); err != nil {
 				t.Fatal(err)
@@ -77,7 +77,7 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			if err != nil || !ok || layout.Address != p.Socket {
 				t.Fatalf("layout %+v %v %v", layout, ok, err)
 			}
-			dropBundle(t, filepath.Join(layout.TaskDir, torn))
+			dropBundle(t, filepath.Join(layout.TaskDir, withoutBundle))
 
 			search := cri.LeakSearch{
 				Known: func(string) bool { return false }, LogDir: logs, ScanProcesses: true,
@@ -90,13 +90,13 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 				}
 				for _, f := range found {
 					ids = append(ids, f.ID)
-					if !f.Owned || len(f.Shims) != 1 || (f.Bundle == "") != (f.ID == torn) {
+					if !f.Owned || len(f.Shims) != 1 || (f.Bundle == "") != (f.ID == withoutBundle) {
 						t.Errorf("%+v", f)
 					}
 				}
 				return ids
 			}
-			want := []string{whole, torn, struck}
+			want := []string{withBundle, withoutBundle, recreated}
 			slices.Sort(want)
 			if got := leaked(search); !slices.Equal(got, want) {
 				t.Fatalf("found %v, want %v", got, want)
@@ -104,7 +104,7 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			withoutScan := search
 			withoutScan.ScanProcesses = false
 			if got := leaked(withoutScan); !slices.Equal(got, want) {
-				t.Errorf("a search without process scan found %v", got)
+				t.Errorf("search without process scan: found %v, want %v", got, want)
 			}
 			found, err := c.LeakedTasks(t.Context(), search)
 			if err != nil {
@@ -115,41 +115,41 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: alive, Bundle: filepath.Join(layout.TaskDir, alive),
+			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: listed, Bundle: filepath.Join(layout.TaskDir, listed),
 				Owned: true}); err != nil {
 				t.Fatal(err)
 			}
-			for id, want := range map[string]bool{whole: false, torn: false, struck: false, alive: true, foreign: true,
-				elsewhere: true} {
-				if !want { // a killed process disappears when its new parent reaps it
-					eventually(t, "no traces of "+id, func() bool { return len(tracesOf(t, id)) == 0 })
+			for id, want := range map[string]bool{withBundle: false, withoutBundle: false, recreated: false, listed: true, foreign: true,
+				otherLogDir: true} {
+				if !want { // a killed process remains until its new parent reaps it
+					eventually(t, "all traces of "+id+" are removed", func() bool { return len(tracesOf(t, id)) == 0 })
 				} else if len(tracesOf(t, id)) == 0 {
-					t.Errorf("no traces of %s", id)
+					t.Errorf("sandbox %s was removed", id)
 				}
 			}
 			if _, err := containerService.Get(withCRINamespace(t),
-				&containers.GetContainerRequest{ID: struck}); status.Code(err) != codes.NotFound {
-				t.Errorf("the record that CRI has lost: %v", err)
+				&containers.GetContainerRequest{ID: recreated}); status.Code(err) != codes.NotFound {
+				t.Errorf("record that the CRI plugin does not list: got %v, want NotFound", err)
 			}
-			abortedCreate(t, c, layout, search)
-			st, err := p.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: alive})
+			checkAbortedCreate(t, c, layout, search)
+			st, err := p.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: listed})
 			if err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
-				t.Errorf("the listed sandbox: %v %v", st.GetStatus().GetState(), err)
+				t.Errorf("listed sandbox: %v %v", st.GetStatus().GetState(), err)
 			}
 		})
 	}
 }
 
-// abortedCreate creates runc state directories of interrupted creates, an old one and
-// a new one.
-func abortedCreate(t *testing.T, c *cri.Client, layout cri.Layout, search cri.LeakSearch) {
+// checkAbortedCreate checks that the runc state directory of an old interrupted create is found and deleted, and
+// that a new one is kept.
+func checkAbortedCreate(t *testing.T, c *cri.Client, layout cri.Layout, search cri.LeakSearch) {
 	t.Helper()
 	own := slices.IndexFunc(layout.RuncRoots, func(root string) bool {
 		return strings.HasPrefix(root,
 			"/run/berth-hosts/")
 	})
 	if own < 0 {
-		t.Fatalf("the runc root of this containerd is not among %v", layout.RuncRoots)
+		t.Fatalf("runc root of this containerd not found in %v", layout.RuncRoots)
 	}
 	dirs := map[string]string{}
 	for id, age := range map[string]time.Duration{strings.Repeat("01d1", 16): time.Hour, strings.Repeat("9e31", 16): 0} {
@@ -174,14 +174,14 @@ func abortedCreate(t *testing.T, c *cri.Client, layout cri.Layout, search cri.Le
 	}
 }
 
-func podNamed(name string) *corev1.Pod {
-	pod := smallPod()
+func newNamedPod(name string) *corev1.Pod {
+	pod := newPod()
 	pod.Name, pod.UID = name, types.UID(name)
 	return pod
 }
 
-// containersOf returns a client of containerd's own service.
-func containersOf(t *testing.T, endpoint string) containers.ContainersClient {
+// containersClient returns a client of containerd's containers service.
+func containersClient(t *testing.T, endpoint string) containers.ContainersClient {
 	t.Helper()
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

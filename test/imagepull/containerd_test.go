@@ -28,7 +28,7 @@ type containerd struct {
 	log      string
 }
 
-const host = "registry.test" // registry host of all images in these tests; does not exist
+const host = "registry.test" // registry of all images in these tests; the name does not resolve
 
 // startContainerd starts a containerd with its own directories. It and everything it created are
 // removed at the end of the test.
@@ -104,7 +104,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 	}
 	t.Cleanup(func() { conn.Close() })
 	c.service = runtimeapi.NewImageServiceClient(conn)
-	until(t, "containerd is ready", func() bool {
+	waitFor(t, "containerd is ready", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := c.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
@@ -153,25 +153,25 @@ func (c *containerd) push(t *testing.T, repository string) string {
 func TestPullWithContainerd(t *testing.T) {
 	t.Parallel()
 	c := startContainerd(t, testimages.RegistryOptions{})
-	for is, test := range map[string]func(*testing.T, *containerd){
-		"an image is pulled and present":       pulledAndFound,
-		"a hundred waiters share one pull":     hundredAskers,
-		"a missing image":                      notThere,
-		"a failing registry":                   registryFails,
-		"an unavailable registry":              registryGone,
-		"a canceled pull leaves nothing":       calledOff,
-		"an unused image is garbage collected": collected,
-		"a full disk":                          fullDisk,
+	for name, test := range map[string]func(*testing.T, *containerd){
+		"an image is pulled and present":         testPull,
+		"a hundred waiters share one pull":       testSharedPull,
+		"a missing image fails the pull":         testMissingImage,
+		"a failing registry fails the pull":      testFailingRegistry,
+		"an unavailable registry fails the pull": testUnavailableRegistry,
+		"a canceled pull leaves nothing":         testCanceledPull,
+		"an unused image is garbage collected":   testGarbageCollection,
+		"a full disk fails the pull":             testFullDisk,
 	} {
-		t.Run(is, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, c)
 		})
 	}
 }
 
-func pulledAndFound(t *testing.T, c *containerd) {
-	a, err := testimages.Testbox(t.Context(), cache(t))
+func testPull(t *testing.T, c *containerd) {
+	a, err := testimages.Testbox(t.Context(), imageCacheDir(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,8 +193,8 @@ func pulledAndFound(t *testing.T, c *containerd) {
 		}
 	}
 	i := newImages(t, images.Options{Service: c.service})
-	if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/found/testbox", nil); here || err != nil {
-		t.Errorf("before the pull: present %v, %v", here, err)
+	if _, present, err := i.Present(t.Context(), newPod("p", 0), host+"/found/testbox", nil); present || err != nil {
+		t.Errorf("before the pull: present %v, %v", present, err)
 	}
 	for _, name := range []string{host + "/found/testbox", host + "/found/testbox:v2",
 		host + "/found/testbox@" + digest.String()} {
@@ -203,92 +203,92 @@ func pulledAndFound(t *testing.T, c *containerd) {
 			t.Fatal(err)
 		}
 		if got.ID != config.String() || got.Ref != host+"/found/testbox@"+digest.String() || got.Size == 0 {
-			t.Errorf("%s is %+v, want ID %s and digest %s", name, got, config, digest)
+			t.Errorf("%s: got %+v, want ID %s and digest %s", name, got, config, digest)
 		}
-		if again, here, err := i.Present(t.Context(), newPod("p", 0), name, nil); !here || err != nil ||
+		if again, present, err := i.Present(t.Context(), newPod("p", 0), name, nil); !present || err != nil ||
 			again.ID != got.ID || again.Ref != got.Ref {
-			t.Errorf("%s after the pull: %+v %v %v", name, again, here, err)
+			t.Errorf("%s after the pull: %+v %v %v", name, again, present, err)
 		}
 	}
 }
 
-func hundredAskers(t *testing.T, c *containerd) {
-	name := c.push(t, "hundred/a")
-	release := c.registry.BlockBlobs("hundred/a")
+func testSharedPull(t *testing.T, c *containerd) {
+	name := c.push(t, "shared/a")
+	release := c.registry.BlockBlobs("shared/a")
 	defer release()
 	i := newImages(t, images.Options{Service: c.service})
-	ends := make([]<-chan error, 100)
-	for n := range ends {
-		ends[n] = startPull(t.Context(), i, newPod(fmt.Sprint("p", n), 0), name, nil)
+	results := make([]<-chan error, 100)
+	for n := range results {
+		results[n] = startPull(t.Context(), i, newPod(fmt.Sprint("p", n), 0), name, nil)
 	}
-	until(t, "all pulls wait for a stalled blob", func() bool {
+	waitFor(t, "all pulls wait for a stalled blob", func() bool {
 		p := i.ActivePulls()
-		return len(p) == 1 && len(p[0].Pods) == len(ends) && c.registry.Counts("hundred/a").Blocked > 0
+		return len(p) == 1 && len(p[0].Pods) == len(results) && c.registry.Counts("shared/a").Blocked > 0
 	})
 	release()
-	for _, end := range ends {
-		if err := <-end; err != nil {
+	for _, result := range results {
+		if err := <-result; err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := c.registry.Counts("hundred/a").Manifests; got != 1 {
-		t.Errorf("the manifest was requested %d times, want once", got)
+	if got := c.registry.Counts("shared/a").Manifests; got != 1 {
+		t.Errorf("got %d manifest requests, want 1", got)
 	}
 }
 
-func notThere(t *testing.T, c *containerd) {
-	c.push(t, "there/a")
+func testMissingImage(t *testing.T, c *containerd) {
+	c.push(t, "existing/a")
 	i := newImages(t, images.Options{Service: c.service})
-	for _, name := range []string{host + "/there/a:2", host + "/nowhere/a:1"} {
+	for _, name := range []string{host + "/existing/a:2", host + "/missing/a:1"} {
 		_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
-		wantKind(t, err, plan.NotFound, "ErrImagePull")
+		checkError(t, err, plan.NotFound, "ErrImagePull")
 		if !strings.Contains(err.Error(), name) {
-			t.Errorf("the error does not name the image: %v", err)
+			t.Errorf("error does not name the image: %v", err)
 		}
 	}
 }
 
-func registryFails(t *testing.T, _ *containerd) {
+func testFailingRegistry(t *testing.T, _ *containerd) {
 	c := startContainerd(t, testimages.RegistryOptions{})
 	name := c.push(t, "fails/a")
 	c.registry.Fail(1000, 503)
 	i := newImages(t, images.Options{Service: c.service})
 	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
-	wantKind(t, err, plan.Other, "ErrImagePull")
+	checkError(t, err, plan.Other, "ErrImagePull")
 	c.registry.Fail(0, 0)
 	if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil); err != nil {
-		t.Errorf("after the registry recovered: %v", err)
+		t.Errorf("pull after the registry recovered: %v", err)
 	}
 }
 
-func registryGone(t *testing.T, _ *containerd) {
+func testUnavailableRegistry(t *testing.T, _ *containerd) {
 	c := startContainerd(t, testimages.RegistryOptions{})
-	name := c.push(t, "gone/a")
+	name := c.push(t, "unavailable/a")
 	if err := c.registry.Close(); err != nil {
 		t.Fatal(err)
 	}
 	i := newImages(t, images.Options{Service: c.service})
 	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
-	wantKind(t, err, plan.Other, "ErrImagePull")
+	checkError(t, err, plan.Other, "ErrImagePull")
 	if !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("the error has no cause: %v", err)
+		t.Errorf("error does not contain the cause: %v", err)
 	}
 }
 
-func calledOff(t *testing.T, c *containerd) {
-	name := c.push(t, "off/a")
-	release := c.registry.BlockBlobs("off/a")
+func testCanceledPull(t *testing.T, c *containerd) {
+	name := c.push(t, "canceled/a")
+	release := c.registry.BlockBlobs("canceled/a")
 	defer release()
 	i := newImages(t, images.Options{Service: c.service})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	end := startPull(ctx, i, newPod("p", 0), name, nil)
-	until(t, "the blob is stalled", func() bool { return c.registry.Counts("off/a").Blocked > 0 })
+	result := startPull(ctx, i, newPod("p", 0), name, nil)
+	waitFor(t, "the blob is stalled", func() bool { return c.registry.Counts("canceled/a").Blocked > 0 })
 	cancel()
-	wantKind(t, <-end, plan.Canceled, "ErrImagePull")
-	until(t, "the runtime has closed the download", func() bool { return c.registry.Counts("off/a").Blocked == 0 })
-	if _, here, err := i.Present(t.Context(), newPod("p", 0), name, nil); here || err != nil {
-		t.Errorf("a canceled pull left an image: %v %v", here, err)
+	checkError(t, <-result, plan.Canceled, "ErrImagePull")
+	waitFor(t, "the runtime has closed the download", func() bool { return c.registry.Counts("canceled/a").Blocked == 0 })
+	if _, present, err := i.Present(t.Context(), newPod("p", 0), name, nil); present || err != nil {
+		t.Errorf("image after a canceled pull: present %v, %v", present, err)
 	}
 	release()
 	if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil); err != nil {
@@ -296,7 +296,7 @@ func calledOff(t *testing.T, c *containerd) {
 	}
 }
 
-func collected(t *testing.T, _ *containerd) {
+func testGarbageCollection(t *testing.T, _ *containerd) {
 	c := startContainerd(t, testimages.RegistryOptions{})
 	i := newImages(t, images.Options{Service: c.service})
 	var pulled []plan.Image
@@ -314,17 +314,17 @@ func collected(t *testing.T, _ *containerd) {
 	done, err := i.FreeSpace(t.Context(),
 		images.GCOptions{InUse: func() map[string]bool { return map[string]bool{pulled[1].ID: true} }}, func() bool { return false })
 	if err != nil || len(done.Removed) != 1 || done.Removed[0].ID != pulled[0].ID {
-		t.Errorf("%+v %v: want %s removed", done, err, pulled[0].ID)
+		t.Errorf("got %+v %v, want %s removed", done, err, pulled[0].ID)
 	}
 	for n, repository := range []string{"gc/a", "gc/b"} {
-		if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1", nil); here != (n == 1) ||
+		if _, present, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1", nil); present != (n == 1) ||
 			err != nil {
-			t.Errorf("%s: present %v, %v", repository, here, err)
+			t.Errorf("%s: present %v, %v", repository, present, err)
 		}
 	}
 }
 
-func fullDisk(t *testing.T, _ *containerd) {
+func testFullDisk(t *testing.T, _ *containerd) {
 	dir := shortDir(t)
 	if err := os.Mkdir(dir+"/root", 0o700); err != nil {
 		t.Fatal(err)
@@ -343,49 +343,49 @@ func fullDisk(t *testing.T, _ *containerd) {
 	}
 	i := newImages(t, images.Options{Service: c.service})
 	_, err = i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
-	wantKind(t, err, plan.NoSpace, "ErrImagePull")
+	checkError(t, err, plan.NoSpace, "ErrImagePull")
 }
 
 func TestPullWithCredentialsAndContainerd(t *testing.T) {
 	t.Parallel()
-	c := startContainerd(t, testimages.RegistryOptions{User: "right", Password: "password-of-right"})
+	c := startContainerd(t, testimages.RegistryOptions{User: "valid", Password: "password-of-valid"})
 	secrets := plan.Objects{
-		secretRef("wrong"): dockerConfig(map[string]string{host + "/team": "wrong"}),
-		secretRef("right"): dockerConfig(map[string]string{host: "right"}),
-		secretRef("other"): dockerConfig(map[string]string{"quay.io": "right"}),
+		secretRef("invalid"): dockerConfig(map[string]string{host + "/team": "invalid"}),
+		secretRef("valid"):   dockerConfig(map[string]string{host: "valid"}),
+		secretRef("other"):   dockerConfig(map[string]string{"quay.io": "valid"}),
 	}
 	i := newImages(t, images.Options{Service: c.service})
-	for n, x := range []struct {
-		is      string
+	for n, tc := range []struct {
+		name    string
 		secrets []string
-		good    bool
+		valid   bool
 	}{
 		{"without a secret", nil, false},
-		{"with wrong credentials", []string{"wrong"}, false},
+		{"with invalid credentials", []string{"invalid"}, false},
 		{"with a secret for another registry", []string{"other"}, false},
-		{"with a missing secret", []string{"gone"}, false},
-		{"with the right credentials", []string{"right"}, true},
-		{"with the right credentials after wrong ones", []string{"wrong", "gone", "right"}, true},
+		{"with a missing secret", []string{"missing"}, false},
+		{"with valid credentials", []string{"valid"}, true},
+		{"with valid credentials after invalid ones", []string{"invalid", "missing", "valid"}, true},
 	} {
-		t.Run(x.is, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			name := c.push(t, fmt.Sprint("team/a", n))
-			img, err := i.Pull(t.Context(), newPod("p", 0, x.secrets...), pullAction(name), secrets)
-			if x.good {
+			img, err := i.Pull(t.Context(), newPod("p", 0, tc.secrets...), pullAction(name), secrets)
+			if tc.valid {
 				if err != nil || img.ID == "" {
 					t.Errorf("%+v %v", img, err)
 				}
 				return
 			}
-			wantKind(t, err, plan.Denied, "ErrImagePull")
+			checkError(t, err, plan.Denied, "ErrImagePull")
 			if strings.Contains(err.Error(), "password") {
-				t.Errorf("the error contains a secret: %v", err)
+				t.Errorf("error contains a password: %v", err)
 			}
 		})
 	}
 }
 
-func cache(t *testing.T) string {
+func imageCacheDir(t *testing.T) string {
 	t.Helper()
 	dir, err := testimages.CacheDir()
 	if err != nil {

@@ -1,3 +1,2 @@
-// Package imagepull tests package images with real containerds of its own, which pull from a registry on
-// loopback.
+// Package imagepull tests package images with real containerd processes that pull from a registry on loopback.
 package imagepull

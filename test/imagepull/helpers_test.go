@@ -35,12 +35,12 @@ func pullAction(image string) plan.PullImage { return plan.PullImage{Container: 
 
 // startPull pulls in the background. The channel receives the result.
 func startPull(ctx context.Context, i *images.Manager, pod *corev1.Pod, image string, secrets plan.Objects) <-chan error {
-	end := make(chan error, 1)
+	result := make(chan error, 1)
 	go func() {
 		_, err := i.Pull(ctx, pod, pullAction(image), secrets)
-		end <- err
+		result <- err
 	}()
-	return end
+	return result
 }
 
 func secretRef(name string) plan.Ref { return plan.Ref{Kind: plan.Secret, Name: name} }
@@ -60,8 +60,8 @@ func dockerConfig(users map[string]string) plan.Object {
 	}}
 }
 
-// until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
+// waitFor waits until ok is true and fails the test after 30 s.
+func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -70,13 +70,14 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func wantKind(t *testing.T, err error, kind plan.ErrorKind, reason string) {
+// checkError checks the kind and the reason of an error.
+func checkError(t *testing.T, err error, kind plan.ErrorKind, reason string) {
 	t.Helper()
 	e, ok := err.(*plan.Error) //nolint:errorlint // the outermost error carries the kind
 	if !ok {
 		t.Fatalf("%v is not a *plan.Error", err)
 	}
 	if e.Kind != kind || e.Reason != reason {
-		t.Errorf("kind %d reason %s, want %d %s: %v", e.Kind, e.Reason, kind, reason, err)
+		t.Errorf("got kind %d, reason %s, want %d, %s: %v", e.Kind, e.Reason, kind, reason, err)
 	}
 }
