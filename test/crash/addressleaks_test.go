@@ -39,17 +39,18 @@ func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.
 			for _, name := range latePods {
 				n.putPod(n.simple(name))
 			}
-			n.waitFor("address of a sandbox that is being created", func() bool { return len(n.addresses()) > len(foreignAddresses)+2 })
+			n.waitFor("address of a sandbox that is being created",
+				func() bool { return len(n.addresses()) > len(foreignAddresses)+2 })
 			n.must("power loss", n.host.PowerLoss())
 			n.removeManifest("lost")
 			n.leaveOrphanedAddress(strings.Repeat("4e", 32))
 			n.must("restart containerd", n.host.Restart(t.Context()))
 			n.must("delete the records of pod lost", n.host.DeleteRecords(t.Context(), ids...))
 			n.launch()
-			alive := append(latePods, "kept")
-			n.awaitRunning(alive...)
+			remaining := append(latePods, "kept")
+			n.awaitRunning(remaining...)
 			if !n.pollUntil(cleanupTimeout, "one address per running pod", func() bool {
-				return len(n.addresses()) == len(alive)+len(foreignAddresses)
+				return len(n.addresses()) == len(remaining)+len(foreignAddresses)
 			}) {
 				n.Fatalf("addresses in use: %v", n.addresses())
 			}
@@ -66,7 +67,7 @@ func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.
 			}
 			_, err := n.host.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: foreign})
 			n.must("remove the other agent's sandbox", err)
-			for _, name := range alive {
+			for _, name := range remaining {
 				n.removeManifest(name)
 			}
 			n.waitNothingLeft()

@@ -72,7 +72,8 @@ func TestScenario02_HangingCallBlocksNoOtherPod(t *testing.T) {
 				}
 				p.set(rules...)
 				n.removeManifest(name)
-				n.waitFor(method+" to hang or the pod to be deleted", func() bool { return p.hitCount() > 0 || n.pods()[name].Name == "" })
+				n.waitFor(method+" to hang or the pod to be deleted",
+					func() bool { return p.hitCount() > 0 || n.pods()[name].Name == "" })
 				hung = p.hitCount() > 0
 				checkOtherPods(fmt.Sprint("other-", len(n.agent.Log())))
 				p.set()
@@ -113,12 +114,14 @@ func TestScenario16_PodThatCannotTerminateReportsWhy(t *testing.T) {
 			n.awaitRunning("stuck")
 			var rules []*rule
 			for _, id := range n.runtimeIDs("stuck") {
-				rules = append(rules, &rule{method: "StopContainer", contains: id, fault: fail}, &rule{method: "StopPodSandbox", contains: id, fault: fail})
+				rules = append(rules, &rule{method: "StopContainer", contains: id, fault: fail},
+					&rule{method: "StopPodSandbox", contains: id, fault: fail})
 			}
 			p.set(rules...)
 			n.removeManifest("stuck")
 			n.waitFor("condition TeardownIncomplete", func() bool { return n.terminationBlockedMessage("stuck") != "" })
-			if got := n.terminationBlockedMessage("stuck"); !strings.HasPrefix(got, "KillContainerError: container main cannot be stopped: ") || !strings.HasSuffix(got, "injected fault") {
+			if got := n.terminationBlockedMessage("stuck"); !strings.HasPrefix(got,
+				"KillContainerError: container main cannot be stopped: ") || !strings.HasSuffix(got, "injected fault") {
 				t.Errorf("condition: got %q", got)
 			}
 			n.checkOutput([]string{"describe", "stuck"}, "TeardownIncomplete", "container main cannot be stopped: ", "FailedKillPod", "error killing container main")
@@ -129,7 +132,8 @@ func TestScenario16_PodThatCannotTerminateReportsWhy(t *testing.T) {
 			n.waitFor("pod other to be deleted", func() bool { return n.pods()["other"].Name == "" })
 			n.kill() // the next agent reports the same condition
 			n.launch()
-			n.waitFor("condition TeardownIncomplete after the agent restart", func() bool { return n.terminationBlockedMessage("stuck") != "" })
+			n.waitFor("condition TeardownIncomplete after the agent restart",
+				func() bool { return n.terminationBlockedMessage("stuck") != "" })
 			p.set()
 			n.waitNothingLeft()
 		})
@@ -174,7 +178,8 @@ func TestScenario14_LostResponsesCauseNoDuplicatesOrLeaks(t *testing.T) {
 					n.removeManifest(name)
 					n.waitNothingLeft()
 				}
-				for _, method := range []string{"StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"} {
+				for _, method := range []string{"StopContainer", "RemoveContainer", "StopPodSandbox",
+					"RemovePodSandbox"} {
 					name := fmt.Sprintf("down-%d-%s", f, strings.ToLower(method))
 					n.putPod(n.simple(name))
 					n.awaitRunning(name)

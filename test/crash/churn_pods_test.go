@@ -50,7 +50,8 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 	if in.kind%2 == 0 {
 		hook := func(name string) *corev1.LifecycleHandler {
 			return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{
-				"/bin/testbox", "append", "/witness/" + witnessPrefix(p) + "." + name, "started", ",", "sleep", "50ms"}}}
+				"/bin/testbox", "append", "/witness/" + witnessPrefix(p) + "." + name, "started", ",", "sleep",
+				"50ms"}}}
 		}
 		m.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
 		p.Spec.TerminationGracePeriodSeconds = new(int64(hookGrace)) // time for the hook on a busy machine
@@ -132,7 +133,8 @@ func (c *churn) runExecs(pods []string) (stop func()) {
 	return func() {
 		cancel()
 		wg.Wait()
-		c.Logf("%d execs completed, %d of them across an agent kill; %d did not start because the agent was down", completed, survived, failed)
+		c.Logf("%d execs completed, %d of them across an agent kill; %d did not start because the agent was down",
+			completed, survived, failed)
 		if survived == 0 {
 			c.Error("no exec was in progress during an agent kill")
 		}
@@ -142,7 +144,8 @@ func (c *churn) runExecs(pods []string) (stop func()) {
 // execOnce runs a command that takes a second. It returns the output and whether the agent was killed
 // meanwhile.
 func (c *churn) execOnce(pod string) (output string, agentKilled bool, err error) {
-	cmd := c.agent.Command(c.Context(), "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "started", ",", "sleep", "1s", ",", "print", "ended")
+	cmd := c.agent.Command(c.Context(), "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "started", ",",
+		"sleep", "1s", ",", "print", "ended")
 	out := &firstWrite{onWrite: func() { c.execRunning.Store(true) }}
 	cmd.Stdout, cmd.Stderr = out, out
 	kills := c.kills.Load()

@@ -248,7 +248,8 @@ func (n *node) compareStatus(oldPod, newPod *corev1.Pod) {
 	for _, c := range newPod.Status.Conditions {
 		for _, b := range oldPod.Status.Conditions {
 			if b.Type == c.Type && (b.Status != c.Status || !b.LastTransitionTime.Equal(&c.LastTransitionTime)) {
-				n.Errorf("%s: condition %s is %s since %s, was %s since %s", newPod.Name, c.Type, c.Status, c.LastTransitionTime, b.Status, b.LastTransitionTime)
+				n.Errorf("%s: condition %s is %s since %s, was %s since %s", newPod.Name, c.Type, c.Status,
+					c.LastTransitionTime, b.Status, b.LastTransitionTime)
 			}
 		}
 	}

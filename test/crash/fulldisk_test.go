@@ -69,9 +69,13 @@ func TestScenario20_StateDiskFull(t *testing.T) {
 		n.putPod(p)
 	}
 	n.awaitRunning("full-1", "full-2", "full-3", "full-4")
-	n.waitFor("log message about the store in memory", func() bool { return strings.Contains(n.agent.Log(), "local store is in memory only") })
+	n.waitFor("log message about the store in memory", func() bool {
+		return strings.Contains(n.agent.Log(), "local store is in memory only")
+	})
 	n.removeManifest("full-1") // termination is persisted first, which fails
-	n.waitFor("pod full-1 to be deleted", func() bool { return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0 })
+	n.waitFor("pod full-1 to be deleted", func() bool {
+		return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0
+	})
 	n.kill()
 	n.launch()
 	n.awaitRunning("before", "full-2", "full-3", "full-4")

@@ -21,7 +21,8 @@ func TestKillDuringHooks(t *testing.T) {
 			p.Spec.TerminationGracePeriodSeconds = new(int64(60))
 			hook := func(name string) *corev1.LifecycleHandler {
 				return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{
-					"/bin/testbox", "append", "/witness/hooked." + name, "started", ",", "await", "/witness/go-" + name}}}
+					"/bin/testbox", "append", "/witness/hooked." + name, "started", ",", "await",
+					"/witness/go-" + name}}}
 			}
 			c := &p.Spec.Containers[0]
 			c.Args = append(c.Args[:4:4], "follow", "/witness/none") // exits on SIGTERM

@@ -53,7 +53,8 @@ func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 			idle := []string{"sh", "-c", "(sleep " + daemonSecs + " &); while :; do sleep 0.1; done"}
 			p.Spec.Containers = []corev1.Container{
 				{Name: "probed", Image: images.BusyboxRef, Command: idle, ReadinessProbe: &corev1.Probe{
-					ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: hangingCommand(probeSecs)}}, TimeoutSeconds: 600,
+					ProbeHandler:   corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: hangingCommand(probeSecs)}},
+					TimeoutSeconds: 600,
 				}},
 				{Name: "hooked", Image: images.BusyboxRef, Command: idle, Lifecycle: &corev1.Lifecycle{
 					PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: hangingCommand(hookSecs)}},
@@ -62,7 +63,9 @@ func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 			podspec.SetDefaults(p)
 			n.putPod(p)
 			execPIDs := func() (all []int) { return slices.Concat(n.sleepingPIDs(probeSecs), n.sleepingPIDs(hookSecs)) }
-			n.waitFor("probe and hook to hang", func() bool { return len(n.sleepingPIDs(probeSecs)) == 3 && len(n.sleepingPIDs(hookSecs)) == 3 })
+			n.waitFor("probe and hook to hang", func() bool {
+				return len(n.sleepingPIDs(probeSecs)) == 3 && len(n.sleepingPIDs(hookSecs)) == 3
+			})
 			before, daemons := n.liveObjects(""), n.sleepingPIDs(daemonSecs)
 			restart := func() { n.must("start containerd", n.host.Restart(n.Context())) }
 			for _, c := range []struct {
@@ -86,7 +89,8 @@ func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 					now = execPIDs()
 					return len(now) == 6 && !slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(old, pid) })
 				})
-				for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // the new processes must keep running
+				// The new processes must keep running.
+				for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 					if !slices.Equal(now, execPIDs()) {
 						t.Fatalf("%s: PIDs of the new commands changed: got %v, want %v", c.what, execPIDs(), now)
 					}

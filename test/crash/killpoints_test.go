@@ -23,7 +23,8 @@ func TestKillAtEveryActionBoundary(t *testing.T) {
 				if point > 200 {
 					t.Fatal("got more than 200 kill points")
 				}
-				onStart, onStop = n.killOnce(fmt.Sprintf("walk-%d", point), fmt.Sprint(point), onStart, onStop, killedAfter)
+				onStart, onStop = n.killOnce(fmt.Sprintf("killpoint-%d", point), fmt.Sprint(point), onStart, onStop,
+					killedAfter)
 				if onStart {
 					startKills++
 				}
@@ -36,13 +37,14 @@ func TestKillAtEveryActionBoundary(t *testing.T) {
 			}
 			for _, kind := range boundaryKinds {
 				if killedAfter[kind] == 0 {
-					n.killOnce("walk-"+strings.ToLower(kind), "after "+kind+" ", true, true, killedAfter)
+					n.killOnce("killpoint-"+strings.ToLower(kind), "after "+kind+" ", true, true, killedAfter)
 				}
 				if killedAfter[kind] == 0 {
 					t.Errorf("no kill after action %s", kind)
 				}
 			}
-			t.Logf("kills: %d during start, %d during termination; after actions: %v", startKills, stopKills, killedAfter)
+			t.Logf("kills: %d during start, %d during termination; after actions: %v", startKills, stopKills,
+				killedAfter)
 			if startKills < 20 || stopKills < 20 {
 				t.Error("got fewer kill points than actions; the agent may have been built without the tag crashpoints")
 			}
@@ -53,7 +55,8 @@ func TestKillAtEveryActionBoundary(t *testing.T) {
 // killOnce starts and terminates a pod. It kills the agent at the kill point during the start, the
 // termination, or both. It returns whether the kill point was reached in each of them. It counts the actions
 // that the agent was killed after in killedAfter.
-func (n *node) killOnce(name, point string, onStart, onStop bool, killedAfter map[string]int) (hitOnStart, hitOnStop bool) {
+func (n *node) killOnce(name, point string, onStart, onStop bool,
+	killedAfter map[string]int) (hitOnStart, hitOnStop bool) {
 	n.Helper()
 	record := func(exited bool) bool {
 		if kind, ok := strings.CutPrefix(n.lastKillPoint(), "after "); exited && ok {

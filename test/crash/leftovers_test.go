@@ -87,7 +87,8 @@ func (n *node) checkForeignIntact(deleted map[string]string, foreignLeftovers []
 	n.Helper()
 	var extra []string
 	if !n.pollUntil(cleanupTimeout, "all leftovers of berth to be removed", func() bool {
-		extra = slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return slices.Contains(foreignLeftovers, l) })
+		extra = slices.DeleteFunc(n.host.PodLeftovers(),
+			func(l string) bool { return slices.Contains(foreignLeftovers, l) })
 		return len(extra) == 0
 	}) {
 		n.Fatalf("leftovers:\n%s", strings.Join(extra, "\n"))
@@ -104,7 +105,8 @@ func (n *node) checkForeignIntact(deleted map[string]string, foreignLeftovers []
 		}
 		n.Errorf("foreign sandbox %.12s: %s was removed", id, l)
 	}
-	if surviving := slices.DeleteFunc(foreignLeftovers, func(l string) bool { return !survivesRecordLoss(l) }); len(surviving) < 8 {
+	if surviving := slices.DeleteFunc(foreignLeftovers,
+		func(l string) bool { return !survivesRecordLoss(l) }); len(surviving) < 8 {
 		n.Errorf("foreign sandbox: got leftovers %v, want at least 8", surviving)
 	}
 }

@@ -47,7 +47,8 @@ var lifecycleStages = []killStage{
 	{kind: "ProjectVolume", trigger: (*lifecyclePod).editConfigMap, verify: (*lifecyclePod).checkConfigMap},
 	{kind: "ResizeCgroup", trigger: (*lifecyclePod).requestResize},
 	{kind: "ResizeContainer", verify: (*lifecyclePod).checkResized},
-	{kind: "PreStop", trigger: func(w *lifecyclePod) { w.removeManifest(w.name) }, verify: (*lifecyclePod).checkTerminated},
+	{kind: "PreStop", trigger: func(w *lifecyclePod) { w.removeManifest(w.name) },
+		verify: (*lifecyclePod).checkTerminated},
 }
 
 // TestKillAtEveryLifecycleStage kills the agent at image pull, hooks, volume update, resize and termination
@@ -108,7 +109,8 @@ func (n *node) newLifecyclePod(boundary string) *lifecyclePod {
 	}
 	c := &p.Spec.Containers[0]
 	c.Image, c.Args = ref, nil
-	c.Command = []string{"sh", "-c", "trap 'exit 0' TERM; echo started >>/witness/" + w.name + ".main; while :; do sleep 1000 & wait; done"}
+	c.Command = []string{"sh", "-c",
+		"trap 'exit 0' TERM; echo started >>/witness/" + w.name + ".main; while :; do sleep 1000 & wait; done"}
 	c.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
 	c.ReadinessProbe = &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "test -e /config/key"}}},
@@ -243,7 +245,8 @@ func (w *lifecyclePod) checkResized() {
 func (w *lifecyclePod) podLimit() string {
 	w.Helper()
 	path := filepath.Join(w.host.CgroupRoot, "kubepods/burstable/pod"+w.uid)
-	for _, file := range []string{"/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes", "/sys/fs/cgroup" + path + "/memory.max"} {
+	for _, file := range []string{"/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes",
+		"/sys/fs/cgroup" + path + "/memory.max"} {
 		if text, err := os.ReadFile(file); err == nil {
 			return strings.TrimSpace(string(text))
 		}

@@ -68,8 +68,10 @@ func (h *longChurn) injectFault(t faultKind) {
 	duration, reverted := h.elapsed()-at, time.Now()
 	h.waitSettled("all pods to reach their desired state after: " + t.kind)
 	if applied {
-		h.log.faults = append(h.log.faults, faultRecord{kind: t.kind, at: at, duration: duration, recovery: time.Since(reverted)})
-		h.Logf("%s %s for %s, recovered in %s", at.Round(time.Second), t.kind, duration.Round(time.Millisecond), time.Since(reverted).Round(time.Millisecond))
+		h.log.faults = append(h.log.faults, faultRecord{kind: t.kind, at: at, duration: duration,
+			recovery: time.Since(reverted)})
+		h.Logf("%s %s for %s, recovered in %s", at.Round(time.Second), t.kind, duration.Round(time.Millisecond),
+			time.Since(reverted).Round(time.Millisecond))
 	}
 }
 
@@ -219,11 +221,13 @@ func (h *longChurn) fillState() func() bool {
 func (h *longChurn) addInvalidManifests() func() bool {
 	in := func(name string) string { return filepath.Join(h.agent.ManifestDir, name) }
 	for name, text := range map[string]string{
-		"invalid-text.yaml": "{{{ not: [yaml", "invalid-bytes.yaml": strings.Repeat("\x00\xff\x7f", 5000), "invalid-empty.yaml": "",
+		"invalid-text.yaml": "{{{ not: [yaml", "invalid-bytes.yaml": strings.Repeat("\x00\xff\x7f", 5000),
+		"invalid-empty.yaml": "",
 		"invalid-bare.yaml":  "apiVersion: v1\nkind: Pod\nmetadata: {name: bare}\nspec: {}\n",
 		"invalid-kind.yaml":  "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: many}\n",
-		"invalid-field.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: field}\nspec: {containers: [{name: c, image: i, imagine: 1}]}\n",
-		"invalid-huge.yaml":  "a: " + strings.Repeat("x", 4<<20),
+		"invalid-field.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: field}\n" +
+			"spec: {containers: [{name: c, image: i, imagine: 1}]}\n",
+		"invalid-huge.yaml": "a: " + strings.Repeat("x", 4<<20),
 	} {
 		h.must("write an invalid manifest", os.WriteFile(in(name), []byte(text), 0o644))
 	}
@@ -246,7 +250,8 @@ func (h *longChurn) injectCallFault(f fault) func() bool {
 	if h.proxy == nil {
 		return nil
 	}
-	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"}
+	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer",
+		"StopPodSandbox", "RemovePodSandbox"}
 	times := 1
 	if f != hang {
 		times = 1 + h.rand.IntN(3)

@@ -139,7 +139,8 @@ func (h *longChurn) step() {
 func (h *longChurn) create(name string, f podBehavior) {
 	h.Helper()
 	h.log.created++
-	w := &desiredPod{incarnation: incarnation{name: name, kind: h.rand.IntN(kinds), image: images.TestboxRef}, behavior: f}
+	w := &desiredPod{incarnation: incarnation{name: name, kind: h.rand.IntN(kinds), image: images.TestboxRef},
+		behavior: f}
 	for _, other := range h.desired {
 		if other.behavior == hostPort && f == hostPort {
 			w.behavior = serving // there is only one port

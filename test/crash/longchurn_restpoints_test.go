@@ -28,8 +28,9 @@ type measurements map[string]int64
 // Names of the counts at a rest point. They must not exceed the baseline. The cheap ones are sampled during
 // the whole run too.
 var (
-	cheapNames = []string{"goroutines", "descriptors", "mounts", "network namespaces", "cgroups", "addresses", "files", "exec records"}
-	restNames  = []string{"processes", "rules", "chains", "links", "attachments", "directories", "leases", "snapshots"}
+	cheapNames = []string{"goroutines", "descriptors", "mounts", "network namespaces", "cgroups", "addresses",
+		"files", "exec records"}
+	restNames = []string{"processes", "rules", "chains", "links", "attachments", "directories", "leases", "snapshots"}
 )
 
 const (
@@ -81,7 +82,8 @@ func (h *longChurn) recordRestPoint() {
 	p.sizes = h.memory()
 	if residentLimit > 0 && p.sizes["resident"] > residentLimit {
 		ctx, cancel := context.WithTimeout(h.Context(), waitTimeout)
-		_ = hosts.WaitFor(ctx, "memory to be returned to the OS", func() (bool, error) { // checkMemoryGrowth checks the result
+		// checkMemoryGrowth checks the result.
+		_ = hosts.WaitFor(ctx, "memory to be returned to the OS", func() (bool, error) {
 			p.sizes["resident"] = min(p.sizes["resident"], residentBytes(h.agent.Pid()))
 			return p.sizes["resident"] <= residentLimit, nil
 		})
@@ -89,7 +91,8 @@ func (h *longChurn) recordRestPoint() {
 	}
 	p.at = h.elapsed()
 	h.log.restPoints = append(h.log.restPoints, p)
-	h.Logf("rest point after %s, %d pods: %v, sizes in KiB %v", p.at.Round(time.Second), p.created, p.counts, p.sizes.inKiB())
+	h.Logf("rest point after %s, %d pods: %v, sizes in KiB %v", p.at.Round(time.Second), p.created, p.counts,
+		p.sizes.inKiB())
 }
 
 func (f measurements) inKiB() measurements {
@@ -138,7 +141,8 @@ func (h *longChurn) measureCheap() measurements {
 	t := h.host.CountResources()
 	f := measurements{
 		"goroutines": h.metric("go_goroutines"), "descriptors": int64(len(h.descriptors())), "mounts": int64(t.Mounts),
-		"network namespaces": int64(t.Namespaces), "cgroups": int64(t.Cgroups), "addresses": int64(t.Addresses), "exec records": 0,
+		"network namespaces": int64(t.Namespaces), "cgroups": int64(t.Cgroups), "addresses": int64(t.Addresses),
+		"exec records": 0,
 	}
 	all := h.files()
 	for _, file := range all {
@@ -235,8 +239,10 @@ func (h *longChurn) memory() measurements {
 	}
 	if dir := os.Getenv("BERTH_CRASH_LOGS"); dir != "" { // set GODEBUG=memprofilerate=… for more detail
 		file := fmt.Sprintf("hour-%s-%02d.", h.host.Version, len(h.log.restPoints))
-		h.must("write a profile", os.WriteFile(filepath.Join(dir, file+"heap"), []byte(h.httpGet("/debug/pprof/heap?gc=1")), 0o644))
-		h.must("write a profile", os.WriteFile(filepath.Join(dir, file+"goroutines"), []byte(h.httpGet("/debug/pprof/goroutine?debug=1")), 0o644))
+		h.must("write a profile", os.WriteFile(filepath.Join(dir, file+"heap"),
+			[]byte(h.httpGet("/debug/pprof/heap?gc=1")), 0o644))
+		h.must("write a profile", os.WriteFile(filepath.Join(dir, file+"goroutines"),
+			[]byte(h.httpGet("/debug/pprof/goroutine?debug=1")), 0o644))
 	}
 	return f
 }
@@ -343,7 +349,8 @@ func (h *longChurn) checkMemoryGrowth() {
 				continue
 			}
 			if growth := last.sizes[what] - first.sizes[what]; growth > slack {
-				h.Errorf("%s memory grew by %d KiB over %d pods in run %d of the agent: %d KiB, was %d KiB", what, growth>>10, last.created-first.created, agentRun+1, last.sizes[what]>>10, first.sizes[what]>>10)
+				h.Errorf("%s memory grew by %d KiB over %d pods in run %d of the agent: %d KiB, was %d KiB", what,
+					growth>>10, last.created-first.created, agentRun+1, last.sizes[what]>>10, first.sizes[what]>>10)
 			}
 		}
 	}

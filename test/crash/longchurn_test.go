@@ -124,7 +124,8 @@ func (h *longChurn) run() {
 	}
 	h.waitNothingLeft()
 	h.log.passed = !h.Failed()
-	h.Logf("%d pods created and deleted in %s with %d faults; user requests: %s", h.log.created, h.log.duration.Round(time.Second), len(h.log.faults), h.log.users.summary())
+	h.Logf("%d pods created and deleted in %s with %d faults; user requests: %s", h.log.created,
+		h.log.duration.Round(time.Second), len(h.log.faults), h.log.users.summary())
 }
 
 // createStablePods creates the pods that are never changed.

@@ -51,7 +51,8 @@ func (h *longChurn) runUsers(stable []string) (stop func()) {
 func (h *longChurn) userRequest(ctx context.Context, random *rand.Rand, pod string) (what string, err error) {
 	switch random.IntN(8) {
 	case 0:
-		return "exec", h.agent.Command(ctx, "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "started", ",", "sleep", "300ms").Run()
+		return "exec", h.agent.Command(ctx, "exec", pod, "-c", "main", "--", "/bin/testbox", "print", "started", ",",
+			"sleep", "300ms").Run()
 	case 1:
 		return "attach", h.agent.Command(ctx, "attach", pod, "-c", "main").Run()
 	case 2:

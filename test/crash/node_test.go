@@ -438,7 +438,8 @@ func (n *node) waitRan(pod, container string) int {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), waitTimeout)
 	defer cancel()
-	_ = hosts.WaitFor(ctx, "witness file", func() (bool, error) { return n.startCount(pod, container) > 0, nil }) // on timeout, startCount returns 0
+	// On timeout, startCount returns 0.
+	_ = hosts.WaitFor(ctx, "witness file", func() (bool, error) { return n.startCount(pod, container) > 0, nil })
 	return n.startCount(pod, container)
 }
 

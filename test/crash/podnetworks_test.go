@@ -64,7 +64,10 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 			blockFile := filepath.Join(dir, "hold")
 			n.must("block ADD", os.WriteFile(blockFile, nil, 0o600))
 			n.putPod(podWithNetwork("interrupted"))
-			n.waitFor("ADD to be in progress", func() bool { _, err := os.Stat(filepath.Join(dir, "adding")); return err == nil })
+			n.waitFor("ADD to be in progress", func() bool {
+				_, err := os.Stat(filepath.Join(dir, "adding"))
+				return err == nil
+			})
 			if len(addressesInUse()) != 1 {
 				t.Errorf("addresses in use: got %v, want one", addressesInUse())
 			}
@@ -93,7 +96,8 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 			n.awaitRunning("late")
 			n.checkSingleInstance("late")
 			if len(n.sandboxes("late")) != 1 || strings.Join(addressesInUse(), " ") != strings.Join(before, " ") {
-				t.Errorf("got %d sandboxes, want 1; addresses: got %v, want %v", len(n.sandboxes("late")), addressesInUse(), before)
+				t.Errorf("got %d sandboxes, want 1; addresses: got %v, want %v", len(n.sandboxes("late")),
+					addressesInUse(), before)
 			}
 
 			// containerd loses the records of a pod. Hanging plugins do not block the cleanup.
@@ -109,7 +113,8 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 			n.launch()
 			n.awaitRunning("late")
 			n.waitFor("two hanging CHECK calls", func() bool { return checkCalls() >= first+2 })
-			if !n.pollUntil(cleanupTimeout, "address of the lost pod to be released", func() bool { return len(addressesInUse()) == 2 }) {
+			if !n.pollUntil(cleanupTimeout, "address of the lost pod to be released",
+				func() bool { return len(addressesInUse()) == 2 }) {
 				n.Fatalf("addresses in use: %v", addressesInUse())
 			}
 			n.must("release CHECK", os.Remove(hangFile))
@@ -127,7 +132,9 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 			n.must("power loss", n.host.PowerLoss())
 			n.must("restart containerd", n.host.Restart(t.Context()))
 			n.launch()
-			n.waitFor("pod late to run again", func() bool { return n.startCount("late", "main") == 2 && n.running("late") })
+			n.waitFor("pod late to run again", func() bool {
+				return n.startCount("late", "main") == 2 && n.running("late")
+			})
 			n.waitFor("one address in use", func() bool { return len(addressesInUse()) == 1 })
 			n.removeManifest("late")
 			n.waitNothingLeft()

@@ -28,7 +28,8 @@ func TestPowerCuts(t *testing.T) {
 		all[i] = &powerCuts{version: v}
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			t.Logf("seed %d: set BERTH_SEED=%d to repeat the actions, though not the times of the power cuts", seed, seed)
+			t.Logf("seed %d: set BERTH_SEED=%d to repeat the actions, though not the times of the power cuts",
+				seed, seed)
 			d := all[i]
 			d.node, d.rand = start(t, options{host: hosts.Options{Version: v}}), rand.New(rand.NewPCG(uint64(seed), uint64(i)))
 			d.run(int(cuts)/len(hosts.Versions()), int(pods))
@@ -136,12 +137,14 @@ func (d *powerCuts) powerCut(pods int) {
 		reason = d.mismatch(startsBefore)
 		return reason == ""
 	}) {
-		d.Fatalf("after a power cut at %s, agent started first %v: %s\naddresses in use: %v", c.elapsed, c.agentFirst, reason, d.addresses())
+		d.Fatalf("after a power cut at %s, agent started first %v: %s\naddresses in use: %v", c.elapsed, c.agentFirst,
+			reason, d.addresses())
 	}
 	c.recovery, c.addresses = time.Since(powerOn), len(d.addresses())
 	d.rounds = append(d.rounds, c)
 	d.Logf("power cut %d at %s: %d sandboxes, %d new pods started; agent started first %v; recovered in %s",
-		len(d.rounds), c.elapsed.Round(time.Millisecond), c.sandboxes, c.started, c.agentFirst, c.recovery.Round(time.Millisecond))
+		len(d.rounds), c.elapsed.Round(time.Millisecond), c.sandboxes, c.started, c.agentFirst,
+		c.recovery.Round(time.Millisecond))
 }
 
 // waitStarted waits until count of the pods have started. It returns at once if count is negative.
@@ -218,17 +221,22 @@ func reportCuts(t *testing.T, seed int64, pods int, startTime time.Time, all []*
 		cuts += len(d.rounds)
 	}
 	p("# %d power cuts with %d pods, %s\n", cuts, pods, date)
-	p("`BERTH_CUTS=%d BERTH_PODS=%d BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestPowerCuts ./test/crash` generated this report.", cuts, pods, seed)
+	p("`BERTH_CUTS=%d BERTH_PODS=%d BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h "+
+		"-run TestPowerCuts ./test/crash` generated this report.", cuts, pods, seed)
 	p("%s\n", machine())
-	p("Each host runs %d pods. Every tenth pod has an init container, a sidecar and volumes. The test replaces a third of the pods, cuts the power at a random", pods)
-	p("moment between the starts of the new pods, and starts the runtime and the agent in random order. The power cuts are divided among the versions of containerd.\n")
-	p("| containerd | power cuts | agent started first | time of the cut, median, maximum | new pods started before, minimum, median, maximum | recovery, median, maximum | addresses in use by %d pods | result |", pods)
+	p("Each host runs %d pods. Every tenth pod has an init container, a sidecar and volumes. The test replaces a", pods)
+	p("third of the pods, cuts the power at a random moment between the starts of the new pods, and starts the runtime")
+	p("and the agent in random order. The power cuts are divided among the versions of containerd.\n")
+	p("| containerd | power cuts | agent started first | time of the cut, median, maximum | "+
+		"new pods started before, minimum, median, maximum | recovery, median, maximum | "+
+		"addresses in use by %d pods | result |", pods)
 	p("|---|---|---|---|---|---|---|---|")
 	for _, d := range all {
 		if len(d.rounds) == 0 {
 			continue
 		}
-		elapsed, recovery := d.sortedTimes(func(c cutRound) time.Duration { return c.elapsed }), d.sortedTimes(func(c cutRound) time.Duration { return c.recovery })
+		elapsed, recovery := d.sortedTimes(func(c cutRound) time.Duration { return c.elapsed }),
+			d.sortedTimes(func(c cutRound) time.Duration { return c.recovery })
 		started, first, addresses := []int{}, 0, []int{}
 		for _, c := range d.rounds {
 			started, addresses = append(started, c.started), append(addresses, c.addresses)
@@ -239,12 +247,14 @@ func reportCuts(t *testing.T, seed int64, pods int, startTime time.Time, all []*
 		slices.Sort(started)
 		slices.Sort(addresses)
 		p("| %s | %d | %d | %.1f s, %.1f s | %d, %d, %d | %.1f s, %.1f s | %d to %d | %s |", d.version, len(d.rounds), first,
-			elapsed[len(elapsed)/2].Seconds(), elapsed[len(elapsed)-1].Seconds(), started[0], started[len(started)/2], started[len(started)-1], recovery[len(recovery)/2].Seconds(), recovery[len(recovery)-1].Seconds(),
+			elapsed[len(elapsed)/2].Seconds(), elapsed[len(elapsed)-1].Seconds(), started[0], started[len(started)/2],
+			started[len(started)-1], recovery[len(recovery)/2].Seconds(), recovery[len(recovery)-1].Seconds(),
 			addresses[0], addresses[len(addresses)-1], verdict(d.passed))
 	}
-	p("\nCriteria: every desired pod is Ready, and each of its containers has started exactly once since the power cut. There is one instance of each container")
-	p("and exactly one sandbox and one address per pod. At the end, no resources of any pod remain. The recovery time includes the starts of containerd and the")
-	p("agent. The other host uses the same CPUs.")
+	p("\nCriteria: every desired pod is Ready, and each of its containers has started exactly once since the power")
+	p("cut. There is one instance of each container and exactly one sandbox and one address per pod. At the end, no")
+	p("resources of any pod remain. The recovery time includes the starts of containerd and the agent. The other host")
+	p("uses the same CPUs.")
 	writeReport(t, dir, date+"-power-cuts.md", b.String())
 }
 

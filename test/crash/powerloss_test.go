@@ -64,7 +64,8 @@ func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 							t.Errorf("%s/%s: got %d starts after %d power losses", name, s.Name, ran, loss)
 						}
 						if s.State.Running != nil && s.RestartCount != int32(loss) {
-							t.Errorf("%s/%s: restart count %d after %d power losses", name, s.Name, s.RestartCount, loss)
+							t.Errorf("%s/%s: restart count %d after %d power losses", name, s.Name, s.RestartCount,
+								loss)
 						}
 					}
 				}

@@ -81,7 +81,8 @@ func TestScenario10_KillsDuringProbesKeepReadiness(t *testing.T) {
 					n.must("send SIGCONT to the agent", syscall.Kill(pid, syscall.SIGCONT))
 				}
 				watch.finish(n)
-				n.waitFor("probe command of each pod to run", func() bool { return n.processes(longProbeMarker) == len(names) })
+				n.waitFor("probe command of each pod to run",
+					func() bool { return n.processes(longProbeMarker) == len(names) })
 				interrupted := n.pids(longProbeMarker)
 				n.kill()
 				n.launch()
@@ -97,7 +98,8 @@ func TestScenario10_KillsDuringProbesKeepReadiness(t *testing.T) {
 				})
 				watch.finish(n)
 				n.waitFor("interrupted probe commands to be killed", func() bool {
-					return !slices.ContainsFunc(n.pids(longProbeMarker), func(pid string) bool { return slices.Contains(interrupted, pid) })
+					return !slices.ContainsFunc(n.pids(longProbeMarker),
+						func(pid string) bool { return slices.Contains(interrupted, pid) })
 				})
 				now := n.pods()
 				for _, name := range names {
@@ -198,7 +200,8 @@ func (n *node) watchReady(names []string) *readinessWatch {
 			for _, c := range e.Pod.Status.Conditions {
 				if c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue {
 					f.mu.Lock()
-					f.transitions = append(f.transitions, fmt.Sprintf("%s %s: Ready=%s %s", time.Now().Format("15:04:05.000"), e.Pod.Name, c.Status, c.Message))
+					f.transitions = append(f.transitions, fmt.Sprintf("%s %s: Ready=%s %s",
+						time.Now().Format("15:04:05.000"), e.Pod.Name, c.Status, c.Message))
 					f.mu.Unlock()
 				}
 			}

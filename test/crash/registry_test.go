@@ -101,7 +101,9 @@ func TestScenario16_PodDeletedDuringPullTerminatesAtOnce(t *testing.T) {
 				p.Spec.Containers[0].Image = pulledRef
 				p.Spec.Containers[0].Command = []string{"sh", "-c", "echo started >>/witness/slow.main; sleep 1000"}
 				n.putPod(p)
-				n.waitFor("pull to be blocked", func() bool { return r.Counts("berth/pulled").Blocked > 0 && len(n.sandboxes("slow")) == 1 })
+				n.waitFor("pull to be blocked", func() bool {
+					return r.Counts("berth/pulled").Blocked > 0 && len(n.sandboxes("slow")) == 1
+				})
 				if killAgent {
 					n.kill()
 					n.launch()
@@ -131,13 +133,15 @@ func TestPodRecoversFromUnreachableRegistry(t *testing.T) {
 	n.putPod(n.simple("stable"))
 	n.awaitRunning("stable")
 	r := newRegistry(t, pulledRef, images.Testbox)
-	n.must("configure an unreachable registry", n.host.SetRegistry("registry.example", "server = \"http://127.0.0.1:1\"\n"))
+	n.must("configure an unreachable registry", n.host.SetRegistry("registry.example",
+		"server = \"http://127.0.0.1:1\"\n"))
 	p := n.simple("pending")
 	p.Spec.Containers[0].Image = pulledRef
 	n.putPod(p)
 	n.waitFor("reason that the pod is pending", func() bool {
 		reason := n.waitingReason("pending")
-		return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitingMessageContains("pending", "registry.example/berth/pulled:1")
+		return (reason == "ErrImagePull" || reason == "ImagePullBackOff") &&
+			n.waitingMessageContains("pending", "registry.example/berth/pulled:1")
 	})
 	n.must("configure the registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
 	n.awaitRunning("pending", "stable")
@@ -160,7 +164,8 @@ func TestPodRecoversFromMissingNetwork(t *testing.T) {
 			n.awaitRunning("stable")
 			before := n.liveObjects("")
 			n.must("remove the CNI configuration", n.host.RemoveCNI())
-			n.waitFor("agent to report that the network is not ready", func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
+			n.waitFor("agent to report that the network is not ready",
+				func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
 			n.putPod(n.simple("pending"))
 			n.waitFor("reason that the pod is pending", func() bool {
 				p := n.pods()["pending"]

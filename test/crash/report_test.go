@@ -69,7 +69,8 @@ func machine() string {
 	if raceEnabled {
 		built = "with"
 	}
-	return fmt.Sprintf("%d CPUs (%s), %s of memory, Linux %s, cgroup %s, %s; commit %s; built with %s, %s the race detector; load average at the end %s.",
+	return fmt.Sprintf("%d CPUs (%s), %s of memory, Linux %s, cgroup %s, %s; commit %s; "+
+		"built with %s, %s the race detector; load average at the end %s.",
 		runtime.NumCPU(), field("/proc/cpuinfo", "model name"), field("/proc/meminfo", "MemTotal"), unix.ByteSliceToString(u.Release[:]), groups,
 		runtime.GOARCH, commit(), runtime.Version(), built, strings.Join(strings.Fields(string(load))[:3], " "))
 }
@@ -106,32 +107,41 @@ func writeChurnReport(t *testing.T, seed int64, duration time.Duration, all []*r
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	p("# %s of churn with faults, %s\n", formatDuration(duration), date)
-	p("`BERTH_HOUR=%s BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestLongChurn ./test/crash` generated this report.", duration, seed)
+	p("`BERTH_HOUR=%s BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestLongChurn "+
+		"./test/crash` generated this report.", duration, seed)
 	p("%s\n", machine())
-	p("The test creates, edits and removes pods with seven behaviors at random. Edits change the image or the memory limit in place, change the ConfigMap,")
-	p("or replace the pod by one of the same name. Three stable pods are never changed. User requests and execs use the stable pods. The test injects and reverts")
-	p("one fault after another. After each leg, it deletes all other pods and counts the remaining resources. All versions of containerd run in parallel.\n")
-	p("| containerd | duration | pods created and deleted | edits | faults | user requests sent, succeeded | compared statuses of pods that had been Ready | result |")
+	p("The test creates, edits and removes pods with seven behaviors at random. Edits change the image or the memory")
+	p("limit in place, change the ConfigMap, or replace the pod by one of the same name. Three stable pods are never")
+	p("changed. User requests and execs use the stable pods. The test injects and reverts one fault after another.")
+	p("After each leg, it deletes all other pods and counts the remaining resources. All versions of containerd run in")
+	p("parallel.\n")
+	p("| containerd | duration | pods created and deleted | edits | faults | user requests sent, succeeded | " +
+		"compared statuses of pods that had been Ready | result |")
 	p("|---|---|---|---|---|---|---|---|")
 	for _, c := range all {
-		p("| %s | %s | %d | %d | %d | %d, %d | %d of %d pods | %s |", c.runtime, c.duration.Round(time.Second), c.created, total(c.edits), len(c.faults),
-			total(c.users.sent), total(c.users.succeeded), c.comparisons, c.readyPods, verdict(c.passed))
+		p("| %s | %s | %d | %d | %d | %d, %d | %d of %d pods | %s |", c.runtime, c.duration.Round(time.Second),
+			c.created, total(c.edits), len(c.faults), total(c.users.sent), total(c.users.succeeded), c.comparisons,
+			c.readyPods, verdict(c.passed))
 	}
-	p("\n![memory, goroutines and descriptors of the agent, and pods, over time; vertical lines are faults](%s-hour.svg)\n", date)
+	p("\n![memory, goroutines and descriptors of the agent, and pods, over time; vertical lines are faults]"+
+		"(%s-hour.svg)\n", date)
 	for _, c := range all {
 		c.writeRestPoints(p)
 		c.writeFaults(p)
 	}
 	p("## Criteria\n")
-	p("* No count at a rest point exceeds the first rest point, before any churn. The count is the minimum of several measurements, because some of")
-	p("  them include short activities such as probes.")
-	p("* From the first rest point after churn to the last one in the same run of the agent, the heap after a garbage collection grows by at most %d KiB and", heapSlack>>10)
-	p("  the resident memory by at most %d KiB. The agent keeps the events of up to 200 deleted pods for an hour.", residentSlack>>10)
+	p("* No count at a rest point exceeds the first rest point, before any churn. The count is the minimum of several")
+	p("  measurements, because some of them include short activities such as probes.")
+	p("* From the first rest point after churn to the last one in the same run of the agent, the heap after a garbage")
+	p("  collection grows by at most %d KiB and the resident memory by at most %d KiB. The agent keeps the events of",
+		heapSlack>>10, residentSlack>>10)
+	p("  up to 200 deleted pods for an hour.")
 	p("* No container of a stable pod restarts, and no condition of a stable pod changes.")
-	p("* Other pods stay Ready and keep their containers and address, unless their image was edited or a fault targeted them.")
+	p("* Other pods stay Ready and keep their containers and address, unless their image was edited or a fault")
+	p("  targeted them.")
 	p("* No container starts more often than its status reports.")
-	p("* After each fault, all pods reach their desired state. The recovery time includes the starts of pods that were just created. The row \"none\"")
-	p("  shows how long these starts take without a fault.")
+	p("* After each fault, all pods reach their desired state. The recovery time includes the starts of pods that were")
+	p("  just created. The row \"none\" shows how long these starts take without a fault.")
 	p("* At the end, no resources remain.")
 	writeReport(t, dir, date+"-hour.md", b.String())
 	writeReport(t, dir, date+"-hour.svg", drawChurnPlot(all))
@@ -155,7 +165,8 @@ func total(of map[string]int) (sum int) {
 func (c *runRecord) writeRestPoints(p func(format string, args ...any)) {
 	p("## containerd %s\n", c.runtime)
 	counts := slices.Concat(cheapNames, restNames)
-	p("| rest point | run of the agent | pods so far | heap, KiB | stacks, KiB | resident, KiB | store, KiB | %s |", strings.Join(counts, " | "))
+	p("| rest point | run of the agent | pods so far | heap, KiB | stacks, KiB | resident, KiB | store, KiB | %s |",
+		strings.Join(counts, " | "))
 	p("|%s", strings.Repeat("---|", 7+len(counts)))
 	for _, r := range c.restPoints {
 		row := fmt.Sprintf("| %s | %d | %d |", r.at.Round(time.Second), r.agentRun+1, r.created)
@@ -178,7 +189,8 @@ func (c *runRecord) writeFaults(p func(format string, args ...any)) {
 	for _, kind := range kinds {
 		all := of[kind]
 		longest := slices.MaxFunc(all, func(a, b faultRecord) int { return cmp.Compare(a.duration, b.duration) })
-		p("| %s | %d | %.1f s | %.1f s | %.1f s |", kind, len(all), longest.duration.Seconds(), all[len(all)/2].recovery.Seconds(), all[len(all)-1].recovery.Seconds())
+		p("| %s | %d | %.1f s | %.1f s | %.1f s |", kind, len(all), longest.duration.Seconds(),
+			all[len(all)/2].recovery.Seconds(), all[len(all)-1].recovery.Seconds())
 	}
 	p("\nEdits: %s. User requests: %s.\n", countsText(c.edits), c.users.table())
 }
@@ -238,7 +250,8 @@ func drawChurnPlot(all []*runRecord) string {
 				{name: "goroutines", points: of("goroutines", 1)}, {name: "descriptors", points: of("descriptors", 1)},
 			}},
 			chartPanel{title: name + ": host resources", ticks: ticks, lines: []line{
-				{name: "running pods", points: of("pods", 1)}, {name: "addresses", points: of("addresses", 1)}, {name: "network namespaces", points: of("network namespaces", 1)},
+				{name: "running pods", points: of("pods", 1)}, {name: "addresses", points: of("addresses", 1)},
+				{name: "network namespaces", points: of("network namespaces", 1)},
 			}},
 		)
 	}

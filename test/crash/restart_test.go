@@ -23,7 +23,8 @@ func (n *node) configure(old, replacement string) {
 	if !strings.Contains(string(text), old) {
 		n.Fatalf("%q not found in the configuration:\n%s", old, text)
 	}
-	n.must("write the configuration", os.WriteFile(n.agent.ConfigFile, []byte(strings.Replace(string(text), old, replacement, 1)), 0o644))
+	n.must("write the configuration", os.WriteFile(n.agent.ConfigFile,
+		[]byte(strings.Replace(string(text), old, replacement, 1)), 0o644))
 }
 
 // TestScenario09_AgentRestartDoesNotReadmitPods: after a configuration change, the node has less allocatable
@@ -71,7 +72,8 @@ func TestScenario09_AgentRestartDoesNotReadmitPods(t *testing.T) {
 			n.compareStatus(&oldPod, &newPod)
 		}
 		if p := now["late"]; p.Status.Phase != corev1.PodPending || len(n.sandboxes("late")) > 0 {
-			t.Errorf("pod late, which exceeds maxPods: got phase %s (%s), want Pending without a sandbox", p.Status.Phase, p.Status.Message)
+			t.Errorf("pod late, which exceeds maxPods: got phase %s (%s), want Pending without a sandbox",
+				p.Status.Phase, p.Status.Message)
 		}
 		if t.Failed() {
 			t.Fatalf("after %d restarts", i+1)
@@ -112,7 +114,8 @@ func TestScenario12_ExitCodesWhileAgentWasDown(t *testing.T) {
 					n.checkExited("runtime-"+name, code)
 					terminated := n.pods()["runtime-"+name].Status.ContainerStatuses[0].State.Terminated
 					if v == hosts.Version2 && terminated.FinishedAt.After(restarted) {
-						t.Errorf("%s: finishedAt is %s, after the restart of the runtime at %s", name, terminated.FinishedAt, restarted)
+						t.Errorf("%s: finishedAt is %s, after the restart of the runtime at %s", name,
+							terminated.FinishedAt, restarted)
 					}
 				}
 			}
@@ -169,7 +172,8 @@ func (n *node) checkExited(name string, code int32) {
 	})
 	p := n.pods()[name]
 	terminated := p.Status.ContainerStatuses[0].State.Terminated
-	if terminated == nil || terminated.ExitCode != code || terminated.FinishedAt.IsZero() || terminated.StartedAt.IsZero() || (p.Status.Phase == corev1.PodSucceeded) != (code == 0) {
+	if terminated == nil || terminated.ExitCode != code || terminated.FinishedAt.IsZero() ||
+		terminated.StartedAt.IsZero() || (p.Status.Phase == corev1.PodSucceeded) != (code == 0) {
 		n.Errorf("%s: phase %s, %+v, want exit code %d", name, p.Status.Phase, terminated, code)
 	}
 	if ran := n.startCount(name, "main"); ran != 1 {

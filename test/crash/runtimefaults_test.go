@@ -85,13 +85,17 @@ func TestHangingCNIPluginBlocksOnlyItsPod(t *testing.T) {
 			release, err := n.host.BlockCNI("blocked")
 			n.must("block the CNI plugins", err)
 			n.putPod(n.simple("blocked"))
-			n.waitFor("RunSandbox to be in progress", func() bool { return n.actionInProgress("blocked", "RunSandbox") })
+			n.waitFor("RunSandbox to be in progress", func() bool {
+				return n.actionInProgress("blocked", "RunSandbox")
+			})
 			n.putPod(n.simple("other"))
 			n.awaitRunning("other")
 			n.kill()
 			n.launch()
 			n.awaitRunning("other")
-			n.waitFor("RunSandbox to be in progress again", func() bool { return n.actionInProgress("blocked", "RunSandbox") })
+			n.waitFor("RunSandbox to be in progress again", func() bool {
+				return n.actionInProgress("blocked", "RunSandbox")
+			})
 			n.must("release the CNI plugins", release())
 			n.awaitRunning("blocked")
 			n.waitFor("one sandbox to remain", func() bool { return len(n.sandboxes("blocked")) == 1 })
@@ -121,7 +125,8 @@ func TestCorruptBlobIsRejected(t *testing.T) {
 			n.putPod(p)
 			n.waitFor("pod to report the digest mismatch", func() bool {
 				reason := n.waitingReason("corrupt")
-				return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitingMessageContains("corrupt", "digest")
+				return (reason == "ErrImagePull" || reason == "ImagePullBackOff") &&
+					n.waitingMessageContains("corrupt", "digest")
 			})
 			if ran := n.startCount("corrupt", "main"); ran != 0 {
 				t.Errorf("container with a corrupt image: got %d starts, want 0", ran)
@@ -145,7 +150,9 @@ func TestContainerdUpgrade(t *testing.T) {
 	n.awaitRunning("rich", "plain")
 	before := n.liveObjects("")
 	n.must("kill containerd", n.host.Kill())
-	n.waitFor("agent to report that the runtime is down", func() bool { return n.waitingMessageContains("plain", "container runtime is down") })
+	n.waitFor("agent to report that the runtime is down", func() bool {
+		return n.waitingMessageContains("plain", "container runtime is down")
+	})
 	n.checkOutput([]string{"ps"}, "container runtime is down", "plain", "Running")
 	n.must("upgrade containerd", n.host.Upgrade(t.Context(), hosts.Version2))
 	n.waitFor("agent to report the new version", func() bool {
@@ -153,7 +160,8 @@ func TestContainerdUpgrade(t *testing.T) {
 		return err == nil && (strings.Contains(v.Runtime, " 2.") || strings.Contains(v.Runtime, " v2."))
 	})
 	n.awaitRunning("rich", "plain")
-	n.waitFor("agent to report that the runtime is available", func() bool { return !n.waitingMessageContains("plain", "container runtime") })
+	n.waitFor("agent to report that the runtime is available",
+		func() bool { return !n.waitingMessageContains("plain", "container runtime") })
 	n.checkStillLive(before)
 	n.checkRanOnce("rich")
 	n.checkRanOnce("plain")

@@ -30,7 +30,8 @@ type statusWatch struct {
 // watchStatus starts a statusWatch. It runs until finish.
 func (n *node) watchStatus(edits func(p *corev1.Pod) int32, compareMore func(oldPod, newPod *corev1.Pod)) *statusWatch {
 	ctx, cancel := context.WithCancel(n.Context())
-	w := &statusWatch{node: n, edits: edits, compareMore: compareMore, stop: cancel, firstReady: map[types.UID]*corev1.Pod{}}
+	w := &statusWatch{node: n, edits: edits, compareMore: compareMore, stop: cancel,
+		firstReady: map[types.UID]*corev1.Pod{}}
 	w.wg.Go(func() {
 		ticker := time.NewTicker(5 * time.Millisecond)
 		defer ticker.Stop()
@@ -92,7 +93,8 @@ func (w *statusWatch) compareReady(oldPod, newPod *corev1.Pod) {
 	}
 	for _, s := range statuses(newPod) {
 		if b := before[s.Name]; s.RestartCount != b.RestartCount || s.ContainerID != b.ContainerID {
-			w.Errorf("%s/%s: restart count %d, ID %s, was %d, %s", newPod.Name, s.Name, s.RestartCount, s.ContainerID, b.RestartCount, b.ContainerID)
+			w.Errorf("%s/%s: restart count %d, ID %s, was %d, %s", newPod.Name, s.Name, s.RestartCount, s.ContainerID,
+				b.RestartCount, b.ContainerID)
 		}
 	}
 	w.compareCondition(oldPod, newPod)
@@ -101,7 +103,8 @@ func (w *statusWatch) compareReady(oldPod, newPod *corev1.Pod) {
 func (w *statusWatch) compareCondition(oldPod, newPod *corev1.Pod) {
 	before, now := readyOf(oldPod), readyOf(newPod)
 	if now.Status != corev1.ConditionTrue || !now.LastTransitionTime.Equal(&before.LastTransitionTime) {
-		w.Errorf("%s: Ready=%s since %s (%s %s), was Ready since %s", newPod.Name, now.Status, now.LastTransitionTime, now.Reason, now.Message, before.LastTransitionTime)
+		w.Errorf("%s: Ready=%s since %s (%s %s), was Ready since %s", newPod.Name, now.Status, now.LastTransitionTime,
+			now.Reason, now.Message, before.LastTransitionTime)
 	}
 	if newPod.Status.PodIP != oldPod.Status.PodIP {
 		w.Errorf("%s: pod IP %q, was %q", newPod.Name, newPod.Status.PodIP, oldPod.Status.PodIP)
@@ -122,7 +125,8 @@ func (w *statusWatch) finish() {
 	w.Helper()
 	w.stop()
 	w.wg.Wait()
-	w.Logf("%d pods were Ready; compared %d statuses in %d runs of the agent", len(w.firstReady), w.comparisons, w.syncs)
+	w.Logf("%d pods were Ready; compared %d statuses in %d runs of the agent", len(w.firstReady), w.comparisons,
+		w.syncs)
 	if len(w.firstReady) == 0 || w.comparisons == 0 {
 		w.Error("no status of a pod that had been Ready was compared")
 	}

@@ -58,7 +58,8 @@ func TestInvalidStoreIsQuarantined(t *testing.T) {
 		n.checkStillLive(before)
 		log := n.agent.Log()[logStart:]
 		reported := strings.Contains(log, "local store was unusable") || strings.Contains(log, "in memory only")
-		if mustReport := state != "missing" && state != "empty" && state != "without permissions"; mustReport && !reported {
+		mustReport := state != "missing" && state != "empty" && state != "without permissions"
+		if mustReport && !reported {
 			t.Errorf("store %s: no log message about the unusable store:\n%s", state, log)
 		}
 		n.kill()
@@ -132,7 +133,10 @@ func TestAgentRunsInMemoryIfQuarantineFails(t *testing.T) {
 		t.Errorf("no log message about the store in memory:\n%s", log)
 	}
 	n.must("unmount", unix.Unmount(file, 0))
-	n.waitFor("store to be created", func() bool { st, err := os.Stat(file); return err == nil && st.Mode().IsRegular() })
+	n.waitFor("store to be created", func() bool {
+		st, err := os.Stat(file)
+		return err == nil && st.Mode().IsRegular()
+	})
 	for _, name := range []string{"plain", "late"} {
 		n.checkRanOnce(name)
 		n.removeManifest(name)

@@ -28,7 +28,8 @@ func TestTimelineAndEventsSurviveAgentRestart(t *testing.T) {
 		c.stop()
 		n.launch()
 		n.awaitRunning("web")
-		n.checkOutput([]string{"timeline", "web"}, "start main", "RunPodSandbox", "StartContainer", "restart agent", c.cause)
+		n.checkOutput([]string{"timeline", "web"}, "start main", "RunPodSandbox", "StartContainer", "restart agent",
+			c.cause)
 		events := n.checkOutput([]string{"describe", "web"}, "Events:", "Pulled", "Created", "Started")
 		if k := strings.Count(events, "Started container"); k != 1 {
 			t.Errorf("agent was %s: got %d Started events, want 1\n%s", c.how, k, events)

@@ -26,7 +26,8 @@ func TestTransitionTimesSurviveKillAfterReady(t *testing.T) {
 		newPod := n.pods()[name]
 		ready := transitionTime(&oldPod, corev1.PodReady)
 		for _, c := range oldPod.Status.Conditions {
-			before, after, latest := c.LastTransitionTime.Time, transitionTime(&newPod, c.Type), c.LastTransitionTime.Time
+			before, after, latest := c.LastTransitionTime.Time, transitionTime(&newPod, c.Type),
+				c.LastTransitionTime.Time
 			if c.Type == corev1.PodScheduled || c.Type == corev1.PodInitialized {
 				latest = ready
 			}

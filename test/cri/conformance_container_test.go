@@ -25,9 +25,9 @@ func testContainer(t *testing.T, h *host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if observed.State != plan.Running || observed.SandboxID != s.ID || observed.SpecHash != c.SpecHash || observed.Attempt != 2 ||
-		observed.Image != c.Image || observed.LogPath != c.LogPath || observed.ImageID == "" || observed.StartedAt.IsZero() ||
-		!observed.FinishedAt.IsZero() {
+	if observed.State != plan.Running || observed.SandboxID != s.ID || observed.SpecHash != c.SpecHash ||
+		observed.Attempt != 2 || observed.Image != c.Image || observed.LogPath != c.LogPath ||
+		observed.ImageID == "" || observed.StartedAt.IsZero() || !observed.FinishedAt.IsZero() {
 		t.Errorf("running: %+v", observed)
 	}
 	links := h.links(t, c.ID)
@@ -63,7 +63,8 @@ func testExit(t *testing.T, h *host) {
 	pod := h.pod(t, "exit 3", "exit")
 	s := h.sandbox(t, pod)
 	failed := h.waitExited(t, h.container(t, pod, "a", h.containerConfig(pod, s, 0)).ID)
-	if failed.ExitCode != 3 || failed.Reason != "Error" || failed.StartedAt.IsZero() || failed.FinishedAt.Before(failed.StartedAt) {
+	if failed.ExitCode != 3 || failed.Reason != "Error" || failed.StartedAt.IsZero() ||
+		failed.FinishedAt.Before(failed.StartedAt) {
 		t.Errorf("exit 3: %+v", failed)
 	}
 	succeeded := h.waitExited(t, h.container(t, pod, "b", h.containerConfig(pod, s, 0)).ID)

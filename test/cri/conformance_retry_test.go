@@ -19,7 +19,8 @@ func testRepeat(t *testing.T, h *host) {
 		t.Errorf("repeated RunSandbox: %+v, was %+v", again, s)
 	}
 	c := h.container(t, pod, "a", h.containerConfig(pod, s, 0))
-	if again := h.container(t, pod, "a", h.containerConfig(pod, s, 0)); again.ID != c.ID || again.State != plan.Running {
+	if again := h.container(t, pod, "a", h.containerConfig(pod, s, 0)); again.ID != c.ID ||
+		again.State != plan.Running {
 		t.Errorf("repeated StartContainer: %+v, was %+v", again, c)
 	}
 	// A stopped sandbox keeps its name until it is replaced.
@@ -64,8 +65,8 @@ func testInterrupted(t *testing.T, h *host) {
 	}
 	eventually(t, "one sandbox and one container remain", func() bool {
 		observed, err := h.client.Pod(t.Context(), pod.UID)
-		return err == nil && len(observed.Sandboxes) == 1 && observed.Sandboxes[0].ID == s.ID && len(observed.Containers) == 1 &&
-			observed.Containers[0].ID == c.ID
+		return err == nil && len(observed.Sandboxes) == 1 && observed.Sandboxes[0].ID == s.ID &&
+			len(observed.Containers) == 1 && observed.Containers[0].ID == c.ID
 	})
 }
 

@@ -19,8 +19,8 @@ import (
 	"berth/cri/crifake"
 )
 
-// withFakeRuntime runs a test with a fake runtime in the virtual time of a synctest bubble.
-func withFakeRuntime(t *testing.T, o crifake.Options, test func(t *testing.T, fake *crifake.Runtime, c *cri.Client)) {
+// withFake runs a test with a fake runtime in the virtual time of a synctest bubble.
+func withFake(t *testing.T, o crifake.Options, test func(t *testing.T, fake *crifake.Runtime, c *cri.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		fake := crifake.New(o)
@@ -62,7 +62,7 @@ func containerConfigIn(s plan.Sandbox) plan.ContainerConfig {
 // can get more CPU or memory.
 func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 	for _, old := range []bool{false, true} {
-		withFakeRuntime(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		withFake(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 			pod := newPod()
 			limits := func(memory, cpu string) {
 				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory),
@@ -103,7 +103,7 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 }
 
 func TestR1ForeignObjectsAreIgnored(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		raw := runtimeapi.NewRuntimeServiceClient(fake.Conn())
 		events, synced := watchEvents(t, "uid-web", c.Events)
 		<-synced
@@ -125,7 +125,8 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if observed, err := c.Pod(t.Context(), "uid-web"); err != nil || len(observed.Sandboxes)+len(observed.Containers) != 0 {
+		if observed, err := c.Pod(t.Context(), "uid-web"); err != nil ||
+			len(observed.Sandboxes)+len(observed.Containers) != 0 {
 			t.Errorf("pod: %+v %v", observed, err)
 		}
 		if all, err := c.Pods(t.Context()); err != nil || len(all) != 0 {
@@ -151,7 +152,7 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 // TestCanceledCallMayComplete: after the caller cancels, the runtime gets time to complete the call.
 // Otherwise it leaks shims.
 func TestCanceledCallMayComplete(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Delay: 19 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -163,7 +164,8 @@ func TestCanceledCallMayComplete(t *testing.T) {
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := c.StartContainer(ctx, newPod(), "a", containerConfigIn(plan.Sandbox{ID: fake.Sandboxes()[0].ID}))
-		if took := time.Since(startTime); plan.KindOf(err) != plan.Timeout || took < 21*time.Second || took > 24*time.Second {
+		if took := time.Since(startTime); plan.KindOf(err) != plan.Timeout || took < 21*time.Second ||
+			took > 24*time.Second {
 			t.Errorf("call that never completes: %v after %s", err, took)
 		}
 	})
@@ -188,7 +190,7 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 				continue // a failed start is not rolled back: see the conformance suite
 			}
 			t.Run(rpc+": "+row.what, func(t *testing.T) {
-				withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+				withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 					fault := row.fault
 					fault.RPC = rpc
 					fake.Inject(fault)
@@ -219,7 +221,7 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 func TestR2CanceledCallMayComplete(t *testing.T) {
 	for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 		t.Run(rpc, func(t *testing.T) {
-			withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+			withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 				fake.Inject(crifake.Fault{RPC: rpc, Phase: crifake.Midway, Times: 1, Delay: 1500 * time.Millisecond})
 				pod := newPod()
 				ctx, cancel := context.WithCancel(t.Context())
@@ -245,7 +247,7 @@ func TestR2CanceledCallMayComplete(t *testing.T) {
 }
 
 func TestR2LeftoverIsReturnedWithError(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := newPod()
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 			fake.Inject(crifake.Fault{RPC: rpc, Phase: crifake.After, Times: 1, Hang: true})
@@ -273,7 +275,7 @@ func TestR2LeftoverIsReturnedWithError(t *testing.T) {
 }
 
 func TestR2NameReservedForeverFails(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		removeFault := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Hang: true,
 			IgnoreCancel: true})
 		defer removeFault()
@@ -296,7 +298,7 @@ func TestR2NameReservedForeverFails(t *testing.T) {
 
 func TestR3StopAndRemoveMissingObjectSucceed(t *testing.T) {
 	for _, old := range []bool{false, true} {
-		withFakeRuntime(t, crifake.Options{Containerd16: old}, func(t *testing.T, _ *crifake.Runtime, c *cri.Client) {
+		withFake(t, crifake.Options{Containerd16: old}, func(t *testing.T, _ *crifake.Runtime, c *cri.Client) {
 			id := strings.Repeat("0", 64)
 			if a, err := c.StopContainer(t.Context(), id, time.Second); err != nil || a.ID != "" {
 				t.Errorf("stop container: %+v %v", a, err)
@@ -315,7 +317,7 @@ func TestR3StopAndRemoveMissingObjectSucceed(t *testing.T) {
 }
 
 func TestR4EveryCallHasDeadline(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := newPod()
 		s, a := startPod(t, c, pod)
 		defer fake.Inject(crifake.Fault{Hang: true})()
@@ -413,7 +415,8 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 		{"the connection broke during a mutating call", start, codes.Unavailable, "error reading from server: EOF",
 			plan.Timeout,
 			"RunContainerError"},
-		{"the connection broke during a read", list, codes.Unavailable, "error reading from server: EOF", plan.Unavailable,
+		{"the connection broke during a read", list, codes.Unavailable, "error reading from server: EOF",
+			plan.Unavailable,
 			""},
 		{"the runtime's own deadline expired", sandbox, codes.DeadlineExceeded, "context deadline exceeded", plan.Timeout,
 			"FailedCreatePodSandBox"},
@@ -421,7 +424,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 		{"a response is too large", list, codes.ResourceExhausted, "received message larger than max", plan.Other, ""},
 	} {
 		t.Run(row.what, func(t *testing.T) {
-			withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+			withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 				pod := newPod()
 				defer fake.Inject(crifake.Fault{RPC: row.rpc, Err: status.Error(row.code, row.text)})()
 				s, err := c.RunSandbox(t.Context(), pod, plan.SandboxConfig{})
@@ -443,7 +446,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 }
 
 func TestR5CanceledIsNotTimeout(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		defer fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Hang: true})()
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -454,7 +457,7 @@ func TestR5CanceledIsNotTimeout(t *testing.T) {
 }
 
 func TestR6EventStreamLossIsRecovered(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := newPod()
 		events, synced := watchEvents(t, pod.UID, c.Events)
 		<-synced
@@ -494,7 +497,7 @@ func TestR6EventStreamLossIsRecovered(t *testing.T) {
 }
 
 func TestPollReportsOnlyChanges(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := newPod()
 		events, synced := watchEvents(t, pod.UID, func(ctx context.Context, report func(cri.Event)) error {
 			return c.Poll(ctx,
@@ -523,7 +526,7 @@ func TestPollReportsOnlyChanges(t *testing.T) {
 }
 
 func TestPollResyncsAfterOutage(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		resyncs := make(chan cri.Event, 10)
 		done := make(chan error, 1)
@@ -551,7 +554,7 @@ func TestPollResyncsAfterOutage(t *testing.T) {
 }
 
 func TestStatusCachesCgroupDriver(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
+	withFake(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS},
 		func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 			fake.SetNetworkNotReady("no networks found in /etc/cni/net.d")
 			for range 3 {
@@ -577,7 +580,7 @@ func TestStatusCachesCgroupDriver(t *testing.T) {
 }
 
 func TestPodStartCallCounts(t *testing.T) {
-	withFakeRuntime(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		startPod(t, c, newPod())
 		for rpc, want := range map[string]int{"RunPodSandbox": 1, "PodSandboxStatus": 1, "CreateContainer": 1,
 			"StartContainer":  1,

@@ -48,24 +48,26 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 			logs := t.TempDir()
 			c := (&host{endpoint: p.Endpoint}).dial(t)
 			run := func(name, cgroup, logs string) string {
-				sb, err := c.RunSandbox(t.Context(), newNamedPod(name), plan.SandboxConfig{CgroupParent: p.CgroupRoot + cgroup,
-					LogDir: filepath.Join(logs, name)})
+				sb, err := c.RunSandbox(t.Context(), newNamedPod(name),
+					plan.SandboxConfig{CgroupParent: p.CgroupRoot + cgroup, LogDir: filepath.Join(logs, name)})
 				if err != nil {
 					t.Fatal(err)
 				}
 				return sb.ID
 			}
 			recreated := run("recreated", "/kubepods/podrecreated", logs)
-			withBundle, withoutBundle, listed := run("with-bundle", "/kubepods/podwithbundle", logs), run("without-bundle", "/kubepods/podwithoutbundle",
-				logs), run("listed", "/kubepods/podlisted", logs)
-			foreign, otherLogDir := run("foreign", "/foreign/x", t.TempDir()), run("other-log-dir", "/kubepods/podotherlogdir",
-				t.TempDir())
+			withBundle := run("with-bundle", "/kubepods/podwithbundle", logs)
+			withoutBundle := run("without-bundle", "/kubepods/podwithoutbundle", logs)
+			listed := run("listed", "/kubepods/podlisted", logs)
+			foreign := run("foreign", "/foreign/x", t.TempDir())
+			otherLogDir := run("other-log-dir", "/kubepods/podotherlogdir", t.TempDir())
 			containerService := containersClient(t, p.Endpoint)
 			record, err := containerService.Get(withCRINamespace(t), &containers.GetContainerRequest{ID: recreated})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := p.DeleteRecords(t.Context(), withBundle, withoutBundle, recreated, foreign, otherLogDir); err != nil {
+			if err := p.DeleteRecords(t.Context(), withBundle, withoutBundle, recreated, foreign,
+				otherLogDir); err != nil {
 				t.Fatal(err)
 			}
 			// The CRI plugin reads the records only when it starts, so it does not list this one.
@@ -115,12 +117,12 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: listed, Bundle: filepath.Join(layout.TaskDir, listed),
-				Owned: true}); err != nil {
+			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: listed,
+				Bundle: filepath.Join(layout.TaskDir, listed), Owned: true}); err != nil {
 				t.Fatal(err)
 			}
-			for id, want := range map[string]bool{withBundle: false, withoutBundle: false, recreated: false, listed: true, foreign: true,
-				otherLogDir: true} {
+			for id, want := range map[string]bool{withBundle: false, withoutBundle: false, recreated: false,
+				listed: true, foreign: true, otherLogDir: true} {
 				if !want { // a killed process remains until its new parent reaps it
 					eventually(t, "all traces of "+id+" are removed", func() bool { return len(tracesOf(t, id)) == 0 })
 				} else if len(tracesOf(t, id)) == 0 {
@@ -132,7 +134,8 @@ func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
 				t.Errorf("record that the CRI plugin does not list: got %v, want NotFound", err)
 			}
 			checkAbortedCreate(t, c, layout, search)
-			st, err := p.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: listed})
+			st, err := p.Runtime.PodSandboxStatus(t.Context(),
+				&runtimeapi.PodSandboxStatusRequest{PodSandboxId: listed})
 			if err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
 				t.Errorf("listed sandbox: %v %v", st.GetStatus().GetState(), err)
 			}

@@ -286,7 +286,8 @@ func testCanceledPull(t *testing.T, c *containerd) {
 	waitFor(t, "the blob is stalled", func() bool { return c.registry.Counts("canceled/a").Blocked > 0 })
 	cancel()
 	checkError(t, <-result, plan.Canceled, "ErrImagePull")
-	waitFor(t, "the runtime has closed the download", func() bool { return c.registry.Counts("canceled/a").Blocked == 0 })
+	waitFor(t, "the runtime has closed the download",
+		func() bool { return c.registry.Counts("canceled/a").Blocked == 0 })
 	if _, present, err := i.Present(t.Context(), newPod("p", 0), name, nil); present || err != nil {
 		t.Errorf("image after a canceled pull: present %v, %v", present, err)
 	}
@@ -317,7 +318,8 @@ func testGarbageCollection(t *testing.T, _ *containerd) {
 		t.Errorf("got %+v %v, want %s removed", done, err, pulled[0].ID)
 	}
 	for n, repository := range []string{"gc/a", "gc/b"} {
-		if _, present, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1", nil); present != (n == 1) ||
+		if _, present, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1",
+			nil); present != (n == 1) ||
 			err != nil {
 			t.Errorf("%s: present %v, %v", repository, present, err)
 		}
