@@ -13,8 +13,8 @@
 // nothing grows: memory, goroutines, descriptors, and the resources of pods on the host.
 // TestPowerCuts simulates power failures.
 //
-// BERTH_TORTURE=1 makes the loops long. BERTH_KILLS sets the number of kills, BERTH_HOUR the
+// BERTH_TORTURE=1 selects the long versions of the tests. BERTH_KILLS sets the number of kills, BERTH_HOUR the
 // duration of TestLongChurn, BERTH_CUTS and BERTH_PODS the number of power cuts and pods.
-// BERTH_SEED replays a random run. BERTH_REPORT is a directory, relative to the root of the
+// BERTH_SEED repeats the random choices of a run. BERTH_REPORT is a directory, relative to the root of the
 // checkout, for reports. BERTH_CRASH_LOGS is a directory for logs and profiles.
 package crash

@@ -14,8 +14,9 @@ import (
 )
 
 // TestPowerCuts replaces a third of the pods, simulates a power cut at a random moment meanwhile, and starts
-// the runtime and the agent in random order. It repeats this BERTH_CUTS times. Each time, all desired pods
-// run, each container has started once since the power cut, and one address per pod is in use.
+// the runtime and the agent in random order. BERTH_CUTS sets the number of power cuts over all versions of
+// containerd. After each power cut, all desired pods run, each container has started once since then, and one
+// address per pod is in use.
 func TestPowerCuts(t *testing.T) {
 	t.Parallel()
 	cuts := intSetting(t, "BERTH_CUTS", 4, 50)
