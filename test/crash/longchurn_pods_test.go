@@ -29,7 +29,7 @@ const (
 	fails                           // exits with an error and does not restart
 	crashLoops                      // exits with an error and restarts
 	imageMissing                    // its image cannot be pulled
-	behaviors
+	numBehaviors
 )
 
 // desiredPod is the desired state of a pod in TestLongChurn.
@@ -105,7 +105,7 @@ func (h *longChurn) step() {
 	h.Helper()
 	names := slices.Sorted(maps.Keys(h.desired))
 	if len(names) < minPods || len(names) < maxPods && h.rand.IntN(2) == 0 {
-		h.create(fmt.Sprintf("churn-%d", h.log.created+1), podBehavior(h.rand.IntN(int(behaviors))))
+		h.create(fmt.Sprintf("churn-%d", h.log.created+1), podBehavior(h.rand.IntN(int(numBehaviors))))
 		return
 	}
 	w := h.desired[names[h.rand.IntN(len(names))]]

@@ -61,16 +61,16 @@ func (h *longChurn) recordRestPoint() {
 		return len(h.pods()) == stablePods && len(h.sandboxes("")) == stablePods
 	})
 	p := restPoint{agentRun: h.agentRun, created: h.log.created}
-	first := measurements{}
+	baseline := measurements{}
 	if len(h.log.restPoints) > 0 {
-		first = maps.Clone(h.log.restPoints[0].counts)
+		baseline = maps.Clone(h.log.restPoints[0].counts)
 	}
 	if short := h.duration < 5*time.Minute; short || len(h.log.restPoints) < h.legs {
 		// The agent keeps the record of an exec for a minute. Only the last rest point waits for its removal.
-		delete(first, "exec records")
+		delete(baseline, "exec records")
 	}
-	p.counts = h.pollMinimum("cheap counts to return to the baseline", h.measureCheap, first, 10)
-	maps.Copy(p.counts, h.pollMinimum("other counts to return to the baseline", h.measureAtRest, first, 3))
+	p.counts = h.pollMinimum("cheap counts to return to the baseline", h.measureCheap, baseline, 10)
+	maps.Copy(p.counts, h.pollMinimum("other counts to return to the baseline", h.measureAtRest, baseline, 3))
 	// The agent returns memory to the OS some seconds after a leg.
 	residentLimit := int64(0)
 	for _, old := range h.log.restPoints[min(1, len(h.log.restPoints)):] {
@@ -103,16 +103,17 @@ func (f measurements) inKiB() measurements {
 	return out
 }
 
-// pollMinimum measures until no count exceeds the baseline first. Without a baseline, it measures the given
+// pollMinimum measures until no count exceeds the baseline. Without a baseline, it measures the given
 // number of rounds. It returns the minimum of each count, because short activities such as probes are part
 // of some measurements only.
-func (h *longChurn) pollMinimum(what string, measure func() measurements, first measurements, rounds int) measurements {
+func (h *longChurn) pollMinimum(what string, measure func() measurements, baseline measurements,
+	rounds int) measurements {
 	h.Helper()
 	minimum := measurements{}
 	exceeded := func() (out []string) {
-		for _, name := range slices.Sorted(maps.Keys(first)) {
-			if n, ok := minimum[name]; ok && n > first[name] {
-				out = append(out, fmt.Sprintf("%s: got %d, want at most %d", name, n, first[name]))
+		for _, name := range slices.Sorted(maps.Keys(baseline)) {
+			if n, ok := minimum[name]; ok && n > baseline[name] {
+				out = append(out, fmt.Sprintf("%s: got %d, want at most %d", name, n, baseline[name]))
 			}
 		}
 		return out
@@ -124,7 +125,7 @@ func (h *longChurn) pollMinimum(what string, measure func() measurements, first 
 			}
 		}
 		rounds--
-		return rounds < 0 && len(first) == 0 || len(first) > 0 && len(exceeded()) == 0
+		return rounds < 0 && len(baseline) == 0 || len(baseline) > 0 && len(exceeded()) == 0
 	}) {
 		h.Errorf("counts exceed the baseline: %s", strings.Join(exceeded(), ", "))
 		h.Logf("goroutines:\n%s", h.httpGet("/debug/pprof/goroutine?debug=1"))

@@ -134,8 +134,8 @@ func TestScenario12_ExitCodesWhileAgentWasDown(t *testing.T) {
 	}
 }
 
-// terminateDuring calls stop and then lets the pods with the prefix when exit. It waits until their processes
-// have exited.
+// terminateDuring calls stop and then releases the pods whose names start with when. It waits until their
+// processes have exited.
 func (n *node) terminateDuring(when string, stop func()) {
 	n.Helper()
 	stop()
