@@ -13,18 +13,18 @@ import (
 	"berth/test/hosts"
 )
 
-// whyHas waits until berth why says all parts of a pod, and returns it.
-func (s *Space) whyHas(pod string, parts ...string) nodeapi.PodExplanation {
+// waitExplanation waits until the explanation of a pod contains all parts, and returns it.
+func (s *Namespace) waitExplanation(pod string, parts ...string) nodeapi.PodExplanation {
 	s.t.Helper()
-	var w nodeapi.PodExplanation
+	var explanation nodeapi.PodExplanation
 	var text string
-	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("why %s to say %v", pod, parts), func() (bool, error) {
+	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("explanation of %s to contain %v", pod, parts), func() (bool, error) {
 		var err error
-		if w, err = s.Client.Why(s.t.Context(), s.ns, pod); err != nil {
-			return false, nil //nolint:nilerr // not yet: asked again
+		if explanation, err = s.Client.Why(s.t.Context(), s.ns, pod); err != nil {
+			return false, nil //nolint:nilerr // retried
 		}
-		text = w.Summary
-		for _, x := range w.WaitingFor {
+		text = explanation.Summary
+		for _, x := range explanation.WaitingFor {
 			text += fmt.Sprintf("\n%s %s %s", x.Reason, x.Target, x.Message)
 			for _, f := range x.Details {
 				text += fmt.Sprintf(", %s %s", f.Name, f.Value)
@@ -40,15 +40,15 @@ func (s *Space) whyHas(pod string, parts ...string) nodeapi.PodExplanation {
 	if err != nil {
 		s.t.Fatalf("%v: %s", err, text)
 	}
-	return w
+	return explanation
 }
 
-// whySays waits until berth why prints all parts of a pod.
-func (s *Space) whySays(pod string, parts ...string) {
+// waitWhy waits until the output of berth why for a pod contains all parts.
+func (s *Namespace) waitWhy(pod string, parts ...string) {
 	s.t.Helper()
 	out := ""
-	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("berth why %s to say %q", pod, parts), func() (bool, error) {
-		out, _ = s.Try("why", "-n", s.ns, pod) // asked again until it can answer
+	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("berth why %s to print %q", pod, parts), func() (bool, error) {
+		out, _ = s.Try("why", "-n", s.ns, pod) // retried until it succeeds
 		return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(out, p) }), nil
 	})
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Space) whySays(pod string, parts ...string) {
 }
 
 func TestPodForAnotherNodeFails(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("here", "nodeSelector: {zone: a, disk: ssd}\ncontainers:\n"+box("c", "", "sleep"))
 		s.Running("here")
 		s.Pod("elsewhere", "nodeSelector: {zone: b}\ncontainers:\n"+box("c", "", "sleep"))
@@ -65,7 +65,7 @@ func TestPodForAnotherNodeFails(t *testing.T) {
 		if p.Status.Reason != "NodeAffinity" || !strings.HasPrefix(p.Status.Message, "Pod was rejected: ") {
 			t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
 		}
-		s.whySays("elsewhere", "NodeAffinity")
+		s.waitWhy("elsewhere", "NodeAffinity")
 		s.Event("elsewhere", "NodeAffinity: ")
 		s.Pod("affine", `
 			affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}]}}}
@@ -78,40 +78,40 @@ func TestPodForAnotherNodeFails(t *testing.T) {
 }
 
 func TestPodWaitsForResources(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
-		most := runtime.NumCPU()*1000 - 300
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
+		allocatable := runtime.NumCPU()*1000 - 300
 		cpu := func(m int) string { return fmt.Sprintf("resources: {requests: {cpu: %dm}}", m) }
-		s.Pod("big", "containers:\n"+box("c", cpu(most), "sleep"))
+		s.Pod("big", "containers:\n"+box("c", cpu(allocatable), "sleep"))
 		s.Running("big")
 		s.Pod("more", "containers:\n"+box("c", cpu(900), "sleep"))
-		s.whyHas("more", "OutOfcpu", "900", fmt.Sprint(most))
+		s.waitExplanation("more", "OutOfcpu", "900", fmt.Sprint(allocatable))
 		s.Pod("small", "containers:\n"+box("c", cpu(100), "sleep"))
 		s.Running("small")
 		p := s.Get("more")
 		if p.Status.Phase != corev1.PodPending || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].State.Waiting == nil {
-			t.Errorf("while it waits: %s", brief(p))
+			t.Errorf("pending pod: %s", brief(p))
 		}
 		s.Remove("big")
 		s.Running("more")
 	})
 }
 
-// TestCriticalPodPreemptsOthers fills a node with pods of three qualities:
-// one of the lesser that is enough goes for the critical pod, and no other.
+// TestCriticalPodPreemptsOthers fills a node with pods of all three QoS classes. A critical pod
+// preempts only the smallest sufficient pod of the lowest QoS class.
 func TestCriticalPodPreemptsOthers(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
-		all := runtime.NumCPU() * 1000
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
+		allocatable := runtime.NumCPU() * 1000
 		cpu := func(m int) string { return fmt.Sprintf("resources: {requests: {cpu: %dm}}", m) }
 		s.Pod("besteffort", "containers:\n"+box("c", "", "sleep"))
-		s.Pod("guaranteed", "containers:\n"+box("c", fmt.Sprintf("resources: {limits: {cpu: %dm, memory: 64Mi}}", all/2), "sleep"))
-		s.Pod("large", "containers:\n"+box("c", cpu(all/4), "sleep"))
-		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(all/8), "sleep"))
+		s.Pod("guaranteed", "containers:\n"+box("c", fmt.Sprintf("resources: {limits: {cpu: %dm, memory: 64Mi}}", allocatable/2), "sleep"))
+		s.Pod("large", "containers:\n"+box("c", cpu(allocatable/4), "sleep"))
+		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(allocatable/8), "sleep"))
 		for _, name := range []string{"besteffort", "guaranteed", "large", "small"} {
 			s.Running(name)
 		}
-		s.Pod("plain", "containers:\n"+box("c", cpu(all/5), "sleep"))
-		s.whyHas("plain", "OutOfcpu")
-		s.Pod("system", "priorityClassName: system-node-critical\ncontainers:\n"+box("c", cpu(all/5), "sleep"))
+		s.Pod("plain", "containers:\n"+box("c", cpu(allocatable/5), "sleep"))
+		s.waitExplanation("plain", "OutOfcpu")
+		s.Pod("system", "priorityClassName: system-node-critical\ncontainers:\n"+box("c", cpu(allocatable/5), "sleep"))
 		victim := s.Phase("small", corev1.PodFailed)
 		if victim.Status.Reason != "Preempting" || victim.Status.Message != "Preempted in order to admit critical pod" || condition(victim, corev1.DisruptionTarget) != corev1.ConditionTrue {
 			t.Errorf("reason %q, message %q: %s", victim.Status.Reason, victim.Status.Message, brief(victim))
@@ -119,14 +119,14 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 		s.Event("small", "Preempting: Preempted in order to admit critical pod "+s.ns+"/system")
 		s.Running("system")
 		s.Event("system", "Preempting: Preempts "+s.ns+"/small in order to be admitted")
-		before := map[string]string{}
+		uids := map[string]string{}
 		for _, name := range []string{"besteffort", "guaranteed", "large"} {
-			before[name] = string(s.Running(name).UID)
+			uids[name] = string(s.Running(name).UID)
 		}
 		if p := s.Get("plain"); p.Status.Phase != corev1.PodPending {
-			t.Errorf("a lesser pod has taken the room: %s", brief(p))
+			t.Errorf("a pod without priority took the freed CPU: %s", brief(p))
 		}
-		// A new agent changes nothing of it.
+		// An agent restart changes nothing.
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -134,30 +134,30 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 		if p := s.Phase("small", corev1.PodFailed); p.UID != victim.UID || p.Status.Reason != "Preempting" {
 			t.Errorf("after a restart: %s", brief(p))
 		}
-		for name, uid := range before {
+		for name, uid := range uids {
 			if p := s.Running(name); string(p.UID) != uid || p.Status.ContainerStatuses[0].RestartCount != 0 {
-				t.Errorf("%s is not what it was: %s", name, brief(p))
+				t.Errorf("%s was replaced or restarted: %s", name, brief(p))
 			}
 		}
-		// Those that were let in by the agent before make room too.
-		s.Pod("second", "priorityClassName: system-node-critical\ncontainers:\n"+box("c", cpu(all/4), "sleep"))
-		if p := s.Phase("large", corev1.PodFailed); p.Status.Reason != "Preempting" || string(p.UID) != before["large"] {
+		// Pods that were admitted before the restart can be preempted too.
+		s.Pod("second", "priorityClassName: system-node-critical\ncontainers:\n"+box("c", cpu(allocatable/4), "sleep"))
+		if p := s.Phase("large", corev1.PodFailed); p.Status.Reason != "Preempting" || string(p.UID) != uids["large"] {
 			t.Errorf("after a restart: %s", brief(p))
 		}
 		s.Running("second")
 		for _, name := range []string{"besteffort", "guaranteed"} {
-			if p := s.Running(name); string(p.UID) != before[name] {
-				t.Errorf("%s is not what it was: %s", name, brief(p))
+			if p := s.Running(name); string(p.UID) != uids[name] {
+				t.Errorf("%s was replaced or restarted: %s", name, brief(p))
 			}
 		}
-		// An edit that keeps its UID brings it back.
+		// An edit that keeps the UID starts the pod again.
 		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(1), "sleep"))
 		s.Running("small")
-		// No controller recreates the evicted pod: it comes back by itself, and waits for room.
-		s.whyHas("large", "OutOfcpu")
+		// No controller recreates the preempted pod. The node admits it again when resources are free.
+		s.waitExplanation("large", "OutOfcpu")
 		s.Remove("second")
-		if p := s.Running("large"); string(p.UID) != before["large"] || p.Status.Reason != "" {
-			t.Errorf("what came back: %s", brief(p))
+		if p := s.Running("large"); string(p.UID) != uids["large"] || p.Status.Reason != "" {
+			t.Errorf("readmitted pod: %s", brief(p))
 		}
 	})
 }

@@ -16,12 +16,12 @@ import (
 	"berth/test/hosts"
 )
 
-// answer asks a web server until it answers.
-func (s *Space) answer(url string) string {
+// waitHTTP sends GET requests until url responds with status 200, and returns the body.
+func (s *Namespace) waitHTTP(url string) string {
 	s.t.Helper()
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	var body string
-	err := hosts.WaitFor(s.t.Context(), "an answer from "+url, func() (bool, error) {
+	err := hosts.WaitFor(s.t.Context(), "a response from "+url, func() (bool, error) {
 		r, err := client.Get(url)
 		if err != nil {
 			return false, nil
@@ -38,10 +38,10 @@ func (s *Space) answer(url string) string {
 }
 
 func TestPodRunsAndReportsStatus(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		began := time.Now().Truncate(time.Second)
-		order, events := map[string]int{}, 0 // in which event a condition was first True: one may report several
-		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		start := time.Now().Truncate(time.Second)
+		firstTrue, events := map[string]int{}, 0 // in which watch event a condition first was True; one event may have several
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		s.Pod("web", `
 			containers:
@@ -53,8 +53,8 @@ func TestPodRunsAndReportsStatus(t *testing.T) {
 			}
 			events++
 			for _, c := range p.Status.Conditions {
-				if name := string(c.Type); c.Status == corev1.ConditionTrue && order[name] == 0 {
-					order[name] = events
+				if name := string(c.Type); c.Status == corev1.ConditionTrue && firstTrue[name] == 0 {
+					firstTrue[name] = events
 				}
 			}
 			return p.Status.Phase == corev1.PodRunning && condition(p, corev1.PodReady) == corev1.ConditionTrue
@@ -62,48 +62,48 @@ func TestPodRunsAndReportsStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if body := s.answer("http://" + p.Status.PodIP + ":8080/"); body != "web\n" {
-			t.Errorf("the web server answers %q", body)
+		if body := s.waitHTTP("http://" + p.Status.PodIP + ":8080/"); body != "web\n" {
+			t.Errorf("got response %q, want \"web\\n\"", body)
 		}
 		st := p.Status
 		if !strings.HasPrefix(st.PodIP, strings.TrimSuffix(s.Host.PodCIDR.Masked().Addr().String(), "0")) || len(st.PodIPs) != 1 || st.PodIPs[0].IP != st.PodIP {
-			t.Errorf("addresses %q %v are not of %s", st.PodIP, st.PodIPs, s.Host.PodCIDR)
+			t.Errorf("pod IPs: got %q %v, want one of %s", st.PodIP, st.PodIPs, s.Host.PodCIDR)
 		}
 		if st.HostIP != s.Host.Gateway.String() || len(st.HostIPs) != 1 {
-			t.Errorf("host address is %q %v, want %s", st.HostIP, st.HostIPs, s.Host.Gateway)
+			t.Errorf("host IP: got %q %v, want %s", st.HostIP, st.HostIPs, s.Host.Gateway)
 		}
 		if st.QOSClass != corev1.PodQOSBestEffort {
-			t.Errorf("QoS is %s", st.QOSClass)
+			t.Errorf("got QoS class %s, want BestEffort", st.QOSClass)
 		}
-		if st.StartTime == nil || st.StartTime.Time.Before(began) || st.StartTime.Time.After(time.Now()) {
-			t.Errorf("start time %v is not within the test", st.StartTime)
+		if st.StartTime == nil || st.StartTime.Time.Before(start) || st.StartTime.Time.After(time.Now()) {
+			t.Errorf("start time %v is before the test or in the future", st.StartTime)
 		}
 		if p.Spec.NodeName != s.Host.Name || p.UID == "" {
 			t.Errorf("node %q, UID %q", p.Spec.NodeName, p.UID)
 		}
-		before := func(a, b string) {
-			if x, y := order[a], order[b]; x == 0 || y == 0 || x > y {
-				t.Errorf("%s is after %s in %v", a, b, order)
+		checkOrder := func(a, b string) {
+			if x, y := firstTrue[a], firstTrue[b]; x == 0 || y == 0 || x > y {
+				t.Errorf("condition %s is not before %s: %v", a, b, firstTrue)
 			}
 		}
-		before("PodScheduled", "PodReadyToStartContainers")
-		before("PodReadyToStartContainers", "ContainersReady")
-		before("Initialized", "Ready")
+		checkOrder("PodScheduled", "PodReadyToStartContainers")
+		checkOrder("PodReadyToStartContainers", "ContainersReady")
+		checkOrder("Initialized", "Ready")
 		c := status(p, "web")
 		if !c.Ready || c.Started == nil || !*c.Started || c.RestartCount != 0 || !strings.HasPrefix(c.ContainerID, "containerd://") ||
-			!strings.HasSuffix(c.Image, "berth/testbox:1") || !strings.Contains(c.ImageID, "sha256:") || c.State.Running.StartedAt.Time.Before(began) {
-			t.Errorf("container's status: %+v", c)
+			!strings.HasSuffix(c.Image, "berth/testbox:1") || !strings.Contains(c.ImageID, "sha256:") || c.State.Running.StartedAt.Time.Before(start) {
+			t.Errorf("container status: %+v", c)
 		}
 		for _, e := range []string{"Pulled: Container image \"berth/testbox:1\" already present on machine", "Created: ", "Started: "} {
 			s.Event("web", e)
 		}
-		s.logFiles(p)
+		s.checkLogFiles(p)
 	})
 }
 
-// logFiles checks the layout of a running pod's logs, and that it goes with the
-// pod.
-func (s *Space) logFiles(p *corev1.Pod) {
+// checkLogFiles checks the log files of a running pod, deletes the pod and checks that the files
+// are removed.
+func (s *Namespace) checkLogFiles(p *corev1.Pod) {
 	dir := filepath.Join(s.Agent.LogsDir, s.ns+"_"+p.Name+"_"+string(p.UID))
 	file := filepath.Join(dir, "web", "0.log")
 	text, err := os.ReadFile(file)
@@ -112,20 +112,20 @@ func (s *Space) logFiles(p *corev1.Pod) {
 	}
 	f := strings.Fields(string(text))
 	if len(f) < 5 || f[1] != "stdout" || f[2] != "F" || f[3] != "serving" {
-		s.t.Errorf("log line %q", text)
+		s.t.Errorf("got log line %q, want a CRI log line with \"serving\"", text)
 	}
 	if _, err := time.Parse(time.RFC3339Nano, f[0]); err != nil {
 		s.t.Error(err)
 	}
 	link := filepath.Join("/var/log/containers", p.Name+"_"+s.ns+"_web-"+strings.TrimPrefix(status(p, "web").ContainerID, "containerd://")+".log")
 	if target, err := os.Readlink(link); err != nil || target != file {
-		s.t.Errorf("link %s leads to %q (%v), want %s", link, target, err, file)
+		s.t.Errorf("symlink %s: got target %q (%v), want %s", link, target, err, file)
 	}
 	s.Remove(p.Name)
-	s.Gone(p.Name)
-	for _, gone := range []string{dir, link, filepath.Join(s.Agent.RootDir, "pods", string(p.UID))} {
-		if _, err := os.Lstat(gone); !os.IsNotExist(err) {
-			s.t.Errorf("%s is still there (%v)", gone, err)
+	s.WaitDeleted(p.Name)
+	for _, path := range []string{dir, link, filepath.Join(s.Agent.RootDir, "pods", string(p.UID))} {
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			s.t.Errorf("%s still exists (%v)", path, err)
 		}
 	}
 }

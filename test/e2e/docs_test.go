@@ -13,8 +13,7 @@ import (
 	"berth/test/hosts"
 )
 
-// The manifests of the Kubernetes documentation, as they stand there. Only the
-// namespace is the test's own.
+// The manifests of the Kubernetes documentation, unchanged except for the namespace.
 
 // docsNginx is the pod of "Pods: using Pods".
 const docsNginx = `apiVersion: v1
@@ -67,8 +66,8 @@ spec:
     args: ["--vm", "1", "--vm-bytes", "250M", "--vm-hang", "1"]
 `
 
-// Docs puts a manifest of the documentation into the test's namespace.
-func (s *Space) Docs(file, text string) {
+// Docs puts a manifest of the documentation with the test's namespace.
+func (s *Namespace) Docs(file, text string) {
 	s.t.Helper()
 	if strings.Contains(text, "  namespace: mem-example\n") {
 		text = strings.Replace(text, "namespace: mem-example", "namespace: NS", 1)
@@ -79,22 +78,21 @@ func (s *Space) Docs(file, text string) {
 }
 
 func TestDocumentationNginxPodResponds(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Docs("nginx", docsNginx)
 		p := s.Running("nginx")
-		s.contains("the page", s.answer("http://"+p.Status.PodIP+":80/"), "nginx")
+		s.contains("the page", s.waitHTTP("http://"+p.Status.PodIP+":80/"), "nginx")
 	})
 }
 
-// podCgroup is the directory of a pod's cgroup below one controller (v1).
-func (s *Space) podCgroup(controller string, p *corev1.Pod) string {
+// podCgroup returns the directory of a pod's cgroup for a controller of cgroup v1.
+func (s *Namespace) podCgroup(controller string, p *corev1.Pod) string {
 	tier := map[corev1.PodQOSClass]string{corev1.PodQOSGuaranteed: "", corev1.PodQOSBurstable: "burstable", corev1.PodQOSBestEffort: "besteffort"}[p.Status.QOSClass]
 	return filepath.Join("/sys/fs/cgroup", controller, s.Host.CgroupRoot, "kubepods", tier, "pod"+string(p.UID))
 }
 
-// cgroupFile reads a file of the cgroup of a pod or, with its name, of one of
-// its containers.
-func (s *Space) cgroupFile(p *corev1.Pod, container, controller, file string) string {
+// cgroupFile reads a file of the cgroup of a container, or of the pod if container is empty.
+func (s *Namespace) cgroupFile(p *corev1.Pod, container, controller, file string) string {
 	s.t.Helper()
 	dir := s.podCgroup(controller, p)
 	if container != "" {
@@ -107,19 +105,19 @@ func (s *Space) cgroupFile(p *corev1.Pod, container, controller, file string) st
 	return strings.TrimSpace(string(text))
 }
 
-func (s *Space) cgroupIs(p *corev1.Pod, container, controller, file, want string) {
+func (s *Namespace) checkCgroup(p *corev1.Pod, container, controller, file, want string) {
 	s.t.Helper()
 	if got := s.cgroupFile(p, container, controller, file); got != want {
-		s.t.Errorf("%s of %s/%s is %s, want %s", file, p.Name, container, got, want)
+		s.t.Errorf("%s of %s/%s: got %s, want %s", file, p.Name, container, got, want)
 	}
 }
 
 func TestDocumentationMemoryPodRunsWithinLimit(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Docs("memory-demo", docsMemory)
 		p := s.Running("memory-demo")
-		s.cgroupIs(p, "memory-demo-ctr", "memory", "memory.limit_in_bytes", strconv.Itoa(200<<20))
-		s.cgroupIs(p, "", "memory", "memory.limit_in_bytes", strconv.Itoa(200<<20))
+		s.checkCgroup(p, "memory-demo-ctr", "memory", "memory.limit_in_bytes", strconv.Itoa(200<<20))
+		s.checkCgroup(p, "", "memory", "memory.limit_in_bytes", strconv.Itoa(200<<20))
 		if st := s.Running("memory-demo").Status; st.QOSClass != corev1.PodQOSBurstable || status(p, "memory-demo-ctr").RestartCount != 0 {
 			t.Errorf("QoS %s\n%s", st.QOSClass, brief(p))
 		}
@@ -134,7 +132,7 @@ func TestDocumentationMemoryPodRunsWithinLimit(t *testing.T) {
 }
 
 func TestDocumentationMemoryPodRunsBesideWebServer(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Docs("two", strings.Replace(docsMemory, "memory-demo\n", "memory-demo-two\n", 1)+`  - name: web
     image: nginx
     resources:
@@ -146,19 +144,19 @@ func TestDocumentationMemoryPodRunsBesideWebServer(t *testing.T) {
         cpu: "500m"
 `)
 		p := s.Running("memory-demo-two")
-		s.answer("http://" + p.Status.PodIP + ":80/")
-		s.cgroupIs(p, "memory-demo-ctr", "memory", "memory.limit_in_bytes", strconv.Itoa(200<<20))
-		s.cgroupIs(p, "web", "memory", "memory.limit_in_bytes", strconv.Itoa(64<<20))
-		s.cgroupIs(p, "web", "cpu", "cpu.cfs_quota_us", "50000")
-		s.cgroupIs(p, "web", "cpu", "cpu.shares", "102")
-		s.cgroupIs(p, "", "memory", "memory.limit_in_bytes", strconv.Itoa(264<<20))
-		s.cgroupIs(p, "", "cpu", "cpu.shares", "102")
+		s.waitHTTP("http://" + p.Status.PodIP + ":80/")
+		s.checkCgroup(p, "memory-demo-ctr", "memory", "memory.limit_in_bytes", strconv.Itoa(200<<20))
+		s.checkCgroup(p, "web", "memory", "memory.limit_in_bytes", strconv.Itoa(64<<20))
+		s.checkCgroup(p, "web", "cpu", "cpu.cfs_quota_us", "50000")
+		s.checkCgroup(p, "web", "cpu", "cpu.shares", "102")
+		s.checkCgroup(p, "", "memory", "memory.limit_in_bytes", strconv.Itoa(264<<20))
+		s.checkCgroup(p, "", "cpu", "cpu.shares", "102")
 		s.Event("memory-demo-two", `Pulled: Successfully pulled image "nginx"`)
 	})
 }
 
 func TestDocumentationGreedyPodIsOOMKilledAndBacksOff(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Docs("memory-demo-2", docsMemory2)
 		killed := func(st corev1.ContainerState) bool {
 			return st.Terminated != nil && st.Terminated.Reason == "OOMKilled" && st.Terminated.ExitCode != 0
@@ -168,8 +166,8 @@ func TestDocumentationGreedyPodIsOOMKilledAndBacksOff(t *testing.T) {
 			return c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" && killed(c.LastTerminationState)
 		})
 		c := status(p, "memory-demo-2-ctr")
-		if !strings.Contains(c.State.Waiting.Message, fmt.Sprintf("back-off %s restarting failed container=memory-demo-2-ctr", crashBase)) {
-			t.Errorf("it says %q", c.State.Waiting.Message)
+		if !strings.Contains(c.State.Waiting.Message, fmt.Sprintf("back-off %s restarting failed container=memory-demo-2-ctr", restartBackOff)) {
+			t.Errorf("got message %q", c.State.Waiting.Message)
 		}
 		s.Event("memory-demo-2", "BackOff: ")
 		s.Wait("memory-demo-2", "restarted", func(p *corev1.Pod) bool { return status(p, "memory-demo-2-ctr").RestartCount >= 1 })

@@ -7,7 +7,7 @@ import (
 )
 
 func TestEventsFollow(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("early", "containers:\n"+box("c", "", "sleep"))
 		s.Running("early")
 		cmd := s.Agent.Command(t.Context(), "events", "-w", "-n", s.ns)
@@ -34,7 +34,7 @@ func TestEventsFollow(t *testing.T) {
 					return
 				}
 			}
-			t.Fatalf("events -w ended before a line with %v", parts)
+			t.Fatalf("events -w exited before it printed a line with %v", parts)
 		}
 		until("Normal", "Started", "pod/early")
 		s.Pod("late", "containers:\n"+box("c", "imagePullPolicy: Never", "sleep"))
@@ -45,7 +45,7 @@ func TestEventsFollow(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		for shell, part := range map[string]string{"bash": "__start_berth", "zsh": "#compdef berth", "fish": "complete -c berth"} {
 			s.contains("completion "+shell, s.Berth("completion", shell), part)
 		}

@@ -17,8 +17,8 @@ import (
 	"berth/test/hosts"
 )
 
-// mountsOf reads mountinfo lines: the options of what is mounted last at each place.
-func mountsOf(log string) map[string]string {
+// mountOptions parses mountinfo lines. It returns the options of the topmost mount by mount point.
+func mountOptions(log string) map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(log) {
 		if f := strings.Fields(line); len(f) > 6 && strings.HasPrefix(f[4], "/") {
@@ -28,39 +28,39 @@ func mountsOf(log string) map[string]string {
 	return out
 }
 
-// TestProcPathsAreMasked: procMount Unmasked needs users of the pod's
-// own, which Debian 12's runc does not know: here it is only refused without them.
+// TestProcPathsAreMasked checks the default procMount. procMount Unmasked requires a user namespace,
+// which the runc of Debian 12 does not support. The test only checks that it is rejected without one.
 func TestProcPathsAreMasked(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("proc", "containers:\n"+
 			sh("plain", "", "cat /proc/self/mountinfo; head -c 1 /proc/kcore | wc -c | sed 's/^/kcore /'; echo 1 > /proc/sys/vm/drop_caches; ls -A /sys/firmware | wc -l | sed 's/^/firmware /'; echo --end--; sleep 1000")+
 			box("all", "securityContext: {privileged: true}", "mounts", end, "sleep"))
-		log := s.Report("proc", "plain")
-		plain, all := mountsOf(log), mountsOf(s.Report("proc", "all"))
-		hidden := 0
+		log := s.WaitOutput("proc", "plain")
+		unprivileged, privileged := mountOptions(log), mountOptions(s.WaitOutput("proc", "all"))
+		checked := 0
 		for _, path := range []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/sys/firmware", "/sys/devices/virtual/powercap"} {
 			if !exists(path) {
-				continue // this kernel has none
+				continue // not in this kernel
 			}
-			hidden++
-			if plain[path] == "" {
+			checked++
+			if unprivileged[path] == "" {
 				t.Errorf("%s is not masked:\n%s", path, log)
 			}
-			if all[path] != "" {
+			if privileged[path] != "" {
 				t.Errorf("%s is masked for a privileged container", path)
 			}
 		}
-		if hidden < 3 {
-			t.Errorf("only %d of the masked paths are there at all", hidden)
+		if checked < 3 {
+			t.Errorf("only %d of the masked paths exist on this host", checked)
 		}
 		for _, path := range []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"} {
 			if !exists(path) {
 				continue
 			}
-			if o := plain[path]; !strings.HasPrefix(o, "ro") {
-				t.Errorf("%s has the options %q", path, o)
+			if o := unprivileged[path]; !strings.HasPrefix(o, "ro") {
+				t.Errorf("%s: got mount options %q, want read-only", path, o)
 			}
-			if all[path] != "" {
+			if privileged[path] != "" {
 				t.Errorf("%s is mounted for a privileged container", path)
 			}
 		}
@@ -69,7 +69,7 @@ func TestProcPathsAreMasked(t *testing.T) {
 
 		s.Pod("bare", "containers:\n"+box("c", "securityContext: {procMount: Unmasked}", "sleep"))
 		out := ""
-		err := hosts.WaitFor(t.Context(), "the file to be read", func() (bool, error) {
+		err := hosts.WaitFor(t.Context(), "the manifest to be rejected", func() (bool, error) {
 			out = s.Berth("ps", "-n", s.ns)
 			return strings.Contains(out, "procMount"), nil
 		})
@@ -80,8 +80,8 @@ func TestProcPathsAreMasked(t *testing.T) {
 }
 
 func TestMountPropagation(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		dir := filepath.Join(s.Agent.RootDir, "propagates-"+s.ns) // of a mount that is shared
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		dir := filepath.Join(s.Agent.RootDir, "propagates-"+s.ns) // on a shared mount
 		onHost, inPod := filepath.Join(dir, "host"), filepath.Join(dir, "pod")
 		for _, d := range []string{onHost, inPod} {
 			if err := os.MkdirAll(d, 0o755); err != nil {
@@ -102,14 +102,14 @@ func TestMountPropagation(t *testing.T) {
 			return "volumeMounts: [{name: v, mountPath: /v, mountPropagation: " + mode + "}]"
 		}
 		s.Pod("propagates", "volumes: [{name: v, hostPath: {path: "+dir+", type: Directory}}]\ncontainers:\n"+
-			// First, because what is there when a container is made comes with its folder.
+			// First, because an rbind mount includes the mounts that exist when the container is created.
 			box("alone", mount("None"), "ls /v", end, "sleep")+
 			box("sees", mount("HostToContainer"), "await /v/host/here", "await /v/pod/here", "cat /v/host/here", end, "sleep")+
 			sh("makes", mount("Bidirectional")+", securityContext: {privileged: true}", "mount -t tmpfs made /v/pod && touch /v/pod/here && echo --end--; sleep 1000"))
 		s.Running("propagates")
-		s.Report("propagates", "makes")
+		s.WaitOutput("propagates", "makes")
 		if !exists(filepath.Join(inPod, "here")) {
-			t.Error("the host does not see what a container with Bidirectional has mounted")
+			t.Error("a mount of a container with Bidirectional is not visible on the host")
 		}
 		if err := unix.Mount("late", onHost, "tmpfs", 0, "size=1m"); err != nil {
 			t.Fatal(err)
@@ -117,58 +117,58 @@ func TestMountPropagation(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(onHost, "here"), []byte("from the host\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		s.hasLines(s.Report("propagates", "sees"), "from the host")
-		s.contains("a folder without propagation", s.Report("propagates", "alone"), "host d", "pod d")
+		s.hasLines(s.WaitOutput("propagates", "sees"), "from the host")
+		s.contains("directory without propagation", s.WaitOutput("propagates", "alone"), "host d", "pod d")
 		for _, d := range []string{"/v/host", "/v/pod"} {
 			if out := s.Exec("propagates", "alone", "/bin/testbox", "ls", d); strings.Contains(out, "here") {
-				t.Errorf("%s came to a container without propagation", d)
+				t.Errorf("mount at %s is visible in a container without propagation", d)
 			}
 		}
 	})
 }
 
-// TestSupplementalGroupsPolicy: in the image user 1001 is a member of group 2001.
+// TestSupplementalGroupsPolicy uses an image in which user 1001 is a member of group 2001.
 func TestSupplementalGroupsPolicy(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		const who = "runAsUser: 1001, runAsGroup: 1200, supplementalGroups: [1400]"
-		s.Pod("merge", "securityContext: {"+who+", supplementalGroupsPolicy: Merge}\ncontainers:\n"+box("c", "", "id", end, "sleep"))
-		s.hasLines(s.Report("merge", "c"), "uid=1001 gid=1200 groups=1200 1400 2001")
-		s.Pod("strict", "securityContext: {"+who+", supplementalGroupsPolicy: Strict}\ncontainers:\n"+box("c", "", "id", end, "sleep"))
-		if !s.has("supplementalGroupsPolicy Strict") {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		const ids = "runAsUser: 1001, runAsGroup: 1200, supplementalGroups: [1400]"
+		s.Pod("merge", "securityContext: {"+ids+", supplementalGroupsPolicy: Merge}\ncontainers:\n"+box("c", "", "id", end, "sleep"))
+		s.hasLines(s.WaitOutput("merge", "c"), "uid=1001 gid=1200 groups=1200 1400 2001")
+		s.Pod("strict", "securityContext: {"+ids+", supplementalGroupsPolicy: Strict}\ncontainers:\n"+box("c", "", "id", end, "sleep"))
+		if !s.supports("supplementalGroupsPolicy Strict") {
 			s.Event("strict", "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not supported in this node")
 			s.Phase("strict", corev1.PodFailed)
 			return
 		}
-		s.hasLines(s.Report("strict", "c"), "uid=1001 gid=1200 groups=1200 1400")
+		s.hasLines(s.WaitOutput("strict", "c"), "uid=1001 gid=1200 groups=1200 1400")
 	})
 }
 
 func TestUDPHostPortReachesPod(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		port := 21002 + s.Host.Number*20
 		s.Pod("udp", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 5353, hostPort: %d, protocol: UDP}]", "udp 5353"), port))
-		// The same number of the other protocol is another port.
+		// The same port number with another protocol does not conflict.
 		s.Pod("tcp", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d, protocol: TCP}]", "serve"), port))
 		s.Running("udp")
 		s.Running("tcp")
-		at := fmt.Sprintf("%s:%d", s.Host.Gateway, port)
-		var last error
-		err := hosts.WaitFor(t.Context(), "an echo from "+at, func() (bool, error) {
+		address := fmt.Sprintf("%s:%d", s.Host.Gateway, port)
+		var lastErr error
+		err := hosts.WaitFor(t.Context(), "an echo from "+address, func() (bool, error) {
 			var got string
-			got, last = datagram(at, s.ns)
+			got, lastErr = sendUDP(address, s.ns)
 			return got == s.ns, nil
 		})
 		if err != nil {
-			t.Fatal(err, last)
+			t.Fatal(err, lastErr)
 		}
-		if got := s.answer("http://" + at + "/"); got != "tcp\n" {
-			t.Errorf("it answers %q", got)
+		if got := s.waitHTTP("http://" + address + "/"); got != "tcp\n" {
+			t.Errorf("got response %q, want \"tcp\\n\"", got)
 		}
 	})
 }
 
-// datagram sends one and returns the answer.
-func datagram(at, text string) (string, error) {
+// sendUDP sends a datagram and returns the response.
+func sendUDP(at, text string) (string, error) {
 	c, err := net.Dial("udp", at)
 	if err != nil {
 		return "", err
@@ -186,29 +186,29 @@ func datagram(at, text string) (string, error) {
 }
 
 func TestStdinOnceClosesAfterFirstAttach(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("input", "restartPolicy: Never\ncontainers:\n"+
 			box("once", "stdin: true, stdinOnce: true", "stdin", "print closed", end)+
 			box("ever", "stdin: true", "stdin", "print closed", end))
 		s.Running("input")
-		s.give("ever", "first")
-		s.give("ever", "second") // it was still open
-		s.give("once", "word")
-		s.hasLines(s.Report("input", "once"), "word", "closed")
-		p := s.Wait("input", "at the end of once", func(p *corev1.Pod) bool { return status(p, "once").State.Terminated != nil })
+		s.sendInput("ever", "first")
+		s.sendInput("ever", "second") // stdin is still open
+		s.sendInput("once", "word")
+		s.hasLines(s.WaitOutput("input", "once"), "word", "closed")
+		p := s.Wait("input", "running with once terminated", func(p *corev1.Pod) bool { return status(p, "once").State.Terminated != nil })
 		if x := status(p, "once").State.Terminated; x.ExitCode != 0 {
-			t.Errorf("once ended with %d", x.ExitCode)
+			t.Errorf("container once: got exit code %d, want 0", x.ExitCode)
 		}
 		if log := s.log("input", "ever", false); log != "first\nsecond\n" || status(p, "ever").State.Running == nil {
-			t.Errorf("the input of the other ended too: %q\n%s", log, brief(p))
+			t.Errorf("stdin of container ever was closed: %q\n%s", log, brief(p))
 		}
 	})
 }
 
-// give attaches to a container, writes a line and leaves when the log has it.
-func (s *Space) give(container, line string) {
+// sendInput attaches to a container, writes a line and detaches when the log has it.
+func (s *Namespace) sendInput(container, line string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
 	cmd := s.Agent.Command(ctx, "attach", "-i", "-n", s.ns, "input", "-c", container)
 	cmd.Stdin = strings.NewReader(line + "\n")
@@ -217,7 +217,7 @@ func (s *Space) give(container, line string) {
 	}
 	defer func() {
 		cancel()
-		_ = cmd.Wait() // ended here, or with its container
+		_ = cmd.Wait() // canceled here or ended with its container
 	}()
-	s.Said("input", container, line+"\n")
+	s.WaitLog("input", container, line+"\n")
 }

@@ -13,82 +13,80 @@ import (
 	"berth/test/hosts"
 )
 
-// fullBound is how long as many pods may take as a node has, on two CPUs that
-// others use too.
-const fullBound = 12 * time.Minute
+// fullNodeTimeout is the timeout for maxPods pods on two CPUs that other tests use too.
+const fullNodeTimeout = 12 * time.Minute
 
-// TestFullNode starts as many pods at once as a node takes, each probed every
-// second in another way, from its start on: all run, none is restarted or loses its readiness,
-// one more waits its turn, and all end cleanly. With BERTH_TORTURE it is the 110
-// of a node's default.
+// TestFullNode starts maxPods pods at the same time, with different probes every second. All pods
+// become and stay ready without a restart, one more pod waits, and all pods terminate. With
+// BERTH_TORTURE, maxPods has the default of 110.
 func TestFullNode(t *testing.T) {
-	most, config := 40, map[string]any{"maxPods": 40}
+	maxPods, config := 40, map[string]any{"maxPods": 40}
 	if os.Getenv("BERTH_TORTURE") != "" {
-		most, config = 110, nil
+		maxPods, config = 110, nil
 	}
-	alone(t, nodeOptions{CNI: true, Config: config}, func(t *testing.T, s *Space) {
-		const second = "periodSeconds: 1, timeoutSeconds: 20" // it is the machine that is slow, if anything is
+	forEachNewNode(t, nodeOptions{CNI: true, Config: config}, func(t *testing.T, s *Namespace) {
+		const timing = "periodSeconds: 1, timeoutSeconds: 20" // a generous timeout, because the machine may be busy
 		probes := []string{
 			"httpGet: {path: /healthz, port: 8080}", "tcpSocket: {port: 8080}", "exec: {command: [/bin/testbox, exit]}",
 		}
 		name := func(i int) string { return fmt.Sprintf("p%03d", i) }
 		pod := func(i int) string {
-			ready, alive, start, server := probes[i%3], probes[(i+1)%3], probes[(i+2)%3], "serve"
-			if i%4 == 3 { // what speaks gRPC speaks no plain HTTP
-				ready, alive, start, server = "grpc: {port: 8080}", probes[1+i/4%2], "grpc: {port: 8080}", "grpc 8080"
+			readiness, liveness, startup, server := probes[i%3], probes[(i+1)%3], probes[(i+2)%3], "serve"
+			if i%4 == 3 { // the gRPC server does not serve plain HTTP
+				readiness, liveness, startup, server = "grpc: {port: 8080}", probes[1+i/4%2], "grpc: {port: 8080}", "grpc 8080"
 			}
 			return "terminationGracePeriodSeconds: 1\ncontainers:\n" + box("c", fmt.Sprintf("startupProbe: {%s, failureThreshold: 600, %s}, readinessProbe: {%s, %s}, livenessProbe: {%s, %s}",
-				start, second, ready, second, alive, second), server)
+				startup, timing, readiness, timing, liveness, timing), server)
 		}
-		began := time.Now()
-		for i := range most {
+		start := time.Now()
+		for i := range maxPods {
 			s.Pod(name(i), pod(i))
 		}
-		s.all("ready", most, isReady(corev1.ConditionTrue))
-		t.Logf("%d pods were ready after %s", most, time.Since(began).Round(time.Millisecond))
+		s.waitPods("ready", maxPods, isReady(corev1.ConditionTrue))
+		t.Logf("%d pods were ready after %s", maxPods, time.Since(start).Round(time.Millisecond))
 
-		s.Pod("more", pod(most))
-		s.whyHas("more", "OutOfpods", fmt.Sprint(most))
+		s.Pod("more", pod(maxPods))
+		s.waitExplanation("more", "OutOfpods", fmt.Sprint(maxPods))
 
-		s.whileProbed(4*most, func(p *corev1.Pod) { // twice by each of its two probes
+		s.watchDuringProbes(4*maxPods, func(p *corev1.Pod) { // two runs of each of the two probes of a pod
 			if p.Name != "more" && !isReady(corev1.ConditionTrue)(p) {
-				t.Errorf("%s is not ready any more: %s", p.Name, brief(p))
+				t.Errorf("%s is no longer ready: %s", p.Name, brief(p))
 			}
 		})
 		addresses := map[string]bool{}
-		s.all("as they were", most, func(p *corev1.Pod) bool {
+		s.waitPods("listed", maxPods, func(p *corev1.Pod) bool {
 			if c := status(p, "c"); c.RestartCount != 0 {
 				t.Errorf("%s", brief(p))
 			}
 			addresses[p.Status.PodIP] = true
 			return true
 		})
-		if len(addresses) != most {
-			t.Errorf("%d pods have %d addresses", most, len(addresses))
+		if len(addresses) != maxPods {
+			t.Errorf("%d pods have %d different IPs", maxPods, len(addresses))
 		}
 
-		// The one that waits has its turn when another goes.
+		// The waiting pod is admitted when another is deleted.
 		s.Remove(name(0))
 		s.Running("more")
 		s.Remove("more")
-		ended := time.Now()
-		for i := 1; i < most; i++ {
+		deleteStart := time.Now()
+		for i := 1; i < maxPods; i++ {
 			s.Remove(name(i))
 		}
-		s.all("gone", 0, nil)
-		t.Logf("they were gone after %s", time.Since(ended).Round(time.Millisecond))
+		s.waitPods("deleted", 0, nil)
+		t.Logf("all pods were deleted after %s", time.Since(deleteStart).Round(time.Millisecond))
 	})
 }
 
-// whileProbed looks at every change of the test's pods until so many more probes
-// have been made.
-func (s *Space) whileProbed(probes int, changed func(*corev1.Pod)) {
+// watchDuringProbes calls changed for every change of the test's pods until the given number of
+// probes has run.
+func (s *Namespace) watchDuringProbes(probes int, changed func(*corev1.Pod)) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), fullBound)
+	ctx, cancel := context.WithTimeout(s.t.Context(), fullNodeTimeout)
 	defer cancel()
-	watched := make(chan struct{})
+	watchDone := make(chan struct{})
 	go func() {
-		defer close(watched)
+		defer close(watchDone)
 		_ = s.watch(ctx, func(e nodeapi.PodEvent, _ map[string]*corev1.Pod) bool { // until the context ends
 			if e.Pod != nil {
 				changed(e.Pod)
@@ -96,34 +94,34 @@ func (s *Space) whileProbed(probes int, changed func(*corev1.Pod)) {
 			return false
 		})
 	}()
-	enough := s.metric("prober_probe_total") + float64(probes)
-	err := hosts.WaitFor(ctx, "probes", func() (bool, error) { return s.metric("prober_probe_total") >= enough, nil })
+	target := s.metric("prober_probe_total") + float64(probes)
+	err := hosts.WaitFor(ctx, "probes", func() (bool, error) { return s.metric("prober_probe_total") >= target, nil })
 	if cancel(); err != nil {
 		s.t.Error(err)
 	}
-	<-watched
+	<-watchDone
 }
 
-// all waits until so many pods of the test are as they should be; none: until
-// there is no pod any more. One that is named "more" counts for nothing.
-func (s *Space) all(what string, most int, cond func(*corev1.Pod) bool) {
+// waitPods waits until exactly want pods of the test meet cond. A nil cond matches every pod. The pod
+// "more" does not count.
+func (s *Namespace) waitPods(what string, want int, cond func(*corev1.Pod) bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), fullBound)
+	ctx, cancel := context.WithTimeout(s.t.Context(), fullNodeTimeout)
 	defer cancel()
-	good := 0
-	err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
-		if now == nil {
+	matching := 0
+	err := s.watch(ctx, func(_ nodeapi.PodEvent, pods map[string]*corev1.Pod) bool {
+		if pods == nil {
 			return false
 		}
-		good = 0
-		for _, p := range now {
+		matching = 0
+		for _, p := range pods {
 			if p.Name != "more" && (cond == nil || cond(p)) {
-				good++
+				matching++
 			}
 		}
-		return good == most
+		return matching == want
 	})
 	if err != nil {
-		s.t.Fatalf("%d pods of %d are %s: %v", good, most, what, err)
+		s.t.Fatalf("got %d pods %[3]s, want %[2]d: %[4]v", matching, want, what, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestPostStartDelaysRunning(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		s.Pod("gate", `
@@ -25,14 +25,14 @@ func TestPostStartDelaysRunning(t *testing.T) {
 			containers:
 			`+sh("a", mount+", lifecycle: {postStart: {exec: {command: [sh, -c, 'echo a-hook >> /v/log; while [ ! -e /v/go ]; do sleep 0.05; done; echo a-hooked >> /v/log']}}}", "echo a >> /v/log; sleep 1000")+`
 			`+sh("b", mount, "echo b >> /v/log; sleep 1000"))
-		await(t, "gate to be in its hook", func() bool { return strings.Contains(readFile(t, dir+"/log"), "a-hook") })
+		waitFor(t, "gate to be in its hook", func() bool { return strings.Contains(readFile(t, dir+"/log"), "a-hook") })
 		p := s.Get("gate")
 		if a := status(p, "a"); a.State.Waiting == nil || a.Ready || p.Status.Phase != corev1.PodPending || status(p, "b").State.Waiting == nil {
 			t.Errorf("while a hook runs: %s", brief(p))
 		}
 		s.Put("other", podYAML("other", "", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep")))
 		s.Running("other") // no other pod waits for it
-		write(t, dir+"/go")
+		touch(t, dir+"/go")
 		s.Running("gate")
 		got := strings.Fields(readFile(t, dir+"/log"))
 		if strings.Join(got, " ") != "car-hook car-hooked a a-hook a-hooked b" && strings.Join(got, " ") != "car-hook car-hooked a-hook a a-hooked b" {
@@ -42,9 +42,9 @@ func TestPostStartDelaysRunning(t *testing.T) {
 }
 
 func TestFailedPostStartKillsContainer(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		bad := "lifecycle: {postStart: {exec: {command: [sh, -c, 'echo no luck; exit 3']}}}"
-		s.Pod("never", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", bad, "sleep 1000"))
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		hook := "lifecycle: {postStart: {exec: {command: [sh, -c, 'echo no luck; exit 3']}}}"
+		s.Pod("never", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", hook, "sleep 1000"))
 		p := s.Phase("never", corev1.PodFailed)
 		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 137 {
 			t.Errorf("never: %s", brief(p))
@@ -73,10 +73,10 @@ func TestFailedPostStartKillsContainer(t *testing.T) {
 }
 
 func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
-		life := func(name string) string {
+		script := func(name string) string {
 			return fmt.Sprintf("trap 'echo term-%s >> /v/log; exit 0' TERM; while :; do sleep 0.05; done", name)
 		}
 		hook := func(name, more string) string {
@@ -86,12 +86,12 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 			terminationGracePeriodSeconds: 30
 			volumes: [{name: v, hostPath: {path: `+dir+`}}]
 			initContainers:
-			`+sh("car", hook("car", ", restartPolicy: Always"), life("car"))+`
+			`+sh("car", hook("car", ", restartPolicy: Always"), script("car"))+`
 			containers:
-			`+sh("main", hook("main", ""), life("main")))
+			`+sh("main", hook("main", ""), script("main")))
 		s.Running("order")
 		s.Remove("order")
-		s.Gone("order")
+		s.WaitDeleted("order")
 		got := readFile(t, dir+"/log")
 		for _, pair := range [][2]string{{"pre-main", "done-main"}, {"done-main", "term-main"}, {"done-car", "term-car"}, {"term-main", "term-car"}} {
 			if x, y := strings.Index(got, pair[0]), strings.Index(got, pair[1]); x < 0 || y < 0 || x > y {
@@ -102,14 +102,14 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 		// One that fails is reported and changes nothing else; one that hangs costs the
 		// grace and 2 s.
 		s.Pod("fails", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'exit 1']}}}", life("fails")))
+			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'exit 1']}}}", script("fails")))
 		s.Pod("hangs", "terminationGracePeriodSeconds: 3\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hang >> /v/log; sleep 1000']}}}", life("hangs")))
+			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hang >> /v/log; sleep 1000']}}}", script("hangs")))
 		s.Running("fails")
 		s.Running("hangs")
 		// Of one that goes on to live it can be read.
 		s.Pod("sick", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-			sh("c", mount+", livenessProbe: {exec: {command: ['false']}, "+everySecond+"}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hush; exit 1']}}}", life("sick")))
+			sh("c", mount+", livenessProbe: {exec: {command: ['false']}, "+everySecond+"}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hush; exit 1']}}}", script("sick")))
 		s.Event("sick", "FailedPreStopHook: PreStopHook failed")
 		s.Event("sick", "Killing: Container c failed liveness probe, will be restarted")
 		if all := strings.Join(s.Events("sick"), "\n"); strings.Contains(all, "hush") {
@@ -117,29 +117,29 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 		}
 		s.Remove("fails")
 		s.Remove("hangs")
-		await(t, "hangs to be in its hook", func() bool { return strings.Contains(readFile(t, dir+"/log"), "hang\n") })
-		s.whySays("hangs", "preStop")
-		s.Gone("fails")
-		s.Gone("hangs") // its command would take far longer than is waited here
+		waitFor(t, "hangs to be in its hook", func() bool { return strings.Contains(readFile(t, dir+"/log"), "hang\n") })
+		s.waitWhy("hangs", "preStop")
+		s.WaitDeleted("fails")
+		s.WaitDeleted("hangs") // its command would take far longer than is waited here
 		s.contains("log", readFile(t, dir+"/log"), "term-fails", "term-hangs")
 	})
 }
 
 // TestPreStopSleeps: TERM comes when the sleep is over; one of no seconds is none.
 func TestPreStopSleeps(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
-		life := func(name string, seconds int) string {
+		container := func(name string, seconds int) string {
 			return sh(name, fmt.Sprintf("volumeMounts: [{name: v, mountPath: /v}], lifecycle: {preStop: {sleep: {seconds: %d}}}", seconds),
 				"trap 'touch /v/"+name+"; exit 0' TERM; touch /v/"+name+"-up; while :; do sleep 0.05; done")
 		}
-		s.Pod("naps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+life("none", 0)+life("three", 3))
+		s.Pod("naps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+container("none", 0)+container("three", 3))
 		s.Running("naps")
-		await(t, "both to listen to TERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
-		asked := time.Now()
+		waitFor(t, "both to listen to TERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
+		deletedAt := time.Now()
 		s.Remove("naps")
 		s.Wait("naps", "without the container that does not sleep", func(p *corev1.Pod) bool { return status(p, "none").State.Terminated != nil })
-		s.Gone("naps")
+		s.WaitDeleted("naps")
 		if !exists(dir + "/none") {
 			t.Error("the container whose hook sleeps for no time got no TERM")
 		}
@@ -147,14 +147,14 @@ func TestPreStopSleeps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if after := f.ModTime().Sub(asked); after < 3*time.Second-10*time.Millisecond { // times of files are a tick behind
-			t.Errorf("TERM came %s after the end was asked for", after)
+		if delay := f.ModTime().Sub(deletedAt); delay < 3*time.Second-10*time.Millisecond { // times of files are a tick behind
+			t.Errorf("TERM came %s after the end was asked for", delay)
 		}
 	})
 }
 
 func TestHTTPHooksReachPod(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		s.Pod("web", `
 			terminationGracePeriodSeconds: 10
@@ -189,45 +189,45 @@ func TestHTTPHooksReachPod(t *testing.T) {
 			box("plain", "lifecycle: {postStart: {httpGet: {scheme: HTTPS, port: 8080, path: /healthz}}}", "sleep"))
 		p = s.Running("tls")
 		s.Event("tls", "LifecycleHTTPFallback: request to HTTPS lifecycle hook "+p.Status.PodIP+":8080 got HTTP response, retry with HTTP succeeded")
-		s.counted("kubelet_lifecycle_handler_http_fallbacks_total", is(max(0, before)+1)) // that of plain
+		s.waitMetric("kubelet_lifecycle_handler_http_fallbacks_total", equals(max(0, before)+1)) // that of plain
 		s.Remove("web")
-		s.Gone("web")
+		s.WaitDeleted("web")
 		s.contains("requests", readFile(t, dir+"/log"), "url:/stopping")
 	})
 }
 
 func TestStopSignals(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		s.Pod("signal", "os: {name: linux}\nterminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
 			sh("c", "volumeMounts: [{name: v, mountPath: /v}], lifecycle: {stopSignal: SIGUSR1}",
 				"trap 'echo usr1 >> /v/log; exit 0' USR1; trap 'echo term >> /v/log' TERM; while :; do sleep 0.05; done"))
 		s.Running("signal")
-		if s.has("stop signals") {
+		if s.supports("stop signals") {
 			s.Wait("signal", "telling its signal", func(p *corev1.Pod) bool {
 				sig := status(p, "c").StopSignal
 				return sig != nil && *sig == corev1.SIGUSR1
 			})
 		}
 		s.Remove("signal")
-		s.Gone("signal")
-		if got := exists(dir+"/log") && readFile(t, dir+"/log") == "usr1\n"; got != s.has("stop signals") {
+		s.WaitDeleted("signal")
+		if got := exists(dir+"/log") && readFile(t, dir+"/log") == "usr1\n"; got != s.supports("stop signals") {
 			t.Errorf("the container got SIGUSR1: %v", got)
 		}
 	})
 }
 
 // await waits for what no event of a pod tells.
-func await(t *testing.T, what string, cond func() bool) {
+func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	if err := hosts.WaitFor(ctx, what, func() (bool, error) { return cond(), nil }); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func write(t *testing.T, path string) {
+func touch(t *testing.T, path string) {
 	t.Helper()
 	if err := os.WriteFile(path, nil, 0o644); err != nil {
 		t.Fatal(err)

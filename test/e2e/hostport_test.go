@@ -17,7 +17,7 @@ import (
 // one port of its own is answered by the pod that has the host port now. No flow
 // leads to a pod that is gone, and none that began while there was none is kept.
 func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		port := 21003 + s.Host.Number*20
 		pod := func(name string) string {
 			s.Pod(name, fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 5353, hostPort: %d, protocol: UDP}]", "udp 5353"), port))
@@ -30,7 +30,7 @@ func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		answered := func() (bool, error) {
+		exchange := func() (bool, error) {
 			if _, err := client.WriteToUDP([]byte(s.ns), at); err != nil {
 				return false, err
 			}
@@ -41,32 +41,32 @@ func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 			return err == nil, nil
 		}
 		first := pod("first")
-		if err := hosts.WaitFor(t.Context(), "an answer of the first pod", answered); err != nil {
+		if err := hosts.WaitFor(t.Context(), "an answer of the first pod", exchange); err != nil {
 			t.Fatal(err)
 		}
-		if to := leads(t, port); len(to) != 1 || to[0] != first {
+		if to := flowTargets(t, port); len(to) != 1 || to[0] != first {
 			t.Errorf("flows lead to %v, the pod is at %s", to, first)
 		}
 		s.Remove("first")
-		s.Gone("first")
-		if to := leads(t, port); len(to) > 0 {
+		s.WaitDeleted("first")
+		if to := flowTargets(t, port); len(to) > 0 {
 			t.Errorf("the pod is gone, and flows lead to %v", to)
 		}
-		told := false
+		logged := false
 		for line := range strings.Lines(s.Agent.Log()) {
-			told = told || strings.Contains(line, "stale connection tracking entries deleted") && strings.Contains(line, s.ns+"/first")
+			logged = logged || strings.Contains(line, "stale connection tracking entries deleted") && strings.Contains(line, s.ns+"/first")
 		}
-		if !told {
+		if !logged {
 			t.Error("the log does not tell of the flows that were forgotten")
 		}
-		if _, err := answered(); err != nil { // begins a flow that leads to the host itself
+		if _, err := exchange(); err != nil { // begins a flow that leads to the host itself
 			t.Fatal(err)
 		}
 		second := pod("second")
-		if err := hosts.WaitFor(t.Context(), "an answer of the second pod", answered); err != nil {
+		if err := hosts.WaitFor(t.Context(), "an answer of the second pod", exchange); err != nil {
 			t.Fatal(err)
 		}
-		for _, to := range leads(t, port) {
+		for _, to := range flowTargets(t, port) {
 			if to != second {
 				t.Errorf("a flow leads to %s, the pod is at %s", to, second)
 			}
@@ -75,16 +75,16 @@ func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 }
 
 // leads are the addresses to which the flows of UDP to a port of the host lead.
-func leads(t *testing.T, port int) (to []string) {
+func flowTargets(t *testing.T, port int) (targets []string) {
 	t.Helper()
-	all, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range all {
+	for _, f := range flows {
 		if f.Forward.Protocol == unix.IPPROTO_UDP && int(f.Forward.DstPort) == port {
-			to = append(to, f.Reverse.SrcIP.String())
+			targets = append(targets, f.Reverse.SrcIP.String())
 		}
 	}
-	return to
+	return targets
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // unlike is the test program's image, made different by a label.
-func (s *Space) unlike(label string) v1.Image {
+func (s *Namespace) labeledImage(label string) v1.Image {
 	s.t.Helper()
 	img := s.testbox()
 	c, err := img.ConfigFile()
@@ -39,7 +39,7 @@ func (s *Space) unlike(label string) v1.Image {
 }
 
 // drop puts a file into the folder of images, whole.
-func (s *Space) drop(file string, write func(path string) error) string {
+func (s *Namespace) putArchive(file string, write func(path string) error) string {
 	s.t.Helper()
 	dir := filepath.Join(s.Agent.StateDir, "images")
 	tmp, path := filepath.Join(dir, "."+file), filepath.Join(dir, file)
@@ -50,7 +50,7 @@ func (s *Space) drop(file string, write func(path string) error) string {
 }
 
 // docker writes what docker save does, gzip'd.
-func docker(ref string, img v1.Image) func(path string) error {
+func dockerArchive(ref string, img v1.Image) func(path string) error {
 	return func(path string) error {
 		tag, err := name.NewTag(ref)
 		if err != nil {
@@ -67,7 +67,7 @@ func docker(ref string, img v1.Image) func(path string) error {
 }
 
 // archives waits until `berth images` shows a file in that state.
-func (s *Space) archive(path, state string) (found nodeapi.Archive, all nodeapi.Images) {
+func (s *Namespace) waitArchive(path, state string) (found nodeapi.Archive, all nodeapi.Images) {
 	s.t.Helper()
 	err := hosts.WaitFor(s.t.Context(), path+" to be "+state, func() (bool, error) {
 		out, err := s.Agent.Command(s.t.Context(), "images", "-o", "json").Output()
@@ -93,7 +93,7 @@ func (s *Space) archive(path, state string) (found nodeapi.Archive, all nodeapi.
 }
 
 // imports counts how often the agent says that it imported an image.
-func (s *Space) imports(ref string) (n int) {
+func (s *Namespace) importCount(ref string) (n int) {
 	for line := range strings.Lines(s.Agent.Log()) {
 		if strings.Contains(line, "image imported") && strings.Contains(line, ref) {
 			n++
@@ -106,30 +106,30 @@ func (s *Space) imports(ref string) (n int) {
 // run as soon as an archive with it is in the folder; what was imported is not again,
 // also by a new agent, unless the image has gone.
 func TestImageArchivesAreImported(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		saved, layout := "docker.io/"+s.ns+"/saved:1", "docker.io/"+s.ns+"/layout:1"
 		s.Pod("never", "containers:\n"+imageBox("c", s.ns+"/saved:1", "imagePullPolicy: Never", "sleep"))
 		s.Pod("lazy", "containers:\n"+imageBox("c", s.ns+"/layout:1", "imagePullPolicy: IfNotPresent", "sleep"))
 		s.Waiting("never", "c", "ErrImageNeverPull")
 		s.Waiting("lazy", "c", "ImagePullBackOff")
 
-		bad := s.drop("bad.tar", func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("none", 500)), 0o644) })
-		a := s.drop("saved.tar.gz", docker(saved, s.unlike(s.ns+"saved")))
-		b := s.drop("layout.tar", func(path string) error { return images.Write(path, layout, s.unlike(s.ns+"layout")) })
+		bad := s.putArchive("bad.tar", func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("none", 500)), 0o644) })
+		a := s.putArchive("saved.tar.gz", dockerArchive(saved, s.labeledImage(s.ns+"saved")))
+		b := s.putArchive("layout.tar", func(path string) error { return images.Write(path, layout, s.labeledImage(s.ns+"layout")) })
 		s.Running("never")
 		s.Running("lazy")
-		s.archive(a, "imported")
-		_, all := s.archive(b, "imported")
+		s.waitArchive(a, "imported")
+		_, all := s.waitArchive(b, "imported")
 		for ref, file := range map[string]string{saved: a, layout: b} {
-			pinned := false
+			found := false
 			for _, img := range all.Images {
-				pinned = pinned || strings.Contains(strings.Join(img.Names, " "), ref) && img.Pinned == file && img.InUse
+				found = found || strings.Contains(strings.Join(img.Names, " "), ref) && img.Pinned == file && img.InUse
 			}
-			if !pinned {
+			if !found {
 				t.Errorf("%s is not kept for %s: %+v", ref, file, all.Images)
 			}
 		}
-		if f, _ := s.archive(bad, "broken"); !strings.Contains(f.Message, "read tar") {
+		if f, _ := s.waitArchive(bad, "broken"); !strings.Contains(f.Message, "read tar") {
 			t.Errorf("the broken one: %+v", f)
 		}
 		s.contains("the log", s.Agent.Log(), "Failed to import images of "+bad+": read tar")
@@ -141,19 +141,19 @@ func TestImageArchivesAreImported(t *testing.T) {
 
 		// A new agent imports nothing, and its pods go on.
 		ids := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID
-		s.Killed()
-		s.archive(a, "imported")
-		s.archive(b, "imported")
-		if n, m := s.imports(saved), s.imports(layout); n != 1 || m != 1 {
+		s.KillAndRestartAgent()
+		s.waitArchive(a, "imported")
+		s.waitArchive(b, "imported")
+		if n, m := s.importCount(saved), s.importCount(layout); n != 1 || m != 1 {
 			t.Errorf("imported %d and %d times", n, m)
 		}
-		if now := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID; now != ids {
+		if after := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID; after != ids {
 			t.Error("the containers are others")
 		}
 
 		// An image that goes comes again.
 		s.Remove("never")
-		s.Gone("never")
+		s.WaitDeleted("never")
 		if _, err := s.Host.Image.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: saved}}); err != nil {
 			t.Fatal(err)
 		}
@@ -170,15 +170,15 @@ func TestImageArchivesAreImported(t *testing.T) {
 // TestMovedTagIsUsedByNextStart: an archive brings another image of a name
 // that pods run. They run on; a restart, and a pod that comes again, take the new one.
 func TestMovedTagIsUsedByNextStart(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		ref := "docker.io/" + s.ns + "/app:1"
 		for _, label := range []string{"1", "2"} {
-			img := s.unlike(s.ns + label)
+			img := s.labeledImage(s.ns + label)
 			config, err := img.ConfigName()
 			if err != nil {
 				t.Fatal(err)
 			}
-			runs := func(name string, restarts int32) {
+			waitRunning := func(name string, restarts int32) {
 				t.Helper()
 				s.Wait(name, "restarted "+fmt.Sprint(restarts)+" times, and made of "+config.String(), func(p *corev1.Pod) bool {
 					c := status(p, "c")
@@ -187,26 +187,26 @@ func TestMovedTagIsUsedByNextStart(t *testing.T) {
 			}
 			lazy := "containers:\n" + imageBox("c", s.ns+"/app:1", "imagePullPolicy: IfNotPresent", "sleep")
 			never := "containers:\n" + imageBox("c", s.ns+"/app:1", "imagePullPolicy: Never", "sleep")
-			path := s.drop(label+".tar", func(path string) error { return images.Write(path, ref, img) })
-			s.archive(path, "imported")
+			path := s.putArchive(label+".tar", func(path string) error { return images.Write(path, ref, img) })
+			s.waitArchive(path, "imported")
 			if label == "1" {
 				s.Pod("lazy", lazy)
 				s.Pod("never", never)
-				runs("lazy", 0)
-				runs("never", 0)
+				waitRunning("lazy", 0)
+				waitRunning("never", 0)
 				continue
 			}
 			if c := status(s.Get("lazy"), "c"); c.RestartCount != 0 || c.State.Running == nil {
 				t.Errorf("it was restarted for a tag that moved: %+v", c)
 			}
 			s.Berth("restart", "-n", s.ns, "lazy")
-			runs("lazy", 1)
+			waitRunning("lazy", 1)
 			s.Berth("restart", "-n", s.ns, "never")
-			runs("never", 1)
+			waitRunning("never", 1)
 			s.Remove("lazy")
-			s.Gone("lazy")
+			s.WaitDeleted("lazy")
 			s.Pod("lazy", lazy)
-			runs("lazy", 0)
+			waitRunning("lazy", 0)
 		}
 	})
 }

@@ -25,7 +25,7 @@ import (
 
 // heavy puts the test program's image with so many MiB more, which no packing
 // makes less, into the open registry and returns its name.
-func (s *Space) heavy(name string, mib int) string {
+func (s *Namespace) pushIncompressibleImage(name string, mib int) string {
 	s.t.Helper()
 	img := s.testbox()
 	noise := make([]byte, mib<<20)
@@ -39,19 +39,19 @@ func (s *Space) heavy(name string, mib int) string {
 	if err = errors.Join(err, w.Close()); err != nil {
 		s.t.Fatal(err)
 	}
-	var all v1.Image
-	if all, err = mutate.AppendLayers(img, static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer)); err != nil {
+	var withLayer v1.Image
+	if withLayer, err = mutate.AppendLayers(img, static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer)); err != nil {
 		s.t.Fatal(err)
 	}
 	ref := s.ns + "/" + name + ":1"
-	if err := s.Open.PushImage(s.t.Context(), "docker.io/"+ref, all); err != nil {
+	if err := s.Open.PushImage(s.t.Context(), "docker.io/"+ref, withLayer); err != nil {
 		s.t.Fatal(err)
 	}
 	return ref
 }
 
 // imageDisk is how much of the node's disk for images is in use, and its size.
-func (s *Space) imageDisk() (used, size int) {
+func (s *Namespace) imageDiskUsage() (used, size int) {
 	s.t.Helper()
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.Host.Root(), &st); err != nil {
@@ -62,36 +62,36 @@ func (s *Space) imageDisk() (used, size int) {
 
 // fillImages takes the disk for images until so many bytes of it are in use; what
 // it took is given back by the function, at the latest at the test's end.
-func (s *Space) fillImages(upTo int) (giveBack func()) {
+func (s *Namespace) fillImageDisk(target int) (release func()) {
 	s.t.Helper()
-	used, _ := s.imageDisk()
-	if used > upTo {
-		s.t.Fatalf("%d bytes are in use already, more than %d", used, upTo)
+	used, _ := s.imageDiskUsage()
+	if used > target {
+		s.t.Fatalf("%d bytes are in use already, more than %d", used, target)
 	}
 	file, err := os.CreateTemp(s.Host.Root(), "ballast-")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, int64(upTo-used)), file.Close()); err != nil {
+	if err := errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, int64(target-used)), file.Close()); err != nil {
 		s.t.Fatal(err)
 	}
-	giveBack = func() {
+	release = func() {
 		if err := os.Remove(file.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
 			s.t.Error(err)
 		}
 	}
-	s.t.Cleanup(giveBack)
-	return giveBack
+	s.t.Cleanup(release)
+	return release
 }
 
 // withoutRoom waits until a container's pull waits for room on the disk, and holds
 // all that users see of it against words.
-func (s *Space) withoutRoom(name, container, ref string, words ...string) {
+func (s *Namespace) waitNoSpace(name, container, ref string, parts ...string) {
 	s.t.Helper()
 	p := s.Waiting(name, container, "ImagePullNoSpace")
-	s.contains("the message", status(p, container).State.Waiting.Message, append(words, "waits for room on the disk", ref)...)
-	s.whySays(name, append(words, "ImagePullNoSpace", "waits for room")...)
-	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for room on the disk: `), words...)
+	s.contains("the message", status(p, container).State.Waiting.Message, append(parts, "waits for room on the disk", ref)...)
+	s.waitWhy(name, append(parts, "ImagePullNoSpace", "waits for room")...)
+	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for room on the disk: `), parts...)
 }
 
 // TestPullOfTooLargeImageWaitsForDiskSpace: a real disk is full in the middle of
@@ -99,12 +99,12 @@ func (s *Space) withoutRoom(name, container, ref string, words ...string) {
 // others run on and new ones of images that are there start; no pull is tried in
 // vain again, and when there is room the pods start by themselves.
 func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
-	alone(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Namespace) {
 		s.Pod("before", "containers:\n"+box("c", "", "sleep"))
 		id := status(s.Running("before"), "c").ContainerID
-		big := map[string]string{"packed": s.heavy("packed", 48), "unpacked": s.heavy("unpacked", 24)}
-		_, size := s.imageDisk()
-		giveBack := s.fillImages(size - 36<<20)
+		big := map[string]string{"packed": s.pushIncompressibleImage("packed", 48), "unpacked": s.pushIncompressibleImage("unpacked", 24)}
+		_, size := s.imageDiskUsage()
+		release := s.fillImageDisk(size - 36<<20)
 
 		for name, ref := range big {
 			s.Pod(name, "containers:\n"+imageBox("c", ref, "", "sleep"))
@@ -114,7 +114,7 @@ func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 			})
 			s.contains("the message", status(p, "c").State.Waiting.Message, ref)
 			s.Event(name, `Failed: Failed to pull image "`+ref+`"`)
-			s.withoutRoom(name, "c", ref, "it takes more than ", "Mi are free")
+			s.waitNoSpace(name, "c", ref, "it takes more than ", "Mi are free")
 		}
 
 		// What was pulled in vain is not left in the way of others.
@@ -122,7 +122,7 @@ func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 		s.Running("beside")
 		s.Exec("before", "c", "/bin/testbox", "print", "alive")
 
-		giveBack()
+		release()
 		for name := range big {
 			s.Running(name)
 		}
@@ -143,23 +143,23 @@ func TestScenario28_PullsWaitWhileImageDiskIsLow(t *testing.T) {
 		"evictionSoftGracePeriod":          map[string]string{"imagefs.available": "24h"},
 		"evictionPressureTransitionPeriod": "24h",
 	}}
-	alone(t, o, func(t *testing.T, s *Space) {
+	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
 		s.Pod("web", "containers:\n"+box("c", "", "sleep"))
 		s.Pod("beside", "containers:\n"+box("c", "", "sleep"))
 		s.Running("web")
 		id := status(s.Running("beside"), "c").ContainerID
-		web, critical := s.heavy("web", 16), s.heavy("critical", 8)
-		_, size := s.imageDisk()
-		giveBack := s.fillImages(size / 100 * 80)
-		s.pressed("DiskPressure", true)
+		web, critical := s.pushIncompressibleImage("web", 16), s.pushIncompressibleImage("critical", 8)
+		_, size := s.imageDiskUsage()
+		release := s.fillImageDisk(size / 100 * 80)
+		s.waitPressure("DiskPressure", true)
 
 		s.Pod("web", "containers:\n"+imageBox("c", web, "", "sleep"))
-		s.withoutRoom("web", "c", web, "imagefs.available is ", "less than ")
+		s.waitNoSpace("web", "c", web, "imagefs.available is ", "less than ")
 		s.Pod("critical", "priorityClassName: system-node-critical\ncontainers:\n"+imageBox("c", critical, "", "sleep"))
 		s.Running("critical")
-		s.withoutRoom("web", "c", web)
+		s.waitNoSpace("web", "c", web)
 
-		giveBack()
+		release()
 		s.Wait("web", "running with its new image", func(p *corev1.Pod) bool {
 			c := status(p, "c")
 			return c.State.Running != nil && strings.Contains(c.Image, "web")
@@ -174,32 +174,32 @@ func TestScenario28_PullsWaitWhileImageDiskIsLow(t *testing.T) {
 // does not fit now has unused images removed; only when those are gone it
 // waits, and it never runs into the full disk.
 func TestScenario28_SpaceIsFreedForPullOfKnownSize(t *testing.T) {
-	alone(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Namespace) {
 		refs := map[string]string{}
 		for _, name := range []string{"old", "again"} {
-			refs[name] = s.heavy(name, 24)
+			refs[name] = s.pushIncompressibleImage(name, 24)
 			s.Pod(name, "containers:\n"+imageBox("c", refs[name], "", "sleep"))
 			s.Running(name)
 			s.Remove(name)
-			s.Gone(name)
+			s.WaitDeleted(name)
 		}
 		remove := &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: refs["again"]}}
 		if _, err := s.Host.Image.RemoveImage(t.Context(), remove); err != nil {
 			t.Fatal(err)
 		}
-		_, size := s.imageDisk()
-		giveBack := s.fillImages(size - 20<<20)
+		_, size := s.imageDiskUsage()
+		release := s.fillImageDisk(size - 20<<20)
 
 		s.Pod("again", "containers:\n"+imageBox("c", refs["again"], "", "sleep"))
 		s.Running("again")
-		if here := s.imagesHere(); slices.Contains(here, "old") || !slices.Contains(here, "again") {
-			t.Errorf("there are %v", here)
+		if names := s.listImages(); slices.Contains(names, "old") || !slices.Contains(names, "again") {
+			t.Errorf("there are %v", names)
 		}
-		s.collected(1)
+		s.waitImagesCollected(1)
 
 		s.Pod("old", "containers:\n"+imageBox("c", refs["old"], "", "sleep"))
-		s.withoutRoom("old", "c", refs["old"], "it takes ", "Mi are free")
-		giveBack()
+		s.waitNoSpace("old", "c", refs["old"], "it takes ", "Mi are free")
+		release()
 		s.Running("old")
 		for name := range refs {
 			if events := strings.Join(s.Events(name), "\n"); strings.Contains(events, "no space left on device") {
@@ -210,7 +210,7 @@ func TestScenario28_SpaceIsFreedForPullOfKnownSize(t *testing.T) {
 }
 
 // imagesHere are the images of the test that the runtime has, by their names in it.
-func (s *Space) imagesHere() (names []string) {
+func (s *Namespace) listImages() (names []string) {
 	s.t.Helper()
 	list, err := s.Host.Image.ListImages(s.t.Context(), &runtimeapi.ListImagesRequest{})
 	if err != nil {
@@ -233,56 +233,56 @@ func TestUnusedImagesAreRemoved(t *testing.T) {
 		Config: map[string]any{"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 75, "imageMinimumGCAge": "1s"},
 		Berth:  map[string]any{"imageGCPeriod": "1s"},
 	}
-	alone(t, o, func(t *testing.T, s *Space) {
+	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
 		const mib = 16 // twice that on the disk: more than lies between the thresholds
 		for _, name := range []string{"a", "b", "c", "d"} {
-			s.Pod(name, "containers:\n"+imageBox("c", s.heavy(name, mib), "", "sleep"))
+			s.Pod(name, "containers:\n"+imageBox("c", s.pushIncompressibleImage(name, mib), "", "sleep"))
 			s.Running(name)
 			if name != "d" { // which stays in use
 				s.Remove(name)
-				s.Gone(name)
+				s.WaitDeleted(name)
 			}
 		}
-		_, size := s.imageDisk()
+		_, size := s.imageDiskUsage()
 		high := size/100*80 + 2<<20
-		here := []string{"a", "b", "c", "d", "pause:3.10", "testbox"}
-		if got := s.imagesHere(); !slices.Equal(got, here) || s.metric("kubelet_image_garbage_collected_total") > 0 {
-			used, _ := s.imageDisk()
+		want := []string{"a", "b", "c", "d", "pause:3.10", "testbox"}
+		if got := s.listImages(); !slices.Equal(got, want) || s.metric("kubelet_image_garbage_collected_total") > 0 {
+			used, _ := s.imageDiskUsage()
 			t.Fatalf("%v are there before the disk is too full, %d bytes of %d", got, used, size)
 		}
-		for at, goes := range []string{"a", "b", "c"} {
-			s.fillImages(high)
-			err := hosts.WaitFor(t.Context(), "image "+goes+" to go", func() (bool, error) { return !slices.Contains(s.imagesHere(), goes), nil })
+		for i, name := range []string{"a", "b", "c"} {
+			s.fillImageDisk(high)
+			err := hosts.WaitFor(t.Context(), "image "+name+" to go", func() (bool, error) { return !slices.Contains(s.listImages(), name), nil })
 			if err != nil {
 				t.Fatal(err)
 			}
-			here = slices.DeleteFunc(here, func(n string) bool { return n == goes })
-			s.collected(at + 1)
-			if used, _ := s.imageDisk(); used > size/100*75 {
+			want = slices.DeleteFunc(want, func(n string) bool { return n == name })
+			s.waitImagesCollected(i + 1)
+			if used, _ := s.imageDiskUsage(); used > size/100*75 {
 				t.Errorf("%d bytes of %d are in use still", used, size)
 			}
-			if got := s.imagesHere(); !slices.Equal(got, here) {
-				t.Errorf("after %s there are %v, want %v", goes, got, here)
+			if got := s.listImages(); !slices.Equal(got, want) {
+				t.Errorf("after %s there are %v, want %v", name, got, want)
 			}
 			if !strings.Contains(s.Agent.Log(), "image removed") {
 				t.Error("the log does not tell")
 			}
 		}
-		giveBack := s.fillImages(size / 100 * 97)
-		said := func(text string) {
+		release := s.fillImageDisk(size / 100 * 97)
+		waitLogged := func(text string) {
 			t.Helper()
 			if err := hosts.WaitFor(t.Context(), text, func() (bool, error) { return strings.Contains(s.Agent.Log(), text), nil }); err != nil {
 				t.Fatal(err)
 			}
 		}
-		said("FreeDiskSpaceFailed")
-		said("but only found 0 bytes eligible to free")
-		if got := s.imagesHere(); !slices.Equal(got, here) {
-			t.Errorf("on a full disk there are %v, want %v", got, here)
+		waitLogged("FreeDiskSpaceFailed")
+		waitLogged("but only found 0 bytes eligible to free")
+		if got := s.listImages(); !slices.Equal(got, want) {
+			t.Errorf("on a full disk there are %v, want %v", got, want)
 		}
 		s.contains("berth check", strings.Join(strings.Fields(s.Berth("check")), " "), "disk of images", "unused images are removed from 80% usage on", "images that do not fit cannot be pulled")
 		s.Running("d")
-		giveBack()
+		release()
 	})
 }
 
@@ -296,23 +296,23 @@ func TestScenario28_ReclaimRemovesOnlyNeededImages(t *testing.T) {
 		"evictionMinimumReclaim":           map[string]string{"imagefs.available": "40Mi"},
 		"evictionPressureTransitionPeriod": "5s",
 	}}
-	alone(t, o, func(t *testing.T, s *Space) {
+	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
 		for _, name := range []string{"a", "b", "c", "d"} {
-			s.Pod(name, "containers:\n"+imageBox("c", s.heavy(name, mib), "", "sleep"))
+			s.Pod(name, "containers:\n"+imageBox("c", s.pushIncompressibleImage(name, mib), "", "sleep"))
 			s.Running(name)
 			if name != "d" { // which stays in use
 				s.Remove(name)
-				s.Gone(name)
+				s.WaitDeleted(name)
 			}
 		}
-		_, size := s.imageDisk()
-		s.fillImages(size - 62<<20)
-		s.collected(2) // one would be enough for the threshold alone
-		s.pressed("DiskPressure", false)
-		if got, want := s.imagesHere(), []string{"c", "d", "pause:3.10", "testbox"}; !slices.Equal(got, want) {
+		_, size := s.imageDiskUsage()
+		s.fillImageDisk(size - 62<<20)
+		s.waitImagesCollected(2) // one would be enough for the threshold alone
+		s.waitPressure("DiskPressure", false)
+		if got, want := s.listImages(), []string{"c", "d", "pause:3.10", "testbox"}; !slices.Equal(got, want) {
 			t.Errorf("there are %v, want %v", got, want)
 		}
-		s.collected(2)
+		s.waitImagesCollected(2)
 		if p := s.Running("d"); status(p, "c").RestartCount != 0 {
 			t.Errorf("it was touched: %s", brief(p))
 		}
@@ -320,7 +320,7 @@ func TestScenario28_ReclaimRemovesOnlyNeededImages(t *testing.T) {
 }
 
 // collected waits until so many images are counted as removed for space.
-func (s *Space) collected(n int) {
+func (s *Namespace) waitImagesCollected(n int) {
 	s.t.Helper()
 	const name = `kubelet_image_garbage_collected_total{reason="space"}`
 	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("%d images to be counted", n), func() (bool, error) { return s.metric(name) == float64(n), nil })

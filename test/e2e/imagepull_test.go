@@ -19,9 +19,9 @@ import (
 )
 
 // testbox is the test program's image.
-func (s *Space) testbox() v1.Image {
+func (s *Namespace) testbox() v1.Image {
 	s.t.Helper()
-	a, err := archive(images.TestboxRef)
+	a, err := findArchive(images.TestboxRef)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -34,18 +34,18 @@ func (s *Space) testbox() v1.Image {
 
 // large puts an image of size random bytes beside the test program into a registry
 // and returns its repository.
-func (s *Space) large(r *images.Registry, name string, size int64) string {
+func (s *Namespace) pushLargeImage(r *images.Registry, name string, size int64) string {
 	s.t.Helper()
 	layer, err := random.Layer(size, types.DockerLayer)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	own, err := mutate.AppendLayers(s.testbox(), layer)
+	withLayer, err := mutate.AppendLayers(s.testbox(), layer)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	repo := s.ns + "/" + name
-	if err := r.PushImage(s.t.Context(), "docker.io/"+repo+":1", own); err != nil {
+	if err := r.PushImage(s.t.Context(), "docker.io/"+repo+":1", withLayer); err != nil {
 		s.t.Fatal(err)
 	}
 	return repo
@@ -53,7 +53,7 @@ func (s *Space) large(r *images.Registry, name string, size int64) string {
 
 // cold puts the test program's image into a registry under a name that the node
 // has never seen and returns the repository.
-func (s *Space) cold(r *images.Registry, name string) string {
+func (s *Namespace) pushImage(r *images.Registry, name string) string {
 	s.t.Helper()
 	img := s.testbox()
 	c, err := img.ConfigFile()
@@ -62,12 +62,12 @@ func (s *Space) cold(r *images.Registry, name string) string {
 	}
 	config := *c.Config.DeepCopy()
 	config.Labels = map[string]string{"of": s.ns + name}
-	var own v1.Image
-	if own, err = mutate.Config(img, config); err != nil {
+	var labeled v1.Image
+	if labeled, err = mutate.Config(img, config); err != nil {
 		s.t.Fatal(err)
 	}
 	repo := s.ns + "/" + name
-	if err := r.PushImage(s.t.Context(), "docker.io/"+repo+":1", own); err != nil {
+	if err := r.PushImage(s.t.Context(), "docker.io/"+repo+":1", labeled); err != nil {
 		s.t.Fatal(err)
 	}
 	return repo
@@ -78,8 +78,8 @@ func imageBox(name, image, more string, steps ...string) string {
 }
 
 func TestImagePullPolicies(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		repo := s.cold(s.Open, "policy")
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		repo := s.pushImage(s.Open, "policy")
 		s.Pod("absent", "containers:\n"+imageBox("c", repo+":1", "imagePullPolicy: Never", "sleep"))
 		p := s.Waiting("absent", "c", "ErrImageNeverPull")
 		s.contains("the message", status(p, "c").State.Waiting.Message, repo, "Never")
@@ -112,7 +112,7 @@ func TestImagePullPolicies(t *testing.T) {
 }
 
 func TestMissingImageBacksOffAndRecovers(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		image := s.ns + "/late:1"
 		s.Pod("late", "containers:\n"+imageBox("c", image, "", "sleep"))
 		p := s.Waiting("late", "c", "ErrImagePull")
@@ -122,14 +122,14 @@ func TestMissingImageBacksOffAndRecovers(t *testing.T) {
 		s.contains("the message", status(p, "c").State.Waiting.Message, "Back-off pulling image \""+image+"\"")
 		s.Event("late", "BackOff: Back-off pulling image")
 		s.Event("late", "Failed: Error: ImagePullBackOff")
-		s.whySays("late", "ImagePullBackOff", image)
-		s.cold(s.Open, "late")
+		s.waitWhy("late", "ImagePullBackOff", image)
+		s.pushImage(s.Open, "late")
 		s.Running("late")
 	})
 }
 
 func TestInvalidImageNameIsReported(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("odd", "containers:\n"+imageBox("c", "Not/An_Image:UP:CASE", "", "sleep"))
 		p := s.Waiting("odd", "c", "InvalidImageName")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "Not/An_Image:UP:CASE")
@@ -156,8 +156,8 @@ func refusedPull(p *corev1.Pod) bool {
 }
 
 func TestPrivateImageRequiresCredentials(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
-		repo := s.cold(s.Private, "mine")
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
+		repo := s.pushImage(s.Private, "mine")
 		image := privateHost + "/" + repo + ":1"
 		pod := func(name, more, policy string) string {
 			return podYAML(name, "", more+"\ncontainers:\n"+imageBox("c", image, "imagePullPolicy: "+policy, "sleep"))
@@ -180,8 +180,8 @@ func TestPrivateImageRequiresCredentials(t *testing.T) {
 		}
 		// A new agent knows it, too.
 		s.Remove("strangers")
-		s.Gone("bare")
-		s.Killed()
+		s.WaitDeleted("bare")
+		s.KillAndRestartAgent()
 		s.Put("later", pod("later", "", "IfNotPresent"))
 		s.Wait("later", "refused", refusedPull)
 		s.Put("later", pullSecret("new", privatePassword)+"---\n"+pod("later2", "imagePullSecrets: [{name: new}]", "Never"))
@@ -190,9 +190,9 @@ func TestPrivateImageRequiresCredentials(t *testing.T) {
 }
 
 func TestPullSecretsFromFiles(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		pod := func(name, secret string) string {
-			repo := s.cold(s.Private, name)
+			repo := s.pushImage(s.Private, name)
 			return podYAML(name, "", "imagePullSecrets: [{name: "+secret+"}]\ncontainers:\n"+imageBox("c", privateHost+"/"+repo+":1", "", "sleep"))
 		}
 		s.Put("right", pullSecret("right-key", privatePassword)+"---\n"+pod("right", "right-key"))
@@ -219,8 +219,8 @@ func TestPullSecretsFromFiles(t *testing.T) {
 }
 
 func TestScenario05_TwentyPodsShareOnePull(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		repo := s.cold(s.Open, "shared")
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		repo := s.pushImage(s.Open, "shared")
 		release := s.Open.BlockBlobs(repo)
 		defer release()
 		var list strings.Builder
@@ -237,15 +237,15 @@ func TestScenario05_TwentyPodsShareOnePull(t *testing.T) {
 		for i := range 20 {
 			s.Phase(fmt.Sprintf("p%d", i), corev1.PodSucceeded)
 		}
-		img, err := archive(images.TestboxRef)
+		img, err := findArchive(images.TestboxRef)
 		if err != nil {
 			t.Fatal(err)
 		}
-		one, err := images.Load(img.Path)
+		loaded, err := images.Load(img.Path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		layers, err := one.Layers()
+		layers, err := loaded.Layers()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,11 +256,11 @@ func TestScenario05_TwentyPodsShareOnePull(t *testing.T) {
 }
 
 func TestScenario05_ImagesOfPodArePulledInParallel(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		var spec strings.Builder
 		var repos []string
 		for i := range 5 {
-			repo := s.cold(s.Open, fmt.Sprintf("five-%d", i))
+			repo := s.pushImage(s.Open, fmt.Sprintf("five-%d", i))
 			defer s.Open.BlockBlobs(repo)()
 			repos = append(repos, repo)
 			spec.WriteString(imageBox(fmt.Sprintf("c%d", i), repo+":1", "", "serve 808"+fmt.Sprint(i)))
@@ -277,29 +277,29 @@ func TestScenario05_ImagesOfPodArePulledInParallel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.whySays("five", "PullImage", repos[0])
+		s.waitWhy("five", "PullImage", repos[0])
 	})
 }
 
 // TestPullReportsProgress: of a large image of which half has come.
 func TestPullReportsProgress(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		const size = 8 << 20
-		repo := s.large(s.Open, "large", size)
+		repo := s.pushLargeImage(s.Open, "large", size)
 		release := s.Open.BlockBlobsHalfway(repo)
 		defer release()
 		s.Pod("large", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
-		said := regexp.MustCompile(regexp.QuoteMeta(repo) + `:1, for 1 pods; downloads of the runtime: ([0-9.]+) of ([0-9.]+) MiB`)
+		progress := regexp.MustCompile(regexp.QuoteMeta(repo) + `:1, for 1 pods; downloads of the runtime: ([0-9.]+) of ([0-9.]+) MiB`)
 		var out string
 		err := hosts.WaitFor(t.Context(), "half of the image to be here", func() (bool, error) {
 			out, _ = s.Try("why", "-n", s.ns, "large")
-			m := said.FindStringSubmatch(out)
+			m := progress.FindStringSubmatch(out)
 			if m == nil {
 				return false, nil
 			}
-			here, _ := strconv.ParseFloat(m[1], 64)
-			whole, _ := strconv.ParseFloat(m[2], 64)
-			return here >= 3.5 && whole >= 8 && here < whole, nil // other tests' pulls are in it too
+			downloaded, _ := strconv.ParseFloat(m[1], 64)
+			total, _ := strconv.ParseFloat(m[2], 64)
+			return downloaded >= 3.5 && total >= 8 && downloaded < total, nil // other tests' pulls are in it too
 		})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)

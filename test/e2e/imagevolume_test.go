@@ -11,18 +11,18 @@ import (
 )
 
 func TestImageVolumes(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("reads", "volumes:\n- {name: tools, image: {reference: 'busybox:1.36'}}\n- {name: far, image: {reference: '"+images.StressRef+"'}}\ncontainers:\n"+
 			box("c", "volumeMounts: [{name: tools, mountPath: /tools}, {name: tools, mountPath: /bin-only, subPath: bin}, {name: far, mountPath: /far}]",
 				"ls /tools", "ls /bin-only", "ls /far", end, "sleep"))
-		if !s.has("image volumes") {
+		if !s.supports("image volumes") {
 			s.Waiting("reads", "c", "CreateContainerConfigError")
 			s.contains("describe", s.Berth("describe", "-n", s.ns, "reads"), "image volumes need containerd 2.1 or newer, this node has 1.6")
 			return
 		}
 		s.Running("reads")
-		said := s.Report("reads", "c")
-		s.contains("its log", said, "bin", "busybox")
+		log := s.WaitOutput("reads", "c")
+		s.contains("its log", log, "bin", "busybox")
 		if out, err := s.Try("exec", "-n", s.ns, "reads", "-c", "c", "--", "/bin/testbox", "write", "/tools/x", "y"); err == nil || !strings.Contains(out, "read-only") {
 			t.Errorf("it can be written to: %v %s", err, out)
 		}
@@ -31,7 +31,7 @@ func TestImageVolumes(t *testing.T) {
 		s.Waiting("lacks", "c", "ErrImageNeverPull")
 
 		// One whose image has gone is pulled again for the next start.
-		repo := s.cold(s.Open, "volume")
+		repo := s.pushImage(s.Open, "volume")
 		s.Pod("lost", "volumes: [{name: v, image: {reference: '"+repo+":1'}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "ls /v", end, "sleep"))
 		s.Running("lost")
 		if _, err := s.Host.Image.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: "docker.io/" + repo + ":1"}}); err != nil {
@@ -39,6 +39,6 @@ func TestImageVolumes(t *testing.T) {
 		}
 		s.Berth("restart", "-n", s.ns, "lost")
 		s.Wait("lost", "restarted", func(p *corev1.Pod) bool { c := status(p, "c"); return c.RestartCount == 1 && c.State.Running != nil })
-		s.contains("its log", s.Report("lost", "c"), "bin")
+		s.contains("its log", s.WaitOutput("lost", "c"), "bin")
 	})
 }

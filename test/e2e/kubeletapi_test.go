@@ -40,19 +40,19 @@ import (
 )
 
 // clients signs certificates of those who ask a node.
-type clients struct {
+type clientCA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	file string
 }
 
-func newClients(t *testing.T) *clients {
+func newClientCA(t *testing.T) *clientCA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &clients{key: key, file: filepath.Join(t.TempDir(), "ca.crt"), cert: &x509.Certificate{
+	c := &clientCA{key: key, file: filepath.Join(t.TempDir(), "ca.crt"), cert: &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "clients"}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}}
@@ -67,7 +67,7 @@ func newClients(t *testing.T) *clients {
 }
 
 // config is for a user of a group at a port of this machine.
-func (c *clients) config(t *testing.T, port int, name, group string) *rest.Config {
+func (c *clientCA) config(t *testing.T, port int, name, group string) *rest.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -80,14 +80,14 @@ func (c *clients) config(t *testing.T, port int, name, group string) *rest.Confi
 	if err != nil {
 		t.Fatal(err)
 	}
-	packed, err := x509.MarshalECPrivateKey(key)
+	keyDER, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &rest.Config{Host: fmt.Sprintf("https://127.0.0.1:%d", port), TLSClientConfig: rest.TLSClientConfig{
 		Insecure: true,
 		CertData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		KeyData:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: packed}),
+		KeyData:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
 	}}
 }
 
@@ -101,13 +101,13 @@ func freePort(t *testing.T) int {
 }
 
 // asked is a node whose API is asked by a master.
-type asked struct {
-	*Space
+type kubeletClient struct {
+	*Namespace
 	config *rest.Config
 	http   *http.Client
 }
 
-func (a *asked) get(path string) (int, string) {
+func (a *kubeletClient) get(path string) (int, string) {
 	a.t.Helper()
 	req, err := http.NewRequestWithContext(a.t.Context(), http.MethodGet, a.config.Host+path, nil)
 	if err != nil {
@@ -125,7 +125,7 @@ func (a *asked) get(path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func (a *asked) url(path string) *url.URL {
+func (a *kubeletClient) url(path string) *url.URL {
 	u, err := url.Parse(a.config.Host + path)
 	if err != nil {
 		a.t.Fatal(err)
@@ -134,7 +134,7 @@ func (a *asked) url(path string) *url.URL {
 }
 
 // executor is client-go's own, by SPDY or by WebSocket.
-func (a *asked) executor(ws bool, path string) remotecommand.Executor {
+func (a *kubeletClient) executor(ws bool, path string) remotecommand.Executor {
 	a.t.Helper()
 	e, err := remotecommand.NewSPDYExecutor(a.config, http.MethodPost, a.url(path))
 	if ws {
@@ -151,12 +151,12 @@ func TestKubeletAPI(t *testing.T) {
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			who, port := newClients(t), freePort(t)
-			s := own(t, v, nodeOptions{CNI: true, Config: map[string]any{
+			ca, port := newClientCA(t), freePort(t)
+			s := newNode(t, v, nodeOptions{CNI: true, Config: map[string]any{
 				"address": "127.0.0.1", "port": port, "maxPods": 42,
-				"authentication": map[string]any{"x509": map[string]any{"clientCAFile": who.file}},
+				"authentication": map[string]any{"x509": map[string]any{"clientCAFile": ca.file}},
 			}})
-			a := &asked{Space: s, config: who.config(t, port, "admin", "system:masters")}
+			a := &kubeletClient{Namespace: s, config: ca.config(t, port, "admin", "system:masters")}
 			var err error
 			if a.http, err = rest.HTTPClientFor(a.config); err != nil {
 				t.Fatal(err)
@@ -168,26 +168,26 @@ func TestKubeletAPI(t *testing.T) {
 				"- {name: web, image: 'nginx:1.14.2', readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}, resources: {limits: {cpu: 500m, memory: 64Mi}}}\n")
 			a.Pod("again", "containers:\n"+sh("c", "", `echo "run once"; exit 3`))
 			a.Running("talks")
-			a.whoGetsIn(who, port)
-			a.exec()
-			a.attach()
-			a.logs()
-			a.forward()
-			a.figures()
-			a.looks()
-			a.run()
+			a.checkAuth(ca, port)
+			a.checkExec()
+			a.checkAttach()
+			a.checkLogs()
+			a.checkPortForward()
+			a.checkStatsAndMetrics()
+			a.checkEndpoints()
+			a.checkRun()
 		})
 	}
 }
 
-func (a *asked) whoGetsIn(who *clients, port int) {
-	other := who.config(a.t, port, "jane", "dev")
-	for name, config := range map[string]*rest.Config{"Forbidden": other, "Unauthorized": {Host: a.config.Host, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}} {
+func (a *kubeletClient) checkAuth(ca *clientCA, port int) {
+	forbidden := ca.config(a.t, port, "jane", "dev")
+	for name, config := range map[string]*rest.Config{"Forbidden": forbidden, "Unauthorized": {Host: a.config.Host, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}} {
 		client, err := rest.HTTPClientFor(config)
 		if err != nil {
 			a.t.Fatal(err)
 		}
-		code, body := (&asked{Space: a.Space, config: config, http: client}).get("/pods")
+		code, body := (&kubeletClient{Namespace: a.Namespace, config: config, http: client}).get("/pods")
 		if code != http.StatusForbidden && code != http.StatusUnauthorized || !strings.HasPrefix(body, name) {
 			a.t.Errorf("%s: %d %s", name, code, body)
 		}
@@ -205,23 +205,23 @@ func (a *asked) whoGetsIn(who *clients, port int) {
 	}
 }
 
-func (a *asked) exec() {
+func (a *kubeletClient) checkExec() {
 	path := "/exec/" + a.ns + "/talks/c?" + url.Values{"command": {"sh", "-c", "cat; echo out; echo err >&2; exit 7"}, "input": {"1"}, "output": {"1"}, "error": {"1"}}.Encode()
-	big := strings.Repeat("0123456789abcdef", 64<<10) // more than any buffer on the way
+	input := strings.Repeat("0123456789abcdef", 64<<10) // more than any buffer on the way
 	for name, ws := range map[string]bool{"SPDY": false, "WebSocket": true} {
 		var out, errs bytes.Buffer
-		err := a.executor(ws, path).StreamWithContext(a.t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader(big), Stdout: &out, Stderr: &errs})
+		err := a.executor(ws, path).StreamWithContext(a.t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errs})
 		var code clientexec.CodeExitError
-		if !errors.As(err, &code) || code.Code != 7 || out.String() != big+"out\n" || errs.String() != "err\n" {
+		if !errors.As(err, &code) || code.Code != 7 || out.String() != input+"out\n" || errs.String() != "err\n" {
 			a.t.Errorf("%s: %v, %d bytes, %q", name, err, out.Len(), errs.String())
 		}
 		out.Reset()
 		tty := "/exec/" + a.ns + "/talks/c?input=1&output=1&tty=1&" + url.Values{"command": {"sh", "-c", "until stty size | grep '33 77'; do sleep 0.1; done"}}.Encode()
-		in, typing := io.Pipe()
+		in, stdin := io.Pipe()
 		err = a.executor(ws, tty).StreamWithContext(a.t.Context(), remotecommand.StreamOptions{
-			Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: &oneSize{},
+			Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: &fixedSize{},
 		})
-		_ = typing.Close()
+		_ = stdin.Close()
 		if err != nil || !strings.HasSuffix(out.String(), "33 77\r\n") {
 			a.t.Errorf("%s on a terminal: %v %q", name, err, out.String())
 		}
@@ -235,39 +235,39 @@ func (a *asked) exec() {
 }
 
 // oneSize is a terminal whose size does not change.
-type oneSize struct{ told bool }
+type fixedSize struct{ sent bool }
 
-func (o *oneSize) Next() *remotecommand.TerminalSize {
-	if o.told {
+func (o *fixedSize) Next() *remotecommand.TerminalSize {
+	if o.sent {
 		return nil
 	}
-	o.told = true
+	o.sent = true
 	return &remotecommand.TerminalSize{Width: 77, Height: 33}
 }
 
-func (a *asked) attach() {
+func (a *kubeletClient) checkAttach() {
 	for name, ws := range map[string]bool{"SPDY": false, "WebSocket": true} {
-		ctx, cancel := context.WithTimeout(a.t.Context(), waitBound)
-		in, typing := io.Pipe()
-		shown, out := io.Pipe()
+		ctx, cancel := context.WithTimeout(a.t.Context(), waitTimeout)
+		in, stdin := io.Pipe()
+		stdout, out := io.Pipe()
 		done := make(chan error, 1)
 		go func() {
 			done <- a.executor(ws, "/attach/"+a.ns+"/talks/c?input=1&output=1").StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out})
 			_ = out.Close()
 		}()
-		go func() { _, _ = fmt.Fprintln(typing, name) }()
+		go func() { _, _ = fmt.Fprintln(stdin, name) }()
 		want, got := "got "+name+"\n", make([]byte, len("got "+name+"\n"))
-		if _, err := io.ReadFull(shown, got); err != nil || string(got) != want {
+		if _, err := io.ReadFull(stdout, got); err != nil || string(got) != want {
 			a.t.Errorf("attach by %s: %q, %v", name, got, err)
 		}
 		cancel()
-		_ = typing.Close()
-		_ = shown.Close()
+		_ = stdin.Close()
+		_ = stdout.Close()
 		<-done
 	}
 }
 
-func (a *asked) logs() {
+func (a *kubeletClient) checkLogs() {
 	path := "/containerLogs/" + a.ns
 	a.Wait("again", "to have run again", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
 	for query, want := range map[string]string{
@@ -287,12 +287,12 @@ func (a *asked) logs() {
 			a.t.Errorf("%s: %d %s", query, code, body)
 		}
 	}
-	a.follow()
+	a.checkLogFollow()
 }
 
 // follow sees a line that is written while the log is followed.
-func (a *asked) follow() {
-	ctx, cancel := context.WithTimeout(a.t.Context(), waitBound)
+func (a *kubeletClient) checkLogFollow() {
+	ctx, cancel := context.WithTimeout(a.t.Context(), waitTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.config.Host+"/containerLogs/"+a.ns+"/talks/c?follow=true&tailLines=1", nil)
 	if err != nil {
@@ -312,7 +312,7 @@ func (a *asked) follow() {
 	}
 }
 
-func (a *asked) forward() {
+func (a *kubeletClient) checkPortForward() {
 	for name, tunnel := range map[string]bool{"SPDY": false, "WebSocket": true} {
 		u := a.url("/portForward/" + a.ns + "/talks")
 		rt, up, err := spdy.RoundTripperFor(a.config)
@@ -366,7 +366,7 @@ func (a *asked) forward() {
 }
 
 // families asks for a page of figures.
-func (a *asked) families(path string) map[string]map[string]float64 {
+func (a *kubeletClient) scrape(path string) map[string]map[string]float64 {
 	code, body := a.get(path)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	all, err := parser.TextToMetricFamilies(strings.NewReader(body))
@@ -390,7 +390,7 @@ func (a *asked) families(path string) map[string]map[string]float64 {
 	return out
 }
 
-func (a *asked) figures() {
+func (a *kubeletClient) checkStatsAndMetrics() {
 	var sum stats.Summary
 	code, body := a.get("/stats/summary")
 	if err := json.Unmarshal([]byte(body), &sum); code != 200 || err != nil {
@@ -425,7 +425,7 @@ func (a *asked) figures() {
 	if !found {
 		a.t.Errorf("there is no pod: %s", body)
 	}
-	r := a.families("/metrics/resource")
+	r := a.scrape("/metrics/resource")
 	for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_start_time_seconds"} {
 		if r[name]["talks/web"] <= 0 {
 			a.t.Errorf("%s is %v", name, r[name])
@@ -434,23 +434,23 @@ func (a *asked) figures() {
 	if r["pod_memory_working_set_bytes"]["talks/"] < r["container_memory_working_set_bytes"]["talks/web"] || r["node_cpu_usage_seconds_total"]["/"] <= 0 {
 		a.t.Errorf("figures of pod and node: %v", r)
 	}
-	c := a.families("/metrics/cadvisor")
-	for name, of := range map[string]string{
+	c := a.scrape("/metrics/cadvisor")
+	for name, key := range map[string]string{
 		"container_cpu_usage_seconds_total": "talks/web", "container_memory_working_set_bytes": "talks/web", "container_memory_rss": "talks/web",
 		"container_spec_cpu_quota": "talks/web", "container_spec_memory_limit_bytes": "talks/web", "container_processes": "talks/c",
 		"container_network_receive_bytes_total": "talks/eth0", "container_network_transmit_bytes_total": "talks/eth0",
 		"machine_cpu_cores": "/", "machine_memory_bytes": "/",
 	} {
-		if c[name][of] <= 0 {
-			a.t.Errorf("%s of %s is %v", name, of, c[name])
+		if c[name][key] <= 0 {
+			a.t.Errorf("%s of %s is %v", name, key, c[name])
 		}
 	}
-	if p := a.families("/metrics/probes"); p["prober_probe_total"]["talks/web"] <= 0 || len(p) > 2 {
+	if p := a.scrape("/metrics/probes"); p["prober_probe_total"]["talks/web"] <= 0 || len(p) > 2 {
 		a.t.Errorf("probes: %v", p)
 	}
 }
 
-func (a *asked) looks() {
+func (a *kubeletClient) checkEndpoints() {
 	for path, want := range map[string]string{
 		"/healthz": "ok", "/configz": `"maxPods":42`, "/pods": `"name":"talks"`, "/runningpods/": `"image":"nginx:1.14.2"`, "/metrics": "kubelet_running_pods ",
 		"/logs/": "<a href=",
@@ -461,7 +461,7 @@ func (a *asked) looks() {
 	}
 }
 
-func (a *asked) run() {
+func (a *kubeletClient) checkRun() {
 	for query, want := range map[string]string{"cmd=echo+one+two": "200 one two", "cmd=false": "500 command 'false' failed: command terminated with exit code 1: "} {
 		resp, err := a.http.Post(a.config.Host+"/run/"+a.ns+"/talks/c?"+query, "", nil)
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestRestartPolicies(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("never-ok", "restartPolicy: Never\ncontainers:\n"+box("c", "", "exit 0"))
 		s.Pod("never-bad", "restartPolicy: Never\ncontainers:\n"+box("c", "", "exit 5")+box("d", "", "exit 0"))
 		s.Pod("on-failure", "restartPolicy: OnFailure\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
@@ -45,7 +45,7 @@ func TestRestartPolicies(t *testing.T) {
 }
 
 func TestCrashLoopBackOffIsReported(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("crash", "containers:\n"+box("c", "", "print bye", "exit 7")+box("good", "", "sleep"))
 		p := s.Waiting("crash", "c", "CrashLoopBackOff")
 		c := status(p, "c")
@@ -58,16 +58,16 @@ func TestCrashLoopBackOffIsReported(t *testing.T) {
 		if p.Status.Phase != corev1.PodRunning || condition(p, corev1.PodReady) != corev1.ConditionFalse {
 			t.Errorf("phase %s, conditions %+v", p.Status.Phase, p.Status.Conditions)
 		}
-		w, err := s.Client.Why(t.Context(), s.ns, "crash")
+		explanation, err := s.Client.Why(t.Context(), s.ns, "crash")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i := slices.IndexFunc(w.WaitingFor, func(x nodeapi.WaitReason) bool { return x.Reason == "CrashLoopBackOff" && x.Target == "c" }); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
-			t.Errorf("why: %+v", w.WaitingFor)
+		if i := slices.IndexFunc(explanation.WaitingFor, func(x nodeapi.WaitReason) bool { return x.Reason == "CrashLoopBackOff" && x.Target == "c" }); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
+			t.Errorf("why: %+v", explanation.WaitingFor)
 		}
-		await(t, "describe to tell the next try", func() bool { // at other times it is being tried
-			_, rest, told := strings.Cut(s.Berth("describe", "-n", s.ns, "crash"), "CrashLoopBackOff")
-			return told && strings.Contains(strings.Split(rest, "Last State:")[0], "Next Retry:")
+		waitFor(t, "describe to tell the next try", func() bool { // at other times it is being tried
+			_, rest, found := strings.Cut(s.Berth("describe", "-n", s.ns, "crash"), "CrashLoopBackOff")
+			return found && strings.Contains(strings.Split(rest, "Last State:")[0], "Next Retry:")
 		})
 		p = s.Wait("crash", "restarted three times", func(p *corev1.Pod) bool { return status(p, "c").RestartCount >= 3 })
 		if status(p, "good").RestartCount != 0 {
@@ -78,7 +78,7 @@ func TestCrashLoopBackOffIsReported(t *testing.T) {
 }
 
 func TestInitContainersRunInOrderAndAreRetried(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		s.Pod("order", `
 			volumes: [{name: v, emptyDir: {}}]
@@ -93,7 +93,7 @@ func TestInitContainersRunInOrderAndAreRetried(t *testing.T) {
 			condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
 			t.Errorf("while it initializes: %s", brief(p))
 		}
-		if got := s.Report("order", "main"); !strings.HasPrefix(got, "one\ntwo\ntwo\nthree\n") {
+		if got := s.WaitOutput("order", "main"); !strings.HasPrefix(got, "one\ntwo\ntwo\nthree\n") {
 			t.Errorf("they ran so: %q", got)
 		}
 		p = s.Running("order")
@@ -110,25 +110,25 @@ func TestInitContainersRunInOrderAndAreRetried(t *testing.T) {
 }
 
 func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
-		life := func(name string) string {
+		script := func(name string) string {
 			return fmt.Sprintf("echo start-%s >> /v/log; trap 'echo stop-%s >> /v/log; exit 0' TERM; while :; do sleep 0.05; done", name, name)
 		}
 		s.Pod("cars", `
 			terminationGracePeriodSeconds: 20
 			volumes: [{name: v, hostPath: {path: `+dir+`}}]
 			initContainers:
-			`+sh("a", "restartPolicy: Always, "+mount, life("a"))+`
+			`+sh("a", "restartPolicy: Always, "+mount, script("a"))+`
 			`+sh("init", mount, "echo init >> /v/log")+`
-			`+sh("b", "restartPolicy: Always, "+mount, life("b"))+`
+			`+sh("b", "restartPolicy: Always, "+mount, script("b"))+`
 			containers:
-			`+sh("main", mount, life("main")))
+			`+sh("main", mount, script("main")))
 		s.Running("cars")
 		s.Wait("cars", "started", func(*corev1.Pod) bool { return strings.Contains(readFile(t, dir+"/log"), "start-main") })
 		s.Remove("cars")
-		s.Gone("cars")
+		s.WaitDeleted("cars")
 		got := strings.Fields(readFile(t, dir+"/log"))
 		// What a sidecar writes and what the next does are not in step: only the
 		// order that berth makes is looked at.
@@ -152,7 +152,7 @@ func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) 
 }
 
 func TestActiveDeadlineFailsPod(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		// A deadline counts from the start of the pod, which on a busy node may be
 		// long before its container runs: such a pod is right to fail too, and
 		// another with more time is asked about the container.
@@ -175,32 +175,32 @@ func TestActiveDeadlineFailsPod(t *testing.T) {
 }
 
 func TestImageChangeRestartsContainerInPlace(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		text := podYAML("edit", "", "containers:\n"+box("c", "", "id", end, "sleep")+box("d", "", "sleep"))
 		s.Put("edit", text)
-		was := s.Running("edit")
+		before := s.Running("edit")
 		s.Put("edit", strings.Replace(text, "testbox:1", "testbox:user", 1))
 		p := s.Wait("edit", "on the new image", func(p *corev1.Pod) bool {
 			return strings.HasSuffix(status(p, "c").Image, "testbox:user") && status(p, "c").Ready
 		})
-		if p.UID != was.UID || p.Status.PodIP != was.Status.PodIP {
-			t.Errorf("it is another pod: %s %s, was %s %s", p.UID, p.Status.PodIP, was.UID, was.Status.PodIP)
+		if p.UID != before.UID || p.Status.PodIP != before.Status.PodIP {
+			t.Errorf("it is another pod: %s %s, was %s %s", p.UID, p.Status.PodIP, before.UID, before.Status.PodIP)
 		}
-		if c := status(p, "c"); c.RestartCount != 1 || status(p, "d").ContainerID != status(was, "d").ContainerID || status(p, "d").RestartCount != 0 {
+		if c := status(p, "c"); c.RestartCount != 1 || status(p, "d").ContainerID != status(before, "d").ContainerID || status(p, "d").RestartCount != 0 {
 			t.Error(brief(p))
 		}
-		s.contains("the log", s.Said("edit", "c", "uid=1000"), end[len("print "):])
+		s.contains("the log", s.WaitLog("edit", "c", "uid=1000"), end[len("print "):])
 		s.Event("edit", "Killing: Container c definition changed, will be restarted")
 	})
 }
 
 func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		text := func(n int) string {
 			return podYAML("edit", "", fmt.Sprintf("terminationGracePeriodSeconds: 5\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "on-term 300ms", "sleep"), n))
 		}
 		seen := map[string]bool{}
-		live := func(now map[string]*corev1.Pod) (n int) {
+		runningPods := func(now map[string]*corev1.Pod) (n int) {
 			for uid, p := range now {
 				seen[uid] = true
 				if status(p, "c").State.Running != nil {
@@ -209,7 +209,7 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 			}
 			return n
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		s.Put("edit", text(0))
 		first := s.Running("edit").UID
@@ -219,7 +219,7 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 			time.Sleep(30 * time.Millisecond) // edits come when they come: this waits for nothing
 		}
 		err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
-			if live(now) > 1 {
+			if runningPods(now) > 1 {
 				t.Error("two run at once")
 			}
 			for _, p := range now {
@@ -239,15 +239,15 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 }
 
 func TestPodWaitingForItsNameIsShown(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		text := func(n int) string {
 			return podYAML("held", "", fmt.Sprintf("terminationGracePeriodSeconds: 8\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "sleep"), n))
 		}
 		s.Put("held", text(0))
 		first := s.Running("held").UID
-		s.Said("held", "c", "ready")
+		s.WaitLog("held", "c", "ready")
 		s.Put("held", text(1))
-		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
 			for _, p := range now {
@@ -261,7 +261,7 @@ func TestPodWaitingForItsNameIsShown(t *testing.T) {
 			t.Fatalf("the successor is not shown: %v", err)
 		}
 		s.contains("ps", s.Berth("ps", "-n", s.ns), "held", "Terminating", "NameTaken")
-		s.whySays("held", "is terminating", "Another pod with this name is waiting for", "NameTaken", string(first))
+		s.waitWhy("held", "is terminating", "Another pod with this name is waiting for", "NameTaken", string(first))
 		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "held"), "start c") // of the one that has the name
 		s.Wait("held", "the successor to run", func(p *corev1.Pod) bool {
 			return p.UID != first && condition(p, corev1.PodReady) == corev1.ConditionTrue
@@ -270,7 +270,7 @@ func TestPodWaitingForItsNameIsShown(t *testing.T) {
 }
 
 func TestDeletedFileTerminatesPodWithGracePeriod(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		s.Pod("kind", "terminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
@@ -278,20 +278,20 @@ func TestDeletedFileTerminatesPodWithGracePeriod(t *testing.T) {
 		s.Pod("stubborn", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "ignore-term", "print ready", "sleep"))
 		s.Running("kind")
 		s.Wait("kind", "ready for TERM", func(*corev1.Pod) bool { return exists(dir + "/ready") })
-		s.Said("stubborn", "c", "ready")
+		s.WaitLog("stubborn", "c", "ready")
 		s.Running("stubborn")
-		began := time.Now()
+		start := time.Now()
 		s.Remove("stubborn")
 		p := s.Wait("stubborn", "terminating", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		if g := p.DeletionGracePeriodSeconds; g == nil || *g != 1 {
 			t.Errorf("its grace is %v", g)
 		}
-		s.Gone("stubborn")
-		if took := time.Since(began); took < time.Second {
+		s.WaitDeleted("stubborn")
+		if took := time.Since(start); took < time.Second {
 			t.Errorf("it was gone after %s, before its grace was over", took)
 		}
 		s.Remove("kind")
-		s.Gone("kind")
+		s.WaitDeleted("kind")
 		if got := readFile(t, dir+"/last"); got != "ended by itself\n" {
 			t.Errorf("its last words are %q", got)
 		}
@@ -300,7 +300,7 @@ func TestDeletedFileTerminatesPodWithGracePeriod(t *testing.T) {
 }
 
 func TestTerminationMessages(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("file", "restartPolicy: Never\ncontainers:\n"+
 			box("std", "", "write /dev/termination-log all is lost", "exit 1")+
 			box("own", "terminationMessagePath: /tmp/last", "write /tmp/last said elsewhere", "exit 1")+

@@ -16,7 +16,7 @@ import (
 // floodLines are what flood prints before its last words, in bursts.
 const floodLines = 200_000
 
-const flood = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i=$((i+1)); sleep 0.3; done; echo last words; exit 3`
+const floodScript = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i=$((i+1)); sleep 0.3; done; echo last words; exit 3`
 
 // TestScenario30_LogFloodStaysWithinLimits has a container print about ten MiB in
 // seconds and crash. Audits run once an hour, so only the growth of the log triggers its rotation.
@@ -25,12 +25,12 @@ func TestScenario30_LogFloodStaysWithinLimits(t *testing.T) {
 	o := nodeOptions{
 		Config: map[string]any{"containerLogMaxSize": "256Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "1h"},
 	}
-	alone(t, o, func(t *testing.T, s *Space) {
+	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
 		for i := range 4 {
 			name := fmt.Sprint("floods-", i)
-			followed := s.flood(name)
-			if !s.cutShort(name) {
-				s.flooded(name, followed)
+			followed := s.runFlood(name)
+			if !s.logTruncated(name) {
+				s.checkFloodLogs(name, followed)
 				return
 			}
 			t.Logf("the runtime has not written the last words of %s", name)
@@ -40,9 +40,9 @@ func TestScenario30_LogFloodStaysWithinLimits(t *testing.T) {
 }
 
 // flood has a pod print and crash, and returns what a follower got.
-func (s *Space) flood(name string) string {
+func (s *Namespace) runFlood(name string) string {
 	s.t.Helper()
-	s.Pod(name, "hostNetwork: true\nrestartPolicy: Never\ncontainers:\n"+sh("c", "", flood))
+	s.Pod(name, "hostNetwork: true\nrestartPolicy: Never\ncontainers:\n"+sh("c", "", floodScript))
 	s.Wait(name, "started", func(p *corev1.Pod) bool {
 		c := status(p, "c")
 		return c.State.Running != nil || c.State.Terminated != nil
@@ -63,9 +63,9 @@ func (s *Space) flood(name string) string {
 // cutShort reports whether the runtime itself has not written all that a container
 // printed: its shim gives containerd 2 s after the exit to read what is still in the
 // pipe, which is not enough where a busy machine does not let it run.
-func (s *Space) cutShort(name string) bool {
+func (s *Namespace) logTruncated(name string) bool {
 	s.t.Helper()
-	files := glob(s.t, filepath.Join(s.logFolder(name), "0.log*")) // the one that is written, then by age
+	files := glob(s.t, filepath.Join(s.logDir(name), "0.log*")) // the one that is written, then by age
 	text := readFile(s.t, files[0])
 	if text == "" {
 		text = readFile(s.t, files[len(files)-1])
@@ -74,40 +74,40 @@ func (s *Space) cutShort(name string) bool {
 }
 
 // logFolder is where the runtime writes the log of a pod's container c.
-func (s *Space) logFolder(name string) string {
+func (s *Namespace) logDir(name string) string {
 	s.t.Helper()
 	return filepath.Join(s.Agent.LogsDir, s.ns+"_"+name+"_"+string(s.Phase(name, corev1.PodFailed).UID), "c")
 }
 
-func (s *Space) flooded(name, followed string) {
+func (s *Namespace) checkFloodLogs(name, followed string) {
 	s.t.Helper()
 	if !strings.HasSuffix(followed, "\nlast words\n") {
 		s.t.Errorf("logs -f gave %d lines, the last of them %q", strings.Count(followed, "\n"), followed[max(len(followed)-100, 0):])
 	}
-	if kept := floodOf(s.t, s.Berth("logs", "-n", s.ns, name)); kept == 0 || kept == floodLines {
+	if kept := countFloodLines(s.t, s.Berth("logs", "-n", s.ns, name)); kept == 0 || kept == floodLines {
 		s.t.Errorf("%d of %d lines are kept", kept, floodLines)
 	}
 	if last := s.Berth("logs", "-n", s.ns, name, "--tail", "1"); last != "last words\n" {
 		s.t.Errorf("the last line is %q", last)
 	}
-	printed, left := int64(floodLines*50), int64(0)
-	for _, f := range glob(s.t, filepath.Join(s.logFolder(name), "*")) {
+	printed, onDisk := int64(floodLines*50), int64(0)
+	for _, f := range glob(s.t, filepath.Join(s.logDir(name), "*")) {
 		st, err := os.Stat(f)
 		if err != nil {
 			s.t.Fatal(err)
 		}
 		s.t.Logf("%s: %d bytes", filepath.Base(f), st.Size())
-		left += st.Size()
+		onDisk += st.Size()
 	}
-	if left > printed/2 { // no bound of time is asked for: only that the log was checked in between
-		s.t.Errorf("of %d bytes %d are on the disk", printed, left)
+	if onDisk > printed/2 { // no bound of time is asked for: only that the log was checked in between
+		s.t.Errorf("of %d bytes %d are on the disk", printed, onDisk)
 	}
-	s.counted("berth_container_logs_rotated_total", atLeast(3))
+	s.waitMetric("berth_container_logs_rotated_total", atLeast(3))
 }
 
 // floodOf returns the number of lines of a flood in a log. They must be consecutive and end with
 // the last words.
-func floodOf(t *testing.T, text string) (kept int) {
+func countFloodLines(t *testing.T, text string) (count int) {
 	t.Helper()
 	last, line := 0, ""
 	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
@@ -115,14 +115,14 @@ func floodOf(t *testing.T, text string) (kept int) {
 			continue
 		}
 		n, err := strconv.Atoi(line)
-		if err != nil || kept > 0 && n != last+1 {
+		if err != nil || count > 0 && n != last+1 {
 			t.Fatalf("%q after line %d", line, last)
 		}
 		last = n
-		kept++
+		count++
 	}
 	if line != "last words" {
 		t.Errorf("the log ends with %q", line)
 	}
-	return kept
+	return count
 }

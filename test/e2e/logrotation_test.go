@@ -17,7 +17,7 @@ import (
 
 // chatter prints numbered lines for some seconds, more than fits into one log
 // file, and crashes right after its last words.
-const chatter = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; done; echo last words; exit 3`
+const chatterScript = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; done; echo last words; exit 3`
 
 // TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts is row 30 of the scenarios: a
 // follower, and later readers, get every line of every run.
@@ -25,8 +25,8 @@ func TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts(t *testing.T) {
 	o := nodeOptions{CNI: false, Config: map[string]any{
 		"containerLogMaxSize": "20Ki", "containerLogMaxFiles": 50, "containerLogMaxWorkers": 2, "containerLogMonitorInterval": "3s",
 	}}
-	alone(t, o, func(t *testing.T, s *Space) {
-		s.Pod("chats", "hostNetwork: true\ncontainers:\n"+sh("c", "", chatter))
+	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
+		s.Pod("chats", "hostNetwork: true\ncontainers:\n"+sh("c", "", chatterScript))
 		s.Wait("chats", "started", func(p *corev1.Pod) bool {
 			c := status(p, "c")
 			return c.State.Running != nil || c.RestartCount > 0
@@ -50,7 +50,7 @@ func TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts(t *testing.T) {
 				t.Fatalf("run %d ends with %q", run, lines.Text())
 			}
 		}
-		s.rotatedLogs("chats")
+		s.checkRotatedLogs("chats")
 		s.Remove("chats")
 		for lines.Scan() { // the follower ends with the pod
 		}
@@ -64,7 +64,7 @@ var rotatedName = regexp.MustCompile(`^\d+\.log\.\d{8}-\d{6}(\.gz)?$`)
 
 // rotatedLogs looks at the log of the first run, which has ended and has been
 // rotated while it ran, by its files and by what logs prints of it.
-func (s *Space) rotatedLogs(pod string) {
+func (s *Namespace) checkRotatedLogs(pod string) {
 	t := s.t
 	p := s.Get(pod)
 	dir := filepath.Join(s.Agent.LogsDir, s.ns+"_"+pod+"_"+string(p.UID), "c")
@@ -72,7 +72,7 @@ func (s *Space) rotatedLogs(pod string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rotated, zipped := 0, 0
+	rotated, compressed := 0, 0
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), "0.log.") {
 			continue
@@ -82,28 +82,28 @@ func (s *Space) rotatedLogs(pod string) {
 			t.Errorf("a rotated log is called %s", e.Name())
 		}
 		if strings.HasSuffix(e.Name(), ".gz") {
-			zipped++
+			compressed++
 		}
 	}
-	if rotated < 2 || zipped == 0 { // the newest is not, nor what was written to just now
-		t.Errorf("%d rotated logs, %d of them compressed: %v", rotated, zipped, entries)
+	if rotated < 2 || compressed == 0 { // the newest is not, nor what was written to just now
+		t.Errorf("%d rotated logs, %d of them compressed: %v", rotated, compressed, entries)
 	}
 	previous := func(args ...string) []string {
 		text := s.Berth(append([]string{"logs", "-p", "-n", s.ns, pod}, args...)...)
 		return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	}
-	whole := previous()
-	if len(whole) != 4001 || whole[0] != "line 1" || whole[4000] != "last words" {
-		t.Errorf("logs -p has %d lines, from %q to %q", len(whole), whole[0], whole[len(whole)-1])
+	all := previous()
+	if len(all) != 4001 || all[0] != "line 1" || all[4000] != "last words" {
+		t.Errorf("logs -p has %d lines, from %q to %q", len(all), all[0], all[len(all)-1])
 	}
-	if most := previous("--tail", "3500"); len(most) != 3500 || most[0] != "line 502" || most[3499] != "last words" {
-		t.Errorf("--tail 3500 has %d lines, from %q", len(most), most[0])
+	if lastLines := previous("--tail", "3500"); len(lastLines) != 3500 || lastLines[0] != "line 502" || lastLines[3499] != "last words" {
+		t.Errorf("--tail 3500 has %d lines, from %q", len(lastLines), lastLines[0])
 	}
 	var stamped, since []string
 	for range 20 { // the container goes on crashing: which life is the previous one may change meanwhile
 		stamped = previous("--timestamps")
-		at, _, _ := strings.Cut(stamped[1000], " ")
-		when, err := time.Parse(time.RFC3339Nano, at)
+		timestamp, _, _ := strings.Cut(stamped[1000], " ")
+		when, err := time.Parse(time.RFC3339Nano, timestamp)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,13 +115,13 @@ func (s *Space) rotatedLogs(pod string) {
 	if n := len(since); n < 3000 || n > 4001 || since[n-1] != stamped[4000] || since[0] != stamped[4001-n] {
 		t.Errorf("--since-time has %d lines, from %q", n, since[0])
 	}
-	s.counted("berth_container_logs_rotated_total", atLeast(2))
+	s.waitMetric("berth_container_logs_rotated_total", atLeast(2))
 }
 
 // TestLogsOfDeletedPodsAreRemoved leaves the folder of a pod that is no more,
 // and lets a container crash often enough that an instance of it is removed.
 func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		old := time.Now().Add(-time.Hour)
 		orphan := filepath.Join(s.Agent.LogsDir, s.ns+"_gone_11111111-2222-3333-4444-555555555555")
 		log := filepath.Join(orphan, "c", "0.log")
@@ -142,14 +142,14 @@ func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 		if err := os.Chtimes(first, old, old); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := withBound(t)
+		ctx, cancel := waitContext(t)
 		defer cancel()
 		err := hosts.WaitFor(ctx, "logs of what is gone to be collected", func() (bool, error) { return !exists(orphan) && !exists(first), nil })
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, kind := range []string{"pod_logs", "container_logs", "container"} { // at the end of a round
-			s.counted(`berth_garbage_collected_total{kind="`+kind+`"}`, atLeast(1))
+			s.waitMetric(`berth_garbage_collected_total{kind="`+kind+`"}`, atLeast(1))
 		}
 	})
 }

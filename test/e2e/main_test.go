@@ -18,15 +18,15 @@ import (
 	"berth/test/images"
 )
 
-// Bounds: what a test waits for at most. Far longer than anything takes on an
-// idle machine, because the machine may not be idle.
+// Timeouts of a wait. They are much longer than any operation takes on an idle machine, because
+// the machine may be busy.
 const (
-	waitBound = 4 * time.Minute
-	goneBound = 4 * time.Minute
+	waitTimeout     = 4 * time.Minute
+	deletionTimeout = 4 * time.Minute
 )
 
-// crashBase is the agents' first and longest wait between restarts.
-const crashBase = 2 * time.Second
+// restartBackOff is the initial and the maximum restart back-off of the agents.
+const restartBackOff = 2 * time.Second
 
 func TestMain(m *testing.M) {
 	hosts.SetDefaultParallelism(10)
@@ -40,13 +40,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// Node is a host with an agent, as tests see it.
+// Node is a host with an agent.
 type Node struct {
 	Host    *hosts.Host
 	Agent   *hosts.Agent
 	Client  *nodeapi.Client
-	Open    *images.Registry // serves docker.io to this node, and counts
-	Private *images.Registry // serves private.example to this node, for user "reader"
+	Open    *images.Registry // serves docker.io to this node without authentication
+	Private *images.Registry // serves private.example to this node, requires privateUser
 }
 
 const (
@@ -55,20 +55,20 @@ const (
 	privatePassword = "s3cret-word"
 )
 
-// shared are the nodes that most tests use, made by the first test that needs them.
-var shared = &pool{made: map[hosts.Version]func() (*Node, error){}, nodes: map[hosts.Version]*Node{}}
+// shared holds the nodes that most tests use. The first test that needs a node starts it.
+var shared = &pool{start: map[hosts.Version]func() (*Node, error){}, nodes: map[hosts.Version]*Node{}}
 
 type pool struct {
 	mu    sync.Mutex
-	made  map[hosts.Version]func() (*Node, error)
+	start map[hosts.Version]func() (*Node, error)
 	nodes map[hosts.Version]*Node
 }
 
 func (p *pool) get(v hosts.Version) (*Node, error) {
 	p.mu.Lock()
-	f, ok := p.made[v]
+	start, ok := p.start[v]
 	if !ok {
-		f = sync.OnceValues(func() (*Node, error) {
+		start = sync.OnceValues(func() (*Node, error) {
 			n, err := startNode(v, nodeOptions{CNI: true})
 			if err == nil {
 				p.mu.Lock()
@@ -77,10 +77,10 @@ func (p *pool) get(v hosts.Version) (*Node, error) {
 			}
 			return n, err
 		})
-		p.made[v] = f
+		p.start[v] = start
 	}
 	p.mu.Unlock()
-	return f()
+	return start()
 }
 
 func (p *pool) all() []*Node {
@@ -89,7 +89,7 @@ func (p *pool) all() []*Node {
 	return slices.Collect(maps.Values(p.nodes))
 }
 
-// artifacts are the program under test and the images, made once.
+// artifacts builds the program under test and the images, once.
 var artifacts = sync.OnceValues(func() (a struct {
 	berth  string
 	images []images.Archive
@@ -106,7 +106,7 @@ var artifacts = sync.OnceValues(func() (a struct {
 	return a, err
 })
 
-func archive(ref string) (images.Archive, error) {
+func findArchive(ref string) (images.Archive, error) {
 	a, err := artifacts()
 	if err != nil {
 		return images.Archive{}, err
@@ -116,7 +116,7 @@ func archive(ref string) (images.Archive, error) {
 			return x, nil
 		}
 	}
-	return images.Archive{}, fmt.Errorf("there is no image %s", ref)
+	return images.Archive{}, fmt.Errorf("image %s not found", ref)
 }
 
 type nodeOptions struct {
@@ -125,17 +125,17 @@ type nodeOptions struct {
 	Berth  map[string]any
 	Args   []string
 	Nodefs string     // see hosts.AgentOptions
-	LAN    *hosts.LAN // to plug the host into; its agent finds the node's addresses
-	Disk   string     // see hosts.Options; such a node has only the test program's image
-	// More is configuration that depends on the host; it wins over Config.
-	More func(*hosts.Host) (map[string]any, error)
+	LAN    *hosts.LAN // connects the host; the agent detects the node's addresses
+	Disk   string     // see hosts.Options; the node then has only the testbox image
+	// ConfigForHost returns configuration that depends on the host. It overrides Config.
+	ConfigForHost func(*hosts.Host) (map[string]any, error)
 }
 
-// startNode makes a host with an agent that answers.
+// startNode starts a host and an agent, and waits until the agent is ready.
 func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	made, err := artifacts()
+	built, err := artifacts()
 	if err != nil {
 		return nil, err
 	}
@@ -151,18 +151,18 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 	if n.Private, err = images.NewRegistry(images.RegistryOptions{User: privateUser, Password: privatePassword}); err != nil {
 		return n, err
 	}
-	var local []string
-	for _, a := range made.images {
+	var localImages []string
+	for _, a := range built.images {
 		if o.Disk != "" && a.Ref != images.TestboxRef {
 			continue
 		}
 		if a.Ref != images.PauseRef && !strings.HasPrefix(a.Ref, "docker.io/library/nginx:l") {
-			local = append(local, a.Path)
+			localImages = append(localImages, a.Path)
 		}
 	}
-	// With a tag of "latest" or none a pod asks the registry each time.
+	// With the tag "latest" or no tag, the default pull policy is Always.
 	for _, ref := range []string{images.StressRef, "docker.io/library/nginx:latest", "docker.io/library/busybox:latest"} {
-		a, err := archive(ref)
+		a, err := findArchive(ref)
 		if err != nil {
 			return n, err
 		}
@@ -170,29 +170,29 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 			return n, err
 		}
 	}
-	if n.Host, err = hosts.Start(ctx, hosts.Options{Version: v, CNI: o.CNI, Images: local, Disk: o.Disk, LAN: o.LAN}); err != nil {
+	if n.Host, err = hosts.Start(ctx, hosts.Options{Version: v, CNI: o.CNI, Images: localImages, Disk: o.Disk, LAN: o.LAN}); err != nil {
 		return n, err
 	}
 	if err := errors.Join(n.Open.HostsToml(n.Host.CertsDir(), "docker.io"), n.Private.HostsToml(n.Host.CertsDir(), privateHost)); err != nil {
 		return n, err
 	}
 	config := map[string]any{
-		"maxParallelImagePulls": 12, // tests hold several up at once
-		"crashLoopBackOff":      map[string]any{"maxContainerRestartPeriod": crashBase.String()},
+		"maxParallelImagePulls": 12, // tests block several pulls at the same time
+		"crashLoopBackOff":      map[string]any{"maxContainerRestartPeriod": restartBackOff.String()},
 		"clusterDNS":            []string{"10.96.0.10"},
 		"clusterDomain":         "cluster.local",
 		"allowedUnsafeSysctls":  []string{"net.core.somaxconn"},
 	}
 	maps.Copy(config, o.Config)
-	if o.More != nil {
-		more, err := o.More(n.Host)
+	if o.ConfigForHost != nil {
+		extra, err := o.ConfigForHost(n.Host)
 		if err != nil {
 			return n, err
 		}
-		maps.Copy(config, more)
+		maps.Copy(config, extra)
 	}
 	n.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: made.berth, Host: n.Host, Config: config, BerthConfig: o.Berth, Nodefs: o.Nodefs, DetectNodeIPs: o.LAN != nil,
+		Binary: built.berth, Host: n.Host, Config: config, BerthConfig: o.Berth, Nodefs: o.Nodefs, DetectNodeIPs: o.LAN != nil,
 		ExtraArgs: append([]string{"--node-labels", "zone=a,disk=ssd"}, o.Args...),
 		Env:       []string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 	})
@@ -208,24 +208,24 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 	return n, n.Agent.WaitReady(ctx)
 }
 
-// stop ends a node without pods and says what its pods or itself left behind.
+// stop stops a node whose pods are deleted. The error lists leftovers of the pods and of the node.
 func (n *Node) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), goneBound)
+	ctx, cancel := context.WithTimeout(context.Background(), deletionTimeout)
 	defer cancel()
 	var errs []error
 	if n.Agent != nil && n.Client != nil {
-		err := hosts.WaitFor(ctx, "nothing to be left of any pod", func() (bool, error) { return len(n.Host.PodLeftovers()) == 0, nil })
+		err := hosts.WaitFor(ctx, "pod leftovers to be removed", func() (bool, error) { return len(n.Host.PodLeftovers()) == 0, nil })
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%w:\n%s\n%s", err, strings.Join(n.Host.PodLeftovers(), "\n"), n.Agent.Log()))
 		}
 		for _, dir := range []string{filepath.Join(n.Agent.RootDir, "pods"), n.Agent.LogsDir, filepath.Join(n.Agent.LogsDir, "..", "containers")} {
 			if left, err := os.ReadDir(dir); err == nil && len(left) > 0 {
-				errs = append(errs, fmt.Errorf("files of pods are left in %s: %v", dir, left))
+				errs = append(errs, fmt.Errorf("pod files remain in %s: %v", dir, left))
 			}
 		}
 		errs = append(errs, n.Agent.Stop(ctx))
 		if strings.Contains(n.Agent.Log(), "DATA RACE") {
-			errs = append(errs, fmt.Errorf("the agent has a data race:\n%s", n.Agent.Log()))
+			errs = append(errs, fmt.Errorf("data race in the agent:\n%s", n.Agent.Log()))
 		}
 		n.Client.Close()
 	}
@@ -237,7 +237,7 @@ func (n *Node) stop() error {
 	if n.Host != nil {
 		errs = append(errs, n.Host.Stop())
 		if left := n.Host.Leftovers(); len(left) > 0 {
-			errs = append(errs, fmt.Errorf("the host left behind:\n%s", strings.Join(left, "\n")))
+			errs = append(errs, fmt.Errorf("leftovers of the host:\n%s", strings.Join(left, "\n")))
 		}
 	}
 	return errors.Join(errs...)

@@ -15,7 +15,7 @@ import (
 )
 
 // badFile waits until the node reports an invalid file of the test.
-func (s *Space) badFile(file string) nodeapi.InvalidManifest {
+func (s *Namespace) waitInvalidManifest(file string) nodeapi.InvalidManifest {
 	s.t.Helper()
 	path := s.path(file)
 	var found nodeapi.InvalidManifest
@@ -35,7 +35,7 @@ func (s *Space) badFile(file string) nodeapi.InvalidManifest {
 	return found
 }
 
-func (s *Space) notBad(file string) {
+func (s *Namespace) waitValidManifest(file string) {
 	s.t.Helper()
 	path := s.path(file)
 	err := hosts.WaitFor(s.t.Context(), path+" to be good", func() (bool, error) {
@@ -53,35 +53,35 @@ func (s *Space) notBad(file string) {
 }
 
 func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		good := podYAML("keep", "", "containers:\n"+box("c", "", "sleep"))
-		s.Put("keep", good)
-		was := s.Running("keep")
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		valid := podYAML("keep", "", "containers:\n"+box("c", "", "sleep"))
+		s.Put("keep", valid)
+		before := s.Running("keep")
 		for _, row := range []struct {
 			name, text, field, message string
 			line                       int
 		}{
-			{"a field that does not exist", good + "  imaginary: true\n", "spec.imaginary", "unknown field", strings.Count(good, "\n") + 1},
-			{"no YAML", good + "  x: [1, 2\n", "", "", 0},
-			{"a wrong type", strings.Replace(good, "terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: soon", 1), "spec.terminationGracePeriodSeconds", "", 7},
-			{"what validation refuses", strings.Replace(good, "name: c,", "name: Not_A_Label,", 1), "spec.containers[0].name", "Not_A_Label", 0},
-			{"the same key twice", good + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy", "duplicate", strings.Count(good, "\n") + 2},
+			{"a field that does not exist", valid + "  imaginary: true\n", "spec.imaginary", "unknown field", strings.Count(valid, "\n") + 1},
+			{"no YAML", valid + "  x: [1, 2\n", "", "", 0},
+			{"a wrong type", strings.Replace(valid, "terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: soon", 1), "spec.terminationGracePeriodSeconds", "", 7},
+			{"what validation refuses", strings.Replace(valid, "name: c,", "name: Not_A_Label,", 1), "spec.containers[0].name", "Not_A_Label", 0},
+			{"the same key twice", valid + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy", "duplicate", strings.Count(valid, "\n") + 2},
 		} {
 			s.Put("keep", row.text)
-			f := s.badFile("keep")
+			f := s.waitInvalidManifest("keep")
 			if row.field != "" && !strings.Contains(f.Field+" "+f.Message, row.field) || !strings.Contains(f.Message, row.message) || row.line != 0 && f.Line != row.line || !f.LastValidInUse {
 				t.Errorf("%s: %+v", row.name, f)
 			}
 			s.contains("ps", s.Berth("ps", "-n", s.ns), "keep", filepath.Base(s.path("keep")))
 			s.contains("the log", s.Agent.Log(), filepath.Base(s.path("keep")))
-			s.Put("keep", good)
-			s.notBad("keep")
+			s.Put("keep", valid)
+			s.waitValidManifest("keep")
 		}
-		if p := s.Get("keep"); p == nil || p.UID != was.UID || status(p, "c").RestartCount != 0 || p.DeletionTimestamp != nil {
+		if p := s.Get("keep"); p == nil || p.UID != before.UID || status(p, "c").RestartCount != 0 || p.DeletionTimestamp != nil {
 			t.Errorf("the pod did not go on: %s", brief(p))
 		}
 		s.Put("never", "kind: Pod\napiVersion: v1\nmetadata: {name: never, namespace: NS}\nspec: {containers: []}\n")
-		if f := s.badFile("never"); f.LastValidInUse || !strings.Contains(f.Field+f.Message, "spec.containers") {
+		if f := s.waitInvalidManifest("never"); f.LastValidInUse || !strings.Contains(f.Field+f.Message, "spec.containers") {
 			t.Errorf("%+v", f)
 		}
 		if out, err := s.Try("why", "-n", s.ns, "never"); err == nil || !strings.Contains(out, "spec.containers") {
@@ -93,38 +93,38 @@ func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 // TestNewFileDoesNotTakeOverPod adds one that comes first by name, and has the
 // agent restart.
 func TestNewFileDoesNotTakeOverPod(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		text := podYAML("taken", "", "containers:\n"+box("c", "", "sleep"))
 		s.Put("m", text)
-		was := s.Running("taken")
+		before := s.Running("taken")
 		s.Put("a", strings.Replace(text, "name: c", "name: d", 1))
-		same := func(when string) {
+		checkUnchanged := func(when string) {
 			t.Helper()
-			if f := s.badFile("a"); f.Message != "Pod "+s.ns+"/taken is already defined in "+s.path("m") {
+			if f := s.waitInvalidManifest("a"); f.Message != "Pod "+s.ns+"/taken is already defined in "+s.path("m") {
 				t.Errorf("%s: %+v", when, f)
 			}
-			s.notBad("m")
-			if p := s.Running("taken"); p.UID != was.UID || status(p, "c").ContainerID != status(was, "c").ContainerID || p.DeletionTimestamp != nil {
+			s.waitValidManifest("m")
+			if p := s.Running("taken"); p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID || p.DeletionTimestamp != nil {
 				t.Errorf("%s: %s", when, brief(p))
 			}
 		}
-		same("beside it")
+		checkUnchanged("beside it")
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		same("in the next life")
+		checkUnchanged("in the next life")
 		s.Remove("m")
-		s.notBad("a")
+		s.waitValidManifest("a")
 		s.Wait("taken", "of the other file", func(p *corev1.Pod) bool { return p.Spec.Containers[0].Name == "d" && status(p, "d").Ready })
 	})
 }
 
 func TestManyInvalidFilesAreHarmless(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		s.Pod("good", "containers:\n"+box("c", "", "sleep"))
-		was := s.Running("good")
+		before := s.Running("good")
 		random := rand.New(rand.NewPCG(1, 2))
-		good := podYAML("x", "", "containers:\n"+box("c", "", "sleep"))
+		valid := podYAML("x", "", "containers:\n"+box("c", "", "sleep"))
 		for i := range 200 {
 			text := make([]byte, random.IntN(3000))
 			for j := range text {
@@ -132,9 +132,9 @@ func TestManyInvalidFilesAreHarmless(t *testing.T) {
 			}
 			switch i % 4 {
 			case 1: // a manifest that breaks off
-				text = []byte(good[:random.IntN(len(good)-20)])
+				text = []byte(valid[:random.IntN(len(valid)-20)])
 			case 2: // with a byte changed for one that is no text
-				text = []byte(good)
+				text = []byte(valid)
 				text[random.IntN(len(text))] = 1
 			case 3:
 				text = []byte(strings.Repeat("[", 1+random.IntN(20000)))
@@ -159,14 +159,14 @@ func TestManyInvalidFilesAreHarmless(t *testing.T) {
 		}
 		s.Pod("after", "containers:\n"+box("c", "", "sleep"))
 		s.Running("after")
-		if p := s.Get("good"); p.UID != was.UID || status(p, "c").RestartCount != 0 {
+		if p := s.Get("good"); p.UID != before.UID || status(p, "c").RestartCount != 0 {
 			t.Errorf("the pod did not go on: %s", brief(p))
 		}
 	})
 }
 
 func TestManifestFormats(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		pod := func(name string) string { return podYAML(name, "", "containers:\n"+box("c", "", "sleep")) }
 		s.Put("several", pod("first")+"---\n"+configMap("cm", "a: b")+"---\n# nothing but a remark\n---\n"+pod("second"))
 		s.Put("json.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "json", "namespace": "NS"},
@@ -175,11 +175,11 @@ func TestManifestFormats(t *testing.T) {
 		for _, name := range []string{"first", "second", "json", "listed-a", "listed-b"} {
 			s.Running(name)
 		}
-		was := s.Get("first")
+		before := s.Get("first")
 		// One document less: its pod ends, the other does not notice.
 		s.Put("several", pod("first"))
-		s.Gone("second")
-		if p := s.Get("first"); p == nil || p.UID != was.UID {
+		s.WaitDeleted("second")
+		if p := s.Get("first"); p == nil || p.UID != before.UID {
 			t.Error("its neighbour in the file was made anew")
 		}
 	})

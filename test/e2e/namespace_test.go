@@ -25,21 +25,21 @@ import (
 	"berth/test/hosts"
 )
 
-// lacks says what a containerd cannot do. A test that needs it asks with
-// Space.has and looks for the clear refusal instead where it is not there.
-var lacks = map[hosts.Version]map[string]string{
+// unsupported lists the features that a containerd version does not have, with the reason. A test
+// that needs one calls Namespace.supports. Without support it checks the error instead.
+var unsupported = map[hosts.Version]map[string]string{
 	hosts.Version16: {
-		"image volumes":                         "containerd 1.6 does not know image volumes (added in 2.1)",
-		"recursive read-only mounts":            "containerd 1.6 does not know recursive read-only mounts (added in 2.0)",
-		"the user of a container in its status": "containerd 1.6 does not tell the user of a container (added in 2.0)",
-		"supplementalGroupsPolicy Strict":       "containerd 1.6 does not know supplementalGroupsPolicy (added in 2.0)",
-		"stop signals":                          "containerd 1.6 does not know a container's own stop signal: the image's is sent (added in 2.1)",
+		"image volumes":                         "containerd 1.6 does not support image volumes (added in 2.1)",
+		"recursive read-only mounts":            "containerd 1.6 does not support recursive read-only mounts (added in 2.0)",
+		"the user of a container in its status": "containerd 1.6 does not report the user of a container (added in 2.0)",
+		"supplementalGroupsPolicy Strict":       "containerd 1.6 does not support supplementalGroupsPolicy (added in 2.0)",
+		"stop signals":                          "containerd 1.6 ignores lifecycle.stopSignal and sends the image's stop signal (added in 2.1)",
 	},
 	hosts.Version2: {},
 }
 
-// Space is one test's part of a node: a namespace of its own.
-type Space struct {
+// Namespace is a node as one test sees it: the test's pods are in a namespace of their own.
+type Namespace struct {
 	*Node
 	t  *testing.T
 	ns string
@@ -48,12 +48,12 @@ type Space struct {
 	files map[string]bool
 }
 
-var spaces atomic.Int64
+var namespaceCount atomic.Int64
 
-var notName = regexp.MustCompile(`[^a-z0-9]+`)
+var nonNameChars = regexp.MustCompile(`[^a-z0-9]+`)
 
-// both runs body on the shared node of either containerd.
-func both(t *testing.T, body func(t *testing.T, s *Space)) {
+// forEachContainerd runs body on the shared node of each containerd version.
+func forEachContainerd(t *testing.T, body func(t *testing.T, s *Namespace)) {
 	t.Helper()
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -63,25 +63,25 @@ func both(t *testing.T, body func(t *testing.T, s *Space)) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			body(t, n.space(t))
+			body(t, n.newNamespace(t))
 		})
 	}
 }
 
-// alone runs body on a node of its own of either containerd.
-func alone(t *testing.T, o nodeOptions, body func(t *testing.T, s *Space)) {
+// forEachNewNode runs body on a new node for each containerd version.
+func forEachNewNode(t *testing.T, o nodeOptions, body func(t *testing.T, s *Namespace)) {
 	t.Helper()
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			body(t, own(t, v, o))
+			body(t, newNode(t, v, o))
 		})
 	}
 }
 
-// own is a node of the test's own.
-func own(t *testing.T, v hosts.Version, o nodeOptions) *Space {
+// newNode starts a node for the test and returns a namespace on it.
+func newNode(t *testing.T, v hosts.Version, o nodeOptions) *Namespace {
 	t.Helper()
 	n, err := startNode(v, o)
 	if err != nil {
@@ -92,58 +92,57 @@ func own(t *testing.T, v hosts.Version, o nodeOptions) *Space {
 			t.Error(err)
 		}
 	})
-	return n.space(t)
+	return n.newNamespace(t)
 }
 
-// space gives a test a namespace on the node, which is empty again at its end.
-func (n *Node) space(t *testing.T) *Space {
-	name := notName.ReplaceAllString(strings.ToLower(strings.TrimPrefix(strings.Split(t.Name(), "/")[0], "Test")), "-")
+// newNamespace returns a namespace for a test. The cleanup of the test deletes its pods.
+func (n *Node) newNamespace(t *testing.T) *Namespace {
+	name := nonNameChars.ReplaceAllString(strings.ToLower(strings.TrimPrefix(strings.Split(t.Name(), "/")[0], "Test")), "-")
 	if len(name) > 40 {
 		name = name[:40]
 	}
-	s := &Space{Node: n, t: t, ns: fmt.Sprintf("%s-%d", strings.Trim(name, "-"), spaces.Add(1)), files: map[string]bool{}}
-	// The first call decides when it is removed: after the pods, or the runtime would
-	// make the folders of their hostPaths again.
+	s := &Namespace{Node: n, t: t, ns: fmt.Sprintf("%s-%d", strings.Trim(name, "-"), namespaceCount.Add(1)), files: map[string]bool{}}
+	// Cleanups run in reverse order, so the first call of TempDir makes its directory outlive the
+	// pods. Otherwise the runtime would create the hostPath directories again.
 	_ = t.TempDir()
-	t.Cleanup(s.clear)
+	t.Cleanup(s.cleanUp)
 	return s
 }
 
-// has reports whether the node's containerd can do something; see lacks.
-func (s *Space) has(what string) bool {
-	why, missing := lacks[s.Host.Version][what]
+// supports reports whether the node's containerd has a feature; see unsupported.
+func (s *Namespace) supports(what string) bool {
+	reason, missing := unsupported[s.Host.Version][what]
 	if missing {
-		s.t.Log(why)
+		s.t.Log(reason)
 	}
 	return !missing
 }
 
-// clear takes the test's manifests away and waits until nothing of its pods is
-// left.
-func (s *Space) clear() {
+// cleanUp removes the test's manifests and waits until its pods are deleted.
+func (s *Namespace) cleanUp() {
 	s.mu.Lock()
 	files := s.files
 	s.files = map[string]bool{}
 	s.mu.Unlock()
 	if s.t.Failed() {
-		s.tell()
+		s.logDiagnostics()
 	}
 	for f := range files {
 		if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
 			s.t.Error(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), goneBound)
+	ctx, cancel := context.WithTimeout(context.Background(), deletionTimeout)
 	defer cancel()
 	err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool { return now != nil && len(now) == 0 })
 	if err != nil {
-		s.t.Errorf("pods of %s are still there: %v", s.ns, err)
-		s.tell()
+		s.t.Errorf("pods of namespace %s still exist: %v", s.ns, err)
+		s.logDiagnostics()
 	}
 }
 
-// tell logs what the agent knows of the test's pods.
-func (s *Space) tell() {
+// logDiagnostics logs the agent's log lines, and describe and why of all pods that are not ready.
+func (s *Namespace) logDiagnostics() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	list, err := s.Client.Pods(ctx, nodeapi.PodsRequest{Namespace: s.ns})
@@ -151,14 +150,14 @@ func (s *Space) tell() {
 		s.t.Log(err)
 		return
 	}
-	var said strings.Builder
+	var log strings.Builder
 	for line := range strings.Lines(s.Agent.Log()) {
 		if strings.Contains(line, s.ns) {
-			said.WriteString(line)
+			log.WriteString(line)
 		}
 	}
-	s.t.Logf("the agent says:\n%s", tailOf(said.String(), 6000))
-	// Last, for there it is found: those that are not as they should be.
+	s.t.Logf("agent log:\n%s", tail(log.String(), 6000))
+	// Last, where a reader looks first.
 	for _, p := range list.Items {
 		if condition(&p, corev1.PodReady) == corev1.ConditionTrue {
 			continue
@@ -169,16 +168,15 @@ func (s *Space) tell() {
 	}
 }
 
-func tailOf(text string, n int) string {
+func tail(text string, n int) string {
 	if cut := len(text) - n; cut > 0 {
 		return "…" + text[cut:]
 	}
 	return text
 }
 
-// Put writes a manifest file whole, as a careful user does. NS in the text
-// stands for the test's namespace.
-func (s *Space) Put(file, text string) {
+// Put writes a manifest file atomically. NS in the text is replaced by the test's namespace.
+func (s *Namespace) Put(file, text string) {
 	s.t.Helper()
 	path := s.path(file)
 	text = strings.ReplaceAll(text, "NS", s.ns)
@@ -191,7 +189,7 @@ func (s *Space) Put(file, text string) {
 	}
 }
 
-func (s *Space) path(file string) string {
+func (s *Namespace) path(file string) string {
 	if filepath.Ext(file) == "" {
 		file += ".yaml"
 	}
@@ -202,8 +200,8 @@ func (s *Space) path(file string) string {
 	return path
 }
 
-// Killed has the agent killed and begin again.
-func (s *Space) Killed() {
+// KillAndRestartAgent kills the agent with SIGKILL, starts it and waits until it is ready.
+func (s *Namespace) KillAndRestartAgent() {
 	s.t.Helper()
 	ctx := s.t.Context()
 	if err := errors.Join(s.Agent.Kill9(), s.Agent.Start(ctx), s.Agent.WaitReady(ctx)); err != nil {
@@ -211,22 +209,21 @@ func (s *Space) Killed() {
 	}
 }
 
-// Remove takes a manifest file away.
-func (s *Space) Remove(file string) {
+// Remove removes a manifest file.
+func (s *Namespace) Remove(file string) {
 	s.t.Helper()
 	if err := os.Remove(s.path(file)); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// Pod puts a manifest of one pod; spec is YAML, indented as one likes.
-func (s *Space) Pod(name, spec string) {
+// Pod puts a manifest of one pod. spec is YAML with any common indentation.
+func (s *Namespace) Pod(name, spec string) {
 	s.t.Helper()
 	s.Put(name, podYAML(name, "", spec))
 }
 
-// podYAML is a manifest; meta and spec are YAML of the fields below metadata
-// and spec.
+// podYAML returns a manifest. meta and spec are the YAML below metadata and spec.
 func podYAML(name, meta, spec string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s\n  namespace: NS\n", name)
@@ -239,15 +236,14 @@ func podYAML(name, meta, spec string) string {
 	return b.String()
 }
 
-// indent moves a block of YAML two to the right, after taking away the
-// indentation that all its lines share.
+// indent removes the common indentation of a block of YAML and indents it by two.
 func indent(text string) string {
 	text = strings.ReplaceAll(strings.Trim(text, "\n"), "\t", "  ")
-	least := -1
+	minimum := -1
 	for line := range strings.Lines(text) {
 		if trimmed := strings.TrimLeft(line, " "); strings.TrimSpace(trimmed) != "" {
-			if n := len(line) - len(trimmed); least < 0 || n < least {
-				least = n
+			if n := len(line) - len(trimmed); minimum < 0 || n < minimum {
+				minimum = n
 			}
 		}
 	}
@@ -256,12 +252,12 @@ func indent(text string) string {
 		if strings.TrimSpace(line) == "" {
 			continue
 		}
-		b.WriteString("  " + strings.TrimRight(line[max(least, 0):], " \n") + "\n")
+		b.WriteString("  " + strings.TrimRight(line[max(minimum, 0):], " \n") + "\n")
 	}
 	return b.String()
 }
 
-// box is a container of the test program in YAML flow; more is added to it.
+// box returns a testbox container as YAML. more has additional fields.
 func box(name, more string, steps ...string) string {
 	quoted := make([]string, 0, len(steps))
 	for _, step := range steps {
@@ -278,7 +274,7 @@ func box(name, more string, steps ...string) string {
 	return fmt.Sprintf("- {name: %s, image: berth/testbox:1, args: [%s]%s}\n", name, strings.Join(quoted, ", "), more)
 }
 
-// sh is a container that runs a shell script in YAML flow.
+// sh returns a container that runs a shell script as YAML. more has additional fields.
 func sh(name, more, script string) string {
 	if more != "" {
 		more = ", " + more
@@ -286,9 +282,8 @@ func sh(name, more, script string) string {
 	return fmt.Sprintf("- {name: %s, image: 'busybox:1.36', command: [sh, -c, %q]%s}\n", name, script, more)
 }
 
-// watch follows the test's pods until done. now is nil until the watch has said
-// all that is there.
-func (s *Space) watch(ctx context.Context, done func(e nodeapi.PodEvent, now map[string]*corev1.Pod) bool) error {
+// watch watches the test's pods until done returns true. now is nil until the watch is synced.
+func (s *Namespace) watch(ctx context.Context, done func(e nodeapi.PodEvent, current map[string]*corev1.Pod) bool) error {
 	pods, synced, finished := map[string]*corev1.Pod{}, false, false
 	stop := errors.New("seen")
 	err := s.Client.WatchPods(ctx, nodeapi.PodsRequest{Namespace: s.ns}, func(e nodeapi.PodEvent) error {
@@ -300,11 +295,11 @@ func (s *Space) watch(ctx context.Context, done func(e nodeapi.PodEvent, now map
 		default:
 			pods[string(e.Pod.UID)] = e.Pod
 		}
-		now := pods
+		current := pods
 		if !synced {
-			now = nil
+			current = nil
 		}
-		if done(e, now) {
+		if done(e, current) {
 			finished = true
 			return stop
 		}
@@ -318,13 +313,13 @@ func (s *Space) watch(ctx context.Context, done func(e nodeapi.PodEvent, now map
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	return errors.New("the agent ended the watch")
+	return errors.New("watch closed by the agent")
 }
 
-// Wait waits until a pod is as cond wants it, and returns it.
-func (s *Space) Wait(name, what string, cond func(*corev1.Pod) bool) *corev1.Pod {
+// Wait waits until a pod meets cond, and returns it.
+func (s *Namespace) Wait(name, what string, cond func(*corev1.Pod) bool) *corev1.Pod {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
 	var last *corev1.Pod
 	err := s.watch(ctx, func(e nodeapi.PodEvent, _ map[string]*corev1.Pod) bool {
@@ -335,14 +330,15 @@ func (s *Space) Wait(name, what string, cond func(*corev1.Pod) bool) *corev1.Pod
 		return cond(last)
 	})
 	if err != nil {
-		s.t.Fatalf("pod %s: wait until it is %s: %v\n%s", name, what, err, brief(last))
+		s.t.Fatalf("wait for pod %s to be %s: %v\n%s", name, what, err, brief(last))
 	}
 	return last
 }
 
+// brief returns the phase and the container states of a pod for a message.
 func brief(p *corev1.Pod) string {
 	if p == nil {
-		return "it has never been there"
+		return "pod never existed"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s\n", p.Status.Phase, p.Status.Reason, p.Status.Message)
@@ -354,20 +350,22 @@ func brief(p *corev1.Pod) string {
 	return b.String()
 }
 
-func (s *Space) Running(name string) *corev1.Pod {
+// Running waits until a pod is running and ready.
+func (s *Namespace) Running(name string) *corev1.Pod {
 	s.t.Helper()
 	return s.Wait(name, "Running and ready", func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodRunning && condition(p, corev1.PodReady) == corev1.ConditionTrue
 	})
 }
 
-func (s *Space) Phase(name string, phase corev1.PodPhase) *corev1.Pod {
+// Phase waits until a pod is in a phase.
+func (s *Namespace) Phase(name string, phase corev1.PodPhase) *corev1.Pod {
 	s.t.Helper()
 	return s.Wait(name, string(phase), func(p *corev1.Pod) bool { return p.Status.Phase == phase })
 }
 
-// Waiting waits until the pod's first container that waits does so for reason.
-func (s *Space) Waiting(name, container, reason string) *corev1.Pod {
+// Waiting waits until a container is in state waiting for a reason.
+func (s *Namespace) Waiting(name, container, reason string) *corev1.Pod {
 	s.t.Helper()
 	return s.Wait(name, container+" waiting for "+reason, func(p *corev1.Pod) bool {
 		w := status(p, container).State.Waiting
@@ -375,10 +373,10 @@ func (s *Space) Waiting(name, container, reason string) *corev1.Pod {
 	})
 }
 
-// Gone waits until no pod of that name is there.
-func (s *Space) Gone(name string) {
+// WaitDeleted waits until no pod with this name exists.
+func (s *Namespace) WaitDeleted(name string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), goneBound)
+	ctx, cancel := context.WithTimeout(s.t.Context(), deletionTimeout)
 	defer cancel()
 	err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
 		for _, p := range now {
@@ -389,12 +387,12 @@ func (s *Space) Gone(name string) {
 		return now != nil
 	})
 	if err != nil {
-		s.t.Fatalf("pod %s: wait until it is gone: %v", name, err)
+		s.t.Fatalf("wait for pod %s to be deleted: %v", name, err)
 	}
 }
 
-// Get returns the pod as it is now; nil: there is none.
-func (s *Space) Get(name string) *corev1.Pod {
+// Get returns the current pod, nil if there is none.
+func (s *Namespace) Get(name string) *corev1.Pod {
 	s.t.Helper()
 	list, err := s.Client.Pods(s.t.Context(), nodeapi.PodsRequest{Namespace: s.ns})
 	if err != nil {
@@ -417,7 +415,7 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStat
 	return "none"
 }
 
-// status is the status of a container of any kind.
+// status returns the status of a container or init container.
 func status(p *corev1.Pod, name string) corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for _, c := range list {
@@ -429,13 +427,13 @@ func status(p *corev1.Pod, name string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// end marks the last line that a container prints for a test.
+// end is the testbox step that prints the last line of a container's output; see WaitOutput.
 const end = "print --end--"
 
-// Said waits until a container's log has text, and returns the log.
-func (s *Space) Said(pod, container, text string) string {
+// WaitLog waits until a container's log contains text, and returns the log.
+func (s *Namespace) WaitLog(pod, container, text string) string {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
 	var log string
 	err := hosts.WaitFor(ctx, fmt.Sprintf("%q in the log of %s/%s", text, pod, container), func() (bool, error) {
@@ -448,21 +446,21 @@ func (s *Space) Said(pod, container, text string) string {
 	return log
 }
 
-// Report waits until a container has printed the end mark, and returns its log.
-func (s *Space) Report(pod, container string) string {
+// WaitOutput waits until a container has run the step end, and returns its log.
+func (s *Namespace) WaitOutput(pod, container string) string {
 	s.t.Helper()
-	return s.Said(pod, container, "--end--")
+	return s.WaitLog(pod, container, "--end--")
 }
 
-// log is a container's log as far as it goes; empty while there is none.
-func (s *Space) log(pod, container string, previous bool) string {
+// log returns the current log of a container, followed by error messages.
+func (s *Namespace) log(pod, container string, previous bool) string {
 	var out, errs bytes.Buffer
 	_ = s.Client.Logs(s.t.Context(), nodeapi.LogRequest{Namespace: s.ns, Pod: pod, Container: container, Previous: previous}, &out, &errs)
 	return out.String() + errs.String()
 }
 
-// Berth runs a command of the program and returns what it prints.
-func (s *Space) Berth(args ...string) string {
+// Berth runs a berth command and returns its output. An error fails the test.
+func (s *Namespace) Berth(args ...string) string {
 	s.t.Helper()
 	out, err := s.Try(args...)
 	if err != nil {
@@ -471,22 +469,22 @@ func (s *Space) Berth(args ...string) string {
 	return out
 }
 
-// Try runs a command of the program; what it prints is all in one.
-func (s *Space) Try(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), waitBound)
+// Try runs a berth command and returns its combined output.
+func (s *Namespace) Try(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
 	out, err := s.Agent.Command(ctx, args...).CombinedOutput()
 	return string(out), err
 }
 
-// Exec runs a command in a container and returns what it prints.
-func (s *Space) Exec(pod, container string, command ...string) string {
+// Exec runs a command in a container and returns its output.
+func (s *Namespace) Exec(pod, container string, command ...string) string {
 	s.t.Helper()
 	return s.Berth(append([]string{"exec", "-n", s.ns, pod, "-c", container, "--"}, command...)...)
 }
 
-// Events returns the pod's events so far as "Reason: message".
-func (s *Space) Events(pod string) []string {
+// Events returns the pod's events as "Reason: message".
+func (s *Namespace) Events(pod string) []string {
 	s.t.Helper()
 	list, err := s.Client.Events(s.t.Context(), nodeapi.EventsRequest{Namespace: s.ns, Pod: pod})
 	if err != nil {
@@ -499,8 +497,8 @@ func (s *Space) Events(pod string) []string {
 	return out
 }
 
-// Event waits until the pod has an event that begins so.
-func (s *Space) Event(pod, prefix string) string {
+// Event waits until the pod has an event with this prefix, and returns it.
+func (s *Namespace) Event(pod, prefix string) string {
 	s.t.Helper()
 	var found string
 	err := hosts.WaitFor(s.t.Context(), "event "+prefix+" of "+pod, func() (bool, error) {
@@ -512,17 +510,17 @@ func (s *Space) Event(pod, prefix string) string {
 		return i >= 0, nil
 	})
 	if err != nil {
-		s.t.Fatalf("%v\nthere are:\n%s", err, strings.Join(s.Events(pod), "\n"))
+		s.t.Fatalf("%v\nevents:\n%s", err, strings.Join(s.Events(pod), "\n"))
 	}
 	return found
 }
 
-// must is for checks that say what was seen when they fail.
-func (s *Space) contains(where, text string, parts ...string) {
+// contains checks that text contains all parts. where is the subject of the message.
+func (s *Namespace) contains(where, text string, parts ...string) {
 	s.t.Helper()
 	for _, p := range parts {
 		if !strings.Contains(text, p) {
-			s.t.Errorf("%s lacks %q:\n%s", where, p, tailOf(text, 4000))
+			s.t.Errorf("%s does not contain %q:\n%s", where, p, tail(text, 4000))
 		}
 	}
 }
@@ -550,11 +548,11 @@ func glob(t *testing.T, pattern string) []string {
 	return names
 }
 
-// metric reads one figure of the agent's metrics by its name with labels, or the
-// sum of all of a name; -1: there is none.
-func (s *Space) metric(name string) float64 {
+// metric reads a metric of the agent. With labels in name it returns that series, otherwise the sum of
+// all series. It returns -1 if there is none.
+func (s *Namespace) metric(name string) float64 {
 	s.t.Helper()
-	client := http.Client{Timeout: waitBound, Transport: &http.Transport{
+	client := http.Client{Timeout: waitTimeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", s.Agent.Socket)
@@ -582,23 +580,23 @@ func (s *Space) metric(name string) float64 {
 	return sum
 }
 
-// counted waits until a metric has come to a value; it may be counted a moment after
-// what it counts is seen.
-func (s *Space) counted(name string, good func(float64) bool) {
+// waitMetric waits until a metric has an expected value. A counter may change shortly after the
+// effect that it counts.
+func (s *Namespace) waitMetric(name string, good func(float64) bool) {
 	s.t.Helper()
-	ctx, cancel := withBound(s.t)
+	ctx, cancel := waitContext(s.t)
 	defer cancel()
 	last := 0.0
 	err := hosts.WaitFor(ctx, name, func() (bool, error) { last = s.metric(name); return good(last), nil })
 	if err != nil {
-		s.t.Errorf("it is %v: %v", last, err)
+		s.t.Errorf("last value %v: %v", last, err)
 	}
 }
 
-func is(want float64) func(float64) bool      { return func(n float64) bool { return n == want } }
+func equals(want float64) func(float64) bool  { return func(n float64) bool { return n == want } }
 func atLeast(want float64) func(float64) bool { return func(n float64) bool { return n >= want } }
 
-// withBound is a context with the bound of a wait.
-func withBound(t *testing.T) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.Context(), waitBound)
+// waitContext returns a context with waitTimeout.
+func waitContext(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), waitTimeout)
 }

@@ -18,7 +18,7 @@ import (
 // runs goes on, what is to start waits and says why, and both that and what was to end
 // is done when the disk can be written again.
 func TestDiskBecomesReadOnly(t *testing.T) {
-	alone(t, nodeOptions{CNI: true, Nodefs: "size=64m"}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true, Nodefs: "size=64m"}, func(t *testing.T, s *Namespace) {
 		const spec = "terminationGracePeriodSeconds: 1\nvolumes: [{name: data, emptyDir: {}}]\ncontainers:\n"
 		pod := spec + box("c", "volumeMounts: [{name: data, mountPath: /data}], readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep")
 		s.Pod("before", pod)
@@ -34,54 +34,54 @@ func TestDiskBecomesReadOnly(t *testing.T) {
 		remount(unix.MS_RDONLY)
 		s.Pod("after", pod)
 		s.Remove("leaves")
-		s.whySays("after", "read-only file system")
-		s.whySays("leaves", "read-only file system")
-		same := func() {
+		s.waitWhy("after", "read-only file system")
+		s.waitWhy("leaves", "read-only file system")
+		checkUnchanged := func() {
 			t.Helper()
 			if p := s.Running("before"); status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
 				t.Errorf("it was %s and is %s", brief(before), brief(p))
 			}
 		}
-		same()
+		checkUnchanged()
 		// Neither does a new life of the agent need to write there.
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		same()
+		checkUnchanged()
 		remount(0)
 		if p := s.Running("after"); status(p, "c").RestartCount != 0 {
 			t.Errorf("%s", brief(p))
 		}
-		s.Gone("leaves")
-		same()
+		s.WaitDeleted("leaves")
+		checkUnchanged()
 	})
 }
 
 // TestNodeIsRenamed: its pods from files are others then, as for a kubelet, and
 // those of the old name end first. Under its first name again it restarts too.
 func TestNodeIsRenamed(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		s.Pod("stays", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep"))
 		p := s.Running("stays")
-		at := slices.Index(s.Agent.Args, "--hostname-override") + 1
-		first := s.Agent.Args[at]
+		i := slices.Index(s.Agent.Args, "--hostname-override") + 1
+		first := s.Agent.Args[i]
 		for _, name := range []string{"another-name", first} {
 			if err := s.Agent.Stop(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			s.Agent.Args[at] = name
+			s.Agent.Args[i] = name
 			if err := s.Agent.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Agent.WaitReady(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			was := p
-			p = s.Wait("stays", "of the node "+name, func(p *corev1.Pod) bool { return p.Spec.NodeName == name && ready(p) })
-			if p.UID == was.UID || status(p, "c").RestartCount != 0 {
+			previous := p
+			p = s.Wait("stays", "of the node "+name, func(p *corev1.Pod) bool { return p.Spec.NodeName == name && podReady(p) })
+			if p.UID == previous.UID || status(p, "c").RestartCount != 0 {
 				t.Errorf("on %s: %s %s", name, p.UID, brief(p))
 			}
-			s.noneOf(was)
+			s.waitSandboxesRemoved(previous)
 		}
 	})
 }
@@ -89,25 +89,25 @@ func TestNodeIsRenamed(t *testing.T) {
 // TestProcessLimitIsExhausted: none may be started in the cgroup of all pods. Who runs is
 // left alone, who is to start says what it lacks, and starts when there is room.
 func TestProcessLimitIsExhausted(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		// A program of one thread: one that wants another later does not live without.
 		s.Pod("before", "containers:\n"+sh("c", "", "echo up; exec sleep 1000"))
 		before := s.Running("before")
-		s.Said("before", "c", "up") // runc has become it
-		set := func(most string) {
+		s.WaitLog("before", "c", "up") // runc has become it
+		setPIDsMax := func(limit string) {
 			t.Helper()
 			for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} { // of either version of cgroups
 				if file := filepath.Join(root, s.Host.CgroupRoot, "kubepods/pids.max"); exists(file) {
-					if err := os.WriteFile(file, []byte(most), 0); err != nil {
+					if err := os.WriteFile(file, []byte(limit), 0); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
 		}
-		set("1")
+		setPIDsMax("1")
 		s.Pod("after", "containers:\n"+box("c", "", "sleep"))
-		s.whySays("after", "FailedCreatePodSandBox", "runc create failed")
-		set("max")
+		s.waitWhy("after", "FailedCreatePodSandBox", "runc create failed")
+		setPIDsMax("max")
 		if p := s.Running("after"); status(p, "c").LastTerminationState.Terminated != nil {
 			t.Errorf("it never ran before: %s", brief(p))
 		}
@@ -118,7 +118,7 @@ func TestProcessLimitIsExhausted(t *testing.T) {
 }
 
 // noneOf waits until the runtime has nothing of a pod any more.
-func (s *Space) noneOf(p *corev1.Pod) {
+func (s *Namespace) waitSandboxesRemoved(p *corev1.Pod) {
 	s.t.Helper()
 	filter := &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.UID)}}
 	err := hosts.WaitFor(s.t.Context(), "the end of "+string(p.UID), func() (bool, error) {
@@ -133,29 +133,29 @@ func (s *Space) noneOf(p *corev1.Pod) {
 // TestManyCrashingPods all at once, and again and again: one more pod starts beside
 // them and is left alone, and they end when they are to. With BERTH_TORTURE they are 110.
 func TestManyCrashingPods(t *testing.T) {
-	most := 12
+	podCount := 12
 	if os.Getenv("BERTH_TORTURE") != "" {
-		most = 110
+		podCount = 110
 	}
-	alone(t, nodeOptions{CNI: true, Config: map[string]any{"maxPods": most + 1}}, func(t *testing.T, s *Space) {
-		for i := range most {
+	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"maxPods": podCount + 1}}, func(t *testing.T, s *Namespace) {
+		for i := range podCount {
 			s.Pod(fmt.Sprint("crash", i), "containers:\n"+box("c", "", "exit 3"))
 		}
 		crashing := func(p *corev1.Pod) bool {
 			c := status(p, "c")
 			return c.RestartCount >= 2 && c.LastTerminationState.Terminated != nil && c.LastTerminationState.Terminated.ExitCode == 3
 		}
-		s.all("crashing", most, crashing)
+		s.waitPods("crashing", podCount, crashing)
 		s.Pod("more", "containers:\n"+box("c", "readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep"))
 		more := s.Running("more")
-		s.all("crashing on", most, func(p *corev1.Pod) bool { return crashing(p) && status(p, "c").RestartCount >= 4 })
+		s.waitPods("crashing on", podCount, func(p *corev1.Pod) bool { return crashing(p) && status(p, "c").RestartCount >= 4 })
 		if p := s.Running("more"); p.UID != more.UID || status(p, "c").RestartCount != 0 {
 			t.Errorf("%s", brief(p))
 		}
-		for i := range most {
+		for i := range podCount {
 			s.Remove(fmt.Sprint("crash", i))
 		}
 		s.Remove("more")
-		s.all("gone", 0, nil)
+		s.waitPods("gone", 0, nil)
 	})
 }

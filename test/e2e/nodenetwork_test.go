@@ -31,17 +31,17 @@ func TestFlagConfiguresNetwork(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			s := own(t, v, nodeOptions{Args: []string{"--cni-pod-cidr", cidr}})
+			s := newNode(t, v, nodeOptions{Args: []string{"--cni-pod-cidr", cidr}})
 			s.contains("the configuration", readFile(t, filepath.Join(s.Host.ConfDir, "10-berth.conflist")), cidr)
-			given := map[string]bool{}
+			seen := map[string]bool{}
 			for _, name := range []string{"one", "two"} {
 				s.Pod(name, "containers:\n"+box("c", "", "serve"))
 				ip := s.Running(name).Status.PodIP
-				if a, err := netip.ParseAddr(ip); err != nil || !netip.MustParsePrefix(cidr).Contains(a) || given[ip] {
+				if a, err := netip.ParseAddr(ip); err != nil || !netip.MustParsePrefix(cidr).Contains(a) || seen[ip] {
 					t.Errorf("pod %s has the address %q, want one of its own of %s", name, ip, cidr)
 				}
-				given[ip] = true
-				if got := s.answer("http://" + ip + ":8080/"); got != name+"\n" {
+				seen[ip] = true
+				if got := s.waitHTTP("http://" + ip + ":8080/"); got != name+"\n" {
 					t.Errorf("%s answers %q", ip, got)
 				}
 			}
@@ -62,7 +62,7 @@ func TestNodeUsesOtherHostAddress(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := own(t, hosts.Version2, nodeOptions{LAN: lan})
+	s := newNode(t, hosts.Version2, nodeOptions{LAN: lan})
 	s.Pod("p", "hostNetwork: true\ncontainers:\n"+box("c", "", "sleep"))
 	before := s.Running("p")
 	if before.Status.HostIP != s.Host.Gateway.String() || before.Status.PodIP != before.Status.HostIP {
@@ -82,9 +82,9 @@ func TestNodeUsesOtherHostAddress(t *testing.T) {
 		return after.Status.HostIP == other.String() && after.Status.PodIP == other.String(), nil
 	})
 	if err != nil {
-		t.Fatalf("%v\n%s\n%s", err, brief(after), tailOf(s.Agent.Log(), 3000))
+		t.Fatalf("%v\n%s\n%s", err, brief(after), tail(s.Agent.Log(), 3000))
 	}
-	if was, is := status(before, "c"), status(after, "c"); is.ContainerID != was.ContainerID || is.RestartCount != 0 || !is.Ready {
-		t.Errorf("the container was %s: %s", was.ContainerID, brief(after))
+	if old, updated := status(before, "c"), status(after, "c"); updated.ContainerID != old.ContainerID || updated.RestartCount != 0 || !updated.Ready {
+		t.Errorf("the container was %s: %s", old.ContainerID, brief(after))
 	}
 }

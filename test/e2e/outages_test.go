@@ -15,7 +15,7 @@ import (
 // a container that berth did not make, through its start, pods' lives and a
 // restart.
 func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		config := &runtimeapi.PodSandboxConfig{
 			Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "theirs", Uid: "12345"},
 			LogDirectory: t.TempDir(),
@@ -40,7 +40,7 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 		if _, err := s.Host.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
 			t.Fatal(err)
 		}
-		untouched := func(when string) {
+		checkRunning := func(when string) {
 			t.Helper()
 			st, err := s.Host.Runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.ContainerId})
 			if err != nil || st.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -48,19 +48,19 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 			}
 		}
 		s.Pod("own", "containers:\n"+box("c", "", "sleep"))
-		was := s.Running("own")
-		untouched("after a pod began")
+		before := s.Running("own")
+		checkRunning("after a pod began")
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		p := s.Running("own")
-		if p.UID != was.UID || status(p, "c").ContainerID != status(was, "c").ContainerID || status(p, "c").RestartCount != 0 {
+		if p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
 			t.Errorf("the restart touched its own pod: %s", brief(p))
 		}
-		untouched("after a restart of the agent")
+		checkRunning("after a restart of the agent")
 		s.Remove("own")
-		s.Gone("own")
-		untouched("after the last pod was gone")
+		s.WaitDeleted("own")
+		checkRunning("after the last pod was gone")
 		if got := s.Berth("ps", "-A"); len(got) > 0 && s.Get("foreign") != nil {
 			t.Errorf("it is listed: %s", got)
 		}
@@ -76,11 +76,11 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 }
 
 func TestPodsWaitForNetworkAndRecover(t *testing.T) {
-	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{}, func(t *testing.T, s *Namespace) {
 		t.Cleanup(func() { _ = s.Host.WriteCNI() }) // else no pod could end
 		s.Pod("waits", "containers:\n"+box("c", "ports: [{containerPort: 8080}]", "serve"))
 		s.Pod("host", "hostNetwork: true\ncontainers:\n"+box("c", "", "sleep"))
-		s.whyHas("waits", "NetworkNotReady", "network")
+		s.waitExplanation("waits", "NetworkNotReady", "network")
 		s.Event("waits", "NetworkNotReady: ")
 		s.Running("host")
 		if out, err := s.Try("check"); err == nil {
@@ -90,7 +90,7 @@ func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := s.Running("waits")
-		s.answer("http://" + p.Status.PodIP + ":8080/")
+		s.waitHTTP("http://" + p.Status.PodIP + ":8080/")
 		// One that goes away touches no pod that runs, and holds up new ones.
 		if err := s.Host.RemoveCNI(); err != nil {
 			t.Fatal(err)
@@ -103,8 +103,8 @@ func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Pod("next", "containers:\n"+box("c", "", "sleep"))
-		s.whyHas("next", "NetworkNotReady")
-		s.answer("http://" + p.Status.PodIP + ":8080/")
+		s.waitExplanation("next", "NetworkNotReady")
+		s.waitHTTP("http://" + p.Status.PodIP + ":8080/")
 		if err := s.Host.WriteCNI(); err != nil {
 			t.Fatal(err)
 		}
@@ -117,12 +117,12 @@ func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 
 // TestPodsWaitForUnreachableRegistry has the registry answer with errors first.
 func TestPodsWaitForUnreachableRegistry(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
-		repo := s.cold(s.Open, "away")
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
+		repo := s.pushImage(s.Open, "away")
 		s.Open.Fail(1000, 503)
 		s.Pod("away", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
 		s.Waiting("away", "c", "ErrImagePull")
-		s.whyHas("away", "503")
+		s.waitExplanation("away", "503")
 		s.Open.Fail(0, 0)
 		s.Running("away")
 	})

@@ -17,13 +17,13 @@ import (
 )
 
 // shortOfDisk is a node whose pods' file system has 64 MiB, of which half must be free.
-var shortOfDisk = nodeOptions{CNI: true, Nodefs: "size=64m", Config: map[string]any{
+var smallDisk = nodeOptions{CNI: true, Nodefs: "size=64m", Config: map[string]any{
 	"evictionHard":                     map[string]string{"nodefs.available": "50%", "memory.available": "100Mi"},
 	"evictionPressureTransitionPeriod": "10s",
 }}
 
 // ballast takes disk from the node until it is removed.
-func (s *Space) ballast(mib int) (remove func()) {
+func (s *Namespace) fillDisk(mib int) (remove func()) {
 	s.t.Helper()
 	file := filepath.Join(s.Agent.RootDir, "ballast")
 	if err := os.WriteFile(file, make([]byte, mib<<20), 0o600); err != nil {
@@ -37,10 +37,10 @@ func (s *Space) ballast(mib int) (remove func()) {
 }
 
 // pressed waits until the node is under a pressure, or under it no more.
-func (s *Space) pressed(condition string, is bool) {
+func (s *Namespace) waitPressure(condition string, under bool) {
 	s.t.Helper()
 	want := 0.0
-	if is {
+	if under {
 		want = 1
 	}
 	err := hosts.WaitFor(s.t.Context(), condition, func() (bool, error) {
@@ -53,11 +53,11 @@ func (s *Space) pressed(condition string, is bool) {
 
 // TestDiskPressureIsReportedAndNewPodsWait fills a node's own small file system.
 func TestDiskPressureIsReportedAndNewPodsWait(t *testing.T) {
-	alone(t, shortOfDisk, func(t *testing.T, s *Space) {
-		s.pressed("DiskPressure", false)
-		remove := s.ballast(33)
-		s.pressed("DiskPressure", true)
-		s.pressed("MemoryPressure", false)
+	forEachNewNode(t, smallDisk, func(t *testing.T, s *Namespace) {
+		s.waitPressure("DiskPressure", false)
+		remove := s.fillDisk(33)
+		s.waitPressure("DiskPressure", true)
+		s.waitPressure("MemoryPressure", false)
 		if n := s.metric(`berth_eviction_signal_available{signal="nodefs.available"}`); n <= 0 || n >= 32<<20 {
 			t.Errorf("%v bytes are left", n)
 		}
@@ -77,14 +77,14 @@ func TestDiskPressureIsReportedAndNewPodsWait(t *testing.T) {
 			t.Errorf("the pod does not wait: %s", brief(p))
 		}
 		remove()
-		s.pressed("DiskPressure", false)
+		s.waitPressure("DiskPressure", false)
 		s.Running("late")
 	})
 }
 
 // evicted waits until a pod has gone for want of something, and holds what users
 // see of it against the figures.
-func (s *Space) evicted(name, signal, message string) {
+func (s *Namespace) checkEvicted(name, signal, message string) {
 	s.t.Helper()
 	p := s.Phase(name, corev1.PodFailed)
 	if !regexp.MustCompile(message).MatchString(p.Status.Message) || p.Status.Reason != "Evicted" || condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
@@ -96,26 +96,26 @@ func (s *Space) evicted(name, signal, message string) {
 			s.t.Errorf("%q is not in the event\n%s", want, event)
 		}
 	}
-	s.counted(`kubelet_evictions{eviction_signal="`+signal+`"}`, is(1))
+	s.waitMetric(`kubelet_evictions{eviction_signal="`+signal+`"}`, equals(1))
 }
 
 // TestScenario28_DiskPressureEvictsRightPod has three pods fill a node's small file
 // system: the one that has most goes, and its disk comes back.
 func TestScenario28_DiskPressureEvictsRightPod(t *testing.T) {
-	alone(t, shortOfDisk, func(t *testing.T, s *Space) {
-		fills := func(name, more string, mib int) {
+	forEachNewNode(t, smallDisk, func(t *testing.T, s *Namespace) {
+		createPod := func(name, more string, mib int) {
 			s.Pod(name, more+"volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
 				box("fills", "volumeMounts: [{name: data, mountPath: /data}]", fmt.Sprintf("fill /data/x %d", mib), end, "sleep"))
-			s.Report(name, "fills")
+			s.WaitOutput(name, "fills")
 		}
-		fills("small", "", 5)
-		fills("critical", "priorityClassName: system-node-critical\n", 10)
+		createPod("small", "", 5)
+		createPod("critical", "priorityClassName: system-node-critical\n", 10)
 		small := s.Running("small")
 		s.Running("critical")
-		fills("big", "", 22)
-		s.evicted("big", "nodefs.available",
+		createPod("big", "", 22)
+		s.checkEvicted("big", "nodefs.available",
 			`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \d+[KM]i\. (Container fills was using .*, request is 0, has larger consumption of ephemeral-storage\. )?$`)
-		s.pressed("DiskPressure", false)
+		s.waitPressure("DiskPressure", false)
 		if p := s.Running("small"); p.UID != small.UID || p.Status.ContainerStatuses[0].RestartCount != 0 {
 			t.Errorf("not the same: %s", brief(p))
 		}
@@ -129,27 +129,27 @@ func TestScenario28_DiskPressureEvictsRightPod(t *testing.T) {
 // 100 must be free: the pod goes that has most beyond its request, and no process is
 // killed for want of memory.
 func TestScenario27_MemoryPressureEvictsRightPod(t *testing.T) {
-	whole, err := node.ReadMemory()
+	memory, err := node.ReadMemory()
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := nodeOptions{CNI: true, Config: map[string]any{
-		"systemReserved":                   map[string]string{"memory": strconv.FormatUint(whole.Total-256<<20, 10)},
+		"systemReserved":                   map[string]string{"memory": strconv.FormatUint(memory.Total-256<<20, 10)},
 		"evictionHard":                     map[string]string{"allocatableMemory.available": "100Mi"},
 		"evictionPressureTransitionPeriod": "10s",
 	}}
-	alone(t, o, func(t *testing.T, s *Space) {
-		takes := func(name, request string, mib int) {
+	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
+		createPod := func(name, request string, mib int) {
 			s.Pod(name, "containers:\n"+box("takes", "resources: {requests: {memory: "+request+"}}", fmt.Sprintf("alloc %d", mib), end, "sleep"))
 		}
-		takes("asks", "60Mi", 50)
-		takes("modest", "5Mi", 15)
-		s.Report("asks", "takes")
-		s.Report("modest", "takes")
-		takes("hog", "20Mi", 110)
-		s.evicted("hog", "allocatableMemory.available",
+		createPod("asks", "60Mi", 50)
+		createPod("modest", "5Mi", 15)
+		s.WaitOutput("asks", "takes")
+		s.WaitOutput("modest", "takes")
+		createPod("hog", "20Mi", 110)
+		s.checkEvicted("hog", "allocatableMemory.available",
 			`^The node was low on resource: memory\. Threshold quantity: 100Mi, available: \d+[KM]i\. Container takes was using \d+[KM]i, request is 20Mi, has larger consumption of memory\. $`)
-		s.pressed("MemoryPressure", false)
+		s.waitPressure("MemoryPressure", false)
 		for _, name := range []string{"asks", "modest"} {
 			if p := s.Running(name); p.Status.ContainerStatuses[0].RestartCount != 0 {
 				t.Errorf("it was killed: %s", brief(p))
@@ -163,8 +163,8 @@ func TestScenario27_MemoryPressureEvictsRightPod(t *testing.T) {
 // Each row has a pod that takes little and one that takes much; the second goes.
 func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 	t.Parallel()
-	_, most := node.Processes()
-	const layer, volume = "", "volumes: [{name: data, emptyDir: {}}]\n"
+	_, maxProcesses := node.Processes()
+	const writableLayer, volume = "", "volumes: [{name: data, emptyDir: {}}]\n"
 	for _, row := range []struct {
 		signal, condition, threshold string
 		node                         nodeOptions
@@ -172,42 +172,42 @@ func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 		little, much                 string // what the pods do
 	}{
 		{"nodefs.inodesFree", "DiskPressure", "50%", nodeOptions{Nodefs: "size=64m,nr_inodes=8000"}, volume, "files /data 100", "files /data 5000"},
-		{"imagefs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, layer, "fill /x 2", "fill /x 140"},
-		{"imagefs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, layer, "files /many 100", "files /many 9000"},
+		{"imagefs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, writableLayer, "fill /x 2", "fill /x 140"},
+		{"imagefs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, writableLayer, "files /many 100", "files /many 9000"},
 		// containerd keeps what containers write where it keeps images.
-		{"containerfs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, layer, "fill /x 2", "fill /x 140"},
-		{"containerfs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, layer, "files /many 100", "files /many 9000"},
+		{"containerfs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, writableLayer, "fill /x 2", "fill /x 140"},
+		{"containerfs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, writableLayer, "files /many 100", "files /many 9000"},
 		// The machine's own number differs; other tests take some thousands at most.
-		{"pid.available", "PIDPressure", strconv.FormatInt(most-10000, 10), nodeOptions{}, layer, "threads 10", "threads 12000"},
+		{"pid.available", "PIDPressure", strconv.FormatInt(maxProcesses-10000, 10), nodeOptions{}, writableLayer, "threads 10", "threads 12000"},
 	} {
 		o := row.node
 		o.CNI = true
 		o.Config = map[string]any{"evictionHard": map[string]string{row.signal: row.threshold}, "evictionPressureTransitionPeriod": "5s"}
 		t.Run(row.signal, func(t *testing.T) {
-			body := func(t *testing.T, s *Space) {
-				takes := func(name, what string) {
+			body := func(t *testing.T, s *Namespace) {
+				createPod := func(name, what string) {
 					more := ""
 					if row.pod == volume {
 						more = "volumeMounts: [{name: data, mountPath: /data}]"
 					}
 					s.Pod(name, row.pod+"containers:\n"+box("takes", more, what, end, "sleep"))
 				}
-				takes("little", row.little)
+				createPod("little", row.little)
 				little := s.Running("little")
-				s.pressed(row.condition, false)
-				takes("much", row.much)
-				s.evicted("much", row.signal, `^The node was low on resource: .+\. Threshold quantity: .+, available: .+\. `)
-				s.pressed(row.condition, false)
+				s.waitPressure(row.condition, false)
+				createPod("much", row.much)
+				s.checkEvicted("much", row.signal, `^The node was low on resource: .+\. Threshold quantity: .+, available: .+\. `)
+				s.waitPressure(row.condition, false)
 				if p := s.Running("little"); p.UID != little.UID || p.Status.ContainerStatuses[0].RestartCount != 0 {
 					t.Errorf("not the same: %s", brief(p))
 				}
 			}
 			if row.signal == "pid.available" { // the machine's, which two nodes at once would share
 				t.Parallel()
-				body(t, own(t, hosts.Version2, o))
+				body(t, newNode(t, hosts.Version2, o))
 				return
 			}
-			alone(t, o, body)
+			forEachNewNode(t, o, body)
 		})
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // health sets what a web server of the test image answers at /healthz.
-func (s *Space) health(p *corev1.Pod, code int) {
+func (s *Namespace) setHealthz(p *corev1.Pod, code int) {
 	s.t.Helper()
 	err := hosts.WaitFor(s.t.Context(), "the web server to answer", func() (bool, error) {
 		r, err := http.Post(fmt.Sprintf("http://%s:8080/healthz?code=%d", p.Status.PodIP, code), "", nil)
@@ -38,18 +38,18 @@ func isReady(want corev1.ConditionStatus) func(*corev1.Pod) bool {
 const everySecond = "periodSeconds: 1, failureThreshold: 1"
 
 func TestHTTPReadinessProbe(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("web", "containers:\n"+box("c", "ports: [{name: web, containerPort: 8080}], readinessProbe: {httpGet: {path: /healthz, port: web}, "+everySecond+"}", "serve"))
 		p := s.Running("web")
-		s.health(p, 503)
+		s.setHealthz(p, 503)
 		p = s.Wait("web", "not ready", isReady(corev1.ConditionFalse))
 		if c := status(p, "c"); c.Ready || c.Started == nil || !*c.Started || p.Status.Phase != corev1.PodRunning {
 			t.Errorf("the container: %+v", c)
 		}
 		s.Event("web", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503")
-		s.whySays("web", "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with statuscode: 503")
+		s.waitWhy("web", "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with statuscode: 503")
 		s.contains("probes", s.Berth("probes", "-n", s.ns, "web"), "readiness", "failing", "failed 1/1", "HTTP probe failed with statuscode: 503")
-		s.health(p, 200)
+		s.setHealthz(p, 200)
 		p = s.Wait("web", "ready again", isReady(corev1.ConditionTrue))
 		if n := status(p, "c").RestartCount; n != 0 {
 			t.Errorf("it was restarted %d times", n)
@@ -62,12 +62,12 @@ func TestHTTPReadinessProbe(t *testing.T) {
 }
 
 func TestFailedLivenessProbeRestartsWithProbeGracePeriod(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("web", "terminationGracePeriodSeconds: 15\ncontainers:\n"+
 			box("c", "livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+everySecond+"}", "ignore-term", "serve")+
 			box("d", "", "sleep"))
 		p := s.Running("web")
-		s.health(p, 500)
+		s.setHealthz(p, 500)
 		p = s.Wait("web", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount == 1 && status(p, "c").Ready })
 		s.contains("the timeline", s.Berth("timeline", "-n", s.ns, "web", "-o", "json"), "Unhealthy, grace 1s")
 		if x := status(p, "c").LastTerminationState.Terminated; x == nil || x.ExitCode != 137 {
@@ -82,14 +82,14 @@ func TestFailedLivenessProbeRestartsWithProbeGracePeriod(t *testing.T) {
 }
 
 func TestStartupProbeDelaysOthersAndKillsContainer(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}], "
 		s.Pod("slow", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+box("c", mount+
 			"startupProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, periodSeconds: 1, failureThreshold: 600}, "+
 			"livenessProbe: {tcpSocket: {port: 1}, "+everySecond+"}", "sleep"))
 		s.Phase("slow", corev1.PodRunning)
-		ctx, cancel := withBound(t)
+		ctx, cancel := waitContext(t)
 		defer cancel()
 		if err := hosts.WaitFor(ctx, "the startup probe to fail", func() (bool, error) { // which the pod's status does not show
 			x, err := s.Client.Probes(ctx, s.ns, "slow")
@@ -101,7 +101,7 @@ func TestStartupProbeDelaysOthersAndKillsContainer(t *testing.T) {
 			t.Errorf("while it starts: %+v", c)
 		}
 		s.contains("probes", s.Berth("probes", "-n", s.ns, "slow"), "waiting for the startup probe")
-		s.whySays("slow", "startup probe failing (exec /bin/testbox cat /v/up)")
+		s.waitWhy("slow", "startup probe failing (exec /bin/testbox cat /v/up)")
 		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -119,8 +119,8 @@ func TestStartupProbeDelaysOthersAndKillsContainer(t *testing.T) {
 }
 
 func TestTCPGRPCAndExecReadinessProbes(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		for kind, c := range map[string]struct{ probe, steps, says string }{
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		for kind, c := range map[string]struct{ probe, steps, message string }{
 			"tcp":  {"tcpSocket: {port: 9000}", "tcp 9000 /v/up", "connect: connection refused"},
 			"grpc": {"grpc: {port: 9000}", "grpc 9000 /v/up", `service unhealthy (responded with "NOT_SERVING")`},
 			"exec": {"exec: {command: [/bin/testbox, cat, /v/up]}", "sleep", "testbox: cat: open /v/up: no such file or directory"},
@@ -140,7 +140,7 @@ func TestTCPGRPCAndExecReadinessProbes(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.Wait(kind, "not ready", isReady(corev1.ConditionFalse))
-				s.contains("the event", s.Event(kind, "Unhealthy: Readiness probe failed: "), c.says)
+				s.contains("the event", s.Event(kind, "Unhealthy: Readiness probe failed: "), c.message)
 				up()
 				p := s.Wait(kind, "ready again", isReady(corev1.ConditionTrue))
 				if status(p, "c").RestartCount != 0 {
@@ -154,7 +154,7 @@ func TestTCPGRPCAndExecReadinessProbes(t *testing.T) {
 // TestTLSAndStartupProbesOfEachKind has what no other test has: a server whose
 // unknown certificate, and startup and liveness by gRPC and TCP.
 func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}], "
 		atStart := func(probe string) string {
@@ -183,13 +183,13 @@ func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 			if c := status(p, name); c.RestartCount != 0 || c.Started == nil || *c.Started || c.Ready {
 				t.Errorf("while %s starts: %+v", name, c)
 			}
-			write(t, dir+"/"+name)
+			touch(t, dir+"/"+name)
 		}
 		p = s.Wait("kinds", "ready", isReady(corev1.ConditionTrue))
-		s.health(p, 500)
+		s.setHealthz(p, 500)
 		s.Wait("kinds", "not ready over TLS", func(p *corev1.Pod) bool { return !status(p, "tls").Ready })
 		s.Event("kinds", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 500")
-		for _, c := range []struct{ name, says string }{
+		for _, c := range []struct{ name, message string }{
 			{"rpc", `service unhealthy (responded with "NOT_SERVING")`}, {"tcp", "connect: connection refused"},
 		} {
 			if err := os.Remove(dir + "/" + c.name); err != nil {
@@ -200,7 +200,7 @@ func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 				return x.RestartCount == 1 && x.State.Running != nil && x.Started != nil && !*x.Started
 			})
 			s.Event("kinds", "Killing: Container "+c.name+" failed liveness probe, will be restarted")
-			s.contains("the events", strings.Join(s.Events("kinds"), "\n"), "Liveness probe failed: ", c.says)
+			s.contains("the events", strings.Join(s.Events("kinds"), "\n"), "Liveness probe failed: ", c.message)
 		}
 		if n := status(s.Get("kinds"), "tls").RestartCount; n != 0 {
 			t.Errorf("who is not ready was restarted %d times", n)
@@ -209,7 +209,7 @@ func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 }
 
 // hostProcesses counts the machine's processes with exactly these arguments.
-func hostProcesses(t *testing.T, args ...string) (n int) {
+func countHostProcesses(t *testing.T, args ...string) (n int) {
 	t.Helper()
 	want := strings.Join(args, "\x00") + "\x00"
 	for _, f := range glob(t, "/proc/[0-9]*/cmdline") {
@@ -221,52 +221,52 @@ func hostProcesses(t *testing.T, args ...string) (n int) {
 }
 
 func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		// A number that no other test sleeps for; one below it for the daemon of the
 		// container itself, which must not change.
 		secs := fmt.Sprint(100000 + time.Now().UnixNano()%100000)
-		own := secs + ".5"
+		daemonSecs := secs + ".5"
 		// Those of the second container leave their session: with its outputs, without
 		// them, and without their parent.
 		daemons := map[string]string{secs + ".1": "setsid sleep %s &", secs + ".2": "setsid sleep %s >/dev/null 2>&1 &", secs + ".3": "(setsid sleep %s &);"}
-		var starts strings.Builder
+		var startDaemons strings.Builder
 		for secs, start := range daemons {
-			fmt.Fprintf(&starts, start+" ", secs)
+			fmt.Fprintf(&startDaemons, start+" ", secs)
 		}
-		idle := "(setsid sleep " + own + " &); while :; do sleep 0.1; done"
-		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+secs+"; true']}, timeoutSeconds: 1, periodSeconds: 3, failureThreshold: 1}", idle)+
-			sh("d", "readinessProbe: {exec: {command: [sh, -c, '"+starts.String()+" sleep "+secs+".4']}, timeoutSeconds: 5, periodSeconds: 6, failureThreshold: 1}", idle))
+		mainScript := "(setsid sleep " + daemonSecs + " &); while :; do sleep 0.1; done"
+		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+secs+"; true']}, timeoutSeconds: 1, periodSeconds: 3, failureThreshold: 1}", mainScript)+
+			sh("d", "readinessProbe: {exec: {command: [sh, -c, '"+startDaemons.String()+" sleep "+secs+".4']}, timeoutSeconds: 5, periodSeconds: 6, failureThreshold: 1}", mainScript))
 		s.Event("hangs", `Unhealthy: Readiness probe failed: command timed out: "sh -c sleep `+secs+` & sleep `+secs+`; true" timed out after 1s`)
 		for secs := range daemons {
-			await(t, "a daemon that sleeps for "+secs, func() bool { return hostProcesses(t, "sleep", secs) > 0 })
+			waitFor(t, "a daemon that sleeps for "+secs, func() bool { return countHostProcesses(t, "sleep", secs) > 0 })
 		}
-		var made []nodeapi.ProbeRun
+		var runs []nodeapi.ProbeRun
 		err := hosts.WaitFor(t.Context(), "three runs of both", func() (bool, error) {
 			p, err := s.Client.Probes(t.Context(), s.ns, "hangs")
 			if err != nil || len(p.Probes) != 2 || len(p.Probes[0].Recent) < 3 || len(p.Probes[1].Recent) < 3 {
 				return false, err
 			}
-			made = append(p.Probes[0].Recent, p.Probes[1].Recent...)
+			runs = append(p.Probes[0].Recent, p.Probes[1].Recent...)
 			return true, nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		// At most the two of a run that is under way now.
-		if n := hostProcesses(t, "sleep", secs); n > 2 {
+		if n := countHostProcesses(t, "sleep", secs); n > 2 {
 			t.Errorf("%d processes of runs that are over are left", n)
 		}
 		for secs, start := range daemons { // at most that of a run that is under way
-			if n := hostProcesses(t, "sleep", secs); n > 1 {
+			if n := countHostProcesses(t, "sleep", secs); n > 1 {
 				t.Errorf("%d processes are left of "+start, n, secs)
 			}
 		}
-		for _, r := range made {
-			if r.Seconds > waitBound.Seconds() { // it would take a day; how busy the machine is is not the matter
+		for _, r := range runs {
+			if r.Seconds > waitTimeout.Seconds() { // it would take a day; how busy the machine is is not the matter
 				t.Errorf("a run of a command that hangs took %.1f s", r.Seconds)
 			}
 		}
-		if n := hostProcesses(t, "sleep", own); n != 2 {
+		if n := countHostProcesses(t, "sleep", daemonSecs); n != 2 {
 			t.Errorf("%d of the containers' own background processes are there", n)
 		}
 	})
@@ -276,7 +276,7 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 // so its gates stay shut, and what is seen says why. That an open gate makes it
 // ready is for nodes that have a server.
 func TestUnsetReadinessGateKeepsPodUnready(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("gated", "readinessGates: [{conditionType: example.com/open}]\ncontainers:\n"+box("c", "readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}", "serve"))
 		p := s.Wait("gated", "with its containers ready", func(p *corev1.Pod) bool { return condition(p, corev1.ContainersReady) == corev1.ConditionTrue })
 		reason, message, ready := conditionOf(p, corev1.PodReady)
@@ -293,7 +293,7 @@ func TestUnsetReadinessGateKeepsPodUnready(t *testing.T) {
 }
 
 func TestSidecarsAreProbed(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		s.Pod("cars", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ninitContainers:\n"+
 			box("car", "restartPolicy: Always, volumeMounts: [{name: v, mountPath: /v}], "+
@@ -301,7 +301,7 @@ func TestSidecarsAreProbed(t *testing.T) {
 				"readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}, livenessProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, "+everySecond+"}", "serve")+
 			"containers:\n"+box("main", "", "sleep"))
 		p := s.Wait("cars", "with its sidecar running", func(p *corev1.Pod) bool { return status(p, "car").State.Running != nil })
-		s.whySays("cars", "startup probe")
+		s.waitWhy("cars", "startup probe")
 		if w := status(s.Get("cars"), "main").State.Waiting; w == nil || condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
 			t.Errorf("the main did not wait for its sidecar: %s", brief(p))
 		}
@@ -309,7 +309,7 @@ func TestSidecarsAreProbed(t *testing.T) {
 			t.Fatal(err)
 		}
 		p = s.Running("cars")
-		s.health(p, 503)
+		s.setHealthz(p, 503)
 		s.Wait("cars", "not ready for its sidecar", isReady(corev1.ConditionFalse))
 		if err := os.Remove(dir + "/up"); err != nil {
 			t.Fatal(err)
@@ -323,18 +323,18 @@ func TestSidecarsAreProbed(t *testing.T) {
 }
 
 func TestTerminatingPodRunsOnlyReadinessProbe(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		probe := "{httpGet: {path: /healthz, port: 8080}, " + everySecond + "}"
 		s.Pod("web", "terminationGracePeriodSeconds: 60\ncontainers:\n"+
 			box("c", "readinessProbe: "+probe+", livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+everySecond+"}", "on-term 5s 7", "serve"))
 		p := s.Running("web")
 		s.Remove("web")
 		s.Wait("web", "ending", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
-		s.health(p, 503)
+		s.setHealthz(p, 503)
 		s.Wait("web", "ending and not ready", func(p *corev1.Pod) bool {
 			return p.DeletionTimestamp != nil && status(p, "c").State.Running != nil && condition(p, corev1.PodReady) == corev1.ConditionFalse
 		})
-		s.Gone("web")
+		s.WaitDeleted("web")
 		for _, e := range s.Events("web") {
 			if strings.Contains(e, "iveness probe") {
 				t.Errorf("while it ended: %s", e)
@@ -344,7 +344,7 @@ func TestTerminatingPodRunsOnlyReadinessProbe(t *testing.T) {
 }
 
 func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("web", "containers:\n"+box("c", "readinessProbe: {httpGet: {path: '/redirect?to=http://192.0.2.1/', port: 8080}, "+everySecond+"}, "+
 			"livenessProbe: {httpGet: {path: '/redirect?to=/healthz', port: 8080}, "+everySecond+"}", "serve"))
 		s.Running("web")
@@ -360,7 +360,7 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 // TestMissingProbeCommandCausesOneEvent: that it cannot be run counts for nothing,
 // and is reported in one event, though the runtime has another ID for each try.
 func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		probe := "{exec: {command: [/no/such]}, " + everySecond + "}"
 		s.Pod("lacks", "containers:\n"+box("c", "readinessProbe: "+probe+", livenessProbe: "+probe, "sleep"))
 		s.Phase("lacks", corev1.PodRunning)
@@ -371,22 +371,22 @@ func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := 0
+		events := 0
 		for _, e := range s.Events("lacks") {
 			if strings.HasPrefix(e, "Unhealthy: ") {
-				told++
+				events++
 				s.contains("the event", e, "probe errored and resulted in unknown state", "/no/such", "no such file or directory")
 			}
 		}
-		if c := status(s.Get("lacks"), "c"); told != 2 || c.RestartCount != 0 || c.Ready {
-			t.Errorf("%d events: %+v", told, c)
+		if c := status(s.Get("lacks"), "c"); events != 2 || c.RestartCount != 0 || c.Ready {
+			t.Errorf("%d events: %+v", events, c)
 		}
 	})
 }
 
 func TestInvalidProbesAreRejectedByField(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		for name, c := range map[string]struct{ probe, says string }{
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		for name, c := range map[string]struct{ probe, field string }{
 			"period": {"livenessProbe: {tcpSocket: {port: 1}, periodSeconds: -1}", "spec.containers[0].livenessProbe.periodSeconds"},
 			"scheme": {"readinessProbe: {httpGet: {port: 1, scheme: FTP}}", "spec.containers[0].readinessProbe.httpGet.scheme"},
 			"port":   {"startupProbe: {httpGet: {port: web}}", "spec.containers[0].startupProbe.httpGet.port"},
@@ -395,7 +395,7 @@ func TestInvalidProbesAreRejectedByField(t *testing.T) {
 			err := hosts.WaitFor(t.Context(), "the refusal of "+name, func() (bool, error) {
 				n, err := s.Client.Node(t.Context())
 				for _, f := range n.InvalidManifests {
-					if strings.Contains(f.Path, s.ns+"-"+name) && strings.Contains(f.Field+" "+f.Message, c.says) {
+					if strings.Contains(f.Path, s.ns+"-"+name) && strings.Contains(f.Field+" "+f.Message, c.field) {
 						return true, nil
 					}
 				}

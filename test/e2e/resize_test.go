@@ -13,7 +13,7 @@ import (
 )
 
 // limitFile prints the memory limit that a container really has.
-const limitFile = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max"
+const readMemoryLimit = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max"
 
 func conditionOf(p *corev1.Pod, kind corev1.PodConditionType) (reason, message string, is bool) {
 	for _, c := range p.Status.Conditions {
@@ -25,46 +25,46 @@ func conditionOf(p *corev1.Pod, kind corev1.PodConditionType) (reason, message s
 }
 
 func TestResizeInPlace(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		put := func(cpu, memory string) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		apply := func(cpu, memory string) {
 			s.Pod("size", `
 				terminationGracePeriodSeconds: 1
 				volumes: [{name: d, downwardAPI: {items: [{path: limit, resourceFieldRef: {containerName: c, resource: limits.memory, divisor: 1Mi}}]}}]
 				containers:
 				`+sh("c", "volumeMounts: [{name: d, mountPath: /d}], resources: {requests: {cpu: "+cpu+", memory: 16Mi}, limits: {memory: "+memory+"}}", "sleep 1000"))
 		}
-		now := func(memory string) func(*corev1.Pod) bool {
+		resizedTo := func(memory string) func(*corev1.Pod) bool {
 			return func(p *corev1.Pod) bool {
 				_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 				r := status(p, "c").Resources
 				return r != nil && r.Limits.Memory().String() == memory && !resizing
 			}
 		}
-		put("50m", "64Mi")
+		apply("50m", "64Mi")
 		first := s.Running("size")
 		id := status(first, "c").ContainerID
 
-		put("100m", "128Mi")
-		p := s.Wait("size", "resized", now("128Mi"))
+		apply("100m", "128Mi")
+		p := s.Wait("size", "resized", resizedTo("128Mi"))
 		if c := status(p, "c"); p.UID != first.UID || c.ContainerID != id || c.RestartCount != 0 || p.Status.ObservedGeneration < 2 ||
 			c.AllocatedResources.Cpu().String() != "100m" {
 			t.Errorf("grown: UID %s, was %s, %s, allocated %v, generation %d", p.UID, first.UID, brief(p), c.AllocatedResources, p.Status.ObservedGeneration)
 		}
-		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", limitFile)); got != "134217728" {
+		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", readMemoryLimit)); got != "134217728" {
 			t.Errorf("the container is limited to %s", got)
 		}
-		await(t, "the downward API to follow", func() bool { return strings.TrimSpace(s.Exec("size", "c", "cat", "/d/limit")) == "128" })
+		waitFor(t, "the downward API to follow", func() bool { return strings.TrimSpace(s.Exec("size", "c", "cat", "/d/limit")) == "128" })
 		s.Event("size", "ResizeStarted: Pod resize started: ")
 		s.Event("size", "ResizeCompleted: Pod resize completed: ")
 
-		put("100m", "32Mi")
-		s.Wait("size", "shrunk", now("32Mi"))
-		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", limitFile)); got != "33554432" {
+		apply("100m", "32Mi")
+		s.Wait("size", "shrunk", resizedTo("32Mi"))
+		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", readMemoryLimit)); got != "33554432" {
 			t.Errorf("the container is limited to %s", got)
 		}
 
 		// What the node does not have is not given; the container goes on.
-		put("1000", "32Mi")
+		apply("1000", "32Mi")
 		p = s.Wait("size", "pending", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizePending); return is })
 		if reason, message, _ := conditionOf(p, corev1.PodResizePending); reason != corev1.PodReasonInfeasible || !strings.Contains(message, "cpu") {
 			t.Errorf("pending: %s %s", reason, message)
@@ -73,8 +73,8 @@ func TestResizeInPlace(t *testing.T) {
 			t.Errorf("infeasible: %s, allocated %v", brief(p), c.AllocatedResources)
 		}
 		s.Event("size", "ResizeInfeasible: Pod resize Infeasible: ")
-		put("100m", "48Mi")
-		p = s.Wait("size", "resized again", now("48Mi"))
+		apply("100m", "48Mi")
+		p = s.Wait("size", "resized again", resizedTo("48Mi"))
 		if _, _, is := conditionOf(p, corev1.PodResizePending); is || status(p, "c").ContainerID != id {
 			t.Errorf("after all: %s %+v", brief(p), p.Status.Conditions)
 		}
@@ -88,21 +88,21 @@ func TestResizeInPlace(t *testing.T) {
 // TestDeferredResizeCompletesWhenResourcesAreFree: what the node has, but another pod
 // holds, is given when that goes, over a restart of the agent too.
 func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
-	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {
-		put := func(name string, milli int) {
+	forEachNewNode(t, nodeOptions{}, func(t *testing.T, s *Namespace) {
+		apply := func(name string, milli int) {
 			s.Pod(name, "hostNetwork: true\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
 				sh("c", fmt.Sprintf("resources: {requests: {cpu: %dm}}", milli), "sleep 1000"))
 		}
-		put("big", 1000*runtime.NumCPU()-400)
+		apply("big", 1000*runtime.NumCPU()-400)
 		s.Running("big")
-		put("small", 100)
+		apply("small", 100)
 		first := s.Running("small")
 		deferred := func(p *corev1.Pod) bool {
-			reason, message, is := conditionOf(p, corev1.PodResizePending)
+			reason, message, updated := conditionOf(p, corev1.PodResizePending)
 			c := status(p, "c")
-			return is && reason == corev1.PodReasonDeferred && strings.Contains(message, "cpu") && c.AllocatedResources.Cpu().String() == "100m"
+			return updated && reason == corev1.PodReasonDeferred && strings.Contains(message, "cpu") && c.AllocatedResources.Cpu().String() == "100m"
 		}
-		put("small", 600)
+		apply("small", 600)
 		s.Wait("small", "deferred", deferred)
 		s.Event("small", "ResizeDeferred: Pod resize Deferred: ")
 		if err := s.Agent.Restart(t.Context()); err != nil {
@@ -115,31 +115,31 @@ func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
 			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 			return !pending && !resizing && status(p, "c").Resources.Requests.Cpu().String() == "600m"
 		})
-		if was, is := status(first, "c"), status(p, "c"); p.UID != first.UID || is.ContainerID != was.ContainerID || is.RestartCount != 0 ||
-			is.AllocatedResources.Cpu().String() != "600m" {
-			t.Errorf("resized: %s, allocated %v, was %s", brief(p), is.AllocatedResources, brief(first))
+		if old, updated := status(first, "c"), status(p, "c"); p.UID != first.UID || updated.ContainerID != old.ContainerID || updated.RestartCount != 0 ||
+			updated.AllocatedResources.Cpu().String() != "600m" {
+			t.Errorf("resized: %s, allocated %v, was %s", brief(p), updated.AllocatedResources, brief(first))
 		}
 		s.Event("small", "ResizeCompleted: Pod resize completed: ")
 	})
 }
 
 func TestResizeByRestartAndBelowUsage(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		put := func(memory string) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		apply := func(memory string) {
 			s.Pod("again", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
 				sh("c", "resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}], resources: {requests: {memory: 16Mi}, limits: {memory: "+memory+"}}", "sleep 1000"))
 			s.Pod("full", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
 				sh("c", "resources: {requests: {memory: 8Mi}, limits: {memory: "+memory+"}}", "dd if=/dev/zero of=/dev/shm/x bs=1M count=40 2>/dev/null; echo --end--; sleep 1000"))
 		}
-		put("64Mi")
+		apply("64Mi")
 		s.Running("again")
-		s.Report("full", "c")
+		s.WaitOutput("full", "c")
 		id := status(s.Get("full"), "c").ContainerID
-		put("24Mi")
+		apply("24Mi")
 		p := s.Wait("again", "restarted", func(p *corev1.Pod) bool {
 			return status(p, "c").RestartCount == 1 && status(p, "c").State.Running != nil
 		})
-		if got := strings.TrimSpace(s.Exec("again", "c", "sh", "-c", limitFile)); got != "25165824" || status(p, "c").Resources.Limits.Memory().String() != "24Mi" {
+		if got := strings.TrimSpace(s.Exec("again", "c", "sh", "-c", readMemoryLimit)); got != "25165824" || status(p, "c").Resources.Limits.Memory().String() != "24Mi" {
 			t.Errorf("restarted with %s: %s", got, brief(p))
 		}
 		s.Event("again", "Killing: Container c resize requires restart")
@@ -152,7 +152,7 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 			status(p, "c").Resources.Limits.Memory().String() != "64Mi" {
 			t.Errorf("refused: %q %s", message, brief(p))
 		}
-		put("64Mi")
+		apply("64Mi")
 		p = s.Wait("full", "back", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizeInProgress); return !is })
 		if status(p, "c").ContainerID != id || status(p, "c").RestartCount != 0 {
 			t.Errorf("back: %s", brief(p))
@@ -169,8 +169,8 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 // TestResizeOfPodAndSidecar: spec.resources and a restartable init container
 // change in place, both at once too.
 func TestResizeOfPodAndSidecar(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		put := func(pod, car string) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		apply := func(pod, car string) {
 			s.Pod("whole", `
 				terminationGracePeriodSeconds: 1
 				resources: {requests: {memory: 16Mi}, limits: {memory: `+pod+`}}
@@ -179,15 +179,15 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 				containers:
 				`+sh("c", "", "dd if=/dev/zero of=/dev/shm/x bs=1M count=40 2>/dev/null; echo --end--; sleep 1000"))
 		}
-		settled := func(pod, car string) func(*corev1.Pod) bool {
+		resizedTo := func(pod, car string) func(*corev1.Pod) bool {
 			return func(p *corev1.Pod) bool {
 				_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
-				whole, own := p.Status.Resources, status(p, "car").Resources
-				return !resizing && whole != nil && own != nil && whole.Limits.Memory().String() == pod && own.Limits.Memory().String() == car
+				whole, sidecar := p.Status.Resources, status(p, "car").Resources
+				return !resizing && whole != nil && sidecar != nil && whole.Limits.Memory().String() == pod && sidecar.Limits.Memory().String() == car
 			}
 		}
-		put("128Mi", "32Mi")
-		s.Report("whole", "c")
+		apply("128Mi", "32Mi")
+		s.WaitOutput("whole", "c")
 		first := s.Running("whole")
 		limits := func() (pod, car string) {
 			t.Helper()
@@ -196,9 +196,9 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return strings.TrimSpace(string(data)), strings.TrimSpace(s.Exec("whole", "car", "sh", "-c", limitFile))
+			return strings.TrimSpace(string(data)), strings.TrimSpace(s.Exec("whole", "car", "sh", "-c", readMemoryLimit))
 		}
-		same := func(p *corev1.Pod) {
+		checkNotRestarted := func(p *corev1.Pod) {
 			t.Helper()
 			for _, name := range []string{"c", "car"} {
 				if was, is := status(first, name), status(p, name); p.UID != first.UID || is.ContainerID != was.ContainerID || is.RestartCount != 0 {
@@ -211,13 +211,13 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 			{"256Mi", "64Mi", "268435456", "67108864"},
 			{"96Mi", "48Mi", "100663296", "50331648"},
 		} {
-			put(c.pod, c.car)
-			same(s.Wait("whole", "resized to "+c.pod+", "+c.car, settled(c.pod, c.car)))
+			apply(c.pod, c.car)
+			checkNotRestarted(s.Wait("whole", "resized to "+c.pod+", "+c.car, resizedTo(c.pod, c.car)))
 			if pod, car := limits(); pod != c.podBytes || car != c.carBytes {
 				t.Errorf("limited to %s and %s, want %s and %s", pod, car, c.podBytes, c.carBytes)
 			}
 		}
-		put("24Mi", "16Mi")
+		apply("24Mi", "16Mi")
 		p := s.Wait("whole", "refused", func(p *corev1.Pod) bool {
 			reason, _, _ := conditionOf(p, corev1.PodResizeInProgress)
 			return reason == corev1.PodReasonError
@@ -225,19 +225,19 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message, "below current usage") || p.Status.Resources.Limits.Memory().String() != "96Mi" {
 			t.Errorf("refused: %q, %v", message, p.Status.Resources)
 		}
-		same(p)
-		put("96Mi", "48Mi")
-		same(s.Wait("whole", "back", settled("96Mi", "48Mi")))
+		checkNotRestarted(p)
+		apply("96Mi", "48Mi")
+		checkNotRestarted(s.Wait("whole", "back", resizedTo("96Mi", "48Mi")))
 	})
 }
 
 // cpuFiles print the CPU that a container really has: its quota, and its weight.
-const cpuFiles = "cd /sys/fs/cgroup/cpu 2>/dev/null && cat cpu.cfs_quota_us cpu.shares || cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.weight"
+const readCPULimits = "cd /sys/fs/cgroup/cpu 2>/dev/null && cat cpu.cfs_quota_us cpu.shares || cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.weight"
 
 // TestPodLevelResources: what the pod as a whole is limited to holds for
 // containers that are not limited themselves, and follows when it changes.
 func TestPodLevelResources(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("eats", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
 			sh("eats", "", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")+sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000"))
 		p := s.Wait("eats", "out of memory", func(p *corev1.Pod) bool { return status(p, "eats").State.Terminated != nil })
@@ -247,39 +247,39 @@ func TestPodLevelResources(t *testing.T) {
 		if r := p.Status.Resources; p.Status.QOSClass != corev1.PodQOSBurstable || r == nil || r.Requests.Memory().String() != "32Mi" || r.Requests.Cpu().String() != "50m" {
 			t.Errorf("QoS %s, resources %+v", p.Status.QOSClass, r)
 		}
-		put := func(cpu, memory string) {
+		apply := func(cpu, memory string) {
 			s.Pod("whole", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 300m, memory: 32Mi}, limits: {cpu: "+cpu+", memory: "+memory+"}}\ncontainers:\n"+
 				sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000")+
 				sh("asks-nothing", "", "sleep 1000")+sh("limited", "resources: {limits: {cpu: 200m, memory: 16Mi}, requests: {cpu: 200m, memory: 0}}", "sleep 1000"))
 		}
-		put("500m", "32Mi")
+		apply("500m", "32Mi")
 		s.Running("whole")
-		reads := func(what, name, memory, cpu string) {
+		checkCgroupValues := func(what, name, memory, cpu string) {
 			t.Helper()
-			got := strings.Fields(s.Exec("whole", name, "sh", "-c", limitFile+"; "+cpuFiles))
+			got := strings.Fields(s.Exec("whole", name, "sh", "-c", readMemoryLimit+"; "+readCPULimits))
 			if want := strings.Fields(memory + " " + cpu); !slices.Equal(got, want) {
 				t.Errorf("%s: %s has %v of memory and CPU in its cgroup, want %v", what, name, got, want)
 			}
 		}
-		reads("a container that requests CPU has the pod's limits", "stays", "33554432", "50000 10")
-		reads("one that does not has its share by them, too", "asks-nothing", "33554432", "50000 512")
-		reads("one with limits has its own", "limited", "16777216", "20000 204")
-		put("300m", "48Mi")
+		checkCgroupValues("a container that requests CPU has the pod's limits", "stays", "33554432", "50000 10")
+		checkCgroupValues("one that does not has its share by them, too", "asks-nothing", "33554432", "50000 512")
+		checkCgroupValues("one with limits has its own", "limited", "16777216", "20000 204")
+		apply("300m", "48Mi")
 		p = s.Wait("whole", "resized", func(p *corev1.Pod) bool {
 			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 			return !resizing && p.Status.Resources != nil && p.Status.Resources.Limits.Memory().String() == "48Mi"
 		})
-		reads("resized", "stays", "50331648", "30000 10")
-		reads("resized", "asks-nothing", "50331648", "30000 307")
-		reads("resized", "limited", "16777216", "20000 204")
+		checkCgroupValues("resized", "stays", "50331648", "30000 10")
+		checkCgroupValues("resized", "asks-nothing", "50331648", "30000 307")
+		checkCgroupValues("resized", "limited", "16777216", "20000 204")
 		if k := status(p, "stays"); k.RestartCount != 0 || k.State.Running == nil {
 			t.Errorf("resized: %s", brief(p))
 		}
-		put("500m", "32Mi")
+		apply("500m", "32Mi")
 		s.Wait("whole", "as before", func(p *corev1.Pod) bool {
 			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 			return !resizing && p.Status.Resources != nil && p.Status.Resources.Limits.Memory().String() == "32Mi"
 		})
-		reads("as before", "asks-nothing", "33554432", "50000 512")
+		checkCgroupValues("as before", "asks-nothing", "33554432", "50000 512")
 	})
 }

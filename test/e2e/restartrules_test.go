@@ -8,19 +8,19 @@ import (
 )
 
 func TestRestartRules(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		again := "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]"
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		restartRule := "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]"
 		s.Pod("rule", "restartPolicy: Never\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
-			sh("c", "volumeMounts: [{name: v, mountPath: /v}], "+again, "[ -e /v/x ] && exit 7; touch /v/x; exit 42"))
+			sh("c", "volumeMounts: [{name: v, mountPath: /v}], "+restartRule, "[ -e /v/x ] && exit 7; touch /v/x; exit 42"))
 		p := s.Phase("rule", corev1.PodFailed)
 		if c := status(p, "c"); c.RestartCount != 1 || c.State.Terminated.ExitCode != 7 || c.LastTerminationState.Terminated.ExitCode != 42 {
 			t.Errorf("rule: %s", brief(p))
 		}
 		// NotIn matches what is not listed.
-		not := "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: NotIn, values: [0, 7]}}]"
+		notInRule := "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: NotIn, values: [0, 7]}}]"
 		s.Pod("not", "restartPolicy: Never\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
-			sh("c", "volumeMounts: [{name: v, mountPath: /v}], "+not, "[ -e /v/x ] && exit 7; touch /v/x; exit 42")+
-			box("well", not, "exit"))
+			sh("c", "volumeMounts: [{name: v, mountPath: /v}], "+notInRule, "[ -e /v/x ] && exit 7; touch /v/x; exit 42")+
+			box("well", notInRule, "exit"))
 		p = s.Phase("not", corev1.PodFailed)
 		if c := status(p, "c"); c.RestartCount != 1 || c.State.Terminated.ExitCode != 7 || c.LastTerminationState.Terminated.ExitCode != 42 || status(p, "well").RestartCount != 0 {
 			t.Errorf("not: %s", brief(p))
@@ -34,7 +34,7 @@ func TestRestartRules(t *testing.T) {
 }
 
 func TestRestartAllContainersInPlace(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		s.Pod("all", `
@@ -48,8 +48,8 @@ func TestRestartAllContainersInPlace(t *testing.T) {
 			containers:
 			`+sh("main", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo preStop >> /v/log']}}}", "echo main >> /v/log; exec sleep 1000"))
 		before := s.Running("all")
-		await(t, "main's line", func() bool { return strings.Contains(readFile(t, dir+"/log"), "main") })
-		write(t, dir+"/go")
+		waitFor(t, "main's line", func() bool { return strings.Contains(readFile(t, dir+"/log"), "main") })
+		touch(t, dir+"/go")
 		p := s.Wait("all", "running again", func(p *corev1.Pod) bool {
 			return status(p, "main").RestartCount == 1 && status(p, "main").State.Running != nil
 		})
@@ -59,7 +59,7 @@ func TestRestartAllContainersInPlace(t *testing.T) {
 		if condition(p, corev1.AllContainersRestarting) != corev1.ConditionFalse {
 			t.Errorf("conditions: %+v", p.Status.Conditions)
 		}
-		await(t, "main's second line", func() bool { return strings.Count(readFile(t, dir+"/log"), "main") == 2 })
+		waitFor(t, "main's second line", func() bool { return strings.Count(readFile(t, dir+"/log"), "main") == 2 })
 		if got := strings.Fields(readFile(t, dir+"/log")); strings.Join(got, " ") != "setup watch main setup watch main" {
 			t.Errorf("they ran so: %v", got)
 		}

@@ -12,24 +12,24 @@ import (
 )
 
 // withLogind starts a stand-in for logind.
-func withLogind(t *testing.T) *hosts.Logind {
+func startLogind(t *testing.T) *hosts.Logind {
 	t.Helper()
-	l, err := hosts.StartLogind(t.TempDir())
+	logind, err := hosts.StartLogind(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
+		if err := logind.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return l
+	return logind
 }
 
 // lock is the agent's next lock; what is returned waits until the agent lets go of it.
-func lock(t *testing.T, l *hosts.Logind) (released func()) {
+func nextInhibitor(t *testing.T, l *hosts.Logind) (released func()) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	wait, err := l.NextInhibitor(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func lock(t *testing.T, l *hosts.Logind) (released func()) {
 	}
 	return func() {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		if err := wait(ctx); err != nil {
 			t.Error(err)
@@ -50,13 +50,13 @@ func lock(t *testing.T, l *hosts.Logind) (released func()) {
 // agent that restarts meanwhile brings none of them back.
 func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 	groups := []map[string]any{{"priority": 0, "shutdownGracePeriodSeconds": 60}, {"priority": 1000, "shutdownGracePeriodSeconds": 20}}
-	alone(t, nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}, func(t *testing.T, s *Space) {
-		l := withLogind(t)
+	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}, func(t *testing.T, s *Namespace) {
+		l := startLogind(t)
 		s.Agent.SetEnv("GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0", l.Env)
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		released := lock(t, l)
+		released := nextInhibitor(t, l)
 		s.Pod("low", "restartPolicy: Always\ncontainers:\n"+box("c", "", "on-term 2s 7", "sleep"))
 		s.Pod("deaf", "terminationGracePeriodSeconds: 3\ncontainers:\n"+box("c", "", "ignore-term", "sleep"))
 		s.Pod("high", "priority: 1000\ncontainers:\n"+box("c", "", "sleep"))
@@ -69,11 +69,11 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 		terminated := func(p *corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Terminated" && p.Status.Message == "Pod was terminated in response to imminent node shutdown."
 		}
-		ends := map[string]*corev1.ContainerStateTerminated{}
+		terminations := map[string]*corev1.ContainerStateTerminated{}
 		for name, code := range map[string]int32{"low": 7, "deaf": 137, "high": 143} {
 			p := s.Wait(name, "terminated with the node", terminated)
-			end := status(p, "c").State.Terminated
-			if ends[name] = end; end == nil || end.ExitCode != code || status(p, "c").RestartCount != 0 {
+			state := status(p, "c").State.Terminated
+			if terminations[name] = state; state == nil || state.ExitCode != code || status(p, "c").RestartCount != 0 {
 				t.Fatalf("%s: %+v", name, status(p, "c"))
 			}
 			if !strings.Contains(brief(p)+fmt.Sprint(p.Status.Conditions), "DisruptionTarget") {
@@ -81,15 +81,15 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"low", "deaf"} {
-			if ends["high"].FinishedAt.Time.Before(ends[name].FinishedAt.Time) {
-				t.Errorf("high ended at %v, %s at %v", ends["high"].FinishedAt, name, ends[name].FinishedAt)
+			if terminations["high"].FinishedAt.Time.Before(terminations[name].FinishedAt.Time) {
+				t.Errorf("high ended at %v, %s at %v", terminations["high"].FinishedAt, name, terminations[name].FinishedAt)
 			}
 		}
 		released()
 		s.Pod("late", "containers:\n"+box("c", "", "sleep"))
-		s.whySays("late", "NodeShutdown", "Pod was rejected as the node is shutting down.")
-		s.Killed()
-		lock(t, l)()
+		s.waitWhy("late", "NodeShutdown", "Pod was rejected as the node is shutting down.")
+		s.KillAndRestartAgent()
+		nextInhibitor(t, l)()
 		if p := s.Wait("late", "known", func(p *corev1.Pod) bool { return p.Status.Phase != "" }); status(p, "c").ContainerID != "" {
 			t.Errorf("late was started: %+v", status(p, "c"))
 		}

@@ -16,26 +16,26 @@ import (
 )
 
 // lines returns the log as a set of lines.
-func lines(log string) map[string]bool {
-	out := map[string]bool{}
+func lineSet(log string) map[string]bool {
+	set := map[string]bool{}
 	for line := range strings.Lines(log) {
-		out[strings.TrimSuffix(line, "\n")] = true
+		set[strings.TrimSuffix(line, "\n")] = true
 	}
-	return out
+	return set
 }
 
-func (s *Space) hasLines(log string, want ...string) {
+func (s *Namespace) hasLines(log string, want ...string) {
 	s.t.Helper()
-	all := lines(log)
+	all := lineSet(log)
 	for _, w := range want {
 		if !all[w] {
-			s.t.Errorf("there is no line %q in\n%s", w, tailOf(log, 4000))
+			s.t.Errorf("there is no line %q in\n%s", w, tail(log, 4000))
 		}
 	}
 }
 
 // field is the value of a field of /proc/self/status.
-func field(log, name string) string {
+func procField(log, name string) string {
 	for line := range strings.Lines(log) {
 		if v, ok := strings.CutPrefix(line, name+":"); ok {
 			return strings.TrimSpace(v)
@@ -45,7 +45,7 @@ func field(log, name string) string {
 }
 
 func TestEnvironment(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Put("objects", configMap("cm", "A: from-map, B: map-b")+"---\n"+secretOf("sec", "S: from-secret, odd.key-1: odd"))
 		s.Put("pod", podYAML("env", "labels: {app: x}\nannotations: {n: note}", `
 			serviceAccountName: robot
@@ -77,7 +77,7 @@ func TestEnvironment(t *testing.T) {
 			  - {name: ALL_CPU, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
 		`))
 		p := s.Running("env")
-		log := s.Report("env", "c")
+		log := s.WaitOutput("env", "c")
 		s.hasLines(log, "A=from-map", "B=own-b", "P_S=from-secret", "P_odd.key-1=odd", "PLAIN=plain", "TWICE=plain/from-map/$(LATER)/$(PLAIN)", "LATER=late", "KEY=from-secret",
 			"POD=env", "SPACE="+s.ns, "POD_UID="+string(p.UID), "LABEL=x", "NOTE=note", "NODE="+s.Host.Name, "ACCOUNT=robot",
 			"POD_IP="+p.Status.PodIP, "HOST_IP="+s.Host.Gateway.String(), "CPU=100", "MEM=64", "HOSTNAME=env", "plain-$(NOBODY)-$(PLAIN)")
@@ -91,7 +91,7 @@ func TestEnvironment(t *testing.T) {
 }
 
 func TestCommandAndArgsOverrideImage(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("words", `
 			restartPolicy: Never
 			containers:
@@ -126,69 +126,69 @@ func hostNamespace(t *testing.T, kind string) string {
 }
 
 func TestHostAndPodNamespaces(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		port := 21000 + s.Host.Number*20
 		s.Pod("host", fmt.Sprintf("hostNetwork: true\nhostPID: true\nhostIPC: true\ncontainers:\n"+
 			box("c", "", "namespaces", "hostname", end, "serve %d"), port))
 		p := s.Running("host")
-		log := s.Report("host", "c")
+		log := s.WaitOutput("host", "c")
 		s.hasLines(log, hostNamespace(t, "net"), hostNamespace(t, "pid"), hostNamespace(t, "ipc"))
 		if p.Status.PodIP != s.Host.Gateway.String() || p.Status.HostIP != p.Status.PodIP {
 			t.Errorf("addresses %s and %s", p.Status.PodIP, p.Status.HostIP)
 		}
-		s.answer(fmt.Sprintf("http://127.0.0.1:%d/", port))
+		s.waitHTTP(fmt.Sprintf("http://127.0.0.1:%d/", port))
 
 		s.Pod("own", "containers:\n"+box("a", "", "namespaces", end, "sleep")+box("b", "", "namespaces", end, "sleep"))
-		a, b := s.Report("own", "a"), s.Report("own", "b")
+		a, b := s.WaitOutput("own", "a"), s.WaitOutput("own", "b")
 		for _, kind := range []string{"net", "ipc", "uts", "pid", "mnt"} {
-			if lines(a)[hostNamespace(t, kind)] {
+			if lineSet(a)[hostNamespace(t, kind)] {
 				t.Errorf("%s is the host's", kind)
 			}
-			one, other := "", ""
-			for line := range lines(a) {
+			idA, idB := "", ""
+			for line := range lineSet(a) {
 				if strings.HasPrefix(line, kind+" ") {
-					one = line
+					idA = line
 				}
 			}
-			for line := range lines(b) {
+			for line := range lineSet(b) {
 				if strings.HasPrefix(line, kind+" ") {
-					other = line
+					idB = line
 				}
 			}
-			if shared := kind == "net" || kind == "ipc" || kind == "uts"; one == "" || (one == other) != shared {
-				t.Errorf("%s: %s and %s", kind, one, other)
+			if shared := kind == "net" || kind == "ipc" || kind == "uts"; idA == "" || (idA == idB) != shared {
+				t.Errorf("%s: %s and %s", kind, idA, idB)
 			}
 		}
 
 		s.Pod("shared", "shareProcessNamespace: true\ncontainers:\n"+box("a", "", "sleep")+sh("b", "", "until ps | grep -q 'testbox sleep'; do sleep 0.05; done; ps; echo --end--; sleep 1000"))
-		s.contains("ps", s.Report("shared", "b"), "/pause", "testbox sleep")
+		s.contains("ps", s.WaitOutput("shared", "b"), "/pause", "testbox sleep")
 	})
 }
 
 func TestHostPortReachesPod(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		port := 21001 + s.Host.Number*20
 		s.Pod("port", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"), port))
 		s.Running("port")
-		if got := s.answer(fmt.Sprintf("http://%s:%d/", s.Host.Gateway, port)); got != "port\n" {
+		if got := s.waitHTTP(fmt.Sprintf("http://%s:%d/", s.Host.Gateway, port)); got != "port\n" {
 			t.Errorf("it answers %q", got)
 		}
 		// A second pod for the port waits, says why, and gets it when it is free.
 		s.Pod("port2", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"), port))
-		s.whyHas("port2", "port", strconv.Itoa(port))
+		s.waitExplanation("port2", "port", strconv.Itoa(port))
 		if p := s.Get("port2"); p.Status.Phase != corev1.PodPending {
 			t.Errorf("port2 is %s", p.Status.Phase)
 		}
 		s.Remove("port")
 		s.Running("port2")
-		if got := s.answer(fmt.Sprintf("http://%s:%d/", s.Host.Gateway, port)); got != "port2\n" {
+		if got := s.waitHTTP(fmt.Sprintf("http://%s:%d/", s.Host.Gateway, port)); got != "port2\n" {
 			t.Errorf("it answers %q", got)
 		}
 	})
 }
 
 func TestUsersGroupsAndCapabilities(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		const steps = "id"
 		s.Pod("who", `
 			securityContext: {runAsUser: 1100, runAsGroup: 1200, fsGroup: 1300, supplementalGroups: [1400, 1500]}
@@ -198,9 +198,9 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 			`+box("caps", "securityContext: {runAsUser: 0, capabilities: {add: [NET_ADMIN], drop: [CHOWN, KILL]}}", "status", end, "sleep")+`
 			`+box("none", "securityContext: {runAsUser: 0, capabilities: {drop: [ALL]}, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true}", "status", "mounts", end, "write /x y")+`
 			`+box("all", "securityContext: {runAsUser: 0, privileged: true}", "status", "ls /dev", end, "sleep"))
-		s.contains("pod", s.Report("who", "pod"), "uid=1100 gid=1200 groups=1200 1300 1400 1500")
-		s.contains("own", s.Report("who", "own"), "uid=2100 gid=2200 groups=1300 1400 1500 2200")
-		if s.has("the user of a container in its status") {
+		s.contains("pod", s.WaitOutput("who", "pod"), "uid=1100 gid=1200 groups=1200 1300 1400 1500")
+		s.contains("own", s.WaitOutput("who", "own"), "uid=2100 gid=2200 groups=1300 1400 1500 2200")
+		if s.supports("the user of a container in its status") {
 			p := s.Wait("who", "the user of a container", func(p *corev1.Pod) bool { return status(p, "pod").User != nil && status(p, "own").User != nil })
 			want := corev1.LinuxContainerUser{UID: 1100, GID: 1200, SupplementalGroups: []int64{1200, 1300, 1400, 1500}}
 			if got := status(p, "pod").User.Linux; got == nil || !reflect.DeepEqual(*got, want) {
@@ -213,7 +213,7 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 		const netAdmin, chown, kill = 1 << 12, 1 << 0, 1 << 5
 		caps := func(container string) uint64 {
 			t.Helper()
-			n, err := strconv.ParseUint(field(s.Report("who", container), "CapEff"), 16, 64)
+			n, err := strconv.ParseUint(procField(s.WaitOutput("who", container), "CapEff"), 16, 64)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -228,12 +228,12 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 		if c := caps("all"); c&netAdmin == 0 || c&(1<<21) == 0 {
 			t.Errorf("privileged capabilities: %x", c)
 		}
-		none := s.Report("who", "none")
-		if field(none, "NoNewPrivs") != "1" || field(s.Report("who", "pod"), "NoNewPrivs") != "0" {
+		none := s.WaitOutput("who", "none")
+		if procField(none, "NoNewPrivs") != "1" || procField(s.WaitOutput("who", "pod"), "NoNewPrivs") != "0" {
 			t.Error("NoNewPrivs does not follow allowPrivilegeEscalation")
 		}
-		s.contains("a write to a read-only root", s.Said("who", "none", "/x"), "read-only file system")
-		s.contains("devices of a privileged container", s.Report("who", "all"), "loop-control")
+		s.contains("a write to a read-only root", s.WaitLog("who", "none", "/x"), "read-only file system")
+		s.contains("devices of a privileged container", s.WaitOutput("who", "all"), "loop-control")
 
 		s.Pod("root", "securityContext: {runAsNonRoot: true}\ncontainers:\n"+box("c", "", "sleep"))
 		p := s.Waiting("root", "c", "CreateContainerConfigError")
@@ -242,26 +242,26 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 		p = s.Waiting("named", "c", "CreateContainerConfigError")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "runAsNonRoot", "app")
 		s.Pod("user", "securityContext: {runAsNonRoot: true}\ncontainers:\n"+strings.Replace(box("c", "", "id", end, "sleep"), "testbox:1", "testbox:user", 1))
-		s.contains("user", s.Report("user", "c"), "uid=1000")
+		s.contains("user", s.WaitOutput("user", "c"), "uid=1000")
 	})
 }
 
 func TestSeccomp(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("calls", `
 			containers:
 			`+box("default", "securityContext: {seccompProfile: {type: RuntimeDefault}}", "status", end, "sleep")+`
 			`+box("free", "securityContext: {seccompProfile: {type: Unconfined}}", "status", end, "sleep")+`
 			`+sh("local", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: profiles/no-mkdir.json}}", "mkdir /tmp/x; grep Seccomp: /proc/self/status; echo --end--; sleep 1000"))
-		if got := field(s.Report("calls", "default"), "Seccomp"); got != "2" {
+		if got := procField(s.WaitOutput("calls", "default"), "Seccomp"); got != "2" {
 			t.Errorf("RuntimeDefault: Seccomp %q", got)
 		}
-		if got := field(s.Report("calls", "free"), "Seccomp"); got != "0" {
+		if got := procField(s.WaitOutput("calls", "free"), "Seccomp"); got != "0" {
 			t.Errorf("Unconfined: Seccomp %q", got)
 		}
-		log := s.Report("calls", "local")
+		log := s.WaitOutput("calls", "local")
 		s.contains("Localhost", log, "Operation not permitted")
-		if field(log, "Seccomp") != "2" {
+		if procField(log, "Seccomp") != "2" {
 			t.Errorf("Localhost: %s", log)
 		}
 		s.Pod("missing", "containers:\n"+box("c", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: profiles/none.json}}", "sleep"))
@@ -274,12 +274,12 @@ func TestSeccomp(t *testing.T) {
 }
 
 func TestSysctls(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("tuned", `
 			securityContext: {sysctls: [{name: net.ipv4.ip_local_port_range, value: "40000 50000"}, {name: net.core.somaxconn, value: "321"}]}
 			containers:
 			`+box("c", "", "cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/net/core/somaxconn", end, "sleep"))
-		s.hasLines(s.Report("tuned", "c"), "40000\t50000", "321")
+		s.hasLines(s.WaitOutput("tuned", "c"), "40000\t50000", "321")
 		s.Pod("unsafe", "securityContext: {sysctls: [{name: kernel.msgmax, value: '1000'}]}\ncontainers:\n"+box("c", "", "sleep"))
 		p := s.Phase("unsafe", corev1.PodFailed)
 		if p.Status.Reason != "SysctlForbidden" || !strings.Contains(p.Status.Message, "kernel.msgmax") {
@@ -291,10 +291,10 @@ func TestSysctls(t *testing.T) {
 // TestEmptyResolvConfYieldsNoNameServers, and none that the runtime
 // would take from it.
 func TestEmptyResolvConfYieldsNoNameServers(t *testing.T) {
-	alone(t, nodeOptions{CNI: true, Config: map[string]any{"resolvConf": ""}}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"resolvConf": ""}}, func(t *testing.T, s *Namespace) {
 		s.Pod("alone", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
 		s.Running("alone")
-		log := s.Report("alone", "c")
+		log := s.WaitOutput("alone", "c")
 		s.hasLines(log, "nameserver 127.0.0.1", "search .")
 		if n := strings.Count(log, "nameserver"); n != 1 {
 			t.Errorf("%d name servers:\n%s", n, log)
@@ -303,30 +303,30 @@ func TestEmptyResolvConfYieldsNoNameServers(t *testing.T) {
 }
 
 func TestHostNamesHostsAndResolvConf(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
-		look := []string{"hostname", "cat /etc/hosts", "resolv", end, "sleep"}
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
+		steps := []string{"hostname", "cat /etc/hosts", "resolv", end, "sleep"}
 		s.Pod("names", `
 			hostname: alias
 			subdomain: sub
 			hostAliases: [{ip: 10.9.8.7, hostnames: [one.example, two.example]}]
 			containers:
-			`+box("c", "", look...))
+			`+box("c", "", steps...))
 		p := s.Running("names")
-		log := s.Report("names", "c")
+		log := s.WaitOutput("names", "c")
 		s.hasLines(log, "alias", "nameserver 10.96.0.10", p.Status.PodIP+"\talias.sub."+s.ns+".svc.cluster.local\talias", "10.9.8.7\tone.example\ttwo.example")
 		s.contains("hosts", log, "# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost")
 		s.contains("resolv.conf", log, "search "+s.ns+".svc.cluster.local svc.cluster.local cluster.local", "options ndots:5")
 
-		s.Pod("none", "dnsPolicy: None\ndnsConfig: {nameservers: [9.9.9.9], searches: [my.example], options: [{name: ndots, value: '2'}, {name: edns0}]}\nsetHostnameAsFQDN: false\ncontainers:\n"+box("c", "", look...))
-		log = s.Report("none", "c")
+		s.Pod("none", "dnsPolicy: None\ndnsConfig: {nameservers: [9.9.9.9], searches: [my.example], options: [{name: ndots, value: '2'}, {name: edns0}]}\nsetHostnameAsFQDN: false\ncontainers:\n"+box("c", "", steps...))
+		log = s.WaitOutput("none", "c")
 		s.hasLines(log, "none", "nameserver 9.9.9.9", "search my.example")
 		s.contains("resolv.conf", log, "ndots:2", "edns0")
 		if strings.Contains(log, "10.96.0.10") {
 			t.Errorf("dnsPolicy None has the cluster's server:\n%s", log)
 		}
 
-		s.Pod("default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", look...))
-		log = s.Report("default", "c")
+		s.Pod("default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", steps...))
+		log = s.WaitOutput("default", "c")
 		resolv := readFile(t, "/etc/resolv.conf")
 		if !criconfig.ParseResolvConf(resolv).ReachableFromPod() && exists(nodeconfig.SystemdResolvConf) {
 			resolv = readFile(t, nodeconfig.SystemdResolvConf)
@@ -340,13 +340,13 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 			t.Errorf("dnsPolicy Default has the cluster's server:\n%s", log)
 		}
 
-		s.Pod("fqdn", "hostname: alias\nsubdomain: sub\nsetHostnameAsFQDN: true\ncontainers:\n"+box("c", "", look...))
-		s.hasLines(s.Report("fqdn", "c"), "alias.sub."+s.ns+".svc.cluster.local")
+		s.Pod("fqdn", "hostname: alias\nsubdomain: sub\nsetHostnameAsFQDN: true\ncontainers:\n"+box("c", "", steps...))
+		s.hasLines(s.WaitOutput("fqdn", "c"), "alias.sub."+s.ns+".svc.cluster.local")
 	})
 }
 
 func TestResourcesAreAppliedToCgroups(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("guaranteed", "containers:\n"+box("c", "resources: {limits: {cpu: 300m, memory: 48Mi}}", "sleep"))
 		s.Pod("burstable", "containers:\n"+box("c", "resources: {requests: {cpu: 200m, memory: 16Mi}}", "sleep")+box("d", "resources: {limits: {memory: 32Mi}}", "sleep"))
 		s.Pod("besteffort", "containers:\n"+box("c", "", "sleep"))
@@ -355,10 +355,10 @@ func TestResourcesAreAppliedToCgroups(t *testing.T) {
 			t.Errorf("QoS %s", p.Status.QOSClass)
 		}
 		for _, container := range []string{"", "c"} {
-			s.cgroupIs(p, container, "cpu", "cpu.cfs_quota_us", "30000")
-			s.cgroupIs(p, container, "cpu", "cpu.cfs_period_us", "100000")
-			s.cgroupIs(p, container, "cpu", "cpu.shares", "307")
-			s.cgroupIs(p, container, "memory", "memory.limit_in_bytes", strconv.Itoa(48<<20))
+			s.checkCgroup(p, container, "cpu", "cpu.cfs_quota_us", "30000")
+			s.checkCgroup(p, container, "cpu", "cpu.cfs_period_us", "100000")
+			s.checkCgroup(p, container, "cpu", "cpu.shares", "307")
+			s.checkCgroup(p, container, "memory", "memory.limit_in_bytes", strconv.Itoa(48<<20))
 		}
 		guaranteed := s.podCgroup("memory", p)
 
@@ -366,17 +366,17 @@ func TestResourcesAreAppliedToCgroups(t *testing.T) {
 		if p.Status.QOSClass != corev1.PodQOSBurstable {
 			t.Errorf("QoS %s", p.Status.QOSClass)
 		}
-		s.cgroupIs(p, "c", "cpu", "cpu.shares", "204")
-		s.cgroupIs(p, "c", "cpu", "cpu.cfs_quota_us", "-1")
-		s.cgroupIs(p, "d", "memory", "memory.limit_in_bytes", strconv.Itoa(32<<20))
-		s.cgroupIs(p, "", "cpu", "cpu.shares", "204")
+		s.checkCgroup(p, "c", "cpu", "cpu.shares", "204")
+		s.checkCgroup(p, "c", "cpu", "cpu.cfs_quota_us", "-1")
+		s.checkCgroup(p, "d", "memory", "memory.limit_in_bytes", strconv.Itoa(32<<20))
+		s.checkCgroup(p, "", "cpu", "cpu.shares", "204")
 
 		p = s.Running("besteffort")
-		s.cgroupIs(p, "c", "cpu", "cpu.shares", "2")
-		s.cgroupIs(p, "", "cpu", "cpu.shares", "2")
+		s.checkCgroup(p, "c", "cpu", "cpu.shares", "2")
+		s.checkCgroup(p, "", "cpu", "cpu.shares", "2")
 
 		s.Remove("guaranteed")
-		s.Gone("guaranteed")
+		s.WaitDeleted("guaranteed")
 		if exists(guaranteed) {
 			t.Errorf("%s is still there", guaranteed)
 		}
@@ -384,32 +384,32 @@ func TestResourcesAreAppliedToCgroups(t *testing.T) {
 }
 
 func TestTTYAndStdin(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("tty", "containers:\n"+box("with", "tty: true, stdin: true", "tty", end, "sleep")+box("without", "", "tty", end, "sleep"))
-		s.contains("with a tty", s.Report("tty", "with"), "tty ")
-		if log := s.Report("tty", "with"); strings.Contains(log, "no tty") {
+		s.contains("with a tty", s.WaitOutput("tty", "with"), "tty ")
+		if log := s.WaitOutput("tty", "with"); strings.Contains(log, "no tty") {
 			t.Error(log)
 		}
-		s.contains("without", s.Report("tty", "without"), "no tty")
+		s.contains("without", s.WaitOutput("tty", "without"), "no tty")
 	})
 }
 
 func TestOOMScores(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("scores", "containers:\n"+box("c", "", "cat /proc/self/oom_score_adj", end, "sleep"))
-		own := strings.TrimSpace(readFile(t, "/proc/self/oom_score_adj"))
-		log := s.Report("scores", "c")
+		ownScore := strings.TrimSpace(readFile(t, "/proc/self/oom_score_adj"))
+		log := s.WaitOutput("scores", "c")
 		// A runtime that may not lower scores keeps to its own at least.
 		got, err := strconv.Atoi(strings.Fields(log)[0])
-		least, err2 := strconv.Atoi(own)
-		if err != nil || err2 != nil || got < least || got > 1000 || got != 1000 && least < 1000 {
-			t.Errorf("BestEffort has %q, this process %s", log, own)
+		minimum, err2 := strconv.Atoi(ownScore)
+		if err != nil || err2 != nil || got < minimum || got > 1000 || got != 1000 && minimum < 1000 {
+			t.Errorf("BestEffort has %q, this process %s", log, ownScore)
 		}
 	})
 }
 
 func TestPodCgroupPathsMatchKubelet(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("where", "containers:\n"+box("c", "", "sleep"))
 		p := s.Running("where")
 		for _, controller := range []string{"cpu", "memory", "pids"} {

@@ -10,17 +10,17 @@ import (
 // TestRejectedFileIsValidatedAgainAfterRestart has the node get the label that the
 // pod asks for; the file stays as it is, and with it the pod's UID.
 func TestRejectedFileIsValidatedAgainAfterRestart(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		s.Pod("martian", "nodeSelector: {zone: mars}\ncontainers:\n"+box("c", "", "sleep"))
-		was := s.Phase("martian", corev1.PodFailed)
-		if was.Status.Reason != "NodeAffinity" {
-			t.Errorf("refused for %q", was.Status.Reason)
+		before := s.Phase("martian", corev1.PodFailed)
+		if before.Status.Reason != "NodeAffinity" {
+			t.Errorf("refused for %q", before.Status.Reason)
 		}
 		s.Agent.Args = append(s.Agent.Args, "--node-labels", "zone=mars")
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if p := s.Running("martian"); p.UID != was.UID || p.Status.Reason != "" {
+		if p := s.Running("martian"); p.UID != before.UID || p.Status.Reason != "" {
 			t.Errorf("another pod, or one that still fails: %s", brief(p))
 		}
 	})
@@ -29,9 +29,9 @@ func TestRejectedFileIsValidatedAgainAfterRestart(t *testing.T) {
 // TestStartupWithoutRuntimeReportsReason begins the agent's
 // second life with containerd down, beside a pod of its first.
 func TestStartupWithoutRuntimeReportsReason(t *testing.T) {
-	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		s.Pod("old", "containers:\n"+box("c", "", "sleep"))
-		was := s.Running("old")
+		before := s.Running("old")
 		if err := s.Host.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -53,15 +53,15 @@ func TestStartupWithoutRuntimeReportsReason(t *testing.T) {
 		s.Wait("new", "waiting for the runtime", func(p *corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodPending && p.Status.Reason == "RuntimeNotReady"
 		})
-		s.whyHas("new", "RuntimeNotReady", "waiting for the container runtime: ")
-		s.badFile("bad.yaml")
+		s.waitExplanation("new", "RuntimeNotReady", "waiting for the container runtime: ")
+		s.waitInvalidManifest("bad.yaml")
 		s.contains("ps", s.Berth("ps", "-A"), "old", "new", "RuntimeNotReady", "Warning: container runtime: ")
 		if err := s.Host.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		s.Running("new")
 		p := s.Running("old")
-		if p.UID != was.UID || status(p, "c").ContainerID != status(was, "c").ContainerID || status(p, "c").RestartCount != 0 {
+		if p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
 			t.Errorf("the pod was touched: %s", brief(p))
 		}
 	})

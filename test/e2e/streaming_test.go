@@ -23,13 +23,13 @@ import (
 )
 
 func TestTop(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Put("uses", podYAML("uses", "labels: {app: uses}", "containers:\n"+
 			box("busy", "resources: {limits: {cpu: 100m}}", "print on", "spin")+box("big", "", "alloc 24", "sleep")))
 		s.Pod("idle", "containers:\n"+box("c", "", "sleep"))
 		s.Running("uses")
 		s.Running("idle")
-		s.Said("uses", "big", "allocated 24 MiB")
+		s.WaitLog("uses", "big", "allocated 24 MiB")
 		var top nodeapi.Top
 		if err := json.Unmarshal([]byte(s.Berth("top", "-n", s.ns, "-o", "json", "--window", "2s")), &top); err != nil {
 			t.Fatal(err)
@@ -37,20 +37,20 @@ func TestTop(t *testing.T) {
 		if len(top.Pods) != 2 || top.Pods[1].Name != "uses" || len(top.Pods[1].Containers) != 2 {
 			t.Fatalf("top tells %+v", top.Pods)
 		}
-		uses := top.Pods[1]
-		use := map[string]nodeapi.Resources{}
-		for _, k := range uses.Containers {
-			use[k.Name] = k.Resources
+		pod := top.Pods[1]
+		byContainer := map[string]nodeapi.Resources{}
+		for _, k := range pod.Containers {
+			byContainer[k.Name] = k.Resources
 		}
 		// A loop under a limit of 0.1 CPU uses that, however slow the machine is.
-		if n := use["busy"].CPUNanoCores; n < 20e6 || n > 200e6 || uses.CPUNanoCores < n*8/10 {
-			t.Errorf("busy uses %d nanocores, the pod %d", n, uses.CPUNanoCores)
+		if n := byContainer["busy"].CPUNanoCores; n < 20e6 || n > 200e6 || pod.CPUNanoCores < n*8/10 {
+			t.Errorf("busy uses %d nanocores, the pod %d", n, pod.CPUNanoCores)
 		}
-		if m := use["big"].WorkingSetBytes; m < 24<<20 || m > 100<<20 || uses.WorkingSetBytes < m || use["busy"].WorkingSetBytes >= m {
-			t.Errorf("big's working set is %d, busy's %d, the pod's %d", m, use["busy"].WorkingSetBytes, uses.WorkingSetBytes)
+		if m := byContainer["big"].WorkingSetBytes; m < 24<<20 || m > 100<<20 || pod.WorkingSetBytes < m || byContainer["busy"].WorkingSetBytes >= m {
+			t.Errorf("big's working set is %d, busy's %d, the pod's %d", m, byContainer["busy"].WorkingSetBytes, pod.WorkingSetBytes)
 		}
-		if p := use["busy"].Processes; p != 1 || uses.Processes != 3 {
-			t.Errorf("busy has %d processes, the pod %d with its sandbox's", p, uses.Processes)
+		if p := byContainer["busy"].Processes; p != 1 || pod.Processes != 3 {
+			t.Errorf("busy has %d processes, the pod %d with its sandbox's", p, pod.Processes)
 		}
 		first, _, _ := strings.Cut(s.Berth("top", "-n", s.ns, "--sort-by", "cpu", "--no-headers"), " ")
 		if first != "uses" {
@@ -64,7 +64,7 @@ func TestTop(t *testing.T) {
 }
 
 func TestAttachJoinsRunningProcess(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("echoes", "containers:\n"+
 			sh("plain", "stdin: true", `while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
 			sh("screen", "stdin: true, tty: true", `while read x; do echo "saw $x"; stty size; done`)+
@@ -98,7 +98,7 @@ func TestAttachJoinsRunningProcess(t *testing.T) {
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		s.attachTTY()
+		s.checkAttachTTY()
 		out2, err := s.Try("attach", "-i", "-n", s.ns, "echoes", "-c", "deaf")
 		if err == nil || !strings.Contains(out2, "does not set stdin") {
 			t.Errorf("stdin of a container without one: %v %s", err, out2)
@@ -107,7 +107,7 @@ func TestAttachJoinsRunningProcess(t *testing.T) {
 }
 
 // attachTTY types into a container's terminal on one of ours.
-func (s *Space) attachTTY() {
+func (s *Namespace) checkAttachTTY() {
 	t := s.t
 	master, slave := pty(t)
 	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
@@ -120,41 +120,41 @@ func (s *Space) attachTTY() {
 		t.Fatal(err)
 	}
 	slave.Close()
-	shown := make(chan string)
+	screen := make(chan string)
 	go func() {
-		defer close(shown)
+		defer close(screen)
 		buf := make([]byte, 4096)
 		for {
 			n, err := master.Read(buf)
 			if n > 0 {
-				shown <- string(buf[:n])
+				screen <- string(buf[:n])
 			}
 			if err != nil {
 				return
 			}
 		}
 	}()
-	var all string
-	for bound := time.After(waitBound); !strings.Contains(all, "33 77"); {
+	var output string
+	for timeout := time.After(waitTimeout); !strings.Contains(output, "33 77"); {
 		// The size takes its way on a stream of its own: type until it is there.
-		if !strings.HasSuffix(all, "saw me\r\n") {
+		if !strings.HasSuffix(output, "saw me\r\n") {
 			fmt.Fprintln(master, "me")
 		}
 		select {
-		case text, ok := <-shown:
-			if all += text; !ok {
-				t.Fatalf("the terminal ends with %q", all)
+		case text, ok := <-screen:
+			if output += text; !ok {
+				t.Fatalf("the terminal ends with %q", output)
 			}
-		case <-bound:
-			t.Fatalf("the terminal shows %q", all)
+		case <-timeout:
+			t.Fatalf("the terminal shows %q", output)
 		}
 	}
-	if !strings.Contains(all, "saw me") || !strings.Contains(all, "try pressing enter") {
-		t.Errorf("the terminal shows %q", all)
+	if !strings.Contains(output, "saw me") || !strings.Contains(output, "try pressing enter") {
+		t.Errorf("the terminal shows %q", output)
 	}
 	_ = cmd.Process.Kill()
 	go func() {
-		for range shown {
+		for range screen {
 		}
 	}()
 	_ = cmd.Wait()
@@ -164,16 +164,16 @@ var forwarding = regexp.MustCompile(`^Forwarding from (\S+) -> (\d+)$`)
 
 // TestScenario36_PortForwardSeparatesConnections is row 36 of the scenarios.
 func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("far", "containers:\n"+box("c", "ports: [{name: echo, containerPort: 7000}]", "tcp 7000"))
 		s.Pod("near", "hostNetwork: true\ncontainers:\n"+box("c", "", "tcp "+hostPort(s)))
 		s.Running("far")
 		s.Running("near")
-		local, errs := s.forward("far", ":echo", ":7001")
+		local, errs := s.startPortForward("far", ":echo", ":7001")
 		a, b := dialTCP(t, local["7000"]), dialTCP(t, local["7000"])
 		// A connection to a port without a listener fails by itself.
-		lost := dialTCP(t, local["7001"])
-		if n, err := lost.Read(make([]byte, 1)); err == nil {
+		refused := dialTCP(t, local["7001"])
+		if n, err := refused.Read(make([]byte, 1)); err == nil {
 			t.Errorf("%d bytes came from where nobody listens", n)
 		}
 		if !errs.Scan() || !strings.Contains(errs.Text(), "7001") || !strings.Contains(errs.Text(), "refused") {
@@ -185,16 +185,16 @@ func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 		}
 		fmt.Fprint(a, "gone")
 		a.Close()
-		big := strings.Repeat("0123456789", 100_000)
+		data := strings.Repeat("0123456789", 100_000)
 		go func() {
-			_, _ = io.WriteString(b, big)
+			_, _ = io.WriteString(b, data)
 			_ = b.CloseWrite() // half closed: the rest of the echo still comes
 		}()
-		if text, err := io.ReadAll(b); err != nil || string(text) != big {
-			t.Errorf("%d of %d bytes came back: %v", len(text), len(big), err)
+		if text, err := io.ReadAll(b); err != nil || string(text) != data {
+			t.Errorf("%d of %d bytes came back: %v", len(text), len(data), err)
 		}
 		port := hostPort(s)
-		local, _ = s.forward("near", ":"+port)
+		local, _ = s.startPortForward("near", ":"+port)
 		c := dialTCP(t, local[port])
 		fmt.Fprint(c, "hello")
 		_ = c.CloseWrite()
@@ -208,7 +208,7 @@ func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 }
 
 // hostPort is a port that the nodes of the two containerds do not share.
-func hostPort(s *Space) string {
+func hostPort(s *Namespace) string {
 	port := 20000 + os.Getpid()%10000
 	if s.Host.Version == hosts.Version2 {
 		port++
@@ -218,7 +218,7 @@ func hostPort(s *Space) string {
 
 // forward runs port-forward until the test ends, and returns the local address
 // for each remote port and what it says of errors.
-func (s *Space) forward(pod string, ports ...string) (map[string]string, *bufio.Scanner) {
+func (s *Namespace) startPortForward(pod string, ports ...string) (map[string]string, *bufio.Scanner) {
 	t := s.t
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context()) // it is interrupted at the end
@@ -247,15 +247,15 @@ func (s *Space) forward(pod string, ports ...string) (map[string]string, *bufio.
 		}
 		local[m[2]] = m[1]
 	}
-	read := make(chan struct{})
+	drained := make(chan struct{})
 	go func() {
-		defer close(read)
+		defer close(drained)
 		for lines.Scan() {
 		}
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(unix.SIGINT)
-		<-read
+		<-drained
 		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 130 {
 			t.Errorf("port-forward ends with %v", err)
 		}
@@ -274,7 +274,7 @@ func dialTCP(t *testing.T, address string) *net.TCPConn {
 }
 
 func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("holds", "containers:\n"+sh("c", "", "sleep 1000")+box("bare", "", "sleep"))
 		s.Running("holds")
 		dir := t.TempDir()
@@ -296,39 +296,39 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 		}
 		s.Berth("cp", "-c", "c", filepath.Join(src, "a.txt"), s.ns+"/holds:/tmp/new/")
 		// Into a directory that is there: under the name it has.
-		back := filepath.Join(dir, "back")
-		if err := os.Mkdir(back, 0o755); err != nil {
+		target := filepath.Join(dir, "back")
+		if err := os.Mkdir(target, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		s.Exec("holds", "c", "sh", "-c", "ln -s /etc /tmp/new/evil")
-		out := s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new", back)
+		out := s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new", target)
 		s.contains("cp", out, `skipping symlink: "new/link"`, `skipping symlink: "new/evil" -> "/etc"`)
-		same, err := exec.Command("diff", "-r", "--exclude=link", src, filepath.Join(back, "new")).CombinedOutput()
+		diff, err := exec.Command("diff", "-r", "--exclude=link", src, filepath.Join(target, "new")).CombinedOutput()
 		if err != nil {
-			t.Errorf("what came back differs: %s", same)
+			t.Errorf("what came back differs: %s", diff)
 		}
 		// A link that lies in the target is not written through.
 		if err := os.WriteFile(filepath.Join(dir, "outside"), []byte("safe"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Symlink("../outside", filepath.Join(back, "a.txt")); err != nil {
+		if err := os.Symlink("../outside", filepath.Join(target, "a.txt")); err != nil {
 			t.Fatal(err)
 		}
-		s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new/a.txt", back)
+		s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new/a.txt", target)
 		if text := readFile(t, filepath.Join(dir, "outside")); text != "safe" {
 			t.Errorf("outside of the target there is %q", text)
 		}
-		if text := readFile(t, filepath.Join(back, "a.txt")); text != "one" {
+		if text := readFile(t, filepath.Join(target, "a.txt")); text != "one" {
 			t.Errorf("the copied file has %q", text)
 		}
-		for what, args := range map[string][]string{
-			"No such file":                {"-c", "c", "holds:/no/such", back},
-			"must contain the tar binary": {"-c", "bare", "holds:/etc", back},
+		for want, args := range map[string][]string{
+			"No such file":                {"-c", "c", "holds:/no/such", target},
+			"must contain the tar binary": {"-c", "bare", "holds:/etc", target},
 			"no such file":                {"-c", "c", filepath.Join(dir, "nothing"), "holds:/tmp/x"},
 			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of it is not read
 		} {
-			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, what) {
-				t.Errorf("cp %v: %v %s, want %q", args, err, out, what)
+			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, want) {
+				t.Errorf("cp %v: %v %s, want %q", args, err, out, want)
 			}
 		}
 	})
@@ -343,56 +343,56 @@ func sparse(t *testing.T, path string, size int64) string {
 	return path
 }
 
-// TestUnreadInputBlocksNothing has a command end, and a user lose
+// TestUnreadStdinDoesNotBlock has a command end, and a user lose
 // patience, while more input is on its way than anybody takes.
-func TestUnreadInputBlocksNothing(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+func TestUnreadStdinDoesNotBlock(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("full", "containers:\n"+sh("c", "", "sleep 1000"))
 		s.Running("full")
 		run := func(command ...string) (*exec.Cmd, *strings.Builder) {
 			t.Helper()
 			cmd := s.Agent.Command(t.Context(), append([]string{"exec", "-i", "-n", s.ns, "full", "--"}, command...)...)
-			zeroes, err := os.Open("/dev/zero")
+			zero, err := os.Open("/dev/zero")
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { zeroes.Close() })
-			said := &strings.Builder{}
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = zeroes, said, said
+			t.Cleanup(func() { zero.Close() })
+			output := &strings.Builder{}
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = zero, output, output
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			return cmd, said
+			return cmd, output
 		}
-		ends := func(cmd *exec.Cmd) error {
+		wait := func(cmd *exec.Cmd) error {
 			t.Helper()
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
+			done := make(chan error, 1)
+			go func() { done <- cmd.Wait() }()
 			select {
-			case err := <-ended:
+			case err := <-done:
 				return err
-			case <-time.After(waitBound):
+			case <-time.After(waitTimeout):
 				_ = cmd.Process.Kill()
-				t.Fatalf("%v did not end: %v", cmd.Args, <-ended)
+				t.Fatalf("%v did not end: %v", cmd.Args, <-done)
 				return nil
 			}
 		}
-		cmd, said := run("sh", "-c", "echo enough; exit 7")
-		err := ends(cmd)
-		if code := cmd.ProcessState.ExitCode(); err == nil || !strings.Contains(said.String(), "enough") ||
-			code != 7 && !strings.Contains(said.String(), "no longer reads its input") {
-			t.Errorf("the command ends with %v: %s", err, said)
+		cmd, output := run("sh", "-c", "echo enough; exit 7")
+		err := wait(cmd)
+		if code := cmd.ProcessState.ExitCode(); err == nil || !strings.Contains(output.String(), "enough") ||
+			code != 7 && !strings.Contains(output.String(), "no longer reads its input") {
+			t.Errorf("the command ends with %v: %s", err, output)
 		}
-		cmd, said = run("sh", "-c", "echo begun > /tmp/begun; exec sleep 1000")
-		await(t, "the command to begin", func() bool {
+		cmd, output = run("sh", "-c", "echo begun > /tmp/begun; exec sleep 1000")
+		waitFor(t, "the command to begin", func() bool {
 			out, err := s.Try("exec", "-n", s.ns, "full", "--", "cat", "/tmp/begun")
 			return err == nil && strings.Contains(out, "begun")
 		})
 		if err := cmd.Process.Signal(unix.SIGINT); err != nil {
 			t.Fatal(err)
 		}
-		if err := ends(cmd); err == nil {
-			t.Errorf("interrupted, it ends well: %s", said)
+		if err := wait(cmd); err == nil {
+			t.Errorf("interrupted, it ends well: %s", output)
 		}
 	})
 }

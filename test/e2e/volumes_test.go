@@ -21,7 +21,7 @@ func secretOf(name, data string) string {
 }
 
 func TestEmptyDirOnDiskAndInMemory(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		mounts := "volumeMounts: [{name: disk, mountPath: /disk}, {name: mem, mountPath: /mem}]"
 		s.Pod("empty", `
 			volumes:
@@ -30,21 +30,21 @@ func TestEmptyDirOnDiskAndInMemory(t *testing.T) {
 			containers:
 			`+box("writes", mounts, "write /disk/a shared", "stat /disk /mem", "mounts", end, "sleep")+`
 			`+sh("fills", mounts, "until [ -e /disk/a ]; do sleep 0.05; done; cat /disk/a; dd if=/dev/zero of=/mem/x bs=1M count=8 2>&1; echo --end--; sleep 1000"))
-		log := s.Report("empty", "writes")
+		log := s.WaitOutput("empty", "writes")
 		s.contains("stat", log, "/disk drwxrwxrwx 0:0", "/mem drwxrwxrwx 0:0")
 		for line := range strings.Lines(log) {
 			if f := strings.Fields(line); len(f) > 8 && f[4] == "/mem" && !strings.Contains(line, "tmpfs") {
 				t.Errorf("/mem is no tmpfs: %s", line)
 			}
 		}
-		s.contains("the other container", s.Report("empty", "fills"), "shared", "No space left on device")
+		s.contains("the other container", s.WaitOutput("empty", "fills"), "shared", "No space left on device")
 		p := s.Running("empty")
 		dir := filepath.Join(s.Agent.RootDir, "pods", string(p.UID), "volumes", "kubernetes.io~empty-dir")
 		if readFile(t, filepath.Join(dir, "disk", "a")) != "shared" {
 			t.Error("the volume is not where the kubelet has it")
 		}
 		s.Remove("empty")
-		s.Gone("empty")
+		s.WaitDeleted("empty")
 		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), string(p.UID)) {
 			t.Errorf("mounts of the pod are left (%v)", err)
 		}
@@ -52,7 +52,7 @@ func TestEmptyDirOnDiskAndInMemory(t *testing.T) {
 }
 
 func TestHostPathTypes(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		if err := os.WriteFile(dir+"/file", []byte("of the host"), 0o644); err != nil {
 			t.Fatal(err)
@@ -62,10 +62,10 @@ func TestHostPathTypes(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		good := map[string]string{"": "/file", "File": "/file", "Directory": "", "DirectoryOrCreate": "/new/deep", "FileOrCreate": "/made", "Socket": "/sock", "CharDevice": "//dev/null"}
+		paths := map[string]string{"": "/file", "File": "/file", "Directory": "", "DirectoryOrCreate": "/new/deep", "FileOrCreate": "/made", "Socket": "/sock", "CharDevice": "//dev/null"}
 		var volumes, mounts strings.Builder
 		i := 0
-		for kind, path := range good {
+		for kind, path := range paths {
 			at := dir + path
 			if strings.HasPrefix(path, "//") {
 				at = path[1:]
@@ -75,7 +75,7 @@ func TestHostPathTypes(t *testing.T) {
 			i++
 		}
 		s.Pod("good", "volumes:\n"+volumes.String()+"containers:\n"+box("c", "volumeMounts: ["+mounts.String()+"]", "ls /v", end, "sleep"))
-		s.Report("good", "c")
+		s.WaitOutput("good", "c")
 		if fi, err := os.Stat(dir + "/new/deep"); err != nil || !fi.IsDir() || fi.Mode().Perm() != 0o755 {
 			t.Errorf("DirectoryOrCreate: %v %v", fi, err)
 		}
@@ -86,7 +86,7 @@ func TestHostPathTypes(t *testing.T) {
 		s.Pod("late", "volumes: [{name: v, hostPath: {path: "+dir+"/later, type: Directory}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		e := s.Event("late", "FailedMount: ")
 		s.contains("the event", e, dir+"/later", "v")
-		s.whySays("late", dir+"/later")
+		s.waitWhy("late", dir+"/later")
 		if err := os.Mkdir(dir+"/later", 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestHostPathTypes(t *testing.T) {
 }
 
 func TestContentVolumes(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Put("objects", configMap("cm", "a: alpha, b: beta")+"---\n"+secretOf("sec", "key: hidden"))
 		s.Put("pod", podYAML("content", "labels: {app: x}\nannotations: {note: 'hello'}", `
 			volumes:
@@ -116,7 +116,7 @@ func TestContentVolumes(t *testing.T) {
 			"stat /cm/a /cm/..data", "stat /cm/..data/a /item/deep/er /sec/..data/key", "stat /none",
 			"cat /cm/a", "print", "cat /item/deep/er", "print", "cat /sec/key", "print", "cat /info/labels", "print", "cat /info/name", "print", "cat /info/cpu", "print",
 			"cat /all/one/a", "print", "cat /all/two/key", "print", "cat /all/three/ns", "print", "mounts", end, "sleep")))
-		log := s.Report("content", "c")
+		log := s.WaitOutput("content", "c")
 		s.contains("inside", log, "/cm/a Lrwxrwxrwx", "-> ..data/a", "/cm/..data/a -r--r-----", "/item/deep/er -r--------", "/sec/..data/key -rw-r--r--", "/none d",
 			"\nalpha\n", "\nbeta\n", "\nhidden\n", `app="x"`, "\ncontent\n", "\n250\n", "\n"+s.ns+"\n")
 		for line := range strings.Lines(log) {
@@ -128,40 +128,40 @@ func TestContentVolumes(t *testing.T) {
 }
 
 func TestScenario08_ConfigMapChangeReachesFile(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Put("cm", configMap("cm", "word: first"))
 		s.Pod("reads", `
 			volumes: [{name: v, configMap: {name: cm}}]
 			containers:
 			`+box("c", "volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /fixed, subPath: word}]", "follow /v/word 10ms"))
-		was := s.Running("reads")
-		s.Said("reads", "c", "first")
-		file := filepath.Join(s.Agent.RootDir, "pods", string(was.UID), "volumes", "kubernetes.io~configmap", "v", "word")
-		began := time.Now()
+		before := s.Running("reads")
+		s.WaitLog("reads", "c", "first")
+		file := filepath.Join(s.Agent.RootDir, "pods", string(before.UID), "volumes", "kubernetes.io~configmap", "v", "word")
+		start := time.Now()
 		s.Put("cm", configMap("cm", "word: second"))
-		s.Said("reads", "c", "second")
-		t.Logf("seen after %s", time.Since(began))
+		s.WaitLog("reads", "c", "second")
+		t.Logf("seen after %s", time.Since(start))
 		if got := readFile(t, file); got != "second" {
 			t.Errorf("on the host: %q", got)
 		}
 		if got := s.Exec("reads", "c", "/bin/testbox", "cat", "/v/word", ",", "print", ",", "cat", "/fixed"); got != "second\nfirst" {
 			t.Errorf("by exec: %q, and through a subPath, which never changes", got)
 		}
-		if p := s.Get("reads"); p.UID != was.UID || status(p, "c").RestartCount != 0 {
+		if p := s.Get("reads"); p.UID != before.UID || status(p, "c").RestartCount != 0 {
 			t.Error("the change restarted something")
 		}
 	})
 }
 
 func TestPodWaitsForMissingConfigMap(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("env", "containers:\n"+box("c", "env: [{name: X, valueFrom: {configMapKeyRef: {name: later, key: x}}}]", "env X", end, "sleep"))
 		s.Pod("volume", "volumes: [{name: v, configMap: {name: later}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "cat /v/x", "print", end, "sleep"))
 		p := s.Waiting("env", "c", "CreateContainerConfigError")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "configmap", "later", "not found")
 		s.contains("the event", s.Event("volume", "FailedMount: "), "later", "not found")
-		s.whySays("volume", "later", "not found")
-		s.whySays("env", "later", "not found")
+		s.waitWhy("volume", "later", "not found")
+		s.waitWhy("env", "later", "not found")
 		// The map without the key is another matter.
 		s.Put("later", configMap("later", "y: other"))
 		p = s.Wait("env", "missing a key", func(p *corev1.Pod) bool {
@@ -170,27 +170,27 @@ func TestPodWaitsForMissingConfigMap(t *testing.T) {
 		})
 		s.contains("the message", status(p, "c").State.Waiting.Message, "x", "later")
 		s.Put("later", configMap("later", "x: here, y: other"))
-		s.contains("the variable", s.Report("env", "c"), "here")
-		s.contains("the file", s.Report("volume", "c"), "here")
+		s.contains("the variable", s.WaitOutput("env", "c"), "here")
+		s.contains("the file", s.WaitOutput("volume", "c"), "here")
 	})
 }
 
 func TestSubPathsReadOnlyAndFSGroup(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("sub", `
 			securityContext: {fsGroup: 4321, runAsUser: 1234}
 			volumes: [{name: v, emptyDir: {}}, {name: m, emptyDir: {medium: Memory}}]
 			containers:
 			`+box("c", `env: [{name: WHO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], volumeMounts: [{name: v, mountPath: /all}, {name: v, mountPath: /one, subPath: a/b}, {name: v, mountPath: /expr, subPathExpr: x-$(WHO)}, {name: v, mountPath: /ro, readOnly: true}, {name: m, mountPath: /m}]`,
 			"stat /all /m", "id", "write /one/f 1", "write /expr/g 2", "stat /all/a/b/f /all/x-sub/g", end, "write /ro/h 3"))
-		log := s.Report("sub", "c")
+		log := s.WaitOutput("sub", "c")
 		s.contains("inside", log, "/all dgrwxrwxrwx 0:4321", "/m dgrwxrwxrwx 0:4321", "uid=1234", "4321", "/all/a/b/f -rw-r--r-- 1234:4321", "/all/x-sub/g -rw")
-		s.contains("a write to what is read-only", s.Said("sub", "c", "/ro/h"), "read-only file system")
+		s.contains("a write to what is read-only", s.WaitLog("sub", "c", "/ro/h"), "read-only file system")
 	})
 }
 
 func TestSubPathStaysInVolume(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		if err := os.Symlink("/etc", dir+"/out"); err != nil {
 			t.Fatal(err)
@@ -207,7 +207,7 @@ func TestSubPathStaysInVolume(t *testing.T) {
 // After the documentation's page "Define Environment Variable Values Using An
 // Init Container": the container that uses the file does not mount it.
 func TestEnvFromFileOfInitContainer(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		env := func(key, more string) string {
 			return "env: [{name: DB, valueFrom: {fileKeyRef: {volumeName: config, path: data/app.env, key: " + key + more + "}}}, {name: URL, value: 'db://$(DB)'}]"
 		}
@@ -234,16 +234,16 @@ func TestEnvFromFileOfInitContainer(t *testing.T) {
 }
 
 func TestRecursiveReadOnlyMounts(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		pod := func(name, mode string) {
 			s.Pod(name, "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
 				box("c", "volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: "+mode+"}]", "print", end, "write /v/x y"))
 		}
 		pod("possible", "IfPossible")
-		s.contains("a write", s.Said("possible", "c", "/v/x"), "read-only file system")
+		s.contains("a write", s.WaitLog("possible", "c", "/v/x"), "read-only file system")
 		want := corev1.RecursiveReadOnlyDisabled
-		if s.has("recursive read-only mounts") {
+		if s.supports("recursive read-only mounts") {
 			want = corev1.RecursiveReadOnlyEnabled
 		}
 		for _, m := range status(s.Get("possible"), "c").VolumeMounts {
@@ -252,8 +252,8 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 			}
 		}
 		pod("enabled", "Enabled")
-		if s.has("recursive read-only mounts") {
-			s.contains("a write", s.Said("enabled", "c", "/v/x"), "read-only file system")
+		if s.supports("recursive read-only mounts") {
+			s.contains("a write", s.WaitLog("enabled", "c", "/v/x"), "read-only file system")
 			return
 		}
 		p := s.Wait("enabled", "refused", func(p *corev1.Pod) bool {
@@ -265,9 +265,9 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 }
 
 func TestUnsupportedVolumeIsRejectedByField(t *testing.T) {
-	both(t, func(t *testing.T, s *Space) {
+	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("nfs", "volumes: [{name: v, nfs: {server: files.example, path: /}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
-		if f := s.badFile("nfs"); f.Field != "spec.volumes[0].nfs" && !strings.Contains(f.Message, "spec.volumes[0].nfs") || !strings.Contains(f.Message, "not supported") {
+		if f := s.waitInvalidManifest("nfs"); f.Field != "spec.volumes[0].nfs" && !strings.Contains(f.Message, "spec.volumes[0].nfs") || !strings.Contains(f.Message, "not supported") {
 			t.Errorf("%+v", f)
 		}
 	})
