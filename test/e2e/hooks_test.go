@@ -17,7 +17,7 @@ func TestPostStartDelaysRunning(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
-		s.Pod("gate", `
+		s.Pod("hooks", `
 			terminationGracePeriodSeconds: 1
 			volumes: [{name: v, hostPath: {path: `+dir+`}}]
 			initContainers:
@@ -25,25 +25,25 @@ func TestPostStartDelaysRunning(t *testing.T) {
 			containers:
 			`+sh("a", mount+", lifecycle: {postStart: {exec: {command: [sh, -c, 'echo a-hook >> /v/log; while [ ! -e /v/go ]; do sleep 0.05; done; echo a-hooked >> /v/log']}}}", "echo a >> /v/log; sleep 1000")+`
 			`+sh("b", mount, "echo b >> /v/log; sleep 1000"))
-		waitFor(t, "gate to be in its hook", func() bool { return strings.Contains(readFile(t, dir+"/log"), "a-hook") })
-		p := s.Get("gate")
+		waitFor(t, "the postStart hook to run", func() bool { return strings.Contains(readFile(t, dir+"/log"), "a-hook") })
+		p := s.Get("hooks")
 		if a := status(p, "a"); a.State.Waiting == nil || a.Ready || p.Status.Phase != corev1.PodPending || status(p, "b").State.Waiting == nil {
 			t.Errorf("while a hook runs: %s", brief(p))
 		}
 		s.Put("other", podYAML("other", "", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep")))
-		s.Running("other") // no other pod waits for it
+		s.Running("other") // the hook does not block other pods
 		touch(t, dir+"/go")
-		s.Running("gate")
+		s.Running("hooks")
 		got := strings.Fields(readFile(t, dir+"/log"))
 		if strings.Join(got, " ") != "car-hook car-hooked a a-hook a-hooked b" && strings.Join(got, " ") != "car-hook car-hooked a-hook a a-hooked b" {
-			t.Errorf("they ran so: %v", got)
+			t.Errorf("unexpected order: %v", got)
 		}
 	})
 }
 
 func TestFailedPostStartKillsContainer(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		hook := "lifecycle: {postStart: {exec: {command: [sh, -c, 'echo no luck; exit 3']}}}"
+		hook := "lifecycle: {postStart: {exec: {command: [sh, -c, 'echo hook output; exit 3']}}}"
 		s.Pod("never", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", hook, "sleep 1000"))
 		p := s.Phase("never", corev1.PodFailed)
 		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 137 {
@@ -52,12 +52,12 @@ func TestFailedPostStartKillsContainer(t *testing.T) {
 		s.Event("never", "FailedPostStartHook: PostStartHook failed")
 		s.Event("never", "Killing: FailedPostStartHook")
 		for _, e := range s.Events("never") {
-			if strings.Contains(e, "no luck") {
-				t.Errorf("an event tells what the hook printed: %s", e)
+			if strings.Contains(e, "hook output") {
+				t.Errorf("an event contains the output of the hook: %s", e)
 			}
 		}
 
-		// The second time it works.
+		// The hook succeeds after the restart.
 		s.Pod("again", "terminationGracePeriodSeconds: 1\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
 			sh("c", "volumeMounts: [{name: v, mountPath: /v}], lifecycle: {postStart: {exec: {command: [sh, -c, '[ -e /v/x ] || { touch /v/x; exit 1; }']}}}", "sleep 1000"))
 		p = s.Running("again")
@@ -65,7 +65,7 @@ func TestFailedPostStartKillsContainer(t *testing.T) {
 			t.Errorf("again: %s", brief(p))
 		}
 
-		// A tcpSocket can be written down, and always fails.
+		// A tcpSocket hook is valid and always fails.
 		s.Pod("tcp", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "lifecycle: {postStart: {tcpSocket: {port: 80}}}", "sleep"))
 		s.Phase("tcp", corev1.PodFailed)
 		s.Event("tcp", "FailedPostStartHook: ")
@@ -99,33 +99,33 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 			}
 		}
 
-		// One that fails is reported and changes nothing else; one that hangs costs the
-		// grace and 2 s.
+		// A hook that fails is reported and has no other effect. A hook that hangs uses the grace period
+		// and 2 s more.
 		s.Pod("fails", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'exit 1']}}}", script("fails")))
 		s.Pod("hangs", "terminationGracePeriodSeconds: 3\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hang >> /v/log; sleep 1000']}}}", script("hangs")))
 		s.Running("fails")
 		s.Running("hangs")
-		// Of one that goes on to live it can be read.
+		// The event of a failed hook is visible when the pod keeps running.
 		s.Pod("sick", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-			sh("c", mount+", livenessProbe: {exec: {command: ['false']}, "+everySecond+"}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hush; exit 1']}}}", script("sick")))
+			sh("c", mount+", livenessProbe: {exec: {command: ['false']}, "+everySecond+"}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo secret output; exit 1']}}}", script("sick")))
 		s.Event("sick", "FailedPreStopHook: PreStopHook failed")
 		s.Event("sick", "Killing: Container c failed liveness probe, will be restarted")
-		if all := strings.Join(s.Events("sick"), "\n"); strings.Contains(all, "hush") {
-			t.Errorf("an event tells what the hook printed: %s", all)
+		if all := strings.Join(s.Events("sick"), "\n"); strings.Contains(all, "secret output") {
+			t.Errorf("an event contains the output of the hook: %s", all)
 		}
 		s.Remove("fails")
 		s.Remove("hangs")
-		waitFor(t, "hangs to be in its hook", func() bool { return strings.Contains(readFile(t, dir+"/log"), "hang\n") })
+		waitFor(t, "the preStop hook of hangs to run", func() bool { return strings.Contains(readFile(t, dir+"/log"), "hang\n") })
 		s.waitWhy("hangs", "preStop")
 		s.WaitDeleted("fails")
-		s.WaitDeleted("hangs") // its command would take far longer than is waited here
+		s.WaitDeleted("hangs") // the command itself runs longer than the timeout
 		s.contains("log", readFile(t, dir+"/log"), "term-fails", "term-hangs")
 	})
 }
 
-// TestPreStopSleeps: TERM comes when the sleep is over; one of no seconds is none.
+// TestPreStopSleeps checks that SIGTERM is sent after the sleep, and at once for a sleep of 0 s.
 func TestPreStopSleeps(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
@@ -133,22 +133,22 @@ func TestPreStopSleeps(t *testing.T) {
 			return sh(name, fmt.Sprintf("volumeMounts: [{name: v, mountPath: /v}], lifecycle: {preStop: {sleep: {seconds: %d}}}", seconds),
 				"trap 'touch /v/"+name+"; exit 0' TERM; touch /v/"+name+"-up; while :; do sleep 0.05; done")
 		}
-		s.Pod("naps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+container("none", 0)+container("three", 3))
-		s.Running("naps")
-		waitFor(t, "both to listen to TERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
+		s.Pod("sleeps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+container("none", 0)+container("three", 3))
+		s.Running("sleeps")
+		waitFor(t, "both containers to trap SIGTERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
 		deletedAt := time.Now()
-		s.Remove("naps")
-		s.Wait("naps", "without the container that does not sleep", func(p *corev1.Pod) bool { return status(p, "none").State.Terminated != nil })
-		s.WaitDeleted("naps")
+		s.Remove("sleeps")
+		s.Wait("sleeps", "running with container none terminated", func(p *corev1.Pod) bool { return status(p, "none").State.Terminated != nil })
+		s.WaitDeleted("sleeps")
 		if !exists(dir + "/none") {
-			t.Error("the container whose hook sleeps for no time got no TERM")
+			t.Error("the container with a sleep of 0 s got no SIGTERM")
 		}
 		f, err := os.Stat(dir + "/three")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if delay := f.ModTime().Sub(deletedAt); delay < 3*time.Second-10*time.Millisecond { // times of files are a tick behind
-			t.Errorf("TERM came %s after the end was asked for", delay)
+		if delay := f.ModTime().Sub(deletedAt); delay < 3*time.Second-10*time.Millisecond { // file times have the granularity of a kernel tick
+			t.Errorf("SIGTERM was sent %s after the deletion, want at least 3s", delay)
 		}
 	})
 }
@@ -176,20 +176,20 @@ func TestHTTPHooksReachPod(t *testing.T) {
 			    preStop: {httpGet: {port: 8080, path: /stopping}}
 		`)
 		p := s.Running("web")
-		if c := status(p, "c"); c.RestartCount != 0 { // any answer is success
+		if c := status(p, "c"); c.RestartCount != 0 { // any HTTP status is a success
 			t.Errorf("%s", brief(p))
 		}
 		s.contains("requests", readFile(t, dir+"/log"), "url:/started", "response:404")
 
-		// An unknown TLS certificate is accepted; a server that speaks none is asked without.
+		// TLS certificates are not verified. A server without TLS is retried with HTTP.
 		before := s.metric("kubelet_lifecycle_handler_http_fallbacks_total")
 		s.Pod("tls", "terminationGracePeriodSeconds: 1\ninitContainers:\n"+
 			box("srv", "restartPolicy: Always, startupProbe: {tcpSocket: {port: 8443}, periodSeconds: 1, failureThreshold: 600}", "serve 8080 8443")+"containers:\n"+
-			box("sealed", "lifecycle: {postStart: {httpGet: {scheme: HTTPS, port: 8443, path: /healthz}}}", "sleep")+
+			box("tls", "lifecycle: {postStart: {httpGet: {scheme: HTTPS, port: 8443, path: /healthz}}}", "sleep")+
 			box("plain", "lifecycle: {postStart: {httpGet: {scheme: HTTPS, port: 8080, path: /healthz}}}", "sleep"))
 		p = s.Running("tls")
 		s.Event("tls", "LifecycleHTTPFallback: request to HTTPS lifecycle hook "+p.Status.PodIP+":8080 got HTTP response, retry with HTTP succeeded")
-		s.waitMetric("kubelet_lifecycle_handler_http_fallbacks_total", equals(max(0, before)+1)) // that of plain
+		s.waitMetric("kubelet_lifecycle_handler_http_fallbacks_total", equals(max(0, before)+1)) // by container plain
 		s.Remove("web")
 		s.WaitDeleted("web")
 		s.contains("requests", readFile(t, dir+"/log"), "url:/stopping")
@@ -204,7 +204,7 @@ func TestStopSignals(t *testing.T) {
 				"trap 'echo usr1 >> /v/log; exit 0' USR1; trap 'echo term >> /v/log' TERM; while :; do sleep 0.05; done"))
 		s.Running("signal")
 		if s.supports("stop signals") {
-			s.Wait("signal", "telling its signal", func(p *corev1.Pod) bool {
+			s.Wait("signal", "reporting its stop signal", func(p *corev1.Pod) bool {
 				sig := status(p, "c").StopSignal
 				return sig != nil && *sig == corev1.SIGUSR1
 			})
@@ -212,12 +212,12 @@ func TestStopSignals(t *testing.T) {
 		s.Remove("signal")
 		s.WaitDeleted("signal")
 		if got := exists(dir+"/log") && readFile(t, dir+"/log") == "usr1\n"; got != s.supports("stop signals") {
-			t.Errorf("the container got SIGUSR1: %v", got)
+			t.Errorf("the container got only SIGUSR1: %v", got)
 		}
 	})
 }
 
-// await waits for what no event of a pod tells.
+// waitFor waits for a condition that no pod watch event shows.
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)

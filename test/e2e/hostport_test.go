@@ -13,9 +13,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestUDPClientReachesNewPodOfHostPort: a client that goes on sending from
-// one port of its own is answered by the pod that has the host port now. No flow
-// leads to a pod that is gone, and none that began while there was none is kept.
+// TestUDPClientReachesNewPodOfHostPort sends from one client port while the pod of a host port is
+// replaced. The new pod responds. Conntrack flows to the deleted pod, and flows created while there
+// was no pod, are deleted.
 func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		port := 21003 + s.Host.Number*20
@@ -24,7 +24,7 @@ func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 			return s.Running(name).Status.PodIP
 		}
 		at := &net.UDPAddr{IP: s.Host.Gateway.AsSlice(), Port: port}
-		// Without a peer: a socket that has one gets an error without a listener.
+		// The socket is not connected: a connected socket gets an error when nothing listens.
 		client, err := net.ListenUDP("udp", &net.UDPAddr{IP: s.Host.Gateway.AsSlice()})
 		if err != nil {
 			t.Fatal(err)
@@ -41,40 +41,40 @@ func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 			return err == nil, nil
 		}
 		first := pod("first")
-		if err := hosts.WaitFor(t.Context(), "an answer of the first pod", exchange); err != nil {
+		if err := hosts.WaitFor(t.Context(), "a response of the first pod", exchange); err != nil {
 			t.Fatal(err)
 		}
 		if to := flowTargets(t, port); len(to) != 1 || to[0] != first {
-			t.Errorf("flows lead to %v, the pod is at %s", to, first)
+			t.Errorf("conntrack flows: got targets %v, want %s", to, first)
 		}
 		s.Remove("first")
 		s.WaitDeleted("first")
 		if to := flowTargets(t, port); len(to) > 0 {
-			t.Errorf("the pod is gone, and flows lead to %v", to)
+			t.Errorf("conntrack flows after the deletion: got targets %v, want none", to)
 		}
 		logged := false
 		for line := range strings.Lines(s.Agent.Log()) {
 			logged = logged || strings.Contains(line, "stale connection tracking entries deleted") && strings.Contains(line, s.ns+"/first")
 		}
 		if !logged {
-			t.Error("the log does not tell of the flows that were forgotten")
+			t.Error("the log does not report the deleted conntrack entries")
 		}
-		if _, err := exchange(); err != nil { // begins a flow that leads to the host itself
+		if _, err := exchange(); err != nil { // creates a flow to the host itself
 			t.Fatal(err)
 		}
 		second := pod("second")
-		if err := hosts.WaitFor(t.Context(), "an answer of the second pod", exchange); err != nil {
+		if err := hosts.WaitFor(t.Context(), "a response of the second pod", exchange); err != nil {
 			t.Fatal(err)
 		}
 		for _, to := range flowTargets(t, port) {
 			if to != second {
-				t.Errorf("a flow leads to %s, the pod is at %s", to, second)
+				t.Errorf("conntrack flow: got target %s, want %s", to, second)
 			}
 		}
 	})
 }
 
-// leads are the addresses to which the flows of UDP to a port of the host lead.
+// flowTargets returns the addresses to which conntrack translates UDP flows to a host port.
 func flowTargets(t *testing.T, port int) (targets []string) {
 	t.Helper()
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)

@@ -22,7 +22,7 @@ import (
 	"berth/test/images"
 )
 
-// unlike is the test program's image, made different by a label.
+// labeledImage returns the testbox image with a label, so its ID is unique.
 func (s *Namespace) labeledImage(label string) v1.Image {
 	s.t.Helper()
 	img := s.testbox()
@@ -38,7 +38,7 @@ func (s *Namespace) labeledImage(label string) v1.Image {
 	return img
 }
 
-// drop puts a file into the folder of images, whole.
+// putArchive writes a file atomically to the directory of image archives.
 func (s *Namespace) putArchive(file string, write func(path string) error) string {
 	s.t.Helper()
 	dir := filepath.Join(s.Agent.StateDir, "images")
@@ -49,7 +49,7 @@ func (s *Namespace) putArchive(file string, write func(path string) error) strin
 	return path
 }
 
-// docker writes what docker save does, gzip'd.
+// dockerArchive returns a function that writes a gzipped archive in the format of docker save.
 func dockerArchive(ref string, img v1.Image) func(path string) error {
 	return func(path string) error {
 		tag, err := name.NewTag(ref)
@@ -66,7 +66,7 @@ func dockerArchive(ref string, img v1.Image) func(path string) error {
 	}
 }
 
-// archives waits until `berth images` shows a file in that state.
+// waitArchive waits until berth images shows an archive in a state.
 func (s *Namespace) waitArchive(path, state string) (found nodeapi.Archive, all nodeapi.Images) {
 	s.t.Helper()
 	err := hosts.WaitFor(s.t.Context(), path+" to be "+state, func() (bool, error) {
@@ -92,7 +92,7 @@ func (s *Namespace) waitArchive(path, state string) (found nodeapi.Archive, all 
 	return found, all
 }
 
-// imports counts how often the agent says that it imported an image.
+// importCount returns how often the agent has logged an import of an image.
 func (s *Namespace) importCount(ref string) (n int) {
 	for line := range strings.Lines(s.Agent.Log()) {
 		if strings.Contains(line, "image imported") && strings.Contains(line, ref) {
@@ -102,9 +102,9 @@ func (s *Namespace) importCount(ref string) (n int) {
 	return n
 }
 
-// TestImageArchivesAreImported: pods that wait for an image that no registry has
-// run as soon as an archive with it is in the folder; what was imported is not again,
-// also by a new agent, unless the image has gone.
+// TestImageArchivesAreImported checks that pods whose image is in no registry start when an archive
+// with the image is added. The archive is imported once, also across agent restarts, unless the
+// image is removed.
 func TestImageArchivesAreImported(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		saved, layout := "docker.io/"+s.ns+"/saved:1", "docker.io/"+s.ns+"/layout:1"
@@ -126,11 +126,11 @@ func TestImageArchivesAreImported(t *testing.T) {
 				found = found || strings.Contains(strings.Join(img.Names, " "), ref) && img.Pinned == file && img.InUse
 			}
 			if !found {
-				t.Errorf("%s is not kept for %s: %+v", ref, file, all.Images)
+				t.Errorf("image %s is not pinned by %s: %+v", ref, file, all.Images)
 			}
 		}
 		if f, _ := s.waitArchive(bad, "broken"); !strings.Contains(f.Message, "read tar") {
-			t.Errorf("the broken one: %+v", f)
+			t.Errorf("broken archive: %+v", f)
 		}
 		s.contains("the log", s.Agent.Log(), "Failed to import images of "+bad+": read tar")
 		text, err := s.Agent.Command(t.Context(), "images").CombinedOutput()
@@ -139,19 +139,19 @@ func TestImageArchivesAreImported(t *testing.T) {
 		}
 		s.contains("the list", string(text), "IMAGE ID", "docker.io/"+s.ns+"/saved", a, bad+": broken: read tar")
 
-		// A new agent imports nothing, and its pods go on.
+		// After a restart the agent imports nothing, and the pods keep running.
 		ids := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID
 		s.KillAndRestartAgent()
 		s.waitArchive(a, "imported")
 		s.waitArchive(b, "imported")
 		if n, m := s.importCount(saved), s.importCount(layout); n != 1 || m != 1 {
-			t.Errorf("imported %d and %d times", n, m)
+			t.Errorf("got %d and %d imports, want 1 and 1", n, m)
 		}
 		if after := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID; after != ids {
-			t.Error("the containers are others")
+			t.Error("containers were replaced")
 		}
 
-		// An image that goes comes again.
+		// A removed image is imported again.
 		s.Remove("never")
 		s.WaitDeleted("never")
 		if _, err := s.Host.Image.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: saved}}); err != nil {
@@ -162,13 +162,13 @@ func TestImageArchivesAreImported(t *testing.T) {
 
 		out, err := s.Host.Ctr(t.Context(), "leases", "ls", "-q")
 		if err != nil || strings.Contains(out, "berth-import") {
-			t.Errorf("leases are left: %v %s", err, out)
+			t.Errorf("leases remain: %v %s", err, out)
 		}
 	})
 }
 
-// TestMovedTagIsUsedByNextStart: an archive brings another image of a name
-// that pods run. They run on; a restart, and a pod that comes again, take the new one.
+// TestMovedTagIsUsedByNextStart imports another image with a tag that running pods use. The pods keep
+// running. A restarted container and a new pod use the new image.
 func TestMovedTagIsUsedByNextStart(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		ref := "docker.io/" + s.ns + "/app:1"
@@ -180,7 +180,7 @@ func TestMovedTagIsUsedByNextStart(t *testing.T) {
 			}
 			waitRunning := func(name string, restarts int32) {
 				t.Helper()
-				s.Wait(name, "restarted "+fmt.Sprint(restarts)+" times, and made of "+config.String(), func(p *corev1.Pod) bool {
+				s.Wait(name, "running image "+config.String()+" after "+fmt.Sprint(restarts)+" restarts", func(p *corev1.Pod) bool {
 					c := status(p, "c")
 					return c.State.Running != nil && c.RestartCount == restarts && strings.Contains(c.ImageID, config.String())
 				})
@@ -197,7 +197,7 @@ func TestMovedTagIsUsedByNextStart(t *testing.T) {
 				continue
 			}
 			if c := status(s.Get("lazy"), "c"); c.RestartCount != 0 || c.State.Running == nil {
-				t.Errorf("it was restarted for a tag that moved: %+v", c)
+				t.Errorf("restarted because the tag moved: %+v", c)
 			}
 			s.Berth("restart", "-n", s.ns, "lazy")
 			waitRunning("lazy", 1)

@@ -23,8 +23,8 @@ import (
 	"berth/test/hosts"
 )
 
-// heavy puts the test program's image with so many MiB more, which no packing
-// makes less, into the open registry and returns its name.
+// pushIncompressibleImage pushes the testbox image with an additional layer of mib MiB of random data
+// to the open registry. It returns the image reference.
 func (s *Namespace) pushIncompressibleImage(name string, mib int) string {
 	s.t.Helper()
 	img := s.testbox()
@@ -50,7 +50,7 @@ func (s *Namespace) pushIncompressibleImage(name string, mib int) string {
 	return ref
 }
 
-// imageDisk is how much of the node's disk for images is in use, and its size.
+// imageDiskUsage returns the used bytes and the size of the node's image file system.
 func (s *Namespace) imageDiskUsage() (used, size int) {
 	s.t.Helper()
 	var st unix.Statfs_t
@@ -60,13 +60,13 @@ func (s *Namespace) imageDiskUsage() (used, size int) {
 	return int(st.Blocks-st.Bavail) * int(st.Bsize), int(st.Blocks) * int(st.Bsize)
 }
 
-// fillImages takes the disk for images until so many bytes of it are in use; what
-// it took is given back by the function, at the latest at the test's end.
+// fillImageDisk allocates a file until target bytes of the image file system are in use. The cleanup
+// of the test or release removes the file.
 func (s *Namespace) fillImageDisk(target int) (release func()) {
 	s.t.Helper()
 	used, _ := s.imageDiskUsage()
 	if used > target {
-		s.t.Fatalf("%d bytes are in use already, more than %d", used, target)
+		s.t.Fatalf("%d bytes are already in use, want at most %d", used, target)
 	}
 	file, err := os.CreateTemp(s.Host.Root(), "ballast-")
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *Namespace) fillImageDisk(target int) (release func()) {
 	return release
 }
 
-// withoutRoom waits until a container's pull waits for room on the disk, and holds
-// all that users see of it against words.
+// waitNoSpace waits until the pull of a container waits for disk space. It checks that the message,
+// berth why and the event contain parts.
 func (s *Namespace) waitNoSpace(name, container, ref string, parts ...string) {
 	s.t.Helper()
 	p := s.Waiting(name, container, "ImagePullNoSpace")
@@ -94,10 +94,9 @@ func (s *Namespace) waitNoSpace(name, container, ref string, parts ...string) {
 	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for room on the disk: `), parts...)
 }
 
-// TestPullOfTooLargeImageWaitsForDiskSpace: a real disk is full in the middle of
-// pulls, of one while it comes, of the other while it is unpacked. The pods say so,
-// others run on and new ones of images that are there start; no pull is tried in
-// vain again, and when there is room the pods start by themselves.
+// TestPullOfTooLargeImageWaitsForDiskSpace fills the disk during two pulls: one fails while it
+// downloads, the other while it unpacks. The pods report the reason, other pods keep running, and new
+// pods with present images start. The pulls are not retried until there is enough space.
 func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Namespace) {
 		s.Pod("before", "containers:\n"+box("c", "", "sleep"))
@@ -108,7 +107,7 @@ func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 
 		for name, ref := range big {
 			s.Pod(name, "containers:\n"+imageBox("c", ref, "", "sleep"))
-			p := s.Wait(name, "without room", func(p *corev1.Pod) bool {
+			p := s.Wait(name, "out of disk space", func(p *corev1.Pod) bool {
 				w := status(p, "c").State.Waiting
 				return w != nil && w.Reason == "ErrImagePull" && strings.Contains(w.Message, "no space left on device")
 			})
@@ -117,7 +116,7 @@ func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 			s.waitNoSpace(name, "c", ref, "it takes more than ", "Mi are free")
 		}
 
-		// What was pulled in vain is not left in the way of others.
+		// The failed pulls do not block other pods.
 		s.Pod("beside", "containers:\n"+box("c", "", "sleep"))
 		s.Running("beside")
 		s.Exec("before", "c", "/bin/testbox", "print", "alive")
@@ -128,15 +127,15 @@ func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 		}
 		for _, name := range []string{"before", "beside"} {
 			if p := s.Running(name); status(p, "c").RestartCount != 0 || name == "before" && status(p, "c").ContainerID != id {
-				t.Errorf("it was touched: %s", brief(p))
+				t.Errorf("pod was replaced or restarted: %s", brief(p))
 			}
 		}
 	})
 }
 
-// TestScenario28_PullsWaitWhileImageDiskIsLow: below a threshold of imagefs no
-// image comes but a critical pod's; as soon as there is room again, without regard to
-// how long the pressure lasts yet, the others come too.
+// TestScenario28_PullsWaitWhileImageDiskIsLow checks that below a threshold of imagefs only images of
+// critical pods are pulled. Other pulls continue as soon as there is enough space, even before the
+// pressure condition ends.
 func TestScenario28_PullsWaitWhileImageDiskIsLow(t *testing.T) {
 	o := nodeOptions{CNI: true, Disk: "size=256m", Config: map[string]any{
 		"evictionSoft":                     map[string]string{"imagefs.available": "30%"},
@@ -165,14 +164,14 @@ func TestScenario28_PullsWaitWhileImageDiskIsLow(t *testing.T) {
 			return c.State.Running != nil && strings.Contains(c.Image, "web")
 		})
 		if got := status(s.Running("beside"), "c"); got.ContainerID != id || got.RestartCount != 0 {
-			t.Errorf("the pod beside it was touched: %+v", got)
+			t.Errorf("the other pod was replaced or restarted: %+v", got)
 		}
 	})
 }
 
-// TestScenario28_SpaceIsFreedForPullOfKnownSize: what this node has pulled before and
-// does not fit now has unused images removed; only when those are gone it
-// waits, and it never runs into the full disk.
+// TestScenario28_SpaceIsFreedForPullOfKnownSize pulls images that the node has pulled before, so it
+// knows their size. The node removes unused images to make them fit. A pull waits when there are no
+// unused images left. No pull fails because the disk is full.
 func TestScenario28_SpaceIsFreedForPullOfKnownSize(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Namespace) {
 		refs := map[string]string{}
@@ -193,7 +192,7 @@ func TestScenario28_SpaceIsFreedForPullOfKnownSize(t *testing.T) {
 		s.Pod("again", "containers:\n"+imageBox("c", refs["again"], "", "sleep"))
 		s.Running("again")
 		if names := s.listImages(); slices.Contains(names, "old") || !slices.Contains(names, "again") {
-			t.Errorf("there are %v", names)
+			t.Errorf("got images %v, want again and not old", names)
 		}
 		s.waitImagesCollected(1)
 
@@ -203,13 +202,13 @@ func TestScenario28_SpaceIsFreedForPullOfKnownSize(t *testing.T) {
 		s.Running("old")
 		for name := range refs {
 			if events := strings.Join(s.Events(name), "\n"); strings.Contains(events, "no space left on device") {
-				t.Errorf("%s ran into the full disk:\n%s", name, events)
+				t.Errorf("the pull of %s failed because the disk is full:\n%s", name, events)
 			}
 		}
 	})
 }
 
-// imagesHere are the images of the test that the runtime has, by their names in it.
+// listImages returns the sorted base names of the runtime's images.
 func (s *Namespace) listImages() (names []string) {
 	s.t.Helper()
 	list, err := s.Host.Image.ListImages(s.t.Context(), &runtimeapi.ListImagesRequest{})
@@ -225,20 +224,20 @@ func (s *Namespace) listImages() (names []string) {
 	return names
 }
 
-// TestUnusedImagesAreRemoved: on a real disk that gets too full the images go that
-// unused, the least recently used first and no more than it takes; those in
-// use, the sandbox's and what was not pulled stay, however full the disk is.
+// TestUnusedImagesAreRemoved checks that unused images are removed when the disk is too full, the least
+// recently used first and no more than needed. Images in use, the sandbox image and images that were
+// not pulled are kept.
 func TestUnusedImagesAreRemoved(t *testing.T) {
 	o := nodeOptions{CNI: true, Disk: "size=256m",
 		Config: map[string]any{"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 75, "imageMinimumGCAge": "1s"},
 		Berth:  map[string]any{"imageGCPeriod": "1s"},
 	}
 	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
-		const mib = 16 // twice that on the disk: more than lies between the thresholds
+		const mib = 16 // uses twice as much on disk, more than the distance between the thresholds
 		for _, name := range []string{"a", "b", "c", "d"} {
 			s.Pod(name, "containers:\n"+imageBox("c", s.pushIncompressibleImage(name, mib), "", "sleep"))
 			s.Running(name)
-			if name != "d" { // which stays in use
+			if name != "d" { // stays in use
 				s.Remove(name)
 				s.WaitDeleted(name)
 			}
@@ -248,24 +247,24 @@ func TestUnusedImagesAreRemoved(t *testing.T) {
 		want := []string{"a", "b", "c", "d", "pause:3.10", "testbox"}
 		if got := s.listImages(); !slices.Equal(got, want) || s.metric("kubelet_image_garbage_collected_total") > 0 {
 			used, _ := s.imageDiskUsage()
-			t.Fatalf("%v are there before the disk is too full, %d bytes of %d", got, used, size)
+			t.Fatalf("got images %v before the disk is too full (%d bytes of %d)", got, used, size)
 		}
 		for i, name := range []string{"a", "b", "c"} {
 			s.fillImageDisk(high)
-			err := hosts.WaitFor(t.Context(), "image "+name+" to go", func() (bool, error) { return !slices.Contains(s.listImages(), name), nil })
+			err := hosts.WaitFor(t.Context(), "image "+name+" to be removed", func() (bool, error) { return !slices.Contains(s.listImages(), name), nil })
 			if err != nil {
 				t.Fatal(err)
 			}
 			want = slices.DeleteFunc(want, func(n string) bool { return n == name })
 			s.waitImagesCollected(i + 1)
 			if used, _ := s.imageDiskUsage(); used > size/100*75 {
-				t.Errorf("%d bytes of %d are in use still", used, size)
+				t.Errorf("%d bytes of %d are still in use", used, size)
 			}
 			if got := s.listImages(); !slices.Equal(got, want) {
-				t.Errorf("after %s there are %v, want %v", name, got, want)
+				t.Errorf("after the removal of %s: got images %v, want %v", name, got, want)
 			}
 			if !strings.Contains(s.Agent.Log(), "image removed") {
-				t.Error("the log does not tell")
+				t.Error("the log does not contain \"image removed\"")
 			}
 		}
 		release := s.fillImageDisk(size / 100 * 97)
@@ -278,7 +277,7 @@ func TestUnusedImagesAreRemoved(t *testing.T) {
 		waitLogged("FreeDiskSpaceFailed")
 		waitLogged("but only found 0 bytes eligible to free")
 		if got := s.listImages(); !slices.Equal(got, want) {
-			t.Errorf("on a full disk there are %v, want %v", got, want)
+			t.Errorf("on a full disk: got images %v, want %v", got, want)
 		}
 		s.contains("berth check", strings.Join(strings.Fields(s.Berth("check")), " "), "disk of images", "unused images are removed from 80% usage on", "images that do not fit cannot be pulled")
 		s.Running("d")
@@ -286,11 +285,10 @@ func TestUnusedImagesAreRemoved(t *testing.T) {
 	})
 }
 
-// TestScenario28_ReclaimRemovesOnlyNeededImages: under pressure the images that
-// unused images are removed one by one, the least recently used first, until there is as much
-// room as the threshold and its minimum reclaim ask for.
+// TestScenario28_ReclaimRemovesOnlyNeededImages checks that under pressure unused images are removed one
+// by one, the least recently used first, until the threshold plus evictionMinimumReclaim is free.
 func TestScenario28_ReclaimRemovesOnlyNeededImages(t *testing.T) {
-	const mib = 16 // twice that on the disk
+	const mib = 16 // uses twice as much on disk
 	o := nodeOptions{CNI: true, Disk: "size=256m", Config: map[string]any{
 		"evictionHard":                     map[string]string{"imagefs.available": "64Mi"},
 		"evictionMinimumReclaim":           map[string]string{"imagefs.available": "40Mi"},
@@ -300,30 +298,30 @@ func TestScenario28_ReclaimRemovesOnlyNeededImages(t *testing.T) {
 		for _, name := range []string{"a", "b", "c", "d"} {
 			s.Pod(name, "containers:\n"+imageBox("c", s.pushIncompressibleImage(name, mib), "", "sleep"))
 			s.Running(name)
-			if name != "d" { // which stays in use
+			if name != "d" { // stays in use
 				s.Remove(name)
 				s.WaitDeleted(name)
 			}
 		}
 		_, size := s.imageDiskUsage()
 		s.fillImageDisk(size - 62<<20)
-		s.waitImagesCollected(2) // one would be enough for the threshold alone
+		s.waitImagesCollected(2) // without the minimum reclaim one would be enough
 		s.waitPressure("DiskPressure", false)
 		if got, want := s.listImages(), []string{"c", "d", "pause:3.10", "testbox"}; !slices.Equal(got, want) {
-			t.Errorf("there are %v, want %v", got, want)
+			t.Errorf("got images %v, want %v", got, want)
 		}
 		s.waitImagesCollected(2)
 		if p := s.Running("d"); status(p, "c").RestartCount != 0 {
-			t.Errorf("it was touched: %s", brief(p))
+			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 	})
 }
 
-// collected waits until so many images are counted as removed for space.
+// waitImagesCollected waits until the metric of images removed for space has the value n.
 func (s *Namespace) waitImagesCollected(n int) {
 	s.t.Helper()
 	const name = `kubelet_image_garbage_collected_total{reason="space"}`
-	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("%d images to be counted", n), func() (bool, error) { return s.metric(name) == float64(n), nil })
+	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("%d collected images", n), func() (bool, error) { return s.metric(name) == float64(n), nil })
 	if err != nil {
 		s.t.Error(err)
 	}

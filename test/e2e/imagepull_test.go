@@ -18,7 +18,7 @@ import (
 	"berth/test/images"
 )
 
-// testbox is the test program's image.
+// testbox returns the testbox image.
 func (s *Namespace) testbox() v1.Image {
 	s.t.Helper()
 	a, err := findArchive(images.TestboxRef)
@@ -32,8 +32,8 @@ func (s *Namespace) testbox() v1.Image {
 	return img
 }
 
-// large puts an image of size random bytes beside the test program into a registry
-// and returns its repository.
+// pushLargeImage pushes the testbox image with an additional layer of size random bytes to a registry.
+// It returns the repository.
 func (s *Namespace) pushLargeImage(r *images.Registry, name string, size int64) string {
 	s.t.Helper()
 	layer, err := random.Layer(size, types.DockerLayer)
@@ -51,8 +51,8 @@ func (s *Namespace) pushLargeImage(r *images.Registry, name string, size int64) 
 	return repo
 }
 
-// cold puts the test program's image into a registry under a name that the node
-// has never seen and returns the repository.
+// pushImage pushes the testbox image with a unique ID and name to a registry, so the node has to pull
+// it. It returns the repository.
 func (s *Namespace) pushImage(r *images.Registry, name string) string {
 	s.t.Helper()
 	img := s.testbox()
@@ -84,7 +84,7 @@ func TestImagePullPolicies(t *testing.T) {
 		p := s.Waiting("absent", "c", "ErrImageNeverPull")
 		s.contains("the message", status(p, "c").State.Waiting.Message, repo, "Never")
 		if n := s.Open.Counts(repo); n.Manifests != 0 {
-			t.Errorf("it was pulled: %+v", n)
+			t.Errorf("unexpected pull: %+v", n)
 		}
 		s.Event("absent", `ErrImageNeverPull: Container image "`+repo+`:1" is not present with pull policy of Never`)
 		s.Event("absent", "Failed: Error: ErrImageNeverPull")
@@ -93,11 +93,11 @@ func TestImagePullPolicies(t *testing.T) {
 		s.Running("lazy")
 		after := s.Open.Counts(repo)
 		if after.Manifests == 0 || after.Blobs == 0 {
-			t.Errorf("it was not pulled: %+v", after)
+			t.Errorf("image was not pulled: %+v", after)
 		}
 		s.Event("lazy", `Pulling: Pulling image "`+repo+`:1"`)
 		s.Event("lazy", `Pulled: Successfully pulled image "`+repo+`:1" in `)
-		// Now it is here: the pod that must not pull starts by itself.
+		// Now the image is present: the pod with policy Never starts.
 		s.Running("absent")
 		s.Pod("lazy2", "containers:\n"+imageBox("c", repo+":1", "imagePullPolicy: IfNotPresent", "sleep"))
 		s.Running("lazy2")
@@ -137,13 +137,13 @@ func TestInvalidImageNameIsReported(t *testing.T) {
 		s.Event("odd", "Failed: Error: InvalidImageName")
 		for _, e := range s.Events("odd") {
 			if strings.HasPrefix(e, "Pulling") {
-				t.Errorf("an image without a name was pulled: %s", e)
+				t.Errorf("an image with an invalid name was pulled: %s", e)
 			}
 		}
 	})
 }
 
-// pullSecret is a Secret with the password for the private registry.
+// pullSecret returns a Secret with a password for the private registry.
 func pullSecret(name, password string) string {
 	auth := base64.StdEncoding.EncodeToString([]byte(privateUser + ":" + password))
 	config := base64.StdEncoding.EncodeToString([]byte(`{"auths": {"` + privateHost + `": {"auth": "` + auth + `"}}}`))
@@ -165,21 +165,21 @@ func TestPrivateImageRequiresCredentials(t *testing.T) {
 		s.Put("owner", pullSecret("key", privatePassword)+"---\n"+pod("owner", "imagePullSecrets: [{name: key}]", "IfNotPresent"))
 		s.Running("owner")
 		pulled := s.Private.Counts(repo)
-		s.Put("strangers", pod("bare", "", "IfNotPresent")+"---\n"+pod("never", "", "Never")+"---\n"+
+		s.Put("no-credentials", pod("bare", "", "IfNotPresent")+"---\n"+pod("never", "", "Never")+"---\n"+
 			pullSecret("guessed", "guess")+"---\n"+pod("guesser", "imagePullSecrets: [{name: guessed}]", "IfNotPresent"))
 		s.Wait("bare", "refused", refusedPull)
 		s.Wait("guesser", "refused", refusedPull)
 		p := s.Waiting("never", "c", "ErrImageNeverPull")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "is not present with pull policy of Never")
-		// Others with the credentials need no pull, whatever their Secret is called.
-		s.Put("friend", pullSecret("copy", privatePassword)+"---\n"+pod("friend", "imagePullSecrets: [{name: copy}]", "IfNotPresent"))
-		s.Running("friend")
-		s.Event("friend", `Pulled: Container image "`+image+`" already present on machine and can be accessed by the pod`)
+		// A pod with the same credentials needs no pull, whatever the name of its Secret.
+		s.Put("same-credentials", pullSecret("copy", privatePassword)+"---\n"+pod("same-credentials", "imagePullSecrets: [{name: copy}]", "IfNotPresent"))
+		s.Running("same-credentials")
+		s.Event("same-credentials", `Pulled: Container image "`+image+`" already present on machine and can be accessed by the pod`)
 		if n := s.Private.Counts(repo); n.Blobs != pulled.Blobs {
 			t.Errorf("the image was pulled again: %+v, then %+v", pulled, n)
 		}
-		// A new agent knows it, too.
-		s.Remove("strangers")
+		// The agent remembers the credentials after a restart.
+		s.Remove("no-credentials")
 		s.WaitDeleted("bare")
 		s.KillAndRestartAgent()
 		s.Put("later", pod("later", "", "IfNotPresent"))
@@ -195,10 +195,10 @@ func TestPullSecretsFromFiles(t *testing.T) {
 			repo := s.pushImage(s.Private, name)
 			return podYAML(name, "", "imagePullSecrets: [{name: "+secret+"}]\ncontainers:\n"+imageBox("c", privateHost+"/"+repo+":1", "", "sleep"))
 		}
-		s.Put("right", pullSecret("right-key", privatePassword)+"---\n"+pod("right", "right-key"))
+		s.Put("valid", pullSecret("valid-key", privatePassword)+"---\n"+pod("valid", "valid-key"))
 		s.Put("wrong", pullSecret("wrong-key", "guess")+"---\n"+pod("wrong", "wrong-key"))
 		s.Put("none", pod("none", "no-key"))
-		s.Running("right")
+		s.Running("valid")
 		for _, name := range []string{"wrong", "none"} {
 			p := s.Wait(name, "refused", refusedPull)
 			if n := s.Private.Counts(s.ns + "/" + name); n.Unauthorized == 0 || n.Blobs != 0 {
@@ -207,13 +207,13 @@ func TestPullSecretsFromFiles(t *testing.T) {
 			s.contains(name, strings.Join(s.Events(name), "\n")+brief(p), privateHost)
 		}
 		s.Event("none", "FailedToRetrieveImagePullSecret: ")
-		// The secret that was missing appears, the wrong one is corrected.
+		// Add the missing secret and correct the wrong one.
 		s.Put("key", pullSecret("no-key", privatePassword))
 		s.Put("wrong", pullSecret("wrong-key", privatePassword)+"---\n"+pod("wrong", "wrong-key"))
 		s.Running("none")
 		s.Running("wrong")
 		if all := s.Agent.Log(); strings.Contains(all, privatePassword) || strings.Contains(all, base64.StdEncoding.EncodeToString([]byte(privateUser+":"+privatePassword))) {
-			t.Error("the agent's log has the password")
+			t.Error("the agent's log contains the password")
 		}
 	})
 }
@@ -229,7 +229,7 @@ func TestScenario05_TwentyPodsShareOnePull(t *testing.T) {
 			list.WriteString("---\n")
 		}
 		s.Put("twenty", list.String())
-		// All ask while the one pull is held up.
+		// All pods request the pull while it is blocked.
 		for i := range 20 {
 			s.Event(fmt.Sprintf("p%d", i), "Pulling: ")
 		}
@@ -250,7 +250,7 @@ func TestScenario05_TwentyPodsShareOnePull(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := s.Open.Counts(repo); n.Manifests > 1 || n.Blobs > len(layers)+1 {
-			t.Errorf("an image of %d layers and a config was asked for so often: %+v", len(layers), n)
+			t.Errorf("image of %d layers and a config: got %+v requests, want one pull", len(layers), n)
 		}
 	})
 }
@@ -266,7 +266,7 @@ func TestScenario05_ImagesOfPodArePulledInParallel(t *testing.T) {
 			spec.WriteString(imageBox(fmt.Sprintf("c%d", i), repo+":1", "", "serve 808"+fmt.Sprint(i)))
 		}
 		s.Pod("five", "containers:\n"+spec.String())
-		err := hosts.WaitFor(t.Context(), "five pulls at once", func() (bool, error) {
+		err := hosts.WaitFor(t.Context(), "five parallel pulls", func() (bool, error) {
 			for _, r := range repos {
 				if s.Open.Counts(r).Blocked == 0 {
 					return false, nil
@@ -281,7 +281,7 @@ func TestScenario05_ImagesOfPodArePulledInParallel(t *testing.T) {
 	})
 }
 
-// TestPullReportsProgress: of a large image of which half has come.
+// TestPullReportsProgress blocks the pull of a large image halfway.
 func TestPullReportsProgress(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		const size = 8 << 20
@@ -291,7 +291,7 @@ func TestPullReportsProgress(t *testing.T) {
 		s.Pod("large", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
 		progress := regexp.MustCompile(regexp.QuoteMeta(repo) + `:1, for 1 pods; downloads of the runtime: ([0-9.]+) of ([0-9.]+) MiB`)
 		var out string
-		err := hosts.WaitFor(t.Context(), "half of the image to be here", func() (bool, error) {
+		err := hosts.WaitFor(t.Context(), "half of the image to be downloaded", func() (bool, error) {
 			out, _ = s.Try("why", "-n", s.ns, "large")
 			m := progress.FindStringSubmatch(out)
 			if m == nil {
@@ -299,7 +299,7 @@ func TestPullReportsProgress(t *testing.T) {
 			}
 			downloaded, _ := strconv.ParseFloat(m[1], 64)
 			total, _ := strconv.ParseFloat(m[2], 64)
-			return downloaded >= 3.5 && total >= 8 && downloaded < total, nil // other tests' pulls are in it too
+			return downloaded >= 3.5 && total >= 8 && downloaded < total, nil // includes the pulls of other tests
 		})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)

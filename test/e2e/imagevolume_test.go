@@ -22,15 +22,15 @@ func TestImageVolumes(t *testing.T) {
 		}
 		s.Running("reads")
 		log := s.WaitOutput("reads", "c")
-		s.contains("its log", log, "bin", "busybox")
+		s.contains("the log", log, "bin", "busybox")
 		if out, err := s.Try("exec", "-n", s.ns, "reads", "-c", "c", "--", "/bin/testbox", "write", "/tools/x", "y"); err == nil || !strings.Contains(out, "read-only") {
-			t.Errorf("it can be written to: %v %s", err, out)
+			t.Errorf("image volume is writable: %v %s", err, out)
 		}
 		s.Event("reads", `Pulling: Pulling image "`+images.StressRef)
 		s.Pod("lacks", "volumes: [{name: v, image: {reference: 'berth/none:1', pullPolicy: Never}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		s.Waiting("lacks", "c", "ErrImageNeverPull")
 
-		// One whose image has gone is pulled again for the next start.
+		// A removed image is pulled again for the next container start.
 		repo := s.pushImage(s.Open, "volume")
 		s.Pod("lost", "volumes: [{name: v, image: {reference: '"+repo+":1'}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "ls /v", end, "sleep"))
 		s.Running("lost")
@@ -39,6 +39,6 @@ func TestImageVolumes(t *testing.T) {
 		}
 		s.Berth("restart", "-n", s.ns, "lost")
 		s.Wait("lost", "restarted", func(p *corev1.Pod) bool { c := status(p, "c"); return c.RestartCount == 1 && c.State.Running != nil })
-		s.contains("its log", s.WaitOutput("lost", "c"), "bin")
+		s.contains("the log", s.WaitOutput("lost", "c"), "bin")
 	})
 }

@@ -39,7 +39,7 @@ import (
 	"berth/test/hosts"
 )
 
-// clients signs certificates of those who ask a node.
+// clientCA signs client certificates.
 type clientCA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -66,7 +66,7 @@ func newClientCA(t *testing.T) *clientCA {
 	return c
 }
 
-// config is for a user of a group at a port of this machine.
+// config returns a client configuration for a user in a group, for a local port.
 func (c *clientCA) config(t *testing.T, port int, name, group string) *rest.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -100,7 +100,7 @@ func freePort(t *testing.T) int {
 	return port
 }
 
-// asked is a node whose API is asked by a master.
+// kubeletClient is a client of a node's kubelet API with the group system:masters.
 type kubeletClient struct {
 	*Namespace
 	config *rest.Config
@@ -133,7 +133,7 @@ func (a *kubeletClient) url(path string) *url.URL {
 	return u
 }
 
-// executor is client-go's own, by SPDY or by WebSocket.
+// executor returns a client-go executor for SPDY or WebSocket.
 func (a *kubeletClient) executor(ws bool, path string) remotecommand.Executor {
 	a.t.Helper()
 	e, err := remotecommand.NewSPDYExecutor(a.config, http.MethodPost, a.url(path))
@@ -162,12 +162,12 @@ func TestKubeletAPI(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(a.http.CloseIdleConnections)
-			a.Pod("talks", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
-				sh("c", "stdin: true, volumeMounts: [{name: data, mountPath: /data}]", `head -c 1048576 /dev/zero >/data/f; echo begins; while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
+			a.Pod("echoes", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
+				sh("c", "stdin: true, volumeMounts: [{name: data, mountPath: /data}]", `head -c 1048576 /dev/zero >/data/f; echo start; while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
 				sh("screen", "stdin: true, tty: true", `while read x; do stty size; done`)+
 				"- {name: web, image: 'nginx:1.14.2', readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}, resources: {limits: {cpu: 500m, memory: 64Mi}}}\n")
 			a.Pod("again", "containers:\n"+sh("c", "", `echo "run once"; exit 3`))
-			a.Running("talks")
+			a.Running("echoes")
 			a.checkAuth(ca, port)
 			a.checkExec()
 			a.checkAttach()
@@ -201,13 +201,13 @@ func (a *kubeletClient) checkAuth(ca *clientCA, port int) {
 	defer conn.Close()
 	leaf := conn.(*tls.Conn).ConnectionState().PeerCertificates[0]
 	if err := leaf.VerifyHostname(a.Host.Gateway.String()); err != nil {
-		a.t.Errorf("the node's certificate: %v", err)
+		a.t.Errorf("serving certificate: %v", err)
 	}
 }
 
 func (a *kubeletClient) checkExec() {
-	path := "/exec/" + a.ns + "/talks/c?" + url.Values{"command": {"sh", "-c", "cat; echo out; echo err >&2; exit 7"}, "input": {"1"}, "output": {"1"}, "error": {"1"}}.Encode()
-	input := strings.Repeat("0123456789abcdef", 64<<10) // more than any buffer on the way
+	path := "/exec/" + a.ns + "/echoes/c?" + url.Values{"command": {"sh", "-c", "cat; echo out; echo err >&2; exit 7"}, "input": {"1"}, "output": {"1"}, "error": {"1"}}.Encode()
+	input := strings.Repeat("0123456789abcdef", 64<<10) // larger than any buffer in the path
 	for name, ws := range map[string]bool{"SPDY": false, "WebSocket": true} {
 		var out, errs bytes.Buffer
 		err := a.executor(ws, path).StreamWithContext(a.t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errs})
@@ -216,16 +216,16 @@ func (a *kubeletClient) checkExec() {
 			a.t.Errorf("%s: %v, %d bytes, %q", name, err, out.Len(), errs.String())
 		}
 		out.Reset()
-		tty := "/exec/" + a.ns + "/talks/c?input=1&output=1&tty=1&" + url.Values{"command": {"sh", "-c", "until stty size | grep '33 77'; do sleep 0.1; done"}}.Encode()
+		tty := "/exec/" + a.ns + "/echoes/c?input=1&output=1&tty=1&" + url.Values{"command": {"sh", "-c", "until stty size | grep '33 77'; do sleep 0.1; done"}}.Encode()
 		in, stdin := io.Pipe()
 		err = a.executor(ws, tty).StreamWithContext(a.t.Context(), remotecommand.StreamOptions{
 			Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: &fixedSize{},
 		})
 		_ = stdin.Close()
 		if err != nil || !strings.HasSuffix(out.String(), "33 77\r\n") {
-			a.t.Errorf("%s on a terminal: %v %q", name, err, out.String())
+			a.t.Errorf("%s with a TTY: %v %q", name, err, out.String())
 		}
-		for pod, want := range map[string]string{"nobody/c": `pods "nobody" not found`, "talks/none": `container not found ("none")`} {
+		for pod, want := range map[string]string{"missing/c": `pods "missing" not found`, "echoes/none": `container not found ("none")`} {
 			err := a.executor(ws, "/exec/"+a.ns+"/"+pod+"?command=true&output=1").StreamWithContext(a.t.Context(), remotecommand.StreamOptions{Stdout: &out})
 			if err == nil || !ws && !strings.Contains(err.Error(), want) {
 				a.t.Errorf("%s %s: %v", name, pod, err)
@@ -234,7 +234,7 @@ func (a *kubeletClient) checkExec() {
 	}
 }
 
-// oneSize is a terminal whose size does not change.
+// fixedSize is a terminal size queue with one size.
 type fixedSize struct{ sent bool }
 
 func (o *fixedSize) Next() *remotecommand.TerminalSize {
@@ -252,7 +252,7 @@ func (a *kubeletClient) checkAttach() {
 		stdout, out := io.Pipe()
 		done := make(chan error, 1)
 		go func() {
-			done <- a.executor(ws, "/attach/"+a.ns+"/talks/c?input=1&output=1").StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out})
+			done <- a.executor(ws, "/attach/"+a.ns+"/echoes/c?input=1&output=1").StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out})
 			_ = out.Close()
 		}()
 		go func() { _, _ = fmt.Fprintln(stdin, name) }()
@@ -269,19 +269,19 @@ func (a *kubeletClient) checkAttach() {
 
 func (a *kubeletClient) checkLogs() {
 	path := "/containerLogs/" + a.ns
-	a.Wait("again", "to have run again", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
+	a.Wait("again", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
 	for query, want := range map[string]string{
-		"/talks/c?stream=Stdout&tailLines=2": `^got .*\ngot .*\n$`, "/talks/c?stream=Stderr&tailLines=1": `^err .*\n$`,
-		"/talks/c?limitBytes=4": `^begi$`, "/talks/c?timestamps=true&tailLines=1": `^\d{4}-\d\d-\d\dT.*Z (got|err) `,
-		"/again/c?previous=true": `^run once\n$`, "/again/c?follow=true": `^run once\n$`, "/talks/c?sinceTime=2999-01-01T00:00:00Z": `^$`,
+		"/echoes/c?stream=Stdout&tailLines=2": `^got .*\ngot .*\n$`, "/echoes/c?stream=Stderr&tailLines=1": `^err .*\n$`,
+		"/echoes/c?limitBytes=4": `^star$`, "/echoes/c?timestamps=true&tailLines=1": `^\d{4}-\d\d-\d\dT.*Z (got|err) `,
+		"/again/c?previous=true": `^run once\n$`, "/again/c?follow=true": `^run once\n$`, "/echoes/c?sinceTime=2999-01-01T00:00:00Z": `^$`,
 	} {
 		if code, body := a.get(path + query); code != 200 || !regexp.MustCompile(want).MatchString(body) {
 			a.t.Errorf("%s: %d %q", query, code, body)
 		}
 	}
 	for query, want := range map[string]string{
-		"/none/c": `404 pods "none" not found`, "/talks/none": `404 container "none" not found in pod "talks"`,
-		"/talks/c?previous=true": `400 previous terminated container "c" in pod "talks" not found`,
+		"/none/c": `404 pods "none" not found`, "/echoes/none": `404 container "none" not found in pod "echoes"`,
+		"/echoes/c?previous=true": `400 previous terminated container "c" in pod "echoes" not found`,
 	} {
 		if code, body := a.get(path + query); fmt.Sprint(code, " ", strings.TrimSpace(body)) != want {
 			a.t.Errorf("%s: %d %s", query, code, body)
@@ -290,11 +290,11 @@ func (a *kubeletClient) checkLogs() {
 	a.checkLogFollow()
 }
 
-// follow sees a line that is written while the log is followed.
+// checkLogFollow checks that follow=true returns a line that is written later.
 func (a *kubeletClient) checkLogFollow() {
 	ctx, cancel := context.WithTimeout(a.t.Context(), waitTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.config.Host+"/containerLogs/"+a.ns+"/talks/c?follow=true&tailLines=1", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.config.Host+"/containerLogs/"+a.ns+"/echoes/c?follow=true&tailLines=1", nil)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -305,16 +305,16 @@ func (a *kubeletClient) checkLogFollow() {
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Scan()
-	err = a.executor(false, "/exec/"+a.ns+"/talks/c?command=sh&command=-c&command=echo+news+%3E+/proc/1/fd/1&output=1").
+	err = a.executor(false, "/exec/"+a.ns+"/echoes/c?command=sh&command=-c&command=echo+news+%3E+/proc/1/fd/1&output=1").
 		StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard})
 	if err != nil || !lines.Scan() || lines.Text() != "news" {
-		a.t.Errorf("followed: %q, %v", lines.Text(), err)
+		a.t.Errorf("follow: got line %q, %v", lines.Text(), err)
 	}
 }
 
 func (a *kubeletClient) checkPortForward() {
 	for name, tunnel := range map[string]bool{"SPDY": false, "WebSocket": true} {
-		u := a.url("/portForward/" + a.ns + "/talks")
+		u := a.url("/portForward/" + a.ns + "/echoes")
 		rt, up, err := spdy.RoundTripperFor(a.config)
 		if err != nil {
 			a.t.Fatal(err)
@@ -343,13 +343,13 @@ func (a *kubeletClient) checkPortForward() {
 		for range 3 {
 			if resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", ports[1].Local)); err == nil {
 				resp.Body.Close()
-				a.t.Errorf("%s: a closed port answers", name)
+				a.t.Errorf("%s: response from a closed port", name)
 			}
 			req, _ := http.NewRequestWithContext(a.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", ports[0].Local), nil)
 			req.Close = true
 			resp, err := http.DefaultClient.Do(req)
 			if err != nil {
-				a.t.Errorf("%s, beside a port that is closed: %v", name, err)
+				a.t.Errorf("%s, after a connection to a closed port: %v", name, err)
 				continue
 			}
 			body, err := io.ReadAll(resp.Body)
@@ -365,7 +365,7 @@ func (a *kubeletClient) checkPortForward() {
 	}
 }
 
-// families asks for a page of figures.
+// scrape reads a metrics endpoint. It returns the values by metric name and pod/container.
 func (a *kubeletClient) scrape(path string) map[string]map[string]float64 {
 	code, body := a.get(path)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -399,60 +399,60 @@ func (a *kubeletClient) checkStatsAndMetrics() {
 	n := sum.Node
 	if n.NodeName != a.Host.Name || n.CPU.UsageNanoCores == nil || *n.CPU.UsageCoreNanoSeconds == 0 || *n.Memory.WorkingSetBytes == 0 ||
 		*n.Memory.AvailableBytes == 0 || *n.Fs.CapacityBytes == 0 || *n.Runtime.ImageFs.CapacityBytes == 0 || *n.Rlimit.MaxPID == 0 {
-		a.t.Errorf("the node's figures: %s", body)
+		a.t.Errorf("node stats: %s", body)
 	}
 	found := false
 	for _, p := range sum.Pods {
-		if p.PodRef.Namespace != a.ns || p.PodRef.Name != "talks" {
+		if p.PodRef.Namespace != a.ns || p.PodRef.Name != "echoes" {
 			continue
 		}
 		found = true
 		if len(p.Containers) != 3 || p.CPU == nil || p.CPU.UsageNanoCores == nil || *p.Memory.WorkingSetBytes == 0 || *p.Network.RxBytes == 0 ||
 			*p.EphemeralStorage.UsedBytes < 1<<20 || *p.ProcessStats.ProcessCount < 4 {
-			a.t.Errorf("the pod's figures: %+v", p)
+			a.t.Errorf("pod stats: %+v", p)
 		}
 		volume := slices.IndexFunc(p.VolumeStats, func(v stats.VolumeStats) bool { return v.Name == "data" })
 		if volume < 0 || *p.VolumeStats[volume].UsedBytes < 1<<20 || *p.VolumeStats[volume].CapacityBytes == 0 {
-			a.t.Errorf("the figures of its volumes: %+v", p.VolumeStats)
+			a.t.Errorf("volume stats: %+v", p.VolumeStats)
 		}
 		for _, k := range p.Containers {
 			if *k.Memory.WorkingSetBytes == 0 || *k.Memory.RSSBytes == 0 || k.Rootfs == nil || k.Logs == nil ||
 				k.Name == "web" && (k.Memory.AvailableBytes == nil || *k.Memory.AvailableBytes >= 64<<20) || k.Name == "c" && *k.Logs.UsedBytes == 0 {
-				a.t.Errorf("the figures of %s: %+v", k.Name, k)
+				a.t.Errorf("stats of container %s: %+v", k.Name, k)
 			}
 		}
 	}
 	if !found {
-		a.t.Errorf("there is no pod: %s", body)
+		a.t.Errorf("no stats of the pod: %s", body)
 	}
 	r := a.scrape("/metrics/resource")
 	for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_start_time_seconds"} {
-		if r[name]["talks/web"] <= 0 {
-			a.t.Errorf("%s is %v", name, r[name])
+		if r[name]["echoes/web"] <= 0 {
+			a.t.Errorf("%s: got %v, want a value for echoes/web", name, r[name])
 		}
 	}
-	if r["pod_memory_working_set_bytes"]["talks/"] < r["container_memory_working_set_bytes"]["talks/web"] || r["node_cpu_usage_seconds_total"]["/"] <= 0 {
-		a.t.Errorf("figures of pod and node: %v", r)
+	if r["pod_memory_working_set_bytes"]["echoes/"] < r["container_memory_working_set_bytes"]["echoes/web"] || r["node_cpu_usage_seconds_total"]["/"] <= 0 {
+		a.t.Errorf("pod and node metrics: %v", r)
 	}
 	c := a.scrape("/metrics/cadvisor")
 	for name, key := range map[string]string{
-		"container_cpu_usage_seconds_total": "talks/web", "container_memory_working_set_bytes": "talks/web", "container_memory_rss": "talks/web",
-		"container_spec_cpu_quota": "talks/web", "container_spec_memory_limit_bytes": "talks/web", "container_processes": "talks/c",
-		"container_network_receive_bytes_total": "talks/eth0", "container_network_transmit_bytes_total": "talks/eth0",
+		"container_cpu_usage_seconds_total": "echoes/web", "container_memory_working_set_bytes": "echoes/web", "container_memory_rss": "echoes/web",
+		"container_spec_cpu_quota": "echoes/web", "container_spec_memory_limit_bytes": "echoes/web", "container_processes": "echoes/c",
+		"container_network_receive_bytes_total": "echoes/eth0", "container_network_transmit_bytes_total": "echoes/eth0",
 		"machine_cpu_cores": "/", "machine_memory_bytes": "/",
 	} {
 		if c[name][key] <= 0 {
-			a.t.Errorf("%s of %s is %v", name, key, c[name])
+			a.t.Errorf("%s of %s: got %v", name, key, c[name])
 		}
 	}
-	if p := a.scrape("/metrics/probes"); p["prober_probe_total"]["talks/web"] <= 0 || len(p) > 2 {
+	if p := a.scrape("/metrics/probes"); p["prober_probe_total"]["echoes/web"] <= 0 || len(p) > 2 {
 		a.t.Errorf("probes: %v", p)
 	}
 }
 
 func (a *kubeletClient) checkEndpoints() {
 	for path, want := range map[string]string{
-		"/healthz": "ok", "/configz": `"maxPods":42`, "/pods": `"name":"talks"`, "/runningpods/": `"image":"nginx:1.14.2"`, "/metrics": "kubelet_running_pods ",
+		"/healthz": "ok", "/configz": `"maxPods":42`, "/pods": `"name":"echoes"`, "/runningpods/": `"image":"nginx:1.14.2"`, "/metrics": "kubelet_running_pods ",
 		"/logs/": "<a href=",
 	} {
 		if code, body := a.get(path); code != 200 || !strings.Contains(body, want) {
@@ -463,7 +463,7 @@ func (a *kubeletClient) checkEndpoints() {
 
 func (a *kubeletClient) checkRun() {
 	for query, want := range map[string]string{"cmd=echo+one+two": "200 one two", "cmd=false": "500 command 'false' failed: command terminated with exit code 1: "} {
-		resp, err := a.http.Post(a.config.Host+"/run/"+a.ns+"/talks/c?"+query, "", nil)
+		resp, err := a.http.Post(a.config.Host+"/run/"+a.ns+"/echoes/c?"+query, "", nil)
 		if err != nil {
 			a.t.Fatal(err)
 		}

@@ -65,13 +65,13 @@ func TestCrashLoopBackOffIsReported(t *testing.T) {
 		if i := slices.IndexFunc(explanation.WaitingFor, func(x nodeapi.WaitReason) bool { return x.Reason == "CrashLoopBackOff" && x.Target == "c" }); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
 			t.Errorf("why: %+v", explanation.WaitingFor)
 		}
-		waitFor(t, "describe to tell the next try", func() bool { // at other times it is being tried
+		waitFor(t, "describe to show the next retry", func() bool { // the container may be running at the moment
 			_, rest, found := strings.Cut(s.Berth("describe", "-n", s.ns, "crash"), "CrashLoopBackOff")
 			return found && strings.Contains(strings.Split(rest, "Last State:")[0], "Next Retry:")
 		})
 		p = s.Wait("crash", "restarted three times", func(p *corev1.Pod) bool { return status(p, "c").RestartCount >= 3 })
 		if status(p, "good").RestartCount != 0 {
-			t.Errorf("its neighbour was restarted too: %s", brief(p))
+			t.Errorf("the other container was restarted: %s", brief(p))
 		}
 		s.Event("crash", "BackOff: ")
 	})
@@ -91,14 +91,14 @@ func TestInitContainersRunInOrderAndAreRetried(t *testing.T) {
 		p := s.Wait("order", "initializing", func(p *corev1.Pod) bool { return status(p, "two").LastTerminationState.Terminated != nil })
 		if w := status(p, "main").State.Waiting; w == nil || w.Reason != "PodInitializing" || p.Status.Phase != corev1.PodPending ||
 			condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
-			t.Errorf("while it initializes: %s", brief(p))
+			t.Errorf("initializing pod: %s", brief(p))
 		}
 		if got := s.WaitOutput("order", "main"); !strings.HasPrefix(got, "one\ntwo\ntwo\nthree\n") {
-			t.Errorf("they ran so: %q", got)
+			t.Errorf("unexpected order: %q", got)
 		}
 		p = s.Running("order")
 		if n := []int32{status(p, "one").RestartCount, status(p, "two").RestartCount, status(p, "three").RestartCount}; !slices.Equal(n, []int32{0, 1, 0}) {
-			t.Errorf("restarts %v", n)
+			t.Errorf("got restart counts %v, want [0 1 0]", n)
 		}
 
 		s.Pod("fails", "restartPolicy: Never\ninitContainers:\n"+box("bad", "", "exit 9")+"containers:\n"+box("main", "", "sleep"))
@@ -130,19 +130,19 @@ func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) 
 		s.Remove("cars")
 		s.WaitDeleted("cars")
 		got := strings.Fields(readFile(t, dir+"/log"))
-		// What a sidecar writes and what the next does are not in step: only the
-		// order that berth makes is looked at.
+		// The output of containers that run in parallel has no fixed order. Check only the order that
+		// berth enforces.
 		for _, pair := range [][2]string{{"start-a", "start-main"}, {"start-b", "stop-b"}, {"init", "start-main"}, {"stop-main", "stop-b"}, {"stop-b", "stop-a"}} {
 			if x, y := slices.Index(got, pair[0]), slices.Index(got, pair[1]); x < 0 || y < 0 || x > y {
 				t.Errorf("%s is not before %s in %v", pair[0], pair[1], got)
 			}
 		}
 
-		// A pod whose main ends is complete although its sidecar would go on.
+		// A pod succeeds when its main container succeeds, although its sidecar still runs.
 		s.Pod("job", "restartPolicy: Never\ninitContainers:\n"+sh("car", "restartPolicy: Always", "trap 'exit 0' TERM; while :; do sleep 0.05; done")+
 			"containers:\n"+box("main", "", "exit 0"))
 		s.Phase("job", corev1.PodSucceeded)
-		// One that dies is started again while the mains run.
+		// A sidecar that exits is restarted while the main containers run.
 		s.Pod("again", "initContainers:\n"+box("car", "restartPolicy: Always", "sleep 200ms", "exit 1")+"containers:\n"+box("main", "", "sleep"))
 		p := s.Wait("again", "with its sidecar restarted", func(p *corev1.Pod) bool { return status(p, "car").RestartCount >= 1 })
 		if status(p, "main").RestartCount != 0 {
@@ -153,9 +153,9 @@ func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) 
 
 func TestActiveDeadlineFailsPod(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		// A deadline counts from the start of the pod, which on a busy node may be
-		// long before its container runs: such a pod is right to fail too, and
-		// another with more time is asked about the container.
+		// The deadline counts from the start of the pod. On a busy node it may expire before the
+		// container runs. Such a pod fails too, so try again with a longer deadline to check the
+		// container.
 		for seconds := 8; seconds <= 64; seconds *= 2 {
 			name := fmt.Sprintf("late-%d", seconds)
 			s.Pod(name, fmt.Sprintf("activeDeadlineSeconds: %d\nterminationGracePeriodSeconds: 1\ncontainers:\n", seconds)+box("c", "", "sleep"))
@@ -165,12 +165,12 @@ func TestActiveDeadlineFailsPod(t *testing.T) {
 			}
 			if x := status(p, "c").State.Terminated; x != nil {
 				if x.ExitCode != 143 {
-					t.Errorf("its container: %s", brief(p))
+					t.Errorf("container: %s", brief(p))
 				}
 				return
 			}
 		}
-		t.Error("no deadline was late enough for a container to run")
+		t.Error("no container started before its deadline")
 	})
 }
 
@@ -180,11 +180,11 @@ func TestImageChangeRestartsContainerInPlace(t *testing.T) {
 		s.Put("edit", text)
 		before := s.Running("edit")
 		s.Put("edit", strings.Replace(text, "testbox:1", "testbox:user", 1))
-		p := s.Wait("edit", "on the new image", func(p *corev1.Pod) bool {
+		p := s.Wait("edit", "running the new image", func(p *corev1.Pod) bool {
 			return strings.HasSuffix(status(p, "c").Image, "testbox:user") && status(p, "c").Ready
 		})
 		if p.UID != before.UID || p.Status.PodIP != before.Status.PodIP {
-			t.Errorf("it is another pod: %s %s, was %s %s", p.UID, p.Status.PodIP, before.UID, before.Status.PodIP)
+			t.Errorf("pod was replaced: got %s %s, want %s %s", p.UID, p.Status.PodIP, before.UID, before.Status.PodIP)
 		}
 		if c := status(p, "c"); c.RestartCount != 1 || status(p, "d").ContainerID != status(before, "d").ContainerID || status(p, "d").RestartCount != 0 {
 			t.Error(brief(p))
@@ -213,14 +213,14 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 		defer cancel()
 		s.Put("edit", text(0))
 		first := s.Running("edit").UID
-		// Edits faster than pods can follow, then the last one, which must come.
+		// Edit faster than pods can be replaced. The last edit must take effect.
 		for n := 1; n <= 5; n++ {
 			s.Put("edit", text(n))
-			time.Sleep(30 * time.Millisecond) // edits come when they come: this waits for nothing
+			time.Sleep(30 * time.Millisecond) // spaces the edits, does not wait for a state
 		}
 		err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
 			if runningPods(now) > 1 {
-				t.Error("two run at once")
+				t.Error("two pods run at the same time")
 			}
 			for _, p := range now {
 				if p.UID != first && p.Spec.Containers[0].Env[0].Value == "5" && condition(p, corev1.PodReady) == corev1.ConditionTrue {
@@ -230,10 +230,10 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 			return false
 		})
 		if err != nil {
-			t.Fatalf("the last edit does not run: %v", err)
+			t.Fatalf("wait for the pod of the last edit: %v", err)
 		}
 		if n := strings.Count(s.Berth("ps", "-n", s.ns, "-o", "name"), "edit"); n != 1 {
-			t.Errorf("%d pods are left", n)
+			t.Errorf("got %d pods, want 1", n)
 		}
 	})
 }
@@ -241,12 +241,12 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 func TestPodWaitingForItsNameIsShown(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		text := func(n int) string {
-			return podYAML("held", "", fmt.Sprintf("terminationGracePeriodSeconds: 8\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "sleep"), n))
+			return podYAML("replaced", "", fmt.Sprintf("terminationGracePeriodSeconds: 8\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "sleep"), n))
 		}
-		s.Put("held", text(0))
-		first := s.Running("held").UID
-		s.WaitLog("held", "c", "ready")
-		s.Put("held", text(1))
+		s.Put("replaced", text(0))
+		first := s.Running("replaced").UID
+		s.WaitLog("replaced", "c", "ready")
+		s.Put("replaced", text(1))
 		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
@@ -258,12 +258,12 @@ func TestPodWaitingForItsNameIsShown(t *testing.T) {
 			return false
 		})
 		if err != nil {
-			t.Fatalf("the successor is not shown: %v", err)
+			t.Fatalf("wait for the replacement pod in the list: %v", err)
 		}
-		s.contains("ps", s.Berth("ps", "-n", s.ns), "held", "Terminating", "NameTaken")
-		s.waitWhy("held", "is terminating", "Another pod with this name is waiting for", "NameTaken", string(first))
-		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "held"), "start c") // of the one that has the name
-		s.Wait("held", "the successor to run", func(p *corev1.Pod) bool {
+		s.contains("ps", s.Berth("ps", "-n", s.ns), "replaced", "Terminating", "NameTaken")
+		s.waitWhy("replaced", "is terminating", "Another pod with this name is waiting for", "NameTaken", string(first))
+		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "replaced"), "start c") // of the pod that has the name
+		s.Wait("replaced", "replaced and ready", func(p *corev1.Pod) bool {
 			return p.UID != first && condition(p, corev1.PodReady) == corev1.ConditionTrue
 		})
 	})
@@ -273,49 +273,49 @@ func TestDeletedFileTerminatesPodWithGracePeriod(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
-		s.Pod("kind", "terminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-			sh("c", mount, "trap 'sleep 1; echo ended by itself > /v/last; exit 0' TERM; touch /v/ready; while :; do sleep 0.05; done"))
-		s.Pod("stubborn", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "ignore-term", "print ready", "sleep"))
-		s.Running("kind")
-		s.Wait("kind", "ready for TERM", func(*corev1.Pod) bool { return exists(dir + "/ready") })
-		s.WaitLog("stubborn", "c", "ready")
-		s.Running("stubborn")
+		s.Pod("graceful", "terminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+			sh("c", mount, "trap 'sleep 1; echo exited on SIGTERM > /v/last; exit 0' TERM; touch /v/ready; while :; do sleep 0.05; done"))
+		s.Pod("ignores-term", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "ignore-term", "print ready", "sleep"))
+		s.Running("graceful")
+		s.Wait("graceful", "running with SIGTERM trapped", func(*corev1.Pod) bool { return exists(dir + "/ready") })
+		s.WaitLog("ignores-term", "c", "ready")
+		s.Running("ignores-term")
 		start := time.Now()
-		s.Remove("stubborn")
-		p := s.Wait("stubborn", "terminating", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+		s.Remove("ignores-term")
+		p := s.Wait("ignores-term", "terminating", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		if g := p.DeletionGracePeriodSeconds; g == nil || *g != 1 {
-			t.Errorf("its grace is %v", g)
+			t.Errorf("got deletionGracePeriodSeconds %v, want 1", g)
 		}
-		s.WaitDeleted("stubborn")
+		s.WaitDeleted("ignores-term")
 		if took := time.Since(start); took < time.Second {
-			t.Errorf("it was gone after %s, before its grace was over", took)
+			t.Errorf("deleted after %s, before the end of the grace period", took)
 		}
-		s.Remove("kind")
-		s.WaitDeleted("kind")
-		if got := readFile(t, dir+"/last"); got != "ended by itself\n" {
-			t.Errorf("its last words are %q", got)
+		s.Remove("graceful")
+		s.WaitDeleted("graceful")
+		if got := readFile(t, dir+"/last"); got != "exited on SIGTERM\n" {
+			t.Errorf("got output %q, want \"exited on SIGTERM\\n\"", got)
 		}
-		s.Event("kind", "Killing: Stopping container c")
+		s.Event("graceful", "Killing: Stopping container c")
 	})
 }
 
 func TestTerminationMessages(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("file", "restartPolicy: Never\ncontainers:\n"+
-			box("std", "", "write /dev/termination-log all is lost", "exit 1")+
-			box("own", "terminationMessagePath: /tmp/last", "write /tmp/last said elsewhere", "exit 1")+
-			box("fall", "terminationMessagePolicy: FallbackToLogsOnError", "print first", "print the log says why", "exit 1")+
-			box("fine", "terminationMessagePolicy: FallbackToLogsOnError", "print nobody cares", "exit 0")+
+			box("std", "", "write /dev/termination-log out of memory", "exit 1")+
+			box("own", "terminationMessagePath: /tmp/last", "write /tmp/last custom path", "exit 1")+
+			box("fall", "terminationMessagePolicy: FallbackToLogsOnError", "print first", "print reason in log", "exit 1")+
+			box("fine", "terminationMessagePolicy: FallbackToLogsOnError", "print ignored", "exit 0")+
 			box("long", "", "fill /dev/termination-log 1", "exit 1"))
 		p := s.Phase("file", corev1.PodFailed)
-		for name, want := range map[string]string{"std": "all is lost", "own": "said elsewhere", "fall": "first\nthe log says why\n", "fine": ""} {
+		for name, want := range map[string]string{"std": "out of memory", "own": "custom path", "fall": "first\nreason in log\n", "fine": ""} {
 			x := status(p, name).State.Terminated
 			if x == nil || x.Message != want {
 				t.Errorf("%s: %+v, want %q", name, x, want)
 			}
 		}
 		if x := status(p, "long").State.Terminated; x == nil || len(x.Message) > 4096 {
-			t.Errorf("a long message is not cut")
+			t.Errorf("a long termination message is not truncated")
 		}
 	})
 }

@@ -13,14 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// floodLines are what flood prints before its last words, in bursts.
+// floodLines is the number of lines that floodScript prints in bursts before its last line.
 const floodLines = 200_000
 
-const floodScript = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i=$((i+1)); sleep 0.3; done; echo last words; exit 3`
+const floodScript = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i=$((i+1)); sleep 0.3; done; echo last line; exit 3`
 
 // TestScenario30_LogFloodStaysWithinLimits has a container print about ten MiB in
 // seconds and crash. Audits run once an hour, so only the growth of the log triggers its rotation.
-// The maximum size and number of files keep far less than what is printed.
+// The maximum size and number of log files keep only a small part of the output.
 func TestScenario30_LogFloodStaysWithinLimits(t *testing.T) {
 	o := nodeOptions{
 		Config: map[string]any{"containerLogMaxSize": "256Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "1h"},
@@ -33,13 +33,13 @@ func TestScenario30_LogFloodStaysWithinLimits(t *testing.T) {
 				s.checkFloodLogs(name, followed)
 				return
 			}
-			t.Logf("the runtime has not written the last words of %s", name)
+			t.Logf("the runtime has not written the last line of %s", name)
 		}
-		t.Error("the runtime has not written the last words of one container")
+		t.Error("the runtime has not written the last line of any container")
 	})
 }
 
-// flood has a pod print and crash, and returns what a follower got.
+// runFlood runs floodScript in a pod until it crashes, and returns the output of logs -f.
 func (s *Namespace) runFlood(name string) string {
 	s.t.Helper()
 	s.Pod(name, "hostNetwork: true\nrestartPolicy: Never\ncontainers:\n"+sh("c", "", floodScript))
@@ -54,26 +54,26 @@ func (s *Namespace) runFlood(name string) string {
 		s.t.Fatal(err)
 	}
 	s.Phase(name, corev1.PodFailed)
-	if err := cmd.Wait(); err != nil { // it ends with the container
+	if err := cmd.Wait(); err != nil { // logs -f exits with the container
 		s.t.Errorf("logs -f: %v", err)
 	}
 	return followed.String()
 }
 
-// cutShort reports whether the runtime itself has not written all that a container
-// printed: its shim gives containerd 2 s after the exit to read what is still in the
-// pipe, which is not enough where a busy machine does not let it run.
+// logTruncated reports whether the runtime has not written the whole output of a container. After the
+// exit, the shim gives containerd 2 s to read the rest of the pipe, which may be too short on a busy
+// machine.
 func (s *Namespace) logTruncated(name string) bool {
 	s.t.Helper()
-	files := glob(s.t, filepath.Join(s.logDir(name), "0.log*")) // the one that is written, then by age
+	files := glob(s.t, filepath.Join(s.logDir(name), "0.log*")) // the current file, then rotated files by age
 	text := readFile(s.t, files[0])
 	if text == "" {
 		text = readFile(s.t, files[len(files)-1])
 	}
-	return !strings.HasSuffix(text, " F last words\n")
+	return !strings.HasSuffix(text, " F last line\n")
 }
 
-// logFolder is where the runtime writes the log of a pod's container c.
+// logDir returns the directory of the log files of a pod's container c.
 func (s *Namespace) logDir(name string) string {
 	s.t.Helper()
 	return filepath.Join(s.Agent.LogsDir, s.ns+"_"+name+"_"+string(s.Phase(name, corev1.PodFailed).UID), "c")
@@ -81,14 +81,14 @@ func (s *Namespace) logDir(name string) string {
 
 func (s *Namespace) checkFloodLogs(name, followed string) {
 	s.t.Helper()
-	if !strings.HasSuffix(followed, "\nlast words\n") {
-		s.t.Errorf("logs -f gave %d lines, the last of them %q", strings.Count(followed, "\n"), followed[max(len(followed)-100, 0):])
+	if !strings.HasSuffix(followed, "\nlast line\n") {
+		s.t.Errorf("logs -f: got %d lines, last: %q", strings.Count(followed, "\n"), followed[max(len(followed)-100, 0):])
 	}
 	if kept := countFloodLines(s.t, s.Berth("logs", "-n", s.ns, name)); kept == 0 || kept == floodLines {
-		s.t.Errorf("%d of %d lines are kept", kept, floodLines)
+		s.t.Errorf("got %d of %d lines, want a part of them", kept, floodLines)
 	}
-	if last := s.Berth("logs", "-n", s.ns, name, "--tail", "1"); last != "last words\n" {
-		s.t.Errorf("the last line is %q", last)
+	if last := s.Berth("logs", "-n", s.ns, name, "--tail", "1"); last != "last line\n" {
+		s.t.Errorf("logs --tail 1: got %q", last)
 	}
 	printed, onDisk := int64(floodLines*50), int64(0)
 	for _, f := range glob(s.t, filepath.Join(s.logDir(name), "*")) {
@@ -99,19 +99,19 @@ func (s *Namespace) checkFloodLogs(name, followed string) {
 		s.t.Logf("%s: %d bytes", filepath.Base(f), st.Size())
 		onDisk += st.Size()
 	}
-	if onDisk > printed/2 { // no bound of time is asked for: only that the log was checked in between
-		s.t.Errorf("of %d bytes %d are on the disk", printed, onDisk)
+	if onDisk > printed/2 { // no bound on the time of a check, only that the log was checked during the flood
+		s.t.Errorf("of %d printed bytes %d are on disk, want at most half", printed, onDisk)
 	}
 	s.waitMetric("berth_container_logs_rotated_total", atLeast(3))
 }
 
 // floodOf returns the number of lines of a flood in a log. They must be consecutive and end with
-// the last words.
+// the last line.
 func countFloodLines(t *testing.T, text string) (count int) {
 	t.Helper()
 	last, line := 0, ""
 	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
-		if line = lines.Text(); line == "last words" {
+		if line = lines.Text(); line == "last line" {
 			continue
 		}
 		n, err := strconv.Atoi(line)
@@ -121,8 +121,8 @@ func countFloodLines(t *testing.T, text string) (count int) {
 		last = n
 		count++
 	}
-	if line != "last words" {
-		t.Errorf("the log ends with %q", line)
+	if line != "last line" {
+		t.Errorf("the log ends with %q, want \"last line\"", line)
 	}
 	return count
 }

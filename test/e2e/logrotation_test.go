@@ -15,12 +15,12 @@ import (
 	"berth/test/hosts"
 )
 
-// chatter prints numbered lines for some seconds, more than fits into one log
-// file, and crashes right after its last words.
-const chatterScript = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; done; echo last words; exit 3`
+// chatterScript prints numbered lines for several seconds, more than fit into one log file, and
+// crashes right after its last line.
+const chatterScript = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; done; echo last line; exit 3`
 
-// TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts is row 30 of the scenarios: a
-// follower, and later readers, get every line of every run.
+// TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts is scenario 30: logs -f and later readers get
+// every line of every run.
 func TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts(t *testing.T) {
 	o := nodeOptions{CNI: false, Config: map[string]any{
 		"containerLogMaxSize": "20Ki", "containerLogMaxFiles": 50, "containerLogMaxWorkers": 2, "containerLogMonitorInterval": "3s",
@@ -43,16 +43,16 @@ func TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts(t *testing.T) {
 		for run := range 2 {
 			for i := range 4000 {
 				if !lines.Scan() || lines.Text() != fmt.Sprint("line ", i+1) {
-					t.Fatalf("run %d: %q in place of line %d", run, lines.Text(), i+1)
+					t.Fatalf("run %d: got %q, want line %d", run, lines.Text(), i+1)
 				}
 			}
-			if !lines.Scan() || lines.Text() != "last words" {
+			if !lines.Scan() || lines.Text() != "last line" {
 				t.Fatalf("run %d ends with %q", run, lines.Text())
 			}
 		}
 		s.checkRotatedLogs("chats")
 		s.Remove("chats")
-		for lines.Scan() { // the follower ends with the pod
+		for lines.Scan() { // logs -f exits with the pod
 		}
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("logs -f: %v", err)
@@ -62,8 +62,8 @@ func TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts(t *testing.T) {
 
 var rotatedName = regexp.MustCompile(`^\d+\.log\.\d{8}-\d{6}(\.gz)?$`)
 
-// rotatedLogs looks at the log of the first run, which has ended and has been
-// rotated while it ran, by its files and by what logs prints of it.
+// checkRotatedLogs checks the log files of the first run, which were rotated during the run, and the
+// output of berth logs for it.
 func (s *Namespace) checkRotatedLogs(pod string) {
 	t := s.t
 	p := s.Get(pod)
@@ -79,28 +79,28 @@ func (s *Namespace) checkRotatedLogs(pod string) {
 		}
 		rotated++
 		if !rotatedName.MatchString(e.Name()) {
-			t.Errorf("a rotated log is called %s", e.Name())
+			t.Errorf("unexpected name of a rotated log: %s", e.Name())
 		}
 		if strings.HasSuffix(e.Name(), ".gz") {
 			compressed++
 		}
 	}
-	if rotated < 2 || compressed == 0 { // the newest is not, nor what was written to just now
-		t.Errorf("%d rotated logs, %d of them compressed: %v", rotated, compressed, entries)
+	if rotated < 2 || compressed == 0 { // the newest rotated file is not compressed
+		t.Errorf("got %d rotated logs, %d of them compressed: %v", rotated, compressed, entries)
 	}
 	previous := func(args ...string) []string {
 		text := s.Berth(append([]string{"logs", "-p", "-n", s.ns, pod}, args...)...)
 		return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	}
 	all := previous()
-	if len(all) != 4001 || all[0] != "line 1" || all[4000] != "last words" {
-		t.Errorf("logs -p has %d lines, from %q to %q", len(all), all[0], all[len(all)-1])
+	if len(all) != 4001 || all[0] != "line 1" || all[4000] != "last line" {
+		t.Errorf("logs -p: got %d lines, from %q to %q", len(all), all[0], all[len(all)-1])
 	}
-	if lastLines := previous("--tail", "3500"); len(lastLines) != 3500 || lastLines[0] != "line 502" || lastLines[3499] != "last words" {
-		t.Errorf("--tail 3500 has %d lines, from %q", len(lastLines), lastLines[0])
+	if lastLines := previous("--tail", "3500"); len(lastLines) != 3500 || lastLines[0] != "line 502" || lastLines[3499] != "last line" {
+		t.Errorf("--tail 3500: got %d lines, from %q", len(lastLines), lastLines[0])
 	}
 	var stamped, since []string
-	for range 20 { // the container goes on crashing: which life is the previous one may change meanwhile
+	for range 20 { // the container keeps crashing, so the previous instance may change during the loop
 		stamped = previous("--timestamps")
 		timestamp, _, _ := strings.Cut(stamped[1000], " ")
 		when, err := time.Parse(time.RFC3339Nano, timestamp)
@@ -113,17 +113,17 @@ func (s *Namespace) checkRotatedLogs(pod string) {
 		}
 	}
 	if n := len(since); n < 3000 || n > 4001 || since[n-1] != stamped[4000] || since[0] != stamped[4001-n] {
-		t.Errorf("--since-time has %d lines, from %q", n, since[0])
+		t.Errorf("--since-time: got %d lines, from %q", n, since[0])
 	}
 	s.waitMetric("berth_container_logs_rotated_total", atLeast(2))
 }
 
-// TestLogsOfDeletedPodsAreRemoved leaves the folder of a pod that is no more,
-// and lets a container crash often enough that an instance of it is removed.
+// TestLogsOfDeletedPodsAreRemoved creates the log directory of a deleted pod, and has a container crash
+// until an old instance is removed.
 func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		old := time.Now().Add(-time.Hour)
-		orphan := filepath.Join(s.Agent.LogsDir, s.ns+"_gone_11111111-2222-3333-4444-555555555555")
+		orphan := filepath.Join(s.Agent.LogsDir, s.ns+"_deleted_11111111-2222-3333-4444-555555555555")
 		log := filepath.Join(orphan, "c", "0.log")
 		if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 			t.Fatal(err)
@@ -144,11 +144,11 @@ func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 		}
 		ctx, cancel := waitContext(t)
 		defer cancel()
-		err := hosts.WaitFor(ctx, "logs of what is gone to be collected", func() (bool, error) { return !exists(orphan) && !exists(first), nil })
+		err := hosts.WaitFor(ctx, "logs of deleted pods and containers to be removed", func() (bool, error) { return !exists(orphan) && !exists(first), nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, kind := range []string{"pod_logs", "container_logs", "container"} { // at the end of a round
+		for _, kind := range []string{"pod_logs", "container_logs", "container"} { // counted at the end of a garbage collection
 			s.waitMetric(`berth_garbage_collected_total{kind="`+kind+`"}`, atLeast(1))
 		}
 	})

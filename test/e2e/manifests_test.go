@@ -14,12 +14,12 @@ import (
 	"berth/test/hosts"
 )
 
-// badFile waits until the node reports an invalid file of the test.
+// waitInvalidManifest waits until the node reports a manifest file of the test as invalid.
 func (s *Namespace) waitInvalidManifest(file string) nodeapi.InvalidManifest {
 	s.t.Helper()
 	path := s.path(file)
 	var found nodeapi.InvalidManifest
-	err := hosts.WaitFor(s.t.Context(), path+" to be told as bad", func() (bool, error) {
+	err := hosts.WaitFor(s.t.Context(), path+" to be reported as invalid", func() (bool, error) {
 		n, err := s.Client.Node(s.t.Context())
 		for _, f := range n.InvalidManifests {
 			if f.Path == path {
@@ -35,10 +35,11 @@ func (s *Namespace) waitInvalidManifest(file string) nodeapi.InvalidManifest {
 	return found
 }
 
+// waitValidManifest waits until the node does not report a manifest file as invalid.
 func (s *Namespace) waitValidManifest(file string) {
 	s.t.Helper()
 	path := s.path(file)
-	err := hosts.WaitFor(s.t.Context(), path+" to be good", func() (bool, error) {
+	err := hosts.WaitFor(s.t.Context(), path+" to be valid", func() (bool, error) {
 		n, err := s.Client.Node(s.t.Context())
 		for _, f := range n.InvalidManifests {
 			if f.Path == path {
@@ -61,11 +62,11 @@ func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 			name, text, field, message string
 			line                       int
 		}{
-			{"a field that does not exist", valid + "  imaginary: true\n", "spec.imaginary", "unknown field", strings.Count(valid, "\n") + 1},
-			{"no YAML", valid + "  x: [1, 2\n", "", "", 0},
+			{"an unknown field", valid + "  imaginary: true\n", "spec.imaginary", "unknown field", strings.Count(valid, "\n") + 1},
+			{"invalid YAML", valid + "  x: [1, 2\n", "", "", 0},
 			{"a wrong type", strings.Replace(valid, "terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: soon", 1), "spec.terminationGracePeriodSeconds", "", 7},
-			{"what validation refuses", strings.Replace(valid, "name: c,", "name: Not_A_Label,", 1), "spec.containers[0].name", "Not_A_Label", 0},
-			{"the same key twice", valid + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy", "duplicate", strings.Count(valid, "\n") + 2},
+			{"an invalid value", strings.Replace(valid, "name: c,", "name: Not_A_Label,", 1), "spec.containers[0].name", "Not_A_Label", 0},
+			{"a duplicate key", valid + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy", "duplicate", strings.Count(valid, "\n") + 2},
 		} {
 			s.Put("keep", row.text)
 			f := s.waitInvalidManifest("keep")
@@ -78,20 +79,20 @@ func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 			s.waitValidManifest("keep")
 		}
 		if p := s.Get("keep"); p == nil || p.UID != before.UID || status(p, "c").RestartCount != 0 || p.DeletionTimestamp != nil {
-			t.Errorf("the pod did not go on: %s", brief(p))
+			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 		s.Put("never", "kind: Pod\napiVersion: v1\nmetadata: {name: never, namespace: NS}\nspec: {containers: []}\n")
 		if f := s.waitInvalidManifest("never"); f.LastValidInUse || !strings.Contains(f.Field+f.Message, "spec.containers") {
 			t.Errorf("%+v", f)
 		}
 		if out, err := s.Try("why", "-n", s.ns, "never"); err == nil || !strings.Contains(out, "spec.containers") {
-			t.Errorf("why of a pod whose file is bad: %v %s", err, out)
+			t.Errorf("why of a pod with an invalid manifest: %v %s", err, out)
 		}
 	})
 }
 
-// TestNewFileDoesNotTakeOverPod adds one that comes first by name, and has the
-// agent restart.
+// TestNewFileDoesNotTakeOverPod adds a second file for the same pod whose name sorts first, and restarts
+// the agent.
 func TestNewFileDoesNotTakeOverPod(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		text := podYAML("taken", "", "containers:\n"+box("c", "", "sleep"))
@@ -108,14 +109,14 @@ func TestNewFileDoesNotTakeOverPod(t *testing.T) {
 				t.Errorf("%s: %s", when, brief(p))
 			}
 		}
-		checkUnchanged("beside it")
+		checkUnchanged("with a second file")
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		checkUnchanged("in the next life")
+		checkUnchanged("after the restart")
 		s.Remove("m")
 		s.waitValidManifest("a")
-		s.Wait("taken", "of the other file", func(p *corev1.Pod) bool { return p.Spec.Containers[0].Name == "d" && status(p, "d").Ready })
+		s.Wait("taken", "running as defined in the other file", func(p *corev1.Pod) bool { return p.Spec.Containers[0].Name == "d" && status(p, "d").Ready })
 	})
 }
 
@@ -131,36 +132,36 @@ func TestManyInvalidFilesAreHarmless(t *testing.T) {
 				text[j] = byte(random.Uint32())
 			}
 			switch i % 4 {
-			case 1: // a manifest that breaks off
+			case 1: // a truncated manifest
 				text = []byte(valid[:random.IntN(len(valid)-20)])
-			case 2: // with a byte changed for one that is no text
+			case 2: // with a byte replaced by a control character
 				text = []byte(valid)
 				text[random.IntN(len(text))] = 1
 			case 3:
 				text = []byte(strings.Repeat("[", 1+random.IntN(20000)))
 			}
-			if err := os.WriteFile(s.path(fmt.Sprintf("rubbish-%d.yaml", i)), text, 0o644); err != nil {
+			if err := os.WriteFile(s.path(fmt.Sprintf("invalid-%d.yaml", i)), text, 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := os.Mkdir(s.path("folder.yaml"), 0o755); err != nil {
+		if err := os.Mkdir(s.path("directory.yaml"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Symlink("/nowhere", s.path("dangling.yaml")); err != nil {
 			t.Fatal(err)
 		}
-		err := hosts.WaitFor(t.Context(), "150 files to be told as bad", func() (bool, error) {
+		err := hosts.WaitFor(t.Context(), "150 files to be reported as invalid", func() (bool, error) {
 			n, err := s.Client.Node(t.Context())
 			return len(n.InvalidManifests) >= 150, err
 		})
 		if err != nil {
 			n, _ := s.Client.Node(t.Context())
-			t.Fatalf("%v: %d are", err, len(n.InvalidManifests))
+			t.Fatalf("%v: got %d invalid files", err, len(n.InvalidManifests))
 		}
 		s.Pod("after", "containers:\n"+box("c", "", "sleep"))
 		s.Running("after")
 		if p := s.Get("good"); p.UID != before.UID || status(p, "c").RestartCount != 0 {
-			t.Errorf("the pod did not go on: %s", brief(p))
+			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 	})
 }
@@ -168,7 +169,7 @@ func TestManyInvalidFilesAreHarmless(t *testing.T) {
 func TestManifestFormats(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		pod := func(name string) string { return podYAML(name, "", "containers:\n"+box("c", "", "sleep")) }
-		s.Put("several", pod("first")+"---\n"+configMap("cm", "a: b")+"---\n# nothing but a remark\n---\n"+pod("second"))
+		s.Put("several", pod("first")+"---\n"+configMap("cm", "a: b")+"---\n# only a comment\n---\n"+pod("second"))
 		s.Put("json.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "json", "namespace": "NS"},
 			"spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "berth/testbox:1", "args": ["sleep"]}]}}`)
 		s.Put("list", "apiVersion: v1\nkind: List\nitems:\n"+item(pod("listed-a"))+item(pod("listed-b")))
@@ -176,16 +177,16 @@ func TestManifestFormats(t *testing.T) {
 			s.Running(name)
 		}
 		before := s.Get("first")
-		// One document less: its pod ends, the other does not notice.
+		// Removing a document deletes its pod and has no effect on the other pod.
 		s.Put("several", pod("first"))
 		s.WaitDeleted("second")
 		if p := s.Get("first"); p == nil || p.UID != before.UID {
-			t.Error("its neighbour in the file was made anew")
+			t.Error("the other pod of the file was replaced")
 		}
 	})
 }
 
-// item makes a document an element of a list.
+// item formats a document as an element of a list.
 func item(text string) string {
 	return "- " + strings.TrimSuffix(strings.ReplaceAll(text, "\n", "\n  "), "  ")
 }

@@ -14,17 +14,17 @@ import (
 	"berth/test/hosts"
 )
 
-// TestDiskBecomesReadOnly is what a kernel makes of a file system with errors: what
-// runs goes on, what is to start waits and says why, and both that and what was to end
-// is done when the disk can be written again.
+// TestDiskBecomesReadOnly remounts the disk read-only, as the kernel does after file system errors.
+// Running pods keep running. Pod starts and deletions wait, report the reason, and complete when the
+// disk is writable again.
 func TestDiskBecomesReadOnly(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true, Nodefs: "size=64m"}, func(t *testing.T, s *Namespace) {
 		const spec = "terminationGracePeriodSeconds: 1\nvolumes: [{name: data, emptyDir: {}}]\ncontainers:\n"
 		pod := spec + box("c", "volumeMounts: [{name: data, mountPath: /data}], readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep")
 		s.Pod("before", pod)
-		s.Pod("leaves", pod)
+		s.Pod("deleted", pod)
 		before := s.Running("before")
-		s.Running("leaves")
+		s.Running("deleted")
 		remount := func(flags uintptr) {
 			t.Helper()
 			if err := unix.Mount("", s.Agent.RootDir, "", unix.MS_REMOUNT|flags, ""); err != nil {
@@ -33,17 +33,17 @@ func TestDiskBecomesReadOnly(t *testing.T) {
 		}
 		remount(unix.MS_RDONLY)
 		s.Pod("after", pod)
-		s.Remove("leaves")
+		s.Remove("deleted")
 		s.waitWhy("after", "read-only file system")
-		s.waitWhy("leaves", "read-only file system")
+		s.waitWhy("deleted", "read-only file system")
 		checkUnchanged := func() {
 			t.Helper()
 			if p := s.Running("before"); status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
-				t.Errorf("it was %s and is %s", brief(before), brief(p))
+				t.Errorf("pod before: %s, after: %s", brief(before), brief(p))
 			}
 		}
 		checkUnchanged()
-		// Neither does a new life of the agent need to write there.
+		// The agent also restarts without write access to the disk.
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -52,13 +52,13 @@ func TestDiskBecomesReadOnly(t *testing.T) {
 		if p := s.Running("after"); status(p, "c").RestartCount != 0 {
 			t.Errorf("%s", brief(p))
 		}
-		s.WaitDeleted("leaves")
+		s.WaitDeleted("deleted")
 		checkUnchanged()
 	})
 }
 
-// TestNodeIsRenamed: its pods from files are others then, as for a kubelet, and
-// those of the old name end first. Under its first name again it restarts too.
+// TestNodeIsRenamed renames the node and then restores the name. As with a kubelet, the static pods
+// are replaced. Pods of the previous name are deleted first.
 func TestNodeIsRenamed(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		s.Pod("stays", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep"))
@@ -77,7 +77,7 @@ func TestNodeIsRenamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			previous := p
-			p = s.Wait("stays", "of the node "+name, func(p *corev1.Pod) bool { return p.Spec.NodeName == name && podReady(p) })
+			p = s.Wait("stays", "ready on node "+name, func(p *corev1.Pod) bool { return p.Spec.NodeName == name && podReady(p) })
 			if p.UID == previous.UID || status(p, "c").RestartCount != 0 {
 				t.Errorf("on %s: %s %s", name, p.UID, brief(p))
 			}
@@ -86,17 +86,17 @@ func TestNodeIsRenamed(t *testing.T) {
 	})
 }
 
-// TestProcessLimitIsExhausted: none may be started in the cgroup of all pods. Who runs is
-// left alone, who is to start says what it lacks, and starts when there is room.
+// TestProcessLimitIsExhausted sets pids.max of the kubepods cgroup so that no process can start.
+// Running pods keep running. A new pod reports the reason and starts after the limit is raised.
 func TestProcessLimitIsExhausted(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
-		// A program of one thread: one that wants another later does not live without.
+		// A single-threaded program, because a program that needs another thread would crash.
 		s.Pod("before", "containers:\n"+sh("c", "", "echo up; exec sleep 1000"))
 		before := s.Running("before")
-		s.WaitLog("before", "c", "up") // runc has become it
+		s.WaitLog("before", "c", "up") // the process of runc has executed the program
 		setPIDsMax := func(limit string) {
 			t.Helper()
-			for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} { // of either version of cgroups
+			for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} { // of either cgroup version
 				if file := filepath.Join(root, s.Host.CgroupRoot, "kubepods/pids.max"); exists(file) {
 					if err := os.WriteFile(file, []byte(limit), 0); err != nil {
 						t.Fatal(err)
@@ -109,19 +109,19 @@ func TestProcessLimitIsExhausted(t *testing.T) {
 		s.waitWhy("after", "FailedCreatePodSandBox", "runc create failed")
 		setPIDsMax("max")
 		if p := s.Running("after"); status(p, "c").LastTerminationState.Terminated != nil {
-			t.Errorf("it never ran before: %s", brief(p))
+			t.Errorf("the container ran before the limit was raised: %s", brief(p))
 		}
 		if p := s.Running("before"); status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
-			t.Errorf("it was %s and is %s", brief(before), brief(p))
+			t.Errorf("pod before: %s, after: %s", brief(before), brief(p))
 		}
 	})
 }
 
-// noneOf waits until the runtime has nothing of a pod any more.
+// waitSandboxesRemoved waits until the runtime has no sandbox of a pod.
 func (s *Namespace) waitSandboxesRemoved(p *corev1.Pod) {
 	s.t.Helper()
 	filter := &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.UID)}}
-	err := hosts.WaitFor(s.t.Context(), "the end of "+string(p.UID), func() (bool, error) {
+	err := hosts.WaitFor(s.t.Context(), "removal of the sandboxes of "+string(p.UID), func() (bool, error) {
 		list, err := s.Host.Runtime.ListPodSandbox(s.t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: filter})
 		return len(list.GetItems()) == 0, err
 	})
@@ -130,8 +130,8 @@ func (s *Namespace) waitSandboxesRemoved(p *corev1.Pod) {
 	}
 }
 
-// TestManyCrashingPods all at once, and again and again: one more pod starts beside
-// them and is left alone, and they end when they are to. With BERTH_TORTURE they are 110.
+// TestManyCrashingPods runs many pods that crash repeatedly. Another pod starts and keeps running, and
+// all pods can be deleted. With BERTH_TORTURE there are 110 pods.
 func TestManyCrashingPods(t *testing.T) {
 	podCount := 12
 	if os.Getenv("BERTH_TORTURE") != "" {
@@ -148,7 +148,7 @@ func TestManyCrashingPods(t *testing.T) {
 		s.waitPods("crashing", podCount, crashing)
 		s.Pod("more", "containers:\n"+box("c", "readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep"))
 		more := s.Running("more")
-		s.waitPods("crashing on", podCount, func(p *corev1.Pod) bool { return crashing(p) && status(p, "c").RestartCount >= 4 })
+		s.waitPods("still crashing", podCount, func(p *corev1.Pod) bool { return crashing(p) && status(p, "c").RestartCount >= 4 })
 		if p := s.Running("more"); p.UID != more.UID || status(p, "c").RestartCount != 0 {
 			t.Errorf("%s", brief(p))
 		}
@@ -156,6 +156,6 @@ func TestManyCrashingPods(t *testing.T) {
 			s.Remove(fmt.Sprint("crash", i))
 		}
 		s.Remove("more")
-		s.waitPods("gone", 0, nil)
+		s.waitPods("deleted", 0, nil)
 	})
 }

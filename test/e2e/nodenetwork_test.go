@@ -13,12 +13,12 @@ import (
 	"berth/test/hosts"
 )
 
-// TestFlagConfiguresNetwork: on a host without a network --cni-pod-cidr writes its
-// configuration, and pods get addresses of that range that can be reached.
+// TestFlagConfiguresNetwork checks that --cni-pod-cidr writes a CNI configuration on a host without
+// one, and that pods get reachable addresses of this range.
 func TestFlagConfiguresNetwork(t *testing.T) {
 	t.Parallel()
 	const cidr = "10.209.0.0/24"
-	for _, v := range hosts.Versions() { // in turn: there is one such network per machine
+	for _, v := range hosts.Versions() { // sequential: the machine has one default network
 		t.Run(string(v), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
@@ -32,25 +32,25 @@ func TestFlagConfiguresNetwork(t *testing.T) {
 				}
 			})
 			s := newNode(t, v, nodeOptions{Args: []string{"--cni-pod-cidr", cidr}})
-			s.contains("the configuration", readFile(t, filepath.Join(s.Host.ConfDir, "10-berth.conflist")), cidr)
+			s.contains("the CNI configuration", readFile(t, filepath.Join(s.Host.ConfDir, "10-berth.conflist")), cidr)
 			seen := map[string]bool{}
 			for _, name := range []string{"one", "two"} {
 				s.Pod(name, "containers:\n"+box("c", "", "serve"))
 				ip := s.Running(name).Status.PodIP
 				if a, err := netip.ParseAddr(ip); err != nil || !netip.MustParsePrefix(cidr).Contains(a) || seen[ip] {
-					t.Errorf("pod %s has the address %q, want one of its own of %s", name, ip, cidr)
+					t.Errorf("pod %s: got IP %q, want a unique one of %s", name, ip, cidr)
 				}
 				seen[ip] = true
 				if got := s.waitHTTP("http://" + ip + ":8080/"); got != name+"\n" {
-					t.Errorf("%s answers %q", ip, got)
+					t.Errorf("response from %s: got %q", ip, got)
 				}
 			}
 		})
 	}
 }
 
-// TestNodeUsesOtherHostAddress: a host gets another address while pods run on
-// it. Their status shows it, and nothing restarts.
+// TestNodeUsesOtherHostAddress changes the host's IP while pods run. The pod status shows the new
+// IP, and no container restarts.
 func TestNodeUsesOtherHostAddress(t *testing.T) {
 	t.Parallel()
 	lan, err := hosts.NewLAN()
@@ -66,17 +66,17 @@ func TestNodeUsesOtherHostAddress(t *testing.T) {
 	s.Pod("p", "hostNetwork: true\ncontainers:\n"+box("c", "", "sleep"))
 	before := s.Running("p")
 	if before.Status.HostIP != s.Host.Gateway.String() || before.Status.PodIP != before.Status.HostIP {
-		t.Fatalf("the host's address is %s: %s", s.Host.Gateway, brief(before))
+		t.Fatalf("want host IP %s: %s", s.Host.Gateway, brief(before))
 	}
 	other, err := s.Host.ChangeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var after *corev1.Pod
-	err = hosts.WaitFor(t.Context(), "the pod to be at "+other.String(), func() (bool, error) {
+	err = hosts.WaitFor(t.Context(), "the pod to have IP "+other.String(), func() (bool, error) {
 		list, err := s.Client.Pods(t.Context(), nodeapi.PodsRequest{Namespace: s.ns})
 		if err != nil || len(list.Items) != 1 {
-			return false, nil //nolint:nilerr // the agent is not there while it restarts
+			return false, nil //nolint:nilerr // the agent may be restarting
 		}
 		after = &list.Items[0]
 		return after.Status.HostIP == other.String() && after.Status.PodIP == other.String(), nil
@@ -85,6 +85,6 @@ func TestNodeUsesOtherHostAddress(t *testing.T) {
 		t.Fatalf("%v\n%s\n%s", err, brief(after), tail(s.Agent.Log(), 3000))
 	}
 	if old, updated := status(before, "c"), status(after, "c"); updated.ContainerID != old.ContainerID || updated.RestartCount != 0 || !updated.Ready {
-		t.Errorf("the container was %s: %s", old.ContainerID, brief(after))
+		t.Errorf("want container %s, ready: %s", old.ContainerID, brief(after))
 	}
 }

@@ -11,16 +11,15 @@ import (
 	"berth/test/images"
 )
 
-// TestScenario18_OtherContainersInContainerdAreKept has a sandbox with
-// a container that berth did not make, through its start, pods' lives and a
-// restart.
+// TestScenario18_OtherContainersInContainerdAreKept creates a sandbox and a container outside of berth.
+// They keep running when berth starts, restarts, and creates and deletes pods.
 func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		config := &runtimeapi.PodSandboxConfig{
-			Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "theirs", Uid: "12345"},
+			Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "other", Uid: "12345"},
 			LogDirectory: t.TempDir(),
-			// Labels as a kubelet's: only berth's own mark makes a sandbox berth's.
-			Labels: map[string]string{"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "theirs", "io.kubernetes.pod.uid": "12345"},
+			// The labels of a kubelet: berth manages only sandboxes with its own label.
+			Labels: map[string]string{"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "other", "io.kubernetes.pod.uid": "12345"},
 			Linux:  &runtimeapi.LinuxPodSandboxConfig{CgroupParent: s.Host.CgroupRoot + "/foreign"},
 		}
 		sb, err := s.Host.Runtime.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
@@ -47,22 +46,22 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 				t.Fatalf("%s: %v %v", when, st, err)
 			}
 		}
-		s.Pod("own", "containers:\n"+box("c", "", "sleep"))
-		before := s.Running("own")
-		checkRunning("after a pod began")
+		s.Pod("managed", "containers:\n"+box("c", "", "sleep"))
+		before := s.Running("managed")
+		checkRunning("after a pod started")
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		p := s.Running("own")
+		p := s.Running("managed")
 		if p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
-			t.Errorf("the restart touched its own pod: %s", brief(p))
+			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 		checkRunning("after a restart of the agent")
-		s.Remove("own")
-		s.WaitDeleted("own")
-		checkRunning("after the last pod was gone")
+		s.Remove("managed")
+		s.WaitDeleted("managed")
+		checkRunning("after the last pod was deleted")
 		if got := s.Berth("ps", "-A"); len(got) > 0 && s.Get("foreign") != nil {
-			t.Errorf("it is listed: %s", got)
+			t.Errorf("the sandbox of another client is listed: %s", got)
 		}
 		if _, err := s.Host.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb.PodSandboxId}); err != nil {
 			t.Fatal(err)
@@ -77,25 +76,25 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 
 func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 	forEachNewNode(t, nodeOptions{}, func(t *testing.T, s *Namespace) {
-		t.Cleanup(func() { _ = s.Host.WriteCNI() }) // else no pod could end
+		t.Cleanup(func() { _ = s.Host.WriteCNI() }) // without it no pod can terminate
 		s.Pod("waits", "containers:\n"+box("c", "ports: [{containerPort: 8080}]", "serve"))
 		s.Pod("host", "hostNetwork: true\ncontainers:\n"+box("c", "", "sleep"))
 		s.waitExplanation("waits", "NetworkNotReady", "network")
 		s.Event("waits", "NetworkNotReady: ")
 		s.Running("host")
 		if out, err := s.Try("check"); err == nil {
-			t.Errorf("check is content without a network:\n%s", out)
+			t.Errorf("check succeeds without a network:\n%s", out)
 		}
 		if err := s.Host.WriteCNI(); err != nil {
 			t.Fatal(err)
 		}
 		p := s.Running("waits")
 		s.waitHTTP("http://" + p.Status.PodIP + ":8080/")
-		// One that goes away touches no pod that runs, and holds up new ones.
+		// Removing the network configuration blocks new pods and has no effect on running pods.
 		if err := s.Host.RemoveCNI(); err != nil {
 			t.Fatal(err)
 		}
-		err := hosts.WaitFor(t.Context(), "the agent to miss the network", func() (bool, error) {
+		err := hosts.WaitFor(t.Context(), "the agent to log that the network is not ready", func() (bool, error) {
 			log := s.Agent.Log()
 			return strings.LastIndex(log, "msg=network ready=false") > strings.LastIndex(log, "msg=network ready=true"), nil
 		})
@@ -110,12 +109,12 @@ func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 		}
 		s.Running("next")
 		if got := s.Running("waits"); got.UID != p.UID || got.Status.PodIP != p.Status.PodIP || status(got, "c").RestartCount != 0 {
-			t.Errorf("the pod was touched: %s", brief(got))
+			t.Errorf("pod was replaced or restarted: %s", brief(got))
 		}
 	})
 }
 
-// TestPodsWaitForUnreachableRegistry has the registry answer with errors first.
+// TestPodsWaitForUnreachableRegistry has the registry respond with errors first.
 func TestPodsWaitForUnreachableRegistry(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		repo := s.pushImage(s.Open, "away")

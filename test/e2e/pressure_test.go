@@ -16,13 +16,13 @@ import (
 	"berth/test/hosts"
 )
 
-// shortOfDisk is a node whose pods' file system has 64 MiB, of which half must be free.
+// smallDisk configures a node with a nodefs of 64 MiB, of which half must be available.
 var smallDisk = nodeOptions{CNI: true, Nodefs: "size=64m", Config: map[string]any{
 	"evictionHard":                     map[string]string{"nodefs.available": "50%", "memory.available": "100Mi"},
 	"evictionPressureTransitionPeriod": "10s",
 }}
 
-// ballast takes disk from the node until it is removed.
+// fillDisk writes a file of mib MiB to the nodefs. remove removes it.
 func (s *Namespace) fillDisk(mib int) (remove func()) {
 	s.t.Helper()
 	file := filepath.Join(s.Agent.RootDir, "ballast")
@@ -36,7 +36,7 @@ func (s *Namespace) fillDisk(mib int) (remove func()) {
 	}
 }
 
-// pressed waits until the node is under a pressure, or under it no more.
+// waitPressure waits until a pressure condition of the node is true or false.
 func (s *Namespace) waitPressure(condition string, under bool) {
 	s.t.Helper()
 	want := 0.0
@@ -51,7 +51,7 @@ func (s *Namespace) waitPressure(condition string, under bool) {
 	}
 }
 
-// TestDiskPressureIsReportedAndNewPodsWait fills a node's own small file system.
+// TestDiskPressureIsReportedAndNewPodsWait fills a small nodefs.
 func TestDiskPressureIsReportedAndNewPodsWait(t *testing.T) {
 	forEachNewNode(t, smallDisk, func(t *testing.T, s *Namespace) {
 		s.waitPressure("DiskPressure", false)
@@ -59,22 +59,22 @@ func TestDiskPressureIsReportedAndNewPodsWait(t *testing.T) {
 		s.waitPressure("DiskPressure", true)
 		s.waitPressure("MemoryPressure", false)
 		if n := s.metric(`berth_eviction_signal_available{signal="nodefs.available"}`); n <= 0 || n >= 32<<20 {
-			t.Errorf("%v bytes are left", n)
+			t.Errorf("nodefs.available: got %v bytes, want less than 32Mi", n)
 		}
 		if out, _ := s.Try("check"); !strings.Contains(out, "DiskPressure") || !strings.Contains(out, "nodefs.available is ") {
-			t.Errorf("berth check says\n%s", out)
+			t.Errorf("berth check: got\n%s", out)
 		}
 		if out := s.Berth("ps"); !strings.Contains(out, "DiskPressure") || !strings.Contains(out, "less than 32Mi") {
-			t.Errorf("berth ps says\n%s", out)
+			t.Errorf("berth ps: got\n%s", out)
 		}
 		s.Pod("late", "containers:\n"+box("c", "", "sleep"))
 		s.Pod("critical", "priorityClassName: system-node-critical\ncontainers:\n"+box("c", "", "sleep"))
 		s.Running("critical")
 		if out := s.Berth("why", "-n", s.ns, "late"); !strings.Contains(out, "The node had condition: [DiskPressure]") {
-			t.Errorf("berth why says\n%s", out)
+			t.Errorf("berth why: got\n%s", out)
 		}
 		if p := s.Get("late"); p == nil || p.Status.Phase != corev1.PodPending {
-			t.Errorf("the pod does not wait: %s", brief(p))
+			t.Errorf("pod is not pending: %s", brief(p))
 		}
 		remove()
 		s.waitPressure("DiskPressure", false)
@@ -82,8 +82,7 @@ func TestDiskPressureIsReportedAndNewPodsWait(t *testing.T) {
 	})
 }
 
-// evicted waits until a pod has gone for want of something, and holds what users
-// see of it against the figures.
+// checkEvicted waits until a pod is evicted, and checks its status, event and metric.
 func (s *Namespace) checkEvicted(name, signal, message string) {
 	s.t.Helper()
 	p := s.Phase(name, corev1.PodFailed)
@@ -93,14 +92,14 @@ func (s *Namespace) checkEvicted(name, signal, message string) {
 	event := s.Event(name, "Evicted: The node was low on resource: ")
 	for _, want := range []string{signal + " is ", "Eviction ranking: 1. " + s.ns + "/" + name + ": uses ", "; 2. " + s.ns + "/"} {
 		if !strings.Contains(event, want) {
-			s.t.Errorf("%q is not in the event\n%s", want, event)
+			s.t.Errorf("event does not contain %q:\n%s", want, event)
 		}
 	}
 	s.waitMetric(`kubelet_evictions{eviction_signal="`+signal+`"}`, equals(1))
 }
 
-// TestScenario28_DiskPressureEvictsRightPod has three pods fill a node's small file
-// system: the one that has most goes, and its disk comes back.
+// TestScenario28_DiskPressureEvictsRightPod fills a small nodefs with three pods. The pod that uses most
+// is evicted, and its disk space is freed.
 func TestScenario28_DiskPressureEvictsRightPod(t *testing.T) {
 	forEachNewNode(t, smallDisk, func(t *testing.T, s *Namespace) {
 		createPod := func(name, more string, mib int) {
@@ -117,7 +116,7 @@ func TestScenario28_DiskPressureEvictsRightPod(t *testing.T) {
 			`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \d+[KM]i\. (Container fills was using .*, request is 0, has larger consumption of ephemeral-storage\. )?$`)
 		s.waitPressure("DiskPressure", false)
 		if p := s.Running("small"); p.UID != small.UID || p.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("not the same: %s", brief(p))
+			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 		s.Running("critical")
 		s.Pod("next", "containers:\n"+box("c", "", "sleep"))
@@ -125,9 +124,8 @@ func TestScenario28_DiskPressureEvictsRightPod(t *testing.T) {
 	})
 }
 
-// TestScenario27_MemoryPressureEvictsRightPod gives all pods together 256 MiB, of which
-// 100 must be free: the pod goes that has most beyond its request, and no process is
-// killed for want of memory.
+// TestScenario27_MemoryPressureEvictsRightPod gives all pods together 256 MiB, of which 100 MiB must be
+// available. The pod that exceeds its request most is evicted, and no process is OOM killed.
 func TestScenario27_MemoryPressureEvictsRightPod(t *testing.T) {
 	memory, err := node.ReadMemory()
 	if err != nil {
@@ -142,25 +140,25 @@ func TestScenario27_MemoryPressureEvictsRightPod(t *testing.T) {
 		createPod := func(name, request string, mib int) {
 			s.Pod(name, "containers:\n"+box("takes", "resources: {requests: {memory: "+request+"}}", fmt.Sprintf("alloc %d", mib), end, "sleep"))
 		}
-		createPod("asks", "60Mi", 50)
+		createPod("requests", "60Mi", 50)
 		createPod("modest", "5Mi", 15)
-		s.WaitOutput("asks", "takes")
+		s.WaitOutput("requests", "takes")
 		s.WaitOutput("modest", "takes")
 		createPod("hog", "20Mi", 110)
 		s.checkEvicted("hog", "allocatableMemory.available",
 			`^The node was low on resource: memory\. Threshold quantity: 100Mi, available: \d+[KM]i\. Container takes was using \d+[KM]i, request is 20Mi, has larger consumption of memory\. $`)
 		s.waitPressure("MemoryPressure", false)
-		for _, name := range []string{"asks", "modest"} {
+		for _, name := range []string{"requests", "modest"} {
 			if p := s.Running(name); p.Status.ContainerStatuses[0].RestartCount != 0 {
-				t.Errorf("it was killed: %s", brief(p))
+				t.Errorf("container was restarted: %s", brief(p))
 			}
 		}
 	})
 }
 
-// TestScenario28_EachSignalEvictsLargestUser: beside bytes of the pods' own
-// file system, inodes, the file system of images and containers, and processes.
-// Each row has a pod that takes little and one that takes much; the second goes.
+// TestScenario28_EachSignalEvictsLargestUser covers the signals other than nodefs.available: inodes,
+// imagefs, containerfs and PIDs. In each case one pod uses little and one uses much. The second is
+// evicted.
 func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 	t.Parallel()
 	_, maxProcesses := node.Processes()
@@ -169,15 +167,15 @@ func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 		signal, condition, threshold string
 		node                         nodeOptions
 		pod                          string
-		little, much                 string // what the pods do
+		little, much                 string // the steps of the two pods
 	}{
 		{"nodefs.inodesFree", "DiskPressure", "50%", nodeOptions{Nodefs: "size=64m,nr_inodes=8000"}, volume, "files /data 100", "files /data 5000"},
 		{"imagefs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, writableLayer, "fill /x 2", "fill /x 140"},
 		{"imagefs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, writableLayer, "files /many 100", "files /many 9000"},
-		// containerd keeps what containers write where it keeps images.
+		// containerd stores the writable layers on the file system of the images.
 		{"containerfs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, writableLayer, "fill /x 2", "fill /x 140"},
 		{"containerfs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, writableLayer, "files /many 100", "files /many 9000"},
-		// The machine's own number differs; other tests take some thousands at most.
+		// The limit depends on the machine. Other tests use a few thousand processes at most.
 		{"pid.available", "PIDPressure", strconv.FormatInt(maxProcesses-10000, 10), nodeOptions{}, writableLayer, "threads 10", "threads 12000"},
 	} {
 		o := row.node
@@ -199,10 +197,10 @@ func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 				s.checkEvicted("much", row.signal, `^The node was low on resource: .+\. Threshold quantity: .+, available: .+\. `)
 				s.waitPressure(row.condition, false)
 				if p := s.Running("little"); p.UID != little.UID || p.Status.ContainerStatuses[0].RestartCount != 0 {
-					t.Errorf("not the same: %s", brief(p))
+					t.Errorf("pod was replaced or restarted: %s", brief(p))
 				}
 			}
-			if row.signal == "pid.available" { // the machine's, which two nodes at once would share
+			if row.signal == "pid.available" { // a signal of the machine, which parallel nodes would share
 				t.Parallel()
 				body(t, newNode(t, hosts.Version2, o))
 				return

@@ -14,13 +14,13 @@ import (
 	"berth/test/hosts"
 )
 
-// health sets what a web server of the test image answers at /healthz.
+// setHealthz sets the status code of a testbox web server at /healthz.
 func (s *Namespace) setHealthz(p *corev1.Pod, code int) {
 	s.t.Helper()
-	err := hosts.WaitFor(s.t.Context(), "the web server to answer", func() (bool, error) {
+	err := hosts.WaitFor(s.t.Context(), "the web server to respond", func() (bool, error) {
 		r, err := http.Post(fmt.Sprintf("http://%s:8080/healthz?code=%d", p.Status.PodIP, code), "", nil)
 		if err != nil {
-			return false, nil //nolint:nilerr // not yet: asked again
+			return false, nil //nolint:nilerr // retried
 		}
 		return r.StatusCode == http.StatusOK, r.Body.Close()
 	})
@@ -44,7 +44,7 @@ func TestHTTPReadinessProbe(t *testing.T) {
 		s.setHealthz(p, 503)
 		p = s.Wait("web", "not ready", isReady(corev1.ConditionFalse))
 		if c := status(p, "c"); c.Ready || c.Started == nil || !*c.Started || p.Status.Phase != corev1.PodRunning {
-			t.Errorf("the container: %+v", c)
+			t.Errorf("container: %+v", c)
 		}
 		s.Event("web", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503")
 		s.waitWhy("web", "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with statuscode: 503")
@@ -52,7 +52,7 @@ func TestHTTPReadinessProbe(t *testing.T) {
 		s.setHealthz(p, 200)
 		p = s.Wait("web", "ready again", isReady(corev1.ConditionTrue))
 		if n := status(p, "c").RestartCount; n != 0 {
-			t.Errorf("it was restarted %d times", n)
+			t.Errorf("got %d restarts, want 0", n)
 		}
 		probes, err := s.Client.Probes(t.Context(), s.ns, "web")
 		if err != nil || len(probes.Probes) != 1 || probes.Probes[0].State != nodeapi.ProbePassing || len(probes.Probes[0].Recent) == 0 || probes.Probes[0].Recent[0].Seconds <= 0 {
@@ -71,10 +71,10 @@ func TestFailedLivenessProbeRestartsWithProbeGracePeriod(t *testing.T) {
 		p = s.Wait("web", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount == 1 && status(p, "c").Ready })
 		s.contains("the timeline", s.Berth("timeline", "-n", s.ns, "web", "-o", "json"), "Unhealthy, grace 1s")
 		if x := status(p, "c").LastTerminationState.Terminated; x == nil || x.ExitCode != 137 {
-			t.Errorf("its end: %+v", x)
+			t.Errorf("last termination state: got %+v, want exit code 137", x)
 		}
 		if status(p, "d").RestartCount != 0 {
-			t.Error("its neighbour was restarted too")
+			t.Error("the other container was restarted")
 		}
 		s.Event("web", "Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500")
 		s.Event("web", "Killing: Container c failed liveness probe, will be restarted")
@@ -91,21 +91,21 @@ func TestStartupProbeDelaysOthersAndKillsContainer(t *testing.T) {
 		s.Phase("slow", corev1.PodRunning)
 		ctx, cancel := waitContext(t)
 		defer cancel()
-		if err := hosts.WaitFor(ctx, "the startup probe to fail", func() (bool, error) { // which the pod's status does not show
+		if err := hosts.WaitFor(ctx, "the startup probe to fail", func() (bool, error) { // not visible in the pod status
 			x, err := s.Client.Probes(ctx, s.ns, "slow")
 			return err == nil && len(x.Probes) == 2 && x.Probes[0].Failures > 0, nil
 		}); err != nil {
 			t.Fatal(err)
 		}
 		if c := status(s.Get("slow"), "c"); c.RestartCount != 0 || c.Started == nil || *c.Started || c.Ready {
-			t.Errorf("while it starts: %+v", c)
+			t.Errorf("container during startup: %+v", c)
 		}
 		s.contains("probes", s.Berth("probes", "-n", s.ns, "slow"), "waiting for the startup probe")
 		s.waitWhy("slow", "startup probe failing (exec /bin/testbox cat /v/up)")
 		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		// Now the liveness probe counts, which had no effect before.
+		// Now the liveness probe takes effect.
 		s.Event("slow", "Killing: Container c failed liveness probe, will be restarted")
 		s.Wait("slow", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
 
@@ -151,8 +151,8 @@ func TestTCPGRPCAndExecReadinessProbes(t *testing.T) {
 	})
 }
 
-// TestTLSAndStartupProbesOfEachKind has what no other test has: a server whose
-// unknown certificate, and startup and liveness by gRPC and TCP.
+// TestTLSAndStartupProbesOfEachKind covers what the other tests do not: a server with an untrusted
+// certificate, and gRPC and TCP startup and liveness probes.
 func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
@@ -181,7 +181,7 @@ func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 		p := s.Get("kinds")
 		for _, name := range []string{"rpc", "tcp"} {
 			if c := status(p, name); c.RestartCount != 0 || c.Started == nil || *c.Started || c.Ready {
-				t.Errorf("while %s starts: %+v", name, c)
+				t.Errorf("container %s during startup: %+v", name, c)
 			}
 			touch(t, dir+"/"+name)
 		}
@@ -203,12 +203,12 @@ func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 			s.contains("the events", strings.Join(s.Events("kinds"), "\n"), "Liveness probe failed: ", c.message)
 		}
 		if n := status(s.Get("kinds"), "tls").RestartCount; n != 0 {
-			t.Errorf("who is not ready was restarted %d times", n)
+			t.Errorf("container tls with a failing readiness probe: got %d restarts, want 0", n)
 		}
 	})
 }
 
-// hostProcesses counts the machine's processes with exactly these arguments.
+// countHostProcesses returns the number of processes on the machine with exactly these arguments.
 func countHostProcesses(t *testing.T, args ...string) (n int) {
 	t.Helper()
 	want := strings.Join(args, "\x00") + "\x00"
@@ -222,12 +222,12 @@ func countHostProcesses(t *testing.T, args ...string) (n int) {
 
 func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		// A number that no other test sleeps for; one below it for the daemon of the
-		// container itself, which must not change.
+		// A duration that no other test uses, and another one for the daemons of the containers
+		// themselves, which must keep running.
 		secs := fmt.Sprint(100000 + time.Now().UnixNano()%100000)
 		daemonSecs := secs + ".5"
-		// Those of the second container leave their session: with its outputs, without
-		// them, and without their parent.
+		// The daemons of the second container start new sessions: with the outputs of the command,
+		// without them, and orphaned.
 		daemons := map[string]string{secs + ".1": "setsid sleep %s &", secs + ".2": "setsid sleep %s >/dev/null 2>&1 &", secs + ".3": "(setsid sleep %s &);"}
 		var startDaemons strings.Builder
 		for secs, start := range daemons {
@@ -241,7 +241,7 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 			waitFor(t, "a daemon that sleeps for "+secs, func() bool { return countHostProcesses(t, "sleep", secs) > 0 })
 		}
 		var runs []nodeapi.ProbeRun
-		err := hosts.WaitFor(t.Context(), "three runs of both", func() (bool, error) {
+		err := hosts.WaitFor(t.Context(), "three runs of both probes", func() (bool, error) {
 			p, err := s.Client.Probes(t.Context(), s.ns, "hangs")
 			if err != nil || len(p.Probes) != 2 || len(p.Probes[0].Recent) < 3 || len(p.Probes[1].Recent) < 3 {
 				return false, err
@@ -252,29 +252,29 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// At most the two of a run that is under way now.
+		// At most the two processes of a run in progress.
 		if n := countHostProcesses(t, "sleep", secs); n > 2 {
-			t.Errorf("%d processes of runs that are over are left", n)
+			t.Errorf("got %d processes, want none of finished runs", n)
 		}
-		for secs, start := range daemons { // at most that of a run that is under way
+		for secs, start := range daemons { // at most one of a run in progress
 			if n := countHostProcesses(t, "sleep", secs); n > 1 {
-				t.Errorf("%d processes are left of "+start, n, secs)
+				t.Errorf("got %d processes, want none of finished runs of "+start, n, secs)
 			}
 		}
 		for _, r := range runs {
-			if r.Seconds > waitTimeout.Seconds() { // it would take a day; how busy the machine is is not the matter
-				t.Errorf("a run of a command that hangs took %.1f s", r.Seconds)
+			if r.Seconds > waitTimeout.Seconds() { // the command itself runs for a day; the bound is generous for a busy machine
+				t.Errorf("a run of a hung command took %.1f s", r.Seconds)
 			}
 		}
 		if n := countHostProcesses(t, "sleep", daemonSecs); n != 2 {
-			t.Errorf("%d of the containers' own background processes are there", n)
+			t.Errorf("got %d background processes of the containers, want 2", n)
 		}
 	})
 }
 
-// TestUnsetReadinessGateKeepsPodUnready: no client can set a condition of a pod of a file,
-// so its gates stay shut, and what is seen says why. That an open gate makes it
-// ready is for nodes that have a server.
+// TestUnsetReadinessGateKeepsPodUnready uses a static pod on a standalone node, where no client can set
+// the condition of a readiness gate. The pod stays unready and reports the reason. Tests with an API
+// server cover a gate whose condition is true.
 func TestUnsetReadinessGateKeepsPodUnready(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("gated", "readinessGates: [{conditionType: example.com/open}]\ncontainers:\n"+box("c", "readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}", "serve"))
@@ -303,20 +303,20 @@ func TestSidecarsAreProbed(t *testing.T) {
 		p := s.Wait("cars", "with its sidecar running", func(p *corev1.Pod) bool { return status(p, "car").State.Running != nil })
 		s.waitWhy("cars", "startup probe")
 		if w := status(s.Get("cars"), "main").State.Waiting; w == nil || condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
-			t.Errorf("the main did not wait for its sidecar: %s", brief(p))
+			t.Errorf("the main container did not wait for its sidecar: %s", brief(p))
 		}
 		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		p = s.Running("cars")
 		s.setHealthz(p, 503)
-		s.Wait("cars", "not ready for its sidecar", isReady(corev1.ConditionFalse))
+		s.Wait("cars", "not ready because of its sidecar", isReady(corev1.ConditionFalse))
 		if err := os.Remove(dir + "/up"); err != nil {
 			t.Fatal(err)
 		}
 		p = s.Wait("cars", "with its sidecar restarted", func(p *corev1.Pod) bool { return status(p, "car").RestartCount > 0 })
 		if status(p, "main").RestartCount != 0 {
-			t.Error("the main was restarted too")
+			t.Error("the main container was restarted")
 		}
 		s.Event("cars", "Killing: Container car failed liveness probe, will be restarted")
 	})
@@ -329,15 +329,15 @@ func TestTerminatingPodRunsOnlyReadinessProbe(t *testing.T) {
 			box("c", "readinessProbe: "+probe+", livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+everySecond+"}", "on-term 5s 7", "serve"))
 		p := s.Running("web")
 		s.Remove("web")
-		s.Wait("web", "ending", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+		s.Wait("web", "terminating", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		s.setHealthz(p, 503)
-		s.Wait("web", "ending and not ready", func(p *corev1.Pod) bool {
+		s.Wait("web", "terminating and not ready", func(p *corev1.Pod) bool {
 			return p.DeletionTimestamp != nil && status(p, "c").State.Running != nil && condition(p, corev1.PodReady) == corev1.ConditionFalse
 		})
 		s.WaitDeleted("web")
 		for _, e := range s.Events("web") {
 			if strings.Contains(e, "iveness probe") {
-				t.Errorf("while it ended: %s", e)
+				t.Errorf("unexpected event during termination: %s", e)
 			}
 		}
 	})
@@ -357,14 +357,15 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	})
 }
 
-// TestMissingProbeCommandCausesOneEvent: that it cannot be run counts for nothing,
-// and is reported in one event, though the runtime has another ID for each try.
+// TestMissingProbeCommandCausesOneEvent checks that a probe whose command does not exist has the result
+// Unknown, which has no effect. Each probe has one event, although the error of each attempt contains
+// another exec ID.
 func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		probe := "{exec: {command: [/no/such]}, " + everySecond + "}"
 		s.Pod("lacks", "containers:\n"+box("c", "readinessProbe: "+probe+", livenessProbe: "+probe, "sleep"))
 		s.Phase("lacks", corev1.PodRunning)
-		err := hosts.WaitFor(t.Context(), "three tries of both", func() (bool, error) {
+		err := hosts.WaitFor(t.Context(), "three attempts of both probes", func() (bool, error) {
 			x, err := s.Client.Probes(t.Context(), s.ns, "lacks")
 			return err == nil && len(x.Probes) == 2 && len(x.Probes[0].Recent) > 2 && len(x.Probes[1].Recent) > 2, err
 		})
@@ -379,7 +380,7 @@ func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
 			}
 		}
 		if c := status(s.Get("lacks"), "c"); events != 2 || c.RestartCount != 0 || c.Ready {
-			t.Errorf("%d events: %+v", events, c)
+			t.Errorf("got %d events, want 2: %+v", events, c)
 		}
 	})
 }
@@ -392,7 +393,7 @@ func TestInvalidProbesAreRejectedByField(t *testing.T) {
 			"port":   {"startupProbe: {httpGet: {port: web}}", "spec.containers[0].startupProbe.httpGet.port"},
 		} {
 			s.Put(name, podYAML(name, "", "containers:\n"+box("c", c.probe, "sleep")))
-			err := hosts.WaitFor(t.Context(), "the refusal of "+name, func() (bool, error) {
+			err := hosts.WaitFor(t.Context(), "the rejection of "+name, func() (bool, error) {
 				n, err := s.Client.Node(t.Context())
 				for _, f := range n.InvalidManifests {
 					if strings.Contains(f.Path, s.ns+"-"+name) && strings.Contains(f.Field+" "+f.Message, c.field) {

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// limitFile prints the memory limit that a container really has.
+// readMemoryLimit prints the memory limit of a container from its cgroup.
 const readMemoryLimit = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max"
 
 func conditionOf(p *corev1.Pod, kind corev1.PodConditionType) (reason, message string, is bool) {
@@ -48,22 +48,22 @@ func TestResizeInPlace(t *testing.T) {
 		p := s.Wait("size", "resized", resizedTo("128Mi"))
 		if c := status(p, "c"); p.UID != first.UID || c.ContainerID != id || c.RestartCount != 0 || p.Status.ObservedGeneration < 2 ||
 			c.AllocatedResources.Cpu().String() != "100m" {
-			t.Errorf("grown: UID %s, was %s, %s, allocated %v, generation %d", p.UID, first.UID, brief(p), c.AllocatedResources, p.Status.ObservedGeneration)
+			t.Errorf("after growth: got UID %s, want %s: %s, allocated %v, generation %d", p.UID, first.UID, brief(p), c.AllocatedResources, p.Status.ObservedGeneration)
 		}
 		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", readMemoryLimit)); got != "134217728" {
-			t.Errorf("the container is limited to %s", got)
+			t.Errorf("got memory limit %s", got)
 		}
-		waitFor(t, "the downward API to follow", func() bool { return strings.TrimSpace(s.Exec("size", "c", "cat", "/d/limit")) == "128" })
+		waitFor(t, "the downward API volume to be updated", func() bool { return strings.TrimSpace(s.Exec("size", "c", "cat", "/d/limit")) == "128" })
 		s.Event("size", "ResizeStarted: Pod resize started: ")
 		s.Event("size", "ResizeCompleted: Pod resize completed: ")
 
 		apply("100m", "32Mi")
 		s.Wait("size", "shrunk", resizedTo("32Mi"))
 		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", readMemoryLimit)); got != "33554432" {
-			t.Errorf("the container is limited to %s", got)
+			t.Errorf("got memory limit %s", got)
 		}
 
-		// What the node does not have is not given; the container goes on.
+		// A resize beyond the node's capacity is infeasible. The container keeps running.
 		apply("1000", "32Mi")
 		p = s.Wait("size", "pending", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizePending); return is })
 		if reason, message, _ := conditionOf(p, corev1.PodResizePending); reason != corev1.PodReasonInfeasible || !strings.Contains(message, "cpu") {
@@ -76,17 +76,17 @@ func TestResizeInPlace(t *testing.T) {
 		apply("100m", "48Mi")
 		p = s.Wait("size", "resized again", resizedTo("48Mi"))
 		if _, _, is := conditionOf(p, corev1.PodResizePending); is || status(p, "c").ContainerID != id {
-			t.Errorf("after all: %s %+v", brief(p), p.Status.Conditions)
+			t.Errorf("after a feasible resize: %s %+v", brief(p), p.Status.Conditions)
 		}
 
-		// Another quality of service is another pod.
+		// A change of the QoS class replaces the pod.
 		s.Pod("size", "terminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", "", "sleep 1000"))
 		s.Wait("size", "replaced", func(p *corev1.Pod) bool { return p.UID != first.UID && p.Status.Phase == corev1.PodRunning })
 	})
 }
 
-// TestDeferredResizeCompletesWhenResourcesAreFree: what the node has, but another pod
-// holds, is given when that goes, over a restart of the agent too.
+// TestDeferredResizeCompletesWhenResourcesAreFree requests resources that another pod uses. The resize
+// completes when that pod is deleted, also after an agent restart.
 func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
 	forEachNewNode(t, nodeOptions{}, func(t *testing.T, s *Namespace) {
 		apply := func(name string, milli int) {
@@ -108,7 +108,7 @@ func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.Wait("small", "deferred still", deferred)
+		s.Wait("small", "still deferred", deferred)
 		s.Remove("big")
 		p := s.Wait("small", "resized", func(p *corev1.Pod) bool {
 			_, _, pending := conditionOf(p, corev1.PodResizePending)
@@ -117,7 +117,7 @@ func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
 		})
 		if old, updated := status(first, "c"), status(p, "c"); p.UID != first.UID || updated.ContainerID != old.ContainerID || updated.RestartCount != 0 ||
 			updated.AllocatedResources.Cpu().String() != "600m" {
-			t.Errorf("resized: %s, allocated %v, was %s", brief(p), updated.AllocatedResources, brief(first))
+			t.Errorf("after the resize: %s, allocated %v, before: %s", brief(p), updated.AllocatedResources, brief(first))
 		}
 		s.Event("small", "ResizeCompleted: Pod resize completed: ")
 	})
@@ -140,7 +140,7 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 			return status(p, "c").RestartCount == 1 && status(p, "c").State.Running != nil
 		})
 		if got := strings.TrimSpace(s.Exec("again", "c", "sh", "-c", readMemoryLimit)); got != "25165824" || status(p, "c").Resources.Limits.Memory().String() != "24Mi" {
-			t.Errorf("restarted with %s: %s", got, brief(p))
+			t.Errorf("restarted: got memory limit %s: %s", got, brief(p))
 		}
 		s.Event("again", "Killing: Container c resize requires restart")
 
@@ -153,21 +153,20 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 			t.Errorf("refused: %q %s", message, brief(p))
 		}
 		apply("64Mi")
-		p = s.Wait("full", "back", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizeInProgress); return !is })
+		p = s.Wait("full", "restored", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizeInProgress); return !is })
 		if status(p, "c").ContainerID != id || status(p, "c").RestartCount != 0 {
-			t.Errorf("back: %s", brief(p))
+			t.Errorf("restored: %s", brief(p))
 		}
 		s.Wait("again", "restarted for the second time", func(p *corev1.Pod) bool {
 			return status(p, "c").RestartCount == 2 && status(p, "c").State.Running != nil
 		})
 		if out := s.Berth("events", "-n", s.ns); strings.Contains(out, "Back-off restarting") {
-			t.Errorf("a restart for a resize was held back as if it were a crash:\n%s", out)
+			t.Errorf("back-off for a restart that a resize requires:\n%s", out)
 		}
 	})
 }
 
-// TestResizeOfPodAndSidecar: spec.resources and a restartable init container
-// change in place, both at once too.
+// TestResizeOfPodAndSidecar resizes spec.resources and a sidecar in place, separately and together.
 func TestResizeOfPodAndSidecar(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		apply := func(pod, car string) {
@@ -202,7 +201,7 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 			t.Helper()
 			for _, name := range []string{"c", "car"} {
 				if was, is := status(first, name), status(p, name); p.UID != first.UID || is.ContainerID != was.ContainerID || is.RestartCount != 0 {
-					t.Errorf("%s, was %s", brief(p), brief(first))
+					t.Errorf("container was replaced or restarted: %s, before: %s", brief(p), brief(first))
 				}
 			}
 		}
@@ -214,7 +213,7 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 			apply(c.pod, c.car)
 			checkNotRestarted(s.Wait("whole", "resized to "+c.pod+", "+c.car, resizedTo(c.pod, c.car)))
 			if pod, car := limits(); pod != c.podBytes || car != c.carBytes {
-				t.Errorf("limited to %s and %s, want %s and %s", pod, car, c.podBytes, c.carBytes)
+				t.Errorf("got memory limits %s and %s, want %s and %s", pod, car, c.podBytes, c.carBytes)
 			}
 		}
 		apply("24Mi", "16Mi")
@@ -227,22 +226,22 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 		}
 		checkNotRestarted(p)
 		apply("96Mi", "48Mi")
-		checkNotRestarted(s.Wait("whole", "back", resizedTo("96Mi", "48Mi")))
+		checkNotRestarted(s.Wait("whole", "restored", resizedTo("96Mi", "48Mi")))
 	})
 }
 
-// cpuFiles print the CPU that a container really has: its quota, and its weight.
+// readCPULimits prints the CPU quota and weight of a container from its cgroup.
 const readCPULimits = "cd /sys/fs/cgroup/cpu 2>/dev/null && cat cpu.cfs_quota_us cpu.shares || cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.weight"
 
-// TestPodLevelResources: what the pod as a whole is limited to holds for
-// containers that are not limited themselves, and follows when it changes.
+// TestPodLevelResources checks that pod-level resources apply to containers without limits, and that
+// the cgroups follow a resize.
 func TestPodLevelResources(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("eats", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
-			sh("eats", "", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")+sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000"))
-		p := s.Wait("eats", "out of memory", func(p *corev1.Pod) bool { return status(p, "eats").State.Terminated != nil })
-		if x := status(p, "eats").State.Terminated; x.ExitCode != 137 {
-			t.Errorf("over the pod's limit: %+v", x)
+		s.Pod("hog", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
+			sh("hog", "", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")+sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000"))
+		p := s.Wait("hog", "out of memory", func(p *corev1.Pod) bool { return status(p, "hog").State.Terminated != nil })
+		if x := status(p, "hog").State.Terminated; x.ExitCode != 137 {
+			t.Errorf("above the pod's memory limit: got %+v, want exit code 137", x)
 		}
 		if r := p.Status.Resources; p.Status.QOSClass != corev1.PodQOSBurstable || r == nil || r.Requests.Memory().String() != "32Mi" || r.Requests.Cpu().String() != "50m" {
 			t.Errorf("QoS %s, resources %+v", p.Status.QOSClass, r)
@@ -250,7 +249,7 @@ func TestPodLevelResources(t *testing.T) {
 		apply := func(cpu, memory string) {
 			s.Pod("whole", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 300m, memory: 32Mi}, limits: {cpu: "+cpu+", memory: "+memory+"}}\ncontainers:\n"+
 				sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000")+
-				sh("asks-nothing", "", "sleep 1000")+sh("limited", "resources: {limits: {cpu: 200m, memory: 16Mi}, requests: {cpu: 200m, memory: 0}}", "sleep 1000"))
+				sh("no-resources", "", "sleep 1000")+sh("limited", "resources: {limits: {cpu: 200m, memory: 16Mi}, requests: {cpu: 200m, memory: 0}}", "sleep 1000"))
 		}
 		apply("500m", "32Mi")
 		s.Running("whole")
@@ -258,28 +257,28 @@ func TestPodLevelResources(t *testing.T) {
 			t.Helper()
 			got := strings.Fields(s.Exec("whole", name, "sh", "-c", readMemoryLimit+"; "+readCPULimits))
 			if want := strings.Fields(memory + " " + cpu); !slices.Equal(got, want) {
-				t.Errorf("%s: %s has %v of memory and CPU in its cgroup, want %v", what, name, got, want)
+				t.Errorf("%s: cgroup of %s: got memory and CPU %v, want %v", what, name, got, want)
 			}
 		}
-		checkCgroupValues("a container that requests CPU has the pod's limits", "stays", "33554432", "50000 10")
-		checkCgroupValues("one that does not has its share by them, too", "asks-nothing", "33554432", "50000 512")
-		checkCgroupValues("one with limits has its own", "limited", "16777216", "20000 204")
+		checkCgroupValues("container with a CPU request has the pod's limits", "stays", "33554432", "50000 10")
+		checkCgroupValues("container without resources has the pod's limits", "no-resources", "33554432", "50000 512")
+		checkCgroupValues("container with limits has its own limits", "limited", "16777216", "20000 204")
 		apply("300m", "48Mi")
 		p = s.Wait("whole", "resized", func(p *corev1.Pod) bool {
 			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 			return !resizing && p.Status.Resources != nil && p.Status.Resources.Limits.Memory().String() == "48Mi"
 		})
 		checkCgroupValues("resized", "stays", "50331648", "30000 10")
-		checkCgroupValues("resized", "asks-nothing", "50331648", "30000 307")
+		checkCgroupValues("resized", "no-resources", "50331648", "30000 307")
 		checkCgroupValues("resized", "limited", "16777216", "20000 204")
 		if k := status(p, "stays"); k.RestartCount != 0 || k.State.Running == nil {
 			t.Errorf("resized: %s", brief(p))
 		}
 		apply("500m", "32Mi")
-		s.Wait("whole", "as before", func(p *corev1.Pod) bool {
+		s.Wait("whole", "restored", func(p *corev1.Pod) bool {
 			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 			return !resizing && p.Status.Resources != nil && p.Status.Resources.Limits.Memory().String() == "32Mi"
 		})
-		checkCgroupValues("as before", "asks-nothing", "33554432", "50000 512")
+		checkCgroupValues("restored", "no-resources", "33554432", "50000 512")
 	})
 }

@@ -26,7 +26,7 @@ func TestRestartRules(t *testing.T) {
 			t.Errorf("not: %s", brief(p))
 		}
 		s.Pod("own", "restartPolicy: Always\nterminationGracePeriodSeconds: 1\ncontainers:\n"+box("once", "restartPolicy: Never", "exit 3")+box("stays", "", "sleep"))
-		p = s.Wait("own", "ended", func(p *corev1.Pod) bool { return status(p, "once").State.Terminated != nil })
+		p = s.Wait("own", "running with once terminated", func(p *corev1.Pod) bool { return status(p, "once").State.Terminated != nil })
 		if c := status(p, "once"); c.RestartCount != 0 || p.Status.Phase == corev1.PodFailed {
 			t.Errorf("own: %s", brief(p))
 		}
@@ -48,20 +48,20 @@ func TestRestartAllContainersInPlace(t *testing.T) {
 			containers:
 			`+sh("main", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo preStop >> /v/log']}}}", "echo main >> /v/log; exec sleep 1000"))
 		before := s.Running("all")
-		waitFor(t, "main's line", func() bool { return strings.Contains(readFile(t, dir+"/log"), "main") })
+		waitFor(t, "the first line of main", func() bool { return strings.Contains(readFile(t, dir+"/log"), "main") })
 		touch(t, dir+"/go")
 		p := s.Wait("all", "running again", func(p *corev1.Pod) bool {
 			return status(p, "main").RestartCount == 1 && status(p, "main").State.Running != nil
 		})
 		if p.Status.PodIP != before.Status.PodIP || status(p, "setup").RestartCount != 1 || status(p, "watch").RestartCount != 1 {
-			t.Errorf("%s, address %s, was %s", brief(p), p.Status.PodIP, before.Status.PodIP)
+			t.Errorf("after the restart: %s, IP %s, want %s", brief(p), p.Status.PodIP, before.Status.PodIP)
 		}
 		if condition(p, corev1.AllContainersRestarting) != corev1.ConditionFalse {
 			t.Errorf("conditions: %+v", p.Status.Conditions)
 		}
-		waitFor(t, "main's second line", func() bool { return strings.Count(readFile(t, dir+"/log"), "main") == 2 })
+		waitFor(t, "the second line of main", func() bool { return strings.Count(readFile(t, dir+"/log"), "main") == 2 })
 		if got := strings.Fields(readFile(t, dir+"/log")); strings.Join(got, " ") != "setup watch main setup watch main" {
-			t.Errorf("they ran so: %v", got)
+			t.Errorf("unexpected order: %v", got)
 		}
 	})
 }

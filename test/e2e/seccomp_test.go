@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// writeSeccomp gives the node a profile in which nothing may be renamed.
+// writeSeccomp writes a seccomp profile that denies mkdir to the node.
 func (n *Node) writeSeccomp() error {
 	dir := filepath.Join(n.Agent.RootDir, "seccomp", "profiles")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

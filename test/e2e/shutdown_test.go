@@ -11,7 +11,7 @@ import (
 	"berth/test/hosts"
 )
 
-// withLogind starts a stand-in for logind.
+// startLogind starts a fake logind. The cleanup of the test stops it.
 func startLogind(t *testing.T) *hosts.Logind {
 	t.Helper()
 	logind, err := hosts.StartLogind(t.TempDir())
@@ -26,7 +26,8 @@ func startLogind(t *testing.T) *hosts.Logind {
 	return logind
 }
 
-// lock is the agent's next lock; what is returned waits until the agent lets go of it.
+// nextInhibitor waits until the agent takes its next inhibitor lock. The result waits until the agent
+// releases the lock.
 func nextInhibitor(t *testing.T, l *hosts.Logind) (released func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -45,9 +46,9 @@ func nextInhibitor(t *testing.T, l *hosts.Logind) (released func()) {
 	}
 }
 
-// TestScenario26_GracefulShutdownTerminatesPodsByGroup: logind is made to wait until the
-// pods have ended, the lesser ones first, each with its time; nothing new starts, and an
-// agent that restarts meanwhile brings none of them back.
+// TestScenario26_GracefulShutdownTerminatesPodsByGroup checks that the agent delays the shutdown until
+// the pods are terminated, by ascending priority and each group with its grace period. No new pod
+// starts, and an agent restart during the shutdown does not restart pods.
 func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 	groups := []map[string]any{{"priority": 0, "shutdownGracePeriodSeconds": 60}, {"priority": 1000, "shutdownGracePeriodSeconds": 20}}
 	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}, func(t *testing.T, s *Namespace) {
@@ -58,9 +59,9 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 		}
 		released := nextInhibitor(t, l)
 		s.Pod("low", "restartPolicy: Always\ncontainers:\n"+box("c", "", "on-term 2s 7", "sleep"))
-		s.Pod("deaf", "terminationGracePeriodSeconds: 3\ncontainers:\n"+box("c", "", "ignore-term", "sleep"))
+		s.Pod("ignores-term", "terminationGracePeriodSeconds: 3\ncontainers:\n"+box("c", "", "ignore-term", "sleep"))
 		s.Pod("high", "priority: 1000\ncontainers:\n"+box("c", "", "sleep"))
-		for _, name := range []string{"low", "deaf", "high"} {
+		for _, name := range []string{"low", "ignores-term", "high"} {
 			s.Running(name)
 		}
 		if err := l.StartShutdown(); err != nil {
@@ -70,7 +71,7 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 			return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Terminated" && p.Status.Message == "Pod was terminated in response to imminent node shutdown."
 		}
 		terminations := map[string]*corev1.ContainerStateTerminated{}
-		for name, code := range map[string]int32{"low": 7, "deaf": 137, "high": 143} {
+		for name, code := range map[string]int32{"low": 7, "ignores-term": 137, "high": 143} {
 			p := s.Wait(name, "terminated with the node", terminated)
 			state := status(p, "c").State.Terminated
 			if terminations[name] = state; state == nil || state.ExitCode != code || status(p, "c").RestartCount != 0 {
@@ -80,9 +81,9 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 				t.Errorf("%s: %+v", name, p.Status.Conditions)
 			}
 		}
-		for _, name := range []string{"low", "deaf"} {
+		for _, name := range []string{"low", "ignores-term"} {
 			if terminations["high"].FinishedAt.Time.Before(terminations[name].FinishedAt.Time) {
-				t.Errorf("high ended at %v, %s at %v", terminations["high"].FinishedAt, name, terminations[name].FinishedAt)
+				t.Errorf("high terminated at %v, before %s at %v", terminations["high"].FinishedAt, name, terminations[name].FinishedAt)
 			}
 		}
 		released()
@@ -90,12 +91,12 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 		s.waitWhy("late", "NodeShutdown", "Pod was rejected as the node is shutting down.")
 		s.KillAndRestartAgent()
 		nextInhibitor(t, l)()
-		if p := s.Wait("late", "known", func(p *corev1.Pod) bool { return p.Status.Phase != "" }); status(p, "c").ContainerID != "" {
+		if p := s.Wait("late", "listed with a phase", func(p *corev1.Pod) bool { return p.Status.Phase != "" }); status(p, "c").ContainerID != "" {
 			t.Errorf("late was started: %+v", status(p, "c"))
 		}
-		for _, name := range []string{"low", "deaf", "high"} {
+		for _, name := range []string{"low", "ignores-term", "high"} {
 			if p := s.Wait(name, "terminated with the node", terminated); status(p, "c").RestartCount != 0 {
-				t.Errorf("%s began again: %+v", name, status(p, "c"))
+				t.Errorf("%s was restarted: %+v", name, status(p, "c"))
 			}
 		}
 	})

@@ -15,7 +15,7 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// lines returns the log as a set of lines.
+// lineSet returns the lines of a log as a set.
 func lineSet(log string) map[string]bool {
 	set := map[string]bool{}
 	for line := range strings.Lines(log) {
@@ -24,17 +24,18 @@ func lineSet(log string) map[string]bool {
 	return set
 }
 
+// hasLines checks that a log has all lines.
 func (s *Namespace) hasLines(log string, want ...string) {
 	s.t.Helper()
 	all := lineSet(log)
 	for _, w := range want {
 		if !all[w] {
-			s.t.Errorf("there is no line %q in\n%s", w, tail(log, 4000))
+			s.t.Errorf("log does not have line %q:\n%s", w, tail(log, 4000))
 		}
 	}
 }
 
-// field is the value of a field of /proc/self/status.
+// procField returns the value of a field in the format of /proc/self/status.
 func procField(log, name string) string {
 	for line := range strings.Lines(log) {
 		if v, ok := strings.CutPrefix(line, name+":"); ok {
@@ -53,9 +54,9 @@ func TestEnvironment(t *testing.T) {
 			containers:
 			- name: c
 			  image: berth/testbox:1
-			  args: [env, ",", print, "$(PLAIN)-$(NOBODY)-$$(PLAIN)", ",", args, ",", print, --end--, ",", sleep]
+			  args: [env, ",", print, "$(PLAIN)-$(UNSET)-$$(PLAIN)", ",", args, ",", print, --end--, ",", sleep]
 			  resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {memory: 64Mi}}
-			  envFrom: [{configMapRef: {name: cm}}, {prefix: P_, secretRef: {name: sec}}, {configMapRef: {name: nobody, optional: true}}]
+			  envFrom: [{configMapRef: {name: cm}}, {prefix: P_, secretRef: {name: sec}}, {configMapRef: {name: missing, optional: true}}]
 			  env:
 			  - {name: PLAIN, value: plain}
 			  - {name: TWICE, value: "$(PLAIN)/$(A)/$(LATER)/$$(PLAIN)"}
@@ -80,12 +81,12 @@ func TestEnvironment(t *testing.T) {
 		log := s.WaitOutput("env", "c")
 		s.hasLines(log, "A=from-map", "B=own-b", "P_S=from-secret", "P_odd.key-1=odd", "PLAIN=plain", "TWICE=plain/from-map/$(LATER)/$(PLAIN)", "LATER=late", "KEY=from-secret",
 			"POD=env", "SPACE="+s.ns, "POD_UID="+string(p.UID), "LABEL=x", "NOTE=note", "NODE="+s.Host.Name, "ACCOUNT=robot",
-			"POD_IP="+p.Status.PodIP, "HOST_IP="+s.Host.Gateway.String(), "CPU=100", "MEM=64", "HOSTNAME=env", "plain-$(NOBODY)-$(PLAIN)")
+			"POD_IP="+p.Status.PodIP, "HOST_IP="+s.Host.Gateway.String(), "CPU=100", "MEM=64", "HOSTNAME=env", "plain-$(UNSET)-$(PLAIN)")
 		if strings.Contains(log, "\nOPT=") {
-			t.Error("an optional key that is missing is set")
+			t.Error("variable of a missing optional key is set")
 		}
 		if strings.Contains(log, "\nALL_CPU=0\n") || !strings.Contains(log, "\nALL_CPU=") {
-			t.Error("a missing limit is not the node's")
+			t.Error("a missing CPU limit does not default to the node's CPUs")
 		}
 	})
 }
@@ -114,8 +115,8 @@ func TestCommandAndArgsOverrideImage(t *testing.T) {
 	})
 }
 
-// hostNamespace is a namespace of the machine, as the kernel names it. The
-// agent and its containerd are in those of this process.
+// hostNamespace returns the kernel's identifier of a host namespace. The agent and its containerd are
+// in the namespaces of the test process.
 func hostNamespace(t *testing.T, kind string) string {
 	t.Helper()
 	target, err := os.Readlink("/proc/self/ns/" + kind)
@@ -134,7 +135,7 @@ func TestHostAndPodNamespaces(t *testing.T) {
 		log := s.WaitOutput("host", "c")
 		s.hasLines(log, hostNamespace(t, "net"), hostNamespace(t, "pid"), hostNamespace(t, "ipc"))
 		if p.Status.PodIP != s.Host.Gateway.String() || p.Status.HostIP != p.Status.PodIP {
-			t.Errorf("addresses %s and %s", p.Status.PodIP, p.Status.HostIP)
+			t.Errorf("got pod IP %s and host IP %s", p.Status.PodIP, p.Status.HostIP)
 		}
 		s.waitHTTP(fmt.Sprintf("http://127.0.0.1:%d/", port))
 
@@ -142,7 +143,7 @@ func TestHostAndPodNamespaces(t *testing.T) {
 		a, b := s.WaitOutput("own", "a"), s.WaitOutput("own", "b")
 		for _, kind := range []string{"net", "ipc", "uts", "pid", "mnt"} {
 			if lineSet(a)[hostNamespace(t, kind)] {
-				t.Errorf("%s is the host's", kind)
+				t.Errorf("pod is in the host's %s namespace", kind)
 			}
 			idA, idB := "", ""
 			for line := range lineSet(a) {
@@ -156,7 +157,7 @@ func TestHostAndPodNamespaces(t *testing.T) {
 				}
 			}
 			if shared := kind == "net" || kind == "ipc" || kind == "uts"; idA == "" || (idA == idB) != shared {
-				t.Errorf("%s: %s and %s", kind, idA, idB)
+				t.Errorf("%s namespaces of the two containers: %s and %s", kind, idA, idB)
 			}
 		}
 
@@ -171,18 +172,18 @@ func TestHostPortReachesPod(t *testing.T) {
 		s.Pod("port", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"), port))
 		s.Running("port")
 		if got := s.waitHTTP(fmt.Sprintf("http://%s:%d/", s.Host.Gateway, port)); got != "port\n" {
-			t.Errorf("it answers %q", got)
+			t.Errorf("got response %q", got)
 		}
-		// A second pod for the port waits, says why, and gets it when it is free.
+		// A second pod with the same host port waits, reports the reason, and starts when the port is free.
 		s.Pod("port2", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"), port))
 		s.waitExplanation("port2", "port", strconv.Itoa(port))
 		if p := s.Get("port2"); p.Status.Phase != corev1.PodPending {
-			t.Errorf("port2 is %s", p.Status.Phase)
+			t.Errorf("port2: got phase %s, want Pending", p.Status.Phase)
 		}
 		s.Remove("port")
 		s.Running("port2")
 		if got := s.waitHTTP(fmt.Sprintf("http://%s:%d/", s.Host.Gateway, port)); got != "port2\n" {
-			t.Errorf("it answers %q", got)
+			t.Errorf("got response %q", got)
 		}
 	})
 }
@@ -190,7 +191,7 @@ func TestHostPortReachesPod(t *testing.T) {
 func TestUsersGroupsAndCapabilities(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		const steps = "id"
-		s.Pod("who", `
+		s.Pod("users", `
 			securityContext: {runAsUser: 1100, runAsGroup: 1200, fsGroup: 1300, supplementalGroups: [1400, 1500]}
 			containers:
 			`+box("pod", "", steps, "status", end, "sleep")+`
@@ -198,42 +199,42 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 			`+box("caps", "securityContext: {runAsUser: 0, capabilities: {add: [NET_ADMIN], drop: [CHOWN, KILL]}}", "status", end, "sleep")+`
 			`+box("none", "securityContext: {runAsUser: 0, capabilities: {drop: [ALL]}, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true}", "status", "mounts", end, "write /x y")+`
 			`+box("all", "securityContext: {runAsUser: 0, privileged: true}", "status", "ls /dev", end, "sleep"))
-		s.contains("pod", s.WaitOutput("who", "pod"), "uid=1100 gid=1200 groups=1200 1300 1400 1500")
-		s.contains("own", s.WaitOutput("who", "own"), "uid=2100 gid=2200 groups=1300 1400 1500 2200")
+		s.contains("pod", s.WaitOutput("users", "pod"), "uid=1100 gid=1200 groups=1200 1300 1400 1500")
+		s.contains("own", s.WaitOutput("users", "own"), "uid=2100 gid=2200 groups=1300 1400 1500 2200")
 		if s.supports("the user of a container in its status") {
-			p := s.Wait("who", "the user of a container", func(p *corev1.Pod) bool { return status(p, "pod").User != nil && status(p, "own").User != nil })
+			p := s.Wait("users", "reporting the user of its containers", func(p *corev1.Pod) bool { return status(p, "pod").User != nil && status(p, "own").User != nil })
 			want := corev1.LinuxContainerUser{UID: 1100, GID: 1200, SupplementalGroups: []int64{1200, 1300, 1400, 1500}}
 			if got := status(p, "pod").User.Linux; got == nil || !reflect.DeepEqual(*got, want) {
-				t.Errorf("the status shows the user %+v, want %+v", got, want)
+				t.Errorf("user in the status: got %+v, want %+v", got, want)
 			}
 			if got := status(p, "own").User.Linux; got == nil || got.UID != 2100 || got.GID != 2200 {
-				t.Errorf("the status shows the user %+v", got)
+				t.Errorf("user in the status: got %+v, want 2100:2200", got)
 			}
 		}
 		const netAdmin, chown, kill = 1 << 12, 1 << 0, 1 << 5
 		caps := func(container string) uint64 {
 			t.Helper()
-			n, err := strconv.ParseUint(procField(s.WaitOutput("who", container), "CapEff"), 16, 64)
+			n, err := strconv.ParseUint(procField(s.WaitOutput("users", container), "CapEff"), 16, 64)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return n
 		}
 		if c := caps("caps"); c&netAdmin == 0 || c&(chown|kill) != 0 {
-			t.Errorf("capabilities with NET_ADMIN, without CHOWN and KILL: %x", c)
+			t.Errorf("with NET_ADMIN, without CHOWN and KILL: got capabilities %x", c)
 		}
 		if c := caps("none"); c != 0 {
-			t.Errorf("capabilities without ALL: %x", c)
+			t.Errorf("drop ALL: got capabilities %x, want 0", c)
 		}
 		if c := caps("all"); c&netAdmin == 0 || c&(1<<21) == 0 {
-			t.Errorf("privileged capabilities: %x", c)
+			t.Errorf("privileged: got capabilities %x", c)
 		}
-		none := s.WaitOutput("who", "none")
-		if procField(none, "NoNewPrivs") != "1" || procField(s.WaitOutput("who", "pod"), "NoNewPrivs") != "0" {
+		none := s.WaitOutput("users", "none")
+		if procField(none, "NoNewPrivs") != "1" || procField(s.WaitOutput("users", "pod"), "NoNewPrivs") != "0" {
 			t.Error("NoNewPrivs does not follow allowPrivilegeEscalation")
 		}
-		s.contains("a write to a read-only root", s.WaitLog("who", "none", "/x"), "read-only file system")
-		s.contains("devices of a privileged container", s.WaitOutput("who", "all"), "loop-control")
+		s.contains("a write to a read-only root", s.WaitLog("users", "none", "/x"), "read-only file system")
+		s.contains("devices of a privileged container", s.WaitOutput("users", "all"), "loop-control")
 
 		s.Pod("root", "securityContext: {runAsNonRoot: true}\ncontainers:\n"+box("c", "", "sleep"))
 		p := s.Waiting("root", "c", "CreateContainerConfigError")
@@ -288,16 +289,16 @@ func TestSysctls(t *testing.T) {
 	})
 }
 
-// TestEmptyResolvConfYieldsNoNameServers, and none that the runtime
-// would take from it.
+// TestEmptyResolvConfYieldsNoNameServers checks that with an empty resolvConf setting pods get no name
+// server of the host, neither from berth nor from the runtime.
 func TestEmptyResolvConfYieldsNoNameServers(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"resolvConf": ""}}, func(t *testing.T, s *Namespace) {
-		s.Pod("alone", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
-		s.Running("alone")
-		log := s.WaitOutput("alone", "c")
+		s.Pod("dns-default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
+		s.Running("dns-default")
+		log := s.WaitOutput("dns-default", "c")
 		s.hasLines(log, "nameserver 127.0.0.1", "search .")
 		if n := strings.Count(log, "nameserver"); n != 1 {
-			t.Errorf("%d name servers:\n%s", n, log)
+			t.Errorf("got %d name servers, want 1:\n%s", n, log)
 		}
 	})
 }
@@ -322,7 +323,7 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 		s.hasLines(log, "none", "nameserver 9.9.9.9", "search my.example")
 		s.contains("resolv.conf", log, "ndots:2", "edns0")
 		if strings.Contains(log, "10.96.0.10") {
-			t.Errorf("dnsPolicy None has the cluster's server:\n%s", log)
+			t.Errorf("dnsPolicy None has the cluster's name server:\n%s", log)
 		}
 
 		s.Pod("default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", steps...))
@@ -337,7 +338,7 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 			}
 		}
 		if strings.Contains(log, "10.96.0.10") {
-			t.Errorf("dnsPolicy Default has the cluster's server:\n%s", log)
+			t.Errorf("dnsPolicy Default has the cluster's name server:\n%s", log)
 		}
 
 		s.Pod("fqdn", "hostname: alias\nsubdomain: sub\nsetHostnameAsFQDN: true\ncontainers:\n"+box("c", "", steps...))
@@ -378,7 +379,7 @@ func TestResourcesAreAppliedToCgroups(t *testing.T) {
 		s.Remove("guaranteed")
 		s.WaitDeleted("guaranteed")
 		if exists(guaranteed) {
-			t.Errorf("%s is still there", guaranteed)
+			t.Errorf("%s still exists", guaranteed)
 		}
 	})
 }
@@ -399,19 +400,19 @@ func TestOOMScores(t *testing.T) {
 		s.Pod("scores", "containers:\n"+box("c", "", "cat /proc/self/oom_score_adj", end, "sleep"))
 		ownScore := strings.TrimSpace(readFile(t, "/proc/self/oom_score_adj"))
 		log := s.WaitOutput("scores", "c")
-		// A runtime that may not lower scores keeps to its own at least.
+		// An unprivileged runtime cannot set a score below its own.
 		got, err := strconv.Atoi(strings.Fields(log)[0])
 		minimum, err2 := strconv.Atoi(ownScore)
 		if err != nil || err2 != nil || got < minimum || got > 1000 || got != 1000 && minimum < 1000 {
-			t.Errorf("BestEffort has %q, this process %s", log, ownScore)
+			t.Errorf("BestEffort: got score %q, score of the test process is %s", log, ownScore)
 		}
 	})
 }
 
 func TestPodCgroupPathsMatchKubelet(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("where", "containers:\n"+box("c", "", "sleep"))
-		p := s.Running("where")
+		s.Pod("cgroups", "containers:\n"+box("c", "", "sleep"))
+		p := s.Running("cgroups")
 		for _, controller := range []string{"cpu", "memory", "pids"} {
 			dir := s.podCgroup(controller, p)
 			procs := readFile(t, filepath.Join(dir, strings.TrimPrefix(status(p, "c").ContainerID, "containerd://"), "cgroup.procs"))

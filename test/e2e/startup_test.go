@@ -7,27 +7,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestRejectedFileIsValidatedAgainAfterRestart has the node get the label that the
-// pod asks for; the file stays as it is, and with it the pod's UID.
+// TestRejectedFileIsValidatedAgainAfterRestart adds the node label that a rejected pod selects. The
+// manifest and the UID do not change.
 func TestRejectedFileIsValidatedAgainAfterRestart(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
-		s.Pod("martian", "nodeSelector: {zone: mars}\ncontainers:\n"+box("c", "", "sleep"))
-		before := s.Phase("martian", corev1.PodFailed)
+		s.Pod("selector", "nodeSelector: {zone: b}\ncontainers:\n"+box("c", "", "sleep"))
+		before := s.Phase("selector", corev1.PodFailed)
 		if before.Status.Reason != "NodeAffinity" {
-			t.Errorf("refused for %q", before.Status.Reason)
+			t.Errorf("rejected with reason %q, want NodeAffinity", before.Status.Reason)
 		}
-		s.Agent.Args = append(s.Agent.Args, "--node-labels", "zone=mars")
+		s.Agent.Args = append(s.Agent.Args, "--node-labels", "zone=b")
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if p := s.Running("martian"); p.UID != before.UID || p.Status.Reason != "" {
-			t.Errorf("another pod, or one that still fails: %s", brief(p))
+		if p := s.Running("selector"); p.UID != before.UID || p.Status.Reason != "" {
+			t.Errorf("pod was replaced or is still failed: %s", brief(p))
 		}
 	})
 }
 
-// TestStartupWithoutRuntimeReportsReason begins the agent's
-// second life with containerd down, beside a pod of its first.
+// TestStartupWithoutRuntimeReportsReason restarts the agent while containerd is down, with a pod from
+// before the restart.
 func TestStartupWithoutRuntimeReportsReason(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		s.Pod("old", "containers:\n"+box("c", "", "sleep"))
@@ -62,7 +62,7 @@ func TestStartupWithoutRuntimeReportsReason(t *testing.T) {
 		s.Running("new")
 		p := s.Running("old")
 		if p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
-			t.Errorf("the pod was touched: %s", brief(p))
+			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 	})
 }

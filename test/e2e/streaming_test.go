@@ -35,30 +35,30 @@ func TestTop(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(top.Pods) != 2 || top.Pods[1].Name != "uses" || len(top.Pods[1].Containers) != 2 {
-			t.Fatalf("top tells %+v", top.Pods)
+			t.Fatalf("unexpected top output: %+v", top.Pods)
 		}
 		pod := top.Pods[1]
 		byContainer := map[string]nodeapi.Resources{}
 		for _, k := range pod.Containers {
 			byContainer[k.Name] = k.Resources
 		}
-		// A loop under a limit of 0.1 CPU uses that, however slow the machine is.
+		// A busy loop uses its limit of 0.1 CPU, even on a slow machine.
 		if n := byContainer["busy"].CPUNanoCores; n < 20e6 || n > 200e6 || pod.CPUNanoCores < n*8/10 {
-			t.Errorf("busy uses %d nanocores, the pod %d", n, pod.CPUNanoCores)
+			t.Errorf("got CPU usage of %d nanocores for busy, %d for the pod", n, pod.CPUNanoCores)
 		}
 		if m := byContainer["big"].WorkingSetBytes; m < 24<<20 || m > 100<<20 || pod.WorkingSetBytes < m || byContainer["busy"].WorkingSetBytes >= m {
-			t.Errorf("big's working set is %d, busy's %d, the pod's %d", m, byContainer["busy"].WorkingSetBytes, pod.WorkingSetBytes)
+			t.Errorf("got working sets: big %d, busy %d, pod %d", m, byContainer["busy"].WorkingSetBytes, pod.WorkingSetBytes)
 		}
 		if p := byContainer["busy"].Processes; p != 1 || pod.Processes != 3 {
-			t.Errorf("busy has %d processes, the pod %d with its sandbox's", p, pod.Processes)
+			t.Errorf("got %d processes of busy, %d of the pod with its sandbox", p, pod.Processes)
 		}
 		first, _, _ := strings.Cut(s.Berth("top", "-n", s.ns, "--sort-by", "cpu", "--no-headers"), " ")
 		if first != "uses" {
-			t.Errorf("the busiest is %q", first)
+			t.Errorf("first pod by CPU: got %q, want \"uses\"", first)
 		}
 		s.contains("top --containers", s.Berth("top", "-A", "-l", "app=uses", "--containers"), "NAMESPACE", "CPU(cores)", s.ns, "uses", "busy", "big")
-		if out, err := s.Try("top", "-n", s.ns, "nobody"); err == nil || !strings.Contains(out, `pods "nobody" not found`) {
-			t.Errorf("top of no pod: %v %s", err, out)
+		if out, err := s.Try("top", "-n", s.ns, "missing"); err == nil || !strings.Contains(out, `pods "missing" not found`) {
+			t.Errorf("top of an unknown pod: %v %s", err, out)
 		}
 	})
 }
@@ -67,8 +67,8 @@ func TestAttachJoinsRunningProcess(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("echoes", "containers:\n"+
 			sh("plain", "stdin: true", `while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
-			sh("screen", "stdin: true, tty: true", `while read x; do echo "saw $x"; stty size; done`)+
-			box("deaf", "", "sleep"))
+			sh("screen", "stdin: true, tty: true", `while read x; do echo "read $x"; stty size; done`)+
+			box("no-stdin", "", "sleep"))
 		s.Running("echoes")
 		cmd := s.Agent.Command(t.Context(), "attach", "-i", "-n", s.ns, "echoes", "-c", "plain")
 		in, err := cmd.StdinPipe()
@@ -90,23 +90,23 @@ func TestAttachJoinsRunningProcess(t *testing.T) {
 		for _, word := range []string{"one", "two"} {
 			fmt.Fprintln(in, word)
 			if !stdout.Scan() || stdout.Text() != "got "+word {
-				t.Fatalf("stdout has %q", stdout.Text())
+				t.Fatalf("got stdout line %q", stdout.Text())
 			}
 			if !stderr.Scan() || stderr.Text() != "err "+word {
-				t.Fatalf("stderr has %q", stderr.Text())
+				t.Fatalf("got stderr line %q", stderr.Text())
 			}
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		s.checkAttachTTY()
-		out2, err := s.Try("attach", "-i", "-n", s.ns, "echoes", "-c", "deaf")
+		out2, err := s.Try("attach", "-i", "-n", s.ns, "echoes", "-c", "no-stdin")
 		if err == nil || !strings.Contains(out2, "does not set stdin") {
 			t.Errorf("stdin of a container without one: %v %s", err, out2)
 		}
 	})
 }
 
-// attachTTY types into a container's terminal on one of ours.
+// checkAttachTTY attaches a pseudoterminal to a container with a TTY, and writes to it.
 func (s *Namespace) checkAttachTTY() {
 	t := s.t
 	master, slave := pty(t)
@@ -136,21 +136,21 @@ func (s *Namespace) checkAttachTTY() {
 	}()
 	var output string
 	for timeout := time.After(waitTimeout); !strings.Contains(output, "33 77"); {
-		// The size takes its way on a stream of its own: type until it is there.
-		if !strings.HasSuffix(output, "saw me\r\n") {
-			fmt.Fprintln(master, "me")
+		// The terminal size arrives on a separate stream: send lines until it is set.
+		if !strings.HasSuffix(output, "read input\r\n") {
+			fmt.Fprintln(master, "input")
 		}
 		select {
 		case text, ok := <-screen:
 			if output += text; !ok {
-				t.Fatalf("the terminal ends with %q", output)
+				t.Fatalf("terminal closed after output %q", output)
 			}
 		case <-timeout:
-			t.Fatalf("the terminal shows %q", output)
+			t.Fatalf("got terminal output %q", output)
 		}
 	}
-	if !strings.Contains(output, "saw me") || !strings.Contains(output, "try pressing enter") {
-		t.Errorf("the terminal shows %q", output)
+	if !strings.Contains(output, "read input") || !strings.Contains(output, "try pressing enter") {
+		t.Errorf("got terminal output %q", output)
 	}
 	_ = cmd.Process.Kill()
 	go func() {
@@ -162,7 +162,8 @@ func (s *Namespace) checkAttachTTY() {
 
 var forwarding = regexp.MustCompile(`^Forwarding from (\S+) -> (\d+)$`)
 
-// TestScenario36_PortForwardSeparatesConnections is row 36 of the scenarios.
+// TestScenario36_PortForwardSeparatesConnections checks that a failed or reset connection does not
+// affect other connections.
 func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("far", "containers:\n"+box("c", "ports: [{name: echo, containerPort: 7000}]", "tcp 7000"))
@@ -171,27 +172,27 @@ func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 		s.Running("near")
 		local, errs := s.startPortForward("far", ":echo", ":7001")
 		a, b := dialTCP(t, local["7000"]), dialTCP(t, local["7000"])
-		// A connection to a port without a listener fails by itself.
+		// A connection to a port without a listener fails alone.
 		refused := dialTCP(t, local["7001"])
 		if n, err := refused.Read(make([]byte, 1)); err == nil {
-			t.Errorf("%d bytes came from where nobody listens", n)
+			t.Errorf("got %d bytes from a port without a listener", n)
 		}
 		if !errs.Scan() || !strings.Contains(errs.Text(), "7001") || !strings.Contains(errs.Text(), "refused") {
-			t.Errorf("it says %q", errs.Text())
+			t.Errorf("got error line %q", errs.Text())
 		}
-		// One that is reset does not touch the others.
+		// A connection reset does not affect other connections.
 		if err := a.SetLinger(0); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprint(a, "gone")
+		fmt.Fprint(a, "reset")
 		a.Close()
 		data := strings.Repeat("0123456789", 100_000)
 		go func() {
 			_, _ = io.WriteString(b, data)
-			_ = b.CloseWrite() // half closed: the rest of the echo still comes
+			_ = b.CloseWrite() // half closed: the rest of the echo is still received
 		}()
 		if text, err := io.ReadAll(b); err != nil || string(text) != data {
-			t.Errorf("%d of %d bytes came back: %v", len(text), len(data), err)
+			t.Errorf("got %d of %d bytes: %v", len(text), len(data), err)
 		}
 		port := hostPort(s)
 		local, _ = s.startPortForward("near", ":"+port)
@@ -199,15 +200,15 @@ func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 		fmt.Fprint(c, "hello")
 		_ = c.CloseWrite()
 		if text, err := io.ReadAll(c); err != nil || string(text) != "hello" {
-			t.Errorf("from a pod on the host's network %q: %v", text, err)
+			t.Errorf("pod with hostNetwork: got %q: %v", text, err)
 		}
-		if out, err := s.Try("port-forward", "-n", s.ns, "nobody", "80"); err == nil || !strings.Contains(out, `pods "nobody" not found`) {
-			t.Errorf("no such pod: %v %s", err, out)
+		if out, err := s.Try("port-forward", "-n", s.ns, "missing", "80"); err == nil || !strings.Contains(out, `pods "missing" not found`) {
+			t.Errorf("unknown pod: %v %s", err, out)
 		}
 	})
 }
 
-// hostPort is a port that the nodes of the two containerds do not share.
+// hostPort returns a port that is different on the nodes of the two containerd versions.
 func hostPort(s *Namespace) string {
 	port := 20000 + os.Getpid()%10000
 	if s.Host.Version == hosts.Version2 {
@@ -216,12 +217,12 @@ func hostPort(s *Namespace) string {
 	return fmt.Sprint(port)
 }
 
-// forward runs port-forward until the test ends, and returns the local address
-// for each remote port and what it says of errors.
+// startPortForward runs berth port-forward until the test ends. It returns the local address of each
+// remote port and a scanner of stderr.
 func (s *Namespace) startPortForward(pod string, ports ...string) (map[string]string, *bufio.Scanner) {
 	t := s.t
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context()) // it is interrupted at the end
+	ctx := context.WithoutCancel(t.Context()) // the cleanup interrupts the command
 	cmd := s.Agent.Command(ctx, append([]string{"port-forward", "-n", s.ns, pod, "--address", "127.0.0.1"}, ports...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -239,11 +240,11 @@ func (s *Namespace) startPortForward(pod string, ports ...string) (map[string]st
 	for range ports {
 		if !lines.Scan() {
 			rest, _ := io.ReadAll(errs)
-			t.Fatalf("port-forward ended: %s", rest)
+			t.Fatalf("port-forward exited: %s", rest)
 		}
 		m := forwarding.FindStringSubmatch(lines.Text())
 		if m == nil {
-			t.Fatalf("port-forward says %q", lines.Text())
+			t.Fatalf("unexpected output of port-forward: %q", lines.Text())
 		}
 		local[m[2]] = m[1]
 	}
@@ -257,7 +258,7 @@ func (s *Namespace) startPortForward(pod string, ports ...string) (map[string]st
 		_ = cmd.Process.Signal(unix.SIGINT)
 		<-drained
 		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 130 {
-			t.Errorf("port-forward ends with %v", err)
+			t.Errorf("port-forward after SIGINT: got %v, want exit code 130", err)
 		}
 	})
 	return local, bufio.NewScanner(errs)
@@ -292,10 +293,10 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 		}
 		s.Berth("cp", "-n", s.ns, "-c", "c", src, "holds:/tmp/new")
 		if out := s.Exec("holds", "c", "sh", "-c", "cd /tmp/new && cat a.txt && readlink link && wc -c <deep/er/b && stat -c %a a.txt"); out != "onea.txt\n300000\n640\n" {
-			t.Errorf("in the container there is %q", out)
+			t.Errorf("files in the container: got %q", out)
 		}
 		s.Berth("cp", "-c", "c", filepath.Join(src, "a.txt"), s.ns+"/holds:/tmp/new/")
-		// Into a directory that is there: under the name it has.
+		// A copy to an existing directory keeps the base name.
 		target := filepath.Join(dir, "back")
 		if err := os.Mkdir(target, 0o755); err != nil {
 			t.Fatal(err)
@@ -305,9 +306,9 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 		s.contains("cp", out, `skipping symlink: "new/link"`, `skipping symlink: "new/evil" -> "/etc"`)
 		diff, err := exec.Command("diff", "-r", "--exclude=link", src, filepath.Join(target, "new")).CombinedOutput()
 		if err != nil {
-			t.Errorf("what came back differs: %s", diff)
+			t.Errorf("copied files differ: %s", diff)
 		}
-		// A link that lies in the target is not written through.
+		// cp does not follow a symlink in the target.
 		if err := os.WriteFile(filepath.Join(dir, "outside"), []byte("safe"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -316,16 +317,16 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 		}
 		s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new/a.txt", target)
 		if text := readFile(t, filepath.Join(dir, "outside")); text != "safe" {
-			t.Errorf("outside of the target there is %q", text)
+			t.Errorf("file outside the target: got %q, want \"safe\"", text)
 		}
 		if text := readFile(t, filepath.Join(target, "a.txt")); text != "one" {
-			t.Errorf("the copied file has %q", text)
+			t.Errorf("copied file: got %q, want \"one\"", text)
 		}
 		for want, args := range map[string][]string{
 			"No such file":                {"-c", "c", "holds:/no/such", target},
 			"must contain the tar binary": {"-c", "bare", "holds:/etc", target},
 			"no such file":                {"-c", "c", filepath.Join(dir, "nothing"), "holds:/tmp/x"},
-			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of it is not read
+			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of the input is not read
 		} {
 			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, want) {
 				t.Errorf("cp %v: %v %s, want %q", args, err, out, want)
@@ -334,7 +335,7 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 	})
 }
 
-// sparse makes a file of so many zeroes.
+// sparse creates a sparse file of the given size.
 func sparse(t *testing.T, path string, size int64) string {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
@@ -343,8 +344,8 @@ func sparse(t *testing.T, path string, size int64) string {
 	return path
 }
 
-// TestUnreadStdinDoesNotBlock has a command end, and a user lose
-// patience, while more input is on its way than anybody takes.
+// TestUnreadStdinDoesNotBlock checks that exec ends when the command exits or the user interrupts it,
+// although it has unread input.
 func TestUnreadStdinDoesNotBlock(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("full", "containers:\n"+sh("c", "", "sleep 1000"))
@@ -373,7 +374,7 @@ func TestUnreadStdinDoesNotBlock(t *testing.T) {
 				return err
 			case <-time.After(waitTimeout):
 				_ = cmd.Process.Kill()
-				t.Fatalf("%v did not end: %v", cmd.Args, <-done)
+				t.Fatalf("timeout: %v did not exit: %v", cmd.Args, <-done)
 				return nil
 			}
 		}
@@ -381,18 +382,18 @@ func TestUnreadStdinDoesNotBlock(t *testing.T) {
 		err := wait(cmd)
 		if code := cmd.ProcessState.ExitCode(); err == nil || !strings.Contains(output.String(), "enough") ||
 			code != 7 && !strings.Contains(output.String(), "no longer reads its input") {
-			t.Errorf("the command ends with %v: %s", err, output)
+			t.Errorf("got error %v, want exit code 7: %s", err, output)
 		}
-		cmd, output = run("sh", "-c", "echo begun > /tmp/begun; exec sleep 1000")
-		waitFor(t, "the command to begin", func() bool {
-			out, err := s.Try("exec", "-n", s.ns, "full", "--", "cat", "/tmp/begun")
-			return err == nil && strings.Contains(out, "begun")
+		cmd, output = run("sh", "-c", "echo started > /tmp/started; exec sleep 1000")
+		waitFor(t, "the command to start", func() bool {
+			out, err := s.Try("exec", "-n", s.ns, "full", "--", "cat", "/tmp/started")
+			return err == nil && strings.Contains(out, "started")
 		})
 		if err := cmd.Process.Signal(unix.SIGINT); err != nil {
 			t.Fatal(err)
 		}
 		if err := wait(cmd); err == nil {
-			t.Errorf("interrupted, it ends well: %s", output)
+			t.Errorf("exec succeeded after SIGINT: %s", output)
 		}
 	})
 }

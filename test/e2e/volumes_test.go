@@ -34,19 +34,19 @@ func TestEmptyDirOnDiskAndInMemory(t *testing.T) {
 		s.contains("stat", log, "/disk drwxrwxrwx 0:0", "/mem drwxrwxrwx 0:0")
 		for line := range strings.Lines(log) {
 			if f := strings.Fields(line); len(f) > 8 && f[4] == "/mem" && !strings.Contains(line, "tmpfs") {
-				t.Errorf("/mem is no tmpfs: %s", line)
+				t.Errorf("/mem is not a tmpfs: %s", line)
 			}
 		}
 		s.contains("the other container", s.WaitOutput("empty", "fills"), "shared", "No space left on device")
 		p := s.Running("empty")
 		dir := filepath.Join(s.Agent.RootDir, "pods", string(p.UID), "volumes", "kubernetes.io~empty-dir")
 		if readFile(t, filepath.Join(dir, "disk", "a")) != "shared" {
-			t.Error("the volume is not where the kubelet has it")
+			t.Error("the volume is not in the kubelet's directory")
 		}
 		s.Remove("empty")
 		s.WaitDeleted("empty")
 		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), string(p.UID)) {
-			t.Errorf("mounts of the pod are left (%v)", err)
+			t.Errorf("mounts of the pod remain (%v)", err)
 		}
 	})
 }
@@ -82,7 +82,7 @@ func TestHostPathTypes(t *testing.T) {
 		if fi, err := os.Stat(dir + "/made"); err != nil || !fi.Mode().IsRegular() {
 			t.Errorf("FileOrCreate: %v %v", fi, err)
 		}
-		// What is not there holds the pod up, says so, and is no obstacle once it is.
+		// A missing path blocks the pod and is reported. The pod starts when the path exists.
 		s.Pod("late", "volumes: [{name: v, hostPath: {path: "+dir+"/later, type: Directory}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		e := s.Event("late", "FailedMount: ")
 		s.contains("the event", e, dir+"/later", "v")
@@ -102,14 +102,14 @@ func TestContentVolumes(t *testing.T) {
 			- {name: cm, configMap: {name: cm, defaultMode: 0440}}
 			- {name: item, configMap: {name: cm, items: [{key: b, path: deep/er, mode: 0400}]}}
 			- {name: sec, secret: {secretName: sec}}
-			- {name: none, secret: {secretName: nobody, optional: true}}
+			- {name: none, secret: {secretName: missing, optional: true}}
 			- {name: info, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}, {path: name, fieldRef: {fieldPath: metadata.name}}, {path: cpu, resourceFieldRef: {containerName: c, resource: limits.cpu, divisor: 1m}}]}}
 			- name: all
 			  projected:
 			    sources:
 			    - {configMap: {name: cm, items: [{key: a, path: one/a}]}}
 			    - {secret: {name: sec, items: [{key: key, path: two/key}]}}
-			    - {configMap: {name: nobody, optional: true}}
+			    - {configMap: {name: missing, optional: true}}
 			    - {downwardAPI: {items: [{path: three/ns, fieldRef: {fieldPath: metadata.namespace}}]}}
 			containers:
 			`+box("c", "resources: {limits: {cpu: 250m}}, volumeMounts: [{name: cm, mountPath: /cm}, {name: item, mountPath: /item}, {name: sec, mountPath: /sec}, {name: none, mountPath: /none}, {name: info, mountPath: /info}, {name: all, mountPath: /all}]",
@@ -121,7 +121,7 @@ func TestContentVolumes(t *testing.T) {
 			"\nalpha\n", "\nbeta\n", "\nhidden\n", `app="x"`, "\ncontent\n", "\n250\n", "\n"+s.ns+"\n")
 		for line := range strings.Lines(log) {
 			if f := strings.Fields(line); len(f) > 8 && f[4] == "/sec" && !strings.Contains(line, "tmpfs") {
-				t.Errorf("the secret is on a disk: %s", line)
+				t.Errorf("the secret volume is not a tmpfs: %s", line)
 			}
 		}
 	})
@@ -140,15 +140,15 @@ func TestScenario08_ConfigMapChangeReachesFile(t *testing.T) {
 		start := time.Now()
 		s.Put("cm", configMap("cm", "word: second"))
 		s.WaitLog("reads", "c", "second")
-		t.Logf("seen after %s", time.Since(start))
+		t.Logf("the container observed the change after %s", time.Since(start))
 		if got := readFile(t, file); got != "second" {
-			t.Errorf("on the host: %q", got)
+			t.Errorf("file on the host: got %q, want \"second\"", got)
 		}
 		if got := s.Exec("reads", "c", "/bin/testbox", "cat", "/v/word", ",", "print", ",", "cat", "/fixed"); got != "second\nfirst" {
-			t.Errorf("by exec: %q, and through a subPath, which never changes", got)
+			t.Errorf("files in the container: got %q, want \"second\" and an unchanged subPath \"first\"", got)
 		}
 		if p := s.Get("reads"); p.UID != before.UID || status(p, "c").RestartCount != 0 {
-			t.Error("the change restarted something")
+			t.Error("the change replaced or restarted the pod")
 		}
 	})
 }
@@ -162,7 +162,7 @@ func TestPodWaitsForMissingConfigMap(t *testing.T) {
 		s.contains("the event", s.Event("volume", "FailedMount: "), "later", "not found")
 		s.waitWhy("volume", "later", "not found")
 		s.waitWhy("env", "later", "not found")
-		// The map without the key is another matter.
+		// A ConfigMap without the key has another message.
 		s.Put("later", configMap("later", "y: other"))
 		p = s.Wait("env", "missing a key", func(p *corev1.Pod) bool {
 			w := status(p, "c").State.Waiting
@@ -185,7 +185,7 @@ func TestSubPathsReadOnlyAndFSGroup(t *testing.T) {
 			"stat /all /m", "id", "write /one/f 1", "write /expr/g 2", "stat /all/a/b/f /all/x-sub/g", end, "write /ro/h 3"))
 		log := s.WaitOutput("sub", "c")
 		s.contains("inside", log, "/all dgrwxrwxrwx 0:4321", "/m dgrwxrwxrwx 0:4321", "uid=1234", "4321", "/all/a/b/f -rw-r--r-- 1234:4321", "/all/x-sub/g -rw")
-		s.contains("a write to what is read-only", s.WaitLog("sub", "c", "/ro/h"), "read-only file system")
+		s.contains("a write to a read-only mount", s.WaitLog("sub", "c", "/ro/h"), "read-only file system")
 	})
 }
 
@@ -195,8 +195,8 @@ func TestSubPathStaysInVolume(t *testing.T) {
 		if err := os.Symlink("/etc", dir+"/out"); err != nil {
 			t.Fatal(err)
 		}
-		s.Pod("sly", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v, subPath: out}]", "ls /v", end, "sleep"))
-		p := s.Wait("sly", "refused", func(p *corev1.Pod) bool {
+		s.Pod("escape", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v, subPath: out}]", "ls /v", end, "sleep"))
+		p := s.Wait("escape", "refused", func(p *corev1.Pod) bool {
 			w := status(p, "c").State.Waiting
 			return w != nil && w.Reason != "ContainerCreating"
 		})
@@ -204,8 +204,8 @@ func TestSubPathStaysInVolume(t *testing.T) {
 	})
 }
 
-// After the documentation's page "Define Environment Variable Values Using An
-// Init Container": the container that uses the file does not mount it.
+// TestEnvFromFileOfInitContainer follows the documentation page "Define Environment Variable Values
+// Using An Init Container". The container that uses the file does not mount the volume.
 func TestEnvFromFileOfInitContainer(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		env := func(key, more string) string {
@@ -248,7 +248,7 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 		}
 		for _, m := range status(s.Get("possible"), "c").VolumeMounts {
 			if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly != want {
-				t.Errorf("the status of the mount is %+v, want %s", m, want)
+				t.Errorf("mount status: got %+v, want %s", m, want)
 			}
 		}
 		pod("enabled", "Enabled")
