@@ -40,7 +40,9 @@ func (s *Namespace) waitHTTP(url string) string {
 func TestPodRunsAndReportsStatus(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		start := time.Now().Truncate(time.Second)
-		firstTrue, events := map[string]int{}, 0 // in which watch event a condition first was True; one event may have several
+		// firstTrue has the number of the watch event in which a condition first was True. One event may
+		// change several conditions.
+		firstTrue, events := map[string]int{}, 0
 		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		s.Pod("web", `

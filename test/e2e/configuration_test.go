@@ -514,9 +514,11 @@ func TestUnsupportedHostIsRejected(t *testing.T) {
 		if !exists("/sys/fs/cgroup/cgroup.controllers") {
 			checkRejected("failCgroupV1", built.berth, map[string]any{"failCgroupV1": true})
 		}
-		checkRejected("tlsCipherSuites[0]", built.berth, map[string]any{"tlsCipherSuites": []string{"TLS_RSA_WITH_RC4_128_SHA"}})
+		checkRejected("tlsCipherSuites[0]", built.berth,
+			map[string]any{"tlsCipherSuites": []string{"TLS_RSA_WITH_RC4_128_SHA"}})
 		checkRejected("imageMaximumGCAge", built.berth, map[string]any{"imageMinimumGCAge": "2h", "imageMaximumGCAge": "1h"})
-		checkRejected("evictionSoft[nodefs.available]", built.berth, map[string]any{"evictionSoft": map[string]string{"nodefs.available": "50%"}})
+		checkRejected("evictionSoft[nodefs.available]", built.berth,
+			map[string]any{"evictionSoft": map[string]string{"nodefs.available": "50%"}})
 		checkRejected("staticPodURL", built.berth, map[string]any{"staticPodURL": "http://127.0.0.1/"})
 	})
 }

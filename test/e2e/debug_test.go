@@ -145,12 +145,12 @@ func (s *Namespace) hasContainer(name string) (bool, error) {
 // container. The kill interrupts some of the container starts.
 func TestRequestedChangesSurviveAgentRestart(t *testing.T) {
 	forEachNewNode(t, nodeOptions{}, func(t *testing.T, s *Namespace) {
-		s.Pod("keeps", "hostNetwork: true\nterminationGracePeriodSeconds: 3\ncontainers:\n"+box("slow", "", "ignore-term", "sleep")+box("b", "", "sleep"))
-		s.Running("keeps")
-		const debugContainers = 6
-		for i := range debugContainers {
+		s.Pod("target", "hostNetwork: true\nterminationGracePeriodSeconds: 3\ncontainers:\n"+box("slow", "", "ignore-term", "sleep")+box("b", "", "sleep"))
+		s.Running("target")
+		const count = 6
+		for i := range count {
 			name := fmt.Sprint("debug-", i)
-			cmd := s.Agent.Command(t.Context(), "debug", "-n", s.ns, "keeps", "--image", "busybox:1.36", "-c", name, "--", "sleep", "1000")
+			cmd := s.Agent.Command(t.Context(), "debug", "-n", s.ns, "target", "--image", "busybox:1.36", "-c", name, "--", "sleep", "1000")
 			if i == 0 {
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("debug: %v: %s", err, out)
@@ -164,21 +164,22 @@ func TestRequestedChangesSurviveAgentRestart(t *testing.T) {
 				}
 			}
 			s.KillAndRestartAgent()
-			s.Wait("keeps", "debugged by "+name, func(p *corev1.Pod) bool {
+			s.Wait("target", "debugged by "+name, func(p *corev1.Pod) bool {
 				statuses := p.Status.EphemeralContainerStatuses
 				return len(statuses) == i+1 && statuses[i].Name == name && statuses[i].State.Running != nil
 			})
 		}
-		s.Berth("restart", "-n", s.ns, "keeps/slow") // takes the whole grace period
+		s.Berth("restart", "-n", s.ns, "target/slow") // takes the whole grace period
 		s.KillAndRestartAgent()
-		p := s.Wait("keeps", "running with slow restarted", func(p *corev1.Pod) bool {
+		p := s.Wait("target", "running with slow restarted", func(p *corev1.Pod) bool {
 			return status(p, "slow").RestartCount == 1 && status(p, "slow").Ready && status(p, "b").Ready
 		})
 		if status(p, "b").RestartCount != 0 {
 			t.Error("b was restarted too")
 		}
 		statuses := p.Status.EphemeralContainerStatuses
-		if len(statuses) != debugContainers || slices.ContainsFunc(statuses, func(c corev1.ContainerStatus) bool { return c.State.Running == nil }) {
+		notRunning := func(c corev1.ContainerStatus) bool { return c.State.Running == nil }
+		if len(statuses) != count || slices.ContainsFunc(statuses, notRunning) {
 			t.Errorf("got ephemeral containers %v, want all running", statuses)
 		}
 	})

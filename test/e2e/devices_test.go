@@ -71,7 +71,8 @@ func TestDevicePlugin(t *testing.T) {
 		}
 		// All devices are allocated: the third pod waits until one is free.
 		s.Pod("three", "containers:\n"+box("c", nullDevices(1), "sleep"))
-		s.waitExplanation("three", "OutOf"+nullDevice, "Node didn't have enough resource: "+nullDevice+", requested: 1, used: 2, capacity: 2")
+		s.waitExplanation("three", "OutOf"+nullDevice,
+			"Node didn't have enough resource: "+nullDevice+", requested: 1, used: 2, capacity: 2")
 		s.Remove("two")
 		s.Running("three")
 		if got := s.allocatedDevice("three"); got != "null-1" {
@@ -142,7 +143,7 @@ func TestDevicesAcrossAgentRestarts(t *testing.T) {
 			return status(p, "c").RestartCount > 0 && status(p, "c").State.Running != nil
 		})
 		if got := s.allocatedDevice("crashes"); got != allocated["crashes"] {
-			t.Errorf("device after the restart: want %s, got %s", allocated["crashes"], got)
+			t.Errorf("device after the restart: got %s, want %s", got, allocated["crashes"])
 		}
 		s.Pod("new", "containers:\n"+box("c", nullDevices(1), "sleep"))
 		s.waitExplanation("new", "OutOf"+nullDevice, "requested: 1, used: 2, capacity: 2")

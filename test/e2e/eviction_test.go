@@ -21,7 +21,7 @@ func TestScenario29_PodOverEmptyDirLimitIsEvicted(t *testing.T) {
 			volumes:
 			- {name: data, emptyDir: {sizeLimit: 5Mi}}
 			containers:
-			`+sh("deaf", "", "trap '' TERM; while :; do sleep 0.1; done")+`
+			`+sh("ignores-term", "", "trap '' TERM; while :; do sleep 0.1; done")+`
 			`+box("fills", mount, "fill /data/x 20", "sleep")) // starts last, so both containers have run at the eviction
 		s.Put("full", text)
 		s.Pod("fits", "volumes:\n- {name: data, emptyDir: {sizeLimit: 64Mi}}\ncontainers:\n"+box("fills", mount, "fill /data/x 20", "sleep"))
@@ -32,7 +32,7 @@ func TestScenario29_PodOverEmptyDirLimitIsEvicted(t *testing.T) {
 			if p.Status.Reason != "Evicted" || p.Status.Message != message || condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
 				t.Errorf("reason %q, message %q: %s", p.Status.Reason, p.Status.Message, brief(p))
 			}
-			if status(p, "fills").State.Terminated == nil || status(p, "deaf").State.Terminated == nil {
+			if status(p, "fills").State.Terminated == nil || status(p, "ignores-term").State.Terminated == nil {
 				t.Errorf("not all containers are terminated: %s", brief(p))
 			}
 		}
@@ -115,7 +115,7 @@ func TestScenario29_ContainerStorageLimits(t *testing.T) {
 		}
 		containers, pods := evictions("ephemeralcontainerfs.limit"), evictions("ephemeralpodfs.limit")
 		s.Pod("layer", "containers:\n"+box("writes", limit(5), "fill /x 12", "sleep")+box("other", limit(50), "sleep"))
-		s.Pod("logs", "containers:\n"+sh("talks", limit(3), "yes 'a line that is long enough to fill the log of a container soon' | head -c 6000000; sleep 3600")+box("other", limit(50), "sleep"))
+		s.Pod("logs", "containers:\n"+sh("logs", limit(3), "yes 'a line that is long enough to fill the log of a container soon' | head -c 6000000; sleep 3600")+box("other", limit(50), "sleep"))
 		s.Pod("whole", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
 			box("writes", limit(12)+", volumeMounts: [{name: data, mountPath: /data}]", "fill /data/x 12", "fill /x 6", "sleep")+box("other", limit(3), "sleep"))
 		s.Pod("fits", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
@@ -123,7 +123,7 @@ func TestScenario29_ContainerStorageLimits(t *testing.T) {
 		s.WaitOutput("fits", "writes")
 		for name, message := range map[string]string{
 			"layer": `Container writes exceeded its local ephemeral storage limit "5Mi". `,
-			"logs":  `Container talks exceeded its local ephemeral storage limit "3Mi". `,
+			"logs":  `Container logs exceeded its local ephemeral storage limit "3Mi". `,
 			"whole": "Pod ephemeral local storage usage exceeds the total limit of containers 15Mi. ",
 		} {
 			p := s.Phase(name, corev1.PodFailed)

@@ -103,8 +103,8 @@ func TestMountPropagation(t *testing.T) {
 		}
 		s.Pod("propagates", "volumes: [{name: v, hostPath: {path: "+dir+", type: Directory}}]\ncontainers:\n"+
 			// First, because an rbind mount includes the mounts that exist when the container is created.
-			box("alone", mount("None"), "ls /v", end, "sleep")+
-			box("sees", mount("HostToContainer"), "await /v/host/here", "await /v/pod/here", "cat /v/host/here", end, "sleep")+
+			box("private", mount("None"), "ls /v", end, "sleep")+
+			box("observes", mount("HostToContainer"), "await /v/host/here", "await /v/pod/here", "cat /v/host/here", end, "sleep")+
 			sh("makes", mount("Bidirectional")+", securityContext: {privileged: true}", "mount -t tmpfs made /v/pod && touch /v/pod/here && echo --end--; sleep 1000"))
 		s.Running("propagates")
 		s.WaitOutput("propagates", "makes")
@@ -117,10 +117,10 @@ func TestMountPropagation(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(onHost, "here"), []byte("from the host\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		s.hasLines(s.WaitOutput("propagates", "sees"), "from the host")
-		s.contains("directory without propagation", s.WaitOutput("propagates", "alone"), "host d", "pod d")
+		s.hasLines(s.WaitOutput("propagates", "observes"), "from the host")
+		s.contains("directory without propagation", s.WaitOutput("propagates", "private"), "host d", "pod d")
 		for _, d := range []string{"/v/host", "/v/pod"} {
-			if out := s.Exec("propagates", "alone", "/bin/testbox", "ls", d); strings.Contains(out, "here") {
+			if out := s.Exec("propagates", "private", "/bin/testbox", "ls", d); strings.Contains(out, "here") {
 				t.Errorf("mount at %s is visible in a container without propagation", d)
 			}
 		}

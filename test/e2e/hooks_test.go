@@ -117,7 +117,9 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 		}
 		s.Remove("fails")
 		s.Remove("hangs")
-		waitFor(t, "the preStop hook of hangs to run", func() bool { return strings.Contains(readFile(t, dir+"/log"), "hang\n") })
+		waitFor(t, "the preStop hook of hangs to run", func() bool {
+			return strings.Contains(readFile(t, dir+"/log"), "hang\n")
+		})
 		s.waitWhy("hangs", "preStop")
 		s.WaitDeleted("fails")
 		s.WaitDeleted("hangs") // the command itself runs longer than the timeout
@@ -135,7 +137,7 @@ func TestPreStopSleeps(t *testing.T) {
 		}
 		s.Pod("sleeps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+container("none", 0)+container("three", 3))
 		s.Running("sleeps")
-		waitFor(t, "both containers to trap SIGTERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
+		waitFor(t, "containers to trap SIGTERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
 		deletedAt := time.Now()
 		s.Remove("sleeps")
 		s.Wait("sleeps", "running with container none terminated", func(p *corev1.Pod) bool { return status(p, "none").State.Terminated != nil })
@@ -147,7 +149,8 @@ func TestPreStopSleeps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if delay := f.ModTime().Sub(deletedAt); delay < 3*time.Second-10*time.Millisecond { // file times have the granularity of a kernel tick
+		// File times have the granularity of a kernel tick.
+		if delay := f.ModTime().Sub(deletedAt); delay < 3*time.Second-10*time.Millisecond {
 			t.Errorf("SIGTERM was sent %s after the deletion, want at least 3s", delay)
 		}
 	})

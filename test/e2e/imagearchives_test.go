@@ -113,9 +113,13 @@ func TestImageArchivesAreImported(t *testing.T) {
 		s.Waiting("never", "c", "ErrImageNeverPull")
 		s.Waiting("lazy", "c", "ImagePullBackOff")
 
-		bad := s.putArchive("bad.tar", func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("none", 500)), 0o644) })
+		bad := s.putArchive("bad.tar", func(path string) error {
+			return os.WriteFile(path, []byte(strings.Repeat("none", 500)), 0o644)
+		})
 		a := s.putArchive("saved.tar.gz", dockerArchive(saved, s.labeledImage(s.ns+"saved")))
-		b := s.putArchive("layout.tar", func(path string) error { return images.Write(path, layout, s.labeledImage(s.ns+"layout")) })
+		b := s.putArchive("layout.tar", func(path string) error {
+			return images.Write(path, layout, s.labeledImage(s.ns+"layout"))
+		})
 		s.Running("never")
 		s.Running("lazy")
 		s.waitArchive(a, "imported")

@@ -101,7 +101,9 @@ func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Namespace) {
 		s.Pod("before", "containers:\n"+box("c", "", "sleep"))
 		id := status(s.Running("before"), "c").ContainerID
-		big := map[string]string{"packed": s.pushIncompressibleImage("packed", 48), "unpacked": s.pushIncompressibleImage("unpacked", 24)}
+		big := map[string]string{
+			"packed": s.pushIncompressibleImage("packed", 48), "unpacked": s.pushIncompressibleImage("unpacked", 24),
+		}
 		_, size := s.imageDiskUsage()
 		release := s.fillImageDisk(size - 36<<20)
 

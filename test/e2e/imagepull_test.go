@@ -150,7 +150,7 @@ func pullSecret(name, password string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\ntype: kubernetes.io/dockerconfigjson\ndata: {.dockerconfigjson: %s}\n", name, config)
 }
 
-func refusedPull(p *corev1.Pod) bool {
+func pullFailed(p *corev1.Pod) bool {
 	w := status(p, "c").State.Waiting
 	return w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff")
 }
@@ -167,14 +167,16 @@ func TestPrivateImageRequiresCredentials(t *testing.T) {
 		pulled := s.Private.Counts(repo)
 		s.Put("no-credentials", pod("bare", "", "IfNotPresent")+"---\n"+pod("never", "", "Never")+"---\n"+
 			pullSecret("guessed", "guess")+"---\n"+pod("guesser", "imagePullSecrets: [{name: guessed}]", "IfNotPresent"))
-		s.Wait("bare", "refused", refusedPull)
-		s.Wait("guesser", "refused", refusedPull)
+		s.Wait("bare", "failing to pull", pullFailed)
+		s.Wait("guesser", "failing to pull", pullFailed)
 		p := s.Waiting("never", "c", "ErrImageNeverPull")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "is not present with pull policy of Never")
 		// A pod with the same credentials needs no pull, whatever the name of its Secret.
-		s.Put("same-credentials", pullSecret("copy", privatePassword)+"---\n"+pod("same-credentials", "imagePullSecrets: [{name: copy}]", "IfNotPresent"))
+		s.Put("same-credentials", pullSecret("copy", privatePassword)+"---\n"+
+			pod("same-credentials", "imagePullSecrets: [{name: copy}]", "IfNotPresent"))
 		s.Running("same-credentials")
-		s.Event("same-credentials", `Pulled: Container image "`+image+`" already present on machine and can be accessed by the pod`)
+		s.Event("same-credentials",
+			`Pulled: Container image "`+image+`" already present on machine and can be accessed by the pod`)
 		if n := s.Private.Counts(repo); n.Blobs != pulled.Blobs {
 			t.Errorf("the image was pulled again: %+v, then %+v", pulled, n)
 		}
@@ -183,7 +185,7 @@ func TestPrivateImageRequiresCredentials(t *testing.T) {
 		s.WaitDeleted("bare")
 		s.KillAndRestartAgent()
 		s.Put("later", pod("later", "", "IfNotPresent"))
-		s.Wait("later", "refused", refusedPull)
+		s.Wait("later", "failing to pull", pullFailed)
 		s.Put("later", pullSecret("new", privatePassword)+"---\n"+pod("later2", "imagePullSecrets: [{name: new}]", "Never"))
 		s.Running("later2")
 	})
@@ -200,7 +202,7 @@ func TestPullSecretsFromFiles(t *testing.T) {
 		s.Put("none", pod("none", "no-key"))
 		s.Running("valid")
 		for _, name := range []string{"wrong", "none"} {
-			p := s.Wait(name, "refused", refusedPull)
+			p := s.Wait(name, "failing to pull", pullFailed)
 			if n := s.Private.Counts(s.ns + "/" + name); n.Unauthorized == 0 || n.Blobs != 0 {
 				t.Errorf("%s: %+v", name, n)
 			}

@@ -96,7 +96,8 @@ func (s *Namespace) checkRotatedLogs(pod string) {
 	if len(all) != 4001 || all[0] != "line 1" || all[4000] != "last line" {
 		t.Errorf("logs -p: got %d lines, from %q to %q", len(all), all[0], all[len(all)-1])
 	}
-	if lastLines := previous("--tail", "3500"); len(lastLines) != 3500 || lastLines[0] != "line 502" || lastLines[3499] != "last line" {
+	lastLines := previous("--tail", "3500")
+	if len(lastLines) != 3500 || lastLines[0] != "line 502" || lastLines[3499] != "last line" {
 		t.Errorf("--tail 3500: got %d lines, from %q", len(lastLines), lastLines[0])
 	}
 	var stamped, since []string
@@ -148,7 +149,7 @@ func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, kind := range []string{"pod_logs", "container_logs", "container"} { // counted at the end of a garbage collection
+		for _, kind := range []string{"pod_logs", "container_logs", "container"} { // counted when a collection ends
 			s.waitMetric(`berth_garbage_collected_total{kind="`+kind+`"}`, atLeast(1))
 		}
 	})

@@ -192,9 +192,10 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 		maps.Copy(config, extra)
 	}
 	n.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: built.berth, Host: n.Host, Config: config, BerthConfig: o.Berth, Nodefs: o.Nodefs, DetectNodeIPs: o.LAN != nil,
-		ExtraArgs: append([]string{"--node-labels", "zone=a,disk=ssd"}, o.Args...),
-		Env:       []string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
+		Binary: built.berth, Host: n.Host, Config: config, BerthConfig: o.Berth, Nodefs: o.Nodefs,
+		DetectNodeIPs: o.LAN != nil,
+		ExtraArgs:     append([]string{"--node-labels", "zone=a,disk=ssd"}, o.Args...),
+		Env:           []string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 	})
 	if err != nil {
 		return n, err

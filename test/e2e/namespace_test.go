@@ -97,11 +97,13 @@ func newNode(t *testing.T, v hosts.Version, o nodeOptions) *Namespace {
 
 // newNamespace returns a namespace for a test. The cleanup of the test deletes its pods.
 func (n *Node) newNamespace(t *testing.T) *Namespace {
-	name := nonNameChars.ReplaceAllString(strings.ToLower(strings.TrimPrefix(strings.Split(t.Name(), "/")[0], "Test")), "-")
+	name := strings.ToLower(strings.TrimPrefix(strings.Split(t.Name(), "/")[0], "Test"))
+	name = nonNameChars.ReplaceAllString(name, "-")
 	if len(name) > 40 {
 		name = name[:40]
 	}
-	s := &Namespace{Node: n, t: t, ns: fmt.Sprintf("%s-%d", strings.Trim(name, "-"), namespaceCount.Add(1)), files: map[string]bool{}}
+	ns := fmt.Sprintf("%s-%d", strings.Trim(name, "-"), namespaceCount.Add(1))
+	s := &Namespace{Node: n, t: t, ns: ns, files: map[string]bool{}}
 	// Cleanups run in reverse order, so the first call of TempDir makes its directory outlive the
 	// pods. Otherwise the runtime would create the hostPath directories again.
 	_ = t.TempDir()
@@ -150,13 +152,13 @@ func (s *Namespace) logDiagnostics() {
 		s.t.Log(err)
 		return
 	}
-	var log strings.Builder
+	var agentLog strings.Builder
 	for line := range strings.Lines(s.Agent.Log()) {
 		if strings.Contains(line, s.ns) {
-			log.WriteString(line)
+			agentLog.WriteString(line)
 		}
 	}
-	s.t.Logf("agent log:\n%s", tail(log.String(), 6000))
+	s.t.Logf("agent log:\n%s", tail(agentLog.String(), 6000))
 	// Last, where a reader looks first.
 	for _, p := range list.Items {
 		if condition(&p, corev1.PodReady) == corev1.ConditionTrue {
@@ -282,10 +284,10 @@ func sh(name, more, script string) string {
 	return fmt.Sprintf("- {name: %s, image: 'busybox:1.36', command: [sh, -c, %q]%s}\n", name, script, more)
 }
 
-// watch watches the test's pods until done returns true. now is nil until the watch is synced.
-func (s *Namespace) watch(ctx context.Context, done func(e nodeapi.PodEvent, current map[string]*corev1.Pod) bool) error {
+// watch watches the test's pods until done returns true. pods is nil until the watch is synced.
+func (s *Namespace) watch(ctx context.Context, done func(e nodeapi.PodEvent, pods map[string]*corev1.Pod) bool) error {
 	pods, synced, finished := map[string]*corev1.Pod{}, false, false
-	stop := errors.New("seen")
+	stop := errors.New("watch done")
 	err := s.Client.WatchPods(ctx, nodeapi.PodsRequest{Namespace: s.ns}, func(e nodeapi.PodEvent) error {
 		switch e.Type {
 		case nodeapi.Synced:

@@ -77,7 +77,9 @@ func TestNodeIsRenamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			previous := p
-			p = s.Wait("stays", "ready on node "+name, func(p *corev1.Pod) bool { return p.Spec.NodeName == name && podReady(p) })
+			p = s.Wait("stays", "ready on node "+name, func(p *corev1.Pod) bool {
+				return p.Spec.NodeName == name && podReady(p)
+			})
 			if p.UID == previous.UID || status(p, "c").RestartCount != 0 {
 				t.Errorf("on %s: %s %s", name, p.UID, brief(p))
 			}
@@ -137,7 +139,8 @@ func TestManyCrashingPods(t *testing.T) {
 	if os.Getenv("BERTH_TORTURE") != "" {
 		podCount = 110
 	}
-	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"maxPods": podCount + 1}}, func(t *testing.T, s *Namespace) {
+	options := nodeOptions{CNI: true, Config: map[string]any{"maxPods": podCount + 1}}
+	forEachNewNode(t, options, func(t *testing.T, s *Namespace) {
 		for i := range podCount {
 			s.Pod(fmt.Sprint("crash", i), "containers:\n"+box("c", "", "exit 3"))
 		}
@@ -148,7 +151,9 @@ func TestManyCrashingPods(t *testing.T) {
 		s.waitPods("crashing", podCount, crashing)
 		s.Pod("more", "containers:\n"+box("c", "readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep"))
 		more := s.Running("more")
-		s.waitPods("still crashing", podCount, func(p *corev1.Pod) bool { return crashing(p) && status(p, "c").RestartCount >= 4 })
+		s.waitPods("still crashing", podCount, func(p *corev1.Pod) bool {
+			return crashing(p) && status(p, "c").RestartCount >= 4
+		})
 		if p := s.Running("more"); p.UID != more.UID || status(p, "c").RestartCount != 0 {
 			t.Errorf("%s", brief(p))
 		}

@@ -144,13 +144,13 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 		}
 		s.Event("again", "Killing: Container c resize requires restart")
 
-		p = s.Wait("full", "refused", func(p *corev1.Pod) bool {
+		p = s.Wait("full", "reporting a failed resize", func(p *corev1.Pod) bool {
 			reason, _, _ := conditionOf(p, corev1.PodResizeInProgress)
 			return reason == corev1.PodReasonError
 		})
 		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message, "below current usage") || status(p, "c").ContainerID != id ||
 			status(p, "c").Resources.Limits.Memory().String() != "64Mi" {
-			t.Errorf("refused: %q %s", message, brief(p))
+			t.Errorf("failed resize: %q %s", message, brief(p))
 		}
 		apply("64Mi")
 		p = s.Wait("full", "restored", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizeInProgress); return !is })
@@ -217,12 +217,12 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 			}
 		}
 		apply("24Mi", "16Mi")
-		p := s.Wait("whole", "refused", func(p *corev1.Pod) bool {
+		p := s.Wait("whole", "reporting a failed resize", func(p *corev1.Pod) bool {
 			reason, _, _ := conditionOf(p, corev1.PodResizeInProgress)
 			return reason == corev1.PodReasonError
 		})
 		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message, "below current usage") || p.Status.Resources.Limits.Memory().String() != "96Mi" {
-			t.Errorf("refused: %q, %v", message, p.Status.Resources)
+			t.Errorf("failed resize: %q, %v", message, p.Status.Resources)
 		}
 		checkNotRestarted(p)
 		apply("96Mi", "48Mi")

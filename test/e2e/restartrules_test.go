@@ -9,24 +9,26 @@ import (
 
 func TestRestartRules(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		restartRule := "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]"
+		rule := "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]"
 		s.Pod("rule", "restartPolicy: Never\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
-			sh("c", "volumeMounts: [{name: v, mountPath: /v}], "+restartRule, "[ -e /v/x ] && exit 7; touch /v/x; exit 42"))
+			sh("c", "volumeMounts: [{name: v, mountPath: /v}], "+rule, "[ -e /v/x ] && exit 7; touch /v/x; exit 42"))
 		p := s.Phase("rule", corev1.PodFailed)
 		if c := status(p, "c"); c.RestartCount != 1 || c.State.Terminated.ExitCode != 7 || c.LastTerminationState.Terminated.ExitCode != 42 {
 			t.Errorf("rule: %s", brief(p))
 		}
 		// NotIn matches what is not listed.
-		notInRule := "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: NotIn, values: [0, 7]}}]"
+		notIn := "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: NotIn, values: [0, 7]}}]"
 		s.Pod("not", "restartPolicy: Never\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
-			sh("c", "volumeMounts: [{name: v, mountPath: /v}], "+notInRule, "[ -e /v/x ] && exit 7; touch /v/x; exit 42")+
-			box("well", notInRule, "exit"))
+			sh("c", "volumeMounts: [{name: v, mountPath: /v}], "+notIn, "[ -e /v/x ] && exit 7; touch /v/x; exit 42")+
+			box("well", notIn, "exit"))
 		p = s.Phase("not", corev1.PodFailed)
 		if c := status(p, "c"); c.RestartCount != 1 || c.State.Terminated.ExitCode != 7 || c.LastTerminationState.Terminated.ExitCode != 42 || status(p, "well").RestartCount != 0 {
 			t.Errorf("not: %s", brief(p))
 		}
 		s.Pod("own", "restartPolicy: Always\nterminationGracePeriodSeconds: 1\ncontainers:\n"+box("once", "restartPolicy: Never", "exit 3")+box("stays", "", "sleep"))
-		p = s.Wait("own", "running with once terminated", func(p *corev1.Pod) bool { return status(p, "once").State.Terminated != nil })
+		p = s.Wait("own", "running with once terminated", func(p *corev1.Pod) bool {
+			return status(p, "once").State.Terminated != nil
+		})
 		if c := status(p, "once"); c.RestartCount != 0 || p.Status.Phase == corev1.PodFailed {
 			t.Errorf("own: %s", brief(p))
 		}

@@ -83,7 +83,8 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 		}
 		for _, name := range []string{"low", "ignores-term"} {
 			if terminations["high"].FinishedAt.Time.Before(terminations[name].FinishedAt.Time) {
-				t.Errorf("high terminated at %v, before %s at %v", terminations["high"].FinishedAt, name, terminations[name].FinishedAt)
+				t.Errorf("high terminated at %v, before %s at %v",
+					terminations["high"].FinishedAt, name, terminations[name].FinishedAt)
 			}
 		}
 		released()

@@ -98,7 +98,7 @@ func TestCommandAndArgsOverrideImage(t *testing.T) {
 			containers:
 			- {name: both, image: berth/testbox:1, command: [/bin/testbox, print, "cmd $(X)"], args: [and, args], workingDir: /tmp, env: [{name: X, value: x}]}
 			- {name: dir, image: berth/testbox:1, args: [pwd], workingDir: /home/app}
-			- {name: gone, image: berth/testbox:1, command: [/no/such/program]}
+			- {name: no-program, image: berth/testbox:1, command: [/no/such/program]}
 		`)
 		p := s.Phase("words", corev1.PodFailed)
 		if got := s.log("words", "both", false); got != "cmd x and args\n" {
@@ -107,9 +107,9 @@ func TestCommandAndArgsOverrideImage(t *testing.T) {
 		if got := s.log("words", "dir", false); got != "/home/app\n" {
 			t.Errorf("dir: %q", got)
 		}
-		x := status(p, "gone")
+		x := status(p, "no-program")
 		if x.State.Terminated == nil || x.State.Terminated.ExitCode != 128 && x.State.Terminated.ExitCode != 127 || !strings.Contains(x.State.Terminated.Message, "/no/such/program") {
-			t.Errorf("gone: %+v", x.State)
+			t.Errorf("no-program: %+v", x.State)
 		}
 		s.Event("words", "Failed: ")
 	})
@@ -266,7 +266,7 @@ func TestSeccomp(t *testing.T) {
 			t.Errorf("Localhost: %s", log)
 		}
 		s.Pod("missing", "containers:\n"+box("c", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: profiles/none.json}}", "sleep"))
-		p := s.Wait("missing", "refused", func(p *corev1.Pod) bool {
+		p := s.Wait("missing", "failing to create", func(p *corev1.Pod) bool {
 			w := status(p, "c").State.Waiting
 			return w != nil && strings.HasPrefix(w.Reason, "Create")
 		})

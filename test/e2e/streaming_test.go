@@ -276,8 +276,8 @@ func dialTCP(t *testing.T, address string) *net.TCPConn {
 
 func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("holds", "containers:\n"+sh("c", "", "sleep 1000")+box("bare", "", "sleep"))
-		s.Running("holds")
+		s.Pod("files", "containers:\n"+sh("c", "", "sleep 1000")+box("bare", "", "sleep"))
+		s.Running("files")
 		dir := t.TempDir()
 		src := filepath.Join(dir, "src")
 		for name, text := range map[string]string{"a.txt": "one", "deep/er/b": strings.Repeat("x", 300_000)} {
@@ -291,18 +291,18 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 		if err := os.Symlink("a.txt", filepath.Join(src, "link")); err != nil {
 			t.Fatal(err)
 		}
-		s.Berth("cp", "-n", s.ns, "-c", "c", src, "holds:/tmp/new")
-		if out := s.Exec("holds", "c", "sh", "-c", "cd /tmp/new && cat a.txt && readlink link && wc -c <deep/er/b && stat -c %a a.txt"); out != "onea.txt\n300000\n640\n" {
+		s.Berth("cp", "-n", s.ns, "-c", "c", src, "files:/tmp/new")
+		if out := s.Exec("files", "c", "sh", "-c", "cd /tmp/new && cat a.txt && readlink link && wc -c <deep/er/b && stat -c %a a.txt"); out != "onea.txt\n300000\n640\n" {
 			t.Errorf("files in the container: got %q", out)
 		}
-		s.Berth("cp", "-c", "c", filepath.Join(src, "a.txt"), s.ns+"/holds:/tmp/new/")
+		s.Berth("cp", "-c", "c", filepath.Join(src, "a.txt"), s.ns+"/files:/tmp/new/")
 		// A copy to an existing directory keeps the base name.
 		target := filepath.Join(dir, "back")
 		if err := os.Mkdir(target, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		s.Exec("holds", "c", "sh", "-c", "ln -s /etc /tmp/new/evil")
-		out := s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new", target)
+		s.Exec("files", "c", "sh", "-c", "ln -s /etc /tmp/new/evil")
+		out := s.Berth("cp", "-n", s.ns, "-c", "c", "files:/tmp/new", target)
 		s.contains("cp", out, `skipping symlink: "new/link"`, `skipping symlink: "new/evil" -> "/etc"`)
 		diff, err := exec.Command("diff", "-r", "--exclude=link", src, filepath.Join(target, "new")).CombinedOutput()
 		if err != nil {
@@ -315,7 +315,7 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 		if err := os.Symlink("../outside", filepath.Join(target, "a.txt")); err != nil {
 			t.Fatal(err)
 		}
-		s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new/a.txt", target)
+		s.Berth("cp", "-n", s.ns, "-c", "c", "files:/tmp/new/a.txt", target)
 		if text := readFile(t, filepath.Join(dir, "outside")); text != "safe" {
 			t.Errorf("file outside the target: got %q, want \"safe\"", text)
 		}
@@ -323,10 +323,10 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 			t.Errorf("copied file: got %q, want \"one\"", text)
 		}
 		for want, args := range map[string][]string{
-			"No such file":                {"-c", "c", "holds:/no/such", target},
-			"must contain the tar binary": {"-c", "bare", "holds:/etc", target},
-			"no such file":                {"-c", "c", filepath.Join(dir, "nothing"), "holds:/tmp/x"},
-			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of the input is not read
+			"No such file":                {"-c", "c", "files:/no/such", target},
+			"must contain the tar binary": {"-c", "bare", "files:/etc", target},
+			"no such file":                {"-c", "c", filepath.Join(dir, "nothing"), "files:/tmp/x"},
+			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "files:/proc/"}, // most of the input is not read
 		} {
 			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, want) {
 				t.Errorf("cp %v: %v %s, want %q", args, err, out, want)

@@ -196,7 +196,7 @@ func TestSubPathStaysInVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Pod("escape", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v, subPath: out}]", "ls /v", end, "sleep"))
-		p := s.Wait("escape", "refused", func(p *corev1.Pod) bool {
+		p := s.Wait("escape", "failing to create", func(p *corev1.Pod) bool {
 			w := status(p, "c").State.Waiting
 			return w != nil && w.Reason != "ContainerCreating"
 		})
@@ -256,7 +256,7 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 			s.contains("a write", s.WaitLog("enabled", "c", "/v/x"), "read-only file system")
 			return
 		}
-		p := s.Wait("enabled", "refused", func(p *corev1.Pod) bool {
+		p := s.Wait("enabled", "failing to create", func(p *corev1.Pod) bool {
 			w := status(p, "c").State.Waiting
 			return w != nil && strings.HasPrefix(w.Reason, "CreateContainer")
 		})
