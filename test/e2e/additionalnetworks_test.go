@@ -53,20 +53,23 @@ func TestPodHasRequestedNetworks(t *testing.T) {
 		s.Running("short")
 		long := s.Running("long")
 		s.hasLines(s.WaitOutput("long", "c"), staticIP+"/24")
-		s.contains("the MAC address", s.Exec("long", "c", "/bin/testbox", "cat", "/sys/class/net/net1/address"), "02:00:00:00:07:77")
+		s.contains("the MAC address", s.Exec("long", "c", "/bin/testbox", "cat", "/sys/class/net/net1/address"),
+			"02:00:00:00:07:77")
 		s.Exec("short", "c", "/bin/testbox", "cat", "/sys/class/net/data0/address")
 		var networks []struct {
 			Name, Interface, MAC string
 			IPs                  []string
 			Default              bool
 		}
-		if err := json.Unmarshal([]byte(s.Get("long").Annotations["k8s.v1.cni.cncf.io/network-status"]), &networks); err != nil || len(networks) != 3 {
+		if err := json.Unmarshal([]byte(s.Get("long").Annotations["k8s.v1.cni.cncf.io/network-status"]),
+			&networks); err != nil || len(networks) != 3 {
 			t.Fatalf("%v: %v", err, s.Get("long").Annotations)
 		}
 		if d := networks[0]; !d.Default || d.Interface != "eth0" || len(d.IPs) != 1 || d.IPs[0] != long.Status.PodIP {
 			t.Errorf("status of the default network: got %+v, want IP %s", d, long.Status.PodIP)
 		}
-		if n := networks[1]; n.Name != s.ns+"/"+name || n.Interface != "net1" || n.MAC != "02:00:00:00:07:77" || len(n.IPs) != 1 || n.IPs[0] != staticIP {
+		if n := networks[1]; n.Name != s.ns+"/"+name || n.Interface != "net1" || n.MAC != "02:00:00:00:07:77" ||
+			len(n.IPs) != 1 || n.IPs[0] != staticIP {
 			t.Errorf("status of the first network: got %+v", n)
 		}
 		if n := networks[2]; n.Interface != "more" || len(n.IPs) != 1 {

@@ -97,15 +97,17 @@ func TestPodWaitsForResources(t *testing.T) {
 }
 
 // TestCriticalPodPreemptsOthers fills a node with pods of all three QoS classes. A critical pod
-// preempts only the smallest sufficient pod of the lowest QoS class.
+// preempts one sufficient pod of a lower QoS class and no other pod.
 func TestCriticalPodPreemptsOthers(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		allocatable := runtime.NumCPU() * 1000
 		cpu := func(m int) string { return fmt.Sprintf("resources: {requests: {cpu: %dm}}", m) }
 		s.Pod("besteffort", "containers:\n"+box("c", "", "sleep"))
-		s.Pod("guaranteed", "containers:\n"+box("c", fmt.Sprintf("resources: {limits: {cpu: %dm, memory: 64Mi}}", allocatable/2), "sleep"))
+		s.Pod("guaranteed", "containers:\n"+box("c", fmt.Sprintf("resources: {limits: {cpu: %dm, memory: 64Mi}}",
+			allocatable/2), "sleep"))
 		s.Pod("large", "containers:\n"+box("c", cpu(allocatable/4), "sleep"))
-		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(allocatable/8), "sleep"))
+		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+
+			box("c", cpu(allocatable/8), "sleep"))
 		for _, name := range []string{"besteffort", "guaranteed", "large", "small"} {
 			s.Running(name)
 		}

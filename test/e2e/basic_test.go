@@ -93,7 +93,8 @@ func TestPodRunsAndReportsStatus(t *testing.T) {
 		checkOrder("Initialized", "Ready")
 		c := status(p, "web")
 		if !c.Ready || c.Started == nil || !*c.Started || c.RestartCount != 0 || !strings.HasPrefix(c.ContainerID, "containerd://") ||
-			!strings.HasSuffix(c.Image, "berth/testbox:1") || !strings.Contains(c.ImageID, "sha256:") || c.State.Running.StartedAt.Time.Before(start) {
+			!strings.HasSuffix(c.Image, "berth/testbox:1") || !strings.Contains(c.ImageID, "sha256:") ||
+			c.State.Running.StartedAt.Time.Before(start) {
 			t.Errorf("container status: %+v", c)
 		}
 		for _, e := range []string{"Pulled: Container image \"berth/testbox:1\" already present on machine", "Created: ", "Started: "} {

@@ -110,10 +110,12 @@ func TestScenario37_DescribeWhyTimelineAndPlan(t *testing.T) {
 			`+box("main", "resources: {requests: {cpu: 10m, memory: 16Mi}}", "sleep")))
 		p := s.Running("web")
 		s.contains("describe", s.Berth("describe", "-n", s.ns, "web"),
-			"Name:", "web", "Namespace:", s.ns, "app=web", "Status:", "Running", p.Status.PodIP, "Init Containers:", "first", "Containers:", "main",
+			"Name:", "web", "Namespace:", s.ns, "app=web", "Status:", "Running", p.Status.PodIP, "Init Containers:", "first",
+			"Containers:", "main",
 			"berth/testbox:1", "Conditions:", "Ready", "Events:", "Pulled", "Created", "Started")
 		s.waitWhy("web", "web", "Running")
-		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "web"), "run sandbox", "RunPodSandbox", "start first", "start main", "StartContainer")
+		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "web"), "run sandbox", "RunPodSandbox", "start first",
+			"start main", "StartContainer")
 		var timeline nodeapi.Timeline
 		if err := json.Unmarshal([]byte(s.Berth("timeline", "-n", s.ns, "web", "-o", "json")), &timeline); err != nil {
 			t.Fatal(err)
@@ -149,18 +151,24 @@ func TestScenario37_DescribeWhyTimelineAndPlan(t *testing.T) {
 			containers:
 			`+box("main", "resources: {requests: {cpu: 10m, memory: 16Mi}}", "sleep"))
 		s.contains("plan of the same pod", plan(manifest), "unchanged")
-		s.contains("plan of a new image", plan(strings.ReplaceAll(manifest, "testbox:1", "testbox:user")), "would be updated in place", "StopContainer main")
-		s.contains("plan of a new command", plan(strings.ReplaceAll(manifest, "ready", "steady")), "would be replaced by a new pod",
+		s.contains("plan of a new image", plan(strings.ReplaceAll(manifest, "testbox:1", "testbox:user")),
+			"would be updated in place", "StopContainer main")
+		s.contains("plan of a new command", plan(strings.ReplaceAll(manifest, "ready", "steady")),
+			"would be replaced by a new pod",
 			"ending", "StopContainer main", "RemoveSandbox", "RunSandbox")
-		s.contains("plan of a resize", plan(strings.ReplaceAll(manifest, "memory: 16Mi", "memory: 17Mi")), "would be resized in place", "ResizeContainer main")
-		if out := plan(strings.ReplaceAll(manifest, "memory: 16Mi", "memory: 900Gi")); !strings.Contains(out, "would keep its current CPU and memory: Infeasible: ") || strings.Contains(out, "ResizeContainer") {
+		s.contains("plan of a resize", plan(strings.ReplaceAll(manifest, "memory: 16Mi", "memory: 17Mi")),
+			"would be resized in place", "ResizeContainer main")
+		if out := plan(strings.ReplaceAll(manifest, "memory: 16Mi", "memory: 900Gi")); !strings.Contains(out,
+			"would keep its current CPU and memory: Infeasible: ") || strings.Contains(out, "ResizeContainer") {
 			t.Errorf("plan of a resize beyond the node's capacity:\n%s", out)
 		}
-		s.contains("plan of a pod beyond the node's capacity", plan(podYAML("fresh", "", "containers:\n"+box("c", "resources: {requests: {cpu: 900}}", "sleep"))), "cpu")
+		s.contains("plan of a pod beyond the node's capacity",
+			plan(podYAML("fresh", "", "containers:\n"+box("c", "resources: {requests: {cpu: 900}}", "sleep"))), "cpu")
 		if s.Get("fresh") != nil {
 			t.Error("plan created a pod")
 		}
-		if out, err := s.Try("describe", "-n", s.ns, "missing"); err == nil || !strings.Contains(out, `pods "missing" not found`) {
+		if out, err := s.Try("describe", "-n", s.ns, "missing"); err == nil ||
+			!strings.Contains(out, `pods "missing" not found`) {
 			t.Errorf("describe of an unknown pod: %v %s", err, out)
 		}
 	})
@@ -208,7 +216,8 @@ func TestExecStreamsAndExitCode(t *testing.T) {
 		if err == nil || !strings.Contains(out, "no-such-program") {
 			t.Errorf("unknown program: %v %q", err, out)
 		}
-		if out, err := s.Try("exec", "-n", s.ns, "shell", "-c", "missing", "--", "true"); err == nil || !strings.Contains(out, "missing") {
+		if out, err := s.Try("exec", "-n", s.ns, "shell", "-c", "missing", "--", "true"); err == nil ||
+			!strings.Contains(out, "missing") {
 			t.Errorf("unknown container: %v %q", err, out)
 		}
 		s.checkExecTTY()
@@ -288,7 +297,8 @@ func TestLogsFollowAndSelectLines(t *testing.T) {
 		s.Pod("writes", `
 			volumes: [{name: gate, emptyDir: {}}]
 			containers:
-			`+box("c", "volumeMounts: [{name: gate, mountPath: /gate}]", "lines 5", "print careful", "await /gate/open", "print goodbye", "exit 3"))
+			`+box("c", "volumeMounts: [{name: gate, mountPath: /gate}]", "lines 5", "print careful", "await /gate/open",
+			"print goodbye", "exit 3"))
 		s.WaitLog("writes", "c", "careful")
 		if out := s.Berth("logs", "-n", s.ns, "writes", "--tail", "2"); out != "line 5\ncareful\n" {
 			t.Errorf("--tail 2: %q", out)
@@ -329,7 +339,8 @@ func TestLogsFollowAndSelectLines(t *testing.T) {
 		}
 		_ = cmd.Wait()
 		s.Wait("writes", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
-		if out := s.Berth("logs", "-p", "-n", s.ns, "writes"); !strings.HasSuffix(out, "goodbye\n") || strings.Count(out, "goodbye") != 1 {
+		if out := s.Berth("logs", "-p", "-n", s.ns, "writes"); !strings.HasSuffix(out, "goodbye\n") ||
+			strings.Count(out, "goodbye") != 1 {
 			t.Errorf("logs -p: %q", out)
 		}
 		if out, err := s.Try("logs", "-n", s.ns, "writes", "-c", "missing"); err == nil || !strings.Contains(out, "missing") {

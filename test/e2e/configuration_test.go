@@ -43,7 +43,8 @@ func newServingCert(t *testing.T) servingCert {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "node"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	dir := t.TempDir()
 	s := servingCert{certFile: filepath.Join(dir, "node.crt"), keyFile: filepath.Join(dir, "node.key")}
 	var keyDER []byte
@@ -169,8 +170,10 @@ func TestNodeConfiguration(t *testing.T) {
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			c := &configuredNode{cert: newServingCert(t), api: freePort(t), healthz: freePort(t), resolvConf: filepath.Join(t.TempDir(), "resolv.conf")}
-			if err := os.WriteFile(c.resolvConf, []byte("nameserver 192.0.2.53\nsearch node.example\noptions rotate\n"), 0o644); err != nil {
+			c := &configuredNode{cert: newServingCert(t), api: freePort(t), healthz: freePort(t),
+				resolvConf: filepath.Join(t.TempDir(), "resolv.conf")}
+			if err := os.WriteFile(c.resolvConf, []byte("nameserver 192.0.2.53\nsearch node.example\noptions rotate\n"),
+				0o644); err != nil {
 				t.Fatal(err)
 			}
 			ca := newClientCA(t)
@@ -179,9 +182,10 @@ func TestNodeConfiguration(t *testing.T) {
 					c.proxy.close()
 				}
 			})
-			c.Namespace = newNode(t, v, nodeOptions{CNI: true, Berth: map[string]any{"imageGCPeriod": "1s"}, ConfigForHost: func(h *hosts.Host) (map[string]any, error) {
-				return c.kubeletConfig(h, ca.file)
-			}})
+			c.Namespace = newNode(t, v, nodeOptions{
+				CNI: true, Berth: map[string]any{"imageGCPeriod": "1s"},
+				ConfigForHost: func(h *hosts.Host) (map[string]any, error) { return c.kubeletConfig(h, ca.file) },
+			})
 			c.Agent.LogsDir = c.logs
 			c.checkAgentProcess()
 			c.checkServing()
@@ -241,7 +245,8 @@ func (c *configuredNode) checkServing() {
 			c.t.Errorf("unexpected listener at %s", other)
 		}
 	}
-	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, "http://"+joinPort("127.0.0.2", c.healthz)+"/healthz", nil)
+	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet,
+		"http://"+joinPort("127.0.0.2", c.healthz)+"/healthz", nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -254,7 +259,8 @@ func (c *configuredNode) checkServing() {
 	tls12 := func(suite uint16) *tls.Config {
 		return &tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite}}
 	}
-	if _, err := dialTLS(c.t, api, tls12(tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256)); err == nil || !strings.Contains(err.Error(), "handshake failure") {
+	if _, err := dialTLS(c.t, api, tls12(tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256)); err == nil ||
+		!strings.Contains(err.Error(), "handshake failure") {
 		c.t.Errorf("cipher suite that is not configured: %v", err)
 	}
 	st, err := dialTLS(c.t, api, tls12(tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384))
@@ -276,8 +282,10 @@ func (c *configuredNode) checkReservedResources() {
 	envVar := func(name, divisor string) string {
 		return "{name: " + strings.ToUpper(name) + ", valueFrom: {resourceFieldRef: {resource: limits." + name + ", divisor: " + divisor + "}}}"
 	}
-	c.Pod("all", "containers:\n"+box("c", "env: ["+envVar("cpu", "1m")+", "+envVar("memory", "'1'")+"]", "env CPU", "env MEMORY", "cgroup", end, "sleep"))
-	c.hasLines(c.WaitOutput("all", "c"), strconv.Itoa(goruntime.NumCPU()*1000-250), strconv.FormatUint(memory.Total-(128+256+100)<<20, 10))
+	c.Pod("all", "containers:\n"+box("c", "env: ["+envVar("cpu", "1m")+", "+envVar("memory", "'1'")+"]", "env CPU",
+		"env MEMORY", "cgroup", end, "sleep"))
+	c.hasLines(c.WaitOutput("all", "c"), strconv.Itoa(goruntime.NumCPU()*1000-250),
+		strconv.FormatUint(memory.Total-(128+256+100)<<20, 10))
 	p := c.Running("all")
 	c.checkCgroup(p, "", "pids", "pids.max", "48") // below cgroupRoot
 	_, maxProcesses := node.Processes()
@@ -297,7 +305,8 @@ func (c *configuredNode) checkReservedResources() {
 func (c *configuredNode) checkDNS() {
 	c.Pod("names", "containers:\n"+box("c", "", "resolv", end, "sleep"))
 	c.Pod("host-names", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
-	c.hasLines(c.WaitOutput("names", "c"), "nameserver 10.96.7.7", "search "+c.ns+".svc.k8s.example svc.k8s.example k8s.example node.example")
+	c.hasLines(c.WaitOutput("names", "c"), "nameserver 10.96.7.7",
+		"search "+c.ns+".svc.k8s.example svc.k8s.example k8s.example node.example")
 	c.hasLines(c.WaitOutput("host-names", "c"), "nameserver 192.0.2.53", "search node.example", "options rotate")
 	// The name servers of the host change while berth runs, for example by DHCP.
 	if err := os.WriteFile(c.resolvConf, []byte("nameserver 192.0.2.54\n"), 0o644); err != nil {
@@ -429,7 +438,8 @@ func TestSoftEvictionThreshold(t *testing.T) {
 			}})
 			address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 			waitListening(t, address)
-			if _, err := dialTLS(t, address, &tls.Config{MaxVersion: tls.VersionTLS12}); err == nil || !strings.Contains(err.Error(), "protocol version") {
+			if _, err := dialTLS(t, address, &tls.Config{MaxVersion: tls.VersionTLS12}); err == nil ||
+				!strings.Contains(err.Error(), "protocol version") {
 				t.Errorf("TLS 1.2: %v", err)
 			}
 			if _, err := dialTLS(t, address, &tls.Config{}); err != nil {
@@ -470,7 +480,9 @@ func (s *Namespace) checkParallelPulls() {
 		}
 		return n
 	}
-	if err := hosts.WaitFor(s.t.Context(), "two parallel pulls", func() (bool, error) { return activePulls() == 2, nil }); err != nil {
+	if err := hosts.WaitFor(s.t.Context(), "two parallel pulls", func() (bool, error) {
+		return activePulls() == 2, nil
+	}); err != nil {
 		s.t.Fatal(err)
 	}
 	s.waitPullState("three", "0 pulls before it")
@@ -494,7 +506,8 @@ func TestUnsupportedHostIsRejected(t *testing.T) {
 		swaps, wrapped := filepath.Join(dir, "swaps"), filepath.Join(dir, "berth")
 		err = errors.Join(
 			os.WriteFile(swaps, []byte("Filename\tType\tSize\tUsed\tPriority\n/dev/sdz9 partition 1048572 0 -2\n"), 0o644),
-			hosts.WriteProgram(wrapped, "#!/bin/sh\nexec unshare -m sh -c 'mount --bind "+swaps+" /proc/swaps && exec \"$@\"' sh "+built.berth+" \"$@\"\n"))
+			hosts.WriteProgram(wrapped, "#!/bin/sh\nexec unshare -m sh -c 'mount --bind "+swaps+
+				" /proc/swaps && exec \"$@\"' sh "+built.berth+" \"$@\"\n"))
 		if err != nil {
 			t.Fatal(err)
 		}

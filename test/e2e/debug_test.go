@@ -42,7 +42,8 @@ func TestScenario24_RestartSkipsBackOff(t *testing.T) {
 			"pod stays has no container z": {"stays", "-c", "z"},
 			`pods "missing" not found`:     {"missing"},
 		} {
-			if out, err := s.Try(append([]string{"restart", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, want) {
+			if out, err := s.Try(append([]string{"restart", "-n", s.ns}, args...)...); err == nil ||
+				!strings.Contains(out, want) {
 				t.Errorf("restart %v: %v %s, want %q", args, err, out, want)
 			}
 		}
@@ -53,7 +54,8 @@ func TestDebugContainerSharesTargetProcesses(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("plain", "containers:\n"+box("app", "", "write /made here", "sleep"))
 		before := s.Running("plain")
-		out := s.Berth("debug", "-n", s.ns, "plain", "--image", "busybox:1.36", "--target", "app", "-c", "inspect", "--attach", "--",
+		out := s.Berth("debug", "-n", s.ns, "plain", "--image", "busybox:1.36", "--target", "app", "-c", "inspect",
+			"--attach", "--",
 			"sh", "-c", "cat /proc/1/cmdline | tr '\\0' ' '; cat /proc/1/root/made; hostname")
 		s.contains("debug", out, "testbox", "sleep", "here", "plain")
 		cmd := s.Agent.Command(t.Context(), "debug", "-i", "-q", "-n", s.ns, "plain", "--image", "busybox:1.36", "-c", "shell", "--", "sh")
@@ -76,7 +78,8 @@ func TestDebugContainerSharesTargetProcesses(t *testing.T) {
 			"--image is required": {},
 			"ErrImageNeverPull":   {"--image", "docker.io/library/none:1", "--image-pull-policy", "Never", "--attach"},
 		} {
-			if out, err := s.Try(append([]string{"debug", "-n", s.ns, "plain"}, args...)...); err == nil || !strings.Contains(out, want) {
+			if out, err := s.Try(append([]string{"debug", "-n", s.ns, "plain"}, args...)...); err == nil ||
+				!strings.Contains(out, want) {
 				t.Errorf("debug %v: %v %s, want %q", args, err, out, want)
 			}
 		}
@@ -90,7 +93,8 @@ func TestDebugProfiles(t *testing.T) {
 		s.Pod("capabilities", "containers:\n"+box("app", "", "sleep"))
 		s.Running("capabilities")
 		for profile, want := range map[string]string{"general": "19", "baseline": "", "netadmin": "12", "sysadmin": "12 19 21"} {
-			out := s.Berth("debug", "-q", "-n", s.ns, "capabilities", "--image", "busybox:1.36", "-c", profile, "--profile", profile, "--attach", "--",
+			out := s.Berth("debug", "-q", "-n", s.ns, "capabilities", "--image", "busybox:1.36", "-c", profile, "--profile",
+				profile, "--attach", "--",
 				"sh", "-c", "grep CapEff /proc/self/status")
 			var effective uint64
 			if _, err := fmt.Sscanf(out, "CapEff:\t%x", &effective); err != nil {
@@ -107,7 +111,8 @@ func TestDebugProfiles(t *testing.T) {
 			}
 		}
 		// The image runs as root, which this profile forbids.
-		if out, err := s.Try("debug", "-n", s.ns, "capabilities", "--image", "busybox:1.36", "-c", "restricted", "--profile", "restricted", "--attach", "--", "true"); err == nil || !strings.Contains(out, "CreateContainerConfigError") {
+		if out, err := s.Try("debug", "-n", s.ns, "capabilities", "--image", "busybox:1.36", "-c", "restricted", "--profile",
+			"restricted", "--attach", "--", "true"); err == nil || !strings.Contains(out, "CreateContainerConfigError") {
 			t.Errorf("restricted: %v %s", err, out)
 		}
 	})
@@ -145,12 +150,14 @@ func (s *Namespace) hasContainer(name string) (bool, error) {
 // container. The kill interrupts some of the container starts.
 func TestRequestedChangesSurviveAgentRestart(t *testing.T) {
 	forEachNewNode(t, nodeOptions{}, func(t *testing.T, s *Namespace) {
-		s.Pod("target", "hostNetwork: true\nterminationGracePeriodSeconds: 3\ncontainers:\n"+box("slow", "", "ignore-term", "sleep")+box("b", "", "sleep"))
+		s.Pod("target", "hostNetwork: true\nterminationGracePeriodSeconds: 3\ncontainers:\n"+
+			box("slow", "", "ignore-term", "sleep")+box("b", "", "sleep"))
 		s.Running("target")
 		const count = 6
 		for i := range count {
 			name := fmt.Sprint("debug-", i)
-			cmd := s.Agent.Command(t.Context(), "debug", "-n", s.ns, "target", "--image", "busybox:1.36", "-c", name, "--", "sleep", "1000")
+			cmd := s.Agent.Command(t.Context(), "debug", "-n", s.ns, "target", "--image", "busybox:1.36", "-c", name, "--",
+				"sleep", "1000")
 			if i == 0 {
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("debug: %v: %s", err, out)
@@ -159,7 +166,9 @@ func TestRequestedChangesSurviveAgentRestart(t *testing.T) {
 				var command sync.WaitGroup
 				command.Go(func() { _ = cmd.Run() })
 				t.Cleanup(command.Wait) // the end of t.Context has stopped the command
-				if err := hosts.WaitFor(t.Context(), name+" to be created", func() (bool, error) { return s.hasContainer(name) }); err != nil {
+				if err := hosts.WaitFor(t.Context(), name+" to be created", func() (bool, error) {
+					return s.hasContainer(name)
+				}); err != nil {
 					t.Fatal(err)
 				}
 			}

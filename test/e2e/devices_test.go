@@ -99,7 +99,8 @@ func TestDevicePlugin(t *testing.T) {
 		s.WaitDeleted("three")
 		s.sendToPlugin(p, "refuse broken")
 		s.Pod("four", "containers:\n"+box("c", nullDevices(1), "sleep"))
-		s.waitExplanation("four", "UnexpectedAdmissionError", "Allocate failed due to rpc error: code = Unknown desc = broken, which is unexpected")
+		s.waitExplanation("four", "UnexpectedAdmissionError",
+			"Allocate failed due to rpc error: code = Unknown desc = broken, which is unexpected")
 		s.sendToPlugin(p, "refuse")
 		s.Running("four")
 	})
@@ -121,7 +122,8 @@ func deviceHealth(p *corev1.Pod) string {
 func TestDevicesAcrossAgentRestarts(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		s.startDevicePlugin(2)
-		s.Pod("crashes", "restartPolicy: Always\ncontainers:\n"+box("c", nullDevices(1), "print NULL", "env NULL_DEVICES", end, "await /tmp/x", "exit 1"))
+		s.Pod("crashes", "restartPolicy: Always\ncontainers:\n"+
+			box("c", nullDevices(1), "print NULL", "env NULL_DEVICES", end, "await /tmp/x", "exit 1"))
 		s.Pod("stays", "containers:\n"+box("c", nullDevices(1), "sleep"))
 		allocated := map[string]string{}
 		ids := map[string]string{}
@@ -177,7 +179,8 @@ func TestContainerRestartsWithoutDevicePlugin(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true}, func(t *testing.T, s *Namespace) {
 		p := s.startDevicePlugin(2, "quiet")
 		s.waitDevices("healthy", 2)
-		s.Pod("crashes", "restartPolicy: Always\ncontainers:\n"+box("c", nullDevices(1), "stat /dev/null-0", end, "await /tmp/x", "exit 1"))
+		s.Pod("crashes", "restartPolicy: Always\ncontainers:\n"+
+			box("c", nullDevices(1), "stat /dev/null-0", end, "await /tmp/x", "exit 1"))
 		before := s.Running("crashes")
 		p.Kill()
 		s.waitDevices("healthy", 0)
@@ -230,7 +233,9 @@ func TestDevicesAreAllocatedOnceDespiteAgentCrashes(t *testing.T) {
 		holder := map[string]string{}
 		ctx, cancel := waitContext(t)
 		defer cancel()
-		err := hosts.WaitFor(ctx, "one running pod for each device", func() (bool, error) { return len(s.runningPods()) == devices, nil })
+		err := hosts.WaitFor(ctx, "one running pod for each device", func() (bool, error) {
+			return len(s.runningPods()) == devices, nil
+		})
 		if err != nil {
 			t.Fatalf("%v: running pods: %v", err, s.runningPods())
 		}

@@ -166,7 +166,8 @@ func TestDocumentationGreedyPodIsOOMKilledAndBacksOff(t *testing.T) {
 			return c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" && killed(c.LastTerminationState)
 		})
 		c := status(p, "memory-demo-2-ctr")
-		if !strings.Contains(c.State.Waiting.Message, fmt.Sprintf("back-off %s restarting failed container=memory-demo-2-ctr", restartBackOff)) {
+		if !strings.Contains(c.State.Waiting.Message,
+			fmt.Sprintf("back-off %s restarting failed container=memory-demo-2-ctr", restartBackOff)) {
 			t.Errorf("got message %q", c.State.Waiting.Message)
 		}
 		s.Event("memory-demo-2", "BackOff: ")

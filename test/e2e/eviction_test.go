@@ -64,7 +64,8 @@ func TestEvictExplainShowsRankingWithoutEviction(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		createPod := func(name, more, resources string, mib int) {
 			s.Pod(name, more+"volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
-				box("fills", "volumeMounts: [{name: data, mountPath: /data}]"+resources, fmt.Sprintf("fill /data/x %d", mib), end, "sleep"))
+				box("fills", "volumeMounts: [{name: data, mountPath: /data}]"+resources, fmt.Sprintf("fill /data/x %d", mib), end,
+					"sleep"))
 			s.WaitOutput(name, "fills")
 		}
 		createPod("little", "", "", 2)
@@ -115,7 +116,9 @@ func TestScenario29_ContainerStorageLimits(t *testing.T) {
 		}
 		containers, pods := evictions("ephemeralcontainerfs.limit"), evictions("ephemeralpodfs.limit")
 		s.Pod("layer", "containers:\n"+box("writes", limit(5), "fill /x 12", "sleep")+box("other", limit(50), "sleep"))
-		s.Pod("logs", "containers:\n"+sh("logs", limit(3), "yes 'a line that is long enough to fill the log of a container soon' | head -c 6000000; sleep 3600")+box("other", limit(50), "sleep"))
+		s.Pod("logs", "containers:\n"+sh("logs", limit(3),
+			"yes 'a line that is long enough to fill the log of a container soon' | head -c 6000000; sleep 3600")+
+			box("other", limit(50), "sleep"))
 		s.Pod("whole", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
 			box("writes", limit(12)+", volumeMounts: [{name: data, mountPath: /data}]", "fill /data/x 12", "fill /x 6", "sleep")+box("other", limit(3), "sleep"))
 		s.Pod("fits", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+

@@ -104,7 +104,8 @@ func TestMountPropagation(t *testing.T) {
 		s.Pod("propagates", "volumes: [{name: v, hostPath: {path: "+dir+", type: Directory}}]\ncontainers:\n"+
 			// First, because an rbind mount includes the mounts that exist when the container is created.
 			box("private", mount("None"), "ls /v", end, "sleep")+
-			box("observes", mount("HostToContainer"), "await /v/host/here", "await /v/pod/here", "cat /v/host/here", end, "sleep")+
+			box("observes", mount("HostToContainer"), "await /v/host/here", "await /v/pod/here", "cat /v/host/here", end,
+				"sleep")+
 			sh("makes", mount("Bidirectional")+", securityContext: {privileged: true}", "mount -t tmpfs made /v/pod && touch /v/pod/here && echo --end--; sleep 1000"))
 		s.Running("propagates")
 		s.WaitOutput("propagates", "makes")
@@ -131,9 +132,11 @@ func TestMountPropagation(t *testing.T) {
 func TestSupplementalGroupsPolicy(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		const ids = "runAsUser: 1001, runAsGroup: 1200, supplementalGroups: [1400]"
-		s.Pod("merge", "securityContext: {"+ids+", supplementalGroupsPolicy: Merge}\ncontainers:\n"+box("c", "", "id", end, "sleep"))
+		s.Pod("merge", "securityContext: {"+ids+", supplementalGroupsPolicy: Merge}\ncontainers:\n"+
+			box("c", "", "id", end, "sleep"))
 		s.hasLines(s.WaitOutput("merge", "c"), "uid=1001 gid=1200 groups=1200 1400 2001")
-		s.Pod("strict", "securityContext: {"+ids+", supplementalGroupsPolicy: Strict}\ncontainers:\n"+box("c", "", "id", end, "sleep"))
+		s.Pod("strict", "securityContext: {"+ids+", supplementalGroupsPolicy: Strict}\ncontainers:\n"+
+			box("c", "", "id", end, "sleep"))
 		if !s.supports("supplementalGroupsPolicy Strict") {
 			s.Event("strict", "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not supported in this node")
 			s.Phase("strict", corev1.PodFailed)
@@ -195,7 +198,9 @@ func TestStdinOnceClosesAfterFirstAttach(t *testing.T) {
 		s.sendInput("ever", "second") // stdin is still open
 		s.sendInput("once", "word")
 		s.hasLines(s.WaitOutput("input", "once"), "word", "closed")
-		p := s.Wait("input", "running with once terminated", func(p *corev1.Pod) bool { return status(p, "once").State.Terminated != nil })
+		p := s.Wait("input", "running with once terminated", func(p *corev1.Pod) bool {
+			return status(p, "once").State.Terminated != nil
+		})
 		if x := status(p, "once").State.Terminated; x.ExitCode != 0 {
 			t.Errorf("container once: got exit code %d, want 0", x.ExitCode)
 		}

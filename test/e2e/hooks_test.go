@@ -104,12 +104,14 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 		s.Pod("fails", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'exit 1']}}}", script("fails")))
 		s.Pod("hangs", "terminationGracePeriodSeconds: 3\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hang >> /v/log; sleep 1000']}}}", script("hangs")))
+			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hang >> /v/log; sleep 1000']}}}",
+				script("hangs")))
 		s.Running("fails")
 		s.Running("hangs")
 		// The event of a failed hook is visible when the pod keeps running.
 		s.Pod("sick", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-			sh("c", mount+", livenessProbe: {exec: {command: ['false']}, "+everySecond+"}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo secret output; exit 1']}}}", script("sick")))
+			sh("c", mount+", livenessProbe: {exec: {command: ['false']}, "+everySecond+
+				"}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo secret output; exit 1']}}}", script("sick")))
 		s.Event("sick", "FailedPreStopHook: PreStopHook failed")
 		s.Event("sick", "Killing: Container c failed liveness probe, will be restarted")
 		if all := strings.Join(s.Events("sick"), "\n"); strings.Contains(all, "secret output") {
@@ -135,12 +137,15 @@ func TestPreStopSleeps(t *testing.T) {
 			return sh(name, fmt.Sprintf("volumeMounts: [{name: v, mountPath: /v}], lifecycle: {preStop: {sleep: {seconds: %d}}}", seconds),
 				"trap 'touch /v/"+name+"; exit 0' TERM; touch /v/"+name+"-up; while :; do sleep 0.05; done")
 		}
-		s.Pod("sleeps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+container("none", 0)+container("three", 3))
+		s.Pod("sleeps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+			container("none", 0)+container("three", 3))
 		s.Running("sleeps")
 		waitFor(t, "containers to trap SIGTERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
 		deletedAt := time.Now()
 		s.Remove("sleeps")
-		s.Wait("sleeps", "running with container none terminated", func(p *corev1.Pod) bool { return status(p, "none").State.Terminated != nil })
+		s.Wait("sleeps", "running with container none terminated", func(p *corev1.Pod) bool {
+			return status(p, "none").State.Terminated != nil
+		})
 		s.WaitDeleted("sleeps")
 		if !exists(dir + "/none") {
 			t.Error("the container with a sleep of 0 s got no SIGTERM")

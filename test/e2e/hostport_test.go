@@ -54,7 +54,8 @@ func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 		}
 		logged := false
 		for line := range strings.Lines(s.Agent.Log()) {
-			logged = logged || strings.Contains(line, "stale connection tracking entries deleted") && strings.Contains(line, s.ns+"/first")
+			logged = logged || strings.Contains(line, "stale connection tracking entries deleted") &&
+				strings.Contains(line, s.ns+"/first")
 		}
 		if !logged {
 			t.Error("the log does not report the deleted conntrack entries")

@@ -89,9 +89,11 @@ func (s *Namespace) fillImageDisk(target int) (release func()) {
 func (s *Namespace) waitNoSpace(name, container, ref string, parts ...string) {
 	s.t.Helper()
 	p := s.Waiting(name, container, "ImagePullNoSpace")
-	s.contains("the message", status(p, container).State.Waiting.Message, append(parts, "waits for room on the disk", ref)...)
+	s.contains("the message", status(p, container).State.Waiting.Message,
+		append(parts, "waits for room on the disk", ref)...)
 	s.waitWhy(name, append(parts, "ImagePullNoSpace", "waits for room")...)
-	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for room on the disk: `), parts...)
+	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for room on the disk: `),
+		parts...)
 }
 
 // TestPullOfTooLargeImageWaitsForDiskSpace fills the disk during two pulls: one fails while it
@@ -253,7 +255,9 @@ func TestUnusedImagesAreRemoved(t *testing.T) {
 		}
 		for i, name := range []string{"a", "b", "c"} {
 			s.fillImageDisk(high)
-			err := hosts.WaitFor(t.Context(), "image "+name+" to be removed", func() (bool, error) { return !slices.Contains(s.listImages(), name), nil })
+			err := hosts.WaitFor(t.Context(), "image "+name+" to be removed", func() (bool, error) {
+				return !slices.Contains(s.listImages(), name), nil
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -323,7 +327,9 @@ func TestScenario28_ReclaimRemovesOnlyNeededImages(t *testing.T) {
 func (s *Namespace) waitImagesCollected(n int) {
 	s.t.Helper()
 	const name = `kubelet_image_garbage_collected_total{reason="space"}`
-	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("%d collected images", n), func() (bool, error) { return s.metric(name) == float64(n), nil })
+	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("%d collected images", n), func() (bool, error) {
+		return s.metric(name) == float64(n), nil
+	})
 	if err != nil {
 		s.t.Error(err)
 	}

@@ -291,7 +291,8 @@ func TestPullReportsProgress(t *testing.T) {
 		release := s.Open.BlockBlobsHalfway(repo)
 		defer release()
 		s.Pod("large", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
-		progress := regexp.MustCompile(regexp.QuoteMeta(repo) + `:1, for 1 pods; downloads of the runtime: ([0-9.]+) of ([0-9.]+) MiB`)
+		progress := regexp.MustCompile(regexp.QuoteMeta(repo) +
+			`:1, for 1 pods; downloads of the runtime: ([0-9.]+) of ([0-9.]+) MiB`)
 		var out string
 		err := hosts.WaitFor(t.Context(), "half of the image to be downloaded", func() (bool, error) {
 			out, _ = s.Try("why", "-n", s.ns, "large")

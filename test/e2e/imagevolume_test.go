@@ -27,7 +27,8 @@ func TestImageVolumes(t *testing.T) {
 			t.Errorf("image volume is writable: %v %s", err, out)
 		}
 		s.Event("reads", `Pulling: Pulling image "`+images.StressRef)
-		s.Pod("missing", "volumes: [{name: v, image: {reference: 'berth/none:1', pullPolicy: Never}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
+		s.Pod("missing", "volumes: [{name: v, image: {reference: 'berth/none:1', pullPolicy: Never}}]\ncontainers:\n"+
+			box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		s.Waiting("missing", "c", "ErrImageNeverPull")
 
 		// A removed image is pulled again for the next container start.

@@ -163,7 +163,9 @@ func TestKubeletAPI(t *testing.T) {
 			}
 			t.Cleanup(a.http.CloseIdleConnections)
 			a.Pod("echoes", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
-				sh("c", "stdin: true, volumeMounts: [{name: data, mountPath: /data}]", `head -c 1048576 /dev/zero >/data/f; echo start; while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
+				sh("c", "stdin: true, volumeMounts: [{name: data, mountPath: /data}]",
+					`head -c 1048576 /dev/zero >/data/f; echo start; `+
+						`while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
 				sh("screen", "stdin: true, tty: true", `while read x; do stty size; done`)+
 				"- {name: web, image: 'nginx:1.14.2', readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}, resources: {limits: {cpu: 500m, memory: 64Mi}}}\n")
 			a.Pod("again", "containers:\n"+sh("c", "", `echo "run once"; exit 3`))
@@ -182,7 +184,8 @@ func TestKubeletAPI(t *testing.T) {
 
 func (a *kubeletClient) checkAuth(ca *clientCA, port int) {
 	forbidden := ca.config(a.t, port, "jane", "dev")
-	for name, config := range map[string]*rest.Config{"Forbidden": forbidden, "Unauthorized": {Host: a.config.Host, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}} {
+	for name, config := range map[string]*rest.Config{"Forbidden": forbidden,
+		"Unauthorized": {Host: a.config.Host, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}} {
 		client, err := rest.HTTPClientFor(config)
 		if err != nil {
 			a.t.Fatal(err)
@@ -206,17 +209,20 @@ func (a *kubeletClient) checkAuth(ca *clientCA, port int) {
 }
 
 func (a *kubeletClient) checkExec() {
-	path := "/exec/" + a.ns + "/echoes/c?" + url.Values{"command": {"sh", "-c", "cat; echo out; echo err >&2; exit 7"}, "input": {"1"}, "output": {"1"}, "error": {"1"}}.Encode()
+	path := "/exec/" + a.ns + "/echoes/c?" + url.Values{"command": {"sh", "-c", "cat; echo out; echo err >&2; exit 7"},
+		"input": {"1"}, "output": {"1"}, "error": {"1"}}.Encode()
 	input := strings.Repeat("0123456789abcdef", 64<<10) // larger than any buffer in the path
 	for name, ws := range map[string]bool{"SPDY": false, "WebSocket": true} {
 		var out, errs bytes.Buffer
-		err := a.executor(ws, path).StreamWithContext(a.t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errs})
+		err := a.executor(ws, path).StreamWithContext(a.t.Context(),
+			remotecommand.StreamOptions{Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errs})
 		var code clientexec.CodeExitError
 		if !errors.As(err, &code) || code.Code != 7 || out.String() != input+"out\n" || errs.String() != "err\n" {
 			a.t.Errorf("%s: %v, %d bytes, %q", name, err, out.Len(), errs.String())
 		}
 		out.Reset()
-		tty := "/exec/" + a.ns + "/echoes/c?input=1&output=1&tty=1&" + url.Values{"command": {"sh", "-c", "until stty size | grep '33 77'; do sleep 0.1; done"}}.Encode()
+		tty := "/exec/" + a.ns + "/echoes/c?input=1&output=1&tty=1&" +
+			url.Values{"command": {"sh", "-c", "until stty size | grep '33 77'; do sleep 0.1; done"}}.Encode()
 		in, stdin := io.Pipe()
 		err = a.executor(ws, tty).StreamWithContext(a.t.Context(), remotecommand.StreamOptions{
 			Stdin: in, Stdout: &out, Tty: true, TerminalSizeQueue: &fixedSize{},
@@ -225,7 +231,8 @@ func (a *kubeletClient) checkExec() {
 		if err != nil || !strings.HasSuffix(out.String(), "33 77\r\n") {
 			a.t.Errorf("%s with a TTY: %v %q", name, err, out.String())
 		}
-		for pod, want := range map[string]string{"missing/c": `pods "missing" not found`, "echoes/none": `container not found ("none")`} {
+		for pod, want := range map[string]string{"missing/c": `pods "missing" not found`,
+			"echoes/none": `container not found ("none")`} {
 			err := a.executor(ws, "/exec/"+a.ns+"/"+pod+"?command=true&output=1").StreamWithContext(a.t.Context(), remotecommand.StreamOptions{Stdout: &out})
 			if err == nil || !ws && !strings.Contains(err.Error(), want) {
 				a.t.Errorf("%s %s: %v", name, pod, err)
@@ -252,7 +259,8 @@ func (a *kubeletClient) checkAttach() {
 		stdout, out := io.Pipe()
 		done := make(chan error, 1)
 		go func() {
-			done <- a.executor(ws, "/attach/"+a.ns+"/echoes/c?input=1&output=1").StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out})
+			done <- a.executor(ws, "/attach/"+a.ns+"/echoes/c?input=1&output=1").StreamWithContext(ctx,
+				remotecommand.StreamOptions{Stdin: in, Stdout: out})
 			_ = out.Close()
 		}()
 		go func() { _, _ = fmt.Fprintln(stdin, name) }()
@@ -273,7 +281,8 @@ func (a *kubeletClient) checkLogs() {
 	for query, want := range map[string]string{
 		"/echoes/c?stream=Stdout&tailLines=2": `^got .*\ngot .*\n$`, "/echoes/c?stream=Stderr&tailLines=1": `^err .*\n$`,
 		"/echoes/c?limitBytes=4": `^star$`, "/echoes/c?timestamps=true&tailLines=1": `^\d{4}-\d\d-\d\dT.*Z (got|err) `,
-		"/again/c?previous=true": `^run once\n$`, "/again/c?follow=true": `^run once\n$`, "/echoes/c?sinceTime=2999-01-01T00:00:00Z": `^$`,
+		"/again/c?previous=true": `^run once\n$`, "/again/c?follow=true": `^run once\n$`,
+		"/echoes/c?sinceTime=2999-01-01T00:00:00Z": `^$`,
 	} {
 		if code, body := a.get(path + query); code != 200 || !regexp.MustCompile(want).MatchString(body) {
 			a.t.Errorf("%s: %d %q", query, code, body)
@@ -294,7 +303,8 @@ func (a *kubeletClient) checkLogs() {
 func (a *kubeletClient) checkLogFollow() {
 	ctx, cancel := context.WithTimeout(a.t.Context(), waitTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.config.Host+"/containerLogs/"+a.ns+"/echoes/c?follow=true&tailLines=1", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		a.config.Host+"/containerLogs/"+a.ns+"/echoes/c?follow=true&tailLines=1", nil)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -431,13 +441,16 @@ func (a *kubeletClient) checkStatsAndMetrics() {
 			a.t.Errorf("%s: got %v, want a value for echoes/web", name, r[name])
 		}
 	}
-	if r["pod_memory_working_set_bytes"]["echoes/"] < r["container_memory_working_set_bytes"]["echoes/web"] || r["node_cpu_usage_seconds_total"]["/"] <= 0 {
+	if r["pod_memory_working_set_bytes"]["echoes/"] < r["container_memory_working_set_bytes"]["echoes/web"] ||
+		r["node_cpu_usage_seconds_total"]["/"] <= 0 {
 		a.t.Errorf("pod and node metrics: %v", r)
 	}
 	c := a.scrape("/metrics/cadvisor")
 	for name, key := range map[string]string{
-		"container_cpu_usage_seconds_total": "echoes/web", "container_memory_working_set_bytes": "echoes/web", "container_memory_rss": "echoes/web",
-		"container_spec_cpu_quota": "echoes/web", "container_spec_memory_limit_bytes": "echoes/web", "container_processes": "echoes/c",
+		"container_cpu_usage_seconds_total": "echoes/web", "container_memory_working_set_bytes": "echoes/web",
+		"container_memory_rss":     "echoes/web",
+		"container_spec_cpu_quota": "echoes/web", "container_spec_memory_limit_bytes": "echoes/web",
+		"container_processes":                   "echoes/c",
 		"container_network_receive_bytes_total": "echoes/eth0", "container_network_transmit_bytes_total": "echoes/eth0",
 		"machine_cpu_cores": "/", "machine_memory_bytes": "/",
 	} {
@@ -452,8 +465,9 @@ func (a *kubeletClient) checkStatsAndMetrics() {
 
 func (a *kubeletClient) checkEndpoints() {
 	for path, want := range map[string]string{
-		"/healthz": "ok", "/configz": `"maxPods":42`, "/pods": `"name":"echoes"`, "/runningpods/": `"image":"nginx:1.14.2"`, "/metrics": "kubelet_running_pods ",
-		"/logs/": "<a href=",
+		"/healthz": "ok", "/configz": `"maxPods":42`, "/pods": `"name":"echoes"`, "/runningpods/": `"image":"nginx:1.14.2"`,
+		"/metrics": "kubelet_running_pods ",
+		"/logs/":   "<a href=",
 	} {
 		if code, body := a.get(path); code != 200 || !strings.Contains(body, want) {
 			a.t.Errorf("%s: %d %.300s", path, code, body)

@@ -62,7 +62,9 @@ func TestCrashLoopBackOffIsReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i := slices.IndexFunc(explanation.WaitingFor, func(x nodeapi.WaitReason) bool { return x.Reason == "CrashLoopBackOff" && x.Target == "c" }); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
+		if i := slices.IndexFunc(explanation.WaitingFor, func(x nodeapi.WaitReason) bool {
+			return x.Reason == "CrashLoopBackOff" && x.Target == "c"
+		}); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
 			t.Errorf("why: %+v", explanation.WaitingFor)
 		}
 		waitFor(t, "describe to show the next retry", func() bool { // the container may be running at the moment
@@ -186,7 +188,8 @@ func TestImageChangeRestartsContainerInPlace(t *testing.T) {
 		if p.UID != before.UID || p.Status.PodIP != before.Status.PodIP {
 			t.Errorf("pod was replaced: got %s %s, want %s %s", p.UID, p.Status.PodIP, before.UID, before.Status.PodIP)
 		}
-		if c := status(p, "c"); c.RestartCount != 1 || status(p, "d").ContainerID != status(before, "d").ContainerID || status(p, "d").RestartCount != 0 {
+		if c := status(p, "c"); c.RestartCount != 1 || status(p, "d").ContainerID != status(before, "d").ContainerID ||
+			status(p, "d").RestartCount != 0 {
 			t.Error(brief(p))
 		}
 		s.contains("the log", s.WaitLog("edit", "c", "uid=1000"), end[len("print "):])
@@ -241,7 +244,8 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 func TestPodWaitingForItsNameIsShown(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		text := func(n int) string {
-			return podYAML("replaced", "", fmt.Sprintf("terminationGracePeriodSeconds: 8\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "sleep"), n))
+			return podYAML("replaced", "", fmt.Sprintf("terminationGracePeriodSeconds: 8\ncontainers:\n"+
+				box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "sleep"), n))
 		}
 		s.Put("replaced", text(0))
 		first := s.Running("replaced").UID
@@ -274,8 +278,10 @@ func TestDeletedFileTerminatesPodWithGracePeriod(t *testing.T) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		s.Pod("graceful", "terminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-			sh("c", mount, "trap 'sleep 1; echo exited on SIGTERM > /v/last; exit 0' TERM; touch /v/ready; while :; do sleep 0.05; done"))
-		s.Pod("ignores-term", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "ignore-term", "print ready", "sleep"))
+			sh("c", mount, "trap 'sleep 1; echo exited on SIGTERM > /v/last; exit 0' TERM; touch /v/ready; "+
+				"while :; do sleep 0.05; done"))
+		s.Pod("ignores-term", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
+			box("c", "", "ignore-term", "print ready", "sleep"))
 		s.Running("graceful")
 		s.Wait("graceful", "running with SIGTERM trapped", func(*corev1.Pod) bool { return exists(dir + "/ready") })
 		s.WaitLog("ignores-term", "c", "ready")
@@ -308,7 +314,8 @@ func TestTerminationMessages(t *testing.T) {
 			box("fine", "terminationMessagePolicy: FallbackToLogsOnError", "print ignored", "exit 0")+
 			box("long", "", "fill /dev/termination-log 1", "exit 1"))
 		p := s.Phase("file", corev1.PodFailed)
-		for name, want := range map[string]string{"std": "out of memory", "own": "custom path", "fall": "first\nreason in log\n", "fine": ""} {
+		for name, want := range map[string]string{"std": "out of memory", "own": "custom path",
+			"fall": "first\nreason in log\n", "fine": ""} {
 			x := status(p, name).State.Terminated
 			if x == nil || x.Message != want {
 				t.Errorf("%s: %+v, want %q", name, x, want)

@@ -16,7 +16,8 @@ import (
 // floodLines is the number of lines that floodScript prints in bursts before its last line.
 const floodLines = 200_000
 
-const floodScript = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i=$((i+1)); sleep 0.3; done; echo last line; exit 3`
+const floodScript = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i=$((i+1)); sleep 0.3; done; ` +
+	`echo last line; exit 3`
 
 // TestScenario30_LogFloodStaysWithinLimits has a container print about ten MiB in
 // seconds and crash. Audits run once an hour, so only the growth of the log triggers its rotation.

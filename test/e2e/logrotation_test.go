@@ -17,7 +17,8 @@ import (
 
 // chatterScript prints numbered lines for several seconds, more than fit into one log file, and
 // crashes right after its last line.
-const chatterScript = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; done; echo last line; exit 3`
+const chatterScript = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; ` +
+	`done; echo last line; exit 3`
 
 // TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts is scenario 30: logs -f and later readers get
 // every line of every run.
@@ -145,7 +146,9 @@ func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 		}
 		ctx, cancel := waitContext(t)
 		defer cancel()
-		err := hosts.WaitFor(ctx, "logs of deleted pods and containers to be removed", func() (bool, error) { return !exists(orphan) && !exists(first), nil })
+		err := hosts.WaitFor(ctx, "logs of deleted pods and containers to be removed", func() (bool, error) {
+			return !exists(orphan) && !exists(first), nil
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -170,7 +170,8 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 			return n, err
 		}
 	}
-	if n.Host, err = hosts.Start(ctx, hosts.Options{Version: v, CNI: o.CNI, Images: localImages, Disk: o.Disk, LAN: o.LAN}); err != nil {
+	if n.Host, err = hosts.Start(ctx, hosts.Options{Version: v, CNI: o.CNI, Images: localImages, Disk: o.Disk,
+		LAN: o.LAN}); err != nil {
 		return n, err
 	}
 	if err := errors.Join(n.Open.HostsToml(n.Host.CertsDir(), "docker.io"), n.Private.HostsToml(n.Host.CertsDir(), privateHost)); err != nil {
@@ -215,7 +216,9 @@ func (n *Node) stop() error {
 	defer cancel()
 	var errs []error
 	if n.Agent != nil && n.Client != nil {
-		err := hosts.WaitFor(ctx, "pod leftovers to be removed", func() (bool, error) { return len(n.Host.PodLeftovers()) == 0, nil })
+		err := hosts.WaitFor(ctx, "pod leftovers to be removed", func() (bool, error) {
+			return len(n.Host.PodLeftovers()) == 0, nil
+		})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%w:\n%s\n%s", err, strings.Join(n.Host.PodLeftovers(), "\n"), n.Agent.Log()))
 		}

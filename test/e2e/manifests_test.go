@@ -62,11 +62,15 @@ func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 			name, text, field, message string
 			line                       int
 		}{
-			{"an unknown field", valid + "  imaginary: true\n", "spec.imaginary", "unknown field", strings.Count(valid, "\n") + 1},
+			{"an unknown field", valid + "  imaginary: true\n", "spec.imaginary", "unknown field",
+				strings.Count(valid, "\n") + 1},
 			{"invalid YAML", valid + "  x: [1, 2\n", "", "", 0},
-			{"a wrong type", strings.Replace(valid, "terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: soon", 1), "spec.terminationGracePeriodSeconds", "", 7},
-			{"an invalid value", strings.Replace(valid, "name: c,", "name: Not_A_Label,", 1), "spec.containers[0].name", "Not_A_Label", 0},
-			{"a duplicate key", valid + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy", "duplicate", strings.Count(valid, "\n") + 2},
+			{"a wrong type", strings.Replace(valid, "terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: soon",
+				1), "spec.terminationGracePeriodSeconds", "", 7},
+			{"an invalid value", strings.Replace(valid, "name: c,", "name: Not_A_Label,", 1), "spec.containers[0].name",
+				"Not_A_Label", 0},
+			{"a duplicate key", valid + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy", "duplicate",
+				strings.Count(valid, "\n") + 2},
 		} {
 			s.Put("keep", row.text)
 			f := s.waitInvalidManifest("keep")
@@ -78,7 +82,8 @@ func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 			s.Put("keep", valid)
 			s.waitValidManifest("keep")
 		}
-		if p := s.Get("keep"); p == nil || p.UID != before.UID || status(p, "c").RestartCount != 0 || p.DeletionTimestamp != nil {
+		if p := s.Get("keep"); p == nil || p.UID != before.UID || status(p, "c").RestartCount != 0 ||
+			p.DeletionTimestamp != nil {
 			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 		s.Put("never", "kind: Pod\napiVersion: v1\nmetadata: {name: never, namespace: NS}\nspec: {containers: []}\n")
@@ -105,7 +110,8 @@ func TestNewFileDoesNotTakeOverPod(t *testing.T) {
 				t.Errorf("%s: %+v", when, f)
 			}
 			s.waitValidManifest("m")
-			if p := s.Running("taken"); p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID || p.DeletionTimestamp != nil {
+			if p := s.Running("taken"); p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID ||
+				p.DeletionTimestamp != nil {
 				t.Errorf("%s: %s", when, brief(p))
 			}
 		}
@@ -116,7 +122,9 @@ func TestNewFileDoesNotTakeOverPod(t *testing.T) {
 		checkUnchanged("after the restart")
 		s.Remove("m")
 		s.waitValidManifest("a")
-		s.Wait("taken", "running as defined in the other file", func(p *corev1.Pod) bool { return p.Spec.Containers[0].Name == "d" && status(p, "d").Ready })
+		s.Wait("taken", "running as defined in the other file", func(p *corev1.Pod) bool {
+			return p.Spec.Containers[0].Name == "d" && status(p, "d").Ready
+		})
 	})
 }
 

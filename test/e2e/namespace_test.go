@@ -33,7 +33,7 @@ var unsupported = map[hosts.Version]map[string]string{
 		"recursive read-only mounts":            "containerd 1.6 does not support recursive read-only mounts (added in 2.0)",
 		"the user of a container in its status": "containerd 1.6 does not report the user of a container (added in 2.0)",
 		"supplementalGroupsPolicy Strict":       "containerd 1.6 does not support supplementalGroupsPolicy (added in 2.0)",
-		"stop signals":                          "containerd 1.6 ignores lifecycle.stopSignal and sends the image's stop signal (added in 2.1)",
+		"stop signals":                          "containerd 1.6 ignores lifecycle.stopSignal (added in 2.1)",
 	},
 	hosts.Version2: {},
 }

@@ -84,7 +84,8 @@ func TestNodeUsesOtherHostAddress(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, brief(after), tail(s.Agent.Log(), 3000))
 	}
-	if old, updated := status(before, "c"), status(after, "c"); updated.ContainerID != old.ContainerID || updated.RestartCount != 0 || !updated.Ready {
+	if old, updated := status(before, "c"), status(after, "c"); updated.ContainerID != old.ContainerID ||
+		updated.RestartCount != 0 || !updated.Ready {
 		t.Errorf("want container %s, ready: %s", old.ContainerID, brief(after))
 	}
 }

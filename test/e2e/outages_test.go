@@ -19,8 +19,9 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 			Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "other", Uid: "12345"},
 			LogDirectory: t.TempDir(),
 			// The labels of a kubelet: berth manages only sandboxes with its own label.
-			Labels: map[string]string{"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "other", "io.kubernetes.pod.uid": "12345"},
-			Linux:  &runtimeapi.LinuxPodSandboxConfig{CgroupParent: s.Host.CgroupRoot + "/foreign"},
+			Labels: map[string]string{"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "other",
+				"io.kubernetes.pod.uid": "12345"},
+			Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: s.Host.CgroupRoot + "/foreign"},
 		}
 		sb, err := s.Host.Runtime.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 		if err != nil {
@@ -53,7 +54,8 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := s.Running("managed")
-		if p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
+		if p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID ||
+			status(p, "c").RestartCount != 0 {
 			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 		checkRunning("after a restart of the agent")

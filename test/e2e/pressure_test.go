@@ -171,12 +171,15 @@ func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 	}{
 		{"nodefs.inodesFree", "DiskPressure", "50%", nodeOptions{Nodefs: "size=64m,nr_inodes=8000"}, volume, "files /data 100", "files /data 5000"},
 		{"imagefs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, rootfs, "fill /x 2", "fill /x 140"},
-		{"imagefs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, rootfs, "files /many 100", "files /many 9000"},
+		{"imagefs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, rootfs,
+			"files /many 100", "files /many 9000"},
 		// containerd stores the writable layers on the file system of the images.
 		{"containerfs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, rootfs, "fill /x 2", "fill /x 140"},
-		{"containerfs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, rootfs, "files /many 100", "files /many 9000"},
+		{"containerfs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, rootfs,
+			"files /many 100", "files /many 9000"},
 		// The limit depends on the machine. Other tests use a few thousand processes at most.
-		{"pid.available", "PIDPressure", strconv.FormatInt(maxProcesses-10000, 10), nodeOptions{}, rootfs, "threads 10", "threads 12000"},
+		{"pid.available", "PIDPressure", strconv.FormatInt(maxProcesses-10000, 10), nodeOptions{}, rootfs, "threads 10",
+			"threads 12000"},
 	} {
 		o := row.node
 		o.CNI = true

@@ -234,8 +234,10 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 			fmt.Fprintf(&startDaemons, start+" ", secs)
 		}
 		mainScript := "(setsid sleep " + daemonSecs + " &); while :; do sleep 0.1; done"
-		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+secs+"; true']}, timeoutSeconds: 1, periodSeconds: 3, failureThreshold: 1}", mainScript)+
-			sh("d", "readinessProbe: {exec: {command: [sh, -c, '"+startDaemons.String()+" sleep "+secs+".4']}, timeoutSeconds: 5, periodSeconds: 6, failureThreshold: 1}", mainScript))
+		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+secs+
+			"; true']}, timeoutSeconds: 1, periodSeconds: 3, failureThreshold: 1}", mainScript)+
+			sh("d", "readinessProbe: {exec: {command: [sh, -c, '"+startDaemons.String()+" sleep "+secs+
+				".4']}, timeoutSeconds: 5, periodSeconds: 6, failureThreshold: 1}", mainScript))
 		s.Event("hangs", `Unhealthy: Readiness probe failed: command timed out: "sh -c sleep `+secs+` & sleep `+secs+`; true" timed out after 1s`)
 		for secs := range daemons {
 			waitFor(t, "a daemon that sleeps for "+secs, func() bool { return countHostProcesses(t, "sleep", secs) > 0 })

@@ -48,12 +48,15 @@ func TestResizeInPlace(t *testing.T) {
 		p := s.Wait("size", "resized", resizedTo("128Mi"))
 		if c := status(p, "c"); p.UID != first.UID || c.ContainerID != id || c.RestartCount != 0 || p.Status.ObservedGeneration < 2 ||
 			c.AllocatedResources.Cpu().String() != "100m" {
-			t.Errorf("after growth: got UID %s, want %s: %s, allocated %v, generation %d", p.UID, first.UID, brief(p), c.AllocatedResources, p.Status.ObservedGeneration)
+			t.Errorf("after growth: got UID %s, want %s: %s, allocated %v, generation %d", p.UID, first.UID, brief(p),
+				c.AllocatedResources, p.Status.ObservedGeneration)
 		}
 		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", readMemoryLimit)); got != "134217728" {
 			t.Errorf("got memory limit %s", got)
 		}
-		waitFor(t, "the downward API volume to be updated", func() bool { return strings.TrimSpace(s.Exec("size", "c", "cat", "/d/limit")) == "128" })
+		waitFor(t, "the downward API volume to be updated", func() bool {
+			return strings.TrimSpace(s.Exec("size", "c", "cat", "/d/limit")) == "128"
+		})
 		s.Event("size", "ResizeStarted: Pod resize started: ")
 		s.Event("size", "ResizeCompleted: Pod resize completed: ")
 
@@ -98,9 +101,10 @@ func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
 		apply("small", 100)
 		first := s.Running("small")
 		deferred := func(p *corev1.Pod) bool {
-			reason, message, updated := conditionOf(p, corev1.PodResizePending)
+			reason, message, pending := conditionOf(p, corev1.PodResizePending)
 			c := status(p, "c")
-			return updated && reason == corev1.PodReasonDeferred && strings.Contains(message, "cpu") && c.AllocatedResources.Cpu().String() == "100m"
+			return pending && reason == corev1.PodReasonDeferred && strings.Contains(message, "cpu") &&
+				c.AllocatedResources.Cpu().String() == "100m"
 		}
 		apply("small", 600)
 		s.Wait("small", "deferred", deferred)
@@ -115,7 +119,8 @@ func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
 			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 			return !pending && !resizing && status(p, "c").Resources.Requests.Cpu().String() == "600m"
 		})
-		if old, updated := status(first, "c"), status(p, "c"); p.UID != first.UID || updated.ContainerID != old.ContainerID || updated.RestartCount != 0 ||
+		if old, updated := status(first, "c"), status(p, "c"); p.UID != first.UID || updated.ContainerID != old.ContainerID ||
+			updated.RestartCount != 0 ||
 			updated.AllocatedResources.Cpu().String() != "600m" {
 			t.Errorf("after the resize: %s, allocated %v, before: %s", brief(p), updated.AllocatedResources, brief(first))
 		}
@@ -139,7 +144,8 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 		p := s.Wait("again", "restarted", func(p *corev1.Pod) bool {
 			return status(p, "c").RestartCount == 1 && status(p, "c").State.Running != nil
 		})
-		if got := strings.TrimSpace(s.Exec("again", "c", "sh", "-c", readMemoryLimit)); got != "25165824" || status(p, "c").Resources.Limits.Memory().String() != "24Mi" {
+		if got := strings.TrimSpace(s.Exec("again", "c", "sh", "-c", readMemoryLimit)); got != "25165824" ||
+			status(p, "c").Resources.Limits.Memory().String() != "24Mi" {
 			t.Errorf("restarted: got memory limit %s: %s", got, brief(p))
 		}
 		s.Event("again", "Killing: Container c resize requires restart")
@@ -153,7 +159,10 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 			t.Errorf("failed resize: %q %s", message, brief(p))
 		}
 		apply("64Mi")
-		p = s.Wait("full", "restored", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizeInProgress); return !is })
+		p = s.Wait("full", "restored", func(p *corev1.Pod) bool {
+			_, _, is := conditionOf(p, corev1.PodResizeInProgress)
+			return !is
+		})
 		if status(p, "c").ContainerID != id || status(p, "c").RestartCount != 0 {
 			t.Errorf("restored: %s", brief(p))
 		}
@@ -182,7 +191,8 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 			return func(p *corev1.Pod) bool {
 				_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 				whole, sidecar := p.Status.Resources, status(p, "car").Resources
-				return !resizing && whole != nil && sidecar != nil && whole.Limits.Memory().String() == pod && sidecar.Limits.Memory().String() == car
+				return !resizing && whole != nil && sidecar != nil && whole.Limits.Memory().String() == pod &&
+					sidecar.Limits.Memory().String() == car
 			}
 		}
 		apply("128Mi", "32Mi")
@@ -231,14 +241,17 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 }
 
 // readCPULimits prints the CPU quota and weight of a container from its cgroup.
-const readCPULimits = "cd /sys/fs/cgroup/cpu 2>/dev/null && cat cpu.cfs_quota_us cpu.shares || cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.weight"
+const readCPULimits = "cd /sys/fs/cgroup/cpu 2>/dev/null && cat cpu.cfs_quota_us cpu.shares || " +
+	"cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.weight"
 
 // TestPodLevelResources checks that pod-level resources apply to containers without limits, and that
 // the cgroups follow a resize.
 func TestPodLevelResources(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("hog", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
-			sh("hog", "", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")+sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000"))
+		s.Pod("hog", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\n"+
+			"resources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
+			sh("hog", "", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")+
+			sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000"))
 		p := s.Wait("hog", "out of memory", func(p *corev1.Pod) bool { return status(p, "hog").State.Terminated != nil })
 		if x := status(p, "hog").State.Terminated; x.ExitCode != 137 {
 			t.Errorf("above the pod's memory limit: got %+v, want exit code 137", x)
@@ -249,7 +262,8 @@ func TestPodLevelResources(t *testing.T) {
 		apply := func(cpu, memory string) {
 			s.Pod("whole", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 300m, memory: 32Mi}, limits: {cpu: "+cpu+", memory: "+memory+"}}\ncontainers:\n"+
 				sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000")+
-				sh("no-resources", "", "sleep 1000")+sh("limited", "resources: {limits: {cpu: 200m, memory: 16Mi}, requests: {cpu: 200m, memory: 0}}", "sleep 1000"))
+				sh("no-resources", "", "sleep 1000")+sh("limited",
+				"resources: {limits: {cpu: 200m, memory: 16Mi}, requests: {cpu: 200m, memory: 0}}", "sleep 1000"))
 		}
 		apply("500m", "32Mi")
 		s.Running("whole")

@@ -51,7 +51,8 @@ func nextInhibitor(t *testing.T, l *hosts.Logind) (released func()) {
 // starts, and an agent restart during the shutdown does not restart pods.
 func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 	groups := []map[string]any{{"priority": 0, "shutdownGracePeriodSeconds": 60}, {"priority": 1000, "shutdownGracePeriodSeconds": 20}}
-	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}, func(t *testing.T, s *Namespace) {
+	options := nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}
+	forEachNewNode(t, options, func(t *testing.T, s *Namespace) {
 		l := startLogind(t)
 		s.Agent.SetEnv("GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0", l.Env)
 		if err := s.Agent.Restart(t.Context()); err != nil {
@@ -92,7 +93,9 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 		s.waitWhy("late", "NodeShutdown", "Pod was rejected as the node is shutting down.")
 		s.KillAndRestartAgent()
 		nextInhibitor(t, l)()
-		if p := s.Wait("late", "listed with a phase", func(p *corev1.Pod) bool { return p.Status.Phase != "" }); status(p, "c").ContainerID != "" {
+		if p := s.Wait("late", "listed with a phase", func(p *corev1.Pod) bool {
+			return p.Status.Phase != ""
+		}); status(p, "c").ContainerID != "" {
 			t.Errorf("late was started: %+v", status(p, "c"))
 		}
 		for _, name := range []string{"low", "ignores-term", "high"} {

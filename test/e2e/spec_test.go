@@ -56,7 +56,10 @@ func TestEnvironment(t *testing.T) {
 			  image: berth/testbox:1
 			  args: [env, ",", print, "$(PLAIN)-$(UNSET)-$$(PLAIN)", ",", args, ",", print, --end--, ",", sleep]
 			  resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {memory: 64Mi}}
-			  envFrom: [{configMapRef: {name: cm}}, {prefix: P_, secretRef: {name: sec}}, {configMapRef: {name: missing, optional: true}}]
+			  envFrom:
+			  - {configMapRef: {name: cm}}
+			  - {prefix: P_, secretRef: {name: sec}}
+			  - {configMapRef: {name: none, optional: true}}
 			  env:
 			  - {name: PLAIN, value: plain}
 			  - {name: TWICE, value: "$(PLAIN)/$(A)/$(LATER)/$$(PLAIN)"}
@@ -81,7 +84,8 @@ func TestEnvironment(t *testing.T) {
 		log := s.WaitOutput("env", "c")
 		s.hasLines(log, "A=from-map", "B=own-b", "P_S=from-secret", "P_odd.key-1=odd", "PLAIN=plain", "TWICE=plain/from-map/$(LATER)/$(PLAIN)", "LATER=late", "KEY=from-secret",
 			"POD=env", "SPACE="+s.ns, "POD_UID="+string(p.UID), "LABEL=x", "NOTE=note", "NODE="+s.Host.Name, "ACCOUNT=robot",
-			"POD_IP="+p.Status.PodIP, "HOST_IP="+s.Host.Gateway.String(), "CPU=100", "MEM=64", "HOSTNAME=env", "plain-$(UNSET)-$(PLAIN)")
+			"POD_IP="+p.Status.PodIP, "HOST_IP="+s.Host.Gateway.String(), "CPU=100", "MEM=64", "HOSTNAME=env",
+			"plain-$(UNSET)-$(PLAIN)")
 		if strings.Contains(log, "\nOPT=") {
 			t.Error("variable of a missing optional key is set")
 		}
@@ -202,7 +206,9 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 		s.contains("pod", s.WaitOutput("users", "pod"), "uid=1100 gid=1200 groups=1200 1300 1400 1500")
 		s.contains("own", s.WaitOutput("users", "own"), "uid=2100 gid=2200 groups=1300 1400 1500 2200")
 		if s.supports("the user of a container in its status") {
-			p := s.Wait("users", "reporting the user of its containers", func(p *corev1.Pod) bool { return status(p, "pod").User != nil && status(p, "own").User != nil })
+			p := s.Wait("users", "reporting the user of its containers", func(p *corev1.Pod) bool {
+				return status(p, "pod").User != nil && status(p, "own").User != nil
+			})
 			want := corev1.LinuxContainerUser{UID: 1100, GID: 1200, SupplementalGroups: []int64{1200, 1300, 1400, 1500}}
 			if got := status(p, "pod").User.Linux; got == nil || !reflect.DeepEqual(*got, want) {
 				t.Errorf("user in the status: got %+v, want %+v", got, want)
@@ -318,7 +324,9 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 		s.contains("hosts", log, "# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost")
 		s.contains("resolv.conf", log, "search "+s.ns+".svc.cluster.local svc.cluster.local cluster.local", "options ndots:5")
 
-		s.Pod("none", "dnsPolicy: None\ndnsConfig: {nameservers: [9.9.9.9], searches: [my.example], options: [{name: ndots, value: '2'}, {name: edns0}]}\nsetHostnameAsFQDN: false\ncontainers:\n"+box("c", "", steps...))
+		s.Pod("none", "dnsPolicy: None\ndnsConfig: {nameservers: [9.9.9.9], searches: [my.example], "+
+			"options: [{name: ndots, value: '2'}, {name: edns0}]}\nsetHostnameAsFQDN: false\ncontainers:\n"+
+			box("c", "", steps...))
 		log = s.WaitOutput("none", "c")
 		s.hasLines(log, "none", "nameserver 9.9.9.9", "search my.example")
 		s.contains("resolv.conf", log, "ndots:2", "edns0")

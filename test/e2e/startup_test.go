@@ -61,7 +61,8 @@ func TestStartupWithoutRuntimeReportsReason(t *testing.T) {
 		}
 		s.Running("new")
 		p := s.Running("old")
-		if p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
+		if p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID ||
+			status(p, "c").RestartCount != 0 {
 			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 	})

@@ -46,7 +46,8 @@ func TestTop(t *testing.T) {
 		if n := byContainer["busy"].CPUNanoCores; n < 20e6 || n > 200e6 || pod.CPUNanoCores < n*8/10 {
 			t.Errorf("got CPU usage of %d nanocores for busy, %d for the pod", n, pod.CPUNanoCores)
 		}
-		if m := byContainer["big"].WorkingSetBytes; m < 24<<20 || m > 100<<20 || pod.WorkingSetBytes < m || byContainer["busy"].WorkingSetBytes >= m {
+		if m := byContainer["big"].WorkingSetBytes; m < 24<<20 || m > 100<<20 || pod.WorkingSetBytes < m ||
+			byContainer["busy"].WorkingSetBytes >= m {
 			t.Errorf("got working sets: big %d, busy %d, pod %d", m, byContainer["busy"].WorkingSetBytes, pod.WorkingSetBytes)
 		}
 		if p := byContainer["busy"].Processes; p != 1 || pod.Processes != 3 {
@@ -202,7 +203,8 @@ func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 		if text, err := io.ReadAll(c); err != nil || string(text) != "hello" {
 			t.Errorf("pod with hostNetwork: got %q: %v", text, err)
 		}
-		if out, err := s.Try("port-forward", "-n", s.ns, "missing", "80"); err == nil || !strings.Contains(out, `pods "missing" not found`) {
+		if out, err := s.Try("port-forward", "-n", s.ns, "missing", "80"); err == nil ||
+			!strings.Contains(out, `pods "missing" not found`) {
 			t.Errorf("unknown pod: %v %s", err, out)
 		}
 	})
@@ -292,7 +294,9 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Berth("cp", "-n", s.ns, "-c", "c", src, "files:/tmp/new")
-		if out := s.Exec("files", "c", "sh", "-c", "cd /tmp/new && cat a.txt && readlink link && wc -c <deep/er/b && stat -c %a a.txt"); out != "onea.txt\n300000\n640\n" {
+		out := s.Exec("files", "c", "sh", "-c",
+			"cd /tmp/new && cat a.txt && readlink link && wc -c <deep/er/b && stat -c %a a.txt")
+		if out != "onea.txt\n300000\n640\n" {
 			t.Errorf("files in the container: got %q", out)
 		}
 		s.Berth("cp", "-c", "c", filepath.Join(src, "a.txt"), s.ns+"/files:/tmp/new/")
@@ -302,7 +306,7 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Exec("files", "c", "sh", "-c", "ln -s /etc /tmp/new/evil")
-		out := s.Berth("cp", "-n", s.ns, "-c", "c", "files:/tmp/new", target)
+		out = s.Berth("cp", "-n", s.ns, "-c", "c", "files:/tmp/new", target)
 		s.contains("cp", out, `skipping symlink: "new/link"`, `skipping symlink: "new/evil" -> "/etc"`)
 		diff, err := exec.Command("diff", "-r", "--exclude=link", src, filepath.Join(target, "new")).CombinedOutput()
 		if err != nil {
@@ -326,7 +330,8 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 			"No such file":                {"-c", "c", "files:/no/such", target},
 			"must contain the tar binary": {"-c", "bare", "files:/etc", target},
 			"no such file":                {"-c", "c", filepath.Join(dir, "nothing"), "files:/tmp/x"},
-			"tar: can't open 'big'":       {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "files:/proc/"}, // most of the input is not read
+			"tar: can't open 'big'": {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20),
+				"files:/proc/"}, // most of the input is not read
 		} {
 			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, want) {
 				t.Errorf("cp %v: %v %s, want %q", args, err, out, want)

@@ -62,7 +62,8 @@ func TestHostPathTypes(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		paths := map[string]string{"": "/file", "File": "/file", "Directory": "", "DirectoryOrCreate": "/new/deep", "FileOrCreate": "/made", "Socket": "/sock", "CharDevice": "//dev/null"}
+		paths := map[string]string{"": "/file", "File": "/file", "Directory": "", "DirectoryOrCreate": "/new/deep",
+			"FileOrCreate": "/made", "Socket": "/sock", "CharDevice": "//dev/null"}
 		var volumes, mounts strings.Builder
 		i := 0
 		for kind, path := range paths {
@@ -195,7 +196,8 @@ func TestSubPathStaysInVolume(t *testing.T) {
 		if err := os.Symlink("/etc", dir+"/out"); err != nil {
 			t.Fatal(err)
 		}
-		s.Pod("escape", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v, subPath: out}]", "ls /v", end, "sleep"))
+		s.Pod("escape", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+			box("c", "volumeMounts: [{name: v, mountPath: /v, subPath: out}]", "ls /v", end, "sleep"))
 		p := s.Wait("escape", "failing to create", func(p *corev1.Pod) bool {
 			w := status(p, "c").State.Waiting
 			return w != nil && w.Reason != "ContainerCreating"
@@ -267,7 +269,8 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 func TestUnsupportedVolumeIsRejectedByField(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("nfs", "volumes: [{name: v, nfs: {server: files.example, path: /}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
-		if f := s.waitInvalidManifest("nfs"); f.Field != "spec.volumes[0].nfs" && !strings.Contains(f.Message, "spec.volumes[0].nfs") || !strings.Contains(f.Message, "not supported") {
+		if f := s.waitInvalidManifest("nfs"); f.Field != "spec.volumes[0].nfs" &&
+			!strings.Contains(f.Message, "spec.volumes[0].nfs") || !strings.Contains(f.Message, "not supported") {
 			t.Errorf("%+v", f)
 		}
 	})
