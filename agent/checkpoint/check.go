@@ -140,7 +140,9 @@ func checkFile(path string, log *slog.Logger) error {
 	case exit.ExitCode() == checkDamaged:
 		return damagedError("%s", firstLine(stdout.String()))
 	}
-	return damagedError("its check crashed: %s", firstLine(stderr.String()+"\n"+err.Error()))
+	crash := firstLine(stderr.String() + "\n" + err.Error())
+	// The reason is logged. "panic:" would look like a crash of the agent.
+	return damagedError("its check crashed: %s", strings.TrimPrefix(crash, "panic: "))
 }
 
 // firstLine returns the first line that is not empty, shortened.

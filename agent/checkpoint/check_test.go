@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -27,6 +28,11 @@ func TestCheckFile(t *testing.T) { // C3
 		{"a short text file", "alien", []byte("hello")},
 		{"all pages but the first two are zero", "damaged", edited(func(b []byte) { clear(b[2*page:]) })},
 		{"all pages but the first two are missing", "damaged", content[:2*page]},
+		{"every page has a wrong page ID", "damaged", edited(func(b []byte) {
+			for at := 2 * page; at+page <= len(b); at += page {
+				b[at] ^= 0x55
+			}
+		})},
 		{"both meta pages have wrong checksums", "damaged", edited(func(b []byte) {
 			b[16+20] ^= 1
 			b[page+16+20] ^= 1
@@ -45,6 +51,8 @@ func TestCheckFile(t *testing.T) { // C3
 				t.Errorf("unexpected error: %v", err)
 			case tt.kind != "" && (unusable == nil || unusable.kind != tt.kind):
 				t.Errorf("got %v, want a file that is %s", err, tt.kind)
+			case err != nil && strings.Contains(err.Error(), "panic"):
+				t.Errorf("the reason reads like a crash of the agent: %v", err)
 			default:
 				t.Log(err)
 			}
