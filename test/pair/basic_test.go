@@ -14,24 +14,24 @@ import (
 	"berth/test/images"
 )
 
-const ready = `.status.conditions[?(@.type=="Ready")].status`
+const readyStatus = `.status.conditions[?(@.type=="Ready")].status`
 
-// TestPodLifecycle follows pods from kubectl to containers and back, with one pair.
+// TestPodLifecycle creates, updates and deletes pods with kubectl on one node.
 func TestPodLifecycle(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{})
-	t.Run("runs and its status is reported", func(t *testing.T) {
-		p := p.in(t)
+	p := startPair(t, pairOptions{})
+	t.Run("reports its status", func(t *testing.T) {
+		p := p.forSubtest(t)
 		p.Apply(t, p.pod("web", "ports: [{containerPort: 8080}]", "serve"))
 		p.waitForField("pod", "web", ".status.phase", "Running")
-		p.waitForField("pod", "web", ready, "True")
-		if ip := p.field("pod", "web", ".status.podIP"); !p.Host.PodCIDR.Contains(addr(t, ip)) {
+		p.waitForField("pod", "web", readyStatus, "True")
+		if ip := p.field("pod", "web", ".status.podIP"); !p.Host.PodCIDR.Contains(parseAddr(t, ip)) {
 			t.Errorf("got pod IP %q, want one in %s", ip, p.Host.PodCIDR)
 		}
 		if ip := p.field("pod", "web", ".status.hostIP"); ip != p.Host.Gateway.String() {
-			t.Errorf("got host IP %q", ip)
+			t.Errorf("got host IP %q, want %s", ip, p.Host.Gateway)
 		}
-		p.until("events", func() string {
+		p.waitUntil("events", func() string {
 			out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name=web", "-o",
 				`jsonpath={range .items[*]}{.reason} {end}`)
 			for _, want := range []string{"Pulled", "Created", "Started"} {
@@ -42,49 +42,51 @@ func TestPodLifecycle(t *testing.T) {
 			return ""
 		})
 	})
-	t.Run("has service environment variables", func(t *testing.T) {
-		p := p.in(t)
+	t.Run("gets service environment variables", func(t *testing.T) {
+		p := p.forSubtest(t)
 		p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: my-db}\nspec: {clusterIP: 10.43.0.77, ports: [{name: "+
 			"sql, port: 5432}]}\n")
 		p.Apply(t, p.pod("env", "", "env", ",", "sleep"))
 		p.waitForField("pod", "env", ".status.phase", "Running")
-		p.until("the service", func() string {
-			if text := p.log("env"); !strings.Contains(text, "MY_DB_SERVICE_HOST=10.43.0.77") || !strings.Contains(text,
+		p.waitUntil("service environment variables", func() string {
+			if text := p.containerLog("env"); !strings.Contains(text, "MY_DB_SERVICE_HOST=10.43.0.77") || !strings.Contains(text,
 				"MY_DB_PORT_5432_TCP=tcp://10.43.0.77:5432") {
 				return text
 			}
 			return ""
 		})
 	})
-	t.Run("gets ConfigMap updates", func(t *testing.T) { p.in(t).configMap() })
+	t.Run("gets ConfigMap updates", func(t *testing.T) { p.forSubtest(t).testConfigMapUpdate() })
 	t.Run("is deleted with its grace period", func(t *testing.T) {
-		p := p.in(t)
+		p := p.forSubtest(t)
 		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "sleep"), "GracePeriodSeconds: 1",
 			"GracePeriodSeconds: 20", 1))
 		p.waitForField("pod", "slow", ".status.phase", "Running")
-		began := time.Now()
+		start := time.Now()
 		p.Kubectl(t, "delete", "pod", "slow", "--timeout=60s")
-		if took := time.Since(began); took < 2*time.Second {
-			t.Errorf("deleted after %s without a grace period", took)
+		if elapsed := time.Since(start); elapsed < 2*time.Second {
+			t.Errorf("pod deleted after %s, want at least 2s", elapsed)
 		}
 		if left := p.Host.PodLeftovers(); len(p.leftoverPodDirs("slow")) > 0 {
-			t.Errorf("left: %v", left)
+			t.Errorf("leftovers of the deleted pod: %v", left)
 		}
 	})
-	t.Run("is watched, and killed after the grace period from kubectl", func(t *testing.T) { p.in(t).watch() })
-	t.Run("is Ready when its readiness gates are true", func(t *testing.T) { p.in(t).readinessGate() })
-	t.Run("rejects path traversal", func(t *testing.T) { p.in(t).paths() })
-	t.Run("of a ReplicaSet is replaced", func(t *testing.T) { p.in(t).replaced() })
+	t.Run("is killed after the grace period of kubectl delete", func(t *testing.T) {
+		p.forSubtest(t).testKubectlWatch()
+	})
+	t.Run("is ready if its readiness gates are true", func(t *testing.T) { p.forSubtest(t).testReadinessGate() })
+	t.Run("rejects path traversal", func(t *testing.T) { p.forSubtest(t).testPathTraversal() })
+	t.Run("of a ReplicationController is replaced", func(t *testing.T) { p.forSubtest(t).testReplicationController() })
 	t.Run("reports its exit code", func(t *testing.T) {
-		p := p.in(t)
+		p := p.forSubtest(t)
 		p.Apply(t, strings.Replace(p.pod("once", "", "exit", "7"), "spec:", "spec:\n  restartPolicy: Never", 1))
 		p.waitForField("pod", "once", ".status.phase", "Failed")
 		p.waitForField("pod", "once", ".status.containerStatuses[0].state.terminated.exitCode", "7")
 		p.Kubectl(t, "delete", "pod", "once", "--timeout=30s")
 	})
-	t.Run("runs on a node that reports each condition once", func(t *testing.T) {
-		p := p.in(t)
-		p.until("the node's events", func() string {
+	t.Run("runs on a node that emits one event per condition", func(t *testing.T) {
+		p := p.forSubtest(t)
+		p.waitUntil("node events", func() string {
 			out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.kind=Node", "-o",
 				`jsonpath={range .items[*]}{.reason}={.count} {end}`)
 			fields := strings.Fields(out)
@@ -99,9 +101,9 @@ func TestPodLifecycle(t *testing.T) {
 	})
 }
 
-// watch follows a pod with kubectl get -w while it starts, runs and ignores SIGTERM. Its own
-// grace period is longer than the test.
-func (p *Pair) watch() {
+// testKubectlWatch watches a pod with kubectl get -w while it starts, runs and ignores SIGTERM. The
+// grace period in its spec is longer than the test.
+func (p *Pair) testKubectlWatch() {
 	t := p.t
 	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "sleep"), "GracePeriodSeconds: 1",
 		"GracePeriodSeconds: 3600", 1))
@@ -115,104 +117,106 @@ func (p *Pair) watch() {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	lines := bufio.NewScanner(out)
-	var seen []string
-	shown := func(want ...string) {
+	var output []string
+	waitForRow := func(want ...string) {
 		t.Helper()
 		for lines.Scan() {
-			seen = append(seen, lines.Text())
+			output = append(output, lines.Text())
 			got := strings.Fields(lines.Text())
 			if len(got) > 6 && slices.Equal(got[:3], []string{"stubborn", want[0], want[1]}) && got[6] == p.Node {
 				return
 			}
 		}
-		t.Fatalf("get -w did not show %v on node %s: %v, %s; the pod is now\n%s", want, p.Node, lines.Err(),
-			strings.Join(seen, "\n"), p.Kubectl(t, "get", "pod", "stubborn", "-o", "yaml"))
+		t.Fatalf("kubectl get -w: no row %v on node %s: %v, got %s; current pod:\n%s", want, p.Node, lines.Err(),
+			strings.Join(output, "\n"), p.Kubectl(t, "get", "pod", "stubborn", "-o", "yaml"))
 	}
-	shown("1/1", "Running")
-	began := time.Now()
+	waitForRow("1/1", "Running")
+	start := time.Now()
 	p.Kubectl(t, "delete", "pod", "stubborn", "--grace-period=2", "--timeout=60s")
-	if took := time.Since(began); took < 2*time.Second {
-		t.Errorf("deleted after %s, want 2s", took)
+	if elapsed := time.Since(start); elapsed < 2*time.Second {
+		t.Errorf("pod deleted after %s, want at least 2s", elapsed)
 	}
-	shown("1/1", "Terminating")
+	waitForRow("1/1", "Terminating")
 }
 
-func (p *Pair) configMap() {
+func (p *Pair) testConfigMapUpdate() {
 	t := p.t
 	p.Apply(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {key: one}\n")
 	p.Apply(t, p.pod("reads", "volumeMounts: [{name: v, mountPath: /v}]", "follow", "/v/key",
 		"20ms")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
 	p.waitForField("pod", "reads", ".status.phase", "Running")
-	seen := func(text string) func() string {
+	logContains := func(text string) func() string {
 		return func() string {
-			if log := p.log("reads"); !strings.Contains(log, text) {
+			if log := p.containerLog("reads"); !strings.Contains(log, text) {
 				return log
 			}
 			return ""
 		}
 	}
-	p.until("one", seen("one"))
+	p.waitUntil("the first value in the container", logContains("one"))
 	file := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "reads", ".metadata.uid"),
 		"volumes/kubernetes.io~configmap/v/key")
 	p.Kubectl(t, "patch", "configmap", "conf", "--type=merge", "-p", `{"data":{"key":"two"}}`)
-	began := time.Now()
-	p.until("two on the host", func() string {
+	start := time.Now()
+	p.waitUntil("the second value on the host", func() string {
 		text, err := os.ReadFile(file)
 		if string(text) != "two" {
 			return fmt.Sprint(string(text), err)
 		}
 		return ""
 	})
-	t.Logf("the file was updated %s after kubectl", time.Since(began))
-	p.until("two", seen("two"))
+	t.Logf("volume file updated %s after kubectl patch", time.Since(start))
+	p.waitUntil("the second value in the container", logContains("two"))
 }
 
-// readinessGate sets and removes a readiness gate's condition in the pod status, as a load balancer
-// controller would. Without the condition, the pod is not Ready, although all containers are.
-func (p *Pair) readinessGate() {
+// testReadinessGate sets the condition of a readiness gate in the pod status, as a load balancer
+// controller does. A pod without the condition is not ready, even if all containers are.
+func (p *Pair) testReadinessGate() {
 	t := p.t
 	p.Apply(t, strings.Replace(p.pod("gated", "ports: [{containerPort: 8080}]", "serve"), "spec:",
 		"spec:\n  readinessGates: [{conditionType: example.com/in-service}]", 1))
 	containers := `.status.conditions[?(@.type=="ContainersReady")].status`
 	reason := `.status.conditions[?(@.type=="Ready")].reason`
 	p.waitForField("pod", "gated", containers, "True")
-	p.waitForField("pod", "gated", ready, "False")
+	p.waitForField("pod", "gated", readyStatus, "False")
 	p.waitForField("pod", "gated", reason, "ReadinessGatesNotReady")
-	for _, step := range []struct{ gate, reason string }{{"True", ""}, {"False", "ReadinessGatesNotReady"}, {"True", ""}} {
+	for _, step := range []struct{ status, reason string }{
+		{"True", ""}, {"False", "ReadinessGatesNotReady"}, {"True", ""},
+	} {
 		p.Kubectl(t, "patch", "pod", "gated", "--subresource=status", "-p",
-			fmt.Sprintf(`{"status":{"conditions":[{"type":"example.com/in-service","status":%q}]}}`, step.gate))
-		p.waitForField("pod", "gated", ready, step.gate)
+			fmt.Sprintf(`{"status":{"conditions":[{"type":"example.com/in-service","status":%q}]}}`, step.status))
+		p.waitForField("pod", "gated", readyStatus, step.status)
 		p.waitForField("pod", "gated", reason, step.reason)
 		// The node's status updates preserve conditions of other components.
-		p.waitForField("pod", "gated", `.status.conditions[?(@.type=="example.com/in-service")].status`, step.gate)
+		p.waitForField("pod", "gated", `.status.conditions[?(@.type=="example.com/in-service")].status`, step.status)
 		p.waitForField("pod", "gated", containers, "True")
 	}
 }
 
-// TestServerOutage: pods keep running, a restarted agent does not touch them, and changes are
-// reported when the server is back.
+// TestServerOutage disconnects the node from the server. Pods keep running, also when the agent
+// restarts. The agent reports all changes after the connection is restored.
 func TestServerOutage(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{Cut: true})
+	p := startPair(t, pairOptions{UseServerProxy: true})
 	p.Apply(t, p.pod("stays", "", "sleep"))
 	p.Apply(t, p.pod("crashes", "", "await", "/tmp/x", ",", "exit", "3"))
 	p.Apply(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {key: one}\n")
 	p.Apply(t, p.pod("reads", "volumeMounts: [{name: v, mountPath: /v}]",
 		"sleep")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
 	for _, name := range []string{"stays", "crashes", "reads"} {
-		p.waitForField("pod", name, ready, "True")
+		p.waitForField("pod", name, readyStatus, "True")
 	}
 	id := p.field("pod", "stays", ".status.containerStatuses[0].containerID")
-	p.wire.cut()
-	p.agentPods("stays", "crashes", "reads")
+	p.serverProxy.disconnect()
+	p.waitForAgentPods("stays", "crashes", "reads")
 	if err := p.Agent.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.agentPods("stays", "crashes", "reads")
-	if err := p.berth("exec", "crashes", "--", "/bin/testbox", "write", "/tmp/x", "y"); err != nil {
+	p.waitForAgentPods("stays", "crashes", "reads")
+	if err := p.runBerth("exec", "crashes", "--", "/bin/testbox", "write", "/tmp/x", "y"); err != nil {
 		t.Fatal(err)
 	}
-	p.until("the restart", func() string {
+	p.waitUntil("the container restart", func() string {
 		out, _ := p.Agent.Command(t.Context(), "ps").CombinedOutput()
 		for line := range strings.Lines(string(out)) {
 			if f := strings.Fields(line); len(f) > 3 && strings.Contains(line, "crashes") && !strings.Contains(line, " 0 ") {
@@ -222,28 +226,28 @@ func TestServerOutage(t *testing.T) {
 		return string(out)
 	})
 	p.Kubectl(t, "delete", "pod", "reads", "--wait=false")
-	p.wire.join()
-	p.until("the restart to be reported", func() string {
+	p.serverProxy.connect()
+	p.waitUntil("the restart count in the pod status", func() string {
 		if n := p.field("pod", "crashes", ".status.containerStatuses[0].restartCount"); n == "0" || n == "" {
 			return n
 		}
 		return ""
 	})
-	p.until("the deletion", func() string { return p.field("pod", "reads", ".metadata.name") })
-	if now := p.field("pod", "stays", ".status.containerStatuses[0].containerID"); now != id {
-		t.Errorf("container %s was replaced by %s", id, now)
+	p.waitUntil("the pod deletion", func() string { return p.field("pod", "reads", ".metadata.name") })
+	if current := p.field("pod", "stays", ".status.containerStatuses[0].containerID"); current != id {
+		t.Errorf("container %s was replaced by %s", id, current)
 	}
 	if n := p.field("pod", "stays", ".status.containerStatuses[0].restartCount"); n != "0" {
 		t.Errorf("%s restarts", n)
 	}
-	p.nodeIs("Ready", "True")
+	p.waitForNodeCondition("Ready", "True")
 }
 
-// TestStaticPodsHaveMirrorPods: mirror pods of manifest files and their events are visible through
-// the server, and deleting them does not stop the pods.
+// TestStaticPodsHaveMirrorPods creates a static pod. The server has a mirror pod with events. Deleting
+// the mirror pod does not stop the static pod.
 func TestStaticPodsHaveMirrorPods(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{})
+	p := startPair(t, pairOptions{})
 	manifest := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: local}\nspec:\n  "+
 		"terminationGracePeriodSeconds: 1\n  containers: [{name: c, image: %q, args: [sleep]}]\n", images.TestboxRef)
 	file := filepath.Join(p.Agent.ManifestDir, "local.yaml")
@@ -251,28 +255,29 @@ func TestStaticPodsHaveMirrorPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := "local-" + p.Node
-	p.waitForField("pod", name, ready, "True")
+	p.waitForField("pod", name, readyStatus, "True")
 	// Log shippers use these to find the log directory, whose name contains the UID.
-	of := func(annotation string) string {
+	configAnnotation := func(annotation string) string {
 		return p.field("pod", name, ".metadata.annotations.kubernetes\\.io/config\\."+annotation)
 	}
-	if hash, mirror := of("hash"), of("mirror"); hash != mirror ||
+	if hash, mirror := configAnnotation("hash"), configAnnotation("mirror"); hash != mirror ||
 		len(hash) != len("00000000-0000-0000-0000-000000000000") {
-		t.Errorf("hash %s, mirror %s", hash, mirror)
+		t.Errorf("got config.hash %q and config.mirror %q, want the same UID", hash, mirror)
 	}
 	uid, id := p.field("pod", name, ".metadata.uid"), p.field("pod", name, ".status.containerStatuses[0].containerID")
 	p.Kubectl(t, "delete", "pod", name, "--wait=false")
-	p.until("another mirror", func() string {
-		if now := p.field("pod", name, ".metadata.uid"); now == uid || now == "" || strings.HasPrefix(now, "error") {
-			return now
+	p.waitUntil("a new mirror pod", func() string {
+		if current := p.field("pod", name, ".metadata.uid"); current == uid || current == "" ||
+			strings.HasPrefix(current, "error") {
+			return current
 		}
 		return ""
 	})
-	p.waitForField("pod", name, ready, "True")
-	if now := p.field("pod", name, ".status.containerStatuses[0].containerID"); now != id {
-		t.Errorf("container %s was replaced by %s", id, now)
+	p.waitForField("pod", name, readyStatus, "True")
+	if current := p.field("pod", name, ".status.containerStatuses[0].containerID"); current != id {
+		t.Errorf("container %s was replaced by %s", id, current)
 	}
-	p.until("events", func() string {
+	p.waitUntil("events", func() string {
 		if out := p.Kubectl(t, "describe", "pod", name); !strings.Contains(out, "Started") {
 			return out
 		}
@@ -281,17 +286,17 @@ func TestStaticPodsHaveMirrorPods(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	p.until("the mirror to go", func() string { return p.field("pod", name, ".metadata.name") })
+	p.waitUntil("the mirror pod deletion", func() string { return p.field("pod", name, ".metadata.name") })
 }
 
-// TestPodReachesServer sends a request from a pod with its service account to the server address in
-// the pod's environment.
+// TestPodReachesServer sends a request from a pod to the server address in its environment. The pod
+// authenticates with its service account token.
 func TestPodReachesServer(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) { c.Listen = "0.0.0.0:0" }}})
+	p := startPair(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) { c.Listen = "0.0.0.0:0" }}})
 	p.Apply(t, p.pod("inside", "", "server", "/apis/authentication.k8s.io/v1/selfsubjectreviews", ",", "sleep"))
-	p.until("the server's response in the pod", func() string {
-		text := p.log("inside")
+	p.waitUntil("the server response in the container log", func() string {
+		text := p.containerLog("inside")
 		if !strings.Contains(text, `201`) || !strings.Contains(text, `"username":"system:serviceaccount:default:default"`) {
 			return text
 		}

@@ -16,33 +16,33 @@ import (
 	servers "berth/test/control"
 )
 
-// TestNodeCertificateRotation: a node's certificates, valid for one minute here, are renewed while
-// it works. A node that was off for longer gets a new certificate with its existing key, although
+// TestNodeCertificateRotation uses certificates that are valid for one minute. A running node rotates
+// them. A node that was off until they expired gets a new certificate with its existing key, although
 // its bootstrap token no longer exists.
 func TestNodeCertificateRotation(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = time.Minute })}
-	p.issueToken()
+	p.createBootstrapToken()
 	dir := t.TempDir()
 	p.joinHost(dir, pairOptions{})
-	p.nodeIs("Ready", "True")
+	p.waitForNodeCondition("Ready", "True")
 	p.Apply(t, p.pod("stays", "", "print", "hello", ",", "sleep"))
-	p.waitForField("pod", "stays", ready, "True")
-	id := p.field("pod", "stays", idOf)
-	p.until("the serving certificate", func() string {
-		if _, err := p.certificate("kubelet-server"); err != nil {
+	p.waitForField("pod", "stays", readyStatus, "True")
+	id := p.field("pod", "stays", containerID)
+	p.waitUntil("the serving certificate", func() string {
+		if _, err := p.readCertificate("kubelet-server"); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	client, serving, pid := p.storedCertificate("kubelet-client"), p.storedCertificate("kubelet-server"), p.Agent.Pid()
-	p.works(client, serving)
+	p.waitForRotation(client, serving)
 	if now := p.Agent.Pid(); now != pid {
-		t.Errorf("process %d became %d", pid, now)
+		t.Errorf("got agent PID %d, want %d: the agent restarted", now, pid)
 	}
-	if shown, kept := p.servingCertificate(), p.storedCertificate("kubelet-server"); !shown.Equal(kept) &&
-		shown.NotBefore.Before(kept.NotBefore) {
-		t.Errorf("serving certificate valid until %s, stored one until %s", shown.NotAfter, kept.NotAfter)
+	if served, stored := p.servingCertificate(), p.storedCertificate("kubelet-server"); !served.Equal(stored) &&
+		served.NotBefore.Before(stored.NotBefore) {
+		t.Errorf("serving certificate: got expiry %s, stored certificate expires %s", served.NotAfter, stored.NotAfter)
 	}
 
 	if err := p.Agent.Stop(t.Context()); err != nil {
@@ -50,7 +50,7 @@ func TestNodeCertificateRotation(t *testing.T) {
 	}
 	p.Kubectl(t, "delete", "secret", "-n", "kube-system", "bootstrap-token-abcdef")
 	client, serving = p.storedCertificate("kubelet-client"), p.storedCertificate("kubelet-server")
-	p.until("the certificate to expire", func() string {
+	p.waitUntil("the certificate to expire", func() string {
 		if left := time.Until(client.NotAfter); left > 0 {
 			return "valid for " + left.String()
 		}
@@ -62,20 +62,20 @@ func TestNodeCertificateRotation(t *testing.T) {
 	if err := p.Agent.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.works(client, serving)
-	if now, n := p.field("pod", "stays", idOf), p.field("pod", "stays", restarts); now != id || n != "0" {
-		t.Errorf("container %s became %s, %s restarts", id, now, n)
+	p.waitForRotation(client, serving)
+	if now, n := p.field("pod", "stays", containerID), p.field("pod", "stays", restartCount); now != id || n != "0" {
+		t.Errorf("container %s was replaced by %s, %s restarts", id, now, n)
 	}
 }
 
-// works waits until both certificates have expired and the node works in both directions with new
-// ones.
-func (p *Pair) works(client, serving *x509.Certificate) {
+// waitForRotation waits until both certificates have expired and been replaced, and until the node
+// reaches the server and the server reaches the node.
+func (p *Pair) waitForRotation(client, serving *x509.Certificate) {
 	p.t.Helper()
-	p.until("other certificates", func() string {
+	p.waitUntil("rotated certificates", func() string {
 		now := time.Now()
 		for name, old := range map[string]*x509.Certificate{"kubelet-client": client, "kubelet-server": serving} {
-			c, err := p.certificate(name)
+			c, err := p.readCertificate(name)
 			if err != nil {
 				return err.Error()
 			}
@@ -86,9 +86,9 @@ func (p *Pair) works(client, serving *x509.Certificate) {
 		}
 		return ""
 	})
-	p.renewed(time.Now())
-	p.nodeIs("Ready", "True")
-	p.until("logs through the node's certificate", func() string {
+	p.waitForLeaseRenewal(time.Now())
+	p.waitForNodeCondition("Ready", "True")
+	p.waitUntil("kubectl logs", func() string {
 		if out, err := p.TryKubectl(p.t, "", "logs", "stays"); err != nil || !strings.Contains(out, "hello") {
 			return out
 		}
@@ -96,14 +96,14 @@ func (p *Pair) works(client, serving *x509.Certificate) {
 	})
 }
 
-// renewed waits until the node has renewed its lease after the given time.
-func (p *Pair) renewed(at time.Time) {
+// waitForLeaseRenewal waits until the node renews its lease after the given time.
+func (p *Pair) waitForLeaseRenewal(at time.Time) {
 	p.t.Helper()
-	p.until("the node's lease", func() string {
+	p.waitUntil("the node's lease", func() string {
 		text, err := p.TryKubectl(p.t, "", "get", "lease", "-n", "kube-node-lease", p.Node, "-o",
 			"jsonpath={.spec.renewTime}")
 		if err != nil {
-			return "none: " + text // a new Node has no lease for a moment
+			return "no lease: " + text // a new Node has no lease at first
 		}
 		if renewed, err := time.Parse(time.RFC3339Nano, text); err != nil || renewed.Before(at) {
 			return fmt.Sprint("renewed at ", text, err)
@@ -112,17 +112,18 @@ func (p *Pair) renewed(at time.Time) {
 	})
 }
 
-// storedCertificate returns the node's current client certificate.
+// storedCertificate returns the current kubelet-client or kubelet-server certificate of the node.
 func (p *Pair) storedCertificate(name string) *x509.Certificate {
 	p.t.Helper()
-	c, err := p.certificate(name)
+	c, err := p.readCertificate(name)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	return c
 }
 
-func (p *Pair) certificate(name string) (*x509.Certificate, error) {
+// readCertificate reads a certificate from the certificate directory of the node.
+func (p *Pair) readCertificate(name string) (*x509.Certificate, error) {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki", name+"-current.pem"))
 	if err != nil {
 		return nil, err
@@ -134,7 +135,7 @@ func (p *Pair) certificate(name string) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// servingCertificate returns the serving certificate of the node's API.
+// servingCertificate returns the certificate that the node's API presents.
 func (p *Pair) servingCertificate() *x509.Certificate {
 	p.t.Helper()
 	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"),

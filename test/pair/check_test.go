@@ -16,18 +16,18 @@ import (
 	servers "berth/test/control"
 )
 
-// TestCheckReportsServer runs berth check on a joined node, with and without a running agent, with
-// and without problems.
+// TestCheckReportsServer runs berth check on a joined node, with a running agent and without one. It
+// checks the results with a valid and with invalid kubeconfigs.
 func TestCheckReportsServer(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t)}
-	p.issueToken()
+	p.createBootstrapToken()
 	dir := t.TempDir()
 	p.joinHost(dir, pairOptions{})
-	p.nodeIs("Ready", "True")
+	p.waitForNodeCondition("Ready", "True")
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	p.until("all to be well", func() string {
-		all := items(t, p.Agent.Command(t.Context(), "check", "-o", "json"))
+	p.waitUntil("successful checks", func() string {
+		all := runCheck(t, p.Agent.Command(t.Context(), "check", "-o", "json"))
 		for name, want := range map[string]string{
 			"server": p.Server.Config.Host, "server authority": p.caHash() + " until ", "server clock": "",
 			"client certificate":  "valid until ",
@@ -39,35 +39,35 @@ func TestCheckReportsServer(t *testing.T) {
 		}
 		return ""
 	})
-	// Without a running agent, as on a machine on which it was not started yet.
-	here := func(kubeconfig string) map[string]nodeapi.CheckItem {
+	// Without a running agent, as before its first start.
+	checkStopped := func(kubeconfig string) map[string]nodeapi.CheckItem {
 		t.Helper()
-		own := t.TempDir()
-		return items(t, exec.CommandContext(t.Context(), p.Agent.Binary, "check", "-o", "json", "--socket", filepath.Join(own,
-			"none.sock"),
-			"--config", p.Agent.ConfigFile, "--root-dir", filepath.Join(own, "root"), "--state-dir", filepath.Join(own, "state"),
+		tempDir := t.TempDir()
+		return runCheck(t, exec.CommandContext(t.Context(), p.Agent.Binary, "check", "-o", "json",
+			"--socket", filepath.Join(tempDir, "none.sock"), "--config", p.Agent.ConfigFile,
+			"--root-dir", filepath.Join(tempDir, "root"), "--state-dir", filepath.Join(tempDir, "state"),
 			"--kubeconfig", kubeconfig,
 			"--cert-dir", filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki"), "--hostname-override", p.Node,
 			"--container-runtime-endpoint", p.Host.Endpoint))
 	}
-	bad := func(all map[string]nodeapi.CheckItem, name, detail, remedy string) {
+	requireFailure := func(all map[string]nodeapi.CheckItem, name, detail, remedy string) {
 		t.Helper()
 		if it := all[name]; it.OK || !strings.Contains(it.Detail, detail) || !strings.Contains(it.Remedy, remedy) {
-			t.Errorf("%s: %+v", name, it)
+			t.Errorf("%s: got %+v, want a failure with detail %q and remedy %q", name, it, detail, remedy)
 		}
 	}
-	all := here(kubeconfig)
+	all := checkStopped(kubeconfig)
 	for _, name := range []string{"server", "server authority", "client certificate", "serving certificate"} {
 		if it := all[name]; !it.OK {
 			t.Errorf("%s: %+v", name, it)
 		}
 	}
-	bad(all, "node name", "node name "+p.Node+" is in use by another machine", "--hostname-override")
+	requireFailure(all, "node name", "node name "+p.Node+" is in use by another machine", "--hostname-override")
 	if !all["node name"].Essential {
-		t.Error("a node with a used name could start")
+		t.Error("check of the node name is not essential: a node with a name in use can start")
 	}
 
-	changed := func(change func(server *string, authority *[]byte)) string {
+	changeKubeconfig := func(change func(server *string, authority *[]byte)) string {
 		c, err := clientcmd.LoadFromFile(kubeconfig)
 		if err != nil {
 			t.Fatal(err)
@@ -81,13 +81,13 @@ func TestCheckReportsServer(t *testing.T) {
 		}
 		return path
 	}
-	bad(here(changed(func(server *string, _ *[]byte) { *server = "https://127.0.0.1:1" })), "server", "connection refused",
-		"start the API server")
+	requireFailure(checkStopped(changeKubeconfig(func(server *string, _ *[]byte) { *server = "https://127.0.0.1:1" })),
+		"server", "connection refused", "start the API server")
 	other := t.TempDir()
 	if _, err := pki.Open(other, time.Now); err != nil {
 		t.Fatal(err)
 	}
-	bad(here(changed(func(_ *string, authority *[]byte) {
+	requireFailure(checkStopped(changeKubeconfig(func(_ *string, authority *[]byte) {
 		text, err := os.ReadFile(filepath.Join(other, "ca.crt"))
 		if err != nil {
 			t.Fatal(err)
@@ -96,14 +96,14 @@ func TestCheckReportsServer(t *testing.T) {
 	})), "server authority", p.caHash(), "join again")
 }
 
-// items returns the results of berth check by name. The command may fail: it does so if an
-// essential check fails.
-func items(t *testing.T, cmd *exec.Cmd) map[string]nodeapi.CheckItem {
+// runCheck runs berth check and returns its results by name. It ignores the exit code, because the
+// command fails if an essential check fails.
+func runCheck(t *testing.T, cmd *exec.Cmd) map[string]nodeapi.CheckItem {
 	t.Helper()
 	out, err := cmd.Output()
 	var r nodeapi.CheckReport
-	if bad := json.Unmarshal(out, &r); bad != nil {
-		t.Fatalf("%v, %v: %s", err, bad, out)
+	if decodeErr := json.Unmarshal(out, &r); decodeErr != nil {
+		t.Fatalf("%v, %v: %s", err, decodeErr, out)
 	}
 	all := map[string]nodeapi.CheckItem{}
 	for _, it := range r.Items {

@@ -13,11 +13,12 @@ import (
 	servers "berth/test/control"
 )
 
-// TestNodeReportsConfiguration: the configuration fields that have an effect on API objects only.
+// TestNodeReportsConfiguration checks configuration fields that only affect API objects.
 func TestNodeReportsConfiguration(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{Disk: "size=1g", Berth: map[string]any{"imageGCPeriod": "1s"}, Config: map[string]any{
-		// no image can be deleted: the node has pulled none
+	berthConfig := map[string]any{"imageGCPeriod": "1s"}
+	p := startPair(t, pairOptions{Disk: "size=1g", BerthConfig: berthConfig, Config: map[string]any{
+		// Image garbage collection finds no image to delete, because the node has pulled none.
 		"imageGCHighThresholdPercent": 2, "imageGCLowThresholdPercent": 1,
 		"nodeLeaseDurationSeconds": 33, "nodeStatusUpdateFrequency": "1s", "nodeStatusReportFrequency": "1s",
 		"nodeStatusMaxImages": 2,
@@ -36,25 +37,26 @@ func TestNodeReportsConfiguration(t *testing.T) {
 	} {
 		p.waitForField("node", p.Node, path, want)
 	}
-	p.until("two images and no more", func() string {
+	p.waitUntil("two images in the node status", func() string {
 		if got := p.field("node", p.Node, ".status.images[*].sizeBytes"); len(strings.Fields(got)) != 2 {
 			return got
 		}
 		return ""
 	})
-	whole, left := resource.MustParse(p.field("node", p.Node, ".status.capacity.memory")),
+	capacity, allocatable := resource.MustParse(p.field("node", p.Node, ".status.capacity.memory")),
 		resource.MustParse(p.field("node", p.Node, ".status.allocatable.memory"))
-	if took := whole.Value() - left.Value(); took != (128+256+100)<<20 { // the last one comes from evictionHard
-		t.Errorf("got %d bytes of memory reserved from pods", took)
+	// kubeReserved, systemReserved and the default of evictionHard.
+	if reserved, want := capacity.Value()-allocatable.Value(), int64(128+256+100)<<20; reserved != want {
+		t.Errorf("got %d bytes of reserved memory, want %d", reserved, want)
 	}
-	p.until("the lease", func() string { // a new Node has no lease for a moment
+	p.waitUntil("the lease", func() string { // a new Node has no lease at first
 		if got, err := p.TryKubectl(t, "", "get", "lease", "-n", "kube-node-lease", p.Node, "-o",
 			"jsonpath={.spec.leaseDurationSeconds}"); err != nil || got != "33" {
-			return "issued for " + got
+			return "got lease duration " + got
 		}
 		return ""
 	})
-	p.until("the node to say that its disk of images stays too full", func() string {
+	p.waitUntil("the event FreeDiskSpaceFailed", func() string {
 		out := p.Kubectl(t, "get", "events", "-A", "--field-selector", "involvedObject.kind=Node,reason=FreeDiskSpaceFailed",
 			"-o", "jsonpath={.items[*].message}")
 		if !strings.Contains(out, "but only found 0 bytes eligible to free") {
@@ -62,27 +64,27 @@ func TestNodeReportsConfiguration(t *testing.T) {
 		}
 		return ""
 	})
-	// By default, an unchanged status is reported every five minutes, which is longer than the test
-	// waits.
+	// The default reporting period of an unchanged status is five minutes, longer than the test waits.
 	first := ""
-	p.until("repeated status reports", func() string {
-		now := p.field("node", p.Node, `.status.conditions[?(@.type=="Ready")].lastHeartbeatTime`)
+	p.waitUntil("another status report", func() string {
+		latest := p.field("node", p.Node, `.status.conditions[?(@.type=="Ready")].lastHeartbeatTime`)
 		if first == "" {
-			first = now
+			first = latest
 		}
-		if now == first {
-			return "last reported at " + now
+		if latest == first {
+			return "last reported at " + latest
 		}
 		return ""
 	})
 }
 
-// TestNodeWithoutSelfRegistration waits until its Node is created and applies its contents.
+// TestNodeWithoutSelfRegistration uses registerNode: false. The agent waits for its Node and keeps its
+// labels.
 func TestNodeWithoutSelfRegistration(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t)}
-	p.host(pairOptions{Config: map[string]any{"registerNode": false}}, "--kubeconfig", p.Kubeconfig)
-	p.until("the agent to miss its Node", func() string {
+	p.startHost(pairOptions{Config: map[string]any{"registerNode": false}}, "--kubeconfig", p.Kubeconfig)
+	p.waitUntil("the error in the agent log", func() string {
 		if text := p.Agent.Log(); !strings.Contains(text, "register node "+p.Node) || !strings.Contains(text, "not found") {
 			return text
 		}
@@ -92,44 +94,45 @@ func TestNodeWithoutSelfRegistration(t *testing.T) {
 		t.Errorf("unexpected Node: %v %s", err, out)
 	}
 	p.Apply(t, "apiVersion: v1\nkind: Node\nmetadata: {name: "+p.Node+", labels: {made: by-hand}}\n")
-	p.nodeIs("Ready", "True")
+	p.waitForNodeCondition("Ready", "True")
 	if got := p.field("node", p.Node, ".metadata.labels.made"); got != "by-hand" {
 		t.Errorf("got node label %q", got)
 	}
 	p.Apply(t, p.pod("here", "", "sleep"))
-	p.waitForField("pod", "here", ready, "True")
+	p.waitForField("pod", "here", readyStatus, "True")
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }
 
-// TestWithoutCertificateRotation: with rotateCertificates: false, a node requests one certificate
-// and uses it until it expires.
+// TestWithoutCertificateRotation uses rotateCertificates: false. The node requests one certificate and
+// uses it until it expires.
 func TestWithoutCertificateRotation(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = time.Minute })}
-	p.issueToken()
+	p.createBootstrapToken()
 	p.joinHost(t.TempDir(), pairOptions{Config: map[string]any{"rotateCertificates": false, "serverTLSBootstrap": false}})
-	p.until("the node's certificate", func() string {
-		if _, err := p.certificate("kubelet-client"); err != nil {
+	p.waitUntil("the node's certificate", func() string {
+		if _, err := p.readCertificate("kubelet-client"); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	client := p.storedCertificate("kubelet-client")
-	until := func(left time.Duration) {
+	waitForValidity := func(left time.Duration) {
 		t.Helper()
-		p.until("the certificate to be good for "+left.String(), func() string {
+		p.waitUntil("the certificate to be valid for only "+left.String(), func() string {
 			if now := time.Until(client.NotAfter); now > left {
 				return "valid for " + now.String()
 			}
 			return ""
 		})
 	}
-	// Before expiration: otherwise a new one is requested. The server deletes the request.
-	until(15 * time.Second)
+	// Checked before the certificate expires: then the agent requests another one, and the server deletes
+	// the first request.
+	waitForValidity(15 * time.Second)
 	if all := strings.Fields(p.Kubectl(t, "get", "csr", "-o", "jsonpath={.items[*].metadata.name}")); len(all) != 1 {
-		t.Errorf("got certificate requests %v", all)
+		t.Errorf("got certificate signing requests %v, want one", all)
 	}
-	until(time.Second) // with rotation, it would be renewed at least 6 s earlier
+	waitForValidity(time.Second) // rotation would replace it at least 6 s earlier
 	if now := p.storedCertificate("kubelet-client"); !now.Equal(client) {
 		t.Errorf("certificate valid until %s was replaced by one until %s", client.NotAfter, now.NotAfter)
 	}

@@ -7,12 +7,12 @@ import (
 	"berth/test/hosts"
 )
 
-const null = "example.com/null"
+const nullDevice = "example.com/null"
 
-// plugin starts a device plugin next to the agent. It is stopped with the test.
-func (p *Pair) plugin(count int) *hosts.DevicePlugin {
+// startDevicePlugin starts a device plugin, which is killed at the end of the test.
+func (p *Pair) startDevicePlugin(count int) *hosts.DevicePlugin {
 	p.t.Helper()
-	dp, err := p.Agent.StartDevicePlugin(p.t.Context(), null, count)
+	dp, err := p.Agent.StartDevicePlugin(p.t.Context(), nullDevice, count)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -20,56 +20,56 @@ func (p *Pair) plugin(count int) *hosts.DevicePlugin {
 	return dp
 }
 
-// nodeHas waits for the node's capacity and allocatable of the device.
-func (p *Pair) nodeHas(capacity, allocatable string) {
+// waitForDevices waits until the Node has the given capacity and allocatable of the device.
+func (p *Pair) waitForDevices(capacity, allocatable string) {
 	p.t.Helper()
 	p.waitForField("node", p.Node, `.status.capacity.example\.com/null`, capacity)
 	p.waitForField("node", p.Node, `.status.allocatable.example\.com/null`, allocatable)
 }
 
-// devicePod is a pod that requests a device and is scheduled by the scheduler.
+// devicePod returns the manifest of an unscheduled pod that requests a device.
 func (p *Pair) devicePod(name string) string {
 	return strings.Replace(p.boundDevicePod(name), "  nodeName: "+p.Node+"\n", "", 1)
 }
 
-// boundDevicePod bypasses the scheduler.
+// boundDevicePod returns the manifest of a pod that requests a device and bypasses the scheduler.
 func (p *Pair) boundDevicePod(name string) string {
-	return p.pod(name, "resources: {limits: {"+null+": 1}}", "sleep")
+	return p.pod(name, "resources: {limits: {"+nullDevice+": 1}}", "sleep")
 }
 
-// TestDevices: the scheduler uses the resources of device plugins. The node rejects a pod that
-// bypasses the scheduler if no device is free.
+// TestDevices checks that the scheduler counts the resources of device plugins, and that the node
+// rejects a pod without a free device. Pods wait for their device plugin after a reboot.
 func TestDevices(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{})
-	dp := p.plugin(2)
-	p.nodeHas("2", "2")
+	p := startPair(t, pairOptions{})
+	dp := p.startDevicePlugin(2)
+	p.waitForDevices("2", "2")
 	p.Apply(t, p.devicePod("one"))
 	p.Apply(t, p.devicePod("two"))
-	p.waitForField("pod", "one", ready, "True")
-	p.waitForField("pod", "two", ready, "True")
+	p.waitForField("pod", "one", readyStatus, "True")
+	p.waitForField("pod", "two", readyStatus, "True")
 	p.Apply(t, p.devicePod("three"))
-	p.until("the scheduler to miss a device", func() string {
-		if why := p.field("pod", "three", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(why,
-			"Insufficient "+null) {
-			return why
+	p.waitUntil("pod three to be unschedulable", func() string {
+		message := p.field("pod", "three", `.status.conditions[?(@.type=="PodScheduled")].message`)
+		if !strings.Contains(message, "Insufficient "+nullDevice) {
+			return message
 		}
 		return ""
 	})
 	p.Apply(t, p.boundDevicePod("forced"))
 	p.waitForField("pod", "forced", ".status.phase", "Failed")
-	p.waitForField("pod", "forced", ".status.reason", "OutOf"+null)
+	p.waitForField("pod", "forced", ".status.reason", "OutOf"+nullDevice)
 	if got := p.field("pod", "forced", ".status.message"); !strings.Contains(got,
-		"Node didn't have enough resource: "+null+", requested: 1, used: 2, capacity: 2") {
-		t.Errorf("rejected with %q", got)
+		"Node didn't have enough resource: "+nullDevice+", requested: 1, used: 2, capacity: 2") {
+		t.Errorf("got rejection message %q", got)
 	}
 	if err := dp.Send("unhealthy null-1"); err != nil {
 		t.Fatal(err)
 	}
-	p.nodeHas("2", "1")
+	p.waitForDevices("2", "1")
 	dp.Kill()
-	p.nodeHas("2", "0")
-	// The node boots before the plugin registers: pods wait for it.
+	p.waitForDevices("2", "0")
+	// The node boots before the device plugin registers: the pods wait for it.
 	uid := p.field("pod", "one", ".metadata.uid")
 	if err := p.Host.PowerLoss(); err != nil {
 		t.Fatal(err)
@@ -80,14 +80,14 @@ func TestDevices(t *testing.T) {
 	if err := p.Agent.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.nodeHas("0", "0")
+	p.waitForDevices("0", "0")
 	p.waitForField("pod", "one", ".status.containerStatuses[0].state.waiting.reason", "DevicesNotReady")
-	p.plugin(2)
-	p.nodeHas("2", "2")
-	p.waitForField("pod", "one", ready, "True")
-	p.waitForField("pod", "two", ready, "True")
+	p.startDevicePlugin(2)
+	p.waitForDevices("2", "2")
+	p.waitForField("pod", "one", readyStatus, "True")
+	p.waitForField("pod", "two", readyStatus, "True")
 	if now := p.field("pod", "one", ".metadata.uid"); now != uid {
-		t.Errorf("pod %s became %s", uid, now)
+		t.Errorf("got pod UID %s, want %s", now, uid)
 	}
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }

@@ -28,21 +28,21 @@ stringData:
   auth-extra-groups: system:bootstrappers:kubeadm:default-node-token
 `
 
-// TestNodeJoin: berth join, the node's certificates and permissions, and leaving the cluster.
+// TestNodeJoin checks berth join, the permissions of the node, and the deletion of its Node.
 func TestNodeJoin(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t)}
-	p.issueToken()
+	p.createBootstrapToken()
 	dir := t.TempDir()
 	kubeconfig, bootstrap := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "bootstrap")
 	if out, err := p.join(dir, "sha256:"+strings.Repeat("0", 64)); err == nil || !strings.Contains(out, "hash") {
-		t.Errorf("server with another CA: %v %s", err, out)
+		t.Errorf("join with the hash of another CA: got %v: %s", err, out)
 	}
 	p.joinHost(dir, pairOptions{})
-	p.nodeIs("Ready", "True")
+	p.waitForNodeCondition("Ready", "True")
 	p.Apply(t, p.pod("mine", "", "print", "hello", ",", "sleep"))
-	p.waitForField("pod", "mine", ready, "True")
-	p.until("the token in the pod", func() string {
+	p.waitForField("pod", "mine", readyStatus, "True")
+	p.waitUntil("the token volume", func() string {
 		path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "mine", ".metadata.uid"),
 			"volumes/kubernetes.io~projected/*/token")
 		if found, _ := filepath.Glob(path); len(found) != 1 {
@@ -50,7 +50,7 @@ func TestNodeJoin(t *testing.T) {
 		}
 		return ""
 	})
-	p.until("logs through the node's own certificate", func() string {
+	p.waitUntil("kubectl logs", func() string {
 		if out, err := p.TryKubectl(t, "", "logs", "mine"); err != nil || !strings.Contains(out, "hello") {
 			return out
 		}
@@ -66,100 +66,100 @@ func TestNodeJoin(t *testing.T) {
 	if err := os.Remove(bootstrap); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	if err := p.Agent.Restart(ctx); err != nil { // with the kubeconfig it has written
+	if err := p.Agent.Restart(ctx); err != nil { // the agent uses the kubeconfig that it has written
 		t.Fatal(err)
 	}
 	p.Apply(t, p.pod("later", "", "sleep"))
-	p.waitForField("pod", "later", ready, "True")
+	p.waitForField("pod", "later", readyStatus, "True")
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
-	p.deleted()
+	p.testNodeDeletion()
 }
 
-// deleted deletes the Node. The agent creates it again, cordoned, with its own permissions.
-func (p *Pair) deleted() {
+// testNodeDeletion deletes the Node. The agent recreates it with its label, taint and cordon.
+func (p *Pair) testNodeDeletion() {
 	p.t.Helper()
 	p.Kubectl(p.t, "cordon", p.Node)
 	p.Kubectl(p.t, "label", "node", p.Node, "disk=fast", "node-role.kubernetes.io/worker=")
 	p.Kubectl(p.t, "taint", "node", p.Node, "theirs:NoExecute")
 	first := p.field("node", p.Node, ".metadata.uid")
 	p.Kubectl(p.t, "delete", "node", p.Node)
-	p.until("the node to come back", func() string {
+	p.waitUntil("the recreated Node", func() string {
 		if now := p.field("node", p.Node, ".metadata.uid"); now == "" || now == first {
 			return "got " + now
 		}
 		return ""
 	})
-	p.nodeIs("Ready", "True")
+	p.waitForNodeCondition("Ready", "True")
 	got := p.field("node", p.Node, ".spec.unschedulable") + " " + p.field("node", p.Node, ".metadata.labels.disk")
 	if taints := p.field("node", p.Node, ".spec.taints[*].key"); got != "true fast" || !strings.Contains(taints,
 		"theirs") {
-		p.t.Errorf("got recreated node %q with taints %s", got, taints)
+		p.t.Errorf("recreated Node: got %q with taints %s, want \"true fast\" with taint theirs", got, taints)
 	}
 }
 
-// TestNodeJoinsAgain: after a change of the server's address, the node keeps everything else. With
-// another server, it becomes a node of that one.
-func TestNodeJoinsAgain(t *testing.T) {
+// TestNodeRejoins changes the address of the server: the node keeps its certificate and pods. Then the
+// node joins another server, and the pods of the first server are deleted.
+func TestNodeRejoins(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t)}
-	p.issueToken()
+	p.createBootstrapToken()
 	dir := t.TempDir()
-	first := newWire(t, hostOf(t, p.Server.Config.Host))
+	first := newServerProxy(t, hostOf(t, p.Server.Config.Host))
 	p.joinHost(dir, pairOptions{Config: map[string]any{
 		// written by the join command
 		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": filepath.Join(dir, "ca.crt")}},
-	}}, "--server", "https://"+first.at)
-	p.nodeIs("Ready", "True")
+	}}, "--server", "https://"+first.address)
+	p.waitForNodeCondition("Ready", "True")
 	p.Apply(t, p.pod("stays", "", "print", "hello", ",", "sleep"))
-	p.waitForField("pod", "stays", ready, "True")
-	p.until("the node's own kubeconfig", func() string {
+	p.waitForField("pod", "stays", readyStatus, "True")
+	p.waitUntil("the node's own kubeconfig", func() string {
 		if _, err := os.Stat(filepath.Join(dir, "kubeconfig")); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
-	had := p.storedCertificate("kubelet-client")
+	before := p.storedCertificate("kubelet-client")
 
-	first.cut() // permanently
-	if out := p.joinAgain(dir); strings.Contains(out, "belonged to another CA") {
-		t.Errorf("certificates of the same CA were moved: %s", out)
+	first.disconnect() // permanently
+	if out := p.rejoin(dir); strings.Contains(out, "belonged to another CA") {
+		t.Errorf("certificates of the same CA were moved away: %s", out)
 	}
-	p.renewed(time.Now())
-	p.waitForField("pod", "stays", ready, "True")
-	if now := p.storedCertificate("kubelet-client"); !now.Equal(had) {
-		t.Errorf("certificate valid from %s was replaced by one from %s", had.NotBefore, now.NotBefore)
+	p.waitForLeaseRenewal(time.Now())
+	p.waitForField("pod", "stays", readyStatus, "True")
+	if now := p.storedCertificate("kubelet-client"); !now.Equal(before) {
+		t.Errorf("client certificate of %s was replaced by one of %s", before.NotBefore, now.NotBefore)
 	}
 
 	other := &Pair{t: t, Server: servers.Start(t), Host: p.Host, Agent: p.Agent, Node: p.Node}
-	other.issueToken()
-	if out := other.joinAgain(dir); !strings.Contains(out, filepath.Join(dir, "kubeconfig.old")) {
-		t.Errorf("certificates of another CA: %s", out)
+	other.createBootstrapToken()
+	if out := other.rejoin(dir); !strings.Contains(out, filepath.Join(dir, "kubeconfig.old")) {
+		t.Errorf("certificates of another CA were not moved away: %s", out)
 	}
-	other.nodeIs("Ready", "True")
+	other.waitForNodeCondition("Ready", "True")
 	other.Apply(t, other.pod("theirs", "", "print", "hello", ",", "sleep"))
-	other.waitForField("pod", "theirs", ready, "True")
-	other.until("logs through the node's certificate", func() string {
+	other.waitForField("pod", "theirs", readyStatus, "True")
+	other.waitUntil("kubectl logs", func() string {
 		if out, err := other.TryKubectl(t, "", "logs", "theirs"); err != nil || !strings.Contains(out, "hello") {
 			return out
 		}
 		return ""
 	})
-	p.until("the first server's pod to end", func() string {
+	p.waitUntil("deletion of the first server's pod", func() string {
 		return strings.Join(p.leftoverPodDirs("stays"), " ")
 	})
 	other.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }
 
-// joinAgain joins the node with another command and restarts its agent.
-func (p *Pair) joinAgain(dir string) string {
+// rejoin runs `berth join` again and restarts the agent. It returns the output of the command.
+func (p *Pair) rejoin(dir string) string {
 	p.t.Helper()
 	out, err := p.join(dir, p.caHash(), "--cert-dir", filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki"))
 	if err != nil {
 		p.t.Fatalf("%v: %s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(p.t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(p.t.Context(), waitTimeout)
 	defer cancel()
 	if err := p.Agent.Restart(ctx); err != nil {
 		p.t.Fatal(err)
@@ -167,8 +167,8 @@ func (p *Pair) joinAgain(dir string) string {
 	return out
 }
 
-// issueToken creates the token with which nodes join in these tests.
-func (p *Pair) issueToken() {
+// createBootstrapToken creates the bootstrap token of these tests.
+func (p *Pair) createBootstrapToken() {
 	p.t.Helper()
 	p.Apply(p.t, fmt.Sprintf(bootstrapToken, "abcdef", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
 }
@@ -176,11 +176,11 @@ func (p *Pair) issueToken() {
 // join runs `berth join`, which writes kubeconfigs into dir.
 func (p *Pair) join(dir, hash string, more ...string) (string, error) {
 	p.t.Helper()
-	made, err := artifacts()
+	built, err := artifacts()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(p.t.Context(), made.berth, append([]string{
+	cmd := exec.CommandContext(p.t.Context(), built.berth, append([]string{
 		"join", "--server", p.Server.Config.Host, "--token", "abcdef.0123456789abcdef", "--ca-hash", hash,
 		"--config", filepath.Join(dir, "config.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"),
 		"--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"),
@@ -199,7 +199,8 @@ func (p *Pair) joinHost(dir string, o pairOptions, more ...string) {
 	config := map[string]any{"serverTLSBootstrap": true, "tlsCertFile": "", "tlsPrivateKeyFile": ""}
 	maps.Copy(config, o.Config)
 	o.Config = config
-	p.host(o, "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"))
+	p.startHost(o, "--kubeconfig", filepath.Join(dir, "kubeconfig"),
+		"--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"))
 }
 
 // caHash returns the hash of the server's CA certificate.

@@ -24,14 +24,14 @@ import (
 	"berth/test/hosts"
 )
 
-// kubectl is a stock kubectl process that ends with the test.
+// kubectl returns a command that runs stock kubectl. The process is killed at the end of the test.
 func (p *Pair) kubectl(args ...string) *exec.Cmd {
 	p.t.Helper()
 	program, err := hosts.Kubectl()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	p.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, program, append([]string{"--kubeconfig", p.Kubeconfig}, args...)...)
 	home := filepath.Dir(p.Kubeconfig)
@@ -39,14 +39,14 @@ func (p *Pair) kubectl(args ...string) *exec.Cmd {
 	return cmd
 }
 
-const talking = `apiVersion: v1
+const kubectlPods = `apiVersion: v1
 kind: Pod
 metadata: {name: talks, namespace: default}
 spec:
   nodeName: %s
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: c, image: 'busybox:1.36', stdin: true, command: [sh, -c, 'echo begins; while read x; do echo "got $x"; done; sleep 1000']}
+  - {name: c, image: 'busybox:1.36', stdin: true, command: [sh, -c, 'echo started; while read x; do echo "got $x"; done; sleep 1000']}
   - {name: tty, image: 'busybox:1.36', stdin: true, tty: true, command: [sh, -c, %q]}
   - {name: web, image: 'nginx:1.14.2'}
 ---
@@ -60,30 +60,31 @@ spec:
   - {name: c, image: 'busybox:1.36', command: [sh, -c, 'echo run once; exit 3']}
 `
 
-func TestKubectlReachesIntoPods(t *testing.T) {
+// TestKubectlPodCommands runs the kubectl commands that connect to the node.
+func TestKubectlPodCommands(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{})
-	p.Apply(t, fmt.Sprintf(talking, p.Node, waitForSizes+"sleep 1000", p.Node))
-	p.waits()
-	p.commands()
-	p.terminal()
-	p.attachesOnTerminal()
-	p.copies()
-	p.attaches()
-	p.follows()
-	p.forwards()
-	p.debugs()
-	p.proxy()
-	p.scrape()
-	p.top()
-	p.describes()
+	p := startPair(t, pairOptions{})
+	p.Apply(t, fmt.Sprintf(kubectlPods, p.Node, waitForSizes+"sleep 1000", p.Node))
+	p.testWait()
+	p.testExecAndLogs()
+	p.testExecTerminal()
+	p.testAttachTerminal()
+	p.testCopy()
+	p.testAttach()
+	p.testFollowLogs()
+	p.testPortForward()
+	p.testDebug()
+	p.testAPIProxy()
+	p.testNodeAuthorization()
+	p.testTop()
+	p.testEvents()
 }
 
-// waits runs kubectl wait for conditions that become true and ones that do not.
-func (p *Pair) waits() {
+// testWait runs kubectl wait for a condition that becomes true and for one that does not.
+func (p *Pair) testWait() {
 	t := p.t
 	if out := p.Kubectl(t, "wait", "--for=condition=Ready", "pod/talks",
-		"--timeout="+waitBound.String()); out != "pod/talks condition met\n" {
+		"--timeout="+waitTimeout.String()); out != "pod/talks condition met\n" {
 		t.Errorf("kubectl wait: got %q", out)
 	}
 	if out, err := p.TryKubectl(t, "", "wait", "--for=delete", "pod/talks", "--timeout=1s"); err == nil ||
@@ -92,14 +93,14 @@ func (p *Pair) waits() {
 	}
 }
 
-// describes checks kubectl describe and events, also for a single pod.
-func (p *Pair) describes() {
+// testEvents checks kubectl events, also for a single pod.
+func (p *Pair) testEvents() {
 	for _, r := range []struct{ args, want, not string }{
 		{"events --for pod/talks", `(?m)^\S+ +Normal +Started +Pod/talks +.+`, "Pod/again"},
 		{"events --for pod/again --types=Warning", `(?m)^\S+.* +Warning +BackOff +Pod/again +.+`, "Normal"},
 		{"events -A", `(?m)^default +.+ Pod/talks +.+`, "No events found"},
 	} {
-		p.until("kubectl "+r.args, func() string {
+		p.waitUntil("kubectl "+r.args, func() string {
 			out, _ := p.TryKubectl(p.t, "", strings.Fields(r.args)...)
 			if !regexp.MustCompile(r.want).MatchString(out) || strings.Contains(out, r.not) {
 				return out
@@ -109,30 +110,30 @@ func (p *Pair) describes() {
 	}
 }
 
-// commands checks exec and logs, and their errors.
-func (p *Pair) commands() {
+// testExecAndLogs checks kubectl exec and logs, and their errors.
+func (p *Pair) testExecAndLogs() {
 	t := p.t
-	for _, r := range []struct{ want, args string }{
-		{"^begins\n", "logs talks -c c"},
+	for _, row := range []struct{ want, args string }{
+		{"^started\n", "logs talks -c c"},
 		{"^one two\n$", "exec talks -c c -- echo one two"},
 		{"(?s)^oops\n.*command terminated with exit code 7", "exec talks -c c -- sh -c echo\u00a0oops;exit\u00a07"},
 		{`container none is not valid for pod talks`, "logs talks -c none"},
 		{`previous terminated container "c" in pod "talks" not found`, "logs talks -c c -p"},
-		{`pods "nobody" not found`, "exec nobody -- true"},
+		{`pods "missing" not found`, "exec missing -- true"},
 	} {
-		args := strings.Fields(strings.ReplaceAll(r.args, "\u00a0", "\x00"))
+		args := strings.Fields(strings.ReplaceAll(row.args, "\u00a0", "\x00"))
 		for i := range args {
 			args[i] = strings.ReplaceAll(args[i], "\x00", " ")
 		}
-		if out, _ := p.TryKubectl(t, "", args...); !regexp.MustCompile(r.want).MatchString(out) {
-			t.Errorf("kubectl %s: %q", r.args, out)
+		if out, _ := p.TryKubectl(t, "", args...); !regexp.MustCompile(row.want).MatchString(out) {
+			t.Errorf("kubectl %s: %q", row.args, out)
 		}
 	}
-	out, err := p.TryKubectl(t, "piped through", "exec", "-i", "talks", "-c", "c", "--", "tr", "a-z", "A-Z")
-	if err != nil || out != "PIPED THROUGH" {
+	out, err := p.TryKubectl(t, "piped input", "exec", "-i", "talks", "-c", "c", "--", "tr", "a-z", "A-Z")
+	if err != nil || out != "PIPED INPUT" {
 		t.Errorf("exec -i: %q, %v", out, err)
 	}
-	p.until("the log of before", func() string {
+	p.waitUntil("the log of the previous container", func() string {
 		out, err := p.TryKubectl(t, "", "logs", "again", "-p")
 		if err != nil || out != "run once\n" {
 			return out
@@ -141,45 +142,45 @@ func (p *Pair) commands() {
 	})
 }
 
-// terminal checks exec -it with a terminal that is resized.
-func (p *Pair) terminal() {
-	cmd, master, seen := p.onTerminal("exec", "-it", "talks", "-c", "c", "--", "sh", "-c", waitForSizes+"exit 5")
-	p.typeInput(master, seen)
-	for seen("") { // until kubectl has exited
+// testExecTerminal checks exec -it with a terminal that is resized.
+func (p *Pair) testExecTerminal() {
+	cmd, master, readUntil := p.startOnTerminal("exec", "-it", "talks", "-c", "c", "--", "sh", "-c", waitForSizes+"exit 5")
+	p.typeInput(master, readUntil)
+	for readUntil("") { // until kubectl has exited
 	}
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
 		p.t.Errorf("exec -it: %v", err)
 	}
 }
 
-// attachesOnTerminal checks attach -it with a terminal that is resized.
-func (p *Pair) attachesOnTerminal() {
-	cmd, master, seen := p.onTerminal("attach", "-it", "talks", "-c", "tty")
-	p.typeInput(master, seen)
+// testAttachTerminal checks attach -it with a terminal that is resized.
+func (p *Pair) testAttachTerminal() {
+	cmd, master, readUntil := p.startOnTerminal("attach", "-it", "talks", "-c", "tty")
+	p.typeInput(master, readUntil)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 }
 
-// waitForSizes is a program that waits for two terminal sizes and a line of input in between.
+// waitForSizes is a shell script that waits for two terminal sizes and reads a line in between.
 const waitForSizes = `until stty size | grep '33 77'; do sleep 0.1; done; read x; echo "read $x"; until stty size | grep '44 88'; do sleep 0.1; done; `
 
-// typeInput provides what the program sizes waits for.
-func (p *Pair) typeInput(master *os.File, seen func(string) bool) {
-	see := func(want string) {
-		if !seen(want) {
+// typeInput sends the input and the terminal size that waitForSizes waits for.
+func (p *Pair) typeInput(master *os.File, readUntil func(string) bool) {
+	expect := func(want string) {
+		if !readUntil(want) {
 			p.t.Errorf("%q not found in the terminal output", want)
 		}
 	}
-	see("33 77")
+	expect("33 77")
 	_, _ = master.WriteString("typed\n")
-	see("read typed")
+	expect("read typed")
 	_ = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 44, Col: 88})
-	see("44 88")
+	expect("44 88")
 }
 
-// onTerminal runs kubectl on a terminal with 33 lines. seen reads its output up to the line with a
-// text.
-func (p *Pair) onTerminal(args ...string) (cmd *exec.Cmd, master *os.File, seen func(want string) bool) {
+// startOnTerminal starts kubectl on a terminal with 33 rows. readUntil reads its output up to a line
+// that contains a text. It returns false at the end of the output.
+func (p *Pair) startOnTerminal(args ...string) (cmd *exec.Cmd, master *os.File, readUntil func(want string) bool) {
 	p.t.Helper()
 	master, slave, err := hosts.Terminal()
 	if err != nil {
@@ -194,10 +195,10 @@ func (p *Pair) onTerminal(args ...string) (cmd *exec.Cmd, master *os.File, seen 
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	shown := bufio.NewScanner(master)
+	lines := bufio.NewScanner(master)
 	return cmd, master, func(want string) bool {
-		for shown.Scan() {
-			if strings.Contains(shown.Text(), want) {
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), want) {
 				return true
 			}
 		}
@@ -205,21 +206,23 @@ func (p *Pair) onTerminal(args ...string) (cmd *exec.Cmd, master *os.File, seen 
 	}
 }
 
-func (p *Pair) copies() {
+// testCopy copies a file to a container and back.
+func (p *Pair) testCopy() {
 	t := p.t
 	dir := t.TempDir()
-	text := bytes.Repeat([]byte("all of it\n"), 100<<10)
-	if err := os.WriteFile(filepath.Join(dir, "there"), text, 0o600); err != nil {
+	text := bytes.Repeat([]byte("some data\n"), 100<<10)
+	if err := os.WriteFile(filepath.Join(dir, "source"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.Kubectl(t, "cp", "-c", "c", filepath.Join(dir, "there"), "talks:/tmp/file")
-	p.Kubectl(t, "cp", "-c", "c", "talks:/tmp/file", filepath.Join(dir, "back"))
-	if back, err := os.ReadFile(filepath.Join(dir, "back")); err != nil || !bytes.Equal(back, text) {
-		t.Errorf("cp: %d bytes of %d, %v", len(back), len(text), err)
+	p.Kubectl(t, "cp", "-c", "c", filepath.Join(dir, "source"), "talks:/tmp/file")
+	p.Kubectl(t, "cp", "-c", "c", "talks:/tmp/file", filepath.Join(dir, "copy"))
+	if got, err := os.ReadFile(filepath.Join(dir, "copy")); err != nil || !bytes.Equal(got, text) {
+		t.Errorf("kubectl cp: got %d bytes, want %d, %v", len(got), len(text), err)
 	}
 }
 
-func (p *Pair) attaches() {
+// testAttach sends a line with kubectl attach -i and reads the response.
+func (p *Pair) testAttach() {
 	t := p.t
 	cmd := p.kubectl("attach", "-i", "talks", "-c", "c")
 	in, err := cmd.StdinPipe()
@@ -244,7 +247,8 @@ func (p *Pair) attaches() {
 	_ = cmd.Wait()
 }
 
-func (p *Pair) follows() {
+// testFollowLogs checks that kubectl logs -f prints a new line.
+func (p *Pair) testFollowLogs() {
 	t := p.t
 	cmd := p.kubectl("logs", "-f", "talks", "-c", "c", "--tail=1")
 	out, err := cmd.StdoutPipe()
@@ -256,15 +260,17 @@ func (p *Pair) follows() {
 	}
 	lines := bufio.NewScanner(out)
 	lines.Scan()
-	p.Kubectl(t, "exec", "talks", "-c", "c", "--", "sh", "-c", "echo news > /proc/1/fd/1")
-	if !lines.Scan() || lines.Text() != "news" {
+	p.Kubectl(t, "exec", "talks", "-c", "c", "--", "sh", "-c", "echo next > /proc/1/fd/1")
+	if !lines.Scan() || lines.Text() != "next" {
 		t.Errorf("logs -f: got %q", lines.Text())
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 }
 
-func (p *Pair) forwards() {
+// testPortForward forwards an open and a closed port. A connection to the closed port does not affect
+// the open one.
+func (p *Pair) testPortForward() {
 	t := p.t
 	cmd := p.kubectl("port-forward", "talks", ":80", ":81")
 	out, err := cmd.StdoutPipe()
@@ -287,11 +293,11 @@ func (p *Pair) forwards() {
 	for range 3 {
 		if resp, err := client.Get("http://" + ports["81"]); err == nil {
 			resp.Body.Close()
-			t.Error("a closed port responds")
+			t.Error("port-forward: got a response from a closed port")
 		}
 		resp, err := client.Get("http://" + ports["80"])
 		if err != nil {
-			t.Errorf("port-forward after a closed port: %v", err)
+			t.Errorf("port-forward after a failed connection: %v", err)
 			continue
 		}
 		body, _ := io.ReadAll(resp.Body)
@@ -304,26 +310,27 @@ func (p *Pair) forwards() {
 	_ = cmd.Wait()
 }
 
-func (p *Pair) debugs() {
+// testDebug adds an ephemeral container with kubectl debug.
+func (p *Pair) testDebug() {
 	t := p.t
-	p.Kubectl(t, "debug", "talks", "--image=busybox:1.36", "--target=c", "--container=look", "--profile=general", "--",
-		"sh", "-c", "echo it is me; sleep 1000")
-	p.until("what the debugger says", func() string {
-		if out, _ := p.TryKubectl(t, "", "logs", "talks", "-c", "look"); out != "it is me\n" {
+	p.Kubectl(t, "debug", "talks", "--image=busybox:1.36", "--target=c", "--container=debugger", "--profile=general", "--",
+		"sh", "-c", "echo debugging; sleep 1000")
+	p.waitUntil("the log of the ephemeral container", func() string {
+		if out, _ := p.TryKubectl(t, "", "logs", "talks", "-c", "debugger"); out != "debugging\n" {
 			return out
 		}
 		return ""
 	})
 }
 
-// proxy sends requests to the node's API through the server.
-func (p *Pair) proxy() {
+// testAPIProxy sends requests to nodes, pods and services through the proxy subresources of the server.
+func (p *Pair) testAPIProxy() {
 	t := p.t
 	node := "/api/v1/nodes/" + p.Node + "/proxy"
 	var sum stats.Summary
 	if err := json.Unmarshal([]byte(p.Kubectl(t, "get", "--raw", node+"/stats/summary")), &sum); err != nil ||
 		len(sum.Pods) == 0 || sum.Node.NodeName != p.Node {
-		t.Errorf("stats: %v %+v", err, sum)
+		t.Errorf("stats/summary: got %+v, %v", sum, err)
 	}
 	for path, want := range map[string]string{
 		"/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="talks"}`,
@@ -331,35 +338,35 @@ func (p *Pair) proxy() {
 		"/configz": "kubeletconfig",
 	} {
 		if out := p.Kubectl(t, "get", "--raw", node+path); !strings.Contains(out, want) {
-			t.Errorf("%s: %.300s", path, out)
+			t.Errorf("%s: %q not found in %.300s", path, want, out)
 		}
 	}
 	p.Kubectl(t, "label", "pod", "talks", "app=talks")
 	p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: talks, namespace: default}\nspec: {selector: {app: "+
 		"talks}, ports: [{name: web, port: 8000, targetPort: 80}]}\n")
-	for _, to := range []string{"pods/talks:80", "pods/http:talks:80", "services/talks:web", "services/talks:8000",
+	for _, target := range []string{"pods/talks:80", "pods/http:talks:80", "services/talks:web", "services/talks:8000",
 		"services/talks"} {
-		p.until(to, func() string {
-			out, err := p.TryKubectl(t, "", "get", "--raw", "/api/v1/namespaces/default/"+to+"/proxy/")
+		p.waitUntil(target, func() string {
+			out, err := p.TryKubectl(t, "", "get", "--raw", "/api/v1/namespaces/default/"+target+"/proxy/")
 			if err != nil || !strings.Contains(out, "nginx") {
 				return out
 			}
 			return ""
 		})
 	}
-	for to, want := range map[string]string{"pods/talks:81": "refused", "services/talks:9": "no service port",
+	for target, want := range map[string]string{"pods/talks:81": "refused", "services/talks:9": "no service port",
 		"services/none:80": "not found", "nodes/none": "not found"} {
-		path := "/api/v1/namespaces/default/" + to
-		if strings.HasPrefix(to, "nodes/") {
-			path = "/api/v1/" + to
+		path := "/api/v1/namespaces/default/" + target
+		if strings.HasPrefix(target, "nodes/") {
+			path = "/api/v1/" + target
 		}
 		if out, err := p.TryKubectl(t, "", "get", "--raw", path+"/proxy/"); err == nil || !strings.Contains(out, want) {
-			t.Errorf("%s: %.300s, want %q", to, out, want)
+			t.Errorf("%s: %.300s, want %q", target, out, want)
 		}
 	}
 }
 
-const scraper = `apiVersion: v1
+const scraperRBAC = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: scraper, namespace: default}
 ---
@@ -376,11 +383,11 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: scraper}
 subjects: [{kind: ServiceAccount, name: scraper, namespace: default}]
 `
 
-// scrape sends a request to the node with a service account token. The node authenticates and
-// authorizes it with the server.
-func (p *Pair) scrape() {
+// testNodeAuthorization sends requests to the node with a service account token. The node
+// authenticates and authorizes them with the server.
+func (p *Pair) testNodeAuthorization() {
 	t := p.t
-	p.Apply(t, scraper)
+	p.Apply(t, scraperRBAC)
 	token := strings.TrimSpace(p.Kubectl(t, "create", "token", "scraper"))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()
@@ -412,18 +419,18 @@ func (p *Pair) scrape() {
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if resp.StatusCode != r.want {
-			t.Errorf("%s %s: %d %.200s, want %d", r.method, r.path, resp.StatusCode, body, r.want)
+			t.Errorf("%s %s: got status %d %.200s, want %d", r.method, r.path, resp.StatusCode, body, r.want)
 		}
 	}
 }
 
-// top checks kubectl top for pods and nodes, based on the metrics of the node's API.
-func (p *Pair) top() {
+// testTop checks kubectl top for pods and nodes.
+func (p *Pair) testTop() {
 	for args, want := range map[string]string{
 		"top pod talks --containers": `(?m)^talks +web +\d+m +[1-9]\d*Mi`, "top pod": `(?m)^talks +\d+m +[1-9]\d*Mi`,
 		"top node": `(?m)^` + p.Node + ` +\d+m +\d+% +[1-9]\d*Mi`,
 	} {
-		p.until("kubectl "+args, func() string {
+		p.waitUntil("kubectl "+args, func() string {
 			out, _ := p.TryKubectl(p.t, "", strings.Fields(args)...)
 			if !regexp.MustCompile(want).MatchString(out) {
 				return out

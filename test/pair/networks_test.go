@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// TestPodNetworkStatusAnnotation: a pod with an additional network gets an annotation with the
-// network status.
+// TestPodNetworkStatusAnnotation creates a pod with an additional network. The agent sets its network
+// status annotation.
 func TestPodNetworkStatusAnnotation(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{})
+	p := startPair(t, pairOptions{})
 	conf, err := json.Marshal(map[string]any{
 		"cniVersion": "1.0.0", "name": "extra", "plugins": []any{map[string]any{
 			"type": "bridge", "bridge": p.Host.Bridge, "ipam": map[string]any{
@@ -38,12 +38,12 @@ func TestPodNetworkStatusAnnotation(t *testing.T) {
 	}
 	p.Apply(t, manifest)
 	p.waitForField("pod", "more", ".status.phase", "Running")
-	own := p.field("pod", "more", ".status.podIP")
-	p.until("its networks", func() string {
-		extra := p.field("pod", "more", `.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status`)
-		if !strings.Contains(extra, `"interface":"eth0","ips":["`+own+`"],"default":true`) || !strings.Contains(extra,
+	podIP := p.field("pod", "more", ".status.podIP")
+	p.waitUntil("the network status annotation", func() string {
+		status := p.field("pod", "more", `.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status`)
+		if !strings.Contains(status, `"interface":"eth0","ips":["`+podIP+`"],"default":true`) || !strings.Contains(status,
 			`/extra","interface":"cam0","ips":["10.254.7.`) {
-			return "reported as " + extra
+			return "got " + status
 		}
 		return ""
 	})

@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	waitBound = 4 * time.Minute
-	goneBound = 4 * time.Minute
+	waitTimeout     = 4 * time.Minute
+	deletionTimeout = 4 * time.Minute
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// artifacts are the agent's program and the images, built once.
+// artifacts builds the agent and the image archives once for all tests.
 var artifacts = sync.OnceValues(func() (a struct {
 	berth string
 	local []string
@@ -64,18 +64,18 @@ var artifacts = sync.OnceValues(func() (a struct {
 	return a, nil
 })
 
-// Pair is a control server with a joined node.
+// Pair is a control server with one joined node.
 type Pair struct {
 	*servers.Server
-	t     *testing.T
-	Host  *hosts.Host
-	Agent *hosts.Agent
-	Node  string
-	wire  *wire // nil if the connection cannot be interrupted
+	t           *testing.T
+	Host        *hosts.Host
+	Agent       *hosts.Agent
+	Node        string
+	serverProxy *serverProxy // nil if the connection cannot be interrupted
 }
 
-// in returns the pair for a subtest.
-func (p *Pair) in(t *testing.T) *Pair {
+// forSubtest returns the pair for a subtest.
+func (p *Pair) forSubtest(t *testing.T) *Pair {
 	out := *p
 	out.t = t
 	return &out
@@ -83,60 +83,60 @@ func (p *Pair) in(t *testing.T) *Pair {
 
 // pairOptions are the options of a Pair.
 type pairOptions struct {
-	Server   []func(*control.Config)
-	Config   map[string]any
-	Berth    map[string]any
-	Args     []string
-	Env      []string      // of the agent's process, in addition to the defaults
-	Nodefs   string        // see hosts.AgentOptions
-	Disk     string        // see hosts.Options
-	Name     string        // node name; default: the host's name
-	Bare     bool          // the host has no network configuration
-	Binary   string        // instead of the agent's program
-	Handlers []string      // of the runtime, in addition to the defaults
-	Version  hosts.Version // of containerd; default: the newer one
-	LAN      *hosts.LAN    // network that the host is connected to
-	Cut      bool          // the connection to the server can be interrupted: see Pair.wire
+	Server         []func(*control.Config)
+	Config         map[string]any
+	BerthConfig    map[string]any
+	Args           []string
+	Env            []string      // of the agent's process, in addition to the defaults
+	Nodefs         string        // see hosts.AgentOptions
+	Disk           string        // see hosts.Options
+	Name           string        // node name; default: the host's name
+	WithoutCNI     bool          // the host has no network configuration
+	Binary         string        // instead of the agent's program
+	Handlers       []string      // of the runtime, in addition to the defaults
+	Version        hosts.Version // of containerd; default: the newer one
+	LAN            *hosts.LAN    // network that the host is connected to
+	UseServerProxy bool          // the connection to the server can be interrupted: see Pair.wire
 }
 
-// start creates a server and a node that has joined it with the administrator's kubeconfig.
-func start(t *testing.T, o pairOptions) *Pair {
+// startPair starts a server and a node that joins it with the administrator's kubeconfig.
+func startPair(t *testing.T, o pairOptions) *Pair {
 	t.Helper()
 	p := &Pair{t: t}
 	p.Server = servers.Start(t, o.Server...)
 	kubeconfig := p.Kubeconfig
-	if o.Cut {
-		p.wire = newWire(t, hostOf(t, p.Server.Config.Host))
-		kubeconfig = p.wire.kubeconfig(kubeconfig)
+	if o.UseServerProxy {
+		p.serverProxy = newServerProxy(t, hostOf(t, p.Server.Config.Host))
+		kubeconfig = p.serverProxy.kubeconfig(kubeconfig)
 	}
-	p.host(o, "--kubeconfig", kubeconfig)
-	p.nodeIs("Ready", "True")
+	p.startHost(o, "--kubeconfig", kubeconfig)
+	p.waitForNodeCondition("Ready", "True")
 	return p
 }
 
-// host creates the node's host and starts its agent.
-func (p *Pair) host(o pairOptions, join ...string) {
+// startHost creates the node's host and starts its agent.
+func (p *Pair) startHost(o pairOptions, join ...string) {
 	p.t.Helper()
-	made, err := artifacts()
+	built, err := artifacts()
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	if p.Host, err = hosts.Start(ctx, hosts.Options{Version: cmp.Or(o.Version, hosts.Version2), CNI: !o.Bare,
-		Handlers: o.Handlers, Disk: o.Disk, LAN: o.LAN, Images: made.local}); err != nil {
+	if p.Host, err = hosts.Start(ctx, hosts.Options{Version: cmp.Or(o.Version, hosts.Version2), CNI: !o.WithoutCNI,
+		Handlers: o.Handlers, Disk: o.Disk, LAN: o.LAN, Images: built.local}); err != nil {
 		p.t.Fatal(err)
 	}
 	p.Node = cmp.Or(o.Name, p.Host.Name)
 	p.t.Cleanup(func() {
-		if err := p.end(); err != nil {
+		if err := p.stop(); err != nil {
 			p.t.Error(err)
 		}
 	})
-	config := p.trust()
+	config := p.tlsConfiguration()
 	maps.Copy(config, o.Config)
 	p.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: cmp.Or(o.Binary, made.berth), Host: p.Host, NodeName: p.Node, Config: config, BerthConfig: o.Berth,
+		Binary: cmp.Or(o.Binary, built.berth), Host: p.Host, NodeName: p.Node, Config: config, BerthConfig: o.BerthConfig,
 		Nodefs:    o.Nodefs,
 		ExtraArgs: append(join, o.Args...), Env: append([]string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 			o.Env...),
@@ -149,9 +149,9 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	}
 }
 
-// trust is a configuration with which the server and the node's API trust each other: both have
-// certificates of the server's CA.
-func (p *Pair) trust() map[string]any {
+// tlsConfiguration returns the TLS fields of the kubelet configuration. The node's serving certificate
+// and its client CA are the server's CA.
+func (p *Pair) tlsConfiguration() map[string]any {
 	p.t.Helper()
 	dir := filepath.Join(filepath.Dir(p.Kubeconfig), "pki")
 	authority, err := pki.Open(dir, time.Now)
@@ -163,8 +163,8 @@ func (p *Pair) trust() map[string]any {
 			x509.ExtKeyUsageServerAuth},
 		DNSNames: []string{p.Node}, IPAddresses: []net.IP{p.Host.Gateway.AsSlice()},
 	})
-	own := p.t.TempDir()
-	certFile, keyFile := filepath.Join(own, "node.crt"), filepath.Join(own, "node.key")
+	tempDir := p.t.TempDir()
+	certFile, keyFile := filepath.Join(tempDir, "node.crt"), filepath.Join(tempDir, "node.key")
 	if err := errors.Join(err, os.WriteFile(certFile, cert, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
 		p.t.Fatal(err)
 	}
@@ -174,27 +174,27 @@ func (p *Pair) trust() map[string]any {
 	}
 }
 
-// end stops the agent and reports leftovers of the agent and its pods.
-func (p *Pair) end() error {
-	ctx, cancel := context.WithTimeout(context.Background(), goneBound)
+// stop stops the agent and the host. It returns an error if the agent or its pods leave anything behind.
+func (p *Pair) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), deletionTimeout)
 	defer cancel()
 	var errs []error
 	if p.Agent != nil {
 		if p.t.Failed() {
-			p.t.Logf("the agent's log:\n%s", p.Agent.Log())
+			p.t.Logf("agent log:\n%s", p.Agent.Log())
 		}
 		errs = append(errs, p.Agent.Stop(ctx))
 		if strings.Contains(p.Agent.Log(), "DATA RACE") {
-			errs = append(errs, fmt.Errorf("the agent has a data race:\n%s", p.Agent.Log()))
+			errs = append(errs, fmt.Errorf("data race in the agent:\n%s", p.Agent.Log()))
 		}
 	}
 	return errors.Join(append(errs, p.Host.Stop())...)
 }
 
-// until repeats f until it returns "".
-func (p *Pair) until(what string, f func() string) {
+// waitUntil calls f until it returns "". f returns a description of the current state.
+func (p *Pair) waitUntil(what string, f func() string) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(p.t.Context(), waitTimeout)
 	defer cancel()
 	last := ""
 	err := hosts.WaitFor(ctx, what, func() (bool, error) {
@@ -207,8 +207,8 @@ func (p *Pair) until(what string, f func() string) {
 }
 
 // field returns a field of a node, or of a pod in the namespace default, in the format of kubectl
-// get --ignore-not-found -o jsonpath. It is called often, and a kubectl process for each call would
-// use too much CPU time.
+// get --ignore-not-found -o jsonpath. It does not run kubectl, because polling with a process for each
+// call uses too much CPU time.
 func (p *Pair) field(kind, name, path string) string {
 	get := p.Client.CoreV1().RESTClient().Get().Resource(kind + "s").Name(name)
 	if kind != "node" {
@@ -236,7 +236,7 @@ func (p *Pair) field(kind, name, path string) string {
 // waitForField waits until a field has a value.
 func (p *Pair) waitForField(kind, name, path, want string) {
 	p.t.Helper()
-	p.until(kind+" "+name+" "+path+" to be "+want, func() string {
+	p.waitUntil(kind+" "+name+" "+path+" to be "+want, func() string {
 		if got := p.field(kind, name, path); got != want {
 			return "got " + got
 		}
@@ -244,13 +244,13 @@ func (p *Pair) waitForField(kind, name, path, want string) {
 	})
 }
 
-func (p *Pair) nodeIs(condition, want string) {
+func (p *Pair) waitForNodeCondition(condition, want string) {
 	p.t.Helper()
 	p.waitForField("node", p.Node, `.status.conditions[?(@.type=="`+condition+`")].status`, want)
 }
 
-// pod is a manifest with one container that runs a program of the test image.
-func (p *Pair) pod(name, more string, args ...string) string {
+// pod returns the manifest of a pod with one container, which runs a program of the test image.
+func (p *Pair) pod(name, containerFields string, args ...string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
 		quoted[i] = fmt.Sprintf("%q", a)
@@ -266,11 +266,11 @@ spec:
     image: %q
     args: [%s]
     %s
-`, name, p.Node, images.TestboxRef, strings.Join(quoted, ", "), strings.ReplaceAll(more, "\n", "\n    "))
+`, name, p.Node, images.TestboxRef, strings.Join(quoted, ", "), strings.ReplaceAll(containerFields, "\n", "\n    "))
 }
 
-// log returns the log file of a pod's container on the host.
-func (p *Pair) log(name string) string {
+// containerLog returns the content of the latest log file of a pod's container on the host.
+func (p *Pair) containerLog(name string) string {
 	files, err := filepath.Glob(filepath.Join(p.Agent.LogsDir, "default_"+name+"_*", "c", "*.log"))
 	if err != nil || len(files) == 0 {
 		return fmt.Sprint("no log: ", err)
@@ -282,16 +282,16 @@ func (p *Pair) log(name string) string {
 	return string(text)
 }
 
-// leftoverPodDirs returns directories that are left over from the pod.
+// leftoverPodDirs returns the log directories of the pod that still exist.
 func (p *Pair) leftoverPodDirs(name string) []string {
 	left, _ := filepath.Glob(filepath.Join(p.Agent.LogsDir, "default_"+name+"_*"))
 	return left
 }
 
-// agentPods waits until the agent reports that the pods are running.
-func (p *Pair) agentPods(names ...string) {
+// waitForAgentPods waits until `berth ps` reports the pods as running.
+func (p *Pair) waitForAgentPods(names ...string) {
 	p.t.Helper()
-	p.until("the agent's pods", func() string {
+	p.waitUntil("running pods in berth ps", func() string {
 		out, err := p.Agent.Command(p.t.Context(), "ps").CombinedOutput()
 		if err != nil {
 			return string(out)
@@ -305,15 +305,15 @@ func (p *Pair) agentPods(names ...string) {
 	})
 }
 
-// berth runs a command of the agent's program.
-func (p *Pair) berth(args ...string) error {
+// runBerth runs a subcommand of the agent's program.
+func (p *Pair) runBerth(args ...string) error {
 	if out, err := p.Agent.Command(p.t.Context(), args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("berth %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return nil
 }
 
-func addr(t *testing.T, s string) netip.Addr {
+func parseAddr(t *testing.T, s string) netip.Addr {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
 		t.Error(err)

@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// paths tries path traversal: the server rejects paths in requests, the node rejects the targets,
-// and neither returns a file of the host.
-func (p *Pair) paths() {
+// testPathTraversal tries path traversal in pods: the server rejects paths in manifests, and the node
+// rejects symbolic links.
+func (p *Pair) testPathTraversal() {
 	t := p.t
 	volume := func(mount, source string) string {
 		return p.pod("sly", "volumeMounts: [{name: v, mountPath: /v"+mount+"}]", "sleep") + "  volumes: [{name: v, " +
@@ -23,26 +23,26 @@ func (p *Pair) paths() {
 	}
 	p.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: baseline, labels: "+
 		"{pod-security.kubernetes.io/enforce: baseline}}\n")
-	p.until("its default account", func() string {
+	p.waitUntil("the default service account", func() string {
 		if out, err := p.TryKubectl(t, "", "get", "serviceaccount", "default", "-n", "baseline"); err != nil {
 			return out
 		}
 		return ""
 	})
-	for _, row := range []struct{ what, manifest, want string }{
-		{"a host path that leads up", volume("", "hostPath: {path: /var/../etc}"),
+	for _, row := range []struct{ name, manifest, want string }{
+		{"hostPath with ..", volume("", "hostPath: {path: /var/../etc}"),
 			"spec.volumes[0].hostPath.path: Invalid value"},
-		{"a sub-path that leads up", volume(", subPath: ../../etc", "emptyDir: {}"),
+		{"subPath with ..", volume(", subPath: ../../etc", "emptyDir: {}"),
 			"spec.containers[0].volumeMounts[0].subPath: Invalid value"},
-		{"a sub-path from the root", volume(", subPath: /etc", "emptyDir: {}"),
+		{"absolute subPath", volume(", subPath: /etc", "emptyDir: {}"),
 			"spec.containers[0].volumeMounts[0].subPath: Invalid value"},
-		{"an item that leads up", volume("", "secret: {secretName: s, items: [{key: k, path: ../../out}]}"),
+		{"secret item with ..", volume("", "secret: {secretName: s, items: [{key: k, path: ../../out}]}"),
 			"spec.volumes[0].secret.items[0].path: Invalid value"},
-		{"a host path where none may be", strings.Replace(volume("", "hostPath: {path: /etc}"), "namespace: default",
+		{"hostPath in a baseline namespace", strings.Replace(volume("", "hostPath: {path: /etc}"), "namespace: default",
 			"namespace: baseline", 1), `violates PodSecurity "baseline:latest": hostPath volumes`},
 	} {
 		if out, err := p.TryKubectl(t, row.manifest, "create", "-f", "-"); err == nil || !strings.Contains(out, row.want) {
-			t.Errorf("%s: %v %s", row.what, err, out)
+			t.Errorf("%s: %v %s", row.name, err, out)
 		}
 	}
 	dir := t.TempDir()
@@ -54,18 +54,18 @@ func (p *Pair) paths() {
 		p.waitForField("pod", "sly", ".status.containerStatuses[0].state.waiting.reason", "CreateContainerConfigError")
 		p.Kubectl(t, "delete", "pod", "sly", "--timeout=60s")
 	}
-	p.logPaths()
+	p.testLogPathTraversal()
 }
 
-// logPaths requests files outside of the log directory from the node, as a user with all
-// permissions. Paths that clients would normalize must be rejected by the node.
-func (p *Pair) logPaths() {
+// testLogPathTraversal requests files outside of the log directory from the node, as a user with all
+// permissions. It sends raw requests, because HTTP clients normalize paths.
+func (p *Pair) testLogPathTraversal() {
 	t := p.t
 	config, err := rest.TLSConfigFor(p.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.InsecureSkipVerify = true // the node's certificate is not tested here
+	config.InsecureSkipVerify = true // this test does not cover the certificate
 	for _, path := range []string{"", "../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd",
 		"/etc/passwd", "%2fetc%2fpasswd", "pods/../../../etc/passwd"} {
 		conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp", net.JoinHostPort(p.Host.Gateway.String(),
@@ -74,21 +74,21 @@ func (p *Pair) logPaths() {
 			t.Fatal(err)
 		}
 		_, _ = fmt.Fprintf(conn, "GET /logs/%s HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n", path)
-		answer, err := io.ReadAll(conn)
+		response, err := io.ReadAll(conn)
 		conn.Close()
 		var code int
-		if _, scanned := fmt.Sscanf(string(answer), "HTTP/1.1 %d", &code); err != nil || scanned != nil {
-			t.Fatalf("/logs/%s: %v %v %.200s", path, err, scanned, answer)
+		if _, scanErr := fmt.Sscanf(string(response), "HTTP/1.1 %d", &code); err != nil || scanErr != nil {
+			t.Fatalf("/logs/%s: %v %v %.200s", path, err, scanErr, response)
 		}
 		if path == "" {
-			if code != http.StatusOK { // otherwise the requests below would not be rejected because of their paths
-				t.Fatalf("log directory: %.300s", answer)
+			if code != http.StatusOK { // the requests below must be rejected because of their paths only
+				t.Fatalf("log directory: %.300s", response)
 			}
 			continue
 		}
-		if code < 300 || code == http.StatusUnauthorized || code == http.StatusForbidden || strings.Contains(string(answer),
+		if code < 300 || code == http.StatusUnauthorized || code == http.StatusForbidden || strings.Contains(string(response),
 			"root:") {
-			t.Errorf("/logs/%s: %.300s", path, answer)
+			t.Errorf("/logs/%s: got %.300s, want an error", path, response)
 		}
 	}
 }

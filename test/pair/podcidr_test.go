@@ -13,8 +13,8 @@ import (
 	"berth/test/hosts"
 )
 
-// TestPodsUseNodePodCIDR: the server assigns a pod CIDR to the node, the agent writes the CNI
-// configuration with it, and pods get their addresses from it.
+// TestPodsUseNodePodCIDR checks that the server assigns a pod CIDR to the node, that the agent writes it
+// to the CNI configuration, and that pods get their addresses from it.
 func TestPodsUseNodePodCIDR(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -29,13 +29,13 @@ func TestPodsUseNodePodCIDR(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	p := start(t, pairOptions{
-		Bare: true, Berth: map[string]any{"cniPodCIDRs": []string{"node"}, "podRouting": "none"},
+	p := startPair(t, pairOptions{
+		WithoutCNI: true, BerthConfig: map[string]any{"cniPodCIDRs": []string{"node"}, "podRouting": "none"},
 		Server: []func(*control.Config){func(c *control.Config) { c.ClusterCIDRs = []netip.Prefix{cluster} }},
 	})
 	text := p.field("node", p.Node, ".spec.podCIDR")
-	given, err := netip.ParsePrefix(text)
-	if err != nil || given.Bits() != 24 || !cluster.Contains(given.Addr()) {
+	podCIDR, err := netip.ParsePrefix(text)
+	if err != nil || podCIDR.Bits() != 24 || !cluster.Contains(podCIDR.Addr()) {
 		t.Fatalf("got pod CIDR %q, want one in %s", text, cluster)
 	}
 	conflist, err := os.ReadFile(filepath.Join(p.Host.ConfDir, "10-berth.conflist"))
@@ -44,9 +44,9 @@ func TestPodsUseNodePodCIDR(t *testing.T) {
 	}
 	for _, name := range []string{"one", "two"} {
 		p.Apply(t, p.pod(name, "", "sleep"))
-		p.waitForField("pod", name, ready, "True")
-		if ip := p.field("pod", name, ".status.podIP"); !given.Contains(addr(t, ip)) {
-			t.Errorf("pod %s: got address %q, want one in %s", name, ip, given)
+		p.waitForField("pod", name, readyStatus, "True")
+		if ip := p.field("pod", name, ".status.podIP"); !podCIDR.Contains(parseAddr(t, ip)) {
+			t.Errorf("pod %s: got address %q, want one in %s", name, ip, podCIDR)
 		}
 	}
 	if one, two := p.field("pod", "one", ".status.podIP"), p.field("pod", "two", ".status.podIP"); one == two {

@@ -24,18 +24,19 @@ import (
 	"berth/test/hosts"
 )
 
-// TwoHosts is a server with two nodes on separate hosts in one network.
+// TwoHosts is a server with two nodes on separate hosts that are connected by a LAN.
 type TwoHosts struct {
 	*TwoNodes
 	lan *hosts.LAN
-	// port of a server outside of the cluster, which has no route to pods and reports its clients'
-	// addresses
-	outside string
+	// outsidePort is the port of an HTTP server outside of the cluster, which responds with the address of
+	// the client. It has no route to pods.
+	outsidePort string
 }
 
-var podRanges = []netip.Prefix{netip.MustParsePrefix("10.206.0.0/16"), netip.MustParsePrefix("fd42:206::/48")}
+var podCIDRs = []netip.Prefix{netip.MustParsePrefix("10.206.0.0/16"), netip.MustParsePrefix("fd42:206::/48")}
 
-func startApart(t *testing.T) *TwoHosts {
+// startTwoHosts starts a server and joins two nodes, whose agents configure CNI and routes.
+func startTwoHosts(t *testing.T) *TwoHosts {
 	t.Helper()
 	lan, err := hosts.NewLAN()
 	if err != nil {
@@ -48,23 +49,24 @@ func startApart(t *testing.T) *TwoHosts {
 	})
 	server := servers.Start(t, func(c *control.Config) {
 		c.Listen = netip.AddrPortFrom(lan.Machine, 0).String()
-		c.ClusterCIDRs = podRanges
+		c.ClusterCIDRs = podCIDRs
 	})
 	w := &TwoHosts{TwoNodes: &TwoNodes{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t,
 		Server: server}}, lan: lan}
-	w.listen()
-	w.A.issueToken()
+	w.serveOutside()
+	w.A.createBootstrapToken()
 	for _, p := range []*Pair{w.A, w.B} {
-		p.joinHost(t.TempDir(), pairOptions{Bare: true, LAN: lan, Berth: map[string]any{"cniPodCIDRs": []string{"node"}}})
+		p.joinHost(t.TempDir(), pairOptions{WithoutCNI: true, LAN: lan,
+			BerthConfig: map[string]any{"cniPodCIDRs": []string{"node"}}})
 	}
 	for _, p := range []*Pair{w.A, w.B} {
-		p.nodeIs("Ready", "True")
+		p.waitForNodeCondition("Ready", "True")
 	}
 	return w
 }
 
-// listen serves outside of the cluster until the test ends.
-func (w *TwoHosts) listen() {
+// serveOutside starts the HTTP server outside of the cluster. It runs until the test ends.
+func (w *TwoHosts) serveOutside() {
 	var l net.Listener
 	err := w.lan.RunOutside(func() (err error) {
 		l, err = net.Listen("tcp", ":0")
@@ -73,26 +75,26 @@ func (w *TwoHosts) listen() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	_, w.outside, _ = net.SplitHostPort(l.Addr().String())
+	_, w.outsidePort, _ = net.SplitHostPort(l.Addr().String())
 	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		fmt.Fprintln(rw, strings.TrimPrefix(host, "::ffff:"))
 	})}
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = server.Serve(l) }()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(l) }()
 	w.t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			w.t.Error(err)
 		}
-		<-ended
+		<-done
 	})
 }
 
-// addresses returns those of a pod or a node at a path, IPv4 first.
+// addresses returns the two addresses at a path of a pod or a node, IPv4 first.
 func (w *TwoHosts) addresses(kind, name, path string) (out []netip.Addr) {
 	w.t.Helper()
 	for text := range strings.FieldsSeq(w.Kubectl(w.t, "get", kind, name, "-o", "jsonpath={"+path+"}")) {
-		out = append(out, addr(w.t, text))
+		out = append(out, parseAddr(w.t, text))
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	if len(out) != 2 || !out[0].Is4() || !out[1].Is6() {
@@ -101,11 +103,11 @@ func (w *TwoHosts) addresses(kind, name, path string) (out []netip.Addr) {
 	return out
 }
 
-// waitForSource waits until the response to a pod's request at an address contains the client's address.
-func (w *TwoHosts) waitForSource(pod string, at netip.Addr, port, path string, want netip.Addr) {
+// waitForClientAddress waits until the response to a request from the pod contains the address want.
+func (w *TwoHosts) waitForClientAddress(pod string, host netip.Addr, port, path string, want netip.Addr) {
 	w.t.Helper()
-	url := "http://" + net.JoinHostPort(at.String(), port) + path
-	w.A.until(pod+" at "+url+" to be "+want.String(), func() string {
+	url := "http://" + net.JoinHostPort(host.String(), port) + path
+	w.A.waitUntil(pod+" at "+url+" to respond with "+want.String(), func() string {
 		out, err := w.TryKubectl(w.t, "", "exec", pod, "--", "/bin/testbox", "get", url)
 		if err == nil && slices.Contains(strings.Fields(out), want.String()) {
 			return ""
@@ -114,8 +116,8 @@ func (w *TwoHosts) waitForSource(pod string, at netip.Addr, port, path string, w
 	})
 }
 
-// ns is the network namespace of a node's host.
-func (w *TwoHosts) ns(p *Pair) netns.NsHandle {
+// netNS returns the network namespace of a node's host.
+func (w *TwoHosts) netNS(p *Pair) netns.NsHandle {
 	w.t.Helper()
 	ns, err := netns.GetFromName(p.Host.Name)
 	if err != nil {
@@ -125,11 +127,11 @@ func (w *TwoHosts) ns(p *Pair) netns.NsHandle {
 	return ns
 }
 
-// installedRoutes returns berth's routes and rules in the network namespace of a host, with the kernel's rule
-// handles.
+// installedRoutes returns the routes and nftables rules of berth in the network namespace of a host. The
+// handles of the rules show whether a rule was replaced.
 func (w *TwoHosts) installedRoutes(p *Pair) string {
 	w.t.Helper()
-	h, err := netlink.NewHandleAt(w.ns(p), unix.NETLINK_ROUTE)
+	h, err := netlink.NewHandleAt(w.netNS(p), unix.NETLINK_ROUTE)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -144,7 +146,7 @@ func (w *TwoHosts) installedRoutes(p *Pair) string {
 			out = append(out, fmt.Sprintf("%s via %s", r.Dst, r.Gw))
 		}
 	}
-	c, err := nftables.New(nftables.WithNetNSFd(int(w.ns(p))))
+	c, err := nftables.New(nftables.WithNetNSFd(int(w.netNS(p))))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -158,22 +160,22 @@ func (w *TwoHosts) installedRoutes(p *Pair) string {
 		}
 		rules, err := c.GetRules(t, &nftables.Chain{Name: "postrouting"})
 		if err != nil || len(rules) != 1 {
-			w.t.Fatalf("%d rules, %v", len(rules), err)
+			w.t.Fatalf("got %d rules, want 1, %v", len(rules), err)
 		}
 		out = append(out, fmt.Sprintf("rule %d of family %d", rules[0].Handle, t.Family))
 	}
 	return strings.Join(out, "\n")
 }
 
-// TestPodNetworkAcrossHosts: pods reach each other directly by the routes of the agents. Outside of
-// the cluster, the node's address is visible. Restarts change nothing, the routes to a deleted node
-// are removed, and disabling routes removes them.
+// TestPodNetworkAcrossHosts checks that pods on two nodes reach each other without NAT, and that
+// connections to the outside have the address of the node. An agent restart changes no route. The
+// routes to a deleted node are removed. Disabling podRouting removes all routes.
 func TestPodNetworkAcrossHosts(t *testing.T) {
 	t.Parallel()
-	w := startApart(t)
+	w := startTwoHosts(t)
 	a, b := w.A, w.B
 	for _, p := range []*Pair{a, b} {
-		p.until("the routes of "+p.Node, func() string {
+		p.waitUntil("the routes of "+p.Node, func() string {
 			got := p.field("node", p.Node, `.status.conditions[?(@.type=="NetworkUnavailable")]`)
 			if strings.Contains(got, `"status":"False"`) && strings.Contains(got, "BerthHasRoutes") && strings.Contains(got,
 				"pods of 1 of 1 other nodes are reachable") {
@@ -184,43 +186,43 @@ func TestPodNetworkAcrossHosts(t *testing.T) {
 	}
 	w.Apply(t, a.pod("a", "", "sleep"))
 	w.Apply(t, b.pod("b", "", "serve", "8080"))
-	a.waitForField("pod", "a", ready, "True")
-	b.waitForField("pod", "b", ready, "True")
+	a.waitForField("pod", "a", readyStatus, "True")
+	b.waitForField("pod", "b", readyStatus, "True")
 	fromA, toB := w.addresses("pod", "a", ".status.podIPs[*].ip"), w.addresses("pod", "b", ".status.podIPs[*].ip")
 	nodeA := w.addresses("node", a.Node, `.status.addresses[?(@.type=="InternalIP")].address`)
-	reached := func() {
+	checkConnectivity := func() {
 		t.Helper()
 		for i, outside := range []netip.Addr{w.lan.Outside4, w.lan.Outside6} {
-			w.waitForSource("a", toB[i], "8080", "/peer", fromA[i])
-			w.waitForSource("a", outside, w.outside, "/", nodeA[i])
+			w.waitForClientAddress("a", toB[i], "8080", "/peer", fromA[i])
+			w.waitForClientAddress("a", outside, w.outsidePort, "/", nodeA[i])
 		}
 	}
-	reached()
+	checkConnectivity()
 
-	// A restart and a crash of both agents.
+	// A restart of the agent of A.
 	before := w.installedRoutes(a)
 	if strings.Count(before, " via ") != 2 || strings.Count(before, "rule ") != 2 {
-		t.Errorf("%s: got\n%s", a.Node, before)
+		t.Errorf("%s: want two routes and two rules, got\n%s", a.Node, before)
 	}
 	changes := w.monitorRoutes(a)
-	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	if err := a.Agent.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
 	w.Apply(t, a.pod("later", "", "print", "up", ",", "sleep"))
-	a.waitForField("pod", "later", ready, "True") // it has synced with the server
+	a.waitForField("pod", "later", readyStatus, "True") // the agent has synced with the server
 	if got := append(changes(), w.installedRoutes(a)); len(got) != 1 || got[0] != before {
-		t.Errorf("restart changed %s, before:\n%s", got, before)
+		t.Errorf("restart of the agent changed routes: got %s, want\n%s", got, before)
 	}
 
-	// The agent of B is killed: its pods keep running and are reachable. Then the node is deleted.
+	// Pods of B stay reachable while its agent is not running.
 	if err := b.Agent.Kill9(); err != nil {
 		t.Fatal(err)
 	}
-	reached()
+	checkConnectivity()
 	w.Kubectl(t, "delete", "node", b.Node)
-	a.until("the way to the node that is gone to go", func() string {
+	a.waitUntil("removal of the routes to the deleted node", func() string {
 		if got := w.installedRoutes(a); strings.Contains(got, " via ") {
 			return got
 		}
@@ -229,46 +231,48 @@ func TestPodNetworkAcrossHosts(t *testing.T) {
 	if err := b.Agent.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	a.until("the way to the node that has come back", func() string {
+	a.waitUntil("the routes to the recreated node", func() string {
 		if got := w.installedRoutes(a); strings.Count(got, " via ") != 2 {
 			return got
 		}
 		return ""
 	})
-	b.nodeIs("Ready", "True")
+	b.waitForNodeCondition("Ready", "True")
 	w.disableRoutes(ctx)
 }
 
-// monitorRoutes monitors the kernel. The returned function lists the changed routes of berth.
+// monitorRoutes subscribes to route changes. The returned function ends the subscription and returns
+// the changed routes of berth.
 func (w *TwoHosts) monitorRoutes(p *Pair) func() []string {
 	w.t.Helper()
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
-	if err := netlink.RouteSubscribeAt(w.ns(p), updates, done); err != nil {
+	if err := netlink.RouteSubscribeAt(w.netNS(p), updates, done); err != nil {
 		w.t.Fatal(err)
 	}
-	var seen []string
-	ended := make(chan struct{})
+	var changed []string
+	stopped := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(stopped)
 		for u := range updates {
 			if u.Protocol == routes.Protocol {
-				seen = append(seen, u.String())
+				changed = append(changed, u.String())
 			}
 		}
 	}()
 	return func() []string {
 		close(done)
-		<-ended
-		return seen
+		<-stopped
+		return changed
 	}
 }
 
-// disableRoutes disables routes on A in the configuration.
+// disableRoutes sets podRouting: none on A. The agent removes its routes, rules and state file, and the
+// CNI configuration enables masquerading.
 func (w *TwoHosts) disableRoutes(ctx context.Context) {
 	w.t.Helper()
 	a := w.A
-	kept := filepath.Join(a.Agent.StateDir, gateway.FileName)
-	if _, err := os.Stat(kept); err != nil {
+	stateFile := filepath.Join(a.Agent.StateDir, gateway.FileName)
+	if _, err := os.Stat(stateFile); err != nil {
 		w.t.Error(err)
 	}
 	text, err := os.ReadFile(a.Agent.ConfigFile)
@@ -281,13 +285,13 @@ func (w *TwoHosts) disableRoutes(ctx context.Context) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	a.until("all that berth has made to go", func() string {
-		if _, err := os.Stat(kept); err == nil {
-			return kept + " is there"
+	a.waitUntil("removal of the routes and the state file", func() string {
+		if _, err := os.Stat(stateFile); err == nil {
+			return stateFile + " still exists"
 		}
 		return w.installedRoutes(a)
 	})
-	a.until("the bridge to masquerade", func() string {
+	a.waitUntil("ipMasq in the CNI configuration", func() string {
 		if text, _ := os.ReadFile(filepath.Join(a.Host.ConfDir, "10-berth.conflist")); !strings.Contains(string(text),
 			`"ipMasq": true`) {
 			return string(text)

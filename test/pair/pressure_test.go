@@ -7,46 +7,46 @@ import (
 	"testing"
 )
 
-// TestDiskPressure fills the node's file system: the Node reports the condition, the server taints
-// it, new pods are rejected, and all of this ends when space is freed.
+// TestDiskPressure fills the file system of the node. The Node has the condition DiskPressure and a
+// taint, and new pods are rejected until space is freed.
 func TestDiskPressure(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{Nodefs: "size=64m", Config: map[string]any{
+	p := startPair(t, pairOptions{Nodefs: "size=64m", Config: map[string]any{
 		"evictionHard":                     map[string]string{"nodefs.available": "50%", "memory.available": "100Mi"},
 		"evictionPressureTransitionPeriod": "15s",
 	}})
 	p.Apply(t, p.pod("before", "", "sleep"))
 	p.waitForField("pod", "before", ".status.phase", "Running")
-	p.nodeIs("DiskPressure", "False")
+	p.waitForNodeCondition("DiskPressure", "False")
 	ballast := filepath.Join(p.Agent.RootDir, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 33<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.nodeIs("DiskPressure", "True")
+	p.waitForNodeCondition("DiskPressure", "True")
 	taints := func() string { return p.field("node", p.Node, ".spec.taints[*].key") }
-	p.until("the taint", func() string {
-		if has := taints(); !strings.Contains(has, "node.kubernetes.io/disk-pressure") {
-			return "got " + has
+	p.waitUntil("the taint", func() string {
+		if got := taints(); !strings.Contains(got, "node.kubernetes.io/disk-pressure") {
+			return "got " + got
 		}
 		return ""
 	})
-	p.nodeIs("Ready", "True")
-	p.nodeIs("MemoryPressure", "False")
+	p.waitForNodeCondition("Ready", "True")
+	p.waitForNodeCondition("MemoryPressure", "False")
 
-	// A pod for the scheduler stays pending. A bound pod is rejected.
+	// An unscheduled pod stays pending. The node rejects a bound pod.
 	p.Apply(t, strings.Replace(p.pod("waits", "", "sleep"), "  nodeName: "+p.Node+"\n", "", 1))
-	p.until("its refusal by the scheduler", func() string {
+	p.waitUntil("pod waits to be unschedulable", func() string {
 		if text := p.field("pod", "waits", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(text,
 			"disk-pressure") {
 			return text
 		}
 		return ""
 	})
-	p.Apply(t, p.pod("put", "", "sleep"))
-	p.waitForField("pod", "put", ".status.phase", "Failed")
-	p.waitForField("pod", "put", ".status.reason", "Evicted")
-	p.waitForField("pod", "put", ".status.message", "Pod was rejected: The node had condition: [DiskPressure]. ")
-	p.until("the event", func() string {
+	p.Apply(t, p.pod("bound", "", "sleep"))
+	p.waitForField("pod", "bound", ".status.phase", "Failed")
+	p.waitForField("pod", "bound", ".status.reason", "Evicted")
+	p.waitForField("pod", "bound", ".status.message", "Pod was rejected: The node had condition: [DiskPressure]. ")
+	p.waitUntil("the event NodeHasDiskPressure", func() string {
 		out := p.Kubectl(t, "get", "events", "-A", "--field-selector", "involvedObject.kind=Node", "-o",
 			`jsonpath={range .items[*]}{.reason} {end}`)
 		if !strings.Contains(out, "NodeHasDiskPressure") {
@@ -58,9 +58,9 @@ func TestDiskPressure(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	p.nodeIs("DiskPressure", "False")
+	p.waitForNodeCondition("DiskPressure", "False")
 	p.waitForField("pod", "waits", ".status.phase", "Running")
-	if has := taints(); strings.Contains(has, "pressure") {
-		t.Errorf("taint not removed: %s", has)
+	if got := taints(); strings.Contains(got, "pressure") {
+		t.Errorf("taint not removed: %s", got)
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"berth/test/images"
 )
 
-// replaced: the pods of a set run, a deleted pod is replaced, and none is left after the set.
-func (p *Pair) replaced() {
+// testReplicationController checks that a deleted pod is replaced, and that foreground deletion deletes
+// all pods before the controller.
+func (p *Pair) testReplicationController() {
 	t := p.t
 	p.Apply(t, fmt.Sprintf(`apiVersion: v1
 kind: ReplicationController
@@ -30,9 +31,9 @@ spec:
 	p.waitForField("replicationcontroller", "many", ".status.availableReplicas", "3")
 	first := names()[0]
 	p.Kubectl(t, "delete", "pod", first, "--timeout=60s")
-	p.until("another in place of "+first, func() string {
-		if now := strings.Join(names(), " "); strings.Contains(now, first) || len(strings.Fields(now)) != 3 {
-			return now
+	p.waitUntil("a replacement of pod "+first, func() string {
+		if current := strings.Join(names(), " "); strings.Contains(current, first) || len(strings.Fields(current)) != 3 {
+			return current
 		}
 		return ""
 	})
@@ -41,7 +42,7 @@ spec:
 	p.waitForField("replicationcontroller", "many", ".status.replicas", "1")
 	p.Kubectl(t, "delete", "rc", "many", "--cascade=foreground", "--timeout=60s")
 	if left := names(); len(left) > 0 {
-		t.Errorf("the set was deleted before %v", left)
+		t.Errorf("ReplicationController was deleted before its pods %v", left)
 	}
-	p.until("nothing to be left on the node", func() string { return strings.Join(p.leftoverPodDirs("many-*"), " ") })
+	p.waitUntil("removal of the pod directories", func() string { return strings.Join(p.leftoverPodDirs("many-*"), " ") })
 }

@@ -12,7 +12,7 @@ import (
 	"berth/test/images"
 )
 
-const classes = `apiVersion: node.k8s.io/v1
+const runtimeClasses = `apiVersion: node.k8s.io/v1
 kind: RuntimeClass
 metadata: {name: sandboxed}
 handler: second
@@ -24,10 +24,10 @@ scheduling:
 apiVersion: node.k8s.io/v1
 kind: RuntimeClass
 metadata: {name: lost}
-handler: nowhere
+handler: unknown-handler
 `
 
-const classed = `apiVersion: v1
+const runtimeClassPod = `apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: default}
 spec:
@@ -36,40 +36,40 @@ spec:
   containers: [{name: c, image: '%s', args: [sleep], resources: {requests: {cpu: 10m}}}]
 `
 
-// TestRuntimeClasses: a pod with a RuntimeClass runs with its handler on a node that the class
-// selects, and uses the overhead in addition to its own resources.
+// TestRuntimeClasses checks that a pod with a RuntimeClass runs on a node that the class selects, with
+// the handler and the overhead of the class.
 func TestRuntimeClasses(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{Handlers: []string{"second"}})
-	p.until("the node's handlers", func() string {
+	p := startPair(t, pairOptions{Handlers: []string{"second"}})
+	p.waitUntil("the runtime handlers in the node status", func() string {
 		if got := " " + p.field("node", p.Node, ".status.runtimeHandlers[*].name") + " "; !strings.Contains(got, " runc ") ||
 			!strings.Contains(got, " second ") {
 			return got
 		}
 		return ""
 	})
-	if out, err := p.TryKubectl(t, p.classed("early", "sandboxed"), "apply", "-f", "-"); err == nil ||
+	if out, err := p.TryKubectl(t, p.runtimeClassPod("early", "sandboxed"), "apply", "-f", "-"); err == nil ||
 		!strings.Contains(out, `pod rejected: RuntimeClass "sandboxed" not found`) {
 		t.Errorf("pod with an unknown RuntimeClass: %v %s", err, out)
 	}
-	p.Apply(t, classes)
+	p.Apply(t, runtimeClasses)
 	p.Kubectl(t, "taint", "node", p.Node, "only=second:NoSchedule")
-	p.until("a pod", func() string {
-		out, err := p.TryKubectl(t, p.classed("boxed", "sandboxed"), "apply", "-f", "-")
-		if err != nil { // the class may be newer than the server's cache
+	p.waitUntil("creation of a pod with the RuntimeClass", func() string {
+		out, err := p.TryKubectl(t, p.runtimeClassPod("boxed", "sandboxed"), "apply", "-f", "-")
+		if err != nil { // the server may not have observed the RuntimeClass yet
 			return out
 		}
 		return ""
 	})
-	p.until("the scheduler to miss the class's nodes", func() string {
-		if why := p.field("pod", "boxed", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(why,
-			"node(s) didn't match Pod's node affinity/selector") {
-			return why
+	p.waitUntil("pod boxed to be unschedulable", func() string {
+		message := p.field("pod", "boxed", `.status.conditions[?(@.type=="PodScheduled")].message`)
+		if !strings.Contains(message, "node(s) didn't match Pod's node affinity/selector") {
+			return message
 		}
 		return ""
 	})
 	p.Kubectl(t, "label", "node", p.Node, "runtime=second")
-	p.waitForField("pod", "boxed", ready, "True")
+	p.waitForField("pod", "boxed", readyStatus, "True")
 	for path, want := range map[string]string{".spec.overhead": `{"cpu":"30m","memory":"24Mi"}`,
 		".spec.nodeSelector.runtime": "second", ".spec.nodeName": p.Node} {
 		if got := p.field("pod", "boxed", path); got != want {
@@ -85,20 +85,20 @@ func TestRuntimeClasses(t *testing.T) {
 			continue
 		}
 		if s.RuntimeHandler != "second" {
-			t.Errorf("got runtime handler %q", s.RuntimeHandler)
+			t.Errorf("got runtime handler %q, want second", s.RuntimeHandler)
 		}
 		if _, err := os.Stat(filepath.Join(p.Host.HandlerDir("second"), s.Id)); err != nil {
-			t.Errorf("sandbox not found in the second handler: %v", err)
+			t.Errorf("no sandbox of the handler second: %v", err)
 		}
 	}
 	if out := p.Kubectl(t, "describe", "node", p.Node); !strings.Contains(out, "40m") {
-		t.Errorf("overhead not counted: %s", out)
+		t.Errorf("kubectl describe node does not count the overhead: %s", out)
 	}
-	p.Apply(t, p.classed("nowhere", "lost")+"  nodeName: "+p.Node+"\n  tolerations: [{operator: Exists}]\n")
-	p.until("what is wrong with the other class", func() string {
+	p.Apply(t, p.runtimeClassPod("nowhere", "lost")+"  nodeName: "+p.Node+"\n  tolerations: [{operator: Exists}]\n")
+	p.waitUntil("the event FailedCreatePodSandBox", func() string {
 		out := p.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name=nowhere", "-o",
 			`jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)
-		if !strings.Contains(out, "FailedCreatePodSandBox") || !strings.Contains(out, "nowhere") {
+		if !strings.Contains(out, "FailedCreatePodSandBox") || !strings.Contains(out, "unknown-handler") {
 			return out
 		}
 		return ""
@@ -106,6 +106,6 @@ func TestRuntimeClasses(t *testing.T) {
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }
 
-func (p *Pair) classed(name, class string) string {
-	return fmt.Sprintf(classed, name, class, images.TestboxRef)
+func (p *Pair) runtimeClassPod(name, class string) string {
+	return fmt.Sprintf(runtimeClassPod, name, class, images.TestboxRef)
 }

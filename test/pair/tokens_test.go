@@ -16,16 +16,16 @@ import (
 	"berth/control"
 )
 
-// TestServiceAccountTokenRefresh: tokens are valid for 40 s here. The file in the pod is replaced
-// before its token expires, without a restart. The server accepts the new token and rejects the old
-// one.
+// TestServiceAccountTokenRefresh uses tokens that are valid for 40 s. The agent replaces the token in
+// the pod before it expires, without a restart. The server accepts the new token and rejects the
+// expired one.
 func TestServiceAccountTokenRefresh(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) {
+	p := startPair(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) {
 		c.MaxTokenExpiration = 40 * time.Second
 	}}})
 	p.Apply(t, p.pod("holds", "", "sleep"))
-	p.waitForField("pod", "holds", ready, "True")
+	p.waitForField("pod", "holds", readyStatus, "True")
 	path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "holds", ".metadata.uid"),
 		"volumes/kubernetes.io~projected/*/token")
 	read := func() string {
@@ -42,38 +42,38 @@ func TestServiceAccountTokenRefresh(t *testing.T) {
 	seen := map[string]bool{}
 	last := ""
 	for range 3 {
-		p.until("another token", func() string {
+		p.waitUntil("a new token", func() string {
 			now := read()
 			if now == "" || seen[now] {
-				return fmt.Sprintf("%d tokens so far", len(seen))
+				return fmt.Sprintf("got %d tokens", len(seen))
 			}
 			last = now
 			return ""
 		})
 		seen[last] = true
-		if got := p.account(last); got != defaultAccount {
-			t.Errorf("new token: got user %q", got)
+		if got := p.tokenUser(last); got != defaultAccount {
+			t.Errorf("new token: got user %q, want %q", got, defaultAccount)
 		}
-		begins, ends := validity(t, last)
-		if life := ends.Sub(begins); life != 40*time.Second {
-			t.Errorf("got token valid for %s", life)
+		notBefore, expires := validity(t, last)
+		if lifetime := expires.Sub(notBefore); lifetime != 40*time.Second {
+			t.Errorf("got token lifetime %s, want 40s", lifetime)
 		}
 	}
 	for old := range seen {
 		if old == last {
 			continue
 		}
-		p.until("an old token to be refused", func() string { return p.account(old) })
+		p.waitUntil("an expired token to be rejected", func() string { return p.tokenUser(old) })
 	}
-	if n := p.field("pod", "holds", restarts); n != "0" {
+	if n := p.field("pod", "holds", restartCount); n != "0" {
 		t.Errorf("%s restarts", n)
 	}
 }
 
 const defaultAccount = "system:serviceaccount:default:default"
 
-// account returns the user that the server authenticates for the token, or "".
-func (p *Pair) account(token string) string {
+// tokenUser returns the user that the server authenticates for the token, or "".
+func (p *Pair) tokenUser(token string) string {
 	p.t.Helper()
 	r, err := p.Client.AuthenticationV1().TokenReviews().Create(p.t.Context(), &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
@@ -84,11 +84,11 @@ func (p *Pair) account(token string) string {
 }
 
 // validity returns the validity period of a token.
-func validity(t *testing.T, token string) (begins, ends time.Time) {
+func validity(t *testing.T, token string) (notBefore, expires time.Time) {
 	t.Helper()
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		t.Fatalf("no token: %.20s", token)
+		t.Fatalf("not a JWT: %.20s", token)
 	}
 	text, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {

@@ -22,26 +22,27 @@ type TwoNodes struct {
 }
 
 const (
-	lostAfter    = 10 * time.Second // grace period after which a silent node is unreachable
-	leaseSeconds = 4                // so that a running node reports its status every second
+	monitorGracePeriod = 10 * time.Second // NodeMonitorGracePeriod of the server
+	leaseSeconds       = 4                // so that a running node reports its status every second
 )
 
-func startTwo(t *testing.T) *TwoNodes {
+// startTwoNodes starts a server and joins two nodes.
+func startTwoNodes(t *testing.T) *TwoNodes {
 	t.Helper()
-	server := servers.Start(t, func(c *control.Config) { c.NodeMonitorGracePeriod = lostAfter })
+	server := servers.Start(t, func(c *control.Config) { c.NodeMonitorGracePeriod = monitorGracePeriod })
 	w := &TwoNodes{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t, Server: server}}
-	w.A.issueToken()
+	w.A.createBootstrapToken()
 	for _, p := range []*Pair{w.A, w.B} {
 		p.joinHost(t.TempDir(), pairOptions{Config: map[string]any{"nodeLeaseDurationSeconds": leaseSeconds}})
 	}
 	for _, p := range []*Pair{w.A, w.B} {
-		p.nodeIs("Ready", "True")
+		p.waitForNodeCondition("Ready", "True")
 	}
 	return w
 }
 
-// free is a manifest of a pod that the scheduler places.
-func (w *TwoNodes) free(name, app, more string) string {
+// podManifest returns the manifest of an unscheduled pod.
+func (w *TwoNodes) podManifest(name, app, more string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: default, labels: {app: %s}}
@@ -68,8 +69,8 @@ tolerations:
 - {operator: Exists, effect: NoExecute}`
 )
 
-// on returns the pods of an app on a node.
-func (w *TwoNodes) on(p *Pair, app string) []string {
+// podsOnNode returns the pods of an app on a node.
+func (w *TwoNodes) podsOnNode(p *Pair, app string) []string {
 	out, err := w.TryKubectl(w.t, "", "get", "pods", "-l", "app="+app, "--field-selector", "spec.nodeName="+p.Node, "-o",
 		`jsonpath={range .items[*]}{.metadata.name} {end}`)
 	if err != nil {
@@ -78,13 +79,13 @@ func (w *TwoNodes) on(p *Pair, app string) []string {
 	return strings.Fields(out)
 }
 
-// taints returns the taints of a node in their order.
+// taints returns the keys and effects of the taints of a node, in order.
 func (w *TwoNodes) taints(p *Pair) string {
 	return strings.TrimSpace(p.field("node", p.Node, "range .spec.taints[*]}{.key}:{.effect} {end"))
 }
 
-// running counts the containers that run on the host, independent of the agent.
-func running(p *Pair) int {
+// runningContainers returns the number of running containers in the runtime of the host.
+func runningContainers(p *Pair) int {
 	list, err := p.Host.Runtime.ListContainers(p.t.Context(), &runtimeapi.ListContainersRequest{
 		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{
 			State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
@@ -96,119 +97,120 @@ func running(p *Pair) int {
 }
 
 const (
-	restarts = ".status.containerStatuses[0].restartCount"
-	idOf     = ".status.containerStatuses[0].containerID"
-	ending   = ".metadata.deletionTimestamp"
+	restartCount      = ".status.containerStatuses[0].restartCount"
+	containerID       = ".status.containerStatuses[0].containerID"
+	deletionTimestamp = ".metadata.deletionTimestamp"
 )
 
-// TestTwoNodes: pods are spread over both nodes, one node becomes unreachable and recovers, and one
-// is drained.
+// TestTwoNodes spreads pods over two nodes. Then one node becomes unreachable, recovers, and is cordoned
+// and drained.
 func TestTwoNodes(t *testing.T) {
 	t.Parallel()
-	w := startTwo(t)
+	w := startTwoNodes(t)
 	for i := range 4 {
-		w.Apply(t, w.free(fmt.Sprint("spread-", i), "spread", spread))
+		w.Apply(t, w.podManifest(fmt.Sprint("spread-", i), "spread", spread))
 	}
 	for i := range 2 {
-		w.Apply(t, w.free(fmt.Sprint("apart-", i), "apart", apart))
+		w.Apply(t, w.podManifest(fmt.Sprint("apart-", i), "apart", apart))
 	}
 	for _, name := range []string{"spread-0", "spread-1", "spread-2", "spread-3", "apart-0", "apart-1"} {
-		w.A.waitForField("pod", name, ready, "True")
+		w.A.waitForField("pod", name, readyStatus, "True")
 	}
 	for _, p := range []*Pair{w.A, w.B} {
-		if s, a := w.on(p, "spread"), w.on(p, "apart"); len(s) != 2 || len(a) != 1 {
+		if s, a := w.podsOnNode(p, "spread"), w.podsOnNode(p, "apart"); len(s) != 2 || len(a) != 1 {
 			t.Fatalf("%s: got %v and %v", p.Node, s, a)
 		}
 	}
-	w.lost()
-	w.back()
-	w.cordoned()
-	w.drained()
+	w.testNodeUnreachable()
+	w.testNodeRecovery()
+	w.testCordon()
+	w.testDrain()
 }
 
-// lost kills the agent of B.
-func (w *TwoNodes) lost() {
+// testNodeUnreachable kills the agent of B. The server taints the node and evicts pods that do not
+// tolerate the taint. Their containers keep running.
+func (w *TwoNodes) testNodeUnreachable() {
 	t, b := w.t, w.B
-	going, staying := w.on(b, "spread"), w.on(b, "apart")[0]
-	id := b.field("pod", staying, idOf)
+	evicted, tolerating := w.podsOnNode(b, "spread"), w.podsOnNode(b, "apart")[0]
+	id := b.field("pod", tolerating, containerID)
 	if err := b.Agent.Kill9(); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
-	b.nodeIs("Ready", "Unknown")
-	if took := time.Since(killed); took < lostAfter-leaseSeconds*time.Second {
-		t.Errorf("the node became unreachable after %s", took)
+	b.waitForNodeCondition("Ready", "Unknown")
+	if elapsed := time.Since(killed); elapsed < monitorGracePeriod-leaseSeconds*time.Second {
+		t.Errorf("node became unreachable after %s, before its grace period", elapsed)
 	}
 	b.waitForField("node", b.Node, `.status.conditions[?(@.type=="Ready")].reason`, "NodeStatusUnknown")
-	b.until("the taints", func() string {
+	b.waitUntil("the taints", func() string {
 		if got := w.taints(b); got != "node.kubernetes.io/unreachable:NoSchedule node.kubernetes.io/unreachable:NoExecute" {
 			return got
 		}
 		return ""
 	})
-	for _, name := range going {
-		b.until(name+" to be deleted", func() string {
-			if b.field("pod", name, ending) == "" {
-				return "not found"
+	for _, name := range evicted {
+		b.waitUntil(name+" to be deleted", func() string {
+			if b.field("pod", name, deletionTimestamp) == "" {
+				return "no deletionTimestamp"
 			}
 			return ""
 		})
 		b.waitForField("pod", name, `.status.conditions[?(@.type=="DisruptionTarget")].reason`, "DeletionByTaintManager")
 	}
-	b.waitForField("pod", staying, ready, "False") // no pod is scheduled there
-	w.Apply(t, w.free("late", "late", ""))
+	b.waitForField("pod", tolerating, readyStatus, "False") // the scheduler does not use the node
+	w.Apply(t, w.podManifest("late", "late", ""))
 	w.A.waitForField("pod", "late", ".spec.nodeName", w.A.Node)
-	w.A.waitForField("pod", "late", ready, "True")
-	if got := w.on(b, "spread"); len(got) != 2 {
-		t.Errorf("got pods without eviction %v", got)
+	w.A.waitForField("pod", "late", readyStatus, "True")
+	if got := w.podsOnNode(b, "spread"); len(got) != 2 {
+		t.Errorf("got pods %v on the unreachable node, want two", got)
 	}
-	if at := b.field("pod", staying, ending); at != "" {
-		t.Errorf("%s tolerates the taint but has deletionTimestamp %s", staying, at)
+	if at := b.field("pod", tolerating, deletionTimestamp); at != "" {
+		t.Errorf("tolerating pod %s: got deletionTimestamp %s, want none", tolerating, at)
 	}
-	if n := running(b); n != 3 {
-		t.Errorf("%d containers run without their agent", n)
+	if n := runningContainers(b); n != 3 {
+		t.Errorf("got %d running containers without an agent, want 3", n)
 	}
-	if now := b.field("pod", staying, idOf); now != id {
+	if now := b.field("pod", tolerating, containerID); now != id {
 		t.Errorf("container %s was replaced by %s", id, now)
 	}
 }
 
-// back restarts the agent of B.
-func (w *TwoNodes) back() {
+// testNodeRecovery restarts the agent of B. It stops the evicted pods and does not change the others.
+func (w *TwoNodes) testNodeRecovery() {
 	t, b := w.t, w.B
-	going, staying := w.on(b, "spread"), w.on(b, "apart")[0]
-	id := b.field("pod", staying, idOf)
-	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+	evicted, tolerating := w.podsOnNode(b, "spread"), w.podsOnNode(b, "apart")[0]
+	id := b.field("pod", tolerating, containerID)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	if err := b.Agent.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	b.nodeIs("Ready", "True")
-	b.until("the taints to go", func() string { return w.taints(b) })
-	for _, name := range going {
-		b.until(name+" to end", func() string { return b.field("pod", name, ".metadata.name") })
+	b.waitForNodeCondition("Ready", "True")
+	b.waitUntil("removal of the taints", func() string { return w.taints(b) })
+	for _, name := range evicted {
+		b.waitUntil("deletion of pod "+name, func() string { return b.field("pod", name, ".metadata.name") })
 	}
-	b.waitForField("pod", staying, ready, "True")
-	if now, n := b.field("pod", staying, idOf), b.field("pod", staying, restarts); now != id || n != "0" {
-		t.Errorf("container %s: got %s after %s restarts", id, now, n)
+	b.waitForField("pod", tolerating, readyStatus, "True")
+	if now, n := b.field("pod", tolerating, containerID), b.field("pod", tolerating, restartCount); now != id || n != "0" {
+		t.Errorf("got container %s with %s restarts, want %s without restarts", now, n, id)
 	}
-	b.until("what they had to go", func() string {
-		if n := running(b); n != 1 {
-			return fmt.Sprintf("%d containers run", n)
+	b.waitUntil("removal of the containers of evicted pods", func() string {
+		if n := runningContainers(b); n != 1 {
+			return fmt.Sprintf("got %d running containers", n)
 		}
 		return ""
 	})
-	for _, name := range w.on(w.A, "spread") {
-		if n, at := b.field("pod", name, restarts), b.field("pod", name, ending); n != "0" || at != "" {
-			t.Errorf("%s on the other node: %s restarts, deletionTimestamp %q", name, n, at)
+	for _, name := range w.podsOnNode(w.A, "spread") {
+		if n, at := b.field("pod", name, restartCount), b.field("pod", name, deletionTimestamp); n != "0" || at != "" {
+			t.Errorf("pod %s on the other node: got %s restarts, deletionTimestamp %q", name, n, at)
 		}
 	}
 }
 
-// cordoned: B takes no new pods. Spreading is only preferred, so A takes all of them.
-func (w *TwoNodes) cordoned() {
+// testCordon cordons B. The scheduler binds all pods to A, because their spread constraint is soft.
+func (w *TwoNodes) testCordon() {
 	w.Kubectl(w.t, "cordon", w.B.Node)
-	w.A.until("the taint", func() string {
+	w.A.waitUntil("the taint", func() string {
 		if got := w.taints(w.B); got != "node.kubernetes.io/unschedulable:NoSchedule" {
 			return "got " + got
 		}
@@ -216,34 +218,34 @@ func (w *TwoNodes) cordoned() {
 	})
 	for i := range 2 {
 		name := fmt.Sprint("soft-", i)
-		w.Apply(w.t, w.free(name, "soft", strings.ReplaceAll(strings.ReplaceAll(spread, "DoNotSchedule", "ScheduleAnyway"),
-			"app: spread", "app: soft")))
+		w.Apply(w.t, w.podManifest(name, "soft", strings.NewReplacer("DoNotSchedule", "ScheduleAnyway",
+			"app: spread", "app: soft").Replace(spread)))
 		w.A.waitForField("pod", name, ".spec.nodeName", w.A.Node)
 	}
 	w.Kubectl(w.t, "uncordon", w.B.Node)
-	w.A.until("the taint to go", func() string { return w.taints(w.B) })
-	w.Apply(w.t, w.free("soft-2", "soft", strings.ReplaceAll(spread, "app: spread", "app: soft")))
+	w.A.waitUntil("removal of the taint", func() string { return w.taints(w.B) })
+	w.Apply(w.t, w.podManifest("soft-2", "soft", strings.ReplaceAll(spread, "app: spread", "app: soft")))
 	w.A.waitForField("pod", "soft-2", ".spec.nodeName", w.B.Node)
-	w.A.waitForField("pod", "soft-2", ready, "True")
+	w.A.waitForField("pod", "soft-2", readyStatus, "True")
 }
 
-// drained drains B, including pods without a controller.
-func (w *TwoNodes) drained() {
+// testDrain drains B. Pods without a controller require --force.
+func (w *TwoNodes) testDrain() {
 	t, b := w.t, w.B
-	before := len(w.on(b, "apart")) + len(w.on(b, "soft"))
+	before := len(w.podsOnNode(b, "apart")) + len(w.podsOnNode(b, "soft"))
 	out, err := w.TryKubectl(t, "", "drain", b.Node, "--timeout=20s")
 	if err == nil || !strings.Contains(out, "cannot delete") || !strings.Contains(out, "use --force to override") {
 		t.Errorf("drain without --force: %v\n%s", err, out)
 	}
-	if now := len(w.on(b, "apart")) + len(w.on(b, "soft")); now != before || now == 0 {
-		t.Errorf("%d pods before, %d after a drain without eligible pods", before, now)
+	if now := len(w.podsOnNode(b, "apart")) + len(w.podsOnNode(b, "soft")); now != before || now == 0 {
+		t.Errorf("drain without --force: got %d pods, want %d", now, before)
 	}
 	w.Kubectl(t, "drain", b.Node, "--force", "--timeout=60s")
 	if left := w.Kubectl(t, "get", "pods", "-o", "name", "--field-selector", "spec.nodeName="+b.Node); left != "" {
-		t.Errorf("left: %s", left)
+		t.Errorf("pods left after the drain: %s", left)
 	}
-	if n := running(b); n != 0 {
-		t.Errorf("%d containers run", n)
+	if n := runningContainers(b); n != 0 {
+		t.Errorf("got %d running containers after the drain, want 0", n)
 	}
-	b.nodeIs("Ready", "True")
+	b.waitForNodeCondition("Ready", "True")
 }
