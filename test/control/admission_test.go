@@ -97,31 +97,31 @@ func TestQuotaWithConcurrentRequests(t *testing.T) {
 		if cpu != "" {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 		}
-		return failed(s.Client.CoreV1().Pods(s.Namespace).Create(ctx, p, metav1.CreateOptions{}))
+		return errorOf(s.Client.CoreV1().Pods(s.Namespace).Create(ctx, p, metav1.CreateOptions{}))
 	}
 	if err := pod("silent", ""); err == nil || !strings.Contains(err.Error(),
 		"failed quota: few: must specify requests.cpu for: main") {
 		t.Errorf("pod without resources: %v", err)
 	}
-	var in, out atomic.Int32
+	var created, rejected atomic.Int32
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
 			err := pod(fmt.Sprintf("p%d", i), "10m")
 			switch {
 			case err == nil:
-				in.Add(1)
+				created.Add(1)
 			case apierrors.IsForbidden(err) && strings.Contains(err.Error(),
 				"exceeded quota: few, requested: pods=1, used: pods=5, limited: pods=5"):
-				out.Add(1)
+				rejected.Add(1)
 			default:
 				t.Errorf("pod %d: %v", i, err)
 			}
 		})
 	}
 	all.Wait()
-	if in.Load() != 5 || out.Load() != 15 {
-		t.Errorf("%d pods were created and %d rejected", in.Load(), out.Load())
+	if created.Load() != 5 || rejected.Load() != 15 {
+		t.Errorf("%d pods were created and %d rejected", created.Load(), rejected.Load())
 	}
 	waitForResult(t, "the usage", used("pods"), "5")
 	s.Kubectl(t, "delete", "pods", "--all", "--grace-period=0", "--force")
@@ -131,13 +131,13 @@ func TestQuotaWithConcurrentRequests(t *testing.T) {
 		t.Errorf("pod exceeding the quota: %v", err)
 	}
 	s.Kubectl(t, "create", "configmap", "a")
-	if out, err := s.TryKubectl(t, "", "create", "configmap", "b", "--dry-run=server"); err != nil {
-		t.Errorf("dry run: %s", out)
+	if rejected, err := s.TryKubectl(t, "", "create", "configmap", "b", "--dry-run=server"); err != nil {
+		t.Errorf("dry run: %s", rejected)
 	}
 	s.Kubectl(t, "create", "configmap", "c") // kube-root-ca.crt is the third
-	if out, err := s.TryKubectl(t, "", "create", "configmap", "d"); err == nil || !strings.Contains(out,
+	if rejected, err := s.TryKubectl(t, "", "create", "configmap", "d"); err == nil || !strings.Contains(rejected,
 		"exceeded quota: few, requested: configmaps=1, used: configmaps=3, limited: configmaps=3") {
-		t.Errorf("ConfigMap beyond the quota: %s", out)
+		t.Errorf("ConfigMap beyond the quota: %s", rejected)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 					corev1.ResourceStorage: resource.MustParse(size)}},
 			},
 		}
-		return failed(s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, c, metav1.CreateOptions{}))
+		return errorOf(s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, c, metav1.CreateOptions{}))
 	}
 	pod := func(name string, limits corev1.ResourceList) (*corev1.Pod, error) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
@@ -260,7 +260,7 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 		err  error
 		want string
 	}{
-		{failed(pod("big", corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")})),
+		{errorOf(pod("big", corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")})),
 			"maximum cpu usage per Container is 2, but limit is 3"},
 		{claim("big", "6Gi"), "maximum storage usage per PersistentVolumeClaim is 5Gi, but request is 6Gi"},
 		{claim("small", "500Mi"), "minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 500Mi"},

@@ -31,28 +31,28 @@ var suite = []struct {
 	name string
 	run  func(t *testing.T, s *Server, namespace string)
 }{
-	{"generateName", generateName},
-	{"update with an old resource version conflicts", conflict},
-	{"patch types", patches},
-	{"spec and status are separate", statusAndSpec},
-	{"PUT creates or replaces", puts},
-	{"generation changes with the spec", generations},
-	{"conditions of a certificate signing request", requestConditions},
-	{"scale subresource", scale},
-	{"scale sets the field manager of replicas", scaleOwns},
-	{"lists are paginated", pages},
-	{"watch sends initial events", watchList},
-	{"watch resumes at a resource version", watchResumes},
-	{"label and field selectors", selectors},
-	{"deletecollection with a selector", deleteCollection},
-	{"finalizers delay deletion", finalizers},
-	{"delete with preconditions", preconditions},
-	{"events are served in both groups", bothEvents},
-	{"partial object metadata", metadataOnly},
-	{"dry-run stores nothing", dryRun},
-	{"unknown fields are rejected", strict},
-	{"server-side apply sets field managers", serverSideApply},
-	{"large requests are rejected", tooBig},
+	{"generateName", testGenerateName},
+	{"update with an old resource version conflicts", testUpdateConflict},
+	{"patch types", testPatchTypes},
+	{"spec and status are separate", testStatusSubresource},
+	{"PUT creates or replaces", testPut},
+	{"generation changes with the spec", testGeneration},
+	{"conditions of a certificate signing request", testCSRConditions},
+	{"scale subresource", testScale},
+	{"scale sets the field manager of replicas", testScaleFieldManager},
+	{"lists are paginated", testPagination},
+	{"watch sends initial events", testWatchList},
+	{"watch resumes at a resource version", testWatchResume},
+	{"label and field selectors", testSelectors},
+	{"deletecollection with a selector", testDeleteCollection},
+	{"finalizers delay deletion", testFinalizers},
+	{"delete with preconditions", testPreconditions},
+	{"events are served in both groups", testEvents},
+	{"partial object metadata", testPartialMetadata},
+	{"dry-run stores nothing", testDryRun},
+	{"unknown fields are rejected", testStrictValidation},
+	{"server-side apply sets field managers", testServerSideApply},
+	{"large requests are rejected", testRequestTooLarge},
 }
 
 func runSuite(t *testing.T, s *Server) {
@@ -76,7 +76,7 @@ func TestAPI(t *testing.T) {
 	runSuite(t, Shared(t))
 }
 
-func settings(name string, data ...string) *corev1.ConfigMap {
+func configMap(name string, data ...string) *corev1.ConfigMap {
 	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{}}
 	for i := 0; i < len(data); i += 2 {
 		c.Data[data[i]] = data[i+1]
@@ -84,7 +84,7 @@ func settings(name string, data ...string) *corev1.ConfigMap {
 	return c
 }
 
-func create(t *testing.T, s *Server, namespace string, c *corev1.ConfigMap) *corev1.ConfigMap {
+func createConfigMap(t *testing.T, s *Server, namespace string, c *corev1.ConfigMap) *corev1.ConfigMap {
 	t.Helper()
 	out, err := s.Client.CoreV1().ConfigMaps(namespace).Create(t.Context(), c, metav1.CreateOptions{})
 	if err != nil {
@@ -93,18 +93,18 @@ func create(t *testing.T, s *Server, namespace string, c *corev1.ConfigMap) *cor
 	return out
 }
 
-func generateName(t *testing.T, s *Server, namespace string) {
-	c := settings("")
+func testGenerateName(t *testing.T, s *Server, namespace string) {
+	c := configMap("")
 	c.GenerateName = "made-"
-	got := create(t, s, namespace, c)
+	got := createConfigMap(t, s, namespace, c)
 	if !strings.HasPrefix(got.Name, "made-") || len(got.Name) != len("made-")+5 || got.UID == "" ||
 		got.CreationTimestamp.IsZero() {
 		t.Errorf("created %q, UID %q, at %v", got.Name, got.UID, got.CreationTimestamp)
 	}
 }
 
-func conflict(t *testing.T, s *Server, namespace string) {
-	first := create(t, s, namespace, settings("one", "a", "1"))
+func testUpdateConflict(t *testing.T, s *Server, namespace string) {
+	first := createConfigMap(t, s, namespace, configMap("one", "a", "1"))
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
 	second := first.DeepCopy()
 	second.Data["a"] = "2"
@@ -116,14 +116,14 @@ func conflict(t *testing.T, s *Server, namespace string) {
 		"please apply your changes to the latest version and try again") {
 		t.Errorf("second write: got %v", err)
 	}
-	_, err = maps.Create(t.Context(), settings("one"), metav1.CreateOptions{})
+	_, err = maps.Create(t.Context(), configMap("one"), metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		t.Errorf("second create: %v", err)
 	}
 }
 
-func patches(t *testing.T, s *Server, namespace string) {
-	create(t, s, namespace, settings("p", "a", "1"))
+func testPatchTypes(t *testing.T, s *Server, namespace string) {
+	createConfigMap(t, s, namespace, configMap("p", "a", "1"))
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
 	for _, p := range []struct {
 		kind types.PatchType
@@ -158,7 +158,7 @@ func deployment(name string) *appsv1.Deployment {
 	}}
 }
 
-func statusAndSpec(t *testing.T, s *Server, namespace string) {
+func testStatusSubresource(t *testing.T, s *Server, namespace string) {
 	all := s.Client.AppsV1().Deployments(namespace)
 	d := deployment("d")
 	d.Status.Replicas = 7
@@ -187,7 +187,7 @@ func statusAndSpec(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func scale(t *testing.T, s *Server, namespace string) {
+func testScale(t *testing.T, s *Server, namespace string) {
 	all := s.Client.AppsV1().Deployments(namespace)
 	if _, err := all.Create(t.Context(), deployment("d"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -213,10 +213,10 @@ func scale(t *testing.T, s *Server, namespace string) {
 
 // puts updates objects without a resourceVersion. For some kinds, this creates a missing object or
 // unconditionally replaces an existing one.
-func puts(t *testing.T, s *Server, namespace string) {
+func testPut(t *testing.T, s *Server, namespace string) {
 	for _, r := range []struct {
 		group, resource, kind, rest string
-		cluster, makes, replaces    bool
+		cluster, creates, replaces  bool
 	}{
 		{"", "services", "Service", `"spec": {"ports": [{"port": 80}]}`, false, true, true},
 		{"", "endpoints", "Endpoints", `"subsets": []`, false, true, true},
@@ -233,24 +233,24 @@ func puts(t *testing.T, s *Server, namespace string) {
 			`"spec": {"attacher": "a.example", "nodeName": "n", "source": {"persistentVolumeName": "v"}}`, true, false, false},
 		{"storage.k8s.io", "storageclasses", "StorageClass", `"provisioner": "a.example"`, true, false, true},
 	} {
-		at, version := "/apis/"+r.group+"/v1/", r.group+"/v1"
+		path, version := "/apis/"+r.group+"/v1/", r.group+"/v1"
 		if r.group == "" {
-			at, version = "/api/v1/", "v1"
+			path, version = "/api/v1/", "v1"
 		}
 		if !r.cluster {
-			at += "namespaces/" + namespace + "/"
+			path += "namespaces/" + namespace + "/"
 		}
-		at += r.resource
+		path += r.resource
 		name := "put-" + namespace
 		body := []byte(`{"apiVersion": "` + version + `", "kind": "` + r.kind + `", "metadata": {"name": "` + name + `"}, ` +
 			r.rest + `}`)
 		rest := s.Client.CoreV1().RESTClient()
-		put := func() error { return rest.Put().AbsPath(at, name).Body(body).Do(t.Context()).Error() }
-		if err := put(); r.makes && err != nil || !r.makes && !apierrors.IsNotFound(err) {
-			t.Errorf("%s: PUT of a missing object: %v, want creation: %v", r.resource, err, r.makes)
+		put := func() error { return rest.Put().AbsPath(path, name).Body(body).Do(t.Context()).Error() }
+		if err := put(); r.creates && err != nil || !r.creates && !apierrors.IsNotFound(err) {
+			t.Errorf("%s: PUT of a missing object: %v, want creation: %v", r.resource, err, r.creates)
 		}
-		if !r.makes {
-			if err := rest.Post().AbsPath(at).Body(body).Do(t.Context()).Error(); err != nil {
+		if !r.creates {
+			if err := rest.Post().AbsPath(path).Body(body).Do(t.Context()).Error(); err != nil {
 				t.Errorf("%s: %v", r.resource, err)
 			}
 		}
@@ -263,7 +263,7 @@ func puts(t *testing.T, s *Server, namespace string) {
 }
 
 // generations makes changes that increment the generation, and some that do not.
-func generations(t *testing.T, s *Server, namespace string) {
+func testGeneration(t *testing.T, s *Server, namespace string) {
 	s.Apply(t, strings.ReplaceAll(`
 {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "g", "namespace": "NS"}, "spec": {"selector": {"matchLabels": {"app": "g"}},
   "template": {"metadata": {"labels": {"app": "g"}}, "spec": {"containers": [{"name": "main", "image": "example/web"}]}}}}
@@ -294,7 +294,7 @@ func generations(t *testing.T, s *Server, namespace string) {
 
 // requestConditions adds conditions to certificate signing requests. Approval accepts any type,
 // status any but decisions. Omitted times are filled in.
-func requestConditions(t *testing.T, s *Server, namespace string) {
+func testCSRConditions(t *testing.T, s *Server, namespace string) {
 	name := namespace + "-request" // requests are cluster-scoped
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -313,7 +313,7 @@ func requestConditions(t *testing.T, s *Server, namespace string) {
 	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ subresource, conditions, refused string }{
+	for _, c := range []struct{ subresource, conditions, wantErr string }{
 		{"approval", `{"type": "Looked", "status": "False"}`, ""},
 		{"status", `{"type": "Looked", "status": "True"}`, ""},
 		{"status", `{"type": "Looked", "status": "True"}, {"type": "Approved", "status": "True"}`,
@@ -332,9 +332,9 @@ func requestConditions(t *testing.T, s *Server, namespace string) {
 		patch := []byte(`{"metadata": {"annotations": {"by": "` + c.subresource + `"}}, "status": {"conditions": [` +
 			c.conditions + `]}}`)
 		got, err := requests.Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, c.subresource)
-		if c.refused != "" {
-			if err == nil || !strings.Contains(err.Error(), c.refused) {
-				t.Errorf("%s %s: %v, want %q", c.subresource, c.conditions, err, c.refused)
+		if c.wantErr != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wantErr) {
+				t.Errorf("%s %s: %v, want %q", c.subresource, c.conditions, err, c.wantErr)
 			}
 			continue
 		}
@@ -342,10 +342,10 @@ func requestConditions(t *testing.T, s *Server, namespace string) {
 			t.Errorf("%s %s: %v", c.subresource, c.conditions, err)
 			continue
 		}
-		for _, is := range got.Status.Conditions {
-			if is.LastUpdateTime.IsZero() || is.LastTransitionTime.IsZero() || is.Type == certificatesv1.CertificateApproved &&
-				is.Reason != "Known" {
-				t.Errorf("%s %s: %+v", c.subresource, c.conditions, is)
+		for _, condition := range got.Status.Conditions {
+			if condition.LastUpdateTime.IsZero() || condition.LastTransitionTime.IsZero() || condition.Type == certificatesv1.CertificateApproved &&
+				condition.Reason != "Known" {
+				t.Errorf("%s %s: %+v", c.subresource, c.conditions, condition)
 			}
 		}
 		if got.Annotations["by"] != c.subresource || len(got.Status.Conditions) != strings.Count(c.conditions, "type") {
@@ -356,7 +356,7 @@ func requestConditions(t *testing.T, s *Server, namespace string) {
 
 // scaleOwns applies a replica count with one field manager and scales with another. The next apply
 // reports a conflict, and the first manager can give up the field without changing it.
-func scaleOwns(t *testing.T, s *Server, namespace string) {
+func testScaleFieldManager(t *testing.T, s *Server, namespace string) {
 	for _, r := range []struct{ kind, version, selector string }{
 		{"Deployment", "apps/v1", "{matchLabels: {app: owned}}"},
 		{"ReplicationController", "v1", "{app: owned}"},
@@ -402,9 +402,9 @@ func scaleOwns(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func pages(t *testing.T, s *Server, namespace string) {
+func testPagination(t *testing.T, s *Server, namespace string) {
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		create(t, s, namespace, settings(name))
+		createConfigMap(t, s, namespace, configMap(name))
 	}
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
 	var names []string
@@ -430,7 +430,7 @@ func pages(t *testing.T, s *Server, namespace string) {
 }
 
 // next returns the next event of a watch, without bookmarks.
-func next(t *testing.T, w watch.Interface) watch.Event {
+func nextEvent(t *testing.T, w watch.Interface) watch.Event {
 	t.Helper()
 	select {
 	case e, ok := <-w.ResultChan():
@@ -444,9 +444,9 @@ func next(t *testing.T, w watch.Interface) watch.Event {
 	return watch.Event{}
 }
 
-func watchList(t *testing.T, s *Server, namespace string) {
+func testWatchList(t *testing.T, s *Server, namespace string) {
 	// A cached and an uncached kind.
-	create(t, s, namespace, settings("here"))
+	createConfigMap(t, s, namespace, configMap("here"))
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "here"}}
 	if _, err := s.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota,
 		metav1.CreateOptions{}); err != nil {
@@ -470,10 +470,10 @@ func watchList(t *testing.T, s *Server, namespace string) {
 			t.Fatalf("%s: %v", kind, err)
 		}
 		defer w.Stop()
-		if e := next(t, w); e.Type != watch.Added {
+		if e := nextEvent(t, w); e.Type != watch.Added {
 			t.Errorf("%s: got first event %v", kind, e)
 		}
-		e := next(t, w)
+		e := nextEvent(t, w)
 		m, ok := e.Object.(metav1.Object)
 		if e.Type != watch.Bookmark || !ok || m.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
 			t.Errorf("%s: got second event %v", kind, e)
@@ -481,9 +481,9 @@ func watchList(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func watchResumes(t *testing.T, s *Server, namespace string) {
-	first := create(t, s, namespace, settings("one"))
-	create(t, s, namespace, settings("two"))
+func testWatchResume(t *testing.T, s *Server, namespace string) {
+	first := createConfigMap(t, s, namespace, configMap("one"))
+	createConfigMap(t, s, namespace, configMap("two"))
 	if err := s.Client.CoreV1().ConfigMaps(namespace).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -497,7 +497,7 @@ func watchResumes(t *testing.T, s *Server, namespace string) {
 		kind watch.EventType
 		name string
 	}{{watch.Added, "two"}, {watch.Deleted, "one"}} {
-		e := next(t, w)
+		e := nextEvent(t, w)
 		if got := e.Object.(metav1.Object).GetName(); e.Type != want.kind || got != want.name {
 			t.Errorf("got %s %s, want %s %s", e.Type, got, want.kind, want.name)
 		}
@@ -509,7 +509,7 @@ func watchResumes(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func selectors(t *testing.T, s *Server, namespace string) {
+func testSelectors(t *testing.T, s *Server, namespace string) {
 	for _, p := range []struct{ name, node, label string }{{"a", "n1", "x"}, {"b", "n2", "x"}, {"c", "n1", "y"}} {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{"l": p.label}},
@@ -544,11 +544,11 @@ func selectors(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func deleteCollection(t *testing.T, s *Server, namespace string) {
+func testDeleteCollection(t *testing.T, s *Server, namespace string) {
 	for _, name := range []string{"a", "b", "c"} {
-		c := settings(name)
+		c := configMap(name)
 		c.Labels = map[string]string{"gone": map[bool]string{true: "yes", false: "no"}[name != "b"]}
-		create(t, s, namespace, c)
+		createConfigMap(t, s, namespace, c)
 	}
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
 	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{},
@@ -561,10 +561,10 @@ func deleteCollection(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func finalizers(t *testing.T, s *Server, namespace string) {
-	c := settings("held")
+func testFinalizers(t *testing.T, s *Server, namespace string) {
+	c := configMap("held")
 	c.Finalizers = []string{"example.com/hold"}
-	create(t, s, namespace, c)
+	createConfigMap(t, s, namespace, c)
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
 	if err := maps.Delete(t.Context(), "held", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -582,8 +582,8 @@ func finalizers(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func preconditions(t *testing.T, s *Server, namespace string) {
-	c := create(t, s, namespace, settings("one"))
+func testPreconditions(t *testing.T, s *Server, namespace string) {
+	c := createConfigMap(t, s, namespace, configMap("one"))
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
 	other := types.UID("other")
 	err := maps.Delete(t.Context(), "one", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}})
@@ -596,7 +596,7 @@ func preconditions(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func bothEvents(t *testing.T, s *Server, namespace string) {
+func testEvents(t *testing.T, s *Server, namespace string) {
 	old := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "it runs", Type: "Normal", Count: 3,
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, Source: corev1.EventSource{
@@ -605,13 +605,13 @@ func bothEvents(t *testing.T, s *Server, namespace string) {
 	if _, err := s.Client.CoreV1().Events(namespace).Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := s.Client.EventsV1().Events(namespace).Get(t.Context(), "old", metav1.GetOptions{})
+	converted, err := s.Client.EventsV1().Events(namespace).Get(t.Context(), "old", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if seen.Note != "it runs" || seen.Regarding.Name != "p" || seen.DeprecatedSource.Host != "n" ||
-		seen.DeprecatedCount != 3 {
-		t.Errorf("seen through events.k8s.io: %+v", seen)
+	if converted.Note != "it runs" || converted.Regarding.Name != "p" || converted.DeprecatedSource.Host != "n" ||
+		converted.DeprecatedCount != 3 {
+		t.Errorf("seen through events.k8s.io: %+v", converted)
 	}
 	fresh := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "new"}, Reason: "Ended", Note: "it is over", Type: "Normal",
@@ -635,8 +635,8 @@ func bothEvents(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func metadataOnly(t *testing.T, s *Server, namespace string) {
-	create(t, s, namespace, settings("one", "secret", "data"))
+func testPartialMetadata(t *testing.T, s *Server, namespace string) {
+	createConfigMap(t, s, namespace, configMap("one", "secret", "data"))
 	client, err := metadata.NewForConfig(s.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -648,9 +648,9 @@ func metadataOnly(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func dryRun(t *testing.T, s *Server, namespace string) {
+func testDryRun(t *testing.T, s *Server, namespace string) {
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
-	if _, err := maps.Create(t.Context(), settings("ghost"), metav1.CreateOptions{DryRun: []string{
+	if _, err := maps.Create(t.Context(), configMap("ghost"), metav1.CreateOptions{DryRun: []string{
 		metav1.DryRunAll}}); err != nil {
 		t.Fatal(err)
 	}
@@ -659,7 +659,7 @@ func dryRun(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func strict(t *testing.T, s *Server, namespace string) {
+func testStrictValidation(t *testing.T, s *Server, namespace string) {
 	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd, namespace: " + namespace + "}\ndatta: {a: b}\n"
 	out, err := s.TryKubectl(t, text, "create", "-f", "-")
 	if err == nil || !strings.Contains(out, `unknown field "datta"`) {
@@ -671,7 +671,7 @@ func strict(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func serverSideApply(t *testing.T, s *Server, namespace string) {
+func testServerSideApply(t *testing.T, s *Server, namespace string) {
 	manifest := func(a string) string {
 		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owned, namespace: " + namespace + "}\ndata: {a: \"" + a +
 			"\"}\n"
@@ -694,8 +694,8 @@ func serverSideApply(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-func tooBig(t *testing.T, s *Server, namespace string) {
-	_, err := s.Client.CoreV1().ConfigMaps(namespace).Create(context.WithoutCancel(t.Context()), settings("big", "a",
+func testRequestTooLarge(t *testing.T, s *Server, namespace string) {
+	_, err := s.Client.CoreV1().ConfigMaps(namespace).Create(context.WithoutCancel(t.Context()), configMap("big", "a",
 		strings.Repeat("x", 4<<20)), metav1.CreateOptions{})
 	if !apierrors.IsRequestEntityTooLargeError(err) {
 		t.Errorf("4 MiB: %v", err)

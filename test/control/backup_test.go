@@ -27,7 +27,7 @@ import (
 func createBackup(t *testing.T, dataDir string, args ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "backup.zip")
-	out, err := program(t, append([]string{"backup", path, "--data-dir", dataDir}, args...)...)
+	out, err := runControl(t, append([]string{"backup", path, "--data-dir", dataDir}, args...)...)
 	if err != nil {
 		t.Fatalf("backup: %v\n%s", err, out)
 	}
@@ -92,14 +92,14 @@ func TestBackupAndRestore(t *testing.T) {
 		}
 	}
 	all := stop()
-	watching := follow(t, of(anyKind(t, p), written[0]))
-	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() >= int(all)) }, "true")
-	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
+	watcher := follow(t, resourceClient(dynamicClient(t, p), writtenKinds[0]))
+	waitForResultWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watcher.size() >= int(all)) }, "true")
+	if out, err := runControl(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
 		"in use by another berth-control") {
 		t.Errorf("restore over a running server: %v\n%s", err, out)
 	}
 	p.Stop(t)
-	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
+	if out, err := runControl(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
 		"move it away") {
 		t.Errorf("restore over an existing store: %v\n%s", err, out)
 	}
@@ -107,7 +107,7 @@ func TestBackupAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(p.DataDir + ".lost") })
-	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err != nil || !strings.Contains(out,
+	if out, err := runControl(t, "restore", path, "--data-dir", p.DataDir); err != nil || !strings.Contains(out,
 		p.DataDir+" restored to its state at ") {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
@@ -136,9 +136,9 @@ func TestBackupAndRestore(t *testing.T) {
 		t.Errorf("%d restored without a gap, %d acknowledged before the backup, %d at its end, %d in total", n, before,
 			during, all)
 	}
-	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() == len(list.Items)) },
+	waitForResultWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watcher.size() == len(list.Items)) },
 		"true")
-	t.Logf("%d of %d writes are there, the watching client listed %d times", n, all, watching.listed)
+	t.Logf("%d of %d writes are there, the watching client listed %d times", n, all, watcher.listed)
 }
 
 // size returns the number of objects that the follower sees.
@@ -169,7 +169,7 @@ func TestBackupOfStoppedServer(t *testing.T) {
 	if err := os.WriteFile(path, []byte("an older one"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := program(t, "backup", path, "--config", file); err != nil {
+	if out, err := runControl(t, "backup", path, "--config", file); err != nil {
 		t.Fatalf("backup: %v\n%s", err, out)
 	}
 	if err := os.WriteFile(file, []byte(text+"listen: 127.0.0.1:0\n"), 0o600); err != nil {
@@ -179,7 +179,7 @@ func TestBackupOfStoppedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir = filepath.Join(t.TempDir(), "new")
-	out, err := program(t, "restore", path, "--config", file, "--data-dir", dir)
+	out, err := runControl(t, "restore", path, "--config", file, "--data-dir", dir)
 	if err != nil || !strings.Contains(out, file+" has changed since the backup: "+dir+"/config.yaml is the saved copy") ||
 		!strings.Contains(out, seal+" does not exist: "+dir+"/encryption.yaml") {
 		t.Fatalf("restore: %v\n%s", err, out)
@@ -208,7 +208,7 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 	at := t.TempDir()
 	for name, c := range map[string]struct {
 		write func(path string) error
-		says  string
+		want  string
 	}{
 		"alien": {func(p string) error { return os.WriteFile(p, []byte("hello"), 0o600) },
 			"not a berth-control backup"},
@@ -233,7 +233,7 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 		if err := c.write(path); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := program(t, "restore", path, "--data-dir", dir); err == nil || !strings.Contains(out, c.says) {
+		if out, err := runControl(t, "restore", path, "--data-dir", dir); err == nil || !strings.Contains(out, c.want) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 		for _, left := range []string{"etcd", "pki", "restoring"} {
@@ -242,7 +242,7 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 			}
 		}
 	}
-	if out, err := program(t, "backup", filepath.Join(at, "x"), "--data-dir", t.TempDir()); err == nil ||
+	if out, err := runControl(t, "backup", filepath.Join(at, "x"), "--data-dir", t.TempDir()); err == nil ||
 		!strings.Contains(out, "contains no store") {
 		t.Errorf("backup of an empty directory: %v\n%s", err, out)
 	}
@@ -344,14 +344,14 @@ func TestBackupContents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var note struct {
+	var metadata struct {
 		Kind   string
 		Format int
 		Made   time.Time
 	}
-	if err := json.NewDecoder(f).Decode(&note); err != nil || note.Kind != "berth-control backup" || note.Format != 1 ||
-		time.Since(note.Made) > time.Hour {
-		t.Errorf("%+v, %v", note, err)
+	if err := json.NewDecoder(f).Decode(&metadata); err != nil || metadata.Kind != "berth-control backup" || metadata.Format != 1 ||
+		time.Since(metadata.Made) > time.Hour {
+		t.Errorf("%+v, %v", metadata, err)
 	}
 	for _, f := range z.File {
 		if strings.HasPrefix(f.Name, "pki/.") || strings.Contains(f.Name, "lock") {

@@ -33,18 +33,18 @@ import (
 func TestServerCertificateRotation(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.OwnCertificateDuration = 30 * time.Second })
-	first := s.shown(t)
+	first := s.servingCertificate(t)
 	if life := first.NotAfter.Sub(first.NotBefore); life > 40*time.Second {
 		t.Fatalf("got certificate valid for %s", life)
 	}
 	admin := s.Config.CertData
-	seesWithin(t, 2*time.Minute, "what is shown when the first has expired", func() string {
-		now := s.shown(t)
+	waitForResultWithin(t, 2*time.Minute, "what is shown when the first has expired", func() string {
+		now := s.servingCertificate(t)
 		return fmt.Sprint(time.Now().After(first.NotAfter) && now.SerialNumber.Cmp(first.SerialNumber) != 0)
 	}, "true")
 	// replaced a little later
-	seesWithin(t, 2*time.Minute, "what the administrator's first certificate is answered in the end", func() string {
-		return fmt.Sprint(statusCode(t, s.with(t, func(c *restclient.Config) {
+	waitForResultWithin(t, 2*time.Minute, "what the administrator's first certificate is answered in the end", func() string {
+		return fmt.Sprint(statusCode(t, s.clientWith(t, func(c *restclient.Config) {
 			c.CertData, c.KeyData = admin,
 				s.Config.KeyData
 		})))
@@ -64,7 +64,7 @@ func TestServerCertificateRotation(t *testing.T) {
 }
 
 // shown returns the current serving certificate. The test fails if it is not valid now.
-func (s *Server) shown(t *testing.T) *x509.Certificate {
+func (s *Server) servingCertificate(t *testing.T) *x509.Certificate {
 	t.Helper()
 	u, err := url.Parse(s.Config.Host)
 	if err != nil {
@@ -91,19 +91,19 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	x := s.expired(t, s.Authority, "x", time.Hour)
+	x := s.clientWithExpiredCertificate(t, s.Authority, "x", time.Hour)
 	for what, err := range map[string]error{
-		"its own node": failed(x.CoreV1().Nodes().Get(ctx, "x", metav1.GetOptions{})),
-		"pods":         failed(x.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=x"})),
-		"its lease":    failed(x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "x", metav1.GetOptions{})),
-		"secrets":      failed(x.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})),
+		"its own node": errorOf(x.CoreV1().Nodes().Get(ctx, "x", metav1.GetOptions{})),
+		"pods":         errorOf(x.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=x"})),
+		"its lease":    errorOf(x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "x", metav1.GetOptions{})),
+		"secrets":      errorOf(x.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("reads %s: %v, want Forbidden", what, err)
 		}
 	}
 	outcome := func(c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) func() string {
-		name := ask(t, c, node, signer, use)
+		name := createNodeCSR(t, c, node, signer, use)
 		return func() string {
 			r, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
@@ -117,11 +117,11 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 		}
 	}
 	const client, serving = certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName
-	other := outcome(x, "y", client, certificatesv1.UsageClientAuth)
-	servers := outcome(x, "x", serving, certificatesv1.UsageServerAuth)
+	otherNode := outcome(x, "y", client, certificatesv1.UsageClientAuth)
+	servingRequest := outcome(x, "x", serving, certificatesv1.UsageServerAuth)
 	waitForResult(t, "its request", outcome(x, "x", client, certificatesv1.UsageClientAuth),
 		"1 bytes Approved AutoApproved")
-	for what, f := range map[string]func() string{"another node's name": other, "a serving certificate": servers} {
+	for what, f := range map[string]func() string{"another node's name": otherNode, "a serving certificate": servingRequest} {
 		if got := f(); got != "0 bytes" { // created before the request that is already approved
 			t.Errorf("%s: %s", what, got)
 		}
@@ -138,16 +138,16 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, c := range map[string]kubernetes.Interface{
-		"of another CA":     s.expired(t, impostor, "y", time.Hour),
-		"expired for years": s.expired(t, s.Authority, "y", 2*365*24*time.Hour),
-		"of an administrator": s.stale(t, s.Authority, pki.Subject{Name: "berth-admin",
+		"of another CA":     s.clientWithExpiredCertificate(t, impostor, "y", time.Hour),
+		"expired for years": s.clientWithExpiredCertificate(t, s.Authority, "y", 2*365*24*time.Hour),
+		"of an administrator": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "berth-admin",
 			Groups: []string{"system:masters"}, Duration: -time.Hour}),
-		"of a node in system:masters": s.stale(t, s.Authority, pki.Subject{Name: "system:node:y",
+		"of a node in system:masters": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "system:node:y",
 			Groups: []string{"system:nodes", "system:masters"}, Duration: -time.Hour}),
-		"for servers only": s.stale(t, s.Authority, pki.Subject{Name: "system:node:y",
+		"for servers only": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "system:node:y",
 			Groups: []string{"system:nodes"}, Duration: -time.Hour, ExtKeyUsages: []x509.ExtKeyUsage{
 				x509.ExtKeyUsageServerAuth}}),
-		"of another user": s.stale(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"},
+		"of another user": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"},
 			Duration: -time.Hour}),
 	} {
 		if code := statusCode(t, c); code != 401 {
@@ -169,7 +169,7 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 	}
 	joining := s.clientAs(t, "joining", authz.NodeBootstrapGroup)
 	node := s.clientAs(t, "system:node:x", "system:nodes")
-	asks := func(c kubernetes.Interface, name string) func() string {
+	createCSR := func(c kubernetes.Interface, name string) func() string {
 		t.Helper()
 		var r *certificatesv1.CertificateSigningRequest
 		waitForResult(t, "the right to ask", func() string {
@@ -187,11 +187,11 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 		t.Helper()
 		s.Kubectl(t, "patch", "clusterrolebinding", binding, "--type=merge", "-p", `{"subjects": `+subjects+`}`)
 	}
-	may := func(right, user string, groups ...string) func() string {
+	isAllowed := func(permission, user string, groups ...string) func() string {
 		return func() string {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
 				Groups: groups, ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: "create", Group: certificatesv1.GroupName, Resource: "certificatesigningrequests", Subresource: right,
+					Verb: "create", Group: certificatesv1.GroupName, Resource: "certificatesigningrequests", Subresource: permission,
 				}}}
 			review, err := s.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 			if err != nil {
@@ -200,24 +200,24 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 			return fmt.Sprint(review.Status.Allowed)
 		}
 	}
-	waitForResult(t, "a new node", asks(joining, "system:node:new"), "Approved")
-	waitForResult(t, "node renewal", asks(node, "system:node:x"), "Approved")
+	waitForResult(t, "a new node", createCSR(joining, "system:node:new"), "Approved")
+	waitForResult(t, "node renewal", createCSR(node, "system:node:x"), "Approved")
 
 	patch(join, "null")
-	waitForResult(t, "the right is gone", may("nodeclient", "joining", authz.NodeBootstrapGroup), "false")
-	waits := asks(joining, "system:node:new")
-	waitForResult(t, "node renewal", asks(node, "system:node:x"), "Approved")
-	if got := waits(); got != "" { // created before the request that is already approved
+	waitForResult(t, "the right is gone", isAllowed("nodeclient", "joining", authz.NodeBootstrapGroup), "false")
+	pending := createCSR(joining, "system:node:new")
+	waitForResult(t, "node renewal", createCSR(node, "system:node:x"), "Approved")
+	if got := pending(); got != "" { // created before the request that is already approved
 		t.Errorf("new node without permission: %s", got)
 	}
 	patch(join, `[{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "`+authz.NodeBootstrapGroup+`"}]`)
-	waitForResult(t, "the new node that waits", waits, "Approved")
+	waitForResult(t, "the new node that waits", pending, "Approved")
 
 	patch(rotate, "null")
-	waitForResult(t, "the right is gone", may("selfnodeclient", "system:node:x", "system:nodes"), "false")
-	waits = asks(node, "system:node:x")
-	waitForResult(t, "a new node", asks(joining, "system:node:new"), "Approved")
-	if got := waits(); got != "" {
+	waitForResult(t, "the right is gone", isAllowed("selfnodeclient", "system:node:x", "system:nodes"), "false")
+	pending = createCSR(node, "system:node:x")
+	waitForResult(t, "a new node", createCSR(joining, "system:node:new"), "Approved")
+	if got := pending(); got != "" {
 		t.Errorf("node renewal without permission: %s", got)
 	}
 }
@@ -226,30 +226,30 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 func TestReturningNodesCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.NodeReturnPeriod = 0 })
-	if code := statusCode(t, s.expired(t, s.Authority, "x", time.Minute)); code != 401 {
+	if code := statusCode(t, s.clientWithExpiredCertificate(t, s.Authority, "x", time.Minute)); code != 401 {
 		t.Errorf("%d, want 401", code)
 	}
 }
 
 // expired returns a client with a node certificate that expired the given time ago.
-func (s *Server) expired(t *testing.T, by *pki.Authority, node string, ago time.Duration) kubernetes.Interface {
-	return s.stale(t, by, pki.Subject{Name: "system:node:" + node, Groups: []string{"system:nodes"}, Duration: -ago})
+func (s *Server) clientWithExpiredCertificate(t *testing.T, authority *pki.Authority, node string, ago time.Duration) kubernetes.Interface {
+	return s.clientWithIssuedCertificate(t, authority, pki.Subject{Name: "system:node:" + node, Groups: []string{"system:nodes"}, Duration: -ago})
 }
 
-func (s *Server) stale(t *testing.T, by *pki.Authority, subject pki.Subject) kubernetes.Interface {
+func (s *Server) clientWithIssuedCertificate(t *testing.T, authority *pki.Authority, subject pki.Subject) kubernetes.Interface {
 	t.Helper()
 	if subject.ExtKeyUsages == nil {
 		subject.ExtKeyUsages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}
-	cert, key, err := by.Issue(subject)
+	cert, key, err := authority.Issue(subject)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })
+	return s.clientWith(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })
 }
 
 // ask creates a request for a node certificate and returns its name.
-func ask(t *testing.T, c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) string {
+func createNodeCSR(t *testing.T, c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

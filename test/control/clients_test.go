@@ -28,11 +28,11 @@ func TestInformersOfAllKinds(t *testing.T) {
 			t.Fatalf("%s: %v", kind.Resource, err)
 		}
 	}
-	seen := make(chan struct{})
+	observed := make(chan struct{})
 	_, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if o := obj.(metav1.Object); o.GetNamespace() == s.Namespace && o.GetName() == "fresh" {
-				close(seen)
+				close(observed)
 			}
 		},
 	})
@@ -49,9 +49,9 @@ func TestInformersOfAllKinds(t *testing.T) {
 			t.Errorf("the informer of %s did not sync", kind)
 		}
 	}
-	create(t, s, s.Namespace, settings("fresh"))
+	createConfigMap(t, s, s.Namespace, configMap("fresh"))
 	select {
-	case <-seen:
+	case <-observed:
 	case <-ctx.Done():
 		t.Fatal("the informer does not see a new object")
 	}

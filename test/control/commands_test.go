@@ -12,7 +12,7 @@ import (
 )
 
 // program runs berth-control and returns its output.
-func program(t *testing.T, args ...string) (string, error) {
+func runControl(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
 	if err != nil {
@@ -22,16 +22,16 @@ func program(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-var joinLine = regexp.MustCompile(
+var joinCommand = regexp.MustCompile(
 	`(?m)^berth join --server (https://\S+) --token ([a-z0-9]{6})\.([a-z0-9]{16}) --ca-hash (sha256:[0-9a-f]{64})$`)
 
 // TestTokenCommands creates a token, authenticates with it, and deletes it.
 func TestTokenCommands(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	out, err := program(t, "token", "create", "--data-dir", s.DataDir, "--server", "https://control.example.com:6443",
+	out, err := runControl(t, "token", "create", "--data-dir", s.DataDir, "--server", "https://control.example.com:6443",
 		"--description", "rack 7")
-	m := joinLine.FindStringSubmatch(out)
+	m := joinCommand.FindStringSubmatch(out)
 	if err != nil || m == nil {
 		t.Fatalf("token create: %v\n%s", err, out)
 	}
@@ -51,11 +51,11 @@ func TestTokenCommands(t *testing.T) {
 	if who, err := as(); err != nil || who != "system:bootstrap:"+m[2] {
 		t.Errorf("with the token: got user %q, %v", who, err)
 	}
-	out, err = program(t, "token", "list", "--data-dir", s.DataDir)
+	out, err = runControl(t, "token", "list", "--data-dir", s.DataDir)
 	if err != nil || !strings.Contains(out, m[2]) || !strings.Contains(out, "rack 7") || strings.Contains(out, m[3]) {
 		t.Errorf("token list: %v\n%s", err, out)
 	}
-	if out, err = program(t, "token", "delete", "--data-dir", s.DataDir, m[2]); err != nil {
+	if out, err = runControl(t, "token", "delete", "--data-dir", s.DataDir, m[2]); err != nil {
 		t.Errorf("token delete: %v\n%s", err, out)
 	}
 	if who, err := as(); err == nil {
@@ -71,7 +71,7 @@ func TestKubeconfigCommands(t *testing.T) {
 		args []string
 		who  string
 	}{{nil, "berth-admin"}, {[]string{"--user", "jane", "--group", "developers", "--valid", "1h"}, "jane"}} {
-		text, err := program(t, append([]string{"kubeconfig", "--data-dir", s.DataDir}, c.args...)...)
+		text, err := runControl(t, append([]string{"kubeconfig", "--data-dir", s.DataDir}, c.args...)...)
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", c.args, err, text)
 		}
@@ -84,7 +84,7 @@ func TestKubeconfigCommands(t *testing.T) {
 			t.Errorf("%v: one is %q, %v", c.args, who, err)
 		}
 	}
-	if out, err := program(t, "kubeconfig", "--data-dir", t.TempDir()); err == nil || !strings.Contains(out,
+	if out, err := runControl(t, "kubeconfig", "--data-dir", t.TempDir()); err == nil || !strings.Contains(out,
 		"contains no certificate authority") {
 		t.Errorf("without a data directory: %v %s", err, out)
 	}

@@ -24,7 +24,7 @@ import (
 )
 
 // store returns an etcd client of the server's store.
-func (s *Server) store(t *testing.T) *clientv3.Client {
+func (s *Server) etcdClient(t *testing.T) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: s.EtcdClient.Endpoints(), Logger: zap.NewNop()})
 	if err != nil {
@@ -50,7 +50,7 @@ func TestStoreIsCompacted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := s.store(t)
+	store := s.etcdClient(t)
 	const most = 90 << 20 // more than the threshold for defragmentation
 	value := strings.Repeat("x", 1<<20)
 	for i := range most >> 20 {
@@ -72,12 +72,12 @@ func TestStoreIsCompacted(t *testing.T) {
 	if _, err := store.Delete(ctx, "/ballast/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	seesWithin(t, 2*time.Minute, "the file is small again", func() string { return fmt.Sprint(size() < most/2) }, "true")
+	waitForResultWithin(t, 2*time.Minute, "the file is small again", func() string { return fmt.Sprint(size() < most/2) }, "true")
 	_, err = store.Get(ctx, "/ballast/0", clientv3.WithRev(revisionOf(t, first.ResourceVersion)))
 	if !errors.Is(err, rpctypes.ErrCompacted) {
 		t.Errorf("the store was not compacted: %v", err)
 	}
-	seesWithin(t, 2*time.Minute, "the event", func() string {
+	waitForResultWithin(t, 2*time.Minute, "the event", func() string {
 		_, err := events.Get(ctx, "short", metav1.GetOptions{})
 		return fmt.Sprint(apierrors.IsNotFound(err))
 	}, "true")
@@ -117,32 +117,32 @@ func TestWatchProgressOfUncachedKinds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			asked, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, AllowWatchBookmarks: true})
+			withBookmarks, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, AllowWatchBookmarks: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer asked.Stop()
-			silent, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+			defer withBookmarks.Stop()
+			withoutBookmarks, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer silent.Stop()
-			other := revisionOf(t, create(t, s, "default", settings("beside-"+kind.Resource)).ResourceVersion)
-			late := time.After(3 * time.Minute) // another server in this process may have set a minute
+			defer withoutBookmarks.Stop()
+			other := revisionOf(t, createConfigMap(t, s, "default", configMap("beside-"+kind.Resource)).ResourceVersion)
+			timeout := time.After(3 * time.Minute) // another server in this process may have set a minute
 			for bookmark := int64(0); bookmark < other; {
 				select {
-				case e := <-asked.ResultChan():
+				case e := <-withBookmarks.ResultChan():
 					m, ok := e.Object.(*metav1.PartialObjectMetadata)
 					if e.Type != watch.Bookmark || !ok {
 						t.Fatalf("watch of an unchanged kind: got %v", e)
 					}
 					bookmark = revisionOf(t, m.ResourceVersion)
-				case <-late:
+				case <-timeout:
 					t.Fatalf("got bookmark of revision %d, the store is at %d", bookmark, other)
 				}
 			}
 			select {
-			case e := <-silent.ResultChan():
+			case e := <-withoutBookmarks.ResultChan():
 				t.Errorf("watch without bookmarks: got %v", e)
 			default:
 			}
@@ -212,7 +212,7 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 			30000+ports-1, 2*time.Second
 	})
 	ctx := t.Context()
-	store := s.store(t)
+	store := s.etcdClient(t)
 	// A leftover of a kill between allocation and write, in case no round has left one.
 	for _, key := range []string{"ports/30007", "addresses/10.43.7.7"} {
 		_, err := store.Txn(ctx).If(clientv3.Compare(clientv3.Version(claimsPrefix+key), "=", 0)).
@@ -221,7 +221,7 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	seesWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.unsettled(t, store) }, "")
+	waitForResultWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.allocationMismatch(t, store) }, "")
 	if err := s.Client.CoreV1().RESTClient().Delete().AbsPath("/api/v1/namespaces/default/services").Do(
 		ctx).Error(); err != nil {
 		t.Fatal(err)
@@ -241,11 +241,11 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 			have[n] = out.Name
 		}
 	}
-	seesWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.unsettled(t, store) }, "")
+	waitForResultWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.allocationMismatch(t, store) }, "")
 }
 
 // unsettled returns where allocations and services differ, or "".
-func (s *Server) unsettled(t *testing.T, store *clientv3.Client) string {
+func (s *Server) allocationMismatch(t *testing.T, store *clientv3.Client) string {
 	t.Helper()
 	list, err := s.Client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {

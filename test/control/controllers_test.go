@@ -71,19 +71,19 @@ func TestNamespaceLifecycle(t *testing.T) {
 func TestGarbageCollectionPolicies(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	family := func(name string) {
+	createOwners := func(name string) {
 		s.Kubectl(t, "create", "cm", name)
 		uid := s.Kubectl(t, "get", "cm", name, "-o", "jsonpath={.metadata.uid}")
 		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: %s-child, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: %s, uid: %s, blockOwnerDeletion: true}]}}`, name, name, uid))
 		child := s.Kubectl(t, "get", "secret", name+"-child", "-o", "jsonpath={.metadata.uid}")
 		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: %s-grandchild, ownerReferences: [{apiVersion: v1, kind: Secret, name: %s-child, uid: %s}]}}`, name, name, child))
 	}
-	family("a")
+	createOwners("a")
 	s.Kubectl(t, "delete", "cm", "a", "--cascade=background")
 	waitForDeletion(t, s, "secret", "a-child")
 	waitForDeletion(t, s, "cm", "a-grandchild")
 
-	family("b")
+	createOwners("b")
 	s.Kubectl(t, "patch", "secret", "b-child", "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	s.Kubectl(t, "delete", "cm", "b", "--cascade=foreground", "--wait=false")
 	waitForOutput(t, s, "b-child", "get", "secret", "b-child", "-o", "go-template={{if "+
@@ -97,7 +97,7 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 	waitForDeletion(t, s, "cm", "b")
 	waitForDeletion(t, s, "cm", "b-grandchild")
 
-	family("c")
+	createOwners("c")
 	s.Kubectl(t, "delete", "cm", "c", "--cascade=orphan")
 	waitForDeletion(t, s, "cm", "c")
 	if out := s.Kubectl(t, "get", "secret", "c-child", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {
@@ -119,16 +119,16 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 func TestJobDeletionPropagation(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	family := func(name string) {
+	createJob := func(name string) {
 		s.Apply(t, `{apiVersion: batch/v1, kind: Job, metadata: {name: `+name+`}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
 		uid := s.Kubectl(t, "get", "job", name, "-o", "jsonpath={.metadata.uid}")
 		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s-pod, ownerReferences: [{apiVersion: batch/v1, kind: Job, name: %s, uid: %s, blockOwnerDeletion: true, controller: true}]}, spec: {schedulerName: none, containers: [{name: c, image: i}]}}`, name, name, uid))
 	}
-	family("background")
+	createJob("background")
 	s.Kubectl(t, "delete", "job", "background")
 	waitForDeletion(t, s, "pod", "background-pod")
 
-	family("untold")
+	createJob("untold")
 	s.Kubectl(t, "delete", "--raw", "/apis/batch/v1/namespaces/"+s.Namespace+"/jobs/untold")
 	waitForDeletion(t, s, "job", "untold")
 	if out := s.Kubectl(t, "get", "pod", "untold-pod", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {

@@ -25,13 +25,13 @@ const (
 
 // The server caches ConfigMaps in memory, without the history from before its start: a watch from
 // an older resource version is rejected, and the client lists again. LimitRanges are not cached.
-var written = [...]schema.GroupVersionKind{
+var writtenKinds = [...]schema.GroupVersionKind{
 	{Version: "v1", Kind: "ConfigMap"},
 	{Version: "v1", Kind: "LimitRange"},
 }
 
 // anyKind is the administrator's dynamic client, which works across restarts of the server.
-func anyKind(t *testing.T, p *Process) dynamic.Interface {
+func dynamicClient(t *testing.T, p *Process) dynamic.Interface {
 	t.Helper()
 	config, err := p.Config(t.Context())
 	if err != nil {
@@ -45,13 +45,13 @@ func anyKind(t *testing.T, p *Process) dynamic.Interface {
 }
 
 // of returns the client for a kind.
-func of(client dynamic.Interface, kind schema.GroupVersionKind) dynamic.ResourceInterface {
+func resourceClient(client dynamic.Interface, kind schema.GroupVersionKind) dynamic.ResourceInterface {
 	resource := map[string]string{"ConfigMap": "configmaps", "LimitRange": "limitranges"}[kind.Kind]
 	return client.Resource(kind.GroupVersion().WithResource(resource)).Namespace(metav1.NamespaceDefault)
 }
 
 // writes returns the kind that a writer writes.
-func writes(writer int) schema.GroupVersionKind { return written[writer%len(written)] }
+func kindOfWriter(writer int) schema.GroupVersionKind { return writtenKinds[writer%len(writtenKinds)] }
 
 // valueOf returns the value an object was written with.
 func valueOf(object metav1.Object) string { return object.GetAnnotations()["value"] }
@@ -60,8 +60,8 @@ func valueOf(object metav1.Object) string { return object.GetAnnotations()["valu
 type model struct {
 	value string // "": does not exist
 	// maybe is the value of an unacknowledged write, which may have been stored.
-	maybe   string
-	inDoubt bool
+	unacknowledged string
+	uncertain      bool
 }
 
 // TestAcknowledgedWritesSurviveKills kills the server 50 times during writes. After each restart,
@@ -74,10 +74,10 @@ func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 	if _, err := p.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	client := anyKind(t, p)
-	watching := make([]*follower, len(written))
-	for i, kind := range written {
-		watching[i] = follow(t, of(client, kind))
+	client := dynamicClient(t, p)
+	followers := make([]*follower, len(writtenKinds))
+	for i, kind := range writtenKinds {
+		followers[i] = follow(t, resourceClient(client, kind))
 	}
 	all := make([]map[string]*model, writers)
 	for w := range all {
@@ -90,15 +90,15 @@ func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 		if _, err := p.WaitReady(ctx); err != nil {
 			t.Fatalf("after kill %d: %v", round+1, err)
 		}
-		compare(t, client, all, round)
+		checkStoredObjects(t, client, all, round)
 	}
 	t.Logf("%d kills, %d acknowledged writes", kills, acknowledged)
 	if acknowledged < kills*writers {
 		t.Errorf("only %d writes acknowledged in %d rounds: not enough for the test", acknowledged, kills)
 	}
-	for i, kind := range written {
-		f := watching[i]
-		agree(t, f, all, kind)
+	for i, kind := range writtenKinds {
+		f := followers[i]
+		waitForFollower(t, f, all, kind)
 		t.Logf("the watching client of %ss listed %d times and watched %d times", kind.Kind, f.listed, f.resumed)
 		// A watch of a cached kind is restarted once per server start, and at most once more while
 		// the cache is filled.
@@ -121,7 +121,7 @@ func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []
 		random := rand.New(rand.NewPCG(uint64(round), uint64(w)))
 		group.Go(func() {
 			for {
-				if !write(ctx, client, all[w], w, random) {
+				if !writeOnce(ctx, client, all[w], w, random) {
 					return
 				}
 				counts[w]++
@@ -143,7 +143,7 @@ func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []
 
 // write performs one random operation and records the result. It returns false if the server did
 // not respond.
-func write(ctx context.Context, client dynamic.Interface, mine map[string]*model, writer int, random *rand.Rand) bool {
+func writeOnce(ctx context.Context, client dynamic.Interface, mine map[string]*model, writer int, random *rand.Rand) bool {
 	name := fmt.Sprintf("w%d-%d", writer, random.IntN(names))
 	m := mine[name]
 	if m == nil {
@@ -151,8 +151,8 @@ func write(ctx context.Context, client dynamic.Interface, mine map[string]*model
 		mine[name] = m
 	}
 	next := strconv.FormatUint(random.Uint64(), 36)
-	objects, object := of(client, writes(writer)), &unstructured.Unstructured{}
-	object.SetGroupVersionKind(writes(writer))
+	objects, object := resourceClient(client, kindOfWriter(writer)), &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kindOfWriter(writer))
 	object.SetName(name)
 	object.SetAnnotations(map[string]string{"value": next})
 	var err error
@@ -166,7 +166,7 @@ func write(ctx context.Context, client dynamic.Interface, mine map[string]*model
 		_, err = objects.Update(ctx, object, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		m.maybe, m.inDoubt = next, true
+		m.unacknowledged, m.uncertain = next, true
 		return false
 	}
 	m.value = next
@@ -174,37 +174,37 @@ func write(ctx context.Context, client dynamic.Interface, mine map[string]*model
 }
 
 // compare reads all objects and resolves unacknowledged writes.
-func compare(t *testing.T, client dynamic.Interface, all []map[string]*model, round int) {
+func checkStoredObjects(t *testing.T, client dynamic.Interface, all []map[string]*model, round int) {
 	t.Helper()
 	for w, mine := range all {
 		for name, m := range mine {
 			got := ""
-			object, err := of(client, writes(w)).Get(t.Context(), name, metav1.GetOptions{})
+			object, err := resourceClient(client, kindOfWriter(w)).Get(t.Context(), name, metav1.GetOptions{})
 			switch {
 			case err == nil:
 				got = valueOf(object)
 			case !apierrors.IsNotFound(err):
 				t.Fatalf("after kill %d: get %s: %v", round+1, name, err)
 			}
-			if got != m.value && (!m.inDoubt || got != m.maybe) {
+			if got != m.value && (!m.uncertain || got != m.unacknowledged) {
 				t.Fatalf("after kill %d: %s: got %q, acknowledged %q (unacknowledged %v: %q)", round+1, name, got, m.value,
-					m.inDoubt, m.maybe)
+					m.uncertain, m.unacknowledged)
 			}
-			m.value, m.inDoubt = got, false
+			m.value, m.uncertain = got, false
 		}
 	}
 }
 
 // agree waits until the watching client has caught up.
-func agree(t *testing.T, f *follower, all []map[string]*model, kind schema.GroupVersionKind) {
+func waitForFollower(t *testing.T, f *follower, all []map[string]*model, kind schema.GroupVersionKind) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		problem := ""
 		for w, mine := range all {
-			if writes(w) == kind && problem == "" {
-				problem = f.disagreement(mine)
+			if kindOfWriter(w) == kind && problem == "" {
+				problem = f.difference(mine)
 			}
 		}
 		if problem == "" {

@@ -23,92 +23,92 @@ import (
 // kindLifecycle describes the operations on objects of one kind, from creation to deletion.
 type kindLifecycle struct {
 	kind, resource string // with group and version after a "/"
-	words          string // expects the warning that the server only stores the kind
+	pluralName     string // expects the warning that the server only stores the kind
 	namespaced     bool
 	spec           string // rest of the manifest, YAML
 	want           string // expected fields: path with dots, = and value
 	patch          string // merge patch of the spec; "" if it is immutable
-	patched        string // expected fields after the patch
+	wantPatched    string // expected fields after the patch
 	status         string // merge patch of the status; "" without status
-	reported       string // expected fields after the status patch
-	bad            string // instead of spec
-	refused        string // path of the rejected field
+	wantStatus     string // expected fields after the status patch
+	invalidSpec    string // instead of spec
+	rejectedField  string // path of the rejected field
 }
 
-var deviceLives = []kindLifecycle{
+var deviceKinds = []kindLifecycle{
 	{
-		kind: "DeviceClass/resource.k8s.io/v1", resource: "deviceclasses", words: "device classes",
+		kind: "DeviceClass/resource.k8s.io/v1", resource: "deviceclasses", pluralName: "device classes",
 		spec: `spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com"'}}]}`, want: "metadata.generation=1",
-		patch: `{"spec":{"extendedResourceName":"example.com/gpu"}}`, patched: "metadata.generation=2",
-		bad: `spec: {selectors: [{cel: {expression: 'device.driver =='}}]}`, refused: "spec.selectors[0].cel.expression",
+		patch: `{"spec":{"extendedResourceName":"example.com/gpu"}}`, wantPatched: "metadata.generation=2",
+		invalidSpec: `spec: {selectors: [{cel: {expression: 'device.driver =='}}]}`, rejectedField: "spec.selectors[0].cel.expression",
 	},
 	{
-		kind: "ResourceClaim/resource.k8s.io/v1", resource: "resourceclaims", words: "resource claims", namespaced: true,
+		kind: "ResourceClaim/resource.k8s.io/v1", resource: "resourceclaims", pluralName: "resource claims", namespaced: true,
 		spec: `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}`,
 		want: "spec.devices.requests.0.exactly.allocationMode=ExactCount",
 		status: `{"status":{"allocation":{"devices":{"results":[{"request":"gpu","driver":"gpu.example.com","pool":"n1","device":"gpu-0"}]}},
 			"reservedFor":[{"resource":"pods","name":"p","uid":"u"}],"devices":[{"driver":"gpu.example.com","pool":"n1","device":"gpu-0","data":{"a":"b"}}]}}`,
-		reported: "status.devices.0.data.a=b",
-		bad:      `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu, count: -1}}]}}`,
-		refused:  "spec.devices.requests[0].exactly.count",
+		wantStatus:    "status.devices.0.data.a=b",
+		invalidSpec:   `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu, count: -1}}]}}`,
+		rejectedField: "spec.devices.requests[0].exactly.count",
 	},
 	{
 		kind: "ResourceClaimTemplate/resource.k8s.io/v1", resource: "resourceclaimtemplates",
-		words: "resource claim templates", namespaced: true,
-		spec: `spec: {metadata: {labels: {a: b}}, spec: {devices: {requests: [{name: gpu, firstAvailable: [{name: big, deviceClassName: gpu}]}]}}}`,
-		want: "spec.spec.devices.requests.0.firstAvailable.0.count=1",
-		bad:  `spec: {metadata: {name: own}, spec: {devices: {requests: []}}}`, refused: "spec.metadata.name",
+		pluralName: "resource claim templates", namespaced: true,
+		spec:        `spec: {metadata: {labels: {a: b}}, spec: {devices: {requests: [{name: gpu, firstAvailable: [{name: big, deviceClassName: gpu}]}]}}}`,
+		want:        "spec.spec.devices.requests.0.firstAvailable.0.count=1",
+		invalidSpec: `spec: {metadata: {name: own}, spec: {devices: {requests: []}}}`, rejectedField: "spec.metadata.name",
 	},
 	{
-		kind: "ResourceSlice/resource.k8s.io/v1", resource: "resourceslices", words: "resource slices",
+		kind: "ResourceSlice/resource.k8s.io/v1", resource: "resourceslices", pluralName: "resource slices",
 		spec: `spec: {driver: gpu.example.com, nodeName: n1, pool: {name: n1, generation: 1, resourceSliceCount: 1}, devices: [{name: gpu-0, attributes: {model: {string: A}}, capacity: {memory: {value: 80Gi}}}]}`,
-		want: "metadata.generation=1", patch: `{"spec":{"pool":{"generation":2}}}`, patched: "metadata.generation=2",
-		bad: `spec: {driver: gpu.example.com, pool: {name: n1, generation: 1, resourceSliceCount: 1}}`, refused: "spec",
+		want: "metadata.generation=1", patch: `{"spec":{"pool":{"generation":2}}}`, wantPatched: "metadata.generation=2",
+		invalidSpec: `spec: {driver: gpu.example.com, pool: {name: n1, generation: 1, resourceSliceCount: 1}}`, rejectedField: "spec",
 	},
 	{
-		kind: "DeviceTaintRule/resource.k8s.io/v1", resource: "devicetaintrules", words: "device taint rules",
+		kind: "DeviceTaintRule/resource.k8s.io/v1", resource: "devicetaintrules", pluralName: "device taint rules",
 		spec:  `spec: {deviceSelector: {driver: gpu.example.com}, taint: {key: example.com/broken, effect: None}}`,
 		want:  "metadata.generation=1",
-		patch: `{"spec":{"taint":{"effect":"NoSchedule"}}}`, patched: "spec.taint.effect=NoSchedule",
-		status:   `{"status":{"conditions":[{"type":"EvictionInProgress","status":"False","reason":"None","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`,
-		reported: "status.conditions.0.status=False",
-		bad:      `spec: {taint: {key: a, effect: PreferNoSchedule}}`, refused: "spec.taint.effect",
+		patch: `{"spec":{"taint":{"effect":"NoSchedule"}}}`, wantPatched: "spec.taint.effect=NoSchedule",
+		status:      `{"status":{"conditions":[{"type":"EvictionInProgress","status":"False","reason":"None","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`,
+		wantStatus:  "status.conditions.0.status=False",
+		invalidSpec: `spec: {taint: {key: a, effect: PreferNoSchedule}}`, rejectedField: "spec.taint.effect",
 	},
 	{
 		kind: "VolumeAttributesClass/storage.k8s.io/v1", resource: "volumeattributesclasses",
-		words: "volume attributes classes",
-		spec:  `{driverName: disk.example.com, parameters: {iops: "3000"}}`, want: "parameters.iops=3000",
-		bad: `{driverName: disk.example.com}`, refused: "parameters",
+		pluralName: "volume attributes classes",
+		spec:       `{driverName: disk.example.com, parameters: {iops: "3000"}}`, want: "parameters.iops=3000",
+		invalidSpec: `{driverName: disk.example.com}`, rejectedField: "parameters",
 	},
 }
 
 // lifecycleTest is one life in one namespace.
 type lifecycleTest struct {
 	kindLifecycle
-	t         *testing.T
-	namespace string
-	all, here dynamic.ResourceInterface
-	warnings  *warnings
+	t           *testing.T
+	namespace   string
+	all, client dynamic.ResourceInterface
+	warnings    *warningRecorder
 }
 
-type warnings struct {
-	mu     sync.Mutex
-	warned []string
+type warningRecorder struct {
+	mu    sync.Mutex
+	texts []string
 }
 
-func (w *warnings) HandleWarningHeader(_ int, _, text string) {
+func (w *warningRecorder) HandleWarningHeader(_ int, _, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.warned = append(w.warned, text)
+	w.texts = append(w.texts, text)
 }
 
 func TestDeviceKindsLifecycle(t *testing.T) {
 	t.Parallel()
-	for _, l := range deviceLives {
+	for _, l := range deviceKinds {
 		t.Run(l.resource, func(t *testing.T) {
 			t.Parallel()
 			s := Shared(t)
-			warned := &warnings{}
+			warned := &warningRecorder{}
 			config := restclient.CopyConfig(s.Config)
 			config.WarningHandler = warned
 			client, err := dynamic.NewForConfig(config)
@@ -120,9 +120,9 @@ func TestDeviceKindsLifecycle(t *testing.T) {
 			all := client.Resource(gv.WithResource(l.resource))
 			p := &lifecycleTest{l, t, s.Namespace, all, all, warned}
 			if l.namespaced {
-				p.here = all.Namespace(s.Namespace)
+				p.client = all.Namespace(s.Namespace)
 			}
-			p.live()
+			p.run()
 		})
 	}
 }
@@ -143,7 +143,7 @@ func (p *lifecycleTest) manifest(name, rest string) *unstructured.Unstructured {
 }
 
 // says checks a field: "path=value", with dots between the names and indexes of the path.
-func (p *lifecycleTest) says(u *unstructured.Unstructured, want string) {
+func (p *lifecycleTest) requireField(u *unstructured.Unstructured, want string) {
 	p.t.Helper()
 	path, value, _ := strings.Cut(want, "=")
 	var at any = u.Object
@@ -173,7 +173,7 @@ func (p *lifecycleTest) must(u *unstructured.Unstructured, err error) *unstructu
 	return u
 }
 
-func (p *lifecycleTest) names(from dynamic.ResourceInterface, selector string) string {
+func (p *lifecycleTest) listNames(from dynamic.ResourceInterface, selector string) string {
 	p.t.Helper()
 	list, err := from.List(p.t.Context(), metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -187,7 +187,7 @@ func (p *lifecycleTest) names(from dynamic.ResourceInterface, selector string) s
 	return strings.Join(names, " ")
 }
 
-func (p *lifecycleTest) live() {
+func (p *lifecycleTest) run() {
 	t, ctx, mine := p.t, p.t.Context(), "test="+p.namespace
 	list, err := p.all.List(ctx, metav1.ListOptions{LabelSelector: mine})
 	if err != nil {
@@ -200,35 +200,35 @@ func (p *lifecycleTest) live() {
 	}
 	defer events.Stop()
 
-	one := p.must(p.here.Create(ctx, p.manifest("one", p.spec), metav1.CreateOptions{}))
-	p.says(one, p.want)
-	if want := p.words + " are stored by this server, which does not act on them"; !slices.Contains(p.warnings.warned,
+	one := p.must(p.client.Create(ctx, p.manifest("one", p.spec), metav1.CreateOptions{}))
+	p.requireField(one, p.want)
+	if want := p.pluralName + " are stored by this server, which does not act on them"; !slices.Contains(p.warnings.texts,
 		want) {
-		t.Errorf("got warnings %q, want %q", p.warnings.warned, want)
+		t.Errorf("got warnings %q, want %q", p.warnings.texts, want)
 	}
-	p.must(p.here.Create(ctx, p.manifest("two", p.spec), metav1.CreateOptions{}))
-	p.must(p.here.Create(ctx, p.manifest("three", p.spec), metav1.CreateOptions{}))
-	if e := next(t, events); e.Type != watch.Added || e.Object.(metav1.Object).GetUID() != one.GetUID() {
+	p.must(p.client.Create(ctx, p.manifest("two", p.spec), metav1.CreateOptions{}))
+	p.must(p.client.Create(ctx, p.manifest("three", p.spec), metav1.CreateOptions{}))
+	if e := nextEvent(t, events); e.Type != watch.Added || e.Object.(metav1.Object).GetUID() != one.GetUID() {
 		t.Errorf("got first event %v", e)
 	}
-	for from, where := range map[dynamic.ResourceInterface]string{p.here: "here", p.all: "everywhere"} {
-		if got := p.names(from, mine+",name in (one,two)"); got != "one two" {
+	for from, where := range map[dynamic.ResourceInterface]string{p.client: "here", p.all: "everywhere"} {
+		if got := p.listNames(from, mine+",name in (one,two)"); got != "one two" {
 			t.Errorf("%s: got %s", where, got)
 		}
 	}
-	p.refuses()
-	p.change(one.GetName())
-	if e := next(t, events); e.Type != watch.Modified {
+	p.testRejection()
+	p.testWrites(one.GetName())
+	if e := nextEvent(t, events); e.Type != watch.Modified {
 		t.Errorf("after a change, got %v", e)
 	}
 	if p.status != "" {
-		p.report(one.GetName())
+		p.testStatus(one.GetName())
 	}
-	if err := p.here.Delete(ctx, one.GetName(), metav1.DeleteOptions{}); err != nil {
+	if err := p.client.Delete(ctx, one.GetName(), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for {
-		e := next(t, events)
+		e := nextEvent(t, events)
 		if e.Type == watch.Deleted {
 			break
 		}
@@ -236,87 +236,87 @@ func (p *lifecycleTest) live() {
 			t.Fatalf("before the end, got %v", e)
 		}
 	}
-	if _, err := p.here.Get(ctx, one.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := p.client.Get(ctx, one.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("deleted object: %v", err)
 	}
-	if err := p.here.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: mine +
+	if err := p.client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: mine +
 		",name=two"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.names(p.here, mine); got != "three" {
+	if got := p.listNames(p.client, mine); got != "three" {
 		t.Errorf("objects left: %q", got)
 	}
-	if err := p.here.Delete(ctx, p.namespace+"-three", metav1.DeleteOptions{}); err != nil {
+	if err := p.client.Delete(ctx, p.namespace+"-three", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // refuses checks that invalid objects are rejected with the path of the field.
-func (p *lifecycleTest) refuses() {
-	_, err := p.here.Create(p.t.Context(), p.manifest("bad", p.bad), metav1.CreateOptions{})
+func (p *lifecycleTest) testRejection() {
+	_, err := p.client.Create(p.t.Context(), p.manifest("bad", p.invalidSpec), metav1.CreateOptions{})
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsInvalid(err) {
 		p.t.Fatalf("invalid object: got %v", err)
 	}
 	if !slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
-		return c.Field == p.refused
+		return c.Field == p.rejectedField
 	}) {
-		p.t.Errorf("%s is not in the error: %v", p.refused, err)
+		p.t.Errorf("%s is not in the error: %v", p.rejectedField, err)
 	}
 }
 
 // change writes with each modifying verb.
-func (p *lifecycleTest) change(name string) {
+func (p *lifecycleTest) testWrites(name string) {
 	t, ctx := p.t, p.t.Context()
-	one := p.must(p.here.Get(ctx, name, metav1.GetOptions{}))
+	one := p.must(p.client.Get(ctx, name, metav1.GetOptions{}))
 	one.SetAnnotations(map[string]string{"by": "update"})
-	p.says(p.must(p.here.Update(ctx, one, metav1.UpdateOptions{})), "metadata.annotations.by=update")
+	p.requireField(p.must(p.client.Update(ctx, one, metav1.UpdateOptions{})), "metadata.annotations.by=update")
 	for kind, by := range map[types.PatchType]string{types.MergePatchType: "merge",
 		types.StrategicMergePatchType: "strategic"} {
-		p.says(p.must(p.here.Patch(ctx, name, kind, []byte(`{"metadata":{"annotations":{"by":"`+by+`"}}}`),
+		p.requireField(p.must(p.client.Patch(ctx, name, kind, []byte(`{"metadata":{"annotations":{"by":"`+by+`"}}}`),
 			metav1.PatchOptions{})), "metadata.annotations.by="+by)
 	}
 	applied := p.manifest("one", p.spec)
 	applied.SetAnnotations(map[string]string{"by": "apply"})
-	got := p.must(p.here.Apply(ctx, name, applied, metav1.ApplyOptions{FieldManager: "tester", Force: true}))
-	p.says(got, "metadata.annotations.by=apply")
+	got := p.must(p.client.Apply(ctx, name, applied, metav1.ApplyOptions{FieldManager: "tester", Force: true}))
+	p.requireField(got, "metadata.annotations.by=apply")
 	if !slices.ContainsFunc(got.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == "tester" && f.Operation == "Apply"
 	}) {
 		t.Errorf("got field managers %v", got.GetManagedFields())
 	}
 	if p.patch != "" {
-		p.says(p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.patch), metav1.PatchOptions{})), p.patched)
-		p.says(p.must(p.here.Get(ctx, name, metav1.GetOptions{})), p.patched)
+		p.requireField(p.must(p.client.Patch(ctx, name, types.MergePatchType, []byte(p.patch), metav1.PatchOptions{})), p.wantPatched)
+		p.requireField(p.must(p.client.Get(ctx, name, metav1.GetOptions{})), p.wantPatched)
 	}
 }
 
 // report writes the status, which is not writable through the object itself.
-func (p *lifecycleTest) report(name string) {
+func (p *lifecycleTest) testStatus(name string) {
 	t, ctx := p.t, p.t.Context()
 	var status map[string]any
 	if err := json.Unmarshal([]byte(p.status), &status); err != nil {
 		t.Fatal(err)
 	}
-	got := p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}))
+	got := p.must(p.client.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}))
 	if text, _ := json.Marshal(got.Object["status"]); string(text) != "null" && string(text) != "{}" {
 		t.Fatalf("the status was changed without the status subresource: %s", text)
 	}
-	p.says(p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}, "status")),
-		p.reported)
-	got = p.must(p.here.Get(ctx, name, metav1.GetOptions{}, "status"))
-	p.says(got, p.reported)
+	p.requireField(p.must(p.client.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}, "status")),
+		p.wantStatus)
+	got = p.must(p.client.Get(ctx, name, metav1.GetOptions{}, "status"))
+	p.requireField(got, p.wantStatus)
 	got.SetLabels(map[string]string{"not": "here"})
-	got = p.must(p.here.UpdateStatus(ctx, got, metav1.UpdateOptions{}))
-	p.says(got, p.reported)
-	p.says(got, "metadata.labels.name=one")
+	got = p.must(p.client.UpdateStatus(ctx, got, metav1.UpdateOptions{}))
+	p.requireField(got, p.wantStatus)
+	p.requireField(got, "metadata.labels.name=one")
 	delete(got.Object, "status")
-	got = p.must(p.here.Update(ctx, got, metav1.UpdateOptions{}))
-	p.says(got, p.reported)
+	got = p.must(p.client.Update(ctx, got, metav1.UpdateOptions{}))
+	p.requireField(got, p.wantStatus)
 	applied := &unstructured.Unstructured{Object: map[string]any{"apiVersion": got.GetAPIVersion(), "kind": got.GetKind(),
 		"status": got.Object["status"]}}
 	applied.SetName(name)
-	got = p.must(p.here.ApplyStatus(ctx, name, applied, metav1.ApplyOptions{FieldManager: "driver", Force: true}))
+	got = p.must(p.client.ApplyStatus(ctx, name, applied, metav1.ApplyOptions{FieldManager: "driver", Force: true}))
 	if !slices.ContainsFunc(got.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == "driver" && f.Subresource == "status"
 	}) {
@@ -390,7 +390,7 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 			"name")
 	}, "resourceclaim.resource.k8s.io/held\n")
 	s.Kubectl(t, "delete", "resourceclaim", "held", "--wait=false")
-	if out := words(s.Kubectl(t, "get", "resourceclaims", "--no-headers")); !strings.HasPrefix(out, "held deleted ") {
+	if out := normalizeSpaces(s.Kubectl(t, "get", "resourceclaims", "--no-headers")); !strings.HasPrefix(out, "held deleted ") {
 		t.Errorf("claim with a finalizer: got %q", out)
 	}
 	s.Kubectl(t, "patch", "resourceclaim", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
@@ -510,7 +510,7 @@ func TestDeviceTaintTimeAdded(t *testing.T) {
 }
 
 // devices are the operations of node x on resource slices and claims.
-func (s *twoNodeCluster) devices(t *testing.T) []attempt {
+func (s *twoNodeCluster) deviceAttempts(t *testing.T) []attempt {
 	ctx := t.Context()
 	manifest := func(node string) string {
 		return fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: of-%[1]s}, spec: "+
@@ -534,40 +534,40 @@ resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTem
 	}
 	patch := func(name string) func() error {
 		return func() error {
-			return failed(slices.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"pool":{"generation":2}}}`),
+			return errorOf(slices.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"pool":{"generation":2}}}`),
 				metav1.PatchOptions{}))
 		}
 	}
-	where := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
+	fieldSelector := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
 	return []attempt{
 		{"create its slice", true, create("x")},
 		{"create another node's slice", false, create("z")},
-		{"read its slice", true, func() error { return failed(slices.Get(ctx, "of-x", get)) }},
-		{"read another's slice", false, func() error { return failed(slices.Get(ctx, "of-y", get)) }},
-		{"list its slices", true, func() error { return failed(slices.List(ctx, where("spec.nodeName=x"))) }},
-		{"list all slices", false, func() error { return failed(slices.List(ctx, where(""))) }},
-		{"list another's slices", false, func() error { return failed(slices.List(ctx, where("spec.nodeName=y"))) }},
+		{"read its slice", true, func() error { return errorOf(slices.Get(ctx, "of-x", get)) }},
+		{"read another's slice", false, func() error { return errorOf(slices.Get(ctx, "of-y", get)) }},
+		{"list its slices", true, func() error { return errorOf(slices.List(ctx, fieldSelector("spec.nodeName=x"))) }},
+		{"list all slices", false, func() error { return errorOf(slices.List(ctx, fieldSelector(""))) }},
+		{"list another's slices", false, func() error { return errorOf(slices.List(ctx, fieldSelector("spec.nodeName=y"))) }},
 		{"change its slice", true, patch("of-x")},
 		{"change another's slice", false, patch("of-y")},
 		{"delete another's slice", false, func() error { return slices.Delete(ctx, "of-y", metav1.DeleteOptions{}) }},
 		{"delete all slices of a driver", false, func() error {
-			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, where("spec.driver=gpu.example.com"))
+			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, fieldSelector("spec.driver=gpu.example.com"))
 		}},
 		{"delete its slices", true, func() error {
-			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, where("spec.nodeName=x"))
+			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, fieldSelector("spec.nodeName=x"))
 		}},
-		{"read a claim of its pod", true, func() error { return failed(claims.Get(ctx, "named", get)) }},
-		{"read a claim generated for its pod", true, func() error { return failed(claims.Get(ctx, "made", get)) }},
-		{"read another claim", false, func() error { return failed(claims.Get(ctx, "other", get)) }},
-		{"list claims", false, func() error { return failed(claims.List(ctx, metav1.ListOptions{})) }},
+		{"read a claim of its pod", true, func() error { return errorOf(claims.Get(ctx, "named", get)) }},
+		{"read a claim generated for its pod", true, func() error { return errorOf(claims.Get(ctx, "made", get)) }},
+		{"read another claim", false, func() error { return errorOf(claims.Get(ctx, "other", get)) }},
+		{"list claims", false, func() error { return errorOf(claims.List(ctx, metav1.ListOptions{})) }},
 		{"delete a claim", false, func() error { return claims.Delete(ctx, "named", metav1.DeleteOptions{}) }},
 		{"add a claim to its pod's status", false, func() error {
-			return failed(s.x.CoreV1().Pods("shop").Patch(ctx, "claims", types.StrategicMergePatchType,
+			return errorOf(s.x.CoreV1().Pods("shop").Patch(ctx, "claims", types.StrategicMergePatchType,
 				[]byte(`{"status":{"resourceClaimStatuses":[{"name":"a","resourceClaimName":"other"}]}}`), metav1.PatchOptions{},
 				"status"))
 		}},
 		{"list the classes of devices", false, func() error {
-			return failed(s.x.ResourceV1().DeviceClasses().List(ctx,
+			return errorOf(s.x.ResourceV1().DeviceClasses().List(ctx,
 				metav1.ListOptions{}))
 		}},
 	}

@@ -28,7 +28,7 @@ import (
 )
 
 // disk mounts a small file system for the test.
-func disk(t *testing.T) string {
+func mountDisk(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs a separate file system")
@@ -53,23 +53,23 @@ func disk(t *testing.T) string {
 // reads and deletes work, and with more space writes work again.
 func TestAlmostFullDisk(t *testing.T) {
 	t.Parallel()
-	dir := disk(t)
+	dir := mountDisk(t)
 	s := Start(t, func(c *control.Config) { c.DataDir = dir })
-	create(t, s, "default", settings("before", "a", "b"))
+	createConfigMap(t, s, "default", configMap("before", "a", "b"))
 	node := s.clientAs(t, "system:node:full", "system:nodes")
 	boundPod(t, s, node, "full", "ends")
 	for _, owner := range []string{"foreground", "orphan"} {
 		withDependent(t, s, owner)
 	}
 	ballast := filepath.Join(dir, "ballast")
-	fill(t, ballast, 30<<20)
+	fillDisk(t, ballast, 30<<20)
 	maps := s.Client.CoreV1().ConfigMaps("default")
 	write := func(ctx context.Context) error {
 		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "more-"}},
 			metav1.CreateOptions{})
 		return err
 	}
-	err := try(t, write, func(err error) bool { return err != nil })
+	err := retryUntil(t, write, func(err error) bool { return err != nil })
 	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "almost full") ||
 		!strings.Contains(text, "writes are rejected") {
 		t.Errorf("write: got %v", err)
@@ -81,9 +81,9 @@ func TestAlmostFullDisk(t *testing.T) {
 		t.Errorf("delete with a full disk: %v", err)
 	}
 	checkWorksWithoutSpace(t, s, node, "full", "ends")
-	gone := func(name string) {
+	waitForConfigMapDeletion := func(name string) {
 		t.Helper()
-		_ = try(t, func(ctx context.Context) error { return failed(maps.Get(ctx, name, metav1.GetOptions{})) },
+		_ = retryUntil(t, func(ctx context.Context) error { return errorOf(maps.Get(ctx, name, metav1.GetOptions{})) },
 			apierrors.IsNotFound)
 	}
 	for owner, policy := range map[string]metav1.DeletionPropagation{"foreground": metav1.DeletePropagationForeground,
@@ -91,16 +91,16 @@ func TestAlmostFullDisk(t *testing.T) {
 		if err := maps.Delete(t.Context(), owner, metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
 			t.Errorf("delete with propagation %s and a full disk: %v", policy, err)
 		}
-		gone(owner)
+		waitForConfigMapDeletion(owner)
 	}
-	gone("of-foreground")
+	waitForConfigMapDeletion("of-foreground")
 	if got, err := maps.Get(t.Context(), "of-orphan", metav1.GetOptions{}); err != nil || len(got.OwnerReferences) > 0 {
 		t.Errorf("orphan: %v, %v", got.OwnerReferences, err)
 	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	_ = try(t, write, func(err error) bool { return err == nil })
+	_ = retryUntil(t, write, func(err error) bool { return err == nil })
 }
 
 // withDependent creates an owner and a dependent that blocks its deletion.
@@ -131,18 +131,18 @@ func TestFullStore(t *testing.T) {
 	boundPod(t, s, node, "full", "ends")
 	maps := s.Client.CoreV1().ConfigMaps("default")
 	text := strings.Repeat("x", 1<<20-1<<10)
-	create(t, s, "default", settings("again", "a", text))
+	createConfigMap(t, s, "default", configMap("again", "a", text))
 	for i := range 2 * limit >> 20 {
-		again := settings("again", "a", strconv.Itoa(i)+text[:len(text)-8])
-		_ = try(t, func(ctx context.Context) error {
+		again := configMap("again", "a", strconv.Itoa(i)+text[:len(text)-8])
+		_ = retryUntil(t, func(ctx context.Context) error {
 			_, err := maps.Update(ctx, again, metav1.UpdateOptions{})
 			return err
 		}, func(err error) bool { return err == nil })
 	}
 	n := 0
-	err := try(t, func(ctx context.Context) error {
+	err := retryUntil(t, func(ctx context.Context) error {
 		n++
-		_, err := maps.Create(ctx, settings("many-"+strconv.Itoa(n), "a", text), metav1.CreateOptions{})
+		_, err := maps.Create(ctx, configMap("many-"+strconv.Itoa(n), "a", text), metav1.CreateOptions{})
 		return err
 	}, func(err error) bool { return err != nil })
 	if text := err.Error(); !strings.Contains(text, "is full") || !strings.Contains(text, "writes are rejected") {
@@ -154,8 +154,8 @@ func TestFullStore(t *testing.T) {
 			t.Errorf("delete with a full store: %v", err)
 		}
 	}
-	_ = try(t, func(ctx context.Context) error {
-		_, err := maps.Create(ctx, settings("after", "a", text), metav1.CreateOptions{})
+	_ = retryUntil(t, func(ctx context.Context) error {
+		_, err := maps.Create(ctx, configMap("after", "a", text), metav1.CreateOptions{})
 		return err
 	}, func(err error) bool { return err == nil })
 }
@@ -228,22 +228,22 @@ func restartNode(t *testing.T, s *Server, name string) {
 	defer client.Close()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	heard, once := make(chan struct{}), sync.Once{}
+	received, once := make(chan struct{}), sync.Once{}
 	p := registration.New(registration.Options{
 		Client: client, HeartbeatClient: client, Name: name, Installation: "here", RegisterNode: true,
 		Facts: func(context.Context) registration.Facts {
 			return registration.Facts{Labels: map[string]string{"new": "label"}}
 		},
-		OnNode: func(*corev1.Node) { once.Do(func() { close(heard) }) },
+		OnNode: func(*corev1.Node) { once.Do(func() { close(received) }) },
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
 	select {
-	case <-heard:
+	case <-received:
 	case <-ctx.Done():
 		t.Errorf("the agent of node %s does not receive it", name)
 	}
-	_ = try(t, func(ctx context.Context) error {
+	_ = retryUntil(t, func(ctx context.Context) error {
 		n, err := s.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err == nil && !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
@@ -262,9 +262,9 @@ func restartNode(t *testing.T, s *Server, name string) {
 // acknowledged writes are there after a restart.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	p := &Process{DataDir: disk(t), Listen: freeAddress(t), log: filepath.Join(t.TempDir(), "log")}
+	p := &Process{DataDir: mountDisk(t), Listen: freeAddress(t), logFile: filepath.Join(t.TempDir(), "log")}
 	p.Start(t)
-	defer p.end(t)
+	defer p.stopAndLog(t)
 	client, err := p.WaitReady(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -273,16 +273,16 @@ func TestFullDisk(t *testing.T) {
 	var acknowledged []string
 	for i := range 300 {
 		if i == 100 {
-			fill(t, ballast, 0)
+			fillDisk(t, ballast, 0)
 		}
-		c := settings("c"+strconv.Itoa(i), "a", strings.Repeat("x", 10000))
+		c := configMap("c"+strconv.Itoa(i), "a", strings.Repeat("x", 10000))
 		if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
 			break
 		}
 		acknowledged = append(acknowledged, c.Name)
 	}
 	select {
-	case <-p.ended:
+	case <-p.done:
 		if text, err := p.Wait(t); err == nil || !strings.Contains(text, "no space left on its file system") {
 			t.Errorf("the server exited with %v:\n%s", err, text)
 		}
@@ -305,7 +305,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 // fill writes a file until the given number of bytes is free.
-func fill(t *testing.T, path string, left int64) {
+func fillDisk(t *testing.T, path string, left int64) {
 	t.Helper()
 	var fs unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {
@@ -324,13 +324,13 @@ func fill(t *testing.T, path string, left int64) {
 }
 
 // try repeats a function until its result is as expected and returns the result.
-func try(t *testing.T, do func(context.Context) error, wanted func(error) bool) error {
+func retryUntil(t *testing.T, do func(context.Context) error, accept func(error) bool) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		err := do(ctx)
-		if wanted(err) {
+		if accept(err) {
 			return err
 		}
 		if pause(ctx) != nil {
@@ -356,7 +356,7 @@ func TestDamagedStore(t *testing.T) {
 			kubectl(t, p, "create", "configmap", "kept")
 			p.Stop(t)
 			path := filepath.Join(p.DataDir, "etcd", "data", file)
-			whole := damage(t, path)
+			original := damage(t, path)
 			p.Start(t)
 			text, err := p.Wait(t)
 			if err == nil || !strings.Contains(text, p.DataDir) || !strings.Contains(text, "cannot be opened") ||
@@ -364,7 +364,7 @@ func TestDamagedStore(t *testing.T) {
 				t.Fatalf("the server exited with %v:\n%s", err, text)
 			}
 			// With the file restored, all objects are there.
-			if err := os.WriteFile(path, whole, 0o600); err != nil {
+			if err := os.WriteFile(path, original, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			p.Start(t)
@@ -379,15 +379,15 @@ func TestDamagedStore(t *testing.T) {
 // damage overwrites the beginning of a file and returns its original content.
 func damage(t *testing.T, path string) []byte {
 	t.Helper()
-	whole, err := os.ReadFile(path)
+	original, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken := append([]byte(strings.Repeat("damage! ", 2048)), whole[2048*8:]...)
+	broken := append([]byte(strings.Repeat("damage! ", 2048)), original[2048*8:]...)
 	if err := os.WriteFile(path, broken, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return whole
+	return original
 }
 
 func kubectl(t *testing.T, p *Process, args ...string) {

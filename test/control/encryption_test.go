@@ -13,7 +13,7 @@ import (
 )
 
 // sealingKey is a key with its name in an EncryptionConfiguration.
-func sealingKey(name string) string {
+func encryptionKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return fmt.Sprintf("{name: %s, secret: %s}", name, base64.StdEncoding.EncodeToString(sum[:]))
 }
@@ -33,7 +33,7 @@ func TestEncryptionOfGroupsAndAllResources(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		resources string
-		sealed    map[string]bool // by key
+		encrypted map[string]bool // by key
 	}{
 		{"*.*", map[string]bool{"/registry/secrets/default/hidden": true, "/registry/configmaps/default/plain": true,
 			"/registry/roles/default/r": true}},
@@ -47,7 +47,7 @@ func TestEncryptionOfGroupsAndAllResources(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "encryption.yaml")
 			text := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- "+
 				"resources: [%q]\n  providers: [{secretbox: {keys: [%s]}}]\n",
-				row.resources, sealingKey("one"))
+				row.resources, encryptionKey("one"))
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -55,9 +55,9 @@ func TestEncryptionOfGroupsAndAllResources(t *testing.T) {
 			s.Kubectl(t, "create", "secret", "generic", "hidden", "--from-literal=word=sesame-open")
 			s.Kubectl(t, "create", "configmap", "plain", "--from-literal=word=sesame-open")
 			s.Kubectl(t, "create", "role", "r", "--verb=get", "--resource=pods", "--resource-name=sesame-open")
-			for key, sealed := range row.sealed {
-				if value := s.storedValue(t, key); strings.Contains(value, "sesame-open") == sealed || strings.HasPrefix(value,
-					"k8s:enc:secretbox:v1:one:") != sealed {
+			for key, encrypted := range row.encrypted {
+				if value := s.storedValue(t, key); strings.Contains(value, "sesame-open") == encrypted || strings.HasPrefix(value,
+					"k8s:enc:secretbox:v1:one:") != encrypted {
 					t.Errorf("%s: got stored value %.40q", key, value)
 				}
 			}
@@ -97,12 +97,12 @@ func TestEncryptionKeyRotation(t *testing.T) {
 	}
 	_, own, _ := strings.Cut(string(text), "      - name: first\n")
 	own, _, _ = strings.Cut(own, "\n")
-	former := "      - name: first\n" + own + "\n"
+	oldKey := "      - name: first\n" + own + "\n"
 	for _, step := range []struct{ old, now, prefix string }{
-		{"      keys:\n", "      keys:\n      - " + sealingKey("second") + "\n", "k8s:enc:secretbox:v1:second:"},
-		{former, "", "k8s:enc:secretbox:v1:second:"},
-		{"  providers:\n", "  providers:\n  - aescbc: {keys: [" + sealingKey("third") + "]}\n", "k8s:enc:aescbc:v1:third:"},
-		{"  - secretbox:\n      keys:\n      - " + sealingKey("second") + "\n", "", "k8s:enc:aescbc:v1:third:"},
+		{"      keys:\n", "      keys:\n      - " + encryptionKey("second") + "\n", "k8s:enc:secretbox:v1:second:"},
+		{oldKey, "", "k8s:enc:secretbox:v1:second:"},
+		{"  providers:\n", "  providers:\n  - aescbc: {keys: [" + encryptionKey("third") + "]}\n", "k8s:enc:aescbc:v1:third:"},
+		{"  - secretbox:\n      keys:\n      - " + encryptionKey("second") + "\n", "", "k8s:enc:aescbc:v1:third:"},
 	} {
 		change(step.old, step.now)
 		s := Start(t, at)

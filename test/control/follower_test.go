@@ -85,13 +85,13 @@ func (f *follower) watch(ctx context.Context, version string) string {
 		}
 		if o, ok := e.Object.(*unstructured.Unstructured); ok {
 			version = o.GetResourceVersion()
-			f.take(e.Type, o)
+			f.apply(e.Type, o)
 		}
 	}
 	return version
 }
 
-func (f *follower) take(kind watch.EventType, o metav1.Object) {
+func (f *follower) apply(kind watch.EventType, o metav1.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch kind {
@@ -103,7 +103,7 @@ func (f *follower) take(kind watch.EventType, o metav1.Object) {
 }
 
 // disagreement returns an object of a writer that the follower sees in another state, or "".
-func (f *follower) disagreement(mine map[string]*model) string {
+func (f *follower) difference(mine map[string]*model) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, m := range mine {

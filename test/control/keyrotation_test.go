@@ -27,10 +27,10 @@ func TestServiceAccountKeyRotation(t *testing.T) {
 	}
 	before := token(first)
 	first.Stop(t)
-	former := rotateKey(t, dir)
+	previousKeyFile := rotateKey(t, dir)
 	second := Start(t, at)
 	after := token(second)
-	if head(before) == head(after) {
+	if tokenHeader(before) == tokenHeader(after) {
 		t.Error("both tokens have the same key ID")
 	}
 	for what, one := range map[string]string{"the old key": before, "the new key": after} {
@@ -44,7 +44,7 @@ func TestServiceAccountKeyRotation(t *testing.T) {
 		t.Errorf("got %d published keys", n)
 	}
 	second.Stop(t)
-	if err := os.Remove(former); err != nil {
+	if err := os.Remove(previousKeyFile); err != nil {
 		t.Fatal(err)
 	}
 	third := Start(t, at)
@@ -72,12 +72,12 @@ func rotateKey(t *testing.T, dir string) string {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	former, rest, _ := strings.Cut(string(out), "\n")
-	if filepath.Dir(former) != filepath.Join(dir, "pki") || !strings.Contains(rest, "Restart the server") {
+	previousKeyFile, rest, _ := strings.Cut(string(out), "\n")
+	if filepath.Dir(previousKeyFile) != filepath.Join(dir, "pki") || !strings.Contains(rest, "Restart the server") {
 		t.Errorf("got %s", out)
 	}
-	return former
+	return previousKeyFile
 }
 
 // head returns the header of a token, which contains the key ID.
-func head(token string) string { return strings.SplitN(token, ".", 2)[0] }
+func tokenHeader(token string) string { return strings.SplitN(token, ".", 2)[0] }

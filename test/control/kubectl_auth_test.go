@@ -55,16 +55,16 @@ func lastLine(out string) string {
 
 // waitForResult repeats a check until it gives the expected result, because caches are updated
 // asynchronously.
-func waitForResult(t *testing.T, what string, ask func() string, want string) {
+func waitForResult(t *testing.T, what string, get func() string, want string) {
 	t.Helper()
-	seesWithin(t, 2*time.Minute, what, ask, want)
+	waitForResultWithin(t, 2*time.Minute, what, get, want)
 }
 
-func seesWithin(t *testing.T, bound time.Duration, what string, ask func() string, want string) {
+func waitForResultWithin(t *testing.T, bound time.Duration, what string, get func() string, want string) {
 	t.Helper()
 	got := ""
 	for end := time.Now().Add(bound); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
-		if got = ask(); got == want {
+		if got = get(); got == want {
 			return
 		}
 	}

@@ -13,7 +13,7 @@ func TestKubectlDiscovery(t *testing.T) {
 	for _, want := range []string{"pods po v1 true Pod", "nodes no v1 false Node",
 		"deployments deploy apps/v1 true Deployment",
 		"leases coordination.k8s.io/v1 true Lease", "poddisruptionbudgets pdb policy/v1 true PodDisruptionBudget"} {
-		if !strings.Contains(words(resources), want) {
+		if !strings.Contains(normalizeSpaces(resources), want) {
 			t.Errorf("api-resources lacks %q:\n%s", want, resources)
 		}
 	}
@@ -38,7 +38,7 @@ func TestKubectlDiscovery(t *testing.T) {
 }
 
 // words normalizes spaces within lines.
-func words(text string) string {
+func normalizeSpaces(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
 		out.WriteString(strings.Join(strings.Fields(line), " ") + "\n")

@@ -18,30 +18,30 @@ func TestKubectlModifiesObject(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.Kubectl(t, "create", "namespace", "changes")
-	in := func(args ...string) string {
+	runKubectl := func(args ...string) string {
 		t.Helper()
 		return strings.TrimSpace(s.Kubectl(t, append([]string{"-n", "changes"}, args...)...))
 	}
 	const object = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: changes}\ndata: {applied: 'yes'}\n"
 	s.Apply(t, object)
-	seen := s.watches(t, "-n", "changes", "get", "configmap", "c", "-o",
+	waitForLines := s.startKubectlWatch(t, "-n", "changes", "get", "configmap", "c", "-o",
 		`custom-columns=:.metadata.labels.by,:.metadata.annotations.by,:.data`, "--no-headers", "-w")
-	in("label", "configmap", "c", "by=label")
-	in("annotate", "configmap", "c", "by=annotate")
-	in("patch", "configmap", "c", "-p", `{"data":{"strategic":"1"}}`)
-	in("patch", "configmap", "c", "--type=merge", "-p", `{"data":{"merge":"2"}}`)
-	in("patch", "configmap", "c", "--type=json", "-p", `[{"op":"add","path":"/data/json","value":"3"}]`)
+	runKubectl("label", "configmap", "c", "by=label")
+	runKubectl("annotate", "configmap", "c", "by=annotate")
+	runKubectl("patch", "configmap", "c", "-p", `{"data":{"strategic":"1"}}`)
+	runKubectl("patch", "configmap", "c", "--type=merge", "-p", `{"data":{"merge":"2"}}`)
+	runKubectl("patch", "configmap", "c", "--type=json", "-p", `[{"op":"add","path":"/data/json","value":"3"}]`)
 	s.edit(t, "changes", "configmap/c", "s/strategic:.*/edited: \"4\"/")
 	s.Apply(t, strings.Replace(object, "applied: 'yes'", "applied: again", 1), "--server-side", "--force-conflicts")
 	const want = `map[applied:again edited:4 json:3 merge:2]`
-	if got := in("get", "configmap", "c", "-o",
+	if got := runKubectl("get", "configmap", "c", "-o",
 		`jsonpath={.metadata.labels.by} {.metadata.annotations.by} {.data}`); got != `label annotate {"applied":"again","edited":"4","json":"3","merge":"2"}` {
 		t.Errorf("at the end: %s", got)
 	}
-	seen("<none> <none> map[applied:yes]", "label <none> map[applied:yes]", "label annotate map[applied:yes]",
+	waitForLines("<none> <none> map[applied:yes]", "label <none> map[applied:yes]", "label annotate map[applied:yes]",
 		"map[applied:yes strategic:1]", "map[applied:yes edited:4 json:3 merge:2]", want)
-	in("annotate", "configmap", "c", "by-")
-	if got := in("get", "configmap", "c", "-o", "jsonpath={.metadata.annotations.by}"); got != "" {
+	runKubectl("annotate", "configmap", "c", "by-")
+	if got := runKubectl("get", "configmap", "c", "-o", "jsonpath={.metadata.annotations.by}"); got != "" {
 		t.Errorf("removed annotation: got %q", got)
 	}
 }
@@ -66,7 +66,7 @@ func (s *Server) edit(t *testing.T, namespace, object, script string) {
 
 // watches starts kubectl get -w. The returned function waits until the texts were written in this
 // order and stops kubectl.
-func (s *Server) watches(t *testing.T, args ...string) (seen func(texts ...string)) {
+func (s *Server) startKubectlWatch(t *testing.T, args ...string) (waitForLines func(texts ...string)) {
 	t.Helper()
 	program, err := hosts.Kubectl()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"berth/control/controllers"
 )
 
-const handMade = `apiVersion: v1
+const manualEndpoints = `apiVersion: v1
 kind: Service
 metadata: {name: outside, namespace: default}
 spec: {ports: [{name: sql, port: 5432}]}
@@ -28,26 +28,26 @@ subsets:
 func TestEndpointsAreMirrored(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
-	mirrored := func(want string) {
+	waitForMirrors := func(want string) {
 		t.Helper()
 		waitForOutput(t, s, want, "get", "endpointslices", "-l",
 			"kubernetes.io/service-name=outside,endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io",
 			"--sort-by=.addressType", "-o",
 			`jsonpath={range .items[*]}{.addressType} {.metadata.labels.made} {.ports[0].name}:{.ports[0].port}{range .endpoints[*]} {.addresses[0]}={.conditions.ready}{end};{end}`)
 	}
-	s.Apply(t, handMade)
-	mirrored("IPv4 by-hand sql:5432 192.0.2.1=true 192.0.2.2=false;IPv6 by-hand sql:5432 2001:db8::1=true;")
+	s.Apply(t, manualEndpoints)
+	waitForMirrors("IPv4 by-hand sql:5432 192.0.2.1=true 192.0.2.2=false;IPv6 by-hand sql:5432 2001:db8::1=true;")
 	s.Kubectl(t, "patch", "endpoints", "outside", "--type=merge", "-p",
 		`{"subsets":[{"addresses":[{"ip":"192.0.2.2"}],"ports":[{"name":"sql","port":5433}]}]}`)
-	mirrored("IPv4 by-hand sql:5433 192.0.2.2=true;")
+	waitForMirrors("IPv4 by-hand sql:5433 192.0.2.2=true;")
 	s.Kubectl(t, "delete", "endpointslices", "-l", "kubernetes.io/service-name=outside")
-	mirrored("IPv4 by-hand sql:5433 192.0.2.2=true;")
+	waitForMirrors("IPv4 by-hand sql:5433 192.0.2.2=true;")
 	s.Kubectl(t, "label", "endpoints", "outside", "endpointslice.kubernetes.io/skip-mirror=true")
-	mirrored("")
+	waitForMirrors("")
 	s.Kubectl(t, "label", "endpoints", "outside", "endpointslice.kubernetes.io/skip-mirror-")
-	mirrored("IPv4 by-hand sql:5433 192.0.2.2=true;")
+	waitForMirrors("IPv4 by-hand sql:5433 192.0.2.2=true;")
 	s.Kubectl(t, "delete", "service", "outside")
-	mirrored("")
+	waitForMirrors("")
 	// The slices of the server's own service are maintained by the server only.
 	if out := s.Kubectl(t, "get", "endpointslices", "-l",
 		"endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io", "-o",
@@ -56,7 +56,7 @@ func TestEndpointsAreMirrored(t *testing.T) {
 	}
 }
 
-const owned = `apiVersion: apps/v1
+const scaledOwner = `apiVersion: apps/v1
 kind: %[1]s
 metadata: {name: %[2]s, namespace: default}
 spec:
@@ -90,7 +90,7 @@ func TestDisruptionBudgetPercentage(t *testing.T) {
 		{"ReplicationController", "v1", "rc", "", "minAvailable: 25%", "1 4", "2 8"},
 	}
 	for _, r := range rows {
-		text := fmt.Sprintf(owned, r.kind, r.name, r.more, r.budget)
+		text := fmt.Sprintf(scaledOwner, r.kind, r.name, r.more, r.budget)
 		if r.kind == "ReplicationController" {
 			text = strings.Replace(strings.Replace(text, "apps/v1", "v1", 1), "selector: {matchLabels: {app: rc}}\n  \n",
 				"selector: {app: rc}\n", 1)
@@ -98,7 +98,7 @@ func TestDisruptionBudgetPercentage(t *testing.T) {
 		s.Apply(t, text)
 		owner, kind, version := r.name, r.kind, r.version
 		if r.kind == "Deployment" { // pods with a ReplicaSet as owner
-			s.Apply(t, ownedSet(s.Kubectl(t, "get", "deployment", "dep", "-o", "jsonpath={.metadata.uid}")))
+			s.Apply(t, deploymentReplicaSet(s.Kubectl(t, "get", "deployment", "dep", "-o", "jsonpath={.metadata.uid}")))
 			owner, kind = "dep-set", "ReplicaSet"
 		}
 		uid := s.Kubectl(t, "get", strings.ToLower(kind), owner, "-o", "jsonpath={.metadata.uid}")
@@ -121,7 +121,7 @@ spec: {containers: [{name: c, image: example/c}]}
 }
 
 // ownedSet is a ReplicaSet as the deployment controller would create it.
-func ownedSet(uid string) string {
+func deploymentReplicaSet(uid string) string {
 	return fmt.Sprintf(`apiVersion: apps/v1
 kind: ReplicaSet
 metadata:

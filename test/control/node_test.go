@@ -37,27 +37,27 @@ import (
 // fakeKubelet is a fake kubelet API for the server's proxied streams: real TLS and SPDY, with processes
 // that only echo. It accepts only the server's client certificate.
 type fakeKubelet struct {
-	t   *testing.T
-	url string
-	mu  sync.Mutex
-	saw []string // path and query of each request
+	t        *testing.T
+	url      string
+	mu       sync.Mutex
+	received []string // path and query of each request
 }
 
-func (a *fakeKubelet) seen() string {
+func (a *fakeKubelet) requests() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return strings.Join(a.saw, "\n")
+	return strings.Join(a.received, "\n")
 }
 
 // startNode creates a node named after the namespace, whose address is a fake agent, and the pod
 // web bound to it. The agent's certificate is signed by the cluster's CA unless foreign is set.
-func startNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
+func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 	t.Helper()
 	a := &fakeKubelet{t: t}
 	mux, pod := http.NewServeMux(), s.Namespace+"/web"
 	mux.HandleFunc("/containerLogs/"+pod+"/main", a.logs)
-	mux.HandleFunc("/exec/"+pod+"/main", a.process)
-	mux.HandleFunc("/attach/"+pod+"/main", a.process)
+	mux.HandleFunc("/exec/"+pod+"/main", a.exec)
+	mux.HandleFunc("/attach/"+pod+"/main", a.exec)
 	mux.HandleFunc("/portForward/"+pod, a.forward)
 	mux.HandleFunc("/stats/summary", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s of %s", r.URL.Path,
@@ -69,7 +69,7 @@ func startNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 			return
 		}
 		a.mu.Lock()
-		a.saw = append(a.saw, r.URL.Path+"?"+r.URL.RawQuery)
+		a.received = append(a.received, r.URL.Path+"?"+r.URL.RawQuery)
 		a.mu.Unlock()
 		mux.ServeHTTP(w, r)
 	}))
@@ -100,7 +100,7 @@ func startNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 		t.Fatal(err)
 	}
 	s.Apply(t, strings.Replace(somePod, "image: example/web", "image: example/web, ports: [{containerPort: 80}]", 1))
-	if err := bound(t, s, "web", s.Namespace); err != nil {
+	if err := bindPod(t, s, "web", s.Namespace); err != nil {
 		t.Fatal(err)
 	}
 	s.Kubectl(t, "patch", "pod", "web", "--subresource=status", "-p", `{"status": {"phase": "Running"}}`)
@@ -118,7 +118,7 @@ func (a *fakeKubelet) logs(w http.ResponseWriter, r *http.Request) {
 }
 
 // process echoes its input. The command "fail" exits with code 3.
-func (a *fakeKubelet) process(w http.ResponseWriter, r *http.Request) {
+func (a *fakeKubelet) exec(w http.ResponseWriter, r *http.Request) {
 	streams := a.upgrade(w, r, "v4.channel.k8s.io", func(n map[string]httpstream.Stream) bool {
 		for query, kind := range map[string]string{"input": "stdin", "output": "stdout", "error": "stderr"} {
 			if r.FormValue(query) == "1" && n[kind] == nil {
@@ -148,23 +148,23 @@ func (a *fakeKubelet) process(w http.ResponseWriter, r *http.Request) {
 
 // upgrade hijacks the connection and waits for the expected number of streams.
 func (a *fakeKubelet) upgrade(w http.ResponseWriter, r *http.Request, protocol string,
-	enough func(map[string]httpstream.Stream) bool) map[string]httpstream.Stream {
+	complete func(map[string]httpstream.Stream) bool) map[string]httpstream.Stream {
 	if _, err := httpstream.Handshake(r, w, []string{protocol}); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return nil
 	}
-	come := make(chan httpstream.Stream, 16)
+	created := make(chan httpstream.Stream, 16)
 	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error {
-		come <- s
+		created <- s
 		return nil
 	})
 	if conn == nil {
 		return nil
 	}
 	streams := map[string]httpstream.Stream{}
-	for !enough(streams) {
+	for !complete(streams) {
 		select {
-		case s := <-come:
+		case s := <-created:
 			streams[s.Headers().Get("streamType")] = s
 		case <-conn.CloseChan():
 			return nil
@@ -190,7 +190,7 @@ func (a *fakeKubelet) forward(w http.ResponseWriter, r *http.Request) {
 }
 
 // logByWebSocket reads the log of the pod web with a WebSocket, as some client libraries do.
-func logByWebSocket(t *testing.T, s *Server) (log string) {
+func readLogByWebSocket(t *testing.T, s *Server) (log string) {
 	t.Helper()
 	trust, err := restclient.TLSConfigFor(s.Config)
 	if err != nil {
@@ -220,12 +220,12 @@ func logByWebSocket(t *testing.T, s *Server) (log string) {
 func TestNodeLogs(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
-	a := startNode(t, s, false)
+	a := startFakeNode(t, s, false)
 	if got := s.Kubectl(t, "logs", "web", "--tail=5", "--timestamps", "--previous"); got != "first\n" {
 		t.Errorf("got %q", got)
 	}
-	if want := "/containerLogs/" + s.Namespace + "/web/main?previous=true&tailLines=5&timestamps=true"; a.seen() != want {
-		t.Errorf("the node got requests %q, want %q", a.seen(), want)
+	if want := "/containerLogs/" + s.Namespace + "/web/main?previous=true&tailLines=5&timestamps=true"; a.requests() != want {
+		t.Errorf("the node got requests %q, want %q", a.requests(), want)
 	}
 	mustBeRejected(t, s, "", []string{"container other is not valid for pod web"}, "logs", "web", "-c", "other")
 	mustBeRejected(t, s, "", []string{"sinceSeconds: Invalid value"}, "get", "--raw",
@@ -241,7 +241,7 @@ func TestNodeLogs(t *testing.T) {
 	}
 	stop()
 	stream.Close()
-	if got := logByWebSocket(t, s); got != "first\n" {
+	if got := readLogByWebSocket(t, s); got != "first\n" {
 		t.Errorf("with a WebSocket: got %q", got)
 	}
 	if got := s.Kubectl(t, "get", "--raw",
@@ -254,13 +254,13 @@ func TestNodeLogs(t *testing.T) {
 func TestExecThroughServer(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
-	a := startNode(t, s, false)
+	a := startFakeNode(t, s, false)
 	out, err := s.TryKubectl(t, "hello\n", "exec", "-i", "web", "--", "cat", "-")
 	if err != nil || out != "cat -\nhello\n" {
 		t.Errorf("got %q, %v", out, err)
 	}
-	if !strings.Contains(a.seen(), "/exec/"+s.Namespace+"/web/main?command=cat&command=-&error=1&input=1&output=1") {
-		t.Errorf("the node got requests %q", a.seen())
+	if !strings.Contains(a.requests(), "/exec/"+s.Namespace+"/web/main?command=cat&command=-&error=1&input=1&output=1") {
+		t.Errorf("the node got requests %q", a.requests())
 	}
 	out, err = s.TryKubectl(t, "", "exec", "web", "--", "fail")
 	var exit *exec.ExitError
@@ -282,8 +282,8 @@ func TestExecThroughServer(t *testing.T) {
 		t.Errorf("got %q, %v", got.String(), err)
 	}
 	out, err = s.TryKubectl(t, "", "attach", "web")
-	if err != nil || !strings.Contains(a.seen(), "/attach/"+s.Namespace+"/web/main?error=1&output=1") {
-		t.Errorf("got %q, %v, asked %q", out, err, a.seen())
+	if err != nil || !strings.Contains(a.requests(), "/attach/"+s.Namespace+"/web/main?error=1&output=1") {
+		t.Errorf("got %q, %v, asked %q", out, err, a.requests())
 	}
 }
 
@@ -294,7 +294,7 @@ var forwarding = regexp.MustCompile(`127\.0\.0\.1:(\d+) ->`)
 func TestPortForward(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
-	startNode(t, s, false)
+	startFakeNode(t, s, false)
 	program, err := hosts.Kubectl()
 	if err != nil {
 		t.Fatal(err)
@@ -333,11 +333,11 @@ func TestPortForward(t *testing.T) {
 func TestNodeWithForeignCertificateIsRejected(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
-	a := startNode(t, s, true)
+	a := startFakeNode(t, s, true)
 	mustBeRejected(t, s, "", []string{"x509"}, "logs", "web")
 	mustBeRejected(t, s, "", nil, "exec", "web", "--", "true")
-	if a.seen() != "" {
-		t.Errorf("the node with the foreign certificate got requests %q", a.seen())
+	if a.requests() != "" {
+		t.Errorf("the node with the foreign certificate got requests %q", a.requests())
 	}
 	if got := s.Kubectl(t, "logs", "web", "--insecure-skip-tls-verify-backend"); got != "first\n" {
 		t.Errorf("got %q", got)

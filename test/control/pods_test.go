@@ -31,13 +31,13 @@ func withoutControllers(c *control.Config) {
 }
 
 // mustBeRejected runs kubectl and requires an error that contains all words.
-func mustBeRejected(t *testing.T, s *Server, input string, words []string, args ...string) {
+func mustBeRejected(t *testing.T, s *Server, input string, texts []string, args ...string) {
 	t.Helper()
 	out, err := s.TryKubectl(t, input, args...)
 	if err == nil {
 		t.Errorf("kubectl %s succeeded:\n%s", strings.Join(args, " "), out)
 	}
-	for _, w := range words {
+	for _, w := range texts {
 		if !strings.Contains(out, w) {
 			t.Errorf("kubectl %s: %q is not in\n%s", strings.Join(args, " "), w, out)
 		}
@@ -198,7 +198,7 @@ func TestPodResizeRespectsQuotaAndLimitRange(t *testing.T) {
 	}
 }
 
-func bound(t *testing.T, s *Server, name, node string) error {
+func bindPod(t *testing.T, s *Server, name, node string) error {
 	return s.Client.CoreV1().Pods(s.Namespace).Bind(t.Context(), &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace}, Target: corev1.ObjectReference{Kind: "Node",
 			Name: node}}, metav1.CreateOptions{})
@@ -213,17 +213,17 @@ func TestPodBinding(t *testing.T) {
 	if got := s.Kubectl(t, "get", "pod", "web", "--no-headers"); strings.Fields(got)[2] != "SchedulingGated" {
 		t.Errorf("got %s", got)
 	}
-	if err := bound(t, s, "web", "n1"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "schedulingGates") {
+	if err := bindPod(t, s, "web", "n1"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "schedulingGates") {
 		t.Errorf("binding of a gated pod: %v", err)
 	}
 	s.Kubectl(t, "patch", "pod", "web", "--type=json", "-p", `[{"op": "remove", "path": "/spec/schedulingGates"}]`)
-	if err := bound(t, s, "web", "BAD_NODE"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "target.name") {
+	if err := bindPod(t, s, "web", "BAD_NODE"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "target.name") {
 		t.Errorf("binding to an invalid node name: %v", err)
 	}
-	if err := bound(t, s, "web", "n1"); err != nil {
+	if err := bindPod(t, s, "web", "n1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := bound(t, s, "web", "n2"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(),
+	if err := bindPod(t, s, "web", "n2"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(),
 		`already assigned to node "n1"`) {
 		t.Errorf("second binding: %v", err)
 	}
@@ -263,7 +263,7 @@ func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
 	s.Apply(t, somePod)
-	if err := bound(t, s, "web", "n1"); err != nil {
+	if err := bindPod(t, s, "web", "n1"); err != nil {
 		t.Fatal(err)
 	}
 	s.Kubectl(t, "patch", "pod", "web", "--subresource=status", "-p",
@@ -287,7 +287,7 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 		s.Client.PolicyV1().PodDisruptionBudgets(s.Namespace)
 	for _, name := range []string{"web", "two"} {
 		s.Apply(t, strings.Replace(somePod, "name: web,", "name: "+name+",", 1))
-		if err := bound(t, s, name, "n1"); err != nil {
+		if err := bindPod(t, s, name, "n1"); err != nil {
 			t.Fatal(err)
 		}
 		s.Kubectl(t, "patch", "pod", name, "--subresource=status", "-p",
@@ -297,7 +297,7 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 	evict := func(name string) error {
 		return pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace}})
 	}
-	settle := func(allowed int32) {
+	setDisruptionsAllowed := func(allowed int32) {
 		t.Helper()
 		b, err := budgets.Get(ctx, "keep", metav1.GetOptions{})
 		if err != nil {
@@ -309,13 +309,13 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	settle(0)
+	setDisruptionsAllowed(0)
 	err := evict("web")
 	if !apierrors.IsTooManyRequests(err) || !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) ||
 		!strings.Contains(err.Error(), "Cannot evict pod as it would violate the pod's disruption budget.") {
 		t.Fatalf("got %v", err)
 	}
-	settle(1)
+	setDisruptionsAllowed(1)
 	if err := evict("web"); err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 	ctx := t.Context()
 	for _, name := range []string{"web", "two"} {
 		s.Apply(t, strings.Replace(somePod, "name: web,", "name: "+name+",", 1))
-		if err := bound(t, s, name, "n1"); err != nil {
+		if err := bindPod(t, s, name, "n1"); err != nil {
 			t.Fatal(err)
 		}
 		s.Kubectl(t, "patch", "pod", name, "--subresource=status", "-p",

@@ -22,19 +22,19 @@ type Process struct {
 	DataDir string
 	Listen  string // the same for all starts
 	cmd     *exec.Cmd
-	ended   chan struct{} // closed after cmd has ended; its error is in failed
-	failed  error
-	log     string
+	done    chan struct{} // closed after cmd has ended; its error is in failed
+	waitErr error
+	logFile string
 }
 
 // Launch builds and starts berth-control with its own data directory and waits until it is ready.
 func Launch(t testing.TB, args ...string) *Process {
 	t.Helper()
 	p := &Process{DataDir: t.TempDir()}
-	p.log = filepath.Join(t.TempDir(), "log")
+	p.logFile = filepath.Join(t.TempDir(), "log")
 	p.Listen = freeAddress(t)
 	p.Start(t, args...)
-	t.Cleanup(func() { p.end(t) })
+	t.Cleanup(func() { p.stopAndLog(t) })
 	return p
 }
 
@@ -54,7 +54,7 @@ func (p *Process) Start(t testing.TB, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(p.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,23 +66,23 @@ func (p *Process) Start(t testing.TB, args ...string) {
 		t.Fatal(err)
 	}
 	cmd, ended := p.cmd, make(chan struct{})
-	p.ended = ended
-	go func() { p.failed = cmd.Wait(); close(ended) }()
+	p.done = ended
+	go func() { p.waitErr = cmd.Wait(); close(ended) }()
 }
 
 // Wait waits for the program to end by itself and returns its error and its complete output.
 func (p *Process) Wait(t testing.TB) (string, error) {
 	t.Helper()
 	select {
-	case <-p.ended:
+	case <-p.done:
 	case <-time.After(time.Minute):
 		t.Fatal("berth-control did not exit")
 	}
-	text, err := os.ReadFile(p.log)
+	text, err := os.ReadFile(p.logFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(text), p.failed
+	return string(text), p.waitErr
 }
 
 // Kill sends SIGKILL.
@@ -91,7 +91,7 @@ func (p *Process) Kill(t testing.TB) {
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-p.ended
+	<-p.done
 }
 
 // Stop stops the program gracefully. The test's Cleanup does so too.
@@ -99,18 +99,18 @@ func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-p.ended:
+	case <-p.done:
 	case <-time.After(30 * time.Second):
 		t.Error("berth-control did not exit within 30 s")
 		_ = p.cmd.Process.Kill()
-		<-p.ended
+		<-p.done
 	}
 }
 
 // end stops the program. Its output is logged if the test has failed.
-func (p *Process) end(t testing.TB) {
+func (p *Process) stopAndLog(t testing.TB) {
 	p.Stop(t)
-	if text, err := os.ReadFile(p.log); err == nil && t.Failed() {
+	if text, err := os.ReadFile(p.logFile); err == nil && t.Failed() {
 		t.Logf("log of berth-control:\n%s", text)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const alike = `apiVersion: %s
+const replicaSetManifest = `apiVersion: %s
 kind: %s
 metadata: {name: %[3]s}
 spec:
@@ -30,15 +30,15 @@ func TestReplicaSets(t *testing.T) {
 			t.Parallel()
 			s := Shared(t)
 			waitForOutput(t, s, "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
-			f := family{t, s, strings.ToLower(row.kind) + "/" + row.name, row.name}
-			text := fmt.Sprintf(alike, row.version, row.kind, row.name, row.selector)
+			f := replicaSetTest{t, s, strings.ToLower(row.kind) + "/" + row.name, row.name}
+			text := fmt.Sprintf(replicaSetManifest, row.version, row.kind, row.name, row.selector)
 			if out := s.Apply(t, text); strings.Contains(out, "Warning") {
 				t.Errorf("kubectl: got %q", out)
 			}
-			f.counts("2 2  ")
-			f.replaces()
-			f.letsGo()
-			f.cannot()
+			f.waitForReplicaCounts("2 2  ")
+			f.testReplacement()
+			f.testReleaseAndAdoption()
+			f.testQuotaFailure()
 			waitForOutput(t, s, row.source+" "+row.source, "get", "events", "--field-selector",
 				"involvedObject.kind="+row.kind+",reason=SuccessfulDelete", "-o",
 				"jsonpath={.items[0].source.component} {.items[0].reportingComponent}")
@@ -46,47 +46,47 @@ func TestReplicaSets(t *testing.T) {
 				!strings.Contains(out, "Deleted pod: "+row.name+"-") {
 				t.Errorf("kubectl describe: got\n%s", out)
 			}
-			f.goes(text)
+			f.testDeletion(text)
 		})
 	}
 }
 
 // family is a set and its pods.
-type family struct {
+type replicaSetTest struct {
 	t         *testing.T
 	s         *Server
 	set, name string
 }
 
 // counts waits for the status: replicas, fully labeled, ready and available.
-func (f family) counts(want string) {
+func (f replicaSetTest) waitForReplicaCounts(want string) {
 	f.t.Helper()
 	waitForOutput(f.t, f.s, strings.TrimSpace(want), "get", f.set, "-o",
 		"jsonpath={.status.replicas} {.status.fullyLabeledReplicas} {.status.readyReplicas} {.status.availableReplicas}")
 }
 
-func (f family) pods() []string {
+func (f replicaSetTest) podNames() []string {
 	f.t.Helper()
 	return strings.Fields(f.s.Kubectl(f.t, "get", "pods", "-l", "app="+f.name, "-o", "name"))
 }
 
 // have waits until there are n pods and none of them is being deleted.
-func (f family) have(n int) (pods []string) {
+func (f replicaSetTest) waitForPods(n int) (pods []string) {
 	f.t.Helper()
 	eventually(f.t, fmt.Sprintf("%s has %d pods", f.set, n), func() (bool, string) {
-		pods = f.pods()
+		pods = f.podNames()
 		return len(pods) == n, strings.Join(pods, " ")
 	})
 	return pods
 }
 
 // replaces: a deleted pod is replaced. When scaling down, ready pods are deleted last.
-func (f family) replaces() {
+func (f replicaSetTest) testReplacement() {
 	t, s := f.t, f.s
-	first := f.have(2)
+	first := f.waitForPods(2)
 	s.Kubectl(t, "delete", first[0])
 	eventually(t, "the certificate is replaced", func() (bool, string) {
-		now := strings.Join(f.pods(), " ")
+		now := strings.Join(f.podNames(), " ")
 		return !strings.Contains(now, first[0]) && len(strings.Fields(now)) == 2, now
 	})
 	_, err := s.Client.CoreV1().Pods(s.Namespace).Patch(t.Context(), strings.TrimPrefix(first[1], "pod/"),
@@ -95,33 +95,33 @@ func (f family) replaces() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.counts("2 2 1 1")
+	f.waitForReplicaCounts("2 2 1 1")
 	s.Kubectl(t, "scale", f.set, "--replicas=5")
-	f.counts("5 5 1 1")
+	f.waitForReplicaCounts("5 5 1 1")
 	s.Kubectl(t, "scale", f.set, "--replicas=1")
-	f.counts("1 1 1 1")
-	if left := f.have(1); left[0] != first[1] {
+	f.waitForReplicaCounts("1 1 1 1")
+	if left := f.waitForPods(1); left[0] != first[1] {
 		t.Errorf("the ready pod was deleted instead of %s", left[0])
 	}
 }
 
 // letsGo: a pod whose labels no longer match is released and replaced. With its labels restored it
 // is adopted.
-func (f family) letsGo() {
+func (f replicaSetTest) testReleaseAndAdoption() {
 	t, s := f.t, f.s
-	pod := f.have(1)[0]
+	pod := f.waitForPods(1)[0]
 	s.Kubectl(t, "label", "--overwrite", pod, "app=free")
 	waitForOutput(t, s, "", "get", pod, "-o", "jsonpath={.metadata.ownerReferences}")
-	f.counts("1 1")
+	f.waitForReplicaCounts("1 1")
 	s.Kubectl(t, "label", "--overwrite", pod, "app="+f.name)
 	waitForOutput(t, s, f.name+" true true", "get", pod, "-o", "jsonpath={.metadata.ownerReferences[0].name} "+
 		"{.metadata.ownerReferences[0].controller} {.metadata.ownerReferences[0].blockOwnerDeletion}")
-	f.counts("1 1 1 1")
-	f.have(1)
+	f.waitForReplicaCounts("1 1 1 1")
+	f.waitForPods(1)
 }
 
 // cannot: a creation rejected by a quota is reported in a condition and an event, and retried.
-func (f family) cannot() {
+func (f replicaSetTest) testQuotaFailure() {
 	t, s := f.t, f.s
 	quota := f.name + "-few"
 	s.Kubectl(t, "create", "quota", quota, "--hard=pods=2")
@@ -132,35 +132,35 @@ func (f family) cannot() {
 	waitForOutput(t, s, "FailedCreate", "get", "events", "--field-selector",
 		"involvedObject.name="+f.name+",reason=FailedCreate",
 		"-o", "jsonpath={.items[0].reason}")
-	f.have(2)
+	f.waitForPods(2)
 	s.Kubectl(t, "delete", "quota", quota)
-	f.counts("4 4 1 1")
+	f.waitForReplicaCounts("4 4 1 1")
 	waitForOutput(t, s, "", "get", f.set, "-o", "jsonpath={.status.conditions}")
 }
 
 // goes: the pods are deleted or orphaned with the set, depending on the policy. A new set adopts
 // orphaned pods.
-func (f family) goes(text string) {
+func (f replicaSetTest) testDeletion(text string) {
 	t, s := f.t, f.s
-	old := f.have(4)
+	old := f.waitForPods(4)
 	s.Kubectl(t, "delete", f.set, "--cascade=orphan")
 	waitForDeletion(t, s, f.set)
-	if now := f.have(4); strings.Join(now, " ") != strings.Join(old, " ") {
+	if now := f.waitForPods(4); strings.Join(now, " ") != strings.Join(old, " ") {
 		t.Errorf("got orphans %v, want %v", now, old)
 	}
 	waitForOutput(t, s, "", "get", old[0], "-o", "jsonpath={.metadata.ownerReferences}")
 	s.Apply(t, strings.Replace(text, "replicas: 2", "replicas: 4", 1))
-	f.counts("4 4 1 1")
-	if now := f.have(4); strings.Join(now, " ") != strings.Join(old, " ") {
+	f.waitForReplicaCounts("4 4 1 1")
+	if now := f.waitForPods(4); strings.Join(now, " ") != strings.Join(old, " ") {
 		t.Errorf("new set: got pods %v, want %v", now, old)
 	}
 	s.Kubectl(t, "delete", f.set, "--cascade=foreground")
 	waitForDeletion(t, s, f.set)
-	if left := f.pods(); len(left) > 0 {
+	if left := f.podNames(); len(left) > 0 {
 		t.Errorf("the set was deleted before %v", left)
 	}
 	s.Apply(t, text)
-	f.counts("2 2")
+	f.waitForReplicaCounts("2 2")
 	s.Kubectl(t, "delete", f.set) // background deletion
-	f.have(0)
+	f.waitForPods(0)
 }

@@ -22,17 +22,17 @@ import (
 const eventTimeout = 40 * time.Second
 
 // eventually waits until the condition is true. On timeout, it reports the last state.
-func eventually(t testing.TB, what string, holds func() (bool, string)) {
+func eventually(t testing.TB, what string, condition func() (bool, string)) {
 	t.Helper()
-	var seen string
+	var last string
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), eventTimeout)
 	defer cancel()
 	err := hosts.WaitFor(ctx, what, func() (ok bool, _ error) {
-		ok, seen = holds()
+		ok, last = condition()
 		return ok, nil
 	})
 	if err != nil {
-		t.Fatalf("%v; last seen:\n%s", err, seen)
+		t.Fatalf("%v; last seen:\n%s", err, last)
 	}
 }
 
@@ -45,16 +45,16 @@ apiVersion: v1
 kind: Node
 metadata: {name: %s, labels: {kubernetes.io/hostname: %s, zone: z-%s}}
 `, name, name, name))
-	beat(t, s, name)
-	now := metav1.Now()
+	renewLease(t, s, name)
+	timestamp := metav1.Now()
 	eventually(t, "node "+name+" has the expected status", func() (bool, string) {
 		n, err := s.Client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
-			Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
-		n.Status.Allocatable = list("pods", "20", "cpu", cpu, "memory", "4Gi")
+			Reason: "KubeletReady", LastHeartbeatTime: timestamp, LastTransitionTime: timestamp}}
+		n.Status.Allocatable = resourceList("pods", "20", "cpu", cpu, "memory", "4Gi")
 		n.Status.Capacity = n.Status.Allocatable
 		_, err = s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
 		return err == nil, fmt.Sprint(err)
@@ -66,7 +66,7 @@ metadata: {name: %s, labels: {kubernetes.io/hostname: %s, zone: z-%s}}
 }
 
 // beat renews the lease of a node until the test ends, so that the node stays ready.
-func beat(t testing.TB, s *Server, name string) {
+func renewLease(t testing.TB, s *Server, name string) {
 	t.Helper()
 	leases := s.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	renew := func(ctx context.Context) error {
@@ -80,8 +80,8 @@ func beat(t testing.TB, s *Server, name string) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var beating sync.WaitGroup
-	beating.Go(func() {
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
 		for every := time.NewTicker(10 * time.Second); ; {
 			select {
 			case <-ctx.Done():
@@ -92,10 +92,10 @@ func beat(t testing.TB, s *Server, name string) {
 			}
 		}
 	})
-	t.Cleanup(func() { cancel(); beating.Wait() })
+	t.Cleanup(func() { cancel(); renewing.Wait() })
 }
 
-func list(pairs ...string) corev1.ResourceList {
+func resourceList(pairs ...string) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for i := 0; i < len(pairs); i += 2 {
 		out[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
@@ -223,7 +223,7 @@ func TestEveryPodIsBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	var took []time.Duration
+	var latencies []time.Duration
 	for i := range 30 {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "x"}}}}
@@ -242,7 +242,7 @@ func TestEveryPodIsBound(t *testing.T) {
 				bound = true
 			}
 		}
-		took = append(took, time.Since(begin))
+		latencies = append(latencies, time.Since(begin))
 		if i >= 15 { // the node has capacity for 20
 			if err := s.Client.CoreV1().Pods("default").Delete(t.Context(), fmt.Sprintf("p%d", i-15),
 				metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
@@ -250,8 +250,8 @@ func TestEveryPodIsBound(t *testing.T) {
 			}
 		}
 	}
-	slices.Sort(took)
-	t.Logf("time from creation to observed binding: median %s, maximum %s", took[len(took)/2], took[len(took)-1])
+	slices.Sort(latencies)
+	t.Logf("time from creation to observed binding: median %s, maximum %s", latencies[len(latencies)/2], latencies[len(latencies)-1])
 }
 
 // TestNewNodeIsNotScheduledBeforeReady covers self-registration of a node. The pods get its
@@ -265,7 +265,7 @@ func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "a",
 			corev1.LabelTopologyRegion: "north"}},
 		Status: corev1.NodeStatus{
-			Allocatable: list("pods", "20", "cpu", "4", "memory", "4Gi"), Capacity: list("pods", "20", "cpu", "4", "memory",
+			Allocatable: resourceList("pods", "20", "cpu", "4", "memory", "4Gi"), Capacity: resourceList("pods", "20", "cpu", "4", "memory",
 				"4Gi"),
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
 				Reason: "KubeletNotReady"}},
@@ -278,7 +278,7 @@ func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 		n.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
 		t.Errorf("got taints %v", n.Spec.Taints)
 	}
-	beat(t, s, "n1")
+	renewLease(t, s, "n1")
 	s.Apply(t, podYAML("web", "100m", ""))
 	waitForUnschedulable(t, s, "web", "0/1 nodes are available: 1 node(s) had untolerated taint "+
 		"{node.kubernetes.io/not-ready: }. "+

@@ -36,26 +36,26 @@ import (
 
 // attempt is an operation that node x tries.
 type attempt struct {
-	what string
-	may  bool
-	try  func() error
+	operation string
+	allowed   bool
+	try       func() error
 }
 
 // TestNodePermissions tries, as node x, operations on its own objects and on those of node y.
 func TestNodePermissions(t *testing.T) {
 	t.Parallel()
-	s := newTown(t)
+	s := newTwoNodeCluster(t)
 	ctx := t.Context()
-	for _, some := range [][]attempt{s.reading(ctx), s.podWriting(ctx), s.mirrorPodAttempts(t), s.tokenAttempts(t),
-		s.ofItself(ctx),
-		s.devices(t)} {
-		for _, a := range some {
+	for _, attempts := range [][]attempt{s.readAttempts(ctx), s.podWriteAttempts(ctx), s.mirrorPodAttempts(t), s.tokenAttempts(t),
+		s.nodeAttempts(ctx),
+		s.deviceAttempts(t)} {
+		for _, a := range attempts {
 			err := a.try()
-			if a.may && err != nil {
-				t.Errorf("node cannot %s: %v", a.what, err)
+			if a.allowed && err != nil {
+				t.Errorf("node cannot %s: %v", a.operation, err)
 			}
-			if !a.may && !apierrors.IsForbidden(err) {
-				t.Errorf("node tries to %s: got %v, want Forbidden", a.what, err)
+			if !a.allowed && !apierrors.IsForbidden(err) {
+				t.Errorf("node tries to %s: got %v, want Forbidden", a.operation, err)
 			}
 		}
 	}
@@ -70,63 +70,63 @@ func TestNodePermissions(t *testing.T) {
 }
 
 // failed returns the error of a call.
-func failed[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
-func (s *twoNodeCluster) reading(ctx context.Context) []attempt {
+func (s *twoNodeCluster) readAttempts(ctx context.Context) []attempt {
 	core, get := s.x.CoreV1(), metav1.GetOptions{}
-	where := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
+	fieldSelector := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
 	return []attempt{
-		{"read a secret of its pod", true, func() error { return failed(core.Secrets("shop").Get(ctx, "of-x", get)) }},
+		{"read a secret of its pod", true, func() error { return errorOf(core.Secrets("shop").Get(ctx, "of-x", get)) }},
 		{"read a secret of another node's pod", false, func() error {
-			return failed(core.Secrets("shop").Get(ctx, "of-y",
+			return errorOf(core.Secrets("shop").Get(ctx, "of-y",
 				get))
 		}},
 		{"read an unreferenced secret", false, func() error {
-			return failed(core.Secrets("kube-system").Get(ctx, "none",
+			return errorOf(core.Secrets("kube-system").Get(ctx, "none",
 				get))
 		}},
-		{"list secrets", false, func() error { return failed(core.Secrets("shop").List(ctx, where(""))) }},
-		{"list all secrets", false, func() error { return failed(core.Secrets("").List(ctx, where(""))) }},
+		{"list secrets", false, func() error { return errorOf(core.Secrets("shop").List(ctx, fieldSelector(""))) }},
+		{"list all secrets", false, func() error { return errorOf(core.Secrets("").List(ctx, fieldSelector(""))) }},
 		{"watch a secret of another node's pod", false, func() error {
-			return failed(core.Secrets("shop").Watch(ctx,
-				where("metadata.name=of-y")))
+			return errorOf(core.Secrets("shop").Watch(ctx,
+				fieldSelector("metadata.name=of-y")))
 		}},
 		{"list its secret by name", true, func() error {
-			return failed(core.Secrets("shop").List(ctx,
-				where("metadata.name=of-x")))
+			return errorOf(core.Secrets("shop").List(ctx,
+				fieldSelector("metadata.name=of-x")))
 		}},
 		{"change its secret", false, func() error {
-			return failed(core.Secrets("shop").Patch(ctx, "of-x", types.MergePatchType, []byte(`{"data":{}}`),
+			return errorOf(core.Secrets("shop").Patch(ctx, "of-x", types.MergePatchType, []byte(`{"data":{}}`),
 				metav1.PatchOptions{}))
 		}},
-		{"read its config map", true, func() error { return failed(core.ConfigMaps("shop").Get(ctx, "of-x", get)) }},
-		{"read another's config map", false, func() error { return failed(core.ConfigMaps("shop").Get(ctx, "of-y", get)) }},
-		{"read its pod", true, func() error { return failed(core.Pods("shop").Get(ctx, "on-x", get)) }},
-		{"read another's pod", false, func() error { return failed(core.Pods("shop").Get(ctx, "on-y", get)) }},
-		{"list its pods", true, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName=x"))) }},
-		{"list all pods", false, func() error { return failed(core.Pods("").List(ctx, where(""))) }},
-		{"list another's pods", false, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName=y"))) }},
+		{"read its config map", true, func() error { return errorOf(core.ConfigMaps("shop").Get(ctx, "of-x", get)) }},
+		{"read another's config map", false, func() error { return errorOf(core.ConfigMaps("shop").Get(ctx, "of-y", get)) }},
+		{"read its pod", true, func() error { return errorOf(core.Pods("shop").Get(ctx, "on-x", get)) }},
+		{"read another's pod", false, func() error { return errorOf(core.Pods("shop").Get(ctx, "on-y", get)) }},
+		{"list its pods", true, func() error { return errorOf(core.Pods("").List(ctx, fieldSelector("spec.nodeName=x"))) }},
+		{"list all pods", false, func() error { return errorOf(core.Pods("").List(ctx, fieldSelector(""))) }},
+		{"list another's pods", false, func() error { return errorOf(core.Pods("").List(ctx, fieldSelector("spec.nodeName=y"))) }},
 		{"list pods with a negative node selector", false, func() error {
-			return failed(core.Pods("").List(ctx,
-				where("spec.nodeName!=y")))
+			return errorOf(core.Pods("").List(ctx,
+				fieldSelector("spec.nodeName!=y")))
 		}},
 		{"list the nodes, to route to their pods", true, func() error {
-			return failed(core.Nodes().List(ctx,
+			return errorOf(core.Nodes().List(ctx,
 				metav1.ListOptions{}))
 		}},
-		{"read another node", false, func() error { return failed(core.Nodes().Get(ctx, "y", get)) }},
-		{"watch services", true, func() error { return failed(core.Services("").List(ctx, where(""))) }},
-		{"read roles", false, func() error { return failed(s.x.RbacV1().ClusterRoles().List(ctx, where(""))) }},
+		{"read another node", false, func() error { return errorOf(core.Nodes().Get(ctx, "y", get)) }},
+		{"watch services", true, func() error { return errorOf(core.Services("").List(ctx, fieldSelector(""))) }},
+		{"read roles", false, func() error { return errorOf(s.x.RbacV1().ClusterRoles().List(ctx, fieldSelector(""))) }},
 		{"update another node's lease", false, func() error {
-			return failed(s.x.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", get))
+			return errorOf(s.x.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", get))
 		}},
 	}
 }
 
-func (s *twoNodeCluster) podWriting(ctx context.Context) []attempt {
+func (s *twoNodeCluster) podWriteAttempts(ctx context.Context) []attempt {
 	core := s.x.CoreV1()
 	status := func(pod, patch string) error {
-		return failed(core.Pods("shop").Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
+		return errorOf(core.Pods("shop").Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
 			"status"))
 	}
 	return []attempt{
@@ -163,7 +163,7 @@ func (s *twoNodeCluster) mirrorPodAttempts(t *testing.T) []attempt {
 		}
 		change(pod)
 		return func() error {
-			return failed(s.x.CoreV1().Pods("shop").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{"All"}}))
+			return errorOf(s.x.CoreV1().Pods("shop").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{"All"}}))
 		}
 	}
 	return []attempt{
@@ -185,7 +185,7 @@ func (s *twoNodeCluster) mirrorPodAttempts(t *testing.T) []attempt {
 // tokenAttempts requests tokens.
 func (s *twoNodeCluster) tokenAttempts(t *testing.T) []attempt {
 	ctx := t.Context()
-	ask := func(account, pod string, audiences ...string) func() error {
+	requestToken := func(account, pod string, audiences ...string) func() error {
 		spec := authenticationv1.TokenRequestSpec{Audiences: audiences}
 		if pod != "" {
 			got, err := s.Client.CoreV1().Pods("shop").Get(ctx, pod, metav1.GetOptions{})
@@ -195,30 +195,30 @@ func (s *twoNodeCluster) tokenAttempts(t *testing.T) []attempt {
 			spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: got.UID}
 		}
 		return func() error {
-			return failed(s.x.CoreV1().ServiceAccounts("shop").CreateToken(ctx, account, &authenticationv1.TokenRequest{
+			return errorOf(s.x.CoreV1().ServiceAccounts("shop").CreateToken(ctx, account, &authenticationv1.TokenRequest{
 				Spec: spec}, metav1.CreateOptions{}))
 		}
 	}
 	return []attempt{
-		{"get a token for its pod", true, ask("app", "on-x")},
-		{"get a token for another's pod", false, ask("app", "on-y")},
-		{"get a token without a pod", false, ask("app", "")},
-		{"get a token of an account without a pod on the node", false, ask("other", "on-x")},
-		{"get a token for an audience that the pod does not request", false, ask("app", "on-x", "vault")},
+		{"get a token for its pod", true, requestToken("app", "on-x")},
+		{"get a token for another's pod", false, requestToken("app", "on-y")},
+		{"get a token without a pod", false, requestToken("app", "")},
+		{"get a token of an account without a pod on the node", false, requestToken("other", "on-x")},
+		{"get a token for an audience that the pod does not request", false, requestToken("app", "on-x", "vault")},
 	}
 }
 
-func (s *twoNodeCluster) ofItself(ctx context.Context) []attempt {
+func (s *twoNodeCluster) nodeAttempts(ctx context.Context) []attempt {
 	nodes := s.x.CoreV1().Nodes()
 	patch := func(node, patch string, sub ...string) func() error {
 		return func() error {
-			return failed(nodes.Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, sub...))
+			return errorOf(nodes.Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, sub...))
 		}
 	}
 	lease := func(name string) func() error {
 		return func() error {
 			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			return failed(s.x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, l, metav1.CreateOptions{}))
+			return errorOf(s.x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, l, metav1.CreateOptions{}))
 		}
 	}
 	return []attempt{
@@ -238,7 +238,7 @@ func (s *twoNodeCluster) ofItself(ctx context.Context) []attempt {
 		{"write another node's status", false, patch("y", `{"status":{"phase":""}}`, "status")},
 		{"delete itself", false, func() error { return nodes.Delete(ctx, "x", metav1.DeleteOptions{}) }},
 		{"register another node", false, func() error {
-			return failed(nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "z"}}, metav1.CreateOptions{}))
+			return errorOf(nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "z"}}, metav1.CreateOptions{}))
 		}},
 		{"create its lease", true, lease("x")},
 		{"create another node's lease", false, lease("y")},
@@ -257,10 +257,10 @@ func TestNodeCannotChangePodCIDR(t *testing.T) {
 		if len(ranges) > 0 {
 			n.Spec.PodCIDR = ranges[0]
 		}
-		return failed(nodes.Create(ctx, n, metav1.CreateOptions{}))
+		return errorOf(nodes.Create(ctx, n, metav1.CreateOptions{}))
 	}
 	write := func(by typedcorev1.NodeInterface, spec string) error {
-		return failed(by.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{}))
+		return errorOf(by.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{}))
 	}
 	const some = `{"podCIDR":"10.42.9.0/24","podCIDRs":["10.42.9.0/24"]}`
 	for _, row := range []struct {
@@ -287,24 +287,24 @@ func TestNodeCannotChangePodCIDR(t *testing.T) {
 // does not allow exec.
 func TestReadOnlyUserCannotExec(t *testing.T) {
 	t.Parallel()
-	s := newTown(t)
-	ways := []string{"exec", "attach", "portforward"}
+	s := newTwoNodeCluster(t)
+	subresources := []string{"exec", "attach", "portforward"}
 	for name, verbs := range map[string]string{"reader": "get", "operator": "get,create"} {
 		s.Kubectl(t, "create", "role", name, "-n", "shop", "--verb="+verbs,
 			"--resource=pods/exec,pods/attach,pods/portforward")
 		s.Kubectl(t, "create", "rolebinding", name, "-n", "shop", "--role="+name, "--user="+name)
 	}
-	tries := func(user, way string) error {
-		get := s.clientAs(t, user).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/pods/on-x/" + way)
+	get := func(user, subresource string) error {
+		get := s.clientAs(t, user).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/pods/on-x/" + subresource)
 		return get.Param("command", "id").Param("stdout", "true").Param("ports", "80").Do(t.Context()).Error()
 	}
-	for _, way := range ways {
+	for _, subresource := range subresources {
 		// The node has no address, which an authorized user sees in the error.
-		waitForResult(t, "one who may create pods/"+way, func() string {
-			return fmt.Sprint(apierrors.IsServiceUnavailable(tries("operator", way)))
+		waitForResult(t, "one who may create pods/"+subresource, func() string {
+			return fmt.Sprint(apierrors.IsServiceUnavailable(get("operator", subresource)))
 		}, "true")
-		waitForResult(t, "one who may only get pods/"+way, func() string {
-			err := tries("reader", way)
+		waitForResult(t, "one who may only get pods/"+subresource, func() string {
+			err := get("reader", subresource)
 			return fmt.Sprint(apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot get"))
 		}, "true")
 	}
@@ -328,7 +328,7 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	may := func(verb, resource, sub string) func() string {
+	isAllowed := func(verb, resource, sub string) func() string {
 		return func() string {
 			r, err := x.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 				Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -343,9 +343,9 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 		}
 	}
 	for _, sub := range []string{"proxy", "stats", "log", "metrics", "pods", "configz", "healthz"} {
-		waitForResult(t, "a node that asks whether the server may create nodes/"+sub, may("create", "nodes", sub), "true")
+		waitForResult(t, "a node that asks whether the server may create nodes/"+sub, isAllowed("create", "nodes", sub), "true")
 	}
-	waitForResult(t, "a node that asks whether the server may get secrets", may("get", "secrets", ""), "false")
+	waitForResult(t, "a node that asks whether the server may get secrets", isAllowed("get", "secrets", ""), "false")
 
 	u, err := url.Parse(s.Config.Host)
 	if err != nil {
@@ -472,7 +472,7 @@ func (s *Server) issueServingCertificate(t *testing.T, node string, names []stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, err := client.CertificatesV1().CertificateSigningRequests().Create(ctx,
+	request, err := client.CertificatesV1().CertificateSigningRequests().Create(ctx,
 		&certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
@@ -486,7 +486,7 @@ func (s *Server) issueServingCertificate(t *testing.T, node string, names []stri
 	}
 	var pair tls.Certificate
 	eventually(t, "the certificate of node "+node, func() (bool, string) {
-		r, err := client.CertificatesV1().CertificateSigningRequests().Get(ctx, asked.Name, metav1.GetOptions{})
+		r, err := client.CertificatesV1().CertificateSigningRequests().Get(ctx, request.Name, metav1.GetOptions{})
 		if err != nil || len(r.Status.Certificate) == 0 {
 			return false, fmt.Sprint(r.Status.Conditions, err)
 		}

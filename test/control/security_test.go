@@ -37,7 +37,7 @@ import (
 // clientAs returns a client with a certificate of the server's CA.
 func (s *Server) clientAs(t *testing.T, name string, groups ...string) kubernetes.Interface {
 	t.Helper()
-	return s.with(t, s.withCertificate(t, name, groups...))
+	return s.clientWith(t, s.withCertificate(t, name, groups...))
 }
 
 // withCertificate adds a client certificate to a configuration.
@@ -54,10 +54,10 @@ func (s *Server) withCertificate(t *testing.T, name string, groups ...string) fu
 // clientWithToken returns a client with a token.
 func (s *Server) clientWithToken(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
-	return s.with(t, func(c *restclient.Config) { c.BearerToken = token })
+	return s.clientWith(t, func(c *restclient.Config) { c.BearerToken = token })
 }
 
-func (s *Server) with(t *testing.T, change func(*restclient.Config)) kubernetes.Interface {
+func (s *Server) clientWith(t *testing.T, change func(*restclient.Config)) kubernetes.Interface {
 	t.Helper()
 	c := restclient.AnonymousClientConfig(s.Config)
 	c.QPS = -1
@@ -75,7 +75,7 @@ type twoNodeCluster struct {
 	x, y kubernetes.Interface // as nodes
 }
 
-func newTown(t *testing.T) *twoNodeCluster {
+func newTwoNodeCluster(t *testing.T) *twoNodeCluster {
 	t.Helper()
 	s := &twoNodeCluster{Server: Start(t)}
 	ctx := t.Context()
@@ -125,10 +125,10 @@ func (s *twoNodeCluster) podToken(t *testing.T, pod string, ttl int64, audiences
 // permission.
 func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	t.Parallel()
-	s := newTown(t)
-	ask := func(path string) int { return s.raw(t, path) }
+	s := newTwoNodeCluster(t)
+	status := func(path string) int { return s.rawStatusCode(t, path) }
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
-		if code := ask(path); code != http.StatusOK {
+		if code := status(path); code != http.StatusOK {
 			t.Errorf("anonymous %s: %d", path, code)
 		}
 	}
@@ -140,7 +140,7 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 		"/livez/etcd", "/healthz/ping", "/healthz/", "/HEALTHZ", "/./api/v1/secrets",
 		"/api/v1/namespaces/shop/../shop/secrets", "/debug/pprof/", "/logs/",
 	} {
-		if code := ask(path); code < 300 {
+		if code := status(path); code < 300 {
 			t.Errorf("anonymous %s: %d", path, code)
 		}
 	}
@@ -150,7 +150,7 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 		return forgedCertificate(t, "berth-ca", usage, until)
 	}
 	cert, key := forge(x509.ExtKeyUsageClientAuth, soon)
-	if code := statusCode(t, s.with(t, func(c *restclient.Config) {
+	if code := statusCode(t, s.clientWith(t, func(c *restclient.Config) {
 		c.CertData, c.KeyData = cert,
 			key
 	})); code == http.StatusOK {
@@ -169,7 +169,7 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code := statusCode(t, s.with(t, func(c *restclient.Config) {
+		if code := statusCode(t, s.clientWith(t, func(c *restclient.Config) {
 			c.CertData, c.KeyData = cert,
 				key
 		})); code == http.StatusOK {
@@ -204,7 +204,7 @@ func forgedCertificate(t *testing.T, authority string, usage x509.ExtKeyUsage,
 // TestPrivilegeEscalationIsRejected covers roles, bindings, impersonation and certificates.
 func TestPrivilegeEscalationIsRejected(t *testing.T) {
 	t.Parallel()
-	s := newTown(t)
+	s := newTwoNodeCluster(t)
 	ctx := t.Context()
 	s.Kubectl(t, "create", "rolebinding", "ann-admin", "-n", "shop", "--clusterrole=admin", "--user=ann")
 	ann := s.clientAs(t, "ann")
@@ -242,7 +242,7 @@ func TestPrivilegeEscalationIsRejected(t *testing.T) {
 			t.Errorf("binding to a new role: %v", err)
 		}
 	}
-	impersonated := s.with(t, func(c *restclient.Config) {
+	impersonated := s.clientWith(t, func(c *restclient.Config) {
 		cert, key, err := s.Authority.Issue(pki.Subject{Name: "ann", ExtKeyUsages: []x509.ExtKeyUsage{
 			x509.ExtKeyUsageClientAuth}})
 		if err != nil {
@@ -307,7 +307,7 @@ func labelEscalation(t *testing.T, s *twoNodeCluster) {
 	}, "<nil>")
 	for _, row := range []struct {
 		what, role, patch string
-		refused           bool
+		wantForbidden     bool
 	}{
 		{"a label on an own role", "roles", `{"metadata": {"labels": {"a": "b"}}}`, false},
 		{"cluster-admin's finalizers", "cluster-admin", `{"metadata": {"finalizers": []}}`, false},
@@ -320,7 +320,7 @@ func labelEscalation(t *testing.T, s *twoNodeCluster) {
 	} {
 		_, err := rita.RbacV1().ClusterRoles().Patch(ctx, row.role, types.MergePatchType, []byte(row.patch),
 			metav1.PatchOptions{})
-		if row.refused != apierrors.IsForbidden(err) || !row.refused && err != nil {
+		if row.wantForbidden != apierrors.IsForbidden(err) || !row.wantForbidden && err != nil {
 			t.Errorf("%s: %v", row.what, err)
 		}
 	}
@@ -355,7 +355,7 @@ func requestOf(t *testing.T, key *ecdsa.PrivateKey, signer, name string,
 // TestAbusiveClients sends large, slow and path traversal requests.
 func TestAbusiveClients(t *testing.T) {
 	t.Parallel()
-	s := newTown(t)
+	s := newTwoNodeCluster(t)
 	ctx := t.Context()
 	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"k": strings.Repeat("x",
 		4<<20)}}
@@ -376,7 +376,7 @@ func TestAbusiveClients(t *testing.T) {
 
 	// Two hundred unfinished requests do not block other clients and are disconnected.
 	host := strings.TrimPrefix(s.Config.Host, "https://")
-	var slow []net.Conn
+	var conns []net.Conn
 	for range 200 {
 		conn, err := tls.Dial("tcp", host, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
 		if err != nil {
@@ -386,17 +386,17 @@ func TestAbusiveClients(t *testing.T) {
 		if _, err := conn.Write([]byte("GET /api HTTP/1.1\r\nHost: x\r\nX-Slow: ")); err != nil {
 			t.Fatal(err)
 		}
-		slow = append(slow, conn)
+		conns = append(conns, conn)
 	}
 	if _, err := s.Client.CoreV1().Pods("shop").List(ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("request during slow requests: %v", err)
 	}
-	last := slow[len(slow)-1]
+	last := conns[len(conns)-1]
 	_ = last.SetReadDeadline(time.Now().Add(time.Millisecond))
 	if _, err := last.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the slow clients were disconnected before the others started: %v", err)
 	}
-	for _, conn := range slow {
+	for _, conn := range conns {
 		_ = conn.SetReadDeadline(time.Now().Add(4 * time.Minute))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal("a client with an unfinished request line was not disconnected")
@@ -422,7 +422,7 @@ func TestSlowBodiesAreDisconnected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error)
+	results := make(chan error)
 	var writers sync.WaitGroup
 	defer writers.Wait() // they end when their connections are closed
 	for _, certificates := range [][]tls.Certificate{nil, {pair}} {
@@ -447,18 +447,18 @@ func TestSlowBodiesAreDisconnected(t *testing.T) {
 		go func() {
 			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Minute))
 			_, err := io.Copy(io.Discard, conn)
-			ended <- err
+			results <- err
 		}()
 	}
 	for range 2 {
-		if err := <-ended; errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := <-results; errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error("a client with an unfinished body was not disconnected")
 		}
 	}
 }
 
 // raw requests an unnormalized path, which no client library sends.
-func (s *Server) raw(t *testing.T, path string) int {
+func (s *Server) rawStatusCode(t *testing.T, path string) int {
 	t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config.Host, "https://"), &tls.Config{InsecureSkipVerify: true,
 		NextProtos: []string{"http/1.1"}})

@@ -38,7 +38,7 @@ func statusCode(t *testing.T, client kubernetes.Interface) int {
 // TestInvalidTokensAreRejected replays, modifies and outlives service account tokens.
 func TestInvalidTokensAreRejected(t *testing.T) {
 	t.Parallel()
-	s := newTown(t)
+	s := newTwoNodeCluster(t)
 	ctx := t.Context()
 	good := s.podToken(t, "on-x", 3600)
 	if code := statusCode(t, s.clientWithToken(t, good)); code != http.StatusOK {
@@ -75,31 +75,31 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := tokens.NewKeyring(current)
+	serverKeys, err := tokens.NewKeyring(current)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	otherKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := tokens.NewKeyring(stranger)
+	otherKeys, err := tokens.NewKeyring(otherKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code := statusCode(t, s.clientWithToken(t, signed(own, s.ServiceAccountIssuer,
+	if code := statusCode(t, s.clientWithToken(t, signed(serverKeys, s.ServiceAccountIssuer,
 		time.Now()))); code != http.StatusOK {
 		t.Fatalf("token of the server's key: got status %d", code)
 	}
-	bogus := []byte(parts[2])
-	bogus[5] ^= 1
+	changedSignature := []byte(parts[2])
+	changedSignature[5] ^= 1
 	for _, row := range []struct{ what, token string }{
-		{"expired", signed(own, s.ServiceAccountIssuer, time.Now().Add(-2*time.Hour))},
-		{"not yet valid", signed(own, s.ServiceAccountIssuer, time.Now().Add(time.Hour))},
-		{"of another issuer", signed(own, "https://elsewhere.example", time.Now())},
-		{"of an unknown key", signed(foreign, s.ServiceAccountIssuer, time.Now())},
+		{"expired", signed(serverKeys, s.ServiceAccountIssuer, time.Now().Add(-2*time.Hour))},
+		{"not yet valid", signed(serverKeys, s.ServiceAccountIssuer, time.Now().Add(time.Hour))},
+		{"of another issuer", signed(serverKeys, "https://elsewhere.example", time.Now())},
+		{"of an unknown key", signed(otherKeys, s.ServiceAccountIssuer, time.Now())},
 		{"with changed claims", parts[0] + "." + master + "." + parts[2]},
-		{"with a changed signature", parts[0] + "." + parts[1] + "." + string(bogus)},
+		{"with a changed signature", parts[0] + "." + parts[1] + "." + string(changedSignature)},
 		{"without a signature", parts[0] + "." + parts[1] + "."},
 		{"with algorithm none", none + "." + parts[1] + "."},
 		{"with algorithm none and changed claims", none + "." + master + "."},
@@ -138,7 +138,7 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 			good)))
 	}, "401")
 	// And after the account was recreated with the same name.
-	old := signed(own, s.ServiceAccountIssuer, time.Now())
+	old := signed(serverKeys, s.ServiceAccountIssuer, time.Now())
 	if err := s.Client.CoreV1().ServiceAccounts("shop").Delete(ctx, "app", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -160,19 +160,19 @@ func TestServiceAccountTokenSecret(t *testing.T) {
 	s.Apply(t, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: robot}}
 ---
 {apiVersion: v1, kind: Secret, metadata: {name: for-robot, annotations: {kubernetes.io/service-account.name: robot}}, type: kubernetes.io/service-account-token}`)
-	var held map[string][]byte
+	var data map[string][]byte
 	eventually(t, "the secret contains a token", func() (bool, string) {
 		secret, err := s.Client.CoreV1().Secrets(s.Namespace).Get(t.Context(), "for-robot", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
-		held = secret.Data
-		return len(held["token"]) > 0, fmt.Sprint(secret.Annotations)
+		data = secret.Data
+		return len(data["token"]) > 0, fmt.Sprint(secret.Annotations)
 	})
-	if string(held["namespace"]) != s.Namespace || string(held["ca.crt"]) != string(s.Authority.PEM()) {
-		t.Errorf("got namespace %q and a CA bundle of %d bytes", held["namespace"], len(held["ca.crt"]))
+	if string(data["namespace"]) != s.Namespace || string(data["ca.crt"]) != string(s.Authority.PEM()) {
+		t.Errorf("got namespace %q and a CA bundle of %d bytes", data["namespace"], len(data["ca.crt"]))
 	}
-	client := s.clientWithToken(t, string(held["token"]))
+	client := s.clientWithToken(t, string(data["token"]))
 	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})
 	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:"+s.Namespace+":robot" {
@@ -227,20 +227,20 @@ func TestBootstrapTokenSingleUse(t *testing.T) {
 	}
 	// Ten concurrent joins with one token: one succeeds.
 	race := store(func(b *tokens.BootstrapToken) { b.SingleUse = true })
-	var won atomic.Int32
+	var joined atomic.Int32
 	var all sync.WaitGroup
 	for i := range 10 {
 		all.Go(func() {
 			if err := request(race.Token(), newKey(t), fmt.Sprintf("racer-%d", i)); err == nil {
-				won.Add(1)
+				joined.Add(1)
 			} else if !apierrors.IsForbidden(err) {
 				t.Errorf("concurrent request %d: %v", i, err)
 			}
 		})
 	}
 	all.Wait()
-	if won.Load() != 1 {
-		t.Errorf("%d of ten joined with a single-use token", won.Load())
+	if joined.Load() != 1 {
+		t.Errorf("%d of ten joined with a single-use token", joined.Load())
 	}
 	many := store(nil)
 	for node, key := range map[string]*ecdsa.PrivateKey{"c": one, "d": two} {

@@ -34,7 +34,7 @@ type Server struct {
 }
 
 // readyWithin limits the startup time of a server on a busy machine.
-const readyWithin = 4 * time.Minute
+const readyTimeout = 4 * time.Minute
 
 // Start starts a server for the test with default settings, changed by the functions. A test that
 // writes to a single namespace only uses Shared.
@@ -42,7 +42,7 @@ func Start(t testing.TB, change ...func(*control.Config)) *Server {
 	t.Helper()
 	s, err := open(context.WithoutCancel(t.Context()), append([]func(*control.Config){func(c *control.Config) {
 		c.DataDir = t.TempDir()
-		c.Log = slog.New(slog.NewTextHandler(output{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+		c.Log = slog.New(slog.NewTextHandler(testLogWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}}, change...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -64,17 +64,17 @@ func open(ctx context.Context, change ...func(*control.Config)) (*Server, error)
 		return nil, fmt.Errorf("create server: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }() // s.stop cancels ctx
+	exited := make(chan error, 1)
+	go func() { exited <- server.Run(ctx) }() // s.stop cancels ctx
 	s := &Server{Server: server, Kubeconfig: c.AdminKubeconfig(), Namespace: metav1.NamespaceDefault}
-	s.stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	s.stop = sync.OnceValue(func() error { cancel(); return <-exited })
 	select {
 	case <-server.Ready():
-	case err := <-ended:
-		ended <- err
+	case err := <-exited:
+		exited <- err
 		return nil, fmt.Errorf("server exited before it was ready: %w", err)
-	case <-time.After(readyWithin):
-		return nil, fmt.Errorf("server not ready within %s, exit error: %v", readyWithin,
+	case <-time.After(readyTimeout):
+		return nil, fmt.Errorf("server not ready within %s, exit error: %v", readyTimeout,
 			s.stop()) //nolint:errorlint // nil too
 	}
 	return s, s.connect()
@@ -150,9 +150,9 @@ func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string,
 }
 
 // output writes the server's log to the test log.
-type output struct{ t testing.TB }
+type testLogWriter struct{ t testing.TB }
 
-func (o output) Write(p []byte) (int, error) {
+func (o testLogWriter) Write(p []byte) (int, error) {
 	o.t.Logf("%s", strings.TrimSuffix(string(p), "\n"))
 	return len(p), nil
 }

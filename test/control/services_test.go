@@ -18,15 +18,15 @@ import (
 	"berth/control/storage"
 )
 
-const lonely = `apiVersion: v1
+const serviceManifest = `apiVersion: v1
 kind: Service
 metadata: {name: %s}
 spec: {type: %s, selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]}
 `
 
-func waitUntil(t *testing.T, what string, holds func() bool) {
+func waitUntil(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	eventually(t, what, func() (bool, string) { return holds(), what })
+	eventually(t, what, func() (bool, string) { return condition(), what })
 }
 
 // TestServiceAllocation checks the allocation of cluster IPs and node ports with kubectl.
@@ -36,7 +36,7 @@ func TestServiceAllocation(t *testing.T) {
 	get := func(name, path string) string {
 		return s.Kubectl(t, "get", "service", name, "-o", "jsonpath={.spec."+path+"}")
 	}
-	out := s.Apply(t, fmt.Sprintf(lonely, "web", "NodePort"))
+	out := s.Apply(t, fmt.Sprintf(serviceManifest, "web", "NodePort"))
 	if !strings.Contains(out, "nothing on the nodes routes its cluster IP and node ports yet") {
 		t.Errorf("no warning: %s", out)
 	}
@@ -48,25 +48,25 @@ func TestServiceAllocation(t *testing.T) {
 		get("web", "ipFamilyPolicy") != "SingleStack" {
 		t.Errorf("got service %s", s.Kubectl(t, "get", "service", "web", "-o", "yaml"))
 	}
-	refused := func(want, spec string) {
+	requireRejection := func(want, spec string) {
 		t.Helper()
 		out, err := s.TryKubectl(t, "apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: "+spec, "apply", "-f", "-")
 		if err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %s", spec, out)
 		}
 	}
-	refused("provided IP is already allocated", "{clusterIP: "+ip+", ports: [{port: 80}]}")
-	refused("is not in the valid range. The range of valid IPs is 10.43.0.0/16",
+	requireRejection("provided IP is already allocated", "{clusterIP: "+ip+", ports: [{port: 80}]}")
+	requireRejection("is not in the valid range. The range of valid IPs is 10.43.0.0/16",
 		"{clusterIP: 10.96.0.7, ports: [{port: 80}]}")
-	refused("provided port is already allocated", "{type: NodePort, ports: [{port: 80, nodePort: "+port+"}]}")
-	refused("The range of valid ports is 30000-32767", "{type: NodePort, ports: [{port: 80, nodePort: 80}]}")
-	refused("not configured for dual-stack", "{ipFamilyPolicy: RequireDualStack, ports: [{port: 80}]}")
+	requireRejection("provided port is already allocated", "{type: NodePort, ports: [{port: 80, nodePort: "+port+"}]}")
+	requireRejection("The range of valid ports is 30000-32767", "{type: NodePort, ports: [{port: 80, nodePort: 80}]}")
+	requireRejection("not configured for dual-stack", "{ipFamilyPolicy: RequireDualStack, ports: [{port: 80}]}")
 	// A rejected service does not hold an address.
-	refused("name", "{clusterIP: 10.43.0.9, type: NodePort, ports: [{port: 80, nodePort: 30009}, {port: 81}]}")
+	requireRejection("name", "{clusterIP: 10.43.0.9, type: NodePort, ports: [{port: 80, nodePort: 30009}, {port: 81}]}")
 	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {clusterIP: 10.43.0.9, type: NodePort, "+
 		"ports: [{port: 80, nodePort: 30009}]}")
 
-	s.Apply(t, fmt.Sprintf(lonely, "web", "ClusterIP"))
+	s.Apply(t, fmt.Sprintf(serviceManifest, "web", "ClusterIP"))
 	if get("web", "clusterIP") != ip || get("web", "ports[0].nodePort") != "" {
 		t.Errorf("after the type change, got %s", s.Kubectl(t, "get", "service", "web", "-o", "yaml"))
 	}
@@ -118,7 +118,7 @@ func TestKubernetesService(t *testing.T) {
 // TestTwoServersAllocateUniquely creates services through two servers concurrently.
 func TestTwoServersAllocateUniquely(t *testing.T) {
 	t.Parallel()
-	endpoints := cluster(t)
+	endpoints := startEtcdCluster(t)
 	// 16 node ports for 16 services: all are allocated, none twice.
 	with := func(c *control.Config) {
 		c.Etcd, c.ServiceNodePorts.Last = storage.ClientConfig{Endpoints: endpoints}, c.ServiceNodePorts.First+15
@@ -145,14 +145,14 @@ func TestTwoServersAllocateUniquely(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var seen []string
+	var allocated []string
 	for i := range list.Items {
 		s := &list.Items[i].Spec
-		for _, has := range []string{s.ClusterIP, fmt.Sprint(s.Ports[0].NodePort)} {
-			if has != "0" && slices.Contains(seen, has) {
-				t.Errorf("%s is allocated twice", has)
+		for _, value := range []string{s.ClusterIP, fmt.Sprint(s.Ports[0].NodePort)} {
+			if value != "0" && slices.Contains(allocated, value) {
+				t.Errorf("%s is allocated twice", value)
 			}
-			seen = append(seen, has)
+			allocated = append(allocated, value)
 		}
 	}
 	_, err = one.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
@@ -168,7 +168,7 @@ func TestTwoServersAllocateUniquely(t *testing.T) {
 func TestEndpointsFollowPods(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	s.Apply(t, fmt.Sprintf(lonely, "web", "ClusterIP"))
+	s.Apply(t, fmt.Sprintf(serviceManifest, "web", "ClusterIP"))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"app": "web"}},
 		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i",
@@ -180,14 +180,14 @@ func TestEndpointsFollowPods(t *testing.T) {
 		pod, err = pods.Create(t.Context(), pod.DeepCopy(), metav1.CreateOptions{})
 		return err == nil
 	})
-	show := func(ready corev1.ConditionStatus) {
+	updateStatus := func(ready corev1.ConditionStatus) {
 		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.42.0.5", PodIPs: []corev1.PodIP{{IP: "10.42.0.5"}},
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}
 		if pod, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	is := func(endpoints, slice string) {
+	waitForEndpoints := func(endpoints, slice string) {
 		t.Helper()
 		waitUntil(t, endpoints, func() bool {
 			a, _ := s.TryKubectl(t, "", "get", "endpoints", "web", "-o", "jsonpath={.subsets}")
@@ -196,12 +196,12 @@ func TestEndpointsFollowPods(t *testing.T) {
 			return strings.Contains(a, endpoints) && strings.Contains(b, slice)
 		})
 	}
-	show(corev1.ConditionFalse)
-	is(`"notReadyAddresses":[{"ip":"10.42.0.5"`, "false 8080")
-	show(corev1.ConditionTrue)
-	is(`"addresses":[{"ip":"10.42.0.5"`, "true 8080")
+	updateStatus(corev1.ConditionFalse)
+	waitForEndpoints(`"notReadyAddresses":[{"ip":"10.42.0.5"`, "false 8080")
+	updateStatus(corev1.ConditionTrue)
+	waitForEndpoints(`"addresses":[{"ip":"10.42.0.5"`, "true 8080")
 	s.Kubectl(t, "delete", "pod", "a", "--force", "--grace-period=0")
-	is("", " ")
+	waitForEndpoints("", " ")
 	s.Kubectl(t, "delete", "service", "web")
 	waitUntil(t, "the endpoints to go", func() bool {
 		out, err := s.TryKubectl(t, "", "get", "endpointslices,endpoints", "-l", "endpoints.kubernetes.io/managed-by", "-o",

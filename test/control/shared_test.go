@@ -32,11 +32,11 @@ type sharedServer struct {
 
 // The shared servers: one with all controllers, and one without.
 var (
-	whole   = newCommon()
-	passive = newCommon(withoutControllers)
+	sharedDefault = newSharedServer()
+	sharedPassive = newSharedServer(withoutControllers)
 )
 
-func newCommon(change ...func(*control.Config)) *sharedServer {
+func newSharedServer(change ...func(*control.Config)) *sharedServer {
 	c := &sharedServer{}
 	c.start = sync.OnceValues(func() (*Server, error) {
 		var err error
@@ -56,13 +56,13 @@ func newCommon(change ...func(*control.Config)) *sharedServer {
 
 // Shared returns a server with default settings that is shared with other tests. The test must
 // write only to its Namespace, or to objects with unique names.
-func Shared(t testing.TB) *Server { return whole.in(t) }
+func Shared(t testing.TB) *Server { return sharedDefault.withNamespace(t) }
 
 // SharedWithoutControllers is like Shared, with a server without controllers. See alone.
-func SharedWithoutControllers(t testing.TB) *Server { return passive.in(t) }
+func SharedWithoutControllers(t testing.TB) *Server { return sharedPassive.withNamespace(t) }
 
 // in returns the server with a new namespace.
-func (c *sharedServer) in(t testing.TB) *Server {
+func (c *sharedServer) withNamespace(t testing.TB) *Server {
 	t.Helper()
 	server, err := c.start()
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *sharedServer) in(t testing.TB) *Server {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("log of the shared server, of all tests:\n%s", c.log.last())
+			t.Logf("log of the shared server, of all tests:\n%s", c.log.String())
 		}
 	})
 	c.mu.Lock()
@@ -99,22 +99,22 @@ func (c *sharedServer) in(t testing.TB) *Server {
 }
 
 // end stops the server, if it was started, and removes its directory.
-func (c *sharedServer) end() error {
+func (c *sharedServer) stop() error {
 	if c.dir == "" {
 		return nil
 	}
 	if server, err := c.start(); err == nil {
 		if err := server.stop(); err != nil {
-			return fmt.Errorf("shared server exited with an error: %w\n%s", err, c.log.last())
+			return fmt.Errorf("shared server exited with an error: %w\n%s", err, c.log.String())
 		}
 	}
 	return os.RemoveAll(c.dir)
 }
 
 // endShared stops the shared servers and returns the number of those that failed.
-func endShared() (failed int) {
-	for _, c := range []*sharedServer{whole, passive} {
-		if err := c.end(); err != nil {
+func stopShared() (failed int) {
+	for _, c := range []*sharedServer{sharedDefault, sharedPassive} {
+		if err := c.stop(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			failed++
 		}
@@ -124,32 +124,32 @@ func endShared() (failed int) {
 
 // logBuffer is a buffer for the last log lines.
 type logBuffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
+	mu     sync.Mutex
+	buffer bytes.Buffer
 }
 
-const mostKept = 256 << 10
+const maxLogBytes = 256 << 10
 
 // Write appends to the buffer and drops half of it when it gets too large.
 func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.all.Len() > mostKept {
-		l.all.Next(mostKept / 2)
+	if l.buffer.Len() > maxLogBytes {
+		l.buffer.Next(maxLogBytes / 2)
 	}
-	return l.all.Write(p)
+	return l.buffer.Write(p)
 }
 
-func (l *logBuffer) last() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Clone(l.all.String())
+	return strings.Clone(l.buffer.String())
 }
 
 func TestMain(m *testing.M) {
 	hosts.SetDefaultParallelism(3)
 	code := m.Run()
-	if failed := endShared(); code == 0 {
+	if failed := stopShared(); code == 0 {
 		code = failed
 	}
 	os.Exit(code)

@@ -25,11 +25,11 @@ import (
 
 // cluster starts an etcd cluster of three members on the loopback interface. It retries with other
 // ports if one is no longer free.
-func cluster(t *testing.T) []string {
+func startEtcdCluster(t *testing.T) []string {
 	t.Helper()
 	const tries = 10
 	for range tries {
-		all, endpoints, err := members(t)
+		all, endpoints, err := startEtcdMembers(t)
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
 		}
@@ -53,7 +53,7 @@ func cluster(t *testing.T) []string {
 }
 
 // members starts three connected members. If one fails to start, all are stopped.
-func members(t *testing.T) (all []*embed.Etcd, endpoints []string, err error) {
+func startEtcdMembers(t *testing.T) (all []*embed.Etcd, endpoints []string, err error) {
 	t.Helper()
 	const n = 3
 	var clients, peers [n]url.URL
@@ -88,7 +88,7 @@ func members(t *testing.T) (all []*embed.Etcd, endpoints []string, err error) {
 // TestAPIWithExternalEtcd runs the suite with an etcd cluster of three members.
 func TestAPIWithExternalEtcd(t *testing.T) {
 	t.Parallel()
-	endpoints := cluster(t)
+	endpoints := startEtcdCluster(t)
 	s := Start(t, func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} })
 	runSuite(t, s)
 }
@@ -96,7 +96,7 @@ func TestAPIWithExternalEtcd(t *testing.T) {
 // TestTwoServersShareEtcd writes through one server and reads through the other.
 func TestTwoServersShareEtcd(t *testing.T) {
 	t.Parallel()
-	endpoints := cluster(t)
+	endpoints := startEtcdCluster(t)
 	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
 	one := Start(t, with)
 	// The second server gets the keys of the first, as replicas need.
@@ -123,16 +123,16 @@ func TestSecretsAreEncrypted(t *testing.T) {
 	}
 	defer client.Close()
 	for _, c := range []struct {
-		key    string
-		sealed bool
+		key       string
+		encrypted bool
 	}{{"/registry/secrets/default/hidden", true}, {"/registry/configmaps/default/plain", false}} {
 		got, err := client.Get(t.Context(), c.key)
 		if err != nil || len(got.Kvs) != 1 {
 			t.Fatalf("%s: %v, %v", c.key, got, err)
 		}
 		value := got.Kvs[0].Value
-		if bytes.Contains(value, []byte("sesame-open")) == c.sealed || bytes.HasPrefix(value,
-			[]byte("k8s:enc:secretbox:")) != c.sealed {
+		if bytes.Contains(value, []byte("sesame-open")) == c.encrypted || bytes.HasPrefix(value,
+			[]byte("k8s:enc:secretbox:")) != c.encrypted {
 			t.Errorf("%s: got stored value %.40q", c.key, value)
 		}
 	}
@@ -187,7 +187,7 @@ func TestSendInitialEvents(t *testing.T) {
 	}
 	yes := true
 	var seconds int64 = 5
-	_ = try(t, func(ctx context.Context) error {
+	_ = retryUntil(t, func(ctx context.Context) error {
 		w, err := client.CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{
 			SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 			TimeoutSeconds: &seconds,
@@ -212,7 +212,7 @@ func TestSendInitialEvents(t *testing.T) {
 // TestSecondServerTakesOver stops the leader of two servers.
 func TestSecondServerTakesOver(t *testing.T) {
 	t.Parallel()
-	endpoints := cluster(t)
+	endpoints := startEtcdCluster(t)
 	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
 	one := Start(t, with)
 	waitForOutput(t, one, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
