@@ -39,7 +39,7 @@ func TestAdmissionSetsPodDefaults(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
 	}
-	waitForResult(t, "the CA that the token volume names", func() string {
+	waitForResult(t, "the CA certificate in kube-root-ca.crt", func() string {
 		out, _ := s.TryKubectl(t, "", "get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}")
 		return fmt.Sprint(strings.Contains(out, "BEGIN CERTIFICATE"))
 	}, "true")
@@ -90,7 +90,7 @@ func TestQuotaWithConcurrentRequests(t *testing.T) {
 			return s.Kubectl(t, "get", "quota", "few", "-o", "jsonpath={.status.used."+resource+"}")
 		}
 	}
-	waitForResult(t, "a new quota is counted", used("pods"), "0")
+	waitForResult(t, "usage of a new quota", used("pods"), "0")
 	pod := func(name, cpu string) error {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "main", Image: "example/web"}}}}
@@ -121,7 +121,7 @@ func TestQuotaWithConcurrentRequests(t *testing.T) {
 	}
 	all.Wait()
 	if created.Load() != 5 || rejected.Load() != 15 {
-		t.Errorf("%d pods were created and %d rejected", created.Load(), rejected.Load())
+		t.Errorf("got %d created and %d rejected pods, want 5 and 15", created.Load(), rejected.Load())
 	}
 	waitForResult(t, "the usage", used("pods"), "5")
 	s.Kubectl(t, "delete", "pods", "--all", "--grace-period=0", "--force")
@@ -155,7 +155,7 @@ spec:
   hostNetwork: true
   containers: [{name: main, image: example/web, securityContext: {privileged: true}}]
 `
-	waitForResult(t, "a privileged pod", func() string {
+	waitForResult(t, "rejection of a privileged pod", func() string {
 		out, _ := s.TryKubectl(t, privileged, "apply", "-f", "-", "--dry-run=server")
 		return fmt.Sprint(strings.Contains(out,
 			`pods "root" is forbidden: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`) &&
@@ -167,17 +167,17 @@ spec:
 	}
 	if out, err := s.TryKubectl(t, "", "label", "namespace", s.Namespace, "pod-security.kubernetes.io/enforce=nonsense",
 		"--overwrite"); err == nil {
-		t.Errorf("unknown Pod Security level: %s", out)
+		t.Errorf("unknown Pod Security level was accepted: %s", out)
 	}
 }
 
-// TestQuotaScopeChange covers pods that enter a scope after their creation.
+// TestQuotaScopeChange updates pods so that they enter the scope of another quota.
 func TestQuotaScopeChange(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	for name, scope := range map[string]string{"runs": "NotTerminating", "ends": "Terminating"} {
 		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: %s}, spec: {scopes: [%s], hard: {pods: %d}}}`, name, scope, map[string]int{"runs": 2, "ends": 1}[name]))
-		waitForResult(t, "a new quota is counted", func() string {
+		waitForResult(t, "usage of a new quota", func() string {
 			return s.Kubectl(t, "get", "quota", name, "-o",
 				"jsonpath={.status.used.pods}")
 		}, "0")
@@ -189,20 +189,20 @@ func TestQuotaScopeChange(t *testing.T) {
 		return s.TryKubectl(t, "", "patch", "pod", pod, "-p", fmt.Sprintf(`{"spec": {"activeDeadlineSeconds": %d}}`, seconds))
 	}
 	if out, err := deadline("a", 3600); err != nil {
-		t.Errorf("quota was not exceeded: %s", out)
+		t.Errorf("update within the quota was rejected: %s", out)
 	}
 	if out, err := deadline("b", 3600); err == nil || !strings.Contains(out,
 		"exceeded quota: ends, requested: pods=1, used: pods=1, limited: pods=1") {
-		t.Errorf("quota was exceeded: %s", out)
+		t.Errorf("update beyond the quota: got %v: %s", err, out)
 	}
 	if out, err := deadline("a", 1800); err != nil {
-		t.Errorf("an earlier deadline must not count again: %s", out)
+		t.Errorf("update of a pod that is already in the scope was rejected: %s", out)
 	}
 	waitForOutput(t, s, "1 1", "get", "quota", "runs", "ends", "-o", "jsonpath={.items[*].status.used.pods}")
 }
 
-// TestLimitRangeAppliesImmediately covers new pods and claims. A claim that already exists can be
-// deleted.
+// TestLimitRangeAppliesImmediately creates pods and claims immediately after a LimitRange. Claims that
+// exceed the LimitRange and already exist can be deleted.
 func TestLimitRangeAppliesImmediately(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -227,7 +227,7 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 	if err := claim("early", "10Gi"); err != nil {
 		t.Fatal(err)
 	}
-	for round := range 5 { // the LimitRange may be newer than the caches
+	for round := range 5 { // repeated, because the LimitRange is newer than the caches
 		name := fmt.Sprint("r", round)
 		amount := func(s string) corev1.ResourceList {
 			return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s)}
@@ -250,7 +250,7 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 		if has.Requests.Cpu().String() != "100m" || has.Limits.Cpu().String() != "300m" ||
 			p.Annotations["kubernetes.io/limit-ranger"] != "LimitRanger plugin set: cpu request for container main; cpu "+
 				"limit for container main" {
-			t.Errorf("after creation of the LimitRange, got %v, %v", has, p.Annotations)
+			t.Errorf("new pod: got resources %v, annotations %v", has, p.Annotations)
 		}
 		if round < 4 {
 			s.Kubectl(t, "delete", "limitrange", name)
@@ -264,15 +264,15 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 			"maximum cpu usage per Container is 2, but limit is 3"},
 		{claim("big", "6Gi"), "maximum storage usage per PersistentVolumeClaim is 5Gi, but request is 6Gi"},
 		{claim("small", "500Mi"), "minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 500Mi"},
-		{claim("right", "2Gi"), "<nil>"},
+		{claim("valid", "2Gi"), "<nil>"},
 	} {
 		if got := fmt.Sprint(row.err); !strings.Contains(got, row.want) {
 			t.Errorf("got  %s\nwant %s", got, row.want)
 		}
 	}
 	// A claim created before the LimitRange that exceeds it can still be deleted.
-	s.Kubectl(t, "delete", "pvc", "early", "right", "--wait=false")
-	for _, name := range []string{"early", "right"} {
+	s.Kubectl(t, "delete", "pvc", "early", "valid", "--wait=false")
+	for _, name := range []string{"early", "valid"} {
 		s.Kubectl(t, "patch", "pvc", name, "-p", `{"metadata": {"finalizers": null}}`)
 	}
 	waitForOutput(t, s, "", "get", "pvc", "-o", "name")

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// suite is the API contract that clients rely on, independent of the storage. Each case has its own
+// suite tests the API contract that clients rely on. It runs with each storage. Each case has its own
 // namespace.
 var suite = []struct {
 	name string
@@ -55,6 +55,7 @@ var suite = []struct {
 	{"large requests are rejected", testRequestTooLarge},
 }
 
+// runSuite runs all cases of suite.
 func runSuite(t *testing.T, s *Server) {
 	for i, c := range suite {
 		t.Run(c.name, func(t *testing.T) {
@@ -76,6 +77,7 @@ func TestAPI(t *testing.T) {
 	runSuite(t, Shared(t))
 }
 
+// configMap returns a ConfigMap with the keys and values in data.
 func configMap(name string, data ...string) *corev1.ConfigMap {
 	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{}}
 	for i := 0; i < len(data); i += 2 {
@@ -99,7 +101,7 @@ func testGenerateName(t *testing.T, s *Server, namespace string) {
 	got := createConfigMap(t, s, namespace, c)
 	if !strings.HasPrefix(got.Name, "made-") || len(got.Name) != len("made-")+5 || got.UID == "" ||
 		got.CreationTimestamp.IsZero() {
-		t.Errorf("created %q, UID %q, at %v", got.Name, got.UID, got.CreationTimestamp)
+		t.Errorf("got name %q, UID %q, creation time %v", got.Name, got.UID, got.CreationTimestamp)
 	}
 }
 
@@ -114,11 +116,11 @@ func testUpdateConflict(t *testing.T, s *Server, namespace string) {
 	_, err := maps.Update(t.Context(), first, metav1.UpdateOptions{})
 	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(),
 		"please apply your changes to the latest version and try again") {
-		t.Errorf("second write: got %v", err)
+		t.Errorf("update with an old resource version: got %v, want Conflict", err)
 	}
 	_, err = maps.Create(t.Context(), configMap("one"), metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
-		t.Errorf("second create: %v", err)
+		t.Errorf("second create: got %v, want AlreadyExists", err)
 	}
 }
 
@@ -143,7 +145,7 @@ func testPatchTypes(t *testing.T, s *Server, namespace string) {
 	}
 	text, _ := json.Marshal(got.Data)
 	if string(text) != `{"a":"2","c":"1","d":"1"}` || got.Labels["x"] != "y" {
-		t.Errorf("after all patches: %s, labels %v", text, got.Labels)
+		t.Errorf("after all patches: got data %s, labels %v", text, got.Labels)
 	}
 }
 
@@ -167,14 +169,14 @@ func testStatusSubresource(t *testing.T, s *Server, namespace string) {
 		t.Fatal(err)
 	}
 	if d.Status.Replicas != 0 || d.Generation != 1 {
-		t.Errorf("created with %d replicas in the status, generation %d", d.Status.Replicas, d.Generation)
+		t.Errorf("after create: got %d replicas in the status, generation %d", d.Status.Replicas, d.Generation)
 	}
 	d.Status.Replicas, d.Spec.MinReadySeconds = 3, 9
 	if d, err = all.UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if d.Status.Replicas != 3 || d.Spec.MinReadySeconds != 0 || d.Generation != 1 {
-		t.Errorf("after a status update: %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas,
+		t.Errorf("after a status update: got %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas,
 			d.Spec.MinReadySeconds, d.Generation)
 	}
 	d.Status.Replicas, d.Spec.MinReadySeconds = 5, 9
@@ -182,7 +184,7 @@ func testStatusSubresource(t *testing.T, s *Server, namespace string) {
 		t.Fatal(err)
 	}
 	if d.Status.Replicas != 3 || d.Spec.MinReadySeconds != 9 || d.Generation != 2 {
-		t.Errorf("after a spec update: %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas,
+		t.Errorf("after a spec update: got %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas,
 			d.Spec.MinReadySeconds, d.Generation)
 	}
 }
@@ -207,12 +209,12 @@ func testScale(t *testing.T, s *Server, namespace string) {
 	got.Spec.Replicas = -1
 	if _, err := all.UpdateScale(t.Context(), "d", got, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) ||
 		!strings.Contains(err.Error(), "spec.replicas") {
-		t.Errorf("negative scale: %v", err)
+		t.Errorf("negative scale: got %v, want Invalid", err)
 	}
 }
 
-// puts updates objects without a resourceVersion. For some kinds, this creates a missing object or
-// unconditionally replaces an existing one.
+// testPut updates objects without a resourceVersion. Depending on the kind, a PUT creates a missing
+// object and replaces an existing one unconditionally.
 func testPut(t *testing.T, s *Server, namespace string) {
 	for _, r := range []struct {
 		group, resource, kind, rest string
@@ -247,7 +249,7 @@ func testPut(t *testing.T, s *Server, namespace string) {
 		rest := s.Client.CoreV1().RESTClient()
 		put := func() error { return rest.Put().AbsPath(path, name).Body(body).Do(t.Context()).Error() }
 		if err := put(); r.creates && err != nil || !r.creates && !apierrors.IsNotFound(err) {
-			t.Errorf("%s: PUT of a missing object: %v, want creation: %v", r.resource, err, r.creates)
+			t.Errorf("%s: PUT of a missing object: got %v, want creation: %v", r.resource, err, r.creates)
 		}
 		if !r.creates {
 			if err := rest.Post().AbsPath(path).Body(body).Do(t.Context()).Error(); err != nil {
@@ -257,12 +259,12 @@ func testPut(t *testing.T, s *Server, namespace string) {
 		err := put()
 		if required := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "metadata.resourceVersion"); r.replaces &&
 			err != nil || !r.replaces && !required {
-			t.Errorf("%s: PUT of an existing object: %v, want replacement: %v", r.resource, err, r.replaces)
+			t.Errorf("%s: PUT of an existing object: got %v, want replacement: %v", r.resource, err, r.replaces)
 		}
 	}
 }
 
-// generations makes changes that increment the generation, and some that do not.
+// testGeneration makes changes that increment the generation and changes that do not.
 func testGeneration(t *testing.T, s *Server, namespace string) {
 	s.Apply(t, strings.ReplaceAll(`
 {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "g", "namespace": "NS"}, "spec": {"selector": {"matchLabels": {"app": "g"}},
@@ -292,8 +294,9 @@ func testGeneration(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-// requestConditions adds conditions to certificate signing requests. Approval accepts any type,
-// status any but decisions. Omitted times are filled in.
+// testCSRConditions adds conditions to a certificate signing request. The approval subresource accepts
+// all condition types, the status subresource all except Approved and Denied. The server sets omitted
+// times.
 func testCSRConditions(t *testing.T, s *Server, namespace string) {
 	name := namespace + "-request" // requests are cluster-scoped
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -301,14 +304,14 @@ func testCSRConditions(t *testing.T, s *Server, namespace string) {
 		t.Fatal(err)
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
-		CommonName: "somebody"}}, key)
+		CommonName: "someone"}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	requests := s.Client.CertificatesV1().CertificateSigningRequests()
 	if _, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{
 		Name: name}, Spec: certificatesv1.CertificateSigningRequestSpec{
-		Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: "example.com/nobody",
+		Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: "example.com/signer",
 		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -334,7 +337,7 @@ func testCSRConditions(t *testing.T, s *Server, namespace string) {
 		got, err := requests.Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, c.subresource)
 		if c.wantErr != "" {
 			if err == nil || !strings.Contains(err.Error(), c.wantErr) {
-				t.Errorf("%s %s: %v, want %q", c.subresource, c.conditions, err, c.wantErr)
+				t.Errorf("%s %s: got %v, want %q", c.subresource, c.conditions, err, c.wantErr)
 			}
 			continue
 		}
@@ -343,19 +346,20 @@ func testCSRConditions(t *testing.T, s *Server, namespace string) {
 			continue
 		}
 		for _, condition := range got.Status.Conditions {
-			if condition.LastUpdateTime.IsZero() || condition.LastTransitionTime.IsZero() || condition.Type == certificatesv1.CertificateApproved &&
-				condition.Reason != "Known" {
-				t.Errorf("%s %s: %+v", c.subresource, c.conditions, condition)
+			if condition.LastUpdateTime.IsZero() || condition.LastTransitionTime.IsZero() ||
+				condition.Type == certificatesv1.CertificateApproved && condition.Reason != "Known" {
+				t.Errorf("%s %s: got condition %+v", c.subresource, c.conditions, condition)
 			}
 		}
 		if got.Annotations["by"] != c.subresource || len(got.Status.Conditions) != strings.Count(c.conditions, "type") {
-			t.Errorf("%s %s: %v %+v", c.subresource, c.conditions, got.Annotations, got.Status)
+			t.Errorf("%s %s: got annotations %v, status %+v", c.subresource, c.conditions, got.Annotations, got.Status)
 		}
 	}
 }
 
-// scaleOwns applies a replica count with one field manager and scales with another. The next apply
-// reports a conflict, and the first manager can give up the field without changing it.
+// testScaleFieldManager applies a replica count with one field manager and scales with another. The
+// next apply of the first manager has a conflict. The first manager can remove the field from its
+// configuration without a change of the replica count.
 func testScaleFieldManager(t *testing.T, s *Server, namespace string) {
 	for _, r := range []struct{ kind, version, selector string }{
 		{"Deployment", "apps/v1", "{matchLabels: {app: owned}}"},
@@ -429,17 +433,17 @@ func testPagination(t *testing.T, s *Server, namespace string) {
 	}
 }
 
-// next returns the next event of a watch, without bookmarks.
+// nextEvent returns the next event of a watch. The test fails if there is none within one minute.
 func nextEvent(t *testing.T, w watch.Interface) watch.Event {
 	t.Helper()
 	select {
 	case e, ok := <-w.ResultChan():
 		if !ok {
-			t.Fatal("the watch has ended")
+			t.Fatal("watch channel was closed")
 		}
 		return e
 	case <-time.After(time.Minute):
-		t.Fatal("no event")
+		t.Fatal("no watch event within one minute")
 	}
 	return watch.Event{}
 }
@@ -457,7 +461,7 @@ func testWatchList(t *testing.T, s *Server, namespace string) {
 		SendInitialEvents: &yes, AllowWatchBookmarks: true, FieldSelector: "metadata.name=here",
 		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	}
-	for kind, begin := range map[string]func() (watch.Interface, error){
+	for kind, start := range map[string]func() (watch.Interface, error){
 		"configmaps": func() (watch.Interface, error) {
 			return s.Client.CoreV1().ConfigMaps(namespace).Watch(t.Context(), options)
 		},
@@ -465,18 +469,18 @@ func testWatchList(t *testing.T, s *Server, namespace string) {
 			return s.Client.CoreV1().ResourceQuotas(namespace).Watch(t.Context(), options)
 		},
 	} {
-		w, err := begin()
+		w, err := start()
 		if err != nil {
 			t.Fatalf("%s: %v", kind, err)
 		}
 		defer w.Stop()
 		if e := nextEvent(t, w); e.Type != watch.Added {
-			t.Errorf("%s: got first event %v", kind, e)
+			t.Errorf("%s: first event: got %v, want ADDED", kind, e)
 		}
 		e := nextEvent(t, w)
 		m, ok := e.Object.(metav1.Object)
 		if e.Type != watch.Bookmark || !ok || m.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
-			t.Errorf("%s: got second event %v", kind, e)
+			t.Errorf("%s: second event: got %v, want a bookmark for the end of the initial events", kind, e)
 		}
 	}
 }
@@ -505,7 +509,7 @@ func testWatchResume(t *testing.T, s *Server, namespace string) {
 	err = s.Client.CoreV1().RESTClient().Get().Namespace(namespace).Resource("configmaps").MaxRetries(0).
 		Param("resourceVersion", "1000000000").Param("resourceVersionMatch", "NotOlderThan").Do(t.Context()).Error()
 	if !apierrors.IsTimeout(err) && !apierrors.IsGone(err) {
-		t.Errorf("future resource version: %v", err)
+		t.Errorf("future resource version: got %v, want Timeout or Gone", err)
 	}
 }
 
@@ -540,24 +544,24 @@ func testSelectors(t *testing.T, s *Server, namespace string) {
 	}
 	_, err := s.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nonsense=1"})
 	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "spec.nonsense") {
-		t.Errorf("unsupported field selector: %v", err)
+		t.Errorf("unsupported field selector: got %v, want BadRequest", err)
 	}
 }
 
 func testDeleteCollection(t *testing.T, s *Server, namespace string) {
 	for _, name := range []string{"a", "b", "c"} {
 		c := configMap(name)
-		c.Labels = map[string]string{"gone": map[bool]string{true: "yes", false: "no"}[name != "b"]}
+		c.Labels = map[string]string{"delete": map[bool]string{true: "yes", false: "no"}[name != "b"]}
 		createConfigMap(t, s, namespace, c)
 	}
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
 	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{},
-		metav1.ListOptions{LabelSelector: "gone=yes"}); err != nil {
+		metav1.ListOptions{LabelSelector: "delete=yes"}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: "gone"})
+	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: "delete"})
 	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "b" {
-		t.Errorf("objects left: %v, %v", list, err)
+		t.Errorf("after deletecollection: got %v, want b, %v", list, err)
 	}
 }
 
@@ -571,14 +575,14 @@ func testFinalizers(t *testing.T, s *Server, namespace string) {
 	}
 	got, err := maps.Get(t.Context(), "held", metav1.GetOptions{})
 	if err != nil || got.DeletionTimestamp == nil {
-		t.Fatalf("after delete: %v, %v", got, err)
+		t.Fatalf("object with a finalizer after delete: got %v, %v", got, err)
 	}
 	got.Finalizers = nil
 	if _, err := maps.Update(t.Context(), got, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := maps.Get(t.Context(), "held", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("without its finalizer: %v", err)
+		t.Errorf("object without its finalizer: got %v, want NotFound", err)
 	}
 }
 
@@ -588,7 +592,7 @@ func testPreconditions(t *testing.T, s *Server, namespace string) {
 	other := types.UID("other")
 	err := maps.Delete(t.Context(), "one", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}})
 	if !apierrors.IsConflict(err) {
-		t.Errorf("delete with another UID: %v", err)
+		t.Errorf("delete with another UID: got %v, want Conflict", err)
 	}
 	if err := maps.Delete(t.Context(), "one", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
 		UID: &c.UID}}); err != nil {
@@ -598,7 +602,7 @@ func testPreconditions(t *testing.T, s *Server, namespace string) {
 
 func testEvents(t *testing.T, s *Server, namespace string) {
 	old := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "it runs", Type: "Normal", Count: 3,
+		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "container started", Type: "Normal", Count: 3,
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, Source: corev1.EventSource{
 			Component: "berth", Host: "n"},
 	}
@@ -609,13 +613,13 @@ func testEvents(t *testing.T, s *Server, namespace string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if converted.Note != "it runs" || converted.Regarding.Name != "p" || converted.DeprecatedSource.Host != "n" ||
-		converted.DeprecatedCount != 3 {
-		t.Errorf("seen through events.k8s.io: %+v", converted)
+	if converted.Note != "container started" || converted.Regarding.Name != "p" ||
+		converted.DeprecatedSource.Host != "n" || converted.DeprecatedCount != 3 {
+		t.Errorf("event of v1 read through events.k8s.io: got %+v", converted)
 	}
 	fresh := &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "new"}, Reason: "Ended", Note: "it is over", Type: "Normal",
-		EventTime: metav1.NowMicro(), Action: "End",
+		ObjectMeta: metav1.ObjectMeta{Name: "new"}, Reason: "Exited", Note: "container exited", Type: "Normal",
+		EventTime: metav1.NowMicro(), Action: "Exit",
 		Regarding:           corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"},
 		ReportingController: "example.com/berth", ReportingInstance: "n",
 	}
@@ -623,15 +627,15 @@ func testEvents(t *testing.T, s *Server, namespace string) {
 		t.Fatal(err)
 	}
 	list, err := s.Client.CoreV1().Events(namespace).List(t.Context(),
-		metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Ended"})
-	if err != nil || len(list.Items) != 1 || list.Items[0].Message != "it is over" ||
+		metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Exited"})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Message != "container exited" ||
 		list.Items[0].ReportingController != "example.com/berth" {
-		t.Errorf("seen through v1: %+v, %v", list, err)
+		t.Errorf("event of events.k8s.io read through v1: got %+v, %v", list, err)
 	}
 	regarding, err := s.Client.EventsV1().Events(namespace).List(t.Context(),
 		metav1.ListOptions{FieldSelector: "regarding.name=p"})
 	if err != nil || len(regarding.Items) != 2 {
-		t.Errorf("events of the pod: %+v, %v", regarding, err)
+		t.Errorf("events of the pod: got %+v, want two, %v", regarding, err)
 	}
 }
 
@@ -650,12 +654,12 @@ func testPartialMetadata(t *testing.T, s *Server, namespace string) {
 
 func testDryRun(t *testing.T, s *Server, namespace string) {
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
-	if _, err := maps.Create(t.Context(), configMap("ghost"), metav1.CreateOptions{DryRun: []string{
+	if _, err := maps.Create(t.Context(), configMap("dry-run"), metav1.CreateOptions{DryRun: []string{
 		metav1.DryRunAll}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := maps.Get(t.Context(), "ghost", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("after a dry run: %v", err)
+	if _, err := maps.Get(t.Context(), "dry-run", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after a dry run: got %v, want NotFound", err)
 	}
 }
 
@@ -663,11 +667,11 @@ func testStrictValidation(t *testing.T, s *Server, namespace string) {
 	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd, namespace: " + namespace + "}\ndatta: {a: b}\n"
 	out, err := s.TryKubectl(t, text, "create", "-f", "-")
 	if err == nil || !strings.Contains(out, `unknown field "datta"`) {
-		t.Errorf("kubectl: got %q, %v", out, err)
+		t.Errorf("kubectl create: got %q, %v", out, err)
 	}
 	out, err = s.TryKubectl(t, text, "create", "--validate=warn", "-f", "-")
 	if err != nil || !strings.Contains(out, `Warning: unknown field "datta"`) {
-		t.Errorf("with warnings only, kubectl: got %q, %v", out, err)
+		t.Errorf("kubectl create --validate=warn: got %q, %v", out, err)
 	}
 }
 
@@ -679,18 +683,18 @@ func testServerSideApply(t *testing.T, s *Server, namespace string) {
 	s.Apply(t, manifest("1"), "--server-side", "--field-manager=first")
 	out, err := s.TryKubectl(t, manifest("2"), "apply", "--server-side", "--field-manager=second", "-f", "-")
 	if err == nil || !strings.Contains(out, `conflict with "first": .data.a`) {
-		t.Errorf("second manager: got %q, %v", out, err)
+		t.Errorf("apply by another field manager: got %q, %v", out, err)
 	}
 	s.Apply(t, manifest("2"), "--server-side", "--field-manager=second", "--force-conflicts")
 	got, err := s.Client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "owned", metav1.GetOptions{})
 	if err != nil || got.Data["a"] != "2" {
-		t.Errorf("after force: %v, %v", got, err)
+		t.Errorf("after --force-conflicts: got %v, %v", got, err)
 	}
 	if !slices.ContainsFunc(got.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == "second" &&
 			f.Operation == "Apply"
 	}) {
-		t.Errorf("got owners %v", got.ManagedFields)
+		t.Errorf("got managed fields %v", got.ManagedFields)
 	}
 }
 
@@ -698,6 +702,6 @@ func testRequestTooLarge(t *testing.T, s *Server, namespace string) {
 	_, err := s.Client.CoreV1().ConfigMaps(namespace).Create(context.WithoutCancel(t.Context()), configMap("big", "a",
 		strings.Repeat("x", 4<<20)), metav1.CreateOptions{})
 	if !apierrors.IsRequestEntityTooLargeError(err) {
-		t.Errorf("4 MiB: %v", err)
+		t.Errorf("create of 4 MiB: got %v, want RequestEntityTooLarge", err)
 	}
 }

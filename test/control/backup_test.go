@@ -63,8 +63,8 @@ func writeConfigMaps(t *testing.T, client kubernetes.Interface) (acknowledged *a
 }
 
 // TestBackupAndRestore backs up a server under load, deletes it, and restores it at the same
-// address. All writes acknowledged before the backup must be there without a gap, including secrets
-// and certificates, and a client that was watching the whole time must see them.
+// address. All writes acknowledged before the backup are restored without a gap, including secrets and
+// certificates. A client that watches across the restore observes the restored state.
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	p := Launch(t)
@@ -86,14 +86,16 @@ func TestBackupAndRestore(t *testing.T) {
 	before := acknowledged.Load()
 	path := createBackup(t, p.DataDir)
 	during := acknowledged.Load()
-	for acknowledged.Load() < during+20 { // lost writes
+	for acknowledged.Load() < during+20 { // these writes are lost
 		if err := pause(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 	all := stop()
 	watcher := follow(t, resourceClient(dynamicClient(t, p), writtenKinds[0]))
-	waitForResultWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watcher.size() >= int(all)) }, "true")
+	waitForResultWithin(t, time.Minute, "follower has all objects", func() string {
+		return fmt.Sprint(watcher.size() >= int(all))
+	}, "true")
 	if out, err := runControl(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
 		"in use by another berth-control") {
 		t.Errorf("restore over a running server: %v\n%s", err, out)
@@ -118,7 +120,7 @@ func TestBackupAndRestore(t *testing.T) {
 	// The previous client still works, because the CA is the same.
 	got, err := client.CoreV1().Secrets("default").Get(ctx, "word", metav1.GetOptions{})
 	if err != nil || string(got.Data["a"]) != "sesame" {
-		t.Errorf("secret: %v, %v", got, err)
+		t.Errorf("got secret %v, %v", got, err)
 	}
 	list, err := client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -133,23 +135,24 @@ func TestBackupAndRestore(t *testing.T) {
 		n++
 	}
 	if n < before || n > during+1 || n >= all {
-		t.Errorf("%d restored without a gap, %d acknowledged before the backup, %d at its end, %d in total", n, before,
-			during, all)
+		t.Errorf("got %d restored writes without a gap; acknowledged: %d before the backup, %d at its end, %d in total",
+			n, before, during, all)
 	}
-	waitForResultWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watcher.size() == len(list.Items)) },
-		"true")
-	t.Logf("%d of %d writes are there, the watching client listed %d times", n, all, watcher.listed)
+	waitForResultWithin(t, time.Minute, "follower has the restored objects", func() string {
+		return fmt.Sprint(watcher.size() == len(list.Items))
+	}, "true")
+	t.Logf("%d of %d writes restored, follower listed %d times", n, all, watcher.listed)
 }
 
-// size returns the number of objects that the follower sees.
+// size returns the number of objects in the copy of the follower.
 func (f *follower) size() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.values)
 }
 
-// TestBackupOfStoppedServer also covers the configuration file and an encryption key file in
-// another directory.
+// TestBackupOfStoppedServer backs up a stopped server with a configuration file and an encryption key
+// file in another directory.
 func TestBackupOfStoppedServer(t *testing.T) {
 	t.Parallel()
 	dir, etc := t.TempDir(), t.TempDir()
@@ -166,7 +169,7 @@ func TestBackupOfStoppedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "backup.zip")
-	if err := os.WriteFile(path, []byte("an older one"), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte("an older backup"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := runControl(t, "backup", path, "--config", file); err != nil {
@@ -193,8 +196,8 @@ func TestBackupOfStoppedServer(t *testing.T) {
 	}
 }
 
-// TestInvalidBackupIsRejected also checks that the data directory is not changed, and that
-// unsupported servers are not backed up.
+// TestInvalidBackupIsRejected restores invalid backups and checks that the data directory is not
+// changed. It also checks the errors of backups that are not possible.
 func TestInvalidBackupIsRejected(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -226,7 +229,7 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 			"it contains \"pki/../../x\""},
 		"storeless": {func(p string) error { return rewriteBackup(good, p, map[string]string{"store.snapshot": "x"}) },
 			"damaged"},
-		"nothere":    {func(string) error { return nil }, "no such file"},
+		"missing":    {func(string) error { return nil }, "no such file"},
 		"empty file": {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "not a berth-control backup"},
 	} {
 		path, dir := filepath.Join(at, name), filepath.Join(at, name+".dir")
@@ -234,11 +237,11 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 			t.Fatal(err)
 		}
 		if out, err := runControl(t, "restore", path, "--data-dir", dir); err == nil || !strings.Contains(out, c.want) {
-			t.Errorf("%s: %v\n%s", name, err, out)
+			t.Errorf("restore %s: got %v, want %q\n%s", name, err, c.want, out)
 		}
 		for _, left := range []string{"etcd", "pki", "restoring"} {
 			if _, err := os.Stat(filepath.Join(dir, left)); err == nil {
-				t.Errorf("%s: still has %s", name, left)
+				t.Errorf("restore %s: created %s", name, left)
 			}
 		}
 	}
@@ -250,12 +253,12 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 	c.Etcd = storage.ClientConfig{Endpoints: []string{"http://10.0.0.1:2379"}}
 	if err := control.Backup(t.Context(), c, "", filepath.Join(at, "x")); err == nil || !strings.Contains(err.Error(),
 		"etcdctl snapshot save") {
-		t.Errorf("external etcd: %v", err)
+		t.Errorf("backup of external etcd: got %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(at, ".x-*")); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("backup left temporary files: %q", left)
 	}
-	// A restore interrupted by a power failure.
+	// A restore that was interrupted by a power failure.
 	broken := t.TempDir()
 	if err := os.Mkdir(filepath.Join(broken, "restoring"), 0o700); err != nil {
 		t.Fatal(err)
@@ -263,7 +266,7 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 	c = control.Default()
 	c.DataDir, c.Listen = broken, "127.0.0.1:0"
 	if _, err := control.New(t.Context(), c); err == nil || !strings.Contains(err.Error(), "restore again") {
-		t.Errorf("server with an incomplete restore: %v", err)
+		t.Errorf("start after an incomplete restore: got %v", err)
 	}
 }
 
@@ -287,7 +290,8 @@ func archive(path string, files map[string]string) error {
 	return z.Close()
 }
 
-// rewriteBackup copies a backup with changed, removed (empty) and added files.
+// rewriteBackup copies a backup. change maps names of changed or added files to their content. A file
+// with empty content is removed.
 func rewriteBackup(from, to string, change map[string]string) error {
 	r, err := zip.OpenReader(from)
 	if err != nil {
@@ -330,7 +334,7 @@ func rewriteBackup(from, to string, change map[string]string) error {
 	return z.Close()
 }
 
-// TestBackupContents checks the metadata in the backup.
+// TestBackupContents checks the metadata in a backup, and that it contains no temporary or lock files.
 func TestBackupContents(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -349,13 +353,13 @@ func TestBackupContents(t *testing.T) {
 		Format int
 		Made   time.Time
 	}
-	if err := json.NewDecoder(f).Decode(&metadata); err != nil || metadata.Kind != "berth-control backup" || metadata.Format != 1 ||
-		time.Since(metadata.Made) > time.Hour {
-		t.Errorf("%+v, %v", metadata, err)
+	if err := json.NewDecoder(f).Decode(&metadata); err != nil || metadata.Kind != "berth-control backup" ||
+		metadata.Format != 1 || time.Since(metadata.Made) > time.Hour {
+		t.Errorf("got metadata %+v, %v", metadata, err)
 	}
 	for _, f := range z.File {
 		if strings.HasPrefix(f.Name, "pki/.") || strings.Contains(f.Name, "lock") {
-			t.Errorf("got %s", f.Name)
+			t.Errorf("backup contains %s", f.Name)
 		}
 	}
 }

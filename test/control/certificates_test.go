@@ -28,28 +28,28 @@ import (
 	"berth/control/pki"
 )
 
-// TestServerCertificateRotation: a server whose certificates are valid for seconds replaces them
-// before they expire, including the one in the administrator's kubeconfig.
+// TestServerCertificateRotation uses certificates that are valid for 30 s. The server replaces them
+// before they expire, including the client certificate in the administrator's kubeconfig.
 func TestServerCertificateRotation(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.OwnCertificateDuration = 30 * time.Second })
 	first := s.servingCertificate(t)
 	if life := first.NotAfter.Sub(first.NotBefore); life > 40*time.Second {
-		t.Fatalf("got certificate valid for %s", life)
+		t.Fatalf("got certificate lifetime %s, want at most 40s", life)
 	}
 	admin := s.Config.CertData
-	waitForResultWithin(t, 2*time.Minute, "what is shown when the first has expired", func() string {
+	waitForResultWithin(t, 2*time.Minute, "new serving certificate after expiry of the first", func() string {
 		now := s.servingCertificate(t)
 		return fmt.Sprint(time.Now().After(first.NotAfter) && now.SerialNumber.Cmp(first.SerialNumber) != 0)
 	}, "true")
-	// replaced a little later
-	waitForResultWithin(t, 2*time.Minute, "what the administrator's first certificate is answered in the end", func() string {
+	// The client certificate expires a little later than the serving certificate.
+	waitForResultWithin(t, 2*time.Minute, "status for the administrator's first certificate", func() string {
 		return fmt.Sprint(statusCode(t, s.clientWith(t, func(c *restclient.Config) {
 			c.CertData, c.KeyData = admin,
 				s.Config.KeyData
 		})))
 	}, "401")
-	waitForResult(t, "the administrator's new certificate", func() string {
+	waitForResult(t, "request with the administrator's new certificate", func() string {
 		c, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
 		if err != nil {
 			return err.Error()
@@ -63,7 +63,7 @@ func TestServerCertificateRotation(t *testing.T) {
 	}, "<nil>")
 }
 
-// shown returns the current serving certificate. The test fails if it is not valid now.
+// servingCertificate returns the current serving certificate. The test fails if it is not valid now.
 func (s *Server) servingCertificate(t *testing.T) *x509.Certificate {
 	t.Helper()
 	u, err := url.Parse(s.Config.Host)
@@ -79,8 +79,8 @@ func (s *Server) servingCertificate(t *testing.T) *x509.Certificate {
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// TestReturningNodeRenewsCertificate checks what a node can and cannot do with an expired
-// certificate.
+// TestReturningNodeRenewsCertificate checks that a node with an expired certificate can only request a
+// new client certificate.
 func TestReturningNodeRenewsCertificate(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -99,7 +99,7 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 		"secrets":      errorOf(x.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})),
 	} {
 		if !apierrors.IsForbidden(err) {
-			t.Errorf("reads %s: %v, want Forbidden", what, err)
+			t.Errorf("node reads %s: got %v, want Forbidden", what, err)
 		}
 	}
 	outcome := func(c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) func() string {
@@ -119,17 +119,19 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 	const client, serving = certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName
 	otherNode := outcome(x, "y", client, certificatesv1.UsageClientAuth)
 	servingRequest := outcome(x, "x", serving, certificatesv1.UsageServerAuth)
-	waitForResult(t, "its request", outcome(x, "x", client, certificatesv1.UsageClientAuth),
+	waitForResult(t, "renewal of the client certificate", outcome(x, "x", client, certificatesv1.UsageClientAuth),
 		"1 bytes Approved AutoApproved")
-	for what, f := range map[string]func() string{"another node's name": otherNode, "a serving certificate": servingRequest} {
-		if got := f(); got != "0 bytes" { // created before the request that is already approved
-			t.Errorf("%s: %s", what, got)
+	for what, f := range map[string]func() string{
+		"another node's name": otherNode, "a serving certificate": servingRequest,
+	} {
+		if got := f(); got != "0 bytes" { // the request is older than the approved one
+			t.Errorf("request for %s: got %s, want 0 bytes", what, got)
 		}
 	}
 	if err := s.Client.CoreV1().Nodes().Delete(ctx, "x", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	waitForResult(t, "the request of a node that was removed", func() string {
+	waitForResult(t, "request of a deleted node", func() string {
 		return outcome(x, "x", client, certificatesv1.UsageClientAuth)()
 	}, "0 bytes Denied NodeRemoved")
 
@@ -147,8 +149,8 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 		"for servers only": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "system:node:y",
 			Groups: []string{"system:nodes"}, Duration: -time.Hour, ExtKeyUsages: []x509.ExtKeyUsage{
 				x509.ExtKeyUsageServerAuth}}),
-		"of another user": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"},
-			Duration: -time.Hour}),
+		"of another user": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "y",
+			Groups: []string{"system:nodes"}, Duration: -time.Hour}),
 	} {
 		if code := statusCode(t, c); code != 401 {
 			t.Errorf("expired certificate %s: got status %d, want 401", what, code)
@@ -156,8 +158,8 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 	}
 }
 
-// TestNodeApprovalIsPolicy: without subjects in the binding, requests stay pending. With the
-// subjects added again, pending requests are approved too.
+// TestNodeApprovalIsPolicy removes the subjects of the role bindings for automatic approval: requests
+// stay pending. After the subjects are added again, pending requests are approved.
 func TestNodeApprovalIsPolicy(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -172,7 +174,7 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 	createCSR := func(c kubernetes.Interface, name string) func() string {
 		t.Helper()
 		var r *certificatesv1.CertificateSigningRequest
-		waitForResult(t, "the right to ask", func() string {
+		waitForResult(t, "creation of a certificate signing request", func() string {
 			var err error
 			r, err = c.CertificatesV1().CertificateSigningRequests().Create(ctx, requestOf(t, key, signer, name, "system:nodes"),
 				metav1.CreateOptions{})
@@ -200,43 +202,48 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 			return fmt.Sprint(review.Status.Allowed)
 		}
 	}
-	waitForResult(t, "a new node", createCSR(joining, "system:node:new"), "Approved")
-	waitForResult(t, "node renewal", createCSR(node, "system:node:x"), "Approved")
+	waitForResult(t, "request of a new node", createCSR(joining, "system:node:new"), "Approved")
+	waitForResult(t, "renewal by a node", createCSR(node, "system:node:x"), "Approved")
 
 	patch(join, "null")
-	waitForResult(t, "the right is gone", isAllowed("nodeclient", "joining", authz.NodeBootstrapGroup), "false")
+	waitForResult(t, "permission of new nodes", isAllowed("nodeclient", "joining", authz.NodeBootstrapGroup), "false")
 	pending := createCSR(joining, "system:node:new")
-	waitForResult(t, "node renewal", createCSR(node, "system:node:x"), "Approved")
-	if got := pending(); got != "" { // created before the request that is already approved
-		t.Errorf("new node without permission: %s", got)
+	waitForResult(t, "renewal by a node", createCSR(node, "system:node:x"), "Approved")
+	if got := pending(); got != "" { // the request is older than the approved one
+		t.Errorf("request of a new node without permission: got condition %s, want none", got)
 	}
 	patch(join, `[{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "`+authz.NodeBootstrapGroup+`"}]`)
-	waitForResult(t, "the new node that waits", pending, "Approved")
+	waitForResult(t, "pending request of a new node", pending, "Approved")
 
 	patch(rotate, "null")
-	waitForResult(t, "the right is gone", isAllowed("selfnodeclient", "system:node:x", "system:nodes"), "false")
+	waitForResult(t, "permission of nodes", isAllowed("selfnodeclient", "system:node:x", "system:nodes"), "false")
 	pending = createCSR(node, "system:node:x")
-	waitForResult(t, "a new node", createCSR(joining, "system:node:new"), "Approved")
+	waitForResult(t, "request of a new node", createCSR(joining, "system:node:new"), "Approved")
 	if got := pending(); got != "" {
-		t.Errorf("node renewal without permission: %s", got)
+		t.Errorf("renewal without permission: got condition %s, want none", got)
 	}
 }
 
-// TestReturningNodesCanBeDisabled covers a return period of zero.
+// TestReturningNodesCanBeDisabled checks that a NodeReturnPeriod of zero rejects expired certificates.
 func TestReturningNodesCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.NodeReturnPeriod = 0 })
 	if code := statusCode(t, s.clientWithExpiredCertificate(t, s.Authority, "x", time.Minute)); code != 401 {
-		t.Errorf("%d, want 401", code)
+		t.Errorf("expired node certificate: got status %d, want 401", code)
 	}
 }
 
-// expired returns a client with a node certificate that expired the given time ago.
-func (s *Server) clientWithExpiredCertificate(t *testing.T, authority *pki.Authority, node string, ago time.Duration) kubernetes.Interface {
-	return s.clientWithIssuedCertificate(t, authority, pki.Subject{Name: "system:node:" + node, Groups: []string{"system:nodes"}, Duration: -ago})
+// clientWithExpiredCertificate returns a client with a node certificate that expired the given time ago.
+func (s *Server) clientWithExpiredCertificate(t *testing.T, authority *pki.Authority, node string,
+	ago time.Duration) kubernetes.Interface {
+	return s.clientWithIssuedCertificate(t, authority, pki.Subject{Name: "system:node:" + node,
+		Groups: []string{"system:nodes"}, Duration: -ago})
 }
 
-func (s *Server) clientWithIssuedCertificate(t *testing.T, authority *pki.Authority, subject pki.Subject) kubernetes.Interface {
+// clientWithIssuedCertificate returns a client with a certificate of the authority. The default usage is
+// client authentication.
+func (s *Server) clientWithIssuedCertificate(t *testing.T, authority *pki.Authority,
+	subject pki.Subject) kubernetes.Interface {
 	t.Helper()
 	if subject.ExtKeyUsages == nil {
 		subject.ExtKeyUsages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -248,7 +255,8 @@ func (s *Server) clientWithIssuedCertificate(t *testing.T, authority *pki.Author
 	return s.clientWith(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })
 }
 
-// ask creates a request for a node certificate and returns its name.
+// createNodeCSR creates a certificate signing request for a node and returns its name. The client must
+// be that of a returning node.
 func createNodeCSR(t *testing.T, c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -276,7 +284,7 @@ func createNodeCSR(t *testing.T, c kubernetes.Interface, node, signer string, us
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(r.Spec.Username, "berth.dev:returning-node:") {
-		t.Errorf("got user %s", r.Spec.Username)
+		t.Errorf("got user %s, want berth.dev:returning-node:…", r.Spec.Username)
 	}
 	return r.Name
 }

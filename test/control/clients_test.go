@@ -46,14 +46,14 @@ func TestInformersOfAllKinds(t *testing.T) {
 	defer cancel()
 	for kind, ok := range factory.WaitForCacheSync(ctx.Done()) {
 		if !ok {
-			t.Errorf("the informer of %s did not sync", kind)
+			t.Errorf("informer of %s did not sync", kind)
 		}
 	}
 	createConfigMap(t, s, s.Namespace, configMap("fresh"))
 	select {
 	case <-observed:
 	case <-ctx.Done():
-		t.Fatal("the informer does not see a new object")
+		t.Fatal("informer did not deliver an add event for the new object")
 	}
 }
 
@@ -82,7 +82,7 @@ func TestAllKindsAreServed(t *testing.T) {
 			continue
 		}
 		for _, verb := range []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"} {
-			// Deleting all namespaces at once would leave their content without a controller.
+			// As in Kubernetes, namespaces do not support deletecollection.
 			want := kind.Resource != "namespaces" || verb != "deletecollection"
 			if slices.Contains(r.Verbs, verb) != want {
 				t.Errorf("%s: verb %s: served %v, want %v", kind.Resource, verb, !want, want)
@@ -90,7 +90,7 @@ func TestAllKindsAreServed(t *testing.T) {
 		}
 		if r.Namespaced == kind.ClusterScoped || r.SingularName != kind.Singular || !slices.Equal(r.ShortNames,
 			kind.ShortNames) {
-			t.Errorf("%s is served as %+v", kind.Resource, r)
+			t.Errorf("%s: got %+v from discovery", kind.Resource, r)
 		}
 		for sub, want := range map[string]bool{"status": kind.Status, "scale": kind.Scale != nil} {
 			if _, has := found[schema.GroupResource{Group: kind.GroupVersion.Group, Resource: kind.Resource + "/" +
@@ -101,14 +101,14 @@ func TestAllKindsAreServed(t *testing.T) {
 	}
 }
 
-// TestLeaderElection stops the leader of two candidates and waits for the other to take over.
+// TestLeaderElection stops the leader of two candidates. The other one becomes the leader.
 func TestLeaderElection(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	leaders := make(chan string, 10)
 	first, stopFirst := candidate(t, s.Client, "first", leaders)
 	if got := <-leaders; got != "first" {
-		t.Fatalf("leader: %s", got)
+		t.Fatalf("got leader %s, want first", got)
 	}
 	second, stopSecond := candidate(t, s.Client, "second", leaders)
 	stopFirst()
@@ -116,20 +116,20 @@ func TestLeaderElection(t *testing.T) {
 	select {
 	case got := <-leaders:
 		if got != "second" {
-			t.Errorf("leader: %s", got)
+			t.Errorf("got leader %s, want second", got)
 		}
 	case <-time.After(time.Minute):
-		t.Error("no leader")
+		t.Error("no new leader within one minute")
 	}
 	stopSecond()
 	<-second
 }
 
-// candidate runs for leader until stop is called. done is closed after it has ended.
+// candidate takes part in a leader election until stop is called. done is closed after it has exited.
 func candidate(t *testing.T, client kubernetes.Interface, name string,
 	leaders chan<- string) (done chan struct{}, stop func()) {
 	t.Helper()
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "kube-system", "throne", client.CoreV1(),
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "kube-system", "leader-election", client.CoreV1(),
 		client.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: name})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"berth/test/hosts"
 )
 
-// program runs berth-control and returns its output.
+// runControl runs berth-control and returns its output.
 func runControl(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
@@ -36,7 +36,7 @@ func TestTokenCommands(t *testing.T) {
 		t.Fatalf("token create: %v\n%s", err, out)
 	}
 	if m[1] != "https://control.example.com:6443" || m[4] != s.Authority.Hash() {
-		t.Errorf("got command %q, hash %s", m[0], s.Authority.Hash())
+		t.Errorf("got join command %q, want CA hash %s", m[0], s.Authority.Hash())
 	}
 	// The kubeconfig must not contain a client certificate, because kubectl would prefer it.
 	open := filepath.Join(t.TempDir(), "open.kubeconfig")
@@ -49,7 +49,7 @@ func TestTokenCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	if who, err := as(); err != nil || who != "system:bootstrap:"+m[2] {
-		t.Errorf("with the token: got user %q, %v", who, err)
+		t.Errorf("with the token: got user %q, want system:bootstrap:%s, %v", who, m[2], err)
 	}
 	out, err = runControl(t, "token", "list", "--data-dir", s.DataDir)
 	if err != nil || !strings.Contains(out, m[2]) || !strings.Contains(out, "rack 7") || strings.Contains(out, m[3]) {
@@ -59,7 +59,7 @@ func TestTokenCommands(t *testing.T) {
 		t.Errorf("token delete: %v\n%s", err, out)
 	}
 	if who, err := as(); err == nil {
-		t.Errorf("with a deleted token: got %q", who)
+		t.Errorf("with a deleted token: got user %q, want an error", who)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestKubeconfigCommands(t *testing.T) {
 		}
 		if who, err := RunKubectl(t, path, "", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil ||
 			who != c.who {
-			t.Errorf("%v: one is %q, %v", c.args, who, err)
+			t.Errorf("kubeconfig %v: got user %q, want %q, %v", c.args, who, c.who, err)
 		}
 	}
 	if out, err := runControl(t, "kubeconfig", "--data-dir", t.TempDir()); err == nil || !strings.Contains(out,

@@ -23,7 +23,7 @@ import (
 	"berth/control"
 )
 
-// store returns an etcd client of the server's store.
+// etcdClient returns an etcd client of the server's store.
 func (s *Server) etcdClient(t *testing.T) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: s.EtcdClient.Endpoints(), Logger: zap.NewNop()})
@@ -34,8 +34,8 @@ func (s *Server) etcdClient(t *testing.T) *clientv3.Client {
 	return c
 }
 
-// TestStoreIsCompacted: old revisions are compacted, free space is returned to the file system, and
-// events expire.
+// TestStoreIsCompacted checks that the server compacts old revisions, that it defragments the store, and
+// that events expire.
 func TestStoreIsCompacted(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) {
@@ -45,7 +45,7 @@ func TestStoreIsCompacted(t *testing.T) {
 	events := s.Client.CoreV1().Events("default")
 	first, err := events.Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "short"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p",
-			Namespace: "default"}, Reason: "Seen",
+			Namespace: "default"}, Reason: "Observed",
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -67,17 +67,19 @@ func TestStoreIsCompacted(t *testing.T) {
 		return st.Size()
 	}
 	if n := size(); n < most {
-		t.Fatalf("the store has %d bytes after writes of %d bytes", n, most)
+		t.Fatalf("got a store of %d bytes after writes of %d bytes", n, most)
 	}
 	if _, err := store.Delete(ctx, "/ballast/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	waitForResultWithin(t, 2*time.Minute, "the file is small again", func() string { return fmt.Sprint(size() < most/2) }, "true")
+	waitForResultWithin(t, 2*time.Minute, "store is defragmented", func() string {
+		return fmt.Sprint(size() < most/2)
+	}, "true")
 	_, err = store.Get(ctx, "/ballast/0", clientv3.WithRev(revisionOf(t, first.ResourceVersion)))
 	if !errors.Is(err, rpctypes.ErrCompacted) {
-		t.Errorf("the store was not compacted: %v", err)
+		t.Errorf("read of an old revision: got %v, want ErrCompacted", err)
 	}
-	waitForResultWithin(t, 2*time.Minute, "the event", func() string {
+	waitForResultWithin(t, 2*time.Minute, "event has expired", func() string {
 		_, err := events.Get(ctx, "short", metav1.GetOptions{})
 		return fmt.Sprint(apierrors.IsNotFound(err))
 	}, "true")
@@ -88,15 +90,15 @@ func TestStoreIsCompacted(t *testing.T) {
 		err = apierrors.FromObject(e.Object)
 	}
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		t.Errorf("watch from a compacted revision: %v", err)
+		t.Errorf("watch from a compacted revision: got %v, want Expired or Gone", err)
 	}
 	if _, err := s.Client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{}); err != nil {
-		t.Errorf("status left: %v", err)
+		t.Errorf("object written before the compaction: %v", err)
 	}
 }
 
-// TestWatchProgressOfUncachedKinds checks bookmarks. A watch that does not request bookmarks gets
-// changes only.
+// TestWatchProgressOfUncachedKinds checks that a watch of an unchanged kind gets bookmarks, unless it
+// does not request them.
 func TestWatchProgressOfUncachedKinds(t *testing.T) {
 	t.Parallel()
 	s := Start(t, withoutControllers, func(c *control.Config) { c.EtcdCompactionInterval = time.Second })
@@ -117,7 +119,8 @@ func TestWatchProgressOfUncachedKinds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			withBookmarks, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, AllowWatchBookmarks: true})
+			withBookmarks, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion,
+				AllowWatchBookmarks: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,22 +131,23 @@ func TestWatchProgressOfUncachedKinds(t *testing.T) {
 			}
 			defer withoutBookmarks.Stop()
 			other := revisionOf(t, createConfigMap(t, s, "default", configMap("beside-"+kind.Resource)).ResourceVersion)
-			timeout := time.After(3 * time.Minute) // another server in this process may have set a minute
+			// etcd's progress interval is global: another server in this process may have set it to a minute.
+			timeout := time.After(3 * time.Minute)
 			for bookmark := int64(0); bookmark < other; {
 				select {
 				case e := <-withBookmarks.ResultChan():
 					m, ok := e.Object.(*metav1.PartialObjectMetadata)
 					if e.Type != watch.Bookmark || !ok {
-						t.Fatalf("watch of an unchanged kind: got %v", e)
+						t.Fatalf("watch of an unchanged kind: got %v, want a bookmark", e)
 					}
 					bookmark = revisionOf(t, m.ResourceVersion)
 				case <-timeout:
-					t.Fatalf("got bookmark of revision %d, the store is at %d", bookmark, other)
+					t.Fatalf("got bookmark of revision %d, want at least %d", bookmark, other)
 				}
 			}
 			select {
 			case e := <-withoutBookmarks.ResultChan():
-				t.Errorf("watch without bookmarks: got %v", e)
+				t.Errorf("watch without bookmarks: got event %v", e)
 			default:
 			}
 		})
@@ -161,9 +165,9 @@ func revisionOf(t *testing.T, version string) (n int64) {
 // claimsPrefix is the prefix of the keys that record allocated cluster IPs and node ports.
 const claimsPrefix = "/registry/berth/claims/"
 
-// TestKillsLeakNoAllocation kills the server while services are created and deleted, some of them
-// between the allocation and the write of the service. In the end, allocations match the services,
-// nothing is allocated twice, and everything can be allocated.
+// TestKillsLeakNoAllocation kills the server while clients create and delete services. Some kills are
+// between the allocation and the write of a service. After repair, the allocations match the services,
+// no address or port is allocated twice, and all ports can be allocated.
 func TestKillsLeakNoAllocation(t *testing.T) {
 	t.Parallel()
 	const ports, rounds = 16, 8
@@ -191,7 +195,7 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 				done <- n
 			}()
 		}
-		<-time.After(time.Duration(100+50*round) * time.Millisecond) // at varying times
+		<-time.After(time.Duration(100+50*round) * time.Millisecond) // kill at varying times
 		p.Kill(t)
 		cancel()
 		tried := 0
@@ -199,7 +203,7 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 			tried += <-done
 		}
 		if tried == 0 {
-			t.Errorf("no writes in round %d", round)
+			t.Errorf("round %d: no writes", round)
 		}
 		p.Start(t, "--service-node-port-range", "30000-30015")
 	}
@@ -213,7 +217,7 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 	})
 	ctx := t.Context()
 	store := s.etcdClient(t)
-	// A leftover of a kill between allocation and write, in case no round has left one.
+	// The leftover of a kill between allocation and write, in case no round has created one.
 	for _, key := range []string{"ports/30007", "addresses/10.43.7.7"} {
 		_, err := store.Txn(ctx).If(clientv3.Compare(clientv3.Version(claimsPrefix+key), "=", 0)).
 			Then(clientv3.OpPut(claimsPrefix+key, "6ba7b810-9dad-11d1-80b4-00c04fd430c8 default/never-written")).Commit()
@@ -221,7 +225,9 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitForResultWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.allocationMismatch(t, store) }, "")
+	waitForResultWithin(t, 2*time.Minute, "mismatch of allocations and services", func() string {
+		return s.allocationMismatch(t, store)
+	}, "")
 	if err := s.Client.CoreV1().RESTClient().Delete().AbsPath("/api/v1/namespaces/default/services").Do(
 		ctx).Error(); err != nil {
 		t.Fatal(err)
@@ -232,7 +238,7 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 			Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
 		out, err := s.Client.CoreV1().Services("default").Create(ctx, svc, metav1.CreateOptions{})
 		if err != nil {
-			t.Fatalf("%d ports, allocated %d: %v", ports, i, err)
+			t.Fatalf("allocated %d of %d ports: %v", i, ports, err)
 		}
 		for _, n := range []string{fmt.Sprint(out.Spec.Ports[0].NodePort), out.Spec.ClusterIP} {
 			if have[n] != "" {
@@ -241,10 +247,12 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 			have[n] = out.Name
 		}
 	}
-	waitForResultWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.allocationMismatch(t, store) }, "")
+	waitForResultWithin(t, 2*time.Minute, "mismatch of allocations and services", func() string {
+		return s.allocationMismatch(t, store)
+	}, "")
 }
 
-// unsettled returns where allocations and services differ, or "".
+// allocationMismatch describes a difference between allocations and services, or returns "".
 func (s *Server) allocationMismatch(t *testing.T, store *clientv3.Client) string {
 	t.Helper()
 	list, err := s.Client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
@@ -274,7 +282,7 @@ func (s *Server) allocationMismatch(t *testing.T, store *clientv3.Client) string
 		n := strings.TrimPrefix(string(kv.Key), claimsPrefix)
 		owner, _, _ := strings.Cut(string(kv.Value), " ")
 		if held[n] != owner {
-			return fmt.Sprintf("%s is claimed by %s", n, kv.Value)
+			return fmt.Sprintf("%s is allocated to %s", n, kv.Value)
 		}
 		delete(held, n)
 	}

@@ -19,21 +19,22 @@ import (
 // waitForDeletion waits until kubectl no longer finds an object.
 func waitForDeletion(t testing.TB, s *Server, args ...string) {
 	t.Helper()
-	eventually(t, strings.Join(args, " ")+" is gone", func() (bool, string) {
+	eventually(t, strings.Join(args, " ")+" to be deleted", func() (bool, string) {
 		out, err := s.TryKubectl(t, "", append([]string{"get", "-o", "yaml"}, args...)...)
 		return err != nil && strings.Contains(out, "NotFound"), out
 	})
 }
 
-// waitForOutput waits until kubectl prints a text.
+// waitForOutput waits until kubectl prints the text want.
 func waitForOutput(t testing.TB, s *Server, want string, args ...string) {
 	t.Helper()
-	eventually(t, strings.Join(args, " ")+" shows "+want, func() (bool, string) {
+	eventually(t, strings.Join(args, " ")+" to print "+want, func() (bool, string) {
 		out, err := s.TryKubectl(t, "", args...)
 		return err == nil && strings.TrimSpace(out) == want, out
 	})
 }
 
+// TestNamespaceLifecycle checks the objects in a new namespace and the order of its deletion.
 func TestNamespaceLifecycle(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -54,14 +55,14 @@ func TestNamespaceLifecycle(t *testing.T) {
 		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceContentRemaining")].message}`)
 	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "cm/kube-root-ca.crt", "secret/s", "sa/default", "-o",
 		"name"); err != nil {
-		t.Errorf("deleted before the pods: %s (%v)", out, err)
+		t.Errorf("other objects were deleted before the pods: %s (%v)", out, err)
 	}
 	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	waitForOutput(t, s, "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
 		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceFinalizersRemaining")].message}`)
 	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "pod,secret,deployment,sa", "-o", "name"); err != nil ||
 		out != "" {
-		t.Errorf("still exists: %s (%v)", out, err)
+		t.Errorf("objects of the namespace still exist: %s (%v)", out, err)
 	}
 	s.Kubectl(t, "-n", "shop", "patch", "cm", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	waitForDeletion(t, s, "ns", "shop")
@@ -90,7 +91,7 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 		".metadata.deletionTimestamp}}{{.metadata.name}}{{end}}")
 	if out := s.Kubectl(t, "get", "cm", "b", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out,
 		"foregroundDeletion") {
-		t.Errorf("the owner was deleted before its dependents, or is blocked otherwise: %s", out)
+		t.Errorf("owner with a blocking dependent: got finalizers %s, want foregroundDeletion", out)
 	}
 	s.Kubectl(t, "patch", "secret", "b-child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	waitForDeletion(t, s, "secret", "b-child")
@@ -101,7 +102,7 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 	s.Kubectl(t, "delete", "cm", "c", "--cascade=orphan")
 	waitForDeletion(t, s, "cm", "c")
 	if out := s.Kubectl(t, "get", "secret", "c-child", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {
-		t.Errorf("the orphan still has the owner %s", out)
+		t.Errorf("orphan: got owner references %s, want none", out)
 	}
 	s.Kubectl(t, "get", "cm", "c-grandchild")
 
@@ -109,13 +110,13 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 	waitForDeletion(t, s, "cm", "late")
 	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: foreign, ownerReferences: [{apiVersion: example.com/v1, kind: Widget, name: w, uid: w}]}}`)
 	uid := s.Kubectl(t, "get", "cm", "c-grandchild", "-o", "jsonpath={.metadata.uid}")
-	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: shared, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: gone, uid: gone}, {apiVersion: v1, kind: ConfigMap, name: c-grandchild, uid: %s}]}}`, uid))
+	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: shared, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: deleted, uid: deleted}, {apiVersion: v1, kind: ConfigMap, name: c-grandchild, uid: %s}]}}`, uid))
 	waitForOutput(t, s, "c-grandchild", "get", "cm", "shared", "-o", "jsonpath={.metadata.ownerReferences[*].name}")
 	s.Kubectl(t, "get", "cm", "foreign")
 }
 
-// TestJobDeletionPropagation: kubectl requests background deletion. Without an explicit policy, the
-// pods are orphaned.
+// TestJobDeletionPropagation deletes jobs with the policy of kubectl, which is background, and with the
+// default policy, which orphans the pods.
 func TestJobDeletionPropagation(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -128,16 +129,15 @@ func TestJobDeletionPropagation(t *testing.T) {
 	s.Kubectl(t, "delete", "job", "background")
 	waitForDeletion(t, s, "pod", "background-pod")
 
-	createJob("untold")
-	s.Kubectl(t, "delete", "--raw", "/apis/batch/v1/namespaces/"+s.Namespace+"/jobs/untold")
-	waitForDeletion(t, s, "job", "untold")
-	if out := s.Kubectl(t, "get", "pod", "untold-pod", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {
-		t.Errorf("the pod still has the owner %s", out)
+	createJob("default")
+	s.Kubectl(t, "delete", "--raw", "/apis/batch/v1/namespaces/"+s.Namespace+"/jobs/default")
+	waitForDeletion(t, s, "job", "default")
+	if out := s.Kubectl(t, "get", "pod", "default-pod", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {
+		t.Errorf("orphaned pod: got owner references %s, want none", out)
 	}
 }
 
-// TestCircularOwnersAreDeleted covers foreground deletion of owners that block each other, in any
-// order.
+// TestCircularOwnersAreDeleted deletes owners that block each other with foreground propagation.
 func TestCircularOwnersAreDeleted(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -152,14 +152,14 @@ func TestCircularOwnersAreDeleted(t *testing.T) {
 				`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q,"blockOwnerDeletion":true}]}}`, owner, uid))
 		}
 	}
-	for _, r := range []struct{ names, asked []string }{
+	for _, r := range []struct{ names, deleted []string }{
 		{[]string{"two-a", "two-b"}, []string{"two-a"}},
 		{[]string{"both-a", "both-b"}, []string{"both-a", "both-b"}},
 		{[]string{"three-a", "three-b", "three-c"}, []string{"three-b"}},
 		{[]string{"itself"}, []string{"itself"}},
 	} {
 		circle(r.names...)
-		s.Kubectl(t, append([]string{"delete", "cm", "--cascade=foreground", "--wait=false"}, r.asked...)...)
+		s.Kubectl(t, append([]string{"delete", "cm", "--cascade=foreground", "--wait=false"}, r.deleted...)...)
 		for _, name := range r.names {
 			waitForDeletion(t, s, "cm", name)
 		}
@@ -173,13 +173,14 @@ func TestCircularOwnersAreDeleted(t *testing.T) {
 	waitForDeletion(t, s, "cm", "held-b")
 	if out := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out,
 		"foregroundDeletion") {
-		t.Errorf("the owner was deleted before its dependent, or is blocked otherwise: %s", out)
+		t.Errorf("owner with a blocking dependent: got finalizers %s, want foregroundDeletion", out)
 	}
 	s.Kubectl(t, "patch", "secret", "held-child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	waitForDeletion(t, s, "secret", "held-child")
 	waitForDeletion(t, s, "cm", "held-a")
 }
 
+// TestCertificatesAreApprovedAndSigned approves a request with kubectl and checks the certificate.
 func TestCertificatesAreApprovedAndSigned(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -199,7 +200,7 @@ func TestCertificatesAreApprovedAndSigned(t *testing.T) {
 spec: {signerName: kubernetes.io/kube-apiserver-client, expirationSeconds: 3600, usages: [client auth], request: %s}}`, base64.StdEncoding.EncodeToString(text)))
 	s.Kubectl(t, "certificate", "approve", "jane")
 	var cert *x509.Certificate
-	eventually(t, "the certificate is issued", func() (bool, string) {
+	eventually(t, "the certificate", func() (bool, string) {
 		csr, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "jane", metav1.GetOptions{})
 		if err != nil || len(csr.Status.Certificate) == 0 {
 			return false, fmt.Sprint(csr, err)
@@ -213,13 +214,15 @@ spec: {signerName: kubernetes.io/kube-apiserver-client, expirationSeconds: 3600,
 		t.Error(err)
 	}
 	if cert.Subject.CommonName != "jane" || cert.NotAfter.Sub(cert.NotBefore).Minutes() > 66 {
-		t.Errorf("got certificate for %s until %s", cert.Subject, cert.NotAfter)
+		t.Errorf("got certificate for %s, valid until %s", cert.Subject, cert.NotAfter)
 	}
 	if len(cert.EmailAddresses)+len(cert.DNSNames) > 0 {
-		t.Errorf("got subject alternative names %v %v", cert.EmailAddresses, cert.DNSNames)
+		t.Errorf("got subject alternative names %v %v, want none", cert.EmailAddresses, cert.DNSNames)
 	}
 }
 
+// TestQuotaAndDisruptionBudgetStatus creates and deletes objects and checks the status of their quota and
+// disruption budget.
 func TestQuotaAndDisruptionBudgetStatus(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -252,7 +255,8 @@ func TestQuotaAndDisruptionBudgetStatus(t *testing.T) {
 		"{.status.disruptionsAllowed}")
 }
 
-// TestNodesAreTaintedByCondition cordons a node and makes it fail.
+// TestNodesAreTaintedByCondition cordons a node, makes it not ready, and checks its taints. Pods that do
+// not tolerate the taints are evicted.
 func TestNodesAreTaintedByCondition(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -263,8 +267,8 @@ func TestNodesAreTaintedByCondition(t *testing.T) {
 	waitForOutput(t, s, "node.kubernetes.io/unschedulable", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
 	s.Kubectl(t, "uncordon", "n1")
 	waitForOutput(t, s, "", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
-	s.Apply(t, podYAML("stays", "1m", "  nodeName: n1\n  tolerations: [{operator: Exists}]"))
-	s.Apply(t, podYAML("goes", "1m", "  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: "+
+	s.Apply(t, podYAML("tolerating", "1m", "  nodeName: n1\n  tolerations: [{operator: Exists}]"))
+	s.Apply(t, podYAML("evicted", "1m", "  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: "+
 		"Exists, effect: NoExecute, tolerationSeconds: 0}]"))
 	n, err := s.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
@@ -275,11 +279,11 @@ func TestNodesAreTaintedByCondition(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitForOutput(t, s, "NoSchedule NoExecute", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].effect}")
-	eventually(t, "the pod is being deleted", func() (bool, string) {
-		out, err := s.TryKubectl(t, "", "get", "pod", "goes", "-o", "jsonpath={.metadata.deletionTimestamp}")
+	eventually(t, "deletion of the evicted pod", func() (bool, string) {
+		out, err := s.TryKubectl(t, "", "get", "pod", "evicted", "-o", "jsonpath={.metadata.deletionTimestamp}")
 		return err != nil || out != "", out
 	})
-	if out := s.Kubectl(t, "get", "pod", "stays", "-o", "jsonpath={.metadata.deletionTimestamp}"); out != "" {
-		t.Errorf("a pod that tolerates all taints was evicted")
+	if out := s.Kubectl(t, "get", "pod", "tolerating", "-o", "jsonpath={.metadata.deletionTimestamp}"); out != "" {
+		t.Errorf("pod that tolerates all taints was evicted")
 	}
 }

@@ -23,14 +23,15 @@ const (
 	names = 8
 )
 
-// The server caches ConfigMaps in memory, without the history from before its start: a watch from
-// an older resource version is rejected, and the client lists again. LimitRanges are not cached.
+// writtenKinds are a cached and an uncached kind. The server caches ConfigMaps in memory, without the
+// history from before its start: it rejects a watch from an older resource version, and the client
+// lists again. The server does not cache LimitRanges.
 var writtenKinds = [...]schema.GroupVersionKind{
 	{Version: "v1", Kind: "ConfigMap"},
 	{Version: "v1", Kind: "LimitRange"},
 }
 
-// anyKind is the administrator's dynamic client, which works across restarts of the server.
+// dynamicClient returns the administrator's dynamic client. It also works after a restart of the server.
 func dynamicClient(t *testing.T, p *Process) dynamic.Interface {
 	t.Helper()
 	config, err := p.Config(t.Context())
@@ -44,29 +45,30 @@ func dynamicClient(t *testing.T, p *Process) dynamic.Interface {
 	return client
 }
 
-// of returns the client for a kind.
+// resourceClient returns the client for a kind in the default namespace.
 func resourceClient(client dynamic.Interface, kind schema.GroupVersionKind) dynamic.ResourceInterface {
 	resource := map[string]string{"ConfigMap": "configmaps", "LimitRange": "limitranges"}[kind.Kind]
 	return client.Resource(kind.GroupVersion().WithResource(resource)).Namespace(metav1.NamespaceDefault)
 }
 
-// writes returns the kind that a writer writes.
+// kindOfWriter returns the kind that a writer writes.
 func kindOfWriter(writer int) schema.GroupVersionKind { return writtenKinds[writer%len(writtenKinds)] }
 
-// valueOf returns the value an object was written with.
+// valueOf returns the value in an object's annotation.
 func valueOf(object metav1.Object) string { return object.GetAnnotations()["value"] }
 
-// model is what a writer knows about an object that only it writes.
+// model is the expected state of an object. Only one writer writes the object.
 type model struct {
-	value string // "": does not exist
-	// maybe is the value of an unacknowledged write, which may have been stored.
+	value string // "": the object does not exist
+	// unacknowledged is the value of a write without a response, which may be stored. It is valid if
+	// uncertain is set.
 	unacknowledged string
 	uncertain      bool
 }
 
-// TestAcknowledgedWritesSurviveKills kills the server 50 times during writes. After each restart,
-// all acknowledged writes are there and no others. Clients that were watching the whole time resume
-// their watches and see the same state in the end.
+// TestAcknowledgedWritesSurviveKills kills the server 50 times during writes. After each restart, the
+// store has all acknowledged writes, and no writes that no client sent. Clients resume their watches and
+// observe the final state.
 func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 	t.Parallel()
 	p := Launch(t)
@@ -94,17 +96,17 @@ func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 	}
 	t.Logf("%d kills, %d acknowledged writes", kills, acknowledged)
 	if acknowledged < kills*writers {
-		t.Errorf("only %d writes acknowledged in %d rounds: not enough for the test", acknowledged, kills)
+		t.Errorf("got %d acknowledged writes in %d rounds, want at least %d", acknowledged, kills, kills*writers)
 	}
 	for i, kind := range writtenKinds {
 		f := followers[i]
 		waitForFollower(t, f, all, kind)
-		t.Logf("the watching client of %ss listed %d times and watched %d times", kind.Kind, f.listed, f.resumed)
-		// A watch of a cached kind is restarted once per server start, and at most once more while
-		// the cache is filled.
+		t.Logf("follower of %ss listed %d times and watched %d times", kind.Kind, f.listed, f.resumed)
+		// The follower of a cached kind lists once per server start, and at most once more while the
+		// server fills its cache.
 		most := map[bool]int{true: 2 * (kills + 1), false: 1}[kind.Kind == "ConfigMap"]
-		if f.listed > most || f.resumed < kills/2 { // the kill may come before the last resume
-			t.Errorf("the watching client of %ss listed %d times, want at most %d, with %d watches over %d kills",
+		if f.listed > most || f.resumed < kills/2 { // a kill may precede the resumption
+			t.Errorf("follower of %ss: got %d lists, want at most %d, with %d watches over %d kills",
 				kind.Kind, f.listed, most, f.resumed, kills)
 		}
 	}
@@ -128,7 +130,7 @@ func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []
 			}
 		})
 	}
-	// Long enough for writes to be in progress, and different each time.
+	// Random, but long enough for writes to be in progress.
 	timer := time.NewTimer(time.Duration(50+rand.IntN(150)) * time.Millisecond)
 	<-timer.C
 	p.Kill(t)
@@ -141,9 +143,10 @@ func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []
 	return sum
 }
 
-// write performs one random operation and records the result. It returns false if the server did
-// not respond.
-func writeOnce(ctx context.Context, client dynamic.Interface, mine map[string]*model, writer int, random *rand.Rand) bool {
+// writeOnce performs one random operation and records the result. It returns false if the server did
+// not acknowledge it.
+func writeOnce(ctx context.Context, client dynamic.Interface, mine map[string]*model, writer int,
+	random *rand.Rand) bool {
 	name := fmt.Sprintf("w%d-%d", writer, random.IntN(names))
 	m := mine[name]
 	if m == nil {
@@ -173,7 +176,7 @@ func writeOnce(ctx context.Context, client dynamic.Interface, mine map[string]*m
 	return true
 }
 
-// compare reads all objects and resolves unacknowledged writes.
+// checkStoredObjects compares all objects with their models and resolves unacknowledged writes.
 func checkStoredObjects(t *testing.T, client dynamic.Interface, all []map[string]*model, round int) {
 	t.Helper()
 	for w, mine := range all {
@@ -195,7 +198,7 @@ func checkStoredObjects(t *testing.T, client dynamic.Interface, all []map[string
 	}
 }
 
-// agree waits until the watching client has caught up.
+// waitForFollower waits until the copy of the follower matches the models.
 func waitForFollower(t *testing.T, f *follower, all []map[string]*model, kind schema.GroupVersionKind) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -211,7 +214,7 @@ func waitForFollower(t *testing.T, f *follower, all []map[string]*model, kind sc
 			return
 		}
 		if pause(ctx) != nil {
-			t.Fatalf("the watching client: %s", problem)
+			t.Fatalf("follower: %s", problem)
 		}
 	}
 }

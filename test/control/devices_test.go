@@ -23,15 +23,15 @@ import (
 // kindLifecycle describes the operations on objects of one kind, from creation to deletion.
 type kindLifecycle struct {
 	kind, resource string // with group and version after a "/"
-	pluralName     string // expects the warning that the server only stores the kind
+	pluralName     string // plural name in the warning that the server only stores the kind
 	namespaced     bool
 	spec           string // rest of the manifest, YAML
-	want           string // expected fields: path with dots, = and value
+	want           string // expected field: path with dots, = and value
 	patch          string // merge patch of the spec; "" if it is immutable
-	wantPatched    string // expected fields after the patch
+	wantPatched    string // expected field after the patch
 	status         string // merge patch of the status; "" without status
-	wantStatus     string // expected fields after the status patch
-	invalidSpec    string // instead of spec
+	wantStatus     string // expected field after the status patch
+	invalidSpec    string // replaces spec; the server rejects it
 	rejectedField  string // path of the rejected field
 }
 
@@ -40,7 +40,8 @@ var deviceKinds = []kindLifecycle{
 		kind: "DeviceClass/resource.k8s.io/v1", resource: "deviceclasses", pluralName: "device classes",
 		spec: `spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com"'}}]}`, want: "metadata.generation=1",
 		patch: `{"spec":{"extendedResourceName":"example.com/gpu"}}`, wantPatched: "metadata.generation=2",
-		invalidSpec: `spec: {selectors: [{cel: {expression: 'device.driver =='}}]}`, rejectedField: "spec.selectors[0].cel.expression",
+		invalidSpec:   `spec: {selectors: [{cel: {expression: 'device.driver =='}}]}`,
+		rejectedField: "spec.selectors[0].cel.expression",
 	},
 	{
 		kind: "ResourceClaim/resource.k8s.io/v1", resource: "resourceclaims", pluralName: "resource claims", namespaced: true,
@@ -63,7 +64,8 @@ var deviceKinds = []kindLifecycle{
 		kind: "ResourceSlice/resource.k8s.io/v1", resource: "resourceslices", pluralName: "resource slices",
 		spec: `spec: {driver: gpu.example.com, nodeName: n1, pool: {name: n1, generation: 1, resourceSliceCount: 1}, devices: [{name: gpu-0, attributes: {model: {string: A}}, capacity: {memory: {value: 80Gi}}}]}`,
 		want: "metadata.generation=1", patch: `{"spec":{"pool":{"generation":2}}}`, wantPatched: "metadata.generation=2",
-		invalidSpec: `spec: {driver: gpu.example.com, pool: {name: n1, generation: 1, resourceSliceCount: 1}}`, rejectedField: "spec",
+		invalidSpec:   `spec: {driver: gpu.example.com, pool: {name: n1, generation: 1, resourceSliceCount: 1}}`,
+		rejectedField: "spec",
 	},
 	{
 		kind: "DeviceTaintRule/resource.k8s.io/v1", resource: "devicetaintrules", pluralName: "device taint rules",
@@ -82,7 +84,8 @@ var deviceKinds = []kindLifecycle{
 	},
 }
 
-// lifecycleTest is one life in one namespace.
+// lifecycleTest runs the operations of a kindLifecycle. client is all, or its view of the namespace for
+// a namespaced kind.
 type lifecycleTest struct {
 	kindLifecycle
 	t           *testing.T
@@ -91,6 +94,7 @@ type lifecycleTest struct {
 	warnings    *warningRecorder
 }
 
+// warningRecorder records the warnings in API responses.
 type warningRecorder struct {
 	mu    sync.Mutex
 	texts []string
@@ -102,6 +106,8 @@ func (w *warningRecorder) HandleWarningHeader(_ int, _, text string) {
 	w.texts = append(w.texts, text)
 }
 
+// TestDeviceKindsLifecycle runs all API operations on the kinds of resource.k8s.io and on
+// VolumeAttributesClass.
 func TestDeviceKindsLifecycle(t *testing.T) {
 	t.Parallel()
 	for _, l := range deviceKinds {
@@ -127,6 +133,8 @@ func TestDeviceKindsLifecycle(t *testing.T) {
 	}
 }
 
+// manifest returns an object with the given fields. Its name starts with the namespace, because some
+// kinds are cluster-scoped.
 func (p *lifecycleTest) manifest(name, rest string) *unstructured.Unstructured {
 	p.t.Helper()
 	kind, version, _ := strings.Cut(p.kind, "/")
@@ -142,7 +150,7 @@ func (p *lifecycleTest) manifest(name, rest string) *unstructured.Unstructured {
 	return u
 }
 
-// says checks a field: "path=value", with dots between the names and indexes of the path.
+// requireField checks a field: "path=value", with dots between the names and indexes of the path.
 func (p *lifecycleTest) requireField(u *unstructured.Unstructured, want string) {
 	p.t.Helper()
 	path, value, _ := strings.Cut(want, "=")
@@ -173,6 +181,7 @@ func (p *lifecycleTest) must(u *unstructured.Unstructured, err error) *unstructu
 	return u
 }
 
+// listNames returns the sorted names of the selected objects, without their prefix.
 func (p *lifecycleTest) listNames(from dynamic.ResourceInterface, selector string) string {
 	p.t.Helper()
 	list, err := from.List(p.t.Context(), metav1.ListOptions{LabelSelector: selector})
@@ -187,6 +196,7 @@ func (p *lifecycleTest) listNames(from dynamic.ResourceInterface, selector strin
 	return strings.Join(names, " ")
 }
 
+// run creates, changes and deletes objects, and observes them with a watch.
 func (p *lifecycleTest) run() {
 	t, ctx, mine := p.t, p.t.Context(), "test="+p.namespace
 	list, err := p.all.List(ctx, metav1.ListOptions{LabelSelector: mine})
@@ -209,17 +219,19 @@ func (p *lifecycleTest) run() {
 	p.must(p.client.Create(ctx, p.manifest("two", p.spec), metav1.CreateOptions{}))
 	p.must(p.client.Create(ctx, p.manifest("three", p.spec), metav1.CreateOptions{}))
 	if e := nextEvent(t, events); e.Type != watch.Added || e.Object.(metav1.Object).GetUID() != one.GetUID() {
-		t.Errorf("got first event %v", e)
+		t.Errorf("first event: got %v, want ADDED", e)
 	}
-	for from, where := range map[dynamic.ResourceInterface]string{p.client: "here", p.all: "everywhere"} {
+	for from, where := range map[dynamic.ResourceInterface]string{
+		p.client: "in the namespace", p.all: "in all namespaces",
+	} {
 		if got := p.listNames(from, mine+",name in (one,two)"); got != "one two" {
-			t.Errorf("%s: got %s", where, got)
+			t.Errorf("list %s: got %s, want one two", where, got)
 		}
 	}
 	p.testRejection()
 	p.testWrites(one.GetName())
 	if e := nextEvent(t, events); e.Type != watch.Modified {
-		t.Errorf("after a change, got %v", e)
+		t.Errorf("event after a change: got %v, want MODIFIED", e)
 	}
 	if p.status != "" {
 		p.testStatus(one.GetName())
@@ -233,39 +245,39 @@ func (p *lifecycleTest) run() {
 			break
 		}
 		if e.Type != watch.Modified {
-			t.Fatalf("before the end, got %v", e)
+			t.Fatalf("event before the deletion: got %v, want MODIFIED", e)
 		}
 	}
 	if _, err := p.client.Get(ctx, one.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("deleted object: %v", err)
+		t.Errorf("get of a deleted object: got %v, want NotFound", err)
 	}
 	if err := p.client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: mine +
 		",name=two"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.listNames(p.client, mine); got != "three" {
-		t.Errorf("objects left: %q", got)
+		t.Errorf("after deletecollection: got %q, want three", got)
 	}
 	if err := p.client.Delete(ctx, p.namespace+"-three", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// refuses checks that invalid objects are rejected with the path of the field.
+// testRejection checks that invalid objects are rejected with the path of the field.
 func (p *lifecycleTest) testRejection() {
 	_, err := p.client.Create(p.t.Context(), p.manifest("bad", p.invalidSpec), metav1.CreateOptions{})
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsInvalid(err) {
-		p.t.Fatalf("invalid object: got %v", err)
+		p.t.Fatalf("create of an invalid object: got %v, want Invalid", err)
 	}
 	if !slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
 		return c.Field == p.rejectedField
 	}) {
-		p.t.Errorf("%s is not in the error: %v", p.rejectedField, err)
+		p.t.Errorf("no cause for field %s in the error: %v", p.rejectedField, err)
 	}
 }
 
-// change writes with each modifying verb.
+// testWrites changes an object with each modifying verb.
 func (p *lifecycleTest) testWrites(name string) {
 	t, ctx := p.t, p.t.Context()
 	one := p.must(p.client.Get(ctx, name, metav1.GetOptions{}))
@@ -286,12 +298,13 @@ func (p *lifecycleTest) testWrites(name string) {
 		t.Errorf("got field managers %v", got.GetManagedFields())
 	}
 	if p.patch != "" {
-		p.requireField(p.must(p.client.Patch(ctx, name, types.MergePatchType, []byte(p.patch), metav1.PatchOptions{})), p.wantPatched)
+		p.requireField(p.must(p.client.Patch(ctx, name, types.MergePatchType, []byte(p.patch), metav1.PatchOptions{})),
+			p.wantPatched)
 		p.requireField(p.must(p.client.Get(ctx, name, metav1.GetOptions{})), p.wantPatched)
 	}
 }
 
-// report writes the status, which is not writable through the object itself.
+// testStatus writes the status, which is writable through the status subresource only.
 func (p *lifecycleTest) testStatus(name string) {
 	t, ctx := p.t, p.t.Context()
 	var status map[string]any
@@ -302,11 +315,11 @@ func (p *lifecycleTest) testStatus(name string) {
 	if text, _ := json.Marshal(got.Object["status"]); string(text) != "null" && string(text) != "{}" {
 		t.Fatalf("the status was changed without the status subresource: %s", text)
 	}
-	p.requireField(p.must(p.client.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}, "status")),
-		p.wantStatus)
+	p.requireField(p.must(p.client.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{},
+		"status")), p.wantStatus)
 	got = p.must(p.client.Get(ctx, name, metav1.GetOptions{}, "status"))
 	p.requireField(got, p.wantStatus)
-	got.SetLabels(map[string]string{"not": "here"})
+	got.SetLabels(map[string]string{"not": "written"})
 	got = p.must(p.client.UpdateStatus(ctx, got, metav1.UpdateOptions{}))
 	p.requireField(got, p.wantStatus)
 	p.requireField(got, "metadata.labels.name=one")
@@ -350,7 +363,7 @@ func TestDeviceDiscovery(t *testing.T) {
 		"storage.k8s.io/v1 volumeattributesclasses VolumeAttributesClass false [vac] 8",
 	} {
 		if !slices.Contains(got, want) {
-			t.Errorf("discovery lacks %q:\n%s", want, strings.Join(got, "\n"))
+			t.Errorf("%q not found in discovery:\n%s", want, strings.Join(got, "\n"))
 		}
 	}
 	if text := s.Kubectl(t, "explain", "resourceclaim.spec.devices.requests.exactly"); !strings.Contains(text,
@@ -373,7 +386,7 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 	s := Shared(t)
 	claim := func(name, more string) string { return fmt.Sprintf(plainClaim, name, s.Namespace, more) }
 	s.Kubectl(t, "create", "quota", "few", "--hard=count/resourceclaims.resource.k8s.io=2")
-	waitForResult(t, "a new quota is counted", func() string {
+	waitForResult(t, "usage of a new quota", func() string {
 		return s.Kubectl(t, "get", "quota", "few", "-o", `jsonpath={.status.used.count/resourceclaims\.resource\.k8s\.io}`)
 	}, "0")
 	s.Apply(t, claim("held", `, finalizers: [resource.kubernetes.io/delete-protection]`))
@@ -385,16 +398,17 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 		t.Errorf("claim beyond the quota: %s", out)
 	}
 	s.Kubectl(t, "delete", "configmap", "owner")
-	waitForResult(t, "the claim of an owner that is gone", func() string {
+	waitForResult(t, "claims after deletion of an owner", func() string {
 		return s.Kubectl(t, "get", "resourceclaims", "-o",
 			"name")
 	}, "resourceclaim.resource.k8s.io/held\n")
 	s.Kubectl(t, "delete", "resourceclaim", "held", "--wait=false")
-	if out := normalizeSpaces(s.Kubectl(t, "get", "resourceclaims", "--no-headers")); !strings.HasPrefix(out, "held deleted ") {
+	if out := normalizeSpaces(s.Kubectl(t, "get", "resourceclaims", "--no-headers")); !strings.HasPrefix(out,
+		"held deleted ") {
 		t.Errorf("claim with a finalizer: got %q", out)
 	}
 	s.Kubectl(t, "patch", "resourceclaim", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-	waitForResult(t, "the claim without its finalizer", func() string {
+	waitForResult(t, "claims after removal of the finalizer", func() string {
 		return s.Kubectl(t, "get", "resourceclaims", "-o",
 			"name")
 	}, "")
@@ -404,28 +418,28 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 	s.Apply(t, fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: last, "+
 		"namespace: %s}, spec: {spec: {devices: {requests: []}}}}", s.Namespace))
 	s.Kubectl(t, "delete", "namespace", s.Namespace, "--wait=false")
-	waitForResult(t, "the namespace", func() string {
+	waitForResult(t, "deleted namespace", func() string {
 		out, _ := s.TryKubectl(t, "", "get", "namespace", s.Namespace, "-o", "name", "--ignore-not-found")
 		return out
 	}, "")
 	for _, resource := range []string{"resourceclaims", "resourceclaimtemplates"} {
 		if out := s.Kubectl(t, "get", resource, "-A", "-o",
 			"jsonpath={.items[*].metadata.namespace}"); slices.Contains(strings.Fields(out), s.Namespace) {
-			t.Errorf("%s of a deleted namespace are left", resource)
+			t.Errorf("%s of the deleted namespace still exist", resource)
 		}
 	}
 }
 
-// TestDeviceAdminAccess requires a label on the namespace.
+// TestDeviceAdminAccess checks that adminAccess requires a label on the namespace.
 func TestDeviceAdminAccess(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	claim := strings.ReplaceAll(fmt.Sprintf(plainClaim, "watcher", s.Namespace, ""), "deviceClassName: gpu",
+	claim := strings.ReplaceAll(fmt.Sprintf(plainClaim, "monitor", s.Namespace, ""), "deviceClassName: gpu",
 		"deviceClassName: gpu, adminAccess: true")
 	out, err := s.TryKubectl(t, claim, "create", "-f", "-")
 	if err == nil || !strings.Contains(out, "spec.devices.requests[0].exactly.adminAccess: Forbidden: admin access to "+
 		"devices requires the `resource.kubernetes.io/admin-access: true` label") {
-		t.Errorf("without the label: %s", out)
+		t.Errorf("claim without the namespace label: got %v: %s", err, out)
 	}
 	s.Kubectl(t, "label", "namespace", s.Namespace, "resource.kubernetes.io/admin-access=true")
 	s.Apply(t, claim)
@@ -468,17 +482,17 @@ func TestClaimStatusPermissions(t *testing.T) {
 	report := func(driver, more string) string {
 		return `{"devices":[{"driver":"` + driver + `","pool":"n1","device":"a"` + more + `}]}`
 	}
-	waitForResult(t, "a driver allocates", write("driver", allocation), "not the scheduler")
-	waitForResult(t, "the scheduler allocates", write("scheduler", allocation), "written")
-	waitForResult(t, "the scheduler speaks for a driver", write("scheduler", report("gpu.example.com", "")),
+	waitForResult(t, "allocation by a driver", write("driver", allocation), "not the scheduler")
+	waitForResult(t, "allocation by the scheduler", write("scheduler", allocation), "written")
+	waitForResult(t, "device status from the scheduler", write("scheduler", report("gpu.example.com", "")),
 		"not the driver")
-	waitForResult(t, "a driver speaks for another", write("driver", report("nic.example.com", "")), "not the driver")
-	waitForResult(t, "a driver speaks for itself", write("driver", report("gpu.example.com", `,"data":{"a":1}`)),
+	waitForResult(t, "device status from another driver", write("driver", report("nic.example.com", "")), "not the driver")
+	waitForResult(t, "device status from the driver", write("driver", report("gpu.example.com", `,"data":{"a":1}`)),
 		"written")
-	waitForResult(t, "an allocation is taken back", write("scheduler", `{"allocation":null}`), "written")
+	waitForResult(t, "deallocation by the scheduler", write("scheduler", `{"allocation":null}`), "written")
 	if got, err := s.Client.ResourceV1().ResourceClaims(s.Namespace).Get(ctx, "c", metav1.GetOptions{}); err != nil ||
 		len(got.Status.Devices) > 0 {
-		t.Errorf("device status was not removed with the allocation: %v, %v", got.Status.Devices, err)
+		t.Errorf("after deallocation: got device status %v, want none, %v", got.Status.Devices, err)
 	}
 }
 
@@ -498,18 +512,18 @@ func TestDeviceTaintTimeAdded(t *testing.T) {
 		return r.Spec.Taint.TimeAdded
 	}
 	if got := patch(`{"spec":{"taint":{"value":"b"}}}`); got.UTC().Year() != 2026 || got.UTC().YearDay() != 1 {
-		t.Errorf("changed value: got timeAdded %v", got)
+		t.Errorf("after a change of the value: got timeAdded %v, want 2026-01-01", got)
 	}
 	if got := patch(`{"spec":{"taint":{"effect":"NoExecute"}}}`); got == nil || got.UTC().Year() == 2026 &&
 		got.UTC().YearDay() == 1 {
-		t.Errorf("changed effect: timeAdded still %v", got)
+		t.Errorf("after a change of the effect: got timeAdded %v, want the current time", got)
 	}
 	if got := patch(`{"spec":{"taint":{"timeAdded":null}}}`); got == nil {
 		t.Error("timeAdded was not set")
 	}
 }
 
-// devices are the operations of node x on resource slices and claims.
+// deviceAttempts returns operations on resource slices and claims.
 func (s *twoNodeCluster) deviceAttempts(t *testing.T) []attempt {
 	ctx := t.Context()
 	manifest := func(node string) string {
@@ -543,13 +557,15 @@ resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTem
 		{"create its slice", true, create("x")},
 		{"create another node's slice", false, create("z")},
 		{"read its slice", true, func() error { return errorOf(slices.Get(ctx, "of-x", get)) }},
-		{"read another's slice", false, func() error { return errorOf(slices.Get(ctx, "of-y", get)) }},
+		{"read another node's slice", false, func() error { return errorOf(slices.Get(ctx, "of-y", get)) }},
 		{"list its slices", true, func() error { return errorOf(slices.List(ctx, fieldSelector("spec.nodeName=x"))) }},
 		{"list all slices", false, func() error { return errorOf(slices.List(ctx, fieldSelector(""))) }},
-		{"list another's slices", false, func() error { return errorOf(slices.List(ctx, fieldSelector("spec.nodeName=y"))) }},
+		{"list another node's slices", false, func() error {
+			return errorOf(slices.List(ctx, fieldSelector("spec.nodeName=y")))
+		}},
 		{"change its slice", true, patch("of-x")},
-		{"change another's slice", false, patch("of-y")},
-		{"delete another's slice", false, func() error { return slices.Delete(ctx, "of-y", metav1.DeleteOptions{}) }},
+		{"change another node's slice", false, patch("of-y")},
+		{"delete another node's slice", false, func() error { return slices.Delete(ctx, "of-y", metav1.DeleteOptions{}) }},
 		{"delete all slices of a driver", false, func() error {
 			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, fieldSelector("spec.driver=gpu.example.com"))
 		}},
@@ -566,7 +582,7 @@ resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTem
 				[]byte(`{"status":{"resourceClaimStatuses":[{"name":"a","resourceClaimName":"other"}]}}`), metav1.PatchOptions{},
 				"status"))
 		}},
-		{"list the classes of devices", false, func() error {
+		{"list device classes", false, func() error {
 			return errorOf(s.x.ResourceV1().DeviceClasses().List(ctx,
 				metav1.ListOptions{}))
 		}},

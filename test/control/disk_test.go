@@ -27,13 +27,14 @@ import (
 	"berth/node/registration"
 )
 
-// disk mounts a small file system for the test.
+// mountDisk mounts a small file system for the test and returns its path.
 func mountDisk(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs a separate file system")
+		t.Skip("requires root to mount a file system")
 	}
-	dir, err := os.MkdirTemp("", "berth-control-disk-") //nolint:usetesting // which removes all of it, and something may still be mounted there
+	// Not t.TempDir, which would remove the content of a file system that is still mounted.
+	dir, err := os.MkdirTemp("", "berth-control-disk-") //nolint:usetesting // as above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,8 +50,8 @@ func mountDisk(t *testing.T) string {
 	return dir
 }
 
-// TestAlmostFullDisk leaves little space for the store: writes are rejected with a clear error,
-// reads and deletes work, and with more space writes work again.
+// TestAlmostFullDisk leaves little space for the store. The server rejects writes with an error that
+// names the cause. Reads and deletes work. After space is freed, writes work again.
 func TestAlmostFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := mountDisk(t)
@@ -72,7 +73,7 @@ func TestAlmostFullDisk(t *testing.T) {
 	err := retryUntil(t, write, func(err error) bool { return err != nil })
 	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "almost full") ||
 		!strings.Contains(text, "writes are rejected") {
-		t.Errorf("write: got %v", err)
+		t.Errorf("write with a full disk: got %v", err)
 	}
 	if got, err := maps.Get(t.Context(), "before", metav1.GetOptions{}); err != nil || got.Data["a"] != "b" {
 		t.Errorf("read with a full disk: %v, %v", got, err)
@@ -95,7 +96,7 @@ func TestAlmostFullDisk(t *testing.T) {
 	}
 	waitForConfigMapDeletion("of-foreground")
 	if got, err := maps.Get(t.Context(), "of-orphan", metav1.GetOptions{}); err != nil || len(got.OwnerReferences) > 0 {
-		t.Errorf("orphan: %v, %v", got.OwnerReferences, err)
+		t.Errorf("orphan: got owner references %v, want none, %v", got.OwnerReferences, err)
 	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
@@ -120,8 +121,8 @@ func withDependent(t *testing.T, s *Server, owner string) {
 	}
 }
 
-// TestFullStore fills the store up to its quota: writes are rejected with a clear error, deletes
-// and status reports of nodes work, and after deletions the server recovers by itself. Repeated
+// TestFullStore fills the store up to its quota. The server rejects writes with an error that names the
+// cause. Deletes and status updates of nodes work, and after deletions the server recovers. Repeated
 // updates of one object do not fill the store.
 func TestFullStore(t *testing.T) {
 	t.Parallel()
@@ -146,7 +147,7 @@ func TestFullStore(t *testing.T) {
 		return err
 	}, func(err error) bool { return err != nil })
 	if text := err.Error(); !strings.Contains(text, "is full") || !strings.Contains(text, "writes are rejected") {
-		t.Errorf("write: got %v", err)
+		t.Errorf("write with a full store: got %v", err)
 	}
 	checkWorksWithoutSpace(t, s, node, "full", "ends")
 	for i := range n - 1 {
@@ -176,8 +177,8 @@ func boundPod(t *testing.T, s *Server, as kubernetes.Interface, node, pod string
 	s.Apply(t, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeName": %q, "containers": [{"name": "main", "image": "example/web"}]}}`, pod, node))
 }
 
-// checkWorksWithoutSpace checks what must work without space: node heartbeats, access reviews, and the graceful
-// deletion of a pod with its status updates.
+// checkWorksWithoutSpace checks the operations that work without space: node heartbeats, access reviews,
+// and the graceful deletion of a pod with its status updates.
 func checkWorksWithoutSpace(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
 	t.Helper()
 	ctx := t.Context()
@@ -190,7 +191,7 @@ func checkWorksWithoutSpace(t *testing.T, s *Server, as kubernetes.Interface, no
 		t.Errorf("update of the node's status: %v", err)
 	}
 	restartNode(t, s, node)
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "somebody",
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "someone",
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods"}}}
 	if _, err := as.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{}); err != nil {
 		t.Errorf("access review: %v", err)
@@ -200,7 +201,7 @@ func checkWorksWithoutSpace(t *testing.T, s *Server, as kubernetes.Interface, no
 		t.Fatal(err)
 	}
 	if p, err := pods.Get(ctx, pod, metav1.GetOptions{}); err != nil || p.DeletionTimestamp == nil {
-		t.Errorf("graceful deletion of the pod: %v", err)
+		t.Errorf("graceful deletion of the pod: got %+v, %v", p, err)
 	}
 	if _, err := as.CoreV1().Pods("default").Patch(ctx, pod, types.StrategicMergePatchType,
 		patch(`{"status": {"phase": "Succeeded"}}`), metav1.PatchOptions{}, "status"); err != nil {
@@ -211,12 +212,12 @@ func checkWorksWithoutSpace(t *testing.T, s *Server, as kubernetes.Interface, no
 		t.Errorf("final deletion of the pod: %v", err)
 	}
 	if _, err := pods.Get(ctx, pod, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the pod still exists: %v", err)
+		t.Errorf("get of the deleted pod: got %v, want NotFound", err)
 	}
 }
 
-// restartNode performs the API calls of a restarted agent: it reads its Node, which cannot be
-// written, and reports that it is ready.
+// restartNode performs the API calls of a restarted agent. It reads its Node, which it cannot update
+// without space, and reports that it is ready.
 func restartNode(t *testing.T, s *Server, name string) {
 	t.Helper()
 	config := restclient.AnonymousClientConfig(s.Config)
@@ -241,7 +242,7 @@ func restartNode(t *testing.T, s *Server, name string) {
 	select {
 	case <-received:
 	case <-ctx.Done():
-		t.Errorf("the agent of node %s does not receive it", name)
+		t.Errorf("agent did not receive Node %s", name)
 	}
 	_ = retryUntil(t, func(ctx context.Context) error {
 		n, err := s.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -258,8 +259,8 @@ func restartNode(t *testing.T, s *Server, name string) {
 	}
 }
 
-// TestFullDisk fills the disk during writes. The server may exit with a helpful error. All
-// acknowledged writes are there after a restart.
+// TestFullDisk fills the disk during writes. The server may exit with an error that names the cause. All
+// acknowledged writes are stored after a restart.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	p := &Process{DataDir: mountDisk(t), Listen: freeAddress(t), logFile: filepath.Join(t.TempDir(), "log")}
@@ -284,7 +285,7 @@ func TestFullDisk(t *testing.T) {
 	select {
 	case <-p.done:
 		if text, err := p.Wait(t); err == nil || !strings.Contains(text, "no space left on its file system") {
-			t.Errorf("the server exited with %v:\n%s", err, text)
+			t.Errorf("server exited with %v:\n%s", err, text)
 		}
 	case <-time.After(2 * time.Second):
 		p.Kill(t)
@@ -304,7 +305,7 @@ func TestFullDisk(t *testing.T) {
 	t.Logf("%d writes were acknowledged", len(acknowledged))
 }
 
-// fill writes a file until the given number of bytes is free.
+// fillDisk writes a file until the given number of bytes is free.
 func fillDisk(t *testing.T, path string, left int64) {
 	t.Helper()
 	var fs unix.Statfs_t
@@ -323,7 +324,8 @@ func fillDisk(t *testing.T, path string, left int64) {
 	}
 }
 
-// try repeats a function until its result is as expected and returns the result.
+// retryUntil calls do until accept accepts its error, and returns the error. The test fails after one
+// minute.
 func retryUntil(t *testing.T, do func(context.Context) error, accept func(error) bool) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -334,13 +336,13 @@ func retryUntil(t *testing.T, do func(context.Context) error, accept func(error)
 			return err
 		}
 		if pause(ctx) != nil {
-			t.Fatalf("at the end: %v", err)
+			t.Fatalf("timeout, last error: %v", err)
 		}
 	}
 }
 
-// TestDamagedStore damages the store: the server reports what is wrong and where, and changes
-// nothing.
+// TestDamagedStore damages the store. The server exits with an error that names the path, and does not
+// change any file.
 func TestDamagedStore(t *testing.T) {
 	t.Parallel()
 	for name, file := range map[string]string{
@@ -361,9 +363,9 @@ func TestDamagedStore(t *testing.T) {
 			text, err := p.Wait(t)
 			if err == nil || !strings.Contains(text, p.DataDir) || !strings.Contains(text, "cannot be opened") ||
 				strings.Contains(text, "goroutine ") {
-				t.Fatalf("the server exited with %v:\n%s", err, text)
+				t.Fatalf("server exited with %v:\n%s", err, text)
 			}
-			// With the file restored, all objects are there.
+			// After the file is restored, the objects still exist.
 			if err := os.WriteFile(path, original, 0o600); err != nil {
 				t.Fatal(err)
 			}

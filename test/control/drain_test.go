@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDrain drains a node with kubectl while a disruption budget blocks an eviction.
+// TestDrain drains a node with kubectl. A disruption budget blocks the drain until it is deleted.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -30,16 +30,16 @@ func TestDrain(t *testing.T) {
 	waitForOutput(t, s, "1", "get", "pdb", "b", "-o", "jsonpath={.status.disruptionsAllowed}")
 	out, err := s.TryKubectl(t, "", "drain", "n1", "--force", "--timeout=6s")
 	if err == nil || !strings.Contains(out, "violate the pod's disruption budget") {
-		t.Errorf("drain was not blocked by the disruption budget: %v\n%s", err, out)
+		t.Errorf("drain with a disruption budget: got %v, want an error\n%s", err, out)
 	}
 	left := strings.Fields(s.Kubectl(t, "get", "pods", "-o", "name"))
 	if len(left) != 1 || left[0] == "pod/free" {
-		t.Errorf("after the drain, got pods %v", left)
+		t.Errorf("after the blocked drain: got pods %v, want one pod of the budget", left)
 	}
 	s.Kubectl(t, "delete", "pdb", "b")
 	s.Kubectl(t, "drain", "n1", "--force", "--timeout=20s")
 	if out := s.Kubectl(t, "get", "pods", "-o", "name"); out != "" {
-		t.Errorf("left: %s", out)
+		t.Errorf("pods left after the drain: %s", out)
 	}
 	waitForOutput(t, s, "true", "get", "node", "n1", "-o", "jsonpath={.spec.unschedulable}")
 	s.Kubectl(t, "uncordon", "n1")

@@ -12,13 +12,13 @@ import (
 	"berth/control"
 )
 
-// sealingKey is a key with its name in an EncryptionConfiguration.
+// encryptionKey returns a key for an EncryptionConfiguration, which is derived from its name.
 func encryptionKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return fmt.Sprintf("{name: %s, secret: %s}", name, base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// storedValue returns the stored value of a key in etcd.
+// storedValue returns the value of a key in etcd.
 func (s *Server) storedValue(t *testing.T, key string) string {
 	t.Helper()
 	got, err := s.EtcdClient.Get(t.Context(), key)
@@ -28,12 +28,13 @@ func (s *Server) storedValue(t *testing.T, key string) string {
 	return string(got.Kvs[0].Value)
 }
 
-// TestEncryptionOfGroupsAndAllResources uses configurations with wildcards.
+// TestEncryptionOfGroupsAndAllResources checks which resources are encrypted with wildcards in the
+// configuration.
 func TestEncryptionOfGroupsAndAllResources(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		resources string
-		encrypted map[string]bool // by key
+		encrypted map[string]bool // by etcd key
 	}{
 		{"*.*", map[string]bool{"/registry/secrets/default/hidden": true, "/registry/configmaps/default/plain": true,
 			"/registry/roles/default/r": true}},
@@ -68,8 +69,8 @@ func TestEncryptionOfGroupsAndAllResources(t *testing.T) {
 	}
 }
 
-// TestEncryptionKeyRotation follows the steps described in the key file: to another key, and then
-// to one of another type.
+// TestEncryptionKeyRotation follows the steps in the comments of the key file. It rotates to another
+// key, and then to a key of another type.
 func TestEncryptionKeyRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -101,7 +102,8 @@ func TestEncryptionKeyRotation(t *testing.T) {
 	for _, step := range []struct{ old, now, prefix string }{
 		{"      keys:\n", "      keys:\n      - " + encryptionKey("second") + "\n", "k8s:enc:secretbox:v1:second:"},
 		{oldKey, "", "k8s:enc:secretbox:v1:second:"},
-		{"  providers:\n", "  providers:\n  - aescbc: {keys: [" + encryptionKey("third") + "]}\n", "k8s:enc:aescbc:v1:third:"},
+		{"  providers:\n", "  providers:\n  - aescbc: {keys: [" + encryptionKey("third") + "]}\n",
+			"k8s:enc:aescbc:v1:third:"},
 		{"  - secretbox:\n      keys:\n      - " + encryptionKey("second") + "\n", "", "k8s:enc:aescbc:v1:third:"},
 	} {
 		change(step.old, step.now)
@@ -109,7 +111,7 @@ func TestEncryptionKeyRotation(t *testing.T) {
 		if got := s.Kubectl(t, "get", "secret", "kept", "-o", "jsonpath={.data.a}"); got != "Yg==" {
 			t.Errorf("got secret data %q", got)
 		}
-		// Rewriting the existing objects is sufficient.
+		// Rewrite the existing objects with the new key.
 		if out, err := s.TryKubectl(t, s.Kubectl(t, "get", "secrets", "-A", "-o", "json"), "replace", "-f", "-"); err != nil {
 			t.Fatalf("rewrite all secrets: %v\n%s", err, out)
 		}

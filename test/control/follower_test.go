@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// follower maintains a copy of the objects of a kind in a namespace with a watch. It resumes an
-// interrupted watch immediately and lists again only if the resource version has expired.
+// follower maintains a copy of the objects of a kind in a namespace with a list and a watch. It resumes
+// an interrupted watch immediately, and lists again only if the resource version has expired.
 type follower struct {
 	objects dynamic.ResourceInterface
 	mu      sync.Mutex
@@ -24,7 +24,7 @@ type follower struct {
 	listed  int
 }
 
-// follow starts a follower, which the test's Cleanup stops.
+// follow starts a follower. The test's Cleanup stops it.
 func follow(t *testing.T, objects dynamic.ResourceInterface) *follower {
 	f := &follower{objects: objects}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -42,7 +42,7 @@ func (f *follower) run(ctx context.Context) {
 		} else {
 			version = f.watch(ctx, version)
 		}
-		_ = pause(ctx) // checked by the loop condition
+		_ = pause(ctx) // the loop condition checks ctx
 	}
 }
 
@@ -91,6 +91,7 @@ func (f *follower) watch(ctx context.Context, version string) string {
 	return version
 }
 
+// apply applies a watch event to the copy.
 func (f *follower) apply(kind watch.EventType, o metav1.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,13 +103,13 @@ func (f *follower) apply(kind watch.EventType, o metav1.Object) {
 	}
 }
 
-// disagreement returns an object of a writer that the follower sees in another state, or "".
+// difference describes an object whose copy does not match its model, or returns "".
 func (f *follower) difference(mine map[string]*model) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, m := range mine {
 		if f.values[name] != m.value {
-			return fmt.Sprintf("%s is %q, stored is %q", name, f.values[name], m.value)
+			return fmt.Sprintf("%s: got %q, want %q", name, f.values[name], m.value)
 		}
 	}
 	return ""

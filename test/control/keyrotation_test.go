@@ -13,8 +13,8 @@ import (
 	"berth/test/hosts"
 )
 
-// TestServiceAccountKeyRotation: tokens of the previous key are valid until its file is removed.
-// New tokens are signed by the new key. Both keys are published.
+// TestServiceAccountKeyRotation checks that the server signs new tokens with the new key, publishes both
+// keys, and accepts tokens of the previous key until its file is removed.
 func TestServiceAccountKeyRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -31,37 +31,37 @@ func TestServiceAccountKeyRotation(t *testing.T) {
 	second := Start(t, at)
 	after := token(second)
 	if tokenHeader(before) == tokenHeader(after) {
-		t.Error("both tokens have the same key ID")
+		t.Error("tokens before and after the rotation have the same key ID")
 	}
-	for what, one := range map[string]string{"the old key": before, "the new key": after} {
-		waitForResult(t, "a token of "+what, func() string {
+	for what, one := range map[string]string{"the previous key": before, "the new key": after} {
+		waitForResult(t, "status for a token of "+what, func() string {
 			return fmt.Sprint(statusCode(t, second.clientWithToken(t,
 				one)))
 		},
 			fmt.Sprint(http.StatusOK))
 	}
 	if n := published(second); n != 2 {
-		t.Errorf("got %d published keys", n)
+		t.Errorf("got %d published keys, want 2", n)
 	}
 	second.Stop(t)
 	if err := os.Remove(previousKeyFile); err != nil {
 		t.Fatal(err)
 	}
 	third := Start(t, at)
-	waitForResult(t, "a token of the new key", func() string {
+	waitForResult(t, "status for a token of the new key", func() string {
 		return fmt.Sprint(statusCode(t, third.clientWithToken(t,
 			after)))
 	},
 		fmt.Sprint(http.StatusOK))
 	if code := statusCode(t, third.clientWithToken(t, before)); code != http.StatusUnauthorized {
-		t.Errorf("token of a removed key: got status %d", code)
+		t.Errorf("token of a removed key: got status %d, want 401", code)
 	}
 	if n := published(third); n != 1 {
-		t.Errorf("got %d published keys", n)
+		t.Errorf("got %d published keys, want 1", n)
 	}
 }
 
-// rotateKey runs the command on a data directory and returns the file of the previous key.
+// rotateKey runs rotate-account-key on a data directory and returns the file of the previous key.
 func rotateKey(t *testing.T, dir string) string {
 	t.Helper()
 	program, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
@@ -74,10 +74,10 @@ func rotateKey(t *testing.T, dir string) string {
 	}
 	previousKeyFile, rest, _ := strings.Cut(string(out), "\n")
 	if filepath.Dir(previousKeyFile) != filepath.Join(dir, "pki") || !strings.Contains(rest, "Restart the server") {
-		t.Errorf("got %s", out)
+		t.Errorf("rotate-account-key: got output %s", out)
 	}
 	return previousKeyFile
 }
 
-// head returns the header of a token, which contains the key ID.
+// tokenHeader returns the header of a JWT, which contains the key ID.
 func tokenHeader(token string) string { return strings.SplitN(token, ".", 2)[0] }

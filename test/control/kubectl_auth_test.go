@@ -20,7 +20,7 @@ func TestKubectlAuthCommands(t *testing.T) {
 		{"yes", "create deployments --as=ann -n shop"},
 		{"yes", "create pods/exec --as=ann -n shop"},
 		{"yes", "get secrets --as=ann -n shop"},
-		{"yes", "list pods --as=ann -n shop"}, // edit contains view
+		{"yes", "list pods --as=ann -n shop"}, // the role edit includes view
 		{"no", "create rolebindings --as=ann -n shop"},
 		{"no", "get pods --as=ann -n default"},
 		{"yes", "get pods --as=bob -n shop"},
@@ -30,8 +30,8 @@ func TestKubectlAuthCommands(t *testing.T) {
 		{"no", "get nodes --as=bob"},
 		{"yes", "get /version --as=bob"},
 		{"no", "get /metrics --as=bob"},
-		{"yes", "create selfsubjectaccessreviews --as=nobody"},
-		{"no", "list namespaces --as=nobody"},
+		{"yes", "create selfsubjectaccessreviews --as=stranger"},
+		{"no", "list namespaces --as=stranger"},
 		{"yes", "create certificatesigningrequests --as=system:bootstrap:abcdef " +
 			"--as-group=system:bootstrappers:kubeadm:default-node-token"},
 		{"yes", "impersonate serviceaccounts --as=ann -n shop"},
@@ -53,20 +53,21 @@ func lastLine(out string) string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// waitForResult repeats a check until it gives the expected result, because caches are updated
-// asynchronously.
+// waitForResult calls get until it returns want, for at most two minutes. Results that depend on caches
+// of the server change with a delay.
 func waitForResult(t *testing.T, what string, get func() string, want string) {
 	t.Helper()
 	waitForResultWithin(t, 2*time.Minute, what, get, want)
 }
 
-func waitForResultWithin(t *testing.T, bound time.Duration, what string, get func() string, want string) {
+// waitForResultWithin is like waitForResult with another timeout.
+func waitForResultWithin(t *testing.T, timeout time.Duration, what string, get func() string, want string) {
 	t.Helper()
 	got := ""
-	for end := time.Now().Add(bound); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+	for end := time.Now().Add(timeout); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
 		if got = get(); got == want {
 			return
 		}
 	}
-	t.Errorf("%s: %q, want %q", what, got, want)
+	t.Errorf("%s: got %q, want %q", what, got, want)
 }

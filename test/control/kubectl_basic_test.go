@@ -34,7 +34,7 @@ func TestKubectlBasicOperations(t *testing.T) {
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false")
 	if got := s.Kubectl(t, "get", "pods"); !strings.Contains(got, "No resources found") {
-		t.Errorf("after delete: %q", got)
+		t.Errorf("after delete: got %q, want no pods", got)
 	}
 	if got := s.Kubectl(t, "get", "namespaces", "-o", "name"); !strings.Contains(got, "namespace/kube-system") {
 		t.Errorf("got namespaces %q", got)

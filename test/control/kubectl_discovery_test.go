@@ -14,7 +14,7 @@ func TestKubectlDiscovery(t *testing.T) {
 		"deployments deploy apps/v1 true Deployment",
 		"leases coordination.k8s.io/v1 true Lease", "poddisruptionbudgets pdb policy/v1 true PodDisruptionBudget"} {
 		if !strings.Contains(normalizeSpaces(resources), want) {
-			t.Errorf("api-resources lacks %q:\n%s", want, resources)
+			t.Errorf("%q not found in api-resources:\n%s", want, resources)
 		}
 	}
 	if all := s.Kubectl(t, "api-resources", "--categories=all", "-o", "name"); !strings.Contains(all, "pods") ||
@@ -29,7 +29,7 @@ func TestKubectlDiscovery(t *testing.T) {
 		t.Errorf("kubectl explain: got %q", text)
 	}
 	if text := s.Kubectl(t, "get", "--raw", "/version"); !strings.Contains(text, "+berth") {
-		t.Errorf("kubectl version: got %q", text)
+		t.Errorf("/version: got %q", text)
 	}
 	if text := s.Kubectl(t, "get", "--raw", "/openapi/v2"); strings.Contains(text, "__internal") || !strings.Contains(text,
 		"io.k8s.api.core.v1.Pod") {
@@ -37,7 +37,7 @@ func TestKubectlDiscovery(t *testing.T) {
 	}
 }
 
-// words normalizes spaces within lines.
+// normalizeSpaces replaces each sequence of spaces in a line by one space.
 func normalizeSpaces(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -52,10 +52,10 @@ func TestStoredOnlyKindsWarn(t *testing.T) {
 	s := Shared(t)
 	out := s.Kubectl(t, "create", "deployment", "d", "--image=example/web")
 	if !strings.Contains(out, "Warning: deployments are stored by this server, which does not act on them") {
-		t.Errorf("kubectl: got %q", out)
+		t.Errorf("kubectl create: no warning in %q", out)
 	}
 	out = s.Kubectl(t, "scale", "deployment", "d", "--replicas=2") + s.Kubectl(t, "label", "deployment", "d", "a=b")
 	if !strings.Contains(out, "Warning: deployments are stored by this server, which does not act on them") {
-		t.Errorf("after a change, kubectl: got %q", out)
+		t.Errorf("kubectl scale and label: no warning in %q", out)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"berth/test/hosts"
 )
 
-// TestKubectlModifiesObject uses all modifying verbs of kubectl and watches the changes.
+// TestKubectlModifiesObject changes an object with all modifying verbs of kubectl and watches it.
 func TestKubectlModifiesObject(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -36,13 +36,13 @@ func TestKubectlModifiesObject(t *testing.T) {
 	const want = `map[applied:again edited:4 json:3 merge:2]`
 	if got := runKubectl("get", "configmap", "c", "-o",
 		`jsonpath={.metadata.labels.by} {.metadata.annotations.by} {.data}`); got != `label annotate {"applied":"again","edited":"4","json":"3","merge":"2"}` {
-		t.Errorf("at the end: %s", got)
+		t.Errorf("after all changes: got %s", got)
 	}
 	waitForLines("<none> <none> map[applied:yes]", "label <none> map[applied:yes]", "label annotate map[applied:yes]",
 		"map[applied:yes strategic:1]", "map[applied:yes edited:4 json:3 merge:2]", want)
 	runKubectl("annotate", "configmap", "c", "by-")
 	if got := runKubectl("get", "configmap", "c", "-o", "jsonpath={.metadata.annotations.by}"); got != "" {
-		t.Errorf("removed annotation: got %q", got)
+		t.Errorf("removed annotation: got %q, want none", got)
 	}
 }
 
@@ -64,8 +64,8 @@ func (s *Server) edit(t *testing.T, namespace, object, script string) {
 	}
 }
 
-// watches starts kubectl get -w. The returned function waits until the texts were written in this
-// order and stops kubectl.
+// startKubectlWatch starts kubectl get -w. The returned function waits until kubectl has printed lines
+// that contain the texts, in this order.
 func (s *Server) startKubectlWatch(t *testing.T, args ...string) (waitForLines func(texts ...string)) {
 	t.Helper()
 	program, err := hosts.Kubectl()
@@ -86,10 +86,10 @@ func (s *Server) startKubectlWatch(t *testing.T, args ...string) (waitForLines f
 	lines := bufio.NewScanner(out)
 	t.Cleanup(func() {
 		cancel()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // returns an error, because cancel kills the process
 	})
-	if !lines.Scan() { // the watch is established
-		t.Fatal("kubectl -w wrote nothing")
+	if !lines.Scan() { // the first line shows that the watch is established
+		t.Fatal("kubectl get -w printed nothing")
 	}
 	first := lines.Text()
 	return func(texts ...string) {

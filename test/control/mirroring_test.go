@@ -23,8 +23,8 @@ subsets:
   ports: [{name: sql, port: 5432}]
 `
 
-// TestEndpointsAreMirrored: Endpoints of a service without a selector are mirrored to one slice per
-// IP family, which follow every change and are deleted with the Endpoints or the service.
+// TestEndpointsAreMirrored creates Endpoints for a service without a selector. The server mirrors them to
+// one EndpointSlice per IP family, follows every change, and deletes the slices with the service.
 func TestEndpointsAreMirrored(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -48,11 +48,11 @@ func TestEndpointsAreMirrored(t *testing.T) {
 	waitForMirrors("IPv4 by-hand sql:5433 192.0.2.2=true;")
 	s.Kubectl(t, "delete", "service", "outside")
 	waitForMirrors("")
-	// The slices of the server's own service are maintained by the server only.
+	// The server maintains the slice of its own service itself.
 	if out := s.Kubectl(t, "get", "endpointslices", "-l",
 		"endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io", "-o",
 		"name"); strings.TrimSpace(out) != "" && !strings.Contains(out, "No resources") {
-		t.Errorf("unexpected mirror: %s", out)
+		t.Errorf("unexpected mirrored EndpointSlice: %s", out)
 	}
 }
 
@@ -73,11 +73,11 @@ metadata: {name: %[2]s, namespace: default}
 spec: {%[4]s, selector: {matchLabels: {app: %[2]s}}}
 `
 
-// TestDisruptionBudgetPercentage: a percentage applies to the scale of the pods' controller and
-// follows its changes.
+// TestDisruptionBudgetPercentage checks that a percentage applies to the scale of the pods' controller,
+// also after the scale changes.
 func TestDisruptionBudgetPercentage(t *testing.T) {
 	t.Parallel()
-	// Pods of the ReplicaSet would count as well.
+	// The controllers must not create pods, because these would count as well.
 	s := Start(t, func(c *control.Config) {
 		c.Controllers = append(c.Controllers, "-"+controllers.ReplicaSets, "-"+controllers.ReplicationControllers)
 	})
@@ -97,7 +97,7 @@ func TestDisruptionBudgetPercentage(t *testing.T) {
 		}
 		s.Apply(t, text)
 		owner, kind, version := r.name, r.kind, r.version
-		if r.kind == "Deployment" { // pods with a ReplicaSet as owner
+		if r.kind == "Deployment" { // the pods are owned by a ReplicaSet
 			s.Apply(t, deploymentReplicaSet(s.Kubectl(t, "get", "deployment", "dep", "-o", "jsonpath={.metadata.uid}")))
 			owner, kind = "dep-set", "ReplicaSet"
 		}
@@ -115,12 +115,12 @@ spec: {containers: [{name: c, image: example/c}]}
 	}
 	for _, r := range rows {
 		s.Kubectl(t, "scale", "--replicas=8", strings.ToLower(r.kind)+"/"+r.name)
-		s.Kubectl(t, "label", "pod", r.name+"-pod", "seen=again") // pods that the budget selects
+		s.Kubectl(t, "label", "pod", r.name+"-pod", "changed=yes") // triggers a sync of the budget
 		waitForOutput(t, s, r.scaled, "get", "pdb", r.name, "-o", "jsonpath={.status.desiredHealthy} {.status.expectedPods}")
 	}
 }
 
-// ownedSet is a ReplicaSet as the deployment controller would create it.
+// deploymentReplicaSet returns a ReplicaSet as the deployment controller would create it.
 func deploymentReplicaSet(uid string) string {
 	return fmt.Sprintf(`apiVersion: apps/v1
 kind: ReplicaSet

@@ -34,8 +34,8 @@ import (
 	"berth/test/hosts"
 )
 
-// fakeKubelet is a fake kubelet API for the server's proxied streams: real TLS and SPDY, with processes
-// that only echo. It accepts only the server's client certificate.
+// fakeKubelet is a kubelet API for the proxied streams of the server. TLS and SPDY are real, the
+// processes only echo their input. It accepts the server's client certificate only.
 type fakeKubelet struct {
 	t        *testing.T
 	url      string
@@ -43,14 +43,15 @@ type fakeKubelet struct {
 	received []string // path and query of each request
 }
 
+// requests returns the path and query of each request, one per line.
 func (a *fakeKubelet) requests() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return strings.Join(a.received, "\n")
 }
 
-// startNode creates a node named after the namespace, whose address is a fake agent, and the pod
-// web bound to it. The agent's certificate is signed by the cluster's CA unless foreign is set.
+// startFakeNode starts a fakeKubelet, creates a Node with its address and the name of the namespace, and
+// binds the pod web to the Node. The cluster's CA signs the serving certificate unless foreign is set.
 func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 	t.Helper()
 	a := &fakeKubelet{t: t}
@@ -65,7 +66,7 @@ func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 	})
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.TLS.VerifiedChains) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != "kube-apiserver-kubelet-client" {
-			http.Error(w, "who are you", http.StatusUnauthorized)
+			http.Error(w, "unauthorized", http.StatusUnauthorized)
 			return
 		}
 		a.mu.Lock()
@@ -92,7 +93,7 @@ func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 	number, _ := strconv.Atoi(port)
 	_, err := s.Client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
 		Status: corev1.NodeStatus{
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nobody.invalid"},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "unreachable.invalid"},
 				{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(number)}}}},
 		metav1.CreateOptions{})
@@ -107,7 +108,7 @@ func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 	return a
 }
 
-// logs writes one line, and with follow another one for each signal.
+// logs writes one line. With follow, it keeps the stream open.
 func (a *fakeKubelet) logs(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "first")
 	if r.FormValue("follow") != "true" {
@@ -117,7 +118,7 @@ func (a *fakeKubelet) logs(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// process echoes its input. The command "fail" exits with code 3.
+// exec echoes the command and its input. The command "fail" exits with code 3.
 func (a *fakeKubelet) exec(w http.ResponseWriter, r *http.Request) {
 	streams := a.upgrade(w, r, "v4.channel.k8s.io", func(n map[string]httpstream.Stream) bool {
 		for query, kind := range map[string]string{"input": "stdin", "output": "stdout", "error": "stderr"} {
@@ -132,11 +133,11 @@ func (a *fakeKubelet) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	fmt.Fprintf(streams["stdout"], "%s\n", strings.Join(r.URL.Query()["command"], " "))
 	if in := streams["stdin"]; in != nil {
-		io.Copy(streams["stdout"], in) //nolint:errcheck // the client sees what is missing
+		io.Copy(streams["stdout"], in) //nolint:errcheck // the test compares the output
 	}
 	status := metav1.Status{Status: metav1.StatusSuccess}
 	if r.FormValue("command") == "fail" {
-		status = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Message: "ended with 3",
+		status = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Message: "exit code 3",
 			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: "ExitCode", Message: "3"}}}}
 	}
 	raw, _ := json.Marshal(status)
@@ -146,7 +147,8 @@ func (a *fakeKubelet) exec(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// upgrade hijacks the connection and waits for the expected number of streams.
+// upgrade upgrades the connection to SPDY and accepts streams until complete returns true. It returns the
+// streams by type, or nil if the upgrade fails.
 func (a *fakeKubelet) upgrade(w http.ResponseWriter, r *http.Request, protocol string,
 	complete func(map[string]httpstream.Stream) bool) map[string]httpstream.Stream {
 	if _, err := httpstream.Handshake(r, w, []string{protocol}); err != nil {
@@ -184,7 +186,7 @@ func (a *fakeKubelet) forward(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	fmt.Fprintf(streams["data"], "port %s\n", streams["data"].Headers().Get("port"))
-	io.Copy(streams["data"], streams["data"]) //nolint:errcheck // the client sees what is missing
+	io.Copy(streams["data"], streams["data"]) //nolint:errcheck // the test compares the output
 	streams["error"].Close()
 	streams["data"].Close()
 }
@@ -222,27 +224,28 @@ func TestNodeLogs(t *testing.T) {
 	s := SharedWithoutControllers(t)
 	a := startFakeNode(t, s, false)
 	if got := s.Kubectl(t, "logs", "web", "--tail=5", "--timestamps", "--previous"); got != "first\n" {
-		t.Errorf("got %q", got)
+		t.Errorf("kubectl logs: got %q", got)
 	}
-	if want := "/containerLogs/" + s.Namespace + "/web/main?previous=true&tailLines=5&timestamps=true"; a.requests() != want {
-		t.Errorf("the node got requests %q, want %q", a.requests(), want)
+	want := "/containerLogs/" + s.Namespace + "/web/main?previous=true&tailLines=5&timestamps=true"
+	if a.requests() != want {
+		t.Errorf("got requests %q to the node, want %q", a.requests(), want)
 	}
 	mustBeRejected(t, s, "", []string{"container other is not valid for pod web"}, "logs", "web", "-c", "other")
 	mustBeRejected(t, s, "", []string{"sinceSeconds: Invalid value"}, "get", "--raw",
 		"/api/v1/namespaces/"+s.Namespace+"/pods/web/log?sinceSeconds=0")
-	// A followed log must be delivered immediately.
+	// The server must not buffer a followed log.
 	ctx, stop := context.WithCancel(t.Context())
 	stream, err := s.Client.CoreV1().Pods(s.Namespace).GetLogs("web", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(stream).ReadString('\n'); line != "first\n" {
-		t.Errorf("got %q, %v", line, err)
+		t.Errorf("followed log: got %q, %v", line, err)
 	}
 	stop()
 	stream.Close()
 	if got := readLogByWebSocket(t, s); got != "first\n" {
-		t.Errorf("with a WebSocket: got %q", got)
+		t.Errorf("log through a WebSocket: got %q", got)
 	}
 	if got := s.Kubectl(t, "get", "--raw",
 		"/api/v1/nodes/"+s.Namespace+"/proxy/stats/summary"); got != "/stats/summary of GET" {
@@ -250,7 +253,8 @@ func TestNodeLogs(t *testing.T) {
 	}
 }
 
-// TestExecThroughServer uses WebSockets, as kubectl does, and SPDY, as older clients do.
+// TestExecThroughServer runs exec and attach through WebSockets, like kubectl, and through SPDY, like
+// older clients.
 func TestExecThroughServer(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
@@ -260,7 +264,7 @@ func TestExecThroughServer(t *testing.T) {
 		t.Errorf("got %q, %v", out, err)
 	}
 	if !strings.Contains(a.requests(), "/exec/"+s.Namespace+"/web/main?command=cat&command=-&error=1&input=1&output=1") {
-		t.Errorf("the node got requests %q", a.requests())
+		t.Errorf("got requests %q to the node, want exec", a.requests())
 	}
 	out, err = s.TryKubectl(t, "", "exec", "web", "--", "fail")
 	var exit *exec.ExitError
@@ -283,14 +287,14 @@ func TestExecThroughServer(t *testing.T) {
 	}
 	out, err = s.TryKubectl(t, "", "attach", "web")
 	if err != nil || !strings.Contains(a.requests(), "/attach/"+s.Namespace+"/web/main?error=1&output=1") {
-		t.Errorf("got %q, %v, asked %q", out, err, a.requests())
+		t.Errorf("kubectl attach: got %q, %v, requests %q", out, err, a.requests())
 	}
 }
 
-// forwarding returns the port that kubectl listens on.
+// forwarding matches the local port in the output of kubectl port-forward.
 var forwarding = regexp.MustCompile(`127\.0\.0\.1:(\d+) ->`)
 
-// TestPortForward uses kubectl.
+// TestPortForward forwards a port with kubectl and sends data in both directions.
 func TestPortForward(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
@@ -328,8 +332,8 @@ func TestPortForward(t *testing.T) {
 	}
 }
 
-// TestNodeWithForeignCertificateIsRejected: the server does not connect to a node without a
-// certificate of the cluster's CA, unless the user requests insecure access.
+// TestNodeWithForeignCertificateIsRejected checks that the server only connects to a node with a
+// certificate of the cluster's CA, unless the user requests --insecure-skip-tls-verify-backend.
 func TestNodeWithForeignCertificateIsRejected(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
@@ -337,12 +341,12 @@ func TestNodeWithForeignCertificateIsRejected(t *testing.T) {
 	mustBeRejected(t, s, "", []string{"x509"}, "logs", "web")
 	mustBeRejected(t, s, "", nil, "exec", "web", "--", "true")
 	if a.requests() != "" {
-		t.Errorf("the node with the foreign certificate got requests %q", a.requests())
+		t.Errorf("got requests %q to the node with a foreign certificate, want none", a.requests())
 	}
 	if got := s.Kubectl(t, "logs", "web", "--insecure-skip-tls-verify-backend"); got != "first\n" {
 		t.Errorf("got %q", got)
 	}
-	// A node also rejects clients without a certificate.
+	// The node rejects clients without a certificate.
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(s.Authority.PEM())
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,

@@ -21,7 +21,8 @@ import (
 	"berth/control/controllers"
 )
 
-// withoutControllers disables all controllers except the one for service accounts, which pods require.
+// withoutControllers disables all controllers, except those that pods require: for system namespaces and
+// for service accounts.
 func withoutControllers(c *control.Config) {
 	for _, name := range control.ControllerNames() {
 		if name != control.SystemNamespaces && name != controllers.ServiceAccounts {
@@ -30,7 +31,7 @@ func withoutControllers(c *control.Config) {
 	}
 }
 
-// mustBeRejected runs kubectl and requires an error that contains all words.
+// mustBeRejected runs kubectl and requires an error that contains all texts.
 func mustBeRejected(t *testing.T, s *Server, input string, texts []string, args ...string) {
 	t.Helper()
 	out, err := s.TryKubectl(t, input, args...)
@@ -39,7 +40,7 @@ func mustBeRejected(t *testing.T, s *Server, input string, texts []string, args 
 	}
 	for _, w := range texts {
 		if !strings.Contains(out, w) {
-			t.Errorf("kubectl %s: %q is not in\n%s", strings.Join(args, " "), w, out)
+			t.Errorf("kubectl %s: %q not found in\n%s", strings.Join(args, " "), w, out)
 		}
 	}
 }
@@ -153,16 +154,17 @@ func TestPodResize(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	out, err := s.TryKubectl(t, "", "debug", "web", "--image=example/debug", "--target=main", "--attach=false", "-c",
-		"look")
+		"debugger")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.spec.ephemeralContainers[*].name}"); got != "look" {
+	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.spec.ephemeralContainers[*].name}"); got != "debugger" {
 		t.Errorf("got %s", got)
 	}
 }
 
-// TestPodResizeRespectsQuotaAndLimitRange also checks that the quota counts the new resources.
+// TestPodResizeRespectsQuotaAndLimitRange resizes a pod beyond its quota and LimitRange, and checks the
+// usage of the quota.
 func TestPodResizeRespectsQuotaAndLimitRange(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -172,7 +174,7 @@ func TestPodResizeRespectsQuotaAndLimitRange(t *testing.T) {
 	used := func() string {
 		return s.Kubectl(t, "get", "quota", "few", "-o", `jsonpath={.status.used.requests\.cpu}`)
 	}
-	waitForResult(t, "the pod is counted", used, "100m")
+	waitForResult(t, "quota usage after creation", used, "100m")
 	resize := func(cpu, memory string) []string {
 		return []string{"patch", "pod", "web", "--subresource=resize", "-p",
 			fmt.Sprintf(`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": %q, "memory": %q}}}]}}`,
@@ -182,29 +184,30 @@ func TestPodResizeRespectsQuotaAndLimitRange(t *testing.T) {
 		"limited: " +
 		"requests.cpu=500m"}, resize("600m", "8Mi")...)
 	s.Kubectl(t, resize("400m", "8Mi")...)
-	waitForResult(t, "what it got is counted", used, "400m")
+	waitForResult(t, "quota usage after an increase", used, "400m")
 	s.Apply(t, `{apiVersion: v1, kind: LimitRange, metadata: {name: range}, spec: {limits: [{type: Container, max: {memory: 64Mi}, min: {memory: 4Mi}, default: {cpu: 300m}}]}}`)
-	waitForResult(t, "the range holds", func() string {
+	waitForResult(t, "resize below the LimitRange", func() string {
 		out, err := s.TryKubectl(t, "", append(resize("400m", "2Mi"), "--dry-run=server")...)
 		return fmt.Sprint(err != nil && strings.Contains(out,
 			"minimum memory usage per Container is 4Mi, but request is 2Mi"))
 	}, "true")
 	s.Kubectl(t, resize("200m", "8Mi")...)
-	waitForResult(t, "what it gave back is counted", used, "200m")
+	waitForResult(t, "quota usage after a decrease", used, "200m")
 	// The defaults of the LimitRange apply to new pods only.
 	if got := s.Kubectl(t, "get", "pod", "web", "-o",
 		"jsonpath={.spec.containers[0].resources.limits}"); got != `{"memory":"64Mi"}` {
-		t.Errorf("limits %s", got)
+		t.Errorf("got limits %s, want memory only", got)
 	}
 }
 
+// bindPod binds a pod to a node, like the scheduler.
 func bindPod(t *testing.T, s *Server, name, node string) error {
 	return s.Client.CoreV1().Pods(s.Namespace).Bind(t.Context(), &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace}, Target: corev1.ObjectReference{Kind: "Node",
 			Name: node}}, metav1.CreateOptions{})
 }
 
-// TestPodBinding also covers the graceful deletion of bound pods.
+// TestPodBinding checks valid and invalid bindings, and the graceful deletion of a bound pod.
 func TestPodBinding(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
@@ -214,22 +217,23 @@ func TestPodBinding(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	if err := bindPod(t, s, "web", "n1"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "schedulingGates") {
-		t.Errorf("binding of a gated pod: %v", err)
+		t.Errorf("binding of a gated pod: got %v, want Conflict", err)
 	}
 	s.Kubectl(t, "patch", "pod", "web", "--type=json", "-p", `[{"op": "remove", "path": "/spec/schedulingGates"}]`)
-	if err := bindPod(t, s, "web", "BAD_NODE"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "target.name") {
-		t.Errorf("binding to an invalid node name: %v", err)
+	if err := bindPod(t, s, "web", "BAD_NODE"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(),
+		"target.name") {
+		t.Errorf("binding to an invalid node name: got %v, want Invalid", err)
 	}
 	if err := bindPod(t, s, "web", "n1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := bindPod(t, s, "web", "n2"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(),
 		`already assigned to node "n1"`) {
-		t.Errorf("second binding: %v", err)
+		t.Errorf("second binding: got %v, want Conflict", err)
 	}
 	pod, err := pods.Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil || pod.Spec.NodeName != "n1" {
-		t.Fatalf("%+v, %v", pod, err)
+		t.Fatalf("bound pod: got %+v, %v", pod, err)
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false", "--grace-period=20")
 	pod, err = pods.Get(t.Context(), "web", metav1.GetOptions{})
@@ -238,16 +242,16 @@ func TestPodBinding(t *testing.T) {
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false", "--grace-period=40")
 	if pod, err = pods.Get(t.Context(), "web", metav1.GetOptions{}); err != nil || *pod.DeletionGracePeriodSeconds != 20 {
-		t.Errorf("the grace period was increased: %+v, %v", pod, err)
+		t.Errorf("second delete increased the grace period: got %+v, %v", pod, err)
 	}
 	if got := s.Kubectl(t, "get", "pod", "web", "--no-headers"); strings.Fields(got)[2] != "Terminating" {
 		t.Errorf("got %s", got)
 	}
-	// As the node does at the end.
+	// The node deletes the pod with its UID after termination.
 	none, stranger := int64(0), types.UID("another")
 	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &none,
 		Preconditions: &metav1.Preconditions{UID: &stranger}}); !apierrors.IsConflict(err) {
-		t.Errorf("deletion with another UID: %v", err)
+		t.Errorf("deletion with another UID: got %v, want Conflict", err)
 	}
 	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &none,
 		Preconditions: &metav1.Preconditions{UID: &pod.UID}}); err != nil {
@@ -258,7 +262,8 @@ func TestPodBinding(t *testing.T) {
 	}
 }
 
-// TestTerminatedPodsAreDeletedImmediately covers bound and unbound pods.
+// TestTerminatedPodsAreDeletedImmediately deletes a bound pod that has succeeded, without a grace
+// period. It also checks that the QoS class is immutable.
 func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
@@ -279,7 +284,7 @@ func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 	}
 }
 
-// TestEvictionRespectsDisruptionBudget evicts one pod per allowed disruption.
+// TestEvictionRespectsDisruptionBudget evicts pods with and without allowed disruptions.
 func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
@@ -313,7 +318,7 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 	err := evict("web")
 	if !apierrors.IsTooManyRequests(err) || !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) ||
 		!strings.Contains(err.Error(), "Cannot evict pod as it would violate the pod's disruption budget.") {
-		t.Fatalf("got %v", err)
+		t.Fatalf("eviction without allowed disruptions: got %v, want TooManyRequests", err)
 	}
 	setDisruptionsAllowed(1)
 	if err := evict("web"); err != nil {
@@ -321,20 +326,20 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 	}
 	pod, err := pods.Get(ctx, "web", metav1.GetOptions{})
 	if err != nil || pod.DeletionTimestamp == nil {
-		t.Fatalf("the pod is not being deleted: %+v, %v", pod, err)
+		t.Fatalf("evicted pod has no deletionTimestamp: %+v, %v", pod, err)
 	}
 	if c := pod.Status.Conditions[len(pod.Status.Conditions)-1]; c.Type != corev1.DisruptionTarget ||
 		c.Reason != "EvictionByEvictionAPI" {
-		t.Errorf("got %+v", c)
+		t.Errorf("evicted pod: got condition %+v, want DisruptionTarget", c)
 	}
 	b, err := budgets.Get(ctx, "keep", metav1.GetOptions{})
 	if err != nil || b.Status.DisruptionsAllowed != 0 || len(b.Status.DisruptedPods) != 1 {
-		t.Errorf("the eviction was not counted: %+v, %v", b.Status, err)
+		t.Errorf("after the eviction: got status %+v, %v", b.Status, err)
 	}
 	if err := evict("two"); !apierrors.IsTooManyRequests(err) {
-		t.Errorf("eviction beyond the disruption budget: %v", err)
+		t.Errorf("second eviction: got %v, want TooManyRequests", err)
 	}
-	// A pod that is not running does not count.
+	// The disruption budget does not apply to a pod that is not running.
 	s.Apply(t, strings.Replace(somePod, "name: web,", "name: new,", 1))
 	if err := evict("new"); err != nil {
 		t.Error(err)
@@ -344,7 +349,7 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 	}
 }
 
-// TestDisruptionBudgetStatusDuringDrain: with two pods and a minimum of one, draining evicts one.
+// TestDisruptionBudgetStatusDuringDrain evicts two pods with minAvailable: 1. Only one eviction succeeds.
 func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 	t.Parallel()
 	s := Start(t, withoutControllers, func(c *control.Config) {
@@ -373,9 +378,9 @@ func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := evict("two"); !apierrors.IsTooManyRequests(err) {
-		t.Fatalf("both pods were evicted: %v", err)
+		t.Fatalf("second eviction: got %v, want TooManyRequests", err)
 	}
-	// The budget's status follows once the controller has observed the deletion.
+	// The controller updates the status of the budget after it has observed the deletion.
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool,
 		error) {
 		b, err := s.Client.PolicyV1().PodDisruptionBudgets(s.Namespace).Get(ctx, "keep", metav1.GetOptions{})
@@ -385,11 +390,11 @@ func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := evict("two"); !apierrors.IsTooManyRequests(err) {
-		t.Fatalf("both pods were evicted: %v", err)
+		t.Fatalf("second eviction after the status update: got %v, want TooManyRequests", err)
 	}
 }
 
-// TestUnsupportedFieldsAreStored: the server stores fields that the agent does not support.
+// TestUnsupportedFieldsAreStored checks that the server stores fields that the agent does not support.
 func TestUnsupportedFieldsAreStored(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
@@ -408,6 +413,6 @@ spec:
 `)
 	pod, err := s.Client.CoreV1().Pods(s.Namespace).Get(t.Context(), "rich", metav1.GetOptions{})
 	if err != nil || len(pod.Spec.Volumes) < 3 || pod.Spec.Containers[0].ReadinessProbe == nil {
-		t.Errorf("%v, %v", runtime.Object(pod), err)
+		t.Errorf("got pod %v, %v", runtime.Object(pod), err)
 	}
 }

@@ -20,9 +20,9 @@ import (
 // Process is berth-control as a separate process, with a store that syncs to disk.
 type Process struct {
 	DataDir string
-	Listen  string // the same for all starts
+	Listen  string // the same address for all starts
 	cmd     *exec.Cmd
-	done    chan struct{} // closed after cmd has ended; its error is in failed
+	done    chan struct{} // closed after cmd has exited with waitErr
 	waitErr error
 	logFile string
 }
@@ -47,7 +47,7 @@ func freeAddress(t testing.TB) string {
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
-// Start starts the program. A previous process must have ended.
+// Start starts the program. A previous process must have exited.
 func (p *Process) Start(t testing.TB, args ...string) {
 	t.Helper()
 	program, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
@@ -70,7 +70,7 @@ func (p *Process) Start(t testing.TB, args ...string) {
 	go func() { p.waitErr = cmd.Wait(); close(ended) }()
 }
 
-// Wait waits for the program to end by itself and returns its error and its complete output.
+// Wait waits until the program exits and returns its output since Launch and its exit error.
 func (p *Process) Wait(t testing.TB) (string, error) {
 	t.Helper()
 	select {
@@ -85,7 +85,7 @@ func (p *Process) Wait(t testing.TB) (string, error) {
 	return string(text), p.waitErr
 }
 
-// Kill sends SIGKILL.
+// Kill sends SIGKILL and waits until the process has exited.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil {
@@ -107,11 +107,11 @@ func (p *Process) Stop(t testing.TB) {
 	}
 }
 
-// end stops the program. Its output is logged if the test has failed.
+// stopAndLog stops the program and logs its output if the test has failed.
 func (p *Process) stopAndLog(t testing.TB) {
 	p.Stop(t)
 	if text, err := os.ReadFile(p.logFile); err == nil && t.Failed() {
-		t.Logf("log of berth-control:\n%s", text)
+		t.Logf("berth-control log:\n%s", text)
 	}
 }
 
@@ -130,12 +130,12 @@ func (p *Process) Config(ctx context.Context) (*restclient.Config, error) {
 			return c, nil
 		}
 		if err := pause(ctx); err != nil {
-			return nil, fmt.Errorf("kubeconfig of the administrator: %w", err)
+			return nil, fmt.Errorf("read kubeconfig of the administrator: %w", err)
 		}
 	}
 }
 
-// WaitReady waits until the server is ready.
+// WaitReady waits until the server is ready and returns the administrator's client.
 func (p *Process) WaitReady(ctx context.Context) (kubernetes.Interface, error) {
 	c, err := p.Config(ctx)
 	if err != nil {

@@ -33,7 +33,7 @@ func TestReplicaSets(t *testing.T) {
 			f := replicaSetTest{t, s, strings.ToLower(row.kind) + "/" + row.name, row.name}
 			text := fmt.Sprintf(replicaSetManifest, row.version, row.kind, row.name, row.selector)
 			if out := s.Apply(t, text); strings.Contains(out, "Warning") {
-				t.Errorf("kubectl: got %q", out)
+				t.Errorf("kubectl apply: got %q, want no warning", out)
 			}
 			f.waitForReplicaCounts("2 2  ")
 			f.testReplacement()
@@ -51,41 +51,43 @@ func TestReplicaSets(t *testing.T) {
 	}
 }
 
-// family is a set and its pods.
+// replicaSetTest tests a ReplicaSet or a ReplicationController. set is its kind and name.
 type replicaSetTest struct {
 	t         *testing.T
 	s         *Server
 	set, name string
 }
 
-// counts waits for the status: replicas, fully labeled, ready and available.
+// waitForReplicaCounts waits for the status: replicas, fullyLabeledReplicas, readyReplicas and
+// availableReplicas.
 func (f replicaSetTest) waitForReplicaCounts(want string) {
 	f.t.Helper()
 	waitForOutput(f.t, f.s, strings.TrimSpace(want), "get", f.set, "-o",
 		"jsonpath={.status.replicas} {.status.fullyLabeledReplicas} {.status.readyReplicas} {.status.availableReplicas}")
 }
 
+// podNames returns the names of the pods, with the prefix "pod/".
 func (f replicaSetTest) podNames() []string {
 	f.t.Helper()
 	return strings.Fields(f.s.Kubectl(f.t, "get", "pods", "-l", "app="+f.name, "-o", "name"))
 }
 
-// have waits until there are n pods and none of them is being deleted.
+// waitForPods waits until there are n pods and returns their names.
 func (f replicaSetTest) waitForPods(n int) (pods []string) {
 	f.t.Helper()
-	eventually(f.t, fmt.Sprintf("%s has %d pods", f.set, n), func() (bool, string) {
+	eventually(f.t, fmt.Sprintf("%s to have %d pods", f.set, n), func() (bool, string) {
 		pods = f.podNames()
 		return len(pods) == n, strings.Join(pods, " ")
 	})
 	return pods
 }
 
-// replaces: a deleted pod is replaced. When scaling down, ready pods are deleted last.
+// testReplacement deletes a pod, which is replaced, and scales down, which deletes ready pods last.
 func (f replicaSetTest) testReplacement() {
 	t, s := f.t, f.s
 	first := f.waitForPods(2)
 	s.Kubectl(t, "delete", first[0])
-	eventually(t, "the certificate is replaced", func() (bool, string) {
+	eventually(t, "replacement of pod "+first[0], func() (bool, string) {
 		now := strings.Join(f.podNames(), " ")
 		return !strings.Contains(now, first[0]) && len(strings.Fields(now)) == 2, now
 	})
@@ -101,12 +103,12 @@ func (f replicaSetTest) testReplacement() {
 	s.Kubectl(t, "scale", f.set, "--replicas=1")
 	f.waitForReplicaCounts("1 1 1 1")
 	if left := f.waitForPods(1); left[0] != first[1] {
-		t.Errorf("the ready pod was deleted instead of %s", left[0])
+		t.Errorf("after scaling down: got pod %s, want the ready pod %s", left[0], first[1])
 	}
 }
 
-// letsGo: a pod whose labels no longer match is released and replaced. With its labels restored it
-// is adopted.
+// testReleaseAndAdoption changes the label of a pod, so that it is released and replaced. With the
+// original label, the pod is adopted.
 func (f replicaSetTest) testReleaseAndAdoption() {
 	t, s := f.t, f.s
 	pod := f.waitForPods(1)[0]
@@ -120,7 +122,8 @@ func (f replicaSetTest) testReleaseAndAdoption() {
 	f.waitForPods(1)
 }
 
-// cannot: a creation rejected by a quota is reported in a condition and an event, and retried.
+// testQuotaFailure scales beyond a quota. The failure is reported in a condition and an event. The pods
+// are created after the quota is deleted.
 func (f replicaSetTest) testQuotaFailure() {
 	t, s := f.t, f.s
 	quota := f.name + "-few"
@@ -138,8 +141,8 @@ func (f replicaSetTest) testQuotaFailure() {
 	waitForOutput(t, s, "", "get", f.set, "-o", "jsonpath={.status.conditions}")
 }
 
-// goes: the pods are deleted or orphaned with the set, depending on the policy. A new set adopts
-// orphaned pods.
+// testDeletion deletes the set with each propagation policy. The pods are orphaned or deleted. A new set
+// adopts orphaned pods.
 func (f replicaSetTest) testDeletion(text string) {
 	t, s := f.t, f.s
 	old := f.waitForPods(4)
@@ -152,12 +155,12 @@ func (f replicaSetTest) testDeletion(text string) {
 	s.Apply(t, strings.Replace(text, "replicas: 2", "replicas: 4", 1))
 	f.waitForReplicaCounts("4 4 1 1")
 	if now := f.waitForPods(4); strings.Join(now, " ") != strings.Join(old, " ") {
-		t.Errorf("new set: got pods %v, want %v", now, old)
+		t.Errorf("new set with orphans: got pods %v, want %v", now, old)
 	}
 	s.Kubectl(t, "delete", f.set, "--cascade=foreground")
 	waitForDeletion(t, s, f.set)
 	if left := f.podNames(); len(left) > 0 {
-		t.Errorf("the set was deleted before %v", left)
+		t.Errorf("set was deleted before its pods %v", left)
 	}
 	s.Apply(t, text)
 	f.waitForReplicaCounts("2 2")

@@ -21,7 +21,8 @@ import (
 // eventTimeout limits waits for events that normally take milliseconds.
 const eventTimeout = 40 * time.Second
 
-// eventually waits until the condition is true. On timeout, it reports the last state.
+// eventually calls condition until it returns true. If this takes longer than eventTimeout, the test
+// fails with the last state.
 func eventually(t testing.TB, what string, condition func() (bool, string)) {
 	t.Helper()
 	var last string
@@ -32,7 +33,7 @@ func eventually(t testing.TB, what string, condition func() (bool, string)) {
 		return ok, nil
 	})
 	if err != nil {
-		t.Fatalf("%v; last seen:\n%s", err, last)
+		t.Fatalf("%v; last state:\n%s", err, last)
 	}
 }
 
@@ -47,7 +48,7 @@ metadata: {name: %s, labels: {kubernetes.io/hostname: %s, zone: z-%s}}
 `, name, name, name))
 	renewLease(t, s, name)
 	timestamp := metav1.Now()
-	eventually(t, "node "+name+" has the expected status", func() (bool, string) {
+	eventually(t, "the status update of node "+name, func() (bool, string) {
 		n, err := s.Client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -59,13 +60,13 @@ metadata: {name: %s, labels: {kubernetes.io/hostname: %s, zone: z-%s}}
 		_, err = s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
 		return err == nil, fmt.Sprint(err)
 	})
-	eventually(t, "node "+name+" is ready", func() (bool, string) {
+	eventually(t, "node "+name+" to have no taints", func() (bool, string) {
 		out := s.Kubectl(t, "get", "node", name, "-o", "jsonpath={.spec.taints}")
 		return out == "", out
 	})
 }
 
-// beat renews the lease of a node until the test ends, so that the node stays ready.
+// renewLease renews the lease of a node until the test ends, so that the node stays ready.
 func renewLease(t testing.TB, s *Server, name string) {
 	t.Helper()
 	leases := s.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
@@ -88,13 +89,14 @@ func renewLease(t testing.TB, s *Server, name string) {
 				every.Stop()
 				return
 			case <-every.C:
-				_ = renew(ctx) // the next renewal may succeed
+				_ = renew(ctx) // retried by the next tick
 			}
 		}
 	})
 	t.Cleanup(func() { cancel(); renewing.Wait() })
 }
 
+// resourceList returns the resources in pairs of name and quantity.
 func resourceList(pairs ...string) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -103,6 +105,7 @@ func resourceList(pairs ...string) corev1.ResourceList {
 	return out
 }
 
+// podYAML returns the manifest of a pod. more are additional fields of its spec.
 func podYAML(name, cpu, more string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -117,7 +120,7 @@ spec:
 // waitForBinding waits until the pod is bound and returns its node.
 func waitForBinding(t testing.TB, s *Server, pod string) (node string) {
 	t.Helper()
-	eventually(t, "pod "+pod+" is bound", func() (bool, string) {
+	eventually(t, "pod "+pod+" to be bound", func() (bool, string) {
 		node = s.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
 		return node != "", s.Kubectl(t, "describe", "pod", pod)
 	})
@@ -127,12 +130,13 @@ func waitForBinding(t testing.TB, s *Server, pod string) (node string) {
 // waitForUnschedulable waits until the pod's PodScheduled condition has this message.
 func waitForUnschedulable(t testing.TB, s *Server, pod, want string) {
 	t.Helper()
-	eventually(t, "pod "+pod+" reports why it is unschedulable", func() (bool, string) {
+	eventually(t, "the PodScheduled message of pod "+pod, func() (bool, string) {
 		out := s.Kubectl(t, "get", "pod", pod, "-o", `jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}`)
 		return out == want, out
 	})
 }
 
+// TestPodsAreScheduled schedules pods onto two nodes and checks the messages of unschedulable pods.
 func TestPodsAreScheduled(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -147,7 +151,7 @@ func TestPodsAreScheduled(t *testing.T) {
 	if a, b := waitForBinding(t, s, "a"), waitForBinding(t, s, "b"); a == b {
 		t.Errorf("both pods are on %s", a)
 	}
-	eventually(t, "the error names the address", func() (bool, string) {
+	eventually(t, "the event Scheduled", func() (bool, string) {
 		out := s.Kubectl(t, "describe", "pod", "a")
 		return strings.Contains(out, "Successfully assigned default/a to n") && strings.Contains(out, "default-scheduler"),
 			out
@@ -156,7 +160,7 @@ func TestPodsAreScheduled(t *testing.T) {
 	waitForUnschedulable(t, s, "big", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are "+
 		"available: 2 No "+
 		"preemption victims found for incoming pod.")
-	eventually(t, "the error explains the failure", func() (bool, string) {
+	eventually(t, "the event FailedScheduling", func() (bool, string) {
 		out := s.Kubectl(t, "describe", "pod", "big")
 		return strings.Contains(out, "FailedScheduling") && strings.Contains(out,
 			"0/2 nodes are available: 2 Insufficient cpu."), out
@@ -164,7 +168,7 @@ func TestPodsAreScheduled(t *testing.T) {
 	s.Kubectl(t, "taint", "node", "n1", "gpu=yes:NoSchedule")
 	s.Kubectl(t, "delete", "pod", "a", "b", "early")
 	if got := waitForBinding(t, s, "big"); got != "n2" {
-		t.Errorf("pod big was bound to %s", got)
+		t.Errorf("pod big was bound to %s, want n2", got)
 	}
 	s.Kubectl(t, "cordon", "n2")
 	s.Apply(t, podYAML("late", "100m", ""))
@@ -173,7 +177,7 @@ func TestPodsAreScheduled(t *testing.T) {
 		"unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
 	s.Kubectl(t, "taint", "node", "n1", "gpu-")
 	if got := waitForBinding(t, s, "late"); got != "n1" {
-		t.Errorf("pod late was bound to %s", got)
+		t.Errorf("pod late was bound to %s, want n1", got)
 	}
 	s.Apply(t, podYAML("gated", "1m", "  schedulingGates: [{name: example.com/wait}]"))
 	waitForUnschedulable(t, s, "gated", "Scheduling is blocked due to non-empty scheduling gates")
@@ -183,10 +187,11 @@ func TestPodsAreScheduled(t *testing.T) {
 	s.Apply(t, podYAML("after", "1m", ""))
 	waitForBinding(t, s, "after")
 	if got := s.Kubectl(t, "get", "pod", "other", "-o", "jsonpath={.spec.nodeName}"); got != "" {
-		t.Errorf("the pod of another scheduler was bound to %s", got)
+		t.Errorf("pod of another scheduler was bound to %s", got)
 	}
 }
 
+// TestPreemption schedules pods with a higher priority, with and without preemption.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -201,19 +206,19 @@ func TestPreemption(t *testing.T) {
 	s.Kubectl(t, "delete", "pod", "never")
 	s.Apply(t, podYAML("high", "800m", "  priority: 1000\n  priorityClassName: high"))
 	if got := waitForBinding(t, s, "high"); got != "n1" {
-		t.Errorf("pod high was bound to %s", got)
+		t.Errorf("pod high was bound to %s, want n1", got)
 	}
 	if out, err := s.TryKubectl(t, "", "get", "pod", "low"); err == nil {
-		t.Errorf("pod low still exists: %s", out)
+		t.Errorf("preempted pod low still exists: %s", out)
 	}
 	if out := s.Kubectl(t, "get", "events", "--field-selector", "reason=Preempted", "-o",
 		"jsonpath={.items[*].message}"); !strings.Contains(out, "Preempted by pod") {
-		t.Errorf("events: %s", out)
+		t.Errorf("event Preempted: got %s", out)
 	}
 }
 
-// TestEveryPodIsBound creates pods one after the other and logs the time from creation to binding,
-// as observed by a watch.
+// TestEveryPodIsBound creates pods in sequence. It logs the latency from creation to binding, as observed
+// by a watch.
 func TestEveryPodIsBound(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -227,7 +232,7 @@ func TestEveryPodIsBound(t *testing.T) {
 	for i := range 30 {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "x"}}}}
-		begin := time.Now()
+		start := time.Now()
 		if _, err := s.Client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +247,7 @@ func TestEveryPodIsBound(t *testing.T) {
 				bound = true
 			}
 		}
-		latencies = append(latencies, time.Since(begin))
+		latencies = append(latencies, time.Since(start))
 		if i >= 15 { // the node has capacity for 20
 			if err := s.Client.CoreV1().Pods("default").Delete(t.Context(), fmt.Sprintf("p%d", i-15),
 				metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
@@ -251,11 +256,12 @@ func TestEveryPodIsBound(t *testing.T) {
 		}
 	}
 	slices.Sort(latencies)
-	t.Logf("time from creation to observed binding: median %s, maximum %s", latencies[len(latencies)/2], latencies[len(latencies)-1])
+	t.Logf("latency from creation to observed binding: median %s, maximum %s", latencies[len(latencies)/2],
+		latencies[len(latencies)-1])
 }
 
-// TestNewNodeIsNotScheduledBeforeReady covers self-registration of a node. The pods get its
-// topology labels.
+// TestNewNodeIsNotScheduledBeforeReady registers a node that is not ready. The scheduler binds a pod
+// after the node is ready, and the pod gets the topology labels of the node.
 func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -265,8 +271,8 @@ func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "a",
 			corev1.LabelTopologyRegion: "north"}},
 		Status: corev1.NodeStatus{
-			Allocatable: resourceList("pods", "20", "cpu", "4", "memory", "4Gi"), Capacity: resourceList("pods", "20", "cpu", "4", "memory",
-				"4Gi"),
+			Allocatable: resourceList("pods", "20", "cpu", "4", "memory", "4Gi"),
+			Capacity:    resourceList("pods", "20", "cpu", "4", "memory", "4Gi"),
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
 				Reason: "KubeletNotReady"}},
 		},
@@ -276,14 +282,14 @@ func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 	}
 	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != corev1.TaintNodeNotReady ||
 		n.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
-		t.Errorf("got taints %v", n.Spec.Taints)
+		t.Errorf("new node: got taints %v, want not-ready:NoSchedule", n.Spec.Taints)
 	}
 	renewLease(t, s, "n1")
 	s.Apply(t, podYAML("web", "100m", ""))
 	waitForUnschedulable(t, s, "web", "0/1 nodes are available: 1 node(s) had untolerated taint "+
 		"{node.kubernetes.io/not-ready: }. "+
 		"preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
-	eventually(t, "the node reports that it is ready", func() (bool, string) {
+	eventually(t, "the status update of the node", func() (bool, string) {
 		now, err := node.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()

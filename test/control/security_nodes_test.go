@@ -34,7 +34,7 @@ import (
 	"berth/control/pki"
 )
 
-// attempt is an operation that node x tries.
+// attempt is an operation of node x, and whether the server must allow it.
 type attempt struct {
 	operation string
 	allowed   bool
@@ -46,32 +46,32 @@ func TestNodePermissions(t *testing.T) {
 	t.Parallel()
 	s := newTwoNodeCluster(t)
 	ctx := t.Context()
-	for _, attempts := range [][]attempt{s.readAttempts(ctx), s.podWriteAttempts(ctx), s.mirrorPodAttempts(t), s.tokenAttempts(t),
-		s.nodeAttempts(ctx),
-		s.deviceAttempts(t)} {
+	for _, attempts := range [][]attempt{s.readAttempts(ctx), s.podWriteAttempts(ctx), s.mirrorPodAttempts(t),
+		s.tokenAttempts(t), s.nodeAttempts(ctx), s.deviceAttempts(t)} {
 		for _, a := range attempts {
 			err := a.try()
 			if a.allowed && err != nil {
-				t.Errorf("node cannot %s: %v", a.operation, err)
+				t.Errorf("node x cannot %s: %v", a.operation, err)
 			}
 			if !a.allowed && !apierrors.IsForbidden(err) {
-				t.Errorf("node tries to %s: got %v, want Forbidden", a.operation, err)
+				t.Errorf("node x tries to %s: got %v, want Forbidden", a.operation, err)
 			}
 		}
 	}
-	// A secret is not readable any more after the pod was deleted.
+	// A node cannot read the secret of a deleted pod.
 	if err := s.Client.CoreV1().Pods("shop").Delete(ctx, "on-x", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	waitForResult(t, "the secret of a pod that is gone", func() string {
+	waitForResult(t, "read of a deleted pod's secret is forbidden", func() string {
 		_, err := s.x.CoreV1().Secrets("shop").Get(ctx, "of-x", metav1.GetOptions{})
 		return fmt.Sprint(apierrors.IsForbidden(err))
 	}, "true")
 }
 
-// failed returns the error of a call.
+// errorOf returns the error of a call.
 func errorOf[T any](_ T, err error) error { return err }
 
+// readAttempts returns read operations.
 func (s *twoNodeCluster) readAttempts(ctx context.Context) []attempt {
 	core, get := s.x.CoreV1(), metav1.GetOptions{}
 	fieldSelector := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
@@ -91,26 +91,30 @@ func (s *twoNodeCluster) readAttempts(ctx context.Context) []attempt {
 			return errorOf(core.Secrets("shop").Watch(ctx,
 				fieldSelector("metadata.name=of-y")))
 		}},
-		{"list its secret by name", true, func() error {
+		{"list a secret of its pod by name", true, func() error {
 			return errorOf(core.Secrets("shop").List(ctx,
 				fieldSelector("metadata.name=of-x")))
 		}},
-		{"change its secret", false, func() error {
+		{"change a secret of its pod", false, func() error {
 			return errorOf(core.Secrets("shop").Patch(ctx, "of-x", types.MergePatchType, []byte(`{"data":{}}`),
 				metav1.PatchOptions{}))
 		}},
-		{"read its config map", true, func() error { return errorOf(core.ConfigMaps("shop").Get(ctx, "of-x", get)) }},
-		{"read another's config map", false, func() error { return errorOf(core.ConfigMaps("shop").Get(ctx, "of-y", get)) }},
+		{"read a ConfigMap of its pod", true, func() error { return errorOf(core.ConfigMaps("shop").Get(ctx, "of-x", get)) }},
+		{"read a ConfigMap of another node's pod", false, func() error {
+			return errorOf(core.ConfigMaps("shop").Get(ctx, "of-y", get))
+		}},
 		{"read its pod", true, func() error { return errorOf(core.Pods("shop").Get(ctx, "on-x", get)) }},
-		{"read another's pod", false, func() error { return errorOf(core.Pods("shop").Get(ctx, "on-y", get)) }},
+		{"read another node's pod", false, func() error { return errorOf(core.Pods("shop").Get(ctx, "on-y", get)) }},
 		{"list its pods", true, func() error { return errorOf(core.Pods("").List(ctx, fieldSelector("spec.nodeName=x"))) }},
 		{"list all pods", false, func() error { return errorOf(core.Pods("").List(ctx, fieldSelector(""))) }},
-		{"list another's pods", false, func() error { return errorOf(core.Pods("").List(ctx, fieldSelector("spec.nodeName=y"))) }},
+		{"list another node's pods", false, func() error {
+			return errorOf(core.Pods("").List(ctx, fieldSelector("spec.nodeName=y")))
+		}},
 		{"list pods with a negative node selector", false, func() error {
 			return errorOf(core.Pods("").List(ctx,
 				fieldSelector("spec.nodeName!=y")))
 		}},
-		{"list the nodes, to route to their pods", true, func() error {
+		{"list nodes", true, func() error {
 			return errorOf(core.Nodes().List(ctx,
 				metav1.ListOptions{}))
 		}},
@@ -123,6 +127,7 @@ func (s *twoNodeCluster) readAttempts(ctx context.Context) []attempt {
 	}
 }
 
+// podWriteAttempts returns write operations on pods.
 func (s *twoNodeCluster) podWriteAttempts(ctx context.Context) []attempt {
 	core := s.x.CoreV1()
 	status := func(pod, patch string) error {
@@ -130,10 +135,14 @@ func (s *twoNodeCluster) podWriteAttempts(ctx context.Context) []attempt {
 			"status"))
 	}
 	return []attempt{
-		{"write its pod's status", true, func() error { return status("on-x", `{"status":{"phase":"Pending"}}`) }},
-		{"write another's pod's status", false, func() error { return status("on-y", `{"status":{"phase":"Failed"}}`) }},
-		{"relabel its pod by the status", false, func() error { return status("on-x", `{"metadata":{"labels":{"a":"b"}}}`) }},
-		{"delete another's pod", false, func() error {
+		{"write the status of its pod", true, func() error { return status("on-x", `{"status":{"phase":"Pending"}}`) }},
+		{"write the status of another node's pod", false, func() error {
+			return status("on-y", `{"status":{"phase":"Failed"}}`)
+		}},
+		{"label its pod through the status", false, func() error {
+			return status("on-x", `{"metadata":{"labels":{"a":"b"}}}`)
+		}},
+		{"delete another node's pod", false, func() error {
 			return core.Pods("shop").Delete(ctx, "on-y",
 				metav1.DeleteOptions{})
 		}},
@@ -144,7 +153,7 @@ func (s *twoNodeCluster) podWriteAttempts(ctx context.Context) []attempt {
 	}
 }
 
-// mirrorPodAttempts creates mirror pods, as dry runs.
+// mirrorPodAttempts returns dry-run creations of mirror pods.
 func (s *twoNodeCluster) mirrorPodAttempts(t *testing.T) []attempt {
 	ctx := t.Context()
 	self, err := s.x.CoreV1().Nodes().Get(ctx, "x", metav1.GetOptions{})
@@ -182,7 +191,7 @@ func (s *twoNodeCluster) mirrorPodAttempts(t *testing.T) []attempt {
 	}
 }
 
-// tokenAttempts requests tokens.
+// tokenAttempts returns token requests.
 func (s *twoNodeCluster) tokenAttempts(t *testing.T) []attempt {
 	ctx := t.Context()
 	requestToken := func(account, pod string, audiences ...string) func() error {
@@ -201,13 +210,14 @@ func (s *twoNodeCluster) tokenAttempts(t *testing.T) []attempt {
 	}
 	return []attempt{
 		{"get a token for its pod", true, requestToken("app", "on-x")},
-		{"get a token for another's pod", false, requestToken("app", "on-y")},
+		{"get a token for another node's pod", false, requestToken("app", "on-y")},
 		{"get a token without a pod", false, requestToken("app", "")},
-		{"get a token of an account without a pod on the node", false, requestToken("other", "on-x")},
+		{"get a token of a service account that its pod does not use", false, requestToken("other", "on-x")},
 		{"get a token for an audience that the pod does not request", false, requestToken("app", "on-x", "vault")},
 	}
 }
 
+// nodeAttempts returns operations on nodes and leases.
 func (s *twoNodeCluster) nodeAttempts(ctx context.Context) []attempt {
 	nodes := s.x.CoreV1().Nodes()
 	patch := func(node, patch string, sub ...string) func() error {
@@ -245,11 +255,11 @@ func (s *twoNodeCluster) nodeAttempts(ctx context.Context) []attempt {
 	}
 }
 
-// TestNodeCannotChangePodCIDR: other nodes route the pod CIDR. A node can set it neither at
-// registration nor later, and cannot remove it.
+// TestNodeCannotChangePodCIDR checks that a node cannot set or remove its pod CIDR, neither at
+// registration nor later, because other nodes route the pod CIDR.
 func TestNodeCannotChangePodCIDR(t *testing.T) {
 	t.Parallel()
-	s := SharedWithoutControllers(t) // no pod CIDRs are allocated
+	s := SharedWithoutControllers(t) // without allocation of pod CIDRs
 	ctx, name := t.Context(), s.Namespace+"-ranged"
 	nodes := s.clientAs(t, "system:node:"+name, "system:nodes").CoreV1().Nodes()
 	register := func(ranges ...string) error {
@@ -278,13 +288,13 @@ func TestNodeCannotChangePodCIDR(t *testing.T) {
 		{"writes other fields and its pod CIDR", true, write(nodes, `{"unschedulable":false}`)},
 	} {
 		if row.may && row.err != nil || !row.may && !apierrors.IsForbidden(row.err) {
-			t.Errorf("node that %s: %v", row.what, row.err)
+			t.Errorf("node %s: got %v, want allowed: %v", row.what, row.err, row.may)
 		}
 	}
 }
 
-// TestReadOnlyUserCannotExec: a WebSocket starts with a GET, but the permission to get pods/exec
-// does not allow exec.
+// TestReadOnlyUserCannotExec checks that exec requires the permission to create pods/exec, although a
+// WebSocket starts with a GET request.
 func TestReadOnlyUserCannotExec(t *testing.T) {
 	t.Parallel()
 	s := newTwoNodeCluster(t)
@@ -299,19 +309,20 @@ func TestReadOnlyUserCannotExec(t *testing.T) {
 		return get.Param("command", "id").Param("stdout", "true").Param("ports", "80").Do(t.Context()).Error()
 	}
 	for _, subresource := range subresources {
-		// The node has no address, which an authorized user sees in the error.
-		waitForResult(t, "one who may create pods/"+subresource, func() string {
+		// The node has no address: an authorized user gets ServiceUnavailable.
+		waitForResult(t, "user with create permission for pods/"+subresource, func() string {
 			return fmt.Sprint(apierrors.IsServiceUnavailable(get("operator", subresource)))
 		}, "true")
-		waitForResult(t, "one who may only get pods/"+subresource, func() string {
+		waitForResult(t, "user with get permission for pods/"+subresource, func() string {
 			err := get("reader", subresource)
 			return fmt.Sprint(apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot get"))
 		}, "true")
 	}
 }
 
-// TestServerIdentityIsForNodesOnly: the server's client certificate does not help a node that has
-// the server's address in its status, nor a user with access to that node's API.
+// TestServerIdentityIsForNodesOnly checks that the server's client certificate for nodes has no
+// permissions on the server itself. A node with the server's address in its status, or a user of that
+// node's API, cannot use it to send requests to the server.
 func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -321,7 +332,7 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	s.Stop(t)
 	s = Start(t, at)
 	if cert := certificateIn(t, filepath.Join(dir, "pki", "node-client.crt")); len(cert.Subject.Organization) > 0 {
-		t.Errorf("the server's identity for nodes is %s", cert.Subject)
+		t.Errorf("client certificate for nodes: got subject %s, want no organization", cert.Subject)
 	}
 	ctx, x := t.Context(), s.clientAs(t, "system:node:x", "system:nodes")
 	if _, err := x.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
@@ -343,9 +354,9 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 		}
 	}
 	for _, sub := range []string{"proxy", "stats", "log", "metrics", "pods", "configz", "healthz"} {
-		waitForResult(t, "a node that asks whether the server may create nodes/"+sub, isAllowed("create", "nodes", sub), "true")
+		waitForResult(t, "permission to create nodes/"+sub, isAllowed("create", "nodes", sub), "true")
 	}
-	waitForResult(t, "a node that asks whether the server may get secrets", isAllowed("get", "secrets", ""), "false")
+	waitForResult(t, "permission to get secrets", isAllowed("get", "secrets", ""), "false")
 
 	u, err := url.Parse(s.Config.Host)
 	if err != nil {
@@ -356,24 +367,24 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 		"status"); err != nil {
 		t.Fatal(err)
 	}
-	s.Kubectl(t, "create", "clusterrole", "asks-nodes", "--verb=get,create", "--resource=nodes/proxy")
-	s.Kubectl(t, "create", "clusterrolebinding", "asks-nodes", "--clusterrole=asks-nodes", "--user=probe")
+	s.Kubectl(t, "create", "clusterrole", "node-proxy", "--verb=get,create", "--resource=nodes/proxy")
+	s.Kubectl(t, "create", "clusterrolebinding", "node-proxy", "--clusterrole=node-proxy", "--user=probe")
 	probe := s.clientAs(t, "probe")
 	for _, path := range []string{"api/v1/secrets", "api/v1/nodes", "api/v1/nodes/x/proxy/healthz", "api", "version",
 		"metrics"} {
-		waitForResult(t, "one who asks node x, which is the server, for "+path, func() string {
+		waitForResult(t, "status of the node proxy for "+path, func() string {
 			code := 0
 			text, _ := probe.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/x/proxy/" + path).Do(ctx).StatusCode(&code).Raw()
 			if strings.Contains(string(text), "items") {
-				t.Errorf("%s: %.200s", path, text)
+				t.Errorf("%s: got a list through the node proxy: %.200s", path, text)
 			}
 			return fmt.Sprint(code)
 		}, "401")
 	}
 }
 
-// useLegacyIdentity gives a data directory the client certificate of earlier releases, which was in
-// system:masters.
+// useLegacyIdentity writes the client certificate for nodes of earlier releases to a data directory. Its
+// group is system:masters.
 func (s *Server) useLegacyIdentity(t *testing.T, dir string) {
 	t.Helper()
 	s.Kubectl(t, "delete", "clusterrolebinding", "system:kubelet-api-admin")
@@ -389,7 +400,7 @@ func (s *Server) useLegacyIdentity(t *testing.T, dir string) {
 	}
 }
 
-// certificateIn reads the certificate in a file.
+// certificateIn returns the certificate in a file.
 func certificateIn(t *testing.T, path string) *x509.Certificate {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -407,9 +418,9 @@ func certificateIn(t *testing.T, path string) *x509.Certificate {
 	return cert
 }
 
-// TestNodeCannotImpersonateServer: a node may get a serving certificate for names and addresses of
-// the server, because it may run on the same host. Clients must not accept this certificate as the
-// server's, and the server must accept it as the node's.
+// TestNodeCannotImpersonateServer issues serving certificates for the names and addresses of the server
+// to nodes, which may run on the same host. Clients must not accept such a certificate as the server's.
+// The server must accept it as the node's.
 func TestNodeCannotImpersonateServer(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -435,20 +446,20 @@ func TestNodeCannotImpersonateServer(t *testing.T) {
 				conn.Close()
 			}
 			if unknown := (x509.UnknownAuthorityError{}); !errors.As(err, &unknown) {
-				t.Errorf("connection to the server's address %s served by node %s: %v", name, node, err)
+				t.Errorf("connection to node %s as %s: got %v, want UnknownAuthorityError", node, name, err)
 			}
 		}
 		_, port, _ := net.SplitHostPort(agent.Listener.Addr().String())
 		s.Kubectl(t, "patch", "node", node, "--subresource=status", "-p",
 			`{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":`+port+`}}}}`)
 		if got := s.Kubectl(t, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/"); got != "as "+node {
-			t.Errorf("got response of node %s: %q", node, got)
+			t.Errorf("response of node %s: got %q", node, got)
 		}
 	}
 }
 
-// issueServingCertificate registers a node with the names and addresses and returns the serving certificate
-// issued for it.
+// issueServingCertificate registers a node with the given names and addresses, requests a serving
+// certificate for it, and returns the certificate.
 func (s *Server) issueServingCertificate(t *testing.T, node string, names []string) tls.Certificate {
 	t.Helper()
 	ctx, client := t.Context(), s.clientAs(t, "system:node:"+node, "system:nodes")

@@ -57,6 +57,7 @@ func (s *Server) clientWithToken(t *testing.T, token string) kubernetes.Interfac
 	return s.clientWith(t, func(c *restclient.Config) { c.BearerToken = token })
 }
 
+// clientWith returns a client without credentials, changed by the function.
 func (s *Server) clientWith(t *testing.T, change func(*restclient.Config)) kubernetes.Interface {
 	t.Helper()
 	c := restclient.AnonymousClientConfig(s.Config)
@@ -69,12 +70,14 @@ func (s *Server) clientWith(t *testing.T, change func(*restclient.Config)) kuber
 	return client
 }
 
-// twoNodeCluster is a cluster with two nodes and a pod on each.
+// twoNodeCluster is a server with the nodes x and y. The pods on-x and on-y in the namespace shop use the
+// secrets and ConfigMaps of-x and of-y.
 type twoNodeCluster struct {
 	*Server
-	x, y kubernetes.Interface // as nodes
+	x, y kubernetes.Interface // clients of the nodes
 }
 
+// newTwoNodeCluster starts a server and creates the objects of a twoNodeCluster.
 func newTwoNodeCluster(t *testing.T) *twoNodeCluster {
 	t.Helper()
 	s := &twoNodeCluster{Server: Start(t)}
@@ -108,6 +111,7 @@ spec:
 	return s
 }
 
+// podToken returns a service account token that is bound to a pod.
 func (s *twoNodeCluster) podToken(t *testing.T, pod string, ttl int64, audiences ...string) string {
 	t.Helper()
 	r, err := s.Client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "app", &authenticationv1.TokenRequest{
@@ -121,15 +125,15 @@ func (s *twoNodeCluster) podToken(t *testing.T, pod string, ttl int64, audiences
 	return r.Status.Token
 }
 
-// TestUnauthorizedRequestsAreRejected covers no credentials, forged ones, and users without
-// permission.
+// TestUnauthorizedRequestsAreRejected sends requests without credentials, with forged certificates, and
+// as users without permission.
 func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	t.Parallel()
 	s := newTwoNodeCluster(t)
 	status := func(path string) int { return s.rawStatusCode(t, path) }
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		if code := status(path); code != http.StatusOK {
-			t.Errorf("anonymous %s: %d", path, code)
+			t.Errorf("anonymous %s: got status %d, want 200", path, code)
 		}
 	}
 	for _, path := range []string{
@@ -141,7 +145,7 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 		"/api/v1/namespaces/shop/../shop/secrets", "/debug/pprof/", "/logs/",
 	} {
 		if code := status(path); code < 300 {
-			t.Errorf("anonymous %s: %d", path, code)
+			t.Errorf("anonymous %s: got status %d, want an error", path, code)
 		}
 	}
 
@@ -154,7 +158,7 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 		c.CertData, c.KeyData = cert,
 			key
 	})); code == http.StatusOK {
-		t.Errorf("certificate of another CA with the same name: got status %d", code)
+		t.Errorf("certificate of another CA with the same name: got status %d, want an error", code)
 	}
 	for _, row := range []struct {
 		what    string
@@ -176,11 +180,11 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 			t.Errorf("certificate %s was accepted", row.what)
 		}
 	}
-	// A node is identified by its group as well as by its name.
+	// The node authorizer requires both the name and the group of a node.
 	for _, client := range []kubernetes.Interface{s.clientAs(t, "system:node:x"), s.clientAs(t, "x", "system:nodes")} {
 		if _, err := client.CoreV1().Secrets("shop").Get(t.Context(), "of-x",
 			metav1.GetOptions{}); !apierrors.IsForbidden(err) {
-			t.Errorf("reading a secret with the node's name or group only: %v", err)
+			t.Errorf("read of a secret with the name or group of a node only: got %v, want Forbidden", err)
 		}
 	}
 }
@@ -201,14 +205,15 @@ func forgedCertificate(t *testing.T, authority string, usage x509.ExtKeyUsage,
 	return certPEM, keyPEM
 }
 
-// TestPrivilegeEscalationIsRejected covers roles, bindings, impersonation and certificates.
+// TestPrivilegeEscalationIsRejected tries to escalate permissions with roles, bindings, impersonation and
+// certificates.
 func TestPrivilegeEscalationIsRejected(t *testing.T) {
 	t.Parallel()
 	s := newTwoNodeCluster(t)
 	ctx := t.Context()
 	s.Kubectl(t, "create", "rolebinding", "ann-admin", "-n", "shop", "--clusterrole=admin", "--user=ann")
 	ann := s.clientAs(t, "ann")
-	waitForResult(t, "ann's rights", func() string {
+	waitForResult(t, "permissions of ann", func() string {
 		_, err := ann.RbacV1().Roles("shop").List(ctx, metav1.ListOptions{})
 		return fmt.Sprint(err)
 	}, "<nil>")
@@ -228,12 +233,12 @@ func TestPrivilegeEscalationIsRejected(t *testing.T) {
 		return err
 	}
 	if err := role("readers", rule("get", "", "pods")); err != nil {
-		t.Errorf("granting held permissions: %v", err)
+		t.Errorf("role with held permissions: %v", err)
 	}
 	if err := bind("carl-views", "ClusterRole", "view"); err != nil {
-		t.Errorf("binding a held role: %v", err)
+		t.Errorf("binding to a role with held permissions: %v", err)
 	}
-	for i := range 10 { // the role may be newer than the cache
+	for i := range 10 { // repeated, because the role is newer than the cache
 		name := fmt.Sprint("at-once-", i)
 		if err := role(name, rule("get", "", "pods")); err != nil {
 			t.Error(err)
@@ -275,57 +280,59 @@ func TestPrivilegeEscalationIsRejected(t *testing.T) {
 		}()},
 	} {
 		if !apierrors.IsForbidden(row.err) {
-			t.Errorf("%s: %v, want Forbidden", row.what, row.err)
+			t.Errorf("%s: got %v, want Forbidden", row.what, row.err)
 		}
 	}
 	if err := role("more", rule("delete", "", "nodes")); err == nil || !strings.Contains(err.Error(),
 		`user "ann" (groups=["system:authenticated"]) is attempting to grant RBAC permissions not currently held:`) {
-		t.Errorf("got error %v", err)
+		t.Errorf("role with other permissions: got %v", err)
 	}
 	labelEscalation(t, s)
 	master := signingRequest(t, "eve", "system:masters")
 	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().Create(ctx, master,
 		metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("request for a certificate with system:masters: %v", err)
+		t.Errorf("request for a certificate with system:masters: got %v, want Forbidden", err)
 	}
 }
 
-// labelEscalation checks that permission to write cluster roles does not allow to label a role into an
-// aggregated role of the user, or to take over an aggregated role.
+// labelEscalation tries to escalate permissions with aggregated roles. The permission to write cluster
+// roles does not allow a user to add a role to an aggregated role with a label, or to change an
+// aggregation rule.
 func labelEscalation(t *testing.T, s *twoNodeCluster) {
 	t.Helper()
 	ctx := t.Context()
 	s.Kubectl(t, "create", "clusterrole", "roles", "--verb=get,update,patch", "--resource=clusterroles")
 	s.Kubectl(t, "create", "clusterrolebinding", "rita-roles", "--clusterrole=roles", "--user=rita")
 	s.Kubectl(t, "create", "rolebinding", "rita-edit", "-n", "shop", "--clusterrole=edit", "--user=rita")
-	s.Apply(t, `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "gathers"},
+	s.Apply(t, `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "aggregated"},
 		"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"not": "there"}}]}}`)
 	rita := s.clientAs(t, "rita")
-	waitForResult(t, "rita's rights", func() string {
-		_, err := rita.RbacV1().ClusterRoles().Get(ctx, "gathers", metav1.GetOptions{})
+	waitForResult(t, "permissions of rita", func() string {
+		_, err := rita.RbacV1().ClusterRoles().Get(ctx, "aggregated", metav1.GetOptions{})
 		return fmt.Sprint(err)
 	}, "<nil>")
 	for _, row := range []struct {
 		what, role, patch string
 		wantForbidden     bool
 	}{
-		{"a label on an own role", "roles", `{"metadata": {"labels": {"a": "b"}}}`, false},
+		{"a label on a role with held permissions", "roles", `{"metadata": {"labels": {"a": "b"}}}`, false},
 		{"cluster-admin's finalizers", "cluster-admin", `{"metadata": {"finalizers": []}}`, false},
 		{"aggregation of cluster-admin into edit", "cluster-admin",
 			`{"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"}}}`, true},
-		{"another aggregation rule", "gathers",
+		{"another aggregation rule", "aggregated",
 			`{"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}]}}`,
 			true},
-		{"removal of the aggregation rule", "gathers", `{"aggregationRule": null}`, true},
+		{"removal of the aggregation rule", "aggregated", `{"aggregationRule": null}`, true},
 	} {
 		_, err := rita.RbacV1().ClusterRoles().Patch(ctx, row.role, types.MergePatchType, []byte(row.patch),
 			metav1.PatchOptions{})
 		if row.wantForbidden != apierrors.IsForbidden(err) || !row.wantForbidden && err != nil {
-			t.Errorf("%s: %v", row.what, err)
+			t.Errorf("%s: got %v, want Forbidden: %v", row.what, err, row.wantForbidden)
 		}
 	}
 }
 
+// signingRequest returns a request for a client certificate with a new key.
 func signingRequest(t *testing.T, name string, groups ...string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -335,6 +342,7 @@ func signingRequest(t *testing.T, name string, groups ...string) *certificatesv1
 	return requestOf(t, key, certificatesv1.KubeAPIServerClientSignerName, name, groups...)
 }
 
+// requestOf returns a request for a client certificate of a signer.
 func requestOf(t *testing.T, key *ecdsa.PrivateKey, signer, name string,
 	groups ...string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
@@ -352,7 +360,7 @@ func requestOf(t *testing.T, key *ecdsa.PrivateKey, signer, name string,
 	}
 }
 
-// TestAbusiveClients sends large, slow and path traversal requests.
+// TestAbusiveClients sends large and slow requests, and requests with path traversal.
 func TestAbusiveClients(t *testing.T) {
 	t.Parallel()
 	s := newTwoNodeCluster(t)
@@ -361,20 +369,20 @@ func TestAbusiveClients(t *testing.T) {
 		4<<20)}}
 	if _, err := s.Client.CoreV1().ConfigMaps("shop").Create(ctx, big,
 		metav1.CreateOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
-		t.Errorf("body of 4 MiB: %v", err)
+		t.Errorf("create of 4 MiB: got %v, want RequestEntityTooLarge", err)
 	}
 	patch := []byte(`{"data":{"k":"` + strings.Repeat("x", 4<<20) + `"}}`)
 	if _, err := s.Client.CoreV1().ConfigMaps("shop").Patch(ctx, "of-x", types.MergePatchType, patch,
 		metav1.PatchOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
-		t.Errorf("patch of 4 MiB: %v", err)
+		t.Errorf("patch of 4 MiB: got %v, want RequestEntityTooLarge", err)
 	}
 	deep := []byte(`{"data":` + strings.Repeat(`{"a":`, 100_000) + "1" + strings.Repeat("}", 100_000) + "}")
 	if _, err := s.Client.CoreV1().ConfigMaps("shop").Patch(ctx, "of-x", types.MergePatchType, deep,
 		metav1.PatchOptions{}); err == nil {
-		t.Error("a patch with 100,000 levels was accepted")
+		t.Error("patch with 100,000 levels was accepted")
 	}
 
-	// Two hundred unfinished requests do not block other clients and are disconnected.
+	// The server serves other clients during 200 unfinished requests, and disconnects these after a timeout.
 	host := strings.TrimPrefix(s.Config.Host, "https://")
 	var conns []net.Conn
 	for range 200 {
@@ -394,12 +402,12 @@ func TestAbusiveClients(t *testing.T) {
 	last := conns[len(conns)-1]
 	_ = last.SetReadDeadline(time.Now().Add(time.Millisecond))
 	if _, err := last.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the slow clients were disconnected before the others started: %v", err)
+		t.Errorf("slow clients were disconnected before the other request: %v", err)
 	}
 	for _, conn := range conns {
 		_ = conn.SetReadDeadline(time.Now().Add(4 * time.Minute))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatal("a client with an unfinished request line was not disconnected")
+			t.Fatal("client with unfinished request headers was not disconnected")
 		}
 	}
 	for _, name := range []string{"..", "../of-y", "..%2fof-y", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "of-x/../of-y"} {
@@ -412,8 +420,8 @@ func TestAbusiveClients(t *testing.T) {
 	}
 }
 
-// TestSlowBodiesAreDisconnected: clients that send their body very slowly are disconnected,
-// authenticated or not.
+// TestSlowBodiesAreDisconnected checks that the server disconnects clients that send their body very
+// slowly, with and without credentials.
 func TestSlowBodiesAreDisconnected(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -424,7 +432,7 @@ func TestSlowBodiesAreDisconnected(t *testing.T) {
 	}
 	results := make(chan error)
 	var writers sync.WaitGroup
-	defer writers.Wait() // they end when their connections are closed
+	defer writers.Wait() // they return after their connections are closed
 	for _, certificates := range [][]tls.Certificate{nil, {pair}} {
 		conn, err := tls.Dial("tcp", host, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"},
 			Certificates: certificates})
@@ -452,12 +460,13 @@ func TestSlowBodiesAreDisconnected(t *testing.T) {
 	}
 	for range 2 {
 		if err := <-results; errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error("a client with an unfinished body was not disconnected")
+			t.Error("client with an unfinished body was not disconnected")
 		}
 	}
 }
 
-// raw requests an unnormalized path, which no client library sends.
+// rawStatusCode requests a path without normalization and returns the status code. Client libraries
+// normalize paths.
 func (s *Server) rawStatusCode(t *testing.T, path string) int {
 	t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config.Host, "https://"), &tls.Config{InsecureSkipVerify: true,

@@ -35,14 +35,15 @@ func statusCode(t *testing.T, client kubernetes.Interface) int {
 	return code
 }
 
-// TestInvalidTokensAreRejected replays, modifies and outlives service account tokens.
+// TestInvalidTokensAreRejected uses expired, modified and foreign service account tokens, and tokens of
+// deleted pods and service accounts.
 func TestInvalidTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	s := newTwoNodeCluster(t)
 	ctx := t.Context()
 	good := s.podToken(t, "on-x", 3600)
 	if code := statusCode(t, s.clientWithToken(t, good)); code != http.StatusOK {
-		t.Fatalf("valid token: got status %d", code)
+		t.Fatalf("valid token: got status %d, want 200", code)
 	}
 	who, err := s.clientWithToken(t, good).AuthenticationV1().SelfSubjectReviews().Create(ctx,
 		&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
@@ -89,7 +90,7 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 	}
 	if code := statusCode(t, s.clientWithToken(t, signed(serverKeys, s.ServiceAccountIssuer,
 		time.Now()))); code != http.StatusOK {
-		t.Fatalf("token of the server's key: got status %d", code)
+		t.Fatalf("token of the server's key: got status %d, want 200", code)
 	}
 	changedSignature := []byte(parts[2])
 	changedSignature[5] ^= 1
@@ -106,10 +107,10 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		{"for another audience", s.podToken(t, "on-x", 3600, "vault")},
 		{"truncated", good[:len(good)/2]},
 		{"empty", " "},
-		{"twice", good + good},
+		{"repeated", good + good},
 	} {
 		if code := statusCode(t, s.clientWithToken(t, row.token)); code != http.StatusUnauthorized {
-			t.Errorf("token %s: got status %d", row.what, code)
+			t.Errorf("token %s: got status %d, want 401", row.what, code)
 		}
 	}
 	review := func(audiences ...string) *authenticationv1.TokenReview {
@@ -122,22 +123,22 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		return r
 	}
 	if r := review(); r.Status.Authenticated {
-		t.Errorf("review without audiences: %+v", r.Status)
+		t.Errorf("review without audiences: got status %+v, want unauthenticated", r.Status)
 	}
 	if r := review("vault", "bank"); !r.Status.Authenticated || len(r.Status.Audiences) != 1 ||
 		r.Status.Audiences[0] != "vault" {
-		t.Errorf("review with the token's audience: %+v", r.Status)
+		t.Errorf("review with the token's audience: got status %+v", r.Status)
 	}
 
-	// Replayed after deletion of the pod, before the token expires.
+	// A token is invalid after deletion of its pod.
 	if err := s.Client.CoreV1().Pods("shop").Delete(ctx, "on-x", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	waitForResult(t, "a token of a pod that is gone", func() string {
+	waitForResult(t, "status for a token of a deleted pod", func() string {
 		return fmt.Sprint(statusCode(t, s.clientWithToken(t,
 			good)))
 	}, "401")
-	// And after the account was recreated with the same name.
+	// A token is invalid after its service account is recreated with the same name.
 	old := signed(serverKeys, s.ServiceAccountIssuer, time.Now())
 	if err := s.Client.CoreV1().ServiceAccounts("shop").Delete(ctx, "app", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -146,14 +147,15 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "app"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	waitForResult(t, "a token of an account of the same name", func() string {
+	waitForResult(t, "status for a token of the previous service account", func() string {
 		return fmt.Sprint(statusCode(t,
 			s.clientWithToken(t, old)))
 	},
 		"401")
 }
 
-// TestServiceAccountTokenSecret: the token is valid as long as the secret and the account exist.
+// TestServiceAccountTokenSecret checks that the token in a secret is valid while the service account
+// exists, and that the secret is deleted with it.
 func TestServiceAccountTokenSecret(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -161,7 +163,7 @@ func TestServiceAccountTokenSecret(t *testing.T) {
 ---
 {apiVersion: v1, kind: Secret, metadata: {name: for-robot, annotations: {kubernetes.io/service-account.name: robot}}, type: kubernetes.io/service-account-token}`)
 	var data map[string][]byte
-	eventually(t, "the secret contains a token", func() (bool, string) {
+	eventually(t, "a token in the secret", func() (bool, string) {
 		secret, err := s.Client.CoreV1().Secrets(s.Namespace).Get(t.Context(), "for-robot", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -180,12 +182,13 @@ func TestServiceAccountTokenSecret(t *testing.T) {
 	}
 	s.Kubectl(t, "delete", "serviceaccount", "robot")
 	waitForDeletion(t, s, "secret", "for-robot", "-n", s.Namespace)
-	waitForResult(t, "a token of an account that is gone", func() string { return fmt.Sprint(statusCode(t, client)) },
-		"401")
+	waitForResult(t, "status for a token of a deleted service account", func() string {
+		return fmt.Sprint(statusCode(t, client))
+	}, "401")
 }
 
-// TestBootstrapTokenSingleUse joins twice with one token, and with expired, wrong and unsuitable
-// tokens.
+// TestBootstrapTokenSingleUse joins twice with a single-use token, and once with expired, wrong and
+// unsuitable tokens.
 func TestBootstrapTokenSingleUse(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -212,7 +215,9 @@ func TestBootstrapTokenSingleUse(t *testing.T) {
 	}
 	one, two := newKey(t), newKey(t)
 	once := store(func(b *tokens.BootstrapToken) { b.SingleUse = true })
-	waitForResult(t, "the first node asks", func() string { return fmt.Sprint(request(once.Token(), one, "a")) }, "<nil>")
+	waitForResult(t, "request of the first node", func() string {
+		return fmt.Sprint(request(once.Token(), one, "a"))
+	}, "<nil>")
 	if err := request(once.Token(), one, "a"); err != nil {
 		t.Errorf("repeated request of the same node: %v", err)
 	}
@@ -222,25 +227,25 @@ func TestBootstrapTokenSingleUse(t *testing.T) {
 		"another name for this key":  request(once.Token(), one, "b"),
 	} {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has already been used") {
-			t.Errorf("second use of a token by %s: %v", what, err)
+			t.Errorf("second use of a token by %s: got %v, want Forbidden", what, err)
 		}
 	}
-	// Ten concurrent joins with one token: one succeeds.
+	// One of ten concurrent joins with a single-use token succeeds.
 	race := store(func(b *tokens.BootstrapToken) { b.SingleUse = true })
 	var joined atomic.Int32
 	var all sync.WaitGroup
 	for i := range 10 {
 		all.Go(func() {
-			if err := request(race.Token(), newKey(t), fmt.Sprintf("racer-%d", i)); err == nil {
+			if err := request(race.Token(), newKey(t), fmt.Sprintf("concurrent-%d", i)); err == nil {
 				joined.Add(1)
 			} else if !apierrors.IsForbidden(err) {
-				t.Errorf("concurrent request %d: %v", i, err)
+				t.Errorf("concurrent request %d: got %v, want Forbidden", i, err)
 			}
 		})
 	}
 	all.Wait()
 	if joined.Load() != 1 {
-		t.Errorf("%d of ten joined with a single-use token", joined.Load())
+		t.Errorf("got %d of ten joins with a single-use token, want 1", joined.Load())
 	}
 	many := store(nil)
 	for node, key := range map[string]*ecdsa.PrivateKey{"c": one, "d": two} {
@@ -250,16 +255,16 @@ func TestBootstrapTokenSingleUse(t *testing.T) {
 	}
 	if _, err := s.clientWithToken(t, many.Token()).CoreV1().Secrets("kube-system").List(ctx,
 		metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("listing secrets with a bootstrap token: %v", err)
+		t.Errorf("list of secrets with a bootstrap token: got %v, want Forbidden", err)
 	}
 	expired := store(func(b *tokens.BootstrapToken) { b.Expires = time.Now().Add(-time.Minute) })
 	groups := store(func(b *tokens.BootstrapToken) { b.Groups = []string{"system:masters"} })
 	for what, token := range map[string]string{
 		"expired": expired.Token(), "with a wrong secret": many.ID + ".0123456789abcdef",
-		"unknown": "zzzzzz.0123456789abcdef", "of the masters": groups.Token(),
+		"unknown": "zzzzzz.0123456789abcdef", "with group system:masters": groups.Token(),
 	} {
 		if code := statusCode(t, s.clientWithToken(t, token)); code != http.StatusUnauthorized {
-			t.Errorf("bootstrap token %s: got status %d", what, code)
+			t.Errorf("bootstrap token %s: got status %d, want 401", what, code)
 		}
 	}
 }

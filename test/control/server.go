@@ -33,11 +33,11 @@ type Server struct {
 	stop      func() error
 }
 
-// readyWithin limits the startup time of a server on a busy machine.
+// readyTimeout limits the startup time of a server on a busy machine.
 const readyTimeout = 4 * time.Minute
 
 // Start starts a server for the test with default settings, changed by the functions. A test that
-// writes to a single namespace only uses Shared.
+// writes to a single namespace only should use Shared, which is faster.
 func Start(t testing.TB, change ...func(*control.Config)) *Server {
 	t.Helper()
 	s, err := open(context.WithoutCancel(t.Context()), append([]func(*control.Config){func(c *control.Config) {
@@ -108,8 +108,8 @@ func (s *Server) Kubectl(t testing.TB, args ...string) string {
 	return out
 }
 
-// Apply runs kubectl apply and retries timeouts. The first OpenAPI schema is generated on demand,
-// which can take longer on a busy machine than kubectl waits.
+// Apply runs kubectl apply and retries timeouts. The server generates the OpenAPI schema on the first
+// request. On a busy machine, this can take longer than the timeout of kubectl.
 func (s *Server) Apply(t testing.TB, manifest string, args ...string) string {
 	t.Helper()
 	const tries = 6
@@ -149,7 +149,7 @@ func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string,
 	return string(out), err
 }
 
-// output writes the server's log to the test log.
+// testLogWriter writes the server's log to the test log.
 type testLogWriter struct{ t testing.TB }
 
 func (o testLogWriter) Write(p []byte) (int, error) {

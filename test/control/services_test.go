@@ -24,6 +24,7 @@ metadata: {name: %s}
 spec: {type: %s, selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]}
 `
 
+// waitUntil waits until the condition is true.
 func waitUntil(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	eventually(t, what, func() (bool, string) { return condition(), what })
@@ -38,11 +39,11 @@ func TestServiceAllocation(t *testing.T) {
 	}
 	out := s.Apply(t, fmt.Sprintf(serviceManifest, "web", "NodePort"))
 	if !strings.Contains(out, "nothing on the nodes routes its cluster IP and node ports yet") {
-		t.Errorf("no warning: %s", out)
+		t.Errorf("no warning in the output of kubectl apply: %s", out)
 	}
 	ip, port := get("web", "clusterIP"), get("web", "ports[0].nodePort")
 	if a, err := netip.ParseAddr(ip); err != nil || !netip.MustParsePrefix("10.43.0.0/16").Contains(a) {
-		t.Errorf("got address %q", ip)
+		t.Errorf("got cluster IP %q, want one in 10.43.0.0/16", ip)
 	}
 	if get("web", "clusterIPs[0]") != ip || get("web", "ipFamilies[0]") != "IPv4" ||
 		get("web", "ipFamilyPolicy") != "SingleStack" {
@@ -52,7 +53,7 @@ func TestServiceAllocation(t *testing.T) {
 		t.Helper()
 		out, err := s.TryKubectl(t, "apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: "+spec, "apply", "-f", "-")
 		if err == nil || !strings.Contains(out, want) {
-			t.Errorf("%s: %s", spec, out)
+			t.Errorf("service %s: got %v, want %q: %s", spec, err, want, out)
 		}
 	}
 	requireRejection("provided IP is already allocated", "{clusterIP: "+ip+", ports: [{port: 80}]}")
@@ -61,14 +62,14 @@ func TestServiceAllocation(t *testing.T) {
 	requireRejection("provided port is already allocated", "{type: NodePort, ports: [{port: 80, nodePort: "+port+"}]}")
 	requireRejection("The range of valid ports is 30000-32767", "{type: NodePort, ports: [{port: 80, nodePort: 80}]}")
 	requireRejection("not configured for dual-stack", "{ipFamilyPolicy: RequireDualStack, ports: [{port: 80}]}")
-	// A rejected service does not hold an address.
+	// A rejected service allocates no address or port.
 	requireRejection("name", "{clusterIP: 10.43.0.9, type: NodePort, ports: [{port: 80, nodePort: 30009}, {port: 81}]}")
 	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {clusterIP: 10.43.0.9, type: NodePort, "+
 		"ports: [{port: 80, nodePort: 30009}]}")
 
 	s.Apply(t, fmt.Sprintf(serviceManifest, "web", "ClusterIP"))
 	if get("web", "clusterIP") != ip || get("web", "ports[0].nodePort") != "" {
-		t.Errorf("after the type change, got %s", s.Kubectl(t, "get", "service", "web", "-o", "yaml"))
+		t.Errorf("after the change to ClusterIP: got %s", s.Kubectl(t, "get", "service", "web", "-o", "yaml"))
 	}
 	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: third}\nspec: {type: NodePort, ports: [{port: 80, "+
 		"nodePort: "+port+"}]}")
@@ -80,11 +81,12 @@ func TestServiceAllocation(t *testing.T) {
 	s.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: elsewhere}\nspec: {type: ExternalName, externalName: "+
 		"example.com}")
 	if get("none", "clusterIP") != "None" || get("elsewhere", "clusterIP") != "" {
-		t.Error("headless and external services have addresses")
+		t.Error("headless or external service has a cluster IP")
 	}
 }
 
-// TestKubernetesService checks the server's own service and its advertised address.
+// TestKubernetesService checks the service kubernetes, its endpoints, and the names in the serving
+// certificate.
 func TestKubernetesService(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.AdvertiseAddress = netip.MustParseAddr("192.0.2.77") })
@@ -108,7 +110,7 @@ func TestKubernetesService(t *testing.T) {
 		c, err := tls.Dial("tcp", u.Host, &tls.Config{RootCAs: s.Authority.Pool(), ServerName: name,
 			MinVersion: tls.VersionTLS12})
 		if err != nil {
-			t.Errorf("certificate with usage %s: %v", name, err)
+			t.Errorf("serving certificate for %s: %v", name, err)
 			continue
 		}
 		c.Close()
@@ -119,7 +121,7 @@ func TestKubernetesService(t *testing.T) {
 func TestTwoServersAllocateUniquely(t *testing.T) {
 	t.Parallel()
 	endpoints := startEtcdCluster(t)
-	// 16 node ports for 16 services: all are allocated, none twice.
+	// 16 node ports for 16 services.
 	with := func(c *control.Config) {
 		c.Etcd, c.ServiceNodePorts.Last = storage.ClientConfig{Endpoints: endpoints}, c.ServiceNodePorts.First+15
 	}
@@ -150,7 +152,7 @@ func TestTwoServersAllocateUniquely(t *testing.T) {
 		s := &list.Items[i].Spec
 		for _, value := range []string{s.ClusterIP, fmt.Sprint(s.Ports[0].NodePort)} {
 			if value != "0" && slices.Contains(allocated, value) {
-				t.Errorf("%s is allocated twice", value)
+				t.Errorf("%s was allocated twice", value)
 			}
 			allocated = append(allocated, value)
 		}
@@ -160,11 +162,11 @@ func TestTwoServersAllocateUniquely(t *testing.T) {
 			Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	if err == nil || !strings.Contains(err.Error(), "range is full") {
-		t.Errorf("one more than available: %v", err)
+		t.Errorf("service without a free node port: got %v", err)
 	}
 }
 
-// TestEndpointsFollowPods checks the Endpoints and EndpointSlices of a service.
+// TestEndpointsFollowPods checks the Endpoints and EndpointSlices of a service while its pod changes.
 func TestEndpointsFollowPods(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
@@ -176,7 +178,7 @@ func TestEndpointsFollowPods(t *testing.T) {
 	}
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	var err error
-	waitUntil(t, "the pod", func() bool {
+	waitUntil(t, "creation of the pod", func() bool {
 		pod, err = pods.Create(t.Context(), pod.DeepCopy(), metav1.CreateOptions{})
 		return err == nil
 	})
@@ -189,7 +191,7 @@ func TestEndpointsFollowPods(t *testing.T) {
 	}
 	waitForEndpoints := func(endpoints, slice string) {
 		t.Helper()
-		waitUntil(t, endpoints, func() bool {
+		waitUntil(t, "endpoints "+endpoints, func() bool {
 			a, _ := s.TryKubectl(t, "", "get", "endpoints", "web", "-o", "jsonpath={.subsets}")
 			b, _ := s.TryKubectl(t, "", "get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o",
 				"jsonpath={.items[*].endpoints[*].conditions.ready} {.items[*].ports[*].port}")
@@ -203,7 +205,7 @@ func TestEndpointsFollowPods(t *testing.T) {
 	s.Kubectl(t, "delete", "pod", "a", "--force", "--grace-period=0")
 	waitForEndpoints("", " ")
 	s.Kubectl(t, "delete", "service", "web")
-	waitUntil(t, "the endpoints to go", func() bool {
+	waitUntil(t, "deletion of the endpoints", func() bool {
 		out, err := s.TryKubectl(t, "", "get", "endpointslices,endpoints", "-l", "endpoints.kubernetes.io/managed-by", "-o",
 			"name")
 		return err == nil && !strings.Contains(out, "/web")

@@ -19,7 +19,7 @@ import (
 	"berth/control"
 )
 
-// sharedServer is a server used by several tests, each with its own namespace, because starting a server
+// sharedServer is a server that several tests share, each with its own namespace. Starting a server
 // takes longer than most tests.
 type sharedServer struct {
 	start func() (*Server, error)
@@ -58,10 +58,10 @@ func newSharedServer(change ...func(*control.Config)) *sharedServer {
 // write only to its Namespace, or to objects with unique names.
 func Shared(t testing.TB) *Server { return sharedDefault.withNamespace(t) }
 
-// SharedWithoutControllers is like Shared, with a server without controllers. See alone.
+// SharedWithoutControllers is like Shared, with a server without controllers. See withoutControllers.
 func SharedWithoutControllers(t testing.TB) *Server { return sharedPassive.withNamespace(t) }
 
-// in returns the server with a new namespace.
+// withNamespace returns the server with a new default namespace.
 func (c *sharedServer) withNamespace(t testing.TB) *Server {
 	t.Helper()
 	server, err := c.start()
@@ -70,7 +70,7 @@ func (c *sharedServer) withNamespace(t testing.TB) *Server {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("log of the shared server, of all tests:\n%s", c.log.String())
+			t.Logf("log of the shared server for all tests:\n%s", c.log.String())
 		}
 	})
 	c.mu.Lock()
@@ -91,14 +91,14 @@ func (c *sharedServer) withNamespace(t testing.TB) *Server {
 	if err := clientcmd.WriteToFile(*kubeconfig, s.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the account of "+s.Namespace, func() (bool, string) {
+	eventually(t, "the default service account of "+s.Namespace, func() (bool, string) {
 		_, err := s.Client.CoreV1().ServiceAccounts(s.Namespace).Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil, fmt.Sprint(err)
 	})
 	return &s
 }
 
-// end stops the server, if it was started, and removes its directory.
+// stop stops the server, if it was started, and removes its directory.
 func (c *sharedServer) stop() error {
 	if c.dir == "" {
 		return nil
@@ -111,7 +111,7 @@ func (c *sharedServer) stop() error {
 	return os.RemoveAll(c.dir)
 }
 
-// endShared stops the shared servers and returns the number of those that failed.
+// stopShared stops the shared servers and returns the number of servers that failed.
 func stopShared() (failed int) {
 	for _, c := range []*sharedServer{sharedDefault, sharedPassive} {
 		if err := c.stop(); err != nil {
@@ -122,15 +122,16 @@ func stopShared() (failed int) {
 	return failed
 }
 
-// logBuffer is a buffer for the last log lines.
+// logBuffer keeps the end of a log. It is safe for concurrent use.
 type logBuffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
 }
 
+// maxLogBytes limits the size of a logBuffer, apart from the last write.
 const maxLogBytes = 256 << 10
 
-// Write appends to the buffer and drops half of it when it gets too large.
+// Write appends to the buffer. Above maxLogBytes, it drops the older half first.
 func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

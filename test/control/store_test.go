@@ -23,8 +23,8 @@ import (
 	"berth/control/storage"
 )
 
-// cluster starts an etcd cluster of three members on the loopback interface. It retries with other
-// ports if one is no longer free.
+// startEtcdCluster starts an etcd cluster of three members on the loopback interface and returns the client
+// endpoints. If a port is in use, it retries with other ports.
 func startEtcdCluster(t *testing.T) []string {
 	t.Helper()
 	const tries = 10
@@ -43,16 +43,16 @@ func startEtcdCluster(t *testing.T) []string {
 			select {
 			case <-e.Server.ReadyNotify():
 			case <-time.After(2 * time.Minute):
-				t.Fatal("the etcd cluster is not ready")
+				t.Fatal("etcd cluster is not ready within two minutes")
 			}
 		}
 		return endpoints
 	}
-	t.Fatalf("no free addresses after %d attempts", tries)
+	t.Fatalf("no free ports after %d attempts", tries)
 	return nil
 }
 
-// members starts three connected members. If one fails to start, all are stopped.
+// startEtcdMembers starts three members of a cluster. If one fails to start, it stops the others.
 func startEtcdMembers(t *testing.T) (all []*embed.Etcd, endpoints []string, err error) {
 	t.Helper()
 	const n = 3
@@ -70,7 +70,7 @@ func startEtcdMembers(t *testing.T) (all []*embed.Etcd, endpoints []string, err 
 		c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peers[i]}, []url.URL{peers[i]}
 		c.InitialCluster = strings.Join(initial, ",")
 		c.UnsafeNoFsync = true
-		c.TickMs, c.ElectionMs = 500, 5000 // a busy machine must not cause elections
+		c.TickMs, c.ElectionMs = 500, 5000 // avoids elections on a busy machine
 		c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 		e, err := embed.StartEtcd(c)
 		if err != nil {
@@ -93,24 +93,24 @@ func TestAPIWithExternalEtcd(t *testing.T) {
 	runSuite(t, s)
 }
 
-// TestTwoServersShareEtcd writes through one server and reads through the other.
+// TestTwoServersShareEtcd writes through one server and reads through another.
 func TestTwoServersShareEtcd(t *testing.T) {
 	t.Parallel()
 	endpoints := startEtcdCluster(t)
 	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
 	one := Start(t, with)
-	// The second server gets the keys of the first, as replicas need.
+	// Replicas require the same encryption keys.
 	two := Start(t, with, func(c *control.Config) {
 		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
 			"encryption.yaml")
 	})
 	one.Kubectl(t, "create", "secret", "generic", "shared", "--from-literal=a=b")
 	if got := two.Kubectl(t, "get", "secret", "shared", "-o", "jsonpath={.data.a}"); got != "Yg==" {
-		t.Errorf("other server: got %q", got)
+		t.Errorf("secret read through the other server: got %q", got)
 	}
 }
 
-// TestSecretsAreEncrypted reads the stored values from etcd.
+// TestSecretsAreEncrypted checks that the default configuration encrypts secrets, but not ConfigMaps.
 func TestSecretsAreEncrypted(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -157,11 +157,12 @@ func TestServerRestart(t *testing.T) {
 	}
 	after, err := second.Client.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{})
 	if err != nil || after.UID != before.UID || second.Authority.Hash() != hash {
-		t.Errorf("namespace %v, then %v, %v; authority %s, then %s", before.UID, after, err, hash, second.Authority.Hash())
+		t.Errorf("after the restart: namespace UID was %v, got %v, %v; CA hash was %s, got %s", before.UID,
+			after, err, hash, second.Authority.Hash())
 	}
 }
 
-// TestDataDirectoryIsLocked checks the error of the second server.
+// TestDataDirectoryIsLocked checks the error of a second server with the same data directory.
 func TestDataDirectoryIsLocked(t *testing.T) {
 	t.Parallel()
 	first := Start(t)
@@ -171,13 +172,13 @@ func TestDataDirectoryIsLocked(t *testing.T) {
 	c.Listen = "127.0.0.1:0"
 	_, err := control.New(ctx, c)
 	if err == nil || !strings.Contains(err.Error(), first.DataDir) || !strings.Contains(err.Error(), "another") {
-		t.Errorf("second server: got %v", err)
+		t.Errorf("second server: got %v, want an error for the data directory", err)
 	}
 	first.Kubectl(t, "get", "namespaces")
 }
 
-// TestSendInitialEvents watches with sendInitialEvents. It uses the real program, which must detect
-// this feature of its store by itself.
+// TestSendInitialEvents watches with sendInitialEvents. It runs the server as a separate process, which
+// must detect that its etcd supports this feature.
 func TestSendInitialEvents(t *testing.T) {
 	t.Parallel()
 	p := Launch(t)
@@ -205,11 +206,11 @@ func TestSendInitialEvents(t *testing.T) {
 				return apierrors.FromObject(e.Object)
 			}
 		}
-		return errors.New("the watch ends without the bookmark")
+		return errors.New("watch ended without the initial events bookmark")
 	}, func(err error) bool { return err == nil })
 }
 
-// TestSecondServerTakesOver stops the leader of two servers.
+// TestSecondServerTakesOver stops the leader of two servers. The controllers of the other one start.
 func TestSecondServerTakesOver(t *testing.T) {
 	t.Parallel()
 	endpoints := startEtcdCluster(t)

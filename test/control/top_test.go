@@ -19,8 +19,8 @@ import (
 	"berth/control/pki"
 )
 
-// TestTop runs kubectl top for a node that reports only cumulative values, as an agent does in its
-// first response.
+// TestTop runs kubectl top. The node reports a cumulative CPU time only, like the first response of an
+// agent.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
@@ -36,13 +36,13 @@ func TestTop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Now()
+	start := time.Now()
 	agent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/stats/summary" || len(r.TLS.PeerCertificates) == 0 {
-			t.Errorf("asked for %s with %d certificates", r.URL, len(r.TLS.PeerCertificates))
+			t.Errorf("got a request for %s with %d client certificates", r.URL, len(r.TLS.PeerCertificates))
 		}
 		now := time.Now()
-		total := now.Sub(begin).Nanoseconds() / 4 // a quarter of a core
+		total := now.Sub(start).Nanoseconds() / 4 // a quarter of a core
 		at := now.Format(time.RFC3339Nano)
 		fmt.Fprintf(w, `{"node": {"nodeName": "n1", "cpu": {"time": %q, "usageCoreNanoSeconds": %d}, "memory": {"time": %q, "workingSetBytes": 1073741824}},
 "pods": [{"podRef": {"name": "web", "namespace": "default", "uid": %q}, "containers": [{"name": "main", "cpu": {"time": %q, "usageNanoCores": 120000000}, "memory": {"time": %q, "workingSetBytes": 52428800}}]}]}`,
@@ -63,7 +63,7 @@ func TestTop(t *testing.T) {
 	if _, err := s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "kubectl top node", func() (bool, string) {
+	eventually(t, "the output of kubectl top node", func() (bool, string) {
 		out, err := s.TryKubectl(t, "", "top", "node", "n1", "--no-headers")
 		f := strings.Fields(out)
 		if err != nil || len(f) != 5 {
