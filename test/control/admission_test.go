@@ -125,7 +125,7 @@ func TestQuotaWithConcurrentRequests(t *testing.T) {
 	}
 	waitForResult(t, "the usage", used("pods"), "5")
 	s.Kubectl(t, "delete", "pods", "--all", "--grace-period=0", "--force")
-	waitForResult(t, "the usage after all are gone", used("pods"), "0")
+	waitForResult(t, "usage after deletion of all pods", used("pods"), "0")
 	if err := pod("big", "2"); err == nil || !strings.Contains(err.Error(),
 		"exceeded quota: few, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1") {
 		t.Errorf("pod exceeding the quota: %v", err)
@@ -175,8 +175,9 @@ spec:
 func TestQuotaScopeChange(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	for name, scope := range map[string]string{"runs": "NotTerminating", "ends": "Terminating"} {
-		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: %s}, spec: {scopes: [%s], hard: {pods: %d}}}`, name, scope, map[string]int{"runs": 2, "ends": 1}[name]))
+	for name, scope := range map[string]string{"running": "NotTerminating", "terminating": "Terminating"} {
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: %s}, spec: {scopes: [%s], hard: {pods: %d}}}`,
+			name, scope, map[string]int{"running": 2, "terminating": 1}[name]))
 		waitForResult(t, "usage of a new quota", func() string {
 			return s.Kubectl(t, "get", "quota", name, "-o",
 				"jsonpath={.status.used.pods}")
@@ -192,13 +193,13 @@ func TestQuotaScopeChange(t *testing.T) {
 		t.Errorf("update within the quota was rejected: %s", out)
 	}
 	if out, err := deadline("b", 3600); err == nil || !strings.Contains(out,
-		"exceeded quota: ends, requested: pods=1, used: pods=1, limited: pods=1") {
+		"exceeded quota: terminating, requested: pods=1, used: pods=1, limited: pods=1") {
 		t.Errorf("update beyond the quota: got %v: %s", err, out)
 	}
 	if out, err := deadline("a", 1800); err != nil {
 		t.Errorf("update of a pod that is already in the scope was rejected: %s", out)
 	}
-	waitForOutput(t, s, "1 1", "get", "quota", "runs", "ends", "-o", "jsonpath={.items[*].status.used.pods}")
+	waitForOutput(t, s, "1 1", "get", "quota", "running", "terminating", "-o", "jsonpath={.items[*].status.used.pods}")
 }
 
 // TestLimitRangeAppliesImmediately creates pods and claims immediately after a LimitRange. Claims that
@@ -246,11 +247,11 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		has := p.Spec.Containers[0].Resources
-		if has.Requests.Cpu().String() != "100m" || has.Limits.Cpu().String() != "300m" ||
+		resources := p.Spec.Containers[0].Resources
+		if resources.Requests.Cpu().String() != "100m" || resources.Limits.Cpu().String() != "300m" ||
 			p.Annotations["kubernetes.io/limit-ranger"] != "LimitRanger plugin set: cpu request for container main; cpu "+
 				"limit for container main" {
-			t.Errorf("new pod: got resources %v, annotations %v", has, p.Annotations)
+			t.Errorf("new pod: got resources %v, annotations %v", resources, p.Annotations)
 		}
 		if round < 4 {
 			s.Kubectl(t, "delete", "limitrange", name)

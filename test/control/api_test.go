@@ -136,7 +136,7 @@ func testPatchTypes(t *testing.T, s *Server, namespace string) {
 		{types.StrategicMergePatchType, `{"metadata":{"labels":{"x":"y"}},"data":{"d":"1"}}`},
 	} {
 		if _, err := maps.Patch(t.Context(), "p", p.kind, []byte(p.text), metav1.PatchOptions{}); err != nil {
-			t.Fatalf("%s: %v", p.kind, err)
+			t.Fatalf("patch of type %s: %v", p.kind, err)
 		}
 	}
 	got, err := maps.Get(t.Context(), "p", metav1.GetOptions{})
@@ -253,7 +253,7 @@ func testPut(t *testing.T, s *Server, namespace string) {
 		}
 		if !r.creates {
 			if err := rest.Post().AbsPath(path).Body(body).Do(t.Context()).Error(); err != nil {
-				t.Errorf("%s: %v", r.resource, err)
+				t.Errorf("create %s: %v", r.resource, err)
 			}
 		}
 		err := put()
@@ -379,11 +379,11 @@ func testScaleFieldManager(t *testing.T, s *Server, namespace string) {
 		out, err := s.TryKubectl(t, manifest("replicas: 2, "), "apply", "--server-side", "--field-manager=first", "-f", "-")
 		if err == nil || !strings.Contains(out, `conflict with "kubectl" with subresource "scale"`) || !strings.Contains(out,
 			".spec.replicas") {
-			t.Errorf("%s: apply by the previous manager: got %q, %v", r.kind, out, err)
+			t.Errorf("%s: apply by the first manager: got %q, %v", r.kind, out, err)
 		}
 		s.Apply(t, manifest(""), "--server-side", "--field-manager=first")
 		if got := replicas(); got != "3" {
-			t.Errorf("%s: after giving up the field, got %s replicas", r.kind, got)
+			t.Errorf("%s: after removal of the field: got %s replicas, want 3", r.kind, got)
 		}
 		text := []byte(`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "owned"}, "spec": {"replicas": 1}}`)
 		at := []string{"apis", r.version, "namespaces", namespace, strings.ToLower(r.kind) + "s", "owned", "scale"}
@@ -395,13 +395,13 @@ func testScaleFieldManager(t *testing.T, s *Server, namespace string) {
 				Param("fieldManager", "scaler").Param("force", force).Body(text).Do(t.Context()).Error()
 		}
 		if err := scaling("false"); !apierrors.IsConflict(err) {
-			t.Errorf("%s: apply of replicas owned by another manager: %v", r.kind, err)
+			t.Errorf("%s: apply of replicas owned by another manager: got %v, want Conflict", r.kind, err)
 		}
 		if err := scaling("true"); err != nil {
 			t.Errorf("%s: forced apply: %v", r.kind, err)
 		}
 		if got := replicas(); got != "1" {
-			t.Errorf("%s: after forced apply, got %s replicas", r.kind, got)
+			t.Errorf("%s: after a forced apply: got %s replicas, want 1", r.kind, got)
 		}
 	}
 }
@@ -471,7 +471,7 @@ func testWatchList(t *testing.T, s *Server, namespace string) {
 	} {
 		w, err := start()
 		if err != nil {
-			t.Fatalf("%s: %v", kind, err)
+			t.Fatalf("watch %s: %v", kind, err)
 		}
 		defer w.Stop()
 		if e := nextEvent(t, w); e.Type != watch.Added {
@@ -601,12 +601,12 @@ func testPreconditions(t *testing.T, s *Server, namespace string) {
 }
 
 func testEvents(t *testing.T, s *Server, namespace string) {
-	old := &corev1.Event{
+	oldEvent := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "container started", Type: "Normal", Count: 3,
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, Source: corev1.EventSource{
 			Component: "berth", Host: "n"},
 	}
-	if _, err := s.Client.CoreV1().Events(namespace).Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client.CoreV1().Events(namespace).Create(t.Context(), oldEvent, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	converted, err := s.Client.EventsV1().Events(namespace).Get(t.Context(), "old", metav1.GetOptions{})
@@ -617,13 +617,13 @@ func testEvents(t *testing.T, s *Server, namespace string) {
 		converted.DeprecatedSource.Host != "n" || converted.DeprecatedCount != 3 {
 		t.Errorf("event of v1 read through events.k8s.io: got %+v", converted)
 	}
-	fresh := &eventsv1.Event{
+	newEvent := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "new"}, Reason: "Exited", Note: "container exited", Type: "Normal",
 		EventTime: metav1.NowMicro(), Action: "Exit",
 		Regarding:           corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"},
 		ReportingController: "example.com/berth", ReportingInstance: "n",
 	}
-	if _, err := s.Client.EventsV1().Events(namespace).Create(t.Context(), fresh, metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client.EventsV1().Events(namespace).Create(t.Context(), newEvent, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := s.Client.CoreV1().Events(namespace).List(t.Context(),
@@ -648,7 +648,7 @@ func testPartialMetadata(t *testing.T, s *Server, namespace string) {
 	m, err := client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(namespace).Get(t.Context(),
 		"one", metav1.GetOptions{})
 	if err != nil || m.Name != "one" || m.UID == "" {
-		t.Errorf("got %+v, %v", m, err)
+		t.Errorf("got metadata %+v, %v", m, err)
 	}
 }
 

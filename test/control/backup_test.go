@@ -91,10 +91,10 @@ func TestBackupAndRestore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := stop()
+	total := stop()
 	watcher := follow(t, resourceClient(dynamicClient(t, p), writtenKinds[0]))
 	waitForResultWithin(t, time.Minute, "follower has all objects", func() string {
-		return fmt.Sprint(watcher.size() >= int(all))
+		return fmt.Sprint(watcher.size() >= int(total))
 	}, "true")
 	if out, err := runControl(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out,
 		"in use by another berth-control") {
@@ -134,14 +134,14 @@ func TestBackupAndRestore(t *testing.T) {
 	for have[fmt.Sprintf("n%d", n)] {
 		n++
 	}
-	if n < before || n > during+1 || n >= all {
+	if n < before || n > during+1 || n >= total {
 		t.Errorf("got %d restored writes without a gap; acknowledged: %d before the backup, %d at its end, %d in total",
-			n, before, during, all)
+			n, before, during, total)
 	}
 	waitForResultWithin(t, time.Minute, "follower has the restored objects", func() string {
 		return fmt.Sprint(watcher.size() == len(list.Items))
 	}, "true")
-	t.Logf("%d of %d writes restored, follower listed %d times", n, all, watcher.listed)
+	t.Logf("%d of %d writes restored, follower listed %d times", n, total, watcher.listed)
 }
 
 // size returns the number of objects in the copy of the follower.
@@ -208,7 +208,7 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 	}
 	flipped := append([]byte(nil), text...)
 	flipped[len(flipped)/2] ^= 1
-	at := t.TempDir()
+	tempDir := t.TempDir()
 	for name, c := range map[string]struct {
 		write func(path string) error
 		want  string
@@ -232,7 +232,7 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 		"missing":    {func(string) error { return nil }, "no such file"},
 		"empty file": {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "not a berth-control backup"},
 	} {
-		path, dir := filepath.Join(at, name), filepath.Join(at, name+".dir")
+		path, dir := filepath.Join(tempDir, name), filepath.Join(tempDir, name+".dir")
 		if err := c.write(path); err != nil {
 			t.Fatal(err)
 		}
@@ -245,17 +245,17 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 			}
 		}
 	}
-	if out, err := runControl(t, "backup", filepath.Join(at, "x"), "--data-dir", t.TempDir()); err == nil ||
+	if out, err := runControl(t, "backup", filepath.Join(tempDir, "x"), "--data-dir", t.TempDir()); err == nil ||
 		!strings.Contains(out, "contains no store") {
 		t.Errorf("backup of an empty directory: %v\n%s", err, out)
 	}
 	c := control.Default()
 	c.Etcd = storage.ClientConfig{Endpoints: []string{"http://10.0.0.1:2379"}}
-	if err := control.Backup(t.Context(), c, "", filepath.Join(at, "x")); err == nil || !strings.Contains(err.Error(),
+	if err := control.Backup(t.Context(), c, "", filepath.Join(tempDir, "x")); err == nil || !strings.Contains(err.Error(),
 		"etcdctl snapshot save") {
 		t.Errorf("backup of external etcd: got %v", err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(at, ".x-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(tempDir, ".x-*")); len(left) > 0 {
 		t.Errorf("backup left temporary files: %q", left)
 	}
 	// A restore that was interrupted by a power failure.

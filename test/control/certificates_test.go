@@ -135,12 +135,12 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 		return outcome(x, "x", client, certificatesv1.UsageClientAuth)()
 	}, "0 bytes Denied NodeRemoved")
 
-	impostor, err := pki.Open(t.TempDir(), time.Now)
+	otherCA, err := pki.Open(t.TempDir(), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for what, c := range map[string]kubernetes.Interface{
-		"of another CA":     s.clientWithExpiredCertificate(t, impostor, "y", time.Hour),
+		"of another CA":     s.clientWithExpiredCertificate(t, otherCA, "y", time.Hour),
 		"expired for years": s.clientWithExpiredCertificate(t, s.Authority, "y", 2*365*24*time.Hour),
 		"of an administrator": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "berth-admin",
 			Groups: []string{"system:masters"}, Duration: -time.Hour}),

@@ -25,13 +25,13 @@ func TestInformersOfAllKinds(t *testing.T) {
 	factory := informers.NewSharedInformerFactory(s.Client, 0)
 	for _, kind := range registry.All() {
 		if _, err := factory.ForResource(kind.GroupVersion.WithResource(kind.Resource)); err != nil {
-			t.Fatalf("%s: %v", kind.Resource, err)
+			t.Fatalf("informer of %s: %v", kind.Resource, err)
 		}
 	}
 	observed := make(chan struct{})
 	_, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
-			if o := obj.(metav1.Object); o.GetNamespace() == s.Namespace && o.GetName() == "fresh" {
+			if o := obj.(metav1.Object); o.GetNamespace() == s.Namespace && o.GetName() == "new" {
 				close(observed)
 			}
 		},
@@ -49,7 +49,7 @@ func TestInformersOfAllKinds(t *testing.T) {
 			t.Errorf("informer of %s did not sync", kind)
 		}
 	}
-	createConfigMap(t, s, s.Namespace, configMap("fresh"))
+	createConfigMap(t, s, s.Namespace, configMap("new"))
 	select {
 	case <-observed:
 	case <-ctx.Done():

@@ -39,17 +39,17 @@ func TestTokenCommands(t *testing.T) {
 		t.Errorf("got join command %q, want CA hash %s", m[0], s.Authority.Hash())
 	}
 	// The kubeconfig must not contain a client certificate, because kubectl would prefer it.
-	open := filepath.Join(t.TempDir(), "open.kubeconfig")
+	kubeconfig := filepath.Join(t.TempDir(), "open.kubeconfig")
 	ca := filepath.Join(s.DataDir, "pki", "ca.crt")
-	as := func() (string, error) {
-		return RunKubectl(t, open, "", "--server", s.Config.Host, "--certificate-authority", ca, "--token", m[2]+"."+m[3],
-			"auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
+	whoami := func() (string, error) {
+		return RunKubectl(t, kubeconfig, "", "--server", s.Config.Host, "--certificate-authority", ca,
+			"--token", m[2]+"."+m[3], "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
 	}
-	if err := os.WriteFile(open, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
+	if err := os.WriteFile(kubeconfig, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if who, err := as(); err != nil || who != "system:bootstrap:"+m[2] {
-		t.Errorf("with the token: got user %q, want system:bootstrap:%s, %v", who, m[2], err)
+	if user, err := whoami(); err != nil || user != "system:bootstrap:"+m[2] {
+		t.Errorf("with the token: got user %q, want system:bootstrap:%s, %v", user, m[2], err)
 	}
 	out, err = runControl(t, "token", "list", "--data-dir", s.DataDir)
 	if err != nil || !strings.Contains(out, m[2]) || !strings.Contains(out, "rack 7") || strings.Contains(out, m[3]) {
@@ -58,8 +58,8 @@ func TestTokenCommands(t *testing.T) {
 	if out, err = runControl(t, "token", "delete", "--data-dir", s.DataDir, m[2]); err != nil {
 		t.Errorf("token delete: %v\n%s", err, out)
 	}
-	if who, err := as(); err == nil {
-		t.Errorf("with a deleted token: got user %q, want an error", who)
+	if user, err := whoami(); err == nil {
+		t.Errorf("with a deleted token: got user %q, want an error", user)
 	}
 }
 
@@ -69,23 +69,23 @@ func TestKubeconfigCommands(t *testing.T) {
 	s := Shared(t)
 	for _, c := range []struct {
 		args []string
-		who  string
+		user string
 	}{{nil, "berth-admin"}, {[]string{"--user", "jane", "--group", "developers", "--valid", "1h"}, "jane"}} {
 		text, err := runControl(t, append([]string{"kubeconfig", "--data-dir", s.DataDir}, c.args...)...)
 		if err != nil {
-			t.Fatalf("%v: %v\n%s", c.args, err, text)
+			t.Fatalf("kubeconfig %v: %v\n%s", c.args, err, text)
 		}
 		path := filepath.Join(t.TempDir(), "kubeconfig")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if who, err := RunKubectl(t, path, "", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil ||
-			who != c.who {
-			t.Errorf("kubeconfig %v: got user %q, want %q, %v", c.args, who, c.who, err)
+		if user, err := RunKubectl(t, path, "", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil ||
+			user != c.user {
+			t.Errorf("kubeconfig %v: got user %q, want %q, %v", c.args, user, c.user, err)
 		}
 	}
 	if out, err := runControl(t, "kubeconfig", "--data-dir", t.TempDir()); err == nil || !strings.Contains(out,
 		"contains no certificate authority") {
-		t.Errorf("without a data directory: %v %s", err, out)
+		t.Errorf("kubeconfig with an empty data directory: got %v: %s", err, out)
 	}
 }

@@ -259,7 +259,7 @@ func (s *Server) allocationMismatch(t *testing.T, store *clientv3.Client) string
 	if err != nil {
 		return err.Error()
 	}
-	held := map[string]string{}
+	users := map[string]string{}
 	for _, svc := range list.Items {
 		names := []string{"addresses/" + svc.Spec.ClusterIP}
 		for _, p := range svc.Spec.Ports {
@@ -268,10 +268,10 @@ func (s *Server) allocationMismatch(t *testing.T, store *clientv3.Client) string
 			}
 		}
 		for _, n := range names {
-			if other := held[n]; other != "" {
-				t.Errorf("%s and %s both use %s", other, svc.Name, n)
+			if other := users[n]; other != "" {
+				t.Errorf("services %s and %s both use %s", other, svc.Name, n)
 			}
-			held[n] = string(svc.UID)
+			users[n] = string(svc.UID)
 		}
 	}
 	got, err := store.Get(t.Context(), claimsPrefix, clientv3.WithPrefix())
@@ -281,13 +281,13 @@ func (s *Server) allocationMismatch(t *testing.T, store *clientv3.Client) string
 	for _, kv := range got.Kvs {
 		n := strings.TrimPrefix(string(kv.Key), claimsPrefix)
 		owner, _, _ := strings.Cut(string(kv.Value), " ")
-		if held[n] != owner {
+		if users[n] != owner {
 			return fmt.Sprintf("%s is allocated to %s", n, kv.Value)
 		}
-		delete(held, n)
+		delete(users, n)
 	}
-	if len(held) > 0 {
-		return fmt.Sprintf("not allocated: %v", held)
+	if len(users) > 0 {
+		return fmt.Sprintf("not allocated: %v", users)
 	}
 	return ""
 }

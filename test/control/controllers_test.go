@@ -48,7 +48,7 @@ func TestNamespaceLifecycle(t *testing.T) {
 	s.Kubectl(t, "-n", "shop", "create", "secret", "generic", "s", "--from-literal=a=b")
 	s.Kubectl(t, "-n", "shop", "create", "deployment", "d", "--image=x")
 	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: held, namespace: shop, finalizers: [example.com/hold]}}`)
-	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "-p", `{"metadata":{"finalizers":["example.com/ends"]}}`)
+	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "-p", `{"metadata":{"finalizers":["example.com/pod-hold"]}}`)
 	s.Kubectl(t, "delete", "namespace", "shop", "--wait=false")
 	waitForOutput(t, s, "Terminating", "get", "ns", "shop", "-o", "jsonpath={.status.phase}")
 	waitForOutput(t, s, "Some resources are remaining: pods has 1 resource instances",

@@ -145,13 +145,13 @@ func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []
 
 // writeOnce performs one random operation and records the result. It returns false if the server did
 // not acknowledge it.
-func writeOnce(ctx context.Context, client dynamic.Interface, mine map[string]*model, writer int,
+func writeOnce(ctx context.Context, client dynamic.Interface, models map[string]*model, writer int,
 	random *rand.Rand) bool {
 	name := fmt.Sprintf("w%d-%d", writer, random.IntN(names))
-	m := mine[name]
+	m := models[name]
 	if m == nil {
 		m = &model{}
-		mine[name] = m
+		models[name] = m
 	}
 	next := strconv.FormatUint(random.Uint64(), 36)
 	objects, object := resourceClient(client, kindOfWriter(writer)), &unstructured.Unstructured{}
@@ -179,8 +179,8 @@ func writeOnce(ctx context.Context, client dynamic.Interface, mine map[string]*m
 // checkStoredObjects compares all objects with their models and resolves unacknowledged writes.
 func checkStoredObjects(t *testing.T, client dynamic.Interface, all []map[string]*model, round int) {
 	t.Helper()
-	for w, mine := range all {
-		for name, m := range mine {
+	for w, models := range all {
+		for name, m := range models {
 			got := ""
 			object, err := resourceClient(client, kindOfWriter(w)).Get(t.Context(), name, metav1.GetOptions{})
 			switch {
@@ -205,9 +205,9 @@ func waitForFollower(t *testing.T, f *follower, all []map[string]*model, kind sc
 	defer cancel()
 	for {
 		problem := ""
-		for w, mine := range all {
+		for w, models := range all {
 			if kindOfWriter(w) == kind && problem == "" {
-				problem = f.difference(mine)
+				problem = f.difference(models)
 			}
 		}
 		if problem == "" {

@@ -198,12 +198,12 @@ func (p *lifecycleTest) listNames(from dynamic.ResourceInterface, selector strin
 
 // run creates, changes and deletes objects, and observes them with a watch.
 func (p *lifecycleTest) run() {
-	t, ctx, mine := p.t, p.t.Context(), "test="+p.namespace
-	list, err := p.all.List(ctx, metav1.ListOptions{LabelSelector: mine})
+	t, ctx, selector := p.t, p.t.Context(), "test="+p.namespace
+	list, err := p.all.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := p.all.Watch(ctx, metav1.ListOptions{LabelSelector: mine + ",name=one",
+	events, err := p.all.Watch(ctx, metav1.ListOptions{LabelSelector: selector + ",name=one",
 		ResourceVersion: list.GetResourceVersion()})
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func (p *lifecycleTest) run() {
 	for from, where := range map[dynamic.ResourceInterface]string{
 		p.client: "in the namespace", p.all: "in all namespaces",
 	} {
-		if got := p.listNames(from, mine+",name in (one,two)"); got != "one two" {
+		if got := p.listNames(from, selector+",name in (one,two)"); got != "one two" {
 			t.Errorf("list %s: got %s, want one two", where, got)
 		}
 	}
@@ -251,11 +251,11 @@ func (p *lifecycleTest) run() {
 	if _, err := p.client.Get(ctx, one.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get of a deleted object: got %v, want NotFound", err)
 	}
-	if err := p.client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: mine +
+	if err := p.client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector +
 		",name=two"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.listNames(p.client, mine); got != "three" {
+	if got := p.listNames(p.client, selector); got != "three" {
 		t.Errorf("after deletecollection: got %q, want three", got)
 	}
 	if err := p.client.Delete(ctx, p.namespace+"-three", metav1.DeleteOptions{}); err != nil {

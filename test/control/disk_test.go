@@ -161,7 +161,7 @@ func TestFullStore(t *testing.T) {
 	}, func(err error) bool { return err == nil })
 }
 
-// boundPod creates a node, as itself, and a pod bound to it.
+// boundPod creates a Node and its lease with the client of the node, and a pod that is bound to the Node.
 func boundPod(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
 	t.Helper()
 	ctx := t.Context()

@@ -23,7 +23,7 @@ func (s *Server) storedValue(t *testing.T, key string) string {
 	t.Helper()
 	got, err := s.EtcdClient.Get(t.Context(), key)
 	if err != nil || len(got.Kvs) != 1 {
-		t.Fatalf("%s: %v, %v", key, got, err)
+		t.Fatalf("get %s from etcd: got %v, %v", key, got, err)
 	}
 	return string(got.Kvs[0].Value)
 }
@@ -88,17 +88,17 @@ func TestEncryptionKeyRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	at := func(c *control.Config) { c.DataDir = dir }
-	first := Start(t, at)
+	withDataDir := func(c *control.Config) { c.DataDir = dir }
+	first := Start(t, withDataDir)
 	first.Kubectl(t, "create", "secret", "generic", "kept", "--from-literal=a=b")
 	first.Stop(t)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, own, _ := strings.Cut(string(text), "      - name: first\n")
-	own, _, _ = strings.Cut(own, "\n")
-	oldKey := "      - name: first\n" + own + "\n"
+	_, ownKey, _ := strings.Cut(string(text), "      - name: first\n")
+	ownKey, _, _ = strings.Cut(ownKey, "\n")
+	oldKey := "      - name: first\n" + ownKey + "\n"
 	for _, step := range []struct{ old, now, prefix string }{
 		{"      keys:\n", "      keys:\n      - " + encryptionKey("second") + "\n", "k8s:enc:secretbox:v1:second:"},
 		{oldKey, "", "k8s:enc:secretbox:v1:second:"},
@@ -107,7 +107,7 @@ func TestEncryptionKeyRotation(t *testing.T) {
 		{"  - secretbox:\n      keys:\n      - " + encryptionKey("second") + "\n", "", "k8s:enc:aescbc:v1:third:"},
 	} {
 		change(step.old, step.now)
-		s := Start(t, at)
+		s := Start(t, withDataDir)
 		if got := s.Kubectl(t, "get", "secret", "kept", "-o", "jsonpath={.data.a}"); got != "Yg==" {
 			t.Errorf("got secret data %q", got)
 		}

@@ -104,10 +104,10 @@ func (f *follower) apply(kind watch.EventType, o metav1.Object) {
 }
 
 // difference describes an object whose copy does not match its model, or returns "".
-func (f *follower) difference(mine map[string]*model) string {
+func (f *follower) difference(models map[string]*model) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for name, m := range mine {
+	for name, m := range models {
 		if f.values[name] != m.value {
 			return fmt.Sprintf("%s: got %q, want %q", name, f.values[name], m.value)
 		}

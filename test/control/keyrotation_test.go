@@ -18,8 +18,8 @@ import (
 func TestServiceAccountKeyRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	at := func(c *control.Config) { c.DataDir = dir }
-	first := Start(t, at)
+	withDataDir := func(c *control.Config) { c.DataDir = dir }
+	first := Start(t, withDataDir)
 	waitForOutput(t, first, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	token := func(s *Server) string { return strings.TrimSpace(s.Kubectl(t, "create", "token", "default")) }
 	published := func(s *Server) int {
@@ -28,7 +28,7 @@ func TestServiceAccountKeyRotation(t *testing.T) {
 	before := token(first)
 	first.Stop(t)
 	previousKeyFile := rotateKey(t, dir)
-	second := Start(t, at)
+	second := Start(t, withDataDir)
 	after := token(second)
 	if tokenHeader(before) == tokenHeader(after) {
 		t.Error("tokens before and after the rotation have the same key ID")
@@ -47,7 +47,7 @@ func TestServiceAccountKeyRotation(t *testing.T) {
 	if err := os.Remove(previousKeyFile); err != nil {
 		t.Fatal(err)
 	}
-	third := Start(t, at)
+	third := Start(t, withDataDir)
 	waitForResult(t, "status for a token of the new key", func() string {
 		return fmt.Sprint(statusCode(t, third.clientWithToken(t,
 			after)))
@@ -70,7 +70,7 @@ func rotateKey(t *testing.T, dir string) string {
 	}
 	out, err := exec.CommandContext(t.Context(), program, "rotate-account-key", "--data-dir", dir).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("rotate-account-key: %v: %s", err, out)
 	}
 	previousKeyFile, rest, _ := strings.Cut(string(out), "\n")
 	if filepath.Dir(previousKeyFile) != filepath.Join(dir, "pki") || !strings.Contains(rest, "Restart the server") {

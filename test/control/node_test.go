@@ -249,7 +249,7 @@ func TestNodeLogs(t *testing.T) {
 	}
 	if got := s.Kubectl(t, "get", "--raw",
 		"/api/v1/nodes/"+s.Namespace+"/proxy/stats/summary"); got != "/stats/summary of GET" {
-		t.Errorf("got %q", got)
+		t.Errorf("node proxy: got %q", got)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestExecThroughServer(t *testing.T) {
 	a := startFakeNode(t, s, false)
 	out, err := s.TryKubectl(t, "hello\n", "exec", "-i", "web", "--", "cat", "-")
 	if err != nil || out != "cat -\nhello\n" {
-		t.Errorf("got %q, %v", out, err)
+		t.Errorf("exec -i: got %q, %v", out, err)
 	}
 	if !strings.Contains(a.requests(), "/exec/"+s.Namespace+"/web/main?command=cat&command=-&error=1&input=1&output=1") {
 		t.Errorf("got requests %q to the node, want exec", a.requests())
@@ -269,7 +269,7 @@ func TestExecThroughServer(t *testing.T) {
 	out, err = s.TryKubectl(t, "", "exec", "web", "--", "fail")
 	var exit *exec.ExitError
 	if err == nil || !strings.Contains(out, "exit code 3") {
-		t.Errorf("got %q, %v, %v", out, err, exit)
+		t.Errorf("exec of a failing command: got %q, %v, %v", out, err, exit)
 	}
 	request := s.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(s.Namespace).Name("web").SubResource(
 		"exec").
@@ -283,7 +283,7 @@ func TestExecThroughServer(t *testing.T) {
 		Stdout: &got})
 	if code, ok := err.(utilexec.CodeExitError); !ok || code.Code != 3 || got.String() != "fail\nx" {
 		//nolint:errorlint // the library returns the type itself
-		t.Errorf("got %q, %v", got.String(), err)
+		t.Errorf("exec through SPDY: got %q, %v", got.String(), err)
 	}
 	out, err = s.TryKubectl(t, "", "attach", "web")
 	if err != nil || !strings.Contains(a.requests(), "/attach/"+s.Namespace+"/web/main?error=1&output=1") {
@@ -328,7 +328,7 @@ func TestPortForward(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(conn); string(got) != "port 80\nhello\n" {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("port-forward: got %q, %v", got, err)
 	}
 }
 
@@ -344,20 +344,20 @@ func TestNodeWithForeignCertificateIsRejected(t *testing.T) {
 		t.Errorf("got requests %q to the node with a foreign certificate, want none", a.requests())
 	}
 	if got := s.Kubectl(t, "logs", "web", "--insecure-skip-tls-verify-backend"); got != "first\n" {
-		t.Errorf("got %q", got)
+		t.Errorf("log with a foreign certificate: got %q", got)
 	}
 	// The node rejects clients without a certificate.
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(s.Authority.PEM())
-	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,
+	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,
 		InsecureSkipVerify: true}}}
-	defer stranger.CloseIdleConnections()
-	response, err := stranger.Get(a.url + "/stats/summary")
+	defer anonymous.CloseIdleConnections()
+	response, err := anonymous.Get(a.url + "/stats/summary")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusUnauthorized {
-		t.Errorf("got %s", response.Status)
+		t.Errorf("request without a client certificate: got %s", response.Status)
 	}
 }

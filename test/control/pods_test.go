@@ -52,34 +52,34 @@ func TestKubectlGetPods(t *testing.T) {
 	s.Apply(t, somePod)
 	if got := strings.Fields(strings.Split(s.Kubectl(t, "get", "pods"), "\n")[1]); strings.Join(got[:4],
 		" ") != "web 0/1 Pending 0" {
-		t.Errorf("got %v", got)
+		t.Errorf("kubectl get pods: got %v", got)
 	}
 	wide := s.Kubectl(t, "get", "pods", "-o", "wide")
 	if heads := strings.Join(strings.Fields(strings.Split(wide, "\n")[0]),
 		" "); heads != "NAME READY STATUS RESTARTS AGE IP NODE NOMINATED NODE READINESS GATES" {
-		t.Errorf("got %s", heads)
+		t.Errorf("kubectl get pods -o wide: got header %s", heads)
 	}
 	if got := s.Kubectl(t, "get", "pods", "-o",
 		"custom-columns=N:.metadata.name,Q:.status.qosClass,G:.metadata.generation"); !strings.Contains(got,
 		"web   BestEffort   1") {
-		t.Errorf("got %s", got)
+		t.Errorf("custom columns: got %s", got)
 	}
 	if got := s.Kubectl(t, "get", "pod", "web", "-o", "yaml"); !strings.Contains(got,
 		"terminationGracePeriodSeconds: 30") || !strings.Contains(got, "phase: Pending") {
-		t.Errorf("got %s", got)
+		t.Errorf("kubectl get pod -o yaml: got %s", got)
 	}
 	s.Kubectl(t, "create", "deployment", "front", "--image=example/web", "--replicas=2")
 	lines := strings.Split(s.Kubectl(t, "get", "deploy", "-o", "wide"), "\n")
 	if heads := strings.Join(strings.Fields(lines[0]), " "); heads != "NAME READY UP-TO-DATE AVAILABLE AGE CONTAINERS "+
 		"IMAGES SELECTOR" {
-		t.Errorf("got %s", heads)
+		t.Errorf("kubectl get deploy -o wide: got header %s", heads)
 	}
 	if row := strings.Fields(lines[1]); strings.Join(append(row[:4], row[5:]...),
 		" ") != "front 0/2 0 0 web example/web app=front" {
-		t.Errorf("got %v", row)
+		t.Errorf("kubectl get deploy -o wide: got row %v", row)
 	}
 	if got := s.Kubectl(t, "get", "namespaces", s.Namespace, "--no-headers"); strings.Fields(got)[1] != "Active" {
-		t.Errorf("got %s", got)
+		t.Errorf("kubectl get namespaces: got %s", got)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestPodImmutableFields(t *testing.T) {
 		{"op": "add", "path": "/spec/tolerations/-", "value": {"key": "k", "operator": "Exists"}}]`)
 	if got := s.Kubectl(t, "get", "pod", "web", "-o",
 		"jsonpath={.metadata.generation} {.spec.containers[0].image}"); got != "3 example/web:2" {
-		t.Errorf("got %s", got)
+		t.Errorf("after the updates: got %s", got)
 	}
 	mustBeRejected(t, s, "", []string{"must be less than or equal to previous value"}, "patch", "pod", "web", "-p",
 		`{"spec": {"activeDeadlineSeconds": 61}}`)
@@ -145,21 +145,21 @@ func TestPodResize(t *testing.T) {
 	}
 	if q := pod.Spec.Containers[0].Resources.Requests.Cpu(); q.Cmp(resource.MustParse("200m")) != 0 ||
 		pod.Generation != 2 {
-		t.Errorf("got %s at generation %d", q, pod.Generation)
+		t.Errorf("after the resize: got %s at generation %d", q, pod.Generation)
 	}
 	s.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: main, resources: {requests: {cpu: 300m}}}]}}`,
 		"--server-side", "--force-conflicts", "--subresource=resize")
 	if got := s.Kubectl(t, "get", "pod", "web", "--subresource=resize", "-o",
 		"jsonpath={.spec.containers[0].resources.requests.cpu} {.spec.containers[0].image}"); got != "300m example/web" {
-		t.Errorf("got %s", got)
+		t.Errorf("after the applied resize: got %s", got)
 	}
 	out, err := s.TryKubectl(t, "", "debug", "web", "--image=example/debug", "--target=main", "--attach=false", "-c",
 		"debugger")
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("kubectl debug: %v\n%s", err, out)
 	}
 	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.spec.ephemeralContainers[*].name}"); got != "debugger" {
-		t.Errorf("got %s", got)
+		t.Errorf("ephemeral containers: got %s", got)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestPodBinding(t *testing.T) {
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	s.Apply(t, strings.Replace(somePod, "spec:", "spec:\n  schedulingGates: [{name: later}]", 1))
 	if got := s.Kubectl(t, "get", "pod", "web", "--no-headers"); strings.Fields(got)[2] != "SchedulingGated" {
-		t.Errorf("got %s", got)
+		t.Errorf("gated pod: got %s", got)
 	}
 	if err := bindPod(t, s, "web", "n1"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "schedulingGates") {
 		t.Errorf("binding of a gated pod: got %v, want Conflict", err)
@@ -245,12 +245,12 @@ func TestPodBinding(t *testing.T) {
 		t.Errorf("second delete increased the grace period: got %+v, %v", pod, err)
 	}
 	if got := s.Kubectl(t, "get", "pod", "web", "--no-headers"); strings.Fields(got)[2] != "Terminating" {
-		t.Errorf("got %s", got)
+		t.Errorf("deleted bound pod: got %s", got)
 	}
 	// The node deletes the pod with its UID after termination.
-	none, stranger := int64(0), types.UID("another")
+	none, otherUID := int64(0), types.UID("another")
 	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &none,
-		Preconditions: &metav1.Preconditions{UID: &stranger}}); !apierrors.IsConflict(err) {
+		Preconditions: &metav1.Preconditions{UID: &otherUID}}); !apierrors.IsConflict(err) {
 		t.Errorf("deletion with another UID: got %v, want Conflict", err)
 	}
 	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &none,
@@ -275,7 +275,7 @@ func TestTerminatedPodsAreDeletedImmediately(t *testing.T) {
 		`{"status": {"phase": "Succeeded", "qosClass": "Guaranteed"}}`)
 	if got := s.Kubectl(t, "get", "pod", "web", "-o",
 		"jsonpath={.status.phase} {.status.qosClass}"); got != "Succeeded BestEffort" {
-		t.Errorf("got %s", got)
+		t.Errorf("pod status: got %s", got)
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false")
 	if _, err := s.Client.CoreV1().Pods(s.Namespace).Get(t.Context(), "web",
@@ -368,7 +368,7 @@ func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 	s.Kubectl(t, "wait", "pdb/keep", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout=30s")
 	if row := strings.Fields(s.Kubectl(t, "get", "pdb", "keep", "--no-headers")); strings.Join(row[:4],
 		" ") != "keep 1 N/A 1" {
-		t.Errorf("got %v", row)
+		t.Errorf("kubectl get pdb: got %v", row)
 	}
 	evict := func(name string) error {
 		return s.Client.CoreV1().Pods(s.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name,

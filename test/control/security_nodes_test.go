@@ -274,9 +274,9 @@ func TestNodeCannotChangePodCIDR(t *testing.T) {
 	}
 	const some = `{"podCIDR":"10.42.9.0/24","podCIDRs":["10.42.9.0/24"]}`
 	for _, row := range []struct {
-		what string
-		may  bool
-		err  error
+		what    string
+		allowed bool
+		err     error
 	}{
 		{"registers with a pod CIDR", false, register("10.42.9.0/24")},
 		{"registers with a pod CIDR of each family", false, register("10.42.9.0/24", "fd00::/64")},
@@ -287,8 +287,8 @@ func TestNodeCannotChangePodCIDR(t *testing.T) {
 		{"gets a pod CIDR from the administrator", true, write(s.Client.CoreV1().Nodes(), some)},
 		{"writes other fields and its pod CIDR", true, write(nodes, `{"unschedulable":false}`)},
 	} {
-		if row.may && row.err != nil || !row.may && !apierrors.IsForbidden(row.err) {
-			t.Errorf("node %s: got %v, want allowed: %v", row.what, row.err, row.may)
+		if row.allowed && row.err != nil || !row.allowed && !apierrors.IsForbidden(row.err) {
+			t.Errorf("node %s: got %v, want allowed: %v", row.what, row.err, row.allowed)
 		}
 	}
 }
@@ -326,11 +326,11 @@ func TestReadOnlyUserCannotExec(t *testing.T) {
 func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	at := func(c *control.Config) { c.DataDir = dir }
-	s := Start(t, at)
+	withDataDir := func(c *control.Config) { c.DataDir = dir }
+	s := Start(t, withDataDir)
 	s.useLegacyIdentity(t, dir)
 	s.Stop(t)
-	s = Start(t, at)
+	s = Start(t, withDataDir)
 	if cert := certificateIn(t, filepath.Join(dir, "pki", "node-client.crt")); len(cert.Subject.Organization) > 0 {
 		t.Errorf("client certificate for nodes: got subject %s, want no organization", cert.Subject)
 	}

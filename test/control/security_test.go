@@ -193,11 +193,11 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 func forgedCertificate(t *testing.T, authority string, usage x509.ExtKeyUsage,
 	until time.Time) (certPEM, keyPEM []byte) {
 	t.Helper()
-	impostor, err := pki.Open(t.TempDir(), time.Now)
+	otherCA, err := pki.Open(t.TempDir(), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	certPEM, keyPEM, err = impostor.Issue(pki.Subject{Name: authority, Groups: []string{"system:masters"},
+	certPEM, keyPEM, err = otherCA.Issue(pki.Subject{Name: authority, Groups: []string{"system:masters"},
 		ExtKeyUsages: []x509.ExtKeyUsage{usage}, Duration: time.Until(until)})
 	if err != nil {
 		t.Fatal(err)
@@ -480,7 +480,7 @@ func (s *Server) rawStatusCode(t *testing.T, path string) int {
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		t.Fatalf("%s: %v", path, err)
+		t.Fatalf("read response of %s: %v", path, err)
 	}
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()

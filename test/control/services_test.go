@@ -122,11 +122,11 @@ func TestTwoServersAllocateUniquely(t *testing.T) {
 	t.Parallel()
 	endpoints := startEtcdCluster(t)
 	// 16 node ports for 16 services.
-	with := func(c *control.Config) {
+	withEtcd := func(c *control.Config) {
 		c.Etcd, c.ServiceNodePorts.Last = storage.ClientConfig{Endpoints: endpoints}, c.ServiceNodePorts.First+15
 	}
-	one := Start(t, with)
-	two := Start(t, with, func(c *control.Config) {
+	one := Start(t, withEtcd)
+	two := Start(t, withEtcd, func(c *control.Config) {
 		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
 			"encryption.yaml")
 	})

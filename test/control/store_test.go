@@ -97,10 +97,10 @@ func TestAPIWithExternalEtcd(t *testing.T) {
 func TestTwoServersShareEtcd(t *testing.T) {
 	t.Parallel()
 	endpoints := startEtcdCluster(t)
-	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
-	one := Start(t, with)
+	withEtcd := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
+	one := Start(t, withEtcd)
 	// Replicas require the same encryption keys.
-	two := Start(t, with, func(c *control.Config) {
+	two := Start(t, withEtcd, func(c *control.Config) {
 		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
 			"encryption.yaml")
 	})
@@ -128,7 +128,7 @@ func TestSecretsAreEncrypted(t *testing.T) {
 	}{{"/registry/secrets/default/hidden", true}, {"/registry/configmaps/default/plain", false}} {
 		got, err := client.Get(t.Context(), c.key)
 		if err != nil || len(got.Kvs) != 1 {
-			t.Fatalf("%s: %v, %v", c.key, got, err)
+			t.Fatalf("get %s from etcd: got %v, %v", c.key, got, err)
 		}
 		value := got.Kvs[0].Value
 		if bytes.Contains(value, []byte("sesame-open")) == c.encrypted || bytes.HasPrefix(value,
@@ -142,8 +142,8 @@ func TestSecretsAreEncrypted(t *testing.T) {
 func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	at := func(c *control.Config) { c.DataDir = dir }
-	first := Start(t, at)
+	withDataDir := func(c *control.Config) { c.DataDir = dir }
+	first := Start(t, withDataDir)
 	first.Kubectl(t, "create", "secret", "generic", "kept", "--from-literal=a=b")
 	before, err := first.Client.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{})
 	if err != nil {
@@ -151,7 +151,7 @@ func TestServerRestart(t *testing.T) {
 	}
 	hash := first.Authority.Hash()
 	first.Stop(t)
-	second := Start(t, at)
+	second := Start(t, withDataDir)
 	if got := second.Kubectl(t, "get", "secret", "kept", "-o", "jsonpath={.data.a}"); got != "Yg==" {
 		t.Errorf("got secret data %q", got)
 	}
@@ -214,11 +214,11 @@ func TestSendInitialEvents(t *testing.T) {
 func TestSecondServerTakesOver(t *testing.T) {
 	t.Parallel()
 	endpoints := startEtcdCluster(t)
-	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
-	one := Start(t, with)
+	withEtcd := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
+	one := Start(t, withEtcd)
 	waitForOutput(t, one, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	leader := one.Kubectl(t, "-n", "kube-system", "get", "lease", "berth-control", "-o", "jsonpath={.spec.holderIdentity}")
-	two := Start(t, with, func(c *control.Config) {
+	two := Start(t, withEtcd, func(c *control.Config) {
 		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
 			"encryption.yaml")
 	})

@@ -124,7 +124,7 @@ func (p *Pair) waitForRejection(name, reason, message string) {
 	p.waitForField("pod", name, ".status.reason", reason)
 	if got := p.field("pod", name, ".status.message"); !regexp.MustCompile("^Pod was rejected: " + message +
 		"$").MatchString(got) {
-		p.t.Errorf("%s: got message %q", name, got)
+		p.t.Errorf("%s: got message %q, want %q", name, got, message)
 	}
 	p.waitUntil("the event "+reason+" of "+name, func() string {
 		out := p.Kubectl(p.t, "get", "events", "--field-selector", "involvedObject.name="+name, "-o",

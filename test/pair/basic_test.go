@@ -238,7 +238,7 @@ func TestServerOutage(t *testing.T) {
 		t.Errorf("container %s was replaced by %s", id, current)
 	}
 	if n := p.field("pod", "stays", ".status.containerStatuses[0].restartCount"); n != "0" {
-		t.Errorf("%s restarts", n)
+		t.Errorf("pod stays: got %s restarts, want 0", n)
 	}
 	p.waitForNodeCondition("Ready", "True")
 }

@@ -59,7 +59,7 @@ func TestCheckReportsServer(t *testing.T) {
 	all := checkStopped(kubeconfig)
 	for _, name := range []string{"server", "server authority", "client certificate", "serving certificate"} {
 		if it := all[name]; !it.OK {
-			t.Errorf("%s: %+v", name, it)
+			t.Errorf("%s: got %+v, want a success", name, it)
 		}
 	}
 	requireFailure(all, "node name", "node name "+p.Node+" is in use by another machine", "--hostname-override")
@@ -103,7 +103,7 @@ func runCheck(t *testing.T, cmd *exec.Cmd) map[string]nodeapi.CheckItem {
 	out, err := cmd.Output()
 	var r nodeapi.CheckReport
 	if decodeErr := json.Unmarshal(out, &r); decodeErr != nil {
-		t.Fatalf("%v, %v: %s", err, decodeErr, out)
+		t.Fatalf("berth check: %v, decode output: %v: %s", err, decodeErr, out)
 	}
 	all := map[string]nodeapi.CheckItem{}
 	for _, it := range r.Items {

@@ -40,10 +40,10 @@ func TestNodeJoin(t *testing.T) {
 	}
 	p.joinHost(dir, pairOptions{})
 	p.waitForNodeCondition("Ready", "True")
-	p.Apply(t, p.pod("mine", "", "print", "hello", ",", "sleep"))
-	p.waitForField("pod", "mine", readyStatus, "True")
+	p.Apply(t, p.pod("first", "", "print", "hello", ",", "sleep"))
+	p.waitForField("pod", "first", readyStatus, "True")
 	p.waitUntil("the token volume", func() string {
-		path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "mine", ".metadata.uid"),
+		path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "first", ".metadata.uid"),
 			"volumes/kubernetes.io~projected/*/token")
 		if found, _ := filepath.Glob(path); len(found) != 1 {
 			return path
@@ -51,14 +51,14 @@ func TestNodeJoin(t *testing.T) {
 		return ""
 	})
 	p.waitUntil("kubectl logs", func() string {
-		if out, err := p.TryKubectl(t, "", "logs", "mine"); err != nil || !strings.Contains(out, "hello") {
+		if out, err := p.TryKubectl(t, "", "logs", "first"); err != nil || !strings.Contains(out, "hello") {
 			return out
 		}
 		return ""
 	})
 	if out, err := servers.RunKubectl(t, kubeconfig, "", "auth", "whoami"); err != nil || !strings.Contains(out,
 		"system:node:"+p.Node) {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("kubectl auth whoami: got %v: %s", err, out)
 	}
 	if out, err := servers.RunKubectl(t, kubeconfig, "", "get", "secrets", "-A"); err == nil {
 		t.Errorf("node can list secrets: %s", out)
@@ -82,7 +82,7 @@ func (p *Pair) testNodeDeletion() {
 	p.t.Helper()
 	p.Kubectl(p.t, "cordon", p.Node)
 	p.Kubectl(p.t, "label", "node", p.Node, "disk=fast", "node-role.kubernetes.io/worker=")
-	p.Kubectl(p.t, "taint", "node", p.Node, "theirs:NoExecute")
+	p.Kubectl(p.t, "taint", "node", p.Node, "custom:NoExecute")
 	first := p.field("node", p.Node, ".metadata.uid")
 	p.Kubectl(p.t, "delete", "node", p.Node)
 	p.waitUntil("the recreated Node", func() string {
@@ -94,8 +94,8 @@ func (p *Pair) testNodeDeletion() {
 	p.waitForNodeCondition("Ready", "True")
 	got := p.field("node", p.Node, ".spec.unschedulable") + " " + p.field("node", p.Node, ".metadata.labels.disk")
 	if taints := p.field("node", p.Node, ".spec.taints[*].key"); got != "true fast" || !strings.Contains(taints,
-		"theirs") {
-		p.t.Errorf("recreated Node: got %q with taints %s, want \"true fast\" with taint theirs", got, taints)
+		"custom") {
+		p.t.Errorf("recreated Node: got %q with taints %s, want \"true fast\" with taint custom", got, taints)
 	}
 }
 
@@ -138,10 +138,10 @@ func TestNodeRejoins(t *testing.T) {
 		t.Errorf("certificates of another CA were not moved away: %s", out)
 	}
 	other.waitForNodeCondition("Ready", "True")
-	other.Apply(t, other.pod("theirs", "", "print", "hello", ",", "sleep"))
-	other.waitForField("pod", "theirs", readyStatus, "True")
+	other.Apply(t, other.pod("moved", "", "print", "hello", ",", "sleep"))
+	other.waitForField("pod", "moved", readyStatus, "True")
 	other.waitUntil("kubectl logs", func() string {
-		if out, err := other.TryKubectl(t, "", "logs", "theirs"); err != nil || !strings.Contains(out, "hello") {
+		if out, err := other.TryKubectl(t, "", "logs", "moved"); err != nil || !strings.Contains(out, "hello") {
 			return out
 		}
 		return ""
@@ -157,7 +157,7 @@ func (p *Pair) rejoin(dir string) string {
 	p.t.Helper()
 	out, err := p.join(dir, p.caHash(), "--cert-dir", filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki"))
 	if err != nil {
-		p.t.Fatalf("%v: %s", err, out)
+		p.t.Fatalf("berth join: %v: %s", err, out)
 	}
 	ctx, cancel := context.WithTimeout(p.t.Context(), waitTimeout)
 	defer cancel()
@@ -194,7 +194,7 @@ func (p *Pair) join(dir, hash string, more ...string) (string, error) {
 func (p *Pair) joinHost(dir string, o pairOptions, more ...string) {
 	p.t.Helper()
 	if out, err := p.join(dir, p.caHash(), more...); err != nil {
-		p.t.Fatalf("%v: %s", err, out)
+		p.t.Fatalf("berth join: %v: %s", err, out)
 	}
 	config := map[string]any{"serverTLSBootstrap": true, "tlsCertFile": "", "tlsPrivateKeyFile": ""}
 	maps.Copy(config, o.Config)

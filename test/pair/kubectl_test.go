@@ -41,7 +41,7 @@ func (p *Pair) kubectl(args ...string) *exec.Cmd {
 
 const kubectlPods = `apiVersion: v1
 kind: Pod
-metadata: {name: talks, namespace: default}
+metadata: {name: shell, namespace: default}
 spec:
   nodeName: %s
   terminationGracePeriodSeconds: 1
@@ -52,7 +52,7 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: again, namespace: default}
+metadata: {name: crashing, namespace: default}
 spec:
   nodeName: %s
   terminationGracePeriodSeconds: 1
@@ -83,12 +83,12 @@ func TestKubectlPodCommands(t *testing.T) {
 // testWait runs kubectl wait for a condition that becomes true and for one that does not.
 func (p *Pair) testWait() {
 	t := p.t
-	if out := p.Kubectl(t, "wait", "--for=condition=Ready", "pod/talks",
-		"--timeout="+waitTimeout.String()); out != "pod/talks condition met\n" {
+	if out := p.Kubectl(t, "wait", "--for=condition=Ready", "pod/shell",
+		"--timeout="+waitTimeout.String()); out != "pod/shell condition met\n" {
 		t.Errorf("kubectl wait: got %q", out)
 	}
-	if out, err := p.TryKubectl(t, "", "wait", "--for=delete", "pod/talks", "--timeout=1s"); err == nil ||
-		!strings.Contains(out, "timed out waiting for the condition on pods/talks") {
+	if out, err := p.TryKubectl(t, "", "wait", "--for=delete", "pod/shell", "--timeout=1s"); err == nil ||
+		!strings.Contains(out, "timed out waiting for the condition on pods/shell") {
 		t.Errorf("kubectl wait with timeout: got %q, %v", out, err)
 	}
 }
@@ -96,9 +96,9 @@ func (p *Pair) testWait() {
 // testEvents checks kubectl events, also for a single pod.
 func (p *Pair) testEvents() {
 	for _, r := range []struct{ args, want, not string }{
-		{"events --for pod/talks", `(?m)^\S+ +Normal +Started +Pod/talks +.+`, "Pod/again"},
-		{"events --for pod/again --types=Warning", `(?m)^\S+.* +Warning +BackOff +Pod/again +.+`, "Normal"},
-		{"events -A", `(?m)^default +.+ Pod/talks +.+`, "No events found"},
+		{"events --for pod/shell", `(?m)^\S+ +Normal +Started +Pod/shell +.+`, "Pod/crashing"},
+		{"events --for pod/crashing --types=Warning", `(?m)^\S+.* +Warning +BackOff +Pod/crashing +.+`, "Normal"},
+		{"events -A", `(?m)^default +.+ Pod/shell +.+`, "No events found"},
 	} {
 		p.waitUntil("kubectl "+r.args, func() string {
 			out, _ := p.TryKubectl(p.t, "", strings.Fields(r.args)...)
@@ -114,11 +114,11 @@ func (p *Pair) testEvents() {
 func (p *Pair) testExecAndLogs() {
 	t := p.t
 	for _, row := range []struct{ want, args string }{
-		{"^started\n", "logs talks -c c"},
-		{"^one two\n$", "exec talks -c c -- echo one two"},
-		{"(?s)^oops\n.*command terminated with exit code 7", "exec talks -c c -- sh -c echo\u00a0oops;exit\u00a07"},
-		{`container none is not valid for pod talks`, "logs talks -c none"},
-		{`previous terminated container "c" in pod "talks" not found`, "logs talks -c c -p"},
+		{"^started\n", "logs shell -c c"},
+		{"^one two\n$", "exec shell -c c -- echo one two"},
+		{"(?s)^oops\n.*command terminated with exit code 7", "exec shell -c c -- sh -c echo\u00a0oops;exit\u00a07"},
+		{`container none is not valid for pod shell`, "logs shell -c none"},
+		{`previous terminated container "c" in pod "shell" not found`, "logs shell -c c -p"},
 		{`pods "missing" not found`, "exec missing -- true"},
 	} {
 		args := strings.Fields(strings.ReplaceAll(row.args, "\u00a0", "\x00"))
@@ -129,12 +129,12 @@ func (p *Pair) testExecAndLogs() {
 			t.Errorf("kubectl %s: %q", row.args, out)
 		}
 	}
-	out, err := p.TryKubectl(t, "piped input", "exec", "-i", "talks", "-c", "c", "--", "tr", "a-z", "A-Z")
+	out, err := p.TryKubectl(t, "piped input", "exec", "-i", "shell", "-c", "c", "--", "tr", "a-z", "A-Z")
 	if err != nil || out != "PIPED INPUT" {
 		t.Errorf("exec -i: %q, %v", out, err)
 	}
 	p.waitUntil("the log of the previous container", func() string {
-		out, err := p.TryKubectl(t, "", "logs", "again", "-p")
+		out, err := p.TryKubectl(t, "", "logs", "crashing", "-p")
 		if err != nil || out != "run once\n" {
 			return out
 		}
@@ -144,7 +144,7 @@ func (p *Pair) testExecAndLogs() {
 
 // testExecTerminal checks exec -it with a terminal that is resized.
 func (p *Pair) testExecTerminal() {
-	cmd, master, readUntil := p.startOnTerminal("exec", "-it", "talks", "-c", "c", "--", "sh", "-c", waitForSizes+"exit 5")
+	cmd, master, readUntil := p.startOnTerminal("exec", "-it", "shell", "-c", "c", "--", "sh", "-c", waitForSizes+"exit 5")
 	p.typeInput(master, readUntil)
 	for readUntil("") { // until kubectl has exited
 	}
@@ -155,7 +155,7 @@ func (p *Pair) testExecTerminal() {
 
 // testAttachTerminal checks attach -it with a terminal that is resized.
 func (p *Pair) testAttachTerminal() {
-	cmd, master, readUntil := p.startOnTerminal("attach", "-it", "talks", "-c", "tty")
+	cmd, master, readUntil := p.startOnTerminal("attach", "-it", "shell", "-c", "tty")
 	p.typeInput(master, readUntil)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
@@ -214,8 +214,8 @@ func (p *Pair) testCopy() {
 	if err := os.WriteFile(filepath.Join(dir, "source"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.Kubectl(t, "cp", "-c", "c", filepath.Join(dir, "source"), "talks:/tmp/file")
-	p.Kubectl(t, "cp", "-c", "c", "talks:/tmp/file", filepath.Join(dir, "copy"))
+	p.Kubectl(t, "cp", "-c", "c", filepath.Join(dir, "source"), "shell:/tmp/file")
+	p.Kubectl(t, "cp", "-c", "c", "shell:/tmp/file", filepath.Join(dir, "copy"))
 	if got, err := os.ReadFile(filepath.Join(dir, "copy")); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("kubectl cp: got %d bytes, want %d, %v", len(got), len(text), err)
 	}
@@ -224,7 +224,7 @@ func (p *Pair) testCopy() {
 // testAttach sends a line with kubectl attach -i and reads the response.
 func (p *Pair) testAttach() {
 	t := p.t
-	cmd := p.kubectl("attach", "-i", "talks", "-c", "c")
+	cmd := p.kubectl("attach", "-i", "shell", "-c", "c")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +250,7 @@ func (p *Pair) testAttach() {
 // testFollowLogs checks that kubectl logs -f prints a new line.
 func (p *Pair) testFollowLogs() {
 	t := p.t
-	cmd := p.kubectl("logs", "-f", "talks", "-c", "c", "--tail=1")
+	cmd := p.kubectl("logs", "-f", "shell", "-c", "c", "--tail=1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func (p *Pair) testFollowLogs() {
 	}
 	lines := bufio.NewScanner(out)
 	lines.Scan()
-	p.Kubectl(t, "exec", "talks", "-c", "c", "--", "sh", "-c", "echo next > /proc/1/fd/1")
+	p.Kubectl(t, "exec", "shell", "-c", "c", "--", "sh", "-c", "echo next > /proc/1/fd/1")
 	if !lines.Scan() || lines.Text() != "next" {
 		t.Errorf("logs -f: got %q", lines.Text())
 	}
@@ -272,7 +272,7 @@ func (p *Pair) testFollowLogs() {
 // the open one.
 func (p *Pair) testPortForward() {
 	t := p.t
-	cmd := p.kubectl("port-forward", "talks", ":80", ":81")
+	cmd := p.kubectl("port-forward", "shell", ":80", ":81")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -313,10 +313,10 @@ func (p *Pair) testPortForward() {
 // testDebug adds an ephemeral container with kubectl debug.
 func (p *Pair) testDebug() {
 	t := p.t
-	p.Kubectl(t, "debug", "talks", "--image=busybox:1.36", "--target=c", "--container=debugger", "--profile=general", "--",
+	p.Kubectl(t, "debug", "shell", "--image=busybox:1.36", "--target=c", "--container=debugger", "--profile=general", "--",
 		"sh", "-c", "echo debugging; sleep 1000")
 	p.waitUntil("the log of the ephemeral container", func() string {
-		if out, _ := p.TryKubectl(t, "", "logs", "talks", "-c", "debugger"); out != "debugging\n" {
+		if out, _ := p.TryKubectl(t, "", "logs", "shell", "-c", "debugger"); out != "debugging\n" {
 			return out
 		}
 		return ""
@@ -333,19 +333,19 @@ func (p *Pair) testAPIProxy() {
 		t.Errorf("stats/summary: got %+v, %v", sum, err)
 	}
 	for path, want := range map[string]string{
-		"/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="talks"}`,
-		"/metrics/cadvisor": `container_network_receive_bytes_total{`, "/pods": `"name":"talks"`, "/healthz": "ok",
+		"/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="shell"}`,
+		"/metrics/cadvisor": `container_network_receive_bytes_total{`, "/pods": `"name":"shell"`, "/healthz": "ok",
 		"/configz": "kubeletconfig",
 	} {
 		if out := p.Kubectl(t, "get", "--raw", node+path); !strings.Contains(out, want) {
 			t.Errorf("%s: %q not found in %.300s", path, want, out)
 		}
 	}
-	p.Kubectl(t, "label", "pod", "talks", "app=talks")
-	p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: talks, namespace: default}\nspec: {selector: {app: "+
-		"talks}, ports: [{name: web, port: 8000, targetPort: 80}]}\n")
-	for _, target := range []string{"pods/talks:80", "pods/http:talks:80", "services/talks:web", "services/talks:8000",
-		"services/talks"} {
+	p.Kubectl(t, "label", "pod", "shell", "app=shell")
+	p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: shell, namespace: default}\nspec: {selector: {app: "+
+		"shell}, ports: [{name: web, port: 8000, targetPort: 80}]}\n")
+	for _, target := range []string{"pods/shell:80", "pods/http:shell:80", "services/shell:web", "services/shell:8000",
+		"services/shell"} {
 		p.waitUntil(target, func() string {
 			out, err := p.TryKubectl(t, "", "get", "--raw", "/api/v1/namespaces/default/"+target+"/proxy/")
 			if err != nil || !strings.Contains(out, "nginx") {
@@ -354,7 +354,7 @@ func (p *Pair) testAPIProxy() {
 			return ""
 		})
 	}
-	for target, want := range map[string]string{"pods/talks:81": "refused", "services/talks:9": "no service port",
+	for target, want := range map[string]string{"pods/shell:81": "refused", "services/shell:9": "no service port",
 		"services/none:80": "not found", "nodes/none": "not found"} {
 		path := "/api/v1/namespaces/default/" + target
 		if strings.HasPrefix(target, "nodes/") {
@@ -398,10 +398,10 @@ func (p *Pair) testNodeAuthorization() {
 		{"GET", "/metrics/resource", token, 200}, {"GET", "/metrics/cadvisor", token, 200}, {"GET", "/stats/summary", token,
 			200},
 		{"GET", "/pods", token, 403}, {"GET", "/logs/", token, 403}, {"GET", "/healthz", token, 403},
-		{"GET", "/containerLogs/default/talks/c", token, 403},
-		{"POST", "/exec/default/talks/c?command=id&output=1", token, 403},
-		{"GET", "/exec/default/talks/c?command=id&output=1", token, 403},
-		{"POST", "/run/default/talks/c?cmd=id", token, 403},
+		{"GET", "/containerLogs/default/shell/c", token, 403},
+		{"POST", "/exec/default/shell/c?command=id&output=1", token, 403},
+		{"GET", "/exec/default/shell/c?command=id&output=1", token, 403},
+		{"POST", "/run/default/shell/c?cmd=id", token, 403},
 		{"GET", "/metrics/resource", "", 401}, {"GET", "/metrics/resource", token[:len(token)-4] + "AAAA", 401},
 		{"GET", "/healthz", "", 401},
 	} {
@@ -427,7 +427,7 @@ func (p *Pair) testNodeAuthorization() {
 // testTop checks kubectl top for pods and nodes.
 func (p *Pair) testTop() {
 	for args, want := range map[string]string{
-		"top pod talks --containers": `(?m)^talks +web +\d+m +[1-9]\d*Mi`, "top pod": `(?m)^talks +\d+m +[1-9]\d*Mi`,
+		"top pod shell --containers": `(?m)^shell +web +\d+m +[1-9]\d*Mi`, "top pod": `(?m)^shell +\d+m +[1-9]\d*Mi`,
 		"top node": `(?m)^` + p.Node + ` +\d+m +\d+% +[1-9]\d*Mi`,
 	} {
 		p.waitUntil("kubectl "+args, func() string {

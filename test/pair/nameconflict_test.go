@@ -53,7 +53,7 @@ func TestSecondNodeWithSameNameIsRejected(t *testing.T) {
 		err := agent.Wait(ctx)
 		if text := agent.Log(); err == nil || !strings.Contains(text, "is in use by another machine") ||
 			!strings.Contains(text, "--hostname-override") {
-			t.Errorf("%v: %s", err, text)
+			t.Errorf("agent exited with %v, want an error that names the solution: %s", err, text)
 		}
 	})
 	if now := first.field("node", first.Node, ".metadata.uid"); now != uid {

@@ -42,7 +42,7 @@ func (p *Pair) testPathTraversal() {
 			"namespace: baseline", 1), `violates PodSecurity "baseline:latest": hostPath volumes`},
 	} {
 		if out, err := p.TryKubectl(t, row.manifest, "create", "-f", "-"); err == nil || !strings.Contains(out, row.want) {
-			t.Errorf("%s: %v %s", row.name, err, out)
+			t.Errorf("create pod with %s: got %v, want %q: %s", row.name, err, row.want, out)
 		}
 	}
 	dir := t.TempDir()

@@ -104,7 +104,7 @@ func (p *Pair) checkNotRestarted(name string, instance podInstance) {
 		p.t.Errorf("%s: container %s was replaced by %s", name, instance.id, now)
 	}
 	if n := p.field("pod", name, restartCount); n != "0" {
-		p.t.Errorf("%s: %s restarts", name, n)
+		p.t.Errorf("%s: got %s restarts, want 0", name, n)
 	}
 }
 
@@ -116,12 +116,12 @@ func (p *Pair) resizeInPlace() {
 	p.Apply(t, p.pod("size", "resources: {requests: {cpu: 100m, memory: 16Mi}, limits: {cpu: 200m, memory: 64Mi}}",
 		"sleep"))
 	instance := p.waitForInstance("size")
-	check := func(what, status string, own, pod cgroupLimits) {
+	check := func(what, status string, container, pod cgroupLimits) {
 		t.Helper()
 		p.waitForResize("size", status)
 		p.checkNotRestarted("size", instance)
-		if got := p.readCgroup(instance.uid, instance.container()); got != own {
-			t.Errorf("%s: got container resources %+v, want %+v", what, got, own)
+		if got := p.readCgroup(instance.uid, instance.container()); got != container {
+			t.Errorf("%s: got container resources %+v, want %+v", what, got, container)
 		}
 		if got := p.readCgroup(instance.uid, ""); got != pod {
 			t.Errorf("%s: got pod resources %+v, want %+v", what, got, pod)

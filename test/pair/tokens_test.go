@@ -43,11 +43,11 @@ func TestServiceAccountTokenRefresh(t *testing.T) {
 	last := ""
 	for range 3 {
 		p.waitUntil("a new token", func() string {
-			now := read()
-			if now == "" || seen[now] {
+			current := read()
+			if current == "" || seen[current] {
 				return fmt.Sprintf("got %d tokens", len(seen))
 			}
-			last = now
+			last = current
 			return ""
 		})
 		seen[last] = true
@@ -66,7 +66,7 @@ func TestServiceAccountTokenRefresh(t *testing.T) {
 		p.waitUntil("an expired token to be rejected", func() string { return p.tokenUser(old) })
 	}
 	if n := p.field("pod", "holds", restartCount); n != "0" {
-		t.Errorf("%s restarts", n)
+		t.Errorf("got %s restarts, want 0", n)
 	}
 }
 

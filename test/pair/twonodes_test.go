@@ -118,7 +118,7 @@ func TestTwoNodes(t *testing.T) {
 	}
 	for _, p := range []*Pair{w.A, w.B} {
 		if s, a := w.podsOnNode(p, "spread"), w.podsOnNode(p, "apart"); len(s) != 2 || len(a) != 1 {
-			t.Fatalf("%s: got %v and %v", p.Node, s, a)
+			t.Fatalf("node %s: got spread pods %v and apart pods %v, want two and one", p.Node, s, a)
 		}
 	}
 	w.testNodeUnreachable()
