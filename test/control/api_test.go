@@ -448,8 +448,8 @@ func nextEvent(t *testing.T, w watch.Interface) watch.Event {
 	return watch.Event{}
 }
 
+// testWatchList watches a cached and an uncached kind with sendInitialEvents.
 func testWatchList(t *testing.T, s *Server, namespace string) {
-	// A cached and an uncached kind.
 	createConfigMap(t, s, namespace, configMap("here"))
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "here"}}
 	if _, err := s.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota,
@@ -485,6 +485,7 @@ func testWatchList(t *testing.T, s *Server, namespace string) {
 	}
 }
 
+// testWatchResume watches from an earlier resource version, and reads from a future one.
 func testWatchResume(t *testing.T, s *Server, namespace string) {
 	first := createConfigMap(t, s, namespace, configMap("one"))
 	createConfigMap(t, s, namespace, configMap("two"))
@@ -600,6 +601,7 @@ func testPreconditions(t *testing.T, s *Server, namespace string) {
 	}
 }
 
+// testEvents creates events in v1 and events.k8s.io and reads each through the other group.
 func testEvents(t *testing.T, s *Server, namespace string) {
 	oldEvent := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "container started", Type: "Normal", Count: 3,

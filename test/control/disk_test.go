@@ -58,7 +58,7 @@ func TestAlmostFullDisk(t *testing.T) {
 	s := Start(t, func(c *control.Config) { c.DataDir = dir })
 	createConfigMap(t, s, "default", configMap("before", "a", "b"))
 	node := s.clientAs(t, "system:node:full", "system:nodes")
-	boundPod(t, s, node, "full", "ends")
+	createNodeAndPod(t, s, node, "full", "ends")
 	for _, owner := range []string{"foreground", "orphan"} {
 		withDependent(t, s, owner)
 	}
@@ -129,7 +129,7 @@ func TestFullStore(t *testing.T) {
 	const limit = 32 << 20
 	s := Start(t, func(c *control.Config) { c.EtcdQuotaBytes, c.EtcdCompactionInterval = limit, 10*time.Second })
 	node := s.clientAs(t, "system:node:full", "system:nodes")
-	boundPod(t, s, node, "full", "ends")
+	createNodeAndPod(t, s, node, "full", "ends")
 	maps := s.Client.CoreV1().ConfigMaps("default")
 	text := strings.Repeat("x", 1<<20-1<<10)
 	createConfigMap(t, s, "default", configMap("again", "a", text))
@@ -161,8 +161,8 @@ func TestFullStore(t *testing.T) {
 	}, func(err error) bool { return err == nil })
 }
 
-// boundPod creates a Node and its lease with the client of the node, and a pod that is bound to the Node.
-func boundPod(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
+// createNodeAndPod creates a Node and its lease with the client of the node, and a pod that is bound to the Node.
+func createNodeAndPod(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
 	t.Helper()
 	ctx := t.Context()
 	if _, err := as.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
@@ -392,6 +392,7 @@ func damage(t *testing.T, path string) []byte {
 	return original
 }
 
+// kubectl runs kubectl as the administrator. The test fails if kubectl fails.
 func kubectl(t *testing.T, p *Process, args ...string) {
 	t.Helper()
 	if out, err := RunKubectl(t, p.Kubeconfig(), "", args...); err != nil {

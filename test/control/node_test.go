@@ -137,7 +137,7 @@ func (a *fakeKubelet) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	status := metav1.Status{Status: metav1.StatusSuccess}
 	if r.FormValue("command") == "fail" {
-		status = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Message: "exit code 3",
+		status = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Message: "non-zero exit status",
 			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: "ExitCode", Message: "3"}}}}
 	}
 	raw, _ := json.Marshal(status)

@@ -139,6 +139,7 @@ func (p *Pair) testKubectlWatch() {
 	waitForRow("1/1", "Terminating")
 }
 
+// testConfigMapUpdate changes a ConfigMap and waits for the new value on the host and in the container.
 func (p *Pair) testConfigMapUpdate() {
 	t := p.t
 	p.Apply(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {key: one}\n")

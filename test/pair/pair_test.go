@@ -244,6 +244,7 @@ func (p *Pair) waitForField(kind, name, path, want string) {
 	})
 }
 
+// waitForNodeCondition waits until a condition of the Node has the given status.
 func (p *Pair) waitForNodeCondition(condition, want string) {
 	p.t.Helper()
 	p.waitForField("node", p.Node, `.status.conditions[?(@.type=="`+condition+`")].status`, want)

@@ -23,6 +23,7 @@ type serverProxy struct {
 	conns map[net.Conn]bool
 }
 
+// newServerProxy starts a proxy to a server. The test's Cleanup stops it.
 func newServerProxy(t *testing.T, to string) *serverProxy {
 	t.Helper()
 	w := &serverProxy{t: t, backend: to, address: "127.0.0.1:0", conns: map[net.Conn]bool{}}

@@ -26,11 +26,11 @@ func TestKubectlResizesPods(t *testing.T) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			p := startPair(t, pairOptions{Version: v})
-			t.Run("increased and decreased in place", func(t *testing.T) { p.forSubtest(t).resizeInPlace() })
-			t.Run("requests and limits added", func(t *testing.T) { p.forSubtest(t).resizeAddResources() })
-			t.Run("pod-level resources", func(t *testing.T) { p.forSubtest(t).resizePodLevel() })
-			t.Run("deferred until resources are free", func(t *testing.T) { p.forSubtest(t).resizeDeferred() })
-			t.Run("beyond the node's capacity", func(t *testing.T) { p.forSubtest(t).resizeInfeasible() })
+			t.Run("increased and decreased in place", func(t *testing.T) { p.forSubtest(t).testResizeInPlace() })
+			t.Run("requests and limits added", func(t *testing.T) { p.forSubtest(t).testAddedResources() })
+			t.Run("pod-level resources", func(t *testing.T) { p.forSubtest(t).testPodLevelResize() })
+			t.Run("deferred until resources are free", func(t *testing.T) { p.forSubtest(t).testDeferredResize() })
+			t.Run("beyond the node's capacity", func(t *testing.T) { p.forSubtest(t).testInfeasibleResize() })
 		})
 	}
 }
@@ -111,7 +111,8 @@ func (p *Pair) checkNotRestarted(name string, instance podInstance) {
 // container returns the container ID in the runtime.
 func (s podInstance) container() string { return s.id[strings.LastIndex(s.id, "/")+1:] }
 
-func (p *Pair) resizeInPlace() {
+// testResizeInPlace changes requests and limits of a running container and of its pod.
+func (p *Pair) testResizeInPlace() {
 	t := p.t
 	p.Apply(t, p.pod("size", "resources: {requests: {cpu: 100m, memory: 16Mi}, limits: {cpu: 200m, memory: 64Mi}}",
 		"sleep"))
@@ -171,7 +172,8 @@ func (p *Pair) kubectlEdit(name, script string) {
 	}
 }
 
-func (p *Pair) resizeAddResources() {
+// testAddedResources adds requests and limits to a container without limits.
+func (p *Pair) testAddedResources() {
 	t := p.t
 	p.Apply(t, p.pod("adds", "resources: {requests: {memory: 16Mi}}", "sleep"))
 	instance := p.waitForInstance("adds")
@@ -189,7 +191,8 @@ func (p *Pair) resizeAddResources() {
 	}
 }
 
-func (p *Pair) resizePodLevel() {
+// testPodLevelResize changes pod-level resources.
+func (p *Pair) testPodLevelResize() {
 	t := p.t
 	manifest := p.pod("whole", "", "sleep") + "  resources: {requests: {cpu: 20m, memory: 16Mi}, limits: {memory: 64Mi}}\n"
 	p.Apply(t, manifest)
@@ -214,7 +217,8 @@ func (p *Pair) cpuShare(percent int64) string {
 	return resource.NewMilliQuantity(cpu.MilliValue()*percent/100, resource.DecimalSI).String()
 }
 
-func (p *Pair) resizeDeferred() {
+// testDeferredResize requests more CPU than is free. The resize is completed after another pod is deleted.
+func (p *Pair) testDeferredResize() {
 	t := p.t
 	requests := func(cpu string) string { return "resources: {requests: {cpu: " + cpu + ", memory: 8Mi}}" }
 	smallRequest, largeRequest := p.cpuShare(10), p.cpuShare(60)
@@ -235,7 +239,8 @@ func (p *Pair) resizeDeferred() {
 	p.Kubectl(t, "delete", "pod", "small", "--timeout=60s")
 }
 
-func (p *Pair) resizeInfeasible() {
+// testInfeasibleResize requests more CPU than the node has. A later resize with less CPU succeeds.
+func (p *Pair) testInfeasibleResize() {
 	t := p.t
 	p.Apply(t, p.pod("vast", "resources: {requests: {cpu: 20m, memory: 8Mi}}", "sleep"))
 	instance := p.waitForInstance("vast")
