@@ -323,12 +323,12 @@ func (k *validator) statefulSet(s *appsv1.StatefulSet) {
 
 func (k *validator) statefulSetChange(s, old *appsv1.StatefulSet) {
 	rest := s.Spec.DeepCopy()
-	was := old.Spec
-	rest.Replicas, rest.Ordinals, rest.Template, rest.UpdateStrategy = was.Replicas, was.Ordinals, was.Template,
-		was.UpdateStrategy
-	rest.RevisionHistoryLimit, rest.MinReadySeconds = was.RevisionHistoryLimit, was.MinReadySeconds
-	rest.PersistentVolumeClaimRetentionPolicy = was.PersistentVolumeClaimRetentionPolicy
-	if len(podspec.Differences("spec", was, *rest)) > 0 {
+	oldSpec := old.Spec
+	rest.Replicas, rest.Ordinals, rest.Template, rest.UpdateStrategy = oldSpec.Replicas, oldSpec.Ordinals,
+		oldSpec.Template, oldSpec.UpdateStrategy
+	rest.RevisionHistoryLimit, rest.MinReadySeconds = oldSpec.RevisionHistoryLimit, oldSpec.MinReadySeconds
+	rest.PersistentVolumeClaimRetentionPolicy = oldSpec.PersistentVolumeClaimRetentionPolicy
+	if len(podspec.Differences("spec", oldSpec, *rest)) > 0 {
 		k.forbidden(
 			spec,
 			"updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "+

@@ -152,7 +152,7 @@ func (k *validator) jobSpec(at *field.Path, s *batchv1.JobSpec) {
 		)
 	}
 	k.addAll(podspec.ValidateTemplate(&s.Template, at.Child("template")))
-	policy, words := s.Template.Spec.RestartPolicy, []corev1.RestartPolicy{
+	policy, supported := s.Template.Spec.RestartPolicy, []corev1.RestartPolicy{
 		corev1.RestartPolicyOnFailure,
 		corev1.RestartPolicyNever,
 	}
@@ -160,11 +160,11 @@ func (k *validator) jobSpec(at *field.Path, s *batchv1.JobSpec) {
 		k.add(
 			field.Required(
 				at.Child("template", "spec", "restartPolicy"),
-				fmt.Sprintf("valid values: %q, %q", words[0], words[1]),
+				fmt.Sprintf("valid values: %q, %q", supported[0], supported[1]),
 			),
 		)
-	} else if !slices.Contains(words, policy) {
-		k.add(field.NotSupported(at.Child("template", "spec", "restartPolicy"), policy, words))
+	} else if !slices.Contains(supported, policy) {
+		k.add(field.NotSupported(at.Child("template", "spec", "restartPolicy"), policy, supported))
 	} else if s.PodFailurePolicy != nil && policy != corev1.RestartPolicyNever {
 		k.invalid(at.Child("template", "spec", "restartPolicy"), policy,
 			"only %q is supported when podFailurePolicy is specified", corev1.RestartPolicyNever)
@@ -296,28 +296,29 @@ func (k *validator) exitCodes(
 }
 
 func (k *validator) jobChange(j, old *batchv1.Job) {
-	now, was := &j.Spec, &old.Spec
-	elastic := was.CompletionMode != nil && *was.CompletionMode == batchv1.IndexedCompletion &&
+	now, oldSpec := &j.Spec, &old.Spec
+	elastic := oldSpec.CompletionMode != nil && *oldSpec.CompletionMode == batchv1.IndexedCompletion &&
 		now.Completions != nil && now.Parallelism != nil && *now.Completions == *now.Parallelism
 	if !elastic {
-		k.immutable(spec.Child("completions"), now.Completions, was.Completions)
+		k.immutable(spec.Child("completions"), now.Completions, oldSpec.Completions)
 	}
-	k.immutable(spec.Child("selector"), now.Selector, was.Selector)
-	k.immutable(spec.Child("completionMode"), now.CompletionMode, was.CompletionMode)
-	k.immutable(spec.Child("podFailurePolicy"), now.PodFailurePolicy, was.PodFailurePolicy)
-	k.immutable(spec.Child("backoffLimitPerIndex"), now.BackoffLimitPerIndex, was.BackoffLimitPerIndex)
-	k.immutable(spec.Child("managedBy"), now.ManagedBy, was.ManagedBy)
-	k.immutable(spec.Child("successPolicy"), now.SuccessPolicy, was.SuccessPolicy)
+	k.immutable(spec.Child("selector"), now.Selector, oldSpec.Selector)
+	k.immutable(spec.Child("completionMode"), now.CompletionMode, oldSpec.CompletionMode)
+	k.immutable(spec.Child("podFailurePolicy"), now.PodFailurePolicy, oldSpec.PodFailurePolicy)
+	k.immutable(spec.Child("backoffLimitPerIndex"), now.BackoffLimitPerIndex, oldSpec.BackoffLimitPerIndex)
+	k.immutable(spec.Child("managedBy"), now.ManagedBy, oldSpec.ManagedBy)
+	k.immutable(spec.Child("successPolicy"), now.SuccessPolicy, oldSpec.SuccessPolicy)
 	template := now.Template.DeepCopy()
-	if was.Suspend != nil && *was.Suspend && old.Status.StartTime == nil {
+	if oldSpec.Suspend != nil && *oldSpec.Suspend && old.Status.StartTime == nil {
 		// A queue controller may change the node placement of a suspended Job that has not started.
-		template.Labels, template.Annotations = was.Template.Labels, was.Template.Annotations
-		template.Spec.NodeSelector, template.Spec.Affinity = was.Template.Spec.NodeSelector, was.Template.Spec.Affinity
-		template.Spec.Tolerations, template.Spec.SchedulingGates = was.Template.Spec.Tolerations,
-			was.Template.Spec.SchedulingGates
+		template.Labels, template.Annotations = oldSpec.Template.Labels, oldSpec.Template.Annotations
+		template.Spec.NodeSelector = oldSpec.Template.Spec.NodeSelector
+		template.Spec.Affinity = oldSpec.Template.Spec.Affinity
+		template.Spec.Tolerations, template.Spec.SchedulingGates = oldSpec.Template.Spec.Tolerations,
+			oldSpec.Template.Spec.SchedulingGates
 	}
-	if !equality.Semantic.DeepEqual(*template, was.Template) {
-		changed := podspec.Differences("", was.Template, *template)
+	if !equality.Semantic.DeepEqual(*template, oldSpec.Template) {
+		changed := podspec.Differences("", oldSpec.Template, *template)
 		k.invalid(spec.Child("template"), strings.Join(changed, ", "), "field is immutable")
 	}
 }
@@ -339,8 +340,8 @@ func (k *validator) cronJob(c *batchv1.CronJob) {
 	at := spec.Child("schedule")
 	if s.Schedule == "" {
 		k.required(at, "")
-	} else if why := scheduleProblem(s.Schedule); why != "" {
-		k.invalid(at, s.Schedule, "%s", why)
+	} else if problem := scheduleProblem(s.Schedule); problem != "" {
+		k.invalid(at, s.Schedule, "%s", problem)
 	}
 	if strings.Contains(s.Schedule, "TZ") {
 		k.invalid(at, s.Schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
@@ -413,7 +414,7 @@ func scheduleProblem(schedule string) string {
 }
 
 // cronItem validates one item: *, a value or a range, with an optional step.
-func cronItem(item string, low, high int, words []string) bool {
+func cronItem(item string, low, high int, names []string) bool {
 	span, step, stepped := strings.Cut(item, "/")
 	if n, err := strconv.Atoi(step); stepped && (err != nil || n <= 0) {
 		return false
@@ -422,16 +423,16 @@ func cronItem(item string, low, high int, words []string) bool {
 		return true
 	}
 	first, last, ranged := strings.Cut(span, "-")
-	a, ok := cronValue(first, low, high, words)
+	a, ok := cronValue(first, low, high, names)
 	if !ok || !ranged {
 		return ok
 	}
-	b, ok := cronValue(last, low, high, words)
+	b, ok := cronValue(last, low, high, names)
 	return ok && a <= b
 }
 
-func cronValue(s string, low, high int, words []string) (int, bool) {
-	if i := slices.Index(words, strings.ToLower(s)); i >= 0 {
+func cronValue(s string, low, high int, names []string) (int, bool) {
+	if i := slices.Index(names, strings.ToLower(s)); i >= 0 {
 		return low + i, true
 	}
 	n, err := strconv.Atoi(s)

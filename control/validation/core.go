@@ -35,7 +35,7 @@ var coreRules = map[schema.GroupKind]Rules{
 	core("ServiceAccount"): definition[*corev1.ServiceAccount]{}.rules(),
 	core("Event"):          definition[*corev1.Event]{validateName: pathSegment, validate: (*validator).event}.rules(),
 	core("Service"): definition[*corev1.Service]{validateName: validation.NameIsDNS1035Label,
-		setDefaults: defaultService, prepareUpdate: carryService, validate: (*validator).service,
+		setDefaults: defaultService, prepareUpdate: patchAllocatedValues, validate: (*validator).service,
 		validateUpdate: (*validator).serviceChange}.rules(),
 	core("Endpoints"): definition[*corev1.Endpoints]{
 		setDefaults: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
@@ -110,8 +110,8 @@ func (k *validator) namespaceStatus(n, _ *corev1.Namespace) {
 
 // checkImmutable reports whether an object is immutable. It adds an error if the update unsets
 // that.
-func (k *validator) checkImmutable(now, was *bool) bool {
-	if was == nil || !*was {
+func (k *validator) checkImmutable(now, old *bool) bool {
+	if old == nil || !*old {
 		return false
 	}
 	if now == nil || !*now {
@@ -120,8 +120,8 @@ func (k *validator) checkImmutable(now, was *bool) bool {
 	return true
 }
 
-func (k *validator) immutableData(name string, now, was any) {
-	if !equality.Semantic.DeepEqual(now, was) {
+func (k *validator) immutableData(name string, now, old any) {
+	if !equality.Semantic.DeepEqual(now, old) {
 		k.forbidden(field.NewPath(name), "field is immutable when `immutable` is set")
 	}
 }
@@ -143,7 +143,7 @@ func (k *validator) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // ser
 			"notReadyAddresses": s.NotReadyAddresses} {
 			for j, a := range list {
 				path := at.Child(name).Index(j)
-				k.reachable(path.Child("ip"), a.IP)
+				k.endpointAddress(path.Child("ip"), a.IP)
 				if a.Hostname != "" {
 					k.invalidEach(path.Child("hostname"), a.Hostname, utilvalidation.IsDNS1123Label(a.Hostname))
 				}
@@ -168,11 +168,11 @@ func (k *validator) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // ser
 }
 
 func (k *validator) node(n *corev1.Node) {
-	type mark struct {
+	type taintKey struct {
 		key    string
 		effect corev1.TaintEffect
 	}
-	seen := map[mark]bool{}
+	seen := map[taintKey]bool{}
 	for i, t := range n.Spec.Taints {
 		at := spec.Child("taints").Index(i)
 		k.invalidEach(at.Child("key"), t.Key, utilvalidation.IsQualifiedName(t.Key))
@@ -185,7 +185,7 @@ func (k *validator) node(n *corev1.Node) {
 			corev1.TaintEffectPreferNoSchedule,
 			corev1.TaintEffectNoExecute,
 		)
-		if m := (mark{t.Key, t.Effect}); seen[m] {
+		if m := (taintKey{t.Key, t.Effect}); seen[m] {
 			err := field.Duplicate(at, t)
 			err.Detail = "taints must be unique by key and effect pair"
 			k.add(err)
@@ -216,10 +216,10 @@ func (k *validator) nodeAmounts(n *corev1.Node) {
 }
 
 func (k *validator) nodeChange(n, old *corev1.Node) {
-	if was := old.Spec.PodCIDRs; len(was) > 0 && !slices.Equal(was, n.Spec.PodCIDRs) {
+	if oldValue := old.Spec.PodCIDRs; len(oldValue) > 0 && !slices.Equal(oldValue, n.Spec.PodCIDRs) {
 		k.forbidden(spec.Child("podCIDRs"), `node updates may not change podCIDR except from "" to valid`)
 	}
-	if was := old.Spec.ProviderID; was != "" && was != n.Spec.ProviderID {
+	if oldValue := old.Spec.ProviderID; oldValue != "" && oldValue != n.Spec.ProviderID {
 		k.forbidden(spec.Child("providerID"), `node updates may not change providerID except from "" to valid`)
 	}
 }
@@ -288,13 +288,13 @@ func (k *validator) limitRange(l *corev1.LimitRange) {
 
 // order validates min ≤ default request ≤ default ≤ max.
 func (k *validator) order(at *field.Path, item *corev1.LimitRangeItem) {
-	ladder := []struct {
+	bounds := []struct {
 		name, word string
 		list       corev1.ResourceList
 	}{{"min", "min", item.Min}, {"defaultRequest", "default request", item.DefaultRequest},
 		{"default", "default", item.Default}, {"max", "max", item.Max}}
-	for i, low := range ladder {
-		for _, high := range ladder[i+1:] {
+	for i, low := range bounds {
+		for _, high := range bounds[i+1:] {
 			for _, name := range slices.Sorted(maps.Keys(low.list)) {
 				a := low.list[name]
 				if b, ok := high.list[name]; ok && a.Cmp(b) > 0 {

@@ -103,10 +103,10 @@ func (k *validator) taintRule(r, old *resourcev1.DeviceTaintRule) {
 }
 
 // deviceTaint validates a taint. was is the previous effect, which may be unknown to this version.
-func (k *validator) deviceTaint(at *field.Path, t *resourcev1.DeviceTaint, was resourcev1.DeviceTaintEffect) {
+func (k *validator) deviceTaint(at *field.Path, t *resourcev1.DeviceTaint, oldEffect resourcev1.DeviceTaintEffect) {
 	k.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
 	k.invalidEach(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
-	if t.Effect == "" || t.Effect != was {
+	if t.Effect == "" || t.Effect != oldEffect {
 		oneOf(k, at.Child("effect"), t.Effect, taintEffects...)
 	}
 }

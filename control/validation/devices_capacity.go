@@ -34,7 +34,11 @@ func (k *validator) capacity(at *field.Path, c resourcev1.DeviceCapacity, shared
 	}
 }
 
-func (k *validator) capacityOptions(at *field.Path, list []resource.Quantity, usual, all resource.Quantity) {
+func (k *validator) capacityOptions(
+	at *field.Path,
+	list []resource.Quantity,
+	defaultValue, capacity resource.Quantity,
+) {
 	if !k.atMost(at, len(list), maxCapacityOptions) {
 		return
 	}
@@ -43,48 +47,48 @@ func (k *validator) capacityOptions(at *field.Path, list []resource.Quantity, us
 		if i > 0 && list[i-1].Cmp(q) > 0 {
 			k.invalid(at.Index(i), q.String(), "values must be sorted in ascending order")
 		}
-		if q.Cmp(all) > 0 {
-			k.invalid(at.Index(i), q.String(), "option is larger than capacity value: %s", all.String())
+		if q.Cmp(capacity) > 0 {
+			k.invalid(at.Index(i), q.String(), "option is larger than capacity value: %s", capacity.String())
 		}
 		if i > 0 && list[i-1].Cmp(q) == 0 {
 			k.add(field.Duplicate(at.Index(i), q.String()))
 		}
-		found = found || q.Cmp(usual) == 0
+		found = found || q.Cmp(defaultValue) == 0
 	}
 	if !found {
-		k.invalid(at, usual.String(), "default value is not valid according to the requestPolicy")
+		k.invalid(at, defaultValue.String(), "default value is not valid according to the requestPolicy")
 	}
 }
 
 func (k *validator) capacityRange(
 	at *field.Path,
 	r *resourcev1.CapacityRequestPolicyRange,
-	usual, all resource.Quantity,
+	defaultValue, capacity resource.Quantity,
 ) {
 	if r.Min == nil {
 		k.required(at.Child("min"), "required when validRange is defined")
 		return
 	}
 	k.atLeast(at.Child("min"), r.Min, 0, "must be greater than or equal to 0")
-	if r.Min.Cmp(all) > 0 {
-		k.invalid(at.Child("min"), r.Min.String(), "min is larger than capacity value: %s", all.String())
+	if r.Min.Cmp(capacity) > 0 {
+		k.invalid(at.Child("min"), r.Min.String(), "min is larger than capacity value: %s", capacity.String())
 	}
-	if usual.Cmp(*r.Min) < 0 {
-		k.invalid(at.Child("default"), usual.String(), "default is less than min: %s", r.Min.String())
+	if defaultValue.Cmp(*r.Min) < 0 {
+		k.invalid(at.Child("default"), defaultValue.String(), "default is less than min: %s", r.Min.String())
 	}
 	if r.Max != nil {
 		if r.Min.Cmp(*r.Max) > 0 {
 			k.invalid(at.Child("max"), r.Min.String(), "min is larger than max: %s", r.Max.String())
 		}
-		if r.Max.Cmp(all) > 0 {
-			k.invalid(at.Child("max"), r.Max.String(), "max is larger than capacity value: %s", all.String())
+		if r.Max.Cmp(capacity) > 0 {
+			k.invalid(at.Child("max"), r.Max.String(), "max is larger than capacity value: %s", capacity.String())
 		}
-		if usual.Cmp(*r.Max) > 0 {
-			k.invalid(at.Child("default"), usual.String(), "default is more than max: %s", r.Max.String())
+		if defaultValue.Cmp(*r.Max) > 0 {
+			k.invalid(at.Child("default"), defaultValue.String(), "default is more than max: %s", r.Max.String())
 		}
 	}
 	if r.Step != nil {
-		k.capacityStep(at.Child("step"), r, usual, all)
+		k.capacityStep(at.Child("step"), r, defaultValue, capacity)
 	}
 }
 
@@ -92,35 +96,35 @@ func (k *validator) capacityRange(
 func (k *validator) capacityStep(
 	at *field.Path,
 	r *resourcev1.CapacityRequestPolicyRange,
-	usual, all resource.Quantity,
+	defaultValue, capacity resource.Quantity,
 ) {
 	if r.Step.Sign() <= 0 {
 		k.invalid(at, r.Step.String(), "must be greater than zero")
 		return
 	}
 	next := r.Min.DeepCopy()
-	if next.Add(*r.Step); next.Cmp(all) > 0 {
-		k.invalid(at, r.Step.String(), "one step %s is larger than capacity value: %s", next.String(), all.String())
+	if next.Add(*r.Step); next.Cmp(capacity) > 0 {
+		k.invalid(at, r.Step.String(), "one step %s is larger than capacity value: %s", next.String(), capacity.String())
 	}
-	ends := []resource.Quantity{usual}
+	ends := []resource.Quantity{defaultValue}
 	if r.Max != nil {
 		ends = append(ends, *r.Max)
 	}
 	for _, q := range ends {
-		if !wholeSteps(q, *r.Min, *r.Step) {
+		if !isMultipleOfStep(q, *r.Min, *r.Step) {
 			k.invalid(at, q.String(), "value is not a multiple of a given step (%s) from (%s)", r.Step.String(), r.Min.String())
 		}
 	}
 }
 
-// wholeSteps reports whether the difference of two quantities is a multiple of the step. It
+// isMultipleOfStep reports whether the difference of two quantities is a multiple of the step. It
 // calculates in nano units with arbitrary precision.
-func wholeSteps(to, from, step resource.Quantity) bool {
-	way := new(big.Int).Sub(billionths(to), billionths(from))
-	return way.Rem(way, billionths(step)).Sign() == 0
+func isMultipleOfStep(to, from, step resource.Quantity) bool {
+	way := new(big.Int).Sub(nanoUnits(to), nanoUnits(from))
+	return way.Rem(way, nanoUnits(step)).Sign() == 0
 }
 
-func billionths(q resource.Quantity) *big.Int {
+func nanoUnits(q resource.Quantity) *big.Int {
 	c := q.DeepCopy()
 	d := c.AsDec()
 	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(9-int64(d.Scale())), nil)

@@ -135,7 +135,7 @@ func (k *validator) deviceRequest(
 		k.add(field.Invalid(at, nil, one+", but multiple fields are set"))
 	case r.Exactly != nil:
 		e := r.Exactly
-		cost = k.asked(
+		cost = k.requestFields(
 			at.Child("exactly"),
 			requestFields{
 				e.DeviceClassName,
@@ -156,7 +156,7 @@ func (k *validator) deviceRequest(
 		}
 		for i, s := range r.FirstAvailable {
 			k.label(at.Index(i).Child("name"), s.Name)
-			cost += k.asked(
+			cost += k.requestFields(
 				at.Index(i),
 				requestFields{
 					s.DeviceClassName,
@@ -177,7 +177,7 @@ func (k *validator) deviceRequest(
 	return cost
 }
 
-func (k *validator) asked(at *field.Path, a requestFields, used ...map[string]bool) (cost uint64) {
+func (k *validator) requestFields(at *field.Path, a requestFields, used ...map[string]bool) (cost uint64) {
 	k.name(at.Child("deviceClassName"), a.class, validation.IsDNS1123Subdomain)
 	k.deviceSelectors(at.Child("selectors"), a.selectors, false)
 	switch oneOf(k, at.Child("allocationMode"), a.mode, resourcev1.DeviceAllocationModeAll,

@@ -40,7 +40,7 @@ func (k *validator) expression(at *field.Path, text string, derived bool) (cost 
 		cel.Options{EnvType: new(environment.NewExpressions), DerivedAttribute: derived},
 	)
 	if got.Error != nil {
-		k.uncompiled(at, text, got.Error)
+		k.compileError(at, text, got.Error)
 		return 0
 	}
 	if got.MaxCost > resourcev1.CELSelectorExpressionMaxCost {
@@ -50,7 +50,7 @@ func (k *validator) expression(at *field.Path, text string, derived bool) (cost 
 	return got.MaxCost
 }
 
-func (k *validator) uncompiled(at *field.Path, text string, err *apiservercel.Error) {
+func (k *validator) compileError(at *field.Path, text string, err *apiservercel.Error) {
 	switch err.Type {
 	case apiservercel.ErrorTypeRequired:
 		k.required(at, err.Detail)

@@ -35,13 +35,13 @@ func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 	for i := range old.Spec.Devices {
 		before[old.Spec.Devices[i].Name] = &old.Spec.Devices[i]
 	}
-	if at := spec.Child("devices"); k.atMost(at, len(s.Spec.Devices), mostDevices(s.Spec.Devices)) {
+	if at := spec.Child("devices"); k.atMost(at, len(s.Spec.Devices), maxDevices(s.Spec.Devices)) {
 		for i := range s.Spec.Devices {
-			was := before[s.Spec.Devices[i].Name]
-			if was == nil {
-				was = &resourcev1.Device{}
+			oldDevice := before[s.Spec.Devices[i].Name]
+			if oldDevice == nil {
+				oldDevice = &resourcev1.Device{}
 			}
-			k.device(at.Index(i), &s.Spec.Devices[i], was, isTrue(s.Spec.PerDeviceNodeSelection))
+			k.device(at.Index(i), &s.Spec.Devices[i], oldDevice, isTrue(s.Spec.PerDeviceNodeSelection))
 		}
 		distinct(k, at, s.Spec.Devices, func(d resourcev1.Device) string { return d.Name })
 	}
@@ -62,9 +62,9 @@ func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 
 func isTrue(p *bool) bool { return p != nil && *p }
 
-// mostDevices returns the maximum number of devices, which is lower if devices have
-// taints, counters or list attributes.
-func mostDevices(list []resourcev1.Device) int {
+// maxDevices returns the maximum number of devices of a slice. It is lower if devices have taints,
+// counters or list attributes.
+func maxDevices(list []resourcev1.Device) int {
 	for _, d := range list {
 		if len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 {
 			return resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
@@ -85,24 +85,24 @@ type nodeSelection struct {
 	all      *bool
 }
 
-// chosen validates a node selection and returns the fields that are set.
-func (k *validator) chosen(at *field.Path, w nodeSelection) (said []string) {
+// nodeSelection validates a node selection and returns the fields that are set.
+func (k *validator) nodeSelection(at *field.Path, w nodeSelection) (fields []string) {
 	if w.name != nil {
 		if *w.name == "" {
 			k.invalid(at.Child("nodeName"), "", "must be either unset or set to a non-empty string")
 		} else {
-			said = append(said, "`nodeName`")
+			fields = append(fields, "`nodeName`")
 			k.invalidEach(at.Child("nodeName"), *w.name, validation.IsDNS1123Subdomain(*w.name))
 		}
 	}
 	if w.selector != nil {
-		said = append(said, "`nodeSelector`")
+		fields = append(fields, "`nodeSelector`")
 		k.addAll(podspec.ValidateNodeSelector(at.Child("nodeSelector"), w.selector))
 		if terms := w.selector.NodeSelectorTerms; len(terms) > 1 {
 			k.invalid(at.Child("nodeSelector", "nodeSelectorTerms"), terms, "must have exactly one node selector term")
 		}
 	}
-	return append(said, k.onlyTrue(at, "allNodes", w.all)...)
+	return append(fields, k.onlyTrue(at, "allNodes", w.all)...)
 }
 
 func (k *validator) onlyTrue(at *field.Path, name string, value *bool) []string {
@@ -118,13 +118,13 @@ func (k *validator) onlyTrue(at *field.Path, name string, value *bool) []string 
 
 func (k *validator) sliceNodes(s *resourcev1.ResourceSliceSpec) {
 	const one = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
-	said := k.chosen(spec, nodeSelection{s.NodeName, s.NodeSelector, s.AllNodes})
-	said = append(said, k.onlyTrue(spec, "perDeviceNodeSelection", s.PerDeviceNodeSelection)...)
+	fields := k.nodeSelection(spec, nodeSelection{s.NodeName, s.NodeSelector, s.AllNodes})
+	fields = append(fields, k.onlyTrue(spec, "perDeviceNodeSelection", s.PerDeviceNodeSelection)...)
 	switch {
-	case len(said) == 0:
+	case len(fields) == 0:
 		k.required(spec, one)
-	case len(said) > 1:
-		k.invalid(spec, "{"+strings.Join(said, ", ")+"}", "%s", one+", but multiple fields are set")
+	case len(fields) > 1:
+		k.invalid(spec, "{"+strings.Join(fields, ", ")+"}", "%s", one+", but multiple fields are set")
 	}
 }
 
@@ -145,15 +145,15 @@ func (k *validator) deviceNodes(at *field.Path, d *resourcev1.Device, each bool)
 		}
 		return
 	}
-	switch said := k.chosen(at, nodeSelection{d.NodeName, d.NodeSelector, d.AllNodes}); {
-	case len(said) == 0:
+	switch fields := k.nodeSelection(at, nodeSelection{d.NodeName, d.NodeSelector, d.AllNodes}); {
+	case len(fields) == 0:
 		k.required(at, one)
-	case len(said) > 1:
-		k.invalid(at, "{"+strings.Join(said, ", ")+"}", one)
+	case len(fields) > 1:
+		k.invalid(at, "{"+strings.Join(fields, ", ")+"}", one)
 	}
 }
 
-func (k *validator) device(at *field.Path, d, was *resourcev1.Device, eachNode bool) {
+func (k *validator) device(at *field.Path, d, old *resourcev1.Device, eachNode bool) {
 	k.label(at.Child("name"), d.Name)
 	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
 		k.invalid(
@@ -176,13 +176,13 @@ func (k *validator) device(at *field.Path, d, was *resourcev1.Device, eachNode b
 			resourcev1.ResourceSliceMaxAttributeValuesPerDevice,
 		)
 	}
-	if !equality.Semantic.DeepEqual(d.Capacity, was.Capacity) {
+	if !equality.Semantic.DeepEqual(d.Capacity, old.Capacity) {
 		for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
 			k.qualified(at.Child("capacity"), string(name))
 			k.capacity(at.Child("capacity").Key(string(name)), d.Capacity[name], isTrue(d.AllowMultipleAllocations))
 		}
 	}
-	if at := at.Child("taints"); !equality.Semantic.DeepEqual(d.Taints, was.Taints) &&
+	if at := at.Child("taints"); !equality.Semantic.DeepEqual(d.Taints, old.Taints) &&
 		k.atMost(at, len(d.Taints), resourcev1.DeviceTaintsMaxLength) {
 		for i := range d.Taints {
 			k.deviceTaint(at.Index(i), &d.Taints[i], "")
@@ -390,8 +390,8 @@ func (k *validator) nodeMapping(
 }
 
 // atLeast validates the sign of an optional quantity. Sign 0 allows zero.
-func (k *validator) atLeast(at *field.Path, q *resource.Quantity, sign int, why string) {
+func (k *validator) atLeast(at *field.Path, q *resource.Quantity, sign int, detail string) {
 	if q != nil && q.Sign() < sign {
-		k.invalid(at, q.String(), "%s", why)
+		k.invalid(at, q.String(), "%s", detail)
 	}
 }

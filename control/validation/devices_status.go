@@ -164,28 +164,28 @@ func (k *validator) allocatedDevice(at *field.Path, r *resourcev1.DeviceRequestA
 func (k *validator) bindingConditions(at *field.Path, good, bad []string) {
 	for _, list := range []struct {
 		name  string
-		words []string
+		names []string
 		most  int
 	}{{"bindingConditions", good, resourcev1.BindingConditionsMaxSize},
 		{"bindingFailureConditions", bad, resourcev1.BindingFailureConditionsMaxSize}} {
 		at := at.Child(list.name)
-		if !k.atMost(at, len(list.words), list.most) {
+		if !k.atMost(at, len(list.names), list.most) {
 			return
 		}
-		for i, word := range list.words {
-			k.addAll(metavalidation.ValidateLabelName(word, at.Index(i)))
+		for i, name := range list.names {
+			k.addAll(metavalidation.ValidateLabelName(name, at.Index(i)))
 		}
-		distinct(k, at, list.words, identity)
+		distinct(k, at, list.names, identity)
 	}
 	also := map[string]bool{}
-	for _, word := range good {
-		also[word] = true
+	for _, name := range good {
+		also[name] = true
 	}
-	for i, word := range bad {
-		if also[word] {
+	for i, name := range bad {
+		if also[name] {
 			k.invalid(
 				at.Child("bindingFailureConditions").Index(i),
-				word,
+				name,
 				"bindingFailureConditions must not overlap with bindingConditions",
 			)
 		}

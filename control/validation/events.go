@@ -51,8 +51,8 @@ func (k *validator) event(e *corev1.Event) {
 	}
 }
 
-// eventFresh validates a new event of events.k8s.io: deprecated fields must not be set.
-func (k *validator) eventFresh(e *corev1.Event) {
+// newEvent validates a new event of events.k8s.io: deprecated fields must not be set.
+func (k *validator) newEvent(e *corev1.Event) {
 	if e.EventTime.IsZero() {
 		k.required(field.NewPath("eventTime"), "")
 	}

@@ -50,7 +50,7 @@ func empty(t testing.TB, kind schema.GroupKind) runtime.Object {
 			return obj
 		}
 	}
-	t.Fatalf("nobody knows %s", kind)
+	t.Fatalf("unknown kind %s", kind)
 	return nil
 }
 
@@ -70,7 +70,7 @@ func checkInvariants(t testing.TB, kind schema.GroupKind, obj, old runtime.Objec
 		once := encoded(t, o)
 		r.Default(o)
 		if diff := cmp.Diff(once, encoded(t, o)); diff != "" {
-			t.Fatalf("%s: defaults set twice differ:\n%s", kind, diff)
+			t.Fatalf("%s: defaulting is not idempotent:\n%s", kind, diff)
 		}
 	}
 	r.Prepare(old)
@@ -80,11 +80,11 @@ func checkInvariants(t testing.TB, kind schema.GroupKind, obj, old runtime.Objec
 	r.ValidateUpdate(obj, old)
 	r.ValidateStatus(obj, old)
 	if diff := cmp.Diff(before, encoded(t, []any{obj, old})); diff != "" {
-		t.Fatalf("%s: judging changed the object:\n%s", kind, diff)
+		t.Fatalf("%s: validation modified the object:\n%s", kind, diff)
 	}
 }
 
-// words reach more rules than random strings.
+// words are strings that reach more rules than random ones.
 var words = []string{
 	"",
 	"a",

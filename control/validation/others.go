@@ -38,7 +38,7 @@ var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000
 
 var otherRules = map[schema.GroupKind]Rules{
 	{Group: "events.k8s.io", Kind: "Event"}: definition[*corev1.Event]{validate: (*validator).event,
-		validateCreate: (*validator).eventFresh, validateUpdate: (*validator).eventChange}.rules(),
+		validateCreate: (*validator).newEvent, validateUpdate: (*validator).eventChange}.rules(),
 	{Group: "coordination.k8s.io", Kind: "Lease"}: definition[*coordinationv1.Lease]{
 		validate: func(k *validator, l *coordinationv1.Lease) {
 			positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
@@ -179,7 +179,7 @@ func (k *validator) slice(s *discoveryv1.EndpointSlice) {
 				k.addAll(validation.IsFullyQualifiedDomainName(addresses.Index(j), a))
 				continue
 			}
-			k.reachable(addresses.Index(j), a)
+			k.endpointAddress(addresses.Index(j), a)
 			if strings.Contains(a, ":") != (s.AddressType == discoveryv1.AddressTypeIPv6) {
 				k.invalid(addresses.Index(j), a, "must be an %s address", s.AddressType)
 			}
@@ -344,7 +344,7 @@ var keyUsages = []certificatesv1.KeyUsage{
 var anyStatus = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 
 func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningRequest) {
-	if was := old.Status.Certificate; len(was) > 0 && !equality.Semantic.DeepEqual(r.Status.Certificate, was) {
+	if current := old.Status.Certificate; len(current) > 0 && !equality.Semantic.DeepEqual(r.Status.Certificate, current) {
 		k.forbidden(
 			status.Child("certificate"),
 			"updates may not set certificate content if existing certificate content is not empty",

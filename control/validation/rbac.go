@@ -48,11 +48,11 @@ func pathSegment(name string, prefix bool) []string {
 	return content.IsPathSegmentName(name)
 }
 
-func defaultBinding(role *rbacv1.RoleRef, who []rbacv1.Subject) {
+func defaultBinding(role *rbacv1.RoleRef, subjects []rbacv1.Subject) {
 	setIfZero(&role.APIGroup, rbacv1.GroupName)
-	for i := range who {
-		if who[i].Kind == rbacv1.UserKind || who[i].Kind == rbacv1.GroupKind {
-			setIfZero(&who[i].APIGroup, rbacv1.GroupName)
+	for i := range subjects {
+		if subjects[i].Kind == rbacv1.UserKind || subjects[i].Kind == rbacv1.GroupKind {
+			setIfZero(&subjects[i].APIGroup, rbacv1.GroupName)
 		}
 	}
 }
@@ -105,26 +105,26 @@ func (k *validator) roleRef(r rbacv1.RoleRef, kinds ...string) {
 	if r.APIGroup != rbacv1.GroupName {
 		k.add(field.NotSupported(at.Child("apiGroup"), r.APIGroup, []string{rbacv1.GroupName}))
 	}
-	oneOfWords(k, at.Child("kind"), r.Kind, kinds)
+	oneOfOrEmpty(k, at.Child("kind"), r.Kind, kinds)
 	k.name(at.Child("name"), r.Name, content.IsPathSegmentName)
 }
 
-// oneOfWords reports a value that is not supported, also an empty one.
-func oneOfWords(k *validator, at *field.Path, value string, words []string) {
-	if !slices.Contains(words, value) {
-		k.add(field.NotSupported(at, value, words))
+// oneOfOrEmpty adds NotSupported errors for unsupported values, including an empty one.
+func oneOfOrEmpty(k *validator, at *field.Path, value string, supported []string) {
+	if !slices.Contains(supported, value) {
+		k.add(field.NotSupported(at, value, supported))
 	}
 }
 
-func (k *validator) roleRefChange(now, was rbacv1.RoleRef) {
-	if !equality.Semantic.DeepEqual(now, was) {
+func (k *validator) roleRefChange(now, old rbacv1.RoleRef) {
+	if !equality.Semantic.DeepEqual(now, old) {
 		k.invalid(field.NewPath("roleRef"), now, "cannot change roleRef")
 	}
 }
 
 // subjects validates the subjects of a binding.
-func (k *validator) subjects(who []rbacv1.Subject) {
-	for i, s := range who {
+func (k *validator) subjects(subjects []rbacv1.Subject) {
+	for i, s := range subjects {
 		at := field.NewPath("subjects").Index(i)
 		if s.Name == "" {
 			k.required(at.Child("name"), "")

@@ -55,14 +55,14 @@ func TestRules(t *testing.T) {
 				kind := schema.ParseGroupKind(c.Kind)
 				r, ok := RulesFor(kind)
 				if !ok {
-					t.Fatalf("no rules of %s", kind)
+					t.Fatalf("no rules for %s", kind)
 				}
 				obj := read(t, kind, c.Object)
 				r.Prepare(obj)
 				errs := r.Validate(obj)
 				if c.Change != "" {
 					if len(errs) > 0 {
-						t.Fatalf("already the old object is wrong: %v", errs)
+						t.Fatalf("old object is invalid: %v", errs)
 					}
 					next := read(t, kind, c.Change)
 					r.PrepareUpdate(next, obj)
@@ -76,11 +76,11 @@ func TestRules(t *testing.T) {
 				}
 				for _, want := range c.Want {
 					if !slices.ContainsFunc(got, func(g string) bool { return strings.HasPrefix(g, want) }) {
-						t.Errorf("missing: %s", want)
+						t.Errorf("missing error: %s", want)
 					}
 				}
 				if len(got) != len(c.Want) {
-					t.Errorf("got %d complaints, want %d:\n%s", len(got), len(c.Want), strings.Join(got, "\n"))
+					t.Errorf("got %d errors, want %d:\n%s", len(got), len(c.Want), strings.Join(got, "\n"))
 				}
 				text, err := yaml.Marshal(obj)
 				if err != nil {

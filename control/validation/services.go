@@ -58,9 +58,9 @@ func externallyReachable(s *corev1.Service) bool {
 		s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
-// carryService keeps allocated addresses and ports that the update omits, and removes fields that
+// patchAllocatedValues keeps allocated addresses and ports that the update omits, and removes fields that
 // do not apply to the new type.
-func carryService(s, old *corev1.Service) {
+func patchAllocatedValues(s, old *corev1.Service) {
 	if hasClusterIP(s) && hasClusterIP(old) && s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs = old.Spec.ClusterIP, slices.Clone(old.Spec.ClusterIPs)
 	}
@@ -78,25 +78,25 @@ func carryService(s, old *corev1.Service) {
 		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
 	}
 	if hasNodePorts(s) && hasNodePorts(old) {
-		carryNodePorts(s, old)
+		patchNodePorts(s, old)
 	}
-	dropUnused(s, old)
+	dropTypeDependentFields(s, old)
 }
 
-func carryNodePorts(s, old *corev1.Service) {
+func patchNodePorts(s, old *corev1.Service) {
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
-		for _, was := range old.Spec.Ports {
-			if p.NodePort == 0 && was.Port == p.Port && was.Protocol == p.Protocol {
-				p.NodePort = was.NodePort
+		for _, oldPort := range old.Spec.Ports {
+			if p.NodePort == 0 && oldPort.Port == p.Port && oldPort.Protocol == p.Protocol {
+				p.NodePort = oldPort.NodePort
 			}
 		}
 	}
 }
 
-// dropUnused removes fields of the former type that the update leaves unchanged: a user who changes
-// only the type expects that.
-func dropUnused(s, old *corev1.Service) {
+// dropTypeDependentFields removes fields of the former type that the update leaves unchanged, because
+// a user who changes only the type expects that.
+func dropTypeDependentFields(s, old *corev1.Service) {
 	if hasClusterIP(old) && !hasClusterIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP &&
 		slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = "", nil, nil, nil
@@ -112,10 +112,11 @@ func dropUnused(s, old *corev1.Service) {
 			s.Spec.Ports[i].NodePort = 0
 		}
 	}
-	asked := func(s *corev1.Service) bool {
+	needsHealthCheckNodePort := func(s *corev1.Service) bool {
 		return isLoadBalancer(s) && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	}
-	if asked(old) && !asked(s) && s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
+	if needsHealthCheckNodePort(old) && !needsHealthCheckNodePort(s) &&
+		s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
 		s.Spec.HealthCheckNodePort = 0
 	}
 	if isLoadBalancer(old) && !isLoadBalancer(s) {
@@ -241,7 +242,7 @@ func (k *validator) serviceAddresses(s *corev1.Service) {
 		}
 	}
 	for i, ip := range s.Spec.ExternalIPs {
-		k.reachable(spec.Child("externalIPs").Index(i), ip)
+		k.endpointAddress(spec.Child("externalIPs").Index(i), ip)
 	}
 	if len(s.Spec.LoadBalancerSourceRanges) > 0 && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		k.forbidden(spec.Child("loadBalancerSourceRanges"), "may only be used when `type` is 'LoadBalancer'")
@@ -298,10 +299,10 @@ func (k *validator) serviceChange(s, old *corev1.Service) {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || old.Spec.Type == corev1.ServiceTypeExternalName {
 		return
 	}
-	if was := old.Spec.ClusterIP; was != "" && was != s.Spec.ClusterIP {
+	if oldValue := old.Spec.ClusterIP; oldValue != "" && oldValue != s.Spec.ClusterIP {
 		k.invalid(spec.Child("clusterIPs").Index(0), s.Spec.ClusterIPs, "may not change once set")
 	}
-	if was := old.Spec.LoadBalancerClass; s.Spec.Type == old.Spec.Type && was != nil {
-		k.immutable(spec.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, was)
+	if oldValue := old.Spec.LoadBalancerClass; s.Spec.Type == old.Spec.Type && oldValue != nil {
+		k.immutable(spec.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, oldValue)
 	}
 }

@@ -179,13 +179,13 @@ func (k *validator) claim(c *corev1.PersistentVolumeClaim) {
 
 func (k *validator) claimChange(c, old *corev1.PersistentVolumeClaim) {
 	rest := c.Spec.DeepCopy()
-	was := old.Spec
+	oldSpec := old.Spec
 	// A claim can be bound, a bound claim can be expanded, and a class can be set later.
-	if was.VolumeName == "" {
-		rest.VolumeName = was.VolumeName
+	if oldSpec.VolumeName == "" {
+		rest.VolumeName = oldSpec.VolumeName
 	}
 	if old.Status.Phase == corev1.ClaimBound {
-		if q, ok := was.Resources.Requests[corev1.ResourceStorage]; ok && rest.Resources.Requests != nil {
+		if q, ok := oldSpec.Resources.Requests[corev1.ResourceStorage]; ok && rest.Resources.Requests != nil {
 			if now := rest.Resources.Requests[corev1.ResourceStorage]; now.Cmp(q) < 0 &&
 				now.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
 				k.forbidden(spec.Child("resources", "requests", "storage"), "field can not be less than status.capacity")
@@ -193,11 +193,11 @@ func (k *validator) claimChange(c, old *corev1.PersistentVolumeClaim) {
 			rest.Resources.Requests[corev1.ResourceStorage] = q
 		}
 	}
-	if was.StorageClassName == nil {
+	if oldSpec.StorageClassName == nil {
 		rest.StorageClassName = nil
 	}
-	rest.VolumeAttributesClassName = was.VolumeAttributesClassName
-	if changed := podspec.Differences("spec", was, *rest); len(changed) > 0 {
+	rest.VolumeAttributesClassName = oldSpec.VolumeAttributesClassName
+	if changed := podspec.Differences("spec", oldSpec, *rest); len(changed) > 0 {
 		k.forbidden(
 			spec,
 			"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound "+

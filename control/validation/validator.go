@@ -35,23 +35,23 @@ func (k *validator) invalid(at *field.Path, value any, format string, args ...an
 	k.add(field.Invalid(at, value, fmt.Sprintf(format, args...)))
 }
 
-func (k *validator) required(at *field.Path, why string)  { k.add(field.Required(at, why)) }
-func (k *validator) forbidden(at *field.Path, why string) { k.add(field.Forbidden(at, why)) }
+func (k *validator) required(at *field.Path, detail string)  { k.add(field.Required(at, detail)) }
+func (k *validator) forbidden(at *field.Path, detail string) { k.add(field.Forbidden(at, detail)) }
 
 // invalidEach adds an error for each message.
-func (k *validator) invalidEach(at *field.Path, value any, complaints []string) {
-	for _, c := range complaints {
+func (k *validator) invalidEach(at *field.Path, value any, messages []string) {
+	for _, c := range messages {
 		k.invalid(at, value, "%s", c)
 	}
 }
 
 // name validates a required name.
-func (k *validator) name(at *field.Path, value string, grammar func(string) []string) {
+func (k *validator) name(at *field.Path, value string, validate func(string) []string) {
 	if value == "" {
 		k.required(at, "")
 		return
 	}
-	k.invalidEach(at, value, grammar(value))
+	k.invalidEach(at, value, validate(value))
 }
 
 // notNegative validates an optional number.
@@ -69,18 +69,18 @@ func positive[N int32 | int64](k *validator, at *field.Path, value *N) {
 }
 
 // oneOf validates a required enum value.
-func oneOf[T ~string](k *validator, at *field.Path, value T, words ...T) {
+func oneOf[T ~string](k *validator, at *field.Path, value T, supported ...T) {
 	if value == "" {
 		k.required(at, "")
-	} else if !slices.Contains(words, value) {
-		k.add(field.NotSupported(at, value, words))
+	} else if !slices.Contains(supported, value) {
+		k.add(field.NotSupported(at, value, supported))
 	}
 }
 
 // oneOfIfSet validates an optional enum value.
-func oneOfIfSet[T ~string](k *validator, at *field.Path, value *T, words ...T) {
-	if value != nil && !slices.Contains(words, *value) {
-		k.add(field.NotSupported(at, *value, words))
+func oneOfIfSet[T ~string](k *validator, at *field.Path, value *T, supported ...T) {
+	if value != nil && !slices.Contains(supported, *value) {
+		k.add(field.NotSupported(at, *value, supported))
 	}
 }
 
@@ -103,8 +103,8 @@ func (k *validator) address(at *field.Path, value string) {
 	}
 }
 
-// reachable validates the IP address of an endpoint.
-func (k *validator) reachable(at *field.Path, value string) {
+// endpointAddress validates the IP address of an endpoint.
+func (k *validator) endpointAddress(at *field.Path, value string) {
 	a, err := netip.ParseAddr(value)
 	switch {
 	case err != nil || a.Zone() != "":
