@@ -114,9 +114,10 @@ func (d *deviceClaims) validateStatus(ctx context.Context, a admission.Attribute
 				"permission to %s resourceclaims/%s", verb, resourcev1.SubresourceBinding))
 		}
 	}
-	was, is := byDriver(stillAllocated(old.Status.Devices, now.Status.Allocation)), byDriver(now.Status.Devices)
-	for _, driver := range slices.Sorted(maps.Keys(union(was, is))) {
-		if same(was[driver], is[driver]) || d.mayUpdateDriver(ctx, a, verb, driver, old) {
+	oldDevices := byDriver(stillAllocated(old.Status.Devices, now.Status.Allocation))
+	newDevices := byDriver(now.Status.Devices)
+	for _, driver := range slices.Sorted(maps.Keys(union(oldDevices, newDevices))) {
+		if same(oldDevices[driver], newDevices[driver]) || d.mayUpdateDriver(ctx, a, verb, driver, old) {
 			continue
 		}
 		return admission.NewForbidden(a, fmt.Errorf("changing status.devices of driver %s requires the permission to %s%s "+

@@ -37,7 +37,7 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 			c.Status.Devices = append(c.Status.Devices, resourcev1.AllocatedDeviceStatus{Driver: driver, Pool: "p", Device: "d"})
 		}
 	}
-	silent := func(c *resourcev1.ResourceClaim) { c.Status.Devices = nil }
+	noStatus := func(c *resourcev1.ResourceClaim) { c.Status.Devices = nil }
 	anywhere := func(c *resourcev1.ResourceClaim) { c.Status.Allocation.NodeSelector = nil }
 	reserved := func(c *resourcev1.ResourceClaim) {
 		c.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "u"}}
@@ -48,11 +48,11 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 			serviceaccount.NodeNameKey: {node}}}
 	}
 	for _, row := range []struct {
-		what      string
-		requester user.Info
-		may       string // verb and subresource/name
-		old, now  *resourcev1.ResourceClaim
-		want      bool
+		name       string
+		requester  user.Info
+		permission string // verb and subresource/name
+		old, now   *resourcev1.ResourceClaim
+		want       bool
 	}{
 		{"no change", account("n1"), "", claim(), claim(), true},
 		{"an account on the claim's node", account("n1"), "associated-node:update driver/gpu", claim(),
@@ -65,17 +65,17 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 		{"a user with an account's extra", &user.DefaultInfo{Name: "ann", Extra: map[string][]string{
 			serviceaccount.NodeNameKey: {"n1"}}}, "associated-node:update driver/gpu", claim(), claim(withStatus("gpu")), false},
 		{"a controller", account("n2"), "arbitrary-node:update driver/gpu", claim(), claim(withStatus("gpu")), true},
-		{"a driver for another driver", account("n1"), "associated-node:update driver/gpu", claim(), claim(silent), false},
+		{"a driver for another driver", account("n1"), "associated-node:update driver/gpu", claim(), claim(noStatus), false},
 		{"a driver that allocates", account("n1"), "associated-node:update driver/gpu", claim(), claim(reserved), false},
 		{"a scheduler", account("n2"), "update binding/c", claim(), claim(reserved), true},
 		{"a scheduler that releases devices", account("n2"), "update binding/c", claim(), claim(freed), true},
-		{"a scheduler that removes a driver's status", account("n2"), "update binding/c", claim(), claim(silent), false},
+		{"a scheduler that removes a driver's status", account("n2"), "update binding/c", claim(), claim(noStatus), false},
 	} {
 		c := newTestConfig(t)
 		c.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision,
 			string, error) {
 			if a.GetAPIGroup() == "resource.k8s.io" && a.GetResource() == "resourceclaims" && a.GetNamespace() == "ns" &&
-				a.GetVerb()+" "+a.GetSubresource()+"/"+a.GetName() == row.may {
+				a.GetVerb()+" "+a.GetSubresource()+"/"+a.GetName() == row.permission {
 				return authorizer.DecisionAllow, "", nil
 			}
 			return authorizer.DecisionNoOpinion, "", nil
@@ -89,7 +89,7 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 			resourcev1.SchemeGroupVersion.WithResource("resourceclaims"), "status", admission.Update, &metav1.UpdateOptions{},
 			false, row.requester), nil)
 		if (err == nil) != row.want || err != nil && !strings.Contains(err.Error(), "requires the permission") {
-			t.Errorf("%s: %v", row.what, err)
+			t.Errorf("%s: %v", row.name, err)
 		}
 	}
 }

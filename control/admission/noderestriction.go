@@ -71,13 +71,13 @@ func (n *nodeRestriction) Validate(ctx context.Context, a admission.Attributes, 
 	return nil
 }
 
-func ownName(node string, a admission.Attributes, what string) error {
+func ownName(node string, a admission.Attributes, resource string) error {
 	name := a.GetName()
 	if o, ok := a.GetObject().(metav1.Object); ok && name == "" {
 		name = o.GetName()
 	}
 	if name != node {
-		return fmt.Errorf("can only access %s with the same name as the requesting node", what)
+		return fmt.Errorf("can only access %s with the same name as the requesting node", resource)
 	}
 	return nil
 }

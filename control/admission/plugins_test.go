@@ -146,7 +146,7 @@ func TestServiceAccountMountsTokenVolume(t *testing.T) {
 	p := newTestPlugin(t, newServiceAccounts, newTestConfig(t,
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "default"},
 			ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}},
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "quiet"},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "no-automount"},
 			AutomountServiceAccountToken: &no},
 	))
 	pod, err := admitPod(t, p, &corev1.Pod{Spec: corev1.PodSpec{
@@ -172,7 +172,7 @@ func TestServiceAccountMountsTokenVolume(t *testing.T) {
 	if m := spec.Containers[1].VolumeMounts; len(m) != 1 || m[0].Name != "mine" {
 		t.Errorf("container with its own mount: got %+v", m)
 	}
-	if pod, err := admitPod(t, p, &corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: "quiet",
+	if pod, err := admitPod(t, p, &corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: "no-automount",
 		Containers: []corev1.Container{{Name: "c"}}}}); err != nil || len(pod.Spec.Volumes) != 0 {
 		t.Errorf("account without automount: %+v, %v", pod.Spec.Volumes, err)
 	}
@@ -213,7 +213,7 @@ func TestPriorityResolvesClass(t *testing.T) {
 		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, GlobalDefault: byDefault,
 			PreemptionPolicy: &never}
 	}
-	p := newTestPlugin(t, newPriority, newTestConfig(t, named("high", 1000, false), named("usual", 7, true)))
+	p := newTestPlugin(t, newPriority, newTestConfig(t, named("high", 1000, false), named("default-class", 7, true)))
 	pod := func(class string, value *int32) *corev1.Pod {
 		return &corev1.Pod{Spec: corev1.PodSpec{PriorityClassName: class, Priority: value}}
 	}
@@ -222,7 +222,7 @@ func TestPriorityResolvesClass(t *testing.T) {
 		t.Errorf("class high: %+v, %v", got.Spec, err)
 	}
 	if got, err := admitPod(t, p, pod("", nil)); err != nil || *got.Spec.Priority != 7 ||
-		got.Spec.PriorityClassName != "usual" {
+		got.Spec.PriorityClassName != "default-class" {
 		t.Errorf("default class: %+v, %v", got.Spec, err)
 	}
 	nine := int32(9)
@@ -231,17 +231,17 @@ func TestPriorityResolvesClass(t *testing.T) {
 			"from the given PriorityClass name") {
 		t.Errorf("explicit priority: %v", err)
 	}
-	silent, was := pod("high", nil), pod("high", &nine)
-	was.Spec.PreemptionPolicy = &never
+	updated, old := pod("high", nil), pod("high", &nine)
+	old.Spec.PreemptionPolicy = &never
 	m, ok := p.(admission.MutationInterface)
 	if !ok {
 		t.Fatal("the plugin does not mutate")
 	}
-	if err := m.Admit(t.Context(), admission.NewAttributesRecord(silent, was, corev1.SchemeGroupVersion.WithKind("Pod"),
+	if err := m.Admit(t.Context(), admission.NewAttributesRecord(updated, old, corev1.SchemeGroupVersion.WithKind("Pod"),
 		"ns", "p", corev1.SchemeGroupVersion.WithResource("pods"), "",
 		admission.Update, &metav1.UpdateOptions{}, false, &user.DefaultInfo{Name: "ann"}), nil); err != nil ||
-		silent.Spec.Priority != &nine || silent.Spec.PreemptionPolicy != &never {
-		t.Errorf("update without the fields: %+v, %v", silent.Spec, err)
+		updated.Spec.Priority != &nine || updated.Spec.PreemptionPolicy != &never {
+		t.Errorf("update without the fields: %+v, %v", updated.Spec, err)
 	}
 	if _, err := admitPod(t, p, pod("none", nil)); err == nil || !strings.Contains(err.Error(),
 		"no PriorityClass with name none was found") {
@@ -386,9 +386,9 @@ func TestNodeRestrictionRejectsPodCIDRChange(t *testing.T) {
 	const one, other = "10.42.1.0/24", "10.42.2.0/24"
 	p := newTestPlugin(t, newNodeRestriction, newTestConfig(t)).(admission.ValidationInterface)
 	for _, row := range []struct {
-		sentence string
+		name     string
 		old, now *corev1.Node
-		may      bool
+		allowed  bool
 	}{
 		{"registration", nil, with(), true},
 		{"registration with a pod CIDR", nil, with(one), false},
@@ -405,8 +405,8 @@ func TestNodeRestrictionRejectsPodCIDRChange(t *testing.T) {
 		a := admission.NewAttributesRecord(row.now, old, corev1.SchemeGroupVersion.WithKind("Node"), "", "n",
 			corev1.SchemeGroupVersion.WithResource("nodes"), "",
 			verb, o, false, &user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes"}})
-		if err := p.Validate(t.Context(), a, nil); (err == nil) != row.may {
-			t.Errorf("%s: %v", row.sentence, err)
+		if err := p.Validate(t.Context(), a, nil); (err == nil) != row.allowed {
+			t.Errorf("%s: %v", row.name, err)
 		}
 	}
 }
@@ -421,16 +421,16 @@ func TestQuotaEvaluatorsMatchResourceNames(t *testing.T) {
 		"persistentvolumeclaims", "requests.storage", "gold.storageclass.storage.k8s.io/requests.storage",
 		"count/deployments.apps", "configmaps",
 	}
-	took := map[corev1.ResourceName]int{}
+	matches := map[corev1.ResourceName]int{}
 	for _, e := range evaluators([]schema.GroupResource{{Resource: "pods"}, {Resource: "configmaps"}, {Group: "apps",
 		Resource: "deployments"}}) {
 		for _, name := range e.MatchingResources(all) {
-			took[name]++
+			matches[name]++
 		}
 	}
 	for _, name := range all {
-		if took[name] != 1 {
-			t.Errorf("%s matches %d evaluators", name, took[name])
+		if matches[name] != 1 {
+			t.Errorf("%s matches %d evaluators", name, matches[name])
 		}
 	}
 	err := podEvaluator{}.Constraints([]corev1.ResourceName{"limits.cpu", "memory", "pods"},
@@ -464,34 +464,35 @@ func TestEscalationChecksAggregatedRoles(t *testing.T) {
 		}
 		return r
 	}
-	labelled := func(r *rbacv1.ClusterRole) {
+	withLabel := func(r *rbacv1.ClusterRole) {
 		r.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}
 	}
-	gathers := func(r *rbacv1.ClusterRole) {
+	withAggregationRule := func(r *rbacv1.ClusterRole) {
 		r.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{}}}
 	}
-	collected := func(r *rbacv1.ClusterRole) {
+	withMetadata := func(r *rbacv1.ClusterRole) {
 		r.Finalizers, r.OwnerReferences = []string{"a/b"}, []metav1.OwnerReference{{Name: "o"}}
 		r.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	}
 	for _, row := range []struct {
-		what     string
+		name     string
 		old, now *rbacv1.ClusterRole
 		want     bool
 	}{
-		{"finalizers and owner references", role(all), role(all, collected), true},
-		{"a label on a role without rules", role(nil), role(nil, labelled), true},
-		{"a label on a role with all rules", role(all), role(all, labelled), false},
+		{"finalizers and owner references", role(all), role(all, withMetadata), true},
+		{"a label on a role without rules", role(nil), role(nil, withLabel), true},
+		{"a label on a role with all rules", role(all), role(all, withLabel), false},
 		{"fewer rules, none of them held", role(append(all, all...)), role(all), false},
-		{"an aggregation rule added", role(nil), role(nil, gathers), false},
-		{"an aggregation rule removed", role(nil, gathers), role(nil), false},
-		{"metadata of an aggregated role", role(nil, gathers), role(nil, gathers, collected), true},
+		{"an aggregation rule added", role(nil), role(nil, withAggregationRule), false},
+		{"an aggregation rule removed", role(nil, withAggregationRule), role(nil), false},
+		{"metadata of an aggregated role", role(nil, withAggregationRule),
+			role(nil, withAggregationRule, withMetadata), true},
 	} {
 		a := admission.NewAttributesRecord(row.now, row.old, rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), "", "r",
 			rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "",
 			admission.Update, &metav1.UpdateOptions{}, false, &user.DefaultInfo{Name: "ann"})
 		if err := p.Validate(t.Context(), a, nil); (err == nil) != row.want {
-			t.Errorf("%s: %v", row.what, err)
+			t.Errorf("%s: %v", row.name, err)
 		}
 	}
 }
@@ -507,15 +508,15 @@ func TestEscalationReadsLiveRoles(t *testing.T) {
 	anns := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "anns"}, RoleRef: rbacv1.RoleRef{
 		Kind: "ClusterRole", Name: "held"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "ann"}}}
 	// The cache and the API server hold different objects.
-	c := newTestConfig(t, named("held", held), anns, named("less", more), named("grown", held))
-	c.Client = fake.NewClientset(named("less", held), named("grown", more), named("new", held),
+	c := newTestConfig(t, named("held", held), anns, named("reduced", more), named("extended", held))
+	c.Client = fake.NewClientset(named("reduced", held), named("extended", more), named("new", held),
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "local"}, Rules: held})
 	p := newTestPlugin(t, newEscalation, c).(admission.ValidationInterface)
 	for _, row := range []struct{ kind, name, want string }{
 		{"ClusterRole", "new", ""},
 		{"Role", "local", ""},
-		{"ClusterRole", "less", ""},
-		{"ClusterRole", "grown", "not currently held"},
+		{"ClusterRole", "reduced", ""},
+		{"ClusterRole", "extended", "not currently held"},
 		{"ClusterRole", "none", `clusterroles.rbac.authorization.k8s.io "none" not found`},
 		{"Role", "new", `roles.rbac.authorization.k8s.io "new" not found`},
 	} {
@@ -540,8 +541,8 @@ func TestQuotaChecksPodEnteringScope(t *testing.T) {
 			Status: corev1.ResourceQuotaStatus{Hard: resources("pods", "2"), Used: resources("pods", "2")},
 		}
 	}
-	ends, runs, every := full("ends", corev1.ResourceQuotaScopeTerminating),
-		full("runs", corev1.ResourceQuotaScopeNotTerminating), full("every")
+	terminating, notTerminating, unscoped := full("terminating", corev1.ResourceQuotaScopeTerminating),
+		full("not-terminating", corev1.ResourceQuotaScopeNotTerminating), full("unscoped")
 	pod := func(deadline int64) *corev1.Pod {
 		p := podWith(nil, nil)
 		p.Name, p.Namespace, p.ResourceVersion = "p", "ns", "1"
@@ -551,16 +552,17 @@ func TestQuotaChecksPodEnteringScope(t *testing.T) {
 		return p
 	}
 	for _, row := range []struct {
-		what     string
+		name     string
 		old, now *corev1.Pod
 		quotas   []corev1.ResourceQuota
 		want     string
 	}{
-		{"a deadline", pod(0), pod(9), []corev1.ResourceQuota{runs, ends}, "exceeded quota: ends"},
-		{"a deadline, with quotas that already cover the pod", pod(0), pod(9), []corev1.ResourceQuota{runs, every}, ""},
-		{"an earlier deadline", pod(9), pod(8), []corev1.ResourceQuota{ends, every}, ""},
-		{"another change", pod(0), pod(0), []corev1.ResourceQuota{runs, every}, ""},
-		{"a new pod", nil, pod(9), []corev1.ResourceQuota{ends}, "exceeded quota: ends"},
+		{"a deadline", pod(0), pod(9), []corev1.ResourceQuota{notTerminating, terminating}, "exceeded quota: terminating"},
+		{"a deadline, with quotas that already cover the pod", pod(0), pod(9), []corev1.ResourceQuota{
+			notTerminating, unscoped}, ""},
+		{"an earlier deadline", pod(9), pod(8), []corev1.ResourceQuota{terminating, unscoped}, ""},
+		{"another change", pod(0), pod(0), []corev1.ResourceQuota{notTerminating, unscoped}, ""},
+		{"a new pod", nil, pod(9), []corev1.ResourceQuota{terminating}, "exceeded quota: terminating"},
 	} {
 		operation, old := admission.Update, runtime.Object(row.old)
 		if row.old == nil {
@@ -571,7 +573,7 @@ func TestQuotaChecksPodEnteringScope(t *testing.T) {
 			operation, nil, false, &user.DefaultInfo{Name: "ann"})
 		_, err := resourcequota.CheckRequest(row.quotas, a, podEvaluator{}, nil)
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: %v, want %q", row.what, err, row.want)
+			t.Errorf("%s: %v, want %q", row.name, err, row.want)
 		}
 	}
 }

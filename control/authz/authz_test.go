@@ -97,7 +97,7 @@ func TestRBACBindings(t *testing.T) {
 			resourceRule("get", "core", "configmaps")}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "all"}, RoleRef: ref("ClusterRole", "pods"),
 			Subjects: []rbacv1.Subject{group("readers")}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, RoleRef: ref("ClusterRole", "gone"),
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "dangling"}, RoleRef: ref("ClusterRole", "missing"),
 			Subjects: []rbacv1.Subject{userNamed("ann")}},
 		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "one"}, RoleRef: ref("Role", "maps"),
 			Subjects: []rbacv1.Subject{userNamed("ann"), {Kind: "ServiceAccount", Name: "app"}}},
@@ -196,7 +196,7 @@ func TestAggregatedRules(t *testing.T) {
 			all[name].Rules = rules
 		}
 	}
-	may := func(role, request string) bool {
+	allows := func(role, request string) bool {
 		return slices.ContainsFunc(all[role].Rules, func(r rbacv1.PolicyRule) bool {
 			return ruleAllows(&r,
 				parseAttributes(request))
@@ -228,7 +228,7 @@ func TestAggregatedRules(t *testing.T) {
 		{"admin", "update resource resourceclaims/status c", false},
 		{"admin", "create resource resourceslices", false},
 	} {
-		if got := may(row.role, row.request); got != row.want {
+		if got := allows(row.role, row.request); got != row.want {
 			t.Errorf("%s may %s: %v", row.role, row.request, got)
 		}
 	}

@@ -158,9 +158,9 @@ func selectsNode(node string, a authorizer.Attributes) bool {
 
 // requireOwnName allows access to the object with the node's name. A create has no name in its path
 // and is checked by NodeRestriction.
-func requireOwnName(node string, a authorizer.Attributes, what string) string {
+func requireOwnName(node string, a authorizer.Attributes, resource string) string {
 	if a.GetName() == node || a.GetVerb() == "create" && a.GetName() == "" {
 		return ""
 	}
-	return fmt.Sprintf("can only access %s with the same name as the requesting node", what)
+	return fmt.Sprintf("can only access %s with the same name as the requesting node", resource)
 }
