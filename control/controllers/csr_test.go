@@ -116,9 +116,9 @@ func newReviewingClient(objects ...runtime.Object) *fake.Clientset {
 func TestCSRApprovingNodeRequests(t *testing.T) {
 	at := net.ParseIP("10.0.0.1")
 	for _, row := range []struct {
-		sentence string
-		csr      csrSpec
-		want     string // "Approved", "Denied: part of the message", or "" for pending
+		name string
+		csr  csrSpec
+		want string // "Approved", "Denied: part of the message", or "" for pending
 	}{
 		{"a new node", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner, name: "system:node:new",
 			org: nodesGroup}, "Approved"},
@@ -184,7 +184,7 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 		{"serving before the node is registered", csrSpec{user: "system:node:new", groups: nodeGroups, signer: servingSigner,
 			name: "system:node:new", org: nodesGroup, ips: []net.IP{at}}, ""},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			here, lost := newNode("here", corev1.ConditionTrue), newNode("lost", corev1.ConditionUnknown)
 			here.Status.NodeInfo.MachineID, lost.Status.NodeInfo.MachineID = "m1", "m1"
 			here.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
@@ -249,7 +249,7 @@ func checkSignedBy(t *testing.T, csr *certificatesv1.CertificateSigningRequest, 
 func TestCSRSigningLimitsCertificate(t *testing.T) {
 	ca := newAuthority(t)
 	day := int32(86400)
-	for sentence, row := range map[string]struct {
+	for name, row := range map[string]struct {
 		csr       csrSpec
 		seconds   *int32
 		approve   bool
@@ -275,13 +275,13 @@ func TestCSRSigningLimitsCertificate(t *testing.T) {
 		req, rejection := signable(csr)
 		if rejection != "" || row.rejection != "" {
 			if !strings.Contains(rejection, row.rejection) || row.rejection == "" {
-				t.Errorf("%s: rejected with %q", sentence, rejection)
+				t.Errorf("%s: rejected with %q", name, rejection)
 			}
 			continue
 		}
 		if req == nil {
 			if row.lifetime != 0 {
-				t.Errorf("%s: not signed", sentence)
+				t.Errorf("%s: not signed", name)
 			}
 			continue
 		}
@@ -296,14 +296,14 @@ func TestCSRSigningLimitsCertificate(t *testing.T) {
 		}
 		if _, err := cert.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{
 			x509.ExtKeyUsageClientAuth}}); err != nil {
-			t.Errorf("%s: %v", sentence, err)
+			t.Errorf("%s: %v", name, err)
 		}
 		if off := time.Until(cert.NotAfter) - row.lifetime; off > time.Minute || off < -time.Minute || cert.IsCA ||
 			cert.Subject.CommonName != "jane" {
-			t.Errorf("%s: got NotAfter %s, IsCA %v, subject %s", sentence, cert.NotAfter, cert.IsCA, cert.Subject)
+			t.Errorf("%s: got NotAfter %s, IsCA %v, subject %s", name, cert.NotAfter, cert.IsCA, cert.Subject)
 		}
 		if n := len(cert.DNSNames) + len(cert.EmailAddresses) + len(cert.IPAddresses) + len(cert.URIs); n > 0 {
-			t.Errorf("%s: got %d subject alternative names", sentence, n)
+			t.Errorf("%s: got %d subject alternative names", name, n)
 		}
 	}
 }
@@ -324,7 +324,7 @@ func TestSyncIgnoresDeletedObjects(t *testing.T) {
 		t.Errorf("request: %v, %v", again, err)
 	}
 	n := &nodeLifecycleController{Config: c, nodes: nodes.Lister(), leases: f.Coordination().V1().Leases().Lister()}
-	if again, err := n.syncTaints(t.Context(), newNode("gone", corev1.ConditionFalse)); again != 0 || err != nil {
+	if again, err := n.syncTaints(t.Context(), newNode("deleted", corev1.ConditionFalse)); again != 0 || err != nil {
 		t.Errorf("node: %v, %v", again, err)
 	}
 }

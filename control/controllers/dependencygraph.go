@@ -66,9 +66,9 @@ func (g *dependencyGraph) eventHandler(resource gcResource) cache.ResourceEventH
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: update,
 		UpdateFunc: func(old, obj any) {
-			was, _ := old.(metav1.Object)
-			if is, ok := obj.(metav1.Object); ok && was != nil && was.GetUID() != is.GetUID() {
-				g.remove(was.GetUID())
+			oldObj, _ := old.(metav1.Object)
+			if newObj, ok := obj.(metav1.Object); ok && oldObj != nil && oldObj.GetUID() != newObj.GetUID() {
+				g.remove(oldObj.GetUID())
 			}
 			update(obj)
 		},

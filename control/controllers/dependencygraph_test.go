@@ -12,10 +12,10 @@ import (
 func TestDependencyGraphBlockedOn(t *testing.T) {
 	t.Parallel()
 	g := newDependencyGraph(func(string) {})
-	own := func(uid types.UID, foreground, holds bool, owners ...types.UID) {
+	own := func(uid types.UID, foreground, block bool, owners ...types.UID) {
 		o := graphObject{uid: uid, deleting: foreground, foreground: foreground}
 		for _, owner := range owners {
-			o.owners = append(o.owners, metav1.OwnerReference{UID: owner, BlockOwnerDeletion: &holds})
+			o.owners = append(o.owners, metav1.OwnerReference{UID: owner, BlockOwnerDeletion: &block})
 		}
 		g.update(o)
 	}

@@ -85,11 +85,11 @@ func (m *endpointSliceMirroringController) sync(ctx context.Context, key string)
 // shouldMirror reports whether no other component maintains EndpointSlices for these Endpoints.
 func shouldMirror(svc *corev1.Service,
 	ep *corev1.Endpoints) bool { //nolint:staticcheck // served as long as upstream serves it
-	_, elects := ep.Annotations[leaderAnnotation]
+	_, isLock := ep.Annotations[leaderAnnotation]
 	// the API server maintains its EndpointSlices
 	own := svc.Namespace == metav1.NamespaceDefault && svc.Name == "kubernetes"
 	return len(svc.Spec.Selector) == 0 && svc.DeletionTimestamp == nil && ep.DeletionTimestamp == nil &&
-		ep.Labels[discoveryv1.LabelSkipMirror] != "true" && !elects && !own
+		ep.Labels[discoveryv1.LabelSkipMirror] != "true" && !isLock && !own
 }
 
 // desiredMirrorSlices returns the slices for Endpoints by name: one or more for each subset and IP

@@ -26,15 +26,15 @@ func taintsOf(n *corev1.Node) (out []string) {
 func TestUnreachableNodeLosesPodsAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := startControllers(t, Config{}, []string{NodeLifecycle, TaintEviction},
-			newNode("lost", corev1.ConditionTrue), newNode("fine", corev1.ConditionTrue),
-			newPod("patient", "lost", withToleration(300)), newPod("hasty", "lost", withToleration(10)),
+			newNode("lost", corev1.ConditionTrue), newNode("healthy", corev1.ConditionTrue),
+			newPod("tolerates-300s", "lost", withToleration(300)), newPod("tolerates-10s", "lost", withToleration(10)),
 			newPod("daemon", "lost", func(p *corev1.Pod) {
 				p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-			}), newPod("elsewhere", "fine"))
+			}), newPod("elsewhere", "healthy"))
 		renewLease(t, client, "lost")
 		run := func(d time.Duration) {
-			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
-				renewLease(t, client, "fine")
+			for deadline := time.Now().Add(d); time.Now().Before(deadline); time.Sleep(time.Second) {
+				renewLease(t, client, "healthy")
 				synctest.Wait()
 			}
 		}
@@ -52,12 +52,12 @@ func TestUnreachableNodeLosesPodsAndRecovers(t *testing.T) {
 		if got := taintsOf(n); !slices.Equal(got, want) {
 			t.Errorf("got taints %v", got)
 		}
-		pod, err := client.CoreV1().Pods("default").Get(t.Context(), "patient", metav1.GetOptions{})
+		pod, err := client.CoreV1().Pods("default").Get(t.Context(), "tolerates-300s", metav1.GetOptions{})
 		if err != nil || podReady(pod) {
 			t.Errorf("the pod of an unreachable node is ready (%v)", err)
 		}
 		run(12 * time.Second)
-		if got := podNames(t, client); slices.Contains(got, "hasty") || !slices.Contains(got, "patient") {
+		if got := podNames(t, client); slices.Contains(got, "tolerates-10s") || !slices.Contains(got, "tolerates-300s") {
 			t.Errorf("after 10 s, got pods %v", got)
 		}
 		run(300 * time.Second)
@@ -120,7 +120,7 @@ func TestEvictionIsRateLimitedPerNode(t *testing.T) {
 		}
 		client := startControllers(t, Config{}, []string{NodeLifecycle, TaintEviction}, objects...)
 		run := func(from int, d time.Duration) int {
-			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+			for deadline := time.Now().Add(d); time.Now().Before(deadline); time.Sleep(time.Second) {
 				for _, name := range names[from:] {
 					renewLease(t, client, name)
 				}
@@ -180,11 +180,11 @@ func TestEvictionTime(t *testing.T) {
 	added := metav1.NewTime(time.Unix(1000, 0))
 	taint := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}
 	other := corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}
-	for sentence, row := range map[string]struct {
+	for name, row := range map[string]struct {
 		pod    *corev1.Pod
 		taints []corev1.Taint
 		at     int64 // 0: immediately
-		goes   bool
+		evict  bool
 	}{
 		"no taint":          {newPod("p", "n"), nil, 0, false},
 		"not tolerated":     {newPod("p", "n"), []corev1.Taint{taint}, 0, true},
@@ -204,9 +204,9 @@ func TestEvictionTime(t *testing.T) {
 				{Operator: "Exists"}}
 		}), []corev1.Taint{taint}, 0, false},
 	} {
-		at, goes := evictionTime(row.pod, row.taints, time.Time{})
-		if goes != row.goes || goes && !at.IsZero() && at.Unix() != row.at || goes && at.IsZero() && row.at != 0 {
-			t.Errorf("%s: %v %v", sentence, at, goes)
+		at, evict := evictionTime(row.pod, row.taints, time.Time{})
+		if evict != row.evict || evict && !at.IsZero() && at.Unix() != row.at || evict && at.IsZero() && row.at != 0 {
+			t.Errorf("%s: %v %v", name, at, evict)
 		}
 	}
 }
@@ -222,10 +222,10 @@ func TestTolerationSecondsStartWithController(t *testing.T) {
 			TimeAdded: &old}}
 		before := withCreationTime(old.Add(-time.Hour).Unix())
 		client := startControllers(t, Config{}, []string{TaintEviction}, node,
-			newPod("loose", "a", before), newPod("patient", "a", before, withToleration(300)))
+			newPod("no-toleration", "a", before), newPod("tolerates-300s", "a", before, withToleration(300)))
 		time.Sleep(299 * time.Second)
 		synctest.Wait()
-		if got := podNames(t, client); !slices.Equal(got, []string{"patient"}) {
+		if got := podNames(t, client); !slices.Equal(got, []string{"tolerates-300s"}) {
 			t.Errorf("299 s after the start, got pods %v", got)
 		}
 		time.Sleep(2 * time.Second)
@@ -244,7 +244,7 @@ func TestRecoveredNodeKeepsPodsAfterRestart(t *testing.T) {
 		node.Status.Conditions[0].Reason = reasonStatusUnknown
 		node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute,
 			TimeAdded: &old}}
-		client := startControllers(t, Config{}, []string{NodeLifecycle, TaintEviction}, node, newNode("fine",
+		client := startControllers(t, Config{}, []string{NodeLifecycle, TaintEviction}, node, newNode("healthy",
 			corev1.ConditionTrue),
 			newPod("pod", "a", withCreationTime(old.Add(-time.Hour).Unix()), withToleration(300)))
 		time.Sleep(5 * time.Second) // the maximum backoff of the agent
@@ -253,9 +253,9 @@ func TestRecoveredNodeKeepsPodsAfterRestart(t *testing.T) {
 		if _, err := client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Second) {
+		for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Second) {
 			renewLease(t, client, "a")
-			renewLease(t, client, "fine")
+			renewLease(t, client, "healthy")
 		}
 		synctest.Wait()
 		if got := podNames(t, client); len(got) != 1 {
@@ -280,14 +280,14 @@ func TestTaintWithoutTimeAddedStartsWhenObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newNode("a", corev1.ConditionTrue)
 		node.Spec.Taints = []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoExecute}}
-		client := startControllers(t, Config{}, []string{TaintEviction}, node, newPod("loose", "a"),
-			newPod("patient", "a", func(p *corev1.Pod) {
+		client := startControllers(t, Config{}, []string{TaintEviction}, node, newPod("no-toleration", "a"),
+			newPod("tolerates-300s", "a", func(p *corev1.Pod) {
 				seconds := int64(30)
 				p.Spec.Tolerations = []corev1.Toleration{{Key: "mine", Operator: "Exists", TolerationSeconds: &seconds}}
 			}))
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		if got := podNames(t, client); !slices.Equal(got, []string{"patient"}) {
+		if got := podNames(t, client); !slices.Equal(got, []string{"tolerates-300s"}) {
 			t.Errorf("before tolerationSeconds, got pods %v", got)
 		}
 		time.Sleep(20 * time.Second)
@@ -298,8 +298,8 @@ func TestTaintWithoutTimeAddedStartsWhenObserved(t *testing.T) {
 	})
 }
 
-// TestRemovedTaintIsForgotten: the time of a later taint with the same key starts again.
-func TestRemovedTaintIsForgotten(t *testing.T) {
+// TestRemovedTaintResetsObservedTime: the time of a later taint with the same key starts again.
+func TestRemovedTaintResetsObservedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &taintEvictionController{firstObserved: map[types.UID]map[corev1.Taint]time.Time{}}
 		node := newNode("a", corev1.ConditionTrue)
@@ -418,7 +418,7 @@ func TestPodGCDeletesOrphanedAndTerminatedPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
 		client := startControllers(t, Config{TerminatedPodGCThreshold: 1}, []string{PodGC},
-			newNode("here", corev1.ConditionTrue), newPod("orphan", "gone"), newPod("kept", "here"), newPod("waiting", ""),
+			newNode("here", corev1.ConditionTrue), newPod("orphan", "missing"), newPod("kept", "here"), newPod("waiting", ""),
 			newPod("old", "here", ended), newPod("young", "here", ended,
 				func(p *corev1.Pod) { p.CreationTimestamp = metav1.Now() }))
 		time.Sleep(30 * time.Second)

@@ -85,11 +85,11 @@ func (r *replicaController) watchPods(ctrl *controller) error {
 			if !ok || !too {
 				return
 			}
-			was, is := controllerOf(old), controllerOf(pod)
-			if was != is || old.UID != pod.UID {
+			oldOwner, newOwner := controllerOf(old), controllerOf(pod)
+			if oldOwner != newOwner || old.UID != pod.UID {
 				enqueue(old)
 			}
-			if was != is || is != "" || !maps.Equal(old.Labels, pod.Labels) {
+			if oldOwner != newOwner || newOwner != "" || !maps.Equal(old.Labels, pod.Labels) {
 				enqueue(pod)
 			}
 		},

@@ -30,11 +30,11 @@ func newNamingClient(objects ...runtime.Object) *fake.Clientset {
 	client := fake.NewClientset(objects...)
 	var last atomic.Int32
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		made, ok := action.(clienttesting.CreateAction)
+		create, ok := action.(clienttesting.CreateAction)
 		if !ok {
 			return false, nil, nil
 		}
-		pod, ok := made.GetObject().(*corev1.Pod)
+		pod, ok := create.GetObject().(*corev1.Pod)
 		if !ok || pod.GenerateName == "" {
 			return false, nil, nil
 		}
@@ -161,10 +161,10 @@ func TestDeletedSetCreatesNoPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rc, now := newReplicationController(2), metav1.Now()
 		rc.DeletionTimestamp, rc.Finalizers = &now, []string{metav1.FinalizerDeleteDependents}
-		loose := newPod("loose", "", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} })
-		client := startControllers(t, Config{Client: newNamingClient(rc, loose)}, []string{ReplicationControllers})
+		orphan := newPod("orphan", "", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} })
+		client := startControllers(t, Config{Client: newNamingClient(rc, orphan)}, []string{ReplicationControllers})
 		waitForSync()
-		if got := podNames(t, client); !slices.Equal(got, []string{"loose"}) {
+		if got := podNames(t, client); !slices.Equal(got, []string{"orphan"}) {
 			t.Errorf("got %v", got)
 		}
 	})
@@ -289,8 +289,8 @@ func TestDeletionOrder(t *testing.T) {
 			p.CreationTimestamp = metav1.NewTime(now.Add(-2 * time.Hour))
 		}}, f...)...)
 	}
-	note := func(cost string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: cost} }
+	cost := func(value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: value} }
 	}
 	restarted := func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{RestartCount: 1}} }
 	rows := map[string][2]*corev1.Pod{
@@ -300,8 +300,8 @@ func TestDeletionOrder(t *testing.T) {
 		})},
 		"not running yet": {pod("n", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }),
 			pod("n", func(p *corev1.Pod) { p.Status.Conditions = nil })},
-		"not ready":                     {pod("n", func(p *corev1.Pod) { p.Status.Conditions = nil }), pod("n", note("-5"))},
-		"lower deletion cost":           {pod("n", note("-5")), pod("n", note("nonsense"))},
+		"not ready":                     {pod("n", func(p *corev1.Pod) { p.Status.Conditions = nil }), pod("n", cost("-5"))},
+		"lower deletion cost":           {pod("n", cost("-5")), pod("n", cost("nonsense"))},
 		"with related pods on the node": {pod("full"), pod("n", func(p *corev1.Pod) { setReady(p, now.Add(-time.Second)) })},
 		"ready more recently": {pod("n", func(p *corev1.Pod) { setReady(p, now.Add(-time.Minute)) }),
 			pod("n", restarted)},

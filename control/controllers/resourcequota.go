@@ -60,8 +60,8 @@ func (q *resourceQuotaController) forget(key string) {
 func maxUsage(recorded, counted corev1.ResourceList) (out corev1.ResourceList, lower bool) {
 	out = corev1.ResourceList{}
 	for name, n := range counted {
-		if was, ok := recorded[name]; ok && was.Cmp(n) > 0 {
-			n, lower = was, true
+		if previous, ok := recorded[name]; ok && previous.Cmp(n) > 0 {
+			n, lower = previous, true
 		}
 		out[name] = n
 	}

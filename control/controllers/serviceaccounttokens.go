@@ -79,9 +79,9 @@ func (f *serviceAccountTokenController) sync(ctx context.Context, key string) (t
 	// cache.
 	account, err := f.Client.CoreV1().ServiceAccounts(namespace).Get(ctx, secret.Annotations[corev1.ServiceAccountNameKey],
 		metav1.GetOptions{})
-	was := secret.Annotations[corev1.ServiceAccountUIDKey]
+	accountUID := secret.Annotations[corev1.ServiceAccountUIDKey]
 	switch {
-	case apierrors.IsNotFound(err), err == nil && was != "" && was != string(account.UID):
+	case apierrors.IsNotFound(err), err == nil && accountUID != "" && accountUID != string(account.UID):
 		return 0, f.deleteSecret(ctx, secret)
 	case err != nil:
 		return 0, fmt.Errorf("get service account of secret %s: %w", key, err)

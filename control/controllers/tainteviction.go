@@ -74,32 +74,32 @@ func (e *taintEvictionController) datedTaints(node *corev1.Node) []corev1.Taint 
 	taints := noExecuteTaints(node)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	was, is := e.firstObserved[node.UID], map[corev1.Taint]time.Time{}
+	previous, current := e.firstObserved[node.UID], map[corev1.Taint]time.Time{}
 	for i := range taints {
 		t := &taints[i]
 		if t.TimeAdded != nil {
 			continue
 		}
 		key := corev1.Taint{Key: t.Key, Effect: t.Effect}
-		first, known := was[key]
+		first, known := previous[key]
 		if !known {
 			first = time.Now()
 		}
-		is[key] = first
+		current[key] = first
 		t.TimeAdded = &metav1.Time{Time: first}
 	}
-	if len(is) == 0 {
+	if len(current) == 0 {
 		delete(e.firstObserved, node.UID)
 	} else {
-		e.firstObserved[node.UID] = is
+		e.firstObserved[node.UID] = current
 	}
 	return taints
 }
 
 // forgetNode drops the recorded taints of a node that was deleted or has no NoExecute taint.
 func (e *taintEvictionController) forgetNode(obj any) {
-	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = lost.Obj
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
 	}
 	if node, ok := obj.(*corev1.Node); ok {
 		e.mu.Lock()
