@@ -22,32 +22,32 @@ import (
 // attempt or was removed.
 func TestOutdatedFailureIsNotWritten(t *testing.T) {
 	t.Parallel()
-	held := pod("a", 0)
-	held.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+	gated := pod("a", 0)
+	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n"},
 		Status:     corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("9")}},
 	}
-	again := func(s *Scheduler) {
+	retry := func(s *Scheduler) {
 		s.queue.requeueRejectedBy(time.Now())
 		s.queue.flush(time.Now().Add(maxBackoff))
 		s.scheduleOne()
 	}
-	for what, r := range map[string]struct {
+	for name, r := range map[string]struct {
 		first  *corev1.Pod
-		then   func(*Scheduler)
+		next   func(*Scheduler)
 		calls  []string
 		events int
 	}{
 		"no change":      {pod("a", 0), func(*Scheduler) {}, []string{"patch status"}, 1},
-		"second failure": {pod("a", 0), again, []string{"patch status"}, 1},
-		"node added": {pod("a", 0), func(s *Scheduler) { s.nodeUpdated(nil, node); again(s) },
+		"second failure": {pod("a", 0), retry, []string{"patch status"}, 1},
+		"node added": {pod("a", 0), func(s *Scheduler) { s.nodeUpdated(nil, node); retry(s) },
 			[]string{"create binding"}, 1},
 		"pod deleted": {pod("a", 0), func(s *Scheduler) { s.podDeleted(pod("a", 0)) }, nil, 0},
-		"gated":       {held, func(*Scheduler) {}, []string{"patch status"}, 0},
-		"gate removed, bound": {held, func(s *Scheduler) {
+		"gated":       {gated, func(*Scheduler) {}, []string{"patch status"}, 0},
+		"gate removed, bound": {gated, func(s *Scheduler) {
 			s.nodeUpdated(nil, node)
-			s.podUpdated(held,
+			s.podUpdated(gated,
 				pod("a", 0))
 			s.scheduleOne()
 		}, []string{"create binding"}, 1},
@@ -55,9 +55,9 @@ func TestOutdatedFailureIsNotWritten(t *testing.T) {
 		s, events, unblock := newBlockedScheduler(t)
 		s.podUpdated(nil, r.first)
 		s.scheduleOne()
-		r.then(s)
+		r.next(s)
 		if got := unblock(); !slices.Equal(got, r.calls) || len(events.Events) != r.events {
-			t.Errorf("%s: got calls %v and %d events, want %v and %d", what, got, len(events.Events), r.calls, r.events)
+			t.Errorf("%s: got calls %v and %d events, want %v and %d", name, got, len(events.Events), r.calls, r.events)
 		}
 	}
 }

@@ -20,63 +20,64 @@ var podFilters = []placement.Filter{
 	placement.FilterInterPodAffinity,
 }
 
-// eventHandlers returns handlers that post to Run's goroutine. was is nil for a new object.
-func eventHandlers[T any](s *Scheduler, onUpdate func(was, is *T), onDelete func(*T)) cache.ResourceEventHandlerFuncs {
+// eventHandlers returns handlers that post to Run's goroutine. oldObj is nil for a new object.
+func eventHandlers[T any](s *Scheduler, onUpdate func(oldObj, newObj *T),
+	onDelete func(*T)) cache.ResourceEventHandlerFuncs {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
-			if is, ok := obj.(*T); ok {
-				s.inbox.post(func() { onUpdate(nil, is) })
+			if newObj, ok := obj.(*T); ok {
+				s.inbox.post(func() { onUpdate(nil, newObj) })
 			}
 		},
 		UpdateFunc: func(old, obj any) {
-			was, _ := old.(*T)
-			if is, ok := obj.(*T); ok {
-				s.inbox.post(func() { onUpdate(was, is) })
+			oldObj, _ := old.(*T)
+			if newObj, ok := obj.(*T); ok {
+				s.inbox.post(func() { onUpdate(oldObj, newObj) })
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = lost.Obj
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
 			}
-			if was, ok := obj.(*T); ok {
-				s.inbox.post(func() { onDelete(was) })
+			if oldObj, ok := obj.(*T); ok {
+				s.inbox.post(func() { onDelete(oldObj) })
 			}
 		},
 	}
 }
 
-func (s *Scheduler) podUpdated(was, is *corev1.Pod) {
+func (s *Scheduler) podUpdated(old, pod *corev1.Pod) {
 	now := time.Now()
-	if was != nil && was.UID != is.UID {
-		s.podDeleted(was)
-		was = nil
+	if old != nil && old.UID != pod.UID {
+		s.podDeleted(old)
+		old = nil
 	}
 	switch {
-	case placement.IsTerminal(is):
-		if was == nil || !placement.IsTerminal(was) {
-			s.podDeleted(is)
+	case placement.IsTerminal(pod):
+		if old == nil || !placement.IsTerminal(old) {
+			s.podDeleted(pod)
 		}
-	case is.Spec.NodeName != "":
-		knownBound := s.cluster.NodeOf(is.UID) != ""
-		s.queue.remove(is.UID)
-		if knownBound && was != nil && was.Spec.NodeName != "" && equalForScheduling(was, is) {
+	case pod.Spec.NodeName != "":
+		knownBound := s.cluster.NodeOf(pod.UID) != ""
+		s.queue.remove(pod.UID)
+		if knownBound && old != nil && old.Spec.NodeName != "" && equalForScheduling(old, pod) {
 			return
 		}
-		s.cluster.AddPod(is)
+		s.cluster.AddPod(pod)
 		filters := []placement.Filter{placement.FilterPodTopologySpread, placement.FilterInterPodAffinity}
 		if knownBound {
 			filters = podFilters // it may have been resized, relabeled or marked for deletion
 		}
 		s.queue.requeueRejectedBy(now, filters...)
-	case cmp.Or(is.Spec.SchedulerName, DefaultName) != s.Name:
-	case is.DeletionTimestamp != nil:
-		s.podDeleted(is)
+	case cmp.Or(pod.Spec.SchedulerName, DefaultName) != s.Name:
+	case pod.DeletionTimestamp != nil:
+		s.podDeleted(pod)
 	default:
-		if qp, known := s.queue.entries[is.UID]; !known || qp.state != assumed {
-			s.updateNomination(was, is, now)
+		if qp, known := s.queue.entries[pod.UID]; !known || qp.state != assumed {
+			s.updateNomination(old, pod, now)
 		}
-		if s.queue.update(is, now) {
-			s.recordGated(is)
+		if s.queue.update(pod, now) {
+			s.recordGated(pod)
 		}
 	}
 }
@@ -84,15 +85,15 @@ func (s *Scheduler) podUpdated(was, is *corev1.Pod) {
 // updateNomination applies a change of the nominated node. Removing a nomination frees the reserved
 // resources for other pods. If the pod had and has none, a nomination by this scheduler may not be
 // written yet and is kept.
-func (s *Scheduler) updateNomination(was, is *corev1.Pod, now time.Time) {
-	had, has := "", is.Status.NominatedNodeName
-	if was != nil {
-		had = was.Status.NominatedNodeName
+func (s *Scheduler) updateNomination(old, pod *corev1.Pod, now time.Time) {
+	oldNode, newNode := "", pod.Status.NominatedNodeName
+	if old != nil {
+		oldNode = old.Status.NominatedNodeName
 	}
-	if had != "" || has != "" {
-		s.cluster.Nominate(is.UID, is, has)
+	if oldNode != "" || newNode != "" {
+		s.cluster.Nominate(pod.UID, pod, newNode)
 	}
-	if had != "" && had != has {
+	if oldNode != "" && oldNode != newNode {
 		s.queue.requeueRejectedBy(now, podFilters...)
 	}
 }
@@ -113,28 +114,28 @@ func (s *Scheduler) podDeleted(pod *corev1.Pod) {
 	}
 }
 
-func (s *Scheduler) nodeUpdated(was, is *corev1.Node) {
-	if was == nil {
-		s.cluster.SetNode(is)
+func (s *Scheduler) nodeUpdated(old, node *corev1.Node) {
+	if old == nil {
+		s.cluster.SetNode(node)
 		s.queue.requeueRejectedBy(time.Now())
 		return
 	}
 	var filters []placement.Filter
-	if !apiequality.Semantic.DeepEqual(was.Status.Allocatable, is.Status.Allocatable) {
+	if !apiequality.Semantic.DeepEqual(old.Status.Allocatable, node.Status.Allocatable) {
 		filters = append(filters, placement.FilterNodeResourcesFit)
 	}
-	if !sameLabels(was.Labels, is.Labels) {
+	if !sameLabels(old.Labels, node.Labels) {
 		filters = append(filters, placement.FilterNodeAffinity, placement.FilterVolumeBinding,
 			placement.FilterPodTopologySpread, placement.FilterInterPodAffinity)
 	}
-	if !apiequality.Semantic.DeepEqual(was.Spec.Taints, is.Spec.Taints) {
+	if !apiequality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
 		filters = append(filters, placement.FilterTaintToleration, placement.FilterPodTopologySpread)
 	}
-	if was.Spec.Unschedulable != is.Spec.Unschedulable {
+	if old.Spec.Unschedulable != node.Spec.Unschedulable {
 		filters = append(filters, placement.FilterNodeUnschedulable)
 	}
-	if len(filters) > 0 || len(was.Status.Images) != len(is.Status.Images) {
-		s.cluster.SetNode(is)
+	if len(filters) > 0 || len(old.Status.Images) != len(node.Status.Images) {
+		s.cluster.SetNode(node)
 	}
 	if len(filters) > 0 {
 		s.queue.requeueRejectedBy(time.Now(), filters...)
@@ -146,9 +147,9 @@ func (s *Scheduler) nodeDeleted(n *corev1.Node) {
 	s.queue.requeueRejectedBy(time.Now(), placement.FilterPodTopologySpread)
 }
 
-func (s *Scheduler) namespaceUpdated(was, is *corev1.Namespace) {
-	if was == nil || !sameLabels(was.Labels, is.Labels) {
-		s.cluster.SetNamespace(is.Name, is.Labels)
+func (s *Scheduler) namespaceUpdated(old, ns *corev1.Namespace) {
+	if old == nil || !sameLabels(old.Labels, ns.Labels) {
+		s.cluster.SetNamespace(ns.Name, ns.Labels)
 		s.queue.requeueRejectedBy(time.Now(), placement.FilterInterPodAffinity)
 	}
 }

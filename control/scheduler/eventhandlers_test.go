@@ -23,9 +23,9 @@ func TestNodeUpdateRequeuesByFilter(t *testing.T) {
 		placement.FilterNodePorts, placement.FilterNodeResourcesFit, placement.FilterPodTopologySpread,
 		placement.FilterInterPodAffinity,
 	}
-	for what, r := range map[string]struct {
-		change func(*corev1.Node)
-		wakes  []placement.Filter
+	for name, r := range map[string]struct {
+		change   func(*corev1.Node)
+		requeues []placement.Filter
 	}{
 		"label": {
 			func(n *corev1.Node) { n.Labels = map[string]string{"disk": "fast"} },
@@ -49,26 +49,26 @@ func TestNodeUpdateRequeuesByFilter(t *testing.T) {
 		"resource version": {func(n *corev1.Node) { n.ResourceVersion = "2" }, nil},
 	} {
 		s := &Scheduler{cluster: placement.NewCluster(), queue: newQueue()}
-		was := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
-		s.nodeUpdated(nil, was)
-		byRule := map[placement.Filter]types.UID{}
-		for _, rule := range all {
-			p := pod(string(rule), 0)
+		old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+		s.nodeUpdated(nil, old)
+		byFilter := map[placement.Filter]types.UID{}
+		for _, filter := range all {
+			p := pod(string(filter), 0)
 			s.queue.update(p, time.Now())
-			s.queue.addUnschedulable(s.queue.pop(time.Now()), []placement.Filter{rule}, time.Now())
-			byRule[rule] = p.UID
+			s.queue.addUnschedulable(s.queue.pop(time.Now()), []placement.Filter{filter}, time.Now())
+			byFilter[filter] = p.UID
 		}
-		is := was.DeepCopy()
-		r.change(is)
-		s.nodeUpdated(was, is)
-		var woken []placement.Filter
-		for _, rule := range slices.Sorted(maps.Keys(byRule)) {
-			if s.queue.entries[byRule[rule]].state != unschedulable {
-				woken = append(woken, rule)
+		node := old.DeepCopy()
+		r.change(node)
+		s.nodeUpdated(old, node)
+		var requeued []placement.Filter
+		for _, filter := range slices.Sorted(maps.Keys(byFilter)) {
+			if s.queue.entries[byFilter[filter]].state != unschedulable {
+				requeued = append(requeued, filter)
 			}
 		}
-		if slices.Sort(r.wakes); !slices.Equal(woken, r.wakes) {
-			t.Errorf("%s: requeued pods rejected by %v, want %v", what, woken, r.wakes)
+		if slices.Sort(r.requeues); !slices.Equal(requeued, r.requeues) {
+			t.Errorf("%s: requeued pods rejected by %v, want %v", name, requeued, r.requeues)
 		}
 	}
 }
@@ -79,32 +79,32 @@ func TestRemovedNominationFreesResources(t *testing.T) {
 	s := &Scheduler{Config: Config{Name: DefaultName}, cluster: placement.NewCluster(), queue: newQueue()}
 	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourcePods: resource.MustParse("9")}
 	s.nodeUpdated(nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: one}})
-	wanting := func(name, nominated string) *corev1.Pod {
+	requestingPod := func(name, nominated string) *corev1.Pod {
 		p := pod(name, 0)
 		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 			corev1.ResourceCPU: one[corev1.ResourceCPU]}}}}
 		p.Status.NominatedNodeName = nominated
 		return p
 	}
-	keeps := func(when string, want bool) {
+	checkReserved := func(when string, want bool) {
 		t.Helper()
-		if got := s.cluster.Schedule(wanting("other", "")).Node == ""; got != want {
+		if got := s.cluster.Schedule(requestingPod("other", "")).Node == ""; got != want {
 			t.Errorf("%s: resources are reserved: %v", when, got)
 		}
 	}
-	s.podUpdated(nil, wanting("p", ""))
-	s.cluster.Nominate("p", wanting("p", ""), "n")
-	s.podUpdated(wanting("p", ""), wanting("p", ""))
-	keeps("after an update without the nomination", true)
-	s.podUpdated(wanting("p", ""), wanting("p", "n"))
-	keeps("nominated", true)
+	s.podUpdated(nil, requestingPod("p", ""))
+	s.cluster.Nominate("p", requestingPod("p", ""), "n")
+	s.podUpdated(requestingPod("p", ""), requestingPod("p", ""))
+	checkReserved("after an update without the nomination", true)
+	s.podUpdated(requestingPod("p", ""), requestingPod("p", "n"))
+	checkReserved("nominated", true)
 
-	s.queue.update(wanting("waits", ""), time.Now())
+	s.queue.update(requestingPod("waits", ""), time.Now())
 	for e := s.queue.pop(time.Now()); e != nil; e = s.queue.pop(time.Now()) {
 		s.queue.addUnschedulable(e, []placement.Filter{placement.FilterNodeResourcesFit}, time.Now())
 	}
-	s.podUpdated(wanting("p", "n"), wanting("p", ""))
-	keeps("after removal of the nomination", false)
+	s.podUpdated(requestingPod("p", "n"), requestingPod("p", ""))
+	checkReserved("after removal of the nomination", false)
 	if s.queue.entries["waits"].state == unschedulable {
 		t.Error("an unschedulable pod was not requeued")
 	}

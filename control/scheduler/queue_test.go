@@ -30,8 +30,8 @@ func TestQueuePopsByPriorityThenAge(t *testing.T) {
 	q.update(pod("old", 1), start)
 	q.update(pod("young", 1), start.Add(time.Second))
 	q.update(pod("important", 2), start.Add(2*time.Second))
-	q.update(pod("gone", 9), start)
-	q.remove("gone")
+	q.update(pod("removed", 9), start)
+	q.remove("removed")
 	q.remove("unknown")
 	for _, want := range []string{"important", "old", "young", ""} {
 		if got := name(q.pop(start)); got != want {
@@ -81,9 +81,9 @@ func TestUnschedulablePodIsRetriedAfterMaximum(t *testing.T) {
 
 func TestSchedulingGatesBlockPod(t *testing.T) {
 	q := newQueue()
-	held := pod("a", 0)
-	held.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
-	if !q.update(held, start) || q.update(held.DeepCopy(), start) {
+	gatedPod := pod("a", 0)
+	gatedPod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+	if !q.update(gatedPod, start) || q.update(gatedPod.DeepCopy(), start) {
 		t.Fatal("a gated pod was not reported exactly once")
 	}
 	q.requeueRejectedBy(start)

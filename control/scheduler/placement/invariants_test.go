@@ -42,9 +42,9 @@ func TestScheduleInvariants(t *testing.T) {
 					c.AddPod(in[len(in)-1])
 				}
 				if len(in) > 0 && r.IntN(5) == 0 {
-					gone := r.IntN(len(in))
-					c.RemovePod(in[gone].UID)
-					in = slices.Delete(in, gone, gone+1)
+					removed := r.IntN(len(in))
+					c.RemovePod(in[removed].UID)
+					in = slices.Delete(in, removed, removed+1)
 				}
 				checkNotOvercommitted(t, c, in)
 			}

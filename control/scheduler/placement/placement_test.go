@@ -86,12 +86,12 @@ const (
 )
 
 func TestSchedule(t *testing.T) {
-	apart := func(key, rest string) string {
+	antiAffinity := func(key, rest string) string {
 		return "{metadata: {labels: {app: web}}, spec: {affinity: {podAntiAffinity: " +
 			"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: " + key +
 			", labelSelector: {matchLabels: {app: web}}" + rest + "}]}}}}"
 	}
-	near := func(rest string) string {
+	selfAffinity := func(rest string) string {
 		return "{metadata: {labels: {app: web}}, spec: {affinity: {podAffinity: " +
 			"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, labelSelector: {matchLabels: {app: web}}" +
 			rest + "}]}}}}"
@@ -101,114 +101,118 @@ func TestSchedule(t *testing.T) {
 		return "{metadata: {labels: {app: web, v: '2'}}, spec: {topologySpreadConstraints: [{topologyKey: zone, maxSkew: " +
 			"1, labelSelector: {matchLabels: {app: web}}, " + rest + "}]}}"
 	}
-	hard := "whenUnsatisfiable: DoNotSchedule"
+	required := "whenUnsatisfiable: DoNotSchedule"
 	for _, row := range []struct {
-		sentence string
+		name     string
 		nodes    []string
-		here     map[string]string // existing pods: "name@node" to manifest
+		existing map[string]string // existing pods: "name@node" to manifest
 		pod      string
 		want     string // node, or the message
 	}{
-		{sentence: "no nodes", pod: nodeAny, want: "no nodes available to schedule pods"},
-		{sentence: "a single node", nodes: []string{nodeAny}, pod: nodeAny, want: "n1"},
-		{sentence: "the least allocated node", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": cpu1},
+		{name: "no nodes", pod: nodeAny, want: "no nodes available to schedule pods"},
+		{name: "a single node", nodes: []string{nodeAny}, pod: nodeAny, want: "n1"},
+		{name: "the least allocated node", nodes: []string{nodeAny, nodeAny}, existing: map[string]string{"a@n1": cpu1},
 			pod: cpu1, want: "n2"},
-		{sentence: "all reasons are counted", nodes: []string{nodeAny, tainted, tainted}, here: map[string]string{
+		{name: "all reasons are counted", nodes: []string{nodeAny, tainted, tainted}, existing: map[string]string{
 			"a@n1": cpu1}, pod: cpu2,
 			want: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {gpu: yes}."},
-		{sentence: "a cordoned node", nodes: []string{cordoned}, pod: nodeAny,
+		{name: "a cordoned node", nodes: []string{cordoned}, pod: nodeAny,
 			want: "0/1 nodes are available: 1 node(s) were unschedulable."},
-		{sentence: "a pod that tolerates the cordon", nodes: []string{cordoned}, want: "n1",
+		{name: "a pod that tolerates the cordon", nodes: []string{cordoned}, want: "n1",
 			pod: "spec: {tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]}"},
-		{sentence: "a node selector", nodes: []string{nodeAny, nodeAny, nodeAny}, pod: "spec: {nodeSelector: {zone: b}}",
+		{name: "a node selector", nodes: []string{nodeAny, nodeAny, nodeAny}, pod: "spec: {nodeSelector: {zone: b}}",
 			want: "n3"},
-		{sentence: "a node selector without match", nodes: []string{nodeAny}, pod: "spec: {nodeSelector: {zone: z}}",
+		{name: "a node selector without match", nodes: []string{nodeAny}, pod: "spec: {nodeSelector: {zone: z}}",
 			want: "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
-		{sentence: "a free host port", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": port80},
+		{name: "a free host port", nodes: []string{nodeAny, nodeAny}, existing: map[string]string{"a@n1": port80},
 			pod: port80, want: "n2"},
-		{sentence: "a host port in use on all nodes", nodes: []string{nodeAny}, here: map[string]string{"a@n1": port80},
+		{name: "a host port in use on all nodes", nodes: []string{nodeAny}, existing: map[string]string{"a@n1": port80},
 			pod:  port80,
 			want: "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."},
-		{sentence: "insufficient resources of all kinds", nodes: []string{"status: {allocatable: {pods: '1', cpu: '1', " +
-			"memory: 1Ki}}"}, here: map[string]string{"a@n1": nodeAny},
+		{name: "insufficient resources of all kinds", nodes: []string{"status: {allocatable: {pods: '1', cpu: '1', " +
+			"memory: 1Ki}}"}, existing: map[string]string{"a@n1": nodeAny},
 			pod: "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 2, memory: 1Gi, example.com/gpu: 1}, " +
 				"limits: {example.com/gpu: 1}}}]}",
 			want: "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Insufficient memory, 1 Too " +
 				"many pods."},
-		{sentence: "a PreferNoSchedule taint", nodes: []string{"spec: {taints: [{key: k, effect: PreferNoSchedule}]}",
-			nodeAny}, here: map[string]string{"a@n2": cpu1}, pod: nodeAny, want: "n2"},
-		{sentence: "a preferred node", nodes: []string{nodeAny, nodeAny, nodeAny}, want: "n3",
+		{name: "a PreferNoSchedule taint", nodes: []string{"spec: {taints: [{key: k, effect: PreferNoSchedule}]}",
+			nodeAny}, existing: map[string]string{"a@n2": cpu1}, pod: nodeAny, want: "n2"},
+		{name: "a preferred node", nodes: []string{nodeAny, nodeAny, nodeAny}, want: "n3",
 			pod: "spec: {affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, preference: " +
 				"{matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}}}"},
-		{sentence: "the node that has the image", nodes: []string{nodeAny,
+		{name: "the node that has the image", nodes: []string{nodeAny,
 			"status: {allocatable: {pods: '9', cpu: '2', memory: 2Gi}, images: [{names: ['big:latest'], sizeBytes: " +
 				"2000000000}]}"},
 			pod: "spec: {containers: [{name: a, image: big}]}", want: "n2"},
 
-		{sentence: "anti-affinity by node", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": web},
-			pod: apart("kubernetes.io/hostname", ""), want: "n2"},
-		{sentence: "anti-affinity by zone without a free zone", nodes: []string{nodeAny, nodeAny}, here: map[string]string{
-			"a@n1": web}, pod: apart("zone", ""),
+		{name: "anti-affinity by node", nodes: []string{nodeAny, nodeAny}, existing: map[string]string{"a@n1": web},
+			pod: antiAffinity("kubernetes.io/hostname", ""), want: "n2"},
+		{name: "anti-affinity by zone without a free zone", nodes: []string{nodeAny, nodeAny}, existing: map[string]string{
+			"a@n1": web}, pod: antiAffinity("zone", ""),
 			want: "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."},
-		{sentence: "anti-affinity of an existing pod", nodes: []string{nodeAny}, here: map[string]string{"a@n1": apart("zone",
-			"")}, pod: web,
+		{name: "anti-affinity of an existing pod", nodes: []string{nodeAny}, existing: map[string]string{
+			"a@n1": antiAffinity("zone",
+				"")}, pod: web,
 			want: "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules."},
-		{sentence: "anti-affinity ignores pods in other namespaces", nodes: []string{nodeAny}, here: map[string]string{
-			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ""), want: "n1"},
-		{sentence: "anti-affinity with a namespace selector", nodes: []string{nodeAny}, here: map[string]string{
-			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone",
+		{name: "anti-affinity ignores pods in other namespaces", nodes: []string{nodeAny}, existing: map[string]string{
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: antiAffinity("zone", ""), want: "n1"},
+		{name: "anti-affinity with a namespace selector", nodes: []string{nodeAny}, existing: map[string]string{
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: antiAffinity("zone",
 			", namespaceSelector: {matchLabels: {team: blue}}"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
-		{sentence: "anti-affinity with a namespace name", nodes: []string{nodeAny}, here: map[string]string{
-			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ", namespaces: [other]"),
+		{name: "anti-affinity with a namespace name", nodes: []string{nodeAny}, existing: map[string]string{
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: antiAffinity("zone", ", namespaces: [other]"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
-		{sentence: "an empty namespace selector selects all namespaces", nodes: []string{nodeAny}, here: map[string]string{
-			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ", namespaceSelector: {}"),
+		{name: "an empty namespace selector selects all namespaces", nodes: []string{nodeAny}, existing: map[string]string{
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: antiAffinity("zone", ", namespaceSelector: {}"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
-		{sentence: "anti-affinity with matchLabelKeys", nodes: []string{nodeAny}, here: map[string]string{
+		{name: "anti-affinity with matchLabelKeys", nodes: []string{nodeAny}, existing: map[string]string{
 			"a@n1": "metadata: {labels: {app: web, v: '1'}}"},
-			pod: strings.Replace(apart("zone", ", matchLabelKeys: [v]"), "app: web}", "app: web, v: '2'}", 1), want: "n1"},
-		{sentence: "affinity to an existing pod", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{
-			"a@n3": web, "b@n3": cpu1}, pod: near(""), want: "n3"},
-		{sentence: "self-affinity of the first pod", nodes: []string{nodeAny}, pod: near(""), want: "n1"},
-		{sentence: "affinity without a matching pod", nodes: []string{nodeAny},
+			pod:  strings.Replace(antiAffinity("zone", ", matchLabelKeys: [v]"), "app: web}", "app: web, v: '2'}", 1),
+			want: "n1"},
+		{name: "affinity to an existing pod", nodes: []string{nodeAny, nodeAny, nodeAny}, existing: map[string]string{
+			"a@n3": web, "b@n3": cpu1}, pod: selfAffinity(""), want: "n3"},
+		{name: "self-affinity of the first pod", nodes: []string{nodeAny}, pod: selfAffinity(""), want: "n1"},
+		{name: "affinity without a matching pod", nodes: []string{nodeAny},
 			want: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules.",
 			pod: "spec: {affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, " +
 				"labelSelector: {matchLabels: {app: db}}}]}}}"},
-		{sentence: "preferred affinity", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{
+		{name: "preferred affinity", nodes: []string{nodeAny, nodeAny, nodeAny}, existing: map[string]string{
 			"a@n3": "metadata: {labels: {app: db}}"}, want: "n3",
 			pod: "spec: {affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, " +
 				"podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {app: db}}}}]}}}"},
 
-		{sentence: "spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{"a@n1": web},
-			pod: spreadBy(hard), want: "n3"},
-		{sentence: "spreading with a node without the label", nodes: []string{"metadata: {labels: {zone: a}}"},
-			pod:  strings.Replace(spreadBy(hard), "zone", "rack", 1),
+		{name: "spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, existing: map[string]string{"a@n1": web},
+			pod: spreadBy(required), want: "n3"},
+		{name: "spreading with a node without the label", nodes: []string{"metadata: {labels: {zone: a}}"},
+			pod:  strings.Replace(spreadBy(required), "zone", "rack", 1),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label)."},
-		{sentence: "spreading with a full zone", nodes: []string{nodeAny, nodeAny, "status: {allocatable: {pods: '0'}}"},
-			here: map[string]string{"a@n1": web}, pod: spreadBy(hard),
+		{name: "spreading with a full zone", nodes: []string{nodeAny, nodeAny, "status: {allocatable: {pods: '0'}}"},
+			existing: map[string]string{"a@n1": web}, pod: spreadBy(required),
 			want: "0/3 nodes are available: 1 Too many pods, 2 node(s) didn't match pod topology spread constraints."},
-		{sentence: "minDomains is not met", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": web},
-			pod:  spreadBy(hard + ", minDomains: 2"),
+		{name: "minDomains is not met", nodes: []string{nodeAny, nodeAny}, existing: map[string]string{"a@n1": web},
+			pod:  spreadBy(required + ", minDomains: 2"),
 			want: "0/2 nodes are available: 2 node(s) didn't match pod topology spread constraints."},
-		{sentence: "spreading counts tainted zones by default", nodes: []string{nodeAny, nodeAny, tainted},
-			here: map[string]string{"a@n1": web}, pod: spreadBy(hard),
+		{name: "spreading counts tainted zones by default", nodes: []string{nodeAny, nodeAny, tainted},
+			existing: map[string]string{"a@n1": web}, pod: spreadBy(required),
 			want: "0/3 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 2 node(s) didn't match pod topology " +
 				"spread constraints."},
-		{sentence: "spreading ignores tainted zones with nodeTaintsPolicy Honor", nodes: []string{tinyNode(), nodeAny,
-			tainted}, here: map[string]string{"a@n1": web}, pod: spreadBy(hard + ", nodeTaintsPolicy: Honor"), want: "n2"},
-		{sentence: "spreading with matchLabelKeys", nodes: []string{tinyNode(), nodeAny, tainted}, here: map[string]string{
-			"a@n1": "metadata: {labels: {app: web, v: '1'}}"}, pod: spreadBy(hard + ", matchLabelKeys: [v]"), want: "n2"},
-		{sentence: "preferred spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{
+		{name: "spreading ignores tainted zones with nodeTaintsPolicy Honor", nodes: []string{tinyNode(), nodeAny,
+			tainted}, existing: map[string]string{"a@n1": web},
+			pod: spreadBy(required + ", nodeTaintsPolicy: Honor"), want: "n2"},
+		{name: "spreading with matchLabelKeys", nodes: []string{tinyNode(), nodeAny, tainted}, existing: map[string]string{
+			"a@n1": "metadata: {labels: {app: web, v: '1'}}"}, pod: spreadBy(required + ", matchLabelKeys: [v]"), want: "n2"},
+		{name: "preferred spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, existing: map[string]string{
 			"a@n1": web, "b@n2": web}, pod: spreadBy("whenUnsatisfiable: ScheduleAnyway"), want: "n3"},
-		{sentence: "default spreading of siblings", nodes: []string{nodeAny, nodeAny}, want: "n2",
-			here: map[string]string{"a@n1": "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, " +
-				"uid: r, controller: true}]}"},
+		{name: "default spreading of siblings", nodes: []string{nodeAny, nodeAny}, want: "n2",
+			existing: map[string]string{
+				"a@n1": "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, " +
+					"uid: r, controller: true}]}"},
 			pod: "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: r, controller: true}]}"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			c := newTestCluster(t, row.nodes...)
-			for key, text := range row.here {
+			for key, text := range row.existing {
 				name, node, _ := strings.Cut(key, "@")
 				c.AddPod(onNode(podOf(t, name, text), node))
 			}
@@ -236,58 +240,58 @@ func withPriority(t testing.TB, name string, priority int32, text, node string) 
 func TestPreempt(t *testing.T) {
 	never := corev1.PreemptNever
 	for _, row := range []struct {
-		sentence string
+		name     string
 		nodes    []string
-		here     func(t testing.TB) []*corev1.Pod
+		existing func(t testing.TB) []*corev1.Pod
 		pod      func(*corev1.Pod)
 		text     string
 		budgets  []DisruptionBudget
 		want     string // "node: victims", or the message
 	}{
-		{sentence: "a pod of lower priority is preempted", nodes: []string{nodeAny}, text: cpu2, want: "n1: low",
-			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} }},
-		{sentence: "a pod of equal priority is not preempted", nodes: []string{nodeAny}, text: cpu2,
-			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")} },
-			want: "0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		{sentence: "no preemption for a pod that never fits", nodes: []string{nodeAny, tainted}, text: cpu9,
-			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} },
-			want: "0/2 nodes are available: 2 Preemption is not helpful for scheduling."},
-		{sentence: "all reasons are counted", nodes: []string{nodeAny, tainted}, text: cpu2,
-			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")} },
+		{name: "a pod of lower priority is preempted", nodes: []string{nodeAny}, text: cpu2, want: "n1: low",
+			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} }},
+		{name: "a pod of equal priority is not preempted", nodes: []string{nodeAny}, text: cpu2,
+			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")} },
+			want:     "0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		{name: "no preemption for a pod that never fits", nodes: []string{nodeAny, tainted}, text: cpu9,
+			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} },
+			want:     "0/2 nodes are available: 2 Preemption is not helpful for scheduling."},
+		{name: "all reasons are counted", nodes: []string{nodeAny, tainted}, text: cpu2,
+			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")} },
 			want: "0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for " +
 				"scheduling."},
-		{sentence: "preemptionPolicy Never", nodes: []string{nodeAny}, text: cpu2, pod: func(p *corev1.Pod) {
+		{name: "preemptionPolicy Never", nodes: []string{nodeAny}, text: cpu2, pod: func(p *corev1.Pod) {
 			p.Spec.PreemptionPolicy = &never
 		},
-			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} },
-			want: "not eligible due to preemptionPolicy=Never."},
-		{sentence: "unnecessary victims are spared by priority", nodes: []string{nodeAny}, text: cpu1, want: "n1: b",
-			here: func(t testing.TB) []*corev1.Pod {
+			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} },
+			want:     "not eligible due to preemptionPolicy=Never."},
+		{name: "unnecessary victims are spared by priority", nodes: []string{nodeAny}, text: cpu1, want: "n1: b",
+			existing: func(t testing.TB) []*corev1.Pod {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4, cpu1, "n1")}
 			}},
-		{sentence: "the node with the lowest victim priority is selected", nodes: []string{nodeAny, nodeAny}, text: cpu2,
+		{name: "the node with the lowest victim priority is selected", nodes: []string{nodeAny, nodeAny}, text: cpu2,
 			want: "n2: b",
-			here: func(t testing.TB) []*corev1.Pod {
+			existing: func(t testing.TB) []*corev1.Pod {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4, cpu1, "n2")}
 			}},
-		{sentence: "a disruption budget changes the selection", nodes: []string{nodeAny, nodeAny}, text: cpu2, want: "n1: a",
+		{name: "a disruption budget changes the selection", nodes: []string{nodeAny, nodeAny}, text: cpu2, want: "n1: a",
 			budgets: []DisruptionBudget{{Namespace: "default", Selector: labels.SelectorFromSet(labels.Set{"app": "db"})}},
-			here: func(t testing.TB) []*corev1.Pod {
+			existing: func(t testing.TB) []*corev1.Pod {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4,
 					"{metadata: {labels: {app: db}}, "+cpu1+"}", "n2")}
 			}},
-		{sentence: "no preemption while earlier victims terminate", nodes: []string{nodeAny}, text: cpu2,
+		{name: "no preemption while earlier victims terminate", nodes: []string{nodeAny}, text: cpu2,
 			pod:  func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" },
 			want: "not eligible due to a terminating pod on the nominated node.",
-			here: func(t testing.TB) []*corev1.Pod {
+			existing: func(t testing.TB) []*corev1.Pod {
 				p := withPriority(t, "low", 0, cpu1, "n1")
 				p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 				return []*corev1.Pod{p}
 			}},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			c := newTestCluster(t, row.nodes...)
-			for _, p := range row.here(t) {
+			for _, p := range row.existing(t) {
 				c.AddPod(p)
 			}
 			pod := withPriority(t, "new", 10, row.text, "")
@@ -348,11 +352,11 @@ func TestPendingResizeCountsAsUsed(t *testing.T) {
 		}
 		return pod
 	}
-	newcomer := withPriority(t, "newcomer", 10, cpu1, "")
+	preemptor := withPriority(t, "newcomer", 10, cpu1, "")
 	for _, row := range []struct {
-		sentence string
-		placed   *corev1.Pod
-		fits     bool
+		name   string
+		placed *corev1.Pod
+		fits   bool
 	}{
 		{"an infeasible resize is not counted", sized("p", "100", "500m", corev1.PodReasonInfeasible), true},
 		{"a deferred resize is counted", sized("p", "1500m", "500m", corev1.PodReasonDeferred), false},
@@ -361,16 +365,16 @@ func TestPendingResizeCountsAsUsed(t *testing.T) {
 	} {
 		c := newTestCluster(t, nodeAny)
 		c.AddPod(row.placed)
-		choice := c.Schedule(newcomer)
+		choice := c.Schedule(preemptor)
 		if got := choice.Node == "n1"; got != row.fits {
-			t.Errorf("%s: %q %s", row.sentence, choice.Node, choice.Message())
+			t.Errorf("%s: %q %s", row.name, choice.Node, choice.Message())
 		}
-		if p := c.Preempt(newcomer, choice, nil); !row.fits && len(p.Victims) != 1 {
-			t.Errorf("%s: got no preemption: %s", row.sentence, p.Message)
+		if p := c.Preempt(preemptor, choice, nil); !row.fits && len(p.Victims) != 1 {
+			t.Errorf("%s: got no preemption: %s", row.name, p.Message)
 		}
 		c.RemovePod(row.placed.UID)
 		if used := c.nodes["n1"].used; used.Pods != 0 || len(used.Requests) != 0 {
-			t.Errorf("%s: pod removed, got usage %+v", row.sentence, used)
+			t.Errorf("%s: pod removed, got usage %+v", row.name, used)
 		}
 	}
 }

@@ -133,9 +133,9 @@ func (a *attempt) selectVictims(node *nodeInfo, budgets []DisruptionBudget) (*ca
 // splitByBudget separates the pods whose eviction violates a disruption budget. The allowed
 // disruptions go to the most important pods first.
 func splitByBudget(pods []*podInfo, budgets []DisruptionBudget) (violating, nonViolating []*podInfo) {
-	left := make([]int, len(budgets))
+	remaining := make([]int, len(budgets))
 	for i, b := range budgets {
-		left[i] = b.DisruptionsAllowed
+		remaining[i] = b.DisruptionsAllowed
 	}
 	for _, p := range pods {
 		violates := false
@@ -143,8 +143,8 @@ func splitByBudget(pods []*podInfo, budgets []DisruptionBudget) (violating, nonV
 			if b.Namespace != p.pod.Namespace || b.DisruptedPods[p.pod.Name] || !b.Selector.Matches(labels.Set(p.pod.Labels)) {
 				continue
 			}
-			left[i]--
-			violates = violates || left[i] < 0
+			remaining[i]--
+			violates = violates || remaining[i] < 0
 		}
 		if violates {
 			violating = append(violating, p)
