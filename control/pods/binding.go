@@ -71,8 +71,8 @@ func validateBinding(binding *corev1.Binding) field.ErrorList {
 	if binding.Target.Name == "" {
 		errs = append(errs, field.Required(at.Child("name"), ""))
 	} else {
-		for _, complaint := range validation.NameIsDNSSubdomain(binding.Target.Name, false) {
-			errs = append(errs, field.Invalid(at.Child("name"), binding.Target.Name, complaint))
+		for _, message := range validation.NameIsDNSSubdomain(binding.Target.Name, false) {
+			errs = append(errs, field.Invalid(at.Child("name"), binding.Target.Name, message))
 		}
 	}
 	return errs
@@ -94,18 +94,18 @@ func (b *Binding) assign(ctx context.Context, binding *corev1.Binding, dryRun bo
 			preconditions.ResourceVersion = &binding.ResourceVersion
 		}
 	}
-	var refused error
+	var bindErr error
 	err = b.pods.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			pod := registry.MustCast[*corev1.Pod](obj)
-			refused = bind(pod, binding)
-			return pod, refused
+			bindErr = bind(pod, binding)
+			return pod, bindErr
 		}), dryRun, nil)
 	switch {
 	case err == nil:
 		return nil
-	case refused != nil:
-		return apierrors.NewConflict(bindings, binding.Name, refused)
+	case bindErr != nil:
+		return apierrors.NewConflict(bindings, binding.Name, bindErr)
 	}
 	return storeerr.InterpretUpdateError(err, bindings, binding.Name)
 }
@@ -143,12 +143,12 @@ func merged(to, more map[string]string) map[string]string {
 // the status does not change.
 func setCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	for i := range s.Conditions {
-		if was := &s.Conditions[i]; was.Type == c.Type {
-			if was.Status == c.Status {
-				c.LastTransitionTime = was.LastTransitionTime
+		if existing := &s.Conditions[i]; existing.Type == c.Type {
+			if existing.Status == c.Status {
+				c.LastTransitionTime = existing.LastTransitionTime
 			}
-			c.LastProbeTime = was.LastProbeTime
-			*was = c
+			c.LastProbeTime = existing.LastProbeTime
+			*existing = c
 			return
 		}
 	}

@@ -132,9 +132,9 @@ func (e *Eviction) evict(ctx context.Context, pod *corev1.Pod, deletion *metav1.
 		if err := checkAndDecrement(budget, pod.Name, dry); err != nil || dry {
 			return err
 		}
-		taken := e.options.UpdateBudgetStatus(ctx, budget)
-		if !apierrors.IsConflict(taken) {
-			return taken
+		updateErr := e.options.UpdateBudgetStatus(ctx, budget)
+		if !apierrors.IsConflict(updateErr) {
+			return updateErr
 		}
 		if budget, err = e.budgetOf(ctx, pod); err != nil {
 			return err
@@ -142,7 +142,7 @@ func (e *Eviction) evict(ctx context.Context, pod *corev1.Pod, deletion *metav1.
 		if budget == nil {
 			return nil // the budget was deleted in the meantime
 		}
-		return taken
+		return updateErr
 	})
 	if apierrors.IsConflict(err) {
 		return apierrors.NewTooManyRequests(
@@ -221,34 +221,34 @@ func (e *Eviction) budgetOf(ctx context.Context, pod *corev1.Pod) (*policyv1.Pod
 // checkAndDecrement decrements the allowed disruptions of a budget, or returns an error if there
 // are none.
 func checkAndDecrement(b *policyv1.PodDisruptionBudget, pod string, dry bool) error {
-	refuse := func(after int, why string) error {
+	tooManyRequests := func(after int, message string) error {
 		err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", after)
 		err.ErrStatus.Details.Causes = append(
 			err.ErrStatus.Details.Causes,
-			metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: why},
+			metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: message},
 		)
 		return err
 	}
-	forbid := func(why string) error {
+	forbidden := func(message string) error {
 		return apierrors.NewForbidden(
 			schema.GroupResource{Group: policyv1.GroupName, Resource: "poddisruptionbudgets"},
 			b.Name,
-			fmt.Errorf("%s", why),
+			fmt.Errorf("%s", message),
 		)
 	}
 	s := &b.Status
 	switch {
 	case s.ObservedGeneration < b.Generation:
-		return refuse(
+		return tooManyRequests(
 			retryAfterSeconds,
 			fmt.Sprintf("The disruption budget %s is still being processed by the server.", b.Name),
 		)
 	case s.DisruptionsAllowed < 0:
-		return forbid("pdb disruptions allowed is negative")
+		return forbidden("pdb disruptions allowed is negative")
 	case len(s.DisruptedPods) > maxDisruptedPods:
-		return forbid("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
+		return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
 	case s.DisruptionsAllowed == 0:
-		return refuse(
+		return tooManyRequests(
 			0,
 			fmt.Sprintf(
 				"The disruption budget %s needs %d healthy pods and has %d currently",
@@ -283,11 +283,11 @@ func setBudgetCondition(b *policyv1.PodDisruptionBudget) {
 		LastTransitionTime: metav1.Now(),
 	}
 	for i := range b.Status.Conditions {
-		if was := &b.Status.Conditions[i]; was.Type == c.Type {
-			if was.Status == c.Status {
-				c.LastTransitionTime = was.LastTransitionTime
+		if existing := &b.Status.Conditions[i]; existing.Type == c.Type {
+			if existing.Status == c.Status {
+				c.LastTransitionTime = existing.LastTransitionTime
 			}
-			*was = c
+			*existing = c
 			return
 		}
 	}
@@ -295,8 +295,10 @@ func setBudgetCondition(b *policyv1.PodDisruptionBudget) {
 }
 
 // deletePod adds the condition DisruptionTarget and deletes the pod.
-func (e *Eviction) deletePod(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions, say bool) error {
-	if say && !dryrun.IsDryRun(deletion.DryRun) {
+func (e *Eviction) deletePod(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions,
+	addCondition bool,
+) error {
+	if addCondition && !dryrun.IsDryRun(deletion.DryRun) {
 		if err := e.addDisruptionCondition(ctx, pod, deletion); err != nil {
 			return err
 		}
@@ -314,8 +316,8 @@ func (e *Eviction) addDisruptionCondition(ctx context.Context, pod *corev1.Pod, 
 	if p := deletion.Preconditions; p != nil {
 		preconditions.ResourceVersion = p.ResourceVersion
 	}
-	said := &corev1.Pod{}
-	err = e.pods.Storage.GuaranteedUpdate(ctx, key, said, false, preconditions,
+	updated := &corev1.Pod{}
+	err = e.pods.Storage.GuaranteedUpdate(ctx, key, updated, false, preconditions,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			now := registry.MustCast[*corev1.Pod](obj)
 			setCondition(&now.Status, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
@@ -328,7 +330,7 @@ func (e *Eviction) addDisruptionCondition(ctx context.Context, pod *corev1.Pod, 
 	}
 	if preconditions.ResourceVersion != nil {
 		// The condition changed the resource version: the deletion must refer to the new one.
-		deletion.Preconditions.ResourceVersion = &said.ResourceVersion
+		deletion.Preconditions.ResourceVersion = &updated.ResourceVersion
 	}
 	return nil
 }

@@ -30,10 +30,10 @@ type fakeStorage struct {
 
 func (o *fakeStorage) Versioner() storage.Versioner { return storage.APIObjectVersioner{} }
 
-func (o *fakeStorage) change(how func(*corev1.Pod)) {
+func (o *fakeStorage) change(modify func(*corev1.Pod)) {
 	o.version++
 	o.pod = o.pod.DeepCopy()
-	how(o.pod)
+	modify(o.pod)
 	o.pod.ResourceVersion = fmt.Sprint(o.version)
 }
 
@@ -111,21 +111,21 @@ func TestEvictionRechecksChangedPod(t *testing.T) {
 		p.Status.Phase = corev1.PodRunning
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}
-	gone := func(err error) bool { return err == nil }
-	for sentence, row := range map[string]struct {
-		phase     corev1.PodPhase
-		meanwhile func(*corev1.Pod)
-		named     *metav1.Preconditions
-		want      func(error) bool
+	evicted := func(err error) bool { return err == nil }
+	for name, row := range map[string]struct {
+		phase           corev1.PodPhase
+		concurrentWrite func(*corev1.Pod)
+		preconditions   *metav1.Preconditions
+		want            func(error) bool
 	}{
-		"pending pod, no change":      {corev1.PodPending, nil, nil, gone},
+		"pending pod, no change":      {corev1.PodPending, nil, nil, evicted},
 		"pending pod becomes ready":   {corev1.PodPending, becomesReady, nil, apierrors.IsTooManyRequests},
-		"unhealthy pod, no change":    {corev1.PodRunning, nil, nil, gone},
+		"unhealthy pod, no change":    {corev1.PodRunning, nil, nil, evicted},
 		"unhealthy pod becomes ready": {corev1.PodRunning, becomesReady, nil, apierrors.IsTooManyRequests},
 		"unhealthy pod, unrelated change": {corev1.PodRunning,
-			func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
+			func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, evicted},
 		"terminated pod, unrelated change": {corev1.PodSucceeded,
-			func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
+			func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, evicted},
 		"pending pod changed, resource version given": {corev1.PodPending, func(*corev1.Pod) {},
 			&metav1.Preconditions{ResourceVersion: new("1")}, apierrors.IsConflict},
 		"other UID given": {corev1.PodPending, nil,
@@ -138,17 +138,17 @@ func TestEvictionRechecksChangedPod(t *testing.T) {
 				Status:     corev1.PodStatus{Phase: row.phase},
 			},
 		}
-		if row.meanwhile != nil {
-			o.concurrentWrite = func() { o.change(row.meanwhile) }
+		if row.concurrentWrite != nil {
+			o.concurrentWrite = func() { o.change(row.concurrentWrite) }
 		}
 		e := newEviction(o, budget)
 		request := &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Name: "p"},
-			DeleteOptions: &metav1.DeleteOptions{Preconditions: row.named},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: row.preconditions},
 		}
 		_, err := e.Create(genericapirequest.WithNamespace(t.Context(), "default"), "p", request, nil, nil)
 		if !row.want(err) || (err == nil) != (o.pod == nil) {
-			t.Errorf("%s: %v; pod exists: %v", sentence, err, o.pod != nil)
+			t.Errorf("%s: %v; pod exists: %v", name, err, o.pod != nil)
 		}
 	}
 }

@@ -108,18 +108,18 @@ func container(pod *corev1.Pod, name string) (string, error) {
 	case 1:
 		return main[0], nil
 	}
-	why := fmt.Sprintf(
+	message := fmt.Sprintf(
 		"a container name must be specified for pod %s, choose one of: [%s]",
 		pod.Name,
 		strings.Join(main, " "),
 	)
 	if len(initial) > 0 {
-		why += fmt.Sprintf(" or one of the init containers: [%s]", strings.Join(initial, " "))
+		message += fmt.Sprintf(" or one of the init containers: [%s]", strings.Join(initial, " "))
 	}
 	if len(ephemeral) > 0 {
-		why += fmt.Sprintf(" or one of the ephemeral containers: [%s]", strings.Join(ephemeral, " "))
+		message += fmt.Sprintf(" or one of the ephemeral containers: [%s]", strings.Join(ephemeral, " "))
 	}
-	return "", apierrors.NewBadRequest(why)
+	return "", apierrors.NewBadRequest(message)
 }
 
 // NewKubeletTransport returns a transport to kubelets. It calls client for the client certificate

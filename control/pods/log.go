@@ -150,9 +150,9 @@ func validateLogOptions(o *corev1.PodLogOptions) field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *n, "must be greater than 0"))
 	}
 	if s := o.Stream; s != nil {
-		words := []string{corev1.LogStreamAll, corev1.LogStreamStdout, corev1.LogStreamStderr}
-		if *s != words[0] && *s != words[1] && *s != words[2] {
-			errs = append(errs, field.NotSupported(field.NewPath("stream"), *s, words))
+		streams := []string{corev1.LogStreamAll, corev1.LogStreamStdout, corev1.LogStreamStderr}
+		if *s != streams[0] && *s != streams[1] && *s != streams[2] {
+			errs = append(errs, field.NotSupported(field.NewPath("stream"), *s, streams))
 		} else if *s != corev1.LogStreamAll && o.TailLines != nil {
 			errs = append(errs, field.Forbidden(field.NewPath(""),
 				"`tailLines` and specific `stream` are mutually exclusive for now"))

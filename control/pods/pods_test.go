@@ -41,10 +41,10 @@ func TestPodStrategyCheckGracefulDelete(t *testing.T) {
 	t.Parallel()
 	number := func(n int64) *int64 { return &n }
 	for _, c := range []struct {
-		name  string
-		pod   corev1.Pod
-		asked *int64
-		want  int64
+		name      string
+		pod       corev1.Pod
+		requested *int64
+		want      int64
 	}{
 		{"unbound pod", corev1.Pod{}, number(30), 0},
 		{"terminated pod", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"},
@@ -57,7 +57,7 @@ func TestPodStrategyCheckGracefulDelete(t *testing.T) {
 		{"negative period", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(-1)}}, nil,
 			1},
 	} {
-		options := &metav1.DeleteOptions{GracePeriodSeconds: c.asked}
+		options := &metav1.DeleteOptions{GracePeriodSeconds: c.requested}
 		if !(podStrategy{}).CheckGracefulDelete(t.Context(), &c.pod, options) || *options.GracePeriodSeconds != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, *options.GracePeriodSeconds, c.want)
 		}
@@ -94,9 +94,9 @@ func TestContainerSelection(t *testing.T) {
 				{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}},
 			}},
 	}
-	for asked, want := range map[string]string{"": "a", "i": "i", "e": "e"} {
-		if got, err := container(pod, asked); got != want || err != nil {
-			t.Errorf("%q: got %q, %v", asked, got, err)
+	for requested, want := range map[string]string{"": "a", "i": "i", "e": "e"} {
+		if got, err := container(pod, requested); got != want || err != nil {
+			t.Errorf("%q: got %q, %v", requested, got, err)
 		}
 	}
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "b"})

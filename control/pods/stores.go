@@ -45,7 +45,7 @@ func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Stora
 		return nil, nil, err
 	}
 	binding := &Binding{pods: main}
-	reach := &podLocator{Options: o, pods: main}
+	locator := &podLocator{Options: o, pods: main}
 	return main, map[string]rest.Storage{
 		"pods": main,
 		"pods/status": registry.NewSubresource(
@@ -57,11 +57,11 @@ func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Stora
 		"pods/binding":             binding,
 		"bindings":                 &Bindings{binding},
 		"pods/eviction":            &Eviction{pods: main, options: o},
-		"pods/log":                 &Log{reach},
-		"pods/exec":                &Exec{reach},
-		"pods/attach":              &Attach{reach},
-		"pods/portforward":         &PortForward{reach},
-		"pods/proxy":               &Proxy{reach},
+		"pods/log":                 &Log{locator},
+		"pods/exec":                &Exec{locator},
+		"pods/attach":              &Attach{locator},
+		"pods/portforward":         &PortForward{locator},
+		"pods/proxy":               &Proxy{locator},
 	}, nil
 }
 

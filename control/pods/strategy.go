@@ -107,9 +107,9 @@ type podStatusStrategy struct{ registry.StatusStrategy }
 
 func (r podStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.StatusStrategy.PrepareForUpdate(ctx, obj, old)
-	pod, was := registry.MustCast[*corev1.Pod](obj), registry.MustCast[*corev1.Pod](old)
-	if was.Status.QOSClass != "" {
-		pod.Status.QOSClass = was.Status.QOSClass
+	pod, oldPod := registry.MustCast[*corev1.Pod](obj), registry.MustCast[*corev1.Pod](old)
+	if oldPod.Status.QOSClass != "" {
+		pod.Status.QOSClass = oldPod.Status.QOSClass
 	}
 }
 
@@ -159,14 +159,14 @@ func copyResources(to, from []corev1.Container) {
 }
 
 func (r specPartStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
-	pod, was := registry.MustCast[*corev1.Pod](obj), registry.MustCast[*corev1.Pod](old)
+	pod, oldPod := registry.MustCast[*corev1.Pod](obj), registry.MustCast[*corev1.Pod](old)
 	desired := pod.DeepCopy()
-	was.DeepCopyInto(pod)
+	oldPod.DeepCopyInto(pod)
 	pod.ResourceVersion = desired.ResourceVersion
 	pod.ManagedFields = desired.ManagedFields
 	r.apply(pod, desired)
-	if len(podspec.Differences("spec", was.Spec, pod.Spec)) > 0 {
-		pod.Generation = was.Generation + 1
+	if len(podspec.Differences("spec", oldPod.Spec, pod.Spec)) > 0 {
+		pod.Generation = oldPod.Generation + 1
 	}
 }
 

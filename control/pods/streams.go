@@ -35,8 +35,8 @@ type streams struct{ in, out, err, tty bool }
 
 func (s streams) query() url.Values {
 	q := url.Values{}
-	for name, wanted := range map[string]bool{"input": s.in, "output": s.out, "error": s.err, "tty": s.tty} {
-		if wanted {
+	for name, enabled := range map[string]bool{"input": s.in, "output": s.out, "error": s.err, "tty": s.tty} {
+		if enabled {
 			q.Set(name, "1")
 		}
 	}
@@ -57,28 +57,29 @@ func (s streams) check() error {
 // authorizeCreate requires the verb create. WebSocket requests are authorized with the verb get,
 // but streaming to a container or its network requires more than read access.
 func (r *podLocator) authorizeCreate(ctx context.Context) error {
-	asked, err := filters.GetAuthorizerAttributes(ctx)
+	attrs, err := filters.GetAuthorizerAttributes(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if asked.GetVerb() == "create" {
+	if attrs.GetVerb() == "create" {
 		return nil // authorized already
 	}
-	enter := authorizer.AttributesRecord{
-		User: asked.GetUser(), Verb: "create", Namespace: asked.GetNamespace(), APIGroup: asked.GetAPIGroup(),
-		APIVersion: asked.GetAPIVersion(),
-		Resource:   asked.GetResource(), Subresource: asked.GetSubresource(), Name: asked.GetName(), ResourceRequest: true,
-		Path: asked.GetPath(),
+	create := authorizer.AttributesRecord{
+		User: attrs.GetUser(), Verb: "create", Namespace: attrs.GetNamespace(), APIGroup: attrs.GetAPIGroup(),
+		APIVersion: attrs.GetAPIVersion(),
+		Resource:   attrs.GetResource(), Subresource: attrs.GetSubresource(), Name: attrs.GetName(), ResourceRequest: true,
+		Path: attrs.GetPath(),
 	}
-	decision, reason, err := r.Authorizer.Authorize(ctx, enter)
+	decision, reason, err := r.Authorizer.Authorize(ctx, create)
 	if decision == authorizer.DecisionAllow {
 		return nil
 	}
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	of := schema.GroupResource{Group: enter.APIGroup, Resource: enter.Resource + "/" + enter.Subresource}
-	return apierrors.NewForbidden(of, enter.Name, errors.New(cmp.Or(reason, "WebSocket requests require the verb create")))
+	of := schema.GroupResource{Group: create.APIGroup, Resource: create.Resource + "/" + create.Subresource}
+	return apierrors.NewForbidden(of, create.Name,
+		errors.New(cmp.Or(reason, "WebSocket requests require the verb create")))
 }
 
 // stream connects a client to a process in a container, through the kubelet of the pod's node.

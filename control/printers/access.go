@@ -56,9 +56,9 @@ var accessKinds = map[schema.GroupKind]Columns{
 	),
 }
 
-func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, who []rbacv1.Subject, now time.Time) []any {
+func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, subjects []rbacv1.Subject, now time.Time) []any {
 	var users, groups, accounts []string
-	for _, s := range who {
+	for _, s := range subjects {
 		switch s.Kind {
 		case rbacv1.UserKind:
 			users = append(users, s.Name)
@@ -73,32 +73,32 @@ func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, who []rbacv1.Subject,
 }
 
 func requestRow(r *certificatesv1.CertificateSigningRequest, now time.Time) []any {
-	asked := none
+	requested := none
 	if s := r.Spec.ExpirationSeconds; s != nil {
-		asked = duration.HumanDuration(time.Duration(*s) * time.Second)
+		requested = duration.HumanDuration(time.Duration(*s) * time.Second)
 	}
-	return []any{r.Name, age(r.CreationTimestamp, now), r.Spec.SignerName, r.Spec.Username, asked, requestStatus(r)}
+	return []any{r.Name, age(r.CreationTimestamp, now), r.Spec.SignerName, r.Spec.Username, requested, requestStatus(r)}
 }
 
 func requestStatus(r *certificatesv1.CertificateSigningRequest) string {
-	is := func(kind certificatesv1.RequestConditionType) bool {
+	hasCondition := func(kind certificatesv1.RequestConditionType) bool {
 		return slices.ContainsFunc(
 			r.Status.Conditions,
 			func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind },
 		)
 	}
-	word := "Pending"
+	status := "Pending"
 	switch {
-	case is(certificatesv1.CertificateDenied):
-		word = "Denied"
-	case is(certificatesv1.CertificateApproved):
-		word = "Approved"
+	case hasCondition(certificatesv1.CertificateDenied):
+		status = "Denied"
+	case hasCondition(certificatesv1.CertificateApproved):
+		status = "Approved"
 	}
-	if is(certificatesv1.CertificateFailed) {
-		word += ",Failed"
+	if hasCondition(certificatesv1.CertificateFailed) {
+		status += ",Failed"
 	}
 	if len(r.Status.Certificate) > 0 {
-		word += ",Issued"
+		status += ",Issued"
 	}
-	return word
+	return status
 }

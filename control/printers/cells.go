@@ -37,9 +37,9 @@ func orNone(s string) string {
 }
 
 // valueOr formats the value of a pointer, or returns a placeholder if it is nil.
-func valueOr[T any](p *T, without string) any {
+func valueOr[T any](p *T, placeholder string) any {
 	if p == nil {
-		return without
+		return placeholder
 	}
 	return fmt.Sprint(*p)
 }
@@ -63,9 +63,9 @@ func formatBool(p *bool) string {
 }
 
 // joinLimited joins at most maxListed items.
-func joinLimited(list []string, without string) string {
+func joinLimited(list []string, placeholder string) string {
 	if len(list) == 0 {
-		return without
+		return placeholder
 	}
 	if len(list) <= maxListed {
 		return strings.Join(list, ",")

@@ -34,12 +34,12 @@ func HasColumns(kind schema.GroupKind) bool {
 
 // Table prints an object or each object of a list. Without headers it returns only the rows, as for
 // later events of a watch.
-func (c Columns) Table(obj runtime.Object, now time.Time, heads bool) (*metav1.Table, error) {
+func (c Columns) Table(obj runtime.Object, now time.Time, headers bool) (*metav1.Table, error) {
 	if c.row == nil {
 		c = defaultColumns
 	}
 	out := &metav1.Table{}
-	if heads {
+	if headers {
 		out.ColumnDefinitions = c.definitions
 	}
 	add := func(obj runtime.Object) error {
@@ -95,9 +95,12 @@ var defaultColumns = Columns{
 }
 
 // columnsOf returns the columns of one Go type.
-func columnsOf[T runtime.Object](row func(obj T, now time.Time) []any, heads ...metav1.TableColumnDefinition) Columns {
+func columnsOf[T runtime.Object](
+	row func(obj T, now time.Time) []any,
+	columns ...metav1.TableColumnDefinition,
+) Columns {
 	return Columns{
-		definitions: heads,
+		definitions: columns,
 		row: func(obj runtime.Object, now time.Time) ([]any, error) {
 			t, ok := obj.(T)
 			if !ok {
@@ -118,16 +121,16 @@ var (
 	ageColumn = stringColumn("Age", "Time since the creation of the object.")
 )
 
-func stringColumn(name, why string) metav1.TableColumnDefinition {
-	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: why}
+func stringColumn(name, description string) metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: description}
 }
 
-func integerColumn(name, why string) metav1.TableColumnDefinition {
-	return metav1.TableColumnDefinition{Name: name, Type: "integer", Description: why}
+func integerColumn(name, description string) metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: name, Type: "integer", Description: description}
 }
 
 // wideColumn makes a column that only "-o wide" prints.
-func wideColumn(head metav1.TableColumnDefinition) metav1.TableColumnDefinition {
-	head.Priority = 1
-	return head
+func wideColumn(column metav1.TableColumnDefinition) metav1.TableColumnDefinition {
+	column.Priority = 1
+	return column
 }

@@ -92,11 +92,11 @@ func TestColumnsCellsMatchDefinitions(t *testing.T) {
 			if len(cells) != len(got.ColumnDefinitions) {
 				t.Fatalf("%s: %d cells under %d heads", kind, len(cells), len(got.ColumnDefinitions))
 			}
-			for i, head := range got.ColumnDefinitions {
+			for i, column := range got.ColumnDefinitions {
 				_, isNumber := cells[i].(int64)
 				_, isText := cells[i].(string)
-				if head.Type == "integer" && !isNumber || head.Type == "string" && !isText {
-					t.Errorf("%s: %s is a %s but shows a %T", kind, head.Name, head.Type, cells[i])
+				if column.Type == "integer" && !isNumber || column.Type == "string" && !isText {
+					t.Errorf("%s: %s is a %s but shows a %T", kind, column.Name, column.Type, cells[i])
 				}
 			}
 		}

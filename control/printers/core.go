@@ -151,11 +151,11 @@ func serviceRow(s *corev1.Service, now time.Time) []any {
 	}
 	ports := make([]string, 0, len(s.Spec.Ports))
 	for _, p := range s.Spec.Ports {
-		word := strconv.Itoa(int(p.Port))
+		port := strconv.Itoa(int(p.Port))
 		if p.NodePort > 0 {
-			word += ":" + strconv.Itoa(int(p.NodePort))
+			port += ":" + strconv.Itoa(int(p.NodePort))
 		}
-		ports = append(ports, word+"/"+string(p.Protocol))
+		ports = append(ports, port+"/"+string(p.Protocol))
 	}
 	return []any{s.Name, string(s.Spec.Type), orNone(cluster), externalIPs(s), orNone(strings.Join(ports, ",")),
 		age(s.CreationTimestamp, now), formatLabels(s.Spec.Selector)}
@@ -202,11 +202,11 @@ func quotaRow(q *corev1.ResourceQuota, now time.Time) []any {
 	var requests, limits []string
 	for _, name := range slices.Sorted(maps.Keys(q.Status.Hard)) {
 		used, hard := q.Status.Used[name], q.Status.Hard[name]
-		word := fmt.Sprintf("%s: %s/%s", name, used.String(), hard.String())
+		text := fmt.Sprintf("%s: %s/%s", name, used.String(), hard.String())
 		if strings.Contains(string(name), "limits") {
-			limits = append(limits, word)
+			limits = append(limits, text)
 		} else {
-			requests = append(requests, word)
+			requests = append(requests, text)
 		}
 	}
 	return []any{q.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), age(q.CreationTimestamp, now)}

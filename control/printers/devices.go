@@ -31,16 +31,16 @@ var deviceKinds = map[schema.GroupKind]Columns{
 }
 
 func claimState(c *resourcev1.ResourceClaim) string {
-	var words []string
-	add := func(word string, is bool) {
-		if is {
-			words = append(words, word)
+	var states []string
+	add := func(state string, applies bool) {
+		if applies {
+			states = append(states, state)
 		}
 	}
-	gone, has := c.DeletionTimestamp != nil, c.Status.Allocation != nil
-	add("deleted", gone)
-	add("pending", !has && !gone)
-	add("allocated", has)
-	add("reserved", has && len(c.Status.ReservedFor) > 0)
-	return strings.Join(words, ",")
+	deleted, allocated := c.DeletionTimestamp != nil, c.Status.Allocation != nil
+	add("deleted", deleted)
+	add("pending", !allocated && !deleted)
+	add("allocated", allocated)
+	add("reserved", allocated && len(c.Status.ReservedFor) > 0)
+	return strings.Join(states, ",")
 }

@@ -58,15 +58,15 @@ func eventRow(e *corev1.Event, now time.Time) []any {
 
 // eventSource returns the reporting component and its host.
 func eventSource(e *corev1.Event) string {
-	who, where := e.Source.Component, e.Source.Host
-	if who == "" {
-		who = e.ReportingController
+	component, host := e.Source.Component, e.Source.Host
+	if component == "" {
+		component = e.ReportingController
 	}
-	if where == "" {
-		where = e.ReportingInstance
+	if host == "" {
+		host = e.ReportingInstance
 	}
-	if where == "" {
-		return who
+	if host == "" {
+		return component
 	}
-	return who + ", " + where
+	return component + ", " + host
 }
