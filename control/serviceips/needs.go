@@ -95,10 +95,10 @@ func setFamilies(s *corev1.Service, cluster []corev1.IPFamily) *field.Error {
 		sp.IPFamilies, sp.IPFamilyPolicy = nil, nil
 		return nil
 	}
-	free := headless(s) && len(sp.Selector) == 0 // its endpoints may have any family
+	anyFamily := headless(s) && len(sp.Selector) == 0 // its endpoints may have any family
 	if sp.IPFamilyPolicy == nil {
 		policy := corev1.IPFamilyPolicySingleStack
-		if len(sp.ClusterIPs) > 1 || len(sp.IPFamilies) > 1 || free && len(sp.IPFamilies) == 0 {
+		if len(sp.ClusterIPs) > 1 || len(sp.IPFamilies) > 1 || anyFamily && len(sp.IPFamilies) == 0 {
 			policy = corev1.IPFamilyPolicyRequireDualStack
 		}
 		sp.IPFamilyPolicy = &policy
@@ -121,12 +121,12 @@ func setFamilies(s *corev1.Service, cluster []corev1.IPFamily) *field.Error {
 		}
 	} else if len(sp.IPFamilies) == 1 {
 		for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
-			if f != sp.IPFamilies[0] && (free || slices.Contains(cluster, f)) {
+			if f != sp.IPFamilies[0] && (anyFamily || slices.Contains(cluster, f)) {
 				sp.IPFamilies = append(sp.IPFamilies, f)
 			}
 		}
 	}
-	if free {
+	if anyFamily {
 		return nil
 	}
 	if policy == corev1.IPFamilyPolicyRequireDualStack && len(cluster) < 2 {

@@ -78,7 +78,7 @@ func TestSetFamilies(t *testing.T) {
 		cluster []corev1.IPFamily
 		want    []corev1.IPFamily
 		policy  corev1.IPFamilyPolicy
-		refused string
+		wantErr string
 	}{
 		{name: "default family of the cluster", of: service(corev1.ServiceTypeClusterIP),
 			cluster: []corev1.IPFamily{six, four}, want: []corev1.IPFamily{six}, policy: single},
@@ -93,15 +93,15 @@ func TestSetFamilies(t *testing.T) {
 		{name: "two families imply RequireDualStack", of: service(corev1.ServiceTypeClusterIP, families(six, four)),
 			cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
 		{name: "RequireDualStack on a single-stack cluster", of: service(corev1.ServiceTypeClusterIP, policy(require)),
-			cluster: dual[:1], refused: "not configured for dual-stack"},
+			cluster: dual[:1], wantErr: "not configured for dual-stack"},
 		{name: "family that the cluster does not have", of: service(corev1.ServiceTypeClusterIP, families(six)),
-			cluster: dual[:1], refused: "not configured on this cluster"},
+			cluster: dual[:1], wantErr: "not configured on this cluster"},
 		{name: "SingleStack with two families",
 			of: service(corev1.ServiceTypeClusterIP, policy(single), families(four, six)), cluster: dual,
-			refused: "must be 'RequireDualStack' or 'PreferDualStack'"},
+			wantErr: "must be 'RequireDualStack' or 'PreferDualStack'"},
 		{name: "address of another family than requested",
 			of: service(corev1.ServiceTypeClusterIP, families(four), addresses("fd00::7")), cluster: dual,
-			refused: "expected an IPv4 value as indicated by `ipFamilies[0]`"},
+			wantErr: "expected an IPv4 value as indicated by `ipFamilies[0]`"},
 		{name: "headless without selector has both families on any cluster",
 			of: service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), cluster: dual[:1], want: dual,
 			policy: require},
@@ -114,8 +114,8 @@ func TestSetFamilies(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			err := setFamilies(c.of, c.cluster)
-			if c.refused != "" {
-				if err == nil || !strings.Contains(err.Error(), c.refused) {
+			if c.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wantErr) {
 					t.Errorf("no error: %v", err)
 				}
 				return

@@ -75,9 +75,10 @@ func (s *Store) Update(
 	o *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
 	l := &requestClaims{}
-	out, made, err := s.Store.Update(context.WithValue(ctx, requestClaimsKey{}, l), name, info, create, update, force, o)
+	out, created, err := s.Store.Update(context.WithValue(ctx, requestClaimsKey{}, l), name, info, create, update,
+		force, o)
 	s.releaseUnneeded(ctx, l, out, err)
-	return out, made, err
+	return out, created, err
 }
 
 // releaseTimeout limits the release of claims. The repair releases the rest.
@@ -87,24 +88,24 @@ const releaseTimeout = 5 * time.Second
 // Service was stored, it releases nothing. The repair does that.
 func (s *Store) releaseUnneeded(ctx context.Context, l *requestClaims, out runtime.Object, err error) {
 	var keep []claimKey
-	back := slices.DeleteFunc(l.claimed, func(c claim) bool { return c.renewed })
+	unneeded := slices.DeleteFunc(l.claimed, func(c claim) bool { return c.renewed })
 	if err == nil {
 		svc, ok := out.(*corev1.Service)
 		if !ok {
 			return
 		}
-		keep, back = heldKeys(svc), append(back, l.released...)
+		keep, unneeded = heldKeys(svc), append(unneeded, l.released...)
 	} else if !isRejection(err) {
 		return
 	}
-	back = slices.DeleteFunc(back, func(c claim) bool { return slices.Contains(keep, c.key) })
-	s.release(ctx, back)
+	unneeded = slices.DeleteFunc(unneeded, func(c claim) bool { return slices.Contains(keep, c.key) })
+	s.release(ctx, unneeded)
 }
 
-func (s *Store) release(ctx context.Context, back []claim) {
+func (s *Store) release(ctx context.Context, claims []claim) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	for _, c := range back {
+	for _, c := range claims {
 		if err := s.claims.release(ctx, c); err != nil {
 			s.options.Log.Warn("claim not released, left to repair", "claim", c.key, "err", err)
 		}
@@ -144,8 +145,8 @@ func (s *Store) beginUpdate(
 	o *metav1.UpdateOptions,
 ) (genericregistry.FinishFunc, error) {
 	svc, ok := obj.(*corev1.Service)
-	old, too := before.(*corev1.Service)
-	if !ok || !too {
+	old, oldOK := before.(*corev1.Service)
+	if !ok || !oldOK {
 		return noFinish, nil
 	}
 	// Fields that the update omits are kept. The strategy does the same later.

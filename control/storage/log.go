@@ -10,14 +10,14 @@ import (
 
 // zapCore writes etcd's log to slog: warnings and errors, and the rest at debug level.
 type zapCore struct {
-	log   *slog.Logger
-	quiet *atomic.Bool
-	fatal *fatalHook
+	log       *slog.Logger
+	debugOnly *atomic.Bool
+	fatal     *fatalHook
 }
 
 func (c zapCore) level(l zapcore.Level) slog.Level {
 	switch {
-	case c.quiet.Load():
+	case c.debugOnly.Load():
 		return slog.LevelDebug
 	case l >= zapcore.ErrorLevel:
 		return slog.LevelError
@@ -35,7 +35,7 @@ func (c zapCore) Enabled(l zapcore.Level) bool {
 
 // With returns a core that adds fields to every message.
 func (c zapCore) With(fields []zapcore.Field) zapcore.Core {
-	return zapCore{c.log.With(slogArgs(fields)...), c.quiet, c.fatal}
+	return zapCore{c.log.With(slogArgs(fields)...), c.debugOnly, c.fatal}
 }
 
 // Check adds the core if the message is logged.

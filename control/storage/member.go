@@ -47,7 +47,7 @@ type Member struct {
 	sockets         string // directory of the sockets
 	ownsSockets     bool   // the directory of the sockets is temporary
 	log             *slog.Logger
-	quiet           *atomic.Bool // during start and stop etcd's messages are logged at debug level
+	debugOnly       *atomic.Bool // during start and stop etcd's messages are logged at debug level
 	fatal           *fatalHook
 	dir             string
 	minFree         int64
@@ -80,7 +80,7 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 	m := &Member{
 		log:            o.Log,
 		sockets:        o.Dir,
-		quiet:          &atomic.Bool{},
+		debugOnly:      &atomic.Bool{},
 		dir:            o.Dir,
 		minFree:        cmp.Or(o.MinFreeBytes, defaultMinFreeBytes),
 		defragInterval: cmp.Or(o.DefragmentationInterval, defaultDefragInterval),
@@ -93,7 +93,7 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 	}
 	m.lowFreeBytes.Store(-1)
 	m.overQuotaBytes.Store(-1)
-	m.quiet.Store(true)
+	m.debugOnly.Store(true)
 	if len(filepath.Join(o.Dir, "client.sock")) > maxSocketPath {
 		if m.sockets, err = os.MkdirTemp("", "berth-etcd-"); err != nil {
 			return nil, fmt.Errorf("store: socket directory: %w", err)
@@ -128,7 +128,7 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 		m.removeSockets()
 		return nil, describeOpenError(o.Dir, err)
 	}
-	m.quiet.Store(false)
+	m.debugOnly.Store(false)
 	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = stop
 	m.done.Go(func() { m.maintain(keep) })
@@ -184,7 +184,7 @@ func (m *Member) config(o Options) *embed.Config {
 	c.Metrics = "basic"
 	c.UnsafeNoFsync = o.UnsafeNoFsync
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(
-		zap.New(zapCore{o.Log, m.quiet, m.fatal}, zap.WithFatalHook(m.fatal), zap.WithPanicHook(m.fatal)),
+		zap.New(zapCore{o.Log, m.debugOnly, m.fatal}, zap.WithFatalHook(m.fatal), zap.WithPanicHook(m.fatal)),
 	)
 	return c
 }
@@ -205,7 +205,7 @@ const stopTimeout = 20 * time.Second
 func (m *Member) Close() {
 	m.stop()
 	m.done.Wait()
-	m.quiet.Store(true)
+	m.debugOnly.Store(true)
 	ended := make(chan struct{})
 	go func() { defer close(ended); m.etcd.Close() }()
 	select {

@@ -182,7 +182,7 @@ func TestMemberAcceptsDeletesOverQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the store is still full after all keys were deleted", func() bool {
-			if _, err := c.Put(ctx, "sign of life", "1"); err != nil {
+			if _, err := c.Put(ctx, "probe", "1"); err != nil {
 				t.Fatal(err)
 			}
 			return m.CheckSpace() == nil
@@ -260,15 +260,15 @@ func TestErrorDescriptions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err  error
-		says string
+		want string
 	}{
 		{fmt.Errorf("write: %w", syscall.ENOSPC), "no space left"},
 		{fmt.Errorf("write: %w", syscall.EDQUOT), "no space left"},
-		{errors.New("etcd says: no space left on device"), "no space left"}, // as text only
+		{errors.New("etcdserver: no space left on device"), "no space left"}, // as text only
 		{fmt.Errorf("open: %w", os.ErrPermission), "not readable or not writable by this user"},
 		{errors.New("walpb: crc mismatch"), "it was not modified"},
 	} {
-		if got := describeOpenError("/dir", c.err); !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.says) ||
+		if got := describeOpenError("/dir", c.err); !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.want) ||
 			!strings.Contains(got.Error(), "/dir") {
 			t.Errorf("%v: %v", c.err, got)
 		}
@@ -292,7 +292,7 @@ func TestFatalHook(t *testing.T) {
 	}
 	w.record(
 		zapcore.Entry{Message: "failed to save"},
-		[]zapcore.Field{zap.Int("n", 1), zap.Error(errors.New("disk is gone"))},
+		[]zapcore.Field{zap.Int("n", 1), zap.Error(errors.New("disk failed"))},
 	)
 	for range 2 {
 		returned, ended := make(chan struct{}), make(chan struct{})
@@ -308,7 +308,7 @@ func TestFatalHook(t *testing.T) {
 		default:
 		}
 	}
-	if err := <-w.failed; err == nil || err.Error() != "failed to save: disk is gone" {
+	if err := <-w.failed; err == nil || err.Error() != "failed to save: disk failed" {
 		t.Errorf("got %v", err)
 	}
 	select {
@@ -328,8 +328,8 @@ func TestStartRejectsDamagedStore(t *testing.T) {
 		}
 	})
 	db := filepath.Join(dir, "data", "member", "snap", "db")
-	junk := []byte(strings.Repeat("junk", 1<<12))
-	if err := os.WriteFile(db, junk, 0o600); err != nil {
+	garbage := []byte(strings.Repeat("junk", 1<<12))
+	if err := os.WriteFile(db, garbage, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m, err := Start(t.Context(), testOptions(dir))
@@ -340,7 +340,7 @@ func TestStartRejectsDamagedStore(t *testing.T) {
 	if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "it was not modified") {
 		t.Errorf("got %v", err)
 	}
-	if text, err := os.ReadFile(db); err != nil || string(text) != string(junk) {
+	if text, err := os.ReadFile(db); err != nil || string(text) != string(garbage) {
 		t.Errorf("the file was modified, %v", err)
 	}
 }

@@ -88,13 +88,13 @@ const quotaHysteresis = 16
 
 // checkQuota updates overQuotaBytes.
 func (m *Member) checkQuota(used int64) {
-	switch was := m.overQuotaBytes.Load() >= 0; {
+	switch overQuota := m.overQuotaBytes.Load() >= 0; {
 	case used >= m.quota:
 		m.overQuotaBytes.Store(used)
-		if !was {
+		if !overQuota {
 			m.log.Error("store over quota, writes rejected", "dir", m.dir, "used", used, "limit", m.quota)
 		}
-	case was && used < m.quota-m.quota/quotaHysteresis:
+	case overQuota && used < m.quota-m.quota/quotaHysteresis:
 		m.overQuotaBytes.Store(-1)
 		m.log.Info("store below quota, writes accepted", "dir", m.dir, "used", used, "limit", m.quota)
 	}
@@ -124,18 +124,18 @@ func (m *Member) compactEarly(ctx context.Context, p *compactionState) {
 		p.minUsed = used
 	}
 	p.minUsed, p.compacted = min(p.minUsed, used), false
-	crowded := m.overQuotaBytes.Load() >= 0
-	if !crowded {
+	overQuota := m.overQuotaBytes.Load() >= 0
+	if !overQuota {
 		p.backoff, p.skip = 0, 0
 	}
-	if since == 0 || used < m.quota/2 || !crowded && used-p.minUsed < m.quota/quotaHysteresis {
+	if since == 0 || used < m.quota/2 || !overQuota && used-p.minUsed < m.quota/quotaHysteresis {
 		return
 	}
 	if p.skip > 0 {
 		p.skip--
 		return
 	}
-	if crowded {
+	if overQuota {
 		p.backoff = min(2*p.backoff+1, maxCompactBackoff)
 		p.skip = p.backoff
 	}
@@ -188,20 +188,20 @@ func (m *Member) CheckSpace() error {
 	)
 }
 
-// Defragment returns unused space to the file system if it is at least waste bytes and half of the
-// file.
-func (m *Member) Defragment(waste int64) {
+// Defragment returns unused space to the file system if it is at least minUnused bytes and half
+// of the file.
+func (m *Member) Defragment(minUnused int64) {
 	backend := m.etcd.Server.Backend()
 	size, used := backend.Size(), backend.SizeInUse()
-	if size-used < waste || used > size/2 {
+	if size-used < minUnused || used > size/2 {
 		return
 	}
-	begin := time.Now()
+	start := time.Now()
 	if err := backend.Defrag(); err != nil {
 		m.log.Warn("defragmentation failed", "err", err)
 		return
 	}
-	m.log.Info("store defragmented", "before", size, "after", backend.Size(), "took", time.Since(begin))
+	m.log.Info("store defragmented", "before", size, "after", backend.Size(), "took", time.Since(start))
 }
 
 // DescribeFailure adds the consequence and the remedy to the error of a failed member.
