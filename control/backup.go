@@ -33,7 +33,7 @@ const (
 type backupManifest struct {
 	Kind    string    `json:"kind"`
 	Format  int       `json:"format"`
-	Made    time.Time `json:"made"`
+	Created time.Time `json:"made"`
 	Version string    `json:"version"` // of berth-control
 	// Paths of the files outside the data directory. Empty: not configured.
 	Config     string `json:"config,omitempty"`
@@ -84,21 +84,21 @@ func Backup(ctx context.Context, c Config, configFile, path string) (err error) 
 }
 
 func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) error {
-	note := backupManifest{
+	manifest := backupManifest{
 		Kind:       backupKind,
 		Format:     backupFormat,
-		Made:       time.Now().UTC().Truncate(time.Second),
+		Created:    time.Now().UTC().Truncate(time.Second),
 		Version:    c.Version,
 		Config:     configFile,
 		Encryption: c.EncryptionConfig,
 	}
-	text, err := json.MarshalIndent(note, "", "  ")
+	text, err := json.MarshalIndent(manifest, "", "  ")
 	if err != nil {
 		return err
 	}
 	z := zip.NewWriter(to)
 	add := func(name string, write func(io.Writer) error) error {
-		w, err := z.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate, Modified: note.Made})
+		w, err := z.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate, Modified: manifest.Created})
 		if err != nil {
 			return err
 		}
@@ -138,14 +138,14 @@ func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) e
 // snapshot writes a snapshot of the store. It uses the running server's store, or opens the store
 // if no server is running.
 func (c *Config) snapshot(ctx context.Context, to io.Writer) error {
-	held, err := lockDataDir(c)
+	lock, err := lockDataDir(c)
 	if errors.Is(err, errDataDirInUse) {
 		return storage.Snapshot(ctx, c.path("etcd"), to)
 	}
 	if err != nil {
 		return err
 	}
-	defer held.Close()
+	defer lock.Close()
 	m, err := storage.Start(ctx, storage.Options{Dir: c.path("etcd"), Log: c.Log})
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func Restore(file string, c Config) (_ *RestoreResult, err error) {
 			err = fmt.Errorf("restore: %w", err)
 		}
 	}()
-	a, note, err := openBackup(file)
+	a, manifest, err := openBackup(file)
 	if err != nil {
 		return nil, err
 	}
@@ -189,11 +189,11 @@ func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, err
 	}
-	held, err := lockDataDir(&c)
+	lock, err := lockDataDir(&c)
 	if err != nil {
 		return nil, err
 	}
-	defer held.Close()
+	defer lock.Close()
 	for _, name := range []string{"etcd", "pki", restoringDir} {
 		if _, err := os.Lstat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Join(
@@ -205,12 +205,14 @@ func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	if err := c.unpack(&a.Reader); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", file, err), os.RemoveAll(c.path(restoringDir)))
 	}
-	out := &RestoreResult{BackupTime: note.Made, SavedFiles: map[string]string{}}
+	out := &RestoreResult{BackupTime: manifest.Created, SavedFiles: map[string]string{}}
 	names := []string{"pki", "etcd"} // the store last: a server would create an empty one if it were missing
-	for _, other := range []struct{ name, was string }{{configName, note.Config}, {encryptionName, note.Encryption}} {
-		if other.was != "" {
-			names = append([]string{other.name}, names...)
-			out.SavedFiles[other.was] = c.path(other.name)
+	for _, saved := range []struct{ name, original string }{
+		{configName, manifest.Config}, {encryptionName, manifest.Encryption},
+	} {
+		if saved.original != "" {
+			names = append([]string{saved.name}, names...)
+			out.SavedFiles[saved.original] = c.path(saved.name)
 		}
 	}
 	for _, name := range names {
@@ -233,23 +235,23 @@ func openBackup(file string) (*zip.ReadCloser, *backupManifest, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	note := &backupManifest{}
+	manifest := &backupManifest{}
 	if len(a.File) > 0 && a.File[0].Name == manifestName {
 		text, err := readZipFile(a.File[0])
 		if err == nil {
-			err = json.Unmarshal(text, note)
+			err = json.Unmarshal(text, manifest)
 		}
 		if err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("%s: damaged: %s: %w", file, manifestName, err), a.Close())
 		}
 	}
 	switch {
-	case note.Kind != backupKind:
+	case manifest.Kind != backupKind:
 		err = fmt.Errorf("%s: not a berth-control backup", file)
-	case note.Format > backupFormat:
-		err = fmt.Errorf("%s: created by a newer berth-control (%s): restore it with that version", file, note.Version)
+	case manifest.Format > backupFormat:
+		err = fmt.Errorf("%s: created by a newer berth-control (%s): restore it with that version", file, manifest.Version)
 	default:
-		return a, note, nil
+		return a, manifest, nil
 	}
 	return nil, nil, errors.Join(err, a.Close())
 }

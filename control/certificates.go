@@ -18,20 +18,20 @@ type kubeletClient struct {
 	verified, unverified *http.Transport
 }
 
-func newKubeletClient(authority, ofNodes *pki.Authority) (*kubeletClient, error) {
-	shown, err := authority.Certificate("node-client", pki.KubeletClientSubject())
+func newKubeletClient(authority, nodeAuthority *pki.Authority) (*kubeletClient, error) {
+	certificate, err := authority.Certificate("node-client", pki.KubeletClientSubject())
 	if err != nil {
 		return nil, fmt.Errorf("kubelet client certificate: %w", err)
 	}
-	show := func() (*tls.Certificate, error) {
-		pair, err := tls.X509KeyPair(shown.CurrentCertKeyContent())
+	getCertificate := func() (*tls.Certificate, error) {
+		pair, err := tls.X509KeyPair(certificate.CurrentCertKeyContent())
 		return &pair, err
 	}
 	// Earlier releases signed the serving certificates of nodes with the cluster's authority.
 	return &kubeletClient{
-		shown,
-		pods.NewKubeletTransport(authority.Pool(ofNodes), show),
-		pods.NewKubeletTransport(nil, show),
+		certificate,
+		pods.NewKubeletTransport(authority.Pool(nodeAuthority), getCertificate),
+		pods.NewKubeletTransport(nil, getCertificate),
 	}, nil
 }
 

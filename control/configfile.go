@@ -107,33 +107,33 @@ func (f *ConfigFile) Deprecations() (warnings []string) {
 	return warnings
 }
 
-// ApplyTo copies the settings of the file to c, except those for which a flag is set. The function
-// given reports whether a flag is set.
-func (f *ConfigFile) ApplyTo(c *Config, given func(flag string) bool) {
+// ApplyTo copies the settings of the file to c, except those for which a flag is set. isSet
+// reports whether a flag is set.
+func (f *ConfigFile) ApplyTo(c *Config, isSet func(flag string) bool) {
 	text := func(flag string, to *string, from string) {
-		if from != "" && !given(flag) {
+		if from != "" && !isSet(flag) {
 			*to = from
 		}
 	}
 	list := func(flag string, to *[]string, from []string) {
-		if from != nil && !given(flag) {
+		if from != nil && !isSet(flag) {
 			*to = from
 		}
 	}
 	text("data-dir", &c.DataDir, f.DataDir)
 	text("listen", &c.Listen, f.Listen)
-	if !given("tls-san") && !given("name") {
+	if !isSet("tls-san") && !isSet("name") {
 		c.TLSSANs = slices.Concat(c.TLSSANs, f.TLSSANs, f.Names)
 	}
 	list("controllers", &c.Controllers, f.Controllers)
-	if !given("controllers") && !given("off") {
+	if !isSet("controllers") && !isSet("off") {
 		c.Controllers = DisableControllers(c.Controllers, f.Off...)
 	}
-	if f.PodRanges != nil && !given("cluster-cidr") {
+	if f.PodRanges != nil && !isSet("cluster-cidr") {
 		c.ClusterCIDRs = f.PodRanges
 	}
 	duration := func(flag string, to *time.Duration, from time.Duration) {
-		if from != 0 && !given(flag) {
+		if from != 0 && !isSet(flag) {
 			*to = from
 		}
 	}
@@ -144,22 +144,22 @@ func (f *ConfigFile) ApplyTo(c *Config, given func(flag string) bool) {
 	duration("event-ttl", &c.EventTTL, f.EventTTL.Duration)
 	duration("etcd-compaction-interval", &c.EtcdCompactionInterval, f.EtcdCompactionInterval.Duration)
 	duration("etcd-defragmentation-interval", &c.EtcdDefragmentationInterval, f.EtcdDefragmentationInterval.Duration)
-	if f.NodeReturnPeriod != nil && !given("node-return-period") {
+	if f.NodeReturnPeriod != nil && !isSet("node-return-period") {
 		c.NodeReturnPeriod = f.NodeReturnPeriod.Duration
 	}
-	if f.ServiceRanges != nil && !given("service-cluster-ip-range") {
+	if f.ServiceRanges != nil && !isSet("service-cluster-ip-range") {
 		c.ServiceCIDRs = f.ServiceRanges
 	}
-	if f.NodePorts != (serviceips.PortRange{}) && !given("service-node-port-range") {
+	if f.NodePorts != (serviceips.PortRange{}) && !isSet("service-node-port-range") {
 		c.ServiceNodePorts = f.NodePorts
 	}
-	if f.ServicesRouted != nil && !given("services-routed") {
+	if f.ServicesRouted != nil && !isSet("services-routed") {
 		c.ServicesRouted = *f.ServicesRouted
 	}
-	if f.ServiceAccountExtendTokenExpiration != nil && !given("service-account-extend-token-expiration") {
+	if f.ServiceAccountExtendTokenExpiration != nil && !isSet("service-account-extend-token-expiration") {
 		c.ExtendTokenExpiration = *f.ServiceAccountExtendTokenExpiration
 	}
-	if f.AdvertiseAddress.IsValid() && !given("advertise-address") {
+	if f.AdvertiseAddress.IsValid() && !isSet("advertise-address") {
 		c.AdvertiseAddress = f.AdvertiseAddress
 	}
 	list("etcd-servers", &c.Etcd.Endpoints, f.Etcd.Servers)

@@ -18,26 +18,26 @@ import (
 	"berth/control"
 )
 
-// bound is a generous timeout for a loaded machine.
-const bound = 2 * time.Minute
+// testTimeout leaves enough time on a loaded machine.
+const testTimeout = 2 * time.Minute
 
-// TestServerLeavesNoGoroutines starts, uses and stops a server twice. Goroutines that run after the
-// second server but not after the first one leaked from a server. Goroutines that libraries start
+// TestServerLeavesNoGoroutines starts, uses and stops a server twice. A goroutine that runs after
+// the second server but not after the first one is a leak. Goroutines that libraries start
 // once per process exist after the first.
 func TestServerLeavesNoGoroutines(t *testing.T) {
 	useServer(t)
 	runtime.GC()
-	before := running()
+	before := goroutinesByCreator()
 	useServer(t)
-	var more []string
+	var leaked []string
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(bound); time.Now().Before(end); <-tick.C {
-		if more = grown(before, running()); len(more) == 0 {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); <-tick.C {
+		if leaked = newGoroutines(before, goroutinesByCreator()); len(leaked) == 0 {
 			return
 		}
 	}
-	t.Errorf("goroutines left by the server:\n%s", strings.Join(more, "\n\n"))
+	t.Errorf("goroutines still running after the server stopped:\n%s", strings.Join(leaked, "\n\n"))
 }
 
 // useServer runs a server with all controllers and an embedded store, writes, watches, leaves
@@ -51,31 +51,32 @@ func useServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(t.Context(), bound)
+	ctx, stop := context.WithTimeout(t.Context(), testTimeout)
 	defer stop()
-	running, ended := context.WithCancel(context.WithoutCancel(ctx))
-	left := make(chan error, 1)
-	go func() { left <- server.Run(running) }() // end waits for it
-	end := func() {
-		ended()
-		if err := <-left; err != nil {
+	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	runErr := make(chan error, 1)
+	go func() { runErr <- server.Run(runCtx) }() // shutDown waits for it
+	shutDown := func() {
+		cancel()
+		if err := <-runErr; err != nil {
 			t.Errorf("server returned an error: %v", err)
 		}
 	}
 	select {
 	case <-server.Ready():
 	case <-ctx.Done():
-		end()
+		shutDown()
 		t.Fatal("server not ready")
 	}
-	if err := work(ctx, server.Client); err != nil {
+	if err := createAndWatch(ctx, server.Client); err != nil {
 		t.Error(err)
 	}
-	end()
+	shutDown()
 }
 
-// work leaves ten watches open, which end with the server.
-func work(ctx context.Context, client kubernetes.Interface) error {
+// createAndWatch creates a ConfigMap and waits for its watch event. It leaves ten watches open, which
+// end with the server.
+func createAndWatch(ctx context.Context, client kubernetes.Interface) error {
 	core := client.CoreV1()
 	for range 5 {
 		for _, namespace := range []string{"", metav1.NamespaceDefault} {
@@ -89,22 +90,22 @@ func work(ctx context.Context, client kubernetes.Interface) error {
 			}()
 		}
 	}
-	seen, err := core.ConfigMaps(metav1.NamespaceDefault).Watch(ctx, metav1.ListOptions{})
+	watcher, err := core.ConfigMaps(metav1.NamespaceDefault).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
 	}
-	defer seen.Stop()
+	defer watcher.Stop()
 	if _, err := core.ConfigMaps(metav1.NamespaceDefault).Create(ctx,
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "made"}}, metav1.CreateOptions{}); err != nil {
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "created"}}, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
 	for {
 		select {
-		case e, ok := <-seen.ResultChan():
+		case e, ok := <-watcher.ResultChan():
 			if !ok {
 				return fmt.Errorf("watch closed")
 			}
-			if c, is := e.Object.(*corev1.ConfigMap); is && c.Name == "made" {
+			if c, is := e.Object.(*corev1.ConfigMap); is && c.Name == "created" {
 				return nil
 			}
 		case <-ctx.Done():
@@ -113,8 +114,8 @@ func work(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// running returns the stacks of all goroutines by creator.
-func running() map[string][]string {
+// goroutinesByCreator returns the stacks of all goroutines by creator.
+func goroutinesByCreator() map[string][]string {
 	text := make([]byte, 1<<20)
 	for {
 		n := runtime.Stack(text, true)
@@ -126,22 +127,22 @@ func running() map[string][]string {
 	}
 	out := map[string][]string{}
 	for stack := range strings.SplitSeq(string(text), "\n\n") {
-		_, by, ok := strings.Cut(stack, "\ncreated by ")
+		_, creator, ok := strings.Cut(stack, "\ncreated by ")
 		if !ok {
 			continue // the main goroutine
 		}
-		by, _, _ = strings.Cut(by, "\n")
-		by, _, _ = strings.Cut(by, " in goroutine ")
-		out[by] = append(out[by], stack)
+		creator, _, _ = strings.Cut(creator, "\n")
+		creator, _, _ = strings.Cut(creator, " in goroutine ")
+		out[creator] = append(out[creator], stack)
 	}
 	return out
 }
 
-// grown returns a stack of each creator that has more goroutines than before.
-func grown(before, now map[string][]string) (out []string) {
-	for _, by := range slices.Sorted(maps.Keys(now)) {
-		if more := len(now[by]) - len(before[by]); more > 0 {
-			out = append(out, fmt.Sprintf("%d more by %s, for example\n%s", more, by, now[by][0]))
+// newGoroutines returns a stack of each creator that has more goroutines than before.
+func newGoroutines(before, now map[string][]string) (out []string) {
+	for _, creator := range slices.Sorted(maps.Keys(now)) {
+		if more := len(now[creator]) - len(before[creator]); more > 0 {
+			out = append(out, fmt.Sprintf("%d more by %s, for example\n%s", more, creator, now[creator][0]))
 		}
 	}
 	return out

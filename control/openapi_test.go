@@ -14,31 +14,31 @@ import (
 func TestDocumentCacheExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		made := 0
+		builds := 0
 		d := &documentCache{ttl: time.Second, build: func() http.Handler {
-			made++
+			builds++
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Etag", `"hash"`)
 				w.WriteHeader(http.StatusOK)
 				fmt.Fprint(w, "document ", r.URL.Path)
 			})
 		}}
-		request := func(path, known string, wantCode int, wantBody string, wantMade int) {
+		request := func(path, known string, wantCode int, wantBody string, wantBuilds int) {
 			t.Helper()
 			r, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
 			r.Header.Set("If-None-Match", known)
 			d.ServeHTTP(w, r)
-			if w.Code != wantCode || w.Body.String() != wantBody || w.Header().Get("Etag") != `"hash"` || made != wantMade {
+			if w.Code != wantCode || w.Body.String() != wantBody || w.Header().Get("Etag") != `"hash"` || builds != wantBuilds {
 				t.Errorf(
 					"%s: code %d, body %q, headers %v, %d builds, want %d %q, %d builds",
 					path,
 					w.Code,
 					w.Body,
 					w.Header(),
-					made,
+					builds,
 					wantCode,
 					wantBody,
-					wantMade,
+					wantBuilds,
 				)
 			}
 		}

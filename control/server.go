@@ -128,7 +128,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	sealed, err := loadEncryptionConfig(ctx, &s.Config)
+	transformers, err := loadEncryptionConfig(ctx, &s.Config)
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
@@ -144,7 +144,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 			s.Scheme.AddTypeDefaultingFunc(kind.New(), func(obj any) { kind.Default(registry.MustCast[runtime.Object](obj)) })
 		}
 	}
-	s.storageFactory = newStorageFactory(client, s.Scheme, s.Kinds, sealed, s.EtcdCompactionInterval)
+	s.storageFactory = newStorageFactory(client, s.Scheme, s.Kinds, transformers, s.EtcdCompactionInterval)
 	s.EtcdClient = client.Client
 	s.StoreOptions = registry.StoreOptions{Typer: s.Scheme, RESTOptions: s.storageFactory}
 	return nil

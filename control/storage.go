@@ -46,14 +46,14 @@ func newStorageFactory(
 	client *etcdclient.Client,
 	set *scheme.Set,
 	table []*registry.Kind,
-	sealed encryptionconfig.StaticTransformers,
+	transformers encryptionconfig.StaticTransformers,
 	compactEvery time.Duration,
 ) *storageFactory {
 	// The library checks this feature for the client of each store. Ours have no endpoints (see
 	// dedicatedWatcher), so it is checked here. Without it there is no WatchList.
 	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client, storage.RequestWatchProgress)
 	return &storageFactory{
-		client: client, scheme: set, kinds: table, transformers: sealed,
+		client: client, scheme: set, kinds: table, transformers: transformers,
 		compactor: etcd3.NewCompactor(client.Client, compactEvery, clock.RealClock{}, nil),
 	}
 }

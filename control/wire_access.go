@@ -121,14 +121,14 @@ func (a *Assembly) admission() (genericadmission.Interface, error) {
 
 // extraResources returns the resources that are not stored, and subresources from other packages.
 func (a *Assembly) extraResources() []Resource {
-	who, may := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
+	authenticationV1, authorizationV1 := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	return []Resource{
-		{who, "tokenreviews", authn.NewTokenReviews(a.access.authenticator, a.access.audiences)},
-		{who, "selfsubjectreviews", authn.NewSelfSubjectReviews()},
-		{may, "subjectaccessreviews", authz.NewSubjectAccessReviews(a.access.authorizer)},
-		{may, "localsubjectaccessreviews", authz.NewLocalSubjectAccessReviews(a.access.authorizer)},
-		{may, "selfsubjectaccessreviews", authz.NewSelfSubjectAccessReviews(a.access.authorizer)},
-		{may, "selfsubjectrulesreviews", authz.NewSelfSubjectRulesReviews(a.access.rbac)},
+		{authenticationV1, "tokenreviews", authn.NewTokenReviews(a.access.authenticator, a.access.audiences)},
+		{authenticationV1, "selfsubjectreviews", authn.NewSelfSubjectReviews()},
+		{authorizationV1, "subjectaccessreviews", authz.NewSubjectAccessReviews(a.access.authorizer)},
+		{authorizationV1, "localsubjectaccessreviews", authz.NewLocalSubjectAccessReviews(a.access.authorizer)},
+		{authorizationV1, "selfsubjectaccessreviews", authz.NewSelfSubjectAccessReviews(a.access.authorizer)},
+		{authorizationV1, "selfsubjectrulesreviews", authz.NewSelfSubjectRulesReviews(a.access.rbac)},
 		{corev1.SchemeGroupVersion, "serviceaccounts/token", &tokens.TokenRequestStorage{
 			Signer: &tokens.Signer{
 				Issuer: a.ServiceAccountIssuer,

@@ -46,31 +46,31 @@ func TestUsageOf(t *testing.T) {
 	before := now.Add(-2 * time.Second)
 	const core = 1_000_000_000
 	for _, c := range []struct {
-		name     string
-		cpu, was *stats.CPUStats
-		memory   *stats.MemoryStats
-		ok       bool
-		used     uint64
-		over     time.Duration
+		name          string
+		cpu, previous *stats.CPUStats
+		memory        *stats.MemoryStats
+		ok            bool
+		used          uint64
+		window        time.Duration
 	}{
-		{name: "reported rate", cpu: cpu(now, 7, 100*core), was: cpu(before, -1, 0), memory: memory(5), ok: true, used: 7,
-			over: defaultWindow},
-		{name: "no usage at all", cpu: cpu(now, 0, 0), memory: memory(0), ok: true, over: defaultWindow},
-		{name: "rate computed from two totals", cpu: cpu(now, -1, 3*core), was: cpu(before, -1, core), memory: memory(5),
-			ok: true, used: core, over: 2 * time.Second},
+		{name: "reported rate", cpu: cpu(now, 7, 100*core), previous: cpu(before, -1, 0), memory: memory(5), ok: true,
+			used: 7, window: defaultWindow},
+		{name: "no usage at all", cpu: cpu(now, 0, 0), memory: memory(0), ok: true, window: defaultWindow},
+		{name: "rate computed from two totals", cpu: cpu(now, -1, 3*core), previous: cpu(before, -1, core), memory: memory(5),
+			ok: true, used: core, window: 2 * time.Second},
 		{name: "one total gives no rate", cpu: cpu(now, -1, core), memory: memory(5)},
-		{name: "missing previous total", cpu: cpu(now, -1, core), was: cpu(before, 3, -1), memory: memory(5)},
-		{name: "restart between the totals", cpu: cpu(now, -1, 1), was: cpu(before, -1, core), memory: memory(5)},
-		{name: "two totals at the same time", cpu: cpu(now, -1, core), was: cpu(now, -1, 0), memory: memory(5)},
-		{name: "totals in the wrong order", cpu: cpu(before, -1, core), was: cpu(now, -1, 0), memory: memory(5)},
+		{name: "missing previous total", cpu: cpu(now, -1, core), previous: cpu(before, 3, -1), memory: memory(5)},
+		{name: "restart between the totals", cpu: cpu(now, -1, 1), previous: cpu(before, -1, core), memory: memory(5)},
+		{name: "two totals at the same time", cpu: cpu(now, -1, core), previous: cpu(now, -1, 0), memory: memory(5)},
+		{name: "totals in the wrong order", cpu: cpu(before, -1, core), previous: cpu(now, -1, 0), memory: memory(5)},
 		{name: "no memory statistics", cpu: cpu(now, 7, 0)},
 		{name: "no working set", cpu: cpu(now, 7, 0), memory: &stats.MemoryStats{}},
 		{name: "no CPU statistics", memory: memory(5)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			got, ok := usageOf(c.cpu, c.was, c.memory)
-			if ok != c.ok || got.cpu != c.used || got.window != c.over {
+			got, ok := usageOf(c.cpu, c.previous, c.memory)
+			if ok != c.ok || got.cpu != c.used || got.window != c.window {
 				t.Errorf("%+v, %v", got, ok)
 			}
 		})
@@ -85,9 +85,9 @@ func FuzzRates(f *testing.F) {
 	f.Add(uint64(0), uint64(1), int64(-1))
 	f.Fuzz(func(t *testing.T, before, after uint64, over int64) {
 		at := time.Unix(1_000_000_000, 0)
-		then := &stats.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &before}
+		previous := &stats.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &before}
 		now := &stats.CPUStats{Time: metav1.NewTime(at.Add(time.Duration(over))), UsageCoreNanoSeconds: &after}
-		got, ok := usageOf(now, then, memory(1))
+		got, ok := usageOf(now, previous, memory(1))
 		if want := over > 0 && after >= before; ok != want {
 			t.Fatalf("got %v for %d to %d over %d", ok, before, after, over)
 		}
@@ -100,9 +100,9 @@ func FuzzRates(f *testing.F) {
 // cluster holds nodes and pods in memory, and the summaries of the nodes.
 type cluster struct {
 	nodes, pods cache.Indexer
-	asked       atomic.Int64
+	requests    atomic.Int64
 	mu          sync.Mutex
-	says        map[string]func() (*stats.Summary, error)
+	summaries   map[string]func() (*stats.Summary, error)
 }
 
 func newCluster() *cluster {
@@ -112,19 +112,19 @@ func newCluster() *cluster {
 			cache.MetaNamespaceKeyFunc,
 			cache.Indexers{},
 		), pods: cache.NewIndexer(cache.MetaNamespaceKeyFunc, by),
-		says: map[string]func() (*stats.Summary, error){},
+		summaries: map[string]func() (*stats.Summary, error){},
 	}
 }
 
 func (c *cluster) options() Options {
-	return Options{Summary: c.ask, Nodes: corelisters.NewNodeLister(c.nodes), Pods: corelisters.NewPodLister(c.pods)}
+	return Options{Summary: c.summary, Nodes: corelisters.NewNodeLister(c.nodes), Pods: corelisters.NewPodLister(c.pods)}
 }
 
-func (c *cluster) ask(_ context.Context, n *corev1.Node) (*stats.Summary, error) {
-	c.asked.Add(1)
+func (c *cluster) summary(_ context.Context, n *corev1.Node) (*stats.Summary, error) {
+	c.requests.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.says[n.Name]()
+	return c.summaries[n.Name]()
 }
 
 // node adds a node with its pods by name and their containers' usage.
@@ -152,7 +152,7 @@ func (c *cluster) node(t *testing.T, name string, pods map[string][]int64) {
 	if err := c.nodes.Add(n); err != nil {
 		t.Fatal(err)
 	}
-	c.says[name] = func() (*stats.Summary, error) { return summary, nil }
+	c.summaries[name] = func() (*stats.Summary, error) { return summary, nil }
 }
 
 func TestListPodsAndNodes(t *testing.T) {
@@ -161,7 +161,7 @@ func TestListPodsAndNodes(t *testing.T) {
 	c.node(t, "b", map[string][]int64{"web": {1, 2}, "idle": nil})
 	c.node(t, "a", map[string][]int64{"db": {4}})
 	c.node(t, "down", map[string][]int64{"lost": {5}})
-	c.says["down"] = func() (*stats.Summary, error) { return nil, errors.New("node down") }
+	c.summaries["down"] = func() (*stats.Summary, error) { return nil, errors.New("node down") }
 	nodes, pods := New(c.options())
 	ctx := request.WithNamespace(t.Context(), "default")
 
@@ -252,17 +252,17 @@ func TestCollectorSharesRequests(t *testing.T) {
 			all.Go(get)
 		}
 		all.Wait()
-		if n := c.asked.Load(); n != 1 {
+		if n := c.requests.Load(); n != 1 {
 			t.Errorf("%d requests for ten concurrent callers", n)
 		}
 		time.Sleep(cacheTTL - time.Millisecond)
 		get()
-		if n := c.asked.Load(); n != 1 {
+		if n := c.requests.Load(); n != 1 {
 			t.Errorf("%d requests while the cached usage is fresh", n)
 		}
 		time.Sleep(time.Millisecond)
 		get()
-		if n := c.asked.Load(); n != 2 {
+		if n := c.requests.Load(); n != 2 {
 			t.Errorf("%d requests after the cached usage expired", n)
 		}
 	})
@@ -277,16 +277,16 @@ func TestCollectorCachesErrors(t *testing.T) {
 		c.node(t, "off", nil)
 		c.node(t, "on", nil)
 		o := c.options()
-		asked := map[string]int{}
+		requests := map[string]int{}
 		o.Summary = func(ctx context.Context, n *corev1.Node) (*stats.Summary, error) {
 			c.mu.Lock()
-			asked[n.Name]++
+			requests[n.Name]++
 			c.mu.Unlock()
 			if n.Name == "off" {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
-			return c.ask(ctx, n)
+			return c.summary(ctx, n)
 		}
 		nodes, _ := New(o)
 		m := nodes.(*nodeMetrics)
@@ -301,18 +301,18 @@ func TestCollectorCachesErrors(t *testing.T) {
 				t.Errorf("%v", items)
 			}
 		}
-		took := func(want time.Duration, times int, f func()) {
+		checkCall := func(want time.Duration, times int, f func()) {
 			t.Helper()
-			begin := time.Now()
+			start := time.Now()
 			f()
-			if got := time.Since(begin); got != want || asked["off"] != times {
-				t.Errorf("took %s, want %s; %d requests, want %d", got, want, asked["off"], times)
+			if got := time.Since(start); got != want || requests["off"] != times {
+				t.Errorf("took %s, want %s; %d requests, want %d", got, want, requests["off"], times)
 			}
 		}
-		hasty, cancel := context.WithTimeout(t.Context(), time.Second)
+		canceledEarly, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		took(time.Second, 1, func() { list(hasty) })
-		took(summaryTimeout, 2, func() { // A canceled request is not cached.
+		checkCall(time.Second, 1, func() { list(canceledEarly) })
+		checkCall(summaryTimeout, 2, func() { // A canceled request is not cached.
 			var all sync.WaitGroup
 			for range 10 {
 				all.Go(func() { list(t.Context()) })
@@ -320,21 +320,21 @@ func TestCollectorCachesErrors(t *testing.T) {
 			all.Wait()
 		})
 		time.Sleep(cacheTTL - time.Millisecond)
-		took(0, 2, func() { list(t.Context()) })
+		checkCall(0, 2, func() { list(t.Context()) })
 		if _, err := m.Get(t.Context(), "off", nil); !apierrors.IsNotFound(err) ||
 			!strings.Contains(err.Error(), "deadline") {
 			t.Errorf("error: %v", err)
 		}
 		time.Sleep(time.Millisecond)
-		took(summaryTimeout, 3, func() {
+		checkCall(summaryTimeout, 3, func() {
 			var all sync.WaitGroup
 			all.Go(func() { list(t.Context()) })
 			synctest.Wait()
 			second, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			begin := time.Now()
+			start := time.Now()
 			list(second) // while the first request is in progress
-			if waited := time.Since(begin); waited != time.Second {
+			if waited := time.Since(start); waited != time.Second {
 				t.Errorf("the caller waited %s for another caller's request", waited)
 			}
 			all.Wait()
@@ -349,10 +349,10 @@ func TestCollectorComputesRatesFromTotals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		c.node(t, "a", nil)
-		begin := time.Now()
-		c.says["a"] = func() (*stats.Summary, error) { // half a core
+		start := time.Now()
+		c.summaries["a"] = func() (*stats.Summary, error) { // half a core
 			now := time.Now()
-			return &stats.Summary{Node: stats.NodeStats{CPU: cpu(now, -1, int64(now.Sub(begin))/2), Memory: memory(1)}}, nil
+			return &stats.Summary{Node: stats.NodeStats{CPU: cpu(now, -1, int64(now.Sub(start))/2), Memory: memory(1)}}, nil
 		}
 		nodes, _ := New(c.options())
 		for i, want := range []int64{2, 3} {
@@ -363,7 +363,7 @@ func TestCollectorComputesRatesFromTotals(t *testing.T) {
 			if use := got.(*metricsv1beta1.NodeMetrics).Usage.Cpu().MilliValue(); use != 500 {
 				t.Errorf("request %d: %d millicores", i, use)
 			}
-			if n := c.asked.Load(); n != want {
+			if n := c.requests.Load(); n != want {
 				t.Errorf("request %d: %d calls", i, n)
 			}
 			time.Sleep(2 * cacheTTL)
@@ -382,8 +382,8 @@ func TestCollectorPrunesDeletedNodes(t *testing.T) {
 	if _, err := m.List(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	gone, _, _ := c.nodes.GetByKey("b")
-	if err := c.nodes.Delete(gone); err != nil {
+	deleted, _, _ := c.nodes.GetByKey("b")
+	if err := c.nodes.Delete(deleted); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.List(t.Context(), nil); err != nil {

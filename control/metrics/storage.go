@@ -107,10 +107,10 @@ func (m *nodeMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions
 }
 
 // notFound returns a NotFound error with its reason.
-func notFound(resource, name string, why error) error {
+func notFound(resource, name string, cause error) error {
 	err := apierrors.NewNotFound(metricsv1beta1.Resource(resource), name)
-	if why != nil {
-		err.ErrStatus.Message = fmt.Sprintf("%s: %v", err.ErrStatus.Message, why)
+	if cause != nil {
+		err.ErrStatus.Message = fmt.Sprintf("%s: %v", err.ErrStatus.Message, cause)
 	}
 	return err
 }

@@ -103,10 +103,10 @@ func (g *collector) get(ctx context.Context, node *corev1.Node) (*nodeUsage, err
 }
 
 // refresh requests the summary and computes the usage.
-func (k *nodeCache) refresh(ctx context.Context, ask SummaryFunc, node *corev1.Node) error {
+func (k *nodeCache) refresh(ctx context.Context, fetch SummaryFunc, node *corev1.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 	defer cancel()
-	now, err := ask(ctx, node)
+	now, err := fetch(ctx, node)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (k *nodeCache) refresh(ctx context.Context, ask SummaryFunc, node *corev1.N
 			return ctx.Err()
 		case <-time.After(rateInterval):
 		}
-		if now, err = ask(ctx, node); err != nil {
+		if now, err = fetch(ctx, node); err != nil {
 			return err
 		}
 	}

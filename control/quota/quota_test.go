@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func read[T any](t *testing.T, text string) *T {
+func parse[T any](t *testing.T, text string) *T {
 	t.Helper()
 	out := new(T)
 	if err := yaml.UnmarshalStrict([]byte(text), out); err != nil {
@@ -23,7 +23,7 @@ func read[T any](t *testing.T, text string) *T {
 	return out
 }
 
-func written(list corev1.ResourceList) string {
+func formatResources(list corev1.ResourceList) string {
 	var out []string
 	for name, q := range list {
 		out = append(out, fmt.Sprintf("%s=%s", name, q.String()))
@@ -35,30 +35,31 @@ func written(list corev1.ResourceList) string {
 func TestPodUsage(t *testing.T) {
 	now := time.Unix(1000, 0)
 	text := `spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 1, memory: 1Gi, example.com/gpu: 2}, limits: {cpu: 2, example.com/gpu: 2}}}, {name: b, image: x, resources: {requests: {cpu: 500m}}}]}`
-	pod := read[corev1.Pod](t, text)
+	pod := parse[corev1.Pod](t, text)
 	const all = "count/pods=1 cpu=1500m limits.cpu=2 memory=1Gi pods=1 requests.cpu=1500m requests.example.com/gpu=2 requests.memory=1Gi"
-	if got := written(PodUsage(pod, now)); got != all {
+	if got := formatResources(PodUsage(pod, now)); got != all {
 		t.Errorf("got  %s\nwant %s", got, all)
 	}
-	has := corev1.ResourceList{"cpu": resource.MustParse("3"), "memory": resource.MustParse("1Mi")}
+	allocated := corev1.ResourceList{"cpu": resource.MustParse("3"), "memory": resource.MustParse("1Mi")}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{
-		{Name: "a", AllocatedResources: has, Resources: &corev1.ResourceRequirements{Requests: has, Limits: has}},
+		{Name: "a", AllocatedResources: allocated,
+			Resources: &corev1.ResourceRequirements{Requests: allocated, Limits: allocated}},
 	}
-	if got, want := written(PodUsage(pod, now)), "count/pods=1 cpu=3500m limits.cpu=3 limits.memory=1Mi memory=1Gi pods=1 requests.cpu=3500m requests.example.com/gpu=2 requests.memory=1Gi"; got != want {
+	if got, want := formatResources(PodUsage(pod, now)), "count/pods=1 cpu=3500m limits.cpu=3 limits.memory=1Mi memory=1Gi pods=1 requests.cpu=3500m requests.example.com/gpu=2 requests.memory=1Gi"; got != want {
 		t.Errorf("resized pod: got  %s\nwant %s", got, want)
 	}
 	pod.Status.ContainerStatuses = nil
 	pod.Status.Phase = corev1.PodSucceeded
-	if got := written(PodUsage(pod, now)); got != "count/pods=1" {
+	if got := formatResources(PodUsage(pod, now)); got != "count/pods=1" {
 		t.Errorf("terminated pod: %s", got)
 	}
 	pod.Status.Phase = corev1.PodRunning
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(-time.Second)}, new(int64)
-	if got := written(PodUsage(pod, now)); got != "count/pods=1" {
+	if got := formatResources(PodUsage(pod, now)); got != "count/pods=1" {
 		t.Errorf("pod with expired grace period: %s", got)
 	}
 	pod.DeletionTimestamp.Time = now.Add(time.Minute)
-	if got := written(PodUsage(pod, now)); got != all {
+	if got := formatResources(PodUsage(pod, now)); got != all {
 		t.Errorf("terminating pod: %s", got)
 	}
 }
@@ -70,41 +71,44 @@ func TestServiceAndClaimUsage(t *testing.T) {
 		"spec: {type: LoadBalancer, ports: [{port: 1}]}":                                       "services.loadbalancers=1 services.nodeports=1",
 		"spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 1}]}": "services.loadbalancers=1",
 	} {
-		if got := written(ServiceUsage(read[corev1.Service](t, text))); got != want {
+		if got := formatResources(ServiceUsage(parse[corev1.Service](t, text))); got != want {
 			t.Errorf("%s: %s", text, got)
 		}
 	}
-	claim := read[corev1.PersistentVolumeClaim](t, "spec: {storageClassName: fast, resources: {requests: {storage: 5Gi}}}")
+	claim := parse[corev1.PersistentVolumeClaim](t,
+		"spec: {storageClassName: fast, resources: {requests: {storage: 5Gi}}}")
 	want := "fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/requests.storage=5Gi requests.storage=5Gi"
-	if got := written(ClaimUsage(claim)); got != want {
+	if got := formatResources(ClaimUsage(claim)); got != want {
 		t.Errorf("claim: %s", got)
 	}
 }
 
 func TestMatches(t *testing.T) {
-	const quiet, busy = "spec: {containers: [{name: a, image: x}]}",
+	const bestEffort, burstable = "spec: {containers: [{name: a, image: x}]}",
 		"spec: {priorityClassName: high, activeDeadlineSeconds: 5, containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"
-	far := "spec: {containers: [{name: a, image: x}], affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, namespaces: [other]}]}}}"
+	crossNamespace := "spec: {containers: [{name: a, image: x}], affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, namespaces: [other]}]}}}"
 	for _, row := range []struct {
 		quota, pod string
 		want       bool
 	}{
-		{"spec: {}", quiet, true},
-		{"spec: {scopes: [BestEffort]}", quiet, true},
-		{"spec: {scopes: [BestEffort]}", busy, false},
-		{"spec: {scopes: [NotBestEffort, Terminating]}", busy, true},
-		{"spec: {scopes: [NotBestEffort, NotTerminating]}", busy, false},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", busy, true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", quiet,
-			false},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [low]}]}}", busy,
+		{"spec: {}", bestEffort, true},
+		{"spec: {scopes: [BestEffort]}", bestEffort, true},
+		{"spec: {scopes: [BestEffort]}", burstable, false},
+		{"spec: {scopes: [NotBestEffort, Terminating]}", burstable, true},
+		{"spec: {scopes: [NotBestEffort, NotTerminating]}", burstable, false},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", burstable,
 			true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: DoesNotExist}]}}", quiet, true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", far, true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", quiet,
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", bestEffort,
+			false},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [low]}]}}", burstable,
+			true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: DoesNotExist}]}}", bestEffort, true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}",
+			crossNamespace, true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", bestEffort,
 			false},
 	} {
-		if got := Matches(read[corev1.ResourceQuota](t, row.quota), read[corev1.Pod](t, row.pod)); got != row.want {
+		if got := Matches(parse[corev1.ResourceQuota](t, row.quota), parse[corev1.Pod](t, row.pod)); got != row.want {
 			t.Errorf("%s on %s: got %v", row.quota, row.pod, got)
 		}
 	}
@@ -133,15 +137,15 @@ func TestObjectCountNames(t *testing.T) {
 
 func TestMissingConstraints(t *testing.T) {
 	names := []corev1.ResourceName{"requests.cpu", "limits.memory", "requests.ephemeral-storage", "pods"}
-	for sentence, row := range map[string]struct{ spec, want string }{
+	for name, row := range map[string]struct{ spec, want string }{
 		"a container": {"{containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: {cpu: 1}, limits: {memory: 1Gi}}}]}",
 			"map[limits.memory:[a]]"},
 		"an init container and a sidecar": {"{initContainers: [{name: s, restartPolicy: Always}, {name: i, resources: {limits: {memory: 1}}}], containers: [{name: a, resources: {requests: {cpu: 1}, limits: {memory: 1}}}]}",
 			"map[limits.memory:[s] requests.cpu:[i s]]"},
 		"pod-level resources": {"{resources: {requests: {cpu: 1}, limits: {memory: 1}}, initContainers: [{name: i}], containers: [{name: a}]}", "map[]"},
 	} {
-		if got := fmt.Sprint(MissingConstraints(names, read[corev1.Pod](t, "spec: "+row.spec))); got != row.want {
-			t.Errorf("%s: %s, want %s", sentence, got, row.want)
+		if got := fmt.Sprint(MissingConstraints(names, parse[corev1.Pod](t, "spec: "+row.spec))); got != row.want {
+			t.Errorf("%s: %s, want %s", name, got, row.want)
 		}
 	}
 }

@@ -64,8 +64,8 @@ func (r csrStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtim
 	next := MustCast[*certificatesv1.CertificateSigningRequest](obj)
 	last := MustCast[*certificatesv1.CertificateSigningRequest](old)
 	for _, kind := range approvalConditions {
-		if now, was := findCondition(next, kind), findCondition(last, kind); now != nil && was != nil {
-			*now = *was
+		if now, existing := findCondition(next, kind), findCondition(last, kind); now != nil && existing != nil {
+			*now = *existing
 		}
 	}
 	setConditionTimes(next, last)
@@ -145,8 +145,9 @@ func setConditionTimes(next, last *certificatesv1.CertificateSigningRequest) {
 			continue
 		}
 		c.LastTransitionTime = now
-		if was := findCondition(last, c.Type); was != nil && was.Status == c.Status && !was.LastTransitionTime.IsZero() {
-			c.LastTransitionTime = was.LastTransitionTime
+		if existing := findCondition(last, c.Type); existing != nil && existing.Status == c.Status &&
+			!existing.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = existing.LastTransitionTime
 		}
 	}
 }

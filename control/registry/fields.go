@@ -25,8 +25,8 @@ func (k *Kind) generationChanged(obj, old runtime.Object) bool {
 		return false
 	}
 	m, err := meta.Accessor(obj)
-	was, too := meta.Accessor(old)
-	return err == nil && too == nil && !maps.Equal(k.GenerationMetadata(m), k.GenerationMetadata(was))
+	oldMeta, too := meta.Accessor(old)
+	return err == nil && too == nil && !maps.Equal(k.GenerationMetadata(m), k.GenerationMetadata(oldMeta))
 }
 
 func clearField(obj runtime.Object, name string) {

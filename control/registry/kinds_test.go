@@ -63,16 +63,16 @@ func TestDefaultGarbageCollectionPolicy(t *testing.T) {
 // warning.
 func TestKindsWithoutConsumerWarn(t *testing.T) {
 	t.Parallel()
-	left := maps.Clone(consumers)
+	unknown := maps.Clone(consumers)
 	for _, k := range All() {
-		consumer, acted := left[k.GroupResource()]
-		delete(left, k.GroupResource())
+		consumer, consumed := unknown[k.GroupResource()]
+		delete(unknown, k.GroupResource())
 		switch {
-		case acted && k.StoredOnlyWarning != "":
+		case consumed && k.StoredOnlyWarning != "":
 			t.Errorf("%s warns %q, but is used by %s", k.Resource, k.StoredOnlyWarning, consumer)
-		case !acted && !strings.HasSuffix(k.StoredOnlyWarning, " are stored by this server, which does not act on them"):
+		case !consumed && !strings.HasSuffix(k.StoredOnlyWarning, " are stored by this server, which does not act on them"):
 			t.Errorf("nothing acts on %s, but the warning is %q", k.Resource, k.StoredOnlyWarning)
-		case !acted:
+		case !consumed:
 			s := NewStrategy(k, nil)
 			if warnings := s.WarningsOnCreate(t.Context(), k.New()); !slices.Contains(warnings, k.StoredOnlyWarning) {
 				t.Errorf("warnings on create of %s: %q", k.Resource, warnings)
@@ -82,7 +82,7 @@ func TestKindsWithoutConsumerWarn(t *testing.T) {
 			}
 		}
 	}
-	for r := range left {
+	for r := range unknown {
 		t.Errorf("unknown resource %s", r)
 	}
 }

@@ -69,14 +69,14 @@ func NewBootstrapToken() (BootstrapToken, error) {
 }
 
 func random(n int) (string, error) {
-	const letters = "0123456789abcdefghijklmnopqrstuvwxyz"
+	const alphabet = "0123456789abcdefghijklmnopqrstuvwxyz"
 	out := make([]byte, n)
 	for i := range out {
-		k, err := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
+		k, err := rand.Int(rand.Reader, big.NewInt(int64(len(alphabet))))
 		if err != nil {
 			return "", fmt.Errorf("generate bootstrap token: %w", err)
 		}
-		out[i] = letters[k.Int64()]
+		out[i] = alphabet[k.Int64()]
 	}
 	return string(out), nil
 }

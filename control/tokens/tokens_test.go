@@ -247,7 +247,7 @@ func TestInjectedTokenLifetimeIsExtended(t *testing.T) {
 	t.Parallel()
 	ring, start := testKeyrings(t)["ES256"], time.Unix(1e9, 0)
 	const injected, day, year = 3607 * time.Second, 24 * time.Hour, 365 * 24 * time.Hour
-	for sentence, row := range map[string]struct {
+	for name, row := range map[string]struct {
 		off       bool
 		longest   time.Duration
 		pod       bool
@@ -280,13 +280,13 @@ func TestInjectedTokenLifetimeIsExtended(t *testing.T) {
 		out := obj.(*authenticationv1.TokenRequest)
 		if reported := out.Status.ExpirationTimestamp.Sub(start); reported != min(row.requested, row.good) ||
 			*out.Spec.ExpirationSeconds != int64(reported/time.Second) {
-			t.Errorf("%s: got reported lifetime %v, %d s", sentence, reported, *out.Spec.ExpirationSeconds)
+			t.Errorf("%s: got reported lifetime %v, %d s", name, reported, *out.Spec.ExpirationSeconds)
 		}
 		verifier := &Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: ring, Objects: s, Now: clock}
 		for _, at := range []time.Duration{row.good - time.Second, row.good + time.Second} {
 			now = start.Add(at)
 			if _, ok, err := verifier.AuthenticateToken(t.Context(), out.Status.Token); ok != (at < row.good) {
-				t.Errorf("%s: after %v: %v, %v", sentence, at, ok, err)
+				t.Errorf("%s: after %v: %v, %v", name, at, ok, err)
 			}
 		}
 	}
@@ -295,36 +295,39 @@ func TestInjectedTokenLifetimeIsExtended(t *testing.T) {
 // TestSecretTokenRenewal also checks that an invalid token is renewed immediately.
 func TestSecretTokenRenewal(t *testing.T) {
 	t.Parallel()
-	ring, s, now := testKeyrings(t)["ES256"], newFakeGetter(), time.Unix(1e9, 0)
-	in := &SecretTokenSigner{Signer: &Signer{Issuer: testIssuer, Keys: ring, Now: func() time.Time { return now }},
+	keys, s, now := testKeyrings(t)["ES256"], newFakeGetter(), time.Unix(1e9, 0)
+	signer := &SecretTokenSigner{Signer: &Signer{Issuer: testIssuer, Keys: keys, Now: func() time.Time { return now }},
 		Audiences: []string{testIssuer}, MaxTTL: 10 * time.Hour}
-	token, err := in.Sign(s.account, s.secret)
+	token, err := signer.Sign(s.account, s.secret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	verifier := &Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: ring, Objects: s, Now: in.Signer.Now}
+	verifier := &Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: keys, Objects: s,
+		Now: signer.Signer.Now}
 	if _, ok, err := verifier.AuthenticateToken(t.Context(), token); !ok {
 		t.Errorf("token rejected: %v", err)
 	}
-	if got := in.RenewAt(token, s.account, s.secret); !got.Equal(now.Add(8 * time.Hour)) {
+	if got := signer.RenewAt(token, s.account, s.secret); !got.Equal(now.Add(8 * time.Hour)) {
 		t.Errorf("got renewal time %v", got)
 	}
-	other := s.secret.DeepCopy()
-	other.UID = "secret-2"
-	again := s.account.DeepCopy()
-	again.UID = "app-2"
-	strange := &SecretTokenSigner{Signer: &Signer{Issuer: testIssuer, Keys: testKeyrings(t)["ES256"], Now: in.Signer.Now}}
-	for what, got := range map[string]time.Time{
-		"no token": in.RenewAt("", s.account, s.secret), "of another secret": in.RenewAt(token, s.account, other),
-		"of another account": in.RenewAt(token, again, s.secret), "of an unknown key": strange.RenewAt(token, s.account,
-			s.secret),
+	otherSecret := s.secret.DeepCopy()
+	otherSecret.UID = "secret-2"
+	otherAccount := s.account.DeepCopy()
+	otherAccount.UID = "app-2"
+	otherKey := &SecretTokenSigner{Signer: &Signer{Issuer: testIssuer, Keys: testKeyrings(t)["ES256"],
+		Now: signer.Signer.Now}}
+	for name, got := range map[string]time.Time{
+		"no token":           signer.RenewAt("", s.account, s.secret),
+		"of another secret":  signer.RenewAt(token, s.account, otherSecret),
+		"of another account": signer.RenewAt(token, otherAccount, s.secret),
+		"of an unknown key":  otherKey.RenewAt(token, s.account, s.secret),
 	} {
 		if !got.IsZero() {
-			t.Errorf("%s: got renewal time %v", what, got)
+			t.Errorf("%s: got renewal time %v", name, got)
 		}
 	}
 	now = now.Add(11 * time.Hour)
-	if got := in.RenewAt(token, s.account, s.secret); !got.IsZero() {
+	if got := signer.RenewAt(token, s.account, s.secret); !got.IsZero() {
 		t.Errorf("expired: got renewal time %v", got)
 	}
 }
