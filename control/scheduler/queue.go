@@ -127,7 +127,7 @@ func (q *queue) pop(now time.Time) *queuedPod {
 	return qp
 }
 
-// addUnschedulable parks a pod after a failed attempt.
+// addUnschedulable moves a pod to the state unschedulable after a failed attempt.
 func (q *queue) addUnschedulable(qp *queuedPod, rejectedBy []placement.Filter, now time.Time) {
 	qp.state, qp.rejectedBy, qp.readyAt = unschedulable, rejectedBy, now.Add(maxUnschedulableDuration)
 }
@@ -180,8 +180,8 @@ func (q *queue) removeFromActive(qp *queuedPod) {
 	}
 }
 
-// flush activates the pods whose time has come and returns when the next one is due, or the zero
-// time.
+// flush activates the pods whose readyAt has passed. It returns when the next pod becomes active, or
+// the zero time.
 func (q *queue) flush(now time.Time) (next time.Time) {
 	for _, qp := range q.entries {
 		if qp.state != backoff && qp.state != unschedulable {

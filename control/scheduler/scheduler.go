@@ -139,7 +139,7 @@ func (s *Scheduler) scheduleOne() bool {
 	return true
 }
 
-// handleFailure tries preemption, records the failure and parks the pod.
+// handleFailure tries preemption, records the failure and marks the pod as unschedulable.
 func (s *Scheduler) handleFailure(qp *queuedPod, result placement.Result, volumes []*corev1.NodeSelector) {
 	pod, message := qp.pod, result.Message()
 	nominated := pod.Status.NominatedNodeName
@@ -192,7 +192,7 @@ func (s *Scheduler) bindingDone(uid types.UID, err error) {
 	if err == nil {
 		return // stays assumed until the informer delivers the bound pod
 	}
-	if _, still := s.queue.entries[uid]; still {
+	if _, queued := s.queue.entries[uid]; queued {
 		s.cluster.RemovePod(uid)
 		s.queue.requeueAfterFailure(uid, time.Now())
 		s.queue.requeueRejectedBy(time.Now(), podFilters...)
@@ -202,14 +202,14 @@ func (s *Scheduler) bindingDone(uid types.UID, err error) {
 // inbox is an unbounded queue of functions for Run's goroutine, so that informers never wait for
 // the scheduler.
 type inbox struct {
-	mu   sync.Mutex
-	todo []func()
-	wake chan struct{} // capacity 1
+	mu      sync.Mutex
+	pending []func()
+	wake    chan struct{} // capacity 1
 }
 
 func (in *inbox) post(do func()) {
 	in.mu.Lock()
-	in.todo = append(in.todo, do)
+	in.pending = append(in.pending, do)
 	in.mu.Unlock()
 	select {
 	case in.wake <- struct{}{}:
@@ -220,11 +220,11 @@ func (in *inbox) post(do func()) {
 // deliver runs the queued functions. It reports false if there were none.
 func (in *inbox) deliver() bool {
 	in.mu.Lock()
-	todo := in.todo
-	in.todo = nil
+	pending := in.pending
+	in.pending = nil
 	in.mu.Unlock()
-	for _, do := range todo {
+	for _, do := range pending {
 		do()
 	}
-	return len(todo) > 0
+	return len(pending) > 0
 }

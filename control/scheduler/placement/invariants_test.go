@@ -102,9 +102,10 @@ func checkNotOvercommitted(t *testing.T, c *Cluster, in []*corev1.Pod) {
 		count[pod.Spec.NodeName]++
 	}
 	for name, cpu := range taken {
-		has := c.nodes[name].Allocatable
-		if cpu > has.Cpu().MilliValue() || count[name] > has.Pods().Value() {
-			t.Fatalf("%s overcommitted: allocatable %s CPUs and %s pods, got %dm and %d", name, has.Cpu(), has.Pods(), cpu,
+		allocatable := c.nodes[name].Allocatable
+		if cpu > allocatable.Cpu().MilliValue() || count[name] > allocatable.Pods().Value() {
+			t.Fatalf("%s overcommitted: allocatable %s CPUs and %s pods, got %dm and %d", name, allocatable.Cpu(),
+				allocatable.Pods(), cpu,
 				count[name])
 		}
 	}

@@ -105,7 +105,7 @@ func (a *attempt) selectVictims(node *nodeInfo, budgets []DisruptionBudget) (*ca
 		return nil, r.Reasons
 	}
 	out := &candidate{node: node}
-	spare := func(other *podInfo) bool {
+	reprieve := func(other *podInfo) bool {
 		before := used
 		simulated.simulate(node, other, 1)
 		used.AddBound(other.pod)
@@ -119,12 +119,12 @@ func (a *attempt) selectVictims(node *nodeInfo, budgets []DisruptionBudget) (*ca
 	}
 	violating, nonViolating := splitByBudget(lower, budgets)
 	for _, other := range violating {
-		if !spare(other) {
+		if !reprieve(other) {
 			out.violations++
 		}
 	}
 	for _, other := range nonViolating {
-		spare(other)
+		reprieve(other)
 	}
 	slices.SortFunc(out.victims, compareImportance)
 	return out, nil

@@ -50,10 +50,10 @@ func normalize(raw []int64, reversed bool) []int64 {
 	return raw
 }
 
-func forEachNode(nodes []*nodeInfo, of func(*nodeInfo) int64) []int64 {
+func forEachNode(nodes []*nodeInfo, score func(*nodeInfo) int64) []int64 {
 	out := make([]int64, len(nodes))
 	for i, node := range nodes {
-		out[i] = of(node)
+		out[i] = score(node)
 	}
 	return out
 }
@@ -88,11 +88,11 @@ func (a *attempt) scoreNodeAffinity(nodes []*nodeInfo) []int64 {
 
 // allocatedFractions returns the fractions of CPU and memory allocated on the node with the pod.
 func (a *attempt) allocatedFractions(node *nodeInfo) (cpu, memory float64) {
-	fraction := func(taken, all int64) float64 {
-		if all <= 0 {
+	fraction := func(allocated, allocatable int64) float64 {
+		if allocatable <= 0 {
 			return 1
 		}
-		return min(1, float64(taken)/float64(all))
+		return min(1, float64(allocated)/float64(allocatable))
 	}
 	return fraction(node.nonZeroRequests.milliCPU+a.nonZeroRequests.milliCPU, node.Allocatable.Cpu().MilliValue()),
 		fraction(node.nonZeroRequests.memory+a.nonZeroRequests.memory, node.Allocatable.Memory().Value())
@@ -199,8 +199,8 @@ func (a *attempt) defaultSpread() []spreadConstraint {
 			}
 			s.counts[domain] += 0
 			for _, other := range node.pods {
-				theirs := metav1.GetControllerOfNoCopy(other.pod)
-				if theirs != nil && theirs.UID == owner.UID && other.pod.DeletionTimestamp == nil {
+				otherOwner := metav1.GetControllerOfNoCopy(other.pod)
+				if otherOwner != nil && otherOwner.UID == owner.UID && other.pod.DeletionTimestamp == nil {
 					s.counts[domain]++
 				}
 			}
@@ -248,9 +248,9 @@ func (a *attempt) preferredTopologyWeights() map[topologyPair]int64 {
 		if hasTerms {
 			others = node.pods
 		}
-		add := func(list []affinityTerm, about *corev1.Pod, sign int64) {
+		add := func(list []affinityTerm, pod *corev1.Pod, sign int64) {
 			for _, t := range list {
-				if value, ok := node.Labels[t.topologyKey]; ok && t.matches(about, names) {
+				if value, ok := node.Labels[t.topologyKey]; ok && t.matches(pod, names) {
 					sums[topologyPair{t.topologyKey, value}] += sign * max(1, t.weight)
 				}
 			}
