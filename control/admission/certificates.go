@@ -51,8 +51,8 @@ func (s *signerPermission) Validate(ctx context.Context, a admission.Attributes,
 		return nil
 	}
 	old, ok := a.GetOldObject().(*certificatesv1.CertificateSigningRequest)
-	now, also := a.GetObject().(*certificatesv1.CertificateSigningRequest)
-	if !ok || !also || !s.changed(old, now) {
+	now, newOK := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok || !newOK || !s.changed(old, now) {
 		return nil
 	}
 	signer := old.Spec.SignerName

@@ -163,8 +163,8 @@ func (d *deviceClaims) allowed(ctx context.Context, a admission.Attributes, verb
 	return err == nil && decision == authorizer.DecisionAllow
 }
 
-// stillAllocated returns the entries of devices that are still allocated. Entries of released
-// devices may be removed by anyone who may release them.
+// stillAllocated returns the entries of devices that are still allocated. A user who
+// may release devices may also remove their entries.
 func stillAllocated(list []resourcev1.AllocatedDeviceStatus,
 	a *resourcev1.AllocationResult) (out []resourcev1.AllocatedDeviceStatus) {
 	if a == nil {

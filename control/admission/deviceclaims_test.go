@@ -89,7 +89,7 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 			resourcev1.SchemeGroupVersion.WithResource("resourceclaims"), "status", admission.Update, &metav1.UpdateOptions{},
 			false, row.requester), nil)
 		if (err == nil) != row.want || err != nil && !strings.Contains(err.Error(), "requires the permission") {
-			t.Errorf("%s: %v", row.name, err)
+			t.Errorf("%s: got %v", row.name, err)
 		}
 	}
 }

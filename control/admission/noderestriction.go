@@ -97,8 +97,8 @@ func (n *nodeRestriction) pods(ctx context.Context, node string, a admission.Att
 		return nil
 	case sub == "status" && a.GetOperation() == admission.Update:
 		old, ok := a.GetOldObject().(*corev1.Pod)
-		pod, also := a.GetObject().(*corev1.Pod)
-		if !ok || !also || old.Spec.NodeName != node {
+		pod, newOK := a.GetObject().(*corev1.Pod)
+		if !ok || !newOK || old.Spec.NodeName != node {
 			return fmt.Errorf("node %q can only update pod status for pods with spec.nodeName set to itself", node)
 		}
 		if !equality.Semantic.DeepEqual(old.Labels, pod.Labels) {
@@ -259,8 +259,8 @@ func forbiddenLabels(old, now map[string]string) (forbidden []string) {
 // claims allows only changes of the status fields that report the resize of a volume.
 func (n *nodeRestriction) claims(node string, a admission.Attributes) error {
 	old, ok := a.GetOldObject().(*corev1.PersistentVolumeClaim)
-	now, also := a.GetObject().(*corev1.PersistentVolumeClaim)
-	if a.GetSubresource() != "status" || a.GetOperation() != admission.Update || !ok || !also {
+	now, newOK := a.GetObject().(*corev1.PersistentVolumeClaim)
+	if a.GetSubresource() != "status" || a.GetOperation() != admission.Update || !ok || !newOK {
 		return fmt.Errorf("node %q may only update the status of persistent volume claims", node)
 	}
 	old, now = old.DeepCopy(), now.DeepCopy()

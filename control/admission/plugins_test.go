@@ -345,10 +345,10 @@ func TestTopologyLabelsAreCopiedToPod(t *testing.T) {
 // TestNewNodeIsTainted covers a node that registers itself.
 func TestNewNodeIsTainted(t *testing.T) {
 	t.Parallel()
-	mine := corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoSchedule}
+	customTaint := corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoSchedule}
 	unready := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
-	for _, has := range [][]corev1.Taint{{mine}, {mine, unready}} {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Taints: has}}
+	for _, taints := range [][]corev1.Taint{{customTaint}, {customTaint, unready}} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Taints: taints}}
 		a := admission.NewAttributesRecord(node, nil, corev1.SchemeGroupVersion.WithKind("Node"), "", "n",
 			corev1.SchemeGroupVersion.WithResource("nodes"), "",
 			admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "system:node:n",
@@ -367,8 +367,8 @@ func TestNewNodeIsTainted(t *testing.T) {
 				}
 			}
 		}
-		if !equality.Semantic.DeepEqual(node.Spec.Taints, []corev1.Taint{mine, unready}) {
-			t.Errorf("node with taints %v: got %v", has, node.Spec.Taints)
+		if !equality.Semantic.DeepEqual(node.Spec.Taints, []corev1.Taint{customTaint, unready}) {
+			t.Errorf("node with taints %v: got %v", taints, node.Spec.Taints)
 		}
 	}
 }
@@ -406,7 +406,7 @@ func TestNodeRestrictionRejectsPodCIDRChange(t *testing.T) {
 			corev1.SchemeGroupVersion.WithResource("nodes"), "",
 			verb, o, false, &user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes"}})
 		if err := p.Validate(t.Context(), a, nil); (err == nil) != row.allowed {
-			t.Errorf("%s: %v", row.name, err)
+			t.Errorf("%s: got %v", row.name, err)
 		}
 	}
 }
@@ -492,7 +492,7 @@ func TestEscalationChecksAggregatedRoles(t *testing.T) {
 			rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "",
 			admission.Update, &metav1.UpdateOptions{}, false, &user.DefaultInfo{Name: "ann"})
 		if err := p.Validate(t.Context(), a, nil); (err == nil) != row.want {
-			t.Errorf("%s: %v", row.name, err)
+			t.Errorf("%s: got %v", row.name, err)
 		}
 	}
 }
@@ -573,7 +573,7 @@ func TestQuotaChecksPodEnteringScope(t *testing.T) {
 			operation, nil, false, &user.DefaultInfo{Name: "ann"})
 		_, err := resourcequota.CheckRequest(row.quotas, a, podEvaluator{}, nil)
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: %v, want %q", row.name, err, row.want)
+			t.Errorf("%s: got %v, want %q", row.name, err, row.want)
 		}
 	}
 }

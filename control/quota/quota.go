@@ -206,15 +206,15 @@ func matchesPriorityClass(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequir
 		corev1.ScopeSelectorOpIn: selection.In, corev1.ScopeSelectorOpNotIn: selection.NotIn,
 		corev1.ScopeSelectorOpExists: selection.Exists, corev1.ScopeSelectorOpDoesNotExist: selection.DoesNotExist,
 	}[r.Operator]
-	need, err := labels.NewRequirement(string(r.ScopeName), operator, r.Values)
+	requirement, err := labels.NewRequirement(string(r.ScopeName), operator, r.Values)
 	if err != nil {
 		return false
 	}
-	has := labels.Set{}
+	scopeLabels := labels.Set{}
 	if pod.Spec.PriorityClassName != "" {
-		has[string(r.ScopeName)] = pod.Spec.PriorityClassName
+		scopeLabels[string(r.ScopeName)] = pod.Spec.PriorityClassName
 	}
-	return need.Matches(has)
+	return requirement.Matches(scopeLabels)
 }
 
 func crossesNamespaces(pod *corev1.Pod) bool {

@@ -72,7 +72,7 @@ func TestServiceAndClaimUsage(t *testing.T) {
 		"spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 1}]}": "services.loadbalancers=1",
 	} {
 		if got := formatResources(ServiceUsage(parse[corev1.Service](t, text))); got != want {
-			t.Errorf("%s: %s", text, got)
+			t.Errorf("%s: got %s", text, got)
 		}
 	}
 	claim := parse[corev1.PersistentVolumeClaim](t,
@@ -145,7 +145,7 @@ func TestMissingConstraints(t *testing.T) {
 		"pod-level resources": {"{resources: {requests: {cpu: 1}, limits: {memory: 1}}, initContainers: [{name: i}], containers: [{name: a}]}", "map[]"},
 	} {
 		if got := fmt.Sprint(MissingConstraints(names, parse[corev1.Pod](t, "spec: "+row.spec))); got != row.want {
-			t.Errorf("%s: %s, want %s", name, got, row.want)
+			t.Errorf("%s: got %s, want %s", name, got, row.want)
 		}
 	}
 }

@@ -247,19 +247,19 @@ func (k *validator) pool(at *field.Path, name string) {
 
 // qualified validates the name of an attribute or capacity: an identifier with an optional domain.
 func (k *validator) qualified(at *field.Path, name string) {
-	domain, id, has := strings.Cut(name, "/")
+	domain, id, hasDomain := strings.Cut(name, "/")
 	switch {
 	case strings.Contains(id, "/"):
 		k.invalid(at, name, "must not contain more than one slash")
 		return
-	case !has:
+	case !hasDomain:
 		id = name
 	case domain == "":
 		k.invalid(at, "", "the domain must not be empty")
 	default:
 		k.driver(at, domain)
 	}
-	if has && id == "" {
+	if hasDomain && id == "" {
 		k.invalid(at, "", "the name must not be empty")
 		return
 	}

@@ -298,24 +298,24 @@ func (k *validator) partitionType(s *resourcev1.ResourceSliceSpec) {
 		return
 	}
 	bare, _ := strings.CutPrefix(string(name), s.Driver+"/")
-	parts := 0
+	consumers := 0
 	for i, d := range s.Devices {
 		if len(d.ConsumesCounters) == 0 {
 			continue
 		}
-		parts++
-		a, has := d.Attributes[resourcev1.QualifiedName(name)]
-		if !has {
-			a, has = d.Attributes[resourcev1.QualifiedName(bare)]
+		consumers++
+		a, found := d.Attributes[resourcev1.QualifiedName(name)]
+		if !found {
+			a, found = d.Attributes[resourcev1.QualifiedName(bare)]
 		}
 		path := spec.Child("devices").Index(i).Child("attributes").Key(string(name))
-		if !has {
+		if !found {
 			k.required(path, "device consumes counters and `partitionTypeAttribute` names this attribute, so it must be set")
 		} else if a.StringValue == nil {
 			k.invalid(path, "", "must be a string value because `partitionTypeAttribute` names this attribute")
 		}
 	}
-	if parts == 0 {
+	if consumers == 0 {
 		k.invalid(at, name, "may only be set on a slice which declares devices that consume counters")
 	}
 }

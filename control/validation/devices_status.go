@@ -50,10 +50,10 @@ func allocated(s *resourcev1.ResourceClaimStatus) map[deviceID]bool {
 
 // DropDeallocatedDevices removes the status of devices that are no longer allocated.
 func DropDeallocatedDevices(now, old *resourcev1.ResourceClaimStatus) {
-	has, had := allocated(now), allocated(old)
+	current, previous := allocated(now), allocated(old)
 	var kept []resourcev1.AllocatedDeviceStatus
 	for _, d := range now.Devices {
-		if id := reportedID(d); has[id] || !had[id] {
+		if id := reportedID(d); current[id] || !previous[id] {
 			kept = append(kept, d)
 		}
 	}
@@ -73,10 +73,10 @@ func (k *validator) claimStatus(c, old *resourcev1.ResourceClaim) {
 		distinct(k, at, c.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) types.UID { return r.UID })
 		k.reserved(at, c, old)
 	}
-	has, at := allocated(&c.Status), status.Child("devices")
+	devices, at := allocated(&c.Status), status.Child("devices")
 	for i := range c.Status.Devices {
 		k.deviceStatus(at.Index(i), &c.Status.Devices[i])
-		if id := reportedID(c.Status.Devices[i]); !has[id] {
+		if id := reportedID(c.Status.Devices[i]); !devices[id] {
 			k.invalid(at.Index(i), id.String(), "must be an allocated device in the claim")
 		}
 	}
@@ -161,13 +161,13 @@ func (k *validator) allocatedDevice(at *field.Path, r *resourcev1.DeviceRequestA
 
 // bindingConditions validates the conditions that must be set before a pod is bound, and those that
 // fail the binding.
-func (k *validator) bindingConditions(at *field.Path, good, bad []string) {
+func (k *validator) bindingConditions(at *field.Path, bindingConditions, failureConditions []string) {
 	for _, list := range []struct {
 		name  string
 		names []string
 		most  int
-	}{{"bindingConditions", good, resourcev1.BindingConditionsMaxSize},
-		{"bindingFailureConditions", bad, resourcev1.BindingFailureConditionsMaxSize}} {
+	}{{"bindingConditions", bindingConditions, resourcev1.BindingConditionsMaxSize},
+		{"bindingFailureConditions", failureConditions, resourcev1.BindingFailureConditionsMaxSize}} {
 		at := at.Child(list.name)
 		if !k.atMost(at, len(list.names), list.most) {
 			return
@@ -177,12 +177,12 @@ func (k *validator) bindingConditions(at *field.Path, good, bad []string) {
 		}
 		distinct(k, at, list.names, identity)
 	}
-	also := map[string]bool{}
-	for _, name := range good {
-		also[name] = true
+	conditions := map[string]bool{}
+	for _, name := range bindingConditions {
+		conditions[name] = true
 	}
-	for i, name := range bad {
-		if also[name] {
+	for i, name := range failureConditions {
+		if conditions[name] {
 			k.invalid(
 				at.Child("bindingFailureConditions").Index(i),
 				name,
@@ -190,11 +190,13 @@ func (k *validator) bindingConditions(at *field.Path, good, bad []string) {
 			)
 		}
 	}
-	if len(good) == 0 && len(bad) > 0 {
-		k.invalid(at.Child("bindingConditions"), good, "bindingConditions are required to use bindingFailureConditions")
+	if len(bindingConditions) == 0 && len(failureConditions) > 0 {
+		k.invalid(at.Child("bindingConditions"), bindingConditions,
+			"bindingConditions are required to use bindingFailureConditions")
 	}
-	if len(bad) == 0 && len(good) > 0 {
-		k.invalid(at.Child("bindingFailureConditions"), bad, "bindingFailureConditions are required to use bindingConditions")
+	if len(failureConditions) == 0 && len(bindingConditions) > 0 {
+		k.invalid(at.Child("bindingFailureConditions"), failureConditions,
+			"bindingFailureConditions are required to use bindingConditions")
 	}
 }
 

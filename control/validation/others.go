@@ -350,7 +350,10 @@ func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningReque
 			"updates may not set certificate content if existing certificate content is not empty",
 		)
 	}
-	has := func(list []certificatesv1.CertificateSigningRequestCondition, kind certificatesv1.RequestConditionType) bool {
+	contains := func(
+		list []certificatesv1.CertificateSigningRequestCondition,
+		kind certificatesv1.RequestConditionType,
+	) bool {
 		return slices.ContainsFunc(
 			list,
 			func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind },
@@ -378,13 +381,13 @@ func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningReque
 			k.add(field.NotSupported(at.Index(i).Child("status"), c.Status, states))
 		}
 	}
-	if has(r.Status.Conditions, certificatesv1.CertificateApproved) &&
-		has(r.Status.Conditions, certificatesv1.CertificateDenied) {
+	if contains(r.Status.Conditions, certificatesv1.CertificateApproved) &&
+		contains(r.Status.Conditions, certificatesv1.CertificateDenied) {
 		k.invalid(at, certificatesv1.CertificateDenied, "Approved and Denied conditions are mutually exclusive")
 	}
 	for _, c := range []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved,
 		certificatesv1.CertificateDenied, certificatesv1.CertificateFailed} {
-		if has(old.Status.Conditions, c) && !has(r.Status.Conditions, c) {
+		if contains(old.Status.Conditions, c) && !contains(r.Status.Conditions, c) {
 			k.forbidden(at, "updates may not remove a condition of type \""+string(c)+"\"")
 		}
 	}

@@ -77,8 +77,8 @@ func (d definition[T]) rules() Rules {
 	two := func(validate func(k *validator, obj, old T)) func(obj, old runtime.Object) field.ErrorList {
 		return func(obj, old runtime.Object) field.ErrorList {
 			t, ok := obj.(T)
-			before, too := old.(T)
-			if !ok || !too {
+			before, oldOK := old.(T)
+			if !ok || !oldOK {
 				return nil
 			}
 			k := &validator{}
@@ -98,7 +98,7 @@ func (d definition[T]) rules() Rules {
 		Prepare: one(d.prepare),
 		PrepareUpdate: func(obj, old runtime.Object) {
 			t, ok := obj.(T)
-			if before, too := old.(T); ok && too && d.prepareUpdate != nil {
+			if before, oldOK := old.(T); ok && oldOK && d.prepareUpdate != nil {
 				d.prepareUpdate(t, before)
 			}
 		},

@@ -17,7 +17,7 @@ func read(t *testing.T, kind schema.GroupKind, manifest string) runtime.Object {
 	t.Helper()
 	obj := empty(t, kind)
 	if err := yaml.UnmarshalStrict([]byte(manifest), obj); err != nil {
-		t.Fatalf("%v in\n%s", err, manifest)
+		t.Fatalf("read manifest: %v\n%s", err, manifest)
 	}
 	rulesByKind[kind].Default(obj)
 	return obj
