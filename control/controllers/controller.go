@@ -45,8 +45,8 @@ func (c Config) newController(syncFunc func(context.Context, string) (time.Durat
 // watch queues the keys returned by keys for every change of an object.
 func (c *controller) watch(of cache.SharedIndexInformer, keys func(obj any) []string) error {
 	enqueue := func(obj any) {
-		if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = lost.Obj
+		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = tombstone.Obj
 		}
 		for _, key := range keys(obj) {
 			c.queue.Add(key)

@@ -239,7 +239,7 @@ func checkSignedBy(t *testing.T, csr *certificatesv1.CertificateSigningRequest, 
 		of, other = nodes, ca
 	}
 	if err := of.CheckSignature(cert); err != nil {
-		t.Errorf("%s: %v", csr.Spec.SignerName, err)
+		t.Errorf("%s: got %v", csr.Spec.SignerName, err)
 	}
 	if err := other.CheckSignature(cert); err == nil {
 		t.Errorf("%s: signed by the other CA", csr.Spec.SignerName)
@@ -296,7 +296,7 @@ func TestCSRSigningLimitsCertificate(t *testing.T) {
 		}
 		if _, err := cert.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{
 			x509.ExtKeyUsageClientAuth}}); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v", name, err)
 		}
 		if off := time.Until(cert.NotAfter) - row.lifetime; off > time.Minute || off < -time.Minute || cert.IsCA ||
 			cert.Subject.CommonName != "jane" {

@@ -73,8 +73,8 @@ func (g *dependencyGraph) eventHandler(resource gcResource) cache.ResourceEventH
 			update(obj)
 		},
 		DeleteFunc: func(obj any) {
-			if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = lost.Obj
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
 			}
 			if m, ok := obj.(metav1.Object); ok {
 				g.remove(m.GetUID())

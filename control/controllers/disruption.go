@@ -148,7 +148,7 @@ func (b *disruptionController) updateStatus(ctx context.Context, old, now *polic
 
 // expectedPods returns the number of expected pods and how many of them must be healthy. An
 // absolute minAvailable counts the existing pods. A percentage or maxUnavailable counts the
-// replicas that the controllers of the pods want.
+// desired replicas of the pods' controllers.
 func (b *disruptionController) expectedPods(ctx context.Context, pdb *policyv1.PodDisruptionBudget,
 	pods []*corev1.Pod) (expected, desired int32, err error) {
 	if m := pdb.Spec.MinAvailable; m != nil && m.Type == intstr.Int {

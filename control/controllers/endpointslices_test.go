@@ -20,7 +20,7 @@ func TestEndpointSlicesFollowNodeZone(t *testing.T) {
 			Spec: corev1.ServiceSpec{Selector: web, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}}
 		serves := func(p *corev1.Pod) { p.Labels, p.Status.PodIP = web, "10.0.0.1" }
 		client := startControllers(t, Config{}, []string{EndpointSlices}, node, svc, newPod("p", "n", serves))
-		is := func(want string) {
+		checkZones := func(want string) {
 			t.Helper()
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -28,13 +28,13 @@ func TestEndpointSlicesFollowNodeZone(t *testing.T) {
 				t.Errorf("got zones %s, want %s", got, want)
 			}
 		}
-		is("[a]")
+		checkZones("[a]")
 		node = getNode(t, client, "n")
 		node.Labels[corev1.LabelTopologyZone] = "b"
 		if _, err := client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		is("[b]")
+		checkZones("[b]")
 	})
 }
 

@@ -228,8 +228,8 @@ func (g *garbageCollector) collect(ctx context.Context, uid types.UID) error {
 }
 
 // classifyOwners splits the owners into existing ones, absent ones, and ones that wait for the
-// deletion of their dependents. An owner in another namespace does not count. The API server is
-// asked whether such an owner exists in the object's own namespace.
+// deletion of their dependents. An owner in another namespace does not count. It asks the
+// API server whether such an owner exists in the object's own namespace.
 func (g *garbageCollector) classifyOwners(ctx context.Context, o graphObject,
 	owners []metav1.OwnerReference) (present, absent, waiting []metav1.OwnerReference, err error) {
 	for _, ref := range owners {
@@ -255,8 +255,8 @@ func (g *garbageCollector) classifyOwners(ctx context.Context, o graphObject,
 }
 
 // ownerExists asks the API server for an owner that the graph does not know. It returns true for an
-// unknown kind and for a kind that cannot own the object, because nothing is deleted for what may
-// be a mistake.
+// unknown kind and for a kind that cannot own the object, so that a mistaken reference never causes a
+// deletion.
 func (g *garbageCollector) ownerExists(ctx context.Context, o graphObject, ref metav1.OwnerReference) (bool, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {

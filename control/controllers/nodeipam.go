@@ -109,7 +109,7 @@ func (r *podCIDRAllocator) allocate(name string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// firstFree returns the first node CIDR within whole that does not overlap any in taken.
+// firstFree returns the first node CIDR in clusterCIDR that does not overlap any in taken.
 func firstFree(clusterCIDR netip.Prefix, taken map[netip.Prefix]bool) (netip.Prefix, bool) {
 	bits := nodeMaskIPv4
 	if clusterCIDR.Addr().Is6() {

@@ -206,7 +206,7 @@ func TestEvictionTime(t *testing.T) {
 	} {
 		at, evict := evictionTime(row.pod, row.taints, time.Time{})
 		if evict != row.evict || evict && !at.IsZero() && at.Unix() != row.at || evict && at.IsZero() && row.at != 0 {
-			t.Errorf("%s: %v %v", name, at, evict)
+			t.Errorf("%s: got eviction %v at %v", name, evict, at)
 		}
 	}
 }
@@ -334,23 +334,23 @@ func TestRemovedTaintResetsObservedTime(t *testing.T) {
 
 func TestFirstFreePodCIDR(t *testing.T) {
 	taken := map[netip.Prefix]bool{}
-	whole := netip.MustParsePrefix("10.42.0.0/22")
+	clusterCIDR := netip.MustParsePrefix("10.42.0.0/22")
 	for _, want := range []string{"10.42.0.0/24", "10.42.1.0/24", "10.42.2.0/24", "10.42.3.0/24"} {
-		p, ok := firstFree(whole, taken)
+		p, ok := firstFree(clusterCIDR, taken)
 		if !ok || p.String() != want {
 			t.Fatalf("got %v, want %s", p, want)
 		}
 		taken[p] = true
 	}
-	if p, ok := firstFree(whole, taken); ok {
+	if p, ok := firstFree(clusterCIDR, taken); ok {
 		t.Errorf("got a fifth CIDR: %v", p)
 	}
 	delete(taken, netip.MustParsePrefix("10.42.2.0/24"))
-	if p, _ := firstFree(whole, taken); p.String() != "10.42.2.0/24" {
+	if p, _ := firstFree(clusterCIDR, taken); p.String() != "10.42.2.0/24" {
 		t.Errorf("released CIDR not allocated: %v", p)
 	}
 	taken = map[netip.Prefix]bool{netip.MustParsePrefix("10.42.0.0/23"): true}
-	if p, _ := firstFree(whole, taken); p.String() != "10.42.2.0/24" {
+	if p, _ := firstFree(clusterCIDR, taken); p.String() != "10.42.2.0/24" {
 		t.Errorf("got overlapping CIDR %v", p)
 	}
 	if p, ok := firstFree(netip.MustParsePrefix("10.1.2.128/25"), nil); !ok || p.String() != "10.1.2.128/25" {

@@ -81,8 +81,8 @@ func (r *replicaController) watchPods(ctrl *controller) error {
 		},
 		UpdateFunc: func(before, obj any) {
 			old, ok := before.(*corev1.Pod)
-			pod, too := obj.(*corev1.Pod)
-			if !ok || !too {
+			pod, newOK := obj.(*corev1.Pod)
+			if !ok || !newOK {
 				return
 			}
 			oldOwner, newOwner := controllerOf(old), controllerOf(pod)
@@ -94,8 +94,8 @@ func (r *replicaController) watchPods(ctrl *controller) error {
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = lost.Obj
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
 			}
 			if pod, ok := obj.(*corev1.Pod); ok {
 				r.podDeleted(pod.UID)

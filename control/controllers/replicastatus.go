@@ -42,11 +42,11 @@ func replicaStatus(set *appsv1.ReplicaSet, active, terminating []*corev1.Pod, ma
 // not nil.
 func replicaFailureConditions(set *appsv1.ReplicaSet, active int, manageErr error,
 	now time.Time) []appsv1.ReplicaSetCondition {
-	is := func(c appsv1.ReplicaSetCondition) bool { return c.Type == appsv1.ReplicaSetReplicaFailure }
+	isReplicaFailure := func(c appsv1.ReplicaSetCondition) bool { return c.Type == appsv1.ReplicaSetReplicaFailure }
 	switch {
 	case manageErr == nil:
-		return slices.DeleteFunc(slices.Clone(set.Status.Conditions), is)
-	case slices.ContainsFunc(set.Status.Conditions, is):
+		return slices.DeleteFunc(slices.Clone(set.Status.Conditions), isReplicaFailure)
+	case slices.ContainsFunc(set.Status.Conditions, isReplicaFailure):
 		return set.Status.Conditions
 	}
 	reason := "FailedCreate"

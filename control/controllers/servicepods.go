@@ -154,8 +154,8 @@ func (c *controller) watchServicePods(pods cache.SharedIndexInformer, services c
 		}
 	}
 	handle := func(obj any) {
-		if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = lost.Obj
+		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = tombstone.Obj
 		}
 		if pod, ok := obj.(*corev1.Pod); ok {
 			enqueue(pod)
@@ -165,8 +165,8 @@ func (c *controller) watchServicePods(pods cache.SharedIndexInformer, services c
 		AddFunc: handle, DeleteFunc: handle,
 		UpdateFunc: func(before, obj any) {
 			old, ok := before.(*corev1.Pod)
-			pod, too := obj.(*corev1.Pod)
-			if !ok || !too || equalForServices(old, pod) {
+			pod, newOK := obj.(*corev1.Pod)
+			if !ok || !newOK || equalForServices(old, pod) {
 				return
 			}
 			if !maps.Equal(old.Labels, pod.Labels) {
