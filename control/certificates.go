@@ -36,8 +36,8 @@ func newKubeletClient(authority, nodeAuthority *pki.Authority) (*kubeletClient, 
 }
 
 const (
-	maxRenewalCheckInterval = time.Hour   // upper bound, so that a changed system clock is noticed
-	minRenewalCheckInterval = time.Second // lower bound, also if the renewal fails
+	maxRenewalCheckInterval = time.Hour   // upper bound, to detect changes of the system clock
+	minRenewalCheckInterval = time.Second // lower bound, which also applies after a failed renewal
 )
 
 // renewCertificates renews the server's certificates and the administrator kubeconfig until ctx is

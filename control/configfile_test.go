@@ -86,7 +86,7 @@ func TestReadConfigFileErrorNamesField(t *testing.T) {
 	} {
 		_, err := ReadConfigFile(file(t, c.text))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestConfigValidateErrorNamesField(t *testing.T) {
 		config := Default()
 		c.change(&config)
 		if err := config.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 		}
 	}
 	config := Default()

@@ -1,5 +1,5 @@
-// Package control is the control server. It joins the store (control/storage), the certificates
-// (control/pki), the API resources (control/registry), the scheduler and the controllers to one
+// Package control is the control server. It combines the store (control/storage), the certificates
+// (control/pki), the API resources (control/registry), the scheduler and the controllers into one
 // server that serves the Kubernetes API.
 //
 //	config.go     the configuration of a server

@@ -105,7 +105,7 @@ func createAndWatch(ctx context.Context, client kubernetes.Interface) error {
 			if !ok {
 				return fmt.Errorf("watch closed")
 			}
-			if c, is := e.Object.(*corev1.ConfigMap); is && c.Name == "created" {
+			if c, isConfigMap := e.Object.(*corev1.ConfigMap); isConfigMap && c.Name == "created" {
 				return nil
 			}
 		case <-ctx.Done():

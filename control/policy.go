@@ -55,7 +55,7 @@ func (a *Assembly) aggregateRoles(ctx context.Context) error {
 	return nil
 }
 
-// runTokenCleaner lets single-use bootstrap tokens expire whose node has joined.
+// runTokenCleaner expires single-use bootstrap tokens whose node has joined.
 func (a *Assembly) runTokenCleaner(ctx context.Context) error {
 	(&tokens.BootstrapTokenCleaner{Tokens: a.access.bootstrap,
 		Requests: a.Client.CertificatesV1().CertificateSigningRequests(), Log: a.Log}).Run(ctx)

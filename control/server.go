@@ -219,11 +219,11 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	serving, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	var own sync.WaitGroup
-	own.Go(func() { s.waitUntilReady(serving) })
-	own.Go(func() { s.renewCertificates(serving) })
+	var wg sync.WaitGroup
+	wg.Go(func() { s.waitUntilReady(serving) })
+	wg.Go(func() { s.renewCertificates(serving) })
 	if s.member != nil {
-		own.Go(func() {
+		wg.Go(func() {
 			select {
 			case <-serving.Done():
 			case err := <-s.member.Failed():
@@ -231,11 +231,11 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 		})
 	}
-	waitParts := s.runControllers(serving)
+	waitControllers := s.runControllers(serving)
 	err := s.generic.PrepareRun().RunWithContext(serving)
 	stop(err)
-	waitParts()
-	own.Wait()
+	waitControllers()
+	wg.Wait()
 	s.Informers.Shutdown()
 	if ctx.Err() == nil && err == nil {
 		err = context.Cause(serving)
@@ -245,7 +245,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // waitUntilReady closes the ready channel when /readyz succeeds.
 func (s *Server) waitUntilReady(ctx context.Context) {
-	begin := time.Now()
+	start := time.Now()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -258,7 +258,7 @@ func (s *Server) waitUntilReady(ctx context.Context) {
 				"kubeconfig",
 				s.AdminKubeconfig(),
 				"after",
-				time.Since(begin).Round(time.Millisecond),
+				time.Since(start).Round(time.Millisecond),
 			)
 			return
 		}

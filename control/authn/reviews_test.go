@@ -62,7 +62,7 @@ func TestTokenReviews(t *testing.T) {
 			got := obj.(*authenticationv1.TokenReview).Status
 			if got.User.Username != c.want || got.Authenticated != (c.want != "") || !slices.Equal(got.Audiences, c.is) ||
 				!strings.Contains(got.Error, c.wantErr) {
-				t.Errorf("%+v", got)
+				t.Errorf("got %+v", got)
 			}
 			if sent.Status.Authenticated || sent.Status.Error != "" {
 				t.Error("the sent object was modified")
@@ -80,7 +80,7 @@ func TestInvalidTokenReviews(t *testing.T) {
 		"without a token": &authenticationv1.TokenReview{}, "in a namespace": placed, "of another kind": &corev1.Pod{},
 	} {
 		if got, err := create(t.Context(), t, s, obj); !apierrors.IsBadRequest(err) {
-			t.Errorf("%s: %v, %v", name, got, err)
+			t.Errorf("%s: got %v, %v", name, got, err)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestSelfSubjectReviews(t *testing.T) {
 	got := obj.(*authenticationv1.SelfSubjectReview).Status.UserInfo
 	if got.Username != "jane" || got.UID != "7" || !slices.Equal(got.Groups, u.Groups) ||
 		!slices.Equal(got.Extra["example.com/from"], []string{"there"}) {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 	if _, err := create(t.Context(), t, s, &authenticationv1.SelfSubjectReview{}); !apierrors.IsBadRequest(err) {
 		t.Errorf("request without user: %v", err)

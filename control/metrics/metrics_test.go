@@ -71,7 +71,7 @@ func TestUsageOf(t *testing.T) {
 			t.Parallel()
 			got, ok := usageOf(c.cpu, c.previous, c.memory)
 			if ok != c.ok || got.cpu != c.used || got.window != c.window {
-				t.Errorf("%+v, %v", got, ok)
+				t.Errorf("got %+v, %v", got, ok)
 			}
 		})
 	}
@@ -199,12 +199,12 @@ func TestListPodsAndNodes(t *testing.T) {
 	web := one.(*metricsv1beta1.PodMetrics)
 	if len(web.Containers) != 2 || web.Containers[1].Name != "c1" || web.Containers[1].Usage.Cpu().String() != "2n" ||
 		web.Containers[1].Usage.Memory().Value() != 2 {
-		t.Errorf("%+v", web.Containers)
+		t.Errorf("got %+v", web.Containers)
 	}
 	table, err := pods.(*podMetrics).ConvertToTable(ctx, web, nil)
 	if err != nil || len(table.Rows) != 1 || table.Rows[0].Cells[0] != "web" || table.Rows[0].Cells[1] != "3n" ||
 		table.Rows[0].Cells[2] != "3" {
-		t.Errorf("%+v, %v", table, err)
+		t.Errorf("got %+v, %v", table, err)
 	}
 
 	got, err := nodes.(*nodeMetrics).List(ctx, nil)
@@ -229,7 +229,7 @@ func TestListPodsAndNodes(t *testing.T) {
 		"pod on a node that is down": func() error { _, err := pods.(*podMetrics).Get(ctx, "lost", nil); return err },
 	} {
 		if err := get(); !apierrors.IsNotFound(err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }
@@ -298,7 +298,7 @@ func TestCollectorCachesErrors(t *testing.T) {
 			}
 			if items := got.(*metricsv1beta1.NodeMetricsList).Items; ctx.Err() == nil &&
 				(len(items) != 1 || items[0].Name != "on") {
-				t.Errorf("%v", items)
+				t.Errorf("got %v", items)
 			}
 		}
 		checkCall := func(want time.Duration, times int, f func()) {

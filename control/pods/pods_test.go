@@ -124,7 +124,7 @@ func TestCheckAndDecrement(t *testing.T) {
 	if err := checkAndDecrement(b, "p", false); err != nil || b.Status.DisruptionsAllowed != 0 ||
 		len(b.Status.DisruptedPods) != 1 ||
 		b.Status.Conditions[0].Reason != policyv1.InsufficientPodsReason {
-		t.Errorf("%+v, %v", b.Status, err)
+		t.Errorf("got %+v, %v", b.Status, err)
 	}
 	b.Status.DesiredHealthy, b.Status.CurrentHealthy = 2, 1
 	err := checkAndDecrement(b, "q", false)

@@ -88,10 +88,10 @@ func formatSelector(s *metav1.LabelSelector) string {
 	if err != nil {
 		return "<invalid>"
 	}
-	return orNoneOfAll(parsed)
+	return selectorOrNone(parsed)
 }
 
-func orNoneOfAll(s labels.Selector) string { return orNone(s.String()) }
+func selectorOrNone(s labels.Selector) string { return orNone(s.String()) }
 
 // containers returns the names and images of a template's containers.
 func containers(spec *corev1.PodSpec) (names, images string) {

@@ -113,7 +113,7 @@ func TestColumnsTableOfList(t *testing.T) {
 	got, err := ColumnsFor(core("Pod")).Table(list, now, false)
 	if err != nil || len(got.Rows) != 2 || got.ResourceVersion != "7" || got.Continue != "more" ||
 		len(got.ColumnDefinitions) != 0 {
-		t.Fatalf("%+v, %v", got, err)
+		t.Fatalf("got %+v, %v", got, err)
 	}
 	if len(got.Rows[0].Conditions) != 1 || got.Rows[0].Conditions[0].Type != metav1.RowCompleted ||
 		len(got.Rows[1].Conditions) != 0 {
@@ -124,6 +124,6 @@ func TestColumnsTableOfList(t *testing.T) {
 	}
 	unknown, err := ColumnsFor(core("Toy")).Table(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, now, true)
 	if err != nil || fmt.Sprint(unknown.Rows[0].Cells) != "[n <unknown>]" {
-		t.Errorf("%+v, %v", unknown, err)
+		t.Errorf("got %+v, %v", unknown, err)
 	}
 }

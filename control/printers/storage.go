@@ -107,9 +107,9 @@ func storageSize(list corev1.ResourceList) string {
 
 // formatAccessModes returns the abbreviated access modes in a fixed order.
 func formatAccessModes(list []corev1.PersistentVolumeAccessMode) string {
-	has := map[corev1.PersistentVolumeAccessMode]bool{}
+	modes := map[corev1.PersistentVolumeAccessMode]bool{}
 	for _, m := range list {
-		has[m] = true
+		modes[m] = true
 	}
 	var out []string
 	for _, m := range []struct {
@@ -117,7 +117,7 @@ func formatAccessModes(list []corev1.PersistentVolumeAccessMode) string {
 		word string
 	}{{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"},
 		{corev1.ReadWriteOncePod, "RWOP"}} {
-		if has[m.mode] {
+		if modes[m.mode] {
 			out = append(out, m.word)
 		}
 	}

@@ -177,7 +177,7 @@ func jobRow(j *batchv1.Job, now time.Time) []any {
 }
 
 func jobStatus(j *batchv1.Job) string {
-	is := func(kind batchv1.JobConditionType) bool {
+	hasCondition := func(kind batchv1.JobConditionType) bool {
 		for _, c := range j.Status.Conditions {
 			if c.Type == kind {
 				return c.Status == corev1.ConditionTrue
@@ -186,17 +186,17 @@ func jobStatus(j *batchv1.Job) string {
 		return false
 	}
 	switch {
-	case is(batchv1.JobComplete):
+	case hasCondition(batchv1.JobComplete):
 		return "Complete"
-	case is(batchv1.JobFailed):
+	case hasCondition(batchv1.JobFailed):
 		return "Failed"
 	case j.DeletionTimestamp != nil:
 		return "Terminating"
-	case is(batchv1.JobSuspended):
+	case hasCondition(batchv1.JobSuspended):
 		return "Suspended"
-	case is(batchv1.JobFailureTarget):
+	case hasCondition(batchv1.JobFailureTarget):
 		return "FailureTarget"
-	case is(batchv1.JobSuccessCriteriaMet):
+	case hasCondition(batchv1.JobSuccessCriteriaMet):
 		return "SuccessCriteriaMet"
 	}
 	return "Running"

@@ -25,8 +25,8 @@ func (k *Kind) generationChanged(obj, old runtime.Object) bool {
 		return false
 	}
 	m, err := meta.Accessor(obj)
-	oldMeta, too := meta.Accessor(old)
-	return err == nil && too == nil && !maps.Equal(k.GenerationMetadata(m), k.GenerationMetadata(oldMeta))
+	oldMeta, oldErr := meta.Accessor(old)
+	return err == nil && oldErr == nil && !maps.Equal(k.GenerationMetadata(m), k.GenerationMetadata(oldMeta))
 }
 
 func clearField(obj runtime.Object, name string) {

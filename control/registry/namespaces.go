@@ -291,11 +291,11 @@ func withOrphanFinalizer(finalizers []string, options *metav1.DeleteOptions) []s
 	orphan := options.OrphanDependents != nil &&
 		*options.OrphanDependents || //nolint:staticcheck // older clients still send it
 		options.PropagationPolicy != nil && *options.PropagationPolicy == metav1.DeletePropagationOrphan
-	has := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
+	hasFinalizer := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
 	switch {
-	case orphan && !has:
+	case orphan && !hasFinalizer:
 		return append(slices.Clone(finalizers), metav1.FinalizerOrphanDependents)
-	case !orphan && has && options.PropagationPolicy != nil:
+	case !orphan && hasFinalizer && options.PropagationPolicy != nil:
 		return slices.DeleteFunc(
 			slices.Clone(finalizers),
 			func(f string) bool { return f == metav1.FinalizerOrphanDependents },

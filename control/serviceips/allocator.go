@@ -29,8 +29,8 @@ func (p PortRange) MarshalText() ([]byte, error) { return []byte(p.String()), ni
 func (p *PortRange) UnmarshalText(text []byte) error {
 	first, last, ok := strings.Cut(string(text), "-")
 	a, err := strconv.ParseUint(first, 10, 16)
-	b, also := strconv.ParseUint(last, 10, 16)
-	if !ok || err != nil || also != nil || a == 0 || a > b {
+	b, lastErr := strconv.ParseUint(last, 10, 16)
+	if !ok || err != nil || lastErr != nil || a == 0 || a > b {
 		return fmt.Errorf("%q is not a port range such as 30000-32767", text)
 	}
 	p.First, p.Last = int32(a), int32(b)
@@ -131,13 +131,13 @@ func (a *allocator) claimFree(ctx context.Context, low, size int64, named func(i
 			return n, err
 		}
 	}
-	taken, err := a.claims.list(ctx)
+	claims, err := a.claims.list(ctx)
 	if err != nil {
 		return 0, err
 	}
 	for i := range size {
 		n := (low + i) % size
-		if _, is := taken[named(n)]; is {
+		if _, claimed := claims[named(n)]; claimed {
 			continue
 		}
 		if err := a.claim(ctx, named(n)); !errors.Is(err, errAllocated) {
@@ -156,19 +156,19 @@ func (a *allocator) allocateAddresses(ctx context.Context, s, old *corev1.Servic
 	}
 	path := field.NewPath("spec", "clusterIPs")
 	for i, f := range s.Spec.IPFamilies {
-		whole, ok := a.ranges.rangeFor(f)
+		cidr, ok := a.ranges.rangeFor(f)
 		if i < len(s.Spec.ClusterIPs) && s.Spec.ClusterIPs[i] != "" {
 			text := s.Spec.ClusterIPs[i]
 			want, err := netip.ParseAddr(text)
 			if err != nil || old != nil && holdsKey(old, addressKey(want)) {
 				continue // validation rejects invalid addresses
 			}
-			if !ok || !whole.Contains(want) || want == whole.Masked().Addr() {
+			if !ok || !cidr.Contains(want) || want == cidr.Masked().Addr() {
 				return invalid(s, field.Invalid(path, s.Spec.ClusterIPs, fmt.Sprintf(
 					"failed to allocate IP %s: the provided IP (%s) is not in the valid range. The range of valid IPs is %s",
 					text,
 					text,
-					whole,
+					cidr,
 				)))
 			}
 			switch err := a.claim(ctx, addressKey(want)); {
@@ -187,8 +187,8 @@ func (a *allocator) allocateAddresses(ctx context.Context, s, old *corev1.Servic
 			continue
 		}
 		// The first address is reserved for default/kubernetes.
-		size := usableAddresses(whole) - 1
-		number := func(n int64) netip.Addr { return addressAt(whole, n+2) }
+		size := usableAddresses(cidr) - 1
+		number := func(n int64) netip.Addr { return addressAt(cidr, n+2) }
 		n, err := a.claimFree(ctx, staticBandSize(size), size, func(n int64) claimKey { return addressKey(number(n)) })
 		if err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: %w", err))
@@ -208,15 +208,15 @@ func (a *allocator) allocatePorts(ctx context.Context, s, old *corev1.Service) e
 		return nil
 	}
 	path := field.NewPath("spec", "ports")
-	mine := map[int32]bool{}
+	claimed := map[int32]bool{}
 	for i, p := range s.Spec.Ports {
-		if p.NodePort == 0 || mine[p.NodePort] {
+		if p.NodePort == 0 || claimed[p.NodePort] {
 			continue
 		}
 		if err := a.claimPort(ctx, s, old, path.Index(i).Child("nodePort"), p.NodePort); err != nil {
 			return err
 		}
-		mine[p.NodePort] = true
+		claimed[p.NodePort] = true
 	}
 	for i := range s.Spec.Ports {
 		if p := &s.Spec.Ports[i]; p.NodePort == 0 && allocatesNodePorts(s) {

@@ -42,14 +42,14 @@ func TestClaimStore(t *testing.T) {
 	c, ctx := claimStore{newTestStore(t)}, t.Context()
 	first, err := c.acquire(ctx, portKey(30001), "one", "default/one")
 	if err != nil || first.renewed {
-		t.Fatalf("%+v, %v", first, err)
+		t.Fatalf("got %+v, %v", first, err)
 	}
 	if got, err := c.acquire(ctx, portKey(30001), "two", "default/two"); !errors.Is(err, errAllocated) {
 		t.Errorf("claimed twice: %+v, %v", got, err)
 	}
 	if got, err := c.get(ctx, portKey(30001)); err != nil || got == nil || got.owner != "one" ||
 		got.service != "default/one" {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, %v", got, err)
 	}
 	if got, err := c.get(ctx, portKey(30002)); err != nil || got != nil {
 		t.Errorf("free key: %+v, %v", got, err)
@@ -57,7 +57,7 @@ func TestClaimStore(t *testing.T) {
 	// Two requests of one owner: the release by the first does not affect the second.
 	second, err := c.acquire(ctx, portKey(30001), "one", "default/one")
 	if err != nil || !second.renewed || second.revision <= first.revision {
-		t.Fatalf("%+v after %+v, %v", second, first, err)
+		t.Fatalf("got %+v after %+v, %v", second, first, err)
 	}
 	if err := c.release(ctx, first); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestClaimStore(t *testing.T) {
 		t.Errorf("the release of an older claim deleted the newer one: %v", err)
 	}
 	if all, err := c.list(ctx); err != nil || len(all) != 1 || all[portKey(30001)].revision != second.revision {
-		t.Errorf("%v, %v", all, err)
+		t.Errorf("got %v, %v", all, err)
 	}
 	if err := c.release(ctx, second); err != nil {
 		t.Fatal(err)

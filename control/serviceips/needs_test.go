@@ -60,7 +60,7 @@ func TestHeldKeys(t *testing.T) {
 		{"elsewhere", service(corev1.ServiceTypeExternalName, addresses("10.43.0.7"), nodePorts(30001)), nil},
 	} {
 		if got := heldKeys(c.of); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestSetFamilies(t *testing.T) {
 			err := setFamilies(c.of, c.cluster)
 			if c.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wantErr) {
-					t.Errorf("no error: %v", err)
+					t.Errorf("got error %v, want %q", err, c.wantErr)
 				}
 				return
 			}
@@ -170,7 +170,7 @@ func FuzzSetFamilies(f *testing.F) {
 		settled := s.DeepCopy()
 		if err := setFamilies(s, cluster); err != nil || !slices.Equal(s.Spec.IPFamilies, settled.Spec.IPFamilies) ||
 			*s.Spec.IPFamilyPolicy != *settled.Spec.IPFamilyPolicy {
-			t.Errorf("%v becomes %v, %v", settled.Spec, s.Spec, err)
+			t.Errorf("setFamilies is not idempotent: got %v, want %v, error %v", s.Spec, settled.Spec, err)
 		}
 	})
 }

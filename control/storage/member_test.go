@@ -61,7 +61,7 @@ func TestMemberKeepsDataAcrossRestart(t *testing.T) {
 	})
 	withMember(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
 		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "1" {
-			t.Errorf("%v, %v", got, err)
+			t.Errorf("got %v, %v", got, err)
 		}
 	})
 }
@@ -270,7 +270,7 @@ func TestErrorDescriptions(t *testing.T) {
 	} {
 		if got := describeOpenError("/dir", c.err); !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.want) ||
 			!strings.Contains(got.Error(), "/dir") {
-			t.Errorf("%v: %v", c.err, got)
+			t.Errorf("%v: got %v", c.err, got)
 		}
 	}
 	m := &Member{dir: "/dir"}

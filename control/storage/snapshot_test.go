@@ -39,7 +39,7 @@ func TestSnapshotIsConsistent(t *testing.T) {
 			withMember(t, restored, func(ctx context.Context, _ *Member, c *clientv3.Client) {
 				one, err := c.Get(ctx, "one")
 				if err != nil || len(one.Kvs) != 1 {
-					t.Fatalf("%v, %v", one, err)
+					t.Fatalf("got %v, %v", one, err)
 				}
 				two, err := c.Get(ctx, "two")
 				if err != nil || len(two.Kvs) != 1 || string(two.Kvs[0].Value) != string(one.Kvs[0].Value) {

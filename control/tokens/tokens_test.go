@@ -181,7 +181,7 @@ func TestKeyDeterminesAlgorithm(t *testing.T) {
 			changed(func(c *claims) { c.Subject = "system:serviceaccount:ns:root" })), false},
 	} {
 		if _, ok, err := v.AuthenticateToken(t.Context(), row.token); ok != row.want {
-			t.Errorf("%s: %v, %v", row.what, ok, err)
+			t.Errorf("%s: got %v, %v", row.what, ok, err)
 		} else if err != nil && strings.Contains(err.Error(), row.token[:20]) {
 			t.Errorf("%s: the error contains the token", row.what)
 		}
@@ -228,11 +228,11 @@ func TestTokenRequestBinding(t *testing.T) {
 	} {
 		out, err := request(row.kind, row.name, row.uid, row.seconds)
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%+v: %v", row, err)
+			t.Errorf("%+v: got error %v", row, err)
 			continue
 		}
 		if err == nil && (out.Status.Token == "" || out.Status.ExpirationTimestamp.After(time.Now().Add(25*time.Hour))) {
-			t.Errorf("%+v: %+v", row, out.Status.ExpirationTimestamp)
+			t.Errorf("%+v: got expiration %+v", row, out.Status.ExpirationTimestamp)
 		}
 	}
 	s.pod.Spec.ServiceAccountName = "other"
@@ -362,7 +362,7 @@ func TestDiscoveryKeysVerifyTokens(t *testing.T) {
 		}
 		if _, err := jwt.Parse(token, func(*jwt.Token) (any, error) { return publicOf(t, set.Keys[0]), nil },
 			jwt.WithAudience("bank")); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }
@@ -420,11 +420,11 @@ func TestBootstrapTokenAuthentication(t *testing.T) {
 		b := &BootstrapAuthenticator{Secrets: fake.NewClientset(s).CoreV1().Secrets(BootstrapNamespace)}
 		r, ok, err := b.AuthenticateToken(t.Context(), one.Token())
 		if ok != row.want || err != nil {
-			t.Errorf("%s: %v, %v", row.what, ok, err)
+			t.Errorf("%s: got %v, %v", row.what, ok, err)
 		}
 		if ok && (r.User.GetName() != "system:bootstrap:"+one.ID || !slices.Equal(r.User.GetGroups(), []string{BootstrapGroup,
 			NodeBootstrapGroup})) {
-			t.Errorf("%s: %+v", row.what, r.User)
+			t.Errorf("%s: got %+v", row.what, r.User)
 		}
 	}
 	for _, bad := range []string{"", "abc", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef",
