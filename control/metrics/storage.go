@@ -53,14 +53,14 @@ func (storageBase) Destroy() {}
 // of one of them.
 func (s storageBase) collect(ctx context.Context, nodes []*corev1.Node) (map[string]*nodeUsage, error) {
 	s.collector.prune(func(name string) bool { _, err := s.Nodes.Get(name); return err == nil })
-	out, places := map[string]*nodeUsage{}, make(chan struct{}, maxConcurrentRequests)
+	out, slots := map[string]*nodeUsage{}, make(chan struct{}, maxConcurrentRequests)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var last error
 	for _, n := range nodes {
-		places <- struct{}{}
+		slots <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-places }()
+			defer func() { <-slots }()
 			f, err := s.collector.get(ctx, n)
 			mu.Lock()
 			defer mu.Unlock()

@@ -195,11 +195,11 @@ func (b *BootstrapAuthenticator) Claim(ctx context.Context, id, identity string,
 		if err != nil {
 			return fmt.Errorf("get bootstrap token %s: %w", id, err)
 		}
-		by := s.Annotations[ClaimedByAnnotation]
+		claimedBy := s.Annotations[ClaimedByAnnotation]
 		switch {
-		case s.Annotations[SingleUseAnnotation] != "true" || by == identity:
+		case s.Annotations[SingleUseAnnotation] != "true" || claimedBy == identity:
 			return nil
-		case by != "":
+		case claimedBy != "":
 			return fmt.Errorf("single-use bootstrap token %s has already been used: create another one with \"berth-control "+
 				"token create\"", id)
 		case dryRun:

@@ -64,8 +64,8 @@ func (s *BootstrapTokenCleaner) Clean(ctx context.Context) error {
 			continue
 		}
 		// The precondition protects a token that was extended in the meantime.
-		only := metav1.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
-		err := s.Tokens.Secrets.Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: &only})
+		preconditions := metav1.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
+		err := s.Tokens.Secrets.Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: &preconditions})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("delete secret %s: %w", secret.Name, err)
 		}

@@ -39,9 +39,9 @@ type fakeGetter struct {
 	node    *corev1.Node
 }
 
-func orNotFound[T any](o *T, what string) (*T, error) {
+func orNotFound[T any](o *T, resource string) (*T, error) {
 	if o == nil {
-		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: what}, what)
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, resource)
 	}
 	return o, nil
 }
@@ -96,7 +96,7 @@ func TestTokenIsInvalidWithoutBoundObjects(t *testing.T) {
 	t.Parallel()
 	for name, ring := range testKeyrings(t) {
 		for _, row := range []struct {
-			what   string
+			name   string
 			change func(*fakeGetter)
 			want   string // "": the token is valid
 		}{
@@ -121,11 +121,11 @@ func TestTokenIsInvalidWithoutBoundObjects(t *testing.T) {
 			r, ok, err := (&Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: ring,
 				Objects: s}).AuthenticateToken(t.Context(), token)
 			if ok != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
-				t.Errorf("%s, %s: %v, %v", name, row.what, ok, err)
+				t.Errorf("%s, %s: got %v, %v", name, row.name, ok, err)
 			}
 			if ok && (r.User.GetName() != "system:serviceaccount:ns:app" ||
 				r.User.GetExtra()["authentication.kubernetes.io/pod-uid"][0] != "pod-1") {
-				t.Errorf("%s, %s: %+v", name, row.what, r.User)
+				t.Errorf("%s, %s: got %+v", name, row.name, r.User)
 			}
 		}
 	}
@@ -164,7 +164,7 @@ func TestKeyDeterminesAlgorithm(t *testing.T) {
 	}
 	changed := func(f func(*claims)) claims { c := good; f(&c); return c }
 	for _, row := range []struct {
-		what, token string
+		name, token string
 		want        bool
 	}{
 		{"signing key", sign(jwt.SigningMethodES256, ec.kid, ec.signer, good), true},
@@ -181,9 +181,9 @@ func TestKeyDeterminesAlgorithm(t *testing.T) {
 			changed(func(c *claims) { c.Subject = "system:serviceaccount:ns:root" })), false},
 	} {
 		if _, ok, err := v.AuthenticateToken(t.Context(), row.token); ok != row.want {
-			t.Errorf("%s: got %v, %v", row.what, ok, err)
+			t.Errorf("%s: got %v, %v", row.name, ok, err)
 		} else if err != nil && strings.Contains(err.Error(), row.token[:20]) {
-			t.Errorf("%s: the error contains the token", row.what)
+			t.Errorf("%s: the error contains the token", row.name)
 		}
 	}
 }
@@ -395,7 +395,7 @@ func TestBootstrapTokenAuthentication(t *testing.T) {
 	}
 	now := time.Now()
 	for _, row := range []struct {
-		what   string
+		name   string
 		change func(*corev1.Secret)
 		want   bool
 	}{
@@ -420,11 +420,11 @@ func TestBootstrapTokenAuthentication(t *testing.T) {
 		b := &BootstrapAuthenticator{Secrets: fake.NewClientset(s).CoreV1().Secrets(BootstrapNamespace)}
 		r, ok, err := b.AuthenticateToken(t.Context(), one.Token())
 		if ok != row.want || err != nil {
-			t.Errorf("%s: got %v, %v", row.what, ok, err)
+			t.Errorf("%s: got %v, %v", row.name, ok, err)
 		}
 		if ok && (r.User.GetName() != "system:bootstrap:"+one.ID || !slices.Equal(r.User.GetGroups(), []string{BootstrapGroup,
 			NodeBootstrapGroup})) {
-			t.Errorf("%s: got %+v", row.what, r.User)
+			t.Errorf("%s: got %+v", row.name, r.User)
 		}
 	}
 	for _, bad := range []string{"", "abc", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef",
