@@ -49,7 +49,7 @@ func Names() []string {
 
 // New creates the admission chain.
 func New(c Config) (admission.Interface, error) {
-	makers := map[string]func(Config) (admission.Interface, error){
+	constructors := map[string]func(Config) (admission.Interface, error){
 		"NamespaceLifecycle":            newLifecycle,
 		"LimitRanger":                   newLimitRanger,
 		"ServiceAccount":                newServiceAccounts,
@@ -80,7 +80,7 @@ func New(c Config) (admission.Interface, error) {
 		if disabled.Has(name) {
 			continue
 		}
-		plugin, err := makers[name](c)
+		plugin, err := constructors[name](c)
 		if err != nil {
 			return nil, fmt.Errorf("admission plugin %s: %w", name, err)
 		}

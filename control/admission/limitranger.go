@@ -156,9 +156,9 @@ func defaultRequest(i corev1.LimitRangeItem) corev1.ResourceList {
 	return overlay(overlay(i.Min, defaultLimit(i)), i.DefaultRequest)
 }
 
-func overlay(below, above corev1.ResourceList) corev1.ResourceList {
+func overlay(base, override corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{}
-	for _, l := range []corev1.ResourceList{below, above} {
+	for _, l := range []corev1.ResourceList{base, override} {
 		maps.Copy(out, l)
 	}
 	return out

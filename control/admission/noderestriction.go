@@ -57,9 +57,9 @@ func (n *nodeRestriction) Validate(ctx context.Context, a admission.Attributes, 
 	case schema.GroupResource{Resource: "serviceaccounts"}:
 		err = n.token(ctx, node, a)
 	case schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}:
-		err = ownName(node, a, "node lease")
+		err = requireOwnName(node, a, "node lease")
 	case schema.GroupResource{Group: storagev1.GroupName, Resource: "csinodes"}:
-		err = ownName(node, a, "CSINode")
+		err = requireOwnName(node, a, "CSINode")
 	case schema.GroupResource{Group: resourcev1.GroupName, Resource: "resourceslices"}:
 		err = n.slice(node, a)
 	case schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}:
@@ -71,7 +71,7 @@ func (n *nodeRestriction) Validate(ctx context.Context, a admission.Attributes, 
 	return nil
 }
 
-func ownName(node string, a admission.Attributes, resource string) error {
+func requireOwnName(node string, a admission.Attributes, resource string) error {
 	name := a.GetName()
 	if o, ok := a.GetObject().(metav1.Object); ok && name == "" {
 		name = o.GetName()

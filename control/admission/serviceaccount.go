@@ -119,8 +119,8 @@ func (s *serviceAccounts) account(ctx context.Context,
 	if account, err = s.accounts.ServiceAccounts(namespace).Get(name); err == nil {
 		return account, nil
 	}
-	ctx, stop := context.WithTimeout(ctx, serviceAccountTimeout)
-	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, serviceAccountTimeout)
+	defer cancel()
 	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		got, getErr := s.client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 		if getErr == nil {

@@ -33,7 +33,7 @@ func TestGarbageCollectorIgnoresOwnerInOtherNamespace(t *testing.T) {
 	}
 	objects := []*metav1.PartialObjectMetadata{
 		newObject("ConfigMap", "here", "owner"), newObject("ConfigMap", "there", "other"), newObject("Node", "", "node"),
-		newObject("ConfigMap", "here", "beside", owned("ConfigMap", "owner")),
+		newObject("ConfigMap", "here", "same-ns", owned("ConfigMap", "owner")),
 		newObject("ConfigMap", "there", "away", owned("ConfigMap", "owner")),
 		newObject("ConfigMap", "there", "both", owned("ConfigMap", "owner"), owned("ConfigMap", "other")),
 		newObject("ConfigMap", "there", "of-node", owned("Node", "node")),
@@ -55,7 +55,7 @@ func TestGarbageCollectorIgnoresOwnerInOtherNamespace(t *testing.T) {
 			got[o.Name] = len(live.OwnerReferences)
 		}
 	}
-	for name, owners := range map[string]int{"owner": 0, "other": 0, "node": 0, "beside": 1, "both": 1, "of-node": 1,
+	for name, owners := range map[string]int{"owner": 0, "other": 0, "node": 0, "same-ns": 1, "both": 1, "of-node": 1,
 		"nowhere": 1} {
 		if have, exists := got[name]; !exists || have != owners {
 			t.Errorf("%s: exists %v with %d owners, want %d", name, exists, have, owners)
@@ -64,7 +64,7 @@ func TestGarbageCollectorIgnoresOwnerInOtherNamespace(t *testing.T) {
 	if _, exists := got["away"]; exists {
 		t.Error("an object whose only owner is in another namespace was not deleted")
 	}
-	if slices.Contains(*queued, collectPrefix+"beside") {
+	if slices.Contains(*queued, collectPrefix+"same-ns") {
 		t.Errorf("queued an object whose owner exists: %s", strings.Join(*queued, ", "))
 	}
 }

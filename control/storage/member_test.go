@@ -47,7 +47,7 @@ func withMemberOptions(t *testing.T, o Options, do func(context.Context, *Member
 	do(t.Context(), m, c.Client)
 }
 
-// TestMemberKeepsDataAcrossRestart checks also that only the server's user can open the sockets.
+// TestMemberKeepsDataAcrossRestart also checks that only the server's user can open the sockets.
 func TestMemberKeepsDataAcrossRestart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "etcd")
@@ -112,12 +112,12 @@ func smallQuotaOptions(t *testing.T) Options {
 	return o
 }
 
-// eventually retries until the function returns true.
-func eventually(t *testing.T, what string, do func() bool) {
+// eventually retries until do returns true. After a minute it fails the test with the message failure.
+func eventually(t *testing.T, failure string, do func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !do(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal(what)
+			t.Fatal(failure)
 		}
 	}
 }
@@ -318,7 +318,7 @@ func TestFatalHook(t *testing.T) {
 	}
 }
 
-// TestStartRejectsDamagedStore checks also that the damaged file is not modified.
+// TestStartRejectsDamagedStore also checks that the damaged file is not modified.
 func TestStartRejectsDamagedStore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
