@@ -17,7 +17,7 @@ import (
 	"berth/test/hosts"
 )
 
-// recipe is what makes a base what it is: another one makes another.
+// recipe is this file. A change of it changes the cache key and causes a new base to be built.
 //
 //go:embed base.go
 var recipe []byte
@@ -27,14 +27,14 @@ const (
 	mirror = "http://deb.debian.org/debian"
 )
 
-// packages are on every host beside Debian's essential ones. dbus is there for
-// logind.
+// packages are installed on every host in addition to Debian's essential ones. logind needs dbus.
 var packages = []string{
-	"systemd", "systemd-sysv", "dbus", "containerd", "runc", "containernetworking-plugins", "iptables", "iproute2", "kmod", "procps", "ca-certificates",
+	"systemd", "systemd-sysv", "dbus", "containerd", "runc", "containernetworking-plugins", "iptables", "iproute2",
+	"kmod", "procps", "ca-certificates",
 }
 
-// containerdConfig leaves out what needs controllers and a privilege that the
-// machines have not on which tests run.
+// containerdConfig disables the features that need cgroup controllers or privileges which machines
+// that run the tests may lack.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
 disable_cgroup = true
@@ -45,7 +45,7 @@ bin_dir = "/usr/lib/cni"
 conf_dir = "/etc/cni/net.d"
 `
 
-// files are on every host, over what packages bring.
+// files returns the files that are written on every host after the packages are installed.
 func files(sandbox string) map[string]string {
 	return map[string]string{
 		"etc/machine-id":             "", // each host gets its own at the first boot
@@ -55,42 +55,47 @@ func files(sandbox string) map[string]string {
 	}
 }
 
-// masked are units that make no sense on a host that is a container.
-var masked = []string{
-	"getty.target", "console-getty.service", "systemd-firstboot.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer",
-	"e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "systemd-timesyncd.service", "dev-hugepages.mount", "sys-kernel-debug.mount",
+// maskedUnits lists units that do not work or have no purpose in a container.
+var maskedUnits = []string{
+	"getty.target", "console-getty.service", "systemd-firstboot.service", "apt-daily.timer",
+	"apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer",
+	"systemd-timesyncd.service", "dev-hugepages.mount", "sys-kernel-debug.mount",
 	"sys-kernel-tracing.mount", "sys-kernel-config.mount",
 }
 
-// makeBase returns the root file system that all hosts lie over, made at most
-// once.
+// makeBase returns the root file system that is the lower layer of all hosts. It is built at most
+// once per recipe.
 func makeBase(ctx context.Context, sandbox string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.GOARCH, sandbox)
 	sum.Write(recipe)
 	key := hex.EncodeToString(sum.Sum(nil))[:16]
-	dir, err := hosts.Cached("nspawn", key, func(dir string) error { return fill(ctx, dir, sandbox) })
+	dir, err := hosts.Cached("nspawn", key, func(dir string) error { return buildBase(ctx, dir, sandbox) })
 	if err != nil {
-		return "", fmt.Errorf("make the base of hosts: %w", err)
+		return "", fmt.Errorf("build base image: %w", err)
 	}
-	forgetOthers(dir)
+	removeStaleBases(dir)
 	return filepath.Join(dir, "root"), nil
 }
 
-func fill(ctx context.Context, dir, sandbox string) error {
+// buildBase installs the base in dir/root.
+func buildBase(ctx context.Context, dir, sandbox string) error {
 	program, err := exec.LookPath("debootstrap")
 	if err != nil {
 		program = "/usr/sbin/debootstrap" // not on every PATH
 	}
 	root := filepath.Join(dir, "root")
-	cmd := exec.CommandContext(ctx, program, "--variant=minbase", "--include="+strings.Join(packages, ","), suite, root, mirror)
-	// A base that is lost in a crash is recreated: nothing has to be synced.
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "DPKG_FORCE=unsafe-io", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	cmd := exec.CommandContext(ctx, program, "--variant=minbase", "--include="+strings.Join(packages, ","),
+		suite, root, mirror)
+	// No fsync is needed: a base that is lost in a crash is built again.
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "DPKG_FORCE=unsafe-io",
+		"PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		log, _ := os.ReadFile(filepath.Join(root, "debootstrap", "debootstrap.log"))
-		return errors.Join(fmt.Errorf("debootstrap (test/deps.sh installs it): %w\n%s\n%s", err, lastOf(string(out)), lastOf(string(log))), unmountBelow(root))
+		err = fmt.Errorf("debootstrap (test/deps.sh installs it): %w\n%s\n%s", err, tail(string(out)), tail(string(log)))
+		return errors.Join(err, unmountBelow(root))
 	}
-	if err := unmountBelow(root); err != nil { // what debootstrap itself mounted
+	if err := unmountBelow(root); err != nil { // mounts of debootstrap
 		return err
 	}
 	for name, text := range files(sandbox) {
@@ -98,22 +103,22 @@ func fill(ctx context.Context, dir, sandbox string) error {
 			return err
 		}
 	}
-	for _, unit := range masked {
-		at := filepath.Join(root, "etc/systemd/system", unit)
-		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, unit := range maskedUnits {
+		path := filepath.Join(root, "etc/systemd/system", unit)
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := os.Symlink("/dev/null", at); err != nil {
+		if err := os.Symlink("/dev/null", path); err != nil {
 			return err
 		}
 	}
-	return errors.Join(os.RemoveAll(filepath.Join(root, "var/cache/apt")), os.RemoveAll(filepath.Join(root, "var/lib/apt/lists")))
+	return errors.Join(os.RemoveAll(filepath.Join(root, "var/cache/apt")),
+		os.RemoveAll(filepath.Join(root, "var/lib/apt/lists")))
 }
 
-// forgetOthers removes the bases of other recipes, of hundreds of megabytes
-// each. A host may lie over one still: it cannot, for its name is in use; what
-// cannot be removed is tried again by the next.
-func forgetOthers(dir string) {
+// removeStaleBases removes the bases of other recipes, which have hundreds of megabytes each. Errors
+// are ignored: the next call tries again.
+func removeStaleBases(dir string) {
 	others, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*"))
 	for _, other := range others {
 		if other != dir && filepath.Base(other) != "lock" && !strings.HasPrefix(filepath.Base(other), "building-") {
@@ -129,8 +134,8 @@ func writeFile(name, text string) error {
 	return os.WriteFile(name, []byte(text), 0o644)
 }
 
-// lastOf is the end of a long text.
-func lastOf(text string) string {
+// tail returns the last 6 KiB of a text.
+func tail(text string) string {
 	if cut := len(text) - 6<<10; cut > 0 {
 		text = text[cut:]
 	}

@@ -1,23 +1,26 @@
-// Package nspawn gives tests a whole host with systemd on this machine: a
-// container of systemd-nspawn in which systemd is process 1, with containerd,
-// its own network namespace and its own cgroup. It is where berth is tested as
-// an operator has it: installed, started, upgraded, rebooted, without power.
+// Package nspawn gives tests a whole host with systemd on this machine: a systemd-nspawn container
+// in which systemd is process 1, with containerd, its own network namespace and its own cgroup.
+// Tests use it for what an operator does with berth: install, start, upgrade, reboot and recover
+// from a power loss.
 //
-// It owns the base (a root file system by debootstrap below the checkout's
-// cache, made once per recipe), and per Host an overlay over it, containerd's
-// directory, a network namespace and a cgroup in the v2 hierarchy. Each host
-// holds a numbered slot in /run/berth-nspawn; the number makes its names.
+// The package owns the base, which is a root file system built by debootstrap in the cache of the
+// checkout, once per recipe. Each Host owns an overlay on the base, containerd's directory, a network
+// namespace and a cgroup in the v2 hierarchy. Each host holds a numbered slot in /run/berth-nspawn.
+// The number determines its names.
 //
-// The containers in there have no cgroup controllers: limits are tested in
-// test/vm. Nothing outside the host is changed: no sysctl, no bridge, no rule.
+// The hosts have no cgroup controllers: test/vm tests resource limits. The package changes nothing
+// outside of its hosts: no sysctl, bridge or iptables rule.
 //
 // Invariants:
 //
-//	N1 A host writes into its overlay and its containerd's directory only: what
-//	   one leaves behind reaches neither the base nor another host.
-//	N2 Stop leaves nothing: no process, mount, namespace, cgroup or file.
-//	N3 A slot is locked by its owner's process. When that dies its hosts die
-//	   with it, and the next start removes leftovers.
-//	N4 A power loss is the SIGKILL of the host's process 1, in the middle of
-//	   whatever it does; what was written before is there at the next boot.
+// N1: A host writes only into its overlay and its containerd directory. Neither the base nor another
+// host sees what it leaves.
+//
+// N2: Stop leaves nothing behind: no process, mount, namespace, cgroup or file.
+//
+// N3: A slot is locked by the process of its owner. When that process dies, its hosts die with it,
+// and the next start removes the leftovers.
+//
+// N4: A power loss is a SIGKILL of the host's process 1 at any point. Data that was written before
+// is present at the next boot.
 package nspawn

@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	bootBound = 2 * time.Minute // on a machine that runs all other tests too
-	program   = "/usr/bin/systemd-nspawn"
+	bootTimeout = 2 * time.Minute // long enough for a machine that runs all other tests too
+	program     = "/usr/bin/systemd-nspawn"
 )
 
-// Options say what host is wanted.
+// Options configure a host.
 type Options struct {
-	Images []string // archives that its containerd has, beside the pause image
+	Images []string // archives to import into containerd, in addition to the pause image
 }
 
-// Host is a host with systemd. Its methods are for one goroutine.
+// Host is a host with systemd. Its methods must not be called concurrently.
 type Host struct {
 	*record
-	Name string // of the host itself too
-	Root string // its root file system, seen from outside
-	// Address is that of its only link but the loopback.
+	Name string // also its hostname
+	Root string // path of its root file system on this machine
+	// Address is the address of its only link other than the loopback.
 	Address string
 
-	lock    *os.File
-	nspawn  *exec.Cmd // nil: it is off
-	ended   chan error
-	init    int // its process 1, seen from outside
-	remains []string
+	lock      *os.File
+	nspawn    *exec.Cmd // nil while the host is off
+	exited    chan error
+	init      int // process ID of its process 1 on this machine; 0 while the host is off
+	remaining []string
 }
 
-// Start makes a host and boots it. When that fails nothing remains.
+// Start creates a host and boots it. After an error nothing remains.
 func Start(ctx context.Context, o Options) (*Host, error) {
 	if _, err := os.Stat(program); err != nil {
 		return nil, fmt.Errorf("%w: test/deps.sh installs it", err)
@@ -74,7 +74,7 @@ func (h *Host) start(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	// /tmp may be in memory; overlays and containerd want a disk.
+	// Overlays and containerd need a disk file system. /tmp may be a tmpfs.
 	if h.Dir, err = os.MkdirTemp("/var/tmp", h.Name+"-"); err != nil {
 		return err
 	}
@@ -88,10 +88,13 @@ func (h *Host) start(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	if err := unix.Mount("overlay", h.Root, "overlay", 0, "lowerdir="+base+",upperdir="+upper+",workdir="+work); err != nil {
-		return fmt.Errorf("mount the overlay: %w", err)
+	options := "lowerdir=" + base + ",upperdir=" + upper + ",workdir=" + work
+	if err := unix.Mount("overlay", h.Root, "overlay", 0, options); err != nil {
+		return fmt.Errorf("mount overlay: %w", err)
 	}
-	if err := errors.Join(h.WriteFile("/etc/hostname", h.Name+"\n"), h.WriteFile("/etc/hosts", "127.0.0.1 localhost "+h.Name+"\n")); err != nil {
+	err = errors.Join(h.WriteFile("/etc/hostname", h.Name+"\n"),
+		h.WriteFile("/etc/hosts", "127.0.0.1 localhost "+h.Name+"\n"))
+	if err != nil {
 		return err
 	}
 	if err := h.Boot(ctx); err != nil {
@@ -100,8 +103,8 @@ func (h *Host) start(ctx context.Context, o Options) error {
 	return h.importImages(ctx, append([]string{pause.Path}, o.Images...))
 }
 
-// makeNetwork gives the host a link of its own, both ends of which are in its
-// namespace: it reaches no other host, and has an address that is not loopback.
+// makeNetwork creates the network namespace of the host with a veth pair. Both ends are in the
+// namespace: the host has a non-loopback address and is isolated from other hosts.
 func (h *Host) makeNetwork(ctx context.Context) error {
 	h.Address = fmt.Sprintf("10.214.%d.2", h.Number)
 	for _, args := range [][]string{
@@ -120,12 +123,12 @@ func (h *Host) makeNetwork(ctx context.Context) error {
 	return nil
 }
 
-// Boot starts the host, which is off, and waits until its systemd has come up.
-// An error has what it said.
+// Boot starts the host, which must be off, and waits until systemd has started all units. An error
+// contains the console output.
 func (h *Host) Boot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootBound)
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
-	// Links, addresses and rules of the boot before are gone, as with a machine.
+	// As on a real machine, links, addresses and rules do not survive a reboot.
 	if err := errors.Join(h.removeNetwork(), h.makeNetwork(ctx)); err != nil {
 		return err
 	}
@@ -137,48 +140,53 @@ func (h *Host) Boot(ctx context.Context) error {
 	if err := os.MkdirAll(h.Cgroup, 0o755); err != nil {
 		return err
 	}
-	// sh moves itself first, so that nothing of the host is ever elsewhere.
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, h.Cgroup, program}, h.args()...)...)
-	cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1", "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network", "SYSTEMD_NSPAWN_LOCK=0", "NOTIFY_SOCKET=")
+	// The shell moves itself into the cgroup first: no process of the host ever runs outside of it.
+	args := []string{"-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, h.Cgroup, program}
+	cmd := exec.Command("/bin/sh", append(args, h.args()...)...)
+	cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1", "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network",
+		"SYSTEMD_NSPAWN_LOCK=0", "NOTIFY_SOCKET=")
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	h.nspawn, h.ended = cmd, make(chan error, 1)
-	go func(ended chan<- error) { ended <- cmd.Wait() }(h.ended)
-	if err := h.comeUp(ctx); err != nil {
+	h.nspawn, h.exited = cmd, make(chan error, 1)
+	go func(exited chan<- error) { exited <- cmd.Wait() }(h.exited)
+	if err := h.waitBooted(ctx); err != nil {
 		text, _ := os.ReadFile(h.console())
-		return fmt.Errorf("boot: %w\nconsole:\n%s", err, lastOf(string(text)))
+		return fmt.Errorf("boot: %w\nconsole:\n%s", err, tail(string(text)))
 	}
 	return nil
 }
 
 func (h *Host) args() []string {
 	return []string{
-		"--boot", "-D", h.Root, "-M", h.Name, "--register=no", "--keep-unit", "--console=pipe", "--network-namespace-path=" + h.netns(),
-		"--capability=all", "--system-call-filter=bpf keyctl add_key request_key perf_event_open", "--bind=" + h.containerd() + ":/var/lib/containerd",
+		"--boot", "-D", h.Root, "-M", h.Name, "--register=no", "--keep-unit", "--console=pipe",
+		"--network-namespace-path=" + h.netns(), "--capability=all",
+		"--system-call-filter=bpf keyctl add_key request_key perf_event_open",
+		"--bind=" + h.containerd() + ":/var/lib/containerd",
 		"--resolv-conf=off", "--timezone=off", "--link-journal=no", "--kill-signal=SIGRTMIN+3",
 	}
 }
 
-// comeUp finds the host's process 1 and waits until it has started its units.
-func (h *Host) comeUp(ctx context.Context) error {
-	err := hosts.WaitFor(ctx, "process 1", func() (bool, error) {
+// waitBooted finds the host's process 1 and waits until it has started all units. A failed unit is
+// an error.
+func (h *Host) waitBooted(ctx context.Context) error {
+	err := hosts.WaitFor(ctx, "process 1 to start", func() (bool, error) {
 		select {
-		case err := <-h.ended:
-			h.ended <- err
-			return false, fmt.Errorf("nspawn ended: %v", err) //nolint:errorlint // nil too
+		case err := <-h.exited:
+			h.exited <- err
+			return false, fmt.Errorf("systemd-nspawn exited: %v", err) //nolint:errorlint // nil too
 		default:
 		}
-		h.init = initOf(h.nspawn.Process.Pid)
+		h.init = findInit(h.nspawn.Process.Pid)
 		return h.init != 0, nil
 	})
 	if err != nil {
 		return err
 	}
 	var last string
-	err = hosts.WaitFor(ctx, "systemd", func() (bool, error) {
+	err = hosts.WaitFor(ctx, "systemd to start all units", func() (bool, error) {
 		out, err := h.Run(ctx, "systemctl", "is-system-running")
 		last = strings.TrimSpace(out)
 		if last == "" && err != nil {
@@ -187,7 +195,7 @@ func (h *Host) comeUp(ctx context.Context) error {
 		return last == "running" || last == "degraded", nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w: it is %s", err, last)
+		return fmt.Errorf("%w: state is %s", err, last)
 	}
 	if last == "degraded" {
 		out, _ := h.Run(ctx, "systemctl", "--failed", "--no-legend", "--plain")
@@ -196,9 +204,9 @@ func (h *Host) comeUp(ctx context.Context) error {
 	return nil
 }
 
-// initOf is the child of nspawn that is process 1 of a namespace and has become
-// systemd; 0: none yet.
-func initOf(nspawn int) int {
+// findInit returns the child of systemd-nspawn that is process 1 of a PID namespace and has executed
+// systemd. 0: it does not exist yet.
+func findInit(nspawn int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", nspawn, nspawn))
 	for child := range strings.FieldsSeq(string(text)) {
 		pid, _ := strconv.Atoi(child)
@@ -214,39 +222,42 @@ func initOf(nspawn int) int {
 	return 0
 }
 
-// Run runs a program on the host and returns what it printed; what it said
-// beside that is in the error.
+// Run runs a program on the host and returns its standard output. An error contains its standard
+// error.
 func (h *Host) Run(ctx context.Context, name string, args ...string) (string, error) {
 	return h.RunWith(ctx, nil, name, args...)
 }
 
-// RunWith does so with an input.
+// RunWith is Run with a standard input.
 func (h *Host) RunWith(ctx context.Context, in io.Reader, name string, args ...string) (string, error) {
 	if h.init == 0 {
 		return "", fmt.Errorf("%s is off", h.Name)
 	}
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", strconv.Itoa(h.init), "-a", "--", name}, args...)...)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root", "TERM=dumb"}
+	nsenter := []string{"-t", strconv.Itoa(h.init), "-a", "--", name}
+	cmd := exec.CommandContext(ctx, "nsenter", append(nsenter, args...)...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8", "HOME=/root", "TERM=dumb"}
 	cmd.WaitDelay = 5 * time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &errs
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+		line := name + " " + strings.Join(args, " ")
+		return out.String(), fmt.Errorf("%s: %w: %s", line, err, strings.TrimSpace(errs.String()))
 	}
 	return out.String(), nil
 }
 
-// WriteFile writes a file of the host.
+// WriteFile writes a file on the host.
 func (h *Host) WriteFile(name, text string) error {
 	return writeFile(filepath.Join(h.root(), name), text)
 }
 
-// Copy brings a program onto the host.
+// Copy copies a program to the host.
 func (h *Host) Copy(from, to string) error {
 	return run(context.Background(), "install", "-D", "-m", "0755", from, filepath.Join(h.root(), to))
 }
 
-// importImages waits until the runtime's CRI side knows them too.
+// importImages imports image archives and waits until containerd's CRI plugin lists the images.
 func (h *Host) importImages(ctx context.Context, archives []string) error {
 	for _, a := range archives {
 		f, err := os.Open(a)
@@ -260,60 +271,61 @@ func (h *Host) importImages(ctx context.Context, archives []string) error {
 		}
 	}
 	return hosts.WaitFor(ctx, "images", func() (bool, error) {
-		out, err := h.Run(ctx, "ctr", "-n", "k8s.io", "images", "list", "labels.\"io.cri-containerd.image\"==managed", "-q")
+		out, err := h.Run(ctx, "ctr", "-n", "k8s.io", "images", "list",
+			"labels.\"io.cri-containerd.image\"==managed", "-q")
 		return strings.Count(out, "\n") >= len(archives), err
 	})
 }
 
-// PowerLoss ends everything on the host at once, as it is.
+// PowerLoss kills process 1 and with it every process of the host, without a shutdown.
 func (h *Host) PowerLoss(ctx context.Context) error {
 	if err := unix.Kill(h.init, unix.SIGKILL); err != nil {
 		return fmt.Errorf("kill process 1: %w", err)
 	}
-	return h.wentOff(ctx)
+	return h.waitExited(ctx)
 }
 
-// Reboot asks systemd for a reboot and waits until the host has come up again.
+// Reboot reboots the host with systemctl and waits until it has booted again.
 func (h *Host) Reboot(ctx context.Context) error {
-	// The connection may be cut off by the end of what it asks for.
-	_, asked := h.Run(ctx, "systemctl", "reboot", "--no-block")
-	if err := h.wentOff(ctx); err != nil {
-		return errors.Join(err, asked)
+	// The command may be killed by the reboot that it requests: its error counts only if the host stays up.
+	_, rebootErr := h.Run(ctx, "systemctl", "reboot", "--no-block")
+	if err := h.waitExited(ctx); err != nil {
+		return errors.Join(err, rebootErr)
 	}
 	return h.Boot(ctx)
 }
 
-// wentOff waits for the end of nspawn, which takes down what is left.
-func (h *Host) wentOff(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootBound)
+// waitExited waits until systemd-nspawn has exited, then kills the remaining processes.
+func (h *Host) waitExited(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	select {
-	case <-h.ended:
+	case <-h.exited:
 	case <-ctx.Done():
 		text, _ := os.ReadFile(h.console())
-		return fmt.Errorf("%s does not go off: %w\nconsole:\n%s", h.Name, ctx.Err(), lastOf(string(text)))
+		return fmt.Errorf("%s did not shut down: %w\nconsole:\n%s", h.Name, ctx.Err(), tail(string(text)))
 	}
 	h.nspawn, h.init = nil, 0
-	return h.endAll(ctx)
+	return h.killAll(ctx)
 }
 
-// Stop takes the host away with all that is of it.
+// Stop removes the host and everything that belongs to it. It may be called twice.
 func (h *Host) Stop() error {
 	if h.lock == nil {
 		return nil
 	}
-	if err := h.takeAway(); err != nil {
+	if err := h.teardown(); err != nil {
 		return fmt.Errorf("stop %s: %w", h.Name, err)
 	}
 	if h.nspawn != nil {
-		<-h.ended
+		<-h.exited
 		h.nspawn, h.init = nil, 0
 	}
-	h.remains = h.leftovers()
+	h.remaining = h.leftovers()
 	err := release(h.record, h.lock)
 	h.lock = nil
 	return err
 }
 
-// Leftovers names what remained when the host was stopped.
-func (h *Host) Leftovers() []string { return h.remains }
+// Leftovers lists what remained after Stop.
+func (h *Host) Leftovers() []string { return h.remaining }

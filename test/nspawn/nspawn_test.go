@@ -13,7 +13,7 @@ import (
 	"berth/test/hosts"
 )
 
-func started(t *testing.T) *Host {
+func startHost(t *testing.T) *Host {
 	t.Helper()
 	h, err := Start(t.Context(), Options{})
 	if err != nil {
@@ -30,12 +30,11 @@ func started(t *testing.T) *Host {
 	return h
 }
 
-// TestN4WritesSurvivePowerLossAndReboot goes through the life of a
-// host once: each boot takes a second or two.
+// TestN4WritesSurvivePowerLossAndReboot boots one host three times.
 func TestN4WritesSurvivePowerLossAndReboot(t *testing.T) {
 	t.Parallel()
-	h := started(t)
-	boots := func() string {
+	h := startHost(t)
+	readKept := func() string {
 		t.Helper()
 		out, err := h.Run(t.Context(), "cat", "/proc/sys/kernel/hostname", "/etc/kept")
 		if err != nil {
@@ -50,36 +49,38 @@ func TestN4WritesSurvivePowerLossAndReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := h.Run(t.Context(), "true"); err == nil {
-		t.Error("a host without power runs programs")
+		t.Error("Run succeeded on a host that is off")
 	}
 	if err := h.Boot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := boots(); got != h.Name+"\nkept\n" {
-		t.Errorf("after a power loss: %q", got)
+	if got := readKept(); got != h.Name+"\nkept\n" {
+		t.Errorf("after a power loss: got %q, want hostname and kept file", got)
 	}
 	if err := h.Reboot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := boots(); got != h.Name+"\nkept\n" {
-		t.Errorf("after a reboot: %q", got)
+	if got := readKept(); got != h.Name+"\nkept\n" {
+		t.Errorf("after a reboot: got %q, want hostname and kept file", got)
 	}
 	out, err := h.Run(t.Context(), "journalctl", "--list-boots", "--no-pager", "-q")
 	if err != nil || strings.Count(out, "\n") < 2 {
-		t.Errorf("the journal knows of these boots: %s %v", out, err)
+		t.Errorf("journalctl --list-boots: got %q, %v; want at least 2 boots", out, err)
 	}
 }
 
 func TestFailedBootReportsReason(t *testing.T) {
 	t.Parallel()
-	h := started(t)
+	h := startHost(t)
 	if err := h.PowerLoss(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.WriteFile("/etc/systemd/system/bad.service", "[Service]\nType=oneshot\nExecStart=/bin/false\n[Install]\nWantedBy=multi-user.target\n"); err != nil {
+	const unit = "[Service]\nType=oneshot\nExecStart=/bin/false\n[Install]\nWantedBy=multi-user.target\n"
+	if err := h.WriteFile("/etc/systemd/system/bad.service", unit); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("../bad.service", h.Root+"/etc/systemd/system/multi-user.target.wants/bad.service"); err != nil {
+	wants := h.Root + "/etc/systemd/system/multi-user.target.wants"
+	if err := os.Symlink("../bad.service", wants+"/bad.service"); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Boot(t.Context()); err == nil || !strings.Contains(err.Error(), "bad.service") {
@@ -87,36 +88,38 @@ func TestFailedBootReportsReason(t *testing.T) {
 	}
 }
 
-// TestN3LeftoversOfDeadOwnerAreRemoved kills a process that has a host.
+// TestN3LeftoversOfDeadOwnerAreRemoved runs itself as a second process, which starts a host and
+// kills itself.
 func TestN3LeftoversOfDeadOwnerAreRemoved(t *testing.T) {
 	if os.Getenv("BERTH_NSPAWN_OWNER") != "" {
 		h, err := Start(context.Background(), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(os.Getenv("BERTH_NSPAWN_OWNER"), []byte(h.Name+" "+h.Dir+" "+h.Cgroup), 0o600); err != nil {
+		text := h.Name + " " + h.Dir + " " + h.Cgroup
+		if err := os.WriteFile(os.Getenv("BERTH_NSPAWN_OWNER"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 	}
 	t.Parallel()
-	said := t.TempDir() + "/host"
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // it may have to make the base
+	ownerFile := t.TempDir() + "/host"
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // includes the build of the base
 	defer cancel()
 	owner := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$")
-	owner.Env = append(os.Environ(), "BERTH_NSPAWN_OWNER="+said)
+	owner.Env = append(os.Environ(), "BERTH_NSPAWN_OWNER="+ownerFile)
 	out, _ := owner.CombinedOutput() // it kills itself
-	text, err := os.ReadFile(said)
+	text, err := os.ReadFile(ownerFile)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	f := strings.Fields(string(text))
-	err = hosts.WaitFor(ctx, "the host of a dead owner to be taken away", func() (bool, error) {
-		if err := Sweep(); err != nil { // or another test's Start, which is at it now
+	err = hosts.WaitFor(ctx, "the host of the dead owner to be removed", func() (bool, error) {
+		if err := Sweep(); err != nil { // a parallel Start may remove it first
 			return false, err
 		}
-		for _, what := range []string{"/run/netns/" + f[0], f[1], f[2]} {
-			if _, err := os.Lstat(what); err == nil {
+		for _, path := range []string{"/run/netns/" + f[0], f[1], f[2]} {
+			if _, err := os.Lstat(path); err == nil {
 				return false, nil
 			}
 		}

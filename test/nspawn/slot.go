@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	runDir = "/run/berth-nspawn"
-	slots  = 64
+	runDir   = "/run/berth-nspawn"
+	maxSlots = 64
 )
 
-// record is what a slot's file says: all that is needed to take a host away
-// without the process that made it.
+// record is the content of a slot's file: everything needed to remove the host without the process
+// that created it.
 type record struct {
 	Number int
-	Owner  int    // process ID, for the reader; the lock decides
-	Dir    string // of the host: its overlay, its console, containerd's directory
-	Cgroup string // of the host, in the v2 hierarchy
+	Owner  int    // process ID, for information only: the lock decides
+	Dir    string // directory of the host: overlay, console log, containerd's directory
+	Cgroup string // path in the v2 hierarchy
 }
 
 func (r *record) name() string       { return "berth-nspawn-" + strconv.Itoa(r.Number) }
@@ -36,7 +36,7 @@ func (r *record) console() string    { return filepath.Join(r.Dir, "console") }
 func slotLock(n int) string { return filepath.Join(runDir, strconv.Itoa(n)+".lock") }
 func slotFile(n int) string { return filepath.Join(runDir, strconv.Itoa(n)+".json") }
 
-// claim takes a free number, after what dead owners left has been taken away.
+// claim takes a free slot after removing the hosts of dead owners.
 func claim() (*record, *os.File, error) {
 	if err := Sweep(); err != nil {
 		return nil, nil, err
@@ -44,7 +44,7 @@ func claim() (*record, *os.File, error) {
 	if err := os.MkdirAll(runDir, 0o711); err != nil {
 		return nil, nil, err
 	}
-	for n := range slots {
+	for n := range maxSlots {
 		lock, err := tryLock(slotLock(n))
 		if err != nil {
 			return nil, nil, err
@@ -52,14 +52,14 @@ func claim() (*record, *os.File, error) {
 		if lock == nil {
 			continue
 		}
-		if _, err := os.Stat(slotFile(n)); err == nil { // left just now: the next sweep's
+		if _, err := os.Stat(slotFile(n)); err == nil { // the owner just died: the next Sweep removes its host
 			lock.Close()
 			continue
 		}
 		r := &record{Number: n, Owner: os.Getpid()}
 		v2, _, err := hierarchies()
 		if err == nil && v2 == "" {
-			err = errors.New("this machine has no cgroup v2 hierarchy: a systemd in a container needs one")
+			err = errors.New("this machine has no cgroup v2 hierarchy, which systemd in a container needs")
 		}
 		if err != nil {
 			return nil, nil, errors.Join(err, release(r, lock))
@@ -67,7 +67,7 @@ func claim() (*record, *os.File, error) {
 		r.Cgroup = filepath.Join(v2, r.name())
 		return r, lock, nil
 	}
-	return nil, nil, fmt.Errorf("all %d slots of %s are taken", slots, runDir)
+	return nil, nil, fmt.Errorf("all %d maxSlots of %s are taken", maxSlots, runDir)
 }
 
 func (r *record) write() error {
@@ -78,18 +78,18 @@ func (r *record) write() error {
 	return os.WriteFile(slotFile(r.Number), text, 0o600)
 }
 
-// release gives the number back, after all of the host is gone.
+// release frees the number after the host has been removed.
 func release(r *record, lock *os.File) error {
 	err := os.Remove(slotFile(r.Number))
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	os.Remove(slotLock(r.Number)) // while it is held, so that no other has it by then
+	os.Remove(slotLock(r.Number)) // while the lock is held: no other process can hold it yet
 	os.Remove(runDir)             // stays unless this was the last one
 	return errors.Join(err, lock.Close())
 }
 
-// Sweep takes away the hosts whose owner died without stopping them.
+// Sweep removes the hosts whose owner died without stopping them.
 func Sweep() error {
 	files, _ := filepath.Glob(filepath.Join(runDir, "*.json"))
 	var errs error
@@ -101,7 +101,7 @@ func Sweep() error {
 		lock, err := tryLock(slotLock(n))
 		if lock == nil {
 			errs = errors.Join(errs, err)
-			continue // its owner lives
+			continue // the owner is alive
 		}
 		text, err := os.ReadFile(f)
 		r := &record{}
@@ -110,13 +110,14 @@ func Sweep() error {
 		}
 		if errors.Is(err, os.ErrNotExist) {
 			lock.Close()
-			continue // another process was faster
+			continue // another process removed it
 		}
 		if err == nil {
-			err = r.takeAway()
+			err = r.teardown()
 		}
 		if err != nil {
-			errs = errors.Join(errs, fmt.Errorf("take away what process %d left of host %d: %w", r.Owner, n, err), lock.Close())
+			err = fmt.Errorf("remove leftovers of process %d on host %d: %w", r.Owner, n, err)
+			errs = errors.Join(errs, err, lock.Close())
 			continue
 		}
 		errs = errors.Join(errs, release(r, lock))
@@ -128,7 +129,7 @@ func Sweep() error {
 func tryLock(name string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
-		if errors.Is(err, os.ErrNotExist) { // the last one just removed the directory
+		if errors.Is(err, os.ErrNotExist) { // the last release just removed the directory
 			if err = os.MkdirAll(runDir, 0o711); err == nil {
 				continue
 			}
@@ -143,18 +144,18 @@ func tryLock(name string) (*os.File, error) {
 			}
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
-		// Its last holder may have removed the file between our open and lock.
-		mine, err1 := f.Stat()
-		there, err2 := os.Stat(name)
-		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+		// The last holder may have removed the file between open and lock.
+		locked, err1 := f.Stat()
+		current, err2 := os.Stat(name)
+		if err1 == nil && err2 == nil && os.SameFile(locked, current) {
 			return f, nil
 		}
 		f.Close()
 	}
 }
 
-// hierarchies are where this machine has cgroups mounted, of either version; v2 is
-// empty if it has none.
+// hierarchies returns the mount points of all cgroup hierarchies of this machine. v2 is empty if
+// there is no v2 hierarchy.
 func hierarchies() (v2 string, all []string, err error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -174,8 +175,8 @@ func hierarchies() (v2 string, all []string, err error) {
 	return v2, all, nil
 }
 
-// cgroups are the host's in all hierarchies: nspawn makes the same again in
-// systemd's own, where that is of version 1.
+// cgroups returns the paths of the host's cgroup in all hierarchies: if systemd's own hierarchy is
+// v1, systemd-nspawn creates the same cgroup there.
 func (r *record) cgroups() ([]string, error) {
 	_, all, err := hierarchies()
 	for i := range all {

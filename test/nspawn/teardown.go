@@ -17,19 +17,19 @@ import (
 	"berth/test/hosts"
 )
 
-const endBound = time.Minute
+const teardownTimeout = time.Minute
 
-// takeAway needs nothing but the record.
-func (r *record) takeAway() error {
-	ctx, cancel := context.WithTimeout(context.Background(), endBound)
+// teardown removes everything that belongs to the host. It needs only the record.
+func (r *record) teardown() error {
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
 	defer cancel()
-	if err := r.endAll(ctx); err != nil {
+	if err := r.killAll(ctx); err != nil {
 		return err
 	}
 	errs := r.removeNetwork()
-	// What nspawn leaves of a container that was killed.
+	// systemd-nspawn does not remove this directory if it is killed.
 	errs = errors.Join(errs, unmountBelow(r.propagate()), os.RemoveAll(r.propagate()))
-	os.Remove(filepath.Dir(r.propagate())) // stays if another has a container
+	os.Remove(filepath.Dir(r.propagate())) // fails if another container has a directory there
 	os.Remove(filepath.Dir(filepath.Dir(r.propagate())))
 	if r.Dir == "" {
 		return errs
@@ -40,9 +40,8 @@ func (r *record) takeAway() error {
 	return os.RemoveAll(r.Dir)
 }
 
-// endAll kills every process of the host, with its process 1, and removes its
-// cgroups.
-func (r *record) endAll(ctx context.Context) error {
+// killAll kills every process of the host, including process 1, and removes its cgroups.
+func (r *record) killAll(ctx context.Context) error {
 	err := os.WriteFile(filepath.Join(r.Cgroup, "cgroup.kill"), []byte("1"), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -51,41 +50,40 @@ func (r *record) endAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return hosts.WaitFor(ctx, "the end of "+r.name(), func() (bool, error) {
-		gone := true
+	return hosts.WaitFor(ctx, r.name()+" to end", func() (bool, error) {
+		removed := true
 		for _, dir := range cgroups {
 			removeCgroups(dir)
 			_, err := os.Stat(dir)
-			gone = gone && errors.Is(err, fs.ErrNotExist)
+			removed = removed && errors.Is(err, fs.ErrNotExist)
 		}
-		return gone, nil
+		return removed, nil
 	})
 }
 
-// removeCgroups removes all that is empty of a tree, the innermost first.
+// removeCgroups removes the empty cgroups of a tree, children before parents.
 func removeCgroups(top string) {
 	var dirs []string
 	_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			dirs = append(dirs, path)
 		}
-		return nil // what has just gone is no matter
+		return nil // removed during the walk
 	})
 	slices.Reverse(dirs)
 	for _, dir := range dirs {
-		_ = unix.Rmdir(dir) // busy: the next try
+		_ = unix.Rmdir(dir) // if it is busy, the next call tries again
 	}
 }
 
 func (r *record) removeNetwork() error {
 	if _, err := os.Stat(r.netns()); err != nil {
-		return nil //nolint:nilerr // there is none
+		return nil //nolint:nilerr // it does not exist
 	}
 	return run(context.Background(), "ip", "netns", "delete", r.name())
 }
 
-// mountsBelow lists what is mounted at or below a directory, the innermost
-// first.
+// mountsBelow lists the mount points at or below a directory, the latest first.
 func mountsBelow(dir string) ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -93,7 +91,8 @@ func mountsBelow(dir string) ([]string, error) {
 	}
 	var out []string
 	for line := range strings.Lines(string(text)) {
-		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(strings.Fields(line)[4])
+		unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+		at := unescape.Replace(strings.Fields(line)[4])
 		if at == dir || strings.HasPrefix(at, dir+"/") {
 			out = append(out, at)
 		}
@@ -112,7 +111,7 @@ func unmountBelow(dir string) error {
 	return err
 }
 
-// leftovers names what remains of a host that was taken away.
+// leftovers lists what remains of a host after teardown.
 func (r *record) leftovers() []string {
 	var out []string
 	cgroups, err := r.cgroups()
@@ -134,11 +133,11 @@ func (r *record) leftovers() []string {
 	return out
 }
 
-// run runs a program; what it said is in the error.
+// run runs a program. An error contains its output.
 func run(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, lastOf(string(out)))
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, tail(string(out)))
 	}
 	return nil
 }
