@@ -14,8 +14,8 @@ import (
 	"berth/test/hosts"
 )
 
-// TestOperatorGuide follows docs/operate.md and docs/troubleshoot.md on a fresh host, in the order of their
-// blocks and with no other commands.
+// TestOperatorGuide runs the commands of docs/operate.md and docs/troubleshoot.md on a fresh host, in
+// the order of their blocks and without other commands.
 func TestOperatorGuide(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
@@ -24,34 +24,35 @@ func TestOperatorGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sections, err := pages(filepath.Join(repo, "docs"), "operate.md", "troubleshoot.md")
+	sections, err := parsePages(filepath.Join(repo, "docs"), "operate.md", "troubleshoot.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	busybox := busyboxOf(ctx, t)
+	busybox := busyboxImage(ctx, t)
 	kubectl, err := hosts.Kubectl()
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := thePackages()
+	built, err := builtPackages()
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := start(ctx, t, busybox.Path)
-	// What a user has before the first line: kubectl, the packages and, in place of a registry, the image.
+	// The guide assumes kubectl and the packages. The imported image replaces a registry.
 	if err := h.Copy(kubectl, "/usr/local/bin/kubectl"); err != nil {
 		t.Fatal(err)
 	}
-	for folder, all := range map[string]map[string]string{"/root/berth": made.first, "/root/berth-newer": made.newer} {
+	for folder, all := range map[string]map[string]string{"/root/berth": built.first,
+		"/root/berth-newer": built.newer} {
 		for _, path := range all {
 			if err := h.Copy(path, filepath.Join(folder, filepath.Base(path))); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	r := &reader{operator{t, h}}
-	// In these no container may be restarted.
-	harmless := map[string]bool{
+	r := &guideRunner{operator{t, h}}
+	// No container may be restarted in these sections.
+	noRestarts := map[string]bool{
 		"Inspect": true, "Upgrade": true, "Back up": true, "Restore": true,
 		"The node is NotReady: runtime down": true, "The server is not reachable": true,
 	}
@@ -62,99 +63,101 @@ func TestOperatorGuide(t *testing.T) {
 		if !t.Run(s.name, func(t *testing.T) {
 			r.T = t
 			var before string
-			if harmless[s.name] {
+			if noRestarts[s.name] {
 				before = r.tasks()
 			}
 			for _, b := range s.blocks {
-				r.follow(b)
+				r.run(b)
 			}
-			if harmless[s.name] {
-				r.unharmed(before)
+			if noRestarts[s.name] {
+				r.checkNotRestarted(before)
 			}
-			delete(harmless, s.name)
+			delete(noRestarts, s.name)
 		}) {
 			return
 		}
 	}
-	if len(harmless) > 0 {
-		t.Errorf("the guide has no sections %v", harmless)
+	if len(noRestarts) > 0 {
+		t.Errorf("the guide has no sections %v", noRestarts)
 	}
 }
 
-// TestGuideParser notices when a guide and what happens differ.
+// TestGuideParser checks the parser and the comparison of output with the guide.
 func TestGuideParser(t *testing.T) {
 	t.Parallel()
-	sections, err := guide("a\n## B\n```sh\nberth ps\nls x\n```\n```text\nhello … Running…\nweb\n```\n```sh elsewhere\nrm x\n```\n### C\n```sh fails\nrm x\n```\n")
+	sections, err := parseGuide("a\n## B\n```sh\nberth ps\nls x\n```\n```text\nhello … Running…\nweb\n```\n```sh " +
+		"elsewhere\nrm x\n```\n### C\n```sh fails\nrm x\n```\n")
 	if err != nil || len(sections) != 3 || len(sections[1].blocks) != 1 || len(sections[2].blocks) != 1 {
 		t.Fatalf("%v, %+v", err, sections)
 	}
 	b, c := sections[1].blocks[0], sections[2].blocks[0]
-	if b.commands != "berth ps\nls x" || b.line != 3 || !b.looks() || c.looks() || b.fails || !c.fails {
+	if b.commands != "berth ps\nls x" || b.line != 3 || !b.readOnly() || c.readOnly() || b.fails || !c.fails {
 		t.Errorf("%+v, %+v", b, c)
 	}
 	bad := errors.New("exit status 1")
 	for _, row := range []struct {
-		b    block
-		out  string
-		err  error
-		good bool
+		b       block
+		out     string
+		err     error
+		matches bool
 	}{
 		{b, "hello  1/1   Running 0\nweb", nil, true}, {b, "hello  1/1   Running 0\nweb", bad, false}, {b, "hello 1/1 Pending\nweb Running", nil, false},
 		{b, "Running hello\nweb", nil, false}, {b, "hello Running", nil, false}, {c, "", bad, true}, {c, "", nil, false},
 	} {
-		if err := row.b.judge(row.out, row.err); (err == nil) != row.good {
-			t.Errorf("%q, %v: %v", row.out, row.err, err)
+		if err := row.b.check(row.out, row.err); (err == nil) != row.matches {
+			t.Errorf("output %q, error %v: got %v, want match %v", row.out, row.err, err, row.matches)
 		}
 	}
 	for _, text := range []string{"```sh\nls\n", "```bash\nls\n```\n", "## A\n```text\nx\n```\n"} {
-		if _, err := guide(text); err == nil {
-			t.Errorf("%q: taken", text)
+		if _, err := parseGuide(text); err == nil {
+			t.Errorf("parseGuide(%q) accepts an invalid guide", text)
 		}
 	}
 }
 
-// section is what stands below a heading of the guide.
+// section is the part of a guide below one heading.
 type section struct {
 	name   string
 	blocks []block
 }
 
-// block is a fenced block of commands and, when one of kind text follows, what they say.
+// block is a fenced block of commands with the text block that follows it, if any.
 type block struct {
 	line     int
 	commands string
-	fails    bool // the last of them does
-	says     []string
+	fails    bool     // the last command must fail
+	want     []string // patterns of the expected output lines
 }
 
-// pages reads the sections of several documents in order. A section Remove comes last.
-func pages(dir string, names ...string) ([]section, error) {
+// parsePages reads the sections of several documents in order. Sections named Remove come last.
+func parsePages(dir string, names ...string) ([]section, error) {
 	var all []section
 	for _, name := range names {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
 		}
-		some, err := guide(string(text))
+		parsed, err := parseGuide(string(text))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		all = append(all, some...)
+		all = append(all, parsed...)
 	}
-	slices.SortStableFunc(all, func(a, b section) int { return last(a) - last(b) })
+	slices.SortStableFunc(all, func(a, b section) int { return sectionOrder(a) - sectionOrder(b) })
 	return all, nil
 }
 
-func last(s section) int {
+func sectionOrder(s section) int {
 	if s.name == "Remove" {
 		return 1
 	}
 	return 0
 }
 
-// guide reads the blocks of a document. What is fenced as "sh" is done; as "sh fails"
-// too, and its last command fails; as "sh elsewhere" it is for another host.
-func guide(text string) (sections []section, err error) {
+// parseGuide reads the blocks of a document. A block of kind "sh" is run. In a block of kind
+// "sh fails" the last command must fail. A block of kind "sh elsewhere" is for another host and is
+// skipped. A block of kind "text" is the expected output of the block before it.
+func parseGuide(text string) (sections []section, err error) {
 	var fence string
 	var body []string
 	at := 0
@@ -165,12 +168,12 @@ func guide(text string) (sections []section, err error) {
 			last.blocks = append(last.blocks, block{line: at, commands: strings.Join(body, "\n"), fails: fence == "sh fails"})
 		case "sh elsewhere":
 		case "text":
-			if len(last.blocks) == 0 || last.blocks[len(last.blocks)-1].says != nil {
-				return fmt.Errorf("line %d: an answer to nothing", at)
+			if len(last.blocks) == 0 || last.blocks[len(last.blocks)-1].want != nil {
+				return fmt.Errorf("line %d: text block without a command block before it", at)
 			}
-			last.blocks[len(last.blocks)-1].says = body
+			last.blocks[len(last.blocks)-1].want = body
 		default:
-			return fmt.Errorf("line %d: a block of kind %q", at, fence)
+			return fmt.Errorf("line %d: unknown kind of block %q", at, fence)
 		}
 		return nil
 	}
@@ -193,62 +196,65 @@ func guide(text string) (sections []section, err error) {
 		}
 	}
 	if inside {
-		return nil, errors.New("the last block has no end")
+		return nil, errors.New("the last block is not closed")
 	}
 	return sections, nil
 }
 
-// reader follows the guide in one shell.
-type reader struct{ operator }
+// guideRunner runs the blocks of the guide. Environment and working directory carry over from one
+// block to the next.
+type guideRunner struct{ operator }
 
 const shellState = "/root/.guide-shell"
 
-// follow does what a block says. One that only looks is done again until it says what it
-// should: things take their time.
-func (r *reader) follow(b block) {
+// run runs a block. A read-only block is repeated until its output matches.
+func (r *guideRunner) run(b block) {
 	r.Helper()
-	script := "set -e\n[ ! -e " + shellState + " ] || . " + shellState + "\n" + b.commands + "\n{ export -p; printf 'cd %q\\n' \"$PWD\"; } >" + shellState + "\n"
-	ctx, cancel := context.WithTimeout(r.Context(), bound)
+	script := "set -e\n[ ! -e " + shellState + " ] || . " + shellState + "\n" + b.commands +
+		"\n{ export -p; printf 'cd %q\\n' \"$PWD\"; } >" + shellState + "\n"
+	ctx, cancel := context.WithTimeout(r.Context(), waitTimeout)
 	defer cancel()
 	var out string
-	var wrong error
+	var mismatch error
 	err := hosts.WaitFor(ctx, "the block of line "+fmt.Sprint(b.line), func() (bool, error) {
 		var err error
 		out, err = r.host.RunWith(ctx, strings.NewReader(script), "bash", "-c", "exec 2>&1; . /dev/stdin")
-		wrong = b.judge(out, err)
-		if wrong != nil && !b.looks() {
-			return false, wrong
+		mismatch = b.check(out, err)
+		if mismatch != nil && !b.readOnly() {
+			return false, mismatch
 		}
-		return wrong == nil, nil
+		return mismatch == nil, nil
 	})
-	if err == nil && strings.Contains(b.commands, "./berth_") { // the machine's own disk is not the host's
-		r.until("berth to be up, which apt does not wait for long", "systemctl is-active berth")
-		r.sh("grep -q ^evictionHard /etc/berth/config.yaml || { sed -i '" + anyDisk + "' /etc/berth/config.yaml && systemctl reload berth; }")
+	// The disk usage of this machine must not affect the test.
+	if err == nil && strings.Contains(b.commands, "./berth_") {
+		r.until("berth to be active after the installation", "systemctl is-active berth")
+		r.sh("grep -q ^evictionHard /etc/berth/config.yaml || { sed -i '" + ignoreDiskUsage +
+			"' /etc/berth/config.yaml && systemctl reload berth; }")
 	}
 	if err != nil {
-		r.Fatalf("docs/operate.md, line %d: %v\n%s\nsays\n%s\n%s", b.line, wrong, b.commands, out, r.journal())
+		r.Fatalf("docs/operate.md, line %d: %v\n%s\noutput:\n%s\n%s", b.line, mismatch, b.commands, out, r.journal())
 	}
 }
 
-// judge is nil when a block ended and answered as it should.
-func (b block) judge(out string, err error) error {
+// check returns nil if the exit status and the output of a block are as expected.
+func (b block) check(out string, err error) error {
 	switch {
 	case b.fails && err == nil:
-		return errors.New("it has to fail, and does not")
+		return errors.New("the command succeeds, want an error")
 	case !b.fails && err != nil:
 		return err
 	}
 	lines := strings.Split(out, "\n")
-	for _, want := range b.says {
-		if !slices.ContainsFunc(lines, func(line string) bool { return holds(words(line), words(want)) }) {
-			return fmt.Errorf("it says not %q", want)
+	for _, want := range b.want {
+		if !slices.ContainsFunc(lines, func(line string) bool { return matchesPattern(words(line), words(want)) }) {
+			return fmt.Errorf("no output line matches %q", want)
 		}
 	}
 	return nil
 }
 
-// holds reports whether a text has the parts between … in their order.
-func holds(text, pattern string) bool {
+// matchesPattern reports whether a text contains the parts of a pattern, which … separates, in order.
+func matchesPattern(text, pattern string) bool {
 	for part := range strings.SplitSeq(pattern, "…") {
 		_, rest, found := strings.Cut(text, strings.TrimSpace(part))
 		if !found {
@@ -259,20 +265,21 @@ func holds(text, pattern string) bool {
 	return true
 }
 
-// looking are commands that change nothing.
-var looking = []string{
-	"kubectl get ", "kubectl describe ", "kubectl logs ", "kubectl wait ", "berth ps", "berth why ", "berth describe ", "berth logs ", "berth check", "berth images", "berth events",
-	"berth version", "berth timeline ", "berth probes ", "systemctl is-active ", "systemctl show ", "journalctl ", "ls ", "cat ", "berth-control token list",
+// readOnlyCommands are prefixes of commands that change nothing.
+var readOnlyCommands = []string{
+	"kubectl get ", "kubectl describe ", "kubectl logs ", "kubectl wait ", "berth ps", "berth why ", "berth describe ",
+	"berth logs ", "berth check", "berth images", "berth events", "berth version", "berth timeline ", "berth probes ",
+	"systemctl is-active ", "systemctl show ", "journalctl ", "ls ", "cat ", "berth-control token list",
 }
 
-// looks reports whether a block may be done again.
-func (b block) looks() bool {
+// readOnly reports whether all commands of a block are read-only, which allows repeating it.
+func (b block) readOnly() bool {
 	for line := range strings.Lines(b.commands) {
-		known := false
-		for _, l := range looking {
-			known = known || strings.HasPrefix(line, l)
+		match := false
+		for _, l := range readOnlyCommands {
+			match = match || strings.HasPrefix(line, l)
 		}
-		if !known {
+		if !match {
 			return false
 		}
 	}
