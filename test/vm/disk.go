@@ -19,12 +19,12 @@ import (
 	"berth/test/images"
 )
 
-// recipe is all in this package that makes a disk what it is.
+// recipe contains the files of this package that determine the disk image.
 //
 //go:embed disk.go packages.go kernel.go store.go all:root
 var recipe embed.FS
 
-// host is what boots: the files of one folder of the cache.
+// host is a bootable disk image with kernel and initrd: the files of one directory of the cache.
 type host struct{ dir string }
 
 func (h host) kernel() string { return filepath.Join(h.dir, "vmlinuz") }
@@ -33,15 +33,15 @@ func (h host) disk() string   { return filepath.Join(h.dir, "root.img") }
 
 const (
 	diskSize = "1G"     // sparse
-	extra    = "/extra" // where the second disk is: what changes with every build
+	extra    = "/extra" // mount point of the second disk, with the files under test
 )
 
-// makeHost returns the disk that the recipe makes, made at most once.
+// makeHost returns the disk image of the recipe. It is built at most once.
 func makeHost(ctx context.Context) (host, error) {
 	if runtime.GOARCH != "amd64" {
 		return host{}, fmt.Errorf("the emulated machine is amd64 only, this one is %s", runtime.GOARCH)
 	}
-	in, err := gather(ctx)
+	in, err := collectParts(ctx)
 	if err != nil {
 		return host{}, err
 	}
@@ -49,33 +49,33 @@ func makeHost(ctx context.Context) (host, error) {
 	if err != nil {
 		return host{}, err
 	}
-	dir, err := hosts.Cached("vm", key, func(dir string) error { return fill(ctx, dir, in) })
+	dir, err := hosts.Cached("vm", key, func(dir string) error { return buildHost(ctx, dir, in) })
 	if err != nil {
-		return host{}, fmt.Errorf("make the machine's disk: %w", err)
+		return host{}, fmt.Errorf("build disk image: %w", err)
 	}
-	forgetOthers(dir)
+	removeStaleImages(dir)
 	return host{dir}, nil
 }
 
-// parts are what is built here and goes on the disk.
+// parts are the inputs of the disk image that this module builds.
 type parts struct {
-	containerd, runc string // folders
+	containerd, runc string // directories
 	archives         []images.Archive
 }
 
-func gather(ctx context.Context) (in parts, err error) {
+func collectParts(ctx context.Context) (in parts, err error) {
 	if in.containerd, err = hosts.Containerd2(ctx); err != nil {
 		return in, err
 	}
 	if in.runc, err = hosts.Runc(ctx); err != nil {
 		return in, err
 	}
-	in.archives, err = imported(ctx)
+	in.archives, err = podImages(ctx)
 	return in, err
 }
 
-// hostKey names a disk after all that it is made of. The versions of the
-// packages are not in it: those of the day that made it serve as well.
+// hostKey returns the cache key of a disk image, a hash of its inputs. It does not include package
+// versions: an image with older packages stays valid.
 func hostKey(in parts) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, filepath.Base(in.containerd), filepath.Base(in.runc))
@@ -99,9 +99,9 @@ func hostKey(in parts) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil))[:16], err
 }
 
-// forgetOthers removes the disks of other recipes: each has hundreds of
-// megabytes. One that cannot be removed is tried again by the next.
-func forgetOthers(dir string) {
+// removeStaleImages removes the disk images of other recipes, which have hundreds of megabytes each.
+// Errors are ignored: the next call tries again.
+func removeStaleImages(dir string) {
 	others, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*"))
 	for _, other := range others {
 		if other != dir && filepath.Base(other) != "lock" && !strings.HasPrefix(filepath.Base(other), "building-") {
@@ -110,11 +110,11 @@ func forgetOthers(dir string) {
 	}
 }
 
-// fill makes the files of a host in dir.
-func fill(ctx context.Context, dir string, in parts) error {
+// buildHost builds the disk image, the kernel and the initrd of a host in dir.
+func buildHost(ctx context.Context, dir string, in parts) error {
 	root := filepath.Join(dir, "root")
 	defer os.RemoveAll(root)
-	if err := skeleton(root); err != nil {
+	if err := makeDirectories(root); err != nil {
 		return err
 	}
 	debs, err := download(ctx, filepath.Join(dir, "debs"))
@@ -133,18 +133,18 @@ func fill(ctx context.Context, dir string, in parts) error {
 	if err := importImages(ctx, filepath.Join(root, "var/lib/containerd"), in.containerd, in.archives); err != nil {
 		return fmt.Errorf("import images: %w", err)
 	}
-	if err := settle(ctx, root); err != nil {
+	if err := configureRoot(ctx, root); err != nil {
 		return err
 	}
-	if err := takeKernel(ctx, root, dir); err != nil {
+	if err := extractKernel(ctx, root, dir); err != nil {
 		return err
 	}
 	return makeDisk(ctx, filepath.Join(dir, "root.img"), root, diskSize)
 }
 
-// skeleton makes the folders that no package of ours brings, and those links
-// that have to be there before anything is unpacked through them.
-func skeleton(root string) error {
+// makeDirectories creates the directories that no package contains, and the links that must exist before
+// packages are unpacked through them.
+func makeDirectories(root string) error {
 	for _, dir := range []string{
 		"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "dev", "proc", "sys", "run", "tmp", "root", "var/lib", "var/log/journal",
 		"var/tmp", "etc", strings.TrimPrefix(extra, "/"), "boot",
@@ -160,8 +160,8 @@ func skeleton(root string) error {
 	return errors.Join(append(errs, os.Symlink("/run", filepath.Join(root, "var/run")))...)
 }
 
-// masked are units that only cost time in an emulated machine.
-var masked = []string{
+// maskedUnits lists units that only cost time in an emulated machine.
+var maskedUnits = []string{
 	"systemd-journal-flush.service", "systemd-logind.service", "systemd-random-seed.service", "systemd-remount-fs.service",
 	"systemd-update-utmp.service", "systemd-update-utmp-runlevel.service", "systemd-tmpfiles-setup.service",
 	"systemd-tmpfiles-setup-dev.service", "systemd-tmpfiles-clean.timer", "systemd-user-sessions.service",
@@ -171,18 +171,18 @@ var masked = []string{
 	"getty.target", "proc-sys-fs-binfmt_misc.automount", "systemd-quotacheck.service", "quotaon.service",
 }
 
-// settle turns unpacked packages into a system that boots: its own files, the
-// shell, the units that start.
-func settle(ctx context.Context, root string) error {
-	own, err := fs.Sub(recipe, "root")
+// configureRoot turns unpacked packages into a bootable system: configuration files, shell and enabled
+// units.
+func configureRoot(ctx context.Context, root string) error {
+	overlay, err := fs.Sub(recipe, "root")
 	if err != nil {
 		return err
 	}
-	err = fs.WalkDir(own, ".", func(path string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(overlay, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := fs.ReadFile(own, path)
+		text, err := fs.ReadFile(overlay, path)
 		if err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func settle(ctx context.Context, root string) error {
 	}
 	units := filepath.Join(root, "etc/systemd/system")
 	var errs []error
-	for _, unit := range masked {
+	for _, unit := range maskedUnits {
 		errs = append(errs, link("/dev/null", filepath.Join(units, unit)))
 	}
 	for _, unit := range []string{"containerd.service", "berth.service", "guest.service"} {
@@ -204,7 +204,7 @@ func settle(ctx context.Context, root string) error {
 		link(extra+"/berth", filepath.Join(root, "usr/bin/berth")),
 		link(extra+"/berth.service", filepath.Join(units, "berth.service")),
 	)
-	for _, name := range []string{"iptables", "ip6tables"} { // as its package does when it is installed
+	for _, name := range []string{"iptables", "ip6tables"} { // as the postinst script of the package does
 		errs = append(errs, link(name+"-nft", filepath.Join(root, "usr/sbin", name)))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -213,7 +213,7 @@ func settle(ctx context.Context, root string) error {
 	return busyboxLinks(ctx, root)
 }
 
-// busyboxLinks has busybox stand in for every program that no package brought.
+// busyboxLinks links every busybox applet that no package provides.
 func busyboxLinks(ctx context.Context, root string) error {
 	out, err := exec.CommandContext(ctx, filepath.Join(root, "usr/bin/busybox"), "--list").Output()
 	if err != nil {
@@ -230,7 +230,7 @@ func busyboxLinks(ctx context.Context, root string) error {
 	return nil
 }
 
-// makeDisk makes a file with an ext4 file system that holds a folder.
+// makeDisk creates a file with an ext4 file system that contains a directory.
 func makeDisk(ctx context.Context, file, dir, size string) error {
 	return run(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-E", "root_owner=0:0", "-d", dir, file, size)
 }
@@ -268,7 +268,7 @@ func copyFile(to, from string) error {
 	return os.WriteFile(to, text, 0o755)
 }
 
-// run runs a program; what it said is in the error.
+// run runs a program. An error contains its output.
 func run(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin", "DEBIAN_FRONTEND=noninteractive")

@@ -13,30 +13,31 @@ import (
 	"strings"
 )
 
-// kept are the folders of modules that pods or their networks may want.
-var kept = []string{"net", "lib", "crypto", "arch", "fs/overlayfs", "fs/nls", "fs/ext4", "fs/jbd2", "fs/mbcache.ko", "drivers/virtio", "drivers/block", "drivers/net"}
+// keptModules lists the module directories and files that pods or their networks may need.
+var keptModules = []string{"net", "lib", "crypto", "arch", "fs/overlayfs", "fs/nls", "fs/ext4", "fs/jbd2",
+	"fs/mbcache.ko", "drivers/virtio", "drivers/block", "drivers/net"}
 
-// bootModules are what reaches the root file system, unless the kernel has it
-// built in.
+// bootModules lists the modules that are needed to mount the root file system. They may be built into
+// the kernel.
 var bootModules = []string{"virtio_pci", "virtio_blk", "ext4"}
 
-// takeKernel puts the kernel of root and an initrd that finds the disk into
-// dir, and thins out the modules in root.
-func takeKernel(ctx context.Context, root, dir string) error {
+// extractKernel moves the kernel of root to dir, writes an initrd that mounts the disk to dir, and
+// removes the unused modules of root.
+func extractKernel(ctx context.Context, root, dir string) error {
 	found, err := filepath.Glob(filepath.Join(root, "boot", "vmlinuz-*"))
 	if err != nil || len(found) != 1 {
-		return fmt.Errorf("want one kernel, found %v, %w", found, err)
+		return fmt.Errorf("got kernels %v, want one: %w", found, err)
 	}
 	version := strings.TrimPrefix(filepath.Base(found[0]), "vmlinuz-")
 	if err := os.Rename(found[0], filepath.Join(dir, "vmlinuz")); err != nil {
 		return err
 	}
 	modules := filepath.Join(root, "usr/lib/modules", version)
-	if err := thin(filepath.Join(modules, "kernel")); err != nil {
+	if err := removeModules(filepath.Join(modules, "kernel")); err != nil {
 		return err
 	}
 	if err := run(ctx, "chroot", root, "/usr/sbin/depmod", version); err != nil {
-		return fmt.Errorf("list the modules: %w", err)
+		return fmt.Errorf("run depmod: %w", err)
 	}
 	order, err := loadOrder(modules)
 	if err != nil {
@@ -49,8 +50,8 @@ func takeKernel(ctx context.Context, root, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "initrd"), archive, 0o644)
 }
 
-// thin removes all modules that are not kept.
-func thin(dir string) error {
+// removeModules removes all modules that are not in keptModules.
+func removeModules(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -59,15 +60,15 @@ func thin(dir string) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(kept, func(k string) bool { return rel == k || strings.HasPrefix(rel, k+"/") }) {
+		if slices.ContainsFunc(keptModules, func(k string) bool { return rel == k || strings.HasPrefix(rel, k+"/") }) {
 			return nil
 		}
 		return os.Remove(path)
 	})
 }
 
-// loadOrder lists the files of the boot modules with all that they need, each
-// after what it needs, as paths below the folder of modules.
+// loadOrder returns the files of the boot modules and their dependencies, dependencies first, as paths
+// relative to the module directory.
 func loadOrder(modules string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(modules, "modules.dep"))
 	if err != nil {
@@ -81,7 +82,7 @@ func loadOrder(modules string) ([]string, error) {
 			if strings.ReplaceAll(name, "-", "_") != want {
 				continue
 			}
-			needed := strings.Fields(needs) // the innermost last
+			needed := strings.Fields(needs) // dependencies before their own dependencies
 			slices.Reverse(needed)
 			for _, f := range append(needed, file) {
 				if !slices.Contains(order, f) {
@@ -105,7 +106,7 @@ while ! [ -b /dev/vdb ] && [ $i -lt 100 ]; do /busybox sleep 0.1; i=$((i+1)); do
 exec /busybox switch_root /root /usr/lib/systemd/systemd
 `
 
-// initrd is a cpio archive with busybox, the modules and a script.
+// initrd returns a cpio archive with busybox, the boot modules and the init script.
 func initrd(ctx context.Context, root, modules string, order []string) ([]byte, error) {
 	var out cpio
 	for _, dir := range []string{"dev", "proc", "root", "m"} {
@@ -119,7 +120,7 @@ func initrd(ctx context.Context, root, modules string, order []string) ([]byte, 
 	out.add("init", 0o100755, []byte(initScript))
 	var list strings.Builder
 	for _, file := range order {
-		content, err := plain(ctx, filepath.Join(modules, file))
+		content, err := decompressModule(ctx, filepath.Join(modules, file))
 		if err != nil {
 			return nil, err
 		}
@@ -131,21 +132,21 @@ func initrd(ctx context.Context, root, modules string, order []string) ([]byte, 
 	return out.end(), nil
 }
 
-// plain is a module as the kernel takes it: distributions pack them.
-func plain(ctx context.Context, file string) ([]byte, error) {
+// decompressModule returns the content of a module, which distributions may compress.
+func decompressModule(ctx context.Context, file string) ([]byte, error) {
 	tools := map[string]string{".xz": "xz", ".zst": "zstd", ".gz": "gzip"}
-	tool, packed := tools[filepath.Ext(file)]
-	if !packed {
+	tool, compressed := tools[filepath.Ext(file)]
+	if !compressed {
 		return os.ReadFile(file)
 	}
 	out, err := exec.CommandContext(ctx, tool, "-dc", file).Output()
 	if errors.Is(err, exec.ErrNotFound) {
-		return nil, fmt.Errorf("unpack %s: install %s: %w", filepath.Base(file), tool, err)
+		return nil, fmt.Errorf("decompress %s: install %s: %w", filepath.Base(file), tool, err)
 	}
 	return out, err
 }
 
-// cpio is an archive in the format of initrds ("newc").
+// cpio is an archive in the newc format, which the kernel expects of an initrd.
 type cpio struct {
 	bytes.Buffer
 	n int

@@ -6,31 +6,30 @@ import (
 	"strings"
 )
 
-// result is one check as the machine reported it.
+// result is the result of one check in a report.
 type result struct {
-	name string
-	took string // in seconds, as "2.17s"; empty: it never ended
-	ok   bool
-	said string
+	name   string
+	took   string // for example "2.17s"; empty: the check did not finish
+	ok     bool
+	output string
 }
 
-// whole reports whether every check that was announced has ended.
-func whole(report string) bool {
-	results, err := read(report)
+// complete reports whether every announced check has finished.
+func complete(report string) bool {
+	results, err := parseReport(report)
 	return err == nil && !slices.ContainsFunc(results, func(r result) bool { return r.took == "" })
 }
 
-// mark begins each line of the form -test.v=test2json that is no output.
-const mark = "\x16"
+// marker is the first character of each line of -test.v=test2json that is not output of a check.
+const marker = "\x16"
 
-// read takes a report apart. The checks that were announced and are not in it
-// are results too, that never ended. A report without an announcement is an
-// error.
-func read(report string) ([]result, error) {
+// parseReport returns the results of a report. Announced checks without a result are included as
+// unfinished. A report without an announcement is an error.
+func parseReport(report string) ([]result, error) {
 	report = strings.ReplaceAll(report, "\r", "")
 	_, after, found := strings.Cut(report, "\nchecks: ")
 	if !found {
-		return nil, fmt.Errorf("the machine announced no checks:\n%s", report)
+		return nil, fmt.Errorf("no announcement of checks in the report:\n%s", report)
 	}
 	announced, _, _ := strings.Cut(after, "\n")
 	var out []result
@@ -39,21 +38,21 @@ func read(report string) ([]result, error) {
 		byName[name] = len(out)
 		out = append(out, result{name: name})
 	}
-	var now *result
+	var current *result
 	for line := range strings.Lines(after) {
-		text, marked := strings.CutPrefix(strings.TrimSpace(line), mark)
+		text, marked := strings.CutPrefix(strings.TrimSpace(line), marker)
 		switch {
 		case marked && strings.HasPrefix(text, "=== RUN "):
 			if i, known := byName[strings.TrimSpace(strings.TrimPrefix(text, "=== RUN "))]; known {
-				now = &out[i]
+				current = &out[i]
 			}
-		case marked && strings.HasPrefix(text, "--- ") && now != nil:
-			verdict, rest, _ := strings.Cut(strings.TrimPrefix(text, "--- "), ": ")
+		case marked && strings.HasPrefix(text, "--- ") && current != nil:
+			status, rest, _ := strings.Cut(strings.TrimPrefix(text, "--- "), ": ")
 			_, took, _ := strings.Cut(rest, " ")
-			now.ok, now.took = verdict == "PASS", strings.Trim(took, "()")
-			now = nil
-		case !marked && now != nil:
-			now.said += line
+			current.ok, current.took = status == "PASS", strings.Trim(took, "()")
+			current = nil
+		case !marked && current != nil:
+			current.output += line
 		}
 	}
 	return out, nil

@@ -13,8 +13,8 @@ import (
 	"berth/test/images"
 )
 
-// imported are the images that pods in the machine use.
-func imported(ctx context.Context) ([]images.Archive, error) {
+// podImages returns the images of the pods in the machine.
+func podImages(ctx context.Context) ([]images.Archive, error) {
 	dir, err := images.CacheDir()
 	if err != nil {
 		return nil, err
@@ -27,20 +27,21 @@ func imported(ctx context.Context) ([]images.Archive, error) {
 	return []images.Archive{pause, busybox}, err
 }
 
-// importImages makes the machine's containerd store in root, on this machine,
-// where that takes no time. No container is run.
+// importImages creates the machine's containerd root directory with the images. It runs containerd on
+// this machine because the import is slow in the emulated one. It runs no container.
 func importImages(ctx context.Context, root, containerd string, archives []images.Archive) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	work, err := os.MkdirTemp("", "berth-vm-") // a socket's path has to be short
+	work, err := os.MkdirTemp("", "berth-vm-") // the path of a socket must be short
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
 	socket, config := filepath.Join(work, "s"), filepath.Join(work, "config.toml")
-	text := fmt.Sprintf("version = 3\nroot = %q\nstate = %q\ntemp = %q\n[grpc]\naddress = %q\n", root, filepath.Join(work, "state"), filepath.Join(work, "tmp"), socket) +
+	configText := fmt.Sprintf("version = 3\nroot = %q\nstate = %q\ntemp = %q\n[grpc]\naddress = %q\n", root,
+		filepath.Join(work, "state"), filepath.Join(work, "tmp"), socket) +
 		"disabled_plugins = [\"io.containerd.cri.v1.images\", \"io.containerd.cri.v1.runtime\", \"io.containerd.grpc.v1.cri\", \"io.containerd.nri.v1.nri\"]\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(configText), 0o600); err != nil {
 		return err
 	}
 	log, err := os.Create(filepath.Join(work, "log"))
@@ -51,17 +52,17 @@ func importImages(ctx context.Context, root, containerd string, archives []image
 	cmd := exec.CommandContext(ctx, filepath.Join(containerd, "containerd"), "--config", config)
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET=")
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it has a database to close
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets containerd close its database
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	defer func() {
 		cancel()
-		_ = cmd.Wait() // it was ended
+		_ = cmd.Wait() // it was interrupted
 		if err != nil {
-			said, _ := os.ReadFile(log.Name())
-			err = fmt.Errorf("%w\n%s", err, said)
+			text, _ := os.ReadFile(log.Name())
+			err = fmt.Errorf("%w\n%s", err, text)
 		}
 	}()
 	ctr := filepath.Join(containerd, "ctr")

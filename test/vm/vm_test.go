@@ -12,8 +12,7 @@ import (
 	"berth/test/hosts"
 )
 
-// TestVM boots the machine twice: the second boot finds the disk as the reboot
-// at the end of the first left it.
+// TestVM boots the machine twice with the same disk.
 func TestVM(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
@@ -22,33 +21,33 @@ func TestVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newMachine(ctx, h, t.TempDir(), tested(ctx, t))
+	m, err := newMachine(ctx, h, t.TempDir(), makeExtraDir(ctx, t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, word := range []string{"first", "second"} {
+	for _, set := range []string{"first", "second"} {
 		if t.Failed() {
-			break // what comes next finds the disk as the one before left it
+			break // the second boot depends on the disk state that the first leaves
 		}
-		t.Run(word, func(t *testing.T) { checked(ctx, t, m, word) })
+		t.Run(set, func(t *testing.T) { runChecks(ctx, t, m, set) })
 	}
 }
 
-// checked boots the machine and makes a subtest of each of its checks.
-func checked(ctx context.Context, t *testing.T, m *machine, word string) {
-	began := time.Now()
-	report, bootErr := m.boot(ctx, word, func(seen string) { t.Logf("the machine died: %s", seen) })
-	t.Logf("the %s boot took %.1fs", word, time.Since(began).Seconds())
-	results, err := read(report)
+// runChecks boots the machine and creates a subtest for each of its checks.
+func runChecks(ctx context.Context, t *testing.T, m *machine, set string) {
+	start := time.Now()
+	report, bootErr := m.boot(ctx, set, func(output string) { t.Logf("boot failed: %s", output) })
+	t.Logf("boot %s took %.1fs", set, time.Since(start).Seconds())
+	results, err := parseReport(report)
 	for _, r := range results {
 		t.Run(r.name, func(t *testing.T) {
 			switch {
 			case r.took == "":
-				t.Errorf("it never ended:\n%s", r.said)
+				t.Errorf("did not finish:\n%s", r.output)
 			case !r.ok:
-				t.Errorf("failed after %s:\n%s", r.took, r.said)
+				t.Errorf("failed after %s:\n%s", r.took, r.output)
 			default:
-				t.Logf("%s in there\n%s", r.took, r.said)
+				t.Logf("took %s in the machine\n%s", r.took, r.output)
 			}
 		})
 	}
@@ -57,8 +56,8 @@ func checked(ctx context.Context, t *testing.T, m *machine, word string) {
 	}
 }
 
-// tested makes the folder of what is tested, for the second disk.
-func tested(ctx context.Context, t *testing.T) string {
+// makeExtraDir creates a directory with the files under test for the second disk.
+func makeExtraDir(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	repo, err := hosts.RepoRoot()

@@ -9,17 +9,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// armed has a container for each kind of profile. That of late is loaded only
-// when the container was seen to wait for it.
-const armed = "  hostNetwork: true\n  containers:\n" +
-	"  - name: c\n" + box + "    securityContext: {appArmorProfile: {type: Localhost, localhostProfile: berth-vm}}\n" +
+// apparmorPod has a container for each type of profile. The profile of container late is loaded only
+// after the container waits for it.
+const apparmorPod = "  hostNetwork: true\n  containers:\n" +
+	"  - name: c\n" + sleepContainer +
+	"    securityContext: {appArmorProfile: {type: Localhost, localhostProfile: berth-vm}}\n" +
 	"    volumeMounts: [{name: data, mountPath: /data}]\n" +
-	"  - name: standard\n" + box + "    securityContext: {appArmorProfile: {type: RuntimeDefault}}\n" +
-	"  - name: free\n" + box + "    securityContext: {appArmorProfile: {type: Unconfined}}\n" +
-	"  - name: late\n" + box + "    securityContext: {appArmorProfile: {type: Localhost, localhostProfile: berth-vm-late}}\n" +
+	"  - name: standard\n" + sleepContainer + "    securityContext: {appArmorProfile: {type: RuntimeDefault}}\n" +
+	"  - name: free\n" + sleepContainer + "    securityContext: {appArmorProfile: {type: Unconfined}}\n" +
+	"  - name: late\n" + sleepContainer +
+	"    securityContext: {appArmorProfile: {type: Localhost, localhostProfile: berth-vm-late}}\n" +
 	"  volumes: [{name: data, emptyDir: {}}]\n"
 
-// profile lets everything be done but write below /data.
+// profile allows everything except writes below /data.
 const profile = "abi <abi/3.0>,\nprofile NAME flags=(attach_disconnected, mediate_deleted) {\n" +
 	"  file,\n  network,\n  capability,\n  signal,\n  unix,\n  ptrace,\n  mount,\n  umount,\n  deny /data/** w,\n}\n"
 
@@ -31,12 +33,12 @@ func loadProfile(t *testing.T, name string) {
 	output(t, "apparmor_parser", "--replace", "/run/"+name)
 }
 
-// appArmor confines each container as its pod has it, and lets none run
-// unconfined whose profile is not there.
+// appArmor checks that each container has the profile of its pod spec, and that a container whose
+// profile is not loaded does not start.
 func appArmor(t *testing.T) {
-	contains(t, "berth check", checked(t), "ok apparmor enabled")
+	checkContains(t, "berth check", berthCheck(t), "ok apparmor enabled")
 	reason, message := "", ""
-	pod(t, "armed", "waiting for a profile only", func(p *corev1.Pod) bool {
+	waitPod(t, "armed", "ready except for the missing profile", func(p *corev1.Pod) bool {
 		if w := container(p, "late").State.Waiting; w != nil {
 			reason, message = w.Reason, w.Message
 		}
@@ -49,18 +51,19 @@ func appArmor(t *testing.T) {
 		return ready == 3 && reason == "CreateContainerError"
 	})
 	t.Logf("%s: %s", reason, message)
-	contains(t, "message", message, "apparmor", "berth-vm-late")
+	checkContains(t, "message", message, "apparmor", "berth-vm-late")
 	for name, want := range map[string]string{"c": "berth-vm (enforce)", "standard": "cri-containerd.apparmor.d (enforce)", "free": "unconfined"} {
 		if got := output(t, "berth", "exec", "armed", "-c", name, "--", "cat", "/proc/1/attr/current"); got != want {
-			t.Errorf("container %s is confined by %q, want %q", name, got, want)
+			t.Errorf("AppArmor profile of container %s: got %q, want %q", name, got, want)
 		}
 	}
-	if got := inside(t, "armed", "cat /proc/self/attr/current; touch /tmp/x /data/x 2>&1 || true; ls /data"); got != "berth-vm (enforce)\ntouch: /data/x: Permission denied" {
-		t.Errorf("in the container: %q", got)
+	got := execInPod(t, "armed", "cat /proc/self/attr/current; touch /tmp/x /data/x 2>&1 || true; ls /data")
+	if got != "berth-vm (enforce)\ntouch: /data/x: Permission denied" {
+		t.Errorf("write below /data: got %q, want permission denied", got)
 	}
 	if out, err := exec.CommandContext(t.Context(), "berth", "exec", "armed", "-c", "standard", "--", "sh", "-c", "mount -t tmpfs x /tmp").CombinedOutput(); err == nil {
-		t.Errorf("the runtime's profile lets mount: %s", out)
+		t.Errorf("mount succeeds under the default profile of the runtime: %s", out)
 	}
 	loadProfile(t, "berth-vm-late")
-	running(t, "armed")
+	waitRunning(t, "armed")
 }

@@ -11,46 +11,50 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// light is a pod that is probed, and that ends only when it is killed.
-const light = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, \"trap '' TERM; while true; do sleep 1; done\"]\n" +
+// probedPod is the spec of a pod with probes that ignores SIGTERM.
+const probedPod = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, " +
+	"\"trap '' TERM; while true; do sleep 1; done\"]\n" +
 	"    readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n    livenessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n"
 
-// clock is stepped forth and back: no pod is restarted or loses its readiness, a pod
-// that ends meanwhile has no longer or shorter for it, and new ones run.
-func clock(t *testing.T) {
-	put(t, map[string]string{"timed": light})
-	timed := running(t, "timed")
-	for i, by := range []time.Duration{2 * time.Hour, -2 * time.Hour} {
+// clockSteps steps the clock forward and back. No pod is restarted or loses its readiness, a
+// terminating pod keeps its grace period, and new pods run.
+func clockSteps(t *testing.T) {
+	createPods(t, map[string]string{"timed": probedPod})
+	timed := waitRunning(t, "timed")
+	for i, step := range []time.Duration{2 * time.Hour, -2 * time.Hour} {
 		name := fmt.Sprint("ends", i)
-		put(t, map[string]string{name: light})
-		running(t, name)
+		createPods(t, map[string]string{name: probedPod})
+		waitRunning(t, name)
 		if err := os.Remove(filepath.Join(manifests, name+".yaml")); err != nil {
 			t.Fatal(err)
 		}
-		at := unix.NsecToTimeval(time.Now().Add(by).UnixNano())
+		at := unix.NsecToTimeval(time.Now().Add(step).UnixNano())
 		if err := unix.Settimeofday(&at); err != nil {
 			t.Fatal(err)
 		}
-		wait(t, name+" to be gone", func() (bool, string) {
+		waitFor(t, "pod "+name+" to be deleted", func() (bool, string) {
 			p, err := find(t.Context(), name)
-			return p == nil && err == nil, fmt.Sprint(brief(p), err)
+			return p == nil && err == nil, fmt.Sprint(summary(p), err)
 		})
-		name = fmt.Sprint("begins", i)
-		put(t, map[string]string{name: light})
-		p := running(t, name)
-		// Round takes the monotonic reading away, which knows of no step.
-		if age := time.Now().Round(0).Sub(container(p, "c").State.Running.StartedAt.Time); age < -time.Second || age > bound {
-			t.Errorf("after a step of %s: %s has run for %s", by, name, age)
+		name = fmt.Sprint("starts", i)
+		createPods(t, map[string]string{name: probedPod})
+		p := waitRunning(t, name)
+		// Round strips the monotonic clock reading, which does not include the step.
+		if age := time.Now().Round(0).Sub(container(p, "c").State.Running.StartedAt.Time); age < -time.Second ||
+			age > waitTimeout {
+			t.Errorf("after a step of %s: pod %s has age %s", step, name, age)
 		}
-		drop(t, name)
-		if p := running(t, "timed"); id(p) != id(timed) || container(p, "c").RestartCount != 0 || readySince(p) != readySince(timed) {
-			t.Errorf("after a step of %s: it was %s, ready since %s, and is %s, ready since %s", by, brief(timed), readySince(timed), brief(p), readySince(p))
+		removePods(t, name)
+		if p := waitRunning(t, "timed"); containerID(p) != containerID(timed) || container(p, "c").RestartCount != 0 ||
+			readySince(p) != readySince(timed) {
+			t.Errorf("after a step of %s: got %s, ready since %s; want %s, ready since %s",
+				step, summary(p), readySince(p), summary(timed), readySince(timed))
 		}
 	}
-	drop(t, "timed")
+	removePods(t, "timed")
 }
 
-// readySince is when a pod became ready.
+// readySince returns the transition time of a pod's Ready condition.
 func readySince(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -60,29 +64,30 @@ func readySince(p *corev1.Pod) string {
 	return "never"
 }
 
-// watches has no inotify left for an agent that begins: files are found by looking
-// again, and logs too.
-func watches(t *testing.T) {
-	const most = "/proc/sys/fs/inotify/max_user_instances"
-	put(t, map[string]string{"watched": light})
-	before := running(t, "watched")
-	was := readFile(t, most)
-	if err := os.WriteFile(most, []byte("0"), 0); err != nil {
+// withoutInotify restarts the agent while no inotify instance is available: it polls manifests and log
+// files instead.
+func withoutInotify(t *testing.T) {
+	const maxInstances = "/proc/sys/fs/inotify/max_user_instances"
+	createPods(t, map[string]string{"watched": probedPod})
+	before := waitRunning(t, "watched")
+	limit := readFile(t, maxInstances)
+	if err := os.WriteFile(maxInstances, []byte("0"), 0); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := os.WriteFile(most, []byte(was), 0); err != nil {
+		if err := os.WriteFile(maxInstances, []byte(limit), 0); err != nil {
 			t.Error(err)
 		}
 	}()
 	output(t, "systemctl", "restart", "berth")
-	active(t)
-	put(t, map[string]string{"found": light})
-	running(t, "found")
-	drop(t, "found")
-	contains(t, "the journal", output(t, "journalctl", "-b", "-u", "berth", "-o", "cat", "--no-pager"), "log file watch unavailable")
-	if p := running(t, "watched"); id(p) != id(before) || container(p, "c").RestartCount != 0 {
-		t.Errorf("it was %s and is %s", brief(before), brief(p))
+	waitActive(t)
+	createPods(t, map[string]string{"found": probedPod})
+	waitRunning(t, "found")
+	removePods(t, "found")
+	checkContains(t, "the journal", output(t, "journalctl", "-b", "-u", "berth", "-o", "cat", "--no-pager"),
+		"log file watch unavailable")
+	if p := waitRunning(t, "watched"); containerID(p) != containerID(before) || container(p, "c").RestartCount != 0 {
+		t.Errorf("pod watched was restarted: got %s, before %s", summary(p), summary(before))
 	}
-	drop(t, "watched")
+	removePods(t, "watched")
 }

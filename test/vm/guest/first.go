@@ -10,68 +10,70 @@ import (
 )
 
 const (
-	box   = "    image: busybox:1.36\n    command: [sleep, '1000000']\n"
-	tier  = "kubepods.slice/kubepods-burstable.slice"
-	least = "kubepods.slice/kubepods-besteffort.slice"
+	sleepContainer = "    image: busybox:1.36\n    command: [sleep, '1000000']\n"
+	burstable      = "kubepods.slice/kubepods-burstable.slice"
+	bestEffort     = "kubepods.slice/kubepods-besteffort.slice"
 )
 
-// first are the pods of the first boot. steady and exact live on in the second.
-// A quota of 10.5 ms is one that systemd has no property for. Only one pod has a
-// network of its own, which costs an emulated processor seconds.
-var first = map[string]string{
-	"steady": "  containers:\n  - name: c\n" + box +
+// firstPods are the pods of the first boot. steady and exact stay for the second. systemd properties
+// cannot express the quota of 10.5 ms. Only one pod has its own network namespace, whose setup takes
+// seconds on an emulated processor.
+var firstPods = map[string]string{
+	"steady": "  containers:\n  - name: c\n" + sleepContainer +
 		"    resources: {requests: {cpu: 250m, memory: 32Mi}, limits: {cpu: 500m, memory: 64Mi}}\n",
-	"exact": "  hostNetwork: true\n  containers:\n  - name: c\n" + box +
+	"exact": "  hostNetwork: true\n  containers:\n  - name: c\n" + sleepContainer +
 		"    resources: {limits: {cpu: 105m, memory: 48Mi, hugepages-2Mi: 4Mi}}\n" +
 		"    volumeMounts: [{name: huge, mountPath: /huge}]\n" +
 		"  volumes:\n  - name: huge\n    emptyDir: {medium: HugePages}\n",
-	"poor": "  hostNetwork: true\n  containers:\n  - name: c\n" + box,
+	"poor": "  hostNetwork: true\n  containers:\n  - name: c\n" + sleepContainer,
 	"greedy": "  hostNetwork: true\n  containers:\n" +
 		"  - name: hog\n    image: busybox:1.36\n    command: [sh, -c, 'sleep 2; exec dd if=/dev/zero of=/dev/null bs=96M']\n    resources: {limits: {memory: 32Mi}}\n" +
-		"  - name: family\n    image: busybox:1.36\n" + family,
-	"toobig": "  containers:\n  - name: c\n" + box + "    resources: {limits: {cpu: 10m, memory: 16Mi, hugepages-2Mi: 64Mi}}\n",
+		"  - name: parent\n    image: busybox:1.36\n" + oomChild,
+	"toobig": "  containers:\n  - name: c\n" + sleepContainer +
+		"    resources: {limits: {cpu: 10m, memory: 16Mi, hugepages-2Mi: 64Mi}}\n",
 }
 
-// family is a container whose child takes too much memory, and who says so if
-// it is still there then.
-const family = "    command: [sh, -c, 'sleep 2; dd if=/dev/zero of=/dev/null bs=96M; echo survived; sleep 1000000']\n" +
+// oomChild is a container whose child process exceeds the memory limit. The parent prints a line if it
+// survives.
+const oomChild = "    command: [sh, -c, 'sleep 2; dd if=/dev/zero of=/dev/null bs=96M; echo survived; sleep 1000000']\n" +
 	"    resources: {limits: {memory: 32Mi}}\n"
 
-// boot waits for berth, which systemd started, and gives it its pods.
+// boot creates the pods and waits until systemd has started berth.
 func boot(t *testing.T) {
-	put(t, first)
+	createPods(t, firstPods)
 	if comm := strings.TrimSpace(readFile(t, "/proc/1/comm")); comm != "systemd" {
-		t.Errorf("process 1 is %s", comm)
+		t.Errorf("process 1 is %s, want systemd", comm)
 	}
-	contains(t, "controllers", file(".", "cgroup.controllers"), "cpuset", "cpu", "io", "memory", "hugetlb", "pids")
-	active(t)
-	has(t, "berth.service", map[string]string{"Type": "notify", "NotifyAccess": "main", "NRestarts": "0"})
+	checkContains(t, "controllers", readCgroup(".", "cgroup.controllers"), "cpuset", "cpu", "io", "memory", "hugetlb",
+		"pids")
+	waitActive(t)
+	checkProperties(t, "berth.service", map[string]string{"Type": "notify", "NotifyAccess": "main", "NRestarts": "0"})
 }
 
-func active(t *testing.T) {
+func waitActive(t *testing.T) {
 	t.Helper()
-	wait(t, "berth.service to be active", func() (bool, string) {
+	waitFor(t, "berth.service to be active", func() (bool, string) {
 		p := properties(t, "berth.service", "ActiveState", "SubState", "StatusText")
 		return p["ActiveState"] == "active" && p["SubState"] == "running" && p["StatusText"] != "", p["ActiveState"] + " " + p["StatusText"]
 	})
 }
 
-// slices are the names of the systemd driver, which is the default: berth
-// asked the runtime.
-func slices(t *testing.T) {
-	steady, exact, poor := running(t, "steady"), running(t, "exact"), running(t, "poor")
+// systemdSlices checks the cgroup names of the systemd driver, which berth detects from the runtime.
+func systemdSlices(t *testing.T) {
+	steady, exact, poor := waitRunning(t, "steady"), waitRunning(t, "exact"), waitRunning(t, "poor")
 	for dir, p := range map[string]*corev1.Pod{
-		tier: steady, "kubepods.slice": exact, least: poor,
+		burstable: steady, "kubepods.slice": exact, bestEffort: poor,
 	} {
-		scope := podSlice(dir, p) + "/cri-containerd-" + id(p) + ".scope"
-		if file(scope, "cgroup.procs") == "" {
+		scope := podSlice(dir, p) + "/cri-containerd-" + containerID(p) + ".scope"
+		if readCgroup(scope, "cgroup.procs") == "" {
 			t.Errorf("%s: no process in %s", p.Name, scope)
 		}
 	}
-	for _, unit := range []string{"kubepods.slice", "kubepods-burstable.slice", "kubepods-besteffort.slice", base(podSlice(tier, steady))} {
-		has(t, unit, map[string]string{"LoadState": "loaded", "ActiveState": "active"})
+	for _, unit := range []string{"kubepods.slice", "kubepods-burstable.slice", "kubepods-besteffort.slice",
+		base(podSlice(burstable, steady))} {
+		checkProperties(t, unit, map[string]string{"LoadState": "loaded", "ActiveState": "active"})
 	}
-	controlled(t, ".", "kubepods.slice", tier, least, podSlice(tier, steady))
+	checkSubtreeControl(t, ".", "kubepods.slice", burstable, bestEffort, podSlice(burstable, steady))
 }
 
 func podSlice(dir string, p *corev1.Pod) string {
@@ -81,146 +83,151 @@ func podSlice(dir string, p *corev1.Pod) string {
 
 func base(dir string) string { return dir[strings.LastIndex(dir, "/")+1:] }
 
-// sliceLimits are those of tiers, pods and containers.
+// sliceLimits checks the limits of QoS classes, pods and containers.
 func sliceLimits(t *testing.T) {
-	steady, exact, poor := running(t, "steady"), running(t, "exact"), running(t, "poor")
-	files(t, podSlice(tier, steady), map[string]string{
+	steady, exact, poor := waitRunning(t, "steady"), waitRunning(t, "exact"), waitRunning(t, "poor")
+	checkFiles(t, podSlice(burstable, steady), map[string]string{
 		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "pids.max": "64", "hugetlb.2MB.max": "0", "memory.oom.group": "0",
 	})
-	files(t, podSlice(tier, steady)+"/cri-containerd-"+id(steady)+".scope", map[string]string{
+	checkFiles(t, podSlice(burstable, steady)+"/cri-containerd-"+containerID(steady)+".scope", map[string]string{
 		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1",
 	})
-	has(t, base(podSlice(tier, steady)), map[string]string{
+	checkProperties(t, base(podSlice(burstable, steady)), map[string]string{
 		"CPUWeight": "35", "CPUQuotaPerSecUSec": "500ms", "MemoryMax": "67108864", "TasksMax": "64",
 	})
-	files(t, podSlice("kubepods.slice", exact), map[string]string{"cpu.weight": "18", "memory.max": "50331648", "pids.max": "64"})
-	// systemd has quotas in hundredths of a CPU. Which of the two stands there
-	// depends on what it was last asked; the container's own is as it is.
-	if got := file(podSlice("kubepods.slice", exact), "cpu.max"); got != "10500 100000" && got != "11000 100000" {
+	checkFiles(t, podSlice("kubepods.slice", exact), map[string]string{"cpu.weight": "18", "memory.max": "50331648",
+		"pids.max": "64"})
+	// systemd rounds quotas to hundredths of a CPU. The value depends on who wrote it last. The
+	// container's own value is exact.
+	if got := readCgroup(podSlice("kubepods.slice", exact), "cpu.max"); got != "10500 100000" && got != "11000 100000" {
 		t.Errorf("cpu.max is %q, want 10.5 ms, or 11 as systemd rounds it", got)
 	}
-	files(t, podSlice(least, poor), map[string]string{
+	checkFiles(t, podSlice(bestEffort, poor), map[string]string{
 		"cpu.weight": "1", "cpu.max": "max 100000", "memory.max": "max", "pids.max": "64", "hugetlb.2MB.max": "0",
 	})
-	files(t, least, map[string]string{"cpu.weight": "1", "memory.max": "max"})
-	allPods(t, "kubepods.slice")
-	has(t, "kubepods.slice", map[string]string{"CPUWeight": "138", "MemoryMax": file("kubepods.slice", "memory.max")})
+	checkFiles(t, bestEffort, map[string]string{"cpu.weight": "1", "memory.max": "max"})
+	checkAllPodsCgroup(t, "kubepods.slice")
+	checkProperties(t, "kubepods.slice", map[string]string{"CPUWeight": "138",
+		"MemoryMax": readCgroup("kubepods.slice", "memory.max")})
 }
 
-// allPods is the cgroup of all pods: two CPUs less the half that is reserved,
-// all memory less the 128 MiB that are.
-func allPods(t *testing.T, dir string) {
+// checkAllPodsCgroup checks the cgroup of all pods: two CPUs minus the reserved half CPU, all memory
+// minus the reserved 128 MiB.
+func checkAllPodsCgroup(t *testing.T, dir string) {
 	t.Helper()
-	files(t, dir, map[string]string{
+	checkFiles(t, dir, map[string]string{
 		"cpu.weight": "138", "cpu.max": "max 100000", "memory.max": fmt.Sprint(meminfo(t, "MemTotal") - 128<<20), "pids.max": "max", "hugetlb.2MB.max": "33554432",
 	})
 }
 
-// reload has systemd read its units again, which writes the limits that it
-// knows of. Containers' own are the runtime's: systemd 252 rounds their quota and
-// takes memory.oom.group away, for any pod.
+// reload runs systemctl daemon-reload, which writes the limits that systemd knows. It ignores two values
+// of containers, which the runtime sets: systemd 252 rounds the quota and resets memory.oom.group.
 func reload(t *testing.T) {
-	steady, exact := podSlice(tier, running(t, "steady")), podSlice("kubepods.slice", running(t, "exact"))
-	look := func() map[string]string {
-		all := settings(t, steady)
-		maps.Copy(all, settings(t, exact))
+	steady, exact := podSlice(burstable, waitRunning(t, "steady")), podSlice("kubepods.slice", waitRunning(t, "exact"))
+	observe := func() map[string]string {
+		all := cgroupLimits(t, steady)
+		maps.Copy(all, cgroupLimits(t, exact))
 		maps.DeleteFunc(all, func(name, value string) bool {
 			return strings.HasSuffix(name, ".scope/memory.oom.group") || value == "10500 100000" || value == "11000 100000"
 		})
 		return all
 	}
-	before, weight := look(), file(tier, "cpu.weight")
+	before, weight := observe(), readCgroup(burstable, "cpu.weight")
 	output(t, "systemctl", "daemon-reload")
-	same(t, "daemon-reload", before, look())
-	files(t, tier, map[string]string{"cpu.weight": weight})
+	checkUnchanged(t, "daemon-reload", before, observe())
+	checkFiles(t, burstable, map[string]string{"cpu.weight": weight})
 }
 
-// hugePages are limited, mounted, and refused when there are not enough.
+// hugePages checks limits and mounts of huge pages, and that a pod that requests too many is rejected.
 func hugePages(t *testing.T) {
-	exact := running(t, "exact")
-	files(t, podSlice("kubepods.slice", exact), map[string]string{"hugetlb.2MB.max": "4194304"})
-	files(t, podSlice("kubepods.slice", exact)+"/cri-containerd-"+id(exact)+".scope", map[string]string{"hugetlb.2MB.max": "4194304"})
-	contains(t, "mounts of the pod", output(t, "berth", "exec", "exact", "--", "cat", "/proc/mounts"), " /huge hugetlbfs ", "pagesize=2M")
-	p := pod(t, "toobig", "refused", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+	exact := waitRunning(t, "exact")
+	checkFiles(t, podSlice("kubepods.slice", exact), map[string]string{"hugetlb.2MB.max": "4194304"})
+	checkFiles(t, podSlice("kubepods.slice", exact)+"/cri-containerd-"+containerID(exact)+".scope",
+		map[string]string{"hugetlb.2MB.max": "4194304"})
+	checkContains(t, "mounts of the pod", output(t, "berth", "exec", "exact", "--", "cat", "/proc/mounts"),
+		" /huge hugetlbfs ", "pagesize=2M")
+	p := waitPod(t, "toobig", "rejected", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
 	if p.Status.Reason != "OutOfhugepages-2Mi" {
-		t.Errorf("toobig: %s", brief(p))
+		t.Errorf("pod toobig: got %s, want reason OutOfhugepages-2Mi", summary(p))
 	}
 }
 
-// oomKilled is a container over its limit: killed, named so, waiting. With it
-// goes every process of its container. Runtimes watch for it in a race with the
-// exit, and lose it at times: the next life counts as well.
+// oomKilled checks containers that exceed their memory limit: every process is killed, the reason is
+// OOMKilled, and the container backs off. The runtime may miss the OOM event of one exit: the reason of
+// a later exit counts too.
 func oomKilled(t *testing.T) {
-	named, waited := map[string]bool{}, map[string]bool{}
-	pod(t, "greedy", "killed for memory and waiting", func(p *corev1.Pod) bool {
+	oomReason, backedOff := map[string]bool{}, map[string]bool{}
+	waitPod(t, "greedy", "OOM-killed and in back-off", func(p *corev1.Pod) bool {
 		for _, c := range p.Status.ContainerStatuses {
-			for _, end := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
-				if end != nil && end.ExitCode != 137 {
-					t.Errorf("%s", brief(p))
+			for _, terminated := range []*corev1.ContainerStateTerminated{c.State.Terminated,
+				c.LastTerminationState.Terminated} {
+				if terminated != nil && terminated.ExitCode != 137 {
+					t.Errorf("got %s, want exit code 137", summary(p))
 				}
-				named[c.Name] = named[c.Name] || end != nil && end.Reason == "OOMKilled"
+				oomReason[c.Name] = oomReason[c.Name] || terminated != nil && terminated.Reason == "OOMKilled"
 			}
 			if w := c.State.Waiting; w != nil && w.Reason == "CrashLoopBackOff" && c.RestartCount > 0 {
-				waited[c.Name] = strings.HasPrefix(w.Message, "back-off ")
+				backedOff[c.Name] = strings.HasPrefix(w.Message, "back-off ")
 			}
 		}
-		return named["hog"] && named["family"] && waited["hog"] && waited["family"]
+		return oomReason["hog"] && oomReason["parent"] && backedOff["hog"] && backedOff["parent"]
 	})
-	if log := output(t, "berth", "logs", "greedy", "-c", "family", "--previous"); strings.Contains(log, "survived") {
-		t.Errorf("a process of the container was left: %s", log)
+	if log := output(t, "berth", "logs", "greedy", "-c", "parent", "--previous"); strings.Contains(log, "survived") {
+		t.Errorf("the parent process survived the OOM kill: %s", log)
 	}
 }
 
-// checked is what berth check says, in words one space apart: its columns are as
-// wide as its longest name.
-func checked(t *testing.T) string {
+// berthCheck returns the output of berth check with single spaces, independent of column widths.
+func berthCheck(t *testing.T) string {
 	t.Helper()
 	return strings.Join(strings.Fields(output(t, "berth", "check")), " ")
 }
 
-// commands are those that look at the host.
+// commands checks the output of berth check and berth ps.
 func commands(t *testing.T) {
-	contains(t, "berth check", checked(t), "ok cgroup driver systemd", "ok cgroups cgroup v2", "pods can run on this node", "containerd 2.")
+	checkContains(t, "berth check", berthCheck(t), "ok cgroup driver systemd", "ok cgroups cgroup v2",
+		"pods can run on this node", "containerd 2.")
 	ps := output(t, "berth", "ps")
-	contains(t, "berth ps", ps, "steady", "exact", "poor", "greedy")
+	checkContains(t, "berth ps", ps, "steady", "exact", "poor", "greedy")
 	for line := range strings.Lines(ps) {
 		if name, rest, _ := strings.Cut(line, " "); name == "steady" || name == "exact" || name == "poor" {
 			if f := strings.Fields(rest); len(f) < 3 || f[0] != "1/1" || f[1] != "Running" || f[2] != "0" {
-				t.Errorf("berth ps: %s", line)
+				t.Errorf("berth ps: got %q, want 1/1 Running 0", line)
 			}
 		}
 	}
 }
 
-// restart is that of the service, which is nothing to the pods.
+// restart restarts the service, which must not affect the pods.
 func restart(t *testing.T) {
-	before := lives(running(t, "steady"), running(t, "exact"), running(t, "poor"))
-	limits := settings(t, podSlice(tier, running(t, "steady")))
-	was := properties(t, "berth.service", "MainPID")["MainPID"]
+	before := containerIDs(waitRunning(t, "steady"), waitRunning(t, "exact"), waitRunning(t, "poor"))
+	limits := cgroupLimits(t, podSlice(burstable, waitRunning(t, "steady")))
+	oldPID := properties(t, "berth.service", "MainPID")["MainPID"]
 	output(t, "systemctl", "restart", "berth")
-	active(t)
-	if now := properties(t, "berth.service", "MainPID")["MainPID"]; now == was || now == "0" {
-		t.Errorf("the service has process %s, and had %s", now, was)
+	waitActive(t)
+	if now := properties(t, "berth.service", "MainPID")["MainPID"]; now == oldPID || now == "0" {
+		t.Errorf("MainPID after the restart: got %s, before %s", now, oldPID)
 	}
-	steady := running(t, "steady")
-	same(t, "restart", before, lives(steady, running(t, "exact"), running(t, "poor")))
-	same(t, "restart", limits, settings(t, podSlice(tier, steady)))
+	steady := waitRunning(t, "steady")
+	checkUnchanged(t, "restart", before, containerIDs(steady, waitRunning(t, "exact"), waitRunning(t, "poor")))
+	checkUnchanged(t, "restart", limits, cgroupLimits(t, podSlice(burstable, steady)))
 	if n := container(steady, "c").RestartCount; n != 0 {
-		t.Errorf("%d restarts", n)
+		t.Errorf("got %d container restarts, want 0", n)
 	}
 }
 
-// removal leaves neither cgroup nor unit of a pod.
+// removal checks that neither cgroup nor unit of a deleted pod is left.
 func removal(t *testing.T) {
-	poor, greedy := podSlice(least, running(t, "poor")), podSlice(tier, pod(t, "greedy", "there", func(*corev1.Pod) bool { return true }))
-	drop(t, "poor", "greedy", "toobig")
+	poor, greedy := podSlice(bestEffort, waitRunning(t, "poor")), podSlice(burstable,
+		waitPod(t, "greedy", "listed", func(*corev1.Pod) bool { return true }))
+	removePods(t, "poor", "greedy", "toobig")
 	for _, dir := range []string{poor, greedy} {
-		if there(dir) {
-			t.Errorf("%s is still there", dir)
+		if cgroupExists(dir) {
+			t.Errorf("cgroup %s still exists", dir)
 		}
 		if p := properties(t, base(dir), "ActiveState", "SubState"); p["ActiveState"] != "inactive" {
-			t.Errorf("%s: %v", base(dir), p)
+			t.Errorf("unit %s: got %v, want inactive", base(dir), p)
 		}
 	}
-	running(t, "steady")
+	waitRunning(t, "steady")
 }

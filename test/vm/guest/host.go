@@ -12,7 +12,7 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// properties asks systemd for some of a unit's.
+// properties returns properties of a systemd unit.
 func properties(t *testing.T, unit string, names ...string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -23,8 +23,8 @@ func properties(t *testing.T, unit string, names ...string) map[string]string {
 	return out
 }
 
-// has compares properties of a unit.
-func has(t *testing.T, unit string, want map[string]string) {
+// checkProperties compares properties of a systemd unit.
+func checkProperties(t *testing.T, unit string, want map[string]string) {
 	t.Helper()
 	var names []string
 	for name := range want {
@@ -38,17 +38,17 @@ func has(t *testing.T, unit string, want map[string]string) {
 	}
 }
 
-// files compares files of a cgroup; "" means that the file is not there.
-func files(t *testing.T, dir string, want map[string]string) {
+// checkFiles compares files of a cgroup. An empty value means that the file does not exist.
+func checkFiles(t *testing.T, dir string, want map[string]string) {
 	t.Helper()
 	for name, value := range want {
-		if got := file(dir, name); got != value {
+		if got := readCgroup(dir, name); got != value {
 			t.Errorf("%s/%s is %q, want %q", dir, name, got, value)
 		}
 	}
 }
 
-func file(dir, name string) string {
+func readCgroup(dir, name string) string {
 	text, err := os.ReadFile(filepath.Join(cgroupRoot, dir, name))
 	if err != nil {
 		return ""
@@ -56,16 +56,17 @@ func file(dir, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// controlled checks that the cgroups below a cgroup may be limited.
-func controlled(t *testing.T, dirs ...string) {
+// checkSubtreeControl checks that cgroups enable all controllers for their children.
+func checkSubtreeControl(t *testing.T, dirs ...string) {
 	t.Helper()
 	for _, dir := range dirs {
-		contains(t, dir+"/cgroup.subtree_control", file(dir, "cgroup.subtree_control"), "cpuset", "cpu", "io", "memory", "hugetlb", "pids")
+		checkContains(t, dir+"/cgroup.subtree_control", readCgroup(dir, "cgroup.subtree_control"), "cpuset", "cpu",
+			"io", "memory", "hugetlb", "pids")
 	}
 }
 
-// settings are all the limits below a cgroup, by file.
-func settings(t *testing.T, dir string) map[string]string {
+// cgroupLimits returns the contents of all limit files of a cgroup and its descendants, by path.
+func cgroupLimits(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	err := filepath.WalkDir(filepath.Join(cgroupRoot, dir), func(path string, d os.DirEntry, err error) error {
@@ -74,9 +75,10 @@ func settings(t *testing.T, dir string) map[string]string {
 		}
 		rel, err := filepath.Rel(cgroupRoot, path)
 		for _, name := range []string{
-			"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max", "memory.oom.group", "pids.max", "hugetlb.2MB.max", "cgroup.subtree_control",
+			"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max",
+			"memory.oom.group", "pids.max", "hugetlb.2MB.max", "cgroup.subtree_control",
 		} {
-			out[filepath.Join(rel, name)] = file(rel, name)
+			out[filepath.Join(rel, name)] = readCgroup(rel, name)
 		}
 		return err
 	})
@@ -86,23 +88,23 @@ func settings(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-func same(t *testing.T, what string, before, after map[string]string) {
+func checkUnchanged(t *testing.T, what string, before, after map[string]string) {
 	t.Helper()
 	for name, value := range before {
 		if after[name] != value {
-			t.Errorf("%s: %s was %q and is %q", what, name, value, after[name])
+			t.Errorf("%s: %s changed from %q to %q", what, name, value, after[name])
 		}
 	}
 	for name := range maps.Keys(after) {
-		if _, was := before[name]; !was {
+		if _, ok := before[name]; !ok {
 			t.Errorf("%s: %s is new", what, name)
 		}
 	}
 }
 
-// lives are the running containers of pods: who was restarted or recreated has
-// another.
-func lives(pods ...*corev1.Pod) map[string]string {
+// containerIDs returns the pod UID and container ID of each container of pods. They change when a
+// container is restarted or a pod is recreated.
+func containerIDs(pods ...*corev1.Pod) map[string]string {
 	out := map[string]string{}
 	for _, p := range pods {
 		for _, c := range p.Status.ContainerStatuses {

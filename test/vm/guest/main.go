@@ -1,11 +1,10 @@
-// Command guest is what runs inside the emulated machine of package vm: checks
-// of a berth that systemd runs on a host with cgroup v2 alone. It is a program
-// and no test, because it must never run anywhere else.
+// Command guest runs the checks inside the emulated machine of package vm, on a host with only cgroup
+// v2 where systemd runs berth. It is a program instead of a test because it must not run anywhere
+// else.
 //
-// The kernel's command line says which checks are wanted: first, and second
-// after the reboot that ends the first. It writes to the second serial port, in
-// the form of a test with -test.v=test2json. When it ends, its unit reboots the
-// machine.
+// The kernel command line selects the set of checks: first, or second after the reboot that ends the
+// first set. The program writes its results to the second serial port in the format of
+// -test.v=test2json. When it exits, its unit reboots the machine.
 package main
 
 import (
@@ -29,21 +28,21 @@ func main() {
 		os.Exit(1)
 	}
 	os.Stdout, os.Stderr = port, port
-	fmt.Printf("begun at %s\n", uptime())
+	fmt.Printf("started at %s\n", uptime())
 	testing.Init()
 	flag.Parse()
 	if err := flag.Set("test.v", "test2json"); err != nil {
 		fmt.Println(err)
 	}
 	var tests []testing.InternalTest
-	var told sync.Once // what a second failure would add is seldom worth the machine's time
+	var diagnosed sync.Once // diagnostics of a second failure are rarely worth the time
 	fmt.Print("checks:")
-	for _, c := range checks[wanted()] {
+	for _, c := range checks[requestedChecks()] {
 		fmt.Print(" ", c.Name)
 		tests = append(tests, testing.InternalTest{Name: c.Name, F: func(t *testing.T) {
 			defer func() {
 				if t.Failed() {
-					told.Do(tell)
+					diagnosed.Do(printDiagnostics)
 				}
 			}()
 			c.F(t)
@@ -53,16 +52,16 @@ func main() {
 	testing.Main(func(string, string) (bool, error) { return true, nil }, tests, nil, nil)
 }
 
-// checks by the word that asks for them, in the order in which they run.
+// checks lists the sets of checks by name, each in the order of execution.
 var checks = map[string][]testing.InternalTest{
 	"first": {
 		{Name: "boot", F: boot},
-		{Name: "slices", F: slices},
+		{Name: "slices", F: systemdSlices},
 		{Name: "slice-limits", F: sliceLimits},
-		{Name: "memory", F: memoryKept},
+		{Name: "memory", F: memoryProtection},
 		{Name: "hugepages", F: hugePages},
 		{Name: "oom", F: oomKilled},
-		{Name: "reload", F: reload}, // after oom: it takes memory.oom.group away
+		{Name: "reload", F: reload}, // after oom, because it resets memory.oom.group
 		{Name: "commands", F: commands},
 		{Name: "restart", F: restart},
 		{Name: "swap", F: limitedSwap},
@@ -73,30 +72,30 @@ var checks = map[string][]testing.InternalTest{
 		{Name: "driver", F: changeDriver},
 		{Name: "cgroupfs", F: cgroupfs},
 		{Name: "oom-single", F: oomSingle},
-		{Name: "top", F: top},
-		{Name: "users", F: users},
+		{Name: "top", F: topCommand},
+		{Name: "users", F: userNamespaces},
 		{Name: "apparmor", F: appArmor},
 		{Name: "resize", F: resize},
-		{Name: "clock", F: clock},
-		{Name: "watches", F: watches},
+		{Name: "clock", F: clockSteps},
+		{Name: "watches", F: withoutInotify},
 		{Name: "evict", F: evict},
-		{Name: "removal", F: removalOfFiles},
+		{Name: "removal", F: removalCgroupfs},
 	},
 }
 
-// wanted is the word on the kernel's command line.
-func wanted() string {
+// requestedChecks returns the name of the set of checks from the kernel command line.
+func requestedChecks() string {
 	text, _ := os.ReadFile("/proc/cmdline")
 	for f := range strings.FieldsSeq(string(text)) {
-		if word, ok := strings.CutPrefix(f, "berth.checks="); ok {
-			return word
+		if name, ok := strings.CutPrefix(f, "berth.checks="); ok {
+			return name
 		}
 	}
 	return ""
 }
 
-// tell prints what helps to understand a failure.
-func tell() {
+// printDiagnostics prints the state of pods, services and cgroups after a failure.
+func printDiagnostics() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	for _, line := range []string{

@@ -14,7 +14,7 @@ import (
 
 const page = 4096
 
-// meminfo is a figure of the kernel's, in bytes.
+// meminfo returns a value of /proc/meminfo in bytes.
 func meminfo(t *testing.T, name string) (bytes int) {
 	t.Helper()
 	for line := range strings.Lines(readFile(t, "/proc/meminfo")) {
@@ -27,60 +27,67 @@ func meminfo(t *testing.T, name string) (bytes int) {
 	return bytes << 10
 }
 
-// memoryKept is what the kernel should leave pods and containers of their memory, and
-// from where on it slows them down.
-func memoryKept(t *testing.T) {
-	steady, exact, poor := running(t, "steady"), running(t, "exact"), running(t, "poor")
+// memoryProtection checks memory.min, memory.low and memory.high of pods and containers.
+func memoryProtection(t *testing.T) {
+	steady, exact, poor := waitRunning(t, "steady"), waitRunning(t, "exact"), waitRunning(t, "poor")
 	scope := func(slice, id string) string { return slice + "/cri-containerd-" + id + ".scope" }
-	of := podSlice(tier, steady)
-	files(t, of, map[string]string{"memory.min": "0", "memory.low": "33554432", "memory.high": "max"})
-	// 32 MiB are asked for, 64 are the limit: 60.8 in whole pages.
-	files(t, scope(of, id(steady)), map[string]string{"memory.min": "0", "memory.low": "33554432", "memory.high": "63750144"})
-	has(t, base(of), map[string]string{"MemoryLow": "33554432"})
+	of := podSlice(burstable, steady)
+	checkFiles(t, of, map[string]string{"memory.min": "0", "memory.low": "33554432", "memory.high": "max"})
+	// Request 32 MiB, limit 64 MiB: memory.high is 60.8 MiB, rounded down to pages.
+	checkFiles(t, scope(of, containerID(steady)), map[string]string{"memory.min": "0", "memory.low": "33554432",
+		"memory.high": "63750144"})
+	checkProperties(t, base(of), map[string]string{"MemoryLow": "33554432"})
 	of = podSlice("kubepods.slice", exact)
-	files(t, of, map[string]string{"memory.min": "50331648", "memory.low": "0", "memory.high": "max"})
-	files(t, scope(of, id(exact)), map[string]string{"memory.min": "50331648", "memory.low": "0", "memory.high": "max"})
-	of = podSlice(least, poor)
-	huge := meminfo(t, "Hugetlb") // set aside at boot
+	checkFiles(t, of, map[string]string{"memory.min": "50331648", "memory.low": "0", "memory.high": "max"})
+	checkFiles(t, scope(of, containerID(exact)), map[string]string{"memory.min": "50331648", "memory.low": "0",
+		"memory.high": "max"})
+	of = podSlice(bestEffort, poor)
+	huge := meminfo(t, "Hugetlb") // reserved at boot
 	if huge == 0 {
-		t.Error("the machine has no huge pages: that they are no pod's memory is not seen")
+		t.Error("the machine has no huge pages: their exclusion from allocatable memory is not tested")
 	}
 	allocatable := meminfo(t, "MemTotal") - 128<<20 - 100<<20 - huge
-	files(t, of, map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"})
-	files(t, scope(of, id(poor)), map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": fmt.Sprint(int(0.9*float64(allocatable)) / page * page)})
-	files(t, least, map[string]string{"memory.low": "0"})
-	wait(t, "what is kept for all pods to be the sum", func() (bool, string) {
+	checkFiles(t, of, map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"})
+	checkFiles(t, scope(of, containerID(poor)), map[string]string{"memory.min": "0", "memory.low": "0",
+		"memory.high": fmt.Sprint(int(0.9*float64(allocatable)) / page * page)})
+	checkFiles(t, bestEffort, map[string]string{"memory.low": "0"})
+	waitFor(t, "the protection of all pods to be the sum of the pods", func() (bool, string) {
 		number := func(dir, name string) int {
-			n, err := strconv.Atoi(file(dir, name))
+			n, err := strconv.Atoi(readCgroup(dir, name))
 			if err != nil {
 				t.Error(err)
 			}
 			return n
 		}
-		whole, low, sum := number("kubepods.slice", "memory.min"), number("kubepods.slice", "memory.low"), number(tier, "memory.low")
-		return whole == 48<<20 && sum >= 32<<20 && low == whole+sum, fmt.Sprint(whole, low, sum)
+		guaranteed, low, sum := number("kubepods.slice", "memory.min"), number("kubepods.slice",
+			"memory.low"), number(burstable, "memory.low")
+		return guaranteed == 48<<20 && sum >= 32<<20 && low == guaranteed+sum, fmt.Sprint(guaranteed, low, sum)
 	})
 }
 
-// limitedSwap gives the machine swap: from then on a Burstable pod gets its part of it.
+// limitedSwap enables swap on the machine and checks that a new Burstable pod gets its share.
 func limitedSwap(t *testing.T) {
 	swapOn(t, "/swapfile", 32<<20)
-	put(t, map[string]string{"swapper": "  hostNetwork: true\n  containers:\n  - name: c\n" + box + "    resources: {requests: {memory: 32Mi}, limits: {memory: 64Mi}}\n"})
-	p := running(t, "swapper")
+	createPods(t, map[string]string{"swapper": "  hostNetwork: true\n  containers:\n  - name: c\n" + sleepContainer +
+		"    resources: {requests: {memory: 32Mi}, limits: {memory: 64Mi}}\n"})
+	p := waitRunning(t, "swapper")
 	share := float64(32<<20) / float64(meminfo(t, "MemTotal")) * float64(meminfo(t, "SwapTotal"))
 	if int(share) < page {
-		t.Errorf("%v bytes of swap show nothing", share)
+		t.Errorf("swap share of %v bytes is below one page", share)
 	}
-	files(t, podSlice(tier, p)+"/cri-containerd-"+id(p)+".scope", map[string]string{"memory.swap.max": fmt.Sprint(int(share) / page * page)})
-	steady := running(t, "steady")
-	files(t, podSlice(tier, steady)+"/cri-containerd-"+id(steady)+".scope", map[string]string{"memory.swap.max": "0"}) // made before
-	drop(t, "swapper")
+	checkFiles(t, podSlice(burstable, p)+"/cri-containerd-"+containerID(p)+".scope",
+		map[string]string{"memory.swap.max": fmt.Sprint(int(share) / page * page)})
+	steady := waitRunning(t, "steady")
+	// It was created before swap was enabled.
+	checkFiles(t, podSlice(burstable, steady)+"/cri-containerd-"+containerID(steady)+".scope",
+		map[string]string{"memory.swap.max": "0"})
+	removePods(t, "swapper")
 	if err := swapOff("/swapfile"); err != nil {
 		t.Error(err)
 	}
 }
 
-// swapOn makes a file that the kernel swaps to.
+// swapOn creates a swap file and enables it.
 func swapOn(t *testing.T, path string, size int) {
 	t.Helper()
 	text := make([]byte, size)
@@ -90,7 +97,7 @@ func swapOn(t *testing.T, path string, size int) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	unix.Sync() // swap needs its blocks
+	unix.Sync() // swapon needs allocated blocks
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
 		t.Fatal(err)

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	manifests = "/etc/berth/pods"
-	socket    = "/run/berth/berth.sock"
-	bound     = 80 * time.Second // for a pod to be as wanted
-	every     = 250 * time.Millisecond
+	manifests    = "/etc/berth/pods"
+	socket       = "/run/berth/berth.sock"
+	waitTimeout  = 80 * time.Second // for a pod to reach a state
+	pollInterval = 250 * time.Millisecond
 )
 
-// last is when all checks end, 420 seconds after the kernel began: what was not
-// seen by then fails at once, so that the machine ends by itself.
-var last = time.Now().Add(420*time.Second - uptime())
+// deadline is 420 seconds after the boot of the kernel. Later waits fail at once, which lets the machine
+// shut down by itself.
+var deadline = time.Now().Add(420*time.Second - uptime())
 
 func uptime() time.Duration {
 	var seconds float64
@@ -39,14 +39,15 @@ func uptime() time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// put writes pods' manifests, each by its name, all before the first is seen.
-func put(t *testing.T, pods map[string]string) {
+// createPods writes the manifests of pods, by name.
+func createPods(t *testing.T, pods map[string]string) {
 	t.Helper()
 	if err := os.MkdirAll(manifests, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for name, spec := range pods {
-		text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 1\n  automountServiceAccountToken: false\n%s", name, spec)
+		text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n"+
+			"  terminationGracePeriodSeconds: 1\n  automountServiceAccountToken: false\n%s", name, spec)
 		file := filepath.Join(manifests, name+".yaml")
 		if err := os.WriteFile(file+".new", []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -57,8 +58,8 @@ func put(t *testing.T, pods map[string]string) {
 	}
 }
 
-// drop takes pods' manifests away and waits until the pods are gone.
-func drop(t *testing.T, names ...string) {
+// removePods removes the manifests of pods and waits until the pods are deleted.
+func removePods(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if err := os.Remove(filepath.Join(manifests, name+".yaml")); err != nil {
@@ -66,14 +67,14 @@ func drop(t *testing.T, names ...string) {
 		}
 	}
 	for _, name := range names {
-		wait(t, "pod "+name+" to be gone", func() (bool, string) {
+		waitFor(t, "pod "+name+" to be deleted", func() (bool, string) {
 			p, err := find(t.Context(), name)
-			return p == nil && err == nil, fmt.Sprint(brief(p), err)
+			return p == nil && err == nil, fmt.Sprint(summary(p), err)
 		})
 	}
 }
 
-// find returns the pod of a name; nil: there is none.
+// find returns a pod by name, or nil if it does not exist.
 func find(ctx context.Context, name string) (*corev1.Pod, error) {
 	c, err := nodeapi.Dial(socket)
 	if err != nil {
@@ -92,23 +93,23 @@ func find(ctx context.Context, name string) (*corev1.Pod, error) {
 	return nil, nil
 }
 
-// pod waits until a pod is as wanted.
-func pod(t *testing.T, name, what string, cond func(*corev1.Pod) bool) *corev1.Pod {
+// waitPod waits until a pod fulfills a condition.
+func waitPod(t *testing.T, name, what string, cond func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	var found *corev1.Pod
-	wait(t, "pod "+name+" to be "+what, func() (bool, string) {
+	waitFor(t, "pod "+name+" to be "+what, func() (bool, string) {
 		p, err := find(t.Context(), name)
 		if p != nil {
 			found = p
 		}
-		return p != nil && cond(p), fmt.Sprint(brief(found), err)
+		return p != nil && cond(p), fmt.Sprint(summary(found), err)
 	})
 	return found
 }
 
-func running(t *testing.T, name string) *corev1.Pod {
+func waitRunning(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
-	return pod(t, name, "Running and Ready", func(p *corev1.Pod) bool {
+	return waitPod(t, name, "Running and Ready", func(p *corev1.Pod) bool {
 		for _, c := range p.Status.Conditions {
 			if c.Type == corev1.PodReady {
 				return p.Status.Phase == corev1.PodRunning && c.Status == corev1.ConditionTrue
@@ -118,13 +119,13 @@ func running(t *testing.T, name string) *corev1.Pod {
 	})
 }
 
-// wait asks cond until it says yes; the text says how things are instead.
-func wait(t *testing.T, what string, cond func() (bool, string)) {
+// waitFor calls cond until it returns true. On a timeout it fails with the text that cond returned last.
+func waitFor(t *testing.T, what string, cond func() (bool, string)) {
 	t.Helper()
-	ctx, cancel := context.WithDeadline(t.Context(), soonest(time.Now().Add(bound), last))
+	ctx, cancel := context.WithDeadline(t.Context(), earlier(time.Now().Add(waitTimeout), deadline))
 	defer cancel()
-	began := time.Now()
-	tick := time.NewTicker(every)
+	start := time.Now()
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		ok, text := cond()
@@ -133,13 +134,13 @@ func wait(t *testing.T, what string, cond func() (bool, string)) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("waited %.0fs for %s: %s", time.Since(began).Seconds(), what, text)
+			t.Fatalf("timed out after %.0fs waiting for %s: %s", time.Since(start).Seconds(), what, text)
 		case <-tick.C:
 		}
 	}
 }
 
-func soonest(a, b time.Time) time.Time {
+func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a
 	}
@@ -155,14 +156,14 @@ func container(p *corev1.Pod, name string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// id is that of the pod's container c, as the runtime writes it.
-func id(p *corev1.Pod) string {
+// containerID returns the runtime's ID of the container c.
+func containerID(p *corev1.Pod) string {
 	return strings.TrimPrefix(container(p, "c").ContainerID, "containerd://")
 }
 
-func brief(p *corev1.Pod) string {
+func summary(p *corev1.Pod) string {
 	if p == nil {
-		return "it is not there; "
+		return "pod does not exist; "
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s; ", p.Status.Phase, p.Status.Reason, p.Status.Message)
@@ -172,10 +173,10 @@ func brief(p *corev1.Pod) string {
 	return b.String()
 }
 
-// output runs a command that must succeed.
+// output runs a command that must succeed and returns its trimmed standard output.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithDeadline(t.Context(), soonest(time.Now().Add(bound), last))
+	ctx, cancel := context.WithDeadline(t.Context(), earlier(time.Now().Add(waitTimeout), deadline))
 	defer cancel()
 	out, err := exec.CommandContext(ctx, name, args...).Output()
 	if err != nil {
@@ -187,8 +188,8 @@ func output(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// contains reports what of the parts is missing in a text.
-func contains(t *testing.T, where, text string, parts ...string) {
+// checkContains reports an error for each part that is missing in a text.
+func checkContains(t *testing.T, where, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

@@ -11,23 +11,23 @@ import (
 	"berth/nodeapi"
 )
 
-// busy takes all CPU that its limit lets it have until it is stopped. The
-// verbs are the CPU that it requests and is limited to, and its memory.
-const busy = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n" +
+// busyPod is the spec of a pod that uses all CPU of its limit until the file /stop exists. The format
+// verbs are the CPU request, the CPU limit and the memory limit.
+const busyPod = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n" +
 	"    command: [sh, -c, 'dd if=/dev/zero of=/dev/shm/x bs=1M count=20 2>/dev/null; until [ -e /stop ]; do :; done; sleep 1000000']\n" +
 	"    resources: {requests: {cpu: %s, memory: 32Mi}, limits: {cpu: %s, memory: %s}}\n"
 
-// top shows a pod's usage and that it waits for more.
-func top(t *testing.T) {
+// topCommand checks the resource usage and the CPU pressure of a pod in berth top.
+func topCommand(t *testing.T) {
 	loadProfile(t, "berth-vm")
-	put(t, later)
-	running(t, "busy")
+	createPods(t, laterPods)
+	waitRunning(t, "busy")
 	c, err := nodeapi.Dial(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	wait(t, "the use of busy", func() (bool, string) {
+	waitFor(t, "the usage of pod busy", func() (bool, string) {
 		all, err := c.Top(t.Context(), nodeapi.TopRequest{PodsRequest: nodeapi.PodsRequest{Namespace: "default"}, Window: 2 * time.Second})
 		for _, p := range all.Pods {
 			if p.Name != "busy" || len(p.Containers) != 1 {
@@ -35,7 +35,7 @@ func top(t *testing.T) {
 			}
 			r := p.Containers[0].Resources
 			if r.PSI == nil {
-				return false, "no pressure figures"
+				return false, "no PSI data"
 			}
 			return r.CPUNanoCores > 100e6 && r.CPUNanoCores < 300e6 && r.WorkingSetBytes > 20<<20 && r.WorkingSetBytes <= 64<<20 &&
 				r.Processes == 1 && p.Resources.Processes == 2 && r.PSI.CPU > 10, fmt.Sprintf("%+v %+v", r, *r.PSI)
@@ -44,13 +44,13 @@ func top(t *testing.T) {
 	})
 	text := output(t, "berth", "top", "busy", "--containers")
 	t.Log("\n" + text)
-	contains(t, "berth top", text, "busy", "CPU", "MEM")
-	inside(t, "busy", "touch /stop")
+	checkContains(t, "berth top", text, "busy", "CPU", "MEM")
+	execInPod(t, "busy", "touch /stop")
 }
 
-// resize gives a running container more when another pod has made room.
+// resize checks that a deferred resize of a running container happens after another pod is deleted.
 func resize(t *testing.T) {
-	before := running(t, "busy")
+	before := waitRunning(t, "busy")
 	dir := "kubepods/burstable/pod" + string(before.UID)
 	condition := func(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 		for i := range p.Status.Conditions {
@@ -60,22 +60,26 @@ func resize(t *testing.T) {
 		}
 		return nil
 	}
-	put(t, map[string]string{"busy": fmt.Sprintf(busy, "1300m", "1300m", "96Mi")})
-	p := pod(t, "busy", "deferred", func(p *corev1.Pod) bool { return condition(p, corev1.PodResizePending) != nil })
+	createPods(t, map[string]string{"busy": fmt.Sprintf(busyPod, "1300m", "1300m", "96Mi")})
+	p := waitPod(t, "busy", "deferred", func(p *corev1.Pod) bool {
+		return condition(p,
+			corev1.PodResizePending) != nil
+	})
 	if c := condition(p, corev1.PodResizePending); c.Reason != corev1.PodReasonDeferred || !strings.Contains(c.Message, "cpu") {
-		t.Errorf("pending: %s %s", c.Reason, c.Message)
+		t.Errorf("condition PodResizePending: got %s %s, want Deferred because of cpu", c.Reason, c.Message)
 	}
-	files(t, dir+"/"+id(before), map[string]string{"cpu.max": "20000 100000", "memory.max": "67108864"})
-	drop(t, "steady2")
-	p = pod(t, "busy", "resized", func(p *corev1.Pod) bool {
+	checkFiles(t, dir+"/"+containerID(before), map[string]string{"cpu.max": "20000 100000", "memory.max": "67108864"})
+	removePods(t, "steady2")
+	p = waitPod(t, "busy", "resized", func(p *corev1.Pod) bool {
 		r := container(p, "c").Resources
 		return condition(p, corev1.PodResizePending) == nil && condition(p, corev1.PodResizeInProgress) == nil &&
 			r != nil && r.Limits.Cpu().String() == "1300m"
 	})
-	if c := container(p, "c"); p.UID != before.UID || id(p) != id(before) || c.RestartCount != 0 || c.AllocatedResources.Cpu().String() != "1300m" {
-		t.Errorf("it was %s: %s %v", brief(before), brief(p), c.AllocatedResources)
+	if c := container(p, "c"); p.UID != before.UID || containerID(p) != containerID(before) || c.RestartCount != 0 ||
+		c.AllocatedResources.Cpu().String() != "1300m" {
+		t.Errorf("after the resize: got %s %v, before %s", summary(p), c.AllocatedResources, summary(before))
 	}
 	want := map[string]string{"cpu.max": "130000 100000", "memory.max": "100663296"}
-	files(t, dir, want)
-	files(t, dir+"/"+id(p), want)
+	checkFiles(t, dir, want)
+	checkFiles(t, dir+"/"+containerID(p), want)
 }

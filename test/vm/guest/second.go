@@ -8,51 +8,51 @@ import (
 	"testing"
 )
 
-// reboot is what was there before it: the same pods, recreated.
+// reboot checks that the pods of the first boot run again.
 func reboot(t *testing.T) {
-	active(t)
+	waitActive(t)
 	for _, name := range []string{"steady", "exact"} {
-		p := running(t, name)
+		p := waitRunning(t, name)
 		if n := container(p, "c").RestartCount; n != 1 {
-			t.Errorf("%s: %d restarts: %s", name, n, brief(p))
+			t.Errorf("pod %s: got %d restarts, want 1: %s", name, n, summary(p))
 		}
 	}
-	steady := running(t, "steady")
-	files(t, podSlice(tier, steady), map[string]string{"cpu.weight": "35", "memory.max": "67108864"})
-	contains(t, "berth ps", output(t, "berth", "ps"), "steady", "exact")
+	steady := waitRunning(t, "steady")
+	checkFiles(t, podSlice(burstable, steady), map[string]string{"cpu.weight": "35", "memory.max": "67108864"})
+	checkContains(t, "berth ps", output(t, "berth", "ps"), "steady", "exact")
 }
 
-// second are the pods of the second boot, after the change of the driver.
-var second = map[string]string{
-	"steady2": first["steady"],
-	"exact2":  first["exact"],
-	"greedy2": "  hostNetwork: true\n  containers:\n  - name: family\n    image: busybox:1.36\n" + family,
+// secondPods are the pods of the second boot, created during the change of the cgroup driver.
+var secondPods = map[string]string{
+	"steady2": firstPods["steady"],
+	"exact2":  firstPods["exact"],
+	"greedy2": "  hostNetwork: true\n  containers:\n  - name: parent\n    image: busybox:1.36\n" + oomChild,
 }
 
-// changeDriver ends all pods, then has the runtime use cgroupfs. The agent comes
-// up before the runtime answers, takes systemd for granted, hears otherwise, and
-// restarts before it touches a pod.
+// changeDriver deletes all pods, then switches the runtime to cgroupfs. The agent starts before the
+// runtime and assumes the systemd driver. When the runtime reports cgroupfs, the agent restarts before
+// it starts a pod.
 func changeDriver(t *testing.T) {
-	drop(t, "steady", "exact")
+	removePods(t, "steady", "exact")
 	edit(t, "/etc/containerd/config.toml", "SystemdCgroup = true", "SystemdCgroup = false")
 	edit(t, "/etc/berth/config.yaml", "singleProcessOOMKill: false", "singleProcessOOMKill: true")
 	output(t, "systemctl", "stop", "berth", "containerd")
 	output(t, "systemctl", "start", "--no-block", "--job-mode=ignore-dependencies", "berth")
-	wait(t, "berth to say that the runtime does not answer", func() (bool, string) {
+	waitFor(t, "berth ps to report that the runtime is unavailable", func() (bool, string) {
 		out, err := exec.CommandContext(t.Context(), "berth", "ps").CombinedOutput()
 		return err == nil && strings.Contains(string(out), "container runtime"), string(out)
 	})
-	put(t, second)
+	createPods(t, secondPods)
 	output(t, "systemctl", "start", "containerd")
-	wait(t, "berth to begin anew", func() (bool, string) {
-		said := output(t, "journalctl", "-b", "-u", "berth", "-o", "cat", "--no-pager")
-		return strings.Contains(said, "restarting") && strings.Contains(said, "another cgroup driver"), said
+	waitFor(t, "berth to restart", func() (bool, string) {
+		log := output(t, "journalctl", "-b", "-u", "berth", "-o", "cat", "--no-pager")
+		return strings.Contains(log, "restarting") && strings.Contains(log, "another cgroup driver"), log
 	})
-	active(t)
+	waitActive(t)
 	if n := properties(t, "berth.service", "NRestarts")["NRestarts"]; n != "0" {
-		t.Errorf("systemd started it again %s times, and it begins anew as the same service", n)
+		t.Errorf("NRestarts: got %s, want 0: the agent restarts within the same service", n)
 	}
-	contains(t, "berth check", checked(t), "cgroup driver cgroupfs")
+	checkContains(t, "berth check", berthCheck(t), "cgroup driver cgroupfs")
 }
 
 func edit(t *testing.T, file, before, after string) {
@@ -66,53 +66,54 @@ func edit(t *testing.T, file, before, after string) {
 	}
 }
 
-// cgroupfs are the names and limits of that driver.
+// cgroupfs checks the cgroup names and limits of the cgroupfs driver.
 func cgroupfs(t *testing.T) {
-	steady, exact := running(t, "steady2"), running(t, "exact2")
+	steady, exact := waitRunning(t, "steady2"), waitRunning(t, "exact2")
 	dir := "kubepods/burstable/pod" + string(steady.UID)
-	controlled(t, ".", "kubepods", "kubepods/burstable", dir)
-	files(t, dir, map[string]string{
+	checkSubtreeControl(t, ".", "kubepods", "kubepods/burstable", dir)
+	checkFiles(t, dir, map[string]string{
 		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "pids.max": "64", "hugetlb.2MB.max": "0", "memory.oom.group": "0",
 	})
-	files(t, dir+"/"+id(steady), map[string]string{
+	checkFiles(t, dir+"/"+containerID(steady), map[string]string{
 		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "0",
 	})
-	if file(dir+"/"+id(steady), "cgroup.procs") == "" {
+	if readCgroup(dir+"/"+containerID(steady), "cgroup.procs") == "" {
 		t.Error("no process in the container's cgroup")
 	}
-	files(t, "kubepods/pod"+string(exact.UID), map[string]string{
+	checkFiles(t, "kubepods/pod"+string(exact.UID), map[string]string{
 		"cpu.weight": "18", "cpu.max": "10500 100000", "memory.max": "50331648", "hugetlb.2MB.max": "4194304",
 	})
-	allPods(t, "kubepods")
-	files(t, "kubepods/pod"+string(exact.UID)+"/"+id(exact), map[string]string{"hugetlb.2MB.max": "4194304"})
+	checkAllPodsCgroup(t, "kubepods")
+	checkFiles(t, "kubepods/pod"+string(exact.UID)+"/"+containerID(exact),
+		map[string]string{"hugetlb.2MB.max": "4194304"})
 }
 
-// oomSingle is a container of which the kernel kills one process: it goes on.
+// oomSingle checks that a container keeps running after the kernel kills one of its processes.
 func oomSingle(t *testing.T) {
-	p := running(t, "greedy2")
-	wait(t, "the child to be killed", func() (bool, string) {
+	p := waitRunning(t, "greedy2")
+	waitFor(t, "the child to be killed", func() (bool, string) {
 		log := output(t, "berth", "logs", "greedy2")
 		return strings.Contains(log, "survived"), log
 	})
 	dir := "kubepods/burstable/pod" + string(p.UID)
-	contains(t, "memory.events", file(dir, "memory.events"), "oom_kill 1")
-	if c := container(running(t, "greedy2"), "family"); c.RestartCount != 0 {
-		t.Errorf("restarted: %s", brief(p))
+	checkContains(t, "memory.events", readCgroup(dir, "memory.events"), "oom_kill 1")
+	if c := container(waitRunning(t, "greedy2"), "parent"); c.RestartCount != 0 {
+		t.Errorf("container was restarted: %s", summary(p))
 	}
 }
 
-// removalOfFiles leaves no cgroup of any pod.
-func removalOfFiles(t *testing.T) {
-	drop(t, "exact2", "greedy2", "mapped", "rooted", "armed", "busy")
+// removalCgroupfs checks that no cgroup of a deleted pod is left.
+func removalCgroupfs(t *testing.T) {
+	removePods(t, "exact2", "greedy2", "mapped", "rooted", "armed", "busy")
 	for _, pattern := range []string{"kubepods/pod*", "kubepods/*/pod*", "kubepods.slice/*pod*-pod*", "kubepods.slice/*/*-pod*"} {
 		found, err := filepath.Glob(filepath.Join(cgroupRoot, pattern))
 		if err != nil || len(found) > 0 {
-			t.Errorf("left: %v, %v", found, err)
+			t.Errorf("cgroups left: %v, %v", found, err)
 		}
 	}
 }
 
-func there(dir string) bool {
+func cgroupExists(dir string) bool {
 	_, err := os.Stat(filepath.Join(cgroupRoot, dir))
 	return err == nil
 }
