@@ -18,18 +18,17 @@ import (
 	"berth/test/images"
 )
 
-// bare makes pods by the three mutating calls alone, in the form in which the
-// agent makes them.
-type bare struct {
-	b     *bench
-	dir   string
-	image string // ID
-	mu    sync.Mutex
-	made  []string
-	n     int
+// baseline creates pods with only the three mutating CRI calls, in the form that the agent uses.
+type baseline struct {
+	b         *bench
+	dir       string
+	image     string // image ID
+	mu        sync.Mutex
+	sandboxes []string
+	n         int
 }
 
-func (b *bench) newBare(ctx context.Context) (*bare, error) {
+func (b *bench) newBaseline(ctx context.Context) (*baseline, error) {
 	dir, err := os.MkdirTemp(b.host.Dir, "bare")
 	if err != nil {
 		return nil, err
@@ -38,12 +37,12 @@ func (b *bench) newBare(ctx context.Context) (*bare, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &bare{b: b, dir: dir, image: st.GetImage().GetId()}, nil
+	return &baseline{b: b, dir: dir, image: st.GetImage().GetId()}, nil
 }
 
-// run makes one pod of one container, configured as the agent would, with the
-// files that the agent would give it: the calls alone are the limit.
-func (x *bare) run(ctx context.Context, args ...string) error {
+// run creates one pod with one container, with the configuration and files that the agent would use. The
+// duration of the calls is the lower bound for the agent.
+func (x *baseline) run(ctx context.Context, args ...string) error {
 	x.mu.Lock()
 	x.n++
 	name := fmt.Sprintf("bare%d", x.n)
@@ -68,13 +67,13 @@ func (x *bare) run(ctx context.Context, args ...string) error {
 	if err != nil {
 		return err
 	}
-	delete(sandbox.Labels, criconfig.OwnerLabel) // not the agent's: it leaves them alone
+	delete(sandbox.Labels, criconfig.OwnerLabel) // the agent ignores pods without its label
 	sb, err := x.b.host.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 	if err != nil {
 		return err
 	}
 	x.mu.Lock()
-	x.made = append(x.made, sb.PodSandboxId)
+	x.sandboxes = append(x.sandboxes, sb.PodSandboxId)
 	x.mu.Unlock()
 	config, err := criconfig.Container(node, pod, &pod.Spec.Containers[0], plan.ContainerConfig{
 		Sandbox: plan.Sandbox{ID: sb.PodSandboxId}, CgroupParent: parent, LogDir: logs, Image: plan.Image{ID: x.image},
@@ -97,15 +96,15 @@ func (x *bare) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// burst makes n pods, at most width at a time, and returns how long it took.
-func (x *bare) burst(ctx context.Context, n, width int, args ...string) (time.Duration, error) {
-	began := time.Now()
-	gate := make(chan struct{}, width)
+// burst creates n pods, at most width in parallel, and returns the duration.
+func (x *baseline) burst(ctx context.Context, n, width int, args ...string) (time.Duration, error) {
+	start := time.Now()
+	tokens := make(chan struct{}, width)
 	errs := make(chan error, n)
 	for range n {
-		gate <- struct{}{}
-		go func() { // each sends one error, and all are received below
-			defer func() { <-gate }()
+		tokens <- struct{}{}
+		go func() { // every goroutine sends exactly one result
+			defer func() { <-tokens }()
 			errs <- x.run(ctx, args...)
 		}()
 	}
@@ -115,32 +114,32 @@ func (x *bare) burst(ctx context.Context, n, width int, args ...string) (time.Du
 			first = err
 		}
 	}
-	return time.Since(began), first
+	return time.Since(start), first
 }
 
-// end stops and removes all pods at once, with a second of grace, and returns how
-// long it took.
-func (x *bare) end(ctx context.Context) (time.Duration, error) {
+// removeAll stops and removes all pods in parallel, with a grace period of one second, and returns the
+// duration.
+func (x *baseline) removeAll(ctx context.Context) (time.Duration, error) {
 	x.mu.Lock()
-	made := x.made
-	x.made = nil
+	sandboxes := x.sandboxes
+	x.sandboxes = nil
 	x.mu.Unlock()
-	began := time.Now()
-	errs := make(chan error, len(made))
-	for _, id := range made {
-		go func() { errs <- x.endOne(ctx, id) }()
+	start := time.Now()
+	errs := make(chan error, len(sandboxes))
+	for _, id := range sandboxes {
+		go func() { errs <- x.removePod(ctx, id) }()
 	}
 	var first error
-	for range made {
+	for range sandboxes {
 		if err := <-errs; err != nil && first == nil {
 			first = err
 		}
 	}
-	took := time.Since(began)
+	took := time.Since(start)
 	return took, first
 }
 
-func (x *bare) endOne(ctx context.Context, id string) error {
+func (x *baseline) removePod(ctx context.Context, id string) error {
 	r := x.b.host.Runtime
 	list, err := r.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
 	if err != nil {

@@ -28,16 +28,15 @@ import (
 	"berth/test/hosts"
 )
 
-// controlServer is a berth-control with all its parts and its own store, in a
-// directory of its own.
+// controlServer is a running berth-control with its default components and its own data directory.
 type controlServer struct {
 	dir    string
 	cmd    *exec.Cmd
 	client *kubernetes.Clientset
-	took   time.Duration // from the start to the first "ready"
+	took   time.Duration // from the start to the first successful /readyz
 }
 
-// startControl starts the program and waits until it is ready.
+// startControl starts berth-control and waits until it is ready.
 func startControl(ctx context.Context) (_ *controlServer, err error) {
 	bin, err := hosts.BuildControl(ctx, hosts.BuildOptions{})
 	if err != nil {
@@ -53,7 +52,7 @@ func startControl(ctx context.Context) (_ *controlServer, err error) {
 	}
 	s.cmd = exec.Command(bin, "serve", "--data-dir", s.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", port))
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	begin := time.Now()
+	start := time.Now()
 	if err := s.cmd.Start(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
@@ -64,7 +63,7 @@ func startControl(ctx context.Context) (_ *controlServer, err error) {
 	}()
 	for {
 		if s.ready(ctx) {
-			s.took = time.Since(begin)
+			s.took = time.Since(start)
 			return s, nil
 		}
 		if err := pause(ctx, 2*time.Millisecond); err != nil {
@@ -73,7 +72,7 @@ func startControl(ctx context.Context) (_ *controlServer, err error) {
 	}
 }
 
-// ready makes the client as soon as there is a kubeconfig, and asks /readyz.
+// ready reports whether /readyz succeeds. It creates the client as soon as the kubeconfig exists.
 func (s *controlServer) ready(ctx context.Context) bool {
 	if s.client == nil {
 		c, err := clientcmd.BuildConfigFromFlags("", filepath.Join(s.dir, "admin.kubeconfig"))
@@ -105,7 +104,8 @@ func (s *controlServer) rss() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// controlReady is the time from nothing to ready, keys and certificates included.
+// controlReady measures the first start until the server is ready, including the creation of keys and
+// certificates.
 func (b *bench) controlReady(ctx context.Context) error {
 	var all []time.Duration
 	for range *rounds {
@@ -122,8 +122,7 @@ func (b *bench) controlReady(ctx context.Context) error {
 	return nil
 }
 
-// controlMemory is the memory of a server that has nothing to do, and with what a
-// busy one keeps.
+// controlMemory measures the memory of an idle server and of a server with objects and watchers.
 func (b *bench) controlMemory(ctx context.Context) (err error) {
 	s, err := startControl(ctx)
 	if err != nil {
@@ -141,16 +140,16 @@ func (b *bench) controlMemory(ctx context.Context) (err error) {
 	if err := s.load(ctx); err != nil {
 		return err
 	}
-	alive, end := context.WithCancel(ctx)
-	beats := make(chan error, 1)
-	go func() { beats <- s.beat(alive) }()
-	defer func() { end(); err = errors.Join(err, <-beats) }()
+	renewCtx, stop := context.WithCancel(ctx)
+	renewals := make(chan error, 1)
+	go func() { renewals <- s.renewLeases(renewCtx) }()
+	defer func() { stop(); err = errors.Join(err, <-renewals) }()
 	for range watchers {
 		w, err := s.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{AllowWatchBookmarks: true})
 		if err != nil {
 			return err
 		}
-		go func() { // ends with the watch, which ends with the server
+		go func() { // the watch ends with the server
 			for range w.ResultChan() {
 			}
 		}()
@@ -166,13 +165,13 @@ func (b *bench) controlMemory(ctx context.Context) (err error) {
 }
 
 const (
-	watchers     = 50
-	loadNodes    = 10
-	loadPods     = 1000
-	writersAtAll = 20
+	watchers  = 50
+	loadNodes = 10
+	loadPods  = 1000
+	writers   = 20
 )
 
-// load makes nodes and running pods on them.
+// load creates nodes and running pods on them.
 func (s *controlServer) load(ctx context.Context) error {
 	for i := range loadNodes {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
@@ -183,36 +182,39 @@ func (s *controlServer) load(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.each(ctx, loadPods, func(ctx context.Context, i int) error {
+	return s.parallel(ctx, loadPods, func(ctx context.Context, i int) error {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Labels: map[string]string{"app": "load", "n": strconv.Itoa(i % 20)}},
 			Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%loadNodes), Containers: []corev1.Container{{
 				Name: "main", Image: "example.com/load:1", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}},
 			}}},
 		}
-		made, err := s.client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
+		created, err := s.client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
-		made.Status.Phase, made.Status.PodIP = corev1.PodRunning, fmt.Sprintf("10.42.%d.%d", i/200, i%200)
-		made.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Ready: true, Image: "example.com/load:1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}
-		_, err = s.client.CoreV1().Pods("default").UpdateStatus(ctx, made, metav1.UpdateOptions{})
+		created.Status.Phase, created.Status.PodIP = corev1.PodRunning, fmt.Sprintf("10.42.%d.%d", i/200, i%200)
+		created.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Ready: true,
+			Image: "example.com/load:1",
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}
+		_, err = s.client.CoreV1().Pods("default").UpdateStatus(ctx, created, metav1.UpdateOptions{})
 		return err
 	})
 }
 
-// beat makes the leases of load's nodes and renews each every ten seconds, as its
-// agent would, until ctx ends. Without that all nodes would be lost during what is measured.
-func (s *controlServer) beat(ctx context.Context) error {
+// renewLeases creates the leases of the nodes of load and renews each of them every ten seconds until ctx
+// is done. Without leases the nodes would become NotReady during the measurement.
+func (s *controlServer) renewLeases(ctx context.Context) error {
 	leases := s.client.CoordinationV1().Leases("kube-node-lease")
-	lasts := int32(40)
+	duration := int32(40)
 	for i := 0; ctx.Err() == nil; i++ {
 		name, now := fmt.Sprintf("node-%d", i%loadNodes), metav1.NowMicro()
 		var err error
 		if i < loadNodes {
 			_, err = leases.Create(ctx, &coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{Name: name},
-				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &lasts, RenewTime: &now},
+				Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &duration,
+					RenewTime: &now},
 			}, metav1.CreateOptions{})
 		} else {
 			_, err = leases.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, now.UTC().Format(metav1.RFC3339Micro)), metav1.PatchOptions{})
@@ -225,12 +227,12 @@ func (s *controlServer) beat(ctx context.Context) error {
 	return nil
 }
 
-// each does n things, twenty at a time.
-func (s *controlServer) each(ctx context.Context, n int, do func(context.Context, int) error) error {
+// parallel calls do n times, at most 20 calls at a time.
+func (s *controlServer) parallel(ctx context.Context, n int, do func(context.Context, int) error) error {
 	var next atomic.Int64
 	var all sync.WaitGroup
-	errs := make([]error, writersAtAll)
-	for w := range writersAtAll {
+	errs := make([]error, writers)
+	for w := range writers {
 		all.Go(func() {
 			for errs[w] == nil {
 				i := int(next.Add(1)) - 1
@@ -245,8 +247,8 @@ func (s *controlServer) each(ctx context.Context, n int, do func(context.Context
 	return errors.Join(errs...)
 }
 
-// controlCreates is how many objects are made in a second, twenty at a time, on
-// a store that waits for the disk.
+// controlCreates measures how many objects are created per second with 20 parallel writers. The store
+// syncs to disk.
 func (b *bench) controlCreates(ctx context.Context) (err error) {
 	s, err := startControl(ctx)
 	if err != nil {
@@ -254,8 +256,8 @@ func (b *bench) controlCreates(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	const n = 5000
-	begin := time.Now()
-	err = s.each(ctx, n, func(ctx context.Context, i int) error {
+	start := time.Now()
+	err = s.parallel(ctx, n, func(ctx context.Context, i int) error {
 		c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c-%d", i)}, Data: map[string]string{"a": "b"}}
 		_, err := s.client.CoreV1().ConfigMaps("default").Create(ctx, c, metav1.CreateOptions{})
 		return err
@@ -263,6 +265,7 @@ func (b *bench) controlCreates(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	b.add("berth-control: creates, 20 at a time", fmt.Sprintf("%.0f /s", n/time.Since(begin).Seconds()), "-", "", "as kube-apiserver")
+	b.add("berth-control: creates, 20 at a time", fmt.Sprintf("%.0f /s", n/time.Since(start).Seconds()), "-", "",
+		"as kube-apiserver")
 	return nil
 }

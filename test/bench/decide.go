@@ -11,7 +11,7 @@ import (
 	"berth/test/hosts"
 )
 
-// decide runs the benchmark of a decision that changes nothing.
+// decide runs the benchmark of a plan decision for a pod in steady state.
 func (b *bench) decide(ctx context.Context) error {
 	took, err := benchmark(ctx, "BenchmarkDecide20", "./agent/plan")
 	if err != nil {
@@ -21,17 +21,17 @@ func (b *bench) decide(ctx context.Context) error {
 	return nil
 }
 
-// evictionDecide runs the benchmark of the decision who has to go.
+// evictionDecide runs the benchmark of the eviction ranking.
 func (b *bench) evictionDecide(ctx context.Context) error {
 	took, err := benchmark(ctx, "BenchmarkEviction500", "./node/pressure")
 	if err != nil {
 		return err
 	}
-	b.add("who goes of 500 pods, median", fmt.Sprintf("%.2f ms", float64(took)/1e6), "-", "", "<= 5 ms")
+	b.add("eviction ranking of 500 pods, median", fmt.Sprintf("%.2f ms", float64(took)/1e6), "-", "", "<= 5 ms")
 	return nil
 }
 
-// benchmark is the median time of one operation of a package's benchmark.
+// benchmark runs a Go benchmark of a package and returns the median time of one operation.
 func benchmark(ctx context.Context, name, pkg string) (time.Duration, error) {
 	repo, err := hosts.RepoRoot()
 	if err != nil {
@@ -52,7 +52,7 @@ func benchmark(ctx context.Context, name, pkg string) (time.Duration, error) {
 
 var nsPerOp = regexp.MustCompile(`(?m)^Benchmark\S+\s+\d+\s+([0-9.]+) ns/op`)
 
-// perOp reads the times of one operation from what go test says of benchmarks.
+// perOp parses the times of one operation in the output of go test -bench.
 func perOp(text string) (took []time.Duration, err error) {
 	for _, m := range nsPerOp.FindAllStringSubmatch(text, -1) {
 		ns, err := strconv.ParseFloat(m[1], 64)
@@ -62,7 +62,7 @@ func perOp(text string) (took []time.Duration, err error) {
 		took = append(took, time.Duration(ns))
 	}
 	if len(took) == 0 {
-		return nil, fmt.Errorf("no benchmark's time in\n%s", text)
+		return nil, fmt.Errorf("no benchmark result in\n%s", text)
 	}
 	return took, nil
 }

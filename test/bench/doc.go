@@ -1,7 +1,7 @@
-// Command bench prints the figures that berth is measured by, each beside the
-// bare calls to the container runtime, made in the same run on the same machine,
-// as the limit. Runs of both kinds alternate, and medians are quoted: machines
-// are noisy. A figure that misses its goal is marked, and named at the end.
+// Command bench prints performance figures of berth. It compares them with a baseline of plain CRI calls
+// that it measures in the same run on the same machine. Runs of both kinds alternate, and the figures
+// are medians, because machines are noisy. A figure that misses its goal is marked and listed at the
+// end.
 //
-// It starts a private containerd and an agent of its own and leaves nothing.
+// It starts a private containerd and an agent and leaves nothing behind.
 package main

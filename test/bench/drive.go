@@ -15,7 +15,7 @@ import (
 	"berth/test/images"
 )
 
-// pods drives the agent by manifest files and watches it over its socket.
+// pods creates pods through manifest files and watches them over the agent's socket.
 type pods struct {
 	b      *bench
 	client *nodeapi.Client
@@ -45,13 +45,13 @@ func (b *bench) newPods(ctx context.Context) (*pods, error) {
 	return p, nil
 }
 
-// close ends the watch; a second call, or one of none, does nothing.
+// close stops the watch. It may be called twice and on nil.
 func (p *pods) close() {
 	if p == nil || p.client == nil {
 		return
 	}
 	p.cancel()
-	go func() { // a last event may be waiting to be taken
+	go func() { // unblock a pending send
 		for range p.events {
 		}
 	}()
@@ -61,7 +61,7 @@ func (p *pods) close() {
 	p.client = nil
 }
 
-// manifest is a pod of one container that has grace to end; args is a program of the test image.
+// manifest returns a pod with one container. args are the arguments of the test image.
 func manifest(name string, args ...string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
@@ -77,8 +77,8 @@ spec:
 `, name, grace, images.TestboxRef, strings.Join(quoted, ", "))
 }
 
-// put writes a manifest as a careful user would: beside, then renamed.
-func (p *pods) put(name, text string) error {
+// writeManifest writes a manifest atomically.
+func (p *pods) writeManifest(name, text string) error {
 	path := filepath.Join(p.b.agent.ManifestDir, name+".yaml")
 	tmp := filepath.Join(p.b.agent.ManifestDir, "."+name+".tmp")
 	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
@@ -91,19 +91,19 @@ func (p *pods) remove(name string) error {
 	return os.Remove(filepath.Join(p.b.agent.ManifestDir, name+".yaml"))
 }
 
-// until takes events until want(name, pod) was true for n different pods.
-func (p *pods) until(ctx context.Context, n int, want func(nodeapi.PodEvent) bool) error {
+// waitFor receives events until cond has been true for n different pods.
+func (p *pods) waitFor(ctx context.Context, n int, cond func(nodeapi.PodEvent) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	seen := map[string]bool{}
-	for len(seen) < n {
+	matched := map[string]bool{}
+	for len(matched) < n {
 		select {
 		case e := <-p.events:
-			if e.Pod != nil && want(e) {
-				seen[e.Pod.Name] = true
+			if e.Pod != nil && cond(e) {
+				matched[e.Pod.Name] = true
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d pods came so far: %w", len(seen), n, ctx.Err())
+			return fmt.Errorf("%d of %d pods: %w", len(matched), n, ctx.Err())
 		}
 	}
 	return nil
@@ -113,33 +113,33 @@ func running(e nodeapi.PodEvent) bool {
 	return e.Type != nodeapi.Deleted && e.Pod.Status.Phase == corev1.PodRunning
 }
 
-func gone(e nodeapi.PodEvent) bool { return e.Type == nodeapi.Deleted }
+func deleted(e nodeapi.PodEvent) bool { return e.Type == nodeapi.Deleted }
 
-// grace is what the pods of a burst are given to end, in seconds.
+// grace is the termination grace period of the pods in seconds.
 const grace = 1
 
-// burst starts n pods at once and returns how long the last took to run.
+// burst creates n pods at once and returns the time until the last one runs.
 func (p *pods) burst(ctx context.Context, n int, args ...string) (time.Duration, error) {
-	began := time.Now()
+	start := time.Now()
 	for i := range n {
-		if err := p.put(fmt.Sprintf("p%03d", i), manifest(fmt.Sprintf("p%03d", i), args...)); err != nil {
+		if err := p.writeManifest(fmt.Sprintf("p%03d", i), manifest(fmt.Sprintf("p%03d", i), args...)); err != nil {
 			return 0, err
 		}
 	}
-	err := p.until(ctx, n, running)
-	return time.Since(began), err
+	err := p.waitFor(ctx, n, running)
+	return time.Since(start), err
 }
 
-// end deletes the n pods of a burst at once.
-func (p *pods) end(ctx context.Context, n int) (time.Duration, error) {
-	began := time.Now()
+// deleteBurst deletes the n pods of a burst at once and returns the time until all are deleted.
+func (p *pods) deleteBurst(ctx context.Context, n int) (time.Duration, error) {
+	start := time.Now()
 	for i := range n {
 		if err := p.remove(fmt.Sprintf("p%03d", i)); err != nil {
 			return 0, err
 		}
 	}
-	err := p.until(ctx, n, gone)
-	return time.Since(began), err
+	err := p.waitFor(ctx, n, deleted)
+	return time.Since(start), err
 }
 
 func median(d []time.Duration) time.Duration { return quantile(d, 0.5) }

@@ -17,15 +17,15 @@ import (
 	"berth/test/hosts"
 )
 
-// eviction takes how long it is from a node's being short of memory to the first
-// SIGTERM, by the times of the pod's own log lines: its memory is all taken, TERM
-// has come. The pods of the agent have 256 MiB, of which 100 must be free.
+// eviction measures the time from memory pressure on the node to the first SIGTERM, from the timestamps
+// of the pod's log lines "allocated" and "got TERM". The pods have 256 MiB allocatable memory, of which
+// 100 MiB must stay free.
 func (b *bench) eviction(ctx context.Context) (err error) {
 	whole, err := host.ReadMemory()
 	if err != nil {
 		return err
 	}
-	back, err := b.instead(ctx, hosts.AgentOptions{Name: "short", Config: map[string]any{
+	restore, err := b.replaceAgent(ctx, hosts.AgentOptions{Name: "short", Config: map[string]any{
 		"systemReserved":                   map[string]string{"memory": strconv.FormatUint(whole.Total-256<<20, 10)},
 		"evictionHard":                     map[string]string{"allocatableMemory.available": "100Mi"},
 		"evictionPressureTransitionPeriod": "0s",
@@ -34,7 +34,7 @@ func (b *bench) eviction(ctx context.Context) (err error) {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, b.agent.Log())
 		}
-		err = errors.Join(err, back(ctx))
+		err = errors.Join(err, restore(ctx))
 	}()
 	if err != nil {
 		return err
@@ -47,13 +47,13 @@ func (b *bench) eviction(ctx context.Context) (err error) {
 	var took []time.Duration
 	for i := range *rounds {
 		name := fmt.Sprintf("hog-%d", i)
-		// What requests memory is let in while the pressure of the one before lasts.
+		// A pod with a memory request is admitted while the pressure of the previous round lasts.
 		text := strings.Replace(manifest(name, "on-term", "0s", ",", "alloc", "200", ",", "sleep", "1h"), "]}\n", "], resources: {requests: {memory: 8Mi}}}\n", 1)
-		if err := p.put(name, text); err != nil {
+		if err := p.writeManifest(name, text); err != nil {
 			return err
 		}
 		failed := func(e nodeapi.PodEvent) bool { return e.Pod.Name == name && e.Pod.Status.Phase == corev1.PodFailed }
-		if err := p.until(ctx, 1, failed); err != nil {
+		if err := p.waitFor(ctx, 1, failed); err != nil {
 			return err
 		}
 		d, err := b.between(name, "allocated", "got TERM")
@@ -64,7 +64,7 @@ func (b *bench) eviction(ctx context.Context) (err error) {
 		if err := p.remove(name); err != nil {
 			return err
 		}
-		if err := p.until(ctx, 1, gone); err != nil {
+		if err := p.waitFor(ctx, 1, deleted); err != nil {
 			return err
 		}
 	}
@@ -72,34 +72,35 @@ func (b *bench) eviction(ctx context.Context) (err error) {
 	return nil
 }
 
-// instead stops the bench's agent and starts another in its place until back is called.
-func (b *bench) instead(ctx context.Context, o hosts.AgentOptions) (back func(context.Context) error, err error) {
-	own := b.agent
-	back = func(ctx context.Context) (err error) {
-		if b.agent != own {
+// replaceAgent stops the current agent and starts another one until restore is called.
+func (b *bench) replaceAgent(ctx context.Context, o hosts.AgentOptions) (restore func(context.Context) error,
+	err error) {
+	original := b.agent
+	restore = func(ctx context.Context) (err error) {
+		if b.agent != original {
 			err = b.agent.Stop(ctx)
 		}
-		b.agent = own
-		return errors.Join(err, own.Start(ctx), own.WaitReady(ctx))
+		b.agent = original
+		return errors.Join(err, original.Start(ctx), original.WaitReady(ctx))
 	}
-	if err := own.Stop(ctx); err != nil {
-		return back, err
+	if err := original.Stop(ctx); err != nil {
+		return restore, err
 	}
-	o.Binary, o.Host = own.Binary, b.host
+	o.Binary, o.Host = original.Binary, b.host
 	other, err := hosts.StartAgent(ctx, o)
 	if err != nil {
-		return back, err
+		return restore, err
 	}
 	b.agent = other
-	return back, other.WaitReady(ctx)
+	return restore, other.WaitReady(ctx)
 }
 
-// between is the time between two lines of a pod's container c, by the runtime's
-// own clock in its log.
+// between returns the time between two log lines of a pod's container c, from the timestamps of the
+// runtime.
 func (b *bench) between(pod, first, then string) (time.Duration, error) {
 	files, err := filepath.Glob(filepath.Join(b.agent.LogsDir, "default_"+pod+"_*", "c", "0.log"))
 	if err != nil || len(files) != 1 {
-		return 0, fmt.Errorf("not one log of %s but %q: %w", pod, files, err)
+		return 0, fmt.Errorf("got logs %[2]q of pod %[1]s, want one: %[3]w", pod, files, err)
 	}
 	text, err := os.ReadFile(files[0])
 	if err != nil {
@@ -117,7 +118,7 @@ func (b *bench) between(pod, first, then string) (time.Duration, error) {
 		}
 	}
 	if at[0].IsZero() || at[1].IsZero() {
-		return 0, fmt.Errorf("the log of %s lacks a line:\n%s", pod, text)
+		return 0, fmt.Errorf("a line is missing in the log of %s:\n%s", pod, text)
 	}
 	return at[1].Sub(at[0]), nil
 }

@@ -27,12 +27,11 @@ func (b *bench) binary(context.Context) error {
 	return nil
 }
 
-// idleWait is how long an agent that has nothing to do is left alone before its
-// memory is looked at: it gives back what it can some seconds after a start or a
-// burst, and takes some again for what it does then.
+// idleWait is the idle time before memory is measured. The agent releases memory to the OS some seconds
+// after a start or a burst.
 const idleWait = time.Minute
 
-// memoryIdle is that of an agent without pods.
+// memoryIdle measures the memory of an agent without pods.
 func (b *bench) memoryIdle(ctx context.Context) error {
 	if err := pause(ctx, idleWait); err != nil {
 		return err
@@ -67,27 +66,27 @@ func rssOf(pid int) (int64, error) {
 
 func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// warm starts one pod at a time, in turn with the bare calls.
+// warm starts one pod at a time, alternating with the baseline.
 func (b *bench) warm(ctx context.Context) error {
 	p, err := b.newPods(ctx)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	x, err := b.newBare(ctx)
+	x, err := b.newBaseline(ctx)
 	if err != nil {
 		return err
 	}
-	var ours, limit, overhead []time.Duration
+	var agentTimes, limit, overhead []time.Duration
 	for i := range 6 * *rounds {
 		took, err := x.burst(ctx, 1, 1, "sleep", "1h")
 		if err != nil {
 			return err
 		}
-		if _, err := x.end(ctx); err != nil {
+		if _, err := x.removeAll(ctx); err != nil {
 			return err
 		}
-		mine, err := p.burst(ctx, 1, "sleep", "1h")
+		agentTook, err := p.burst(ctx, 1, "sleep", "1h")
 		if err != nil {
 			return err
 		}
@@ -95,21 +94,22 @@ func (b *bench) warm(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := p.end(ctx, 1); err != nil {
+		if _, err := p.deleteBurst(ctx, 1); err != nil {
 			return err
 		}
-		if i > 0 { // the first warms up
-			limit, ours, overhead = append(limit, took), append(ours, mine), append(overhead, over)
+		if i > 0 { // the first round warms up
+			limit, agentTimes, overhead = append(limit, took), append(agentTimes, agentTook), append(overhead, over)
 		}
 	}
-	b.add("one warm pod, file written -> Running seen, median", ms(median(ours)), ms(median(limit)), ratio(median(ours), median(limit)), "<= 1.10 x")
+	b.add("one warm pod, file written -> Running observed, median", ms(median(agentTimes)), ms(median(limit)),
+		ratio(median(agentTimes), median(limit)), "<= 1.10 x")
 	b.add("agent's overhead per pod, p50", ms(quantile(overhead, 0.5)), "0", "", "<= 10 ms")
 	b.add("agent's overhead per pod, p99", ms(quantile(overhead, 0.99)), "0", "", "<= 30 ms")
 	return nil
 }
 
-// overhead is the time from the pod's first look to the end of its last start,
-// less the three mutating calls in between.
+// overhead returns the time from the first sync of a pod to the end of its last container start, minus
+// the three mutating calls.
 func (b *bench) overhead(ctx context.Context, client *nodeapi.Client, name string) (time.Duration, error) {
 	t, err := client.Timeline(ctx, "default", name)
 	if err != nil {
@@ -129,36 +129,39 @@ func (b *bench) overhead(ctx context.Context, client *nodeapi.Client, name strin
 		}
 	}
 	if last.IsZero() || calls == 0 {
-		return 0, fmt.Errorf("the timeline of %s has no start: %+v", name, t.Spans)
+		return 0, fmt.Errorf("no container start in the timeline of %s: %+v", name, t.Spans)
 	}
 	return last.Sub(first) - calls, nil
 }
 
-// burst starts and ends many pods at once, in turn with the bare calls, and
-// measures memory and CPU while they idle.
+// burst starts and deletes many pods at once, alternating with the baseline, and measures memory and CPU
+// while they are idle.
 func (b *bench) burst(ctx context.Context) error {
 	p, err := b.newPods(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { p.close() }()
-	x, err := b.newBare(ctx)
+	x, err := b.newBaseline(ctx)
 	if err != nil {
 		return err
 	}
 	var start, startLimit, end, endLimit []time.Duration
-	var ours, limit cpuTimes
+	var agentTimes, limit cpuTimes
 	for i := range *rounds {
 		took, err := limit.in(b, func() (time.Duration, error) { return x.burst(ctx, *burst, 8, "ignore-term", ",", "sleep", "1h") })
 		if err != nil {
 			return err
 		}
 		startLimit = append(startLimit, took)
-		if took, err = x.end(ctx); err != nil {
+		if took, err = x.removeAll(ctx); err != nil {
 			return err
 		}
 		endLimit = append(endLimit, took)
-		if took, err = ours.in(b, func() (time.Duration, error) { return p.burst(ctx, *burst, "ignore-term", ",", "sleep", "1h") }); err != nil {
+		if took, err = agentTimes.in(b, func() (time.Duration, error) {
+			return p.burst(ctx, *burst, "ignore-term", ",",
+				"sleep", "1h")
+		}); err != nil {
 			return err
 		}
 		start = append(start, took)
@@ -171,22 +174,24 @@ func (b *bench) burst(ctx context.Context) error {
 				return err
 			}
 		}
-		if took, err = p.end(ctx, *burst); err != nil {
+		if took, err = p.deleteBurst(ctx, *burst); err != nil {
 			return err
 		}
 		end = append(end, took)
 	}
 	b.add(fmt.Sprintf("%d pods at once, last Running, median of %d", *burst, *rounds), ms(median(start)), ms(median(startLimit)), ratio(median(start), median(startLimit)), "<= 1.10 x")
 	of := "of it: CPU of "
-	b.add(of+"the agent, mean", ms(mean(ours.agent)), "0", "", "")
-	b.add(of+"containerd's own process, mean", ms(mean(ours.daemon)), ms(mean(limit.daemon)), ratio(mean(ours.daemon), mean(limit.daemon)), "")
-	b.add(of+"who asks and watches, mean", ms(mean(ours.asker)), ms(mean(limit.asker)), "", "")
-	b.add(fmt.Sprintf("%d pods deleted at once, grace 1 s, all gone, median", *burst), ms(median(end)), ms(median(endLimit)), ratio(median(end), median(endLimit)), "<= 1.2 x")
+	b.add(of+"the agent, mean", ms(mean(agentTimes.agent)), "0", "", "")
+	b.add(of+"containerd's own process, mean", ms(mean(agentTimes.daemon)), ms(mean(limit.daemon)),
+		ratio(mean(agentTimes.daemon), mean(limit.daemon)), "")
+	b.add(of+"the client, mean", ms(mean(agentTimes.client)), ms(mean(limit.client)), "", "")
+	b.add(fmt.Sprintf("%d pods deleted at once, grace 1 s, all deleted, median", *burst), ms(median(end)),
+		ms(median(endLimit)), ratio(median(end), median(endLimit)), "<= 1.2 x")
 	return nil
 }
 
-// idle measures while nothing happens: with the agent, then containerd with the
-// same pods and the agent stopped.
+// idle measures memory and CPU of the idle agent and containerd, then CPU of containerd with the same pods
+// while the agent is stopped.
 func (b *bench) idle(ctx context.Context) error {
 	rss, err := b.rss()
 	if err != nil {
@@ -206,7 +211,7 @@ func (b *bench) idle(ctx context.Context) error {
 	if err := b.agent.Stop(ctx); err != nil {
 		return err
 	}
-	_, alone, err := b.idleCPU(ctx)
+	_, daemonOnly, err := b.idleCPU(ctx)
 	if err != nil {
 		return err
 	}
@@ -217,15 +222,16 @@ func (b *bench) idle(ctx context.Context) error {
 		return err
 	}
 	b.add(fmt.Sprintf("resident memory, %d pods", *burst), mib(rest), "-", "", "<= 38 MiB")
-	b.add(fmt.Sprintf("resident memory, %d pods, when the last has come up", *burst), mib(rss), "-", "", "<= 38 MiB")
+	b.add(fmt.Sprintf("resident memory, %d pods, right after the last start", *burst), mib(rss), "-", "", "<= 38 MiB")
 	b.add(fmt.Sprintf("CPU with %d idle pods, agent", *burst), percent(agent), "0", "", "<= 0.3 %")
-	// containerd 2.x is configured to read the usage of containers once a minute instead
-	// of once a second (test/hosts): by its default it misses this goal by itself.
+	// test/hosts configures containerd 2.x to collect container stats once a minute. With its default
+	// of once a second, containerd alone would miss this goal.
 	how, goal := ", its stats_collect_period set to 1m", "<= 1 %"
 	if b.host.Version == hosts.Version16 {
 		how, goal = polling, "<= 3 %"
 	}
-	b.add(fmt.Sprintf("CPU with %d idle pods, agent and containerd%s", *burst, how), percent(agent+daemon), percent(alone)+" (containerd alone)", "", goal)
+	b.add(fmt.Sprintf("CPU with %d idle pods, agent and containerd%s", *burst, how), percent(agent+daemon),
+		percent(daemonOnly)+" (containerd alone)", "", goal)
 	return nil
 }
 
@@ -249,15 +255,16 @@ func (b *bench) polled(ctx context.Context) error {
 	if p, err = b.newPods(ctx); err != nil {
 		return err
 	}
-	b.add(fmt.Sprintf("CPU with %d idle pods, agent and containerd%s", *burst, polling), percent(agent+daemon), percent(agent)+" (agent alone)", "", "<= 3 %")
-	_, err = p.end(ctx, *burst)
+	b.add(fmt.Sprintf("CPU with %d idle pods, agent and containerd%s", *burst, polling), percent(agent+daemon),
+		percent(agent)+" (agent alone)", "", "<= 3 %")
+	_, err = p.deleteBurst(ctx, *burst)
 	return err
 }
 
-// percent is processor time as a share of one CPU while pods idled.
+// percent formats CPU time during the idle phase as a share of one CPU.
 func percent(d time.Duration) string { return fmt.Sprintf("%.2f %%", 100*d.Seconds()/idle.Seconds()) }
 
-// idleCPU lets the machine come to rest and returns what is used after that.
+// idleCPU waits until the machine is idle and returns the CPU time used during the idle phase.
 func (b *bench) idleCPU(ctx context.Context) (agent, daemon time.Duration, err error) {
 	var before, after [2]time.Duration
 	for _, step := range []struct {
@@ -274,7 +281,7 @@ func (b *bench) idleCPU(ctx context.Context) (agent, daemon time.Duration, err e
 	return after[0] - before[0], after[1] - before[1], nil
 }
 
-// cpu returns the processor time of the agent and of containerd so far.
+// cpu returns the CPU time that the agent and containerd have used since their start.
 func (b *bench) cpu() (agent, daemon time.Duration, err error) {
 	if agent, err = cpuOf(b.agent.Pid()); err != nil {
 		agent = 0 // it is stopped
@@ -283,17 +290,16 @@ func (b *bench) cpu() (agent, daemon time.Duration, err error) {
 	return agent, daemon, err
 }
 
-// cpuTimes is the processor time of a burst, run by run: of the agent, of
-// containerd and of this program.
-type cpuTimes struct{ agent, daemon, asker []time.Duration }
+// cpuTimes holds the CPU times of the agent, of containerd and of this program, one value per run.
+type cpuTimes struct{ agent, daemon, client []time.Duration }
 
-// in runs f and adds what it took of each.
+// in runs f and appends the CPU times that it used.
 func (s *cpuTimes) in(b *bench, f func() (time.Duration, error)) (time.Duration, error) {
 	agent, daemon, err := b.cpu()
 	if err != nil {
 		return 0, err
 	}
-	asker, err := cpuOf(os.Getpid())
+	client, err := cpuOf(os.Getpid())
 	if err != nil {
 		return 0, err
 	}
@@ -306,7 +312,8 @@ func (s *cpuTimes) in(b *bench, f func() (time.Duration, error)) (time.Duration,
 		return 0, err
 	}
 	asker2, err := cpuOf(os.Getpid())
-	s.agent, s.daemon, s.asker = append(s.agent, agent2-agent), append(s.daemon, daemon2-daemon), append(s.asker, asker2-asker)
+	s.agent, s.daemon, s.client = append(s.agent, agent2-agent), append(s.daemon, daemon2-daemon), append(s.client,
+		asker2-client)
 	return took, err
 }
 
@@ -331,7 +338,7 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, nil
 }
 
-// exits kills containers from outside, one at a time, with many pods around.
+// exits kills containers one at a time on a node with many pods.
 func (b *bench) exits(ctx context.Context) error {
 	const others, kills = 20, 100
 	p, err := b.newPods(ctx)
@@ -339,10 +346,10 @@ func (b *bench) exits(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
-	stopped, end := b.stopped(ctx)
-	defer end()
+	stopped, stop := b.watchStops(ctx)
+	defer stop()
 	var took, limit []time.Duration
-	// Each of the pods is killed a few times only, within the first restart.
+	// New pods in each round keep the restart back-off short.
 	for round := 0; len(took) < kills; round++ {
 		if _, err := p.burst(ctx, others, "sleep", "1h"); err != nil {
 			return err
@@ -354,13 +361,13 @@ func (b *bench) exits(ctx context.Context) error {
 				return err
 			}
 			for len(stopped) > 0 {
-				<-stopped // of the round before
+				<-stopped // events of the previous round
 			}
-			began := time.Now()
+			start := time.Now()
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				return err
 			}
-			err = p.until(ctx, 1, func(e nodeapi.PodEvent) bool {
+			err = p.waitFor(ctx, 1, func(e nodeapi.PodEvent) bool {
 				if e.Pod.Name != name || len(e.Pod.Status.ContainerStatuses) == 0 {
 					return false
 				}
@@ -370,14 +377,14 @@ func (b *bench) exits(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			took = append(took, time.Since(began))
+			took = append(took, time.Since(start))
 			select {
 			case at := <-stopped:
-				limit = append(limit, at.Sub(began))
-			case <-time.After(time.Second): // a runtime without events
+				limit = append(limit, at.Sub(start))
+			case <-time.After(time.Second): // the runtime sends no events
 			}
 		}
-		if _, err := p.end(ctx, others); err != nil {
+		if _, err := p.deleteBurst(ctx, others); err != nil {
 			return err
 		}
 	}
@@ -389,18 +396,18 @@ func (b *bench) exits(ctx context.Context) error {
 		if len(limit) > 0 {
 			event, over = ms(quantile(limit, q.at)), ratio(quantile(took, q.at), quantile(limit, q.at))
 		}
-		b.add("container exit -> status seen, "+q.name, ms(quantile(took, q.at)), event, over, q.goal)
+		b.add("container exit -> status observed, "+q.name, ms(quantile(took, q.at)), event, over, q.goal)
 	}
 	return nil
 }
 
-// stopped reports when the runtime's own event of a container's end arrives here,
-// beside the agent's: it cannot be known earlier.
-func (b *bench) stopped(ctx context.Context) (at <-chan time.Time, end func()) {
+// watchStops sends the arrival times of the runtime's own container stop events, the lower bound for the
+// agent.
+func (b *bench) watchStops(ctx context.Context) (at <-chan time.Time, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	out, ended := make(chan time.Time, 1000), make(chan struct{})
+	out, done := make(chan time.Time, 1000), make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(done)
 		stream, err := b.host.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 		for err == nil {
 			var e *runtimeapi.ContainerEventResponse
@@ -412,10 +419,10 @@ func (b *bench) stopped(ctx context.Context) (at <-chan time.Time, end func()) {
 			}
 		}
 	}()
-	return out, func() { cancel(); <-ended }
+	return out, func() { cancel(); <-done }
 }
 
-// pidOf finds the process of a pod's container.
+// pidOf returns the process ID of a pod's only running container.
 func (b *bench) pidOf(ctx context.Context, pod string) (int, error) {
 	list, err := b.host.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		LabelSelector: map[string]string{"io.kubernetes.pod.name": pod},
@@ -425,7 +432,7 @@ func (b *bench) pidOf(ctx context.Context, pod string) (int, error) {
 		return 0, err
 	}
 	if len(list.Containers) != 1 {
-		return 0, fmt.Errorf("%d running containers of pod %s", len(list.Containers), pod)
+		return 0, fmt.Errorf("got %d running containers of pod %s, want 1", len(list.Containers), pod)
 	}
 	st, err := b.host.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: list.Containers[0].Id, Verbose: true})
 	if err != nil {
@@ -433,13 +440,13 @@ func (b *bench) pidOf(ctx context.Context, pod string) (int, error) {
 	}
 	_, rest, ok := strings.Cut(st.Info["info"], `"pid":`)
 	if !ok {
-		return 0, fmt.Errorf("the runtime does not tell the pid of %s", pod)
+		return 0, fmt.Errorf("no pid in the container status of %s", pod)
 	}
 	digits, _, _ := strings.Cut(rest, ",")
 	return strconv.Atoi(strings.TrimSpace(digits))
 }
 
-// configMap changes a ConfigMap and waits for the file in the running pod.
+// configMap measures the time from the change of a ConfigMap to the changed file in a running pod.
 func (b *bench) configMap(ctx context.Context) error {
 	p, err := b.newPods(ctx)
 	if err != nil {
@@ -450,10 +457,10 @@ func (b *bench) configMap(ctx context.Context) error {
 		pod := strings.Replace(manifest("p000", "sleep", "1h"), "]}\n", "], volumeMounts: [{name: v, mountPath: /v}]}\n", 1)
 		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm}\ndata: {key: " + value + "}\n---\n" + pod + "  volumes: [{name: v, configMap: {name: cm}}]\n"
 	}
-	if err := p.put("p000", text("v0")); err != nil {
+	if err := p.writeManifest("p000", text("v0")); err != nil {
 		return err
 	}
-	if err := p.until(ctx, 1, running); err != nil {
+	if err := p.waitFor(ctx, 1, running); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(b.agent.RootDir, "pods/*/volumes/kubernetes.io~configmap/v/key"))
@@ -461,26 +468,26 @@ func (b *bench) configMap(ctx context.Context) error {
 		return err
 	}
 	if len(files) != 1 {
-		return fmt.Errorf("not one projected file but %q", files)
+		return fmt.Errorf("got projected files %q, want one", files)
 	}
 	var took []time.Duration
 	for i := range 4 * *rounds {
 		value := fmt.Sprintf("v%d", i+1)
-		began := time.Now()
-		if err := p.put("p000", text(value)); err != nil {
+		start := time.Now()
+		if err := p.writeManifest("p000", text(value)); err != nil {
 			return err
 		}
-		if err := appears(files[0], value, began.Add(time.Minute)); err != nil {
+		if err := appears(files[0], value, start.Add(time.Minute)); err != nil {
 			return err
 		}
-		took = append(took, time.Since(began))
+		took = append(took, time.Since(start))
 	}
 	b.add("ConfigMap changed -> file in the pod, worst", ms(quantile(took, 1)), "-", "", "<= 500 ms")
-	_, err = p.end(ctx, 1)
+	_, err = p.deleteBurst(ctx, 1)
 	return err
 }
 
-// appears waits until a file has a text.
+// appears waits until a file has the wanted content.
 func appears(file, want string, deadline time.Time) error {
 	for {
 		now, err := os.ReadFile(file)
@@ -488,7 +495,7 @@ func appears(file, want string, deadline time.Time) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the file has %q, not %q: %v", now, want, err) //nolint:errorlint // nil too
+			return fmt.Errorf("file content: got %q, want %q: %v", now, want, err) //nolint:errorlint // nil too
 		}
 		time.Sleep(time.Millisecond)
 	}

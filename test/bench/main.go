@@ -21,10 +21,10 @@ import (
 var (
 	rounds  = flag.Int("rounds", 5, "interleaved runs of each kind")
 	burst   = flag.Int("pods", 50, "pods at once")
-	idle    = flag.Duration("idle", 30*time.Second, "how long CPU is measured with idle pods")
-	version = flag.String("containerd", "2", "containerd to run on: 2 or 1.6; with 2 the figure of polling is taken on 1.6 all the same")
-	probing = flag.Duration("probing", time.Minute, "how long 500 probes a second are made")
-	only    = flag.String("only", "", "figures to take, by a part of their name; empty: all")
+	idle    = flag.Duration("idle", 30*time.Second, "how long to measure CPU with idle pods")
+	version = flag.String("containerd", "2", "containerd `version`: 2 or 1.6; with 2, polling is still measured on 1.6")
+	probing = flag.Duration("probing", time.Minute, "how long to run 500 probes per second")
+	only    = flag.String("only", "", "measure only figures whose names contain this `text`; empty: all")
 )
 
 func main() {
@@ -57,7 +57,7 @@ func (b *bench) add(what, got, limit, ratio, goal string) {
 	fmt.Fprintf(os.Stderr, "%s: %s %s %s\n", what, got, limit, ratio)
 }
 
-// figure is something to take, by its name for -only.
+// figure is a measurement with its name for -only.
 type figure struct {
 	name string
 	take func(context.Context) error
@@ -78,7 +78,7 @@ func run(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	if versions[*version] != hosts.Version16 { // else burst has taken it
+	if versions[*version] != hosts.Version16 { // otherwise burst has measured it
 		if err := b.onHost(ctx, hosts.Version16, []figure{{"polled", b.polled}}); err != nil {
 			return err
 		}
@@ -89,17 +89,17 @@ func run(ctx context.Context) (err error) {
 	return b.print()
 }
 
-// defaultSettings takes back what the tests' agents have for want of a quiet machine.
+// defaultSettings restores defaults that test/hosts changes for tests on busy machines.
 var defaultSettings = map[string]any{"startPressurePercent": 90}
 
-// versions are what -containerd names.
+// versions maps the values of -containerd.
 var versions = map[string]hosts.Version{"2": hosts.Version2, "1.6": hosts.Version16}
 
-func (f figure) wanted() bool { return strings.Contains(f.name, *only) }
+func (f figure) selected() bool { return strings.Contains(f.name, *only) }
 
 func take(ctx context.Context, figures []figure) error {
 	for _, f := range figures {
-		if !f.wanted() {
+		if !f.selected() {
 			continue
 		}
 		if err := f.take(ctx); err != nil {
@@ -109,9 +109,9 @@ func take(ctx context.Context, figures []figure) error {
 	return nil
 }
 
-// onHost takes figures of the agent on a host of their own, if any is wanted.
+// onHost runs the selected measurements of the agent on a new host.
 func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (err error) {
-	if !slices.ContainsFunc(figures, figure.wanted) {
+	if !slices.ContainsFunc(figures, figure.selected) {
 		return nil
 	}
 	repo, err := hosts.RepoRoot()
@@ -131,8 +131,8 @@ func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (
 		return err
 	}
 	defer func() {
-		if left := host.Stop(); left != nil && err == nil {
-			err = left
+		if errStop := host.Stop(); errStop != nil && err == nil {
+			err = errStop
 		}
 	}()
 	bin, err := hosts.BuildBerth(ctx, hosts.BuildOptions{})
@@ -159,7 +159,7 @@ func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (
 	return nil
 }
 
-// print prints the table, and which goals were missed.
+// print prints the table and the missed goals.
 func (b *bench) print() error {
 	summary, failed := markMissed(b.rows)
 	fmt.Printf("\nberth bench, %s, %d CPUs, %s, containerd %s\n\n", time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), runtime.GOARCH, *version)

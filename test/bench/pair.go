@@ -25,27 +25,27 @@ import (
 	"berth/test/images"
 )
 
-// pair is a berth-control and an agent that has joined it, both processes of
-// their own, driven and watched as any user of the API would.
+// pair is a berth-control and an agent that has joined it, each in its own process. The benchmark uses
+// the API like any client.
 type pair struct {
-	b       *bench
-	alone   *hosts.Agent // of the bench, which waits meanwhile
-	server  *exec.Cmd
-	left    chan error // how server ended
-	dir     string
-	kube    kubernetes.Interface
-	watcher watch.Interface
-	local   *nodeapi.Client
+	b        *bench
+	original *hosts.Agent // the bench's own agent, which is stopped meanwhile
+	server   *exec.Cmd
+	exited   chan error // how server ended
+	dir      string
+	kube     kubernetes.Interface
+	watcher  watch.Interface
+	local    *nodeapi.Client
 }
 
 // node is the name of the joined node.
 const node = "joined"
 
-// newPair starts both, with the right of a node and no more for the agent, and
-// waits until the node takes pods. The bench's own agent is stopped until close.
+// newPair starts both and waits until the node accepts pods. The agent has only the permissions of a
+// node. The bench's own agent is stopped until close.
 func (b *bench) newPair(ctx context.Context) (p *pair, err error) {
-	p = &pair{b: b, alone: b.agent, dir: filepath.Join(b.host.Dir, "control"), left: make(chan error, 1)}
-	if err := p.alone.Stop(ctx); err != nil {
+	p = &pair{b: b, original: b.agent, dir: filepath.Join(b.host.Dir, "control"), exited: make(chan error, 1)}
+	if err := p.original.Stop(ctx); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -67,8 +67,7 @@ func (b *bench) newPair(ctx context.Context) (p *pair, err error) {
 	return p, err
 }
 
-// watch follows the pods. A server that has too little time ends a watch that
-// falls behind, as every user of the API knows; this one is taken up again.
+// watch watches the pods. The server closes a watch that falls behind: RetryWatcher resumes it.
 func (p *pair) watch(ctx context.Context) (watch.Interface, error) {
 	pods := p.kube.CoreV1().Pods("default")
 	list, err := pods.List(ctx, metav1.ListOptions{})
@@ -104,13 +103,13 @@ func (p *pair) serve(ctx context.Context) (*restclient.Config, error) {
 	if err := p.server.Start(); err != nil {
 		return nil, err
 	}
-	go func() { p.left <- p.server.Wait() }() // waited for by close
+	go func() { p.exited <- p.server.Wait() }() // close receives the result
 	var config *restclient.Config
 	err = hosts.WaitFor(ctx, "berth-control", func() (bool, error) {
 		select {
-		case err := <-p.left:
-			p.left <- err
-			return false, fmt.Errorf("it ended: %w", err)
+		case err := <-p.exited:
+			p.exited <- err
+			return false, fmt.Errorf("berth-control exited: %w", err)
 		default:
 		}
 		var err error
@@ -126,8 +125,7 @@ func (p *pair) serve(ctx context.Context) (*restclient.Config, error) {
 
 func (p *pair) log() string { return filepath.Join(p.b.host.Dir, "berth-control.log") }
 
-// join starts an agent for the node and waits until the scheduler would use it
-// and pods of the namespace have their account.
+// join starts the agent and waits until the node is schedulable and the default service account exists.
 func (p *pair) join(ctx context.Context) error {
 	text, err := exec.CommandContext(ctx, p.server.Path, "kubeconfig", "--data-dir", p.dir,
 		"--user", "system:node:"+node, "--group", "system:nodes").Output()
@@ -139,7 +137,7 @@ func (p *pair) join(ctx context.Context) error {
 		return err
 	}
 	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: p.alone.Binary, Host: p.b.host, Name: node, NodeName: node,
+		Binary: p.original.Binary, Host: p.b.host, Name: node, NodeName: node,
 		Config: map[string]any{"maxPods": 200}, BerthConfig: defaultSettings, ExtraArgs: []string{"--kubeconfig", file},
 	})
 	if err != nil {
@@ -152,7 +150,7 @@ func (p *pair) join(ctx context.Context) error {
 	if p.local, err = nodeapi.Dial(agent.Socket); err != nil {
 		return err
 	}
-	return hosts.WaitFor(ctx, "the node and the account", func() (bool, error) {
+	return hosts.WaitFor(ctx, "a schedulable node and the default service account", func() (bool, error) {
 		n, err := p.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil
@@ -177,7 +175,7 @@ func isSchedulable(n *corev1.Node) bool {
 	return false
 }
 
-// close ends both and lets the bench's own agent go on.
+// close stops both and restarts the bench's own agent.
 func (p *pair) close(ctx context.Context) error {
 	if p.watcher != nil {
 		p.watcher.Stop()
@@ -186,18 +184,18 @@ func (p *pair) close(ctx context.Context) error {
 		p.local.Close()
 	}
 	var errs []error
-	if p.b.agent != p.alone {
+	if p.b.agent != p.original {
 		errs = append(errs, p.b.agent.Stop(ctx))
 	}
 	if p.server != nil && p.server.Process != nil {
-		errs = append(errs, p.server.Process.Signal(syscall.SIGTERM), <-p.left)
+		errs = append(errs, p.server.Process.Signal(syscall.SIGTERM), <-p.exited)
 	}
-	p.b.agent = p.alone
-	return errors.Join(append(errs, os.RemoveAll(p.dir), p.alone.Start(ctx), p.alone.WaitReady(ctx))...)
+	p.b.agent = p.original
+	return errors.Join(append(errs, os.RemoveAll(p.dir), p.original.Start(ctx), p.original.WaitReady(ctx))...)
 }
 
-// podNamed is a pod like those of manifests.
-func podNamed(name string, args ...string) *corev1.Pod {
+// newPod returns a pod like those of function manifest.
+func newPod(name string, args ...string) *corev1.Pod {
 	grace := int64(1)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -208,18 +206,18 @@ func podNamed(name string, args ...string) *corev1.Pod {
 	}
 }
 
-// podTimes is when the last of some pods got how far, since the first was wanted.
+// podTimes holds the times from the first create request until the last pod reached a state.
 type podTimes struct{ created, bound, running time.Duration }
 
-// burst creates pods from to to-1 at once and waits until the watcher has seen
-// all of them run.
+// burst creates the pods with numbers from to to-1 at once and waits until all run.
 func (p *pair) burst(ctx context.Context, from, to int, args ...string) (podTimes, error) {
-	began := time.Now()
+	start := time.Now()
 	var w podTimes
 	errs := make(chan error, to-from)
 	for i := from; i < to; i++ {
-		go func() { // each sends one error, and all are received below
-			_, err := p.kube.CoreV1().Pods("default").Create(ctx, podNamed(fmt.Sprintf("p%03d", i), args...), metav1.CreateOptions{})
+		go func() { // every goroutine sends exactly one result
+			_, err := p.kube.CoreV1().Pods("default").Create(ctx, newPod(fmt.Sprintf("p%03d", i), args...),
+				metav1.CreateOptions{})
 			errs <- err
 		}()
 	}
@@ -232,46 +230,46 @@ func (p *pair) burst(ctx context.Context, from, to int, args ...string) (podTime
 	if first != nil {
 		return w, first
 	}
-	w.created = time.Since(began)
+	w.created = time.Since(start)
 	bound := map[string]bool{}
-	err := p.until(ctx, to-from, func(e watch.Event, pod *corev1.Pod) bool {
+	err := p.waitFor(ctx, to-from, func(e watch.Event, pod *corev1.Pod) bool {
 		if pod.Spec.NodeName != "" && !bound[pod.Name] {
-			bound[pod.Name], w.bound = true, time.Since(began)
+			bound[pod.Name], w.bound = true, time.Since(start)
 		}
 		return e.Type != watch.Deleted && pod.Status.Phase == corev1.PodRunning
 	})
-	w.running = time.Since(began)
+	w.running = time.Since(start)
 	return w, err
 }
 
-// end deletes the first n pods and waits until they are gone.
-func (p *pair) end(ctx context.Context, n int) error {
+// deleteBurst deletes the first n pods and waits until they are deleted.
+func (p *pair) deleteBurst(ctx context.Context, n int) error {
 	for i := range n {
 		if err := p.kube.CoreV1().Pods("default").Delete(ctx, fmt.Sprintf("p%03d", i), metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}
-	return p.until(ctx, n, func(e watch.Event, _ *corev1.Pod) bool { return e.Type == watch.Deleted })
+	return p.waitFor(ctx, n, func(e watch.Event, _ *corev1.Pod) bool { return e.Type == watch.Deleted })
 }
 
-// until takes events until want was true for n different pods.
-func (p *pair) until(ctx context.Context, n int, want func(watch.Event, *corev1.Pod) bool) error {
+// waitFor receives events until cond has been true for n different pods.
+func (p *pair) waitFor(ctx context.Context, n int, cond func(watch.Event, *corev1.Pod) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	seen := map[string]bool{}
-	for len(seen) < n {
+	matched := map[string]bool{}
+	for len(matched) < n {
 		select {
 		case e, ok := <-p.watcher.ResultChan():
 			if !ok {
 				return errors.New("the watch ended")
 			}
 			if pod, isPod := e.Object.(*corev1.Pod); !isPod {
-				return fmt.Errorf("the watch says %v", e.Object)
-			} else if want(e, pod) {
-				seen[pod.Name] = true
+				return fmt.Errorf("unexpected watch event: %v", e.Object)
+			} else if cond(e, pod) {
+				matched[pod.Name] = true
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d pods came so far: %w", len(seen), n, ctx.Err())
+			return fmt.Errorf("%d of %d pods: %w", len(matched), n, ctx.Err())
 		}
 	}
 	return nil

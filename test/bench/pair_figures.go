@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// withPair takes a figure on a pair of its own.
+// withPair runs a measurement on a new pair.
 func (b *bench) withPair(take func(context.Context, *pair) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		p, err := b.newPair(ctx)
@@ -28,23 +28,23 @@ func (b *bench) withPair(take func(context.Context, *pair) error) func(context.C
 	}
 }
 
-// pairWarm is warm by the server: the pod is created by a client and seen to run
-// by a watcher, through the scheduler.
+// pairWarm is warm with pods that are created through the API, bound by the scheduler and observed by a
+// watch.
 func (b *bench) pairWarm(ctx context.Context, p *pair) error {
-	x, err := b.newBare(ctx)
+	x, err := b.newBaseline(ctx)
 	if err != nil {
 		return err
 	}
-	var ours, limit, bound, agent, told []time.Duration
+	var agentTimes, limit, bound, agent, reported []time.Duration
 	for i := range 6 * *rounds {
 		took, err := x.burst(ctx, 1, 1, "sleep", "1h")
 		if err != nil {
 			return err
 		}
-		if _, err := x.end(ctx); err != nil {
+		if _, err := x.removeAll(ctx); err != nil {
 			return err
 		}
-		began := time.Now()
+		start := time.Now()
 		w, err := p.burst(ctx, 0, 1, "sleep", "1h")
 		if err != nil {
 			return err
@@ -53,25 +53,25 @@ func (b *bench) pairWarm(ctx context.Context, p *pair) error {
 		if err != nil {
 			return err
 		}
-		if err := p.end(ctx, 1); err != nil {
+		if err := p.deleteBurst(ctx, 1); err != nil {
 			return err
 		}
-		if i == 0 { // the first warms up
+		if i == 0 { // the first round warms up
 			continue
 		}
-		ours, limit, bound = append(ours, w.running), append(limit, took), append(bound, w.bound)
+		agentTimes, limit, bound = append(agentTimes, w.running), append(limit, took), append(bound, w.bound)
 		agent = append(agent, last.Sub(first))
-		told = append(told, began.Add(w.running).Sub(last))
+		reported = append(reported, start.Add(w.running).Sub(last))
 	}
-	b.add("one warm pod by the server, create -> Running seen, median", ms(median(ours)), ms(median(limit)), ratio(median(ours), median(limit)), "<= 1.20 x")
-	b.add("of it: create -> bound to the node seen, median", ms(median(bound)), "-", "", "")
-	b.add("of it: the agent's first look -> container started, median", ms(median(agent)), ms(median(limit)), "", "")
-	b.add("of it: container started -> Running seen, median", ms(median(told)), "-", "", "")
+	b.add("one warm pod through berth-control, create -> Running observed, median", ms(median(agentTimes)),
+		ms(median(limit)), ratio(median(agentTimes), median(limit)), "<= 1.20 x")
+	b.add("of it: create -> bound to the node observed, median", ms(median(bound)), "-", "", "")
+	b.add("of it: first sync of the agent -> container started, median", ms(median(agent)), ms(median(limit)), "", "")
+	b.add("of it: container started -> Running observed, median", ms(median(reported)), "-", "", "")
 	return nil
 }
 
-// spans is when the agent first looked at a pod and when its last container had
-// started.
+// spans returns the times of a pod's first sync and of its last container start.
 func (p *pair) spans(ctx context.Context, name string) (first, last time.Time, err error) {
 	t, err := p.local.Timeline(ctx, "default", name)
 	if err != nil {
@@ -86,41 +86,42 @@ func (p *pair) spans(ctx context.Context, name string) (first, last time.Time, e
 		}
 	}
 	if last.IsZero() {
-		return first, last, fmt.Errorf("the timeline of %s has no start: %+v", name, t.Spans)
+		return first, last, fmt.Errorf("no container start in the timeline of %s: %+v", name, t.Spans)
 	}
 	return first, last, nil
 }
 
-// pairBurst is burst by the server.
+// pairBurst is burst with pods that are created through the API.
 func (b *bench) pairBurst(ctx context.Context, p *pair) error {
-	x, err := b.newBare(ctx)
+	x, err := b.newBaseline(ctx)
 	if err != nil {
 		return err
 	}
-	var ours, limit, bound []time.Duration
+	var agentTimes, limit, bound []time.Duration
 	for range *rounds {
 		took, err := x.burst(ctx, *burst, 8, "ignore-term", ",", "sleep", "1h")
 		if err != nil {
 			return err
 		}
-		if _, err := x.end(ctx); err != nil {
+		if _, err := x.removeAll(ctx); err != nil {
 			return err
 		}
 		w, err := p.burst(ctx, 0, *burst, "ignore-term", ",", "sleep", "1h")
 		if err != nil {
 			return err
 		}
-		if err := p.end(ctx, *burst); err != nil {
+		if err := p.deleteBurst(ctx, *burst); err != nil {
 			return err
 		}
-		ours, limit, bound = append(ours, w.running), append(limit, took), append(bound, w.bound)
+		agentTimes, limit, bound = append(agentTimes, w.running), append(limit, took), append(bound, w.bound)
 	}
-	b.add(fmt.Sprintf("%d pods at once by the server, create -> last Running seen, median of %d", *burst, *rounds), ms(median(ours)), ms(median(limit)), ratio(median(ours), median(limit)), "<= 1.20 x")
-	b.add("of it: create -> last bound to the node seen, median", ms(median(bound)), "-", "", "")
+	b.add(fmt.Sprintf("%d pods at once through berth-control, create -> last Running observed, median of %d", *burst,
+		*rounds), ms(median(agentTimes)), ms(median(limit)), ratio(median(agentTimes), median(limit)), "<= 1.20 x")
+	b.add("of it: create -> last bound to the node observed, median", ms(median(bound)), "-", "", "")
 	return nil
 }
 
-// pairMemory is that of a joined agent, and of the server beside it.
+// pairMemory measures the memory of a joined agent and of its server.
 func (b *bench) pairMemory(ctx context.Context, p *pair) error {
 	have := 0
 	for _, step := range []struct {
@@ -147,10 +148,10 @@ func (b *bench) pairMemory(ctx context.Context, p *pair) error {
 		b.add(fmt.Sprintf("resident memory, agent joined, %d pods", have), mib(agent), "-", "", step.goal)
 		b.add(fmt.Sprintf("resident memory of berth-control, one node, %d pods", have), mib(server), "-", "", "<= 120 MiB")
 	}
-	return p.end(ctx, have)
+	return p.deleteBurst(ctx, have)
 }
 
-// pairConfigMap changes a ConfigMap of the server and waits for the file in the
+// pairConfigMap measures the time from the change of a ConfigMap in the API to the changed file in a
 // running pod.
 func (b *bench) pairConfigMap(ctx context.Context, p *pair) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm"}, Data: map[string]string{"key": "v0"}}
@@ -158,29 +159,30 @@ func (b *bench) pairConfigMap(ctx context.Context, p *pair) error {
 	if _, err := maps.Create(ctx, cm, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	pod := podNamed("p000", "sleep", "1h")
+	pod := newPod("p000", "sleep", "1h")
 	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}}}
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	pod, err := p.kube.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	if err := p.until(ctx, 1, func(_ watch.Event, pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }); err != nil {
+	if err := p.waitFor(ctx, 1,
+		func(_ watch.Event, pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }); err != nil {
 		return err
 	}
 	file := filepath.Join(b.agent.RootDir, "pods", string(pod.UID), "volumes/kubernetes.io~configmap/v/key")
 	var took []time.Duration
 	for i := range 4 * *rounds {
 		cm.Data["key"] = fmt.Sprintf("v%d", i+1)
-		began := time.Now()
+		start := time.Now()
 		if _, err := maps.Update(ctx, cm, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
-		if err := appears(file, cm.Data["key"], began.Add(time.Minute)); err != nil {
+		if err := appears(file, cm.Data["key"], start.Add(time.Minute)); err != nil {
 			return err
 		}
-		took = append(took, time.Since(began))
+		took = append(took, time.Since(start))
 	}
-	b.add("ConfigMap changed by the server -> file in the pod, worst", ms(quantile(took, 1)), "-", "", "<= 500 ms")
-	return p.end(ctx, 1)
+	b.add("ConfigMap changed in berth-control -> file in the pod, worst", ms(quantile(took, 1)), "-", "", "<= 500 ms")
+	return p.deleteBurst(ctx, 1)
 }

@@ -10,8 +10,8 @@ import (
 	"berth/test/images"
 )
 
-// crashLoopPod is a pod that crashes as often as it may, prints 2,000 lines a second, and
-// fails every probe of its own, of which one has it restarted.
+// crashLoopPod is a pod with crash-looping containers, containers that print 2,000 lines per second, and
+// containers that fail their readiness and liveness probes.
 var crashLoopPod = fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: storm}
@@ -26,41 +26,46 @@ spec:
   - {name: ill, image: %[1]q, command: [sleep, 1h], livenessProbe: {exec: {command: ["false"]}, periodSeconds: 1, failureThreshold: 3}}
 `, images.BusyboxRef)
 
-// storm starts pods one at a time, without and beside a pod's storm, and looks at what
-// is the agent's part of it: all but the runtime's calls, which a busy machine slows.
+// storm measures the agent's share of a pod start without and with crashLoopPod on the node: the start
+// time without the runtime's calls, which are slower on a busy machine.
 func (b *bench) storm(ctx context.Context) error {
 	p, err := b.newPods(ctx)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	calm, err := b.parts(ctx, p)
+	unloaded, err := b.startOverheads(ctx, p)
 	if err != nil {
 		return err
 	}
-	if err := p.put("storm", crashLoopPod); err != nil {
+	if err := p.writeManifest("storm", crashLoopPod); err != nil {
 		return err
 	}
-	if err := p.until(ctx, 1, isCrashLooping); err != nil {
-		return fmt.Errorf("the storm: %w", err)
+	if err := p.waitFor(ctx, 1, isCrashLooping); err != nil {
+		return fmt.Errorf("wait for crash loop: %w", err)
 	}
-	beside, err := b.parts(ctx, p)
+	loaded, err := b.startOverheads(ctx, p)
 	if err != nil {
 		return err
 	}
 	if err := p.remove("storm"); err != nil {
 		return err
 	}
-	if err := p.until(ctx, 1, func(e nodeapi.PodEvent) bool { return e.Pod.Name == "storm" && gone(e) }); err != nil {
+	if err := p.waitFor(ctx, 1, func(e nodeapi.PodEvent) bool {
+		return e.Pod.Name == "storm" &&
+			deleted(e)
+	}); err != nil {
 		return err
 	}
-	b.add("agent's part of a start, calm, median", ms(median(calm)), "-", "", "")
-	b.add("a pod's storm delays another's start by, median", ms(max(0, median(beside)-median(calm))), "-", "", "<= 50 ms")
-	b.add("a pod's storm delays another's start by, worst", ms(max(0, slices.Max(beside)-median(calm))), "-", "", "<= 50 ms")
+	b.add("agent's share of a pod start, unloaded node, median", ms(median(unloaded)), "-", "", "")
+	b.add("pod start delay caused by a crash-looping pod, median", ms(max(0, median(loaded)-median(unloaded))), "-", "",
+		"<= 50 ms")
+	b.add("pod start delay caused by a crash-looping pod, worst", ms(max(0, slices.Max(loaded)-median(unloaded))), "-",
+		"", "<= 50 ms")
 	return nil
 }
 
-// isCrashLooping: its containers have crashed again and again.
+// isCrashLooping reports whether the containers of crashLoopPod have restarted at least six times.
 func isCrashLooping(e nodeapi.PodEvent) bool {
 	restarts := int32(0)
 	for _, c := range e.Pod.Status.ContainerStatuses {
@@ -69,40 +74,41 @@ func isCrashLooping(e nodeapi.PodEvent) bool {
 	return e.Pod.Name == "storm" && restarts >= 6
 }
 
-// parts are the agent's parts of starts, from the file written to Running seen.
-func (b *bench) parts(ctx context.Context, p *pods) (parts []time.Duration, err error) {
-	const name = "beside"
-	its := func(is func(nodeapi.PodEvent) bool) func(nodeapi.PodEvent) bool {
-		return func(e nodeapi.PodEvent) bool { return e.Pod.Name == name && is(e) }
+// startOverheads starts pods one at a time and returns the agent's share of each start, from the written
+// manifest to the observed Running.
+func (b *bench) startOverheads(ctx context.Context, p *pods) (overheads []time.Duration, err error) {
+	const name = "started"
+	named := func(cond func(nodeapi.PodEvent) bool) func(nodeapi.PodEvent) bool {
+		return func(e nodeapi.PodEvent) bool { return e.Pod.Name == name && cond(e) }
 	}
 	for i := range 6 * *rounds {
-		began := time.Now()
-		if err := p.put(name, manifest(name, "sleep", "1h")); err != nil {
+		start := time.Now()
+		if err := p.writeManifest(name, manifest(name, "sleep", "1h")); err != nil {
 			return nil, err
 		}
-		if err := p.until(ctx, 1, its(running)); err != nil {
+		if err := p.waitFor(ctx, 1, named(running)); err != nil {
 			return nil, err
 		}
-		took := time.Since(began)
-		calls, err := callsOf(ctx, p.client, name)
+		took := time.Since(start)
+		calls, err := mutatingCallTime(ctx, p.client, name)
 		if err != nil {
 			return nil, err
 		}
 		if err := p.remove(name); err != nil {
 			return nil, err
 		}
-		if err := p.until(ctx, 1, its(gone)); err != nil {
+		if err := p.waitFor(ctx, 1, named(deleted)); err != nil {
 			return nil, err
 		}
-		if i > 0 { // the first warms up
-			parts = append(parts, took-calls)
+		if i > 0 { // the first round warms up
+			overheads = append(overheads, took-calls)
 		}
 	}
-	return parts, nil
+	return overheads, nil
 }
 
-// callsOf is how long the mutating calls of a pod's start took.
-func callsOf(ctx context.Context, client *nodeapi.Client, name string) (calls time.Duration, err error) {
+// mutatingCallTime returns the total duration of the mutating CRI calls of a pod start.
+func mutatingCallTime(ctx context.Context, client *nodeapi.Client, name string) (calls time.Duration, err error) {
 	t, err := client.Timeline(ctx, "default", name)
 	if err != nil {
 		return 0, err

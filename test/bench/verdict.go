@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// A goal that can be missed is a bound with its unit: "<= 30 ms", ">= 0.95 x". In
-// x it bounds the ratio, else the figure; the last of several in one row, as of
-// "1 ms / 9 ms". Any other text in a goal's place is for the reader alone.
+// A goal that can be missed is a bound with a unit, for example "<= 30 ms" or ">= 0.95 x". A goal with unit
+// x applies to the ratio, any other goal to the figure, or to the last of several figures ("1 ms / 9 ms").
+// Any other text is informational.
 var (
 	bound = regexp.MustCompile(`(<=|>=) ([0-9.]+)(?: (\S+))?$`)
 	value = regexp.MustCompile(`^([0-9.]+)(?: (\S+))?$`)
 )
 
-// missed reports whether a figure misses its goal. A figure that cannot be
-// compared with its goal is an error: a missed goal would go unnoticed.
+// missed reports whether a figure misses its goal. A figure that cannot be compared with its goal is an
+// error.
 func (r row) missed() (bool, error) {
 	goal := bound.FindStringSubmatch(r.goal)
 	if goal == nil {
@@ -42,14 +42,13 @@ func (r row) missed() (bool, error) {
 	return goal[1] == "<=" && is > limit || goal[1] == ">=" && is < limit, nil
 }
 
-// markMissed adds to each row that misses its goal that it does, and says in one line
-// which do.
+// markMissed marks the rows that miss their goals and returns a one-line summary.
 func markMissed(rows []row) (summary string, err error) {
-	judged := 0
+	compared := 0
 	var missed []string
 	for i, r := range rows {
 		if bound.MatchString(r.goal) {
-			judged++
+			compared++
 		}
 		is, err := r.missed()
 		if err != nil {
@@ -61,7 +60,7 @@ func markMissed(rows []row) (summary string, err error) {
 		}
 	}
 	if len(missed) == 0 {
-		return fmt.Sprintf("All %d figures that have a goal reach it.", judged), nil
+		return fmt.Sprintf("All %d goals are met.", compared), nil
 	}
-	return fmt.Sprintf("MISSED: %d of %d figures that have a goal: %s.", len(missed), judged, strings.Join(missed, "; ")), nil
+	return fmt.Sprintf("MISSED: %d of %d goals: %s.", len(missed), compared, strings.Join(missed, "; ")), nil
 }
