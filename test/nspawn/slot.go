@@ -67,7 +67,7 @@ func claim() (*record, *os.File, error) {
 		r.Cgroup = filepath.Join(v2, r.name())
 		return r, lock, nil
 	}
-	return nil, nil, fmt.Errorf("all %d maxSlots of %s are taken", maxSlots, runDir)
+	return nil, nil, fmt.Errorf("all %d slots of %s are taken", maxSlots, runDir)
 }
 
 func (r *record) write() error {
