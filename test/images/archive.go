@@ -26,14 +26,14 @@ type Archive struct {
 	Path string // an OCI layout in a tar file
 }
 
-// Annotations that carry an image's name in an OCI layout: containerd reads the
-// first, everybody else the second.
+// Annotations that contain the image name in an OCI layout. containerd reads the first, other tools the
+// second.
 const (
 	containerdName = "io.containerd.image.name"
 	ociName        = "org.opencontainers.image.ref.name"
 )
 
-// build makes an OCI image of this machine's architecture from layers.
+// build creates an OCI image for the architecture of this machine from layers.
 func build(config v1.Config, layers ...tree) (v1.Image, error) {
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
@@ -59,12 +59,10 @@ func build(config v1.Config, layers ...tree) (v1.Image, error) {
 	return img, nil
 }
 
-// Write writes an image under a name as an OCI layout in a tar file, completely or
-// not at all.
+// Write atomically writes an image with a name as an OCI layout in a tar file.
 func Write(file, ref string, img v1.Image) error { return write(file, ref, img) }
 
-// write writes the image as an OCI layout in a tar file, completely or not at
-// all.
+// write atomically writes an image as an OCI layout in a tar file.
 func write(file, ref string, img v1.Image) error {
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-*")
 	if err != nil {
@@ -171,7 +169,7 @@ func blobsOf(img v1.Image) ([]blob, error) {
 	return bs, nil
 }
 
-// Load reads the image back out of an archive of this package.
+// Load reads the image from an archive of this package.
 func Load(path string) (v1.Image, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -196,7 +194,7 @@ func Load(path string) (v1.Image, error) {
 		return nil, fmt.Errorf("read index of image archive %s: %w", path, err)
 	}
 	if len(index.Manifests) != 1 {
-		return nil, fmt.Errorf("image archive %s holds %d images, not one", path, len(index.Manifests))
+		return nil, fmt.Errorf("image archive %s contains %d images, want one", path, len(index.Manifests))
 	}
 	img, err := partial.CompressedToImage(&loadedImage{files: files, top: index.Manifests[0]})
 	if err != nil {
@@ -205,7 +203,7 @@ func Load(path string) (v1.Image, error) {
 	return img, nil
 }
 
-// loadedImage is an image in memory, by the files of its OCI layout.
+// loadedImage is an image in memory, backed by the files of its OCI layout.
 type loadedImage struct {
 	files map[string][]byte
 	top   v1.Descriptor

@@ -17,19 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// generation is part of every cache key: raise it when a recipe changes in a
-// way that its inputs do not show.
+// generation is part of every cache key. Increment it when a recipe changes in a way that its inputs do not
+// show.
 const generation = "1"
 
-// recipe says how an image is made.
+// recipe describes how to build an image.
 type recipe struct {
 	ref    string
-	inputs func(h hash.Hash) error // hashes everything that make reads
+	inputs func(h hash.Hash) error // hashes all inputs of make
 	make   func(ctx context.Context, work string) (v1.Image, error)
 }
 
-// CacheDir returns the folder that the project's own tests share:
-// .cache/images beside go.mod.
+// CacheDir returns the cache directory of the tests of this project: .cache/images next to go.mod.
 func CacheDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -45,8 +44,8 @@ func CacheDir() (string, error) {
 	}
 }
 
-// get returns the recipe's archive in dir and makes it first when it is not
-// there. One process makes it, others wait.
+// get returns the archive of the recipe in dir and builds it if it does not exist. A file lock ensures that
+// only one process builds it.
 func (r recipe) get(ctx context.Context, dir string) (Archive, error) {
 	a, err := r.path(dir)
 	if err != nil {
@@ -73,12 +72,12 @@ func (r recipe) get(ctx context.Context, dir string) (Archive, error) {
 	defer os.RemoveAll(work)
 	img, err := r.make(ctx, work)
 	if err != nil {
-		return a, fmt.Errorf("make image %s: %w", r.ref, err)
+		return a, fmt.Errorf("build image %s: %w", r.ref, err)
 	}
 	return a, write(a.Path, r.ref, img)
 }
 
-var notInNames = regexp.MustCompile(`[^a-z0-9.]+`)
+var invalidFileChars = regexp.MustCompile(`[^a-z0-9.]+`)
 
 func (r recipe) path(dir string) (Archive, error) {
 	h := sha256.New()
@@ -86,7 +85,7 @@ func (r recipe) path(dir string) (Archive, error) {
 	if err := r.inputs(h); err != nil {
 		return Archive{}, err
 	}
-	name := notInNames.ReplaceAllString(r.ref, "-") + "-" + hex.EncodeToString(h.Sum(nil))[:16] + ".tar"
+	name := invalidFileChars.ReplaceAllString(r.ref, "-") + "-" + hex.EncodeToString(h.Sum(nil))[:16] + ".tar"
 	return Archive{Ref: r.ref, Path: filepath.Join(dir, name)}, nil
 }
 
@@ -95,7 +94,7 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// lock takes the file lock of name and waits for it.
+// lock waits for the file lock with the given name and takes it.
 func lock(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -114,7 +113,7 @@ func lock(name string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// hashFile adds the content of a file of this machine to h.
+// hashFile adds the content of a file to h.
 func hashFile(h hash.Hash, name string) error {
 	f, err := os.Open(name)
 	if err != nil {

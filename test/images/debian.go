@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// unpackDebian downloads packages with the libraries that they directly depend
-// on and unpacks them together below dir; nothing is installed. It returns the
-// root of the unpacked files.
+// unpackDebian downloads packages and the library packages that they directly depend on, and unpacks them
+// below dir. It installs nothing. It returns the root of the unpacked files.
 func unpackDebian(ctx context.Context, dir string, packages ...string) (string, error) {
 	all := slices.Clone(packages)
 	for _, p := range packages {
@@ -43,12 +42,13 @@ func unpackDebian(ctx context.Context, dir string, packages ...string) (string, 
 	return root, nil
 }
 
-// libraryPackages names the packages with libraries that a package depends on.
+// libraryPackages returns the library packages that a package depends on.
 func libraryPackages(ctx context.Context, name string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "apt-cache", "depends", "--important", name)
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("ask apt what %s depends on (are its lists there? apt-get update): %w", name, err)
+		return nil, fmt.Errorf("list dependencies of %s (if package lists are missing, run apt-get update): %w", name,
+			err)
 	}
 	var libs []string
 	for line := range strings.Lines(string(out)) {
@@ -61,7 +61,7 @@ func libraryPackages(ctx context.Context, name string) ([]string, error) {
 
 func isLibrary(p string) bool { return strings.HasPrefix(p, "lib") || p == "zlib1g" }
 
-// run runs a program in dir; its output is in the error.
+// run runs a program in dir. An error contains its output.
 func run(ctx context.Context, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

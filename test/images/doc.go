@@ -1,23 +1,19 @@
-// Package images makes the container images that berth's tests and its demo
-// run, on a machine that can reach no registry, and serves them from a registry
-// on loopback where a real pull is wanted.
+// Package images builds the container images of berth's tests and demo without access to a registry, and
+// serves them from a registry on loopback for tests that pull.
 //
-// It owns the recipes (what is in each image) and a cache folder of OCI
-// archives. It never talks to a runtime: the user of one imports an Archive
-// with
+// It owns the recipes, which define the content of each image, and a cache directory of OCI archives. It
+// never calls a runtime: its user imports an Archive with
 //
 //	ctr -n k8s.io images import PATH
 //
-// or points it at a Registry with Registry.HostsToml.
+// or configures containerd for a Registry with Registry.HostsToml.
 //
 // Invariants:
 //
-//  1. The same inputs give the same bytes: no clock, host name or file order
-//     gets into an image, so a digest may be compared between runs.
-//  2. An archive appears under its name complete or not at all, and its name
-//     carries a hash of the recipe and of the local files it was made from.
-//     Several processes may share one cache folder.
-//  3. An archive holds exactly one image under exactly one name.
-//  4. Nothing is installed on the machine: Debian packages are downloaded and
-//     unpacked below the cache folder only.
+//  1. The same inputs produce the same bytes: no clock, host name or file order gets into an image. Digests
+//     can be compared between runs.
+//  2. An archive is written atomically, and its name contains a hash of the recipe and of the local files
+//     that it is built from. Several processes can share a cache directory.
+//  3. An archive contains exactly one image with exactly one name.
+//  4. Nothing is installed on the machine: Debian packages are only unpacked below the cache directory.
 package images

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// libDirs returns where a dynamic linker of Debian looks, in its order.
+// libDirs returns the search path of Debian's dynamic linker.
 func libDirs() []string {
 	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 	return []string{"/lib/" + triplet, "/usr/lib/" + triplet, "/lib", "/usr/lib"}
 }
 
-// program adds the program at name, taken from the first of roots that has it,
-// with its dynamic linker and all the libraries that it needs.
+// program adds the program name from the first of roots that contains it, with its dynamic linker and all
+// libraries.
 func (t tree) program(name string, roots ...string) error {
 	todo := []string{name}
 	for len(todo) > 0 {
@@ -42,7 +42,7 @@ func (t tree) program(name string, roots ...string) error {
 	return nil
 }
 
-// needed returns where the libraries and the linker of an ELF file are to lie.
+// needed returns the image paths of the libraries and the dynamic linker of an ELF file.
 func needed(file string, roots []string) ([]string, error) {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -78,16 +78,16 @@ func findLib(lib string, roots []string) (string, error) {
 		for _, d := range libDirs() {
 			p := filepath.Join(d, lib)
 			if _, err := os.Stat(filepath.Join(root, p)); err == nil {
-				// One spelling for all, so that no library is added twice.
+				// One canonical path, which prevents adding a library twice.
 				return strings.TrimPrefix(p, "/usr"), nil
 			}
 		}
 	}
-	return "", fmt.Errorf("library %s is not on this machine", lib)
+	return "", fmt.Errorf("library %s does not exist on this machine", lib)
 }
 
-// find returns the file on this machine that is name in one of roots. With a
-// merged /usr the two spellings of a path mean the same file.
+// find returns the file name from the first of roots that contains it. With a merged /usr, both paths of a
+// file are equivalent.
 func find(name string, roots []string) (string, error) {
 	for _, root := range roots {
 		for _, n := range []string{name, "/usr" + name, strings.TrimPrefix(name, "/usr")} {

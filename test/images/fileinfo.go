@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// headerSource shows an entry as fs.FileInfo, so that archive/tar maps its mode.
+// headerSource implements fs.FileInfo for an entry, which lets archive/tar map its mode.
 type headerSource struct {
 	name string
 	entry

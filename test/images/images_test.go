@@ -35,18 +35,18 @@ func TestBuildIsReproducible(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(archives[0], archives[1]) {
-		t.Error("two archives made from the same busybox differ")
+		t.Error("two archives built from the same busybox differ")
 	}
 }
 
 func TestArchiveIsBuiltOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	made := 0
+	built := 0
 	r := busybox("docker.io/library/once:1")
 	inner := r.make
 	r.make = func(ctx context.Context, work string) (v1.Image, error) {
-		made++
+		built++
 		return inner(ctx, work)
 	}
 	for range 3 {
@@ -54,8 +54,8 @@ func TestArchiveIsBuiltOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if made != 1 {
-		t.Errorf("made %d times, want once", made)
+	if built != 1 {
+		t.Errorf("built %d times, want once", built)
 	}
 }
 
@@ -87,7 +87,7 @@ func contents(t *testing.T, a Archive) map[string]string {
 	}
 	for _, b := range blobs {
 		if sum := sha256.Sum256(b.data); hex.EncodeToString(sum[:]) != b.hash.Hex {
-			t.Errorf("%s: the content of blob %s is another", a.Ref, b.hash)
+			t.Errorf("%s: the content of blob %s does not match its digest", a.Ref, b.hash)
 		}
 	}
 	files := map[string]string{}
@@ -125,7 +125,7 @@ func TestAllImagesAreCompleteAndValid(t *testing.T) {
 	}
 	for _, a := range all {
 		if want[a.Ref] == nil {
-			continue // the same under another name
+			continue // the same image with another name
 		}
 		files := contents(t, a)
 		for _, f := range want[a.Ref] {
@@ -136,18 +136,18 @@ func TestAllImagesAreCompleteAndValid(t *testing.T) {
 		delete(want, a.Ref)
 	}
 	if len(want) != 0 {
-		t.Errorf("not made: %v", want)
+		t.Errorf("images not built: %v", want)
 	}
-	began := time.Now()
+	start := time.Now()
 	if _, err := All(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("a second time took %s, want under a second", took)
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("All with a filled cache took %s, want at most 1s", took)
 	}
 }
 
-func pushed(t *testing.T, o RegistryOptions) *Registry {
+func startRegistry(t *testing.T, o RegistryOptions) *Registry {
 	t.Helper()
 	r, err := NewRegistry(o)
 	if err != nil {
@@ -185,9 +185,9 @@ const manifest = "/v2/library/busybox/manifests/1.36"
 
 func TestRegistryDoesNotCountPushes(t *testing.T) {
 	t.Parallel()
-	r := pushed(t, RegistryOptions{})
+	r := startRegistry(t, RegistryOptions{})
 	if c := r.Counts("library/busybox"); c != (Counts{}) {
-		t.Errorf("pushing counted: %+v", c)
+		t.Errorf("counts after a push: got %+v, want none", c)
 	}
 	ref, err := name.NewTag(r.Addr+"/library/busybox:1.36", name.Insecure)
 	if err != nil {
@@ -201,29 +201,29 @@ func TestRegistryDoesNotCountPushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c := r.Counts("library/busybox"); c.Manifests != 1 || c.Blobs < 2 {
-		t.Errorf("one pull counted as %+v", c)
+		t.Errorf("counts after one pull: got %+v, want 1 manifest and at least 2 blobs", c)
 	}
 }
 
 func TestRegistryRequiresCredentials(t *testing.T) {
 	t.Parallel()
-	r := pushed(t, RegistryOptions{User: "u", Password: "p"})
+	r := startRegistry(t, RegistryOptions{User: "u", Password: "p"})
 	for _, c := range []struct {
 		user, password string
 		status         int
 	}{{"", "", 401}, {"u", "wrong", 401}, {"u", "p", 200}} {
 		if got, err := get(t.Context(), r, manifest, c.user, c.password); got != c.status || err != nil {
-			t.Errorf("%q with %q got %d (%v), want %d", c.user, c.password, got, err, c.status)
+			t.Errorf("user %q with password %q: got %d (%v), want %d", c.user, c.password, got, err, c.status)
 		}
 	}
 	if c := r.Counts("library/busybox"); c.Unauthorized != 2 || c.Manifests != 1 {
-		t.Errorf("counted %+v", c)
+		t.Errorf("got counts %+v, want 2 unauthorized requests and 1 manifest", c)
 	}
 }
 
 func TestRegistryFailsNRequests(t *testing.T) {
 	t.Parallel()
-	r := pushed(t, RegistryOptions{})
+	r := startRegistry(t, RegistryOptions{})
 	r.Fail(2, 503)
 	for i, want := range []int{503, 503, 200} {
 		if got, err := get(t.Context(), r, manifest, "", ""); got != want || err != nil {
@@ -234,7 +234,7 @@ func TestRegistryFailsNRequests(t *testing.T) {
 
 func TestBlockedBlobWaitsForRelease(t *testing.T) {
 	t.Parallel()
-	r := pushed(t, RegistryOptions{})
+	r := startRegistry(t, RegistryOptions{})
 	release := r.BlockBlobs("library/busybox")
 	defer release()
 	a, err := Busybox(t.Context(), t.TempDir())
@@ -251,12 +251,12 @@ func TestBlockedBlobWaitsForRelease(t *testing.T) {
 	}
 	path := "/v2/library/busybox/blobs/" + config.String()
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := make(chan error, 1)
-	go func() { _, err := get(ctx, r, path, "", ""); gone <- err }()
+	canceled := make(chan error, 1)
+	go func() { _, err := get(ctx, r, path, "", ""); canceled <- err }()
 	waitUntil(t, func() bool { return r.Counts("library/busybox").Blocked == 1 })
 	cancel()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("an asker who gave up got %v", err)
+	if err := <-canceled; !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled request: got %v, want context.Canceled", err)
 	}
 	waitUntil(t, func() bool { return r.Counts("library/busybox").Blocked == 0 })
 	served := make(chan int, 1)
@@ -264,13 +264,13 @@ func TestBlockedBlobWaitsForRelease(t *testing.T) {
 	waitUntil(t, func() bool { return r.Counts("library/busybox").Blocked == 1 })
 	release()
 	if got := <-served; got != 200 {
-		t.Errorf("after the release got %d", got)
+		t.Errorf("after the release: got %d, want 200", got)
 	}
 }
 
-func TestHostsTomlPointsAtTheRegistry(t *testing.T) {
+func TestHostsTomlPointsToRegistry(t *testing.T) {
 	t.Parallel()
-	r := pushed(t, RegistryOptions{})
+	r := startRegistry(t, RegistryOptions{})
 	dir := t.TempDir()
 	if err := r.HostsToml(dir, "docker.io"); err != nil {
 		t.Fatal(err)
@@ -281,12 +281,11 @@ func TestHostsTomlPointsAtTheRegistry(t *testing.T) {
 	}
 }
 
-// waitUntil waits for a condition.
 func waitUntil(t *testing.T, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("waited 20 s in vain")
+			t.Fatal("condition not met after 20 s")
 		}
 	}
 }

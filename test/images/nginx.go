@@ -8,8 +8,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// nginxConf behaves as the configuration of the image that it stands for: port
-// 80, the default page, logs to the container's streams.
+// nginxConf matches the configuration of the upstream image: port 80, the default page, logs on stdout and
+// stderr.
 const nginxConf = `user nginx;
 worker_processes 1;
 error_log /var/log/nginx/error.log warn;

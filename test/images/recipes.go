@@ -18,44 +18,42 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Names of the images that All makes.
+// Names of the images that All builds.
 const (
 	PauseRef        = "registry.k8s.io/pause:3.10"
 	BusyboxRef      = "docker.io/library/busybox:1.36"
 	BashRef         = "docker.io/library/bash:5.2" // busybox with bash as its /bin/sh
 	TestboxRef      = "docker.io/berth/testbox:1"
-	TestboxUserRef  = "docker.io/berth/testbox:user"  // the same as user 1000:1000
-	TestboxNamedRef = "docker.io/berth/testbox:named" // the same as user "app", which is no number
+	TestboxUserRef  = "docker.io/berth/testbox:user"  // TestboxRef as user 1000:1000
+	TestboxNamedRef = "docker.io/berth/testbox:named" // TestboxRef as the non-numeric user "app"
 	NginxRef        = "docker.io/library/nginx:1.14.2"
 	StressRef       = "docker.io/polinux/stress:latest"
 )
 
-// Pause makes the sandbox image: one static program that reaps orphans and ends
-// on TERM.
+// Pause builds the sandbox image: a static program that reaps orphans and exits on SIGTERM.
 func Pause(ctx context.Context, dir string) (Archive, error) { return pause().get(ctx, dir) }
 
-// Busybox makes Debian's static busybox with links for its applets.
+// Busybox builds an image with Debian's static busybox and links for its applets.
 func Busybox(ctx context.Context, dir string) (Archive, error) {
 	return busybox(BusyboxRef).get(ctx, dir)
 }
 
-// Bash makes busybox with bash as its shell, which hands on environment
-// variables whose names busybox's own shell drops (data-1).
+// Bash builds a busybox image with bash as its shell. bash passes on environment variables with names that
+// busybox's shell drops, for example data-1.
 func Bash(ctx context.Context, dir string) (Archive, error) { return bash().get(ctx, dir) }
 
-// Testbox makes the test program; package berth/test/images/testbox lists what
-// it can do.
+// Testbox builds the image of the test program. Package berth/test/images/testbox documents its steps.
 func Testbox(ctx context.Context, dir string) (Archive, error) {
 	return testbox(TestboxRef, "").get(ctx, dir)
 }
 
-// Nginx makes a stand-in for nginx of the Kubernetes documentation.
+// Nginx builds a replacement for the nginx image of the Kubernetes documentation.
 func Nginx(ctx context.Context, dir string) (Archive, error) { return nginx(NginxRef).get(ctx, dir) }
 
-// Stress makes a stand-in for polinux/stress of the Kubernetes documentation.
+// Stress builds a replacement for the polinux/stress image of the Kubernetes documentation.
 func Stress(ctx context.Context, dir string) (Archive, error) { return stress().get(ctx, dir) }
 
-// All makes what is missing of all images in dir.
+// All returns all images and builds the missing ones in dir.
 func All(ctx context.Context, dir string) ([]Archive, error) {
 	recipes := []recipe{
 		pause(), busybox(BusyboxRef), busybox("docker.io/library/busybox:1.28"), busybox("docker.io/library/busybox:latest"), bash(),
@@ -82,7 +80,7 @@ func All(ctx context.Context, dir string) ([]Archive, error) {
 //go:embed pause/*.go testbox/*.go
 var sources embed.FS
 
-// path of the images' programs.
+// searchPath is the PATH of the images' programs.
 const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func pause() recipe {
@@ -172,10 +170,10 @@ func hashShells(h hash.Hash) error {
 	return hashFile(h, "/bin/bash")
 }
 
-// busybox adds busybox, a link for each applet, and what a small system has.
+// busybox adds busybox, a link for each applet, and accounts.
 func (t tree) busybox(ctx context.Context) error {
 	if err := t.copyFile("/bin/busybox", busyboxFile); err != nil {
-		return fmt.Errorf("%w (Debian's package busybox-static has it)", err)
+		return fmt.Errorf("%w (install Debian's package busybox-static)", err)
 	}
 	out, err := exec.CommandContext(ctx, busyboxFile, "--list").Output()
 	if err != nil {
@@ -203,7 +201,7 @@ func (t tree) bash(ctx context.Context) error {
 	return nil
 }
 
-// accounts adds users, groups and the folders that every program expects.
+// accounts adds users, groups and the directories that most programs expect.
 func (t tree) accounts() {
 	t.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\napp:x:1001:1001:app:/home/app:/bin/sh\n")
 	t.text("/etc/group", "root:x:0:\nnogroup:x:65534:\napp:x:1001:\nextra:x:2001:app\n")

@@ -24,10 +24,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// RegistryOptions says how a Registry behaves.
+// RegistryOptions configure a Registry.
 type RegistryOptions struct {
-	Addr           string // on loopback; empty: 127.0.0.1 and any port
-	User, Password string // ask for them by basic authentication; empty: open to all
+	Addr           string // loopback address; empty: 127.0.0.1 with any port
+	User, Password string // credentials for basic authentication; empty: none required
 }
 
 // Registry is an image registry in this process, on loopback and without TLS.
@@ -36,29 +36,29 @@ type Registry struct {
 
 	opts   RegistryOptions
 	inner  http.Handler
-	blobs  string // directory of the blobs, which are too large for this process's memory
+	blobs  string // directory of the blobs, which are too large to keep in memory
 	server *http.Server
 	served sync.WaitGroup
 
 	mu          sync.Mutex
 	counts      map[string]Counts
 	blocked     map[string]chan struct{} // by repository: closed when released
-	halfBlocked map[string]bool          // repositories of which half a blob comes before it is held up
-	corrupt     map[string]bool          // repositories whose blobs are not what their digests say
+	halfBlocked map[string]bool          // repositories whose blobs block after the first half
+	corrupt     map[string]bool          // repositories whose blobs do not match their digests
 	fail        failing
 }
 
-// Counts are the requests that one repository got, answered or not.
+// Counts are the requests for one repository, including failed ones.
 type Counts struct {
 	Manifests    int // GETs of a manifest
 	Blobs        int // GETs of a config or a layer
-	Blocked      int // GETs of a blob that are held up by Stall now
-	Unauthorized int // requests without the right credentials
+	Blocked      int // GETs of a blob that are blocked now
+	Unauthorized int // requests without valid credentials
 }
 
 type failing struct{ left, status int }
 
-// NewRegistry starts an empty registry. Close it.
+// NewRegistry starts an empty registry. The caller must close it.
 func NewRegistry(o RegistryOptions) (*Registry, error) {
 	l, err := net.Listen("tcp", cmp.Or(o.Addr, "127.0.0.1:0"))
 	if err != nil {
@@ -83,11 +83,11 @@ func NewRegistry(o RegistryOptions) (*Registry, error) {
 	return r, nil
 }
 
-// Close ends the registry and all requests that are under way.
+// Close stops the registry and cancels all requests in progress.
 func (r *Registry) Close() error {
 	r.mu.Lock()
-	for repo, gate := range r.blocked {
-		close(gate)
+	for repo, released := range r.blocked {
+		close(released)
 		delete(r.blocked, repo)
 	}
 	r.mu.Unlock()
@@ -96,8 +96,8 @@ func (r *Registry) Close() error {
 	return errors.Join(err, os.RemoveAll(r.blobs))
 }
 
-// Push puts the archive's image into the registry under the repository and tag
-// of its name; the name's host does not matter, see HostsToml.
+// Push pushes the archive's image to the repository and tag of its name. It ignores the host of the name:
+// see HostsToml.
 func (r *Registry) Push(ctx context.Context, a Archive) error {
 	img, err := Load(a.Path)
 	if err != nil {
@@ -106,14 +106,14 @@ func (r *Registry) Push(ctx context.Context, a Archive) error {
 	return r.PushImage(ctx, a.Ref, img)
 }
 
-// PushImage puts any image into the registry under the repository and tag of
-// ref. It passes by the registry's credentials, counts and faults.
+// PushImage pushes an image to the repository and tag of ref. It bypasses credentials, counts and faults of
+// the registry.
 func (r *Registry) PushImage(ctx context.Context, ref string, img v1.Image) error {
 	return push(ctx, ref, r.Addr, img, remote.WithTransport(handlerTransport{r.inner}))
 }
 
-// Push puts the archive's image into any registry that needs no credentials at
-// registryURL (http://HOST:PORT), under the repository and tag of its name.
+// Push pushes the archive's image to a registry without credentials at registryURL (http://HOST:PORT), to the
+// repository and tag of its name.
 func Push(ctx context.Context, a Archive, registryURL string) error {
 	img, err := Load(a.Path)
 	if err != nil {
@@ -137,7 +137,7 @@ func push(ctx context.Context, ref, host string, img v1.Image, opts ...remote.Op
 	return nil
 }
 
-// handlerTransport is a transport that asks a handler without a network.
+// handlerTransport is an http.RoundTripper that calls a handler directly.
 type handlerTransport struct{ handler http.Handler }
 
 func (d handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -161,19 +161,19 @@ func (r *Registry) Counts(repository string) Counts {
 // BlockBlobs blocks every GET of a blob of the repository until release is called or the client
 // gives up. release may be called more than once.
 func (r *Registry) BlockBlobs(repository string) (release func()) {
-	gate := make(chan struct{})
+	released := make(chan struct{})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old, ok := r.blocked[repository]; ok {
 		close(old)
 	}
-	r.blocked[repository] = gate
+	r.blocked[repository] = released
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.blocked[repository] == gate {
+		if r.blocked[repository] == released {
 			delete(r.blocked, repository)
-			close(gate)
+			close(released)
 		}
 	}
 }
@@ -193,11 +193,11 @@ func (r *Registry) isHalfBlocked(repository string) bool {
 	return r.halfBlocked[repository]
 }
 
-// halfWriter is an answer that is held up when half of it has been sent.
+// halfWriter is a response writer that blocks after half of the response.
 type halfWriter struct {
 	http.ResponseWriter
 	hold func()
-	left int64 // to be sent before that; negative: it is not held up any more
+	left int64 // bytes to send before it blocks; negative: it does not block anymore
 }
 
 func (h *halfWriter) WriteHeader(status int) {
@@ -226,7 +226,7 @@ func (h *halfWriter) Write(b []byte) (int, error) {
 	return sent + rest, err
 }
 
-// Fail answers the next n requests with an HTTP status (503, 429, 404, …).
+// Fail makes the next n requests fail with an HTTP status (503, 429, 404, …).
 func (r *Registry) Fail(n, status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,16 +253,15 @@ func (r *Registry) isCorrupt(repository string) bool {
 type corruptingWriter struct{ http.ResponseWriter }
 
 func (l corruptingWriter) Write(b []byte) (int, error) {
-	other := make([]byte, len(b))
+	inverted := make([]byte, len(b))
 	for i := range b {
-		other[i] = ^b[i]
+		inverted[i] = ^b[i]
 	}
-	return l.ResponseWriter.Write(other)
+	return l.ResponseWriter.Write(inverted)
 }
 
-// HostsToml configures a containerd whose registry config_path is dir (certs.d) to
-// ask this registry whenever it pulls from host (docker.io, quay.io,
-// registry.example:5000).
+// HostsToml configures containerd, whose registry config_path is dir, to pull the images of host (docker.io,
+// quay.io, registry.example:5000) from this registry.
 func (r *Registry) HostsToml(dir, host string) error {
 	file := filepath.Join(dir, host, "hosts.toml")
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -273,12 +272,12 @@ func (r *Registry) HostsToml(dir, host string) error {
 	return os.WriteFile(file, []byte(text), 0o644)
 }
 
-// serve counts a request, lets it fail, refuses or delays it, and hands it on.
+// serve counts a request, then fails, rejects, blocks or forwards it.
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	repo, kind := target(req.URL.Path)
 	get := req.Method == http.MethodGet
 	authorized := r.authorized(req)
-	gate, status := r.record(repo, func(c *Counts) {
+	released, status := r.record(repo, func(c *Counts) {
 		switch {
 		case !authorized:
 			c.Unauthorized++
@@ -290,16 +289,16 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	})
 	switch {
 	case status != 0:
-		writeError(w, status, "UNAVAILABLE", "fails, as told")
+		writeError(w, status, "UNAVAILABLE", "injected failure")
 		return
 	case !authorized:
 		w.Header().Set("WWW-Authenticate", `Basic realm="test registry"`)
 		writeError(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
 		return
-	case gate != nil && get && kind == "blobs" && r.isHalfBlocked(repo):
-		w = &halfWriter{ResponseWriter: w, hold: func() { r.waitReleased(req.Context(), repo, gate) }}
-	case gate != nil && get && kind == "blobs":
-		r.waitReleased(req.Context(), repo, gate)
+	case released != nil && get && kind == "blobs" && r.isHalfBlocked(repo):
+		w = &halfWriter{ResponseWriter: w, hold: func() { r.waitReleased(req.Context(), repo, released) }}
+	case released != nil && get && kind == "blobs":
+		r.waitReleased(req.Context(), repo, released)
 	case get && kind == "blobs" && r.isCorrupt(repo):
 		w = corruptingWriter{w}
 	}
@@ -308,9 +307,9 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// record changes the counts of a repository and returns what is to happen: a gate
-// to wait at, a status to fail with.
-func (r *Registry) record(repo string, change func(*Counts)) (gate chan struct{}, status int) {
+// record updates the counts of a repository. It returns a channel to wait for before a blob is sent, or nil,
+// and a status to fail with, or 0.
+func (r *Registry) record(repo string, change func(*Counts)) (released chan struct{}, status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.counts[repo]
@@ -323,20 +322,20 @@ func (r *Registry) record(repo string, change func(*Counts)) (gate chan struct{}
 	return r.blocked[repo], status
 }
 
-func (r *Registry) waitReleased(ctx context.Context, repo string, gate chan struct{}) {
+func (r *Registry) waitReleased(ctx context.Context, repo string, released chan struct{}) {
 	r.addBlocked(repo, 1)
 	defer r.addBlocked(repo, -1)
 	select {
-	case <-gate:
+	case <-released:
 	case <-ctx.Done():
 	}
 }
 
-func (r *Registry) addBlocked(repo string, by int) {
+func (r *Registry) addBlocked(repo string, delta int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.counts[repo]
-	c.Blocked += by
+	c.Blocked += delta
 	r.counts[repo] = c
 }
 
@@ -345,7 +344,7 @@ func (r *Registry) authorized(req *http.Request) bool {
 	return r.opts.User == "" || user == r.opts.User && password == r.opts.Password
 }
 
-// target splits /v2/<repository>/manifests/<tag> and the like.
+// target returns the repository and the kind of a path, for example /v2/<repository>/manifests/<tag>.
 func target(path string) (repository, kind string) {
 	path = strings.TrimPrefix(path, "/v2/")
 	for _, k := range []string{"manifests", "blobs", "tags"} {

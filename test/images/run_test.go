@@ -48,7 +48,7 @@ func unpack(name string, h *tar.Header, r io.Reader) error {
 	case tar.TypeSymlink:
 		return os.Symlink(h.Linkname, name)
 	}
-	syscall.ForkLock.RLock() // or a child that is started now has it open as another runs it
+	syscall.ForkLock.RLock() // a forked child must not inherit the writable file: exec would fail with ETXTBSY
 	defer syscall.ForkLock.RUnlock()
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, h.FileInfo().Mode().Perm())
 	if err != nil {
@@ -78,9 +78,10 @@ func TestProgramsRunInTheirImages(t *testing.T) {
 		{BusyboxRef, []string{"/bin/sh", "-c", "echo hello; cat /etc/passwd"}, "hello\nroot:x:0:0", 0},
 		{BashRef, []string{"/bin/sh", "-c", `echo $BASH_VERSION; env`}, "data-1=kept", 0},
 		{TestboxRef, []string{"/bin/testbox", "print", "a", "b", ",", "env", "data-1", ",", "exit", "3"}, "a b\nkept\n", 3},
-		{TestboxRef, []string{"/bin/testbox", "lines", "2", "8", ",", "no-such-step"}, "line 1.\nline 2.\ntestbox: there is no step", 64},
+		{TestboxRef, []string{"/bin/testbox", "lines", "2", "8", ",", "no-such-step"},
+			"line 1.\nline 2.\ntestbox: unknown step", 64},
 		{TestboxRef, []string{"/bin/testbox", "write", "/f", "x y", ",", "append", "/f", "z", ",", "cat", "/f", ",", "stat", "/f"}, "x yz\n/f -rw-r--r-- 0:0 5", 0},
-		{TestboxRef, []string{"/bin/testbox", "crash"}, "crash, as told", 2},
+		{TestboxRef, []string{"/bin/testbox", "crash"}, "requested crash", 2},
 		{TestboxRef, []string{"/bin/testbox", "alloc", "3", ",", "threads", "4", ",", "open", "5", ",", "id"}, "allocated 3 MiB\nthreads 4\nopened 5\nuid=0", 0},
 		{NginxRef, []string{"/usr/sbin/nginx", "-t"}, "test is successful", 0},
 		{StressRef, []string{"/usr/bin/stress", "--vm", "1", "--vm-bytes", "1M", "--timeout", "1"}, "successful run completed", 0},
@@ -144,12 +145,11 @@ func TestPauseAndTestboxExitOnTERM(t *testing.T) {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // what it says is looked at below
-		// Pause says nothing, so TERM may come before it asks for it; the end is
-		// the same.
+		_ = cmd.Wait() // the exit status is checked below
+		// Pause prints nothing: SIGTERM may arrive before it installs its handler.
 		status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 		if early := c.code == 0 && status.Signal() == syscall.SIGTERM; status.ExitStatus() != c.code && !early {
-			t.Errorf("%v ended with %s, want %d", c.args, cmd.ProcessState, c.code)
+			t.Errorf("%v: got %s, want exit code %d", c.args, cmd.ProcessState, c.code)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func archiveOf(t *testing.T, all []Archive, ref string) Archive {
 	t.Helper()
 	at := slices.IndexFunc(all, func(a Archive) bool { return a.Ref == ref })
 	if at < 0 {
-		t.Fatalf("there is no image %s", ref)
+		t.Fatalf("no image %s", ref)
 	}
 	return all[at]
 }

@@ -13,9 +13,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// StandIns are images that the conformance tests of Kubernetes name, made of local
-// files: by name, those of refs that there is one for. Programs is a folder with the
-// tests' own programs, agnhost and nonewprivs.
+// StandIns builds replacements of images that the Kubernetes conformance tests use from local files. It
+// returns those of refs that have a replacement, by name. programs is a directory with the tests' own
+// programs agnhost and nonewprivs.
 func StandIns(ctx context.Context, programs string, refs []string) (map[string]v1.Image, error) {
 	all := map[string]v1.Image{}
 	for _, ref := range refs {
@@ -34,12 +34,12 @@ func StandIns(ctx context.Context, programs string, refs []string) (map[string]v
 	return all, nil
 }
 
-// standIn is nil if there is none for the name.
+// standIn returns nil if the name has no replacement.
 func standIn(ctx context.Context, name, ref, programs string) (v1.Image, error) {
 	base := tree{}
 	err := base.bash(ctx)
-	base.text("/etc/os-release", "NAME=\"Alpine Linux\"\n") // a test looks which it is
-	// A user with a group of the image's own.
+	base.text("/etc/os-release", "NAME=\"Alpine Linux\"\n") // a test reads it
+	// A user whose group is defined in the image.
 	base.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser-defined-in-image:x:1000:1000::/:/bin/sh\n")
 	base.text("/etc/group", "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n")
 	config := v1.Config{Env: []string{searchPath}, WorkingDir: "/"}
@@ -70,7 +70,7 @@ func standIn(ctx context.Context, name, ref, programs string) (v1.Image, error) 
 	return build(config, base)
 }
 
-// buildRecipe makes a recipe's image.
+// buildRecipe builds the image of a recipe without the cache.
 func buildRecipe(ctx context.Context, r recipe) (v1.Image, error) {
 	work, err := os.MkdirTemp("", "berth-image-")
 	if err != nil {
@@ -80,7 +80,7 @@ func buildRecipe(ctx context.Context, r recipe) (v1.Image, error) {
 	return r.make(ctx, work)
 }
 
-// curl adds Debian's, which tests of hooks call.
+// curl adds Debian's curl, which tests of lifecycle hooks run.
 func (t tree) curl(ctx context.Context) error {
 	work, err := os.MkdirTemp("", "berth-image-")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// tree is the content of one image layer by absolute path.
+// tree is the content of an image layer, by absolute path.
 type tree map[string]entry
 
 type entry struct {
@@ -33,10 +33,10 @@ func (t tree) file(name string, perm fs.FileMode, data []byte) {
 	t[name] = entry{mode: perm, data: data}
 }
 
-// text adds a regular file that everybody may read.
+// text adds a world-readable regular file.
 func (t tree) text(name, content string) { t.file(name, 0o644, []byte(content)) }
 
-// dir adds a folder; parents of all entries are added anyway.
+// dir adds a directory. Parent directories are added automatically.
 func (t tree) dir(name string, perm fs.FileMode) { t[name] = entry{mode: fs.ModeDir | perm} }
 
 // symlink adds a symbolic link.
@@ -44,14 +44,14 @@ func (t tree) symlink(name, target string) {
 	t[name] = entry{mode: fs.ModeSymlink | 0o777, link: target}
 }
 
-// owner gives an entry to a user and group.
+// owner sets the owner of an entry.
 func (t tree) owner(name string, uid, gid int) {
 	e := t[name]
 	e.uid, e.gid = uid, gid
 	t[name] = e
 }
 
-// copyFile adds the file at src on this machine (links followed) as name.
+// copyFile adds the local file src as name. It follows links.
 func (t tree) copyFile(name, src string) error {
 	data, err := os.ReadFile(src)
 	if err != nil {
@@ -86,7 +86,7 @@ func (t tree) copyDir(root, name string) error {
 	})
 }
 
-// layer packs the tree, sorted and without times, as a gzipped OCI layer.
+// layer returns the tree as a gzipped OCI layer, sorted and with zero timestamps.
 func (t tree) layer() (v1.Layer, error) {
 	all := maps.Clone(t)
 	for name := range t {

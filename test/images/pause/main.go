@@ -1,5 +1,5 @@
-// Command pause holds a pod sandbox's namespaces open. With a shared process
-// namespace it is process 1 and reaps what others leave behind.
+// Command pause keeps the namespaces of a pod sandbox open. With a shared PID namespace it is process 1 and
+// reaps orphans.
 package main
 
 import (

@@ -107,7 +107,7 @@ func fill(a []string) error {
 	return joinClose(err, f)
 }
 
-// files makes so many empty files in a directory.
+// files creates empty files in a directory.
 func files(a []string) error {
 	dir, n := arg(a, 0, ""), number(arg(a, 1, "1"))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -119,7 +119,7 @@ func files(a []string) error {
 			return err
 		}
 	}
-	fmt.Println("made", n, "files")
+	fmt.Println("created", n, "files")
 	return nil
 }
 

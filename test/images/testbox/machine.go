@@ -15,8 +15,8 @@ import (
 	"unsafe"
 )
 
-// kept is memory that alloc took.
-var kept [][]byte
+// allocated is the memory of step alloc.
+var allocated [][]byte
 
 func alloc(a []string) error {
 	debug.SetGCPercent(-1)
@@ -28,9 +28,9 @@ func alloc(a []string) error {
 		for i := 0; i < len(mib); i += os.Getpagesize() {
 			mib[i] = 1
 		}
-		kept = append(kept, mib)
+		allocated = append(allocated, mib)
 	}
-	fmt.Println("allocated", len(kept), "MiB")
+	fmt.Println("allocated", len(allocated), "MiB")
 	return nil
 }
 
@@ -74,7 +74,7 @@ func threads(a []string) error {
 	return nil
 }
 
-// opened are files that open took.
+// opened are the files of step open.
 var opened []*os.File
 
 func open(a []string) error {
@@ -131,13 +131,13 @@ func addrs([]string) error {
 	return err
 }
 
-// tty reports whether stdin is a terminal and its size.
+// tty prints whether stdin is a terminal, and its size.
 func tty([]string) error {
 	var size struct{ Rows, Cols, X, Y uint16 }
 	_, _, e := syscall.Syscall(syscall.SYS_IOCTL, os.Stdin.Fd(), syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size)))
 	if e != 0 {
 		fmt.Println("no tty")
-		return nil //nolint:nilerr // an answer as good as the other
+		return nil //nolint:nilerr // not a terminal: a valid result
 	}
 	fmt.Printf("tty %d rows %d columns\n", size.Rows, size.Cols)
 	return nil

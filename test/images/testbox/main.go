@@ -1,6 +1,6 @@
-// Command testbox does in a container what tests of a node agent want to see.
+// Command testbox runs in containers of tests.
 //
-// Its arguments are steps, separated by a lone comma, done one after the other:
+// Its arguments are steps, separated by comma arguments, which run one after the other:
 //
 //	testbox print hello , sleep 2s , exit 3
 //
@@ -8,40 +8,40 @@
 //
 //	serve [PORT [TLS]]     HTTP on PORT (8080, or $PORT): / host name, /env, /env/NAME, /headers, /peer, /file?name=,
 //	                       /healthz (and POST /healthz?code=503 to change it), /delay?d=1s, /redirect?to=URL,
-//	                       POST /exit?code=1; the same on TLS with a certificate signed by itself
-//	tcp PORT [FILE]        accept TCP connections and echo; with FILE only while it exists
-//	grpc PORT [FILE]       gRPC's health protocol: SERVING; with FILE only while it exists
+//	                       POST /exit?code=1; the same on TLS with a self-signed certificate
+//	tcp PORT [FILE]        echo TCP server; with FILE only while it exists
+//	grpc PORT [FILE]       gRPC health protocol: SERVING; with FILE only while it exists
 //	udp PORT               echo datagrams
-//	get URL                one HTTP GET: status and body on stdout; exit 1 on an error
-//	server [PATH]          one request to the API server as the pod's service account, where KUBERNETES_SERVICE_HOST says;
-//	                       a PATH of selfsubjectreviews asks who the pod is
-//	dial ADDRESS           one TCP connection
-//	print TEXT…            a line on stdout
-//	warn TEXT…             a line on stderr
-//	lines N [BYTES [GAP]]  N numbered lines of BYTES each, GAP apart
-//	partial TEXT           text without an end of line
-//	exit [N]               end with exit code N
-//	crash                  end with a panic (exit code 2)
-//	sleep [D]              sleep for D, or for ever; TERM ends it with 143
-//	ignore-term            from here TERM is reported on stdout and ignored
-//	on-term D [N]          from here on TERM ends it with exit code N after D
+//	get URL                one HTTP GET: print status and body; exit 1 on an error
+//	server [PATH]          one request to the API server at KUBERNETES_SERVICE_HOST as the pod's service account;
+//	                       with a PATH that ends with reviews, a SelfSubjectReview
+//	dial ADDRESS           open one TCP connection
+//	print TEXT…            print a line on stdout
+//	warn TEXT…             print a line on stderr
+//	lines N [BYTES [GAP]]  print N numbered lines of BYTES each, with delay GAP
+//	partial TEXT           print text without a newline
+//	exit [N]               exit with code N
+//	crash                  panic (exit code 2)
+//	sleep [D]              sleep for D, or forever; SIGTERM exits with code 143
+//	ignore-term            from now on, print a line on SIGTERM and ignore it
+//	on-term D [N]          from now on, exit with code N after D on SIGTERM
 //	write FILE TEXT…       replace the content of FILE
 //	append FILE TEXT…      add a line to FILE
-//	cat FILE…              content on stdout
-//	follow FILE [GAP]      content on stdout whenever it changes, for ever
+//	cat FILE…              print the content
+//	follow FILE [GAP]      print the content whenever it changes, forever
 //	await FILE             wait until FILE exists
-//	remove FILE            remove it
-//	stat FILE…             mode, uid:gid, size, link target
-//	ls DIR                 names and modes
+//	remove FILE            remove FILE
+//	stat FILE…             print mode, uid:gid, size, link target
+//	ls DIR                 print names and modes
 //	fill FILE MIB          write MIB of zeroes
-//	alloc MIB              take memory, touch it and keep it
-//	spin [D]               use a whole CPU for D, or for ever
-//	fork N                 start N children that end at once and are not waited for
-//	threads N              start N threads that stay
+//	alloc MIB              allocate memory, touch it and keep it
+//	spin [D]               use a whole CPU for D, or forever
+//	fork N                 start N children that exit at once and are not reaped
+//	threads N              start N threads that keep running
 //	open N                 open N files that stay open
-//	env [NAME]             environment, sorted, or the value of one variable
-//	args                   all arguments, one a line
-//	id                     uid, gid, groups
+//	env [NAME]             print the sorted environment, or one variable
+//	args                   print all arguments, one per line
+//	id                     print uid, gid, groups
 //	pwd, hostname, mounts, cgroup, status, limits, namespaces, resolv, tty, addrs
 //	stdin                  copy stdin to stdout
 package main
@@ -64,7 +64,7 @@ func main() {
 	os.Exit(<-code)
 }
 
-// steps does the steps and returns the exit code.
+// steps runs the steps and returns the exit code.
 func steps(args []string) int {
 	for len(args) > 0 {
 		step := args
@@ -81,9 +81,9 @@ func steps(args []string) int {
 		if step[0] == "exit" {
 			return int(number(arg(step, 1, "0")))
 		}
-		do, ok := verbs[step[0]]
+		do, ok := stepFuncs[step[0]]
 		if !ok {
-			fmt.Fprintf(os.Stderr, "testbox: there is no step %q\n", step[0])
+			fmt.Fprintf(os.Stderr, "testbox: unknown step %q\n", step[0])
 			return 64
 		}
 		if err := do(step[1:]); err != nil {
@@ -94,16 +94,16 @@ func steps(args []string) int {
 	return 0
 }
 
-var verbs map[string]func(args []string) error
+var stepFuncs map[string]func(args []string) error
 
 func init() {
-	verbs = map[string]func(args []string) error{
+	stepFuncs = map[string]func(args []string) error{
 		"serve": serve, "tcp": tcp, "grpc": serveGRPC, "udp": udp, "get": get, "server": server, "dial": dial,
 		"print":   func(a []string) error { fmt.Println(strings.Join(a, " ")); return nil },
 		"warn":    func(a []string) error { fmt.Fprintln(os.Stderr, strings.Join(a, " ")); return nil },
 		"partial": func(a []string) error { fmt.Print(strings.Join(a, " ")); return nil },
 		"lines":   lines,
-		"crash":   func([]string) error { panic("crash, as told") },
+		"crash":   func([]string) error { panic("requested crash") },
 		"sleep":   sleep, "ignore-term": ignoreTerm, "on-term": onTermStep,
 		"write": write, "append": appendLine, "cat": cat, "follow": follow, "await": await,
 		"remove": func(a []string) error { return os.Remove(arg(a, 0, "")) },
@@ -121,20 +121,19 @@ func init() {
 	}
 }
 
-// termed is what TERM does; atomic, because a step may change it.
-var termed atomic.Pointer[func()]
+// termHandler is called on SIGTERM. Steps can replace it.
+var termHandler atomic.Pointer[func()]
 
-// onTerm sets what TERM does from now on. As process 1 a program that does not
-// ask for TERM never gets it.
+// onTerm replaces the handler of SIGTERM. Without a handler, process 1 does not receive SIGTERM.
 func onTerm(f func()) {
-	if termed.Swap(&f) != nil {
+	if termHandler.Swap(&f) != nil {
 		return
 	}
 	sigs := make(chan os.Signal, 8)
 	signal.Notify(sigs, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		for range sigs {
-			(*termed.Load())()
+			(*termHandler.Load())()
 		}
 	}()
 }
@@ -171,12 +170,12 @@ func sleep(a []string) error {
 	return nil
 }
 
-// arg returns the i-th argument, or what stands for it.
-func arg(a []string, i int, otherwise string) string {
+// arg returns the i-th argument or a default.
+func arg(a []string, i int, fallback string) string {
 	if i < len(a) {
 		return a[i]
 	}
-	return otherwise
+	return fallback
 }
 
 func number(s string) int64 {

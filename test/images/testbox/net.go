@@ -90,8 +90,7 @@ func serve(a []string) error {
 	return <-served
 }
 
-// serveTLS serves with a certificate that it has signed itself, of a name that
-// no test asks for.
+// serveTLS serves with a self-signed certificate for a name that no test uses.
 func serveTLS(port string, h http.Handler) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -123,8 +122,8 @@ func get(a []string) error {
 	return err
 }
 
-// server asks the API server as pods do: where the environment says it is, with
-// the service account's token and authority.
+// server sends a request to the API server as pods do: with the address from the environment and the service
+// account's token and CA certificate.
 func server(a []string) error {
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	token, err := os.ReadFile(account + "token")
@@ -135,8 +134,8 @@ func server(a []string) error {
 	if err != nil {
 		return err
 	}
-	known := x509.NewCertPool()
-	known.AppendCertsFromPEM(ca)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
 	url := "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) + arg(a, 0, "/version")
 	req, err := http.NewRequest(http.MethodGet, url, http.NoBody)
 	if strings.HasSuffix(url, "reviews") {
@@ -147,7 +146,8 @@ func server(a []string) error {
 	}
 	req.Header.Set("Authorization", "Bearer "+string(token))
 	req.Header.Set("Content-Type", "application/json")
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: known, MinVersion: tls.VersionTLS12}}}
+	client := http.Client{Timeout: 10 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func tcp(a []string) error {
 	return echo(l)
 }
 
-// tcpWhile listens while a file exists, and again when it is there again.
+// tcpWhile listens whenever a file exists.
 func tcpWhile(port, file string) error {
 	for {
 		if err := await([]string{file}); err != nil {
@@ -199,8 +199,7 @@ func tcpWhile(port, file string) error {
 	}
 }
 
-// serveGRPC answers every call of the health protocol with one message: field 1
-// is the status.
+// serveGRPC responds to every call of the gRPC health protocol with one message, whose field 1 is the status.
 func serveGRPC(a []string) error {
 	s := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := byte(1) // SERVING

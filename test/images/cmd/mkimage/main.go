@@ -1,10 +1,10 @@
-// Command mkimage makes the images of berth's tests and demo and prints, one a
-// line, the archive and the name of each.
+// Command mkimage builds the images of berth's tests and demo. It prints one line per image with the
+// archive and the image name.
 //
 //	mkimage [-dir DIR] [NAME…]
 //
-// With -serve it then serves them from a registry on that loopback address until
-// it is stopped, and configures containerd, in -certs, to pull them from there:
+// With -serve it then serves them from a registry on a loopback address until it is stopped. With -certs it
+// configures containerd to pull the images from there:
 //
 //	mkimage -serve 127.0.0.1:5000 -certs /etc/containerd/certs.d
 package main
@@ -24,9 +24,9 @@ import (
 )
 
 func main() {
-	dir := flag.String("dir", "", "cache `folder` (default .cache/images beside go.mod)")
+	dir := flag.String("dir", "", "cache `directory` (default .cache/images next to go.mod)")
 	addr := flag.String("serve", "", "loopback `address` of a registry to run")
-	certs := flag.String("certs", "", "config_path of containerd's registries, where hosts.toml files are written")
+	certs := flag.String("certs", "", "config_path of containerd's registries, for hosts.toml files")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// list makes the images and prints those that were asked for; none: all.
+// list builds the images and prints those with the given names, or all without names.
 func list(ctx context.Context, dir string, names []string) ([]images.Archive, error) {
 	if dir == "" {
 		var err error
