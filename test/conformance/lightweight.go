@@ -10,8 +10,8 @@ import (
 	"berth/test/hosts"
 )
 
-// lightweight is berth-control with a token for a node.
-func lightweight(ctx context.Context, p *programs, dir string, flags ...string) (*controlPlane, error) {
+// startBerthControl starts berth-control and creates a token for a node.
+func startBerthControl(ctx context.Context, p *programs, dir string, flags ...string) (*controlPlane, error) {
 	port, err := hosts.FreePort()
 	if err != nil {
 		return nil, err
@@ -30,7 +30,8 @@ func lightweight(ctx context.Context, p *programs, dir string, flags ...string) 
 	}
 	words := strings.Fields(string(line))
 	if len(words) < 3 || words[1] != "join" {
-		return pl, fmt.Errorf("berth-control token create: no line to join with: %d words", len(words)) // not the token itself
+		// The error must not contain the token.
+		return pl, fmt.Errorf("berth-control token create: unexpected output of %d words", len(words))
 	}
 	pl.join = words[2:]
 	return pl, nil

@@ -1,10 +1,10 @@
-// Command conformance is behind `make conformance`: it runs the conformance tests of
-// Kubernetes that concern a node ([sig-node] and [sig-storage]) against berth, once
-// with berth-control and once with a control plane of Kubernetes' own programs.
+// Command conformance implements make conformance. It runs the Kubernetes conformance tests of a node
+// ([sig-node] and [sig-storage]) against berth, once with berth-control and once with the control plane
+// components of Kubernetes.
 //
-// The tests and those programs are built from Kubernetes' Go module, which takes a
-// quarter of an hour the first time. No registry is asked: a registry on loopback has
-// stand-ins of the tests' images, made of local files.
+// The tests and those components are built from Kubernetes' Go module, which takes a quarter of an hour the
+// first time. It pulls from no external registry: a registry on loopback serves replacements of the tests'
+// images that are built from local files.
 package main
 
 import (
@@ -23,12 +23,14 @@ import (
 )
 
 func main() {
-	runtime.LockOSThread() // what is started ends with the thread that started it, at the latest
+	runtime.LockOSThread() // Pdeathsig kills child processes when the thread that started them exits
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	server := flag.String("server", "both", "control (berth-control), stock (Kubernetes' own programs), both, or mixed (berth-control with Kubernetes' own scheduler and controllers)")
+	server := flag.String("server", "both",
+		"control `plane`: control (berth-control), stock (components of Kubernetes), both, or "+
+			"mixed (berth-control with the scheduler and controllers of Kubernetes)")
 	focus := flag.String("focus", "", "run only the tests whose names match this regular expression")
-	logs := flag.String("logs", "", "folder for reports and logs; empty: a new one")
+	logs := flag.String("logs", "", "`directory` for reports and logs; empty: a new one")
 	flag.Parse()
 	if err := run(ctx, *server, *focus, *logs); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
@@ -36,13 +38,13 @@ func main() {
 	}
 }
 
-// planes are the control planes that a node can join, by the flag's name.
+// planes maps the values of -server to control planes.
 var planes = map[string]func(ctx context.Context, p *programs, dir string) (*controlPlane, error){
 	"control": func(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
-		return lightweight(ctx, p, dir)
+		return startBerthControl(ctx, p, dir)
 	},
-	"mixed": mixed,
-	"stock": stock,
+	"mixed": startMixed,
+	"stock": startStock,
 }
 
 func run(ctx context.Context, server, focus, logs string) (err error) {
@@ -67,12 +69,12 @@ func run(ctx context.Context, server, focus, logs string) (err error) {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return err
 	}
-	logStep("building (Kubernetes' own programs take a quarter of an hour the first time)")
+	logStep("building (the components of Kubernetes take a quarter of an hour the first time)")
 	p, err := build(ctx)
 	if err != nil {
 		return err
 	}
-	logStep("making stand-ins of the tests' images")
+	logStep("building replacements of the tests' images")
 	registry, err := standIns(ctx, p, logs)
 	if err != nil {
 		return err
@@ -96,7 +98,7 @@ func run(ctx context.Context, server, focus, logs string) (err error) {
 	return nil
 }
 
-// runAgainst runs the tests with one control plane and a node that has joined it.
+// runAgainst runs the tests against one control plane with one joined node.
 func runAgainst(ctx context.Context, name string, p *programs, registry *images.Registry, focus, dir string) (all results, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err

@@ -9,22 +9,23 @@ import (
 	"berth/test/hosts"
 )
 
-// excludedControllers are the controllers of kinds that berth-control does not have, and those that stay its own.
+// excludedControllers are the controllers of API kinds that berth-control does not have, and those that
+// berth-control keeps.
 const excludedControllers = "-certificatesigningrequest-approving-controller,-certificatesigningrequest-signing-controller," +
 	"-horizontal-pod-autoscaler-controller,-podcertificaterequest-cleaner-controller,-service-cidr-controller," +
 	"-storage-version-migrator-controller,-validatingadmissionpolicy-status-controller"
 
-// mixed is berth-control with Kubernetes' own scheduler and controller manager in
-// place of its parts of the same names, but for those that approve and sign: Kubernetes'
-// own do not approve what nodes show, and that is signed by a key that only berth-control has.
-func mixed(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
+// startMixed starts berth-control with the scheduler and controller manager of Kubernetes instead of its own.
+// berth-control keeps the CSR approving and signing controllers: those of Kubernetes do not approve serving
+// certificates of nodes, and only berth-control has the signing key.
+func startMixed(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
 	list := "*,-scheduler,-clusterrole-aggregation-controller"
 	for _, name := range controllers.Names() {
 		if name != controllers.CSRApproving && name != controllers.CSRSigning {
 			list += ",-" + name
 		}
 	}
-	pl, err := lightweight(ctx, p, dir, "--controllers", list)
+	pl, err := startBerthControl(ctx, p, dir, "--controllers", list)
 	if err != nil {
 		return pl, err
 	}

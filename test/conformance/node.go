@@ -16,12 +16,11 @@ import (
 
 const nodeName = "conformance"
 
-// standIns is a registry with a stand-in of each image that the tests name and that
-// there is one for.
+// standIns starts a registry with the available replacements of the images that the tests use.
 func standIns(ctx context.Context, p *programs, dir string) (*images.Registry, error) {
 	list, err := p.suite(ctx, dir, func(cmd *exec.Cmd) ([]byte, error) { return cmd.Output() }, "--list-images")
 	if err != nil {
-		return nil, fmt.Errorf("list the tests' images: %w", err)
+		return nil, fmt.Errorf("list images of the tests: %w", err)
 	}
 	r, err := images.NewRegistry(images.RegistryOptions{})
 	if err != nil {
@@ -37,7 +36,7 @@ func standIns(ctx context.Context, p *programs, dir string) (*images.Registry, e
 	return r, err
 }
 
-// hostsToml sends a containerd to r for what it would ask the images' own registry.
+// hostsToml returns the configuration that makes containerd pull the images from r.
 func hostsToml(r *images.Registry, dir string) (map[string]string, error) {
 	const host = "registry.k8s.io"
 	if err := r.HostsToml(dir, host); err != nil {
@@ -54,7 +53,7 @@ type node struct {
 	log   string
 }
 
-// join makes a node of the plane as an operator does: berth join, then the agent.
+// join joins a node to the control plane as an operator does: berth join, then the agent.
 func join(ctx context.Context, p *programs, pl *controlPlane, registry *images.Registry, dir string) (*node, error) {
 	config := filepath.Join(dir, "node")
 	toml, err := hostsToml(registry, filepath.Join(config, "certs"))
@@ -66,7 +65,7 @@ func join(ctx context.Context, p *programs, pl *controlPlane, registry *images.R
 	if out, err := exec.CommandContext(ctx, p.berth, args...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("berth join: %w: %s", err, out)
 	}
-	// The tests of RuntimeClasses ask for this handler by its name.
+	// The tests of RuntimeClass use this handler name.
 	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, CNI: true, Handlers: []string{"test-handler"}, Registries: toml})
 	if err != nil {
 		return nil, err
@@ -76,7 +75,7 @@ func join(ctx context.Context, p *programs, pl *controlPlane, registry *images.R
 		"serverTLSBootstrap": true, "authentication": map[string]any{"x509": map[string]any{"clientCAFile": filepath.Join(config, "ca.crt")}},
 	}})
 	if err == nil {
-		err = n.settle(ctx, pl)
+		err = n.waitReady(ctx, pl)
 	}
 	if err != nil {
 		return nil, errors.Join(err, n.stop())
@@ -84,19 +83,21 @@ func join(ctx context.Context, p *programs, pl *controlPlane, registry *images.R
 	return n, nil
 }
 
-// settle waits for the node to be Ready and to have its certificates.
-func (n *node) settle(ctx context.Context, pl *controlPlane) error {
+// waitReady waits until the node is Ready and has its serving certificate.
+func (n *node) waitReady(ctx context.Context, pl *controlPlane) error {
 	const ready = `jsonpath={.status.conditions[?(@.type=="Ready")].status}`
 	if err := pl.ready(ctx, "the node to be Ready", "True", "get", "node", nodeName, "-o", ready); err != nil {
 		return err
 	}
 	return hosts.WaitFor(ctx, "the node's serving certificate", func() (bool, error) {
 		if pl.approve {
-			waiting, err := pl.kubectlOutput(ctx, "", "get", "csr", "-o", "name", "--field-selector", "spec.signerName=kubernetes.io/kubelet-serving")
-			if err != nil || waiting == "" {
+			pending, err := pl.kubectlOutput(ctx, "", "get", "csr", "-o", "name", "--field-selector",
+				"spec.signerName=kubernetes.io/kubelet-serving")
+			if err != nil || pending == "" {
 				return false, err
 			}
-			if _, err := pl.kubectlOutput(ctx, "", append([]string{"certificate", "approve"}, strings.Fields(waiting)...)...); err != nil {
+			if _, err := pl.kubectlOutput(ctx, "", append([]string{"certificate", "approve"},
+				strings.Fields(pending)...)...); err != nil {
 				return false, err
 			}
 		}
@@ -105,7 +106,7 @@ func (n *node) settle(ctx context.Context, pl *controlPlane) error {
 	})
 }
 
-// stop ends the agent and its host, and keeps the agent's log.
+// stop writes the agent's log and stops its host.
 func (n *node) stop() (err error) {
 	if n.agent != nil {
 		err = os.WriteFile(n.log, []byte(n.agent.Log()), 0o644)

@@ -15,27 +15,27 @@ import (
 	"berth/test/hosts"
 )
 
-// stopTimeout is how long a program may take to end.
+// stopTimeout is the time after which a component is killed.
 const stopTimeout = 30 * time.Second
 
-// controlPlane is a control plane that runs.
+// controlPlane is a running control plane.
 type controlPlane struct {
 	kubectl, kubeconfig string
 	server              string   // URL
-	join                []string // of berth join: --server, --token, --ca-hash
-	approve             bool     // only an administrator approves nodes' serving certificates
+	join                []string // arguments of berth join: --server, --token, --ca-hash
+	approve             bool     // serving certificates of nodes need manual approval
 	dir                 string
-	running             []*exec.Cmd // in the order of their starts
+	running             []*exec.Cmd // in start order
 }
 
-// start runs a program whose log is its name's. For the main goroutine: see main.
+// start starts a component that logs to NAME.log. It must be called on the main goroutine: see main.
 func (p *controlPlane) start(ctx context.Context, name, program string, args ...string) error {
 	log, err := os.Create(filepath.Join(p.dir, name+".log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, args...) // it is stopped in its turn
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, args...) // stop stops it
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, p.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -45,22 +45,22 @@ func (p *controlPlane) start(ctx context.Context, name, program string, args ...
 	return nil
 }
 
-// stop ends what was started, the last first, and waits for it.
+// stop stops all components in reverse start order and waits until they have exited.
 func (p *controlPlane) stop() (err error) {
 	if p == nil {
 		return nil
 	}
 	for _, cmd := range slices.Backward(p.running) {
 		err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
-		late := time.AfterFunc(stopTimeout, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait() // its error is that it was stopped
-		late.Stop()
+		killTimer := time.AfterFunc(stopTimeout, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait() // the error is the signal
+		killTimer.Stop()
 	}
 	p.running = nil
 	return err
 }
 
-// kubectlOutput runs kubectl and returns what it writes.
+// kubectlOutput runs kubectl and returns its trimmed output.
 func (p *controlPlane) kubectlOutput(ctx context.Context, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, p.kubectl, append([]string{"--kubeconfig", p.kubeconfig}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(p.dir, "kubecache"))
@@ -72,7 +72,7 @@ func (p *controlPlane) kubectlOutput(ctx context.Context, input string, args ...
 	return strings.TrimSpace(string(out)), nil
 }
 
-// ready waits until kubectl says what is wanted.
+// ready waits until kubectl prints the wanted output.
 func (p *controlPlane) ready(ctx context.Context, what, want string, args ...string) error {
 	return hosts.WaitFor(ctx, what, func() (bool, error) {
 		got, err := p.kubectlOutput(ctx, "", args...)

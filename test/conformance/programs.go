@@ -11,16 +11,16 @@ import (
 	"berth/test/hosts"
 )
 
-// programs are the paths of all that is run.
+// programs are the paths of the built programs.
 type programs struct {
 	berth, control, kubectl string
-	upstream                string // folder
+	upstream                string // directory of the components of Kubernetes
 }
 
 func (p *programs) of(name string) string { return filepath.Join(p.upstream, name) }
 
-// suite runs the program with the tests. Its temporary files, of which it leaves some,
-// are in a folder below dir that goes when it has ended.
+// suite runs the test program. The test program leaves temporary files: they are in a directory below dir that
+// is removed when it has exited.
 func (p *programs) suite(ctx context.Context, dir string, run func(*exec.Cmd) ([]byte, error), args ...string) (out []byte, err error) {
 	temp, err := os.MkdirTemp(dir, "tmp-")
 	if err != nil {
@@ -32,14 +32,14 @@ func (p *programs) suite(ctx context.Context, dir string, run func(*exec.Cmd) ([
 	return run(cmd)
 }
 
-// packages of Kubernetes and its store, by the program's name.
+// packages maps program names to packages of Kubernetes and etcd.
 var packages = map[string]string{
 	"etcd": "go.etcd.io/etcd/server/v3", "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
 	"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager", "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
 	"agnhost": "k8s.io/kubernetes/test/images/agnhost", "nonewprivs": "k8s.io/kubernetes/test/images/nonewprivs",
 }
 
-// suite is the program with the tests.
+// suite is the name of the test program.
 const suite = "e2e.test"
 
 func build(ctx context.Context) (*programs, error) {
@@ -59,7 +59,7 @@ func build(ctx context.Context) (*programs, error) {
 	return &programs{berth, control, kubectl, upstream}, err
 }
 
-// buildUpstream builds Kubernetes' programs once per version of them and of Go.
+// buildUpstream builds the components and tests of Kubernetes, once per version of Kubernetes and Go.
 func buildUpstream(ctx context.Context) (dir string, err error) {
 	repo, err := hosts.RepoRoot()
 	if err != nil {

@@ -15,34 +15,36 @@ import (
 	"sync"
 )
 
-// part is a share of the tests that one process runs, one test after the other.
-type part struct{ name, focus, skip, labels string }
+// testProcess is a subset of the tests that one process runs sequentially.
+type testProcess struct{ name, focus, skip, labels string }
 
 const (
-	beside = "Conformance && !Serial"
-	alone  = "Conformance && Serial"
+	parallelLabels = "Conformance && !Serial"
+	serialLabels   = "Conformance && Serial"
 )
 
-// parts are run at once, for their tests take minutes of waiting each; those of the
-// second list come after the others, alone.
-var parts = [][]part{
+// processGroups lists the test processes. Those of one group run in parallel because their tests mostly wait.
+// The groups run one after the other.
+var processGroups = [][]testProcess{
 	{
-		{"storage-sources", `\[sig-storage\] (Projected|Downward)`, ``, beside},
-		{"storage", `\[sig-storage\]`, `\[sig-storage\] (Projected|Downward)`, beside},
-		{"node", `\[sig-node\]`, `\[sig-node\] Probing`, beside},
-		{"probing-exec", `\[sig-node\] Probing.*exec`, ``, beside},
-		{"probing", `\[sig-node\] Probing`, `exec`, beside},
+		{"storage-sources", `\[sig-storage\] (Projected|Downward)`, ``, parallelLabels},
+		{"storage", `\[sig-storage\]`, `\[sig-storage\] (Projected|Downward)`, parallelLabels},
+		{"node", `\[sig-node\]`, `\[sig-node\] Probing`, parallelLabels},
+		{"probing-exec", `\[sig-node\] Probing.*exec`, ``, parallelLabels},
+		{"probing", `\[sig-node\] Probing`, `exec`, parallelLabels},
 	},
-	{{"serial", `\[sig-(node|storage)\]`, ``, alone}},
+	{{"serial", `\[sig-(node|storage)\]`, ``, serialLabels}},
 }
 
-// standInFailures are tests, by the beginnings of their names, that fail for the stand-ins whatever
-// runs them. They count as neither passed nor failed.
+// standInFailures maps name prefixes of tests that fail because of the replaced images to the reason. They count
+// as neither passed nor failed.
 var standInFailures = map[string]string{
-	"[sig-node] Kubelet when scheduling a read only busybox container should not write": "it wants the words of busybox's shell; the stand-in has bash, for busybox's drops variables that other tests set",
+	"[sig-node] Kubelet when scheduling a read only busybox container should not write": "it expects the error " +
+		"message of busybox's shell; the replacement has bash, because busybox's shell drops variables that other " +
+		"tests set",
 }
 
-// result is one test that was run.
+// result is the result of one test.
 type result struct {
 	Name    string  `xml:"name,attr"`
 	Status  string  `xml:"status,attr"`
@@ -52,38 +54,38 @@ type result struct {
 
 type results []result
 
-// test runs the tests and reads their reports.
+// test runs the tests and returns their results.
 func test(ctx context.Context, p *programs, pl *controlPlane, focus, dir string) (results, error) {
-	all, todo := results(nil), parts
+	all, todo := results(nil), processGroups
 	if focus != "" {
-		todo = [][]part{{{"focus", focus, "", "Conformance"}}}
+		todo = [][]testProcess{{{"focus", focus, "", "Conformance"}}}
 	}
-	for _, some := range todo {
-		some, err := together(ctx, p, pl, some, dir)
+	for _, group := range todo {
+		group, err := runParallel(ctx, p, pl, group, dir)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, some...)
+		all = append(all, group...)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("no test was run")
+		return nil, errors.New("no tests were run")
 	}
 	slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
 }
 
-func together(ctx context.Context, p *programs, pl *controlPlane, some []part, dir string) (results, error) {
-	each, errs := make([]results, len(some)), make([]error, len(some))
+func runParallel(ctx context.Context, p *programs, pl *controlPlane, group []testProcess, dir string) (results, error) {
+	each, errs := make([]results, len(group)), make([]error, len(group))
 	var wg sync.WaitGroup
-	for i, one := range some {
+	for i, one := range group {
 		wg.Go(func() { each[i], errs[i] = one.run(ctx, p, pl, filepath.Join(dir, one.name)) })
 	}
 	wg.Wait()
 	return slices.Concat(each...), errors.Join(errs...)
 }
 
-// run runs one process. That tests fail is no error: its report says it.
-func (o part) run(ctx context.Context, p *programs, pl *controlPlane, dir string) (results, error) {
+// run runs one process. Failed tests are not an error: they are in the report.
+func (o testProcess) run(ctx context.Context, p *programs, pl *controlPlane, dir string) (results, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -97,19 +99,19 @@ func (o part) run(ctx context.Context, p *programs, pl *controlPlane, dir string
 	if o.skip != "" {
 		args = append(args, "--ginkgo.skip", o.skip)
 	}
-	_, failed := p.suite(ctx, dir, func(cmd *exec.Cmd) ([]byte, error) {
+	_, suiteErr := p.suite(ctx, dir, func(cmd *exec.Cmd) ([]byte, error) {
 		cmd.Stdout, cmd.Stderr = log, log
 		return nil, cmd.Run()
 	}, args...)
-	some, err := read(filepath.Join(dir, "junit_01.xml"))
+	group, err := readReport(filepath.Join(dir, "junit_01.xml"))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", o.name, errors.Join(failed, err))
+		return nil, fmt.Errorf("%s: %w", o.name, errors.Join(suiteErr, err))
 	}
-	return some, nil
+	return group, nil
 }
 
-// read returns what was run of a report's tests.
-func read(file string) (all results, err error) {
+// readReport returns the results of the tests that were run, from a JUnit report.
+func readReport(file string) (all results, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -133,22 +135,21 @@ func read(file string) (all results, err error) {
 	return all, nil
 }
 
-// classified is the result with what is known of the stand-ins.
+// classified returns the result with status excluded if the failure is caused by a replaced image.
 func (r result) classified() result {
-	for name, why := range standInFailures {
+	for name, reason := range standInFailures {
 		if r.Status == "failed" && strings.HasPrefix(r.Name, name) {
-			r.Status, r.Failure = "apart", why
+			r.Status, r.Failure = "excluded", reason
 		}
 	}
 	return r
 }
 
 func (r results) passed() bool {
-	return !slices.ContainsFunc(r, func(x result) bool { return x.Status != "passed" && x.Status != "apart" })
+	return !slices.ContainsFunc(r, func(x result) bool { return x.Status != "passed" && x.Status != "excluded" })
 }
 
-// print writes how many tests of each group passed, and those that did not with the
-// first lines of why.
+// print writes the number of passed tests per group, and the other tests with the first lines of the reason.
 func (r results) print(w io.Writer, server string) {
 	groups, byGroup := []string(nil), map[string]results{}
 	for _, x := range r {
@@ -170,8 +171,8 @@ func (r results) print(w io.Writer, server string) {
 	}
 	for _, x := range r {
 		if x.Status != "passed" {
-			why := strings.Split(x.Failure, "\n")
-			fmt.Fprintf(w, "%s: %s\n  %s\n", x.Status, x.Name, strings.Join(why[:min(len(why), 8)], "\n  "))
+			reason := strings.Split(x.Failure, "\n")
+			fmt.Fprintf(w, "%s: %s\n  %s\n", x.Status, x.Name, strings.Join(reason[:min(len(reason), 8)], "\n  "))
 		}
 	}
 }

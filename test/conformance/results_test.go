@@ -23,7 +23,7 @@ func TestReadReports(t *testing.T) {
 	if err := os.WriteFile(file, []byte(report), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	all, err := read(file)
+	all, err := readReport(file)
 	if err != nil || len(all) != 2 || all.passed() || !all[:1].passed() {
 		t.Fatalf("%v, %+v", err, all)
 	}
@@ -37,7 +37,7 @@ func TestReadReports(t *testing.T) {
 	if err := os.WriteFile(file, []byte("<testsuites>"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := read(file); err == nil || !strings.Contains(err.Error(), "junit_01.xml") {
-		t.Errorf("a torn report: %v", err)
+	if _, err := readReport(file); err == nil || !strings.Contains(err.Error(), "junit_01.xml") {
+		t.Errorf("truncated report: got %v, want an error that names the file", err)
 	}
 }

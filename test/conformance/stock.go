@@ -17,18 +17,18 @@ import (
 	"berth/test/hosts"
 )
 
-// objects are what kubeadm makes so that nodes can join: a bootstrap token, the
-// server's authority, and who may ask for which certificate.
+// objects are the objects that kubeadm creates to let nodes join: a bootstrap token, the cluster CA, and RBAC
+// rules for certificate requests.
 //
 //go:embed stock.yaml
 var objects string
 
-// bootstrap token of objects.
+// bootstrap is the bootstrap token in objects.
 const bootstrap = "abcdef.0123456789abcdef"
 
-// stock is a control plane of Kubernetes' own programs.
-func stock(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
-	var ports [5]int // of etcd's clients and peers, the API, the controllers, the scheduler
+// startStock starts a control plane of Kubernetes components.
+func startStock(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
+	var ports [5]int // etcd clients, etcd peers, API server, controller manager, scheduler
 	for i := range ports {
 		var err error
 		if ports[i], err = hosts.FreePort(); err != nil {
@@ -77,8 +77,7 @@ func stock(ctx context.Context, p *programs, dir string) (*controlPlane, error) 
 	return pl, err
 }
 
-// certificates makes the authority, what it signs, and the administrator's
-// kubeconfig.
+// certificates creates the CA, the certificates of the components and the administrator's kubeconfig.
 func certificates(dir string, pl *controlPlane) (*pki.Authority, error) {
 	authority, err := pki.Open(dir, time.Now)
 	if err != nil {
@@ -87,9 +86,9 @@ func certificates(dir string, pl *controlPlane) (*pki.Authority, error) {
 	err = authority.AdminKubeconfig(pl.kubeconfig, pl.server)
 	for name, s := range map[string]pki.Subject{
 		"server": pki.ServerSubject([]string{"localhost", "kubernetes.default.svc"}, []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 96, 0, 1)}),
-		// Nothing binds its name here: so it was with kubeadm, too.
+		// No RBAC rule grants access to the user name here. As with kubeadm, the group does.
 		"kubelet-client": {Name: pki.KubeletClientUser, Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
-		"sa":             {Name: "service-accounts"}, // only its key counts
+		"sa":             {Name: "service-accounts"}, // only the key is used
 	} {
 		cert, key, err2 := authority.Issue(s)
 		err = errors.Join(err, err2, os.WriteFile(filepath.Join(dir, name+".crt"), cert, 0o600), os.WriteFile(filepath.Join(dir, name+".key"), key, 0o600))

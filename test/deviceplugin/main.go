@@ -1,14 +1,12 @@
-// Command deviceplugin is a device plugin for tests: each of its devices is the
-// host's /dev/null under another name.
+// Command deviceplugin is a device plugin for tests. Each of its devices is the host's /dev/null with another
+// name.
 //
 //	deviceplugin DIR RESOURCE COUNT [quiet]
 //
-// DIR is the directory of the sockets. A quiet one does not require a call at each start
-// of a container. It registers whenever kubelet.sock is made
-// there, as plugins in the field do, and says so on its output. Lines on its
-// input change its devices: "unhealthy null-0", "healthy null-0"; "refuse TEXT"
-// has all calls of Allocate fail with it, "refuse" no longer. It ends with its
-// input.
+// DIR is the directory of the sockets. With quiet, the plugin does not require PreStartContainer. It registers
+// whenever kubelet.sock is created in DIR and prints a line when it has registered. Lines on standard input
+// change its devices: "unhealthy null-0" and "healthy null-0" set the health of a device, "refuse TEXT" makes
+// all Allocate calls fail with TEXT, and "refuse" ends that. The plugin exits at the end of its input.
 package main
 
 import (
@@ -42,7 +40,7 @@ const (
 	endpoint = "null.sock"
 )
 
-// plugin is the server; its methods are the device plugin API.
+// plugin implements the device plugin API.
 type plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 	resource string
@@ -52,7 +50,7 @@ type plugin struct {
 	count     int
 	unhealthy []string
 	refuse    string
-	changed   chan struct{} // closed with every change
+	changed   chan struct{} // closed and replaced on every change
 }
 
 func run(args []string) error {
@@ -68,7 +66,7 @@ func run(args []string) error {
 	if err := os.MkdirAll(args[0], 0o750); err != nil {
 		return err
 	}
-	// Sockets go by short names: a path to them may be longer than an address.
+	// Relative socket paths: absolute ones may exceed the maximum length of a socket address.
 	if err := os.Chdir(args[0]); err != nil {
 		return err
 	}
@@ -96,7 +94,7 @@ func run(args []string) error {
 			p.change(line)
 		case e := <-watch.Events:
 			if strings.TrimPrefix(e.Name, "./") == kubelet && e.Has(fsnotify.Create) {
-				server = p.serve(server) // its socket has been removed
+				server = p.serve(server) // the agent has removed the socket
 				select {
 				case register <- struct{}{}:
 				default:
@@ -126,7 +124,7 @@ func read(to chan<- string) {
 	close(to)
 }
 
-// change does what a line of input says.
+// change applies a line of input.
 func (p *plugin) change(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,12 +141,12 @@ func (p *plugin) change(line string) {
 	p.changed = make(chan struct{})
 }
 
-// serve makes the plugin's socket again.
+// serve stops an old server and serves on a new socket.
 func (p *plugin) serve(old *grpc.Server) *grpc.Server {
 	if old != nil {
 		old.Stop()
 	}
-	_ = os.Remove(endpoint) // of a process before
+	_ = os.Remove(endpoint) // left by a previous process
 	ln, err := net.Listen("unix", endpoint)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "deviceplugin:", err)

@@ -21,26 +21,27 @@ import (
 	"berth/test/images"
 )
 
-// What the quick start's own test has elsewhere, so that it may run beside a quick
-// start of the machine's user and beside other agents.
+// Overrides for the test of the quick start, which lets it run next to a quick start of the user and other
+// agents.
 var (
-	home     = cmp.Or(os.Getenv("BERTH_UP_HOME"), "/var/lib/berth-quickstart") // files of its programs
-	programs = os.Getenv("BERTH_UP_PROGRAMS")                                  // a folder; empty: bin of the checkout
-	settings = os.Getenv("BERTH_UP_SETTINGS")                                  // more lines of the agent's configuration
+	home     = cmp.Or(os.Getenv("BERTH_UP_HOME"), "/var/lib/berth-quickstart") // directory of all files
+	programs = os.Getenv("BERTH_UP_PROGRAMS")                                  // program directory; default: bin
+	settings = os.Getenv("BERTH_UP_SETTINGS")                                  // more agent configuration
 )
 
 func path(name string) string { return filepath.Join(home, name) }
 
-// program is the path of one that make build has made.
+// program returns the path of a program that make build has built.
 func program(repo, name string) string {
 	return filepath.Join(cmp.Or(programs, filepath.Join(repo, "bin")), name)
 }
 
-// startOnRunning starts the agent on a containerd of another owner.
-func startOnRunning(ctx context.Context, endpoint, binary string, archives []images.Archive, join []string) (*node, error) {
+// startOnExisting starts the agent on an existing containerd.
+func startOnExisting(ctx context.Context, endpoint, binary string, archives []images.Archive, join []string) (*node,
+	error) {
 	socket, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok {
-		return nil, fmt.Errorf("CONTAINERD=%s: want unix:///path/of/its/socket", endpoint)
+		return nil, fmt.Errorf("CONTAINERD=%s: want unix:///path/to/socket", endpoint)
 	}
 	logStep("importing images into the containerd at " + socket)
 	for _, a := range archives {
@@ -48,7 +49,7 @@ func startOnRunning(ctx context.Context, endpoint, binary string, archives []ima
 			return nil, err
 		}
 	}
-	if err := nameSandboxImage(ctx, socket, endpoint); err != nil {
+	if err := tagSandboxImage(ctx, socket, endpoint); err != nil {
 		return nil, err
 	}
 	for _, dir := range []string{"manifests", "kubelet", "state", "logs"} {
@@ -63,7 +64,7 @@ serverTLSBootstrap: true
 authentication: {x509: {clientCAFile: %s}}
 failSwapOn: false
 failCgroupV1: false
-# A guest removes no images of its host's, and shows its pods on a full disk too.
+# Do not remove images of the existing containerd, and run the pods on a full disk too.
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 100Mi}
 %s`, path("logs"), path("ca.crt"), settings)
@@ -78,17 +79,17 @@ evictionHard: {memory.available: 100Mi}
 		return nil, err
 	}
 	n := &node{binary, path("berth.sock"), path("manifests")}
-	return n, n.waitAnswer(ctx)
+	return n, n.waitReady(ctx)
 }
 
-// waitAnswer waits until the agent answers.
-func (n *node) waitAnswer(ctx context.Context) error {
+// waitReady waits until the agent responds.
+func (n *node) waitReady(ctx context.Context) error {
 	client, err := nodeapi.Dial(n.socket)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	return hosts.WaitFor(ctx, "berth to answer, see "+path("berth.log"), func() (bool, error) {
+	return hosts.WaitFor(ctx, "berth to respond, see "+path("berth.log"), func() (bool, error) {
 		_, err := client.Version(ctx)
 		return err == nil, nil
 	})
@@ -102,9 +103,9 @@ func ctr(ctx context.Context, socket string, args ...string) error {
 	return nil
 }
 
-// nameSandboxImage gives our pause image the name that this containerd is
-// configured with, if it has none of that name: no registry may be in reach.
-func nameSandboxImage(ctx context.Context, socket, endpoint string) error {
+// tagSandboxImage tags the pause image with the sandbox image name of this containerd, unless that image
+// exists: a registry may be unreachable.
+func tagSandboxImage(ctx context.Context, socket, endpoint string) error {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
@@ -112,13 +113,13 @@ func nameSandboxImage(ctx context.Context, socket, endpoint string) error {
 	defer conn.Close()
 	st, err := runtimeapi.NewRuntimeServiceClient(conn).Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
-		return fmt.Errorf("ask the containerd at %s: %w", endpoint, err)
+		return fmt.Errorf("get status of the containerd at %s: %w", endpoint, err)
 	}
 	var config struct {
 		SandboxImage string `json:"sandboxImage"`
 	}
 	if err := json.Unmarshal([]byte(st.Info["config"]), &config); err != nil || config.SandboxImage == "" {
-		return nil // it does not tell; then it will say itself what it misses
+		return nil // unknown: without the image, sandboxes fail with a clear error
 	}
 	image, err := runtimeapi.NewImageServiceClient(conn).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: config.SandboxImage}})
 	if err != nil {
@@ -130,15 +131,15 @@ func nameSandboxImage(ctx context.Context, socket, endpoint string) error {
 	return ctr(ctx, socket, "images", "tag", images.PauseRef, config.SandboxImage)
 }
 
-// release ends the pods that adopt's agent runs, then the agent and the control
-// server, and removes their files. Images stay: they may be in use by now.
-func release(ctx context.Context, repo string) error {
+// cleanUp deletes the pods that the agent on an existing containerd runs, stops the agent and the control
+// server and removes their files. It keeps images, which may be in use.
+func cleanUp(ctx context.Context, repo string) error {
 	pid, err := running("berth")
 	if err != nil {
 		return err
 	}
 	if pid != 0 {
-		if err := endPods(ctx, repo); err != nil {
+		if err := deletePods(ctx, repo); err != nil {
 			return err
 		}
 	}
@@ -153,16 +154,15 @@ func release(ctx context.Context, repo string) error {
 	return os.RemoveAll(home)
 }
 
-// endPods deletes every pod, takes the manifests away and waits until no pod is
-// left on the node.
-func endPods(ctx context.Context, repo string) error {
+// deletePods deletes all pods and manifests and waits until no pod is left on the node.
+func deletePods(ctx context.Context, repo string) error {
 	if err := os.RemoveAll(path("manifests")); err != nil {
 		return err
 	}
 	s := newServer(repo)
 	if pid, err := running("berth-control"); err != nil {
 		return err
-	} else if pid == 0 { // it has died: only the server's word ends its pods
+	} else if pid == 0 { // it has exited: pods are deleted only through the server
 		if s, err = startServer(ctx, repo); err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func endPods(ctx context.Context, repo string) error {
 		return err
 	}
 	defer client.Close()
-	return hosts.WaitFor(ctx, "the pods to end", func() (bool, error) {
+	return hosts.WaitFor(ctx, "the pods to be deleted", func() (bool, error) {
 		list, err := client.Pods(ctx, nodeapi.PodsRequest{})
 		return err == nil && len(list.Items) == 0, err
 	})

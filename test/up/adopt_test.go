@@ -19,7 +19,7 @@ import (
 	"berth/test/hosts"
 )
 
-// TestMain is the command itself when a test has started it as such.
+// TestMain runs the command itself when a test has started this program as the command.
 func TestMain(m *testing.M) {
 	if os.Getenv("BERTH_UP_HOME") != "" {
 		main()
@@ -28,9 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestRunningContainerdIsUsedAndRestored is `make up CONTAINERD=unix://…` and
-// `make down`: the examples run in a containerd of another owner, and what
-// that had before it has after.
+// TestRunningContainerdIsUsedAndRestored runs make up CONTAINERD=unix://… and make down. The examples run in
+// an existing containerd, and its other pods and images are unchanged afterwards.
 func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -51,59 +50,60 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 			q := &quickstart{T: t, host: h, home: filepath.Join(t.TempDir(), "home"), bin: t.TempDir()}
 			q.build()
 			t.Cleanup(func() { q.run("down") })
-			foreign := q.foreign()
-			pid, had, before := h.Pid(), q.images(), h.PodLeftovers()
+			foreign := q.runForeignSandbox()
+			pid, imagesBefore, leftoversBefore := h.Pid(), q.images(), h.PodLeftovers()
 
-			said := q.run("up", "-containerd", h.Endpoint)
+			output := q.run("up", "-containerd", h.Endpoint)
 			for _, word := range []string{"kubectl get pods -A -o wide", "berth ps -A -o wide", "hello from berth", "make down"} {
-				if !strings.Contains(said, word) {
-					t.Errorf("make up does not say %q", word)
+				if !strings.Contains(output, word) {
+					t.Errorf("make up does not print %q", word)
 				}
 			}
 			pods := q.pods()
 			for _, name := range []string{"web", "once", "crash", "clock-quickstart"} {
 				if !slices.Contains(pods, name) {
-					t.Errorf("the agent has the pods %v and not %s", pods, name)
+					t.Errorf("pods of the agent: got %v, want %s", pods, name)
 				}
 			}
-			if n := q.running(); n < 3 { // nginx, its writer, the clock
-				t.Errorf("%d containers run in the containerd that was named", n)
+			if n := q.runningContainers(); n < 3 { // nginx, its writer, the clock
+				t.Errorf("got %d running containers in the existing containerd, want at least 3", n)
 			}
 			if !q.isRunning(foreign) || h.Pid() != pid {
-				t.Error("what ran there before does not run any more")
+				t.Error("the foreign sandbox or containerd does not run anymore")
 			}
 
 			q.run("down")
 			if !q.isRunning(foreign) || h.Pid() != pid {
-				t.Error("what ran there before does not run any more")
+				t.Error("the foreign sandbox or containerd does not run anymore")
 			}
-			if n := q.running(); n > 0 {
-				t.Errorf("%d containers still run", n)
+			if n := q.runningContainers(); n > 0 {
+				t.Errorf("got %d running containers after make down, want 0", n)
 			}
-			if now := q.images(); !contains(now, had) {
-				t.Errorf("it had the images %v and has %v", had, now)
+			if now := q.images(); !containsAll(now, imagesBefore) {
+				t.Errorf("images: got %v, want at least %v", now, imagesBefore)
 			}
-			if now := h.PodLeftovers(); !slices.Equal(now, before) {
-				t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(now, "\n"))
+			if now := h.PodLeftovers(); !slices.Equal(now, leftoversBefore) {
+				t.Errorf("leftovers before:\n%s\nafter:\n%s", strings.Join(leftoversBefore, "\n"),
+					strings.Join(now, "\n"))
 			}
 			if _, err := os.Lstat(q.home); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s is left: %v", q.home, err)
+				t.Errorf("%s still exists: %v", q.home, err)
 			}
 			for _, name := range q.processes() {
-				t.Errorf("a process is left: %s", name)
+				t.Errorf("process still runs: %s", name)
 			}
 		})
 	}
 }
 
-// quickstart is one of a test: its files and programs are elsewhere.
+// quickstart runs the command with its own files and programs.
 type quickstart struct {
 	*testing.T
 	host      *hosts.Host
 	home, bin string
 }
 
-// build puts the programs where the command looks for them.
+// build builds the programs in the directory that the command uses.
 func (q *quickstart) build() {
 	q.Helper()
 	agent, err := hosts.BuildBerth(q.Context(), hosts.BuildOptions{})
@@ -125,7 +125,7 @@ func (q *quickstart) build() {
 	}
 }
 
-// copyProgram prevents forks meanwhile: see hosts.WriteProgram.
+// copyProgram copies a program and blocks forks meanwhile: see hosts.WriteProgram.
 func copyProgram(to, from string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -142,7 +142,7 @@ func copyProgram(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// run is the command up with these arguments.
+// run runs the command with arguments and returns its output.
 func (q *quickstart) run(args ...string) string {
 	q.Helper()
 	program, err := os.Executable()
@@ -152,17 +152,18 @@ func (q *quickstart) run(args ...string) string {
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), "BERTH_UP_HOME="+q.home, "BERTH_UP_PROGRAMS="+q.bin, "BERTH_UP_SETTINGS="+fmt.Sprintf(
 		"cgroupRoot: %s\ncgroupDriver: cgroupfs\naddress: %s\nhealthzPort: 0\n", q.host.CgroupRoot, q.host.Gateway))
-	var out, complaint bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaint
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
 		log, _ := os.ReadFile(filepath.Join(q.home, "berth.log"))
-		q.Fatalf("up %v: %v\n%s\n%s\nberth says:\n%s", args, err, out.Bytes(), complaint.Bytes(), log[max(0, len(log)-6000):])
+		q.Fatalf("up %v: %v\n%s\n%s\nberth log:\n%s", args, err, out.Bytes(), stderr.Bytes(),
+			log[max(0, len(log)-6000):])
 	}
 	return out.String()
 }
 
-// foreign makes a sandbox that is not berth's.
-func (q *quickstart) foreign() string {
+// runForeignSandbox creates a sandbox that does not belong to berth.
+func (q *quickstart) runForeignSandbox() string {
 	q.Helper()
 	uid := "8e1b8b3e-0000-4000-8000-000000000002"
 	sb, err := q.host.Runtime.RunPodSandbox(q.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
@@ -185,7 +186,7 @@ func (q *quickstart) isRunning(sandbox string) bool {
 	return err == nil && st.Status.State == runtimeapi.PodSandboxState_SANDBOX_READY
 }
 
-// images are the names of all that the runtime has.
+// images returns the names of all images in the runtime.
 func (q *quickstart) images() (names []string) {
 	q.Helper()
 	list, err := q.host.Image.ListImages(q.Context(), &runtimeapi.ListImagesRequest{})
@@ -198,11 +199,11 @@ func (q *quickstart) images() (names []string) {
 	return names
 }
 
-func contains(all, part []string) bool {
+func containsAll(all, part []string) bool {
 	return !slices.ContainsFunc(part, func(s string) bool { return !slices.Contains(all, s) })
 }
 
-// pods are the names of those that the agent has.
+// pods returns the names of the agent's pods.
 func (q *quickstart) pods() (names []string) {
 	q.Helper()
 	client, err := nodeapi.Dial(filepath.Join(q.home, "berth.sock"))
@@ -220,8 +221,8 @@ func (q *quickstart) pods() (names []string) {
 	return names
 }
 
-// running counts the containers that run in the runtime.
-func (q *quickstart) running() int {
+// runningContainers counts the running containers in the runtime.
+func (q *quickstart) runningContainers() int {
 	q.Helper()
 	list, err := q.host.Runtime.ListContainers(q.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
@@ -232,7 +233,7 @@ func (q *quickstart) running() int {
 	return len(list.Containers)
 }
 
-// processes are those of the quick start's programs.
+// processes returns the running processes of the quick start.
 func (q *quickstart) processes() (found []string) {
 	files, _ := filepath.Glob("/proc/[0-9]*/exe")
 	for _, f := range files {

@@ -16,8 +16,7 @@ import (
 	"berth/test/hosts"
 )
 
-// server is the control server of the quick start and the stock kubectl that
-// speaks to it.
+// server is the control server of the quick start with its kubectl.
 type server struct {
 	kubectl, kubeconfig string
 }
@@ -26,7 +25,7 @@ func newServer(repo string) *server {
 	return &server{program(repo, "kubectl"), path("control/admin.kubeconfig")}
 }
 
-// startServer starts berth-control in home, where make down finds it again.
+// startServer starts berth-control with its files in home, where make down finds them.
 func startServer(ctx context.Context, repo string) (*server, error) {
 	logStep("starting berth-control")
 	if err := os.MkdirAll(home, 0o755); err != nil {
@@ -39,15 +38,15 @@ func startServer(ctx context.Context, repo string) (*server, error) {
 	s := newServer(repo)
 	return s, hosts.WaitFor(ctx, "berth-control to be ready, see "+path("berth-control.log"), func() (bool, error) {
 		if pid, err := running("berth-control"); err != nil || pid == 0 {
-			return false, errors.Join(errors.New("it has ended"), err)
+			return false, errors.Join(errors.New("berth-control has exited"), err)
 		}
 		out, err := s.run(ctx, "get", "--raw", "/readyz")
 		return err == nil && strings.TrimSpace(out) == "ok", nil
 	})
 }
 
-// join joins this host by the line that the server prints, and returns the
-// flags by which its agent finds what the joining has written.
+// join joins this host with the command that the server prints. It returns the flags for the agent that
+// name the written files.
 func (s *server) join(ctx context.Context, repo string) ([]string, error) {
 	logStep("joining the node with a token")
 	url, err := s.run(ctx, "config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}")
@@ -60,7 +59,7 @@ func (s *server) join(ctx context.Context, repo string) ([]string, error) {
 	}
 	words := strings.Fields(line)
 	if len(words) < 2 || words[0] != "berth" || words[1] != "join" {
-		return nil, fmt.Errorf("berth-control token create: no line to join with: %q", line)
+		return nil, fmt.Errorf("berth-control token create: unexpected output %q", line)
 	}
 	files := []string{"--kubeconfig", path("node.kubeconfig"), "--bootstrap-kubeconfig", path("bootstrap.kubeconfig")}
 	args := slices.Concat(words[1:], files, []string{"--config", path("join.yaml")})
@@ -70,30 +69,30 @@ func (s *server) join(ctx context.Context, repo string) ([]string, error) {
 
 // output runs a program and returns its standard output.
 func output(ctx context.Context, program string, args ...string) (string, error) {
-	// Not its arguments: they may hold a token.
-	return captured(exec.CommandContext(ctx, program, args...), filepath.Base(program)+" "+args[0])
+	// The error must not contain the arguments, which may include a token.
+	return runCaptured(exec.CommandContext(ctx, program, args...), filepath.Base(program)+" "+args[0])
 }
 
-// captured runs cmd and returns its standard output; the error names it so.
-func captured(cmd *exec.Cmd, name string) (string, error) {
-	var out, complaint bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaint
+// runCaptured runs cmd and returns its standard output. An error contains name and standard error.
+func runCaptured(cmd *exec.Cmd, name string) (string, error) {
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", name, err, complaint.String())
+		return "", fmt.Errorf("%s: %w: %s", name, err, stderr.String())
 	}
 	return out.String(), nil
 }
 
-// print runs kubectl for the reader.
+// print runs kubectl with the output on the terminal.
 func (s *server) print(ctx context.Context, args ...string) error {
 	cmd := s.command(ctx, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run()
 }
 
-// run runs kubectl and returns what it writes.
+// run runs kubectl and returns its output.
 func (s *server) run(ctx context.Context, args ...string) (string, error) {
-	return captured(s.command(ctx, args...), "kubectl "+strings.Join(args, " "))
+	return runCaptured(s.command(ctx, args...), "kubectl "+strings.Join(args, " "))
 }
 
 func (s *server) command(ctx context.Context, args ...string) *exec.Cmd {
@@ -102,8 +101,7 @@ func (s *server) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// detach starts a program of ours that outlives this process: its log and its
-// process ID are in home under its name.
+// detach starts a program that outlives this process. It writes log and PID file to home.
 func detach(name, binary string, args ...string) error {
 	log, err := os.Create(path(name + ".log"))
 	if err != nil {
@@ -122,7 +120,7 @@ func detach(name, binary string, args ...string) error {
 	return cmd.Process.Release()
 }
 
-// running is the process ID of a program that detach started; 0: it does not run.
+// running returns the process ID of a program that detach started, or 0 if it does not run.
 func running(name string) (pid int, err error) {
 	text, err := os.ReadFile(path(name + ".pid"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -136,16 +134,16 @@ func running(name string) (pid int, err error) {
 	}
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil || filepath.Base(strings.TrimSuffix(exe, " (deleted)")) != name {
-		return 0, nil //nolint:nilerr // gone, and its number is perhaps another's
+		return 0, nil //nolint:nilerr // exited, and another process may have the ID
 	}
 	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil || strings.Contains(string(state), ") Z ") {
-		return 0, nil //nolint:nilerr // gone meanwhile, or as good as gone
+		return 0, nil //nolint:nilerr // exited or a zombie
 	}
 	return pid, nil
 }
 
-// stop ends a program that detach started and waits for it.
+// stop stops a program that detach started and waits until it has exited.
 func stop(ctx context.Context, name string) error {
 	pid, err := running(name)
 	if err != nil || pid == 0 {
@@ -154,7 +152,7 @@ func stop(ctx context.Context, name string) error {
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		return err
 	}
-	return hosts.WaitFor(ctx, name+" to leave", func() (bool, error) {
+	return hosts.WaitFor(ctx, name+" to exit", func() (bool, error) {
 		now, err := running(name)
 		return now != pid, err
 	})

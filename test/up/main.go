@@ -1,7 +1,6 @@
-// Command up is behind `make up` and `make down`: it shows berth's main job on
-// real containers, on a machine with no registry in reach. It makes images from
-// local files, starts a private containerd (or uses a running one), starts the
-// agent on the examples, and prints what runs and what to try next.
+// Command up implements make up and make down. It demonstrates berth with real containers on a machine without
+// access to a registry. It builds images from local files, starts a private containerd or uses an existing
+// one, starts the agent with the examples, and prints the running pods and what to try next.
 package main
 
 import (
@@ -29,7 +28,7 @@ func main() {
 	}
 	fs := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	running := fs.String("containerd", "", "socket of a running containerd to use instead of a private one")
-	_ = fs.Parse(os.Args[2:]) // exits by itself
+	_ = fs.Parse(os.Args[2:]) // ExitOnError
 	var err error
 	switch os.Args[1] {
 	case "up":
@@ -49,14 +48,14 @@ func up(ctx context.Context, running string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("run as root: pods need mounts, cgroups and network namespaces")
 	}
-	if err := down(ctx); err != nil { // a second `make up` starts afresh
+	if err := down(ctx); err != nil { // make up starts from a clean state
 		return err
 	}
 	repo, err := hosts.RepoRoot()
 	if err != nil {
 		return err
 	}
-	logStep("making images from local files")
+	logStep("building images from local files")
 	dir, err := images.CacheDir()
 	if err != nil {
 		return err
@@ -87,7 +86,7 @@ func up(ctx context.Context, running string) error {
 	return n.show(ctx, s)
 }
 
-// node is the agent that runs, on any containerd.
+// node is the running agent, on any containerd.
 type node struct {
 	binary, socket, manifests string
 }
@@ -95,7 +94,7 @@ type node struct {
 func start(ctx context.Context, repo, running string, archives []images.Archive, join []string) (*node, error) {
 	binary := program(repo, "berth")
 	if running != "" {
-		return startOnRunning(ctx, running, binary, archives, join)
+		return startOnExisting(ctx, running, binary, archives, join)
 	}
 	logStep("starting a private containerd (the first time it is built from its Go module)")
 	var paths []string
@@ -120,8 +119,7 @@ func start(ctx context.Context, repo, running string, archives []images.Archive,
 	return &node{binary, a.Socket, a.ManifestDir}, nil
 }
 
-// copy gives the node the pods of its own: one file after the other, by rename,
-// so that no partial file is read.
+// copy copies the static pods to the manifest directory, each by an atomic rename.
 func (n *node) copy(folder string) error {
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil {
@@ -143,13 +141,13 @@ func (n *node) copy(folder string) error {
 	return nil
 }
 
-// show waits for the pods and prints what a user would want to see first.
+// show waits for the pods and prints them.
 func (n *node) show(ctx context.Context, s *server) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	ip, err := s.settle(ctx)
+	ip, err := s.waitExamples(ctx)
 	if err != nil {
-		_ = s.print(ctx, "get", "pods", "-A", "-o", "wide") // what there is helps more than nothing
+		_ = s.print(ctx, "get", "pods", "-A", "-o", "wide") // shows which pods are missing
 		return err
 	}
 	fmt.Println("\n$ kubectl get pods -A -o wide")
@@ -162,7 +160,7 @@ func (n *node) show(ctx context.Context, s *server) error {
 	}
 	page, err := get(ctx, "http://"+ip)
 	if err != nil {
-		return fmt.Errorf("ask the web pod at %s: %w", ip, err)
+		return fmt.Errorf("get the page of the web pod at %s: %w", ip, err)
 	}
 	fmt.Printf("\n$ curl http://%s\n%s\n", ip, page)
 	fmt.Printf(`What to try next:
@@ -170,15 +168,15 @@ func (n *node) show(ctx context.Context, s *server) error {
   kubectl get nodes -o wide; kubectl describe pod web; kubectl top pods
   kubectl logs -f web -c writer
   kubectl exec -it web -c nginx -- sh
-  kubectl edit configmap page     # the page in a pod that mounts it changes within half a second
+  kubectl edit configmap page     # the page in the pod changes within half a second
   kubectl delete pod crash
 
-  alias berth=%q                  # the node answers for itself, with the server away too
-  berth why crash                 # what it waits for, and what comes next
-  berth timeline web              # where the time of its start went
+  alias berth=%q                  # works without the server too
+  berth why crash                 # why the pod does not run, and what happens next
+  berth timeline web              # duration of each step of the pod's start
   berth check                     # can this node run pods?
-  $EDITOR %s/clock.yaml   # a pod of the node's own, with no server
-  make down                       # takes everything away
+  $EDITOR %s/clock.yaml   # a static pod of the node
+  make down                       # remove everything
 `, s.kubeconfig, s.kubectl, n.binary+" --socket "+n.socket, n.manifests)
 	return nil
 }
@@ -189,7 +187,7 @@ func (n *node) berth(ctx context.Context, args ...string) error {
 	return cmd.Run()
 }
 
-// down ends every pod of the quick start and takes away all that was made.
+// down deletes every pod of the quick start and removes everything that it created.
 func down(ctx context.Context) error {
 	repo, err := hosts.RepoRoot()
 	if err != nil {
@@ -204,7 +202,7 @@ func down(ctx context.Context) error {
 			return err
 		}
 	}
-	return release(ctx, repo)
+	return cleanUp(ctx, repo)
 }
 
 func logStep(text string) { fmt.Fprintln(os.Stderr, "==>", text) }

@@ -14,9 +14,9 @@ import (
 	"berth/test/hosts"
 )
 
-// settle waits until the server says that the examples are what they are meant
-// to be, and returns the address of the web pod.
-func (s *server) settle(ctx context.Context) (ip string, err error) {
+// waitExamples waits until the example pods have reached their expected states and returns the address of
+// pod web.
+func (s *server) waitExamples(ctx context.Context) (ip string, err error) {
 	err = hosts.WaitFor(ctx, "the example pods", func() (bool, error) {
 		out, err := s.run(ctx, "get", "pods", "-o", "json")
 		if err != nil {
