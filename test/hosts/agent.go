@@ -56,7 +56,7 @@ type Agent struct {
 }
 
 // StartAgent writes the agent's configuration and starts it. It does not wait: see WaitReady and
-// Exited. The agent ends with its host at the latest.
+// Exited. Host.Stop kills a running agent.
 func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	if o.Name == "" {
 		o.Name = "agent"
@@ -135,21 +135,21 @@ func (a *Agent) writeConfig(o AgentOptions) error {
 		"evictionHard": map[string]string{"memory.available": "100Mi"}, "imageGCHighThresholdPercent": 100,
 	}
 	maps.Copy(kubelet, o.Config)
-	own := map[string]any{
+	berth := map[string]any{
 		"apiVersion": "berth.dev/v1alpha1", "kind": "BerthConfiguration",
 		"cniConfDir": a.Host.ConfDir, "cniBinDirs": []string{a.Host.BinDir},
-		"startPressurePercent": 100, // nor its CPU pressure
+		"startPressurePercent": 100, // CPU pressure of the machine must not affect tests
 	}
-	maps.Copy(own, o.BerthConfig)
-	first, err := yaml.Marshal(kubelet)
+	maps.Copy(berth, o.BerthConfig)
+	kubeletYAML, err := yaml.Marshal(kubelet)
 	if err != nil {
 		return err
 	}
-	second, err := yaml.Marshal(own)
+	berthYAML, err := yaml.Marshal(berth)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(a.ConfigFile, append(append(first, "---\n"...), second...), 0o644)
+	return os.WriteFile(a.ConfigFile, append(append(kubeletYAML, "---\n"...), berthYAML...), 0o644)
 }
 
 // Start starts the agent again after it exited.
@@ -229,7 +229,7 @@ func (a *Agent) Kill9() error {
 }
 
 // Stop sends SIGTERM to the agent and waits until it has exited. Its pods keep running. An exit
-// code other than 0 is an error. An agent that does not exit has to print its goroutines.
+// code other than 0 is an error. If the agent does not exit, the error contains its goroutine stacks.
 func (a *Agent) Stop(ctx context.Context) error {
 	p := a.process()
 	if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -48,16 +48,16 @@ const containerdModule = "github.com/containerd/containerd/v2"
 // its content, in a directory that is renamed when fill succeeds. All other callers wait, in other
 // processes too.
 func Cached(top, key string, fill func(dir string) error) (dir string, err error) {
-	above, err := cache(top)
+	parent, err := cache(top)
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(above, key)
-	return dir, withLock(filepath.Join(above, "lock"), func() error {
+	dir = filepath.Join(parent, key)
+	return dir, withLock(filepath.Join(parent, "lock"), func() error {
 		if _, err := os.Stat(dir); err == nil {
 			return nil
 		}
-		tmp, err := os.MkdirTemp(above, "building-")
+		tmp, err := os.MkdirTemp(parent, "building-")
 		if err != nil {
 			return err
 		}
@@ -142,8 +142,8 @@ func goBuild(ctx context.Context, dir, cgo string, args ...string) error {
 }
 
 // BuildProgram builds the package in a directory of the checkout as a static program.
-func BuildProgram(ctx context.Context, program, folder string) error {
-	return goBuild(ctx, folder, "0", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
+func BuildProgram(ctx context.Context, program, dir string) error {
+	return goBuild(ctx, dir, "0", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
 }
 
 // Kubectl returns the path of the stock kubectl, built once per version.

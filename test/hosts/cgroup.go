@@ -77,16 +77,16 @@ func (r *record) makeCgroups() error {
 func initCpuset(dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		file := filepath.Join(dir, name)
-		have, err := os.ReadFile(file)
-		if err != nil || strings.TrimSpace(string(have)) != "" {
+		value, err := os.ReadFile(file)
+		if err != nil || strings.TrimSpace(string(value)) != "" {
 			continue // no cpuset hierarchy, or already set
 		}
-		above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
+		parentValue, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
 		if err != nil {
 			continue // the root of cgroup v2 has none: they are inherited
 		}
-		if err := os.WriteFile(file, above, 0o644); err != nil {
-			return fmt.Errorf("seed %s: %w", file, err)
+		if err := os.WriteFile(file, parentValue, 0o644); err != nil {
+			return fmt.Errorf("initialize %s: %w", file, err)
 		}
 	}
 	return nil
@@ -107,7 +107,7 @@ func (r *record) joinScript() (string, error) {
 }
 
 // cgroupDirs lists all cgroups of the host, children before parents: its own trees, and cgroups
-// that containers have outside of them.
+// that containers value outside of them.
 func (r *record) cgroupDirs() ([]string, error) {
 	v1, v2, err := hierarchies()
 	if err != nil {
@@ -159,9 +159,9 @@ func thaw(dirs []string) {
 	}
 }
 
-// killAll kills every process of the host and waits until all have exited.
-func (r *record) killAll(bound time.Duration) error {
-	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+// killAll kills every process of the host and waits until all value exited.
+func (r *record) killAll(timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		dirs, err := r.cgroupDirs()
 		if err != nil {
 			return err
@@ -180,7 +180,7 @@ func (r *record) killAll(bound time.Duration) error {
 	}
 }
 
-// runtimeProcesses lists the processes that have the host's socket or configuration file as an
+// runtimeProcesses lists the processes that value the host's socket or configuration file as an
 // argument: its containerd and its shims, in whatever cgroup.
 func (r *record) runtimeProcesses() []int {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -201,8 +201,8 @@ func (r *record) runtimeProcesses() []int {
 
 // removeCgroups removes the host's cgroups. A killed process leaves its cgroup a moment after it is
 // no longer listed, therefore busy ones are retried.
-func (r *record) removeCgroups(bound time.Duration) error {
-	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+func (r *record) removeCgroups(timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		dirs, err := r.cgroupDirs()
 		if err != nil {
 			return err

@@ -53,19 +53,19 @@ func (r *record) chainsOf(ids []string) (out []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	there := map[string]bool{}
+	existing := map[string]bool{}
 	for line := range strings.Lines(saved) {
 		if name, ok := strings.CutPrefix(line, ":CNI-"); ok {
-			there["CNI-"+strings.Fields(name)[0]] = true
+			existing["CNI-"+strings.Fields(name)[0]] = true
 		}
 	}
-	if len(there) == 0 {
+	if len(existing) == 0 {
 		return nil
 	}
 	for _, id := range ids {
 		hash := fmt.Sprintf("%x", sha512.Sum512([]byte(r.network()+id)))
 		for _, prefix := range []string{"CNI-", "CNI-DN-", "CNI-SN-"} {
-			if chain := (prefix + hash)[:28]; there[chain] {
+			if chain := (prefix + hash)[:28]; existing[chain] {
 				out = append(out, chain)
 			}
 		}
@@ -86,7 +86,7 @@ func (r *record) runtimeDirs() (out []string) {
 	} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			if path := filepath.Join(dir, e.Name()); !isContainerdDebris(path) {
+			if path := filepath.Join(dir, e.Name()); !isContainerdRemnant(path) {
 				out = append(out, path)
 			}
 		}
@@ -94,10 +94,10 @@ func (r *record) runtimeDirs() (out []string) {
 	return out
 }
 
-// isContainerdDebris reports whether a path is what containerd leaves of a task when it dies, or
+// isContainerdRemnant reports whether a path is what containerd leaves of a task when it dies, or
 // the power fails, during the removal: a bundle renamed to a hidden name, in a directory that does
 // not survive a boot, and an empty work directory. It contains nothing of a pod.
-func isContainerdDebris(path string) bool {
+func isContainerdRemnant(path string) bool {
 	if strings.HasPrefix(filepath.Base(path), ".") {
 		return true
 	}
@@ -142,16 +142,16 @@ func (h *Host) containerdRecords(ctx context.Context) (out []string) {
 // and restarts it. The containers keep running, but no list shows them, as after a call that was
 // interrupted at a bad moment.
 func (h *Host) DeleteRecords(ctx context.Context, ids ...string) error {
-	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+	nsCtx := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
 	for _, id := range ids {
-		_, err := containers.NewContainersClient(h.conn).Delete(inside, &containers.DeleteContainerRequest{ID: id})
+		_, err := containers.NewContainersClient(h.conn).Delete(nsCtx, &containers.DeleteContainerRequest{ID: id})
 		if err != nil {
 			return fmt.Errorf("delete record of container %s: %w", id, err)
 		}
 		if h.Version == Version16 {
 			continue // 1.6 has no sandbox store
 		}
-		_, err = sandboxapi.NewStoreClient(h.conn).Delete(inside, &sandboxapi.StoreDeleteRequest{SandboxID: id})
+		_, err = sandboxapi.NewStoreClient(h.conn).Delete(nsCtx, &sandboxapi.StoreDeleteRequest{SandboxID: id})
 		if err != nil && status.Code(err) != codes.NotFound { // a container
 			return fmt.Errorf("delete record of sandbox %s: %w", id, err)
 		}
@@ -162,7 +162,7 @@ func (h *Host) DeleteRecords(ctx context.Context, ids ...string) error {
 // CreateLease creates a containerd lease for a sandbox that does not exist, as after a crash during
 // its creation.
 func (h *Host) CreateLease(ctx context.Context, id string) error {
-	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
-	_, err := leases.NewLeasesClient(h.conn).Create(inside, &leases.CreateRequest{ID: id})
+	nsCtx := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+	_, err := leases.NewLeasesClient(h.conn).Create(nsCtx, &leases.CreateRequest{ID: id})
 	return err
 }

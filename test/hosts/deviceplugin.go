@@ -24,7 +24,7 @@ func BuildDevicePlugin(ctx context.Context) (string, error) {
 
 // StartDevicePlugin starts a plugin with count devices, null-0, null-1, …, for an agent that may or
 // may not be running. more are further arguments of the program. It does not wait for the
-// registration. The plugin ends with this process at the latest.
+// registration. The plugin exits when this process exits.
 func (a *Agent) StartDevicePlugin(
 	ctx context.Context, resource string, count int, more ...string,
 ) (*DevicePlugin, error) {

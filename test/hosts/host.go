@@ -48,7 +48,7 @@ type Options struct {
 	LAN *LAN
 	// Detached hosts outlive the process that created them: see OpenDetached.
 	Detached bool
-	// Owner says whose a detached host is, for Open.
+	// Owner is the owner name of a detached host: see OpenDetached.
 	Owner string
 }
 
@@ -58,14 +58,14 @@ type Host struct {
 	Name       string
 	Version    Version
 	Dir        string
-	Socket     string // containerd's, a path
-	Endpoint   string // the same as a unix:// address
+	Socket     string // path of containerd's socket
+	Endpoint   string // the socket as a unix:// URL
 	ConfDir    string // CNI configuration
 	BinDir     string // CNI plugins
-	CgroupRoot string // for the agent's cgroupRoot, or the parent of sandboxes made by hand
+	CgroupRoot string // cgroupRoot of the agent; parent of the cgroups of other sandboxes
 	PodCIDR    netip.Prefix
 	Bridge     string
-	Gateway    netip.Addr // an address of the machine that is not loopback
+	Gateway    netip.Addr // non-loopback address of this machine
 	Runtime    runtimeapi.RuntimeServiceClient
 	Image      runtimeapi.ImageServiceClient
 
@@ -74,7 +74,7 @@ type Host struct {
 	daemon *childProcess // the running containerd; nil: none, or not started by this process
 	agents []*Agent
 
-	stoppedLeftovers *[]string // what was left when it was stopped; nil: it was not
+	stoppedLeftovers *[]string // leftovers after Stop; nil: not stopped
 }
 
 // childProcess is a child process with a goroutine that waits for it.
@@ -206,14 +206,14 @@ func (h *Host) setFields() (err error) {
 }
 
 // OpenDetached returns the detached hosts of this machine with the given owner.
-func OpenDetached(whose string) ([]*Host, error) {
+func OpenDetached(owner string) ([]*Host, error) {
 	all, err := records()
 	if err != nil {
 		return nil, err
 	}
 	var out []*Host
 	for _, r := range all {
-		if !r.Detached || r.For != whose {
+		if !r.Detached || r.For != owner {
 			continue
 		}
 		h := &Host{slot: &slot{record: *r}}
@@ -237,14 +237,14 @@ func (h *Host) AddMountRoot(dir string) error {
 // Kill ends containerd with SIGKILL. Shims and containers keep running.
 func (h *Host) Kill() error {
 	h.mu.Lock()
-	served := h.daemon
+	proc := h.daemon
 	h.daemon = nil
 	h.mu.Unlock()
-	if served == nil {
+	if proc == nil {
 		return nil
 	}
-	err := served.cmd.Process.Kill()
-	<-served.done
+	err := proc.cmd.Process.Kill()
+	<-proc.done
 	if errors.Is(err, os.ErrProcessDone) {
 		return nil
 	}
@@ -287,14 +287,14 @@ func (h *Host) Restart(ctx context.Context) error {
 	cmd.Env = append(os.Environ(), "PATH="+path+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NOTIFY_SOCKET=")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	served, err := startChild(cmd)
+	proc, err := startChild(cmd)
 	if err != nil {
 		return err
 	}
 	h.mu.Lock()
-	h.daemon = served
+	h.daemon = proc
 	h.mu.Unlock()
-	return h.ready(ctx, served)
+	return h.ready(ctx, proc)
 }
 
 // Upgrade kills containerd and starts another version on the same directories, as a package upgrade
@@ -327,18 +327,18 @@ func startChild(cmd *exec.Cmd) (*childProcess, error) {
 }
 
 // ready waits for the condition RuntimeReady. The network need not be ready.
-func (h *Host) ready(ctx context.Context, served *childProcess) error {
-	var last error
+func (h *Host) ready(ctx context.Context, proc *childProcess) error {
+	var lastErr error
 	err := WaitFor(ctx, "containerd", func() (bool, error) {
 		select {
-		case <-served.done:
-			return false, fmt.Errorf("containerd exited: %v\n%s", served.err, logTail(h.log())) //nolint:errorlint // nil too
+		case <-proc.done:
+			return false, fmt.Errorf("containerd exited: %v\n%s", proc.err, logTail(h.log())) //nolint:errorlint // nil too
 		default:
 		}
-		one, cancel := context.WithTimeout(ctx, time.Second)
+		callCtx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		st, err := h.Runtime.Status(one, &runtimeapi.StatusRequest{})
-		if last = err; err != nil {
+		st, err := h.Runtime.Status(callCtx, &runtimeapi.StatusRequest{})
+		if lastErr = err; err != nil {
 			h.conn.ResetConnectBackoff()
 			return false, nil
 		}
@@ -349,8 +349,8 @@ func (h *Host) ready(ctx context.Context, served *childProcess) error {
 		}
 		return false, nil
 	})
-	if err != nil && last != nil {
-		err = fmt.Errorf("%w (%w)\n%s", err, last, logTail(h.log()))
+	if err != nil && lastErr != nil {
+		err = fmt.Errorf("%w (%w)\n%s", err, lastErr, logTail(h.log()))
 	}
 	return err
 }
@@ -392,7 +392,7 @@ func (h *Host) Import(ctx context.Context, archives ...string) error {
 
 // Ctr runs the ctr of the host's containerd in the namespace of the CRI plugin and returns its output.
 func (h *Host) Ctr(ctx context.Context, args ...string) (string, error) {
-	program := "/usr/bin/ctr" // of the same package as containerd 1.6
+	program := "/usr/bin/ctr" // from the package of containerd 1.6
 	if h.Version == Version2 {
 		dir, err := Containerd2(ctx)
 		if err != nil {

@@ -49,7 +49,7 @@ func start(t *testing.T, o Options) *Host {
 func stopAndCheck(t *testing.T, h *Host) {
 	t.Helper()
 	if t.Failed() {
-		t.Logf("containerd says:\n%s", h.Log())
+		t.Logf("containerd log:\n%s", h.Log())
 	}
 	if err := h.Stop(); err != nil {
 		t.Error(err)
@@ -165,7 +165,7 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 				}
 			}
 			if v == Version2 {
-				return // Stop must cope with a running pod
+				return // the cleanup tests Stop with a running pod
 			}
 			if _, err := h.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox}); err != nil {
 				t.Fatal(err)
@@ -197,7 +197,7 @@ func TestNetworkNotReadyWithoutCNI(t *testing.T) {
 		})
 	}
 	if ready() {
-		t.Error("the network is ready without a configuration")
+		t.Error("NetworkReady is true without a CNI configuration")
 	}
 	if err := h.WriteCNI(); err != nil {
 		t.Fatal(err)
@@ -215,11 +215,11 @@ func TestNetworkNotReadyWithoutCNI(t *testing.T) {
 func TestSweepRemovesHostOfDeadProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHelperDies$", "-test.count=1")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHelperProcess$", "-test.count=1")
 	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir, "TMPDIR="+dir) // the dead process does not remove its own directory
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "about to die") {
-		t.Fatalf("the other process: %v\n%s", err, out)
+		t.Fatalf("helper process: got %v, want exit after the host was started\n%s", err, out)
 	}
 	// A parallel test may have removed it already.
 	if err := Sweep(); err != nil {
@@ -235,7 +235,7 @@ func TestSweepRemovesHostOfDeadProcess(t *testing.T) {
 	}
 	h := &Host{slot: &slot{record: record{Number: n, Owner: cmd.Process.Pid, Dir: filepath.Join(dir, "host")}}}
 	if r, err := readRecord(n); err == nil && r.Owner == cmd.Process.Pid {
-		t.Error("its slot is still in use")
+		t.Error("slot of the dead process is still in use")
 	}
 	if left, err := os.ReadDir(h.record.Dir); err != nil || len(left) > 0 {
 		t.Errorf("files remain: %v %v", left, err)
@@ -245,7 +245,7 @@ func TestSweepRemovesHostOfDeadProcess(t *testing.T) {
 	}
 }
 
-func TestHelperDies(t *testing.T) {
+func TestHelperProcess(t *testing.T) {
 	dir := os.Getenv("HOSTS_TEST_DIE_IN")
 	if dir == "" {
 		return // only for TestSweepRemovesHostOfDeadProcess
@@ -267,8 +267,8 @@ func TestHelperDies(t *testing.T) {
 
 func TestSweepKeepsDetachedHost(t *testing.T) {
 	t.Parallel()
-	whose := t.TempDir() // a unique owner name
-	h, err := Start(t.Context(), Options{Detached: true, Owner: whose, CNI: true})
+	owner := t.TempDir() // a unique owner name
+	h, err := Start(t.Context(), Options{Detached: true, Owner: owner, CNI: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,10 +279,10 @@ func TestSweepKeepsDetachedHost(t *testing.T) {
 	if err := h.WriteCNI(); err != nil {
 		t.Errorf("Sweep removed the detached host: %v", err)
 	}
-	if others, err := OpenDetached(whose + "/other"); err != nil || len(others) > 0 {
+	if others, err := OpenDetached(owner + "/other"); err != nil || len(others) > 0 {
 		t.Errorf("another owner opens %d hosts: %v", len(others), err)
 	}
-	all, err := OpenDetached(whose)
+	all, err := OpenDetached(owner)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestSweepKeepsDetachedHost(t *testing.T) {
 	if left := all[at].Leftovers(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	other := &slot{record: record{Number: h.Number, Detached: true, For: whose, Dir: t.TempDir()}}
+	other := &slot{record: record{Number: h.Number, Detached: true, For: owner, Dir: t.TempDir()}}
 	if err := withRunDir(func() error {
 		if _, err := readRecord(h.Number); err == nil {
 			return nil // another host already has the number
@@ -325,12 +325,12 @@ func TestWaitForErrorNamesCondition(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	calls := 0
-	err := WaitFor(ctx, "the moon", func() (bool, error) { calls++; return false, nil })
-	if err == nil || !strings.Contains(err.Error(), "wait for the moon: still not after") || calls < 2 {
-		t.Errorf("after %d calls: %v", calls, err)
+	err := WaitFor(ctx, "a pod", func() (bool, error) { calls++; return false, nil })
+	if err == nil || !strings.Contains(err.Error(), "wait for a pod: timed out after") || calls < 2 {
+		t.Errorf("got %v after %d calls, want a timeout that names the condition after at least 2", err, calls)
 	}
-	err = WaitFor(ctx, "the sun", func() (bool, error) { return false, os.ErrPermission })
-	if err == nil || err.Error() != "wait for the sun: permission denied" {
+	err = WaitFor(ctx, "a container", func() (bool, error) { return false, os.ErrPermission })
+	if err == nil || err.Error() != "wait for a container: permission denied" {
 		t.Error(err)
 	}
 }

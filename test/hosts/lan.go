@@ -137,22 +137,22 @@ func (l *LAN) RunOutside(f func() error) error { return inNetNS(lanName(l.n), f)
 func (h *Host) RunInNetwork(f func() error) error { return inNetNS(h.slot.netns(), f) }
 
 func inNetNS(name string, f func() error) error {
-	ended := make(chan error, 1)
+	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		fd, err := os.Open(filepath.Join(netnsDir, name))
 		if err != nil {
-			ended <- err
+			result <- err
 			return
 		}
 		defer fd.Close()
 		if err := unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET); err != nil {
-			ended <- fmt.Errorf("enter %s: %w", name, err)
+			result <- fmt.Errorf("enter %s: %w", name, err)
 			return
 		}
-		ended <- f()
+		result <- f()
 	}()
-	return <-ended
+	return <-result
 }
 
 // connectLAN creates the host's namespaces and its port on the LAN.
@@ -218,10 +218,10 @@ func (r *record) nsenterScript() string {
 }
 
 // nodeIPs returns the agent's --node-ip flag, or nothing if the agent is to detect its addresses.
-func (h *Host) nodeIPs(find bool) []string {
+func (h *Host) nodeIPs(detect bool) []string {
 	r := &h.slot.record
 	switch {
-	case find:
+	case detect:
 		return nil
 	case r.LAN == 0:
 		return []string{"--node-ip", h.Gateway.String()}

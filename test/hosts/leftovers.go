@@ -16,10 +16,10 @@ import (
 // number later.
 func (h *Host) Leftovers() []string {
 	h.mu.Lock()
-	remains := h.stoppedLeftovers
+	recorded := h.stoppedLeftovers
 	h.mu.Unlock()
-	if remains != nil {
-		return *remains
+	if recorded != nil {
+		return *recorded
 	}
 	return h.leftovers()
 }
@@ -99,17 +99,17 @@ func (h *Host) podResources() []string {
 	var out []string
 	dirs, _ := r.cgroupDirs()
 	h.mu.Lock()
-	own := make(map[int]bool, len(h.agents)+1)
-	own[h.slot.Holder] = true
+	hostPIDs := make(map[int]bool, len(h.agents)+1)
+	hostPIDs[h.slot.Holder] = true
 	for _, a := range h.agents {
-		own[a.Pid()] = true
+		hostPIDs[a.Pid()] = true
 	}
 	if h.daemon != nil {
-		own[h.daemon.cmd.Process.Pid] = true
+		hostPIDs[h.daemon.cmd.Process.Pid] = true
 	}
 	h.mu.Unlock()
 	for _, pid := range pidsIn(dirs) {
-		if !own[pid] {
+		if !hostPIDs[pid] {
 			out = append(out, "process "+describe(pid))
 		}
 	}

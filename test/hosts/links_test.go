@@ -16,6 +16,6 @@ func TestLinksBelowMatchesWholeDirectory(t *testing.T) {
 		}
 	}
 	if got := linksBelow(dir, "/tmp/host-1"); !slices.Equal(got, []string{filepath.Join(dir, "own")}) {
-		t.Errorf("links %v", got)
+		t.Errorf("linksBelow: got %v, want only own", got)
 	}
 }

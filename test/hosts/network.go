@@ -58,7 +58,7 @@ func (r *record) removeLinks() error {
 	for _, l := range r.links() {
 		// A port disappears with its network namespace, possibly at this moment.
 		if _, err := command("ip", "link", "del", l); err != nil {
-			if _, gone := os.Stat("/sys/class/net/" + l); gone == nil {
+			if _, errStat := os.Stat("/sys/class/net/" + l); errStat == nil {
 				errs = errors.Join(errs, err)
 			}
 		}
@@ -75,7 +75,7 @@ func (r *record) rules() (rules, chains []string) {
 		return nil, nil
 	}
 	mark := fmt.Sprintf(`name: \"%s\"`, r.network())
-	known := map[string]bool{}
+	listed := map[string]bool{}
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "-A ") || !strings.Contains(line, mark) {
@@ -84,8 +84,8 @@ func (r *record) rules() (rules, chains []string) {
 		rules = append(rules, line)
 		f := strings.Fields(line)
 		for _, chain := range []string{f[1], f[len(f)-1]} {
-			if isPodChain(chain) && !known[chain] {
-				known[chain] = true
+			if isPodChain(chain) && !listed[chain] {
+				listed[chain] = true
 				chains = append(chains, chain)
 			}
 		}
@@ -143,7 +143,7 @@ func removeSharedChains() error {
 	if err != nil || !strings.Contains(out, "CNI-HOSTPORT-") {
 		return err
 	}
-	var flush, leave, drop strings.Builder
+	var flush, unlink, remove strings.Builder
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		f := strings.Fields(line)
@@ -151,14 +151,14 @@ func removeSharedChains() error {
 		case strings.HasPrefix(line, ":CNI-HOSTPORT-"):
 			chain := strings.TrimPrefix(f[0], ":")
 			fmt.Fprintf(&flush, "-F %s\n", chain)
-			fmt.Fprintf(&drop, "-X %s\n", chain)
+			fmt.Fprintf(&remove, "-X %s\n", chain)
 		case strings.HasPrefix(line, "-A CNI-HOSTPORT-DNAT") && strings.Contains(line, "CNI-DN-"):
 			return nil // host port of another runtime
 		case strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "-A CNI-") && isSharedChain(f[len(f)-1]):
-			fmt.Fprintf(&leave, "-D %s\n", strings.TrimPrefix(line, "-A "))
+			fmt.Fprintf(&unlink, "-D %s\n", strings.TrimPrefix(line, "-A "))
 		}
 	}
-	return iptablesRestore("*nat\n" + leave.String() + flush.String() + drop.String() + "COMMIT\n")
+	return iptablesRestore("*nat\n" + unlink.String() + flush.String() + remove.String() + "COMMIT\n")
 }
 
 // removeEmptyChains removes per-pod chains that a plugin left when it was killed between its steps.

@@ -53,9 +53,9 @@ func podCgroup(dir string) bool {
 
 // CountLeasesAndSnapshots counts containerd's leases and snapshots after a garbage collection. It
 // skips leases with an expiry: containerd takes one for each of its own calls and, if it dies,
-// leaves it for a day, with the snapshot in progress. While there is such a lease, layers is -1 for
+// leaves it for a day, with the snapshot in progress. While there is such a lease, snapshotCount is -1 for
 // unknown.
-func (h *Host) CountLeasesAndSnapshots(ctx context.Context) (held, layers int, err error) {
+func (h *Host) CountLeasesAndSnapshots(ctx context.Context) (leaseCount, snapshotCount int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
@@ -74,21 +74,21 @@ func (h *Host) CountLeasesAndSnapshots(ctx context.Context) (held, layers int, e
 	}
 	stream, err := snapshots.NewSnapshotsClient(h.conn).List(ctx, &snapshots.ListSnapshotsRequest{Snapshotter: "overlayfs"})
 	for err == nil {
-		var some *snapshots.ListSnapshotsResponse
-		some, err = stream.Recv()
-		layers += len(some.GetInfo())
+		var resp *snapshots.ListSnapshotsResponse
+		resp, err = stream.Recv()
+		snapshotCount += len(resp.GetInfo())
 	}
 	if !errors.Is(err, io.EOF) {
 		return 0, 0, fmt.Errorf("list snapshots: %w", err)
 	}
 	for _, l := range all.GetLeases() {
 		if l.GetLabels()["containerd.io/gc.expire"] == "" {
-			held++
+			leaseCount++
 		} else {
-			layers = -1
+			snapshotCount = -1
 		}
 	}
-	return held, layers, nil
+	return leaseCount, snapshotCount, nil
 }
 
 // Addresses returns the addresses that the network has allocated.

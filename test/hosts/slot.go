@@ -211,9 +211,9 @@ func tryLock(name string) (*os.File, error) {
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
 		// The last holder may have removed the file between open and lock.
-		mine, err1 := f.Stat()
-		there, err2 := os.Stat(name)
-		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+		locked, err1 := f.Stat()
+		current, err2 := os.Stat(name)
+		if err1 == nil && err2 == nil && os.SameFile(locked, current) {
 			return f, nil
 		}
 		f.Close()
@@ -238,9 +238,9 @@ func withRunDir(do func() error) error {
 		if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
 			return fmt.Errorf("lock %s: %w", runDir, err)
 		}
-		mine, err1 := d.Stat()
-		there, err2 := os.Stat(runDir)
-		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+		locked, err1 := d.Stat()
+		current, err2 := os.Stat(runDir)
+		if err1 == nil && err2 == nil && os.SameFile(locked, current) {
 			return do()
 		}
 	}

@@ -24,14 +24,14 @@ func pollInterval(took time.Duration) time.Duration {
 // fails, when ctx ends, and after four minutes if ctx has no deadline. For a transient error cond
 // returns (false, nil).
 func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error {
-	if _, bound := ctx.Deadline(); !bound {
+	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, defaultWaitTimeout)
 		defer cancel()
 	}
-	began := time.Now()
+	start := time.Now()
 	for {
-		looked := time.Now()
+		checkStart := time.Now()
 		ok, err := cond()
 		if err != nil {
 			return fmt.Errorf("wait for %s: %w", what, err)
@@ -41,9 +41,9 @@ func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error 
 		}
 		select {
 		case <-ctx.Done():
-			took := time.Since(began).Round(time.Millisecond)
-			return fmt.Errorf("wait for %s: still not after %s: %w", what, took, context.Cause(ctx))
-		case <-time.After(pollInterval(time.Since(looked))):
+			took := time.Since(start).Round(time.Millisecond)
+			return fmt.Errorf("wait for %s: timed out after %s: %w", what, took, context.Cause(ctx))
+		case <-time.After(pollInterval(time.Since(checkStart))):
 		}
 	}
 }
