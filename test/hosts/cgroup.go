@@ -107,7 +107,7 @@ func (r *record) joinScript() (string, error) {
 }
 
 // cgroupDirs lists all cgroups of the host, children before parents: its own trees, and cgroups
-// that containers value outside of them.
+// that containers have outside of them.
 func (r *record) cgroupDirs() ([]string, error) {
 	v1, v2, err := hierarchies()
 	if err != nil {
@@ -159,7 +159,7 @@ func thaw(dirs []string) {
 	}
 }
 
-// killAll kills every process of the host and waits until all value exited.
+// killAll kills every process of the host and waits until all have exited.
 func (r *record) killAll(timeout time.Duration) error {
 	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		dirs, err := r.cgroupDirs()
@@ -180,7 +180,7 @@ func (r *record) killAll(timeout time.Duration) error {
 	}
 }
 
-// runtimeProcesses lists the processes that value the host's socket or configuration file as an
+// runtimeProcesses lists the processes that have the host's socket or configuration file as an
 // argument: its containerd and its shims, in whatever cgroup.
 func (r *record) runtimeProcesses() []int {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
