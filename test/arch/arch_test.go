@@ -19,7 +19,7 @@ import (
 const root = "../.."
 
 // allowedImports lists, per package of berth, the berth packages that it may import.
-// "*" is for what joins everything: commands and tests.
+// "*" allows all imports, for commands and the control server.
 var allowedImports = map[string][]string{
 	"podspec":             {},
 	"internal/strictyaml": {},
@@ -191,9 +191,9 @@ func TestImportsAreAllowed(t *testing.T) {
 		}
 		for _, im := range s.file.Imports {
 			name, _ := strconv.Unquote(im.Path.Value)
-			own, ok := strings.CutPrefix(name, "berth/")
-			if ok && !slices.Contains(allowed, own) && !slices.Contains(allowed, "*") {
-				t.Errorf("%s: %s must not import %s", s.path, s.pkg, own)
+			pkg, ok := strings.CutPrefix(name, "berth/")
+			if ok && !slices.Contains(allowed, pkg) && !slices.Contains(allowed, "*") {
+				t.Errorf("%s: %s must not import %s", s.path, s.pkg, pkg)
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func TestPurePackagesDoNotWritePackageVariables(t *testing.T) {
 			ast.Inspect(s.file, func(n ast.Node) bool {
 				if a, ok := n.(*ast.AssignStmt); ok && a.Tok == token.ASSIGN {
 					for _, left := range a.Lhs {
-						if id := baseOf(left); id != nil && vars[id.Name] {
+						if id := baseIdent(left); id != nil && vars[id.Name] {
 							t.Errorf("%s: package variable %s must not be written", s.fset.Position(a.Pos()), id.Name)
 						}
 					}
@@ -263,12 +263,12 @@ func TestPurePackagesDoNotWritePackageVariables(t *testing.T) {
 	}
 }
 
-func baseOf(e ast.Expr) *ast.Ident {
+func baseIdent(e ast.Expr) *ast.Ident {
 	switch e := e.(type) {
 	case *ast.Ident:
 		return e
 	case *ast.IndexExpr:
-		return baseOf(e.X)
+		return baseIdent(e.X)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // TestBinarySizeAndLinkedModules builds berth for both architectures with the flags of the
 // Makefile and checks linkage, size and linked modules.
 func TestBinarySizeAndLinkedModules(t *testing.T) {
-	const version = "v0.0.1-of-the-test"
+	const version = "v0.0.1-test"
 	flags := linkFlags(t, version)
 	dir := t.TempDir()
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {

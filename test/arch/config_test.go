@@ -35,7 +35,7 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 		info := &types.Info{Selections: map[*ast.SelectorExpr]*types.Selection{}}
 		checkPackage(all, pkg, known, info)
 		for _, s := range info.Selections {
-			if v, is := s.Obj().(*types.Var); is && fields[v] != "" {
+			if v, ok := s.Obj().(*types.Var); ok && fields[v] != "" {
 				read[fields[v]] = true
 			}
 		}
@@ -83,12 +83,12 @@ func collectFields(t types.Type, into map[*types.Var]string) {
 	case *types.Slice:
 		collectFields(u.Elem(), into)
 	case *types.Named:
-		body, is := u.Underlying().(*types.Struct)
-		if !is {
+		body, ok := u.Underlying().(*types.Struct)
+		if !ok {
 			return
 		}
 		for v := range body.Fields() {
-			if _, seen := into[v]; !seen && !v.Embedded() {
+			if _, ok := into[v]; !ok && !v.Embedded() {
 				into[v] = u.Obj().Name() + "." + v.Name()
 			}
 			collectFields(v.Type(), into)

@@ -32,7 +32,7 @@ func TestScenarioTableMatchesTests(t *testing.T) {
 		if err != nil { // table header
 			continue
 		}
-		if _, twice := rows[n]; twice {
+		if _, duplicate := rows[n]; duplicate {
 			t.Errorf("row %d is duplicated", n)
 		}
 		named, reason := strings.TrimSpace(cells[3]), strings.TrimSpace(cells[4])
@@ -47,7 +47,7 @@ func TestScenarioTableMatchesTests(t *testing.T) {
 		}
 	}
 	for n := 1; n <= scenarios; n++ {
-		if _, there := rows[n]; !there {
+		if _, ok := rows[n]; !ok {
 			t.Errorf("row %d is missing", n)
 		}
 	}

@@ -39,7 +39,7 @@ func checkCommits(dir string) ([]string, error) {
 	return found, nil
 }
 
-// subjectProblems returns what is wrong with a commit subject.
+// subjectProblems returns the rules that a commit subject violates.
 func subjectProblems(text string) []string {
 	var found []string
 	if n := len([]rune(text)); n > maxSubject {

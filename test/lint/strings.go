@@ -133,7 +133,7 @@ func (c *checker) log(call *ast.CallExpr, at int) {
 	text, ok := literal(call.Args[at])
 	if !ok {
 		if b, isBinary := call.Args[at].(*ast.BinaryExpr); isBinary {
-			c.report(b.Pos(), "log message is put together: values belong in attributes")
+			c.report(b.Pos(), "log message is concatenated: values belong in attributes")
 		}
 		return
 	}
@@ -189,7 +189,7 @@ func isLogger(name string) bool {
 	return name == "log" || name == "Log" || name == "logger" || name == "slog"
 }
 
-// exprName is the last name of an expression: "log" for both log and a.b.log.
+// exprName returns the last name of an expression: "log" for both log and a.b.log.
 func exprName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
