@@ -42,10 +42,10 @@ func TestOperatorGuide(t *testing.T) {
 	if err := h.Copy(kubectl, "/usr/local/bin/kubectl"); err != nil {
 		t.Fatal(err)
 	}
-	for folder, all := range map[string]map[string]string{"/root/berth": built.first,
+	for dir, all := range map[string]map[string]string{"/root/berth": built.first,
 		"/root/berth-newer": built.newer} {
 		for _, path := range all {
-			if err := h.Copy(path, filepath.Join(folder, filepath.Base(path))); err != nil {
+			if err := h.Copy(path, filepath.Join(dir, filepath.Base(path))); err != nil {
 				t.Fatal(err)
 			}
 		}

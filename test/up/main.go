@@ -120,8 +120,8 @@ func start(ctx context.Context, repo, running string, archives []images.Archive,
 }
 
 // copy copies the static pods to the manifest directory, each by an atomic rename.
-func (n *node) copy(folder string) error {
-	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+func (n *node) copy(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
 		return err
 	}
