@@ -332,7 +332,8 @@ func (h *Host) ready(ctx context.Context, proc *childProcess) error {
 	err := WaitFor(ctx, "containerd", func() (bool, error) {
 		select {
 		case <-proc.done:
-			return false, fmt.Errorf("containerd exited: %v\n%s", proc.err, logTail(h.log())) //nolint:errorlint // nil too
+			log := logTail(h.log())
+			return false, fmt.Errorf("containerd exited: %v\n%s", proc.err, log) //nolint:errorlint // nil too
 		default:
 		}
 		callCtx, cancel := context.WithTimeout(ctx, time.Second)

@@ -92,7 +92,8 @@ func buildBase(ctx context.Context, dir, sandbox string) error {
 		"PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		log, _ := os.ReadFile(filepath.Join(root, "debootstrap", "debootstrap.log"))
-		err = fmt.Errorf("debootstrap (test/deps.sh installs it): %w\n%s\n%s", err, tail(string(out)), tail(string(log)))
+		err = fmt.Errorf("debootstrap (test/deps.sh installs it): %w\n%s\n%s",
+			err, tail(string(out)), tail(string(log)))
 		return errors.Join(err, unmountBelow(root))
 	}
 	if err := unmountBelow(root); err != nil { // mounts of debootstrap

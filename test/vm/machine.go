@@ -144,7 +144,8 @@ func (m *machine) waitExit(kill context.CancelFunc, exited <-chan error) (string
 	}
 	if !m.checksStarted() {
 		qemu, _ := os.ReadFile(m.file("qemu"))
-		return "", fmt.Errorf("%w: %v\n%s\n%s", errNotStarted, err, qemu, m.console()) //nolint:errorlint // it may be nil
+		text := fmt.Sprintf("%s\n%s", qemu, m.console())
+		return "", fmt.Errorf("%w: %v\n%s", errNotStarted, err, text) //nolint:errorlint // it may be nil
 	}
 	if err != nil {
 		err = fmt.Errorf("qemu was killed: %w", err)

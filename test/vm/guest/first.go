@@ -35,7 +35,8 @@ var firstPods = map[string]string{
 
 // oomChild is a container whose child process exceeds the memory limit. The parent prints a line if it
 // survives.
-const oomChild = "    command: [sh, -c, 'sleep 2; dd if=/dev/zero of=/dev/null bs=96M; echo survived; sleep 1000000']\n" +
+const oomChild = "    command: [sh, -c, 'sleep 2; dd if=/dev/zero of=/dev/null bs=96M; " +
+	"echo survived; sleep 1000000']\n" +
 	"    resources: {limits: {memory: 32Mi}}\n"
 
 // boot creates the pods and waits until systemd has started berth.
