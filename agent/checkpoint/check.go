@@ -117,7 +117,7 @@ func checkFile(path string, log *slog.Logger) error {
 	}
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command("/proc/self/exe") //nolint:noctx // the child limits its own CPU time
-	cmd.Env = []string{checkVariable + "=" + path, "GOTRACEBACK=none"}
+	cmd.Env = append(os.Environ(), checkVariable+"="+path, "GOTRACEBACK=none")
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	exit, exited := errors.AsType[*exec.ExitError](err)
