@@ -112,7 +112,8 @@ func TestEncryptionKeyRotation(t *testing.T) {
 			t.Errorf("got secret data %q", got)
 		}
 		// Rewrite the existing objects with the new key.
-		if out, err := s.TryKubectl(t, s.Kubectl(t, "get", "secrets", "-A", "-o", "json"), "replace", "-f", "-"); err != nil {
+		secrets := s.Kubectl(t, "get", "secrets", "-A", "-o", "json")
+		if out, err := s.TryKubectl(t, secrets, "replace", "--validate=false", "-f", "-"); err != nil {
 			t.Fatalf("rewrite all secrets: %v\n%s", err, out)
 		}
 		if value := s.storedValue(t, "/registry/secrets/default/kept"); !strings.HasPrefix(value, step.prefix) {
