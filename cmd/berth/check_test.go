@@ -30,7 +30,7 @@ cniBinDirs: [` + dir + `/bin]
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	runCheck := func(more ...string) nodeapi.CheckReport {
+	runCheck := func(extra ...string) nodeapi.CheckReport {
 		flags := &nodeconfig.Flags{}
 		args := []string{
 			"--config",
@@ -42,7 +42,7 @@ cniBinDirs: [` + dir + `/bin]
 			"--container-runtime-endpoint",
 			"unix://" + dir + "/none.sock",
 		}
-		if err := localFlags(flags).Parse(append(args, more...)); err != nil {
+		if err := localFlags(flags).Parse(append(args, extra...)); err != nil {
 			t.Fatal(err)
 		}
 		r, err := check.Local(t.Context(), check.LocalOptions{Flags: flags, Version: version, StoreFile: storeFile})
@@ -99,7 +99,7 @@ func TestCheckCommandAcceptsRunFlagsAndSocket(t *testing.T) {
 		},
 	)
 	if err := cmd.ExecuteContext(t.Context()); err == nil {
-		t.Error("pods can run without a runtime")
+		t.Error("the check succeeds without a runtime")
 	}
 	if !strings.HasPrefix(out.String(), "berth is not running: the checks were run locally\n") ||
 		!strings.Contains(out.String(), dir+"/none.sock") {
@@ -111,14 +111,14 @@ func TestCheckReportsUnreachableNameServers(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	c := check.Node{
-		Config: loaded(
+		Config: loadConfig(
 			t,
 			"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: "+file+"\n",
 		),
 	}
 	for _, row := range []struct {
-		text string
-		ok   bool
+		content string
+		ok      bool
 	}{
 		{"nameserver 127.0.0.53\noptions edns0\n", false}, // stub of systemd-resolved
 		{"nameserver ::1\nnameserver 127.0.0.1\n", false},
@@ -126,10 +126,10 @@ func TestCheckReportsUnreachableNameServers(t *testing.T) {
 		{"search example.org\n", false},
 		{"", false}, // no such file
 	} {
-		if err := os.WriteFile(file, []byte(row.text), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(row.content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if row.text == "" {
+		if row.content == "" {
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
@@ -138,7 +138,7 @@ func TestCheckReportsUnreachableNameServers(t *testing.T) {
 		c.CheckNameServers(check.Adder(&r))
 		if len(r.Items) != 1 || r.Items[0].OK != row.ok || r.Items[0].Essential || !row.ok && r.Items[0].Remedy == "" ||
 			!strings.Contains(r.Items[0].Detail, file) {
-			t.Errorf("%q: %+v", row.text, r.Items)
+			t.Errorf("%q: %+v", row.content, r.Items)
 		}
 	}
 }
@@ -148,11 +148,11 @@ func TestCheckReportsUnreachableNameServers(t *testing.T) {
 // check.
 func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 	t.Parallel()
-	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: "+
+	if c := loadConfig(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: "+
 		"KubeletConfiguration\n"); c.Network.FallbackResolvConf != nodeconfig.SystemdResolvConf {
 		t.Errorf("unset: fallback is %q", c.Network.FallbackResolvConf)
 	}
-	if c := loaded(
+	if c := loadConfig(
 		t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: /etc/resolv.conf\n",
 	); c.Network.FallbackResolvConf != "" {
 		t.Errorf("set: fallback is %q", c.Network.FallbackResolvConf)
@@ -162,15 +162,15 @@ func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 		ResolvConf:         filepath.Join(dir, "stub"),
 		FallbackResolvConf: filepath.Join(dir, "real"),
 	}
-	var told strings.Builder
-	h := &host{b: &berth{log: slog.New(slog.NewTextHandler(&told, nil))}}
+	var log strings.Builder
+	h := &host{b: &berth{log: slog.New(slog.NewTextHandler(&log, nil))}}
 	h.resolvConf.SetPaths(network.ResolvConf, network.FallbackResolvConf)
 	const stub, resolved = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch " +
 		"example.org\n", "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"
 	for i, row := range []struct {
 		stub, real string // empty: no file
 		servers    string
-		checked    string // part of what berth check says
+		checked    string // part of the output of berth check
 		logged     int    // log lines so far
 	}{
 		{"", "", "", "no such file", 1},
@@ -199,15 +199,15 @@ func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 			}
 		}
 		if got := strings.Join(h.hostResolv().Nameservers, " "); got != row.servers {
-			t.Errorf("row %d: pods have %q, not %q", i, got, row.servers)
+			t.Errorf("row %d: name servers %q, want %q", i, got, row.servers)
 		}
 		var r nodeapi.CheckReport
 		check.Node{Config: &nodeconfig.Config{Network: network}}.CheckNameServers(check.Adder(&r))
 		if len(r.Items) != 1 || !strings.Contains(r.Items[0].Detail, row.checked) {
-			t.Errorf("row %d: berth check says %+v, not %q", i, r.Items, row.checked)
+			t.Errorf("row %d: check items %+v, want %q", i, r.Items, row.checked)
 		}
-		if n := strings.Count(told.String(), "\n"); n != row.logged {
-			t.Errorf("row %d: %d lines, not %d:\n%s", i, n, row.logged, &told)
+		if n := strings.Count(log.String(), "\n"); n != row.logged {
+			t.Errorf("row %d: %d log lines, want %d:\n%s", i, n, row.logged, &log)
 		}
 	}
 }

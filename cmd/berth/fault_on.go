@@ -13,15 +13,15 @@ import (
 	"berth/agent/plan"
 )
 
-var passed atomic.Int64
+var calls atomic.Int64
 
-// fault kills this process, like kill -9, at the point that BERTH_CRASH names: "17" is the 17th
+// fault kills this process with SIGKILL at the point that BERTH_CRASH names: "17" is the 17th
 // call, "after StartContainer start/web" the first point whose name starts with that text.
-func fault(moment string, a plan.Action) {
+func fault(phase string, a plan.Action) {
 	want := os.Getenv("BERTH_CRASH")
 	n, err := strconv.ParseInt(want, 10, 64)
-	at := passed.Add(1)
-	point := fmt.Sprintf("%s %s %s", moment, strings.TrimPrefix(fmt.Sprintf("%T", a), "plan."), a.Key())
+	at := calls.Add(1)
+	point := fmt.Sprintf("%s %s %s", phase, strings.TrimPrefix(fmt.Sprintf("%T", a), "plan."), a.Key())
 	if err == nil && at == n || err != nil && want != "" && strings.HasPrefix(point, want) {
 		fmt.Fprintln(os.Stderr, "crash at point", at, point)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)

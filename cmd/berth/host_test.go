@@ -11,11 +11,11 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// loaded is the configuration in a file with this text.
-func loaded(t *testing.T, text string) *nodeconfig.Config {
+// loadConfig loads the configuration from a file with the given content.
+func loadConfig(t *testing.T, content string) *nodeconfig.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c, _, err := nodeconfig.Load(&nodeconfig.Flags{Config: file, HostnameOverride: "n"})
@@ -28,7 +28,7 @@ func loaded(t *testing.T, text string) *nodeconfig.Config {
 func TestPodCIDRConfiguresStandaloneNetwork(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := loaded(t, `apiVersion: kubelet.config.k8s.io/v1beta1
+	c := loadConfig(t, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 podCIDR: 10.85.7.0/24
 ---
@@ -43,32 +43,32 @@ cniPodCIDRs: [node]
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "10-berth.conflist"))
 	if err != nil || !strings.Contains(string(text), "10.85.7.0/24") {
-		t.Errorf("written is %s, %v", text, err)
+		t.Errorf("network configuration: got %s (%v), want the pod CIDR", text, err)
 	}
 }
 
 func TestPodsPerCoreLimitsNodePods(t *testing.T) {
 	t.Parallel()
 	cpus := goruntime.NumCPU()
-	for _, row := range []struct{ most, perCore, want int }{
+	for _, row := range []struct{ maxPods, perCore, want int }{
 		{110, 0, 110}, {100_000, 3, 3 * cpus}, {1, 3, 1}, {1<<31 - 1, 1<<31 - 1, 1<<31 - 1},
 	} {
-		c := loaded(
+		c := loadConfig(
 			t,
 			fmt.Sprintf(
 				"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: %d\npodsPerCore: %d\n---\n"+
 					"apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nrootDir: %s\n",
-				row.most,
+				row.maxPods,
 				row.perCore,
 				t.TempDir(),
 			),
 		)
 		h := &host{b: &berth{config: c}}
-		if err := h.measure(); err != nil {
+		if err := h.setCapacity(); err != nil {
 			t.Fatal(err)
 		}
-		if got, all := h.allocatable.Pods().Value(), h.capacity.Pods().Value(); got != int64(row.want) || all != got {
-			t.Errorf("maxPods %d, podsPerCore %d: %d pods of %d, want %d", row.most, row.perCore, got, all, row.want)
+		if got, capacity := h.allocatable.Pods().Value(), h.capacity.Pods().Value(); got != int64(row.want) || capacity != got {
+			t.Errorf("maxPods %d, podsPerCore %d: %d pods of %d, want %d", row.maxPods, row.perCore, got, capacity, row.want)
 		}
 	}
 }

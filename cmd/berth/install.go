@@ -93,11 +93,11 @@ If berth was installed from a package, the command does nothing: upgrade the pac
 }
 
 func installService(ctx context.Context, out io.Writer, w install.Spec, dryRun bool) error {
-	seen, err := install.Inspect(ctx, w)
+	state, err := install.Inspect(ctx, w)
 	if err != nil {
 		return err
 	}
-	steps := install.Plan(w, seen)
+	steps := install.Plan(w, state)
 	if len(steps) == 0 {
 		_, err := fmt.Fprintln(out, "berth is up to date: nothing to do")
 		return err
@@ -109,8 +109,8 @@ func installService(ctx context.Context, out io.Writer, w install.Spec, dryRun b
 		return err
 	}
 	// the service can be active before the runtime is available
-	if does := install.Status(ctx, w); does == statusWaitingForRuntime {
-		_, err = fmt.Fprintf(out, "%s is running, status: %s. For details run: berth check\n", w.Name, does)
+	if status := install.Status(ctx, w); status == statusWaitingForRuntime {
+		_, err = fmt.Fprintf(out, "%s is running, status: %s. For details run: berth check\n", w.Name, status)
 	}
 	return err
 }
@@ -161,11 +161,11 @@ func (u uninstaller) do(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot determine the pods of this host: %w; fix the configuration first", err)
 	}
-	var seen install.HostState
-	if seen, err = install.Inspect(ctx, w); err != nil {
+	var state install.HostState
+	if state, err = install.Inspect(ctx, w); err != nil {
 		return err
 	}
-	steps := install.PlanRemoval(u.removal(w, config), seen, install.Exists)
+	steps := install.PlanRemoval(u.removal(w, config), state, install.Exists)
 	if len(steps) == 0 {
 		_, err := fmt.Fprintln(u.out, "berth is not installed: nothing to do")
 		return err
@@ -178,11 +178,11 @@ func (u uninstaller) do(ctx context.Context) error {
 			return err
 		}
 	}
-	doing := &install.Executor{Context: ctx, Out: u.out}
-	if err := doing.Run(steps); err != nil {
+	executor := &install.Executor{Context: ctx, Out: u.out}
+	if err := executor.Run(steps); err != nil {
 		return err
 	}
-	return u.report(doing, config)
+	return u.report(executor, config)
 }
 
 // configIn returns the configuration of the service, or the defaults if there is no configuration
@@ -244,16 +244,16 @@ func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.Remov
 // addDirs adds the directories that belong to berth, and the files of berth in directories that can
 // contain other files because an administrator has configured them.
 func addDirs(l *install.RemovalSpec, c *nodeconfig.Config) {
-	some := func(dir string, files ...string) {
-		l.Files = append(l.Files, inside(dir, files...)...)
+	addFiles := func(dir string, files ...string) {
+		l.Files = append(l.Files, matchingEntries(dir, files...)...)
 		l.EmptyDirs = append(l.EmptyDirs, dir)
 	}
 	// The default directory belongs to berth, and may have been used before another one was
 	// configured.
-	whole := func(dir, usual string, files ...string) {
-		l.Trees = append(l.Trees, usual)
-		if dir != usual {
-			some(dir, files...)
+	addTree := func(dir, defaultDir string, files ...string) {
+		l.Trees = append(l.Trees, defaultDir)
+		if dir != defaultDir {
+			addFiles(dir, files...)
 		}
 	}
 	if dir := c.StateDir; dir != nodeconfig.DefaultStateDir {
@@ -263,7 +263,7 @@ func addDirs(l *install.RemovalSpec, c *nodeconfig.Config) {
 		at := filepath.Join(dir, networksDir)
 		l.EmptyDirs = append(l.EmptyDirs, filepath.Join(at, "results"), at, filepath.Join(dir, "images"))
 	}
-	whole(
+	addTree(
 		c.StateDir,
 		nodeconfig.DefaultStateDir,
 		storeFile,
@@ -274,23 +274,23 @@ func addDirs(l *install.RemovalSpec, c *nodeconfig.Config) {
 		gateway.FileName,
 		gateway.FileName+".new",
 	)
-	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
+	addTree(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
 	keys := append(apiclient.CertificateFilePatterns(), server.SelfSignedFiles()...)
 	switch { // the default directory is also that of a kubelet
 	case c.CertDir == nodeconfig.DefaultCertDir:
 		l.Trees = append(l.Trees, c.CertDir)
 	case c.RootDir == nodeconfig.DefaultRootDir:
-		some(nodeconfig.DefaultCertDir, keys...)
+		addFiles(nodeconfig.DefaultCertDir, keys...)
 		fallthrough
 	default:
-		some(c.CertDir, keys...)
+		addFiles(c.CertDir, keys...)
 	}
 	// Nested directories first.
 	slices.SortStableFunc(l.EmptyDirs, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 }
 
-// inside returns the entries of a directory that match the patterns.
-func inside(dir string, patterns ...string) (out []string) {
+// matchingEntries returns the entries of a directory that match the patterns.
+func matchingEntries(dir string, patterns ...string) (out []string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil // missing, or the removal reports the error

@@ -10,22 +10,22 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// A configured directory can contain files of others, such as /run and /etc/ssl.
+// A configured directory such as /run or /etc/ssl can contain files of other programs.
 func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
-	usual := &nodeconfig.Config{
+	defaultDir := &nodeconfig.Config{
 		RootDir: nodeconfig.DefaultRootDir, StateDir: nodeconfig.DefaultStateDir, Socket: nodeconfig.DefaultSocket,
 		CertDir: nodeconfig.DefaultCertDir,
 	}
-	l := uninstaller{}.removal(serviceSpec(""), usual)
+	l := uninstaller{}.removal(serviceSpec(""), defaultDir)
 	for _, dir := range []string{
 		"/var/lib/berth", "/run/berth", "/var/lib/kubelet/pki", "/var/lib/kubelet/pods", "/etc/berth",
 	} {
 		if !slices.Contains(l.Trees, dir) {
-			t.Errorf("%s stays: %q go", dir, l.Trees)
+			t.Errorf("%s is not removed: trees %q", dir, l.Trees)
 		}
 	}
 	if slices.Contains(l.Trees, "/var/lib/kubelet") {
-		t.Error("files of others in /var/lib/kubelet are removed")
+		t.Error("other files in /var/lib/kubelet are removed")
 	}
 	dir := t.TempDir()
 	state, socket, certs := filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "certs")
@@ -38,30 +38,30 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 		certs + "/kubelet.key",
 	}
 	for _, file := range append(
-		[]string{state + "/theirs.db", certs + "/theirs.pem", certs + "/kubelet-client.pem.txt"}, own...,
+		[]string{state + "/foreign.db", certs + "/foreign.pem", certs + "/kubelet-client.pem.txt"}, own...,
 	) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	chosen := &nodeconfig.Config{RootDir: "/data", StateDir: state, Socket: socket + "/b.sock", CertDir: certs}
-	l = uninstaller{keepConfig: true}.removal(serviceSpec(""), chosen)
-	usuals := []string{"/var/lib/berth", "/run/berth"} // the previous default
+	configured := &nodeconfig.Config{RootDir: "/data", StateDir: state, Socket: socket + "/b.sock", CertDir: certs}
+	l = uninstaller{keepConfig: true}.removal(serviceSpec(""), configured)
+	defaultDirs := []string{"/var/lib/berth", "/run/berth"} // the previous default
 	if want := append(
-		[]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, usuals...,
+		[]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, defaultDirs...,
 	); !slices.Equal(
 		l.Trees,
 		want,
 	) {
-		t.Errorf("%q go with all in them, want %q", l.Trees, want)
+		t.Errorf("trees %q, want %q", l.Trees, want)
 	}
 	slices.Sort(l.Files)
 	if slices.Sort(own); !slices.Equal(l.Files, own) {
-		t.Errorf("%q go, want %q", l.Files, own)
+		t.Errorf("files %q, want %q", l.Files, own)
 	}
 	for _, dir := range []string{state, state + "/images", state + "/networks", socket, certs} {
 		if !slices.Contains(l.EmptyDirs, dir) {
-			t.Errorf("%s stays, even empty: %q go", dir, l.EmptyDirs)
+			t.Errorf("%s is not removed when empty: %q", dir, l.EmptyDirs)
 		}
 	}
 	if slices.Index(l.EmptyDirs, state+"/networks/results") > slices.Index(l.EmptyDirs, state+"/networks") ||

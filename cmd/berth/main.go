@@ -52,7 +52,7 @@ access.`,
 		StringVar(&socket, "socket", "/run/berth/berth.sock", "local socket of the agent on this node")
 	cmd.AddCommand(runCommand(), joinCommand(), installCommand(), uninstallCommand(), purgeCommand())
 	cmd.AddCommand(packagingCommands()...)
-	cmd.AddCommand(consoleCommands(&socket)...)
+	cmd.AddCommand(clientCommands(&socket)...)
 	cmd.InitDefaultCompletionCmd()
 	if shells, _, err := cmd.Find([]string{"completion"}); err == nil {
 		// otherwise cobra prints help and succeeds for an unknown shell

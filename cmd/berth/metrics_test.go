@@ -19,7 +19,7 @@ import (
 	"berth/internal/telemetry"
 )
 
-// TestCompletionRejectsUnknownShell prevents that help is written to a completion file.
+// TestCompletionRejectsUnknownShell ensures that no help text ends up in a completion file.
 func TestCompletionRejectsUnknownShell(t *testing.T) {
 	for shell, known := range map[string]bool{"bash": true, "fish": true, "": true, "tcsh": false} {
 		cmd := root()
@@ -34,10 +34,10 @@ func TestCompletionRejectsUnknownShell(t *testing.T) {
 
 func TestAgentMetricsAreExported(t *testing.T) {
 	m := telemetry.NewMetrics("n1", telemetry.Build{})
-	meters := metrics.New(m, func(*corev1.Pod) string { return "kata" })
+	agentMetrics := metrics.New(m, func(*corev1.Pod) string { return "kata" })
 	now := time.Now()
-	end := func(a plan.Action, err error) {
-		meters.Pods.ActionFinished(
+	finish := func(a plan.Action, err error) {
+		agentMetrics.Pods.ActionFinished(
 			&corev1.Pod{},
 			plan.Outcome{
 				Action:     a,
@@ -48,29 +48,29 @@ func TestAgentMetricsAreExported(t *testing.T) {
 			},
 		)
 	}
-	canceled := &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
+	canceled := &plan.Error{Kind: plan.Canceled, Err: errors.New("canceled")}
 	missing := &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no ConfigMap c")}
-	end(plan.RunSandbox{}, errors.New("no network"))
-	end(plan.RunSandbox{}, nil)
-	end(plan.PullImage{Container: "a"}, canceled)
-	end(plan.PullImage{Container: "a"}, errors.New("denied"))
-	end(plan.PullImage{Container: "a"}, nil)
-	end(plan.StartContainer{Name: "i", Kind: plan.Init}, nil)
-	end(plan.StartContainer{Name: "s", Kind: plan.Sidecar}, nil)
-	end(plan.StartContainer{Name: "a"}, missing)
-	end(plan.StartContainer{Name: "a", Attempt: 1}, missing)
-	end(plan.StartContainer{Name: "a", Attempt: 1}, nil)
-	end(plan.StartContainer{Name: "e", Kind: plan.Ephemeral}, canceled)
-	end(plan.StopContainer{ID: "1"}, nil)
-	end(plan.RemoveContainer{ID: "1", Garbage: true}, nil)
-	end(plan.RemoveContainer{ID: "1", Garbage: true}, errors.New("busy"))
-	end(plan.RemoveContainer{ID: "2"}, nil) // its pod is deleted
-	end(plan.RemoveSandbox{ID: "3", Garbage: true}, nil)
-	end(plan.RemoveSandbox{ID: "4"}, nil)
+	finish(plan.RunSandbox{}, errors.New("no network"))
+	finish(plan.RunSandbox{}, nil)
+	finish(plan.PullImage{Container: "a"}, canceled)
+	finish(plan.PullImage{Container: "a"}, errors.New("denied"))
+	finish(plan.PullImage{Container: "a"}, nil)
+	finish(plan.StartContainer{Name: "i", Kind: plan.Init}, nil)
+	finish(plan.StartContainer{Name: "s", Kind: plan.Sidecar}, nil)
+	finish(plan.StartContainer{Name: "a"}, missing)
+	finish(plan.StartContainer{Name: "a", Attempt: 1}, missing)
+	finish(plan.StartContainer{Name: "a", Attempt: 1}, nil)
+	finish(plan.StartContainer{Name: "e", Kind: plan.Ephemeral}, canceled)
+	finish(plan.StopContainer{ID: "1"}, nil)
+	finish(plan.RemoveContainer{ID: "1", Garbage: true}, nil)
+	finish(plan.RemoveContainer{ID: "1", Garbage: true}, errors.New("busy"))
+	finish(plan.RemoveContainer{ID: "2"}, nil) // its pod is deleted
+	finish(plan.RemoveSandbox{ID: "3", Garbage: true}, nil)
+	finish(plan.RemoveSandbox{ID: "4"}, nil)
 	(&berth{metrics: m}).logsCollected(crilog.Collected{Links: 3, Logs: 2}, nil)
-	end(plan.EnsureCgroup{}, nil)
-	end(plan.ResizeCgroup{}, nil)
-	end(plan.RemoveCgroup{}, errors.New("busy"))
+	finish(plan.EnsureCgroup{}, nil)
+	finish(plan.ResizeCgroup{}, nil)
+	finish(plan.RemoveCgroup{}, errors.New("busy"))
 	p := &corev1.Pod{}
 	p.CreationTimestamp.Time = now.Add(-time.Hour)
 	inits := corev1.PodStatus{
@@ -80,7 +80,7 @@ func TestAgentMetricsAreExported(t *testing.T) {
 			}}},
 		},
 	}
-	meters.Pods.PodStarted(
+	agentMetrics.Pods.PodStarted(
 		pod.PodStart{
 			Pod:      p,
 			Status:   inits,
@@ -90,10 +90,10 @@ func TestAgentMetricsAreExported(t *testing.T) {
 			Pulling:  500 * time.Millisecond,
 		},
 	)
-	meters.Pods.PodRejected("OutOfcpu")
-	meters.AuditFinished()
-	meters.AuditFinished()
-	meters.EventStreamLost()
+	agentMetrics.Pods.PodRejected("OutOfcpu")
+	agentMetrics.AuditFinished()
+	agentMetrics.AuditFinished()
+	agentMetrics.EventStreamLost()
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{
@@ -126,10 +126,10 @@ func TestAgentMetricsAreExported(t *testing.T) {
 		"berth_runtime_events_missed_total 1",
 	} {
 		if !strings.Contains(w.Body.String(), "\n"+want+"\n") {
-			t.Errorf("no %s", want)
+			t.Errorf("missing metric %s", want)
 		}
 	}
 	if strings.Contains(w.Body.String(), "ephemeral_container") {
-		t.Error("a canceled start is counted")
+		t.Error("canceled start was counted")
 	}
 }

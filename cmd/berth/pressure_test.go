@@ -53,7 +53,7 @@ func TestEvictionThresholdsFromConfiguration(t *testing.T) {
 }
 
 // TestContainerfsLayouts covers writable layers on the image file system (as containerd does), on
-// nodefs (as CRI-O can do) and on neither. The containerfs signals are read there with the
+// nodefs (as CRI-O can do) and on a third file system. The containerfs signals are read there with the
 // thresholds of nodefs by default, and pods are ranked by their usage of that file system.
 func TestContainerfsLayouts(t *testing.T) {
 	t.Parallel()
@@ -75,11 +75,11 @@ func TestContainerfsLayouts(t *testing.T) {
 		},
 	}
 	for _, row := range []struct {
-		sentence, containers string
-		split                pressure.FileSystemLayout
-		size                 int64 // of containerfs
-		met                  string
-		nodefs, containerfs  int64 // usage of the pod
+		name, containers    string
+		layout              pressure.FileSystemLayout
+		size                int64 // of containerfs
+		exceeded            string
+		nodefs, containerfs int64 // usage of the pod
 	}{
 		{"not reported", "", pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
 		{"with the images", images, pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
@@ -89,7 +89,7 @@ func TestContainerfsLayouts(t *testing.T) {
 			"[containerfs.available nodefs.available]", 101, 101,
 		},
 		{
-			"on neither", third, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 4 << 20,
+			"on a third file system", third, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 4 << 20,
 			"[containerfs.available nodefs.available]", 100, 1,
 		},
 	} {
@@ -98,36 +98,36 @@ func TestContainerfsLayouts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := &places{b: &berth{config: &nodeconfig.Config{RootDir: volumes}, runtime: &runtime{client: client}}}
-		at.refresh(t.Context())
-		r, err := node.ReadSignals(time.Now(), at.all(nil))
+		fs := &filesystems{b: &berth{config: &nodeconfig.Config{RootDir: volumes}, runtime: &runtime{client: client}}}
+		fs.refresh(t.Context())
+		r, err := node.ReadSignals(time.Now(), fs.sources(nil))
 		fake.Close()
-		if err != nil || r.Layout != row.split {
-			t.Errorf("%s: %+v, want %+v: %v", row.sentence, r.Layout, row.split, err)
+		if err != nil || r.Layout != row.layout {
+			t.Errorf("%s: %+v, want %+v: %v", row.name, r.Layout, row.layout, err)
 		}
 		if l, inodes := r.Levels[pressure.ContainerfsAvailable], r.Levels[pressure.ContainerfsInodesFree]; l.Capacity != row.size ||
 			inodes.Capacity == 0 {
-			t.Errorf("%s: %+v, %+v", row.sentence, l, inodes)
+			t.Errorf("%s: %+v, %+v", row.name, l, inodes)
 		}
 		config := pressure.Config{
 			Thresholds: []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 1 << 30}},
 		}
 		_, v := config.Evaluate(pressure.State{}, r)
-		var met []pressure.Signal
+		var exceeded []pressure.Signal
 		for _, m := range v.Reclaim {
-			met = append(met, m.Signal)
+			exceeded = append(exceeded, m.Signal)
 		}
-		if got := fmt.Sprint(met); got != row.met {
-			t.Errorf("%s: %s, want %s", row.sentence, got, row.met)
+		if got := fmt.Sprint(exceeded); got != row.exceeded {
+			t.Errorf("%s: %s, want %s", row.name, got, row.exceeded)
 		}
-		has := func(s pressure.Signal) int64 { return pressure.Rank(s, r.Layout, []pressure.Candidate{pod})[0].Used }
-		if n, c := has(pressure.NodefsAvailable), has(pressure.ContainerfsAvailable); n != row.nodefs ||
+		used := func(s pressure.Signal) int64 { return pressure.Rank(s, r.Layout, []pressure.Candidate{pod})[0].Used }
+		if n, c := used(pressure.NodefsAvailable), used(pressure.ContainerfsAvailable); n != row.nodefs ||
 			c != row.containerfs {
-			t.Errorf("%s: a pod has %d on nodefs and %d on containerfs", row.sentence, n, c)
+			t.Errorf("%s: usage %d on nodefs, %d on containerfs", row.name, n, c)
 		}
 		for _, s := range []pressure.Signal{pressure.ContainerfsAvailable, pressure.ContainerfsInodesFree} {
-			if dir := at.of(s); !node.SameFileSystem(dir, cmp.Or(row.containers, images)) {
-				t.Errorf("%s: %s is read at %s", row.sentence, s, dir)
+			if dir := fs.pathOf(s); !node.SameFileSystem(dir, cmp.Or(row.containers, images)) {
+				t.Errorf("%s: %s is read at %s", row.name, s, dir)
 			}
 		}
 	}

@@ -42,21 +42,21 @@ func purge(ctx context.Context, out io.Writer, file string) error {
 	w.Layout = install.DebianLayout
 	u := uninstaller{out: out}
 	l := u.removal(w, config)
-	doing := &install.Executor{Context: ctx, Out: out}
+	executor := &install.Executor{Context: ctx, Out: out}
 	if err := checkRuntime(ctx, config); err != nil {
 		// Without this, a purge could never succeed after the runtime was removed.
 		l.BeforeRemove = nil
-		doing.Skipped = append(
-			doing.Skipped,
+		executor.Skipped = append(
+			executor.Skipped,
 			fmt.Sprintf("containers, if any are running: the runtime is unavailable (%v)", err),
 		)
 	}
-	if err := doing.Run(
+	if err := executor.Run(
 		install.PlanRemoval(l, install.HostState{ExtraUnits: make([]install.UnitState, len(w.ExtraUnits))}, install.Exists),
 	); err != nil {
 		return err
 	}
-	return u.report(doing, config)
+	return u.report(executor, config)
 }
 
 // checkRuntime returns an error if nothing listens on the runtime endpoint.

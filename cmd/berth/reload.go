@@ -29,8 +29,8 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	running, leave := context.WithCancelCause(ctx)
-	defer leave(nil)
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -41,7 +41,7 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 			case <-hup:
 			}
 			if validateReload(config, flags) {
-				leave(errReload)
+				cancel(errReload)
 			}
 		}
 	}()
@@ -50,7 +50,7 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	if errors.Is(err, errReload) {
 		reload, err = true, nil
 	}
-	leave(nil)
+	cancel(nil)
 	<-done
 	if err != nil || !reload {
 		return err
@@ -64,8 +64,8 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 }
 
 // validateReload notifies the service manager and reports whether the new configuration is valid.
-func validateReload(now *nodeconfig.Config, flags *nodeconfig.Flags) bool {
-	log, err := telemetry.NewLog(telemetry.LogOptions{Format: now.LogFormat, Verbosity: now.Verbosity})
+func validateReload(current *nodeconfig.Config, flags *nodeconfig.Flags) bool {
+	log, err := telemetry.NewLog(telemetry.LogOptions{Format: current.LogFormat, Verbosity: current.Verbosity})
 	if err != nil {
 		return false // it was valid before
 	}

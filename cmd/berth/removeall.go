@@ -19,14 +19,14 @@ import (
 // pods like orphaned pods, with their grace periods, and removes volumes, cgroups and logs.
 // Resources shared by all pods are removed afterwards.
 func removeAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer) error {
-	work, err := os.MkdirTemp("", "berth-uninstall-")
+	dir, err := os.MkdirTemp("", "berth-uninstall-")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(work) }() // contains only the socket
+	defer func() { _ = os.RemoveAll(dir) }() // contains only the socket
 	c := *installed
 	c.Kubeconfig, c.BootstrapKubeconfig = "", ""
-	c.StaticPodPath, c.Socket = work, filepath.Join(work, "berth.sock")
+	c.StaticPodPath, c.Socket = dir, filepath.Join(dir, "berth.sock")
 	c.Healthz.Port, c.Server.Enabled = 0, false
 	c.Shutdown = nodeconfig.Shutdown{} // do not delay shutdowns
 	// Progress is written to out. Only problems are logged.
@@ -58,7 +58,7 @@ func removeAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Wri
 func (b *berth) waitForNoPods(ctx context.Context, served <-chan error, out io.Writer) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for told := -1; ; {
+	for printed := -1; ; {
 		select {
 		case err := <-served:
 			return fmt.Errorf("agent failed while terminating pods: %w", err)
@@ -81,8 +81,8 @@ func (b *berth) waitForNoPods(ctx context.Context, served <-chan error, out io.W
 		if left == 0 {
 			return nil
 		}
-		if left != told {
-			told = left
+		if left != printed {
+			printed = left
 			if _, err := fmt.Fprintf(out, "  %d pods remaining\n", left); err != nil {
 				return err
 			}

@@ -72,21 +72,21 @@ type berth struct {
 	serveCtx              context.Context // context of serve, for work that outlives a request
 	store                 *checkpoint.Store
 	events                *events.Recorder
-	folder                *source.Directory // nil: no manifest directory
+	directory             *source.Directory // nil: no manifest directory
 	probes                *probes.Manager
 	execs                 *exectracker.Tracker
 	agent                 *agent.Agent
 	devices               *devices.Manager
-	offering              *nodeOffer
+	admissionNode         *admissionNode
 	stats                 *stats.Collector
 	pressure              *eviction.Monitor
 	reclaimer             *eviction.Reclaimer
 	limits                *eviction.LocalStorageEnforcer
-	imagesAt              atomic.Pointer[string] // a path on the image filesystem; nil: unknown
+	imageFSPath           atomic.Pointer[string] // a path on the image filesystem; nil: unknown
 	diskPressure          atomic.Bool            // under disk pressure: terminated containers are removed immediately
 	memoryAlarm           chan struct{}          // memory pressure notifications of the kernel; capacity 1
 	cluster               *cluster               // nil: standalone
-	server                serverSide
+	server                apiServerFuncs
 	loops                 systemd.LoopMonitor
 	loopsByName           sync.Map // *systemd.Loop by name
 	watchdog              *systemd.Watchdog
@@ -129,16 +129,16 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if b.host, err = newHost(ctx, b); err != nil {
 		return err
 	}
-	var aside *checkpoint.Quarantined
-	b.store, aside, err = openedStore()
+	var quarantined *checkpoint.Quarantined
+	b.store, quarantined, err = openedStore()
 	if err != nil {
 		return fmt.Errorf("open the local store: %w", err)
 	}
-	if aside != nil {
+	if quarantined != nil {
 		b.log.Warn(
 			"local store was unusable and has been replaced, pods are restored from the runtime and the manifests",
 			"what",
-			aside.String(),
+			quarantined.String(),
 		)
 	}
 	records, err := b.store.Load()
@@ -153,18 +153,18 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		if b.cluster, err = newCluster(b, records); err != nil {
 			return err
 		}
-		b.server = b.cluster.serverSide()
+		b.server = b.cluster.apiServerFuncs()
 	}
 	if b.watchdog, err = systemd.WatchdogFromEnvironment(); err != nil {
 		b.log.Warn("watchdog", "err", err)
 		b.watchdog = &systemd.Watchdog{}
 	}
 	b.devices = newDevices(b, records)
-	b.rememberSockets()
-	b.makeImageFolder()
+	b.persistSocketDirs()
+	b.makeArchiveDir()
 	b.startedDuringShutdown = b.shuttingDown(ctx)
 	b.agent = newAgent(b, records)
-	b.offering = &nodeOffer{node: b.offer(), tell: b.agent.SetNode}
+	b.admissionNode = &admissionNode{node: b.initialNode(), onUpdate: b.agent.SetNode}
 	b.stats = b.newStats()
 	b.limits = b.newLimits()
 	b.pressure = b.newPressure()
@@ -207,7 +207,7 @@ func (b *berth) serve(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	b.serveCtx = ctx
-	parts := &group{stop: stop, running: map[string]bool{}}
+	components := &group{stop: stop, running: map[string]bool{}}
 	storeCtx, closeStore := context.WithCancel(context.WithoutCancel(ctx))
 	var store sync.WaitGroup
 	store.Go(func() { // stops after the agent, whose final records it writes
@@ -215,40 +215,40 @@ func (b *berth) serve(ctx context.Context) error {
 			b.log.Warn("local store failed", "err", err)
 		}
 	})
-	parts.run("local socket", func() error { return nodeapi.Serve(ctx, local, b.handlers()) })
+	components.run("local socket", func() error { return nodeapi.Serve(ctx, local, b.handlers()) })
 	if health != nil {
-		parts.run("health port", func() error { return nodeapi.ServeHealth(ctx, health, b.health()) })
+		components.run("health port", func() error { return nodeapi.ServeHealth(ctx, health, b.health()) })
 	}
 	if remote != nil {
-		parts.run("node API", func() error { return server.Serve(ctx, remote, api) })
+		components.run("node API", func() error { return server.Serve(ctx, remote, api) })
 	}
-	parts.run("runtime watch", func() error { return b.runtime.watch(ctx) })
-	parts.run("exits", func() error { return b.runtime.exits.Run(ctx) })
-	parts.run("addresses", func() error { return b.watchAddresses(ctx) })
-	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
-	parts.run("network check", func() error { b.checkNetworks(ctx); return nil })
-	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
-	parts.run("shutdown", func() error { b.watchShutdown(ctx); return nil })
-	parts.run("offline images", func() error { b.offline.Run(ctx); return nil })
-	parts.run("logs", func() error { b.rotateLogs(ctx); return nil })
-	parts.run("pressure", func() error { b.pressure.Run(ctx); return nil })
-	parts.run("memory alarm", func() error { b.watchMemory(ctx); return nil })
-	parts.run("limits", func() error { b.limits.Run(ctx); return nil })
-	parts.run("log garbage", func() error { b.logCollector().Run(ctx); return nil })
-	parts.run("device plugins", func() error { return b.runDevices(ctx) })
-	parts.run("service manager", func() error { b.notify(ctx); return nil })
-	parts.run("memory", func() error {
+	components.run("runtime watch", func() error { return b.runtime.watch(ctx) })
+	components.run("exits", func() error { return b.runtime.exits.Run(ctx) })
+	components.run("addresses", func() error { return b.watchAddresses(ctx) })
+	components.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
+	components.run("network check", func() error { b.checkNetworks(ctx); return nil })
+	components.run("image garbage", func() error { b.collectImages(ctx); return nil })
+	components.run("shutdown", func() error { b.watchShutdown(ctx); return nil })
+	components.run("offline images", func() error { b.offline.Run(ctx); return nil })
+	components.run("logs", func() error { b.rotateLogs(ctx); return nil })
+	components.run("pressure", func() error { b.pressure.Run(ctx); return nil })
+	components.run("memory alarm", func() error { b.watchMemory(ctx); return nil })
+	components.run("limits", func() error { b.limits.Run(ctx); return nil })
+	components.run("log garbage", func() error { b.logCollector().Run(ctx); return nil })
+	components.run("device plugins", func() error { return b.runDevices(ctx) })
+	components.run("service manager", func() error { b.notify(ctx); return nil })
+	components.run("memory", func() error {
 		node.TrimMemory(ctx, b.agent.Ready(), func(err error) { b.log.Debug("memory", "err", err) })
 		return nil
 	})
-	parts.run("commands", func() error { return b.execs.Run(ctx) })
-	parts.run("probes", func() error { return b.probes.Run(ctx) })
+	components.run("commands", func() error { return b.execs.Run(ctx) })
+	components.run("probes", func() error { return b.probes.Run(ctx) })
 	if b.cluster != nil {
-		b.cluster.start(ctx, parts)
-		parts.run("network status", func() error { b.cluster.reportNetworks(ctx); return nil })
+		b.cluster.start(ctx, components)
+		components.run("network status", func() error { b.cluster.reportNetworks(ctx); return nil })
 	}
-	parts.run("agent", func() error { return b.agent.Run(ctx) })
-	err = parts.wait(ctx, b.log)
+	components.run("agent", func() error { return b.agent.Run(ctx) })
+	err = components.wait(ctx, b.log)
 	closeStore()
 	store.Wait()
 	b.log.Info("agent stopped, pods keep running")
@@ -295,21 +295,21 @@ const stopReportInterval = 10 * time.Second
 
 // wait returns when all components have ended. Once ctx has ended, it logs those that take long.
 func (g *group) wait(ctx context.Context, log *slog.Logger) error {
-	ended := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
 		g.wg.Wait()
-		close(ended)
+		close(stopped)
 	}()
-	defer func() { <-ended }()
+	defer func() { <-stopped }()
 	select {
-	case <-ended:
+	case <-stopped:
 		return g.err
 	case <-ctx.Done():
 	}
 	log.Info("agent stopping")
 	for {
 		select {
-		case <-ended:
+		case <-stopped:
 			return g.err
 		case <-time.After(stopReportInterval):
 			g.mu.Lock()

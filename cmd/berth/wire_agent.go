@@ -27,22 +27,22 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	h, r := b.host, b.runtime
 	var sources []agent.Source
 	if b.config.StaticPodPath != "" {
-		b.folder = source.NewDirectory(source.DirectoryOptions{
+		b.directory = source.NewDirectory(source.DirectoryOptions{
 			Path: b.config.StaticPodPath, NodeName: b.config.NodeName, RescanInterval: b.config.FileCheckFrequency,
-			SuffixNodeName: !b.config.Standalone(), Log: b.log, PreviousPod: knownPods(records),
+			SuffixNodeName: !b.config.Standalone(), Log: b.log, PreviousPod: persistedPods(records),
 		})
-		sources = append(sources, b.folder)
+		sources = append(sources, b.directory)
 	}
 	if b.cluster != nil {
 		sources = append(sources, b.cluster.source)
 	}
 	run := lifecycle.New(lifecycle.Options{
 		Exec: b.execs.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
-		RecordWarning: b.warnOfPod, OnHTTPFallback: b.metrics.CountHookHTTPFallback,
+		RecordWarning: b.warnPod, OnHTTPFallback: b.metrics.CountHookHTTPFallback,
 	})
-	var returns time.Duration
+	var recreateBase time.Duration
 	if b.config.Standalone() { // no controller recreates a pod that was evicted
-		returns = time.Minute
+		recreateBase = time.Minute
 	}
 	return agent.New(agent.Config{
 		Stages: &pod.Stages{
@@ -62,12 +62,12 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 				Containers: r.client,
 				Hooks:      run,
 				HostPorts:  h,
-				Sandboxes:  attached{r.client, h},
+				Sandboxes:  networkRuntime{r.client, h},
 				Host:       h.volumes,
 				Cgroups:    h.cgroups,
 			},
 			BuildRun: pod.BuildRun{
-				Images: r.images, Runtime: attached{r.client, h}, Mounts: h.volumes, Devices: b.devices, Hooks: run, HostPorts: h,
+				Images: r.images, Runtime: networkRuntime{r.client, h}, Mounts: h.volumes, Devices: b.devices, Hooks: run, HostPorts: h,
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},
 		},
@@ -80,10 +80,10 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStopGrace: 2 * time.Second,
 			MaxDeadContainers: b.config.DeadContainers.MaxPerContainer, DeadContainerMinAge: b.config.DeadContainers.MinAge,
 			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
-			RecreateBase: returns, RecreateMax: 10 * time.Minute,
+			RecreateBase: recreateBase, RecreateMax: 10 * time.Minute,
 		},
 		Allocator: allocator.Config{
-			Node:       b.offer(),
+			Node:       b.initialNode(),
 			StartSlots: b.config.MaxParallelStarts, Standalone: b.config.Standalone(), Released: b.devices.Free,
 			// A start uses about one CPU. With one more than there are CPUs, starts
 			// that wait for the disk do not leave a CPU idle.
@@ -97,8 +97,8 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	})
 }
 
-// offer is the node for admission, as far as the node itself knows.
-func (b *berth) offer() admission.Node {
+// initialNode returns the node for admission before the first update from the API server.
+func (b *berth) initialNode() admission.Node {
 	return admission.Node{
 		Name: b.config.NodeName, Labels: b.host.labels, Taints: b.config.Node.Taints,
 		Allocatable:   withDevices(b.host.Allocatable(), b.devices.NodeResources().AdmissionCapacity),
@@ -109,8 +109,8 @@ func (b *berth) offer() admission.Node {
 	}
 }
 
-// knownPods returns a lookup function for the persisted pods.
-func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.Pod {
+// persistedPods returns a lookup function for the persisted pods.
+func persistedPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.Pod {
 	pods := make(map[types.UID]*corev1.Pod, len(records))
 	for uid, r := range records {
 		pods[uid] = r.Pod
@@ -118,8 +118,8 @@ func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.
 	return func(uid types.UID) *corev1.Pod { return pods[uid] }
 }
 
-// warnOfPod logs a warning about a pod and records it as an event.
-func (b *berth) warnOfPod(pod *corev1.Pod, reason, message string) {
+// warnPod logs a warning about a pod and records it as an event.
+func (b *berth) warnPod(pod *corev1.Pod, reason, message string) {
 	b.log.Warn(message, "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
 	b.events.Record(events.PodRefOf(pod), events.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})
 }

@@ -25,7 +25,7 @@ import (
 	"berth/nodeapi"
 )
 
-func consoleCommands(socket *string) []*cobra.Command {
+func clientCommands(socket *string) []*cobra.Command {
 	flags := &nodeconfig.Flags{}
 	return cli.Commands(cli.Options{
 		Dial: func() (*nodeapi.Client, error) { return nodeapi.Dial(*socket) },
@@ -182,7 +182,7 @@ func (b *berth) podOf(uid types.UID) *corev1.Pod {
 // planFor returns what applying a manifest would do.
 func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResult, error) {
 	now := time.Now()
-	wishes, err := source.Validate(
+	desired, err := source.Validate(
 		source.Input{Path: "manifest", Data: manifest, Modified: now, Now: now, PreviousPod: b.podOf},
 		source.Identity{NodeName: b.config.NodeName, SuffixNodeName: !b.config.Standalone()}, nil)
 	if all, ok := errors.AsType[strictyaml.Errors](err); ok && len(all) > 1 {
@@ -191,31 +191,31 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 	if err != nil {
 		return nodeapi.PlanResult{}, badRequest("%s", err)
 	}
-	here := explain.PlanContext{
+	planContext := explain.PlanContext{
 		Limits: b.agent.Limits, Find: b.agent.StatusCache.Find, Objects: b.agent.ReferencedObjects,
 		LocalImage: func(pod *corev1.Pod, image string, objects plan.Objects) (plan.Image, bool) {
 			img, ok, err := b.runtime.images.Present(ctx, pod, image, objects)
 			return img, ok && err == nil
 		},
-		Rejection: func(pod, gone *corev1.Pod) string {
-			census, err := b.agent.AllocatorState(ctx)
+		Rejection: func(pod, replaced *corev1.Pod) string {
+			state, err := b.agent.AllocatorState(ctx)
 			if err != nil {
 				return ""
 			}
-			if gone != nil {
-				census = census.Without(gone)
+			if replaced != nil {
+				state = state.Without(replaced)
 			}
-			return census.Rejection(pod)
+			return state.Rejection(pod)
 		},
-		Resize: func(was, pod *corev1.Pod) plan.Verdict {
-			census, err := b.agent.AllocatorState(ctx)
+		Resize: func(old, pod *corev1.Pod) plan.Verdict {
+			state, err := b.agent.AllocatorState(ctx)
 			if err != nil {
 				return plan.Verdict{State: plan.Admitted}
 			}
-			return census.CheckResize(was, pod)
+			return state.CheckResize(old, pod)
 		},
 	}
-	return explain.PlanManifest(wishes, here, now), nil
+	return explain.PlanManifest(desired, planContext, now), nil
 }
 
 func clientVersion() nodeapi.Version {

@@ -41,11 +41,11 @@ func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
 func localFlags(flags *nodeconfig.Flags) *pflag.FlagSet {
 	all := pflag.NewFlagSet("run", pflag.ContinueOnError)
 	flags.AddTo(all)
-	some := pflag.NewFlagSet("check", pflag.ContinueOnError)
+	out := pflag.NewFlagSet("check", pflag.ContinueOnError)
 	all.VisitAll(func(f *pflag.Flag) {
 		if f.Name != "socket" {
-			some.AddFlag(f)
+			out.AddFlag(f)
 		}
 	})
-	return some
+	return out
 }

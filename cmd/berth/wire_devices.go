@@ -18,12 +18,12 @@ import (
 	"berth/node/devices"
 )
 
-// devicesNote is the key of the device allocations in the store.
-const devicesNote = "devices"
+// devicesKey is the key of the device allocations in the store.
+const devicesKey = "devices"
 
 // newDevices creates the device manager, with the persisted allocations of known pods.
 func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Manager {
-	kept, err := b.store.NodeValue(devicesNote)
+	persisted, err := b.store.NodeValue(devicesKey)
 	if err != nil {
 		b.log.Warn("device allocations are not available from the store, restoring them from the runtime", "err", err)
 	}
@@ -32,8 +32,8 @@ func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Mana
 			b.config.RootDir,
 			"device-plugins",
 		), BootID: node.SystemInfo().BootID, Joined: !b.config.Standalone(),
-		Checkpoint: kept, PodKnown: mayHoldDevices(records),
-		SaveCheckpoint: func(state []byte) { b.store.PutNodeValue(devicesNote, state) }, Flush: b.store.Flush,
+		Checkpoint: persisted, PodKnown: mayHoldDevices(records),
+		SaveCheckpoint: func(state []byte) { b.store.PutNodeValue(devicesKey, state) }, Flush: b.store.Flush,
 		OnChange: b.devicesChanged, OnRegister: b.metrics.CountDevicePluginRegistration,
 		OnAllocate: b.metrics.ObserveDeviceAllocation,
 		Log:        b.log,
@@ -52,8 +52,8 @@ func mayHoldDevices(records map[types.UID]checkpoint.Record) func(types.UID) boo
 
 // devicesChanged updates everything that depends on the node's devices.
 func (b *berth) devicesChanged() {
-	room := b.devices.NodeResources().AdmissionCapacity
-	b.offering.change(func(n *admission.Node) { n.Allocatable = withDevices(b.host.Allocatable(), room) })
+	capacity := b.devices.NodeResources().AdmissionCapacity
+	b.admissionNode.update(func(n *admission.Node) { n.Allocatable = withDevices(b.host.Allocatable(), capacity) })
 	for _, f := range b.devices.Stats() {
 		b.metrics.SetDevices(f.Resource, f.Listed, f.Healthy, f.Allocated)
 	}
@@ -64,14 +64,14 @@ func (b *berth) devicesChanged() {
 }
 
 // withDevices adds devices to the resources of the host.
-func withDevices(of, more corev1.ResourceList) corev1.ResourceList {
-	out := maps.Clone(of)
-	maps.Copy(out, more)
+func withDevices(host, extended corev1.ResourceList) corev1.ResourceList {
+	out := maps.Clone(host)
+	maps.Copy(out, extended)
 	return out
 }
 
-// recallDevices restores the allocations of running containers.
-func (b *berth) recallDevices(uid types.UID, pod agent.RuntimePod) {
+// restoreDevices restores the allocations of running containers.
+func (b *berth) restoreDevices(uid types.UID, pod agent.RuntimePod) {
 	for _, k := range pod.Containers {
 		if k.Live() && len(k.Devices) > 0 {
 			b.devices.RestoreAllocation(uid, k.Name, k.Kind, k.Devices)

@@ -26,9 +26,9 @@ func (b *berth) watchEvents(
 	req nodeapi.EventsRequest,
 	send func(nodeapi.EventNotification) error,
 ) error {
-	known, told := b.events.Subscribe(eventBuffer)
-	defer told.Close()
-	for _, e := range known {
+	existing, sub := b.events.Subscribe(eventBuffer)
+	defer sub.Close()
+	for _, e := range existing {
 		if req.Matches(&e) {
 			if err := send(nodeapi.EventNotification{Event: &e}); err != nil {
 				return err
@@ -39,8 +39,8 @@ func (b *berth) watchEvents(
 		select {
 		case <-ctx.Done():
 			return nil
-		case e := <-told.C:
-			if missed := told.Dropped(); missed > 0 {
+		case e := <-sub.C:
+			if missed := sub.Dropped(); missed > 0 {
 				if err := send(nodeapi.EventNotification{Missed: missed}); err != nil {
 					return err
 				}

@@ -43,8 +43,8 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 		out.Signals = append(out.Signals, x)
 	}
 	for _, s := range b.agent.StatusCache.List() {
-		over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
-		if over || !podspec.IsCritical(s.Pod, b.config.Standalone()) {
+		terminated := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
+		if terminated || !podspec.IsCritical(s.Pod, b.config.Standalone()) {
 			continue
 		}
 		why := "critical, as all static pods of a node in a cluster"

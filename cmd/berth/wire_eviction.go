@@ -24,12 +24,12 @@ func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 }
 
 // newReclaimer creates the reclaim of memory, disk and process IDs under node pressure.
-func (b *berth) newReclaimer(at *places) *eviction.Reclaimer {
+func (b *berth) newReclaimer(fs *filesystems) *eviction.Reclaimer {
 	on := func(dirs ...func() string) func(pressure.Signal) bool {
 		return func(s pressure.Signal) bool {
-			of := at.of(s)
+			path := fs.pathOf(s)
 			for _, dir := range dirs {
-				if d := dir(); of != "" && d != "" && node.SameFileSystem(of, d) {
+				if d := dir(); path != "" && d != "" && node.SameFileSystem(path, d) {
 					return true
 				}
 			}
@@ -41,9 +41,9 @@ func (b *berth) newReclaimer(at *places) *eviction.Reclaimer {
 		Statuses: b.agent.StatusCache, Ready: b.agent.HasSynced, Measure: b.measurePods, Evict: b.agent.EvictPod,
 		OnEvicted: b.metrics.CountEviction,
 		Levels: []eviction.ReclaimLevel{
-			{Name: "rotated logs", AppliesTo: on(logs), Reclaim: b.dropRotated},
-			{Name: "dead containers", AppliesTo: on(at.containers, logs), Reclaim: b.dropDead},
-			{Name: "unused images", AppliesTo: on(at.imagesDir), Reclaim: b.dropImages},
+			{Name: "rotated logs", AppliesTo: on(logs), Reclaim: b.removeRotatedLogs},
+			{Name: "dead containers", AppliesTo: on(fs.containers, logs), Reclaim: b.removeDeadContainers},
+			{Name: "unused images", AppliesTo: on(fs.imagesDir), Reclaim: b.removeUnusedImages},
 		},
 		RecordEvent: func(reason, message string) {
 			if b.cluster != nil {
@@ -54,8 +54,8 @@ func (b *berth) newReclaimer(at *places) *eviction.Reclaimer {
 	})
 }
 
-// dropRotated deletes the rotated logs of all containers.
-func (b *berth) dropRotated(context.Context, func() bool) error {
+// removeRotatedLogs deletes the rotated logs of all containers.
+func (b *berth) removeRotatedLogs(context.Context, func() bool) error {
 	var errs []error
 	for _, s := range b.agent.StatusCache.List() {
 		for _, k := range s.Observed.Containers {
@@ -67,9 +67,9 @@ func (b *berth) dropRotated(context.Context, func() bool) error {
 	return errors.Join(errs...)
 }
 
-// dropDead lets the workers remove terminated containers while disk space is low, and then removes
+// removeDeadContainers makes the workers remove terminated containers, and then removes
 // orphaned logs.
-func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
+func (b *berth) removeDeadContainers(ctx context.Context, _ func() bool) error {
 	changed, stop := b.agent.StatusCache.Subscribe()
 	defer stop()
 	b.diskPressure.Store(true)
@@ -81,8 +81,8 @@ func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
 	return errors.Join(err, b.runtime.client.CollectGarbage(ctx))
 }
 
-// dropImages removes unused images until there is enough space.
-func (b *berth) dropImages(ctx context.Context, enough func() bool) error {
+// removeUnusedImages removes unused images until there is enough space.
+func (b *berth) removeUnusedImages(ctx context.Context, enough func() bool) error {
 	c, err := b.runtime.images.FreeSpace(ctx, b.imageGarbage(ctx), enough)
 	b.imagesCollected(c, nil)
 	return err

@@ -60,7 +60,7 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 	if err := os.MkdirAll(c.RootDir, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
-	err := h.measure()
+	err := h.setCapacity()
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +79,8 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 	return h, h.makeVolumes()
 }
 
-// measure determines capacity and allocatable.
-func (h *host) measure() (err error) {
+// setCapacity determines capacity and allocatable.
+func (h *host) setCapacity() (err error) {
 	c := h.b.config
 	if h.capacity, err = node.Capacity(c.RootDir, node.MaxPods(c.Pods.Max, c.Pods.PerCore)); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	}
 	h.cgroups, err = cgroups.New(cgroups.Options{
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
-		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, PodsLimit: h.forAllPods(),
+		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, PodsLimit: h.podsLimit(),
 		ReserveMemory: c.TieredMemoryReservation, MemoryThrottlingFactor: c.MemoryThrottlingFactor,
 	})
 	if err != nil {
@@ -142,29 +142,29 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	if swap, err := node.SwapEnabled(); err == nil && swap && c.FailSwapOn {
 		return errors.New("failSwapOn: this host has swap; swapoff -a, or set failSwapOn: false")
 	}
-	h.warnOfV1(c)
+	h.warnCgroupV1(c)
 	return nil
 }
 
-// warnOfV1 logs configured features that cgroup v1 does not support.
-func (h *host) warnOfV1(c nodeconfig.Cgroups) {
+// warnCgroupV1 logs configured features that cgroup v1 does not support.
+func (h *host) warnCgroupV1(c nodeconfig.Cgroups) {
 	if h.cgroups.V2() {
 		return
 	}
-	for field, asked := range map[string]bool{
+	for field, configured := range map[string]bool{
 		"memoryThrottlingFactor": c.MemoryThrottlingFactor > 0, "memoryReservationPolicy": c.TieredMemoryReservation,
 		"memorySwap.swapBehavior": c.LimitedSwap,
 	} {
-		if asked {
+		if configured {
 			h.b.log.Warn("configuration field has no effect with cgroup v1", "field", field)
 		}
 	}
 }
 
-// forAllPods is the limit of the cgroup of all pods: the capacity, less the reserved resources if
+// podsLimit returns the limit of the cgroup of all pods: the capacity, less the reserved resources if
 // that is enforced. Memory below the eviction threshold can be used until eviction reclaims it.
 // Huge pages are not subtracted, because the kernel accounts them separately.
-func (h *host) forAllPods() corev1.ResourceList {
+func (h *host) podsLimit() corev1.ResourceList {
 	if !h.b.config.Cgroups.EnforcePods {
 		return h.capacity
 	}
@@ -215,11 +215,11 @@ func (h *host) writeNetwork(ranges []string) error {
 // PodIPsChanged redirects traffic for the host ports of a pod to its current IPs.
 func (h *host) PodIPsChanged(pod *corev1.Pod, ips []string) {
 	n, err := cni.DeleteStaleUDPFlows(pod, ips)
-	on := pod.Namespace + "/" + pod.Name
+	name := pod.Namespace + "/" + pod.Name
 	if err != nil {
-		h.b.log.Warn("stale connection tracking entries could not be deleted", "pod", on, "err", err)
+		h.b.log.Warn("stale connection tracking entries could not be deleted", "pod", name, "err", err)
 	} else if n > 0 {
-		h.b.log.Info("stale connection tracking entries deleted", "pod", on, "flows", n)
+		h.b.log.Info("stale connection tracking entries deleted", "pod", name, "flows", n)
 	}
 }
 

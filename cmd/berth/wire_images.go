@@ -24,10 +24,10 @@ func (b *berth) imagesCollected(c images.GCResult, err error) {
 		b.log.Info("image removed", "image", r.Names, "id", r.ID, "bytes", r.Size, "why", r.Message)
 	}
 	if err != nil {
-		b.warnOfNode("ImageGCFailed", err.Error())
+		b.warnNode("ImageGCFailed", err.Error())
 	}
 	if c.Shortfall > 0 {
-		b.warnOfNode(
+		b.warnNode(
 			"FreeDiskSpaceFailed",
 			fmt.Sprintf(
 				"Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes "+
@@ -39,8 +39,8 @@ func (b *berth) imagesCollected(c images.GCResult, err error) {
 	}
 }
 
-// warnOfNode logs a warning and, in a cluster, records it as an event of the node.
-func (b *berth) warnOfNode(reason, message string) {
+// warnNode logs a warning and, in a cluster, records it as an event of the node.
+func (b *berth) warnNode(reason, message string) {
 	b.log.Warn(message, "reason", reason)
 	if b.cluster != nil {
 		b.cluster.events.RecordNodeEvent(corev1.EventTypeWarning, reason, message)
@@ -61,7 +61,7 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 
 // imageSpace returns the available space for image pulls.
 func (b *berth) imageSpace() (images.DiskSpace, bool) {
-	dir := b.imagesAt.Load()
+	dir := b.imageFSPath.Load()
 	if dir == nil {
 		return images.DiskSpace{}, false
 	}
@@ -78,9 +78,9 @@ func (b *berth) imageSpace() (images.DiskSpace, bool) {
 	return s, true
 }
 
-// makeRoomForPull removes unused images until a pull has enough space. Before all desired pods are
+// freeSpaceForPull removes unused images until a pull has enough space. Before all desired pods are
 // known, nothing is removed, because usage is not known.
-func (b *berth) makeRoomForPull(ctx context.Context, enough func() bool) {
+func (b *berth) freeSpaceForPull(ctx context.Context, enough func() bool) {
 	if !b.agent.HasSynced() {
 		return
 	}

@@ -71,13 +71,13 @@ func (b *berth) logCollector() *crilog.Collector {
 	return &crilog.Collector{
 		PodLogsDir: b.config.PodLogsDir, LinkDir: logLinks, Interval: time.Minute,
 		MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
-		Owners: b.keptLogs, Now: time.Now, OnCollected: b.logsCollected,
+		Owners: b.logOwners, Now: time.Now, OnCollected: b.logsCollected,
 	}
 }
 
-// keptLogs returns the logs that are in use. Before all desired pods are known, it returns an
+// logOwners returns the owners of all logs in use. Before all desired pods are known, it returns an
 // error.
-func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
+func (b *berth) logOwners(ctx context.Context) (crilog.Owners, error) {
 	if !b.agent.HasSynced() {
 		return crilog.Owners{}, errors.New("not all desired pods are known yet")
 	}
@@ -85,10 +85,10 @@ func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
 	if err != nil {
 		return crilog.Owners{}, err
 	}
-	kept := crilog.Owners{Pods: uids, Logs: map[string]map[string]bool{}}
+	owners := crilog.Owners{Pods: uids, Logs: map[string]map[string]bool{}}
 	for _, s := range b.agent.StatusCache.List() {
 		uid := string(s.Pod.UID)
-		kept.Pods[uid] = true
+		owners.Pods[uid] = true
 		if s.Syncs == 0 { // not observed yet
 			continue
 		}
@@ -96,9 +96,9 @@ func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
 		for _, k := range s.Observed.Containers {
 			logs[k.LogPath] = true
 		}
-		kept.Logs[uid] = logs
+		owners.Logs[uid] = logs
 	}
-	return kept, nil
+	return owners, nil
 }
 
 func (b *berth) logsCollected(g crilog.Collected, err error) {
@@ -126,14 +126,14 @@ func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr
 	return b.writeLog(ctx, s, k, req, !req.Previous, stdout, stderr)
 }
 
-// writeLog writes the log of a container instance and, if follow and also are set, the logs of
+// writeLog writes the log of a container instance and, if req.Follow and laterRuns are set, the logs of
 // later instances.
 func (b *berth) writeLog(
 	ctx context.Context,
 	s *status.Snapshot,
 	k plan.Container,
 	req nodeapi.LogRequest,
-	also bool,
+	laterRuns bool,
 	stdout, stderr io.Writer,
 ) error {
 	o := crilog.Options{
@@ -153,22 +153,22 @@ func (b *berth) writeLog(
 	var watches sync.WaitGroup
 	defer watches.Wait()
 	defer cancel()
-	o.Done = b.ended(ctx, &watches, s.Pod.UID, k.ID)
-	if also {
+	o.Done = b.terminated(ctx, &watches, s.Pod.UID, k.ID)
+	if laterRuns {
 		o.NextRun = func(ctx context.Context) (string, <-chan struct{}, bool) {
 			next, more := b.agent.StatusCache.WaitForNextRun(ctx, s.Pod.UID, k)
 			if !more {
 				return "", nil, false
 			}
 			k = next
-			return k.LogPath, b.ended(ctx, &watches, s.Pod.UID, k.ID), true
+			return k.LogPath, b.terminated(ctx, &watches, s.Pod.UID, k.ID), true
 		}
 	}
 	return crilog.Read(ctx, o)
 }
 
-// ended returns a channel that is closed when a container has terminated or is unknown.
-func (b *berth) ended(ctx context.Context, watches *sync.WaitGroup, uid types.UID, id string) <-chan struct{} {
+// terminated returns a channel that is closed when a container has terminated or is unknown.
+func (b *berth) terminated(ctx context.Context, watches *sync.WaitGroup, uid types.UID, id string) <-chan struct{} {
 	done := make(chan struct{})
 	changed, stop := b.agent.StatusCache.Subscribe()
 	watches.Go(func() {

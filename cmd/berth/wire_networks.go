@@ -31,42 +31,42 @@ func (b *berth) networksOptions() networks.Options {
 	}
 }
 
-// attached is the runtime with additional pod networks. They are attached before a sandbox is
+// networkRuntime is the runtime with additional pod networks. They are attached before a sandbox is
 // reported as running and detached before it is stopped.
-type attached struct {
+type networkRuntime struct {
 	*cri.Client
 	host *host
 }
 
-func (a attached) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (plan.Sandbox, error) {
+func (a networkRuntime) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (plan.Sandbox, error) {
 	nets := a.host.networks
-	wanted, err := nets.Resolve(pod)
+	requested, err := nets.Resolve(pod)
 	if err != nil {
 		return plan.Sandbox{}, err
 	}
-	if len(wanted) == 0 {
+	if len(requested) == 0 {
 		return a.Client.RunSandbox(ctx, pod, s)
 	}
 	defer nets.SandboxCreating(pod.UID)()
-	made, err := a.Client.RunSandbox(ctx, pod, s)
+	sandbox, err := a.Client.RunSandbox(ctx, pod, s)
 	if err != nil {
-		return made, err
+		return sandbox, err
 	}
-	netns, err := a.NetNS(ctx, made.ID)
+	netns, err := a.NetNS(ctx, sandbox.ID)
 	if err == nil {
-		err = nets.Attach(ctx, made.ID, netns, pod, wanted)
+		err = nets.Attach(ctx, sandbox.ID, netns, pod, requested)
 	}
 	if err != nil {
 		return plan.Sandbox{}, err
 	}
 	// Its IPs were not reported before.
-	if made, err = a.Sandbox(ctx, made.ID); err != nil {
+	if sandbox, err = a.Sandbox(ctx, sandbox.ID); err != nil {
 		return plan.Sandbox{}, err
 	}
-	return made, nets.SetDefaultNetwork(made.ID, a.host.network.Name(), made.IPs)
+	return sandbox, nets.SetDefaultNetwork(sandbox.ID, a.host.network.Name(), sandbox.IPs)
 }
 
-func (a attached) StopSandbox(ctx context.Context, id string) error {
+func (a networkRuntime) StopSandbox(ctx context.Context, id string) error {
 	if err := a.host.networks.Detach(ctx, id); err != nil {
 		return err
 	}
@@ -79,20 +79,20 @@ func (h *host) withNetworks(pod *corev1.Pod) *corev1.Pod {
 	if status == "" {
 		return pod
 	}
-	told := *pod
-	told.Annotations = maps.Clone(pod.Annotations)
-	if told.Annotations == nil {
-		told.Annotations = map[string]string{}
+	annotated := *pod
+	annotated.Annotations = maps.Clone(pod.Annotations)
+	if annotated.Annotations == nil {
+		annotated.Annotations = map[string]string{}
 	}
-	told.Annotations[networks.StatusAnnotation] = status
-	return &told
+	annotated.Annotations[networks.StatusAnnotation] = status
+	return &annotated
 }
 
 // checkNetworks runs the CHECK command of the network plugins after startup and then periodically,
 // until ctx ends.
 func (b *berth) checkNetworks(ctx context.Context) {
-	again := time.NewTicker(networksCheckInterval)
-	defer again.Stop()
+	ticker := time.NewTicker(networksCheckInterval)
+	defer ticker.Stop()
 	select {
 	case <-ctx.Done():
 	case <-b.agent.Ready():
@@ -102,11 +102,11 @@ func (b *berth) checkNetworks(ctx context.Context) {
 			pod := &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Namespace: t.Pod.Namespace, Name: t.Pod.Name, UID: t.Pod.UID},
 			}
-			b.warnOfPod(pod, "NetworkNotAsMade", t.Message)
+			b.warnPod(pod, "NetworkCheckFailed", t.Message)
 		}
 		select {
 		case <-ctx.Done():
-		case <-again.C:
+		case <-ticker.C:
 		}
 	}
 }

@@ -14,15 +14,15 @@ import (
 	"berth/nodeapi/server"
 )
 
-// serverSide contains functions that use the API server. They are nil without one.
-type serverSide struct {
+// apiServerFuncs contains functions that use the API server. They are nil without one.
+type apiServerFuncs struct {
 	reviews     server.Reviews
 	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error) // signed by the cluster
 }
 
-// serverSide returns the functions for a node in a cluster.
-func (j *cluster) serverSide() serverSide {
-	side := serverSide{reviews: server.Reviews{
+// apiServerFuncs returns the functions for a node in a cluster.
+func (j *cluster) apiServerFuncs() apiServerFuncs {
+	funcs := apiServerFuncs{reviews: server.Reviews{
 		Token: func(ctx context.Context, q authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error) {
 			r := &authenticationv1.TokenReview{Spec: q}
 			err := j.client.Create(ctx, apiclient.TokenReviews, "", r, r)
@@ -37,9 +37,9 @@ func (j *cluster) serverSide() serverSide {
 		},
 	}}
 	if j.serving != nil {
-		side.certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return j.serving.Current() }
+		funcs.certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return j.serving.Current() }
 	}
-	return side
+	return funcs
 }
 
 // hostLogs is the directory served at /logs/.

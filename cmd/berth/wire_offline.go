@@ -27,7 +27,7 @@ func (b *berth) newOffline() *offline.Importer {
 			b.agent.ImagesImported()
 		},
 		OnFailed: func(file string, err error) {
-			b.warnOfNode("ImageImportFailed", fmt.Sprintf("Failed to import images of %s: %v", file, err))
+			b.warnNode("ImageImportFailed", fmt.Sprintf("Failed to import images of %s: %v", file, err))
 		},
 		IsTransient: func(err error) bool {
 			switch plan.KindOf(err) {
@@ -40,9 +40,9 @@ func (b *berth) newOffline() *offline.Importer {
 	})
 }
 
-// makeImageFolder creates the archive directory before the agent serves requests, so that clients
+// makeArchiveDir creates the archive directory before the agent serves requests, so that clients
 // can add archives immediately.
-func (b *berth) makeImageFolder() {
+func (b *berth) makeArchiveDir() {
 	if err := os.MkdirAll(b.config.Images.ArchiveDir, 0o755); err != nil {
 		b.log.Debug("create image archive directory failed", "err", err) // retried and reported by the import
 	}

@@ -19,46 +19,46 @@ import (
 	"berth/nodeapi"
 )
 
-// nodeOffer is the node as offered to new pods. Labels and taints are updated from the API server,
+// admissionNode is the node for the admission of pods. Labels and taints are updated from the API server,
 // pressure conditions by the node.
-type nodeOffer struct {
-	mu   sync.Mutex
-	node admission.Node
-	tell func(admission.Node)
+type admissionNode struct {
+	mu       sync.Mutex
+	node     admission.Node
+	onUpdate func(admission.Node)
 }
 
-func (o *nodeOffer) change(f func(*admission.Node)) {
+func (o *admissionNode) update(f func(*admission.Node)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f(&o.node)
-	o.tell(o.node)
+	o.onUpdate(o.node)
 }
 
-// strictGroups sets whether the runtime supports supplementalGroupsPolicy, which can change with
+// setSupplementalGroupsPolicy sets whether the runtime supports supplementalGroupsPolicy. This can change with
 // its version.
-func (o *nodeOffer) strictGroups(known bool) {
+func (o *admissionNode) setSupplementalGroupsPolicy(supported bool) {
 	o.mu.Lock()
-	same := o.node.NoSupplementalGroupsPolicy == !known
+	same := o.node.NoSupplementalGroupsPolicy == !supported
 	o.mu.Unlock()
 	if !same {
-		o.change(func(n *admission.Node) { n.NoSupplementalGroupsPolicy = !known })
+		o.update(func(n *admission.Node) { n.NoSupplementalGroupsPolicy = !supported })
 	}
 }
 
 // newPressure creates the monitoring of eviction signals.
 func (b *berth) newPressure() *eviction.Monitor {
 	b.memoryAlarm = make(chan struct{}, 1)
-	at := &places{b: b}
-	b.reclaimer = b.newReclaimer(at)
+	fs := &filesystems{b: b}
+	b.reclaimer = b.newReclaimer(fs)
 	return eviction.NewMonitor(eviction.MonitorOptions{
-		Config: pressureConfig(b.config), Read: at.read, Notify: b.memoryAlarm, Log: b.log,
+		Config: pressureConfig(b.config), Read: fs.read, Notify: b.memoryAlarm, Log: b.log,
 		OnObserved: func(v eviction.Observation) { b.metrics.SetPressure(levelsOf(v), conditionsOf(v)) },
 		Reclaim:    b.reclaimer.Reclaim,
 		OnConditionsChanged: func(v eviction.Observation) {
 			if !v.Has(corev1.NodeDiskPressure) {
 				b.diskPressure.Store(false)
 			}
-			b.offering.change(func(n *admission.Node) { n.PressureConditions = v.Conditions() })
+			b.admissionNode.update(func(n *admission.Node) { n.PressureConditions = v.Conditions() })
 			if b.cluster != nil {
 				b.cluster.registration.Trigger()
 			}
@@ -99,8 +99,8 @@ func pressureConfig(c *nodeconfig.Config) pressure.Config {
 		}
 		out.Thresholds = append(out.Thresholds, p)
 	}
-	given := func(t pressure.Threshold) bool { return t.Signal == pressure.AllocatableMemoryAvailable }
-	if !c.Cgroups.EnforcePods || slices.ContainsFunc(out.Thresholds, given) {
+	isAllocatable := func(t pressure.Threshold) bool { return t.Signal == pressure.AllocatableMemoryAvailable }
+	if !c.Cgroups.EnforcePods || slices.ContainsFunc(out.Thresholds, isAllocatable) {
 		return out
 	}
 	for _, t := range out.Thresholds { // as upstream: if pods share a limit, the threshold applies to that limit as well
@@ -113,38 +113,38 @@ func pressureConfig(c *nodeconfig.Config) pressure.Config {
 	return out
 }
 
-// places are the file systems of the signals. The runtime is queried for its own at intervals.
-type places struct {
+// filesystems are the file systems of the signals. The runtime is queried periodically for those it uses.
+type filesystems struct {
 	b           *berth
 	images      string
 	layers      string
 	refreshedAt time.Time
 }
 
-const placesMaxAge = 5 * time.Minute
+const filesystemsMaxAge = 5 * time.Minute
 
-func (p *places) read(ctx context.Context) (pressure.Reading, error) {
+func (p *filesystems) read(ctx context.Context) (pressure.Reading, error) {
 	p.refresh(ctx)
-	return node.ReadSignals(time.Now(), p.all(p.b.host.memoryOfPods))
+	return node.ReadSignals(time.Now(), p.sources(p.b.host.memoryOfPods))
 }
 
 // refresh queries the runtime for its file systems, if the last result is too old.
-func (p *places) refresh(ctx context.Context) {
-	if p.images != "" && time.Since(p.refreshedAt) <= placesMaxAge {
+func (p *filesystems) refresh(ctx context.Context) {
+	if p.images != "" && time.Since(p.refreshedAt) <= filesystemsMaxAge {
 		return
 	}
 	if d, err := p.b.runtime.client.ImageFilesystem(ctx); err == nil {
 		p.images, p.layers, p.refreshedAt = d.Path, d.ContainersPath, time.Now()
-		p.b.imagesAt.Store(&d.Path)
+		p.b.imageFSPath.Store(&d.Path)
 	}
 }
 
-func (p *places) all(pods func() node.PodsMemory) node.SignalSources {
+func (p *filesystems) sources(pods func() node.PodsMemory) node.SignalSources {
 	return node.SignalSources{Nodefs: p.b.config.RootDir, Images: p.images, Containers: p.layers, Pods: pods}
 }
 
-// of returns the directory of a signal; empty: not a disk signal, or unknown.
-func (p *places) of(s pressure.Signal) string {
+// pathOf returns the directory of a signal; empty: not a disk signal, or unknown.
+func (p *filesystems) pathOf(s pressure.Signal) string {
 	switch s {
 	case pressure.NodefsAvailable, pressure.NodefsInodesFree:
 		return p.b.config.RootDir
@@ -157,10 +157,10 @@ func (p *places) of(s pressure.Signal) string {
 	return ""
 }
 
-func (p *places) imagesDir() string { return p.images }
+func (p *filesystems) imagesDir() string { return p.images }
 
 // containers is the directory of the writable layers.
-func (p *places) containers() string { return cmp.Or(p.layers, p.images) }
+func (p *filesystems) containers() string { return cmp.Or(p.layers, p.images) }
 
 func (h *host) memoryOfPods() node.PodsMemory {
 	t := h.cgroups.PodsMemory()
@@ -184,12 +184,12 @@ func levelsOf(v eviction.Observation) map[string]int64 {
 	return out
 }
 
-// pressures are the pressure conditions in upstream's order.
-var pressures = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
+// pressureConditions are the pressure conditions in upstream's order.
+var pressureConditions = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 
 func conditionsOf(v eviction.Observation) map[string]bool {
 	out := map[string]bool{}
-	for _, c := range pressures {
+	for _, c := range pressureConditions {
 		out[string(c)] = v.Has(c)
 	}
 	return out
@@ -211,7 +211,7 @@ func (b *berth) checkPressure(add check.AddFunc) {
 	if v == nil {
 		return
 	}
-	for _, c := range pressures {
+	for _, c := range pressureConditions {
 		i := slices.IndexFunc(v.Pressures, func(p pressure.Pressure) bool { return p.Condition == c })
 		if i >= 0 {
 			add(string(c), false, errors.New(v.Pressures[i].Message()), "", pressureRemedy)

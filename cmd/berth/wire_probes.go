@@ -49,7 +49,7 @@ func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.P
 	if err != nil {
 		return nodeapi.PodProbes{}, err
 	}
-	var made []explain.ProbeState
+	var states []explain.ProbeState
 	for _, r := range b.probes.Statuses(ctx, s.Pod.UID) {
 		x := explain.ProbeState{
 			ContainerID:   r.ContainerID,
@@ -71,7 +71,7 @@ func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.P
 				},
 			)
 		}
-		made = append(made, x)
+		states = append(states, x)
 	}
-	return explain.Probes(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), made, time.Now()), nil
+	return explain.Probes(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), states, time.Now()), nil
 }

@@ -47,9 +47,9 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		Node:              func() criconfig.Node { return b.host.criNode() },
 		LogLinkDir:        logLinks,
 		Warn:              func(err error) { b.log.Warn("runtime", "err", err) },
-		WarnPod:           b.warnOfPod,
+		WarnPod:           b.warnPod,
 		ExitRecorder:      r.exits,
-		NetworksAttached:  func(uid, sandbox string) (done, making bool) { return b.host.networks.Attached(uid, sandbox) },
+		NetworksAttached:  func(uid, sandbox string) (attached, attaching bool) { return b.host.networks.Attached(uid, sandbox) },
 	})
 	if err != nil {
 		return nil, err
@@ -60,10 +60,10 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		MaxParallel:              b.config.Images.MaxParallel,
 		QPS:                      float64(b.config.Images.PullQPS),
 		Burst:                    b.config.Images.PullBurst,
-		Warn:                     b.warnOfPod,
+		Warn:                     b.warnPod,
 		OnCheck:                  b.metrics.CountImageMustPullCheck,
 		DiskSpace:                b.imageSpace,
-		FreeSpace:                b.makeRoomForPull,
+		FreeSpace:                b.freeSpaceForPull,
 		OnWaitingForSpaceChanged: func() { b.agent.SyncAllPods() },
 		Standalone:               b.config.Standalone(),
 		DownloadProgress:         r.downloadProgress,
@@ -88,7 +88,7 @@ const (
 func (r *runtime) watch(ctx context.Context) error {
 	loop := r.b.loops.Watch("runtime status", time.Minute)
 	var changed time.Time // of the network configuration
-	told := ""
+	lastReason := ""
 	for ctx.Err() == nil {
 		loop.Beat()
 		hang("runtime status")
@@ -106,7 +106,7 @@ func (r *runtime) watch(ctx context.Context) error {
 			}
 			r.connectionError.Store(nil)
 			r.status.Store(&st)
-			r.b.offering.strictGroups(st.SupplementalGroupsPolicy)
+			r.b.admissionNode.setSupplementalGroupsPolicy(st.SupplementalGroupsPolicy)
 			if !st.Ready || !st.NetworkReady || time.Since(changed) < cniReloadTime {
 				wait = statusFastPeriod
 			}
@@ -115,8 +115,8 @@ func (r *runtime) watch(ctx context.Context) error {
 			r.b.log.Info("network", "ready", now.Ready, "message", now.Message)
 			r.b.agent.SyncAllPods()
 		}
-		if why := r.notReady(); r.b.cluster != nil && why != told {
-			told = why
+		if why := r.notReady(); r.b.cluster != nil && why != lastReason {
+			lastReason = why
 			r.b.cluster.registration.Trigger()
 		}
 		select {
@@ -199,7 +199,7 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.RuntimePod, err
 			return nil, err
 		}
 		out[uid] = agent.RuntimePod{Pod: meta.Restore(), Sandboxes: full.Sandboxes, Containers: full.Containers}
-		r.b.recallDevices(uid, out[uid])
+		r.b.restoreDevices(uid, out[uid])
 		for _, s := range full.Sandboxes {
 			if s.Ready && len(s.IPs) > 0 { // the previous process may have stopped before it did this
 				r.b.host.PodIPsChanged(out[uid].Pod, s.IPs)
@@ -246,20 +246,20 @@ func (r *runtime) downloadProgress() string {
 }
 
 // Watch forwards the runtime's events, or polls a runtime without events.
-func (r *runtime) Watch(ctx context.Context, tell func(types.UID, pod.RuntimeEvent)) error {
-	each := func(e cri.Event) {
+func (r *runtime) Watch(ctx context.Context, handle func(types.UID, pod.RuntimeEvent)) error {
+	forward := func(e cri.Event) {
 		h := pod.RuntimeEvent{Sandbox: e.Sandbox, Containers: e.Containers, Incomplete: e.Hint}
 		if e.Listed != nil {
 			h.Listed = &pod.Listing{Sandboxes: e.Listed.Sandboxes, Containers: e.Listed.Containers}
 		}
-		tell(e.UID, h)
+		handle(e.UID, h)
 	}
-	err := r.client.Events(ctx, each)
+	err := r.client.Events(ctx, forward)
 	if plan.KindOf(err) != plan.Unsupported {
 		return err
 	}
 	r.b.log.Info("runtime events unavailable, polling", "every", pollPeriod)
-	return r.client.Poll(ctx, pollPeriod, each)
+	return r.client.Poll(ctx, pollPeriod, forward)
 }
 
 // errCgroupDriverChanged restarts the agent with the runtime's cgroup driver.
@@ -279,22 +279,22 @@ func (r *runtime) verifyDriver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if mine := r.b.host.cgroups.Driver(); driver != mine {
-		return fmt.Errorf("%w (%s, not %s)", errCgroupDriverChanged, driver, mine)
+	if current := r.b.host.cgroups.Driver(); driver != current {
+		return fmt.Errorf("%w (%s, not %s)", errCgroupDriverChanged, driver, current)
 	}
 	r.b.host.driverAssumed.Store(false)
 	return nil
 }
 
-// socketsNote is the key of the directories of shim sockets in the store.
-const socketsNote = "shim-sockets"
+// socketsKey is the key of the directories of shim sockets in the store.
+const socketsKey = "shim-sockets"
 
-// rememberSockets lets the runtime client persist the directories of shim sockets.
-func (b *berth) rememberSockets() {
+// persistSocketDirs lets the runtime client persist the directories of shim sockets.
+func (b *berth) persistSocketDirs() {
 	var dirs []string
-	kept, err := b.store.NodeValue(socketsNote)
-	if err == nil && kept != nil {
-		err = json.Unmarshal(kept, &dirs)
+	persisted, err := b.store.NodeValue(socketsKey)
+	if err == nil && persisted != nil {
+		err = json.Unmarshal(persisted, &dirs)
 	}
 	if err != nil {
 		b.log.Warn(
@@ -305,7 +305,7 @@ func (b *berth) rememberSockets() {
 	}
 	b.runtime.client.SetSocketDirs(dirs, func(dirs []string) {
 		if text, err := json.Marshal(dirs); err == nil { // marshaling strings cannot fail
-			b.store.PutNodeValue(socketsNote, text)
+			b.store.PutNodeValue(socketsKey, text)
 		}
 	})
 }

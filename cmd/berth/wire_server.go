@@ -38,13 +38,13 @@ type cluster struct {
 
 	nodeOnce     sync.Once
 	nodeReceived chan struct{} // closed when the Node was received
-	nameSettled  chan struct{} // closed when the node name is known to be unique
+	nameUnique   chan struct{} // closed when the node name is known to be unique
 	// Used only by the node registration.
-	labels   map[string]string
-	taints   []corev1.Taint
-	podCIDRs []string // pod CIDRs in the network configuration
-	images   []corev1.ContainerImage
-	imagesAt time.Time
+	labels         map[string]string
+	taints         []corev1.Taint
+	podCIDRs       []string // pod CIDRs in the network configuration
+	images         []corev1.ContainerImage
+	imagesListedAt time.Time
 
 	networkUnavailable bool // the condition NetworkUnavailable was set by an earlier process
 }
@@ -54,7 +54,7 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 		return nil, err
 	}
 	c := b.config.Node
-	j := &cluster{b: b, nodeReceived: make(chan struct{}), nameSettled: make(chan struct{})}
+	j := &cluster{b: b, nodeReceived: make(chan struct{}), nameUnique: make(chan struct{})}
 	var err error
 	j.identity, err = apiclient.NewIdentity(apiclient.IdentityOptions{
 		NodeName: b.config.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: b.config.Kubeconfig,
@@ -81,40 +81,40 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 		NodeUID: func() types.UID { return j.registration.UID() }, SourcesReady: func() bool { return b.agent.HasSynced() },
 		StatusUpdated: b.metrics.ObserveStatusSync,
 	})
-	_, told := b.events.Subscribe(eventQueueSize)
+	_, sub := b.events.Subscribe(eventQueueSize)
 	j.events = statusapi.NewEventSender(statusapi.EventSenderOptions{
-		Client: j.client, NodeName: b.config.NodeName, Subscription: told, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log,
+		Client: j.client, NodeName: b.config.NodeName, Subscription: sub, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log,
 		Busy: j.statusManager.PodsStarting,
 	})
 	j.source = sourceapi.New(sourceapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log,
-		OnPod: j.statusManager.PodUpdated, NodeRegistered: j.nodeReceived, NameUnique: j.nameSettled,
+		OnPod: j.statusManager.PodUpdated, NodeRegistered: j.nodeReceived, NameUnique: j.nameUnique,
 	})
 	j.registration = registration.New(registration.Options{
 		Client: j.client, HeartbeatClient: heartbeat, Name: b.config.NodeName, Installation: installation,
 		RegisterNode: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
 		StatusUpdateFrequency: c.StatusUpdateFrequency, StatusReportFrequency: c.StatusReportFrequency,
 		LeaseDuration: c.LeaseDuration,
-		Facts:         j.facts, OnNameVerified: func() { close(j.nameSettled) }, OnNode: j.nodeUpdated, Log: b.log,
+		Facts:         j.facts, OnNameVerified: func() { close(j.nameUnique) }, OnNode: j.nodeUpdated, Log: b.log,
 		RecordEvent: j.events.RecordNodeEvent, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
 	})
 	return j, j.makeGateway()
 }
 
 // start starts the components of a node in a cluster.
-func (j *cluster) start(ctx context.Context, parts *group) {
+func (j *cluster) start(ctx context.Context, components *group) {
 	if cert := j.identity.Certificate; cert != nil {
-		parts.run("client certificate", func() error { return cert.Run(ctx) })
+		components.run("client certificate", func() error { return cert.Run(ctx) })
 	}
 	if j.serving != nil {
-		parts.run("serving certificate", func() error { return j.serving.Run(ctx) })
+		components.run("serving certificate", func() error { return j.serving.Run(ctx) })
 	}
-	parts.run("node", func() error { return j.registration.Run(ctx) })
-	parts.run("posts", func() error { return j.statusManager.Run(ctx) })
-	parts.run("events", func() error { return j.events.Run(ctx) })
+	components.run("node", func() error { return j.registration.Run(ctx) })
+	components.run("status manager", func() error { return j.statusManager.Run(ctx) })
+	components.run("events", func() error { return j.events.Run(ctx) })
 	if j.gateway != nil {
-		parts.run("nodes", func() error { j.followNodes(ctx); return nil })
-		parts.run("pod routes", func() error { return j.gateway.Run(ctx) })
+		components.run("nodes", func() error { j.followNodes(ctx); return nil })
+		components.run("pod routes", func() error { return j.gateway.Run(ctx) })
 	}
 }
 
@@ -132,7 +132,7 @@ func assignedPods(records map[types.UID]checkpoint.Record) (out []sourceapi.Prev
 func (j *cluster) nodeUpdated(n *corev1.Node) {
 	if !maps.Equal(j.labels, n.Labels) || !equality.Semantic.DeepEqual(j.taints, n.Spec.Taints) {
 		j.labels, j.taints = n.Labels, n.Spec.Taints
-		j.b.offering.change(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
+		j.b.admissionNode.update(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
 	}
 	j.networkUnavailable = networkUnavailableByBerth(n)
 	if j.b.config.Network.PodCIDRsFromNode && !slices.Equal(j.podCIDRs, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
@@ -153,13 +153,13 @@ const imagesMaxAge = time.Minute // maximum age of the image list in the node st
 // facts returns the current node status.
 func (j *cluster) facts(ctx context.Context) registration.Facts {
 	b := j.b
-	offered := b.devices.NodeResources()
+	resources := b.devices.NodeResources()
 	f := registration.Facts{
 		Labels: b.host.labels, System: node.SystemInfo(),
 		Capacity: withDevices(
 			b.host.capacity,
-			offered.Capacity,
-		), Allocatable: withDevices(b.host.Allocatable(), offered.Allocatable),
+			resources.Capacity,
+		), Allocatable: withDevices(b.host.Allocatable(), resources.Allocatable),
 		Addresses: []corev1.NodeAddress{},
 	}
 	for _, ip := range b.host.ips {
@@ -173,9 +173,9 @@ func (j *cluster) facts(ctx context.Context) registration.Facts {
 	if name, number, err := b.runtime.client.Version(ctx); err == nil {
 		f.System.ContainerRuntimeVersion = name + "://" + number
 	}
-	if time.Since(j.imagesAt) > imagesMaxAge {
+	if time.Since(j.imagesListedAt) > imagesMaxAge {
 		if images, err := b.runtime.images.LargestImages(ctx, b.config.Node.StatusMaxImages); err == nil {
-			j.images, j.imagesAt = images, time.Now()
+			j.images, j.imagesListedAt = images, time.Now()
 		}
 	}
 	f.Images = j.images

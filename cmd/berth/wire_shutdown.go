@@ -36,7 +36,7 @@ func (b *berth) shutdownGroups() []nodeshutdown.Group {
 
 // shutdownStarted stops the admission of pods and updates the node status.
 func (b *berth) shutdownStarted() {
-	b.offering.change(func(n *admission.Node) { n.ShuttingDown = true })
+	b.admissionNode.update(func(n *admission.Node) { n.ShuttingDown = true })
 	if b.cluster != nil {
 		b.cluster.registration.Trigger()
 	}
@@ -45,7 +45,7 @@ func (b *berth) shutdownStarted() {
 // shutdownCanceled resumes the admission of pods.
 func (b *berth) shutdownCanceled() {
 	b.drain.Cancel()
-	b.offering.change(func(n *admission.Node) { n.ShuttingDown = false })
+	b.admissionNode.update(func(n *admission.Node) { n.ShuttingDown = false })
 	if b.cluster != nil {
 		b.cluster.registration.Trigger()
 	}
@@ -77,7 +77,7 @@ func (b *berth) flush(ctx context.Context) {
 func (b *berth) watchShutdown(ctx context.Context) {
 	groups := b.shutdownGroups()
 	if len(groups) == 0 {
-		if was, err := systemd.RemoveInhibitDelay(ctx, systemd.LogindDropInDir); err != nil {
+		if removed, err := systemd.RemoveInhibitDelay(ctx, systemd.LogindDropInDir); err != nil {
 			b.log.Warn(
 				"shutdown delay configured for logind could not be removed",
 				"file",
@@ -85,7 +85,7 @@ func (b *berth) watchShutdown(ctx context.Context) {
 				"err",
 				err,
 			)
-		} else if was {
+		} else if removed {
 			b.log.Info("shutdown delay of logind restored to its default")
 		}
 		return

@@ -33,7 +33,7 @@ func (b *berth) measureCall(
 ) error {
 	verb := path.Base(method)
 	end := pod.RuntimeCallSpan(ctx, verb)
-	began := time.Now()
+	start := time.Now()
 	var err error
 	if b.traces.On() {
 		spanCtx, span := b.traces.Tracer("berth/cri").Start(ctx, verb)
@@ -47,7 +47,7 @@ func (b *berth) measureCall(
 		err = invoke(ctx, method, req, reply, conn, opts...)
 	}
 	if strings.HasPrefix(method, "/runtime.v1.") { // not a CRI call of containerd
-		b.metrics.ObserveRuntimeOperation(snake(verb), time.Since(began), err)
+		b.metrics.ObserveRuntimeOperation(snake(verb), time.Since(start), err)
 	}
 	end(err)
 	return err
@@ -123,14 +123,14 @@ const storeLoop = "local store"
 func (b *berth) heartbeat(name string) {
 	loop, known := b.loopsByName.Load(name)
 	if !known {
-		quiet := 2 * b.watchdog.Interval
+		timeout := 2 * b.watchdog.Interval
 		if name == storeLoop { // disk I/O can block for a long time
-			quiet *= 5
+			timeout *= 5
 		}
-		loop = b.loops.Watch(name, max(quiet, 4*allocator.HeartbeatInterval))
+		loop = b.loops.Watch(name, max(timeout, 4*allocator.HeartbeatInterval))
 		b.loopsByName.Store(name, loop)
 	}
-	loop.(*systemd.Loop).Beat() // nolint:errcheck // pulses contains only loops
+	loop.(*systemd.Loop).Beat() // nolint:errcheck // loopsByName contains only loops
 	hang(name)
 }
 

@@ -120,7 +120,7 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 			n.must("release CHECK", os.Remove(hangFile))
 			n.waitFor("event NetworkNotAsMade", func() bool { // the last plugin's ADD returned an empty result
 				out, err := n.agent.Command(t.Context(), "describe", "late").CombinedOutput()
-				return err == nil && strings.Contains(string(out), "NetworkNotAsMade")
+				return err == nil && strings.Contains(string(out), "NetworkCheckFailed")
 			})
 			n.removeManifest("other")
 			n.waitFor("one address in use", func() bool { return len(addressesInUse()) == 1 })
