@@ -42,7 +42,7 @@ func TestLogLinkIsNotReplaced(t *testing.T) {
 	}
 	left, err := os.ReadDir(l.dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "pod_ns_c-id2.log" {
-		t.Errorf("left: %v %v", left, err)
+		t.Errorf("remaining links: %v %v", left, err)
 	}
 	if err := l.remove("id"); err != nil {
 		t.Error(err)
@@ -61,29 +61,29 @@ func TestTerminationMessage(t *testing.T) {
 		}
 		return path
 	}
-	said, long, empty := file("said", "bye \xff!"), file("long", strings.Repeat("x", 5000)+"end"), file("empty", "")
+	message, long, empty := file("message", "bye \xff!"), file("long", strings.Repeat("x", 5000)+"end"), file("empty", "")
 	log := file("log", "2026-01-02T15:04:05Z stdout F one\n2026-01-02T15:04:05Z stderr P tw\n2026-01-02T15:04:05Z stderr F o\n")
 	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
 	if err := syscall.Mkfifo(pipe, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(said, link); err != nil {
+	if err := os.Symlink(message, link); err != nil {
 		t.Fatal(err)
 	}
 	const fallback = corev1.TerminationMessageFallbackToLogsOnError
 	for _, row := range []struct {
-		what, host string
+		name, host string
 		policy     corev1.TerminationMessagePolicy
 		code       int32
 		runtime    string
 		want       string
 	}{
-		{"the file, without invalid UTF-8", said, "", 0, "", "bye !"},
+		{"the file, without invalid UTF-8", message, "", 0, "", "bye !"},
 		{"the end of a long file", long, "", 0, "", strings.Repeat("x", 4093) + "end"},
-		{"the message of the runtime comes first", said, "", 1, "StartError", "StartError: bye !"},
+		{"the message of the runtime comes first", message, "", 1, "StartError", "StartError: bye !"},
 		{"nothing", empty, "", 1, "", ""},
 		{"an empty file falls back to the log", empty, fallback, 1, "", "one\ntwo\n"},
-		{"a file falls back to nothing", said, fallback, 1, "", "bye !"},
+		{"a file falls back to nothing", message, fallback, 1, "", "bye !"},
 		{"success does not fall back to the log", empty, fallback, 0, "", ""},
 		{"a missing file falls back to the log", filepath.Join(dir, "none"), fallback, 2, "", "one\ntwo\n"},
 		{"a pipe is not read", pipe, "", 1, "", ""},
@@ -91,12 +91,12 @@ func TestTerminationMessage(t *testing.T) {
 	} {
 		s := &runtimeapi.ContainerStatus{
 			ExitCode: row.code, Message: row.runtime, LogPath: log,
-			Mounts: []*runtimeapi.Mount{{ContainerPath: "/other", HostPath: said},
+			Mounts: []*runtimeapi.Mount{{ContainerPath: "/other", HostPath: message},
 				{ContainerPath: "/dev/termination-log", HostPath: row.host}},
 		}
 		own := criconfig.ContainerLabels{TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: row.policy}
 		if got := terminationMessage(t.Context(), s, own); got != row.want {
-			t.Errorf("%s: %q, want %q", row.what, got, row.want)
+			t.Errorf("%s: %q, want %q", row.name, got, row.want)
 		}
 	}
 }
@@ -117,10 +117,10 @@ func TestNetnsCacheRetain(t *testing.T) {
 	n.set("b", "")
 	n.retain(map[string]bool{"b": true})
 	if _, known := n.get("a"); known {
-		t.Error("a is still known")
+		t.Error("deleted sandbox is still cached")
 	}
 	if path, known := n.get("b"); !known || path != "" {
-		t.Errorf("b, on the host's network: %q %v", path, known)
+		t.Errorf("retained sandbox: %q %v", path, known)
 	}
 }
 
@@ -132,7 +132,7 @@ func FuzzParseNetNS(f *testing.F) {
 	f.Add(``)
 	f.Fuzz(func(t *testing.T, info string) {
 		if path, ok := parseNetNS(map[string]string{"info": info}); path != "" && !ok {
-			t.Errorf("a path without ok: %q", path)
+			t.Errorf("got path %q without ok", path)
 		}
 	})
 }
@@ -165,11 +165,11 @@ func FuzzParseEvent(f *testing.F) {
 		}
 		e, ok := (&Client{}).parseEvent(t.Context(), &resp)
 		if ok && e.UID == "" {
-			t.Errorf("an event about no pod: %+v", e)
+			t.Errorf("event without pod: %+v", e)
 		}
 		for _, c := range e.Containers {
 			if c.Name == "" || c.State < plan.Created || c.State > plan.Unknown {
-				t.Errorf("an invalid container: %+v", c)
+				t.Errorf("invalid container: %+v", c)
 			}
 		}
 	})

@@ -27,26 +27,26 @@ func TestWithNetworkState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := plan.Sandbox{ID: "s", Ready: true, IPs: []string{"10.0.0.2"}}
+	observed := plan.Sandbox{ID: "s", Ready: true, IPs: []string{"10.0.0.2"}}
 	for _, row := range []struct {
-		what         string
+		name         string
 		annotations  map[string]string
 		done, making bool
 		want         plan.Sandbox
 	}{
-		{"needs no networks", plain.Annotations, false, false, seen},
-		{"has its networks", more.Annotations, true, true, seen},
+		{"needs no networks", plain.Annotations, false, false, observed},
+		{"has its networks", more.Annotations, true, true, observed},
 		{"is being attached", more.Annotations, false, true, plan.Sandbox{ID: "s", Ready: true}},
-		{"lacks its networks", more.Annotations, false, false, plan.Sandbox{ID: "s", IPs: seen.IPs}},
+		{"lacks its networks", more.Annotations, false, false, plan.Sandbox{ID: "s", IPs: observed.IPs}},
 	} {
 		c := &Client{networksAttached: func(uid, sandbox string) (done, making bool) {
 			if uid != "u-1" || sandbox != "s" {
-				t.Errorf("called for %s of %s", sandbox, uid)
+				t.Errorf("NetworksAttached called for sandbox %s of pod %s", sandbox, uid)
 			}
 			return row.done, row.making
 		}}
-		if got := c.withNetworkState(seen, more.Labels, row.annotations); !reflect.DeepEqual(got, row.want) {
-			t.Errorf("a sandbox that %s: %+v", row.what, got)
+		if got := c.withNetworkState(observed, more.Labels, row.annotations); !reflect.DeepEqual(got, row.want) {
+			t.Errorf("sandbox that %s: got %+v", row.name, got)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func TestStartInterrupted(t *testing.T) {
 		{"failed to create shim task: OCI runtime create failed: runc create failed: signal: killed: unknown", 0, false},
 		{"failed to start containerd task: context deadline exceeded: unknown", 0, true},
 		{`failed to create shim task: OCI runtime create failed: exec: "nowhere": executable file not found in $PATH: unknown`, 0, false},
-		{"context canceled", 5, false}, // it ran
+		{"context canceled", 5, false}, // the container ran
 	} {
 		s := &runtimeapi.ContainerStatus{Reason: "StartError", ExitCode: 128, StartedAt: row.started, Message: row.message}
 		if got := startInterrupted(s); got != row.want {
@@ -74,7 +74,7 @@ func TestStartInterrupted(t *testing.T) {
 		}
 	}
 	if startInterrupted(&runtimeapi.ContainerStatus{Reason: "Error", Message: "context canceled"}) {
-		t.Error("the message of a started container was taken for an interruption")
+		t.Error("error of a started container counts as an interrupted start")
 	}
 }
 
@@ -91,7 +91,7 @@ func TestContainerFromStatusImageName(t *testing.T) {
 			Id: "1", Labels: labels, Annotations: annotations, Image: &runtimeapi.ImageSpec{Image: name},
 		}, "s")
 		if !ok || k.ImageName != want {
-			t.Errorf("%q is shown as %q, want %q", name, k.ImageName, want)
+			t.Errorf("%q: got image name %q, want %q", name, k.ImageName, want)
 		}
 	}
 }

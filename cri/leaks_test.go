@@ -19,9 +19,9 @@ var (
 
 func TestParseLayout(t *testing.T) {
 	t.Parallel()
-	const said = `{"containerdEndpoint":"unix:///run/x/c.sock","rootDir":"/r/io.containerd.grpc.v1.cri","stateDir":"/s/io.containerd.grpc.v1.cri",
+	const config = `{"containerdEndpoint":"unix:///run/x/c.sock","rootDir":"/r/io.containerd.grpc.v1.cri","stateDir":"/s/io.containerd.grpc.v1.cri",
 		"netnsMountsUnderStateDir":true,"containerd":{"runtimes":{"runc":{"options":{"Root":"/run/x/runc","SystemdCgroup":false}},"other":{}}}}`
-	f := parseLayout(json.RawMessage(said))
+	f := parseLayout(json.RawMessage(config))
 	if f.Address != "/run/x/c.sock" || f.TaskDir != "/s/io.containerd.runtime.v2.task/k8s.io" ||
 		f.StateDir != "/s/io.containerd.grpc.v1.cri/sandboxes" ||
 		f.RootDir != "/r/io.containerd.grpc.v1.cri/sandboxes" || f.NetNSDir != "/s/io.containerd.grpc.v1.cri/netns" ||
@@ -29,14 +29,14 @@ func TestParseLayout(t *testing.T) {
 		!slices.Equal(f.RuncRoots, []string{"/run/containerd/runc", "/run/x/runc"}) {
 		t.Errorf("%+v", f)
 	}
-	if f := parseLayout(json.RawMessage(strings.Replace(said, "true", "false", 1))); f.PrivateNetNSDir ||
+	if f := parseLayout(json.RawMessage(strings.Replace(config, "true", "false", 1))); f.PrivateNetNSDir ||
 		f.NetNSDir != "/var/run/netns" {
 		t.Errorf("shared: %+v", f)
 	}
 	for _, other := range []string{``, `{}`, `"text"`,
 		`{"containerdEndpoint":"/x","stateDir":"relative","rootDir":"/r"}`} {
 		if f := parseLayout(json.RawMessage(other)); f.Address != "" {
-			t.Errorf("%s: accepted as containerd's: %+v", other, f)
+			t.Errorf("%s: parsed as containerd's: %+v", other, f)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func TestParseLayout(t *testing.T) {
 func TestParseShim(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		what     string
+		name     string
 		args     []string
 		busy, ok bool
 	}{
@@ -63,7 +63,7 @@ func TestParseShim(t *testing.T) {
 	} {
 		s, busy, ok := parseShim(strings.Join(row.args, "\x00") + "\x00")
 		if ok != row.ok || ok && (busy != row.busy || s.id != idA || s.address != "/c.sock") {
-			t.Errorf("%s: %+v busy=%v ok=%v", row.what, s, busy, ok)
+			t.Errorf("%s: %+v busy=%v ok=%v", row.name, s, busy, ok)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestClassifyTaskByBundle(t *testing.T) {
 	t.Parallel()
 	s := LeakSearch{OwnsCgroup: func(c string) bool { return strings.HasPrefix(c, "/kubepods/") }, LogDir: "/var/log/pods"}
 	for _, row := range []struct {
-		what, config string
+		name, config string
 		ours         bool
 	}{
 		{"a sandbox of berth",
@@ -94,7 +94,7 @@ func TestClassifyTaskByBundle(t *testing.T) {
 		}
 		if got, ok := classifyTask(LeakedTask{ID: idA, Bundle: dir}, "/tasks", processes{}, s); ok != row.ours || ok &&
 			!got.Owned {
-			t.Errorf("%s: %v %+v", row.what, ok, got)
+			t.Errorf("%s: %v %+v", row.name, ok, got)
 		}
 	}
 }
@@ -147,8 +147,8 @@ func TestSocketDirsFromBundles(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("5", 64)
 	var c Client
-	var kept [][]string
-	c.SetSocketDirs([]string{"/zero/s"}, func(dirs []string) { kept = append(kept, dirs) })
+	var persisted [][]string
+	c.SetSocketDirs([]string{"/zero/s"}, func(dirs []string) { persisted = append(persisted, dirs) })
 	if got := c.sockets.all(); !slices.Equal(got, []string{defaultSocketDir, "/zero/s"}) {
 		t.Errorf("restored: %v", got)
 	}
@@ -174,9 +174,9 @@ func TestSocketDirsFromBundles(t *testing.T) {
 			t.Errorf("%s: %v", row.text, got)
 		}
 	}
-	if want := [][]string{{"/zero/s", "/one/s"}, {"/zero/s", "/one/s", "/two/s"}}; !slices.EqualFunc(kept, want,
+	if want := [][]string{{"/zero/s", "/one/s"}, {"/zero/s", "/one/s", "/two/s"}}; !slices.EqualFunc(persisted, want,
 		slices.Equal) {
-		t.Errorf("persisted: %v", kept)
+		t.Errorf("persisted: %v", persisted)
 	}
 	got := shimSockets(LeakedTask{ID: idA}, "/run/x/c.sock", []string{"/a", "/b"})
 	if len(got) != 2 || filepath.Dir(got[0]) != "/a" || filepath.Dir(got[1]) != "/b" ||
@@ -280,7 +280,7 @@ func TestClassifyTaskByRuncState(t *testing.T) {
 		return strings.HasPrefix(c, "/kubepods/") || strings.HasPrefix(c, "kubepods-podu.slice:")
 	}, LogDir: "/var/log/pods"}
 	for _, row := range []struct {
-		what, bundle, cgroups, logs string
+		name, bundle, cgroups, logs string
 		ours                        bool
 	}{
 		{"a container of berth", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "", true},
@@ -309,7 +309,7 @@ func TestClassifyTaskByRuncState(t *testing.T) {
 			t.Fatalf("%v %v", found, err)
 		}
 		if got, ok := classifyTask(*found[idA], "/tasks", processes{}, s); ok != row.ours || ok && !got.Owned {
-			t.Errorf("%s: %v %+v", row.what, ok, got)
+			t.Errorf("%s: %v %+v", row.name, ok, got)
 		}
 	}
 }

@@ -29,72 +29,72 @@ func TestEnv(t *testing.T) {
 			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: &optional}}
 	}
 	for _, row := range []struct {
-		sentence string
-		from     []corev1.EnvFromSource
-		env      []corev1.EnvVar
-		want     []string
-		warns    string
-		err      string
-		kind     plan.ErrorKind
+		name  string
+		from  []corev1.EnvFromSource
+		env   []corev1.EnvVar
+		want  []string
+		warns string
+		err   string
+		kind  plan.ErrorKind
 	}{
-		{sentence: "an empty environment"},
-		{sentence: "values are in order", env: []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A", Value: "2"}},
+		{name: "an empty environment"},
+		{name: "values are in order", env: []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A", Value: "2"}},
 			want: []string{"B=1", "A=2"}},
-		{sentence: "the last definition of a name wins", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
+		{name: "the last definition of a name wins", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
 			Value: "2"},
 			{Name: "A", Value: "3"}}, want: []string{"B=2", "A=3"}},
-		{sentence: "a value can reference earlier variables", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
+		{name: "a value can reference earlier variables", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
 			Value: "$(A)$(C)"}, {Name: "C", Value: "3"}}, want: []string{"A=1", "B=1$(C)", "C=3"}},
-		{sentence: "two dollars escape a reference", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
+		{name: "two dollars escape a reference", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B",
 			Value: "$$(A)"}}, want: []string{"A=1", "B=$(A)"}},
-		{sentence: "envFrom is sorted and skips invalid names with a warning",
+		{name: "envFrom is sorted and skips invalid names with a warning",
 			from: []corev1.EnvFromSource{fromMap("settings", "", false)}, want: []string{"color=blue",
 				"size=10"}, warns: `"ключ"`},
-		{sentence: "envFrom takes a prefix", from: []corev1.EnvFromSource{fromMap("settings", "P_", false)},
+		{name: "envFrom takes a prefix", from: []corev1.EnvFromSource{fromMap("settings", "P_", false)},
 			want: []string{"P_color=blue", "P_size=10"}, warns: "skipped"},
-		{sentence: "env overrides envFrom", from: []corev1.EnvFromSource{fromMap("settings", "", false)},
+		{name: "env overrides envFrom", from: []corev1.EnvFromSource{fromMap("settings", "", false)},
 			env: []corev1.EnvVar{{Name: "color", Value: "red"}}, want: []string{"size=10", "color=red"}, warns: "skipped"},
-		{sentence: "values of objects are not expanded", env: []corev1.EnvVar{{Name: "A",
+		{name: "values of objects are not expanded", env: []corev1.EnvVar{{Name: "A",
 			ValueFrom: field("metadata.annotations['dollar']")}}, want: []string{"A=$(A)"}},
-		{sentence: "a key of a ConfigMap", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "color",
+		{name: "a key of a ConfigMap", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "color",
 			false)}}, want: []string{"A=blue"}},
-		{sentence: "a key of a Secret", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "password", false)}},
+		{name: "a key of a Secret", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "password", false)}},
 			want: []string{"A=s3cret"}},
-		{sentence: "values need not be UTF-8", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys",
+		{name: "values need not be UTF-8", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys",
 			"raw", false)}}, want: []string{"A=\xff\xfe"}},
-		{sentence: "a missing optional ConfigMap sets nothing", env: []corev1.EnvVar{{Name: "A",
+		{name: "a missing optional ConfigMap sets nothing", env: []corev1.EnvVar{{Name: "A",
 			ValueFrom: configMap("gone", "k", true)}}},
-		{sentence: "a missing optional key sets nothing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
+		{name: "a missing optional key sets nothing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
 			true)}}},
-		{sentence: "a missing optional source sets nothing", from: []corev1.EnvFromSource{fromMap("gone", "", true)}},
-		{sentence: "binary data is not used", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings",
+		{name: "a missing optional source sets nothing", from: []corev1.EnvFromSource{fromMap("gone", "", true)}},
+		{name: "binary data is not used", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings",
 			"picture", true)}}},
-		{sentence: "a missing ConfigMap is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("gone", "k",
+		{name: "a missing ConfigMap is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("gone", "k",
 			false)}}, err: `configmap "gone" not found`},
-		{sentence: "a Secret that was not read is missing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("never",
+		{name: "a Secret that was not read is missing", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("never",
 			"k", false)}}, err: `secret "never" not found`},
-		{sentence: "a missing key is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "k",
+		{name: "a missing key is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "k",
 			false)}}, err: "couldn't find key k in ConfigMap shop/settings"},
-		{sentence: "a missing key of a Secret is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
+		{name: "a missing key of a Secret is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "k",
 			false)}}, err: "couldn't find key k in Secret shop/keys"},
-		{sentence: "a missing source is reported", from: []corev1.EnvFromSource{fromMap("gone", "", false)},
+		{name: "a missing source is reported", from: []corev1.EnvFromSource{fromMap("gone", "", false)},
 			err: `configmap "gone" not found`},
-		{sentence: "an unreadable object is an error even if optional",
+		{name: "an unreadable object is an error even if optional",
 			env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("forbidden", "k", true)}}, err: "permission denied"},
-		{sentence: "a NUL byte is rejected", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "nul", false)}},
+		{name: "a NUL byte is rejected", env: []corev1.EnvVar{{Name: "A", ValueFrom: secret("keys", "nul", false)}},
 			err: `env "A": the value has a NUL byte`, kind: plan.Invalid},
-		{sentence: "an unknown field is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("spec.color")}},
+		{name: "an unknown field is reported", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("spec.color")}},
 			err: `env "A": fieldPath "spec.color"`, kind: plan.Invalid},
-		{sentence: "an empty source is rejected", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}},
+		{name: "an empty source is rejected", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}},
 			err: "names no source", kind: plan.Invalid},
-		{sentence: "a name with an equals sign is rejected", env: []corev1.EnvVar{{Name: "A=B"}}, err: "printable ASCII",
+		{name: "a name with an equals sign is rejected", env: []corev1.EnvVar{{Name: "A=B"}}, err: "printable ASCII",
 			kind: plan.Invalid},
-		{sentence: "an empty name is rejected", env: []corev1.EnvVar{{Name: ""}}, err: "is empty", kind: plan.Invalid},
-		{sentence: "a missing file", env: []corev1.EnvVar{{Name: "A",
+		{name: "an empty name is rejected", env: []corev1.EnvVar{{Name: ""}}, err: "is empty", kind: plan.Invalid},
+		{name: "a missing file", env: []corev1.EnvVar{{Name: "A",
 			ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "v", Path: "x.env",
 				Key: "K"}}}}, err: `env "A": file "x.env" of volume "v" not found`, kind: plan.Other},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Annotations = map[string]string{"dollar": "$(A)"}
 				c.EnvFrom, c.Env = row.from, row.env
@@ -114,9 +114,9 @@ func TestEnv(t *testing.T) {
 			if !slices.Equal(got, row.want) {
 				t.Errorf("got %q, want %q", got, row.want)
 			}
-			if said := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(warnings), "["),
-				"]"); (row.warns == "") != (said == "") || !strings.Contains(said, row.warns) {
-				t.Errorf("warnings %q, want %q", said, row.warns)
+			if text := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(warnings), "["),
+				"]"); (row.warns == "") != (text == "") || !strings.Contains(text, row.warns) {
+				t.Errorf("warnings %q, want %q", text, row.warns)
 			}
 		})
 	}
@@ -138,10 +138,10 @@ func TestErrorsContainNoSecret(t *testing.T) {
 
 func TestRunAsNonRoot(t *testing.T) {
 	for _, row := range []struct {
-		sentence string
-		user     *int64
-		image    plan.Image
-		err      string
+		name  string
+		user  *int64
+		image plan.Image
+		err   string
 	}{
 		{"a user other than root may run", new(int64(1)), plan.Image{UID: new(int64(0))}, ""},
 		{"root in the spec is rejected", new(int64(0)), plan.Image{UID: new(int64(5))},
@@ -155,7 +155,7 @@ func TestRunAsNonRoot(t *testing.T) {
 			"image has non-numeric user (web), cannot verify user is non-root"},
 		{"an ID out of range is rejected", nil, plan.Image{UID: new(int64(1) << 40)}, "invalid user id"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: new(true)}
 				c.SecurityContext = &corev1.SecurityContext{RunAsUser: row.user}
@@ -176,12 +176,12 @@ func TestRunAsNonRoot(t *testing.T) {
 
 func TestRunAsUser(t *testing.T) {
 	for _, row := range []struct {
-		sentence   string
-		user       *int64
-		group      *int64
-		image      plan.Image
-		uid        *runtimeapi.Int64Value
-		name, text string
+		name           string
+		user           *int64
+		group          *int64
+		image          plan.Image
+		uid            *runtimeapi.Int64Value
+		username, text string
 	}{
 		{"the spec overrides the image", new(int64(7)), nil, plan.Image{UID: new(int64(5))}, int64Value(7), "", ""},
 		{"the image's ID", nil, nil, plan.Image{UID: new(int64(5))}, int64Value(5), "", ""},
@@ -189,14 +189,14 @@ func TestRunAsUser(t *testing.T) {
 		{"root is the default", nil, nil, plan.Image{}, int64Value(0), "", ""},
 		{"a group always has a user", nil, new(int64(9)), plan.Image{}, int64Value(0), "", ""},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 				c.SecurityContext = &corev1.SecurityContext{RunAsUser: row.user, RunAsGroup: row.group}
 			})
 			setup := testContainerSetup()
 			setup.Image = row.image
 			got := appOf(t, testNode(), pod, setup).Linux.SecurityContext
-			if got.RunAsUser.String() != row.uid.String() || got.RunAsUsername != row.name {
+			if got.RunAsUser.String() != row.uid.String() || got.RunAsUsername != row.username {
 				t.Errorf("user %v %q", got.RunAsUser, got.RunAsUsername)
 			}
 			if row.group != nil && got.RunAsGroup.GetValue() != *row.group {
@@ -217,10 +217,10 @@ func TestSeccompProfiles(t *testing.T) {
 	runtimeDefault := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
 	unconfined := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
 	for _, row := range []struct {
-		sentence string
-		in       profiles
-		want     *runtimeapi.SecurityProfile
-		err      string
+		name string
+		in   profiles
+		want *runtimeapi.SecurityProfile
+		err  string
 	}{
 		{"the default is unconfined", profiles{}, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
 		{"the default with SeccompDefault is RuntimeDefault", profiles{strict: true},
@@ -238,7 +238,7 @@ func TestSeccompProfiles(t *testing.T) {
 		{"an empty path is rejected", profiles{own: local("")}, nil, "must be set when type is Localhost"},
 		{"an unknown type is rejected", profiles{own: &corev1.SeccompProfile{Type: "Magic"}}, nil, `"Magic" is unknown`},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			node := testNode()
 			node.SeccompDefault = row.in.strict
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
@@ -262,7 +262,7 @@ func TestSeccompProfiles(t *testing.T) {
 
 func TestAppArmor(t *testing.T) {
 	for _, row := range []struct {
-		sentence   string
+		name       string
 		annotation string
 		own        *corev1.AppArmorProfile
 		want       *runtimeapi.SecurityProfile
@@ -278,7 +278,7 @@ func TestAppArmor(t *testing.T) {
 		{"a Localhost profile needs a name", "", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, nil,
 			"must be set"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Annotations = map[string]string{"container.apparmor.security.beta.kubernetes.io/app": row.annotation}
 				c.SecurityContext = &corev1.SecurityContext{AppArmorProfile: row.own}
@@ -300,7 +300,7 @@ func TestAppArmor(t *testing.T) {
 
 func TestResources(t *testing.T) {
 	for _, row := range []struct {
-		sentence             string
+		name                 string
 		requests, limits     corev1.ResourceList
 		node                 func(*Node)
 		shares, quota        int64
@@ -323,7 +323,7 @@ func TestResources(t *testing.T) {
 			func(n *Node) { n.CgroupV2, n.CanLimitSwap = false, false }, 2, 0, 1 << 20, 0, "", ""},
 		{"singleProcessOOMKill", nil, nil, func(n *Node) { n.SingleProcessOOMKill = true }, 2, 0, 0, 0, "0", ""},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			node := testNode()
 			if row.node != nil {
 				row.node(&node)
@@ -347,7 +347,7 @@ func TestResources(t *testing.T) {
 // limits of their own.
 func TestContainerInheritsPodLimits(t *testing.T) {
 	for _, row := range []struct {
-		sentence              string
+		name                  string
 		requests, limits, pod corev1.ResourceList
 		shares, quota, memory int64
 	}{
@@ -359,7 +359,7 @@ func TestContainerInheritsPodLimits(t *testing.T) {
 		{"the container's limit takes precedence", nil, resources("cpu", "100m"), resources("cpu", "500m"), 102, 10000, 0},
 		{"a pod without limits", nil, nil, nil, 2, 0, 0},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			node := testNode()
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Spec.Resources = &corev1.ResourceRequirements{Limits: row.pod}
@@ -385,10 +385,10 @@ func TestOOMScoreAdjust(t *testing.T) {
 		return corev1.ResourceRequirements{Requests: resources("memory", memory)}
 	}
 	for _, row := range []struct {
-		sentence string
-		change   func(*corev1.Pod, *corev1.Container)
-		sidecar  bool
-		want     int64
+		name    string
+		change  func(*corev1.Pod, *corev1.Container)
+		sidecar bool
+		want    int64
 	}{
 		{"best effort is killed first", func(*corev1.Pod, *corev1.Container) {}, false, 1000},
 		{"guaranteed is killed last", func(_ *corev1.Pod, c *corev1.Container) {
@@ -418,7 +418,7 @@ func TestOOMScoreAdjust(t *testing.T) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: always, Resources: request("4Gi")}}
 		}, true, 500},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(row.change)
 			c := &pod.Spec.Containers[0]
 			if row.sidecar {
@@ -433,13 +433,13 @@ func TestOOMScoreAdjust(t *testing.T) {
 
 func TestMounts(t *testing.T) {
 	for _, row := range []struct {
-		sentence string
-		mount    plan.Mount
-		class    string
-		mode     corev1.RecursiveReadOnlyMode
-		want     func(*runtimeapi.Mount) bool
-		kind     plan.ErrorKind
-		err      string
+		name  string
+		mount plan.Mount
+		class string
+		mode  corev1.RecursiveReadOnlyMode
+		want  func(*runtimeapi.Mount) bool
+		kind  plan.ErrorKind
+		err   string
 	}{
 		{"recursive read-only if the runtime supports it", plan.Mount{ContainerPath: "/a", ReadOnly: true,
 			RecursiveReadOnly: true}, "", corev1.RecursiveReadOnlyEnabled,
@@ -464,7 +464,7 @@ func TestMounts(t *testing.T) {
 			Image: "sha256:1"}, "", "",
 			func(m *runtimeapi.Mount) bool { return m.HostPath == "" && m.Image.Image == "sha256:1" && m.Readonly }, 0, ""},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Spec.RuntimeClassName = &row.class
 				c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/a/", RecursiveReadOnly: &row.mode}}
@@ -488,9 +488,9 @@ func TestMounts(t *testing.T) {
 
 func TestStopSignal(t *testing.T) {
 	for _, row := range []struct {
-		sentence, signal string
-		want             runtimeapi.Signal
-		err              string
+		name, signal string
+		want         runtimeapi.Signal
+		err          string
 	}{
 		{"a plain signal", "SIGUSR1", runtimeapi.Signal_SIGNAL_SIGUSR1, ""},
 		{"a real-time signal", "SIGRTMIN+3", runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3, ""},
@@ -498,7 +498,7 @@ func TestStopSignal(t *testing.T) {
 		{"an unknown signal", "SIGNOTHING", 0, `"SIGNOTHING" is not a signal`},
 		{"the runtime default cannot be set", "RUNTIME_DEFAULT", 0, "is not a signal"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 				c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.Signal(row.signal))}
 			})

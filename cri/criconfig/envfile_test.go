@@ -15,9 +15,9 @@ import (
 func TestParseEnvFile(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		sentence, content string
-		want              map[string]string
-		err               string
+		name, content string
+		want          map[string]string
+		err           string
 	}{
 		{"a value is in single quotes", "MY_VAR='my-literal-value'\n", map[string]string{"MY_VAR": "my-literal-value"}, ""},
 		{"blank lines and comments are ignored", "# comment\n\n  \t\n   # DB=x\nDB_ADDRESS='address'",
@@ -43,10 +43,10 @@ func TestParseEnvFile(t *testing.T) {
 	} {
 		got, err := parseEnvFile(row.content)
 		if diff := cmp.Diff(row.want, got); diff != "" {
-			t.Errorf("%s: %s", row.sentence, diff)
+			t.Errorf("%s: %s", row.name, diff)
 		}
 		if row.err == "" && err != nil || row.err != "" && (err == nil || !strings.HasSuffix(err.Error(), row.err)) {
-			t.Errorf("%s: error %v, want %q", row.sentence, err, row.err)
+			t.Errorf("%s: error %v, want %q", row.name, err, row.err)
 		}
 	}
 }

@@ -102,10 +102,10 @@ func appOf(t *testing.T, node Node, pod *corev1.Pod, setup plan.ContainerConfig)
 func expectError(t *testing.T, err error, kind plan.ErrorKind, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
-		t.Fatalf("error %v, want one with %q", err, text)
+		t.Fatalf("got error %v, want %q", err, text)
 	}
 	if got := plan.KindOf(err); got != kind {
-		t.Fatalf("error %v is of kind %d, want %d", err, got, kind)
+		t.Fatalf("error %v: got kind %d, want %d", err, got, kind)
 	}
 }
 

@@ -99,14 +99,14 @@ func FuzzSandbox(f *testing.F) {
 		}
 		if s.UID != pod.UID || s.Name != pod.Name || s.Namespace != pod.Namespace || s.Attempt != 2 ||
 			s.HostNetwork != pod.Spec.HostNetwork {
-			t.Fatalf("%+v is not what was made", s)
+			t.Fatalf("parsed %+v differs from the configuration", s)
 		}
 		PodFromSandbox(config.Labels, config.Annotations)
 	})
 }
 
-// FuzzContainer holds C1, C2 and C3 for each container of any pod, and that no
-// seccomp profile lies outside its folder.
+// FuzzContainer checks C1, C2 and C3 for each container of any pod, and that no
+// seccomp profile is outside its directory.
 func FuzzContainer(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, text []byte, word string, places uint64) {
@@ -124,7 +124,7 @@ func FuzzContainer(f *testing.F) {
 			checkRoundTrip(t, config)
 			l, _ := ParseContainer(config.Labels, config.Annotations)
 			if l.Name != c.Name || l.Kind != c.kind || l.Attempt != setup.Attempt || l.Image != c.Image {
-				t.Fatalf("%+v is not what was made", l)
+				t.Fatalf("parsed %+v differs from the configuration", l)
 			}
 			if ref := config.Linux.SecurityContext.Seccomp.LocalhostRef; ref != "" &&
 				!strings.HasPrefix(ref, testNode().SeccompProfileRoot) {
@@ -157,7 +157,7 @@ func FuzzParse(f *testing.F) {
 		}
 		pod := PodFromSandbox(labels, annotations, l)
 		if (pod != nil) != (owner == OwnerVersion) {
-			t.Fatalf("owner %q gives pod %v", owner, pod)
+			t.Fatalf("owner %q: got pod %v, want none", owner, pod)
 		}
 	})
 }

@@ -62,8 +62,8 @@ func TestParseRequiresOwnerLabel(t *testing.T) { // C4
 	pod := makePod()
 	app := appOf(t, testNode(), pod, testContainerSetup())
 	for _, row := range []struct {
-		sentence, key string
-		value         *string
+		name, key string
+		value     *string
 	}{
 		{"no owner label", OwnerLabel, nil},
 		{"unknown version", OwnerLabel, new("v2")},
@@ -71,7 +71,7 @@ func TestParseRequiresOwnerLabel(t *testing.T) { // C4
 		{"no name", labelPodName, new("")},
 		{"no namespace", labelPodNamespace, nil},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			change := func(labels map[string]string) map[string]string {
 				out := maps.Clone(labels)
 				delete(out, row.key)
@@ -109,20 +109,20 @@ var kubernetesKeys = []string{
 func TestKubeletKeysAreReserved(t *testing.T) {
 	pod := fullPod(t)
 	sandbox := sandboxOf(t, pod)
-	said := []map[string]string{sandbox.Labels, sandbox.Annotations}
+	maps := []map[string]string{sandbox.Labels, sandbox.Annotations}
 	for _, c := range allContainers(pod) {
 		setup := testContainerSetup()
 		setup.Kind = c.kind
-		made, err := Container(testNode(), pod, c.Container, setup)
+		config, err := Container(testNode(), pod, c.Container, setup)
 		if err != nil {
 			t.Fatal(err)
 		}
-		said = append(said, made.Labels, made.Annotations)
+		maps = append(maps, config.Labels, config.Annotations)
 	}
-	for _, m := range said {
+	for _, m := range maps {
 		for k := range m {
 			if strings.HasPrefix(k, "io.kubernetes.") && !slices.Contains(kubernetesKeys, k) {
-				t.Errorf("%s is written but not in the list", k)
+				t.Errorf("%s is written but not listed", k)
 			}
 		}
 	}
@@ -154,10 +154,10 @@ func TestPodCannotForgeOwnedKeys(t *testing.T) { // C5
 		}
 	})
 	config := sandboxOf(t, pod)
-	for _, said := range []map[string]string{config.Labels, config.Annotations} {
-		for k, v := range said {
+	for _, maps := range []map[string]string{config.Labels, config.Annotations} {
+		for k, v := range maps {
 			if v == "forged" {
-				t.Errorf("%s is forged", k)
+				t.Errorf("pod forged %s", k)
 			}
 		}
 	}
@@ -175,22 +175,22 @@ func TestPodFromSandbox(t *testing.T) {
 		for _, attempt := range []uint32{3, 4} {
 			setup := testContainerSetup()
 			setup.Kind, setup.Attempt = c.kind, attempt
-			made, err := Container(testNode(), pod, c.Container, setup)
+			config, err := Container(testNode(), pod, c.Container, setup)
 			if err != nil {
 				t.Fatal(err)
 			}
-			l, _ := ParseContainer(made.Labels, made.Annotations)
+			l, _ := ParseContainer(config.Labels, config.Annotations)
 			labels = append([]ContainerLabels{l}, labels...)
 		}
 	}
 	labels = append(labels, ContainerLabels{UID: "other", Name: "stranger"})
 	got := PodFromSandbox(config.Labels, config.Annotations, labels...)
 	if got.Name != "web" || got.Namespace != "shop" || got.UID != "u-1" || *got.Spec.TerminationGracePeriodSeconds != 42 {
-		t.Errorf("identity or grace is lost: %+v", got)
+		t.Errorf("identity or grace period differs: %+v", got)
 	}
 	if got.Labels["app"] != "web" || got.Annotations["note"] != "kept" || *got.Spec.Priority != 1000 ||
 		*got.Spec.RuntimeClassName != "plain" {
-		t.Errorf("labels, annotations, priority or class are lost: %+v", got)
+		t.Errorf("labels, annotations, priority or class differ: %+v", got)
 	}
 	var names []string
 	for _, c := range allContainers(got) {
@@ -202,7 +202,7 @@ func TestPodFromSandbox(t *testing.T) {
 	app := got.Spec.Containers[0]
 	if app.Lifecycle == nil || app.Lifecycle.PreStop == nil || app.Lifecycle.PreStop.Exec.Command[0] != "drain" ||
 		len(app.Ports) != 2 {
-		t.Errorf("the hook or its ports are lost: %+v", app)
+		t.Errorf("hook or its ports differ: %+v", app)
 	}
 }
 
@@ -221,6 +221,6 @@ func TestDamagedAnnotationsAffectOnlyTheirField(t *testing.T) {
 		}
 	}
 	if kind, ok := parseKind(plan.Sidecar.String()); !ok || kind != plan.Sidecar {
-		t.Error("kinds are not parsed back")
+		t.Error("container kinds differ after parsing")
 	}
 }

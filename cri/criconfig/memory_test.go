@@ -11,7 +11,7 @@ func TestMemoryHigh(t *testing.T) {
 	t.Parallel()
 	const mi = 1 << 20
 	for _, row := range []struct {
-		sentence       string
+		name           string
 		request, limit int64
 		factor         float64
 		want           int64
@@ -25,7 +25,7 @@ func TestMemoryHigh(t *testing.T) {
 		{"no throttling if the request exceeds the limit", 200 * mi, 100 * mi, 0.9, 0},
 	} {
 		if got := MemoryHigh(row.request, row.limit, row.factor, 4096); got != row.want {
-			t.Errorf("%s: %d, want %d", row.sentence, got, row.want)
+			t.Errorf("%s: %d, want %d", row.name, got, row.want)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func TestContainerMemory(t *testing.T) {
 	whole := resources("memory", "2Gi")
 	guaranteed := resources("cpu", "1", "memory", "1Gi")
 	for _, row := range []struct {
-		sentence             string
+		name                 string
 		requests, limits     corev1.ResourceList
 		node                 func(*Node)
 		pod                  func(*corev1.Pod)
@@ -79,7 +79,7 @@ func TestContainerMemory(t *testing.T) {
 		{"no setting if the kernel cannot limit swap", half, whole,
 			func(n *Node) { swap(n); n.CanLimitSwap = false }, nil, "", "", "", ""},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			node := testNode()
 			row.node(&node)
@@ -96,7 +96,7 @@ func TestContainerMemory(t *testing.T) {
 			for file, want := range map[string]string{"memory.min": row.min, "memory.low": row.low, "memory.high": row.high,
 				"memory.swap.max": row.swap} {
 				if got := out.Unified[file]; got != want {
-					t.Errorf("%s is %q, want %q", file, got, want)
+					t.Errorf("%s: got %q, want %q", file, got, want)
 				}
 			}
 			if !node.CgroupV2 && out.MemorySwapLimitInBytes != out.MemoryLimitInBytes {

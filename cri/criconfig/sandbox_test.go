@@ -17,17 +17,17 @@ import (
 
 func TestRuntimeHandler(t *testing.T) {
 	for _, row := range []struct {
-		sentence string
-		class    *string
-		want     string
-		err      string
+		name  string
+		class *string
+		want  string
+		err   string
 	}{
 		{"no class is the default handler", nil, "", ""},
 		{"an empty class is the default handler", new(""), "", ""},
 		{"a class selects its handler", new("virtual"), "kata", ""},
 		{"an unknown class is rejected", new("nowhere"), "", `RuntimeClass "nowhere" not found`},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.RuntimeClassName = row.class })
 			got, err := RuntimeHandler(testNode(), pod)
 			if row.err != "" {
@@ -43,8 +43,8 @@ func TestRuntimeHandler(t *testing.T) {
 
 func TestParseResolvConf(t *testing.T) {
 	for _, row := range []struct {
-		sentence, text string
-		want           ResolvConf
+		name, text string
+		want       ResolvConf
 	}{
 		{"empty", "", ResolvConf{}},
 		{"nameservers accumulate", "nameserver 192.0.2.1\nnameserver fd00::1\n",
@@ -59,7 +59,7 @@ func TestParseResolvConf(t *testing.T) {
 			ResolvConf{Nameservers: []string{"1.1.1.1"}}},
 		{"a line without a value is skipped", "nameserver\ndomain\n", ResolvConf{}},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			if diff := cmp.Diff(row.want, ParseResolvConf(row.text)); diff != "" {
 				t.Error(diff)
 			}
@@ -83,12 +83,12 @@ func TestDNS(t *testing.T) {
 	cluster := ResolvConf{Nameservers: []string{"10.96.0.10"}, Options: []string{"ndots:5"},
 		Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"}}
 	for _, row := range []struct {
-		sentence string
-		pod      *corev1.Pod
-		bare     bool // the node has no cluster DNS
-		want     ResolvConf
-		warns    string
-		silent   []string // addresses of a host without nameservers
+		name   string
+		pod    *corev1.Pod
+		bare   bool // the node has no cluster DNS
+		want   ResolvConf
+		warns  string
+		silent []string // addresses of a host without nameservers
 	}{
 		{"ClusterFirst uses the cluster DNS", makePod(policy(corev1.DNSClusterFirst)), false, cluster, "", nil},
 		{"no policy is ClusterFirst", makePod(), false, cluster, "", nil},
@@ -132,7 +132,7 @@ func TestDNS(t *testing.T) {
 			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3],
 				Options: cluster.Options}, "", []string{}},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			node := testNode()
 			if row.bare {
 				node.ClusterDNS = nil
@@ -144,9 +144,9 @@ func TestDNS(t *testing.T) {
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if said := strings.Trim(fmt.Sprint(warnings), "[]"); (row.warns == "") != (said == "") ||
-				!strings.Contains(said, row.warns) {
-				t.Errorf("warnings %q, want %q", said, row.warns)
+			if text := strings.Trim(fmt.Sprint(warnings), "[]"); (row.warns == "") != (text == "") ||
+				!strings.Contains(text, row.warns) {
+				t.Errorf("warnings %q, want %q", text, row.warns)
 			}
 		})
 	}
@@ -156,10 +156,10 @@ func TestHostname(t *testing.T) {
 	type change = func(*corev1.Pod, *corev1.Container)
 	long := strings.Repeat("a", 61) + "--b"
 	for _, row := range []struct {
-		sentence string
-		change   change
-		want     string
-		err      string
+		name   string
+		change change
+		want   string
+		err    string
 	}{
 		{"the pod's name is the host name", func(*corev1.Pod, *corev1.Container) {}, "web", ""},
 		{"spec.hostname overrides the name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Hostname = "www" }, "www",
@@ -183,7 +183,7 @@ func TestHostname(t *testing.T) {
 		{"the host network uses the host's name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostNetwork = true }, "",
 			""},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			config, err := Sandbox(testNode(), makePod(row.change), testSandboxSetup())
 			if row.err != "" {
 				expectError(t, err, plan.Invalid, row.err)
@@ -198,11 +198,11 @@ func TestHostname(t *testing.T) {
 
 func TestSandboxErrors(t *testing.T) {
 	for _, row := range []struct {
-		sentence string
-		change   func(*corev1.Pod, *corev1.Container)
-		node     func(*Node)
-		kind     plan.ErrorKind
-		err      string
+		name   string
+		change func(*corev1.Pod, *corev1.Container)
+		node   func(*Node)
+		kind   plan.ErrorKind
+		err    string
 	}{
 		{"hostPID excludes shareProcessNamespace", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.HostPID, p.Spec.ShareProcessNamespace = true, new(true)
@@ -237,7 +237,7 @@ func TestSandboxErrors(t *testing.T) {
 			p.Annotations = map[string]string{"a": "\xff"}
 		}, nil, plan.Invalid, "annotations: text is not valid UTF-8"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			node := testNode()
 			if row.node != nil {
 				row.node(&node)
@@ -297,10 +297,10 @@ func TestSandboxResources(t *testing.T) {
 		return corev1.ResourceRequirements{Requests: resources(pairs...), Limits: resources(pairs...)}
 	}
 	for _, row := range []struct {
-		sentence string
-		change   func(*corev1.Pod, *corev1.Container)
-		memory   int64
-		quota    int64
+		name   string
+		change func(*corev1.Pod, *corev1.Container)
+		memory int64
+		quota  int64
 	}{
 		{"main containers and sidecars run concurrently", func(p *corev1.Pod, c *corev1.Container) {
 			c.Resources = of("cpu", "1", "memory", "100")
@@ -322,7 +322,7 @@ func TestSandboxResources(t *testing.T) {
 				"memory", "300"))
 		}, 300, 200000},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			config, err := Sandbox(testNode(), makePod(row.change), testSandboxSetup())
 			if err != nil {
 				t.Fatal(err)
@@ -353,7 +353,7 @@ func TestSetTargetContainer(t *testing.T) {
 	config = appOf(t, testNode(), pod, testContainerSetup())
 	SetTargetContainer(config, "id-1")
 	if o := config.Linux.SecurityContext.NamespaceOptions; o.Pid != runtimeapi.NamespaceMode_POD || o.TargetId != "" {
-		t.Fatalf("a shared namespace has no target: %v", o)
+		t.Fatalf("namespace options with a shared namespace: %v", o)
 	}
 }
 
@@ -379,7 +379,7 @@ func TestBandwidthWarnings(t *testing.T) {
 	onHost := limited.DeepCopy()
 	onHost.Spec.HostNetwork = true
 	for _, row := range []struct {
-		what string
+		name string
 		pod  *corev1.Pod
 		node Node
 		want string
@@ -391,7 +391,7 @@ func TestBandwidthWarnings(t *testing.T) {
 	} {
 		got := BandwidthWarnings(row.node, row.pod)
 		if (len(got) == 0) != (row.want == "") || len(got) > 0 && !strings.Contains(got[0].String(), row.want) {
-			t.Errorf("%s: %v", row.what, got)
+			t.Errorf("%s: %v", row.name, got)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func inBubble(t *testing.T, test func(t *testing.T, r *Runtime, c runtimeapi.Run
 
 func TestProcessSteps(t *testing.T) {
 	for _, row := range []struct {
-		what  string
+		name  string
 		steps []string
 		grace int64 // of a stop after one minute; negative: none
 		after time.Duration
@@ -64,9 +64,9 @@ func TestProcessSteps(t *testing.T) {
 		{"is killed immediately", []string{"sleep"}, 0, time.Minute, 137},
 		{"sleeps forever", nil, 5, time.Minute, 143},
 	} {
-		t.Run(row.what, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *Runtime, c runtimeapi.RuntimeServiceClient) {
-				began := time.Now()
+				start := time.Now()
 				id := startContainer(t, c, row.steps...)
 				if row.grace >= 0 {
 					time.Sleep(time.Minute)
@@ -81,7 +81,7 @@ func TestProcessSteps(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				took := time.Duration(resp.Status.FinishedAt - began.UnixNano())
+				took := time.Duration(resp.Status.FinishedAt - start.UnixNano())
 				if resp.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED || resp.Status.ExitCode != row.code ||
 					took != row.after {
 					t.Errorf("%v, exit code %d after %v", resp.Status.State, resp.Status.ExitCode, took)
@@ -127,13 +127,13 @@ func TestRestartCutsCalls(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Runtime, c runtimeapi.RuntimeServiceClient) {
 		id := startContainer(t, c, "ignore-term", ",", "sleep")
 		time.AfterFunc(time.Second, r.Restart)
-		began := time.Now()
+		start := time.Now()
 		_, err := c.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 60})
-		if status.Code(err) != codes.Unavailable || time.Since(began) != time.Second {
-			t.Errorf("after %v: %v", time.Since(began), err)
+		if status.Code(err) != codes.Unavailable || time.Since(start) != time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		if a, ok := r.FindContainer("pod", "a"); !ok || a.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("its containers keep running: %+v", a)
+			t.Errorf("container state after Restart: %+v", a)
 		}
 		r.Down()
 		if _, err := c.Version(t.Context(), &runtimeapi.VersionRequest{}); status.Code(err) != codes.Unavailable {
@@ -156,11 +156,11 @@ func TestPullImage(t *testing.T) {
 			t.Errorf("an unpublished image: %v", err)
 		}
 		if err := pull("private/app:1", "wrong"); err == nil {
-			t.Error("pulled with the wrong password")
+			t.Error("pull with a wrong password succeeded")
 		}
-		began := time.Now()
-		if err := pull("docker.io/private/app:1", "secret"); err != nil || time.Since(began) != 10*time.Minute {
-			t.Errorf("after %v: %v", time.Since(began), err)
+		start := time.Now()
+		if err := pull("docker.io/private/app:1", "secret"); err != nil || time.Since(start) != 10*time.Minute {
+			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		resp, err := c.ImageStatus(t.Context(),
 			&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "private/app:1"}})

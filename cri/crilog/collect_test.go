@@ -109,9 +109,9 @@ func TestCollectorKeepsLogsWhenOwnersUnknown(t *testing.T) { // L6
 	}
 	c := &Collector{PodLogsDir: root, Now: time.Now, Owners: func(context.Context) (Owners, error) {
 		return Owners{},
-			errors.New("away")
+			errors.New("runtime unavailable")
 	}}
-	if _, err := c.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "away") {
+	if _, err := c.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "runtime unavailable") {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(root, "a_b_c")); err != nil {

@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// sink collects the output of a follower and lets a test wait for it.
-type sink struct {
+// output collects the output of a follower and lets a test wait for it.
+type output struct {
 	mu   sync.Mutex
 	text strings.Builder
 	more chan struct{} // receives after a write
 }
 
-func newSink() *sink { return &sink{more: make(chan struct{}, 1)} }
+func newSink() *output { return &output{more: make(chan struct{}, 1)} }
 
-func (s *sink) Write(p []byte) (int, error) {
+func (s *output) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.text.Write(p)
@@ -34,21 +34,21 @@ func (s *sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (s *sink) String() string {
+func (s *output) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
 }
 
 // await waits until the text ends with the suffix.
-func (s *sink) await(t *testing.T, suffix string) {
+func (s *output) await(t *testing.T, suffix string) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	timeout := time.After(20 * time.Second)
 	for !strings.HasSuffix(s.String(), suffix) {
 		select {
 		case <-s.more:
-		case <-limit:
-			t.Fatalf("no %q after 20 s: %q", suffix, s.String())
+		case <-timeout:
+			t.Fatalf("timeout waiting for %q: got %q", suffix, s.String())
 		}
 	}
 }
@@ -93,7 +93,7 @@ func (r *fakeRuntime) raw(text string) {
 	}
 }
 
-func (r *fakeRuntime) say(lines ...string) {
+func (r *fakeRuntime) writeLines(lines ...string) {
 	r.t.Helper()
 	for _, l := range lines {
 		r.raw(stamp + " stdout F " + l + "\n")
@@ -112,7 +112,7 @@ func (r *fakeRuntime) rotate(second int) {
 
 // follower is a running Read with Follow.
 type follower struct {
-	*sink
+	*output
 	done  chan struct{}
 	ended chan error
 }
@@ -147,7 +147,7 @@ func (f *follower) finish(t *testing.T, want string) {
 			t.Errorf("ended with %v", err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("still following 20 s after the end")
+		t.Fatal("still following 20 s after the container exited")
 	}
 	if got := f.String(); got != want {
 		i := 0
@@ -161,23 +161,23 @@ func (f *follower) finish(t *testing.T, want string) {
 func TestFollow(t *testing.T) { // L3, L4
 	none := int64(0)
 	for _, row := range []struct {
-		sentence string
-		change   func(*Options)
-		act      func(*fakeRuntime, *follower)
-		want     string
+		name   string
+		change func(*Options)
+		act    func(*fakeRuntime, *follower)
+		want   string
 	}{
 		{"lines are read as they are written", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
-			r.say("a")
+			r.writeLines("a")
 			f.await(t, "a\n")
-			r.say("b", "c")
+			r.writeLines("b", "c")
 			f.await(t, "c\n")
 		}, "before\na\nb\nc\n"},
-		{"everything before the exit is read", nil, func(r *fakeRuntime, f *follower) { r.say("a", "b") },
+		{"everything before the exit is read", nil, func(r *fakeRuntime, f *follower) { r.writeLines("a", "b") },
 			"before\na\nb\n"},
 		{"with a tail of zero only new lines", func(o *Options) { o.Tail = &none }, func(r *fakeRuntime, f *follower) {
 			for !strings.Contains(f.String(), "new") { // until the follower has started
-				r.say("new")
+				r.writeLines("new")
 			}
 		}, ""},
 		{"a record written in two parts is one line", nil, func(r *fakeRuntime, f *follower) {
@@ -190,25 +190,25 @@ func TestFollow(t *testing.T) { // L3, L4
 		{"following continues in the next file", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			r.rotate(1)
-			r.say("a")
+			r.writeLines("a")
 			f.await(t, "a\n")
 			r.rotate(2)
-			r.say("b")
+			r.writeLines("b")
 			f.await(t, "b\n")
 		}, "before\na\nb\n"},
 		{"several rotations lose no line", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			for i := range 5 {
-				r.say(fmt.Sprint("a", i))
+				r.writeLines(fmt.Sprint("a", i))
 				r.rotate(i)
 			}
-			r.say("b")
+			r.writeLines("b")
 			f.await(t, "b\n")
 		}, "before\na0\na1\na2\na3\na4\nb\n"},
 		{"a container that exits right after rotations loses no line", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			for i := range 3 {
-				r.say(fmt.Sprint("a", i))
+				r.writeLines(fmt.Sprint("a", i))
 				r.rotate(i)
 			}
 		}, "before\na0\na1\na2\n"},
@@ -217,7 +217,7 @@ func TestFollow(t *testing.T) { // L3, L4
 			if err := os.Rename(r.path, r.path+".20260101-000001"); err != nil {
 				r.t.Fatal(err)
 			}
-			r.say("moved")
+			r.writeLines("moved")
 			f.await(t, "moved\n")
 			old := r.f
 			r.f = nil
@@ -228,26 +228,26 @@ func TestFollow(t *testing.T) { // L3, L4
 			if _, err := old.WriteString(stamp + " stdout F late\n"); err != nil {
 				r.t.Fatal(err)
 			}
-			r.say("new")
+			r.writeLines("new")
 			f.await(t, "new\n")
 		}, "before\nmoved\nlate\nnew\n"},
 		{"a truncated log is read from its start", nil, func(r *fakeRuntime, f *follower) {
-			r.say("a", "b")
+			r.writeLines("a", "b")
 			f.await(t, "b\n")
 			if err := os.Truncate(r.path, 0); err != nil {
 				r.t.Fatal(err)
 			}
-			r.say("c")
+			r.writeLines("c")
 			f.await(t, "c\n")
 		}, "before\na\nb\nc\n"},
 		{"an incomplete line is emitted at the end", nil, func(r *fakeRuntime, f *follower) {
 			r.raw(stamp + " stdout P prompt")
 		}, "before\nprompt"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			r := newFakeRuntime(t)
-			r.say("before")
+			r.writeLines("before")
 			var changes []func(*Options)
 			if row.change != nil {
 				changes = append(changes, row.change)
@@ -280,7 +280,7 @@ func TestFollowWaitsForLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.f.Close() })
-	r.say("a")
+	r.writeLines("a")
 	f.await(t, "a\n")
 	f.finish(t, "a\n")
 }
@@ -297,7 +297,7 @@ func TestFollowEndsWithoutLog(t *testing.T) {
 func TestFollowEndsWithContext(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("a")
+	r.writeLines("a")
 	ctx, cancel := context.WithCancel(t.Context())
 	s, ended := newSink(), make(chan error, 1)
 	go func() { ended <- Read(ctx, Options{Path: r.path, Follow: true, Stdout: s}) }()
@@ -311,7 +311,7 @@ func TestFollowEndsWithContext(t *testing.T) {
 func TestFollowEndsAtByteLimit(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("abcdef")
+	r.writeLines("abcdef")
 	f := follow(t, r.path, func(o *Options) { o.LimitBytes = 3 })
 	if err := <-f.ended; err != nil || f.String() != "abc" {
 		t.Errorf("got %q, %v", f.String(), err)
@@ -331,7 +331,7 @@ func TestFollowersReadEachRotatedLineOnce(t *testing.T) { // L3, L4
 	rnd := rand.New(rand.NewPCG(seed, seed))
 	followers := []*follower{follow(t, r.path)}
 	for i := range lines {
-		r.say(fmt.Sprint("line ", i))
+		r.writeLines(fmt.Sprint("line ", i))
 		if rnd.IntN(100) == 0 {
 			r.rotate(i)
 		}

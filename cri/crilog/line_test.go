@@ -12,14 +12,14 @@ import (
 const stamp = "2026-01-02T15:04:05.000000001Z"
 
 func TestPaths(t *testing.T) {
-	for _, row := range []struct{ sentence, got, want string }{
+	for _, row := range []struct{ name, got, want string }{
 		{"file name of an attempt", LogFileName(3), "3.log"},
 		{"link for log shippers", LinkPath("/var/log/containers", "web", "shop", "app", "id"),
 			"/var/log/containers/web_shop_app-id.log"},
 		{"a long link is truncated to the maximum file name", LinkPath("/l", strings.Repeat("p", 300), "n", "c", "id"),
 			"/l/" + strings.Repeat("p", 251) + ".log"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			if row.got != row.want {
 				t.Errorf("got %q, want %q", row.got, row.want)
 			}
@@ -29,9 +29,9 @@ func TestPaths(t *testing.T) {
 
 func TestParseAttempt(t *testing.T) {
 	for _, row := range []struct {
-		sentence, file string
-		want           uint32
-		ok             bool
+		name, file string
+		want       uint32
+		ok         bool
 	}{
 		{"a log", "/d/7.log", 7, true},
 		{"a rotated log", "7.log.20260102-150405.gz", 7, true},
@@ -40,7 +40,7 @@ func TestParseAttempt(t *testing.T) {
 		{"a number with leading zeros", "007.log", 0, false},
 		{"a number with more than 32 bits", "4294967296.log", 4294967295, false},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			got, ok := ParseAttempt(row.file)
 			if ok != row.ok || (ok && got != row.want) {
 				t.Errorf("got %d, %t", got, ok)
@@ -51,8 +51,8 @@ func TestParseAttempt(t *testing.T) {
 
 func TestParseLine(t *testing.T) {
 	for _, row := range []struct {
-		sentence, record string
-		want             string // stream tag text; empty: malformed
+		name, record string
+		want         string // stream tag text; empty: malformed
 	}{
 		{"a full line", stamp + " stdout F hello", "stdout F hello"},
 		{"a partial line", stamp + " stderr P hello", "stderr P hello"},
@@ -69,7 +69,7 @@ func TestParseLine(t *testing.T) {
 		{"an invalid time is malformed", "yesterday stdout F x", ""},
 		{"JSON is malformed", `{"log":"x","stream":"stdout"}`, ""},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			l, err := ParseLine([]byte(row.record))
 			if (err != nil) != (row.want == "") {
 				t.Fatalf("error %v", err)
@@ -117,7 +117,7 @@ func TestHugeRecordsAreSplit(t *testing.T) { // L1
 	for b := range slices.Chunk(text, 1000) {
 		if err := s.feed(b, func(l Line) error {
 			if len(l.Text) > maxPiece {
-				t.Fatalf("a piece of %d bytes", len(l.Text))
+				t.Fatalf("got a piece of %d bytes", len(l.Text))
 			}
 			total += len(l.Text)
 			last = show(l)
@@ -156,7 +156,7 @@ func FuzzSplitter(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, n int) {
 		whole, pieces := cut(text, len(text)), cut(text, n)
 		if !slices.Equal(whole, pieces) {
-			t.Fatalf("at once %q, in pieces %q", whole, pieces)
+			t.Fatalf("in one piece: %q, in several: %q", whole, pieces)
 		}
 		for _, l := range whole {
 			if !bytes.Contains(text, []byte(l[len("stdout F "):])) {
@@ -184,11 +184,11 @@ func FuzzTail(f *testing.F) {
 		}
 		lines := logical(text)
 		if want := int64(min(len(lines), int(n))); found != want || found2 != want {
-			t.Fatalf("backwards %d, forwards %d, there are %d of %d", found, found2, want, len(lines))
+			t.Fatalf("offsets: got %d backwards, %d forwards, want %d (%d lines)", found, found2, want, len(lines))
 		}
 		for _, o := range []int64{offset, offset2} {
 			if got := logical(text[o:]); int64(len(got)) != found {
-				t.Fatalf("from %d there are %d lines, want %d", o, len(got), found)
+				t.Fatalf("from offset %d: got %d lines, want %d", o, len(got), found)
 			}
 		}
 	})

@@ -65,9 +65,9 @@ func logs(t *testing.T) string {
 func TestRead(t *testing.T) {
 	tail := func(n int64) *int64 { return &n }
 	for _, row := range []struct {
-		sentence string
-		o        Options
-		want     string
+		name string
+		o    Options
+		want string
 	}{
 		{"all files, with partial lines joined", Options{}, "a0 a1 a2 b0 b1-b1 c0 c2 c1-c1"},
 		{"the last line", Options{Tail: tail(1)}, "-c1"},
@@ -84,7 +84,7 @@ func TestRead(t *testing.T) {
 		{"one timestamp per line", Options{Timestamps: true, Tail: tail(2)},
 			"2026-01-03T00:00:02.000000000Z c2 2026-01-03T00:00:01.000000000Z c1-c1"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			var b bytes.Buffer
 			row.o.Path, row.o.Stdout, row.o.Stderr = logs(t), &b, &b
@@ -119,7 +119,7 @@ func TestReadSeparatesStreams(t *testing.T) {
 
 func TestReadSkipsMalformedRecords(t *testing.T) { // L2
 	t.Parallel()
-	for _, row := range []struct{ sentence, text, want string }{
+	for _, row := range []struct{ name, text, want string }{
 		{"malformed records between lines", records(day(1), "stdout F a") + "\x00\x00rubble\n\n" + records(day(1),
 			"stdout F b"),
 			"a\nb\n"},
@@ -130,7 +130,7 @@ func TestReadSkipsMalformedRecords(t *testing.T) { // L2
 		{"an unterminated last line", records(day(1), "stdout P a"), "a"},
 		{"an empty file has no lines", "", ""},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "0.log")
 			write(t, path, row.text, day(1))
 			var b bytes.Buffer
@@ -199,12 +199,12 @@ func TestReadDuringRotation(t *testing.T) {
 
 type failing struct{}
 
-func (failing) Write([]byte) (int, error) { return 0, errors.New("gone") }
+func (failing) Write([]byte) (int, error) { return 0, errors.New("writer closed") }
 
 func TestReadEndsOnWriterError(t *testing.T) {
 	t.Parallel()
 	if err := Read(t.Context(), Options{Path: logs(t), Stdout: failing{}}); err == nil ||
-		!strings.Contains(err.Error(), "gone") {
+		!strings.Contains(err.Error(), "writer closed") {
 		t.Errorf("%v", err)
 	}
 }

@@ -39,13 +39,13 @@ func TestRotateKeepsMaxFiles(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
 	for i, l := range []string{"a", "b", "c", "d"} {
-		r.say(l)
+		r.writeLines(l)
 		done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(i + 1), Reopen: r.reopen})
 		if err != nil || !done {
 			t.Fatalf("rotated %t: %v", done, err)
 		}
 	}
-	r.say("e")
+	r.writeLines("e")
 	if got, want := names(t, r.path), " .20260103-000000.gz .20260104-000000"; got != want {
 		t.Errorf("files %q, want %q", got, want)
 	}
@@ -57,7 +57,7 @@ func TestRotateKeepsMaxFiles(t *testing.T) {
 func TestRotateIgnoresSmallLog(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("a")
+	r.writeLines("a")
 	write(t, r.path+".20260101-000000.tmp", "half", day(1))
 	done, err := Rotate(r.path, Rotation{MaxSize: 1 << 20, MaxFiles: 3, Now: day(1), Reopen: r.reopen})
 	if err != nil || done || names(t, r.path) != "" {
@@ -68,13 +68,13 @@ func TestRotateIgnoresSmallLog(t *testing.T) {
 func TestRotateRenamesBackWhenReopenFails(t *testing.T) { // L5
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("a")
+	r.writeLines("a")
 	_, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(1),
 		Reopen: func() error { return errors.New("no") }})
 	if err == nil || names(t, r.path) != "" {
 		t.Errorf("files %q: %v", names(t, r.path), err)
 	}
-	r.say("b")
+	r.writeLines("b")
 	if got := content(t, r.path); got != "a\nb\n" {
 		t.Errorf("lines %q", got)
 	}
@@ -83,10 +83,10 @@ func TestRotateRenamesBackWhenReopenFails(t *testing.T) { // L5
 func TestRotateKeepsBothFilesWhenReopenFailsLate(t *testing.T) { // L5
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("a")
+	r.writeLines("a")
 	_, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(1),
 		Reopen: func() error { return errors.Join(r.reopen(), errors.New("late")) }})
-	r.say("b")
+	r.writeLines("b")
 	if err == nil || content(t, r.path) != "a\nb\n" {
 		t.Errorf("files %q, lines %q: %v", names(t, r.path), content(t, r.path), err)
 	}
@@ -95,10 +95,10 @@ func TestRotateKeepsBothFilesWhenReopenFailsLate(t *testing.T) { // L5
 func TestRotateTwicePerSecondKeepsOrder(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("a")
+	r.writeLines("a")
 	r.rotate(5)
 	for i, second := range []int{5, 5, 4} { // the last time: the clock was set back
-		r.say(string(rune('b' + i)))
+		r.writeLines(string(rune('b' + i)))
 		done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(1).Add(time.Duration(second) * time.Second),
 			Reopen: r.reopen})
 		if err != nil || !done {
@@ -119,12 +119,12 @@ func TestRotateTwicePerSecondKeepsOrder(t *testing.T) {
 func TestRotateSucceedsWhenCompressionFails(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("a")
+	r.writeLines("a")
 	r.rotate(1)
 	if err := os.Mkdir(r.path+".20260101-000001.gz", 0o755); err != nil { // blocks the compressed file
 		t.Fatal(err)
 	}
-	r.say("b")
+	r.writeLines("b")
 	done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(2), Reopen: r.reopen})
 	if err == nil || !done {
 		t.Errorf("rotated %t: %v", done, err)
@@ -139,12 +139,12 @@ func TestRotateSucceedsWhenCompressionFails(t *testing.T) {
 func TestRotateHasPriorityOverCompression(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("a")
+	r.writeLines("a")
 	r.rotate(1)
-	r.say("b")
+	r.writeLines("b")
 	flood := func() error {
 		err := r.reopen()
-		r.say("c")
+		r.writeLines("c")
 		return err
 	}
 	if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(2), Reopen: flood}); err != nil || !done {
@@ -164,14 +164,14 @@ func TestRotateHasPriorityOverCompression(t *testing.T) {
 func TestRotateReopensAfterInterruptedRotation(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
-	r.say("a")
+	r.writeLines("a")
 	if err := os.Rename(r.path, r.path+".20260101-000000"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(2), Reopen: r.reopen}); err != nil {
 		t.Fatal(err)
 	}
-	r.say("b")
+	r.writeLines("b")
 	if got := content(t, r.path); got != "a\nb\n" {
 		t.Errorf("lines %q", got)
 	}
@@ -182,7 +182,7 @@ func TestCompressionIsDelayed(t *testing.T) { // L5
 	r := newFakeRuntime(t)
 	o := Rotation{MaxSize: 1, MaxFiles: 9, CompressDelay: time.Hour, Now: day(1), Reopen: r.reopen}
 	for i, l := range []string{"a", "b"} {
-		r.say(l)
+		r.writeLines(l)
 		o.Now = day(i + 1)
 		if done, err := Rotate(r.path, o); err != nil || !done {
 			t.Fatalf("rotated %t: %v", done, err)
@@ -207,13 +207,13 @@ func TestRemoveRotatedKeepsCurrentLog(t *testing.T) {
 	t.Parallel()
 	r := newFakeRuntime(t)
 	for i, l := range []string{"a", "b", "c"} {
-		r.say(l)
+		r.writeLines(l)
 		if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(i + 1), Reopen: r.reopen}); err != nil ||
 			!done {
 			t.Fatalf("rotated %t: %v", done, err)
 		}
 	}
-	r.say("d")
+	r.writeLines("d")
 	if err := RemoveRotated(r.path); err != nil || names(t, r.path) != "" || content(t, r.path) != "d\n" {
 		t.Errorf("%v, files %q", err, names(t, r.path))
 	}

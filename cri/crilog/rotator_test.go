@@ -14,8 +14,8 @@ import (
 func TestRotatorContinuesAfterFailure(t *testing.T) {
 	t.Parallel()
 	big, small, broken := newFakeRuntime(t), newFakeRuntime(t), newFakeRuntime(t)
-	big.say("a", "b")
-	broken.say("a", "b")
+	big.writeLines("a", "b")
+	broken.writeLines("a", "b")
 	small.raw("x")
 	var failed atomic.Int32
 	rotated := 0
@@ -33,7 +33,7 @@ func TestRotatorContinuesAfterFailure(t *testing.T) {
 	}
 	r.RunOnce(t.Context())
 	if rotated != 1 || failed.Load() != 1 {
-		t.Errorf("%d rotated, %d failed", rotated, failed.Load())
+		t.Errorf("got %d rotations and %d failures, want 1 and 1", rotated, failed.Load())
 	}
 	if got := names(t, big.path); got != " .20260101-000000" {
 		t.Errorf("big: %q", got)
@@ -45,28 +45,28 @@ func TestRotatorContinuesAfterFailure(t *testing.T) {
 
 func TestRotatorIntervalAndWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var looks, atOnce, most atomic.Int32
+		var listCalls, concurrent, maxConcurrent atomic.Int32
 		r := &Rotator{MaxSize: 1, MaxFiles: 2, Workers: 2, Interval: 10 * time.Second, Now: time.Now}
 		r.Logs = func() []Log {
-			looks.Add(1)
+			listCalls.Add(1)
 			l := Log{Path: "/nonexistent/0.log", Reopen: func() error {
-				if n := atOnce.Add(1); n > most.Load() {
-					most.Store(n)
+				if n := concurrent.Add(1); n > maxConcurrent.Load() {
+					maxConcurrent.Store(n)
 				}
 				time.Sleep(time.Second)
-				atOnce.Add(-1)
+				concurrent.Add(-1)
 				return os.ErrNotExist
 			}}
 			return []Log{l, l, l, l}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); r.Run(ctx) }()
+		stopped := make(chan struct{})
+		go func() { defer close(stopped); r.Run(ctx) }()
 		time.Sleep(35 * time.Second)
 		cancel()
-		<-ended
-		if looks.Load() != 4 || most.Load() != 2 { // the first check only lists the logs
-			t.Errorf("%d checks, %d concurrent rotations", looks.Load(), most.Load())
+		<-stopped
+		if listCalls.Load() != 4 || maxConcurrent.Load() != 2 { // the first check only lists the logs
+			t.Errorf("got %d checks and %d concurrent rotations, want 4 and 2", listCalls.Load(), maxConcurrent.Load())
 		}
 	})
 }
@@ -74,10 +74,10 @@ func TestRotatorIntervalAndWorkers(t *testing.T) {
 func TestFollowContinuesWithNextRun(t *testing.T) { // L4
 	t.Parallel()
 	first := newFakeRuntime(t)
-	first.say("a")
+	first.writeLines("a")
 	first.raw(stamp + " stdout P torn off")
 	second := newFakeRuntime(t)
-	second.say("b")
+	second.writeLines("b")
 	gone := t.TempDir() + "/7.log"
 	done := make(chan struct{})
 	close(done)

@@ -197,14 +197,14 @@ func (m *watermark) grown(st os.FileInfo) bool {
 	return m.info == nil || !os.SameFile(m.info, st) || m.info.Size() != st.Size()
 }
 
-// checkDelay returns the delay until the next check of a log that has grown from was to is bytes in
-// the given time: until half of the space that is left below most may be used.
-func checkDelay(most, was, is int64, took time.Duration) time.Duration {
-	grown := is - was
+// checkDelay returns the delay until the next check of a log that has grown from before to after bytes in
+// the given time: until half of the space that is left below limit may be used.
+func checkDelay(limit, before, after int64, took time.Duration) time.Duration {
+	grown := after - before
 	if grown <= 0 {
 		return firstCheckDelay
 	}
-	half := float64(most-is) / float64(grown) * float64(took) / 2
+	half := float64(limit-after) / float64(grown) * float64(took) / 2
 	return time.Duration(min(max(half, float64(minCheckDelay)), float64(maxCheckDelay)))
 }
 

@@ -50,10 +50,10 @@ func (b *fakeWatcher) armCount(path string) (int, bool) {
 // grow emulates the kernel when a file has grown.
 func (b *fakeWatcher) grow(path string) {
 	b.mu.Lock()
-	told := b.armed[path]
+	armed := b.armed[path]
 	delete(b.armed, path)
 	b.mu.Unlock()
-	if told {
+	if armed {
 		b.grown <- path
 	}
 }
@@ -74,9 +74,9 @@ func runRotator(t *testing.T, r *Rotator, f func(b *fakeWatcher)) {
 	f(b)
 }
 
-// biggest returns the size of the largest file of a log, and of all files that
+// fileSizes returns the size of the largest uncompressed file of a log, and of all files that
 // are not compressed.
-func biggest(t *testing.T, path string) (one, all int64) {
+func fileSizes(t *testing.T, path string) (largest, total int64) {
 	t.Helper()
 	files, err := filepath.Glob(path + "*")
 	if err != nil {
@@ -84,45 +84,45 @@ func biggest(t *testing.T, path string) (one, all int64) {
 	}
 	for _, f := range files {
 		if st, err := os.Stat(f); err == nil && !strings.HasSuffix(f, ".gz") {
-			one, all = max(one, st.Size()), all+st.Size()
+			largest, total = max(largest, st.Size()), total+st.Size()
 		}
 	}
-	return one, all
+	return largest, total
 }
 
 // TestScenario30_FloodStaysNearLimit lets a log grow at a steady rate after a
 // long idle time, and checks how far a file exceeds its maximum size. Audits run once an
 // hour.
 func TestScenario30_FloodStaysNearLimit(t *testing.T) {
-	const most = 100 << 10
+	const maxSize = 100 << 10
 	for _, rate := range []int{1 << 10, 50 << 10, 200 << 10, 1 << 20} { // bytes per second
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newFakeRuntime(t)
-				r := &Rotator{MaxSize: most, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
-				moved := 0
-				r.OnRotated = func(n int) { moved += n }
+				r := &Rotator{MaxSize: maxSize, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
+				rotations := 0
+				r.OnRotated = func(n int) { rotations += n }
 				runRotator(t, r, func(b *fakeWatcher) {
 					time.Sleep(10 * time.Minute)
-					var worst int64
-					for written := 0; written < 5*most; {
+					var largest int64
+					for written := 0; written < 5*maxSize; {
 						n := max(rate/100, 80) // every 10 ms, or less often if that is less than a line
 						l.raw(stamp + " stdout F " + strings.Repeat("x", n-len(stamp)-11) + "\n")
 						written += n
 						b.grow(l.path)
 						time.Sleep(time.Second * time.Duration(n) / time.Duration(rate))
 						synctest.Wait()
-						one, _ := biggest(t, l.path)
-						worst = max(worst, one)
+						size, _ := fileSizes(t, l.path)
+						largest = max(largest, size)
 					}
 					time.Sleep(time.Second)
 					synctest.Wait()
-					// A flood is unseen for lookFirst at its start, a slow one for lookCalm.
-					if bound := int64(most + max(rate/10, 400)); worst > bound {
-						t.Errorf("a file grew to %d bytes, more than %d", worst, bound)
+					// Growth is unobserved for firstCheckDelay at the start, and for up to maxCheckDelay at a low rate.
+					if limit := int64(maxSize + max(rate/10, 400)); largest > limit {
+						t.Errorf("largest file: got %d bytes, want at most %d", largest, limit)
 					}
-					if moved < 3 {
-						t.Errorf("rotated %d times", moved)
+					if rotations < 3 {
+						t.Errorf("got %d rotations, want at least 3", rotations)
 					}
 				})
 			})
@@ -140,14 +140,14 @@ func TestIdleLogIsNotChecked(t *testing.T) {
 			time.Sleep(30 * time.Minute)
 			synctest.Wait()
 			if n, _ := b.armCount(l.path); n != 1 {
-				t.Errorf("it was armed %d times", n)
+				t.Errorf("file was armed %d times", n)
 			}
-			l.say("a")
+			l.writeLines("a")
 			b.grow(l.path)
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
 			if n, armed := b.armCount(l.path); n != 2 || !armed {
-				t.Errorf("after a line it was armed %d times", n)
+				t.Errorf("file was armed %d times after a write", n)
 			}
 		})
 	})
@@ -159,11 +159,11 @@ func TestRotatorWatchesCurrentLogs(t *testing.T) {
 		var mu sync.Mutex
 		logs := []Log{{Path: first.path, Reopen: first.reopen}}
 		changed := make(chan struct{}, 1)
-		asked := 0
+		listCalls := 0
 		r := &Rotator{MaxSize: 100, Changed: changed, Logs: func() []Log {
 			mu.Lock()
 			defer mu.Unlock()
-			asked++
+			listCalls++
 			return logs
 		}}
 		runRotator(t, r, func(b *fakeWatcher) {
@@ -175,19 +175,19 @@ func TestRotatorWatchesCurrentLogs(t *testing.T) {
 				changed <- struct{}{}
 				time.Sleep(10 * time.Millisecond)
 			}
-			second.say("a", "b", "c", "d")
+			second.writeLines("a", "b", "c", "d")
 			b.grow(second.path)
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			_, old := b.armCount(first.path)
 			if _, armed := b.armCount(second.path); old || !armed {
-				t.Errorf("watched: %t %t", old, armed)
+				t.Errorf("armed: got old log %t, new log %t; want false, true", old, armed)
 			}
 			if !strings.HasPrefix(names(t, second.path), " .") {
-				t.Errorf("the log was not rotated: %q", names(t, second.path))
+				t.Errorf("log was not rotated: %q", names(t, second.path))
 			}
-			if asked > 4 {
-				t.Errorf("Logs was called %d times", asked)
+			if listCalls > 4 {
+				t.Errorf("Logs was called %d times", listCalls)
 			}
 		})
 	})
@@ -204,22 +204,22 @@ func TestAuditFindsMissedGrowth(t *testing.T) {
 		}}
 		runRotator(t, r, func(b *fakeWatcher) {
 			time.Sleep(5 * time.Second)
-			l.say("a")
+			l.writeLines("a")
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			if n, _ := b.armCount(l.path); n != 2 {
-				t.Errorf("it was armed %d times", n)
+				t.Errorf("file was armed %d times", n)
 			}
 			if err := os.Remove(l.path); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(20 * time.Second)
-			l.say("b", "c", "d", "e", "f", "g", "h")
+			l.writeLines("b", "c", "d", "e", "f", "g", "h")
 			b.grow(l.path)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if got := content(t, l.path); !strings.HasPrefix(got, "b\n") || !strings.HasPrefix(names(t, l.path), " .") {
-				t.Errorf("%q in files %q", got, names(t, l.path))
+				t.Errorf("content %q, files %q", got, names(t, l.path))
 			}
 		})
 	})
@@ -229,7 +229,7 @@ func TestAuditFindsMissedGrowth(t *testing.T) {
 func TestFailedRotationIsRetriedByAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFakeRuntime(t)
-		l.say("a", "b")
+		l.writeLines("a", "b")
 		failed := 0
 		r := &Rotator{MaxSize: 20, Interval: 10 * time.Second}
 		r.Logs = func() []Log {
@@ -239,7 +239,7 @@ func TestFailedRotationIsRetriedByAudit(t *testing.T) {
 			time.Sleep(35 * time.Second)
 			synctest.Wait()
 			if failed != 4 {
-				t.Errorf("tried %d times", failed)
+				t.Errorf("got %d failed rotations, want 4", failed)
 			}
 		})
 	})
@@ -248,15 +248,15 @@ func TestFailedRotationIsRetriedByAudit(t *testing.T) {
 func TestCheckDelay(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		most, was, is int64
-		took, want    time.Duration
+		limit, before, after int64
+		took, want           time.Duration
 	}{
 		{100, 0, 1, time.Second, maxCheckDelay},
 		{1000, 0, 500, 100 * time.Millisecond, 50 * time.Millisecond},
 		{1000, 0, 990, 100 * time.Millisecond, minCheckDelay},
 		{1000, 500, 0, time.Second, firstCheckDelay}, // another file
 	} {
-		if got := checkDelay(c.most, c.was, c.is, c.took); got != c.want {
+		if got := checkDelay(c.limit, c.before, c.after, c.took); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
@@ -277,7 +277,7 @@ func TestInotifyWatcherReportsOnce(t *testing.T) {
 		case path := <-g.Grown():
 			return path
 		case <-time.After(time.Minute):
-			t.Fatal("no event")
+			t.Fatal("event timeout")
 			return ""
 		}
 	}
@@ -287,14 +287,14 @@ func TestInotifyWatcherReportsOnce(t *testing.T) {
 		}
 	}
 	for range 100 {
-		a.say("x")
+		a.writeLines("x")
 	}
 	if got := next(); got != a.path {
-		t.Errorf("event of %s", got)
+		t.Errorf("unexpected event of %s", got)
 	}
-	b.say("x")
+	b.writeLines("x")
 	if got := next(); got != b.path { // no second event of a
-		t.Errorf("event of %s", got)
+		t.Errorf("unexpected event of %s", got)
 	}
 	for _, r := range []*fakeRuntime{a, b} {
 		if err := g.Arm(r.path); err != nil {
@@ -302,13 +302,13 @@ func TestInotifyWatcherReportsOnce(t *testing.T) {
 		}
 	}
 	g.Disarm(a.path)
-	a.say("x")
-	b.say("x")
+	a.writeLines("x")
+	b.writeLines("x")
 	if got := next(); got != b.path {
-		t.Errorf("event of %s", got)
+		t.Errorf("unexpected event of %s", got)
 	}
 	if err := g.Arm(a.path + "x"); err == nil {
-		t.Error("a missing file was armed")
+		t.Error("Arm succeeded for a missing file")
 	}
 }
 
@@ -336,13 +336,13 @@ func TestScenario30_RealFloods(t *testing.T) {
 	n := 0
 	for range 5 {
 		for range 2000 {
-			l.say(fmt.Sprint("line ", n))
+			l.writeLines(fmt.Sprint("line ", n))
 			n++
 		}
 		select {
 		case <-rotated:
 		case <-time.After(time.Minute):
-			t.Fatal("the log was not rotated")
+			t.Fatal("log was not rotated")
 		}
 	}
 	cancel()
@@ -350,11 +350,11 @@ func TestScenario30_RealFloods(t *testing.T) {
 	i := 0
 	for line := range strings.Lines(content(t, l.path)) {
 		if line != fmt.Sprintf("line %d\n", i) {
-			t.Fatalf("%q instead of line %d", line, i)
+			t.Fatalf("got %q, want line %d", line, i)
 		}
 		i++
 	}
 	if i != n {
-		t.Errorf("%d lines of %d", i, n)
+		t.Errorf("got %d lines, want %d", i, n)
 	}
 }
