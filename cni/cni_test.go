@@ -147,7 +147,7 @@ func TestCheckWithoutConfiguration(t *testing.T) {
 	}
 	if items := n.Check(t.Context()).Items; len(items) != 1 || items[0].OK ||
 		items[0].Remedy != "fix "+file+", or remove it" {
-		t.Errorf("of a file with a mistake: %+v", items)
+		t.Errorf("with an invalid file: %+v", items)
 	}
 }
 

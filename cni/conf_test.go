@@ -28,31 +28,31 @@ const good = `{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "bridg
 
 func TestBadConfigurations(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct{ what, file, text, want string }{
-		{"no JSON", "a.conflist", "{\n\"name\": x}", "line 2: invalid JSON: "},
-		{"cut off", "a.conflist", `{"name": "n", "plugins": [`, "line 1: invalid JSON: "},
+	for _, row := range []struct{ name, file, text, want string }{
+		{"invalid JSON", "a.conflist", "{\n\"name\": x}", "line 2: invalid JSON: "},
+		{"truncated", "a.conflist", `{"name": "n", "plugins": [`, "line 1: invalid JSON: "},
 		{"empty", "a.conflist", "", "line 1: invalid JSON: "},
-		{"no object", "a.conflist", `[1]`, "must be a JSON object"},
+		{"not an object", "a.conflist", `[1]`, "must be a JSON object"},
 		{"null", "a.conflist", `null`, "name: required"},
 		{"no name", "a.conflist", `{"plugins": [{"type": "x"}]}`, "name: required"},
 		{"a name of another type", "a.conflist", `{"name": 1}`, "name: must be a string"},
-		{"a name that leads elsewhere", "a.conflist", `{"name": "../x"}`, `name: "../x" must start with`},
+		{"a name with a path", "a.conflist", `{"name": "../x"}`, `name: "../x" must start with`},
 		{"an unknown version", "a.conflist", `{"name": "n", "cniVersion": "9.9.9"}`, `cniVersion: "9.9.9" is not one of `},
 		{"a version of another type", "a.conflist", `{"name": "n", "cniVersion": 1}`, "cniVersion: must be a string"},
 		{"no plugins", "a.conflist", `{"name": "n"}`, "plugins: required"},
-		{"no list of plugins", "a.conflist", `{"name": "n", "plugins": {}}`, "plugins: must be a list"},
+		{"plugins is not a list", "a.conflist", `{"name": "n", "plugins": {}}`, "plugins: must be a list"},
 		{"an empty list", "a.conflist", `{"name": "n", "plugins": []}`, "plugins: must not be empty"},
-		{"a plugin that is no object", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, 1]}`, "plugins[1]: must be an object"},
+		{"a plugin that is not an object", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, 1]}`, "plugins[1]: must be an object"},
 		{"a plugin without type", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {}]}`, "plugins[1].type: required"},
-		{"a plugin that leads elsewhere", "a.conflist", `{"name": "n", "plugins": [{"type": "../x"}]}`, `plugins[0].type: "../x" must be a plugin name without a path`},
-		{"an address plugin that leads elsewhere", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "ipam": {"type": "/x"}}]}`, `plugins[0].ipam.type: "/x" must be`},
-		{"an address plugin that is no object", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "ipam": 1}]}`, "plugins[0].ipam: must be an object"},
+		{"a plugin type with a path", "a.conflist", `{"name": "n", "plugins": [{"type": "../x"}]}`, `plugins[0].type: "../x" must be a plugin name without a path`},
+		{"an IPAM plugin type with a path", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "ipam": {"type": "/x"}}]}`, `plugins[0].ipam.type: "/x" must be`},
+		{"an IPAM configuration that is not an object", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "ipam": 1}]}`, "plugins[0].ipam: must be an object"},
 		{"a field of another type", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "capabilities": 1}]}`, "capabilities"},
 		{"a flag of another type", "a.conflist", `{"name": "n", "disableCheck": 1, "plugins": [{"type": "x"}]}`, "disableCheck"},
 		{"a list in a file of one plugin", "a.conf", `{"name": "n", "plugins": []}`, "plugins: only a *.conflist file"},
 		{"one plugin without type", "a.json", `{"name": "n"}`, "type: required"},
 	} {
-		t.Run(row.what, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			dir := confDir(t, row.file, row.text, "b.conflist", good)
 			_, err := load(dir)
@@ -71,25 +71,25 @@ func TestEffectiveConfiguration(t *testing.T) {
 	t.Parallel()
 	one := `{"name": "one", "type": "ptp"}`
 	for _, row := range []struct {
-		what    string
-		files   []string
 		name    string
+		files   []string
+		network string
 		plugins []string
 	}{
-		{"the address plugin is needed too", []string{"a.conflist", good}, "net", []string{"bridge", "host-local", "portmap"}},
-		{"the first by name", []string{"b.conflist", good, "a.conf", one}, "one", []string{"ptp"}},
-		{"other names do not count", []string{"b.conflist", good, "a.conflist.bak", "x", "README", "x"}, "net", []string{"bridge", "host-local", "portmap"}},
-		{"directories do not count", []string{"b.conflist", good, "a.conflist/x", "x"}, "net", []string{"bridge", "host-local", "portmap"}},
+		{"the IPAM plugin is required too", []string{"a.conflist", good}, "net", []string{"bridge", "host-local", "portmap"}},
+		{"the first file by name is used", []string{"b.conflist", good, "a.conf", one}, "one", []string{"ptp"}},
+		{"files with other suffixes are ignored", []string{"b.conflist", good, "a.conflist.bak", "x", "README", "x"}, "net", []string{"bridge", "host-local", "portmap"}},
+		{"directories are ignored", []string{"b.conflist", good, "a.conflist/x", "x"}, "net", []string{"bridge", "host-local", "portmap"}},
 		{
-			"plugins may lie in files of their own",
+			"plugins in separate files",
 			[]string{"a.conflist", `{"name": "n", "cniVersion": "1.1.0"}`, "n/1.conf", `{"type": "ptp"}`}, "n", []string{"ptp"},
 		},
-		{"a plugin used twice is needed once", []string{"a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {"type": "x"}]}`}, "n", []string{"x"}},
+		{"a plugin that is used twice is listed once", []string{"a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {"type": "x"}]}`}, "n", []string{"x"}},
 	} {
-		t.Run(row.what, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := load(confDir(t, row.files...))
-			if err != nil || got.name != row.name || !slices.Equal(got.plugins, row.plugins) {
+			if err != nil || got.name != row.network || !slices.Equal(got.plugins, row.plugins) {
 				t.Errorf("%+v, %v", got, err)
 			}
 		})
@@ -128,7 +128,7 @@ func FuzzN3Configuration(f *testing.F) {
 			return
 		}
 		if n.name == "" || len(n.plugins) == 0 {
-			t.Fatalf("understood as %+v", n)
+			t.Fatalf("parsed as %+v", n)
 		}
 		for _, p := range n.plugins {
 			if p == "" || filepath.Base(p) != p {

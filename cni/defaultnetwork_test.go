@@ -46,7 +46,7 @@ func TestWriteDefault(t *testing.T) {
 	text, _ := os.ReadFile(file)
 	for _, want := range []string{`"10.2.0.0/24"`, `"fd00:2::/64"`, `"0.0.0.0/0"`, `"::/0"`, `"cni0"`, `"bandwidth"`} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("no %s in\n%s", want, text)
+			t.Errorf("missing %s in\n%s", want, text)
 		}
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
@@ -56,13 +56,13 @@ func TestWriteDefault(t *testing.T) {
 
 func TestN2ForeignFilesStay(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct{ what, file, text, bad string }{
+	for _, row := range []struct{ name, file, text, bad string }{
 		{"one that sorts first counts", "05-other.conflist", good, ""},
 		{"one that sorts first counts even if it is bad", "05-other.conf", "x", ""},
 		{"one of our name that is not ours", defaultFile, good, "was not written by berth"},
 		{"one of our name that is no JSON", defaultFile, "x", "was not written by berth"},
 	} {
-		t.Run(row.what, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			dir := confDir(t, row.file, row.text)
 			err := WriteDefault(dir, []string{realPlugins}, prefixes("10.1.0.0/24"), true)
@@ -87,7 +87,7 @@ func TestN2ForeignFilesStay(t *testing.T) {
 func TestBadRanges(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		what  string
+		name  string
 		cidrs []netip.Prefix
 		want  string
 	}{
@@ -101,10 +101,10 @@ func TestBadRanges(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		if err := WriteDefault(dir, nil, row.cidrs, true); err == nil || err.Error() != row.want {
-			t.Errorf("%s: %v", row.what, err)
+			t.Errorf("%s: %v", row.name, err)
 		}
 		if entries, _ := os.ReadDir(dir); len(entries) > 0 {
-			t.Errorf("%s: wrote %v", row.what, entries)
+			t.Errorf("%s: wrote %v", row.name, entries)
 		}
 	}
 }

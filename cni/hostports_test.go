@@ -31,23 +31,23 @@ func TestDeleteStaleFlows(t *testing.T) {
 	defer h.Close()
 	const dns, dhcp, udp, tcp = 53, 67, unix.IPPROTO_UDP, unix.IPPROTO_TCP
 	rows := []struct {
-		what   string
-		dst    string
-		port   uint16
-		proto  uint8
-		leads  string
-		coming bool // deleted when the pod at 10.9.0.5 starts
-		going  bool // deleted when the pod ends
+		name    string
+		dst     string
+		port    uint16
+		proto   uint8
+		target  string
+		onStart bool // deleted when the pod at 10.9.0.5 starts
+		onStop  bool // deleted when the pod stops
 	}{
 		{"to a deleted pod", "10.1.0.1", dns, udp, "10.9.0.4", true, true},
 		{"to the host itself", "10.1.0.1", dns, udp, "10.1.0.1", true, true},
 		{"to the pod", "10.1.0.1", dns, udp, "10.9.0.5", false, true},
 		{"by loopback to the pod", "127.0.0.1", dns, udp, "10.9.0.5", false, true},
-		{"to another's port", "10.1.0.1", 54, udp, "10.9.0.6", false, false},
-		{"through the host to the world", "8.8.8.8", dns, udp, "8.8.8.8", false, false},
-		{"to a service's address", "10.96.0.10", dns, udp, "10.9.0.7", false, false},
-		{"to a port of one other address", "10.1.0.1", dhcp, udp, "10.9.0.4", false, false},
-		{"to that address", "127.0.0.1", dhcp, udp, "10.9.0.4", true, true},
+		{"to a host port of another pod", "10.1.0.1", 54, udp, "10.9.0.6", false, false},
+		{"through the host to an external address", "8.8.8.8", dns, udp, "8.8.8.8", false, false},
+		{"to a Service address", "10.96.0.10", dns, udp, "10.9.0.7", false, false},
+		{"to a host port with another hostIP", "10.1.0.1", dhcp, udp, "10.9.0.4", false, false},
+		{"to the hostIP", "127.0.0.1", dhcp, udp, "10.9.0.4", true, true},
 	}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{
 		{ContainerPort: 5353, HostPort: dns, Protocol: corev1.ProtocolUDP},
@@ -56,10 +56,10 @@ func TestDeleteStaleFlows(t *testing.T) {
 	}}}}}
 	for _, step := range []struct {
 		addresses []string
-		forgets   func(coming, going bool) bool
+		deletes   func(onStart, onStop bool) bool
 	}{
-		{[]string{"10.9.0.5"}, func(coming, _ bool) bool { return coming }},
-		{nil, func(_, going bool) bool { return going }},
+		{[]string{"10.9.0.5"}, func(onStart, _ bool) bool { return onStart }},
+		{nil, func(_, onStop bool) bool { return onStop }},
 	} {
 		for i, row := range rows {
 			sport := uint16(40000 + i)
@@ -75,7 +75,7 @@ func TestDeleteStaleFlows(t *testing.T) {
 					Protocol: row.proto,
 				},
 				Reverse: netlink.IPTuple{
-					SrcIP:    net.ParseIP(row.leads).To4(),
+					SrcIP:    net.ParseIP(row.target).To4(),
 					DstIP:    client,
 					SrcPort:  row.port,
 					DstPort:  sport,
@@ -83,35 +83,35 @@ func TestDeleteStaleFlows(t *testing.T) {
 				},
 			})
 			if err != nil && !os.IsExist(err) {
-				t.Fatalf("%s: %v", row.what, err)
+				t.Fatalf("%s: %v", row.name, err)
 			}
 		}
 		want := 0
 		for _, row := range rows {
-			if step.forgets(row.coming, row.going) {
+			if step.deletes(row.onStart, row.onStop) {
 				want++
 			}
 		}
 		got, err := deleteStaleFlows(h, udpPorts(pod), step.addresses)
 		if err != nil || got != want {
-			t.Errorf("with %v: %d flows forgotten, %v; want %d", step.addresses, got, err, want)
+			t.Errorf("addresses %v: got %d deleted flows (%v), want %d", step.addresses, got, err, want)
 		}
-		there := map[uint16]bool{}
-		left, err := h.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		remaining := map[uint16]bool{}
+		flows, err := h.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range left {
-			there[f.Forward.SrcPort] = true
+		for _, f := range flows {
+			remaining[f.Forward.SrcPort] = true
 		}
 		for i, row := range rows {
-			if forgotten := !there[uint16(40000+i)]; forgotten != step.forgets(row.coming, row.going) {
-				t.Errorf("with %v, a flow %s: forgotten %v", step.addresses, row.what, forgotten)
+			if deleted := !remaining[uint16(40000+i)]; deleted != step.deletes(row.onStart, row.onStop) {
+				t.Errorf("addresses %v: flow %s: got deleted %v", step.addresses, row.name, deleted)
 			}
 		}
 	}
 	pod.Spec.HostNetwork = true
 	if ports := udpPorts(pod); len(ports) > 0 {
-		t.Errorf("a pod on the host's network has nothing led to it, but %v", ports)
+		t.Errorf("host network: got ports %v, want none", ports)
 	}
 }

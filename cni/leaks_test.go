@@ -124,20 +124,20 @@ func TestLeaksFindsOrphanedResourcesOfBerth(t *testing.T) {
 	h.remember("x", ours, "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
 	h.remember("cni-loopback", ours, "lo", "berth.dev/pod", h.path("netns/cni-gone"))
 	h.remember("x", foreign, "eth0", "someone.else/pod", h.path("netns/cni-gone"))
-	asked := 0
+	calls := 0
 	found := h.leaks(LeakQuery{
 		Known: func(id string) bool { return id == known },
 		FilterUnknown: func(_ context.Context, ids []string) ([]string, error) {
-			asked++
+			calls++
 			return slices.DeleteFunc(ids, func(id string) bool { return id == listed }), nil
 		},
 	})
-	if len(found) != 2 || asked != 1 {
-		t.Fatalf("%d runtime calls, found %+v", asked, found)
+	if len(found) != 2 || calls != 1 {
+		t.Fatalf("%d runtime calls, found %+v", calls, found)
 	}
 	if l := found[ours]; l.Kind != Attachment || !l.OwnedByBerth || len(l.loopbackFiles) != 1 || len(l.Addresses) != 1 ||
 		l.ifName != "eth0" {
-		t.Errorf("ours: %+v", l)
+		t.Errorf("leak of berth: %+v", l)
 	}
 	if l := found[bare]; l.Kind != Address || l.OwnedByBerth || len(l.Addresses) != 1 {
 		t.Errorf("an address without other resources: %+v", l)
@@ -173,7 +173,7 @@ func TestLeaksSkipsOtherRuntimes(t *testing.T) {
 	h := newLeakHost(t)
 	h.bind("netns/cni-there")
 	for i, row := range []struct {
-		what, network, netns string
+		name, network, netns string
 		own, leak            bool
 	}{
 		{"pinned elsewhere", "x", "/elsewhere/netns/cni-gone", true, false},
@@ -192,7 +192,7 @@ func TestLeaksSkipsOtherRuntimes(t *testing.T) {
 			NetNSInUse: func() map[uint64]bool { return nil }, // as if it did not contain the test process
 		})
 		if _, leak := found[id]; leak != row.leak {
-			t.Errorf("%s: %v", row.what, leak)
+			t.Errorf("%s: %v", row.name, leak)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func TestLeaksFindsAttachmentsOfRemovedNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l := h.leaks(LeakQuery{})[hexID("a")]; l.network != "renamed-net" {
-		t.Errorf("without any configuration: %+v", l)
+		t.Errorf("without a network configuration: %+v", l)
 	}
 }
 
@@ -253,12 +253,12 @@ func TestReleaseDeletesResourcesOfOneContainer(t *testing.T) {
 		"cache/results/x-" + b + "-eth0": true, "cache/results/cni-loopback-" + b + "-lo": true,
 	} {
 		if h.there(rel) != want {
-			t.Errorf("%s: there=%v", rel, !want)
+			t.Errorf("%s: exists %v", rel, !want)
 		}
 	}
 }
 
-// saved is what iptables-save prints with rules of three containers.
+// saved is the output of iptables-save with rules of three containers.
 func saved(network, a, b string) string {
 	comment := func(id string) string {
 		return fmt.Sprintf(`-m comment --comment "name: \"%s\" id: \"%s\""`, network, id)
@@ -293,18 +293,18 @@ func TestDeletionScript(t *testing.T) {
 	a, b := hexID("a"), hexID("b")
 	text := deletionScript(saved("x", a, b), "x", a)
 	if strings.Contains(text, b) || strings.Contains(text, "bbbb") || strings.Contains(text, "10.0.0.3") {
-		t.Errorf("another's rules are touched:\n%s", text)
+		t.Errorf("rules of another runtime were changed:\n%s", text)
 	}
 	for _, want := range []string{
 		"-D POSTROUTING -s 10.0.0.1/32", "-D CNI-HOSTPORT-DNAT -p tcp",
 		"-F CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n", "-X CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n", "-X CNI-DN-aaaaaaaaaaaaaaaaaaaaa\n",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("without %q:\n%s", want, text)
+			t.Errorf("missing %q:\n%s", want, text)
 		}
 	}
 	if at := strings.Index(text, "-X"); at < strings.LastIndex(text, "-D ") || at < strings.LastIndex(text, "-F ") {
-		t.Errorf("a chain goes before what leads to it:\n%s", text)
+		t.Errorf("a chain is deleted before the rules that jump to it:\n%s", text)
 	}
 	for what, got := range map[string]string{
 		"another network": deletionScript(saved("x", a, b), "y", a), "another container": deletionScript(saved("x", a, b), "x", hexID("c")), "no rules": deletionScript("", "x", a),

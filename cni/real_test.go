@@ -46,22 +46,22 @@ func netns(t *testing.T, name string) string {
 func TestDefaultNetworkWorks(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		what  string
+		name  string
 		cidrs []netip.Prefix
 	}{
 		{"v4", prefixes("10.213.7.0/24")},
 		{"v6", prefixes("fd00:213:7::/64")},
 		{"dual", prefixes("10.213.8.0/24", "fd00:213:8::/64")},
 	} {
-		t.Run(row.what, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			id := fmt.Sprintf("berth%d%s", os.Getpid(), row.what)
+			id := fmt.Sprintf("berth%d%s", os.Getpid(), row.name)
 			node := netns(t, id+"n")
 			one, two := netns(t, id+"a"), netns(t, id+"b")
 			dir := t.TempDir()
 			d := defaultNetwork{
 				name:    id,
-				bridge:  "br-" + row.what,
+				bridge:  "br-" + row.name,
 				dataDir: filepath.Join(dir, "addresses"),
 				cidrs:   row.cidrs,
 				masq:    true,
@@ -102,7 +102,7 @@ func TestDefaultNetworkWorks(t *testing.T) {
 					a.IPs[i].Gateway.String(),
 				)
 				if !within(row.cidrs, ip.Address.IP) {
-					t.Errorf("%s is in none of %v", ip.Address.IP, row.cidrs)
+					t.Errorf("address %s is not in %v", ip.Address.IP, row.cidrs)
 				}
 			}
 			if len(a.IPs) != len(row.cidrs) {
@@ -133,7 +133,7 @@ func attach(t *testing.T, c *libcni.CNIConfig, conf *libcni.NetworkConfigList, i
 			t.Errorf("DEL: %v", err)
 		}
 		if out, _ := exec.Command("ip", "-n", filepath.Base(netns), "-o", "link").Output(); strings.Contains(string(out), "eth0") {
-			t.Errorf("left after DEL: %s", out)
+			t.Errorf("remaining after DEL: %s", out)
 		}
 	})
 	got, err := c.AddNetworkList(t.Context(), conf, rt)
@@ -188,7 +188,7 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 	}
 	rules := func() string { return run(t, "iptables-save", "-t", "nat") + run(t, "ip6tables-save", "-t", "nat") }
 	if text := rules(); strings.Count(text, a) < 6 || strings.Count(text, b) < 6 {
-		t.Fatalf("the plugins leave no rules any more:\n%s", text)
+		t.Fatalf("no rules remain to release:\n%s", text)
 	}
 	release := func(id string, kind Kind) {
 		t.Helper()
@@ -207,14 +207,14 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 	}
 	release(a, Rules)
 	if text := rules(); strings.Contains(text, a) || strings.Count(text, b) < 6 {
-		t.Errorf("after the release of a's:\n%s", text)
+		t.Errorf("after Release for a:\n%s", text)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "cache")); err != nil { // like an ADD that is killed at its end
 		t.Fatal(err)
 	}
 	release(b, Address)
 	if text := rules(); strings.Contains(text, b) || len(emptyChainNames(text)) > 0 || strings.Contains(text, "CNI-DN-") {
-		t.Errorf("after the release of b's:\n%s", text)
+		t.Errorf("after Release for b:\n%s", text)
 	}
 	if held, err := allocatedAddresses(filepath.Join(dir, "addresses", "leaky")); err != nil || len(held) > 0 {
 		t.Errorf("addresses %v %v", held, err)
@@ -222,7 +222,7 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 	run(t, "iptables", "-t", "nat", "-N", "CNI-000000000000000000000000")
 	leaks := emptyChains(natTables(t.Context()))
 	if len(leaks) != 1 || n.Release(t.Context(), leaks[0]) != nil || strings.Contains(rules(), "CNI-0000") {
-		t.Errorf("an empty chain: %+v\n%s", leaks, rules())
+		t.Errorf("leaks with an empty chain: %+v\n%s", leaks, rules())
 	}
 }
 

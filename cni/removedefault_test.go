@@ -30,32 +30,32 @@ func TestRemoveDefaultCanBeRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	confDir, books := t.TempDir(), t.TempDir()
-	file, book := filepath.Join(confDir, defaultFile), filepath.Join(books, defaultName)
+	confDir, ipamDir := t.TempDir(), t.TempDir()
+	file, networkDir := filepath.Join(confDir, defaultFile), filepath.Join(ipamDir, defaultName)
 	if err := WriteDefault(confDir, nil, []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}, true); err != nil {
 		t.Fatal(err)
 	}
 	// A directory that cannot be removed because of a mount.
-	if err := os.MkdirAll(filepath.Join(book, "10.9.0.2"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(networkDir, "10.9.0.2"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", filepath.Join(book, "10.9.0.2"), "tmpfs", 0, "size=64k"); err != nil {
+	if err := unix.Mount("tmpfs", filepath.Join(networkDir, "10.9.0.2"), "tmpfs", 0, "size=64k"); err != nil {
 		t.Fatal(err)
 	}
-	unmount := func() { _ = unix.Unmount(filepath.Join(book, "10.9.0.2"), unix.MNT_DETACH) }
+	unmount := func() { _ = unix.Unmount(filepath.Join(networkDir, "10.9.0.2"), unix.MNT_DETACH) }
 	defer unmount()
-	there := func(path string) bool { _, err := os.Lstat(path); return err == nil }
-	if err := removeDefault(h, confDir, books); !errors.Is(err, unix.EBUSY) || !there(file) {
-		t.Errorf("with a book that cannot go: %v; the file exists: %v", err, there(file))
+	exists := func(path string) bool { _, err := os.Lstat(path); return err == nil }
+	if err := removeDefault(h, confDir, ipamDir); !errors.Is(err, unix.EBUSY) || !exists(file) {
+		t.Errorf("with a busy IPAM directory: got %v, file exists %v; want EBUSY, true", err, exists(file))
 	}
 	unmount()
-	if err := removeDefault(h, confDir, books); err != nil || there(file) || there(book) {
-		t.Errorf("the second time: %v; the file exists: %v, the book: %v", err, there(file), there(book))
+	if err := removeDefault(h, confDir, ipamDir); err != nil || exists(file) || exists(networkDir) {
+		t.Errorf("second call: %v; file exists %v, IPAM directory exists %v", err, exists(file), exists(networkDir))
 	}
 	if _, err := h.LinkByName(defaultBridge); err == nil {
-		t.Error("the bridge exists")
+		t.Error("bridge still exists")
 	}
-	if err := removeDefault(h, confDir, books); err != nil {
-		t.Errorf("with nothing left: %v", err)
+	if err := removeDefault(h, confDir, ipamDir); err != nil {
+		t.Errorf("third call: %v", err)
 	}
 }

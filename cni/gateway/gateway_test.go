@@ -23,21 +23,21 @@ import (
 	"berth/cni/routes"
 )
 
-// lab is a network namespace that exists only during the test.
-type lab struct {
-	t    *testing.T
-	ns   netns.NsHandle
-	h    *netlink.Handle
-	file string
-	on   bool
-	log  strings.Builder
-	mu   sync.Mutex
-	seen []Status
+// testNode is a network namespace for one test.
+type testNode struct {
+	t        *testing.T
+	ns       netns.NsHandle
+	h        *netlink.Handle
+	file     string
+	enabled  bool
+	log      strings.Builder
+	mu       sync.Mutex
+	statuses []Status
 }
 
-func newLab(t *testing.T) *lab {
+func newTestNode(t *testing.T) *testNode {
 	t.Helper()
-	made := make(chan netns.NsHandle)
+	created := make(chan netns.NsHandle)
 	failed := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
@@ -46,11 +46,11 @@ func newLab(t *testing.T) *lab {
 			failed <- err
 			return
 		}
-		made <- ns
+		created <- ns
 	}()
-	l := &lab{t: t, file: filepath.Join(t.TempDir(), FileName), on: true}
+	l := &testNode{t: t, file: filepath.Join(t.TempDir(), FileName), enabled: true}
 	select {
-	case l.ns = <-made:
+	case l.ns = <-created:
 	case err := <-failed:
 		t.Fatal(err)
 	}
@@ -74,26 +74,26 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func (l *lab) must(err error) {
+func (l *testNode) must(err error) {
 	l.t.Helper()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-func (l *lab) gateway() *Gateway {
+func (l *testNode) gateway() *Gateway {
 	l.t.Helper()
 	g, err := New(Options{
-		File: l.file, NetNS: l.ns, Enabled: func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.on },
+		File: l.file, NetNS: l.ns, Enabled: func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.enabled },
 		Log:      slog.New(slog.NewTextHandler(&l.log, nil)),
-		OnChange: func(s Status) { l.mu.Lock(); l.seen = append(l.seen, s); l.mu.Unlock() },
+		OnChange: func(s Status) { l.mu.Lock(); l.statuses = append(l.statuses, s); l.mu.Unlock() },
 	})
 	l.must(err)
 	return g
 }
 
-// routes returns the lab's routes with a next hop.
-func (l *lab) routes() string {
+// routes returns the node's routes with a next hop.
+func (l *testNode) routes() string {
 	l.t.Helper()
 	all, err := listRoutes(l.h)
 	l.must(err)
@@ -109,7 +109,7 @@ func (l *lab) routes() string {
 
 // rules returns the masquerading rules with their kernel handles, which change when they are
 // written again.
-func (l *lab) rules() string {
+func (l *testNode) rules() string {
 	l.t.Helper()
 	k := kernel{l.ns}
 	m, damaged, err := k.masquerades()
@@ -130,7 +130,7 @@ func (l *lab) rules() string {
 	return text
 }
 
-func (l *lab) foreign(dst, via string) {
+func (l *testNode) foreign(dst, via string) {
 	l.t.Helper()
 	_, n, err := net.ParseCIDR(dst)
 	l.must(err)
@@ -162,21 +162,21 @@ var own = []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24"), netip.MustParseP
 
 const none = "{[] []}"
 
-func (l *lab) is(g *Gateway, want string) {
+func (l *testNode) syncExpect(g *Gateway, want string) {
 	l.t.Helper()
 	if err := g.Sync(); err != nil {
 		l.t.Error(err)
 	}
 	if got := l.routes(); got != want {
-		l.t.Errorf("routes are\n%s, want\n%s", got, want)
+		l.t.Errorf("routes: got\n%s, want\n%s", got, want)
 	}
 }
 
 func TestSyncNodes(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newTestNode(t)
 	l.foreign("10.42.9.0/24", "10.9.0.99")
-	const theirs = "10.42.9.0/24>10.9.0.99/4"
+	const foreignRoute = "10.42.9.0/24>10.9.0.99/4"
 	g := l.gateway()
 	l.must(g.SetPodCIDRs(own))
 	first := l.rules()
@@ -184,7 +184,7 @@ func TestSyncNodes(t *testing.T) {
 		first,
 		want,
 	) {
-		t.Errorf("rules are %s, want %s", first, want)
+		t.Errorf("rules: got %s, want %s", first, want)
 	}
 	g.SetNodes(
 		[]routes.Node{
@@ -193,48 +193,48 @@ func TestSyncNodes(t *testing.T) {
 			peer("none", "10.9.0.4"),
 		},
 	)
-	l.is(g, "10.42.1.0/24>10.9.0.2/98 10.42.2.0/24>10.9.0.3/98 "+theirs+" fd42:0:0:1::/64>fd09::2/98")
+	l.syncExpect(g, "10.42.1.0/24>10.9.0.2/98 10.42.2.0/24>10.9.0.3/98 "+foreignRoute+" fd42:0:0:1::/64>fd09::2/98")
 	if st := g.Status(); st.Nodes != 2 || st.Reachable != 2 || st.Problems != nil || !st.Enabled {
-		t.Errorf("state is %+v", st)
+		t.Errorf("unexpected status %+v", st)
 	}
 	if got := l.rules(); !strings.Contains(got, "[{10.42.0.0 10.42.2.255} {fd42:: fd42::1:ffff:ffff:ffff:ffff}]") {
-		t.Errorf("rules are %s", got)
+		t.Errorf("unexpected rules %s", got)
 	}
 	g.SetNode(peer("b", "10.9.0.22", "10.42.1.0/24"))
-	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
+	l.syncExpect(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+foreignRoute)
 	g.SetNode(peer("d", "10.9.0.5", "10.42.9.0/24")) // conflicts with a foreign route
-	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
+	l.syncExpect(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+foreignRoute)
 	if st := g.Status(); st.Nodes != 3 || st.Reachable != 2 || len(st.Problems) != 1 ||
 		!strings.Contains(
 			st.Problems[0].Message,
 			"conflicting route 10.42.9.0/24 via 10.9.0.99 to eth0 (protocol 4) of another component",
 		) {
-		t.Errorf("state is %+v", st)
+		t.Errorf("unexpected status %+v", st)
 	}
 	if !strings.Contains(l.log.String(), "node pods unreachable") {
-		t.Errorf("the log is\n%s", &l.log)
+		t.Errorf("unexpected log\n%s", &l.log)
 	}
 	g.DeleteNode("d")
 	g.DeleteNode("c")
-	l.is(g, "10.42.1.0/24>10.9.0.22/98 "+theirs)
+	l.syncExpect(g, "10.42.1.0/24>10.9.0.22/98 "+foreignRoute)
 
 	// Disabled: another component now manages the network of this node.
 	l.mu.Lock()
-	l.on = false
+	l.enabled = false
 	l.mu.Unlock()
-	l.is(g, theirs)
+	l.syncExpect(g, foreignRoute)
 	if got := l.rules(); got != none {
-		t.Errorf("off, there are rules %s", got)
+		t.Errorf("disabled: got rules %s", got)
 	}
 	if _, err := os.Stat(l.file); !os.IsNotExist(err) {
-		t.Errorf("off, the file exists: %v", err)
+		t.Errorf("disabled: file still exists: %v", err)
 	}
 }
 
-// A rejected route is reported for its node. The others are reachable, and the host has no error.
+// A rejected route is reported for its node. The other nodes are reachable, and the status has no error.
 func TestSyncReportsRejectedRoute(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newTestNode(t)
 	// IPv4: an address made unreachable by a route of the host. IPv6: an address of an interface
 	// that is down.
 	_, host, err := net.ParseCIDR("10.9.0.66/32")
@@ -256,10 +256,10 @@ func TestSyncReportsRejectedRoute(t *testing.T) {
 		peer("a", "10.9.0.66", "10.42.1.0/24", "fd42:0:0:1::/64"), peer("b", "10.9.0.2", "10.42.2.0/24"),
 		peer("c", "10.9.0.255", "10.42.3.0/24"), peer("d", "10.9.0.1", "10.42.4.0/24"),
 	})
-	l.is(g, "10.42.2.0/24>10.9.0.2/98")
+	l.syncExpect(g, "10.42.2.0/24>10.9.0.2/98")
 	st := g.Status()
 	if st.Err != "" || st.Nodes != 4 || st.Reachable != 1 {
-		t.Errorf("state is %+v", st)
+		t.Errorf("unexpected status %+v", st)
 	}
 	var of []string
 	for _, tr := range st.Problems {
@@ -268,46 +268,46 @@ func TestSyncReportsRejectedRoute(t *testing.T) {
 	slices.Sort(of)
 	if text := fmt.Sprint(st.Problems); strings.Join(of, "") != "aacd" ||
 		!strings.Contains(text, "add route 10.42.1.0/24 via 10.9.0.66: ") {
-		t.Errorf("troubles are %s", text)
+		t.Errorf("unexpected problems %s", text)
 	}
 	// A node whose new route is rejected loses its old route.
 	g.SetNode(peer("b", "10.9.0.66", "10.42.2.0/24"))
-	l.is(g, "")
+	l.syncExpect(g, "")
 	g.SetNode(peer("b", "10.9.0.3", "10.42.2.0/24"))
 	g.SetNode(peer("a", "10.9.0.4", "10.42.1.0/24", "fd42:0:0:1::/64"))
-	l.is(g, "10.42.1.0/24>10.9.0.4/98 10.42.2.0/24>10.9.0.3/98 fd42:0:0:1::/64>fd09::4/98")
+	l.syncExpect(g, "10.42.1.0/24>10.9.0.4/98 10.42.2.0/24>10.9.0.3/98 fd42:0:0:1::/64>fd09::4/98")
 	if st := g.Status(); st.Reachable != 2 {
-		t.Errorf("state is %+v", st)
+		t.Errorf("unexpected status %+v", st)
 	}
 }
 
-// The restarted gateway reads the file of the first one.
+// TestRestartedGatewayChangesNothing restarts a gateway, which reads the file of the first one.
 func TestRestartedGatewayChangesNothing(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newTestNode(t)
 	g := l.gateway()
 	nodes := []routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24", "fd42:0:0:1::/64")}
 	l.must(g.SetPodCIDRs(own))
 	g.SetNodes(nodes)
 	const want = "10.42.1.0/24>10.9.0.2/98 fd42:0:0:1::/64>fd09::2/98"
-	l.is(g, want)
+	l.syncExpect(g, want)
 	rules := l.rules()
-	kept, err := os.Stat(l.file)
+	before, err := os.Stat(l.file)
 	l.must(err)
 	same := func(what string) {
 		t.Helper()
 		now, err := os.Stat(l.file)
 		l.must(err)
-		if got := l.rules(); got != rules || !os.SameFile(kept, now) || l.routes() != want {
-			t.Errorf("%s: %s, it was %s; routes %s", what, got, rules, l.routes())
+		if got := l.rules(); got != rules || !os.SameFile(before, now) || l.routes() != want {
+			t.Errorf("%s: got rules %s, want %s; routes %s", what, got, rules, l.routes())
 		}
 	}
-	later := l.gateway()
-	l.must(later.Sync())
-	same("without its server")
-	l.must(later.SetPodCIDRs(own))
-	later.SetNodes(nodes)
-	l.must(later.Sync())
+	restarted := l.gateway()
+	l.must(restarted.Sync())
+	same("without the API server")
+	l.must(restarted.SetPodCIDRs(own))
+	restarted.SetNodes(nodes)
+	l.must(restarted.Sync())
 	same("with the same nodes")
 
 	// After a reboot only the file exists.
@@ -316,34 +316,34 @@ func TestRestartedGatewayChangesNothing(t *testing.T) {
 		l.must(l.h.RouteDel(&netlink.Route{Dst: n, Protocol: routes.Protocol}))
 	}
 	l.must(kernel{l.ns}.masquerade(routes.Masquerade{}))
-	l.is(l.gateway(), want)
+	l.syncExpect(l.gateway(), want)
 	if got := l.rules(); !strings.HasPrefix(got, rules[:strings.Index(rules, " #")]) {
-		t.Errorf("after a boot there are %s", got)
+		t.Errorf("after a reboot: got rules %s", got)
 	}
 }
 
-// A removed route is restored at once, not by the next audit.
+// TestRunFollowsRouteChanges: a removed route is restored immediately, not by the next audit.
 func TestRunFollowsRouteChanges(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newTestNode(t)
 	g := l.gateway()
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx) }()
+	stopped := make(chan error, 1)
+	go func() { stopped <- g.Run(ctx) }()
 	defer func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := <-stopped; err != nil {
 			t.Error(err)
 		}
 		if l.routes() == "" {
-			t.Error("its end has taken the routes away")
+			t.Error("routes were removed when the gateway stopped")
 		}
 	}()
 	until := func(want string) {
 		t.Helper()
 		for end := time.Now().Add(auditInterval / 2); l.routes() != want; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("routes are %q, want %q\n%s", l.routes(), want, &l.log)
+				t.Fatalf("routes: got %q, want %q\n%s", l.routes(), want, &l.log)
 			}
 		}
 	}
@@ -363,7 +363,7 @@ func TestRunFollowsRouteChanges(t *testing.T) {
 
 func TestSyncRepairsRules(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newTestNode(t)
 	g := l.gateway()
 	l.must(g.SetPodCIDRs(own))
 	want := l.rules()
@@ -374,32 +374,32 @@ func TestSyncRepairsRules(t *testing.T) {
 	)
 	l.must(c.Flush())
 	if got := l.rules(); !strings.Contains(got, "broken") {
-		t.Errorf("a chain without its rule reads as %s", got)
+		t.Errorf("chain without its rule: got %s, want broken", got)
 	}
 	l.must(g.Sync())
 	if got := l.rules(); got[:strings.Index(got, " #")] != want[:strings.Index(want, " #")] {
-		t.Errorf("rules are %s, want %s", got, want)
+		t.Errorf("rules: got %s, want %s", got, want)
 	}
 }
 
-// TestRemove removes only what a gateway with this file has configured.
+// TestRemove: a gateway removes only routes and rules that it recorded in its file.
 func TestRemove(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newTestNode(t)
 	g := l.gateway()
 	l.must(g.SetPodCIDRs(own))
 	g.SetNodes([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24")})
-	l.is(g, "10.42.1.0/24>10.9.0.2/98")
-	l.on = false
+	l.syncExpect(g, "10.42.1.0/24>10.9.0.2/98")
+	l.enabled = false
 	other := l.gateway()
 	other.opt.File, other.saved = l.file+".other", ""
 	l.must(other.Sync())
 	if l.routes() == "" || l.rules() == none {
-		t.Error("one that never kept the file takes away what another has made")
+		t.Error("a gateway without the file removed routes of another gateway")
 	}
 	l.must(os.WriteFile(l.file, nil, 0o600)) // as after a power loss
-	l.is(l.gateway(), "")
+	l.syncExpect(l.gateway(), "")
 	if got := l.rules(); got != none {
-		t.Errorf("rules are %s", got)
+		t.Errorf("unexpected rules %s", got)
 	}
 }

@@ -70,7 +70,7 @@ func TestRequests(t *testing.T) {
 	onHost := podWith("a")
 	onHost.Spec.HostNetwork = true
 	if _, err := requests(onHost); err == nil {
-		t.Error("a pod on the host's network was attached")
+		t.Error("a pod on the host network was attached")
 	}
 }
 
@@ -92,27 +92,27 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// rig is a node with a plugin that records its calls, and fails while a file named after the verb
+// fixture is a node with a plugin that records its calls, and fails while a file named after the verb
 // exists. A CHECK of sandbox s hangs while a file hangs-s exists, and fails with a file wrong-s.
-type rig struct {
+type fixture struct {
 	*testing.T
 	dir  string
 	nets *Networks
 }
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	r := &rig{T: t, dir: t.TempDir()}
+	r := &fixture{T: t, dir: t.TempDir()}
 	r.write("bin/note", fmt.Sprintf(`#!/bin/sh
 cat >/dev/null
 case $CNI_COMMAND in VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'; exit;; esac
-echo "$CNI_COMMAND $CNI_IFNAME" >> %[1]s/told
-ls %[1]s/state/*.json >> %[1]s/told 2>/dev/null
+echo "$CNI_COMMAND $CNI_IFNAME" >> %[1]s/calls
+ls %[1]s/state/*.json >> %[1]s/calls 2>/dev/null
 if [ $CNI_COMMAND = CHECK ]; then
-	echo "$CNI_CONTAINERID" >> %[1]s/asked
+	echo "$CNI_CONTAINERID" >> %[1]s/checked
 	[ ! -e %[1]s/hangs-$CNI_CONTAINERID ] || exec sleep 100
 fi
-if [ -e %[1]s/$CNI_COMMAND ] || [ -e %[1]s/wrong-$CNI_CONTAINERID ]; then echo '{"cniVersion":"1.0.0","code":11,"msg":"as told"}'; exit 1; fi
+if [ -e %[1]s/$CNI_COMMAND ] || [ -e %[1]s/wrong-$CNI_CONTAINERID ]; then echo '{"cniVersion":"1.0.0","code":11,"msg":"injected"}'; exit 1; fi
 [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}'
 `, r.dir), 0o755)
 	r.write("conf/20-b.conflist", `{"cniVersion":"1.0.0","name":"b","plugins":[{"type":"note"}]}`, 0o644)
@@ -121,11 +121,11 @@ if [ -e %[1]s/$CNI_COMMAND ] || [ -e %[1]s/wrong-$CNI_CONTAINERID ]; then echo '
 		`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"note","capabilities":{"ips":true}}]}`,
 		0o644,
 	)
-	r.begin()
+	r.restart()
 	return r
 }
 
-func (r *rig) write(name, text string, mode os.FileMode) {
+func (r *fixture) write(name, text string, mode os.FileMode) {
 	r.Helper()
 	file := filepath.Join(r.dir, name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -136,8 +136,8 @@ func (r *rig) write(name, text string, mode os.FileMode) {
 	}
 }
 
-// begin starts the agent.
-func (r *rig) begin() {
+// restart creates Networks as a restarted agent does.
+func (r *fixture) restart() {
 	r.Helper()
 	var err error
 	r.nets, err = New(
@@ -153,23 +153,23 @@ func (r *rig) begin() {
 }
 
 // attach attaches sandbox s to the networks of the annotation.
-func (r *rig) attach(networks string) error {
+func (r *fixture) attach(networks string) error {
 	r.Helper()
-	wanted, err := r.nets.Resolve(podWith(networks))
+	resolved, err := r.nets.Resolve(podWith(networks))
 	if err != nil {
 		r.Fatal(err)
 	}
-	return r.nets.Attach(r.Context(), "s", "/nowhere", podWith(networks), wanted)
+	return r.nets.Attach(r.Context(), "s", "/nowhere", podWith(networks), resolved)
 }
 
-// attached attaches a sandbox of a pod with the same name.
-func (r *rig) attached(sandbox, networks string) {
+// attachSandbox attaches a sandbox of a pod with the same name.
+func (r *fixture) attachSandbox(sandbox, networks string) {
 	r.Helper()
 	pod := podWith(networks)
 	pod.Name = sandbox
-	wanted, err := r.nets.Resolve(pod)
+	resolved, err := r.nets.Resolve(pod)
 	if err == nil {
-		err = r.nets.Attach(r.Context(), sandbox, "/proc/self/ns/net", pod, wanted)
+		err = r.nets.Attach(r.Context(), sandbox, "/proc/self/ns/net", pod, resolved)
 	}
 	if err != nil {
 		r.Fatal(err)
@@ -177,22 +177,22 @@ func (r *rig) attached(sandbox, networks string) {
 }
 
 // calls returns and clears the recorded calls with the files that existed at the time.
-func (r *rig) calls() string {
-	text, _ := os.ReadFile(filepath.Join(r.dir, "told"))
-	os.Remove(filepath.Join(r.dir, "told"))
+func (r *fixture) calls() string {
+	text, _ := os.ReadFile(filepath.Join(r.dir, "calls"))
+	os.Remove(filepath.Join(r.dir, "calls"))
 	return strings.ReplaceAll(strings.ReplaceAll(string(text), r.dir+"/state/", ""), "\n", " ")
 }
 
 func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	if err := r.attach("a,b@data"); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.calls(); got != "ADD net1 s.json ADD data s.json " {
 		t.Errorf("calls %q", got)
 	}
-	r.begin()
+	r.restart()
 	r.write("conf/10-a.conflist", "", 0o644) // DEL uses the configuration of ADD
 	r.write("DEL", "", 0o644)
 	if err := r.nets.Detach(t.Context(), "s"); err == nil || plan.KindOf(err) != plan.Network ||
@@ -202,9 +202,9 @@ func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 	if got := r.calls(); got != "DEL data s.json DEL net1 s.json " {
 		t.Errorf("calls %q", got)
 	}
-	r.begin()
+	r.restart()
 	if left := r.nets.Orphaned(func(string) bool { return false }); !reflect.DeepEqual(left, []string{"s"}) {
-		t.Errorf("left %v", left)
+		t.Errorf("remaining entries %v", left)
 	}
 	os.Remove(filepath.Join(r.dir, "DEL"))
 	for range 2 {
@@ -216,34 +216,34 @@ func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 		t.Errorf("calls %q", got)
 	}
 	if left, _ := filepath.Glob(filepath.Join(r.dir, "state", "*.json")); len(left) > 0 {
-		t.Errorf("left %v", left)
+		t.Errorf("remaining entries %v", left)
 	}
 }
 
 func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	state := func(wantDone, wantMaking bool) {
+	r := newFixture(t)
+	state := func(wantDone, wantAttaching bool) {
 		t.Helper()
-		if done, making := r.nets.Attached("u-1", "s"); done != wantDone || making != wantMaking {
-			t.Errorf("done %v, making %v", done, making)
+		if done, attaching := r.nets.Attached("u-1", "s"); done != wantDone || attaching != wantAttaching {
+			t.Errorf("got done %v, attaching %v", done, attaching)
 		}
 	}
 	state(false, false)
-	end := r.nets.SandboxCreating("u-1")
+	finished := r.nets.SandboxCreating("u-1")
 	state(false, true)
 	r.write("ADD", "", 0o644)
 	if err := r.attach("a"); err == nil || plan.KindOf(err) != plan.Network ||
-		!strings.Contains(err.Error(), `attach network "a" as net1: plugin type="note" failed (add): as told`) {
+		!strings.Contains(err.Error(), `attach network "a" as net1: plugin type="note" failed (add): injected`) {
 		t.Errorf("%v", err)
 	}
 	state(false, true)
-	end()
+	finished()
 	state(false, false)
 	if status := r.nets.Status("u-1"); status != "" {
 		t.Errorf("status %s", status)
 	}
-	r.begin()
+	r.restart()
 	state(false, false)
 	os.Remove(filepath.Join(r.dir, "ADD"))
 	r.calls()
@@ -257,55 +257,55 @@ func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 	if err := r.nets.SetDefaultNetwork("s", "own", []string{"10.0.0.2"}); err != nil {
 		t.Fatal(err)
 	}
-	r.begin()
+	r.restart()
 	state(true, false)
 	const want = `[{"name":"own","interface":"eth0","ips":["10.0.0.2"],"default":true,"dns":{}},{"name":"ns/a","interface":"net1","ips":["10.1.0.5"],"dns":{}}]`
 	if status := r.nets.Status("u-1"); status != want {
 		t.Errorf("status %s", status)
 	}
-	told := 0
-	tell := func(p Pod, annotation string) error {
-		if told++; p != (Pod{"ns", "p", "u-1"}) || annotation != want || told == 1 {
+	reports := 0
+	report := func(p Pod, annotation string) error {
+		if reports++; p != (Pod{"ns", "p", "u-1"}) || annotation != want || reports == 1 {
 			return os.ErrDeadlineExceeded
 		}
 		return nil
 	}
-	if !r.nets.ReportStatuses(tell) || r.nets.ReportStatuses(tell) || r.nets.ReportStatuses(tell) || told != 2 {
-		t.Errorf("reported %d times", told)
+	if !r.nets.ReportStatuses(report) || r.nets.ReportStatuses(report) || r.nets.ReportStatuses(report) || reports != 2 {
+		t.Errorf("got %d reports, want 2", reports)
 	}
 }
 
 // When Check is canceled, it returns only completed checks.
 func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	for i := range 7 {
-		r.attached(fmt.Sprint("s", i), "a")
+		r.attachSandbox(fmt.Sprint("s", i), "a")
 	}
-	r.begin()
+	r.restart()
 	r.write("hangs-s0", "", 0o644)
 	r.write("hangs-s1", "", 0o644)
 	r.write("wrong-s4", "", 0o644)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	told := make(chan []CheckFailure, 1)
-	go func() { told <- r.nets.Check(ctx) }()
+	results := make(chan []CheckFailure, 1)
+	go func() { results <- r.nets.Check(ctx) }()
 	for end := time.Now().Add(pluginTimeout / 2); ; time.Sleep(10 * time.Millisecond) {
-		text, _ := os.ReadFile(filepath.Join(r.dir, "asked"))
-		if asked := strings.Fields(string(text)); len(asked) == 7 {
+		text, _ := os.ReadFile(filepath.Join(r.dir, "checked"))
+		if checked := strings.Fields(string(text)); len(checked) == 7 {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("checked were %q", text)
+			t.Fatalf("got CHECK calls %q, want 7", text)
 		}
 	}
 	select {
-	case wrong := <-told:
-		t.Fatalf("it did not wait: %+v", wrong)
+	case failures := <-results:
+		t.Fatalf("Check returned before the hanging plugins: %+v", failures)
 	default:
 	}
 	cancel()
-	for _, w := range <-told {
+	for _, w := range <-results {
 		if w.Pod.Name != "s4" {
 			t.Errorf("failures %+v", w)
 		}
@@ -316,42 +316,42 @@ func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 		}
 	}
 	for _, w := range r.nets.Check(t.Context()) {
-		if w.Pod.Name != "s4" { // it may have been interrupted
+		if w.Pod.Name != "s4" { // the first check may have been interrupted
 			t.Errorf("failures %+v", w)
 		}
 	}
 }
 
-// A sandbox that is being detached has no failures.
+// TestCheckIgnoresDetachingSandboxes: a sandbox that is being detached has no failures.
 func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	r.attached("s", "a,b")
+	r := newFixture(t)
+	r.attachSandbox("s", "a,b")
 	r.write("DEL", "", 0o644)
 	if err := r.nets.Detach(t.Context(), "s"); err == nil {
-		t.Fatal("detached")
+		t.Fatal("Detach succeeded")
 	}
 	r.write("wrong-s", "", 0o644)
-	if wrong := r.nets.Check(t.Context()); len(wrong) > 0 {
-		t.Errorf("failures %+v", wrong)
+	if failures := r.nets.Check(t.Context()); len(failures) > 0 {
+		t.Errorf("failures %+v", failures)
 	}
 	for _, name := range []string{"DEL", "wrong-s"} {
 		if err := os.Remove(filepath.Join(r.dir, name)); err != nil {
 			t.Error(err)
 		}
 	}
-	r.attached("s", "a,b") // detaches the leftovers first
+	r.attachSandbox("s", "a,b") // detaches the leftovers first
 	r.write("wrong-s", "", 0o644)
-	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 ||
-		!strings.Contains(wrong[0].Message, `network "a" on net1: `) ||
-		!strings.Contains(wrong[0].Message, `network "b" on net2: `) {
-		t.Errorf("failures %+v", wrong)
+	if failures := r.nets.Check(t.Context()); len(failures) != 1 ||
+		!strings.Contains(failures[0].Message, `network "a" on net1: `) ||
+		!strings.Contains(failures[0].Message, `network "b" on net2: `) {
+		t.Errorf("failures %+v", failures)
 	}
 }
 
 func TestS3UnreadableEntriesAreReported(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	r.write("state/bad.json", "{", 0o600)
 	r.write("state/other.json", `{"version":1,"sandbox":"s"}`, 0o600)
 	n, err := New(r.nets.opts)
@@ -363,7 +363,7 @@ func TestS3UnreadableEntriesAreReported(t *testing.T) {
 
 func TestResolveErrors(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	for annotation, want := range map[string]string{
 		"c":                                 `network "c" not found in any *.conflist of ` + r.dir + "/conf",
 		`[{"name":"b","ips":["10.1.0.9"]}]`: `network "b": no plugin has the capability ips`,

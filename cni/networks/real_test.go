@@ -70,23 +70,23 @@ func TestCheckReportsChangedAttachment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wanted, err := n.Resolve(podWith("a@data"))
+	resolved, err := n.Resolve(podWith("a@data"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Attach(t.Context(), "s", pod, podWith("a@data"), wanted); err != nil {
+	if err := n.Attach(t.Context(), "s", pod, podWith("a@data"), resolved); err != nil {
 		t.Fatal(err)
 	}
 	if n, err = newNetworks(o, inside{node}); err != nil { // restarted agent
 		t.Fatal(err)
 	}
-	if wrong := n.Check(t.Context()); len(wrong) > 0 {
-		t.Errorf("%+v", wrong)
+	if failures := n.Check(t.Context()); len(failures) > 0 {
+		t.Errorf("%+v", failures)
 	}
 	ip(t, "-n", id+"p", "addr", "flush", "dev", "data")
-	wrong := n.Check(t.Context())
-	if len(wrong) != 1 || wrong[0].Pod.Name != "p" || !strings.Contains(wrong[0].Message, `network "a" on data: `) {
-		t.Errorf("%+v", wrong)
+	failures := n.Check(t.Context())
+	if len(failures) != 1 || failures[0].Pod.Name != "p" || !strings.Contains(failures[0].Message, `network "a" on data: `) {
+		t.Errorf("%+v", failures)
 	}
 	if again := n.Check(t.Context()); len(again) > 0 {
 		t.Errorf("reported again: %+v", again)
@@ -94,7 +94,7 @@ func TestCheckReportsChangedAttachment(t *testing.T) {
 	if err := n.Detach(t.Context(), "s"); err != nil {
 		t.Error(err)
 	}
-	if held, _ := filepath.Glob(filepath.Join(dir, "addresses", "a", "10.*")); len(held) > 0 {
-		t.Errorf("in use: %v", held)
+	if known, _ := filepath.Glob(filepath.Join(dir, "addresses", "a", "10.*")); len(known) > 0 {
+		t.Errorf("namespaces in use: %v", known)
 	}
 }

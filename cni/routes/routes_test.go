@@ -42,7 +42,7 @@ func route(r, via string, link, protocol int) Route {
 	return out
 }
 
-func say(p Plan) string {
+func describePlan(p Plan) string {
 	var out []string
 	for _, r := range p.Remove {
 		out = append(out, fmt.Sprintf("-%s via %s dev %d", r.Dst, r.NextHop, r.LinkIndex))
@@ -56,10 +56,10 @@ func say(p Plan) string {
 func TestRoutes(t *testing.T) {
 	b := node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2")
 	b4 := node("b", 1, "10.42.1.0/24", "10.0.0.2")
-	for sentence, row := range map[string]struct {
+	for name, row := range map[string]struct {
 		change  func(*Input)
 		want    string
-		trouble string
+		problem string
 	}{
 		"a new node gets a route per family": {func(in *Input) { in.Nodes = []Node{b} },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, +fd42:0:0:1::/64 via fd00::2 dev 2, 1", ""},
@@ -122,12 +122,12 @@ func TestRoutes(t *testing.T) {
 		in := host()
 		row.change(&in)
 		p := Decide(in)
-		var troubles []string
+		var problems []string
 		for _, tr := range p.Problems {
-			troubles = append(troubles, tr.Node+": "+tr.Message)
+			problems = append(problems, tr.Node+": "+tr.Message)
 		}
-		if got := say(p); got != row.want || strings.Join(troubles, "\n") != row.trouble {
-			t.Errorf("%s:\n got %s\nwant %s\n%s", sentence, got, row.want, strings.Join(troubles, "\n"))
+		if got := describePlan(p); got != row.want || strings.Join(problems, "\n") != row.problem {
+			t.Errorf("%s:\n got %s\nwant %s\n%s", name, got, row.want, strings.Join(problems, "\n"))
 		}
 	}
 }
@@ -150,14 +150,14 @@ func TestMarkRejected(t *testing.T) {
 			continue
 		}
 		if !p.MarkRejected(r, "refused") {
-			t.Errorf("%v belongs to no node", r)
+			t.Errorf("MarkRejected: no node for route %v", r)
 		}
 	}
 	if p.MarkRejected(p.Remove[0], "refused") {
-		t.Errorf("%v belongs to a node", p.Remove[0])
+		t.Errorf("MarkRejected: got a node for removed route %v", p.Remove[0])
 	}
 	if got, want := fmt.Sprint(p.Reachable, p.Problems[1:]), "1 [{b refused} {b refused}]"; got != want {
-		t.Errorf("%s, want %s", got, want)
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -175,11 +175,11 @@ func TestMasquerading(t *testing.T) {
 	}
 	in.Masquerade = p.Masquerade
 	if Decide(in).MasqueradeChanged {
-		t.Error("unchanged rules are written again")
+		t.Error("unchanged rules were planned again")
 	}
 	in.Enabled = false
 	if p := Decide(in); !p.MasqueradeChanged || !p.Masquerade.Equal(Masquerade{}) {
-		t.Error("masquerading remains when disabled")
+		t.Error("masquerading rules remain after it was disabled")
 	}
 }
 
@@ -266,7 +266,7 @@ func TestDecideConverges(t *testing.T) {
 		}
 		in.Masquerade = p.Masquerade
 		if again := Decide(in); len(again.Add)+len(again.Remove) > 0 || again.MasqueradeChanged {
-			t.Fatalf("seed %d: no convergence: %s", seed, say(again))
+			t.Fatalf("seed %d: no convergence: %s", seed, describePlan(again))
 		}
 	}
 }
