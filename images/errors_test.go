@@ -13,7 +13,7 @@ import (
 func TestClassify(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		is     string
+		name   string
 		err    error
 		kind   plan.ErrorKind
 		reason string
@@ -44,20 +44,20 @@ func TestClassify(t *testing.T) {
 			plan.Invalid, "InvalidImageName"},
 	} {
 		if kind, reason := classify(c.err); kind != c.kind || reason != c.reason {
-			t.Errorf("%s: kind %d %s, want %d %s", c.is, kind, reason, c.kind, c.reason)
+			t.Errorf("%s: got kind %d %s, want %d %s", c.name, kind, reason, c.kind, c.reason)
 		}
 	}
 }
 
 func TestPullTextContainsReasonOnce(t *testing.T) {
 	t.Parallel()
-	for said, want := range map[string]string{
+	for message, want := range map[string]string{
 		"RegistryUnavailable: pinging reg.io": "image pull failed for reg.io/a:1 because the registry is unavailable: pinging reg.io",
 		"SignatureValidationFailed: rejected": "image pull failed for reg.io/a:1 because the signature validation failed: rejected",
 		"manifest unknown":                    `pull image "reg.io/a:1": manifest unknown`,
 	} {
-		if got := pullError("reg.io/a:1", status.Error(codes.Unknown, said), false, nil).Error(); got != want {
-			t.Errorf("%s is reported as %q, want %q", said, got, want)
+		if got := pullError("reg.io/a:1", status.Error(codes.Unknown, message), false, nil).Error(); got != want {
+			t.Errorf("%s: got %q, want %q", message, got, want)
 		}
 	}
 }

@@ -22,18 +22,18 @@ import (
 type fakeService struct {
 	runtimeapi.ImageServiceClient // other methods panic
 
-	mu         sync.Mutex
-	images     map[string]*runtimeapi.Image // by requested name
-	pulled     []string                     // names in the order in which pulls started
-	auths      []*runtimeapi.AuthConfig     // of the pulls, in order
-	inspects   int
-	running    int
-	maxRunning int // concurrent pulls
-	removed    []string
-	blocked    map[string]chan struct{}
-	pullErr    func(image string, auth *runtimeapi.AuthConfig) error
-	statusErr  error
-	statusGate chan struct{} // ImageStatus waits for it, if set
+	mu          sync.Mutex
+	images      map[string]*runtimeapi.Image // by requested name
+	pulled      []string                     // names in the order in which pulls started
+	auths       []*runtimeapi.AuthConfig     // of the pulls, in order
+	inspects    int
+	running     int
+	maxRunning  int // concurrent pulls
+	removed     []string
+	blocked     map[string]chan struct{}
+	pullErr     func(image string, auth *runtimeapi.AuthConfig) error
+	statusErr   error
+	statusBlock chan struct{} // ImageStatus waits for it, if set
 }
 
 func newFake() *fakeService {
@@ -56,16 +56,16 @@ func (f *fakeService) PullImage(ctx context.Context, r *runtimeapi.PullImageRequ
 	f.auths = append(f.auths, r.Auth)
 	f.running++
 	f.maxRunning = max(f.maxRunning, f.running)
-	gate, fail := f.blocked[image], f.pullErr
+	block, fail := f.blocked[image], f.pullErr
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
 		f.running--
 		f.mu.Unlock()
 	}()
-	if gate != nil {
+	if block != nil {
 		select {
-		case <-gate:
+		case <-block:
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
@@ -87,11 +87,11 @@ func (f *fakeService) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatus
 	_ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
 	f.mu.Lock()
 	f.inspects++
-	look, err, img := f.statusGate, f.statusErr, f.images[r.Image.Image]
+	block, err, img := f.statusBlock, f.statusErr, f.images[r.Image.Image]
 	f.mu.Unlock()
-	if look != nil {
+	if block != nil {
 		select {
-		case <-look:
+		case <-block:
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}

@@ -36,7 +36,7 @@ func TestSelectRemovals(t *testing.T) {
 	aged := threshold
 	aged.maxAge = time.Hour
 	for _, c := range []struct {
-		is     string
+		name   string
 		images []storedImage
 		p      gcPolicy
 		used   uint64 // of 100
@@ -83,11 +83,11 @@ func TestSelectRemovals(t *testing.T) {
 		for _, r := range remove {
 			got = append(got, r.id)
 			if r.message == "" {
-				t.Errorf("%s: %s is removed without a reason", c.is, r.id)
+				t.Errorf("%s: %s is removed without a reason", c.name, r.id)
 			}
 		}
 		if !slices.Equal(got, c.want) || short != c.short {
-			t.Errorf("%s: %v, shortfall %d, want %v, %d", c.is, got, short, c.want, c.short)
+			t.Errorf("%s: %v, shortfall %d, want %v, %d", c.name, got, short, c.want, c.short)
 		}
 	}
 }
@@ -113,15 +113,15 @@ func TestSelectRemovalsInvariants(t *testing.T) {
 		if !slices.EqualFunc(images, before, func(a, b storedImage) bool { return a.id == b.id }) {
 			t.Fatalf("seed %d: the input was modified", seed)
 		}
-		gone := map[string]bool{}
+		removed := map[string]bool{}
 		for _, x := range remove {
-			if x.inUse || x.pinned != "" || gone[x.id] {
-				t.Fatalf("seed %d: %s is removed: in use %v, pinned %v, twice %v", seed, x.id, x.inUse, x.pinned, gone[x.id])
+			if x.inUse || x.pinned != "" || removed[x.id] {
+				t.Fatalf("seed %d: %s is removed: in use %v, pinned %v, twice %v", seed, x.id, x.inUse, x.pinned, removed[x.id])
 			}
-			gone[x.id] = true
+			removed[x.id] = true
 		}
 		for _, s := range images {
-			if short > 0 && s.size > 0 && !s.inUse && s.pinned == "" && noon.Sub(s.detected) >= p.minAge && !gone[s.id] {
+			if short > 0 && s.size > 0 && !s.inUse && s.pinned == "" && noon.Sub(s.detected) >= p.minAge && !removed[s.id] {
 				t.Fatalf("seed %d: shortfall %d and %s is kept", seed, short, s.id)
 			}
 		}
@@ -160,13 +160,13 @@ func TestRunGC(t *testing.T) {
 				},
 			})
 		}()
-		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/idle:1", nil); !here {
-			t.Error("idle is not present")
+		if _, present, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/idle:1", nil); !present {
+			t.Error("image idle is not present")
 		}
 		time.Sleep(299 * time.Second)
 		synctest.Wait()
 		if len(rounds) != 0 || len(f.removedIDs()) != 0 {
-			t.Errorf("before five minutes: %v", f.removedIDs())
+			t.Errorf("removed before five minutes: %v", f.removedIDs())
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -174,9 +174,9 @@ func TestRunGC(t *testing.T) {
 			t.Errorf("removed %v, want idle", f.removedIDs())
 		}
 		if c := <-rounds; c.Freed != 10 || c.Shortfall != 5 || c.Removed[0].Message != "the disk is 95% full" {
-			t.Errorf("reported %+v", c)
+			t.Errorf("unexpected result %+v", c)
 		}
-		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/idle:1", nil); here {
+		if _, present, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/idle:1", nil); present {
 			t.Error("a removed image is still present")
 		}
 		cancel()
@@ -236,8 +236,8 @@ func TestGCStopsWhenEnoughIsFreed(t *testing.T) {
 		defer i.Close()
 		for _, id := range []string{"a", "b", "c"} {
 			f.add(&runtimeapi.Image{Id: id, RepoTags: []string{"reg.io/" + id + ":1"}, Size: 5})
-			if _, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/"+id+":1", nil); !here || err != nil {
-				t.Fatal(here, err)
+			if _, present, err := i.Present(t.Context(), newPod("p", 0), "reg.io/"+id+":1", nil); !present || err != nil {
+				t.Fatal(present, err)
 			}
 			time.Sleep(time.Minute)
 		}
@@ -269,11 +269,11 @@ func TestGCKeepsImageUsedMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); !here {
+		if _, present, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); !present {
 			t.Fatal("not present")
 		}
 		if !i.usedSince("a", images[0].lastUsed) {
-			t.Error("a use after the selection is not detected")
+			t.Error("a use after the selection was not detected")
 		}
 	})
 }
@@ -286,10 +286,10 @@ func TestGCOptionsValidation(t *testing.T) {
 			MinAge: -1}, {HighThresholdPercent: 80, MinAge: 2, MaxAge: 1}} {
 		o.Usage = usage(10)
 		if _, err := i.CollectGarbage(t.Context(), o); err == nil {
-			t.Errorf("%+v is accepted", o)
+			t.Errorf("invalid options were accepted: %+v", o)
 		}
 	}
-	broken := errors.New("statfs: gone")
+	broken := errors.New("statfs: no such file")
 	_, err := i.CollectGarbage(t.Context(), GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80,
 		Usage: func() (uint64, uint64, error) { return 0, 0, broken }})
 	if !errors.Is(err, broken) {

@@ -51,7 +51,7 @@ func usersFor(t *testing.T, image string, ring keyring) []string {
 func TestKeyringMatching(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		is    string
+		name  string
 		at    string
 		image string
 		want  bool
@@ -93,10 +93,10 @@ func TestKeyringMatching(t *testing.T) {
 		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}},
 			plan.Objects{secretRef("s"): dockerConfig(map[string]string{c.at: "u"})})
 		if len(warnings) > 0 {
-			t.Errorf("%s: %v", c.is, warnings)
+			t.Errorf("%s: %v", c.name, warnings)
 		}
 		if got := len(usersFor(t, c.image, ring)) == 1; got != c.want {
-			t.Errorf("%s: %q for %q is %v, want %v", c.is, c.at, c.image, got, c.want)
+			t.Errorf("%s: key %q for image %q: got %v, want %v", c.name, c.at, c.image, got, c.want)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestKeyringOrder(t *testing.T) {
 		})
 	got := usersFor(t, "a.reg.io/team/app:1", ring)
 	if want := []string{"deep", "path", "host", "second", "pattern"}; !slices.Equal(got, want) {
-		t.Errorf("order %v, want %v", got, want)
+		t.Errorf("got order %v, want %v", got, want)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestKeyringDeduplicates(t *testing.T) {
 		secretRef("b"): dockerConfig(map[string]string{"reg.io/team": "u"}),
 	})
 	if got := usersFor(t, "reg.io/team/app", ring); len(got) != 1 {
-		t.Errorf("tried %v", got)
+		t.Errorf("got credentials %v", got)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestReadEntry(t *testing.T) {
 	} {
 		got, problem := readEntry(json.RawMessage(entry))
 		if got != want || problem != "" {
-			t.Errorf("%s is parsed incorrectly (%s)", entry, problem)
+			t.Errorf("entry %s: unexpected credentials (%s)", entry, problem)
 		}
 	}
 }
@@ -161,8 +161,8 @@ func TestKeyringSecretFormats(t *testing.T) {
 func TestKeyringInvalidSecretWarnings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		is, raw, want string
-		good          int
+		name, raw, want string
+		good            int
 	}{
 		{"invalid JSON", `hunter2`, `pull secret "s": data[.dockerconfigjson]: not a Docker configuration`, 0},
 		{"auths of another type", `{"auths":"hunter2"}`, `not a Docker configuration`, 0},
@@ -184,10 +184,10 @@ func TestKeyringInvalidSecretWarnings(t *testing.T) {
 			plan.Objects{secretRef("s"): dockerConfigRaw([]byte(c.raw))})
 		all := strings.Join(warnings, "; ")
 		if len(ring) != c.good || !strings.Contains(all, c.want) {
-			t.Errorf("%s: %d keys, warnings %q, want %q", c.is, len(ring), all, c.want)
+			t.Errorf("%s: %d keys, warnings %q, want %q", c.name, len(ring), all, c.want)
 		}
 		if strings.Contains(all, "hunter2") || strings.Contains(all, "1234567") || strings.Contains(all, "aHVudGVy") {
-			t.Errorf("%s: the warning contains the secret: %q", c.is, all)
+			t.Errorf("%s: the warning contains the secret: %q", c.name, all)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func TestCredentialsDoNotPrint(t *testing.T) {
 		registryToken: "hunter4"}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 		if s := fmt.Sprintf(format, c); strings.Contains(s, "hunter") {
-			t.Errorf("%s prints %s", format, s)
+			t.Errorf("%s prints credentials: %s", format, s)
 		}
 	}
 }
@@ -241,7 +241,7 @@ func FuzzKeyring(f *testing.F) {
 		}
 		for _, k := range ring {
 			if k.host == "" || strings.HasPrefix(k.path, "/") || strings.HasSuffix(k.path, "/") {
-				t.Errorf("parsed a key for %q %q", k.host, k.path)
+				t.Errorf("got an invalid key %q %q", k.host, k.path)
 			}
 		}
 	})

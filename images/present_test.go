@@ -18,11 +18,11 @@ func TestPresentFollowsMovedTag(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	i := newImages(t, Options{Service: f})
-	present := func(want string) {
+	wantPresent := func(want string) {
 		t.Helper()
-		if img, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); !here || err != nil ||
+		if img, present, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); !present || err != nil ||
 			img.ID != want {
-			t.Errorf("%+v %v %v, want %s", img, here, err, want)
+			t.Errorf("%+v %v %v, want %s", img, present, err, want)
 		}
 		if img, err := i.Resolve(t.Context(), newPod("p", 0), "reg.io/a:1", nil); err != nil || img.ID != want {
 			t.Errorf("%+v %v, want %s", img, err, want)
@@ -30,14 +30,14 @@ func TestPresentFollowsMovedTag(t *testing.T) {
 	}
 	for _, id := range []string{"i", "j"} { // the tag moves
 		f.add(&runtimeapi.Image{Id: id, RepoTags: []string{"reg.io/a:1"}})
-		present(id)
+		wantPresent(id)
 	}
 	if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction("reg.io/a:1"), nil); err != nil {
 		t.Fatal(err)
 	}
-	present("id-of-reg.io/a:1")
+	wantPresent("id-of-reg.io/a:1")
 	f.add(&runtimeapi.Image{Id: "k", RepoTags: []string{"reg.io/a:1"}})
-	present("k")
+	wantPresent("k")
 }
 
 func TestResolveMissingImage(t *testing.T) {
@@ -56,9 +56,9 @@ func TestAbsenceIsNotCached(t *testing.T) {
 	f := newFake()
 	i := newImages(t, Options{Service: f})
 	for n := range 3 {
-		if _, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); here || err != nil ||
+		if _, present, err := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); present || err != nil ||
 			f.inspects != n+1 {
-			t.Fatalf("present %v, err %v, %d status calls", here, err, f.inspects)
+			t.Fatalf("present %v, err %v, %d status calls", present, err, f.inspects)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func TestConcurrentPresentSharesStatusCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.add(&runtimeapi.Image{Id: "i", RepoTags: []string{"reg.io/a:1"}})
-		f.statusGate = make(chan struct{})
+		f.statusBlock = make(chan struct{})
 		i := New(Options{Service: f})
 		defer i.Close()
 		var wg sync.WaitGroup
@@ -78,10 +78,10 @@ func TestConcurrentPresentSharesStatusCall(t *testing.T) {
 			wg.Go(func() { _, _, _ = i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil) })
 		}
 		synctest.Wait()
-		close(f.statusGate)
+		close(f.statusBlock)
 		wg.Wait()
 		if f.inspects != 1 {
-			t.Errorf("%d status calls for fifty callers, want one", f.inspects)
+			t.Errorf("got %d status calls for 50 callers, want 1", f.inspects)
 		}
 	})
 }
@@ -150,10 +150,10 @@ func TestWithDefaultTag(t *testing.T) {
 		}
 		got := withDefaultTag(in, n)
 		if got != want {
-			t.Errorf("%q is requested as %q, want %q", in, got, want)
+			t.Errorf("%q: got request %q, want %q", in, got, want)
 		}
-		if asked, err := podspec.ParseImageName(got); err != nil || asked != n {
-			t.Errorf("%q requested as %q is %s (%v), want %s", in, got, asked, err, n)
+		if parsed, err := podspec.ParseImageName(got); err != nil || parsed != n {
+			t.Errorf("%q requested as %q: parsed as %s (%v), want %s", in, got, parsed, err, n)
 		}
 	}
 }

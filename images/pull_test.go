@@ -58,7 +58,7 @@ func TestConcurrentPullsAreShared(t *testing.T) {
 		release()
 		wg.Wait()
 		if good.Load() != 100 || len(f.started()) != 1 {
-			t.Errorf("%d waiters got the image with %d pulls, want 100 with 1", good.Load(), len(f.started()))
+			t.Errorf("got %d waiters with the image and %d pulls, want 100 and 1", good.Load(), len(f.started()))
 		}
 		if p := i.ActivePulls(); len(p) != 0 {
 			t.Errorf("still in progress: %+v", p)
@@ -89,7 +89,7 @@ func TestPullsWithDifferentCredentialsAreNotShared(t *testing.T) {
 			}
 		}
 		if n := len(f.started()); n != 3 {
-			t.Errorf("%d pulls, want 3: with two secrets and without a secret", n)
+			t.Errorf("got %d pulls, want 3: with two secrets and without a secret", n)
 		}
 	})
 }
@@ -270,7 +270,7 @@ func TestPullRate(t *testing.T) {
 			time.Sleep(c.after - time.Since(began))
 			synctest.Wait()
 			if got := len(f.started()); got != c.want {
-				t.Errorf("after %s %d pulls have started, want %d", c.after, got, c.want)
+				t.Errorf("after %s: got %d started pulls, want %d", c.after, got, c.want)
 			}
 		}
 		for _, end := range ends {
@@ -284,7 +284,7 @@ func TestPullRate(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := len(f.started()); got != 40 {
-			t.Errorf("after the idle time %d pulls have started, want 40", got)
+			t.Errorf("after the idle time: got %d started pulls, want 40", got)
 		}
 		time.Sleep(time.Second)
 	})
@@ -348,7 +348,7 @@ func TestPullTriesAllCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(f.auths) != 2 || f.auths[0].Username != "bad" || f.auths[1].Password != "password-of-good" {
-		t.Errorf("tried %d credentials", len(f.auths))
+		t.Errorf("got %d pulls with credentials", len(f.auths))
 	}
 }
 
@@ -363,7 +363,7 @@ func TestPullStopsAtNoSpace(t *testing.T) {
 	_, err := i.Pull(t.Context(), newPod("p", 0, "s"), pullAction("reg.io/a:1"), secrets)
 	wantKind(t, err, plan.NoSpace, "ErrImagePull")
 	if len(f.auths) != 1 {
-		t.Errorf("tried %d credentials", len(f.auths))
+		t.Errorf("got %d pulls with credentials", len(f.auths))
 	}
 }
 
@@ -388,16 +388,16 @@ func TestPullPrefersDenialOverNotFound(t *testing.T) {
 func TestPullWarnsAboutMissingSecret(t *testing.T) {
 	t.Parallel()
 	f := newFake()
-	var told []string
+	var warnings []string
 	i := newImages(t, Options{Service: f, Warn: func(p *corev1.Pod, reason, message string) {
-		told = append(told,
+		warnings = append(warnings,
 			p.Name+" "+reason+" "+message)
 	}})
 	if _, err := i.Pull(t.Context(), newPod("p", 0, "gone"), pullAction("reg.io/a:1"), nil); err != nil {
 		t.Errorf("a public image needs no secret: %v", err)
 	}
-	if want := []string{`p FailedToRetrieveImagePullSecret pull secret "gone": not found`}; !slices.Equal(told, want) {
-		t.Errorf("warnings %q, want %q", told, want)
+	if want := []string{`p FailedToRetrieveImagePullSecret pull secret "gone": not found`}; !slices.Equal(warnings, want) {
+		t.Errorf("warnings %q, want %q", warnings, want)
 	}
 	f.pullErr = func(string, *runtimeapi.AuthConfig) error { return errDenied }
 	_, err := i.Pull(t.Context(), newPod("p", 0, "gone"), pullAction("reg.io/b:1"), nil)
@@ -431,7 +431,7 @@ func TestInvalidNameIsNotSentToRuntime(t *testing.T) {
 	_, _, err = i.Present(t.Context(), newPod("p", 0), "nginx:", nil)
 	wantKind(t, err, plan.Invalid, "InvalidImageName")
 	if len(f.pulled)+f.inspects != 0 {
-		t.Error("the runtime was called")
+		t.Error("runtime was called")
 	}
 }
 
@@ -454,7 +454,7 @@ func TestPullTimeout(t *testing.T) {
 		began := time.Now()
 		wantKind(t, <-startPull(t.Context(), i, newPod("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
 		if d := time.Since(began); d != time.Hour {
-			t.Errorf("canceled after %s", d)
+			t.Errorf("pull was canceled after %s", d)
 		}
 	})
 }

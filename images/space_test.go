@@ -55,23 +55,23 @@ func TestDiskPressureBlocksNonCriticalPulls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.add(imageNamed("here", "reg.io/here:1"))
+		f.add(imageNamed("local", "reg.io/local:1"))
 		d := &smallDisk{s: DiskSpace{Free: 10 * mib, Reserved: 38 * mib,
 			Pressure: "imagefs.available is 10Mi, less than 38Mi"}}
-		var told atomic.Int32
-		i := New(Options{Service: f, Standalone: true, DiskSpace: d.space, OnWaitingForSpaceChanged: func() { told.Add(1) }})
+		var changes atomic.Int32
+		i := New(Options{Service: f, Standalone: true, DiskSpace: d.space, OnWaitingForSpaceChanged: func() { changes.Add(1) }})
 		defer i.Close()
 		ends := []<-chan error{startPull(t.Context(), i, newPod("low", 0), "reg.io/low:1", nil)}
 		synctest.Wait()
-		if held := i.WaitingForSpace("reg.io/low:1"); held != d.s.Pressure || told.Load() != 1 {
-			t.Errorf("it waits because %q, reported %d times", held, told.Load())
+		if waitReason := i.WaitingForSpace("reg.io/low:1"); waitReason != d.s.Pressure || changes.Load() != 1 {
+			t.Errorf("got wait reason %q and %d notifications", waitReason, changes.Load())
 		}
 		if s := i.PullStatus("reg.io/low:1"); s != "reg.io/low:1, waiting for disk space: "+d.s.Pressure {
 			t.Errorf("status %q", s)
 		}
 		// Pulls behind it start if they are for critical pods or for present images.
 		critical := startPull(t.Context(), i, newPod("critical", 2e9), "reg.io/critical:1", nil)
-		always := pullAction("reg.io/here:1")
+		always := pullAction("reg.io/local:1")
 		always.Policy = corev1.PullAlways
 		_, err := i.Pull(t.Context(), newPod("again", 0), always, nil)
 		if err != nil || <-critical != nil {
@@ -79,16 +79,16 @@ func TestDiskPressureBlocksNonCriticalPulls(t *testing.T) {
 		}
 		ends = append(ends, startPull(t.Context(), i, newPod("shared", 0), "reg.io/shared:1", nil))
 		synctest.Wait()
-		if want := []string{"reg.io/critical:1", "reg.io/here:1"}; !sameSet(f.started(), want) {
+		if want := []string{"reg.io/critical:1", "reg.io/local:1"}; !sameSet(f.started(), want) {
 			t.Errorf("pulled: %v, want %v", f.started(), want)
 		}
 		// A critical pod that needs the same image starts the shared pull.
 		ends = append(ends, startPull(t.Context(), i, newPod("urgent", 2e9), "reg.io/shared:1", nil))
 		synctest.Wait()
 		if !slices.Contains(f.started(), "reg.io/shared:1") || i.WaitingForSpace("reg.io/shared:1") != "" {
-			t.Error("the pull shared by a critical pod waits")
+			t.Error("the pull shared with a critical pod waits")
 		}
-		before := told.Load()
+		before := changes.Load()
 		d.set(DiskSpace{Free: 100 * mib, Reserved: 38 * mib})
 		time.Sleep(2 * spaceRecheckInterval)
 		synctest.Wait()
@@ -97,8 +97,8 @@ func TestDiskPressureBlocksNonCriticalPulls(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if i.WaitingForSpace("reg.io/low:1") != "" || told.Load() <= before {
-			t.Errorf("the available space was not reported")
+		if i.WaitingForSpace("reg.io/low:1") != "" || changes.Load() <= before {
+			t.Errorf("change of available space was not reported")
 		}
 	})
 }
@@ -124,10 +124,10 @@ func TestPullOfKnownSizeWaitsForSpace(t *testing.T) {
 		n := len(f.started())
 		if want := "it takes 48.0Mi, and 57.0Mi are free, of which 10.0Mi are reserved"; i.WaitingForSpace(
 			"reg.io/big:1") != want {
-			t.Errorf("it waits because %q, want %q", i.WaitingForSpace("reg.io/big:1"), want)
+			t.Errorf("got wait reason %q, want %q", i.WaitingForSpace("reg.io/big:1"), want)
 		}
 		if err := <-startPull(t.Context(), i, newPod("small", 0), "reg.io/small:1", nil); err != nil || n != 1 {
-			t.Errorf("the small pull behind it: %v, %d pulls before", err, n)
+			t.Errorf("small pull behind the waiting one: %v after %d pulls", err, n)
 		}
 		d.set(DiskSpace{Free: 58 * mib, Reserved: 10 * mib})
 		if err := <-again; err != nil {
@@ -148,13 +148,13 @@ func TestPullThatFailedForSpaceWaits(t *testing.T) {
 		began := time.Now()
 		end := startPull(t.Context(), i, newPod("p", 0), "reg.io/big:1", nil)
 		synctest.Wait()
-		if held := i.WaitingForSpace("reg.io/big:1"); held != "it takes more than 36.0Mi, and 36.0Mi are free" {
-			t.Errorf("it waits because %q", held)
+		if waitReason := i.WaitingForSpace("reg.io/big:1"); waitReason != "it takes more than 36.0Mi, and 36.0Mi are free" {
+			t.Errorf("unexpected wait reason %q", waitReason)
 		}
 		// A recorded size does not delay a pull forever.
 		wantKind(t, <-end, plan.NoSpace, "ErrImagePull")
 		if waited := time.Since(began); waited < sizeTrustPeriod || waited > sizeTrustPeriod+2*spaceRecheckInterval {
-			t.Errorf("it was retried after %s", waited)
+			t.Errorf("pull was retried after %s", waited)
 		}
 		end = startPull(t.Context(), i, newPod("p", 0), "reg.io/big:1", nil)
 		synctest.Wait()
@@ -191,8 +191,8 @@ func TestSpaceIsFreedForPull(t *testing.T) {
 		if err := <-startPull(t.Context(), i, newPod("p", 0), "reg.io/new:1", nil); err != nil {
 			t.Fatal(err)
 		}
-		if gone := f.removedIDs(); len(gone) != 1 || gone[0] == "used" {
-			t.Errorf("removed: %v, want one that is not in use", gone)
+		if removed := f.removedIDs(); len(removed) != 1 || removed[0] == "used" {
+			t.Errorf("removed: %v, want one that is not in use", removed)
 		}
 	})
 }
@@ -226,12 +226,12 @@ func TestSpaceIsSharedByRunningPulls(t *testing.T) {
 	g := newPullLimiter(5, 0, 1, func() time.Time { return now })
 	g.space = d.space
 	g.sizes = map[string]pullSize{"a": {bytes: 60 * mib}, "b": {bytes: 60 * mib}, "c": {bytes: 40 * mib}}
-	var tickets []*pullRequest
+	var requests []*pullRequest
 	for _, ref := range []string{"a", "b", "c"} {
-		tickets = append(tickets, g.enqueue(pullSpec{ref: ref}))
+		requests = append(requests, g.enqueue(pullSpec{ref: ref}))
 	}
 	began := func() (out []string) {
-		for _, k := range tickets {
+		for _, k := range requests {
 			if !k.startedAt.IsZero() {
 				out = append(out, k.ref)
 			}
@@ -241,14 +241,14 @@ func TestSpaceIsSharedByRunningPulls(t *testing.T) {
 	if got := strings.Join(began(), " "); got != "a c" {
 		t.Errorf("started: %s, want a and c, which fit together", got)
 	}
-	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are needed by running pulls"; tickets[1].waitReason != want {
-		t.Errorf("waits because %q, want %q", tickets[1].waitReason, want)
+	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are needed by running pulls"; requests[1].waitReason != want {
+		t.Errorf("got wait reason %q, want %q", requests[1].waitReason, want)
 	}
 	d.set(DiskSpace{Free: 40 * mib}) // a is pulled
-	g.recordSize(tickets[0], nil)
-	g.release(tickets[0])
+	g.recordSize(requests[0], nil)
+	g.release(requests[0])
 	d.set(DiskSpace{Free: 61 * mib})
-	g.release(tickets[2])
+	g.release(requests[2])
 	if got := strings.Join(began(), " "); got != "a b c" {
 		t.Errorf("started: %s", got)
 	}

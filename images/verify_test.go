@@ -77,9 +77,9 @@ func (n *testNode) pull(pod *corev1.Pod, secrets plan.Objects) error {
 
 func (n *testNode) wantPresent(pod *corev1.Pod, secrets plan.Objects, want bool) {
 	n.t.Helper()
-	_, here, err := n.Present(n.t.Context(), pod, private, secrets)
-	if err != nil || here != want {
-		n.t.Errorf("image present for %s: %v (%v), want %v", pod.Name, here, err, want)
+	_, present, err := n.Present(n.t.Context(), pod, private, secrets)
+	if err != nil || present != want {
+		n.t.Errorf("image present for %s: %v (%v), want %v", pod.Name, present, err, want)
 	}
 }
 
@@ -125,9 +125,9 @@ func TestPodWithCredentialsGetsAccess(t *testing.T) {
 	// A recreated Secret with the same name, or one without a UID, does not match.
 	n.wantPresent(owner, plan.Objects{secretRef("key"): secretOf("wrong", "uid-4")}, false)
 	n.wantPresent(owner, plan.Objects{secretRef("key"): secretOf("wrong", "")}, false)
-	elsewhere := owner.DeepCopy()
-	elsewhere.Namespace = "elsewhere"
-	n.wantPresent(elsewhere, plan.Objects{secretRef("key"): secretOf("wrong", "uid-1")}, false)
+	otherNamespace := owner.DeepCopy()
+	otherNamespace.Namespace = "elsewhere"
+	n.wantPresent(otherNamespace, plan.Objects{secretRef("key"): secretOf("wrong", "uid-1")}, false)
 }
 
 func TestPublicImageIsAccessible(t *testing.T) {
@@ -175,7 +175,7 @@ func TestVerificationPolicies(t *testing.T) {
 		n.wantPresent(owner, secrets, true)
 		n.wantPresent(stranger, nil, row.pulled)
 		if t.Failed() {
-			t.Fatalf("with %s %v", row.policy, row.exempt)
+			t.Fatalf("policy %s, exempt %v: unexpected result", row.policy, row.exempt)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestInterruptedPullGrantsNoAccess(t *testing.T) {
 	}
 	n.wantPresent(owner, secrets, true)
 	if left := n.files("pulling"); len(left) != 0 {
-		t.Errorf("the old intent still exists: %v", left)
+		t.Errorf("stale intent still exists: %v", left)
 	}
 	if known, pulled := n.records.lookup(name, "id-of-"+private); !pulled || len(known.KubernetesSecrets) != 1 {
 		t.Errorf("%+v %v", known, pulled)
@@ -223,7 +223,7 @@ func TestFailedPullRemovesIntent(t *testing.T) {
 	always := pullAction(private)
 	always.Policy = corev1.PullAlways
 	if _, err := n.Pull(t.Context(), owner, always, nil); err == nil {
-		t.Fatal("no error")
+		t.Fatal("pull succeeded")
 	}
 	n.restart()
 	n.wantPresent(stranger, nil, false)

@@ -82,10 +82,10 @@ type fakeImport struct {
 
 func (i *fakeImport) WriteBlob(ctx context.Context, _ string, from io.Reader, want digest.Digest, size int64) error {
 	i.r.mu.Lock()
-	hold, spoil := i.r.hold, i.r.blobErr
+	hold, blobErr := i.r.hold, i.r.blobErr
 	i.r.mu.Unlock()
-	if spoil != nil {
-		return spoil
+	if blobErr != nil {
+		return blobErr
 	}
 	if hold != nil {
 		select {
@@ -100,7 +100,7 @@ func (i *fakeImport) WriteBlob(ctx context.Context, _ string, from io.Reader, wa
 	}
 	got := digest.FromBytes(data)
 	if want != "" && got != want || int64(len(data)) != size {
-		return errors.New("the reader accepted a damaged blob")
+		return errors.New("reader accepted a damaged blob")
 	}
 	i.blobs[got] = true
 	return nil
@@ -109,7 +109,7 @@ func (i *fakeImport) WriteBlob(ctx context.Context, _ string, from io.Reader, wa
 func (i *fakeImport) SetReferences(_ context.Context, blob digest.Digest, labels map[string]string) error {
 	for _, to := range labels {
 		if !i.blobs[blob] || !i.blobs[digest.Digest(to)] {
-			return errors.New("a label for a missing blob")
+			return errors.New("references of a missing blob")
 		}
 	}
 	return nil
@@ -118,7 +118,7 @@ func (i *fakeImport) SetReferences(_ context.Context, blob digest.Digest, labels
 func (i *fakeImport) Unpack(_ context.Context, config digest.Digest, layers []ocispec.Descriptor,
 	diffs []digest.Digest) error {
 	if len(layers) != len(diffs) || !i.blobs[config] {
-		return errors.New("unpacked an incomplete image")
+		return errors.New("unpack of an incomplete image")
 	}
 	i.unpacked++
 	return nil
@@ -126,7 +126,7 @@ func (i *fakeImport) Unpack(_ context.Context, config digest.Digest, layers []oc
 
 func (i *fakeImport) TagImage(_ context.Context, name string, target ocispec.Descriptor) error {
 	if !i.blobs[target.Digest] || i.unpacked == 0 {
-		return errors.New("tagged before the content was complete")
+		return errors.New("tag before the content is complete")
 	}
 	i.r.mu.Lock()
 	defer i.r.mu.Unlock()
@@ -248,7 +248,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	parent := t.TempDir()
 	w := &fixture{t: t, parent: parent, dir: filepath.Join(parent, "images"),
-		runtime: &fakeRuntime{images: map[string]digest.Digest{}}, passing: errors.New("away")}
+		runtime: &fakeRuntime{images: map[string]digest.Digest{}}, passing: errors.New("runtime unavailable")}
 	w.start()
 	return w
 }
@@ -470,7 +470,7 @@ func TestUnavailableRuntimeAndDamagedRecords(t *testing.T) {
 	w.put("a.tar", oci("docker.io/library/a:1", runtime.GOARCH, "a").tar())
 	w.until("it waits", func() bool {
 		for _, f := range w.images.Files() {
-			return f.State == StateWaiting && f.Message == "away"
+			return f.State == StateWaiting && f.Message == "runtime unavailable"
 		}
 		return false
 	})
@@ -494,20 +494,20 @@ func TestUnavailableRuntimeAndDamagedRecords(t *testing.T) {
 func TestTransientErrorsAreRetried(t *testing.T) {
 	t.Parallel()
 	disk := &fs.PathError{Op: "read", Path: "a.tar", Err: syscall.EIO}
-	for what, row := range map[string]struct{ refuse, spoil error }{
-		"too many open files":     {refuse: &fs.PathError{Op: "open", Path: "a.tar", Err: syscall.EMFILE}},
-		"I/O error in the tar":    {spoil: archiveErrorf("read tar: %w", disk)},
-		"file server unavailable": {spoil: archiveErrorf("read blobs/sha256/x: %w", syscall.ESTALE)},
-		"error of the runtime":    {spoil: errors.New("as it says")},
+	for what, row := range map[string]struct{ importErr, blobErr error }{
+		"too many open files":     {importErr: &fs.PathError{Op: "open", Path: "a.tar", Err: syscall.EMFILE}},
+		"I/O error in the tar":    {blobErr: archiveErrorf("read tar: %w", disk)},
+		"file server unavailable": {blobErr: archiveErrorf("read blobs/sha256/x: %w", syscall.ESTALE)},
+		"error of the runtime":    {blobErr: errors.New("injected")},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
 			w.runtime.mu.Lock()
-			w.runtime.importErr, w.runtime.blobErr = row.refuse, row.spoil
+			w.runtime.importErr, w.runtime.blobErr = row.importErr, row.blobErr
 			w.runtime.mu.Unlock()
 			w.put("a.tar", oci("docker.io/library/a:1", runtime.GOARCH, "a").tar())
-			why := cmp.Or(row.refuse, row.spoil).Error()
+			why := cmp.Or(row.importErr, row.blobErr).Error()
 			if got, want := w.next(w.failed), "a.tar: "+why+"; the import is retried"; got != want {
 				t.Errorf("reported %q, want %q", got, want)
 			}
