@@ -15,23 +15,23 @@ func TestHealthPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	fine := HealthCheck{Name: "store", Check: func(context.Context) error { return nil }}
-	mild := HealthCheck{Name: "disk", NonFatal: true, Check: func(context.Context) error { return errors.New("full") }}
+	nonFatal := HealthCheck{Name: "disk", NonFatal: true, Check: func(context.Context) error { return errors.New("full") }}
 	broken := HealthCheck{Name: "runtime", Check: func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); !bounded {
-			t.Error("a check without a deadline")
+			t.Error("check without a deadline")
 		}
 		return errors.New("no answer")
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
+	stopped := make(chan error, 1)
 	go func() {
-		ended <- ServeHealth(ctx, ln, Health{Live: []HealthCheck{fine, mild}, Ready: []HealthCheck{fine, broken},
+		stopped <- ServeHealth(ctx, ln, Health{Live: []HealthCheck{fine, nonFatal}, Ready: []HealthCheck{fine, broken},
 			Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "up 1\n") })})
 	}()
 	for _, tt := range []struct {
-		sentence, path string
-		code           int
-		want           string
+		name, path string
+		code       int
+		want       string
 	}{
 		{"health in a word", "/healthz", 200, "ok"},
 		{"health in detail", "/healthz?verbose", 200, "[+]store ok\n[!]disk: full\nhealthz check passed\n"},
@@ -50,7 +50,7 @@ func TestHealthPort(t *testing.T) {
 		{"metrics", "/metrics", 200, "up 1\n"},
 		{"profiles are not here", "/debug/pprof/", 404, "404 page not found\n"},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			resp, err := http.Get("http://" + ln.Addr().String() + tt.path)
 			if err != nil {
 				t.Fatal(err)
@@ -66,11 +66,11 @@ func TestHealthPort(t *testing.T) {
 		})
 	}
 	cancel()
-	if err := <-ended; err != nil {
+	if err := <-stopped; err != nil {
 		t.Errorf("ServeHealth: %v", err)
 	}
 	// there is no answer
 	if _, err := http.Get("http://" + ln.Addr().String() + "/healthz"); err == nil { //nolint:bodyclose
-		t.Error("the port answers after its end")
+		t.Error("health port responds after it was stopped")
 	}
 }

@@ -42,9 +42,9 @@ func text(t *testing.T, r io.Reader) string {
 	return string(b)
 }
 
-func say(t *testing.T, w Stream, what string) {
+func send(t *testing.T, w Stream, data string) {
 	t.Helper()
-	if _, err := io.WriteString(w, what); err != nil {
+	if _, err := io.WriteString(w, data); err != nil {
 		t.Error(err)
 	}
 	if err := w.CloseWrite(); err != nil {
@@ -54,9 +54,9 @@ func say(t *testing.T, w Stream, what string) {
 
 func TestForwardedConnectionDirectionsCloseSeparately(t *testing.T) {
 	near, far := pair(t)
-	a := serving(t, Handlers{DialPort: func(_ context.Context, namespace, name string, port uint16) (Stream, error) {
+	a := startAgent(t, Handlers{DialPort: func(_ context.Context, namespace, name string, port uint16) (Stream, error) {
 		if namespace != "ns" || name != "web" || port != 80 {
-			return nil, errors.New("asked otherwise")
+			return nil, errors.New("unexpected request")
 		}
 		return near, nil
 	}})
@@ -65,19 +65,19 @@ func TestForwardedConnectionDirectionsCloseSeparately(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	say(t, c, "question") // and no more: the answer still comes
-	if got := text(t, far); got != "question" {
-		t.Errorf("the pod got %q", got)
+	send(t, c, "request") // closes this direction, the response still arrives
+	if got := text(t, far); got != "request" {
+		t.Errorf("pod: got %q", got)
 	}
-	answer := strings.Repeat("answer ", 100_000)
-	say(t, far, answer)
-	if got := text(t, c); got != answer {
-		t.Errorf("%d bytes came of %d", len(got), len(answer))
+	response := strings.Repeat("response ", 100_000)
+	send(t, far, response)
+	if got := text(t, c); got != response {
+		t.Errorf("got %d bytes, want %d", len(got), len(response))
 	}
 }
 
 func TestForwardedConnectionReportsDialError(t *testing.T) {
-	a := serving(
+	a := startAgent(
 		t,
 		Handlers{
 			DialPort: func(context.Context, string, string, uint16) (Stream, error) { return nil, NotFound("web") },
@@ -93,7 +93,7 @@ func TestForwardedConnectionReportsDialError(t *testing.T) {
 
 func TestN4ForwardedConnectionEndsWithServer(t *testing.T) {
 	near, far := pair(t)
-	a := serving(
+	a := startAgent(
 		t,
 		Handlers{DialPort: func(context.Context, string, string, uint16) (Stream, error) { return near, nil }},
 	)
@@ -102,9 +102,9 @@ func TestN4ForwardedConnectionEndsWithServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	a.leave()
-	<-a.ended // waits for it
+	a.stop()
+	<-a.stopped // waits for the connection
 	if _, err := far.Read(make([]byte, 1)); err == nil {
-		t.Error("the pod's side is still open")
+		t.Error("connection to the pod is still open")
 	}
 }

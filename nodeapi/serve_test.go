@@ -24,30 +24,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// agent serves h on a real socket for the length of the test.
+// agent serves the local API on a real socket until the test ends.
 type agent struct {
-	client *Client
-	path   string
-	leave  context.CancelFunc
-	ended  chan struct{} // closed when Serve has returned
-	err    *error        // what it returned
+	client  *Client
+	path    string
+	stop    context.CancelFunc
+	stopped chan struct{} // closed when Serve has returned
+	err     *error        // result of Serve
 }
 
-func serving(t *testing.T, h Handlers) agent {
+func startAgent(t *testing.T, h Handlers) agent {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "berth.sock")
 	ln, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return servingOn(t, ln, path, h)
+	return startAgentOn(t, ln, path, h)
 }
 
-func servingOn(t *testing.T, ln net.Listener, path string, h Handlers) agent {
+func startAgentOn(t *testing.T, ln net.Listener, path string, h Handlers) agent {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	a := agent{path: path, leave: cancel, ended: make(chan struct{}), err: new(error)}
-	go func() { defer close(a.ended); *a.err = Serve(ctx, ln, h) }()
+	a := agent{path: path, stop: cancel, stopped: make(chan struct{}), err: new(error)}
+	go func() { defer close(a.stopped); *a.err = Serve(ctx, ln, h) }()
 	client, err := Dial(path)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func servingOn(t *testing.T, ln net.Listener, path string, h Handlers) agent {
 	t.Cleanup(func() {
 		client.Close()
 		cancel()
-		if <-a.ended; *a.err != nil {
+		if <-a.stopped; *a.err != nil {
 			t.Errorf("Serve: %v", *a.err)
 		}
 	})
@@ -140,10 +140,10 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 			), nil
 		},
 	}
-	c, ctx := serving(t, h).client, t.Context()
+	c, ctx := startAgent(t, h).client, t.Context()
 	for _, tt := range []struct {
 		verb string
-		ask  func() (any, error)
+		call func() (any, error)
 		want string // JSON
 	}{
 		{"version", func() (any, error) { return c.Version(ctx) }, `{"version":"v1","go":"","platform":""}`},
@@ -181,7 +181,7 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 		}, `"http://x/ns/web/c/[\"ls\" \"-l a\"]/false/true"`},
 	} {
 		t.Run(tt.verb, func(t *testing.T) {
-			v, err := tt.ask()
+			v, err := tt.call()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,24 +197,24 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 }
 
 func TestPodsAreSelectedByNamespaceLabelsAndName(t *testing.T) {
-	ending := pod("default", "web", "app=old")
-	ending.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	terminating := pod("default", "web", "app=old")
+	terminating.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	all := corev1.PodList{
-		Items: []corev1.Pod{ending, pod("default", "web", "app=web"), pod("kube-system", "dns", "app=dns")},
+		Items: []corev1.Pod{terminating, pod("default", "web", "app=web"), pod("kube-system", "dns", "app=dns")},
 	}
-	c := serving(t, Handlers{Pods: func(context.Context) (*corev1.PodList, error) { return &all, nil }}).client
+	c := startAgent(t, Handlers{Pods: func(context.Context) (*corev1.PodList, error) { return &all, nil }}).client
 	for _, tt := range []struct {
-		sentence string
-		req      PodsRequest
-		want     int
+		name string
+		req  PodsRequest
+		want int
 	}{
-		{"all without conditions", PodsRequest{}, 3},
-		{"those of a namespace", PodsRequest{Namespace: "default"}, 2},
-		{"those with labels", PodsRequest{Selector: "app in (web,dns)"}, 2},
-		{"those with both", PodsRequest{Namespace: "default", Selector: "app=web"}, 1},
-		{"none of an unknown namespace", PodsRequest{Namespace: "nope"}, 0},
+		{"all without a filter", PodsRequest{}, 3},
+		{"by namespace", PodsRequest{Namespace: "default"}, 2},
+		{"by labels", PodsRequest{Selector: "app in (web,dns)"}, 2},
+		{"by namespace and labels", PodsRequest{Namespace: "default", Selector: "app=web"}, 1},
+		{"unknown namespace", PodsRequest{Namespace: "nope"}, 0},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			l, err := c.Pods(t.Context(), tt.req)
 			if err != nil {
 				t.Fatal(err)
@@ -224,28 +224,28 @@ func TestPodsAreSelectedByNamespaceLabelsAndName(t *testing.T) {
 			}
 			for _, p := range l.Items {
 				if p.Kind != "Pod" || p.APIVersion != "v1" {
-					t.Errorf("pod %s says it is %q of %q", p.Name, p.Kind, p.APIVersion)
+					t.Errorf("pod %s: got kind %q, apiVersion %q", p.Name, p.Kind, p.APIVersion)
 				}
 			}
 		})
 	}
 	if all.Items[0].Kind != "" {
-		t.Error("what the agent returned was changed")
+		t.Error("the list of the agent was modified")
 	}
 	p, err := c.Pod(t.Context(), "default", "web")
 	if err != nil || p.DeletionTimestamp != nil {
-		t.Errorf("of two incarnations the ending one was chosen: %v", err)
+		t.Errorf("got the terminating one of two pods with the same name: %v", err)
 	}
 	if _, err := c.Pod(t.Context(), "default", "nope"); !apierrors.IsNotFound(err) ||
 		err.Error() != `pods "nope" not found` {
-		t.Errorf("an unknown pod gives %v", err)
+		t.Errorf("unknown pod: got %v", err)
 	}
 	if _, err := c.Pods(t.Context(), PodsRequest{Selector: "a b"}); !apierrors.IsBadRequest(err) {
-		t.Errorf("a bad selector gives %v", err)
+		t.Errorf("invalid selector: got %v", err)
 	}
 }
 
-// asUID calls do on a thread of its own that has given up its user for uid.
+// asUID calls do on a separate thread that runs as user uid.
 func asUID(t *testing.T, uid int, do func()) {
 	t.Helper()
 	done := make(chan error)
@@ -260,7 +260,7 @@ func asUID(t *testing.T, uid int, do func()) {
 		done <- nil
 	}()
 	if err := <-done; err != nil {
-		t.Fatalf("this test must be able to change its user: %v", err)
+		t.Fatalf("cannot change the user ID: %v", err)
 	}
 }
 
@@ -271,9 +271,9 @@ func TestN1SocketRejectsOtherUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := false
-	a := servingOn(t, ln, name, Handlers{Version: func(context.Context) (Version, error) {
-		asked = true
+	called := false
+	a := startAgentOn(t, ln, name, Handlers{Version: func(context.Context) (Version, error) {
+		called = true
 		return Version{}, nil
 	}})
 	asUID(t, 65534, func() {
@@ -284,19 +284,19 @@ func TestN1SocketRejectsOtherUsers(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		_, _ = io.WriteString(conn, "GET /v1/version HTTP/1.0\r\n\r\n")
-		answer, err := io.ReadAll(conn)
+		response, err := io.ReadAll(conn)
 		if err != nil {
 			t.Error(err)
 		}
-		if !strings.Contains(string(answer), " 403 ") || !strings.Contains(string(answer), "only root") {
-			t.Errorf("another user got:\n%s", answer)
+		if !strings.Contains(string(response), " 403 ") || !strings.Contains(string(response), "only root") {
+			t.Errorf("other user: got\n%s", response)
 		}
 	})
-	if asked {
-		t.Error("another user's question reached the agent")
+	if called {
+		t.Error("request of another user reached the agent")
 	}
-	if _, err := a.client.Version(t.Context()); err != nil || !asked {
-		t.Errorf("root got no answer: %v", err)
+	if _, err := a.client.Version(t.Context()); err != nil || !called {
+		t.Errorf("root: %v", err)
 	}
 }
 
@@ -306,16 +306,16 @@ func TestN1ConnectionWithoutCredentialsIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, ln, Handlers{}) }()
-	defer func() { cancel(); <-ended }()
+	stopped := make(chan error, 1)
+	go func() { stopped <- Serve(ctx, ln, Handlers{}) }()
+	defer func() { cancel(); <-stopped }()
 	resp, err := http.Get("http://" + ln.Addr().String() + "/v1/version")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("TCP got %s", resp.Status)
+		t.Errorf("TCP: got %s", resp.Status)
 	}
 }
 
@@ -331,7 +331,7 @@ func TestN2ActiveSocketIsNeverReplaced(t *testing.T) {
 		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another berth is listening on "+path) {
-		t.Fatalf("a second agent: %v", err)
+		t.Fatalf("second agent: %v", err)
 	}
 	// A stale socket: the file without a listener.
 	first.(*net.UnixListener).SetUnlinkOnClose(false)
@@ -340,35 +340,35 @@ func TestN2ActiveSocketIsNeverReplaced(t *testing.T) {
 	}
 	second, err := Listen(path)
 	if err != nil {
-		t.Fatalf("a socket left behind was not replaced: %v", err)
+		t.Fatalf("stale socket was not replaced: %v", err)
 	}
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the socket outlived its listener: %v", err)
+		t.Errorf("socket still exists after its listener was closed: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "is not a socket") {
-		t.Errorf("a file in the way: %v", err)
+		t.Errorf("existing file: %v", err)
 	}
 	if body, err := os.ReadFile(path); err != nil || string(body) != "precious" {
-		t.Errorf("the file in the way was touched: %q, %v", body, err)
+		t.Errorf("existing file was changed: %q, %v", body, err)
 	}
 }
 
 func TestN2OneOfConcurrentListenersWins(t *testing.T) {
-	for range 50 { // one round alone may pass by luck without the lock
-		if n := winners(t, filepath.Join(t.TempDir(), "berth.sock")); n != 1 {
-			t.Fatalf("%d agents won the socket", n)
+	for range 50 { // without the lock, a single round may pass by chance
+		if n := listeners(t, filepath.Join(t.TempDir(), "berth.sock")); n != 1 {
+			t.Fatalf("got %d listeners, want 1", n)
 		}
 	}
 }
 
-// winners lets many agents start at once on a socket that was left behind.
-func winners(t *testing.T, path string) int {
+// listeners starts many agents concurrently on a stale socket and returns how many listen.
+func listeners(t *testing.T, path string) int {
 	t.Helper()
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -389,24 +389,24 @@ func winners(t *testing.T, path string) int {
 		}()
 	}
 	close(start)
-	won := 0
+	count := 0
 	var open []net.Listener
 	for range agents {
 		if ln := <-got; ln != nil {
-			won++
+			count++
 			open = append(open, ln)
 		}
 	}
 	for _, ln := range open {
 		_ = ln.Close()
 	}
-	return won
+	return count
 }
 
 func TestN3EveryErrorIsAStatus(t *testing.T) {
 	h := Handlers{
 		Why: func(_ context.Context, _, name string) (PodExplanation, error) {
-			return PodExplanation{}, fmt.Errorf("look: %w", NotFound(name))
+			return PodExplanation{}, fmt.Errorf("find: %w", NotFound(name))
 		},
 		Check:   func(context.Context) (CheckReport, error) { return CheckReport{}, errors.New("the disk\nis full") },
 		Node:    func(context.Context) (NodeSummary, error) { return NodeSummary{}, context.DeadlineExceeded },
@@ -419,18 +419,18 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			return apierrors.NewTooManyRequests("later", 1)
 		},
 	}
-	a := serving(t, h)
+	a := startAgent(t, h)
 	c, ctx := a.client, t.Context()
 	for _, tt := range []struct {
-		sentence string
-		ask      func() error
-		code     int32
-		reason   metav1.StatusReason
-		message  string
+		name    string
+		call    func() error
+		code    int32
+		reason  metav1.StatusReason
+		message string
 	}{
 		{
-			"a reason of the agent survives", func() error { _, err := c.Why(ctx, "default", "x"); return err }, 404,
-			metav1.StatusReasonNotFound, `look: pods "x" not found`,
+			"a reason of the agent is kept", func() error { _, err := c.Why(ctx, "default", "x"); return err }, 404,
+			metav1.StatusReasonNotFound, `find: pods "x" not found`,
 		},
 		{
 			"an error without one is internal", func() error { _, err := c.Check(ctx); return err }, 500,
@@ -476,8 +476,8 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			metav1.StatusReasonTooManyRequests, "later",
 		},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
-			err := tt.ask()
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.call()
 			st, ok := errors.AsType[*apierrors.StatusError](err)
 			if !ok {
 				t.Fatalf("%v (%T) is no Status", err, err)
@@ -491,11 +491,11 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 }
 
 func TestN4ActiveRequestsFinishAndStreamsStop(t *testing.T) {
-	began, leaving := make(chan struct{}), make(chan struct{})
+	started, respond := make(chan struct{}), make(chan struct{})
 	h := Handlers{
 		Version: func(context.Context) (Version, error) {
-			close(began)
-			<-leaving
+			close(started)
+			<-respond
 			return Version{Version: "late"}, nil
 		},
 		WatchPods: func(ctx context.Context, send func(PodEvent) error) error {
@@ -506,34 +506,34 @@ func TestN4ActiveRequestsFinishAndStreamsStop(t *testing.T) {
 			return ctx.Err()
 		},
 	}
-	a := serving(t, h)
-	asked, watched, synced := make(chan error, 1), make(chan error, 1), make(chan struct{})
+	a := startAgent(t, h)
+	requested, watched, synced := make(chan error, 1), make(chan error, 1), make(chan struct{})
 	go func() {
 		v, err := a.client.Version(t.Context())
 		if err == nil && v.Version != "late" {
 			err = fmt.Errorf("got %+v", v)
 		}
-		asked <- err
+		requested <- err
 	}()
 	go func() {
 		watched <- a.client.WatchPods(t.Context(), PodsRequest{}, func(PodEvent) error { close(synced); return nil })
 	}()
-	<-began
+	<-started
 	<-synced
-	a.leave()
+	a.stop()
 	if err := <-watched; err != nil {
-		t.Errorf("the watch ended with %v", err)
+		t.Errorf("watch: %v", err)
 	}
 	select {
-	case <-a.ended:
-		t.Errorf("Serve returned %v while a request was under way", *a.err)
+	case <-a.stopped:
+		t.Errorf("Serve returned %v while a request was in progress", *a.err)
 	default:
 	}
-	close(leaving)
-	if err := <-asked; err != nil {
-		t.Errorf("the request under way: %v", err)
+	close(respond)
+	if err := <-requested; err != nil {
+		t.Errorf("request in progress: %v", err)
 	}
-	<-a.ended // the clean-up looks at its error
+	<-a.stopped // the cleanup checks its error
 }
 
 func TestWatchFiltersPods(t *testing.T) {
@@ -544,13 +544,13 @@ func TestWatchFiltersPods(t *testing.T) {
 		{Modified, &web}, {Modified, &other}, {Deleted, &other},
 		{Modified, &relabelled}, {Modified, &relabelled}, {Modified, &web}, {Deleted, &web},
 	}
-	c := serving(t, Handlers{WatchPods: func(_ context.Context, send func(PodEvent) error) error {
+	c := startAgent(t, Handlers{WatchPods: func(_ context.Context, send func(PodEvent) error) error {
 		for _, e := range steps {
 			if err := send(e); err != nil {
 				return err
 			}
 		}
-		return errors.New("the agent stumbled")
+		return errors.New("the agent failed")
 	}}).client
 	var got []string
 	err := c.WatchPods(t.Context(), PodsRequest{Selector: "app=web"}, func(e PodEvent) error {
@@ -563,8 +563,8 @@ func TestWatchFiltersPods(t *testing.T) {
 	if want := "ADDED BOOKMARK MODIFIED DELETED ADDED DELETED"; strings.Join(got, " ") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
 	}
-	if err == nil || err.Error() != "the agent stumbled" || !apierrors.IsInternalError(err) {
-		t.Errorf("the watch ended with %v", err)
+	if err == nil || err.Error() != "the agent failed" || !apierrors.IsInternalError(err) {
+		t.Errorf("watch: %v", err)
 	}
 }
 
@@ -573,13 +573,13 @@ func TestLogsPassOptionsAndStreams(t *testing.T) {
 	want := LogRequest{Namespace: "default", Pod: "web", Container: "c", Follow: true, Previous: true, Timestamps: true,
 		Tail: &tail, Since: 90 * time.Second, SinceTime: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), LimitBytes: &limit}
 	long := bytes.Repeat([]byte("x"), 3*maxFrame+1)
-	c := serving(t, Handlers{Logs: func(_ context.Context, q LogRequest, stdout, stderr io.Writer) error {
+	c := startAgent(t, Handlers{Logs: func(_ context.Context, q LogRequest, stdout, stderr io.Writer) error {
 		if fmt.Sprint(*q.Tail, *q.LimitBytes) != "0 99" {
 			t.Errorf("tail %d, limit %d", *q.Tail, *q.LimitBytes)
 		}
 		q.Tail, q.LimitBytes = want.Tail, want.LimitBytes
 		if q != want {
-			t.Errorf("asked %+v, want %+v", q, want)
+			t.Errorf("got request %+v, want %+v", q, want)
 		}
 		_, _ = stdout.Write(long)
 		_, _ = io.WriteString(stderr, "oh\n")
@@ -588,7 +588,7 @@ func TestLogsPassOptionsAndStreams(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	err := c.Logs(t.Context(), want, &stdout, &stderr)
 	if !apierrors.IsResourceExpired(err) {
-		t.Errorf("the error after output: %v", err)
+		t.Errorf("error after output: %v", err)
 	}
 	if !bytes.Equal(stdout.Bytes(), long) || stderr.String() != "oh\n" {
 		t.Errorf("%d bytes on stdout, %q on stderr", stdout.Len(), stderr.String())
@@ -596,9 +596,9 @@ func TestLogsPassOptionsAndStreams(t *testing.T) {
 }
 
 func TestCanceledLogStreamEndsWithoutError(t *testing.T) {
-	ended := make(chan struct{})
-	c := serving(t, Handlers{Logs: func(ctx context.Context, _ LogRequest, stdout, _ io.Writer) error {
-		defer close(ended)
+	stopped := make(chan struct{})
+	c := startAgent(t, Handlers{Logs: func(ctx context.Context, _ LogRequest, stdout, _ io.Writer) error {
+		defer close(stopped)
 		_, _ = io.WriteString(stdout, "first\n")
 		<-ctx.Done()
 		return ctx.Err()
@@ -609,7 +609,7 @@ func TestCanceledLogStreamEndsWithoutError(t *testing.T) {
 	if err != nil {
 		t.Errorf("Logs: %v", err)
 	}
-	<-ended // the handler's context was canceled
+	<-stopped // the handler's context was canceled
 }
 
 type writerFunc func([]byte) (int, error)
@@ -638,9 +638,9 @@ func TestN5TruncatedStreamIsAnError(t *testing.T) {
 	)
 	mux.HandleFunc(podPattern+"/log", func(w http.ResponseWriter, _ *http.Request) { cut(w, "\x01\x00\x00\x00\x02ab") })
 	srv := &http.Server{Handler: mux}
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(ln) }()
-	defer func() { _ = srv.Close(); <-ended }()
+	stopped := make(chan error, 1)
+	go func() { stopped <- srv.Serve(ln) }()
+	defer func() { _ = srv.Close(); <-stopped }()
 	c, err := Dial(path)
 	if err != nil {
 		t.Fatal(err)
@@ -650,18 +650,18 @@ func TestN5TruncatedStreamIsAnError(t *testing.T) {
 		err,
 		io.ErrUnexpectedEOF,
 	) {
-		t.Errorf("a watch that was cut off ends with %v", err)
+		t.Errorf("truncated watch: got %v", err)
 	}
 	var out bytes.Buffer
 	err = c.Logs(t.Context(), LogRequest{Namespace: "a", Pod: "b", Container: "c"}, &out, io.Discard)
 	if !errors.Is(err, io.ErrUnexpectedEOF) || out.String() != "ab" {
-		t.Errorf("a log that was cut off ends with %v after %q", err, out.String())
+		t.Errorf("truncated log: got %v after %q", err, out.String())
 	}
 }
 
 func TestClientReportsConnectionErrors(t *testing.T) {
 	dir := t.TempDir()
-	gone := filepath.Join(dir, "gone.sock")
+	missing := filepath.Join(dir, "missing.sock")
 	dead := filepath.Join(dir, "dead.sock")
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
 	if err != nil {
@@ -670,8 +670,8 @@ func TestClientReportsConnectionErrors(t *testing.T) {
 	ln.SetUnlinkOnClose(false)
 	_ = ln.Close()
 	for path, want := range map[string]string{
-		gone: "unable to connect to the agent, is berth running? dial unix " + gone + ": connect: no such file or directory",
-		dead: "unable to connect to the agent, is berth running? dial unix " + dead + ": connect: connection refused",
+		missing: "unable to connect to the agent, is berth running? dial unix " + missing + ": connect: no such file or directory",
+		dead:    "unable to connect to the agent, is berth running? dial unix " + dead + ": connect: connection refused",
 	} {
 		c, err := Dial(path)
 		if err != nil {
@@ -682,28 +682,28 @@ func TestClientReportsConnectionErrors(t *testing.T) {
 		}
 	}
 	denied := &dialError{
-		socket: gone,
+		socket: missing,
 		err:    &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", unix.EACCES)},
 	}
 	if got := denied.Error(); !strings.HasPrefix(got, "permission denied, only root can access the agent: ") {
-		t.Errorf("without permission: %s", got)
+		t.Errorf("permission denied: got %s", got)
 	}
 	for _, path := range []string{"", strings.Repeat("x", 108)} {
 		if _, err := Dial(path); err == nil {
-			t.Errorf("Dial takes a path of %d bytes", len(path))
+			t.Errorf("Dial accepts a path of %d bytes", len(path))
 		}
 	}
 }
 
 func TestSocketServesProfiles(t *testing.T) {
-	a := serving(t, Handlers{})
+	a := startAgent(t, Handlers{})
 	resp, err := a.client.do(t.Context(), request{method: "GET", path: "/debug/pprof/goroutine"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if body, err := io.ReadAll(resp.Body); err != nil || len(body) == 0 {
-		t.Errorf("%d bytes of profile, %v", len(body), err)
+		t.Errorf("profile: %d bytes, %v", len(body), err)
 	}
 }
 
@@ -717,10 +717,10 @@ func FuzzFrames(f *testing.F) {
 		var out bytes.Buffer
 		err := readFrames(bytes.NewReader(in), &out, &out)
 		if out.Len() > len(in) {
-			t.Errorf("%d bytes came out of %d", out.Len(), len(in))
+			t.Errorf("got %d bytes from %d", out.Len(), len(in))
 		}
 		if err == nil && !bytes.Contains(in, []byte{frameStatus}) {
-			t.Errorf("a stream without a good end passed: %q", in)
+			t.Errorf("stream without a status was accepted: %q", in)
 		}
 	})
 }

@@ -32,28 +32,28 @@ func everything(t *testing.T) Handlers {
 		t.Fatal(err)
 	}
 	none := func(context.Context) (*corev1.PodList, error) { return &corev1.PodList{}, nil }
-	refuse := errors.New("reached")
+	errReached := errors.New("reached")
 	return Handlers{
 		Pods: none, RunningPods: none, Metrics: ok, Probes: ok, Health: ok, SystemLogDir: logs,
 		Logs: func(_ context.Context, _ LogRequest, out, _ io.Writer) error {
-			_, err := io.WriteString(out, "said")
+			_, err := io.WriteString(out, "output")
 			return err
 		},
-		Exec:           func(context.Context, StreamRequest) (string, error) { return "", refuse },
-		Attach:         func(context.Context, StreamRequest) (string, error) { return "", refuse },
-		CheckReachable: func(context.Context, PodRef) error { return refuse },
-		DialPort:       func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, refuse },
+		Exec:           func(context.Context, StreamRequest) (string, error) { return "", errReached },
+		Attach:         func(context.Context, StreamRequest) (string, error) { return "", errReached },
+		CheckReachable: func(context.Context, PodRef) error { return errReached },
+		DialPort:       func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, errReached },
 		Stats:          func(context.Context, bool) (Stats, error) { return Stats{}, nil },
 		Config:         func() any { return map[string]int{"maxPods": 110} },
 	}
 }
 
-// paths are all endpoints with the permissions that each accepts, as "verb subresource". In is the
+// paths are all endpoints with the permissions that each accepts, as "verb subresource". wantCode is the
 // status code for an authorized request.
 var paths = []struct {
 	method, path string
-	needs        []string
-	in           int
+	permissions  []string
+	wantCode     int
 }{
 	{"GET", "/healthz", []string{"get healthz", "get proxy"}, 200},
 	{"GET", "/healthz/loops", []string{"get healthz", "get proxy"}, 200},
@@ -84,7 +84,8 @@ var paths = []struct {
 	{"PUT", "/", []string{"update proxy"}, 404},
 }
 
-// K2: each user has one permission and has access exactly to the routes that accept it.
+// TestEveryRouteRequiresItsPermission (K2): each user has one permission and has access exactly to the
+// routes that accept it.
 func TestEveryRouteRequiresItsPermission(t *testing.T) {
 	t.Parallel()
 	var all []string
@@ -93,25 +94,25 @@ func TestEveryRouteRequiresItsPermission(t *testing.T) {
 			all = append(all, verb+" "+sub)
 		}
 	}
-	users, rights := map[string]authenticationv1.UserInfo{}, map[string][]string{}
+	users, permissions := map[string]authenticationv1.UserInfo{}, map[string][]string{}
 	for i, r := range all {
 		name := fmt.Sprintf("user%d", i)
 		users["token-"+name] = authenticationv1.UserInfo{Username: name, Groups: []string{"system:authenticated"}}
-		rights[name] = []string{r}
+		permissions[name] = []string{r}
 	}
 	w := serve(t, func(o *Options) {
-		o.Handlers, o.AuthorizationMode, o.Reviews = everything(t), ModeWebhook, reviews(users, rights)
+		o.Handlers, o.AuthorizationMode, o.Reviews = everything(t), ModeWebhook, reviews(users, permissions)
 	})
 	for i, r := range all {
 		c := w.caller(t, nil, fmt.Sprintf("token-user%d", i))
 		for _, p := range paths {
 			want := http.StatusForbidden
-			for _, need := range p.needs {
+			for _, need := range p.permissions {
 				if need == r {
-					want = p.in
+					want = p.wantCode
 				}
 			}
-			if code, body := ask(t, c, p.method, w.url+p.path); code != want {
+			if code, body := request(t, c, p.method, w.url+p.path); code != want {
 				t.Errorf("%s %s with %q: %d %s, want %d", p.method, p.path, r, code, body, want)
 			}
 		}
@@ -154,7 +155,7 @@ func TestUnauthenticatedRequestsAreRejected(t *testing.T) {
 	}
 	for who, c := range bad {
 		for _, p := range paths {
-			if code, body := ask(t, c, p.method, w.url+p.path); code != http.StatusUnauthorized ||
+			if code, body := request(t, c, p.method, w.url+p.path); code != http.StatusUnauthorized ||
 				strings.TrimSpace(body) != "Unauthorized" {
 				t.Errorf("%s %s %s: %d %s", who, p.method, p.path, code, body)
 			}
@@ -164,7 +165,7 @@ func TestUnauthenticatedRequestsAreRejected(t *testing.T) {
 		"token": w.caller(t, nil, "good"), "certificate": w.caller(t, w.clients.sign("anyone", nil, nil), ""),
 		"token besides an invalid certificate": w.caller(t, other.sign("admin", nil, nil), "good"),
 	} {
-		if code, body := ask(t, c, "GET", w.url+"/pods"); code != 200 {
+		if code, body := request(t, c, "GET", w.url+"/pods"); code != 200 {
 			t.Errorf("%s: %d %s", who, code, body)
 		}
 	}
@@ -173,16 +174,16 @@ func TestUnauthenticatedRequestsAreRejected(t *testing.T) {
 func TestStandaloneServerAllowsOnlyMasters(t *testing.T) {
 	t.Parallel()
 	w := serve(t, func(o *Options) { o.Handlers = everything(t) })
-	if code, _ := ask(t, w.master(t), "GET", w.url+"/pods"); code != 200 {
-		t.Errorf("member of system:masters gets %d", code)
+	if code, _ := request(t, w.master(t), "GET", w.url+"/pods"); code != 200 {
+		t.Errorf("member of system:masters: got %d", code)
 	}
-	code, body := ask(t, w.caller(t, w.clients.sign("jane", []string{"dev"}, nil), ""), "GET", w.url+"/pods")
+	code, body := request(t, w.caller(t, w.clients.sign("jane", []string{"dev"}, nil), ""), "GET", w.url+"/pods")
 	if code != 403 ||
 		!strings.Contains(body, "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])") {
-		t.Errorf("other user gets %d %s", code, body)
+		t.Errorf("other user: got %d %s", code, body)
 	}
-	if code, _ := ask(t, w.caller(t, nil, "any"), "GET", w.url+"/pods"); code != 401 {
-		t.Errorf("a token without a reviewer gets %d", code)
+	if code, _ := request(t, w.caller(t, nil, "any"), "GET", w.url+"/pods"); code != 401 {
+		t.Errorf("token without TokenReview: got %d", code)
 	}
 }
 
@@ -195,7 +196,7 @@ func TestDebuggingHandlersCanBeDisabled(t *testing.T) {
 		"/containerLogs/ns/p/c": 405, "/exec/ns/p/c": 405, "/logs/": 405, "/runningpods/": 405, "/configz": 405,
 		"/portForward/ns/p": 405,
 	} {
-		if code, body := ask(t, c, "GET", w.url+path); code != want {
+		if code, body := request(t, c, "GET", w.url+path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
 	}
@@ -241,8 +242,8 @@ func TestServerUsesOnlyConfiguredCipherSuites(t *testing.T) {
 
 func TestReviewCacheExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int64
-		fail := errors.New("away")
+		var reviewCalls atomic.Int64
+		fail := errors.New("API server unavailable")
 		var down atomic.Bool
 		d := newAuth(
 			Options{
@@ -254,7 +255,7 @@ func TestReviewCacheExpiry(t *testing.T) {
 					SubjectAccess: func(
 						_ context.Context, q authorizationv1.SubjectAccessReviewSpec,
 					) (st authorizationv1.SubjectAccessReviewStatus, err error) {
-						asked.Add(1)
+						reviewCalls.Add(1)
 						time.Sleep(10 * time.Millisecond)
 						if down.Load() {
 							return st, fail
@@ -265,7 +266,7 @@ func TestReviewCacheExpiry(t *testing.T) {
 				},
 			},
 		)
-		may := func(name string) bool {
+		allowed := func(name string) bool {
 			ok, err := d.authorize(t.Context(), user{name: name}, permMetrics, "GET")
 			if err != nil && !errors.Is(err, fail) {
 				t.Error(err)
@@ -275,37 +276,37 @@ func TestReviewCacheExpiry(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				if !may("good") {
-					t.Error("refused")
+				if !allowed("good") {
+					t.Error("denied an allowed user")
 				}
 			})
 		}
 		wg.Wait()
-		if n := asked.Load(); n != 1 {
-			t.Errorf("20 concurrent requests caused %d reviews", n)
+		if n := reviewCalls.Load(); n != 1 {
+			t.Errorf("20 concurrent requests: got %d reviews, want 1", n)
 		}
 		for range 2 {
-			if may("bad") {
-				t.Error("allowed")
+			if allowed("bad") {
+				t.Error("allowed a denied user")
 			}
 		}
-		if n := asked.Load(); n != 2 {
-			t.Errorf("%d reviews", n)
+		if n := reviewCalls.Load(); n != 2 {
+			t.Errorf("got %d reviews, want 2", n)
 		}
 		time.Sleep(2 * time.Second)
-		if may("bad"); asked.Load() != 3 {
-			t.Errorf("a denial was cached too long, or reviewed more than once: %d", asked.Load())
+		if allowed("bad"); reviewCalls.Load() != 3 {
+			t.Errorf("after the TTL of a denial: got %d reviews, want 3", reviewCalls.Load())
 		}
 		down.Store(true)
-		if !may("good") { // not expired
+		if !allowed("good") { // not expired
 			t.Error("a valid result was not cached")
 		}
 		time.Sleep(time.Minute)
-		if may("good") {
+		if allowed("good") {
 			t.Error("allowed although the review failed")
 		}
 		down.Store(false)
-		if !may("good") {
+		if !allowed("good") {
 			t.Error("an error was cached")
 		}
 	})
@@ -323,6 +324,6 @@ func TestReviewCacheIsBounded(t *testing.T) {
 		}
 	}
 	if len(a.cached) > maxCachedReviews {
-		t.Errorf("%d results cached", len(a.cached))
+		t.Errorf("got %d cached results", len(a.cached))
 	}
 }

@@ -39,7 +39,7 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 		}
 	})
 	c := w.master(t)
-	code, body := ask(
+	code, body := request(
 		t,
 		c,
 		"GET",
@@ -51,7 +51,7 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 		outs != [2]bool{false, true} {
 		t.Errorf("%d %q: %+v %v", code, body, got, outs)
 	}
-	if ask(
+	if request(
 		t, c, "GET", w.url+"/containerLogs/ns/p/c?sinceTime=2026-01-02T03:04:05Z",
 	); got.SinceTime.Unix() != 1767323045 ||
 		outs != [2]bool{true, true} {
@@ -63,12 +63,12 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 		"sinceSeconds=1&sinceTime=2026-01-02T03:04:05Z": "at most one of `sinceTime` or `sinceSeconds` may be specified",
 		"follow=perhaps": "follow: ", "stream=Both": `stream: "Both" must be one of`, "sinceTime=yesterday": "sinceTime: ",
 	} {
-		if code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/p/c?"+query); code != 422 ||
+		if code, body := request(t, c, "GET", w.url+"/containerLogs/ns/p/c?"+query); code != 422 ||
 			!strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", query, code, body)
 		}
 	}
-	if code, body := ask(t, c, "GET", w.url+"/containerLogs/ns/bad/c"); code != 500 ||
+	if code, body := request(t, c, "GET", w.url+"/containerLogs/ns/bad/c"); code != 500 ||
 		!strings.Contains(body, "disk I/O error") {
 		t.Errorf("%d %s", code, body)
 	}
@@ -78,7 +78,7 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	if err == nil {
-		t.Error("an interrupted log looks complete")
+		t.Error("an interrupted log stream ended without error")
 	}
 }
 
@@ -124,11 +124,11 @@ func TestHostLogsServesNothingOutsideDirectory(t *testing.T) {
 	for path, want := range map[string]string{
 		"syslog": "a line", "pods/p/0.log": "of a pod", "container.log": "of a pod", "near.log": "of a pod",
 	} {
-		if code, body := ask(t, w.master(t), "GET", w.url+"/logs/"+path); code != 200 || body != want {
+		if code, body := request(t, w.master(t), "GET", w.url+"/logs/"+path); code != 200 || body != want {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
-	if code, body := ask(t, w.master(t), "GET", w.url+"/logs/"); code != 200 || !strings.Contains(body, "syslog") ||
+	if code, body := request(t, w.master(t), "GET", w.url+"/logs/"); code != 200 || !strings.Contains(body, "syslog") ||
 		!strings.Contains(body, "pods/") {
 		t.Errorf("directory: %d %q", code, body)
 	}

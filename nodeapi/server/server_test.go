@@ -36,8 +36,8 @@ func TestServerClosesConnectionWithSlowBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(far))
-		if said, err := io.ReadAll(conn); err != nil {
-			t.Errorf("%s: connection still open: %v after %q", name, err, said)
+		if response, err := io.ReadAll(conn); err != nil {
+			t.Errorf("%s: connection still open: %v after %q", name, err, response)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestMetricsHaveCadvisorNamesAndLabels(t *testing.T) {
 	t.Parallel()
 	at, cpu := time.Unix(5000, 0), time.Hour
 	w := serve(t, func(o *Options) { o.Handlers.Stats = measured(&at, &cpu) })
-	_, page := ask(t, w.master(t), "GET", w.url+"/metrics/cadvisor")
+	_, page := request(t, w.master(t), "GET", w.url+"/metrics/cadvisor")
 	for _, line := range []string{
 		`container_cpu_usage_seconds_total{container="odd\"name\\",cpu="total",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 3600 5000000`,
 		`container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} 3600 5000000`,
@@ -71,7 +71,7 @@ func TestMetricsHaveCadvisorNamesAndLabels(t *testing.T) {
 			t.Errorf("missing %s\n%s", line, page)
 		}
 	}
-	_, resource := ask(t, w.master(t), "GET", w.url+"/metrics/resource")
+	_, resource := request(t, w.master(t), "GET", w.url+"/metrics/resource")
 	for _, line := range []string{
 		`container_cpu_usage_seconds_total{container="odd\"name\\",namespace="ns",pod="p"} 3601 5002000`,
 		`container_start_time_seconds{container="odd\"name\\",namespace="ns",pod="p"} 1000.5 5002000`,
@@ -96,7 +96,7 @@ func TestSummaryMeasuresBetweenRequests(t *testing.T) {
 	w := serve(t, func(o *Options) { o.Handlers.Stats = measured(&at, &cpu) })
 	var s stats.Summary
 	for range 2 {
-		code, body := ask(t, w.master(t), "GET", w.url+"/stats/summary")
+		code, body := request(t, w.master(t), "GET", w.url+"/stats/summary")
 		if err := json.Unmarshal([]byte(body), &s); code != 200 || err != nil {
 			t.Fatal(code, err)
 		}
@@ -117,7 +117,7 @@ func TestSummaryMeasuresBetweenRequests(t *testing.T) {
 			t.Errorf("%s", body)
 		}
 	}
-	_, body := ask(t, w.master(t), "GET", w.url+"/stats/summary?only_cpu_and_memory=true")
+	_, body := request(t, w.master(t), "GET", w.url+"/stats/summary?only_cpu_and_memory=true")
 	s = stats.Summary{}
 	if err := json.Unmarshal([]byte(body), &s); err != nil || s.Pods[0].Network != nil ||
 		s.Pods[0].EphemeralStorage != nil ||

@@ -26,15 +26,15 @@ import (
 	"berth/nodeapi"
 )
 
-// forwarded is a pod whose ports are those of the test host.
+// forwarded returns a server with pods whose ports are those of the test host, and the set of deleted pods.
 func forwarded(t *testing.T, idle time.Duration) (*testServer, *sync.Map) {
 	t.Helper()
-	gone := &sync.Map{} // deleted pods
+	deleted := &sync.Map{} // deleted pods
 	return serve(t, func(o *Options) {
 		o.StreamIdleTimeout = idle
 		o.Handlers = Handlers{
 			CheckReachable: func(_ context.Context, p PodRef) error {
-				if _, is := gone.Load(p.Name); is {
+				if _, is := deleted.Load(p.Name); is {
 					return errors.New("pod deleted")
 				}
 				return nil
@@ -47,7 +47,7 @@ func forwarded(t *testing.T, idle time.Duration) (*testServer, *sync.Map) {
 				return conn.(*net.TCPConn), nil
 			},
 		}
-	}), gone
+	}), deleted
 }
 
 // echo starts a server that reads until EOF and returns the data in upper case. It returns the
@@ -67,8 +67,8 @@ func echo(t *testing.T) int {
 			}
 			all.Go(func() {
 				defer conn.Close()
-				said, _ := io.ReadAll(conn)
-				_, _ = conn.Write(bytes.ToUpper(said))
+				data, _ := io.ReadAll(conn)
+				_, _ = conn.Write(bytes.ToUpper(data))
 			})
 		}
 	})
@@ -88,7 +88,7 @@ func closedPort(t *testing.T) int {
 }
 
 // exchange sends text through a local port, closes the direction, and returns the response.
-func say(t *testing.T, port uint16, text string) (string, error) {
+func exchange(t *testing.T, port uint16, text string) (string, error) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -113,7 +113,7 @@ func forward(
 	target string,
 	tunnel bool,
 	ports ...string,
-) (fw *portforward.PortForwarder, ended chan error) {
+) (fw *portforward.PortForwarder, stopped chan error) {
 	t.Helper()
 	u, err := url.Parse(target)
 	if err != nil {
@@ -137,16 +137,16 @@ func forward(
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended = make(chan error, 1)
+	stopped = make(chan error, 1)
 	done := make(chan struct{})
-	go func() { defer close(done); ended <- fw.ForwardPorts() }()
+	go func() { defer close(done); stopped <- fw.ForwardPorts() }()
 	t.Cleanup(func() { close(stop); <-done })
 	select {
 	case <-ready:
-	case err := <-ended:
+	case err := <-stopped:
 		t.Fatal(err)
 	}
-	return fw, ended
+	return fw, stopped
 }
 
 // K4: a forwarded connection that fails does not affect others.
@@ -155,53 +155,53 @@ func TestFailedForwardedConnectionDoesNotAffectOthers(t *testing.T) {
 	for name, tunnel := range map[string]bool{"SPDY": false, "SPDY in a WebSocket": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, gone := forwarded(t, 0)
-			good, bad := echo(t), closedPort(t)
-			fw, ended := forward(
+			w, deleted := forwarded(t, 0)
+			open, closed := echo(t), closedPort(t)
+			fw, stopped := forward(
 				t,
 				w.config(t),
 				w.url+"/portForward/ns/p",
 				tunnel,
-				fmt.Sprintf("0:%d", good),
-				fmt.Sprintf("0:%d", bad),
+				fmt.Sprintf("0:%d", open),
+				fmt.Sprintf("0:%d", closed),
 			)
 			ports, err := fw.GetPorts()
 			if err != nil {
 				t.Fatal(err)
 			}
-			held, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
+			earlier, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer held.Close()
-			if _, err := io.WriteString(held, "held "); err != nil {
+			defer earlier.Close()
+			if _, err := io.WriteString(earlier, "earlier "); err != nil {
 				t.Fatal(err)
 			}
 			for i := range 5 {
-				if answer, _ := say(t, ports[1].Local, "x"); answer != "" {
+				if answer, _ := exchange(t, ports[1].Local, "x"); answer != "" {
 					t.Errorf("response of a closed port: %q", answer)
 				}
 				text := fmt.Sprintf("hello %d ", i) + strings.Repeat("z", 100<<10)
-				if answer, err := say(t, ports[0].Local, text); answer != strings.ToUpper(text) || err != nil {
+				if answer, err := exchange(t, ports[0].Local, text); answer != strings.ToUpper(text) || err != nil {
 					t.Errorf("after a failure: %d bytes, %v", len(answer), err)
 				}
 			}
-			_ = held.SetDeadline(time.Now().Add(30 * time.Second))
-			_, _ = io.WriteString(held, "on")
-			_ = held.(*net.TCPConn).CloseWrite()
-			if answer, err := io.ReadAll(held); string(answer) != "HELD ON" || err != nil {
+			_ = earlier.SetDeadline(time.Now().Add(30 * time.Second))
+			_, _ = io.WriteString(earlier, "on")
+			_ = earlier.(*net.TCPConn).CloseWrite()
+			if answer, err := io.ReadAll(earlier); string(answer) != "EARLIER ON" || err != nil {
 				t.Errorf("earlier connection: %q, %v", answer, err)
 			}
 			select {
-			case err := <-ended:
-				t.Errorf("port forwarding ended: %v", err)
-				ended <- err
+			case err := <-stopped:
+				t.Errorf("port forwarding stopped: %v", err)
+				stopped <- err
 			default:
 			}
-			gone.Store("p", true)
-			_, _ = say(t, ports[1].Local, "x")
-			if err := <-ended; err == nil {
-				t.Error("port forwarding ended without error after the pod was deleted")
+			deleted.Store("p", true)
+			_, _ = exchange(t, ports[1].Local, "x")
+			if err := <-stopped; err == nil {
+				t.Error("port forwarding stopped without error after the pod was deleted")
 			}
 		})
 	}
@@ -210,25 +210,26 @@ func TestFailedForwardedConnectionDoesNotAffectOthers(t *testing.T) {
 func TestPortForwardOverWebSocketChannels(t *testing.T) {
 	t.Parallel()
 	w, _ := forwarded(t, 0)
-	good, bad := echo(t), closedPort(t)
-	ws := dialWS(t, w, fmt.Sprintf("/portForward/ns/p?ports=%d&ports=%d", good, bad), "v4.channel.k8s.io")
+	open, closed := echo(t), closedPort(t)
+	ws := dialWS(t, w, fmt.Sprintf("/portForward/ns/p?ports=%d&ports=%d", open, closed), "v4.channel.k8s.io")
 	if err := ws.WriteMessage(websocket.BinaryMessage, []byte("\x00hello")); err != nil {
 		t.Fatal(err)
 	}
-	heads := map[byte]uint16{}
-	for len(heads) < 4 {
+	channelPorts := map[byte]uint16{}
+	for len(channelPorts) < 4 {
 		_, m, err := ws.ReadMessage()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(m) == 3 {
-			heads[m[0]] = binary.LittleEndian.Uint16(m[1:])
+			channelPorts[m[0]] = binary.LittleEndian.Uint16(m[1:])
 		} else if m[0] != 3 || !strings.Contains(string(m), "connection refused") {
 			t.Errorf("got %q", m)
 		}
 	}
-	if heads[0] != uint16(good) || heads[1] != uint16(good) || heads[2] != uint16(bad) || heads[3] != uint16(bad) {
-		t.Errorf("ports of the channels: %v", heads)
+	if channelPorts[0] != uint16(open) || channelPorts[1] != uint16(open) ||
+		channelPorts[2] != uint16(closed) || channelPorts[3] != uint16(closed) {
+		t.Errorf("ports of the channels: %v", channelPorts)
 	}
 }
 
@@ -326,11 +327,11 @@ func TestIdleStreamEnds(t *testing.T) {
 		}
 	})
 	for _, path := range []string{"/exec/ns/p/c?command=x&output=1", "/portForward/ns/p"} {
-		began := time.Now()
+		start := time.Now()
 		all, err := io.ReadAll(upgrade(t, w, path))
-		if passed := time.Since(began); passed < idle || passed > 20*time.Second ||
+		if elapsed := time.Since(start); elapsed < idle || elapsed > 20*time.Second ||
 			!strings.Contains(string(all), "101 Switching") {
-			t.Errorf("%s ended after %s (%v): %q", path, passed, err, all)
+			t.Errorf("%s stopped after %s (%v): %q", path, elapsed, err, all)
 		}
 	}
 	<-closed // the runtime's side is closed as well
@@ -338,7 +339,7 @@ func TestIdleStreamEnds(t *testing.T) {
 	for {
 		if _, _, err := ws.ReadMessage(); err != nil {
 			if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
-				t.Error("the WebSocket was not closed")
+				t.Error("WebSocket was not closed")
 			}
 			break
 		}
@@ -372,7 +373,7 @@ func TestStreamsEndWithServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	w.leave()
+	w.stop()
 	if _, err := io.ReadAll(conn); err != nil {
 		t.Errorf("exec: %v", err)
 	}
@@ -401,7 +402,7 @@ func TestInvalidStreamRequestsAreRejected(t *testing.T) {
 		"/run/ns/p/c":                                "cmd: required",
 		"/portForward/ns/p":                          "Upgrade request required",
 	} {
-		if code, body := ask(t, w.master(t), "POST", w.url+path); code != 400 || !strings.Contains(body, want) {
+		if code, body := request(t, w.master(t), "POST", w.url+path); code != 400 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %q, want %q", path, code, body, want)
 		}
 	}

@@ -85,8 +85,8 @@ func (a *authority) sign(name string, groups []string, change func(*x509.Certifi
 type testServer struct {
 	url     string
 	clients *authority
-	leave   context.CancelFunc
-	ended   chan error
+	stop    context.CancelFunc
+	stopped chan error
 }
 
 // serve starts a server with options modified by change.
@@ -115,14 +115,14 @@ func serve(t *testing.T, change func(*Options)) *testServer {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	w := &testServer{url: "https://" + ln.Addr().String(), clients: clients, leave: cancel, ended: make(chan error, 1)}
-	go func() { w.ended <- Serve(ctx, ln, o) }()
+	w := &testServer{url: "https://" + ln.Addr().String(), clients: clients, stop: cancel, stopped: make(chan error, 1)}
+	go func() { w.stopped <- Serve(ctx, ln, o) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-w.ended; err != nil {
+		if err := <-w.stopped; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		w.ended <- nil
+		w.stopped <- nil
 	})
 	return w
 }
@@ -172,8 +172,8 @@ func (w *testServer) config(t *testing.T) *rest.Config {
 	}}
 }
 
-// do sends a request and returns the code and the body.
-func ask(t *testing.T, c *http.Client, method, url string) (int, string) {
+// request sends a request and returns the status code and the body.
+func request(t *testing.T, c *http.Client, method, url string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	if err != nil {
@@ -193,7 +193,7 @@ func ask(t *testing.T, c *http.Client, method, url string) (int, string) {
 
 // reviews authenticates tokens by their text, and authorizes each user as in the table, by "verb
 // subresource".
-func reviews(users map[string]authenticationv1.UserInfo, rights map[string][]string) Reviews {
+func reviews(users map[string]authenticationv1.UserInfo, permissions map[string][]string) Reviews {
 	return Reviews{
 		Token: func(_ context.Context, q authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error) {
 			u, known := users[q.Token]
@@ -207,8 +207,8 @@ func reviews(users map[string]authenticationv1.UserInfo, rights map[string][]str
 			if a.Resource != "nodes" || a.Name != "node1" || a.Group != "" {
 				return st, nil
 			}
-			for _, may := range rights[q.User] {
-				st.Allowed = st.Allowed || may == a.Verb+" "+a.Subresource
+			for _, permission := range permissions[q.User] {
+				st.Allowed = st.Allowed || permission == a.Verb+" "+a.Subresource
 			}
 			return st, nil
 		},

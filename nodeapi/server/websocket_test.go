@@ -16,8 +16,8 @@ import (
 	upgrader "k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// writing is a runtime whose command writes "said" and exits with a code.
-func speaking(t *testing.T, code int) (target string) {
+// fakeStreamingRuntime is a runtime whose command writes "output" and exits with a code.
+func fakeStreamingRuntime(t *testing.T, code int) (target string) {
 	t.Helper()
 	status := `{"status":"Success"}`
 	if code != 0 {
@@ -31,9 +31,9 @@ func speaking(t *testing.T, code int) (target string) {
 		if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
 			return
 		}
-		come := make(chan httpstream.Stream, 4)
+		created := make(chan httpstream.Stream, 4)
 		conn := upgrader.NewResponseUpgrader().
-			UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { come <- s; return nil })
+			UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { created <- s; return nil })
 		if conn == nil {
 			return
 		}
@@ -42,13 +42,13 @@ func speaking(t *testing.T, code int) (target string) {
 			streams := map[string]httpstream.Stream{}
 			for len(streams) < 2 {
 				select {
-				case s := <-come:
+				case s := <-created:
 					streams[s.Headers().Get("streamType")] = s
 				case <-conn.CloseChan():
 					return
 				}
 			}
-			_, _ = streams["stdout"].Write([]byte("said"))
+			_, _ = streams["stdout"].Write([]byte("output"))
 			_ = streams["stdout"].Close()
 			_, _ = streams["error"].Write([]byte(status))
 			_ = streams["error"].Close()
@@ -59,8 +59,8 @@ func speaking(t *testing.T, code int) (target string) {
 	return s.URL + "/exec/token"
 }
 
-// received is what a client gets until the WebSocket ends, by channel.
-func heard(t *testing.T, ws *websocket.Conn, encoded bool) map[byte]string {
+// readChannels returns the data that a client receives until the WebSocket is closed, by channel.
+func readChannels(t *testing.T, ws *websocket.Conn, encoded bool) map[byte]string {
 	t.Helper()
 	all := map[byte]string{}
 	for {
@@ -86,32 +86,32 @@ func heard(t *testing.T, ws *websocket.Conn, encoded bool) map[byte]string {
 // because client libraries of other languages use old ones.
 func TestWebSocketChannelProtocols(t *testing.T) {
 	t.Parallel()
-	const words = "command terminated with exit code 3"
+	const exitMessage = "command terminated with exit code 3"
 	for _, protocol := range []string{
 		"", "channel.k8s.io", "base64.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "v5.channel.k8s.io",
 	} {
 		for _, code := range []int{0, 3} {
-			t.Run(fmt.Sprintf("%q ends with %d", protocol, code), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%q exit code %d", protocol, code), func(t *testing.T) {
 				t.Parallel()
-				target := speaking(t, code)
+				target := fakeStreamingRuntime(t, code)
 				w := serve(t, func(o *Options) {
 					o.Handlers = Handlers{
 						Exec: func(context.Context, StreamRequest) (string, error) { return target, nil },
 					}
 				})
-				var asked []string
+				var requested []string
 				if protocol != "" {
-					asked = []string{"v9.channel.k8s.io", protocol} // the first supported one is selected
+					requested = []string{"v9.channel.k8s.io", protocol} // the first supported one is selected
 				}
-				ws := dialWS(t, w, "/exec/ns/p/c?command=x&output=1", asked...)
+				ws := dialWS(t, w, "/exec/ns/p/c?command=x&output=1", requested...)
 				if ws.Subprotocol() != protocol {
 					t.Errorf("protocol %q was accepted", ws.Subprotocol())
 				}
-				got := heard(t, ws, strings.Contains(protocol, "base64"))
-				if got[channelOut] != "said" {
+				got := readChannels(t, ws, strings.Contains(protocol, "base64"))
+				if got[channelOut] != "output" {
 					t.Errorf("stdout: %q", got[channelOut])
 				}
-				if err := judge(protocol, code, got[channelStatus], words); err != nil {
+				if err := checkStatus(protocol, code, got[channelStatus], exitMessage); err != nil {
 					t.Error(err)
 				}
 			})
@@ -119,14 +119,14 @@ func TestWebSocketChannelProtocols(t *testing.T) {
 	}
 }
 
-// statusProblem describes what is wrong with the reported end of a command.
-func judge(protocol string, code int, status, words string) error {
+// checkStatus returns an error if the reported status of a command is wrong.
+func checkStatus(protocol string, code int, status, exitMessage string) error {
 	switch versioned := strings.HasPrefix(protocol, "v"); {
 	case versioned && code == 0 && strings.Contains(status, `"status":"Success"`),
-		versioned && code != 0 && strings.Contains(status, `"reason":"NonZeroExitCode"`) && strings.Contains(status, words),
+		versioned && code != 0 && strings.Contains(status, `"reason":"NonZeroExitCode"`) && strings.Contains(status, exitMessage),
 		!versioned && code == 0 && status == "",
-		!versioned && code != 0 && status == words:
+		!versioned && code != 0 && status == exitMessage:
 		return nil
 	}
-	return errors.New("reported status: " + status)
+	return errors.New("unexpected status: " + status)
 }
