@@ -21,7 +21,7 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 		},
 	}
 	for _, c := range []struct {
-		what           string
+		name           string
 		args           []string
 		report         nodeapi.CheckReport
 		fails          error
@@ -46,7 +46,7 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 			"error: maxPods: is negative\n", 1,
 		},
 	} {
-		t.Run(c.what, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
 			flags.String("config", "", "")

@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite the golden files")
 
 // now is the fixed clock of all tests.
 var now = time.Date(2026, 5, 4, 15, 4, 5, 0, time.UTC)
@@ -40,18 +40,18 @@ func socket(t *testing.T, h nodeapi.Handlers) string {
 func serve(t *testing.T, ln net.Listener, h nodeapi.Handlers) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- nodeapi.Serve(ctx, ln, h) }()
+	stopped := make(chan error, 1)
+	go func() { stopped <- nodeapi.Serve(ctx, ln, h) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := <-stopped; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
 	})
 }
 
-// invocation is one invocation of the program.
-type typing struct {
+// invocation is a call of the program.
+type invocation struct {
 	args   []string
 	stdin  io.Reader
 	screen screen
@@ -68,7 +68,7 @@ func rootOn(path string, s screen) *cobra.Command {
 }
 
 // run executes a command and returns its outputs and the exit code.
-func run(t *testing.T, path string, in typing) (stdout, stderr string, code int) {
+func run(t *testing.T, path string, in invocation) (stdout, stderr string, code int) {
 	t.Helper()
 	if in.screen.width == 0 {
 		in.screen.width = plainWidth
@@ -98,12 +98,12 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is not as it was (-rewrite if that is meant):\n%s", path, diff)
+		t.Errorf("%s differs (-rewrite accepts it):\n%s", path, diff)
 	}
 }
 
 // fakeAgent is an agent that implements most endpoints.
-func world() nodeapi.Handlers {
+func fakeAgent() nodeapi.Handlers {
 	all := pods()
 	return nodeapi.Handlers{
 		Pods: func(context.Context) (*corev1.PodList, error) { return &corev1.PodList{Items: all}, nil },
@@ -148,8 +148,8 @@ func world() nodeapi.Handlers {
 			_, err := find(all, namespace, name)
 			return probesOf(namespace, name), err
 		},
-		Top: func(_ context.Context, chosen nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
-			return topOf(all, chosen, window), nil
+		Top: func(_ context.Context, filter nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
+			return topOf(all, filter, window), nil
 		},
 		Plan:   func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
 		Check:  func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
@@ -171,118 +171,118 @@ func find(all []corev1.Pod, namespace, name string) (*corev1.Pod, error) {
 }
 
 func TestOutputs(t *testing.T) {
-	path := socket(t, world())
+	path := socket(t, fakeAgent())
 	manifest := filepath.Join(t.TempDir(), "web.yaml")
 	if err := os.WriteFile(manifest, []byte("pods"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
 		name string
-		in   typing
+		in   invocation
 	}{
-		{"ps", typing{args: []string{"ps"}}},
-		{"ps-no-headers", typing{args: []string{"ps", "--no-headers"}}},
-		{"ps-no-headers-watch", typing{args: []string{"ps", "-w", "--no-headers", "-l", "app=web"}}},
-		{"ps-show-labels", typing{args: []string{"ps", "--show-labels"}}},
-		{"ps-no-headers-of-none", typing{args: []string{"ps", "--no-headers", "-n", "nowhere"}}},
-		{"events-no-headers", typing{args: []string{"events", "--no-headers"}}},
-		{"events-for", typing{args: []string{"events", "--for", "pod/web"}}},
-		{"events-for-and-pod", typing{args: []string{"events", "web", "--for", "web"}}},
-		{"restart-no-such-container", typing{args: []string{"restart", "web/nope"}}},
-		{"ps-all", typing{args: []string{"ps", "-A"}}},
-		{"ps-wide", typing{args: []string{"ps", "-A", "-o", "wide"}}},
-		{"ps-name", typing{args: []string{"ps", "-o", "name"}}},
-		{"ps-named", typing{args: []string{"ps", "web", "pod/crash", "nobody"}}},
-		{"ps-named-yaml", typing{args: []string{"ps", "web", "-o", "yaml"}}},
-		{"ps-named-all", typing{args: []string{"ps", "web", "-A"}}},
-		{"ps-json", typing{args: []string{"ps", "-o", "json", "-l", "app=web"}}},
-		{"ps-yaml", typing{args: []string{"ps", "-o", "yaml", "-l", "app=web"}}},
-		{"ps-none", typing{args: []string{"ps", "-n", "nowhere"}}},
-		{"ps-none-json", typing{args: []string{"ps", "-n", "nowhere", "-o", "json"}}},
-		{"ps-watch", typing{args: []string{"ps", "-w", "-l", "app=web"}}},
-		{"ps-watch-name", typing{args: []string{"ps", "-w", "-l", "app=web", "-o", "name"}}},
-		{"ps-bad-format", typing{args: []string{"ps", "-o", "xml"}}},
-		{"ps-bad-selector", typing{args: []string{"ps", "-l", "a b"}}},
-		{"describe", typing{args: []string{"describe", "pod/web"}}},
-		{"describe-pending", typing{args: []string{"describe", "kube-system/dns"}}},
-		{"describe-crash", typing{args: []string{"describe", "crash"}}},
-		{"describe-unknown", typing{args: []string{"describe", "nope"}}},
-		{"why", typing{args: []string{"why", "crash"}}},
-		{"why-json", typing{args: []string{"why", "crash", "-o", "json"}}},
-		{"why-unknown", typing{args: []string{"why", "nope", "-n", "kube-system"}}},
-		{"timeline", typing{args: []string{"timeline", "web"}}},
-		{"timeline-narrow", typing{args: []string{"timeline", "web"}, screen: screen{width: 60}}},
-		{"timeline-color", typing{args: []string{"timeline", "web"}, screen: screen{width: 100, color: true}}},
-		{"timeline-json", typing{args: []string{"timeline", "web", "-o", "json"}}},
-		{"probes", typing{args: []string{"probes", "web"}}},
-		{"probes-none", typing{args: []string{"probes", "done"}}},
-		{"probes-json", typing{args: []string{"probes", "web", "-o", "json"}}},
-		{"plan", typing{args: []string{"plan", "-f", manifest}}},
-		{"plan-stdin", typing{args: []string{"plan", "-f", "-"}, stdin: strings.NewReader("none")}},
-		{"plan-no-file", typing{args: []string{"plan"}}},
-		{"check", typing{args: []string{"check"}}},
-		{"check-color", typing{args: []string{"check"}, screen: screen{width: 80, color: true}}},
-		{"images", typing{args: []string{"images"}}},
-		{"images-color", typing{args: []string{"images"}, screen: screen{width: 80, color: true}}},
-		{"images-json", typing{args: []string{"images", "-o", "json"}}},
-		{"evict", typing{args: []string{"evict", "--explain"}}},
+		{"ps", invocation{args: []string{"ps"}}},
+		{"ps-no-headers", invocation{args: []string{"ps", "--no-headers"}}},
+		{"ps-no-headers-watch", invocation{args: []string{"ps", "-w", "--no-headers", "-l", "app=web"}}},
+		{"ps-show-labels", invocation{args: []string{"ps", "--show-labels"}}},
+		{"ps-no-headers-of-none", invocation{args: []string{"ps", "--no-headers", "-n", "nowhere"}}},
+		{"events-no-headers", invocation{args: []string{"events", "--no-headers"}}},
+		{"events-for", invocation{args: []string{"events", "--for", "pod/web"}}},
+		{"events-for-and-pod", invocation{args: []string{"events", "web", "--for", "web"}}},
+		{"restart-no-such-container", invocation{args: []string{"restart", "web/nope"}}},
+		{"ps-all", invocation{args: []string{"ps", "-A"}}},
+		{"ps-wide", invocation{args: []string{"ps", "-A", "-o", "wide"}}},
+		{"ps-name", invocation{args: []string{"ps", "-o", "name"}}},
+		{"ps-named", invocation{args: []string{"ps", "web", "pod/crash", "nobody"}}},
+		{"ps-named-yaml", invocation{args: []string{"ps", "web", "-o", "yaml"}}},
+		{"ps-named-all", invocation{args: []string{"ps", "web", "-A"}}},
+		{"ps-json", invocation{args: []string{"ps", "-o", "json", "-l", "app=web"}}},
+		{"ps-yaml", invocation{args: []string{"ps", "-o", "yaml", "-l", "app=web"}}},
+		{"ps-none", invocation{args: []string{"ps", "-n", "nowhere"}}},
+		{"ps-none-json", invocation{args: []string{"ps", "-n", "nowhere", "-o", "json"}}},
+		{"ps-watch", invocation{args: []string{"ps", "-w", "-l", "app=web"}}},
+		{"ps-watch-name", invocation{args: []string{"ps", "-w", "-l", "app=web", "-o", "name"}}},
+		{"ps-bad-format", invocation{args: []string{"ps", "-o", "xml"}}},
+		{"ps-bad-selector", invocation{args: []string{"ps", "-l", "a b"}}},
+		{"describe", invocation{args: []string{"describe", "pod/web"}}},
+		{"describe-pending", invocation{args: []string{"describe", "kube-system/dns"}}},
+		{"describe-crash", invocation{args: []string{"describe", "crash"}}},
+		{"describe-unknown", invocation{args: []string{"describe", "nope"}}},
+		{"why", invocation{args: []string{"why", "crash"}}},
+		{"why-json", invocation{args: []string{"why", "crash", "-o", "json"}}},
+		{"why-unknown", invocation{args: []string{"why", "nope", "-n", "kube-system"}}},
+		{"timeline", invocation{args: []string{"timeline", "web"}}},
+		{"timeline-narrow", invocation{args: []string{"timeline", "web"}, screen: screen{width: 60}}},
+		{"timeline-color", invocation{args: []string{"timeline", "web"}, screen: screen{width: 100, color: true}}},
+		{"timeline-json", invocation{args: []string{"timeline", "web", "-o", "json"}}},
+		{"probes", invocation{args: []string{"probes", "web"}}},
+		{"probes-none", invocation{args: []string{"probes", "done"}}},
+		{"probes-json", invocation{args: []string{"probes", "web", "-o", "json"}}},
+		{"plan", invocation{args: []string{"plan", "-f", manifest}}},
+		{"plan-stdin", invocation{args: []string{"plan", "-f", "-"}, stdin: strings.NewReader("none")}},
+		{"plan-no-file", invocation{args: []string{"plan"}}},
+		{"check", invocation{args: []string{"check"}}},
+		{"check-color", invocation{args: []string{"check"}, screen: screen{width: 80, color: true}}},
+		{"images", invocation{args: []string{"images"}}},
+		{"images-color", invocation{args: []string{"images"}, screen: screen{width: 80, color: true}}},
+		{"images-json", invocation{args: []string{"images", "-o", "json"}}},
+		{"evict", invocation{args: []string{"evict", "--explain"}}},
 		{
 			"evict-signal",
-			typing{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, color: true}},
+			invocation{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, color: true}},
 		},
-		{"evict-json", typing{args: []string{"evict", "--explain", "--signal", "pid.available", "-o", "json"}}},
-		{"evict-without-explain", typing{args: []string{"evict"}}},
-		{"check-json", typing{args: []string{"check", "-o", "json"}}},
-		{"events", typing{args: []string{"events"}}},
-		{"events-all", typing{args: []string{"events", "-A"}}},
-		{"events-pod", typing{args: []string{"events", "kube-system/dns"}}},
-		{"events-yaml", typing{args: []string{"events", "kube-system/dns", "-o", "yaml"}}},
-		{"events-watch", typing{args: []string{"events", "-w", "-A"}}},
-		{"events-watch-json", typing{args: []string{"events", "-w", "kube-system/dns", "-o", "json"}}},
-		{"events-warnings", typing{args: []string{"events", "-A", "--types", "warning"}}},
-		{"events-labels", typing{args: []string{"events", "-l", "app=web"}}},
-		{"events-watch-labels", typing{args: []string{"events", "-w", "-A", "-l", "app!=web"}}},
-		{"events-bad-labels", typing{args: []string{"events", "-w", "-l", "a b"}}},
-		{"events-pod-and-labels", typing{args: []string{"events", "web", "-l", "app=web"}}},
-		{"events-bad-type", typing{args: []string{"events", "--types", "Bad"}}},
-		{"logs-default", typing{args: []string{"logs", "web"}}},
-		{"logs-container", typing{args: []string{"logs", "web", "-c", "setup"}}},
-		{"logs-all-prefix", typing{args: []string{"logs", "web", "--all-containers", "--prefix"}}},
+		{"evict-json", invocation{args: []string{"evict", "--explain", "--signal", "pid.available", "-o", "json"}}},
+		{"evict-without-explain", invocation{args: []string{"evict"}}},
+		{"check-json", invocation{args: []string{"check", "-o", "json"}}},
+		{"events", invocation{args: []string{"events"}}},
+		{"events-all", invocation{args: []string{"events", "-A"}}},
+		{"events-pod", invocation{args: []string{"events", "kube-system/dns"}}},
+		{"events-yaml", invocation{args: []string{"events", "kube-system/dns", "-o", "yaml"}}},
+		{"events-watch", invocation{args: []string{"events", "-w", "-A"}}},
+		{"events-watch-json", invocation{args: []string{"events", "-w", "kube-system/dns", "-o", "json"}}},
+		{"events-warnings", invocation{args: []string{"events", "-A", "--types", "warning"}}},
+		{"events-labels", invocation{args: []string{"events", "-l", "app=web"}}},
+		{"events-watch-labels", invocation{args: []string{"events", "-w", "-A", "-l", "app!=web"}}},
+		{"events-bad-labels", invocation{args: []string{"events", "-w", "-l", "a b"}}},
+		{"events-pod-and-labels", invocation{args: []string{"events", "web", "-l", "app=web"}}},
+		{"events-bad-type", invocation{args: []string{"events", "--types", "Bad"}}},
+		{"logs-default", invocation{args: []string{"logs", "web"}}},
+		{"logs-container", invocation{args: []string{"logs", "web", "-c", "setup"}}},
+		{"logs-all-prefix", invocation{args: []string{"logs", "web", "--all-containers", "--prefix"}}},
 		{
 			"logs-flags",
-			typing{
+			invocation{
 				args: []string{
 					"logs", "web", "-c", "app", "-p", "--tail", "5", "--since", "90s", "--timestamps", "--limit-bytes", "7",
 				},
 			},
 		},
-		{"logs-since-time", typing{args: []string{"logs", "web", "-c", "app", "--since-time", "2026-05-04T15:00:00Z"}}},
-		{"logs-labels", typing{args: []string{"logs", "-l", "app=web", "--limit-bytes", "9"}}},
+		{"logs-since-time", invocation{args: []string{"logs", "web", "-c", "app", "--since-time", "2026-05-04T15:00:00Z"}}},
+		{"logs-labels", invocation{args: []string{"logs", "-l", "app=web", "--limit-bytes", "9"}}},
 		{
 			"logs-labels-all",
-			typing{args: []string{"logs", "-l", "tier=front", "--all-containers", "--prefix", "--tail", "3"}},
+			invocation{args: []string{"logs", "-l", "tier=front", "--all-containers", "--prefix", "--tail", "3"}},
 		},
-		{"logs-labels-none", typing{args: []string{"logs", "-l", "app=other"}}},
-		{"logs-labels-and-pod", typing{args: []string{"logs", "web", "-l", "app=web"}}},
-		{"logs-unknown-container", typing{args: []string{"logs", "web", "-c", "nope"}}},
-		{"logs-one-has-none", typing{args: []string{"logs", "dns", "-n", "kube-system", "--all-containers"}}},
-		{"top", typing{args: []string{"top"}}},
-		{"top-all-containers", typing{args: []string{"top", "-A", "--containers", "--sort-by", "memory", "--sum"}}},
-		{"top-pod", typing{args: []string{"top", "web", "--no-headers"}}},
-		{"top-json", typing{args: []string{"top", "-o", "json", "-l", "app=web"}}},
-		{"top-none", typing{args: []string{"top", "-n", "nowhere"}}},
-		{"top-unknown", typing{args: []string{"top", "nope"}}},
-		{"top-bad-sort", typing{args: []string{"top", "--sort-by", "name"}}},
-		{"port-forward-bad-port", typing{args: []string{"port-forward", "web", "80:http-none"}}},
-		{"port-forward-not-running", typing{args: []string{"port-forward", "done", "80"}}},
-		{"port-forward-no-port", typing{args: []string{"port-forward", "web"}}},
-		{"cp-two-local", typing{args: []string{"cp", "./a", "/b"}}},
-		{"cp-two-remote", typing{args: []string{"cp", "web:/a", "web:/b"}}},
-		{"exec-no-command", typing{args: []string{"exec", "web"}}},
-		{"exec-no-dash", typing{args: []string{"exec", "web", "ls"}}},
-		{"two-namespaces", typing{args: []string{"why", "a/b", "-n", "c"}}},
-		{"no-pod", typing{args: []string{"why"}}},
-		{"bad-pod", typing{args: []string{"why", "a/b/c"}}},
+		{"logs-labels-none", invocation{args: []string{"logs", "-l", "app=other"}}},
+		{"logs-labels-and-pod", invocation{args: []string{"logs", "web", "-l", "app=web"}}},
+		{"logs-unknown-container", invocation{args: []string{"logs", "web", "-c", "nope"}}},
+		{"logs-one-has-none", invocation{args: []string{"logs", "dns", "-n", "kube-system", "--all-containers"}}},
+		{"top", invocation{args: []string{"top"}}},
+		{"top-all-containers", invocation{args: []string{"top", "-A", "--containers", "--sort-by", "memory", "--sum"}}},
+		{"top-pod", invocation{args: []string{"top", "web", "--no-headers"}}},
+		{"top-json", invocation{args: []string{"top", "-o", "json", "-l", "app=web"}}},
+		{"top-none", invocation{args: []string{"top", "-n", "nowhere"}}},
+		{"top-unknown", invocation{args: []string{"top", "nope"}}},
+		{"top-bad-sort", invocation{args: []string{"top", "--sort-by", "name"}}},
+		{"port-forward-bad-port", invocation{args: []string{"port-forward", "web", "80:http-none"}}},
+		{"port-forward-not-running", invocation{args: []string{"port-forward", "done", "80"}}},
+		{"port-forward-no-port", invocation{args: []string{"port-forward", "web"}}},
+		{"cp-two-local", invocation{args: []string{"cp", "./a", "/b"}}},
+		{"cp-two-remote", invocation{args: []string{"cp", "web:/a", "web:/b"}}},
+		{"exec-no-command", invocation{args: []string{"exec", "web"}}},
+		{"exec-no-dash", invocation{args: []string{"exec", "web", "ls"}}},
+		{"two-namespaces", invocation{args: []string{"why", "a/b", "-n", "c"}}},
+		{"no-pod", invocation{args: []string{"why"}}},
+		{"bad-pod", invocation{args: []string{"why", "a/b/c"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -301,7 +301,7 @@ func TestOutputs(t *testing.T) {
 }
 
 func TestLogsRejectsConflictingFlags(t *testing.T) {
-	path := socket(t, world())
+	path := socket(t, fakeAgent())
 	for _, tt := range []struct {
 		args []string
 		want string
@@ -316,17 +316,17 @@ func TestLogsRejectsConflictingFlags(t *testing.T) {
 		{[]string{"--limit-bytes", "0"}, "--limit-bytes must be greater than 0"},
 		{[]string{"--all-containers", "-c", "app"}, "--all-containers and -c cannot be used together"},
 	} {
-		_, stderr, code := run(t, path, typing{args: append([]string{"logs", "web"}, tt.args...)})
+		_, stderr, code := run(t, path, invocation{args: append([]string{"logs", "web"}, tt.args...)})
 		if stderr != "error: "+tt.want+"\n" || code != 1 {
-			t.Errorf("%q gives %d %q, want %q", tt.args, code, stderr, tt.want)
+			t.Errorf("%q: got %d %q, want %q", tt.args, code, stderr, tt.want)
 		}
 	}
 }
 
 func TestFollowedLogsOfSeveralContainersDoNotMixLines(t *testing.T) {
-	h := world()
+	h := fakeAgent()
 	path := socket(t, h)
-	stdout, stderr, code := run(t, path, typing{args: []string{"logs", "web", "-f", "--all-containers", "--prefix"}})
+	stdout, stderr, code := run(t, path, invocation{args: []string{"logs", "web", "-f", "--all-containers", "--prefix"}})
 	if code != 0 || stderr != "" {
 		t.Fatalf("exit %d, %s", code, stderr)
 	}
@@ -337,7 +337,7 @@ func TestFollowedLogsOfSeveralContainersDoNotMixLines(t *testing.T) {
 	for _, c := range []string{"setup", "proxy", "app", "log"} {
 		for _, text := range []string{"out of " + c, "err of " + c, "unfinished " + c} {
 			if want := "[pod/web/" + c + "] " + text + "\n"; lines[want] != 1 {
-				t.Errorf("%q came %d times", want, lines[want])
+				t.Errorf("got %q %d times, want once", want, lines[want])
 			}
 		}
 	}
@@ -350,33 +350,33 @@ func TestCommandsReportStoppedAgent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range [][]string{{"ps"}, {"ps", "-w"}, {"describe", "a"}, {"logs", "a"}, {"exec", "a", "--", "b"},
 		{"why", "a"}, {"timeline", "a"}, {"probes", "a"}, {"check"}, {"events"}, {"version"}} {
-		_, stderr, code := run(t, path, typing{args: args})
+		_, stderr, code := run(t, path, invocation{args: args})
 		want := "error: unable to connect to the agent, is berth running? dial " +
 			"unix " + path + ": connect: no such file or directory\n"
 		if stderr != want || code != 1 {
-			t.Errorf("%q gives %d %q", args, code, stderr)
+			t.Errorf("%q: got %d %q", args, code, stderr)
 		}
 	}
 }
 
 func TestVersionPrintsClientAndAgent(t *testing.T) {
-	path := socket(t, world())
-	stdout, _, code := run(t, path, typing{args: []string{"version"}})
+	path := socket(t, fakeAgent())
+	stdout, _, code := run(t, path, invocation{args: []string{"version"}})
 	client, agent, _ := strings.Cut(stdout, "\n")
 	if !strings.HasPrefix(client, "Client: berth v0.1.0") || code != 0 {
-		t.Errorf("exit %d, the client says %q", code, client)
+		t.Errorf("exit %d, client version %q", code, client)
 	}
 	if want := "Agent:  berth v0.2.0 (0123456789ab), Kubernetes v0.37.2, go1.26.8, linux/amd64\nRuntime: " +
 		"containerd 1.6.20, CRI v1\n"; agent != want {
 		t.Errorf("agent version %q, want %q", agent, want)
 	}
-	stdout, _, _ = run(t, path, typing{args: []string{"version", "-o", "json"}})
+	stdout, _, _ = run(t, path, invocation{args: []string{"version", "-o", "json"}})
 	for _, want := range []string{`"client": {`, `"agent": {`, `"runtime": "containerd 1.6.20"`} {
 		if !strings.Contains(stdout, want) {
-			t.Errorf("%s is missing in\n%s", want, stdout)
+			t.Errorf("missing %s in\n%s", want, stdout)
 		}
 	}
-	stdout, _, code = run(t, path+"x", typing{args: []string{"version"}})
+	stdout, _, code = run(t, path+"x", invocation{args: []string{"version"}})
 	if !strings.HasPrefix(stdout, "Client: berth v0.1.0") || strings.Contains(stdout, "Agent") || code != 1 {
 		t.Errorf("without an agent: exit %d, %q", code, stdout)
 	}
@@ -387,17 +387,17 @@ func TestKubernetesRelease(t *testing.T) {
 		"v0.37.2": "v1.37.2", "v0.38.0-alpha.1": "v1.38.0-alpha.1", "(devel)": "(devel)",
 	} {
 		if got := kubernetesRelease(module); got != want {
-			t.Errorf("%s is of %s, want %s", module, got, want)
+			t.Errorf("%s: got release %s, want %s", module, got, want)
 		}
 	}
 }
 
 func TestCompletion(t *testing.T) {
-	path := socket(t, world())
+	path := socket(t, fakeAgent())
 	for _, tt := range []struct {
-		sentence string
-		typed    []string
-		want     string
+		name  string
+		typed []string
+		want  string
 	}{
 		{"pods of the default namespace", []string{"why", ""}, "crash done web"},
 		{"pods with a prefix", []string{"describe", "c"}, "crash"},
@@ -414,21 +414,21 @@ func TestCompletion(t *testing.T) {
 		{"target container", []string{"debug", "web", "--target", "a"}, "app"},
 		{"pods for events", []string{"events", "--for", "w"}, "web"},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
-			stdout, _, _ := run(t, path, typing{args: append([]string{"__complete"}, tt.typed...)})
+		t.Run(tt.name, func(t *testing.T) {
+			stdout, _, _ := run(t, path, invocation{args: append([]string{"__complete"}, tt.typed...)})
 			names, _, _ := strings.Cut(stdout, ":4\n") // no file names
 			if got := strings.Join(strings.Fields(names), " "); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
 	}
-	if stdout, _, _ := run(t, path+"x", typing{args: []string{"__complete", "why", ""}}); stdout != ":4\n" {
+	if stdout, _, _ := run(t, path+"x", invocation{args: []string{"__complete", "why", ""}}); stdout != ":4\n" {
 		t.Errorf("without an agent: %q", stdout)
 	}
 }
 
 func TestV1PodTextCannotMoveCursor(t *testing.T) {
-	h := world()
+	h := fakeAgent()
 	evil := "\x1b[2J\x07\u009b31mred\nnext\xff"
 	h.Why = func(context.Context, string, string) (nodeapi.PodExplanation, error) {
 		return nodeapi.PodExplanation{
@@ -500,7 +500,7 @@ func TestV1PodTextCannotMoveCursor(t *testing.T) {
 		{"ps", "-o", "wide"}, {"ps", "-o", "name"}, {"describe", "x"}, {"why", "x"}, {"timeline", "x"}, {"probes", "x"},
 		{"plan", "-f", "/dev/null"}, {"check"}, {"version"}, {"events"},
 	} {
-		stdout, stderr, _ := run(t, path, typing{args: args})
+		stdout, stderr, _ := run(t, path, invocation{args: args})
 		if out := stdout + stderr; strings.ContainsAny(out, "\x1b\x07\u009b") || strings.Contains(out, "\nnext") ||
 			!strings.Contains(out, "next") {
 			t.Errorf("%q prints %q", args, out)
@@ -509,12 +509,12 @@ func TestV1PodTextCannotMoveCursor(t *testing.T) {
 }
 
 func TestV2StructuredOutputGoesToStdoutAlone(t *testing.T) {
-	path := socket(t, world())
-	stdout, stderr, code := run(t, path, typing{args: []string{"ps", "-A", "-o", "json"}})
+	path := socket(t, fakeAgent())
+	stdout, stderr, code := run(t, path, invocation{args: []string{"ps", "-A", "-o", "json"}})
 	if !strings.HasPrefix(stdout, "{") || stderr != "" || code != 0 {
 		t.Errorf("exit %d, stderr %q", code, stderr)
 	}
-	stdout, stderr, _ = run(t, path, typing{args: []string{"ps"}})
+	stdout, stderr, _ = run(t, path, invocation{args: []string{"ps"}})
 	if strings.Contains(stdout, "Invalid manifest") || !strings.Contains(stderr, "Invalid manifest") {
 		t.Errorf("notes belong on stderr: %q", stdout)
 	}

@@ -20,11 +20,11 @@ func TestDrainTerminatesPodsOnlyDuringSystemShutdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := 0
-	answer := nodeapi.DrainResult{Pods: 3, Duration: 2 * time.Second}
+	calls := 0
+	result := nodeapi.DrainResult{Pods: 3, Duration: 2 * time.Second}
 	serve(t, ln, nodeapi.Handlers{Drain: func(context.Context) (nodeapi.DrainResult, error) {
-		asked++
-		return answer, nil
+		calls++
+		return result, nil
 	}})
 	drain := func(state string) string {
 		t.Helper()
@@ -42,18 +42,18 @@ func TestDrainTerminatesPodsOnlyDuringSystemShutdown(t *testing.T) {
 		return out.String()
 	}
 	for _, state := range []string{"running", "degraded", "starting", "maintenance"} {
-		if got := drain(state); got != "system state is "+state+", not stopping: no pods terminated\n" || asked > 0 {
-			t.Errorf("%q, asked %d times", got, asked)
+		if got := drain(state); got != "system state is "+state+", not stopping: no pods terminated\n" || calls > 0 {
+			t.Errorf("got %q after %d calls", got, calls)
 		}
 	}
-	if got := drain("stopping"); got != "3 pods terminated in 2s\n" || asked != 1 {
-		t.Errorf("%q, asked %d times", got, asked)
+	if got := drain("stopping"); got != "3 pods terminated in 2s\n" || calls != 1 {
+		t.Errorf("got %q after %d calls", got, calls)
 	}
-	answer.NotTerminated = []string{"default/deaf"}
-	if got := drain("stopping"); got != "3 pods terminated in 2s, still running after their grace period: default/deaf\n" {
+	result.NotTerminated = []string{"default/stuck"}
+	if got := drain("stopping"); got != "3 pods terminated in 2s, still running after their grace period: default/stuck\n" {
 		t.Errorf("%q", got)
 	}
-	answer = nodeapi.DrainResult{SkipReason: "it is not configured"}
+	result = nodeapi.DrainResult{SkipReason: "it is not configured"}
 	if got := drain("stopping"); got != "no pods terminated: it is not configured\n" {
 		t.Errorf("%q", got)
 	}

@@ -48,12 +48,12 @@ func streamer(t *testing.T, streams int, run func(process) int) *httptest.Server
 		}
 		got := make(chan httpstream.Stream, streams)
 		conn := spdy.NewResponseUpgrader().
-			UpgradeResponse(w, r, func(s httpstream.Stream, replied <-chan struct{}) error {
-				go func() { <-replied; got <- s }()
+			UpgradeResponse(w, r, func(s httpstream.Stream, responded <-chan struct{}) error {
+				go func() { <-responded; got <- s }()
 				return nil
 			})
 		if conn == nil {
-			t.Error("the connection was not upgraded")
+			t.Error("connection was not upgraded")
 			return
 		}
 		defer func() { _ = conn.Close() }()
@@ -90,10 +90,10 @@ func exitStatus(code int) metav1.Status {
 }
 
 // execAgent is an agent whose commands run on srv. asked receives the request.
-func execWorld(srv *httptest.Server, asked *nodeapi.ExecRequest) nodeapi.Handlers {
-	h := world()
+func execAgent(srv *httptest.Server, request *nodeapi.ExecRequest) nodeapi.Handlers {
+	h := fakeAgent()
 	h.ExecURL = func(_ context.Context, r nodeapi.ExecRequest) (string, error) {
-		*asked = r
+		*request = r
 		return srv.URL + "/exec/token", nil
 	}
 	return h
@@ -111,12 +111,12 @@ func TestExecPassesStreamsAndExitCode(t *testing.T) {
 				_, _ = io.WriteString(p.stderr, "err\n")
 				return code
 			})
-			var asked nodeapi.ExecRequest
-			path := socket(t, execWorld(srv, &asked))
+			var request nodeapi.ExecRequest
+			path := socket(t, execAgent(srv, &request))
 			stdout, stderr, got := run(
 				t,
 				path,
-				typing{
+				invocation{
 					args:  []string{"exec", "web", "-c", "app", "-i", "--", "cat", "-n"},
 					stdin: strings.NewReader("hello"),
 				},
@@ -128,8 +128,8 @@ func TestExecPassesStreamsAndExitCode(t *testing.T) {
 			if stdout != "out:hello" || stderr != want || got != code {
 				t.Errorf("exit %d, stdout %q, stderr %q", got, stdout, stderr)
 			}
-			if a := fmt.Sprint(asked); a != "{default web app [cat -n] true false}" {
-				t.Errorf("asked %s", a)
+			if a := fmt.Sprint(request); a != "{default web app [cat -n] true false}" {
+				t.Errorf("got request %s", a)
 			}
 		})
 	}
@@ -137,23 +137,23 @@ func TestExecPassesStreamsAndExitCode(t *testing.T) {
 
 func TestExecWithoutTerminalRequestsNoTTY(t *testing.T) {
 	srv := streamer(t, 4, func(p process) int { _, _ = io.Copy(io.Discard, p.stdin); return 0 })
-	var asked nodeapi.ExecRequest
-	path := socket(t, execWorld(srv, &asked))
+	var request nodeapi.ExecRequest
+	path := socket(t, execAgent(srv, &request))
 	_, stderr, code := run(
 		t,
 		path,
-		typing{args: []string{"exec", "-it", "crash", "--", "sh"}, stdin: strings.NewReader("")},
+		invocation{args: []string{"exec", "-it", "crash", "--", "sh"}, stdin: strings.NewReader("")},
 	)
-	if asked.TTY || code != 0 || !strings.Contains(stderr, "Unable to use a TTY - input is not a terminal") {
-		t.Errorf("TTY %t, exit %d, stderr %q", asked.TTY, code, stderr)
+	if request.TTY || code != 0 || !strings.Contains(stderr, "Unable to use a TTY - input is not a terminal") {
+		t.Errorf("TTY %t, exit %d, stderr %q", request.TTY, code, stderr)
 	}
 }
 
 func TestExecReportsStartErrors(t *testing.T) {
 	for _, tt := range []struct {
-		sentence string
-		url      func(srv *httptest.Server) (string, error)
-		want     string
+		name string
+		url  func(srv *httptest.Server) (string, error)
+		want string
 	}{
 		{
 			"the agent rejects the request", func(*httptest.Server) (string, error) { return "", nodeapi.NotFound("web") },
@@ -168,12 +168,12 @@ func TestExecReportsStartErrors(t *testing.T) {
 			"error: exec: ",
 		},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			srv := httptest.NewServer(http.NotFoundHandler())
 			defer srv.Close()
-			h := world()
+			h := fakeAgent()
 			h.ExecURL = func(context.Context, nodeapi.ExecRequest) (string, error) { return tt.url(srv) }
-			_, stderr, code := run(t, socket(t, h), typing{args: []string{"exec", "web", "-c", "app", "--", "ls"}})
+			_, stderr, code := run(t, socket(t, h), invocation{args: []string{"exec", "web", "-c", "app", "--", "ls"}})
 			if !strings.HasPrefix(stderr, tt.want) || code != 1 {
 				t.Errorf("exit %d, stderr %q, want %q", code, stderr, tt.want)
 			}
@@ -251,8 +251,8 @@ func TestV3ExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) {
 		_, _ = fmt.Fprintf(p.stdout, "key %#x\n", key[0])
 		return 7
 	})
-	var asked nodeapi.ExecRequest
-	path := socket(t, execWorld(srv, &asked))
+	var request nodeapi.ExecRequest
+	path := socket(t, execAgent(srv, &request))
 	root := rootOn(path, screen{width: 80})
 	var out bytes.Buffer
 	root.SetIn(program)
@@ -268,15 +268,15 @@ func TestV3ExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) {
 	if want := "80x24\n100x40\nkey 0x3\n"; out.String() != want {
 		t.Errorf("stdout %q, want %q", out.String(), want)
 	}
-	if !asked.TTY || !rawDuring {
-		t.Errorf("TTY %t, raw mode %t", asked.TTY, rawDuring)
+	if !request.TTY || !rawDuring {
+		t.Errorf("TTY %t, raw mode %t", request.TTY, rawDuring)
 	}
 	after, err := term.GetState(int(program.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if fmt.Sprint(*before) != fmt.Sprint(*after) {
-		t.Error("the terminal was not restored")
+		t.Error("terminal was not restored")
 	}
 }
 
@@ -296,8 +296,8 @@ func TestV3TerminalIsRestoredWhenExecIsCanceled(t *testing.T) {
 		sizes.Wait()
 		return 0
 	})
-	var asked nodeapi.ExecRequest
-	root := rootOn(socket(t, execWorld(srv, &asked)), screen{width: 80})
+	var request nodeapi.ExecRequest
+	root := rootOn(socket(t, execAgent(srv, &request)), screen{width: 80})
 	root.SetIn(program)
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)
@@ -310,6 +310,6 @@ func TestV3TerminalIsRestoredWhenExecIsCanceled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fmt.Sprint(*before) != fmt.Sprint(*after) {
-		t.Error("the terminal was not restored")
+		t.Error("terminal was not restored")
 	}
 }

@@ -38,7 +38,7 @@ func TestPodStatusMatchesKubectl(t *testing.T) {
 	}
 	up := running(time.Minute)
 	for _, tt := range []struct {
-		sentence   string
+		name       string
 		inits      []corev1.Container
 		init       []corev1.ContainerStatus
 		main       []corev1.ContainerStatus
@@ -48,126 +48,126 @@ func TestPodStatusMatchesKubectl(t *testing.T) {
 		deleted    bool
 		want       string // ready/total status restarts
 	}{
-		{sentence: "unknown state: the phase", phase: "Pending", want: "0/2 Pending 0"},
+		{name: "unknown state: the phase", phase: "Pending", want: "0/2 Pending 0"},
 		{
-			sentence: "scheduling gate", phase: "Pending",
+			name: "scheduling gate", phase: "Pending",
 			conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Reason: "SchedulingGated"}},
 			want:       "0/2 SchedulingGated 0",
 		},
-		{sentence: "rejected pod", phase: "Failed", reason: "OutOfcpu", want: "0/2 OutOfcpu 0"},
+		{name: "rejected pod", phase: "Failed", reason: "OutOfcpu", want: "0/2 OutOfcpu 0"},
 		{
-			sentence: "containers being made", phase: "Pending",
+			name: "containers being made", phase: "Pending",
 			main: []corev1.ContainerStatus{st(waiting("ContainerCreating", "")), st(waiting("ContainerCreating", ""))},
 			want: "0/2 ContainerCreating 0",
 		},
 		{
-			sentence: "all ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
+			name: "all ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
 			want: "2/2 Running 0",
 		},
 		{
-			sentence: "one not ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), st(up)},
+			name: "one not ready", phase: "Running", main: []corev1.ContainerStatus{ready(up), st(up)},
 			want: "1/2 Running 0",
 		},
 		{
-			sentence: "crash loop with restarts", phase: "Running",
+			name: "crash loop with restarts", phase: "Running",
 			main: []corev1.ContainerStatus{ready(up), restarted(st(waiting("CrashLoopBackOff", "")), 4)},
 			want: "1/2 CrashLoopBackOff 4",
 		},
 		{
-			sentence: "reason of the first container that has one", phase: "Running",
+			name: "reason of the first container that has one", phase: "Running",
 			main: []corev1.ContainerStatus{st(waiting("ErrImagePull", "")), st(waiting("CrashLoopBackOff", ""))},
 			want: "0/2 ErrImagePull 0",
 		},
 		{
-			sentence: "OOM kill", phase: "Failed",
+			name: "OOM kill", phase: "Failed",
 			main: []corev1.ContainerStatus{st(exited(137, "OOMKilled", 0))}, want: "0/2 OOMKilled 0",
 		},
 		{
-			sentence: "exit without a reason", phase: "Failed",
+			name: "exit without a reason", phase: "Failed",
 			main: []corev1.ContainerStatus{st(exited(3, "", 0))}, want: "0/2 ExitCode:3 0",
 		},
 		{
-			sentence: "signal without a reason", phase: "Failed",
+			name: "signal without a reason", phase: "Failed",
 			main: []corev1.ContainerStatus{
 				st(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Signal: 9}}),
 			},
 			want: "0/2 Signal:9 0",
 		},
 		{
-			sentence: "completed", phase: "Succeeded",
+			name: "completed", phase: "Succeeded",
 			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), st(exited(0, "Completed", 0))},
 			want: "0/2 Completed 0",
 		},
 		{
-			sentence: "one completed, one running, pod ready", phase: "Running", conditions: true_(corev1.PodReady),
+			name: "one completed, one running, pod ready", phase: "Running", conditions: true_(corev1.PodReady),
 			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), ready(up)}, want: "1/2 Running 0",
 		},
 		{
-			sentence: "one completed, one running, pod not ready", phase: "Running",
+			name: "one completed, one running, pod not ready", phase: "Running",
 			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), ready(up)}, want: "1/2 NotReady 0",
 		},
 		{
-			sentence: "first of two init containers running", inits: inits(plain, plain), phase: "Pending",
+			name: "first of two init containers running", inits: inits(plain, plain), phase: "Pending",
 			init: []corev1.ContainerStatus{st(up), st(waiting("PodInitializing", ""))},
 			main: []corev1.ContainerStatus{st(waiting("PodInitializing", ""))}, want: "0/2 Init:0/2 0",
 		},
 		{
-			sentence: "second init container waiting", inits: inits(plain, plain), phase: "Pending",
+			name: "second init container waiting", inits: inits(plain, plain), phase: "Pending",
 			init: []corev1.ContainerStatus{st(exited(0, "Completed", 0)), st(waiting("PodInitializing", ""))},
 			want: "0/2 Init:1/2 0",
 		},
 		{
-			sentence: "init container in a crash loop", inits: inits(plain), phase: "Pending",
+			name: "init container in a crash loop", inits: inits(plain), phase: "Pending",
 			init: []corev1.ContainerStatus{restarted(st(waiting("CrashLoopBackOff", "")), 2)},
 			want: "0/2 Init:CrashLoopBackOff 2",
 		},
 		{
-			sentence: "failed init container", inits: inits(plain), phase: "Failed",
+			name: "failed init container", inits: inits(plain), phase: "Failed",
 			init: []corev1.ContainerStatus{st(exited(1, "Error", 0))}, want: "0/2 Init:Error 0",
 		},
 		{
-			sentence: "failed init container without a reason", inits: inits(plain), phase: "Failed",
+			name: "failed init container without a reason", inits: inits(plain), phase: "Failed",
 			init: []corev1.ContainerStatus{st(exited(4, "", 0))}, want: "0/2 Init:ExitCode:4 0",
 		},
 		{
-			sentence: "init is over, the mains are being made", inits: inits(plain), phase: "Pending",
+			name: "init is over, the mains are being made", inits: inits(plain), phase: "Pending",
 			init: []corev1.ContainerStatus{st(exited(0, "Completed", 0))},
 			main: []corev1.ContainerStatus{st(waiting("PodInitializing", ""))}, want: "0/2 PodInitializing 0",
 		},
 		{
-			sentence: "sidecars are counted", inits: inits(sidecar), phase: "Running",
+			name: "sidecars are counted", inits: inits(sidecar), phase: "Running",
 			init: []corev1.ContainerStatus{ready(up)}, main: []corev1.ContainerStatus{ready(up), ready(up)},
 			want: "3/3 Running 0",
 		},
 		{
-			sentence: "sidecar not started", inits: inits(sidecar), phase: "Pending",
+			name: "sidecar not started", inits: inits(sidecar), phase: "Pending",
 			init: []corev1.ContainerStatus{st(up)}, want: "0/3 Init:0/1 0",
 		},
 		{
-			sentence: "restarting sidecar after the start", inits: inits(sidecar), phase: "Running",
+			name: "restarting sidecar after the start", inits: inits(sidecar), phase: "Running",
 			conditions: true_(corev1.PodInitialized),
 			init:       []corev1.ContainerStatus{restarted(st(waiting("CrashLoopBackOff", "")), 2)},
 			main:       []corev1.ContainerStatus{restarted(ready(up), 1), ready(up)}, want: "2/3 Running 3",
 		},
 		{
-			sentence: "restarts of plain init containers are forgotten once they are over", inits: inits(plain),
+			name: "restarts of plain init containers are forgotten once they are over", inits: inits(plain),
 			phase: "Running", init: []corev1.ContainerStatus{restarted(st(exited(0, "Completed", 0)), 7)},
 			main: []corev1.ContainerStatus{ready(up), ready(up)}, want: "2/2 Running 0",
 		},
 		{
-			sentence: "deleted pod", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
+			name: "deleted pod", phase: "Running", main: []corev1.ContainerStatus{ready(up), ready(up)},
 			deleted: true, want: "2/2 Terminating 0",
 		},
 		{
-			sentence: "deleted pod that has terminated", phase: "Succeeded",
+			name: "deleted pod that has terminated", phase: "Succeeded",
 			main: []corev1.ContainerStatus{st(exited(0, "Completed", 0))}, deleted: true, want: "0/2 Completed 0",
 		},
 		{
-			sentence: "deleted pod of a lost node", phase: "Running", reason: "NodeLost", deleted: true,
+			name: "deleted pod of a lost node", phase: "Running", reason: "NodeLost", deleted: true,
 			want: "0/2 Unknown 0",
 		},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			p := corev1.Pod{Spec: corev1.PodSpec{InitContainers: tt.inits, Containers: make([]corev1.Container, 2)}}
 			for i := range tt.init {
 				tt.init[i].Name = tt.inits[i].Name

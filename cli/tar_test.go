@@ -59,12 +59,12 @@ func files(t *testing.T, dir string) string {
 func TestV4UnpackedFilesStayBelowTarget(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		sentence string
-		archive  []packed
-		prepare  func(t *testing.T, top string) // top/target is the target, top/secret is outside
-		want     string                         // in top/target
-		err      string
-		note     string
+		name    string
+		archive []packed
+		prepare func(t *testing.T, top string) // top/target is the target, top/secret is outside
+		want    string                         // in top/target
+		err     string
+		note    string
 	}{
 		{
 			"directory into an existing directory",
@@ -96,7 +96,7 @@ func TestV4UnpackedFilesStayBelowTarget(t *testing.T) {
 		}, "-", "escapes", ""},
 		{"truncated archive is an error", nil, nil, "", "no data received", ""},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			top := t.TempDir()
 			target := filepath.Join(top, "target")

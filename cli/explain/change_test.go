@@ -32,7 +32,7 @@ func TestChangeOf(t *testing.T) {
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
 		return p
 	}
-	for what, c := range map[string]struct {
+	for name, c := range map[string]struct {
 		was, pod *corev1.Pod
 		over     bool
 		want     nodeapi.Change
@@ -56,7 +56,7 @@ func TestChangeOf(t *testing.T) {
 		},
 	} {
 		if got := ChangeOf(c.was, c.pod, c.over); got != c.want {
-			t.Errorf("%s: %v", what, got)
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
@@ -76,11 +76,11 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 		}
 	}
 	for _, row := range []struct {
-		name   string
-		policy corev1.ResourceResizeRestartPolicy
-		change func(*corev1.Pod)
-		answer plan.Verdict
-		want   []string
+		name    string
+		policy  corev1.ResourceResizeRestartPolicy
+		change  func(*corev1.Pod)
+		verdict plan.Verdict
+		want    []string
 	}{
 		{
 			"resize with a restart", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer),
@@ -124,7 +124,7 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 			next := x.Pod.DeepCopy()
 			next.Generation++
 			row.change(next)
-			here := PlanContext{
+			local := PlanContext{
 				Limits:     limits,
 				Find:       func(string, string) (*status.Snapshot, bool) { return snap, true },
 				Objects:    func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects { return nil },
@@ -132,9 +132,9 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 				Rejection: func(_, gone *corev1.Pod) string {
 					return gone.Spec.Containers[0].Resources.Limits.Memory().String() + " is gone"
 				},
-				Resize: func(_, _ *corev1.Pod) plan.Verdict { return row.answer },
+				Resize: func(_, _ *corev1.Pod) plan.Verdict { return row.verdict },
 			}
-			p := PlanManifest(&source.DesiredState{Pods: []*corev1.Pod{next}}, here, t0).Pods[0]
+			p := PlanManifest(&source.DesiredState{Pods: []*corev1.Pod{next}}, local, t0).Pods[0]
 			got := []string{fmt.Sprintf("%s %s %s", p.Change, p.Rejection, p.ResizeRejection)}
 			last := 0
 			for _, s := range p.Stages {
@@ -145,7 +145,7 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 					if s.Stage == "ending" {
 						last = max(last, a.Sync)
 					} else if a.Sync <= last {
-						t.Errorf("%s in pass %d, before the end in pass %d", a.Action, a.Sync, last)
+						t.Errorf("%s in sync %d, before the pod terminated in sync %d", a.Action, a.Sync, last)
 					}
 					got = append(got, strings.TrimSpace(a.Action+" "+a.Target))
 				}
@@ -156,14 +156,14 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 					rest = rest[1:]
 				}
 				if len(rest) == 0 {
-					t.Fatalf("got %q, without %q in its place", got, want)
+					t.Fatalf("got %q, missing %q at this position", got, want)
 				}
 			}
 			if len(row.want) == 1 && len(got) != 1 {
 				t.Errorf("unexpected plan without actions: %q", got)
 			}
 			if len(p.Reasons) > 0 {
-				t.Errorf("waits for %+v", p.Reasons)
+				t.Errorf("unexpected wait reasons %+v", p.Reasons)
 			}
 		})
 	}

@@ -18,49 +18,49 @@ type PlanContext struct {
 	// the pod with that name
 	Find func(namespace, name string) (*status.Snapshot, bool)
 	// the objects that a pod refers to
-	Objects func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects
+	Objects func(pod *corev1.Pod, manifest map[source.ObjectKey]plan.Object) plan.Objects
 	// an image that the pod can use without a pull
 	LocalImage func(pod *corev1.Pod, image string, objects plan.Objects) (img plan.Image, ok bool)
 	// the reason for which admission would reject a new pod after the deletion of another one, which
 	// can be nil; empty: admitted
-	Rejection func(pod, gone *corev1.Pod) string
+	Rejection func(pod, replaced *corev1.Pod) string
 	// the result of admission for a resize of an admitted pod
-	Resize func(was, pod *corev1.Pod) plan.Verdict
+	Resize func(old, pod *corev1.Pod) plan.Verdict
 }
 
 // PlanManifest returns what applying a validated manifest would do, without doing it.
-func PlanManifest(wishes *source.DesiredState, here PlanContext, now time.Time) (out nodeapi.PlanResult) {
-	for _, w := range wishes.Warnings {
+func PlanManifest(desired *source.DesiredState, node PlanContext, now time.Time) (out nodeapi.PlanResult) {
+	for _, w := range desired.Warnings {
 		out.Warnings = append(out.Warnings, Warning(w))
 	}
-	for _, pod := range wishes.Pods {
-		out.Pods = append(out.Pods, here.plan(pod, wishes.Objects, now))
+	for _, pod := range desired.Pods {
+		out.Pods = append(out.Pods, node.plan(pod, desired.Objects, now))
 	}
 	return out
 }
 
-func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now time.Time) nodeapi.PodPlan {
-	objects := h.Objects(pod, more)
+func (h PlanContext) plan(pod *corev1.Pod, manifest map[source.ObjectKey]plan.Object, now time.Time) nodeapi.PodPlan {
+	objects := h.Objects(pod, manifest)
 	s := PodState{Pod: pod, Limits: h.Limits, Refs: objects.Versions()}
 	snap, found := h.Find(pod.Namespace, pod.Name)
 	if !found {
 		snap = &status.Snapshot{}
 	}
-	ended := plan.HasFinished(snap.Memory, snap.Verdict) || finished(snap.Status.Phase)
-	holds := snap.Verdict.State == plan.Admitted && !ended // holds resources
-	var ending []step
-	refused := ""
-	change := ChangeOf(snap.Pod, pod, ended)
+	finishedPod := plan.HasFinished(snap.Memory, snap.Verdict) || finished(snap.Status.Phase)
+	holds := snap.Verdict.State == plan.Admitted && !finishedPod // holds resources
+	var termination []step
+	rejection := ""
+	change := ChangeOf(snap.Pod, pod, finishedPod)
 	switch change {
 	case nodeapi.Create:
-		refused = h.Rejection(pod, nil)
+		rejection = h.Rejection(pod, nil)
 	case nodeapi.Replace:
-		var gone *corev1.Pod
+		var replaced *corev1.Pod
 		if holds {
-			gone = allocated(snap)
+			replaced = allocated(snap)
 		}
-		refused = h.Rejection(pod, gone)
-		ending = h.ending(snap, now)
+		rejection = h.Rejection(pod, replaced)
+		termination = h.termination(snap, now)
 	case nodeapi.Unchanged, nodeapi.Update, nodeapi.Resize:
 		s.Observed, s.Status, s.Memory = snap.Observed, snap.Status, snap.Memory
 		switch {
@@ -68,7 +68,7 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 		case holds:
 			s.Reserved, s.Resize = h.resize(allocated(snap), pod)
 		default:
-			refused = h.Rejection(pod, nil)
+			rejection = h.Rejection(pod, nil)
 		}
 	}
 	s.Observed.Images = map[string]plan.Image{} // of the manifest, which can name other images
@@ -77,7 +77,7 @@ func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object
 			s.Observed.Images[name] = img
 		}
 	}
-	return planAfter(ending, s, change, refused, now)
+	return planAfter(termination, s, change, rejection, now)
 }
 
 // allocated is an existing pod with the resources that the allocator has reserved for it.
@@ -87,19 +87,19 @@ func allocated(s *status.Snapshot) *corev1.Pod {
 
 // resize returns the resources that the allocator would reserve for a pod, and why they differ from
 // the requested ones.
-func (h PlanContext) resize(was, pod *corev1.Pod) (plan.Resources, plan.ResizeStatus) {
-	switch v := h.Resize(was, pod); v.State {
+func (h PlanContext) resize(old, pod *corev1.Pod) (plan.Resources, plan.ResizeStatus) {
+	switch v := h.Resize(old, pod); v.State {
 	case plan.Admitted:
 		return plan.ResourcesOf(pod), plan.ResizeStatus{}
 	case plan.Wait:
-		return plan.ResourcesOf(was), plan.ResizeStatus{Reason: corev1.PodReasonDeferred, Message: v.Message}
+		return plan.ResourcesOf(old), plan.ResizeStatus{Reason: corev1.PodReasonDeferred, Message: v.Message}
 	default:
-		return plan.ResourcesOf(was), plan.ResizeStatus{Reason: corev1.PodReasonInfeasible, Message: v.Message}
+		return plan.ResourcesOf(old), plan.ResizeStatus{Reason: corev1.PodReasonInfeasible, Message: v.Message}
 	}
 }
 
-// ending returns the steps that terminate an existing pod.
-func (h PlanContext) ending(snap *status.Snapshot, now time.Time) []step {
+// termination returns the steps that terminate an existing pod.
+func (h PlanContext) termination(snap *status.Snapshot, now time.Time) []step {
 	s := FromSnapshot(snap, h.Limits, func(plan.Action) string { return "" })
 	s.Termination = &plan.Termination{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), RequestedAt: now, RemovePod: true}
 	steps, _ := simulate(s, now)

@@ -105,7 +105,7 @@ func TestPlanManifestUsesNodeState(t *testing.T) {
 		p.Spec.Containers = []corev1.Container{{Name: "c", Image: image, ImagePullPolicy: corev1.PullIfNotPresent}}
 		return p
 	}
-	asked := 0
+	calls := 0
 	here := PlanContext{
 		Find: func(string, string) (*status.Snapshot, bool) { return &status.Snapshot{Pod: pod("1", "old")}, true },
 		Objects: func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects {
@@ -114,7 +114,7 @@ func TestPlanManifestUsesNodeState(t *testing.T) {
 		LocalImage: func(_ *corev1.Pod, image string, _ plan.Objects) (plan.Image, bool) {
 			return plan.Image{ID: image}, image == "old"
 		},
-		Rejection: func(_, _ *corev1.Pod) string { asked++; return "OutOfcpu" },
+		Rejection: func(_, _ *corev1.Pod) string { calls++; return "OutOfcpu" },
 	}
 	for _, row := range []struct {
 		pod     *corev1.Pod
@@ -125,14 +125,14 @@ func TestPlanManifestUsesNodeState(t *testing.T) {
 		{pod("1", "new"), nodeapi.Update, 0},
 		{pod("2", "old"), nodeapi.Replace, 1},
 	} {
-		asked = 0
+		calls = 0
 		out := PlanManifest(
 			&source.DesiredState{Pods: []*corev1.Pod{row.pod}, Warnings: []source.Warning{{File: "f", Message: "m"}}},
 			here,
 			time.Unix(0, 0),
 		)
-		if len(out.Pods) != 1 || out.Pods[0].Change != row.change || asked != row.refusal || len(out.Warnings) != 1 {
-			t.Errorf("%s %s: %+v, asked %d times", row.pod.UID, row.pod.Spec.Containers[0].Image, out, asked)
+		if len(out.Pods) != 1 || out.Pods[0].Change != row.change || calls != row.refusal || len(out.Warnings) != 1 {
+			t.Errorf("%s %s: got %+v after %d calls", row.pod.UID, row.pod.Spec.Containers[0].Image, out, calls)
 		}
 	}
 }

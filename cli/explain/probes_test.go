@@ -69,7 +69,7 @@ func TestWhyReportsFailingProbe(t *testing.T) {
 	without := probedSubject(plan.Health{})
 	without.Limits.Probing = false
 	if got := unhealthy(without); got != nil {
-		t.Errorf("where nobody probes: %+v", got)
+		t.Errorf("probes of an inactive pod: %+v", got)
 	}
 }
 

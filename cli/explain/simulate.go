@@ -16,7 +16,7 @@ import (
 // step is one future action.
 type step struct {
 	action plan.Action
-	pass   int
+	sync   int
 	at     time.Time
 	after  string // what finished in the sync before
 }
@@ -117,20 +117,20 @@ func (d *simulation) unblock(p plan.Plan) bool {
 }
 
 // runningInit returns the running init container. Sidecars do not count.
-func runningInit(pod *corev1.Pod, seen plan.Observed) (corev1.Container, plan.Container, bool) {
+func runningInit(pod *corev1.Pod, observed plan.Observed) (corev1.Container, plan.Container, bool) {
 	for _, c := range pod.Spec.InitContainers {
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			continue
 		}
-		if k, here := newest(seen, c.Name); here && k.State == plan.Running {
+		if k, found := newest(observed, c.Name); found && k.State == plan.Running {
 			return c, k, true
 		}
 	}
 	return corev1.Container{}, plan.Container{}, false
 }
 
-func newest(seen plan.Observed, container string) (plan.Container, bool) {
-	for _, k := range seen.Containers {
+func newest(observed plan.Observed, container string) (plan.Container, bool) {
+	for _, k := range observed.Containers {
 		if k.Name == container {
 			return k, true
 		}
@@ -141,14 +141,14 @@ func newest(seen plan.Observed, container string) (plan.Container, bool) {
 func finished(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
 
 // successOf is the outcome of a successful action.
-func successOf(seen plan.Observed, action plan.Action, now time.Time) plan.Outcome {
+func successOf(observed plan.Observed, action plan.Action, now time.Time) plan.Outcome {
 	out := plan.Outcome{Action: action, StartedAt: now, FinishedAt: now}
 	switch a := action.(type) {
 	case plan.RunSandbox:
 		out.Sandbox = &plan.Sandbox{
-			ID: fmt.Sprint("imagined-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{"<pod IP>"},
+			ID: fmt.Sprint("simulated-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{"<pod IP>"},
 		}
-		for _, s := range seen.Sandboxes { // the runtime has created it already
+		for _, s := range observed.Sandboxes { // the runtime has created it already
 			if s.Attempt == a.Attempt {
 				out.Sandbox.ID = s.ID
 			}
@@ -157,16 +157,16 @@ func successOf(seen plan.Observed, action plan.Action, now time.Time) plan.Outco
 		out.Image = &plan.Image{ID: a.Image}
 	case plan.StartContainer:
 		k := plan.Container{
-			ID: fmt.Sprintf("imagined-%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, Attempt: a.Attempt,
+			ID: fmt.Sprintf("simulated-%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, Attempt: a.Attempt,
 			CreatedAt: now,
 		}
-		if was, here := newest(seen, a.Name); here && was.Live() && was.Attempt == a.Attempt {
-			k = was
+		if existing, found := newest(observed, a.Name); found && existing.Live() && existing.Attempt == a.Attempt {
+			k = existing
 		}
 		k.State, k.StartedAt = plan.Running, now
 		out.Container = &k
 	case plan.StopContainer:
-		for _, k := range seen.Containers {
+		for _, k := range observed.Containers {
 			if k.ID == a.ID {
 				k.State, k.ExitCode, k.FinishedAt = plan.Exited, 137, now
 				out.Container = &k
@@ -176,21 +176,21 @@ func successOf(seen plan.Observed, action plan.Action, now time.Time) plan.Outco
 	return out
 }
 
-// PlanPod returns the actions for a pod by stage, and what it then waits for. rejection is the
+// PlanPod returns the actions for a pod by stage, and the reasons it waits for afterwards. rejection is the
 // reason of a rejection by admission, or empty.
-func PlanPod(s PodState, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
-	return planAfter(nil, s, change, refused, now)
+func PlanPod(s PodState, change nodeapi.Change, rejection string, now time.Time) nodeapi.PodPlan {
+	return planAfter(nil, s, change, rejection, now)
 }
 
 // planAfter is PlanPod for a pod that replaces another one.
-func planAfter(ending []step, s PodState, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
-	p := nodeapi.PodPlan{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Change: change, Rejection: refused}
+func planAfter(termination []step, s PodState, change nodeapi.Change, rejection string, now time.Time) nodeapi.PodPlan {
+	p := nodeapi.PodPlan{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Change: change, Rejection: rejection}
 	last := 0
-	if len(ending) > 0 {
+	if len(termination) > 0 {
 		p.Stages = append(p.Stages, nodeapi.StagePlan{Stage: "ending"})
-		for _, st := range ending {
+		for _, st := range termination {
 			p.Stages[0].Actions = append(p.Stages[0].Actions, planned(st, 0))
-			last = max(last, st.pass)
+			last = max(last, st.sync)
 		}
 	}
 	stages := map[string]int{}
@@ -220,7 +220,7 @@ func planAfter(ending []step, s PodState, change nodeapi.Change, refused string,
 }
 
 // planned converts a step and adds an offset to its sync.
-func planned(st step, later int) nodeapi.PlannedAction {
+func planned(st step, offset int) nodeapi.PlannedAction {
 	name, on, detail := Describe(st.action)
-	return nodeapi.PlannedAction{Action: name, Target: on, Detail: detail, Sync: st.pass + later}
+	return nodeapi.PlannedAction{Action: name, Target: on, Detail: detail, Sync: st.sync + offset}
 }

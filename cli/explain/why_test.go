@@ -26,17 +26,17 @@ var (
 	}
 )
 
-// world is a pod on a simulated node, driven like by a worker.
-type world struct{ simulation }
+// simulatedPod is a pod on a simulated node. Its methods do the work of a pod worker.
+type simulatedPod struct{ simulation }
 
-func pod(opts ...func(*corev1.Pod)) *world {
+func pod(opts ...func(*corev1.Pod)) *simulatedPod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}}
 	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	p.Spec.Containers = []corev1.Container{{Name: "a", Image: "img", ImagePullPolicy: corev1.PullIfNotPresent}}
 	for _, o := range opts {
 		o(p)
 	}
-	return &world{simulation{in: plan.Input{
+	return &simulatedPod{simulation{in: plan.Input{
 		Now: t0, Pod: p, Verdict: plan.Verdict{State: plan.Admitted}, Limits: limits,
 		Observed: plan.Observed{
 			Network: plan.NetworkStatus{Ready: true},
@@ -86,7 +86,7 @@ func configMapVolume(p *corev1.Pod) {
 }
 
 // settle executes actions until there are none left.
-func (w *world) settle() *world {
+func (w *simulatedPod) settle() *simulatedPod {
 	for range 50 {
 		p := plan.Decide(w.in)
 		w.in.Memory = p.Memory
@@ -97,19 +97,19 @@ func (w *world) settle() *world {
 			w.succeed(a)
 		}
 	}
-	panic("the simulation does not settle")
+	panic("the simulation does not converge")
 }
 
-// lacking sets devices that container a is waiting for.
-func (w *world) lacking(why string) *world {
+// waitingForDevices makes container a wait for devices.
+func (w *simulatedPod) waitingForDevices(why string) *simulatedPod {
 	w.in.Observed.Devices = map[string]plan.DeviceStatus{"a": {Pending: why}}
 	return w
 }
 
-func (w *world) after(d time.Duration) *world { w.in.Now = w.in.Now.Add(d); return w }
+func (w *simulatedPod) after(d time.Duration) *simulatedPod { w.in.Now = w.in.Now.Add(d); return w }
 
-// exits terminates the running instance of a container.
-func (w *world) exits(name string, code int32) *world {
+// exit terminates the running instance of a container.
+func (w *simulatedPod) exit(name string, code int32) *simulatedPod {
 	k, _ := newest(w.in.Observed, name)
 	k.State, k.ExitCode, k.FinishedAt = plan.Exited, code, w.in.Now
 	w.in.Observed = w.in.Observed.WithContainer(k)
@@ -118,8 +118,8 @@ func (w *world) exits(name string, code int32) *world {
 	return w
 }
 
-// begin starts all planned actions.
-func (w *world) begin() *world {
+// start starts all planned actions.
+func (w *simulatedPod) start() *simulatedPod {
 	p := plan.Decide(w.in)
 	w.in.Memory = p.Memory
 	for _, a := range p.Actions() {
@@ -128,8 +128,8 @@ func (w *world) begin() *world {
 	return w
 }
 
-// fails lets the action in progress with this key fail, as the count-th consecutive failure.
-func (w *world) fails(key string, count int, err error) *world {
+// fail fails the action in progress with this key. It is the count-th consecutive failure.
+func (w *simulatedPod) fail(key string, count int, err error) *simulatedPod {
 	for k, a := range w.in.InProgress {
 		if k.String() == key {
 			delete(w.in.InProgress, k)
@@ -139,8 +139,8 @@ func (w *world) fails(key string, count int, err error) *world {
 	return w
 }
 
-// obeys completes all actions in progress except the one with the given key.
-func (w *world) obeys(but string) *world {
+// complete completes all actions in progress except the one with the given key.
+func (w *simulatedPod) complete(but string) *simulatedPod {
 	for k, a := range w.in.InProgress {
 		if k.String() != but {
 			w.succeed(a)
@@ -149,8 +149,8 @@ func (w *world) obeys(but string) *world {
 	return w
 }
 
-// subject is the state that a worker would publish after its next sync.
-func (w *world) subject() PodState {
+// subject returns the state that a worker would publish after its next sync.
+func (w *simulatedPod) subject() PodState {
 	p := plan.Decide(w.in)
 	s := PodState{
 		Pod: w.in.Pod, Status: p.Status, Termination: p.Memory.Termination, Verdict: w.in.Verdict, Observed: w.in.Observed,
@@ -202,13 +202,13 @@ func nextText(list []nodeapi.Step) string {
 func TestWhyReportsWaitReasons(t *testing.T) {
 	refused := &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: fmt.Errorf("registry says: no such tag")}
 	broken := &plan.Error{Kind: plan.Invalid, Reason: "InvalidImageName", Err: fmt.Errorf("cannot parse %q", "far")}
-	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
+	startError := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("injected")}
 	restOfStart := "CreateDirs\nEnsureCgroup"
 	for _, row := range []struct {
 		name, summary string
 		waiting       []string
 		next          string
-		w             *world
+		w             *simulatedPod
 	}{
 		{
 			"a container in CrashLoopBackOff",
@@ -218,11 +218,11 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 				"exit code 3; restarts 3; consecutive exits 4; back-off 40s; back-off after the next exit 1m20s; maximum " +
 				"back-off 5m0s"},
 			"StartContainer a @1m16s after the back-off\nRemoveContainer a @1m16s after StartContainer a",
-			func() *world {
+			func() *simulatedPod {
 				w := pod().settle().after(time.Second)
-				w.exits("a", 3).settle().after(time.Second).exits("a", 3)           // immediate restart
-				w.after(10*time.Second).settle().after(2*time.Second).exits("a", 3) // restart after 10 s
-				w.after(20*time.Second).settle().after(2*time.Second).exits("a", 3)
+				w.exit("a", 3).settle().after(time.Second).exit("a", 3)            // immediate restart
+				w.after(10*time.Second).settle().after(2*time.Second).exit("a", 3) // restart after 10 s
+				w.after(20*time.Second).settle().after(2*time.Second).exit("a", 3)
 				return w.after(5 * time.Second)
 			}(),
 		}, {
@@ -236,13 +236,13 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 				"says: no such tag (next attempt in 17s)",
 			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag @20s tries 2`},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
-			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(3 * time.Second),
+			pod(image("far")).start().complete("pull/a").fail("pull/a", 2, refused).settleHost().after(3 * time.Second),
 		}, {
 			"a failed image pull",
 			"default/web is waiting for ErrImagePull of a: registry says: no such tag (next attempt in 19s)",
 			[]string{"ErrImagePull(a): registry says: no such tag @20s tries 2"},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
-			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(time.Second),
+			pod(image("far")).start().complete("pull/a").fail("pull/a", 2, refused).settleHost().after(time.Second),
 		}, {
 			"an invalid image name",
 			"default/web is waiting for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid " +
@@ -257,13 +257,13 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"default/web is waiting for InvalidImageName of a: cannot parse \"far\" (next attempt in 7s)",
 			[]string{`InvalidImageName(a): cannot parse "far" @10s tries 1`},
 			"PullImage a @10s after the back-off\nStartContainer a @10s after PullImage a",
-			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 1, broken).settleHost().after(3 * time.Second),
+			pod(image("far")).start().complete("pull/a").fail("pull/a", 1, broken).settleHost().after(3 * time.Second),
 		}, {
 			"a container that cannot be created",
-			"default/web is waiting for CreateContainerError of a: no luck (next attempt in 4s)",
-			[]string{"CreateContainerError(a): no luck @4s tries 3"},
+			"default/web is waiting for CreateContainerError of a: injected (next attempt in 4s)",
+			[]string{"CreateContainerError(a): injected @4s tries 3"},
 			"StartContainer a @4s after the back-off",
-			pod().settleHost().begin().fails("start/a", 3, luckless),
+			pod().settleHost().start().fail("start/a", 3, startError),
 		}, {
 			"a missing ConfigMap of the environment",
 			`default/web is waiting for CreateContainerConfigError of a: configmap "conf" not found`,
@@ -279,47 +279,47 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"default/web is waiting for NetworkNotReady: network is not ready: no CNI configuration",
 			[]string{"NetworkNotReady(): network is not ready: no CNI configuration"},
 			"RunSandbox after the pod network is ready\nStartContainer a after RunSandbox",
-			pod().without(),
+			pod().withoutNetwork(),
 		}, {
 			"a device without a plugin",
 			"default/web is waiting for DevicesNotReady of a: example.com/gpu: no device plugin has registered it",
 			[]string{"DevicesNotReady(a): example.com/gpu: no device plugin has registered it"},
 			"StartContainer a after its devices are available",
-			pod().lacking("example.com/gpu: no device plugin has registered it").settle(),
+			pod().waitingForDevices("example.com/gpu: no device plugin has registered it").settle(),
 		}, {
 			"a node without capacity", "default/web is waiting for OutOfcpu: wanted 2, free 1",
 			[]string{"OutOfcpu(): wanted 2, free 1"},
 			strings.ReplaceAll(
 				restOfStart, "\n", " after admission by the node\n",
 			) + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
-			pod().judged(plan.Wait, "OutOfcpu", "wanted 2, free 1"),
+			pod().withVerdict(plan.Wait, "OutOfcpu", "wanted 2, free 1"),
 		}, {
 			"pending admission", "default/web is waiting for Admission: admission is pending",
 			[]string{"Admission(): admission is pending"},
 			strings.ReplaceAll(
 				restOfStart, "\n", " after admission by the node\n",
 			) + " after admission by the node\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
-			pod().judged(plan.NotRequested, "", ""),
+			pod().withVerdict(plan.NotRequested, "", ""),
 		}, {
 			"a rejected pod", "default/web has failed: NodeAffinity: Pod was rejected: no match", nil, "",
-			pod().judged(plan.Rejected, "NodeAffinity", "no match"),
+			pod().withVerdict(plan.Rejected, "NodeAffinity", "no match"),
 		}, {
 			"a running init container",
 			"default/web is waiting for PodInitializing of i2: init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z",
 			[]string{"PodInitializing(i2): init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z"},
 			"StartContainer a after the exit of init container i2",
-			pod(inits("i1", "i2")).settle().exits("i1", 0).settle().after(7 * time.Second),
+			pod(inits("i1", "i2")).settle().exit("i1", 0).settle().after(7 * time.Second),
 		}, {
 			"a pull in progress", "default/web is starting: PullImage a (far), for 0s", nil,
 			"StartContainer a after PullImage a",
-			pod(image("far")).settleHost().begin(),
+			pod(image("far")).settleHost().start(),
 		}, {
 			"a deleted pod", "default/web is terminating (Deleted): StopContainer a (Deleted, grace period 20s), for 0s",
 			[]string{"Terminating(a): container a is stopping and is killed at the end of its grace period of 20s " +
 				"@19.999702606s"},
 			"StopSandbox after StopContainer a\nRemoveContainer a after StopContainer a\nRemoveCgroup after " +
 				"RemoveContainer a\nRemoveSandbox after RemoveContainer a\nRemoveDirs after RemoveSandbox",
-			pod().settle().ended(19999702606 * time.Nanosecond),
+			pod().settle().terminate(19999702606 * time.Nanosecond),
 		}, {
 			"an exceeded active deadline", "default/web has failed: DeadlineExceeded: too long", nil, "",
 			pod(policy(corev1.RestartPolicyNever)).settle().failed("DeadlineExceeded", "too long"),
@@ -328,15 +328,15 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"default/web has failed: Evicted: no room: the pod will be recreated 1m0s after its " +
 				"termination, once the node has no pressure (in 1m0s)",
 			[]string{"Returns(): the pod will be recreated 1m0s after its termination, once the node has no pressure @1m0s"}, "",
-			pod(returning).settle().failed("Evicted", "no room"),
+			pod(staticPod).settle().failed("Evicted", "no room"),
 		}, {
 			"a running pod", "default/web is up to date: waiting for nothing", nil, "", pod().settle(),
 		}, {
 			"a succeeded pod", "default/web has succeeded: all containers have completed", nil, "",
-			pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 0).settle(),
+			pod(policy(corev1.RestartPolicyNever)).settle().exit("a", 0).settle(),
 		}, {
 			"a failed pod", "default/web has failed: container a exited with code 3 (Error)", nil, "",
-			pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(),
+			pod(policy(corev1.RestartPolicyNever)).settle().exit("a", 3).settle(),
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -356,7 +356,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			}
 			for _, r := range y.Reasons {
 				if strings.Contains(r.Target, "/") {
-					t.Errorf("an internal key: %+v", r)
+					t.Errorf("got an internal key: %+v", r)
 				}
 			}
 		})
@@ -365,55 +365,54 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 
 func TestScenario24_NextRetryOfContainerInBackOff(t *testing.T) {
 	for name, row := range map[string]struct {
-		w    *world
+		w    *simulatedPod
 		want time.Duration // zero: no retry
 	}{
 		"crashing container": {
-			pod().settle().exits("a", 3).settle().exits("a", 3).settle().after(3 * time.Second), 7 * time.Second,
+			pod().settle().exit("a", 3).settle().exit("a", 3).settle().after(3 * time.Second), 7 * time.Second,
 		},
 		"failing image pull": {
-			pod(image("far")).begin().obeys("pull/a").fails(
+			pod(image("far")).start().complete("pull/a").fail(
 				"pull/a", 2, &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: errors.New("no")},
 			).settleHost().after(3 * time.Second),
 			17 * time.Second,
 		},
 		"missing ConfigMap":         {pod(configMapEnv).settle(), 0},
 		"running container":         {pod().settle(), 0},
-		"terminating container":     {pod().settle().ended(20 * time.Second), 0},
-		"container of a failed pod": {pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(), 0},
+		"terminating container":     {pod().settle().terminate(20 * time.Second), 0},
+		"container of a failed pod": {pod(policy(corev1.RestartPolicyNever)).settle().exit("a", 3).settle(), 0},
 	} {
 		got := NextRetries(row.w.subject(), row.w.in.Now)
-		if at, told := got["a"]; told != (row.want > 0) || told && at.Sub(row.w.in.Now) != row.want || len(got) > 1 {
-			t.Errorf("%s: %v at %v, want in %s", name, got, row.w.in.Now, row.want)
+		if at, found := got["a"]; found != (row.want > 0) || found && at.Sub(row.w.in.Now) != row.want || len(got) > 1 {
+			t.Errorf("%s: got %v at %v, want in %s", name, got, row.w.in.Now, row.want)
 		}
 	}
 }
 
-// settleHost executes actions until the sandbox is running, without pulls and starts. resized
-// changes the CPU request. reason and message are the answer of the allocator.
-func (w *world) resized(cpu, reason, message string) *world {
+// resized changes the CPU request. reason and message are the result of the allocator.
+func (w *simulatedPod) resized(cpu, reason, message string) *simulatedPod {
 	w.in.Pod = w.in.Pod.DeepCopy()
 	w.in.Pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	w.in.Resize = plan.ResizeStatus{Reason: reason, Message: message}
 	return w
 }
 
-// TestWhyHasNoJSON covers the events of a resize, which contain resources as JSON.
 func TestWhyReportsErrorOfPreviousAttempt(t *testing.T) {
-	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
-	w := pod().settleHost().begin()
+	startError := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("injected")}
+	w := pod().settleHost().start()
 	if got := Why(w.subject(), w.in.Now); len(got.InProgress) != 1 ||
 		strings.Contains(got.InProgress[0].Detail, "previous attempt failed") {
-		t.Errorf("at first: %+v", got.InProgress)
+		t.Errorf("before the failure: %+v", got.InProgress)
 	}
-	w.fails("start/a", 1, luckless).after(time.Minute).begin()
+	w.fail("start/a", 1, startError).after(time.Minute).start()
 	got := Why(w.subject(), w.in.Now)
-	if len(got.InProgress) != 1 || !strings.HasSuffix(got.InProgress[0].Detail, "previous attempt failed: no luck") ||
-		!strings.Contains(got.Summary, "no luck") {
+	if len(got.InProgress) != 1 || !strings.HasSuffix(got.InProgress[0].Detail, "previous attempt failed: injected") ||
+		!strings.Contains(got.Summary, "injected") {
 		t.Errorf("%q, %+v", got.Summary, got.InProgress)
 	}
 }
 
+// TestWhyHasNoJSON covers the events of a resize, which contain resources as JSON.
 func TestWhyHasNoJSON(t *testing.T) {
 	for _, reason := range []string{"Deferred", "Infeasible"} {
 		w := Why(pod().settle().resized("9", reason, "full").subject(), t0)
@@ -423,7 +422,8 @@ func TestWhyHasNoJSON(t *testing.T) {
 	}
 }
 
-func (w *world) settleHost() *world {
+// settleHost executes actions until the sandbox is running, without pulls and starts.
+func (w *simulatedPod) settleHost() *simulatedPod {
 	for range 5 {
 		p := plan.Decide(w.in)
 		w.in.Memory = p.Memory
@@ -438,28 +438,28 @@ func (w *world) settleHost() *world {
 	return w
 }
 
-func (w *world) without() *world {
+func (w *simulatedPod) withoutNetwork() *simulatedPod {
 	w.in.Observed.Network = plan.NetworkStatus{Message: "no CNI configuration"}
 	return w.settle()
 }
 
-func (w *world) judged(state plan.VerdictState, reason, message string) *world {
+func (w *simulatedPod) withVerdict(state plan.VerdictState, reason, message string) *simulatedPod {
 	w.in.Verdict = plan.Verdict{State: state, Reason: reason, Message: message}
 	return w
 }
 
-func (w *world) ended(grace time.Duration) *world {
+func (w *simulatedPod) terminate(grace time.Duration) *simulatedPod {
 	w.in.Termination = &plan.Termination{Reason: "Deleted", Grace: grace, RequestedAt: w.in.Now, RemovePod: true}
 	return w
 }
 
-func (w *world) failed(reason, message string) *world {
+func (w *simulatedPod) failed(reason, message string) *simulatedPod {
 	w.in.Termination = &plan.Termination{Reason: reason, Message: message, RequestedAt: w.in.Now, NodeCaused: reason == "Evicted"}
 	return w.settle()
 }
 
-// returning makes the pod a static pod.
-func returning(p *corev1.Pod) {
+// staticPod makes the pod a static pod.
+func staticPod(p *corev1.Pod) {
 	p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 }
 
@@ -523,7 +523,7 @@ func TestPlanOfChangedImageRestartsContainer(t *testing.T) {
 }
 
 func TestWhyPredictsNothingWithoutRuntime(t *testing.T) {
-	s := pod().judged(plan.NotRequested, "", "").subject()
+	s := pod().withVerdict(plan.NotRequested, "", "").subject()
 	s.Reasons = []TimedReason{
 		{plan.Reason{Code: "RuntimeNotReady", Message: "waiting for the container runtime: no socket"}, t0},
 	}
