@@ -9,51 +9,51 @@ import (
 )
 
 func TestAwaitStart(t *testing.T) {
-	const bound = 110 * time.Second
+	const timeout = 110 * time.Second
 	for _, tt := range []struct {
-		sentence  string
+		name      string
 		readyAt   time.Duration // zero: never
 		hungFrom  time.Duration // zero: never
-		leavesAt  time.Duration // zero: never
-		came      bool
-		after     time.Duration
+		cancelAt  time.Duration // zero: never
+		ready     bool
+		duration  time.Duration
 		extendsAt []time.Duration
 	}{
-		{"what is ready at once is told to be", time.Nanosecond, 0, 0, true, time.Nanosecond, []time.Duration{0}},
-		{"the timeout is put off again and again", 75 * time.Second, 0, 0, true, 75 * time.Second, []time.Duration{0, 30 * time.Second, 60 * time.Second}},
-		{"whoever hangs is left to the timeout", 100 * time.Second, 40 * time.Second, 0, true, 100 * time.Second, []time.Duration{0, 30 * time.Second}},
-		{"others do not wait for ever", 0, 0, 0, false, bound, []time.Duration{0, 30 * time.Second, 60 * time.Second, 90 * time.Second}},
-		{"who leaves does not wait", 0, 0, 10 * time.Second, false, 10 * time.Second, []time.Duration{0}},
+		{"ready immediately", time.Nanosecond, 0, 0, true, time.Nanosecond, []time.Duration{0}},
+		{"the startup timeout is extended repeatedly", 75 * time.Second, 0, 0, true, 75 * time.Second, []time.Duration{0, 30 * time.Second, 60 * time.Second}},
+		{"a hung loop stops the extensions", 100 * time.Second, 40 * time.Second, 0, true, 100 * time.Second, []time.Duration{0, 30 * time.Second}},
+		{"the wait is limited", 0, 0, 0, false, timeout, []time.Duration{0, 30 * time.Second, 60 * time.Second, 90 * time.Second}},
+		{"a canceled context stops the wait", 0, 0, 10 * time.Second, false, 10 * time.Second, []time.Duration{0}},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, leave := context.WithCancel(t.Context())
-				defer leave()
-				begin := time.Now()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				start := time.Now()
 				ready := make(chan struct{})
 				if tt.readyAt > 0 {
 					time.AfterFunc(tt.readyAt, func() { close(ready) })
 				}
-				if tt.leavesAt > 0 {
-					time.AfterFunc(tt.leavesAt, leave)
+				if tt.cancelAt > 0 {
+					time.AfterFunc(tt.cancelAt, cancel)
 				}
 				var extends []time.Duration
-				came := AwaitStart(ctx, ready, bound, func() (bool, string) {
-					return tt.hungFrom == 0 || time.Since(begin) < tt.hungFrom, "hung"
+				gotReady := AwaitStart(ctx, ready, timeout, func() (bool, string) {
+					return tt.hungFrom == 0 || time.Since(start) < tt.hungFrom, "hung"
 				}, func(states ...State) {
 					if !slices.Equal(states, []State{"EXTEND_TIMEOUT_USEC=90000000"}) {
-						t.Errorf("it tells %q", states)
+						t.Errorf("got notification %q", states)
 					}
-					extends = append(extends, time.Since(begin))
+					extends = append(extends, time.Since(start))
 				})
-				if took := time.Since(begin); came != tt.came || took != tt.after || !slices.Equal(extends, tt.extendsAt) {
+				if took := time.Since(start); gotReady != tt.ready || took != tt.duration || !slices.Equal(extends, tt.extendsAt) {
 					t.Errorf(
-						"came %v after %v, told at %v; want %v after %v, told at %v",
-						came,
+						"got ready %v after %v, extensions at %v; want %v after %v, extensions at %v",
+						gotReady,
 						took,
 						extends,
-						tt.came,
-						tt.after,
+						tt.ready,
+						tt.duration,
 						tt.extendsAt,
 					)
 				}

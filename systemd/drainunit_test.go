@@ -11,7 +11,7 @@ import (
 
 func TestDrainUnitStopsFirst(t *testing.T) {
 	got := settings(t, DrainUnit)
-	for _, tt := range []struct{ sentence, key, want string }{
+	for _, tt := range []struct{ name, key, want string }{
 		{"it stops before the agent does", "Unit.After", "berth.service"},
 		{"and before the runtime", "Unit.After", "containerd.service"},
 		{"and before the network", "Unit.After", "network-online.target"},
@@ -21,7 +21,7 @@ func TestDrainUnitStopsFirst(t *testing.T) {
 		{"it is enabled for a normal boot", "Install.WantedBy", "multi-user.target"},
 	} {
 		if !slices.Contains(got[tt.key], tt.want) {
-			t.Errorf("%s: %s = %q, want %q in it", tt.sentence, tt.key, got[tt.key], tt.want)
+			t.Errorf("%s: %s: got %q, want %q in it", tt.name, tt.key, got[tt.key], tt.want)
 		}
 	}
 	// Nothing may stop or restart it together with the agent.

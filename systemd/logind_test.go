@@ -18,19 +18,19 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// standIn is a fake logind and systemd on a private bus. It announces a shutdown and records the
+// fakeLogind emulates logind and systemd on a private bus. It announces a shutdown and records the
 // inhibitor locks.
-type standIn struct {
-	t         *testing.T
-	conn      *dbus.Conn
-	dropIns   string
-	mu        sync.Mutex
-	delay     time.Duration
-	without   time.Duration // the delay without a drop-in
-	preparing bool
-	stubborn  bool       // does not read drop-ins
-	locks     []*os.File // our ends: a read returns when the lock is released
-	whats     []string
+type fakeLogind struct {
+	t              *testing.T
+	conn           *dbus.Conn
+	dropIns        string
+	mu             sync.Mutex
+	delay          time.Duration
+	defaultDelay   time.Duration // without a drop-in
+	preparing      bool
+	ignoresDropIns bool
+	locks          []*os.File // local ends: a read returns when the lock is released
+	whats          []string
 }
 
 const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -64,14 +64,14 @@ func startBus(t *testing.T, dir string) (stop func()) {
 	return stop
 }
 
-func newStandIn(t *testing.T, delay time.Duration) *standIn {
+func newFakeLogind(t *testing.T, delay time.Duration) *fakeLogind {
 	t.Helper()
 	conn, err := dbus.ConnectSystemBus()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	s := &standIn{t: t, conn: conn, dropIns: filepath.Join(t.TempDir(), "logind.conf.d"), delay: delay, without: delay}
+	s := &fakeLogind{t: t, conn: conn, dropIns: filepath.Join(t.TempDir(), "logind.conf.d"), delay: delay, defaultDelay: delay}
 	for _, err := range []error{
 		conn.ExportMethodTable(map[string]any{"Inhibit": s.inhibit}, logindPath, logindManager),
 		conn.ExportMethodTable(map[string]any{"Get": s.get}, logindPath, "org.freedesktop.DBus.Properties"),
@@ -89,7 +89,7 @@ func newStandIn(t *testing.T, delay time.Duration) *standIn {
 	return s
 }
 
-func (s *standIn) inhibit(what, who, _, mode string) (dbus.UnixFD, *dbus.Error) {
+func (s *fakeLogind) inhibit(what, who, _, mode string) (dbus.UnixFD, *dbus.Error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return 0, dbus.MakeFailedError(err)
@@ -99,11 +99,11 @@ func (s *standIn) inhibit(what, who, _, mode string) (dbus.UnixFD, *dbus.Error) 
 	s.locks, s.whats = append(s.locks, r), append(s.whats, what+" "+who+" "+mode)
 	s.t.Cleanup(func() { r.Close(); w.Close() })
 	fd := dbus.UnixFD(w.Fd())
-	time.AfterFunc(time.Second, func() { w.Close() }) // it has been sent by then
+	time.AfterFunc(time.Second, func() { w.Close() }) // the descriptor has been sent by then
 	return fd, nil
 }
 
-func (s *standIn) get(_, name string) (dbus.Variant, *dbus.Error) {
+func (s *fakeLogind) get(_, name string) (dbus.Variant, *dbus.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name == "PreparingForShutdown" {
@@ -112,34 +112,34 @@ func (s *standIn) get(_, name string) (dbus.Variant, *dbus.Error) {
 	return dbus.MakeVariant(uint64(s.delay / time.Microsecond)), nil
 }
 
-func (s *standIn) killUnit(unit, _ string, signal int32) *dbus.Error {
+func (s *fakeLogind) killUnit(unit, _ string, signal int32) *dbus.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(s.dropIns, dropIn))
 	if errors.Is(err, fs.ErrNotExist) {
-		s.delay, err = s.without, nil
+		s.delay, err = s.defaultDelay, nil
 	}
 	if err != nil || unit != "systemd-logind.service" || signal != 1 {
 		return dbus.MakeFailedError(fmt.Errorf("%s %d: %w", unit, signal, err))
 	}
 	_, value, _ := strings.Cut(string(text), "InhibitDelayMaxSec=")
 	var seconds int
-	if _, err := fmt.Sscan(value, &seconds); err == nil && !s.stubborn {
+	if _, err := fmt.Sscan(value, &seconds); err == nil && !s.ignoresDropIns {
 		s.delay = time.Duration(seconds) * time.Second
 	}
 	return nil
 }
 
-// prepare announces that a shutdown starts or is canceled.
-func (s *standIn) prepare(begins bool) {
+// prepare emits PrepareForShutdown: a shutdown starts or is canceled.
+func (s *fakeLogind) prepare(start bool) {
 	s.t.Helper()
-	if err := s.conn.Emit(logindPath, logindManager+"."+prepareForShutdown, begins); err != nil {
+	if err := s.conn.Emit(logindPath, logindManager+"."+prepareForShutdown, start); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// lock returns the nth lock when it was taken.
-func (s *standIn) lock(n int) *os.File {
+// lock waits for the nth lock and returns it.
+func (s *fakeLogind) lock(n int) *os.File {
 	s.t.Helper()
 	var f *os.File
 	eventually(s.t, fmt.Sprintf("lock %d is taken", n), func() bool {
@@ -158,7 +158,7 @@ func released(t *testing.T, lock *os.File) {
 	t.Helper()
 	_ = lock.SetReadDeadline(time.Now().Add(time.Minute))
 	if n, err := lock.Read(make([]byte, 1)); n != 0 || err == nil || os.IsTimeout(err) {
-		t.Fatalf("the lock is held: %v", err)
+		t.Fatalf("lock is still held: %v", err)
 	}
 }
 
@@ -166,13 +166,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
+			t.Fatalf("timeout waiting until %s", what)
 		}
 	}
 }
 
-// watching runs WatchShutdown until the test ends.
-func watching(
+// startWatch runs WatchShutdown until the test ends or stop is called.
+func startWatch(
 	t *testing.T,
 	dropIns string,
 	need time.Duration,
@@ -181,32 +181,32 @@ func watching(
 ) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(stopped)
 		WatchShutdown(
 			ctx,
 			ShutdownOptions{DelayNeeded: need, Drain: drain, OnCancel: func() {}, DropInDir: dropIns, Log: log},
 		)
 	}()
-	stop = sync.OnceFunc(func() { cancel(); <-ended })
+	stop = sync.OnceFunc(func() { cancel(); <-stopped })
 	t.Cleanup(stop)
 	return stop
 }
 
-// notes is a log handler with readable content.
-type notes struct {
+// logBuffer is a log output that can be read concurrently.
+type logBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (n *notes) Write(p []byte) (int, error) {
+func (n *logBuffer) Write(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.text.Write(p)
 }
 
-func (n *notes) has(s string) bool {
+func (n *logBuffer) has(s string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return strings.Contains(n.text.String(), s)
@@ -214,26 +214,26 @@ func (n *notes) has(s string) bool {
 
 func TestShutdownWaitsForDrain(t *testing.T) {
 	startBus(t, t.TempDir())
-	s := newStandIn(t, 5*time.Second)
-	drains, goOn := make(chan struct{}), make(chan struct{})
-	watching(t, s.dropIns, 40*time.Second, slog.New(slog.DiscardHandler), func(context.Context) {
-		drains <- struct{}{}
-		<-goOn
+	s := newFakeLogind(t, 5*time.Second)
+	draining, finish := make(chan struct{}), make(chan struct{})
+	startWatch(t, s.dropIns, 40*time.Second, slog.New(slog.DiscardHandler), func(context.Context) {
+		draining <- struct{}{}
+		<-finish
 	})
 	lock := s.lock(1)
 	s.mu.Lock()
 	if s.delay != 40*time.Second || s.whats[0] != "shutdown berth delay" {
-		t.Errorf("logind waits %s for %s", s.delay, s.whats[0])
+		t.Errorf("inhibitor lock: got delay %s for %s", s.delay, s.whats[0])
 	}
 	s.mu.Unlock()
 	for n := 1; n <= 2; n++ {
 		s.prepare(true)
-		<-drains
+		<-draining
 		_ = lock.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		if _, err := lock.Read(make([]byte, 1)); !os.IsTimeout(err) {
-			t.Fatalf("the lock was let go of while pods were ending: %v", err)
+			t.Fatalf("lock was released while pods were terminating: %v", err)
 		}
-		goOn <- struct{}{}
+		finish <- struct{}{}
 		released(t, lock)
 		s.prepare(false) // canceled: the next shutdown is delayed again
 		lock = s.lock(n + 1)
@@ -242,64 +242,64 @@ func TestShutdownWaitsForDrain(t *testing.T) {
 
 func TestStoppedAgentReleasesLock(t *testing.T) {
 	startBus(t, t.TempDir())
-	s := newStandIn(t, time.Hour)
-	stop := watching(
+	s := newFakeLogind(t, time.Hour)
+	stop := startWatch(
 		t,
 		s.dropIns,
 		time.Second,
 		slog.New(slog.DiscardHandler),
-		func(context.Context) { t.Error("drained") },
+		func(context.Context) { t.Error("Drain was called") },
 	)
 	lock := s.lock(1)
 	stop()
 	released(t, lock)
 	if left, _ := os.ReadDir(s.dropIns); len(left) > 0 {
-		t.Errorf("logind waits long enough, and yet there is %v", left)
+		t.Errorf("sufficient delay: got drop-ins %v, want none", left)
 	}
 }
 
 func TestEarlierShutdownIsDetected(t *testing.T) {
 	startBus(t, t.TempDir())
-	s := newStandIn(t, time.Hour)
+	s := newFakeLogind(t, time.Hour)
 	s.preparing = true
 	drained := make(chan struct{})
-	watching(t, s.dropIns, time.Second, slog.New(slog.DiscardHandler), func(context.Context) { close(drained) })
+	startWatch(t, s.dropIns, time.Second, slog.New(slog.DiscardHandler), func(context.Context) { close(drained) })
 	<-drained
 	released(t, s.lock(1))
 	if !ShutdownInProgress(t.Context()) {
-		t.Error("nobody says that it has begun")
+		t.Error("ShutdownInProgress: got false, want true")
 	}
 }
 
 func TestShortInhibitDelayIsLogged(t *testing.T) {
 	startBus(t, t.TempDir())
-	s := newStandIn(t, 5*time.Second)
-	s.stubborn = true
-	log := &notes{}
-	watching(t, s.dropIns, 40*time.Second, slog.New(slog.NewTextHandler(log, nil)), func(context.Context) {})
+	s := newFakeLogind(t, 5*time.Second)
+	s.ignoresDropIns = true
+	log := &logBuffer{}
+	startWatch(t, s.dropIns, 40*time.Second, slog.New(slog.NewTextHandler(log, nil)), func(context.Context) {})
 	s.lock(1)
 	if !log.has("InhibitDelayMaxSec") || !log.has("allowed=5s needed=40s") {
-		t.Errorf("the log: %s", log.text.String())
+		t.Errorf("missing warning about the inhibit delay, log: %s", log.text.String())
 	}
 }
 
-// A shutdown after the reconnect is delayed.
+// TestScenario26_BusReconnects: a shutdown after the reconnect is delayed.
 func TestScenario26_BusReconnects(t *testing.T) {
 	dir := t.TempDir()
-	log := &notes{}
+	log := &logBuffer{}
 	drained := make(chan struct{}, 1)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(dir, "bus"))
-	watching(
+	startWatch(
 		t,
 		t.TempDir(),
 		time.Second,
 		slog.New(slog.NewTextHandler(log, nil)),
 		func(context.Context) { drained <- struct{}{} },
 	)
-	eventually(t, "it is said that there is none", func() bool { return log.has("shutdown watch unavailable") })
+	eventually(t, "the missing bus is logged", func() bool { return log.has("shutdown watch unavailable") })
 	for range 2 {
 		stop := startBus(t, dir)
-		s := newStandIn(t, time.Hour)
+		s := newFakeLogind(t, time.Hour)
 		lock := s.lock(1)
 		s.prepare(true)
 		<-drained
@@ -311,52 +311,52 @@ func TestScenario26_BusReconnects(t *testing.T) {
 	}
 }
 
-// Removing the file restores logind's configuration, and an empty directory is removed. This also
+// Removing the file restores the configuration of logind, and an empty directory is removed. This also
 // works without logind.
 func TestRemoveInhibitDelay(t *testing.T) {
 	dir := t.TempDir()
 	stop := startBus(t, dir)
-	s := newStandIn(t, 5*time.Second)
+	s := newFakeLogind(t, 5*time.Second)
 	l, err := DialLogind(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ask := func(want time.Duration) {
+	wantDelay := func(want time.Duration) {
 		t.Helper()
 		if d, err := l.InhibitDelayMax(t.Context()); err != nil || d != want {
-			t.Errorf("logind waits %v (%v), want %v", d, err, want)
+			t.Errorf("inhibit delay: got %v (%v), want %v", d, err, want)
 		}
 	}
-	forget := func(want bool) {
+	wantRemoved := func(want bool) {
 		t.Helper()
-		if was, err := RemoveInhibitDelay(t.Context(), s.dropIns); err != nil || was != want {
-			t.Errorf("there was something: %v (%v), want %v", was, err, want)
+		if removed, err := RemoveInhibitDelay(t.Context(), s.dropIns); err != nil || removed != want {
+			t.Errorf("RemoveInhibitDelay: got %v (%v), want %v", removed, err, want)
 		}
 	}
-	forget(false)
-	raise := func() {
+	wantRemoved(false)
+	raiseDelay := func() {
 		t.Helper()
 		if _, err := l.RaiseInhibitDelay(t.Context(), s.dropIns, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
-	raise()
-	ask(time.Minute)
-	forget(true)
-	ask(5 * time.Second)
+	raiseDelay()
+	wantDelay(time.Minute)
+	wantRemoved(true)
+	wantDelay(5 * time.Second)
 	if _, err := os.Stat(s.dropIns); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the folder is left: %v", err)
+		t.Errorf("directory still exists: %v", err)
 	}
-	raise()
-	theirs := filepath.Join(s.dropIns, "theirs.conf")
-	if err := os.WriteFile(theirs, nil, 0o600); err != nil {
+	raiseDelay()
+	foreign := filepath.Join(s.dropIns, "foreign.conf")
+	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	forget(true)
-	forget(false)
-	if _, err := os.Stat(theirs); err != nil {
-		t.Errorf("theirs: %v", err)
+	wantRemoved(true)
+	wantRemoved(false)
+	if _, err := os.Stat(foreign); err != nil {
+		t.Errorf("foreign drop-in: %v", err)
 	}
 }

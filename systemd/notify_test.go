@@ -40,7 +40,7 @@ func TestNotifySendsAllStatesInOneMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := received(t, conn), "READY=1\nSTATUS=3 pods"; got != want {
-		t.Errorf("the service manager received %q, want %q", got, want)
+		t.Errorf("service manager received %q, want %q", got, want)
 	}
 }
 
@@ -50,7 +50,7 @@ func TestNotifyAbstractSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := received(t, conn); got != "STOPPING=1" {
-		t.Errorf("the service manager received %q", got)
+		t.Errorf("service manager received %q", got)
 	}
 }
 
@@ -67,15 +67,15 @@ func TestClaimedSocketIsUsedByNotifierOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := received(t, conn); got != "STATUS=opens its store" {
-		t.Errorf("the service manager received %q", got)
+		t.Errorf("service manager received %q", got)
 	}
 }
 
 func TestNotifyErrorNamesSocket(t *testing.T) {
-	gone := filepath.Join(t.TempDir(), "gone")
-	t.Setenv("NOTIFY_SOCKET", gone)
-	if err := Notify(Ready); err == nil || !strings.Contains(err.Error(), gone) {
-		t.Errorf("Notify: %v, want an error that names %s", err, gone)
+	missing := filepath.Join(t.TempDir(), "gone")
+	t.Setenv("NOTIFY_SOCKET", missing)
+	if err := Notify(Ready); err == nil || !strings.Contains(err.Error(), missing) {
+		t.Errorf("Notify: got %v, want an error with %s", err, missing)
 	}
 }
 

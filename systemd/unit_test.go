@@ -22,7 +22,7 @@ func settings(t *testing.T, unit string) map[string][]string {
 		default:
 			key, value, ok := strings.Cut(line, "=")
 			if !ok {
-				t.Fatalf("the line %q is no assignment", line)
+				t.Fatalf("line %q is not an assignment", line)
 			}
 			got[section+"."+key] = append(got[section+"."+key], strings.Fields(value)...)
 		}
@@ -32,7 +32,7 @@ func settings(t *testing.T, unit string) map[string][]string {
 
 func TestUnitDirectives(t *testing.T) {
 	got := settings(t, Unit)
-	for _, tt := range []struct{ sentence, key, want string }{
+	for _, tt := range []struct{ name, key, want string }{
 		{"the unit is up when the agent says so", "Service.Type", "notify"},
 		{"the agent alone may say so", "Service.NotifyAccess", "main"},
 		{"ending the agent ends no pod", "Service.KillMode", "process"},
@@ -49,9 +49,9 @@ func TestUnitDirectives(t *testing.T) {
 		{"it starts the agent", "Service.ExecStart", "/usr/bin/berth"},
 		{"it is enabled for a normal boot", "Install.WantedBy", "multi-user.target"},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			if !slices.Contains(got[tt.key], tt.want) {
-				t.Errorf("%s = %q, want %q in it", tt.key, got[tt.key], tt.want)
+				t.Errorf("%s: got %q, want %q in it", tt.key, got[tt.key], tt.want)
 			}
 		})
 	}
@@ -77,7 +77,7 @@ func TestUnitHasNoMountNamespace(t *testing.T) {
 		"RootDirectory", "RootImage", "MountFlags", "DynamicUser", "CacheDirectory", "LogsDirectory", "LoadCredential", "MountAPIVFS",
 	} {
 		if value, set := got["Service."+key]; set {
-			t.Errorf("%s=%s gives the agent a mount namespace of its own", key, value)
+			t.Errorf("%s=%s creates a mount namespace for the agent", key, value)
 		}
 	}
 }
@@ -91,10 +91,10 @@ func TestUnitMayReadButNotSetClock(t *testing.T) {
 		}
 	}
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "~@clock ") || lines[1] != "adjtimex" {
-		t.Errorf("the filters are %q: want a list of denied calls with @clock first, then adjtimex alone", lines)
+		t.Errorf("got filters %q, want denied calls with @clock first, then adjtimex", lines)
 	}
 	if !slices.Contains(settings(t, Unit)["Service.CapabilityBoundingSet"], "~CAP_SYS_TIME") {
-		t.Error("it could set the clock")
+		t.Error("unit may set the clock")
 	}
 }
 

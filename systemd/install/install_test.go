@@ -36,9 +36,9 @@ func TestPlan(t *testing.T) {
 	all := HostState{Program: true, Unit: true, Config: true, Enabled: true, Active: true}
 	inPlace := UnitState{Installed: true, Enabled: true, Active: true}
 	for _, tt := range []struct {
-		sentence string
-		seen     func(*HostState)
-		want     []string
+		name string
+		seen func(*HostState)
+		want []string
 	}{
 		{"a bare host gets everything, and starts it", func(s *HostState) {
 			*s = HostState{MissingDirs: []string{"/h/etc/berth", "/h/etc/berth/pods"}, ExtraUnits: make([]UnitState, 1)}
@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 		{"one that was stopped is not restarted too", func(s *HostState) { s.Active, s.Program, s.ProgramReplaced = false, false, true }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
 		{"one that was disabled is enabled", func(s *HostState) { s.Enabled = false }, []string{"systemctl enable berth.service"}},
 	} {
-		t.Run(tt.sentence, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			seen := all
 			seen.ExtraUnits = []UnitState{inPlace}
 			tt.seen(&seen)
@@ -79,7 +79,7 @@ func TestI1CorrectInstallationIsUnchanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := Plan(w, seen); len(got) > 0 {
-		t.Errorf("a second installation does %q", sentences(got))
+		t.Errorf("second installation: got steps %q, want none", sentences(got))
 	}
 }
 
@@ -144,7 +144,7 @@ func TestI3ProgramIsReplacedAtomically(t *testing.T) {
 	}
 	left, _ := filepath.Glob(filepath.Join(w.Layout.Programs, ".*"))
 	if len(left) > 0 {
-		t.Errorf("left behind: %q", left)
+		t.Errorf("remaining files: %q", left)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestProgramReplaced(t *testing.T) {
 	}
 	process := fmt.Sprintf("/proc/%d", cmd.Process.Pid)
 	for _, step := range []struct {
-		what string
+		name string
 		do   func()
 		want bool
 	}{
@@ -185,7 +185,7 @@ func TestProgramReplaced(t *testing.T) {
 	} {
 		step.do()
 		if got := w.programReplaced(process); got != step.want {
-			t.Errorf("%s: another runs: %v", step.what, got)
+			t.Errorf("%s: got replaced %v", step.name, got)
 		}
 	}
 }
@@ -244,7 +244,7 @@ func TestI4RemoveTreeSkipsMounts(t *testing.T) {
 	}
 	unmount()
 	if err := d.Run(steps); err != nil || Exists(tree) {
-		t.Errorf("without the mount: %v, there: %v", err, Exists(tree))
+		t.Errorf("without the mount: %v, tree exists %v", err, Exists(tree))
 	}
 }
 
@@ -260,6 +260,6 @@ func TestRunStopsAtFailedStep(t *testing.T) {
 	)
 	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "copy /nonexistent/file to /to: ") ||
 		strings.Contains(out.String(), "never") {
-		t.Errorf("error %v, said %q", err, out.String())
+		t.Errorf("got error %v, output %q", err, out.String())
 	}
 }
