@@ -150,7 +150,7 @@ func TestCertificateIsRequestedAndReloaded(t *testing.T) {
 	}
 	spec := a.requests[0].Spec
 	if spec.SignerName != certsv1.KubeAPIServerClientKubeletSignerName || len(spec.Usages) != 2 {
-		t.Errorf("requested %+v", spec)
+		t.Errorf("unexpected request %+v", spec)
 	}
 	if st, err := os.Stat(cert.Path()); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", st, err)
@@ -162,7 +162,7 @@ func TestCertificateIsRequestedAndReloaded(t *testing.T) {
 	o.Request = NodeClientRequest("other", "m")
 	if other, warning := OpenCertificate(o); warning == nil || other.Valid() ||
 		!strings.Contains(warning.Error(), "system:node:n") {
-		t.Errorf("the certificate of another node is used: %v", warning)
+		t.Errorf("certificate of another node is used: %v", warning)
 	}
 }
 
@@ -186,22 +186,22 @@ func TestRenewedCertificateIsUsedWithoutRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if due, _ := cert.due(); due.Before(now.Add(41*time.Minute)) || due.After(now.Add(55*time.Minute)) {
-		t.Errorf("renewed after %s", due.Sub(now))
+		t.Errorf("renewal after %s", due.Sub(now))
 	}
 	first, _ := cert.Current()
 	now = now.Add(2 * time.Hour) // the node was off for long
 	if cert.Valid() {
-		t.Fatal("an expired certificate is good")
+		t.Fatal("expired certificate is valid")
 	}
 	a.lifetime = 4 * time.Hour
 	if _, who := cert.due(); who == nil || cert.obtain(t.Context(), who) != nil {
-		t.Fatal("there is no way back")
+		t.Fatal("bootstrap client is missing")
 	}
 	if second, err := cert.Current(); err != nil || second == first || changed != 2 || !cert.Valid() {
-		t.Errorf("%v, changed %d times", err, changed)
+		t.Errorf("got %v, %d changes", err, changed)
 	}
 	if files, _ := filepath.Glob(filepath.Join(o.Dir, "kubelet-client-2*.pem")); len(files) != 1 {
-		t.Errorf("kept: %v", files)
+		t.Errorf("remaining files: %v", files)
 	}
 }
 
@@ -225,7 +225,7 @@ func TestDeniedRequestIsRetriedWithNewKey(t *testing.T) {
 		}
 	}
 	if a.requests[0].Name == a.requests[1].Name {
-		t.Error("the same request was made again")
+		t.Error("denied request was reused")
 	}
 	if err := cert.obtain(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "join again") {
 		t.Errorf("no way out: %v", err)

@@ -53,9 +53,9 @@ func TestRejoinUpdatesServerAddress(t *testing.T) {
 	a := newAuthority(t)
 	kubeconfig, cert := a.joinedNode(t)
 	for range 2 { // the second time nothing changes
-		aside, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir)
-		if err != nil || len(aside) > 0 {
-			t.Fatalf("%v is put aside, %v", aside, err)
+		renamed, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir)
+		if err != nil || len(renamed) > 0 {
+			t.Fatalf("got renamed files %v, %v", renamed, err)
 		}
 		c, err := LoadConfig(kubeconfig)
 		if err != nil || c.Host != "https://second:6443" || c.CertFile != cert.Path() {
@@ -63,7 +63,7 @@ func TestRejoinUpdatesServerAddress(t *testing.T) {
 		}
 	}
 	if again, warning := OpenCertificate(cert.opt); warning != nil || !again.Valid() {
-		t.Errorf("its certificate: %v", warning)
+		t.Errorf("certificate: %v", warning)
 	}
 }
 
@@ -76,16 +76,16 @@ func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 			if err := os.Remove(kubeconfig); err != nil {
 				t.Fatal(err)
 			}
-			if aside, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir); err != nil ||
-				len(aside) > 0 {
-				t.Errorf("%s: the certificate of the same authority: %v is put aside, %v", name, aside, err)
+			if renamed, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir); err != nil ||
+				len(renamed) > 0 {
+				t.Errorf("%s: certificate of the same CA: got renamed files %v, %v", name, renamed, err)
 			}
 		}
 		serving := filepath.Join(cert.opt.Dir, currentFileName(serverName))
 		if err := os.WriteFile(serving, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		aside, err := Rejoin(other.foundAt("https://first:6443"), kubeconfig, cert.opt.Dir)
+		renamed, err := Rejoin(other.foundAt("https://first:6443"), kubeconfig, cert.opt.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,12 +93,12 @@ func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s: %s is still there: %v", name, path, err)
 			}
-			if was := path + ".old"; !slices.Contains(aside, was) && (path != kubeconfig || !lost) {
-				t.Errorf("%s: %s is not among %v", name, was, aside)
+			if was := path + ".old"; !slices.Contains(renamed, was) && (path != kubeconfig || !lost) {
+				t.Errorf("%s: file %s is not among the renamed files %v", name, was, renamed)
 			}
 		}
 		if again, warning := OpenCertificate(cert.opt); warning != nil || again.Valid() {
-			t.Errorf("%s: the certificate of another authority is good: %v", name, warning)
+			t.Errorf("%s: certificate of another CA is valid: %v", name, warning)
 		}
 		entries, err := os.ReadDir(cert.opt.Dir)
 		if err != nil {
@@ -109,7 +109,7 @@ func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 				CertificateFilePatterns(),
 				func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok },
 			) {
-				t.Errorf("%s: %s is not in use", name, e.Name())
+				t.Errorf("%s: file %s remains", name, e.Name())
 			}
 		}
 	}
@@ -133,6 +133,6 @@ func TestRejoinUpdatesAdminKubeconfig(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if all := certificates(c.CAData); len(all) != 1 || !all[0].Equal(a.cert) {
-		t.Errorf("it has %d authorities", len(all))
+		t.Errorf("got %d CAs", len(all))
 	}
 }

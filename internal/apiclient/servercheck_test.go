@@ -14,8 +14,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// sees checks a server as a node that trusts one authority.
-func sees(t *testing.T, server string, ca *x509.Certificate) ServerCheck {
+// checkServer checks a server as a node that trusts one authority.
+func checkServer(t *testing.T, server string, ca *x509.Certificate) ServerCheck {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	config := &rest.Config{Host: server}
@@ -37,28 +37,28 @@ func TestCheckServer(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
-			t.Error("the server received a secret")
+			t.Error("server received credentials")
 		}
 		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 	}))
 	defer server.Close()
-	s := sees(t, server.URL, server.Certificate())
+	s := checkServer(t, server.URL, server.Certificate())
 	if s.Err != nil || s.TrustErr != nil || s.Server != server.URL || CAHash(s.CA) != CAHash(server.Certificate()) {
 		t.Errorf("%+v", s)
 	}
 	if !s.HasDate || s.ClockSkew < 59*time.Minute || s.ClockSkew > time.Hour {
-		t.Errorf("the clocks are %s apart", s.ClockSkew)
+		t.Errorf("got clock skew %s", s.ClockSkew)
 	}
 	other := newAuthority(t).cert
-	if s := sees(t, server.URL, other); s.Err != nil || s.TrustErr == nil ||
+	if s := checkServer(t, server.URL, other); s.Err != nil || s.TrustErr == nil ||
 		!strings.Contains(
 			s.TrustErr.Error(),
 			CAHash(other),
 		) || !strings.Contains(s.TrustErr.Error(), CAHash(server.Certificate())) {
-		t.Errorf("another authority: %+v", s)
+		t.Errorf("other CA: %+v", s)
 	}
 	server.Close()
-	if s := sees(t, server.URL, other); s.Err == nil || s.HasDate {
+	if s := checkServer(t, server.URL, other); s.Err == nil || s.HasDate {
 		t.Errorf("unreachable server: %+v", s)
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// world is a set of processes that represent containers.
-type world struct {
+// fakeRuntime maps container IDs to test processes.
+type fakeRuntime struct {
 	mu   sync.Mutex
 	pids map[string]int
 }
 
-func (w *world) process(_ context.Context, id string) (int, error) {
+func (w *fakeRuntime) process(_ context.Context, id string) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if pid, ok := w.pids[id]; ok {
@@ -27,8 +27,8 @@ func (w *world) process(_ context.Context, id string) (int, error) {
 	return 0, errors.New("no such container")
 }
 
-// begin starts a shell that executes a command at the end of its input.
-func (w *world) begin(t *testing.T, id, script string) (cmd *exec.Cmd, end func()) {
+// startProcess starts a shell that executes a command when its input is closed.
+func (w *fakeRuntime) startProcess(t *testing.T, id, script string) (cmd *exec.Cmd, end func()) {
 	t.Helper()
 	cmd = exec.CommandContext(t.Context(), "sh", "-c", "read x; "+script)
 	in, err := cmd.StdinPipe()
@@ -44,7 +44,7 @@ func (w *world) begin(t *testing.T, id, script string) (cmd *exec.Cmd, end func(
 	return cmd, func() { _ = in.Close() }
 }
 
-func start(t *testing.T, w *world) *Watcher {
+func startWatcher(t *testing.T, w *fakeRuntime) *Watcher {
 	t.Helper()
 	e := New(Options{Process: w.process})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,7 +69,7 @@ func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: never", what)
+			t.Fatalf("timeout waiting for %s", what)
 		}
 	}
 }
@@ -89,8 +89,8 @@ func supported(t *testing.T) bool {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	_, told, _ := exitInfo(fd)
-	return told
+	_, known, _ := exitInfo(fd)
+	return known
 }
 
 func TestExitStatus(t *testing.T) {
@@ -98,26 +98,26 @@ func TestExitStatus(t *testing.T) {
 	if !supported(t) {
 		t.Skip("kernel without exit codes by pidfd")
 	}
-	w := &world{pids: map[string]int{}}
-	e := start(t, w)
-	began := time.Now()
-	seven, endSeven := w.begin(t, "seven", "exit 7")
-	killed, _ := w.begin(t, "killed", "")
-	zero, endZero := w.begin(t, "zero", "exit 0")
+	w := &fakeRuntime{pids: map[string]int{}}
+	e := startWatcher(t, w)
+	startedAt := time.Now()
+	seven, stopSeven := w.startProcess(t, "seven", "exit 7")
+	killed, _ := w.startProcess(t, "killed", "")
+	zero, stopZero := w.startProcess(t, "zero", "exit 0")
 	for _, id := range []string{"seven", "killed", "zero", "seven", "unknown"} {
 		e.Watch(id)
 	}
 	until(t, "three handles", func() bool { return e.handles() == 3 })
 	if _, _, ok := e.ExitStatus("seven"); ok {
-		t.Error("what runs counts as ended")
+		t.Error("running container has an exit status")
 	}
 	before := time.Now()
-	endSeven()
-	until(t, "the end to be seen", func() bool { _, at, _ := e.ExitStatus("seven"); return !at.IsZero() })
+	stopSeven()
+	until(t, "the exit to be observed", func() bool { _, at, _ := e.ExitStatus("seven"); return !at.IsZero() })
 	if _, at, ok := e.ExitStatus("seven"); ok || at.Before(before) {
-		t.Errorf("before it was reaped: %v %v", at, ok)
+		t.Errorf("before the process was reaped: %v %v", at, ok)
 	}
-	endZero()
+	stopZero()
 	if err := killed.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestExitStatus(t *testing.T) {
 	}
 	for id, want := range map[string]int32{"seven": 7, "killed": 137, "zero": 0} {
 		if code, at, ok := e.ExitStatus(id); !ok || code != want {
-			t.Errorf("%s: %d %v %v, want %d", id, code, at, ok, want)
+			t.Errorf("%s: got %d %v %v, want exit code %d", id, code, at, ok, want)
 		}
 	}
 	until(t, "no handle to be open", func() bool { return e.handles() == 0 })
@@ -135,30 +135,30 @@ func TestExitStatus(t *testing.T) {
 		t.Error("a deleted container is still watched")
 	}
 	if _, _, ok := e.ExitStatus("zero"); !ok {
-		t.Error("what is there was let go")
+		t.Error("exit status of an existing container was dropped")
 	}
-	e.Retain(nil, began)
+	e.Retain(nil, startedAt)
 	if _, _, ok := e.ExitStatus("zero"); !ok {
-		t.Error("a container started after the list was dropped")
+		t.Error("container that started after the list was dropped")
 	}
 }
 
-// An unknown container, and a process ID that was reused before it was opened.
+// TestUnknownExitStatus covers an unknown container, and a process ID that was reused before it was opened.
 func TestUnknownExitStatus(t *testing.T) {
 	t.Parallel()
 	n := 0
 	e := New(Options{Process: func(context.Context, string) (int, error) { n++; return os.Getpid() + n - 1, nil }})
-	h := &handle{id: "of no cgroup", fd: -1}
+	h := &handle{id: "without cgroup", fd: -1}
 	e.watched[h.id] = h
 	if err := e.open(t.Context(), h); !errors.Is(err, errOther) {
-		t.Errorf("a process that changes: %v", err)
+		t.Errorf("reused process ID: %v", err)
 	}
 	if _, _, ok := e.ExitStatus("other"); ok {
-		t.Error("what was never watched has ended")
+		t.Error("unwatched container has an exit status")
 	}
-	e.release("over")
+	e.release("stopped")
 	e.Watch("c")
 	if len(e.watched) != 0 {
-		t.Error("something is watched after the end")
+		t.Error("container is watched after the Watcher stopped")
 	}
 }

@@ -40,7 +40,7 @@ func TestAddServer(t *testing.T) {
 		}
 		bootstrap := name != "its certificate" && name != "none wanted"
 		if strings.Contains(string(got), "serverTLSBootstrap: true\n") != bootstrap {
-			t.Errorf("%s: serverTLSBootstrap must be %v\n%s", name, bootstrap, got)
+			t.Errorf("%s: want serverTLSBootstrap %v\n%s", name, bootstrap, got)
 		}
 		if st, err := os.Stat(file); text != "" && (err != nil || st.Mode().Perm() != 0o600) {
 			t.Errorf("%s: mode of the file is %v, %v", name, st.Mode(), err)

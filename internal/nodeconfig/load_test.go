@@ -86,7 +86,7 @@ func TestDefaultsAreStandalone(t *testing.T) {
 		},
 	}
 	if k := c.Kubelet; k == nil || k.MaxPods != 110 || k.Port != 10250 {
-		t.Errorf("in force is %+v", k)
+		t.Errorf("unexpected effective configuration %+v", k)
 	}
 	c.Kubelet = nil
 	if d := cmp.Diff(want, c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
@@ -390,12 +390,12 @@ func TestFieldClasses(t *testing.T) { // N2
 		head+"cpuManagerPolicy: none\nreadOnlyPort: 0\nmemorySwap: {swapBehavior: NoSwap}\nuserNamespaces: {idsPerPod: 65536}\nstaticPodURL: null\n",
 	)
 	if err != nil || len(warnings) > 0 {
-		t.Errorf("accepted values of rejected fields: %v, %q", err, warnings)
+		t.Errorf("neutral values of rejected fields: %v, %q", err, warnings)
 	}
 	c, warnings, err := parse(t, head+"clusterDNS: [10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4]\n")
 	if err != nil || len(c.Network.ClusterDNS) != 3 || len(warnings) != 1 ||
 		!strings.Contains(warnings[0], "node.yaml:3: clusterDNS has 4 addresses") {
-		t.Errorf("more name servers than resolvers use: %v, %q", err, warnings)
+		t.Errorf("more name servers than resolvers support: %v, %q", err, warnings)
 	}
 	_, _, err = parse(
 		t,
@@ -415,10 +415,10 @@ func TestFieldClasses(t *testing.T) { // N2
 
 func TestMemoryAndSwap(t *testing.T) {
 	for _, row := range []struct {
-		sentence, text string
-		factor         float64
-		reserve, swap  bool
-		message        string // warning or error; empty: neither
+		name, text    string
+		factor        float64
+		reserve, swap bool
+		message       string // warning or error; empty: neither
 	}{
 		{"the defaults are no throttling, no reservation and no swap", "", 0, false, false, ""},
 		{"swap is opt-in", "memorySwap: {swapBehavior: LimitedSwap}", 0, false, true, ""},
@@ -440,11 +440,11 @@ func TestMemoryAndSwap(t *testing.T) {
 			warnings = append(warnings, err.Error())
 		}
 		if got := strings.Join(warnings, "; "); row.message == "" && got != "" || !strings.Contains(got, row.message) {
-			t.Errorf("%s: got %q, want %q", row.sentence, got, row.message)
+			t.Errorf("%s: got %q, want %q", row.name, got, row.message)
 		}
 		if c != nil &&
 			(c.Cgroups.MemoryThrottlingFactor != row.factor || c.Cgroups.TieredMemoryReservation != row.reserve || c.Cgroups.LimitedSwap != row.swap) {
-			t.Errorf("%s: %+v", row.sentence, c.Cgroups)
+			t.Errorf("%s: %+v", row.name, c.Cgroups)
 		}
 	}
 }
@@ -580,7 +580,7 @@ volumeStatsAggPeriod: 0s
 	for _, w := range warnings {
 		if !strings.Contains(w, "authentication.") && !strings.Contains(w, "authorization.") &&
 			!strings.Contains(w, "rotateCertificates") {
-			t.Errorf("a zero that kubeadm writes is a warning: %s", w)
+			t.Errorf("warning for a zero value that kubeadm writes: %s", w)
 		}
 	}
 	if c.Cgroups.Driver != "systemd" || c.StaticPodPath != "/etc/kubernetes/manifests" || c.Server.ClientCAFile == "" {

@@ -62,7 +62,7 @@ func TestTableIsComplete(t *testing.T) {
 		}
 		for _, v := range f.Accepted {
 			if !json.Valid([]byte(v)) {
-				t.Errorf("%s: neutral value %s is no JSON", f.Path, v)
+				t.Errorf("%s: neutral value %s is not JSON", f.Path, v)
 			}
 		}
 	}
@@ -87,7 +87,7 @@ func TestSupportedFieldsAreAccepted(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("there is no %s", name)
+			t.Errorf("missing field %s", name)
 		}
 	}
 }

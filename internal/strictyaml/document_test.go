@@ -18,7 +18,7 @@ func one(t *testing.T, in string) Document {
 		t.Fatalf("parse: %v", err)
 	}
 	if len(docs) != 1 {
-		t.Fatalf("%d documents, want 1", len(docs))
+		t.Fatalf("got %d documents, want 1", len(docs))
 	}
 	return docs[0]
 }
@@ -134,7 +134,7 @@ func TestSyntaxErrorsNameLine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Parse([]byte(tt.in), Limits{})
 			if _, ok := errors.AsType[*Error](err); !ok || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want something with %q", err, tt.want)
+				t.Errorf("got %v, want error with %q", err, tt.want)
 			}
 		})
 	}
@@ -160,7 +160,7 @@ func TestErrorsDoNotQuoteValues(t *testing.T) {
 			_, err = docs[0].Decode(&corev1.Secret{})
 		}
 		if err == nil {
-			t.Errorf("%q was taken", in)
+			t.Errorf("%q was accepted", in)
 		} else if strings.Contains(err.Error(), secret) {
 			t.Errorf("the error of %q quotes the secret: %v", in, err)
 		}
@@ -239,14 +239,14 @@ func TestLimits(t *testing.T) {
 				_, err = d.Decode(&corev1.Pod{})
 			}
 			if err == nil {
-				t.Error("was taken")
+				t.Error("was accepted")
 			} else if len(err.Error()) > 5000 {
-				t.Errorf("the error has %d bytes", len(err.Error()))
+				t.Errorf("got an error of %d bytes", len(err.Error()))
 			}
 		})
 	}
 	if _, err := Parse([]byte(strings.Repeat("---\na: b\n", 1001)), Limits{}); err == nil {
-		t.Error("1001 documents were taken")
+		t.Error("1001 documents were accepted")
 	}
 }
 
@@ -272,7 +272,7 @@ func TestLineFindsFields(t *testing.T) {
 		"spec.containers[0].resources.limits[cpu]": 7,
 	} {
 		if got := d.Line(path); got != want {
-			t.Errorf("%s: line %d, want %d", path, got, want)
+			t.Errorf("%s: got line %d, want %d", path, got, want)
 		}
 	}
 }
@@ -281,7 +281,7 @@ func TestEmptyDocumentsAreSkipped(t *testing.T) {
 	for in, want := range map[string]int{"": 0, "---\n---\n": 0, "# only words\n": 0, "---\na: b\n---\n---\nc: d\n": 2, "null": 0, "{}{}": 2} {
 		docs, err := Parse([]byte(in), Limits{})
 		if err != nil || len(docs) != want {
-			t.Errorf("%q: %d documents and %v, want %d", in, len(docs), err, want)
+			t.Errorf("%q: got %d documents (%v), want %d", in, len(docs), err, want)
 		}
 	}
 }

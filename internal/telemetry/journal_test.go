@@ -103,10 +103,10 @@ func TestConcurrentJournalEntries(t *testing.T) {
 	wg.Wait()
 	for _, e := range r.got {
 		if pod := e.fields["BERTH_POD"]; e.message != "msg="+pod+" pod="+pod {
-			t.Fatalf("entry %q has the pod %q", e.message, pod)
+			t.Fatalf("entry %q: got pod %q", e.message, pod)
 		}
 	}
 	if len(r.got) != 800 {
-		t.Errorf("%d entries", len(r.got))
+		t.Errorf("got %d entries", len(r.got))
 	}
 }

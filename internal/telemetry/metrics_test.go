@@ -103,7 +103,7 @@ func TestUpstreamMetricNames(t *testing.T) { // T2
 		`go_goroutines`,
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("no %s", want)
+			t.Errorf("missing metric %s", want)
 		}
 	}
 }
@@ -135,19 +135,19 @@ func TestRecordingDoesNotAllocate(t *testing.T) { // T3
 		m.ObserveSync("sync", time.Millisecond)
 		m.CountAction("start", "ok")
 	}); n > 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 }
 
 func TestImageSizeLabels(t *testing.T) {
 	for size, want := range map[uint64]string{0: "N/A", 1: "0-10MB", 10<<20 + 1: "10MB-100MB", 1 << 30: "500MB-1GB", 200 << 30: "GT100GB"} {
 		if got := sizeRange(size); got != want {
-			t.Errorf("%d bytes: %s, want %s", size, got, want)
+			t.Errorf("%d bytes: got %s, want %s", size, got, want)
 		}
 	}
 }
 
-func TestTracesAreOffUnlessAskedFor(t *testing.T) { // T1
+func TestTracesAreDisabledByDefault(t *testing.T) { // T1
 	before := runtime.NumGoroutine()
 	for _, env := range []map[string]string{
 		{},
@@ -161,7 +161,7 @@ func TestTracesAreOffUnlessAskedFor(t *testing.T) { // T1
 		}
 		_, span := tr.Tracer("a").Start(t.Context(), "b")
 		if span.IsRecording() {
-			t.Error("a span is recorded")
+			t.Error("span was recorded")
 		}
 		span.End()
 		if err := tr.Shutdown(t.Context()); err != nil {
@@ -169,7 +169,7 @@ func TestTracesAreOffUnlessAskedFor(t *testing.T) { // T1
 		}
 	}
 	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("%d goroutines, %d before", n, before)
+		t.Errorf("got %d goroutines, %d before", n, before)
 	}
 }
 

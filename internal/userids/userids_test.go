@@ -10,22 +10,22 @@ import (
 	"testing"
 )
 
-type place struct{ root, etc string }
+type testNode struct{ root, etc string }
 
-func newPlace(t *testing.T) place {
+func newTestNode(t *testing.T) testNode {
 	t.Helper()
-	p := place{t.TempDir(), t.TempDir()}
+	p := testNode{t.TempDir(), t.TempDir()}
 	return p
 }
 
-func (p place) pod(t *testing.T, uid string) {
+func (p testNode) pod(t *testing.T, uid string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(p.root, "pods", uid), 0o750); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (p place) open(t *testing.T, pods int) *Allocator {
+func (p testNode) open(t *testing.T, pods int) *Allocator {
 	t.Helper()
 	ids, err := New(Options{RootDir: p.root, EtcDir: p.etc, MaxPods: pods})
 	if err != nil {
@@ -34,7 +34,7 @@ func (p place) open(t *testing.T, pods int) *Allocator {
 	return ids
 }
 
-func (p place) write(t *testing.T, name, text string) {
+func (p testNode) write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(p.etc, name), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func first(t *testing.T, ids *Allocator, uid string) uint32 {
 
 func TestAllocateUniqueRanges(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newTestNode(t)
 	ids := p.open(t, 8)
 	var wg sync.WaitGroup
 	got := make([]uint32, 8)
@@ -71,7 +71,7 @@ func TestAllocateUniqueRanges(t *testing.T) {
 	seen := map[uint32]bool{}
 	for _, n := range got {
 		if n < PerPod || n%PerPod != 0 || seen[n] {
-			t.Errorf("%d in %v", n, got)
+			t.Errorf("range %d is allocated twice: %v", n, got)
 		}
 		seen[n] = true
 	}
@@ -84,32 +84,32 @@ func TestAllocateUniqueRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := first(t, ids, "ninth"); n != got[3] {
-		t.Errorf("the freed run is %d, got %d", got[3], n)
+		t.Errorf("want freed range %d, got %d", got[3], n)
 	}
 }
 
 func TestAllocateIsStable(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newTestNode(t)
 	p.pod(t, "a")
 	p.pod(t, "b")
 	before := p.open(t, 110)
 	a, b := first(t, before, "a"), first(t, before, "b")
 	after := p.open(t, 110)
 	if first(t, after, "b") != b || first(t, after, "a") != a || a == b {
-		t.Errorf("a had %d, b had %d", a, b)
+		t.Errorf("got ranges a %d, b %d", a, b)
 	}
 	text, err := os.ReadFile(filepath.Join(p.root, "pods", "a", "userns"))
 	want := `{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`
 	if err != nil || string(text) != want {
-		t.Errorf("%s, %v; the kubelet writes %s", text, err, want)
+		t.Errorf("got %s (%v), want the kubelet's format %s", text, err, want)
 	}
 }
 
 func TestUnreadableFileIsNamedInError(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "{", "{}", `{"uidMappings":[{"hostId":1,"length":65536}],"gidMappings":[{"hostId":1,"length":65536}]}`} {
-		p := newPlace(t)
+		p := newTestNode(t)
 		p.pod(t, "torn")
 		p.pod(t, "other")
 		file := filepath.Join(p.root, "pods", "torn", "userns")
@@ -123,19 +123,19 @@ func TestUnreadableFileIsNamedInError(t *testing.T) {
 			}
 		}
 	}
-	p := newPlace(t)
+	p := newTestNode(t)
 	if _, err := p.open(t, 1).Allocate("../x"); err == nil {
-		t.Error("a path is no UID")
+		t.Error("path was accepted as UID")
 	}
 	if _, err := p.open(t, 1).Allocate("gone"); err == nil {
-		t.Error("a pod without a directory has no IDs")
+		t.Error("got IDs for a pod without a directory")
 	}
 }
 
 func TestSubordinateIDs(t *testing.T) {
 	t.Parallel()
 	const good = "root:1:2\nkubelet:131072:327680\n"
-	for _, c := range []struct{ uids, gids, wrong string }{
+	for _, c := range []struct{ uids, gids, wantErr string }{
 		{good, good, ""},
 		{"other:1:2\n", "", ""},
 		{good, "", "in subuid and none in subgid"},
@@ -147,13 +147,13 @@ func TestSubordinateIDs(t *testing.T) {
 		{"kubelet:65536:131072", "kubelet:65536:131072", "sufficient for 2 pods"},
 		{"kubelet:4294901760:327680", "kubelet:4294901760:327680", "exceed the range"},
 	} {
-		p := newPlace(t)
+		p := newTestNode(t)
 		p.write(t, "subuid", c.uids)
 		p.write(t, "subgid", c.gids)
 		ids, err := New(Options{RootDir: p.root, EtcDir: p.etc, MaxPods: 5})
-		if c.wrong != "" {
-			if err == nil || !strings.Contains(err.Error(), c.wrong) {
-				t.Errorf("%q and %q: %v, want %s", c.uids, c.gids, err, c.wrong)
+		if c.wantErr != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wantErr) {
+				t.Errorf("%q and %q: got %v, want %s", c.uids, c.gids, err, c.wantErr)
 			}
 			continue
 		}
@@ -166,7 +166,7 @@ func TestSubordinateIDs(t *testing.T) {
 			want = 2 * PerPod
 		}
 		if n := first(t, ids, "a"); n != want {
-			t.Errorf("%q: %d, want %d", c.uids, n, want)
+			t.Errorf("%q: got %d, want %d", c.uids, n, want)
 		}
 	}
 }
@@ -175,14 +175,14 @@ func TestSubordinateIDs(t *testing.T) {
 func FuzzFile(f *testing.F) {
 	f.Add([]byte(`{"uidMappings":[{"hostId":65536,"length":65536}],"gidMappings":[{"hostId":65536,"length":65536}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		p := newPlace(t)
+		p := newTestNode(t)
 		p.pod(t, "a")
 		if err := os.WriteFile(filepath.Join(p.root, "pods", "a", "userns"), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		n, err := p.open(t, 1).Allocate("a")
 		if err == nil && (n < PerPod || n%PerPod != 0 || !json.Valid(text)) {
-			t.Errorf("%d from %q", n, text)
+			t.Errorf("got %d from %q", n, text)
 		}
 	})
 }
