@@ -21,17 +21,17 @@ func TestDebianVersion(t *testing.T) {
 		{"3e610e8-dirty", "0~git20260304.050708.3e610e8+dirty"},
 	} {
 		if got, err := debianVersion(tt.describe, committed); err != nil || got != tt.want {
-			t.Errorf("%s is %q, %v; want %q", tt.describe, got, err, tt.want)
+			t.Errorf("%s: got %q (%v), want %q", tt.describe, got, err, tt.want)
 		}
 	}
 	for _, bad := range []string{"", "devel", "v1.2.3_4", "v1.2.3-a b", "../../v1"} {
 		if got, err := debianVersion(bad, committed); err == nil {
-			t.Errorf("%q is taken for version %q", bad, got)
+			t.Errorf("%q was parsed as version %q", bad, got)
 		}
 	}
 }
 
-// What is newer for git has to be newer for dpkg: it is the judge of upgrades.
+// TestDebianVersionsIncrease: a version that is newer for git must be newer for dpkg, which decides about upgrades.
 func TestDebianVersionsIncrease(t *testing.T) {
 	versions := []string{
 		"abc1234",
@@ -52,7 +52,7 @@ func TestDebianVersionsIncrease(t *testing.T) {
 		}
 		if i > 0 {
 			if out, err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", before, "lt", version).CombinedOutput(); err != nil {
-				t.Errorf("for dpkg %s is not older than %s: %v %s", before, version, err, out)
+				t.Errorf("dpkg does not order %s before %s: %v %s", before, version, err, out)
 			}
 		}
 		before = version
@@ -60,6 +60,6 @@ func TestDebianVersionsIncrease(t *testing.T) {
 	earlier, _ := debianVersion("fffffff", committed)
 	later, _ := debianVersion("0000000", committed.Add(time.Second))
 	if err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", earlier, "lt", later).Run(); err != nil {
-		t.Errorf("for dpkg %s is not older than %s, a second later", earlier, later)
+		t.Errorf("dpkg does not order %s before %s, a second later", earlier, later)
 	}
 }
