@@ -121,8 +121,8 @@ register again.`,
 				done.BackupTime.Format(time.RFC3339)); err != nil {
 				return err
 			}
-			for _, was := range slices.Sorted(maps.Keys(done.SavedFiles)) {
-				if err := reportSavedFile(was, done.SavedFiles[was],
+			for _, original := range slices.Sorted(maps.Keys(done.SavedFiles)) {
+				if err := reportSavedFile(original, done.SavedFiles[original],
 					func(text string) error { _, err := fmt.Fprintln(out, text); return err }); err != nil {
 					return err
 				}
@@ -136,21 +136,21 @@ register again.`,
 
 // reportSavedFile prints what to do with a file that the backup took from outside the data
 // directory. It removes the restored copy if the original file still has the same content.
-func reportSavedFile(was, is string, say func(string) error) error {
-	kept, err := os.ReadFile(is)
+func reportSavedFile(original, saved string, printLine func(string) error) error {
+	copied, err := os.ReadFile(saved)
 	if err != nil {
 		return err
 	}
-	now, err := os.ReadFile(was)
+	current, err := os.ReadFile(original)
 	switch {
-	case err == nil && string(now) == string(kept):
-		return os.Remove(is)
+	case err == nil && string(current) == string(copied):
+		return os.Remove(saved)
 	case err == nil:
-		return say(
-			was + " has changed since the backup: " + is + " is the saved copy; compare them before starting the server",
+		return printLine(
+			original + " has changed since the backup: " + saved + " is the saved copy; compare them before starting the server",
 		)
 	}
-	return say(
-		was + " does not exist: " + filepath.Clean(is) + " is the saved copy; move it there before starting the server",
+	return printLine(
+		original + " does not exist: " + filepath.Clean(saved) + " is the saved copy; move it there before starting the server",
 	)
 }

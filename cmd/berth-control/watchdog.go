@@ -11,7 +11,7 @@ import (
 
 // runWatchdog notifies the service manager's watchdog while the server is live, until ctx is done.
 // It returns at once if no watchdog is configured for this process.
-func runWatchdog(ctx context.Context, manager systemd.Notifier, answers func(context.Context) error, log *slog.Logger) {
+func runWatchdog(ctx context.Context, manager systemd.Notifier, probe func(context.Context) error, log *slog.Logger) {
 	dog, err := systemd.WatchdogFromEnvironment()
 	if err != nil {
 		log.Warn("watchdog", "err", err)
@@ -23,21 +23,21 @@ func runWatchdog(ctx context.Context, manager systemd.Notifier, answers func(con
 	dog.Notify, dog.Log, dog.HealthyStatus = manager.Notify, log, "serving the API"
 	var loops systemd.LoopMonitor
 	api := loops.Watch("the API", 2*dog.Interval) // A loaded machine may be slow.
-	var asking sync.WaitGroup
-	asking.Go(func() { probeLiveness(ctx, dog.Interval/4, answers, api.Beat) })
+	var probing sync.WaitGroup
+	probing.Go(func() { probeLiveness(ctx, dog.Interval/4, probe, api.Beat) })
 	dog.Run(ctx, loops.Healthy)
-	asking.Wait()
+	probing.Wait()
 }
 
 // probeLiveness probes periodically until ctx is done and reports each success. A probe times out
 // after twice the period.
-func probeLiveness(ctx context.Context, every time.Duration, answers func(context.Context) error, answered func()) {
+func probeLiveness(ctx context.Context, every time.Duration, probe func(context.Context) error, onSuccess func()) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		asked, cancel := context.WithTimeout(ctx, 2*every)
-		if answers(asked) == nil {
-			answered()
+		probeCtx, cancel := context.WithTimeout(ctx, 2*every)
+		if probe(probeCtx) == nil {
+			onSuccess()
 		}
 		cancel()
 		select {

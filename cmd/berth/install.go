@@ -305,13 +305,13 @@ func matchingEntries(dir string, patterns ...string) (out []string) {
 
 // report prints what is left.
 func (u uninstaller) report(d *install.Executor, c *nodeconfig.Config) error {
-	kept := append(d.Skipped, "containerd with its images and network plugins")
+	remaining := append(d.Skipped, "containerd with its images and network plugins")
 	if u.keepConfig {
-		kept = append(kept, configDir)
+		remaining = append(remaining, configDir)
 	}
 	if p := c.StaticPodPath; p != "" && install.Exists(p) && (u.keepConfig || !strings.HasPrefix(p, configDir+"/")) {
-		kept = append(kept, p+" (manifests)")
+		remaining = append(remaining, p+" (manifests)")
 	}
-	_, err := fmt.Fprintf(u.out, "berth was removed. Not removed:\n  %s\n", strings.Join(kept, "\n  "))
+	_, err := fmt.Fprintf(u.out, "berth was removed. Not removed:\n  %s\n", strings.Join(remaining, "\n  "))
 	return err
 }

@@ -293,7 +293,7 @@ func (g *group) run(name string, f func() error) {
 // stopReportInterval is how often components that are still running after the stop are logged.
 const stopReportInterval = 10 * time.Second
 
-// wait returns when all components have ended. Once ctx has ended, it logs those that take long.
+// wait returns when all components have stopped. Once ctx is done, it logs those that take long.
 func (g *group) wait(ctx context.Context, log *slog.Logger) error {
 	stopped := make(chan struct{})
 	go func() {
