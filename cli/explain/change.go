@@ -14,23 +14,23 @@ import (
 // if there is none. finished reports that the existing pod has terminated for good. The UID of a
 // pod is derived from its manifest, so a different UID means a different pod. With the same UID
 // only images, and the CPU and memory of running containers, can change.
-func ChangeOf(was, pod *corev1.Pod, over bool) nodeapi.Change {
+func ChangeOf(old, pod *corev1.Pod, terminated bool) nodeapi.Change {
 	switch {
-	case was == nil:
+	case old == nil:
 		return nodeapi.Create
-	case was.UID != pod.UID, over && source.ManifestChanged(was, pod):
+	case old.UID != pod.UID, terminated && source.ManifestChanged(old, pod):
 		return nodeapi.Replace
-	case !slices.Equal(images(was), images(pod)):
+	case !slices.Equal(images(old), images(pod)):
 		return nodeapi.Update
-	case resized(was, pod):
+	case resized(old, pod):
 		return nodeapi.Resize
 	}
 	return nodeapi.Unchanged
 }
 
 // resized reports whether the CPU or memory of the two versions differ.
-func resized(was, pod *corev1.Pod) bool {
-	return !plan.ResourcesOf(was).Equal(plan.ResourcesOf(pod))
+func resized(old, pod *corev1.Pod) bool {
+	return !plan.ResourcesOf(old).Equal(plan.ResourcesOf(pod))
 }
 
 // volumeImages are the images of the pod's volumes, in order.

@@ -24,7 +24,7 @@ type ProbeState struct {
 }
 
 // Probes returns all probes of the pod, including those that are not running.
-func Probes(s PodState, made []ProbeState, now time.Time) nodeapi.PodProbes {
+func Probes(s PodState, states []ProbeState, now time.Time) nodeapi.PodProbes {
 	out := nodeapi.PodProbes{
 		Namespace: s.Pod.Namespace,
 		Name:      s.Pod.Name,
@@ -36,7 +36,7 @@ func Probes(s PodState, made []ProbeState, now time.Time) nodeapi.PodProbes {
 		for i := range list {
 			c := &list[i]
 			for _, p := range probesIn(c) {
-				out.Probes = append(out.Probes, probe(s, c, p, made))
+				out.Probes = append(out.Probes, probe(s, c, p, states))
 			}
 		}
 	}
@@ -58,7 +58,7 @@ func probesIn(c *corev1.Container) []specified {
 	}, func(p specified) bool { return p.spec == nil })
 }
 
-func probe(s PodState, c *corev1.Container, p specified, made []ProbeState) nodeapi.Probe {
+func probe(s PodState, c *corev1.Container, p specified, states []ProbeState) nodeapi.Probe {
 	out := nodeapi.Probe{
 		Container: c.Name, Kind: strings.ToLower(string(p.kind)), Action: probeAction(p.spec), State: nodeapi.ProbeWaiting,
 		InitialDelaySeconds: p.spec.InitialDelaySeconds, TimeoutSeconds: p.spec.TimeoutSeconds,
@@ -72,9 +72,9 @@ func probe(s PodState, c *corev1.Container, p specified, made []ProbeState) node
 	}
 	out.ContainerID = k.ID
 	h := s.Memory.Health[k.ID]
-	i := slices.IndexFunc(made, func(m ProbeState) bool { return m.ContainerID == k.ID && m.Probed.Kind == p.kind })
+	i := slices.IndexFunc(states, func(m ProbeState) bool { return m.ContainerID == k.ID && m.Probed.Kind == p.kind })
 	if i >= 0 {
-		m := made[i]
+		m := states[i]
 		out.NextRun, out.Running, out.MissedPeriods, out.Recent = m.NextRun, m.Running, m.MissedPeriods, m.Recent
 		if m.Probed.OK {
 			out.Successes = m.Probed.Consecutive
@@ -89,9 +89,9 @@ func probe(s PodState, c *corev1.Container, p specified, made []ProbeState) node
 		out.WaitingFor = "the startup probe"
 	case i < 0:
 		out.WaitingFor = "the container to be started"
-	case made[i].Passed == nil:
+	case states[i].Passed == nil:
 		out.State = nodeapi.ProbePending
-	case *made[i].Passed:
+	case *states[i].Passed:
 		out.State = nodeapi.ProbePassing
 	default:
 		out.State = nodeapi.ProbeFailing
@@ -149,20 +149,20 @@ func unhealthy(s PodState) (out []nodeapi.WaitReason) {
 func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health, k plan.Container) nodeapi.WaitReason {
 	w := nodeapi.WaitReason{Reason: string(kind) + "Probe", Target: name, Since: k.StartedAt}
 	text := strings.ToLower(string(kind)) + " probe"
-	was := h.StateOf(kind)
+	result := h.StateOf(kind)
 	switch {
-	case was == nil && spec.InitialDelaySeconds > 0:
+	case result == nil && spec.InitialDelaySeconds > 0:
 		w.Message = fmt.Sprintf(
 			"%s (%s) has not succeeded yet; initial delay %ds",
 			text,
 			probeAction(spec),
 			spec.InitialDelaySeconds,
 		)
-	case was == nil || was.Consecutive == 0 || was.OK:
+	case result == nil || result.Consecutive == 0 || result.OK:
 		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet", text, probeAction(spec))
 	default:
-		w.Message = joined(fmt.Sprintf("%s failing (%s)", text, probeAction(spec)), was.Failure)
-		w.Failures = int(was.Consecutive)
+		w.Message = joined(fmt.Sprintf("%s failing (%s)", text, probeAction(spec)), result.Failure)
+		w.Failures = int(result.Consecutive)
 		w.Details = []nodeapi.Detail{
 			{Name: "failureThreshold", Value: fmt.Sprint(spec.FailureThreshold)},
 			{Name: "period", Value: fmt.Sprintf("%ds", spec.PeriodSeconds)},
