@@ -32,11 +32,11 @@ The exit code is 1 if an essential check fails.`,
 			if err := checkFormat(format, "json", "yaml"); err != nil {
 				return err
 			}
-			r, here, err := c.checked(cmd.Context())
+			r, local, err := c.runCheck(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if here {
+			if local {
 				note := cmd.OutOrStdout()
 				if format != "" {
 					note = cmd.ErrOrStderr()
@@ -69,8 +69,8 @@ type LocalCheck struct {
 	Run   func(ctx context.Context) (nodeapi.CheckReport, error)
 }
 
-// checked returns the report of the agent or, if none is running, of the local checks.
-func (c *factory) checked(ctx context.Context) (r nodeapi.CheckReport, here bool, err error) {
+// runCheck returns the report of the agent or, if none is running, of the local checks.
+func (c *factory) runCheck(ctx context.Context) (r nodeapi.CheckReport, local bool, err error) {
 	client, err := c.dial()
 	if err != nil {
 		return r, false, err

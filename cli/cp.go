@@ -121,14 +121,14 @@ func (r *remote) fetch(to string) error {
 		dir, base = clean, "."
 	}
 	read, write := io.Pipe()
-	var said bytes.Buffer
+	var output bytes.Buffer
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer wg.Wait()
 	defer cancel()
 	var sent error
 	wg.Go(func() {
-		sent = r.exec(ctx, nil, write, &said, "tar", "-C", dir, "-cf", "-", "./"+base)
+		sent = r.exec(ctx, nil, write, &output, "tar", "-C", dir, "-cf", "-", "./"+base)
 		_ = write.CloseWithError(sent)
 	})
 	err := unpack(read, base, to, r.notes)
@@ -141,7 +141,7 @@ func (r *remote) fetch(to string) error {
 	case err != nil && (sent == nil || !errors.Is(err, sent)): // the local side failed, and tar was canceled
 		return fmt.Errorf("copy %s to %s: %w", r.path, to, err)
 	case sent != nil:
-		return fmt.Errorf("copy %s: %w", r.path, tarError(sent, &said))
+		return fmt.Errorf("copy %s: %w", r.path, tarError(sent, &output))
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (r *remote) send(from string) error {
 		dir = "."
 	}
 	read, write := io.Pipe()
-	var said bytes.Buffer
+	var output bytes.Buffer
 	var wg sync.WaitGroup
 	var packed error
 	wg.Go(func() {
@@ -184,12 +184,12 @@ func (r *remote) send(from string) error {
 	if r.noPreserve {
 		command = []string{"tar", "-C", dir, "--no-same-permissions", "--no-same-owner", "-xmf", "-"}
 	}
-	err = r.exec(r.ctx, read, io.Discard, &said, command...)
+	err = r.exec(r.ctx, read, io.Discard, &output, command...)
 	_ = read.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 	wg.Wait()
 	switch {
 	case err != nil:
-		return fmt.Errorf("copy to %s: %w", r.path, tarError(err, &said))
+		return fmt.Errorf("copy to %s: %w", r.path, tarError(err, &output))
 	case packed != nil:
 		return fmt.Errorf("copy %s: %w", from, packed)
 	}
@@ -198,8 +198,8 @@ func (r *remote) send(from string) error {
 
 // isDirectory runs test -d in the container.
 func (r *remote) isDirectory() (bool, error) {
-	var said bytes.Buffer
-	err := r.exec(r.ctx, nil, io.Discard, &said, "test", "-d", r.path)
+	var output bytes.Buffer
+	err := r.exec(r.ctx, nil, io.Discard, &output, "test", "-d", r.path)
 	if exit, ok := errors.AsType[*ExitError](err); ok && exit.Code == 1 {
 		return false, nil
 	}
@@ -213,8 +213,8 @@ func (r *remote) isDirectory() (bool, error) {
 }
 
 // tarError adds the stderr of tar.
-func tarError(err error, said *bytes.Buffer) error {
-	if text := clean(strings.TrimSpace(said.String())); text != "" {
+func tarError(err error, output *bytes.Buffer) error {
+	if text := clean(strings.TrimSpace(output.String())); text != "" {
 		if errors.Is(err, nodeapi.ErrStdinNotRead) { // tar has exited with an error message
 			return errors.New(text)
 		}

@@ -127,7 +127,7 @@ func remotePort(pod *corev1.Pod, text string) (uint16, error) {
 func (o forwardOptions) run(cmd *cobra.Command, client *nodeapi.Client, t target, ports []forward) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	say := &lineLock{w: cmd.OutOrStdout()}
+	out := &lineLock{w: cmd.OutOrStdout()}
 	errs := &lineLock{w: cmd.ErrOrStderr()}
 	var open []listening
 	defer func() {
@@ -136,14 +136,14 @@ func (o forwardOptions) run(cmd *cobra.Command, client *nodeapi.Client, t target
 		}
 	}()
 	for _, p := range ports {
-		here, err := o.listen(ctx, p)
+		listeners, err := o.listen(ctx, p)
 		if err != nil {
 			return err
 		}
-		open = append(open, here...)
+		open = append(open, listeners...)
 	}
 	for _, l := range open {
-		if err := say.line(fmt.Sprintf("Forwarding from %s -> %d", l.Addr(), l.remote)); err != nil {
+		if err := out.line(fmt.Sprintf("Forwarding from %s -> %d", l.Addr(), l.remote)); err != nil {
 			return err
 		}
 	}
@@ -152,7 +152,7 @@ func (o forwardOptions) run(cmd *cobra.Command, client *nodeapi.Client, t target
 		stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 		defer stop()
 		all.Go(func() {
-			l.accept(ctx, &all, say, errs, func(ctx context.Context) (nodeapi.Stream, error) {
+			l.accept(ctx, &all, out, errs, func(ctx context.Context) (nodeapi.Stream, error) {
 				return client.PortForward(ctx, t.namespace, t.name, l.remote)
 			})
 			cancel()
@@ -220,7 +220,7 @@ func (o forwardOptions) listen(ctx context.Context, p forward) ([]listening, err
 func (l listening) accept(
 	ctx context.Context,
 	all *sync.WaitGroup,
-	say, errs *lineLock,
+	out, errs *lineLock,
 	dial func(context.Context) (nodeapi.Stream, error),
 ) {
 	for {
@@ -237,7 +237,7 @@ func (l listening) accept(
 				_ = conn.Close()
 				return
 			}
-			_ = say.line("Handling connection for " + strconv.Itoa(portOf(l.Addr())))
+			_ = out.line("Handling connection for " + strconv.Itoa(portOf(l.Addr())))
 			pod, err := dial(ctx)
 			if err != nil {
 				if ctx.Err() == nil {

@@ -32,12 +32,12 @@ func (t *terminal) raw(
 	ctx context.Context,
 	do func(context.Context, remotecommand.TerminalSizeQueue) error,
 ) (err error) {
-	was, err := term.MakeRaw(t.fd)
+	oldState, err := term.MakeRaw(t.fd)
 	if err != nil {
 		return fmt.Errorf("set terminal to raw mode: %w", err)
 	}
 	defer func() {
-		if e := term.Restore(t.fd, was); e != nil {
+		if e := term.Restore(t.fd, oldState); e != nil {
 			err = errors.Join(err, fmt.Errorf("restore terminal: %w", e))
 		}
 	}()
