@@ -5,13 +5,11 @@
 // that package:
 //
 //   - Notifier. SdNotify reads the socket from the environment for each message. berth-control
-//
-// removes NOTIFY_SOCKET from its environment, because k8s.io/apiserver would otherwise send READY=1
-// before the API is served. The Notifier keeps the address of the socket and sends its messages
-// itself.
+//     removes NOTIFY_SOCKET from its environment, because k8s.io/apiserver would otherwise send
+//     READY=1 before the API is served. The Notifier keeps the address of the socket and sends its
+//     messages itself.
 //   - WatchdogFromEnvironment. SdWatchdogEnabled does not detect an interval that overflows a
-//
-// duration, and returns an error if WATCHDOG_PID is invalid.
+//     duration, and returns an error if WATCHDOG_PID is invalid.
 //
 // The library also has no constants for EXTEND_TIMEOUT_USEC, STATUS and MONOTONIC_USEC, which this
 // package formats.

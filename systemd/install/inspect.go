@@ -109,8 +109,8 @@ func sameFile(a, b string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if mine, err := os.Stat(a); err != nil || os.SameFile(mine, info) || mine.Size() != info.Size() {
-		return err == nil && os.SameFile(mine, info), err
+	if first, err := os.Stat(a); err != nil || os.SameFile(first, info) || first.Size() != info.Size() {
+		return err == nil && os.SameFile(first, info), err
 	}
 	x, err := os.ReadFile(a)
 	if err != nil {

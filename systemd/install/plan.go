@@ -127,26 +127,26 @@ func join(args []string) (out string) {
 
 // Plan returns the steps that establish the spec. It is empty if the installation is correct. A
 // running program is restarted if the program or its unit changes, or was changed after the start.
-func Plan(w Spec, seen HostState) []Step {
+func Plan(w Spec, state HostState) []Step {
 	var steps []Step
 	for _, d := range w.Dirs {
-		if slices.Contains(seen.MissingDirs, d.Path) {
+		if slices.Contains(state.MissingDirs, d.Path) {
 			steps = append(steps, Step{Kind: MakeDir, Path: d.Path, Mode: d.Mode})
 		}
 	}
-	if !seen.Program {
+	if !state.Program {
 		steps = append(steps, Step{Kind: CopyProgram, From: w.Source, Path: w.program(), Mode: 0o755})
 	}
-	if !seen.Config {
+	if !state.Config {
 		steps = append(steps, Step{Kind: WriteFile, Path: w.ConfigFile, Content: w.Config, Mode: 0o600})
 	}
-	reload := !seen.Unit || seen.NeedsReload
-	if !seen.Unit {
+	reload := !state.Unit || state.NeedsReload
+	if !state.Unit {
 		steps = append(steps, Step{Kind: WriteFile, Path: w.unitFile(), Content: w.unitText(), Mode: 0o644})
 	}
 	for i, u := range w.ExtraUnits {
-		reload = reload || seen.ExtraUnits[i].NeedsReload
-		if !seen.ExtraUnits[i].Installed {
+		reload = reload || state.ExtraUnits[i].NeedsReload
+		if !state.ExtraUnits[i].Installed {
 			reload = true
 			steps = append(steps, Step{Kind: WriteFile, Path: w.fileOf(u.Name), Content: w.textOf(u.Content), Mode: 0o644})
 		}
@@ -157,17 +157,17 @@ func Plan(w Spec, seen HostState) []Step {
 	if w.NoStart {
 		return steps
 	}
-	if !seen.Enabled {
+	if !state.Enabled {
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"enable", w.service()}})
 	}
 	switch {
-	case !seen.Active:
+	case !state.Active:
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"start", w.service()}})
-	case !seen.Program || !seen.Unit || seen.ProgramReplaced || seen.NeedsReload:
+	case !state.Program || !state.Unit || state.ProgramReplaced || state.NeedsReload:
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"restart", w.service()}})
 	}
 	for i, u := range w.ExtraUnits {
-		if is := seen.ExtraUnits[i]; !is.Enabled || !is.Active {
+		if is := state.ExtraUnits[i]; !is.Enabled || !is.Active {
 			steps = append(steps, Step{Kind: Systemctl, Args: []string{"enable", "--now", u.Name}})
 		}
 	}
@@ -185,21 +185,21 @@ type RemovalSpec struct {
 	BeforeRemove, AfterRemove []Step
 }
 
-// PlanRemoval returns the steps that remove the installation. there reports whether a path exists.
-func PlanRemoval(l RemovalSpec, seen HostState, there func(string) bool) []Step {
+// PlanRemoval returns the steps that remove the installation. exists reports whether a path exists.
+func PlanRemoval(l RemovalSpec, state HostState, exists func(string) bool) []Step {
 	var steps []Step
 	for i, u := range l.ExtraUnits {
-		if is := seen.ExtraUnits[i]; there(l.fileOf(u.Name)) || is.Active || is.Enabled {
+		if is := state.ExtraUnits[i]; exists(l.fileOf(u.Name)) || is.Active || is.Enabled {
 			steps = append(steps, Step{Kind: Systemctl, Args: []string{"disable", "--now", u.Name}})
 		}
 	}
-	if there(l.unitFile()) || seen.Active || seen.Enabled {
+	if exists(l.unitFile()) || state.Active || state.Enabled {
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"disable", "--now", l.service()}})
 	}
 	steps = append(append(steps, l.BeforeRemove...), l.AfterRemove...)
 	remove := func(kind Kind, paths ...string) {
 		for _, p := range paths {
-			if there(p) {
+			if exists(p) {
 				steps = append(steps, Step{Kind: kind, Path: p})
 			}
 		}
