@@ -51,7 +51,7 @@ type Certificate struct {
 }
 
 // OpenCertificate loads the stored certificate. Run requests a new one if it is missing, damaged or
-// belongs to another node. The warning tells why a stored one is not used.
+// belongs to another node. The warning explains why a stored one is not used.
 func OpenCertificate(o CertificateOptions) (c *Certificate, warning error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -60,14 +60,14 @@ func OpenCertificate(o CertificateOptions) (c *Certificate, warning error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	c = &Certificate{opt: o}
-	kept, err := c.load()
+	stored, err := c.load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return c, nil
 	case err != nil:
 		return c, err
 	}
-	c.set(kept)
+	c.set(stored)
 	return c, nil
 }
 

@@ -81,7 +81,7 @@ var ErrTokenRejected = errors.New(
 	"the server rejected the token: it has expired, was used by a node, or belongs to another server",
 )
 
-// CheckToken asks a server found by Discover whether it accepts a token. Only a rejection is an
+// CheckToken checks whether a server found by Discover accepts a token. Only a rejection is an
 // error. Other failures may be temporary.
 func CheckToken(ctx context.Context, found *rest.Config, token string) error {
 	config := rest.CopyConfig(found)

@@ -21,7 +21,7 @@ const asideSuffix = ".old"
 // certificate authority stay, and get the new address. Credentials of another authority are renamed
 // with the suffix .old, and the node requests a new certificate with its token. aside are the new
 // names. Without credentials nothing changes.
-func Rejoin(found *rest.Config, kubeconfig, certDir string) (aside []string, err error) {
+func Rejoin(found *rest.Config, kubeconfig, certDir string) (renamed []string, err error) {
 	_, missing := os.Stat(kubeconfig)
 	switch {
 	case missing == nil && trustsCA(kubeconfig, found):
@@ -42,12 +42,12 @@ func Rejoin(found *rest.Config, kubeconfig, certDir string) (aside []string, err
 		switch err := os.Rename(path, path+asideSuffix); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return aside, fmt.Errorf("rename credentials of another server: %w", err)
+			return renamed, fmt.Errorf("rename credentials of another server: %w", err)
 		default:
-			aside = append(aside, path+asideSuffix)
+			renamed = append(renamed, path+asideSuffix)
 		}
 	}
-	return aside, nil
+	return renamed, nil
 }
 
 // trustsCA reports whether a kubeconfig trusts the authority of the server.
@@ -66,9 +66,9 @@ func trustsCA(kubeconfig string, found *rest.Config) bool {
 // issuedByOther reports whether there is a client certificate that another authority has issued.
 func issuedByOther(certDir string, found *rest.Config) bool {
 	text, err := os.ReadFile(filepath.Join(certDir, currentFileName(clientName)))
-	kept := certificates(text)
+	stored := certificates(text)
 	return err == nil && !slices.ContainsFunc(certificates(found.CAData), func(ca *x509.Certificate) bool {
-		return len(kept) > 0 && kept[0].CheckSignatureFrom(ca) == nil
+		return len(stored) > 0 && stored[0].CheckSignatureFrom(ca) == nil
 	})
 }
 

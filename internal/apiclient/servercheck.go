@@ -86,28 +86,28 @@ func clockSkew(ctx context.Context, at *url.URL) (time.Duration, error) {
 		return 0, err
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: unverified.Clone(), DisableKeepAlives: true}}
-	began := time.Now()
+	start := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, err
 	}
-	ended := time.Now()
+	end := time.Now()
 	_ = resp.Body.Close() // empty
-	theirs, err := http.ParseTime(resp.Header.Get("Date"))
+	serverTime, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil {
 		return 0, err
 	}
-	return apart(began, ended, theirs), nil
+	return skewBetween(start, end, serverTime), nil
 }
 
-// apart is the smallest possible difference of the clocks, if the server reported its time in whole
+// skewBetween is the smallest possible difference of the clocks, if the server reported its time in whole
 // seconds between two local times.
-func apart(began, ended, theirs time.Time) time.Duration {
+func skewBetween(start, end, serverTime time.Time) time.Duration {
 	switch {
-	case theirs.After(ended):
-		return ended.Sub(theirs)
-	case theirs.Add(time.Second).Before(began):
-		return began.Sub(theirs.Add(time.Second))
+	case serverTime.After(end):
+		return end.Sub(serverTime)
+	case serverTime.Add(time.Second).Before(start):
+		return start.Sub(serverTime.Add(time.Second))
 	}
 	return 0
 }

@@ -66,13 +66,13 @@ func TestCheckServer(t *testing.T) {
 func TestClockSkew(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1000, 0)
-	for _, c := range []struct{ began, ended, theirs, want time.Duration }{
+	for _, c := range []struct{ start, end, serverTime, want time.Duration }{
 		{300 * time.Millisecond, 400 * time.Millisecond, 0, 0},
 		{300 * time.Millisecond, 20 * time.Second, 10 * time.Second, 0}, // a time in between
 		{0, time.Second, 61 * time.Second, -60 * time.Second},
 		{61 * time.Second, 62 * time.Second, 0, 60 * time.Second},
 	} {
-		if got := apart(at.Add(c.began), at.Add(c.ended), at.Add(c.theirs)); got != c.want {
+		if got := skewBetween(at.Add(c.start), at.Add(c.end), at.Add(c.serverTime)); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}

@@ -6,7 +6,7 @@
 // process is running, that reports the exit code even after the process was reaped (since Linux
 // 6.15). On an older kernel it holds no handles and knows no exit codes.
 //
-// It never guesses an exit code and asks the runtime only for process IDs.
+// It never guesses an exit code and queries the runtime only for process IDs.
 //
 //	running ──Watch──► requested ──pidfd──► open ──exits──► time known ──reaped──► exit code known
 //	                      └─ no process: dropped      └── Retain without it: dropped

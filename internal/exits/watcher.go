@@ -78,17 +78,17 @@ func (e *Watcher) ExitStatus(id string) (code int32, at time.Time, ok bool) {
 	if h == nil {
 		return 0, time.Time{}, false
 	}
-	e.look(h)
+	e.readExitCode(h)
 	return h.code, h.at, h.known
 }
 
 // Retain drops all containers except the given ones, which are all containers that existed at the
 // given time.
-func (e *Watcher) Retain(there map[string]bool, asOf time.Time) {
+func (e *Watcher) Retain(existing map[string]bool, asOf time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, h := range e.watched {
-		if !there[id] && h.since.Before(asOf) {
+		if !existing[id] && h.since.Before(asOf) {
 			e.drop(h)
 		}
 	}
@@ -200,15 +200,15 @@ func (e *Watcher) listen(epoll int) {
 				if h.at.IsZero() {
 					h.at = now
 				}
-				e.look(h)
+				e.readExitCode(h)
 			}
 		}
 		e.mu.Unlock()
 	}
 }
 
-// look reads the exit code from the kernel. Once it is known, the handle is closed.
-func (e *Watcher) look(h *handle) {
+// readExitCode reads the exit code from the kernel. Once it is known, the handle is closed.
+func (e *Watcher) readExitCode(h *handle) {
 	if h.fd < 0 {
 		return
 	}

@@ -24,8 +24,8 @@ func AddServer(file string, s JoinSettings) (*Config, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	made := addServer(string(text), s)
-	c, _, err := Parse([]byte(made), &Flags{Config: file})
+	updated := addServer(string(text), s)
+	c, _, err := Parse([]byte(updated), &Flags{Config: file})
 	if err != nil {
 		return nil, err
 	}
@@ -37,12 +37,12 @@ func AddServer(file string, s JoinSettings) (*Config, error) {
 			s.BootstrapKubeconfig,
 		)
 	}
-	return c, replace(file, string(text), made)
+	return c, replace(file, string(text), updated)
 }
 
 // replace writes a file atomically.
-func replace(file, text, made string) error {
-	if made == text {
+func replace(file, text, updated string) error {
+	if updated == text {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -53,7 +53,7 @@ func replace(file, text, made string) error {
 		mode = st.Mode().Perm() // keep the permissions
 	}
 	tmp := file + ".new"
-	err := os.WriteFile(tmp, []byte(made), mode)
+	err := os.WriteFile(tmp, []byte(updated), mode)
 	if err == nil {
 		err = os.Rename(tmp, file)
 	}
