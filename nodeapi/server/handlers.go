@@ -48,13 +48,13 @@ type Handlers struct {
 // PodRef names a pod. With an empty UID it matches any pod of that name.
 type PodRef struct{ Namespace, Name, UID string }
 
-// LogRequest asks for the log of one container.
+// LogRequest requests the log of one container.
 type LogRequest struct {
 	nodeapi.LogRequest
 	UID string // empty: any
 }
 
-// StreamRequest asks for the streams of a command or of a container's main process. With TTY there
+// StreamRequest requests the streams of a command or of a container's main process. With TTY there
 // is one output stream, and Stderr is false.
 type StreamRequest struct {
 	PodRef

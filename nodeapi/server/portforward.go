@@ -61,10 +61,10 @@ type forwarder struct {
 	pod PodRef
 	ctx context.Context // context of the request
 
-	mu    sync.Mutex
-	ended bool
-	pairs map[string]*pair // incomplete pairs by the client's request ID
-	wg    sync.WaitGroup
+	mu      sync.Mutex
+	stopped bool
+	pairs   map[string]*pair // incomplete pairs by the client's request ID
+	wg      sync.WaitGroup
 }
 
 // pair is one connection: its data stream and its error stream.
@@ -81,16 +81,16 @@ func (f *forwarder) spdy(ctx context.Context, w http.ResponseWriter, r *http.Req
 		return // the response has been written
 	}
 	f.ctx = ctx
-	begun := make(chan struct{})
+	ready := make(chan struct{})
 	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(st httpstream.Stream, replied <-chan struct{}) error {
-		<-begun
+		<-ready
 		return f.accept(st, replied)
 	})
 	if conn == nil {
-		close(begun)
+		close(ready)
 		return
 	}
-	close(begun)
+	close(ready)
 	f.serve(ctx, conn)
 }
 
@@ -120,7 +120,7 @@ func (f *forwarder) serve(ctx context.Context, conn httpstream.Connection) {
 	}
 	_ = conn.Close()
 	f.mu.Lock()
-	f.ended = true
+	f.stopped = true
 	for _, p := range f.pairs {
 		p.late.Stop()
 	}
@@ -149,7 +149,7 @@ func (f *forwarder) accept(st httpstream.Stream, replied <-chan struct{}) error 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ended {
+	if f.stopped {
 		return errors.New("connection closed")
 	}
 	p, known := f.pairs[id]

@@ -93,11 +93,11 @@ func (s *server) proxyToRuntime(ctx context.Context, w http.ResponseWriter, r *h
 }
 
 // upgradeRuntime sends the client's upgrade request to the runtime.
-func upgradeRuntime(conn net.Conn, u *url.URL, asked http.Header) (*http.Response, *bufio.Reader, error) {
+func upgradeRuntime(conn net.Conn, u *url.URL, clientHeader http.Header) (*http.Response, *bufio.Reader, error) {
 	_ = conn.SetDeadline(time.Now().Add(runtimeTimeout))
 	req := &http.Request{Method: http.MethodPost, URL: u, Host: u.Host, Header: http.Header{}}
 	for _, name := range []string{"Connection", "Upgrade", "X-Stream-Protocol-Version"} {
-		req.Header[name] = asked[name]
+		req.Header[name] = clientHeader[name]
 	}
 	if err := req.Write(conn); err != nil {
 		return nil, nil, err

@@ -83,14 +83,14 @@ func (r *cpuRates) update(f Stats) func(cgroup string) *uint64 {
 		if u.Timestamp.IsZero() {
 			return
 		}
-		was, known := r.last[cgroup]
+		previous, known := r.last[cgroup]
 		next := cpuSample{at: u.Timestamp, cpu: u.CPU}
-		switch passed := u.Timestamp.Sub(was.at); {
-		case !known || u.CPU < was.cpu || passed >= maxSampleAge: // a new cgroup of the same name
-		case passed < minWindow:
-			next = was
+		switch elapsed := u.Timestamp.Sub(previous.at); {
+		case !known || u.CPU < previous.cpu || elapsed >= maxSampleAge: // a new cgroup of the same name
+		case elapsed < minWindow:
+			next = previous
 		default:
-			next.nanos, next.known = uint64(float64(u.CPU-was.cpu)/passed.Seconds()), true
+			next.nanos, next.known = uint64(float64(u.CPU-previous.cpu)/elapsed.Seconds()), true
 		}
 		now[cgroup] = next
 	}

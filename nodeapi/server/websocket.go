@@ -26,7 +26,7 @@ const (
 	channelErr    = 2
 	channelStatus = 3
 	channelSize   = 4
-	channelClose  = 255 // v5: the next byte is the channel that has ended
+	channelClose  = 255 // v5: the next byte is the channel that is closed
 )
 
 // channelProtocols are the supported subprotocols. Those without a version are the oldest: they
@@ -42,15 +42,15 @@ var channelProtocols = []string{
 // channelProtocol negotiates the subprotocol: the first choice of the client that is supported. A
 // client that requests none uses the oldest one.
 func channelProtocol(r *http.Request) (protocol string, ok bool) {
-	asked := websocket.Subprotocols(r)
-	if len(asked) == 0 {
+	requested := websocket.Subprotocols(r)
+	if len(requested) == 0 {
 		return "", true
 	}
-	i := slices.IndexFunc(asked, func(p string) bool { return slices.Contains(channelProtocols, p) })
+	i := slices.IndexFunc(requested, func(p string) bool { return slices.Contains(channelProtocols, p) })
 	if i < 0 {
 		return "", false
 	}
-	return asked[i], true
+	return requested[i], true
 }
 
 const (
