@@ -15,14 +15,14 @@ import (
 
 // The kernel applies NAT rules to the first packet of a flow only, and a UDP flow lasts as long as
 // the client keeps sending. A flow may therefore lead to the address of a deleted pod, or to the
-// host itself if it started before the pod. When a pod with a UDP host port starts or ends, the
+// host itself if it started before the pod. When a pod with a UDP host port starts or stops, the
 // stale flows to that port are deleted from conntrack, so that the rules apply to the next packet.
 
 // maxDumpAttempts limits how often an interrupted dump of the conntrack table is repeated.
 const maxDumpAttempts = 3
 
 // DeleteStaleUDPFlows deletes the conntrack entries of UDP flows to the pod's host ports that lead
-// to none of the given pod addresses. No addresses mean that the pod is gone. It returns the number
+// to none of the given pod addresses. No addresses mean that the pod is deleted. It returns the number
 // of deleted entries. A pod without UDP host ports costs nothing.
 func DeleteStaleUDPFlows(pod *corev1.Pod, addresses []string) (int, error) {
 	ports := udpPorts(pod)

@@ -81,11 +81,11 @@ func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
 		return found[id]
 	}
 	for _, dir := range stores.ipamDirs {
-		held, err := allocatedAddresses(filepath.Join(dir, conf))
+		allocated, err := allocatedAddresses(filepath.Join(dir, conf))
 		if err != nil {
 			return nil, fmt.Errorf("list allocated addresses: %w", err)
 		}
-		for _, a := range held {
+		for _, a := range allocated {
 			if !s.Known(a.id) {
 				l := of(a.id)
 				l.Kind, l.ifName, l.Addresses = Address, a.ifName, append(l.Addresses, a.file)
@@ -147,14 +147,14 @@ func filterLeaks(ctx context.Context, found map[string]*Leak, s LeakQuery) (out 
 	if ids, err = s.FilterUnknown(ctx, ids); err != nil {
 		return nil, err
 	}
-	var lived map[uint64]bool
+	var inUse map[uint64]bool
 	for _, id := range ids {
 		l := *found[id]
 		if l.NetNS != "" {
-			if lived == nil {
-				lived = s.netNSInUse()
+			if inUse == nil {
+				inUse = s.netNSInUse()
 			}
-			if ino, ok := namespaceAt(l.NetNS); ok && lived[ino] {
+			if ino, ok := namespaceAt(l.NetNS); ok && inUse[ino] {
 				continue
 			}
 		}
@@ -179,7 +179,7 @@ func (n *Network) confStores() (out confStores) {
 	if err != nil {
 		return out
 	}
-	understood, err := parse(file, text)
+	parsed, err := parse(file, text)
 	if err != nil {
 		return out
 	}
@@ -199,7 +199,7 @@ func (n *Network) confStores() (out confStores) {
 		}
 	}
 	slices.Sort(out.ipamDirs)
-	out.network, out.plugins, out.ipamDirs = understood.name, understood.plugins, slices.Compact(out.ipamDirs)
+	out.network, out.plugins, out.ipamDirs = parsed.name, parsed.plugins, slices.Compact(out.ipamDirs)
 	return out
 }
 

@@ -13,7 +13,7 @@ import (
 
 // The bridge and portmap plugins create rules in the iptables nat table: one or two chains for each
 // container, with the network and the container in a comment. If they are interrupted, some rules
-// stay, because a later DEL finds the addresses by the link, which is gone.
+// stay, because a later DEL finds the addresses by the link, which does not exist any more.
 
 const iptablesTimeout = 10 * time.Second
 

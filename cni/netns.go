@@ -22,14 +22,14 @@ func (n *Network) pinLeaks(s LeakQuery) (out []Leak, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list pinned network namespaces: %w", err)
 	}
-	var suspects []string
+	var candidates []string
 	for _, e := range entries {
 		path := filepath.Join(s.NetNSDir, e.Name())
 		if strings.HasPrefix(e.Name(), pinPrefix) && !s.PinKnown(path) {
-			suspects = append(suspects, path)
+			candidates = append(candidates, path)
 		}
 	}
-	if len(suspects) == 0 {
+	if len(candidates) == 0 {
 		return nil, nil
 	}
 	all, err := n.attachments(func(string) bool { return false })
@@ -40,9 +40,9 @@ func (n *Network) pinLeaks(s LeakQuery) (out []Leak, err error) {
 	for _, a := range all {
 		named[filepath.Base(a.netns())] = true
 	}
-	lived := s.netNSInUse()
-	for _, path := range suspects {
-		if ino, isNS := namespaceAt(path); !named[filepath.Base(path)] && (!isNS || !lived[ino]) {
+	inUse := s.netNSInUse()
+	for _, path := range candidates {
+		if ino, isNS := namespaceAt(path); !named[filepath.Base(path)] && (!isNS || !inUse[ino]) {
 			out = append(out, Leak{Kind: PinnedNetNS, NetNS: path})
 		}
 	}

@@ -21,7 +21,7 @@ type entry struct {
 	Status      []Status     `json:"status,omitempty"`
 
 	reported    bool   // the status was reported to the API server
-	detaching   bool   // Detach has started, so some networks may be gone
+	detaching   bool   // Detach has started, so some networks may be detached
 	lastFailure string // last result of CHECK
 }
 

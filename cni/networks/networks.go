@@ -234,7 +234,7 @@ func (n *Networks) runtimeConf(e *entry, a attachment) *libcni.RuntimeConf {
 			{"K8S_POD_INFRA_CONTAINER_ID", e.Sandbox}, {"K8S_POD_UID", string(e.Pod.UID)},
 		},
 	}
-	if isNamespace(e.NetNS) { // after a reboot it is gone, and DEL runs without it
+	if isNamespace(e.NetNS) { // after a reboot it does not exist, and DEL runs without it
 		rt.NetNS = e.NetNS
 	}
 	return rt
