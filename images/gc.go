@@ -189,7 +189,7 @@ func (m *Manager) usedSince(id string, t time.Time) bool {
 func (m *Manager) listStored(ctx context.Context, o GCOptions) ([]storedImage, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	began := m.now()
+	startedAt := m.now()
 	resp, err := m.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (m *Manager) listStored(ctx context.Context, o GCOptions) ([]storedImage, e
 		left = append(left, storedImage{id: img.GetId(), names: slices.Concat(img.GetRepoTags(), img.GetRepoDigests()),
 			size: img.GetSize()})
 	}
-	m.records.prune(left, began)
+	m.records.prune(left, startedAt)
 	// This comes after InUse, so images that were used since then have a usage record.
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,7 +230,7 @@ func (m *Manager) listStored(ctx context.Context, o GCOptions) ([]storedImage, e
 		records[s.id] = r
 	}
 	for id, r := range m.usage {
-		if _, listed := records[id]; !listed && !r.lastUsed.Before(began) {
+		if _, listed := records[id]; !listed && !r.lastUsed.Before(startedAt) {
 			records[id] = r // pulled while the runtime was listing
 		}
 	}

@@ -109,15 +109,15 @@ func (m *Manager) pullWithRecord(ctx context.Context, ref string, n podspec.Imag
 	}
 	img, used, err := m.pull(ctx, ref, n, keys)
 	if err != nil {
-		m.records.recordFailure(ref, surelyFailed(err))
+		m.records.recordFailure(ref, definitelyFailed(err))
 		return plan.Image{}, err
 	}
 	m.records.recordSuccess(ref, n, img.ID, used)
 	return img, nil
 }
 
-// surelyFailed reports whether a failed pull has certainly left no image.
-func surelyFailed(err error) bool {
+// definitelyFailed reports whether a failed pull has definitely left no image.
+func definitelyFailed(err error) bool {
 	e, ok := errors.AsType[*plan.Error](err)
 	if !ok || e.Reason == reasonInspect { // pulled, but its status could not be read
 		return false

@@ -107,7 +107,7 @@ func (l *pullRecords) recordIntent(image string) error {
 }
 
 // openIntent counts a pull, and reports whether it has to be persisted.
-func (l *pullRecords) openIntent(file, image string) (fresh bool) {
+func (l *pullRecords) openIntent(file, image string) (created bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.load()
@@ -148,12 +148,12 @@ func (l *pullRecords) recordSuccess(image string, n podspec.ImageName, id string
 	}
 }
 
-// recordFailure records the end of a failed pull. surely means that the image was certainly not
+// recordFailure records the end of a failed pull. definite means that the image was definitely not
 // pulled.
-func (l *pullRecords) recordFailure(image string, surely bool) {
+func (l *pullRecords) recordFailure(image string, definite bool) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
-	if file := recordFileName(image); l.closeIntent(file, func(in *pullIntent) { in.stale = in.stale || !surely }) {
+	if file := recordFileName(image); l.closeIntent(file, func(in *pullIntent) { in.stale = in.stale || !definite }) {
 		l.remove("pulling", file)
 	}
 }
@@ -198,8 +198,8 @@ func (l *pullRecords) mergeRecord(n podspec.ImageName, id string,
 }
 
 // prune deletes the records of removed images. left are the images that the runtime listed after
-// began.
-func (l *pullRecords) prune(left []storedImage, began time.Time) {
+// startedAt.
+func (l *pullRecords) prune(left []storedImage, startedAt time.Time) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
 	ids, all := map[string]bool{}, map[string]bool{}
@@ -211,7 +211,7 @@ func (l *pullRecords) prune(left []storedImage, began time.Time) {
 	defer l.mu.Unlock()
 	l.load()
 	for file, rec := range l.pulled {
-		if !ids[file] && rec.LastUpdatedTime.Time.Before(began) {
+		if !ids[file] && rec.LastUpdatedTime.Time.Before(startedAt) {
 			l.remove("pulled", file)
 			delete(l.pulled, file)
 		}
