@@ -10,7 +10,7 @@ import (
 	"berth/agent/plan"
 )
 
-// The rules are from the page "Define Environment Variable Values Using An
+// TestParseEnvFile checks the rules of the page "Define Environment Variable Values Using An
 // Init Container" of the Kubernetes documentation.
 func TestParseEnvFile(t *testing.T) {
 	t.Parallel()

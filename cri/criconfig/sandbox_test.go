@@ -357,8 +357,8 @@ func TestSetTargetContainer(t *testing.T) {
 	}
 }
 
-// ClusterFirst is the default, so on a standalone node only pods that explicitly request the
-// cluster DNS get a warning.
+// TestStandaloneNodeDNSWarnings: ClusterFirst is the default, so on a standalone node only pods that
+// explicitly request the cluster DNS get a warning.
 func TestStandaloneNodeDNSWarnings(t *testing.T) {
 	t.Parallel()
 	node := testNode()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// output collects the output of a follower and lets a test wait for it.
+// output collects the output of a follower.
 type output struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -137,7 +137,7 @@ func follow(t *testing.T, path string, change ...func(*Options)) *follower {
 	return f
 }
 
-// finish lets the container exit and waits for the end of the follower.
+// finish simulates the exit of the container and waits until the follower returns.
 func (f *follower) finish(t *testing.T, want string) {
 	t.Helper()
 	close(f.done)
