@@ -138,7 +138,7 @@ func TestCheckWithoutConfiguration(t *testing.T) {
 		t.Errorf("%+v", items)
 	}
 	dir := t.TempDir()
-	file := filepath.Join(dir, "10-theirs.conflist") // never overwritten
+	file := filepath.Join(dir, "10-foreign.conflist") // never overwritten
 	if err := os.WriteFile(file, []byte(`{"name": `), 0o644); err != nil {
 		t.Fatal(err)
 	}

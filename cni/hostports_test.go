@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The conntrack table of a network namespace, which represents the node, contains various flows.
-// Only stale flows to the pod's host ports are deleted.
+// TestDeleteStaleFlows uses a network namespace as the node. Only stale flows to the pod's host ports are
+// deleted from its conntrack table.
 func TestDeleteStaleFlows(t *testing.T) {
 	t.Parallel()
 	name := fmt.Sprintf("berth%dflows", os.Getpid())

@@ -122,7 +122,7 @@ func within(cidrs []netip.Prefix, ip net.IP) bool {
 	return false
 }
 
-// attach adds a namespace to the network and takes it off again at the end.
+// attach adds a namespace to the network and removes it at the end of the test.
 func attach(t *testing.T, c *libcni.CNIConfig, conf *libcni.NetworkConfigList, id, netns string) *types100.Result {
 	t.Helper()
 	rt := &libcni.RuntimeConf{ContainerID: id, NetNS: netns, IfName: "eth0", CapabilityArgs: map[string]any{

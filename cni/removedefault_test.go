@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file is removed last, so that the next call completes a failed removal. No program of the
-// host is required.
+// TestRemoveDefaultCanBeRepeated: the file is removed last, so that the next call completes a failed
+// removal. No program of the host is required.
 func TestRemoveDefaultCanBeRepeated(t *testing.T) {
 	name := fmt.Sprintf("berth%dleave", os.Getpid())
 	netns(t, name)

@@ -231,7 +231,8 @@ func TestSyncNodes(t *testing.T) {
 	}
 }
 
-// A rejected route is reported for its node. The other nodes are reachable, and the status has no error.
+// TestSyncReportsRejectedRoute: a rejected route is reported for its node. The other nodes are reachable,
+// and the status has no error.
 func TestSyncReportsRejectedRoute(t *testing.T) {
 	t.Parallel()
 	l := newTestNode(t)

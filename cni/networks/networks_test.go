@@ -275,7 +275,7 @@ func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 	}
 }
 
-// When Check is canceled, it returns only completed checks.
+// TestHangingCHECKDelaysNoOtherPod also cancels Check, which then returns only completed checks.
 func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 	t.Parallel()
 	r := newFixture(t)

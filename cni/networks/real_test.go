@@ -54,8 +54,8 @@ func netns(t *testing.T, name string) string {
 	return "/run/netns/" + name
 }
 
-// With the reference plugins an unchanged network has no failures, and a changed one is reported
-// once.
+// TestCheckReportsChangedAttachment: with the reference plugins an unchanged network has no failures, and a
+// changed one is reported once.
 func TestCheckReportsChangedAttachment(t *testing.T) {
 	t.Parallel()
 	id := fmt.Sprintf("berth%dcheck", os.Getpid())

@@ -132,7 +132,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// A rejected route is a problem of its node only. A route without a node is an error of the host.
+// TestMarkRejected: a rejected route is a problem of its node only. A route without a node is an error of
+// the host.
 func TestMarkRejected(t *testing.T) {
 	in := host()
 	in.Nodes = []Node{
@@ -199,8 +200,8 @@ func TestMergeRanges(t *testing.T) {
 	}
 }
 
-// For random nodes in any order, one plan establishes the desired state and changes no foreign
-// routes (R1 to R4).
+// TestDecideConverges: for random nodes in any order, one plan establishes the desired state and changes no
+// foreign routes (R1 to R4).
 func TestDecideConverges(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
