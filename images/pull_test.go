@@ -144,14 +144,14 @@ func TestPullDuringCancellationStartsNewPull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		calls := newInflightPulls()
-		stubborn := make(chan struct{})
+		slow := make(chan struct{})
 		var running, most, n atomic.Int32
 		call := func(ctx context.Context, _ *inflightPull) (plan.Image, error) {
 			most.Store(max(most.Load(), running.Add(1)))
 			defer running.Add(-1)
 			if n.Add(1) == 1 {
 				<-ctx.Done()
-				<-stubborn // ends long after it was canceled
+				<-slow // returns long after it was canceled
 				return plan.Image{}, ctx.Err()
 			}
 			return plan.Image{Size: 7}, nil
@@ -167,7 +167,7 @@ func TestPullDuringCancellationStartsNewPull(t *testing.T) {
 		second := make(chan uint64, 1)
 		go func() { v, _, _ := calls.do(t.Context(), "k", waiter{}, call); second <- v.Size }()
 		synctest.Wait()
-		close(stubborn)
+		close(slow)
 		if v := <-second; v != 7 || most.Load() != 1 {
 			t.Errorf("got %d with %d concurrent pulls, want 7 with 1", v, most.Load())
 		}

@@ -251,7 +251,8 @@ func TestDamagedRecordGrantsNoAccess(t *testing.T) {
 	n.wantPresent(owner, secrets, true)
 }
 
-// The files are the kubelet's, so a node can switch between the two.
+// TestRecordsAreCompatibleWithKubelet: the record files have the kubelet's format, so a node can switch
+// between the two.
 func TestRecordsAreCompatibleWithKubelet(t *testing.T) {
 	t.Parallel()
 	n := newTestNode(t)
