@@ -33,22 +33,22 @@ func TestHealthPort(t *testing.T) {
 		code       int
 		want       string
 	}{
-		{"health in a word", "/healthz", 200, "ok"},
-		{"health in detail", "/healthz?verbose", 200, "[+]store ok\n[!]disk: full\nhealthz check passed\n"},
-		{"what is mild fails who asks for it", "/healthz/disk", 500, "[-]disk failed: full\nhealthz check failed: disk\n"},
+		{"short response", "/healthz", 200, "ok"},
+		{"verbose response", "/healthz?verbose", 200, "[+]store ok\n[!]disk: full\nhealthz check passed\n"},
+		{"a non-fatal check fails when requested by name", "/healthz/disk", 500, "[-]disk failed: full\nhealthz check failed: disk\n"},
 		{
-			"what is broken is always told", "/readyz", 500,
+			"a failed check is always reported", "/readyz", 500,
 			"[+]store ok\n[-]runtime failed: no answer\nreadyz check failed: runtime\n",
 		},
 		{
-			"a check can be left out", "/readyz?exclude=runtime&verbose", 200,
+			"a check can be excluded", "/readyz?exclude=runtime&verbose", 200,
 			"[+]store ok\n[+]runtime excluded: ok\nreadyz check passed\n",
 		},
-		{"a check can be asked alone", "/readyz/store", 200, "ok"},
-		{"alone it fails alone", "/readyz/runtime", 500, "[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
+		{"a check can be requested by name", "/readyz/store", 200, "ok"},
+		{"a failed check requested by name", "/readyz/runtime", 500, "[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
 		{"an unknown check is not found", "/readyz/moon", 404, "check \"moon\" not found\n"},
 		{"metrics", "/metrics", 200, "up 1\n"},
-		{"profiles are not here", "/debug/pprof/", 404, "404 page not found\n"},
+		{"profiles are not served", "/debug/pprof/", 404, "404 page not found\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			resp, err := http.Get("http://" + ln.Addr().String() + tt.path)

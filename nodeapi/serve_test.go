@@ -433,7 +433,7 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			metav1.StatusReasonNotFound, `find: pods "x" not found`,
 		},
 		{
-			"an error without one is internal", func() error { _, err := c.Check(ctx); return err }, 500,
+			"an error without a reason is an internal error", func() error { _, err := c.Check(ctx); return err }, 500,
 			metav1.StatusReasonInternalError, "the disk\nis full",
 		},
 		{
@@ -441,20 +441,20 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			"context deadline exceeded",
 		},
 		{
-			"a question without an answer says so", func() error { _, err := c.Version(ctx); return err }, 501,
+			"an endpoint without a handler is not implemented", func() error { _, err := c.Version(ctx); return err }, 501,
 			metav1.StatusReasonMethodNotAllowed, "this agent does not implement /v1/version",
 		},
-		{"an unknown question says so", func() error {
+		{"an unknown endpoint is not found", func() error {
 			_, err := c.do(ctx, request{method: "GET", path: "/v1/moon"}) //nolint:bodyclose // there is none
 			return err
 		}, 404, metav1.StatusReasonNotFound, "unknown endpoint GET /v1/moon: the command may be newer than the agent"},
 		{
-			"a manifest without end is refused",
+			"a manifest that is too large is rejected",
 			func() error { _, err := c.Plan(ctx, make([]byte, maxManifest+1)); return err }, 413,
 			metav1.StatusReasonRequestEntityTooLarge, "",
 		},
 		{
-			"a command must be there",
+			"a command is required",
 			func() error { _, err := c.ExecURL(ctx, ExecRequest{Namespace: "a", Pod: "b"}); return err }, 400,
 			metav1.StatusReasonBadRequest, "command: required",
 		},
@@ -463,16 +463,16 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			_, err := c.do(ctx, request{method: "POST", path: podPath("a", "b", "/exec"), body: []byte("{")}) //nolint:bodyclose
 			return err
 		}, 400, metav1.StatusReasonBadRequest, "decode request: unexpected EOF"},
-		{"a log that cannot begin says why", func() error {
+		{"a log that cannot start returns a reason", func() error {
 			return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b", Container: "c"}, io.Discard, io.Discard)
 		}, 400, metav1.StatusReasonBadRequest, "no log"},
 		{
-			"a log needs a container",
+			"a log requires a container",
 			func() error { return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b"}, io.Discard, io.Discard) }, 400,
 			metav1.StatusReasonBadRequest, "container: required",
 		},
 		{
-			"a watch that cannot begin says why", func() error { return c.WatchPods(ctx, PodsRequest{}, nil) }, 429,
+			"a watch that cannot start returns a reason", func() error { return c.WatchPods(ctx, PodsRequest{}, nil) }, 429,
 			metav1.StatusReasonTooManyRequests, "later",
 		},
 	} {

@@ -119,7 +119,7 @@ func TestEveryRouteRequiresItsPermission(t *testing.T) {
 	}
 }
 
-// K1: a request without valid credentials is answered with 401 on every route.
+// TestUnauthenticatedRequestsAreRejected (K1): a request without valid credentials gets 401 on every route.
 func TestUnauthenticatedRequestsAreRejected(t *testing.T) {
 	t.Parallel()
 	other := newAuthority(t)

@@ -82,7 +82,7 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 	}
 }
 
-// K3: no file outside the directory is served.
+// TestHostLogsServesNothingOutsideDirectory (K3): no file outside the directory is served.
 func TestHostLogsServesNothingOutsideDirectory(t *testing.T) {
 	t.Parallel()
 	outside, logs := t.TempDir(), t.TempDir()

@@ -149,7 +149,8 @@ func forward(
 	return fw, stopped
 }
 
-// K4: a forwarded connection that fails does not affect others.
+// TestFailedForwardedConnectionDoesNotAffectOthers (K4): a forwarded connection that fails does not affect
+// other connections.
 func TestFailedForwardedConnectionDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	for name, tunnel := range map[string]bool{"SPDY": false, "SPDY in a WebSocket": true} {
@@ -313,7 +314,7 @@ func upgradeTLS(t *testing.T, w *testServer) net.Conn {
 	return conn
 }
 
-// K5: an idle stream ends.
+// TestIdleStreamEnds (K5): an idle stream is closed after its timeout.
 func TestIdleStreamEnds(t *testing.T) {
 	t.Parallel()
 	target, closed := silent(t)
@@ -347,7 +348,7 @@ func TestIdleStreamEnds(t *testing.T) {
 	<-closed
 }
 
-// K5: streams end with the server.
+// TestStreamsEndWithServer (K5): all streams are closed when the server stops.
 func TestStreamsEndWithServer(t *testing.T) {
 	t.Parallel()
 	target, closed := silent(t)
