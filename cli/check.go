@@ -91,13 +91,13 @@ func writeCheck(w io.Writer, s screen, r nodeapi.CheckReport) error {
 	}
 	var b strings.Builder
 	for _, it := range r.Items {
-		word, color := "ok  ", good
+		word, color := "ok  ", colorOK
 		switch {
 		case !it.OK && it.Essential:
-			word, color = "FAIL", bad
+			word, color = "FAIL", colorError
 			failed++
 		case !it.OK:
-			word, color = "warn", mild
+			word, color = "warn", colorWarning
 			advice++
 		}
 		line := fmt.Sprintf("%s  %-*s  %s", s.paint(color, word), width, clean(it.Name), clean(it.Detail))
@@ -111,7 +111,7 @@ func writeCheck(w io.Writer, s screen, r nodeapi.CheckReport) error {
 		fmt.Fprintf(
 			&b,
 			"\n%s: %d of %d checks failed\n",
-			s.paint(bad, "pods cannot run on this node"),
+			s.paint(colorError, "pods cannot run on this node"),
 			failed,
 			len(r.Items),
 		)

@@ -115,9 +115,9 @@ func screenOf(w io.Writer) screen {
 
 // ANSI colors by meaning.
 const (
-	good = "\x1b[32m"
-	bad  = "\x1b[31m"
-	mild = "\x1b[33m"
+	colorOK      = "\x1b[32m"
+	colorError   = "\x1b[31m"
+	colorWarning = "\x1b[33m"
 )
 
 func (s screen) paint(color, text string) string {

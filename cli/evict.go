@@ -85,7 +85,7 @@ func writeEviction(w io.Writer, s screen, e nodeapi.EvictionPreview) error {
 		}
 		color := ""
 		if x.UnderPressure {
-			color = bad
+			color = colorError
 		}
 		if _, err := fmt.Fprintln(w, s.paint(color, clean(x.Message))); err != nil {
 			return err

@@ -89,7 +89,7 @@ func exitStatus(code int) metav1.Status {
 		}}
 }
 
-// execAgent is an agent whose commands run on srv. asked receives the request.
+// execAgent is an agent whose commands run on srv. It stores the request.
 func execAgent(srv *httptest.Server, request *nodeapi.ExecRequest) nodeapi.Handlers {
 	h := fakeAgent()
 	h.ExecURL = func(_ context.Context, r nodeapi.ExecRequest) (string, error) {
@@ -289,7 +289,7 @@ func TestV3TerminalIsRestoredWhenExecIsCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	srv := streamer(t, 4, func(p process) int {
 		cancel()
-		// Until the connection ends. It does not end while a terminal size is unread.
+		// Wait until the connection is closed, which requires that all terminal sizes are read.
 		var sizes sync.WaitGroup
 		sizes.Go(func() { _, _ = io.Copy(io.Discard, p.resize) })
 		_, _ = io.Copy(io.Discard, bufio.NewReader(p.stdin))

@@ -67,12 +67,12 @@ func writeImages(w io.Writer, s screen, list nodeapi.Images) error {
 		return err
 	}
 	for _, a := range list.Archives {
-		color, text := mild, a.Path+": "+a.State
+		color, text := colorWarning, a.Path+": "+a.State
 		switch a.State {
 		case "imported":
 			continue
 		case "broken":
-			color = bad
+			color = colorError
 		}
 		if a.Message != "" {
 			text += ": " + a.Message

@@ -219,10 +219,10 @@ func rowsOf(tree []nested, f frame, now time.Time) []timelineRow {
 			r.mark = "▒"
 		}
 		if s.End.IsZero() {
-			r.mark, r.color, r.length = "░", mild, r.length+"…"
+			r.mark, r.color, r.length = "░", colorWarning, r.length+"…"
 		}
 		if s.Error != "" {
-			r.color = bad
+			r.color = colorError
 			r.cause = strings.TrimPrefix(r.cause+"; failed: "+clean(s.Error), "; ")
 		}
 		rows = append(rows, r)
