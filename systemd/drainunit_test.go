@@ -12,19 +12,19 @@ import (
 func TestDrainUnitStopsFirst(t *testing.T) {
 	got := settings(t, DrainUnit)
 	for _, tt := range []struct{ name, key, want string }{
-		{"it stops before the agent does", "Unit.After", "berth.service"},
-		{"and before the runtime", "Unit.After", "containerd.service"},
-		{"and before the network", "Unit.After", "network-online.target"},
-		{"it stays up, to be stopped", "Service.RemainAfterExit", "yes"},
-		{"stopping it ends pods, if the system stops", "Service.ExecStop", "drain-for-shutdown"},
-		{"for as long as pods take", "Service.TimeoutStopSec", "infinity"},
-		{"it is enabled for a normal boot", "Install.WantedBy", "multi-user.target"},
+		{"stops before the agent", "Unit.After", "berth.service"},
+		{"stops before the runtime", "Unit.After", "containerd.service"},
+		{"stops before the network", "Unit.After", "network-online.target"},
+		{"remains active until it is stopped", "Service.RemainAfterExit", "yes"},
+		{"stopping the unit drains the node", "Service.ExecStop", "drain-for-shutdown"},
+		{"no stop timeout", "Service.TimeoutStopSec", "infinity"},
+		{"enabled for multi-user.target", "Install.WantedBy", "multi-user.target"},
 	} {
 		if !slices.Contains(got[tt.key], tt.want) {
 			t.Errorf("%s: %s: got %q, want %q in it", tt.name, tt.key, got[tt.key], tt.want)
 		}
 	}
-	// Nothing may stop or restart it together with the agent.
+	// No other unit may stop or restart the unit together with the agent.
 	for _, key := range []string{"Unit.PartOf", "Unit.BindsTo", "Unit.Requires", "Unit.StopPropagatedFrom", "Unit.Conflicts"} {
 		if got[key] != nil {
 			t.Errorf("%s = %q", key, got[key])

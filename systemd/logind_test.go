@@ -311,8 +311,8 @@ func TestScenario26_BusReconnects(t *testing.T) {
 	}
 }
 
-// Removing the file restores the configuration of logind, and an empty directory is removed. This also
-// works without logind.
+// TestRemoveInhibitDelay: removing the file restores the configuration of logind, and an empty directory
+// is removed. This also works without logind.
 func TestRemoveInhibitDelay(t *testing.T) {
 	dir := t.TempDir()
 	stop := startBus(t, dir)

@@ -33,21 +33,21 @@ func settings(t *testing.T, unit string) map[string][]string {
 func TestUnitDirectives(t *testing.T) {
 	got := settings(t, Unit)
 	for _, tt := range []struct{ name, key, want string }{
-		{"the unit is up when the agent says so", "Service.Type", "notify"},
-		{"the agent alone may say so", "Service.NotifyAccess", "main"},
-		{"ending the agent ends no pod", "Service.KillMode", "process"},
-		{"systemd leaves the cgroups of pods alone", "Service.Delegate", "yes"},
-		{"the agent always comes back", "Service.Restart", "always"},
-		{"however often it has ended", "Unit.StartLimitIntervalSec", "0"},
-		{"the kernel takes it last when memory is short", "Service.OOMScoreAdjust", "-999"},
-		{"a hang is noticed", "Service.WatchdogSec", "30s"},
-		{"the runtime is started before", "Unit.After", "containerd.service"},
-		{"the network is up before", "Unit.After", "network-online.target"},
+		{"the agent notifies readiness", "Service.Type", "notify"},
+		{"only the main process may notify", "Service.NotifyAccess", "main"},
+		{"stopping the agent stops no pods", "Service.KillMode", "process"},
+		{"cgroups are delegated", "Service.Delegate", "yes"},
+		{"the agent is always restarted", "Service.Restart", "always"},
+		{"restarts are not limited", "Unit.StartLimitIntervalSec", "0"},
+		{"the agent is killed last when out of memory", "Service.OOMScoreAdjust", "-999"},
+		{"the watchdog is enabled", "Service.WatchdogSec", "30s"},
+		{"starts after the runtime", "Unit.After", "containerd.service"},
+		{"starts after the network", "Unit.After", "network-online.target"},
 		{"the runtime is wanted, not required", "Unit.Wants", "containerd.service"},
-		{"mounts reach the pods", "Service.PrivateMounts", "no"},
-		{"a reload is a signal to the agent", "Service.ExecReload", "-HUP"},
-		{"it starts the agent", "Service.ExecStart", "/usr/bin/berth"},
-		{"it is enabled for a normal boot", "Install.WantedBy", "multi-user.target"},
+		{"mounts propagate to pods", "Service.PrivateMounts", "no"},
+		{"reload sends SIGHUP", "Service.ExecReload", "-HUP"},
+		{"starts the agent", "Service.ExecStart", "/usr/bin/berth"},
+		{"enabled for multi-user.target", "Install.WantedBy", "multi-user.target"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if !slices.Contains(got[tt.key], tt.want) {
@@ -66,8 +66,8 @@ var units = []struct {
 	{ControlUnitName, ControlUnit, "20"},
 }
 
-// Volume mounts would not propagate to pods from a separate mount namespace. Each of these options
-// creates one.
+// TestUnitHasNoMountNamespace: volume mounts would not propagate to pods from a separate mount namespace.
+// Each of these options creates one.
 func TestUnitHasNoMountNamespace(t *testing.T) {
 	got := settings(t, Unit)
 	for _, key := range []string{
@@ -82,7 +82,7 @@ func TestUnitHasNoMountNamespace(t *testing.T) {
 	}
 }
 
-// A system call that is listed without ~ after a denied group is allowed again.
+// TestUnitMayReadButNotSetClock: a system call that is listed without ~ after a denied group is allowed again.
 func TestUnitMayReadButNotSetClock(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(Unit) {

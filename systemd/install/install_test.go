@@ -34,35 +34,35 @@ func sentences(steps []Step) (out []string) {
 
 func TestPlan(t *testing.T) {
 	all := HostState{Program: true, Unit: true, Config: true, Enabled: true, Active: true}
-	inPlace := UnitState{Installed: true, Enabled: true, Active: true}
+	unchanged := UnitState{Installed: true, Enabled: true, Active: true}
 	for _, tt := range []struct {
-		name string
-		seen func(*HostState)
-		want []string
+		name   string
+		change func(*HostState)
+		want   []string
 	}{
-		{"a bare host gets everything, and starts it", func(s *HostState) {
+		{"everything is installed and started on a new host", func(s *HostState) {
 			*s = HostState{MissingDirs: []string{"/h/etc/berth", "/h/etc/berth/pods"}, ExtraUnits: make([]UnitState, 1)}
 		}, []string{
 			"create directory /h/etc/berth (0755)", "create directory /h/etc/berth/pods (0700)", "copy /root/berth to /h/bin/berth",
 			"write /h/etc/berth/config.yaml", "write /h/units/berth.service", "write /h/units/berth-drain.service", "systemctl daemon-reload", "systemctl enable berth.service",
 			"systemctl start berth.service", "systemctl enable --now berth-drain.service",
 		}},
-		{"another unit beside it is read, and rests nothing", func(s *HostState) { s.ExtraUnits[0].Installed = false }, []string{"write /h/units/berth-drain.service", "systemctl daemon-reload"}},
-		{"a unit beside it that was stopped is started", func(s *HostState) { s.ExtraUnits[0].Active = false }, []string{"systemctl enable --now berth-drain.service"}},
-		{"another program is put in its place and started anew", func(s *HostState) { s.Program = false }, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
-		{"another unit is read before the restart", func(s *HostState) { s.Unit = false }, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
-		{"a unit beside it that systemd has not read is read", func(s *HostState) { s.ExtraUnits[0].NeedsReload = true }, []string{"systemctl daemon-reload"}},
-		{"a program that lies there and does not run is started anew", func(s *HostState) { s.ProgramReplaced = true }, []string{"systemctl restart berth.service"}},
-		{"a unit that systemd has not read is read before the restart", func(s *HostState) { s.NeedsReload = true }, []string{"systemctl daemon-reload", "systemctl restart berth.service"}},
-		{"one that was stopped is started", func(s *HostState) { s.Active = false }, []string{"systemctl start berth.service"}},
-		{"one that was stopped is not restarted too", func(s *HostState) { s.Active, s.Program, s.ProgramReplaced = false, false, true }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
-		{"one that was disabled is enabled", func(s *HostState) { s.Enabled = false }, []string{"systemctl enable berth.service"}},
+		{"a changed extra unit is reloaded without a restart", func(s *HostState) { s.ExtraUnits[0].Installed = false }, []string{"write /h/units/berth-drain.service", "systemctl daemon-reload"}},
+		{"a stopped extra unit is started", func(s *HostState) { s.ExtraUnits[0].Active = false }, []string{"systemctl enable --now berth-drain.service"}},
+		{"a changed program is replaced and restarted", func(s *HostState) { s.Program = false }, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
+		{"a changed unit is reloaded before the restart", func(s *HostState) { s.Unit = false }, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
+		{"an extra unit that systemd has not loaded is reloaded", func(s *HostState) { s.ExtraUnits[0].NeedsReload = true }, []string{"systemctl daemon-reload"}},
+		{"a replaced program that is not running yet is restarted", func(s *HostState) { s.ProgramReplaced = true }, []string{"systemctl restart berth.service"}},
+		{"a unit that systemd has not loaded is reloaded before the restart", func(s *HostState) { s.NeedsReload = true }, []string{"systemctl daemon-reload", "systemctl restart berth.service"}},
+		{"a stopped service is started", func(s *HostState) { s.Active = false }, []string{"systemctl start berth.service"}},
+		{"a stopped service is started but not restarted", func(s *HostState) { s.Active, s.Program, s.ProgramReplaced = false, false, true }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
+		{"a disabled service is enabled", func(s *HostState) { s.Enabled = false }, []string{"systemctl enable berth.service"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			seen := all
-			seen.ExtraUnits = []UnitState{inPlace}
-			tt.seen(&seen)
-			if got := sentences(Plan(berth("/h"), seen)); !slices.Equal(got, tt.want) {
+			state := all
+			state.ExtraUnits = []UnitState{unchanged}
+			tt.change(&state)
+			if got := sentences(Plan(berth("/h"), state)); !slices.Equal(got, tt.want) {
 				t.Errorf("steps %q,\nwant %q", got, tt.want)
 			}
 		})
@@ -74,11 +74,11 @@ func TestI1CorrectInstallationIsUnchanged(t *testing.T) {
 		t.Errorf("steps %q", sentences(got))
 	}
 	w := installed(t)
-	seen, err := Inspect(t.Context(), w)
+	state, err := Inspect(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := Plan(w, seen); len(got) > 0 {
+	if got := Plan(w, state); len(got) > 0 {
 		t.Errorf("second installation: got steps %q, want none", sentences(got))
 	}
 }
@@ -92,11 +92,11 @@ func installed(t *testing.T) Spec {
 	if err := os.WriteFile(w.Source, []byte("program"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := Inspect(t.Context(), w)
+	state, err := Inspect(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps := slices.DeleteFunc(Plan(w, seen), func(s Step) bool { return s.Kind == Systemctl })
+	steps := slices.DeleteFunc(Plan(w, state), func(s Step) bool { return s.Kind == Systemctl })
 	if err := (&Executor{Context: t.Context(), Out: new(bytes.Buffer)}).Run(steps); err != nil {
 		t.Fatal(err)
 	}
@@ -108,9 +108,9 @@ func TestI2ExistingConfigurationIsUnchanged(t *testing.T) {
 	if err := os.WriteFile(w.ConfigFile, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := Inspect(t.Context(), w)
-	if err != nil || len(Plan(w, seen)) > 0 {
-		t.Errorf("steps %q, %v", sentences(Plan(w, seen)), err)
+	state, err := Inspect(t.Context(), w)
+	if err != nil || len(Plan(w, state)) > 0 {
+		t.Errorf("steps %q, %v", sentences(Plan(w, state)), err)
 	}
 }
 
@@ -124,12 +124,12 @@ func TestI3ProgramIsReplacedAtomically(t *testing.T) {
 	if err := os.WriteFile(w.Source, []byte("newer program"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := Inspect(t.Context(), w)
+	state, err := Inspect(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := &Executor{Context: t.Context(), Out: new(bytes.Buffer)}
-	if err := d.Run([]Step{Plan(w, seen)[0]}); err != nil {
+	if err := d.Run([]Step{Plan(w, state)[0]}); err != nil {
 		t.Fatal(err)
 	}
 	was := make([]byte, 32)
@@ -148,8 +148,8 @@ func TestI3ProgramIsReplacedAtomically(t *testing.T) {
 	}
 }
 
-// The program may have been replaced without a restart of the service. A file with the same content
-// counts as the same program.
+// TestProgramReplaced: the program may have been replaced without a restart of the service. A file with the
+// same content counts as the same program.
 func TestProgramReplaced(t *testing.T) {
 	w := Spec{Name: "berth", Layout: Layout{Programs: t.TempDir()}}
 	swapIn := func(from string) {
