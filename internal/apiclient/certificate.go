@@ -227,7 +227,7 @@ func sleep(ctx context.Context, d time.Duration) {
 func CertificateFilePatterns() []string {
 	out := certificateFiles()
 	for _, pattern := range certificateFiles() {
-		out = append(out, pattern+asideSuffix)
+		out = append(out, pattern+renamedSuffix)
 	}
 	return out
 }

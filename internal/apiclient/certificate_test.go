@@ -76,12 +76,12 @@ func (a *authority) sign(request []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// server answers requests for certificates: the certificate is there when it is
-// asked for the second time.
+// server serves certificate requests. The certificate is issued at the second request for the
+// CertificateSigningRequest.
 func (a *authority) server(t *testing.T) *Client {
 	t.Helper()
 	h := http.NewServeMux()
-	answer := func(w http.ResponseWriter, csr *certsv1.CertificateSigningRequest) {
+	respond := func(w http.ResponseWriter, csr *certsv1.CertificateSigningRequest) {
 		csr.TypeMeta = metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(csr)
@@ -100,7 +100,7 @@ func (a *authority) server(t *testing.T) *Client {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.requests = append(a.requests, csr)
-		answer(w, csr)
+		respond(w, csr)
 	})
 	h.HandleFunc("GET "+path+"/{name}", func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
@@ -119,7 +119,7 @@ func (a *authority) server(t *testing.T) *Client {
 		} else {
 			csr.Status.Certificate = a.sign(csr.Spec.Request)
 		}
-		answer(w, csr)
+		respond(w, csr)
 	})
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)

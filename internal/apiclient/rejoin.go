@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// asideSuffix is the suffix of files of another server that Rejoin has moved aside.
-const asideSuffix = ".old"
+// renamedSuffix is the suffix of files of another server that Rejoin has moved aside.
+const renamedSuffix = ".old"
 
 // Rejoin points the credentials of a node to the server that was found. Credentials of the same
 // certificate authority stay, and get the new address. Credentials of another authority are renamed
@@ -39,12 +39,12 @@ func Rejoin(found *rest.Config, kubeconfig, certDir string) (renamed []string, e
 	}
 	// The kubeconfig last: while it exists, another attempt finds the rest.
 	for _, path := range append(all, kubeconfig) {
-		switch err := os.Rename(path, path+asideSuffix); {
+		switch err := os.Rename(path, path+renamedSuffix); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return renamed, fmt.Errorf("rename credentials of another server: %w", err)
 		default:
-			renamed = append(renamed, path+asideSuffix)
+			renamed = append(renamed, path+renamedSuffix)
 		}
 	}
 	return renamed, nil

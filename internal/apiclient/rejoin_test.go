@@ -20,7 +20,7 @@ func (a *authority) foundAt(address string) *rest.Config {
 	return c
 }
 
-// joinedNode is what a node of the authority has after its first start.
+// joinedNode creates the files that a node has after its first start.
 func (a *authority) joinedNode(t *testing.T) (kubeconfig string, cert *Certificate) {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,7 +52,7 @@ func TestRejoinUpdatesServerAddress(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	kubeconfig, cert := a.joinedNode(t)
-	for range 2 { // the second time nothing changes
+	for range 2 { // the second call changes nothing
 		renamed, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir)
 		if err != nil || len(renamed) > 0 {
 			t.Fatalf("got renamed files %v, %v", renamed, err)
@@ -115,7 +115,8 @@ func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 	}
 }
 
-// The credentials stay, and the TLS server name of the old address is removed.
+// TestRejoinUpdatesAdminKubeconfig: the credentials are kept, and the TLS server name of the old address
+// is removed.
 func TestRejoinUpdatesAdminKubeconfig(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)

@@ -24,7 +24,7 @@ func TestAddServer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for range 2 { // the second time nothing changes
+		for range 2 { // the second call changes nothing
 			c, err := AddServer(file, JoinSettings{"/k", "/b", "/ca.crt"})
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)

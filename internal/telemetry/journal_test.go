@@ -87,7 +87,7 @@ func TestJournalFallback(t *testing.T) {
 	}
 }
 
-// Each entry has the fields of its own record.
+// TestConcurrentJournalEntries: each entry has the fields of its own record.
 func TestConcurrentJournalEntries(t *testing.T) {
 	var r recorder
 	log := slog.New(newJournal(&bytes.Buffer{}, slog.LevelInfo, r.send))
