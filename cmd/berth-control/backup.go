@@ -147,7 +147,8 @@ func reportSavedFile(original, saved string, printLine func(string) error) error
 		return os.Remove(saved)
 	case err == nil:
 		return printLine(
-			original + " has changed since the backup: " + saved + " is the saved copy; compare them before starting the server",
+			original + " has changed since the backup: " + saved +
+				" is the saved copy; compare them before starting the server",
 		)
 	}
 	return printLine(

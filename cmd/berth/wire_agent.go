@@ -67,7 +67,8 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 				Cgroups:    h.cgroups,
 			},
 			BuildRun: pod.BuildRun{
-				Images: r.images, Runtime: networkRuntime{r.client, h}, Mounts: h.volumes, Devices: b.devices, Hooks: run, HostPorts: h,
+				Images: r.images, Runtime: networkRuntime{r.client, h}, Mounts: h.volumes, Devices: b.devices,
+				Hooks: run, HostPorts: h,
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},
 		},

@@ -185,7 +185,9 @@ func levelsOf(v eviction.Observation) map[string]int64 {
 }
 
 // pressureConditions are the pressure conditions in upstream's order.
-var pressureConditions = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
+var pressureConditions = []corev1.NodeConditionType{
+	corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+}
 
 func conditionsOf(v eviction.Observation) map[string]bool {
 	out := map[string]bool{}

@@ -49,7 +49,9 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		Warn:              func(err error) { b.log.Warn("runtime", "err", err) },
 		WarnPod:           b.warnPod,
 		ExitRecorder:      r.exits,
-		NetworksAttached:  func(uid, sandbox string) (attached, attaching bool) { return b.host.networks.Attached(uid, sandbox) },
+		NetworksAttached: func(uid, sandbox string) (attached, attaching bool) {
+			return b.host.networks.Attached(uid, sandbox)
+		},
 	})
 	if err != nil {
 		return nil, err
