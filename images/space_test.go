@@ -59,7 +59,8 @@ func TestDiskPressureBlocksNonCriticalPulls(t *testing.T) {
 		d := &smallDisk{s: DiskSpace{Free: 10 * mib, Reserved: 38 * mib,
 			Pressure: "imagefs.available is 10Mi, less than 38Mi"}}
 		var changes atomic.Int32
-		i := New(Options{Service: f, Standalone: true, DiskSpace: d.space, OnWaitingForSpaceChanged: func() { changes.Add(1) }})
+		i := New(Options{Service: f, Standalone: true, DiskSpace: d.space,
+			OnWaitingForSpaceChanged: func() { changes.Add(1) }})
 		defer i.Close()
 		ends := []<-chan error{startPull(t.Context(), i, newPod("low", 0), "reg.io/low:1", nil)}
 		synctest.Wait()
