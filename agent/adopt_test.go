@@ -19,8 +19,8 @@ import (
 
 func TestRejectedStaticPodIsAdmittedAgainAfterRestart(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		filed, served := hostfake.StaticPod(hostfake.PodOf("filed", "a")), hostfake.PodOf("served", "a")
-		for _, pod := range []*corev1.Pod{filed, served} {
+		static, apiPod := hostfake.StaticPod(hostfake.PodOf("static", "a")), hostfake.PodOf("api", "a")
+		for _, pod := range []*corev1.Pod{static, apiPod} {
 			pod.Spec.NodeSelector = map[string]string{"zone": "mars"}
 		}
 		failed := func(l *agentFixture, pod *corev1.Pod) bool {
@@ -28,27 +28,27 @@ func TestRejectedStaticPodIsAdmittedAgainAfterRestart(t *testing.T) {
 			return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "NodeAffinity"
 		}
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
-		l.desire("file", filed, served)
-		l.until(time.Second, "both fail", func() bool { return failed(l, filed) && failed(l, served) })
+		l.desire("file", static, apiPod)
+		l.until(time.Second, "both pods are rejected", func() bool { return failed(l, static) && failed(l, apiPod) })
 		l.stop()
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
-		l.desire("file", filed, served)
-		l.until(time.Second, "both fail again", func() bool { return failed(l, filed) && failed(l, served) })
+		l.desire("file", static, apiPod)
+		l.until(time.Second, "both pods are still rejected", func() bool { return failed(l, static) && failed(l, apiPod) })
 		l.stop()
 
 		mars := hostfake.LargeNode()
 		mars.Labels = map[string]string{"zone": "mars"}
 		l = startAgent(t, h, mars, l.records, "file")
-		l.desire("file", filed, served)
-		l.until(time.Second, "the file's runs", l.isRunning(filed))
-		s, _ := l.agent.StatusCache.Get(filed.UID)
+		l.desire("file", static, apiPod)
+		l.until(time.Second, "the static pod runs", l.isRunning(static))
+		s, _ := l.agent.StatusCache.Get(static.UID)
 		if s.Status.Reason != "" || s.Status.Message != "" {
-			t.Errorf("it runs with %q %q", s.Status.Reason, s.Status.Message)
+			t.Errorf("the running pod has reason %q, message %q", s.Status.Reason, s.Status.Message)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if !failed(l, served) {
-			t.Error("a server's pod came back from Failed")
+		if !failed(l, apiPod) {
+			t.Error("a failed pod of the API server was started again")
 		}
 	})
 }
@@ -64,45 +64,45 @@ func TestRestoredRecord(t *testing.T) {
 		return r
 	}
 	for _, c := range []struct {
-		what  string
-		pod   *corev1.Pod
-		rec   checkpoint.Record
-		seen  RuntimePod
-		phase corev1.PodPhase
-		state plan.VerdictState
+		what    string
+		pod     *corev1.Pod
+		rec     checkpoint.Record
+		runtime RuntimePod
+		phase   corev1.PodPhase
+		state   plan.VerdictState
 	}{
 		{
-			"a file's pod that never ran is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
+			"a rejected static pod is admitted again", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
 			RuntimePod{}, "", plan.NotRequested,
 		},
-		{"a server's pod is not", hostfake.PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
+		{"a rejected pod of the API server is not", hostfake.PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{
-			"one that has a sandbox keeps its fate", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
+			"a pod with a sandbox keeps its verdict", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
 			RuntimePod{Sandboxes: []plan.Sandbox{{ID: "s"}}}, corev1.PodFailed, plan.Rejected,
 		},
-		{"one whose containers have ended too", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"so does a pod with exited containers", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.Exits = map[string]plan.Container{"a": {ID: "k"}}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
-		{"and one that is ending", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"and a terminating pod", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.Termination = &plan.Termination{Reason: "Deleted"}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
-		{"one that failed while it ran stays failed", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
+		{"a pod that failed while running stays failed", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Verdict = plan.Verdict{State: plan.Admitted}
 		}), RuntimePod{}, corev1.PodFailed, plan.Admitted},
-		{"one that waited is asked for anew", hostfake.StaticPod(hostfake.PodOf("p", "a")), checkpoint.Record{
+		{"a waiting pod is admitted again", hostfake.StaticPod(hostfake.PodOf("p", "a")), checkpoint.Record{
 			Verdict: plan.Verdict{State: plan.Wait}, Memory: plan.Memory{Phase: corev1.PodPending},
 		}, RuntimePod{}, corev1.PodPending, plan.NotRequested},
 	} {
-		m, v := restored(c.pod, c.rec, c.seen, "boot")
+		m, v := restored(c.pod, c.rec, c.runtime, "boot")
 		if m.Phase != c.phase || v.State != c.state {
 			t.Errorf("%s: %q, verdict %v", c.what, m.Phase, v)
 		}
 	}
 }
 
-// TestPodsStartInOrderAfterPowerLoss: those that were let in before are not
-// judged again, on a node that is too small by now, but they wait for their turn as
-// new ones do; also if the agent dies when some have not come to theirs.
+// TestPodsStartInOrderAfterPowerLoss checks that admitted pods are not checked again on a node
+// that has become too small, but wait for a start slot like new pods. This also holds if the agent
+// stops while some of them wait.
 func TestPodsStartInOrderAfterPowerLoss(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		var pods []*corev1.Pod
@@ -126,11 +126,11 @@ func TestPodsStartInOrderAfterPowerLoss(t *testing.T) {
 		order := slices.Clone(pods)
 		slices.SortFunc(order, l.agent.allocator.Compare)
 		if order[0] != pods[17] && order[0] != pods[7] && order[0] != pods[27] || order[3].Name[2] != '4' || order[6].Name != "p00" {
-			t.Fatalf("they are to start as %v", order)
+			t.Fatalf("unexpected start order %v", order)
 		}
-		h.LosePower()
+		h.PowerOff()
 		h.boot, h.slots = "second", 2
-		h.SetTakes(func(call string, _ int) time.Duration {
+		h.SetLatency(func(call string, _ int) time.Duration {
 			if hostfake.HasPrefix(call, "runSandbox", "stopSandbox") {
 				return time.Second
 			}
@@ -143,38 +143,38 @@ func TestPodsStartInOrderAfterPowerLoss(t *testing.T) {
 		small.Allocatable[corev1.ResourcePods] = resource.MustParse("1")
 		l = startAgent(t, h, small, l.records, "file")
 		l.desire("file", pods...)
-		l.until(time.Minute, "some run", func() bool { return h.Happened("start ") >= 9 })
+		l.until(time.Minute, "some run", func() bool { return h.CallCount("start ") >= 9 })
 		if s, _ := l.agent.StatusCache.Get(order[29].UID); s.Verdict.Reason != "StartQueued" || s.Status.Phase != corev1.PodRunning {
-			t.Errorf("the last: %+v, %s", s.Verdict, s.Status.Phase)
+			t.Errorf("the last pod has verdict %+v and phase %s, want StartQueued and Running", s.Verdict, s.Status.Phase)
 		}
-		if n := h.AtOnce("stopSandbox"); n != 2 { // clearing away what ran before is part of a start
-			t.Errorf("%d sandboxes were stopped at once", n)
+		if n := h.MaxConcurrent("stopSandbox"); n != 2 { // the removal of old sandboxes is part of a start
+			t.Errorf("got %d concurrent sandbox stops, want 2", n)
 		}
 		l.stop()
 		for _, pod := range pods {
 			if rec := l.records[pod.UID]; rec.Verdict.State != plan.Admitted {
-				t.Errorf("of %s is kept: %+v", pod.Name, rec.Verdict)
+				t.Errorf("%s: got recorded verdict %+v, want Admitted", pod.Name, rec.Verdict)
 			}
 		}
 
-		l = startAgent(t, h, small, l.records, "file") // of the same boot
+		l = startAgent(t, h, small, l.records, "file") // in the same boot
 		l.desire("file", pods...)
 		l.until(time.Minute, "all run", l.isRunning(pods...))
 		h.Mu.Lock()
-		var began []string
+		var started []string
 		for _, c := range h.Calls {
-			if uid, ok := strings.CutPrefix(c.Call, "runSandbox "); ok && !slices.Contains(began, uid) {
-				began = append(began, uid)
+			if uid, ok := strings.CutPrefix(c.Call, "runSandbox "); ok && !slices.Contains(started, uid) {
+				started = append(started, uid)
 			}
 		}
 		h.Mu.Unlock()
 		for i, pod := range order {
-			if at := slices.Index(began, string(pod.UID)); at < i-1 || at > i+1 { // two at once
-				t.Errorf("%s was to start as number %d and started as %d", pod.Name, i, at)
+			if at := slices.Index(started, string(pod.UID)); at < i-1 || at > i+1 { // two start slots
+				t.Errorf("%s: want start position %d, got %d", pod.Name, i, at)
 			}
 		}
-		if n := h.AtOnce("runSandbox"); n != 2 {
-			t.Errorf("%d sandboxes were made at once", n)
+		if n := h.MaxConcurrent("runSandbox"); n != 2 {
+			t.Errorf("got %d concurrent sandbox starts, want 2", n)
 		}
 	})
 }

@@ -35,13 +35,13 @@ type (
 	podMetrics   = pod.Metrics
 )
 
-// testHost is a fake host with what a test sets for its agents.
+// testHost is a fake host with the settings of the agents that a test starts on it.
 type testHost struct {
 	*hostfake.Host
-	boot   string      // ID of the running kernel
-	alone  bool        // the node has no API server
-	slots  int         // pods that start at the same time; zero: 10
-	prober *fakeProber // nil: no probes run
+	boot       string      // ID of the running kernel
+	standalone bool        // the node has no API server
+	slots      int         // pods that start at the same time; zero: 10
+	prober     *fakeProber // nil: no probes run
 }
 
 func newTestHost() *testHost { return &testHost{Host: hostfake.NewHost()} }
@@ -68,9 +68,9 @@ type agentFixture struct {
 	event         func(types.UID, runtimeEvent)
 	stop          func() // stops the agent and waits
 	divergences   atomic.Int64
-	hostListDelay time.Duration // how long the list of the pods on the host takes
+	hostListDelay time.Duration // duration of listing the pods on the host
 	hostPods      []types.UID
-	records       map[types.UID]checkpoint.Record // what the store has after stop
+	records       map[types.UID]checkpoint.Record // content of the store after stop
 }
 
 type fakeSource struct {
@@ -78,9 +78,9 @@ type fakeSource struct {
 	name string
 }
 
-func (s fakeSource) Run(ctx context.Context, tell func(source.Snapshot)) error {
+func (s fakeSource) Run(ctx context.Context, emit func(source.Snapshot)) error {
 	s.l.mu.Lock()
-	s.l.send[s.name] = tell
+	s.l.send[s.name] = emit
 	s.l.mu.Unlock()
 	<-ctx.Done()
 	return nil
@@ -106,16 +106,16 @@ func (r fakeRuntime) Pods(context.Context) (map[types.UID]RuntimePod, error) {
 
 func (r fakeRuntime) List(ctx context.Context) (map[types.UID]RuntimePod, error) { return r.Pods(ctx) }
 
-func (r fakeRuntime) Watch(ctx context.Context, tell func(types.UID, runtimeEvent)) error {
-	tell("", runtimeEvent{Incomplete: true})
-	r.l.event = tell
+func (r fakeRuntime) Watch(ctx context.Context, emit func(types.UID, runtimeEvent)) error {
+	emit("", runtimeEvent{Incomplete: true})
+	r.l.event = emit
 	<-ctx.Done()
 	return nil
 }
 
-type fakeLeft struct{ l *agentFixture }
+type fakeHostPods struct{ l *agentFixture }
 
-func (f fakeLeft) Pods(ctx context.Context) ([]types.UID, error) {
+func (f fakeHostPods) Pods(ctx context.Context) ([]types.UID, error) {
 	select {
 	case <-time.After(f.l.hostListDelay):
 	case <-ctx.Done():
@@ -154,8 +154,8 @@ func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records
 	}
 	l.agent = New(Config{
 		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{
-			Node: node, StartSlots: cmp.Or(h.slots, 10), Standalone: h.alone,
-		}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+			Node: node, StartSlots: cmp.Or(h.slots, 10), Standalone: h.standalone,
+		}, Runtime: fakeRuntime{l}, Host: fakeHostPods{l},
 		Sources: all, Store: store, Records: records, BootID: h.boot, Events: events.NewRecorder(events.RecorderOptions{}),
 		Metrics: Metrics{Pods: pod.Metrics{Divergence: func() { l.divergences.Add(1) }}},
 	})
@@ -180,6 +180,7 @@ func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records
 	return l
 }
 
+// withHost runs a test with a fake host in a synctest bubble.
 func withHost(t *testing.T, f func(t *testing.T, h *testHost)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -197,15 +198,16 @@ func (l *agentFixture) desire(src string, pods ...*corev1.Pod) {
 	synctest.Wait()
 }
 
-func (l *agentFixture) until(bound time.Duration, what string, ok func() bool) {
+// until advances the time until the condition holds, and fails after the timeout.
+func (l *agentFixture) until(timeout time.Duration, what string, ok func() bool) {
 	l.t.Helper()
-	for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		synctest.Wait()
 		if ok() {
 			return
 		}
 		if time.Now().After(end) {
-			l.t.Fatalf("not within %v: %s\n%+v", bound, what, l.host.Calls)
+			l.t.Fatalf("timeout after %v: %s\n%+v", timeout, what, l.host.Calls)
 		}
 	}
 }
@@ -220,10 +222,10 @@ func (l *agentFixture) isRunning(pods ...*corev1.Pod) func() bool {
 }
 
 func (l *agentFixture) isDeleted(uid types.UID) func() bool {
-	return func() bool { _, ok := l.agent.StatusCache.Get(uid); return !ok && l.host.Left(uid) == "" }
+	return func() bool { _, ok := l.agent.StatusCache.Get(uid); return !ok && l.host.Leftovers(uid) == "" }
 }
 
-// withUID is a pod of the same name with a UID of its own.
+// withUID returns a copy of the pod with another UID.
 func withUID(pod *corev1.Pod, uid string) *corev1.Pod {
 	p := pod.DeepCopy()
 	p.UID = types.UID(uid)
@@ -232,8 +234,8 @@ func withUID(pod *corev1.Pod, uid string) *corev1.Pod {
 
 func TestScenario02_HangingPodDelaysNoOther(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		h.Takes = hostfake.DurationByCall(map[string]time.Duration{
-			"stop uid-bad": time.Hour, "look uid-bad": time.Hour, "removeCgroup uid-bad": time.Hour,
+		h.Latency = hostfake.LatencyByCall(map[string]time.Duration{
+			"stop uid-bad": time.Hour, "observe uid-bad": time.Hour, "removeCgroup uid-bad": time.Hour,
 		})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		bad, good := hostfake.PodOf("bad", "a"), hostfake.PodOf("good", "a")
@@ -243,11 +245,11 @@ func TestScenario02_HangingPodDelaysNoOther(t *testing.T) {
 		l.desire("file", good)
 		late := hostfake.PodOf("late", "a")
 		l.desire("file", good, late)
-		l.until(50*time.Millisecond, "the late one runs", l.isRunning(late))
+		l.until(50*time.Millisecond, "the later pod runs", l.isRunning(late))
 		l.desire("file", late)
-		l.until(50*time.Millisecond, "the good one is gone", l.isDeleted(good.UID))
-		if _, still := l.agent.StatusCache.Get(bad.UID); !still {
-			t.Error("the bad one is gone")
+		l.until(50*time.Millisecond, "the good pod is deleted", l.isDeleted(good.UID))
+		if _, ok := l.agent.StatusCache.Get(bad.UID); !ok {
+			t.Error("the hanging pod is deleted")
 		}
 	})
 }
@@ -260,33 +262,33 @@ func TestAuditFindsAndCountsLostEvent(t *testing.T) {
 		l.until(time.Second, "run", l.isRunning(pod, idle))
 		time.Sleep(10 * time.Minute)
 		if l.divergences.Load() != 0 {
-			t.Fatalf("%d divergences in peace", l.divergences.Load())
+			t.Fatalf("got %d divergences without a change, want 0", l.divergences.Load())
 		}
 		h.Kill(pod.UID, "a", 1, true)
-		l.until(46*time.Second, "started again", func() bool { return h.Happened("start uid-p") == 2 })
+		l.until(46*time.Second, "started again", func() bool { return h.CallCount("start uid-p") == 2 })
 		time.Sleep(10 * time.Minute)
-		if l.divergences.Load() != 1 || h.Happened("look uid-idle") != 0 {
-			t.Errorf("%d divergences, %d looks at the idle pod", l.divergences.Load(), h.Happened("look uid-idle"))
+		if l.divergences.Load() != 1 || h.CallCount("observe uid-idle") != 0 {
+			t.Errorf("got %d divergences and %d observations of the idle pod, want 1 and 0", l.divergences.Load(), h.CallCount("observe uid-idle"))
 		}
 	})
 }
 
 func TestAuditFindsExitDuringLongPull(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
+		h.Latency = hostfake.LatencyByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod := hostfake.PodOf("p", "a", "b")
 		l.desire("file", pod)
 		l.until(time.Second, "a runs", func() bool { return len(h.RunningContainers(pod.UID)) == 1 })
 		time.Sleep(time.Minute)
 		h.Kill(pod.UID, "a", 1, true)
-		l.until(46*time.Second, "started again", func() bool { return h.Happened("start uid-p/a") == 2 })
+		l.until(46*time.Second, "started again", func() bool { return h.CallCount("start uid-p/a") == 2 })
 	})
 }
 
 func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
+		h.Latency = hostfake.LatencyByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		one := hostfake.PodOf("web", "a")
 		two, three := withUID(one, "uid-two"), withUID(one, "uid-three")
@@ -294,29 +296,29 @@ func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
 		l.until(time.Second, "runs", l.isRunning(one))
 		l.desire("file", two)
 		time.Sleep(5 * time.Second)
-		if n := h.Happened("makeDirs uid-two"); n != 0 {
-			t.Error("the successor did not wait")
+		if n := h.CallCount("createDirs uid-two"); n != 0 {
+			t.Error("the successor started before the deletion of its predecessor")
 		}
 		if s, _ := l.agent.StatusCache.Find("default", "web"); s == nil || s.Pod.UID != one.UID {
-			t.Errorf("found %+v", s)
+			t.Errorf("got %+v, want the terminating pod", s)
 		}
-		l.desire("file", three) // edited once more meanwhile: the second is never seen
-		l.until(6*time.Second, "the third runs", l.isRunning(three))
-		if h.Happened("makeDirs uid-two") != 0 || !l.isDeleted(one.UID)() {
-			t.Error("the second was begun, or the first is still there")
+		l.desire("file", three) // edited again: the second version never starts
+		l.until(6*time.Second, "the third pod runs", l.isRunning(three))
+		if h.CallCount("createDirs uid-two") != 0 || !l.isDeleted(one.UID)() {
+			t.Error("the second pod started, or the first one still exists")
 		}
 		l.desire("file", two)
 		l.desire("file") // a removed successor does not start
 		time.Sleep(time.Minute)
-		if h.Happened("makeDirs uid-two") != 0 || len(l.agent.StatusCache.List()) != 0 {
-			t.Errorf("left: %v", l.agent.StatusCache.List())
+		if h.CallCount("createDirs uid-two") != 0 || len(l.agent.StatusCache.List()) != 0 {
+			t.Errorf("pods in the status cache: %v, want none", l.agent.StatusCache.List())
 		}
 	})
 }
 
 func TestPodDesiredAgainDuringTerminationStartsAgain(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
+		h.Latency = hostfake.LatencyByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod := hostfake.PodOf("p", "a")
 		l.desire("file", pod)
@@ -324,14 +326,14 @@ func TestPodDesiredAgainDuringTerminationStartsAgain(t *testing.T) {
 		l.desire("file")
 		time.Sleep(time.Second)
 		l.desire("file", pod)
-		l.until(10*time.Second, "runs afresh", func() bool { return h.Happened("runSandbox") == 2 && l.isRunning(pod)() })
+		l.until(10*time.Second, "the pod runs again", func() bool { return h.CallCount("runSandbox") == 2 && l.isRunning(pod)() })
 		l.desire("file")
 		time.Sleep(time.Second)
-		l.stop() // while it ends
+		l.stop() // during the termination
 
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
-		l.desire("file", pod) // wanted again by the next life
-		l.until(20*time.Second, "runs afresh", func() bool { return h.Happened("runSandbox") == 3 && l.isRunning(pod)() })
+		l.desire("file", pod) // desired again by the next run
+		l.until(20*time.Second, "the pod runs again", func() bool { return h.CallCount("runSandbox") == 3 && l.isRunning(pod)() })
 	})
 }
 
@@ -345,28 +347,28 @@ func TestScenario09_RestartKeepsVerdicts(t *testing.T) {
 		l.until(time.Second, "run", l.isRunning(a, b))
 		for range 20 {
 			l.stop()
-			small := hostfake.NodeOf("1", "1") // fuller than full
+			small := hostfake.NodeOf("1", "1") // too small for the running pods
 			small.Labels = map[string]string{"disk": "ssd"}
 			l = startAgent(t, h, small, l.records, "file")
 			l.desire("file", hostfake.PodRequesting("new", "1"), picky, a, b)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if !l.isRunning(a, b)() {
-				t.Fatal("a running pod was harmed")
+				t.Fatal("a running pod was stopped")
 			}
 			if s, _ := l.agent.StatusCache.Get(picky.UID); s.Status.Phase != corev1.PodFailed {
-				t.Fatalf("picky: %+v", s.Status)
+				t.Fatalf("the rejected pod has %+v, want Failed", s.Status)
 			}
 			if s, _ := l.agent.StatusCache.Get("uid-new"); s.Status.Phase == corev1.PodRunning {
-				t.Fatal("a new pod got in before those that run")
+				t.Fatal("a new pod was admitted in place of a running one")
 			}
 			c, _ := l.agent.AllocatorState(t.Context())
 			if c.Admitted != 2 {
-				t.Fatalf("%+v", c)
+				t.Fatalf("got %+v, want 2 admitted pods", c)
 			}
 		}
-		if n, m := h.Happened("start"), h.Happened("stop"); n != 2 || m != 0 {
-			t.Errorf("%d starts, %d stops", n, m)
+		if n, m := h.CallCount("start"), h.CallCount("stop"); n != 2 || m != 0 {
+			t.Errorf("got %d starts and %d stops, want 2 and 0", n, m)
 		}
 	})
 }
@@ -386,22 +388,22 @@ func TestOrphansAreTerminatedWhenAllSourcesAreReady(t *testing.T) {
 		l.hostPods, l.hostListDelay = []types.UID{"uid-left", kept.UID}, 5*time.Second
 		successor := withUID(old, "uid-successor")
 		l.desire("file", successor)
-		time.Sleep(10 * time.Minute) // audits come and go
-		if n := h.Happened("stop"); n != 0 {
-			t.Fatalf("%d stops before all sources are ready", n)
+		time.Sleep(10 * time.Minute) // several audits
+		if n := h.CallCount("stop"); n != 0 {
+			t.Fatalf("got %d stops before all sources were ready, want 0", n)
 		}
-		if h.Happened("makeDirs uid-successor") != 0 {
-			t.Error("a successor began beside its predecessor from an earlier life")
+		if h.CallCount("createDirs uid-successor") != 0 {
+			t.Error("a successor started before the deletion of its predecessor of the previous run")
 		}
 		l.desire("api", kept)
-		late := hostfake.PodOf("late", "a") // the slow list of the host delays no pod
+		late := hostfake.PodOf("late", "a") // not delayed by the slow host list
 		l.desire("file", successor, late)
-		l.until(100*time.Millisecond, "the others are gone", func() bool {
+		l.until(100*time.Millisecond, "the orphans are deleted", func() bool {
 			return l.isDeleted(recorded.UID)() && l.isDeleted(unknown.UID)() && l.isDeleted(old.UID)() && l.isRunning(successor, kept, late)()
 		})
-		l.until(6*time.Second, "leftovers are gone", l.isDeleted("uid-left"))
-		if n := h.Happened("start uid-kept"); n != 1 {
-			t.Errorf("the kept one was started %d times", n)
+		l.until(6*time.Second, "the leftovers are deleted", l.isDeleted("uid-left"))
+		if n := h.CallCount("start uid-kept"); n != 1 {
+			t.Errorf("the remaining pod was started %d times, want 1", n)
 		}
 	})
 }
@@ -410,21 +412,21 @@ func TestAuditFindsOrphan(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file")
-		stray := hostfake.PodOf("stray", "a")
+		orphan := hostfake.PodOf("orphan", "a")
 		h.Mu.Lock()
-		p := h.StateOf(stray.UID)
-		p.Pod, p.Sandboxes = stray, []plan.Sandbox{{ID: "sbx", Ready: true}}
+		p := h.StateOf(orphan.UID)
+		p.Pod, p.Sandboxes = orphan, []plan.Sandbox{{ID: "sbx", Ready: true}}
 		p.Containers = []plan.Container{{ID: "kx", Name: "a", SandboxID: "sbx", State: plan.Running}}
 		h.Mu.Unlock()
-		l.until(50*time.Second, "ended", l.isDeleted(stray.UID))
-		if h.Happened("stop uid-stray/kx") != 1 {
-			t.Error("its container was not stopped")
+		l.until(50*time.Second, "ended", l.isDeleted(orphan.UID))
+		if h.CallCount("stop uid-orphan/kx") != 1 {
+			t.Error("the container of the orphan was not stopped")
 		}
 	})
 }
 
-// A call that was cut off may be carried out long after: what it makes again on
-// the host is taken away without a restart.
+// The runtime may complete an interrupted call late. What the call recreates on the host is
+// removed without a restart.
 func TestAuditFindsRecreatedCgroup(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
@@ -437,7 +439,7 @@ func TestAuditFindsRecreatedCgroup(t *testing.T) {
 		h.StateOf(pod.UID).Cgroup = true
 		h.Mu.Unlock()
 		l.hostPods = []types.UID{pod.UID}
-		l.until(2*time.Minute, "its cgroup is gone again", func() bool { return h.Left(pod.UID) == "" })
+		l.until(2*time.Minute, "the recreated cgroup is removed", func() bool { return h.Leftovers(pod.UID) == "" })
 	})
 }
 
@@ -452,7 +454,7 @@ func TestAdoptedPodOfLateSourceIsObservedFirst(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		h.Kill(pod.UID, "a", 7, true)
 		l.desire("file", pod)
-		l.until(50*time.Millisecond, "started again", func() bool { return h.Happened("start") == 2 && l.isRunning(pod)() })
+		l.until(50*time.Millisecond, "started again", func() bool { return h.CallCount("start") == 2 && l.isRunning(pod)() })
 		if l.divergences.Load() != 0 {
 			t.Errorf("%d divergences", l.divergences.Load())
 		}
@@ -489,25 +491,25 @@ func TestDesiredPodsReportChanges(t *testing.T) {
 			source.Snapshot{Source: "x", Ready: true, Pods: []*corev1.Pod{file("a", "1", "h"), file("b", "1", "h")}},
 			nil, nil, false,
 		},
-		{"another source wants nothing of it", source.Snapshot{Source: "y", Ready: true}, nil, nil, true},
+		{"another source desires no pods", source.Snapshot{Source: "y", Ready: true}, nil, nil, true},
 		{
 			"a new image is the same pod",
 			source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "2", "h"), file("b", "1", "h")}},
 			[]string{"a"}, nil, true,
 		},
 		{
-			"one is gone", source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "2", "h")}}, nil,
+			"one pod is removed", source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "2", "h")}}, nil,
 			[]types.UID{"uid-b"}, true,
 		},
-		{"all are gone", source.Snapshot{Source: "x"}, nil, []types.UID{"uid-a"}, true},
+		{"all pods are removed", source.Snapshot{Source: "x"}, nil, []types.UID{"uid-a"}, true},
 	} {
 		run, gone := names(s.apply(&step.snap))
 		if !slices.Equal(run, step.run) || !slices.Equal(gone, step.gone) || s.allReady(2) != step.ready {
-			t.Errorf("%s: run %v, gone %v, ready %v", step.what, run, gone, s.allReady(2))
+			t.Errorf("%s: changed %v, removed %v, ready %v", step.what, run, gone, s.allReady(2))
 		}
 	}
 	if newDesiredPods().allReady(0) {
-		t.Error("a node without sources knows what is not wanted")
+		t.Error("allReady is true without sources")
 	}
 }
 
@@ -525,7 +527,7 @@ func TestObjectsAreReplacedAtomically(t *testing.T) {
 	vol.ConfigMap = &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c2"}}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, vol)
 	if !o.replace(snap("0")) || o.replace(snap("0")) {
-		t.Error("change is not told right")
+		t.Error("replace must return true only for a change")
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -539,7 +541,7 @@ func TestObjectsAreReplacedAtomically(t *testing.T) {
 				}
 				vs := slices.Collect(maps.Values(o.Of(pod).Versions()))
 				if len(vs) != 2 || vs[0] != vs[1] || vs[0].Missing {
-					t.Errorf("of two moments: %v", vs)
+					t.Errorf("objects of two snapshots: %v", vs)
 					return
 				}
 			}
@@ -552,14 +554,14 @@ func TestObjectsAreReplacedAtomically(t *testing.T) {
 	wg.Wait()
 	o.replace(&source.Snapshot{Source: "x"})
 	if vs := o.Of(pod).Versions(); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
-		t.Errorf("%v", vs)
+		t.Errorf("got %v, want c1 missing", vs)
 	}
 }
 
 func TestStatusCacheFindsDesiredPodAndNotifies(t *testing.T) {
 	b := status.New()
 	changed, stop := b.Subscribe()
-	rang := func() bool {
+	notified := func() bool {
 		select {
 		case <-changed:
 			return true
@@ -569,27 +571,27 @@ func TestStatusCacheFindsDesiredPodAndNotifies(t *testing.T) {
 	}
 	old := hostfake.PodOf("p", "a")
 	b.Put(&status.Snapshot{Pod: old, Syncs: 1, Termination: &plan.Termination{RemovePod: true}})
-	if s, ok := b.Find("default", "p"); !ok || s.Pod != old || !rang() {
-		t.Error("the only one is not found, or nothing rang")
+	if s, ok := b.Find("default", "p"); !ok || s.Pod != old || !notified() {
+		t.Error("the pod was not found, or subscribers were not notified")
 	}
 	for _, uid := range []string{"0-before", "z-after"} {
 		now := withUID(old, uid)
 		b.Put(&status.Snapshot{Pod: now, Syncs: 1})
-		if s, _ := b.Find("default", "p"); s.Pod != now || !rang() {
-			t.Errorf("%s is not found, or nothing rang", uid)
+		if s, _ := b.Find("default", "p"); s.Pod != now || !notified() {
+			t.Errorf("%s was not found, or subscribers were not notified", uid)
 		}
 		b.Put(&status.Snapshot{Pod: now, Syncs: 2})
-		if s, _ := b.Get(now.UID); s.Syncs != 2 || rang() {
-			t.Error("the newest is not there, or it rang for nothing")
+		if s, _ := b.Get(now.UID); s.Syncs != 2 || notified() {
+			t.Error("the newest snapshot was not found, or subscribers were notified without a change")
 		}
 		b.Remove(now.UID)
-		if !rang() {
-			t.Error("a pod that has gone rang nobody")
+		if !notified() {
+			t.Error("subscribers were not notified of a removal")
 		}
 	}
 	stop()
 	b.Remove(old.UID)
-	if rang() || len(b.List()) != 0 {
-		t.Error("rang after it was given back")
+	if notified() || len(b.List()) != 0 {
+		t.Error("notified after the end of the subscription")
 	}
 }

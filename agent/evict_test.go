@@ -21,11 +21,11 @@ func TestEvictedPodStaysFailedUntilManifestChanges(t *testing.T) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pod)
 		l.until(time.Minute, "p runs", l.isRunning(pod))
-		if l.agent.EvictPod(t.Context(), "nobody", &plan.Eviction{Message: "full"}) {
-			t.Error("somebody was evicted")
+		if l.agent.EvictPod(t.Context(), "unknown", &plan.Eviction{Message: "full"}) {
+			t.Error("EvictPod succeeded for an unknown pod")
 		}
 		if !l.agent.EvictPod(t.Context(), pod.UID, &plan.Eviction{Message: "full"}) {
-			t.Error("the pod is not known")
+			t.Error("EvictPod did not find the pod")
 		}
 		failed := func(l *agentFixture) func() bool {
 			return func() bool {
@@ -34,32 +34,32 @@ func TestEvictedPodStaysFailedUntilManifestChanges(t *testing.T) {
 					len(s.Observed.Volumes) == 0 && len(h.RunningContainers(pod.UID)) == 0
 			}
 		}
-		l.until(time.Minute, "p has failed and given its volume back", failed(l))
-		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Memory.Termination.Grace != time.Second { // it asks for 30 s
-			t.Errorf("it had %v", s.Memory.Termination.Grace)
+		l.until(time.Minute, "the pod has failed and its volume is unmounted", failed(l))
+		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Memory.Termination.Grace != time.Second { // not the pod's own 30 s
+			t.Errorf("got grace period %v, want 1s", s.Memory.Termination.Grace)
 		}
-		told := 0
+		count := 0
 		for _, e := range l.agent.Events.List(pod.UID) {
 			if e.Reason == "Evicted" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "full") {
-				told++
+				count++
 			}
 		}
-		if told != 1 {
-			t.Errorf("%d events", told)
+		if count != 1 {
+			t.Errorf("got %d Evicted events, want 1", count)
 		}
 		l.stop()
 
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", pod)
-		l.until(time.Minute, "p is still failed", failed(l))
+		l.until(time.Minute, "the pod is still failed", failed(l))
 		time.Sleep(10 * time.Minute)
 		if !failed(l)() {
-			t.Error("it was started again")
+			t.Error("the evicted pod was started again")
 		}
 		edited := withUID(pod, "uid-p-2")
 		l.desire("file", edited)
-		l.until(time.Minute, "the new p runs", l.isRunning(edited))
-		l.until(time.Minute, "the old one is gone", l.isDeleted(pod.UID))
+		l.until(time.Minute, "the edited pod runs", l.isRunning(edited))
+		l.until(time.Minute, "the evicted pod is deleted", l.isDeleted(pod.UID))
 		l.stop()
 	})
 }
@@ -72,16 +72,16 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 		l.desire("file", small, big)
 		l.until(time.Minute, "both run", func() bool { return l.isRunning(small)() && l.isRunning(big)() })
 		l.desire("file", small, big, system)
-		l.until(time.Minute, "the critical one runs", l.isRunning(system))
+		l.until(time.Minute, "the critical pod runs", l.isRunning(system))
 		check := func(l *agentFixture) {
 			t.Helper()
 			s, ok := l.agent.StatusCache.Get(small.UID)
 			if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Preempting" || len(h.RunningContainers(small.UID)) != 0 || !l.isRunning(big)() {
-				t.Errorf("%+v", s)
+				t.Errorf("got %+v, want a preempted pod", s)
 			}
 		}
 		check(l)
-		told := func(pod *corev1.Pod, kind, words string) (n int) {
+		eventCount := func(pod *corev1.Pod, kind, words string) (n int) {
 			for _, e := range l.agent.Events.List(pod.UID) {
 				if e.Reason == "Preempting" && e.Type == kind && strings.Contains(e.Message, words) {
 					n++
@@ -89,8 +89,8 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 			}
 			return n
 		}
-		if told(small, corev1.EventTypeWarning, "Preempted in order to admit critical pod default/system") != 1 || told(system, corev1.EventTypeNormal, "default/small") != 1 {
-			t.Errorf("%+v\n%+v", l.agent.Events.List(small.UID), l.agent.Events.List(system.UID))
+		if eventCount(small, corev1.EventTypeWarning, "Preempted in order to admit critical pod default/system") != 1 || eventCount(system, corev1.EventTypeNormal, "default/small") != 1 {
+			t.Errorf("events of the preempted pod: %+v\nof the critical pod: %+v", l.agent.Events.List(small.UID), l.agent.Events.List(system.UID))
 		}
 		l.stop()
 
@@ -109,14 +109,14 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 func TestEvictedStaticPodReturns(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		node := hostfake.LargeNode()
-		pod, guilty, once, served := hostfake.StaticPod(hostfake.PodOf("p", "a")), hostfake.StaticPod(hostfake.PodOf("guilty", "a")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("served", "a")
+		pod, overLimit, once, apiPod := hostfake.StaticPod(hostfake.PodOf("p", "a")), hostfake.StaticPod(hostfake.PodOf("over-limit", "a")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("api", "a")
 		once.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
-		all := []*corev1.Pod{pod, guilty, once, served}
+		all := []*corev1.Pod{pod, overLimit, once, apiPod}
 		l := startAgent(t, h, node, nil, "file")
 		l.desire("file", all...)
 		l.until(time.Minute, "all run", l.isRunning(all...))
 		for _, p := range all[1:] {
-			l.agent.EvictPod(t.Context(), p.UID, &plan.Eviction{Message: "full", NodeCaused: p != guilty})
+			l.agent.EvictPod(t.Context(), p.UID, &plan.Eviction{Message: "full", NodeCaused: p != overLimit})
 		}
 		failed := func(p *corev1.Pod) func() bool {
 			return func() bool {
@@ -127,56 +127,56 @@ func TestEvictedStaticPodReturns(t *testing.T) {
 		for _, wait := range []int{1, 2, 4, 8, 10, 10} {
 			at := time.Now()
 			l.agent.EvictPod(t.Context(), pod.UID, &plan.Eviction{Message: "full", NodeCaused: true})
-			l.until(10*time.Second, "it has failed", failed(pod))
-			l.until(time.Hour, "it runs again", l.isRunning(pod))
+			l.until(10*time.Second, "the pod has failed", failed(pod))
+			l.until(time.Hour, "the pod runs again", l.isRunning(pod))
 			if took := time.Since(at).Round(time.Minute); took != time.Duration(wait)*time.Minute {
-				t.Errorf("it ran again after %s, want %d min", took, wait)
+				t.Errorf("the pod ran again after %s, want %d min", took, wait)
 			}
 		}
 		if !slices.ContainsFunc(l.agent.Events.List(pod.UID), func(e corev1.Event) bool { return e.Reason == "Evicted" }) {
-			t.Errorf("what befell it is forgotten: %+v", l.agent.Events.List(pod.UID))
+			t.Errorf("no Evicted event after the recreation: %+v", l.agent.Events.List(pod.UID))
 		}
-		time.Sleep(11 * time.Minute) // it has run for long: the next wait is short again
+		time.Sleep(11 * time.Minute) // a long run resets the back-off
 		node.PressureConditions = []corev1.NodeConditionType{corev1.NodeDiskPressure}
 		l.agent.SetNode(node)
 		l.agent.EvictPod(t.Context(), pod.UID, &plan.Eviction{Message: "full", NodeCaused: true})
-		l.until(10*time.Second, "it has failed", failed(pod))
+		l.until(10*time.Second, "the pod has failed", failed(pod))
 		time.Sleep(20 * time.Minute)
 		if !failed(pod)() {
-			t.Error("it runs while the node is short")
+			t.Error("the pod runs while the node is under pressure")
 		}
 		l.stop()
-		l = startAgent(t, h, node, l.records, "file") // of the next life too
+		l = startAgent(t, h, node, l.records, "file") // also after an agent restart
 		l.agent.SetNode(node)
 		l.desire("file", all...)
-		l.until(10*time.Second, "it is still failed", failed(pod))
+		l.until(10*time.Second, "the pod is still failed", failed(pod))
 		node.PressureConditions = nil
 		l.agent.SetNode(node)
-		l.until(10*time.Second, "it runs again", l.isRunning(pod))
+		l.until(10*time.Second, "the pod runs again", l.isRunning(pod))
 		for _, p := range all[1:] {
 			if !failed(p)() {
-				t.Errorf("%s came back", p.Name)
+				t.Errorf("%s was started again", p.Name)
 			}
 		}
 		l.stop()
 	})
 }
 
-// TestPreemptedStaticPodWaitsForResources when it returns.
+// TestPreemptedStaticPodWaitsForResources checks that a recreated pod waits for resources.
 func TestPreemptedStaticPodWaitsForResources(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		h.alone = true
+		h.standalone = true
 		l := startAgent(t, h, hostfake.NodeOf("4", "10"), nil, "file")
 		small, big, system := hostfake.StaticPod(hostfake.PodRequesting("small", "1")), hostfake.StaticPod(hostfake.PodRequesting("big", "3")), hostfake.StaticPod(hostfake.PodRequesting("system", "1"))
 		system.Spec.Priority = new(int32(2_000_000_000))
 		l.desire("file", small, big)
 		l.until(time.Minute, "both run", l.isRunning(small, big))
 		l.desire("file", small, big, system)
-		l.until(time.Minute, "the critical one runs", l.isRunning(system))
+		l.until(time.Minute, "the critical pod runs", l.isRunning(system))
 		if s, _ := l.agent.StatusCache.Get(small.UID); s.Status.Reason != "Preempting" {
-			t.Fatalf("%+v", s.Status)
+			t.Fatalf("got %+v, want reason Preempting", s.Status)
 		}
-		l.until(2*time.Minute, "it waits for room", func() bool {
+		l.until(2*time.Minute, "the preempted pod waits for resources", func() bool {
 			s, ok := l.agent.StatusCache.Get(small.UID)
 			return ok && s.Status.Phase == corev1.PodPending && s.Verdict.Reason == "OutOfcpu"
 		})

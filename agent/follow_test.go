@@ -24,26 +24,26 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 		pods := map[string]*corev1.Pod{
 			"one": hostfake.PodOf("one", "a"), "two": hostfake.PodOf("two", "a"), "x": hostfake.PodOf("x", "a"),
 		}
-		at := func(name string, passes int64, ip string) *status.Snapshot {
-			s := &status.Snapshot{Pod: pods[name], Syncs: passes}
+		snap := func(name string, syncs int64, ip string) *status.Snapshot {
+			s := &status.Snapshot{Pod: pods[name], Syncs: syncs}
 			s.Status.PodIP = ip
 			return s
 		}
-		b.Put(at("one", 1, ""))
-		var heard []string
+		b.Put(snap("one", 1, ""))
+		var received []string
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
 			done <- b.Watch(ctx, func(n status.Event) error {
 				switch {
 				case n.Added != nil:
-					heard = append(heard, "+"+n.Added.Pod.Name)
+					received = append(received, "+"+n.Added.Pod.Name)
 				case n.Modified != nil:
-					heard = append(heard, "~"+n.Modified.Pod.Name+n.Modified.Status.PodIP)
+					received = append(received, "~"+n.Modified.Pod.Name+n.Modified.Status.PodIP)
 				case n.Deleted != nil:
-					heard = append(heard, "-"+n.Deleted.Pod.Name)
+					received = append(received, "-"+n.Deleted.Pod.Name)
 				case n.Synced:
-					heard = append(heard, "synced")
+					received = append(received, "synced")
 				}
 				return nil
 			})
@@ -53,24 +53,24 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 			do   func()
 			want string
 		}{
-			{"what is there comes first", func() {}, "+one synced"},
-			{"a new pod", func() { b.Put(at("two", 1, "")) }, "+two"},
-			{"changes that come at once may be one", func() { b.Put(at("two", 2, "1")); b.Put(at("two", 3, "2")) }, "~two2|~two1 ~two2"},
-			{"a pass without news is none", func() { b.Put(at("two", 4, "2")) }, ""},
-			{"nor is what users do not see", func() {
-				s := at("two", 5, "2")
+			{"existing pods come first", func() {}, "+one synced"},
+			{"a new pod", func() { b.Put(snap("two", 1, "")) }, "+two"},
+			{"simultaneous changes may be combined", func() { b.Put(snap("two", 2, "1")); b.Put(snap("two", 3, "2")) }, "~two2|~two1 ~two2"},
+			{"a sync without a change causes no event", func() { b.Put(snap("two", 4, "2")) }, ""},
+			{"neither does a change outside of the object", func() {
+				s := snap("two", 5, "2")
 				s.Reasons = []status.ReportedReason{{Reason: plan.Reason{Code: "C"}}}
 				b.Put(s)
 			}, ""},
-			{"the end of a pod", func() { b.Remove("uid-one") }, "-one"},
-			{"one that came and went may not be told", func() { b.Put(at("x", 1, "")); b.Remove("uid-x") }, "|+x -x"},
+			{"a removed pod", func() { b.Remove("uid-one") }, "-one"},
+			{"a pod that exists only briefly may be omitted", func() { b.Put(snap("x", 1, "")); b.Remove("uid-x") }, "|+x -x"},
 		} {
 			step.do()
 			synctest.Wait()
-			if !slices.Contains(strings.Split(step.want, "|"), strings.Join(heard, " ")) {
-				t.Errorf("%s: %v, want %s", step.what, heard, step.want)
+			if !slices.Contains(strings.Split(step.want, "|"), strings.Join(received, " ")) {
+				t.Errorf("%s: got %v, want %s", step.what, received, step.want)
 			}
-			heard = nil
+			received = nil
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -78,12 +78,13 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 		}
 		full := errors.New("full")
 		if err := b.Watch(t.Context(), func(status.Event) error { return full }); !errors.Is(err, full) {
-			t.Errorf("the listener's error is lost: %v", err)
+			t.Errorf("got %v, want the error of the handler", err)
 		}
 	})
 }
 
-// TestStatusCacheNotifiesOnEveryField: every field of a snapshot, but for those of the pass alone.
+// TestStatusCacheNotifiesOnEveryField checks every field of a snapshot. Fields about the sync itself
+// do not notify.
 func TestStatusCacheNotifiesOnEveryField(t *testing.T) {
 	t.Parallel()
 	silent := map[string]bool{"At": true, "Syncs": true, "Wake": true}
@@ -95,26 +96,26 @@ func TestStatusCacheNotifiesOnEveryField(t *testing.T) {
 		s := &status.Snapshot{Pod: pod}
 		if v := reflect.ValueOf(s).Elem().FieldByIndex(field.Index); field.Name == "Pod" {
 			s.Pod = hostfake.PodOf("one", "b")
-		} else if !other(v) {
-			t.Fatalf("no other value for %s", field.Name)
+		} else if !setNonZero(v) {
+			t.Fatalf("no non-zero value for %s", field.Name)
 		}
 		b.Put(s)
 		select {
 		case <-changed:
 			if silent[field.Name] {
-				t.Errorf("%s rings", field.Name)
+				t.Errorf("a change of %s notifies subscribers", field.Name)
 			}
 		default:
 			if !silent[field.Name] {
-				t.Errorf("%s does not ring", field.Name)
+				t.Errorf("a change of %s does not notify subscribers", field.Name)
 			}
 		}
 		stop()
 	}
 }
 
-// other sets a zero value to another one.
-func other(v reflect.Value) bool {
+// setNonZero sets a zero value to a non-zero one and reports whether it could.
+func setNonZero(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString("x")
@@ -135,7 +136,7 @@ func other(v reflect.Value) bool {
 			return true
 		}
 		for _, f := range v.Fields() {
-			if f.CanSet() && other(f) {
+			if f.CanSet() && setNonZero(f) {
 				return true
 			}
 		}
@@ -151,27 +152,27 @@ func TestContainerInstance(t *testing.T) {
 		return plan.Container{ID: id, Name: "a", State: state, Attempt: attempt}
 	}
 	for _, c := range []struct {
-		what     string
-		seen     []plan.Container // newest first
-		previous bool
-		want     string // ID, or part of the error
+		what       string
+		containers []plan.Container // newest first
+		previous   bool
+		want       string // ID, or part of the error
 	}{
-		{"the newest", []plan.Container{k("2", plan.Running, 1), k("1", plan.Exited, 0)}, false, "2"},
-		{"the one before a running one", []plan.Container{k("2", plan.Running, 1), k("1", plan.Exited, 0)}, true, "1"},
-		{"the one before an ended one", []plan.Container{k("2", plan.Exited, 1), k("1", plan.Exited, 0)}, true, "1"},
-		{"an ended one whose forerunner is gone", []plan.Container{k("2", plan.Exited, 1)}, true, "2"},
-		{"no one was before the first", []plan.Container{k("1", plan.Exited, 0)}, true, "previous terminated container"},
-		{"nor is a running one its own", []plan.Container{k("2", plan.Running, 1)}, true, "previous terminated container"},
+		{"the newest instance", []plan.Container{k("2", plan.Running, 1), k("1", plan.Exited, 0)}, false, "2"},
+		{"the instance before a running one", []plan.Container{k("2", plan.Running, 1), k("1", plan.Exited, 0)}, true, "1"},
+		{"the instance before an exited one", []plan.Container{k("2", plan.Exited, 1), k("1", plan.Exited, 0)}, true, "1"},
+		{"an exited instance whose predecessor was removed", []plan.Container{k("2", plan.Exited, 1)}, true, "2"},
+		{"the first instance has no predecessor", []plan.Container{k("1", plan.Exited, 0)}, true, "previous terminated container"},
+		{"a running instance is not its own predecessor", []plan.Container{k("2", plan.Running, 1)}, true, "previous terminated container"},
 		{
-			"another container's does not count", []plan.Container{{ID: "b", Name: "b"}}, false,
+			"an instance of another container does not count", []plan.Container{{ID: "b", Name: "b"}}, false,
 			`container "a" in pod "p" is waiting to start - no logs yet`,
 		},
-		{"nor one before it", nil, true, `previous terminated container "a" in pod "p" not found`},
+		{"a container without instances has no predecessor", nil, true, `previous terminated container "a" in pod "p" not found`},
 	} {
-		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a"), Observed: plan.Observed{Containers: c.seen}}
+		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a"), Observed: plan.Observed{Containers: c.containers}}
 		got, err := s.Instance("a", c.previous)
-		if said := fmt.Sprint(got.ID, err); !strings.Contains(strings.TrimSuffix(said, "<nil>"), c.want) || (err == nil) != (got.ID == c.want) {
-			t.Errorf("%s: %s", c.what, said)
+		if text := fmt.Sprint(got.ID, err); !strings.Contains(strings.TrimSuffix(text, "<nil>"), c.want) || (err == nil) != (got.ID == c.want) {
+			t.Errorf("%s: %s", c.what, text)
 		}
 	}
 	for reason, want := range map[string]string{

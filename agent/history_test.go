@@ -26,11 +26,11 @@ func (l *agentFixture) events(uid types.UID) map[string]int32 {
 
 func (l *agentFixture) spans(uid types.UID) (names []string) {
 	l.t.Helper()
-	line := l.agent.Timeline(l.t.Context(), uid)
-	if line == nil {
+	timeline := l.agent.Timeline(l.t.Context(), uid)
+	if timeline == nil {
 		l.t.Fatalf("no timeline of %s", uid)
 	}
-	spans, _ := line.Spans()
+	spans, _ := timeline.Spans()
 	for _, s := range spans {
 		names = append(names, s.Name)
 	}
@@ -47,8 +47,8 @@ func TestHistoryContinuesAfterRestart(t *testing.T) {
 		since := whySince(t, l, stuck, "ErrImageNeverPull")
 		time.Sleep(time.Hour)
 		l.stop()
-		began := l.records[pod.UID]
-		if began.Timeline == nil || began.Events == nil || l.records[stuck.UID].Reported == nil {
+		rec := l.records[pod.UID]
+		if rec.Timeline == nil || rec.Events == nil || l.records[stuck.UID].Reported == nil {
 			t.Fatalf("the history is not in the store: %+v", l.records)
 		}
 
@@ -56,10 +56,10 @@ func TestHistoryContinuesAfterRestart(t *testing.T) {
 		l = startAgentUnadopted(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", pod, stuck)
 		if names := l.spans(pod.UID); !slices.Contains(names, "start/a") {
-			t.Errorf("before the runtime answers the timeline is %q", names)
+			t.Errorf("the timeline before adoption is %q", names)
 		}
-		if told := l.events(pod.UID); told["Started"] != 1 {
-			t.Errorf("before the runtime answers the events are %v", told)
+		if counts := l.events(pod.UID); counts["Started"] != 1 {
+			t.Errorf("the events before adoption are %v", counts)
 		}
 		h.SetListError(nil)
 		<-l.agent.Ready()
@@ -71,18 +71,18 @@ func TestHistoryContinuesAfterRestart(t *testing.T) {
 		if start < 0 || restart < start {
 			t.Errorf("the timeline is %q", names)
 		}
-		if told := l.events(pod.UID); told["Started"] != 1 {
-			t.Errorf("the events are %v", told)
+		if counts := l.events(pod.UID); counts["Started"] != 1 {
+			t.Errorf("the events are %v", counts)
 		}
-		if told := l.events(stuck.UID); told["ErrImageNeverPull"] != 1 {
-			t.Errorf("the events of what waits are %v", told)
+		if counts := l.events(stuck.UID); counts["ErrImageNeverPull"] != 1 {
+			t.Errorf("the events of the waiting pod are %v", counts)
 		}
 		if now := whySince(t, l, stuck, "ErrImageNeverPull"); !now.Equal(since) {
-			t.Errorf("it waits since %s, before the restart since %s", now, since)
+			t.Errorf("the pod waits since %s after the restart, since %s before", now, since)
 		}
 
 		l.desire("file", stuck)
-		l.until(time.Minute, "gone", l.isDeleted(pod.UID))
+		l.until(time.Minute, "the pod is deleted", l.isDeleted(pod.UID))
 		l.stop()
 		if _, kept := l.records[pod.UID]; kept {
 			t.Error("the history of a removed pod is kept")
@@ -96,7 +96,7 @@ func whySince(t *testing.T, l *agentFixture, pod *corev1.Pod, code string) time.
 	s, _ := l.agent.StatusCache.Get(pod.UID)
 	i := slices.IndexFunc(s.Reasons, func(w status.ReportedReason) bool { return w.Code == code })
 	if i < 0 {
-		t.Fatalf("not told: %s, but %+v", code, s.Reasons)
+		t.Fatalf("reason %s not reported: %+v", code, s.Reasons)
 	}
 	return s.Reasons[i].Since
 }
@@ -118,8 +118,8 @@ func TestUnreadableHistoryIsDropped(t *testing.T) {
 		if names := l.spans(pod.UID); len(names) == 0 || names[0] != "restart/agent" {
 			t.Errorf("the timeline is %q", names)
 		}
-		if h.Happened("start uid-p") != 1 {
-			t.Error("it was started again")
+		if h.CallCount("start uid-p") != 1 {
+			t.Error("the container was started again")
 		}
 	})
 }

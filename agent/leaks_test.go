@@ -10,47 +10,47 @@ import (
 	"berth/agent/hostfake"
 )
 
-// fakeStrays is a host on which strays lie.
-type fakeStrays struct {
-	mu      sync.Mutex
-	there   map[string]Ownership // by name
-	since   map[string]time.Time // when each came
-	removed map[string]time.Time
-	looks   []bool // deep
-	deeply  map[string]bool
-	broken  map[string]error // removals that fail
-	onFind  func()
+// fakeLeakFinder is a LeakFinder whose leaks a test controls.
+type fakeLeakFinder struct {
+	mu         sync.Mutex
+	ownership  map[string]Ownership // by name
+	since      map[string]time.Time // when each was added
+	removed    map[string]time.Time
+	scans      []bool // deep, by scan
+	deepOnly   map[string]bool
+	removeErrs map[string]error // removals that fail, by name
+	onFind     func()
 }
 
-func newFakeStrays() *fakeStrays {
-	return &fakeStrays{
-		there: map[string]Ownership{}, since: map[string]time.Time{}, removed: map[string]time.Time{},
-		deeply: map[string]bool{}, broken: map[string]error{}, onFind: func() {},
+func newFakeLeakFinder() *fakeLeakFinder {
+	return &fakeLeakFinder{
+		ownership: map[string]Ownership{}, since: map[string]time.Time{}, removed: map[string]time.Time{},
+		deepOnly: map[string]bool{}, removeErrs: map[string]error{}, onFind: func() {},
 	}
 }
 
-func (f *fakeStrays) put(name string, p Ownership) {
+func (f *fakeLeakFinder) put(name string, p Ownership) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.there[name], f.since[name] = p, time.Now()
+	f.ownership[name], f.since[name] = p, time.Now()
 }
 
-func (f *fakeStrays) Find(_ context.Context, deep bool) (out []Leak, err error) {
+func (f *fakeLeakFinder) Find(_ context.Context, deep bool) (out []Leak, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onFind()
-	f.looks = append(f.looks, deep)
-	for name, p := range f.there {
-		if f.deeply[name] && !deep {
+	f.scans = append(f.scans, deep)
+	for name, p := range f.ownership {
+		if f.deepOnly[name] && !deep {
 			continue
 		}
 		out = append(out, Leak{Kind: "shim", Name: name, Ownership: p, Remove: func(context.Context) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if err := f.broken[name]; err != nil {
+			if err := f.removeErrs[name]; err != nil {
 				return err
 			}
-			delete(f.there, name)
+			delete(f.ownership, name)
 			f.removed[name] = time.Now()
 			return nil
 		}})
@@ -58,8 +58,9 @@ func (f *fakeStrays) Find(_ context.Context, deep bool) (out []Leak, err error) 
 	return out, nil
 }
 
-// after is how long a stray lay; zero: it still does.
-func (f *fakeStrays) after(name string) time.Duration {
+// removedAfter returns the time between the addition and the removal of a leak. Zero: it is not
+// removed.
+func (f *fakeLeakFinder) removedAfter(name string) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.removed[name].IsZero() {
@@ -68,10 +69,10 @@ func (f *fakeStrays) after(name string) time.Duration {
 	return f.removed[name].Sub(f.since[name])
 }
 
-func (f *fakeStrays) looked() (all, deep int) {
+func (f *fakeLeakFinder) scanCounts() (all, deep int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, d := range f.looks {
+	for _, d := range f.scans {
 		if all++; d {
 			deep++
 		}
@@ -81,46 +82,46 @@ func (f *fakeStrays) looked() (all, deep int) {
 
 func TestLeaksAreRemovedAfterMinAge(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		s := newFakeStrays()
+		s := newFakeLeakFinder()
 		s.put("marked", Marked)
-		s.put("deserted", Unreferenced)
+		s.put("unreferenced", Unreferenced)
 		s.put("shared", UnreferencedShared)
-		s.deeply["deserted"] = true
-		swept := 0
+		s.deepOnly["unreferenced"] = true
+		removedCount := 0
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
-		l.agent.Leaks, l.agent.Metrics = s, Metrics{LeakRemoved: func(string) { swept++ }}
+		l.agent.Leaks, l.agent.Metrics = s, Metrics{LeakRemoved: func(string) { removedCount++ }}
 		l.desire("file")
 		time.Sleep(10 * time.Minute)
 		l.stop()
-		for name, p := range map[string]Ownership{"marked": Marked, "deserted": Unreferenced, "shared": UnreferencedShared} {
-			if got := s.after(name); got < p.minAge() || got > p.minAge()+2*leakScanInterval {
-				t.Errorf("%s was removed after %v, its patience is %v", name, got, p.minAge())
+		for name, p := range map[string]Ownership{"marked": Marked, "unreferenced": Unreferenced, "shared": UnreferencedShared} {
+			if got := s.removedAfter(name); got < p.minAge() || got > p.minAge()+2*leakScanInterval {
+				t.Errorf("%s: removed after %v, want at least %v", name, got, p.minAge())
 			}
 		}
-		if swept != 3 {
-			t.Errorf("%d counted", swept)
+		if removedCount != 3 {
+			t.Errorf("got %d removals in the metric, want 3", removedCount)
 		}
 	})
 }
 
 func TestLeakScansWithoutLeaksAreRareAndShallow(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		s := newFakeStrays()
+		s := newFakeLeakFinder()
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.agent.Leaks = s
 		l.desire("file")
 		time.Sleep(time.Minute)
-		before, beforeDeep := s.looked()
+		before, beforeDeep := s.scanCounts()
 		if beforeDeep < 3 {
-			t.Errorf("%d deep looks after the start", beforeDeep)
+			t.Errorf("got %d deep scans after the start, want at least 3", beforeDeep)
 		}
 		time.Sleep(time.Hour)
-		all, deep := s.looked()
+		all, deep := s.scanCounts()
 		if n := all - before; n != 80 { // one per audit
-			t.Errorf("%d looks in an hour", n)
+			t.Errorf("got %d scans in an hour, want 80", n)
 		}
 		if n := deep - beforeDeep; n < 5 || n > 6 {
-			t.Errorf("%d deep looks in an hour", n)
+			t.Errorf("got %d deep scans in an hour, want 5 or 6", n)
 		}
 	})
 }
@@ -128,47 +129,47 @@ func TestLeakScansWithoutLeaksAreRareAndShallow(t *testing.T) {
 func TestLeakScanKeepsObjectsOfCallsInProgress(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		pod := hostfake.PodOf("p", "a")
-		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"runSandbox uid-p": 3 * time.Minute})
-		s := newFakeStrays()
+		h.Latency = hostfake.LatencyByCall(map[string]time.Duration{"runSandbox uid-p": 3 * time.Minute})
+		s := newFakeLeakFinder()
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.agent.Leaks = s
 		l.desire("file")
 		time.Sleep(30 * time.Second)
-		s.put("before", Marked)
+		s.put("older", Marked)
 		time.Sleep(time.Minute) // two audits
-		if got := s.after("before"); got == 0 {
-			t.Error("an object older than any call was not removed")
+		if got := s.removedAfter("older"); got == 0 {
+			t.Error("a leak older than any call was not removed")
 		}
 		l.desire("file", pod)
 		time.Sleep(time.Second)
-		s.put("made by it", Marked)
+		s.put("created by the call", Marked)
 		l.until(4*time.Minute, "p runs", l.isRunning(pod))
-		if got := s.after("made by it"); got != 0 && got < 2*time.Minute+58*time.Second {
-			t.Errorf("removed after %v, while the call was under way", got)
+		if got := s.removedAfter("created by the call"); got != 0 && got < 2*time.Minute+58*time.Second {
+			t.Errorf("removed after %v, while the call was in progress", got)
 		}
 		time.Sleep(2 * time.Minute)
-		if s.after("made by it") == 0 {
-			t.Error("it was never removed")
+		if s.removedAfter("created by the call") == 0 {
+			t.Error("the leak was not removed after the call")
 		}
 	})
 }
 
 func TestFailedCallAndReconnectTriggerLeakScans(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		s := newFakeStrays()
+		s := newFakeLeakFinder()
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.agent.Leaks = s
 		l.desire("file")
 		for what, reason := range map[string]func(){
-			"a failed call":    func() { l.agent.leaks.calls.done(errors.New("cut off")) },
-			"the runtime back": func() { l.event("", runtimeEvent{Incomplete: true}) },
+			"a failed call": func() { l.agent.leaks.calls.done(errors.New("interrupted")) },
+			"a reconnect":   func() { l.event("", runtimeEvent{Incomplete: true}) },
 		} {
 			time.Sleep(2 * time.Minute)
-			_, before := s.looked()
+			_, before := s.scanCounts()
 			reason()
 			time.Sleep(7 * time.Second)
-			if _, deep := s.looked(); deep < before+2 {
-				t.Errorf("%s: %d deep looks", what, deep-before)
+			if _, deep := s.scanCounts(); deep < before+2 {
+				t.Errorf("%s: got %d deep scans, want at least 2", what, deep-before)
 			}
 		}
 	})
@@ -176,22 +177,22 @@ func TestFailedCallAndReconnectTriggerLeakScans(t *testing.T) {
 
 func TestFailedLeakRemovalIsRetried(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		s := newFakeStrays()
+		s := newFakeLeakFinder()
 		s.put("stuck", Marked)
-		s.broken["stuck"] = errors.New("a process survives")
+		s.removeErrs["stuck"] = errors.New("process still running")
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.agent.Leaks = s
 		l.desire("file")
 		time.Sleep(10 * time.Minute)
-		if all, _ := s.looked(); all > 40 {
-			t.Errorf("%d looks in 10 minutes", all)
+		if all, _ := s.scanCounts(); all > 40 {
+			t.Errorf("got %d scans in 10 minutes, want at most 40", all)
 		}
 		s.mu.Lock()
-		delete(s.broken, "stuck")
+		delete(s.removeErrs, "stuck")
 		s.mu.Unlock()
 		time.Sleep(time.Minute)
-		if s.after("stuck") == 0 {
-			t.Error("it was not tried again")
+		if s.removedAfter("stuck") == 0 {
+			t.Error("the removal was not retried")
 		}
 	})
 }

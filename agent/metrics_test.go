@@ -26,33 +26,33 @@ func TestAgentMetrics(t *testing.T) {
 			return n[what]
 		}
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
-		l.agent.Metrics = Metrics{ // before there are workers
-			AuditFinished: func() { count("audit") }, EventStreamLost: func() { count("missed") },
+		l.agent.Metrics = Metrics{ // before any worker exists
+			AuditFinished: func() { count("audit") }, EventStreamLost: func() { count("streamLost") },
 			Pods: podMetrics{
 				PodRejected:    func(r string) { count(r) },
 				ActionFinished: func(_ *corev1.Pod, r plan.Outcome) { count(r.Action.Key().Verb) },
 			},
 		}
-		pod, elsewhere := hostfake.PodOf("p", "a"), hostfake.PodOf("q", "a")
-		elsewhere.Spec.NodeSelector = map[string]string{"no": "such"}
-		l.desire("file", pod, elsewhere)
+		pod, misplaced := hostfake.PodOf("p", "a"), hostfake.PodOf("q", "a")
+		misplaced.Spec.NodeSelector = map[string]string{"no": "such"}
+		l.desire("file", pod, misplaced)
 		l.until(time.Second, "p runs", l.isRunning(pod))
 		time.Sleep(10 * time.Minute)
 		if got := counted("audit"); got != 13 {
-			t.Errorf("%d audits in 10 minutes", got)
+			t.Errorf("got %d audits in 10 minutes, want 13", got)
 		}
 		if n := counted("NodeAffinity"); n != 1 {
-			t.Errorf("%d rejections", n)
+			t.Errorf("got %d rejections, want 1", n)
 		}
 		if run, start := counted("run"), counted("start"); run != 1 || start != 1 {
-			t.Errorf("%d sandboxes, %d containers started", run, start)
+			t.Errorf("got %d sandbox and %d container starts, want 1 each", run, start)
 		}
-		if n := counted("missed"); n != 0 {
-			t.Errorf("%d streams lost without a cause", n)
+		if n := counted("streamLost"); n != 0 {
+			t.Errorf("got %d lost event streams, want 0", n)
 		}
 		l.event("", runtimeEvent{Incomplete: true})
-		l.event("", runtimeEvent{Listed: &listing{}}) // polled: there was no stream
-		l.until(time.Second, "the lost stream", func() bool { return counted("missed") == 1 })
+		l.event("", runtimeEvent{Listed: &listing{}}) // a polled runtime has no stream to lose
+		l.until(time.Second, "the lost stream", func() bool { return counted("streamLost") == 1 })
 		l.stop()
 	})
 }

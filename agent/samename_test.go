@@ -14,8 +14,8 @@ import (
 	"berth/agent/status"
 )
 
-// checkPending fails unless the board has the pod with that reason, in its status and
-// in why, and with all of the words.
+// checkPending checks that the status cache has the pod as pending with that reason, both in its
+// status and as its only reason, and with all of the words in its message.
 func (l *agentFixture) checkPending(pod *corev1.Pod, reason string, words ...string) *status.Snapshot {
 	l.t.Helper()
 	synctest.Wait()
@@ -24,11 +24,11 @@ func (l *agentFixture) checkPending(pod *corev1.Pod, reason string, words ...str
 		l.t.Fatalf("%s is not published", pod.UID)
 	}
 	if s.Status.Phase != corev1.PodPending || s.Status.Reason != reason || len(s.Reasons) != 1 || s.Reasons[0].Code != reason {
-		l.t.Errorf("%s is %s %s, why %+v; want Pending %s", pod.UID, s.Status.Phase, s.Status.Reason, s.Reasons, reason)
+		l.t.Errorf("%s: got %s %s with reasons %+v, want Pending %s", pod.UID, s.Status.Phase, s.Status.Reason, s.Reasons, reason)
 	}
 	for _, w := range words {
 		if !strings.Contains(s.Status.Message, w) {
-			l.t.Errorf("%s: %q does not say %q", pod.UID, s.Status.Message, w)
+			l.t.Errorf("%s: message %q does not contain %q", pod.UID, s.Status.Message, w)
 		}
 	}
 	return s
@@ -36,7 +36,7 @@ func (l *agentFixture) checkPending(pod *corev1.Pod, reason string, words ...str
 
 func TestPodWaitingForItsNameIsPublished(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
-		h.Takes = hostfake.DurationByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
+		h.Latency = hostfake.LatencyByCall(map[string]time.Duration{"stop uid": 10 * time.Second})
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		one := hostfake.PodOf("web", "a")
 		two, three := withUID(one, "uid-two"), withUID(one, "uid-three")
@@ -47,19 +47,19 @@ func TestPodWaitingForItsNameIsPublished(t *testing.T) {
 		time.Sleep(time.Second)
 		l.desire("file", withUID(two, "uid-two")) // edited in place
 		if s := l.checkPending(two, NameTaken); !s.Reasons[0].Since.Equal(since) {
-			t.Errorf("it waits since %s, was since %s", s.Reasons[0].Since, since)
+			t.Errorf("got waiting since %s, want %s", s.Reasons[0].Since, since)
 		}
 		if n := len(l.agent.StatusCache.ListByName("default", "web")); n != 2 {
-			t.Errorf("%d pods of the name are shown", n)
+			t.Errorf("got %d pods of the name, want 2", n)
 		}
 		l.desire("file", three)
-		if _, shown := l.agent.StatusCache.Get(two.UID); shown {
+		if _, ok := l.agent.StatusCache.Get(two.UID); ok {
 			t.Error("a removed pod is published")
 		}
 		l.checkPending(three, NameTaken, "uid-web")
-		l.until(time.Minute, "the third runs", l.isRunning(three))
+		l.until(time.Minute, "the third pod runs", l.isRunning(three))
 		if n := len(l.agent.StatusCache.List()); n != 1 {
-			t.Errorf("%d pods are shown", n)
+			t.Errorf("got %d pods, want 1", n)
 		}
 	})
 }
@@ -75,23 +75,23 @@ func TestPodOfSecondSourceWithUsedNameIsPublished(t *testing.T) {
 		time.Sleep(time.Hour)
 		l.checkPending(two, NameTaken, "uid-web", "source b")
 		if s, _ := l.agent.StatusCache.Find("default", "web"); s.Pod.UID != one.UID {
-			t.Errorf("the name is that of %s", s.Pod.UID)
+			t.Errorf("got pod %s, want the first one", s.Pod.UID)
 		}
 		l.desire("a")
-		if _, shown := l.agent.StatusCache.Get(two.UID); shown {
+		if _, ok := l.agent.StatusCache.Get(two.UID); ok {
 			t.Error("a removed pod is published")
 		}
 		l.desire("a", two)
 		l.desire("b")
-		l.until(time.Minute, "the second runs", l.isRunning(two))
+		l.until(time.Minute, "the second pod runs", l.isRunning(two))
 	})
 }
 
 func TestPodThatCannotBeObservedIsPublished(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		broken := true
-		h.Fails = func(call string, _ int) error {
-			if broken && strings.HasPrefix(call, "lookAtHost uid-p") {
+		h.ErrorBefore = func(call string, _ int) error {
+			if broken && strings.HasPrefix(call, "observeHost uid-p") {
 				return &plan.Error{Err: errors.New("input/output error")}
 			}
 			return nil
@@ -102,22 +102,22 @@ func TestPodThatCannotBeObservedIsPublished(t *testing.T) {
 		time.Sleep(time.Hour)
 		s := l.checkPending(pod, observeFailed, "input/output error")
 		if d := time.Since(s.Reasons[0].Since); d < time.Hour-time.Second {
-			t.Errorf("since %s only", d)
+			t.Errorf("the reason is only %s old", d)
 		}
-		began := time.Now()
+		start := time.Now()
 		l.agent.WaitForSync(t.Context(), time.Minute)
-		if time.Since(began) > time.Second {
-			t.Error("queries wait for it")
+		if time.Since(start) > time.Second {
+			t.Error("WaitForSync waits for a pod that cannot be observed")
 		}
 		if spans := l.spans(pod.UID); len(spans) != 1 {
-			t.Errorf("the timeline has %d spans of looks that failed alike", len(spans))
+			t.Errorf("got %d spans for repeated observation failures, want 1", len(spans))
 		}
 		h.Mu.Lock()
 		broken = false
 		h.Mu.Unlock()
 		l.until(time.Second, "runs", l.isRunning(pod))
 		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Status.Reason != "" {
-			t.Errorf("it runs with %s", s.Status.Reason)
+			t.Errorf("the running pod has reason %s", s.Status.Reason)
 		}
 	})
 }

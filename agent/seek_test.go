@@ -12,69 +12,69 @@ import (
 	"berth/agent/plan"
 )
 
-// TestImportedImageIsNoticed within seconds, by the pod that waits for it,
-// which asks for nothing else meanwhile and does not tell watchers each time.
+// TestImportedImageIsNoticed checks that a pod that waits for an image notices its import within
+// seconds, and that the checks neither observe anything else nor notify subscribers.
 func TestImportedImageIsNoticed(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod, idle := hostfake.PodOf("p", "a", "b"), hostfake.PodOf("idle", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		l.desire("file", pod, idle)
-		l.until(time.Second, "the other runs", l.isRunning(idle))
+		l.until(time.Second, "the other pod runs", l.isRunning(idle))
 		time.Sleep(time.Minute)
 		changed, stop := l.agent.StatusCache.Subscribe()
 		defer stop()
 		h.Mu.Lock()
-		asked, looks := h.ImageChecks["p-a"], h.Count["lookAtHost uid-p"]
+		checks, observations := h.ImageChecks["p-a"], h.Count["observeHost uid-p"]
 		others := h.ImageChecks["idle-a"]
 		h.Mu.Unlock()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		select {
 		case <-changed:
-			t.Error("watchers were notified of an image that is still absent")
+			t.Error("subscribers were notified of an image that is still absent")
 		default:
 		}
 		h.Mu.Lock()
-		if n := h.ImageChecks["p-a"] - asked; n < 115 || n > 121 {
-			t.Errorf("the node was asked %d times in ten minutes, want once in 5 s", n)
+		if n := h.ImageChecks["p-a"] - checks; n < 115 || n > 121 {
+			t.Errorf("got %d image checks in 10 minutes, want one every 5 s", n)
 		}
-		if n := h.Count["lookAtHost uid-p"] - looks; n != 0 {
-			t.Errorf("the host was looked at %d times", n)
+		if n := h.Count["observeHost uid-p"] - observations; n != 0 {
+			t.Errorf("got %d host observations, want 0", n)
 		}
 		if n := h.ImageChecks["idle-a"] - others; n != 0 {
-			t.Errorf("the node was asked %d times for what is running", n)
+			t.Errorf("got %d image checks for a running pod, want 0", n)
 		}
 		h.HasImage["p-a"] = true
 		h.Mu.Unlock()
-		l.until(5100*time.Millisecond, "it runs", l.isRunning(pod))
+		l.until(5100*time.Millisecond, "the pod runs", l.isRunning(pod))
 		if spans := l.spans(pod.UID); len(spans) > 10 {
-			t.Errorf("the asking is on the timeline: %q", spans)
+			t.Errorf("the image checks are on the timeline: %q", spans)
 		}
 	})
 }
 
-// TestImportedImageIsUsedImmediately, by the pods that wait for one, without waiting for
-// the next time that they would look.
+// TestImportedImageIsUsedImmediately checks that a reported import triggers a check before the next
+// periodic one.
 func TestImportedImageIsUsedImmediately(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		pod := hostfake.PodOf("p", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		l.desire("file", pod)
-		times := func() int {
+		checkCount := func() int {
 			h.Mu.Lock()
 			defer h.Mu.Unlock()
 			return h.ImageChecks["p-a"]
 		}
 		time.Sleep(time.Minute)
-		before := times()
-		l.until(6*time.Second, "it has looked", func() bool { return times() > before })
+		before := checkCount()
+		l.until(6*time.Second, "the image was checked", func() bool { return checkCount() > before })
 		h.Mu.Lock()
 		h.HasImage["p-a"] = true
 		h.Mu.Unlock()
 		l.agent.ImagesImported()
-		l.until(4*time.Second, "it runs before it would look again", l.isRunning(pod))
+		l.until(4*time.Second, "the pod runs before the next periodic check", l.isRunning(pod))
 	})
 }
 
@@ -98,32 +98,32 @@ func TestMovedTagIsFollowed(t *testing.T) {
 			}
 		}
 		h.Mu.Lock()
-		h.Retagged["p-a"], h.Retagged["p-b"] = "@2", "@2"
+		h.MovedTags["p-a"], h.MovedTags["p-b"] = "@2", "@2"
 		h.Mu.Unlock()
 		l.agent.ImagesImported()
 		time.Sleep(time.Minute)
-		if n := h.Happened("start"); n != 2 {
-			t.Errorf("%d starts, want none for a tag that moved", n-2)
+		if n := h.CallCount("start"); n != 2 {
+			t.Errorf("got %d restarts after a moved tag, want 0", n-2)
 		}
 		for _, c := range []string{"a", "b"} {
 			h.Kill(pod.UID, c, 1, false)
-			l.until(time.Minute, "a restart takes the new image", runs(c, "sha:p-"+c+"@2", 1))
+			l.until(time.Minute, "a restart uses the new image", runs(c, "sha:p-"+c+"@2", 1))
 		}
 		l.desire("file")
-		l.until(time.Minute, "gone", l.isDeleted(pod.UID))
+		l.until(time.Minute, "the pod is deleted", l.isDeleted(pod.UID))
 		h.Mu.Lock()
-		h.Retagged["p-a"] = "@3"
+		h.MovedTags["p-a"] = "@3"
 		h.Mu.Unlock()
 		l.desire("file", pod)
-		l.until(time.Minute, "and so does a new pod", runs("a", "sha:p-a@3", 0))
-		if n := h.Happened("pull"); n != 0 {
-			t.Errorf("%d pulls of what is here", n)
+		l.until(time.Minute, "a new pod uses the new image", runs("a", "sha:p-a@3", 0))
+		if n := h.CallCount("pull"); n != 0 {
+			t.Errorf("got %d pulls of images that are present, want 0", n)
 		}
 	})
 }
 
-// TestUninspectableImageIsNotReportedAbsent where it is never pulled; it is
-// used once it can be.
+// TestUninspectableImageIsNotReportedAbsent checks the pull policy Never. The image is used as soon
+// as it can be inspected.
 func TestUninspectableImageIsNotReportedAbsent(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.HasImage["p-a"], h.ImageError = true, "connection refused"
@@ -131,19 +131,19 @@ func TestUninspectableImageIsNotReportedAbsent(t *testing.T) {
 		pod := hostfake.PodOf("p", "a")
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		l.desire("file", pod)
-		why := func() string {
+		waitingReason := func() string {
 			if s, ok := l.agent.StatusCache.Get(pod.UID); ok && len(s.Status.ContainerStatuses) > 0 && s.Status.ContainerStatuses[0].State.Waiting != nil {
 				return s.Status.ContainerStatuses[0].State.Waiting.Reason
 			}
 			return ""
 		}
-		l.until(time.Second, "it says so", func() bool { return why() == "ImageInspectError" })
+		l.until(time.Second, "the inspection error is reported", func() bool { return waitingReason() == "ImageInspectError" })
 		h.Mu.Lock()
 		h.ImageError = ""
 		h.Mu.Unlock()
-		l.until(6*time.Second, "it runs", l.isRunning(pod))
-		if told := l.events(pod.UID); told["ErrImageNeverPull"] != 0 {
-			t.Errorf("told %v", told)
+		l.until(6*time.Second, "the pod runs", l.isRunning(pod))
+		if counts := l.events(pod.UID); counts["ErrImageNeverPull"] != 0 {
+			t.Errorf("got events %v, want no ErrImageNeverPull", counts)
 		}
 	})
 }

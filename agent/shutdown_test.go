@@ -11,8 +11,8 @@ import (
 	"berth/agent/plan"
 )
 
-// isShutDown reports whether a pod shows that it was ended with its node, and nothing
-// of it runs.
+// isShutDown reports whether the pod has the status of a pod terminated by a node shutdown and no
+// running container.
 func (l *agentFixture) isShutDown(pod *corev1.Pod) func() bool {
 	return func() bool {
 		s, ok := l.agent.StatusCache.Get(pod.UID)
@@ -26,42 +26,42 @@ func (l *agentFixture) isShutDown(pod *corev1.Pod) func() bool {
 	}
 }
 
-// TestScenario26_StaticPodsRunAgainAfterReboot: what a shutdown has ended
-// stays ended for as long as that kernel runs, whatever becomes of the agent; after the
-// boot pods of files run again, whatever their policy and whatever they came to, and
-// pods of a server stay failed, for their controllers to see.
+// TestScenario26_StaticPodsRunAgainAfterReboot checks that pods terminated by a node shutdown stay
+// terminated until the reboot, also after an agent restart. After the reboot static pods run again
+// regardless of their restart policy and outcome. Pods of an API server stay failed, so that their
+// controllers replace them.
 func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.boot = "first"
-		filed, once, served := hostfake.StaticPod(hostfake.PodOf("filed", "a", "b")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("served", "a")
-		served.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
+		static, once, apiPod := hostfake.StaticPod(hostfake.PodOf("static", "a", "b")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("api", "a")
+		apiPod.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 		once.Spec.RestartPolicy = corev1.RestartPolicyNever
-		all := []*corev1.Pod{filed, once, served}
+		all := []*corev1.Pod{static, once, apiPod}
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", all...)
 		l.until(time.Minute, "all run", l.isRunning(all...))
-		if l.agent.ShutdownPod(t.Context(), "nobody", time.Second) {
-			t.Error("somebody was told")
+		if l.agent.ShutdownPod(t.Context(), "unknown", time.Second) {
+			t.Error("ShutdownPod succeeded for an unknown pod")
 		}
 		for _, pod := range all {
 			if !l.agent.ShutdownPod(t.Context(), pod.UID, 5*time.Second) {
-				t.Errorf("%s is not known", pod.Name)
+				t.Errorf("ShutdownPod did not find %s", pod.Name)
 			}
 		}
-		ended := func(l *agentFixture) func() bool {
-			return func() bool { return l.isShutDown(filed)() && l.isShutDown(once)() && l.isShutDown(served)() }
+		terminated := func(l *agentFixture) func() bool {
+			return func() bool { return l.isShutDown(static)() && l.isShutDown(once)() && l.isShutDown(apiPod)() }
 		}
-		l.until(time.Minute, "all have ended", ended(l))
-		if s, _ := l.agent.StatusCache.Get(filed.UID); s.Memory.Termination.Grace != 5*time.Second {
-			t.Errorf("it had %v", s.Memory.Termination.Grace)
+		l.until(time.Minute, "all pods are terminated", terminated(l))
+		if s, _ := l.agent.StatusCache.Get(static.UID); s.Memory.Termination.Grace != 5*time.Second {
+			t.Errorf("got grace period %v, want 5s", s.Memory.Termination.Grace)
 		}
 		l.stop()
 
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file") // an agent that restarts while the host shuts down
 		l.desire("file", all...)
-		l.until(time.Minute, "all are still ended", ended(l))
+		l.until(time.Minute, "all pods are still terminated", terminated(l))
 		time.Sleep(10 * time.Minute)
-		if !ended(l)() {
+		if !terminated(l)() {
 			t.Error("a pod was started again")
 		}
 		l.stop()
@@ -69,53 +69,53 @@ func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 		h.boot = "second"
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", all...)
-		l.until(30*time.Second, "those of files run", l.isRunning(filed, once))
-		for _, pod := range []*corev1.Pod{filed, once} {
+		l.until(30*time.Second, "the static pods run", l.isRunning(static, once))
+		for _, pod := range []*corev1.Pod{static, once} {
 			s, _ := l.agent.StatusCache.Get(pod.UID)
 			if c := s.Status.ContainerStatuses[0]; c.RestartCount != 1 || s.Status.Reason != "" || s.Termination != nil {
 				t.Errorf("%s: %+v", pod.Name, s.Status)
 			}
 		}
-		l.until(time.Minute, "the server's is still ended", l.isShutDown(served))
+		l.until(time.Minute, "the pod of the API server is still terminated", l.isShutDown(apiPod))
 		time.Sleep(time.Minute) // all containers run
 		l.stop()
 
 		// After an agent restart in the same boot nothing changes.
-		starts := h.Happened("start uid-filed")
+		starts := h.CallCount("start uid-static")
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", all...)
-		l.until(time.Minute, "they run", l.isRunning(filed, once))
+		l.until(time.Minute, "the static pods run", l.isRunning(static, once))
 		time.Sleep(10 * time.Minute)
-		if n := h.Happened("start uid-filed"); n != starts || !l.isShutDown(served)() {
-			t.Errorf("%d starts, %d before", n, starts)
+		if n := h.CallCount("start uid-static"); n != starts || !l.isShutDown(apiPod)() {
+			t.Errorf("got %d starts, want %d and a terminated API server pod", n, starts)
 		}
 		l.stop()
 	})
 }
 
-// TestScenario26_NodeShuttingDownAdmitsNoPods: a pod of a file waits for the boot, one of
-// a server is rejected in the kubelet's words.
+// TestScenario26_NodeShuttingDownAdmitsNoPods checks that a static pod waits, and that a pod of an
+// API server is rejected with the kubelet's message.
 func TestScenario26_NodeShuttingDownAdmitsNoPods(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		node := hostfake.LargeNode()
 		l := startAgent(t, h, node, nil, "file")
 		node.ShuttingDown = true
 		l.agent.SetNode(node)
-		filed, served := hostfake.StaticPod(hostfake.PodOf("filed", "a")), hostfake.PodOf("served", "a")
-		served.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
-		l.desire("file", filed, served)
-		l.until(time.Minute, "the server's is rejected", func() bool {
-			s, ok := l.agent.StatusCache.Get(served.UID)
+		static, apiPod := hostfake.StaticPod(hostfake.PodOf("static", "a")), hostfake.PodOf("api", "a")
+		apiPod.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
+		l.desire("file", static, apiPod)
+		l.until(time.Minute, "the pod of the API server is rejected", func() bool {
+			s, ok := l.agent.StatusCache.Get(apiPod.UID)
 			return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "NodeShutdown" &&
 				s.Status.Message == "Pod was rejected: Pod was rejected as the node is shutting down."
 		})
-		s, _ := l.agent.StatusCache.Get(filed.UID)
+		s, _ := l.agent.StatusCache.Get(static.UID)
 		if s.Verdict.State != plan.Wait || s.Verdict.Reason != "NodeShutdown" || s.Status.Phase != corev1.PodPending {
-			t.Errorf("the file's: %+v", s.Verdict)
+			t.Errorf("the static pod has verdict %+v, want Wait", s.Verdict)
 		}
-		node.ShuttingDown = false // it was called off
+		node.ShuttingDown = false // the shutdown was canceled
 		l.agent.SetNode(node)
-		l.until(time.Minute, "it runs", l.isRunning(filed))
+		l.until(time.Minute, "the static pod runs", l.isRunning(static))
 		l.stop()
 	})
 }

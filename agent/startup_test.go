@@ -14,14 +14,14 @@ import (
 	"berth/agent/source"
 )
 
-// checkNoCalls fails if anything was done on the host.
+// checkNoCalls checks that nothing was done on the host.
 func (l *agentFixture) checkNoCalls(when string) {
 	l.t.Helper()
 	synctest.Wait()
 	l.host.Mu.Lock()
 	defer l.host.Mu.Unlock()
 	if len(l.host.Calls) > 0 {
-		l.t.Errorf("%s: done before the runtime has told what it has (A1): %v", when, l.host.Calls)
+		l.t.Errorf("%s: calls before the runtime has listed its pods (A1): %v", when, l.host.Calls)
 	}
 }
 
@@ -29,42 +29,42 @@ func TestDesiredPodsArePublishedWhileRuntimeIsUnavailable(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.SetListError(errors.New("connection refused"))
 		l := startAgentUnadopted(t, h, hostfake.LargeNode(), nil, "file", "api")
-		began := time.Now()
+		start := time.Now()
 		time.Sleep(time.Minute)
-		one, two, passing := hostfake.PodOf("one", "a"), hostfake.PodOf("two", "a"), hostfake.PodOf("passing", "a")
-		l.desire("file", one, passing)
+		one, two, removed := hostfake.PodOf("one", "a"), hostfake.PodOf("two", "a"), hostfake.PodOf("removed", "a")
+		l.desire("file", one, removed)
 		l.send["file"](source.Snapshot{
 			Source: "file", Ready: true, Pods: []*corev1.Pod{one, two},
 			FileErrors: []source.FileError{{Path: "bad.yaml"}},
 		})
 		time.Sleep(time.Minute)
-		l.checkNoCalls("with the runtime away")
+		l.checkNoCalls("while the runtime is unavailable")
 		if snaps := l.agent.Snapshots(); len(snaps) != 1 || len(snaps[0].FileErrors) != 1 {
 			t.Errorf("snapshots: %+v", snaps)
 		}
 		if n := len(l.agent.StatusCache.List()); n != 2 {
-			t.Errorf("%d pods are shown", n)
+			t.Errorf("got %d pods, want 2", n)
 		}
 		for _, pod := range []*corev1.Pod{one, two} {
 			s, ok := l.agent.StatusCache.Get(pod.UID)
 			if !ok || s.Status.Phase != corev1.PodPending || s.Status.Reason != RuntimeNotReady || len(s.Reasons) != 1 ||
-				s.Reasons[0].Message != "waiting for the container runtime: connection refused" || !s.Reasons[0].Since.Equal(began) {
+				s.Reasons[0].Message != "waiting for the container runtime: connection refused" || !s.Reasons[0].Since.Equal(start) {
 				t.Errorf("%s: %+v", pod.Name, s)
 			}
 		}
-		h.SetListError(errors.New("it is starting"))
+		h.SetListError(errors.New("runtime is starting"))
 		time.Sleep(2 * time.Second)
-		if s, _ := l.agent.StatusCache.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": it is starting") {
-			t.Errorf("an old cause is published: %q", s.Status.Message)
+		if s, _ := l.agent.StatusCache.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": runtime is starting") {
+			t.Errorf("an outdated cause is published: %q", s.Status.Message)
 		}
-		if cause, since := l.agent.WaitingForRuntime(); !strings.HasSuffix(cause, ": it is starting") || !since.Equal(began) {
-			t.Errorf("waiting: %q since %v", cause, since)
+		if cause, since := l.agent.WaitingForRuntime(); !strings.HasSuffix(cause, ": runtime is starting") || !since.Equal(start) {
+			t.Errorf("got waiting: %q since %v", cause, since)
 		}
-		l.checkNoCalls("after another cause")
+		l.checkNoCalls("after a change of the cause")
 
 		h.SetListError(nil)
 		l.until(2*time.Second, "both run", l.isRunning(one, two))
-		if h.Happened("makeDirs uid-passing") != 0 {
+		if h.CallCount("createDirs uid-removed") != 0 {
 			t.Error("a removed pod was started")
 		}
 		if cause, _ := l.agent.WaitingForRuntime(); cause != "" {
@@ -82,10 +82,10 @@ func TestRestartWithoutRuntimeStartsNothingTwice(t *testing.T) {
 		l.until(time.Second, "run", l.isRunning(pod, once))
 		before, _ := l.agent.StatusCache.Get(pod.UID)
 		if before.Status.PodIP == "" {
-			t.Fatal("it has no address")
+			t.Fatal("the pod has no IP")
 		}
 		h.Kill(once.UID, "a", 3, true)
-		l.until(time.Minute, "one fails", func() bool {
+		l.until(time.Minute, "the pod fails", func() bool {
 			s, ok := l.agent.StatusCache.Get(once.UID)
 			return ok && s.Status.Phase == corev1.PodFailed
 		})
@@ -96,14 +96,14 @@ func TestRestartWithoutRuntimeStartsNothingTwice(t *testing.T) {
 		successor := withUID(pod, "uid-successor")
 		l.desire("file", once, successor)
 		if s, ok := l.agent.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Reasons) != 0 {
-			t.Errorf("what had failed is shown as %+v", s)
+			t.Errorf("the failed pod is published as %+v", s)
 		}
 		l.desire("file", pod, once)
 		if s, ok := l.agent.StatusCache.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady ||
 			s.Status.PodIP != before.Status.PodIP || !slices.Equal(s.Status.PodIPs, before.Status.PodIPs) {
-			t.Errorf("what ran is shown as %+v", s)
+			t.Errorf("the running pod is published as %+v", s)
 		}
-		if _, shown := l.agent.StatusCache.Get(successor.UID); shown {
+		if _, ok := l.agent.StatusCache.Get(successor.UID); ok {
 			t.Error("a removed pod is published")
 		}
 		if events := l.agent.Timeline(t.Context(), pod.UID); events == nil {
@@ -113,12 +113,12 @@ func TestRestartWithoutRuntimeStartsNothingTwice(t *testing.T) {
 		time.Sleep(time.Minute)
 		h.SetListError(nil)
 		<-l.agent.Ready()
-		if s, shown := l.agent.StatusCache.Get(successor.UID); !shown || s.Status.Reason != NameTaken {
-			t.Errorf("the successor is shown as %+v", s)
+		if s, ok := l.agent.StatusCache.Get(successor.UID); !ok || s.Status.Reason != NameTaken {
+			t.Errorf("the successor is published as %+v", s)
 		}
 		l.until(time.Minute, "the successor runs", func() bool { return l.isRunning(successor)() && l.isDeleted(pod.UID)() })
-		if n := h.Happened("start uid-p/"); n != 1 {
-			t.Errorf("it was started %d times", n)
+		if n := h.CallCount("start uid-p/"); n != 1 {
+			t.Errorf("the container was started %d times, want 1", n)
 		}
 	})
 }
@@ -131,6 +131,6 @@ func TestNewestSnapshotsAreAppliedOnce(t *testing.T) {
 	}
 	got := slices.Concat(a.newSnapshots(), a.newSnapshots())
 	if len(got) != 2 || got[0] != other || got[1] != newest {
-		t.Errorf("taken: %v", got)
+		t.Errorf("got %v, want the newest snapshot of each source", got)
 	}
 }

@@ -1,6 +1,6 @@
-// Package hostfake is a fake host with a container runtime, in memory: the adapters of
-// all stages, for the tests of packages agent and agent/pod. It runs on whatever clock
-// the test has.
+// Package hostfake is an in-memory fake of a host with a container runtime. It provides
+// the adapters of all stages for the tests of packages agent and agent/pod. It uses
+// package time, so it also runs in a synctest bubble.
 package hostfake
 
 import (
@@ -20,36 +20,36 @@ import (
 	"berth/podspec"
 )
 
-// Host is a host with its runtime in memory, for many pods and many
-// goroutines, on whatever clock the test has.
+// Host is a fake host with its container runtime. It is safe for concurrent use.
 type Host struct {
-	// Set before use. They get "verb pod/object" and the number of that call.
-	Takes func(call string, n int) time.Duration // how long it takes
-	Fails func(call string, n int) error         // it fails without effect
-	Loses func(call string, n int) error         // it fails after its effect
-	Exits func(container string) (after time.Duration, code int32, ok bool)
+	// The test sets these before use. Their arguments are the call, as "verb pod/object",
+	// and the number of calls with this name so far.
+	Latency     func(call string, n int) time.Duration // duration of the call
+	ErrorBefore func(call string, n int) error         // the call fails without effect
+	ErrorAfter  func(call string, n int) error         // the call takes effect, then fails
+	Exits       func(container string) (after time.Duration, code int32, ok bool)
 	// Events is called on every change. Nil: a runtime without events.
 	Events func(uid types.UID, sb *plan.Sandbox, ks []plan.Container)
 
-	Mu           sync.Mutex
-	AllPods      map[types.UID]*PodState
-	HasImage     map[string]bool
-	ImageChecks  map[string]int       // for images
-	VolumeMounts []plan.Mount         // of every container
-	ImageError   string               // why images cannot be inspected; empty: they can
-	Retagged     map[string]string    // images whose tags have moved: suffix of the new ID
-	LastSetup    plan.ContainerConfig // of the last created container
-	Calls        []Call
-	Count        map[string]int
-	Active       map[string]int // calls in progress, by verb
-	MaxActive    map[string]int // the maximum of Active
-	n            int
-	Violations   []string
-	NetworkState plan.NetworkStatus
-	ListError    error // of lists of the runtime; nil: they succeed
+	Mu                  sync.Mutex
+	AllPods             map[types.UID]*PodState
+	HasImage            map[string]bool
+	ImageChecks         map[string]int       // number of presence checks by image
+	VolumeMounts        []plan.Mount         // of every container
+	ImageError          string               // error of image inspections; empty: they succeed
+	MovedTags           map[string]string    // images whose tags have moved, with the suffix of the new ID
+	LastContainerConfig plan.ContainerConfig // of the last created container
+	Calls               []Call
+	Count               map[string]int
+	Active              map[string]int // number of calls in progress by verb
+	MaxActive           map[string]int // maximum of Active by verb
+	n                   int
+	Violations          []string
+	NetworkState        plan.NetworkStatus
+	ListError           error // error of runtime lists; nil: they succeed
 }
 
-// PodState is what exists of a pod.
+// PodState is everything that exists of a pod on the host and in the runtime.
 type PodState struct {
 	Pod        *corev1.Pod
 	Sandboxes  []plan.Sandbox
@@ -68,9 +68,9 @@ type Call struct {
 // NewHost returns a host without pods.
 func NewHost() *Host {
 	return &Host{
-		Takes:   func(string, int) time.Duration { return time.Millisecond },
+		Latency: func(string, int) time.Duration { return time.Millisecond },
 		AllPods: map[types.UID]*PodState{}, HasImage: map[string]bool{}, ImageChecks: map[string]int{},
-		Retagged: map[string]string{}, Count: map[string]int{},
+		MovedTags: map[string]string{}, Count: map[string]int{},
 		Active: map[string]int{}, MaxActive: map[string]int{}, NetworkState: plan.NetworkStatus{Ready: true},
 	}
 }
@@ -89,14 +89,14 @@ func (h *Host) SetNetwork(n plan.NetworkStatus) {
 	h.NetworkState = n
 }
 
-// SetTakes changes how long later calls take.
-func (h *Host) SetTakes(f func(string, int) time.Duration) {
+// SetLatency changes the duration of later calls.
+func (h *Host) SetLatency(f func(string, int) time.Duration) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	h.Takes = f
+	h.Latency = f
 }
 
-// StateOf returns the state of a pod. The lock is held.
+// StateOf returns the state of a pod, creating it if necessary. The caller holds Mu.
 func (h *Host) StateOf(uid types.UID) *PodState {
 	if h.AllPods[uid] == nil {
 		h.AllPods[uid] = &PodState{Volumes: map[string]plan.VolumeStatus{}}
@@ -104,44 +104,45 @@ func (h *Host) StateOf(uid types.UID) *PodState {
 	return h.AllPods[uid]
 }
 
-// act is one call: it takes its time, may fail before or after, and does the
-// deed under the lock.
-func (h *Host) act(ctx context.Context, verb, on string, deed func() error) error {
-	call := verb + " " + on
+// call records and executes one call: it waits for the latency, applies the effect with Mu
+// held, and returns the configured error before or after that.
+func (h *Host) call(ctx context.Context, verb, object string, effect func() error) error {
+	name := verb + " " + object
 	h.Mu.Lock()
-	h.Count[call]++
-	n := h.Count[call]
-	h.Calls = append(h.Calls, Call{time.Now(), call})
+	h.Count[name]++
+	n := h.Count[name]
+	h.Calls = append(h.Calls, Call{time.Now(), name})
 	h.Active[verb]++
 	h.MaxActive[verb] = max(h.MaxActive[verb], h.Active[verb])
-	takes := h.Takes
+	latency := h.Latency
 	h.Mu.Unlock()
 	defer func() {
 		h.Mu.Lock()
 		h.Active[verb]--
 		h.Mu.Unlock()
 	}()
-	if !sleep(ctx, takes(call, n)) {
+	if !sleep(ctx, latency(name, n)) {
 		return &plan.Error{Kind: plan.Canceled, Err: ctx.Err()}
 	}
-	if h.Fails != nil {
-		if err := h.Fails(call, n); err != nil {
+	if h.ErrorBefore != nil {
+		if err := h.ErrorBefore(name, n); err != nil {
 			return err
 		}
 	}
 	h.Mu.Lock()
-	err := deed()
+	err := effect()
 	h.Mu.Unlock()
-	if err == nil && h.Loses != nil {
-		err = h.Loses(call, n)
+	if err == nil && h.ErrorAfter != nil {
+		err = h.ErrorAfter(name, n)
 	}
 	return err
 }
 
-// Happened counts the calls that begin with a text.
-func (h *Host) Happened(prefix string) (n int) { return len(h.When(prefix)) }
+// CallCount returns the number of calls with the prefix.
+func (h *Host) CallCount(prefix string) (n int) { return len(h.CallTimes(prefix)) }
 
-func (h *Host) When(prefix string) (at []time.Time) {
+// CallTimes returns the start times of the calls with the prefix.
+func (h *Host) CallTimes(prefix string) (at []time.Time) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	for _, c := range h.Calls {
@@ -152,15 +153,15 @@ func (h *Host) When(prefix string) (at []time.Time) {
 	return at
 }
 
-// AtOnce is the most calls of a verb that were under way together.
-func (h *Host) AtOnce(verb string) int {
+// MaxConcurrent returns the maximum number of concurrent calls of a verb.
+func (h *Host) MaxConcurrent(verb string) int {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	return h.MaxActive[verb]
 }
 
-// Left describes what exists of a pod; empty: nothing.
-func (h *Host) Left(uid types.UID) string {
+// Leftovers describes everything that exists of a pod. Empty: nothing.
+func (h *Host) Leftovers(uid types.UID) string {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	p := h.StateOf(uid)
@@ -170,7 +171,7 @@ func (h *Host) Left(uid types.UID) string {
 	return fmt.Sprintf("%v %v %v dirs=%v cgroup=%v", p.Sandboxes, p.Containers, p.Volumes, p.Dirs, p.Cgroup)
 }
 
-// RunningContainers names the running containers of a pod.
+// RunningContainers returns the sorted names of the running containers of a pod.
 func (h *Host) RunningContainers(uid types.UID) (names []string) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -183,8 +184,8 @@ func (h *Host) RunningContainers(uid types.UID) (names []string) {
 	return names
 }
 
-// LosePower ends everything that runs, without events.
-func (h *Host) LosePower() {
+// PowerOff stops all sandboxes and containers without events, as a power failure does.
+func (h *Host) PowerOff() {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	for _, p := range h.AllPods {
@@ -200,7 +201,7 @@ func (h *Host) LosePower() {
 	}
 }
 
-// Kill ends a container as its own crash would. It tells unless it is silent.
+// Kill lets a running container exit with the given code. It sends an event unless silent is set.
 func (h *Host) Kill(uid types.UID, name string, code int32, silent bool) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -215,8 +216,8 @@ func (h *Host) Kill(uid types.UID, name string, code int32, silent bool) {
 	}
 }
 
-// notify sends an event with the current state of a pod. The lock is held: events are in
-// order.
+// notify sends an event with the current state of a pod. The caller holds Mu, so events
+// are in order.
 func (h *Host) notify(uid types.UID) {
 	if h.Events == nil {
 		return
@@ -238,15 +239,15 @@ func name(pod *corev1.Pod) string { return string(pod.UID) }
 // --- prepare
 
 func (h *Host) Pod(ctx context.Context, uid types.UID) (sbs []plan.Sandbox, ks []plan.Container, err error) {
-	h.Mu.Lock() // what is read is what there was when the call began
+	h.Mu.Lock() // the response has the state at the start of the call
 	sbs, ks = slices.Clone(h.StateOf(uid).Sandboxes), slices.Clone(h.StateOf(uid).Containers)
 	h.Mu.Unlock()
-	err = h.act(ctx, "look", string(uid), func() error { return nil })
+	err = h.call(ctx, "observe", string(uid), func() error { return nil })
 	return sbs, ks, err
 }
 
 func (h *Host) Container(ctx context.Context, id string) (k plan.Container, err error) {
-	err = h.act(ctx, "status", id, func() error {
+	err = h.call(ctx, "status", id, func() error {
 		for _, p := range h.AllPods {
 			for _, x := range p.Containers {
 				if x.ID == id {
@@ -261,14 +262,14 @@ func (h *Host) Container(ctx context.Context, id string) (k plan.Container, err 
 }
 
 func (h *Host) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeStatus, err error) {
-	err = h.act(ctx, "lookAtHost", name(pod), func() error {
+	err = h.call(ctx, "observeHost", name(pod), func() error {
 		dirs, vols = h.StateOf(pod.UID).Dirs, maps.Clone(h.StateOf(pod.UID).Volumes)
 		return nil
 	})
 	return dirs, vols, err
 }
 
-// Images is the host as the adapter of images.
+// Images is the adapter of images.
 type Images struct{ *Host }
 
 // Images returns the adapter of images.
@@ -277,17 +278,17 @@ func (h *Host) Images() Images { return Images{h} }
 func (h Images) Observe(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImageStatuses {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	seen := plan.ImageStatuses{}
+	statuses := plan.ImageStatuses{}
 	for _, image := range names {
 		h.ImageChecks[image]++
-		seen[image] = plan.ImageStatus{Image: h.image(image), Present: h.HasImage[image], Err: h.ImageError}
+		statuses[image] = plan.ImageStatus{Image: h.image(image), Present: h.HasImage[image], Err: h.ImageError}
 	}
-	return seen
+	return statuses
 }
 
-// image is what a name stands for now. The lock is held.
+// image returns the image that a name refers to now. The caller holds Mu.
 func (h *Host) image(name string) plan.Image {
-	return plan.Image{ID: "sha:" + name + h.Retagged[name], InspectedAt: time.Now()}
+	return plan.Image{ID: "sha:" + name + h.MovedTags[name], InspectedAt: time.Now()}
 }
 
 func (h *Host) Resolve(_ context.Context, _ *corev1.Pod, image string, _ plan.Objects) (plan.Image, error) {
@@ -304,24 +305,24 @@ func (h *Host) Resolve(_ context.Context, _ *corev1.Pod, image string, _ plan.Ob
 // --- configure
 
 func (h *Host) CreateDirs(ctx context.Context, pod *corev1.Pod) error {
-	return h.act(ctx, "makeDirs", name(pod), func() error { h.StateOf(pod.UID).Dirs = true; return nil })
+	return h.call(ctx, "createDirs", name(pod), func() error { h.StateOf(pod.UID).Dirs = true; return nil })
 }
 
 func (h *Host) Mount(ctx context.Context, pod *corev1.Pod, vol, version string, _ plan.Objects, _ []string) error {
-	return h.act(ctx, "mount", name(pod)+"/"+vol, func() error {
+	return h.call(ctx, "mount", name(pod)+"/"+vol, func() error {
 		h.StateOf(pod.UID).Volumes[vol] = plan.VolumeStatus{Version: version}
 		return nil
 	})
 }
 
 func (h *Host) Project(ctx context.Context, pod *corev1.Pod, vol, version string, objs plan.Objects, _ []string) error {
-	return h.act(ctx, "project", name(pod)+"/"+vol+" "+version, func() error {
+	return h.call(ctx, "project", name(pod)+"/"+vol+" "+version, func() error {
 		h.StateOf(pod.UID).Volumes[vol] = plan.VolumeStatus{Version: version}
 		return nil
 	})
 }
 
-// Cgroups is the host as the adapter of cgroups.
+// Cgroups is the adapter of cgroups.
 type Cgroups struct{ h *Host }
 
 // Cgroups returns the adapter of cgroups.
@@ -334,18 +335,18 @@ func (c Cgroups) Exists(_ context.Context, pod *corev1.Pod) (bool, error) {
 }
 
 func (c Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
-	return c.h.act(ctx, "makeCgroup", name(pod), func() error { c.h.StateOf(pod.UID).Cgroup = true; return nil })
+	return c.h.call(ctx, "ensureCgroup", name(pod), func() error { c.h.StateOf(pod.UID).Cgroup = true; return nil })
 }
 
 func (c Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
-	return c.h.act(ctx, "removeCgroup", name(pod), func() error { c.h.StateOf(pod.UID).Cgroup = false; return nil })
+	return c.h.call(ctx, "removeCgroup", name(pod), func() error { c.h.StateOf(pod.UID).Cgroup = false; return nil })
 }
 
 // --- build-run
 
 func (h *Host) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, _ plan.Objects) (plan.Image, error) {
 	var img plan.Image
-	err := h.act(
+	err := h.call(
 		ctx, "pull", name(pod)+"/"+a.Container,
 		func() error { h.HasImage[a.Image], img = true, h.image(a.Image); return nil },
 	)
@@ -353,12 +354,12 @@ func (h *Host) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, _ pl
 }
 
 func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (sb plan.Sandbox, err error) {
-	err = h.act(ctx, "runSandbox", name(pod), func() error {
+	err = h.call(ctx, "runSandbox", name(pod), func() error {
 		p := h.StateOf(pod.UID)
 		p.Pod = pod
 		for _, x := range p.Sandboxes {
 			if x.Ready {
-				h.violates("a second live sandbox of %s", pod.Name)
+				h.violates("pod %s has two ready sandboxes", pod.Name)
 			}
 		}
 		h.n++
@@ -374,15 +375,15 @@ func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxCo
 }
 
 func (h *Host) StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerConfig) (k plan.Container, err error) {
-	err = h.act(ctx, "start", string(pod.UID)+"/"+name, func() error {
+	err = h.call(ctx, "start", string(pod.UID)+"/"+name, func() error {
 		p := h.StateOf(pod.UID)
 		for _, x := range p.Containers {
 			if x.Name == name && x.Live() {
-				h.violates("a second live %s of %s", name, pod.UID)
+				h.violates("container %s of pod %s has two live instances", name, pod.UID)
 			}
 		}
 		h.n++
-		h.LastSetup = s
+		h.LastContainerConfig = s
 		k = plan.Container{
 			ID: fmt.Sprintf("k%d", h.n), Name: name, SandboxID: s.Sandbox.ID, State: plan.Running, Attempt: s.Attempt,
 			Image: s.Image.ID, SpecHash: podspec.ContainerHash(podspec.FindContainer(pod, name)), CreatedAt: time.Now(), StartedAt: time.Now(),
@@ -406,7 +407,7 @@ func (h *Host) EnvFiles(*corev1.Pod, *corev1.Container) plan.EnvFiles { return n
 
 func (h *Host) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, _ string) error {
 	c := podspec.FindContainer(pod, name)
-	return h.act(
+	return h.call(
 		ctx, "resize", string(pod.UID)+"/"+name+" "+c.Resources.Limits.Memory().String(),
 		func() error { return nil },
 	)
@@ -418,12 +419,12 @@ func (h *Host) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, 
 
 // Run runs a hook, recorded as "hook pod/container".
 func (h *Host) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, _ *corev1.LifecycleHandler, _ string, _ []string) error {
-	return h.act(ctx, "hook", string(pod.UID)+"/"+c.Name, func() error { return nil })
+	return h.call(ctx, "hook", string(pod.UID)+"/"+c.Name, func() error { return nil })
 }
 
 // --- cleanup
 
-// find returns the pod that has the object. The lock is held.
+// find returns the pod of a container or sandbox. The caller holds Mu.
 func (h *Host) find(id string) (types.UID, *PodState) {
 	for uid, p := range h.AllPods {
 		for _, k := range p.Containers {
@@ -444,7 +445,7 @@ func (h *Host) StopContainer(ctx context.Context, id string, grace time.Duration
 	h.Mu.Lock()
 	uid, _ := h.find(id)
 	h.Mu.Unlock()
-	err = h.act(ctx, "stop", string(uid)+"/"+id+" "+grace.String(), func() error {
+	err = h.call(ctx, "stop", string(uid)+"/"+id+" "+grace.String(), func() error {
 		uid, p := h.find(id)
 		for i := range p.Containers {
 			if k := &p.Containers[i]; k.ID == id {
@@ -461,11 +462,11 @@ func (h *Host) StopContainer(ctx context.Context, id string, grace time.Duration
 }
 
 func (h *Host) RemoveContainer(ctx context.Context, id string) error {
-	return h.act(ctx, "removeContainer", id, func() error {
+	return h.call(ctx, "removeContainer", id, func() error {
 		_, p := h.find(id)
 		p.Containers = slices.DeleteFunc(slices.Clone(p.Containers), func(k plan.Container) bool {
 			if k.ID == id && k.State == plan.Running {
-				h.violates("running %s removed", k.Name)
+				h.violates("running container %s removed", k.Name)
 			}
 			return k.ID == id
 		})
@@ -474,7 +475,7 @@ func (h *Host) RemoveContainer(ctx context.Context, id string) error {
 }
 
 func (h *Host) StopSandbox(ctx context.Context, id string) error {
-	return h.act(ctx, "stopSandbox", id, func() error {
+	return h.call(ctx, "stopSandbox", id, func() error {
 		_, p := h.find(id)
 		for i := range p.Sandboxes {
 			if p.Sandboxes[i].ID == id {
@@ -486,7 +487,7 @@ func (h *Host) StopSandbox(ctx context.Context, id string) error {
 }
 
 func (h *Host) RemoveSandbox(ctx context.Context, id string) error {
-	return h.act(ctx, "removeSandbox", id, func() error {
+	return h.call(ctx, "removeSandbox", id, func() error {
 		_, p := h.find(id)
 		p.Sandboxes = slices.DeleteFunc(slices.Clone(p.Sandboxes), func(s plan.Sandbox) bool { return s.ID == id })
 		p.Containers = slices.DeleteFunc(slices.Clone(p.Containers), func(k plan.Container) bool { return k.SandboxID == id })
@@ -495,36 +496,36 @@ func (h *Host) RemoveSandbox(ctx context.Context, id string) error {
 }
 
 func (h *Host) Unmount(ctx context.Context, pod *corev1.Pod, vol string) error {
-	return h.act(ctx, "unmount", name(pod)+"/"+vol, func() error {
-		if names := len(h.liveOf(pod.UID)); names > 0 {
-			h.violates("%s unmounted under %d running containers", vol, names)
+	return h.call(ctx, "unmount", name(pod)+"/"+vol, func() error {
+		if n := len(h.runningContainersOf(pod.UID)); n > 0 {
+			h.violates("volume %s unmounted while %d containers are running", vol, n)
 		}
 		delete(h.StateOf(pod.UID).Volumes, vol)
 		return nil
 	})
 }
 
-func (h *Host) liveOf(uid types.UID) (live []plan.Container) {
+func (h *Host) runningContainersOf(uid types.UID) (running []plan.Container) {
 	for _, k := range h.StateOf(uid).Containers {
 		if k.State == plan.Running {
-			live = append(live, k)
+			running = append(running, k)
 		}
 	}
-	return live
+	return running
 }
 
 func (h *Host) RemoveDirs(ctx context.Context, pod *corev1.Pod) error {
-	return h.act(ctx, "removeDirs", name(pod), func() error { h.StateOf(pod.UID).Dirs = false; return nil })
+	return h.call(ctx, "removeDirs", name(pod), func() error { h.StateOf(pod.UID).Dirs = false; return nil })
 }
 
-// Draw is a number that depends on the seed, the call and its turn only.
-func Draw(seed int, call string, n int, what string) uint64 {
+// Hash returns a pseudo-random number that depends only on its arguments.
+func Hash(seed int, call string, n int, what string) uint64 {
 	f := fnv.New64a()
 	fmt.Fprint(f, seed, call, n, what)
 	return f.Sum64() >> 9
 }
 
-// SetListError has the runtime list nothing, with an error; nil: it is back.
+// SetListError sets the error of runtime lists. Nil: they succeed.
 func (h *Host) SetListError(err error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()

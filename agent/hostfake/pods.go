@@ -14,7 +14,7 @@ import (
 	"berth/agent/plan"
 )
 
-// PodOf makes a pod with containers of these names, each with an image of its own.
+// PodOf returns a pod with containers of these names, each with a separate image.
 func PodOf(name string, containers ...string) *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID("uid-"+name)
@@ -28,6 +28,7 @@ func PodOf(name string, containers ...string) *corev1.Pod {
 	return pod
 }
 
+// PodRequesting returns a pod with one container that requests CPU.
 func PodRequesting(name, cpu string) *corev1.Pod {
 	pod := PodOf(name, "a")
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
@@ -46,10 +47,12 @@ func WithConfigMap(pod *corev1.Pod, name string) *corev1.Pod {
 	return pod
 }
 
+// HasPrefix reports whether a call has one of the prefixes.
 func HasPrefix(call string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return len(call) >= len(p) && call[:len(p)] == p })
 }
 
+// WithHooks adds lifecycle hooks to a container of the pod.
 func WithHooks(pod *corev1.Pod, container int, start, stop bool) *corev1.Pod {
 	hook := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
 	l := &corev1.Lifecycle{}
@@ -63,10 +66,12 @@ func WithHooks(pod *corev1.Pod, container int, start, stop bool) *corev1.Pod {
 	return pod
 }
 
+// LargeNode returns a node with more resources than any test requests.
 func LargeNode() admission.Node {
 	return NodeOf("1000", "1000")
 }
 
+// NodeOf returns a node with the given allocatable CPUs and pods.
 func NodeOf(cpu, pods string) admission.Node {
 	return admission.Node{Name: "n", Allocatable: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Ti"),
@@ -74,8 +79,8 @@ func NodeOf(cpu, pods string) admission.Node {
 	}}
 }
 
-// DurationByCall gives calls that begin with a text a duration of their own.
-func DurationByCall(slow map[string]time.Duration) func(string, int) time.Duration {
+// LatencyByCall returns a Host.Latency that gives calls a duration by their prefix.
+func LatencyByCall(slow map[string]time.Duration) func(string, int) time.Duration {
 	return func(call string, _ int) time.Duration {
 		for prefix, d := range slow {
 			if strings.HasPrefix(call, prefix) {
@@ -86,8 +91,8 @@ func DurationByCall(slow map[string]time.Duration) func(string, int) time.Durati
 	}
 }
 
-// FullGrace lets stops take the whole grace that they are given.
-func FullGrace(call string, _ int) time.Duration {
+// FullGracePeriod is a Host.Latency with which StopContainer takes the whole grace period.
+func FullGracePeriod(call string, _ int) time.Duration {
 	if f := strings.Fields(call); f[0] == "stop" {
 		d, _ := time.ParseDuration(f[2])
 		return d
@@ -95,19 +100,19 @@ func FullGrace(call string, _ int) time.Duration {
 	return time.Millisecond
 }
 
-// StaticPod makes the pod a file's.
+// StaticPod marks the pod as a static pod.
 func StaticPod(pod *corev1.Pod) *corev1.Pod {
 	pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 	return pod
 }
 
-// FilePod makes the pod a file's, in its first version.
+// FilePod marks the pod as a static pod with the first version of its manifest.
 func FilePod(pod *corev1.Pod) *corev1.Pod {
 	StaticPod(pod).Annotations["berth.dev/config.content"] = "0"
 	return pod
 }
 
-// EditedPod is a file's pod as its next version has it.
+// EditedPod returns a copy of a FilePod with an edited manifest.
 func EditedPod(pod *corev1.Pod, change func(*corev1.Container)) *corev1.Pod {
 	p := pod.DeepCopy()
 	p.Generation++
@@ -116,6 +121,7 @@ func EditedPod(pod *corev1.Pod, change func(*corev1.Container)) *corev1.Pod {
 	return p
 }
 
+// Limits are the limits of the nodes in tests.
 var Limits = plan.Limits{
 	CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
 	PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: time.Minute,

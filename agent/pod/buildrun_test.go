@@ -22,7 +22,7 @@ func TestContainerIsCreatedFromImageOfItsStart(t *testing.T) {
 	if err := stages.BuildRun.do(t.Context(), on, plan.StartContainer{Name: "a", Image: want}, &plan.Outcome{}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, h.LastSetup.Image); diff != "" {
+	if diff := cmp.Diff(want, h.LastContainerConfig.Image); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -53,7 +53,7 @@ func TestStartReportsMissingImages(t *testing.T) {
 			t.Parallel()
 			h, pod := hostfake.NewHost(), hostfake.PodOf("p", "a")
 			h.VolumeMounts = []plan.Mount{{HostPath: "/x"}, {Image: "vol"}}
-			h.Fails = func(call string, _ int) error { return r.fails }
+			h.ErrorBefore = func(call string, _ int) error { return r.fails }
 			for _, name := range r.here {
 				h.HasImage[name] = true
 			}
@@ -70,8 +70,8 @@ func TestStartReportsMissingImages(t *testing.T) {
 			if !slices.Equal(out.MissingImages, r.gone) || (err == nil) != (r.mounted != "") {
 				t.Errorf("gone: %q, want %q; %v", out.MissingImages, r.gone, err)
 			}
-			if err == nil && (h.LastSetup.Mounts[1].Image != r.mounted || h.LastSetup.Mounts[0].Image != "") {
-				t.Errorf("mounted: %+v", h.LastSetup.Mounts)
+			if err == nil && (h.LastContainerConfig.Mounts[1].Image != r.mounted || h.LastContainerConfig.Mounts[0].Image != "") {
+				t.Errorf("mounted: %+v", h.LastContainerConfig.Mounts)
 			}
 		})
 	}

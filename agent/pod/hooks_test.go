@@ -16,7 +16,7 @@ func TestHookIsOnDiskBeforeItRuns(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var startsAt, hooksAt []int // how many starts and hooks there were at each sync
 		r.flush = func(context.Context) error {
-			startsAt, hooksAt = append(startsAt, r.host.Happened("start uid-p/a")), append(hooksAt, r.host.Happened("hook"))
+			startsAt, hooksAt = append(startsAt, r.host.CallCount("start uid-p/a")), append(hooksAt, r.host.CallCount("hook"))
 			return errors.New("disk full") // which holds nothing up
 		}
 		pod := hostfake.WithHooks(hostfake.PodOf("p", "a", "b"), 0, true, true)
@@ -32,13 +32,13 @@ func TestHookIsOnDiskBeforeItRuns(t *testing.T) {
 				hooksAt[running-1],
 			)
 		}
-		start, hook, next := r.host.When("start uid-p/a"), r.host.When("hook"), r.host.When("start uid-p/b")
+		start, hook, next := r.host.CallTimes("start uid-p/a"), r.host.CallTimes("hook"), r.host.CallTimes("start uid-p/b")
 		if len(hook) != 1 || !start[0].Before(hook[0]) || !hook[0].Before(next[0]) {
 			t.Errorf("start %v, hook %v, the next one's start %v", start, hook, next)
 		}
 		r.terminate(pod, 10*time.Second)
 		r.until(time.Second, "gone", func() bool { return r.isDone(pod) })
-		if n := r.host.Happened("hook"); n != 2 || len(hooksAt) <= running || hooksAt[running] != 1 {
+		if n := r.host.CallCount("hook"); n != 2 || len(hooksAt) <= running || hooksAt[running] != 1 {
 			t.Errorf("%d hooks, synced after %v", n, hooksAt)
 		}
 	})
@@ -53,28 +53,28 @@ func TestReplacementIsOnDiskBeforeStop(t *testing.T) {
 		r.until(time.Second, "runs", r.isRunning(pod))
 		var stops []int // how many there were at each sync
 		r.flush = func(context.Context) error {
-			stops = append(stops, r.host.Happened("stop uid-p/"))
+			stops = append(stops, r.host.CallCount("stop uid-p/"))
 			return nil
 		}
 		edited := pod.DeepCopy()
 		edited.Spec.Containers[0].Image = "other"
 		w.Update(Desired{Pod: edited})
-		r.until(time.Minute, "runs again", func() bool { return r.host.Happened("start uid-p/a") == 2 && r.isRunning(pod)() })
-		if r.host.Happened("stop uid-p/") != 1 || len(stops) == 0 || stops[0] != 0 {
-			t.Errorf("%d stops, synced after %v", r.host.Happened("stop uid-p/"), stops)
+		r.until(time.Minute, "runs again", func() bool { return r.host.CallCount("start uid-p/a") == 2 && r.isRunning(pod)() })
+		if r.host.CallCount("stop uid-p/") != 1 || len(stops) == 0 || stops[0] != 0 {
+			t.Errorf("%d stops, synced after %v", r.host.CallCount("stop uid-p/"), stops)
 		}
 	})
 }
 
 func TestHangingHookDelaysOnlyItsPod(t *testing.T) {
 	withWorkersAndSlots(t, 1, func(t *testing.T, r *workerFixture) {
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"hook": 1000 * time.Hour})
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"hook": 1000 * time.Hour})
 		stuck, other := hostfake.WithHooks(hostfake.PodOf("stuck", "a", "b"), 0, true, true), hostfake.PodOf("other", "a")
 		r.start(stuck)
-		r.until(time.Second, "the hook", func() bool { return r.host.Happened("hook") == 1 })
+		r.until(time.Second, "the hook", func() bool { return r.host.CallCount("hook") == 1 })
 		r.start(other)
 		r.until(time.Second, "the other runs", r.isRunning(other))
-		if got := r.phase(stuck); got != corev1.PodPending || r.host.Happened("start uid-stuck/b") > 0 {
+		if got := r.phase(stuck); got != corev1.PodPending || r.host.CallCount("start uid-stuck/b") > 0 {
 			t.Errorf("while its hook hangs the pod is %s", got)
 		}
 		// The hook that hangs at the end takes the grace, and no more.
@@ -84,15 +84,15 @@ func TestHangingHookDelaysOnlyItsPod(t *testing.T) {
 		if took := time.Since(began); took < 10*time.Second || took > 13*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if stops := r.host.Happened("stop uid-stuck/"); stops != 1 || r.host.Happened("hook uid-stuck/a") != 2 {
-			t.Errorf("%d stops, %d hooks", stops, r.host.Happened("hook"))
+		if stops := r.host.CallCount("stop uid-stuck/"); stops != 1 || r.host.CallCount("hook uid-stuck/a") != 2 {
+			t.Errorf("%d stops, %d hooks", stops, r.host.CallCount("hook"))
 		}
 	})
 }
 
 func TestFailedHookKillsItsContainer(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		r.host.Fails = func(call string, n int) error {
+		r.host.ErrorBefore = func(call string, n int) error {
 			if call == "hook uid-p/a" && n <= 2 {
 				return &plan.Error{Err: errors.New("exit code 1")}
 			}
@@ -105,7 +105,7 @@ func TestFailedHookKillsItsContainer(t *testing.T) {
 		if r.reportedCount("FailedPostStartHook") != 1 || r.reportedCount("FailedPreStopHook") != 1 || r.reportedCount("Killing") != 1 {
 			t.Errorf("told: %+v", r.reported)
 		}
-		if n := r.host.Happened("start uid-p/a"); n != 2 {
+		if n := r.host.CallCount("start uid-p/a"); n != 2 {
 			t.Errorf("%d starts", n)
 		}
 	})

@@ -37,7 +37,7 @@ func TestStopwatchCountsOverlapOnce(t *testing.T) {
 
 func TestStartOverheadExcludesPullsAndRuntimeChanges(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{
 			"pull uid-p/a": time.Minute, "mount uid-p/conf": 70 * time.Second,
 		})
 		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "c")

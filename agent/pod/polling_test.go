@@ -38,7 +38,7 @@ func (r *workerFixture) polledRuntime(pods ...string) {
 func TestOwnActionsCauseNoObservationOfPolledRuntime(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{
 			"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond,
 		})
 		pod := hostfake.PodOf("p", "a", "b", "c")
@@ -46,10 +46,10 @@ func TestOwnActionsCauseNoObservationOfPolledRuntime(t *testing.T) {
 		r.until(10*time.Second, "runs", r.isRunning(pod))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := r.host.Happened("look uid-p"); n > 0 {
+		if n := r.host.CallCount("observe uid-p"); n > 0 {
 			t.Errorf("%d looks", n)
 		}
-		if n := r.host.Happened("status"); n != 3 {
+		if n := r.host.CallCount("status"); n != 3 {
 			t.Errorf("%d reads after 3 starts", n)
 		}
 	})
@@ -63,7 +63,7 @@ func TestEarlyExitIsNoticedBeforeNextPoll(t *testing.T) {
 		}
 		pod := hostfake.PodOf("p", "a")
 		r.start(pod)
-		r.until(400*time.Millisecond, "started again", func() bool { return r.host.Happened("start") == 2 })
+		r.until(400*time.Millisecond, "started again", func() bool { return r.host.CallCount("start") == 2 })
 		r.until(10*time.Second, "runs", r.isRunning(pod))
 	})
 }
@@ -76,9 +76,9 @@ func TestExitFoundByPollIsObservedOnce(t *testing.T) {
 		r.until(time.Second, "runs", r.isRunning(pod))
 		time.Sleep(5 * time.Second)
 		r.host.Kill(pod.UID, "a", 1, false)
-		r.until(1100*time.Millisecond, "started again", func() bool { return r.host.Happened("start") == 2 })
+		r.until(1100*time.Millisecond, "started again", func() bool { return r.host.CallCount("start") == 2 })
 		time.Sleep(5 * time.Second)
-		if n := r.host.Happened("look uid-p"); n != 1 {
+		if n := r.host.CallCount("observe uid-p"); n != 1 {
 			t.Errorf("%d looks", n)
 		}
 	})
@@ -90,7 +90,7 @@ func TestEventsReplaceReadAfterStart(t *testing.T) {
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		time.Sleep(time.Second)
-		if n := r.host.Happened("status") + r.host.Happened("look uid-p"); n > 0 {
+		if n := r.host.CallCount("status") + r.host.CallCount("observe uid-p"); n > 0 {
 			t.Errorf("%d reads", n)
 		}
 	})
@@ -99,7 +99,7 @@ func TestEventsReplaceReadAfterStart(t *testing.T) {
 func TestRecheckDelayIsBounded(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"start uid-p/b": time.Hour}) // a postStart that hangs
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"start uid-p/b": time.Hour}) // a postStart that hangs
 		pod := hostfake.PodOf("p", "a", "b")
 		r.start(pod)
 		r.until(time.Second, "a runs", func() bool { return len(r.host.RunningContainers(pod.UID)) == 1 })

@@ -38,7 +38,7 @@ func TestRequestedRestartIsOnDiskBeforeStop(t *testing.T) {
 			return false
 		}
 		r.until(time.Minute, "b runs again", again)
-		if at := r.host.When("stop"); len(at) != 1 || at[0].Before(synced) {
+		if at := r.host.CallTimes("stop"); len(at) != 1 || at[0].Before(synced) {
 			t.Errorf("stopped at %v, on disk at %v", at, synced)
 		}
 		w.inbox.put(func(p *messages) {

@@ -30,7 +30,7 @@ func TestEditOfResourcesResizesRunningPod(t *testing.T) {
 			})
 		}
 		r.until(time.Second, "the cgroup to follow", func() bool { return r.reportedCount("ResizeCompleted") == 2 })
-		if n := r.host.Happened("resize"); n != 2 || r.host.Happened("start uid-p") != 1 || r.reportedCount("ResizeInfeasible") != 1 {
+		if n := r.host.CallCount("resize"); n != 2 || r.host.CallCount("start uid-p") != 1 || r.reportedCount("ResizeInfeasible") != 1 {
 			t.Errorf("%d resizes, told %+v", n, r.reported)
 		}
 	})

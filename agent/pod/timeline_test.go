@@ -111,12 +111,12 @@ func TestWaitSpanEndsWithTheWait(t *testing.T) {
 		r.until(time.Second, "runs", r.isRunning(pod))
 		r.host.Kill(pod.UID, "a", 1, false)
 		r.until(time.Second, "restarted", func() bool {
-			return r.host.Happened("start uid-p/a") == 2 && len(r.host.RunningContainers(pod.UID)) == 1
+			return r.host.CallCount("start uid-p/a") == 2 && len(r.host.RunningContainers(pod.UID)) == 1
 		})
 		time.Sleep(10 * time.Millisecond)
 		r.host.Kill(pod.UID, "a", 1, false)
 		r.until(time.Minute, "restarted after the back-off", func() bool {
-			return r.host.Happened("start uid-p/a") == 3 && len(r.host.RunningContainers(pod.UID)) == 1
+			return r.host.CallCount("start uid-p/a") == 3 && len(r.host.RunningContainers(pod.UID)) == 1
 		})
 		time.Sleep(10 * time.Millisecond)
 		took := map[string]time.Duration{}

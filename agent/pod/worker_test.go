@@ -19,11 +19,11 @@ import (
 
 func TestPullsOfOnePodRunInParallel(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull": time.Minute})
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"pull": time.Minute})
 		pod := hostfake.PodOf("p", "a", "b", "c")
 		r.start(pod)
 		r.until(61*time.Second, "all run", r.isRunning(pod))
-		if n := r.host.AtOnce("pull"); n != 3 {
+		if n := r.host.MaxConcurrent("pull"); n != 3 {
 			t.Errorf("%d pulls at once", n)
 		}
 		if n := r.startedCount.Load(); n != 1 {
@@ -34,16 +34,16 @@ func TestPullsOfOnePodRunInParallel(t *testing.T) {
 
 func TestScenario16_PodDeletedDuringPullNeverStarts(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull": 10 * time.Minute})
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"pull": 10 * time.Minute})
 		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "conf") // whose ConfigMap is missing, beside
 		r.start(pod)
 		time.Sleep(5 * time.Second)
 		r.terminate(pod, 30*time.Second)
 		r.until(100*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
-		if n := r.host.Happened("start"); n > 0 {
+		if n := r.host.CallCount("start"); n > 0 {
 			t.Errorf("%d starts", n)
 		}
-		if left := r.host.Left(pod.UID); left != "" {
+		if left := r.host.Leftovers(pod.UID); left != "" {
 			t.Errorf("left: %s", left)
 		}
 	})
@@ -51,7 +51,7 @@ func TestScenario16_PodDeletedDuringPullNeverStarts(t *testing.T) {
 
 func TestShorterGraceReplacesLongerOne(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		r.host.Takes = hostfake.FullGrace
+		r.host.Latency = hostfake.FullGracePeriod
 		pod := hostfake.PodOf("p", "a")
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
@@ -59,12 +59,12 @@ func TestShorterGraceReplacesLongerOne(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		r.terminate(pod, time.Hour) // a longer one changes nothing
 		time.Sleep(10 * time.Second)
-		if n := r.host.Happened("stop uid-p"); n != 1 {
+		if n := r.host.CallCount("stop uid-p"); n != 1 {
 			t.Fatalf("%d stops after a longer grace", n)
 		}
 		r.terminate(pod, 5*time.Second)
 		r.until(5*time.Second+50*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
-		if n := r.host.Happened("stop uid-p"); n != 2 {
+		if n := r.host.CallCount("stop uid-p"); n != 2 {
 			t.Errorf("%d stops", n)
 		}
 	})
@@ -77,7 +77,7 @@ func TestCrashLoopBacksOff(t *testing.T) {
 		r.start(pod)
 		time.Sleep(25 * time.Minute)
 		synctest.Wait()
-		got := gaps(r.host.When("start"))
+		got := gaps(r.host.CallTimes("start"))
 		var want []time.Duration
 		for _, seconds := range []int{0, 10, 20, 40, 80, 160, 300, 300, 300} {
 			want = append(want, time.Duration(seconds)*time.Second)
@@ -94,7 +94,7 @@ func TestCrashLoopBacksOff(t *testing.T) {
 
 func TestShutdownKeepsPodAndWaitsForGoroutines(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
 		pod := hostfake.PodOf("p", "a", "b")
 		r.host.HasImage["p-a"] = true
 		ctx, leave := context.WithCancel(r.ctx)
@@ -106,7 +106,7 @@ func TestShutdownKeepsPodAndWaitsForGoroutines(t *testing.T) {
 		if done := <-r.finished[pod.UID]; done {
 			t.Error("the worker says that nothing is left")
 		}
-		if n := r.host.Happened("stop"); n > 0 || len(r.host.RunningContainers(pod.UID)) != 1 {
+		if n := r.host.CallCount("stop"); n > 0 || len(r.host.RunningContainers(pod.UID)) != 1 {
 			t.Errorf("%d stops, running %v", n, r.host.RunningContainers(pod.UID))
 		}
 		if r.host.Active["pull"] != 0 {
@@ -119,7 +119,7 @@ func TestUncertainOutcomeIsObserved(t *testing.T) {
 	for _, verb := range []string{"start uid-p/a", "runSandbox uid-p"} {
 		withWorkers(t, func(t *testing.T, r *workerFixture) {
 			r.host.Events = nil
-			r.host.Loses = func(call string, n int) error {
+			r.host.ErrorAfter = func(call string, n int) error {
 				if call == verb && n == 1 {
 					return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
 				}
@@ -128,7 +128,7 @@ func TestUncertainOutcomeIsObserved(t *testing.T) {
 			pod := hostfake.PodOf("p", "a")
 			r.start(pod)
 			r.until(time.Second, "runs", r.isRunning(pod))
-			if n, looks := r.host.Happened(verb), r.host.Happened("look uid-p"); n != 1 || looks != 1 {
+			if n, looks := r.host.CallCount(verb), r.host.CallCount("observe uid-p"); n != 1 || looks != 1 {
 				t.Errorf("%s: called %d times, looked %d times", verb, n, looks)
 			}
 		})
@@ -139,10 +139,10 @@ func TestObservationOvertakenByOutcomeIsRepeated(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Events = nil
 		r.host.HasImage["p-a"] = true
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{
-			"pull uid-p/b": 3 * time.Second, "look uid-p": 5 * time.Second,
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{
+			"pull uid-p/b": 3 * time.Second, "observe uid-p": 5 * time.Second,
 		})
-		r.host.Loses = func(call string, n int) error {
+		r.host.ErrorAfter = func(call string, n int) error {
 			if call == "start uid-p/a" {
 				return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
 			}
@@ -151,7 +151,7 @@ func TestObservationOvertakenByOutcomeIsRepeated(t *testing.T) {
 		pod := hostfake.PodOf("p", "a", "b")
 		r.start(pod)
 		r.until(11*time.Second, "runs", r.isRunning(pod))
-		if n := r.host.Happened("look uid-p"); n != 2 {
+		if n := r.host.CallCount("observe uid-p"); n != 2 {
 			t.Errorf("%d looks", n)
 		}
 	})
@@ -162,11 +162,11 @@ func TestEventDuringObservationIsKept(t *testing.T) {
 		pod := hostfake.PodOf("p", "a", "b")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		r.host.SetTakes(hostfake.DurationByCall(map[string]time.Duration{"look uid-p": time.Second}))
+		r.host.SetLatency(hostfake.LatencyByCall(map[string]time.Duration{"observe uid-p": time.Second}))
 		w.Notify(RuntimeEvent{Incomplete: true}) // a look that reads "running" and takes its time
 		synctest.Wait()
 		r.host.Kill(pod.UID, "a", 1, false)
-		r.until(100*time.Millisecond, "restarted", func() bool { return r.host.Happened("start uid-p/a") == 2 })
+		r.until(100*time.Millisecond, "restarted", func() bool { return r.host.CallCount("start uid-p/a") == 2 })
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if s, _ := r.statuses.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 1 || len(r.host.RunningContainers(pod.UID)) != 2 {
@@ -180,14 +180,14 @@ func TestEventBurstIsCoalesced(t *testing.T) {
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
-		r.host.SetTakes(hostfake.DurationByCall(map[string]time.Duration{"look": 100 * time.Millisecond}))
+		r.host.SetLatency(hostfake.LatencyByCall(map[string]time.Duration{"observe": 100 * time.Millisecond}))
 		for range 1000 {
 			for range 10 {
 				w.Notify(RuntimeEvent{Incomplete: true})
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if n := r.host.Happened("look uid-p"); n < 5 || n > 15 {
+		if n := r.host.CallCount("observe uid-p"); n < 5 || n > 15 {
 			t.Errorf("%d looks in a second of storm", n)
 		}
 		most := 0
@@ -202,13 +202,13 @@ func TestEventBurstIsCoalesced(t *testing.T) {
 		}
 		r.host.Kill(pod.UID, "a", 1, true)
 		w.Notify(RuntimeEvent{Incomplete: true})
-		r.until(time.Second, "restarted", func() bool { return r.host.Happened("start") == 2 })
+		r.until(time.Second, "restarted", func() bool { return r.host.CallCount("start") == 2 })
 	})
 }
 
 func TestEventBurstDoesNotDelayTermination(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		r.host.Takes = hostfake.DurationByCall(map[string]time.Duration{"look": 100 * time.Millisecond})
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"observe": 100 * time.Millisecond})
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
@@ -228,7 +228,7 @@ func TestSandboxWaitsForNetwork(t *testing.T) {
 		w := r.start(pod)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n, told := r.host.Happened("runSandbox"), r.reportedCount("NetworkNotReady"); n != 0 || told != 1 {
+		if n, told := r.host.CallCount("runSandbox"), r.reportedCount("NetworkNotReady"); n != 0 || told != 1 {
 			t.Fatalf("%d sandboxes, told %d times", n, told)
 		}
 		r.host.SetNetwork(plan.NetworkStatus{Ready: true})
@@ -244,9 +244,9 @@ func TestChangedConfigMapIsProjected(t *testing.T) {
 		r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		r.setConfigMaps(map[string]string{"conf": "2"})
-		r.until(50*time.Millisecond, "projected", func() bool { return r.host.Happened("project uid-p/conf 2") == 1 })
+		r.until(50*time.Millisecond, "projected", func() bool { return r.host.CallCount("project uid-p/conf 2") == 1 })
 		time.Sleep(time.Minute)
-		if n := r.host.Happened("project"); n != 1 {
+		if n := r.host.CallCount("project"); n != 1 {
 			t.Errorf("%d projections", n)
 		}
 	})
@@ -256,7 +256,7 @@ func TestChangedObjectsClearFailures(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.setConfigMaps(map[string]string{"conf": "bad"})
 		var good atomic.Bool
-		r.host.Fails = func(call string, _ int) error {
+		r.host.ErrorBefore = func(call string, _ int) error {
 			if strings.HasPrefix(call, "start") && !good.Load() {
 				return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no key x")}
 			}
@@ -266,7 +266,7 @@ func TestChangedObjectsClearFailures(t *testing.T) {
 		r.start(pod)
 		time.Sleep(10*time.Minute + 100*time.Millisecond) // the back-off is at its longest
 		synctest.Wait()
-		before := r.host.Happened("start")
+		before := r.host.CallCount("start")
 		if before < 5 || before > 20 {
 			t.Errorf("%d tries in ten minutes", before)
 		}
@@ -280,8 +280,8 @@ func TestReconnectRetriesImmediately(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var away atomic.Bool
 		away.Store(true)
-		r.host.Fails = func(call string, _ int) error {
-			if hostfake.HasPrefix(call, "runSandbox", "look uid") && away.Load() {
+		r.host.ErrorBefore = func(call string, _ int) error {
+			if hostfake.HasPrefix(call, "runSandbox", "observe uid") && away.Load() {
 				return &plan.Error{Kind: plan.Unavailable, Err: errors.New("connection refused")}
 			}
 			return nil
@@ -311,7 +311,7 @@ func TestTerminationIsOnDiskBeforeCleanup(t *testing.T) {
 		r.workers[pod.UID].Sync() // later passes wait as well
 		r.until(3*time.Second, "gone", func() bool { return r.isDone(pod) })
 		for _, verb := range []string{"stop", "removeContainer", "unmount"} {
-			for _, at := range r.host.When(verb) {
+			for _, at := range r.host.CallTimes(verb) {
 				if synced.IsZero() || at.Before(synced) {
 					t.Errorf("%s at %v, on disk at %v", verb, at, synced)
 				}
@@ -368,20 +368,20 @@ func TestRandomFaults(t *testing.T) {
 	for seed := range seeds {
 		withWorkers(t, func(t *testing.T, r *workerFixture) {
 			var obedient atomic.Bool
-			r.host.Takes = func(call string, n int) time.Duration {
-				return time.Duration(hostfake.Draw(seed, call, n, "takes")%3000) * time.Millisecond
+			r.host.Latency = func(call string, n int) time.Duration {
+				return time.Duration(hostfake.Hash(seed, call, n, "takes")%3000) * time.Millisecond
 			}
-			r.host.Fails = func(call string, n int) error {
-				if !obedient.Load() && hostfake.Draw(seed, call, n, "fails")%5 == 0 {
+			r.host.ErrorBefore = func(call string, n int) error {
+				if !obedient.Load() && hostfake.Hash(seed, call, n, "fails")%5 == 0 {
 					return &plan.Error{
-						Kind: []plan.ErrorKind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Draw(seed, call, n, "kind")%3],
+						Kind: []plan.ErrorKind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Hash(seed, call, n, "kind")%3],
 						Err:  errors.New("no luck"),
 					}
 				}
 				return nil
 			}
-			r.host.Loses = func(call string, n int) error {
-				if !obedient.Load() && hostfake.Draw(seed, call, n, "loses")%5 == 0 {
+			r.host.ErrorAfter = func(call string, n int) error {
+				if !obedient.Load() && hostfake.Hash(seed, call, n, "loses")%5 == 0 {
 					return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
 				}
 				return nil
@@ -394,10 +394,10 @@ func TestRandomFaults(t *testing.T) {
 			r.setConfigMaps(map[string]string{"conf": "1"})
 			w := r.start(pod)
 			for i := range 20 {
-				time.Sleep(time.Duration(hostfake.Draw(seed, "sleep", i, "")%20000) * time.Millisecond)
+				time.Sleep(time.Duration(hostfake.Hash(seed, "sleep", i, "")%20000) * time.Millisecond)
 				names := r.host.RunningContainers(pod.UID)
 				if len(names) > 0 {
-					r.host.Kill(pod.UID, names[hostfake.Draw(seed, "kill", i, "")%uint64(len(names))], int32(i%2), i%3 == 0)
+					r.host.Kill(pod.UID, names[hostfake.Hash(seed, "kill", i, "")%uint64(len(names))], int32(i%2), i%3 == 0)
 				}
 				if i%5 == 0 {
 					r.setConfigMaps(map[string]string{"conf": fmt.Sprint(i)})
@@ -411,7 +411,7 @@ func TestRandomFaults(t *testing.T) {
 			})
 			r.terminate(pod, 5*time.Second)
 			r.until(5*time.Minute, fmt.Sprintf("seed %d: gone", seed), func() bool { return r.isDone(pod) })
-			if left := r.host.Left(pod.UID); left != "" {
+			if left := r.host.Leftovers(pod.UID); left != "" {
 				t.Errorf("seed %d: left %s", seed, left)
 			}
 		})
