@@ -11,15 +11,15 @@ import (
 	"berth/podspec"
 )
 
-// actionContext is what the actions of one plan work with: the pod, the observed
-// state and the referenced objects as they were when the plan was made.
+// actionContext is the input of the actions of one plan: the pod, the observed state and
+// the referenced objects at the time of the plan.
 type actionContext struct {
 	pod      *corev1.Pod
 	observed plan.Observed
 	objects  plan.Objects
 }
 
-// podIPs returns the pod's addresses as far as they are known.
+// podIPs returns the known addresses of the pod.
 func (c actionContext) podIPs() []string {
 	if len(c.observed.Sandboxes) > 0 {
 		return c.observed.Sandboxes[0].IPs
@@ -28,8 +28,8 @@ func (c actionContext) podIPs() []string {
 }
 
 // Hooks runs the lifecycle hooks of running containers. A hook has no timeout of
-// its own: ctx cancels it. What the hook prints or answers is part of the error
-// only.
+// its own: ctx cancels it. The output or response of the hook
+// is only part of the error.
 type Hooks interface {
 	Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, h *corev1.LifecycleHandler,
 		id string, podIPs []string) error
@@ -59,9 +59,8 @@ func reportPodIPs(h HostPorts, pod *corev1.Pod, ips []string) {
 	}
 }
 
-// startAction starts one action. Its outcome arrives as a message, never sooner.
-// The action waits for before first, if there is one: for the record that it
-// requires to be on disk.
+// startAction starts one action. Its outcome arrives as a message. If before is not nil,
+// the action first waits for it: the record that must be on disk.
 func (w *Worker) startAction(ctx context.Context, stage string, a plan.Action, before func(context.Context),
 	do func(context.Context, *plan.Outcome) error,
 ) {
@@ -82,7 +81,7 @@ func (w *Worker) startAction(ctx context.Context, stage string, a plan.Action, b
 		if before != nil {
 			before(ctx)
 		}
-		if out.Err = ctx.Err(); out.Err == nil { // else it was canceled while it waited
+		if out.Err = ctx.Err(); out.Err == nil { // otherwise it was canceled while waiting
 			out.Err = do(ctx, &out)
 		}
 		finished(out.Err)
@@ -103,7 +102,7 @@ func (w *Worker) fault(moment string, a plan.Action) {
 	}
 }
 
-// measure notes that an action starts. The returned function notes its end.
+// measure records the start of an action. The returned function records its end.
 func (w *Worker) measure(a plan.Action) (finished func(error)) {
 	stop := func() {}
 	if _, pull := a.(plan.PullImage); pull { // pods may share a pull: the call is not a child of each pod's span
@@ -120,7 +119,7 @@ func (w *Worker) measure(a plan.Action) (finished func(error)) {
 	}
 }
 
-// handleOutcome takes in the outcome of an action.
+// handleOutcome applies the outcome of an action.
 func (w *Worker) handleOutcome(ctx context.Context, r plan.Outcome) {
 	delete(w.cancels, r.Action.Key())
 	w.state.actionFinished(r)

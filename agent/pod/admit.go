@@ -25,7 +25,7 @@ type Admit struct {
 	}
 }
 
-// admission is what a worker has requested of the allocator and reported to it, each once.
+// admission tracks what a worker has requested of the allocator and reported to it, each once.
 type admission struct {
 	requested           bool
 	requestedFor        *corev1.Pod // whose resources the allocator knows
@@ -34,14 +34,14 @@ type admission struct {
 	terminationReported bool
 }
 
-// admissionResult is a verdict about the pod as it was when it was requested.
+// admissionResult is a verdict about the pod at the time of the request.
 type admissionResult struct {
 	pod *corev1.Pod
 	plan.Verdict
 	resize bool // requested for a pod that was admitted before
 }
 
-// onVerdict returns the receiver of verdicts about the pod. It never blocks.
+// onVerdict returns the callback for verdicts about the pod. It never blocks.
 func (w *Worker) onVerdict(pod *corev1.Pod, resize bool) func(plan.Verdict) {
 	return func(v plan.Verdict) {
 		w.inbox.put(func(m *messages) { m.verdicts = append(m.verdicts, admissionResult{pod, v, resize}) })
@@ -131,11 +131,11 @@ func (w *Worker) releaseResources(p plan.Plan) {
 	}
 }
 
-// applyVerdict takes in a verdict. For an admitted pod it is about a resize.
+// applyVerdict applies a verdict. For an admitted pod it is about a resize.
 func (s *state) applyVerdict(r admissionResult) {
 	switch admitted := s.verdict.State == plan.Admitted || s.startQueued && r.resize; {
 	case r.State == plan.Admitted:
-		if !s.startQueued || r.resize { // else a resize may still be deferred
+		if !s.startQueued || r.resize { // otherwise a resize may still be deferred
 			s.resize = plan.ResizeStatus{}
 		}
 		s.verdict, s.reserved, s.startQueued = r.Verdict, plan.ResourcesOf(r.pod), false
@@ -148,7 +148,7 @@ func (s *state) applyVerdict(r admissionResult) {
 	}
 }
 
-// rejectedBeforeEdit reports whether a verdict rejects the pod as it was before an
+// rejectedBeforeEdit reports whether a verdict rejects the version of the pod before an
 // edit of its manifest.
 func (s *state) rejectedBeforeEdit(r admissionResult) bool {
 	return r.State == plan.Rejected && s.verdict.State == plan.Rejected && !s.deleting() &&

@@ -11,8 +11,7 @@ import (
 	"berth/agent/plan"
 )
 
-// An edit that comes while the room judges what was there before is not lost with
-// that judgement.
+// A rejection of the pod as it was before an edit does not apply to the edited pod.
 func TestRejectionBeforeEditRecreatesPod(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.allocator.SetNode(hostfake.NodeOf("4", "10"))
@@ -23,13 +22,13 @@ func TestRejectionBeforeEditRecreatesPod(t *testing.T) {
 		)
 		w.Update(Desired{Pod: next})
 		r.until(
-			time.Second, "runs, or is recreated",
+			time.Second, "the edited pod runs or is recreated",
 			func() bool { return r.isRunning(next)() || r.recreated.Load() > 0 },
 		)
 	})
 	for _, c := range []struct {
 		what string
-		was  *corev1.Pod
+		pod  *corev1.Pod
 		v    plan.Verdict
 		want bool
 	}{
@@ -43,17 +42,17 @@ func TestRejectionBeforeEditRecreatesPod(t *testing.T) {
 			plan.Verdict{State: plan.Wait}, false,
 		},
 	} {
-		b := newState()
-		b.setDesired(Desired{Pod: hostfake.EditedPod(
+		s := newState()
+		s.setDesired(Desired{Pod: hostfake.EditedPod(
 			hostfake.FilePod(hostfake.PodRequesting("p", "1")), func(*corev1.Container) {},
 		)})
-		a := admissionResult{pod: c.was, Verdict: c.v}
+		a := admissionResult{pod: c.pod, Verdict: c.v}
 		if a.pod == nil {
-			a.pod = b.desired.Pod
+			a.pod = s.desired.Pod
 		}
-		b.applyVerdict(a)
-		if b.rejectedBeforeEdit(a) != c.want {
-			t.Errorf("%s: %v", c.what, !c.want)
+		s.applyVerdict(a)
+		if s.rejectedBeforeEdit(a) != c.want {
+			t.Errorf("%s: got %v, want %v", c.what, !c.want, c.want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 type BuildRun struct {
 	Images interface {
 		Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error)
-		// Resolve returns the image that the name refers to now.
+		// Resolve returns the image that a name refers to now.
 		Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, error)
 	}
 	Runtime interface {
@@ -106,8 +106,8 @@ func (b *BuildRun) start(ctx context.Context, ac actionContext, a plan.StartCont
 			continue
 		}
 		names = append(names, name)
-		img, seen := ac.observed.Images[name] // mount exactly the image that was pulled
-		if !seen || a.ResolveImage {
+		img, observed := ac.observed.Images[name] // mount exactly the image that was pulled
+		if !observed || a.ResolveImage {
 			if img, err = b.resolve(ctx, ac, name, out); err != nil {
 				return err
 			}

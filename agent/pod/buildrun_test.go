@@ -11,15 +11,15 @@ import (
 	"berth/agent/plan"
 )
 
-// TestContainerIsCreatedFromImageOfItsStart, with the user that this image
-// declares: that the name stands for another image by now changes nothing.
+// TestContainerIsCreatedFromImageOfItsStart checks that a container is created from the image of its
+// start and with that image's user, even if the image name refers to another image by now.
 func TestContainerIsCreatedFromImageOfItsStart(t *testing.T) {
 	t.Parallel()
 	h, pod := hostfake.NewHost(), hostfake.PodOf("p", "a")
 	want := plan.Image{ID: "sha:old", Ref: "r@sha256:1", UID: new(int64(1000))}
-	on := actionContext{pod: pod, observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "sha:new"}}}}
+	ac := actionContext{pod: pod, observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "sha:new"}}}}
 	stages := stagesOf(h, nil)
-	if err := stages.BuildRun.do(t.Context(), on, plan.StartContainer{Name: "a", Image: want}, &plan.Outcome{}); err != nil {
+	if err := stages.BuildRun.do(t.Context(), ac, plan.StartContainer{Name: "a", Image: want}, &plan.Outcome{}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, h.LastContainerConfig.Image); diff != "" {
@@ -27,51 +27,51 @@ func TestContainerIsCreatedFromImageOfItsStart(t *testing.T) {
 	}
 }
 
-// TestStartReportsMissingImages: its own, or those of its volumes; all that it
-// names where the runtime does not say which.
+// TestStartReportsMissingImages checks which images a start reports as missing: the container's own,
+// those of its volumes, or all of them if the error of the runtime does not name the image.
 func TestStartReportsMissingImages(t *testing.T) {
 	t.Parallel()
 	for _, r := range []struct {
 		sentence string
-		here     []string // and not where it was seen
+		present  []string // images on the node
 		resolve  bool
-		fails    error
-		gone     []string
+		err      error
+		missing  []string
 		mounted  string
 	}{
-		{"nothing is gone", []string{"p-a", "vol"}, true, nil, nil, "sha:vol"},
-		{"the volume's is", []string{"p-a"}, true, nil, []string{"vol"}, ""},
-		{"its own is", []string{"vol"}, true, nil, []string{"p-a"}, ""},
-		{"what was seen a moment ago is taken as it was", nil, false, nil, nil, "seen"},
+		{"no image is missing", []string{"p-a", "vol"}, true, nil, nil, "sha:vol"},
+		{"the image of a volume is missing", []string{"p-a"}, true, nil, []string{"vol"}, ""},
+		{"the image of the container is missing", []string{"vol"}, true, nil, []string{"p-a"}, ""},
+		{"a recently inspected image is used unchanged", nil, false, nil, nil, "inspected"},
 		{
-			"and the runtime does not have it", nil, false,
-			&plan.Error{Kind: plan.ImageNotFound, Err: errors.New("gone")}, []string{"p-a", "vol"}, "",
+			"the runtime does not have a recently inspected image", nil, false,
+			&plan.Error{Kind: plan.ImageNotFound, Err: errors.New("no such image")}, []string{"p-a", "vol"}, "",
 		},
-		{"which is another thing than that it fails", nil, false, errors.New("no"), nil, ""},
+		{"another error of the runtime", nil, false, errors.New("failed"), nil, ""},
 	} {
 		t.Run(r.sentence, func(t *testing.T) {
 			t.Parallel()
 			h, pod := hostfake.NewHost(), hostfake.PodOf("p", "a")
 			h.VolumeMounts = []plan.Mount{{HostPath: "/x"}, {Image: "vol"}}
-			h.ErrorBefore = func(call string, _ int) error { return r.fails }
-			for _, name := range r.here {
+			h.ErrorBefore = func(call string, _ int) error { return r.err }
+			for _, name := range r.present {
 				h.HasImage[name] = true
 			}
-			on := actionContext{
+			ac := actionContext{
 				pod:      pod,
-				observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "seen"}, "vol": {ID: "seen"}}},
+				observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "inspected"}, "vol": {ID: "inspected"}}},
 			}
 			var out plan.Outcome
 			stages := stagesOf(h, nil)
 			err := stages.BuildRun.do(
-				t.Context(), on,
-				plan.StartContainer{Name: "a", Image: plan.Image{ID: "seen"}, ResolveImage: r.resolve}, &out,
+				t.Context(), ac,
+				plan.StartContainer{Name: "a", Image: plan.Image{ID: "inspected"}, ResolveImage: r.resolve}, &out,
 			)
-			if !slices.Equal(out.MissingImages, r.gone) || (err == nil) != (r.mounted != "") {
-				t.Errorf("gone: %q, want %q; %v", out.MissingImages, r.gone, err)
+			if !slices.Equal(out.MissingImages, r.missing) || (err == nil) != (r.mounted != "") {
+				t.Errorf("got missing images %q, want %q; error %v", out.MissingImages, r.missing, err)
 			}
 			if err == nil && (h.LastContainerConfig.Mounts[1].Image != r.mounted || h.LastContainerConfig.Mounts[0].Image != "") {
-				t.Errorf("mounted: %+v", h.LastContainerConfig.Mounts)
+				t.Errorf("got mounts %+v", h.LastContainerConfig.Mounts)
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"berth/agent/plan"
 )
 
-// Cleanup is stage 4: it stops and removes what must not exist.
+// Cleanup is stage 4: it stops and removes everything that must not exist.
 type Cleanup struct {
 	Containers interface {
 		StopContainer(ctx context.Context, id string, grace time.Duration) (plan.Container, error)

@@ -9,7 +9,7 @@ import (
 	"berth/agent/plan"
 )
 
-// Configure is stage 3: it gives the pod directories, a cgroup and volumes.
+// Configure is stage 3: it creates the directories, the cgroup and the volumes of a pod.
 type Configure struct {
 	Dirs interface {
 		CreateDirs(ctx context.Context, pod *corev1.Pod) error

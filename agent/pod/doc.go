@@ -22,10 +22,10 @@
 //	worker.go      the goroutine: messages, sync pass, timer
 //	inbox.go       the messages and the methods that send them
 //	state.go       everything known about the pod, free of clocks and goroutines
-//	observation.go when to observe the runtime and the host, and what to believe
+//	observation.go observation of the runtime and the host, and precedence of results
 //	sync.go        one sync pass
-//	persist.go     which record is on disk before which action starts
-//	actions.go     running an action and taking in its outcome
+//	persist.go     records that must be on disk before an action starts
+//	actions.go     execution of an action and its outcome
 //	requests.go    container restarts and ephemeral containers on user request
 //	timeline.go    spans of actions and waits
 //

@@ -20,7 +20,7 @@ import (
 	"berth/podspec"
 )
 
-// workerFixture runs workers on a fake host. It is their agent.
+// workerFixture runs workers on a fake host and implements Agent for them.
 type workerFixture struct {
 	t            *testing.T
 	host         *hostfake.Host
@@ -29,15 +29,15 @@ type workerFixture struct {
 	startedCount atomic.Int64 // pods reported as started
 	divergences  atomic.Int64
 	overhead     atomic.Int64 // of the last started pod
-	pulling      atomic.Int64 // likewise
+	pulling      atomic.Int64 // pull time of the last started pod
 	recreated    atomic.Int64 // requests to recreate the pod
 	polled       atomic.Bool
-	flush        func(context.Context) error // nil: the disk takes no time
+	flush        func(context.Context) error // nil: succeeds immediately
 	ctx          context.Context
 	wg           sync.WaitGroup
 	mu           sync.Mutex
 	workers      map[types.UID]*Worker
-	finished     map[types.UID]chan bool // what Run returned
+	finished     map[types.UID]chan bool // results of Run
 	reported     []plan.Reason
 	configMaps   map[string]string // versions by name
 }
@@ -79,7 +79,7 @@ func (r *workerFixture) RuntimePolled() bool { return r.polled.Load() }
 
 func (r *workerFixture) Recreate(context.Context, RecreateCause) { r.recreated.Add(1) }
 
-// stagesOf are the stages of a node whose adapters are the fake host.
+// stagesOf returns the stages of a node with a fake host as adapters.
 func stagesOf(h *hostfake.Host, a *allocator.Allocator) *Stages {
 	return &Stages{
 		Prepare:   Prepare{Runtime: h, Host: h, Cgroups: h.Cgroups(), Images: h.Images(), Network: h.Network},
@@ -100,7 +100,7 @@ func withWorkers(t *testing.T, f func(t *testing.T, r *workerFixture)) {
 	withWorkersAndSlots(t, 100, f)
 }
 
-// withWorkersAndSlots is withWorkers with that many start slots.
+// withWorkersAndSlots is withWorkers with the given number of start slots.
 func withWorkersAndSlots(t *testing.T, slots int, f func(t *testing.T, r *workerFixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,8 +143,8 @@ func (r *workerFixture) start(pod *corev1.Pod) *Worker {
 			r.pulling.Store(int64(s.Pulling))
 		}, Divergence: func() { r.divergences.Add(1) }},
 	}
-	line := events.NewTimeline(events.TimelineOptions{})
-	w := New(c, r, Desired{Pod: pod}, Restored{Current: true}, line, slog.New(slog.DiscardHandler))
+	timeline := events.NewTimeline(events.TimelineOptions{})
+	w := New(c, r, Desired{Pod: pod}, Restored{Current: true}, timeline, slog.New(slog.DiscardHandler))
 	finished := make(chan bool, 1)
 	r.mu.Lock()
 	r.workers[pod.UID], r.finished[pod.UID] = w, finished
@@ -153,7 +153,7 @@ func (r *workerFixture) start(pod *corev1.Pod) *Worker {
 	return w
 }
 
-// terminate asks for the end of the pod for good.
+// terminate terminates the pod and requests its removal.
 func (r *workerFixture) terminate(pod *corev1.Pod, grace time.Duration) {
 	r.workers[pod.UID].Update(Desired{
 		Pod:         pod,
@@ -161,7 +161,7 @@ func (r *workerFixture) terminate(pod *corev1.Pod, grace time.Duration) {
 	})
 }
 
-// isDone reports whether the pod's worker has left because nothing is left.
+// isDone reports whether the pod's worker has ended because nothing of the pod is left.
 func (r *workerFixture) isDone(pod *corev1.Pod) bool {
 	synctest.Wait()
 	select {
@@ -173,16 +173,16 @@ func (r *workerFixture) isDone(pod *corev1.Pod) bool {
 	}
 }
 
-// until advances time until ok, at most by the bound, and fails then.
-func (r *workerFixture) until(bound time.Duration, what string, ok func() bool) {
+// until advances the time until the condition holds, and fails after the timeout.
+func (r *workerFixture) until(timeout time.Duration, what string, ok func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		synctest.Wait()
 		if ok() {
 			return
 		}
 		if time.Now().After(end) {
-			r.t.Fatalf("not within %v: %s\n%+v", bound, what, r.host.Calls)
+			r.t.Fatalf("timeout after %v: %s\n%+v", timeout, what, r.host.Calls)
 		}
 	}
 }
@@ -198,7 +198,7 @@ func (r *workerFixture) isRunning(pod *corev1.Pod) func() bool {
 	return func() bool { return r.phase(pod) == corev1.PodRunning }
 }
 
-// reportedCount counts the reports with that reason.
+// reportedCount returns the number of reported reasons with the code.
 func (r *workerFixture) reportedCount(code string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +210,7 @@ func (r *workerFixture) reportedCount(code string) (n int) {
 	return n
 }
 
-// setConfigMaps replaces the ConfigMaps by these versions.
+// setConfigMaps replaces all ConfigMaps. versions maps names to versions.
 func (r *workerFixture) setConfigMaps(versions map[string]string) {
 	r.mu.Lock()
 	r.configMaps = versions
@@ -220,7 +220,8 @@ func (r *workerFixture) setConfigMaps(versions map[string]string) {
 	}
 }
 
-func gaps(at []time.Time) (d []time.Duration) {
+// intervals returns the durations between consecutive times, in whole seconds.
+func intervals(at []time.Time) (d []time.Duration) {
 	for i := range len(at) - 1 {
 		d = append(d, at[i+1].Sub(at[i]).Round(time.Second))
 	}

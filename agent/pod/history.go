@@ -41,7 +41,7 @@ func (w *Worker) restoreHistory(h History) {
 	w.timeline.Resume(restart)
 }
 
-// restartCause says how the previous run of the agent ended.
+// restartCause describes how the previous run of the agent ended.
 func restartCause(last checkpoint.PreviousRun, started time.Time) string {
 	gap := max(0, started.Sub(last.EndedAt)).Round(time.Millisecond)
 	switch {

@@ -25,8 +25,8 @@ type messages struct {
 	observations   []observation
 	images         *imageCheck
 	health         map[string]plan.Health
-	imagesImported bool // images arrived without a pull
-	reconnected    bool // the runtime is reachable again: retry what failed because it was not
+	imagesImported bool // images were imported without a pull
+	reconnected    bool // the runtime is reachable again: retry what failed while it was not
 	audit          *observation
 	requests       []request
 }
@@ -51,8 +51,8 @@ func (i *inbox) take() messages {
 	return m
 }
 
-// The methods below send a message. Any goroutine may call them; none waits for
-// the worker.
+// The methods below send a message. Any goroutine may call them. They do not wait for the
+// worker.
 
 // Update replaces the desired state. A termination that the worker has not read
 // yet is kept.
@@ -71,7 +71,7 @@ func (w *Worker) preempt(e plan.Termination) {
 	w.inbox.put(func(m *messages) { m.termination = &e })
 }
 
-// Notify passes on an event of the runtime.
+// Notify sends an event of the runtime.
 func (w *Worker) Notify(e RuntimeEvent) {
 	w.inbox.put(func(m *messages) {
 		if len(m.events) >= 64 { // a burst: one observation replaces the details
@@ -84,13 +84,13 @@ func (w *Worker) Notify(e RuntimeEvent) {
 // Sync requests a sync pass.
 func (w *Worker) Sync() { w.inbox.put(func(*messages) {}) }
 
-// ImagesImported reports that images arrived on the node without a pull.
+// ImagesImported reports that images were imported on the node without a pull.
 func (w *Worker) ImagesImported() { w.inbox.put(func(m *messages) { m.imagesImported = true }) }
 
 // RuntimeReconnected reports that the runtime is reachable again.
 func (w *Worker) RuntimeReconnected() { w.inbox.put(func(m *messages) { m.reconnected = true }) }
 
-// Audit passes on what a listing of the runtime, started at that time, has of the pod.
+// Audit sends the pod's part of a listing of the runtime that started at the given time.
 func (w *Worker) Audit(started time.Time, l Listing) {
 	w.inbox.put(func(m *messages) {
 		m.audit = &observation{started: started, sandboxes: l.Sandboxes, containers: l.Containers}

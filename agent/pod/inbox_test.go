@@ -7,13 +7,13 @@ import (
 	"berth/agent/plan"
 )
 
-// A wish that comes before the worker has read of the end does not undo it.
+// An update that arrives before the worker has read a termination does not revert it.
 func TestUpdateKeepsUnreadTermination(t *testing.T) {
 	t.Parallel()
 	w := &Worker{inbox: newInbox()}
 	w.Update(Desired{Termination: &plan.Termination{Reason: "Evicted"}})
 	w.Update(Desired{Pod: hostfake.PodOf("p", "a")})
-	if p := w.inbox.take(); p.desired.Termination == nil || p.desired.Pod == nil {
-		t.Errorf("%+v", p.desired)
+	if m := w.inbox.take(); m.desired.Termination == nil || m.desired.Pod == nil {
+		t.Errorf("got %+v, want the pod and the termination", m.desired)
 	}
 }

@@ -19,7 +19,7 @@ type Metrics struct {
 	Divergence     func()                              // the audit found a change that no event had reported
 }
 
-// PodStart is how a pod came to run.
+// PodStart describes the start of a pod.
 type PodStart struct {
 	Pod      *corev1.Pod
 	Status   corev1.PodStatus

@@ -14,14 +14,14 @@ import (
 type RuntimeEvent struct {
 	Sandbox    *plan.Sandbox
 	Containers []plan.Container
-	Incomplete bool // something happened, without details: the pod must be observed
+	Incomplete bool // a change without details: the pod must be observed
 
 	// Listed is the pod in the newest list of a runtime that is polled. It is
 	// compared with the observed state, and a difference leads to an observation.
 	Listed *Listing
 }
 
-// Listing is what the runtime lists of one pod.
+// Listing is one pod in a list of the runtime.
 type Listing struct {
 	Sandboxes  []plan.Sandbox
 	Containers []plan.Container
@@ -43,8 +43,8 @@ type observation struct {
 	err        error
 }
 
-// applyObservation takes in an observation. One that was overtaken by the outcome
-// of an action is ignored and repeated: it may show the state before that (A3).
+// applyObservation applies an observation. If an action has finished since its start, it
+// is ignored and repeated, because it may show the earlier state (A3).
 func (s *state) applyObservation(o observation) {
 	if o.outcomeSeq != s.outcomeSeq {
 		if o.runtime {
@@ -53,7 +53,7 @@ func (s *state) applyObservation(o observation) {
 		return
 	}
 	if o.runtime {
-		if o.eventSeq != s.eventSeq { // an event arrived in the meantime and may be newer
+		if o.eventSeq != s.eventSeq { // an event has arrived since and may be newer
 			o.containers = plan.KeepExits(s.observed.Containers, o.containers)
 			s.requestRecheck(nil, s.lastChange)
 		}
@@ -68,12 +68,12 @@ func (s *state) applyObservation(o observation) {
 	s.pruneFailures()
 }
 
-// applyImages takes in which images were present on the node at that time.
+// applyImages applies the result of a check for images at the given time.
 func (s *state) applyImages(images plan.ImageStatuses, at time.Time) {
 	s.observed, s.imagesCheckedAt = s.observed.WithImages(images), at
 }
 
-// applyEvent takes in an event of the runtime.
+// applyEvent applies an event of the runtime.
 func (s *state) applyEvent(e RuntimeEvent, now time.Time) {
 	switch {
 	case e.Listed != nil:
@@ -94,11 +94,11 @@ func (s *state) applyEvent(e RuntimeEvent, now time.Time) {
 	}
 }
 
-// recheck says that the observed state of the runtime may be outdated. An
+// recheck is a request to check whether the observed state of the runtime is outdated. An
 // observation follows soon; decisions continue meanwhile (A8).
 type recheck struct {
 	since  time.Time
-	listed *observation // existence and state only; nil: only an observation can tell
+	listed *observation // existence and state only; nil: unknown, an observation is required
 }
 
 // recheckDelay is how long a recheck waits for actions in progress to explain the
@@ -115,8 +115,8 @@ func (s *state) requestRecheck(listed *observation, now time.Time) {
 	}
 }
 
-// recheckDue reports whether the recheck must run now, or else when; zero: none is
-// requested. A listing that agrees with the observed state by now clears it.
+// recheckDue reports whether the recheck must run now, or otherwise when. Zero: none is
+// requested. A listing that agrees with the observed state clears the request.
 func (s *state) recheckDue(now time.Time) (due bool, later time.Time) {
 	r := s.recheck
 	switch {
@@ -132,9 +132,9 @@ func (s *state) recheckDue(now time.Time) (due bool, later time.Time) {
 	}
 }
 
-// noteRemoval remembers a removed object. Events that are older than the removal
+// recordRemoval records a removed object. Events that are older than the removal
 // are few and arrive soon, so a short list is enough.
-func (s *state) noteRemoval(a plan.Action) {
+func (s *state) recordRemoval(a plan.Action) {
 	const limit = 32
 	switch a := a.(type) {
 	case plan.RemoveContainer:
@@ -154,15 +154,15 @@ func (s *state) wasRemoved(id string) bool {
 }
 
 const (
-	// observeRetry is the delay after a failed observation: the runtime is away.
+	// observeRetry is the delay after a failed observation.
 	observeRetry = 250 * time.Millisecond
 	// observeAfterStartDelay is when a started container is read again if the
 	// runtime has no events: many containers that fail do so at once.
 	observeAfterStartDelay = 200 * time.Millisecond
 )
 
-// observe starts an observation of the pod, of the runtime only if requested: a
-// new worker was given what the agent's own listing has shown. The result
+// observe starts an observation of the host, and of the runtime if requested. A new
+// worker starts with the pod's part of the agent's listing. The result
 // arrives as a message.
 func (w *Worker) observe(ctx context.Context, runtime bool) {
 	w.observing = true
@@ -191,7 +191,7 @@ func (w *Worker) observe(ctx context.Context, runtime bool) {
 	})
 }
 
-// checkImages asks the node for images that are never pulled. It adds no span:
+// checkImages checks for images that are never pulled. It adds no span:
 // the repeated checks would fill the timeline.
 func (w *Worker) checkImages(ctx context.Context, images []string) {
 	if w.checkingImages || len(images) == 0 {
@@ -206,13 +206,13 @@ func (w *Worker) checkImages(ctx context.Context, images []string) {
 	})
 }
 
-// imageCheck is the result of asking the node for images.
+// imageCheck is the result of a check for images.
 type imageCheck struct {
 	at     time.Time
 	images plan.ImageStatuses
 }
 
-// handleObservation takes in the result of an observation.
+// handleObservation applies the result of an observation.
 func (w *Worker) handleObservation(o observation) {
 	s := w.state
 	if o.err != nil {
@@ -240,8 +240,8 @@ func (w *Worker) handleObservation(o observation) {
 	s.applyObservation(o)
 }
 
-// publishObserveError publishes why nothing is done for the pod, with its last
-// published snapshot or with what is known of it.
+// publishObserveError publishes the error that blocks the pod, with its last published
+// snapshot or its last known state.
 func (w *Worker) publishObserveError() {
 	s := w.state
 	why := status.ReportedReason{Reason: plan.Reason{Code: ObserveFailed, Message: w.observeErr}, Since: w.observeErrSince}
@@ -257,9 +257,9 @@ func (w *Worker) publishObserveError() {
 	w.publish(snap)
 }
 
-// handleAudit compares the observed state with a listing of the runtime made
-// beside it. A difference leads to an observation and is counted if that
-// confirms it; there should be none.
+// handleAudit compares the observed state with a separate listing of the runtime. A
+// difference triggers an observation and counts as a divergence if that confirms it.
+// There should be none.
 func (w *Worker) handleAudit(o observation) {
 	s := w.state
 	if !s.everObserved || s.runtimeStale || s.observed.Diff(o.sandboxes, o.containers) == "" {
@@ -290,7 +290,7 @@ func (w *Worker) observeAfterStart(ctx context.Context, id string) {
 	})
 }
 
-// sleep waits; false: ctx ended first.
+// sleep waits for the duration. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -10,22 +10,21 @@ import (
 	"berth/agent/plan"
 )
 
-// A full or failing disk must not keep pods from starting or terminating: a pass
-// or an action that waits for a record continues when its time is over. The
-// store reports the failure.
+// A full or failing disk must not keep pods from starting or terminating: a sync
+// pass or an action that waits for a record continues after a timeout. The store
+// reports the failure.
 const (
 	actionSaveTimeout = 2 * time.Second        // for the record that an action requires
 	healthSaveTimeout = 500 * time.Millisecond // for the record of a changed readiness
 )
 
-// saveRecord hands the record to the store if it has changed. Nothing waits for it
-// here.
+// saveRecord passes the record to the store if it has changed. It does not wait.
 func (w *Worker) saveRecord(p plan.Plan) {
 	s := w.state
 	verdict := s.persistentVerdict()
 	r := Record{Pod: s.desired.Pod, Verdict: verdict, Memory: p.Memory}
 	now := savedState{desired: s.desired, refs: s.refs, memory: p.Memory}
-	if verdict.State == plan.Admitted || verdict.State == plan.Rejected { // any other is asked for again
+	if verdict.State == plan.Admitted || verdict.State == plan.Rejected { // others are requested again
 		now.verdict = verdict.State
 	}
 	if w.saved.equal(now) {
@@ -35,8 +34,7 @@ func (w *Worker) saveRecord(p plan.Plan) {
 	w.agent.Save(r)
 }
 
-// savedState is what was last handed to Agent.Save, as far as a change of it has
-// to be saved.
+// savedState is the part of the last saved record whose changes must be saved.
 type savedState struct {
 	desired Desired
 	verdict plan.VerdictState
@@ -49,7 +47,7 @@ func (a savedState) equal(b savedState) bool {
 		reflect.DeepEqual(a.memory, b.memory)
 }
 
-// durability carries out the durability contract of one plan.
+// durability implements the durability contract of one plan.
 type durability struct {
 	plan                plan.Plan
 	memory, termination *durableRecord
@@ -70,7 +68,7 @@ func (w *Worker) durability(p plan.Plan) durability {
 	return d
 }
 
-// before returns what the action has to wait for; nil: nothing.
+// before returns the record that the action has to wait for. Nil: none.
 func (d durability) before(a plan.Action) func(context.Context) {
 	switch d.plan.Requires(a) {
 	case plan.MemoryOnDisk:
@@ -82,8 +80,8 @@ func (d durability) before(a plan.Action) func(context.Context) {
 	}
 }
 
-// durableRecord is a record that must be on disk. It was handed to the store
-// before, so that a flush makes it durable.
+// durableRecord is a record that must be on disk. The store already has it, so that a
+// flush makes it durable.
 type durableRecord struct {
 	termination plan.Termination // of the record shared by passes
 	started     atomic.Bool
@@ -101,8 +99,8 @@ func (w *Worker) newDurableRecord() *durableRecord {
 	}}
 }
 
-// wait returns when the record is on disk, its time is over, or ctx has ended. The
-// first caller flushes.
+// wait returns when the record is on disk, after the timeout, or when ctx ends. The first
+// caller flushes.
 func (d *durableRecord) wait(ctx context.Context) {
 	if !d.started.Swap(true) {
 		d.flush(ctx)
@@ -115,8 +113,8 @@ func (d *durableRecord) wait(ctx context.Context) {
 }
 
 // persistHealth waits for the disk before a changed readiness is published, if
-// the plan requires that: an agent that is killed right after must not report
-// the readiness of the time before.
+// the plan requires that: after a restart the agent must not report
+// the previous readiness.
 func (w *Worker) persistHealth(ctx context.Context, p plan.Plan) {
 	if !p.MemoryBeforeStatus {
 		return

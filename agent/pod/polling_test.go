@@ -9,8 +9,8 @@ import (
 	"berth/agent/plan"
 )
 
-// polledRuntime replaces the events of the runtime by a poll: each second it reports
-// changed pods, with the list.
+// polledRuntime replaces the events of the runtime by polling: once per second it notifies the
+// workers of changed pods with their listing.
 func (r *workerFixture) polledRuntime(pods ...string) {
 	r.host.Events = nil
 	r.polled.Store(true)
@@ -41,16 +41,16 @@ func TestOwnActionsCauseNoObservationOfPolledRuntime(t *testing.T) {
 		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{
 			"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond,
 		})
-		pod := hostfake.PodOf("p", "a", "b", "c")
+		pod := hostfake.PodOf("p", "a", "s", "c")
 		r.start(pod)
 		r.until(10*time.Second, "runs", r.isRunning(pod))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if n := r.host.CallCount("observe uid-p"); n > 0 {
-			t.Errorf("%d looks", n)
+			t.Errorf("got %d observations, want 0", n)
 		}
 		if n := r.host.CallCount("status"); n != 3 {
-			t.Errorf("%d reads after 3 starts", n)
+			t.Errorf("got %d container reads after 3 starts, want 3", n)
 		}
 	})
 }
@@ -79,7 +79,7 @@ func TestExitFoundByPollIsObservedOnce(t *testing.T) {
 		r.until(1100*time.Millisecond, "started again", func() bool { return r.host.CallCount("start") == 2 })
 		time.Sleep(5 * time.Second)
 		if n := r.host.CallCount("observe uid-p"); n != 1 {
-			t.Errorf("%d looks", n)
+			t.Errorf("got %d observations, want 1", n)
 		}
 	})
 }
@@ -91,7 +91,7 @@ func TestEventsReplaceReadAfterStart(t *testing.T) {
 		r.until(time.Second, "runs", r.isRunning(pod))
 		time.Sleep(time.Second)
 		if n := r.host.CallCount("status") + r.host.CallCount("observe uid-p"); n > 0 {
-			t.Errorf("%d reads", n)
+			t.Errorf("got %d reads, want 0", n)
 		}
 	})
 }
@@ -99,13 +99,13 @@ func TestEventsReplaceReadAfterStart(t *testing.T) {
 func TestRecheckDelayIsBounded(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"start uid-p/b": time.Hour}) // a postStart that hangs
-		pod := hostfake.PodOf("p", "a", "b")
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"start uid-p/s": time.Hour}) // a hanging postStart hook
+		pod := hostfake.PodOf("p", "a", "s")
 		r.start(pod)
 		r.until(time.Second, "a runs", func() bool { return len(r.host.RunningContainers(pod.UID)) == 1 })
 		time.Sleep(5 * time.Second)
 		r.host.Kill(pod.UID, "a", 3, false)
-		r.until(time.Second+recheckDelay+50*time.Millisecond, "the end of a is known", func() bool {
+		r.until(time.Second+recheckDelay+50*time.Millisecond, "the exit of a is observed", func() bool {
 			s, _ := r.statuses.Get(pod.UID)
 			return s.Status.ContainerStatuses[0].State.Running == nil
 		})
@@ -114,31 +114,31 @@ func TestRecheckDelayIsBounded(t *testing.T) {
 
 func TestLateEventDoesNotRestoreRemovedObjects(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	b := newState()
-	b.everObserved = true
+	s := newState()
+	s.everObserved = true
 	old, other := plan.Container{ID: "old", Name: "a", SandboxID: "sb", State: plan.Exited}, plan.Container{
-		ID: "other", Name: "b", SandboxID: "sb", State: plan.Running,
+		ID: "other", Name: "s", SandboxID: "sb", State: plan.Running,
 	}
 	sb := plan.Sandbox{ID: "sb", Ready: true}
-	b.observed = b.observed.WithRuntime([]plan.Sandbox{sb}, []plan.Container{old, other})
+	s.observed = s.observed.WithRuntime([]plan.Sandbox{sb}, []plan.Container{old, other})
 	remove := plan.RemoveContainer{ID: "old", Name: "a"}
-	b.actionStarted(remove, now)
+	s.actionStarted(remove, now)
 	dead := other
 	dead.State = plan.Exited
-	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
-	if b.isLive("other") {
-		t.Error("a hint during a removal was dropped")
+	s.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
+	if s.isLive("other") {
+		t.Error("an event during a removal was dropped")
 	}
-	b.actionFinished(plan.Outcome{Action: remove})
-	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
-	if b.hasContainer("old") {
-		t.Error("a late hint brought back what was removed")
+	s.actionFinished(plan.Outcome{Action: remove})
+	s.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
+	if s.hasContainer("old") {
+		t.Error("a late event restored a removed container")
 	}
-	gone := plan.RemoveSandbox{ID: "sb"}
-	b.actionStarted(gone, now)
-	b.actionFinished(plan.Outcome{Action: gone})
-	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{{ID: "more", SandboxID: "sb"}}}, now)
-	if b.hasSandbox("sb") || b.hasContainer("more") {
-		t.Error("a late hint brought back a sandbox")
+	removal := plan.RemoveSandbox{ID: "sb"}
+	s.actionStarted(removal, now)
+	s.actionFinished(plan.Outcome{Action: removal})
+	s.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{{ID: "more", SandboxID: "sb"}}}, now)
+	if s.hasSandbox("sb") || s.hasContainer("more") {
+		t.Error("a late event restored a removed sandbox")
 	}
 }

@@ -12,10 +12,9 @@ import (
 	"berth/podspec"
 )
 
-// Prepare is stage 1: it observes what the runtime and the host have of the pod.
-// An observation is rare, because the outcomes of actions advance the observed
-// state: it is made at adoption, when an outcome is uncertain, and when an event
-// or the audit asks for it.
+// Prepare is stage 1: it observes the pod in the runtime and on the host. Observations
+// are rare, because the outcomes of actions update the observed state. They are made at
+// adoption, after an uncertain outcome, and when an event or the audit requires one.
 type Prepare struct {
 	Runtime interface {
 		Pod(ctx context.Context, uid types.UID) ([]plan.Sandbox, []plan.Container, error)
@@ -35,8 +34,8 @@ type Prepare struct {
 	// recursive read-only mounts. Nil: it does not.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
 	DiskPressure      func() bool               // nil: the node never has disk pressure
-	HeldPull          func(image string) string // why a pull waits for disk space; empty: it does not. Nil: none waits
-	// Devices returns the devices that the pod's containers have, and what they
+	HeldPull          func(image string) string // why a pull waits for disk space; empty: it does not. Nil: no pull waits
+	// Devices returns the allocated devices of the pod's containers and what they
 	// wait for. Nil: the node has none.
 	Devices func(pod *corev1.Pod) map[string]plan.DeviceStatus
 }

@@ -9,13 +9,13 @@ import (
 	"berth/agent/plan"
 )
 
-// Prober runs the probes that plans ask for. No method blocks.
+// Prober runs the probes of plans. No method blocks.
 type Prober interface {
 	// Watch runs exactly these probes of a pod from now on. It calls health when the
 	// combined result of a container's probes has changed, and event with what is
 	// reported to users. Both are called from any goroutine and do not block.
 	Watch(pod *corev1.Pod, want []plan.ProbeTarget, health func(id string, h plan.Health), event func(plan.Reason))
-	// Forget drops everything about a pod of which nothing is left.
+	// Forget drops the state of a deleted pod.
 	Forget(uid types.UID)
 }
 
@@ -26,7 +26,7 @@ type probeRequest struct {
 	probes map[string]plan.Probes
 }
 
-// updateProbes runs the probes that the plan asks for.
+// updateProbes requests the probes of the plan.
 func (w *Worker) updateProbes(p plan.Plan) {
 	if w.Prober == nil {
 		return
@@ -53,7 +53,7 @@ func (w *Worker) onHealth(id string, h plan.Health) {
 	})
 }
 
-// applyHealth takes in new probe results and logs changes of them. The plan
+// applyHealth applies new probe results and logs their changes. The plan
 // reports when it kills a container for them.
 func (w *Worker) applyHealth(results map[string]plan.Health) {
 	s := w.state

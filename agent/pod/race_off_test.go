@@ -2,5 +2,5 @@
 
 package pod
 
-// usualSeeds is how many TestSim runs.
-const usualSeeds = 2000
+// defaultSeeds is the default number of seeds of TestSim.
+const defaultSeeds = 2000

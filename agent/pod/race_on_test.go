@@ -2,7 +2,7 @@
 
 package pod
 
-// usualSeeds of TestSim are fewer with the race detector, with which they take
-// four times as long: each world is one goroutine's, so that what it has to see is
-// only what worlds share. make test runs all without it.
-const usualSeeds = 200
+// defaultSeeds is the default number of seeds of TestSim. It is smaller with the race detector, which
+// slows them down fourfold. Each world belongs to one goroutine, so the detector only checks what
+// worlds share. make test runs all seeds without the detector.
+const defaultSeeds = 200

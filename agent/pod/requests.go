@@ -12,8 +12,8 @@ import (
 const requestSaveTimeout = 20 * time.Second
 
 // request is a user's request to restart containers, or to run an added one. It
-// is on disk before it is carried out and before it is answered: a restarted
-// agent continues with it.
+// is on disk before it is executed and answered, so that a restarted agent continues
+// with it.
 type request struct {
 	names     []string
 	apply     func(plan.Input, []string) (plan.Memory, error)
@@ -21,9 +21,9 @@ type request struct {
 	reply     chan<- error // capacity 1
 }
 
-// Restart restarts the named containers, or without names all main and sidecar
-// containers, see plan.RequestRestart. The reply, which needs a capacity of 1, comes
-// when the request is on disk and in effect, or says why it cannot be done.
+// Restart restarts the named containers, or without names all app and sidecar
+// containers, see plan.RequestRestart. The reply channel needs a capacity of 1. It
+// receives nil when the request is on disk and in effect, or an error.
 func (w *Worker) Restart(names []string, reply chan<- error) {
 	w.inbox.put(func(m *messages) {
 		m.requests = append(m.requests, request{names: names, apply: plan.RequestRestart, reply: reply})
@@ -38,7 +38,7 @@ func (w *Worker) RunAdded(name string, reply chan<- error) {
 	})
 }
 
-// handleRequests handles the requests once the observed state is current.
+// handleRequests handles pending requests. The observed state must be current.
 func (w *Worker) handleRequests(ctx context.Context) {
 	if !w.state.canDecide() {
 		return
@@ -50,8 +50,8 @@ func (w *Worker) handleRequests(ctx context.Context) {
 	}
 }
 
-// handleRequest first saves a request to disk, then puts it into the memory that
-// the next decision is made with. An added container is already in the desired
+// handleRequest saves a request to disk and then applies it to the memory for the next
+// decision. An added container is already in the desired
 // pod.
 func (w *Worker) handleRequest(ctx context.Context, r request) {
 	s := w.state
@@ -65,7 +65,7 @@ func (w *Worker) handleRequest(ctx context.Context, r request) {
 			ctx, cancel := context.WithTimeout(ctx, requestSaveTimeout)
 			defer cancel()
 			w.agent.Save(record)
-			if err := w.agent.Flush(ctx); err != nil { // it is carried out nevertheless
+			if err := w.agent.Flush(ctx); err != nil { // executed nevertheless
 				w.log.Debug("user request not on disk", "err", err)
 			}
 			r.persisted = true

@@ -26,9 +26,9 @@ func TestRequestedRestartIsOnDiskBeforeStop(t *testing.T) {
 			p.requests = append(p.requests, request{names: []string{"b"}, apply: plan.RequestRestart, reply: reply})
 		})
 		if err := <-reply; err != nil || synced.IsZero() {
-			t.Errorf("answered %v, on disk at %v", err, synced)
+			t.Errorf("got %v, on disk at %v", err, synced)
 		}
-		again := func() bool {
+		restarted := func() bool {
 			s, _ := r.statuses.Get(pod.UID)
 			for _, k := range s.Observed.Containers {
 				if k.Name == "b" && k.Attempt == 1 && k.State == plan.Running {
@@ -37,15 +37,15 @@ func TestRequestedRestartIsOnDiskBeforeStop(t *testing.T) {
 			}
 			return false
 		}
-		r.until(time.Minute, "b runs again", again)
+		r.until(time.Minute, "b is restarted", restarted)
 		if at := r.host.CallTimes("stop"); len(at) != 1 || at[0].Before(synced) {
-			t.Errorf("stopped at %v, on disk at %v", at, synced)
+			t.Errorf("got stops at %v, want one after the flush at %v", at, synced)
 		}
 		w.inbox.put(func(p *messages) {
 			p.requests = append(p.requests, request{names: []string{"c"}, apply: plan.RequestRestart, reply: reply})
 		})
 		if err := <-reply; err == nil || !strings.Contains(err.Error(), "no container c") {
-			t.Errorf("answered %v", err)
+			t.Errorf("got %v, want an error that names container c", err)
 		}
 	})
 }

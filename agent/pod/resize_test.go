@@ -22,16 +22,16 @@ func TestEditOfResourcesResizesRunningPod(t *testing.T) {
 			w.Update(Desired{Pod: pod})
 			r.until(time.Second, cpu, func() bool {
 				s, _ := r.statuses.Get(pod.UID)
-				has := s.Status.ContainerStatuses[0]
+				cs := s.Status.ContainerStatuses[0]
 				if cpu == "8" {
-					return has.AllocatedResources.Cpu().String() == "3" && s.Status.Conditions[len(s.Status.Conditions)-1].Reason == corev1.PodReasonInfeasible
+					return cs.AllocatedResources.Cpu().String() == "3" && s.Status.Conditions[len(s.Status.Conditions)-1].Reason == corev1.PodReasonInfeasible
 				}
-				return has.AllocatedResources.Cpu().String() == cpu && has.Resources.Requests.Cpu().String() == cpu
+				return cs.AllocatedResources.Cpu().String() == cpu && cs.Resources.Requests.Cpu().String() == cpu
 			})
 		}
-		r.until(time.Second, "the cgroup to follow", func() bool { return r.reportedCount("ResizeCompleted") == 2 })
+		r.until(time.Second, "the cgroup is resized", func() bool { return r.reportedCount("ResizeCompleted") == 2 })
 		if n := r.host.CallCount("resize"); n != 2 || r.host.CallCount("start uid-p") != 1 || r.reportedCount("ResizeInfeasible") != 1 {
-			t.Errorf("%d resizes, told %+v", n, r.reported)
+			t.Errorf("got %d container resizes and reasons %+v", n, r.reported)
 		}
 	})
 }

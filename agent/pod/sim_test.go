@@ -26,15 +26,15 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", usualSeeds, "seeds of the model world to run")
+	seeds   = flag.Int("seeds", defaultSeeds, "seeds of the model world to run")
 	oneSeed = flag.Int("seed", -1, "run this seed only, and print its transcript")
 )
 
 // TestSim drives the worker's state and plan.Decide through a model world with failures,
-// races and restarts, and checks every invariant against what really happened.
+// races and restarts, and checks every invariant against the actual state of the world.
 func TestSim(t *testing.T) {
 	t.Parallel()
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a world is small and soon forgotten
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // worlds are small and short-lived
 	var next atomic.Int64
 	to := int64(*seeds)
 	if *oneSeed >= 0 {
@@ -42,7 +42,7 @@ func TestSim(t *testing.T) {
 		to = int64(*oneSeed) + 1
 	}
 	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) { // each world is one goroutine's, from its beginning to its end
+	for range runtime.GOMAXPROCS(0) { // each world belongs to one goroutine
 		wg.Go(func() {
 			for seed := next.Add(1) - 1; seed < to && !t.Failed(); seed = next.Add(1) - 1 {
 				s := newSimulation(uint64(seed))
@@ -60,7 +60,7 @@ func TestSim(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSimReplays checks that a seed has the same transcript twice.
+// TestSimReplays checks that a seed actual the same transcript twice.
 func TestSimReplays(t *testing.T) {
 	t.Parallel()
 	crashes := 0
@@ -83,7 +83,7 @@ func TestSimReplays(t *testing.T) {
 // start, an early unmount, a sandbox for a terminated pod, no hooks, no durability.
 func TestSimDetectsWrongDecisions(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(*simulation, *plan.Plan){
+	for name, corrupt := range map[string]func(*simulation, *plan.Plan){
 		"I3": func(s *simulation, p *plan.Plan) {
 			if p.Memory.Termination != nil && len(s.sandboxes) == 0 {
 				p.BuildRun = append(p.BuildRun, plan.RunSandbox{Attempt: 77})
@@ -104,11 +104,11 @@ func TestSimDetectsWrongDecisions(t *testing.T) {
 			}
 		},
 		"I5": func(s *simulation, p *plan.Plan) { p.Cleanup, p.Done = nil, false },
-		"I9": func(s *simulation, p *plan.Plan) { // as if no hook had to run
+		"I9": func(s *simulation, p *plan.Plan) { // no hook actual to run
 			s.ignoreDisk = true
 			clear(p.Memory.Hooks)
 		},
-		"A6": func(_ *simulation, p *plan.Plan) { clear(p.Requirements) }, // as if no action required a record
+		"A6": func(_ *simulation, p *plan.Plan) { clear(p.Requirements) }, // no action requires a record
 		"I10": func(s *simulation, p *plan.Plan) {
 			for i, a := range p.Cleanup {
 				if hook, ok := a.(plan.PreStop); ok {
@@ -120,7 +120,7 @@ func TestSimDetectsWrongDecisions(t *testing.T) {
 		found := false
 		for seed := uint64(0); seed < 60 && !found; seed++ {
 			s := newSimulation(seed)
-			s.corrupt = spoil
+			s.corrupt = corrupt
 			s.run()
 			found = slices.ContainsFunc(s.violations, func(b string) bool { return strings.HasPrefix(b, name) })
 		}
@@ -130,14 +130,14 @@ func TestSimDetectsWrongDecisions(t *testing.T) {
 	}
 }
 
-// simulation is one run.
+// simulation is one run of the model world with one seed.
 type simulation struct {
 	*world
 	state      *state
 	refs       map[plan.Ref]plan.Version
 	canceled   map[plan.ActionKey]bool
-	onDisk     plan.Memory             // what a crash leaves
-	pending    *plan.Memory            // handed to the store and not on disk yet
+	onDisk     plan.Memory             // memory that survives a crash
+	pending    *plan.Memory            // passed to the store, not on disk yet
 	waiting    map[plan.ActionKey]bool // actions that wait for pending to be on disk
 	crashes    int                     // crashes between a record and the action that requires it
 	ignoreDisk bool                    // A6 is not checked
@@ -148,7 +148,7 @@ type simulation struct {
 	verbose    bool
 	transcript strings.Builder
 	corrupt    func(*simulation, *plan.Plan)
-	timeChecks int // that I6 was checked
+	timeChecks int // number of checks of I6
 }
 
 func newSimulation(seed uint64) *simulation {
@@ -158,7 +158,7 @@ func newSimulation(seed uint64) *simulation {
 	return s
 }
 
-// restartAgent starts a new agent: it has the record that was on disk, and observes.
+// restartAgent starts a new agent: it actual the record that was on disk, and observes.
 func (s *simulation) restartAgent() {
 	s.state = newState()
 	s.state.memory = s.onDisk
@@ -191,9 +191,9 @@ func (s *simulation) logf(format string, args ...any) {
 }
 
 func (s *simulation) run() {
-	const wild, calm = 150, 400
-	endAt := s.rng.IntN(wild)
-	for step := range wild {
+	const faultySteps, maxSettleSteps = 150, 400
+	endAt := s.rng.IntN(faultySteps)
+	for step := range faultySteps {
 		if len(s.violations) > 0 || s.done {
 			return
 		}
@@ -204,33 +204,33 @@ func (s *simulation) run() {
 	s.logf("--- no faults from here ---")
 	s.allocatorVerdict(true)
 	s.step()
-	if !s.settle(calm) {
+	if !s.settle(maxSettleSteps) {
 		return
 	}
-	s.checkRest()
+	s.checkIdle()
 	s.logf("--- deleted ---")
 	s.state.setDesired(Desired{
 		Pod:         s.pod,
 		Termination: &plan.Termination{Reason: "Deleted", Grace: 30 * time.Second, RequestedAt: s.now, RemovePod: true},
 	})
 	s.step()
-	if s.settle(calm) && !s.done {
+	if s.settle(maxSettleSteps) && !s.done {
 		s.violated("I5 a deleted pod is not done: %+v", s.state.observed)
 	}
 	if s.done && (len(s.sandboxes)+len(s.containers)+len(s.volumes) > 0 || s.dirs || s.cgroup) {
-		s.violated("I5 left behind: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
+		s.violated("I5 leftovers: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
 	}
 }
 
-// randomEvent lets one thing happen.
-func (s *simulation) randomEvent(end bool) {
+// randomEvent makes one random change, or terminates the pod.
+func (s *simulation) randomEvent(terminate bool) {
 	s.now = s.now.Add(time.Duration(s.rng.IntN(3000)) * time.Millisecond)
-	if end {
+	if terminate {
 		e := &plan.Termination{
 			Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, RequestedAt: s.now,
 			RemovePod: s.oneIn(2),
 		}
-		s.logf("end asked for: %+v", *e)
+		s.logf("termination requested: %+v", *e)
 		s.state.setDesired(Desired{Pod: s.pod, Termination: e})
 		return
 	}
@@ -239,7 +239,7 @@ func (s *simulation) randomEvent(end bool) {
 		s.finishOne()
 	case 7, 8:
 		s.injectFault()
-		if !s.oneIn(4) { // else the hint is lost and the audit must find it
+		if !s.oneIn(4) { // otherwise the event is lost and the audit must find the change
 			s.sendEvent()
 		}
 	case 9:
@@ -274,7 +274,7 @@ func (s *simulation) randomEvent(end bool) {
 	}
 }
 
-// crash is kill -9 of the agent: calls in progress end on their own.
+// crash kills the agent with SIGKILL and restarts it. Calls in progress may still complete.
 func (s *simulation) crash() {
 	for _, k := range s.inProgressKeys() {
 		if !s.waiting[k] && s.oneIn(2) {
@@ -282,11 +282,11 @@ func (s *simulation) crash() {
 		}
 	}
 	s.logf("agent killed and started")
-	clear(s.restarts) // what the store had not yet and the runtime has no more is lost
-	end := s.state.desired.Termination
+	clear(s.restarts) // counts that neither the store nor the runtime actual are lost
+	termination := s.state.desired.Termination
 	s.restartAgent()
-	if end != nil && (s.onDisk.Termination == nil || s.oneIn(2)) {
-		s.state.setDesired(Desired{Pod: s.pod, Termination: end})
+	if termination != nil && (s.onDisk.Termination == nil || s.oneIn(2)) {
+		s.state.setDesired(Desired{Pod: s.pod, Termination: termination})
 	}
 }
 
@@ -299,16 +299,15 @@ func (s *simulation) editImage() {
 	s.state.setDesired(Desired{Pod: pod})
 }
 
-// editSize wants other resources, amounts added and taken away among them; the
-// room answers later.
+// editSize changes the desired resources, and may add or remove amounts. The allocator decides later.
 func (s *simulation) editSize() {
 	pod := s.pod.DeepCopy()
 	c := &pod.Spec.Containers[s.rng.IntN(len(pod.Spec.Containers))]
 	if s.oneIn(3) {
-		pod.Spec.Resources = new(s.drawSize())
+		pod.Spec.Resources = new(s.randomResources())
 		s.logf("size of the pod is now %v", *pod.Spec.Resources)
 	} else {
-		c.Resources = s.drawSize()
+		c.Resources = s.randomResources()
 		s.logf("size of %s is now %v", c.Name, c.Resources)
 	}
 	pod.Generation++
@@ -316,13 +315,13 @@ func (s *simulation) editSize() {
 	s.state.setDesired(Desired{Pod: pod})
 }
 
-// allocatorVerdict is the room's: it holds what is wished, or it does not.
+// allocatorVerdict applies a verdict of the allocator on the desired resources.
 func (s *simulation) allocatorVerdict(fits bool) {
 	v := plan.Verdict{State: plan.Wait, Message: "full"}
 	if fits {
 		v = plan.Verdict{State: plan.Admitted}
 	}
-	s.logf("the room says %v", v)
+	s.logf("allocator verdict: %v", v)
 	s.state.applyVerdict(admissionResult{pod: s.pod, Verdict: v, resize: true})
 }
 
@@ -335,7 +334,7 @@ func (s *simulation) sendEvent() {
 	s.state.applyEvent(h, s.now)
 }
 
-// audit looks as the worker does: only when nothing is under way.
+// audit compares the states like the worker, which does so only if no action is in progress.
 func (s *simulation) audit() {
 	if len(s.state.inProgress) == 0 && s.state.canDecide() && s.differs() {
 		s.state.runtimeStale = true
@@ -349,7 +348,7 @@ func (s *simulation) inProgressKeys() []plan.ActionKey {
 	)
 }
 
-// finishOne ends one action that is under way.
+// finishOne finishes one action in progress.
 func (s *simulation) finishOne() {
 	keys := s.inProgressKeys()
 	if len(keys) == 0 {
@@ -376,7 +375,7 @@ func (s *simulation) finishOne() {
 	s.state.actionFinished(out)
 }
 
-// step is the worker's turn without its goroutines.
+// step is a sync pass of the worker without its goroutines.
 func (s *simulation) step() {
 	if !s.state.canDecide() {
 		s.observe()
@@ -387,15 +386,15 @@ func (s *simulation) step() {
 	sample := s.oneIn(10)
 	var before []byte
 	if sample {
-		before = frozen(in)
+		before = hashOf(in)
 	}
 	p := plan.Decide(in)
 	if sample {
-		if string(frozen(in)) != string(before) {
-			s.violated("I1 the input was changed")
+		if string(hashOf(in)) != string(before) {
+			s.violated("I1 the input was modified")
 		}
 		if !reflect.DeepEqual(p, plan.Decide(in)) {
-			s.violated("I1 two answers to one question")
+			s.violated("I1 two results for one input")
 		}
 	}
 	s.checkTime(in, p)
@@ -429,15 +428,15 @@ func (s *simulation) step() {
 	}
 }
 
-// begin lets an action start, which the durability contract allows by now.
+// begin starts an action once the durability contract permits it.
 func (s *simulation) begin(a plan.Action) {
 	s.checkOnDisk(a)
-	s.noteHookStart(a)
+	s.recordHookStart(a)
 	s.startedWith[a.Key()] = s.state.podWithAllocation()
 }
 
-// writeDisk is the end of a disk write: the actions that wait for the record start.
-// Sometimes the agent is killed between the two.
+// writeDisk completes a disk write and starts the actions that wait for it. Sometimes the agent is
+// killed in between.
 func (s *simulation) writeDisk() {
 	if s.pending == nil {
 		return
@@ -456,46 +455,45 @@ func (s *simulation) writeDisk() {
 	}
 }
 
-// checkOnDisk holds A6 against what is on disk: at the moment when an action starts,
-// a killed agent must be able to continue from the record. It does not look at what
-// the plan requires.
+// checkOnDisk checks A6: when an action starts, an agent that is killed must be able to continue from
+// the record on disk. It does not depend on the plan's requirements.
 func (s *simulation) checkOnDisk(a plan.Action) {
 	if s.ignoreDisk {
 		return
 	}
 	m := s.onDisk
 	if _, cleanup := a.(plan.CleanupAction); cleanup && s.state.memory.Termination != nil && m.Termination == nil {
-		s.violated("A6 %s starts, and the termination is not on disk", a.Key())
+		s.violated("A6 %s starts before the termination is on disk", a.Key())
 	}
 	switch a := a.(type) {
 	case plan.PreStop:
 		if m.Hooks[a.Name].PreStop == plan.HookNone {
-			s.violated("A6 the preStop hook of %s starts, and that is not on disk", a.Name)
+			s.violated("A6 the preStop hook of %s starts before that is on disk", a.Name)
 		}
 	case plan.StartContainer:
 		c := podspec.FindContainer(s.pod, a.Name)
 		h := m.Hooks[a.Name]
 		if c.Lifecycle != nil && c.Lifecycle.PostStart != nil && (h.Attempt != a.Attempt || h.PostStart != plan.HookPending) {
-			s.violated("A6 %s starts, and its postStart hook is not on disk", a.Name)
+			s.violated("A6 %s starts before its postStart hook is on disk", a.Name)
 		}
 	case plan.StopContainer:
 		if a.Reason != plan.StopReasonRestartAll && a.IsReplacement() && m.Restarts[a.Name].Replacing != a.ID {
-			s.violated("A6 %s stops to be replaced, and that is not on disk", a.Name)
+			s.violated("A6 %s stops for a replacement before that is on disk", a.Name)
 		}
 		if a.Reason == plan.StopReasonRestartAll && len(m.RestartAll.FirstAttempts) == 0 {
-			s.violated("A6 %s stops for a new round, and that is not on disk", a.Name)
+			s.violated("A6 %s stops for a new round before that is on disk", a.Name)
 		}
 	case plan.ResizeContainer:
 		if want := s.state.memory.Resources; !reflect.DeepEqual(m.Resources.Containers[a.Name], want.Containers[a.Name]) {
-			s.violated("A6 %s is resized, and that is not on disk", a.Name)
+			s.violated("A6 %s is resized before that is on disk", a.Name)
 		}
 	}
 }
 
-// settle lets everything end until nothing is left to do; false: it never
-// comes to rest.
-func (s *simulation) settle(bound int) bool {
-	for range bound {
+// settle finishes actions until the pod is idle. It returns false if that is not the case after
+// maxSteps.
+func (s *simulation) settle(maxSteps int) bool {
+	for range maxSteps {
 		if len(s.violations) > 0 {
 			return false
 		}
@@ -507,7 +505,7 @@ func (s *simulation) settle(bound int) bool {
 			s.finishOne()
 		case !s.last.Wake.IsZero():
 			s.now = maxTime(s.now, s.last.Wake)
-		case s.endInit():
+		case s.finishInitContainer():
 			s.sendEvent()
 		default:
 			s.audit()
@@ -518,14 +516,14 @@ func (s *simulation) settle(bound int) bool {
 		s.step()
 	}
 	s.violated(
-		"I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.inProgressKeys(), s.last.Wake,
+		"I5 not idle after %d steps: in progress %v, wake %v, reasons %v", maxSteps, s.inProgressKeys(), s.last.Wake,
 		s.last.Reasons,
 	)
 	return false
 }
 
-// endInit lets an init container that still runs do its work and end.
-func (s *simulation) endInit() bool {
+// finishInitContainer lets a running init container succeed, if there is one.
+func (s *simulation) finishInitContainer() bool {
 	for i := range s.containers {
 		k := &s.containers[i]
 		c := podspec.FindContainer(s.pod, k.Name)
@@ -544,16 +542,16 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// frozen is the input as bytes: what Decide may not change.
-func frozen(in plan.Input) []byte {
+// hashOf returns a hash of the input, which Decide must not modify.
+func hashOf(in plan.Input) []byte {
 	h := fnv.New64a()
 	enc := json.NewEncoder(h)
-	_, _ = h.Write(encoded(in.Pod)) // a hash takes all
-	seen := struct {
+	_, _ = h.Write(encoded(in.Pod)) // a hash never fails
+	observed := struct {
 		plan.Observed
-		Hooks any // in its place: JSON cannot have its keys
+		Hooks any // shadows the map, whose keys are not valid in JSON
 	}{Observed: in.Observed}
-	if err := enc.Encode(seen); err != nil {
+	if err := enc.Encode(observed); err != nil {
 		panic(err)
 	}
 	_ = enc.Encode(in.Memory)
@@ -562,11 +560,11 @@ func frozen(in plan.Input) []byte {
 	return h.Sum(nil)
 }
 
-// check holds one plan against the invariants.
+// check checks the invariants of one plan.
 func (s *simulation) check(p plan.Plan) {
-	ended := p.Memory.Termination != nil || IsTerminal(s.phase)
-	if ended && len(p.BuildRun)+len(p.Configure) > 0 {
-		s.violated("I3 an ended pod gets %v %v", p.BuildRun, p.Configure)
+	terminated := p.Memory.Termination != nil || IsTerminal(s.phase)
+	if terminated && len(p.BuildRun)+len(p.Configure) > 0 {
+		s.violated("I3 a terminated pod gets %v %v", p.BuildRun, p.Configure)
 	}
 	starts := 0
 	for _, a := range p.BuildRun {
@@ -584,15 +582,15 @@ func (s *simulation) check(p plan.Plan) {
 	}
 	now := p.Status.Phase
 	if IsTerminal(s.phase) && now != s.phase {
-		s.violated("I8 phase went from %s to %s", s.phase, now)
+		s.violated("I8 phase changed from %s to %s", s.phase, now)
 	}
 	if IsTerminal(now) && slices.ContainsFunc(s.state.observed.Containers, plan.Container.Live) {
-		s.violated("I8 %s with live containers", now)
+		s.violated("I8 phase %s with running containers", now)
 	}
 	s.phase = now
 	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if cs.RestartCount < s.restarts[cs.Name] {
-			s.violated("I4 restart count of %s fell from %d to %d", cs.Name, s.restarts[cs.Name], cs.RestartCount)
+			s.violated("I4 restart count of %s decreased from %d to %d", cs.Name, s.restarts[cs.Name], cs.RestartCount)
 		}
 		s.restarts[cs.Name] = cs.RestartCount
 		states := 0
@@ -602,13 +600,13 @@ func (s *simulation) check(p plan.Plan) {
 			}
 		}
 		if states != 1 {
-			s.violated("status of %s has %d states", cs.Name, states)
+			s.violated("status of %s actual %d states", cs.Name, states)
 		}
 	}
 }
 
-// checkStop checks I10: a container that is stopped with a grace period has had its
-// preStop hook.
+// checkStop checks I10: the preStop hook of a container actual started before the container is stopped
+// with a grace period.
 func (s *simulation) checkStop(a plan.StopContainer) {
 	c := podspec.FindContainer(s.pod, a.Name)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= hostfake.Limits.MinStopGrace {
@@ -619,13 +617,13 @@ func (s *simulation) checkStop(a plan.StopContainer) {
 			continue
 		}
 		if k.ID == a.ID && k.State == plan.Running && s.hookRuns[plan.PreStop{ID: a.ID}.Key()].started == 0 {
-			s.violated("I10 %s is told to stop within %s without its preStop hook", a.Name, a.Grace)
+			s.violated("I10 %s is stopped with grace period %s without its preStop hook", a.Name, a.Grace)
 		}
-		return // an older double has none
+		return // no hook runs in an older instance
 	}
 }
 
-// checkTime holds I6: before Wake, time alone changes nothing.
+// checkTime checks I6: before Wake, time alone changes nothing.
 func (s *simulation) checkTime(in plan.Input, p plan.Plan) {
 	if !p.Empty() {
 		return
@@ -647,8 +645,8 @@ func (s *simulation) checkTime(in plan.Input, p plan.Plan) {
 	}
 }
 
-// sameStatus compares as users see it, to the second, or to the last bit, which
-// takes the race detector ten times as long.
+// sameStatus compares statuses in their encoded form, with a resolution of one second, or exactly,
+// which takes ten times as long with the race detector.
 func sameStatus(a, b *corev1.PodStatus, exact bool) bool {
 	if exact {
 		return reflect.DeepEqual(a, b)
@@ -664,21 +662,20 @@ func encoded(m interface{ Marshal() ([]byte, error) }) []byte {
 	return text
 }
 
-// checkRenewed holds I11: after an exit that asked for a new round nothing of
-// the round before runs on.
-func (s *simulation) checkRenewed() {
+// checkRestartAll checks I11: no container of an earlier round runs after an exit that triggered a
+// new round.
+func (s *simulation) checkRestartAll() {
 	if s.restartAllBy == "" {
 		return
 	}
 	for _, k := range s.containers {
 		if k.State == plan.Running && k.StartedAt.Before(s.restartAllAt) {
-			s.violated("I11 at rest, but %s runs since before all were to be restarted", k.Name)
+			s.violated("I11 idle, but %s of an earlier round is running", k.Name)
 		}
 	}
 }
 
-// checkReplaced holds that what was stopped to be replaced was, unless the pod had
-// to end.
+// checkReplaced checks that every container that was stopped for a replacement was replaced.
 func (s *simulation) checkReplaced() {
 	for name, id := range s.replaced {
 		newest := s.state.memory.Exits[name]
@@ -689,27 +686,27 @@ func (s *simulation) checkReplaced() {
 			}
 		}
 		if newest.ID == id {
-			s.violated("I5 at rest, but %s was stopped to be replaced and is not", name)
+			s.violated("I5 idle, but %s was stopped for a replacement and not replaced", name)
 		}
 	}
 }
 
-// checkSizes holds that a resize comes to its end.
+// checkSizes checks that resizes have completed.
 func (s *simulation) checkSizes() {
 	want := plan.ResourcesOf(s.pod)
 	if !s.size.Equal(want) {
-		s.violated("I5 at rest, but the pod's cgroup has %v, want %v", s.size, want)
+		s.violated("I5 idle, but the pod's cgroup has %v, want %v", s.size, want)
 	}
 	for _, k := range s.containers {
-		has, resizable := s.sizes[k.ID]
-		if should := want.ForContainer(k.Name); resizable && k.State == plan.Running && !has.Equal(should) {
-			s.violated("I5 at rest, but %s has %v, want %v", k.Name, has, should)
+		actual, resizable := s.sizes[k.ID]
+		if expected := want.ForContainer(k.Name); resizable && k.State == plan.Running && !actual.Equal(expected) {
+			s.violated("I5 idle, but %s has %v, want %v", k.Name, actual, expected)
 		}
 	}
 }
 
-// checkRest holds what an obedient world must have come to.
-func (s *simulation) checkRest() {
+// checkIdle checks the state of an idle pod in a world without faults.
+func (s *simulation) checkIdle() {
 	if s.done {
 		return
 	}
@@ -718,50 +715,50 @@ func (s *simulation) checkRest() {
 	}
 	if IsTerminal(s.phase) || s.state.memory.Termination != nil {
 		if len(s.volumes) > 0 || s.cgroup {
-			s.violated("I8 a pod that is %s holds %v cgroup=%v", s.phase, s.volumes, s.cgroup)
+			s.violated("I8 a pod in phase %s has volumes %v, cgroup=%v", s.phase, s.volumes, s.cgroup)
 		}
 		for _, sb := range s.sandboxes {
 			if sb.Ready {
-				s.violated("I8 a pod that is %s has a live sandbox", s.phase)
+				s.violated("I8 a pod that is %s actual a running sandbox", s.phase)
 			}
 		}
 		return
 	}
 	missing := s.refs[plan.Ref{Kind: plan.ConfigMap, Name: "cm"}].Missing
 	if missing {
-		return // it may rightly wait for ever
+		return // the pod waits for the ConfigMap
 	}
 	for _, k := range s.containers {
 		c := podspec.FindContainer(s.pod, k.Name)
 		if k.State != plan.Running || c.Lifecycle == nil {
 			continue
 		}
-		if c.Lifecycle.PostStart != nil && s.hookRuns[plan.PostStart{ID: k.ID}.Key()].ended == 0 {
-			s.violated("I9 at rest, but %s runs without its postStart hook having ended", k.Name)
+		if c.Lifecycle.PostStart != nil && s.hookRuns[plan.PostStart{ID: k.ID}.Key()].succeeded == 0 {
+			s.violated("I9 idle, but the postStart hook of running container %s has not succeeded", k.Name)
 		}
 		if s.hookRuns[plan.PreStop{ID: k.ID}.Key()].started > 0 {
-			s.violated("I10 at rest, but %s runs on though its preStop hook was run", k.Name)
+			s.violated("I10 idle, but %s is running after its preStop hook", k.Name)
 		}
 	}
-	s.checkRenewed()
+	s.checkRestartAll()
 	s.checkSizes()
 	for i := range s.pod.Spec.Containers {
 		c := &s.pod.Spec.Containers[i]
-		live := slices.ContainsFunc(
+		running := slices.ContainsFunc(
 			s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Running },
 		)
-		over := slices.ContainsFunc(
+		exited := slices.ContainsFunc(
 			s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Exited },
 		) ||
 			s.state.memory.Exits[c.Name].ID != ""
 		always := s.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && c.RestartPolicy == nil
-		if !live && (always || !over) {
-			s.violated("I5 at rest, but %s does not run: %+v", c.Name, s.last.Reasons)
+		if !running && (always || !exited) {
+			s.violated("I5 idle, but %s is not running: %+v", c.Name, s.last.Reasons)
 		}
 	}
 }
 
-// differs reports whether the world is otherwise than what is known.
+// differs reports whether the world differs from the observed state.
 func (s *simulation) differs() bool {
 	now := s.observation(0, false)
 	return s.state.observed.Diff(now.sandboxes, now.containers) != ""

@@ -16,7 +16,7 @@ import (
 // ObserveFailed is the reason of a pod whose state cannot be read.
 const ObserveFailed = "LookFailed"
 
-// newSnapshot is the pod after a sync pass.
+// newSnapshot returns the state of the pod after a sync pass.
 func newSnapshot(s *state, p plan.Plan, at time.Time) *status.Snapshot {
 	snap := &status.Snapshot{
 		At: at, Pod: s.desired.Pod, Termination: p.Memory.Termination, Verdict: s.verdict, Status: p.Status, Observed: s.observed,
@@ -40,8 +40,8 @@ func (s *state) activity() (inProgress []status.ActionInProgress, failures map[p
 	return inProgress, failures
 }
 
-// UnsyncedSnapshot is a pod without a sync pass, and why it has none. Its status is
-// what was known of it before.
+// UnsyncedSnapshot returns the state of a pod without a sync pass, with the reason. Its
+// status is the last known one.
 func UnsyncedSnapshot(pod *corev1.Pod, v plan.Verdict, m plan.Memory, why status.ReportedReason) *status.Snapshot {
 	s := &status.Snapshot{Pod: pod, Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: pod.Status.QOSClass}}
 	s.Verdict, s.Termination, s.Status.Conditions = v, m.Termination, m.Conditions

@@ -25,8 +25,8 @@ type state struct {
 	desired     Desired
 	verdict     plan.Verdict
 	startQueued bool              // admitted before an agent restart, waits for a start slot
-	reserved    plan.Resources    // what the allocator holds for the pod; nil: as in memory
-	resize      plan.ResizeStatus // why the allocator does not hold the desired resources
+	reserved    plan.Resources    // resources reserved by the allocator; nil: as in memory
+	resize      plan.ResizeStatus // why the allocator has not reserved the desired resources
 	observed    plan.Observed
 	refs        map[plan.Ref]plan.Version
 	health      map[string]plan.Health
@@ -36,8 +36,8 @@ type state struct {
 
 	everObserved    bool                         // an observation was applied since the worker started
 	runtimeStale    bool                         // the runtime must be observed before the next decision
-	hostStale       bool                         // likewise the host
-	recheck         *recheck                     // a report that the observed state may miss
+	hostStale       bool                         // the host must be observed before the next decision
+	recheck         *recheck                     // request to check the observed state
 	eventSeq        uint64                       // number of runtime events applied
 	outcomeSeq      uint64                       // number of actions finished
 	recentlyRemoved []string                     // IDs of removed objects, newest last: a late event does not restore them
@@ -48,7 +48,7 @@ type state struct {
 	restoredReports []status.ReportedReason // reported before the agent restart and not decided again yet
 	restoredUntil   time.Time               // when restoredReports expire
 	syncs           int64
-	imagesCheckedAt time.Time // when the node was last asked for images that were absent
+	imagesCheckedAt time.Time // last check for missing images
 }
 
 func newState() *state {
@@ -76,13 +76,13 @@ func (s *state) deleting() bool {
 	return s.desired.Termination != nil && s.desired.Termination.RemovePod
 }
 
-// podWithAllocation is the desired pod with the resources that are allocated to it.
+// podWithAllocation returns the desired pod with its allocated resources.
 func (s *state) podWithAllocation() *corev1.Pod {
 	return plan.WithResources(s.desired.Pod, s.memory.Resources.Allocated)
 }
 
-// persistentVerdict is the verdict to save: a pod that was admitted once is
-// never checked again, even if its start slot has not come yet.
+// persistentVerdict returns the verdict to save. An admitted pod is never checked again,
+// even if it still waits for a start slot.
 func (s *state) persistentVerdict() plan.Verdict {
 	if s.startQueued {
 		return plan.Verdict{State: plan.Admitted}
@@ -90,7 +90,7 @@ func (s *state) persistentVerdict() plan.Verdict {
 	return s.verdict
 }
 
-// planInput is the input of plan.Decide.
+// planInput returns the input of plan.Decide.
 func (s *state) planInput(now time.Time, limits plan.Limits) plan.Input {
 	return plan.Input{
 		Now: now, Pod: s.desired.Pod, Verdict: s.verdict, Reserved: s.reserved, Resize: s.resize,
@@ -99,7 +99,7 @@ func (s *state) planInput(now time.Time, limits plan.Limits) plan.Input {
 	}
 }
 
-// setDesired replaces the desired state. A termination is never taken back.
+// setDesired replaces the desired state. A termination is never reverted.
 func (s *state) setDesired(d Desired) {
 	if d.Termination == nil {
 		d.Termination = s.desired.Termination
@@ -115,7 +115,7 @@ func (s *state) setDesired(d Desired) {
 // actionStarted records that an action is in progress.
 func (s *state) actionStarted(a plan.Action, now time.Time) {
 	if _, duplicate := s.inProgress[a.Key()]; duplicate {
-		panic("two actions with one key: " + a.Key().String()) // plan.Decide has broken its contract
+		panic("two actions with one key: " + a.Key().String()) // plan.Decide has violated its contract
 	}
 	s.inProgress[a.Key()], s.startedAt[a.Key()] = a, now
 }
@@ -126,7 +126,7 @@ func (s *state) actionFinished(r plan.Outcome) {
 	delete(s.inProgress, key)
 	delete(s.startedAt, key)
 	if r.Err == nil {
-		s.noteRemoval(r.Action)
+		s.recordRemoval(r.Action)
 	}
 	s.outcomeSeq++
 	s.lastChange = r.FinishedAt
@@ -213,9 +213,9 @@ func (s *state) changingRuntime() bool {
 }
 
 // isStarting reports whether the pod uses its start slot: an action creates
-// something for it, or clears what ran before, as after a reboot. Pulls and
-// hooks do not count: a pod that waits for a large image or for a hook that
-// hangs must not keep other pods from starting.
+// something for it, or removes leftovers, as after a reboot. Pulls and
+// hooks do not count: a pod that waits for a large image or a hanging hook must not
+// keep other pods from starting.
 func (s *state) isStarting() bool {
 	for _, a := range s.inProgress {
 		switch a.(type) {
@@ -229,15 +229,15 @@ func (s *state) isStarting() bool {
 	return false
 }
 
-// setRefs replaces the versions of the objects that the pod references. What
-// failed because of their content may be retried at once.
+// setRefs replaces the versions of the objects that the pod references. Failures
+// caused by their content may be retried immediately.
 func (s *state) setRefs(refs map[plan.Ref]plan.Version) {
 	if maps.Equal(refs, s.refs) {
 		return
 	}
 	s.refs = refs
 	if s.waitsForLocalImage() {
-		s.hostStale = true // the image may be present, and a Secret that gives access to it has arrived
+		s.hostStale = true // a new pull secret may give access to an image that is present
 	}
 	maps.DeleteFunc(s.failures, func(_ plan.ActionKey, f plan.Failure) bool {
 		switch f.Action.(type) {

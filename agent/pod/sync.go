@@ -9,8 +9,8 @@ import (
 	"berth/agent/plan"
 )
 
-// Stages are the five stages of a sync pass. Each is a struct that knows the
-// adapters it needs, and knows nothing about workers.
+// Stages are the five stages of a sync pass. Each is a struct with the adapters that it
+// needs. Stages do not depend on workers.
 type Stages struct {
 	Prepare   Prepare
 	Admit     Admit
@@ -26,7 +26,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 	s := w.state
 	now := w.now()
 
-	objs := w.agent.Objects(s.desired.Pod) // 1 prepare: what the worker does not know by itself
+	objs := w.agent.Objects(s.desired.Pod) // 1 prepare: inputs from outside of the worker
 	s.setRefs(objs.Versions())
 	if s.hostStale {
 		w.Sync() // observe before the next decision
@@ -38,7 +38,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 	before := s.memory.Phase
 	p := plan.Decide(s.planInput(now, w.Limits))
 	for _, r := range s.applyPlan(p, now) {
-		if r.Message != "" || r.EventType != "" { // else the verdict is pending: nothing to report yet
+		if r.Message != "" || r.EventType != "" { // otherwise the verdict is pending
 			w.logAndReport(s.desired.Pod, r)
 		}
 	}
@@ -83,7 +83,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 	return p.Wake, p.Done
 }
 
-// reportPodStart measures how long the pod took to run.
+// reportPodStart reports the duration of the pod start.
 func (w *Worker) reportPodStart(p plan.Plan, now time.Time) {
 	total := now.Sub(p.Memory.StartTime)
 	w.metrics.podStarted(PodStart{

@@ -13,8 +13,8 @@ import (
 	"berth/agent/status/events"
 )
 
-// actionSpan returns the name of an action's span, after the object that users
-// know, and the cause of the action. It is called before the action starts.
+// actionSpan returns the name of an action's span, which contains the object known to
+// users, and the cause of the action. It is called before the action starts.
 func (s *state) actionSpan(a plan.Action) (name, cause string) {
 	key := a.Key()
 	on := key.Target
@@ -132,7 +132,7 @@ func withAttempt(name string, attempt uint32) string {
 	return fmt.Sprintf("%s (attempt %d)", name, attempt)
 }
 
-// shortVersion is the part of a content version that is worth showing.
+// shortVersion returns the part of a content version that is shown to users.
 func shortVersion(version string) string {
 	const limit = 16
 	if len(version) <= limit {
@@ -236,7 +236,7 @@ func changesRuntime(call string) bool {
 	return false
 }
 
-// StageFromContext returns the stage that ctx belongs to; empty: none.
+// StageFromContext returns the stage that ctx belongs to. Empty: none.
 func StageFromContext(ctx context.Context) string {
 	s, _ := ctx.Value(spanKey{}).(openSpan)
 	return s.stage

@@ -13,8 +13,8 @@ import (
 )
 
 func TestActionSpanNamesAndCauses(t *testing.T) {
-	end := &plan.Termination{Reason: "Evicted"}
-	seen := plan.Observed{
+	termination := &plan.Termination{Reason: "Evicted"}
+	observed := plan.Observed{
 		Sandboxes: []plan.Sandbox{{ID: "5b", Attempt: 1}},
 		Containers: []plan.Container{
 			{
@@ -37,12 +37,12 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 		{
 			plan.StartContainer{Name: "db", Attempt: 1},
 			plan.Memory{Exits: map[string]plan.Container{"db": {ID: "x", ExitCode: 2}}}, "start/db (attempt 1)",
-			"main, restart after exit 2", "one that the runtime forgot",
+			"main, restart after exit 2", "a container that the runtime has lost",
 		},
 		{
 			plan.StartContainer{Name: "app", Attempt: 3},
 			plan.Memory{Restarts: map[string]plan.RestartState{"app": {Replacing: "c2"}}}, "start/app (attempt 3)",
-			"main, restart after a stop to apply a change", "one that was edited",
+			"main, restart after a stop to apply a change", "an edited container",
 		},
 		{
 			plan.StopContainer{ID: "c2", Name: "app", Reason: "Deleted", Grace: 19999702606}, plan.Memory{},
@@ -57,12 +57,12 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 			"a container that never ran",
 		},
 		{
-			plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{Termination: end}, "remove/app (attempt 2)",
-			"the pod is terminating: Evicted", "an ending pod",
+			plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{Termination: termination}, "remove/app (attempt 2)",
+			"the pod is terminating: Evicted", "a terminating pod",
 		},
 		{
 			plan.StopSandbox{ID: "5b"}, plan.Memory{Phase: corev1.PodSucceeded}, "stop/sandbox (attempt 1)",
-			"the pod has succeeded", "a pod that is done",
+			"the pod has succeeded", "a finished pod",
 		},
 		{
 			plan.RemoveSandbox{ID: "5b"}, plan.Memory{}, "remove/sandbox (attempt 1)", "replaced by a newer sandbox",
@@ -73,10 +73,10 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 		{plan.PullImage{Container: "app", Image: "img:1"}, plan.Memory{}, "pull/app", "img:1, not on this node", "a pull"},
 	} {
 		t.Run(row.what, func(t *testing.T) {
-			b := newState()
-			b.observed, b.memory = seen, row.memory
-			if name, cause := b.actionSpan(row.a); name != row.name || cause != row.cause {
-				t.Errorf("got %q because %q, want %q because %q", name, cause, row.name, row.cause)
+			s := newState()
+			s.observed, s.memory = observed, row.memory
+			if name, cause := s.actionSpan(row.a); name != row.name || cause != row.cause {
+				t.Errorf("got %q with cause %q, want %q with cause %q", name, cause, row.name, row.cause)
 			}
 		})
 	}
@@ -84,23 +84,23 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 
 func TestCurrentWaits(t *testing.T) {
 	now := time.Now()
-	b := newState()
-	b.verdict = plan.Verdict{State: plan.Wait, Reason: "OutOfcpu"}
-	b.reported = []status.ReportedReason{
-		{Reason: plan.Reason{Code: "BackOff", Target: "app", Message: "it crashed", Until: now.Add(time.Second)}},
-		{Reason: plan.Reason{Code: "FailedMount", Target: "mount/v", Message: "no luck", Until: now.Add(time.Second)}},
-		{Reason: plan.Reason{Code: "Pulled", Target: "app", Message: "is here"}},
+	s := newState()
+	s.verdict = plan.Verdict{State: plan.Wait, Reason: "OutOfcpu"}
+	s.reported = []status.ReportedReason{
+		{Reason: plan.Reason{Code: "BackOff", Target: "app", Message: "crashed", Until: now.Add(time.Second)}},
+		{Reason: plan.Reason{Code: "FailedMount", Target: "mount/v", Message: "failed", Until: now.Add(time.Second)}},
+		{Reason: plan.Reason{Code: "Pulled", Target: "app", Message: "present"}},
 	}
-	b.failures[plan.ActionKey{Verb: "mount", Target: "v"}] = plan.Failure{Action: plan.MountVolume{Volume: "v"}}
+	s.failures[plan.ActionKey{Verb: "mount", Target: "v"}] = plan.Failure{Action: plan.MountVolume{Volume: "v"}}
 	var got []string
-	for _, w := range b.currentWaits(true, now) {
+	for _, w := range s.currentWaits(true, now) {
 		got = append(got, w.name+": "+w.cause)
 	}
-	if want := "admit/: OutOfcpu, back-off/app: it crashed, back-off/mount v: no luck"; strings.Join(got, ", ") != want {
+	if want := "admit/: OutOfcpu, back-off/app: crashed, back-off/mount v: failed"; strings.Join(got, ", ") != want {
 		t.Errorf("got %s\nwant %s", strings.Join(got, ", "), want)
 	}
-	if later := b.currentWaits(true, now.Add(2*time.Second)); len(later) != 1 {
-		t.Errorf("after the back-off: %v", later)
+	if later := s.currentWaits(true, now.Add(2*time.Second)); len(later) != 1 {
+		t.Errorf("got waits %v after the back-off, want 1", later)
 	}
 }
 
@@ -128,13 +128,13 @@ func TestWaitSpanEndsWithTheWait(t *testing.T) {
 			}
 		}
 		if d := took["back-off/a"]; d < hostfake.Limits.CrashBase/2 || d > hostfake.Limits.CrashBase {
-			t.Errorf("the back-off of %v took %v on the timeline", hostfake.Limits.CrashBase, d)
+			t.Errorf("the span of the back-off of %v lasts %v", hostfake.Limits.CrashBase, d)
 		}
 		if _, admitted := took["admit/"]; !admitted {
-			t.Errorf("the wait for admission is not on the timeline: %+v", spans)
+			t.Errorf("no span of the wait for admission: %+v", spans)
 		}
 		if got := causes["start/a (attempt 2)"]; got != "main, restart after exit 1" {
-			t.Errorf("the second restart because %q", got)
+			t.Errorf("got cause %q of the second restart", got)
 		}
 	})
 }

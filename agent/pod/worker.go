@@ -14,7 +14,7 @@ import (
 	"berth/agent/status/events"
 )
 
-// Config is what all workers of a node share.
+// Config is shared by all workers of a node.
 type Config struct {
 	Stages  *Stages
 	Limits  plan.Limits
@@ -34,12 +34,12 @@ type Agent interface {
 	Objects(pod *corev1.Pod) plan.Objects
 	// Save hands the newest record of the pod to the store, which writes it soon.
 	Save(Record)
-	// Flush returns when everything saved before is on disk, or why it is not.
+	// Flush waits until everything saved before is on disk. It returns an error if that fails.
 	Flush(ctx context.Context) error
 	// Publish replaces the pod's snapshot in the status cache.
 	Publish(*status.Snapshot)
-	// Report records an event of the pod, if the reason is one, and marks the
-	// pod's history as changed.
+	// Report records an event of the pod if the reason has an event type, and marks
+	// the pod's history as changed.
 	Report(pod *corev1.Pod, r plan.Reason)
 	// RuntimePolled reports whether the runtime has no event stream, so that a
 	// change is noticed late.
@@ -48,22 +48,22 @@ type Agent interface {
 	Recreate(ctx context.Context, why RecreateCause)
 }
 
-// RecreateCause says why a finished pod is recreated.
+// RecreateCause is the cause of the recreation of a finished pod.
 type RecreateCause string
 
 const (
 	Edited   RecreateCause = "edited"   // its manifest changed
-	Returned RecreateCause = "returned" // it was evicted for the node's sake, and the back-off has passed
+	Returned RecreateCause = "returned" // it was evicted because of the node, and the back-off is over
 )
 
-// Record is what is saved of a pod. The agent adds the referenced objects.
+// Record is the persistent state of a pod. The agent adds the referenced objects.
 type Record struct {
 	Pod     *corev1.Pod
 	Verdict plan.Verdict
 	Memory  plan.Memory
 }
 
-// Restored is what is known of a pod when its worker is created.
+// Restored is the known state of a pod when its worker is created.
 type Restored struct {
 	Verdict  plan.Verdict
 	Memory   plan.Memory
@@ -72,7 +72,7 @@ type Restored struct {
 	History  *History
 }
 
-// History is what was reported of a pod before an agent restart.
+// History is what was reported about a pod before an agent restart.
 type History struct {
 	checkpoint.History
 	Last         checkpoint.PreviousRun
@@ -104,7 +104,7 @@ type Worker struct {
 	observeErr      string    // of the last observation; empty: it succeeded
 	observeErrSince time.Time // when the first of consecutive failures happened
 	checkingImages  bool
-	imagesImported  bool // since the node was last asked for absent images
+	imagesImported  bool // since the last check for missing images
 
 	admission admission
 	requests  []request // of users, not answered yet
@@ -118,9 +118,9 @@ type Worker struct {
 	pullTime          events.Stopwatch           // pulls; any goroutine
 }
 
-// New returns a worker that Run has to be called for. For a pod that was admitted
-// before, it has claimed the resources when it returns: the caller orders the
-// claims by the order of its calls. timeline and log are those of the pod.
+// New returns a worker. The caller must call Run. If the pod was admitted before, New
+// claims its resources, so that the order of the calls determines the order of the
+// claims. timeline and log are those of the pod.
 func New(c Config, a Agent, d Desired, r Restored, timeline *events.Timeline, log *slog.Logger) *Worker {
 	w := &Worker{
 		Config: c, agent: a, stages: c.Stages, metrics: c.Metrics, now: c.Now, log: log, timeline: timeline,

@@ -22,12 +22,12 @@ func TestPullsOfOnePodRunInParallel(t *testing.T) {
 		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"pull": time.Minute})
 		pod := hostfake.PodOf("p", "a", "b", "c")
 		r.start(pod)
-		r.until(61*time.Second, "all run", r.isRunning(pod))
+		r.until(61*time.Second, "the pod runs", r.isRunning(pod))
 		if n := r.host.MaxConcurrent("pull"); n != 3 {
-			t.Errorf("%d pulls at once", n)
+			t.Errorf("got %d concurrent pulls, want 3", n)
 		}
 		if n := r.startedCount.Load(); n != 1 {
-			t.Errorf("metered as started %d times", n)
+			t.Errorf("got %d reported starts, want 1", n)
 		}
 	})
 }
@@ -35,16 +35,16 @@ func TestPullsOfOnePodRunInParallel(t *testing.T) {
 func TestScenario16_PodDeletedDuringPullNeverStarts(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"pull": 10 * time.Minute})
-		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "conf") // whose ConfigMap is missing, beside
+		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "conf") // the ConfigMap is missing, too
 		r.start(pod)
 		time.Sleep(5 * time.Second)
 		r.terminate(pod, 30*time.Second)
-		r.until(100*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
+		r.until(100*time.Millisecond, "the pod is done", func() bool { return r.isDone(pod) })
 		if n := r.host.CallCount("start"); n > 0 {
-			t.Errorf("%d starts", n)
+			t.Errorf("got %d starts, want 0", n)
 		}
 		if left := r.host.Leftovers(pod.UID); left != "" {
-			t.Errorf("left: %s", left)
+			t.Errorf("left on the host: %s", left)
 		}
 	})
 }
@@ -57,15 +57,15 @@ func TestShorterGraceReplacesLongerOne(t *testing.T) {
 		r.until(time.Second, "runs", r.isRunning(pod))
 		r.terminate(pod, 10*time.Minute)
 		time.Sleep(10 * time.Second)
-		r.terminate(pod, time.Hour) // a longer one changes nothing
+		r.terminate(pod, time.Hour) // no effect
 		time.Sleep(10 * time.Second)
 		if n := r.host.CallCount("stop uid-p"); n != 1 {
-			t.Fatalf("%d stops after a longer grace", n)
+			t.Fatalf("got %d stops after a longer grace period, want 1", n)
 		}
 		r.terminate(pod, 5*time.Second)
-		r.until(5*time.Second+50*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
+		r.until(5*time.Second+50*time.Millisecond, "the pod is done", func() bool { return r.isDone(pod) })
 		if n := r.host.CallCount("stop uid-p"); n != 2 {
-			t.Errorf("%d stops", n)
+			t.Errorf("got %d stops, want 2", n)
 		}
 	})
 }
@@ -77,17 +77,17 @@ func TestCrashLoopBacksOff(t *testing.T) {
 		r.start(pod)
 		time.Sleep(25 * time.Minute)
 		synctest.Wait()
-		got := gaps(r.host.CallTimes("start"))
+		got := intervals(r.host.CallTimes("start"))
 		var want []time.Duration
 		for _, seconds := range []int{0, 10, 20, 40, 80, 160, 300, 300, 300} {
 			want = append(want, time.Duration(seconds)*time.Second)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("starts are %v apart, want %v", got, want)
+			t.Errorf("got intervals %v between starts, want %v", got, want)
 		}
 		s, _ := r.statuses.Get(pod.UID)
 		if w := s.Status.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" {
-			t.Errorf("state %+v", s.Status.ContainerStatuses[0].State)
+			t.Errorf("got state %+v, want CrashLoopBackOff", s.Status.ContainerStatuses[0].State)
 		}
 	})
 }
@@ -97,20 +97,20 @@ func TestShutdownKeepsPodAndWaitsForGoroutines(t *testing.T) {
 		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"pull uid-p/b": time.Hour})
 		pod := hostfake.PodOf("p", "a", "b")
 		r.host.HasImage["p-a"] = true
-		ctx, leave := context.WithCancel(r.ctx)
+		ctx, cancel := context.WithCancel(r.ctx)
 		r.ctx = ctx
 		r.start(pod)
 		r.until(time.Second, "a runs", func() bool { return len(r.host.RunningContainers(pod.UID)) == 1 })
-		leave()
+		cancel()
 		synctest.Wait()
 		if done := <-r.finished[pod.UID]; done {
-			t.Error("the worker says that nothing is left")
+			t.Error("the worker reports the pod as done")
 		}
 		if n := r.host.CallCount("stop"); n > 0 || len(r.host.RunningContainers(pod.UID)) != 1 {
-			t.Errorf("%d stops, running %v", n, r.host.RunningContainers(pod.UID))
+			t.Errorf("got %d stops and running containers %v, want 0 and one", n, r.host.RunningContainers(pod.UID))
 		}
 		if r.host.Active["pull"] != 0 {
-			t.Error("a pull goes on")
+			t.Error("a pull is still in progress")
 		}
 	})
 }
@@ -128,8 +128,8 @@ func TestUncertainOutcomeIsObserved(t *testing.T) {
 			pod := hostfake.PodOf("p", "a")
 			r.start(pod)
 			r.until(time.Second, "runs", r.isRunning(pod))
-			if n, looks := r.host.CallCount(verb), r.host.CallCount("observe uid-p"); n != 1 || looks != 1 {
-				t.Errorf("%s: called %d times, looked %d times", verb, n, looks)
+			if n, observations := r.host.CallCount(verb), r.host.CallCount("observe uid-p"); n != 1 || observations != 1 {
+				t.Errorf("%s: got %d calls and %d observations, want 1 each", verb, n, observations)
 			}
 		})
 	}
@@ -152,7 +152,7 @@ func TestObservationOvertakenByOutcomeIsRepeated(t *testing.T) {
 		r.start(pod)
 		r.until(11*time.Second, "runs", r.isRunning(pod))
 		if n := r.host.CallCount("observe uid-p"); n != 2 {
-			t.Errorf("%d looks", n)
+			t.Errorf("got %d observations, want 2", n)
 		}
 	})
 }
@@ -163,14 +163,14 @@ func TestEventDuringObservationIsKept(t *testing.T) {
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		r.host.SetLatency(hostfake.LatencyByCall(map[string]time.Duration{"observe uid-p": time.Second}))
-		w.Notify(RuntimeEvent{Incomplete: true}) // a look that reads "running" and takes its time
+		w.Notify(RuntimeEvent{Incomplete: true}) // a slow observation that reads the state Running
 		synctest.Wait()
 		r.host.Kill(pod.UID, "a", 1, false)
 		r.until(100*time.Millisecond, "restarted", func() bool { return r.host.CallCount("start uid-p/a") == 2 })
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if s, _ := r.statuses.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 1 || len(r.host.RunningContainers(pod.UID)) != 2 {
-			t.Errorf("%+v", s.Status.ContainerStatuses[0])
+			t.Errorf("got %+v, want one restart", s.Status.ContainerStatuses[0])
 		}
 	})
 }
@@ -188,7 +188,7 @@ func TestEventBurstIsCoalesced(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if n := r.host.CallCount("observe uid-p"); n < 5 || n > 15 {
-			t.Errorf("%d looks in a second of storm", n)
+			t.Errorf("got %d observations during a burst of events, want 5 to 15", n)
 		}
 		most := 0
 		for range 1000 { // sent faster than the worker reads
@@ -198,7 +198,7 @@ func TestEventBurstIsCoalesced(t *testing.T) {
 			w.inbox.mu.Unlock()
 		}
 		if most > 65 {
-			t.Errorf("%d hints in the mailbox", most)
+			t.Errorf("got %d events in the inbox, want at most 65", most)
 		}
 		r.host.Kill(pod.UID, "a", 1, true)
 		w.Notify(RuntimeEvent{Incomplete: true})
@@ -217,7 +217,7 @@ func TestEventBurstDoesNotDelayTermination(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		r.terminate(pod, 0)
-		r.until(50*time.Millisecond, "gone", func() bool { return r.isDone(pod) })
+		r.until(50*time.Millisecond, "the pod is done", func() bool { return r.isDone(pod) })
 	})
 }
 
@@ -228,8 +228,8 @@ func TestSandboxWaitsForNetwork(t *testing.T) {
 		w := r.start(pod)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n, told := r.host.CallCount("runSandbox"), r.reportedCount("NetworkNotReady"); n != 0 || told != 1 {
-			t.Fatalf("%d sandboxes, told %d times", n, told)
+		if n, reported := r.host.CallCount("runSandbox"), r.reportedCount("NetworkNotReady"); n != 0 || reported != 1 {
+			t.Fatalf("got %d sandboxes and %d reports, want 0 and 1", n, reported)
 		}
 		r.host.SetNetwork(plan.NetworkStatus{Ready: true})
 		w.Sync()
@@ -247,7 +247,7 @@ func TestChangedConfigMapIsProjected(t *testing.T) {
 		r.until(50*time.Millisecond, "projected", func() bool { return r.host.CallCount("project uid-p/conf 2") == 1 })
 		time.Sleep(time.Minute)
 		if n := r.host.CallCount("project"); n != 1 {
-			t.Errorf("%d projections", n)
+			t.Errorf("got %d projections, want 1", n)
 		}
 	})
 }
@@ -264,11 +264,11 @@ func TestChangedObjectsClearFailures(t *testing.T) {
 		}
 		pod := hostfake.WithConfigMap(hostfake.PodOf("p", "a"), "conf")
 		r.start(pod)
-		time.Sleep(10*time.Minute + 100*time.Millisecond) // the back-off is at its longest
+		time.Sleep(10*time.Minute + 100*time.Millisecond) // the back-off has reached its maximum
 		synctest.Wait()
 		before := r.host.CallCount("start")
 		if before < 5 || before > 20 {
-			t.Errorf("%d tries in ten minutes", before)
+			t.Errorf("got %d attempts in 10 minutes, want 5 to 20", before)
 		}
 		good.Store(true)
 		r.setConfigMaps(map[string]string{"conf": "good"})
@@ -278,10 +278,10 @@ func TestChangedObjectsClearFailures(t *testing.T) {
 
 func TestReconnectRetriesImmediately(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
-		var away atomic.Bool
-		away.Store(true)
+		var unavailable atomic.Bool
+		unavailable.Store(true)
 		r.host.ErrorBefore = func(call string, _ int) error {
-			if hostfake.HasPrefix(call, "runSandbox", "observe uid") && away.Load() {
+			if hostfake.HasPrefix(call, "runSandbox", "observe uid") && unavailable.Load() {
 				return &plan.Error{Kind: plan.Unavailable, Err: errors.New("connection refused")}
 			}
 			return nil
@@ -289,7 +289,7 @@ func TestReconnectRetriesImmediately(t *testing.T) {
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
 		time.Sleep(time.Minute)
-		away.Store(false)
+		unavailable.Store(false)
 		w.RuntimeReconnected()
 		r.until(observeRetry+50*time.Millisecond, "runs", r.isRunning(pod))
 	})
@@ -308,8 +308,8 @@ func TestTerminationIsOnDiskBeforeCleanup(t *testing.T) {
 		}
 		r.terminate(pod, time.Second)
 		time.Sleep(time.Second)
-		r.workers[pod.UID].Sync() // later passes wait as well
-		r.until(3*time.Second, "gone", func() bool { return r.isDone(pod) })
+		r.workers[pod.UID].Sync() // later syncs wait, too
+		r.until(3*time.Second, "the pod is done", func() bool { return r.isDone(pod) })
 		for _, verb := range []string{"stop", "removeContainer", "unmount"} {
 			for _, at := range r.host.CallTimes(verb) {
 				if synced.IsZero() || at.Before(synced) {
@@ -330,16 +330,16 @@ func TestIdlePodHasNoSyncPass(t *testing.T) {
 		was, _ := r.statuses.Get(pod.UID)
 		time.Sleep(24 * time.Hour)
 		if now, _ := r.statuses.Get(pod.UID); now.Syncs != was.Syncs {
-			t.Errorf("%d passes in a day of rest", now.Syncs-was.Syncs)
+			t.Errorf("got %d syncs of an idle pod in a day, want 0", now.Syncs-was.Syncs)
 		}
 		w.Sync()
 		synctest.Wait()
 		if now, _ := r.statuses.Get(pod.UID); now.Syncs != was.Syncs+1 {
-			t.Error("a nudge made no pass")
+			t.Error("Sync caused no sync pass")
 		}
 		select {
 		case <-changed:
-			t.Error("a pass that changed nothing rang")
+			t.Error("a sync without a change notified subscribers")
 		default:
 		}
 	})
@@ -352,36 +352,36 @@ func TestReportedReasonsHaveDetail(t *testing.T) {
 		r.until(time.Second, "runs", r.isRunning(pod))
 		for _, why := range r.reported {
 			if why.Message == "" {
-				t.Errorf("told: %+v", why)
+				t.Errorf("reason without a message: %+v", why)
 			}
 		}
 		if len(r.workers[pod.UID].cancels) != 0 {
-			t.Error("cancels are left")
+			t.Error("cancel functions of finished actions are kept")
 		}
 	})
 }
 
-// TestRandomFaults lets calls fail, get lost and take their time by
-// hash(seed, call, turn), and then lets the host obey.
+// TestRandomFaults lets calls fail with or without effect and take a random time, depending on
+// hash(seed, call, count), and then stops the faults.
 func TestRandomFaults(t *testing.T) {
 	const seeds = 150
 	for seed := range seeds {
 		withWorkers(t, func(t *testing.T, r *workerFixture) {
-			var obedient atomic.Bool
+			var healthy atomic.Bool
 			r.host.Latency = func(call string, n int) time.Duration {
 				return time.Duration(hostfake.Hash(seed, call, n, "takes")%3000) * time.Millisecond
 			}
 			r.host.ErrorBefore = func(call string, n int) error {
-				if !obedient.Load() && hostfake.Hash(seed, call, n, "fails")%5 == 0 {
+				if !healthy.Load() && hostfake.Hash(seed, call, n, "fails")%5 == 0 {
 					return &plan.Error{
 						Kind: []plan.ErrorKind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Hash(seed, call, n, "kind")%3],
-						Err:  errors.New("no luck"),
+						Err:  errors.New("failed"),
 					}
 				}
 				return nil
 			}
 			r.host.ErrorAfter = func(call string, n int) error {
-				if !obedient.Load() && hostfake.Hash(seed, call, n, "loses")%5 == 0 {
+				if !healthy.Load() && hostfake.Hash(seed, call, n, "loses")%5 == 0 {
 					return &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
 				}
 				return nil
@@ -403,16 +403,16 @@ func TestRandomFaults(t *testing.T) {
 					r.setConfigMaps(map[string]string{"conf": fmt.Sprint(i)})
 				}
 			}
-			obedient.Store(true)
+			healthy.Store(true)
 			w.Notify(RuntimeEvent{Incomplete: true})
 			r.until(30*time.Minute, fmt.Sprintf("seed %d: all run", seed), func() bool {
 				time.Sleep(time.Second)
 				return len(r.host.RunningContainers(pod.UID)) == 3 && r.phase(pod) == corev1.PodRunning
 			})
 			r.terminate(pod, 5*time.Second)
-			r.until(5*time.Minute, fmt.Sprintf("seed %d: gone", seed), func() bool { return r.isDone(pod) })
+			r.until(5*time.Minute, fmt.Sprintf("seed %d: the pod is done", seed), func() bool { return r.isDone(pod) })
 			if left := r.host.Leftovers(pod.UID); left != "" {
-				t.Errorf("seed %d: left %s", seed, left)
+				t.Errorf("seed %d: left on the host: %s", seed, left)
 			}
 		})
 		if t.Failed() {

@@ -16,9 +16,9 @@ import (
 	"berth/podspec"
 )
 
-// world is a model of one host and one pod's part of it. One goroutine drives
-// it: actions begin when a plan asks, end later in an order drawn from the
-// seed, and fail by hash(seed, action, attempt), so that every run replays.
+// world is a model of one pod's part of a host. One goroutine drives it. Actions finish in a random
+// order determined by the seed, and fail depending on hash(seed, action, attempt), so that every run
+// can be replayed.
 type world struct {
 	seed         uint64
 	rng          *rand.Rand
@@ -31,34 +31,34 @@ type world struct {
 	dirs         bool
 	cgroup       bool
 	attempts     map[plan.ActionKey]uint64
-	healthy      bool                               // no faults any more
-	hookRuns     map[plan.ActionKey]hookRun         // by the hook's action: what really happened
-	restartAllBy string                             // ID of the container whose exit asked for a new round last
-	restartAllAt time.Time                          // when
-	replaced     map[string]string                  // by container name: ID of the one that was stopped last to be replaced
-	sizes        map[string]plan.ContainerResources // by container ID: what it really has
-	size         plan.Resources                     // what the pod's cgroup really has
-	startedWith  map[plan.ActionKey]*corev1.Pod     // the pod that an action was started with
+	healthy      bool                               // no more faults
+	hookRuns     map[plan.ActionKey]hookRun         // actual runs by the action of the hook
+	restartAllBy string                             // ID of the container whose exit last triggered a new round
+	restartAllAt time.Time                          // time of that exit
+	replaced     map[string]string                  // by container name: ID of the instance last stopped for a replacement
+	sizes        map[string]plan.ContainerResources // actual resources by container ID
+	size         plan.Resources                     // actual resources of the pod cgroup
+	startedWith  map[plan.ActionKey]*corev1.Pod     // the pod at the start of the action
 	pod          *corev1.Pod
 	violations   []string // violated invariants
 }
 
-// hookRun is how often a hook has started and has succeeded.
-type hookRun struct{ started, ended int }
+// hookRun counts the starts and successes of a hook.
+type hookRun struct{ started, succeeded int }
 
 func newWorld(seed uint64) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		replaced: map[string]string{}, sizes: map[string]plan.ContainerResources{}, startedWith: map[plan.ActionKey]*corev1.Pod{}, hookRuns: map[plan.ActionKey]hookRun{}, volumes: map[string]plan.VolumeStatus{}, images: map[string]plan.Image{}, attempts: map[plan.ActionKey]uint64{},
 	}
-	w.pod = w.drawPod()
+	w.pod = w.randomPod()
 	return w
 }
 
 func (w *world) oneIn(n int) bool { return w.rng.IntN(n) == 0 }
 
-// drawPod makes a pod of any shape that validation would let through.
-func (w *world) drawPod() *corev1.Pod {
+// randomPod returns a random valid pod.
+func (w *world) randomPod() *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "p", "default", "u"
 	s := &pod.Spec
@@ -83,33 +83,33 @@ func (w *world) drawPod() *corev1.Pod {
 	}
 	always := corev1.ContainerRestartPolicyAlways
 	for i := range w.rng.IntN(4) {
-		c := w.drawContainer(fmt.Sprintf("init%d", i), s.Volumes)
+		c := w.randomContainer(fmt.Sprintf("init%d", i), s.Volumes)
 		if w.oneIn(2) {
 			c.RestartPolicy = &always
-			w.drawHooks(&c)
+			w.randomHooks(&c)
 		}
 		s.InitContainers = append(s.InitContainers, c)
 	}
 	for i := range 1 + w.rng.IntN(3) {
-		c := w.drawContainer(fmt.Sprintf("main%d", i), s.Volumes)
-		w.drawHooks(&c)
+		c := w.randomContainer(fmt.Sprintf("main%d", i), s.Volumes)
+		w.randomHooks(&c)
 		s.Containers = append(s.Containers, c)
 	}
 	if w.oneIn(6) {
 		var own []corev1.Volume
-		if w.oneIn(2) { // it waits for ever, and nothing with it
+		if w.oneIn(2) { // it waits forever without delaying the pod
 			own = []corev1.Volume{{Name: "own", VolumeSource: corev1.VolumeSource{
-				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "nowhere"}},
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}},
 			}}}
 			s.Volumes = append(s.Volumes, own...)
 		}
-		e := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(w.drawContainer("debug", own))}
+		e := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(w.randomContainer("debug", own))}
 		s.EphemeralContainers = append(s.EphemeralContainers, e)
 	}
 	return pod
 }
 
-func (w *world) drawContainer(name string, vols []corev1.Volume) corev1.Container {
+func (w *world) randomContainer(name string, vols []corev1.Volume) corev1.Container {
 	c := corev1.Container{Name: name, Image: fmt.Sprintf("img%d", w.rng.IntN(3))}
 	c.ImagePullPolicy = []corev1.PullPolicy{corev1.PullAlways, corev1.PullIfNotPresent}[w.rng.IntN(2)]
 	for _, v := range vols {
@@ -118,8 +118,8 @@ func (w *world) drawContainer(name string, vols []corev1.Volume) corev1.Containe
 	return c
 }
 
-// drawHooks gives a container hooks, sometimes.
-func (w *world) drawHooks(c *corev1.Container) {
+// randomHooks may add hooks, resources and restart rules to a container.
+func (w *world) randomHooks(c *corev1.Container) {
 	hook := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}
 	l := &corev1.Lifecycle{}
 	if w.oneIn(3) {
@@ -132,7 +132,7 @@ func (w *world) drawHooks(c *corev1.Container) {
 		c.Lifecycle = l
 	}
 	if w.oneIn(2) {
-		c.Resources = w.drawSize()
+		c.Resources = w.randomResources()
 		if w.oneIn(3) {
 			c.ResizePolicy = []corev1.ContainerResizePolicy{{
 				ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer,
@@ -152,8 +152,8 @@ func (w *world) drawHooks(c *corev1.Container) {
 	}
 }
 
-// drawSize is any amounts, each of which may be missing.
-func (w *world) drawSize() corev1.ResourceRequirements {
+// randomResources returns random requests and limits, each of which may be missing.
+func (w *world) randomResources() corev1.ResourceRequirements {
 	q := func() corev1.ResourceList {
 		if w.oneIn(4) {
 			return nil
@@ -172,27 +172,27 @@ func (w *world) drawSize() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: q(), Limits: q()}
 }
 
-// checkCgroupLimits checks I12: no running container has more than the pod's cgroup holds
-// for it.
+// checkCgroupLimits checks I12: no running container has a higher limit than the pod cgroup has for
+// it.
 func (w *world) checkCgroupLimits(what string) {
 	for _, k := range w.containers {
-		has, sized := w.sizes[k.ID]
-		if k.State != plan.Running || !sized {
+		actual, known := w.sizes[k.ID]
+		if k.State != plan.Running || !known {
 			continue
 		}
 		for name, most := range w.size[k.Name].Limits {
-			if q, limited := has.Resources.Limits[name]; !limited || q.Cmp(most) > 0 {
+			if q, limited := actual.Resources.Limits[name]; !limited || q.Cmp(most) > 0 {
 				w.violated(
-					"I12 %s: %s has %s of %s (limited: %v), the pod's cgroup %s for it", what, k.Name, q.String(),
+					"I12 %s: %s has limit %s of %s (limited: %v), the pod cgroup has %s for it", what, k.Name, q.String(),
 					name, limited, most.String(),
 				)
 			}
 		}
 		for name, most := range w.size[plan.PodLevel].Limits {
-			_, own := has.Resources.Limits[name]
-			if q, limited := has.Inherited[name]; !own && (!limited || q.Cmp(most) > 0) {
+			_, own := actual.Resources.Limits[name]
+			if q, limited := actual.Inherited[name]; !own && (!limited || q.Cmp(most) > 0) {
 				w.violated(
-					"I12 %s: %s has %s of %s from its pod (limited: %v), whose cgroup has %s", what, k.Name,
+					"I12 %s: %s inherits limit %s of %s (limited: %v), the pod cgroup has %s", what, k.Name,
 					q.String(), name, limited, most.String(),
 				)
 			}
@@ -200,15 +200,15 @@ func (w *world) checkCgroupLimits(what string) {
 	}
 }
 
-// noteExit notes that a container has ended by itself.
-func (w *world) noteExit(k plan.Container) {
+// recordExit records that a container has exited by itself.
+func (w *world) recordExit(k plan.Container) {
 	if c := podspec.FindContainer(w.pod, k.Name); k.ExitCode == 1 && len(c.RestartPolicyRules) > 0 {
 		w.restartAllBy, w.restartAllAt = k.ID, k.FinishedAt
 	}
 }
 
-// noteHookStart notes that an action has started, if it is a hook.
-func (w *world) noteHookStart(a plan.Action) {
+// recordHookStart records the start of an action if it runs a hook.
+func (w *world) recordHookStart(a plan.Action) {
 	switch a.(type) {
 	case plan.PostStart, plan.PreStop:
 		h := w.hookRuns[a.Key()]
@@ -221,20 +221,20 @@ func (w *world) noteHookStart(a plan.Action) {
 func (w *world) hangs(a plan.Action) bool {
 	switch a.(type) {
 	case plan.PostStart, plan.PreStop:
-		return !w.healthy && w.chance(a, "hang")%3 == 0
+		return !w.healthy && w.hash(a, "hang")%3 == 0
 	}
 	return false
 }
 
-// hook runs a hook to its end.
+// hook completes the run of a hook.
 func (w *world) hook(a plan.Action, id string, out *plan.Outcome) {
 	k := w.container(id)
 	if k == nil || k.State != plan.Running {
-		out.Err = errors.New("the container does not run")
+		out.Err = errors.New("container is not running")
 		return
 	}
 	h := w.hookRuns[a.Key()]
-	h.ended++
+	h.succeeded++
 	w.hookRuns[a.Key()] = h
 }
 
@@ -247,7 +247,7 @@ func (w *world) container(id string) *plan.Container {
 	return nil
 }
 
-// observation is what a look at the host would find.
+// observation returns the current state as an observation.
 func (w *world) observation(at uint64, host bool) observation {
 	s := observation{
 		outcomeSeq: at, runtime: true, host: host,
@@ -263,45 +263,46 @@ func (w *world) violated(format string, args ...any) {
 	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 }
 
-// chance is a draw that depends on the seed, the action and its attempt only.
-func (w *world) chance(a plan.Action, what string) uint64 {
+// hash returns a pseudo-random number that depends only on the seed, the action, its attempt and the
+// purpose.
+func (w *world) hash(a plan.Action, purpose string) uint64 {
 	h := fnv.New64a()
-	fmt.Fprint(h, w.seed, a.Key(), w.attempts[a.Key()], what)
+	fmt.Fprint(h, w.seed, a.Key(), w.attempts[a.Key()], purpose)
 	return h.Sum64() >> 7
 }
 
-// finish ends an action that was under way: done or not, well or badly.
+// finish finishes an action in progress, with or without effect and error.
 func (w *world) finish(a plan.Action, canceled bool) plan.Outcome {
 	w.attempts[a.Key()]++
 	out := plan.Outcome{Action: a, StartedAt: w.now, FinishedAt: w.now}
 	fault := uint64(9)
 	if !w.healthy {
-		fault = w.chance(a, "fault") % 10
+		fault = w.hash(a, "fault") % 10
 	}
 	switch {
 	case canceled && fault < 5:
-		out.Err = &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
+		out.Err = &plan.Error{Kind: plan.Canceled, Err: errors.New("canceled")}
 		return out
-	case canceled: // the call was cut off, the deed was done
+	case canceled: // the call was canceled after it took effect
 		w.do(a, &out)
 		out.Sandbox, out.Container, out.Image = nil, nil, nil
-		out.Err = &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
+		out.Err = &plan.Error{Kind: plan.Canceled, Err: errors.New("canceled")}
 	case fault == 0:
-		out.Err = errors.New("no luck")
-	case fault == 1: // the deadline passed, the deed was done
+		out.Err = errors.New("failed")
+	case fault == 1: // the deadline was exceeded after the call took effect
 		w.do(a, &out)
 		out.Sandbox, out.Container, out.Image = nil, nil, nil
 		out.Err = &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
 	case fault == 2:
-		out.Err = &plan.Error{Kind: plan.Unavailable, Err: errors.New("no runtime")}
+		out.Err = &plan.Error{Kind: plan.Unavailable, Err: errors.New("runtime unavailable")}
 	default:
 		w.do(a, &out)
 	}
 	return out
 }
 
-// do changes the world. It checks what must hold when an action takes effect,
-// however late and in whatever company that is.
+// do applies the effect of an action. It checks what must hold at that time, however late it is and
+// whatever other actions are in progress.
 func (w *world) do(a plan.Action, out *plan.Outcome) {
 	w.n++
 	id := fmt.Sprintf("id%d", w.n)
@@ -312,13 +313,13 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 		w.cgroup, w.size = true, a.Resources
 	case plan.ResizeCgroup:
 		w.size = a.Resources
-		w.checkCgroupLimits("the cgroup's resize")
+		w.checkCgroupLimits("resize of the pod cgroup")
 	case plan.ResizeContainer:
 		w.sizes[a.ID] = a.ContainerResources
-		w.checkCgroupLimits("a resize")
+		w.checkCgroupLimits("resize of a container")
 	case plan.MountVolume:
 		if !w.dirs {
-			w.violated("I2 volume %s mounted before the directories were made", a.Volume)
+			w.violated("I2 volume %s mounted before the directories exist", a.Volume)
 		}
 		w.volumes[a.Volume] = plan.VolumeStatus{Version: a.Version}
 	case plan.ProjectVolume:
@@ -332,25 +333,25 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 	case plan.PreStop:
 		w.hook(a, a.ID, out)
 	case plan.PullImage:
-		if _, here := w.images[a.Image]; !here || a.Policy == corev1.PullAlways {
+		if _, present := w.images[a.Image]; !present || a.Policy == corev1.PullAlways {
 			w.images[a.Image] = plan.Image{ID: "sha:" + a.Image + "@" + id}
 		}
 		img := w.images[a.Image]
 		img.InspectedAt = w.now
 		out.Image = &img
 	default:
-		w.undo(a, out)
+		w.cleanUp(a, out)
 	}
 }
 
-func (w *world) undo(a plan.Action, out *plan.Outcome) {
+func (w *world) cleanUp(a plan.Action, out *plan.Outcome) {
 	switch a := a.(type) {
 	case plan.StopContainer:
 		for i := range w.containers {
 			if k := &w.containers[i]; k.ID == a.ID {
 				if k.Live() {
-					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.chance(a, "term")%2)) // some exit with 0
-					if a.IsReplacement() && a.Reason != plan.StopReasonRestartAll {                            // a new round is checked by I11
+					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.hash(a, "term")%2)) // some exit with 0
+					if a.IsReplacement() && a.Reason != plan.StopReasonRestartAll {                          // I11 covers a new round
 						w.replaced[k.Name] = k.ID
 					}
 				}
@@ -358,7 +359,7 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 				out.Container = &now
 			}
 		}
-		if out.Container == nil { // removed by hand
+		if out.Container == nil { // removed manually
 			out.Err = &plan.Error{Kind: plan.NotFound, Err: errors.New("no such container")}
 		}
 	case plan.RemoveContainer:
@@ -378,25 +379,25 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 		w.sandboxes = drop(w.sandboxes, func(s plan.Sandbox) bool { return s.ID == a.ID })
 		w.containers = drop(w.containers, func(k plan.Container) bool { return k.SandboxID == a.ID })
 	case plan.UnmountVolume:
-		w.noneLive("volume " + a.Volume + " unmounted")
+		w.checkNoneRunning("volume " + a.Volume + " unmounted")
 		delete(w.volumes, a.Volume)
 	case plan.RemoveCgroup:
-		w.noneLive("cgroup removed")
+		w.checkNoneRunning("cgroup removed")
 		w.cgroup = false
 	case plan.RemoveDirs:
 		if len(w.volumes) > 0 || len(w.containers) > 0 {
-			w.violated("I2 directories removed under %v %v", w.volumes, w.containers)
+			w.violated("I2 directories removed with volumes %v and containers %v", w.volumes, w.containers)
 		}
 		w.dirs = false
 	default:
-		panic(fmt.Sprintf("the world cannot %T", a))
+		panic(fmt.Sprintf("unknown action %T", a))
 	}
 }
 
-func (w *world) noneLive(what string) {
+func (w *world) checkNoneRunning(what string) {
 	for _, k := range w.containers {
 		if k.State == plan.Running {
-			w.violated("I2 %s under running container %s", what, k.Name)
+			w.violated("I2 %s while container %s is running", what, k.Name)
 		}
 	}
 }
@@ -404,10 +405,10 @@ func (w *world) noneLive(what string) {
 func (w *world) runSandbox(a plan.RunSandbox, id string, out *plan.Outcome) {
 	for _, s := range w.sandboxes {
 		if s.Ready {
-			w.violated("I4 a second live sandbox")
+			w.violated("I4 two ready sandboxes")
 		}
 		if s.Attempt == a.Attempt {
-			w.violated("I4 a second sandbox of attempt %d", a.Attempt)
+			w.violated("I4 two sandboxes of attempt %d", a.Attempt)
 		}
 	}
 	s := plan.Sandbox{ID: id, Ready: true, Attempt: a.Attempt, CreatedAt: w.now, IPs: []string{"10.0.0.1"}}
@@ -419,10 +420,10 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	spec := podspec.FindContainer(w.pod, a.Name)
 	for _, k := range w.containers {
 		if k.Name == a.Name && k.Live() {
-			w.violated("I4 second live %s", a.Name)
+			w.violated("I4 two live instances of %s", a.Name)
 		}
 		if k.Name == a.Name && k.Attempt == a.Attempt {
-			w.violated("I4 second attempt %d of %s", a.Attempt, a.Name)
+			w.violated("I4 two instances of attempt %d of %s", a.Attempt, a.Name)
 		}
 	}
 	i := slices.IndexFunc(w.sandboxes, func(s plan.Sandbox) bool { return s.ID == a.SandboxID })
@@ -433,7 +434,7 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	if a.Kind == plan.Main {
 		w.checkInitsDone(a)
 	}
-	w.checkPostStartBegan(a)
+	w.checkPostStartStarted(a)
 	if w.checkImage(a, out); out.Err != nil {
 		return
 	}
@@ -445,11 +446,11 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	case w.healthy && a.Kind == plan.Init:
 		k.State, k.FinishedAt = plan.Exited, w.now
 	case w.healthy:
-	case w.chance(a, "start")%12 == 0: // created, not started
+	case w.hash(a, "start")%12 == 0: // created but not started
 		k.State, k.StartedAt = plan.Created, time.Time{}
 		out.Err = &plan.Error{Kind: plan.Other, Reason: "RunContainerError", Err: errors.New("no such file")}
-	case a.Kind == plan.Init && w.chance(a, "init")%3 > 0:
-		k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.chance(a, "code")%3/2)
+	case a.Kind == plan.Init && w.hash(a, "init")%3 > 0:
+		k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.hash(a, "code")%3/2)
 	}
 	if a.Kind == plan.Main || a.Kind == plan.Sidecar {
 		w.sizes[id] = plan.ResourcesOf(w.startedWith[a.Key()]).ForContainer(a.Name)
@@ -459,23 +460,23 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	out.Container = &k
 }
 
-// checkImage checks that a container of an image that is not pulled for each start is
-// made of what its name stands for: the name moves, and the image goes.
+// checkImage checks that a container whose image is not pulled for each start is created from the
+// image that the name refers to. Tags may move and images may be removed.
 func (w *world) checkImage(a plan.StartContainer, out *plan.Outcome) {
 	c := podspec.FindContainer(w.startedWith[a.Key()], a.Name)
-	now, here := w.images[c.Image]
+	now, present := w.images[c.Image]
 	switch {
 	case c.ImagePullPolicy == corev1.PullAlways:
-	case a.ResolveImage && !here:
+	case a.ResolveImage && !present:
 		out.Err, out.MissingImages = &plan.Error{Kind: plan.ImageNotFound, Err: errors.New("no such image")}, []string{c.Image}
 	case !a.ResolveImage && a.Attempt > 0 && a.Image.ID != now.ID:
-		w.violated("%s#%d is made of %s, and %s is %s", a.Name, a.Attempt, a.Image.ID, c.Image, now.ID)
+		w.violated("%s#%d is created from %s, but %s refers to %s", a.Name, a.Attempt, a.Image.ID, c.Image, now.ID)
 	}
 }
 
-// checkPostStartBegan checks I9: no container starts before the hook of an earlier one
-// has started. A hook that has started may have failed, then its container is stopping.
-func (w *world) checkPostStartBegan(a plan.StartContainer) {
+// checkPostStartStarted checks I9: no container starts before the hook of an earlier one has started.
+// The hook may have failed since. Its container is then stopping.
+func (w *world) checkPostStartStarted(a plan.StartContainer) {
 	for _, k := range w.containers {
 		c := podspec.FindContainer(w.pod, k.Name)
 		if k.State != plan.Running || k.SandboxID != a.SandboxID || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
@@ -487,11 +488,11 @@ func (w *world) checkPostStartBegan(a plan.StartContainer) {
 	}
 }
 
-// checkInitsDone checks I7 against the truth.
+// checkInitsDone checks I7 against the actual state.
 func (w *world) checkInitsDone(a plan.StartContainer) {
 	for _, k := range w.containers {
 		if k.SandboxID == a.SandboxID && containerKind(w.pod, k.Name) == plan.Main {
-			return // the init chain is behind this sandbox
+			return // all init containers of this sandbox are done
 		}
 	}
 	for i := range w.pod.Spec.InitContainers {
@@ -500,7 +501,7 @@ func (w *world) checkInitsDone(a plan.StartContainer) {
 			if k.Name != c.Name || k.SandboxID != a.SandboxID {
 				return false
 			}
-			// A sidecar had started; that it has ended since is its own matter.
+			// A sidecar has started. It may have exited since.
 			return c.RestartPolicy != nil || k.State == plan.Exited && k.ExitCode == 0
 		})
 		if !ok {
@@ -518,7 +519,7 @@ func containerKind(pod *corev1.Pod, name string) plan.ContainerKind {
 	return plan.Init
 }
 
-// injectFault changes something without an action.
+// injectFault makes a random change without an action.
 func (w *world) injectFault() {
 	if len(w.containers) > 0 {
 		k := &w.containers[w.rng.IntN(len(w.containers))]
@@ -526,7 +527,7 @@ func (w *world) injectFault() {
 		case 0, 1:
 			if k.State == plan.Running {
 				k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.rng.IntN(2))
-				w.noteExit(*k)
+				w.recordExit(*k)
 			}
 		case 2:
 			if k.State == plan.Running {
@@ -538,12 +539,12 @@ func (w *world) injectFault() {
 		w.sandboxes[0].Ready = false
 	}
 	switch name := fmt.Sprintf("img%d", w.rng.IntN(5)); w.rng.IntN(4) {
-	case 0: // another image is imported under that name
+	case 0: // another image with this name is imported
 		w.images[name] = plan.Image{ID: fmt.Sprintf("sha:%s@%d", name, w.rng.IntN(100))}
 	case 1:
 		delete(w.images, name)
 	}
-	if w.oneIn(40) && len(w.containers) > 0 { // a dead container is removed by hand
+	if w.oneIn(40) && len(w.containers) > 0 { // a dead container is removed manually
 		i := w.rng.IntN(len(w.containers))
 		if w.containers[i].State == plan.Exited && containerKind(w.pod, w.containers[i].Name) == plan.Main {
 			if w.containers[i].ID == w.restartAllBy {
