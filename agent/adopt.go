@@ -15,19 +15,19 @@ import (
 	"berth/podspec"
 )
 
-// adopted is what the runtime had when the agent started, until workers have taken it
+// adopted is the state of the runtime at the start of the agent, until workers take it
 // over. It belongs to the agent's goroutine.
 type adopted struct {
 	pods   map[types.UID]RuntimePod
 	listed time.Time
-	stale  map[types.UID]bool // something has happened to the pod since
+	stale  map[types.UID]bool // the pod has changed since
 }
 
-// adoptedValidity is how long the listing replaces an observation.
+// adoptedValidity is the time for which the listing replaces an observation.
 const adoptedValidity = 5 * time.Second
 
-// adopt lists the pods that the runtime has, however long that takes: without the list
-// nothing may be started, or it might be started twice (A1).
+// adopt lists the pods of the runtime. It retries until that succeeds, because without
+// the list a pod might be started twice (A1).
 func (a *Agent) adopt(ctx context.Context) error {
 	logged := false
 	for delay := 50 * time.Millisecond; ; delay = min(2*delay, time.Second) {
@@ -60,13 +60,13 @@ func (a *Agent) reserveRecorded() {
 		if rec.Pod != nil && rec.Verdict.State == plan.Admitted && !pod.IsTerminal(rec.Memory.Phase) {
 			a.allocator.Submit(allocator.Request{
 				Pod: plan.WithResources(rec.Pod, rec.Memory.Resources.Allocated), Admitted: true, Reply: func(plan.Verdict) {},
-				Terminating: true, // until its worker starts: its source may have removed it meanwhile
+				Terminating: true, // until its worker starts, because its source may have removed it
 			})
 		}
 	}
 }
 
-// restored returns what is still valid of a record. The verdict Wait is requested
+// restored returns the part of a record that is still valid. The verdict Wait is requested
 // again. So is the rejection of a pod from a file that never ran: the file keeps its
 // UID, and the labels, taints or resources of the node may have changed. A pod that
 // ran keeps its outcome.
@@ -88,8 +88,7 @@ func restored(p *corev1.Pod, rec checkpoint.Record, listed RuntimePod, boot stri
 	return m, rec.Verdict
 }
 
-// compareStart orders pods that existed before those that are new, and both in their
-// start order.
+// compareStart orders existing pods before new ones, and each group by start order.
 func (a *Agent) compareStart(x, y *corev1.Pod) int {
 	rank := func(p *corev1.Pod) int {
 		if _, known := a.Records[p.UID]; known || a.adopted.has(p.UID) {
@@ -100,13 +99,13 @@ func (a *Agent) compareStart(x, y *corev1.Pod) int {
 	return cmp.Or(rank(x)-rank(y), a.allocator.Compare(x, y))
 }
 
-// has reports whether the runtime had anything of the pod.
+// has reports whether the pod was listed.
 func (d *adopted) has(uid types.UID) bool {
 	_, ok := d.pods[uid]
 	return ok
 }
 
-// take removes and returns what was listed of a pod, and reports whether it is current.
+// take removes and returns the listed state of a pod, and reports whether it is current.
 func (d *adopted) take(uid types.UID) (listed RuntimePod, current bool) {
 	listed, ok := d.pods[uid]
 	current = !ok || !d.stale[uid] && time.Since(d.listed) < adoptedValidity
@@ -115,7 +114,7 @@ func (d *adopted) take(uid types.UID) (listed RuntimePod, current bool) {
 	return listed, current
 }
 
-// markStale notes that something has happened to a pod that has no worker yet.
+// markStale records a change of a pod that has no worker yet.
 func (d *adopted) markStale(uid types.UID) {
 	if d.has(uid) {
 		d.stale[uid] = true

@@ -27,11 +27,11 @@ type Config struct {
 	Allocator     allocator.Config
 	Runtime       Runtime
 	Host          HostPods
-	Leaks         LeakFinder // nil: leaks are not looked for
+	Leaks         LeakFinder // nil: no leak scans
 	Sources       []Source
 	Store         *checkpoint.Store
 	Records       map[types.UID]checkpoint.Record // of the previous run
-	BootID        string                          // of the host's running kernel; empty: unknown
+	BootID        string                          // boot ID of the host; empty: unknown
 	Events        *events.Recorder
 	Prober        pod.Prober    // nil: no probes run, see plan.Limits.Probing
 	AuditInterval time.Duration // zero: 45 s
@@ -50,21 +50,21 @@ type Source interface {
 	Run(ctx context.Context, send func(source.Snapshot)) error
 }
 
-// Runtime is what the agent itself needs from the runtime.
+// Runtime is the part of the runtime that the agent itself uses.
 type Runtime interface {
 	// Pods returns all pods of this agent in the runtime, with full details.
 	Pods(ctx context.Context) (map[types.UID]RuntimePod, error)
 	// List is Pods with name, existence and state only. It is cheap.
 	List(ctx context.Context) (map[types.UID]RuntimePod, error)
-	// Watch sends events until ctx ends. An empty uid says that the runtime became
-	// reachable (again) and may have changed before; with Listed set, also that it is
-	// polled.
+	// Watch sends events until ctx ends. An empty uid means that the runtime has become
+	// reachable (again) and may have changed before. With Listed set, it also means that
+	// the runtime is polled.
 	Watch(ctx context.Context, send func(uid types.UID, e pod.RuntimeEvent)) error
 }
 
 // RuntimePod is a pod in the runtime.
 type RuntimePod struct {
-	Pod        *corev1.Pod // restored from labels: enough to terminate it
+	Pod        *corev1.Pod // restored from labels, sufficient to terminate it
 	Sandboxes  []plan.Sandbox
 	Containers []plan.Container
 }
@@ -81,7 +81,7 @@ type HostPods interface {
 // Metrics receives measurements, from many goroutines. A nil field is not called.
 type Metrics struct {
 	Pods            pod.Metrics
-	AuditFinished   func()            // one comparison with everything that the runtime has
+	AuditFinished   func()            // a comparison with the complete runtime state
 	EventStreamLost func()            // the event stream of the runtime was interrupted
 	LeakRemoved     func(kind string) // a leaked object was removed
 }
@@ -92,7 +92,7 @@ func tick(f func()) {
 	}
 }
 
-// Agent runs all pods of the node. Its loop is one goroutine, which owns all fields
+// Agent runs all pods of the node. Its loop runs on one goroutine, which owns all fields
 // below the line.
 type Agent struct {
 	Config
@@ -103,7 +103,7 @@ type Agent struct {
 	ready         chan struct{} // closed after adoption
 	stopped       chan struct{} // closed when Run returns
 	snapshots     sync.Map      // newest *source.Snapshot by source
-	snapshotReady chan struct{} // readable: snapshots has a newer one; capacity 1
+	snapshotReady chan struct{} // readable after a change of snapshots; capacity 1
 	runtimePolled atomic.Bool   // the runtime has no event stream
 	underPressure atomic.Bool   // the node is under pressure
 	startup       startup
@@ -122,7 +122,7 @@ type Agent struct {
 	returned        map[types.UID]int           // of evicted pods that are recreated, see plan.Memory
 }
 
-// New returns an agent that Run has to be called for.
+// New returns an Agent. The caller must call Run.
 func New(c Config) *Agent {
 	if c.AuditInterval == 0 {
 		c.AuditInterval = 45 * time.Second
@@ -155,7 +155,7 @@ func New(c Config) *Agent {
 	return a
 }
 
-// Ready is closed once the agent has adopted the pods that the runtime has.
+// Ready returns a channel that is closed once the agent has adopted the pods of the runtime.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
 // Snapshots returns the newest snapshot of every source.
@@ -169,7 +169,7 @@ func (a *Agent) Snapshots() (all []*source.Snapshot) {
 	return all
 }
 
-// SetNode changes what the node offers to pods that are not admitted yet.
+// SetNode changes the node for pods that are not admitted yet.
 func (a *Agent) SetNode(n admission.Node) {
 	a.allocator.SetNode(n)
 	if now := len(n.PressureConditions) > 0; a.underPressure.Swap(now) && !now {
@@ -177,7 +177,7 @@ func (a *Agent) SetNode(n admission.Node) {
 	}
 }
 
-// AllocatorState returns what the allocator holds.
+// AllocatorState returns a snapshot of the allocator.
 func (a *Agent) AllocatorState(ctx context.Context) (allocator.Snapshot, error) {
 	return a.allocator.Snapshot(ctx)
 }
@@ -189,7 +189,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	allocatorCtx, stopAllocator := context.WithCancel(context.WithoutCancel(ctx))
 	var allocatorDone sync.WaitGroup
 	allocatorDone.Go(func() { a.allocator.Run(allocatorCtx) })
-	defer func() { // the allocator ends last: workers need it until they have ended
+	defer func() { // the allocator stops last, because workers use it until they end
 		a.wg.Wait()
 		stopAllocator()
 		allocatorDone.Wait()
@@ -209,7 +209,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.Log.Error("runtime watch failed", "err", err)
 		}
 	})
-	for _, s := range a.Sources { // received at once, applied after adoption
+	for _, s := range a.Sources { // received immediately, applied after adoption
 		a.wg.Go(func() {
 			err := s.Run(ctx, func(snap source.Snapshot) { a.holdSnapshot(&snap) })
 			if err != nil && ctx.Err() == nil {
@@ -255,7 +255,7 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// call runs f on the agent's loop, soon.
+// call schedules f on the agent's loop.
 func (a *Agent) call(ctx context.Context, f func()) {
 	select {
 	case a.calls <- f:

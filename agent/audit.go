@@ -12,11 +12,11 @@ import (
 type audits struct {
 	running bool
 	again   bool                    // requested while one was running
-	deleted map[types.UID]time.Time // pods removed recently: a list may still have them
+	deleted map[types.UID]time.Time // recently deleted pods, which a list may still contain
 }
 
-// audit lists the runtime, beside all workers, and lets each worker compare the list
-// with what it knows. An unknown pod is terminated.
+// audit lists the runtime concurrently with the workers, and lets each worker compare the
+// list with its observed state. An unknown pod is terminated.
 func (a *Agent) audit(ctx context.Context) {
 	if a.audits.running {
 		a.audits.again = true

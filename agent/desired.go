@@ -13,14 +13,14 @@ import (
 )
 
 // desiredPods holds the newest desired pods of all sources, and serializes pods with
-// one name: a successor waits until nothing of its predecessor is left (A4). It
-// belongs to the agent's goroutine.
+// one name: a successor waits until its predecessor is deleted (A4). It belongs to the
+// agent's goroutine.
 type desiredPods struct {
 	pods      map[types.UID]*corev1.Pod                 // of all sources, now
 	source    map[types.UID]string                      // of each of them
 	ready     map[string]bool                           // sources that have sent everything they have
-	queued    map[types.NamespacedName]*corev1.Pod      // waits until its predecessor is gone
-	ephemeral map[types.UID][]corev1.EphemeralContainer // added to a running pod, beside those of its source
+	queued    map[types.NamespacedName]*corev1.Pod      // waits until its predecessor is deleted
+	ephemeral map[types.UID][]corev1.EphemeralContainer // added to a running pod, in addition to those of its source
 	objects   *objects
 }
 
@@ -32,12 +32,12 @@ func newDesiredPods() *desiredPods {
 	}
 }
 
-// restoreEphemeralContainers takes in the ephemeral containers that were added before
-// an agent restart.
+// restoreEphemeralContainers restores the ephemeral containers that were added before an
+// agent restart.
 func (d *desiredPods) restoreEphemeralContainers(records map[types.UID]checkpoint.Record) {
 	for uid, rec := range records {
 		if rec.Pod != nil && len(rec.Pod.Spec.EphemeralContainers) > 0 {
-			// Those of the source are among them; withEphemeralContainers skips them by name.
+			// They include those of the source, which withEphemeralContainers skips by name.
 			d.ephemeral[uid] = rec.Pod.Spec.EphemeralContainers
 		}
 	}
@@ -57,8 +57,8 @@ func (d *desiredPods) isQueued(uid types.UID) bool {
 	return false
 }
 
-// next returns the pod that may start now that the pod with that UID and name is gone;
-// nil: none. It may be the same pod, desired again while it terminated.
+// next returns the pod that may start after the deletion of the pod with that UID and
+// name, or nil. It may be the same pod, if it is desired again.
 func (d *desiredPods) next(name types.NamespacedName, after types.UID) *corev1.Pod {
 	if pod, queued := d.queued[name]; queued {
 		delete(d.queued, name)
@@ -67,10 +67,10 @@ func (d *desiredPods) next(name types.NamespacedName, after types.UID) *corev1.P
 	if pod := d.pods[after]; pod != nil && pod.DeletionTimestamp == nil {
 		return pod
 	}
-	return nil // or its object is about to be deleted
+	return nil // or its object is being deleted
 }
 
-// changes is what a newer snapshot of a source means for the workers.
+// changes are the changes of a newer snapshot of a source.
 type changes struct {
 	changed []*corev1.Pod // new or changed
 	removed []types.UID

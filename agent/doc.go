@@ -5,16 +5,16 @@
 // audits the runtime, and collects leaked objects. A pod itself, with its state, its
 // sync pass and the five stages, is in package agent/pod.
 //
-// The two packages meet in two interfaces: the agent calls pod.New and the methods of
+// The two packages have two interfaces: the agent calls pod.New and the methods of
 // pod.Worker, and a worker calls the methods of pod.Agent. The package imports no
 // adapter: cmd/berth joins them.
 //
 //	agent.go      configuration and the agent's loop
-//	startup.go    what is published before the runtime has answered
-//	adopt.go      adoption of what the runtime and the records have
+//	startup.go    publication of desired pods before adoption
+//	adopt.go      adoption of pods in the runtime and in the records
 //	desired.go    desired pods of all sources; objects.go: ConfigMaps and Secrets
 //	workers.go    one worker for each pod; implements pod.Agent
-//	samename.go   pods that wait until the pod with their name is gone
+//	samename.go   pods that wait until the pod with their name is deleted
 //	terminate.go  deletion, eviction, node shutdown, recreation
 //	requests.go   container restarts and ephemeral containers on user request
 //	orphans.go    pods that no source has
@@ -35,7 +35,7 @@
 //	observation     at most one per worker; likewise
 //	observation     of one container shortly after its start, if the runtime is polled;
 //	after start     likewise
-//	image check     at most one per worker; asks for images that are never pulled;
+//	image check     at most one per worker; checks for images that are never pulled;
 //	                likewise
 //	Runtime.Watch   one; sends events; ends with ctx
 //	Source.Run      one per source, from the start; sends snapshots; ends with ctx
@@ -74,9 +74,10 @@
 //	   that fails or hangs delays this by a bounded time.
 //	A7 After a restart, pods that ran before have their resources reserved before any
 //	   new pod can request them.
-//	A8 Events do not delay decisions: the observation that an event asks for is made
-//	   beside them, and one observation serves all events before it.
+//	A8 Events do not delay decisions: the observation that an event requires runs
+//	   concurrently, and one observation covers all events before it.
 //	A9 An edit of a manifest file recreates a finished pod, also if it keeps its UID:
-//	   the pod is deleted and starts with an empty memory. A pod that was evicted for
-//	   something the node lacks is recreated by itself, on a node without an API server.
+//	   the pod is deleted and starts with an empty memory. On a node without an API
+//	   server, a pod that was evicted because of node pressure is recreated without an
+//	   edit.
 package agent

@@ -8,36 +8,36 @@ import (
 	"berth/agent/plan"
 )
 
-// LeakFinder finds leaked objects: what is left of pod sandboxes that the runtime no
-// longer knows, because a call was interrupted or the runtime died during it. No list
-// of the runtime has them, and no CRI call removes them.
+// LeakFinder finds leaked objects: resources of pod sandboxes that the runtime no longer
+// knows, because a call was interrupted or the runtime crashed during it. The runtime
+// does not list them, and no CRI call removes them.
 type LeakFinder interface {
-	// Find lists what was created for this agent and is unused at this moment. What
-	// is being created or removed may be among it. With deep it also looks where
-	// reading costs more. Everything that it lists may be removed until it is called
-	// again.
+	// Find lists objects that were created for this agent and are unused now. They may
+	// include objects that are being created or removed. With deep it also searches
+	// where that is more expensive. The listed objects may be removed until the next
+	// call.
 	Find(ctx context.Context, deep bool) ([]Leak, error)
 }
 
 // Leak is one leaked object.
 type Leak struct {
-	Kind      string // for users: shim, socket, lease, attachment, address, network, rules, chain, netns
+	Kind      string // for the log and metrics: shim, socket, lease, attachment, address, network, rules, chain, netns
 	Name      string // its ID or path
 	Ownership Ownership
 	Remove    func(context.Context) error
 }
 
-// Ownership says how certain it is that a leaked object was created for this agent.
+// Ownership is the evidence that a leaked object was created for this agent.
 type Ownership int
 
 const (
-	Marked             Ownership = iota + 1 // it has the agent's label or name
-	Unreferenced                            // it has no mark, and nothing uses it
-	UnreferencedShared                      // likewise, in a place that other runtimes use as well
+	Marked             Ownership = iota + 1 // has the agent's label or name
+	Unreferenced                            // has no mark and is unused
+	UnreferencedShared                      // likewise, in a location shared with other runtimes
 )
 
-// minAge is how long an object must have been seen before it is removed: what another
-// agent is creating in the same runtime looks the same for a while.
+// minAge is the minimum time between the first observation and the removal of an object:
+// an object that another agent is creating in the same runtime looks like a leak at first.
 func (o Ownership) minAge() time.Duration {
 	switch o {
 	case Marked:
@@ -52,7 +52,7 @@ func (o Ownership) minAge() time.Duration {
 const (
 	leakScanDelay    = time.Second      // from a suspicion to the first scan
 	leakScanInterval = 5 * time.Second  // between scans during a suspicion
-	leakSuspicion    = 15 * time.Second // how long a suspicion lasts: a runtime may give up late
+	leakSuspicion    = 15 * time.Second // duration of a suspicion: a runtime may fail a call late
 	leakDeepInterval = 10 * time.Minute // between deep scans without a suspicion
 	leakRetryDelay   = 30 * time.Second // after a removal that failed
 	leakScanTimeout  = 2 * time.Minute  // of one scan with all removals
@@ -71,10 +71,10 @@ type leaks struct {
 	sightings    map[string]sighting
 }
 
-// sighting is what is remembered of a leaked object.
+// sighting is the state of a leaked object between scans.
 type sighting struct {
 	first time.Time
-	retry time.Time // not removed before; zero: no removal was tried
+	retry time.Time // earliest next removal; zero: none was attempted
 }
 
 func newLeaks() leaks {
@@ -83,8 +83,8 @@ func newLeaks() leaks {
 	return leaks{calls: newSandboxCalls(), timer: t, sightings: map[string]sighting{}}
 }
 
-// suspectLeaks has scans run soon and for a while: a call was interrupted, by a restart
-// of the agent or otherwise, or the runtime was restarted.
+// suspectLeaks starts deep scans for a while, because a call was interrupted or the
+// runtime was restarted.
 func (a *Agent) suspectLeaks() {
 	a.leaks.suspectUntil = time.Now().Add(leakSuspicion)
 	a.leaks.schedule(leakScanDelay)
@@ -123,13 +123,12 @@ func (a *Agent) collectLeaks(ctx context.Context) {
 	})
 }
 
-// scanLeaks is one scan. It returns when the next one is useful; zero: the next audit is
-// soon enough.
+// scanLeaks runs one scan. It returns the time of the next one. Zero: with the next audit.
 func (a *Agent) scanLeaks(ctx context.Context, deep bool) (next time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, leakScanTimeout)
 	defer cancel()
 	l := &a.leaks
-	// Before the scan: a call that ends during it may have created what it finds.
+	// Before the scan, because a call that ends during it may have created a found object.
 	started, oldestCall := time.Now(), l.calls.oldest()
 	found, err := a.Leaks.Find(ctx, deep)
 	if err != nil {
@@ -148,7 +147,7 @@ func (a *Agent) scanLeaks(ctx context.Context, deep bool) (next time.Duration) {
 		wait := s.wait(leak.Ownership, started, oldestCall)
 		if wait == 0 && a.removeLeak(ctx, leak) {
 			delete(l.sightings, key)
-			next = leakScanDelay // others may have depended on it
+			next = leakScanDelay // the removal of others may have depended on it
 			continue
 		}
 		if wait == 0 {
@@ -169,9 +168,9 @@ func (a *Agent) scanLeaks(ctx context.Context, deep bool) (next time.Duration) {
 	return next
 }
 
-// wait returns how long a leaked object must not be removed yet; zero: it may be.
-// oldestCall is when the oldest call in progress that creates a sandbox started: an
-// object that was seen before belongs to none of them.
+// wait returns the time until a leaked object may be removed. Zero: it may be removed
+// now. oldestCall is the start of the oldest call in progress that creates a sandbox: an
+// object that was observed before belongs to no such call.
 func (s sighting) wait(o Ownership, now, oldestCall time.Time) time.Duration {
 	removable := s.first.Add(o.minAge())
 	if s.retry.After(removable) {
@@ -198,20 +197,20 @@ func (a *Agent) removeLeak(ctx context.Context, leak Leak) bool {
 	return true
 }
 
-// sandboxCalls tracks the calls in progress that create a sandbox: until such a call
-// ends no list has its sandbox. Any goroutine.
+// sandboxCalls tracks the calls in progress that create a sandbox, because no list
+// contains a sandbox until its call ends. It is safe for concurrent use.
 type sandboxCalls struct {
 	mu      sync.Mutex
 	last    int
 	started map[int]time.Time
-	failed  chan struct{} // readable: a call about a sandbox has failed; capacity 1
+	failed  chan struct{} // readable after a failed call about a sandbox; capacity 1
 }
 
 func newSandboxCalls() *sandboxCalls {
 	return &sandboxCalls{started: map[int]time.Time{}, failed: make(chan struct{}, 1)}
 }
 
-// actionStarted notes an action. The returned function notes its end.
+// actionStarted records the start of an action. The returned function records its end.
 func (c *sandboxCalls) actionStarted(a plan.Action) (done func(error)) {
 	switch a.(type) {
 	case plan.RunSandbox:
@@ -243,8 +242,8 @@ func (c *sandboxCalls) done(err error) {
 	}
 }
 
-// oldest returns when the oldest call that creates a sandbox started; zero: none is in
-// progress.
+// oldest returns the start of the oldest call in progress that creates a sandbox. Zero:
+// there is none.
 func (c *sandboxCalls) oldest() (at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

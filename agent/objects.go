@@ -11,8 +11,8 @@ import (
 	"berth/podspec"
 )
 
-// objects holds the ConfigMaps and Secrets of all sources. The map is replaced,
-// never changed: any goroutine may read it.
+// objects holds the ConfigMaps and Secrets of all sources. The map is replaced and never
+// modified, so any goroutine may read it.
 type objects struct {
 	current  atomic.Pointer[map[source.ObjectKey]plan.Object]
 	bySource map[string]map[source.ObjectKey]plan.Object // the agent's goroutine only
@@ -37,7 +37,7 @@ func (o *objects) replace(snap *source.Snapshot) bool {
 	return true
 }
 
-// Of returns the objects that a pod references, all as of one moment.
+// Of returns the objects that a pod references, all from one version of the map.
 func (o *objects) Of(pod *corev1.Pod) plan.Objects {
 	out := plan.Objects{}
 	all := o.current.Load()
@@ -63,8 +63,8 @@ func (o *objects) persistent(pod *corev1.Pod) plan.Objects {
 	return o.Of(pod)
 }
 
-// ReferencedObjects returns the objects that a pod would reference, with overrides in
-// place of the current ones.
+// ReferencedObjects returns the objects that a pod references, with overrides in place of
+// the current ones.
 func (a *Agent) ReferencedObjects(pod *corev1.Pod, overrides map[source.ObjectKey]plan.Object) plan.Objects {
 	out := a.desired.objects.Of(pod)
 	for ref := range out {

@@ -12,7 +12,7 @@ import (
 	"berth/podspec"
 )
 
-// hostListTimeout bounds one listing of the pods on the host.
+// hostListTimeout is the timeout of listing the pods on the host.
 const hostListTimeout = 30 * time.Second
 
 // terminateOrphans terminates the pods of the previous run that no source has: those in
@@ -40,8 +40,8 @@ func (a *Agent) terminateOrphans(ctx context.Context) {
 	a.cleanHost(ctx)
 }
 
-// cleanHost removes what unknown pods have on the host: from the previous run, or
-// because the runtime completed an interrupted call late and created a cgroup again.
+// cleanHost removes the resources of unknown pods on the host, from the previous run or
+// because the runtime completed an interrupted call late and recreated a cgroup.
 func (a *Agent) cleanHost(ctx context.Context) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, hostListTimeout)
@@ -67,14 +67,14 @@ func (a *Agent) isOrphan(uid types.UID) bool {
 	return !known && a.desired.pods[uid] == nil
 }
 
-// terminateOrphan terminates a pod that no source has, with what is known of it.
+// terminateOrphan terminates a pod that no source has. p may be incomplete.
 func (a *Agent) terminateOrphan(p *corev1.Pod, reason string) {
 	a.Log.Info("stopping orphaned pod", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID), "reason", reason)
 	end := &plan.Termination{Reason: reason, Grace: podspec.GracePeriod(p), RequestedAt: time.Now(), RemovePod: true}
 	a.startWorker(pod.Desired{Pod: p, Termination: end})
 }
 
-// podFromUID is a pod of which only the UID is known.
+// podFromUID returns a pod with only the UID set.
 func podFromUID(uid types.UID) *corev1.Pod {
 	p := &corev1.Pod{}
 	p.UID, p.Name, p.Namespace = uid, string(uid), "unknown"

@@ -13,22 +13,22 @@ import (
 	"berth/podspec"
 )
 
-// ErrPodNotFound says that the pod has no worker: it is not on this node, or no longer.
+// ErrPodNotFound means that the pod has no worker: it is not, or no longer, on this node.
 var ErrPodNotFound = errors.New("pod not found on this node")
 
-// requestTimeout is how long a user waits for an answer at most.
+// requestTimeout is the longest time that a user waits for a reply.
 const requestTimeout = 30 * time.Second
 
 // RestartContainers restarts the named containers of a pod, or without names all
-// main and sidecar containers, see plan.RequestRestart. It returns when the restart is
+// app and sidecar containers, see plan.RequestRestart. It returns when the restart is
 // on disk and has started.
 func (a *Agent) RestartContainers(ctx context.Context, uid types.UID, names []string) error {
 	return a.requestWorker(ctx, uid, func(w *worker, reply chan<- error) { w.Restart(names, reply) })
 }
 
 // AddEphemeralContainer adds an ephemeral container to a running pod, and returns
-// when it is on disk. The pod keeps it, also over a restart of the agent. The error
-// names the invalid fields.
+// when it is on disk. The container survives a restart of the agent. The error names
+// the invalid fields.
 func (a *Agent) AddEphemeralContainer(ctx context.Context, uid types.UID, c corev1.EphemeralContainer) error {
 	return a.requestWorker(ctx, uid, func(w *worker, reply chan<- error) {
 		s, known := a.StatusCache.Get(uid)

@@ -12,11 +12,11 @@ import (
 	"berth/agent/status"
 )
 
-// NameTaken is the reason of a pod that waits until the pod with its name is gone.
+// NameTaken is the reason of a pod that waits until the pod with its name is deleted.
 const NameTaken = "NameTaken"
 
 // nameHolder returns the pod that has the name of p and still exists: it has a worker,
-// or it was left by the previous run and is not terminated yet. nil: none.
+// or it is from the previous run and not terminated yet. It returns nil if there is none.
 func (a *Agent) nameHolder(p *corev1.Pod) *corev1.Pod {
 	for _, w := range a.workers {
 		if nameOf(w.pod) == nameOf(p) {
@@ -24,7 +24,7 @@ func (a *Agent) nameHolder(p *corev1.Pod) *corev1.Pod {
 		}
 	}
 	if _, recorded := a.Records[p.UID]; recorded || a.adopted.has(p.UID) {
-		return nil // p itself existed before
+		return nil // p itself is from the previous run
 	}
 	for uid, listed := range a.adopted.pods {
 		if uid != p.UID && listed.Pod != nil && nameOf(listed.Pod) == nameOf(p) {
@@ -39,8 +39,8 @@ func (a *Agent) nameHolder(p *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// queueForName makes a pod wait until the holder of its name is gone, and publishes
-// that. Of several pods the newest waits.
+// queueForName makes a pod wait until the holder of its name is deleted, and publishes
+// that. Only the newest of several pods waits.
 func (a *Agent) queueForName(p, holder *corev1.Pod) {
 	if before := a.desired.queued[nameOf(p)]; before != nil && before.UID != p.UID {
 		a.dequeue(before.UID)
@@ -60,7 +60,7 @@ func (a *Agent) queueForName(p, holder *corev1.Pod) {
 	a.StatusCache.Put(s)
 }
 
-// nameTakenMessage says which pod has the name, and whether it will be free.
+// nameTakenMessage describes the pod that has the name and whether it is terminating.
 func (a *Agent) nameTakenMessage(holder *corev1.Pod) string {
 	w, known := a.workers[holder.UID]
 	from := a.desired.source[holder.UID]
@@ -71,7 +71,7 @@ func (a *Agent) nameTakenMessage(holder *corev1.Pod) string {
 	return fmt.Sprintf("the pod with UID %s from source %s has the same name: only one of them runs", holder.UID, from)
 }
 
-// dequeue drops a pod that waits for its name, and its status.
+// dequeue drops a pod that waits for its name and removes its status.
 func (a *Agent) dequeue(uid types.UID) {
 	if !a.desired.isQueued(uid) {
 		return

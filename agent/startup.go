@@ -21,18 +21,18 @@ import (
 // RuntimeNotReady is the reason of a pod while the runtime has not listed its pods.
 const RuntimeNotReady = "RuntimeNotReady"
 
-// startup publishes the desired pods while the runtime has not listed its pods yet. It
-// only publishes: workers start after that (A1).
+// startup publishes the desired pods while the runtime has not listed its pods yet.
+// Workers start after that (A1).
 type startup struct {
 	mu    sync.Mutex
 	done  bool
 	since time.Time
-	cause string                               // why the runtime does not answer
+	cause string                               // why the runtime does not respond
 	pods  map[string]map[types.UID]*corev1.Pod // by source
 }
 
-// WaitingForRuntime returns why the runtime has not listed its pods yet, and since
-// when; empty: it has.
+// WaitingForRuntime returns why the runtime has not listed its pods yet, and since when.
+// Empty: it has.
 func (a *Agent) WaitingForRuntime() (cause string, since time.Time) {
 	a.startup.mu.Lock()
 	defer a.startup.mu.Unlock()
@@ -42,8 +42,8 @@ func (a *Agent) WaitingForRuntime() (cause string, since time.Time) {
 	return a.startup.message(), a.startup.since
 }
 
-// recordedTimeline returns, before adoption, the recorded timeline of a pod; nil: the
-// pods are adopted.
+// recordedTimeline returns the recorded timeline of a pod before adoption. After adoption
+// it returns nil.
 func (a *Agent) recordedTimeline(uid types.UID) *events.Timeline {
 	a.startup.mu.Lock()
 	defer a.startup.mu.Unlock()
@@ -66,10 +66,9 @@ func (s *startup) message() string {
 	return "waiting for the container runtime: " + s.cause
 }
 
-// WaitForSync waits until the status cache has the observed state of the pods, not
-// only the desired one: after a start that needs the runtime's answer and the first
-// sync pass of every pod. It returns at once when the runtime does not answer, and
-// after timeout at the latest.
+// WaitForSync waits until the status cache has the observed state of the pods and not
+// only the desired one: after adoption and the first sync pass of every pod. It returns
+// immediately if the runtime does not respond, and after timeout at the latest.
 func (a *Agent) WaitForSync(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -84,8 +83,7 @@ func (a *Agent) WaitForSync(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// HasSynced reports whether the pods of the runtime are adopted and every source has
-// sent everything it has.
+// HasSynced reports whether the pods of the runtime are adopted and every source is ready.
 func (a *Agent) HasSynced() bool {
 	select {
 	case <-a.ready:
@@ -107,7 +105,7 @@ func (a *Agent) synced() bool {
 	return len(a.Snapshots()) == len(a.Sources) && !slices.ContainsFunc(a.StatusCache.List(), unsynced)
 }
 
-// holdSnapshot keeps the newest snapshot of a source for the agent's loop. Before
+// holdSnapshot stores the newest snapshot of a source for the agent's loop. Before
 // adoption it publishes the desired pods.
 func (a *Agent) holdSnapshot(snap *source.Snapshot) {
 	a.snapshots.Store(snap.Source, snap)
@@ -132,7 +130,7 @@ func (a *Agent) holdSnapshot(snap *source.Snapshot) {
 	}
 }
 
-// runtimeUnavailable notes why the runtime does not list its pods.
+// runtimeUnavailable records why the runtime does not list its pods.
 func (a *Agent) runtimeUnavailable(err error) {
 	a.startup.mu.Lock()
 	defer a.startup.mu.Unlock()
@@ -147,8 +145,8 @@ func (a *Agent) runtimeUnavailable(err error) {
 	}
 }
 
-// pendingSnapshot is a pod of which only the desired state and the record are known.
-// The lock is held.
+// pendingSnapshot returns the state of a pod of which only the desired state and the
+// record are known. The caller holds the lock.
 func (a *Agent) pendingSnapshot(p *corev1.Pod) *status.Snapshot {
 	var m plan.Memory
 	var v plan.Verdict
@@ -159,8 +157,8 @@ func (a *Agent) pendingSnapshot(p *corev1.Pod) *status.Snapshot {
 	return pod.UnsyncedSnapshot(p, v, m, status.ReportedReason{Reason: why, Since: a.startup.since})
 }
 
-// finishStartup applies the snapshots that have arrived by now, and removes the status
-// of pods that got no worker.
+// finishStartup applies the snapshots received so far and removes the status of pods
+// without a worker.
 func (a *Agent) finishStartup(ctx context.Context) {
 	a.startup.mu.Lock()
 	a.startup.done = true
@@ -183,8 +181,8 @@ func (a *Agent) applySnapshots(ctx context.Context) {
 	}
 }
 
-// newSnapshots returns the newest snapshots that it has not returned before, by the
-// names of their sources.
+// newSnapshots returns the newest snapshots that it has not returned before, ordered by
+// source.
 func (a *Agent) newSnapshots() (out []*source.Snapshot) {
 	held := map[string]*source.Snapshot{}
 	for _, snap := range a.Snapshots() {

@@ -14,8 +14,7 @@ import (
 	"berth/agent/source"
 )
 
-// terminate terminates a pod, for whatever reason. It never takes back or delays an
-// earlier termination.
+// terminate terminates a pod. It never reverts or delays an earlier termination.
 func (a *Agent) terminate(w *worker, end plan.Termination) {
 	end.RequestedAt = time.Now()
 	w.terminating = w.terminating || end.RemovePod
@@ -23,8 +22,8 @@ func (a *Agent) terminate(w *worker, end plan.Termination) {
 	w.Update(pod.Desired{Pod: w.pod, Termination: &end})
 }
 
-// terminateDeleted terminates a pod whose object waits for that on the API server.
-// It starts a worker even for an unknown pod: something of it may exist here.
+// terminateDeleted terminates a pod whose object is being deleted on the API server. It
+// starts a worker even for an unknown pod, which may have leftovers on this node.
 func (a *Agent) terminateDeleted(p *corev1.Pod) {
 	if w, known := a.workers[p.UID]; known {
 		w.pod = p
@@ -44,8 +43,8 @@ func (a *Agent) terminateRemoved(uid types.UID) {
 }
 
 // defaultEvictionGrace is the grace period of an evicted pod, unless the eviction
-// gives it more. The pod's own grace period does not count: it uses what other
-// pods need.
+// gives it more. The pod's own grace period does not apply, because the
+// pod uses resources that others need.
 const defaultEvictionGrace = time.Second
 
 // Reason and message of a pod that is terminated by a node shutdown, as the kubelet
@@ -55,14 +54,13 @@ const (
 	shutdownMessage = "Pod was terminated in response to imminent node shutdown."
 )
 
-// ShutdownPod terminates a pod because the node shuts down, and reports whether there
-// was such a pod.
+// ShutdownPod terminates a pod because the node shuts down, and reports whether the pod
+// exists.
 func (a *Agent) ShutdownPod(ctx context.Context, uid types.UID, grace time.Duration) (found bool) {
 	return a.terminateByUID(ctx, uid, plan.Termination{Reason: shutdownReason, Message: shutdownMessage, Grace: grace})
 }
 
-// EvictPod terminates a pod that uses too much, and reports whether there was such a
-// pod.
+// EvictPod evicts a pod, and reports whether the pod exists.
 func (a *Agent) EvictPod(ctx context.Context, uid types.UID, why *plan.Eviction) (found bool) {
 	return a.terminateByUID(ctx, uid, plan.Termination{
 		Reason: "Evicted", Message: why.Message, EventDetail: why.EventDetail, NodeCaused: why.NodeCaused,
@@ -90,11 +88,11 @@ func (a *Agent) terminateByUID(ctx context.Context, uid types.UID, end plan.Term
 
 // The outcome of a pod is final (invariant I8 of package plan), and an edit of images
 // or resources in a manifest file keeps the UID. A finished pod is therefore
-// recreated after an edit: it terminates, and when nothing of it is left it starts
-// with an empty memory, like a pod that is desired again while it terminates.
+// recreated after an edit: it terminates, and once it is deleted it starts with an empty
+// memory, like a pod that is desired again while it terminates.
 
 // recreate terminates a finished pod so that it starts again: its manifest was edited,
-// or it was evicted for something that the node lacked and may have again.
+// or it was evicted because of node pressure that may be over.
 func (a *Agent) recreate(w *worker, why pod.RecreateCause) {
 	edited := why == pod.Edited
 	if a.workers[w.uid] != w || w.terminating || a.desired.pods[w.uid] == nil || !edited && a.underPressure.Load() {

@@ -18,7 +18,7 @@ import (
 	"berth/podspec"
 )
 
-// worker is a pod's worker as the agent sees it. It implements pod.Agent.
+// worker is the agent's side of a pod worker. It implements pod.Agent.
 type worker struct {
 	*pod.Worker
 	agent    *Agent
@@ -28,7 +28,7 @@ type worker struct {
 
 	// Below: the agent's goroutine only.
 	pod         *corev1.Pod
-	terminating bool // for good: a pod that is desired again gets another worker
+	terminating bool // final: a pod that is desired again gets another worker
 }
 
 var _ pod.Agent = (*worker)(nil)
@@ -70,7 +70,7 @@ func (w *worker) historyChanged() {
 	w.agent.Store.PutHistory(w.uid, func() checkpoint.History { return w.agent.history(w.uid, w.timeline) })
 }
 
-// applySnapshot acts on a newer snapshot of a source.
+// applySnapshot applies a newer snapshot of a source.
 func (a *Agent) applySnapshot(ctx context.Context, snap *source.Snapshot) {
 	first := !a.desired.ready[snap.Source]
 	objectsChanged := a.desired.objects.replace(snap)
@@ -92,7 +92,7 @@ func (a *Agent) applySnapshot(ctx context.Context, snap *source.Snapshot) {
 }
 
 // startOrUpdate passes a desired pod to its worker, or starts one. A pod whose name
-// is still used by a terminating one waits until that one is gone (A4).
+// is still used by a terminating one waits until that one is deleted (A4).
 func (a *Agent) startOrUpdate(p *corev1.Pod) {
 	if p.DeletionTimestamp != nil {
 		a.terminateDeleted(p)
@@ -110,8 +110,7 @@ func (a *Agent) startOrUpdate(p *corev1.Pod) {
 	a.startWorker(pod.Desired{Pod: p})
 }
 
-// startWorker starts a worker for a pod, with what was recorded of it before an agent
-// restart.
+// startWorker starts a worker for a pod, with its record from before an agent restart.
 func (a *Agent) startWorker(d pod.Desired) {
 	p := d.Pod
 	var r pod.Restored
@@ -152,15 +151,15 @@ func (a *Agent) newWorker(d pod.Desired, r pod.Restored) *worker {
 	return w
 }
 
-// workerDone forgets a pod of which nothing is left, and starts the pod that waits
-// for its name.
+// workerDone removes the state of a deleted pod, and starts the pod that waits for its
+// name.
 func (a *Agent) workerDone(w *worker) {
 	p := w.pod
 	delete(a.workers, p.UID)
 	delete(a.desired.ephemeral, p.UID)
 	a.allocator.Release(p.UID)
 	a.Store.Delete(p.UID)
-	if _, returns := a.returned[p.UID]; !returns { // else its events must remain readable
+	if _, returns := a.returned[p.UID]; !returns { // otherwise its events must remain readable
 		a.Events.PodDeleted(p.UID)
 	}
 	if a.Prober != nil {
@@ -180,7 +179,7 @@ func (a *Agent) eachWorker(f func(*pod.Worker)) {
 	}
 }
 
-// handleEvent passes on an event of the runtime.
+// handleEvent forwards an event of the runtime to the worker.
 func (a *Agent) handleEvent(ctx context.Context, uid types.UID, e pod.RuntimeEvent) {
 	if uid == "" {
 		if a.connectedBefore && e.Listed == nil {
@@ -200,18 +199,18 @@ func (a *Agent) handleEvent(ctx context.Context, uid types.UID, e pod.RuntimeEve
 	a.adopted.markStale(uid)
 }
 
-// SyncAllPods requests a sync pass of every pod: something about the node has changed.
+// SyncAllPods requests a sync pass of every pod after a change of the node.
 func (a *Agent) SyncAllPods() {
 	a.call(context.Background(), func() { a.eachWorker((*pod.Worker).Sync) })
 }
 
-// ImagesImported reports that images arrived on the node without a pull: pods that
+// ImagesImported reports that images were imported on the node without a pull. Pods that
 // wait for one check again.
 func (a *Agent) ImagesImported() {
 	a.call(context.Background(), func() { a.eachWorker((*pod.Worker).ImagesImported) })
 }
 
-// Timeline returns the timeline of a pod that has a worker; nil: it has none. Before
+// Timeline returns the timeline of a pod that has a worker, or nil if it has none. Before
 // adoption it is the recorded one.
 func (a *Agent) Timeline(ctx context.Context, uid types.UID) *events.Timeline {
 	if line := a.recordedTimeline(uid); line != nil {
@@ -235,8 +234,8 @@ func (a *Agent) Timeline(ctx context.Context, uid types.UID) *events.Timeline {
 	}
 }
 
-// history is what users may want to read of a pod after an agent restart. The store
-// calls it on its own goroutine.
+// history returns the history of a pod, which remains readable after an agent restart.
+// The store calls it on its own goroutine.
 func (a *Agent) history(uid types.UID, t *events.Timeline) checkpoint.History {
 	var h checkpoint.History
 	var err error
@@ -266,7 +265,7 @@ func (a *Agent) restoreEvents() {
 	}
 }
 
-// deletion is the termination of a pod that is deleted, now.
+// deletion returns the termination of a pod that is deleted now.
 func deletion(p *corev1.Pod) *plan.Termination {
 	return &plan.Termination{Reason: "Deleted", Grace: podspec.GracePeriod(p), RemovePod: true, RequestedAt: time.Now()}
 }
