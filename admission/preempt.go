@@ -83,15 +83,15 @@ func (c *preemption) shortages() []Rejection { return resources(c.node, c.used, 
 func (c *preemption) pickFrom(pods []*corev1.Pod) (out []*corev1.Pod) {
 	left := slices.Clone(pods)
 	for {
-		short := c.shortages()
-		if len(short) == 0 || len(left) == 0 {
+		lacking := c.shortages()
+		if len(lacking) == 0 || len(left) == 0 {
 			return out
 		}
-		best, least := 0, c.distance(short, left[0])
+		best, bestDistance := 0, c.distance(lacking, left[0])
 		for i := 1; i < len(left); i++ {
-			far := c.distance(short, left[i])
-			if cmp.Or(cmp.Compare(far, least), c.compare(short, left[i], left[best])) < 0 {
-				best, least = i, far
+			distance := c.distance(lacking, left[i])
+			if cmp.Or(cmp.Compare(distance, bestDistance), c.compare(lacking, left[i], left[best])) < 0 {
+				best, bestDistance = i, distance
 			}
 		}
 		out = append(out, left[best])
@@ -120,14 +120,14 @@ func (c *preemption) reprieve(chosen []*corev1.Pod) []*corev1.Pod {
 
 // distance is the sum of the squared fractions of the missing resources that the pod does not
 // provide.
-func (c *preemption) distance(short []Rejection, pod *corev1.Pod) (sum float64) {
-	for _, r := range short {
-		gives := int64(1) // a pod
+func (c *preemption) distance(lacking []Rejection, pod *corev1.Pod) (sum float64) {
+	for _, r := range lacking {
+		provided := int64(1) // a pod
 		if r.Resource != corev1.ResourcePods {
-			gives = int64Value(r.Resource, c.requests[pod][r.Resource])
+			provided = int64Value(r.Resource, c.requests[pod][r.Resource])
 		}
 		needs := float64(r.Requested) + float64(r.Used) - float64(r.Capacity)
-		if part := 1 - float64(gives)/needs; needs > 0 && part > 0 {
+		if part := 1 - float64(provided)/needs; needs > 0 && part > 0 {
 			sum += part * part
 		}
 	}
@@ -136,7 +136,7 @@ func (c *preemption) distance(short []Rejection, pod *corev1.Pod) (sum float64) 
 
 // compare orders candidates by priority, then by requests: of the missing resources, then of memory
 // and CPU; then by name, so that the result is deterministic.
-func (c *preemption) compare(short []Rejection, a, b *corev1.Pod) int {
+func (c *preemption) compare(lacking []Rejection, a, b *corev1.Pod) int {
 	if by := cmp.Compare(podspec.Priority(a), podspec.Priority(b)); by != 0 {
 		return by
 	}
@@ -144,7 +144,7 @@ func (c *preemption) compare(short []Rejection, a, b *corev1.Pod) int {
 		q := c.requests[a][name]
 		return q.Cmp(c.requests[b][name])
 	}
-	for _, r := range short {
+	for _, r := range lacking {
 		if by := less(r.Resource); by != 0 {
 			return by
 		}

@@ -78,11 +78,11 @@ func restored(p *corev1.Pod, rec checkpoint.Record, listed RuntimePod, boot stri
 	if shutDown && podspec.IsStatic(p) && rec.BootID != boot {
 		return plan.MemoryAfterReboot(m), plan.Verdict{}
 	}
-	ran := len(listed.Sandboxes)+len(listed.Containers)+len(m.Exits)+len(m.Restarts)+len(m.IPs) > 0
+	hasRun := len(listed.Sandboxes)+len(listed.Containers)+len(m.Exits)+len(m.Restarts)+len(m.IPs) > 0
 	switch {
 	case rec.Verdict.State == plan.Wait:
 		return m, plan.Verdict{}
-	case rec.Verdict.State == plan.Rejected && podspec.IsStatic(p) && !ran && m.Termination == nil:
+	case rec.Verdict.State == plan.Rejected && podspec.IsStatic(p) && !hasRun && m.Termination == nil:
 		return plan.Memory{StartTime: m.StartTime}, plan.Verdict{}
 	}
 	return m, rec.Verdict

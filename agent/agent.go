@@ -135,15 +135,15 @@ func New(c Config) *Agent {
 	}
 	heartbeat := c.Heartbeat
 	c.Allocator.Heartbeat = func() { heartbeat("room") }
-	room := allocator.New(c.Allocator)
+	alloc := allocator.New(c.Allocator)
 	var stages pod.Stages
 	if c.Stages != nil {
 		stages = *c.Stages
 	}
-	stages.Admit.Allocator = room
+	stages.Admit.Allocator = alloc
 	c.Stages = &stages
 	a := &Agent{
-		Config: c, StatusCache: status.New(), allocator: room, calls: make(chan func(), 64),
+		Config: c, StatusCache: status.New(), allocator: alloc, calls: make(chan func(), 64),
 		ready: make(chan struct{}), stopped: make(chan struct{}), snapshotReady: make(chan struct{}, 1),
 		startup: startup{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
 		desired: newDesiredPods(), workers: map[types.UID]*worker{}, leaks: newLeaks(),

@@ -60,7 +60,7 @@ const (
 
 // leaks runs the scans, one at a time: deep ones for a while after a suspicion, and a
 // cheap one with every audit. The struct belongs to the agent's goroutine, and
-// sightings to the scan while one runs.
+// leakStates to the scan while one runs.
 type leaks struct {
 	calls        *sandboxCalls
 	timer        *time.Timer
@@ -68,11 +68,11 @@ type leaks struct {
 	scanning     bool
 	suspectUntil time.Time
 	lastDeep     time.Time
-	sightings    map[string]sighting
+	leakStates   map[string]leakState
 }
 
-// sighting is the state of a leaked object between scans.
-type sighting struct {
+// leakState is the state of a leaked object between scans.
+type leakState struct {
 	first time.Time
 	retry time.Time // earliest next removal; zero: none was attempted
 }
@@ -80,7 +80,7 @@ type sighting struct {
 func newLeaks() leaks {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return leaks{calls: newSandboxCalls(), timer: t, sightings: map[string]sighting{}}
+	return leaks{calls: newSandboxCalls(), timer: t, leakStates: map[string]leakState{}}
 }
 
 // suspectLeaks starts deep scans for a while, because a call was interrupted or the
@@ -104,7 +104,7 @@ func (a *Agent) collectLeaks(ctx context.Context) {
 		return
 	}
 	now := time.Now()
-	deep := now.Before(l.suspectUntil) || len(l.sightings) > 0 || now.Sub(l.lastDeep) >= leakDeepInterval
+	deep := now.Before(l.suspectUntil) || len(l.leakStates) > 0 || now.Sub(l.lastDeep) >= leakDeepInterval
 	if deep {
 		l.lastDeep = now
 	}
@@ -136,32 +136,32 @@ func (a *Agent) scanLeaks(ctx context.Context, deep bool) (next time.Duration) {
 		return 0
 	}
 	present := make(map[string]bool, len(found))
-	seenAt := time.Now()
+	observedAt := time.Now()
 	for _, leak := range found {
 		key := leak.Kind + " " + leak.Name
 		present[key] = true
-		s, seen := l.sightings[key]
-		if !seen {
-			s = sighting{first: seenAt}
+		s, known := l.leakStates[key]
+		if !known {
+			s = leakState{first: observedAt}
 		}
 		wait := s.wait(leak.Ownership, started, oldestCall)
 		if wait == 0 && a.removeLeak(ctx, leak) {
-			delete(l.sightings, key)
+			delete(l.leakStates, key)
 			next = leakScanDelay // the removal of others may have depended on it
 			continue
 		}
 		if wait == 0 {
-			s.retry, wait = seenAt.Add(leakRetryDelay), leakRetryDelay
+			s.retry, wait = observedAt.Add(leakRetryDelay), leakRetryDelay
 		}
-		l.sightings[key] = s
+		l.leakStates[key] = s
 		if next == 0 || wait < next {
 			next = wait
 		}
 	}
 	if deep {
-		for key := range l.sightings {
+		for key := range l.leakStates {
 			if !present[key] {
-				delete(l.sightings, key)
+				delete(l.leakStates, key)
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func (a *Agent) scanLeaks(ctx context.Context, deep bool) (next time.Duration) {
 // wait returns the time until a leaked object may be removed. Zero: it may be removed
 // now. oldestCall is the start of the oldest call in progress that creates a sandbox: an
 // object that was observed before belongs to no such call.
-func (s sighting) wait(o Ownership, now, oldestCall time.Time) time.Duration {
+func (s leakState) wait(o Ownership, now, oldestCall time.Time) time.Duration {
 	removable := s.first.Add(o.minAge())
 	if s.retry.After(removable) {
 		removable = s.retry

@@ -184,14 +184,14 @@ func (a *Agent) applySnapshots(ctx context.Context) {
 // newSnapshots returns the newest snapshots that it has not returned before, ordered by
 // source.
 func (a *Agent) newSnapshots() (out []*source.Snapshot) {
-	held := map[string]*source.Snapshot{}
+	newest := map[string]*source.Snapshot{}
 	for _, snap := range a.Snapshots() {
-		held[snap.Source] = snap
+		newest[snap.Source] = snap
 	}
-	for _, name := range slices.Sorted(maps.Keys(held)) {
-		if a.applied[name] != held[name] {
-			a.applied[name] = held[name]
-			out = append(out, held[name])
+	for _, name := range slices.Sorted(maps.Keys(newest)) {
+		if a.applied[name] != newest[name] {
+			a.applied[name] = newest[name]
+			out = append(out, newest[name])
 		}
 	}
 	return out

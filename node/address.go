@@ -90,8 +90,8 @@ func ChangedAddresses(had []netip.Addr) []netip.Addr {
 // changedAddresses implements ChangedAddresses with the addresses of all interfaces and those that
 // Addresses returns.
 func changedAddresses(had, here, now []netip.Addr) []netip.Addr {
-	holds := func(a netip.Addr) bool { return slices.Contains(here, a) }
-	missing := slices.ContainsFunc(had, func(a netip.Addr) bool { return !holds(a) })
+	hasAddress := func(a netip.Addr) bool { return slices.Contains(here, a) }
+	missing := slices.ContainsFunc(had, func(a netip.Addr) bool { return !hasAddress(a) })
 	if !missing || len(now) == 0 || now[0].IsLoopback() || slices.Equal(had, now) {
 		return nil
 	}

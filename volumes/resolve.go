@@ -85,7 +85,7 @@ func makeBeneath(root int, path string) (int, error) {
 // makeAt creates and opens one directory, ignoring the umask.
 func makeAt(dir int, name string, mode uint32) (int, error) {
 	err := unix.Mkdirat(dir, name, mode&0o777)
-	made := err == nil
+	created := err == nil
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, err
 	}
@@ -93,7 +93,7 @@ func makeAt(dir int, name string, mode uint32) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if made {
+	if created {
 		if err := unix.Chmod(fdPath(fd), mode); err != nil {
 			_ = unix.Close(fd)
 			return -1, err

@@ -126,14 +126,14 @@ func (v *Volumes) mount(
 	if err != nil {
 		return err
 	}
-	seen, ok := v.setUp(pod.UID, k, name)
-	if ok && seen.Version == version {
+	recorded, ok := v.setUp(pod.UID, k, name)
+	if ok && recorded.Version == version {
 		return nil
 	}
 	m := marker{Version: version, Boot: v.boot}
 	switch {
 	case ok && k == emptyDir:
-		m.Mounted = seen.Mounted // in use: the pod may have changed its mode and owners
+		m.Mounted = recorded.Mounted // in use: the pod may have changed its mode and owners
 	case k == emptyDir:
 		m.Mounted, err = v.mountEmptyDir(ctx, pod, vol)
 	case k == hostPath:

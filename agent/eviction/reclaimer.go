@@ -102,7 +102,7 @@ func (r *Reclaimer) Reclaim(
 		if v, known = r.reclaimLevels(ctx, v, s, observe); !known {
 			return false
 		}
-		if m, short := v.thresholdMet(s); !short {
+		if m, met := v.thresholdMet(s); !met {
 			delete(r.eventRecorded, s)
 		} else if r.evictOne(ctx, v, m, observe) {
 			return true
@@ -127,8 +127,8 @@ func (r *Reclaimer) reclaimLevels(
 		bounded, cancel := context.WithTimeout(ctx, levelTimeout)
 		err := level.Reclaim(bounded, func() bool {
 			now, ok := observe(bounded)
-			_, short := now.thresholdMet(s)
-			return !ok || !short
+			_, met := now.thresholdMet(s)
+			return !ok || !met
 		})
 		cancel()
 		now, ok := observe(ctx)
@@ -141,7 +141,7 @@ func (r *Reclaimer) reclaimLevels(
 			r.Log.Info("node resources reclaimed", "level", level.Name, "signal", string(s),
 				"freed", s.Format(freed), "err", err)
 		}
-		if _, short := v.thresholdMet(s); !short {
+		if _, met := v.thresholdMet(s); !met {
 			break
 		}
 	}
@@ -149,7 +149,7 @@ func (r *Reclaimer) reclaimLevels(
 }
 
 // thresholdMet returns the most urgent threshold of a signal that is met, hard before soft.
-func (v Observation) thresholdMet(s pressure.Signal) (m pressure.ThresholdMet, short bool) {
+func (v Observation) thresholdMet(s pressure.Signal) (m pressure.ThresholdMet, met bool) {
 	for _, m := range v.Reclaim {
 		if m.Signal == s {
 			return m, true

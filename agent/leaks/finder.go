@@ -57,11 +57,11 @@ func (s *Finder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 				Remove: func(context.Context) error { return client.RemoveStaleSocket(path) },
 			})
 		}
-		held, err := client.LeakedLeases(ctx)
+		leases, err := client.LeakedLeases(ctx)
 		if err != nil {
 			return nil, err
 		}
-		for _, id := range held {
+		for _, id := range leases {
 			out = append(out, agent.Leak{
 				Kind: "lease", Name: id, Ownership: agent.Unreferenced,
 				Remove: func(ctx context.Context) error { return client.DeleteLeakedLease(ctx, id) },

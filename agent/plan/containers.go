@@ -34,7 +34,7 @@ func (d *decider) syncContainers(sb Sandbox) {
 		if c.kind != Main {
 			continue
 		}
-		if _, seen := d.newest(c.Name); !seen && inOrder {
+		if _, exists := d.newest(c.Name); !exists && inOrder {
 			continue // the image of an earlier container is being pulled
 		}
 		inOrder = d.syncContainer(c, sb) == waitingForStart || inOrder
@@ -50,8 +50,8 @@ func (d *decider) syncInitContainers(sb Sandbox) bool {
 		if c.kind != Init && c.kind != Sidecar {
 			continue
 		}
-		k, seen := d.newest(c.Name)
-		here := seen && d.isCurrent(k, sb)
+		k, exists := d.newest(c.Name)
+		here := exists && d.isCurrent(k, sb)
 		if c.kind == Init {
 			if through || i < behind || here && k.State == Exited && k.ExitCode == 0 {
 				continue
@@ -75,7 +75,7 @@ func (d *decider) lastInitIndex(sb Sandbox) int {
 		if c.kind != Init && c.kind != Sidecar {
 			continue
 		}
-		if k, seen := d.newest(c.Name); seen && d.isCurrent(k, sb) {
+		if k, exists := d.newest(c.Name); exists && d.isCurrent(k, sb) {
 			return i
 		}
 	}
@@ -108,9 +108,9 @@ const (
 
 // syncContainer plans the next action for one container.
 func (d *decider) syncContainer(c spec, sb Sandbox) syncResult {
-	k, seen := d.newest(c.Name)
+	k, exists := d.newest(c.Name)
 	switch {
-	case !seen:
+	case !exists:
 		return d.startContainer(c, sb, d.mem.Restarts[c.Name].NextAttempt)
 	case (k.State == Created || k.State == Running) && d.beingStarted(c.Name):
 		// The event arrived before the response to StartContainer.

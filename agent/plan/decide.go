@@ -167,8 +167,8 @@ func (d *decider) recallStatus() {
 		was.EphemeralContainerStatuses} {
 		for i := range list {
 			c := &list[i]
-			ran := c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
-			if c.RestartCount == 0 && (c.ContainerID == "" || !ran) {
+			hasRun := c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+			if c.RestartCount == 0 && (c.ContainerID == "" || !hasRun) {
 				continue
 			}
 			if r := m.Restarts[c.Name]; int64(r.NextAttempt) <= int64(c.RestartCount) {
@@ -308,12 +308,12 @@ func (d *decider) hasAddress(sb Sandbox) bool {
 // that replaced sandboxes do not exhaust the pod CIDR.
 func (d *decider) removeOldSandbox(s Sandbox, current bool) (empty bool) {
 	empty = true
-	holds := false
+	hasContainers := false
 	for _, k := range d.Observed.Containers {
 		if k.SandboxID != s.ID {
 			continue
 		}
-		holds = true
+		hasContainers = true
 		if k.Live() {
 			empty = false
 			if current { // otherwise stopContainers stops all of them in order
@@ -326,7 +326,7 @@ func (d *decider) removeOldSandbox(s Sandbox, current bool) (empty bool) {
 	case !s.Stopped:
 		empty = false
 		d.addCleanup(StopSandbox{s.ID})
-	case !holds:
+	case !hasContainers:
 		d.addCleanup(RemoveSandbox{s.ID, true})
 	}
 	return empty

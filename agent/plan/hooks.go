@@ -57,8 +57,8 @@ func hasPreStop(c *corev1.Container) bool { return c.Lifecycle != nil && c.Lifec
 // longer run.
 func (d *decider) recordHookResults() {
 	for name, h := range d.mem.Hooks {
-		k, seen := d.newest(name)
-		if !seen || k.Attempt != h.Attempt {
+		k, exists := d.newest(name)
+		if !exists || k.Attempt != h.Attempt {
 			continue
 		}
 		if e := d.Observed.Hooks[PostStart{ID: k.ID}.Key()]; e.State != HookNone && h.PostStart == HookPending {
@@ -140,7 +140,7 @@ func (d *decider) postStartInProgress() bool {
 		}
 	}
 	for name := range d.mem.Hooks {
-		if k, seen := d.newest(name); seen && k.State == Running && d.hookOf(k).PostStart == HookPending {
+		if k, exists := d.newest(name); exists && k.State == Running && d.hookOf(k).PostStart == HookPending {
 			return true
 		}
 	}

@@ -46,9 +46,9 @@ func (d *decider) configureHost() bool {
 // mounted.
 func (d *decider) syncVolume(v *corev1.Volume) bool {
 	version, missing, pending := volumeContentVersion(v, d.Pod, d.Refs)
-	seen, mounted := d.Observed.Volumes[v.Name]
+	status, mounted := d.Observed.Volumes[v.Name]
 	switch {
-	case mounted && (missing != "" || pending || seen.Version == version):
+	case mounted && (missing != "" || pending || status.Version == version):
 		return true // a running pod keeps the content if the source is missing
 	case missing != "":
 		d.report(Reason{

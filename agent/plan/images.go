@@ -27,7 +27,7 @@ func (d *decider) prePull() {
 		return ok && !d.stillWanted(p)
 	})
 	for _, c := range d.specs {
-		if _, seen := d.newest(c.Name); !seen {
+		if _, exists := d.newest(c.Name); !exists {
 			d.image(c, d.mem.Restarts[c.Name].NextAttempt)
 			d.volumeImages(c)
 		}
@@ -39,7 +39,7 @@ func (d *decider) stillWanted(p PullImage) bool { return d.wantedImage(p) == p.I
 // image reports whether the image is present as the pull policy requires, and plans a pull
 // otherwise.
 func (d *decider) image(c spec, attempt uint32) imageState {
-	if a, asked := d.images[c.Name]; asked {
+	if a, resolved := d.images[c.Name]; resolved {
 		return a
 	}
 	a := d.resolveImage(c, attempt)

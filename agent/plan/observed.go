@@ -138,12 +138,12 @@ func (o Observed) afterPull(a PullImage, r Outcome) Observed {
 }
 
 // WithImages returns the state after a check for images.
-func (o Observed) WithImages(seen ImageStatuses) Observed {
-	was, unclear := o.Images, o.ImageErrors
-	o.Images, o.ImageErrors = make(map[string]Image, len(was)+len(seen)), map[string]string{}
+func (o Observed) WithImages(statuses ImageStatuses) Observed {
+	was, wasErrors := o.Images, o.ImageErrors
+	o.Images, o.ImageErrors = make(map[string]Image, len(was)+len(statuses)), map[string]string{}
 	maps.Copy(o.Images, was)
-	maps.Copy(o.ImageErrors, unclear)
-	for name, s := range seen {
+	maps.Copy(o.ImageErrors, wasErrors)
+	for name, s := range statuses {
 		delete(o.ImageErrors, name)
 		switch {
 		case s.Err != "": // the last known state remains
@@ -163,8 +163,8 @@ func (o Observed) MissingImages(pod *corev1.Pod) []string {
 		return nil
 	}
 	return slices.DeleteFunc(podspec.Images(pod), func(name string) bool {
-		_, here := o.Images[name]
-		return here
+		_, present := o.Images[name]
+		return present
 	})
 }
 
@@ -298,14 +298,14 @@ func filter[T any](s []T, drop func(T) bool) (out []T) {
 
 // KeepExits returns the observed containers, but keeps exits that are already known. An exited
 // container never runs again.
-func KeepExits(known, seen []Container) []Container {
-	seen = slices.Clone(seen)
-	for i, k := range seen {
+func KeepExits(known, observed []Container) []Container {
+	observed = slices.Clone(observed)
+	for i, k := range observed {
 		for _, was := range known {
 			if was.ID == k.ID && was.State == Exited {
-				seen[i] = was
+				observed[i] = was
 			}
 		}
 	}
-	return seen
+	return observed
 }

@@ -89,8 +89,8 @@ func sameCondition(a, b []corev1.PodCondition, kind corev1.PodConditionType) boo
 }
 
 // ProbeTargets returns the probes of the plan by container.
-func (p Plan) ProbeTargets(seen Observed) (all []ProbeTarget) {
-	for _, k := range seen.Containers {
+func (p Plan) ProbeTargets(observed Observed) (all []ProbeTarget) {
+	for _, k := range observed.Containers {
 		if probes, wanted := p.Probes[k.ID]; wanted {
 			all = append(all, ProbeTarget{ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP, Probes: probes,
 				Health: p.Memory.Health[k.ID]})

@@ -289,14 +289,14 @@ func (d *decider) resizeMessage(message, problem string) string {
 func (d *decider) resize() {
 	s, want := &d.mem.Resources, d.allocated
 	s.PodLevel = d.podLevelResources()
-	pending, hold := d.containersToResize(want)
+	pending, cgroup := d.containersToResize(want)
 	if d.startInProgress() { // possibly with the previous resources
-		hold = maxResources(s.Cgroup, hold)
+		cgroup = maxResources(s.Cgroup, cgroup)
 	}
 	switch {
-	case len(pending) > 0 && (d.Observed.CgroupUncertain || !maxResources(s.Cgroup, hold).Equal(s.Cgroup)):
+	case len(pending) > 0 && (d.Observed.CgroupUncertain || !maxResources(s.Cgroup, cgroup).Equal(s.Cgroup)):
 		// the pod cgroup first has to hold both
-		d.addConfigure(ResizeCgroup{hold})
+		d.addConfigure(ResizeCgroup{cgroup})
 	case len(pending) > 0:
 		for _, c := range pending {
 			k, _ := d.newest(c.Name)
@@ -313,18 +313,18 @@ func (d *decider) resize() {
 
 // containersToResize returns the running containers whose resources differ from want, and the
 // resources that the cgroup must hold meanwhile.
-func (d *decider) containersToResize(want Resources) (pending []spec, hold Resources) {
-	holds := func(name string, now corev1.ResourceRequirements) {
-		hold = maps.Clone(hold)
-		maps.Copy(hold, maxResources(Resources{name: hold[name]}, Resources{name: now}))
+func (d *decider) containersToResize(want Resources) (pending []spec, cgroup Resources) {
+	include := func(name string, now corev1.ResourceRequirements) {
+		cgroup = maps.Clone(cgroup)
+		maps.Copy(cgroup, maxResources(Resources{name: cgroup[name]}, Resources{name: now}))
 	}
-	hold = want
+	cgroup = want
 	if own, has := d.mem.Resources.Cgroup[PodLevel]; has || d.Pod.Spec.Resources != nil {
-		holds(PodLevel, own)
+		include(PodLevel, own)
 	}
 	for _, c := range d.specs {
-		k, seen := d.newest(c.Name)
-		if !c.resizable() || !seen || k.State != Running {
+		k, exists := d.newest(c.Name)
+		if !c.resizable() || !exists || k.State != Running {
 			continue
 		}
 		now := d.actualResourcesOf(k, d.previous)
@@ -333,9 +333,9 @@ func (d *decider) containersToResize(want Resources) (pending []spec, hold Resou
 			continue
 		}
 		pending = append(pending, c)
-		holds(c.Name, now.Resources)
+		include(c.Name, now.Resources)
 	}
-	return pending, hold
+	return pending, cgroup
 }
 
 func (d *decider) startInProgress() bool {

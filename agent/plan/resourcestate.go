@@ -53,7 +53,7 @@ func (d *decider) actualResourcesOf(k Container, unknown Resources) ActualResour
 	if !known || a.Attempt != k.Attempt {
 		a = ActualResources{Attempt: k.Attempt, ContainerResources: unknown.ForContainer(k.Name)}
 	}
-	if r, seen := d.Observed.ResizedContainers[k.ID]; seen {
+	if r, exists := d.Observed.ResizedContainers[k.ID]; exists {
 		a.ContainerResources, a.Uncertain = r, false
 	}
 	if _, busy := d.InProgress[ResizeContainer{ID: k.ID}.Key()]; busy {

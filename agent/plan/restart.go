@@ -60,8 +60,8 @@ func WillRestart(in Input, name string) bool {
 		if c.Name != name {
 			continue
 		}
-		k, seen := d.newest(name)
-		if !seen {
+		k, exists := d.newest(name)
+		if !exists {
 			k = d.mem.Exits[name]
 		}
 		return k.Live() || d.mayRestart(c, k)
@@ -134,7 +134,7 @@ func (d *decider) finished() bool {
 			continue
 		}
 		mains++
-		if k, seen := d.newest(c.Name); !seen || k.Live() || d.mayRestart(c, k) {
+		if k, exists := d.newest(c.Name); !exists || k.Live() || d.mayRestart(c, k) {
 			return false
 		}
 	}
@@ -147,7 +147,7 @@ func (d *decider) initFailed() bool {
 		if c.kind != Init {
 			continue
 		}
-		if k, seen := d.newest(c.Name); seen && k.State == Exited && k.ExitCode != 0 && !d.policyAllowsRestart(c, k) {
+		if k, exists := d.newest(c.Name); exists && k.State == Exited && k.ExitCode != 0 && !d.policyAllowsRestart(c, k) {
 			return true
 		}
 	}

@@ -46,8 +46,8 @@ func (d *decider) isCurrent(k Container, sb Sandbox) bool {
 // reports whether any of them is still live.
 func (d *decider) restartAll() (inProgress bool) {
 	for _, c := range d.specs {
-		k, seen := d.newest(c.Name)
-		if seen && k.State == Exited && !d.fromEarlierRound(k) && triggersRestartAll(c, k.ExitCode) {
+		k, exists := d.newest(c.Name)
+		if exists && k.State == Exited && !d.fromEarlierRound(k) && triggersRestartAll(c, k.ExitCode) {
 			d.startRound(k)
 			break
 		}

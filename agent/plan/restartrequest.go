@@ -29,8 +29,8 @@ func RequestRestart(in Input, names []string) (Memory, error) {
 		if len(names) == 0 && d.restartError(c.Name) != nil || len(names) > 0 && !slices.Contains(names, c.Name) {
 			continue
 		}
-		k, seen := d.newest(c.Name)
-		if !seen {
+		k, exists := d.newest(c.Name)
+		if !exists {
 			continue // about to run for the first time
 		}
 		r := d.mem.Restarts[c.Name]
@@ -65,13 +65,13 @@ func (d *decider) restartError(name string) error {
 		if c.Name != name {
 			continue
 		}
-		k, seen := d.newest(name)
+		k, exists := d.newest(name)
 		switch {
 		case c.kind == Ephemeral:
 			return fmt.Errorf("ephemeral container %s cannot be restarted", name)
-		case c.kind == Init && (d.initsDone() || seen && k.State == Exited && k.ExitCode == 0):
+		case c.kind == Init && (d.initsDone() || exists && k.State == Exited && k.ExitCode == 0):
 			return fmt.Errorf("init container %s has completed", name)
-		case c.kind == Init && seen && k.Live():
+		case c.kind == Init && exists && k.Live():
 			return fmt.Errorf("init container %s is running: only a failed one can be restarted", name)
 		}
 		return nil

@@ -238,7 +238,7 @@ const (
 
 // waiting returns the waiting state of a container that has never run.
 func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
-	if k, seen := d.newest(c.Name); seen && k.State == Running && d.hookOf(k).PostStart == HookFailed {
+	if k, exists := d.newest(c.Name); exists && k.State == Running && d.hookOf(k).PostStart == HookFailed {
 		return &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: d.hookOf(k).Message}
 	}
 	initializing := len(d.Pod.Spec.InitContainers) > 0
@@ -291,10 +291,10 @@ func (d *decider) initsDone() bool {
 // initContainerDone reports whether an init container has succeeded or a sidecar has started in the
 // current sandbox.
 func (d *decider) initContainerDone(c spec) bool {
-	k, seen := d.newest(c.Name)
+	k, exists := d.newest(c.Name)
 	sb, ok := d.currentSandbox()
 	switch {
-	case !seen || ok && !d.isCurrent(k, sb):
+	case !exists || ok && !d.isCurrent(k, sb):
 		return false
 	case c.kind == Init:
 		return k.State == Exited && k.ExitCode == 0
@@ -326,8 +326,8 @@ func (d *decider) computePhase() corev1.PodPhase {
 		if c.kind != Main {
 			continue
 		}
-		k, seen := d.newest(c.Name)
-		if !seen || k.State == Created || k.State == Running && (d.beingStarted(c.Name) || d.postStartUnfinished(k)) {
+		k, exists := d.newest(c.Name)
+		if !exists || k.State == Created || k.State == Running && (d.beingStarted(c.Name) || d.postStartUnfinished(k)) {
 			waiting = true
 			continue
 		}
@@ -351,7 +351,7 @@ func (d *decider) outcome() corev1.PodPhase {
 		return corev1.PodFailed
 	}
 	for _, c := range d.specs {
-		if k, seen := d.newest(c.Name); c.kind == Main && (!seen || k.ExitCode != 0) {
+		if k, exists := d.newest(c.Name); c.kind == Main && (!exists || k.ExitCode != 0) {
 			return corev1.PodFailed
 		}
 	}
@@ -408,8 +408,8 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	d.mem.Conditions = all
 	st.Conditions = slices.Clone(all)
 	for _, c := range d.Pod.Status.Conditions {
-		ours := slices.ContainsFunc(all, func(x corev1.PodCondition) bool { return x.Type == c.Type })
-		if !ours && !OwnsCondition(c.Type) { // a missing condition of the agent's own is outdated
+		present := slices.ContainsFunc(all, func(x corev1.PodCondition) bool { return x.Type == c.Type })
+		if !present && !OwnsCondition(c.Type) { // a missing condition of the agent's own is outdated
 			st.Conditions = append(st.Conditions, c)
 		}
 	}

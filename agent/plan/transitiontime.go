@@ -66,7 +66,7 @@ func (d *decider) runtimeTime(c corev1.PodCondition, was *corev1.PodCondition) t
 func (d *decider) initializedAt() time.Time {
 	at := d.mem.StartTime
 	for _, c := range d.specs {
-		k, seen := d.newest(c.Name)
+		k, exists := d.newest(c.Name)
 		end := k.FinishedAt
 		switch {
 		case c.kind == Sidecar:
@@ -74,7 +74,7 @@ func (d *decider) initializedAt() time.Time {
 		case c.kind != Init:
 			continue
 		}
-		if !seen || end.IsZero() {
+		if !exists || end.IsZero() {
 			return time.Time{}
 		}
 		at = latest(at, end)
@@ -102,7 +102,7 @@ func (d *decider) startedAt() (at time.Time) {
 		if c.kind != Main && c.kind != Sidecar {
 			continue
 		}
-		if k, seen := d.newest(c.Name); seen {
+		if k, exists := d.newest(c.Name); exists {
 			at = latest(at, k.StartedAt)
 		}
 	}
@@ -116,8 +116,8 @@ func (d *decider) firstExit(was *corev1.PodCondition) (at time.Time) {
 		if c.kind != Main && c.kind != Sidecar {
 			continue
 		}
-		k, seen := d.newest(c.Name)
-		if !seen || k.State != Exited || k.FinishedAt.IsZero() || was != nil &&
+		k, exists := d.newest(c.Name)
+		if !exists || k.State != Exited || k.FinishedAt.IsZero() || was != nil &&
 			k.FinishedAt.Before(was.LastTransitionTime.Time) {
 			continue
 		}

@@ -334,11 +334,11 @@ func manifestName(name string) bool {
 // reportIgnored logs each file once that is not read because of its name. A kubelet reads all files
 // that are not hidden, and a pod may be missed.
 func (f *Directory) reportIgnored(names map[string]bool) {
-	news := slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool { return f.ignored[name] })
+	newlyIgnored := slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool { return f.ignored[name] })
 	f.ignored = names
-	if n := len(news); n > 0 {
+	if n := len(newlyIgnored); n > 0 {
 		const most = 10
 		f.opt.Log.Warn("files ignored because of their names, manifests end in .yaml, .yml, .json or .manifest",
-			"path", f.opt.Path, "files", n, "names", strings.Join(news[:min(n, most)], ", "))
+			"path", f.opt.Path, "files", n, "names", strings.Join(newlyIgnored[:min(n, most)], ", "))
 	}
 }

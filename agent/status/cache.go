@@ -72,9 +72,9 @@ func (s *Snapshot) compare(other *Snapshot) int {
 
 // Cache holds the newest snapshot of every pod. It is safe for concurrent use.
 type Cache struct {
-	// OnChange is called with every changed snapshot, and with gone and the last snapshot of a
+	// OnChange is called with every changed snapshot, and with removed and the last snapshot of a
 	// removed pod. It must be set before the first Put and must not block.
-	OnChange func(s *Snapshot, gone bool)
+	OnChange func(s *Snapshot, removed bool)
 
 	mu          sync.RWMutex
 	pods        map[types.UID]*Snapshot

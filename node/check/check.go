@@ -87,13 +87,13 @@ func (c Node) checkRuntime(ctx context.Context, add AddFunc) {
 	}
 	add("runtime status", true, err, "ready", remedy)
 	driver := c.Cgroups.Driver()
-	if theirs, err := c.Runtime.ReportedCgroupDriver(ctx); err == nil && theirs != "" && theirs != driver {
+	if runtimeDriver, err := c.Runtime.ReportedCgroupDriver(ctx); err == nil && runtimeDriver != "" && runtimeDriver != driver {
 		add(
 			"cgroup driver",
 			true,
-			fmt.Errorf("the runtime uses %s, berth uses %s", theirs, driver),
+			fmt.Errorf("the runtime uses %s, berth uses %s", runtimeDriver, driver),
 			"",
-			"set cgroupDriver: "+theirs,
+			"set cgroupDriver: "+runtimeDriver,
 		)
 	} else {
 		add("cgroup driver", true, nil, driver, "")

@@ -33,7 +33,7 @@ func (c Node) checkFeatures(ctx context.Context, add AddFunc) {
 	pods := c.Config.Pods
 	_, err = userids.New(userids.Options{RootDir: c.Config.RootDir, MaxPods: node.MaxPods(pods.Max, pods.PerCore)})
 	detail := "available for pods with hostUsers: false"
-	if st, asked := c.Runtime.Status(ctx); asked == nil && !supportsUserNamespaces(st) {
+	if st, statusErr := c.Runtime.Status(ctx); statusErr == nil && !supportsUserNamespaces(st) {
 		detail = "not supported by the runtime: pods with hostUsers: false are rejected"
 	}
 	add(

@@ -52,32 +52,32 @@ const rejoin = "join again with the command that berth-control token create prin
 
 // Check runs the checks.
 func (s *Server) Check(ctx context.Context, add AddFunc) {
-	sight := s.Identity.CheckServer(ctx)
+	result := s.Identity.CheckServer(ctx)
 	add(
 		"server",
 		false,
-		sight.Err,
-		sight.Server,
+		result.Err,
+		result.Server,
 		"start the API server, or check the connection to it (address, route, firewall); existing pods keep running",
 	)
-	if sight.Err == nil {
+	if result.Err == nil {
 		detail := ""
-		if sight.TrustErr == nil {
-			detail = apiclient.CAHash(sight.CA) + " until " + day(sight.CA.NotAfter)
+		if result.TrustErr == nil {
+			detail = apiclient.CAHash(result.CA) + " until " + day(result.CA.NotAfter)
 		}
 		add(
 			"server authority",
 			false,
-			sight.TrustErr,
+			result.TrustErr,
 			detail,
 			"if the cluster was recreated, "+rejoin+"; if the serving certificate has expired or lacks this address, "+
 				"renew it on the server (--advertise-address)",
 		)
 	}
-	if sight.HasDate {
+	if result.HasDate {
 		var err error
-		if sight.ClockSkew.Abs() > maxClockSkew {
-			err = fmt.Errorf("the clock of this host is %s the clock of the API server", skewText(sight.ClockSkew))
+		if result.ClockSkew.Abs() > maxClockSkew {
+			err = fmt.Errorf("the clock of this host is %s the clock of the API server", skewText(result.ClockSkew))
 		}
 		add(
 			"server clock",
@@ -88,7 +88,7 @@ func (s *Server) Check(ctx context.Context, add AddFunc) {
 		)
 	}
 	s.certificates(add)
-	if sight.Err == nil && sight.TrustErr == nil {
+	if result.Err == nil && result.TrustErr == nil {
 		s.checkName(ctx, add)
 	}
 }
@@ -146,12 +146,12 @@ func (s *Server) validity(leaf *x509.Certificate, err error) (string, error) {
 		return "", err
 	}
 	until := "until " + leaf.NotAfter.UTC().Format(time.RFC3339)
-	switch left, life := leaf.NotAfter.Sub(s.Now), leaf.NotAfter.Sub(leaf.NotBefore); {
+	switch left, lifetime := leaf.NotAfter.Sub(s.Now), leaf.NotAfter.Sub(leaf.NotBefore); {
 	case left <= 0:
 		return "", errors.New("expired: it was valid " + until)
 	case s.Now.Before(leaf.NotBefore):
 		return "", errors.New("not yet valid: from " + leaf.NotBefore.UTC().Format(time.RFC3339))
-	case left < life/20:
+	case left < lifetime/20:
 		return "", errors.New("not renewed and about to expire: valid " + until)
 	}
 	return "valid " + until, nil
@@ -168,14 +168,14 @@ func leafOf(path string) (*x509.Certificate, error) {
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 
 // checkName checks whether another host uses the same node name. If the API server does not reveal
-// that, the remedy points to the check to look at.
+// that, the remedy points to the relevant check.
 func (s *Server) checkName(ctx context.Context, add AddFunc) {
-	mark, _ := os.ReadFile(filepath.Join(s.Config.StateDir, node.InstallationFile)) // not created yet
+	installation, _ := os.ReadFile(filepath.Join(s.Config.StateDir, node.InstallationFile)) // not created yet
 	alive, err := registration.CheckNameConflict(
 		ctx,
 		s.Identity.Client,
 		s.Config.NodeName,
-		strings.TrimSpace(string(mark)),
+		strings.TrimSpace(string(installation)),
 		node.SystemInfo().MachineID,
 	)
 	remedy := "set another name with --hostname-override or, if this host replaces the other one, stop berth there first"

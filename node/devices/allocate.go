@@ -40,11 +40,11 @@ func (d *Manager) Allocate(
 	var all plan.Devices
 	for _, w := range d.requested(pod, c) {
 		k := allocationKey{pod.UID, c.Name, w.name}
-		given, err := d.allocateResource(ctx, k, w.n, kind == plan.Init)
+		allocated, err := d.allocateResource(ctx, k, w.n, kind == plan.Init)
 		if err != nil {
 			return plan.Devices{}, err
 		}
-		merge(&all, w.name, given)
+		merge(&all, w.name, allocated)
 	}
 	return all, nil
 }
@@ -200,8 +200,8 @@ func (d *Manager) callAllocate(ctx context.Context, p *plugin, k allocationKey, 
 func (d *Manager) storeAllocation(k allocationKey, h allocation) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	was, holds := d.allocations[k]
-	if holds && (was.Response != h.Response || was.NoPreStart != h.NoPreStart) {
+	was, ok := d.allocations[k]
+	if ok && (was.Response != h.Response || was.NoPreStart != h.NoPreStart) {
 		d.allocations[k] = h
 		d.save()
 	}

@@ -36,14 +36,14 @@ func (h allocation) reusable(n int, boot string) bool {
 }
 
 // free deletes all allocations of a pod. It reports whether there were any.
-func (l allocations) free(pod types.UID) (held bool) {
+func (l allocations) free(pod types.UID) (freed bool) {
 	for k := range l {
 		if k.pod == pod {
 			delete(l, k)
-			held = true
+			freed = true
 		}
 	}
-	return held
+	return freed
 }
 
 // allocatedIDs returns the allocated devices of a resource.
@@ -68,8 +68,8 @@ type candidates struct {
 // candidatesFor returns the candidates of a container among the healthy devices. Its own devices
 // come before those of init containers.
 func (l allocations) candidatesFor(s allocationKey, healthy []string) (c candidates) {
-	type holder struct{ mine, inits, others bool }
-	by := map[string]holder{}
+	type owners struct{ own, inits, others bool }
+	by := map[string]owners{}
 	for k, h := range l {
 		if k.resource != s.resource {
 			continue
@@ -78,7 +78,7 @@ func (l allocations) candidatesFor(s allocationKey, healthy []string) (c candida
 			x := by[id]
 			switch {
 			case k == s:
-				x.mine = true
+				x.own = true
 			case k.pod == s.pod && h.Init:
 				x.inits = true
 			default:
@@ -90,7 +90,7 @@ func (l allocations) candidatesFor(s allocationKey, healthy []string) (c candida
 	var inherited []string
 	for _, id := range healthy {
 		switch x := by[id]; {
-		case x.mine:
+		case x.own:
 			c.own = append(c.own, id)
 		case x.others:
 		case x.inits:

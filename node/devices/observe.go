@@ -40,8 +40,8 @@ func (d *Manager) requested(pod *corev1.Pod, c *corev1.Container) []request {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.DeleteFunc(all, func(w request) bool {
-		_, holds := d.allocations[allocationKey{pod.UID, c.Name, w.name}]
-		return d.resources[w.name] == nil && !holds
+		_, allocated := d.allocations[allocationKey{pod.UID, c.Name, w.name}]
+		return d.resources[w.name] == nil && !allocated
 	})
 }
 
@@ -70,7 +70,7 @@ func (d *Manager) observe(pod *corev1.Pod, container string, ws []request) (s pl
 		if why := d.unavailableReason(k, w.n); why != "" {
 			waits = append(waits, why)
 		}
-		if h, holds := d.allocations[k]; holds {
+		if h, allocated := d.allocations[k]; allocated {
 			s.Allocated = append(s.Allocated, d.statusOf(w.name, h.IDs))
 		}
 	}

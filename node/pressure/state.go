@@ -175,10 +175,10 @@ func earlier(a, b time.Time) time.Time {
 // withContainerfs applies the thresholds of nodefs to a separate container file system, unless
 // thresholds are configured for it.
 func (c Config) withContainerfs(r Reading) []Threshold {
-	given := slices.ContainsFunc(c.Thresholds, func(t Threshold) bool {
+	configured := slices.ContainsFunc(c.Thresholds, func(t Threshold) bool {
 		return t.Signal == ContainerfsAvailable || t.Signal == ContainerfsInodesFree
 	})
-	if given || !r.Layout.SplitContainerFs {
+	if configured || !r.Layout.SplitContainerFs {
 		return c.Thresholds
 	}
 	all := slices.Clone(c.Thresholds)

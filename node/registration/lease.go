@@ -184,8 +184,8 @@ func CheckNameConflict(
 	if err != nil || sameInstallation(n, installation, func() string { return machine }) {
 		return nil, err
 	}
-	renewed, holds := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
-	if renewed == nil || holds == nil || time.Since(renewed.Time) > time.Duration(*holds)*time.Second {
+	renewed, duration := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
+	if renewed == nil || duration == nil || time.Since(renewed.Time) > time.Duration(*duration)*time.Second {
 		return nil, nil
 	}
 	return fmt.Errorf(

@@ -34,31 +34,31 @@ func (m processID) alive() bool {
 
 // observeTrees updates the process trees of the given sessions. It reports whether the record has
 // changed.
-func (n *record) observeTrees(init int, sessions []int) (news bool) {
+func (n *record) observeTrees(init int, sessions []int) (changed bool) {
 	for _, s := range sessions {
 		p, lives := readProcess(s)
 		if !lives {
-			news = n.observeOrphans(init, s) || news
+			changed = n.observeOrphans(init, s) || changed
 			continue
 		}
 		i := slices.IndexFunc(n.Trees, func(f processTree) bool { return f.Leader == processIDOf(p) })
 		if i < 0 {
-			i, news = len(n.Trees), true
+			i, changed = len(n.Trees), true
 			n.Trees = append(n.Trees, processTree{Leader: processIDOf(p), Outputs: outputsOf(init, s)})
 		}
 		f := &n.Trees[i]
 		for _, d := range descendants(s) {
 			if d.session != s && !slices.Contains(f.Members, processIDOf(d)) {
-				f.Members, news = append(f.Members, processIDOf(d)), true
+				f.Members, changed = append(f.Members, processIDOf(d)), true
 			}
 		}
 	}
-	return news
+	return changed
 }
 
 // observeOrphans records the output pipes of the remaining processes of a session whose leader was
 // never observed.
-func (n *record) observeOrphans(init, session int) (news bool) {
+func (n *record) observeOrphans(init, session int) (changed bool) {
 	if slices.ContainsFunc(n.Trees, func(f processTree) bool { return f.Leader.PID == session }) {
 		return false
 	}

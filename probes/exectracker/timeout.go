@@ -103,11 +103,11 @@ func (w *execWatcher) killLeftovers() {
 }
 
 // wait waits for the duration. It returns false if done was closed first.
-func wait(over <-chan struct{}, d time.Duration) bool {
+func wait(done <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-over:
+	case <-done:
 		return false
 	case <-t.C:
 		return true

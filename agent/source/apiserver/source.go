@@ -37,8 +37,8 @@ type Options struct {
 	NameUnique <-chan struct{}
 
 	// OnPod is called with every pod of this node as the server has it, including its status and
-	// mirror pods. gone reports that the pod was deleted. It may be nil.
-	OnPod func(pod *corev1.Pod, gone bool)
+	// mirror pods. deleted reports that the pod was deleted. It may be nil.
+	OnPod func(pod *corev1.Pod, deleted bool)
 }
 
 // PreviousPod is a pod of the previous run with the objects that it uses.
@@ -105,16 +105,16 @@ func New(o Options) *Source {
 
 // Run watches the server until ctx ends. It calls emit with every new Snapshot, always from its own
 // goroutine.
-func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
+func (s *Source) Run(ctx context.Context, emit func(source.Snapshot)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer s.wg.Wait()
 	defer stop()
-	s.ctx, s.emit = ctx, tell
+	s.ctx, s.emit = ctx, emit
 	s.watchPods()
 	s.watchServices()
 	s.watchRuntimeClasses()
-	away := time.NewTimer(serverTimeout)
-	defer away.Stop()
+	serverTimer := time.NewTimer(serverTimeout)
+	defer serverTimer.Stop()
 	node, unique := s.opt.NodeRegistered, s.opt.NameUnique
 	s.nodeRegistered, s.nameUnique = node == nil, unique == nil
 	wake := time.NewTimer(time.Hour)
@@ -138,7 +138,7 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 		case <-unique:
 			unique, s.nameUnique = nil, true
 			s.restorePrevious()
-		case <-away.C:
+		case <-serverTimer.C:
 			s.waitExpired = true
 			s.restorePrevious()
 		case <-wake.C:

@@ -76,12 +76,12 @@ func (s *Source) handleToken(u *object, out authnv1.TokenRequest, err error, beg
 	t.attempts = 0
 	t.expires = out.Status.ExpirationTimestamp.Time
 	// Based on the lifetime, independent of the server's clock.
-	life := time.Hour
+	lifetime := time.Hour
 	if e := out.Spec.ExpirationSeconds; e != nil {
-		life = time.Duration(*e) * time.Second
+		lifetime = time.Duration(*e) * time.Second
 	}
 	jitter := time.Duration(rand.Int64N(int64(10 * time.Second)))
-	t.due = began.Add(min(life*8/10, maxTokenAge) - min(jitter, life/20))
+	t.due = began.Add(min(lifetime*8/10, maxTokenAge) - min(jitter, lifetime/20))
 	s.set(
 		u,
 		plan.Object{

@@ -108,16 +108,16 @@ func New(o Options) *Manager {
 		mirrors: map[types.NamespacedName]*mirror{}}
 }
 
-// SetPodStatus sets the status to send. With gone, s is the last snapshot and nothing of the pod is
+// SetPodStatus sets the status to send. With deleted, s is the last snapshot and nothing of the pod is
 // left. It never blocks.
-func (m *Manager) SetPodStatus(s *status.Snapshot, gone bool) {
-	if s.Syncs == 0 && !gone { // no sync yet
+func (m *Manager) SetPodStatus(s *status.Snapshot, deleted bool) {
+	if s.Syncs == 0 && !deleted { // no sync yet
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ps := m.pods[s.Pod.UID]
-	if ps == nil || ps.static && ps.removed && !gone { // a recreated static pod has the same UID
+	if ps == nil || ps.static && ps.removed && !deleted { // a recreated static pod has the same UID
 		ps = &podStatus{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.IsStatic(s.Pod)}
 		if ps.static {
 			ps.uid = "" // see attachMirror
@@ -130,10 +130,10 @@ func (m *Manager) SetPodStatus(s *status.Snapshot, gone bool) {
 	if s.Syncs > 0 {
 		st := s.Status
 		if ps.status == nil || !sameStatus(ps.status, &st) {
-			ps.setStatus(&st, !gone && s.Pod.DeletionTimestamp == nil && isStarting(&st), m.opt.Now())
+			ps.setStatus(&st, !deleted && s.Pod.DeletionTimestamp == nil && isStarting(&st), m.opt.Now())
 		}
 	}
-	if gone {
+	if deleted {
 		ps.removed, ps.deleteObject = true, s.Pod.DeletionTimestamp != nil
 		if !ps.deleteObject && !ps.static || ps.notFound {
 			delete(m.pods, s.Pod.UID)
@@ -191,23 +191,23 @@ func (m *Manager) PodsStarting() bool {
 	return false
 }
 
-// PodUpdated is called with the pod on the server, and with gone when the object has been deleted.
-func (m *Manager) PodUpdated(pod *corev1.Pod, gone bool) {
+// PodUpdated is called with the pod on the server, and with deleted when the object was deleted.
+func (m *Manager) PodUpdated(pod *corev1.Pod, deleted bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if podspec.IsMirror(pod) {
-		m.mirrorUpdated(pod, gone)
+		m.mirrorUpdated(pod, deleted)
 		return
 	}
 	ps := m.pods[pod.UID]
 	if ps == nil {
-		if gone {
+		if deleted {
 			return
 		}
 		ps = &podStatus{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
 		m.pods[pod.UID] = ps
 	}
-	if gone {
+	if deleted {
 		ps.notFound = true
 		if ps.removed || ps.status == nil {
 			delete(m.pods, pod.UID)
@@ -389,10 +389,10 @@ func (m *Manager) finishRequest(uid types.UID, ps *podStatus, action string, wan
 		ps.retries, ps.notBefore = 0, time.Time{}
 		done()
 	case ps.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
-		// the source will report that the mirror pod is gone
+		// the source will report that the mirror pod is deleted
 		ps.notBefore = m.opt.Now().Add(settleDelay)
 	case ps.serverStatus == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
-		// the pod with this UID is gone
+		// the pod with this UID does not exist
 		ps.notFound = true
 		if ps.removed {
 			delete(m.pods, uid)

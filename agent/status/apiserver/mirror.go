@@ -30,7 +30,7 @@ type mirror struct {
 const rejectedRetryInterval = 5 * time.Minute
 
 // mirrorUpdated records a mirror pod on the server.
-func (m *Manager) mirrorUpdated(pod *corev1.Pod, gone bool) {
+func (m *Manager) mirrorUpdated(pod *corev1.Pod, deleted bool) {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	mp := m.mirrors[name]
 	if mp == nil {
@@ -38,7 +38,7 @@ func (m *Manager) mirrorUpdated(pod *corev1.Pod, gone bool) {
 		m.mirrors[name] = mp
 	}
 	switch {
-	case !gone:
+	case !deleted:
 		mp.object = pod
 		if ps := m.staticPod(name); ps != nil && ps.uid == pod.UID {
 			ps.serverUpdated(pod, m.opt.Now())

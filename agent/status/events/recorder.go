@@ -230,20 +230,20 @@ func (r *Recorder) All() []corev1.Event {
 
 func (r *Recorder) all() []corev1.Event {
 	r.expire(r.opt.Now())
-	type told struct {
+	type podEvent struct {
 		ref PodRef
 		x   *entry
 	}
-	var list []told
+	var list []podEvent
 	for _, p := range r.pods {
 		for _, x := range p.list {
-			list = append(list, told{p.ref, x})
+			list = append(list, podEvent{p.ref, x})
 		}
 	}
-	slices.SortFunc(list, func(a, b told) int { return cmp.Compare(a.x.version, b.x.version) })
+	slices.SortFunc(list, func(a, b podEvent) int { return cmp.Compare(a.x.version, b.x.version) })
 	out := make([]corev1.Event, 0, len(list))
-	for _, t := range list {
-		out = append(out, r.object(t.ref, t.x))
+	for _, e := range list {
+		out = append(out, r.object(e.ref, e.x))
 	}
 	return out
 }
