@@ -122,7 +122,7 @@ func (s *Store) Degraded() (bool, string) {
 // Run writes changes until ctx ends, and then once more. It is the only writer and must be called
 // once.
 func (s *Store) Run(ctx context.Context) error {
-	var story <-chan time.Time // nil: no history pending
+	var historyTimer <-chan time.Time // nil: no history pending
 	idle := time.NewTicker(heartbeatInterval)
 	defer idle.Stop()
 	s.markDirty()
@@ -138,11 +138,11 @@ func (s *Store) Run(ctx context.Context) error {
 				s.commit(nil)
 			}
 		case <-s.historyChanged:
-			if story == nil {
-				story = time.After(s.opt.HistoryDelay)
+			if historyTimer == nil {
+				historyTimer = time.After(s.opt.HistoryDelay)
 			}
-		case <-story:
-			story = nil
+		case <-historyTimer:
+			historyTimer = nil
 			s.commit(s.takeHistories())
 		}
 		s.recover(ctx)

@@ -26,7 +26,7 @@ func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
 		var pods []*status.Snapshot
 		add := func(kind string, n int) {
 			for i := range n {
-				pods = append(pods, shown(fmt.Sprint(kind, i), nil))
+				pods = append(pods, snapshotOf(fmt.Sprint(kind, i), nil))
 			}
 		}
 		add("quick", 10)
@@ -85,7 +85,7 @@ func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
 
 func TestLastUsage(t *testing.T) {
 	t.Parallel()
-	s := &scene{taken: 3 << 20, pods: []*status.Snapshot{shown("p", limited), shown("unlimited", nil)}}
+	s := &enforcerTest{taken: 3 << 20, pods: []*status.Snapshot{snapshotOf("p", limited), snapshotOf("unlimited", nil)}}
 	l := s.run(t, 15*time.Second)
 	if u, known := l.LastUsage("p"); !known || u.Volumes.Bytes != 3<<20 {
 		t.Errorf("%+v, %v", u, known)

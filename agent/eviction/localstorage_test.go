@@ -22,8 +22,8 @@ import (
 	"berth/node/pressure"
 )
 
-// shown returns the snapshot of a pod with a limited volume.
-func shown(uid string, edit func(*status.Snapshot)) *status.Snapshot {
+// snapshotOf returns the snapshot of a pod with a limited volume.
+func snapshotOf(uid string, edit func(*status.Snapshot)) *status.Snapshot {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = uid, "default", types.UID(uid)
 	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
@@ -37,8 +37,8 @@ func shown(uid string, edit func(*status.Snapshot)) *status.Snapshot {
 	return s
 }
 
-// scene runs a LocalStorageEnforcer with pods that exceed their limits.
-type scene struct {
+// enforcerTest runs a LocalStorageEnforcer with pods that exceed their limits.
+type enforcerTest struct {
 	pods              []*status.Snapshot
 	measured, evicted []string
 	counted           []string
@@ -50,8 +50,8 @@ type scene struct {
 	log               bytes.Buffer
 }
 
-// run runs the scene for a time.
-func (s *scene) run(t *testing.T, d time.Duration) (l *LocalStorageEnforcer) {
+// run runs the enforcer for a duration.
+func (s *enforcerTest) run(t *testing.T, d time.Duration) (l *LocalStorageEnforcer) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -89,19 +89,19 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *LocalStorageEnforcer) {
 
 func TestEvictionCandidatesForLocalStorage(t *testing.T) {
 	t.Parallel()
-	s := &scene{pods: []*status.Snapshot{
-		shown("over", nil),
-		shown("no-limit", func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = nil }),
-		shown(
+	s := &enforcerTest{pods: []*status.Snapshot{
+		snapshotOf("over", nil),
+		snapshotOf("no-limit", func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = nil }),
+		snapshotOf(
 			"in-memory",
 			func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory },
 		),
-		shown("failed", func(s *status.Snapshot) { s.Status.Phase = corev1.PodFailed }),
-		shown("done", func(s *status.Snapshot) { s.Memory.FinishedAt = time.Unix(1, 0) }),
-		shown("ending", func(s *status.Snapshot) { s.Termination = &plan.Termination{Reason: "Deleted"} }),
-		shown("evicted-before", func(s *status.Snapshot) { s.Memory.Termination = &plan.Termination{Reason: "Evicted"} }),
-		shown("not-looked-at", func(s *status.Snapshot) { s.Syncs = 0 }),
-		shown("critical", func(s *status.Snapshot) { s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
+		snapshotOf("failed", func(s *status.Snapshot) { s.Status.Phase = corev1.PodFailed }),
+		snapshotOf("done", func(s *status.Snapshot) { s.Memory.FinishedAt = time.Unix(1, 0) }),
+		snapshotOf("ending", func(s *status.Snapshot) { s.Termination = &plan.Termination{Reason: "Deleted"} }),
+		snapshotOf("evicted-before", func(s *status.Snapshot) { s.Memory.Termination = &plan.Termination{Reason: "Evicted"} }),
+		snapshotOf("not-looked-at", func(s *status.Snapshot) { s.Syncs = 0 }),
+		snapshotOf("critical", func(s *status.Snapshot) { s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
 	}}
 	s.run(t, 45*time.Second)
 	if !slices.Equal(s.measured, []string{"over"}) || !slices.Equal(s.evicted, []string{"over: full"}) ||
@@ -112,7 +112,7 @@ func TestEvictionCandidatesForLocalStorage(t *testing.T) {
 
 func TestMeasurementIntervalAndErrorLogging(t *testing.T) {
 	t.Parallel()
-	s := &scene{pods: []*status.Snapshot{shown("p", nil)}, err: errors.New("input/output error")}
+	s := &enforcerTest{pods: []*status.Snapshot{snapshotOf("p", nil)}, err: errors.New("input/output error")}
 	s.run(t, 61*time.Second)
 	if len(s.measured) != 6 || len(s.evicted) != 0 {
 		t.Errorf("measured %d times, evicted %q", len(s.measured), s.evicted)
@@ -144,9 +144,9 @@ func TestSlowMeasurementsAreLessFrequent(t *testing.T) {
 		},
 		{"the longest interval is ten minutes", map[string]time.Duration{"huge": 50 * time.Second}, 1300 * time.Second, map[string]string{"huge": "10 610 1210"}},
 	} {
-		s := &scene{takes: row.takes, taken: 1}
+		s := &enforcerTest{takes: row.takes, taken: 1}
 		for _, name := range slices.Sorted(maps.Keys(row.takes)) {
-			s.pods = append(s.pods, shown(name, nil))
+			s.pods = append(s.pods, snapshotOf(name, nil))
 		}
 		s.run(t, row.over)
 		for name, want := range row.want {
@@ -173,9 +173,9 @@ func limited(s *status.Snapshot) {
 
 func TestEvictsPodOverEphemeralStorageLimit(t *testing.T) {
 	t.Parallel()
-	s := &scene{taken: 10<<20 + 1, pods: []*status.Snapshot{
-		shown("limited", limited), shown("volume-only", nil),
-		shown("critical", func(s *status.Snapshot) { limited(s); s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
+	s := &enforcerTest{taken: 10<<20 + 1, pods: []*status.Snapshot{
+		snapshotOf("limited", limited), snapshotOf("volume-only", nil),
+		snapshotOf("critical", func(s *status.Snapshot) { limited(s); s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
 	}}
 	s.run(t, 15*time.Second)
 	if !slices.Equal(s.walked, []string{"limited"}) || !slices.Equal(s.counted, []string{"ephemeralpodfs.limit"}) ||
@@ -189,12 +189,12 @@ func TestEvictsPodOverEphemeralStorageLimit(t *testing.T) {
 
 func TestEvictsOnPartialMeasurement(t *testing.T) {
 	t.Parallel()
-	s := &scene{taken: 11 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{shown("p", limited)}}
+	s := &enforcerTest{taken: 11 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{snapshotOf("p", limited)}}
 	s.run(t, 15*time.Second)
 	if len(s.evicted) != 1 || s.log.Len() > 0 {
 		t.Errorf("evicted %q: %s", s.evicted, s.log.String())
 	}
-	s = &scene{taken: 10 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{shown("p", limited)}}
+	s = &enforcerTest{taken: 10 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{snapshotOf("p", limited)}}
 	s.run(t, 35*time.Second)
 	if n := strings.Count(s.log.String(), "storage limits not enforced"); len(s.evicted) != 0 || n != 1 {
 		t.Errorf("evicted %q, logged %d times: %s", s.evicted, n, s.log.String())

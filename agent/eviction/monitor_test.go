@@ -16,19 +16,19 @@ import (
 	"berth/node/pressure"
 )
 
-// hostile simulates a node whose available memory a test controls.
-type hostile struct {
-	mu      sync.Mutex // of free and fails
-	free    int64      // bytes
-	fails   error
-	looks   []time.Duration // since the start
-	changes []string
-	alarm   chan struct{}
-	log     bytes.Buffer
-	began   time.Time
+// fakeNode simulates a node whose available memory a test controls.
+type fakeNode struct {
+	mu         sync.Mutex // of free and fails
+	free       int64      // bytes
+	fails      error
+	observedAt []time.Duration // since the start
+	changes    []string
+	alarm      chan struct{}
+	log        bytes.Buffer
+	began      time.Time
 }
 
-func (h *hostile) options() MonitorOptions {
+func (h *fakeNode) options() MonitorOptions {
 	h.alarm, h.began = make(chan struct{}, 1), time.Now()
 	return MonitorOptions{
 		Config: pressure.Config{
@@ -38,7 +38,7 @@ func (h *hostile) options() MonitorOptions {
 		Read: func(context.Context) (pressure.Reading, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.looks = append(h.looks, time.Since(h.began))
+			h.observedAt = append(h.observedAt, time.Since(h.began))
 			r := pressure.Reading{At: time.Now(), Levels: map[pressure.Signal]pressure.Level{}}
 			if h.fails == nil {
 				r.Levels[pressure.MemoryAvailable] = pressure.Level{Available: h.free, Capacity: 1000}
@@ -52,14 +52,14 @@ func (h *hostile) options() MonitorOptions {
 	}
 }
 
-func (h *hostile) set(free int64, fails error) {
+func (h *fakeNode) set(free int64, fails error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.free, h.fails = free, fails
 }
 
 // run runs a Monitor together with a function of the test.
-func (h *hostile) run(t *testing.T, meanwhile func(*Monitor)) {
+func (h *fakeNode) run(t *testing.T, meanwhile func(*Monitor)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := NewMonitor(h.options())
@@ -73,11 +73,11 @@ func (h *hostile) run(t *testing.T, meanwhile func(*Monitor)) {
 	})
 }
 
-func (h *hostile) sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
+func (h *fakeNode) sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
 func TestConditionChangesOnceAndEndsAfterTransitionPeriod(t *testing.T) {
 	t.Parallel()
-	h := &hostile{free: 500}
+	h := &fakeNode{free: 500}
 	h.run(t, func(p *Monitor) {
 		if p.HasCondition("MemoryPressure") || p.Latest() == nil {
 			t.Error("pressure at the start, or no observation")
@@ -98,7 +98,7 @@ func TestConditionChangesOnceAndEndsAfterTransitionPeriod(t *testing.T) {
 
 func TestNotificationsAreRateLimited(t *testing.T) {
 	t.Parallel()
-	h := &hostile{free: 500}
+	h := &fakeNode{free: 500}
 	h.run(t, func(*Monitor) {
 		h.sleep(3 * time.Second)
 		h.set(50, nil)
@@ -110,15 +110,15 @@ func TestNotificationsAreRateLimited(t *testing.T) {
 			h.sleep(100 * time.Millisecond)
 		}
 	})
-	if !slices.Equal(h.looks[:2], []time.Duration{0, 3 * time.Second}) || len(h.looks) > 4 ||
+	if !slices.Equal(h.observedAt[:2], []time.Duration{0, 3 * time.Second}) || len(h.observedAt) > 4 ||
 		h.changes[0] != "3s [MemoryPressure]" {
-		t.Errorf("observations at %v, changes %q", h.looks, h.changes)
+		t.Errorf("observations at %v, changes %q", h.observedAt, h.changes)
 	}
 }
 
 func TestReadErrorKeepsConditions(t *testing.T) {
 	t.Parallel()
-	h := &hostile{free: 50}
+	h := &fakeNode{free: 50}
 	h.run(t, func(p *Monitor) {
 		h.set(50, errors.New("input/output error"))
 		h.sleep(5 * time.Minute)

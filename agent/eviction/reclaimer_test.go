@@ -22,30 +22,30 @@ import (
 	"berth/node/pressure"
 )
 
-// short simulates a node whose disk usage a test controls. Of 1000 bytes, 500 must be free. Reclaim
+// diskNode simulates a node whose disk usage a test controls. Of 1000 bytes, 500 must be free. Reclaim
 // levels and evicted pods free space.
-type short struct {
+type diskNode struct {
 	free     int64
 	soft     bool
-	rungs    map[string]int64 // what each frees, once
-	images   []int64          // each one's size: the last rung removes no more than it must
-	reclaim  int64            // how much more must come free
-	broken   string           // a rung that fails
-	pods     map[string]int64 // what each has
+	levels   map[string]int64 // bytes that each reclaim level frees once
+	images   []int64          // sizes of unused images; only as many as needed are removed
+	reclaim  int64            // minimum reclaim
+	failing  string           // reclaim level that fails
+	pods     map[string]int64 // disk usage by pod
 	critical string
-	stuck    bool          // pods do not go
-	slow     bool          // they take all of their grace
-	grace    time.Duration // most of a soft threshold; 0: 5 s
-	hardToo  time.Duration // after that long less than a hard threshold is free; 0: never
+	stuck    bool          // pods do not terminate
+	slow     bool          // pods use their whole grace period
+	grace    time.Duration // maximum of a soft threshold; 0: 5 s
+	hardToo  time.Duration // time until the hard threshold is met as well; 0: never
 	unready  bool
-	memory   bool            // memory is short too, whatever is done
-	only     pressure.Signal // pods go for this alone; empty: for all
+	memory   bool            // permanent memory pressure in addition
+	only     pressure.Signal // the only signal for which pods are evicted; empty: all
 
 	did []string
 	log bytes.Buffer
 }
 
-func (s *short) run(t *testing.T, d time.Duration) {
+func (s *diskNode) run(t *testing.T, d time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := status.New()
@@ -59,7 +59,7 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			)
 		}
 		for name := range s.pods {
-			b.Put(shown(name, func(x *status.Snapshot) {
+			b.Put(snapshotOf(name, func(x *status.Snapshot) {
 				x.Verdict.State = plan.Admitted
 				x.Pod.Spec.TerminationGracePeriodSeconds = new(int64(600))
 				x.Observed.Volumes = map[string]plan.VolumeStatus{"data": {}}
@@ -68,8 +68,8 @@ func (s *short) run(t *testing.T, d time.Duration) {
 				}
 			}))
 		}
-		b.Put(shown("waiting", nil)) // it has nothing yet
-		rung := func(name string) ReclaimLevel {
+		b.Put(snapshotOf("waiting", nil)) // without usage
+		level := func(name string) ReclaimLevel {
 			return ReclaimLevel{
 				Name:      name,
 				AppliesTo: func(x pressure.Signal) bool { return x == pressure.NodefsAvailable },
@@ -80,11 +80,11 @@ func (s *short) run(t *testing.T, d time.Duration) {
 						free.Add(s.images[0])
 						s.images = s.images[1:]
 					}
-					if name == s.broken {
+					if name == s.failing {
 						return errors.New("broken")
 					}
-					free.Add(s.rungs[name])
-					delete(s.rungs, name)
+					free.Add(s.levels[name])
+					delete(s.levels, name)
 					return nil
 				},
 			}
@@ -105,9 +105,9 @@ func (s *short) run(t *testing.T, d time.Duration) {
 				return out
 			},
 			Levels: []ReclaimLevel{
-				rung("logs"),
-				rung("dead"),
-				rung("images"),
+				level("logs"),
+				level("dead"),
+				level("images"),
 				{Name: "other", AppliesTo: func(pressure.Signal) bool { return false }},
 			},
 			Evict: func(_ context.Context, uid types.UID, why *plan.Eviction) bool {
@@ -169,11 +169,11 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
 		p.Run(ctx)
-		time.Sleep(time.Minute) // what is under way
+		time.Sleep(time.Minute) // lets actions in progress finish
 	})
 }
 
-func (s *short) expect(t *testing.T, want ...string) {
+func (s *diskNode) expect(t *testing.T, want ...string) {
 	t.Helper()
 	if !slices.Equal(s.did, want) {
 		t.Errorf("did\n%s\nwant\n%s", strings.Join(s.did, "\n"), strings.Join(want, "\n"))
@@ -184,9 +184,9 @@ const diskEvent = "0s event EvictionThresholdMet: Attempting to reclaim ephemera
 
 func TestScenario28_ReclaimsNodeResourcesBeforePods(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 400, rungs: map[string]int64{"logs": 50, "dead": 60}, pods: map[string]int64{"p": 300}}
+	s := &diskNode{free: 400, levels: map[string]int64{"logs": 50, "dead": 60}, pods: map[string]int64{"p": 300}}
 	s.run(t, time.Minute)
-	s.expect(t, diskEvent, "0s logs", "0s dead") // the rest is not needed
+	s.expect(t, diskEvent, "0s logs", "0s dead") // no further levels are needed
 	if log := s.log.String(); !strings.Contains(log, "freed=50") || !strings.Contains(log, "freed=60") {
 		t.Errorf("the reclaimed amount is not logged:\n%s", log)
 	}
@@ -194,7 +194,7 @@ func TestScenario28_ReclaimsNodeResourcesBeforePods(t *testing.T) {
 
 func TestScenario28_DeletesNoMoreImagesThanNeeded(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 400, reclaim: 50, images: []int64{90, 30, 40, 100}, pods: map[string]int64{"p": 300}}
+	s := &diskNode{free: 400, reclaim: 50, images: []int64{90, 30, 40, 100}, pods: map[string]int64{"p": 300}}
 	s.run(t, time.Minute)
 	s.expect(
 		t,
@@ -205,7 +205,7 @@ func TestScenario28_DeletesNoMoreImagesThanNeeded(t *testing.T) {
 		"0s image of 90",
 		"0s image of 30",
 		"0s image of 40",
-	) // 550 and not just 500
+	) // up to 550, not only 500
 	if log := s.log.String(); !strings.Contains(log, "freed=160") {
 		t.Errorf("the reclaimed amount is not logged:\n%s", log)
 	}
@@ -213,9 +213,9 @@ func TestScenario28_DeletesNoMoreImagesThanNeeded(t *testing.T) {
 
 func TestScenario28_EvictsOnePodPerRound(t *testing.T) {
 	t.Parallel()
-	s := &short{
+	s := &diskNode{
 		free:     100,
-		broken:   "dead",
+		failing:  "dead",
 		pods:     map[string]int64{"small": 50, "big": 300, "middle": 200, "system": 900},
 		critical: "system",
 	}
@@ -238,7 +238,7 @@ func TestScenario28_EvictsOnePodPerRound(t *testing.T) {
 
 func TestStuckPodDelaysNextEviction(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 100, stuck: true, pods: map[string]int64{"a": 300, "b": 200}}
+	s := &diskNode{free: 100, stuck: true, pods: map[string]int64{"a": 300, "b": 200}}
 	s.run(t, 35*time.Second)
 	s.expect(
 		t,
@@ -258,9 +258,9 @@ func TestStuckPodDelaysNextEviction(t *testing.T) {
 
 func TestSoftThresholdGracePeriods(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 400, soft: true, pods: map[string]int64{"p": 300}}
+	s := &diskNode{free: 400, soft: true, pods: map[string]int64{"p": 300}}
 	s.run(t, 50*time.Second)
-	const at = "30s " // when the threshold's own grace is over
+	const at = "30s " // end of the grace period of the threshold
 	s.expect(
 		t,
 		at+diskEvent[3:],
@@ -274,7 +274,7 @@ func TestSoftThresholdGracePeriods(t *testing.T) {
 
 func TestNoSecondEvictionWithinGracePeriod(t *testing.T) {
 	t.Parallel()
-	s := &short{
+	s := &diskNode{
 		free:  400,
 		soft:  true,
 		slow:  true,
@@ -296,7 +296,7 @@ func TestNoSecondEvictionWithinGracePeriod(t *testing.T) {
 
 func TestPodOverstayingGracePeriodDelaysNextEviction(t *testing.T) {
 	t.Parallel()
-	s := &short{
+	s := &diskNode{
 		free:  400,
 		soft:  true,
 		stuck: true,
@@ -323,7 +323,7 @@ func TestPodOverstayingGracePeriodDelaysNextEviction(t *testing.T) {
 
 func TestHardThresholdDoesNotWaitForSoftGracePeriod(t *testing.T) {
 	t.Parallel()
-	s := &short{
+	s := &diskNode{
 		free:    400,
 		soft:    true,
 		slow:    true,
@@ -331,7 +331,7 @@ func TestHardThresholdDoesNotWaitForSoftGracePeriod(t *testing.T) {
 		hardToo: 65 * time.Second,
 		pods:    map[string]int64{"big": 300, "next": 200, "spared": 100},
 	}
-	s.run(t, 73*time.Second+500*time.Millisecond) // by then only the soft one is met again
+	s.run(t, 73*time.Second+500*time.Millisecond) // then only the soft threshold is met again
 	const at, then = "30s ", "1m10s "
 	s.expect(
 		t,
@@ -356,10 +356,10 @@ const memoryEvent = "0s event EvictionThresholdMet: Attempting to reclaim memory
 
 func TestUnreclaimableMemoryDoesNotBlockDiskReclaim(t *testing.T) {
 	t.Parallel()
-	s := &short{
+	s := &diskNode{
 		free:     400,
 		memory:   true,
-		rungs:    map[string]int64{"images": 110},
+		levels:   map[string]int64{"images": 110},
 		pods:     map[string]int64{"system": 300},
 		critical: "system",
 	}
@@ -373,10 +373,10 @@ func TestUnreclaimableMemoryDoesNotBlockDiskReclaim(t *testing.T) {
 
 func TestOneEvictionPerRoundForSeveralSignals(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 100, memory: true, pods: map[string]int64{"a": 300, "b": 200}}
+	s := &diskNode{free: 100, memory: true, pods: map[string]int64{"a": 300, "b": 200}}
 	s.run(t, time.Second)
 	s.expect(t, memoryEvent, "0s evict a for memory.available, grace 1s", "0s counts memory.available")
-	s = &short{free: 100, memory: true, only: pressure.NodefsAvailable, pods: map[string]int64{"a": 300, "b": 200}}
+	s = &diskNode{free: 100, memory: true, only: pressure.NodefsAvailable, pods: map[string]int64{"a": 300, "b": 200}}
 	s.run(t, time.Second)
 	s.expect(
 		t,
@@ -392,7 +392,7 @@ func TestOneEvictionPerRoundForSeveralSignals(t *testing.T) {
 
 func TestRecurringPressureIsReportedAgain(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 400, hardToo: 305 * time.Second, pods: map[string]int64{"a": 300}}
+	s := &diskNode{free: 400, hardToo: 305 * time.Second, pods: map[string]int64{"a": 300}}
 	s.run(t, 5*time.Minute+25*time.Second)
 	s.expect(
 		t,
@@ -414,14 +414,14 @@ func TestRecurringPressureIsReportedAgain(t *testing.T) {
 
 func TestReclaimWaitsForReady(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 100, unready: true, pods: map[string]int64{"p": 300}}
+	s := &diskNode{free: 100, unready: true, pods: map[string]int64{"p": 300}}
 	s.run(t, time.Minute)
 	s.expect(t)
 }
 
 func TestCriticalPodsAreNotEvicted(t *testing.T) {
 	t.Parallel()
-	s := &short{free: 100, pods: map[string]int64{"system": 300}, critical: "system"}
+	s := &diskNode{free: 100, pods: map[string]int64{"system": 300}, critical: "system"}
 	s.run(t, 25*time.Second)
 	if text := strings.Join(s.did, " "); strings.Contains(text, "evict") ||
 		strings.Count(s.log.String(), "no pod left to evict") != 1 {

@@ -28,7 +28,7 @@ type Finder struct {
 	Pods       func() []*status.Snapshot // the pods known to the agent
 }
 
-// Find returns the leaks. With deep it also searches where every result requires a scan.
+// Find returns the leaks. With deep it also searches where each result requires a scan.
 func (s *Finder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 	client, network := s.Runtime, s.Network
 	facts, ok, err := client.Layout(ctx)

@@ -165,12 +165,12 @@ func (d *decider) neverStarted(k Container) bool {
 	return false
 }
 
-// lostExitCode is the exit code of a container whose exit the runtime did not see, as containerd
+// lostExitCode is the exit code of a container whose exit the runtime did not observe, as containerd
 // and the kubelet report it.
 const lostExitCode = 255
 
 // restartsAfterLoss reports whether a container runs again after an exit that the runtime did not
-// see.
+// observe.
 func (d *decider) restartsAfterLoss(k Container) bool {
 	i := slices.IndexFunc(d.specs, func(s spec) bool { return s.Name == k.Name })
 	if i < 0 || d.specs[i].kind == Ephemeral {

@@ -47,7 +47,7 @@ func Decide(in Input) Plan {
 // decider is the state of one call of Decide.
 type decider struct {
 	Input                                 // Pod has the allocated resources
-	desired        *corev1.Pod            // the pod as the user wants it
+	desired        *corev1.Pod            // the desired pod, with the resources of the spec
 	allocated      Resources              // allocated resources
 	previous       Resources              // allocated resources when the call began
 	specs          []spec                 // all containers, init containers first, in spec order

@@ -61,7 +61,7 @@ func TestDurabilityContract(t *testing.T) {
 			}
 			p.setDurability(c.memory)
 			if got := p.Requires(c.action); got != c.want {
-				t.Errorf("it requires %d, want %d", got, c.want)
+				t.Errorf("got requirement %d, want %d", got, c.want)
 			}
 		})
 	}

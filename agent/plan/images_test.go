@@ -130,7 +130,7 @@ func TestImages(t *testing.T) {
 			[]string{"app    waiting PodInitializing"}},
 		{"a removed image is pulled again",
 			failing(0).succeed("pull/app").fails("start/app",
-				&Error{Kind: ImageNotFound, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
+				&Error{Kind: ImageNotFound, Err: errors.New("image removed")}).after(time.Second), "pull app far", nil},
 	})
 }
 
@@ -233,7 +233,7 @@ func TestImageVolumes(t *testing.T) {
 		return fresh(mains(con("app", mounts("data"))), volume("data", reference, policy))
 	}
 	none := &Error{Kind: NotFound, Reason: "ErrImagePull", Err: errors.New("no such image")}
-	gone := &Error{Kind: ImageNotFound, Err: errors.New("gone")}
+	removed := &Error{Kind: ImageNotFound, Err: errors.New("image removed")}
 	runCases(t, []testCase{
 		{"the image is pulled in parallel and nothing is mounted on the host", with("far", corev1.PullIfNotPresent),
 			"make dirs, make cgroup, pull volume/data far", nil},
@@ -250,10 +250,10 @@ func TestImageVolumes(t *testing.T) {
 			corev1.PullIfNotPresent).begin().succeed("make/dirs").succeed("make/cgroup").fails("pull/volume/data", none), "",
 			[]string{"app    waiting ErrImagePull"}},
 		{"a removed image is pulled again together with the container's image",
-			with("far", corev1.PullIfNotPresent).begin().finish().begin().finish().fails("start/app", gone).after(time.Second),
+			with("far", corev1.PullIfNotPresent).begin().finish().begin().finish().fails("start/app", removed).after(time.Second),
 			"pull app img, pull volume/data far", nil},
 		{"… also with pull policy Always",
-			with("far", corev1.PullAlways).begin().finish().begin().finish().fails("start/app", gone).after(time.Second),
+			with("far", corev1.PullAlways).begin().finish().begin().finish().fails("start/app", removed).after(time.Second),
 			"pull app img, pull volume/data far", nil},
 		{"an image volume that no container mounts is not pulled", fresh(volume("data", "far", corev1.PullIfNotPresent)),
 			"make dirs, make cgroup", nil},

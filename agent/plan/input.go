@@ -210,7 +210,7 @@ type Memory struct {
 	Phase       corev1.PodPhase         `json:"Phase,omitempty"`    // never changes after Succeeded or Failed
 	Reason      string                  `json:"Reason,omitempty"`   // of a Failed pod
 	Message     string                  `json:"Message,omitempty"`
-	// status.startTime: when the agent first saw the pod
+	// status.startTime: when the agent first observed the pod
 	StartTime  time.Time             `json:"Started"`
 	Conditions []corev1.PodCondition `json:"Conditions,omitempty"` // for their transition times
 	// by container name: last known exit, in case the runtime loses it
@@ -235,7 +235,7 @@ type RestartState struct {
 	CountedID   string    `json:"SeenID"` // ID of the last exited instance that was counted
 	NotBefore   time.Time `json:"Until"`  // earliest next start
 
-	RequestedFor string `json:"Asked,omitempty"` // ID of the instance that a user wants to restart
+	RequestedFor string `json:"Asked,omitempty"` // ID of the instance that a user has requested to restart
 	// ID of the instance stopped for replacement: a start follows regardless of the policy
 	Replacing string `json:"Replaces,omitempty"`
 }
@@ -276,7 +276,7 @@ func HasFinished(m Memory, v Verdict) bool {
 	return m.Termination != nil || terminal || !m.FinishedAt.IsZero() || v.State == Rejected
 }
 
-// Versions is what Decide may know about objects.
+// Versions returns the part of the objects that Decide depends on.
 func (o Objects) Versions() map[Ref]Version {
 	out := make(map[Ref]Version, len(o))
 	for r, x := range o {

@@ -128,7 +128,7 @@ func TestScenario16_TeardownIncompleteCondition(t *testing.T) {
 		{"after it has succeeded", up().deleted(30*time.Second).fails("stop/app-0",
 			slow).after(time.Second).begin().finish(), "stop sb-0, remove app-0", []string{"!TeardownIncomplete"}},
 		{"an unavailable runtime", up().deleted(30*time.Second).fails("stop/app-0",
-			&Error{Kind: Unavailable, Err: errors.New("away")}), "", []string{"!TeardownIncomplete"}},
+			&Error{Kind: Unavailable, Err: errors.New("runtime unavailable")}), "", []string{"!TeardownIncomplete"}},
 		{"a pod that is not terminating",
 			up(mains(con("app"), con("b"))).change("app", func(k *Container) { k.State = Unknown }).begin().fails("stop/app-0",
 				slow), "", []string{"!TeardownIncomplete"}},

@@ -18,20 +18,20 @@ import (
 
 // world contains pods that terminate after a time, or never.
 type world struct {
-	mu    sync.Mutex
-	board *status.Cache
-	takes map[types.UID]time.Duration // absent: never
-	ended []string
-	at    []time.Duration
-	began time.Time
-	over  sync.WaitGroup
+	mu       sync.Mutex
+	statuses *status.Cache
+	takes    map[types.UID]time.Duration // absent: never
+	ended    []string
+	at       []time.Duration
+	began    time.Time
+	over     sync.WaitGroup
 }
 
 func (w *world) put(name string, priority int32, phase corev1.PodPhase) {
 	p := &corev1.Pod{}
 	p.Namespace, p.Name, p.UID = "default", name, types.UID(name)
 	p.Spec.Priority = &priority
-	w.board.Put(&status.Snapshot{Pod: p, Status: corev1.PodStatus{Phase: phase}, Syncs: 1, At: time.Now()})
+	w.statuses.Put(&status.Snapshot{Pod: p, Status: corev1.PodStatus{Phase: phase}, Syncs: 1, At: time.Now()})
 }
 
 func (w *world) end(_ context.Context, uid types.UID, grace time.Duration) bool {
@@ -52,9 +52,9 @@ func (w *world) end(_ context.Context, uid types.UID, grace time.Duration) bool 
 func TestGroupsTerminateInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			board: status.New(),
-			began: time.Now(),
-			takes: map[types.UID]time.Duration{"web": 3 * time.Second, "dns": time.Second, "db": 0},
+			statuses: status.New(),
+			began:    time.Now(),
+			takes:    map[types.UID]time.Duration{"web": 3 * time.Second, "dns": time.Second, "db": 0},
 		}
 		w.put("web", 0, corev1.PodRunning)
 		w.put("done", 0, corev1.PodSucceeded)
@@ -72,7 +72,7 @@ func TestGroupsTerminateInOrder(t *testing.T) {
 					{Priority: 2_000_000_000, GracePeriod: 5 * time.Second},
 				},
 			),
-			Statuses: w.board, TerminatePod: w.end, Log: slog.New(slog.DiscardHandler),
+			Statuses: w.statuses, TerminatePod: w.end, Log: slog.New(slog.DiscardHandler),
 			OnStarted: func() { order = append(order, "began") }, FlushStatus: func(context.Context) { order = append(order, "flushed") },
 		})
 		if d.ShuttingDown() {
@@ -115,12 +115,12 @@ func TestGroupsTerminateInOrder(t *testing.T) {
 
 func TestCallerMayStopWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{board: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second}}
+		w := &world{statuses: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second}}
 		w.put("web", 0, corev1.PodRunning)
 		d := New(
 			Options{
 				Groups:       nodeshutdown.Groups(time.Minute, 0, nil),
-				Statuses:     w.board,
+				Statuses:     w.statuses,
 				TerminatePod: w.end,
 				Log:          slog.New(slog.DiscardHandler),
 				OnStarted:    func() {},

@@ -18,8 +18,8 @@ type fileEvent struct {
 	mask uint32
 }
 
-// watchMask is the set of watched events. CLOSE_WRITE tells when a write is complete. Portable watchers do
-// not report it.
+// watchMask is the set of watched events. CLOSE_WRITE reports that a write is complete. Portable
+// watchers do not report it.
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB |
 	unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 

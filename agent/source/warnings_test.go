@@ -12,7 +12,7 @@ import (
 
 func TestWarningsAreLoggedOncePerFileVersion(t *testing.T) {
 	t.Parallel()
-	var log bytes.Buffer // read once the folder has ended
+	var log bytes.Buffer // read after the source has stopped
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.yaml")
 	put := func(image string) {

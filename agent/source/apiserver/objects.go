@@ -141,7 +141,7 @@ func objectOf(o runtime.Object) plan.Object {
 
 // errorMessage returns why the object is not available, for users.
 func (u *object) errorMessage(key source.ObjectKey) string {
-	why := cmp.Or(u.lastErr, "the server has not handleToken")
+	why := cmp.Or(u.lastErr, "the server has not responded")
 	switch key.Kind {
 	case plan.ConfigMap, plan.Secret:
 		return fmt.Sprintf("%s %q: %s", strings.ToLower(string(key.Kind)), key.Namespace+"/"+key.Name, why)
@@ -152,7 +152,7 @@ func (u *object) errorMessage(key source.ObjectKey) string {
 	}
 }
 
-// errorText returns the message of the server if it has handleToken, else the error.
+// errorText returns the message of the server if it has sent one, otherwise the error.
 func errorText(err error) string {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return status.Status().Message

@@ -292,7 +292,7 @@ func (s *Source) restorePrevious() {
 func (s *Source) synced(list []runtime.Object) {
 	now := make(map[types.UID]bool, len(list))
 	known := map[types.UID]plan.Objects{}
-	for _, k := range s.opt.PreviousPods { // their objects serve until the server has handleToken
+	for _, k := range s.opt.PreviousPods { // their objects serve until the server has sent them
 		known[k.Pod.UID] = k.Objects
 	}
 	s.opt.PreviousPods = nil

@@ -97,8 +97,8 @@ func TestPreviousPodsUntilListSucceeds(t *testing.T) {
 	}
 }
 
-// wants reports whether a snapshot has the given readiness and pods, in order.
-func wants(snap source.Snapshot, ready bool, pods ...types.UID) bool {
+// matches reports whether a snapshot has the given readiness and pods, in order.
+func matches(snap source.Snapshot, ready bool, pods ...types.UID) bool {
 	return snap.Ready == ready &&
 		slices.EqualFunc(snap.Pods, pods, func(p *corev1.Pod, uid types.UID) bool { return p.UID == uid })
 }
@@ -124,16 +124,16 @@ func TestPreviousPodsUntilNodeIsRegistered(t *testing.T) {
 			s.nodeRegistered, s.services.read = false, true
 			last := func() source.Snapshot { s.step(); return (*snaps)[len(*snaps)-1] }
 			first(s)
-			if got := last(); !wants(got, false, "a", "b") {
+			if got := last(); !matches(got, false, "a", "b") {
 				t.Errorf("before the registration: %+v", got)
 			}
 			s.remove(podOf("b", ""))
 			s.put(podOf("newer", ""))
-			if got := last(); !wants(got, false, "a") {
+			if got := last(); !matches(got, false, "a") {
 				t.Errorf("after a deletion: %+v", got)
 			}
 			s.nodeRegistered, s.dirty = true, true
-			if got := last(); !wants(got, true, "a", "new", "newer") {
+			if got := last(); !matches(got, true, "a", "new", "newer") {
 				t.Errorf("after the registration: %+v", got)
 			}
 		})
@@ -165,12 +165,12 @@ func TestReachableServerDelaysPreviousPods(t *testing.T) {
 		}
 		close(alone)
 		synctest.Wait()
-		if len(snaps) == 0 || !wants(snaps[len(snaps)-1], false, "a") {
+		if len(snaps) == 0 || !matches(snaps[len(snaps)-1], false, "a") {
 			t.Errorf("the name is unique: %d snapshots", len(snaps))
 		}
 		close(node)
 		synctest.Wait()
-		if len(snaps) == 0 || !wants(snaps[len(snaps)-1], true, "a", "new") {
+		if len(snaps) == 0 || !matches(snaps[len(snaps)-1], true, "a", "new") {
 			t.Errorf("the node is registered: %d snapshots", len(snaps))
 		}
 		cancel()

@@ -97,9 +97,9 @@ func (s *fakeServer) advance(d time.Duration) []string {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	asked := s.methods
+	methods := s.methods
 	s.methods = nil
-	return asked
+	return methods
 }
 
 func runningStatus() corev1.PodStatus { return corev1.PodStatus{Phase: corev1.PodRunning} }
@@ -135,8 +135,8 @@ func TestRequestsRetriedWhileSourceReportsObject(t *testing.T) {
 				at := metav1.Now()
 				snap.Pod.DeletionTimestamp = &at
 				p.SetPodStatus(snap, true)
-				if asked := s.advance(time.Minute); len(asked) < 2 || len(asked) > 15 || asked[0] != http.MethodDelete {
-					t.Errorf("requests for the deletion in a minute: %v", asked)
+				if methods := s.advance(time.Minute); len(methods) < 2 || len(methods) > 15 || methods[0] != http.MethodDelete {
+					t.Errorf("requests for the deletion in a minute: %v", methods)
 				}
 				s.respond(accepted)
 				if n := len(s.advance(retryMax)); n != 1 || len(p.pods) > 0 {
