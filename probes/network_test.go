@@ -23,8 +23,8 @@ import (
 	"berth/agent/plan"
 )
 
-// ask runs a probe of a container on loopback once.
-func askOnce(t *testing.T, spec corev1.Probe, ports ...corev1.ContainerPort) outcome {
+// runOnce runs a probe of a container on loopback once.
+func runOnce(t *testing.T, spec corev1.Probe, ports ...corev1.ContainerPort) outcome {
 	t.Helper()
 	if spec.TimeoutSeconds == 0 {
 		spec.TimeoutSeconds = 5
@@ -68,7 +68,8 @@ func closedPort(t *testing.T) int32 {
 	return portIn(t, l.Addr().String())
 }
 
-func site(t *testing.T) *httptest.Server {
+// newTestServer returns an HTTP server with the paths of the tests.
+func newTestServer(t *testing.T) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/code/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, _ := strconv.Atoi(r.PathValue("n"))
@@ -123,9 +124,9 @@ func site(t *testing.T) *httptest.Server {
 }
 
 func TestHTTP(t *testing.T) {
-	s := site(t)
+	s := newTestServer(t)
 	s.Start()
-	tls := site(t)
+	tls := newTestServer(t)
 	tls.StartTLS()
 	port, tlsPort := portIn(t, s.URL), portIn(t, tls.URL)
 	h2 := corev1.HTTPProtocolHTTP2
@@ -136,7 +137,7 @@ func TestHTTP(t *testing.T) {
 		says string
 	}{
 		{"200 is a success", corev1.HTTPGetAction{Path: "/code/200"}, Success, "code 200"},
-		{"so is anything below 400", corev1.HTTPGetAction{Path: "/code/304"}, Warning, "Probe terminated redirects, Response body: "},
+		{"any code below 400 is a success", corev1.HTTPGetAction{Path: "/code/304"}, Warning, "Probe terminated redirects, Response body: "},
 		{"400 is a failure", corev1.HTTPGetAction{Path: "/code/400"}, Failure, "HTTP probe failed with statuscode: 400"},
 		{"503 is a failure", corev1.HTTPGetAction{Path: "/code/503"}, Failure, "HTTP probe failed with statuscode: 503"},
 		{"a path may have a query", corev1.HTTPGetAction{Path: "/code/200?a=b%20c"}, Success, "a=b%20c"},
@@ -165,33 +166,33 @@ func TestHTTP(t *testing.T) {
 				c.get.Port = intstr.FromInt32(port)
 			}
 			spec := corev1.Probe{TimeoutSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &c.get}}
-			got := askOnce(t, spec, corev1.ContainerPort{Name: "web", ContainerPort: port})
+			got := runOnce(t, spec, corev1.ContainerPort{Name: "web", ContainerPort: port})
 			if got.result != c.want || !strings.Contains(got.output, c.says) {
 				t.Errorf("%s: %q", got.result, got.output)
 			}
 			if late := c.get.Path == "/slow"; got.timedOut != late {
-				t.Errorf("late: %v", got.timedOut)
+				t.Errorf("got timedOut %v", got.timedOut)
 			}
 		})
 	}
-	much := askOnce(
+	much := runOnce(
 		t,
 		corev1.Probe{
 			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/much", Port: intstr.FromInt32(port)}},
 		},
 	)
 	if much.result != Success || len(much.output) != 10<<10 {
-		t.Errorf("of a long answer %d bytes were read: %s", len(much.output), much.result)
+		t.Errorf("got %d bytes of a long response: %s", len(much.output), much.result)
 	}
 }
 
 func TestHTTP2WithoutTLS(t *testing.T) {
-	s := site(t)
+	s := newTestServer(t)
 	s.Config.Protocols = new(http.Protocols)
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	h2 := corev1.HTTPProtocolHTTP2
-	got := askOnce(
+	got := runOnce(
 		t,
 		corev1.Probe{
 			ProbeHandler: corev1.ProbeHandler{
@@ -206,7 +207,7 @@ func TestHTTP2WithoutTLS(t *testing.T) {
 
 // The server supports only HTTP/2, like some gRPC servers.
 func TestHTTP2OverTLS(t *testing.T) {
-	s := site(t)
+	s := newTestServer(t)
 	s.EnableHTTP2 = true
 	h2 := s.Config.Handler
 	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -239,23 +240,23 @@ func TestHTTP2OverTLS(t *testing.T) {
 		if got := do(t.Context()); got.result != Success || !strings.Contains(got.output, "proto=HTTP/2.0") {
 			t.Errorf("%s: %q", got.result, got.output)
 		}
-		for _, c := range []chan struct{}{made, closed} { // one connection each, and none is kept
+		for _, c := range []chan struct{}{made, closed} { // one connection per probe, all of them closed
 			select {
 			case <-c:
 			case <-time.After(5 * time.Second):
-				t.Fatal("a connection was kept")
+				t.Fatal("a connection was not closed")
 			}
 		}
 	}
 	get.Path = "/slow"
 	x.timeout = 200 * time.Millisecond
 	if got := o.runner(x, &corev1.Container{Name: "c"})(t.Context()); got.result != Failure || !got.timedOut {
-		t.Errorf("one that does not answer: %+v", got)
+		t.Errorf("got %+v from an unresponsive server", got)
 	}
 	select {
 	case <-closed:
 	case <-time.After(5 * time.Second):
-		t.Error("the connection of one that did not answer was kept")
+		t.Error("the connection to an unresponsive server was not closed")
 	}
 }
 
@@ -268,7 +269,7 @@ func TestTCP(t *testing.T) {
 	port := func(n int32) corev1.Probe {
 		return corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(n)}}}
 	}
-	if got := askOnce(t, port(portIn(t, l.Addr().String()))); got.result != Success {
+	if got := runOnce(t, port(portIn(t, l.Addr().String()))); got.result != Success {
 		t.Errorf("%+v", got)
 	}
 	curt, err := net.Listen("tcp", "127.0.0.1:0")
@@ -288,11 +289,11 @@ func TestTCP(t *testing.T) {
 		}
 	})
 	for range 10 {
-		if got := askOnce(t, port(portIn(t, curt.Addr().String()))); got.result != Success {
+		if got := runOnce(t, port(portIn(t, curt.Addr().String()))); got.result != Success {
 			t.Errorf("%+v", got)
 		}
 	}
-	if got := askOnce(t, port(closedPort(t))); got.result != Failure ||
+	if got := runOnce(t, port(closedPort(t))); got.result != Failure ||
 		!strings.Contains(got.output, "connection refused") || got.timedOut {
 		t.Errorf("%+v", got)
 	}
@@ -316,7 +317,7 @@ func TestGRPC(t *testing.T) {
 		return portIn(t, l.Addr().String())
 	}
 	good, without := serve(true), serve(false)
-	tls := site(t)
+	tls := newTestServer(t)
 	tls.StartTLS() // for its certificate
 	secure := serve(true, grpc.Creds(credentials.NewServerTLSFromCert(&tls.TLS.Certificates[0])))
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -344,7 +345,7 @@ func TestGRPC(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
-			got := askOnce(
+			got := runOnce(
 				t,
 				corev1.Probe{
 					TimeoutSeconds: 1,

@@ -13,11 +13,10 @@ import (
 
 var day = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// play runs a course for a while and writes it down: each run by its time in
-// seconds, "+" for a success, "-" for a failure, small letters f and s for a failure
-// and a success that did not count, u for one that could not be made; in brackets
-// what the thresholds have come to say.
-func play(c probeState, until time.Duration, takes time.Duration, result func(at time.Duration) Result) string {
+// recordRuns simulates a probe and formats its runs: the time in seconds, then "+" for a success, "-"
+// for a failure, s and f for a success and a failure that are not counted, and u for an unknown
+// result. Changes of the result by thresholds are in brackets.
+func recordRuns(c probeState, until time.Duration, takes time.Duration, result func(at time.Duration) Result) string {
 	var out []string
 	for now := c.due; !now.After(day.Add(until)); now = c.due {
 		at := now.Sub(day)
@@ -69,7 +68,7 @@ func TestProbeState(t *testing.T) {
 		{"a container fails after failureThreshold × periodSeconds, not earlier", spec(2, 1, 1, false), 2, 0, between(0, 99, Failure, Failure),
 			"0f 0.05f 0.15f 0.35f 0.75f 1.55f 2-[false]"},
 		{"a command keeps its period", spec(1, 1, 2, true), 3, 0, between(0, 99, Failure, Failure), "0f 1- 2-[false] 3-"},
-		{"after the first success it has a phase of its own and keeps its period", spec(4, 1, 3, false), 10, 0, between(0, 99, Success, Failure), "0+[true] 1+ 5+ 9+"},
+		{"after the first success it has its own phase and keeps its period", spec(4, 1, 3, false), 10, 0, between(0, 99, Success, Failure), "0+[true] 1+ 5+ 9+"},
 		{"failures in a row count", spec(1, 1, 3, false), 5.25, 0, between(0, 1.5, Success, Failure), "0+[true] 0.25+ 1.25+ 2.25- 3.25- 4.25-[false] 5.25-"},
 		{"a success resets the failures", spec(1, 1, 3, false), 6.25, 0, between(3, 4, Success, Failure), "0f 0.05f 0.15f 0.35f 0.75f 1- 2- 3+[true] 3.25+ 4.25- 5.25- 6.25-[false]"},
 		{"flapping below the threshold changes nothing", spec(1, 1, 2, false), 6.25, 0, func(at time.Duration) Result {
@@ -81,11 +80,11 @@ func TestProbeState(t *testing.T) {
 		{"two successes in a row are a period apart", spec(1, 2, 1, false), 3, 0, between(0, 99, Success, Failure), "0+ 1+[true] 2+ 3+"},
 		{"a failure resets the successes", spec(1, 2, 1, false), 4, 0, between(1, 2, Failure, Success), "0+ 1-[false] 2+ 3+[true] 4+"},
 		{"a run with an error is not counted and repeated early", spec(1, 1, 1, true), 1, 0, between(0, 0.3, Unknown, Success), "0u 0.05u 0.15u 0.35+[true] 0.6+"},
-		{"one that takes longer than its period runs again at once", spec(1, 1, 9, true), 7, 1500 * time.Millisecond, between(0, 99, Failure, Failure), "0- 1.5- 3- 4.5- 6-"},
-		{"one that is under way when a failure counts, counts", spec(2, 1, 2, false), 4, 1100 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.15- 2.35f 3.65-[false]"},
+		{"a run longer than the period is repeated immediately", spec(1, 1, 9, true), 7, 1500 * time.Millisecond, between(0, 99, Failure, Failure), "0- 1.5- 3- 4.5- 6-"},
+		{"a run in progress at the time from which failures count is counted", spec(2, 1, 2, false), 4, 1100 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.15- 2.35f 3.65-[false]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := play(
+			got := recordRuns(
 				newState(plan.ReadinessProbe, thresholdsOf(c.spec, 0.25), day, 0, day),
 				time.Duration(c.until*float64(time.Second)),
 				c.takes,
@@ -98,8 +97,8 @@ func TestProbeState(t *testing.T) {
 	}
 }
 
-// TestNotEarlierThanSpec looks at every way in which a probe that never
-// succeeds, or stops succeeding, can be given up.
+// TestNotEarlierThanSpec checks the time of failure of a probe that never succeeds, for all
+// combinations of periods, thresholds and handlers.
 func TestNotEarlierThanSpec(t *testing.T) {
 	for period := int32(1); period <= 5; period++ {
 		for failure := int32(1); failure <= 4; failure++ {
@@ -134,20 +133,20 @@ func TestProbeStateResumes(t *testing.T) {
 	if c.Consecutive != 2 || c.OK || c.due != at(22.5) {
 		t.Fatalf("%+v", c)
 	}
-	// Restarted at 15 s: the phase and the count are as they were; the run that is
-	// made at once counts for nothing if it fails.
-	got := play(resumeState(c.ProbeState, r, c.passed, at(15)), 40*time.Second, 0, between(0, 99, Failure, Failure))
+	// Restarted at 15 s: the phase and the count are kept. A failure of the immediate run is not
+	// counted.
+	got := recordRuns(resumeState(c.ProbeState, r, c.passed, at(15)), 40*time.Second, 0, between(0, 99, Failure, Failure))
 	if want := "15.25f 22.5-[false] 32.5-"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	got = play(resumeState(c.ProbeState, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
+	got = recordRuns(resumeState(c.ProbeState, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
 	if want := "15.25+ 22.5+"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	// Three successes in a row are two periods apart, restart or not.
+	// Three consecutive successes span two periods, also with a restart.
 	three := thresholdsOf(&corev1.Probe{PeriodSeconds: 10, SuccessThreshold: 3}, 0.25)
 	for _, s := range []struct {
-		until float64 // the first process runs
+		until float64 // lifetime of the first process
 		want  string
 	}{
 		{0, "3.25s 10+ 20+[true] 30+"},
@@ -158,7 +157,7 @@ func TestProbeStateResumes(t *testing.T) {
 		for !c.due.After(at(s.until)) {
 			c.record(Success, "", c.due, c.due)
 		}
-		got := play(
+		got := recordRuns(
 			resumeState(c.ProbeState, three, c.passed, at(s.until+3)),
 			30*time.Second,
 			0,
@@ -168,15 +167,14 @@ func TestProbeStateResumes(t *testing.T) {
 			t.Errorf("restarted after %g s: got  %s\nwant %s", s.until+3, got, s.want)
 		}
 	}
-	// The clock was set back by a day: it does not wait for yesterday's tomorrow.
+	// The clock was set back by a day. This does not delay the next run.
 	if c := resumeState(c.ProbeState, r, nil, at(-86400)); c.due.After(at(-86400 + 10)) {
-		t.Errorf("it is due only %s later", c.due.Sub(at(-86400)))
+		t.Errorf("next run after %s, want at most 10s", c.due.Sub(at(-86400)))
 	}
 }
 
-// TestFirstRunIgnoresClockChanges: what is left of the delay is
-// never more than all of it, whatever the clock says of the start, and nothing
-// compares wall clocks later.
+// TestFirstRunIgnoresClockChanges checks that the remaining delay never exceeds the initial delay,
+// whatever the recorded start time is, and that later comparisons use the monotonic clock.
 func TestFirstRunIgnoresClockChanges(t *testing.T) {
 	now := time.Now()
 	wall := now.Round(0)
@@ -188,14 +186,14 @@ func TestFirstRunIgnoresClockChanges(t *testing.T) {
 		"two seconds ago":               {wall.Add(-2 * time.Second), 3 * time.Second},
 		"long ago":                      {wall.Add(-time.Hour), 0},
 		"before the clock was set back": {wall.Add(time.Hour), 5 * time.Second},
-		"nobody knows when":             {time.Time{}, 0},
+		"at an unknown time":            {time.Time{}, 0},
 	} {
 		b := newState(plan.LivenessProbe, thresholds{period: time.Second}, c.started, 5*time.Second, now)
 		if got := b.due.Sub(now); got != c.want {
 			t.Errorf("started %s: due after %s, want %s", name, got, c.want)
 		}
 		if !monotonic(b.due) || !monotonic(b.Phase) || !monotonic(b.countsFrom) {
-			t.Errorf("started %s: it goes by the wall clock", name)
+			t.Errorf("started %s: a time has no monotonic reading", name)
 		}
 	}
 	r := resumeState(
@@ -205,12 +203,11 @@ func TestFirstRunIgnoresClockChanges(t *testing.T) {
 		now,
 	)
 	if !monotonic(r.Phase) || !monotonic(r.countsFrom) {
-		t.Error("resumed, it goes by the wall clock")
+		t.Error("a time of the resumed state has no monotonic reading")
 	}
 }
 
-// monotonic reports whether a time has the reading that no change of the wall
-// clock moves.
+// monotonic reports whether a time has a monotonic clock reading.
 func monotonic(at time.Time) bool { return strings.Contains(at.String(), " m=") }
 
 func TestPhaseSpread(t *testing.T) {
@@ -224,7 +221,7 @@ func TestPhaseSpread(t *testing.T) {
 	}
 	for i, n := range buckets {
 		if n < 30 || n > 70 {
-			t.Errorf("%d of 500 probes are in tenth %d of the period", n, i)
+			t.Errorf("got %d of 500 probes in tenth %d of the period, want 30 to 70", n, i)
 		}
 	}
 }

@@ -38,14 +38,15 @@ func probeOf(h corev1.ProbeHandler, failures, delay int32) *corev1.Probe {
 	}
 }
 
-// latest is when a kubelet has given up at the latest: its first run begins just
-// before a period is over; a run that outlasts its period is followed at once.
+// latest returns the latest time at which a kubelet fails a container: its first run starts just
+// before the end of a period, and a run longer than the period is followed by the next one
+// immediately.
 func latest(failures int32, takes time.Duration) time.Duration {
 	return period + takes + time.Duration(failures-1)*max(period, takes)
 }
 
-// each runs f for every kind, threshold and length of a run.
-func each(t *testing.T, f func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration)) {
+// forEachProbe runs f for every probe handler, threshold and duration of a run.
+func forEachProbe(t *testing.T, f func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration)) {
 	t.Helper()
 	for kind, h := range kinds {
 		for failures := int32(1); failures <= 4; failures++ {
@@ -59,12 +60,12 @@ func each(t *testing.T, f func(t *testing.T, h corev1.ProbeHandler, failures int
 	}
 }
 
-// dead is when a container was reported dead. Zero: it was not.
-func (r *rig) dead() time.Duration {
+// failedAt returns when the container was reported as failed. Zero: it was not.
+func (r *managerTest) failedAt() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, told := range r.told {
-		if at, ok := strings.CutSuffix(told, "dead=true"); ok {
+	for _, change := range r.changes {
+		if at, ok := strings.CutSuffix(change, "dead=true"); ok {
 			var s float64
 			if _, err := fmt.Sscan(at, &s); err != nil {
 				r.t.Fatal(err)
@@ -75,48 +76,48 @@ func (r *rig) dead() time.Duration {
 	return 0
 }
 
-func (r *rig) deadBetween(least, most time.Duration) {
+func (r *managerTest) expectFailedBetween(least, most time.Duration) {
 	r.t.Helper()
-	const dust = time.Microsecond // times are formatted
-	if at := r.dead(); at < least-dust || at > most+dust {
-		r.t.Errorf("failed after %s, not between %s and %s; events %v", at, least, most, r.told)
+	const tolerance = time.Microsecond // rounding of formatted times
+	if at := r.failedAt(); at < least-tolerance || at > most+tolerance {
+		r.t.Errorf("failed after %s, want between %s and %s; changes %v", at, least, most, r.changes)
 	}
 }
 
-func fails(takes time.Duration) func(plan.ProbeKind, string, time.Duration) (outcome, time.Duration) {
+func alwaysFail(takes time.Duration) func(plan.ProbeKind, string, time.Duration) (outcome, time.Duration) {
 	return func(plan.ProbeKind, string, time.Duration) (outcome, time.Duration) {
 		return outcome{result: Failure, output: "x"}, takes
 	}
 }
 
 func TestUnresponsiveContainerFailsOnTime(t *testing.T) {
-	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
+	forEachProbe(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, delay := range []int32{0, 7} {
 			for _, kind := range []plan.ProbeKind{plan.LivenessProbe, plan.StartupProbe} {
-				inBubble(t, Options{}, func(_ *testing.T, r *rig) {
-					r.answer = fails(takes)
+				withManager(t, Options{}, func(_ *testing.T, r *managerTest) {
+					r.respond = alwaysFail(takes)
 					c, want := corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, delay)}, plan.Probes{Liveness: true}
 					if kind == plan.StartupProbe {
 						c, want = corev1.Container{Name: "c", StartupProbe: probeOf(h, failures, delay)}, plan.Probes{Startup: true}
 					}
-					r.watch(probed("a", c), r.running("c", want))
-					r.at(time.Minute)
+					r.watch(podWith("a", c), r.running("c", want))
+					r.advanceTo(time.Minute)
 					from := time.Duration(delay) * time.Second
-					r.deadBetween(from+time.Duration(failures)*period, from+latest(failures, takes))
+					r.expectFailedBetween(from+time.Duration(failures)*period, from+latest(failures, takes))
 				})
 			}
 		}
 	})
 }
 
-// TestLivenessStartsAfterStartupProbe: at once, and its initial
-// delay is counted from the container's start.
+// TestLivenessStartsAfterStartupProbe checks that the liveness probe starts immediately after the
+// startup probe. Its initial delay is counted from the start of the container.
 func TestLivenessStartsAfterStartupProbe(t *testing.T) {
-	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
+	forEachProbe(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, delay := range []int32{0, 3, 20} {
-			inBubble(t, Options{}, func(t *testing.T, r *rig) {
+			withManager(t, Options{}, func(t *testing.T, r *managerTest) {
 				var first time.Duration
-				r.answer = func(kind plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
+				r.respond = func(kind plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
 					if kind == plan.StartupProbe {
 						return outcome{result: map[bool]Result{true: Success, false: Failure}[at > 10*time.Second]}, time.Millisecond
 					}
@@ -125,7 +126,7 @@ func TestLivenessStartsAfterStartupProbe(t *testing.T) {
 					}
 					return outcome{result: Failure, output: "x"}, takes
 				}
-				pod := probed(
+				pod := podWith(
 					"a",
 					corev1.Container{Name: "c", StartupProbe: probeOf(h, 30, 0), LivenessProbe: probeOf(h, failures, delay)},
 				)
@@ -133,41 +134,41 @@ func TestLivenessStartsAfterStartupProbe(t *testing.T) {
 				r.watch(pod, w)
 				var started time.Duration
 				for step := 9 * time.Second; started == 0 && step < 15*time.Second; step += 5 * time.Millisecond {
-					r.at(step)
+					r.advanceTo(step)
 					if r.health["c-0"].Started {
 						started = step
-						w.Probes = plan.Probes{Liveness: true} // as the plan decides then
+						w.Probes = plan.Probes{Liveness: true} // as in the next plan
 						r.watch(pod, w)
 					}
 				}
-				r.at(90 * time.Second)
+				r.advanceTo(90 * time.Second)
 				from := max(started, time.Duration(delay)*time.Second)
 				if started == 0 || first != from {
-					t.Errorf("it first ran after %s, wanted %s", first, from)
+					t.Errorf("first run after %s, want %s", first, from)
 				}
-				r.deadBetween(from+time.Duration(failures)*period, from+latest(failures, takes))
+				r.expectFailedBetween(from+time.Duration(failures)*period, from+latest(failures, takes))
 			})
 		}
 	})
 }
 
-// TestContainerThatStopsRespondingFailsOnTime: it has answered, and stops.
+// TestContainerThatStopsRespondingFailsOnTime checks a container that has responded before.
 func TestContainerThatStopsRespondingFailsOnTime(t *testing.T) {
-	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
+	forEachProbe(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, last := range []time.Duration{10 * time.Millisecond, 7300 * time.Millisecond} {
-			inBubble(t, Options{}, func(_ *testing.T, r *rig) {
-				r.answer = func(_ plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
+			withManager(t, Options{}, func(_ *testing.T, r *managerTest) {
+				r.respond = func(_ plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
 					if at < last {
 						return outcome{result: Success}, time.Millisecond
 					}
 					return outcome{result: Failure, output: "x"}, takes
 				}
 				r.watch(
-					probed("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)}),
+					podWith("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)}),
 					r.running("c", plan.Probes{Liveness: true}),
 				)
-				r.at(time.Minute)
-				r.deadBetween(last+time.Duration(failures-1)*period, last+latest(failures, takes)+time.Millisecond)
+				r.advanceTo(time.Minute)
+				r.expectFailedBetween(last+time.Duration(failures-1)*period, last+latest(failures, takes)+time.Millisecond)
 			})
 		}
 	})
@@ -176,27 +177,27 @@ func TestContainerThatStopsRespondingFailsOnTime(t *testing.T) {
 // A restart does not fail a container earlier, and delays it only by the duration of the restart,
 // while a kubelet restarts the count.
 func TestAgentRestartFailsNoContainerEarlier(t *testing.T) {
-	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
+	forEachProbe(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, restart := range []time.Duration{time.Second, 2100 * time.Millisecond, 3900 * time.Millisecond, 5 * time.Second} {
-			pod := probed("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)})
+			pod := podWith("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)})
 			var kept plan.Health
-			inBubble(t, Options{}, func(_ *testing.T, r *rig) {
-				r.answer = fails(takes)
+			withManager(t, Options{}, func(_ *testing.T, r *managerTest) {
+				r.respond = alwaysFail(takes)
 				r.watch(pod, r.running("c", plan.Probes{Liveness: true}))
-				r.at(restart)
+				r.advanceTo(restart)
 				kept = r.health["c-0"]
 			})
 			if kept.Failed {
 				continue
 			}
-			inBubble(t, Options{}, func(_ *testing.T, r *rig) {
-				r.answer = fails(takes)
+			withManager(t, Options{}, func(_ *testing.T, r *managerTest) {
+				r.respond = alwaysFail(takes)
 				w := r.running("c", plan.Probes{Liveness: true})
 				w.Health = kept
-				r.at(restart)
+				r.advanceTo(restart)
 				r.watch(pod, w)
-				r.at(90 * time.Second)
-				r.deadBetween(time.Duration(failures)*period, restart+latest(failures, takes))
+				r.advanceTo(90 * time.Second)
+				r.expectFailedBetween(time.Duration(failures)*period, restart+latest(failures, takes))
 			})
 		}
 	})

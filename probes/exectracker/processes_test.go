@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// TestFindLeftoverProcesses has a session lose its first process, as a
-// command does that is killed. Nothing is killed here: other tests' processes
-// are in the same cgroup.
+// TestFindLeftoverProcesses kills the leader of a session, as the runtime kills a command that timed
+// out. It does not kill leftovers by session, because processes of other tests are in the same cgroup.
 func TestFindLeftoverProcesses(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -44,11 +43,11 @@ func TestFindLeftoverProcesses(t *testing.T) {
 	left, _ := strconv.Atoi(words[1])
 	self, ok := readProcess(os.Getpid())
 	if !ok || self.parent != os.Getppid() {
-		t.Errorf("of this process: %+v", self)
+		t.Errorf("got data of this process: %+v", self)
 	}
 	children := childrenOf(os.Getpid())
 	if !slices.ContainsFunc(children, func(p process) bool { return p.pid == leader && p.session == leader }) {
-		t.Errorf("the command is not among the children: %+v", children)
+		t.Errorf("children without the command: %+v", children)
 	}
 	if slices.Contains(orphanedSessions(os.Getpid(), sinceBoot(began)), leader) {
 		t.Error("a session with a living leader counts as orphaned")
@@ -56,19 +55,19 @@ func TestFindLeftoverProcesses(t *testing.T) {
 	hold.Close()
 	_ = cmd.Wait() // the exit code is irrelevant
 	if !slices.Contains(orphanedSessions(os.Getpid(), sinceBoot(began)), leader) {
-		t.Error("what is left is not found")
+		t.Error("the orphaned session was not found")
 	}
 	if slices.Contains(orphanedSessions(os.Getpid(), sinceBoot(time.Now().Add(time.Minute))), leader) {
-		t.Error("what began before the command counts as its own")
+		t.Error("a session older than the command was attributed to it")
 	}
 	if p, lives := readProcess(left); !lives || p.session != leader || !kill(p) {
-		t.Errorf("it could not be ended: %+v", p)
+		t.Errorf("process was not killed: %+v", p)
 	}
 	if _, err := r.Read(buf); err != io.EOF { // no process holds it open
 		t.Error(err)
 	}
 	gone := process{pid: left, session: leader, started: 1}
 	if kill(gone) {
-		t.Error("a process that is another was killed")
+		t.Error("a process with a reused PID was killed")
 	}
 }

@@ -62,19 +62,19 @@ func TestDaemonBelongsToCommand(t *testing.T) {
 		t.Error("a change is not reported once")
 	}
 	if len(n.Trees) != 1 || len(n.Trees[0].Outputs) != 1 || len(n.Trees[0].Members) < 3 {
-		t.Errorf("it was seen as %+v", n.Trees)
+		t.Errorf("got process trees %+v", n.Trees)
 	}
 	if killed := n.killTrees(init); killed != 0 {
-		t.Errorf("%d processes of a command that lives were killed", killed)
+		t.Errorf("got %d killed processes of a running command, want 0", killed)
 	}
 	late := &record{RequestedAt: n.RequestedAt} // first observed after the command has ended
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // the exit code is irrelevant
 	if !late.observeTrees(init, []int{leader}) || len(late.Trees) != 1 || len(late.Trees[0].Outputs) == 0 {
-		t.Errorf("observed after the end: %+v", late.Trees)
+		t.Errorf("got process trees after the exit: %+v", late.Trees)
 	}
 	if killed := n.killTrees(init); killed < 5 { // including the one in the session, which holds the outputs
-		t.Errorf("%d processes were killed", killed)
+		t.Errorf("got %d killed processes, want at least 5", killed)
 	}
 	if _, err := io.Copy(io.Discard, lines); err != nil { // until all holders of the outputs have ended
 		t.Error(err)
@@ -90,15 +90,15 @@ func TestDaemonBelongsToCommand(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("left of %v: %+v", pids, left)
+			t.Fatalf("processes of %v still running: %+v", pids, left)
 		}
 	}
 	if _, lives := readProcess(other.Process.Pid); !lives {
-		t.Error("a process that is none of its was killed")
+		t.Error("an unrelated process was killed")
 	}
 	// A reused PID is not killed.
 	n.Trees[0].Members = append(n.Trees[0].Members, processID{other.Process.Pid, 1})
 	if n.killTrees(init) != 0 {
-		t.Error("a process that is another was killed")
+		t.Error("a process with a reused PID was killed")
 	}
 }

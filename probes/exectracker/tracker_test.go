@@ -12,13 +12,13 @@ import (
 	"berth/agent/plan"
 )
 
-// runtime is a fake that returns from commands after a delay and runs nothing.
+// runtime is a fake runtime that returns from ExecSync after a delay without running a command.
 type runtime struct {
-	takes time.Duration
-	err   error
-	asked int
-	lost  error // of Process
-	deaf  bool  // it answers nothing else either
+	takes        time.Duration
+	err          error
+	calls        int
+	lost         error // of Process
+	unresponsive bool  // Version fails, too
 }
 
 func (r *runtime) ExecSync(ctx context.Context, _ string, _ []string, _ time.Duration) ([]byte, []byte, int32, error) {
@@ -31,12 +31,12 @@ func (r *runtime) ExecSync(ctx context.Context, _ string, _ []string, _ time.Dur
 }
 
 func (r *runtime) ContainerPID(context.Context, string) (int, error) {
-	r.asked++
+	r.calls++
 	return 0, r.lost
 }
 
 func (r *runtime) Version(ctx context.Context) (name, version string, err error) {
-	if !r.deaf {
+	if !r.unresponsive {
 		return "a", "1", nil
 	}
 	<-ctx.Done()
@@ -52,26 +52,26 @@ func files(t *testing.T, dir string) int {
 	return len(list)
 }
 
-func failed(k plan.ErrorKind) error { return &plan.Error{Kind: k, Err: errors.New("so it is")} }
+func failed(k plan.ErrorKind) error { return &plan.Error{Kind: k, Err: errors.New("failed")} }
 
 func TestExecSyncErrors(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		rt    runtime
-		limit time.Duration
-		gone  time.Duration  // when the caller cancels
-		kind  plan.ErrorKind // of the error; Other: none
-		notes int            // that are left
+		name        string
+		rt          runtime
+		timeout     time.Duration
+		cancelAfter time.Duration  // when the caller cancels
+		kind        plan.ErrorKind // of the error; Other: none
+		records     int            // remaining records
 	}{
-		{name: "by itself", limit: 2 * time.Second, kind: plan.Other},
-		{name: "by itself, with no limit", rt: runtime{takes: time.Hour}, kind: plan.Other},
-		{name: "at its limit", rt: runtime{takes: 2 * time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Timeout},
-		{name: "before its limit, with the runtime", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Unavailable, notes: 1},
-		{name: "not at all, in the hands of a runtime that is well", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Timeout, notes: 1},
-		{name: "long after its limit, with the runtime", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout), deaf: true}, limit: 2 * time.Second, kind: plan.Unavailable, notes: 1},
-		{name: "with the runtime, with no limit", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, kind: plan.Unavailable, notes: 1},
-		{name: "canceled", rt: runtime{takes: time.Hour}, gone: time.Minute, kind: plan.Canceled, notes: 1},
-		{name: "with its container", rt: runtime{err: failed(plan.NotFound)}, kind: plan.NotFound},
+		{name: "command exits", timeout: 2 * time.Second, kind: plan.Other},
+		{name: "command exits, no timeout", rt: runtime{takes: time.Hour}, kind: plan.Other},
+		{name: "timeout", rt: runtime{takes: 2 * time.Second, err: failed(plan.Timeout)}, timeout: 2 * time.Second, kind: plan.Timeout},
+		{name: "runtime fails before the timeout", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, timeout: 2 * time.Second, kind: plan.Unavailable, records: 1},
+		{name: "command cannot be killed, runtime responds", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout)}, timeout: 2 * time.Second, kind: plan.Timeout, records: 1},
+		{name: "runtime fails long after the timeout", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout), unresponsive: true}, timeout: 2 * time.Second, kind: plan.Unavailable, records: 1},
+		{name: "runtime fails, no timeout", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, kind: plan.Unavailable, records: 1},
+		{name: "canceled", rt: runtime{takes: time.Hour}, cancelAfter: time.Minute, kind: plan.Canceled, records: 1},
+		{name: "container removed", rt: runtime{err: failed(plan.NotFound)}, kind: plan.NotFound},
 		{name: "never started", rt: runtime{err: failed(plan.Invalid)}, kind: plan.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -81,24 +81,24 @@ func TestExecSyncErrors(t *testing.T) {
 				r := New(Options{Runtime: &c.rt, Dir: dir})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				if c.gone > 0 {
-					time.AfterFunc(c.gone, cancel)
+				if c.cancelAfter > 0 {
+					time.AfterFunc(c.cancelAfter, cancel)
 				}
-				out, _, code, err := r.ExecSync(ctx, "c", []string{"a"}, c.limit)
+				out, _, code, err := r.ExecSync(ctx, "c", []string{"a"}, c.timeout)
 				if c.kind == plan.Other && (err != nil || string(out) != "out" || code != 3) ||
 					c.kind != plan.Other && plan.KindOf(err) != c.kind {
-					t.Errorf("%q %d %v", out, code, err)
+					t.Errorf("got output %q, exit code %d, error %v, want kind %d", out, code, err, c.kind)
 				}
-				if n := files(t, dir); n != c.notes {
-					t.Errorf("%d notes are left, want %d", n, c.notes)
+				if n := files(t, dir); n != c.records {
+					t.Errorf("got %d records, want %d", n, c.records)
 				}
 			})
 		})
 	}
 }
 
-// TestInterruptedExecIsCleanedUpOnce: the note stays while the runtime is away, over
-// as many lives as that takes.
+// TestInterruptedExecIsCleanedUpOnce checks that the record is kept while the runtime is unavailable,
+// also across agent restarts.
 func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "commands")
@@ -115,8 +115,8 @@ func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 			}
 		}
 		live(r, 3500*time.Millisecond)
-		if rt.asked < 4 || rt.asked > 5 || files(t, dir) != 1 {
-			t.Errorf("unavailable runtime: %d calls, %d records", rt.asked, files(t, dir))
+		if rt.calls < 4 || rt.calls > 5 || files(t, dir) != 1 {
+			t.Errorf("unavailable runtime: %d calls, %d records", rt.calls, files(t, dir))
 		}
 		if err := os.WriteFile(filepath.Join(dir, "half.json"), []byte(`{"contai`), 0o600); err != nil {
 			t.Fatal(err)
@@ -128,24 +128,24 @@ func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 		if files(t, dir) != 1 {
 			t.Errorf("%d records: obsolete ones remain", files(t, dir))
 		}
-		rt.lost, rt.asked = failed(plan.Other), 0
+		rt.lost, rt.calls = failed(plan.Other), 0
 		live(next, 2500*time.Millisecond)
-		if rt.asked < 3 || files(t, dir) != 1 {
+		if rt.calls < 3 || files(t, dir) != 1 {
 			t.Errorf(
-				"starting runtime: %d calls, %d records: its errors do not mean that the container is gone",
-				rt.asked,
+				"starting runtime: got %d calls and %d records; its errors do not mean that the container is deleted",
+				rt.calls,
 				files(t, dir),
 			)
 		}
 		rt.lost = failed(plan.NotFound)
 		live(next, time.Second)
 		if files(t, dir) != 0 || len(next.interrupted) != 0 {
-			t.Error("the container is gone, but the cleanup continues")
+			t.Error("the cleanup continues after the removal of the container")
 		}
 	})
 }
 
-// TestCurrentExecIsNotMistakenForInterrupted is M3.
+// TestCurrentExecIsNotMistakenForInterrupted checks M3.
 func TestCurrentExecIsNotMistakenForInterrupted(t *testing.T) {
 	t.Parallel()
 	r := New(Options{Runtime: &runtime{}, Dir: t.TempDir()})
@@ -157,13 +157,13 @@ func TestCurrentExecIsNotMistakenForInterrupted(t *testing.T) {
 	r.execStarted(other)
 	r.execEnded(old, true)
 	if until, crowded := r.startBounds(r.interrupted[0]); until != noLimit || !crowded {
-		t.Errorf("with another beside it: %d %v", until, crowded)
+		t.Errorf("with a concurrent command: got %d %v", until, crowded)
 	}
 	r.execEnded(beside, false)
 	next := &record{Container: "c", RequestedAt: sinceBoot(time.Now()) + time.Second}
 	r.execStarted(next)
 	if until, crowded := r.startBounds(r.interrupted[0]); until != next.RequestedAt || crowded {
-		t.Errorf("with a later one: %d %v, want %d", until, crowded, next.RequestedAt)
+		t.Errorf("with a later command: got %d %v, want %d", until, crowded, next.RequestedAt)
 	}
 }
 
@@ -209,8 +209,8 @@ func TestUserExecsAreNotKilled(t *testing.T) {
 	}
 }
 
-// TestUserExecsExpire: a user's last command leaves no note for ever, also
-// while a command hangs in another container.
+// TestUserExecsExpire checks that the record of the last user exec expires, also while a command
+// hangs in another container.
 func TestUserExecsExpire(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -226,7 +226,7 @@ func TestUserExecsExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := files(t, dir); left != 1 || len(r.userExecs) != 0 {
-		t.Errorf("%d notes are left, and %v", left, r.userExecs)
+		t.Errorf("got %d records and user execs %v, want none", left, r.userExecs)
 	}
 	r.execEnded(hung, false)
 }

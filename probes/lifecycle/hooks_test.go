@@ -32,7 +32,7 @@ func TestExecHasNoTimeout(t *testing.T) {
 		Options{Exec: func(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte, []byte, int32, error) {
 			calls = append(calls, ran{id, cmd})
 			if timeout != 0 {
-				t.Errorf("a limit of %s", timeout)
+				t.Errorf("got timeout %s, want none", timeout)
 			}
 			return []byte("out "), []byte(strings.Repeat("err", 500)), code, fail
 		}},
@@ -44,11 +44,11 @@ func TestExecHasNoTimeout(t *testing.T) {
 	code = 3
 	err := r.Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, hook, "c1", nil)
 	if err == nil || !strings.Contains(err.Error(), `exit code 3: out err`) || len(err.Error()) > 700 {
-		t.Errorf("a failing command: %v", err)
+		t.Errorf("got %v from a failing command", err)
 	}
-	fail = &plan.Error{Kind: plan.Unavailable, Err: errors.New("away")}
+	fail = &plan.Error{Kind: plan.Unavailable, Err: errors.New("unavailable")}
 	if err := r.Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, hook, "c1", nil); plan.KindOf(err) != plan.Unavailable {
-		t.Errorf("the runtime's kind is lost: %v", err)
+		t.Errorf("got %v, want the error kind of the runtime", err)
 	}
 	if len(calls) != 3 || calls[0].id != "c1" || calls[0].cmd[1] != "b c" {
 		t.Errorf("%v", calls)
@@ -94,7 +94,7 @@ func TestTCPSocketIsNotSupported(t *testing.T) {
 	}
 }
 
-// place is where a test server listens.
+// serverAddress is the address of a test server.
 func place(t *testing.T, s *httptest.Server) (host string, port int) {
 	t.Helper()
 	u, err := url.Parse(s.URL)
@@ -119,7 +119,7 @@ func TestHTTPGet(t *testing.T) {
 		case "/round":
 			http.Redirect(w, q, "/round", http.StatusFound)
 		default:
-			w.WriteHeader(http.StatusInternalServerError) // counts as an answer all the same
+			w.WriteHeader(http.StatusInternalServerError) // any response counts as success
 		}
 	}))
 	defer s.Close()
@@ -161,7 +161,7 @@ func TestHTTPGet(t *testing.T) {
 		}
 	}
 	if fmt.Sprint(warned) != "[LifecycleHTTPFallback]" || fellBack != 1 {
-		t.Errorf("warned of %v, counted %d", warned, fellBack)
+		t.Errorf("got warnings %v and %d fallbacks", warned, fellBack)
 	}
 	seen = nil
 	headers := []corev1.HTTPHeader{
@@ -183,7 +183,7 @@ func TestHTTPGet(t *testing.T) {
 	get.HTTPHeaders = nil
 	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil ||
 		seen[1].UserAgent() != "kube-lifecycle/1.37" {
-		t.Errorf("asked by %q: %v", seen[1].UserAgent(), err)
+		t.Errorf("got user agent %q, error %v", seen[1].UserAgent(), err)
 	}
 	get.Scheme, get.HTTPHeaders = corev1.URISchemeHTTPS, []corev1.HTTPHeader{
 		{Name: "Authorization", Value: "secret"},
@@ -194,7 +194,7 @@ func TestHTTPGet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := seen[2].Header; len(h["Authorization"]) != 0 || len(h["Accept"]) != 0 || h.Get("X-A") != "1" {
-		t.Errorf("asked without TLS it sent %v", h)
+		t.Errorf("got headers %v without TLS, want no Authorization", h)
 	}
 	get.Scheme, get.HTTPHeaders = "", nil
 	ctx, cancel := context.WithCancel(t.Context())
