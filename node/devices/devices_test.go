@@ -23,16 +23,16 @@ import (
 
 const null = "example.com/null"
 
-// give is Give for a container of a pod by its place.
-func (r *rig) give(pod *corev1.Pod, i int) (plan.Devices, error) {
+// allocate allocates the devices of the i-th container of a pod.
+func (r *managerTest) allocate(pod *corev1.Pod, i int) (plan.Devices, error) {
 	r.t.Helper()
 	return r.Allocate(r.t.Context(), pod, &pod.Spec.Containers[i], plan.Main)
 }
 
-// mustGive returns the IDs.
-func (r *rig) mustGive(pod *corev1.Pod, i int) []string {
+// mustAllocate is allocate without an error. It returns the device IDs.
+func (r *managerTest) mustAllocate(pod *corev1.Pod, i int) []string {
 	r.t.Helper()
-	d, err := r.give(pod, i)
+	d, err := r.allocate(pod, i)
 	if err != nil {
 		r.t.Fatalf("%s: %v", pod.Name, err)
 	}
@@ -42,36 +42,36 @@ func (r *rig) mustGive(pod *corev1.Pod, i int) []string {
 func TestNodeResourcesMatchPluginLists(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
-	f := newFake(t, r.dir, null, "a", "b", "c").joins(r)
+	f := newFakePlugin(t, r.dir, null, "a", "b", "c").mustRegister(r)
 	f.set([]string{"a", "c"}, []string{"b"})
-	r.has(null, 3, 2)
+	r.waitForResource(null, 3, 2)
 	f.set([]string{"a"}, nil)
-	r.has(null, 1, 1)
+	r.waitForResource(null, 1, 1)
 	f.stop()
-	r.has(null, 1, 0) // its capacity stays for the grace
+	r.waitForResource(null, 1, 0) // the capacity remains during the grace period
 	f.set([]string{"a", "d"}, nil)
-	f.serve() // at its socket, without registering again
-	r.has(null, 2, 2)
+	f.serve() // on the same socket, without another registration
+	r.waitForResource(null, 2, 2)
 	// Another process of the same plugin.
-	g := newFake(t, r.dir, "example.com/other", "x")
+	g := newFakePlugin(t, r.dir, "example.com/other", "x")
 	g.name = null
 	if err := g.register(); err != nil {
 		t.Fatal(err)
 	}
-	r.has(null, 1, 1)
+	r.waitForResource(null, 1, 1)
 	f.stop() // the old server is stopped
 	g.set([]string{"x", "y"}, nil)
-	r.has(null, 2, 2)
+	r.waitForResource(null, 2, 2)
 }
 
 func TestDisconnectedPluginLosesCapacity(t *testing.T) {
 	t.Parallel()
 	r := start(t, func(o *Options) { o.PluginGracePeriod = 50 * time.Millisecond })
-	f := newFake(t, r.dir, null, "a").joins(r)
+	f := newFakePlugin(t, r.dir, null, "a").mustRegister(r)
 	f.stop()
-	r.has(null, 0, 0)
+	r.waitForResource(null, 0, 0)
 	f.serve()
-	f.joins(r)
+	f.mustRegister(r)
 }
 
 func TestInvalidRegistrationsAreRejected(t *testing.T) {
@@ -92,17 +92,17 @@ func TestInvalidRegistrationsAreRejected(t *testing.T) {
 			&pluginapi.RegisterRequest{Version: row.version, ResourceName: row.resource, Endpoint: row.endpoint},
 		)
 		if err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%+v: %v", row, err)
+			t.Errorf("%+v: got %v", row, err)
 		}
 	}
 	if f := r.Stats(); len(f) > 0 {
-		t.Errorf("something was taken in: %+v", f)
+		t.Errorf("got resources %+v, want none", f)
 	}
 }
 
 func TestServeRemovesOnlyOldSockets(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tempDir(t), nil)
+	r := newManager(t, tempDir(t), nil)
 	for _, name := range []string{"old.sock", socketName} {
 		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(r.dir, name)})
 		if err != nil {
@@ -117,7 +117,7 @@ func TestServeRemovesOnlyOldSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.run()
-	newFake(t, r.dir, null, "a").joins(r)
+	newFakePlugin(t, r.dir, null, "a").mustRegister(r)
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestServeRemovesOnlyOldSockets(t *testing.T) {
 	}
 }
 
-// TestLongSocketPath has sockets below a path that no socket's address can hold.
+// TestLongSocketPath uses a directory whose path is too long for a socket address.
 func TestLongSocketPath(t *testing.T) {
 	t.Parallel()
 	long := filepath.Join(tempDir(t), strings.Repeat("x", 120))
@@ -142,38 +142,38 @@ func TestLongSocketPath(t *testing.T) {
 	if err := os.Symlink(long, short); err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, long, nil)
+	r := newManager(t, long, nil)
 	r.run()
-	newFake(t, short, null, "a").joins(r)
-	if got := r.mustGive(podOf("p", null, 1), 0); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("given %v", got)
+	newFakePlugin(t, short, null, "a").mustRegister(r)
+	if got := r.mustAllocate(podOf("p", null, 1), 0); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("got devices %v", got)
 	}
 }
 
 func TestAllocateReturnsDevices(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
-	f := newFake(t, r.dir, null, "a", "b").joins(r)
-	f.answer = func(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+	f := newFakePlugin(t, r.dir, null, "a", "b").mustRegister(r)
+	f.allocateFunc = func(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 		return &pluginapi.ContainerAllocateResponse{
 			Envs:        map[string]string{"NULL_IDS": strings.Join(ids, ",")},
-			Annotations: map[string]string{"example.com/given": "yes"},
+			Annotations: map[string]string{"example.com/got": "yes"},
 			Mounts:      []*pluginapi.Mount{{HostPath: "/lib", ContainerPath: "/devlib", ReadOnly: true}},
 			Devices:     []*pluginapi.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/dev/mynull", Permissions: "rw"}},
 			CdiDevices:  []*pluginapi.CDIDevice{{Name: "example.com/null=a"}},
 		}, nil
 	}
-	newFake(t, r.dir, "example.com/other", "x").joins(r)
+	newFakePlugin(t, r.dir, "example.com/other", "x").mustRegister(r)
 	pod := podOf("p", null, 1)
 	pod.Spec.Containers[0].Resources.Limits["example.com/other"] = count(1)
-	got, err := r.give(pod, 0)
+	got, err := r.allocate(pod, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := plan.Devices{
 		IDs:         map[corev1.ResourceName][]string{null: {"a"}, "example.com/other": {"x"}},
 		Envs:        map[string]string{"NULL_IDS": "a"},
-		Annotations: map[string]string{"example.com/given": "yes"},
+		Annotations: map[string]string{"example.com/got": "yes"},
 		Mounts:      []plan.Mount{{HostPath: "/lib", ContainerPath: "/devlib", ReadOnly: true}},
 		Nodes:       []plan.DeviceNode{{HostPath: "/dev/null", ContainerPath: "/dev/mynull", Permissions: "rw"}},
 		CDI:         []string{"example.com/null=a"},
@@ -181,7 +181,7 @@ func TestAllocateReturnsDevices(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
 	}
-	seen := r.Observe(pod)["c0"]
+	observed := r.Observe(pod)["c0"]
 	health := []corev1.ResourceStatus{
 		{Name: null, Resources: []corev1.ResourceHealth{{ResourceID: "a", Health: corev1.ResourceHealthStatusHealthy}}},
 		{
@@ -189,283 +189,282 @@ func TestAllocateReturnsDevices(t *testing.T) {
 			Resources: []corev1.ResourceHealth{{ResourceID: "x", Health: corev1.ResourceHealthStatusHealthy}},
 		},
 	}
-	if diff := cmp.Diff(plan.DeviceStatus{Allocated: health}, seen); diff != "" {
+	if diff := cmp.Diff(plan.DeviceStatus{Allocated: health}, observed); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
 	}
 	if got := r.Observe(podOf("q", null)); got != nil {
-		t.Errorf("a pod that wants nothing: %v", got)
+		t.Errorf("got %v for a pod without requests, want nil", got)
 	}
 }
 
-// TestAllocateNeverSharesDevices is D1 in the small, with the words of those
-// who wait.
+// TestAllocateNeverSharesDevices checks D1 with two pods, and the messages of a waiting pod.
 func TestAllocateNeverSharesDevices(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
-	waits := func(pod *corev1.Pod, want string) {
+	expectPending := func(pod *corev1.Pod, want string) {
 		t.Helper()
 		if got := r.Observe(pod)["c0"].Pending; got != want {
-			t.Errorf("%s waits for %q, want %q", pod.Name, got, want)
+			t.Errorf("%s: got pending %q, want %q", pod.Name, got, want)
 		}
 	}
 	p, q := podOf("p", null, 1, 1), podOf("q", null, 1)
-	waits(q, "example.com/null: no device plugin registered")
-	f := newFake(t, r.dir, null, "a", "b").joins(r)
-	waits(q, "")
-	if a, b := r.mustGive(p, 0), r.mustGive(p, 1); !slices.Equal(a, []string{"a"}) || !slices.Equal(b, []string{"b"}) {
-		t.Errorf("given %v and %v", a, b)
+	expectPending(q, "example.com/null: no device plugin registered")
+	f := newFakePlugin(t, r.dir, null, "a", "b").mustRegister(r)
+	expectPending(q, "")
+	if a, b := r.mustAllocate(p, 0), r.mustAllocate(p, 1); !slices.Equal(a, []string{"a"}) || !slices.Equal(b, []string{"b"}) {
+		t.Errorf("got devices %v and %v, want a and b", a, b)
 	}
 	const full = "example.com/null: requested: 1, healthy and free: 0, listed: 2"
-	waits(q, full)
-	_, err := r.give(q, 0)
+	expectPending(q, full)
+	_, err := r.allocate(q, 0)
 	if e, ok := errors.AsType[*plan.Error](err); !ok || e.Reason != plan.ReasonDevices || e.Error() != full {
-		t.Errorf("given all the same: %v", err)
+		t.Errorf("got %v, want an error about unavailable devices", err)
 	}
 	f.set([]string{"a"}, []string{"b"})
-	r.has(null, 2, 1)
-	if room := r.NodeResources().AdmissionCapacity[null]; room.Value() != 2 {
-		t.Errorf("admission counts with %s", room.String())
+	r.waitForResource(null, 2, 1)
+	if capacity := r.NodeResources().AdmissionCapacity[null]; capacity.Value() != 2 {
+		t.Errorf("got admission capacity %s, want 2", capacity.String())
 	}
 	if got := r.Observe(p)["c1"].Allocated[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnhealthy {
-		t.Errorf("the broken one is %s", got)
+		t.Errorf("got health %s of the unhealthy device", got)
 	}
-	waits(p, "") // its own
+	expectPending(p, "") // its own device
 	if why := r.Observe(p)["c1"].Pending; why == "" {
-		t.Error("a broken device may be given again")
+		t.Error("a container with an unhealthy device may start")
 	}
 	f.set([]string{"a", "b"}, nil)
-	r.has(null, 2, 2)
+	r.waitForResource(null, 2, 2)
 	f.stop()
-	r.has(null, 2, 0)
-	waits(q, "example.com/null: device plugin not responding")
-	waits(p, "") // what it has was made ready
+	r.waitForResource(null, 2, 0)
+	expectPending(q, "example.com/null: device plugin not responding")
+	expectPending(p, "") // its devices are allocated already
 	if got := r.Observe(p)["c0"].Allocated[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnknown {
-		t.Errorf("without its plugin a device is %s", got)
+		t.Errorf("got health %s without the plugin, want Unknown", got)
 	}
 	f.serve()
-	r.has(null, 2, 2)
+	r.waitForResource(null, 2, 2)
 	r.Free("p")
-	waits(q, "")
-	r.mustGive(q, 0)
+	expectPending(q, "")
+	r.mustAllocate(q, 0)
 }
 
 func TestRestartedContainerGetsSameDevices(t *testing.T) { // D2
 	t.Parallel()
 	r := start(t, nil)
-	f := newFake(t, r.dir, null, "a", "b", "c").joins(r)
+	f := newFakePlugin(t, r.dir, null, "a", "b", "c").mustRegister(r)
 	f.options.PreStartRequired = true
-	g := newFake(t, r.dir, "example.com/again", "x")
+	g := newFakePlugin(t, r.dir, "example.com/again", "x")
 	g.name, g.options = null, f.options
 	g.set([]string{"a", "b", "c"}, nil)
 	p, q := podOf("p", null, 2), podOf("q", null, 1)
-	r.mustGive(q, 0)
+	r.mustAllocate(q, 0)
 	for range 3 {
-		if got := r.mustGive(p, 0); !slices.Equal(got, []string{"b", "c"}) {
-			t.Errorf("given %v", got)
+		if got := r.mustAllocate(p, 0); !slices.Equal(got, []string{"b", "c"}) {
+			t.Errorf("got devices %v", got)
 		}
 	}
 	r.Free("q")
-	if got := r.mustGive(p, 0); !slices.Equal(got, []string{"b", "c"}) {
-		t.Errorf("given %v", got)
+	if got := r.mustAllocate(p, 0); !slices.Equal(got, []string{"b", "c"}) {
+		t.Errorf("got devices %v", got)
 	}
 	if n, _ := f.calls(); n != 2 {
-		t.Errorf("%d Allocate calls", n)
+		t.Errorf("got %d Allocate calls, want 2", n)
 	}
 	// The plugin registers again and requires PreStartContainer.
 	if err := g.register(); err != nil {
 		t.Fatal(err)
 	}
 	f.stop()
-	r.until("a start that the new plugin hears of", func() bool {
-		_, _ = r.give(p, 0) // the old registration may still be in use
+	r.until("a PreStartContainer call of the new plugin", func() bool {
+		_, _ = r.allocate(p, 0) // the old registration may still be in use
 		_, n := g.calls()
 		r.notify()
 		return n > 0
 	})
-	// One of them breaks: it is replaced, the other stays.
+	// One device becomes unhealthy and is replaced. The other one is kept.
 	g.set([]string{"a", "c"}, []string{"b"})
-	r.has(null, 3, 2)
-	if got := r.mustGive(p, 0); !slices.Equal(got, []string{"a", "c"}) {
-		t.Errorf("given %v", got)
+	r.waitForResource(null, 3, 2)
+	if got := r.mustAllocate(p, 0); !slices.Equal(got, []string{"a", "c"}) {
+		t.Errorf("got devices %v", got)
 	}
 }
 
-// TestRestartedContainerNeedsNoPlugin is D2 while the plugin is away, in this
-// life and in the next, until the host boots.
+// TestRestartedContainerNeedsNoPlugin checks D2 while the plugin is disconnected, also after an agent
+// restart, until the next boot.
 func TestRestartedContainerNeedsNoPlugin(t *testing.T) {
 	t.Parallel()
 	dir := tempDir(t)
-	r := newRig(t, dir, nil)
+	r := newManager(t, dir, nil)
 	stop := r.run()
-	f := newFake(t, dir, null, "a", "b", "c", "d").joins(r)
-	f.answer = func(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+	f := newFakePlugin(t, dir, null, "a", "b", "c", "d").mustRegister(r)
+	f.allocateFunc = func(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 		return &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"IDS": strings.Join(ids, ",")}}, nil
 	}
-	p, hears, fresh := podOf("p", null, 2), podOf("hears", null, 1), podOf("fresh", null, 1)
-	r.mustGive(p, 0)
+	p, preStart, fresh := podOf("p", null, 2), podOf("prestart", null, 1), podOf("fresh", null, 1)
+	r.mustAllocate(p, 0)
 	f.options.PreStartRequired = true
 	f.stop()
-	r.has(null, 4, 0)
-	f.serve() // as another version of the plugin does
-	r.has(null, 4, 4)
-	r.mustGive(hears, 0)
+	r.waitForResource(null, 4, 0)
+	f.serve() // with PreStartContainer, as another version of the plugin
+	r.waitForResource(null, 4, 4)
+	r.mustAllocate(preStart, 0)
 	f.stop()
-	r.has(null, 4, 0)
+	r.waitForResource(null, 4, 0)
 	more := podOf("p", null, 3)
-	check := func(r *rig, why string) {
+	check := func(r *managerTest, why string) {
 		t.Helper()
-		got, err := r.give(p, 0)
+		got, err := r.allocate(p, 0)
 		if err != nil || !slices.Equal(got.IDs[null], []string{"a", "b"}) || got.Envs["IDS"] != "a,b" {
-			t.Errorf("given %+v, %v", got, err)
+			t.Errorf("got %+v, %v; want the same devices", got, err)
 		}
 		if s := r.Observe(p)["c0"]; s.Pending != "" || len(s.Allocated) != 1 {
-			t.Errorf("seen: %+v", s)
+			t.Errorf("got %+v, want allocated devices without a wait", s)
 		}
-		for _, pod := range []*corev1.Pod{hears, fresh, more} {
-			_, err := r.give(pod, 0)
+		for _, pod := range []*corev1.Pod{preStart, fresh, more} {
+			_, err := r.allocate(pod, 0)
 			if e, ok := errors.AsType[*plan.Error](err); !ok || e.Reason != plan.ReasonDevices || e.Error() != why ||
 				r.Observe(pod)["c0"].Pending != why {
-				t.Errorf("%s, which wants %v: %v", pod.Name, pod.Spec.Containers[0].Resources.Limits, err)
+				t.Errorf("%s with limits %v: got %v", pod.Name, pod.Spec.Containers[0].Resources.Limits, err)
 			}
 		}
 	}
 	check(r, "example.com/null: device plugin not responding")
 	stop()
 	const none = "example.com/null: no device plugin registered"
-	next := newRig(t, dir, func(o *Options) { o.Checkpoint = r.state() })
+	next := newManager(t, dir, func(o *Options) { o.Checkpoint = r.state() })
 	stop = next.run()
 	check(next, none)
 	stop()
-	boot := newRig(t, dir, func(o *Options) { o.Checkpoint, o.BootID = next.state(), "boot-2" })
+	boot := newManager(t, dir, func(o *Options) { o.Checkpoint, o.BootID = next.state(), "boot-2" })
 	boot.run()
-	if _, err := boot.give(p, 0); err == nil || err.Error() != none {
-		t.Errorf("after a boot: %v", err)
+	if _, err := boot.allocate(p, 0); err == nil || err.Error() != none {
+		t.Errorf("got %v after a reboot, want an error", err)
 	}
 }
 
-// TestAllocationsSurviveAgentRestart is D1, D3 and D5 over restarts.
+// TestAllocationsSurviveAgentRestart checks D1, D3 and D5.
 func TestAllocationsSurviveAgentRestart(t *testing.T) {
 	t.Parallel()
 	dir := tempDir(t)
-	first := newRig(t, dir, nil)
+	first := newManager(t, dir, nil)
 	stop := first.run()
-	f := newFake(t, dir, null, "a", "b", "c").joins(first)
-	p, q, gone := podOf("p", null, 1), podOf("q", null, 1), podOf("gone", null, 1)
-	first.mustGive(gone, 0)
-	first.mustGive(p, 0)
+	f := newFakePlugin(t, dir, null, "a", "b", "c").mustRegister(first)
+	p, q, deleted := podOf("p", null, 1), podOf("q", null, 1), podOf("deleted", null, 1)
+	first.mustAllocate(deleted, 0)
+	first.mustAllocate(p, 0)
 	if first.flushes == 0 {
-		t.Error("nothing was brought onto the disk")
+		t.Error("the checkpoint was not flushed")
 	}
 	stop()
 	f.stop()
 
-	next := func(boot string) *rig {
-		r := newRig(t, dir, func(o *Options) {
+	next := func(boot string) *managerTest {
+		r := newManager(t, dir, func(o *Options) {
 			o.Checkpoint, o.BootID = first.state(), boot
 			o.PodKnown = func(uid types.UID) bool { return uid == "p" }
 		})
 		if c, listed := r.NodeResources().Capacity[null]; !listed || c.Value() != 0 {
-			t.Errorf("before its plugin is back the node has %v", r.NodeResources().Capacity)
+			t.Errorf("got capacity %v before the registration, want 0", r.NodeResources().Capacity)
 		}
 		if why := r.Observe(p)["c0"].Pending; (why == "") != (boot == "boot-1") { // responses are valid for one boot
-			t.Errorf("in %s its pod waits for the plugin: %q", boot, why)
+			t.Errorf("in %s: got pending %q", boot, why)
 		}
 		return r
 	}
 	r := next("boot-1")
 	stop = r.run()
-	f = newFake(t, dir, null, "a", "b", "c").joins(r)
-	if got := r.mustGive(q, 0); !slices.Equal(got, []string{"a"}) { // of the deleted pod
-		t.Errorf("a new pod was given %v", got)
+	f = newFakePlugin(t, dir, null, "a", "b", "c").mustRegister(r)
+	if got := r.mustAllocate(q, 0); !slices.Equal(got, []string{"a"}) { // of the deleted pod
+		t.Errorf("got devices %v for the new pod, want a", got)
 	}
-	if got := r.mustGive(p, 0); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("the old pod was given %v", got)
+	if got := r.mustAllocate(p, 0); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("got devices %v for the existing pod, want b", got)
 	}
 	if n, _ := f.calls(); n != 1 {
-		t.Errorf("%d Allocate calls: only the new pod needs one", n)
+		t.Errorf("got %d Allocate calls, want 1 for the new pod", n)
 	}
 	stop()
 	f.stop()
 
 	r = next("boot-2") // responses are invalid after a reboot
 	r.run()
-	f = newFake(t, dir, null, "a", "b", "c").joins(r)
-	if got := r.mustGive(p, 0); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("after a boot the pod was given %v", got)
+	f = newFakePlugin(t, dir, null, "a", "b", "c").mustRegister(r)
+	if got := r.mustAllocate(p, 0); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("got devices %v after a reboot, want b", got)
 	}
 	if n, _ := f.calls(); n != 1 {
-		t.Errorf("%d Allocate calls after a reboot", n)
+		t.Errorf("got %d Allocate calls after a reboot, want 1", n)
 	}
 }
 
 func TestRestoreAllocationFromContainers(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tempDir(t), func(o *Options) { o.Checkpoint = []byte("{") })
+	r := newManager(t, tempDir(t), func(o *Options) { o.Checkpoint = []byte("{") })
 	r.RestoreAllocation("p", "c0", plan.Main, map[corev1.ResourceName][]string{null: {"a"}})
 	r.run()
-	newFake(t, r.dir, null, "a", "b").joins(r)
-	if got := r.mustGive(podOf("q", null, 1), 0); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("given %v", got)
+	newFakePlugin(t, r.dir, null, "a", "b").mustRegister(r)
+	if got := r.mustAllocate(podOf("q", null, 1), 0); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("got devices %v", got)
 	}
-	if got := r.mustGive(podOf("p", null, 1), 0); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("given %v", got)
+	if got := r.mustAllocate(podOf("p", null, 1), 0); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("got devices %v", got)
 	}
 }
 
 func TestAllocateUsesPreferredAllocation(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
-	f := newFake(t, r.dir, null, "a", "b", "c", "d")
+	f := newFakePlugin(t, r.dir, null, "a", "b", "c", "d")
 	f.options.GetPreferredAllocationAvailable = true
-	f.joins(r)
-	var asked []*pluginapi.ContainerPreferredAllocationRequest
+	f.mustRegister(r)
+	var calls []*pluginapi.ContainerPreferredAllocationRequest
 	f.preferred = func(q *pluginapi.ContainerPreferredAllocationRequest) []string {
-		asked = append(asked, q)
+		calls = append(calls, q)
 		return []string{"d", "nonsense", "d", "b"}
 	}
-	if got := r.mustGive(podOf("p", null, 2), 0); !slices.Equal(got, []string{"b", "d"}) {
-		t.Errorf("given %v", got)
+	if got := r.mustAllocate(podOf("p", null, 2), 0); !slices.Equal(got, []string{"b", "d"}) {
+		t.Errorf("got devices %v", got)
 	}
-	if len(asked) != 1 || asked[0].AllocationSize != 2 ||
-		!slices.Equal(asked[0].AvailableDeviceIDs, []string{"a", "b", "c", "d"}) {
-		t.Errorf("asked %v", asked)
+	if len(calls) != 1 || calls[0].AllocationSize != 2 ||
+		!slices.Equal(calls[0].AvailableDeviceIDs, []string{"a", "b", "c", "d"}) {
+		t.Errorf("got preferred allocation requests %v", calls)
 	}
-	f.preferred = nil // an error: a choice is made all the same
-	if got := r.mustGive(podOf("q", null, 1), 0); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("given %v", got)
+	f.preferred = nil // the plugin returns an error
+	if got := r.mustAllocate(podOf("q", null, 1), 0); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("got devices %v", got)
 	}
 }
 
 func TestFailedAllocationMatchesKubeletError(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
-	f := newFake(t, r.dir, null, "a").joins(r)
-	f.answer = func([]string) (*pluginapi.ContainerAllocateResponse, error) { return nil, errors.New("burnt") }
+	f := newFakePlugin(t, r.dir, null, "a").mustRegister(r)
+	f.allocateFunc = func([]string) (*pluginapi.ContainerAllocateResponse, error) { return nil, errors.New("broken") }
 	p := podOf("p", null, 1)
-	_, err := r.give(p, 0)
+	_, err := r.allocate(p, 0)
 	e, ok := errors.AsType[*plan.Error](err)
 	if !ok || e.Reason != "UnexpectedAdmissionError" ||
-		e.Error() != "Allocate failed due to rpc error: code = Unknown desc = burnt, which is unexpected" {
-		t.Errorf("%v", err)
+		e.Error() != "Allocate failed due to rpc error: code = Unknown desc = broken, which is unexpected" {
+		t.Errorf("got %v, want the kubelet's error", err)
 	}
 	if why := r.Observe(podOf("q", null, 1))["c0"].Pending; why == "" {
-		t.Error("what may have been set up for one pod can be given to another")
+		t.Error("a device can be allocated to another pod after a failed Allocate")
 	}
 	f.mu.Lock()
-	f.answer = nil
+	f.allocateFunc = nil
 	f.mu.Unlock()
-	r.mustGive(p, 0)
+	r.mustAllocate(p, 0)
 }
 
 func TestHangingPluginDelaysOnlyItsResource(t *testing.T) { // D4
 	t.Parallel()
 	r := start(t, nil)
-	f := newFake(t, r.dir, null, "a", "b").joins(r)
-	newFake(t, r.dir, "example.com/other", "x").joins(r)
-	hangs, release := make(chan struct{}), make(chan struct{})
+	f := newFakePlugin(t, r.dir, null, "a", "b").mustRegister(r)
+	newFakePlugin(t, r.dir, "example.com/other", "x").mustRegister(r)
+	hanging, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	f.answer = func([]string) (*pluginapi.ContainerAllocateResponse, error) {
-		once.Do(func() { close(hangs) })
+	f.allocateFunc = func([]string) (*pluginapi.ContainerAllocateResponse, error) {
+		once.Do(func() { close(hanging) })
 		<-release
 		return &pluginapi.ContainerAllocateResponse{}, nil
 	}
@@ -476,25 +475,25 @@ func TestHangingPluginDelaysOnlyItsResource(t *testing.T) { // D4
 			t.Error(err)
 		}
 	})
-	<-hangs
+	<-hanging
 	other := podOf("q", "example.com/other", 1)
 	if _, err := r.Allocate(t.Context(), other, &other.Spec.Containers[0], plan.Main); err != nil {
 		t.Error(err)
 	}
 	r.Observe(p)
 	r.NodeResources()
-	r.Free("nobody")
+	r.Free("unknown")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := podOf("s", null, 1)
 	if _, err := r.Allocate(ctx, s, &s.Spec.Containers[0], plan.Main); !errors.Is(err, context.Canceled) {
-		t.Errorf("canceled while waiting: %v", err)
+		t.Errorf("got %v, want Canceled", err)
 	}
 	close(release)
 	wg.Wait()
 }
 
-// TestConcurrentAllocationsAreDisjoint is D1 in the large.
+// TestConcurrentAllocationsAreDisjoint checks D1 with many pods.
 func TestConcurrentAllocationsAreDisjoint(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
@@ -502,9 +501,9 @@ func TestConcurrentAllocationsAreDisjoint(t *testing.T) {
 	for i := range 12 {
 		ids = append(ids, fmt.Sprintf("d%02d", i))
 	}
-	newFake(t, r.dir, null, ids...).joins(r)
+	newFakePlugin(t, r.dir, null, ids...).mustRegister(r)
 	var mu sync.Mutex
-	holder := map[string]string{}
+	owner := map[string]string{}
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
@@ -519,15 +518,15 @@ func TestConcurrentAllocationsAreDisjoint(t *testing.T) {
 				}
 				mu.Lock()
 				for _, id := range d.IDs[null] {
-					if other := holder[id]; other != "" {
-						t.Errorf("%s has %s, which %s holds", pod.Name, id, other)
+					if other := owner[id]; other != "" {
+						t.Errorf("%s: device %s is allocated to %s", pod.Name, id, other)
 					}
-					holder[id] = pod.Name
+					owner[id] = pod.Name
 				}
 				mu.Unlock()
 				mu.Lock()
 				for _, id := range d.IDs[null] {
-					delete(holder, id)
+					delete(owner, id)
 				}
 				mu.Unlock()
 				r.Free(pod.UID)
@@ -536,21 +535,21 @@ func TestConcurrentAllocationsAreDisjoint(t *testing.T) {
 	}
 	wg.Wait()
 	if f := r.Stats(); len(f) != 1 || f[0].Allocated != 0 {
-		t.Errorf("all devices were removed, but: %+v", f)
+		t.Errorf("got %+v after the deletion of all pods, want no allocations", f)
 	}
 }
 
 func TestInitContainerDevicesAreReused(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
-	newFake(t, r.dir, null, "a", "b", "c").joins(r)
+	newFakePlugin(t, r.dir, null, "a", "b", "c").mustRegister(r)
 	pod := podOf("p", null, 1, 1)
 	pod.Spec.InitContainers = []corev1.Container{
 		containerOf("i1", null, 1),
 		containerOf("i2", null, 2),
 		containerOf("side", null, 1),
 	}
-	var given []string
+	var got []string
 	for _, x := range []struct {
 		c    *corev1.Container
 		kind plan.ContainerKind
@@ -562,12 +561,12 @@ func TestInitContainerDevicesAreReused(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", x.c.Name, err)
 		}
-		given = append(given, x.c.Name+"="+strings.Join(d.IDs[null], ","))
+		got = append(got, x.c.Name+"="+strings.Join(d.IDs[null], ","))
 	}
-	if diff := cmp.Diff([]string{"i1=a", "i2=a,b", "side=a", "c0=b", "c1=c"}, given); diff != "" {
+	if diff := cmp.Diff([]string{"i1=a", "i2=a,b", "side=a", "c0=b", "c1=c"}, got); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
 	}
 	if f := r.Stats(); f[0].Allocated != 3 {
-		t.Errorf("%+v", f)
+		t.Errorf("got %+v, want 3 allocated devices", f)
 	}
 }

@@ -19,22 +19,22 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// bound is how long a test waits for anything at most.
-const bound = 2 * time.Minute
+// waitTimeout is the timeout of every wait.
+const waitTimeout = 2 * time.Minute
 
-// rig is a running Manager that records its callbacks.
-type rig struct {
+// managerTest is a Manager that records its callbacks.
+type managerTest struct {
 	*Manager
 	t       *testing.T
 	dir     string
 	changed chan struct{}
 
 	mu      sync.Mutex
-	kept    []byte
+	saved   []byte
 	flushes int
 }
 
-// tempDir is a folder with a short path, as sockets need it.
+// tempDir returns a temporary directory with a path that is short enough for sockets.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dp") //nolint:usetesting // shorter than t.TempDir, which has the test's name
@@ -49,16 +49,16 @@ func tempDir(t *testing.T) string {
 	return dir
 }
 
-// newRig returns a Manager that is not running. more changes its options.
-func newRig(t *testing.T, dir string, more func(*Options)) *rig {
+// newManager returns a Manager that is not running. configure may change its options.
+func newManager(t *testing.T, dir string, configure func(*Options)) *managerTest {
 	t.Helper()
-	r := &rig{t: t, dir: dir, changed: make(chan struct{}, 1)}
+	r := &managerTest{t: t, dir: dir, changed: make(chan struct{}, 1)}
 	o := Options{
 		Dir: dir, BootID: "boot-1", RetryInterval: 5 * time.Millisecond,
 		SaveCheckpoint: func(state []byte) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.kept = state
+			r.saved = state
 		},
 		Flush: func(context.Context) error {
 			r.mu.Lock()
@@ -73,34 +73,35 @@ func newRig(t *testing.T, dir string, more func(*Options)) *rig {
 			}
 		},
 	}
-	if more != nil {
-		more(&o)
+	if configure != nil {
+		configure(&o)
 	}
 	r.Manager = New(o)
 	return r
 }
 
-func start(t *testing.T, more func(*Options)) *rig {
+// start returns a running Manager.
+func start(t *testing.T, configure func(*Options)) *managerTest {
 	t.Helper()
-	r := newRig(t, tempDir(t), more)
+	r := newManager(t, tempDir(t), configure)
 	r.run()
 	return r
 }
 
-// run runs the devices until the test ends, or the result is called.
-func (r *rig) run() (stop func()) {
+// run runs the Manager until the test ends or stop is called.
+func (r *managerTest) run() (stop func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(over)
+		defer close(done)
 		if err := r.Run(ctx); err != nil {
 			r.t.Error(err)
 		}
 	}()
-	stop = func() { cancel(); <-over }
+	stop = func() { cancel(); <-done }
 	r.t.Cleanup(stop)
-	r.until("the socket", func() bool { // what lies beside it is removed before
+	r.until("the socket", func() bool { // old sockets are removed before
 		r.Manager.mu.Lock()
 		defer r.Manager.mu.Unlock()
 		return r.registering
@@ -108,27 +109,27 @@ func (r *rig) run() (stop func()) {
 	return stop
 }
 
-func (r *rig) state() []byte {
+func (r *managerTest) state() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.kept
+	return r.saved
 }
 
-// until waits for a condition that a change brings about.
-func (r *rig) until(what string, cond func() bool) {
+// until waits for a condition that depends on changes of the Manager.
+func (r *managerTest) until(what string, cond func() bool) {
 	r.t.Helper()
-	late := time.After(bound)
+	timeout := time.After(waitTimeout)
 	for !cond() {
 		select {
 		case <-r.changed:
-		case <-late:
-			r.t.Fatalf("%s never came: %+v", what, r.Stats())
+		case <-timeout:
+			r.t.Fatalf("timeout waiting for %s: %+v", what, r.Stats())
 		}
 	}
 }
 
-// has waits until a resource has these figures.
-func (r *rig) has(name string, capacity, allocatable int64) {
+// waitForResource waits until a resource has the given numbers of devices.
+func (r *managerTest) waitForResource(name string, capacity, allocatable int64) {
 	r.t.Helper()
 	n := corev1.ResourceName(name)
 	r.until(name, func() bool {
@@ -139,42 +140,42 @@ func (r *rig) has(name string, capacity, allocatable int64) {
 	})
 }
 
-// fake is a device plugin in this process.
-type fake struct {
+// fakePlugin is a device plugin in this process.
+type fakePlugin struct {
 	pluginapi.UnimplementedDevicePluginServer
-	t        *testing.T
-	dir      string
-	name     string // of the resource
-	endpoint string
-	options  *pluginapi.DevicePluginOptions
-	server   *grpc.Server
-	news     chan struct{} // a newer list is available; capacity 1
+	t           *testing.T
+	dir         string
+	name        string // resource name
+	endpoint    string
+	options     *pluginapi.DevicePluginOptions
+	server      *grpc.Server
+	listChanged chan struct{} // a newer list is available; capacity 1
 
-	mu        sync.Mutex
-	list      []*pluginapi.Device
-	allocated [][]string
-	started   [][]string
-	preferred func(*pluginapi.ContainerPreferredAllocationRequest) []string
-	answer    func(ids []string) (*pluginapi.ContainerAllocateResponse, error)
+	mu           sync.Mutex
+	list         []*pluginapi.Device
+	allocated    [][]string
+	started      [][]string
+	preferred    func(*pluginapi.ContainerPreferredAllocationRequest) []string
+	allocateFunc func(ids []string) (*pluginapi.ContainerAllocateResponse, error)
 }
 
-// newFake serves a plugin of these devices, all healthy.
-func newFake(t *testing.T, dir, name string, ids ...string) *fake {
+// newFakePlugin serves a plugin with the given healthy devices.
+func newFakePlugin(t *testing.T, dir, name string, ids ...string) *fakePlugin {
 	t.Helper()
-	f := &fake{
-		t:        t,
-		dir:      dir,
-		name:     name,
-		endpoint: filepath.Base(name) + ".sock",
-		options:  &pluginapi.DevicePluginOptions{},
-		news:     make(chan struct{}, 1),
+	f := &fakePlugin{
+		t:           t,
+		dir:         dir,
+		name:        name,
+		endpoint:    filepath.Base(name) + ".sock",
+		options:     &pluginapi.DevicePluginOptions{},
+		listChanged: make(chan struct{}, 1),
 	}
 	f.set(ids, nil)
 	f.serve()
 	return f
 }
 
-func (f *fake) serve() {
+func (f *fakePlugin) serve() {
 	f.t.Helper()
 	ln, err := new(net.ListenConfig).Listen(f.t.Context(), "unix", filepath.Join(f.dir, f.endpoint))
 	if err != nil {
@@ -185,22 +186,22 @@ func (f *fake) serve() {
 	f.server = s
 	f.mu.Unlock()
 	pluginapi.RegisterDevicePluginServer(s, f)
-	over := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(over)
-		_ = s.Serve(ln) // its end is the test's doing
+		defer close(done)
+		_ = s.Serve(ln) // returns an error when the test stops it
 	}()
-	f.t.Cleanup(func() { s.Stop(); <-over })
+	f.t.Cleanup(func() { s.Stop(); <-done })
 }
 
-func (f *fake) stop() {
+func (f *fakePlugin) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.server.Stop()
 }
 
-// set replaces the list.
-func (f *fake) set(healthy, unhealthy []string) {
+// set replaces the device list.
+func (f *fakePlugin) set(healthy, unhealthy []string) {
 	f.mu.Lock()
 	f.list = nil
 	for _, id := range healthy {
@@ -211,12 +212,12 @@ func (f *fake) set(healthy, unhealthy []string) {
 	}
 	f.mu.Unlock()
 	select {
-	case f.news <- struct{}{}:
+	case f.listChanged <- struct{}{}:
 	default:
 	}
 }
 
-func (f *fake) register() error {
+func (f *fakePlugin) register() error {
 	return register(
 		f.t,
 		f.dir,
@@ -233,15 +234,15 @@ func register(t *testing.T, dir string, q *pluginapi.RegisterRequest) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // the answer is there
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer func() { _ = conn.Close() }() // after the response
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, q, grpc.WaitForReady(true))
 	return err
 }
 
-// joins registers and waits for the list to be taken in.
-func (f *fake) joins(r *rig) *fake {
+// mustRegister registers the plugin and waits until the Manager has its device list.
+func (f *fakePlugin) mustRegister(r *managerTest) *fakePlugin {
 	f.t.Helper()
 	if err := f.register(); err != nil {
 		f.t.Fatal(err)
@@ -249,15 +250,15 @@ func (f *fake) joins(r *rig) *fake {
 	f.mu.Lock()
 	n := int64(len(f.list))
 	f.mu.Unlock()
-	r.has(f.name, n, n)
+	r.waitForResource(f.name, n, n)
 	return f
 }
 
-func (f *fake) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+func (f *fakePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	return f.options, nil
 }
 
-func (f *fake) ListAndWatch(_ *pluginapi.Empty, to grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+func (f *fakePlugin) ListAndWatch(_ *pluginapi.Empty, to grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	for {
 		f.mu.Lock()
 		list := slices.Clone(f.list)
@@ -266,19 +267,19 @@ func (f *fake) ListAndWatch(_ *pluginapi.Empty, to grpc.ServerStreamingServer[pl
 			return err
 		}
 		select {
-		case <-f.news:
+		case <-f.listChanged:
 		case <-to.Context().Done():
 			return nil
 		}
 	}
 }
 
-func (f *fake) GetPreferredAllocation(
+func (f *fakePlugin) GetPreferredAllocation(
 	_ context.Context,
 	q *pluginapi.PreferredAllocationRequest,
 ) (*pluginapi.PreferredAllocationResponse, error) {
 	if f.preferred == nil {
-		return nil, errors.New("no idea")
+		return nil, errors.New("no preference")
 	}
 	return &pluginapi.PreferredAllocationResponse{
 		ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{
@@ -287,23 +288,23 @@ func (f *fake) GetPreferredAllocation(
 	}, nil
 }
 
-func (f *fake) Allocate(_ context.Context, q *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+func (f *fakePlugin) Allocate(_ context.Context, q *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	ids := q.ContainerRequests[0].DevicesIds
 	f.mu.Lock()
 	f.allocated = append(f.allocated, ids)
-	answer := f.answer
+	allocate := f.allocateFunc
 	f.mu.Unlock()
-	if answer == nil {
+	if allocate == nil {
 		return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{{}}}, nil
 	}
-	a, err := answer(ids)
+	a, err := allocate(ids)
 	if err != nil {
 		return nil, err
 	}
 	return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{a}}, nil
 }
 
-func (f *fake) PreStartContainer(
+func (f *fakePlugin) PreStartContainer(
 	_ context.Context,
 	q *pluginapi.PreStartContainerRequest,
 ) (*pluginapi.PreStartContainerResponse, error) {
@@ -313,17 +314,17 @@ func (f *fake) PreStartContainer(
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
-func (f *fake) calls() (allocated, started int) {
+func (f *fakePlugin) calls() (allocated, started int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.allocated), len(f.started)
 }
 
-// podOf has containers c0, c1, … that want so many of a resource.
-func podOf(uid, name string, wants ...int64) *corev1.Pod {
+// podOf returns a pod with containers c0, c1, … that request the given numbers of devices.
+func podOf(uid, name string, counts ...int64) *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.UID, pod.Name, pod.Namespace = types.UID(uid), uid, "default"
-	for i, n := range wants {
+	for i, n := range counts {
 		pod.Spec.Containers = append(pod.Spec.Containers, containerOf("c"+string(rune('0'+i)), name, n))
 	}
 	return pod

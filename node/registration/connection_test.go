@@ -12,26 +12,26 @@ import (
 	"berth/internal/apiclient"
 )
 
-// way is a proxy to an HTTP/2 server that can silently drop all data of its connections.
-type way struct {
+// proxy is a proxy to an HTTP/2 server that can silently drop all data of its connections.
+type proxy struct {
 	t    *testing.T
 	http *httptest.Server
 	l    net.Listener
 	wg   sync.WaitGroup
 
 	mu    sync.Mutex
-	conns []*piped
+	conns []*proxiedConn
 }
 
-// piped is a connection and its upstream connection.
-type piped struct {
-	down, up  net.Conn
-	swallowed chan struct{} // closed when it is
+// proxiedConn is a connection and its upstream connection.
+type proxiedConn struct {
+	down, up   net.Conn
+	blackholed chan struct{} // closed when data is dropped
 }
 
-func newWay(t *testing.T, s *server) *way {
+func newProxy(t *testing.T, s *server) *proxy {
 	t.Helper()
-	w := &way{t: t, http: httptest.NewUnstartedServer(s)}
+	w := &proxy{t: t, http: httptest.NewUnstartedServer(s)}
 	w.http.EnableHTTP2 = true
 	w.http.StartTLS()
 	var err error
@@ -43,7 +43,7 @@ func newWay(t *testing.T, s *server) *way {
 	return w
 }
 
-func (w *way) serve() {
+func (w *proxy) serve() {
 	for {
 		down, err := w.l.Accept()
 		if err != nil {
@@ -54,22 +54,22 @@ func (w *way) serve() {
 			down.Close()
 			continue
 		}
-		p := &piped{down, up, make(chan struct{})}
+		p := &proxiedConn{down, up, make(chan struct{})}
 		w.mu.Lock()
 		w.conns = append(w.conns, p)
 		w.mu.Unlock()
-		w.wg.Go(func() { p.pass(down, up) })
-		w.wg.Go(func() { p.pass(up, down) })
+		w.wg.Go(func() { p.copy(down, up) })
+		w.wg.Go(func() { p.copy(up, down) })
 	}
 }
 
-// pass copies the data of one side to the other.
-func (p *piped) pass(from, to net.Conn) {
+// copy copies the data of one side to the other.
+func (p *proxiedConn) copy(from, to net.Conn) {
 	buffer := make([]byte, 4096)
 	for {
 		n, err := from.Read(buffer)
 		select {
-		case <-p.swallowed:
+		case <-p.blackholed:
 			if err != nil {
 				return // dropped silently
 			}
@@ -87,27 +87,27 @@ func (p *piped) pass(from, to net.Conn) {
 	}
 }
 
-// swallow has nothing more come through what is connected now.
-func (w *way) swallow() {
+// blackhole silently drops all further data of the existing connections.
+func (w *proxy) blackhole() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.conns {
 		select {
-		case <-p.swallowed:
+		case <-p.blackholed:
 		default:
-			close(p.swallowed)
+			close(p.blackholed)
 		}
 	}
 }
 
-// made is how many connections there have been.
-func (w *way) made() int {
+// connectionCount returns the total number of connections.
+func (w *proxy) connectionCount() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.conns)
 }
 
-func (w *way) client() *apiclient.Client {
+func (w *proxy) client() *apiclient.Client {
 	w.t.Helper()
 	config := &rest.Config{Host: "https://" + w.l.Addr().String()}
 	config.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.http.Certificate().Raw})
@@ -119,7 +119,7 @@ func (w *way) client() *apiclient.Client {
 	return c
 }
 
-func (w *way) close() {
+func (w *proxy) close() {
 	w.l.Close()
 	w.mu.Lock()
 	for _, p := range w.conns {

@@ -19,26 +19,26 @@ import (
 	"berth/internal/apiclient"
 )
 
-// world is a presence that runs against a server, with a clock to set and facts
-// to change.
-type world struct {
+// registrarTest is a Registrar that runs against a fake server, with a clock and facts that a test
+// controls.
+type registrarTest struct {
 	*server
 	p     *Registrar
 	ended chan error
 
-	mu     sync.Mutex
-	ahead  time.Duration // the clock is before the real one by it
-	facts  Facts
-	looks  int
-	events []string
-	beats  []error
-	alone  bool
-	heard  corev1.Node // last state on the server
+	mu           sync.Mutex
+	ahead        time.Duration // offset of the clock from the real time
+	facts        Facts
+	factsReads   int
+	events       []string
+	renewals     []error
+	nameVerified bool
+	lastNode     corev1.Node // last state on the server
 }
 
-func run(t *testing.T, s *server, change ...func(*Options)) *world {
+func run(t *testing.T, s *server, change ...func(*Options)) *registrarTest {
 	t.Helper()
-	w := &world{
+	w := &registrarTest{
 		server: s,
 		ended:  make(chan error, 1),
 		facts:  Facts{Labels: map[string]string{corev1.LabelHostname: "n", "mine": "yes"}},
@@ -48,11 +48,15 @@ func run(t *testing.T, s *server, change ...func(*Options)) *world {
 		Client: s.client(), HeartbeatClient: s.client(), Name: "n", Installation: "here", RegisterNode: true,
 		Taints:                []corev1.Taint{{Key: "new", Effect: corev1.TaintEffectNoSchedule}},
 		StatusUpdateFrequency: 5 * time.Millisecond, LeaseDuration: time.Second,
-		Facts:          func(context.Context) Facts { w.mu.Lock(); defer w.mu.Unlock(); w.looks++; return w.facts },
-		Now:            func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return time.Now().Add(w.ahead) },
-		OnLeaseRenewed: func(_ time.Duration, err error) { w.mu.Lock(); defer w.mu.Unlock(); w.beats = append(w.beats, err) },
-		OnNameVerified: func() { w.mu.Lock(); defer w.mu.Unlock(); w.alone = true },
-		OnNode:         func(n *corev1.Node) { w.mu.Lock(); defer w.mu.Unlock(); w.heard = *n },
+		Facts: func(context.Context) Facts { w.mu.Lock(); defer w.mu.Unlock(); w.factsReads++; return w.facts },
+		Now:   func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return time.Now().Add(w.ahead) },
+		OnLeaseRenewed: func(_ time.Duration, err error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.renewals = append(w.renewals, err)
+		},
+		OnNameVerified: func() { w.mu.Lock(); defer w.mu.Unlock(); w.nameVerified = true },
+		OnNode:         func(n *corev1.Node) { w.mu.Lock(); defer w.mu.Unlock(); w.lastNode = *n },
 		RecordEvent:    func(_, reason, _ string) { w.mu.Lock(); defer w.mu.Unlock(); w.events = append(w.events, reason) },
 	}
 	for _, f := range change {
@@ -60,35 +64,35 @@ func run(t *testing.T, s *server, change ...func(*Options)) *world {
 	}
 	w.p = New(o)
 	ctx, cancel := context.WithCancel(t.Context())
-	over := make(chan struct{})
-	go func() { defer close(over); w.ended <- w.p.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-over })
+	done := make(chan struct{})
+	go func() { defer close(done); w.ended <- w.p.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
 	return w
 }
 
-// change changes the facts, or the clock.
-func (w *world) change(f func()) {
+// change runs f, which changes the facts or the clock, with the lock held.
+func (w *registrarTest) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-func (w *world) told() []string {
+func (w *registrarTest) recordedEvents() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.events)
 }
 
-// until waits for a condition, which something is bound to bring about.
+// until waits for a condition and fails after a timeout.
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.After(30 * time.Second); !f(); {
+	for timeout := time.After(30 * time.Second); !f(); {
 		select {
 		case <-tick.C:
-		case <-late:
-			t.Fatalf("there is no %s", what)
+		case <-timeout:
+			t.Fatalf("timeout waiting for: %s", what)
 		}
 	}
 }
@@ -99,16 +103,16 @@ func isReady(n *corev1.Node) bool {
 	})
 }
 
-// passes waits until the Registrar has read its facts a few more times.
-func (w *world) passes(t *testing.T) {
+// waitForSyncs waits until the Registrar has read its facts several times.
+func (w *registrarTest) waitForSyncs(t *testing.T) {
 	t.Helper()
-	looks := func() int { w.mu.Lock(); defer w.mu.Unlock(); return w.looks }
-	first := looks()
-	until(t, "look at the facts", func() bool { return looks() > first+5 })
+	reads := func() int { w.mu.Lock(); defer w.mu.Unlock(); return w.factsReads }
+	first := reads()
+	until(t, "facts read", func() bool { return reads() > first+5 })
 }
 
-// reports advances the clock until the unchanged status is reported.
-func (w *world) reports(t *testing.T) {
+// waitForReport advances the clock until the unchanged status is reported.
+func (w *registrarTest) waitForReport(t *testing.T) {
 	t.Helper()
 	late := time.Now().Add(5 * time.Minute)
 	until(t, "report", func() bool {
@@ -124,7 +128,7 @@ func TestRegisterCreatesNode(t *testing.T) {
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	n := s.get()
 	if n.Labels["mine"] != "yes" || n.Annotations[InstallationAnnotation] != "here" || len(n.Spec.Taints) != 1 {
-		t.Errorf("it is %+v", n)
+		t.Errorf("got Node %+v", n)
 	}
 	until(t, "lease", func() bool {
 		s.mu.Lock()
@@ -133,12 +137,12 @@ func TestRegisterCreatesNode(t *testing.T) {
 	})
 	until(t, "second status", func() bool { return s.count("PATCH n") > 1 })
 	if w.p.UID() != n.UID {
-		t.Errorf("its UID is %s, not %s", w.p.UID(), n.UID)
+		t.Errorf("got UID %s, want %s", w.p.UID(), n.UID)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if by := s.lease.OwnerReferences; len(by) != 1 || by[0].UID != n.UID {
-		t.Errorf("the lease does not go with the Node: it is owned by %v", by)
+		t.Errorf("got lease owners %v, want the Node", by)
 	}
 }
 
@@ -158,13 +162,13 @@ func TestRegisterAmendsExistingNode(t *testing.T) {
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	n := s.get()
 	if n.Labels["mine"] != "yes" || n.Labels["theirs"] != "kept" {
-		t.Errorf("its labels are %v", n.Labels)
+		t.Errorf("got labels %v", n.Labels)
 	}
 	if len(n.Spec.Taints) != 0 {
 		t.Errorf("the removed taint was restored: %v", n.Spec.Taints)
 	}
 	if len(n.Status.Conditions) != 5 {
-		t.Errorf("the conditions of others do not stay: %v", n.Status.Conditions)
+		t.Errorf("conditions of other components were removed: %v", n.Status.Conditions)
 	}
 }
 
@@ -172,11 +176,11 @@ func TestRegisterAmendsExistingNode(t *testing.T) {
 // The rejected request is repeated when it is permitted.
 func TestRegisterUsesExistingNodeAfterRejectedRequests(t *testing.T) {
 	t.Parallel()
-	for name, flaw := range map[string]metav1.StatusReason{"store full": noRoom, "not allowed": metav1.StatusReasonForbidden} {
-		for what, refuses := range map[string]map[string]metav1.StatusReason{
-			"its creation":                   {"POST nodes": flaw},
-			"changes of it":                  {"PATCH n": flaw},
-			"its creation and changes of it": {"POST nodes": flaw, "PATCH n": flaw},
+	for name, reason := range map[string]metav1.StatusReason{"store full": storageFull, "not allowed": metav1.StatusReasonForbidden} {
+		for what, rejections := range map[string]map[string]metav1.StatusReason{
+			"creation rejected":             {"POST nodes": reason},
+			"changes rejected":              {"PATCH n": reason},
+			"creation and changes rejected": {"POST nodes": reason, "PATCH n": reason},
 		} {
 			t.Run(name+": "+what, func(t *testing.T) {
 				t.Parallel()
@@ -185,23 +189,23 @@ func TestRegisterUsesExistingNodeAfterRejectedRequests(t *testing.T) {
 				old.Name, old.UID, old.Labels = "n", "u", map[string]string{"theirs": "kept", "mine": "no"}
 				s.set(old)
 				s.mu.Lock()
-				s.refuses = refuses
+				s.rejections = rejections
 				s.mu.Unlock()
 				w := run(t, s)
-				until(t, "Node", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.heard.UID == "u" })
+				until(t, "Node", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.lastNode.UID == "u" })
 				until(t, "ready node", func() bool { return isReady(s.get()) })
 				until(t, "watch", func() bool { return s.count("WATCH") > 0 })
 				w.p.Trigger()
-				until(t, "end of telling", w.p.StatusSynced)
+				until(t, "synced status", w.p.StatusSynced)
 				s.mu.Lock()
-				s.refuses = nil
+				s.rejections = nil
 				s.mu.Unlock()
 				until(t, "amended Node", func() bool {
 					n := s.get()
 					return n.Labels["mine"] == "yes" && n.Annotations[InstallationAnnotation] == "here"
 				})
 				if n := s.get(); n.Labels["theirs"] != "kept" || n.UID != "u" {
-					t.Errorf("it is %+v", n)
+					t.Errorf("got Node %+v", n)
 				}
 			})
 		}
@@ -212,11 +216,11 @@ func TestRegisterUsesExistingNodeAfterRejectedRequests(t *testing.T) {
 func TestRegisterFailsWithoutExistingNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.refuses = map[string]metav1.StatusReason{"POST nodes": noRoom}
+	s.rejections = map[string]metav1.StatusReason{"POST nodes": storageFull}
 	p := New(
 		Options{Client: s.client(), Name: "n", RegisterNode: true, Facts: func(context.Context) Facts { return Facts{} }},
 	)
-	if err := p.syncNode(t.Context()); apierrors.ReasonForError(err) != noRoom || p.registered {
+	if err := p.syncNode(t.Context()); apierrors.ReasonForError(err) != storageFull || p.registered {
 		t.Errorf("registered: %v, %v", p.registered, err)
 	}
 }
@@ -229,8 +233,8 @@ func TestRegisterRecreatesDeletedNode(t *testing.T) {
 	first := s.get().UID
 	until(t, "watch", func() bool { return s.count("WATCH") > 0 }) // the watch does not include earlier changes
 	s.set(nil)
-	until(t, "node again", func() bool { n := s.get(); return isReady(n) && n.UID != first })
-	until(t, "knowledge of it", func() bool { return w.p.UID() == s.get().UID })
+	until(t, "recreated node", func() bool { n := s.get(); return isReady(n) && n.UID != first })
+	until(t, "update of the Registrar", func() bool { return w.p.UID() == s.get().UID })
 }
 
 // The state that other clients have set is kept, as far as the node may set it.
@@ -258,19 +262,19 @@ func TestRecreatedNodeKeepsState(t *testing.T) {
 		n.Labels[label] = "x"
 	}
 	s.set(n)
-	until(t, "knowledge of it", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.heard.Spec.Unschedulable })
+	until(t, "update of the Registrar", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.lastNode.Spec.Unschedulable })
 	first := s.get().UID
 	s.set(nil)
-	until(t, "node again", func() bool { n := s.get(); return isReady(n) && n.UID != first })
+	until(t, "recreated node", func() bool { n := s.get(); return isReady(n) && n.UID != first })
 	got := s.get()
 	if !got.Spec.Unschedulable {
-		t.Error("it is not cordoned any more")
+		t.Error("the recreated Node is not cordoned")
 	}
 	if len(got.Spec.Taints) != 1 || got.Spec.Taints[0].Key != "theirs" {
-		t.Errorf("its taints are %v", got.Spec.Taints)
+		t.Errorf("got taints %v, want only the one of the other client", got.Spec.Taints)
 	}
 	if len(got.Spec.PodCIDRs) > 0 {
-		t.Errorf("it says its pod ranges: %v", got.Spec.PodCIDRs)
+		t.Errorf("got pod CIDRs %v, want none", got.Spec.PodCIDRs)
 	}
 	want := map[string]string{
 		corev1.LabelHostname:      "n",
@@ -281,16 +285,17 @@ func TestRecreatedNodeKeepsState(t *testing.T) {
 		corev1.LabelTopologyZone:  "x",
 	}
 	if !maps.Equal(got.Labels, want) {
-		t.Errorf("its labels are %v", got.Labels)
+		t.Errorf("got labels %v", got.Labels)
 	}
 }
 
-// TestRecreatedNodeDropsForbiddenState comes back all the same.
+// TestRecreatedNodeDropsForbiddenState checks that a node is recreated without labels that it may not
+// set.
 func TestRecreatedNodeDropsForbiddenState(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.mu.Lock()
-	s.strict = "theirs"
+	s.forbiddenLabel = "theirs"
 	s.mu.Unlock()
 	w := run(t, s)
 	until(t, "ready node", func() bool { return isReady(s.get()) })
@@ -298,11 +303,11 @@ func TestRecreatedNodeDropsForbiddenState(t *testing.T) {
 	n := s.get()
 	n.Labels["theirs"] = "set"
 	s.set(n)
-	until(t, "knowledge of it", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.heard.Labels["theirs"] != "" })
+	until(t, "update of the Registrar", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.lastNode.Labels["theirs"] != "" })
 	s.set(nil)
-	until(t, "node again", func() bool { got := s.get(); return isReady(got) && got.UID != n.UID })
+	until(t, "recreated node", func() bool { got := s.get(); return isReady(got) && got.UID != n.UID })
 	if got := s.get().Labels; got["theirs"] != "" || got["mine"] != "yes" {
-		t.Errorf("its labels are %v", got)
+		t.Errorf("got labels %v", got)
 	}
 }
 
@@ -316,34 +321,34 @@ func TestStatusIsReported(t *testing.T) {
 	// Wait for the first list. A late one resets the Node, and the status is reported again,
 	// because the server's store may have been restored.
 	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
-	quiet := func() {
+	expectNoReport := func() {
 		t.Helper()
-		w.passes(t)
+		w.waitForSyncs(t)
 		before := s.count("PATCH status")
-		w.passes(t)
+		w.waitForSyncs(t)
 		if n := s.count("PATCH status"); n != before {
 			t.Errorf("the unchanged status was reported %d times", n-before)
 		}
 	}
-	quiet()
+	expectNoReport()
 	since := s.get().Status.Conditions[3].LastTransitionTime
-	w.reports(t)
+	w.waitForReport(t)
 	if c := s.get().Status.Conditions[3]; !c.LastTransitionTime.Equal(&since) {
-		t.Errorf("a report without news: %+v", c)
+		t.Errorf("an unchanged condition has a new transition time: %+v", c)
 	}
 	w.change(func() { w.facts.DiskPressure = true })
 	until(t, "pressure", func() bool { return s.get().Status.Conditions[1].Status == corev1.ConditionTrue })
-	quiet()
+	expectNoReport()
 	lost := s.get()
 	for i := range lost.Status.Conditions {
 		lost.Status.Conditions[i].Status, lost.Status.Conditions[i].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
 	}
 	s.set(lost)
-	until(t, "word that it lives", func() bool { return isReady(s.get()) })
-	quiet()
+	until(t, "report after an overwritten status", func() bool { return isReady(s.get()) })
+	expectNoReport()
 }
 
-// TestStatusSyncedAfterTrigger and not before the server has answered.
+// TestStatusSyncedAfterTrigger checks that the status is synced only after the server's response.
 func TestStatusSyncedAfterTrigger(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -352,13 +357,13 @@ func TestStatusSyncedAfterTrigger(t *testing.T) {
 	if !w.p.StatusSynced() {
 		t.Error("not synced without a trigger")
 	}
-	hang, told := make(chan struct{}), s.count("PATCH status")
+	hang, before := make(chan struct{}), s.count("PATCH status")
 	s.mu.Lock()
 	s.hang = hang
 	s.mu.Unlock()
-	w.change(func() { w.facts.NotReady = "it goes down" })
+	w.change(func() { w.facts.NotReady = "node is shutting down" })
 	w.p.Trigger()
-	until(t, "status on its way", func() bool { return s.count("PATCH status") > told })
+	until(t, "status request", func() bool { return s.count("PATCH status") > before })
 	if w.p.StatusSynced() {
 		t.Error("synced before the server responded")
 	}
@@ -366,7 +371,7 @@ func TestStatusSyncedAfterTrigger(t *testing.T) {
 	s.hang = nil
 	s.mu.Unlock()
 	close(hang)
-	if until(t, "answer", w.p.StatusSynced); isReady(s.get()) {
+	if until(t, "response", w.p.StatusSynced); isReady(s.get()) {
 		t.Error("synced although the server rejected it")
 	}
 }
@@ -376,46 +381,45 @@ func TestConditionEventsAreRecordedOnce(t *testing.T) {
 	s := newServer(t)
 	w := run(t, s)
 	until(t, "ready node", func() bool { return isReady(s.get()) })
-	w.passes(t)
-	w.reports(t)
-	w.passes(t)
+	w.waitForSyncs(t)
+	w.waitForReport(t)
+	w.waitForSyncs(t)
 	want := []string{"NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"}
-	if got := w.told(); !slices.Equal(got, want) {
-		t.Errorf("the events are %v", got)
+	if got := w.recordedEvents(); !slices.Equal(got, want) {
+		t.Errorf("got events %v", got)
 	}
 	w.change(
 		func() { w.facts.NotReady, w.facts.Network = "no network", &NetworkCondition{Reason: "BerthHasRoutes"} },
-	) // the latter is no event
-	until(t, "node that is not ready", func() bool { return !isReady(s.get()) })
+	) // the network condition has no event
+	until(t, "unready node", func() bool { return !isReady(s.get()) })
 	w.change(func() { w.facts.NotReady = "" })
-	until(t, "node that is ready again", func() bool { return isReady(s.get()) })
-	w.passes(t)
-	if got := w.told(); !slices.Equal(got, append(want, "NodeNotReady", "NodeReady")) {
-		t.Errorf("the events are %v", got)
+	until(t, "ready node again", func() bool { return isReady(s.get()) })
+	w.waitForSyncs(t)
+	if got := w.recordedEvents(); !slices.Equal(got, append(want, "NodeNotReady", "NodeReady")) {
+		t.Errorf("got events %v", got)
 	}
 }
 
-// TestLeaseUsesSeparateConnection: that the server does not answer about the Node
-// does not keep the lease from being renewed.
+// TestLeaseUsesSeparateConnection checks that the lease is renewed while requests for the Node hang.
 func TestLeaseUsesSeparateConnection(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s)
 	until(t, "ready node", func() bool { return isReady(s.get()) })
-	w.passes(t)
+	w.waitForSyncs(t)
 	hang := make(chan struct{})
 	defer close(hang)
 	s.mu.Lock()
 	s.hang = hang
 	s.mu.Unlock()
-	before, told := s.count("PATCH n"), s.count("PATCH status")
+	leaseBefore, statusBefore := s.count("PATCH n"), s.count("PATCH status")
 	w.change(func() { w.facts.MemoryPressure = true })
-	until(t, "status on its way", func() bool { return s.count("PATCH status") > told })
-	until(t, "renewals", func() bool { return s.count("PATCH n") >= before+3 })
+	until(t, "status request", func() bool { return s.count("PATCH status") > statusBefore })
+	until(t, "renewals", func() bool { return s.count("PATCH n") >= leaseBefore+3 })
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, err := range w.beats {
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // which a busy machine may make
+	for _, err := range w.renewals {
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // possible on a busy machine
 			t.Error(err)
 		}
 	}
@@ -425,14 +429,14 @@ func TestLeaseUsesSeparateConnection(t *testing.T) {
 func TestUnresponsiveConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	way := newWay(t, s)
-	w := run(t, s, func(o *Options) { o.Client, o.HeartbeatClient = way.client(), way.client() })
+	proxy := newProxy(t, s)
+	w := run(t, s, func(o *Options) { o.Client, o.HeartbeatClient = proxy.client(), proxy.client() })
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
 	renewed := func() (n int) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		for _, err := range w.beats {
+		for _, err := range w.renewals {
 			if err == nil {
 				n++
 			}
@@ -440,7 +444,7 @@ func TestUnresponsiveConnectionIsClosed(t *testing.T) {
 		return n
 	}
 	until(t, "renewal", func() bool { return renewed() > 0 })
-	way.swallow()
+	proxy.blackhole()
 	before := renewed()
 	w.change(func() { w.facts.MemoryPressure = true })
 	until(t, "renewal over another connection", func() bool { return renewed() > before+1 })
@@ -451,14 +455,14 @@ func TestUnresponsiveConnectionIsClosed(t *testing.T) {
 	)
 }
 
-// TestRespondingServerKeepsConnections, whatever it answers.
+// TestRespondingServerKeepsConnections checks that errors of a responding server close no connection.
 func TestRespondingServerKeepsConnections(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	way := newWay(t, s)
-	p := New(Options{Client: way.client(), HeartbeatClient: way.client(), Name: "n"})
-	refused := apierrors.NewServiceUnavailable("not now")
-	answered := func() {
+	proxy := newProxy(t, s)
+	p := New(Options{Client: proxy.client(), HeartbeatClient: proxy.client(), Name: "n"})
+	unavailable := apierrors.NewServiceUnavailable("not now")
+	waitForResponse := func() {
 		t.Helper()
 		for _, c := range []*apiclient.Client{p.opt.Client, p.opt.HeartbeatClient} {
 			until(
@@ -472,18 +476,18 @@ func TestRespondingServerKeepsConnections(t *testing.T) {
 		failed int
 		err    error
 		left   int
-	}{{1, io.EOF, 2}, {2, refused, 2}, {3, io.EOF, 2}, {4, io.EOF, 1}, {6, refused, 2}, {2, io.EOF, 0}} {
-		answered()
-		was := way.made()
+	}{{1, io.EOF, 2}, {2, unavailable, 2}, {3, io.EOF, 2}, {4, io.EOF, 1}, {6, unavailable, 2}, {2, io.EOF, 0}} {
+		waitForResponse()
+		was := proxy.connectionCount()
 		p.reconnect(r.failed, r.err)
-		answered()
-		if anew := way.made() - was; anew != 2-r.left {
-			t.Errorf("after %d failures, the last %v: %d new connections", r.failed, r.err, anew)
+		waitForResponse()
+		if created := proxy.connectionCount() - was; created != 2-r.left {
+			t.Errorf("after %d failures, the last %v: got %d new connections", r.failed, r.err, created)
 		}
 	}
 }
 
-func theirs() *corev1.Node {
+func foreignNode() *corev1.Node {
 	n := &corev1.Node{}
 	n.Name, n.Annotations = "n", map[string]string{InstallationAnnotation: "there"}
 	n.Status.NodeInfo.MachineID = "that machine"
@@ -494,27 +498,27 @@ func theirs() *corev1.Node {
 func TestNameOfLiveMachineIsRejected(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.set(theirs())
-	s.renewed(time.Now())
+	s.set(foreignNode())
+	s.setLeaseRenewed(time.Now())
 	w := run(t, s)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			s.renewed(time.Now())
+			s.setLeaseRenewed(time.Now())
 		case err := <-w.ended:
 			for _, want := range []string{"another machine", "that machine", "192.0.2.7", "--hostname-override", "stop berth on that machine"} {
 				if !strings.Contains(fmt.Sprint(err), want) {
-					t.Errorf("%v does not say %q", err, want)
+					t.Errorf("error %v does not contain %q", err, want)
 				}
 			}
 			if by := s.get().Annotations[InstallationAnnotation]; by != "there" || s.count("PATCH status") > 0 {
-				t.Errorf("the Node was changed: it belongs to %q", by)
+				t.Errorf("the Node was changed: got installation %q", by)
 			}
 			w.change(func() {
-				if w.alone {
-					t.Error("the node name counts as verified")
+				if w.nameVerified {
+					t.Error("OnNameVerified was called for a name in use")
 				}
 			})
 			return
@@ -524,12 +528,12 @@ func TestNameOfLiveMachineIsRejected(t *testing.T) {
 
 func TestNameOfDeadMachineIsAccepted(t *testing.T) {
 	t.Parallel()
-	for name, ago := range map[string]time.Duration{"long dead": time.Hour, "just died": 0} {
+	for name, ago := range map[string]time.Duration{"stopped long ago": time.Hour, "just stopped": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
-			s.set(theirs())
-			s.renewed(time.Now().Add(-ago))
+			s.set(foreignNode())
+			s.setLeaseRenewed(time.Now().Add(-ago))
 			w := run(t, s)
 			until(
 				t,
@@ -537,7 +541,7 @@ func TestNameOfDeadMachineIsAccepted(t *testing.T) {
 				func() bool { n := s.get(); return isReady(n) && n.Annotations[InstallationAnnotation] == "here" },
 			)
 			w.change(func() {
-				if !w.alone {
+				if !w.nameVerified {
 					t.Error("OnNameVerified was not called")
 				}
 			})
@@ -558,10 +562,10 @@ func TestSameInstallation(t *testing.T) {
 	}
 	for _, r := range []struct {
 		by, machine string
-		mine        bool
+		own         bool
 	}{{"here", "that machine", true}, {"there", "this machine", false}, {"", "this machine", true}, {"", "that machine", false}, {"", "", true}} {
-		if got := p.isOwn(t.Context(), node(r.by, r.machine)); got != r.mine {
-			t.Errorf("made by %q on %q: %v", r.by, r.machine, got)
+		if got := p.isOwn(t.Context(), node(r.by, r.machine)); got != r.own {
+			t.Errorf("installation %q on machine %q: got %v", r.by, r.machine, got)
 		}
 	}
 }

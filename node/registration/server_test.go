@@ -29,21 +29,21 @@ type server struct {
 	t    *testing.T
 	http *httptest.Server
 
-	mu      sync.Mutex
-	version int
-	node    *corev1.Node
-	lease   *coordv1.Lease
-	asked   map[string]int                 // by verb and resource: "PATCH status"
-	changed chan struct{}                  // closed at the next change
-	hang    chan struct{}                  // while not nil, answers about the Node wait for it
-	strict  string                         // a label that no Node may be made with
-	refuses map[string]metav1.StatusReason // rejections by request, as in asked
+	mu             sync.Mutex
+	version        int
+	node           *corev1.Node
+	lease          *coordv1.Lease
+	requests       map[string]int                 // by verb and resource: "PATCH status"
+	changed        chan struct{}                  // closed at the next change
+	hang           chan struct{}                  // if not nil, responses object the Node wait for it
+	forbiddenLabel string                         // label with which no Node can be created
+	rejections     map[string]metav1.StatusReason // rejections by request, as in requests
 }
 
-const noRoom metav1.StatusReason = "InsufficientStorage" // the server's store is full
+const storageFull metav1.StatusReason = "InsufficientStorage" // the server's store is full
 
 func newServer(t *testing.T) *server {
-	s := &server{t: t, asked: map[string]int{}, changed: make(chan struct{})}
+	s := &server{t: t, requests: map[string]int{}, changed: make(chan struct{})}
 	s.http = httptest.NewServer(s)
 	t.Cleanup(func() { s.http.CloseClientConnections(); s.http.Close() })
 	return s
@@ -89,11 +89,11 @@ func (s *server) get() *corev1.Node {
 func (s *server) count(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked[what]
+	return s.requests[what]
 }
 
-// renewed has another machine renew the lease.
-func (s *server) renewed(at time.Time) {
+// setLeaseRenewed sets the renewal time of the lease, like another machine.
+func (s *server) setLeaseRenewed(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lease = &coordv1.Lease{Spec: coordv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: at}}}
@@ -106,14 +106,14 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	watching := r.URL.Query().Get("watch") != ""
 	s.mu.Lock()
-	s.asked[r.Method+" "+path.Base(r.URL.Path)]++
+	s.requests[r.Method+" "+path.Base(r.URL.Path)]++
 	hang := s.hang
 	s.mu.Unlock()
 	switch {
 	case strings.Contains(r.URL.Path, "/leases"):
-		s.answer(w, r, body, s.leases)
+		s.respond(w, r, body, s.leases)
 	case watching && r.URL.Query().Get("sendInitialEvents") != "":
-		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		writeStatus(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 	case watching:
 		s.watch(w, r)
 	default:
@@ -124,11 +124,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		s.answer(w, r, body, s.nodes)
+		s.respond(w, r, body, s.nodes)
 	}
 }
 
-func (s *server) answer(
+func (s *server) respond(
 	w http.ResponseWriter,
 	r *http.Request,
 	body []byte,
@@ -136,22 +136,22 @@ func (s *server) answer(
 ) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	flaw := s.refuses[r.Method+" "+path.Base(r.URL.Path)]
+	reason := s.rejections[r.Method+" "+path.Base(r.URL.Path)]
 	var out any
-	if flaw == "" {
-		out, flaw = do(r, body)
+	if reason == "" {
+		out, reason = do(r, body)
 	}
-	if flaw != "" {
-		refuse(w, map[metav1.StatusReason]int{
-			metav1.StatusReasonNotFound: 404, metav1.StatusReasonForbidden: 403, metav1.StatusReasonAlreadyExists: 409, noRoom: 507,
-		}[flaw], flaw)
+	if reason != "" {
+		writeStatus(w, map[metav1.StatusReason]int{
+			metav1.StatusReasonNotFound: 404, metav1.StatusReasonForbidden: 403, metav1.StatusReasonAlreadyExists: 409, storageFull: 507,
+		}[reason], reason)
 		return
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+func writeStatus(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
@@ -196,7 +196,7 @@ func (s *server) nodes(r *http.Request, body []byte) (any, metav1.StatusReason) 
 		return nil, metav1.StatusReasonAlreadyExists
 	case r.Method == http.MethodPost:
 		n := decoded[*corev1.Node](s.t, body)
-		if _, has := n.Labels[s.strict]; has {
+		if _, has := n.Labels[s.forbiddenLabel]; has {
 			return nil, metav1.StatusReasonForbidden
 		}
 		s.put(n)
@@ -231,19 +231,19 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		now, changed := s.node.DeepCopy(), s.changed
 		if first {
-			s.asked["WATCH"]++ // all later changes are sent
+			s.requests["WATCH"]++ // all later changes are sent
 		}
 		s.mu.Unlock()
-		event, about := "MODIFIED", now
+		event, object := "MODIFIED", now
 		switch {
 		case now == nil && has != nil:
-			event, about = "DELETED", has
+			event, object = "DELETED", has
 		case now != nil && has == nil:
 			event = "ADDED"
 		}
-		if about != nil {
-			about.APIVersion, about.Kind = "v1", "Node"
-			_ = json.NewEncoder(w).Encode(map[string]any{"type": event, "object": about})
+		if object != nil {
+			object.APIVersion, object.Kind = "v1", "Node"
+			_ = json.NewEncoder(w).Encode(map[string]any{"type": event, "object": object})
 			w.(http.Flusher).Flush()
 		}
 		has = now
