@@ -10,7 +10,7 @@ func TestAppArmorEnabled(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "enabled")
 	if appArmor(file) {
-		t.Error("a kernel without AppArmor")
+		t.Error("AppArmorEnabled is true for a missing file")
 	}
 	for text, want := range map[string]bool{"Y\n": true, "N\n": false, "": false} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

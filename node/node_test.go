@@ -52,8 +52,8 @@ func TestChangedAddresses(t *testing.T) {
 	}
 }
 
-// TestPodBridgeIsIgnored: it appears with the first pod, and a host with no
-// other network would take its address for its own.
+// TestPodBridgeIsIgnored checks that the bridge of the first pod is ignored. Otherwise a host without
+// another network would use its address as the node address.
 func TestPodBridgeIsIgnored(t *testing.T) {
 	t.Parallel()
 	sys := t.TempDir()
@@ -89,7 +89,7 @@ func TestAddressesAndCapacityOfThisHost(t *testing.T) {
 	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
 		if q := c[name]; q.Sign() <= 0 {
-			t.Errorf("%s is %s", name, q.String())
+			t.Errorf("%s: got %s", name, q.String())
 		}
 	}
 }
@@ -115,13 +115,13 @@ func TestAllocatableSubtractsReserved(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	if q := capacity["cpu"]; q.MilliValue() != 2000 {
-		t.Error("the capacity itself was changed")
+		t.Error("the capacity was modified")
 	}
 }
 
 func TestAllocatableSubtractsHugePagesFromMemory(t *testing.T) {
 	for _, row := range []struct{ memory, twoMi, oneGi, want string }{
-		{"16Gi", "8Gi", "2Gi", "4Gi"}, // beside what is reserved
+		{"16Gi", "8Gi", "2Gi", "4Gi"}, // in addition to the reservation
 		{"16Gi", "0", "0", "14Gi"},
 		{"16Gi", "15Gi", "0", "0"},
 	} {
@@ -181,16 +181,16 @@ func TestIdleDetectorTrimsWhenIdle(t *testing.T) {
 	t.Parallel()
 	c := idleDetector{lastAllocated: 10 << 20}
 	for i, step := range []struct {
-		more uint64 // allocated since the step before, in KiB
+		more uint64 // allocated since the previous step, in KiB
 		want bool
 	}{
-		{9000, false}, {2000, false}, {500, true}, // the start's own work is over
-		{500, false}, {900, false}, // little is done
-		{20000, false}, {30000, false}, {1024, true}, // a burst, and calm again
-		{0, false}, {1000, false}, {15000, false}, {384, true}, // little by little it comes to much
+		{9000, false}, {2000, false}, {500, true}, // end of the startup
+		{500, false}, {900, false}, // low activity
+		{20000, false}, {30000, false}, {1024, true}, // a burst, then idle
+		{0, false}, {1000, false}, {15000, false}, {384, true}, // small allocations accumulate
 	} {
 		if got := c.shouldTrim(c.lastAllocated+step.more<<10, 8<<20); got != step.want {
-			t.Errorf("step %d: %v", i, got)
+			t.Errorf("step %d: got %v", i, got)
 		}
 	}
 }
@@ -200,15 +200,15 @@ func TestIdleDetectorScalesWithLiveHeap(t *testing.T) {
 	const kept = 64 << 20
 	c := idleDetector{lastAllocated: 100 << 20}
 	for i, step := range []struct {
-		more uint64 // allocated since the step before, in KiB
+		more uint64 // allocated since the previous step, in KiB
 		want bool
 	}{
 		{5000, false}, {4096, true}, // a sixteenth of the live heap
-		{4096, false}, {50000, false}, {4096, false}, // less was allocated than is kept
+		{4096, false}, {50000, false}, {4096, false}, // less than the minimum was allocated
 		{4096, false}, {4096, true},
 	} {
 		if got := c.shouldTrim(c.lastAllocated+step.more<<10, kept); got != step.want {
-			t.Errorf("step %d: %v", i, got)
+			t.Errorf("step %d: got %v", i, got)
 		}
 	}
 }

@@ -30,10 +30,10 @@ func TestReadSignalsOfThisHost(t *testing.T) {
 		}
 	}
 	if l := r.Levels[pressure.AllocatableMemoryAvailable]; l != (pressure.Level{Available: 70, Capacity: 100}) {
-		t.Errorf("of pods: %+v", l)
+		t.Errorf("got pod memory level %+v", l)
 	}
 	if s := r.MemoryEstimates[pressure.AllocatableMemoryAvailable]; s.Available != 90 || s.Name == "" {
-		t.Errorf("of pods: %+v", s)
+		t.Errorf("got pod memory estimate %+v", s)
 	}
 	if s := r.MemoryEstimates[pressure.MemoryAvailable]; s.Available <= 0 || s.Name != "MemAvailable" {
 		t.Errorf("%+v", s)
@@ -47,7 +47,7 @@ func TestReadSignalsOmitsUnreadableSignals(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if _, read := r.Levels[pressure.MemoryAvailable]; !read {
-		t.Error("one that cannot be read hides the others")
+		t.Error("an unreadable signal hides the others")
 	}
 }
 
@@ -61,10 +61,10 @@ func TestParsePSIAndTasks(t *testing.T) {
 		t.Errorf("some: %v, %t", n, ok)
 	}
 	if n, known := CPUPressure(); known && (n < 0 || n > 100) {
-		t.Errorf("tasks wait for a CPU in %v%% of the time", n)
+		t.Errorf("got CPU pressure %v%%", n)
 	}
 	if _, ok := psiFull10("some avg10=1.50"); ok {
-		t.Error("what is not there is read")
+		t.Error("a missing file was read")
 	}
 	for text, want := range map[string]int64{"0.00 0.01 0.05 1/70123 4567\n": 70123, "": 0, "a b c d": 0} {
 		if n := tasks(text); n != want {

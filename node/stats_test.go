@@ -27,7 +27,7 @@ func TestParseMemory(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if m, err := ReadMemory(); err != nil || m.Total == 0 || m.WorkingSet == 0 || m.WorkingSet > m.Total {
-		t.Errorf("this host: %+v, %v", m, err)
+		t.Errorf("got memory of this host %+v, %v", m, err)
 	}
 }
 
@@ -56,7 +56,7 @@ veth12ab: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
 		t.Errorf("got %+v", got)
 	}
 	if all := Interfaces(1 << 30); all != nil {
-		t.Errorf("a process that is not there: %v", all)
+		t.Errorf("got interfaces %v of a missing process", all)
 	}
 }
 
@@ -66,12 +66,12 @@ func TestStatsOfThisHost(t *testing.T) {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if _, err := ReadDisk("/none/such"); err == nil {
-		t.Error("a path that is not there has a file system")
+		t.Error("ReadDisk of a missing path succeeded")
 	}
 	if at := BootTime(); at.IsZero() || at.After(time.Now()) {
-		t.Errorf("booted at %s", at)
+		t.Errorf("got boot time %s", at)
 	}
 	if now, most := Processes(); now <= 0 || most <= 0 {
-		t.Errorf("%d processes of %d", now, most)
+		t.Errorf("got %d processes of %d", now, most)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// lay writes the files of a cgroup below a hierarchy's mount.
-func lay(t *testing.T, mount, dir string, files map[string]string) {
+// writeFiles writes the files of a cgroup below the mount of a hierarchy.
+func writeFiles(t *testing.T, mount, dir string, files map[string]string) {
 	t.Helper()
 	at := filepath.Join(mount, dir)
 	if err := os.MkdirAll(at, 0o755); err != nil {
@@ -98,7 +98,7 @@ func TestDetails(t *testing.T) {
 		}
 		got := all[uid].Containers[id]
 		if got.At.IsZero() {
-			t.Errorf("%s: without a time", name)
+			t.Errorf("%s: the reading has no time", name)
 		}
 		got.At = time.Time{}
 		if !reflect.DeepEqual(got, want) {
@@ -106,7 +106,7 @@ func TestDetails(t *testing.T) {
 		}
 	}
 	root := t.TempDir()
-	lay(t, root, pod+"/"+id, v2)
+	writeFiles(t, root, pod+"/"+id, v2)
 	check(
 		"v2",
 		machine{
@@ -117,7 +117,7 @@ func TestDetails(t *testing.T) {
 	)
 
 	cpu, memory, blkio := t.TempDir(), t.TempDir(), t.TempDir()
-	lay(t, cpu, pod+"/"+id, map[string]string{
+	writeFiles(t, cpu, pod+"/"+id, map[string]string{
 		"cpuacct.usage":     "3000000000\n",
 		"cpuacct.stat":      "user 200\nsystem 100\n",
 		"cpu.stat":          "nr_periods 10\nnr_throttled 4\nthrottled_time 500000\n",
@@ -127,7 +127,7 @@ func TestDetails(t *testing.T) {
 		"cgroup.procs":      "41\n42\n",
 		"tasks":             "41\n42\n43\n",
 	})
-	lay(t, memory, pod+"/"+id, map[string]string{
+	writeFiles(t, memory, pod+"/"+id, map[string]string{
 		"memory.usage_in_bytes":     "1000\n",
 		"memory.max_usage_in_bytes": "2000\n",
 		"memory.limit_in_bytes":     "4096\n",
@@ -136,7 +136,7 @@ func TestDetails(t *testing.T) {
 		"cgroup.procs":              "41\n",
 		"tasks":                     "41\n",
 	})
-	lay(t, blkio, pod+"/"+id, map[string]string{
+	writeFiles(t, blkio, pod+"/"+id, map[string]string{
 		"blkio.throttle.io_service_bytes_recursive": "8:99999 Read 5\n8:99999 Write 6\n8:99999 Total 11\nTotal 11\n",
 		"blkio.throttle.io_serviced":                "8:99999 Read 1\n8:99999 Write 2\n", "cgroup.procs": "", "tasks": "",
 	})
@@ -150,8 +150,8 @@ func TestDetails(t *testing.T) {
 		{mount: memory, controllers: []string{"memory"}, mkdir: mkdir},
 		{mount: blkio, controllers: []string{"blkio"}, mkdir: mkdir},
 	}}, want)
-	lay(t, memory, pod+"/"+id, map[string]string{"memory.limit_in_bytes": "9223372036854771712\n"})
-	lay(t, cpu, pod+"/"+id, map[string]string{"cpu.cfs_quota_us": "-1\n"})
+	writeFiles(t, memory, pod+"/"+id, map[string]string{"memory.limit_in_bytes": "9223372036854771712\n"})
+	writeFiles(t, cpu, pod+"/"+id, map[string]string{"cpu.cfs_quota_us": "-1\n"})
 	want.MemoryLimit, want.Quota, want.Period = 0, 0, 100*time.Millisecond
 	check("v1 without limits", machine{hierarchies: []hierarchy{
 		{

@@ -14,9 +14,9 @@ import (
 	"berth/agent/plan"
 )
 
-// imitation is a directory tree that has the files of cgroup v2. Controllers
-// that are available in the root are so everywhere.
-func imitation(t *testing.T, controllers string, lacking ...string) machine {
+// fakeCgroupfs is a directory tree with the files of cgroup v2. Controllers of the root are available
+// in every cgroup.
+func fakeCgroupfs(t *testing.T, controllers string, lacking ...string) machine {
 	t.Helper()
 	files := map[string]string{
 		"cgroup.controllers": controllers, "cgroup.subtree_control": "", "cgroup.procs": "",
@@ -58,13 +58,13 @@ func read(t *testing.T, m machine, path string) string {
 
 func TestV2Files(t *testing.T) {
 	t.Parallel()
-	m := imitation(t, "cpu io memory pids hugetlb")
+	m := fakeCgroupfs(t, "cpu io memory pids hugetlb")
 	c, err := newCgroups(m, Options{CPUQuota: true, PodPidsLimit: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.SwapLimits() {
-		t.Error("swap limits known before there is a cgroup")
+		t.Error("SwapLimits is true without a cgroup")
 	}
 	pod := podOf(
 		"u",
@@ -81,33 +81,33 @@ func TestV2Files(t *testing.T) {
 		"kubepods/burstable/podu/pids.max":        "5",
 		"kubepods/burstable/podu/hugetlb.2MB.max": "2097152",
 		"kubepods/burstable/cpu.weight":           "100",
-		// The file of the imitation keeps the last of what was written.
+		// The fake file contains only the last written value.
 		"cgroup.subtree_control":                         "+hugetlb",
 		"kubepods/cgroup.subtree_control":                "+hugetlb",
 		"kubepods/burstable/cgroup.subtree_control":      "+hugetlb",
 		"kubepods/burstable/podu/cgroup.subtree_control": "",
 	} {
 		if got := read(t, m, path); got != want {
-			t.Errorf("%s is %q, want %q", path, got, want)
+			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
 	}
 	if !c.SwapLimits() {
-		t.Error("swap limits not found")
+		t.Error("SwapLimits is false, want true")
 	}
 	if sizes := c.HugePageSizes(); len(sizes) != 1 || sizes[0] != "2MB" {
-		t.Errorf("huge pages %v", sizes)
+		t.Errorf("got huge page sizes %v", sizes)
 	}
 }
 
-// TestScenario32_CPUWeightIsTheSameOnEveryLevel: by runc's newer curve one CPU has the
-// weight 100 that any service of the host has unasked, for a pod, for its tier and for
-// all pods together. The older line would give it 39.
+// TestScenario32_CPUWeightIsTheSameOnEveryLevel checks that a request of one CPU has the weight 100,
+// the default of the host's services, for a pod, its tier and all pods together. The older formula of
+// runc gives it 39.
 func TestScenario32_CPUWeightIsTheSameOnEveryLevel(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct{ cpu, weight string }{ // what runc 1.3.2 gives a container that requests it
+	for _, row := range []struct{ cpu, weight string }{ // weight of a container with this request in runc 1.3.2
 		{"50m", "11"}, {"100m", "17"}, {"250m", "35"}, {"500m", "59"}, {"1", "100"}, {"2", "174"}, {"4", "303"}, {"8", "532"}, {"256", "10000"},
 	} {
-		m := imitation(t, "cpu memory pids")
+		m := fakeCgroupfs(t, "cpu memory pids")
 		c, err := newCgroups(m, Options{PodsLimit: list("cpu", row.cpu)})
 		if err != nil {
 			t.Fatal(err)
@@ -124,18 +124,18 @@ func TestScenario32_CPUWeightIsTheSameOnEveryLevel(t *testing.T) {
 			"kubepods/besteffort": "1", "kubepods/besteffort/podb": "1",
 		} {
 			if got := read(t, m, path+"/cpu.weight"); got != want {
-				t.Errorf("with %s CPUs %s weighs %s, want %s", row.cpu, path, got, want)
+				t.Errorf("%s CPUs: got weight of %s %s, want %s", row.cpu, path, got, want)
 			}
 		}
 	}
 }
 
-// TestMemoryProtection is one step a row: what the kernel should leave pods, their
-// tier and all of them, as pods come and go and the agent restarts.
+// TestMemoryProtection checks the memory protection of pods, their tier and all pods together while
+// pods are added and removed and the agent restarts. Each row is one step.
 func TestMemoryProtection(t *testing.T) {
 	t.Parallel()
 	const mi = 1 << 20
-	m := imitation(t, "cpu memory pids")
+	m := fakeCgroupfs(t, "cpu memory pids")
 	o := Options{ReserveMemory: true, MemoryThrottlingFactor: 0.9, PodsLimit: list("cpu", "4", "memory", "64Mi")}
 	var c *Cgroups
 	begin := func(o Options) {
@@ -174,7 +174,7 @@ func TestMemoryProtection(t *testing.T) {
 			must(c.Ensure(t.Context(), first))
 		}, 4, 10, 6, "burstable/poda/memory.low", fmt.Sprint(2 * mi)},
 		{"the memory of a removed pod is released", func() {
-			if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, "kubepods/burstable/podb")); err != nil { // the fake has files
+			if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, "kubepods/burstable/podb")); err != nil { // rmdir fails for directories with fake files
 				t.Fatal(err)
 			}
 			must(c.Remove(t.Context(), second))
@@ -197,13 +197,13 @@ func TestMemoryProtection(t *testing.T) {
 			"memory.min": fmt.Sprint(step.min * mi), "memory.low": fmt.Sprint(step.low * mi), "burstable/memory.low": fmt.Sprint(step.burstable * mi), step.path: step.content,
 		} {
 			if got := read(t, m, "kubepods/"+path); got != want {
-				t.Errorf("%s: %s is %s, want %s", step.sentence, path, got, want)
+				t.Errorf("%s: %s: got %s, want %s", step.sentence, path, got, want)
 			}
 		}
 	}
 }
 
-// TestV1HasNoMemoryProtection: the files are v2's alone.
+// TestV1HasNoMemoryProtection checks that cgroup v1 has no such settings.
 func TestV1HasNoMemoryProtection(t *testing.T) {
 	t.Parallel()
 	c, err := newCgroups(
@@ -232,9 +232,9 @@ func TestLimitsOfAllPods(t *testing.T) {
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
-			m := imitation(t, "cpu memory pids hugetlb")
-			for life := range 2 { // the second agent finds the pod without its limits
-				if life == 1 {
+			m := fakeCgroupfs(t, "cpu memory pids hugetlb")
+			for run := range 2 { // the second agent finds the pod without its limits
+				if run == 1 {
 					for file, text := range map[string]string{"cpu.weight": "100", "memory.max": "max", "hugetlb.2MB.max": "max"} {
 						if err := os.WriteFile(filepath.Join(m.hierarchies[0].mount, "kubepods", file), []byte(text), 0o644); err != nil {
 							t.Fatal(err)
@@ -254,7 +254,7 @@ func TestLimitsOfAllPods(t *testing.T) {
 				}
 				for file, want := range map[string]string{"cpu.weight": row.weight, "memory.max": row.memory, "hugetlb.2MB.max": row.pages, "cpu.max": "max"} {
 					if got := strings.TrimSuffix(read(t, m, "kubepods/"+file), " 100000"); got != want {
-						t.Errorf("%s is %q, want %q", file, got, want)
+						t.Errorf("%s: got %q, want %q", file, got, want)
 					}
 				}
 			}
@@ -275,7 +275,7 @@ func TestMissingControllers(t *testing.T) {
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
-			c, err := newCgroups(imitation(t, row.controllers, row.lacking), Options{})
+			c, err := newCgroups(fakeCgroupfs(t, row.controllers, row.lacking), Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -287,14 +287,14 @@ func TestMissingControllers(t *testing.T) {
 	}
 }
 
-// remembered is a systemd that only remembers.
-type remembered struct {
+// fakeUnits is a fake of systemd that records its calls.
+type fakeUnits struct {
 	started map[string]map[string]any
 	stopped []string
 	err     error
 }
 
-func (r *remembered) start(_ context.Context, slice string, properties []systemd.Property) error {
+func (r *fakeUnits) start(_ context.Context, slice string, properties []systemd.Property) error {
 	r.started[slice] = map[string]any{}
 	for _, p := range properties {
 		r.started[slice][p.Name] = p.Value.Value()
@@ -302,15 +302,15 @@ func (r *remembered) start(_ context.Context, slice string, properties []systemd
 	return r.err
 }
 
-func (r *remembered) stop(_ context.Context, slice string) error {
+func (r *fakeUnits) stop(_ context.Context, slice string) error {
 	r.stopped = append(r.stopped, slice)
 	return r.err
 }
 
 func TestSystemdSlices(t *testing.T) {
 	t.Parallel()
-	m := imitation(t, "cpu memory pids")
-	r := &remembered{started: map[string]map[string]any{}}
+	m := fakeCgroupfs(t, "cpu memory pids")
+	r := &fakeUnits{started: map[string]map[string]any{}}
 	m.units = r
 	c, err := newCgroups(m, Options{CPUQuota: true, PodPidsLimit: 9})
 	if err != nil || c.Driver() != driverSystemd {
@@ -326,18 +326,18 @@ func TestSystemdSlices(t *testing.T) {
 		"MemoryMax": uint64(4 << 20), "TasksMax": uint64(9), "DefaultDependencies": false,
 	} {
 		if got[name] != want {
-			t.Errorf("%s is %v, want %v", name, got[name], want)
+			t.Errorf("%s: got %v, want %v", name, got[name], want)
 		}
 	}
 	if tier := r.started["kubepods-burstable.slice"]; tier["CPUWeight"] != uint64(100) {
-		t.Errorf("tier: %v", tier)
+		t.Errorf("got properties of the tier %v", tier)
 	}
 	dir := "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice/"
 	if got := read(t, m, dir+"cpu.max"); got != "150500 100000" {
 		t.Errorf("the file has the requested value: %s", got)
 	}
 	if uids, err := c.Pods(t.Context()); err != nil || len(uids) != 1 || uids[0] != "a-b" {
-		t.Errorf("pods %v, %v", uids, err)
+		t.Errorf("got pods %v, error %v", uids, err)
 	}
 	if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, dir)); err != nil {
 		t.Fatal(err)
@@ -346,17 +346,17 @@ func TestSystemdSlices(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Remove(t.Context(), pod); err != nil || len(r.stopped) != 1 {
-		t.Errorf("stopped %v, %v", r.stopped, err)
+		t.Errorf("got stopped slices %v, error %v", r.stopped, err)
 	}
 	r.err = context.DeadlineExceeded
 	if err := c.Ensure(t.Context(), pod); plan.KindOf(err) != plan.Timeout {
-		t.Errorf("slow systemd: %v", err)
+		t.Errorf("got %v from a slow systemd", err)
 	}
 }
 
 func TestG5UnlimitedDoesNotExist(t *testing.T) {
 	t.Parallel()
-	m := imitation(t, "cpu memory")
+	m := fakeCgroupfs(t, "cpu memory")
 	pod := podOf("u", nil, list("cpu", "1", "memory", "1Mi"))
 	first, err := newCgroups(m, Options{})
 	if err != nil {
@@ -380,7 +380,7 @@ func TestG5UnlimitedDoesNotExist(t *testing.T) {
 	third, _ := newCgroups(m, Options{})
 	for range 2 {
 		if ok, err := third.Exists(t.Context(), pod); ok || err != nil {
-			t.Errorf("without its limit: %t, %v", ok, err)
+			t.Errorf("pod without its limit: got %t, %v", ok, err)
 		}
 		if err := third.Ensure(t.Context(), pod); err == nil {
 			t.Error("Ensure without the limit succeeded")

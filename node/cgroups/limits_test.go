@@ -22,7 +22,7 @@ func list(pairs ...string) corev1.ResourceList {
 	return out
 }
 
-// podOf has a container for each pair of requests and limits.
+// podOf returns a pod with a container for each pair of requests and limits.
 func podOf(uid types.UID, lists ...corev1.ResourceList) *corev1.Pod {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = "p", "default", uid
@@ -57,7 +57,7 @@ func TestSharesAndWeights(t *testing.T) {
 	}
 	for shares := uint64(2); shares < maxShares; shares++ {
 		if a, b := weightOf(shares), weightOf(shares+1); a > b || a < 1 || b > 10000 {
-			t.Fatalf("%d shares weigh %d, one more %d", shares, a, b)
+			t.Fatalf("weight of %d shares is %d, that of one more is %d", shares, a, b)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"berth/agent/plan"
 )
 
-// onHost uses this host's cgroups below a temporary root.
+// onHost returns Cgroups with a temporary root on this host.
 func onHost(t *testing.T, o Options) *Cgroups {
 	t.Helper()
 	o.Root = fmt.Sprintf("/%s-%d", strings.ReplaceAll(t.Name(), "/", "."), os.Getpid())
@@ -35,13 +35,13 @@ func onHost(t *testing.T, o Options) *Cgroups {
 			t.Errorf("clean up: %v", err)
 		}
 		if left := c.find(c.layout.root); len(left) > 0 {
-			t.Errorf("left behind: %v", left)
+			t.Errorf("cgroups left: %v", left)
 		}
 	})
 	return c
 }
 
-// value reads a file of the pod's cgroup in the hierarchy of a controller.
+// value returns the content of a file of the pod's cgroup in the hierarchy of a controller.
 func value(t *testing.T, c *Cgroups, controller string, names []string, file string) string {
 	t.Helper()
 	for _, h := range c.hierarchies {
@@ -57,9 +57,8 @@ func value(t *testing.T, c *Cgroups, controller string, names []string, file str
 	return ""
 }
 
-// within starts a program as a container's of the pod, in every hierarchy. It
-// waits for a line before the program begins.
-func within(t *testing.T, c *Cgroups, pod *corev1.Pod, script string) *exec.Cmd {
+// startInPod starts a program in the pod's cgroup in every hierarchy.
+func startInPod(t *testing.T, c *Cgroups, pod *corev1.Pod, script string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "read line; "+script)
 	in, err := cmd.StdinPipe()
@@ -99,14 +98,14 @@ func TestG1EnsureAndRemoveAgain(t *testing.T) {
 	c := onHost(t, Options{PodPidsLimit: 77, CPUQuota: true})
 	pod := podOf("g1-uid", nil, list("cpu", "500m", "memory", "64Mi"))
 	if ok, err := c.Exists(t.Context(), pod); ok || err != nil {
-		t.Fatalf("before: %t, %v", ok, err)
+		t.Fatalf("before Ensure: got %t, %v", ok, err)
 	}
 	for range 2 {
 		if err := c.Ensure(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
 		if ok, err := c.Exists(t.Context(), pod); !ok || err != nil {
-			t.Fatalf("after Ensure: %t, %v", ok, err)
+			t.Fatalf("after Ensure: got %t, %v", ok, err)
 		}
 		for _, row := range []struct{ controller, file, want string }{
 			{"cpu", "cpu.shares", "512"},
@@ -117,7 +116,7 @@ func TestG1EnsureAndRemoveAgain(t *testing.T) {
 			{"cpuset", "cpuset.mems", value(t, c, "cpuset", nil, "cpuset.mems")},
 		} {
 			if got := value(t, c, row.controller, c.names(pod), row.file); got != row.want || got == "" {
-				t.Errorf("%s is %q, want %q", row.file, got, row.want)
+				t.Errorf("%s: got %q, want %q", row.file, got, row.want)
 			}
 		}
 	}
@@ -142,7 +141,7 @@ func TestEnsureRepairsAndUpdates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ok, err := c.Exists(t.Context(), pod); !ok || err != nil || len(c.find(c.names(pod))) != len(c.hierarchies) {
-		t.Errorf("one hierarchy lacked it: %t, %v, %v", ok, err, c.find(c.names(pod)))
+		t.Errorf("with a missing hierarchy: got %t, %v, %v", ok, err, c.find(c.names(pod)))
 	}
 	pod = podOf("u", nil, list("cpu", "2", "memory", "32Mi"))
 	if err := c.Ensure(t.Context(), pod); err != nil {
@@ -165,12 +164,12 @@ func TestG2RemoveKillsOnlyProcessesOfPod(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	victim, neighbour := within(
+	victim, otherProcess := startInPod(
 		t,
 		c,
 		one,
 		"trap '' TERM; while :; do sleep 300; done",
-	), within(
+	), startInPod(
 		t,
 		c,
 		other,
@@ -180,11 +179,11 @@ func TestG2RemoveKillsOnlyProcessesOfPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed(t, victim)
-	if err := neighbour.Process.Signal(unix.Signal(0)); err != nil {
-		t.Errorf("the neighbour: %v", err)
+	if err := otherProcess.Process.Signal(unix.Signal(0)); err != nil {
+		t.Errorf("process of another pod: %v", err)
 	}
 	if ok, err := c.Exists(t.Context(), other); !ok || err != nil {
-		t.Errorf("the neighbour's cgroup: %t, %v", ok, err)
+		t.Errorf("cgroup of another pod: got %t, %v", ok, err)
 	}
 }
 
@@ -195,7 +194,7 @@ func TestRemoveFrozen(t *testing.T) {
 	if err := c.Ensure(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	cmd := within(t, c, pod, "exec sleep 300")
+	cmd := startInPod(t, c, pod, "exec sleep 300")
 	for _, h := range c.hierarchies {
 		if h.has("freezer") {
 			file := filepath.Join(h.mount, c.layout.dir(c.names(pod)), "freezer.state")
@@ -226,7 +225,7 @@ func TestSweepOfOneHierarchy(t *testing.T) {
 			if err := c.Ensure(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
-			cmd := within(t, c, pod, "while :; do sleep 300 & sleep 0.01; done")
+			cmd := startInPod(t, c, pod, "while :; do sleep 300 & sleep 0.01; done")
 			if err := c.Remove(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +256,7 @@ func TestG3RemoveOrphan(t *testing.T) {
 			t.Error(err)
 		}
 		if ok, err := c.Exists(t.Context(), orphan); !ok || err != nil {
-			t.Errorf("what is left of %s is overlooked: %t, %v", uid, ok, err)
+			t.Errorf("leftovers of %s were not found: got %t, %v", uid, ok, err)
 		}
 		if err := c.Remove(t.Context(), orphan); err != nil {
 			t.Error(err)
@@ -268,7 +267,7 @@ func TestG3RemoveOrphan(t *testing.T) {
 	}
 }
 
-// tierOfOrphan is the tier in which a pod has its cgroup.
+// tierOfOrphan returns the QoS tier of a pod's cgroup.
 func tierOfOrphan(c *Cgroups, uid types.UID) string {
 	tiers := tiers()
 	return tiers[slices.IndexFunc(tiers, func(tier string) bool { return len(c.find(c.layout.pod(tier, uid))) > 0 })]
@@ -285,27 +284,27 @@ func TestG4TierShare(t *testing.T) {
 		}
 	}
 	if got := share(); got != "1536" {
-		t.Errorf("both: %s", got)
+		t.Errorf("two Burstable pods: got shares %s", got)
 	}
 	if got := value(t, c, "cpu", c.layout.tier(besteffort), "cpu.shares"); got != "2" {
-		t.Errorf("BestEffort: %s", got)
+		t.Errorf("with a BestEffort pod: got shares %s", got)
 	}
-	// The agent restarts and finds its pods one after the other.
+	// After a restart the agent observes its pods one after another.
 	again, err := New(Options{Root: c.layout.parent(c.layout.root), Driver: driverCgroupfs})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := again.Exists(t.Context(), one); err != nil || share() != "1536" {
-		t.Errorf("half known again: %s, %v", share(), err)
+		t.Errorf("one pod known after the restart: got shares %s, %v", share(), err)
 	}
 	if err := again.Ensure(t.Context(), podOf("three", list("cpu", "2"), nil)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := again.Exists(t.Context(), two); err != nil || share() != "3584" {
-		t.Errorf("all known again: %s, %v", share(), err)
+		t.Errorf("all pods known after the restart: got shares %s, %v", share(), err)
 	}
 	if err := again.Remove(t.Context(), two); err != nil || share() != "2560" {
-		t.Errorf("one removed: %s, %v", share(), err)
+		t.Errorf("one pod removed: got shares %s, %v", share(), err)
 	}
 }
 

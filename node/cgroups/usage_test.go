@@ -11,7 +11,7 @@ import (
 
 const usageUID = types.UID("11111111-2222-3333-4444-555555555555")
 
-// fill makes cgroup directories with files below a mount point.
+// fill creates cgroup directories with files below a mount point.
 func fill(t *testing.T, mount string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -110,13 +110,13 @@ func TestUsageOnV1(t *testing.T) {
 		t.Errorf("pod %+v", p)
 	}
 	if p.IOUnavailable || !u.Containers["abc"].IOUnavailable {
-		t.Errorf("whether I/O is counted: pod %+v, container %+v", p, u.Containers["abc"])
+		t.Errorf("got I/O accounting of pod %+v, container %+v", p, u.Containers["abc"])
 	}
 	// A kernel without I/O accounting.
 	for text, counts := range map[string]bool{"Total 0\n": false, "8:0 Read 4096\n8:0 Total 4096\nTotal 4096\n": true} {
 		fill(t, mount, map[string]string{"blkio/blkio.throttle.io_service_bytes_recursive": text})
 		if got := usageOf(t, m, driverCgroupfs, "abc").Pod; got.IOUnavailable == counts {
-			t.Errorf("of the whole host %q: pod %+v", text, got)
+			t.Errorf("root file %q: got pod %+v", text, got)
 		}
 	}
 	if p.Pressure == nil || p.Pressure.CPU != 1 || u.Containers["abc"].CPU != 7 {
@@ -133,6 +133,6 @@ func TestUsageRate(t *testing.T) {
 		t.Errorf("%v CPUs, %v, %v", cpu, r, w)
 	}
 	if cpu, r, w := UsageRate(Usage{}, now); cpu != 0 || r != 0 || w != 0 {
-		t.Errorf("of what was not there: %v CPUs, %v, %v", cpu, r, w)
+		t.Errorf("without a first reading: got %v CPUs, %v, %v", cpu, r, w)
 	}
 }

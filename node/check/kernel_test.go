@@ -47,7 +47,7 @@ func fakeKernel(t *testing.T, k kernel, changed map[string]string) map[string]no
 		}
 	}
 	if r.Failed() {
-		t.Errorf("a setting is essential: %+v", failed)
+		t.Errorf("a kernel setting is an essential check: %+v", failed)
 	}
 	return failed
 }
@@ -127,7 +127,7 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 		failed := fakeKernel(t, row.k, changed)
 		it := failed[row.item]
 		if want := min(len(row.item), 1); len(failed) != want {
-			t.Errorf("%s: failed are %+v", row.name, failed)
+			t.Errorf("%s: got failed checks %+v", row.name, failed)
 		} else if want == 1 && (!strings.Contains(it.Detail, row.detail) || !strings.Contains(it.Remedy, row.inRemedy)) {
 			t.Errorf("%s: %+v, want %q and %q", row.name, it, row.detail, row.inRemedy)
 		}
@@ -178,7 +178,7 @@ func TestIPv6PodCIDRRequiresForwarding(t *testing.T) {
 	}
 }
 
-// loaded is the configuration in a file with this text.
+// loaded returns the configuration of a file with this text.
 func loaded(t *testing.T, text string) *nodeconfig.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "node.yaml")

@@ -33,7 +33,7 @@ func TestCertificateValidity(t *testing.T) {
 			t.Errorf("%+v: %s, %v", c, detail, err)
 		}
 	}
-	if _, err := (&Server{Now: now}).validity(nil, errors.New("none yet")); err == nil {
+	if _, err := (&Server{Now: now}).validity(nil, errors.New("no certificate")); err == nil {
 		t.Error("a missing certificate is valid")
 	}
 }

@@ -27,12 +27,12 @@ func BenchmarkEviction500(b *testing.B) {
 		Thresholds:       []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}},
 		TransitionPeriod: 5 * time.Minute,
 	}
-	reading := look(0, memory(50*mi, 60*mi))
+	reading := readingAt(0, memory(50*mi, 60*mi))
 	b.ReportAllocs()
 	for b.Loop() {
 		_, v := config.Evaluate(State{}, reading)
 		if len(v.Reclaim) == 0 {
-			b.Fatal("nothing is short")
+			b.Fatal("no threshold requires reclaiming")
 		}
 		ranked := Rank(v.Reclaim[0].Signal, FileSystemLayout{}, pods)
 		if Message(v.Reclaim[0], ranked[0]) == "" || Explain(v.Reclaim[0].Signal, ranked, 10) == "" {

@@ -9,7 +9,7 @@ import (
 
 func TestExceededLimit(t *testing.T) {
 	t.Parallel()
-	pod := func(mib ...int64) *corev1.Pod { // one container each, named a, b, …; 0: no limit
+	pod := func(mib ...int64) *corev1.Pod { // one container per limit, named a, b, …; 0: no limit
 		p := &corev1.Pod{}
 		for i, n := range mib {
 			c := corev1.Container{Name: string(rune('a' + i))}
@@ -25,7 +25,7 @@ func TestExceededLimit(t *testing.T) {
 	con := func(name string, layer, logs int64) ContainerUsage {
 		return ContainerUsage{Name: name, Disk: (layer + logs) * mi, Layer: layer * mi}
 	}
-	use := func(volumes int64, all ...ContainerUsage) Usage { // logs are among the volumes
+	use := func(volumes int64, all ...ContainerUsage) Usage { // volumes include logs
 		u := Usage{Volumes: DiskUsage{Bytes: volumes * mi}, Containers: all}
 		for _, c := range all {
 			u.Volumes.Bytes += c.Disk - c.Layer
@@ -58,7 +58,7 @@ func TestExceededLimit(t *testing.T) {
 				signal = "ephemeralpodfs.limit"
 			}
 			if over.Signal != signal {
-				t.Errorf("%s: counted as %s", row.sentence, over.Signal)
+				t.Errorf("%s: got signal %s", row.sentence, over.Signal)
 			}
 		}
 		if got != row.want {

@@ -2,7 +2,7 @@ package pressure
 
 import "testing"
 
-// TestPullBudgetUsesImageFileSystemOnly is one rule a row.
+// TestPullBudgetUsesImageFileSystemOnly has one rule per row.
 func TestPullBudgetUsesImageFileSystemOnly(t *testing.T) {
 	t.Parallel()
 	hard := Threshold{Signal: ImagefsAvailable, Hard: true, Percent: 15}
@@ -21,7 +21,7 @@ func TestPullBudgetUsesImageFileSystemOnly(t *testing.T) {
 		thresholds []Threshold
 		levels     map[Signal]Level
 		keep       int64
-		low        string // empty: nothing is
+		low        string // empty: none
 	}{
 		{"room enough", []Threshold{hard, inodes}, images(50*gi, 500), 15 * gi, ""},
 		{"exactly what must be free is enough", []Threshold{hard}, images(15*gi, 500), 15 * gi, ""},
@@ -40,7 +40,7 @@ func TestPullBudgetUsesImageFileSystemOnly(t *testing.T) {
 			text = low.String()
 		}
 		if keep != row.keep || text != row.low {
-			t.Errorf("%s: keeps %d, low %q; want %d, %q", row.sentence, keep, text, row.keep, row.low)
+			t.Errorf("%s: got keep %d, low %q; want %d, %q", row.sentence, keep, text, row.keep, row.low)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// candidate is a pod that requests and uses memory and disk, in MiB.
+// candidate returns a pod with the given requests and usage of memory and disk, in MiB.
 func candidate(name string, priority int32, requests, memory, disk int64) Candidate {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name, pod.Spec.Priority = "ns", name, &priority
@@ -36,7 +36,7 @@ func names(all []Ranked) string {
 	return strings.Join(out, " ")
 }
 
-// TestScenario29_EvictionOrder is upstream's order, one rule a row.
+// TestScenario29_EvictionOrder checks upstream's order, one rule per row.
 func TestScenario29_EvictionOrder(t *testing.T) {
 	t.Parallel()
 	unknown := candidate("unknown", 1000, 0, 0, 0)
@@ -84,8 +84,7 @@ func TestUsageByFileSystemLayout(t *testing.T) {
 	}
 }
 
-// TestP7RankMatchesUpstreamOrder holds random orders against the rules,
-// pair by pair.
+// TestP7RankMatchesUpstreamOrder checks random rankings pair by pair.
 func TestP7RankMatchesUpstreamOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
@@ -99,18 +98,18 @@ func TestP7RankMatchesUpstreamOrder(t *testing.T) {
 		for _, s := range []Signal{MemoryAvailable, NodefsAvailable, NodefsInodesFree, PIDAvailable} {
 			ranked := Rank(s, FileSystemLayout{}, pods)
 			if len(ranked) != len(pods) {
-				t.Fatalf("%d of %d are ranked", len(ranked), len(pods))
+				t.Fatalf("got %d of %d pods ranked", len(ranked), len(pods))
 			}
 			for i := range ranked {
 				for _, later := range ranked[i+1:] {
 					if better(s, later, ranked[i]) {
-						t.Errorf("seed %d, %s: %s comes after %s", seed, s, later.Pod.Name, ranked[i].Pod.Name)
+						t.Errorf("seed %d, %s: %s is ranked after %s", seed, s, later.Pod.Name, ranked[i].Pod.Name)
 					}
 				}
 			}
 			r.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 			if again := Rank(s, FileSystemLayout{}, pods); names(again) != names(ranked) {
-				t.Errorf("seed %d, %s: the order depends on the order of asking", seed, s)
+				t.Errorf("seed %d, %s: the ranking depends on the order of the candidates", seed, s)
 			}
 		}
 	}

@@ -16,9 +16,9 @@ const mi, gi = int64(1) << 20, int64(1) << 30
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// look returns a reading at a time after the start, of a node with 4 GiB of memory, a disk of 100
-// GiB and 1000 processes, all free except for the changes of edit.
-func look(after time.Duration, edit func(*Reading)) Reading {
+// readingAt returns a reading at a time after the start, of a node with 4 GiB of memory, a disk of
+// 100 GiB and 1000 processes, all free except for the changes of edit.
+func readingAt(after time.Duration, edit func(*Reading)) Reading {
 	r := Reading{At: start.Add(after), Levels: map[Signal]Level{
 		MemoryAvailable: {
 			4 * gi,
@@ -46,14 +46,14 @@ func disk(available int64) func(*Reading) {
 	return func(r *Reading) { r.Levels[NodefsAvailable] = Level{available, 100 * gi} }
 }
 
-// said formats an evaluation: the conditions, then the thresholds to reclaim.
-func said(v Evaluation) string {
+// format formats an evaluation: the conditions, then the thresholds to reclaim.
+func format(v Evaluation) string {
 	var parts []string
 	for _, p := range v.Pressures {
 		parts = append(parts, string(p.Condition))
 	}
 	for _, m := range v.Reclaim {
-		parts = append(parts, "act "+m.String())
+		parts = append(parts, "reclaim "+m.String())
 	}
 	for _, m := range v.Unconfirmed {
 		parts = append(parts, "doubt "+m.String())
@@ -73,70 +73,70 @@ func TestEvaluate(t *testing.T) {
 		looks    []Reading
 		want     []string
 	}{
-		{"enough of all", Config{Thresholds: []Threshold{hardMemory, hardDisk}}, []Reading{look(0, nil)}, []string{""}},
-		{"exactly what there should be is enough", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(100*mi, 100*mi))}, []string{""}},
+		{"enough of all", Config{Thresholds: []Threshold{hardMemory, hardDisk}}, []Reading{readingAt(0, nil)}, []string{""}},
+		{"exactly what there should be is enough", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(100*mi, 100*mi))}, []string{""}},
 		{
 			"hard is acted on at once, and lasts for the transition period", Config{Thresholds: []Threshold{hardMemory}, TransitionPeriod: 5 * time.Minute},
-			[]Reading{look(0, memory(90*mi, 80*mi)), look(10*time.Second, nil), look(309*time.Second, nil), look(5*time.Minute, nil)},
-			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi" + by + "80Mi)", "MemoryPressure", "", ""},
+			[]Reading{readingAt(0, memory(90*mi, 80*mi)), readingAt(10*time.Second, nil), readingAt(309*time.Second, nil), readingAt(5*time.Minute, nil)},
+			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by + "80Mi)", "MemoryPressure", "", ""},
 		},
 		{
 			"soft is a pressure at once, and acted on after its grace", Config{Thresholds: []Threshold{softMemory}, TransitionPeriod: time.Minute},
-			[]Reading{look(0, memory(400*mi, 400*mi)), look(59*time.Second, memory(400*mi, 400*mi)), look(time.Minute, memory(400*mi, 400*mi))},
-			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure; act memory.available is 400Mi, less than 500Mi" + by + "400Mi)"},
+			[]Reading{readingAt(0, memory(400*mi, 400*mi)), readingAt(59*time.Second, memory(400*mi, 400*mi)), readingAt(time.Minute, memory(400*mi, 400*mi))},
+			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure; reclaim memory.available is 400Mi, less than 500Mi" + by + "400Mi)"},
 		},
 		{
 			"a break restarts the grace period", Config{Thresholds: []Threshold{softMemory}, TransitionPeriod: time.Hour},
-			[]Reading{look(0, memory(400*mi, 400*mi)), look(50*time.Second, nil), look(55*time.Second, memory(400*mi, 400*mi)), look(114*time.Second, memory(400*mi, 400*mi))},
+			[]Reading{readingAt(0, memory(400*mi, 400*mi)), readingAt(50*time.Second, nil), readingAt(55*time.Second, memory(400*mi, 400*mi)), readingAt(114*time.Second, memory(400*mi, 400*mi))},
 			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure", "MemoryPressure"},
 		},
 		{
 			"what was acted on wants its reclaim too", Config{Thresholds: []Threshold{hardDisk}},
-			[]Reading{look(0, disk(11*gi)), look(1, disk(9*gi)), look(2, disk(14*gi)), look(3, disk(15*gi)), look(4, disk(14*gi))},
-			[]string{"", "DiskPressure; act nodefs.available is 9Gi, less than 10Gi", "DiskPressure; act nodefs.available is 14Gi, less than 15Gi", "", ""},
+			[]Reading{readingAt(0, disk(11*gi)), readingAt(1, disk(9*gi)), readingAt(2, disk(14*gi)), readingAt(3, disk(15*gi)), readingAt(4, disk(14*gi))},
+			[]string{"", "DiskPressure; reclaim nodefs.available is 9Gi, less than 10Gi", "DiskPressure; reclaim nodefs.available is 14Gi, less than 15Gi", "", ""},
 		},
 		{
 			"memory before disk, hard before soft", Config{Thresholds: []Threshold{hardDisk, softMemory, hardMemory}},
-			[]Reading{look(0, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) }), look(time.Minute, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) })},
+			[]Reading{readingAt(0, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) }), readingAt(time.Minute, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) })},
 			[]string{
-				"DiskPressure; MemoryPressure; act memory.available is 90Mi, less than 100Mi" + by + "90Mi); act nodefs.available is 1Gi, less than 10Gi",
-				"DiskPressure; MemoryPressure; act memory.available is 90Mi, less than 100Mi" + by + "90Mi); act memory.available is 90Mi, less than 500Mi" + by + "90Mi); act nodefs.available is 1Gi, less than 15Gi",
+				"DiskPressure; MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by + "90Mi); reclaim nodefs.available is 1Gi, less than 10Gi",
+				"DiskPressure; MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by + "90Mi); reclaim memory.available is 90Mi, less than 500Mi" + by + "90Mi); reclaim nodefs.available is 1Gi, less than 15Gi",
 			},
 		},
 		{
-			"the page cache is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(90*mi, 900*mi))},
+			"the page cache is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
 			[]string{"doubt memory.available is 90Mi, less than 100Mi (by the working set only: MemAvailable is 900Mi)"},
 		},
 		{
-			"unless one source is to do", Config{Thresholds: []Threshold{hardMemory}, WorkingSetOnly: true}, []Reading{look(0, memory(90*mi, 900*mi))},
-			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set only, as configured)"},
+			"unless one source is to do", Config{Thresholds: []Threshold{hardMemory}, WorkingSetOnly: true}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
+			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only, as configured)"},
 		},
 		{
-			"or tasks wait for memory", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) {
+			"or tasks wait for memory", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, func(r *Reading) {
 				memory(90*mi, 900*mi)(r)
 				r.MemoryEstimates[MemoryAvailable] = MemoryEstimate{Name: "MemAvailable", Available: 900 * mi, HasPSI: true, StalledPercent: 12.5}
 			})},
-			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set and by memory stalls, 12.5% of the last 10 s)"},
+			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set and by memory stalls, 12.5% of the last 10 s)"},
 		},
 		{
-			"or the kernel has no other figure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) { memory(90*mi, 0)(r); r.MemoryEstimates = nil })},
-			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set only: no other source)"},
+			"or the kernel has no other figure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, func(r *Reading) { memory(90*mi, 0)(r); r.MemoryEstimates = nil })},
+			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only: no other source)"},
 		},
 		{
-			"MemAvailable alone is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(900*mi, 9*mi))}, []string{""},
+			"MemAvailable alone is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(900*mi, 9*mi))}, []string{""},
 		},
 		{
 			"processes", Config{Thresholds: []Threshold{{Signal: PIDAvailable, Hard: true, Percent: 5}}},
-			[]Reading{look(0, func(r *Reading) { r.Levels[PIDAvailable] = Level{49, 1000} })},
-			[]string{"PIDPressure; act pid.available is 49, less than 50"},
+			[]Reading{readingAt(0, func(r *Reading) { r.Levels[PIDAvailable] = Level{49, 1000} })},
+			[]string{"PIDPressure; reclaim pid.available is 49, less than 50"},
 		},
 		{
 			"a third file system has the thresholds of nodefs", Config{Thresholds: []Threshold{hardDisk}},
-			[]Reading{look(0, func(r *Reading) {
+			[]Reading{readingAt(0, func(r *Reading) {
 				r.Layout = FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}
 				r.Levels[ContainerfsAvailable] = Level{gi, 20 * gi}
 			})},
-			[]string{"DiskPressure; act containerfs.available is 1Gi, less than 2Gi"},
+			[]string{"DiskPressure; reclaim containerfs.available is 1Gi, less than 2Gi"},
 		},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -145,8 +145,8 @@ func TestEvaluate(t *testing.T) {
 			for i, r := range row.looks {
 				var v Evaluation
 				s, v = row.config.Evaluate(s, r)
-				if got := said(v); got != row.want[i] {
-					t.Errorf("look %d: %q, want %q", i, got, row.want[i])
+				if got := format(v); got != row.want[i] {
+					t.Errorf("reading %d: %q, want %q", i, got, row.want[i])
 				}
 			}
 		})
@@ -182,7 +182,7 @@ func (r *random) config() Config {
 	return c
 }
 
-func (r *random) look() Reading {
+func (r *random) readingAt() Reading {
 	r.at = r.at.Add(time.Duration(1+r.IntN(60)) * time.Second)
 	out := Reading{At: r.at, Levels: map[Signal]Level{}, MemoryEstimates: map[Signal]MemoryEstimate{}}
 	for _, s := range []Signal{MemoryAvailable, NodefsAvailable, NodefsInodesFree, ImagefsAvailable, PIDAvailable} {
@@ -233,16 +233,16 @@ func TestInvariants(t *testing.T) {
 				before := s
 				next, v := c.Evaluate(s, reading)
 				if again, same := c.Evaluate(before, reading); !reflect.DeepEqual(next, again) || !reflect.DeepEqual(v, same) {
-					t.Fatalf("look %d: the same question has two answers", i)
+					t.Fatalf("reading %d: two results for one input", i)
 				}
-				act := map[key]bool{}
+				reclaim := map[key]bool{}
 				for _, th := range c.Thresholds {
 					is, read := crossed(c, th, reading, acting[th.key()])
 					if !read { // P6
 						if _, was := since[th.key()]; was {
 							last[th.Signal.Condition()] = reading.At
 						}
-						act[th.key()] = acting[th.key()]
+						reclaim[th.key()] = acting[th.key()]
 						continue
 					}
 					if !is {
@@ -253,37 +253,37 @@ func TestInvariants(t *testing.T) {
 						since[th.key()] = reading.At
 					}
 					last[th.Signal.Condition()] = reading.At
-					act[th.key()] = th.Hard || reading.At.Sub(since[th.key()]) >= th.GracePeriod // P2
+					reclaim[th.key()] = th.Hard || reading.At.Sub(since[th.key()]) >= th.GracePeriod // P2
 				}
 				for _, m := range v.Reclaim {
-					if !act[m.key()] {
-						t.Errorf("look %d: %s is acted on", i, m)
+					if !reclaim[m.key()] {
+						t.Errorf("reading %d: %s requires reclaiming", i, m)
 					}
 				}
 				for _, th := range c.Thresholds { // no due threshold is missing
 					_, read := reading.Levels[th.Signal]
-					if act[th.key()] && read &&
+					if reclaim[th.key()] && read &&
 						!slices.ContainsFunc(v.Reclaim, func(m ThresholdMet) bool { return m.key() == th.key() }) {
-						t.Errorf("look %d: %+v is not acted on", i, th)
+						t.Errorf("reading %d: %+v does not require reclaiming", i, th)
 					}
 				}
 				for _, of := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} { // P1
 					at, ever := last[of]
 					want := ever && (at.Equal(reading.At) || reading.At.Sub(at) < c.TransitionPeriod)
 					if v.Has(of) != want {
-						t.Errorf("look %d: %s is %t, last seen %v ago of %s", i, of, v.Has(of), reading.At.Sub(at), c.TransitionPeriod)
+						t.Errorf("reading %d: %s is %t, last met %v ago with transition period %s", i, of, v.Has(of), reading.At.Sub(at), c.TransitionPeriod)
 					}
 				}
 				if !v.RecheckAt.IsZero() && !v.RecheckAt.After(reading.At) { // P5
-					t.Errorf("look %d: wakes in the past", i)
+					t.Errorf("reading %d: RecheckAt is in the past", i)
 				}
-				acting, s = act, next
+				acting, s = reclaim, next
 				if !v.RecheckAt.IsZero() {
 					early := reading
 					early.At = v.RecheckAt.Add(-time.Nanosecond)
 					if _, w := c.Evaluate(next, early); !slices.Equal(v.Conditions(), w.Conditions()) || len(acting) > 0 &&
-						!sameActs(c, next, reading, w) {
-						t.Errorf("look %d: time alone changed the answer before it was to", i)
+						!sameReclaim(c, next, reading, w) {
+						t.Errorf("reading %d: time alone changed the result before RecheckAt", i)
 					}
 				}
 			}
@@ -291,9 +291,9 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// sameActs compares the thresholds to reclaim of a later reading with the same levels with those of
+// sameReclaim compares the thresholds to reclaim of a later reading with the same levels with those of
 // now.
-func sameActs(c Config, s State, r Reading, later Evaluation) bool {
+func sameReclaim(c Config, s State, r Reading, later Evaluation) bool {
 	_, now := c.Evaluate(s, r)
 	keys := func(v Evaluation) (out []key) {
 		for _, m := range v.Reclaim {
@@ -307,11 +307,11 @@ func sameActs(c Config, s State, r Reading, later Evaluation) bool {
 func TestEvaluateDoesNotModifyState(t *testing.T) {
 	t.Parallel()
 	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}, TransitionPeriod: time.Minute}
-	s, _ := c.Evaluate(State{}, look(0, disk(gi)))
-	kept, same := c.Evaluate(State{}, look(0, disk(gi)))
-	_, _ = c.Evaluate(s, look(time.Hour, nil))
+	s, _ := c.Evaluate(State{}, readingAt(0, disk(gi)))
+	kept, same := c.Evaluate(State{}, readingAt(0, disk(gi)))
+	_, _ = c.Evaluate(s, readingAt(time.Hour, nil))
 	if !reflect.DeepEqual(s, kept) || !same.Has(corev1.NodeDiskPressure) {
-		t.Errorf("%+v has become %+v", kept, s)
+		t.Errorf("the argument %+v was modified to %+v", kept, s)
 	}
 }
 

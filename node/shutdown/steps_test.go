@@ -94,14 +94,14 @@ func TestStepsInvariants(t *testing.T) {
 					)
 				}
 				if *p.Spec.Priority < last && *p.Spec.Priority >= groups[0].Priority {
-					t.Fatalf("seed %d: %s of priority %d goes after group %d", seed, p.Name, *p.Spec.Priority, last)
+					t.Fatalf("seed %d: %s of priority %d is terminated after group %d", seed, p.Name, *p.Spec.Priority, last)
 				}
 				seen[p.Name] = true
 			}
 			last = s.Priority
 		}
 		if len(seen) != len(pods) {
-			t.Fatalf("seed %d: %d of %d pods go", seed, len(seen), len(pods))
+			t.Fatalf("seed %d: got %d of %d pods", seed, len(seen), len(pods))
 		}
 	}
 }
