@@ -47,15 +47,15 @@ func TestScenario29_EvictionOrder(t *testing.T) {
 		pods     []Candidate
 		want     string
 	}{
-		{"who exceeds goes before who does not, whatever the priority", MemoryAvailable, []Candidate{candidate("within", -5, 200, 100, 0), candidate("beyond", 100, 10, 20, 0)}, "beyond within"},
+		{"a pod that exceeds its request is first, regardless of the priority", MemoryAvailable, []Candidate{candidate("within", -5, 200, 100, 0), candidate("beyond", 100, 10, 20, 0)}, "beyond within"},
 		{"then the lower priority", MemoryAvailable, []Candidate{candidate("high", 10, 10, 500, 0), candidate("low", 1, 10, 11, 0)}, "low high"},
-		{"then the most beyond its request", MemoryAvailable, []Candidate{candidate("more", 0, 400, 500, 0), candidate("most", 0, 10, 200, 0)}, "most more"},
-		{"of which nothing is known goes first", MemoryAvailable, []Candidate{candidate("low", 1, 0, 900, 0), unknown}, "unknown low"},
-		{"of disk too the most beyond its request, not the most", NodefsAvailable, []Candidate{candidate("most", 0, 400, 0, 500), candidate("beyond", 0, 10, 0, 200)}, "beyond most"},
-		{"and who is the least within it", ImagefsAvailable, []Candidate{candidate("far", 0, 900, 0, 200), candidate("near", 0, 100, 0, 90)}, "near far"},
-		{"of inodes all exceed", NodefsInodesFree, []Candidate{candidate("few", 0, 900, 0, 1), candidate("many", 0, 900, 0, 5), candidate("low", -1, 900, 0, 1)}, "low many few"},
-		{"of processes requests do not count", PIDAvailable, []Candidate{candidate("few", 0, 0, 1, 0), candidate("many", 0, 999, 9, 0), candidate("low", -1, 999, 1, 0)}, "low many few"},
-		{"equals go by name", MemoryAvailable, []Candidate{candidate("b", 0, 0, 1, 0), candidate("a", 0, 0, 1, 0)}, "a b"},
+		{"then the highest usage above the request", MemoryAvailable, []Candidate{candidate("more", 0, 400, 500, 0), candidate("most", 0, 10, 200, 0)}, "most more"},
+		{"unknown usage is first", MemoryAvailable, []Candidate{candidate("low", 1, 0, 900, 0), unknown}, "unknown low"},
+		{"for disk, too: usage above the request, not total usage", NodefsAvailable, []Candidate{candidate("most", 0, 400, 0, 500), candidate("beyond", 0, 10, 0, 200)}, "beyond most"},
+		{"pods within their request are ranked by the same difference", ImagefsAvailable, []Candidate{candidate("far", 0, 900, 0, 200), candidate("near", 0, 100, 0, 90)}, "near far"},
+		{"for inodes all pods exceed their request", NodefsInodesFree, []Candidate{candidate("few", 0, 900, 0, 1), candidate("many", 0, 900, 0, 5), candidate("low", -1, 900, 0, 1)}, "low many few"},
+		{"for processes requests do not count", PIDAvailable, []Candidate{candidate("few", 0, 0, 1, 0), candidate("many", 0, 999, 9, 0), candidate("low", -1, 999, 1, 0)}, "low many few"},
+		{"equal pods are ranked by name", MemoryAvailable, []Candidate{candidate("b", 0, 0, 1, 0), candidate("a", 0, 0, 1, 0)}, "a b"},
 	} {
 		if got := names(Rank(row.signal, FileSystemLayout{}, row.pods)); got != row.want {
 			t.Errorf("%s: %s, want %s", row.sentence, got, row.want)

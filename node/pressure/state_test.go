@@ -73,8 +73,8 @@ func TestEvaluate(t *testing.T) {
 		looks    []Reading
 		want     []string
 	}{
-		{"enough of all", Config{Thresholds: []Threshold{hardMemory, hardDisk}}, []Reading{readingAt(0, nil)}, []string{""}},
-		{"exactly what there should be is enough", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(100*mi, 100*mi))}, []string{""}},
+		{"enough of every resource", Config{Thresholds: []Threshold{hardMemory, hardDisk}}, []Reading{readingAt(0, nil)}, []string{""}},
+		{"exactly the threshold is enough", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(100*mi, 100*mi))}, []string{""}},
 		{
 			"hard is acted on at once, and lasts for the transition period", Config{Thresholds: []Threshold{hardMemory}, TransitionPeriod: 5 * time.Minute},
 			[]Reading{readingAt(0, memory(90*mi, 80*mi)), readingAt(10*time.Second, nil), readingAt(309*time.Second, nil), readingAt(5*time.Minute, nil)},
@@ -123,7 +123,7 @@ func TestEvaluate(t *testing.T) {
 			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only: no other source)"},
 		},
 		{
-			"MemAvailable alone is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(900*mi, 9*mi))}, []string{""},
+			"MemAvailable alone causes no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(900*mi, 9*mi))}, []string{""},
 		},
 		{
 			"processes", Config{Thresholds: []Threshold{{Signal: PIDAvailable, Hard: true, Percent: 5}}},
@@ -229,7 +229,7 @@ func TestInvariants(t *testing.T) {
 			since, acting := map[key]time.Time{}, map[key]bool{}
 			last := map[corev1.NodeConditionType]time.Time{}
 			for i := range 80 {
-				reading := r.look()
+				reading := r.readingAt()
 				before := s
 				next, v := c.Evaluate(s, reading)
 				if again, same := c.Evaluate(before, reading); !reflect.DeepEqual(next, again) || !reflect.DeepEqual(v, same) {
