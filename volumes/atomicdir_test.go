@@ -19,8 +19,8 @@ import (
 	"berth/volumes/content"
 )
 
-// writerEnv makes this test binary a process that replaces the content of a
-// directory until it is killed.
+// writerEnv is the environment variable that makes this test binary replace the content of a directory
+// until it is killed.
 const writerEnv = "BERTH_TEST_WRITE_UNTIL_KILLED"
 
 func TestMain(m *testing.M) {
@@ -76,7 +76,7 @@ func wantFiles(t testing.TB, dir string, want content.Files) {
 		texts[p] = string(f.Data)
 	}
 	if !maps.Equal(got, texts) || own != 2 {
-		t.Errorf("files %v and %d entries of the writer, want %v and 2", got, own, texts)
+		t.Errorf("got files %v and %d entries of the writer, want %v and 2", got, own, texts)
 	}
 }
 
@@ -92,12 +92,12 @@ func TestWriteReplaces(t *testing.T) {
 		before, _ := os.Readlink(d.path + "/..data")
 		changed, err = d.write(t.Context(), files)
 		if after, _ := os.Readlink(d.path + "/..data"); err != nil || changed || before != after {
-			t.Errorf("step %d: identical content is written again (%v, %v)", n, changed, err)
+			t.Errorf("step %d: identical content was written again (%v, %v)", n, changed, err)
 		}
 	}
 }
 
-// What an interrupted write can leave, each made by hand.
+// Leftovers of interrupted writes, each created manually.
 func TestWriteAfterCrash(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(t *testing.T, dir, old string){
@@ -164,7 +164,7 @@ func TestWriterKilled(t *testing.T) {
 				break
 			}
 			if time.Since(began) > 30*time.Second {
-				t.Error("the writer does not write")
+				t.Error("the writer has not written anything")
 				break
 			}
 		}
@@ -177,7 +177,7 @@ func TestWriterKilled(t *testing.T) {
 			t.Fatalf("round %d: mixed generations %q %q %q", round, a, b, c)
 		}
 		if read(t, dir+"/a") != a {
-			t.Fatalf("round %d: the user's entry shows something else", round)
+			t.Fatalf("round %d: a user-visible link has other content", round)
 		}
 		_, err = (atomicDir{path: dir, mode: 0o755}).write(t.Context(), numbered(round))
 		must(t, err)
@@ -185,7 +185,7 @@ func TestWriterKilled(t *testing.T) {
 	}
 }
 
-// A reader sees the old content or the new one, never none and never a mix (V4).
+// A reader sees either the old or the new content (V4).
 func TestReaderDuringWrites(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -203,7 +203,7 @@ func TestReaderDuringWrites(t *testing.T) {
 			default:
 			}
 			if data, err := os.ReadFile(dir + "/a"); err != nil || len(data) == 0 {
-				t.Errorf("a reader finds %q, %v", data, err)
+				t.Errorf("got content %q, %v", data, err)
 				return
 			}
 			if err := readWhole(dir); err != nil {
@@ -219,12 +219,12 @@ func TestReaderDuringWrites(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	if reads < 20 {
-		t.Errorf("only %d reads", reads)
+		t.Errorf("got only %d reads", reads)
 	}
 }
 
-// readWhole reads one generation as a careful user does: by the directory that
-// ..data names. One that was replaced meanwhile may be gone.
+// readWhole reads one generation through the directory that ..data links to. A generation that was
+// replaced meanwhile may be deleted.
 func readWhole(dir string) error {
 	gen, err := os.Readlink(dir + "/..data")
 	if err != nil {
@@ -242,12 +242,12 @@ func readWhole(dir string) error {
 		texts = append(texts, string(data))
 	}
 	if len(slices.Compact(texts)) != 1 {
-		return fmt.Errorf("a mix of generations: %v", texts)
+		return fmt.Errorf("mixed generations: %v", texts)
 	}
 	return nil
 }
 
-// A write never removes what it has not made.
+// A write removes only what the writer has created.
 func TestWriteLeavesForeignEntries(t *testing.T) {
 	t.Parallel()
 	d := atomicDir{path: t.TempDir(), mode: 0o755}

@@ -106,7 +106,7 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-// cpuTime is what this thread has used.
+// cpuTime returns the CPU time of this thread.
 func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	must(b, unix.Getrusage(unix.RUSAGE_THREAD, &u))

@@ -33,7 +33,7 @@ func TestContainerMounts(t *testing.T) {
 	}
 	if _, err := v.ContainerMounts(t.Context(), pod, c, 2, nil, sandbox); err == nil ||
 		!strings.Contains(err.Error(), "not set up") {
-		t.Errorf("before the volumes are there: %v", err)
+		t.Errorf("got %v before the volumes are set up, want an error", err)
 	}
 	for _, vol := range pod.Spec.Volumes {
 		mustMount(t, v, pod, vol.Name, "", objectsWith(nil))
@@ -57,7 +57,7 @@ func TestContainerMounts(t *testing.T) {
 		t.Error(diff)
 	}
 	if _, err := os.Stat(filepath.Join(v.LogDir(pod), "app")); err != nil {
-		t.Errorf("no log directory: %v", err)
+		t.Errorf("no log directory was created: %v", err)
 	}
 
 	for name, change := range map[string]func(m *corev1.VolumeMount){
@@ -87,8 +87,8 @@ func TestHostsFile(t *testing.T) {
 		"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
 	const tail = "\n# Entries added by HostAliases.\n10.9.9.9\tdb\tdb.local\n10.9.9.8\tcache\n"
 	for name, tc := range map[string]struct{ got, want string }{
-		"a pod has a line per address":         {string(podHosts(sandbox.IPs, "web", "", nil)), head + "10.1.2.3\tweb\nfd00::3\tweb\n"},
-		"the full name comes first":            {string(podHosts([]string{"10.1.2.3"}, "web", "sub.shop.svc.cluster.local", nil)), head + "10.1.2.3\tweb.sub.shop.svc.cluster.local\tweb\n"},
+		"one line per pod IP":                  {string(podHosts(sandbox.IPs, "web", "", nil)), head + "10.1.2.3\tweb\nfd00::3\tweb\n"},
+		"the fully qualified name comes first": {string(podHosts([]string{"10.1.2.3"}, "web", "sub.shop.svc.cluster.local", nil)), head + "10.1.2.3\tweb.sub.shop.svc.cluster.local\tweb\n"},
 		"aliases come last":                    {string(podHosts([]string{"10.1.2.3"}, "web", "", aliases)), head + "10.1.2.3\tweb\n" + tail},
 		"the host network has the host's file": {string(hostNetworkHosts([]byte("127.0.0.1 localhost\n"), nil)), "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n"},
 		"aliases are added to the host's":      {string(hostNetworkHosts([]byte("127.0.0.1 localhost"), aliases)), "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n" + tail},
@@ -114,30 +114,30 @@ func TestHostsMount(t *testing.T) {
 	before, err := os.Stat(path)
 	must(t, err)
 	if !strings.HasSuffix(read(t, path), "10.1.2.3\tweb\nfd00::3\tweb\n") || before.Mode() != 0o644 {
-		t.Errorf("holds %q with mode %v", read(t, path), before.Mode())
+		t.Errorf("got content %q, mode %v", read(t, path), before.Mode())
 	}
-	// New, shorter content goes into the same file: it is mounted already.
+	// New, shorter content is written to the same file, because the file is mounted.
 	ask(plan.Sandbox{IPs: []string{"10.1.2.4"}})
 	after, err := os.Stat(path)
 	must(t, err)
 	if !os.SameFile(before, after) || !strings.HasSuffix(read(t, path), "10.1.2.4\tweb\n") {
-		t.Errorf("holds %q", read(t, path))
+		t.Errorf("got content %q", read(t, path))
 	}
 	if m := ask(plan.Sandbox{}); len(m) != 0 {
-		t.Errorf("no address yet, but %+v", m)
+		t.Errorf("got mounts %+v without a pod IP", m)
 	}
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/etc/hosts/"}}
 	if m := ask(sandbox); len(m) != 1 || m[0].HostPath != v.volumeDir(pod.UID, emptyDir, "disk") {
-		t.Errorf("the container's own /etc/hosts: %+v", m)
+		t.Errorf("got mounts %+v of a container with its own /etc/hosts mount", m)
 	}
 	c.VolumeMounts = nil
 	pod.Spec.HostNetwork = true
 	if ask(plan.Sandbox{}); read(t, path) != hostsHeaderHost {
-		t.Errorf("a host without a hosts file: %q", read(t, path))
+		t.Errorf("got %q on a host without a hosts file", read(t, path))
 	}
 	must(t, os.WriteFile(v.HostsFile, []byte("192.0.2.1 node-1\n"), 0o644))
 	if ask(plan.Sandbox{}); read(t, path) != hostsHeaderHost+"192.0.2.1 node-1\n" {
-		t.Errorf("the host's: %q", read(t, path))
+		t.Errorf("got %q, want the content of the host's file", read(t, path))
 	}
 }
 
@@ -161,6 +161,6 @@ func TestTerminationFile(t *testing.T) {
 	}
 	path, err := v.terminationFile(pod.UID, "app", 3)
 	if err != nil || read(t, path) != "" {
-		t.Errorf("a start tried again begins with %q, %v", read(t, path), err)
+		t.Errorf("got content %q, %v after a retried start, want none", read(t, path), err)
 	}
 }

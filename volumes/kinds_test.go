@@ -38,7 +38,7 @@ func TestEmptyDirModes(t *testing.T) {
 		t.Errorf("size %d", size)
 	}
 	if err := os.WriteFile(dir+"/f", make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("writing past the limit: %v", err)
+		t.Errorf("got %v from a write above the size limit", err)
 	}
 	// A volume in use is not changed, even for another version.
 	must(t, os.Chmod(dir, 0o700))
@@ -62,12 +62,12 @@ func TestMemorySize(t *testing.T) {
 		node  corev1.ResourceList
 		want  int64
 	}{
-		"nothing known is no bound":                     {newPod(), "", nil, 0},
-		"the node bounds it":                            {newPod(), "", node, 1 << 30},
-		"the volume's own limit bounds it":              {newPod(), "1Mi", node, 1 << 20},
-		"a limit beyond the node is the node":           {newPod(), "2Gi", node, 1 << 30},
-		"the pod's memory bounds it":                    {limited, "128Mi", node, 64 << 20},
-		"a container without a limit leaves it unbound": {half, "", node, 1 << 30},
+		"no limit is known":                        {newPod(), "", nil, 0},
+		"the memory of the node is the limit":      {newPod(), "", node, 1 << 30},
+		"the sizeLimit is the limit":               {newPod(), "1Mi", node, 1 << 20},
+		"a sizeLimit above the memory of the node": {newPod(), "2Gi", node, 1 << 30},
+		"the memory limit of the pod is the limit": {limited, "128Mi", node, 64 << 20},
+		"a container without a memory limit":       {half, "", node, 1 << 30},
 	} {
 		src := &corev1.EmptyDirVolumeSource{}
 		if tc.limit != "" {
@@ -93,7 +93,7 @@ func TestHugePages(t *testing.T) {
 	)
 	err := v.Mount(t.Context(), pod, "asked", "", nil, nil)
 	if plan.KindOf(err) != plan.Invalid || !strings.Contains(err.Error(), "0 huge page sizes") {
-		t.Errorf("no size to go by: %v", err)
+		t.Errorf("got %v without a page size, want an error", err)
 	}
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
 	for _, name := range []string{"named", "asked"} {
@@ -105,10 +105,10 @@ func TestHugePages(t *testing.T) {
 	}
 	err = v.Mount(t.Context(), pod, "absent", "", nil, nil)
 	if plan.KindOf(err) != plan.Unsupported || !strings.Contains(err.Error(), "this node has no huge pages of 3Mi") {
-		t.Errorf("a size that is not there: %v", err)
+		t.Errorf("got %v for an unsupported page size, want an error", err)
 	}
 	if err = v.Mount(t.Context(), pod, "odd", "", nil, nil); plan.KindOf(err) != plan.Invalid {
-		t.Errorf("no size at all: %v", err)
+		t.Errorf("got %v on a host without huge pages, want an error", err)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestHostPathTypes(t *testing.T) {
 	for _, tc := range []struct {
 		typ  corev1.HostPathType
 		path string
-		err  string // empty: fine
+		err  string // empty: no error
 		kind plan.ErrorKind
 	}{
 		{"", at("nothing"), "", 0},
@@ -162,11 +162,11 @@ func TestHostPathTypes(t *testing.T) {
 		}
 	}
 	if read(t, at("file")) != "x" {
-		t.Error("FileOrCreate has changed a file that was there")
+		t.Error("FileOrCreate modified an existing file")
 	}
 	wantMissing(t, at("nothing"))
 	if m := mode(t, at("new")); m.Perm() != 0o755 {
-		t.Errorf("a made directory has mode %v", m)
+		t.Errorf("the created directory has mode %v", m)
 	}
 }
 
@@ -229,27 +229,27 @@ func TestApplyFSGroup(t *testing.T) {
 	}
 	if gid(t, dir+"/link") != 4321 || gid(t, outside+"/f") == 4321 || mode(t, outside+"/f") != 0o600 ||
 		gid(t, outside) == 4321 {
-		t.Error("V1, V2: the walk has left the volume")
+		t.Error("V1, V2: the walk left the volume")
 	}
 
 	must(t, os.Chown(dir+"/d", -1, 0))
 	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeOnRootMismatch)))
 	if gid(t, dir+"/d") != 0 {
-		t.Error("OnRootMismatch walks although the root is right")
+		t.Error("OnRootMismatch walked a volume with a correct root")
 	}
 	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeAlways)))
 	if gid(t, dir+"/d") != 4321 {
-		t.Error("Always does not walk")
+		t.Error("Always did not walk the volume")
 	}
 	must(t, os.Chown(dir, -1, 0))
 	must(t, os.Chown(dir+"/d", -1, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := applyFSGroup(ctx, dir, 4321, nil); !errors.Is(err, context.Canceled) || gid(t, dir) == 4321 {
-		t.Errorf("canceled: %v; the root must not be changed before the walk is complete", err)
+		t.Errorf("got %v after a cancellation; the root must not be changed before the walk is complete", err)
 	}
 	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeOnRootMismatch)))
 	if gid(t, dir+"/d") != 4321 {
-		t.Error("OnRootMismatch does not finish the walk")
+		t.Error("OnRootMismatch did not complete an interrupted walk")
 	}
 }

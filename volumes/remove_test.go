@@ -18,8 +18,8 @@ import (
 	"berth/agent/plan"
 )
 
-// What is mounted inside a volume by someone else is unmounted, never deleted
-// into (V2), and links are not followed (V1).
+// A foreign mount inside a volume is unmounted and its content kept (V2). Symbolic links are not
+// followed (V1).
 func TestUnmountWithForeignMounts(t *testing.T) {
 	t.Parallel()
 	v, outside := newVolumes(t), t.TempDir()
@@ -35,7 +35,7 @@ func TestUnmountWithForeignMounts(t *testing.T) {
 		must(t, os.WriteFile(dir+"/a/file", nil, 0o600))
 		must(t, os.Symlink(outside, dir+"/a/link"))
 		must(t, unix.Mount(outside, dir+"/a/b", "", unix.MS_BIND, ""))
-		must(t, unix.Mount(outside, dir+"/a/b", "", unix.MS_BIND, "")) // one on the other
+		must(t, unix.Mount(outside, dir+"/a/b", "", unix.MS_BIND, "")) // stacked mounts
 		must(t, unix.Mount(outside+"/precious", dir+"/a/file", "", unix.MS_BIND, ""))
 		must(t, v.Unmount(t.Context(), pod, name))
 		if got, err := os.ReadFile(outside + "/precious"); err != nil || string(got) != "kept" {
@@ -44,12 +44,12 @@ func TestUnmountWithForeignMounts(t *testing.T) {
 		wantMissing(t, dir)
 	}
 	if left := mountsBelow(t, v.podDir(pod.UID)); len(left) > 0 {
-		t.Errorf("left mounted: %v", left)
+		t.Errorf("mounts left: %v", left)
 	}
 }
 
-// Detaching a copy of a shared mount takes nothing from the original: what was
-// mounted there while a container had it as a sub-path stays mounted.
+// Detaching a peer of a shared mount does not affect the original: mounts that were created there
+// while a container had it as a subPath remain.
 func TestUnmountLeavesPeers(t *testing.T) {
 	t.Parallel()
 	v, host := newVolumes(t), t.TempDir()
@@ -67,7 +67,7 @@ func TestUnmountLeavesPeers(t *testing.T) {
 	must(t, os.Mkdir(host+"/x/later", 0o755))
 	must(t, unix.Mount("tmpfs", host+"/x/later", "tmpfs", 0, ""))
 	if is, err := isMount(m.HostPath + "/later"); err != nil || !is {
-		t.Fatalf("the mount has not come along, so this test shows nothing: %v, %v", is, err)
+		t.Fatalf("the mount was not propagated, so the test is void: %v, %v", is, err)
 	}
 	copied := v.volumeDir(pod.UID, emptyDir, "disk") + "/copied"
 	must(t, os.Mkdir(copied, 0o755))
@@ -76,10 +76,10 @@ func TestUnmountLeavesPeers(t *testing.T) {
 	must(t, v.Unmount(t.Context(), pod, "host"))
 	must(t, v.Unmount(t.Context(), pod, "disk"))
 	if left := mountsBelow(t, v.podDir(pod.UID)); len(left) > 0 {
-		t.Errorf("left mounted: %v", left)
+		t.Errorf("mounts left: %v", left)
 	}
 	if is, err := isMount(host + "/x/later"); err != nil || !is {
-		t.Errorf("the host has lost its mount: %v", err)
+		t.Errorf("the mount of the host was removed: %v", err)
 	}
 }
 
@@ -93,16 +93,16 @@ func TestUnmountBusy(t *testing.T) {
 	defer f.Close()
 	must(t, v.Unmount(t.Context(), pod, "key"))
 	if left := mountsBelow(t, v.podDir(pod.UID)); len(left) > 0 {
-		t.Errorf("left mounted: %v", left)
+		t.Errorf("mounts left: %v", left)
 	}
 	data := make([]byte, 4)
 	if _, err := f.ReadAt(data, 0); err != nil || string(data) != "hush" {
-		t.Errorf("the user has lost it: %q, %v", data, err)
+		t.Errorf("the user of the volume lost its content: %q, %v", data, err)
 	}
 }
 
-// An orphan of which only the UID is known goes with all its volumes, half
-// made ones and those of another agent included.
+// An orphan of which only the UID is known is removed with all its volumes, including incomplete ones
+// and those of another agent.
 func TestRemoveOrphan(t *testing.T) {
 	t.Parallel()
 	v, outside := newVolumes(t), t.TempDir()
@@ -146,11 +146,11 @@ func TestRemoveOrphan(t *testing.T) {
 		t.Error("another pod's logs were removed")
 	}
 	if left := mountsBelow(t, v.RootDir); len(left) > 0 {
-		t.Errorf("left mounted: %v", left)
+		t.Errorf("mounts left: %v", left)
 	}
 }
 
-// A removal that was interrupted after the rename is seen and finished.
+// A removal that was interrupted after the rename is detected and completed.
 func TestRemoveInterrupted(t *testing.T) {
 	t.Parallel()
 	v, pod := newVolumes(t), newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}))
@@ -164,7 +164,7 @@ func TestRemoveInterrupted(t *testing.T) {
 	if uids, _ := v.Pods(t.Context()); !slices.Equal(uids, []types.UID{pod.UID}) {
 		t.Errorf("leftovers %v", uids)
 	}
-	// The pod may have been made again under the same UID.
+	// The pod may have been recreated with the same UID.
 	must(t, v.CreateDirs(t.Context(), pod))
 	must(t, v.RemoveDirs(t.Context(), pod))
 	if dirs, _, err = v.Observe(t.Context(), pod); err != nil || dirs {
@@ -189,7 +189,7 @@ func TestRemoveCanceled(t *testing.T) {
 	}
 }
 
-// Trees of any depth and width go, with a bounded number of open files.
+// Trees of any depth and width are removed with a limited number of open files.
 func TestRemoveTree(t *testing.T) {
 	t.Parallel()
 	top, outside := t.TempDir(), t.TempDir()
@@ -198,7 +198,7 @@ func TestRemoveTree(t *testing.T) {
 	must(t, os.Mkdir(dir, 0o700))
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
-	for depth := range 250 { // far longer than a path may be
+	for depth := range 250 { // exceeds the maximum path length
 		must(t, unix.Mkdirat(fd, strings.Repeat("d", 100), 0o700))
 		must(t, unix.Symlinkat(outside, fd, "link"))
 		next, err := unix.Openat(fd, strings.Repeat("d", 100), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -224,7 +224,7 @@ func TestRemoveTree(t *testing.T) {
 	}
 }
 
-// What cannot be deleted is named.
+// The error names the entry that cannot be deleted.
 func TestRemoveImmutable(t *testing.T) {
 	t.Parallel()
 	v, pod := newVolumes(t), newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}))

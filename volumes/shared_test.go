@@ -12,7 +12,7 @@ func TestEnsureSharedMount(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()
 	t.Cleanup(func() { unmountBelow(t, top) })
-	// The root directory lies on a private mount, whatever this host has.
+	// The root directory is on a private mount.
 	must(t, unix.Mount(top, top, "", unix.MS_BIND, ""))
 	must(t, unix.Mount("", top, "", unix.MS_PRIVATE, ""))
 	root := top + "/root"
@@ -20,29 +20,29 @@ func TestEnsureSharedMount(t *testing.T) {
 	must(t, unix.Mount("tmpfs", root+"/volume", "tmpfs", 0, ""))
 	must(t, os.WriteFile(root+"/volume/f", []byte("kept"), 0o600))
 
-	for range 2 { // the second time is without effect
+	for range 2 { // the second call has no effect
 		must(t, EnsureSharedMount(root))
 		if shared, err := isShared(root); err != nil || !shared {
 			t.Fatalf("shared %v, %v", shared, err)
 		}
 		if read(t, root+"/volume/f") != "kept" {
-			t.Error("a volume that was mounted is hidden")
+			t.Error("a mounted volume is hidden")
 		}
 	}
 	if shared, err := isShared(top); err != nil || shared {
-		t.Errorf("the mount around it: shared %v, %v", shared, err)
+		t.Errorf("enclosing mount: got shared %v, %v", shared, err)
 	}
-	if n := len(mountsBelow(t, root)); n != 3 { // the volume, the root, the volume in it
-		t.Errorf("%d mounts", n)
+	if n := len(mountsBelow(t, root)); n != 3 { // the volume, the root, and the volume below it
+		t.Errorf("got %d mounts, want 3", n)
 	}
 	if err := ReleaseSharedMount(root); err == nil {
-		t.Error("released below a mounted volume")
+		t.Error("ReleaseSharedMount succeeded below a mounted volume")
 	}
 	must(t, unix.Unmount(root+"/volume", 0))
 	for range 2 {
 		must(t, ReleaseSharedMount(root))
 		if shared, err := isShared(root); err != nil || shared {
-			t.Errorf("released: shared %v, %v", shared, err)
+			t.Errorf("after the release: got shared %v, %v", shared, err)
 		}
 	}
 }
@@ -59,14 +59,14 @@ func TestEnsureSharedMountKeepsExistingMount(t *testing.T) {
 	if n := len(mountsBelow(t, root)); n != 1 {
 		t.Errorf("%d mounts, want 1", n)
 	}
-	// Also when a record of an earlier boot is there.
+	// Also with a record of an earlier boot.
 	must(t, os.WriteFile(root+"/"+sharedName, []byte("long ago 12"), 0o600))
 	must(t, ReleaseSharedMount(root))
 	if n := len(mountsBelow(t, root)); n != 1 {
 		t.Errorf("%d mounts, want 1", n)
 	}
 	if err := EnsureSharedMount(root + "/none"); err == nil {
-		t.Error("no such directory, no error")
+		t.Error("no error for a missing directory")
 	}
 }
 

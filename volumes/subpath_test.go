@@ -15,7 +15,7 @@ import (
 	"berth/agent/plan"
 )
 
-// withMounts gives the pod's app container these volume mounts.
+// withMounts sets the volume mounts of the pod's app container.
 func withMounts(pod *corev1.Pod, mounts ...corev1.VolumeMount) (*corev1.Pod, *corev1.Container) {
 	pod.Spec.Containers[0].VolumeMounts = mounts
 	pod.Spec.Containers[0].TerminationMessagePath = ""
@@ -26,7 +26,7 @@ func sub(volume, subPath string) corev1.VolumeMount {
 	return corev1.VolumeMount{Name: volume, MountPath: "/data", SubPath: subPath}
 }
 
-// only gives the mounts of a container that has one.
+// only returns the only mount of a container.
 func only(t testing.TB, v *Volumes, pod *corev1.Pod, c *corev1.Container) (plan.Mount, error) {
 	t.Helper()
 	mounts, err := v.ContainerMounts(t.Context(), pod, c, 0, nil, plan.Sandbox{})
@@ -66,16 +66,16 @@ func TestSubPathMadeLikeItsVolume(t *testing.T) {
 		}
 	}
 	if !sameFile(t, m.HostPath, dir+"/x/y") {
-		t.Error("something else is mounted")
+		t.Error("the mount has other content")
 	}
 	// A restarted container gets the same mount, not one on top.
 	again, err := only(t, v, pod, c)
 	if err != nil || again != m || len(mountsBelow(t, v.podDir(pod.UID))) != 1 {
-		t.Errorf("again: %+v, %v, mounts %v", again, err, mountsBelow(t, v.podDir(pod.UID)))
+		t.Errorf("after a restart: got %+v, %v, mounts %v", again, err, mountsBelow(t, v.podDir(pod.UID)))
 	}
 	must(t, v.Unmount(t.Context(), pod, "disk"))
 	if left := mountsBelow(t, v.podDir(pod.UID)); len(left) > 0 {
-		t.Errorf("left mounted: %v", left)
+		t.Errorf("mounts left: %v", left)
 	}
 	wantMissing(t, filepath.Join(v.podDir(pod.UID), "volume-subpaths/disk"))
 }
@@ -87,21 +87,21 @@ func TestSubPathEscapes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prepare func(t *testing.T, dir string)
 		sub     string
-		err     string // empty: it is inside
+		err     string // empty: the target is inside
 	}{
 		"a link that stays inside is followed": {func(t *testing.T, dir string) {
 			must(t, os.MkdirAll(dir+"/real/deep", 0o755))
 			must(t, os.Symlink("real", dir+"/x"))
 		}, "x/deep", ""},
-		"a link out is refused":                         {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x", "leads out"},
-		"a link out half-way is refused":                {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x/secret", "leads out"},
-		"a link out half-way makes nothing there":       {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x/made", "leads out"},
-		"a relative link out is refused":                {func(t *testing.T, dir string) { must(t, os.Symlink("../../../../..", dir+"/x")) }, "x", "leads out"},
-		"a link to itself is refused":                   {func(t *testing.T, dir string) { must(t, os.Symlink("x", dir+"/x")) }, "x", "leads out"},
-		"a link to nothing is not followed when making": {func(t *testing.T, dir string) { must(t, os.Symlink("nothing", dir+"/x")) }, "x", "not a directory"},
-		"a file half-way is refused":                    {func(t *testing.T, dir string) { must(t, os.WriteFile(dir+"/x", nil, 0o600)) }, "x/y", "not a directory"},
-		"an absolute path is refused":                   {nil, "/etc", "must not be an absolute path"},
-		"two dots are refused":                          {nil, "a/../..", "must not contain '..'"},
+		"a link out is rejected":                               {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x", "leads out"},
+		"a link out in the middle is rejected":                 {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x/secret", "leads out"},
+		"a link out in the middle creates nothing":             {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x/made", "leads out"},
+		"a relative link out is rejected":                      {func(t *testing.T, dir string) { must(t, os.Symlink("../../../../..", dir+"/x")) }, "x", "leads out"},
+		"a link to itself is rejected":                         {func(t *testing.T, dir string) { must(t, os.Symlink("x", dir+"/x")) }, "x", "leads out"},
+		"a dangling link is not followed to create the target": {func(t *testing.T, dir string) { must(t, os.Symlink("nothing", dir+"/x")) }, "x", "not a directory"},
+		"a file in the middle is rejected":                     {func(t *testing.T, dir string) { must(t, os.WriteFile(dir+"/x", nil, 0o600)) }, "x/y", "not a directory"},
+		"an absolute path is rejected":                         {nil, "/etc", "must not be an absolute path"},
+		"two dots are rejected":                                {nil, "a/../..", "must not contain '..'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -124,14 +124,14 @@ func TestSubPathEscapes(t *testing.T) {
 				t.Error("something is mounted")
 			}
 			if entries, _ := os.ReadDir(outside); len(entries) != 1 {
-				t.Error("V1: something was made outside")
+				t.Error("V1: something was created outside of the volume")
 			}
 		})
 	}
 }
 
-// However fast a path is swapped between a directory and a link out, what is
-// mounted is inside, and stays what it was (V1).
+// A path is swapped continuously between a directory and a link out of the volume. The mounted target
+// is always inside and does not change (V1).
 func TestSubPathRace(t *testing.T) {
 	t.Parallel()
 	v, outside := newVolumes(t), t.TempDir()
@@ -160,12 +160,12 @@ func TestSubPathRace(t *testing.T) {
 		}
 		good++
 		if _, err := os.Stat(m.HostPath + "/inside"); err != nil {
-			t.Fatalf("try %d: the mount shows the outside (%v)", try, err)
+			t.Fatalf("try %d: the mount is outside of the volume (%v)", try, err)
 		}
 		must(t, unmount(m.HostPath))
 	}
 	if good == 0 {
-		t.Error("never inside: the test has shown nothing")
+		t.Error("no mount succeeded, so the test is void")
 	}
 }
 
@@ -181,16 +181,16 @@ func TestSubPathMountIsStable(t *testing.T) {
 	must(t, os.Rename(dir+"/x", dir+"/was"))
 	must(t, os.Symlink(outside, dir+"/x"))
 	if _, err := os.Stat(m.HostPath + "/inside"); err != nil {
-		t.Errorf("the mount has moved: %v", err)
+		t.Errorf("the target of the mount changed: %v", err)
 	}
-	// The next instance is refused rather than led out.
+	// The mount of the next instance is rejected.
 	if _, err := only(t, v, pod, c); err == nil || !strings.Contains(err.Error(), "leads out") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// A key of a projected volume: as of the start of the instance, never updated
-// within it, and new for the next one.
+// A key of a projected volume has the content at the start of the instance. It is not updated in a
+// running instance.
 func TestSubPathOfProjectedKey(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
@@ -199,7 +199,7 @@ func TestSubPathOfProjectedKey(t *testing.T) {
 	m, err := only(t, v, pod, c)
 	must(t, err)
 	if !mode(t, m.HostPath).IsDir() || !m.ReadOnly {
-		t.Errorf("a key that is not there: %+v, mode %v", m, mode(t, m.HostPath))
+		t.Errorf("missing key: got %+v, mode %v", m, mode(t, m.HostPath))
 	}
 	wantMissing(t, v.volumeDir(pod.UID, configMap, "cfg")+"/a")
 
@@ -207,14 +207,14 @@ func TestSubPathOfProjectedKey(t *testing.T) {
 	m, err = only(t, v, pod, c)
 	must(t, err)
 	if read(t, m.HostPath) != "2" {
-		t.Errorf("holds %q", read(t, m.HostPath))
+		t.Errorf("got content %q", read(t, m.HostPath))
 	}
 	must(t, v.Project(t.Context(), pod, "cfg", "v3", objectsWith(map[string]string{"a": "3"}), nil))
 	if read(t, m.HostPath) != "2" {
-		t.Error("a running container's sub-path has changed")
+		t.Error("the subPath of a running container changed")
 	}
 	if m, err = only(t, v, pod, c); err != nil || read(t, m.HostPath) != "3" {
-		t.Errorf("the next instance: %+v, %v", m, err)
+		t.Errorf("next instance: got %+v, %v", m, err)
 	}
 	if n := len(mountsBelow(t, v.podDir(pod.UID))); n != 1 {
 		t.Errorf("%d mounts, want 1", n)
@@ -241,7 +241,7 @@ func TestSubPathExpr(t *testing.T) {
 		m, err := only(t, v, pod, c)
 		if text, fails := strings.CutPrefix(want, "error: "); fails {
 			if err == nil || !strings.Contains(err.Error(), text) || plan.KindOf(err) == plan.Invalid {
-				t.Errorf("%s: %v; want %q, to be tried again", expr, err, text)
+				t.Errorf("%s: %v; want %q, to be retried", expr, err, text)
 			}
 			continue
 		}
@@ -251,23 +251,23 @@ func TestSubPathExpr(t *testing.T) {
 	}
 }
 
-// An absolute link in a hostPath is the host's own: what it leads to counts, if that is
-// inside. (A pod's volume has none that a pod could mean: its path there is another.)
+// An absolute link in a hostPath is resolved on the host, and accepted if the target is inside. (In
+// other volumes pods see different paths, so they cannot have such links.)
 func TestSubPathThroughAbsoluteLinkInHostPath(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		link  string // below the root, what it leads to
-		sub   string
-		wants string // below the root; empty: see err
-		err   string
+		link string // target of the link, below the root
+		sub  string
+		want string // below the root; empty: see err
+		err  string
 	}{
-		"one that leads inside is followed":                   {"ROOT/real", "current", "real", ""},
-		"also half-way, and what is missing is made":          {"ROOT/real", "current/in/made", "real/in/made", ""},
-		"also where the volume is named by a link":            {"REAL/real", "current/in", "real/in", ""},
-		"one that leads out is refused":                       {"OUT", "current", "", "leads out"},
-		"and makes nothing there":                             {"OUT", "current/made", "", "leads out"},
-		"one to nothing is not followed when making":          {"ROOT/none", "current/made", "", "leads out"},
-		"a target with the volume path as prefix is rejected": {"REALer", "current", "", "leads out"},
+		"a link that leads inside is followed":                    {"ROOT/real", "current", "real", ""},
+		"also in the middle, and missing directories are created": {"ROOT/real", "current/in/made", "real/in/made", ""},
+		"also if the volume path contains a link":                 {"REAL/real", "current/in", "real/in", ""},
+		"a link that leads out is rejected":                       {"OUT", "current", "", "leads out"},
+		"and creates nothing":                                     {"OUT", "current/made", "", "leads out"},
+		"a dangling link is not followed to create the target":    {"ROOT/none", "current/made", "", "leads out"},
+		"a target with the volume path as prefix is rejected":     {"REALer", "current", "", "leads out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -288,17 +288,17 @@ func TestSubPathThroughAbsoluteLinkInHostPath(t *testing.T) {
 			switch {
 			case tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)):
 				t.Errorf("error %v, want %q", err, tc.err)
-			case tc.err == "" && (err != nil || !sameFile(t, m.HostPath, host+"/vol/"+tc.wants)):
+			case tc.err == "" && (err != nil || !sameFile(t, m.HostPath, host+"/vol/"+tc.want)):
 				t.Errorf("%+v, %v", m, err)
 			}
 			if entries, _ := os.ReadDir(out); len(entries) > 0 {
-				t.Error("V1: something was made outside")
+				t.Error("V1: something was created outside of the volume")
 			}
 		})
 	}
 }
 
-// A hostPath may itself be a link, and what is missing in it is made.
+// A hostPath may itself be a link. Missing directories below it are created.
 func TestSubPathOfHostPath(t *testing.T) {
 	t.Parallel()
 	v, host := newVolumes(t), t.TempDir()

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// limited is an emptyDir on the disk with a size limit.
+// limited returns an emptyDir on disk with a sizeLimit.
 func limited(name, limit string) corev1.Volume {
 	return emptyDirVol(name, corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse(limit))})
 }
@@ -68,24 +68,24 @@ func TestUsageCountsBlocksOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if n := used(t, dir+"/absent"); n != 0 {
-		t.Errorf("nothing takes %d", n)
+		t.Errorf("got usage %d of an empty directory", n)
 	}
 	empty := used(t, dir)
 	must(t, os.WriteFile(dir+"/a", make([]byte, 1<<20), 0o600))
 	one := used(t, dir)
 	if one < empty+1<<20 || one > empty+1<<20+64<<10 {
-		t.Fatalf("1 MiB takes %d beside %d", one, empty)
+		t.Fatalf("got usage %d of 1 MiB, %d of an empty directory", one, empty)
 	}
 	must(t, os.Link(dir+"/a", dir+"/b"))
 	if n := used(t, dir); n != one {
-		t.Errorf("with two names it takes %d, with one %d", n, one)
+		t.Errorf("got usage %d with two hard links, %d with one", n, one)
 	}
 	must(t, os.Symlink("/usr", dir+"/link"))
 	f, err := os.Create(dir + "/hole")
 	must(t, err)
 	must(t, errors.Join(f.Truncate(1<<30), f.Close()))
 	if n := used(t, dir); n > one+64<<10 {
-		t.Errorf("a hole and a link take %d", n-one)
+		t.Errorf("got usage %d of a hole and a symbolic link", n-one)
 	}
 }
 
@@ -125,10 +125,10 @@ func TestUsageExcludesMounts(t *testing.T) {
 	dir := v.volumeDir(pod.UID, emptyDir, "data")
 	must(t, os.Mkdir(dir+"/mnt", 0o700))
 	must(t, os.WriteFile(dir+"/file", nil, 0o600))
-	must(t, unix.Mount(outside, dir+"/mnt", "", unix.MS_BIND, "")) // of the same file system
+	must(t, unix.Mount(outside, dir+"/mnt", "", unix.MS_BIND, "")) // on the same file system
 	must(t, unix.Mount(outside+"/big", dir+"/file", "", unix.MS_BIND, ""))
 	if over, err := v.ExceededSizeLimit(t.Context(), pod); err != nil || over != nil {
-		t.Errorf("what is mounted inside counts: %+v, %v", over, err)
+		t.Errorf("a mount inside the volume was counted: %+v, %v", over, err)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestUsageReachesTheDeepestDirectory(t *testing.T) {
 	fd, err := unix.Open(top, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
 	name := strings.Repeat("d", 200)
-	for range 60 { // 12,000 bytes: more than a path may have
+	for range 60 { // 12,000 bytes: exceeds the maximum path length
 		must(t, unix.Mkdirat(fd, name, 0o700))
 		next, err := unix.Openat(fd, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		must(t, errors.Join(err, unix.Close(fd)))
@@ -149,9 +149,9 @@ func TestUsageReachesTheDeepestDirectory(t *testing.T) {
 	_, err = unix.Write(f, make([]byte, 1<<20))
 	must(t, errors.Join(err, unix.Close(f), unix.Close(fd)))
 	if n := used(t, top); n < 1<<20 {
-		t.Errorf("%d: what lies deepest was not found", n)
+		t.Errorf("%d: the deepest file was not counted", n)
 	}
-	must(t, removeTree(t.Context(), top)) // the test's own clean-up may not reach it
+	must(t, removeTree(t.Context(), top)) // the cleanup of the test may fail for such paths
 }
 
 // The result does not depend on the budget.
@@ -168,8 +168,8 @@ func TestUsageExceedingPendingBudget(t *testing.T) {
 	root, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(root)
-	walked := func(room int, most int64) (usage, error) {
-		u := usage{root: root, pendingBudget: room, most: most, todo: []string{"."}}
+	walked := func(budget int, most int64) (usage, error) {
+		u := usage{root: root, pendingBudget: budget, most: most, todo: []string{"."}}
 		err := u.walk(t.Context())
 		return u, err
 	}
@@ -177,11 +177,11 @@ func TestUsageExceedingPendingBudget(t *testing.T) {
 	if want := float64(12 + 12*12*4); err != nil || all.inodes != want {
 		t.Fatalf("%v inodes of %v: %v", all.inodes, want, err)
 	}
-	for _, room := range []int{0, 8, 40, 200} {
-		if u, err := walked(room, 1<<40); err != nil || u.used != all.used || u.inodes != all.inodes {
+	for _, budget := range []int{0, 8, 40, 200} {
+		if u, err := walked(budget, 1<<40); err != nil || u.used != all.used || u.inodes != all.inodes {
 			t.Errorf(
-				"room for %d: %d bytes and %v inodes, want %d and %v: %v",
-				room,
+				"budget for %d: %d bytes and %v inodes, want %d and %v: %v",
+				budget,
 				u.used,
 				u.inodes,
 				all.used,
@@ -189,19 +189,19 @@ func TestUsageExceedingPendingBudget(t *testing.T) {
 				err,
 			)
 		}
-		if u, err := walked(room, 64<<10); err != nil || u.used <= 64<<10 || u.used > all.used/2 {
-			t.Errorf("room for %d: it went on to %d of %d: %v", room, u.used, all.used, err)
+		if u, err := walked(budget, 64<<10); err != nil || u.used <= 64<<10 || u.used > all.used/2 {
+			t.Errorf("budget %d: the walk continued to %d of %d: %v", budget, u.used, all.used, err)
 		}
 	}
 	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxWalkDepth+10), 0o700))
 	if u, err := walked(8, 1<<40); err != nil || u.inodes != all.inodes+maxWalkDepth+10 {
 		t.Errorf("%v inodes: %v", u.inodes, err)
 	}
-	for i := range maxWalkDepth + 10 { // and beside each another one
+	for i := range maxWalkDepth + 10 { // each with another directory next to it
 		must(t, os.Mkdir(dir+strings.Repeat("/d", i)+"/e", 0o700))
 	}
 	if _, err := walked(-1, 1<<40); err == nil {
-		t.Error("walks inside one another have no end")
+		t.Error("the depth of nested walks is not limited")
 	}
 }
 
@@ -215,12 +215,12 @@ func TestUsageStopsAtLimitAndCancellation(t *testing.T) {
 	if all, some := used(t, dir), int64(200<<10); all < 50*64<<10 {
 		t.Errorf("%d", all)
 	} else if n, err := usedBelow(t.Context(), dir, some); err != nil || n <= some || n >= all {
-		t.Errorf("the walk went on to %d of %d: %v", n, all, err)
+		t.Errorf("the walk continued to %d of %d: %v", n, all, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := usedBelow(ctx, dir, 1<<40); !errors.Is(err, context.Canceled) {
-		t.Errorf("canceled: %v", err)
+		t.Errorf("got %v after a cancellation", err)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestUsageOfChangingTree(t *testing.T) {
 	})
 	for range 300 {
 		if n := used(t, dir); n > 1<<20 {
-			t.Fatalf("%d bytes: the walk has left the tree", n)
+			t.Fatalf("%d bytes: the walk left the tree", n)
 		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"berth/agent/plan"
 )
 
-// newVolumes makes Volumes in a directory of the test's own, and takes every
-// mount away that is left below it, also when the test fails.
+// newVolumes returns Volumes in a temporary directory. It removes all remaining mounts below the
+// directory at the end of the test.
 func newVolumes(t testing.TB) *Volumes {
 	t.Helper()
 	root := t.TempDir()

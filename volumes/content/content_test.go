@@ -178,13 +178,13 @@ func TestBuild(t *testing.T) {
 				t.Fatalf("error %v of kind %d, want %q of kind %d", err, plan.KindOf(err), tc.err, tc.kind)
 			}
 			if strings.Contains(err.Error(), "hush") {
-				t.Error("C3: the error holds a secret")
+				t.Error("C3: the error contains a secret value")
 			}
 		})
 	}
 }
 
-// FuzzPaths: whatever paths a pod names, what comes out keeps C1 and C2.
+// FuzzPaths checks C1 and C2 for arbitrary paths.
 func FuzzPaths(f *testing.F) {
 	for _, s := range []string{"a", "a/b", "./a", "a//b", "..", "../x", "..data", "/abs", "a/..", "", ".", "a/./..x", "x\x00y"} {
 		f.Add(s, "a")
@@ -207,9 +207,9 @@ func FuzzPaths(f *testing.F) {
 					t.Errorf("C2: %q is a file and a directory", dir)
 				}
 			}
-			// fs.ValidPath also wants UTF-8, which a file name need not be.
+			// fs.ValidPath requires UTF-8, which file names do not.
 			if strings.ToValidUTF8(name, "") == name && !fs.ValidPath(name) {
-				t.Errorf("C1: %q is no valid path", name)
+				t.Errorf("C1: %q is not a valid path", name)
 			}
 		}
 	})
