@@ -580,7 +580,7 @@ func TestUsedCopiesAreIndependent(t *testing.T) {
 	used.Remove(pod)
 	if cpu := before.Requests["cpu"]; before.Pods != 1 || cpu.String() != "1" ||
 		before.Ports[podspec.HostPort{Protocol: "TCP", Port: 80}] != 1 {
-		t.Errorf("the copy became %+v", before)
+		t.Errorf("the copy was modified: %+v", before)
 	}
 	if used.Pods != 0 || len(used.Requests) != 0 || len(used.Ports) != 0 {
 		t.Errorf("resources left: %+v", used)
@@ -597,7 +597,7 @@ func TestRejectionString(t *testing.T) {
 		t.Error(got)
 	}
 	if !slices.IsSorted(safeSysctls) {
-		t.Error("the safe sysctls are not in order")
+		t.Error("the safe sysctls are not sorted")
 	}
 }
 

@@ -62,7 +62,7 @@ func TestPressureRejectsNewPods(t *testing.T) {
 		for name, pod := range pods {
 			got := Check(node, Used{}, pod)
 			if (len(got) == 0) != row.let[name] {
-				t.Errorf("%v, standalone %t: a pod that is %s: %v", row.under, row.standalone, name, got)
+				t.Errorf("%v, standalone %t, %s pod: got %v", row.under, row.standalone, name, got)
 			}
 			if len(got) > 0 &&
 				(got[0].Reason != "Evicted" || got[0].Message != fmt.Sprintf("The node had condition: %v. ", row.under) || !got[0].Recoverable) {

@@ -48,7 +48,7 @@ func TestNeverOvercommitted(t *testing.T) {
 func checkTotals(t *testing.T, node Node, used Used, in []*corev1.Pod) {
 	t.Helper()
 	if used.Pods != len(in) || int64(used.Pods) > node.Allocatable.Pods().Value() {
-		t.Fatalf("%d pods counted, %d are in", used.Pods, len(in))
+		t.Fatalf("got %d pods, want %d", used.Pods, len(in))
 	}
 	total := map[corev1.ResourceName]int64{}
 	var ports []podspec.HostPort
@@ -59,7 +59,7 @@ func checkTotals(t *testing.T, node Node, used Used, in []*corev1.Pod) {
 		mine := podspec.HostPorts(pod)
 		for _, p := range mine {
 			if slices.ContainsFunc(ports, p.Conflicts) {
-				t.Fatalf("port %v is used twice", p)
+				t.Fatalf("port %v has two users", p)
 			}
 		}
 		ports = append(ports, mine...)
@@ -67,10 +67,10 @@ func checkTotals(t *testing.T, node Node, used Used, in []*corev1.Pod) {
 	for name, milli := range total {
 		capacity, counted := node.Allocatable[name], used.Requests[name]
 		if milli > capacity.MilliValue() {
-			t.Fatalf("%s: %dm of %s is used", name, milli, capacity.String())
+			t.Fatalf("%s: %dm of %s are used", name, milli, capacity.String())
 		}
 		if counted.MilliValue() != milli {
-			t.Fatalf("%s: %s counted, %dm is used", name, counted.String(), milli)
+			t.Fatalf("%s: got %s, want %dm", name, counted.String(), milli)
 		}
 	}
 }
@@ -158,15 +158,15 @@ func FuzzCheck(f *testing.F) {
 		used.Add(&pod)
 		Check(node, used, &pod)
 		if diff := cmp.Diff(before, &pod) + cmp.Diff(nodeBefore, &n); diff != "" {
-			t.Fatalf("a check changed its arguments:\n%s", diff)
+			t.Fatalf("Check modified its arguments:\n%s", diff)
 		}
 		used.Remove(&pod)
 		if used.Pods != 0 || len(used.Ports) != 0 {
-			t.Fatalf("something is left: %+v", used)
+			t.Fatalf("usage left after the removal: %+v", used)
 		}
 		for name, q := range used.Requests {
 			if q.Sign() > 0 {
-				t.Fatalf("%s of %s is left", q.String(), name)
+				t.Fatalf("%s of %s left after the removal", q.String(), name)
 			}
 		}
 	})

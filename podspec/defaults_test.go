@@ -29,7 +29,7 @@ func TestSetDefaultsGolden(t *testing.T) {
 			}
 			SetDefaults(&got)
 			if diff := cmp.Diff(plainly(t, &want), plainly(t, &got)); diff != "" {
-				t.Errorf("the second time changes something:\n%s", diff)
+				t.Errorf("SetDefaults is not idempotent:\n%s", diff)
 			}
 		})
 	}
@@ -73,7 +73,7 @@ containers:
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(plainly(t, before), plainly(t, podOf(t, spec).Spec)); diff != "" {
-		t.Errorf("changed:\n%s", diff)
+		t.Errorf("the argument was modified:\n%s", diff)
 	}
 }
 

@@ -115,7 +115,7 @@ func podLeaves(t *testing.T) []leaf {
 	)
 }
 
-// fates reads testdata/fields.txt, which has the class of each field:
+// fieldClasses reads testdata/fields.txt, which has the class of each field:
 //
 //	supported  works as documented by Kubernetes
 //	inert      has no meaning for a node, as in Kubernetes; the reason follows after #
@@ -123,7 +123,7 @@ func podLeaves(t *testing.T) []leaf {
 //	rejected   the pod is rejected
 //
 // A path that ends in .* stands for all fields below it.
-func fates(t *testing.T) map[string]string {
+func fieldClasses(t *testing.T) map[string]string {
 	raw, err := os.ReadFile("testdata/fields.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func fates(t *testing.T) map[string]string {
 // differs from UnsupportedFields.
 func TestEveryFieldIsClassified(t *testing.T) {
 	t.Parallel()
-	table, used, read := fates(t), map[string]bool{}, selectors(t)
+	table, used, read := fieldClasses(t), map[string]bool{}, selectors(t)
 	for _, l := range podLeaves(t) {
 		pod := &corev1.Pod{}
 		l.set(&pod.Spec)
@@ -159,7 +159,7 @@ func TestEveryFieldIsClassified(t *testing.T) {
 		used[key] = true
 		switch class := table[key]; {
 		case class == "":
-			t.Errorf("%s: testdata/fields.txt does not classify it", l.path)
+			t.Errorf("%s: not classified in testdata/fields.txt", l.path)
 		case (class == "rejected") != (len(rejected) > 0),
 			(class == "warned") != (len(warnings) > 0 && len(rejected) == 0):
 			t.Errorf(

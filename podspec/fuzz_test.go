@@ -26,9 +26,9 @@ func FuzzValidate(f *testing.F) {
 		once := encode(t, &pod)
 		errs := Validate(&pod)
 		UnsupportedFields(&pod)
-		ask(&pod)
+		callAll(&pod)
 		if diff := cmp.Diff(once, encode(t, &pod)); diff != "" {
-			t.Fatalf("a question changed the pod:\n%s", diff)
+			t.Fatalf("a function modified the pod:\n%s", diff)
 		}
 		SetDefaults(&pod)
 		if diff := cmp.Diff(once, encode(t, &pod)); diff != "" {
@@ -36,11 +36,11 @@ func FuzzValidate(f *testing.F) {
 		}
 		var again corev1.Pod
 		if err := json.Unmarshal([]byte(once), &again); err != nil {
-			t.Fatalf("what was written cannot be read: %v", err)
+			t.Fatalf("the encoded pod cannot be decoded: %v", err)
 		}
 		SetDefaults(&again)
 		if late := Validate(&again); len(errs) == 0 && len(late) > 0 {
-			t.Fatalf("a valid pod is invalid when read again: %v", late)
+			t.Fatalf("a valid pod is invalid after encoding and decoding: %v", late)
 		}
 	})
 }
@@ -79,17 +79,17 @@ func FuzzExpand(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if got := Expand(s, func(string) (string, bool) { return "", false }); len(got) > len(s) {
-			t.Fatalf("%q grew to %q although no name is known", s, got)
+			t.Fatalf("Expand(%q) returned the longer %q without known names", s, got)
 		}
 		if got := Expand("$(A)"+s, func(n string) (string, bool) { return "v", n == "A" }); got == "" ||
 			got[0] != 'v' {
-			t.Fatalf("$(A)%q became %q", s, got)
+			t.Fatalf("Expand($(A)%q) returned %q", s, got)
 		}
 	})
 }
 
-// ask calls every function that takes a pod.
-func ask(pod *corev1.Pod) {
+// callAll calls every function that takes a pod.
+func callAll(pod *corev1.Pod) {
 	QOSClass(pod)
 	Requests(pod)
 	Limits(pod)
@@ -113,7 +113,7 @@ func encode(t *testing.T, v any) string {
 	t.Helper()
 	out, err := json.Marshal(v)
 	if err != nil {
-		t.Fatalf("cannot be written: %v", err)
+		t.Fatalf("encoding failed: %v", err)
 	}
 	return string(out)
 }

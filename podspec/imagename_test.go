@@ -59,11 +59,11 @@ func TestParseImageName(t *testing.T) {
 		n, err := ParseImageName(in)
 		switch {
 		case want == "" && err == nil:
-			t.Errorf("%q is taken as %s", in, n)
+			t.Errorf("%q: got %s, want an error", in, n)
 		case want != "" && err != nil:
 			t.Errorf("%q: %v", in, err)
 		case want != "" && n.String() != want:
-			t.Errorf("%q is %s, want %s", in, n, want)
+			t.Errorf("%q: got %s, want %s", in, n, want)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func FuzzParseImageName(f *testing.F) {
 		}
 		again, err := ParseImageName(n.String())
 		if err != nil || again != n {
-			t.Errorf("%q is %s, and that is %s (%v)", s, n, again, err)
+			t.Errorf("%q: got %s, which is parsed as %s (%v)", s, n, again, err)
 		}
 	})
 }

@@ -266,7 +266,7 @@ func TestUnsupportedFields(t *testing.T) {
 				warned = slices.Delete(warned, i, i+1)
 			}
 			if len(warned) > 0 {
-				t.Errorf("not expected: %q", warned)
+				t.Errorf("unexpected warning: %q", warned)
 			}
 		})
 	}

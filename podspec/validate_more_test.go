@@ -334,12 +334,12 @@ func TestStopSignals(t *testing.T) {
 	for _, s := range []corev1.Signal{corev1.SIGABRT, corev1.SIGTERM, corev1.SIGXFSZ, corev1.SIGRTMIN, corev1.SIGRTMINPLUS1,
 		corev1.SIGRTMINPLUS15, corev1.SIGRTMAXMINUS14, corev1.SIGRTMAXMINUS1, corev1.SIGRTMAX, corev1.SIGCLD, corev1.SIGPOLL} {
 		if !isSignal(string(s)) {
-			t.Errorf("%s is not known", s)
+			t.Errorf("signal %s is not valid, want valid", s)
 		}
 	}
 	for _, s := range []string{"", "TERM", "SIGRTMIN+0", "SIGRTMIN+", "SIGRTMAX-15", "SIGRTMIN+01", "SIGRTMIN+-1", "SIGTERM "} {
 		if isSignal(s) {
-			t.Errorf("%q is known", s)
+			t.Errorf("signal %q is valid, want invalid", s)
 		}
 	}
 }
@@ -726,7 +726,7 @@ func TestValidateSecret(t *testing.T) {
 			errs := ValidateSecret(&s)
 			expectErrors(t, errs, row.want)
 			if strings.Contains(fmt.Sprint(errs), "hush") {
-				t.Errorf("the secret is in the error: %v", errs)
+				t.Errorf("the error contains the secret: %v", errs)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func expectErrors(t *testing.T, errs field.ErrorList, want []string) {
 		}
 	}
 	if len(left) > 0 {
-		t.Errorf("not expected: %v", left)
+		t.Errorf("unexpected errors: %v", left)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestValidateUpdate(t *testing.T) {
 		name     string
 		validate func(pod, old *corev1.Pod) field.ErrorList
 		old, new string
-		want     []string // how the complaints begin
+		want     []string // prefixes of the errors
 	}{
 		{"an image may change", ValidateUpdate, plain, "spec: {containers: [{name: c, image: 'b:1', imagePullPolicy: Always}]}", nil},
 		{"an image must stay one", ValidateUpdate, plain, "spec: {containers: [{name: c, image: '', imagePullPolicy: Always}]}", []string{"spec.containers[0].image: Required value"}},
@@ -118,7 +118,7 @@ func TestValidateUpdate(t *testing.T) {
 				}
 			}
 			if len(got) != len(c.want) {
-				t.Errorf("got %d complaints, want %d:\n%s", len(got), len(c.want), strings.Join(got, "\n"))
+				t.Errorf("got %d errors, want %d:\n%s", len(got), len(c.want), strings.Join(got, "\n"))
 			}
 		})
 	}
@@ -145,10 +145,10 @@ func TestValidateStoredAcceptsNodeRejections(t *testing.T) {
 		`spec: {containers: [{name: c, image: a, readinessProbe: {tcpSocket: {port: later}}}], volumes: [{name: v, configMap: {name: Not_A_Name}}]}`,
 	)
 	if errs := Validate(pod); len(errs) != 2 {
-		t.Errorf("a node must refuse both: %v", errs)
+		t.Errorf("got %v, want two errors on a node", errs)
 	}
 	if errs := ValidateCreate(pod); len(errs) != 0 {
-		t.Errorf("a server must keep both: %v", errs)
+		t.Errorf("got %v, want no errors on an API server", errs)
 	}
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{
 		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
@@ -170,7 +170,7 @@ func TestTemplateDefaults(t *testing.T) {
 	SetTemplateDefaults(template)
 	c := template.Spec.Containers[0]
 	if len(c.Resources.Requests) != 0 || c.Ports[0].HostPort != 0 || template.Spec.EnableServiceLinks != nil {
-		t.Errorf("too much was filled in: %+v", template.Spec)
+		t.Errorf("pod defaults were set in a template: %+v", template.Spec)
 	}
 	if errs := ValidateTemplate(template, field.NewPath("spec", "template")); len(errs) != 0 {
 		t.Errorf("got %v", errs)
