@@ -115,7 +115,7 @@ func (d *decider) pull(c spec, attempt uint32) imageState {
 	if _, busy := d.InProgress[a.Key()]; busy {
 		if why := d.Observed.HeldPulls[c.Image]; why != "" {
 			state.code, state.detail = "ImagePullNoSpace",
-				fmt.Sprintf("the pull of image %q waits for room on the disk: %s", c.Image, why)
+				fmt.Sprintf("the pull of image %q waits for disk space: %s", c.Image, why)
 			d.report(warning(state.code, c.Name, state.detail))
 		}
 		return state

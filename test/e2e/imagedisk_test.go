@@ -90,9 +90,9 @@ func (s *Namespace) waitNoSpace(name, container, ref string, parts ...string) {
 	s.t.Helper()
 	p := s.Waiting(name, container, "ImagePullNoSpace")
 	s.contains("the message", status(p, container).State.Waiting.Message,
-		append(parts, "waits for room on the disk", ref)...)
-	s.waitWhy(name, append(parts, "ImagePullNoSpace", "waits for room")...)
-	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for room on the disk: `),
+		append(parts, "waits for disk space", ref)...)
+	s.waitWhy(name, append(parts, "ImagePullNoSpace", "waits for disk space")...)
+	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for disk space: `),
 		parts...)
 }
 
