@@ -19,7 +19,7 @@ func TestSwapPreventsResize(t *testing.T) {
 		{"another limit", pod("requests: {memory: 1Gi}, limits: {memory: 2Gi}", ""), pod("requests: {memory: 1Gi}, limits: {memory: 3Gi}", ""), false, false},
 		{"another request of CPU", pod("requests: {memory: 1Gi, cpu: 1}", ""), pod("requests: {memory: 1Gi, cpu: 2}", ""), false, false},
 		{"one whose request is its limit has no swap", pod("requests: {memory: 1Gi}, limits: {memory: 1Gi}", ""), pod("requests: {memory: 2Gi}, limits: {memory: 2Gi}", ""), false, false},
-		{"… but one that gets some", pod("requests: {memory: 1Gi}, limits: {memory: 1Gi}", ""), pod("requests: {memory: 512Mi}, limits: {memory: 1Gi}", ""), false, true},
+		{"… but not a container that gets swap", pod("requests: {memory: 1Gi}, limits: {memory: 1Gi}", ""), pod("requests: {memory: 512Mi}, limits: {memory: 1Gi}", ""), false, true},
 		{"a Guaranteed one has none", pod("requests: {memory: 1Gi, cpu: 1}, limits: {memory: 1Gi, cpu: 1}", ""), pod("requests: {memory: 2Gi, cpu: 1}, limits: {memory: 2Gi, cpu: 1}", ""), false, false},
 	} {
 		node := testNode()

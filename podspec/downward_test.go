@@ -49,7 +49,7 @@ func TestFieldRef(t *testing.T) {
 		{"all labels come sorted and quoted", "metadata.labels", "a=\"1\"\napp=\"web\"", ""},
 		{"an annotation's newline and quotes are escaped in the list", "metadata.annotations", `note/x="two\nlines \"q\""`, ""},
 		{"one label", "metadata.labels['app']", "web", ""},
-		{"one annotation comes as it is", "metadata.annotations['note/x']", "two\nlines \"q\"", ""},
+		{"one annotation is returned unchanged", "metadata.annotations['note/x']", "two\nlines \"q\"", ""},
 		{"an absent label is empty", "metadata.labels['none']", "", ""},
 		{"the node name of an unbound pod", "spec.nodeName", "n1", ""},
 		{"the service account", "spec.serviceAccountName", "robot", ""},

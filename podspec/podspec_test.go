@@ -154,7 +154,7 @@ func TestExpand(t *testing.T) {
 		{"two in a row", "$(A)$(A)", "11"},
 		{"a name may hold any character", "$(x-y)", "z"},
 		{"values are not expanded recursively", "$(B)", "$(A)"},
-		{"an unknown name stays as it is", "$(C)", "$(C)"},
+		{"an unknown name is unchanged", "$(C)", "$(C)"},
 		{"two dollars are one, and what follows is text", "$$(A)", "$(A)"},
 		{"three dollars are one and a variable", "$$$(A)", "$1"},
 		{"a lone dollar stays", "a$", "a$"},

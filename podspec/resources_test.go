@@ -38,7 +38,7 @@ func TestRequestsAndLimits(t *testing.T) {
 		{"a sidecar does not add to the init containers before it",
 			"{initContainers: [{name: j, image: x, resources: {requests: {cpu: 5}}}, {name: i, image: x, restartPolicy: Always, resources: {requests: {cpu: 1}}}], containers: [{name: a, image: x, resources: {requests: {cpu: 2}}}]}",
 			list{"cpu": "5"}, list{}},
-		{"overhead comes on top of requests, and of limits where there are any",
+		{"overhead is added to requests, and to limits if there are any",
 			"{overhead: {cpu: 100m, memory: 1Mi}, containers: [{name: a, image: x, resources: {limits: {cpu: 1}}}]}",
 			list{"cpu": "1100m", "memory": "1Mi"}, list{"cpu": "1100m"}},
 		{"a sidecar that starts later does not add to its predecessors, and overhead is added once",

@@ -380,7 +380,7 @@ func TestValidateMounts(t *testing.T) {
 			[]string{m + ".subPathExpr: '..'"},
 		},
 		{
-			"a sub-path comes in one way",
+			"subPath and subPathExpr are mutually exclusive",
 			with("{name: v, mountPath: /v, subPath: a, subPathExpr: b}", ""),
 			[]string{m + ".subPathExpr: mutually exclusive"},
 		},

@@ -144,9 +144,9 @@ func TestHTTP(t *testing.T) {
 		{"no listener", corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(closedPort(t))}, Failure, "connection refused"},
 		{"no response", corev1.HTTPGetAction{Path: "/slow"}, Failure, "Client.Timeout"},
 		{"user agent and accept headers", corev1.HTTPGetAction{Path: "/seen"}, Success, `agent=kube-probe/1.37 accept=["*/*"] close=true proto=HTTP/1.1`},
-		{"the headers of the spec go before", corev1.HTTPGetAction{Path: "/seen", HTTPHeaders: []corev1.HTTPHeader{{Name: "user-agent", Value: "me"}, {Name: "Host", Value: "a.example"}, {Name: "x-a", Value: "1"}, {Name: "X-A", Value: "2"}}},
+		{"headers of the spec take precedence", corev1.HTTPGetAction{Path: "/seen", HTTPHeaders: []corev1.HTTPHeader{{Name: "user-agent", Value: "me"}, {Name: "Host", Value: "a.example"}, {Name: "x-a", Value: "1"}, {Name: "X-A", Value: "2"}}},
 			Success, `host=a.example agent=me accept=["*/*"] close=true proto=HTTP/1.1 x=[1 2]`},
-		{"an empty Accept is none", corev1.HTTPGetAction{Path: "/seen", HTTPHeaders: []corev1.HTTPHeader{{Name: "Accept"}}}, Success, "accept=[]"},
+		{"an empty Accept header is removed", corev1.HTTPGetAction{Path: "/seen", HTTPHeaders: []corev1.HTTPHeader{{Name: "Accept"}}}, Success, "accept=[]"},
 		{"a redirect within the host is followed", corev1.HTTPGetAction{Path: "/here"}, Success, "code 200"},
 		{"and the target determines the result", corev1.HTTPGetAction{Path: "/bad"}, Failure, "statuscode: 500"},
 		{"ten times at most", corev1.HTTPGetAction{Path: "/round"}, Failure, "stopped after 10 redirects"},
@@ -157,8 +157,8 @@ func TestHTTP(t *testing.T) {
 		{"HTTP to a port that speaks TLS fails", corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt32(tlsPort)}, Failure, "400"},
 		{"a port by its name", corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromString("web")}, Success, "code 200"},
 		{"a port that is not there", corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("other")}, Unknown, "container c has no port other"},
-		{"a host of its own", corev1.HTTPGetAction{Path: "/seen", Host: "localhost"}, Success, "host=localhost:"},
-		{"HTTP/2 without TLS to one that speaks HTTP/1", corev1.HTTPGetAction{Path: "/seen", Protocol: &h2}, Failure, ""},
+		{"the host field of the spec", corev1.HTTPGetAction{Path: "/seen", Host: "localhost"}, Success, "host=localhost:"},
+		{"HTTP/2 without TLS to an HTTP/1 server", corev1.HTTPGetAction{Path: "/seen", Protocol: &h2}, Failure, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -335,8 +335,8 @@ func TestGRPC(t *testing.T) {
 		says    string
 	}{
 		{"a service that serves", good, "", nil, Success, "service healthy"},
-		{"one that does not", good, "down", nil, Failure, `service unhealthy (responded with "NOT_SERVING")`},
-		{"one that is not known", good, "other", nil, Failure, "error: health rpc probe failed: "},
+		{"a service that is not serving", good, "down", nil, Failure, `service unhealthy (responded with "NOT_SERVING")`},
+		{"an unknown service", good, "other", nil, Failure, "error: health rpc probe failed: "},
 		{"a server without the protocol", without, "", nil, Failure, "does not implement the grpc health protocol"},
 		{"no listener", closedPort(t), "", nil, Failure, "error: failed to connect service"},
 		{"no response", portIn(t, silent.Addr().String()), "", nil, Failure, "did not complete within 1s"},

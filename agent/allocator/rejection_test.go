@@ -46,7 +46,7 @@ func TestAllocatorRejectsAPIServerPodThatDoesNotFit(t *testing.T) {
 			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
 		}, plan.Wait, plan.Rejected},
 		{"more than the capacity of the node", "OutOfcpu", asks("cpu", "5"), plan.Rejected, plan.Rejected},
-		{"it is for another node", "NodeName", func(p *corev1.Pod) { p.Spec.NodeName = "other" }, plan.Rejected,
+		{"the pod is bound to another node", "NodeName", func(p *corev1.Pod) { p.Spec.NodeName = "other" }, plan.Rejected,
 			plan.Rejected},
 	} {
 		t.Run(c.name, func(t *testing.T) {

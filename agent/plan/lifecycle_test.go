@@ -143,7 +143,7 @@ func TestInitContainersPage(t *testing.T) {
 		{"each must succeed before the next starts", started("one", pair).exit("one", 0), "start two#0", nil},
 		{"the app containers start after all of them", started("two", pair).exit("two", 0), "start app#0", nil},
 		{"a failed one is retried by the restart policy", started("one", pair).exit("one", 1), "start one#1", nil},
-		{"one that cannot be started is retried too", fresh(pair).begin().finish().begin().finish().fails("start/one",
+		{"an init container that cannot be started is retried, too", fresh(pair).begin().finish().begin().finish().fails("start/one",
 			&Error{Err: errors.New("x")}).after(time.Second), "start one#0", nil},
 		{"policy Always is OnFailure for them: a completed one is not restarted", started("one", pair).exit("one", 0),
 			"start two#0", nil},

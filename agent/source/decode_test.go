@@ -435,7 +435,7 @@ func TestRestartKeepsCreationTimestampAndGeneration(t *testing.T) { // S4
 	if got := again(pod("a", "i:1")); !got.CreationTimestamp.Equal(&was.CreationTimestamp) || got.Generation != 3 ||
 		got.Annotations[AnnotationSeen] != was.Annotations[AnnotationSeen] {
 		t.Errorf(
-			"the same pod: modified %s generation %d seen %s",
+			"the same pod: creation timestamp %s, generation %d, config.seen %s",
 			got.CreationTimestamp,
 			got.Generation,
 			got.Annotations[AnnotationSeen],
@@ -444,7 +444,7 @@ func TestRestartKeepsCreationTimestampAndGeneration(t *testing.T) { // S4
 	if got := again(pod("a", "i:2")); !got.CreationTimestamp.Equal(&was.CreationTimestamp) || got.Generation != 4 ||
 		got.Annotations[AnnotationSeen] == was.Annotations[AnnotationSeen] {
 		t.Errorf(
-			"a new image: modified %s generation %d seen %s",
+			"a new image: creation timestamp %s, generation %d, config.seen %s",
 			got.CreationTimestamp,
 			got.Generation,
 			got.Annotations[AnnotationSeen],

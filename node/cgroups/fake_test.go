@@ -179,7 +179,7 @@ func TestMemoryProtection(t *testing.T) {
 			}
 			must(c.Remove(t.Context(), second))
 		}, 4, 7, 3, "memory.max", fmt.Sprint(64 * mi)},
-		{"an agent that comes back takes nothing from those that it finds", func() {
+		{"an agent restart keeps the protection of existing pods", func() {
 			begin(o)
 			for _, pod := range []*corev1.Pod{first, exact} {
 				if ok, err := c.Exists(t.Context(), pod); !ok || err != nil {
@@ -227,7 +227,7 @@ func TestLimitsOfAllPods(t *testing.T) {
 		pods                  corev1.ResourceList
 		weight, memory, pages string
 	}{
-		{"to what the node can give", list("cpu", "4", "memory", "8Mi", "hugepages-2Mi", "4Mi"), "303", "8388608", "4194304"},
+		{"to the allocatable resources", list("cpu", "4", "memory", "8Mi", "hugepages-2Mi", "4Mi"), "303", "8388608", "4194304"},
 		{"not without limits", nil, "100", "max", "max"},
 	} {
 		t.Run(row.what, func(t *testing.T) {
@@ -270,8 +270,8 @@ func TestMissingControllers(t *testing.T) {
 		bad                        string
 	}{
 		{"a controller that the host lacks limits nothing", "cpu", "memory.max", list("cpu", "1", "memory", "1Mi"), ""},
-		{"one that is not enabled is missed by who needs it", "cpu memory", "memory.max", list("cpu", "1", "memory", "1Mi"), "controller memory is not enabled"},
-		{"one that is not enabled is not missed by others", "cpu memory", "memory.max", list("cpu", "1"), ""},
+		{"a required controller that is not enabled is an error", "cpu memory", "memory.max", list("cpu", "1", "memory", "1Mi"), "controller memory is not enabled"},
+		{"a controller that is not required may be disabled", "cpu memory", "memory.max", list("cpu", "1"), ""},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()

@@ -46,7 +46,7 @@ func TestSharesAndWeights(t *testing.T) {
 		{"nothing requested is the least", 0, 2, 1},
 		{"one thousandth is rounded up to the least", 1, 2, 1},
 		{"a tenth of a CPU", 100, 102, 17},
-		{"one CPU weighs what the kernel gives a cgroup unasked", 1000, 1024, 100},
+		{"one CPU has the kernel's default weight", 1000, 1024, 100},
 		{"256 CPUs are the most", 256000, 262144, 10000},
 		{"more is cut", math.MaxInt64, 262144, 10000},
 	} {
@@ -178,7 +178,7 @@ func TestTierShares(t *testing.T) {
 		{"the same pod again gives nothing more", func() { r.add(podOf("a", list("cpu", "500m"), nil)) }, 512},
 		{"a second one adds its own", func() { r.add(podOf("b", list("cpu", "1"), nil)) }, 1536},
 		{"other classes do not count", func() { r.add(podOf("c", nil, list("cpu", "1", "memory", "1Mi"))) }, 1536},
-		{"one that leaves takes its own with it", func() { delete(r, "b") }, 512},
+		{"a removed pod no longer counts", func() { delete(r, "b") }, 512},
 	}
 	for _, step := range steps {
 		if step.do(); r.shares() != step.want {

@@ -91,7 +91,7 @@ func TestEvaluate(t *testing.T) {
 			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure", "MemoryPressure"},
 		},
 		{
-			"what was acted on wants its reclaim too", Config{Thresholds: []Threshold{hardDisk}},
+			"reclaiming continues up to the minimum reclaim", Config{Thresholds: []Threshold{hardDisk}},
 			[]Reading{readingAt(0, disk(11*gi)), readingAt(1, disk(9*gi)), readingAt(2, disk(14*gi)), readingAt(3, disk(15*gi)), readingAt(4, disk(14*gi))},
 			[]string{"", "DiskPressure; reclaim nodefs.available is 9Gi, less than 10Gi", "DiskPressure; reclaim nodefs.available is 14Gi, less than 15Gi", "", ""},
 		},
@@ -104,11 +104,11 @@ func TestEvaluate(t *testing.T) {
 			},
 		},
 		{
-			"the page cache is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
+			"page cache causes no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
 			[]string{"doubt memory.available is 90Mi, less than 100Mi (by the working set only: MemAvailable is 900Mi)"},
 		},
 		{
-			"unless one source is to do", Config{Thresholds: []Threshold{hardMemory}, WorkingSetOnly: true}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
+			"unless only the working set is evaluated", Config{Thresholds: []Threshold{hardMemory}, WorkingSetOnly: true}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
 			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only, as configured)"},
 		},
 		{
@@ -119,7 +119,7 @@ func TestEvaluate(t *testing.T) {
 			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set and by memory stalls, 12.5% of the last 10 s)"},
 		},
 		{
-			"or the kernel has no other figure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, func(r *Reading) { memory(90*mi, 0)(r); r.MemoryEstimates = nil })},
+			"or there is no second source", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, func(r *Reading) { memory(90*mi, 0)(r); r.MemoryEstimates = nil })},
 			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only: no other source)"},
 		},
 		{

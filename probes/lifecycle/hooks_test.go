@@ -150,7 +150,7 @@ func TestHTTPGet(t *testing.T) {
 		"no such port":                   {get: corev1.HTTPGetAction{Port: intstr.FromString("other")}, ips: []string{host}, want: `no port named "other"`},
 		"no address":                     {get: corev1.HTTPGetAction{Port: intstr.FromInt(port)}, want: "no address"},
 		"no listener":                    {get: corev1.HTTPGetAction{Port: intstr.FromInt(1)}, ips: []string{host}, want: "refused"},
-		"plain, though TLS was asked":    {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Scheme: corev1.URISchemeHTTPS}, ips: []string{host}},
+		"HTTPS hook, HTTP server":        {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Scheme: corev1.URISchemeHTTPS}, ips: []string{host}},
 	} {
 		if row.pod == nil {
 			row.pod = &corev1.Pod{}
