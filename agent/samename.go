@@ -65,7 +65,7 @@ func (a *Agent) nameTakenMessage(holder *corev1.Pod) string {
 	w, known := a.workers[holder.UID]
 	from := a.desired.source[holder.UID]
 	if known && w.terminating || from == "" {
-		return fmt.Sprintf("the pod with UID %s has the same name and is terminating: this pod starts after its deletion",
+		return fmt.Sprintf("the pod with UID %s has the same name and is terminating: this pod starts when it is deleted",
 			holder.UID)
 	}
 	return fmt.Sprintf("the pod with UID %s from source %s has the same name: only one of them runs", holder.UID, from)

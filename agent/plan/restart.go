@@ -147,7 +147,7 @@ func (d *decider) initFailed() bool {
 		if c.kind != Init {
 			continue
 		}
-		if k, exists := d.newest(c.Name); exists && k.State == Exited && k.ExitCode != 0 && !d.policyAllowsRestart(c, k) {
+		if k, ok := d.newest(c.Name); ok && k.State == Exited && k.ExitCode != 0 && !d.policyAllowsRestart(c, k) {
 			return true
 		}
 	}

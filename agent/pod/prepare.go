@@ -34,7 +34,7 @@ type Prepare struct {
 	// recursive read-only mounts. Nil: it does not.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
 	DiskPressure      func() bool               // nil: the node never has disk pressure
-	HeldPull          func(image string) string // why a pull waits for disk space; empty: it does not. Nil: no pull waits
+	HeldPull          func(image string) string // why a pull waits for disk space; empty: it does not; may be nil
 	// Devices returns the allocated devices of the pod's containers and what they
 	// wait for. Nil: the node has none.
 	Devices func(pod *corev1.Pod) map[string]plan.DeviceStatus

@@ -87,13 +87,13 @@ func (c Node) checkRuntime(ctx context.Context, add AddFunc) {
 	}
 	add("runtime status", true, err, "ready", remedy)
 	driver := c.Cgroups.Driver()
-	if runtimeDriver, err := c.Runtime.ReportedCgroupDriver(ctx); err == nil && runtimeDriver != "" && runtimeDriver != driver {
+	if reported, err := c.Runtime.ReportedCgroupDriver(ctx); err == nil && reported != "" && reported != driver {
 		add(
 			"cgroup driver",
 			true,
-			fmt.Errorf("the runtime uses %s, berth uses %s", runtimeDriver, driver),
+			fmt.Errorf("the runtime uses %s, berth uses %s", reported, driver),
 			"",
-			"set cgroupDriver: "+runtimeDriver,
+			"set cgroupDriver: "+reported,
 		)
 	} else {
 		add("cgroup driver", true, nil, driver, "")
