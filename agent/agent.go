@@ -134,7 +134,7 @@ func New(c Config) *Agent {
 		c.Heartbeat = func(string) {}
 	}
 	heartbeat := c.Heartbeat
-	c.Allocator.Heartbeat = func() { heartbeat("room") }
+	c.Allocator.Heartbeat = func() { heartbeat("allocator") }
 	alloc := allocator.New(c.Allocator)
 	var stages pod.Stages
 	if c.Stages != nil {

@@ -379,7 +379,7 @@ func hangLoops(o operator) {
 	o.sh("mkdir -p /etc/systemd/system/berth.service.d && printf '[Service]\\nWatchdogSec=5\\n' >/etc/systemd/system/berth.service.d/short.conf && systemctl daemon-reload && systemctl restart berth")
 	o.waitRunning()
 	before := o.tasks()
-	for _, loop := range []string{"agent", "room", "probes", "local store", "runtime status"} {
+	for _, loop := range []string{"agent", "allocator", "probes", "local store", "runtime status"} {
 		pid := o.show("MainPID")
 		o.sh("echo '" + loop + "' >/run/berth/stall")
 		o.until("the watchdog to restart it for "+loop, "test $(systemctl show --value -p MainPID berth) != "+pid+" && systemctl is-active berth")
