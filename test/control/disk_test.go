@@ -324,11 +324,14 @@ func fillDisk(t *testing.T, path string, left int64) {
 	}
 }
 
-// retryUntil calls do until accept accepts its error, and returns the error. The test fails after one
-// minute.
+// retryTimeout limits retryUntil. Filling a store takes long on a busy machine.
+const retryTimeout = 4 * time.Minute
+
+// retryUntil calls do until accept accepts its error, and returns the error. The test fails after
+// retryTimeout.
 func retryUntil(t *testing.T, do func(context.Context) error, accept func(error) bool) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), retryTimeout)
 	defer cancel()
 	for {
 		err := do(ctx)

@@ -74,7 +74,13 @@ func TestKillAtEveryLifecycleStage(t *testing.T) {
 func (w *lifecyclePod) killAt(boundary string, s killStage) {
 	w.Helper()
 	point := boundary + " " + s.kind + " "
-	w.restartWithEnv("BERTH_CRASH=" + point)
+	w.kill()
+	w.agent.SetEnv("BERTH_CRASH=" + point)
+	w.must("start the agent", w.agent.Start(w.Context()))
+	// An action that needs no trigger can start before the agent is ready.
+	if err := w.agent.WaitReady(w.Context()); err != nil && !w.exited() {
+		w.Fatal(err)
+	}
 	if s.trigger != nil {
 		s.trigger(w)
 	}
@@ -92,6 +98,16 @@ func (w *lifecyclePod) killAt(boundary string, s killStage) {
 	s.verify(w)
 	if w.Failed() {
 		w.Fatalf("killed at %s", w.lastKillPoint())
+	}
+}
+
+// exited reports whether the agent has exited.
+func (n *node) exited() bool {
+	select {
+	case <-n.agent.Exited():
+		return true
+	default:
+		return false
 	}
 }
 
