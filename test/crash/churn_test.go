@@ -216,10 +216,12 @@ func (c *churn) settle() {
 	c.checkNoDuplicates()
 	for name, p := range c.pods() {
 		prefix := witnessPrefix(&p)
-		// A container whose start was interrupted counts as a restart but may not have run.
-		starts := int(p.Status.ContainerStatuses[0].RestartCount) + 1
-		if ran := c.waitRan(prefix, "main"); ran < 1 || ran > starts {
-			c.Errorf("%s: got %d starts, want 1 to %d according to its status", name, ran, starts)
+		// A start that a kill of the agent interrupts is no restart. Its process may have run before
+		// containerd killed it.
+		starts, interrupted := int(p.Status.ContainerStatuses[0].RestartCount)+1, c.interruptedStarts(string(p.UID), "main")
+		if ran := c.waitRan(prefix, "main"); ran < 1 || ran > starts+interrupted {
+			c.Errorf("%s: got %d starts, want 1 to %d according to its status and %d interrupted starts",
+				name, ran, starts, interrupted)
 		}
 		if hasHooks(&p) && c.startCount(prefix, "postStart") == 0 {
 			c.Errorf("postStart hook of %s did not run", name)
@@ -251,6 +253,32 @@ func (n *node) compareStatus(oldPod, newPod *corev1.Pod) {
 				n.Errorf("%s: condition %s is %s since %s, was %s since %s", newPod.Name, c.Type, c.Status,
 					c.LastTransitionTime, b.Status, b.LastTransitionTime)
 			}
+		}
+	}
+}
+
+func TestFailedStartsAreFoundInContainerdLog(t *testing.T) {
+	t.Parallel()
+	for version, log := range map[hosts.Version]string{
+		hosts.Version16: `
+msg="RunPodSandbox for &PodSandboxMetadata{Name:a,Uid:uid-a,Namespace:default,Attempt:0,} returns sandbox id \"s1\""
+msg="CreateContainer within sandbox \"s1\" for &ContainerMetadata{Name:main,Attempt:0,} returns container id \"c1\""
+msg="CreateContainer within sandbox \"s1\" for &ContainerMetadata{Name:other,Attempt:0,} returns container id \"c2\""
+msg="StartContainer for \"c1\" failed" error="context canceled"
+msg="StartContainer for \"c2\" failed" error="context canceled"
+msg="StartContainer for \"c3\" failed" error="context canceled"`,
+		hosts.Version2: `
+msg="RunPodSandbox for name:\"a\"  uid:\"uid-a\"  namespace:\"default\" returns sandbox id \"s1\""
+msg="CreateContainer within sandbox \"s1\" for name:\"main\"  attempt:1 returns container id \"c1\""
+msg="CreateContainer within sandbox \"s1\" for name:\"other\" returns container id \"c2\""
+msg="StartContainer for \"c1\" failed" error="context canceled"
+msg="StartContainer for \"c2\" failed" error="context canceled"`,
+	} {
+		if got := failedStarts(log, "uid-a", "main"); got != 1 {
+			t.Errorf("containerd %s: got %d failed starts, want 1", version, got)
+		}
+		if got := failedStarts(log, "uid-b", "main"); got != 0 {
+			t.Errorf("containerd %s: got %d failed starts of another pod, want 0", version, got)
 		}
 	}
 }

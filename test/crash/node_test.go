@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -447,6 +448,35 @@ func (n *node) waitRan(pod, container string) int {
 func (n *node) startCount(pod, container string) int {
 	text, _ := os.ReadFile(filepath.Join(n.witness, pod+"."+container))
 	return strings.Count(string(text), "\n")
+}
+
+var (
+	createdSandbox   = regexp.MustCompile(`RunPodSandbox for .* returns sandbox id \\"(\w+)\\"`)
+	createdContainer = regexp.MustCompile(`CreateContainer within sandbox \\"(\w+)\\" for .*[nN]ame:\W*([\w-]+).* returns container id \\"(\w+)\\"`)
+	failedStart      = regexp.MustCompile(`StartContainer for \\"(\w+)\\" failed`)
+)
+
+// interruptedStarts returns how many starts of a pod's container containerd reported as failed.
+func (n *node) interruptedStarts(podUID, container string) int {
+	n.Helper()
+	text, err := os.ReadFile(filepath.Join(n.host.Dir, "containerd.log"))
+	n.must("read the log of containerd", err)
+	return failedStarts(string(text), podUID, container)
+}
+
+// failedStarts is interruptedStarts for the text of a log.
+func failedStarts(log, podUID, container string) (count int) {
+	sandboxes, containers := map[string]bool{}, map[string]bool{}
+	for line := range strings.Lines(log) {
+		if m := createdSandbox.FindStringSubmatch(line); m != nil && strings.Contains(line, podUID) {
+			sandboxes[m[1]] = true
+		} else if m := createdContainer.FindStringSubmatch(line); m != nil && sandboxes[m[1]] && m[2] == container {
+			containers[m[3]] = true
+		} else if m := failedStart.FindStringSubmatch(line); m != nil && containers[m[1]] {
+			count++
+		}
+	}
+	return count
 }
 
 // checkRanOnce checks that a running pod has started once: no restarts, one sandbox, and one container per
